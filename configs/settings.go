@@ -1,0 +1,66 @@
+// Package configs has the settings of the daemon, as svcproxy.toml and flags give them.
+package configs
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Settings are the effective settings of the daemon. reference.toml, beside this
+// file, says what each means.
+type Settings struct {
+	Mode               string   // "auto", "nftables", "ipvs" or "iptables"
+	Sources            []string // "file", "kubernetes"
+	NodeName           string   // never empty: the host name by default
+	Zone               string
+	Families           []string // "ipv4", "ipv6"
+	LocalCIDRs         []netip.Prefix
+	LocalInterfaces    []string // names, or prefixes ended by *
+	Masquerade         string   // "auto", "all" or "never"
+	MasqueradeBit      int      // 0 to 31
+	ServiceCIDRs       []netip.Prefix
+	NodePortAddresses  []string // CIDRs, "primary" or "all"
+	LocalhostNodePorts bool
+	HTTPAddress        string // host:port; empty: none
+
+	Sync       Sync
+	IPVS       IPVS
+	Conntrack  Conntrack
+	Kubernetes Kubernetes
+	Log        Log
+}
+
+// Sync says how often the kernel is written and compared.
+type Sync struct {
+	MinInterval    time.Duration // least time between two syncs of one family; 0: none
+	ResyncInterval time.Duration // how often the kernel is compared with what it should hold
+}
+
+// IPVS are the settings of ipvs mode. A time-out of 0 leaves the kernel's alone.
+type IPVS struct {
+	Scheduler                             string
+	StrictARP                             bool
+	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+	DrainTimeout                          time.Duration
+}
+
+// Conntrack are the host's settings of connection tracking, set by init. 0 or nil leaves the kernel's alone.
+type Conntrack struct {
+	Max                   int
+	TCPEstablishedTimeout time.Duration
+	TCPCloseWaitTimeout   time.Duration
+	UDPTimeout            time.Duration
+	UDPStreamTimeout      time.Duration
+	TCPBeLiberal          *bool
+}
+
+// Kubernetes says where the API server is.
+type Kubernetes struct {
+	Kubeconfig, APIServer, ProxyName string
+}
+
+// Log says what is logged and how.
+type Log struct {
+	Level  string // "debug", "info", "warn" or "error"
+	Format string // "text" or "json"
+}

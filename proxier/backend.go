@@ -1,0 +1,25 @@
+package proxier
+
+import "context"
+
+// A Backend holds one kernel subsystem to a State, for one family. Its methods
+// are called from one goroutine at a time.
+type Backend interface {
+	// Sync makes the kernel hold st. delta says what changed since the last Sync
+	// that succeeded; nil: look at the kernel and mend every difference. After an
+	// error the next call has a nil delta.
+	Sync(ctx context.Context, st *State, delta *Delta) error
+
+	// Plan says what Sync with a nil delta would change now, and changes nothing.
+	Plan(ctx context.Context, st *State) ([]Change, error)
+
+	// Cleanup removes all that any Sync of this backend may ever have made, and
+	// nothing else. Nothing there is no error.
+	Cleanup(ctx context.Context) error
+}
+
+// A Change is one kernel object that a Sync would touch.
+type Change struct {
+	Op     string `json:"op"`     // "add", "change" or "remove"
+	Object string `json:"object"` // in the words of the kernel's own tools, as in "chain nat SVCP-SERVICES"
+}

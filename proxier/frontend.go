@@ -1,0 +1,169 @@
+package proxier
+
+import (
+	"net/netip"
+	"time"
+
+	"svcproxy/source"
+)
+
+// A Family is an address family.
+type Family uint8
+
+// The families, by their IP version.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+func (f Family) String() string {
+	if f == IPv6 {
+		return "ipv6"
+	}
+	return "ipv4"
+}
+
+// FamilyOf returns the family of a, which must be valid and not IPv4-mapped.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Bits returns the length of the family's addresses, 32 or 128.
+func (f Family) Bits() int {
+	if f == IPv6 {
+		return 128
+	}
+	return 32
+}
+
+// Unspecified returns 0.0.0.0 or ::.
+func (f Family) Unspecified() netip.Addr {
+	if f == IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// A Kind says why an address is one of ours.
+type Kind uint8
+
+// The kinds of a frontend.
+const (
+	VIP Kind = iota
+	External
+	LoadBalancer
+	NodePort
+)
+
+func (k Kind) String() string {
+	return [...]string{"vip", "external", "load-balancer", "node-port"}[k]
+}
+
+// A FrontendKey is what a packet is addressed to. No two frontends of a State
+// have the same Addr, Protocol and Port.
+type FrontendKey struct {
+	Addr     netip.Addr // unspecified for a node port: the State knows the node's addresses
+	Protocol source.Protocol
+	Port     uint16
+	Kind     Kind
+}
+
+// A ServicePortName names one port of a service.
+type ServicePortName struct {
+	source.Key
+	Port string // may be empty
+}
+
+// String returns "namespace/name:port", or "namespace/name" for a port without name.
+func (n ServicePortName) String() string {
+	if n.Port == "" {
+		return n.Key.String()
+	}
+	return n.Key.String() + ":" + n.Port
+}
+
+// A Frontend is one thing a packet can be addressed to, and what becomes of it.
+// All policy is already decided. It is never changed once made.
+type Frontend struct {
+	Key         FrontendKey
+	ServicePort ServicePortName
+
+	Outside Leg // for everyone
+	Local   Leg // for host processes and local sources; equals Outside where nothing differs
+
+	// Restricted: sources outside SourceRanges are dropped, before anything else
+	// is looked at. SourceRanges are sorted, do not overlap, and may be empty.
+	Restricted   bool
+	SourceRanges []netip.Prefix
+}
+
+// Split tells whether host processes and local sources are treated differently.
+func (f *Frontend) Split() bool { return f.Local != f.Outside }
+
+// A Leg says what becomes of a packet.
+type Leg struct {
+	Action     Action
+	Masquerade Masquerade // of balanced packets
+	Pool       *Pool      // never nil; has targets if and only if Action is Balance
+}
+
+// An Action is what is done with a new connection.
+type Action uint8
+
+// Balance: sent to a target. Reject: TCP reset, else ICMP port unreachable. Drop: nothing is answered.
+const (
+	Balance Action = iota
+	Reject
+	Drop
+)
+
+func (a Action) String() string { return [...]string{"balance", "reject", "drop"}[a] }
+
+// Masquerade says whose source address is replaced by one of this node.
+// Hairpin traffic (a target that reaches itself) always is, see State.Hairpins.
+type Masquerade uint8
+
+// Whom a leg masquerades.
+const (
+	NoOne         Masquerade = iota
+	NonLocal                 // everyone but the sources of Host.LocalCIDRs and Host.LocalInterfaces
+	HostProcesses            // only packets that this host itself sends
+	Everyone
+)
+
+func (m Masquerade) String() string {
+	return [...]string{"no one", "non-local", "host processes", "everyone"}[m]
+}
+
+// A Scope says which endpoints a pool was chosen from.
+type Scope uint8
+
+// ClusterScope: all endpoints. LocalScope: those of this node.
+const (
+	ClusterScope Scope = iota
+	LocalScope
+)
+
+func (s Scope) String() string { return [...]string{"cluster", "local"}[s] }
+
+// A Pool is a set of targets that frontends of one service port share. There
+// are at most two for each service port and family. ServicePort and Scope name
+// it; session affinity is kept for each pool.
+type Pool struct {
+	ServicePort ServicePortName
+	Scope       Scope
+	Protocol    source.Protocol
+	Affinity    time.Duration // 0: none
+
+	Targets []Target         // get new connections; sorted by address and port, no duplicates
+	Kept    []netip.AddrPort // get none, keep those they have (weight 0, not near, serving only); sorted
+}
+
+// A Target is where a packet is sent.
+type Target struct {
+	netip.AddrPort
+	Weight uint16 // at least 1
+}

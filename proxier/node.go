@@ -1,0 +1,55 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// A MasqueradeMode is the setting that says whose VIP traffic is masqueraded.
+type MasqueradeMode uint8
+
+// MasqueradeAuto: every source that is not local. MasqueradeAll: everyone. MasqueradeNever: no one.
+const (
+	MasqueradeAuto MasqueradeMode = iota
+	MasqueradeAll
+	MasqueradeNever
+)
+
+// A Node is what Resolve must know of this host and of the settings. It is
+// never changed once made; a change is a new Node.
+type Node struct {
+	Name, Zone string
+
+	Addrs         []netip.Addr // of all interfaces but our own; without loopback and link-local; both families; sorted
+	NodePortAddrs []netip.Addr // those of Addrs that serve node ports; sorted
+
+	LocalhostNodePorts bool
+	LocalCIDRs         []netip.Prefix
+	LocalInterfaces    []string // names, or prefixes ended by *
+	Masquerade         MasqueradeMode
+	MarkBit            int // 0 to 31
+	ServiceCIDRs       []netip.Prefix
+}
+
+// Owns tells whether an interface of this host carries a.
+func (n *Node) Owns(a netip.Addr) bool {
+	_, ok := slices.BinarySearchFunc(n.Addrs, a, netip.Addr.Compare)
+	return ok
+}
+
+// Equal tells whether two nodes are alike in all that Resolve looks at.
+func (n *Node) Equal(o *Node) bool {
+	return n.Name == o.Name && n.Zone == o.Zone &&
+		slices.Equal(n.Addrs, o.Addrs) &&
+		slices.Equal(n.NodePortAddrs, o.NodePortAddrs) &&
+		n.LocalhostNodePorts == o.LocalhostNodePorts &&
+		slices.Equal(n.LocalCIDRs, o.LocalCIDRs) &&
+		slices.Equal(n.LocalInterfaces, o.LocalInterfaces) &&
+		n.Masquerade == o.Masquerade && n.MarkBit == o.MarkBit &&
+		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)
+}
+
+// hasLocalSources tells whether anything but this host itself can be a local source.
+func (n *Node) hasLocalSources() bool {
+	return len(n.LocalCIDRs) > 0 || len(n.LocalInterfaces) > 0
+}

@@ -1,0 +1,73 @@
+package proxier
+
+import (
+	"net/netip"
+
+	"svcproxy/source"
+)
+
+// A State is everything this node must hold for one address family. It belongs
+// to the Loop, is changed only between Syncs, and is never kept by a Backend;
+// what it points to (Resolved, Frontend, Pool) never changes and may be kept.
+type State struct {
+	Family   Family
+	Host     Host
+	Services map[source.Key]*Resolved
+
+	// What several services may need at once, with how many do.
+	RefusedVIPs map[netip.Addr]int // new connections to these that no frontend takes are rejected
+	ExemptAddrs map[netip.Addr]int // external addresses inside Host.ServiceCIDRs: not refused
+	Hairpins    map[Hairpin]int    // targets of legs that do not masquerade everyone
+}
+
+// A Host is what the rules must know of this host, in one family.
+type Host struct {
+	MarkBit            int            // bit of the packet mark that is ours, 0 to 31
+	NodePortAddrs      []netip.Addr   // serve node ports; sorted
+	LocalhostNodePorts bool           // 127.0.0.1 does too; never for IPv6
+	LocalCIDRs         []netip.Prefix // local sources, see Masquerade and Frontend.Local
+	LocalInterfaces    []string       // the same by input interface; a prefix ends in *
+	ServiceCIDRs       []netip.Prefix // an address in them that no service has is rejected
+	ServiceCIDRExempt  []netip.Addr   // addresses of this host in ServiceCIDRs: not refused; sorted
+}
+
+// Mark returns the mark bit as a mask.
+func (h *Host) Mark() uint32 { return 1 << h.MarkBit }
+
+// A Hairpin is a target that may reach itself through a frontend, and whose
+// packets must then be masqueraded: source and destination are its address.
+type Hairpin struct {
+	netip.AddrPort
+	Protocol source.Protocol
+}
+
+// A Resolved is one service's part of a State.
+type Resolved struct {
+	Key       source.Key
+	Frontends []*Frontend // sorted by Key
+	Pools     []*Pool     // those of the frontends, each once, in order of the service's ports
+
+	// What it adds to the counted sets of the State; no duplicates.
+	RefusedVIPs, ExemptAddrs []netip.Addr
+	Hairpins                 []Hairpin
+
+	Warnings []string // what its owner should know, for the log and for status
+}
+
+// A Delta says how a State differs from the one that was last synced.
+type Delta struct {
+	Services    []ServiceChange // each service at most once
+	RefusedVIPs SetDelta[netip.Addr]
+	ExemptAddrs SetDelta[netip.Addr]
+	Hairpins    SetDelta[Hairpin]
+}
+
+// A ServiceChange is one service before and after. One of the two may be nil.
+type ServiceChange struct {
+	Old, New *Resolved
+}
+
+// A SetDelta says what a set gained and lost.
+type SetDelta[T comparable] struct {
+	Gained, Lost []T
+}

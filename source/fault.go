@@ -1,0 +1,58 @@
+package source
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Position is a place in a file. The zero Position is no place.
+type Position struct {
+	File      string `json:"file,omitempty"`
+	Line, Col int    // from 1; Col counts bytes; both 0 when only the file is known
+}
+
+func (p Position) String() string {
+	if p.Line == 0 {
+		return Quote(p.File)
+	}
+	return fmt.Sprintf("%s:%d:%d", Quote(p.File), p.Line, p.Col)
+}
+
+// A Fault says what is wrong in a file, where, and what to write instead.
+// A warning is a Fault that does not keep the file from being used.
+type Fault struct {
+	Pos     Position
+	Msg     string // what is wrong, quoting the offending value
+	Hint    string // what to write instead; may be empty
+	Warning bool
+}
+
+// String returns the fault as a compiler would print it, on one line:
+//
+//	web.toml:2:12: unknown protocol "tpc"; want tcp, udp or sctp
+func (f Fault) String() string {
+	var b strings.Builder
+	if f.Pos.File != "" {
+		b.WriteString(f.Pos.String() + ": ")
+	}
+	if f.Warning {
+		b.WriteString("warning: ")
+	}
+	b.WriteString(f.Msg)
+	if f.Hint != "" {
+		b.WriteString("; " + f.Hint)
+	}
+	return b.String()
+}
+
+// Quote returns a file name as it may stand in a message: unchanged, unless it
+// holds something that could start a new line or steer a terminal.
+func Quote(name string) string {
+	for _, r := range name {
+		if !strconv.IsPrint(r) || r == '"' {
+			return strconv.Quote(name)
+		}
+	}
+	return name
+}

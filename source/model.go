@@ -1,0 +1,176 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A Key names a service. It is unique over all sources.
+type Key struct {
+	Namespace, Name string // DNS labels
+}
+
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Compare orders keys by namespace, then by name.
+func (k Key) Compare(o Key) int {
+	if k.Namespace != o.Namespace {
+		if k.Namespace < o.Namespace {
+			return -1
+		}
+		return 1
+	}
+	switch {
+	case k.Name < o.Name:
+		return -1
+	case k.Name > o.Name:
+		return 1
+	}
+	return 0
+}
+
+// A Protocol is a transport protocol, by its IANA number.
+type Protocol uint8
+
+// The protocols a port can have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String returns the protocol as files and kernel tools write it: tcp, udp or sctp.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return fmt.Sprintf("protocol-%d", uint8(p))
+}
+
+// A TrafficPolicy says which endpoints serve a kind of traffic.
+type TrafficPolicy uint8
+
+// Cluster: all endpoints. Local: those of this node only.
+const (
+	Cluster TrafficPolicy = iota
+	Local
+)
+
+func (p TrafficPolicy) String() string {
+	if p == Local {
+		return "local"
+	}
+	return "cluster"
+}
+
+// A TrafficDistribution says which endpoints are preferred while one of them is ready.
+type TrafficDistribution uint8
+
+// Evenly prefers none; the others prefer near endpoints and fall back to those farther away.
+const (
+	Evenly TrafficDistribution = iota
+	PreferSameZone
+	PreferSameNode
+)
+
+func (d TrafficDistribution) String() string {
+	switch d {
+	case PreferSameZone:
+		return "prefer_same_zone"
+	case PreferSameNode:
+		return "prefer_same_node"
+	}
+	return ""
+}
+
+// A Service is one whole service with its endpoints. It is never changed once
+// it has been sent on; a change is a new Service.
+type Service struct {
+	Key
+
+	VIPs            []netip.Addr // for internal traffic
+	ExternalIPs     []netip.Addr
+	LoadBalancerIPs []netip.Addr
+
+	// LoadBalancerSourceRanges says who may use LoadBalancerIPs. Empty: everybody.
+	LoadBalancerSourceRanges []netip.Prefix
+
+	Ports     []Port // at least one
+	Endpoints []Endpoint
+
+	InternalTrafficPolicy TrafficPolicy // for VIPs
+	ExternalTrafficPolicy TrafficPolicy // for external addresses and node ports
+
+	Affinity time.Duration // how long a client keeps its endpoint, 1 s to 24 h; 0: not at all
+
+	TrafficDistribution TrafficDistribution
+
+	HealthCheckNodePort uint16 // 0: none
+	PublishNotReady     bool   // every endpoint counts as ready
+	Scheduler           string // IPVS scheduler; empty: the setting
+
+	Pos Position // where it is written, for messages; not part of its meaning
+}
+
+// A Port is one port of a service, on all of its addresses.
+type Port struct {
+	Name       string // unique in the service; may be empty when it is the only one
+	Protocol   Protocol
+	Port       uint16 // of the service's addresses, never 0
+	TargetPort uint16 // of the endpoints, never 0
+	NodePort   uint16 // of the node's own addresses; 0: none
+}
+
+// An Endpoint is one address that serves a service.
+type Endpoint struct {
+	Addr netip.Addr
+
+	// Ports replaces TargetPort, by name of the service port. Nil: replaces none.
+	Ports map[string]uint16
+
+	Node   string // the node it runs on; empty: the node that owns Addr
+	Zone   string
+	Weight uint16 // share of new connections relative to the others; 0: none
+
+	// As the conditions of a Kubernetes EndpointSlice.
+	Ready, Serving, Terminating bool
+}
+
+// Port returns the number under which the endpoint serves p.
+func (e *Endpoint) Port(p Port) uint16 {
+	if n, ok := e.Ports[p.Name]; ok {
+		return n
+	}
+	return p.TargetPort
+}
+
+// Equal tells whether two services mean the same. Their positions do not count.
+func (s *Service) Equal(o *Service) bool {
+	return s.Key == o.Key &&
+		slices.Equal(s.VIPs, o.VIPs) &&
+		slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
+		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
+		slices.Equal(s.Ports, o.Ports) &&
+		slices.EqualFunc(s.Endpoints, o.Endpoints, Endpoint.equal) &&
+		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
+		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy &&
+		s.Affinity == o.Affinity &&
+		s.TrafficDistribution == o.TrafficDistribution &&
+		s.HealthCheckNodePort == o.HealthCheckNodePort &&
+		s.PublishNotReady == o.PublishNotReady &&
+		s.Scheduler == o.Scheduler
+}
+
+func (e Endpoint) equal(o Endpoint) bool {
+	return e.Addr == o.Addr && maps.Equal(e.Ports, o.Ports) && e.Node == o.Node && e.Zone == o.Zone &&
+		e.Weight == o.Weight && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
+}

@@ -1,0 +1,79 @@
+// Package source has the model of a service, what every source of services
+// checks of it, and how a source hands its services on.
+package source
+
+import (
+	"context"
+	"time"
+)
+
+// A Source says what services there are.
+type Source interface {
+	// Run applies every service to sink, calls sink.Synced once all that exist
+	// have been applied, then applies every change, until ctx ends.
+	Run(ctx context.Context, sink Sink) error
+
+	// Status says what the source knows of itself. It may be called at any time
+	// from any goroutine.
+	Status() Status
+}
+
+// A Sink takes changes. Its methods do not block and may be called from any goroutine.
+type Sink interface {
+	// Apply takes one atomic step: no state between two of its parts is ever seen.
+	Apply(Changes)
+	// Synced says that source has applied all that existed when it started.
+	Synced(source string)
+}
+
+// Changes is one atomic step of a source.
+type Changes struct {
+	Set    []Unit   // these units now hold these services, and no others
+	Delete []UnitID // these units are gone
+}
+
+// A UnitID names a unit.
+type UnitID struct {
+	Source string // "file" or "kubernetes"
+	Name   string // the path of a file, or namespace/name of an object
+}
+
+// A Unit is what is accepted or refused whole: a file, or one object of an API.
+type Unit struct {
+	ID       UnitID
+	Rank     Rank
+	Services []*Service
+}
+
+// A Rank orders units that claim the same thing; the lower one has it. Units of
+// equal rank are ordered by name, after those that already hold their claims.
+type Rank struct {
+	Class int   // 0: files, 1: Kubernetes
+	Since int64 // when the unit was first accepted or created, in ns since 1970; 0: not known, comes last
+}
+
+// A Status is what a source knows of itself.
+type Status struct {
+	Source string       `json:"source"`
+	Synced bool         `json:"synced"`
+	Files  []FileStatus `json:"files,omitempty"`
+}
+
+// A FileStatus is what is known of one file.
+type FileStatus struct {
+	Path     string    `json:"path"`
+	State    FileState `json:"state"`
+	Since    time.Time `json:"since"` // of State
+	Services int       `json:"services"`
+	Faults   []Fault   `json:"faults,omitempty"` // warnings too
+}
+
+// A FileState says how the present text of a file relates to what is used of it.
+type FileState string
+
+// The states of a file.
+const (
+	Accepted FileState = "accepted" // what it says is used
+	Stale    FileState = "stale"    // it is broken or cannot be read: its services stay as last accepted
+	Refused  FileState = "refused"  // broken since we know it, or another holds what it claims: it has no services
+)
