@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -166,4 +167,14 @@ type Pool struct {
 type Target struct {
 	netip.AddrPort
 	Weight uint16 // at least 1
+}
+
+// Compare orders keys by address, protocol, port and kind.
+func (k FrontendKey) Compare(o FrontendKey) int {
+	return cmp.Or(
+		k.Addr.Compare(o.Addr),
+		cmp.Compare(k.Protocol, o.Protocol),
+		cmp.Compare(k.Port, o.Port),
+		cmp.Compare(k.Kind, o.Kind),
+	)
 }

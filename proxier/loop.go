@@ -2,8 +2,11 @@ package proxier
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"svcproxy/source"
@@ -14,7 +17,7 @@ type Config struct {
 	Backends map[Family]Backend // one for each family to program
 	Flows    Flows              // nil: UDP flows are left alone
 	Node     *Node
-	Reserved []netip.AddrPort // TCP ports this program itself listens on; an unspecified address stands for all
+	Reserved []netip.AddrPort // TCP ports this program itself listens on
 
 	Sources        []string      // nothing is programmed before each of these has called Synced
 	MinInterval    time.Duration // least time between two syncs of one family
@@ -23,8 +26,8 @@ type Config struct {
 
 	Log *slog.Logger
 
-	// Called after each sync from the goroutine of the Loop, which waits for them. May be nil.
-	OnSync   func(SyncResult)
+	// Called from the goroutine of the Loop, which waits for them. May be nil.
+	OnSync   func(SyncResult)    // after each sync
 	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
 }
 
@@ -37,46 +40,202 @@ type SyncResult struct {
 	Duration     time.Duration
 	Err          error
 	Services     int // in the State, after it
-	Endpoints    int // of all services
+	Endpoints    int // that get new connections, each port of a service counted
 	FlowsDeleted int // UDP flows
 }
 
-// A HealthCheck is what health_check_node_port of one service answers.
-type HealthCheck struct {
-	Key            source.Key
-	Port           uint16
-	LocalEndpoints int // of this node, ready, weight above 0
+// A Loop keeps backends in step with sources. It implements source.Sink. One
+// goroutine, Run, does all the work; what others tell it waits in an inbox.
+type Loop struct {
+	cfg   Config
+	ready chan struct{}
+	pulse pulse
+
+	inbox inbox
+
+	mu       sync.RWMutex // held for writing by Run while it changes what follows; never during a Sync
+	tracker  *Tracker
+	families []*family // in order of the IP version
+	node     *Node
+	health   health
+	edits    map[source.Key]Transition // not yet logged
+	synced   map[string]bool
+	first    bool // the first complete sync is done
 }
 
-// A Loop keeps backends in step with sources. It implements source.Sink.
-type Loop struct{ cfg Config }
-
 // NewLoop returns a Loop that does nothing yet.
-func NewLoop(cfg Config) *Loop { return &Loop{cfg: cfg} }
+func NewLoop(cfg Config) *Loop {
+	l := &Loop{
+		cfg: cfg, ready: make(chan struct{}), inbox: newInbox(),
+		tracker: NewTracker(cfg.Reserved), node: cfg.Node,
+		health: newHealth(), edits: make(map[source.Key]Transition), synced: make(map[string]bool),
+	}
+	for _, fam := range []Family{IPv4, IPv6} {
+		if b := cfg.Backends[fam]; b != nil {
+			l.families = append(l.families, newFamily(fam, b, cfg.Node))
+		}
+	}
+	return l
+}
 
 // Run works until ctx ends. The kernel then stays as it is.
-func (l *Loop) Run(ctx context.Context) error { return nil }
+func (l *Loop) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		l.pulse.rest()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.inbox.wake:
+		case <-timer.C:
+		}
+		l.pulse.work(l.cfg.SyncTimeout)
+		l.absorb(l.inbox.take())
+		if !l.allSynced() {
+			continue
+		}
+		l.syncDue(ctx)
+		timer.Reset(time.Until(l.nextDue()))
+	}
+}
 
-// Apply implements source.Sink.
-func (l *Loop) Apply(source.Changes) {}
+// absorb brings the states up to date with what came in.
+func (l *Loop) absorb(in mail) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, src := range in.synced {
+		l.synced[src] = true
+	}
+	if in.minimum != nil {
+		l.cfg.MinInterval, l.cfg.ResyncInterval = *in.minimum, *in.resync
+	}
+	for _, ch := range in.changes {
+		for _, tr := range l.tracker.Apply(ch) {
+			l.transition(tr, in.queued)
+		}
+	}
+	if in.node != nil && !in.node.Equal(l.node) {
+		l.rebase(in.node, in.queued)
+	}
+	for _, f := range l.families {
+		f.full = f.full || in.full
+		f.dirty = f.dirty || in.full
+	}
+}
 
-// Synced implements source.Sink.
-func (l *Loop) Synced(src string) {}
+func (l *Loop) transition(tr Transition, queued time.Time) {
+	key := tr.key()
+	for _, f := range l.families {
+		f.set(key, tr.New, l.node, queued)
+	}
+	l.health.set(key, tr.New, l.node)
+	if e, again := l.edits[key]; again {
+		tr.Old = e.Old
+	}
+	l.edits[key] = tr
+}
 
-// SetNode tells that the node or the settings changed: everything is resolved anew and compared with the kernel.
-func (l *Loop) SetNode(*Node) {}
+// rebase resolves everything anew for a changed node.
+func (l *Loop) rebase(node *Node, queued time.Time) {
+	l.node = node
+	for _, f := range l.families {
+		f.rebase(node)
+	}
+	l.tracker.services(func(s *source.Service, _ source.UnitID) {
+		for _, f := range l.families {
+			f.set(s.Key, s, node, queued)
+		}
+		l.health.set(s.Key, s, node)
+	})
+}
 
-// SetIntervals changes Config.MinInterval and Config.ResyncInterval.
-func (l *Loop) SetIntervals(minimum, resync time.Duration) {}
+func (l *Loop) allSynced() bool {
+	return !slices.ContainsFunc(l.cfg.Sources, func(s string) bool { return !l.synced[s] })
+}
 
-// Resync makes the next sync, which follows at once, compare everything with the kernel.
-func (l *Loop) Resync() {}
+// syncDue syncs the families whose time has come, side by side.
+func (l *Loop) syncDue(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.SyncTimeout)
+	defer cancel()
+	now := time.Now()
+	results := make([]*SyncResult, len(l.families))
+	var wg sync.WaitGroup
+	for i, f := range l.families {
+		if f.due(l.cfg.MinInterval, l.cfg.ResyncInterval).After(now) {
+			continue
+		}
+		wg.Go(func() {
+			r := f.sync(ctx, l.cfg.ResyncInterval)
+			results[i] = &r
+		})
+	}
+	wg.Wait()
+	for i, r := range results {
+		if r != nil {
+			l.finish(ctx, l.families[i], r)
+		}
+	}
+	l.settle()
+}
+
+// finish does what follows a sync of one family.
+func (l *Loop) finish(ctx context.Context, f *family, r *SyncResult) {
+	if r.Err == nil {
+		r.FlowsDeleted = l.prune(ctx, f, r.Full)
+	} else if !errors.Is(r.Err, context.Canceled) {
+		l.cfg.Log.Error("sync failed", "family", f.fam, "err", r.Err, "took", r.Duration)
+	}
+	l.mu.Lock()
+	f.done(*r)
+	l.mu.Unlock()
+	if l.cfg.OnSync != nil {
+		l.cfg.OnSync(*r)
+	}
+}
+
+// prune removes the UDP flows that a sync made stale. One that is missed now is
+// found at the next resync.
+func (l *Loop) prune(ctx context.Context, f *family, full bool) int {
+	s := f.staleFlows(full)
+	if l.cfg.Flows == nil || len(s.look) == 0 {
+		return 0
+	}
+	n, err := l.cfg.Flows.Prune(ctx, f.fam, s.stale)
+	if err != nil {
+		l.cfg.Log.Warn("stale UDP flows not removed", "family", f.fam, "err", err)
+	}
+	return n
+}
+
+// settle does what waits until all families hold what they should.
+func (l *Loop) settle() {
+	if slices.ContainsFunc(l.families, func(f *family) bool { return f.dirty || f.err != nil }) {
+		return
+	}
+	l.logEdits()
+	l.health.tell(l.cfg.OnHealth)
+	if !l.first {
+		l.mu.Lock()
+		l.first = true
+		l.mu.Unlock()
+		close(l.ready)
+	}
+}
+
+func (l *Loop) nextDue() time.Time {
+	next := time.Now().Add(l.cfg.ResyncInterval)
+	for _, f := range l.families {
+		if due := f.due(l.cfg.MinInterval, l.cfg.ResyncInterval); due.Before(next) {
+			next = due
+		}
+	}
+	return next
+}
 
 // Ready is closed after the first complete sync of all families.
-func (l *Loop) Ready() <-chan struct{} { return nil }
+func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
-// Alive returns when the loop last showed that it is not stuck: when it last went round, or now while it only waits.
-func (l *Loop) Alive() time.Time { return time.Time{} }
-
-// Status returns what the loop holds and how its syncs go. May be called from any goroutine, also during a sync.
-func (l *Loop) Status() Status { return Status{} }
+// Alive returns when the Loop last showed that it is not stuck: now, unless it
+// is busy for longer than a sync may take.
+func (l *Loop) Alive() time.Time { return l.pulse.alive() }

@@ -53,3 +53,31 @@ func (n *Node) Equal(o *Node) bool {
 func (n *Node) hasLocalSources() bool {
 	return len(n.LocalCIDRs) > 0 || len(n.LocalInterfaces) > 0
 }
+
+// host returns what the rules of one family must know of the node.
+func (n *Node) host(fam Family) Host {
+	isFam := func(a netip.Addr) bool { return FamilyOf(a) == fam }
+	prefixes := func(in []netip.Prefix) []netip.Prefix {
+		return keep(in, func(p netip.Prefix) bool { return isFam(p.Addr()) })
+	}
+	h := Host{
+		MarkBit:            n.MarkBit,
+		NodePortAddrs:      keep(n.NodePortAddrs, isFam),
+		LocalhostNodePorts: n.LocalhostNodePorts && fam == IPv4,
+		LocalCIDRs:         prefixes(n.LocalCIDRs),
+		LocalInterfaces:    n.LocalInterfaces,
+		ServiceCIDRs:       prefixes(n.ServiceCIDRs),
+	}
+	h.ServiceCIDRExempt = keep(n.Addrs, func(a netip.Addr) bool { return isFam(a) && inAny(h.ServiceCIDRs, a) })
+	return h
+}
+
+func keep[T any](in []T, ok func(T) bool) []T {
+	var out []T
+	for _, v := range in {
+		if ok(v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}

@@ -1,6 +1,10 @@
 package proxier
 
 import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"svcproxy/source"
@@ -34,7 +38,7 @@ type ServiceStatus struct {
 
 // A FrontendStatus is one address and port of a service.
 type FrontendStatus struct {
-	Address string `json:"address"` // "10.96.0.10:80/tcp"; "node-port:30080/tcp"
+	Address string `json:"address"` // "10.96.0.10:80/tcp"; "ipv4:30080/tcp" for a node port
 	Kind    string `json:"kind"`
 	Action  string `json:"action"`  // of everyone outside
 	Targets int    `json:"targets"` // that get new connections
@@ -54,4 +58,74 @@ type Refusal struct {
 	Since  time.Time      `json:"since"`
 	Stale  bool           `json:"stale"` // an earlier version of it is in use
 	Faults []source.Fault `json:"faults"`
+}
+
+// Status returns what the Loop holds and how its syncs go. It may be called
+// from any goroutine, also during a sync.
+func (l *Loop) Status() Status {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	st := Status{Refusals: l.tracker.Refusals()}
+	for _, f := range l.families {
+		st.Families = append(st.Families, f.status())
+	}
+	l.tracker.services(func(s *source.Service, id source.UnitID) {
+		st.Services = append(st.Services, l.service(s, id))
+	})
+	slices.SortFunc(st.Services, func(a, b ServiceStatus) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return st
+}
+
+func (f *family) status() FamilyStatus {
+	st := FamilyStatus{Family: f.fam.String(), LastSync: f.lastGood, Took: f.took, FailingSince: f.failingSince}
+	if f.err != nil {
+		st.Error = f.err.Error()
+	}
+	return st
+}
+
+func (l *Loop) service(s *source.Service, id source.UnitID) ServiceStatus {
+	st := ServiceStatus{Namespace: s.Namespace, Name: s.Name, Unit: id.Name}
+	for _, f := range l.families {
+		r := f.state.Services[s.Key]
+		if r == nil {
+			continue
+		}
+		for _, fe := range r.Frontends {
+			st.Frontends = append(st.Frontends, fe.status())
+		}
+		st.Warnings = append(st.Warnings, r.Warnings...)
+	}
+	for i := range s.Endpoints {
+		st.Endpoints = append(st.Endpoints, endpointStatus(s, &s.Endpoints[i], l.node))
+	}
+	return st
+}
+
+func (f *Frontend) status() FrontendStatus {
+	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
+	if f.Key.Kind == NodePort {
+		addr = fmt.Sprintf("%s:%d", FamilyOf(f.Key.Addr), f.Key.Port)
+	}
+	return FrontendStatus{
+		Address: addr + "/" + f.Key.Protocol.String(),
+		Kind:    f.Key.Kind.String(),
+		Action:  f.Outside.Action.String(),
+		Targets: len(f.Outside.Pool.Targets),
+	}
+}
+
+func endpointStatus(s *source.Service, e *source.Endpoint, node *Node) EndpointStatus {
+	state := "not ready"
+	switch {
+	case e.Weight == 0:
+		state = "weight 0"
+	case isReady(s, e):
+		state = "ready"
+	case e.Serving && e.Terminating:
+		state = "terminating"
+	}
+	return EndpointStatus{Address: endpointName(*e), Local: isLocal(e, node), State: state, Weight: e.Weight}
 }

@@ -8,8 +8,9 @@ import (
 
 // A Position is a place in a file. The zero Position is no place.
 type Position struct {
-	File      string `json:"file,omitempty"`
-	Line, Col int    // from 1; Col counts bytes; both 0 when only the file is known
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"` // from 1; 0 when only the file is known
+	Col  int    `json:"col,omitempty"`  // from 1, in bytes; 0 when only the file is known
 }
 
 func (p Position) String() string {
@@ -22,10 +23,10 @@ func (p Position) String() string {
 // A Fault says what is wrong in a file, where, and what to write instead.
 // A warning is a Fault that does not keep the file from being used.
 type Fault struct {
-	Pos     Position
-	Msg     string // what is wrong, quoting the offending value
-	Hint    string // what to write instead; may be empty
-	Warning bool
+	Pos     Position `json:"pos"`
+	Msg     string   `json:"message"`        // what is wrong, quoting the offending value
+	Hint    string   `json:"hint,omitempty"` // what to write instead; may be empty
+	Warning bool     `json:"warning,omitempty"`
 }
 
 // String returns the fault as a compiler would print it, on one line:

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,19 +18,7 @@ func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
 // Compare orders keys by namespace, then by name.
 func (k Key) Compare(o Key) int {
-	if k.Namespace != o.Namespace {
-		if k.Namespace < o.Namespace {
-			return -1
-		}
-		return 1
-	}
-	switch {
-	case k.Name < o.Name:
-		return -1
-	case k.Name > o.Name:
-		return 1
-	}
-	return 0
+	return cmp.Or(cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
 }
 
 // A Protocol is a transport protocol, by its IANA number.

@@ -1,0 +1,138 @@
+package proxier
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// A claim is something that only one service can have: its name (key), an
+// address with protocol and port, or, without address, a port of the node.
+type claim struct {
+	key      source.Key
+	addr     netip.Addr
+	protocol source.Protocol
+	port     uint16
+}
+
+// A holder has a claim. The zero holder is this program itself.
+type holder struct {
+	unit *unit
+	svc  *source.Service
+}
+
+// claims yields all that a service claims.
+func claims(s *source.Service) iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		if !yield(claim{key: s.Key}) {
+			return
+		}
+		for _, p := range s.Ports {
+			for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
+				for _, a := range list {
+					if !yield(claim{addr: a, protocol: p.Protocol, port: p.Port}) {
+						return
+					}
+				}
+			}
+			if p.NodePort != 0 && !yield(claim{protocol: p.Protocol, port: p.NodePort}) {
+				return
+			}
+		}
+		if s.HealthCheckNodePort != 0 {
+			yield(claim{protocol: source.TCP, port: s.HealthCheckNodePort})
+		}
+	}
+}
+
+func (c claim) String() string {
+	switch {
+	case c.port == 0:
+		return "its name"
+	case !c.addr.IsValid():
+		return fmt.Sprintf("node port %d/%s", c.port, c.protocol)
+	}
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.addr, c.port), c.protocol)
+}
+
+// taken says that svc cannot have c because of h.
+func taken(svc *source.Service, c claim, h holder) source.Fault {
+	f := source.Fault{Pos: svc.Pos}
+	switch {
+	case h.svc == nil:
+		f.Msg = fmt.Sprintf("service %q: port %d/%s is the one svcproxy itself listens on", svc.Key, c.port, c.protocol)
+		f.Hint = "choose another port, or another http_address"
+	case c.port == 0:
+		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.place())
+	default:
+		f.Msg = fmt.Sprintf("service %q: %s is taken by %q (%s)", svc.Key, c, h.svc.Key, h.place())
+	}
+	return f
+}
+
+// place is where the holder is written.
+func (h holder) place() string {
+	if h.svc.Pos.File != "" || h.unit == nil {
+		return h.svc.Pos.String()
+	}
+	return source.Quote(h.unit.ID.Name)
+}
+
+// conflicts returns why u cannot have what it wants: all claims that another
+// unit holds which u may not evict, and all that u makes twice.
+func (t *Tracker) conflicts(u *unit) []source.Fault {
+	var faults []source.Fault
+	own := make(map[claim]holder)
+	for _, s := range u.wanted {
+		for c := range claims(s) {
+			h, held := t.claims[c]
+			if held && !evictable(h, u) {
+				faults = append(faults, taken(s, c, h))
+			} else if h, held := own[c]; held && (h.svc != s || c.addr.IsValid()) {
+				faults = append(faults, taken(s, c, h))
+			}
+			own[c] = holder{u, s}
+		}
+	}
+	return faults
+}
+
+// evictable tells whether the holder has to give way to u: files come before Kubernetes.
+func evictable(h holder, u *unit) bool {
+	return h.unit != nil && h.unit.Rank.Class > u.Rank.Class
+}
+
+// evicts tells whether u can have what it wants only by taking it from others.
+func (t *Tracker) evicts(u *unit) bool {
+	return slices.ContainsFunc(u.wanted, func(s *source.Service) bool {
+		for c := range claims(s) {
+			if _, held := t.claims[c]; held {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// acquire gives u the claims of services. They must be free.
+func (t *Tracker) acquire(u *unit, services []*source.Service) {
+	for _, s := range services {
+		for c := range claims(s) {
+			t.claims[c] = holder{u, s}
+		}
+	}
+}
+
+// release takes all claims that u holds.
+func (t *Tracker) release(u *unit) {
+	for _, s := range u.used {
+		for c := range claims(s) {
+			if t.claims[c].unit == u {
+				delete(t.claims, c)
+			}
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package proxier
+
+import (
+	"cmp"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// newState returns a State without services.
+func newState(fam Family, node *Node) *State {
+	return &State{
+		Family:      fam,
+		Host:        node.host(fam),
+		Services:    make(map[source.Key]*Resolved),
+		RefusedVIPs: make(map[netip.Addr]int),
+		ExemptAddrs: make(map[netip.Addr]int),
+		Hairpins:    make(map[Hairpin]int),
+	}
+}
+
+// Compare orders hairpins by address, port and protocol.
+func (h Hairpin) Compare(o Hairpin) int {
+	return cmp.Or(h.AddrPort.Compare(o.AddrPort), cmp.Compare(h.Protocol, o.Protocol))
+}
+
+// changes gathers what happens to a State between two Syncs.
+type changes struct {
+	services map[source.Key]ServiceChange
+	vips     netChange[netip.Addr]
+	exempt   netChange[netip.Addr]
+	hairpins netChange[Hairpin]
+}
+
+func newChanges() *changes {
+	return &changes{
+		services: make(map[source.Key]ServiceChange),
+		vips:     make(netChange[netip.Addr]),
+		exempt:   make(netChange[netip.Addr]),
+		hairpins: make(netChange[Hairpin]),
+	}
+}
+
+// A netChange counts, for each element of a set, how often it came less how
+// often it went: 1 gained, -1 lost.
+type netChange[T comparable] map[T]int
+
+func (n netChange[T]) add(v T, by int) {
+	if n[v] += by; n[v] == 0 {
+		delete(n, v)
+	}
+}
+
+func (n netChange[T]) delta(compare func(a, b T) int) SetDelta[T] {
+	var d SetDelta[T]
+	for v, by := range n {
+		if by > 0 {
+			d.Gained = append(d.Gained, v)
+		} else {
+			d.Lost = append(d.Lost, v)
+		}
+	}
+	slices.SortFunc(d.Gained, compare)
+	slices.SortFunc(d.Lost, compare)
+	return d
+}
+
+// put makes r the part of service key in st, or removes it when r is nil, and
+// notes what changes.
+func (c *changes) put(st *State, key source.Key, r *Resolved) (old *Resolved, changed bool) {
+	old = st.Services[key]
+	if old == r || old != nil && r != nil && reflect.DeepEqual(old, r) {
+		return old, false
+	}
+	c.count(st, r, 1) // gains first: what stays is never lost in between
+	c.count(st, old, -1)
+	if r == nil {
+		delete(st.Services, key)
+	} else {
+		st.Services[key] = r
+	}
+	c.note(key, old, r)
+	return old, true
+}
+
+// note keeps the oldest state before and the newest after.
+func (c *changes) note(key source.Key, old, r *Resolved) {
+	ch, again := c.services[key]
+	if !again {
+		ch.Old = old
+	}
+	ch.New = r
+	if ch.Old == nil && ch.New == nil {
+		delete(c.services, key)
+		return
+	}
+	c.services[key] = ch
+}
+
+// count adds by to all that r puts into the counted sets.
+func (c *changes) count(st *State, r *Resolved, by int) {
+	if r == nil {
+		return
+	}
+	countAll(st.RefusedVIPs, c.vips, r.RefusedVIPs, by)
+	countAll(st.ExemptAddrs, c.exempt, r.ExemptAddrs, by)
+	countAll(st.Hairpins, c.hairpins, r.Hairpins, by)
+}
+
+func countAll[T comparable](set map[T]int, net netChange[T], list []T, by int) {
+	for _, v := range list {
+		was := set[v]
+		set[v] += by
+		switch {
+		case was == 0:
+			net.add(v, 1)
+		case set[v] == 0:
+			delete(set, v)
+			net.add(v, -1)
+		}
+	}
+}
+
+// delta returns what was gathered, in order.
+func (c *changes) delta() *Delta {
+	d := &Delta{
+		RefusedVIPs: c.vips.delta(netip.Addr.Compare),
+		ExemptAddrs: c.exempt.delta(netip.Addr.Compare),
+		Hairpins:    c.hairpins.delta(Hairpin.Compare),
+	}
+	for _, ch := range c.services {
+		d.Services = append(d.Services, ch)
+	}
+	slices.SortFunc(d.Services, func(a, b ServiceChange) int { return a.key().Compare(b.key()) })
+	return d
+}
+
+func (ch ServiceChange) key() source.Key {
+	if ch.New != nil {
+		return ch.New.Key
+	}
+	return ch.Old.Key
+}

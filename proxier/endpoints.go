@@ -1,0 +1,153 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// A choice says which endpoints of a service are used, in one family. Ports do
+// not matter here: an endpoint serves all of them.
+type choice struct {
+	targets [2][]*source.Endpoint // by Scope: get new connections
+	kept    [2][]*source.Endpoint // by Scope: have not left, get none
+}
+
+// choose picks the usable endpoints: those ready, and near enough; where there
+// is none, those serving while they terminate. The endpoints of this node are
+// chosen among themselves.
+func choose(svc *source.Service, node *Node, fam Family) choice {
+	var all, local []*source.Endpoint
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		if FamilyOf(e.Addr) != fam || !present(svc, e) {
+			continue
+		}
+		all = append(all, e)
+		if isLocal(e, node) {
+			local = append(local, e)
+		}
+	}
+	var c choice
+	c.targets[ClusterScope] = usable(svc, all, func(ready []*source.Endpoint) []*source.Endpoint {
+		return near(svc.TrafficDistribution, ready, node)
+	})
+	c.targets[LocalScope] = usable(svc, local, nil)
+	c.kept[ClusterScope] = without(all, c.targets[ClusterScope])
+	c.kept[LocalScope] = without(local, c.targets[LocalScope])
+	return c
+}
+
+// usable returns the ready endpoints of list that prefer leaves over, or else the terminating ones.
+func usable(svc *source.Service, list []*source.Endpoint, prefer func([]*source.Endpoint) []*source.Endpoint) []*source.Endpoint {
+	ready := keep(list, func(e *source.Endpoint) bool { return isReady(svc, e) && e.Weight > 0 })
+	if len(ready) == 0 {
+		return keep(list, func(e *source.Endpoint) bool { return e.Serving && e.Terminating && e.Weight > 0 })
+	}
+	if prefer != nil {
+		return prefer(ready)
+	}
+	return ready
+}
+
+// near leaves only the preferred endpoints over, as far as there are any.
+func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []*source.Endpoint {
+	if d == source.PreferSameNode {
+		if here := keep(ready, func(e *source.Endpoint) bool { return isLocal(e, node) }); len(here) > 0 {
+			return here
+		}
+	}
+	if d != source.Evenly && node.Zone != "" {
+		if zone := keep(ready, func(e *source.Endpoint) bool { return e.Zone == node.Zone }); len(zone) > 0 {
+			return zone
+		}
+	}
+	return ready
+}
+
+// isLocal tells whether the endpoint runs on this node.
+func isLocal(e *source.Endpoint, node *Node) bool {
+	if e.Node != "" {
+		return e.Node == node.Name
+	}
+	return node.Owns(e.Addr)
+}
+
+func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || svc.PublishNotReady }
+
+// present tells whether the endpoint has not left, so that what it serves already goes on.
+func present(svc *source.Service, e *source.Endpoint) bool { return isReady(svc, e) || e.Serving }
+
+// localReady counts the endpoints of this node that health_check_node_port
+// tells of. A service of both families has each of its workloads twice, so the
+// larger number counts.
+func localReady(svc *source.Service, node *Node) int {
+	n := map[Family]int{}
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		if isLocal(e, node) && isReady(svc, e) && e.Weight > 0 {
+			n[FamilyOf(e.Addr)]++
+		}
+	}
+	return max(n[IPv4], n[IPv6])
+}
+
+// pools makes both pools of a service port.
+func (r *resolver) pools(p source.Port) [2]*Pool {
+	var out [2]*Pool
+	for scope := range out {
+		out[scope] = &Pool{
+			ServicePort: ServicePortName{Key: r.svc.Key, Port: p.Name},
+			Scope:       Scope(scope),
+			Protocol:    p.Protocol,
+			Affinity:    r.svc.Affinity,
+			Targets:     targets(r.use.targets[scope], p),
+			Kept:        addrPorts(r.use.kept[scope], p),
+		}
+	}
+	return out
+}
+
+// keepUsedPools hands out those of pools that a frontend of this port refers to.
+func (r *resolver) keepUsedPools(pools [2]*Pool) {
+	for _, pool := range pools {
+		if slices.ContainsFunc(r.out.Frontends, func(f *Frontend) bool {
+			return f.Outside.Pool == pool || f.Local.Pool == pool
+		}) {
+			r.out.Pools = append(r.out.Pools, pool)
+		}
+	}
+}
+
+func targets(eps []*source.Endpoint, p source.Port) []Target {
+	out := make([]Target, len(eps))
+	for i, e := range eps {
+		out[i] = Target{AddrPort: netip.AddrPortFrom(e.Addr, e.Port(p)), Weight: e.Weight}
+	}
+	slices.SortFunc(out, func(a, b Target) int { return a.AddrPort.Compare(b.AddrPort) })
+	return slices.CompactFunc(out, func(a, b Target) bool { return a.AddrPort == b.AddrPort })
+}
+
+func addrPorts(eps []*source.Endpoint, p source.Port) []netip.AddrPort {
+	if len(eps) == 0 {
+		return nil
+	}
+	out := make([]netip.AddrPort, len(eps))
+	for i, e := range eps {
+		out[i] = netip.AddrPortFrom(e.Addr, e.Port(p))
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return slices.Compact(out)
+}
+
+// without returns the elements of all that are not in some, which is a sub-sequence of it.
+func without(all, some []*source.Endpoint) []*source.Endpoint {
+	return keep(all, func(e *source.Endpoint) bool {
+		if len(some) > 0 && some[0] == e {
+			some = some[1:]
+			return false
+		}
+		return true
+	})
+}

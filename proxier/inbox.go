@@ -1,0 +1,101 @@
+package proxier
+
+import (
+	"sync"
+	"time"
+
+	"svcproxy/source"
+)
+
+// An inbox keeps what a Loop is told until it has time for it. Telling never blocks.
+type inbox struct {
+	wake chan struct{} // room for one
+
+	mu   sync.Mutex
+	mail mail
+}
+
+// mail is all that came in since the inbox was last emptied.
+type mail struct {
+	queued          time.Time // when the first of it came
+	changes         []source.Changes
+	synced          []string
+	node            *Node
+	full            bool
+	minimum, resync *time.Duration
+}
+
+func newInbox() inbox { return inbox{wake: make(chan struct{}, 1)} }
+
+func (b *inbox) put(write func(*mail)) {
+	b.mu.Lock()
+	if b.mail.queued.IsZero() {
+		b.mail.queued = time.Now()
+	}
+	write(&b.mail)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+func (b *inbox) take() mail {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := b.mail
+	b.mail = mail{}
+	return m
+}
+
+// Apply implements source.Sink.
+func (l *Loop) Apply(ch source.Changes) {
+	l.inbox.put(func(m *mail) { m.changes = append(m.changes, ch) })
+}
+
+// Synced implements source.Sink.
+func (l *Loop) Synced(src string) {
+	l.inbox.put(func(m *mail) { m.synced = append(m.synced, src) })
+}
+
+// SetNode tells that the node or the settings changed: everything is resolved
+// anew and compared with the kernel.
+func (l *Loop) SetNode(n *Node) { l.inbox.put(func(m *mail) { m.node = n }) }
+
+// SetIntervals changes Config.MinInterval and Config.ResyncInterval.
+func (l *Loop) SetIntervals(minimum, resync time.Duration) {
+	l.inbox.put(func(m *mail) { m.minimum, m.resync = &minimum, &resync })
+}
+
+// Resync compares everything with the kernel now.
+func (l *Loop) Resync() { l.inbox.put(func(m *mail) { m.full = true }) }
+
+// A pulse tells whether a loop is stuck.
+type pulse struct {
+	mu   sync.Mutex
+	busy bool
+	by   time.Time // when the work at hand must be done
+}
+
+// rest says that the loop waits for something to do.
+func (p *pulse) rest() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = false
+}
+
+// work says that the loop works, for no longer than limit.
+func (p *pulse) work(limit time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy, p.by = true, time.Now().Add(limit)
+}
+
+func (p *pulse) alive() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); !p.busy || now.Before(p.by) {
+		return now
+	}
+	return p.by
+}

@@ -1,0 +1,224 @@
+package proxier
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// Resolve decides what becomes of packets to svc on node, in one family. It
+// returns nil when the service has nothing in that family.
+func Resolve(svc *source.Service, node *Node, fam Family) *Resolved {
+	if !serves(svc, fam) {
+		return nil
+	}
+	r := resolver{svc: svc, node: node, fam: fam, use: choose(svc, node, fam)}
+	r.out.Key = svc.Key
+	for _, p := range svc.Ports {
+		r.port(p)
+	}
+	r.refusals()
+	slices.SortFunc(r.out.Frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
+	r.hairpins()
+	return &r.out
+}
+
+// serves tells whether the service has an address of the family. One with node
+// ports only has both families.
+func serves(svc *source.Service, fam Family) bool {
+	any := false
+	for _, list := range [][]netip.Addr{svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
+		any = any || len(list) > 0
+		if slices.ContainsFunc(list, func(a netip.Addr) bool { return FamilyOf(a) == fam }) {
+			return true
+		}
+	}
+	return !any && slices.ContainsFunc(svc.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+}
+
+// A resolver holds one call of Resolve together.
+type resolver struct {
+	svc  *source.Service
+	node *Node
+	fam  Family
+	use  choice
+	out  Resolved
+}
+
+// port adds the frontends and pools of one service port.
+func (r *resolver) port(p source.Port) {
+	pools := r.pools(p)
+	vip := r.vipLeg(pools)
+	outside, local := r.externalLegs(pools)
+	for _, a := range r.svc.VIPs {
+		r.frontend(p, a, VIP, vip, vip)
+	}
+	for _, a := range r.svc.ExternalIPs {
+		r.frontend(p, a, External, outside, local)
+	}
+	for _, a := range r.svc.LoadBalancerIPs {
+		r.frontend(p, a, LoadBalancer, outside, local)
+	}
+	if p.NodePort != 0 {
+		p.Port = p.NodePort
+		r.frontend(p, r.fam.Unspecified(), NodePort, outside, local)
+	}
+	r.keepUsedPools(pools)
+}
+
+func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, local Leg) {
+	if FamilyOf(a) != r.fam {
+		return
+	}
+	f := &Frontend{
+		Key:         FrontendKey{Addr: a, Protocol: p.Protocol, Port: p.Port, Kind: kind},
+		ServicePort: ServicePortName{Key: r.svc.Key, Port: p.Name},
+		Outside:     outside,
+		Local:       local,
+	}
+	if kind == LoadBalancer && len(r.svc.LoadBalancerSourceRanges) > 0 {
+		f.Restricted = true
+		f.SourceRanges = sourceRanges(r.svc.LoadBalancerSourceRanges, a, r.node, r.fam)
+	}
+	r.out.Frontends = append(r.out.Frontends, f)
+}
+
+// vipLeg is the one leg of internal traffic.
+func (r *resolver) vipLeg(pools [2]*Pool) Leg {
+	masq := Everyone
+	switch {
+	case r.node.Masquerade == MasqueradeNever:
+		masq = NoOne
+	case r.node.Masquerade == MasqueradeAuto && r.node.hasLocalSources():
+		masq = NonLocal
+	}
+	if r.svc.InternalTrafficPolicy == source.Local {
+		return localLeg(pools, masq)
+	}
+	return clusterLeg(pools, masq)
+}
+
+// externalLegs are those of external addresses and node ports. Under policy
+// local, host processes and local sources are short-circuited to all endpoints.
+func (r *resolver) externalLegs(pools [2]*Pool) (outside, local Leg) {
+	if r.svc.ExternalTrafficPolicy == source.Cluster {
+		leg := clusterLeg(pools, Everyone)
+		return leg, leg
+	}
+	outside = localLeg(pools, NoOne)
+	masq := Everyone // nobody but the host itself can be local
+	if r.node.hasLocalSources() {
+		masq = HostProcesses
+	}
+	local = clusterLeg(pools, masq)
+	if outside.Action == Reject && local.Action == Reject {
+		local = outside
+	}
+	return outside, local
+}
+
+// clusterLeg balances over all endpoints, and refuses when there is none.
+func clusterLeg(pools [2]*Pool, masq Masquerade) Leg {
+	if len(pools[ClusterScope].Targets) == 0 {
+		return Leg{Action: Reject, Pool: pools[ClusterScope]}
+	}
+	return Leg{Action: Balance, Masquerade: masq, Pool: pools[ClusterScope]}
+}
+
+// localLeg balances over the endpoints of this node. When there is none it
+// drops if there are others elsewhere, so that a client tries another node.
+func localLeg(pools [2]*Pool, masq Masquerade) Leg {
+	switch {
+	case len(pools[LocalScope].Targets) > 0:
+		return Leg{Action: Balance, Masquerade: masq, Pool: pools[LocalScope]}
+	case len(pools[ClusterScope].Targets) > 0:
+		return Leg{Action: Drop, Pool: pools[LocalScope]}
+	}
+	return Leg{Action: Reject, Pool: pools[LocalScope]}
+}
+
+// refusals says on which addresses unserved ports are refused, and which
+// addresses are spared the refusal of Host.ServiceCIDRs.
+func (r *resolver) refusals() {
+	for _, a := range r.svc.VIPs {
+		switch {
+		case FamilyOf(a) != r.fam:
+		case r.node.Owns(a):
+			r.out.Warnings = append(r.out.Warnings, fmt.Sprintf(
+				"%s is also an address of this host: ports of it that no service has are not refused", a))
+		default:
+			r.out.RefusedVIPs = append(r.out.RefusedVIPs, a)
+		}
+	}
+	for _, a := range slices.Concat(r.svc.ExternalIPs, r.svc.LoadBalancerIPs) {
+		if FamilyOf(a) == r.fam && inAny(r.node.ServiceCIDRs, a) {
+			r.out.ExemptAddrs = append(r.out.ExemptAddrs, a)
+		}
+	}
+}
+
+// hairpins adds the targets of all legs that do not masquerade everyone.
+func (r *resolver) hairpins() {
+	var seen map[Hairpin]bool
+	add := func(l Leg) {
+		if l.Action != Balance || l.Masquerade == Everyone {
+			return
+		}
+		if seen == nil {
+			seen = make(map[Hairpin]bool)
+		}
+		for _, t := range l.Pool.Targets {
+			h := Hairpin{AddrPort: t.AddrPort, Protocol: l.Pool.Protocol}
+			if !seen[h] {
+				seen[h] = true
+				r.out.Hairpins = append(r.out.Hairpins, h)
+			}
+		}
+	}
+	for _, f := range r.out.Frontends {
+		add(f.Outside)
+		add(f.Local)
+	}
+}
+
+// sourceRanges are the prefixes of a family that may use a load-balancer
+// address. A range that holds an address of this node admits the whole node,
+// under any of its addresses, and under the load-balancer address itself, which
+// a host that carries it takes as source.
+func sourceRanges(ranges []netip.Prefix, lb netip.Addr, node *Node, fam Family) []netip.Prefix {
+	var out []netip.Prefix
+	admitNode := false
+	for _, p := range ranges {
+		if FamilyOf(p.Addr()) == fam {
+			out = append(out, p)
+			admitNode = admitNode || slices.ContainsFunc(node.Addrs, p.Contains)
+		}
+	}
+	if admitNode {
+		out = append(out, netip.PrefixFrom(lb, lb.BitLen()))
+		for _, a := range node.Addrs {
+			if FamilyOf(a) == fam {
+				out = append(out, netip.PrefixFrom(a, a.BitLen()))
+			}
+		}
+	}
+	return withoutContained(out)
+}
+
+// withoutContained sorts prefixes and leaves out those that lie in another one.
+func withoutContained(in []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(in, netip.Prefix.Compare)
+	var out []netip.Prefix
+	for _, p := range in {
+		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func inAny(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}

@@ -1,0 +1,287 @@
+package proxier
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcproxy/source"
+)
+
+// testNode owns 192.0.2.1 and 2001:db8::1, in zone "a".
+func testNode(edit ...func(*Node)) *Node {
+	n := &Node{
+		Name: "here", Zone: "a", MarkBit: 14,
+		Addrs:         []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		NodePortAddrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+	}
+	for _, f := range edit {
+		f(n)
+	}
+	return n
+}
+
+// testService is default/web, 10.96.0.10:80/tcp, without endpoints.
+func testService(edit ...func(*source.Service)) *source.Service {
+	s := &source.Service{
+		Key:   source.Key{Namespace: "default", Name: "web"},
+		VIPs:  addrs("10.96.0.10"),
+		Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080}},
+	}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+func addrs(list ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range list {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+// endpoints parses "10.0.0.1", followed by any of: @node, zone=z, weight=n, notready, terminating, gone.
+func testEndpoints(list ...string) func(*source.Service) {
+	return func(s *source.Service) {
+		for _, text := range list {
+			s.Endpoints = append(s.Endpoints, testEndpoint(text))
+		}
+	}
+}
+
+func testEndpoint(text string) source.Endpoint {
+	words := strings.Fields(text)
+	e := source.Endpoint{Addr: netip.MustParseAddr(words[0]), Weight: 1, Ready: true, Serving: true}
+	for _, w := range words[1:] {
+		switch {
+		case w[0] == '@':
+			e.Node = w[1:]
+		case w == "notready":
+			e.Ready, e.Serving = false, false
+		case w == "terminating":
+			e.Ready, e.Terminating = false, true
+		case strings.HasPrefix(w, "zone="):
+			e.Zone = w[5:]
+		default:
+			fmt.Sscanf(w, "weight=%d", &e.Weight)
+		}
+	}
+	return e
+}
+
+func external(s *source.Service) {
+	s.VIPs, s.ExternalIPs = nil, addrs("203.0.113.1")
+}
+
+func externalLocal(s *source.Service) { external(s); s.ExternalTrafficPolicy = source.Local }
+func internalLocal(s *source.Service) { s.InternalTrafficPolicy = source.Local }
+
+func show(l Leg) string {
+	if l.Action != Balance {
+		return l.Action.String()
+	}
+	var t []string
+	for _, x := range l.Pool.Targets {
+		s := x.AddrPort.String()
+		if x.Weight != 1 {
+			s += fmt.Sprintf("*%d", x.Weight)
+		}
+		t = append(t, s)
+	}
+	return fmt.Sprintf("%s masquerade %s", strings.Join(t, " "), l.Masquerade)
+}
+
+func TestResolveLegs(t *testing.T) {
+	localSources := func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }
+	type edits = []func(*source.Service)
+	tests := []struct {
+		name           string
+		svc            edits
+		node           *Node
+		outside, local string
+	}{
+		{"all endpoints, in order", edits{testEndpoints("10.0.0.2", "10.0.0.1")}, testNode(),
+			"10.0.0.1:8080 10.0.0.2:8080 masquerade everyone", ""},
+		{"no endpoint", nil, testNode(), "reject", ""},
+		{"not ready", edits{testEndpoints("10.0.0.1 notready")}, testNode(), "reject", ""},
+		{"not ready but published", edits{testEndpoints("10.0.0.1 notready"), func(s *source.Service) { s.PublishNotReady = true }}, testNode(),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"ready before terminating", edits{testEndpoints("10.0.0.1", "10.0.0.2 terminating")}, testNode(),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"only terminating", edits{testEndpoints("10.0.0.1 notready", "10.0.0.2 terminating")}, testNode(),
+			"10.0.0.2:8080 masquerade everyone", ""},
+		{"weights", edits{testEndpoints("10.0.0.1 weight=5", "10.0.0.2 weight=0", "10.0.0.3")}, testNode(),
+			"10.0.0.1:8080*5 10.0.0.3:8080 masquerade everyone", ""},
+		{"all weights 0", edits{testEndpoints("10.0.0.1 weight=0")}, testNode(), "reject", ""},
+		{"endpoint of the other family", edits{testEndpoints("2001:db8::2")}, testNode(), "reject", ""},
+
+		{"masquerade all", edits{testEndpoints("10.0.0.1")}, testNode(localSources, func(n *Node) { n.Masquerade = MasqueradeAll }),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"masquerade never", edits{testEndpoints("10.0.0.1")}, testNode(func(n *Node) { n.Masquerade = MasqueradeNever }),
+			"10.0.0.1:8080 masquerade no one", ""},
+		{"masquerade auto with local sources", edits{testEndpoints("10.0.0.1")}, testNode(localSources),
+			"10.0.0.1:8080 masquerade non-local", ""},
+
+		{"internal local", edits{internalLocal, testEndpoints("10.0.0.1", "10.0.0.2 @here")}, testNode(),
+			"10.0.0.2:8080 masquerade everyone", ""},
+		{"internal local by address", edits{internalLocal, testEndpoints("10.0.0.1", "192.0.2.1")}, testNode(),
+			"192.0.2.1:8080 masquerade everyone", ""},
+		{"internal local, address of this host but another node", edits{internalLocal, testEndpoints("192.0.2.1 @there")}, testNode(), "drop", ""},
+		{"internal local, none here", edits{internalLocal, testEndpoints("10.0.0.1")}, testNode(), "drop", ""},
+		{"internal local, none at all", edits{internalLocal}, testNode(), "reject", ""},
+		{"local fallback is decided on its own", edits{internalLocal, testEndpoints("10.0.0.1", "10.0.0.2 @here terminating")}, testNode(),
+			"10.0.0.2:8080 masquerade everyone", ""},
+
+		{"external", edits{external, testEndpoints("10.0.0.1")}, testNode(func(n *Node) { n.Masquerade = MasqueradeNever }),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"external local", edits{externalLocal, testEndpoints("10.0.0.1", "10.0.0.2 @here")}, testNode(),
+			"10.0.0.2:8080 masquerade no one", "10.0.0.1:8080 10.0.0.2:8080 masquerade everyone"},
+		{"external local with local sources", edits{externalLocal, testEndpoints("10.0.0.1", "10.0.0.2 @here")}, testNode(localSources),
+			"10.0.0.2:8080 masquerade no one", "10.0.0.1:8080 10.0.0.2:8080 masquerade host processes"},
+		{"external local, none here", edits{externalLocal, testEndpoints("10.0.0.1")}, testNode(),
+			"drop", "10.0.0.1:8080 masquerade everyone"},
+		{"external local, none at all", edits{externalLocal}, testNode(), "reject", ""},
+
+		{"same zone", edits{testEndpoints("10.0.0.1 zone=b", "10.0.0.2 zone=a", "10.0.0.3"), distribution(source.PreferSameZone)}, testNode(),
+			"10.0.0.2:8080 masquerade everyone", ""},
+		{"same zone, none near", edits{testEndpoints("10.0.0.1 zone=b", "10.0.0.2 zone=a notready"), distribution(source.PreferSameZone)}, testNode(),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"same zone, node without zone", edits{testEndpoints("10.0.0.1", "10.0.0.2 zone=b"), distribution(source.PreferSameZone)}, testNode(func(n *Node) { n.Zone = "" }),
+			"10.0.0.1:8080 10.0.0.2:8080 masquerade everyone", ""},
+		{"same node", edits{testEndpoints("10.0.0.1 zone=a", "10.0.0.2 @here"), distribution(source.PreferSameNode)}, testNode(),
+			"10.0.0.2:8080 masquerade everyone", ""},
+		{"same node falls back to zone", edits{testEndpoints("10.0.0.1 zone=a", "10.0.0.2"), distribution(source.PreferSameNode)}, testNode(),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"distribution does not limit local", edits{internalLocal, testEndpoints("10.0.0.1 zone=a", "10.0.0.2 zone=b @here"), distribution(source.PreferSameZone)}, testNode(),
+			"10.0.0.2:8080 masquerade everyone", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := Resolve(testService(tt.svc...), tt.node, IPv4)
+			f := r.Frontends[0]
+			if tt.local == "" {
+				tt.local = tt.outside
+			}
+			if got := show(f.Outside); got != tt.outside {
+				t.Errorf("outside\n got: %s\nwant: %s", got, tt.outside)
+			}
+			if got := show(f.Local); got != tt.local {
+				t.Errorf("local\n got: %s\nwant: %s", got, tt.local)
+			}
+			if f.Split() != (tt.local != tt.outside) {
+				t.Errorf("Split() = %v", f.Split())
+			}
+		})
+	}
+}
+
+func distribution(d source.TrafficDistribution) func(*source.Service) {
+	return func(s *source.Service) { s.TrafficDistribution = d }
+}
+
+func TestResolveFrontends(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1", "10.0.0.2 weight=0", "fd00::1 notready"))
+	svc.VIPs = addrs("10.96.0.10", "fd00:96::10")
+	svc.LoadBalancerIPs = addrs("198.51.100.1")
+	svc.Ports = []source.Port{
+		{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080, NodePort: 30080},
+		{Name: "dns", Protocol: source.UDP, Port: 53, TargetPort: 53},
+	}
+	svc.Endpoints[0].Ports = map[string]uint16{"dns": 5353}
+	got := map[Family]string{}
+	for _, fam := range []Family{IPv4, IPv6} {
+		r := Resolve(svc, testNode(), fam)
+		var lines []string
+		for _, f := range r.Frontends {
+			lines = append(lines, fmt.Sprintf("%s %s:%d/%s %s %s kept %v", f.Key.Kind, f.Key.Addr, f.Key.Port, f.Key.Protocol, f.ServicePort, show(f.Outside), f.Outside.Pool.Kept))
+		}
+		if len(r.Pools) != 2 {
+			t.Errorf("%s: %d pools, want one a port", fam, len(r.Pools))
+		}
+		got[fam] = strings.Join(lines, "\n")
+	}
+	want := map[Family]string{
+		IPv4: `node-port 0.0.0.0:30080/tcp default/web:http 10.0.0.1:8080 masquerade everyone kept [10.0.0.2:8080]
+vip 10.96.0.10:80/tcp default/web:http 10.0.0.1:8080 masquerade everyone kept [10.0.0.2:8080]
+vip 10.96.0.10:53/udp default/web:dns 10.0.0.1:5353 masquerade everyone kept [10.0.0.2:53]
+load-balancer 198.51.100.1:80/tcp default/web:http 10.0.0.1:8080 masquerade everyone kept [10.0.0.2:8080]
+load-balancer 198.51.100.1:53/udp default/web:dns 10.0.0.1:5353 masquerade everyone kept [10.0.0.2:53]`,
+		IPv6: `node-port :::30080/tcp default/web:http reject kept []
+vip fd00:96::10:80/tcp default/web:http reject kept []
+vip fd00:96::10:53/udp default/web:dns reject kept []`,
+	}
+	for fam, w := range want {
+		if got[fam] != w {
+			t.Errorf("%s\n got: %s\nwant: %s", fam, got[fam], w)
+		}
+	}
+}
+
+func TestResolveFamilies(t *testing.T) {
+	nodePort := func(s *source.Service) { s.VIPs = nil; s.Ports[0].NodePort = 30080 }
+	tests := []struct {
+		name   string
+		svc    *source.Service
+		v4, v6 bool
+	}{
+		{"one family", testService(), true, false},
+		{"node port beside an address follows it", testService(func(s *source.Service) { s.Ports[0].NodePort = 30080 }), true, false},
+		{"node port only", testService(nodePort), true, true},
+		{"neither", testService(func(s *source.Service) { s.VIPs = nil }), false, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v4, v6 := Resolve(tt.svc, testNode(), IPv4) != nil, Resolve(tt.svc, testNode(), IPv6) != nil
+			if v4 != tt.v4 || v6 != tt.v6 {
+				t.Errorf("served: ipv4 %v, ipv6 %v; want %v, %v", v4, v6, tt.v4, tt.v6)
+			}
+		})
+	}
+}
+
+func TestResolveSourceRanges(t *testing.T) {
+	tests := []struct{ name, ranges, want string }{
+		{"merged", "10.1.0.0/16 10.1.2.0/24 10.0.0.0/24", "[10.0.0.0/24 10.1.0.0/16]"},
+		{"node inside", "192.0.2.0/24", "[192.0.2.0/24 198.51.100.1/32]"},
+		{"other family only", "2001:db8::/32", "[]"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			svc := testService(testEndpoints("10.0.0.1"))
+			svc.VIPs, svc.LoadBalancerIPs = nil, addrs("198.51.100.1")
+			for _, p := range strings.Fields(tt.ranges) {
+				svc.LoadBalancerSourceRanges = append(svc.LoadBalancerSourceRanges, netip.MustParsePrefix(p))
+			}
+			f := Resolve(svc, testNode(), IPv4).Frontends[0]
+			if got := fmt.Sprint(f.SourceRanges); !f.Restricted || got != tt.want {
+				t.Errorf("restricted %v to %s, want %s", f.Restricted, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestResolveShared(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1", "10.0.0.2 @here"))
+	svc.VIPs = addrs("10.96.0.10", "192.0.2.1")
+	svc.ExternalIPs = addrs("203.0.113.1", "10.96.9.9")
+	svc.ExternalTrafficPolicy = source.Local
+	node := testNode(func(n *Node) { n.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")} })
+	r := Resolve(svc, node, IPv4)
+	if want := addrs("10.96.0.10"); !slices.Equal(r.RefusedVIPs, want) {
+		t.Errorf("RefusedVIPs %v, want %v: not the host's own address", r.RefusedVIPs, want)
+	}
+	if want := addrs("10.96.9.9"); !slices.Equal(r.ExemptAddrs, want) {
+		t.Errorf("ExemptAddrs %v, want %v", r.ExemptAddrs, want)
+	}
+	want := []Hairpin{{netip.MustParseAddrPort("10.0.0.2:8080"), source.TCP}}
+	if !slices.Equal(r.Hairpins, want) {
+		t.Errorf("Hairpins %v, want %v: the targets of legs that do not masquerade everyone", r.Hairpins, want)
+	}
+	if len(r.Warnings) != 1 {
+		t.Errorf("Warnings %q, want one about 192.0.2.1", r.Warnings)
+	}
+}

@@ -1,0 +1,109 @@
+package source
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxExcerpt is the most bytes of a user's string that a message shows.
+const maxExcerpt = 64
+
+// Excerpt returns s as it may stand in a message: quoted, on one line, and cut
+// when it is long.
+func Excerpt(s string) string {
+	if len(s) <= maxExcerpt {
+		return strconv.Quote(s)
+	}
+	cut := maxExcerpt
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return strconv.Quote(s[:cut]) + "..."
+}
+
+// Either lists words as a sentence does: "tcp, udp or sctp".
+func Either(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// Nearest returns the word that s was most likely meant to be, or "" when it is
+// like none of them. Case does not count: names are, and "Name" means name.
+func Nearest(s string, words []string) string {
+	if len(s) > maxExcerpt {
+		return ""
+	}
+	best, least := "", 2+len(s)/4 // one slip in a short word, more in a long one
+	for _, w := range words {
+		if d := distance(strings.ToLower(s), w); d < least && d < len(w) {
+			best, least = w, d
+		}
+	}
+	return best
+}
+
+// distance counts the letters to insert, leave out, replace or swap with their
+// neighbour to make b of a (optimal string alignment).
+func distance(a, b string) int {
+	var before []int
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		next := make([]int, len(b)+1)
+		next[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			next[j+1] = min(row[j]+cost, row[j+1]+1, next[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				next[j+1] = min(next[j+1], before[j-1]+1)
+			}
+		}
+		before, row = row, next
+	}
+	return row[len(b)]
+}
+
+// IsLabel tells whether s is a DNS label as Kubernetes takes it (RFC 1123): 1
+// to 63 of a-z, 0-9 and "-", beginning and ending with a letter or digit.
+func IsLabel(s string) bool {
+	return len(s) <= 63 && isWord(s, func(c byte) bool { return isLower(c) || c == '-' })
+}
+
+// IsName tells whether s can name a node or a zone: 1 to 253 of a-z, A-Z, 0-9,
+// "-", "_" and ".", beginning and ending with a letter or digit. Host names are
+// as long as that, and some have the underscore that DNS forbids.
+func IsName(s string) bool {
+	return len(s) <= 253 && isWord(s, func(c byte) bool {
+		return isLower(c) || c >= 'A' && c <= 'Z' || c == '-' || c == '_' || c == '.'
+	})
+}
+
+// IsScheduler tells whether s can name an IPVS scheduler: 1 to 15 of a-z and
+// 0-9. The kernel's bound is IP_VS_SCHEDNAME_MAXLEN, 16 with the final NUL.
+func IsScheduler(s string) bool {
+	return len(s) <= 15 && isWord(s, isLower)
+}
+
+// isWord tells whether s is one or more of the letters, and neither begins nor
+// ends with punctuation.
+func isWord(s string, letter func(byte) bool) bool {
+	for i := range len(s) {
+		if !letter(s[i]) {
+			return false
+		}
+	}
+	return s != "" && !isMark(s[0]) && !isMark(s[len(s)-1])
+}
+
+func isLower(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
+
+func isMark(c byte) bool { return c == '-' || c == '_' || c == '.' }
