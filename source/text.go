@@ -32,14 +32,19 @@ func Either(words []string) string {
 }
 
 // Nearest returns the word that s was most likely meant to be, or "" when it is
-// like none of them. Case does not count: names are, and "Name" means name.
+// like none of them. Case does not count, and the beginning of a word of which
+// three letters or more are there is as good as one slip.
 func Nearest(s string, words []string) string {
 	if len(s) > maxExcerpt {
 		return ""
 	}
 	best, least := "", 2+len(s)/4 // one slip in a short word, more in a long one
 	for _, w := range words {
-		if d := distance(strings.ToLower(s), w); d < least && d < len(w) {
+		d := distance(strings.ToLower(s), w)
+		if len(s) >= 3 && strings.HasPrefix(w, strings.ToLower(s)) {
+			d = 1
+		}
+		if d < least && d < len(w) {
 			best, least = w, d
 		}
 	}

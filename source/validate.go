@@ -1,9 +1,338 @@
 package source
 
-// A Problem is what Validate finds wrong with a service.
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// The range of Service.Affinity; Kubernetes has the same.
+const (
+	MinAffinity = time.Second
+	MaxAffinity = 24 * time.Hour
+)
+
+// A Problem is something wrong with a service. A warning does not keep it from
+// being used.
 type Problem struct {
 	Path    Path // in the service, by the keys of a service file
 	Msg     string
 	Hint    string
 	Warning bool
+}
+
+// Validate returns what is wrong with a service, whatever source it is from, as
+// far as the service alone can tell. Zero values of addresses and numbers are
+// passed over: the source has already said that it could not read them. A
+// service without problems other than warnings has no string that could change
+// the meaning of a rule, a command or a log line.
+func Validate(s *Service) []Problem {
+	v := validator{Service: s}
+	v.names()
+	v.ports()
+	v.healthCheck()
+	v.addresses()
+	v.sourceRanges()
+	v.endpoints()
+	if s.Affinity != 0 && (s.Affinity < MinAffinity || s.Affinity > MaxAffinity) {
+		v.fault(At("session_affinity_timeout"), fmt.Sprintf("session_affinity_timeout is %s", s.Affinity), "want 1s to 24h")
+	}
+	return v.problems
+}
+
+type validator struct {
+	*Service
+	problems []Problem
+}
+
+func (v *validator) fault(at Path, msg, hint string) {
+	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint})
+}
+
+func (v *validator) warn(at Path, msg, hint string) {
+	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
+}
+
+const (
+	wantLabel = "want 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
+	wantName  = "want 1 to 253 of a-z, A-Z, 0-9, -, _ and ., beginning and ending with a letter or digit"
+)
+
+func (v *validator) names() {
+	if !IsLabel(v.Name) {
+		v.fault(At("name"), "the name "+Excerpt(v.Name)+" is not a DNS label", wantLabel)
+	}
+	if !IsLabel(v.Namespace) {
+		v.fault(At("namespace"), "the namespace "+Excerpt(v.Namespace)+" is not a DNS label", wantLabel)
+	}
+	if v.Scheduler != "" && !IsScheduler(v.Scheduler) {
+		v.fault(At("scheduler"), Excerpt(v.Scheduler)+" is not the name of a scheduler", "want 1 to 15 of a-z and 0-9, such as wrr")
+	}
+}
+
+func (v *validator) ports() {
+	if len(v.Ports) == 0 {
+		v.fault(At("ports"), "the service has no ports", "")
+	}
+	type number struct {
+		protocol Protocol
+		port     uint16
+	}
+	names := make(map[string]int, len(v.Ports))
+	numbers := make(map[number]int, len(v.Ports))
+	nodePorts := map[number]int{}
+	for i, p := range v.Ports {
+		v.portName(i, names)
+		if first, twice := seen(numbers, number{p.Protocol, p.Port}, i); twice && p.Port != 0 {
+			v.fault(At("ports", i), fmt.Sprintf("port %d/%s is already ports[%d]", p.Port, p.Protocol, first), "")
+		}
+		if p.NodePort == 0 {
+			continue
+		}
+		if first, twice := seen(nodePorts, number{p.Protocol, p.NodePort}, i); twice {
+			v.fault(At("ports", i, "node_port"), fmt.Sprintf("node port %d/%s is already that of ports[%d]", p.NodePort, p.Protocol, first), "")
+		}
+	}
+}
+
+func (v *validator) portName(i int, names map[string]int) {
+	name := v.Ports[i].Name
+	switch {
+	case name == "" && len(v.Ports) > 1:
+		v.fault(At("ports", i, "name"), fmt.Sprintf("ports[%d] has no name", i), "every port needs one where a service has several")
+	case name != "" && !IsLabel(name):
+		v.fault(At("ports", i, "name"), "the port name "+Excerpt(name)+" is not a DNS label", wantLabel)
+	case name != "":
+		if first, twice := seen(names, name, i); twice {
+			v.fault(At("ports", i, "name"), fmt.Sprintf("the port name %q is already that of ports[%d]", name, first), "")
+		}
+	}
+}
+
+// seen remembers that k was found at i, and tells where it was found before.
+func seen[K comparable](m map[K]int, k K, i int) (first int, twice bool) {
+	if first, twice = m[k]; !twice {
+		m[k] = i
+	}
+	return first, twice
+}
+
+func (v *validator) healthCheck() {
+	port := v.HealthCheckNodePort
+	if port == 0 {
+		return
+	}
+	if v.ExternalTrafficPolicy != Local {
+		v.fault(At("health_check_node_port"), fmt.Sprintf("health_check_node_port %d has nothing to tell", port),
+			`it needs external_traffic_policy = "local"`)
+	}
+	for i, p := range v.Ports {
+		if p.NodePort == port && p.Protocol == TCP {
+			v.fault(At("health_check_node_port"), fmt.Sprintf("health_check_node_port %d is already the node port of ports[%d]", port, i), "")
+		}
+	}
+}
+
+// An addressList is one of the three lists of addresses, by its key.
+type addressList struct {
+	key   string
+	addrs []netip.Addr
+}
+
+func (v *validator) addressLists() [3]addressList {
+	return [3]addressList{{"vips", v.VIPs}, {"external_ips", v.ExternalIPs}, {"load_balancer_ips", v.LoadBalancerIPs}}
+}
+
+func (v *validator) addresses() {
+	first := map[netip.Addr]string{}
+	count := 0
+	for _, list := range v.addressLists() {
+		count += len(list.addrs)
+		for i, a := range list.addrs {
+			if !a.IsValid() {
+				continue
+			}
+			at := At(list.key, i)
+			if why := Unusable(a); why != "" {
+				v.fault(at, fmt.Sprintf("%s is %s", a, why), "want an address that can be routed to this host")
+			}
+			if where, twice := first[a]; twice {
+				v.fault(at, fmt.Sprintf("%s is already %s", a, where), "")
+				continue
+			}
+			first[a] = at.String()
+		}
+	}
+	if count == 0 && !v.hasNodePort() {
+		v.warn(nil, fmt.Sprintf("service %s has no address and no node port", Excerpt(v.Name)), "nothing can reach it")
+	}
+}
+
+func (v *validator) hasNodePort() bool {
+	return slices.ContainsFunc(v.Ports, func(p Port) bool { return p.NodePort != 0 })
+}
+
+// Unusable says why no packet can be forwarded to an address, or returns "".
+func Unusable(a netip.Addr) string {
+	switch {
+	case a.Zone() != "":
+		return "an address with a zone"
+	case a.Is4In6():
+		return "an IPv4 address written as IPv6"
+	case a.IsUnspecified():
+		return "the unspecified address"
+	case a.Is4() && a.As4()[0] == 0:
+		return "an address of 0.0.0.0/8, which the kernel does not route"
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsMulticast():
+		return "a multicast address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "the broadcast address"
+	}
+	return ""
+}
+
+func (v *validator) sourceRanges() {
+	ranges := v.LoadBalancerSourceRanges
+	if len(ranges) > 0 && len(v.LoadBalancerIPs) == 0 {
+		v.warn(At("load_balancer_source_ranges"), "load_balancer_source_ranges without load_balancer_ips does nothing", "")
+	}
+	first := make(map[netip.Prefix]int, len(ranges))
+	for i, p := range ranges {
+		at := At("load_balancer_source_ranges", i)
+		switch {
+		case !p.IsValid():
+		case p.Addr().Is4In6() || p != p.Masked():
+			v.fault(at, fmt.Sprintf("%s is not a range in its shortest form", p), "")
+		default:
+			if j, twice := seen(first, p, i); twice {
+				v.warn(at, fmt.Sprintf("%s is already load_balancer_source_ranges[%d]", p, j), "")
+			}
+		}
+	}
+}
+
+// A target is where one port of a service sends connections.
+type target struct {
+	addr   netip.Addr
+	number uint16
+	port   int // index
+}
+
+func (v *validator) endpoints() {
+	four, six := v.families()
+	targets := make(map[target]int, len(v.Endpoints)*len(v.Ports))
+	for i := range v.Endpoints {
+		e := &v.Endpoints[i]
+		v.endpointWords(i, e)
+		v.endpointPorts(i, e)
+		if e.Terminating && e.Ready && !v.PublishNotReady {
+			v.warn(At("endpoints", i, "terminating"), "the endpoint is both ready and terminating, so it gets new connections", "write ready = false")
+		}
+		if !e.Addr.IsValid() {
+			continue
+		}
+		v.endpointAddr(i, e.Addr)
+		if e.Addr.Is4() && !four || e.Addr.Is6() && !six {
+			v.fault(At("endpoints", i, "address"), fmt.Sprintf("endpoint %s is %s, and the service has no address of that family", e.Addr, family(e.Addr)),
+				"nothing would be sent to it")
+		}
+		v.endpointTwice(i, e, targets)
+	}
+}
+
+// families tells which families an endpoint may have: those of the addresses,
+// or both when there is none or one could not be read.
+func (v *validator) families() (four, six bool) {
+	none := true
+	for _, list := range v.addressLists() {
+		for _, a := range list.addrs {
+			if !a.IsValid() {
+				return true, true
+			}
+			none = false
+			four = four || a.Is4()
+			six = six || a.Is6()
+		}
+	}
+	return four || none, six || none
+}
+
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+func (v *validator) endpointWords(i int, e *Endpoint) {
+	if e.Node != "" && !IsName(e.Node) {
+		v.fault(At("endpoints", i, "node"), Excerpt(e.Node)+" is not the name of a node", wantName)
+	}
+	if e.Zone != "" && !IsName(e.Zone) {
+		v.fault(At("endpoints", i, "zone"), Excerpt(e.Zone)+" is not the name of a zone", wantName)
+	}
+}
+
+func (v *validator) endpointAddr(i int, a netip.Addr) {
+	at := At("endpoints", i, "address")
+	if why := Unusable(a); why != "" {
+		v.fault(at, fmt.Sprintf("endpoint %s is %s", a, why), endpointHint(a))
+	}
+	for _, list := range v.addressLists() {
+		if j := slices.Index(list.addrs, a); j >= 0 {
+			v.fault(at, fmt.Sprintf("endpoint %s is an address of its own service, %s[%d]", a, list.key, j), "")
+		}
+	}
+}
+
+// endpointHint says what to write for a loopback endpoint, the one that people try.
+func endpointHint(a netip.Addr) string {
+	if a.IsLoopback() {
+		return "the kernel drops what is redirected there from outside: write an address of an interface"
+	}
+	return ""
+}
+
+func (v *validator) endpointPorts(i int, e *Endpoint) {
+	if len(e.Ports) == 0 {
+		return
+	}
+	names := make([]string, len(v.Ports))
+	for j, p := range v.Ports {
+		names[j] = p.Name
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
+		if slices.Contains(names, name) {
+			continue
+		}
+		hint := ""
+		if near := Nearest(name, names); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+		v.fault(At("endpoints", i, "ports", name), "the service has no port named "+Excerpt(name), hint)
+	}
+}
+
+// endpointTwice finds an endpoint that another one is already, for some port of
+// the service: no kernel holds a target twice.
+func (v *validator) endpointTwice(i int, e *Endpoint, targets map[target]int) {
+	for j, p := range v.Ports {
+		t := target{e.Addr, e.Port(p), j}
+		first, twice := seen(targets, t, i)
+		if !twice || t.number == 0 {
+			continue
+		}
+		what := netip.AddrPortFrom(t.addr, t.number).String()
+		if p.Name != "" {
+			what += " of port " + Excerpt(p.Name)
+		}
+		v.fault(At("endpoints", i), fmt.Sprintf("endpoint %s is already endpoints[%d]", what, first), "")
+		return
+	}
 }

@@ -1,0 +1,222 @@
+package decode
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcproxy/source"
+)
+
+// maxFaults bounds what is kept of one file; a count of the rest follows.
+const maxFaults = 1000
+
+// A Reader reads values out of a tree and collects everything that is wrong
+// with them. It knows the path of the value that is being read.
+type Reader struct {
+	path   source.Path
+	faults []pathFault
+	more   int // faults beyond maxFaults
+	words  map[string]string
+}
+
+// A pathFault is a fault at a value, or at the key of it.
+type pathFault struct {
+	path      source.Path
+	onKey     bool
+	crossing  bool // from Problem
+	msg, hint string
+	warning   bool
+}
+
+// NewReader returns a Reader that stands at path.
+func NewReader(path source.Path) *Reader {
+	return &Reader{path: path, words: map[string]string{}}
+}
+
+// Fault reports the value that is being read.
+func (r *Reader) Fault(msg, hint string) {
+	r.add(pathFault{path: slices.Clone(r.path), msg: msg, hint: hint})
+}
+
+// Problem reports what crosses values, at a path below the one that is being
+// read. It is dropped where a value at or below that path, or the value that
+// holds it, is itself at fault: it may be no more than a consequence.
+func (r *Reader) Problem(p source.Problem) {
+	at := slices.Concat(r.path, p.Path)
+	for _, f := range r.faults {
+		if !f.crossing && !f.onKey && (f.path.Under(at) || at.Under(f.path)) {
+			return
+		}
+	}
+	r.add(pathFault{path: at, crossing: true, msg: p.Msg, hint: p.Hint, warning: p.Warning})
+}
+
+func (r *Reader) add(f pathFault) {
+	if len(r.faults) == maxFaults {
+		r.more++
+		return
+	}
+	r.faults = append(r.faults, f)
+}
+
+// Failed tells whether a fault that is not a warning has been found.
+func (r *Reader) Failed() bool {
+	return slices.ContainsFunc(r.faults, func(f pathFault) bool { return !f.warning })
+}
+
+// Faults returns everything found, in the order of the text of d. Without a
+// document, as for flags, the faults have no position.
+func (r *Reader) Faults(d *Doc) []source.Fault {
+	if len(r.faults) == 0 {
+		return nil
+	}
+	out := make([]source.Fault, 0, len(r.faults)+1)
+	for _, f := range r.faults {
+		fault := source.Fault{Msg: f.msg, Hint: f.hint, Warning: f.warning}
+		switch {
+		case d == nil:
+		case f.onKey:
+			fault.Pos = d.KeyPos(f.path)
+		default:
+			fault.Pos = d.Pos(f.path)
+		}
+		out = append(out, fault)
+	}
+	slices.SortStableFunc(out, func(a, b source.Fault) int {
+		return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
+	})
+	if r.more > 0 {
+		out = append(out, source.Fault{Pos: source.Position{File: out[0].Pos.File}, Msg: fmt.Sprintf("%d more faults are not shown", r.more)})
+	}
+	return out
+}
+
+// name says which value is being read, without what leads to its table: "port",
+// "vips[1]".
+func (r *Reader) name() string {
+	from := len(r.path) - 1
+	for from > 0 && r.path[from].Index >= 0 {
+		from--
+	}
+	return r.path[max(from, 0):].String()
+}
+
+// word returns a copy of s that does not keep the text it was cut from in
+// memory, the same copy for every s that is equal.
+func (r *Reader) word(s string) string {
+	w, ok := r.words[s]
+	if !ok {
+		w = strings.Clone(s)
+		r.words[w] = w
+	}
+	return w
+}
+
+// A Field is one key of a table, and how it is read into a T.
+type Field[T any] struct {
+	Key      string
+	Required bool
+	Read     func(r *Reader, v any, to *T)
+	Value    func(of *T) any // the value of the key in a T; nil where there is none to show
+}
+
+// Key makes the field of a key whose value is of a kind and stays in to. A value
+// at fault leaves what is there.
+func Key[T, V any](key string, kind Kind[V], in func(*T) *V) Field[T] {
+	return Field[T]{
+		Key:   key,
+		Value: func(of *T) any { return *in(of) },
+		Read: func(r *Reader, v any, to *T) {
+			if x, ok := kind(r, v); ok {
+				*in(to) = x
+			}
+		},
+	}
+}
+
+// Need makes the key of a field required.
+func Need[T any](f Field[T]) Field[T] {
+	f.Required = true
+	return f
+}
+
+// Table reads v, a table that has these keys and no others, into to.
+func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
+	table, ok := v.(map[string]any)
+	if !ok {
+		r.Fault(r.name()+" is "+describe(v), "want a table")
+		return false
+	}
+	known := 0
+	for i := range fields {
+		f := &fields[i]
+		v, ok := table[f.Key]
+		switch {
+		case ok:
+			known++
+			r.path = append(r.path, source.Step{Key: f.Key, Index: -1})
+			f.Read(r, v, to)
+			r.path = r.path[:len(r.path)-1]
+		case f.Required:
+			path := append(slices.Clone(r.path), source.Step{Key: f.Key, Index: -1})
+			r.add(pathFault{path: path, msg: fmt.Sprintf("key %q is missing", f.Key)})
+		}
+	}
+	if known < len(table) {
+		unknown(r, table, fields)
+	}
+	return true
+}
+
+// unknown reports the keys of a table that are none of its fields.
+func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) {
+	var names, unused []string
+	for _, f := range fields {
+		names = append(names, f.Key)
+		if _, used := table[f.Key]; !used {
+			unused = append(unused, f.Key)
+		}
+	}
+	for key := range table {
+		if slices.Contains(names, key) {
+			continue
+		}
+		hint := "want " + source.Either(names)
+		if near := source.Nearest(key, unused); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+		path := append(slices.Clone(r.path), source.Step{Key: key, Index: -1})
+		r.add(pathFault{path: path, onKey: true, msg: "unknown key " + source.Excerpt(key), hint: hint})
+	}
+}
+
+// Each calls read for every element of v, a list, with the Reader standing at
+// it. A value that is no list is a fault.
+func Each(r *Reader, v any, read func(i int, v any)) bool {
+	switch list := v.(type) {
+	case []any:
+		for i, v := range list {
+			r.element(i, v, read)
+		}
+	case []map[string]any:
+		for i, v := range list {
+			r.element(i, v, read)
+		}
+	default:
+		hint := "want a list"
+		if s, ok := v.(string); ok {
+			hint = fmt.Sprintf("want a list: [%s]", source.Excerpt(s))
+		}
+		r.Fault(r.name()+" is "+describe(v), hint)
+		return false
+	}
+	return true
+}
+
+func (r *Reader) element(i int, v any, read func(i int, v any)) {
+	r.path = append(r.path, source.Step{Index: i})
+	read(i, v)
+	r.path = r.path[:len(r.path)-1]
+}

@@ -1,0 +1,210 @@
+package file
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"svcproxy/source"
+)
+
+// SettingsName is the file of settings, which is never a service file.
+const SettingsName = "svcproxy.toml"
+
+// maxSize is the size of the largest file that is read, in bytes. 10,000
+// services with 10 endpoints each take about 3 MB.
+const maxSize = 16 << 20
+
+// A File is one service file as it was read.
+type File struct {
+	Path     string
+	Services []*source.Service // none when a fault is more than a warning
+	Faults   []source.Fault    // warnings too
+}
+
+// A parser reads a service file's text, as Parse does.
+type parser func(path string, data []byte) ([]*source.Service, []source.Fault)
+
+// ReadDir reads all service files of a directory, in name order. The error is
+// about the directory; what is wrong with a file is among its faults.
+func ReadDir(dir string) ([]File, error) { return readDir(dir, Parse) }
+
+// ReadFile reads one file as a service file, whatever its name.
+func ReadFile(path string) File { return readFile(path, Parse) }
+
+func readDir(dir string, parse parser) ([]File, error) {
+	names, err := list(dir)
+	if err != nil {
+		return nil, err
+	}
+	read := make([]*File, len(names))
+	inParallel(len(names), func(i int) {
+		path := filepath.Join(dir, names[i])
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return // a link to a directory
+		}
+		f := readFile(path, parse)
+		read[i] = &f
+	})
+	files := make([]File, 0, len(names))
+	for _, f := range read {
+		if f != nil {
+			files = append(files, *f)
+		}
+	}
+	return files, nil
+}
+
+func readFile(path string, parse parser) File {
+	data, _, err := readContent(path)
+	v := newVersion(path, data, err, parse)
+	return File{Path: path, Services: v.services, Faults: v.faults}
+}
+
+// list returns the names of the service files in dir, sorted.
+func list(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("listing service files: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if isServiceFile(e.Name()) && !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// isServiceFile tells by its name whether a file can hold services. What
+// editors and package managers leave behind (web.toml~, .web.toml.swp,
+// web.toml.dpkg-old) begins with a dot or does not end in .toml or .json.
+func isServiceFile(name string) bool {
+	ext := filepath.Ext(name)
+	return (ext == ".toml" || ext == ".json") && !strings.HasPrefix(name, ".") && name != SettingsName
+}
+
+// inParallel calls f with 0 to n-1 on all cores.
+func inParallel(n int, f func(i int)) {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range n {
+		g.Go(func() error { f(i); return nil })
+	}
+	_ = g.Wait()
+}
+
+// A stamp tells two versions of a file apart without reading it. The zero
+// stamp is of no file.
+type stamp struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime syscall.Timespec
+}
+
+func stampOf(info fs.FileInfo) stamp {
+	st := info.Sys().(*syscall.Stat_t)
+	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}
+}
+
+// A version is what was found in the place of a file at one time.
+type version struct {
+	// id tells versions apart: the hash of the contents, or of the reason why
+	// there are none. The zero id: there is no file.
+	id       [sha256.Size]byte
+	services []*source.Service
+	faults   []source.Fault
+	broken   bool // a fault is more than a warning
+}
+
+// gone is the version of a file that does not exist.
+var gone = &version{}
+
+func newVersion(path string, data []byte, err error, parse parser) *version {
+	v := &version{id: idOf(data, err)}
+	if err != nil {
+		v.faults = []source.Fault{unreadable(path, err)}
+	} else {
+		v.services, v.faults = parse(path, data)
+	}
+	for _, f := range v.faults {
+		v.broken = v.broken || !f.Warning
+	}
+	if v.broken {
+		v.services = nil
+	}
+	return v
+}
+
+func idOf(data []byte, err error) [sha256.Size]byte {
+	if err != nil {
+		return sha256.Sum256([]byte("\x00unreadable: " + err.Error()))
+	}
+	return sha256.Sum256(data)
+}
+
+func unreadable(path string, err error) source.Fault {
+	reason := err
+	var pe *fs.PathError
+	if errors.As(err, &pe) { // the position names the path
+		reason = pe.Err
+	}
+	return source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason.Error()}
+}
+
+var (
+	errTooLarge   = fmt.Errorf("it is larger than %d MiB", maxSize>>20)
+	errNotRegular = errors.New("it is not a regular file")
+)
+
+// readContent reads a file and says which version of it was read: one that is
+// written meanwhile has another stamp afterwards.
+func readContent(path string) ([]byte, stamp, error) {
+	// Looked at before it is opened, for opening a device can do things; opened
+	// without blocking, for it may have become a pipe since.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, stamp{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, stampOf(info), errNotRegular
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, stampOf(info), err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err != nil {
+		return nil, stamp{}, err
+	}
+	data, err := readBounded(f, info)
+	return data, stampOf(info), err
+}
+
+func readBounded(f *os.File, info fs.FileInfo) ([]byte, error) {
+	if !info.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	if info.Size() > maxSize {
+		return nil, errTooLarge
+	}
+	var b bytes.Buffer
+	b.Grow(int(info.Size()) + bytes.MinRead) // one read, and one to see the end
+	if _, err := b.ReadFrom(io.LimitReader(f, maxSize+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > maxSize {
+		return nil, errTooLarge
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,173 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+func TestIsServiceFile(t *testing.T) {
+	tests := map[string]bool{
+		"a.toml": true, "a.json": true, "a.b.toml": true, "10-a.json": true, "svcproxy.json": true, "xsvcproxy.toml": true,
+		"svcproxy.toml": false, ".a.toml": false, ".toml": false, "a.toml~": false, ".a.toml.swp": false, "a.toml.tmp": false,
+		"a.toml.bak": false, "a.json.orig": false, "a.toml.rej": false, "a.toml.dpkg-old": false, "a.toml.rpmsave": false,
+		"a.yaml": false, "a.TOML": false, "toml": false, "": false, "#a.toml#": false, "4913": false,
+	}
+	for name, want := range tests {
+		if got := isServiceFile(name); got != want {
+			t.Errorf("isServiceFile(%q) = %v; want %v", name, got, want)
+		}
+	}
+}
+
+func TestReadDir(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/b.toml", "b 2\nhm\n")
+	write(t, dir+"/a.json", "a 1\nbad\n")
+	write(t, dir+"/svcproxy.toml", "s 1\n")
+	write(t, dir+"/large.toml", strings.Repeat("a 1\n", maxSize/4)+"x")
+	write(t, dir+"/largest.toml", "big 1"+strings.Repeat(" ", maxSize-5))
+	check(t, syscall.Mkfifo(dir+"/fifo.toml", 0o644))
+	check(t, syscall.Mknod(dir+"/socket.toml", syscall.S_IFSOCK|0o644, 0))
+	check(t, os.Symlink("/dev/zero", dir+"/device.toml"))
+	check(t, os.Symlink("nowhere", dir+"/dangling.toml"))
+	check(t, os.Symlink("loop.toml", dir+"/loop.toml"))
+	check(t, os.Symlink(dir, dir+"/dir.toml"))
+	check(t, os.Mkdir(dir+"/sub.toml", 0o755))
+	check(t, os.Symlink("b.toml", dir+"/link.toml"))
+
+	files, err := readDir(dir, parseLines)
+	check(t, err)
+	var got []string
+	for _, f := range files {
+		line := strings.TrimPrefix(f.Path, dir+"/") + fmt.Sprintf(" %d", len(f.Services))
+		for _, fault := range f.Faults {
+			line += "; " + strings.ReplaceAll(fault.String(), dir+"/", "")
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"a.json 0; a.json: bad",
+		"b.toml 1; b.toml: warning: hm",
+		"dangling.toml 0; dangling.toml: cannot be read: no such file or directory",
+		"device.toml 0; device.toml: cannot be read: it is not a regular file",
+		"fifo.toml 0; fifo.toml: cannot be read: it is not a regular file",
+		"large.toml 0; large.toml: cannot be read: it is larger than 16 MiB",
+		"largest.toml 1",
+		"link.toml 1; link.toml: warning: hm",
+		"loop.toml 0; loop.toml: cannot be read: too many levels of symbolic links",
+		"socket.toml 0; socket.toml: cannot be read: it is not a regular file",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("ReadDir\n got: %s\nwant: %s", strings.Join(got, "\n      "), strings.Join(want, "\n      "))
+	}
+}
+
+func TestReadDirError(t *testing.T) {
+	dir := t.TempDir() + "/no"
+	_, err := ReadDir(dir)
+	want := "listing service files: open " + dir + ": no such file or directory"
+	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("ReadDir error\n got: %v\nwant: %s", err, want)
+	}
+}
+
+// ReadFile takes any name: check is told which file to look at.
+func TestReadFile(t *testing.T) {
+	path := t.TempDir() + "/draft"
+	write(t, path, "services = []\n")
+	if f := ReadFile(path); f.Path != path || len(f.Services) != 0 || len(f.Faults) != 0 {
+		t.Errorf("ReadFile = %v; want no services and no faults", f)
+	}
+}
+
+// A pipe that takes the place of a file between the look at it and its opening.
+func TestReadBoundedPipe(t *testing.T) {
+	path := t.TempDir() + "/fifo"
+	check(t, syscall.Mkfifo(path, 0o644))
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	check(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	check(t, err)
+	if _, err := readBounded(f, info); !errors.Is(err, errNotRegular) {
+		t.Errorf("readBounded of a pipe = %v; want %v", err, errNotRegular)
+	}
+}
+
+// When events are lost everything is listed.
+func TestOverflow(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 1\n")
+	w, err := newWatcher(dir)
+	check(t, err)
+	defer w.Close()
+	errs := make(chan error)
+	w.Events, w.Errors = nil, errs // it is deaf; losses are ours to report
+
+	f := &fixture{T: t, dir: dir, src: New(Options{Dir: dir, Poll: time.Hour}), sink: newRecorder(t, dir)}
+	f.src.parse, f.src.watcher = parseLines, w
+	f.stop = f.loop()
+	defer f.stop()
+	f.sink.await("start", "a.toml: a 1")
+	write(t, dir+"/a.toml", "a 2\n")
+	write(t, dir+"/b.toml", "b 1\n")
+	time.Sleep(50 * time.Millisecond)
+	f.sink.await("unheard", "a.toml: a 1")
+	errs <- fsnotify.ErrEventOverflow
+	f.sink.await("after an overflow", "a.toml: a 2; b.toml: b 1")
+}
+
+func TestTracer(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	check(t, err)
+	check(t, os.MkdirAll(root+"/real/deep", 0o755))
+	write(t, root+"/real/deep/file", "x")
+	check(t, os.Symlink("real", root+"/rel"))
+	check(t, os.Symlink(root+"/rel/deep", root+"/abs"))
+	check(t, os.Symlink("deep/../../abs/file", root+"/real/dots"))
+	check(t, os.Symlink("loop", root+"/loop"))
+
+	tests := []struct {
+		path, leads string
+		watch       []string // directories
+		meaning     []string // paths
+	}{
+		{"/real/deep/file", "/real/deep/file", []string{"/real/deep"}, []string{"/real/deep/file"}},
+		{"/rel/deep/file", "/real/deep/file", []string{"", "/real/deep"}, []string{"/real/deep/file", "/rel"}},
+		{"/abs/file", "/real/deep/file", []string{"", "/real/deep"}, []string{"/abs", "/real/deep/file", "/rel"}},
+		{"/real/dots", "/real/deep/file", []string{"", "/real", "/real/deep"}, []string{"/abs", "/real/deep/file", "/real/dots", "/rel"}},
+		{"/real/no/such", "", []string{"/real"}, []string{"/real/no"}},
+		{"/loop", "", []string{""}, []string{"/loop"}},
+	}
+	for _, tt := range tests {
+		tr := newTracer()
+		leads := tr.trace(root+tt.path, links)
+		if strings.TrimPrefix(leads, root) != tt.leads {
+			t.Errorf("%s leads to %q; want %q", tt.path, leads, tt.leads)
+		}
+		if got := keys(root, tr.watch); !slices.Equal(got, tt.watch) {
+			t.Errorf("%s: watches %q; want %q", tt.path, got, tt.watch)
+		}
+		if got := keys(root, tr.meaning); !slices.Equal(got, tt.meaning) {
+			t.Errorf("%s: meaning %q; want %q", tt.path, got, tt.meaning)
+		}
+	}
+}
+
+func keys[V any](root string, m map[string]V) (ks []string) {
+	for k := range m {
+		ks = append(ks, strings.TrimPrefix(k, root))
+	}
+	slices.Sort(ks)
+	return ks
+}

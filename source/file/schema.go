@@ -1,0 +1,93 @@
+package file
+
+import (
+	"net/netip"
+	"time"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+// defaultAffinity is session_affinity_timeout when it is not written, as in Kubernetes.
+const defaultAffinity = 3 * time.Hour
+
+// A service is a source.Service as a file writes it.
+type service struct {
+	source.Service
+	clientIP  bool          // session_affinity = "client_ip"
+	timeout   time.Duration // session_affinity_timeout; 0: not written
+	endpoints []endpoint
+}
+
+// An endpoint is a source.Endpoint as a file writes it.
+type endpoint struct {
+	source.Endpoint
+	port uint16 // for the one port of the service; 0: not written
+}
+
+var (
+	policy = decode.OneOf("traffic policy",
+		decode.Choice[source.TrafficPolicy]{Word: "cluster", Means: source.Cluster},
+		decode.Choice[source.TrafficPolicy]{Word: "local", Means: source.Local})
+
+	affinity = decode.OneOf("session affinity",
+		decode.Choice[bool]{Word: "none", Means: false},
+		decode.Choice[bool]{Word: "client_ip", Means: true})
+
+	distribution = decode.OneOf("traffic distribution",
+		decode.Choice[source.TrafficDistribution]{Word: "", Means: source.Evenly},
+		decode.Choice[source.TrafficDistribution]{Word: "prefer_same_zone", Means: source.PreferSameZone},
+		decode.Choice[source.TrafficDistribution]{Word: "prefer_same_node", Means: source.PreferSameNode})
+
+	protocol = decode.OneOf("protocol",
+		decode.Choice[source.Protocol]{Word: "tcp", Means: source.TCP},
+		decode.Choice[source.Protocol]{Word: "udp", Means: source.UDP},
+		decode.Choice[source.Protocol]{Word: "sctp", Means: source.SCTP})
+
+	portNumber = decode.Number[uint16](1, 65535)
+	orNoNumber = decode.Number[uint16](0, 65535)
+	addresses  = decode.List(decode.Addr)
+	prefixes   = decode.List(decode.Prefix)
+)
+
+// serviceFields are the keys of a service.
+var serviceFields = []decode.Field[service]{
+	decode.Need(decode.Key("name", decode.Text, func(s *service) *string { return &s.Name })),
+	decode.Key("namespace", decode.Text, func(s *service) *string { return &s.Namespace }),
+	decode.Key("vips", addresses, func(s *service) *[]netip.Addr { return &s.VIPs }),
+	decode.Key("external_ips", addresses, func(s *service) *[]netip.Addr { return &s.ExternalIPs }),
+	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),
+	decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }),
+	decode.Need(decode.Key("ports", decode.List(port), func(s *service) *[]source.Port { return &s.Ports })),
+	{Key: "endpoints", Read: readEndpoints},
+	decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy }),
+	decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy }),
+	decode.Key("session_affinity", affinity, func(s *service) *bool { return &s.clientIP }),
+	decode.Key("session_affinity_timeout", decode.Duration(source.MinAffinity, source.MaxAffinity), func(s *service) *time.Duration { return &s.timeout }),
+	decode.Key("traffic_distribution", distribution, func(s *service) *source.TrafficDistribution { return &s.TrafficDistribution }),
+	decode.Key("health_check_node_port", orNoNumber, func(s *service) *uint16 { return &s.HealthCheckNodePort }),
+	decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady }),
+	decode.Key("scheduler", decode.Text, func(s *service) *string { return &s.Scheduler }),
+}
+
+// portFields are the keys of a port.
+var portFields = []decode.Field[source.Port]{
+	decode.Key("name", decode.Text, func(p *source.Port) *string { return &p.Name }),
+	decode.Key("protocol", protocol, func(p *source.Port) *source.Protocol { return &p.Protocol }),
+	decode.Need(decode.Key("port", portNumber, func(p *source.Port) *uint16 { return &p.Port })),
+	decode.Key("target_port", portNumber, func(p *source.Port) *uint16 { return &p.TargetPort }),
+	decode.Key("node_port", orNoNumber, func(p *source.Port) *uint16 { return &p.NodePort }),
+}
+
+// endpointFields are the keys of an endpoint.
+var endpointFields = []decode.Field[endpoint]{
+	decode.Need(decode.Key("address", decode.Addr, func(e *endpoint) *netip.Addr { return &e.Addr })),
+	decode.Key("port", portNumber, func(e *endpoint) *uint16 { return &e.port }),
+	decode.Key("ports", decode.MapOf(portNumber), func(e *endpoint) *map[string]uint16 { return &e.Ports }),
+	decode.Key("node", nodeName, func(e *endpoint) *string { return &e.Node }),
+	decode.Key("zone", decode.Text, func(e *endpoint) *string { return &e.Zone }),
+	decode.Key("weight", orNoNumber, func(e *endpoint) *uint16 { return &e.Weight }),
+	decode.Key("ready", decode.Bool, func(e *endpoint) *bool { return &e.Ready }),
+	decode.Key("serving", decode.Bool, func(e *endpoint) *bool { return &e.Serving }),
+	decode.Key("terminating", decode.Bool, func(e *endpoint) *bool { return &e.Terminating }),
+}

@@ -1,0 +1,233 @@
+// Package file reads services from the files of a directory, and keeps reading.
+//
+//	directory ──► look ──► take ──► settle ──► sink
+//	  events      stat,    new      now, or
+//	  only wake   read,    version? after a
+//	  us          parse             quiet time
+//
+// Stale beats partial: a file that is broken, empty or cannot be read keeps the
+// services it had, and a version that takes something away waits a moment, for
+// it may be half written.
+package file
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"svcproxy/source"
+)
+
+// Name is what the source is called, in settings and in units.
+const Name = "file"
+
+// Waits of a running Source.
+const (
+	// merge is how long events are collected that belong to one write.
+	merge = 5 * time.Millisecond
+
+	// quietTime is how long a file must have been left alone before a version
+	// of it counts that takes something away, or that is broken.
+	quietTime = 200 * time.Millisecond
+
+	// goneTime is how long a file must be missing before it counts as removed:
+	// editors have a moment without the file.
+	goneTime = 300 * time.Millisecond
+
+	// blindPoll is how often the directory is listed while it cannot be watched.
+	blindPoll = time.Second
+
+	// hashPoll is how often contents are compared, for what no event told.
+	hashPoll = 30 * time.Second
+)
+
+// Options say what a Source reads.
+type Options struct {
+	Dir string
+	Log *slog.Logger // nil: none
+
+	// Poll is how often all contents are read to find what no event told; 0: 30 s.
+	Poll time.Duration
+}
+
+// A Source is a directory of service files. It implements source.Source.
+type Source struct {
+	dir    string
+	log    *slog.Logger
+	poll   time.Duration
+	parse  parser
+	reload chan struct{}
+
+	// Of the goroutine of Run.
+	watcher  *watcher // nil: polls only
+	todo     work
+	nextPoll time.Time // of contents
+	dirErr   string    // why the directory was not listed, as last logged
+	watchErr string    // why it is not watched, as last logged
+
+	waiting map[string]*state // those of files with a version that does not count yet
+
+	mu     sync.Mutex // guards what follows, which only the goroutine of Run writes
+	files  map[string]*state
+	synced bool
+}
+
+// work is what to look at next.
+type work struct {
+	all   bool // list the directory
+	hash  bool // and read files even where nothing seems to have changed
+	links bool
+	names map[string]bool
+}
+
+// New returns a Source that does nothing before Run.
+func New(o Options) *Source {
+	s := &Source{
+		dir: o.Dir, log: o.Log, poll: o.Poll, parse: Parse,
+		reload:  make(chan struct{}, 1),
+		todo:    work{names: map[string]bool{}},
+		waiting: map[string]*state{}, files: map[string]*state{},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.poll == 0 {
+		s.poll = hashPoll
+	}
+	return s
+}
+
+// Reload makes Run read everything again now. It may be called from any goroutine.
+func (s *Source) Reload() {
+	select {
+	case s.reload <- struct{}{}:
+	default: // asked for already
+	}
+}
+
+// Status implements source.Source.
+func (s *Source) Status() source.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := source.Status{Source: Name, Synced: s.synced}
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		if f := s.files[name]; f.seen != nil {
+			st.Files = append(st.Files, f.status())
+		}
+	}
+	return st
+}
+
+// Run implements source.Source. It returns nil when ctx ends, and never before.
+func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	w, err := newWatcher(s.dir)
+	if err != nil {
+		s.noteWatch(err)
+	} else {
+		s.watcher = w
+		defer w.Close()
+	}
+	s.run(ctx, sink)
+	return nil
+}
+
+func (s *Source) run(ctx context.Context, sink source.Sink) {
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	if s.watcher != nil {
+		events, errs = s.watcher.Events, s.watcher.Errors
+	}
+	timer := time.NewTimer(0) // of the next step
+	defer timer.Stop()
+	soon := true // the next step is no more than merge away
+	for {
+		woken := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.reload:
+			s.todo.all, s.todo.hash, woken = true, true, true
+		case ev := <-events:
+			woken = s.note(ev)
+		case err := <-errs: // events were lost, in an overflow of the kernel's queue or else
+			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
+			s.todo.all, woken = true, true
+		case <-timer.C:
+			timer.Reset(s.step(sink))
+			soon = false
+		}
+		if woken && !soon {
+			timer.Reset(merge)
+			soon = true
+		}
+	}
+}
+
+// note adds what an event is about to the work to do, if it is about us.
+func (s *Source) note(ev fsnotify.Event) bool {
+	concern, name := s.watcher.classify(ev)
+	if isServiceFile(name) {
+		s.todo.names[name] = true
+	}
+	s.todo.all = s.todo.all || concern == directory
+	s.todo.links = s.todo.links || concern == links
+	return isServiceFile(name) || concern != nothing
+}
+
+// watch sets the watches that are needed now.
+func (s *Source) watch() {
+	if s.watcher == nil {
+		return
+	}
+	var linked []string
+	for name, f := range s.files {
+		if f.link {
+			linked = append(linked, name)
+		}
+	}
+	s.noteWatch(s.watcher.follow(linked))
+}
+
+// noteWatch logs once why changes are not told.
+func (s *Source) noteWatch(err error) {
+	if why := message(err); why != s.watchErr {
+		s.watchErr = why
+		if err != nil {
+			s.log.Warn("service files cannot be watched; listing them every second", "err", err)
+		}
+	}
+}
+
+// noteDir logs once why there are no files to list.
+func (s *Source) noteDir(err error) {
+	why := message(err)
+	if why == s.dirErr {
+		return
+	}
+	s.dirErr = why
+	switch {
+	case err == nil:
+		s.log.Info("the directory of service files can be read", "dir", s.dir)
+	case errors.Is(err, fs.ErrNotExist):
+		s.log.Warn("the directory of service files does not exist: no services from files until it is made", "dir", s.dir)
+	default:
+		s.log.Error("the directory of service files cannot be read: services stay as they are", "dir", s.dir, "err", err)
+	}
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (s *Source) path(name string) string { return filepath.Join(s.dir, name) }

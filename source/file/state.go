@@ -1,0 +1,197 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"svcproxy/source"
+)
+
+// racyTime is how much older than its reading a file's last change must be for
+// its stamp to be trusted: the kernel's clock for files may go in ticks (10 ms
+// at HZ=100), and two writes in one tick give the same stamp.
+const racyTime = 50 * time.Millisecond
+
+// A state is what is known of one name in the directory.
+type state struct {
+	path string
+
+	// As last looked at.
+	link  bool  // a symbolic link
+	stamp stamp // zero: none
+	racy  bool  // the stamp may be of more than one version
+
+	seen *version // the last that counted; nil: none yet
+	used *version // the last that was accepted, nil: none; seen, while that is not broken
+	next *version // counts from due on, unless it changes; nil: nothing new
+	due  time.Time
+
+	state source.FileState
+	since time.Time
+}
+
+// A probe is a look at one name.
+type probe struct {
+	name  string
+	f     *state
+	info  fs.FileInfo // of the name itself, if it is a link
+	err   error       // why there is no info
+	at    time.Time
+	stamp stamp
+	v     *version // nil: it has not changed since the last look
+}
+
+// read finds out which version p's file has.
+func (p *probe) read(hash bool, parse parser) {
+	info, err := p.info, p.err
+	if p.f.link {
+		info, err = os.Stat(p.f.path)
+	}
+	switch {
+	case errors.Is(p.err, fs.ErrNotExist), err == nil && info.IsDir():
+		p.v = gone
+		return
+	case err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
+		p.v = p.version(nil, err, parse)
+		return
+	}
+	p.stamp = stampOf(info)
+	if p.stamp == p.f.stamp && !p.f.racy && !hash {
+		return
+	}
+	var data []byte
+	data, p.stamp, err = readContent(p.f.path)
+	if errors.Is(err, fs.ErrNotExist) && !p.f.link {
+		p.v, p.stamp = gone, stamp{}
+		return
+	}
+	p.v = p.version(data, err, parse)
+}
+
+// version returns the version with this text, parsed only when it is new.
+func (p *probe) version(data []byte, err error, parse parser) *version {
+	id := idOf(data, err)
+	for _, v := range []*version{p.f.seen, p.f.next, p.f.used} {
+		if v != nil && v.id == id {
+			return v
+		}
+	}
+	return newVersion(p.f.path, data, err, parse)
+}
+
+// take notes what was found. first: it is the first look at the whole directory.
+func (f *state) take(p *probe, first bool) {
+	changed := p.stamp != f.stamp
+	if changed || p.v != nil {
+		c := p.stamp.ctime
+		f.racy = p.at.Sub(time.Unix(c.Unix())) < racyTime
+	}
+	f.stamp = p.stamp
+	switch {
+	case p.v == nil, p.v == f.next && !changed:
+	case p.v == f.seen:
+		f.next = nil
+	default:
+		f.next, f.due = p.v, p.at
+		if !first {
+			f.due = p.at.Add(f.wait(p.v))
+		}
+	}
+}
+
+// wait returns for how long a version must last before it counts. What is
+// there for the first time takes nothing away.
+func (f *state) wait(v *version) time.Duration {
+	switch {
+	case v == gone:
+		return goneTime
+	case v.broken, f.used != nil && f.used.exceeds(v):
+		return quietTime
+	}
+	return 0
+}
+
+// exceeds tells whether v has a service, or more endpoints of one, that o lacks.
+func (v *version) exceeds(o *version) bool {
+	have := make(map[source.Key]int, len(o.services))
+	for _, s := range o.services {
+		have[s.Key] = len(s.Endpoints)
+	}
+	for _, s := range v.services {
+		if n, ok := have[s.Key]; !ok || n < len(s.Endpoints) {
+			return true
+		}
+	}
+	return false
+}
+
+// count makes f.next count. It returns false when the file is gone.
+func (f *state) count(now time.Time) bool {
+	v := f.next
+	f.next = nil
+	if v == gone {
+		return false
+	}
+	f.seen = v
+	was := f.state
+	switch {
+	case !v.broken:
+		f.used, f.state, was = v, source.Accepted, ""
+	case f.used != nil:
+		f.state = source.Stale
+	default:
+		f.state = source.Refused
+	}
+	if f.state != was {
+		f.since = now
+	}
+	return true
+}
+
+func (f *state) id() source.UnitID { return source.UnitID{Source: Name, Name: f.path} }
+
+func (f *state) unit() source.Unit {
+	return source.Unit{ID: f.id(), Rank: source.Rank{Class: 0}, Services: f.used.services}
+}
+
+// services returns how many services of the file are in use.
+func (f *state) services() int {
+	if f.used == nil {
+		return 0
+	}
+	return len(f.used.services)
+}
+
+func (f *state) status() source.FileStatus {
+	return source.FileStatus{
+		Path: f.path, State: f.state, Since: f.since,
+		Services: f.services(), Faults: f.seen.faults,
+	}
+}
+
+// log says in one line what became of a file; when all is well and quiet is
+// asked for, to those only who debug.
+func (f *state) log(log *slog.Logger, quiet bool) {
+	level, msg := slog.LevelInfo, "service file accepted"
+	switch f.state {
+	case source.Stale:
+		level, msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
+	case source.Refused:
+		level, msg = slog.LevelWarn, "service file is broken: it has no services until it is mended"
+	case source.Accepted:
+		if len(f.seen.faults) > 0 {
+			level, msg = slog.LevelWarn, "service file accepted with warnings"
+		} else if quiet {
+			level = slog.LevelDebug
+		}
+	}
+	args := []any{"file", f.path, "services", f.services()}
+	if n := len(f.seen.faults); n > 0 {
+		args = append(args, "faults", n, "first", f.seen.faults[0].String())
+	}
+	log.Log(context.Background(), level, msg, args...)
+}

@@ -1,0 +1,180 @@
+package file
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"svcproxy/source"
+)
+
+// step does the work there is and returns how long to wait for the next step.
+func (s *Source) step(sink source.Sink) time.Duration {
+	if now := time.Now(); !now.Before(s.nextPoll) {
+		s.todo.all, s.todo.hash = true, true
+		s.nextPoll = now.Add(s.poll)
+	}
+	for name, f := range s.waiting {
+		if !time.Now().Before(f.due) {
+			s.todo.names[name] = true // looked at once more before it counts
+		}
+	}
+	todo := s.todo
+	s.todo = work{names: map[string]bool{}}
+
+	names, ok := s.names(todo)
+	if ok {
+		s.settle(s.look(names, todo.hash), sink)
+	} else {
+		s.todo.all = true
+	}
+	return s.pause()
+}
+
+// names returns the names to look at, sorted. It returns false when it does not
+// know which files there are: then nothing must be concluded.
+func (s *Source) names(todo work) ([]string, bool) {
+	names := todo.names
+	if todo.all {
+		s.watch() // first, so that what changes after the listing is told
+		listed, err := list(s.dir)
+		s.noteDir(err)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, false
+		}
+		for name := range s.files {
+			names[name] = true
+		}
+		for _, name := range listed {
+			names[name] = true
+		}
+	}
+	if todo.links {
+		for name, f := range s.files {
+			if f.link {
+				names[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), true
+}
+
+// look finds out which version each of these files has now.
+func (s *Source) look(names []string, hash bool) []probe {
+	probes := make([]probe, len(names))
+	inParallel(len(names), func(i int) {
+		p := &probes[i]
+		p.name = names[i]
+		p.info, p.err = os.Lstat(s.path(p.name))
+	})
+	if s.register(probes) {
+		s.watch() // before the links are followed, so that what changes afterwards is told
+	}
+	inParallel(len(probes), func(i int) {
+		probes[i].at = time.Now()
+		probes[i].read(hash, s.parse)
+	})
+	return probes
+}
+
+// register gives each probe its state, and tells whether there is a link among them.
+func (s *Source) register(probes []probe) (linked bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range probes {
+		p := &probes[i]
+		if p.f = s.files[p.name]; p.f == nil {
+			p.f = &state{path: s.path(p.name)}
+			s.files[p.name] = p.f
+		}
+		linked = linked || p.f.link
+		p.f.link = p.err == nil && p.info.Mode()&fs.ModeSymlink != 0
+		linked = linked || p.f.link
+	}
+	return linked
+}
+
+// settle takes what was found, and hands on what counts by now as one step.
+func (s *Source) settle(probes []probe, sink source.Sink) {
+	first := !s.synced
+	ch, news := s.take(probes, first)
+	if first || len(ch.Set)+len(ch.Delete) > 0 {
+		sink.Apply(ch)
+	}
+	if first {
+		sink.Synced(Name)
+		s.mu.Lock()
+		s.synced = true
+		s.mu.Unlock()
+	}
+	s.report(news, first)
+}
+
+// take returns what counts by now, as changes and as the files that it is about.
+func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []probe) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range probes {
+		p.f.take(&p, first)
+		if p.f.next == nil {
+			delete(s.waiting, p.name)
+			continue
+		}
+		if p.f.due.After(p.at) {
+			s.waiting[p.name] = p.f
+			continue
+		}
+		delete(s.waiting, p.name)
+		news = append(news, p)
+		switch {
+		case !p.f.count(p.at):
+			delete(s.files, p.name)
+			if p.f.used != nil {
+				ch.Delete = append(ch.Delete, p.f.id())
+			}
+		case p.f.state == source.Accepted:
+			ch.Set = append(ch.Set, p.f.unit())
+		}
+	}
+	return ch, news
+}
+
+// report logs one line for each file, at first one for all that are well.
+func (s *Source) report(news []probe, first bool) {
+	services := 0
+	for _, p := range news {
+		services += p.f.services()
+		switch {
+		case p.v != gone:
+			p.f.log(s.log, first)
+		case p.f.seen != nil:
+			s.log.Info("service file removed", "file", p.f.path, "services", p.f.services())
+		}
+	}
+	if first {
+		s.log.Info("service files read", "dir", s.dir, "files", len(news), "services", services)
+	}
+}
+
+// pause returns how long nothing needs to be done unless something happens.
+func (s *Source) pause() time.Duration {
+	until := s.nextPoll
+	if s.todo.all || s.watchErr != "" {
+		s.todo.all = true
+		until = earlier(until, time.Now().Add(blindPoll))
+	}
+	for _, f := range s.waiting {
+		until = earlier(until, f.due)
+	}
+	return time.Until(until)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,308 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy/source"
+)
+
+// blind runs a Source in a synctest bubble. It has no watcher, whose goroutine
+// no bubble could wait for: Reload takes the place of events. f.run is as in
+// Run from there on.
+func blind(t *testing.T, dir string) *fixture {
+	f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir)}
+	f.src = New(Options{Dir: dir, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&f.log, nil))})
+	f.src.parse = parseLines
+	f.src.watchErr = "blind"
+	f.stop = f.loop()
+	synctest.Wait()
+	f.sink.take()
+	f.sink.start = time.Now()
+	return f
+}
+
+func (f *fixture) loop() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); f.src.run(ctx, f.sink) }()
+	return func() { cancel(); <-done }
+}
+
+// A move is one change of a.toml.
+type move struct {
+	at   time.Duration
+	text string // "remove": the file is removed
+}
+
+func (f *fixture) move(i int, text string) {
+	if text == "remove" {
+		check(f.T, os.Remove(f.path("a.toml")))
+	} else {
+		f.write("a.toml", text)
+		// Each its own time, also where the clock of files is coarse: these
+		// moves follow each other much faster than they say.
+		at := time.Unix(1e9+int64(i), 0)
+		check(f.T, os.Chtimes(f.path("a.toml"), at, at))
+	}
+	f.src.Reload()
+}
+
+// When a change counts. The first 5 ms are for events to be merged.
+func TestWaits(t *testing.T) {
+	const ms = time.Millisecond
+	tests := []struct {
+		name   string
+		before string // "remove": no file
+		moves  []move
+		want   []string // calls of the sink, with their time
+		states string   // at the end
+	}{
+		{"more endpoints", "a 1\n", []move{{0, "a 2\n"}}, []string{"5ms a.toml: a 2"}, "a.toml accepted 1"},
+		{"one more service", "a 1\n", []move{{0, "a 1\nb 0\n"}}, []string{"5ms a.toml: a 1, b 0"}, "a.toml accepted 2"},
+		{"as many endpoints", "a 1\n", []move{{0, "hm\na 1\n"}}, []string{"5ms a.toml: a 1"}, "a.toml accepted 1"},
+		{"fewer endpoints", "a 3\n", []move{{0, "a 2\n"}}, []string{"205ms a.toml: a 2"}, "a.toml accepted 1"},
+		{"no endpoints", "a 1\n", []move{{0, "a 0\n"}}, []string{"205ms a.toml: a 0"}, "a.toml accepted 1"},
+		{"more here, fewer there", "a 1\nb 2\n", []move{{0, "a 9\nb 1\n"}}, []string{"205ms a.toml: a 9, b 1"}, "a.toml accepted 2"},
+		{"a service less", "a 1\nb 1\n", []move{{0, "b 1\n"}}, []string{"205ms a.toml: b 1"}, "a.toml accepted 1"},
+		{"another service", "a 1\n", []move{{0, "b 1\n"}}, []string{"205ms a.toml: b 1"}, "a.toml accepted 1"},
+		{"explicitly none", "a 1\n", []move{{0, "none\n"}}, []string{"205ms a.toml: "}, "a.toml accepted 0"},
+		{"fewer and fewer", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 1\n"}}, []string{"355ms a.toml: a 1"}, "a.toml accepted 1"},
+		{"fewer, written again", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 2\n"}}, []string{"355ms a.toml: a 2"}, "a.toml accepted 1"},
+		{"fewer, then more", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 4\n"}}, []string{"105ms a.toml: a 4"}, "a.toml accepted 1"},
+		{"fewer, then as before", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 3\n"}}, nil, "a.toml accepted 1"},
+		{"fewer, then gone", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "remove"}}, []string{"405ms a.toml removed"}, ""},
+
+		{"broken", "a 3\n", []move{{0, "bad\n"}}, nil, "a.toml stale 1"},
+		{"broken for a moment", "a 3\n", []move{{0, "a"}, {100 * ms, "a 4\n"}}, []string{"105ms a.toml: a 4"}, "a.toml accepted 1"},
+		{"broken, then as before", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 3\n"}}, []string{"305ms a.toml: a 3"}, "a.toml accepted 1"},
+		{"broken, then fewer", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 2\n"}}, []string{"505ms a.toml: a 2"}, "a.toml accepted 1"},
+		{"broken, then gone", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "remove"}}, []string{"605ms a.toml removed"}, ""},
+		{"empty", "a 3\n", []move{{0, ""}}, nil, "a.toml stale 1"},
+		{"broken at first, then fine", "bad\n", []move{{0, "a 1\n"}}, []string{"5ms a.toml: a 1"}, "a.toml accepted 1"},
+		{"broken at first, then gone", "bad\n", []move{{0, "remove"}}, nil, ""},
+
+		{"gone", "a 3\n", []move{{0, "remove"}}, []string{"305ms a.toml removed"}, ""},
+		{"gone for a moment", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 3\n"}}, nil, "a.toml accepted 1"},
+		{"gone, then fewer", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 2\n"}}, []string{"495ms a.toml: a 2"}, "a.toml accepted 1"},
+		{"gone for a moment twice", "a 3\n", []move{{0, "remove"}, {200 * ms, "a 3\n"}, {250 * ms, "remove"}}, []string{"555ms a.toml removed"}, ""},
+		{"gone, then back", "a 3\n", []move{{0, "remove"}, {400 * ms, "a 2\n"}}, []string{"305ms a.toml removed", "405ms a.toml: a 2"}, "a.toml accepted 1"},
+
+		{"new", "remove", []move{{0, "a 1\n"}}, []string{"5ms a.toml: a 1"}, "a.toml accepted 1"},
+		{"new and broken", "remove", []move{{0, "bad\n"}}, nil, "a.toml refused 0"},
+		{"new for a moment", "remove", []move{{0, "a"}, {100 * ms, "remove"}}, nil, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.before != "remove" {
+				write(t, dir+"/a.toml", tt.before)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				f := blind(t, dir)
+				for i, m := range tt.moves {
+					time.Sleep(m.at - time.Since(f.sink.start))
+					f.move(i, m.text)
+				}
+				time.Sleep(900*ms - time.Since(f.sink.start)) // less than blindPoll
+				f.stop()
+				if got := f.sink.take(); !slices.Equal(got, tt.want) {
+					t.Errorf("calls\n got: %q\nwant: %q", got, tt.want)
+				}
+				if got := f.states(); got != tt.states {
+					t.Errorf("files\n got: %s\nwant: %s", got, tt.states)
+				}
+			})
+		})
+	}
+}
+
+// Nothing is concluded from a directory that cannot be listed: not at first,
+// when what is in the kernel might be removed, and not later. No such directory
+// is another matter: it has no files.
+func TestDirectoryUnreadable(t *testing.T) {
+	dir := t.TempDir() + "/conf.d"
+	write(t, dir, "not a directory") // as root, permissions would not do
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		defer f.stop()
+		time.Sleep(1500 * time.Millisecond) // between two looks
+		if got := f.sink.take(); got != nil || f.src.Status().Synced {
+			t.Errorf("with an unreadable directory: calls %q; want none", got)
+		}
+
+		swap(t, dir, func() { check(t, os.Mkdir(dir, 0o755)); write(t, dir+"/a.toml", "a 1\n") })
+		time.Sleep(time.Second)
+		if got, want := f.sink.state(), "a.toml: a 1"; got != want || !f.src.Status().Synced {
+			t.Errorf("with a directory: sink holds %q; want %q", got, want)
+		}
+
+		swap(t, dir, func() { write(t, dir, "not a directory") })
+		time.Sleep(10 * time.Second)
+		if got, want := f.sink.state(), "a.toml: a 1"; got != want {
+			t.Errorf("with an unreadable directory again: sink holds %q; want %q", got, want)
+		}
+
+		swap(t, dir, func() {})
+		time.Sleep(2 * time.Second)
+		if got := f.sink.state(); got != "" {
+			t.Errorf("without a directory: sink holds %q; want nothing", got)
+		}
+		f.stop()
+		checkLog(t, &f.log, dir, `ERROR the directory of service files cannot be read: services stay as they are
+INFO the directory of service files can be read
+INFO service files read 1
+ERROR the directory of service files cannot be read: services stay as they are
+WARN the directory of service files does not exist: no services from files until it is made
+INFO service file removed DIR/a.toml 1
+`)
+	})
+}
+
+func swap(t *testing.T, path string, put func()) {
+	t.Helper()
+	check(t, os.RemoveAll(path))
+	put()
+}
+
+// One line for each change of a file, however often it is looked at.
+func TestLog(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 1\n")
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		for i, text := range []string{"a 2\n", "bad one\nbad two\n", "bad two\n", "a 3\n", "hm\na 3\n", "remove"} {
+			for range 3 {
+				if _, err := os.Stat(f.path("a.toml")); err == nil {
+					f.move(i, text)
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			time.Sleep(time.Second)
+		}
+		f.stop()
+		checkLog(t, &f.log, dir, `INFO service files read 1
+INFO service file accepted DIR/a.toml 1
+WARN service file is broken: its services stay as last accepted DIR/a.toml 1
+WARN service file is broken: its services stay as last accepted DIR/a.toml 1
+INFO service file accepted DIR/a.toml 1
+WARN service file accepted with warnings DIR/a.toml 1
+INFO service file removed DIR/a.toml 1
+`)
+		if want := `faults=2 first="` + dir + `/a.toml: bad one"`; !bytes.Contains(f.log.Bytes(), []byte(want)) {
+			t.Errorf("the log does not hold %s:\n%s", want, f.log.String())
+		}
+	})
+}
+
+// A text that is cut off for a moment is nothing to tell of, in a new file neither.
+func TestLogMoment(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		for i, text := range []string{"", "a", "a 1\n", "a 1\nb", "a 1\nb 1\n"} {
+			f.move(i, text)
+			time.Sleep(100 * time.Millisecond)
+		}
+		f.stop()
+		checkLog(t, &f.log, dir, `INFO service files read 0
+INFO service file accepted DIR/a.toml 1
+INFO service file accepted DIR/a.toml 2
+`)
+	})
+}
+
+// Two writes within one tick of the clock of files give one stamp, so a stamp
+// is not trusted while the last change is that fresh.
+func TestRacy(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for _, tt := range []struct {
+		age  time.Duration
+		want bool
+	}{{time.Second, false}, {racyTime, false}, {racyTime - 1, true}, {0, true}, {-time.Hour, true}} {
+		p := probe{at: now, v: &version{}, stamp: stamp{ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
+		f := state{seen: &version{}}
+		f.take(&p, false)
+		if f.racy != tt.want {
+			t.Errorf("changed %v before it was read: racy = %v; want %v", tt.age, f.racy, tt.want)
+		}
+	}
+}
+
+// Since when a file is as it is: a second fault does not make it stale anew.
+func TestSince(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 1\n")
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		defer f.stop()
+		start := f.sink.start
+		for i, step := range []struct {
+			text  string
+			since time.Duration
+		}{{"a 2\n", 5 * time.Millisecond}, {"bad one\n", 1205 * time.Millisecond}, {"bad two\n", 1205 * time.Millisecond}, {"a 3\n", 3005 * time.Millisecond}} {
+			time.Sleep(time.Duration(i)*time.Second - time.Since(start))
+			f.move(i, step.text)
+			time.Sleep(500 * time.Millisecond)
+			if got := f.src.Status().Files[0].Since.Sub(start); got != step.since {
+				t.Errorf("after %q: since %v; want %v", step.text, got, step.since)
+			}
+		}
+	})
+}
+
+// A file that did not change is not parsed again, and contents are compared at
+// the poll also when nothing else tells of a change.
+func TestPoll(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 1\n")
+	write(t, dir+"/b.toml", "b 1\n")
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		parsed := map[string]int{}
+		var mu sync.Mutex
+		f.stop()
+		f.src.parse = func(path string, data []byte) ([]*source.Service, []source.Fault) {
+			mu.Lock()
+			defer mu.Unlock()
+			parsed[filepath.Base(path)]++
+			return parseLines(path, data)
+		}
+		f.stop = f.loop()
+		f.src.Reload()
+		time.Sleep(time.Minute)
+		f.stop()
+		if len(parsed) != 0 {
+			t.Errorf("parsed without a change: %v", parsed)
+		}
+
+		// As if no stamp told of it.
+		f.write("a.toml", "a 2\n")
+		info, err := os.Stat(f.path("a.toml"))
+		check(t, err)
+		f.src.files["a.toml"].stamp, f.src.files["a.toml"].racy = stampOf(info), false
+		f.src.files["b.toml"].racy = false
+		f.stop = f.loop()
+		defer f.stop()
+		time.Sleep(30 * time.Minute)
+		if got, want := f.sink.state(), "a.toml: a 1; b.toml: b 1"; got != want {
+			t.Fatalf("before the poll the sink holds %q; want %q", got, want)
+		}
+		time.Sleep(30 * time.Minute)
+		if got, want := f.sink.state(), "a.toml: a 2; b.toml: b 1"; got != want {
+			t.Errorf("after the poll the sink holds %q; want %q", got, want)
+		}
+		if len(parsed) != 1 || parsed["a.toml"] != 1 {
+			t.Errorf("parsed %v; want a.toml once", parsed)
+		}
+	})
+}
