@@ -1,0 +1,194 @@
+// Package links says which addresses this host has, and when that changes.
+package links
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Own is the name of the program's own device. It is not looked at.
+const Own = "svcproxy0"
+
+// A Scope says how far an address is valid.
+type Scope uint8
+
+// The scopes of an address.
+const (
+	Global Scope = iota // anywhere, private and unique local addresses too
+	Link                // on its link only
+	Host                // on this host only
+)
+
+func (s Scope) String() string { return [...]string{"global", "link", "host"}[s] }
+
+// An Addr is an address of an interface.
+type Addr struct {
+	netip.Addr
+	Interface string // its name
+	Index     int    // of the interface
+	Up        bool   // the interface is
+	Loopback  bool   // the interface is one, or the address is from 127.0.0.0/8 or ::1
+	Scope     Scope
+
+	// Primary: a global address of the interface of its family's default route
+	// or, without such a route, of the first interface that is up and not loopback.
+	Primary bool
+}
+
+// Addrs returns the addresses of all interfaces but Own, in order of interface
+// index and address.
+func Addrs() ([]Addr, error) {
+	ifs, err := interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("listing network interfaces: %w", err)
+	}
+	var out []Addr
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		of, err := addrsOf(family, ifs)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, of...)
+	}
+	slices.SortFunc(out, func(a, b Addr) int {
+		if a.Index != b.Index {
+			return a.Index - b.Index
+		}
+		return a.Compare(b.Addr)
+	})
+	return out, nil
+}
+
+// interfaces returns all interfaces but Own, by index.
+func interfaces() (map[int]*netlink.LinkAttrs, error) {
+	list, err := retry(netlink.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	ifs := make(map[int]*netlink.LinkAttrs, len(list))
+	for _, l := range list {
+		if a := l.Attrs(); a.Name != Own {
+			ifs[a.Index] = a
+		}
+	}
+	return ifs, nil
+}
+
+// addrsOf returns the addresses of one family.
+func addrsOf(family int, ifs map[int]*netlink.LinkAttrs) ([]Addr, error) {
+	list, err := retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, family) })
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	primary, err := primaryIndex(family, ifs)
+	if err != nil {
+		return nil, err
+	}
+	var out []Addr
+	for _, a := range list {
+		link, ok := ifs[a.LinkIndex]
+		ip, valid := netip.AddrFromSlice(a.IP)
+		if !ok || !valid {
+			continue // Own, or made after the interfaces were listed: a change will be told
+		}
+		ip = ip.Unmap()
+		addr := Addr{
+			Addr: ip, Interface: link.Name, Index: link.Index,
+			Up:       link.Flags&net.FlagUp != 0,
+			Loopback: link.Flags&net.FlagLoopback != 0 || ip.IsLoopback(),
+			Scope:    scopeOf(a.Scope),
+		}
+		addr.Primary = link.Index == primary && addr.Scope == Global && !addr.Loopback
+		out = append(out, addr)
+	}
+	return out, nil
+}
+
+// scopeOf translates RT_SCOPE_*. Numbers between universe and link are for the
+// admin's own use, none of them reaches less than a site.
+func scopeOf(rt int) Scope {
+	switch {
+	case rt < unix.RT_SCOPE_LINK:
+		return Global
+	case rt == unix.RT_SCOPE_LINK:
+		return Link
+	}
+	return Host
+}
+
+// primaryIndex returns the index of the interface whose global addresses are primary, 0 for none.
+func primaryIndex(family int, ifs map[int]*netlink.LinkAttrs) (int, error) {
+	index, err := defaultRoute(family, ifs)
+	if err != nil || index != 0 {
+		return index, err
+	}
+	for i, l := range ifs {
+		if l.Flags&net.FlagUp != 0 && l.Flags&net.FlagLoopback == 0 && (index == 0 || i < index) {
+			index = i
+		}
+	}
+	return index, nil
+}
+
+// defaultRoute returns the index of the interface of the default route with
+// the least metric in the main table, 0 when there is none. Of several next
+// hops the first counts. An unreachable or blackhole default is no route.
+func defaultRoute(family int, ifs map[int]*netlink.LinkAttrs) (index int, err error) {
+	best := 0
+	collect := func(r netlink.Route) bool {
+		i := outInterface(&r)
+		_, known := ifs[i]
+		if known && isDefault(&r) && (index == 0 || r.Priority < best) {
+			index, best = i, r.Priority
+		}
+		return true
+	}
+	// Not collected first: the main table can hold all routes of the internet.
+	_, err = retry(func() (struct{}, error) {
+		index = 0
+		// The library does not take a nil filter; this one is for the main table.
+		return struct{}{}, netlink.RouteListFilteredIter(family, &netlink.Route{}, 0, collect)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("listing routes: %w", err)
+	}
+	return index, nil
+}
+
+func isDefault(r *netlink.Route) bool {
+	if r.Type != unix.RTN_UNICAST {
+		return false
+	}
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
+}
+
+func outInterface(r *netlink.Route) int {
+	if len(r.MultiPath) > 0 {
+		return r.MultiPath[0].LinkIndex
+	}
+	return r.LinkIndex
+}
+
+// attempts is how often a listing is tried that changes keep interrupting.
+const attempts = 5
+
+// retry calls list again when the kernel says that something changed meanwhile,
+// so that what was listed may be incomplete.
+func retry[T any](list func() (T, error)) (v T, err error) {
+	for range attempts {
+		if v, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return v, err
+}

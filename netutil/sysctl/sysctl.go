@@ -1,0 +1,81 @@
+// Package sysctl reads and writes kernel settings under /proc/sys.
+package sysctl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const root = "/proc/sys"
+
+// ErrUnknown says that this kernel, or this network namespace, does not have
+// the setting: another version, or a module that is not loaded.
+var ErrUnknown = errors.New("this kernel does not have it (is a module missing?)")
+
+// Get returns the value of a setting without the newline at its end. Names are
+// paths below /proc/sys, as in "net/ipv4/ip_forward": an interface name in one
+// may hold dots.
+func Get(name string) (string, error) {
+	path, err := locate(name)
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("reading sysctl %s: %w", name, reason(err))
+	}
+	return strings.TrimRight(string(b), "\n"), nil
+}
+
+// Set gives a setting a value. One that has it already is not written, so that
+// a read-only /proc/sys (a container's) is no obstacle when all is well.
+func Set(name, value string) error {
+	old, err := Get(name)
+	if err != nil {
+		return err
+	}
+	if old == value {
+		return nil
+	}
+	path, err := locate(name)
+	if err != nil {
+		return err
+	}
+	// Not os.WriteFile: it would try to create what is not there.
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return setError(name, old, value, err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(value + "\n"); err != nil {
+		return setError(name, old, value, err)
+	}
+	return nil
+}
+
+func setError(name, old, value string, err error) error {
+	return fmt.Errorf("setting sysctl %s to %q (it is %q): %w", name, value, old, reason(err))
+}
+
+func locate(name string) (string, error) {
+	if !filepath.IsLocal(name) {
+		return "", fmt.Errorf("sysctl %q: not a path below %s", name, root)
+	}
+	return filepath.Join(root, name), nil
+}
+
+// reason leaves the path out of err: messages name the setting.
+func reason(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrUnknown
+	}
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
