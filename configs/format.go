@@ -1,0 +1,68 @@
+package configs
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy/source/decode"
+)
+
+// Format returns settings as a svcproxy.toml that Load reads back as they are.
+func Format(s Settings) []byte {
+	var b bytes.Buffer
+	writeFields(&b, topFields, &s)
+	for _, t := range sections {
+		fmt.Fprintf(&b, "\n[%s]\n", t.name)
+		writeFields(&b, t.fields, &s)
+	}
+	return b.Bytes()
+}
+
+func writeFields(b *bytes.Buffer, fields []field, s *Settings) {
+	for _, f := range fields {
+		if text := literal(f.Value(s)); text != "" {
+			fmt.Fprintf(b, "%s = %s\n", f.Key, text)
+		}
+	}
+}
+
+// literal returns a value in TOML, or "" for one that is left to the kernel by
+// not being written. Kinds let no string through that Go and TOML quote differently.
+func literal(v any) string {
+	switch v := v.(type) {
+	case string:
+		return strconv.Quote(v)
+	case []string:
+		return list(v)
+	case []netip.Prefix:
+		return list(words(v))
+	case time.Duration:
+		return strconv.Quote(decode.ShortDuration(v))
+	case *bool:
+		if v == nil {
+			return ""
+		}
+		return strconv.FormatBool(*v)
+	}
+	return fmt.Sprint(v) // int, bool
+}
+
+func list(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = strconv.Quote(w)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+func words[S fmt.Stringer](values []S) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = v.String()
+	}
+	return out
+}

@@ -1,0 +1,93 @@
+package configs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+// Default returns the settings of a host without svcproxy.toml.
+func Default() Settings {
+	return Settings{
+		Mode:              "auto",
+		Sources:           []string{"file"},
+		NodeName:          hostName(),
+		Families:          []string{"ipv4", "ipv6"},
+		Masquerade:        "auto",
+		MasqueradeBit:     14, // as kube-proxy's --iptables-masquerade-bit
+		NodePortAddresses: []string{"primary"},
+		HTTPAddress:       "127.0.0.1:10349",
+		Sync:              Sync{ResyncInterval: 30 * time.Second},
+		IPVS:              IPVS{Scheduler: "wrr", DrainTimeout: 15 * time.Minute},
+		Log:               Log{Level: "info", Format: "text"},
+	}
+}
+
+// hostName returns the name of this host in lower case, as kube-proxy takes it;
+// "localhost" when the host has none that a node can have.
+func hostName() string {
+	name, err := os.Hostname()
+	if name = strings.ToLower(name); err != nil || !source.IsName(name) {
+		return "localhost"
+	}
+	return name
+}
+
+// Load reads svcproxy.toml at path. Without the file the settings are the
+// defaults. With a fault that is no warning they are the defaults too, and should
+// not be used. The error tells of a file that cannot be read.
+func Load(path string) (Settings, []source.Fault, error) {
+	data, err := read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Default(), nil, nil
+	}
+	if err != nil {
+		return Default(), nil, fmt.Errorf("reading settings: %w", err)
+	}
+	s, faults := Parse(path, data)
+	return s, faults, nil
+}
+
+// read returns the text of a file, and not much more than decode takes of it.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, decode.MaxSize+1))
+}
+
+// Parse reads the text of svcproxy.toml. It returns every fault of it; unless
+// all are warnings the settings are the defaults.
+func Parse(path string, data []byte) (Settings, []source.Fault) {
+	doc, faults := decode.TOML(path, data)
+	if doc == nil {
+		return Default(), faults
+	}
+	s := Default()
+	r := decode.NewReader(nil)
+	decode.Table(r, doc.Root, fileFields(), &s)
+	faults = append(faults, r.Faults(doc)...)
+	if slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning }) {
+		return Default(), faults
+	}
+	return s, faults
+}
+
+// Check returns what is wrong with settings together. It is for the effective
+// ones: a flag may set right what the file alone contradicts.
+func (s *Settings) Check() error {
+	if s.LocalhostNodePorts && (s.Mode == "nftables" || s.Mode == "ipvs") {
+		return fmt.Errorf("localhost_node_ports is for iptables mode, and mode is %q", s.Mode)
+	}
+	return nil
+}

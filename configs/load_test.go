@@ -1,0 +1,191 @@
+package configs_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy/configs"
+)
+
+// every is settings in which no key has its default.
+func every() configs.Settings {
+	yes := false // given, and not the same as not given
+	return configs.Settings{
+		Mode: "ipvs", Sources: []string{"kubernetes", "file"}, NodeName: "node-a", Zone: "East",
+		Families:   []string{"ipv6"},
+		LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}, LocalInterfaces: []string{"eth0", "veth*"},
+		Masquerade: "never", MasqueradeBit: 0, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "",
+		Sync: configs.Sync{MinInterval: 1500 * time.Millisecond, ResyncInterval: 90 * time.Minute},
+		IPVS: configs.IPVS{
+			Scheduler: "mh", StrictARP: true, TCPTimeout: time.Hour, TCPFinTimeout: time.Minute, UDPTimeout: time.Second, DrainTimeout: 24 * time.Hour,
+		},
+		Conntrack: configs.Conntrack{
+			Max: 1 << 20, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour, UDPTimeout: 30 * time.Second,
+			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: &yes,
+		},
+		Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"},
+		Log:        configs.Log{Level: "debug", Format: "json"},
+	}
+}
+
+func TestFormat(t *testing.T) {
+	tests := []struct {
+		name string
+		want configs.Settings
+	}{
+		{"defaults", configs.Default()},
+		{"every key", every()},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			text := configs.Format(tt.want)
+			got, faults := configs.Parse("svcproxy.toml", text)
+			if faults != nil {
+				t.Fatalf("%v\n%s", faults, text)
+			}
+			if diff := cmp.Diff(tt.want, got, comparePrefix); diff != "" {
+				t.Errorf("read back (-want +got):\n%s%s", diff, text)
+			}
+		})
+	}
+}
+
+func TestFormatText(t *testing.T) {
+	s := configs.Default()
+	s.NodeName = "node-a"
+	s.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	text := string(configs.Format(s))
+	for _, want := range []string{"mode = \"auto\"\n", "local_cidrs = [\"10.0.0.0/8\"]\n", "service_cidrs = []\n", "masquerade_bit = 14\n", "\n[sync]\nmin_interval = \"0s\"\n", "drain_timeout = \"15m\"\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "tcp_be_liberal") {
+		t.Errorf("tcp_be_liberal is written though nobody gave it:\n%s", text)
+	}
+}
+
+func TestSettingsFaults(t *testing.T) {
+	tests := []struct{ name, in, want string }{
+		{"nothing", "", ""},
+		{"comments", "# x\n", ""},
+		{"unknown", "made = 'ipvs'\n[sink]\n", "1:1: unknown key \"made\"; did you mean \"mode\"?\n2:1: unknown key \"sink\"; did you mean \"sync\"?\n"},
+		{"services", "[[services]]\n", "1:1: unknown key \"services\"; want mode, sources, node_name, zone, families, local_cidrs, local_interfaces, masquerade, masquerade_bit, " +
+			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, sync, ipvs, conntrack, kubernetes or log\n"},
+		{"unknown in a table", "[sync]\ninterval = '1s'\n", "2:1: unknown key \"interval\"; want min_interval or resync_interval\n"},
+		{"table as value", "sync = 1\n", "1:8: sync is 1, a number; want a table\n"},
+		{"dotted keys", "sync.resync_interval = '0s'\n", "1:24: resync_interval is \"0s\"; want 1s to 24h\n"},
+		{"mode", "mode = 'nft'\n", "1:8: unknown mode \"nft\"; want auto, nftables, ipvs or iptables; did you mean \"nftables\"?\n"},
+		{"sources", "sources = ['file', 'k8s', 'file']\n", "1:20: unknown source \"k8s\"; want file or kubernetes\n1:27: sources[2] is the same as sources[0]\n"},
+		{"no sources", "sources = []\nfamilies = []\n", "1:11: the list is empty; want one at least\n2:12: the list is empty; want one at least\n"},
+		{"node name", "node_name = 'a b'\nzone = 'x;y'\n", "1:13: node_name is \"a b\"; want 1 to 253 letters, digits, -, _ and .\n2:8: zone is \"x;y\"; want letters, digits, -, _ and .\n"},
+		{"empty node name", "node_name = ''\n", "1:13: node_name is \"\"; want 1 to 253 letters, digits, -, _ and .\n"},
+		{"ranges", "local_cidrs = ['10.0.0.1/8']\nservice_cidrs = ['::/0']\n", "1:16: \"10.0.0.1/8\" has bits set behind its length of 8; write \"10.0.0.0/8\"\n" +
+			"2:18: \"::/0\" holds every address, and all that no service has are refused; write the range that VIPs come from\n"},
+		{"range twice", "local_cidrs = ['10.0.0.0/8', '10.0.0.0/8']\n", "1:30: local_cidrs[1] is the same as local_cidrs[0]\n"},
+		{"interfaces", "local_interfaces = ['eth0 ', '*', 'a-name-too-long-', 'a\"', '..', '-j', 'eth+', 'e*h', 'abcdefghijklmno*', 'br-0.1_x']\n",
+			faultsAt(1, map[string]string{"21": `local_interfaces[0] is "eth0 "`, "30": `local_interfaces[1] is "*"`, "35": `local_interfaces[2] is "a-name-too-long-"`,
+				"55": `local_interfaces[3] is "a\""`, "61": `local_interfaces[4] is ".."`, "67": `local_interfaces[5] is "-j"`, "73": `local_interfaces[6] is "eth+"`, "81": `local_interfaces[7] is "e*h"`},
+				`want a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`)},
+		{"masquerade", "masquerade = true\nmasquerade_bit = 32\n", "1:14: masquerade is true, a boolean; want a string\n2:18: masquerade_bit is 32; want 0 to 31\n"},
+		{"node port addresses", "node_port_addresses = ['primry', '10.0.0.1', 'all', 1]\n", "1:24: unknown node port addresses \"primry\"; want \"primary\", \"all\" or a range such as \"10.0.0.0/8\"\n" +
+			"1:34: \"10.0.0.1\" is not a range of addresses; write \"10.0.0.1/32\" for this one address\n1:53: node_port_addresses[3] is 1, a number; want a range as a string, such as \"10.0.0.0/8\"\n"},
+		{"http address", "http_address = 'localhost:80'\n", "1:16: http_address is \"localhost:80\"; want an IP address and a port, such as \"127.0.0.1:10349\", or \"\"\n"},
+		{"http port", "http_address = '[::1]:65536'\n", "1:16: http_address is \"[::1]:65536\"; want an IP address and a port, such as \"127.0.0.1:10349\", or \"\"\n"},
+		{"every host", "http_address = ':80'\n", ""},
+		{"scheduler", "[ipvs]\nscheduler = ''\ntcp_timeout = '1ms'\nudp_timeout = '577h'\n", "2:13: scheduler is \"\"; want 1 to 15 of a-z and 0-9, such as wrr\n" +
+			"3:15: 1ms is not a number of whole seconds; the kernel counts no less\n4:15: udp_timeout is \"577h\"; want 0s to 576h\n"},
+		{"conntrack", "[conntrack]\nmax = -1\ntcp_be_liberal = 1\n", "2:7: max is -1; want 0 to 2147483647\n3:18: tcp_be_liberal is 1, a number; want true or false\n"},
+		{"kubernetes", "[kubernetes]\nkubeconfig = 'config'\napi_server = '10.0.0.1:6443'\nproxy_name = '-'\n", "2:14: kubeconfig is \"config\"; want an absolute path\n" +
+			"3:14: api_server is \"10.0.0.1:6443\"; want a URL, such as \"https://10.0.0.1:6443\"\n4:14: proxy_name is \"-\"; want letters, digits, -, _ and .\n"},
+		{"log", "log.level = 'warning'\nlog.format = 'logfmt'\n", "1:13: unknown log level \"warning\"; want debug, info, warn or error\n2:14: unknown log format \"logfmt\"; want text or json\n"},
+		{"syntax", "mode = ipvs\n", "1:8: expected value but found \"ipvs\" instead\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, faults := configs.Parse("s", []byte(tt.in))
+			var b strings.Builder
+			for _, f := range faults {
+				fmt.Fprintln(&b, strings.TrimPrefix(f.String(), "s:"))
+			}
+			if b.String() != tt.want {
+				t.Errorf("faults\n got: %s\nwant: %s", b.String(), tt.want)
+			}
+			if diff := cmp.Diff(configs.Default(), got, comparePrefix); faults != nil && diff != "" {
+				t.Errorf("not the defaults in spite of faults:\n%s", diff)
+			}
+		})
+	}
+}
+
+// faultsAt lists faults of one line, by column, that have the same hint.
+func faultsAt(line int, byCol map[string]string, hint string) string {
+	var b strings.Builder
+	for col := range 200 {
+		if msg, ok := byCol[fmt.Sprint(col)]; ok {
+			fmt.Fprintf(&b, "%d:%d: %s; %s\n", line, col, msg, hint)
+		}
+	}
+	return b.String()
+}
+
+func TestLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "svcproxy.toml")
+	got, faults, err := configs.Load(path)
+	if diff := cmp.Diff(configs.Default(), got, comparePrefix); diff != "" || faults != nil || err != nil {
+		t.Errorf("without a file: %v, %v\n%s", faults, err, diff)
+	}
+	if err := os.WriteFile(path, []byte("\ufeffmode = 'ipvs'\nnode_name = 'Node-A'\nlocal_cidrs = []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := configs.Default()
+	want.Mode, want.NodeName = "ipvs", "node-a"
+	got, faults, err = configs.Load(path)
+	if diff := cmp.Diff(want, got, comparePrefix); diff != "" || faults != nil || err != nil {
+		t.Errorf("with a file: %v, %v\n%s", faults, err, diff)
+	}
+	if _, _, err = configs.Load(filepath.Dir(path)); err == nil || !strings.HasPrefix(err.Error(), "reading settings: ") {
+		t.Errorf("a directory: %v", err)
+	}
+}
+
+func TestDefaultNodeName(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := configs.Default().NodeName; got != strings.ToLower(host) {
+		t.Errorf("node name %q on host %q", got, host)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	tests := []struct{ mode, want string }{
+		{"auto", ""}, {"iptables", ""},
+		{"nftables", `localhost_node_ports is for iptables mode, and mode is "nftables"`},
+		{"ipvs", `localhost_node_ports is for iptables mode, and mode is "ipvs"`},
+	}
+	for _, tt := range tests {
+		s := configs.Default()
+		s.Mode, s.LocalhostNodePorts = tt.mode, true
+		got := ""
+		if err := s.Check(); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("mode %s: %q, want %q", tt.mode, got, tt.want)
+		}
+		s.LocalhostNodePorts = false
+		if err := s.Check(); err != nil {
+			t.Errorf("mode %s without localhost_node_ports: %v", tt.mode, err)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package configs_test
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy/configs"
+	"svcproxy/source/file"
+)
+
+var comparePrefix = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
+// reference returns the two parts of reference.toml: the settings as they stand,
+// and the service file without the marks that make it a comment.
+func reference(t *testing.T) (settings, services string) {
+	t.Helper()
+	data, err := os.ReadFile("reference.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, rest, found := strings.Cut(string(data), "## ----")
+	if !found {
+		t.Fatal("reference.toml has no second part")
+	}
+	for line := range strings.Lines(rest) {
+		if line, ok := strings.CutPrefix(line, "# "); ok {
+			services += line
+		}
+	}
+	return settings, services
+}
+
+func TestReferenceIsDefault(t *testing.T) {
+	settings, _ := reference(t)
+	got, faults := configs.Parse("reference.toml", []byte(settings))
+	if faults != nil {
+		t.Fatal(faults)
+	}
+	if diff := cmp.Diff(configs.Default(), got, comparePrefix); diff != "" {
+		t.Errorf("reference.toml (-default +written):\n%s", diff)
+	}
+	whole, _ := os.ReadFile("reference.toml")
+	if _, faults := configs.Parse("reference.toml", whole); faults != nil {
+		t.Error(faults)
+	}
+}
+
+func TestReferenceService(t *testing.T) {
+	_, services := reference(t)
+	if _, faults := file.Parse("reference.toml", []byte(services)); faults != nil {
+		t.Errorf("the second part of reference.toml: %v\n%s", faults, services)
+	}
+}
+
+// keysOf has a parser list the keys of a table, by giving it one that it does not know.
+func keysOf(t *testing.T, hint string) []string {
+	t.Helper()
+	hint, ok := strings.CutPrefix(hint, "want ")
+	if !ok {
+		t.Fatalf("no list of keys in %q", hint)
+	}
+	return regexp.MustCompile(", | or ").Split(hint, -1)
+}
+
+func TestReferenceHasEveryKey(t *testing.T) {
+	settings, services := reference(t)
+	for _, table := range []string{"", "sync", "ipvs", "conntrack", "kubernetes", "log"} {
+		text, part := "qqqqqqqqqq = 1", settings
+		if table != "" {
+			text = "[" + table + "]\n" + text
+			_, part, _ = strings.Cut(settings, "\n["+table+"]\n")
+		}
+		part, _, _ = strings.Cut(part, "\n[")
+		_, faults := configs.Parse("x.toml", []byte(text))
+		for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
+			if !regexp.MustCompile(`(?m)^#?`+key+` = `).MatchString(part) && !strings.Contains(settings, "\n["+key+"]\n") {
+				t.Errorf("reference.toml lacks %q of [%s]", key, table)
+			}
+		}
+	}
+	tables := map[string]string{
+		`\[\[services\]\]`:            "[[services]]\nqqqqqqqqqq = 1",
+		`\[\[services\.ports\]\]`:     "[[services]]\n[[services.ports]]\nqqqqqqqqqq = 1",
+		`\[\[services\.endpoints\]\]`: "[[services]]\n[[services.endpoints]]\nqqqqqqqqqq = 1",
+	}
+	for header, text := range tables {
+		_, faults := file.Parse("x.toml", []byte(text))
+		for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
+			if !regexp.MustCompile(`(?m)^ *` + key + ` = |\.` + key + `\]\]`).MatchString(services) {
+				t.Errorf("reference.toml lacks %q of %s", key, header)
+			}
+		}
+	}
+}
+
+func TestExamples(t *testing.T) {
+	want := map[string][]string{
+		"web.toml":        {"default/web"},
+		"dual-stack.toml": {"default/shop"},
+		"dns.toml":        {"infra/dns"},
+		"ingress.toml":    {"default/ingress"},
+		"node-ports.json": {"monitoring/metrics"},
+		"weights.toml":    {"default/api"},
+	}
+	got := map[string][]string{}
+	paths, err := filepath.Glob("examples/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		services, faults := file.Parse(path, data)
+		if faults != nil {
+			t.Errorf("%s: %v", path, faults)
+		}
+		for _, s := range services {
+			got[filepath.Base(path)] = append(got[filepath.Base(path)], s.Key.String())
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("examples (-want +got):\n%s", diff)
+	}
+	if slices.Contains(paths, "examples/svcproxy.toml") {
+		t.Error("an example has the name of the settings")
+	}
+}

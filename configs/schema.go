@@ -1,0 +1,209 @@
+package configs
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+const (
+	// maxTimeout bounds the time-outs of conntrack and IPVS. The kernel counts
+	// them in jiffies in an int: INT_MAX at 1000 Hz is 24.8 days.
+	maxTimeout = 24 * 24 * time.Hour
+
+	maxInterval = 24 * time.Hour
+	maxDrain    = 7 * 24 * time.Hour
+)
+
+// A section is a [table] of svcproxy.toml. Its keys are flat: they read into Settings.
+type section struct {
+	name   string
+	fields []field
+}
+
+type field = decode.Field[Settings]
+
+// topFields are the keys above the first table; each is a flag too.
+var topFields = []field{
+	decode.Key("mode", decode.Word("mode", "auto", "nftables", "ipvs", "iptables"), func(s *Settings) *string { return &s.Mode }),
+	decode.Key("sources", some(decode.Unique(decode.Word("source", "file", "kubernetes"))), func(s *Settings) *[]string { return &s.Sources }),
+	decode.Key("node_name", nodeName, func(s *Settings) *string { return &s.NodeName }),
+	decode.Key("zone", matching("letters, digits, -, _ and .", orEmpty(source.IsName)), func(s *Settings) *string { return &s.Zone }),
+	decode.Key("families", some(decode.Unique(decode.Word("family", "ipv4", "ipv6"))), func(s *Settings) *[]string { return &s.Families }),
+	decode.Key("local_cidrs", decode.Unique(decode.Prefix), func(s *Settings) *[]netip.Prefix { return &s.LocalCIDRs }),
+	decode.Key("local_interfaces", decode.Unique(localInterface), func(s *Settings) *[]string { return &s.LocalInterfaces }),
+	decode.Key("masquerade", decode.Word("masquerade mode", "auto", "all", "never"), func(s *Settings) *string { return &s.Masquerade }),
+	decode.Key("masquerade_bit", decode.Number(0, 31), func(s *Settings) *int { return &s.MasqueradeBit }),
+	decode.Key("service_cidrs", decode.Unique(serviceCIDR), func(s *Settings) *[]netip.Prefix { return &s.ServiceCIDRs }),
+	decode.Key("node_port_addresses", decode.Unique(nodePortAddress), func(s *Settings) *[]string { return &s.NodePortAddresses }),
+	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
+	decode.Key("http_address", matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)), func(s *Settings) *string { return &s.HTTPAddress }),
+}
+
+var sections = []section{
+	{"sync", []field{
+		decode.Key("min_interval", decode.Duration(0, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.MinInterval }),
+		decode.Key("resync_interval", decode.Duration(time.Second, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.ResyncInterval }),
+	}},
+	{"ipvs", []field{
+		decode.Key("scheduler", matching("1 to 15 of a-z and 0-9, such as wrr", source.IsScheduler), func(s *Settings) *string { return &s.IPVS.Scheduler }),
+		decode.Key("strict_arp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.StrictARP }),
+		decode.Key("tcp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPTimeout }),
+		decode.Key("tcp_fin_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPFinTimeout }),
+		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.UDPTimeout }),
+		decode.Key("drain_timeout", decode.Duration(0, maxDrain), func(s *Settings) *time.Duration { return &s.IPVS.DrainTimeout }),
+	}},
+	{"conntrack", []field{
+		decode.Key("max", decode.Number(0, 1<<31-1), func(s *Settings) *int { return &s.Conntrack.Max }),
+		decode.Key("tcp_established_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.TCPEstablishedTimeout }),
+		decode.Key("tcp_close_wait_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.TCPCloseWaitTimeout }),
+		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPTimeout }),
+		decode.Key("udp_stream_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPStreamTimeout }),
+		decode.Key("tcp_be_liberal", given, func(s *Settings) **bool { return &s.Conntrack.TCPBeLiberal }),
+	}},
+	{"kubernetes", []field{
+		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
+		decode.Key("api_server", matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
+		decode.Key("proxy_name", matching("letters, digits, -, _ and .", orEmpty(isLabelValue)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
+	}},
+	{"log", []field{
+		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error"), func(s *Settings) *string { return &s.Log.Level }),
+		decode.Key("format", decode.Word("log format", "text", "json"), func(s *Settings) *string { return &s.Log.Format }),
+	}},
+}
+
+// fileFields are all keys of svcproxy.toml: those at the top, and its tables.
+func fileFields() []field {
+	fields := append([]field(nil), topFields...)
+	for _, t := range sections {
+		fields = append(fields, field{Key: t.name, Read: func(r *decode.Reader, v any, s *Settings) {
+			decode.Table(r, v, t.fields, s)
+		}})
+	}
+	return fields
+}
+
+var matching = decode.Matching
+
+// orEmpty makes "" good as well.
+func orEmpty(ok func(string) bool) func(string) bool {
+	return func(s string) bool { return s == "" || ok(s) }
+}
+
+// some reads a list that is not empty.
+func some[V any](list decode.Kind[[]V]) decode.Kind[[]V] {
+	return func(r *decode.Reader, v any) ([]V, bool) {
+		out, ok := list(r, v)
+		if ok && len(out) == 0 {
+			r.Fault("the list is empty", "want one at least")
+			return nil, false
+		}
+		return out, ok
+	}
+}
+
+// nodeName reads a node's name. It is taken in lower case, as kube-proxy takes
+// host names.
+func nodeName(r *decode.Reader, v any) (string, bool) {
+	s, ok := matching("1 to 253 letters, digits, -, _ and .", source.IsName)(r, v)
+	return strings.ToLower(s), ok
+}
+
+// localInterface reads the name of an interface, or the beginning of names and *.
+func localInterface(r *decode.Reader, v any) (string, bool) {
+	return matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface)(r, v)
+}
+
+// maxInterface is the longest name of an interface: IFNAMSIZ - 1, <linux/if.h>.
+const maxInterface = 15
+
+func isInterface(s string) bool {
+	name := strings.TrimSuffix(s, "*")
+	if name == "" || len(name) > maxInterface || strings.Trim(name, ".") == "" || name[0] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
+	})
+}
+
+// serviceCIDR reads a range of VIPs. Whatever no service has in it is refused, so
+// the range of all addresses would cut the host off.
+func serviceCIDR(r *decode.Reader, v any) (netip.Prefix, bool) {
+	p, ok := decode.Prefix(r, v)
+	if ok && p.Bits() == 0 {
+		r.Fault(fmt.Sprintf("%q holds every address, and all that no service has are refused", p), "write the range that VIPs come from")
+		return netip.Prefix{}, false
+	}
+	return p, ok
+}
+
+// nodePortAddress reads "primary", "all" or a range.
+func nodePortAddress(r *decode.Reader, v any) (string, bool) {
+	switch v {
+	case "primary", "all":
+		return v.(string), true
+	}
+	s, isText := v.(string)
+	if isText && !strings.ContainsAny(s, "./:") {
+		r.Fault("unknown node port addresses "+source.Excerpt(s), `want "primary", "all" or a range such as "10.0.0.0/8"`)
+		return "", false
+	}
+	p, ok := decode.Prefix(r, v)
+	if !ok {
+		return "", false
+	}
+	return p.String(), true
+}
+
+// seconds reads a time-out of the kernel, which counts whole seconds.
+func seconds(r *decode.Reader, v any) (time.Duration, bool) {
+	d, ok := decode.Duration(0, maxTimeout)(r, v)
+	if ok && d%time.Second != 0 {
+		r.Fault(fmt.Sprintf("%s is not a number of whole seconds", d), "the kernel counts no less")
+		return 0, false
+	}
+	return d, ok
+}
+
+// given reads a boolean for which not being written means something else than false.
+func given(r *decode.Reader, v any) (*bool, bool) {
+	b, ok := decode.Bool(r, v)
+	return &b, ok
+}
+
+// isHostPort tells whether s is a literal address, or none for all addresses,
+// and a port.
+func isHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return false
+	}
+	_, err = netip.ParseAddr(host)
+	return host == "" || err == nil && isPrintable(host)
+}
+
+func isPath(s string) bool { return filepath.IsAbs(s) && isPrintable(s) }
+
+func isPrintable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
+}
+
+func isURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && isPrintable(s)
+}
+
+// isLabelValue tells whether s can be the value of a label in Kubernetes.
+func isLabelValue(s string) bool { return len(s) <= 63 && source.IsName(s) }
