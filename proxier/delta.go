@@ -21,6 +21,15 @@ func newState(fam Family, node *Node) *State {
 	}
 }
 
+// NewState returns the State of services on a node, in one family.
+func NewState(fam Family, node *Node, services []*source.Service) *State {
+	st, ch := newState(fam, node), newChanges()
+	for _, s := range services {
+		ch.put(st, s.Key, Resolve(s, node, fam))
+	}
+	return st
+}
+
 // Compare orders hairpins by address, port and protocol.
 func (h Hairpin) Compare(o Hairpin) int {
 	return cmp.Or(h.AddrPort.Compare(o.AddrPort), cmp.Compare(h.Protocol, o.Protocol))

@@ -29,6 +29,7 @@ type Config struct {
 	// Called from the goroutine of the Loop, which waits for them. May be nil.
 	OnSync   func(SyncResult)    // after each sync
 	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
+	OnAccept func([]source.Unit) // with units that were accepted, without their services, before they are synced
 }
 
 // A SyncResult tells how one Sync of one family went.
@@ -102,6 +103,7 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // absorb brings the states up to date with what came in.
 func (l *Loop) absorb(in mail) {
+	defer l.tellAccepted()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, src := range in.synced {
@@ -121,6 +123,12 @@ func (l *Loop) absorb(in mail) {
 	for _, f := range l.families {
 		f.full = f.full || in.full
 		f.dirty = f.dirty || in.full
+	}
+}
+
+func (l *Loop) tellAccepted() {
+	if units := l.tracker.Accepted(); len(units) > 0 && l.cfg.OnAccept != nil {
+		l.cfg.OnAccept(units)
 	}
 }
 

@@ -21,6 +21,8 @@ type Tracker struct {
 	units   map[source.UnitID]*unit
 	refused map[source.UnitID]*unit // those of units whose wanted is not used
 	claims  map[claim]holder
+
+	accepted []source.Unit // since last asked; without their services
 }
 
 // A unit is one source.Unit with what became of it.
@@ -226,6 +228,7 @@ func (t step) accept(u *unit) {
 		}
 	}
 	u.used, u.held, u.faults = u.wanted, true, nil
+	t.accepted = append(t.accepted, u.Unit)
 	delete(t.refused, u.ID)
 }
 
@@ -273,6 +276,14 @@ func (t *Tracker) Refusals() []Refusal {
 		out = append(out, Refusal{Unit: u.ID, Since: u.since, Stale: u.held, Faults: u.faults})
 	}
 	return out
+}
+
+// Accepted returns the units that were accepted since it was last called, in
+// the versions that were, without their services.
+func (t *Tracker) Accepted() []source.Unit {
+	list := t.accepted
+	t.accepted = nil
+	return list
 }
 
 // services calls visit with every service in use and the unit it is from.

@@ -42,6 +42,7 @@ type UnitID struct {
 type Unit struct {
 	ID       UnitID
 	Rank     Rank
+	Version  string // tells versions of the unit apart; opaque to all but its source
 	Services []*Service
 }
 
