@@ -1,0 +1,225 @@
+package ipset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long one message may wait for its answer, whatever the
+// context allows. The kernel answers at once, except while it grows a hash.
+const patience = 30 * time.Second
+
+// batch is how many bytes of members go into one message. The length of an
+// attribute is 16 bits wide, and so is that of the one that holds all members.
+const batch = 48 << 10
+
+// dumpTries is how often a listing is repeated that a change by another
+// process cut into.
+const dumpTries = 8
+
+// A Conn is a connection to the IP sets of the network namespace that it is
+// used in. It serves one goroutine at a time.
+type Conn struct {
+	nl        *netlink.Conn // nil after an error that may have left answers unread
+	revisions map[Set]uint8 // by type and family
+}
+
+// Dial opens a connection.
+func Dial() (*Conn, error) {
+	c := &Conn{revisions: map[Set]uint8{}}
+	return c, c.dial()
+}
+
+func (c *Conn) dial() (err error) {
+	if c.nl != nil {
+		return nil
+	}
+	if c.nl, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
+		return fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	return nil
+}
+
+// Close closes the connection. The next use opens it again.
+func (c *Conn) Close() error {
+	if c.nl == nil {
+		return nil
+	}
+	err := c.nl.Close()
+	c.nl = nil
+	return err
+}
+
+// Create makes an empty set.
+func (c *Conn) Create(ctx context.Context, s Set) error {
+	if len(s.Name) > MaxName {
+		return fmt.Errorf("ip set %s: the name is longer than %d bytes", s.Name, MaxName)
+	}
+	rev, err := c.revision(ctx, s.Type, s.IPv6)
+	if err != nil {
+		return fmt.Errorf("creating ip set %s: type %s: %w", s.Name, s.Type, err)
+	}
+	e := newMessage(s.Name)
+	e.text(attrTypeName, string(s.Type))
+	e.bytes(attrRevision, rev)
+	e.bytes(attrFamily, family(s.IPv6))
+	at := e.open(attrData)
+	e.uint32(attrHashSize, 1024) // the kernel doubles it as members come
+	e.uint32(attrMaxElem, s.MaxElem)
+	e.close(at)
+	if _, err := c.do(ctx, cmdCreate, netlink.Acknowledge|netlink.Create|netlink.Excl, e); err != nil {
+		return fmt.Errorf("creating ip set %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// Probe returns nil if the kernel has a type of set.
+func (c *Conn) Probe(ctx context.Context, t Type, v6 bool) error {
+	if _, err := c.revision(ctx, t, v6); err != nil {
+		return fmt.Errorf("type %s: %w", t, err)
+	}
+	return nil
+}
+
+func family(v6 bool) byte {
+	if v6 {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+// readable is a revision of all our types that every ipset program can list: the
+// first with SCTP, Linux 3.0. It has all that we use. A program older than the
+// kernel does not know the kernel's newest.
+const readable = 1
+
+// revision returns the revision of a type nearest to readable that the kernel has.
+func (c *Conn) revision(ctx context.Context, t Type, v6 bool) (uint8, error) {
+	key := Set{Type: t, IPv6: v6}
+	if rev, ok := c.revisions[key]; ok {
+		return rev, nil
+	}
+	e := newMessage("")
+	e.text(attrTypeName, string(t))
+	e.bytes(attrFamily, family(v6))
+	replies, err := c.do(ctx, cmdType, 0, e)
+	if err != nil {
+		return 0, err
+	}
+	var newest, oldest uint8
+	for _, m := range replies {
+		ad, err := attributes(m)
+		if err != nil {
+			return 0, err
+		}
+		for ad.Next() {
+			switch ad.Type() {
+			case attrRevision:
+				newest = ad.Uint8()
+				oldest = newest
+			case attrRevisionMin:
+				oldest = ad.Uint8()
+			}
+		}
+	}
+	c.revisions[key] = max(oldest, min(newest, readable))
+	return c.revisions[key], nil
+}
+
+// Destroy removes a set. One that is not there is no error, one that a rule uses gives ErrBusy.
+func (c *Conn) Destroy(ctx context.Context, name string) error {
+	_, err := c.do(ctx, cmdDestroy, netlink.Acknowledge, newMessage(name))
+	if err != nil && !errors.Is(err, ErrNotExist) {
+		return fmt.Errorf("destroying ip set %s: %w", name, err)
+	}
+	return nil
+}
+
+// Swap exchanges the contents of two sets of one type, rules and all.
+func (c *Conn) Swap(ctx context.Context, a, b string) error {
+	e := newMessage(a)
+	e.text(attrTypeName, b)
+	if _, err := c.do(ctx, cmdSwap, netlink.Acknowledge, e); err != nil {
+		return fmt.Errorf("swapping ip sets %s and %s: %w", a, b, err)
+	}
+	return nil
+}
+
+// Add adds members. Those that are there already are no error.
+func (c *Conn) Add(ctx context.Context, name string, entries []Entry) error {
+	if err := c.change(ctx, cmdAdd, name, entries); err != nil {
+		return fmt.Errorf("adding %d members to ip set %s: %w", len(entries), name, err)
+	}
+	return nil
+}
+
+// Delete removes members. Those that are not there are no error.
+func (c *Conn) Delete(ctx context.Context, name string, entries []Entry) error {
+	if err := c.change(ctx, cmdDel, name, entries); err != nil {
+		return fmt.Errorf("removing %d members from ip set %s: %w", len(entries), name, err)
+	}
+	return nil
+}
+
+func (c *Conn) change(ctx context.Context, cmd int, name string, entries []Entry) error {
+	for len(entries) > 0 {
+		e := newMessage(name)
+		e.uint32(attrLineno, 0) // without it the kernel takes one member only
+		at := e.open(attrADT)
+		n := 0
+		for n < len(entries) && len(e.b)-at < batch {
+			if m := entries[n]; m.Net.IsValid() && m.Net.Bits() == 0 {
+				return fmt.Errorf("%v: the kernel takes no prefix of length 0", m)
+			}
+			e.entry(n+1, entries[n])
+			n++
+		}
+		e.close(at)
+		if _, err := c.do(ctx, cmd, netlink.Acknowledge, e); err != nil {
+			return err
+		}
+		entries = entries[n:]
+	}
+	return nil
+}
+
+// do sends a message and returns the answers. Where the kernel did not answer in
+// time its answer may still come, so that the socket is of no use any more.
+func (c *Conn) do(ctx context.Context, cmd int, flags netlink.HeaderFlags, e *encoder) ([]netlink.Message, error) {
+	if err := errors.Join(ctx.Err(), c.dial()); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(patience)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	if err := c.nl.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	replies, err := c.nl.Execute(netlink.Message{
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_IPSET<<8 | cmd),
+			Flags: netlink.Request | flags,
+		},
+		Data: e.b,
+	})
+	if err == nil {
+		return replies, nil
+	}
+	var no syscall.Errno
+	if errors.As(err, &no) && known(Error(no)) {
+		return nil, Error(no)
+	}
+	return nil, errors.Join(err, c.Close())
+}
+
+// known tells whether e is an answer of the IP sets, which reach us as errnos.
+func known(e Error) bool {
+	return e >= errPrivate || e == ErrNotExist || e == ErrExist
+}

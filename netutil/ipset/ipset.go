@@ -1,0 +1,116 @@
+// Package ipset speaks to the kernel's IP sets over netlink, without the ipset
+// program. It knows the four types of sets whose members are single hosts,
+// packs many members into one message, and keeps one socket.
+package ipset
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// A Type is a type of set, as the kernel names it.
+type Type string
+
+// The types this package can fill and list.
+const (
+	HashIP        Type = "hash:ip"
+	HashIPPort    Type = "hash:ip,port"
+	HashIPPortIP  Type = "hash:ip,port,ip"
+	HashIPPortNet Type = "hash:ip,port,net"
+)
+
+// MaxName is the longest name of a set in bytes: IPSET_MAXNAMELEN without its
+// NUL, <linux/netfilter/ipset/ip_set.h>.
+const MaxName = 31
+
+// A Set is what a set is made as.
+type Set struct {
+	Name string // at most MaxName bytes
+	Type Type
+	IPv6 bool
+
+	// MaxElem is how many members it takes. The kernel reserves nothing for it.
+	MaxElem uint32
+}
+
+// An Entry is one member of a set. What the type has no part for is zero.
+type Entry struct {
+	Addr     netip.Addr
+	Protocol uint8 // IANA number, of types with a port
+	Port     uint16
+
+	// Net is the third part: the whole length of the family for hash:ip,port,ip.
+	// For hash:ip,port,net it is masked and not of length 0, which the kernel
+	// does not take: two of length 1 say the same.
+	Net netip.Prefix
+}
+
+// String returns the entry as the ipset program writes it.
+func (e Entry) String() string {
+	s := e.Addr.String()
+	if e.Port != 0 {
+		s += fmt.Sprintf(",%s:%d", protocolName(e.Protocol), e.Port)
+	}
+	switch {
+	case !e.Net.IsValid():
+		return s
+	case e.Net.IsSingleIP():
+		return s + "," + e.Net.Addr().String()
+	}
+	return s + "," + e.Net.String()
+}
+
+func protocolName(p uint8) string {
+	switch p {
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 132:
+		return "sctp"
+	}
+	return fmt.Sprint(p)
+}
+
+// An Error is a refusal by the kernel, IPSET_ERR_ in <linux/netfilter/ipset/ip_set.h>
+// and the files beside it, or an errno.
+type Error int
+
+// What callers can mend.
+const (
+	ErrNotExist Error = 2    // ENOENT: no such set
+	ErrExist    Error = 17   // EEXIST: a set of this name exists
+	ErrBusy     Error = 4100 // IPSET_ERR_BUSY: a rule or another set uses it
+	ErrMismatch Error = 4102 // IPSET_ERR_TYPE_MISMATCH: the sets to swap are not alike
+	ErrFull     Error = 4352 // IPSET_ERR_HASH_FULL: MaxElem is reached
+)
+
+func (e Error) Error() string {
+	switch e {
+	case ErrNotExist:
+		return "no such set"
+	case ErrExist:
+		return "the set exists"
+	case ErrBusy:
+		return "the set is in use"
+	case ErrMismatch:
+		return "the sets are of different types"
+	case ErrFull:
+		return "the set is full"
+	case errProtocol:
+		return "the kernel does not understand the message"
+	case errFindType:
+		return "the kernel has no such type of set"
+	case errMaxSets:
+		return "the kernel has no room for more sets"
+	}
+	return fmt.Sprintf("error %d of the kernel's ip sets", int(e))
+}
+
+const (
+	errProtocol Error = 4097
+	errFindType Error = 4098
+	errMaxSets  Error = 4099
+	// errPrivate is where the errors of ip sets begin; below are errnos.
+	errPrivate = 4096
+)

@@ -1,0 +1,70 @@
+package xtables
+
+import (
+	"context"
+	"fmt"
+)
+
+// A Choice says which of the tools of a host to use.
+type Choice struct {
+	Use    *Tool
+	Others []*Tool // where chains of ours are too, left by a run that chose otherwise
+}
+
+// Choose returns the variant that this host uses: where chains of ours are, else
+// where most rules of others are, else the one that plain iptables means. It makes no table.
+func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
+	tools, err := Installed(ctx, v6)
+	if err != nil {
+		return nil, fmt.Errorf("looking for %s: %w", Base(v6), err)
+	}
+	var choice Choice
+	var withOurs []*Tool
+	most := -1
+	for _, t := range tools {
+		ours, foreign, err := t.count(ctx, prefix)
+		if err != nil {
+			return nil, fmt.Errorf("looking for the variant of %s in use: %w", Base(v6), err)
+		}
+		if ours {
+			withOurs = append(withOurs, t)
+		}
+		if foreign > most {
+			choice.Use, most = t, foreign
+		}
+	}
+	if len(withOurs) > 0 {
+		choice.Use, choice.Others = withOurs[0], withOurs[1:]
+	}
+	return &choice, nil
+}
+
+// count looks how far a tool is in use.
+func (t *Tool) count(ctx context.Context, prefix string) (ours bool, foreign int, err error) {
+	tables, err := t.ReadAll(ctx, prefix)
+	for _, tab := range tables {
+		ours = ours || len(tab.Chains) > 0
+		foreign += tab.Foreign
+	}
+	return ours, foreign, err
+}
+
+// Purge removes every chain whose name begins with prefix, and the jumps to them, from all tables.
+func (t *Tool) Purge(ctx context.Context, prefix string) error {
+	tables, err := t.ReadAll(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	var s Script
+	for name, tab := range tables {
+		for chain, rules := range tab.Jumps {
+			for _, rule := range rules {
+				s.Unlink(name, chain, rule)
+			}
+		}
+		for chain := range tab.Chains {
+			s.Remove(name, chain)
+		}
+	}
+	return t.Restore(ctx, &s)
+}

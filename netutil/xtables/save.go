@@ -1,0 +1,159 @@
+package xtables
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"io"
+)
+
+// A Sum stands for the rules of a chain. It means something in this process only.
+type Sum uint64
+
+var seed = maphash.MakeSeed()
+
+// SumOf returns the sum of the rules of a chain: lines that begin with "-A NAME" and end in a newline.
+func SumOf(rules []byte) Sum { return Sum(maphash.Bytes(seed, rules)) }
+
+// A Table is what the kernel holds of one table.
+type Table struct {
+	Chains   map[string]Sum    // ours
+	Policies map[string]string // of the built-in chains: "ACCEPT" or "DROP"
+
+	// Jumps are the rules of other chains that lead to ours, by chain and in
+	// order, without the "-A CHAIN " in front.
+	Jumps map[string][]string
+
+	Foreign int // rules of other chains, the jumps left out
+}
+
+// maxLine is the longest line of iptables-save that is read, in bytes.
+const maxLine = 1 << 20
+
+// Read returns what the kernel holds of a table, which the kernel makes when it
+// was not there. Chains whose names begin with prefix are ours.
+func (t *Tool) Read(ctx context.Context, table, prefix string) (*Table, error) {
+	tables, err := t.read(ctx, prefix, "-t", table)
+	if err != nil {
+		return nil, fmt.Errorf("reading table %s: %w", table, err)
+	}
+	if tables[table] == nil {
+		return nil, fmt.Errorf("reading table %s: %s does not show it; was it made by something other than iptables?", table, t.save)
+	}
+	return tables[table], nil
+}
+
+// ReadAll returns the tables that exist, by name, and makes none.
+func (t *Tool) ReadAll(ctx context.Context, prefix string) (map[string]*Table, error) {
+	tables, err := t.read(ctx, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("reading tables: %w", err)
+	}
+	return tables, nil
+}
+
+func (t *Tool) read(ctx context.Context, prefix string, args ...string) (map[string]*Table, error) {
+	var tables map[string]*Table
+	err := run(ctx, nil, func(out io.Reader) (err error) {
+		tables, err = parse(out, prefix)
+		return err
+	}, t.save, args...)
+	return tables, err
+}
+
+// parse reads what iptables-save prints.
+func parse(r io.Reader, prefix string) (map[string]*Table, error) {
+	p := parser{prefix: []byte(prefix), tables: map[string]*Table{}}
+	p.hash.SetSeed(seed)
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 64<<10), maxLine)
+	for s.Scan() {
+		if err := p.line(s.Bytes()); err != nil {
+			return nil, err
+		}
+	}
+	p.flush()
+	return p.tables, s.Err()
+}
+
+type parser struct {
+	prefix []byte
+	tables map[string]*Table
+	table  *Table
+	chain  string // of ours, whose rules are in hash; empty: none
+	hash   maphash.Hash
+}
+
+func (p *parser) line(b []byte) error {
+	if len(b) == 0 || b[0] == '#' {
+		return nil
+	}
+	if b[0] == '*' {
+		p.flush()
+		p.table = &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}}
+		p.tables[string(b[1:])] = p.table
+		return nil
+	}
+	if p.table == nil {
+		return fmt.Errorf("unexpected line outside of a table: %q", b)
+	}
+	switch rest, isRule := bytes.CutPrefix(b, []byte("-A ")); {
+	case isRule:
+		p.rule(b, rest)
+	case b[0] == ':':
+		p.declare(b[1:])
+	case string(b) != "COMMIT":
+		return fmt.Errorf("unexpected line: %q", b)
+	}
+	return nil
+}
+
+// declare takes in a line such as ":INPUT ACCEPT [0:0]". A chain of ours without rules has no other line.
+func (p *parser) declare(b []byte) {
+	name, rest, _ := bytes.Cut(b, []byte(" "))
+	policy, _, _ := bytes.Cut(rest, []byte(" "))
+	switch {
+	case bytes.HasPrefix(name, p.prefix):
+		p.table.Chains[string(name)] = SumOf(nil)
+	case string(policy) != "-":
+		p.table.Policies[string(name)] = string(policy)
+	}
+}
+
+// rule takes in a rule; rest is what follows "-A ".
+func (p *parser) rule(line, rest []byte) {
+	name, rule, _ := bytes.Cut(rest, []byte(" "))
+	if !bytes.HasPrefix(name, p.prefix) {
+		if target(rule, p.prefix) {
+			p.table.Jumps[string(name)] = append(p.table.Jumps[string(name)], string(rule))
+		} else {
+			p.table.Foreign++
+		}
+		return
+	}
+	if p.chain != string(name) {
+		p.flush()
+		p.chain = string(name)
+	}
+	p.hash.Write(line)
+	p.hash.WriteByte('\n')
+}
+
+// flush ends the chain whose rules have been read.
+func (p *parser) flush() {
+	if p.chain != "" {
+		p.table.Chains[p.chain] = Sum(p.hash.Sum64())
+		p.hash.Reset()
+		p.chain = ""
+	}
+}
+
+// target tells whether a rule goes on in a chain whose name begins with prefix.
+// Such a target has no options, so that it ends the line.
+func target(rule, prefix []byte) bool {
+	i := bytes.LastIndexByte(rule, ' ')
+	verb, name := rule[:max(i, 0)], rule[i+1:]
+	return bytes.HasPrefix(name, prefix) && (bytes.HasSuffix(verb, []byte("-j")) || bytes.HasSuffix(verb, []byte("-g")))
+}

@@ -1,0 +1,164 @@
+package filter
+
+import (
+	"maps"
+	"slices"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
+)
+
+// A Content says what the chains and sets of one family are to hold.
+type Content interface {
+	Chains(Emit)
+	Jumps() []Jump
+	Sets(*proxier.State) map[string]Members
+}
+
+// Held is what the kernel holds of ours.
+type Held struct {
+	tables map[string]*xtables.Table
+	sets   map[string]*ipset.Listing
+}
+
+// ForwardDrops tells whether the policy of the chain FORWARD is DROP.
+func (h *Held) ForwardDrops() bool { return h.tables["filter"].Policies["FORWARD"] == "DROP" }
+
+// sums are what chains hold, by table and chain.
+type sums map[string]map[string]xtables.Sum
+
+// A difference is what leads from what the kernel holds to what it shall hold.
+type difference struct {
+	tool   string // what the programs are called, for changes
+	script xtables.Script
+	want   sums
+
+	make         []ipset.Set
+	odd          []string // sets of our names that are of another kind, to be removed before anything else
+	gained, lost map[string][]ipset.Entry
+	unknown      []string // sets that nothing needs, to be removed in the end
+
+	changes []proxier.Change
+}
+
+func (d *difference) change(op, what string) {
+	d.changes = append(d.changes, proxier.Change{Op: op, Object: what})
+}
+
+// compareChains notes what must be done to chains.
+func (d *difference) compareChains(have sums, chains func(Emit)) {
+	d.want = sums{}
+	for table := range have {
+		d.want[table] = make(map[string]xtables.Sum, len(have[table]))
+	}
+	chains(func(table, name string, rules []byte) {
+		sum := xtables.SumOf(rules)
+		d.want[table][name] = sum
+		was, exists := have[table][name]
+		if exists && was == sum {
+			return
+		}
+		d.script.Set(table, name, rules)
+		op := "add"
+		if exists {
+			op = "change"
+		}
+		d.change(op, d.tool+" chain "+table+" "+name)
+	})
+	for _, table := range slices.Sorted(maps.Keys(have)) {
+		for _, name := range slices.Sorted(maps.Keys(have[table])) {
+			if _, wanted := d.want[table][name]; !wanted {
+				d.script.Remove(table, name)
+				d.change("remove", d.tool+" chain "+table+" "+name)
+			}
+		}
+	}
+}
+
+// compareJumps notes what must be done to the built-in chains. Where the jumps of
+// one are not exactly those wanted, in their order, all are made anew in front of
+// it; otherwise it does not matter what others have put before them.
+func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump) {
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		tab := tables[name]
+		for _, chain := range slices.Sorted(maps.Keys(tab.Policies)) {
+			var want []string
+			for _, j := range jumps {
+				if j.Table == name && j.Chain == chain {
+					want = append(want, j.Rule)
+				}
+			}
+			have := tab.Jumps[chain]
+			if slices.Equal(have, want) {
+				continue
+			}
+			for _, rule := range have {
+				d.script.Unlink(name, chain, rule)
+			}
+			for _, rule := range slices.Backward(want) {
+				d.script.Link(name, chain, rule)
+			}
+			d.change("change", d.tool+" jumps of "+name+" "+chain)
+		}
+	}
+}
+
+// compareSets notes what must be done to sets.
+func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string]Members, v6 bool) {
+	d.gained, d.lost = map[string][]ipset.Entry{}, map[string][]ipset.Entry{}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		w, l := want[name], have[name]
+		switch {
+		case l == nil:
+			d.make = append(d.make, ipset.Set{Name: name, Type: w.Type, IPv6: v6, MaxElem: roomFor(len(w.Entries))})
+			d.change("add", "ip set "+name)
+			l = &ipset.Listing{}
+		case l.Type != w.Type || l.IPv6 != v6 || l.Timed:
+			d.odd = append(d.odd, name)
+			d.change("change", "ip set "+name)
+			continue
+		}
+		d.compareMembers(name, l.Entries, w.Entries)
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		if _, wanted := want[name]; !wanted {
+			d.unknown = append(d.unknown, name)
+			d.change("remove", "ip set "+name)
+		}
+	}
+}
+
+func (d *difference) compareMembers(name string, have []ipset.Entry, want map[ipset.Entry]struct{}) {
+	held := make(map[ipset.Entry]struct{}, len(have))
+	for _, e := range have {
+		held[e] = struct{}{}
+		if _, wanted := want[e]; !wanted {
+			d.lost[name] = append(d.lost[name], e)
+		}
+	}
+	for e := range want {
+		if _, ok := held[e]; !ok {
+			d.gained[name] = append(d.gained[name], e)
+		}
+	}
+	d.memberChanges("add", name, d.gained[name])
+	d.memberChanges("remove", name, d.lost[name])
+}
+
+func (d *difference) memberChanges(op, set string, entries []ipset.Entry) {
+	lines := make([]string, len(entries))
+	for i, e := range entries {
+		lines[i] = "ip set " + set + " member " + e.String()
+	}
+	slices.Sort(lines)
+	for _, l := range lines {
+		d.change(op, l)
+	}
+}
+
+// room is the least number of members that a set is made for. It costs nothing.
+const room = 1 << 20
+
+// roomFor returns how many members a set with n of them is made for.
+func roomFor(n int) uint32 { return uint32(max(room, 2*n)) }

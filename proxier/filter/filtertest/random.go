@@ -1,0 +1,90 @@
+package filtertest
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// A Pick returns a number from 0 to n-1.
+type Pick func(n int) int
+
+// Random returns a service of any kind whose frontends no other service of w has.
+func (w *World) Random(pick Pick, number int) *proxier.Resolved {
+	s := Service{
+		Name:     fmt.Sprintf("svc-%d", number),
+		Port:     []string{"", "http"}[pick(2)],
+		Protocol: []source.Protocol{source.TCP, source.UDP, source.SCTP}[pick(3)],
+		Affinity: []time.Duration{0, 0, 1500 * time.Millisecond, 3 * time.Hour}[pick(4)],
+		Hairpins: pick(2) == 0,
+	}
+	s.Targets = Targets(w.Family, 1000*number, []int{0, 1, 2, 5, 16, 17, 40}[pick(7)])
+	for i := range s.Targets {
+		s.Targets[i].Weight = []uint16{1, 1, 2, 65535}[pick(4)]
+	}
+	s.Local = s.Targets[:min(len(s.Targets), pick(3))]
+	cluster, local := s.Pools()
+	taken := w.taken(s.Name)
+	var frontends []*proxier.Frontend
+	for range pick(9) {
+		f := w.randomFrontend(pick, cluster, local)
+		f.Key.Protocol = s.Protocol
+		place := f.Key
+		place.Kind = 0
+		if !taken[place] {
+			taken[place] = true
+			frontends = append(frontends, f)
+		}
+	}
+	return s.Resolve(frontends...)
+}
+
+// taken returns the places of frontends of other services than name.
+func (w *World) taken(name string) map[proxier.FrontendKey]bool {
+	taken := map[proxier.FrontendKey]bool{}
+	for key, res := range w.Services {
+		for _, f := range res.Frontends {
+			place := f.Key
+			place.Kind = 0
+			taken[place] = key.Name != name
+		}
+	}
+	return taken
+}
+
+func (w *World) randomFrontend(pick Pick, cluster, local *proxier.Pool) *proxier.Frontend {
+	f := &proxier.Frontend{}
+	f.Key.Kind = proxier.Kind(pick(4))
+	f.Key.Port = []uint16{1, 79, 80, 443, 30000, 65535}[pick(6)]
+	switch f.Key.Kind {
+	case proxier.NodePort:
+		f.Key.Addr = w.Family.Unspecified()
+		f.Key.Port = uint16(30000 + pick(40))
+	case proxier.VIP:
+		f.Key.Addr = Addr(w.Family, "vip", []int{0, 0, 256, 4096, 65536}[pick(5)]+pick(20))
+	default:
+		f.Key.Addr = Addr(w.Family, "external", pick(6))
+	}
+	m := proxier.Masquerade(pick(4))
+	f.Outside = Leg(cluster, m, proxier.Reject)
+	f.Local = f.Outside
+	if pick(3) == 0 {
+		f.Local = Leg(cluster, m, proxier.Reject)
+		f.Outside = Leg(local, proxier.NoOne, proxier.Drop)
+	}
+	if f.Key.Kind == proxier.LoadBalancer && pick(2) == 0 {
+		f.Restricted = true
+		f.SourceRanges = w.ranges()[pick(3):]
+	}
+	return f
+}
+
+func (w *World) ranges() []netip.Prefix {
+	if w.Family == proxier.IPv4 {
+		return []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("198.51.100.0/24")}
+	}
+	return []netip.Prefix{netip.MustParsePrefix("::/0"), netip.MustParsePrefix("2001:db8:51::/48")}
+}

@@ -1,0 +1,108 @@
+package filter
+
+import (
+	"strconv"
+
+	"svcproxy/proxier"
+)
+
+// hostProcess matches packets that this host itself sends.
+const hostProcess = "-m addrtype --src-type LOCAL"
+
+// balances tells whether the nat table has anything to say to a frontend's packets.
+func balances(f *proxier.Frontend) bool {
+	return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
+}
+
+// frontendRules appends the rules that a packet to f meets.
+func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
+	match := r.addressed(f)
+	if f.Split() {
+		c.rule(match, "-j", splitChain(f))
+		return
+	}
+	switch f.Outside.Masquerade {
+	case proxier.Everyone:
+		c.rule(match, "-j", MarkMasq)
+	case proxier.NonLocal:
+		c.rule(match, "-j", MarkNonLocal)
+	case proxier.HostProcesses:
+		c.rule(r.destination(f), r.allowed(f), hostProcess, comment(f.ServicePort.String()), "-j", MarkMasq)
+	}
+	c.rule(match, "-j", poolChain(f.Outside.Pool))
+}
+
+// addressed returns the words that match packets to f.
+func (r *Rules) addressed(f *proxier.Frontend) string {
+	words := r.destination(f)
+	if allowed := r.allowed(f); allowed != "" {
+		words += " " + allowed
+	}
+	return words + " " + comment(f.ServicePort.String())
+}
+
+func (r *Rules) destination(f *proxier.Frontend) string {
+	words := ""
+	if f.Key.Kind != proxier.NodePort {
+		words = "-d " + addrText(f.Key.Addr) + r.words.host + " "
+	}
+	proto := f.Key.Protocol.String()
+	return words + "-p " + proto + " -m " + proto + " --dport " + strconv.Itoa(int(f.Key.Port))
+}
+
+// allowed returns the words that match the sources that may use f; none if all may.
+func (r *Rules) allowed(f *proxier.Frontend) string {
+	if !f.Restricted {
+		return ""
+	}
+	return r.words.match(rangesSet, "dst,dst,src")
+}
+
+// splitChain returns the name of the chain that tells local sources from others.
+// Frontends of a service port share it as long as their legs are alike.
+func splitChain(f *proxier.Frontend) string {
+	key := f.ServicePort.String() + "/" + f.Key.Protocol.String()
+	for _, l := range []proxier.Leg{f.Local, f.Outside} {
+		key += "/" + l.Action.String() + "/" + l.Masquerade.String() + "/" + l.Pool.Scope.String()
+	}
+	return hashed(Prefix+"EXT-", key)
+}
+
+// split emits the chain that tells local sources from others.
+func (r *Rules) split(f *proxier.Frontend, emit Emit) {
+	c := &chain{name: splitChain(f)}
+	switch f.Local.Masquerade {
+	case proxier.Everyone, proxier.HostProcesses:
+		r.markLeg(c, f.Local, hostProcess, MarkMasq)
+	case proxier.NonLocal:
+		r.markLeg(c, f.Local, hostProcess, MarkNonLocal)
+	}
+	r.goTo(c, f.Local, hostProcess)
+	for _, source := range r.localSources() {
+		if f.Local.Masquerade == proxier.Everyone {
+			r.markLeg(c, f.Local, source, MarkMasq)
+		}
+		r.goTo(c, f.Local, source)
+	}
+	if m := f.Outside.Masquerade; m == proxier.Everyone || m == proxier.NonLocal {
+		r.markLeg(c, f.Outside, "", MarkMasq) // local sources are gone by now
+	}
+	r.goTo(c, f.Outside, "")
+	emit("nat", c.name, c.rules)
+}
+
+func (r *Rules) markLeg(c *chain, l proxier.Leg, source, mark string) {
+	if l.Action == proxier.Balance {
+		c.rule(source, "-j", mark)
+	}
+}
+
+// goTo sends packets of a source to their pool. Those of a leg that does not
+// balance go back untouched, and meet the filter table.
+func (r *Rules) goTo(c *chain, l proxier.Leg, source string) {
+	if l.Action == proxier.Balance {
+		c.rule(source, "-g", poolChain(l.Pool))
+	} else {
+		c.rule(source, "-j RETURN")
+	}
+}

@@ -1,0 +1,74 @@
+//go:build netns
+
+package filter
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netns"
+
+	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+)
+
+// A delta that changes only members of sets starts no program: here there is none.
+func TestMembersNeedNoProgram(t *testing.T) {
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		own.Close()
+		if err := netns.Set(home); err != nil {
+			t.Fatal(err) // the thread stays locked and dies with the test
+		}
+		home.Close()
+		runtime.UnlockOSThread()
+	})
+	ctx := context.Background()
+	k, err := Open(ctx, proxier.IPv4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	w := filtertest.NewWorld(proxier.IPv4)
+	r := NewRules(proxier.IPv4)
+	if err := r.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	held, err := k.Look(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Mend(ctx, held, r, w.State); err != nil {
+		t.Fatal(err)
+	}
+
+	k.tool = &xtables.Tool{}
+	empty := filtertest.Web(proxier.IPv4, 1, 0)
+	if err := k.Apply(ctx, r.Update(w.Put(empty.Key, empty)), r); err != nil {
+		t.Errorf("a service that refuses: %v", err)
+	}
+	l, err := k.sets.List(ctx, "SVCP-REJECT-4")
+	if err != nil || len(l.Entries) != 1 || l.Entries[0].String() != "10.96.0.2,tcp:80" {
+		t.Errorf("SVCP-REJECT-4: got %v, %v", l, err)
+	}
+	if err := k.Apply(ctx, r.Update(w.Put(empty.Key, nil)), r); err != nil {
+		t.Errorf("the same removed: %v", err)
+	}
+	web := filtertest.Web(proxier.IPv4, 2, 1)
+	if err := k.Apply(ctx, r.Update(w.Put(web.Key, web)), r); err == nil {
+		t.Error("rules were written without a program")
+	}
+	if k.Knows() {
+		t.Error("an error does not make the next sync a full one")
+	}
+}

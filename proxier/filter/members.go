@@ -1,0 +1,120 @@
+package filter
+
+import (
+	"net/netip"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/proxier"
+)
+
+// A member is one entry of one set, without the family's suffix.
+type member struct {
+	set string
+	ipset.Entry
+}
+
+// A memberCount says how many frontends need a member: a node port and an
+// external address can be the same address, port and protocol.
+type memberCount map[member]int
+
+func (c memberCount) add(m member, n int) {
+	if c[m] += n; c[m] == 0 {
+		delete(c, m)
+	}
+}
+
+// eachMember calls do with what a frontend adds to the sets.
+func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
+	refusal := refusalSet(f)
+	if refusal == "" && !f.Restricted {
+		return
+	}
+	addrs := []netip.Addr{f.Key.Addr}
+	if f.Key.Kind == proxier.NodePort {
+		addrs = r.nodePortAddrs()
+	}
+	for _, a := range addrs {
+		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
+		if refusal != "" {
+			do(member{refusal, e})
+		}
+		if !f.Restricted {
+			continue
+		}
+		do(member{firewalledSet, e})
+		for _, p := range f.SourceRanges {
+			for _, e.Net = range halves(p) {
+				do(member{rangesSet, e})
+			}
+		}
+	}
+}
+
+// refusalSet returns the set that answers the packets of f that are not balanced,
+// if there are any; those that are never get there with f's address.
+func refusalSet(f *proxier.Frontend) string {
+	action := f.Outside.Action
+	if action == proxier.Balance {
+		action = f.Local.Action
+	}
+	switch action {
+	case proxier.Reject:
+		return rejectSet
+	case proxier.Drop:
+		return dropSet
+	}
+	return ""
+}
+
+// halves returns p, or the two halves of the prefix of length 0, which sets do not take.
+func halves(p netip.Prefix) []netip.Prefix {
+	if p.Bits() != 0 {
+		return []netip.Prefix{p.Masked()}
+	}
+	upper := p.Addr().AsSlice()
+	clear(upper)
+	lower, _ := netip.AddrFromSlice(upper)
+	upper[0] = 0x80
+	half, _ := netip.AddrFromSlice(upper)
+	return []netip.Prefix{netip.PrefixFrom(lower, 1), netip.PrefixFrom(half, 1)}
+}
+
+func addrEntry(a netip.Addr) ipset.Entry { return ipset.Entry{Addr: a} }
+
+func hairpinEntry(h proxier.Hairpin) ipset.Entry {
+	return ipset.Entry{
+		Addr: h.Addr(), Protocol: uint8(h.Protocol), Port: h.Port(),
+		Net: netip.PrefixFrom(h.Addr(), h.Addr().BitLen()),
+	}
+}
+
+// Sets returns all sets by name, with their members, after Reset to st.
+func (r *Rules) Sets(st *proxier.State) map[string]Members {
+	sets := make(map[string]Members, len(setTypes))
+	for _, s := range setTypes {
+		sets[r.words.set(s.name)] = Members{Type: s.typ, Entries: map[ipset.Entry]struct{}{}}
+	}
+	add := func(set string, e ipset.Entry) { sets[r.words.set(set)].Entries[e] = struct{}{} }
+	for m := range r.members {
+		add(m.set, m.Entry)
+	}
+	for a := range st.RefusedVIPs {
+		add(vipsSet, addrEntry(a))
+	}
+	for a := range st.ExemptAddrs {
+		add(exemptSet, addrEntry(a))
+	}
+	for _, a := range r.host.ServiceCIDRExempt {
+		add(exemptSet, addrEntry(a))
+	}
+	for h := range st.Hairpins {
+		add(hairpinSet, hairpinEntry(h))
+	}
+	return sets
+}
+
+// Members are what a set holds.
+type Members struct {
+	Type    ipset.Type
+	Entries map[ipset.Entry]struct{}
+}

@@ -1,0 +1,170 @@
+package filter
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/proxier"
+)
+
+// Prefix begins the name of every chain, set and list of recent addresses that is ours.
+const Prefix = "SVCP-"
+
+// The chains whose names do not depend on services.
+const (
+	Services     = Prefix + "SERVICES"      // nat: root of the tree of addresses
+	NodePorts    = Prefix + "NODEPORTS"     // nat: root of the tree of node ports
+	MarkMasq     = Prefix + "MARK-MASQ"     // nat: masquerade this connection
+	MarkNonLocal = Prefix + "MARK-NONLOCAL" // nat: the same, unless its source is local
+	Postrouting  = Prefix + "POSTROUTING"   // nat: masquerades
+	Filter       = Prefix + "FILTER"        // filter: refuses new connections
+	Forward      = Prefix + "FORWARD"       // filter: accepts ours where FORWARD's policy is DROP
+)
+
+// The sets, without the suffix that names the family: names are one space for both.
+const (
+	rangesSet     = Prefix + "RANGES"     // restricted frontends and who may use them
+	firewalledSet = Prefix + "FIREWALLED" // restricted frontends
+	rejectSet     = Prefix + "REJECT"     // frontends that refuse
+	dropSet       = Prefix + "DROP"       // frontends that drop
+	vipsSet       = Prefix + "VIPS"       // addresses whose other ports refuse
+	exemptSet     = Prefix + "EXEMPT"     // addresses in service_cidrs that do not
+	hairpinSet    = Prefix + "HAIRPIN"    // targets that may reach themselves
+	grownSet      = Prefix + "GROWN"      // the next, larger version of another while it is filled
+)
+
+var setTypes = []struct {
+	name string
+	typ  ipset.Type
+}{
+	{rangesSet, ipset.HashIPPortNet},
+	{firewalledSet, ipset.HashIPPort},
+	{rejectSet, ipset.HashIPPort},
+	{dropSet, ipset.HashIPPort},
+	{vipsSet, ipset.HashIP},
+	{exemptSet, ipset.HashIP},
+	{hairpinSet, ipset.HashIPPortIP},
+}
+
+// maxChain is the longest name of a chain in bytes: XT_EXTENSION_MAXNAMELEN
+// without its NUL, <linux/netfilter/x_tables.h>.
+const maxChain = 28
+
+// hashed returns prefix and 16 letters that stand for key, 80 bits of it.
+func hashed(prefix, key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return prefix + base32.StdEncoding.EncodeToString(sum[:10])
+}
+
+// A dialect is what differs between the families in the words of iptables.
+type dialect struct {
+	fam     proxier.Family
+	suffix  string // of the names of sets
+	host    string // length of a whole address
+	refused string // --reject-with
+	mask    string // of a whole address, as the match recent prints it
+}
+
+var dialects = map[proxier.Family]dialect{
+	proxier.IPv4: {proxier.IPv4, "-4", "/32", "icmp-port-unreachable", "255.255.255.255"},
+	proxier.IPv6: {proxier.IPv6, "-6", "/128", "icmp6-port-unreachable", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
+}
+
+// set returns the whole name of a set.
+func (d dialect) set(name string) string { return name + d.suffix }
+
+// otherSuffix returns the suffix of the other family.
+func (d dialect) otherSuffix() string {
+	if d.fam == proxier.IPv6 {
+		return dialects[proxier.IPv4].suffix
+	}
+	return dialects[proxier.IPv6].suffix
+}
+
+// match returns the words that look a packet up in a set, by the given sides.
+func (d dialect) match(name, sides string) string {
+	return "-m set --match-set " + d.set(name) + " " + sides
+}
+
+func (d dialect) noMatch(name, sides string) string {
+	return "-m set ! --match-set " + d.set(name) + " " + sides
+}
+
+// from and to return the words for a source and a destination; none for all addresses.
+func from(p netip.Prefix) string { return side("-s ", p) }
+func to(p netip.Prefix) string   { return side("-d ", p) }
+
+func side(flag string, p netip.Prefix) string {
+	if p.Bits() == 0 {
+		return ""
+	}
+	return flag + prefixText(p)
+}
+
+func prefixText(p netip.Prefix) string {
+	return addrText(p.Masked().Addr()) + "/" + strconv.Itoa(p.Bits())
+}
+
+// addrText returns an address as inet_ntop writes it, which is how netip does
+// but for ::1.2.3.4, the addresses of ::/96 from ::0.1.0.0 on.
+func addrText(a netip.Addr) string {
+	a = a.WithZone("")
+	if a.Is4() || a.Is4In6() || !v4Compatible.Contains(a) {
+		return a.String()
+	}
+	b := a.As16()
+	if b[12] == 0 && b[13] == 0 {
+		return a.String()
+	}
+	return "::" + netip.AddrFrom4([4]byte(b[12:])).String()
+}
+
+var v4Compatible = netip.MustParsePrefix("::/96")
+
+// comment returns the words for a comment. Whatever s holds, it adds no word and
+// no line, and iptables-save prints it back alike: names of services are DNS
+// labels with a slash between them, for which it always puts quotes.
+func comment(s string) string {
+	if len(s) > maxComment {
+		s = s[:maxComment]
+	}
+	return `-m comment --comment "` + strings.Map(harmless, s) + `"`
+}
+
+// maxComment is below the 255 bytes of XT_MAX_COMMENT_LEN; a service port's name has 191 at most.
+const maxComment = 200
+
+func harmless(r rune) rune {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', strings.ContainsRune("-_./:", r):
+		return r
+	}
+	return '?'
+}
+
+// A chain collects the rules of one chain, as iptables-save prints them.
+type chain struct {
+	name  string
+	rules []byte
+}
+
+// start begins another chain and keeps the memory.
+func (c *chain) start(name string) { c.name, c.rules = name, c.rules[:0] }
+
+// rule appends a rule of the given words; empty ones are left out.
+func (c *chain) rule(words ...string) {
+	c.rules = append(append(c.rules, "-A "...), c.name...)
+	for _, w := range words {
+		if w != "" {
+			c.rules = append(append(c.rules, ' '), w...)
+		}
+	}
+	c.rules = append(c.rules, '\n')
+}
+
+// An Emit takes a chain of a table. The rules are good until it returns.
+type Emit func(table, chain string, rules []byte)

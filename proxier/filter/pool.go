@@ -1,0 +1,112 @@
+package filter
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"svcproxy/proxier"
+)
+
+// fanOut is how many rules a packet may meet in a chain that chooses a target.
+// Above it the chain chooses among chains, each of which has a share of the
+// targets: 65,536 of them take four levels, see maxDepth.
+const fanOut = 16
+
+// poolChain returns the name of a pool's chain.
+func poolChain(p *proxier.Pool) string {
+	prefix := Prefix + "SVC-"
+	if p.Scope == proxier.LocalScope {
+		prefix = Prefix + "SVL-"
+	}
+	return hashed(prefix, p.ServicePort.String()+"/"+p.Protocol.String())
+}
+
+// A poolRenderer says one pool in rules.
+type poolRenderer struct {
+	words    dialect
+	pool     *proxier.Pool
+	name     string
+	proto    string
+	affinity string // the seconds of session affinity; empty: none
+	emit     Emit
+}
+
+// poolChains emits the chains of a pool, none if it has no targets.
+func (r *Rules) poolChains(p *proxier.Pool, emit Emit) {
+	if len(p.Targets) == 0 {
+		return
+	}
+	pr := poolRenderer{words: r.words, pool: p, name: poolChain(p), proto: "-p " + p.Protocol.String(), emit: emit}
+	c := &chain{name: pr.name}
+	if p.Affinity > 0 {
+		// The kernel counts whole seconds.
+		pr.affinity = strconv.FormatInt(int64((p.Affinity+time.Second-1)/time.Second), 10)
+		for _, t := range p.Targets {
+			c.rule(pr.proto, "-m recent --update --seconds", pr.affinity, "--reap", pr.list(t), dnat(t))
+		}
+	}
+	pr.choose(c, p.Targets, pr.name)
+}
+
+// choose ends c with rules that choose one of targets by weight, and emits it.
+func (pr *poolRenderer) choose(c *chain, targets []proxier.Target, path string) {
+	left := weight(targets)
+	if len(targets) <= fanOut {
+		for _, t := range targets {
+			c.rule(pr.proto, chance(uint64(t.Weight), left), pr.remember(t), dnat(t))
+			left -= uint64(t.Weight)
+		}
+		pr.emit("nat", c.name, c.rules)
+		return
+	}
+	groups := min(fanOut, (len(targets)+fanOut-1)/fanOut)
+	for i := range groups {
+		share := targets[i*len(targets)/groups : (i+1)*len(targets)/groups]
+		sub := path + "/" + strconv.Itoa(i)
+		name := hashed(Prefix+"PART-", sub)
+		c.rule(chance(weight(share), left), "-g", name)
+		left -= weight(share)
+		pr.choose(&chain{name: name}, share, sub)
+	}
+	pr.emit("nat", c.name, c.rules)
+}
+
+func weight(targets []proxier.Target) (sum uint64) {
+	for _, t := range targets {
+		sum += uint64(t.Weight)
+	}
+	return sum
+}
+
+// chance returns the words that match one packet in total/part; none where all match.
+// The kernel holds the probability in 1/2^31, <linux/netfilter/xt_statistic.h>.
+func chance(part, total uint64) string {
+	if part == total {
+		return ""
+	}
+	const unit = 1 << 31
+	p := math.Round(float64(part)/float64(total)*unit) / unit
+	return "-m statistic --mode random --probability " + strconv.FormatFloat(p, 'f', 11, 64)
+}
+
+// remember returns the words that note a client as one of t's.
+func (pr *poolRenderer) remember(t proxier.Target) string {
+	if pr.affinity == "" {
+		return ""
+	}
+	return "-m recent --set " + pr.list(t)
+}
+
+// list names the list of recent clients of a target.
+func (pr *poolRenderer) list(t proxier.Target) string {
+	return "--name " + hashed(Prefix, pr.name+"/"+t.AddrPort.String()) + " --mask " + pr.words.mask + " --rsource"
+}
+
+func dnat(t proxier.Target) string {
+	port := ":" + strconv.Itoa(int(t.Port()))
+	if t.Addr().Is4() {
+		return "-j DNAT --to-destination " + addrText(t.Addr()) + port
+	}
+	return "-j DNAT --to-destination [" + addrText(t.Addr()) + "]" + port
+}

@@ -1,0 +1,125 @@
+// Package filter says a State in iptables chains and ip sets, and holds the
+// kernel to them. What iptables mode and ipvs mode share is here.
+//
+//	State ──► Rules (pure: text of chains, members of sets) ──► Kernel (compares and writes)
+//
+// Chains of frontends form a tree, so that a packet meets tens of rules; a pool
+// is one chain, an endpoint none. What is refused is members of sets that
+// constant rules look up.
+package filter
+
+import (
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// Rules are the chains and sets of one family. They follow a State by Reset and
+// Update, and depend on nothing but the State that results.
+type Rules struct {
+	words dialect
+	host  proxier.Host
+
+	// forwardDrops: the policy of the chain FORWARD is DROP.
+	forwardDrops bool
+
+	services, nodePorts tree
+	resolved            map[source.Key]*proxier.Resolved
+	members             memberCount
+}
+
+// NewRules returns the Rules of a State without services.
+func NewRules(fam proxier.Family) *Rules {
+	return &Rules{
+		words:     dialects[fam],
+		services:  tree{root: Services, addrLen: fam.Bits() / 8},
+		nodePorts: tree{root: NodePorts},
+		resolved:  map[source.Key]*proxier.Resolved{},
+		members:   memberCount{},
+	}
+}
+
+// Reset makes the rules those of st.
+func (r *Rules) Reset(st *proxier.State) error {
+	if err := checkHost(&st.Host); err != nil {
+		return err
+	}
+	r.host = st.Host
+	r.members = memberCount{}
+	r.resolved = make(map[source.Key]*proxier.Resolved, len(st.Services))
+	var services, nodePorts []entry
+	for key, res := range st.Services {
+		r.resolved[key] = res
+		for _, f := range res.Frontends {
+			r.eachMember(f, func(m member) { r.members[m]++ })
+			switch {
+			case !balances(f):
+			case f.Key.Kind == proxier.NodePort:
+				nodePorts = append(nodePorts, entry{r.nodePorts.key(f), f})
+			default:
+				services = append(services, entry{r.services.key(f), f})
+			}
+		}
+	}
+	r.services.reset(services)
+	r.nodePorts.reset(nodePorts)
+	return nil
+}
+
+// SetForwardDrops tells whether the policy of the chain FORWARD is DROP.
+func (r *Rules) SetForwardDrops(drops bool) { r.forwardDrops = drops }
+
+// Chains emits all chains.
+func (r *Rules) Chains(emit Emit) {
+	r.hostChains(emit)
+	c := &chain{}
+	for _, t := range []*tree{&r.services, &r.nodePorts} {
+		t.walk(t.top(), func(n node) { r.nodeChain(t, n, c, emit) })
+	}
+	for _, res := range r.resolved {
+		r.serviceChains(res, emit)
+	}
+}
+
+// Jumps returns the rules of built-in chains that lead to ours, in order.
+func (r *Rules) Jumps() []Jump { return jumps }
+
+// serviceChains emits the chains that belong to one service: its pools, and those
+// that tell local sources from others.
+func (r *Rules) serviceChains(res *proxier.Resolved, emit Emit) {
+	for _, p := range res.Pools {
+		r.poolChains(p, emit)
+	}
+	done := map[string]bool{}
+	for _, f := range res.Frontends {
+		if !f.Split() || !balances(f) {
+			continue
+		}
+		if name := splitChain(f); !done[name] {
+			done[name] = true
+			r.split(f, emit)
+		}
+	}
+}
+
+// nodeChain emits the chain of a node.
+func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
+	c.start(t.name(n))
+	if t.isLeaf(n) {
+		for _, e := range t.entries[n.lo:n.hi] {
+			r.frontendRules(c, e.f)
+		}
+	}
+	for _, child := range t.children(n) {
+		if child.isChain() {
+			c.rule(t.match(child, r.words.host), "-j", t.name(child))
+		} else {
+			r.frontendRules(c, t.entries[child.lo].f)
+		}
+	}
+	if c.name == Services {
+		for _, a := range r.nodePortAddrs() {
+			c.rule("-d "+addrText(a)+r.words.host, "-j", NodePorts)
+		}
+	}
+	emit("nat", c.name, c.rules)
+}

@@ -1,0 +1,188 @@
+package filter
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/proxier"
+)
+
+// Changes are what an Update changed, or may have.
+type Changes struct {
+	// All: any chain may have changed. Otherwise those of Chains, all in table nat.
+	All    bool
+	Chains map[string][]byte // rules by name; nil: gone
+
+	Gained, Lost map[string][]ipset.Entry // members by the whole name of the set
+}
+
+// Update follows a delta. Its work does not depend on how much there is besides.
+func (r *Rules) Update(d *proxier.Delta) *Changes {
+	ch := &Changes{Chains: map[string][]byte{}, Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
+	r.updateServices(d, ch)
+	services, nodePorts := r.frontendChanges(d)
+	r.updateTree(&r.services, services, ch)
+	r.updateTree(&r.nodePorts, nodePorts, ch)
+	r.updateMembers(d, ch)
+	r.updateShared(d, ch)
+	return ch
+}
+
+// set notes the rules of a chain, which need not be new.
+func (ch *Changes) set(_, name string, rules []byte) { ch.Chains[name] = append([]byte{}, rules...) }
+
+// updateServices follows the chains that belong to single services.
+func (r *Rules) updateServices(d *proxier.Delta, ch *Changes) {
+	for _, s := range d.Services {
+		if s.Old != nil {
+			delete(r.resolved, s.Old.Key)
+			r.serviceChains(s.Old, func(_, name string, _ []byte) { ch.Chains[name] = nil })
+		}
+	}
+	for _, s := range d.Services {
+		if s.New != nil {
+			r.resolved[s.New.Key] = s.New
+			r.serviceChains(s.New, ch.set)
+		}
+	}
+}
+
+// frontendChanges returns what a delta puts into the trees, nil where it removes.
+// A frontend may move from one service to another.
+func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*proxier.Frontend) {
+	services, nodePorts = map[key]*proxier.Frontend{}, map[key]*proxier.Frontend{}
+	put := func(f, value *proxier.Frontend) {
+		switch {
+		case !balances(f):
+		case f.Key.Kind == proxier.NodePort:
+			nodePorts[r.nodePorts.key(f)] = value
+		default:
+			services[r.services.key(f)] = value
+		}
+	}
+	for _, s := range d.Services {
+		if s.Old != nil {
+			for _, f := range s.Old.Frontends {
+				put(f, nil)
+			}
+		}
+	}
+	for _, s := range d.Services {
+		if s.New != nil {
+			for _, f := range s.New.Frontends {
+				put(f, f)
+			}
+		}
+	}
+	return services, nodePorts
+}
+
+// updateTree puts frontends into a tree and notes the chains that this touches.
+func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Changes) {
+	for k, f := range changed {
+		if r.sameRules(t.find(k), f) {
+			t.put(k, f)
+			delete(changed, k)
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	before, after := map[string]node{}, map[string]node{}
+	for k := range changed {
+		t.around(k, before)
+	}
+	for k, f := range changed {
+		t.put(k, f)
+	}
+	if t.flat {
+		t.settle()
+		ch.All = true
+		return
+	}
+	for k := range changed {
+		t.around(k, after)
+	}
+	for name, n := range maps.Clone(after) {
+		if _, old := before[name]; old {
+			continue
+		}
+		if t.height(n) > maxDepth {
+			t.flat = true
+			ch.All = true
+			return
+		}
+		t.below(n, after) // a new chain may have come between old ones
+	}
+	for name := range before {
+		ch.Chains[name] = nil
+	}
+	c := &chain{}
+	for _, n := range after {
+		r.nodeChain(t, n, c, ch.set)
+	}
+}
+
+// sameRules tells whether two frontends at the same place, or none, have the same rules.
+func (r *Rules) sameRules(a, b *proxier.Frontend) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	var x, y chain
+	r.frontendRules(&x, a)
+	r.frontendRules(&y, b)
+	return bytes.Equal(x.rules, y.rules)
+}
+
+// updateMembers follows the sets that hold frontends.
+func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
+	net := memberCount{}
+	for _, s := range d.Services {
+		if s.Old != nil {
+			for _, f := range s.Old.Frontends {
+				r.eachMember(f, func(m member) { net[m]-- })
+			}
+		}
+		if s.New != nil {
+			for _, f := range s.New.Frontends {
+				r.eachMember(f, func(m member) { net[m]++ })
+			}
+		}
+	}
+	for m, n := range net {
+		was := r.members[m]
+		r.members.add(m, n)
+		ch.member(r.words.set(m.set), m.Entry, was > 0, was+n > 0)
+	}
+}
+
+// updateShared follows the sets that the State counts itself.
+func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
+	exempt := func(e ipset.Entry) bool { return slices.Contains(r.host.ServiceCIDRExempt, e.Addr) }
+	follow(ch, r.words.set(vipsSet), d.RefusedVIPs, addrEntry, nil)
+	follow(ch, r.words.set(exemptSet), d.ExemptAddrs, addrEntry, exempt)
+	follow(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry, nil)
+}
+
+// follow turns a change of a counted set into members. Those that stay for another reason are left out.
+func follow[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry, stays func(ipset.Entry) bool) {
+	for _, v := range d.Gained {
+		ch.member(set, entry(v), false, true)
+	}
+	for _, v := range d.Lost {
+		if e := entry(v); stays == nil || !stays(e) {
+			ch.member(set, e, true, false)
+		}
+	}
+}
+
+func (ch *Changes) member(set string, e ipset.Entry, was, is bool) {
+	switch {
+	case is && !was:
+		ch.Gained[set] = append(ch.Gained[set], e)
+	case was && !is:
+		ch.Lost[set] = append(ch.Lost[set], e)
+	}
+}

@@ -1,0 +1,219 @@
+package filter
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// A picture is what a kernel would hold: chains by name, members by set.
+type picture struct {
+	chains  map[string]string
+	members map[string]map[ipset.Entry]struct{}
+}
+
+func pictureOf(r *Rules, st *proxier.State) picture {
+	p := picture{map[string]string{}, map[string]map[ipset.Entry]struct{}{}}
+	r.Chains(p.take)
+	for name, m := range r.Sets(st) {
+		p.members[name] = m.Entries
+	}
+	return p
+}
+
+func (p picture) take(_, name string, rules []byte) { p.chains[name] = string(rules) }
+
+// apply does to the picture what a Kernel does to the kernel.
+func (p picture) apply(r *Rules, ch *Changes) {
+	if ch.All {
+		clear(p.chains)
+		r.Chains(p.take)
+	}
+	for name, rules := range ch.Chains {
+		if ch.All {
+			break
+		}
+		if rules == nil {
+			delete(p.chains, name)
+		} else {
+			p.chains[name] = string(rules)
+		}
+	}
+	for set, entries := range ch.Gained {
+		for _, e := range entries {
+			p.members[set][e] = struct{}{}
+		}
+	}
+	for set, entries := range ch.Lost {
+		for _, e := range entries {
+			delete(p.members[set], e)
+		}
+	}
+}
+
+func families(t *testing.T, test func(*testing.T, proxier.Family)) {
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		t.Run(fam.String(), func(t *testing.T) { test(t, fam) })
+	}
+}
+
+// Whatever way leads to a State, its chains and sets are the same.
+func TestDeltasGiveWhatAResetGives(t *testing.T) {
+	families(t, func(t *testing.T, fam proxier.Family) {
+		rapid.Check(t, func(rt *rapid.T) { checkDeltas(rt, fam) })
+	})
+}
+
+func checkDeltas(rt *rapid.T, fam proxier.Family) {
+	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
+	w := filtertest.NewWorld(fam)
+	r := NewRules(fam)
+	r.SetForwardDrops(pick(2) == 0)
+	if err := r.Reset(w.State); err != nil {
+		rt.Fatal(err)
+	}
+	got := pictureOf(r, w.State)
+	for range pick(24) {
+		change := map[source.Key]*proxier.Resolved{}
+		for range 1 + pick(3) {
+			number := pick(16)
+			key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}
+			delta := w.Put(key, nil) // frontends of one may move to another in one step
+			got.apply(r, r.Update(delta))
+			change[key] = nil
+			if pick(4) > 0 {
+				change[key] = w.Random(pick, number)
+				got.apply(r, r.Update(w.Put(key, change[key])))
+			}
+		}
+		fresh := NewRules(fam)
+		fresh.SetForwardDrops(r.forwardDrops)
+		if err := fresh.Reset(w.State); err != nil {
+			rt.Fatal(err)
+		}
+		want := pictureOf(fresh, w.State)
+		if diff := cmp.Diff(want.chains, got.chains); diff != "" {
+			rt.Fatalf("chains (-reset +deltas):\n%s", diff)
+		}
+		if diff := cmp.Diff(want.members, got.members, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			rt.Fatalf("sets (-reset +deltas):\n%s", diff)
+		}
+		checkChains(rt, got.chains)
+	}
+}
+
+// checkChains sees that every chain has a name the kernel takes, is one line a
+// rule, leads to chains that exist, and is led to.
+func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string) {
+	led := map[string]bool{Services: true, Postrouting: true, Filter: true, Forward: true, NodePorts: true, MarkMasq: true, MarkNonLocal: true}
+	for name, rules := range chains {
+		if len(name) > maxChain || !strings.HasPrefix(name, Prefix) {
+			t.Fatalf("bad name of a chain: %s", name)
+		}
+		for line := range strings.Lines(rules) {
+			words := strings.Fields(line)
+			if words[0] != "-A" || words[1] != name {
+				t.Fatalf("chain %s has the line %q", name, line)
+			}
+			if target := words[len(words)-1]; strings.HasPrefix(target, Prefix) && (words[len(words)-2] == "-j" || words[len(words)-2] == "-g") {
+				led[target] = true
+				if _, ok := chains[target]; !ok {
+					t.Fatalf("chain %s leads to %s, which is not there", name, target)
+				}
+			}
+		}
+	}
+	for name := range chains {
+		if !led[name] && !strings.HasPrefix(name, Prefix+"SV") && !strings.HasPrefix(name, Prefix+"PART") {
+			t.Fatalf("nothing leads to chain %s", name)
+		}
+	}
+}
+
+// A tree too deep for nf_tables is cut off, and grows again when it may.
+func TestDeepTree(t *testing.T) {
+	w := filtertest.NewWorld(proxier.IPv6)
+	r := NewRules(proxier.IPv6)
+	if err := r.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	got := pictureOf(r, w.State)
+	deepest := 0
+	step := func(n int, res *proxier.Resolved) {
+		key := source.Key{Namespace: "default", Name: fmt.Sprintf("web-%d", n)}
+		got.apply(r, r.Update(w.Put(key, res)))
+		fresh := NewRules(proxier.IPv6)
+		if err := fresh.Reset(w.State); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(pictureOf(fresh, w.State).chains, got.chains); diff != "" {
+			t.Fatalf("step %d (-reset +deltas):\n%s", n, diff)
+		}
+		h := r.services.height(r.services.top())
+		if h > maxDepth {
+			t.Fatalf("step %d: chains %d deep", n, h)
+		}
+		deepest = max(deepest, h)
+	}
+	// One address that differs from all others at each of the 32 digits, deepest first.
+	const n = 32
+	for i := range n {
+		a := netip.MustParseAddr("1111:1111:1111:1111:1111:1111:1111:1111").As16()
+		a[(n-1-i)/2] ^= []byte{0x20, 0x02}[(n-1-i)%2]
+		res := filtertest.Web(proxier.IPv6, i, 1)
+		res.Frontends[0].Key.Addr = netip.AddrFrom16(a)
+		step(i, res)
+	}
+	if deepest != maxDepth || !r.services.flat {
+		t.Errorf("deepest chain: got %d, want %d; flat %v", deepest, maxDepth, r.services.flat)
+	}
+	for i := range n - 4 {
+		step(i, nil)
+	}
+	if r.services.flat {
+		t.Error("the tree is flat although it need not be")
+	}
+}
+
+// A change of one service touches few chains, however many there are.
+func TestChangesAreSmall(t *testing.T) {
+	w := filtertest.NewWorld(proxier.IPv4)
+	for i := range 5000 {
+		res := filtertest.Web(proxier.IPv4, i, 2)
+		w.Put(res.Key, res)
+	}
+	r := NewRules(proxier.IPv4)
+	if err := r.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	fewer := filtertest.Web(proxier.IPv4, 2500, 1)
+	ch := r.Update(w.Put(fewer.Key, fewer))
+	if names := maps.Keys(ch.Chains); len(ch.Chains) != 1 {
+		t.Errorf("an endpoint less: looked at chains %v", names)
+	}
+	before := pictureOf(r, w.State)
+	fresh := filtertest.Web(proxier.IPv4, 6000, 1)
+	ch = r.Update(w.Put(fresh.Key, fresh))
+	changed := 0
+	for name, rules := range ch.Chains {
+		if before.chains[name] != string(rules) {
+			changed++
+		}
+	}
+	if changed > 3 || len(ch.Chains) > 100 {
+		t.Errorf("a service more: changed %d chains, looked at %d", changed, len(ch.Chains))
+	}
+	if n := len(ch.Gained["SVCP-VIPS-4"]); n != 1 || len(ch.Lost) != 0 {
+		t.Errorf("a service more: gained %v, lost %v", ch.Gained, ch.Lost)
+	}
+}

@@ -1,0 +1,63 @@
+//go:build netns
+
+package iptables_test
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// BenchmarkLoad measures, in a namespace of its own: the first sync, a change of
+// one endpoint, a new service, a look at the kernel that finds nothing to do.
+// SVCPROXY_BENCH_SERVICES says how many services there are, of ten endpoints each.
+func BenchmarkLoad(b *testing.B) {
+	n, err := strconv.Atoi(os.Getenv("SVCPROXY_BENCH_SERVICES"))
+	if err != nil {
+		n = 1000
+	}
+	for _, variant := range []string{"nft", "legacy"} {
+		b.Run(variant, func(b *testing.B) { benchmarkLoad(b, variant, n) })
+	}
+}
+
+func benchmarkLoad(b *testing.B, variant string, n int) {
+	w := filtertest.NewWorld(proxier.IPv4)
+	for i := range n {
+		res := filtertest.Web(proxier.IPv4, i, 10)
+		w.Put(res.Key, res)
+	}
+	extra := filtertest.Web(proxier.IPv4, n, 10)
+	steps := []struct {
+		name  string
+		delta func() *proxier.Delta
+	}{
+		{"first", func() *proxier.Delta { return nil }},
+		{"endpoint", func() *proxier.Delta {
+			fewer := filtertest.Web(proxier.IPv4, n/2, 9)
+			return w.Put(fewer.Key, fewer)
+		}},
+		{"service", func() *proxier.Delta { return w.Put(extra.Key, extra) }},
+		{"gone", func() *proxier.Delta { return w.Put(source.Key{Namespace: "default", Name: "web-1"}, nil) }},
+		{"resync", func() *proxier.Delta { return nil }},
+	}
+	for range b.N {
+		enterNamespace(b, variant)
+		backend := newBackend(b, proxier.IPv4)
+		for _, s := range steps {
+			delta := s.delta()
+			start := time.Now()
+			if err := backend.Sync(context.Background(), w.State, delta); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(time.Since(start).Microseconds())/1000, s.name+"-ms")
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}

@@ -1,0 +1,87 @@
+// Package iptables is the backend that balances with rules of the iptables nat table.
+package iptables
+
+import (
+	"context"
+	"fmt"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
+)
+
+// A Backend holds one family's chains and sets to a State. It implements proxier.Backend.
+type Backend struct {
+	fam    proxier.Family
+	kernel *filter.Kernel
+	rules  *filter.Rules
+}
+
+// New returns a Backend for the network namespace of the caller. It fails where
+// the host has no iptables or its kernel no ip sets.
+func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
+	k, err := filter.Open(ctx, fam)
+	if err != nil {
+		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
+	}
+	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam)}, nil
+}
+
+// Close gives up what the Backend keeps open. The kernel stays as it is.
+func (b *Backend) Close() error { return b.kernel.Close() }
+
+// Tool names the variant of iptables in use, as in "ip6tables-nft".
+func (b *Backend) Tool() string { return b.kernel.Tool() }
+
+// Sync implements proxier.Backend. With a delta it looks at nothing and writes
+// only what changed: no program is started where that is members of sets.
+func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+	err := b.sync(ctx, st, delta)
+	if err != nil {
+		return fmt.Errorf("iptables, %s: %w", b.fam, err)
+	}
+	return nil
+}
+
+func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+	if delta != nil && b.kernel.Knows() {
+		return b.kernel.Apply(ctx, b.rules.Update(delta), b.rules)
+	}
+	held, err := look(ctx, b.kernel, b.rules, st)
+	if err != nil {
+		return err
+	}
+	return b.kernel.Mend(ctx, held, b.rules, st)
+}
+
+// look makes rules those of st on this host, and returns what the kernel holds.
+func look(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxier.State) (*filter.Held, error) {
+	if err := rules.Reset(st); err != nil {
+		return nil, err
+	}
+	held, err := k.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rules.SetForwardDrops(held.ForwardDrops())
+	return held, nil
+}
+
+// Plan implements proxier.Backend.
+func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+	rules := filter.NewRules(b.fam)
+	held, err := look(ctx, b.kernel, rules, st)
+	if err != nil {
+		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)
+	}
+	return b.kernel.Changes(held, rules, st), nil
+}
+
+// Cleanup implements proxier.Backend.
+func (b *Backend) Cleanup(ctx context.Context) error {
+	if err := b.kernel.Cleanup(ctx); err != nil {
+		return fmt.Errorf("iptables, %s: removing what is ours: %w", b.fam, err)
+	}
+	return nil
+}
+
+var _ proxier.Backend = (*Backend)(nil)
