@@ -22,9 +22,9 @@ func (tr Transition) key() source.Key {
 }
 
 // logEdits writes one line for each service that changed since it was last
-// called. All that was there at the start is one line.
-func (l *Loop) logEdits() {
-	took := slog.Duration("sync", l.slowest())
+// called, and how long the sync took. All that was there at the start is one line.
+func (l *Loop) logEdits(d time.Duration) {
+	took := slog.Duration("sync", d)
 	if !l.first {
 		l.cfg.Log.Info("first sync complete", "services", len(l.edits), took)
 		clear(l.edits)
@@ -36,15 +36,6 @@ func (l *Loop) logEdits() {
 		}
 	}
 	clear(l.edits)
-}
-
-// slowest is the longest that the last sync of a family took.
-func (l *Loop) slowest() time.Duration {
-	var d time.Duration
-	for _, f := range l.families {
-		d = max(d, f.took)
-	}
-	return d
 }
 
 // describe says what a transition changes; nothing if it changes nothing.

@@ -179,12 +179,14 @@ func (l *Loop) syncDue(ctx context.Context) {
 		})
 	}
 	wg.Wait()
+	var took time.Duration // the slower of the two
 	for i, r := range results {
 		if r != nil {
 			l.finish(ctx, l.families[i], r)
+			took = max(took, r.Duration)
 		}
 	}
-	l.settle()
+	l.settle(took)
 }
 
 // finish does what follows a sync of one family.
@@ -217,11 +219,11 @@ func (l *Loop) prune(ctx context.Context, f *family, full bool) int {
 }
 
 // settle does what waits until all families hold what they should.
-func (l *Loop) settle() {
+func (l *Loop) settle(took time.Duration) {
 	if slices.ContainsFunc(l.families, func(f *family) bool { return f.dirty || f.err != nil }) {
 		return
 	}
-	l.logEdits()
+	l.logEdits(took)
 	l.health.tell(l.cfg.OnHealth)
 	if !l.first {
 		l.mu.Lock()

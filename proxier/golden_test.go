@@ -1,0 +1,146 @@
+package proxier_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"svcproxy/configs"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
+	"svcproxy/source"
+	"svcproxy/source/file"
+)
+
+var update = flag.Bool("update", false, "rewrite what the golden scenarios want")
+
+// Each file of testdata is one scenario: services and, where they matter,
+// settings, and what each mode makes of them, in the words of its own tools.
+// The node has the addresses 192.0.2.1 and 2001:db8::1, which serve node ports.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { golden(t, path) })
+	}
+}
+
+func golden(t *testing.T, path string) {
+	ar, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, node := parse(t, ar)
+	got := map[string]string{
+		"want.iptables":  rules(t, proxier.IPv4, node, services),
+		"want.ip6tables": rules(t, proxier.IPv6, node, services),
+	}
+	if *update {
+		rewrite(t, path, ar, got)
+		return
+	}
+	for name, text := range got {
+		if diff := cmp.Diff(section(ar, name), text); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// parse returns the services and the node of a scenario.
+func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *proxier.Node) {
+	services, faults := file.Parse("services.toml", []byte(section(ar, "services.toml")))
+	set, more := configs.Parse("svcproxy.toml", []byte(section(ar, "svcproxy.toml")))
+	for _, f := range append(faults, more...) {
+		t.Error(f)
+	}
+	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	return services, &proxier.Node{
+		Name: "this-node", Zone: set.Zone, Addrs: own, NodePortAddrs: own,
+		LocalhostNodePorts: set.LocalhostNodePorts,
+		LocalCIDRs:         set.LocalCIDRs,
+		LocalInterfaces:    set.LocalInterfaces,
+		Masquerade:         map[string]proxier.MasqueradeMode{"all": proxier.MasqueradeAll, "never": proxier.MasqueradeNever}[set.Masquerade],
+		MarkBit:            set.MasqueradeBit,
+		ServiceCIDRs:       set.ServiceCIDRs,
+	}
+}
+
+// rules returns what iptables-save and ipset save would say. What is there in
+// every scenario is left out: chains that depend on settings only, where the
+// scenario has none, and empty sets.
+func rules(t *testing.T, fam proxier.Family, node *proxier.Node, services []*source.Service) string {
+	st := proxier.NewState(fam, node, services)
+	r := filter.NewRules(fam)
+	if err := r.Reset(st); err != nil {
+		t.Fatal(err)
+	}
+	constant := constantChains(t, fam)
+	chains := map[string]string{}
+	r.Chains(func(_, chain string, rules []byte) {
+		if text := string(rules); constant[chain] != text {
+			chains[chain] = text
+		}
+	})
+	var b bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		b.WriteString(chains[name])
+	}
+	for _, line := range members(r.Sets(st)) {
+		fmt.Fprintln(&b, line)
+	}
+	return b.String()
+}
+
+// constantChains are the chains without services and settings.
+func constantChains(t *testing.T, fam proxier.Family) map[string]string {
+	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	r := filter.NewRules(fam)
+	if err := r.Reset(proxier.NewState(fam, &proxier.Node{NodePortAddrs: own, MarkBit: configs.Default().MasqueradeBit}, nil)); err != nil {
+		t.Fatal(err)
+	}
+	chains := map[string]string{}
+	r.Chains(func(_, chain string, rules []byte) { chains[chain] = string(rules) })
+	return chains
+}
+
+func members(sets map[string]filter.Members) []string {
+	var lines []string
+	for name, m := range sets {
+		for e := range m.Entries {
+			lines = append(lines, fmt.Sprintf("add %s %s", name, e))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func section(ar *txtar.Archive, name string) string {
+	for _, f := range ar.Files {
+		if f.Name == name {
+			return string(f.Data)
+		}
+	}
+	return ""
+}
+
+func rewrite(t *testing.T, path string, ar *txtar.Archive, got map[string]string) {
+	ar.Files = slices.DeleteFunc(ar.Files, func(f txtar.File) bool { return strings.HasPrefix(f.Name, "want.") })
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		ar.Files = append(ar.Files, txtar.File{Name: name, Data: []byte(got[name])})
+	}
+	if err := os.WriteFile(path, txtar.Format(ar), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

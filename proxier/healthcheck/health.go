@@ -1,0 +1,159 @@
+package healthcheck
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"svcproxy/proxier"
+)
+
+// timeout is how long a change may wait for the kernel, and the loop may be
+// stuck, before the node counts as unhealthy. It is kube-proxy's: 2 minutes.
+const timeout = 2 * time.Minute
+
+// A Loop is what Health needs of proxier.Loop.
+type Loop interface {
+	Ready() <-chan struct{}
+	Alive() time.Time
+}
+
+// Health knows whether this node takes up changes in time.
+type Health struct {
+	mu       sync.Mutex
+	loop     Loop                         // nil until Watch
+	pending  map[proxier.Family]time.Time // since when a change waits for a sync that succeeds
+	updated  map[proxier.Family]time.Time // the last sync that succeeded
+	answered func(path string, code int)  // counts answers; never nil
+}
+
+// NewHealth returns the health of a node that has not synced yet. It counts as
+// healthy until a sync has failed for too long.
+func NewHealth() *Health {
+	return &Health{
+		pending:  map[proxier.Family]time.Time{},
+		updated:  map[proxier.Family]time.Time{},
+		answered: func(string, int) {},
+	}
+}
+
+// Watch makes a stuck loop unhealthy, and a loop that has synced ready.
+func (h *Health) Watch(l Loop) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.loop = l
+}
+
+// Synced takes the result of one sync.
+func (h *Health) Synced(r proxier.SyncResult) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r.Err == nil {
+		delete(h.pending, r.Family)
+		h.updated[r.Family] = r.Start.Add(r.Duration)
+		return
+	}
+	if _, waiting := h.pending[r.Family]; waiting {
+		return
+	}
+	since := r.Queued
+	if since.IsZero() { // a resync: the kernel is wrong since we first saw it
+		since = r.Start
+	}
+	h.pending[r.Family] = since
+}
+
+// Healthy tells whether no change has been waiting for too long.
+func (h *Health) Healthy() bool {
+	ok, _ := h.look(time.Now())
+	return ok
+}
+
+// look returns what Healthy does, and when the kernel was last brought up to date.
+func (h *Health) look(now time.Time) (ok bool, updated time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.updated {
+		if t.After(updated) {
+			updated = t
+		}
+	}
+	for fam, since := range h.pending {
+		if now.Sub(since) >= timeout {
+			return false, h.updated[fam]
+		}
+	}
+	if h.loop != nil {
+		if alive := h.loop.Alive(); !alive.IsZero() && now.Sub(alive) >= timeout {
+			return false, updated
+		}
+	}
+	return true, updated
+}
+
+// Ready tells whether the first complete sync is done.
+func (h *Health) Ready() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.loop == nil {
+		return false
+	}
+	select {
+	case <-h.loop.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// A report is the body of /healthz and /livez. nodeEligible is in /healthz only;
+// it is true on every host that no Kubernetes node object says otherwise of.
+type report struct {
+	LastUpdated  time.Time `json:"lastUpdated"`
+	CurrentTime  time.Time `json:"currentTime"`
+	NodeEligible *bool     `json:"nodeEligible,omitempty"`
+}
+
+// serve answers /healthz and /livez.
+func (h *Health) serve(path string, eligible *bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		now := time.Now()
+		ok, updated := h.look(now)
+		code := http.StatusServiceUnavailable
+		if ok { // kube-proxy too calls a healthy node up to date as of now
+			code, updated = http.StatusOK, now
+		}
+		h.answered(path, code)
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(code)
+		// The client may be gone; there is nobody else to tell.
+		_ = json.NewEncoder(w).Encode(report{updated.UTC(), now.UTC(), eligible})
+	}
+}
+
+// ready answers /readyz.
+func (h *Health) ready(w http.ResponseWriter, _ *http.Request) {
+	if !h.Ready() {
+		http.Error(w, "not ready: waiting for the first complete sync", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// Handler answers for the node on http_address.
+func Handler(h *Health, m *Metrics) http.Handler {
+	h.answered = func(path string, code int) {
+		m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
+	}
+	eligible := true
+	mux := http.NewServeMux()
+	mux.Handle("GET /healthz", h.serve("healthz", &eligible))
+	mux.Handle("GET /livez", h.serve("livez", nil))
+	mux.HandleFunc("GET /readyz", h.ready)
+	mux.Handle("GET /metrics", m.Handler())
+	return mux
+}

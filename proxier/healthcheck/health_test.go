@@ -1,0 +1,134 @@
+package healthcheck
+
+import (
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"svcproxy/proxier"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A fakeLoop is ready when ready is closed.
+type fakeLoop struct {
+	ready chan struct{}
+	alive time.Time
+}
+
+func (l *fakeLoop) Ready() <-chan struct{} { return l.ready }
+func (l *fakeLoop) Alive() time.Time       { return l.alive }
+
+func TestHealthy(t *testing.T) {
+	failed := errors.New("no")
+	type step struct {
+		after  time.Duration // since the step before
+		result *proxier.SyncResult
+		queued time.Duration // before now; 0: a resync
+		want   bool
+	}
+	ok4, bad4 := &proxier.SyncResult{Family: proxier.IPv4}, &proxier.SyncResult{Family: proxier.IPv4, Err: failed}
+	ok6 := &proxier.SyncResult{Family: proxier.IPv6}
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"starting", []step{{after: time.Hour, want: true}}},
+		{"synced long ago, nothing new", []step{{result: ok4, want: true}, {after: time.Hour, want: true}}},
+		{"failing change", []step{
+			{result: bad4, queued: time.Minute, want: true},
+			{after: 59 * time.Second, want: true},
+			{after: time.Second, want: false},
+			{result: ok6, want: false},
+			{result: ok4, want: true},
+		}},
+		{"failing resync", []step{
+			{result: bad4, want: true},
+			{after: 119 * time.Second, result: bad4, want: true},
+			{after: time.Second, want: false},
+			{result: ok4, want: true},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := NewHealth()
+				for i, s := range tt.steps {
+					time.Sleep(s.after)
+					if s.result != nil {
+						r := *s.result
+						r.Start = time.Now()
+						if s.queued != 0 {
+							r.Queued = r.Start.Add(-s.queued)
+						}
+						h.Synced(r)
+					}
+					if got := h.Healthy(); got != s.want {
+						t.Errorf("step %d: Healthy() = %v, want %v", i, got, s.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestStuckLoopIsUnhealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		h.Watch(&fakeLoop{alive: time.Now()})
+		time.Sleep(timeout - time.Second)
+		if !h.Healthy() {
+			t.Error("unhealthy after 1 min 59 s")
+		}
+		time.Sleep(time.Second)
+		if h.Healthy() {
+			t.Error("healthy after 2 min without a sign of life")
+		}
+	})
+}
+
+func TestHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // starts at 2000-01-01 00:00 UTC
+		h, m := NewHealth(), NewMetrics("v1")
+		loop := &fakeLoop{ready: make(chan struct{})}
+		h.Watch(loop)
+		handler := Handler(h, m)
+		check := func(path string, code int, body string) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			if w.Code != code || w.Body.String() != body {
+				t.Errorf("%s: %d %q\n   want: %d %q", path, w.Code, w.Body, code, body)
+			}
+		}
+		check("/readyz", 503, "not ready: waiting for the first complete sync\n")
+		close(loop.ready)
+		check("/readyz", 200, "ok\n")
+		check("/healthz", 200, `{"lastUpdated":"2000-01-01T00:00:00Z","currentTime":"2000-01-01T00:00:00Z","nodeEligible":true}`+"\n")
+
+		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now(), Duration: time.Second})
+		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now(), Err: errors.New("no")})
+		time.Sleep(timeout)
+		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z","nodeEligible":true}`+"\n")
+		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z"}`+"\n")
+		check("/else", 404, "404 page not found\n")
+
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		for _, want := range []string{
+			`svcproxy_build_info{version="v1"} 1`,
+			`svcproxy_proxy_health_total{code="200",path="healthz"} 1`,
+			`svcproxy_proxy_health_total{code="503",path="livez"} 1`,
+			"go_goroutines ",
+		} {
+			if !strings.Contains(w.Body.String(), want) {
+				t.Errorf("/metrics has no %s", want)
+			}
+		}
+	})
+}

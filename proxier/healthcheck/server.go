@@ -1,0 +1,185 @@
+package healthcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"svcproxy/proxier"
+)
+
+// retry is how long to wait before an address that could not be bound is tried
+// again. IPv6 addresses cannot be bound until duplicate detection is through,
+// which takes 1 to 2 s.
+const retry = 2 * time.Second
+
+// maxConns is how many connections one listener serves at once; more wait. Health
+// check ports are open to the network, and file descriptors are needed elsewhere.
+const maxConns = 64
+
+// A Server listens on http_address for the node, and on the node port addresses
+// for each service that has a health check port. An address that cannot be bound
+// is tried again until it can: the services of the node matter more.
+type Server struct {
+	address string // http_address; empty: none
+	node    http.Handler
+	health  *Health
+	log     *slog.Logger
+	wake    chan struct{} // has room for one
+
+	mu     sync.Mutex
+	checks map[uint16]proxier.HealthCheck // by port
+	addrs  []netip.Addr
+	faults map[string]string // listen address -> why it could not be bound
+
+	open map[string]*http.Server // by listen address; of Run alone
+	done sync.WaitGroup          // what serves them
+}
+
+// NewServer returns a server that answers with node on address, unless that is empty.
+func NewServer(address string, node http.Handler, h *Health, log *slog.Logger) *Server {
+	return &Server{
+		address: address, node: node, health: h, log: log,
+		wake: make(chan struct{}, 1),
+		open: map[string]*http.Server{}, faults: map[string]string{},
+	}
+}
+
+// SetChecks replaces the services that are answered for.
+func (s *Server) SetChecks(checks []proxier.HealthCheck) {
+	m := make(map[uint16]proxier.HealthCheck, len(checks))
+	for _, c := range checks {
+		m[c.Port] = c
+	}
+	s.mu.Lock()
+	s.checks = m
+	s.mu.Unlock()
+	s.wakeUp()
+}
+
+// SetAddrs replaces the addresses on which services are answered for.
+func (s *Server) SetAddrs(addrs []netip.Addr) {
+	s.mu.Lock()
+	s.addrs = addrs
+	s.mu.Unlock()
+	s.wakeUp()
+}
+
+func (s *Server) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Warnings names the addresses that could not be bound, and why.
+func (s *Server) Warnings() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Values(s.faults))
+}
+
+// Run listens until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.done.Wait()
+	defer s.reconcile(ctx, nil)
+	for {
+		var again <-chan time.Time
+		if !s.reconcile(ctx, s.wanted()) {
+			again = time.After(retry)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wake:
+		case <-again:
+		}
+	}
+}
+
+// wanted returns what to listen on, and what answers there.
+func (s *Server) wanted() map[string]http.Handler {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want := map[string]http.Handler{}
+	for port := range s.checks {
+		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.serveService(w, port) })
+		for _, a := range s.addrs {
+			want[netip.AddrPortFrom(a, port).String()] = h
+		}
+	}
+	if s.address != "" {
+		want[s.address] = s.node
+	}
+	return want
+}
+
+// reconcile closes what is not wanted and opens what is; the rest is not
+// touched. It tells whether all could be opened.
+func (s *Server) reconcile(ctx context.Context, want map[string]http.Handler) bool {
+	for addr, srv := range s.open {
+		if _, ok := want[addr]; !ok {
+			_ = srv.Close() // Serve returns all the same
+			delete(s.open, addr)
+		}
+	}
+	faults := map[string]string{}
+	for addr, h := range want {
+		if s.open[addr] != nil {
+			continue
+		}
+		if err := s.listen(ctx, addr, h); err != nil && ctx.Err() == nil {
+			faults[addr] = fmt.Sprintf("health check: %v; trying again every %v", err, retry)
+		}
+	}
+	s.setFaults(faults)
+	return len(faults) == 0
+}
+
+// setFaults stores faults and logs those that are new.
+func (s *Server) setFaults(faults map[string]string) {
+	s.mu.Lock()
+	old := s.faults
+	s.faults = faults
+	s.mu.Unlock()
+	for _, addr := range slices.Sorted(maps.Keys(faults)) {
+		if old[addr] != faults[addr] {
+			s.log.Warn(faults[addr])
+		}
+	}
+}
+
+func (s *Server) listen(ctx context.Context, addr string, h http.Handler) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      30 * time.Second, // /metrics over a slow line
+		IdleTimeout:       time.Minute,      // load balancers ask every few seconds over one connection
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // it has only what clients did wrong
+	}
+	s.open[addr] = srv
+	s.done.Go(func() {
+		if err := srv.Serve(netutil.LimitListener(l, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("health check: listener stopped", "address", addr, "err", err)
+		}
+	})
+	return nil
+}

@@ -1,0 +1,177 @@
+package healthcheck
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// serve runs a server for health until the test ends.
+func serve(t *testing.T, address string, h *Health) *Server {
+	t.Helper()
+	s := NewServer(address, Handler(h, NewMetrics("v1")), h, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return s
+}
+
+// freePort returns a TCP port that nobody listens on.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// eventually waits up to 5 s for ok.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after 5 s: not %s", what)
+		}
+	}
+}
+
+// fetch returns the answer of an address, or nil while nobody listens.
+func fetch(t *testing.T, c *http.Client, addr netip.AddrPort) (*http.Response, string) {
+	t.Helper()
+	resp, err := c.Get("http://" + addr.String() + "/any/path")
+	if err != nil {
+		return nil, ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+func TestServiceAnswers(t *testing.T) {
+	health := NewHealth()
+	s := serve(t, "", health)
+	port := freePort(t)
+	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	check := func(code int, weight, endpoints, healthy string) {
+		t.Helper()
+		resp, body := fetch(t, http.DefaultClient, addr)
+		if resp == nil {
+			t.Fatal("no answer")
+		}
+		want := "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": " +
+			endpoints + ",\n\t\"serviceProxyHealthy\": " + healthy + "\n}"
+		if resp.StatusCode != code || body != want {
+			t.Errorf("%d %s\nwant: %d %s", resp.StatusCode, body, code, want)
+		}
+		for key, want := range map[string]string{
+			"Content-Type": "application/json", "X-Content-Type-Options": "nosniff",
+			"X-Load-Balancing-Endpoint-Weight": weight,
+		} {
+			if got := resp.Header.Get(key); got != want {
+				t.Errorf("%s = %q, want %q", key, got, want)
+			}
+		}
+	}
+	set := func(endpoints int) {
+		s.SetChecks([]proxier.HealthCheck{{
+			Key: source.Key{Namespace: "shop", Name: "web"}, Port: port, LocalEndpoints: endpoints,
+		}})
+	}
+	set(2)
+	s.SetAddrs([]netip.Addr{addr.Addr()})
+	eventually(t, "listening", func() bool { r, _ := fetch(t, http.DefaultClient, addr); return r != nil })
+	check(200, "2", "2", "true")
+	set(0)
+	check(503, "0", "0", "true")
+	set(1)
+	health.Synced(proxier.SyncResult{Family: proxier.IPv4, Err: errors.New("no"), Start: time.Now().Add(-timeout)})
+	check(503, "1", "1", "false")
+}
+
+// A connection that is kept open shows that its listener was not touched.
+func TestListenersFollow(t *testing.T) {
+	s := serve(t, "", NewHealth())
+	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	kept, gone := freePort(t), freePort(t)
+	checks := []proxier.HealthCheck{{Port: kept, LocalEndpoints: 1}, {Port: gone, LocalEndpoints: 1}}
+	s.SetAddrs([]netip.Addr{one})
+	s.SetChecks(checks)
+	up := func(a netip.Addr, port uint16) bool {
+		c, err := net.Dial("tcp", netip.AddrPortFrom(a, port).String())
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	}
+	eventually(t, "both ports open", func() bool { return up(one, kept) && up(one, gone) })
+
+	var dials int
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials++
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	fetch(t, client, netip.AddrPortFrom(one, kept))
+
+	s.SetAddrs([]netip.Addr{one, two})
+	s.SetChecks(checks[:1])
+	eventually(t, "second address open", func() bool { return up(two, kept) })
+	eventually(t, "other port closed", func() bool { return !up(one, gone) })
+	fetch(t, client, netip.AddrPortFrom(one, kept))
+	if dials != 1 {
+		t.Errorf("connected %d times, want 1: the first listener was closed", dials)
+	}
+	if w := s.Warnings(); len(w) != 0 {
+		t.Errorf("warnings %q", w)
+	}
+	s.SetAddrs([]netip.Addr{two})
+	eventually(t, "first address closed", func() bool { return !up(one, kept) })
+}
+
+func TestOccupiedPortIsRetried(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	s := serve(t, addr, NewHealth())
+	eventually(t, "a warning", func() bool { return len(s.Warnings()) == 1 })
+	want := "health check: listen tcp " + addr + ": bind: address already in use; trying again every 2s"
+	if got := s.Warnings()[0]; got != want {
+		t.Errorf("warning %q\n   want %q", got, want)
+	}
+	l.Close()
+	eventually(t, "answering", func() bool {
+		resp, err := http.Get("http://" + addr + "/livez")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+	if w := s.Warnings(); len(w) != 0 {
+		t.Errorf("warnings stay: %s", strings.Join(w, "; "))
+	}
+}
