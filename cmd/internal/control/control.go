@@ -1,0 +1,40 @@
+// Package control is the control socket of a running svcproxy: HTTP with JSON
+// bodies over a unix socket in the run directory. One daemon has it at a time.
+package control
+
+import (
+	"path/filepath"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// A Status is what a running daemon tells of itself.
+type Status struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	Ready   bool      `json:"ready"`   // the first complete sync is done
+	Healthy bool      `json:"healthy"` // no change has waited too long for a sync
+
+	Settings Settings        `json:"settings"`
+	Sources  []source.Status `json:"sources"`
+	Loop     proxier.Status  `json:"loop"`
+	Warnings []string        `json:"warnings,omitempty"`        // of the host and of listeners
+	Faults   []source.Fault  `json:"settings_faults,omitempty"` // of the present svcproxy.toml; warnings too
+	Restart  []string        `json:"restart_needed,omitempty"`  // settings that changed but are only read at start
+}
+
+// Settings is what the daemon made of its settings and of the host.
+type Settings struct {
+	ConfigDir         string   `json:"config_dir"`
+	Mode              string   `json:"mode"` // never "auto"
+	Families          []string `json:"families"`
+	NodeName          string   `json:"node_name"`
+	Zone              string   `json:"zone,omitempty"`
+	NodePortAddresses []string `json:"node_port_addresses"`
+}
+
+// socketPath returns where the socket is.
+func socketPath(runDir string) string { return filepath.Join(runDir, "svcproxy.sock") }

@@ -1,0 +1,203 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start serves sample from dir and returns what stops it.
+func start(t *testing.T, dir string) (stop func()) {
+	t.Helper()
+	s, err := Listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, func() Status { return sample }) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	}
+}
+
+func TestStatusCrossesTheSocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run") // made by Listen
+	defer start(t, dir)()
+	got, err := NewClient(dir).Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sample, got); diff != "" {
+		t.Errorf("status (-sent +received):\n%s", diff)
+	}
+	for name, want := range map[string]os.FileMode{
+		"":              os.ModeDir | 0o755,
+		"svcproxy.sock": os.ModeSocket | 0o660,
+		"svcproxy.lock": 0o600,
+	} {
+		fi, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fi.Mode() != want {
+			t.Errorf("mode of %q is %v, want %v", name, fi.Mode(), want)
+		}
+	}
+}
+
+func TestOneDaemonPerRunDirectory(t *testing.T) {
+	dir := t.TempDir()
+	stop := start(t, dir)
+	_, err := Listen(dir)
+	want := fmt.Sprintf("claiming run directory %s: another svcproxy (pid %d) is running; give each its own --run-dir", dir, os.Getpid())
+	if err == nil || err.Error() != want {
+		t.Errorf("second Listen: %v\n         want: %s", err, want)
+	}
+	if !NewClient(dir).Running(t.Context()) {
+		t.Error("the first one does not answer any more")
+	}
+	stop()
+	start(t, dir)()
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketPath(dir)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	if NewClient(dir).Running(t.Context()) {
+		t.Fatal("a dead socket answers")
+	}
+	defer start(t, dir)()
+	if _, err := NewClient(dir).Status(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestListenErrors(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	long := "/" + strings.Repeat("x", 100)
+	tests := []struct{ name, dir, want string }{
+		{"a file", file, "making run directory: mkdir " + file + ": not a directory"},
+		{"too long", long, "control socket " + long + "/svcproxy.sock: path is longer than 107 bytes; choose a shorter --run-dir"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := Listen(tt.dir); err == nil || err.Error() != tt.want {
+				t.Errorf("Listen: %v\n  want: %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	c := NewClient(t.TempDir())
+	if _, err := c.Status(t.Context()); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("Status: %v, want ErrUnreachable", err)
+	}
+	if c.Running(t.Context()) {
+		t.Error("Running() = true")
+	}
+}
+
+func TestOtherVersionAnswers(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", socketPath(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.NotFoundHandler()}
+	defer srv.Close()
+	go srv.Serve(l)
+	_, err = NewClient(dir).Status(t.Context())
+	want := "asking " + socketPath(dir) + " for /v1/status: 404 Not Found; is it another version of svcproxy?"
+	if err == nil || err.Error() != want {
+		t.Errorf("Status: %v\n  want: %s", err, want)
+	}
+}
+
+// What people's scripts read must not change by accident.
+func TestJSONKeys(t *testing.T) {
+	b, err := json.Marshal(Status{Faults: []source.Fault{{
+		Pos: source.Position{File: "svcproxy.toml", Line: 1, Col: 8}, Msg: "m", Hint: "h", Warning: true,
+	}}, Loop: proxier.Status{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","ready":false,"healthy":false,` +
+		`"settings":{"config_dir":"","mode":"","families":null,"node_name":"","node_port_addresses":null},` +
+		`"sources":null,"loop":{"families":null,"services":null},` +
+		`"settings_faults":[{"pos":{"file":"svcproxy.toml","line":1,"col":8},"message":"m","hint":"h","warning":true}]}`
+	if string(b) != want {
+		t.Errorf("got  %s\nwant %s", b, want)
+	}
+}
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// sample holds a hostile name in every string that can come from a file.
+var sample = Status{
+	Version: "1.0", PID: 7, Started: now.Add(-26 * time.Hour), Ready: true, Healthy: true,
+	Settings: Settings{
+		ConfigDir: "/etc/svcproxy", Mode: "iptables", Families: []string{"ipv4", "ipv6"},
+		NodeName: "host1", Zone: "a", NodePortAddresses: []string{"192.0.2.1", "2001:db8::1"},
+	},
+	Sources: []source.Status{{Source: "file", Synced: true, Files: []source.FileStatus{
+		{Path: "/etc/svcproxy/a.toml", State: source.Accepted, Since: now.Add(-90 * time.Second), Services: 2},
+		{Path: "/etc/svcproxy/\x1b[2Jb.toml", State: source.Stale, Since: now.Add(-time.Hour), Services: 1, Faults: []source.Fault{
+			{Pos: source.Position{File: "\x1b[2Jb.toml", Line: 2, Col: 1}, Msg: `unknown key "x"`},
+			{Pos: source.Position{File: "c.toml", Line: 3, Col: 1}, Msg: "no address", Warning: true},
+		}},
+		{Path: "d.toml", State: source.Accepted, Since: now.Add(-time.Hour), Services: 1},
+	}}},
+	Loop: proxier.Status{
+		Families: []proxier.FamilyStatus{
+			{Family: "ipv4", LastSync: now.Add(-3 * time.Second), Took: 12345678},
+			{Family: "ipv6", Error: "iptables-restore: line 2\nfailed", FailingSince: now.Add(-time.Minute)},
+		},
+		Services: []proxier.ServiceStatus{{
+			Namespace: "default", Name: "web", Unit: "/etc/svcproxy/a.toml",
+			Frontends: []proxier.FrontendStatus{
+				{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1},
+				{Address: "node-port:30080/tcp", Kind: "node-port", Action: "drop"},
+			},
+			Endpoints: []proxier.EndpointStatus{
+				{Address: "192.168.10.11:8080", Local: true, State: "ready", Weight: 1},
+				{Address: "192.168.10.12:8080", State: "weight 0"},
+			},
+			Warnings: []string{"10.96.0.10 is on eth0"},
+		}, {Namespace: "default", Name: "idle", Unit: "/etc/svcproxy/a.toml"}},
+		Refusals: []proxier.Refusal{{
+			Unit: source.UnitID{Source: "file", Name: "d.toml"}, Since: now,
+			Faults: []source.Fault{{Pos: source.Position{File: "d.toml", Line: 1, Col: 1}, Msg: "taken"}},
+		}},
+	},
+	Warnings: []string{"IPv4 forwarding is off"},
+	Restart:  []string{"mode"},
+}

@@ -1,0 +1,133 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+)
+
+// maxPath is the longest path a socket can be bound to, in bytes: sun_path
+// without its NUL, <linux/un.h>.
+const maxPath = 107
+
+// maxConns is how many clients are served at once; more wait.
+const maxConns = 16
+
+// A Server is the daemon's end of the socket, and its claim to the run directory.
+type Server struct {
+	listener net.Listener
+	lock     *os.File
+}
+
+// Listen makes the run directory where it is missing, claims it, and opens the
+// socket in it. A daemon that died leaves both behind; that does no harm.
+func Listen(runDir string) (*Server, error) {
+	path := socketPath(runDir)
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("control socket %s: path is longer than %d bytes; choose a shorter --run-dir", path, maxPath)
+	}
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return nil, fmt.Errorf("making run directory: %w", err)
+	}
+	lock, err := claim(runDir)
+	if err != nil {
+		return nil, err
+	}
+	l, err := listen(path)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &Server{l, lock}, nil
+}
+
+// claim takes the lock of a run directory. The kernel releases it when its
+// holder dies, so that, unlike a socket file, it is never stale.
+func claim(runDir string) (*os.File, error) {
+	// Readable for nobody else: who can open a file can also lock it.
+	f, err := os.OpenFile(filepath.Join(runDir, "svcproxy.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("claiming run directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("another svcproxy%s is running; give each its own --run-dir", holder(f))
+		}
+		return nil, errors.Join(fmt.Errorf("claiming run directory %s: %w", runDir, err), f.Close())
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, errors.Join(fmt.Errorf("claiming run directory: %w", err), f.Close())
+	}
+	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("claiming run directory: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// holder returns " (pid 123)", or nothing where that cannot be said.
+func holder(lock io.Reader) string {
+	b, err := io.ReadAll(io.LimitReader(lock, 20))
+	if err != nil {
+		return ""
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (pid %d)", pid)
+}
+
+// listen opens the socket for root and its group. The caller holds the lock, so
+// that a socket that is there already is a dead one.
+func listen(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("removing a stale control socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("opening control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening control socket: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// Serve answers with status until ctx ends. The socket is gone when it returns,
+// the claim is released.
+func (s *Server) Serve(ctx context.Context, status func() Status) error {
+	defer s.lock.Close()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		// The client may be gone; there is nobody else to tell.
+		_ = json.NewEncoder(w).Encode(status())
+	})
+	srv := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       5 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // it has only what clients did wrong
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() }) // Serve returns all the same
+	defer stop()
+	if err := srv.Serve(netutil.LimitListener(s.listener, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving the control socket: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// WriteTable writes st for people, as of now. Wide adds where a service is from, and every endpoint.
+// Nothing in it can steer the terminal, whatever stands in files.
+func (st *Status) WriteTable(w io.Writer, wide bool, now time.Time) error {
+	t := &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), now: now}
+	t.head(st)
+	t.syncs(st.Loop.Families)
+	t.files(st)
+	t.services(st.Loop.Services, wide)
+	if wide {
+		t.endpoints(st.Loop.Services)
+	}
+	t.list("FAULTS", st.faults())
+	t.list("WARNINGS", st.warnings())
+	t.list("NEEDS A RESTART", st.Restart)
+	return cmp.Or(t.err, t.w.Flush())
+}
+
+// A table keeps the first error of many writes.
+type table struct {
+	w   *tabwriter.Writer
+	now time.Time
+	err error
+}
+
+// row writes cells, escaped.
+func (t *table) row(cells ...string) {
+	for i, c := range cells {
+		cells[i] = escape(c)
+	}
+	t.line(strings.Join(cells, "\t"))
+}
+
+// line writes text that is ours. An empty line ends a table, and with it its columns.
+func (t *table) line(text string) {
+	if t.err == nil {
+		_, t.err = fmt.Fprintln(t.w, text)
+	}
+}
+
+// list writes a title and lines without columns, or nothing.
+func (t *table) list(title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	t.line("")
+	t.line(title)
+	for _, l := range lines {
+		t.row(l)
+	}
+}
+
+func (t *table) head(st *Status) {
+	state := "starting"
+	switch {
+	case !st.Healthy:
+		state = "unhealthy"
+	case st.Ready:
+		state = "ready"
+	}
+	t.row(fmt.Sprintf("svcproxy %s, pid %d, %s, up %s", st.Version, st.PID, state, age(t.now, st.Started)))
+	node := st.Settings.NodeName
+	if st.Settings.Zone != "" {
+		node += " in zone " + st.Settings.Zone
+	}
+	t.row(fmt.Sprintf("%s mode on node %s; node ports on %s", st.Settings.Mode, node,
+		cmp.Or(strings.Join(st.Settings.NodePortAddresses, ", "), "no address")))
+}
+
+func (t *table) syncs(families []proxier.FamilyStatus) {
+	t.line("")
+	t.row("FAMILY", "LAST SYNC", "TOOK", "STATE")
+	for _, f := range families {
+		state, last, took := "ok", "never", "-"
+		if !f.LastSync.IsZero() {
+			last, took = age(t.now, f.LastSync)+" ago", f.Took.Round(100*time.Microsecond).String()
+		}
+		if f.Error != "" {
+			state = "failing for " + age(t.now, f.FailingSince) + ": " + f.Error
+		}
+		t.row(f.Family, last, took, state)
+	}
+}
+
+func (t *table) files(st *Status) {
+	t.line("")
+	t.row("FILE", "STATE", "SINCE", "SERVICES")
+	for _, src := range st.Sources {
+		for _, f := range src.Files {
+			f = st.asUsed(src.Source, f)
+			t.row(f.Path, string(f.State), age(t.now, f.Since), strconv.Itoa(f.Services))
+		}
+	}
+}
+
+// asUsed returns a file that its source has accepted as what it is where another holds what it claims.
+func (st *Status) asUsed(src string, f source.FileStatus) source.FileStatus {
+	for _, r := range st.Loop.Refusals {
+		if r.Unit != (source.UnitID{Source: src, Name: f.Path}) || f.State != source.Accepted {
+			continue
+		}
+		f.Since, f.State = r.Since, source.Refused
+		if r.Stale {
+			f.State = source.Stale
+		}
+	}
+	return f
+}
+
+func (t *table) services(services []proxier.ServiceStatus, wide bool) {
+	from := func(cells []string, unit string) []string {
+		if wide {
+			cells = append(cells, unit)
+		}
+		return cells
+	}
+	t.line("")
+	t.row(from([]string{"SERVICE", "ADDRESS", "KIND", "ACTION", "TARGETS", "ENDPOINTS"}, "FROM")...)
+	for _, s := range services {
+		name, endpoints := s.Namespace+"/"+s.Name, strconv.Itoa(len(s.Endpoints))
+		for _, f := range s.Frontends {
+			t.row(from([]string{name, f.Address, f.Kind, f.Action, strconv.Itoa(f.Targets), endpoints}, s.Unit)...)
+		}
+		if len(s.Frontends) == 0 {
+			t.row(from([]string{name, "-", "-", "-", "-", endpoints}, s.Unit)...)
+		}
+	}
+}
+
+func (t *table) endpoints(services []proxier.ServiceStatus) {
+	t.line("")
+	t.row("SERVICE", "ENDPOINT", "STATE", "WEIGHT", "WHERE")
+	for _, s := range services {
+		for _, e := range s.Endpoints {
+			where := "remote"
+			if e.Local {
+				where = "local"
+			}
+			t.row(s.Namespace+"/"+s.Name, e.Address, e.State, strconv.Itoa(int(e.Weight)), where)
+		}
+	}
+}
+
+// faults returns what keeps files from being used as they stand.
+func (st *Status) faults() []string {
+	lines := faultLines(st.Faults, false)
+	for _, s := range st.Sources {
+		for _, f := range s.Files {
+			lines = append(lines, faultLines(f.Faults, false)...)
+		}
+	}
+	for _, r := range st.Loop.Refusals {
+		lines = append(lines, faultLines(r.Faults, false)...)
+	}
+	return lines
+}
+
+// warnings returns all that is worth knowing but keeps nothing from being used.
+func (st *Status) warnings() []string {
+	lines := append(faultLines(st.Faults, true), st.Warnings...)
+	for _, s := range st.Sources {
+		for _, f := range s.Files {
+			lines = append(lines, faultLines(f.Faults, true)...)
+		}
+	}
+	for _, s := range st.Loop.Services {
+		for _, w := range s.Warnings {
+			lines = append(lines, fmt.Sprintf("service %s/%s: %s", s.Namespace, s.Name, w))
+		}
+	}
+	return lines
+}
+
+func faultLines(faults []source.Fault, warning bool) []string {
+	var lines []string
+	for _, f := range faults {
+		if f.Warning == warning {
+			lines = append(lines, f.String())
+		}
+	}
+	return lines
+}
+
+// age returns how long ago t was, in its two largest units: "3m20s", "2d4h".
+func age(now, t time.Time) string {
+	const day = 24 * time.Hour
+	switch d := now.Sub(t).Truncate(time.Second); {
+	case t.IsZero():
+		return "-"
+	case d < 0: // the clock was set back
+		return "0s"
+	case d < time.Hour:
+		return d.String()
+	case d < day:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	}
+}
+
+// escape returns s with everything that is not plain to see written as Go would.
+func escape(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if strconv.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		q := strconv.QuoteRune(r)
+		b.WriteString(q[1 : len(q)-1])
+	}
+	return b.String()
+}

@@ -1,0 +1,114 @@
+package control
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestWriteTable(t *testing.T) {
+	tests := []struct {
+		name string
+		wide bool
+		want string
+	}{
+		{"table", false, `
+svcproxy 1.0, pid 7, ready, up 1d2h
+iptables mode on node host1 in zone a; node ports on 192.0.2.1, 2001:db8::1
+
+FAMILY  LAST SYNC  TOOK    STATE
+ipv4    3s ago     12.3ms  ok
+ipv6    never      -       failing for 1m0s: iptables-restore: line 2\nfailed
+
+FILE                         STATE     SINCE  SERVICES
+/etc/svcproxy/a.toml         accepted  1m30s  2
+/etc/svcproxy/\x1b[2Jb.toml  stale     1h0m   1
+d.toml                       refused   0s     1
+
+SERVICE       ADDRESS              KIND       ACTION   TARGETS  ENDPOINTS
+default/web   10.96.0.10:80/tcp    vip        balance  1        2
+default/web   node-port:30080/tcp  node-port  drop     0        2
+default/idle  -                    -          -        -        0
+
+FAULTS
+"\x1b[2Jb.toml":2:1: unknown key "x"
+d.toml:1:1: taken
+
+WARNINGS
+IPv4 forwarding is off
+c.toml:3:1: warning: no address
+service default/web: 10.96.0.10 is on eth0
+
+NEEDS A RESTART
+mode
+`},
+		{"wide", true, `
+svcproxy 1.0, pid 7, ready, up 1d2h
+iptables mode on node host1 in zone a; node ports on 192.0.2.1, 2001:db8::1
+
+FAMILY  LAST SYNC  TOOK    STATE
+ipv4    3s ago     12.3ms  ok
+ipv6    never      -       failing for 1m0s: iptables-restore: line 2\nfailed
+
+FILE                         STATE     SINCE  SERVICES
+/etc/svcproxy/a.toml         accepted  1m30s  2
+/etc/svcproxy/\x1b[2Jb.toml  stale     1h0m   1
+d.toml                       refused   0s     1
+
+SERVICE       ADDRESS              KIND       ACTION   TARGETS  ENDPOINTS  FROM
+default/web   10.96.0.10:80/tcp    vip        balance  1        2          /etc/svcproxy/a.toml
+default/web   node-port:30080/tcp  node-port  drop     0        2          /etc/svcproxy/a.toml
+default/idle  -                    -          -        -        0          /etc/svcproxy/a.toml
+
+SERVICE      ENDPOINT            STATE     WEIGHT  WHERE
+default/web  192.168.10.11:8080  ready     1       local
+default/web  192.168.10.12:8080  weight 0  0       remote
+
+FAULTS
+"\x1b[2Jb.toml":2:1: unknown key "x"
+d.toml:1:1: taken
+
+WARNINGS
+IPv4 forwarding is off
+c.toml:3:1: warning: no address
+service default/web: 10.96.0.10 is on eth0
+
+NEEDS A RESTART
+mode
+`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			if err := sample.WriteTable(&b, tt.wide, now); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), b.String()); diff != "" {
+				t.Errorf("table (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAge(t *testing.T) {
+	tests := []struct {
+		ago  time.Duration
+		want string
+	}{
+		{-time.Second, "0s"},
+		{1500 * time.Millisecond, "1s"},
+		{time.Hour - 1, "59m59s"},
+		{25*time.Hour - 1, "1d0h"},
+		{24*time.Hour - 1, "23h59m"},
+	}
+	for _, tt := range tests {
+		if got := age(now, now.Add(-tt.ago)); got != tt.want {
+			t.Errorf("age of %v = %s, want %s", tt.ago, got, tt.want)
+		}
+	}
+	if got := age(now, time.Time{}); got != "-" {
+		t.Errorf("age of never = %s, want -", got)
+	}
+}

@@ -1,0 +1,298 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"svcproxy/cmd/internal/control"
+	"svcproxy/configs"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A kernel is a backend of all families that remembers what it was told of IPv4.
+type kernel struct {
+	mu    sync.Mutex
+	names []string // of services, at the last sync
+	cidrs string   // local_cidrs
+	full  int      // syncs that were
+	fail  error
+}
+
+func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fail != nil {
+		return k.fail
+	}
+	if st.Family != proxier.IPv4 {
+		return nil
+	}
+	k.names = nil
+	for key := range st.Services {
+		k.names = append(k.names, key.String())
+	}
+	slices.Sort(k.names)
+	k.cidrs = fmt.Sprint(st.Host.LocalCIDRs)
+	if delta == nil {
+		k.full++
+	}
+	return nil
+}
+
+func (k *kernel) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
+func (k *kernel) Cleanup(context.Context) error                                  { return nil }
+func (k *kernel) Close() error                                                   { return nil }
+
+// look returns a copy of what k holds.
+func (k *kernel) look() (names string, cidrs string, full int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Join(k.names, " "), k.cidrs, k.full
+}
+
+// A running daemon.
+type running struct {
+	t      *testing.T
+	dir    string
+	kernel *kernel
+	reload chan os.Signal
+	log    *logged
+	told   *logged // systemd
+	stop   func() error
+}
+
+// logged is text that a goroutine writes while another reads.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+const web = `[[services]]
+name = "web"
+vips = ["10.96.0.10"]
+ports = [{ port = 80 }]
+`
+
+// launch runs a daemon on a directory with these settings and one service file.
+func launch(t *testing.T, settings string) *running {
+	t.Helper()
+	r := &running{
+		t: t, dir: t.TempDir(), kernel: new(kernel), reload: make(chan os.Signal),
+		log: new(logged), told: new(logged),
+	}
+	useModes(t, r.kernel)
+	r.write("svcproxy.toml", settings)
+	r.write("web.toml", web)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, r.options()) }()
+	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return r
+}
+
+// useModes makes k the kernel of the only mode until the test ends.
+func useModes(t *testing.T, k *kernel) {
+	t.Helper()
+	old := modes
+	modes = []mode{
+		{name: "nftables"},
+		{name: "iptables", open: func(context.Context, proxier.Family) (backend, error) { return k, nil }},
+	}
+	t.Cleanup(func() { modes = old })
+}
+
+func (r *running) options() Options {
+	return Options{
+		ConfigDir: r.dir, StateDir: filepath.Join(r.dir, "state"), RunDir: filepath.Join(r.dir, "run"),
+		Version: "v1", Load: configs.Load, Reload: r.reload, Stderr: r.log,
+		Notify: func(s string) { fmt.Fprintln(r.told, strings.Split(s, "\n")[0]) },
+		Watch:  100 * time.Millisecond,
+	}
+}
+
+func (r *running) write(name, text string) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *running) status() control.Status {
+	r.t.Helper()
+	st, err := control.NewClient(filepath.Join(r.dir, "run")).Status(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return st
+}
+
+// eventually waits up to 5 s for ok.
+func (r *running) eventually(what string, ok func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("after 5 s: not %s; log:\n%s", what, r.log)
+		}
+	}
+}
+
+func (r *running) ready() {
+	r.t.Helper()
+	r.eventually("ready", func() bool { return strings.Contains(r.told.String(), "READY=1") })
+}
+
+func TestRun(t *testing.T) {
+	r := launch(t, "http_address = \"\"\nnode_name = \"n\"\nzone = \"z\"\n")
+	r.ready()
+	if names, _, _ := r.kernel.look(); names != "default/web" {
+		t.Errorf("kernel holds %q", names)
+	}
+	st := r.status()
+	if !st.Ready || !st.Healthy || st.Version != "v1" || st.PID != os.Getpid() || len(st.Loop.Services) != 1 || st.Sources[0].Files[0].Services != 1 {
+		t.Errorf("status %+v", st)
+	}
+	st.Settings.NodePortAddresses = nil // this host's
+	want := control.Settings{ConfigDir: r.dir, Mode: "iptables", Families: []string{"ipv4", "ipv6"}, NodeName: "n", Zone: "z"}
+	if diff := cmp.Diff(want, st.Settings); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+	r.eventually("fed the watchdog", func() bool { return strings.Contains(r.told.String(), "WATCHDOG=1") })
+	if err := Run(t.Context(), r.options()); err == nil || !strings.Contains(err.Error(), "another svcproxy (pid ") {
+		t.Errorf("second daemon: %v", err)
+	}
+	begin := time.Now()
+	if err := r.stop(); err != nil || time.Since(begin) > time.Second {
+		t.Errorf("stopped with %v after %v", err, time.Since(begin))
+	}
+	if !strings.HasSuffix(r.told.String(), "STOPPING=1\n") {
+		t.Errorf("told systemd:\n%s", r.told)
+	}
+}
+
+func TestSettingsAreFollowed(t *testing.T) {
+	r := launch(t, "http_address = \"\"\n")
+	r.ready()
+	cidrs := func(want string) func() bool {
+		return func() bool { _, got, _ := r.kernel.look(); return got == want }
+	}
+	r.write("svcproxy.toml", "http_address = \"\"\nlocal_cidrs = [\"10.244.0.0/16\"]\n")
+	r.eventually("new local_cidrs", cidrs("[10.244.0.0/16]"))
+
+	r.write("svcproxy.toml", "http_address = \"\"\nlocal_cidrs = [\"10.244.0.0/99\"]\n")
+	r.eventually("fault shown", func() bool { return len(r.status().Faults) == 1 })
+	if f := r.status().Faults[0]; f.Pos.File != filepath.Join(r.dir, "svcproxy.toml") || f.Pos.Line != 2 {
+		t.Errorf("fault %+v", f)
+	}
+	if !cidrs("[10.244.0.0/16]")() {
+		t.Error("broken settings were used")
+	}
+
+	r.write("svcproxy.toml", "http_address = \"127.0.0.1:1\"\nmode = \"iptables\"\n[log]\nlevel = \"error\"\n")
+	r.eventually("no local_cidrs", cidrs("[]"))
+	st := r.status()
+	if diff := cmp.Diff([]string{"mode", "http_address"}, st.Restart); diff != "" || len(st.Faults) != 0 {
+		t.Errorf("faults %v; needs a restart (-want +got):\n%s", st.Faults, diff)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "svcproxy.toml")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("defaults but for the address", func() bool { return slices.Equal(r.status().Restart, []string{"http_address"}) })
+}
+
+// A text that is only being written must not count, nor a file that is empty.
+func TestSettingsSettle(t *testing.T) {
+	r := launch(t, "http_address = \"\"\nlocal_cidrs = [\"10.1.0.0/16\"]\n")
+	r.ready()
+	r.write("svcproxy.toml", "")
+	time.Sleep(3 * settingsPoll)
+	if _, got, _ := r.kernel.look(); got != "[10.1.0.0/16]" {
+		t.Errorf("an empty file changed local_cidrs to %s", got)
+	}
+}
+
+func TestReload(t *testing.T) {
+	r := launch(t, "http_address = \"\"\n")
+	r.ready()
+	_, _, before := r.kernel.look()
+	r.write("svcproxy.toml", "http_address = \"\"\nzone = \"new\"\n")
+	r.reload <- syscall.SIGHUP
+	r.eventually("told systemd", func() bool {
+		return strings.HasSuffix(strings.ReplaceAll(r.told.String(), "WATCHDOG=1\n", ""), "RELOADING=1\nREADY=1\n")
+	})
+	if zone := r.status().Settings.Zone; zone != "new" {
+		t.Errorf("zone %q right after the reload", zone)
+	}
+	r.eventually("compared with the kernel", func() bool { _, _, n := r.kernel.look(); return n > before })
+}
+
+func TestFailingSyncIsShown(t *testing.T) {
+	r := launch(t, "http_address = \"\"\n")
+	r.ready()
+	r.kernel.mu.Lock()
+	r.kernel.fail = errors.New("no room")
+	r.kernel.mu.Unlock()
+	r.reload <- syscall.SIGHUP
+	r.eventually("error in status", func() bool { return r.status().Loop.Families[0].Error != "" })
+}
+
+func TestStartErrors(t *testing.T) {
+	fault := source.Fault{Pos: source.Position{File: "svcproxy.toml", Line: 1, Col: 8}, Msg: "bad"}
+	tests := []struct {
+		name   string
+		mode   string
+		faults []source.Fault
+		want   string
+	}{
+		{"every fault", "auto", []source.Fault{fault, fault}, "svcproxy.toml:1:8: bad\nsvcproxy.toml:1:8: bad"},
+		{"mode", "nftables", nil, `mode "nftables" is not in this build; set mode to "iptables" or "auto"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			useModes(t, new(kernel))
+			err := Run(t.Context(), Options{
+				ConfigDir: t.TempDir(), StateDir: t.TempDir(), RunDir: t.TempDir(), Stderr: new(logged),
+				Load: func(string) (configs.Settings, []source.Fault, error) {
+					s := configs.Default()
+					s.Mode = tt.mode
+					return s, tt.faults, nil
+				},
+			})
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("Run: %v\nwant: %s", err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,184 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"svcproxy/cmd/internal/hostsetup"
+	"svcproxy/cmd/internal/node"
+	"svcproxy/configs"
+	"svcproxy/netutil/links"
+	"svcproxy/source"
+	"svcproxy/source/file"
+)
+
+// settingsPoll is how often svcproxy.toml is read. A new text counts when it is
+// found twice, so that none is taken that is half written.
+const settingsPoll = 400 * time.Millisecond
+
+// followSettings takes over what changes in svcproxy.toml, and reads everything
+// again when told to, until ctx ends.
+func (d *daemon) followSettings(ctx context.Context) {
+	tick := time.NewTicker(settingsPoll)
+	defer tick.Stop()
+	seen := d.text
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.Reload:
+			if now, err := contents(d.path()); err == nil {
+				d.text, seen = now, now
+			}
+			d.reload()
+		case <-tick.C:
+			now, err := contents(d.path())
+			if err != nil {
+				continue
+			}
+			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, d.text) {
+				d.text = now
+				d.loadSettings()
+			}
+			seen = now
+		}
+	}
+}
+
+// path returns where svcproxy.toml is.
+func (d *daemon) path() string { return filepath.Join(d.ConfigDir, file.SettingsName) }
+
+var errNoText = errors.New("it says nothing")
+
+// contents returns the text at path, nil where there is no file. An empty one,
+// as there is for a moment while a file is written, and what is no file, as a
+// pipe that would block, are errors.
+func contents(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular() || info.Size() == 0:
+		return nil, errNoText
+	}
+	return os.ReadFile(path)
+}
+
+// reload reads settings and services again, and compares all with the kernel.
+func (d *daemon) reload() {
+	d.log.Info("reading everything again")
+	d.Notify(reloading())
+	d.loadSettings()
+	d.files.Reload()
+	d.loop.Resync()
+	d.lookAtAddresses()
+	for _, w := range hostsetup.Verify(d.fixed, d.mode) {
+		d.log.Warn(w)
+	}
+	d.Notify("READY=1")
+}
+
+// loadSettings takes over svcproxy.toml as it is now. One with faults changes nothing.
+func (d *daemon) loadSettings() {
+	s, faults, err := d.Load(d.path())
+	if err != nil {
+		faults = []source.Fault{{Pos: source.Position{File: d.path()}, Msg: err.Error()}}
+	}
+	for _, f := range faults {
+		d.log.Warn(f.String())
+	}
+	if fatal(faults) {
+		d.log.Error("svcproxy.toml has faults: the settings in use stay")
+		d.mu.Lock()
+		d.faults = faults
+		d.mu.Unlock()
+		return
+	}
+	d.use(s, faults)
+}
+
+// use makes s the settings in use, as far as that can be done without a restart.
+func (d *daemon) use(s configs.Settings, faults []source.Fault) {
+	now, restart := atRunTime(d.fixed, s)
+	d.mu.Lock()
+	changed := !reflect.DeepEqual(now, d.settings)
+	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(d.restart, name) })
+	d.settings, d.faults, d.restart = now, faults, restart
+	d.mu.Unlock()
+	if len(news) > 0 {
+		d.log.Warn("settings changed that are read at start only: restart svcproxy to use them", "settings", news)
+	}
+	if !changed {
+		return
+	}
+	d.log.Info("settings changed")
+	setLevel(d.level, now.Log.Level)
+	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
+	d.setNode()
+}
+
+// atRunTime returns want with all that only a restart can change as it is in
+// fixed, and the names of what that was.
+func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []string) {
+	now = want
+	differ := func(name string, equal bool) {
+		if !equal {
+			restart = append(restart, name)
+		}
+	}
+	differ("mode", fixed.Mode == want.Mode)
+	differ("sources", slices.Equal(fixed.Sources, want.Sources))
+	differ("node_name", fixed.NodeName == want.NodeName)
+	differ("families", slices.Equal(fixed.Families, want.Families))
+	differ("masquerade_bit", fixed.MasqueradeBit == want.MasqueradeBit)
+	differ("http_address", fixed.HTTPAddress == want.HTTPAddress)
+	differ("ipvs", fixed.IPVS == want.IPVS)
+	differ("kubernetes", fixed.Kubernetes == want.Kubernetes)
+	differ("log.format", fixed.Log.Format == want.Log.Format)
+	now.Mode, now.Sources, now.NodeName, now.Families = fixed.Mode, fixed.Sources, fixed.NodeName, fixed.Families
+	now.MasqueradeBit, now.HTTPAddress = fixed.MasqueradeBit, fixed.HTTPAddress
+	now.IPVS, now.Kubernetes, now.Log.Format = fixed.IPVS, fixed.Kubernetes, fixed.Log.Format
+	return now, restart
+}
+
+// lookAtAddresses takes over the addresses that this host has now.
+func (d *daemon) lookAtAddresses() {
+	addrs, err := links.Addrs()
+	if err != nil {
+		d.log.Warn("the addresses of this host stay as last read", "err", err)
+		return
+	}
+	d.mu.Lock()
+	d.addrs = addrs
+	d.mu.Unlock()
+	d.setNode()
+}
+
+// setNode tells everyone what settings and addresses make. Telling is part of
+// the lock: of two changes at a time the later one must be told last.
+func (d *daemon) setNode() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := node.Build(d.settings, d.addrs)
+	if n.Equal(d.node) {
+		return
+	}
+	d.node = n
+	d.log.Info("node changed", "addresses", n.Addrs, "node_port_addresses", n.NodePortAddrs)
+	d.server.SetAddrs(n.NodePortAddrs)
+	d.loop.SetNode(n)
+}
+
+// fatal tells whether any fault is more than a warning.
+func fatal(faults []source.Fault) bool {
+	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
+}

@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/cmd/internal/control"
+	"svcproxy/cmd/internal/hostsetup"
+	"svcproxy/source"
+)
+
+// status returns what the daemon tells of itself.
+func (d *daemon) status() control.Status {
+	d.mu.Lock()
+	st := control.Status{
+		Version: d.Version, PID: os.Getpid(), Started: d.started,
+		Settings: control.Settings{
+			ConfigDir: d.ConfigDir, Mode: d.mode, NodeName: d.node.Name, Zone: d.node.Zone,
+			Families: []string{}, NodePortAddresses: []string{},
+		},
+		Faults: d.faults, Restart: d.restart,
+	}
+	for _, a := range d.node.NodePortAddrs {
+		st.Settings.NodePortAddresses = append(st.Settings.NodePortAddresses, a.String())
+	}
+	settings, affinity := d.settings, d.affinity
+	d.mu.Unlock()
+
+	st.Ready, st.Healthy = d.health.Ready(), d.health.Healthy()
+	st.Sources = []source.Status{d.files.Status()}
+	st.Loop = d.loop.Status()
+	for _, f := range st.Loop.Families {
+		st.Settings.Families = append(st.Settings.Families, f.Family)
+	}
+	st.Warnings = slices.Concat(d.missing, hostsetup.Verify(settings, d.mode), d.server.Warnings())
+	if w := hostsetup.VerifyAffinity(d.mode); affinity && w != "" {
+		st.Warnings = append(st.Warnings, w)
+	}
+	return st
+}
+
+// tellSystemd says when services are in the kernel, that the loop is alive, and that it is the end.
+func (d *daemon) tellSystemd(ctx context.Context) {
+	defer d.Notify("STOPPING=1")
+	ready := d.loop.Ready()
+	var alive <-chan time.Time
+	if d.Watch > 0 {
+		tick := time.NewTicker(d.Watch / 3)
+		defer tick.Stop()
+		alive = tick.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ready:
+			ready = nil // once
+			d.Notify("READY=1")
+		case <-alive:
+			if time.Since(d.loop.Alive()) < d.Watch {
+				d.Notify("WATCHDOG=1")
+			}
+		}
+	}
+}
+
+// reloading is what systemd wants to hear before READY=1 says that a reload is
+// done, with the time in µs since boot, sd_notify(3).
+func reloading() string {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return "RELOADING=1"
+	}
+	return fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", ts.Nano()/1000)
+}

@@ -1,0 +1,89 @@
+package hostsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"svcproxy/configs"
+	"svcproxy/netutil/sysctl"
+)
+
+// Init makes every setting that s asks for in a mode, and writes a line about
+// each that it changed. It goes on past what cannot be set.
+func Init(ctx context.Context, s configs.Settings, mode string, out io.Writer) error {
+	in := &initializer{out: out, tree: kernelTree}
+	in.modules(ctx, s, mode)
+	if slices.Contains(s.Families, "ipv6") {
+		if _, err := sysctl.Get(forward6); errors.Is(err, sysctl.ErrUnknown) {
+			in.say("this kernel has no IPv6: left out")
+			s.Families = slices.DeleteFunc(slices.Clone(s.Families), func(f string) bool { return f == "ipv6" })
+		} else {
+			in.keepRouterAdvertisements()
+		}
+	}
+	for _, set := range sysctls(s, mode) {
+		in.set(set)
+	}
+	return errors.Join(in.errs...)
+}
+
+// An initializer collects what went wrong.
+type initializer struct {
+	out  io.Writer
+	tree tree
+	errs []error
+}
+
+func (in *initializer) say(format string, args ...any) {
+	if _, err := fmt.Fprintf(in.out, format+"\n", args...); err != nil {
+		in.fail(err)
+	}
+}
+
+func (in *initializer) fail(err error) {
+	if err != nil {
+		in.errs = append(in.errs, err)
+	}
+}
+
+// set gives a setting its value.
+func (in *initializer) set(s setting) {
+	old, err := sysctl.Get(s.name)
+	if err != nil || old == s.value {
+		in.fail(err)
+		return
+	}
+	if err := sysctl.Set(s.name, s.value); err != nil {
+		in.fail(err)
+		return
+	}
+	in.say("%s = %s (was %s)", s.name, s.value, old)
+}
+
+// keepRouterAdvertisements lets interfaces that have their address or default
+// route from router advertisements keep them. A host that forwards ignores
+// advertisements where accept_ra is 1, and forgets those routes at the moment
+// when forwarding is turned on; so this must come before.
+func (in *initializer) keepRouterAdvertisements() {
+	names, err := filepath.Glob("/proc/sys/net/ipv6/conf/*")
+	in.fail(err)
+	for _, path := range names {
+		name := filepath.Base(path)
+		if name == "all" || name == "default" || name == "lo" {
+			continue
+		}
+		if is(name, "forwarding", "0") && is(name, "accept_ra", "1") {
+			in.set(setting{"net/ipv6/conf/" + name + "/accept_ra", "2"})
+		}
+	}
+}
+
+// is tells whether a setting of an interface has a value. An interface that is gone meanwhile has none.
+func is(ifname, name, value string) bool {
+	got, err := sysctl.Get("net/ipv6/conf/" + ifname + "/" + name)
+	return err == nil && got == value
+}

@@ -1,0 +1,104 @@
+//go:build netns
+
+package hostsetup
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"svcproxy/configs"
+	"svcproxy/netutil/sysctl"
+)
+
+// namespace moves the test into a network namespace of its own, with an
+// interface that uses router advertisements and one that does not.
+func namespace(t *testing.T) {
+	t.Helper()
+	// Not unlocked: the thread ends with its namespace when the test does.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ra0"}, PeerName: "still0"}
+	if err := netlink.LinkAdd(pair); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []setting{
+		{forward4, "0"}, {forward6, "0"}, {routeLocalnet, "0"},
+		{"net/ipv6/conf/ra0/accept_ra", "1"}, {"net/ipv6/conf/still0/accept_ra", "0"},
+		{"net/netfilter/nf_conntrack_udp_timeout", "30"},
+	} {
+		if err := sysctl.Set(s.name, s.value); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+var settings = configs.Settings{
+	Families: []string{"ipv4", "ipv6"}, LocalhostNodePorts: true,
+	Conntrack: configs.Conntrack{UDPTimeout: 45 * time.Second},
+}
+
+// initAgain runs Init and returns what it said of sysctls.
+func initAgain(t *testing.T) string {
+	t.Helper()
+	t.Setenv("PATH", t.TempDir()) // modules are the host's, not the test's
+	var out strings.Builder
+	if err := Init(t.Context(), settings, "iptables", &out); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for line := range strings.Lines(out.String()) {
+		if strings.HasPrefix(line, "net/") {
+			said.WriteString(line)
+		}
+	}
+	return said.String()
+}
+
+func TestInit(t *testing.T) {
+	namespace(t)
+	want := `net/ipv6/conf/ra0/accept_ra = 2 (was 1)
+net/ipv4/ip_forward = 1 (was 0)
+net/ipv4/conf/all/route_localnet = 1 (was 0)
+net/ipv6/conf/all/forwarding = 1 (was 0)
+net/netfilter/nf_conntrack_udp_timeout = 45 (was 30)
+`
+	if diff := cmp.Diff(want, initAgain(t)); diff != "" {
+		t.Errorf("first run (-want +got):\n%s", diff)
+	}
+	if got := initAgain(t); got != "" {
+		t.Errorf("second run changed:\n%s", got)
+	}
+	for name, want := range map[string]string{
+		forward4: "1", forward6: "1", routeLocalnet: "1",
+		"net/ipv6/conf/ra0/accept_ra": "2", "net/ipv6/conf/still0/accept_ra": "0",
+		"net/netfilter/nf_conntrack_udp_timeout": "45",
+	} {
+		if got, err := sysctl.Get(name); got != want || err != nil {
+			t.Errorf("%s = %s, %v; want %s", name, got, err, want)
+		}
+	}
+}
+
+func TestVerify(t *testing.T) {
+	namespace(t)
+	want := []string{
+		"IPv4 forwarding is off: no endpoint on another host answers; run svcproxy init, or set net/ipv4/ip_forward=1",
+		"IPv6 forwarding is off: no endpoint on another host answers; run svcproxy init, or set net/ipv6/conf/all/forwarding=1",
+		"localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1; run svcproxy init, or set net/ipv4/conf/all/route_localnet=1",
+	}
+	if diff := cmp.Diff(want, Verify(settings, "iptables")); diff != "" {
+		t.Errorf("before init (-want +got):\n%s", diff)
+	}
+	initAgain(t)
+	if got := Verify(settings, "iptables"); got != nil {
+		t.Errorf("after init: %q", got)
+	}
+}

@@ -1,0 +1,122 @@
+package hostsetup
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy/configs"
+)
+
+func TestNeeded(t *testing.T) {
+	four := configs.Settings{Families: []string{"ipv4"}, IPVS: configs.IPVS{Scheduler: "wrr"}}
+	has := func(s configs.Settings, mode, module string, want bool) {
+		t.Helper()
+		if got := slices.Contains(needed(s, mode), module); got != want {
+			t.Errorf("%s mode has %s: %v, want %v", mode, module, got, want)
+		}
+	}
+	has(four, "iptables", "iptable_nat", true)
+	has(four, "iptables", "ip6table_nat", false)
+	has(four, "iptables", "ip_vs", false)
+	has(four, "ipvs", "ip_vs_wrr", true)
+}
+
+// fakeModprobe puts a modprobe first on the path that makes an entry in a tree,
+// and parameters from its options, except for modules whose name holds "gone".
+func fakeModprobe(t *testing.T) (tree, *initializer, *strings.Builder) {
+	t.Helper()
+	bin, sys := t.TempDir(), t.TempDir()
+	script := `#!/bin/sh
+shift
+case $1 in *gone*) echo "modprobe: FATAL: Module $1 not found." >&2; exit 1;; esac
+mkdir -p ` + sys + `/$1/parameters
+m=$1; shift
+for o; do echo ${o#*=} >` + sys + `/$m/parameters/${o%=*}; done
+`
+	if err := os.WriteFile(filepath.Join(bin, "modprobe"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	out := new(strings.Builder)
+	return tree(sys), &initializer{out: out, tree: tree(sys)}, out
+}
+
+func TestLoad(t *testing.T) {
+	_, in, out := fakeModprobe(t)
+	for _, m := range []string{"nf_nat", "nf_nat", "gone"} {
+		in.load(t.Context(), m)
+	}
+	want := "module nf_nat: loaded\nmodule gone: not loaded: modprobe: FATAL: Module gone not found.\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" || in.errs != nil {
+		t.Errorf("errors %v; said (-want +got):\n%s", in.errs, diff)
+	}
+}
+
+func TestWithoutModprobe(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	out := new(strings.Builder)
+	in := &initializer{out: out, tree: tree(t.TempDir())}
+	in.load(t.Context(), "nf_nat")
+	want := "module nf_nat: not loaded: exec: \"modprobe\": executable file not found in $PATH\n"
+	if out.String() != want {
+		t.Errorf("said %s want %s", out, want)
+	}
+}
+
+func TestRecent(t *testing.T) {
+	t.Run("loaded with long lists", func(t *testing.T) {
+		sys, in, out := fakeModprobe(t)
+		in.recent(t.Context())
+		want := "module xt_recent: loaded ip_list_tot=10000 ip_list_hash_size=1024\n"
+		if out.String() != want || sys.shortLists() != "" {
+			t.Errorf("said %swant %sand then %q", out, want, sys.shortLists())
+		}
+	})
+	t.Run("loaded already", func(t *testing.T) {
+		sys, in, out := fakeModprobe(t)
+		if err := modprobe(t.Context(), "xt_recent", "ip_list_tot=100"); err != nil {
+			t.Fatal(err)
+		}
+		in.recent(t.Context())
+		if out.String() != sys.shortLists()+"\n" ||
+			!strings.HasPrefix(out.String(), "session affinity remembers only 100 clients of an endpoint: module xt_recent has ip_list_tot=100, ") {
+			t.Errorf("said %s", out)
+		}
+	})
+}
+
+// The boot loads the same modules as init, but for those of legacy iptables.
+func TestSnippetsAgree(t *testing.T) {
+	read := func(name string) []string {
+		b, err := os.ReadFile(filepath.Join("../../../systemd", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for l := range strings.Lines(string(b)) {
+			if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "#") {
+				lines = append(lines, l)
+			}
+		}
+		return lines
+	}
+	want := append(needed(configs.Settings{Families: []string{"ipv4", "ipv6"}}, "iptables"), "xt_recent")
+	want = slices.DeleteFunc(want, func(m string) bool { return strings.Contains(m, "table") && m != "nf_tables" })
+	got := read("modules-load.d/svcproxy.conf")
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("modules-load.d (-init +file):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"options xt_recent ip_list_tot=10000 ip_list_hash_size=1024"}, read("modprobe.d/svcproxy.conf")); diff != "" {
+		t.Errorf("modprobe.d (-init +file):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"net.ipv4.ip_forward = 1", "net.ipv6.conf.all.forwarding = 1"}, read("sysctl.d/svcproxy.conf")); diff != "" {
+		t.Errorf("sysctl.d (-init +file):\n%s", diff)
+	}
+}

@@ -1,0 +1,92 @@
+package hostsetup
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"svcproxy/configs"
+)
+
+// A setting is a kernel setting by its path below /proc/sys, and the value it should have.
+type setting struct{ name, value string }
+
+const (
+	forward4      = "net/ipv4/ip_forward"
+	forward6      = "net/ipv6/conf/all/forwarding"
+	routeLocalnet = "net/ipv4/conf/all/route_localnet"
+)
+
+// sysctls returns what s asks for in a mode, in the order to set it in.
+func sysctls(s configs.Settings, mode string) []setting {
+	var list []setting
+	if slices.Contains(s.Families, "ipv4") {
+		list = append(list, setting{forward4, "1"})
+		if s.LocalhostNodePorts && mode == "iptables" {
+			list = append(list, setting{routeLocalnet, "1"})
+		}
+	}
+	if slices.Contains(s.Families, "ipv6") {
+		list = append(list, setting{forward6, "1"})
+	}
+	list = append(list, conntrackSysctls(s.Conntrack)...)
+	if mode == "ipvs" {
+		list = append(list, ipvsSysctls(s.IPVS)...)
+	}
+	return list
+}
+
+// conntrackSysctls leaves out what is to be left alone.
+func conntrackSysctls(c configs.Conntrack) []setting {
+	const prefix = "net/netfilter/nf_conntrack_"
+	var list []setting
+	if c.Max > 0 {
+		list = append(list, setting{prefix + "max", strconv.Itoa(c.Max)})
+	}
+	for _, t := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"tcp_timeout_established", c.TCPEstablishedTimeout},
+		{"tcp_timeout_close_wait", c.TCPCloseWaitTimeout},
+		{"udp_timeout", c.UDPTimeout},
+		{"udp_timeout_stream", c.UDPStreamTimeout},
+	} {
+		if t.d > 0 {
+			list = append(list, setting{prefix + t.name, seconds(t.d)})
+		}
+	}
+	if c.TCPBeLiberal != nil {
+		list = append(list, setting{prefix + "tcp_be_liberal", boolean(*c.TCPBeLiberal)})
+	}
+	return list
+}
+
+// ipvsSysctls returns what masquerading and removing servers needs of IPVS, and
+// what keeps this host from answering ARP for the addresses of svcproxy0.
+func ipvsSysctls(s configs.IPVS) []setting {
+	list := []setting{
+		{"net/ipv4/vs/conntrack", "1"},
+		{"net/ipv4/vs/expire_nodest_conn", "1"},
+		{"net/ipv4/vs/expire_quiescent_template", "1"},
+	}
+	if s.StrictARP {
+		list = append(list,
+			setting{"net/ipv4/conf/all/arp_ignore", "1"},
+			setting{"net/ipv4/conf/all/arp_announce", "2"})
+	}
+	return list
+}
+
+// seconds returns d in the kernel's unit, rounded up: 0 would mean at once.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
+}
+
+func boolean(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}

@@ -1,0 +1,38 @@
+package hostsetup
+
+import (
+	"slices"
+
+	"svcproxy/configs"
+	"svcproxy/netutil/sysctl"
+)
+
+// Verify names the settings of this host that keep traffic from flowing. What
+// cannot be read is not named.
+func Verify(s configs.Settings, mode string) []string {
+	var out []string
+	warn := func(name, text string) {
+		if v, err := sysctl.Get(name); err == nil && v == "0" {
+			out = append(out, text+"; run svcproxy init, or set "+name+"=1")
+		}
+	}
+	if slices.Contains(s.Families, "ipv4") {
+		warn(forward4, "IPv4 forwarding is off: no endpoint on another host answers")
+	}
+	if slices.Contains(s.Families, "ipv6") {
+		warn(forward6, "IPv6 forwarding is off: no endpoint on another host answers")
+	}
+	if s.LocalhostNodePorts && mode == "iptables" {
+		warn(routeLocalnet, "localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1")
+	}
+	return out
+}
+
+// VerifyAffinity says whether this host forgets clients of services with session
+// affinity too early. It returns nothing where that is not so, or not known.
+func VerifyAffinity(mode string) string {
+	if mode != "iptables" {
+		return ""
+	}
+	return kernelTree.shortLists()
+}

@@ -1,0 +1,103 @@
+// Package node makes what proxier must know of this host, of the settings and
+// of the host's addresses.
+package node
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"svcproxy/configs"
+	"svcproxy/netutil/links"
+	"svcproxy/proxier"
+)
+
+// Build returns the node that settings and addresses make.
+func Build(s configs.Settings, addrs []links.Addr) *proxier.Node {
+	n := &proxier.Node{
+		Name: s.NodeName, Zone: s.Zone,
+		LocalhostNodePorts: s.LocalhostNodePorts,
+		LocalCIDRs:         s.LocalCIDRs,
+		LocalInterfaces:    s.LocalInterfaces,
+		Masquerade:         masquerade(s.Masquerade),
+		MarkBit:            s.MasqueradeBit,
+		ServiceCIDRs:       s.ServiceCIDRs,
+	}
+	wanted := parseSelectors(s.NodePortAddresses)
+	for _, a := range addrs {
+		// By the address, not by its interface: routers put global addresses on lo.
+		if a.IsLoopback() || a.IsLinkLocalUnicast() || a.Scope == links.Link {
+			continue
+		}
+		n.Addrs = append(n.Addrs, a.Addr)
+		if a.Up && wanted.match(a) {
+			n.NodePortAddrs = append(n.NodePortAddrs, a.Addr)
+		}
+	}
+	n.Addrs, n.NodePortAddrs = sorted(n.Addrs), sorted(n.NodePortAddrs)
+	return n
+}
+
+// sorted returns addrs in order, each once: two interfaces may have the same.
+func sorted(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+func masquerade(mode string) proxier.MasqueradeMode {
+	switch mode {
+	case "all":
+		return proxier.MasqueradeAll
+	case "never":
+		return proxier.MasqueradeNever
+	}
+	return proxier.MasqueradeAuto
+}
+
+// selectors are node_port_addresses.
+type selectors struct {
+	all, primary bool
+	cidrs        []netip.Prefix
+}
+
+// parseSelectors takes what configs has checked.
+func parseSelectors(list []string) selectors {
+	var sel selectors
+	for _, s := range list {
+		switch s {
+		case "all":
+			sel.all = true
+		case "primary":
+			sel.primary = true
+		default:
+			if p, err := netip.ParsePrefix(s); err == nil {
+				sel.cidrs = append(sel.cidrs, p)
+			}
+		}
+	}
+	return sel
+}
+
+func (sel selectors) match(a links.Addr) bool {
+	return sel.all || sel.primary && a.Primary ||
+		slices.ContainsFunc(sel.cidrs, func(p netip.Prefix) bool { return p.Contains(a.Addr) })
+}
+
+// Reserved returns the TCP ports that svcproxy itself listens on. A host name
+// stands for any address: what it resolves to may change.
+func Reserved(s configs.Settings) []netip.AddrPort {
+	host, port, err := net.SplitHostPort(s.HTTPAddress)
+	if err != nil {
+		return nil // none
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return nil
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		addr = netip.IPv4Unspecified()
+	}
+	return []netip.AddrPort{netip.AddrPortFrom(addr, uint16(n))}
+}

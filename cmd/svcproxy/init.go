@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"svcproxy/cmd/internal/daemon"
+	"svcproxy/cmd/internal/hostsetup"
+	"svcproxy/configs"
+)
+
+func (p *program) initCommand() *cobra.Command {
+	var flags configs.Flags
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "The one-time host settings that need more rights, then exit",
+		Long: `Init loads kernel modules, turns on IPv4 and IPv6 forwarding (with accept_ra=2
+where router advertisements are in use), sets what [conntrack] asks for and what
+IPVS needs in ipvs mode, and route_localnet for localhost_node_ports. It prints
+each thing that it changed.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := p.settings(&flags)
+			if err != nil {
+				return err
+			}
+			mode, _, err := daemon.Mode(s)
+			if err != nil {
+				return err
+			}
+			return hostsetup.Init(cmd.Context(), s, mode, p.stdout)
+		},
+	}
+	flags.Bind(cmd.Flags(), "mode", "families", "localhost_node_ports")
+	return cmd
+}

@@ -1,0 +1,101 @@
+// Svcproxy gives a plain Linux host virtual service addresses: it reads services
+// from files and keeps the kernel in step. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Exit codes.
+const (
+	exitFailed      = 1 // faults found, or the work failed
+	exitUsage       = 2 // wrong usage
+	exitUnreachable = 3 // a file or the daemon could not be reached
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run does what args say and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	p := &program{stdout: stdout, stderr: stderr}
+	root := p.command()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var coded *codedError
+	switch {
+	case !p.working:
+		fmt.Fprintf(stderr, "svcproxy: %v\nRun 'svcproxy --help' for usage.\n", err)
+		return exitUsage
+	case errors.As(err, &coded):
+		if coded.err != nil {
+			fmt.Fprintln(stderr, coded.err)
+		}
+		return coded.code
+	}
+	fmt.Fprintln(stderr, err)
+	return exitFailed
+}
+
+// A codedError ends the program with a code of its own.
+type codedError struct {
+	code int
+	err  error // nil: all is said already
+}
+
+func (e *codedError) Error() string { return fmt.Sprint(e.err) }
+func (e *codedError) Unwrap() error { return e.err }
+
+// unreachable returns err as one about something that could not be reached.
+func unreachable(err error) error { return &codedError{exitUnreachable, err} }
+
+// A program is one call of svcproxy.
+type program struct {
+	stdout, stderr io.Writer
+	dirs           dirs
+	working        bool // arguments and flags were good
+}
+
+// dirs tell instances apart.
+type dirs struct{ config, state, run string }
+
+func (p *program) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "svcproxy",
+		Short: "Kubernetes' service dataplane for a plain Linux host",
+		Long: `svcproxy gives a plain Linux host the Kubernetes service dataplane without
+Kubernetes. Services live in TOML or JSON files; svcproxy watches them and keeps
+the kernel in step. Packets never pass through svcproxy: when it stops, traffic
+goes on.
+
+Exit codes: 0 good; 1 faults found or the work failed; 2 wrong usage; 3 a file
+or the daemon could not be reached.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRun:  func(*cobra.Command, []string) { p.working = true },
+	}
+	fs := root.PersistentFlags()
+	fs.StringVar(&p.dirs.config, "config-dir", "/etc/svcproxy", "directory of svcproxy.toml and the service files")
+	fs.StringVar(&p.dirs.state, "state-dir", "/var/lib/svcproxy", "directory of what must survive a restart")
+	fs.StringVar(&p.dirs.run, "run-dir", "/run/svcproxy", "directory of the control socket")
+	root.AddCommand(p.runCommand(), p.checkCommand(), p.statusCommand(), p.cleanupCommand(),
+		p.initCommand(), p.configCommand(), p.versionCommand())
+	return root
+}

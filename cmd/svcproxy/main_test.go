@@ -1,0 +1,117 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"svcproxy/configs"
+)
+
+// A call is one run of the program with directories of its own.
+func call(t *testing.T, dir string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	args = append(args, "--config-dir", filepath.Join(dir, "etc"), "--state-dir", filepath.Join(dir, "lib"), "--run-dir", filepath.Join(dir, "run"))
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), strings.ReplaceAll(errs.String(), dir+"/", "")
+}
+
+// etc makes directories with these files in the one of settings.
+func etc(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, "etc", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestExitCodes(t *testing.T) {
+	const usage = "\nRun 'svcproxy --help' for usage.\n"
+	broken := map[string]string{"svcproxy.toml": "mode = \"x\"\n"}
+	const fault = "etc/svcproxy.toml:1:8: unknown mode \"x\"; want auto, nftables, ipvs or iptables\n"
+	tests := []struct {
+		name   string
+		files  map[string]string
+		args   []string
+		code   int
+		stderr string
+	}{
+		{"good", nil, []string{"check"}, 0, ""},
+		{"good settings", nil, []string{"config"}, 0, ""},
+		{"fault", broken, []string{"check"}, 1, fault},
+		{"fault of config", broken, []string{"config"}, 1, fault},
+		{"fault of init", broken, []string{"init"}, 1, fault},
+		{"fault of run", broken, []string{"run"}, 1, fault},
+		{"fault as JSON", broken, []string{"check", "--json"}, 1,
+			`{"pos":{"file":"etc/svcproxy.toml","line":1,"col":8},"message":"unknown mode \"x\"","hint":"want auto, nftables, ipvs or iptables"}` + "\n"},
+		{"mode of another build, in the file", map[string]string{"svcproxy.toml": "mode = \"ipvs\"\n"}, []string{"check"}, 1,
+			"etc/svcproxy.toml: mode \"ipvs\" is not in this build; set mode to \"iptables\" or \"auto\"\n"},
+		{"the same as a flag", nil, []string{"run", "--mode", "ipvs"}, 1,
+			"mode \"ipvs\" is not in this build; set mode to \"iptables\" or \"auto\"\n"},
+		{"a flag sets it right", map[string]string{"svcproxy.toml": "mode = \"ipvs\"\n"}, []string{"config", "--mode", "auto"}, 0, ""},
+		{"unknown command", nil, []string{"foo"}, 2, "svcproxy: unknown command \"foo\" for \"svcproxy\"" + usage},
+		{"unknown flag", nil, []string{"check", "--foo"}, 2, "svcproxy: unknown flag: --foo" + usage},
+		{"bad flag", nil, []string{"run", "--masquerade-bit", "32"}, 2,
+			"svcproxy: invalid argument \"32\" for \"--masquerade-bit\" flag: masquerade_bit is 32; want 0 to 31" + usage},
+		{"argument too many", nil, []string{"config", "x"}, 2, "svcproxy: unknown command \"x\" for \"svcproxy config\"" + usage},
+		{"unknown output", nil, []string{"status", "-o", "x"}, 2, "svcproxy: unknown output \"x\"; want table, wide or json" + usage},
+		{"no file", nil, []string{"check", "/nonexistent/x.toml"}, 3, "checking: stat /nonexistent/x.toml: no such file or directory\n"},
+		{"no file and a fault", broken, []string{"check", "/nonexistent/x.toml", "etc"}, 3, "checking: stat /nonexistent/x.toml: no such file or directory\n" + fault},
+		{"no daemon", nil, []string{"status"}, 3,
+			"svcproxy does not answer; is it running?: dial unix run/svcproxy.sock: connect: no such file or directory\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := etc(t, tt.files)
+			t.Chdir(dir)
+			code, _, stderr := call(t, dir, tt.args...)
+			if code != tt.code || stderr != tt.stderr {
+				t.Errorf("exit %d: %s\nwant %d: %s", code, stderr, tt.code, tt.stderr)
+			}
+		})
+	}
+}
+
+// What config prints, check finds good and config prints again.
+func TestConfigIsASettingsFile(t *testing.T) {
+	dir := etc(t, map[string]string{"svcproxy.toml": "zone = \"file\"\nmasquerade = \"all\"\n"})
+	code, first, stderr := call(t, dir, "config", "--zone", "flag")
+	if code != 0 || stderr != "" || !strings.Contains(first, "zone = \"flag\"\n") || !strings.Contains(first, "masquerade = \"all\"\n") {
+		t.Fatalf("exit %d, %s\n%s", code, stderr, first)
+	}
+	dir = etc(t, map[string]string{"svcproxy.toml": first})
+	if code, second, stderr := call(t, dir, "config"); code != 0 || second != first {
+		t.Errorf("exit %d, %s\nprinted %s\nthen %s", code, stderr, first, second)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	version = "v1.2.3"
+	defer func() { version = "" }()
+	code, out, _ := call(t, t.TempDir(), "version")
+	if code != 0 || !strings.HasPrefix(out, "svcproxy v1.2.3, commit ") || !strings.Contains(out, ", go1.") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+}
+
+// Run must have a flag for each key at the top of svcproxy.toml.
+func TestRunHasFlags(t *testing.T) {
+	_, out, _ := call(t, t.TempDir(), "run", "--help")
+	for line := range strings.Lines(string(configs.Format(configs.Default()))) {
+		key, _, ok := strings.Cut(line, " = ")
+		if !ok {
+			break // tables follow
+		}
+		if flag := "--" + strings.ReplaceAll(key, "_", "-") + " "; !strings.Contains(out, flag) {
+			t.Errorf("svcproxy run has no %s", flag)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"svcproxy/cmd/internal/daemon"
+	"svcproxy/configs"
+	"svcproxy/source"
+)
+
+func (p *program) runCommand() *cobra.Command {
+	var flags configs.Flags
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "The daemon, in the foreground",
+		Long: `Run reads services and settings, keeps the kernel in step with them, and
+watches both. SIGHUP reads everything again. SIGTERM stops within 1 s and leaves
+the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			hup := make(chan os.Signal, 1)
+			signal.Notify(hup, unix.SIGHUP)
+			defer signal.Stop(hup)
+			watch, err := systemd.SdWatchdogEnabled(false)
+			if err != nil {
+				return err
+			}
+			return daemon.Run(cmd.Context(), daemon.Options{
+				ConfigDir: p.dirs.config, StateDir: p.dirs.state, RunDir: p.dirs.run,
+				Version: release(),
+				Load: func(path string) (configs.Settings, []source.Fault, error) {
+					return load(path, &flags)
+				},
+				Reload: hup,
+				Notify: notify,
+				Watch:  watch,
+				Stderr: p.stderr,
+			})
+		},
+	}
+	flags.Bind(cmd.Flags())
+	return cmd
+}
+
+// notify tells systemd. Without systemd there is nobody to tell, and no harm in
+// a message that is lost: the next one of its kind follows.
+func notify(state string) { _, _ = systemd.SdNotify(false, state) }

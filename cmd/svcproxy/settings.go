@@ -1,0 +1,53 @@
+package main
+
+import (
+	"path/filepath"
+
+	"svcproxy/cmd/internal/check"
+	"svcproxy/cmd/internal/daemon"
+	"svcproxy/configs"
+	"svcproxy/source"
+	"svcproxy/source/file"
+)
+
+// load returns svcproxy.toml at path with flags laid over it.
+func load(path string, flags *configs.Flags) (configs.Settings, []source.Fault, error) {
+	s, faults, err := configs.Load(path)
+	if err != nil || check.Fatal(faults) {
+		return s, faults, err
+	}
+	inFile := usable(s)
+	flags.Apply(&s)
+	if err := usable(s); err != nil {
+		f := source.Fault{Msg: err.Error()}
+		if inFile != nil && inFile.Error() == err.Error() {
+			f.Pos.File = path
+		}
+		faults = append(faults, f)
+	}
+	return s, faults, nil
+}
+
+// usable returns what is wrong with settings as a whole.
+func usable(s configs.Settings) error {
+	if err := s.Check(); err != nil {
+		return err
+	}
+	return daemon.Supported(s)
+}
+
+// settings returns the effective settings, for commands that only need them.
+// Faults are written out.
+func (p *program) settings(flags *configs.Flags) (configs.Settings, error) {
+	s, faults, err := load(filepath.Join(p.dirs.config, file.SettingsName), flags)
+	if err != nil {
+		return s, unreachable(err)
+	}
+	if err := p.report(faults, false); err != nil {
+		return s, err
+	}
+	if check.Fatal(faults) {
+		return s, &codedError{code: exitFailed}
+	}
+	return s, nil
+}
