@@ -1,0 +1,49 @@
+# make lists its targets.
+
+GO         ?= go
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+LDFLAGS     = -s -w -X main.version=$(VERSION)
+
+.PHONY: help build install demo test test-netns bench fuzz lint fmt clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## bin/svcproxy
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/svcproxy ./cmd/svcproxy
+
+install: build ## binary, unit and an empty /etc/svcproxy (DESTDIR is honoured)
+	install -D -m 0755 bin/svcproxy $(DESTDIR)/usr/sbin/svcproxy
+	install -D -m 0644 systemd/svcproxy.service $(DESTDIR)/usr/lib/systemd/system/svcproxy.service
+	install -D -m 0644 systemd/modules-load.d/svcproxy.conf $(DESTDIR)/usr/lib/modules-load.d/svcproxy.conf
+	install -D -m 0644 systemd/modprobe.d/svcproxy.conf $(DESTDIR)/usr/lib/modprobe.d/svcproxy.conf
+	install -D -m 0644 systemd/sysctl.d/*.conf -t $(DESTDIR)/usr/lib/sysctl.d
+	install -d -m 0755 $(DESTDIR)/etc/svcproxy
+
+demo: ## two endpoints behind one VIP, in namespaces of its own (root)
+	scripts/demo
+
+test: ## unit, golden and property tests under the race detector (no root)
+	$(GO) test -race ./...
+
+test-netns: ## the same and the packet tests in network namespaces (root; iptables, ipset, iproute2)
+	$(GO) test -tags netns -count=1 -p 1 -timeout 20m ./...
+
+bench: build ## compare with kube-proxy's layout in one run; prints ratios (root)
+	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 30m ./lab/bench
+
+fuzz: ## each fuzz test for FUZZTIME (30s)
+	scripts/fuzz $(or $(FUZZTIME),30s)
+
+lint: ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these'; exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags netns,bench ./...
+	$(GO) run $(STATICCHECK) -tags netns,bench ./...
+
+fmt: ## gofmt -w
+	gofmt -w .
+
+clean: ## remove what build made
+	rm -rf bin

@@ -1,0 +1,74 @@
+package svcproxy_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// forbidden says which rooms must not know which: imports go one way, from cmd
+// to source and proxier, from backends to netutil, and never back.
+var forbidden = []struct{ from, to string }{
+	{"source", "svcproxy/proxier"},
+	{"source", "svcproxy/netutil"},
+	{"source", "svcproxy/cmd"},
+	{"source", "svcproxy/configs"},
+	{"proxier", "svcproxy/cmd"},
+	{"proxier", "svcproxy/configs"},
+	{"proxier", "svcproxy/source/file"},
+	{"proxier", "svcproxy/source/decode"},
+	{"netutil", "svcproxy/source"},
+	{"netutil", "svcproxy/proxier"},
+	{"netutil", "svcproxy/cmd"},
+	{"netutil", "svcproxy/configs"},
+	{"configs", "svcproxy/proxier"},
+	{"configs", "svcproxy/netutil"},
+	{"proxier/iptables", "svcproxy/proxier/nftables"},
+	{"proxier/iptables", "svcproxy/proxier/ipvs"},
+	{"proxier/filter", "svcproxy/proxier/iptables"},
+	{"proxier/healthcheck", "svcproxy/netutil"},
+}
+
+func TestImportsGoOneWay(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		for _, imported := range imports(t, path) {
+			for _, f := range forbidden {
+				if within(path, f.from) && within(imported, f.to) {
+					t.Errorf("%s imports %s", path, imported)
+				}
+			}
+			if filepath.Dir(path) == "proxier" && within(imported, "svcproxy/netutil") {
+				t.Errorf("%s imports %s: policy knows no kernel", path, imported)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func imports(t *testing.T, path string) []string {
+	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, spec := range f.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func within(path, room string) bool { return path == room || strings.HasPrefix(path, room+"/") }

@@ -1,0 +1,77 @@
+package svcproxy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"svcproxy/configs"
+	"svcproxy/source"
+	"svcproxy/source/file"
+)
+
+var snippet = regexp.MustCompile("(?ms)^```(toml|json)\n(.*?)^```$")
+
+// Every snippet of README is a whole file that svcproxy reads without a fault.
+func TestReadmeSnippets(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := snippet.FindAllSubmatch(text, -1)
+	if len(found) < 2 {
+		t.Fatalf("%d snippets found, want some of TOML and of JSON", len(found))
+	}
+	for _, m := range found {
+		for _, f := range parseSnippet("README."+string(m[1]), m[2]) {
+			t.Errorf("%s\nin:\n%s", f, m[2])
+		}
+	}
+}
+
+func parseSnippet(name string, text []byte) []source.Fault {
+	if strings.Contains(string(text), "services") {
+		_, faults := file.Parse(name, text)
+		return faults
+	}
+	_, faults := configs.Parse(name, text)
+	return faults
+}
+
+// What README says of the commands is what --help says: the same names.
+func TestReadmeCommands(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(t.TempDir(), "svcproxy")
+	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/svcproxy").CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, out)
+	}
+	help, err := exec.Command(bin, "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+) +[A-Z]`).FindAllSubmatch(help, -1) {
+		if name := string(m[1]); name != "help" {
+			commands = append(commands, name)
+		}
+	}
+	if len(commands) < 7 {
+		t.Fatalf("--help lists %q", commands)
+	}
+	for _, name := range commands {
+		if !strings.Contains(string(text), "| `svcproxy "+name) {
+			t.Errorf("README's table of commands lacks %s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `svcproxy ([a-z]+)").FindAllSubmatch(text, -1) {
+		if !strings.Contains(string(help), "\n  "+string(m[1])+" ") {
+			t.Errorf("--help lacks %s, which README lists", m[1])
+		}
+	}
+}
