@@ -21,6 +21,7 @@ type mail struct {
 	changes         []source.Changes
 	synced          []string
 	node            *Node
+	backends        *replacement
 	full            bool
 	minimum, resync *time.Duration
 }
@@ -61,6 +62,19 @@ func (l *Loop) Synced(src string) {
 // SetNode tells that the node or the settings changed: everything is resolved
 // anew and compared with the kernel.
 func (l *Loop) SetNode(n *Node) { l.inbox.put(func(m *mail) { m.node = n }) }
+
+// A replacement is a change of mode.
+type replacement struct {
+	backends map[Family]Backend
+	done     func()
+}
+
+// SetBackends goes on with other backends. done is called from the goroutine of
+// the Loop when they hold everything, so that what the former ones hold can go.
+// If backends are replaced again before that, it is not called.
+func (l *Loop) SetBackends(backends map[Family]Backend, done func()) {
+	l.inbox.put(func(m *mail) { m.backends = &replacement{backends, done} })
+}
 
 // SetIntervals changes Config.MinInterval and Config.ResyncInterval.
 func (l *Loop) SetIntervals(minimum, resync time.Duration) {

@@ -61,7 +61,8 @@ type Loop struct {
 	health   health
 	edits    map[source.Key]Transition // not yet logged
 	synced   map[string]bool
-	first    bool // the first complete sync is done
+	first    bool   // the first complete sync is done
+	replaced func() // to be called when new backends hold everything; nil: none are new
 }
 
 // NewLoop returns a Loop that does nothing yet.
@@ -71,11 +72,7 @@ func NewLoop(cfg Config) *Loop {
 		tracker: NewTracker(cfg.Reserved), node: cfg.Node,
 		health: newHealth(), edits: make(map[source.Key]Transition), synced: make(map[string]bool),
 	}
-	for _, fam := range []Family{IPv4, IPv6} {
-		if b := cfg.Backends[fam]; b != nil {
-			l.families = append(l.families, newFamily(fam, b, cfg.Node))
-		}
-	}
+	l.replace(&replacement{backends: cfg.Backends})
 	return l
 }
 
@@ -120,6 +117,9 @@ func (l *Loop) absorb(in mail) {
 	if in.node != nil && !in.node.Equal(l.node) {
 		l.rebase(in.node, in.queued)
 	}
+	if in.backends != nil {
+		l.replace(in.backends)
+	}
 	for _, f := range l.families {
 		f.full = f.full || in.full
 		f.dirty = f.dirty || in.full
@@ -156,6 +156,29 @@ func (l *Loop) rebase(node *Node, queued time.Time) {
 		}
 		l.health.set(s.Key, s, node)
 	})
+}
+
+// replace goes on with other backends, which may be of other families.
+func (l *Loop) replace(r *replacement) {
+	had := make(map[Family]*family)
+	for _, f := range l.families {
+		had[f.fam] = f
+	}
+	l.families = nil
+	for _, fam := range []Family{IPv4, IPv6} {
+		b := r.backends[fam]
+		if b == nil {
+			continue
+		}
+		f := had[fam]
+		if f == nil {
+			f = newFamily(fam, b, l.node)
+			l.tracker.services(func(s *source.Service, _ source.UnitID) { f.set(s.Key, s, l.node, time.Now()) })
+		}
+		f.backend, f.full, f.dirty, f.err = b, true, true, nil
+		l.families = append(l.families, f)
+	}
+	l.replaced = r.done
 }
 
 func (l *Loop) allSynced() bool {
@@ -225,6 +248,10 @@ func (l *Loop) settle(took time.Duration) {
 	}
 	l.logEdits(took)
 	l.health.tell(l.cfg.OnHealth)
+	if l.replaced != nil {
+		l.replaced()
+		l.replaced = nil
+	}
 	if !l.first {
 		l.mu.Lock()
 		l.first = true

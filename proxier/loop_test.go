@@ -281,6 +281,31 @@ func TestLoopAlive(t *testing.T) {
 	})
 }
 
+func TestLoopReplacesBackends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, other, v6 := &kernel{}, &kernel{}, &kernel{}
+		l := start(t, old)
+		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Synced("file")
+		old.expect(t, "full")
+		done := false
+		other.failWith(errors.New("no"))
+		l.SetBackends(map[Family]Backend{IPv4: other, IPv6: v6}, func() { done = true })
+		other.expect(t, "failed")
+		if done {
+			t.Error("done before the new backend holds everything")
+		}
+		other.failWith(nil)
+		time.Sleep(time.Second)
+		other.expect(t, "full")
+		v6.expect(t, "full")
+		old.expect(t)
+		if !done || len(other.services) != 1 {
+			t.Errorf("done %v, %d services in the new backend, want 1", done, len(other.services))
+		}
+	})
+}
+
 func TestLoopHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told [][]HealthCheck
