@@ -1,0 +1,136 @@
+//go:build bench
+
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"svcproxy/lab"
+)
+
+// commandTimeout ends a command that hangs. kube-proxy's layout takes iptables-nft-restore some 5 s.
+const commandTimeout = 5 * time.Minute
+
+// A variant is one of the two kernel interfaces that iptables speaks.
+type variant string
+
+const (
+	legacy variant = "legacy"
+	nft    variant = "nft"
+)
+
+// A node is the node of a lab of its own, whose first local host answers for all endpoints.
+type node struct {
+	*lab.Lab
+	variant variant
+	dir     string // for what is measured here; removed with the node
+}
+
+// newNode makes a node that is removed with the test.
+func newNode(t *testing.T, v variant) (*node, error) {
+	l, err := lab.New()
+	if err != nil {
+		return nil, err
+	}
+	n := &node{Lab: l, variant: v}
+	t.Cleanup(func() {
+		if err := errors.Join(l.Close(), os.RemoveAll(n.dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	// Not under t.TempDir: the name of a socket has 107 bytes at most, unix(7).
+	if n.dir, err = os.MkdirTemp("", "svcproxy-bench-"); err != nil {
+		return nil, err
+	}
+	return n, errors.Join(n.addForeignRules(), n.routeEndpoints())
+}
+
+// addForeignRules adds rules that match everything and do nothing: svcproxy stays
+// with the variant in which others have rules.
+func (n *node) addForeignRules() error {
+	for _, family := range []string{"iptables", "ip6tables"} {
+		tool := fmt.Sprintf("%s-%s", family, n.variant)
+		if _, err := n.Node.Run(tool, "-w", "-A", "INPUT", "-m", "comment", "--comment", "of another program"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routeEndpoints makes the first local host, whose servers listen on all of its
+// addresses, own every address that an endpoint may have.
+func (n *node) routeEndpoints() error {
+	host, all := n.Local[0], endpointRange.String()
+	if _, err := host.Run("ip", "route", "add", "local", all, "dev", "lo"); err != nil {
+		return err
+	}
+	_, err := n.Node.Run("ip", "route", "add", all, "via", host.Addr().V4.String(), "dev", host.Role)
+	return err
+}
+
+// restore returns how long iptables-restore takes for rules, from the start of the process to its end.
+func (n *node) restore(rules []byte, flags ...string) (time.Duration, error) {
+	input := filepath.Join(n.dir, "rules") // a file costs the process less than a pipe
+	if err := os.WriteFile(input, rules, 0o644); err != nil {
+		return 0, err
+	}
+	file, err := os.Open(input)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-restore", n.variant), flags...)
+	cmd.Stdin, cmd.Stderr = file, &stderr
+	start := time.Now()
+	if err := n.Node.Start(cmd); err != nil {
+		return 0, err
+	}
+	if err := cmd.Wait(); err != nil {
+		return 0, fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return time.Since(start), nil
+}
+
+// restoreKube loads services in kube-proxy's layout, with the flags of kube-proxy.
+func (n *node) restoreKube(all []lab.Service) (time.Duration, error) {
+	took, err := n.restore(kubeRules(all), "-w", "5", "--noflush", "--counters")
+	if err != nil {
+		return 0, fmt.Errorf("loading %d services in kube-proxy's layout: %w", len(all), err)
+	}
+	return took, nil
+}
+
+// restoreOneRule flushes and refills a chain of one rule.
+func (n *node) restoreOneRule(comment string) (time.Duration, error) {
+	rules := "*nat\n:ONE-RULE - [0:0]\n-A ONE-RULE -m comment --comment " + comment + " -j RETURN\nCOMMIT\n"
+	took, err := n.restore([]byte(rules), "-w", "5", "--noflush")
+	if err != nil {
+		return 0, fmt.Errorf("changing one rule: %w", err)
+	}
+	return took, nil
+}
+
+// natRules returns the rules of the nat table.
+func (n *node) natRules() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	var stdout bytes.Buffer
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-save", n.variant), "-t", "nat")
+	cmd.Stdout = &stdout
+	if err := n.Node.Start(cmd); err != nil {
+		return "", err
+	}
+	err := cmd.Wait()
+	return stdout.String(), err
+}

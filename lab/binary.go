@@ -1,0 +1,30 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Environment variables of the lab.
+const (
+	EnvBinary = "SVCPROXY_LAB_BINARY" // a svcproxy to test, for hosts without Go
+	EnvRace   = "SVCPROXY_LAB_RACE"   // "1": build svcproxy with the race detector
+)
+
+// Build builds svcproxy into dir, or takes the one that EnvBinary names.
+func Build(dir string) (binary string, err error) {
+	if path := os.Getenv(EnvBinary); path != "" {
+		return filepath.Abs(path)
+	}
+	binary = filepath.Join(dir, "svcproxy")
+	args := []string{"build", "-o", binary}
+	if os.Getenv(EnvRace) == "1" {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, "svcproxy/cmd/svcproxy")...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building svcproxy: %w\n%s", err, out)
+	}
+	return binary, nil
+}

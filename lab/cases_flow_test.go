@@ -1,0 +1,271 @@
+//go:build netns
+
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"svcproxy/source"
+)
+
+// UDP flows: every case opens flows from fixed ports, changes the service, and
+// goes on sending, so that connection tracking never forgets them by itself.
+var flowGroups = []group{{
+	name: "flows",
+	cases: []testCase{
+		{name: "endpoint leaves", run: testFlowEndpointLeaves},
+		{name: "endpoint is neither ready nor serving", run: testFlowNotServing},
+		{name: "endpoint port changes", run: testFlowPortChanges},
+		{name: "last endpoint leaves", run: testFlowLastEndpoint},
+		{name: "service appears", run: testFlowServiceAppears},
+		{name: "service appears while an answer is under way", run: testFlowAnswerUnderWay},
+		{name: "first endpoint appears", run: testFlowFirstEndpoint},
+		{name: "address is added", run: testFlowAddressAdded},
+		{name: "address is removed", run: testFlowAddressRemoved},
+		{name: "service is removed", run: testFlowServiceRemoved},
+		{name: "node port", run: testFlowNodePort},
+		{name: "endpoints that stay", run: testFlowStays},
+		{name: "foreign flow", run: testForeignFlow},
+		{name: "changed while stopped", run: testFlowWhileStopped},
+	},
+}}
+
+// flowsEach is how many flows each host has to each address: enough that not all start on one endpoint of two.
+const flowsEach = 12
+
+// flows opens flows from client and node to both addresses, and asks once on each.
+func (e *env) flows(t *testing.T, to Dual, port uint16, want want) []*Flow {
+	t.Helper()
+	var flows []*Flow
+	for _, from := range []*Host{e.Client, e.Node} {
+		for _, addr := range to.Each() {
+			for range flowsEach {
+				q := Question{From: from, Protocol: source.UDP, To: netip.AddrPortFrom(addr, port)}
+				flow, err := NewFlow(q, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { flow.Close() })
+				flows = append(flows, flow)
+			}
+		}
+	}
+	e.flowsMeet(t, flows, want)
+	return flows
+}
+
+// flowsMeet waits until each flow meets what it should, for five times the second that it may take.
+func (e *env) flowsMeet(t *testing.T, flows []*Flow, want want) {
+	t.Helper()
+	start := time.Now()
+	for _, f := range flows {
+		err := Poll(expectPatience, func() error {
+			if got := f.Ask(); e.match(f.question, got, want) != nil {
+				return fmt.Errorf("flow %s: %s, want %s", f.question, got, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d flows: %s, within %v", len(flows), want, time.Since(start))
+}
+
+// edit writes the service and does not wait: the flows tell.
+func (e *env) edit(t *testing.T, s ...Service) {
+	t.Helper()
+	if _, err := e.daemon.Write(e.name(), s...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testFlowEndpointLeaves(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	both := by(e.Local[0], e.Remote[0])
+	flows := append(e.flows(t, e.vip(1), 80, both), e.flows(t, e.external(1), 80, both)...)
+	s.Endpoints = at(e.Remote[0])
+	e.edit(t, s)
+	e.flowsMeet(t, flows, by(e.Remote[0]))
+	s.Endpoints = at(e.Local[1])
+	e.edit(t, s)
+	e.flowsMeet(t, flows, by(e.Local[1]))
+}
+
+func testFlowNotServing(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	flows := e.flows(t, e.vip(1), 80, by(e.Local[0], e.Remote[0]))
+	s.Endpoints = append(with(notReady, e.Local[0]), at(e.Remote[0])...)
+	e.edit(t, s)
+	e.flowsMeet(t, flows, by(e.Remote[0]))
+}
+
+func testFlowPortChanges(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0])...)
+	e.apply(t, s)
+	flows := e.flows(t, e.vip(1), 80, by(e.Local[0]))
+	s.Ports[1].TargetPort = 8081
+	e.edit(t, s)
+	for _, f := range flows {
+		err := Poll(expectPatience, func() error {
+			if got := f.Ask(); got.Port != 8081 {
+				return fmt.Errorf("flow %s: %s, want port 8081", f.question, got)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func testFlowLastEndpoint(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0])...)
+	e.apply(t, s)
+	flows := e.flows(t, e.vip(1), 80, by(e.Local[0]))
+	s.Endpoints = nil
+	e.edit(t, s)
+	e.flowsMeet(t, flows, refused)
+	s.Endpoints = at(e.Remote[0])
+	e.edit(t, s)
+	e.flowsMeet(t, flows, by(e.Remote[0]))
+}
+
+func testFlowServiceAppears(t *testing.T, e *env) {
+	e.apply(t)
+	flows := e.flows(t, e.vip(1), 80, untouched)
+	e.edit(t, e.service(at(e.Local[0])...))
+	e.flowsMeet(t, flows, by(e.Local[0]))
+}
+
+// testFlowAnswerUnderWay: an answer that comes when its flow was just removed
+// looks to conntrack like a new flow, from the service to the client, and takes
+// the client's later packets for its answers.
+func testFlowAnswerUnderWay(t *testing.T, e *env) {
+	e.apply(t)
+	flows := e.flows(t, e.vip(1), 80, untouched)
+	e.edit(t, e.service(at(e.Local[0])...))
+	var wg sync.WaitGroup
+	for _, f := range flows {
+		wg.Go(func() { f.AskLate(200 * time.Millisecond) })
+	}
+	wg.Wait()
+	e.flowsMeet(t, flows, by(e.Local[0]))
+}
+
+func testFlowFirstEndpoint(t *testing.T, e *env) {
+	s := e.service()
+	e.apply(t, s)
+	flows := e.flows(t, e.vip(1), 80, refused)
+	s.Endpoints = at(e.Local[0])
+	e.edit(t, s)
+	e.flowsMeet(t, flows, by(e.Local[0]))
+}
+
+func testFlowAddressAdded(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0])...)
+	e.apply(t, s)
+	added := e.flows(t, e.external(1), 80, untouched)
+	added = append(added, e.flows(t, e.vip(2), 80, untouched)...)
+	s.ExternalIPs = e.external(1).Each()
+	s.VIPs = append(s.VIPs, e.vip(2).Each()...)
+	e.edit(t, s)
+	e.flowsMeet(t, added, by(e.Local[0]))
+}
+
+func testFlowAddressRemoved(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0])...)
+	s.ExternalIPs = e.external(1).Each()
+	e.apply(t, s)
+	removed := e.flows(t, e.external(1), 80, by(e.Local[0]))
+	staying := e.flows(t, e.vip(1), 80, by(e.Local[0]))
+	s.ExternalIPs = nil
+	e.edit(t, s)
+	e.flowsMeet(t, removed, untouched)
+	e.flowsMeet(t, staying, by(e.Local[0]))
+}
+
+func testFlowServiceRemoved(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	flows := e.flows(t, e.vip(1), 80, by(e.Local[0]))
+	e.edit(t)
+	e.flowsMeet(t, flows, untouched)
+}
+
+func testFlowNodePort(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	flows := e.flows(t, UplinkAddr, e.nodePort(), by(e.Local[0], e.Remote[0]))
+	s.Endpoints = at(e.Remote[0])
+	e.edit(t, s)
+	e.flowsMeet(t, flows, by(e.Remote[0]))
+}
+
+// testFlowStays: an endpoint with weight 0, one that is terminating but still
+// serves, and one that is no longer near have not left.
+func testFlowStays(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0])...)
+	e.apply(t, s)
+	flows := e.flows(t, e.vip(1), 80, by(e.Local[0]))
+	for _, endpoints := range [][]Endpoint{
+		at(e.Local[0], e.Remote[0]),
+		append(with(weight(0), e.Local[0]), at(e.Remote[0])...),
+		append(with(terminating, e.Local[0]), at(e.Remote[0])...),
+	} {
+		s.Endpoints = endpoints
+		e.apply(t, s)
+		e.flowsMeet(t, flows, by(e.Local[0]))
+	}
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
+	e.flowsMeet(t, flows, by(e.Local[0]))
+}
+
+// testForeignFlow: a flow that another program translates, on the same port
+// number, stays in conntrack. Its rule is gone meanwhile, so that a flow that was
+// deleted could not come back.
+func testForeignFlow(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	foreign := e.flows(t, foreignAddr, 80, by(e.Local[2]))
+	ours := e.flows(t, e.vip(1), 80, by(e.Local[0], e.Remote[0]))
+	if err := e.mode.translateForeign(e.Node, false); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.mode.translateForeign(e.Node, true); err != nil {
+			t.Error(err)
+		}
+	})
+
+	s.Endpoints = at(e.Remote[0])
+	e.edit(t, s)
+	e.flowsMeet(t, ours, by(e.Remote[0]))
+	e.edit(t)
+	e.flowsMeet(t, ours, untouched)
+	e.flowsMeet(t, foreign, by(e.Local[2]))
+}
+
+// testFlowWhileStopped: what changed while svcproxy did not run is made good when it starts.
+func testFlowWhileStopped(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	flows := e.flows(t, e.vip(1), 80, by(e.Local[0], e.Remote[0]))
+	appearing := e.flows(t, e.vip(2), 80, untouched)
+	if err := e.daemon.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.Endpoints = at(e.Remote[0])
+	s.VIPs = append(s.VIPs, e.vip(2).Each()...)
+	e.edit(t, s)
+	if err := e.daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	e.flowsMeet(t, flows, by(e.Remote[0]))
+	e.flowsMeet(t, appearing, by(e.Remote[0]))
+}

@@ -1,0 +1,90 @@
+//go:build netns
+
+package lab
+
+import "testing"
+
+const localCIDRs = "local_cidrs = [\"10.4.0.0/16\", \"fd00:4::/64\"]\n"
+
+var masqueradeGroups = []group{
+	{
+		name:  "masquerade auto, nobody local",
+		cases: []testCase{{name: "sources", run: masquerades(masked, masked, masked)}, {name: "hairpin", run: testHairpin}},
+	},
+	{
+		name:     "masquerade auto, local by address",
+		settings: localCIDRs,
+		cases:    []testCase{{name: "sources", run: masquerades(masked, kept, masked)}, {name: "hairpin", run: testHairpin}},
+	},
+	{
+		name:     "masquerade auto, local by interface",
+		settings: "local_interfaces = [\"local1\", \"local2\"]\n",
+		cases:    []testCase{{name: "sources", run: masquerades(masked, kept, masked)}, {name: "hairpin", run: testHairpin}},
+	},
+	{
+		name:     "masquerade all",
+		settings: "masquerade = \"all\"\nmasquerade_bit = 20\n" + localCIDRs,
+		cases:    []testCase{{name: "sources", run: masquerades(masked, masked, masked)}, {name: "hairpin", run: testHairpin}},
+	},
+	{
+		name:     "masquerade never",
+		settings: "masquerade = \"never\"\n",
+		cases:    []testCase{{name: "sources", run: masquerades(kept, kept, kept)}, {name: "hairpin", run: testHairpin}},
+	},
+	{
+		name:     "masquerade never, local by address",
+		settings: "masquerade = \"never\"\n" + localCIDRs,
+		cases:    []testCase{{name: "sources", run: masquerades(kept, kept, kept)}, {name: "hairpin", run: testHairpin}},
+	},
+}
+
+func kept(w want) want   { return w.keeping() }
+func masked(w want) want { return w.masked() }
+
+// strayAddr is an address of node that routing would not choose: what endpoints
+// see when a host process that uses it is not masqueraded.
+var strayAddr = dual(9, 9)
+
+// masquerades returns a case that says whose source address endpoints of a VIP
+// see, when the client, a local endpoint, and a host process ask.
+func masquerades(client, endpoint, process func(want) want) func(*testing.T, *env) {
+	return func(t *testing.T, e *env) {
+		e.carry(t, "lo", strayAddr)
+		s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+		e.apply(t, s)
+		both := by(e.Local[0], e.Remote[0])
+		e.expect(t,
+			check{from: e.Client, to: e.vip(1), want: client(both)},
+			check{from: e.Local[1], to: e.vip(1), want: endpoint(both)},
+			check{from: e.Node, source: strayAddr, to: e.vip(1), want: process(both)},
+			check{from: e.Client, to: e.Local[0].Addr(), port: 8080, want: by(e.Local[0]).keeping()}, // not our traffic
+		)
+		e.expect(t, e.outsideAddresses(e.Client, both.masked())...)
+		e.expect(t, e.outsideAddresses(e.Local[1], both.masked())...)
+		e.expect(t, check{from: e.Node, source: strayAddr, to: e.external(1), want: both.masked()})
+
+		s.ExternalTrafficPolicy = "local"
+		e.apply(t, s)
+		e.expect(t, e.outsideAddresses(e.Client, by(e.Local[0]).keeping())...)
+		e.expect(t,
+			check{from: e.Client, to: e.vip(1), want: client(both)},
+			check{from: e.Node, source: strayAddr, to: e.external(1), want: both.masked()},
+		)
+	}
+}
+
+// testHairpin: an endpoint that reaches itself sees an address of node, whatever the settings.
+func testHairpin(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0])...)
+	e.apply(t, s)
+	e.expect(t, e.everyAddress(e.Local[0], by(e.Local[0]).masked())...)
+
+	s.ExternalTrafficPolicy = "local"
+	e.apply(t, s)
+	e.expect(t, e.everyAddress(e.Local[0], by(e.Local[0]).masked())...)
+
+	s.Endpoints = at(e.Remote[0])
+	s.ExternalTrafficPolicy = "cluster"
+	e.apply(t, s)
+	e.expect(t, e.everyAddress(e.Remote[0], by(e.Remote[0]).masked())...)
+}

@@ -1,0 +1,115 @@
+//go:build netns
+
+package lab
+
+import (
+	"net/netip"
+	"testing"
+)
+
+var nodePortGroups = []group{
+	{
+		name: "primary node ports",
+		cases: []testCase{
+			{name: "node ports on the primary address", run: testPrimaryNodePorts},
+			{name: "node port follows address", run: testNodePortFollowsAddress},
+			{name: "node port without other addresses", run: testNodePortOnly},
+		},
+	},
+	{
+		name:     "all node ports",
+		settings: "node_port_addresses = [\"all\"]\n",
+		cases:    []testCase{{name: "node ports on all addresses", run: testAllNodePorts}},
+	},
+	{
+		name:     "some node ports",
+		settings: "node_port_addresses = [\"10.2.0.0/24\", \"fd00:2::/64\"]\n",
+		cases:    []testCase{{name: "node ports on chosen addresses", run: testChosenNodePorts}},
+	},
+	{
+		name:     "localhost node ports",
+		settings: "localhost_node_ports = true\n",
+		cases:    []testCase{{name: "node ports on localhost", run: testLocalhostNodePorts, except: []string{"nftables", "ipvs"}}},
+	},
+}
+
+func testPrimaryNodePorts(t *testing.T, e *env) {
+	e.serve(t, FrontAddr, e.nodePort())
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	both := by(e.Local[0], e.Remote[0])
+	e.expect(t,
+		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: both.masked()},
+		check{from: e.Local[2], to: UplinkAddr, port: e.nodePort(), want: both.masked()},
+		check{from: e.Node, to: UplinkAddr, port: e.nodePort(), want: both},
+		check{from: e.Client, to: FrontAddr, port: e.nodePort(), want: by(e.Node)},
+		check{from: e.Client, to: e.Gateway.Addr(), port: e.nodePort(), want: untouched},
+		check{from: e.Client, to: UplinkAddr, port: e.nodePort() + 500, want: refused}, // by the host: nobody listens
+		check{from: e.Client, to: e.vip(1), port: e.nodePort(), want: refused},
+		check{from: e.Client, to: e.external(1), port: e.nodePort(), want: untouched},
+	)
+	e.expectPing(t, e.Client, UplinkAddr, Answered)
+}
+
+func testNodePortFollowsAddress(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0])...))
+	second := Dual{netip.MustParseAddr("10.3.77.1"), netip.MustParseAddr("fd00:3:0:77::1")} // of no network
+	t.Run("added", func(t *testing.T) {
+		e.carry(t, "uplink", second)
+		e.expect(t,
+			check{from: e.Client, to: second, port: e.nodePort(), want: by(e.Local[0])},
+			check{from: e.Node, to: second, port: e.nodePort(), want: by(e.Local[0])},
+		)
+	})
+	e.expect(t,
+		check{from: e.Client, to: second, port: e.nodePort(), want: untouched},
+		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: by(e.Local[0])},
+	)
+}
+
+func testAllNodePorts(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	both := by(e.Local[0], e.Remote[0])
+	e.expect(t,
+		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: both.masked()},
+		check{from: e.Client, to: FrontAddr, port: e.nodePort(), want: both.masked()},
+		check{from: e.Node, to: FrontAddr, port: e.nodePort(), want: both},
+		check{from: e.Node, to: localhost, port: e.nodePort(), want: refused}, // by the host
+	)
+}
+
+func testChosenNodePorts(t *testing.T, e *env) {
+	e.serve(t, UplinkAddr, e.nodePort())
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	both := by(e.Local[0], e.Remote[0])
+	e.expect(t,
+		check{from: e.Client, to: FrontAddr, port: e.nodePort(), want: both.masked()},
+		check{from: e.Node, to: FrontAddr, port: e.nodePort(), want: both},
+		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: by(e.Node)},
+		check{from: e.Node, to: UplinkAddr, port: e.nodePort(), want: by(e.Node)},
+	)
+}
+
+var localhost = Dual{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+
+// testLocalhostNodePorts: IPv6 has no localhost that could be routed.
+func testLocalhostNodePorts(t *testing.T, e *env) {
+	if err := e.Node.Sysctl("net.ipv4.conf.all.route_localnet=1"); err != nil { // as svcproxy init does
+		t.Fatal(err)
+	}
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	both := by(e.Local[0], e.Remote[0])
+	e.expect(t,
+		check{from: e.Node, to: Dual{V4: localhost.V4}, port: e.nodePort(), want: both.masked()},
+		check{from: e.Node, to: Dual{V6: localhost.V6}, port: e.nodePort(), want: refused}, // by the host
+		check{from: e.Node, to: UplinkAddr, port: e.nodePort(), want: both},
+		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: both},
+	)
+}
+
+// testNodePortOnly: a service without any address serves both families.
+func testNodePortOnly(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	s.VIPs, s.ExternalIPs, s.LoadBalancerIPs = nil, nil, nil
+	e.apply(t, s)
+	e.expect(t, check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: by(e.Local[0], e.Remote[0]).masked()})
+}

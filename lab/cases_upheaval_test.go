@@ -1,0 +1,219 @@
+//go:build netns
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/source"
+)
+
+var upheavalGroups = []group{
+	{
+		name:  "traffic goes on",
+		cases: []testCase{{name: "edits, signals, restarts", run: testTrafficGoesOn}},
+	},
+	{
+		name:     "damage",
+		settings: "[sync]\nresync_interval = \"1s\"\n",
+		cases:    []testCase{{name: "mended", run: testMended}},
+		damaging: true,
+	},
+	{
+		name:  "cleanup",
+		cases: []testCase{{name: "from the kernel alone", run: testCleanup}},
+	},
+}
+
+// establishedConns is how many connections must live through everything, in each family.
+const establishedConns = 500
+
+// testTrafficGoesOn: established connections and new ones see nothing of what svcproxy goes through.
+func testTrafficGoesOn(t *testing.T, e *env) {
+	s := e.everywhere(at(slices.Concat(e.Local, e.Remote)...)...)
+	e.apply(t, s)
+	conns := e.establish(t)
+	flow, err := NewFlow(Question{From: e.Client, Protocol: source.UDP, To: netip.AddrPortFrom(e.vip(1).V4, 80)}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flow.Close()
+	flowEndpoint := flow.Ask().By
+
+	unrelated := e.everywhere(at(e.Local[1])...)
+	unrelated.Name = "unrelated"
+	unrelated.VIPs, unrelated.ExternalIPs, unrelated.LoadBalancerIPs = e.vip(2).Each(), nil, nil
+	for i := range unrelated.Ports {
+		unrelated.Ports[i].NodePort++
+	}
+	upheavals := []struct {
+		name string
+		do   func() error
+	}{
+		{"unrelated service", func() error { return e.editOften(unrelated) }},
+		{"SIGHUP", func() error {
+			return errors.Join(e.daemon.Signal(unix.SIGHUP), e.daemon.Apply("unrelated", unrelated))
+		}},
+		{"SIGTERM and start", func() error { return errors.Join(e.daemon.Stop(), echo(conns), e.daemon.Start()) }},
+		{"SIGKILL and start", func() error { return errors.Join(e.daemon.Kill(), echo(conns), e.daemon.Start()) }},
+		{"unrelated service again", func() error { return e.editOften(unrelated) }},
+		{"unrelated service removed", func() error { return e.daemon.Apply("unrelated") }},
+		{"other endpoints", func() error { return e.replaceEndpoints(s) }},
+	}
+	stop := e.stream(t)
+	defer stop()
+	for _, u := range upheavals {
+		if err := errors.Join(u.do(), echo(conns)); err != nil {
+			t.Errorf("%s: %v", u.name, err)
+		}
+		if got := flow.Ask(); got.By != flowEndpoint && u.name != "other endpoints" {
+			t.Errorf("%s: UDP flow %s, want an answer by %s as before", u.name, got, flowEndpoint)
+		}
+	}
+	if err := e.daemon.RemoveFile("unrelated.json"); err != nil {
+		t.Error(err)
+	}
+}
+
+// editOften changes a service several times.
+func (e *env) editOften(s Service) error {
+	for i := range 5 {
+		s.Endpoints = at(e.Local[i%2], e.Remote[i%3])
+		if err := e.daemon.Apply("unrelated", s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceEndpoints gives the service one set of endpoints after the other, none of which it had before.
+func (e *env) replaceEndpoints(s Service) error {
+	for i := range 6 {
+		s.Endpoints = at(e.Local[i%3], e.Remote[i%3])
+		if err := e.daemon.Apply(e.name(), s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// establish makes connections to the service's addresses from the client.
+func (e *env) establish(t *testing.T) []*Conn {
+	t.Helper()
+	var conns []*Conn
+	for range establishedConns / 2 {
+		conns = append(conns, e.connections(t, e.Client, e.vip(1), 80)...)
+		conns = append(conns, e.connections(t, e.Client, e.external(1), 80)...)
+	}
+	return conns
+}
+
+// streamPatience lets a SYN be sent twice: on a busy machine a timer may be late, but a lost packet shows as an answer after more than 1 s.
+const streamPatience = 3 * time.Second
+
+// stream makes new connections and flows all the time, until the function it returns is called, which judges them.
+func (e *env) stream(t *testing.T) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var asked atomic.Int64
+	checks := append(e.everyAddress(e.Client, want{}), check{from: e.Node, to: e.vip(1)})
+	for _, c := range checks {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				for _, q := range c.questions() {
+					q.Patience = streamPatience
+					start := time.Now()
+					got := Ask(q)
+					asked.Add(1)
+					if took := time.Since(start); got.Outcome != Answered || took > time.Second {
+						t.Errorf("new connection %s: %s after %v", q, got, took)
+					}
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+		t.Logf("%d new connections", asked.Load())
+		if asked.Load() < 100 {
+			t.Error("hardly any new connection was made")
+		}
+	}
+}
+
+// testMended damages our objects in every way that the mode knows and waits for packets to meet what they should.
+func testMended(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0])...)
+	s.LoadBalancerSourceRanges = prefixes(e.Client.Addrs[0])
+	empty := e.service()
+	empty.Name, empty.VIPs = e.name()+"-empty", e.vip(2).Each()
+	e.apply(t, s, empty)
+	checks := append(
+		e.everyAddress(e.Local[0], by(e.Local[0]).masked())[3:], // hairpin, by the VIP
+		check{from: e.Client, to: e.vip(1), want: by(e.Local[0]).masked()},
+		check{from: e.Node, to: e.vip(1), want: by(e.Local[0])},
+		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: by(e.Local[0]).masked()},
+		check{from: e.Client, source: e.Client.Addrs[0], to: e.loadBalancer(1), want: by(e.Local[0])},
+		check{from: e.Client, source: e.Client.Addrs[1], to: e.loadBalancer(1), want: dropped},
+		check{from: e.Client, to: e.vip(1), port: 81, want: refused},
+		check{from: e.Client, to: e.vip(2), want: refused},
+	)
+	e.expect(t, checks...)
+	_, whole, err := Snapshot(e.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range e.mode.damages {
+		t.Run(d.name, func(t *testing.T) {
+			if err := d.do(e.Node); err != nil {
+				t.Fatal(err)
+			}
+			if err := Poll(expectPatience, func() error { return e.whole(whole) }); err != nil {
+				t.Errorf("our objects are not mended: %v", err)
+			}
+			e.expect(t, checks...)
+		})
+	}
+}
+
+// whole tells whether our kernel objects are as they were.
+func (e *env) whole(want []string) error {
+	_, now, err := Snapshot(e.Node)
+	if err != nil {
+		return err
+	}
+	return Difference(want, now)
+}
+
+// testCleanup: the command needs neither a daemon nor its state, and can be repeated; the daemon then starts anew.
+func testCleanup(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0])...))
+	if err := e.daemon.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := e.daemon.Command("cleanup"); err != nil {
+			t.Error(err)
+		}
+		_, own, err := Snapshot(e.Node)
+		if err != nil || len(own) > 0 {
+			t.Errorf("after cleanup: error %v, left %q", err, own)
+		}
+	}
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: untouched})
+	if err := e.daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0])})
+}

@@ -1,0 +1,179 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/source"
+)
+
+// Patience is how long a question waits before it counts as dropped. An answer
+// takes some 0.2 ms; a lost TCP SYN would be sent again after 1 s.
+const Patience = 400 * time.Millisecond
+
+// A Question is one new connection, or one datagram from a new port.
+type Question struct {
+	From     *Host
+	Source   netip.Addr // one of From's; not valid: the kernel's choice
+	Protocol source.Protocol
+	To       netip.AddrPort
+	Patience time.Duration // 0: Patience
+}
+
+func (q Question) String() string {
+	from := q.From.Role
+	if q.Source.IsValid() {
+		from += " (" + q.Source.String() + ")"
+	}
+	return fmt.Sprintf("%s to %s/%s", from, q.To, q.Protocol)
+}
+
+// Ask asks and waits for the answer. The connection is gone afterwards, without TIME_WAIT.
+func Ask(q Question) Answer {
+	switch q.Protocol {
+	case source.SCTP:
+		return askSCTP(q)
+	case source.UDP:
+		flow, err := NewFlow(q, freshPort())
+		if err != nil {
+			return failed(err)
+		}
+		defer flow.Close()
+		return flow.Ask()
+	}
+	conn, answer := Connect(q)
+	if conn != nil {
+		conn.SetLinger(0)
+		conn.Close()
+	}
+	return answer
+}
+
+// freshPort returns a port for one datagram. By chance a port that the kernel
+// chose could be that of a flow that connection tracking still knows.
+func freshPort() uint16 {
+	const first, last = 10240, 29999 // above those of servers, below those that the kernel chooses
+	return uint16(first + nonces.Add(1)%(last-first+1))
+}
+
+func (q Question) deadline() time.Time {
+	if q.Patience > 0 {
+		return time.Now().Add(q.Patience)
+	}
+	return time.Now().Add(Patience)
+}
+
+// A Conn is a TCP connection to a server.
+type Conn struct {
+	*net.TCPConn
+	Server Answer // who answered
+	reader *bufio.Reader
+}
+
+// Connect makes a connection that lasts. It returns nil when nobody answered.
+func Connect(q Question) (*Conn, Answer) {
+	deadline := q.deadline()
+	var tcp *net.TCPConn
+	err := q.From.Do(func() (err error) {
+		d := net.Dialer{Deadline: deadline, KeepAlive: -1}
+		tcp, err = d.DialTCP(context.Background(), "tcp", netip.AddrPortFrom(q.Source, 0), q.To)
+		return err
+	})
+	if err != nil {
+		return nil, failed(err)
+	}
+	tcp.SetReadDeadline(deadline)
+	c := &Conn{TCPConn: tcp, reader: bufio.NewReader(tcp)}
+	line, err := c.reader.ReadString('\n')
+	if err != nil {
+		tcp.SetLinger(0)
+		tcp.Close()
+		return nil, failed(err)
+	}
+	c.Server = parseAnswer(line)
+	return c, c.Server
+}
+
+// Echo sends a line and waits for it to come back.
+func (c *Conn) Echo(patience time.Duration) error {
+	c.SetDeadline(time.Now().Add(patience))
+	want := fmt.Sprintln("still there?", nonces.Add(1))
+	if _, err := io.WriteString(c, want); err != nil {
+		return fmt.Errorf("sending to %s: %w", c.Server.By, err)
+	}
+	got, err := c.reader.ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("waiting for %s: %w", c.Server.By, err)
+	}
+	if got != want {
+		return fmt.Errorf("%s echoed %q, want %q", c.Server.By, got, want)
+	}
+	return nil
+}
+
+// nonces tell the answers to one datagram from those to another.
+var nonces atomic.Int64
+
+// A Flow is a UDP flow: datagrams from one port of the client to one address.
+type Flow struct {
+	*net.UDPConn
+	question Question
+}
+
+// NewFlow opens a flow from a port; 0 takes a free one.
+func NewFlow(q Question, port uint16) (*Flow, error) {
+	source := q.Source
+	if !source.IsValid() && port != 0 {
+		source = netip.IPv4Unspecified()
+		if q.To.Addr().Is6() {
+			source = netip.IPv6Unspecified()
+		}
+	}
+	f := &Flow{question: q}
+	err := q.From.Do(func() (err error) {
+		var d net.Dialer
+		f.UDPConn, err = d.DialUDP(context.Background(), "udp", netip.AddrPortFrom(source, port), q.To)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening UDP flow %s: %w", q, err)
+	}
+	return f, nil
+}
+
+// Ask sends one datagram and waits for its answer.
+func (f *Flow) Ask() Answer { return f.AskLate(0) }
+
+// AskLate is Ask for an answer that the server gives only after a while.
+func (f *Flow) AskLate(late time.Duration) Answer {
+	f.SetDeadline(f.question.deadline().Add(late))
+	nonce := fmt.Sprintf(lateRequest+"%d\n", late, nonces.Add(1))
+	_, err := io.WriteString(f, nonce)
+	if errors.Is(err, unix.ECONNREFUSED) { // the refusal of an earlier datagram
+		_, err = io.WriteString(f, nonce)
+	}
+	if err != nil && !isOwnFirewall(err) {
+		return failed(err)
+	}
+	buf := make([]byte, 2048)
+	for {
+		n, err := f.Read(buf)
+		if err != nil {
+			return failed(err)
+		}
+		if line, ok := bytes.CutSuffix(buf[:n], []byte(nonce)); ok {
+			return parseAnswer(strings.TrimSpace(string(line)))
+		}
+	}
+}

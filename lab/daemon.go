@@ -1,0 +1,262 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/source"
+)
+
+// Patience of a Daemon: five times what is expected, and more for the start,
+// which a race detector and two busy cores make slow.
+const (
+	startPatience = 20 * time.Second
+	stopPatience  = 5 * time.Second // SIGTERM stops within 1 s
+	applyPatience = 5 * time.Second // a change is in the kernel within 1 s
+)
+
+// A Daemon is svcproxy on a host of a lab, with directories of its own.
+type Daemon struct {
+	Dir string // holds config, state and run, and the log
+
+	lab     *Lab
+	binary  string
+	cmd     *exec.Cmd
+	exited  chan error
+	applied uint16 // how many files Apply has written
+}
+
+// NewDaemon prepares svcproxy on the node of l, without starting it.
+func NewDaemon(l *Lab, binary string) (*Daemon, error) {
+	// Not under t.TempDir: the name of a socket has 107 bytes at most, unix(7).
+	dir, err := os.MkdirTemp("", "svcproxy-lab-")
+	if err != nil {
+		return nil, fmt.Errorf("making the directories of svcproxy: %w", err)
+	}
+	d := &Daemon{Dir: dir, lab: l, binary: binary}
+	for _, sub := range []string{"config", "state", "run"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, errors.Join(err, d.Remove())
+		}
+	}
+	return d, nil
+}
+
+// Remove kills the daemon, if it runs, and removes its directories.
+func (d *Daemon) Remove() error {
+	return errors.Join(d.Kill(), os.RemoveAll(d.Dir))
+}
+
+// directories returns the flags that every command takes.
+func (d *Daemon) directories() []string {
+	return []string{
+		"--config-dir", filepath.Join(d.Dir, "config"),
+		"--state-dir", filepath.Join(d.Dir, "state"),
+		"--run-dir", filepath.Join(d.Dir, "run"),
+	}
+}
+
+// Command runs a subcommand to its end and returns what it wrote to standard output.
+func (d *Daemon) Command(name string, args ...string) (string, error) {
+	return d.lab.Node.Run(d.binary, append(append([]string{name}, d.directories()...), args...)...)
+}
+
+// Start starts the daemon and waits until it is ready.
+func (d *Daemon) Start() error {
+	log, err := os.OpenFile(d.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("opening the log of svcproxy: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(d.binary, append([]string{"run"}, d.directories()...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := d.lab.Node.Start(cmd); err != nil {
+		return err
+	}
+	d.cmd, d.exited = cmd, make(chan error, 1)
+	go func() { d.exited <- cmd.Wait() }()
+	return Poll(startPatience, d.ready)
+}
+
+// Running tells whether Start was called and nothing has ended the daemon since.
+func (d *Daemon) Running() bool { return d.cmd != nil }
+
+// ready asks the daemon whether its first sync is complete.
+func (d *Daemon) ready() error {
+	code, _, err := d.lab.Get(d.lab.Node, "http://127.0.0.1:10349/readyz")
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("readyz answers %d", code)
+	}
+	return err
+}
+
+// Signal sends a signal to the daemon.
+func (d *Daemon) Signal(sig os.Signal) error {
+	if d.cmd == nil {
+		return errors.New("svcproxy does not run")
+	}
+	if err := d.cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("sending %s to svcproxy: %w", sig, err)
+	}
+	return nil
+}
+
+// Stop ends the daemon by SIGTERM, which must succeed.
+func (d *Daemon) Stop() error {
+	if err := d.Signal(unix.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case err := <-d.exited:
+		d.cmd = nil
+		if err != nil {
+			return fmt.Errorf("stopping svcproxy: %w", err)
+		}
+		return nil
+	case <-time.After(stopPatience):
+		return errors.Join(fmt.Errorf("svcproxy still runs %v after SIGTERM", stopPatience), d.Kill())
+	}
+}
+
+// Stacks ends the daemon and returns what its goroutines were doing.
+func (d *Daemon) Stacks() string {
+	info, err := os.Stat(d.logPath())
+	if err == nil {
+		err = d.Signal(unix.SIGQUIT)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	select {
+	case <-d.exited:
+		d.cmd = nil
+	case <-time.After(stopPatience):
+		return fmt.Sprint("no stacks: ", d.Kill())
+	}
+	text, err := os.ReadFile(d.logPath())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[info.Size():])
+}
+
+// Kill ends the daemon by SIGKILL. It may have ended already.
+func (d *Daemon) Kill() error {
+	if d.cmd == nil {
+		return nil
+	}
+	err := d.cmd.Process.Kill()
+	<-d.exited
+	d.cmd = nil
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// WriteFile puts a file into the configuration directory by renaming it there.
+func (d *Daemon) WriteFile(name, text string) error {
+	path := d.path(name)
+	temporary := filepath.Join(filepath.Dir(path), "."+name) // names with a dot are not read
+	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+// RemoveFile removes a file from the configuration directory.
+func (d *Daemon) RemoveFile(name string) error { return os.Remove(d.path(name)) }
+
+func (d *Daemon) path(name string) string { return filepath.Join(d.Dir, "config", name) }
+
+// Settings writes svcproxy.toml.
+func (d *Daemon) Settings(text string) error { return d.WriteFile("svcproxy.toml", text) }
+
+// marker is the address of a service that Apply adds to every file, each time on
+// another port: when it answers, the file is in the kernel.
+var marker = Dual{netip.MustParseAddr("10.96.255.254"), netip.MustParseAddr("fd00:96::ffff:fffe")}
+
+// Apply writes a service file, name.json, and waits until the kernel has it. Rules of
+// other tables than the one that translates addresses may follow a moment later.
+func (d *Daemon) Apply(name string, services ...Service) error {
+	ask, err := d.Write(name, services...)
+	if err != nil {
+		return err
+	}
+	if err := Poll(applyPatience, ask); err != nil {
+		return fmt.Errorf("%s.json is not in the kernel %v after it was written: %w", name, applyPatience, err)
+	}
+	return nil
+}
+
+// Write is Apply without the wait: applied tells whether the kernel has the file.
+func (d *Daemon) Write(name string, services ...Service) (applied func() error, err error) {
+	d.applied++
+	port := 1023 + d.applied
+	endpoint := d.lab.Local[0].Addr()
+	text, err := File(append(services, Service{
+		Name:      "marker-" + name,
+		VIPs:      marker.Each(),
+		Ports:     []Port{{Port: port, TargetPort: EndpointPorts[0]}},
+		Endpoints: []Endpoint{{Address: endpoint.V4}, {Address: endpoint.V6}},
+	})...)
+	if err != nil {
+		return nil, err
+	}
+	applied = func() error {
+		for _, addr := range marker.Each() {
+			q := Question{From: d.lab.Node, Protocol: source.TCP, To: netip.AddrPortFrom(addr, port)}
+			if got := Ask(q); got.Outcome != Answered {
+				return fmt.Errorf("marker: %s: %s", q, got)
+			}
+		}
+		return nil
+	}
+	return applied, d.WriteFile(name+".json", text)
+}
+
+func (d *Daemon) logPath() string { return filepath.Join(d.Dir, "log") }
+
+// LogTail returns the last lines that the daemon has logged.
+func (d *Daemon) LogTail(lines int) string {
+	text, err := os.ReadFile(d.logPath())
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.SplitAfter(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "")
+}
+
+// Get makes an HTTP request from a host.
+func (l *Lab) Get(from *Host, url string) (status int, body string, err error) {
+	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		err = from.Do(func() error {
+			conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
+	client := http.Client{
+		Timeout:   2 * time.Second,
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
+	}
+	resp, err := client.Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}

@@ -1,0 +1,46 @@
+//go:build netns
+
+package lab
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// svcproxyBinary builds svcproxy once, when the first test needs it.
+var svcproxyBinary = sync.OnceValues(func() (string, error) { return Build(buildDir) })
+
+var buildDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+// parallelGroups is how many groups of cases run at a time. They mostly wait.
+const parallelGroups = "4"
+
+func run(m *testing.M) int {
+	flag.Parse()
+	if err := errors.Join(Sweep(), flag.Set("test.parallel", parallelGroups)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	var err error
+	if buildDir, err = os.MkdirTemp("", "svcproxy-lab-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(buildDir)
+	code := m.Run()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}

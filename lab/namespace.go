@@ -1,0 +1,210 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// namespaceDir is where named namespaces are mounted, as ip-netns(8) does.
+	namespaceDir = "/run/netns"
+
+	// namePrefix is followed by the process id, so that Sweep can tell what the dead left.
+	namePrefix = "svcp-"
+
+	// commandTimeout ends a command that hangs. The slowest, iptables-save, takes some 20 ms.
+	commandTimeout = 20 * time.Second
+)
+
+// home is the namespace of this process, to which threads go back.
+var home = sync.OnceValues(netns.Get)
+
+// labs counts the labs of this process, to name their namespaces.
+var labs atomic.Int64
+
+// A Namespace is a network namespace.
+type Namespace struct {
+	Name string // as ip-netns(8) lists it
+
+	handle netns.NsHandle
+	links  *netlink.Handle
+}
+
+// newNamespace makes a namespace with its loopback up.
+func newNamespace(name string) (*Namespace, error) {
+	ns := &Namespace{Name: name}
+	err := onThread(func() (err error) {
+		ns.handle, err = netns.NewNamed(name)
+		return err
+	})
+	if err == nil {
+		ns.links, err = netlink.NewHandleAt(ns.handle)
+	}
+	if err == nil {
+		err = ns.init()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("making namespace %s: %w", name, err), ns.close())
+	}
+	return ns, nil
+}
+
+// init makes the kernel of a new namespace predictable.
+func (n *Namespace) init() error {
+	lo, err := n.links.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := n.links.LinkSetUp(lo); err != nil {
+		return err
+	}
+	return n.Sysctl(
+		"net.ipv4.icmp_ratelimit=0", // otherwise refusals look like drops after the first few
+		"net.ipv4.icmp_msgs_per_sec=1000000",
+		"net.ipv4.icmp_msgs_burst=1000000",
+		"net.ipv6.icmp.ratelimit=0",
+		"net.ipv4.ping_group_range=0 0",
+		"net.ipv4.conf.all.rp_filter=0", // packets take other ways back than they came
+		"net.ipv4.conf.default.rp_filter=0",
+		"net.ipv4.conf.all.send_redirects=0", // the router sends packets back out of where they came in
+		"net.ipv4.conf.default.send_redirects=0",
+		"net.ipv4.conf.all.accept_redirects=0",
+		"net.ipv6.conf.all.accept_redirects=0",
+		"net.ipv6.conf.default.accept_redirects=0",
+		"net.ipv6.conf.all.accept_dad=0", // addresses are usable at once
+		"net.ipv6.conf.default.accept_dad=0",
+	)
+}
+
+// close removes the namespace. The kernel ends it with the last of its processes and sockets.
+func (n *Namespace) close() error {
+	if n.links != nil {
+		n.links.Close()
+	}
+	if n.handle <= 0 {
+		return nil
+	}
+	return errors.Join(n.handle.Close(), netns.DeleteNamed(n.Name))
+}
+
+// Do runs fn on a thread that is in the namespace. What fn opens or starts stays
+// there; fn itself must not go to another goroutine to do so.
+func (n *Namespace) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := netns.Set(n.handle); err != nil {
+			return fmt.Errorf("entering namespace %s: %w", n.Name, err)
+		}
+		return fn()
+	})
+}
+
+// onThread runs fn, which may change the namespace of its thread, and brings the
+// thread back. A thread must not end without need: processes that it started
+// die with it, see Start.
+func onThread(fn func() error) error {
+	back, err := home()
+	if err != nil {
+		return fmt.Errorf("finding the namespace of this process: %w", err)
+	}
+	errs := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		err := fn()
+		if netns.Set(back) == nil {
+			runtime.UnlockOSThread() // else the thread ends with this goroutine
+		}
+		errs <- err
+	}()
+	return <-errs
+}
+
+// Sysctl sets kernel parameters of the namespace, each as "net.ipv4.ip_forward=1".
+func (n *Namespace) Sysctl(settings ...string) error {
+	return n.Do(func() error {
+		for _, s := range settings {
+			key, value, _ := strings.Cut(s, "=")
+			path := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
+			if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+				return fmt.Errorf("setting %s: %w", s, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Run runs a command in the namespace and returns what it wrote to standard output.
+func (n *Namespace) Run(name string, args ...string) (string, error) {
+	return n.RunInput("", name, args...)
+}
+
+// RunInput is Run with a standard input.
+func (n *Namespace) RunInput(input, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
+	if err := n.Start(cmd); err != nil {
+		return "", err
+	}
+	if err := cmd.Wait(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s in %s: %w: %s",
+			name, strings.Join(args, " "), n.Name, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}
+
+// Start starts cmd in the namespace. It is killed when this process dies.
+func (n *Namespace) Start(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &unix.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	if err := n.Do(cmd.Start); err != nil {
+		return fmt.Errorf("starting %s in %s: %w", cmd.Path, n.Name, err)
+	}
+	return nil
+}
+
+// Sweep removes the namespaces of labs whose process died before it could do so.
+func Sweep() error {
+	entries, err := os.ReadDir(namespaceDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for left-over namespaces: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if ownerDied(e.Name()) {
+			errs = append(errs, netns.DeleteNamed(e.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownerDied tells whether name is a lab's namespace and its process is gone.
+func ownerDied(name string) bool {
+	rest, ok := strings.CutPrefix(name, namePrefix)
+	if !ok {
+		return false
+	}
+	digits, _, _ := strings.Cut(rest, "-")
+	pid, err := strconv.Atoi(digits)
+	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}

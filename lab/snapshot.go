@@ -1,0 +1,115 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A view is a command that lists kernel objects.
+type view struct {
+	command []string
+	sorted  bool // the order of the lines means nothing
+}
+
+var views = []view{
+	{[]string{"iptables-nft-save"}, false},
+	{[]string{"ip6tables-nft-save"}, false},
+	{[]string{"iptables-legacy-save"}, false},
+	{[]string{"ip6tables-legacy-save"}, false},
+	{[]string{"ipset", "save"}, true},
+	{[]string{"nft", "list", "tables"}, true},
+	{[]string{"ip", "-brief", "link"}, true},
+	{[]string{"ip", "rule"}, false},
+	{[]string{"ip", "-6", "rule"}, false},
+}
+
+var (
+	// ours are the names that README gives to svcproxy.
+	ours = regexp.MustCompile(`\bSVCP-|^table ip6? svcproxy$|^svcproxy0\b`)
+
+	counters = regexp.MustCompile(`\[\d+:\d+\]`)
+
+	// nothing matches lines that say nothing: comments, the frame of a table, the
+	// built-in chains of a table that is there but empty, and the tables that
+	// iptables-nft makes to hold them.
+	nothing = regexp.MustCompile(`^#|^\*|^COMMIT$|^:[A-Z]+ ACCEPT |^table ip6? (filter|nat|mangle|raw|security)$|^$`)
+)
+
+// Snapshot lists the kernel objects of a host: what is foreign to svcproxy, and
+// what is its own, without comments and counters.
+func Snapshot(h *Host) (foreign, own []string, err error) {
+	for _, v := range views {
+		out, err := h.Run(v.command[0], v.command[1:]...)
+		if err != nil {
+			return nil, nil, fmt.Errorf("taking a snapshot of %s: %w", h.Role, err)
+		}
+		lines := v.lines(out)
+		own = append(own, selectLines(lines, true)...)
+		foreign = append(foreign, selectLines(lines, false)...)
+	}
+	return foreign, own, nil
+}
+
+// lines returns the lines of a listing that say something, each after the command and the table it is from.
+func (v view) lines(out string) []string {
+	var lines []string
+	var table string
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = name
+		}
+		if !nothing.MatchString(line) {
+			line = counters.ReplaceAllString(line, "")
+			lines = append(lines, strings.Join(v.command, " ")+" "+table+"\t"+strings.TrimSpace(line))
+		}
+	}
+	if v.sorted {
+		slices.Sort(lines)
+	}
+	return lines
+}
+
+func selectLines(lines []string, own bool) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		_, text, _ := strings.Cut(line, "\t")
+		return ours.MatchString(text) != own
+	})
+}
+
+// Unchanged compares the foreign objects of a host with an earlier snapshot.
+func Unchanged(h *Host, before []string) error {
+	now, _, err := Snapshot(h)
+	if err == nil {
+		err = Difference(before, now)
+	}
+	if err != nil {
+		return fmt.Errorf("what others have in the kernel of %s: %w", h.Role, err)
+	}
+	return nil
+}
+
+// Difference says how two lists of a snapshot differ; nil: not at all.
+func Difference(before, now []string) error {
+	if slices.Equal(before, now) {
+		return nil
+	}
+	var errs []error
+	for _, line := range before {
+		if !slices.Contains(now, line) {
+			errs = append(errs, fmt.Errorf("gone: %s", line))
+		}
+	}
+	for _, line := range now {
+		if !slices.Contains(before, line) {
+			errs = append(errs, fmt.Errorf("new: %s", line))
+		}
+	}
+	if errs == nil {
+		return errors.New("the same lines in another order or number")
+	}
+	return errors.Join(errs...)
+}

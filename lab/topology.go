@@ -1,0 +1,219 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+)
+
+// Numbers of hosts and addresses in a lab.
+const (
+	EndpointHosts   = 3  // local ones, and as many remote ones
+	ClientAddresses = 24 // so that affinity has clients to tell apart
+)
+
+// EndpointPorts are the ports, TCP and UDP, that every endpoint host serves.
+var EndpointPorts = []uint16{8080, 8081, 8082}
+
+// A Dual is an address in either family.
+type Dual struct{ V4, V6 netip.Addr }
+
+// dual returns the host-th address of a network. Networks are 10.<net>.0.0/16 and fd00:<net>::/64.
+func dual(network, host byte) Dual {
+	v6 := [16]byte{0: 0xfd, 3: network, 15: host}
+	return Dual{netip.AddrFrom4([4]byte{10, network, 0, host}), netip.AddrFrom16(v6)}
+}
+
+// Each returns both addresses.
+func (d Dual) Each() []netip.Addr { return []netip.Addr{d.V4, d.V6} }
+
+// Is tells whether a is one of the two.
+func (d Dual) Is(a netip.Addr) bool { return a == d.V4 || a == d.V6 }
+
+// A Host is one machine of the lab.
+type Host struct {
+	*Namespace
+	Role  string // "client", "router", "node", "gateway", "local1" to "local3", "remote1" to "remote3"
+	Addrs []Dual
+}
+
+// Addr returns the host's first address.
+func (h *Host) Addr() Dual { return h.Addrs[0] }
+
+// Owns tells whether a is an address of the host.
+func (h *Host) Owns(a netip.Addr) bool {
+	return slices.ContainsFunc(h.Addrs, func(d Dual) bool { return d.Is(a) })
+}
+
+// A Lab is one network with its servers. Its hosts are never changed once made.
+type Lab struct {
+	Client, Router, Node, Gateway *Host
+	Local, Remote                 []*Host
+
+	name    string
+	servers servers
+}
+
+// Networks of the lab, by the number that dual takes. The two addresses of node
+// are UplinkAddr, on the interface of the default route, and FrontAddr.
+const (
+	clientNet = 1
+	frontNet  = 2 // router to node
+	uplinkNet = 3 // node to gateway
+	localNet  = 4
+	remoteNet = 5
+)
+
+// The node's addresses.
+var (
+	FrontAddr  = dual(frontNet, 2)
+	UplinkAddr = dual(uplinkNet, 2)
+)
+
+// New builds a lab. Close removes it.
+func New() (*Lab, error) {
+	l := &Lab{name: fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), labs.Add(1))}
+	if err := l.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("building the lab: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// Close ends all servers and removes all namespaces.
+func (l *Lab) Close() error {
+	l.servers.close()
+	var errs []error
+	for _, h := range l.hosts() {
+		errs = append(errs, h.close())
+	}
+	return errors.Join(errs...)
+}
+
+// hosts returns the hosts that have been made.
+func (l *Lab) hosts() []*Host {
+	all := slices.Concat([]*Host{l.Client, l.Router, l.Node, l.Gateway}, l.Local, l.Remote)
+	return slices.DeleteFunc(all, func(h *Host) bool { return h == nil })
+}
+
+func (l *Lab) build() error {
+	for _, step := range []func() error{l.makeHosts, l.connect, l.route, l.catchAll, l.serve} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Lab) makeHosts() error {
+	var clientAddrs []Dual
+	for i := range ClientAddresses {
+		clientAddrs = append(clientAddrs, dual(clientNet, byte(10+i)))
+	}
+	l.Local, l.Remote = make([]*Host, EndpointHosts), make([]*Host, EndpointHosts)
+	var g errgroup.Group
+	l.makeHost(&g, &l.Client, "client", clientAddrs...)
+	l.makeHost(&g, &l.Router, "router", dual(clientNet, 1), dual(frontNet, 1))
+	l.makeHost(&g, &l.Node, "node", FrontAddr, UplinkAddr)
+	l.makeHost(&g, &l.Gateway, "gateway", dual(uplinkNet, 1))
+	for i := range EndpointHosts {
+		l.makeHost(&g, &l.Local[i], fmt.Sprint("local", i+1), dual(localNet, byte(i+1)))
+		l.makeHost(&g, &l.Remote[i], fmt.Sprint("remote", i+1), dual(remoteNet, byte(i+1)))
+	}
+	return g.Wait()
+}
+
+func (l *Lab) makeHost(g *errgroup.Group, to **Host, role string, addrs ...Dual) {
+	g.Go(func() error {
+		ns, err := newNamespace(l.name + "-" + role)
+		if err != nil {
+			return err
+		}
+		*to = &Host{Namespace: ns, Role: role, Addrs: addrs}
+		return nil
+	})
+}
+
+// connect makes the links and puts addresses on them.
+func (l *Lab) connect() error {
+	for _, h := range []*Host{l.Router, l.Node} {
+		if err := h.Sysctl("net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"); err != nil {
+			return err
+		}
+	}
+	err := errors.Join(
+		link(end{l.Client, "eth0", l.Client.Addrs}, end{l.Router, "client", l.Router.Addrs[:1]}),
+		link(end{l.Router, "node", l.Router.Addrs[1:]}, end{l.Node, "front", []Dual{FrontAddr}}),
+		link(end{l.Node, "uplink", []Dual{UplinkAddr}}, end{l.Gateway, "eth0", l.Gateway.Addrs}),
+	)
+	for i := range EndpointHosts {
+		err = errors.Join(err,
+			attach(l.Node, FrontAddr.V4, l.Local[i]),
+			attach(l.Router, l.Router.Addrs[0].V4, l.Remote[i]))
+	}
+	return err
+}
+
+// returnTable is the router's table of routes for packets from remote endpoints.
+const returnTable = 100
+
+// route tells every host the ways that its links do not. Answers of remote
+// endpoints go by way of node, also to the client itself, because only node can
+// translate them back when it has not masqueraded the question.
+func (l *Lab) route() error {
+	router, front, gateway := l.Router.Addrs, FrontAddr, l.Gateway.Addr()
+	err := errors.Join(
+		l.Client.defaultRoute(router[0], 0),
+		l.Router.defaultRoute(front, 0),
+		l.Router.defaultRoute(front, returnTable),
+		l.Node.defaultRoute(gateway, 0),
+		l.Node.routeNetwork(clientNet, router[1]),
+		l.Node.routeNetwork(remoteNet, router[1]),
+		l.Gateway.defaultRoute(UplinkAddr, 0),
+	)
+	for _, h := range l.Remote {
+		for _, family := range families {
+			rule := netlink.NewRule()
+			rule.Family, rule.IifName, rule.Table = family, h.Role, returnTable
+			err = errors.Join(err, l.Router.links.RuleAdd(rule))
+		}
+	}
+	return err
+}
+
+// catchAll makes gateway answer on every address: pings by itself, the rest by one server.
+func (l *Lab) catchAll() error {
+	for _, tool := range []string{"iptables-restore", "ip6tables-restore"} {
+		if _, err := l.Gateway.RunInput(catchAllRules, tool); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const catchAllPort = 7
+
+var catchAllRules = fmt.Sprintf(`*nat
+-A PREROUTING -p tcp -j REDIRECT --to-ports %[1]d
+-A PREROUTING -p udp -j REDIRECT --to-ports %[1]d
+-A PREROUTING -j REDIRECT
+COMMIT
+`, catchAllPort)
+
+// serve starts the servers of gateway and of all endpoint hosts.
+func (l *Lab) serve() error {
+	err := errors.Join(
+		l.Serve(l.Gateway, netip.AddrPortFrom(netip.IPv6Unspecified(), catchAllPort)),
+		l.serveSCTP(l.Gateway))
+	for _, h := range slices.Concat(l.Local, l.Remote) {
+		err = errors.Join(err, l.serveSCTP(h))
+		for _, port := range EndpointPorts {
+			err = errors.Join(err, l.Serve(h, netip.AddrPortFrom(netip.IPv6Unspecified(), port)))
+		}
+	}
+	return err
+}
