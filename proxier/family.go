@@ -15,6 +15,11 @@ const (
 	retryMax = 30 * time.Second
 )
 
+// secondLook is how long after a change flows are looked for once more, see
+// staleFlows: longer than most answers are under way, and short enough for a flow
+// to move within a second.
+const secondLook = 500 * time.Millisecond
+
 // A family is one address family of a Loop: what it should hold and how its syncs go.
 type family struct {
 	fam     Family
@@ -32,7 +37,9 @@ type family struct {
 	lastFull     time.Time // end of the last full Sync that succeeded
 	lastGood     time.Time // end of the last Sync that succeeded
 	took         time.Duration
-	err          error // of the last Sync
+	err          error       // of the last Sync
+	again        *staleFlows // to be looked for once more
+	lookAt       time.Time   // when; zero: nothing to look for
 	failingSince time.Time
 	retry        time.Duration // wait after the last error
 }
@@ -120,8 +127,8 @@ func (f *family) done(r SyncResult) {
 }
 
 // staleFlows returns which UDP flows a Sync that just succeeded made stale.
-func (f *family) staleFlows(full bool) *staleFlows {
-	var s staleFlows
+func (f *family) staleFlows(full bool, node *Node) *staleFlows {
+	s := staleFlows{node: node}
 	for _, ch := range f.changes.services {
 		s.removedBy(ch, &f.state.Host)
 	}
@@ -133,6 +140,16 @@ func (f *family) staleFlows(full bool) *staleFlows {
 		s.changedBy(ch, &f.state.Host)
 	}
 	return &s
+}
+
+// lookAgain has the flows of s looked for once more, after secondLook.
+func (f *family) lookAgain(s *staleFlows, now time.Time) {
+	if f.again == nil {
+		f.again = s
+	} else {
+		f.again.merge(s)
+	}
+	f.lookAt = now.Add(secondLook)
 }
 
 // endpoints counts the targets of a service, each port once.

@@ -94,6 +94,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			continue
 		}
 		l.syncDue(ctx)
+		l.lookAgain(ctx)
 		timer.Reset(time.Until(l.nextDue()))
 	}
 }
@@ -215,7 +216,7 @@ func (l *Loop) syncDue(ctx context.Context) {
 // finish does what follows a sync of one family.
 func (l *Loop) finish(ctx context.Context, f *family, r *SyncResult) {
 	if r.Err == nil {
-		r.FlowsDeleted = l.prune(ctx, f, r.Full)
+		r.FlowsDeleted = l.prune(ctx, f, r)
 	} else if !errors.Is(r.Err, context.Canceled) {
 		l.cfg.Log.Error("sync failed", "family", f.fam, "err", r.Err, "took", r.Duration)
 	}
@@ -229,16 +230,33 @@ func (l *Loop) finish(ctx context.Context, f *family, r *SyncResult) {
 
 // prune removes the UDP flows that a sync made stale. One that is missed now is
 // found at the next resync.
-func (l *Loop) prune(ctx context.Context, f *family, full bool) int {
-	s := f.staleFlows(full)
+func (l *Loop) prune(ctx context.Context, f *family, r *SyncResult) int {
+	s := f.staleFlows(r.Full, l.node)
+	if len(s.look) > 0 && !r.Queued.IsZero() { // something changed
+		f.lookAgain(s, time.Now())
+	}
+	return l.remove(ctx, f.fam, s)
+}
+
+func (l *Loop) remove(ctx context.Context, fam Family, s *staleFlows) int {
 	if l.cfg.Flows == nil || len(s.look) == 0 {
 		return 0
 	}
-	n, err := l.cfg.Flows.Prune(ctx, f.fam, s.stale)
-	if err != nil {
-		l.cfg.Log.Warn("stale UDP flows not removed", "family", f.fam, "err", err)
+	n, err := l.cfg.Flows.Prune(ctx, fam, s.stale)
+	if err != nil && ctx.Err() == nil {
+		l.cfg.Log.Warn("stale UDP flows not removed", "family", fam, "err", err)
 	}
 	return n
+}
+
+// lookAgain removes the flows that came back after they were removed.
+func (l *Loop) lookAgain(ctx context.Context) {
+	for _, f := range l.families {
+		if f.again != nil && !time.Now().Before(f.lookAt) {
+			l.remove(ctx, f.fam, f.again)
+			f.again = nil
+		}
+	}
 }
 
 // settle does what waits until all families hold what they should.
@@ -265,6 +283,9 @@ func (l *Loop) nextDue() time.Time {
 	for _, f := range l.families {
 		if due := f.due(l.cfg.MinInterval, l.cfg.ResyncInterval); due.Before(next) {
 			next = due
+		}
+		if f.again != nil && f.lookAt.Before(next) {
+			next = f.lookAt
 		}
 	}
 	return next

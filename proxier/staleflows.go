@@ -10,8 +10,13 @@ import (
 // staleFlows gathers which UDP flows are to be removed from connection
 // tracking once the kernel's rules have been synced: it would otherwise send a
 // flow where it went before, for as long as it lasts.
+//
+// A flow that goes elsewhere can come back after that: an answer that was under
+// way looks like a new flow, from the frontend to the client, and the client's
+// later packets pass for its answers. So there is a second look a little later.
 type staleFlows struct {
-	look map[netip.AddrPort]fate // by original destination
+	node *Node
+	look map[netip.AddrPort]fate // by address of the frontend
 }
 
 // A fate says what becomes of the flows to one frontend.
@@ -19,6 +24,7 @@ type fate struct {
 	present []netip.AddrPort // sorted; a flow to one of these stays
 	gone    []netip.AddrPort // sorted; the frontend is gone: only flows to one of these were ours, and go
 	removed bool             // the frontend is gone
+	foreign bool             // no interface of this host carries the address: it sends nothing from there
 }
 
 // removedBy notes the frontends that a change of one service took away.
@@ -52,6 +58,7 @@ func (s *staleFlows) note(key FrontendKey, f fate, host *Host) {
 	if s.look == nil {
 		s.look = make(map[netip.AddrPort]fate)
 	}
+	f.foreign = key.Kind != NodePort && !s.node.Owns(key.Addr)
 	for _, a := range host.addrs(key) {
 		s.look[netip.AddrPortFrom(a, key.Port)] = f
 	}
@@ -59,14 +66,24 @@ func (s *staleFlows) note(key FrontendKey, f fate, host *Host) {
 
 // stale tells whether a flow has to go.
 func (s *staleFlows) stale(f Flow) bool {
-	fate, ours := s.look[f.Dst]
+	if from, ours := s.look[f.Src]; ours && from.foreign && !from.removed {
+		return true // it is an answer
+	}
+	to, ours := s.look[f.Dst]
 	switch {
 	case !ours:
 		return false
-	case fate.removed:
-		return contains(fate.gone, f.Reply)
+	case to.removed:
+		return contains(to.gone, f.Reply)
 	}
-	return !contains(fate.present, f.Reply)
+	return !contains(to.present, f.Reply)
+}
+
+// merge adds what o looks for.
+func (s *staleFlows) merge(o *staleFlows) {
+	for addr, f := range o.look {
+		s.look[addr] = f
+	}
 }
 
 // udpFrontends returns those frontends of r that flows can stick to.
