@@ -11,7 +11,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/svcproxy
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/svcproxy ./cmd/svcproxy
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '$(LDFLAGS)' -o bin/svcproxy ./cmd/svcproxy
 
 install: build ## binary, unit and an empty /etc/svcproxy (DESTDIR is honoured)
 	install -D -m 0755 bin/svcproxy $(DESTDIR)/usr/sbin/svcproxy

@@ -48,7 +48,7 @@ func TestReadmeCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := filepath.Join(t.TempDir(), "svcproxy")
-	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/svcproxy").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "./cmd/svcproxy").CombinedOutput(); err != nil {
 		t.Fatalf("building: %v\n%s", err, out)
 	}
 	help, err := exec.Command(bin, "--help").Output()

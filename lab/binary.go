@@ -19,7 +19,7 @@ func Build(dir string) (binary string, err error) {
 		return filepath.Abs(path)
 	}
 	binary = filepath.Join(dir, "svcproxy")
-	args := []string{"build", "-o", binary}
+	args := []string{"build", "-buildvcs=false", "-o", binary}
 	if os.Getenv(EnvRace) == "1" {
 		args = append(args, "-race")
 	}
