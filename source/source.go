@@ -58,6 +58,8 @@ type Status struct {
 	Source string       `json:"source"`
 	Synced bool         `json:"synced"`
 	Files  []FileStatus `json:"files,omitempty"`
+
+	Warnings []string `json:"warnings,omitempty"` // of what hinders the source itself
 }
 
 // A FileStatus is what is known of one file.

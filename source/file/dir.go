@@ -124,7 +124,8 @@ type version struct {
 	id       [sha256.Size]byte
 	services []*source.Service
 	faults   []source.Fault
-	broken   bool // a fault is more than a warning
+	broken   bool   // a fault is more than a warning
+	data     []byte // the contents, until they are known to be kept
 }
 
 // gone is the version of a file that does not exist.
@@ -142,6 +143,8 @@ func newVersion(path string, data []byte, err error, parse parser) *version {
 	}
 	if v.broken {
 		v.services = nil
+	} else {
+		v.data = data
 	}
 	return v
 }
@@ -154,12 +157,16 @@ func idOf(data []byte, err error) [sha256.Size]byte {
 }
 
 func unreadable(path string, err error) source.Fault {
-	reason := err
+	return source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
+}
+
+// reason returns why something failed, without the path.
+func reason(err error) string {
 	var pe *fs.PathError
-	if errors.As(err, &pe) { // the position names the path
-		reason = pe.Err
+	if errors.As(err, &pe) {
+		err = pe.Err
 	}
-	return source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason.Error()}
+	return err.Error()
 }
 
 var (

@@ -7,7 +7,8 @@
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for
-// it may be half written.
+// it may be half written. What was accepted is kept in a state directory, so
+// that a restart knows it (store.go).
 package file
 
 import (
@@ -54,6 +55,10 @@ type Options struct {
 	Dir string
 	Log *slog.Logger // nil: none
 
+	// StateDir is where last good versions are kept over a restart; empty:
+	// nowhere. With it, the Source must be told what is Accepted.
+	StateDir string
+
 	// Poll is how often all contents are read to find what no event told; 0: 30 s.
 	Poll time.Duration
 }
@@ -65,6 +70,7 @@ type Source struct {
 	poll   time.Duration
 	parse  parser
 	reload chan struct{}
+	store  *store // nil: nothing survives a restart
 
 	// Of the goroutine of Run.
 	watcher  *watcher // nil: polls only
@@ -75,7 +81,9 @@ type Source struct {
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
-	mu     sync.Mutex // guards what follows, which only the goroutine of Run writes
+	keeping sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
+
+	mu     sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
 	files  map[string]*state
 	synced bool
 }
@@ -102,6 +110,9 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
+	if o.StateDir != "" {
+		s.store = newStore(o.StateDir, s.log)
+	}
 	return s
 }
 
@@ -123,6 +134,9 @@ func (s *Source) Status() source.Status {
 			st.Files = append(st.Files, f.status())
 		}
 	}
+	if s.store != nil && s.store.trouble() != "" {
+		st.Warnings = []string{"last good versions of service files cannot be kept: " + s.store.trouble()}
+	}
 	return st
 }
 
@@ -142,6 +156,12 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 func (s *Source) run(ctx context.Context, sink source.Sink) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
+	var more <-chan struct{} // to be written by the store
+	if s.store != nil {
+		more = s.store.more
+		s.store.load()
+		s.store.compact(0, true)
+	}
 	if s.watcher != nil {
 		events, errs = s.watcher.Events, s.watcher.Errors
 	}
@@ -160,6 +180,8 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 		case err := <-errs: // events were lost, in an overflow of the kernel's queue or else
 			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
 			s.todo.all, woken = true, true
+		case <-more:
+			s.store.writeMore()
 		case <-timer.C:
 			timer.Reset(s.step(sink))
 			soon = false

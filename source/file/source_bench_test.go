@@ -42,6 +42,65 @@ func BenchmarkChange(b *testing.B) {
 	<-done
 }
 
+// A start with 10,000 files: the first one, one that finds all of them recorded,
+// and for comparison one without a state directory.
+func BenchmarkStart(b *testing.B) {
+	dir, state := b.TempDir(), b.TempDir()
+	for i := range 10_000 {
+		benchWrite(b, dir, i, 1)
+	}
+	run := func(b *testing.B, state string) (start, kept time.Duration) {
+		src := New(Options{Dir: dir, StateDir: state, Poll: time.Hour})
+		sink := &accepting{src: src, synced: make(chan struct{})}
+		ctx, cancel := context.WithCancel(b.Context())
+		done := make(chan error)
+		begin := time.Now()
+		go func() { done <- src.Run(ctx, sink) }()
+		<-sink.synced
+		start = time.Since(begin)
+		for state != "" && len(src.store.recorded()) < 10_000 {
+			time.Sleep(time.Millisecond)
+		}
+		kept = time.Since(begin)
+		cancel()
+		<-done
+		return start, kept
+	}
+	for _, bb := range []struct {
+		name  string
+		state func() string
+	}{
+		{"stateless", func() string { return "" }},
+		{"first", func() string { return b.TempDir() }},
+		{"recorded", func() string { return state }},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			if bb.name == "recorded" {
+				run(b, state)
+			}
+			var started, kept time.Duration
+			for b.Loop() {
+				s, k := run(b, bb.state())
+				started, kept = started+s, kept+k
+			}
+			b.ReportMetric(float64(started.Milliseconds())/float64(b.N), "ms-synced")
+			b.ReportMetric(float64(kept.Milliseconds())/float64(b.N), "ms-kept")
+		})
+	}
+}
+
+// An accepting sink accepts everything.
+type accepting struct {
+	src    *Source
+	synced chan struct{}
+}
+
+// Apply implements source.Sink.
+func (a *accepting) Apply(ch source.Changes) { a.src.Accepted(ch.Set) }
+
+// Synced implements source.Sink.
+func (a *accepting) Synced(string) { close(a.synced) }
+
 func benchWrite(b *testing.B, dir string, i, weight int) {
 	write(b, fmt.Sprintf("%s/s%d.toml", dir, i), fmt.Sprintf(`[[services]]
 name = "s%d"

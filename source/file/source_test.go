@@ -14,12 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"svcproxy/source"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // parseLines reads a service a line: its name and how many endpoints it has,
 // as in "web 2". A line "bad ..." is a fault, "hm ..." a warning, "none" nothing.

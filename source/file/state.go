@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"svcproxy/source"
@@ -26,12 +27,18 @@ type state struct {
 	racy  bool  // the stamp may be of more than one version
 
 	seen *version // the last that counted; nil: none yet
-	used *version // the last that was accepted, nil: none; seen, while that is not broken
+	used *version // the last that was handed on, nil: none; seen, while that is not broken
 	next *version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
 
 	state source.FileState
 	since time.Time
+
+	// What became of what was handed on.
+	sent    []*version     // neither accepted yet nor overtaken by one that was
+	good    *version       // the last that was accepted; nil: none
+	claimed time.Time      // when a version was accepted for the first time; zero: never, or not known
+	damage  []source.Fault // of the copy of the last good version
 }
 
 // A probe is a look at one name.
@@ -43,6 +50,11 @@ type probe struct {
 	at    time.Time
 	stamp stamp
 	v     *version // nil: it has not changed since the last look
+
+	// Of a file that was accepted before this start, at the first look.
+	last   record
+	good   *version       // what last says; nil: there is none, or it is damaged
+	damage []source.Fault // which tells why
 }
 
 // read finds out which version p's file has.
@@ -97,10 +109,21 @@ func (f *state) take(p *probe, first bool) {
 		f.next = nil
 	default:
 		f.next, f.due = p.v, p.at
-		if !first {
+		switch {
+		case !first:
 			f.due = p.at.Add(f.wait(p.v))
+		case f.used != nil: // it may be half written at this moment, but has been as it is for a while
+			f.due = p.changed().Add(f.wait(p.v))
 		}
 	}
+}
+
+// changed returns when p's file was last changed, and never a time after p.
+func (p *probe) changed() time.Time {
+	if c := time.Unix(p.stamp.ctime.Unix()); p.stamp != (stamp{}) && c.Before(p.at) {
+		return c
+	}
+	return p.at
 }
 
 // wait returns for how long a version must last before it counts. What is
@@ -110,6 +133,8 @@ func (f *state) wait(v *version) time.Duration {
 	case v == gone:
 		return goneTime
 	case v.broken, f.used != nil && f.used.exceeds(v):
+		return quietTime
+	case f.good != nil && f.good != f.used && f.good.exceeds(v):
 		return quietTime
 	}
 	return 0
@@ -141,7 +166,7 @@ func (f *state) count(now time.Time) bool {
 	switch {
 	case !v.broken:
 		f.used, f.state, was = v, source.Accepted, ""
-	case f.used != nil:
+	case f.good != nil:
 		f.state = source.Stale
 	default:
 		f.state = source.Refused
@@ -154,12 +179,16 @@ func (f *state) count(now time.Time) bool {
 
 func (f *state) id() source.UnitID { return source.UnitID{Source: Name, Name: f.path} }
 
-func (f *state) unit() source.Unit {
-	return source.Unit{ID: f.id(), Rank: source.Rank{Class: 0}, Services: f.used.services}
-}
-
 // services returns how many services of the file are in use.
 func (f *state) services() int {
+	if f.good == nil {
+		return 0
+	}
+	return len(f.good.services)
+}
+
+// handed returns how many services of the file are, or were last, handed on.
+func (f *state) handed() int {
 	if f.used == nil {
 		return 0
 	}
@@ -169,7 +198,7 @@ func (f *state) services() int {
 func (f *state) status() source.FileStatus {
 	return source.FileStatus{
 		Path: f.path, State: f.state, Since: f.since,
-		Services: f.services(), Faults: f.seen.faults,
+		Services: f.services(), Faults: slices.Concat(f.seen.faults, f.damage),
 	}
 }
 
@@ -189,7 +218,7 @@ func (f *state) log(log *slog.Logger, quiet bool) {
 			level = slog.LevelDebug
 		}
 	}
-	args := []any{"file", f.path, "services", f.services()}
+	args := []any{"file", f.path, "services", f.handed()}
 	if n := len(f.seen.faults); n > 0 {
 		args = append(args, "faults", n, "first", f.seen.faults[0].String())
 	}

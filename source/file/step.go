@@ -16,6 +16,7 @@ func (s *Source) step(sink source.Sink) time.Duration {
 	if now := time.Now(); !now.Before(s.nextPoll) {
 		s.todo.all, s.todo.hash = true, true
 		s.nextPoll = now.Add(s.poll)
+		s.upkeep()
 	}
 	for name, f := range s.waiting {
 		if !time.Now().Before(f.due) {
@@ -27,7 +28,12 @@ func (s *Source) step(sink source.Sink) time.Duration {
 
 	names, ok := s.names(todo)
 	if ok {
-		s.settle(s.look(names, todo.hash), sink)
+		probes := s.look(names, todo.hash)
+		if !s.synced {
+			s.begin(probes, sink)
+		} else {
+			s.settle(probes, sink)
+		}
 	} else {
 		s.todo.all = true
 	}
@@ -76,6 +82,9 @@ func (s *Source) look(names []string, hash bool) []probe {
 	inParallel(len(probes), func(i int) {
 		probes[i].at = time.Now()
 		probes[i].read(hash, s.parse)
+		if s.store != nil && !s.synced {
+			s.restore(&probes[i])
+		}
 	})
 	return probes
 }
@@ -97,20 +106,39 @@ func (s *Source) register(probes []probe) (linked bool) {
 	return linked
 }
 
-// settle takes what was found, and hands on what counts by now as one step.
-func (s *Source) settle(probes []probe, sink source.Sink) {
-	first := !s.synced
-	ch, news := s.take(probes, first)
-	if first || len(ch.Set)+len(ch.Delete) > 0 {
+// begin hands on all there is: first what was accepted before this start, so
+// that everyone gets back what was theirs, then what has changed since.
+func (s *Source) begin(probes []probe, sink source.Sink) {
+	before := s.resume(probes)
+	if len(before) > 0 {
+		sink.Apply(source.Changes{Set: before})
+	}
+	ch, news := s.take(probes, true)
+	if len(before) == 0 || len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
-	if first {
-		sink.Synced(Name)
-		s.mu.Lock()
-		s.synced = true
-		s.mu.Unlock()
+	sink.Synced(Name)
+	s.mu.Lock()
+	s.synced = true
+	s.mu.Unlock()
+	s.report(news, true)
+	s.tidy()
+}
+
+// settle takes what was found, and hands on what counts by now as one step.
+func (s *Source) settle(probes []probe, sink source.Sink) {
+	ch, news := s.take(probes, false)
+	if len(ch.Set)+len(ch.Delete) > 0 {
+		sink.Apply(ch)
 	}
-	s.report(news, first)
+	s.report(news, false)
+	var removed []string
+	for _, p := range news {
+		if p.v == gone {
+			removed = append(removed, p.name)
+		}
+	}
+	s.forget(removed)
 }
 
 // take returns what counts by now, as changes and as the files that it is about.
@@ -119,39 +147,52 @@ func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []pro
 	defer s.mu.Unlock()
 	for _, p := range probes {
 		p.f.take(&p, first)
-		if p.f.next == nil {
-			delete(s.waiting, p.name)
-			continue
-		}
-		if p.f.due.After(p.at) {
-			s.waiting[p.name] = p.f
-			continue
-		}
-		delete(s.waiting, p.name)
-		news = append(news, p)
+		due := p.f.next != nil && !p.f.due.After(p.at)
 		switch {
-		case !p.f.count(p.at):
-			delete(s.files, p.name)
-			if p.f.used != nil {
-				ch.Delete = append(ch.Delete, p.f.id())
-			}
-		case p.f.state == source.Accepted:
-			ch.Set = append(ch.Set, p.f.unit())
+		case due:
+			delete(s.waiting, p.name)
+			s.count(&p, &ch)
+		case p.f.next != nil:
+			s.waiting[p.name] = p.f
+		default:
+			delete(s.waiting, p.name)
+		}
+		if due || p.good != nil {
+			news = append(news, p)
 		}
 	}
 	return ch, news
+}
+
+// count makes p's version count, and adds what follows to ch.
+func (s *Source) count(p *probe, ch *source.Changes) {
+	f, at := p.f, p.at
+	if p.good != nil && p.v.broken { // before this start, as it seems
+		at = later(p.changed(), p.last.at)
+	}
+	switch {
+	case !f.count(at):
+		delete(s.files, p.name)
+		if f.used != nil {
+			ch.Delete = append(ch.Delete, f.id())
+		}
+	case f.state == source.Accepted:
+		ch.Set = append(ch.Set, s.hand(f))
+	case f.used != f.good:
+		s.withdraw(f, ch)
+	}
 }
 
 // report logs one line for each file, at first one for all that are well.
 func (s *Source) report(news []probe, first bool) {
 	services := 0
 	for _, p := range news {
-		services += p.f.services()
+		services += p.f.handed()
 		switch {
 		case p.v != gone:
 			p.f.log(s.log, first)
 		case p.f.seen != nil:
-			s.log.Info("service file removed", "file", p.f.path, "services", p.f.services())
+			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handed())
 		}
 	}
 	if first {
@@ -170,6 +211,13 @@ func (s *Source) pause() time.Duration {
 		until = earlier(until, f.due)
 	}
 	return time.Until(until)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -173,6 +173,7 @@ func (st *Status) faults() []string {
 func (st *Status) warnings() []string {
 	lines := append(faultLines(st.Faults, true), st.Warnings...)
 	for _, s := range st.Sources {
+		lines = append(lines, s.Warnings...)
 		for _, f := range s.Files {
 			lines = append(lines, faultLines(f.Faults, true)...)
 		}

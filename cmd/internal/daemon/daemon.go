@@ -181,13 +181,14 @@ func (d *daemon) wire() {
 	d.health = healthcheck.NewHealth()
 	d.server = healthcheck.NewServer(s.HTTPAddress, healthcheck.Handler(d.health, metrics), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
-	d.files = file.New(file.Options{Dir: d.ConfigDir, Log: d.log})
+	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Log: d.log})
 	d.loop = proxier.NewLoop(proxier.Config{
 		Backends: backends, Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log,
 		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); metrics.Synced(r) },
 		OnHealth: d.server.SetChecks,
+		OnAccept: d.files.Accepted,
 	})
 	d.health.Watch(d.loop)
 }

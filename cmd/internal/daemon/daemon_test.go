@@ -111,16 +111,20 @@ func launch(t *testing.T, settings string) *running {
 	useModes(t, r.kernel)
 	r.write("svcproxy.toml", settings)
 	r.write("web.toml", web)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, r.options()) }()
-	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	r.start()
 	t.Cleanup(func() {
 		if err := r.stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
 	return r
+}
+
+func (r *running) start() {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, r.options()) }()
+	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
 }
 
 // useModes makes k the kernel of the only mode until the test ends.
@@ -200,6 +204,23 @@ func TestRun(t *testing.T) {
 	if !strings.HasSuffix(r.told.String(), "STOPPING=1\n") {
 		t.Errorf("told systemd:\n%s", r.told)
 	}
+}
+
+// A file that is broken when the daemon starts has the services it last had.
+func TestRestartWithBrokenFile(t *testing.T) {
+	r := launch(t, "http_address = \"\"\n")
+	r.ready()
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.write("web.toml", "[[services]\n")
+	r.kernel.names, r.told = nil, new(logged)
+	r.start()
+	r.ready()
+	if names, _, _ := r.kernel.look(); names != "default/web" {
+		t.Errorf("kernel holds %q", names)
+	}
+	r.eventually("stale", func() bool { return r.status().Sources[0].Files[0].State == source.Stale })
 }
 
 func TestSettingsAreFollowed(t *testing.T) {

@@ -1,0 +1,187 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// A tracked sink decides on claims as the daemon does, and tells the source
+// what it accepted.
+type tracked struct {
+	src     *Source
+	mu      sync.Mutex
+	tracker *proxier.Tracker
+	uses    map[source.Key]int // endpoints of the services in use
+	steps   []string           // what they were after each Apply
+	late    bool               // tells only when told to, as a Loop that is busy
+	untold  [][]source.Unit
+}
+
+func newTracked(src *Source) *tracked {
+	return &tracked{src: src, tracker: proxier.NewTracker(nil), uses: map[source.Key]int{}}
+}
+
+// Apply implements source.Sink.
+func (k *tracked) Apply(ch source.Changes) {
+	units := k.apply(ch)
+	if k.late {
+		k.untold = append(k.untold, units)
+	} else {
+		k.src.Accepted(units)
+	}
+}
+
+func (k *tracked) tell() {
+	for _, units := range k.untold {
+		k.src.Accepted(units)
+	}
+	k.late, k.untold = false, nil
+}
+
+// apply returns what it accepted.
+func (k *tracked) apply(ch source.Changes) []source.Unit {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, tr := range k.tracker.Apply(ch) {
+		if tr.New == nil {
+			delete(k.uses, tr.Old.Key)
+		} else {
+			k.uses[tr.New.Key] = len(tr.New.Endpoints)
+		}
+	}
+	k.steps = append(k.steps, k.inUse())
+	return k.tracker.Accepted()
+}
+
+// Synced implements source.Sink.
+func (k *tracked) Synced(string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.steps = append(k.steps, "synced")
+}
+
+func (k *tracked) inUse() string {
+	var b []string
+	for _, key := range slices.SortedFunc(maps.Keys(k.uses), source.Key.Compare) {
+		b = append(b, fmt.Sprintf("%s %d", key.Name, k.uses[key]))
+	}
+	return strings.Join(b, ", ")
+}
+
+// look returns the services in use, and what they were on the way there.
+func (k *tracked) look() (now string, steps []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.inUse(), slices.Clone(k.steps)
+}
+
+// A host has service files and a state directory. Each start is a new Source.
+type host struct {
+	*fixture
+	state  string
+	sink   *tracked
+	parsed atomic.Int32 // files, and copies
+}
+
+func newHost(t *testing.T) *host {
+	return &host{fixture: &fixture{T: t, dir: t.TempDir()}, state: t.TempDir()}
+}
+
+func (h *host) start() {
+	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil))})
+	h.src.parse = func(path string, data []byte) ([]*source.Service, []source.Fault) {
+		h.parsed.Add(1)
+		return parseLines(path, data)
+	}
+	h.src.watchErr = "blind"
+	h.sink = newTracked(h.src)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); h.src.run(ctx, h.sink) }()
+	h.stop = func() { cancel(); <-done }
+}
+
+// moment lets a change count, and what is to be written be written.
+func moment() { pass(2 * time.Second) }
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (h *host) copies() []string {
+	entries, err := os.ReadDir(h.state + "/lastgood")
+	check(h.T, err)
+	var names []string
+	for _, e := range entries {
+		if e.Name() != "index" {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// damage changes the copy of a file.
+func (h *host) damage(name string) {
+	r, ok := h.src.store.record(name)
+	if !ok {
+		h.Fatalf("no record of %s", name)
+	}
+	write(h.T, h.src.store.copyPath(name, r), "a 7\n")
+}
+
+// faults returns all faults of all files.
+func (h *host) faults() string {
+	var b []string
+	for _, f := range h.src.Status().Files {
+		for _, fault := range f.Faults {
+			b = append(b, strings.NewReplacer(h.dir, "DIR", h.state, "STATE").Replace(fault.String()))
+		}
+	}
+	return strings.Join(b, "; ")
+}
+
+// checkStore compares the state directory with the files that have something in use.
+func (h *host) checkStore() {
+	h.Helper()
+	index, err := os.ReadFile(h.state + "/lastgood/index")
+	if errors.Is(err, fs.ErrNotExist) {
+		index, err = []byte(indexHeader), os.MkdirAll(h.state+"/lastgood", 0o700)
+	}
+	check(h.T, err)
+	records, _, damaged := parseIndex(index)
+	if damaged > 0 {
+		h.Errorf("%d damaged lines in the index", damaged)
+	}
+	var want []string
+	for name, r := range records {
+		if h.src.files[name] == nil {
+			h.Errorf("%q is recorded, and does not exist", name)
+		}
+		want = append(want, copyName(name, r.sum))
+	}
+	slices.Sort(want)
+	if got := h.copies(); !slices.Equal(got, want) && !strings.Contains(h.faults(), "copy") {
+		h.Errorf("copies\n got: %q\nwant: %q", got, want)
+	}
+	for name, f := range h.src.files {
+		if _, ok := records[name]; f.good != nil && !ok {
+			h.Errorf("%q is in use and not recorded", name)
+		}
+	}
+}

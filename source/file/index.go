@@ -1,0 +1,120 @@
+package file
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// indexHeader is the first line of the index of last good versions. Then comes
+// a line for each version that was accepted; of the lines of one file the last
+// one counts:
+//
+//	5d2b91c3 9f86d0...0a08 2026-11-20T10:00:00.5Z 2026-11-21T09:30:00Z "web.toml"
+//
+// That is the CRC-32 of the rest of the line, the SHA-256 of the contents ("-":
+// the file was removed), when the file was first accepted, when this version of
+// it was, and the name as Go quotes it.
+const indexHeader = "svcproxy lastgood 1\n"
+
+// A record is what the index says of one file. The zero record is of one that
+// was removed.
+type record struct {
+	sum   [sha256.Size]byte
+	since time.Time // when the file was first accepted: the order of claims
+	at    time.Time // when this version was
+}
+
+func (r record) removed() bool { return r == record{} }
+
+// line returns r as it stands in the index.
+func (r record) line(name string) string {
+	sum := "-"
+	if !r.removed() {
+		sum = hex.EncodeToString(r.sum[:])
+	}
+	rest := sum + " " + stampText(r.since) + " " + stampText(r.at) + " " + strconv.Quote(name)
+	return fmt.Sprintf("%08x %s\n", crc32.ChecksumIEEE([]byte(rest)), rest)
+}
+
+func stampText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// parseRecord reads a line of the index, without its end. It returns false when
+// that is not as line wrote it.
+func parseRecord(line string) (name string, r record, ok bool) {
+	crc, rest, _ := strings.Cut(line, " ")
+	want, err := strconv.ParseUint(crc, 16, 32)
+	if err != nil || uint32(want) != crc32.ChecksumIEEE([]byte(rest)) {
+		return "", record{}, false
+	}
+	f := strings.SplitN(rest, " ", 4)
+	if len(f) != 4 {
+		return "", record{}, false
+	}
+	name, err = strconv.Unquote(f[3])
+	if err != nil || !isServiceFile(name) || strings.ContainsAny(name, "/\x00") {
+		return "", record{}, false
+	}
+	if f[0] == "-" {
+		return name, record{}, true
+	}
+	n, err := hex.Decode(r.sum[:], []byte(f[0][:min(len(f[0]), hex.EncodedLen(len(r.sum)))]))
+	since, err1 := time.Parse(time.RFC3339Nano, f[1])
+	at, err2 := time.Parse(time.RFC3339Nano, f[2])
+	r.since, r.at = since, at
+	return name, r, err == nil && err1 == nil && err2 == nil && n == len(r.sum)
+}
+
+// parseIndex reads an index: what counts of it, how many lines it has, and how
+// many of these are damaged.
+func parseIndex(data []byte) (records map[string]record, lines, damaged int) {
+	records = map[string]record{}
+	body, ok := bytes.CutPrefix(data, []byte(indexHeader))
+	if !ok {
+		damaged++
+	}
+	for line := range strings.Lines(string(body)) {
+		lines++
+		name, r, ok := parseRecord(strings.TrimSuffix(line, "\n"))
+		switch {
+		case !ok || !strings.HasSuffix(line, "\n"):
+			damaged++
+		case r.removed():
+			delete(records, name)
+		default:
+			records[name] = r
+		}
+	}
+	return records, lines, damaged
+}
+
+const (
+	// maxName is how long a file name can be, in bytes: NAME_MAX, <linux/limits.h>.
+	maxName = 255
+
+	// sumDigits is how much of a checksum, in hex, stands in the name of a copy.
+	sumDigits = 12
+)
+
+// copyName returns the name of a copy: that of the file, with the start of the
+// checksum before its extension. A name that is too long for that is replaced
+// by its checksum, behind a dot, with which no service file begins.
+func copyName(name string, sum [sha256.Size]byte) string {
+	ext := filepath.Ext(name)
+	stem := strings.TrimSuffix(name, ext)
+	if len(name)+1+sumDigits > maxName {
+		hash := sha256.Sum256([]byte(name))
+		stem = "." + hex.EncodeToString(hash[:])
+	}
+	return stem + "." + hex.EncodeToString(sum[:])[:sumDigits] + ext
+}
+
+// isCopy matches what copyName returns.
+var isCopy = regexp.MustCompile(`(?s)^.+\.[0-9a-f]{12}\.(toml|json)$`)

@@ -1,0 +1,78 @@
+package file
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Cut off anywhere, the index gives what its whole lines say.
+func TestIndexCutOff(t *testing.T) {
+	at := time.Date(2026, 11, 20, 10, 0, 0, 500, time.UTC)
+	a, b := record{idOf([]byte("a"), nil), at, at.Add(time.Hour)}, record{idOf([]byte("b"), nil), at, at}
+	lines := []string{indexHeader, a.line("a.toml"), b.line("b\n.json"), record{}.line("a.toml"), a.line("\xff.toml")}
+	want := []map[string]record{{}, {"a.toml": a}, {"a.toml": a, "b\n.json": b}, {"b\n.json": b}, {"b\n.json": b, "\xff.toml": a}}
+	text := strings.Join(lines, "")
+	whole := 0 // lines, without the header
+	for n := len(indexHeader); n <= len(text); n++ {
+		if n == len(strings.Join(lines[:whole+1], "")) {
+			whole++
+		}
+		cut := n != len(strings.Join(lines[:whole], ""))
+		got, _, damaged := parseIndex([]byte(text[:n]))
+		if fmt.Sprint(got) != fmt.Sprint(want[whole-1]) || damaged > 0 != cut {
+			t.Fatalf("cut off after %d bytes: %v, %d damaged\nwant %v", n, got, damaged, want[whole-1])
+		}
+	}
+}
+
+// A damaged line is left out, and no other.
+func TestIndexDamaged(t *testing.T) {
+	r := record{idOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}
+	good := r.line("a.toml")
+	for i := range len(good) - 1 {
+		for _, flip := range []byte{0x01, 0x20, 0x80} {
+			bad := []byte(good)
+			bad[i] ^= flip
+			got, _, damaged := parseIndex([]byte(indexHeader + string(bad) + r.line("b.toml")))
+			if bad[i] == '\n' || strings.EqualFold(string(bad[:8]), good[:8]) && i < 8 {
+				continue // two lines; the same number
+			}
+			if len(got) != 1 || got["b.toml"].sum != r.sum || damaged != 1 {
+				t.Errorf("%q gives %v, %d damaged", bad, got, damaged)
+			}
+		}
+	}
+	for _, name := range []string{"../a.toml", "a/b.toml", ".a.toml", "svcproxy.toml", "a\x00.toml", "a.txt", ""} {
+		if _, _, ok := parseRecord(strings.TrimSuffix(r.line(name), "\n")); ok {
+			t.Errorf("the name %q is taken", name)
+		}
+	}
+	for _, data := range []string{"", "svcproxy lastgood 2\n", "\x00\x00\x00"} {
+		if got, _, damaged := parseIndex([]byte(data)); len(got) != 0 || damaged == 0 {
+			t.Errorf("%q gives %v, %d damaged", data, got, damaged)
+		}
+	}
+}
+
+func TestCopyName(t *testing.T) {
+	sum := idOf([]byte("a 1\n"), nil)
+	for _, tt := range []struct{ name, want string }{
+		{"web.toml", "web.6a03830a1811.toml"},
+		{"a.b.json", "a.b.6a03830a1811.json"},
+		{strings.Repeat("x", 237) + ".toml", strings.Repeat("x", 237) + ".6a03830a1811.toml"},
+		{strings.Repeat("x", 238) + ".toml", ".HASH.6a03830a1811.toml"},
+	} {
+		got := copyName(tt.name, sum)
+		if len(got) > maxName || !isCopy.MatchString(got) {
+			t.Errorf("copyName(%q) = %q", tt.name, got)
+		}
+		if strings.HasPrefix(got, ".") {
+			got = ".HASH" + got[1+64:]
+		}
+		if got != tt.want {
+			t.Errorf("copyName(%q) = %q; want %q", tt.name, got, tt.want)
+		}
+	}
+}

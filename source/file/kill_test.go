@@ -1,0 +1,204 @@
+package file
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"svcproxy/source"
+)
+
+// killDir is set for the process that TestKill kills: the directory to work in.
+const killDir = "SVCPROXY_TEST_KILL_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(killDir); dir != "" {
+		victim(dir)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// victim runs a Source until it is killed, and writes down what happens: "begin
+// FILE VERSION" before it is told what is accepted, "end ..." when that is kept,
+// "state SERVICES" when it is synced.
+func victim(dir string) {
+	src := New(Options{Dir: dir + "/etc", StateDir: dir + "/state"})
+	src.parse = parseLines
+	l := &lagging{tracked: newTracked(src), accepted: make(chan []source.Unit, 1000)}
+	go l.tellAll()
+	_ = src.Run(context.Background(), l)
+}
+
+// A lagging sink tells what it accepted from another goroutine, as a Loop does.
+type lagging struct {
+	*tracked
+	accepted chan []source.Unit
+}
+
+// Apply implements source.Sink.
+func (l *lagging) Apply(ch source.Changes) { l.accepted <- l.apply(ch) }
+
+// Synced implements source.Sink.
+func (l *lagging) Synced(string) {
+	now, _ := l.look()
+	fmt.Println("state", now)
+}
+
+func (l *lagging) tellAll() {
+	for units := range l.accepted {
+		for _, u := range units {
+			fmt.Println("begin", filepath.Base(u.ID.Name), u.Version)
+		}
+		l.src.Accepted(units)
+		for _, u := range units {
+			fmt.Println("end", filepath.Base(u.ID.Name), u.Version)
+		}
+	}
+}
+
+// A killed file is one that changes while the process is killed again and again.
+// Its versions are numbered, and each has one service with so many endpoints.
+type killed struct {
+	number  int          // of its present text; 0: broken, -1: it does not exist
+	good    map[int]bool // versions that may be its last good; 0: none
+	removed int          // the last number before it was removed; 0: it was not
+}
+
+// Killed at any moment, the next start finds what the files say, or their last
+// good versions. SVCPROXY_KILLS says how often (20).
+func TestKill(t *testing.T) {
+	kills := 20
+	if n, err := strconv.Atoi(os.Getenv("SVCPROXY_KILLS")); err == nil {
+		kills = n
+	}
+	dir := t.TempDir()
+	check(t, os.Mkdir(dir+"/etc", 0o755))
+	files := map[string]*killed{}
+	for i := range 8 {
+		files[fmt.Sprintf("f%d.toml", i)] = &killed{number: -1, good: map[int]bool{0: true}}
+	}
+	versions := map[string]int{} // numbers, by name and version
+	for n := range kills {
+		life(t, dir, n*1000, files, versions)
+	}
+}
+
+// life is one run of the process.
+func life(t *testing.T, dir string, n int, files map[string]*killed, versions map[string]int) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), killDir+"="+dir)
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	r := bufio.NewReader(out)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatalf("before it was synced: %v", err)
+		}
+		if state, ok := strings.CutPrefix(line, "state "); ok {
+			compare(t, files, strings.TrimSpace(state))
+			break
+		}
+		heed(files, versions, line)
+	}
+	end := time.Now().Add(time.Duration(rand.IntN(400)) * time.Millisecond)
+	for time.Now().Before(end) {
+		n++
+		name := slices.Sorted(maps.Keys(files))[rand.IntN(len(files))]
+		files[name].change(t, filepath.Join(dir, "etc", name), n, versions)
+		time.Sleep(time.Duration(rand.IntN(8)) * time.Millisecond)
+	}
+	check(t, cmd.Process.Kill())
+	rest, err := io.ReadAll(r)
+	check(t, err)
+	for line := range strings.Lines(string(rest)) {
+		heed(files, versions, line)
+	}
+	for name, k := range files { // so that more depends on what was kept
+		if k.number > 0 && rand.IntN(2) == 0 {
+			write(t, filepath.Join(dir, "etc", name), "bad\n")
+			k.number = 0
+		}
+	}
+}
+
+// change makes another version of a file, or none.
+func (k *killed) change(t *testing.T, path string, n int, versions map[string]int) {
+	name := filepath.Base(path)
+	service := strings.TrimSuffix(name, ".toml")
+	text := fmt.Sprintf("%s %d\n", service, n)
+	switch rand.IntN(8) {
+	case 0:
+		text, n = "bad\n", 0
+	case 1:
+		text, n = "", 0
+	case 2:
+		if k.number > 0 {
+			k.removed = k.number
+		}
+		_ = os.Remove(path)
+		k.number = -1
+		return
+	}
+	v := version{id: idOf([]byte(text), nil)}
+	versions[name+" "+hex.EncodeToString(v.id[:])] = n
+	write(t, path, text)
+	k.number = n
+}
+
+// heed takes in a line of the process.
+func heed(files map[string]*killed, versions map[string]int, line string) {
+	what, v, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	name, _, _ := strings.Cut(v, " ")
+	k, n := files[name], versions[v]
+	if k == nil || n == 0 {
+		return // cut off by the kill
+	}
+	if what == "end" && n > k.removed {
+		k.good, k.removed = map[int]bool{}, 0
+	}
+	k.good[n] = true
+}
+
+// compare tells whether the services in use are those that the files have.
+func compare(t *testing.T, files map[string]*killed, state string) {
+	t.Helper()
+	uses := map[string]int{}
+	for s := range strings.SplitSeq(state, ", ") {
+		name, n, _ := strings.Cut(s, " ")
+		uses[name+".toml"], _ = strconv.Atoi(n)
+	}
+	for name, k := range files {
+		n := uses[name]
+		if k.removed > 0 {
+			k.good[0] = true
+		}
+		switch {
+		case k.number > 0 && n != k.number, k.number < 0 && n != 0:
+			t.Errorf("%s is used in version %d; want %d", name, n, k.number)
+		case k.number == 0 && !k.good[n]:
+			t.Errorf("%s is broken and used in version %d; want one of %v", name, n, slices.Sorted(maps.Keys(k.good)))
+		case k.number == 0:
+			k.good, k.removed = map[int]bool{n: true}, 0
+		case k.number < 0:
+			k.good[0] = true
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package file
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func count(log *bytes.Buffer, msg string) int { return strings.Count(log.String(), msg) }
+
+// While nothing can be kept, services go on as ever. It is told once, and tried again.
+func TestStateDirUnusable(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		check(t, os.RemoveAll(h.state))
+		write(t, h.state, "not a directory") // as root, permissions would not do
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		h.write("a.toml", "a 2\n")
+		h.write("b.toml", "b 1\n")
+		moment()
+		if now, _ := h.sink.look(); now != "a 2, b 1" {
+			t.Errorf("services in use: %q", now)
+		}
+		want := "last good versions of service files cannot be kept: mkdir " + h.state + ": not a directory"
+		if got := h.src.Status().Warnings; !slices.Equal(got, []string{want}) {
+			t.Errorf("warnings\n got: %q\nwant: %q", got, want)
+		}
+		if n := count(&h.log, "cannot be kept"); n != 1 {
+			t.Errorf("logged %d times:\n%s", n, h.log.String())
+		}
+
+		check(t, os.Remove(h.state))
+		pass(h.src.poll)
+		if got := h.src.Status().Warnings; got != nil {
+			t.Errorf("warnings after it was mended: %q", got)
+		}
+		h.stop()
+		h.checkStore()
+		if n := count(&h.log, "kept again"); n != 1 {
+			t.Errorf("its end logged %d times:\n%s", n, h.log.String())
+		}
+	})
+}
+
+// One copy that cannot be written does not hinder the others.
+func TestOneCopyUnwritable(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 1\n")
+		h.write("b.toml", "b 1\n")
+		blocked := h.state + "/lastgood/" + copyName("a.toml", idOf([]byte("a 1\n"), nil))
+		check(t, os.MkdirAll(blocked+"/x", 0o700))
+		h.start()
+		moment()
+		if _, ok := h.src.store.record("b.toml"); !ok {
+			t.Error("b.toml is not recorded")
+		}
+		if got := h.src.Status().Warnings; len(got) != 1 || !strings.Contains(got[0], blocked) {
+			t.Errorf("warnings: %q; want one about %s", got, blocked)
+		}
+		h.write("b.toml", "b 2\n")
+		moment() // what else is written does not make it good
+		if len(h.src.Status().Warnings) != 1 {
+			t.Error("no warning any more")
+		}
+		check(t, os.RemoveAll(blocked))
+		pass(h.src.poll)
+		h.stop()
+		h.checkStore()
+		if got := h.src.Status().Warnings; got != nil {
+			t.Errorf("warnings after it was mended: %q", got)
+		}
+	})
+}
+
+// A full disk leaves half a line in the index. What comes after it is not lost.
+func TestIndexUnwritable(t *testing.T) {
+	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	keep := func(name, text string) {
+		v := &version{id: idOf([]byte(text), nil), data: []byte(text)}
+		st.put(map[string]entry{name: {record{v.id, time.Now(), time.Now()}, v}})
+	}
+	keep("a.toml", "a 1\n")
+	check(t, os.Rename(st.index(), st.index()+".away"))
+	check(t, os.Symlink("/dev/full", st.index()))
+	keep("a.toml", "a 2\n")
+	if st.trouble() == "" {
+		t.Fatal("writing to a full disk succeeded")
+	}
+	if r := st.records["a.toml"]; r.sum != idOf([]byte("a 1\n"), nil) {
+		t.Error("a record counts that could not be written")
+	}
+	check(t, os.Rename(st.index()+".away", st.index()))
+	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
+	check(t, err)
+	_, err = f.WriteString("5d2b91c3 9f86d0")
+	check(t, err)
+	check(t, f.Close())
+	keep("b.toml", "b 1\n")
+	st.writeMore()
+
+	again := newStore(st.dir+"/..", st.log)
+	again.load()
+	for name, text := range map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"} {
+		if r := again.records[name]; r.sum != idOf([]byte(text), nil) {
+			t.Errorf("%s is not recorded as %q", name, text)
+		} else if data, err := again.read(name, r); err != nil || string(data) != text {
+			t.Errorf("the copy of %s: %q, %v", name, data, err)
+		}
+	}
+	if st.trouble() != "" || again.suspect {
+		t.Errorf("after it was mended: trouble %q, index damaged %v", st.trouble(), again.suspect)
+	}
+}
+
+// Many files at the first start are kept by and by, and at the next start each
+// is read and parsed once, and no copy.
+func TestManyFiles(t *testing.T) {
+	h := newHost(t)
+	const n = 1000
+	for i := range n {
+		h.write(fmt.Sprintf("f%d.toml", i), fmt.Sprintf("s%d 1\n", i))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.start()
+		moment()
+		h.stop()
+		h.checkStore()
+		if len(h.copies()) != n {
+			t.Errorf("%d copies; want %d", len(h.copies()), n)
+		}
+		index, err := os.ReadFile(h.src.store.index())
+		check(t, err)
+		for i := range n {
+			h.damage(fmt.Sprintf("f%d.toml", i))
+		}
+		h.parsed.Store(0)
+		h.start()
+		moment()
+		h.stop()
+		if got := h.parsed.Load(); got != n || h.faults() != "" {
+			t.Errorf("parsed %d files; want %d; faults %q", got, n, h.faults())
+		}
+		if after, err := os.ReadFile(h.src.store.index()); err != nil || !bytes.Equal(index, after) {
+			t.Error("the index was written though nothing changed")
+		}
+	})
+}
+
+// Since when a file is as it is, a restart does not change; when it broke is
+// told by the time of its last change.
+func TestSinceBeforeRestart(t *testing.T) {
+	h := newHost(t)
+	h.write("a.toml", "a 1\n")
+	h.write("b.toml", "b 1\n")
+	h.start()
+	h.awaitStates("a.toml accepted 1; b.toml accepted 1")
+	accepted := h.src.Status().Files[1].Since
+	time.Sleep(20 * time.Millisecond)
+	h.write("a.toml", "bad\n")
+	broken := time.Now()
+	time.Sleep(quietTime)
+	h.stop()
+	h.start()
+	defer h.stop()
+	h.awaitStates("a.toml stale 1; b.toml accepted 1")
+	files := h.src.Status().Files
+	if got := files[0].Since.Sub(broken); got < -10*time.Millisecond || got > 10*time.Millisecond {
+		t.Errorf("stale since %v after it was broken", got)
+	}
+	// The source says when it counted, the index when it was accepted.
+	if got := files[1].Since.Sub(accepted); got < 0 || got > 5*time.Second || files[1].Since.After(broken) {
+		t.Errorf("accepted since %v later than before the restart", got)
+	}
+}
+
+// Two instances, on one directory or two, know nothing of each other.
+func TestTwoInstances(t *testing.T) {
+	one, two := newHost(t), newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		for i, h := range []*host{one, two} {
+			h.T, h.fixture.T = t, t
+			h.write("a.toml", fmt.Sprintf("a %d\n", i+1))
+			h.start()
+		}
+		moment()
+		for i, h := range []*host{one, two} {
+			h.stop()
+			h.write("a.toml", "bad\n")
+			h.start()
+			moment()
+			h.stop()
+			if now, _ := h.sink.look(); now != fmt.Sprintf("a %d", i+1) {
+				t.Errorf("instance %d uses %q", i+1, now)
+			}
+		}
+	})
+}
+
+// A copy that somebody took away is written again, while its file is at hand.
+func TestMissingCopy(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 1\n")
+		h.write("b.toml", "b 1\n")
+		h.start()
+		moment()
+		h.stop()
+		want := h.copies()
+		for _, name := range want {
+			check(t, os.Remove(h.state+"/lastgood/"+name))
+		}
+		h.write("b.toml", "bad\n")
+		h.start()
+		moment()
+		h.stop()
+		if got := h.copies(); !slices.Equal(got, want[:1]) {
+			t.Errorf("copies: %q; want %q", got, want[:1])
+		}
+	})
+}
+
+// A damaged copy is written again once its file is as it was then.
+func TestDamagedCopyMended(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		h.stop()
+		h.damage("a.toml")
+		h.write("a.toml", "bad\n")
+		h.start()
+		moment()
+		h.write("a.toml", "a 1\n")
+		moment()
+		h.stop()
+		r, _ := h.src.store.record("a.toml")
+		if data, err := h.src.store.read("a.toml", r); err != nil || string(data) != "a 1\n" {
+			t.Errorf("the copy: %q, %v", data, err)
+		}
+		if h.faults() != "" {
+			t.Errorf("faults: %s", h.faults())
+		}
+	})
+}
+
+// When the index was damaged, copies without a record may be all that is left of a file.
+func TestOrphansOfDamagedIndex(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		h.stop()
+		want := h.copies()
+		write(t, h.src.store.index(), "svcproxy lastg")
+		h.write("a.toml", "bad\n")
+		for i, want := range [][]string{want, nil} {
+			h.start()
+			moment()
+			h.stop()
+			if got := h.copies(); !slices.Equal(got, want) {
+				t.Errorf("copies after start %d: %q; want %q", i, got, want)
+			}
+		}
+		if n := count(&h.log, "not all last good versions"); n != 1 {
+			t.Errorf("logged %d times", n)
+		}
+	})
+}
+
+// Copies without a record go at the next start. Nothing else in the directory does.
+func TestOrphans(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		h.stop()
+		want := h.copies()
+		for _, name := range []string{"a.0123456789ab.toml", "a.json", "notes.txt"} {
+			write(t, h.state+"/lastgood/"+name, "x")
+		}
+		h.start()
+		moment()
+		h.stop()
+		want = append(want, "a.json", "notes.txt")
+		slices.Sort(want)
+		if got := h.copies(); !slices.Equal(got, want) {
+			t.Errorf("in the directory: %q; want %q", got, want)
+		}
+	})
+}
+
+// The index does not grow for ever, and its size is that of what counts after a start.
+func TestCompact(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		v := func(n int) *version {
+			data := []byte(fmt.Sprintf("a %d\n", n))
+			return &version{id: idOf(data, nil), data: data}
+		}
+		for n := range slack + 10 {
+			v := v(n)
+			h.src.store.put(map[string]entry{"a.toml": {record{v.id, time.Now(), time.Now()}, v}})
+		}
+		if got := h.src.store.lines; got != slack+11 {
+			t.Errorf("%d lines; want %d", got, slack+11)
+		}
+		pass(h.src.poll)
+		for _, want := range []int{1, 2} {
+			data, err := os.ReadFile(h.src.store.index())
+			check(t, err)
+			if _, lines, damaged := parseIndex(data); lines != want || damaged != 0 {
+				t.Errorf("%d lines, %d damaged; want %d, 0", lines, damaged, want)
+			}
+			h.write("a.toml", "a 9999\n")
+			moment()
+		}
+		h.stop()
+		h.start()
+		moment()
+		h.stop()
+		h.checkStore()
+		if got := h.src.store.lines; got != 1 {
+			t.Errorf("%d lines after a start; want 1", got)
+		}
+	})
+}
