@@ -101,7 +101,7 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // absorb brings the states up to date with what came in.
 func (l *Loop) absorb(in mail) {
-	defer l.tellAccepted()
+	defer l.tellClaims()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, src := range in.synced {
@@ -127,7 +127,15 @@ func (l *Loop) absorb(in mail) {
 	}
 }
 
-func (l *Loop) tellAccepted() {
+// tellClaims says which units were accepted, and logs which were refused, once each.
+func (l *Loop) tellClaims() {
+	for _, r := range l.tracker.NewRefusals() {
+		what := "refused: it has no services until what it claims is free"
+		if r.Stale {
+			what = "refused: its services stay as last accepted until what it claims is free"
+		}
+		l.cfg.Log.Warn(what, "unit", r.Unit.Name, "faults", len(r.Faults), "first", r.Faults[0].String())
+	}
 	if units := l.tracker.Accepted(); len(units) > 0 && l.cfg.OnAccept != nil {
 		l.cfg.OnAccept(units)
 	}

@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -278,6 +279,22 @@ func TestLoopAlive(t *testing.T) {
 			t.Errorf("stuck for %v, want 1m", stuck)
 		}
 		time.Sleep(4 * time.Minute)
+	})
+}
+
+// A refusal is logged once, however often it is looked at again.
+func TestLoopLogsRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		l := start(t, &kernel{}, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		l.Apply(set(file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.1:80")))
+		l.Synced("file")
+		synctest.Wait()
+		l.Apply(set(file("c", "z 10.96.0.3:80")))
+		synctest.Wait()
+		if n := strings.Count(log.String(), "unit=b"); n != 1 || strings.Contains(log.String(), "unit=a") {
+			t.Errorf("the log names b %d times, want once, and no other:\n%s", n, &log)
+		}
 	})
 }
 

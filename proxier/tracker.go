@@ -23,6 +23,7 @@ type Tracker struct {
 	claims  map[claim]holder
 
 	accepted []source.Unit // since last asked; without their services
+	news     []*unit       // refused since last asked; some may be accepted by now
 }
 
 // A unit is one source.Unit with what became of it.
@@ -236,6 +237,7 @@ func (t step) refuse(u *unit, faults []source.Fault) {
 	if t.refused[u.ID] == nil {
 		u.since = time.Now()
 		t.refused[u.ID] = u
+		t.news = append(t.news, u)
 	}
 	u.faults = faults
 }
@@ -273,9 +275,25 @@ func union(a, b []*unit) []*unit {
 func (t *Tracker) Refusals() []Refusal {
 	var out []Refusal
 	for _, u := range t.inOrder(t.refused) {
-		out = append(out, Refusal{Unit: u.ID, Since: u.since, Stale: u.held, Faults: u.faults})
+		out = append(out, u.refusal())
 	}
 	return out
+}
+
+// NewRefusals returns the units that have come to be refused since it was last called.
+func (t *Tracker) NewRefusals() []Refusal {
+	var out []Refusal
+	for _, u := range t.news {
+		if t.refused[u.ID] == u {
+			out = append(out, u.refusal())
+		}
+	}
+	t.news = nil
+	return out
+}
+
+func (u *unit) refusal() Refusal {
+	return Refusal{Unit: u.ID, Since: u.since, Stale: u.held, Faults: u.faults}
 }
 
 // Accepted returns the units that were accepted since it was last called, in

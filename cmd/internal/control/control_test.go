@@ -174,7 +174,9 @@ var sample = Status{
 			{Pos: source.Position{File: "\x1b[2Jb.toml", Line: 2, Col: 1}, Msg: `unknown key "x"`},
 			{Pos: source.Position{File: "c.toml", Line: 3, Col: 1}, Msg: "no address", Warning: true},
 		}},
-		{Path: "d.toml", State: source.Accepted, Since: now.Add(-time.Hour), Services: 1},
+		{Path: "d.toml", State: source.Refused, Since: now, Services: 1, Faults: []source.Fault{
+			{Pos: source.Position{File: "d.toml", Line: 1, Col: 1}, Msg: "taken"},
+		}},
 	}}},
 	Loop: proxier.Status{
 		Families: []proxier.FamilyStatus{
@@ -193,10 +195,6 @@ var sample = Status{
 			},
 			Warnings: []string{"10.96.0.10 is on eth0"},
 		}, {Namespace: "default", Name: "idle", Unit: "/etc/svcproxy/a.toml"}},
-		Refusals: []proxier.Refusal{{
-			Unit: source.UnitID{Source: "file", Name: "d.toml"}, Since: now,
-			Faults: []source.Fault{{Pos: source.Position{File: "d.toml", Line: 1, Col: 1}, Msg: "taken"}},
-		}},
 	},
 	Warnings: []string{"IPv4 forwarding is off"},
 	Restart:  []string{"mode"},

@@ -101,24 +101,9 @@ func (t *table) files(st *Status) {
 	t.row("FILE", "STATE", "SINCE", "SERVICES")
 	for _, src := range st.Sources {
 		for _, f := range src.Files {
-			f = st.asUsed(src.Source, f)
 			t.row(f.Path, string(f.State), age(t.now, f.Since), strconv.Itoa(f.Services))
 		}
 	}
-}
-
-// asUsed returns a file that its source has accepted as what it is where another holds what it claims.
-func (st *Status) asUsed(src string, f source.FileStatus) source.FileStatus {
-	for _, r := range st.Loop.Refusals {
-		if r.Unit != (source.UnitID{Source: src, Name: f.Path}) || f.State != source.Accepted {
-			continue
-		}
-		f.Since, f.State = r.Since, source.Refused
-		if r.Stale {
-			f.State = source.Stale
-		}
-	}
-	return f
 }
 
 func (t *table) services(services []proxier.ServiceStatus, wide bool) {
@@ -162,9 +147,6 @@ func (st *Status) faults() []string {
 		for _, f := range s.Files {
 			lines = append(lines, faultLines(f.Faults, false)...)
 		}
-	}
-	for _, r := range st.Loop.Refusals {
-		lines = append(lines, faultLines(r.Faults, false)...)
 	}
 	return lines
 }

@@ -11,6 +11,7 @@ import (
 
 	"svcproxy/cmd/internal/control"
 	"svcproxy/cmd/internal/hostsetup"
+	"svcproxy/proxier"
 	"svcproxy/source"
 )
 
@@ -32,14 +33,37 @@ func (d *daemon) status() control.Status {
 	d.mu.Unlock()
 
 	st.Ready, st.Healthy = d.health.Ready(), d.health.Healthy()
-	st.Sources = []source.Status{d.files.Status()}
 	st.Loop = d.loop.Status()
+	st.Sources = []source.Status{asUsed(d.files.Status(), st.Loop.Refusals)}
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
 	st.Warnings = slices.Concat(d.missing, hostsetup.Verify(settings, d.mode), d.server.Warnings())
 	if w := hostsetup.VerifyAffinity(d.mode); affinity && w != "" {
 		st.Warnings = append(st.Warnings, w)
+	}
+	return st
+}
+
+// asUsed lays over what a source knows of its files what became of their claims.
+func asUsed(st source.Status, refusals []proxier.Refusal) source.Status {
+	refused := make(map[source.UnitID]proxier.Refusal, len(refusals))
+	for _, r := range refusals {
+		refused[r.Unit] = r
+	}
+	for i := range st.Files {
+		f := &st.Files[i]
+		r, ok := refused[source.UnitID{Source: st.Source, Name: f.Path}]
+		if !ok || f.State == source.Refused {
+			continue
+		}
+		f.Faults = slices.Concat(f.Faults, r.Faults)
+		switch {
+		case !r.Stale: // not even what was last accepted can be used
+			f.State, f.Since, f.Services = source.Refused, r.Since, 0
+		case f.State == source.Accepted:
+			f.State, f.Since = source.Stale, r.Since
+		}
 	}
 	return st
 }
