@@ -27,7 +27,7 @@ demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 test: ## unit, golden and property tests under the race detector (no root)
 	$(GO) test -race ./...
 
-test-netns: ## the same and the packet tests in network namespaces (root; iptables, ipset, iproute2)
+test-netns: ## the same and the packet tests in network namespaces (root; iptables, nftables, ipset, iproute2)
 	$(GO) test -tags netns -count=1 -p 1 -timeout 20m ./...
 
 bench: build ## compare with kube-proxy's layout in one run; prints ratios (root)
