@@ -40,8 +40,7 @@ type Daemon struct {
 
 // NewDaemon prepares svcproxy on the node of l, without starting it.
 func NewDaemon(l *Lab, binary string) (*Daemon, error) {
-	// Not under t.TempDir: the name of a socket has 107 bytes at most, unix(7).
-	dir, err := os.MkdirTemp("", "svcproxy-lab-")
+	dir, err := TempDir()
 	if err != nil {
 		return nil, fmt.Errorf("making the directories of svcproxy: %w", err)
 	}

@@ -32,7 +32,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	var err error
-	if buildDir, err = os.MkdirTemp("", "svcproxy-lab-"); err != nil {
+	if buildDir, err = TempDir(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

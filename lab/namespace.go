@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -180,25 +181,37 @@ func (n *Namespace) Start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// Sweep removes the namespaces of labs whose process died before it could do so.
+// TempDir makes a directory that Sweep finds when this process dies. Not
+// t.TempDir: the name of a socket in it has 107 bytes at most, unix(7).
+func TempDir() (string, error) {
+	return os.MkdirTemp("", fmt.Sprintf("%s%d-", namePrefix, os.Getpid()))
+}
+
+// Sweep removes the namespaces and directories of labs whose process died before it could do so.
 func Sweep() error {
-	entries, err := os.ReadDir(namespaceDir)
+	return errors.Join(
+		sweep(namespaceDir, netns.DeleteNamed),
+		sweep(os.TempDir(), func(name string) error { return os.RemoveAll(filepath.Join(os.TempDir(), name)) }))
+}
+
+func sweep(dir string, remove func(name string) error) error {
+	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking for left-over namespaces: %w", err)
+		return fmt.Errorf("looking for what dead labs left: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
 		if ownerDied(e.Name()) {
-			errs = append(errs, netns.DeleteNamed(e.Name()))
+			errs = append(errs, remove(e.Name()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// ownerDied tells whether name is a lab's namespace and its process is gone.
+// ownerDied tells whether name is of a lab whose process is gone.
 func ownerDied(name string) bool {
 	rest, ok := strings.CutPrefix(name, namePrefix)
 	if !ok {

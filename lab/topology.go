@@ -6,9 +6,12 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
+
+	"svcproxy/source"
 )
 
 // Numbers of hosts and addresses in a lab.
@@ -101,7 +104,7 @@ func (l *Lab) hosts() []*Host {
 }
 
 func (l *Lab) build() error {
-	for _, step := range []func() error{l.makeHosts, l.connect, l.route, l.catchAll, l.serve} {
+	for _, step := range []func() error{l.makeHosts, l.connect, l.route, l.catchAll, l.serve, l.settle} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -216,4 +219,27 @@ func (l *Lab) serve() error {
 		}
 	}
 	return err
+}
+
+// settlePatience is five times what the kernel may take to bring a link up: it
+// tells of links once a second at most, net/core/link_watch.c.
+const settlePatience = 5 * time.Second
+
+// settle waits until the client reaches everybody. A link that is not quite up loses packets.
+func (l *Lab) settle() error {
+	var g errgroup.Group
+	for _, h := range slices.Concat([]*Host{l.Gateway}, l.Local, l.Remote) {
+		for _, addr := range h.Addr().Each() {
+			q := Question{From: l.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, EndpointPorts[0])}
+			g.Go(func() error {
+				return Poll(settlePatience, func() error {
+					if got := Ask(q); got.Outcome > Untouched {
+						return fmt.Errorf("waiting for links: %s: %s", q, got)
+					}
+					return nil
+				})
+			})
+		}
+	}
+	return g.Wait()
 }

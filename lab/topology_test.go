@@ -143,8 +143,15 @@ func TestCloseAndSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	left := filepath.Join(os.TempDir(), namePrefix+"4194305-x")
+	if err := os.Mkdir(left, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := Sweep(); err != nil {
 		t.Error(err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory of a dead process: %v, want it gone", err)
 	}
 	if _, err := os.Stat(filepath.Join(namespaceDir, dead.Name)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("namespace of a dead process: %v, want it gone", err)

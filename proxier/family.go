@@ -17,8 +17,12 @@ const (
 
 // secondLook is how long after a change flows are looked for once more, see
 // staleFlows: longer than most answers are under way, and short enough for a flow
-// to move within a second.
-const secondLook = 500 * time.Millisecond
+// to move within a second. After maxLooks those that always come back are left
+// to the next resync.
+const (
+	secondLook = 300 * time.Millisecond
+	maxLooks   = 10
+)
 
 // A family is one address family of a Loop: what it should hold and how its syncs go.
 type family struct {
@@ -40,6 +44,7 @@ type family struct {
 	err          error       // of the last Sync
 	again        *staleFlows // to be looked for once more
 	lookAt       time.Time   // when; zero: nothing to look for
+	looks        int         // how often at most
 	failingSince time.Time
 	retry        time.Duration // wait after the last error
 }
@@ -149,7 +154,7 @@ func (f *family) lookAgain(s *staleFlows, now time.Time) {
 	} else {
 		f.again.merge(s)
 	}
-	f.lookAt = now.Add(secondLook)
+	f.lookAt, f.looks = now.Add(secondLook), maxLooks
 }
 
 // endpoints counts the targets of a service, each port once.

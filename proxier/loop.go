@@ -257,11 +257,17 @@ func (l *Loop) remove(ctx context.Context, fam Family, s *staleFlows) int {
 	return n
 }
 
-// lookAgain removes the flows that came back after they were removed.
+// lookAgain removes the flows that came back after they were removed. Where it
+// finds some, others may come back in the same way, so it goes on looking for a while.
 func (l *Loop) lookAgain(ctx context.Context) {
 	for _, f := range l.families {
-		if f.again != nil && !time.Now().Before(f.lookAt) {
-			l.remove(ctx, f.fam, f.again)
+		if f.again == nil || time.Now().Before(f.lookAt) {
+			continue
+		}
+		f.looks--
+		if l.remove(ctx, f.fam, f.again) > 0 && f.looks > 0 {
+			f.lookAt = time.Now().Add(secondLook)
+		} else {
 			f.again = nil
 		}
 	}
