@@ -1,0 +1,334 @@
+package nft
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// Elements of one set follow one another in a message up to these numbers: the
+// list is one attribute, whose length has 16 bits.
+const (
+	maxElements  = 500
+	maxListBytes = attrMax - 512
+)
+
+// A Batch is one transaction on one table: all of it happens, or nothing. Its
+// methods append what is to be done, in order.
+type Batch struct {
+	table Table
+	buf   []byte
+	sets  uint32 // how many were made, to number them
+	list  elementList
+}
+
+// An elementList is the message of elements that is being written.
+type elementList struct {
+	typ          uint16
+	set          string
+	start, inner int // of the message and of its list of elements, in the buffer
+	count        int
+}
+
+// NewBatch returns an empty transaction.
+func NewBatch(t Table) *Batch {
+	b := &Batch{table: t}
+	b.Reset()
+	return b
+}
+
+// Reset empties b and keeps its memory.
+func (b *Batch) Reset() {
+	b.buf = startMessage(b.buf[:0], unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	b.buf = endMessage(b.buf, 0)
+	b.sets, b.list = 0, elementList{}
+}
+
+// Empty tells whether there is nothing to be done.
+func (b *Batch) Empty() bool { return len(b.buf) == headerLen+genLen }
+
+// Len returns the length of b in bytes.
+func (b *Batch) Len() int { return len(b.buf) }
+
+// message appends a message that names the table, as attribute 1 does for every object.
+func (b *Batch) message(typ, flags uint16, fill func([]byte) []byte) {
+	b.closeList()
+	start := len(b.buf)
+	b.buf = startMessage(b.buf, nftMessage(typ), flags, b.table.Family, 0)
+	b.buf = putString(b.buf, unix.NFTA_TABLE_NAME, b.table.Name)
+	if fill != nil {
+		b.buf = fill(b.buf)
+	}
+	b.buf = endMessage(b.buf, start)
+}
+
+// AddTable makes the table, or wakes one that is dormant.
+func (b *Batch) AddTable(comment string) {
+	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(m []byte) []byte {
+		m = putUint32(m, unix.NFTA_TABLE_FLAGS, 0)
+		return putBytes(m, tableUserData, appendComment(nil, commentUserData, comment))
+	})
+}
+
+// DeleteTable removes the table with all that it holds.
+func (b *Batch) DeleteTable() { b.message(unix.NFT_MSG_DELTABLE, 0, nil) }
+
+// AddChain makes a chain.
+func (b *Batch) AddChain(c *Chain) {
+	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
+		m = putString(m, unix.NFTA_CHAIN_NAME, c.Name)
+		if c.Hook != nil {
+			m = c.Hook.append(m)
+		}
+		if c.Comment != "" {
+			m = putBytes(m, chainUserData, appendComment(nil, commentUserData, c.Comment))
+		}
+		return m
+	})
+}
+
+func (h *Hook) append(m []byte) []byte {
+	start := len(m)
+	m = startNest(m, unix.NFTA_CHAIN_HOOK)
+	m = putUint32(m, unix.NFTA_HOOK_HOOKNUM, h.Number)
+	m = putUint32(m, unix.NFTA_HOOK_PRIORITY, uint32(h.Priority))
+	m = endNest(m, start)
+	m = putUint32(m, unix.NFTA_CHAIN_POLICY, h.Policy)
+	return putString(m, unix.NFTA_CHAIN_TYPE, h.Type)
+}
+
+// DeleteChain removes a chain, which must be empty and jumped to by none.
+func (b *Batch) DeleteChain(name string) {
+	b.message(unix.NFT_MSG_DELCHAIN, 0, func(m []byte) []byte {
+		return putString(m, unix.NFTA_CHAIN_NAME, name)
+	})
+}
+
+// FlushChain removes the rules of a chain; of every chain when name is empty.
+func (b *Batch) FlushChain(name string) {
+	b.message(unix.NFT_MSG_DELRULE, 0, func(m []byte) []byte {
+		if name == "" {
+			return m
+		}
+		return putString(m, unix.NFTA_RULE_CHAIN, name)
+	})
+}
+
+// AddRule appends a rule to a chain.
+func (b *Batch) AddRule(chain string, r Rule) {
+	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func(m []byte) []byte {
+		m = putString(m, unix.NFTA_RULE_CHAIN, chain)
+		m = putBytes(m, unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r.Exprs)
+		if r.Comment != "" {
+			m = putBytes(m, unix.NFTA_RULE_USERDATA, appendComment(nil, commentUserData, r.Comment))
+		}
+		return m
+	})
+}
+
+// AddSet makes a set or map.
+func (b *Batch) AddSet(s *Set) {
+	b.sets++
+	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
+		m = putString(m, unix.NFTA_SET_NAME, s.Name)
+		m = putUint32(m, unix.NFTA_SET_ID, b.sets)
+		m = putUint32(m, unix.NFTA_SET_FLAGS, s.flags())
+		m = putUint32(m, unix.NFTA_SET_KEY_TYPE, s.Key.Number)
+		m = putUint32(m, unix.NFTA_SET_KEY_LEN, s.Key.Len)
+		if s.Data.Len > 0 {
+			m = putUint32(m, unix.NFTA_SET_DATA_TYPE, s.Data.Number)
+			m = putUint32(m, unix.NFTA_SET_DATA_LEN, s.Data.Len)
+		}
+		m = s.appendDesc(m)
+		return putBytes(m, unix.NFTA_SET_USERDATA, s.userData())
+	})
+}
+
+func (s *Set) appendDesc(m []byte) []byte {
+	start := len(m)
+	m = startNest(m, unix.NFTA_SET_DESC)
+	if s.Size > 0 {
+		m = putUint32(m, unix.NFTA_SET_DESC_SIZE, s.Size)
+	}
+	if s.Interval && len(s.Fields) > 0 {
+		concat := len(m)
+		m = startNest(m, setDescConcat)
+		for _, n := range s.Fields {
+			field := len(m)
+			m = startNest(m, unix.NFTA_LIST_ELEM)
+			m = putUint32(m, setFieldLen, n)
+			m = endNest(m, field)
+		}
+		m = endNest(m, concat)
+	}
+	return endNest(m, start)
+}
+
+// userData is for nft only, which prints by it.
+func (s *Set) userData() []byte {
+	var u []byte
+	for _, side := range []struct {
+		attr byte
+		typ  Type
+	}{{setKeyByteOrder, s.Key}, {setDataByteOrder, s.Data}} {
+		order := uint32(bigEndian)
+		if side.typ == Mark {
+			order = hostEndian
+		}
+		u = append(u, side.attr, 4)
+		u = binary.NativeEndian.AppendUint32(u, order)
+	}
+	return appendComment(u, setComment, s.Comment)
+}
+
+// DeleteSet removes a set, which no rule may refer to.
+func (b *Batch) DeleteSet(name string) {
+	b.message(unix.NFT_MSG_DELSET, 0, func(m []byte) []byte {
+		return putString(m, unix.NFTA_SET_NAME, name)
+	})
+}
+
+// An Element is one element of a set or map. Its bytes are as in the registers of
+// the kernel: each field is padded to 4 bytes, numbers in network order but for marks.
+type Element struct {
+	Key     []byte
+	KeyEnd  []byte // of an interval, inclusive; else empty
+	Data    []byte // of a map
+	Comment string
+}
+
+// AddElement adds an element. That it is there already is no error, unless a map
+// has other data for it.
+func (b *Batch) AddElement(set string, e Element) {
+	b.element(unix.NFT_MSG_NEWSETELEM, set, e)
+}
+
+// DeleteElement removes an element, which must be there. Its data counts not.
+func (b *Batch) DeleteElement(set string, e Element) {
+	e.Data, e.Comment = nil, ""
+	b.element(unix.NFT_MSG_DELSETELEM, set, e)
+}
+
+func (b *Batch) element(typ uint16, set string, e Element) {
+	l := &b.list
+	if l.count == 0 || l.count == maxElements || l.typ != typ || l.set != set ||
+		len(b.buf)-l.inner+e.size() > maxListBytes {
+		b.openList(typ, set)
+	}
+	l.count++
+	start := len(b.buf)
+	m := startNest(b.buf, unix.NFTA_LIST_ELEM)
+	m = putValue(m, unix.NFTA_SET_ELEM_KEY, e.Key)
+	if len(e.KeyEnd) > 0 {
+		m = putValue(m, setElemKeyEnd, e.KeyEnd)
+	}
+	if len(e.Data) > 0 {
+		m = putValue(m, unix.NFTA_SET_ELEM_DATA, e.Data)
+	}
+	if e.Comment != "" {
+		data := len(m)
+		m = append(m, 0, 0, byte(unix.NFTA_SET_ELEM_USERDATA), 0)
+		binary.NativeEndian.PutUint16(m[data+2:], unix.NFTA_SET_ELEM_USERDATA)
+		m = appendComment(m, commentUserData, e.Comment)
+		binary.NativeEndian.PutUint16(m[data:], uint16(len(m)-data))
+		m = pad(m)
+	}
+	b.buf = endNest(m, start)
+}
+
+// size is no less than what an element takes in a message.
+func (e *Element) size() int {
+	return 64 + len(e.Key) + len(e.KeyEnd) + len(e.Data) + len(e.Comment)
+}
+
+func putValue(m []byte, typ uint16, value []byte) []byte {
+	start := len(m)
+	m = startNest(m, typ)
+	m = putBytes(m, unix.NFTA_DATA_VALUE, value)
+	return endNest(m, start)
+}
+
+func (b *Batch) openList(typ uint16, set string) {
+	b.closeList()
+	b.list = elementList{typ: typ, set: set, start: len(b.buf)}
+	var flags uint16
+	if typ == unix.NFT_MSG_NEWSETELEM {
+		flags = unix.NLM_F_CREATE
+	}
+	m := startMessage(b.buf, nftMessage(typ), flags, b.table.Family, 0)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, b.table.Name)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
+	b.list.inner = len(m)
+	b.buf = startNest(m, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+}
+
+func (b *Batch) closeList() {
+	if b.list.count == 0 {
+		return
+	}
+	b.buf = endNest(b.buf, b.list.inner)
+	b.buf = endMessage(b.buf, b.list.start)
+	b.list = elementList{}
+}
+
+// seal ends the batch, numbers its messages from first on, and asks for the
+// acknowledgement of the last one but the end.
+func (b *Batch) seal(first uint32) (begin, end uint32) {
+	b.closeList()
+	start := len(b.buf)
+	b.buf = startMessage(b.buf, unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	b.buf = endMessage(b.buf, start)
+	seq, last := first, 0
+	for at := 0; at < len(b.buf); at += align(int(binary.NativeEndian.Uint32(b.buf[at:]))) {
+		binary.NativeEndian.PutUint32(b.buf[at+8:], seq)
+		if at < start {
+			last = at
+		}
+		seq++
+	}
+	flags := binary.NativeEndian.Uint16(b.buf[last+6:])
+	binary.NativeEndian.PutUint16(b.buf[last+6:], flags|unix.NLM_F_ACK)
+	return first, seq - 1
+}
+
+// What the messages of a batch do, for errors.
+var words = map[uint16]string{
+	unix.NFT_MSG_NEWTABLE: "adding the table", unix.NFT_MSG_DELTABLE: "deleting the table",
+	unix.NFT_MSG_NEWCHAIN: "adding chain", unix.NFT_MSG_DELCHAIN: "deleting chain",
+	unix.NFT_MSG_NEWRULE: "adding a rule of chain", unix.NFT_MSG_DELRULE: "deleting the rules of chain",
+	unix.NFT_MSG_NEWSET: "adding set", unix.NFT_MSG_DELSET: "deleting set",
+	unix.NFT_MSG_NEWSETELEM: "adding elements to set", unix.NFT_MSG_DELSETELEM: "deleting elements of set",
+}
+
+// describe says what message n of a sealed batch does.
+func (b *Batch) describe(n int) string {
+	text := "committing"
+	i := 0
+	err := messages(b.buf, func(m message) error {
+		if word, ok := words[m.typ&0xff]; ok && i == n {
+			text = word + objectName(m)
+		}
+		i++
+		return nil
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// objectName returns the name of the object that a message of a batch is about.
+func objectName(m message) (name string) {
+	typ := m.typ & 0xff
+	err := m.attrs(func(a uint16, value []byte) error {
+		chain := typ == unix.NFT_MSG_NEWCHAIN || typ == unix.NFT_MSG_DELCHAIN
+		if typ > unix.NFT_MSG_DELTABLE && (chain && a == unix.NFTA_CHAIN_NAME || !chain && a == unix.NFTA_SET_NAME) {
+			name = " " + getString(value)
+		}
+		return nil
+	})
+	if err != nil {
+		return ""
+	}
+	return name
+}

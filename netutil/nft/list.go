@@ -1,0 +1,309 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Generation counts the transactions of a network namespace.
+type Generation struct {
+	ID      uint32
+	PID     uint32 // who committed the last one; 0 where the kernel does not tell
+	Process string
+}
+
+// Generation asks for the number of the last transaction.
+func (c *Conn) Generation() (g Generation, err error) {
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETGEN), 0, unix.AF_UNSPEC, 0)
+	err = c.request(endMessage(m, 0), func(m message) error {
+		g, err = generation(m)
+		return err
+	})
+	if err != nil {
+		return g, fmt.Errorf("asking nf_tables for its generation: %w", err)
+	}
+	return g, nil
+}
+
+// generation decodes one that was asked for. It names the asker, not who committed.
+func generation(m message) (g Generation, err error) {
+	err = m.attrs(func(typ uint16, value []byte) error {
+		switch typ {
+		case unix.NFTA_GEN_ID:
+			g.ID = getUint32(value)
+		case unix.NFTA_GEN_PROC_PID:
+			g.PID = getUint32(value)
+		case unix.NFTA_GEN_PROC_NAME:
+			g.Process = getString(value)
+		}
+		return nil
+	})
+	return g, err
+}
+
+// A Listing is what a table holds but for elements.
+type Listing struct {
+	Dormant bool
+	Chains  map[string]*Chain
+	Rules   map[string][]Rule // by chain
+	Sets    map[string]*Set
+	Others  int // objects and flow tables
+}
+
+// List reads a table; nil if there is none.
+func (c *Conn) List(t Table) (*Listing, error) {
+	l := &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}}
+	exists, err := c.table(t, l)
+	if err != nil || !exists {
+		return nil, err
+	}
+	for _, part := range []struct {
+		what string
+		typ  uint16
+		add  func(message) error
+	}{
+		{"chains", unix.NFT_MSG_GETCHAIN, l.addChain},
+		{"rules", unix.NFT_MSG_GETRULE, l.addRule},
+		{"sets", unix.NFT_MSG_GETSET, l.addSet},
+		{"objects", unix.NFT_MSG_GETOBJ, l.addOther},
+		{"flow tables", unix.NFT_MSG_GETFLOWTABLE, l.addOther},
+	} {
+		err := c.request(listRequest(t, part.typ, unix.NLM_F_DUMP), func(m message) error {
+			if !m.isOf(t) { // the kernel lists chains of all tables
+				return nil
+			}
+			return part.add(m)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing %s of table %s: %w", part.what, t.Name, err)
+		}
+	}
+	return l, nil
+}
+
+func listRequest(t Table, typ, flags uint16) []byte {
+	m := startMessage(nil, nftMessage(typ), flags, t.Family, 0)
+	return endMessage(putString(m, unix.NFTA_TABLE_NAME, t.Name), 0)
+}
+
+func (c *Conn) table(t Table, l *Listing) (exists bool, err error) {
+	err = c.request(listRequest(t, unix.NFT_MSG_GETTABLE, 0), func(m message) error {
+		return m.attrs(func(typ uint16, value []byte) error {
+			l.Dormant = l.Dormant || typ == unix.NFTA_TABLE_FLAGS && getUint32(value)&unix.NFT_TABLE_F_DORMANT != 0
+			return nil
+		})
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for table %s: %w", t.Name, err)
+	}
+	return true, nil
+}
+
+func (l *Listing) addChain(m message) error {
+	c, h := &Chain{}, Hook{}
+	hooked := false
+	err := m.attrs(func(typ uint16, value []byte) error {
+		switch typ {
+		case unix.NFTA_CHAIN_NAME:
+			c.Name = getString(value)
+		case unix.NFTA_CHAIN_POLICY:
+			h.Policy = getUint32(value)
+		case unix.NFTA_CHAIN_TYPE:
+			h.Type = getString(value)
+		case chainUserData:
+			c.Comment = comment(value, commentUserData)
+		case unix.NFTA_CHAIN_HOOK:
+			hooked = true
+			return attrs(value, h.decode)
+		}
+		return nil
+	})
+	if hooked {
+		c.Hook = &h
+	}
+	l.Chains[c.Name] = c
+	return err
+}
+
+func (h *Hook) decode(typ uint16, value []byte) error {
+	switch typ {
+	case unix.NFTA_HOOK_HOOKNUM:
+		h.Number = getUint32(value)
+	case unix.NFTA_HOOK_PRIORITY:
+		h.Priority = int32(getUint32(value))
+	}
+	return nil
+}
+
+func (l *Listing) addRule(m message) error {
+	var chain string
+	var r Rule
+	err := m.attrs(func(typ uint16, value []byte) error {
+		switch typ {
+		case unix.NFTA_RULE_CHAIN:
+			chain = getString(value)
+		case unix.NFTA_RULE_EXPRESSIONS:
+			r.Exprs = bytes.Clone(value)
+		case unix.NFTA_RULE_USERDATA:
+			r.Comment = comment(value, commentUserData)
+		}
+		return nil
+	})
+	l.Rules[chain] = append(l.Rules[chain], r)
+	return err
+}
+
+func (l *Listing) addSet(m message) error {
+	s := &Set{}
+	var flags uint32
+	err := m.attrs(func(typ uint16, value []byte) error {
+		switch typ {
+		case unix.NFTA_SET_NAME:
+			s.Name = getString(value)
+		case unix.NFTA_SET_FLAGS:
+			flags = getUint32(value)
+		case unix.NFTA_SET_KEY_TYPE:
+			s.Key.Number = getUint32(value)
+		case unix.NFTA_SET_KEY_LEN:
+			s.Key.Len = getUint32(value)
+		case unix.NFTA_SET_DATA_TYPE:
+			s.Data.Number = getUint32(value)
+		case unix.NFTA_SET_DATA_LEN:
+			s.Data.Len = getUint32(value)
+		case unix.NFTA_SET_USERDATA:
+			s.Comment = comment(value, setComment)
+		case unix.NFTA_SET_DESC:
+			return attrs(value, s.decodeDesc)
+		}
+		return nil
+	})
+	s.Interval, s.Dynamic = flags&unix.NFT_SET_INTERVAL != 0, flags&unix.NFT_SET_EVAL != 0
+	s.Timeouts = flags&unix.NFT_SET_TIMEOUT != 0
+	if flags&(unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_OBJECT) != 0 {
+		s.Key = Type{} // no set of ours
+	}
+	if flags&unix.NFT_SET_ANONYMOUS == 0 { // that of a rule goes with it
+		l.Sets[s.Name] = s
+	}
+	return err
+}
+
+func (s *Set) decodeDesc(typ uint16, value []byte) error {
+	switch typ {
+	case unix.NFTA_SET_DESC_SIZE:
+		s.Size = getUint32(value)
+	case setDescConcat:
+		return attrs(value, func(_ uint16, elem []byte) error {
+			return attrs(elem, func(_ uint16, n []byte) error {
+				s.Fields = append(s.Fields, getUint32(n))
+				return nil
+			})
+		})
+	}
+	return nil
+}
+
+func (l *Listing) addOther(message) error {
+	l.Others++
+	return nil
+}
+
+// Elements calls each with every element of a set. What it is given is good until
+// it returns.
+func (c *Conn) Elements(t Table, set string, each func(*Element) error) error {
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, t.Family, 0)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
+	var e Element
+	err := c.request(endMessage(m, 0), func(m message) error {
+		if len(m.body) < genLen {
+			return errTruncated
+		}
+		list := find(m.body[genLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		return attrs(list, func(_ uint16, value []byte) error {
+			e.decode(value)
+			return each(&e)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("listing the elements of set %s: %w", set, err)
+	}
+	return nil
+}
+
+// Get asks for single elements of a set by their keys, and calls found with the
+// number of each and its data. One that is not there is left out. Where a set has
+// hundreds of thousands of elements this is faster than Elements: for each part of
+// a listing the kernel walks over all that it has listed before.
+func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found func(i int, data []byte)) error {
+	var e Element
+	at := 0 // elements before are done with
+	for step := maxElements; at < count; {
+		end := min(at+step, count)
+		err := c.request(getRequest(t, set, at, end, key), func(m message) error {
+			e.decode(find(find(m.body[genLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM))
+			found(at, e.Data)
+			at++
+			return nil
+		})
+		switch {
+		case errors.Is(err, unix.ENOENT): // the answers end here
+			at++
+			step = max(step/2, 1)
+		case err != nil:
+			return fmt.Errorf("looking into set %s: %w", set, err)
+		default:
+			at = end
+			step = min(2*step, maxElements)
+		}
+	}
+	return nil
+}
+
+func getRequest(t Table, set string, from, to int, key func(i int) []byte) []byte {
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_ACK, t.Family, 0)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
+	list := len(m)
+	m = startNest(m, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	for i := from; i < to; i++ {
+		elem := len(m)
+		m = startNest(m, unix.NFTA_LIST_ELEM)
+		m = putValue(m, unix.NFTA_SET_ELEM_KEY, key(i))
+		m = endNest(m, elem)
+	}
+	return endMessage(endNest(m, list), 0)
+}
+
+// find returns the value of the first attribute of a type. It makes no garbage.
+func find(b []byte, typ uint16) []byte {
+	for len(b) >= attrLen {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < attrLen || n > len(b) {
+			return nil
+		}
+		if binary.NativeEndian.Uint16(b[2:])&attrTypes == typ {
+			return b[attrLen:n]
+		}
+		b = b[min(align(n), len(b)):]
+	}
+	return nil
+}
+
+func (e *Element) decode(b []byte) {
+	*e = Element{
+		Key:    find(find(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE),
+		KeyEnd: find(find(b, setElemKeyEnd), unix.NFTA_DATA_VALUE),
+		Data:   find(find(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE),
+	}
+	if u := find(b, unix.NFTA_SET_ELEM_USERDATA); len(u) > 0 {
+		e.Comment = comment(u, commentUserData)
+	}
+}

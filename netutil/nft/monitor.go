@@ -1,0 +1,144 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Event says that somebody else committed a change of a table.
+type Event struct {
+	PID     uint32 // who; 0 where the kernel does not tell
+	Process string // its name, at most 15 bytes
+	Lost    bool   // events were lost: the table may have been changed
+}
+
+// A Monitor watches a table for changes by others than one Conn.
+type Monitor struct {
+	table Table
+	file  *os.File
+	in    []byte
+
+	named map[uint32]bool // senders whose transaction, of which we see a part so far, names our table
+}
+
+// NewMonitor opens a socket that hears nothing until Watch is called.
+func NewMonitor(t Table, own *Conn) (*Monitor, error) {
+	fd, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(filterEvents(fd, t.Family, own.port), unix.SetNonblock(fd, true))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), unix.Close(fd))
+	}
+	return &Monitor{
+		table: t, file: os.NewFile(uintptr(fd), "nf_tables monitor"),
+		in: make([]byte, receiveBuffer), named: map[uint32]bool{},
+	}, nil
+}
+
+// filterEvents lets the kernel drop what is not worth waking up for: what our own
+// Conn changes, which can be a million elements, and other families.
+func filterEvents(fd int, family byte, own uint32) error {
+	const (
+		load4, load2, load1 = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
+		equal, result       = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+		all                 = 1 << 20 // bytes of an event, more than it has
+	)
+	newGeneration := uint32(swap16(nftMessage(unix.NFT_MSG_NEWGEN)))
+	filter := []unix.SockFilter{
+		{Code: load4, K: 12}, // nlmsg_pid: the port of who asked for the change
+		{Code: equal, K: swap32(own), Jt: 5},
+		{Code: load2, K: 4}, // nlmsg_type
+		{Code: equal, K: newGeneration, Jt: 2},
+		{Code: load1, K: headerLen}, // nfgen_family
+		{Code: equal, K: uint32(family), Jf: 1},
+		{Code: result, K: all},
+		{Code: result, K: 0},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+}
+
+// swap32 and swap16 turn numbers of the host's order into what a filter, which
+// loads in network order, finds in their place.
+func swap32(n uint32) uint32 {
+	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n))
+}
+
+func swap16(n uint16) uint16 {
+	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
+}
+
+// Close closes the socket.
+func (m *Monitor) Close() error { return m.file.Close() }
+
+// Watch calls changed with each transaction of others that changed the table, as
+// soon as the kernel tells, until ctx ends. It calls listening once, when nothing
+// is missed any more.
+func (m *Monitor) Watch(ctx context.Context, listening func(), changed func(Event)) error {
+	raw, err := m.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var joined error
+	err = raw.Control(func(fd uintptr) {
+		joined = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES)
+	})
+	if err = errors.Join(err, joined); err != nil {
+		return fmt.Errorf("listening to nf_tables: %w", err)
+	}
+	listening()
+	stop := context.AfterFunc(ctx, func() { m.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		var n int
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			n, _, failed = unix.Recvfrom(int(fd), m.in, unix.MSG_TRUNC)
+			return failed != unix.EAGAIN
+		})
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return fmt.Errorf("listening to nf_tables: %w", err)
+		case failed == unix.EINTR:
+		case failed == unix.ENOBUFS || failed == nil && n > len(m.in):
+			changed(Event{Lost: true})
+		case failed != nil:
+			return fmt.Errorf("listening to nf_tables: %w", failed)
+		default:
+			if err := messages(m.in[:n], func(msg message) error { return m.event(msg, changed) }); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// event takes one message. Those of a transaction come one after another; its
+// generation comes last, and tells the process.
+func (m *Monitor) event(msg message, changed func(Event)) error {
+	if msg.typ != nftMessage(unix.NFT_MSG_NEWGEN) {
+		if msg.isOf(m.table) {
+			m.named[msg.port] = true
+		}
+		return nil
+	}
+	if !m.named[msg.port] {
+		return nil
+	}
+	delete(m.named, msg.port)
+	g, err := generation(msg)
+	if err != nil {
+		return err
+	}
+	changed(Event{PID: g.PID, Process: g.Process})
+	return nil
+}

@@ -1,0 +1,208 @@
+//go:build netns
+
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// dial opens a Conn in a network namespace of its own.
+func dial(t *testing.T) *Conn {
+	t.Helper()
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		own.Close()
+		if err := netns.Set(home); err != nil {
+			t.Fatal(err) // the thread stays locked and dies with the test
+		}
+		home.Close()
+		runtime.UnlockOSThread()
+	})
+	return another(t)
+}
+
+func another(t *testing.T) *Conn {
+	t.Helper()
+	c, err := Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+var table = Table{unix.NFPROTO_IPV4, "test"}
+
+func commit(t *testing.T, c *Conn, fill func(*Batch)) {
+	t.Helper()
+	b := NewBatch(table)
+	fill(b)
+	if err := c.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func numbered(n uint32) Element {
+	return Element{Key: binary.BigEndian.AppendUint32(nil, n), Data: binary.NativeEndian.AppendUint32(nil, 2*n)}
+}
+
+var doubles = &Set{Name: "doubles", Key: IPv4Addr, Data: Mark, Comment: "twice"}
+
+// More elements than one message takes come back as they were sent.
+func TestElements(t *testing.T) {
+	c := dial(t)
+	const count = 3*maxElements + 7
+	commit(t, c, func(b *Batch) {
+		b.AddTable("")
+		b.AddSet(doubles)
+		for n := range uint32(count) {
+			e := numbered(n)
+			e.Comment = map[bool]string{true: "even"}[n%2 == 0]
+			b.AddElement("doubles", e)
+		}
+	})
+	seen := map[uint32]bool{}
+	err := c.Elements(table, "doubles", func(e *Element) error {
+		n := binary.BigEndian.Uint32(e.Key)
+		want := numbered(n)
+		want.Comment = map[bool]string{true: "even"}[n%2 == 0]
+		if diff := cmp.Diff(want, Element{Key: e.Key, Data: e.Data, Comment: e.Comment}); diff != "" {
+			t.Errorf("element %d (-want +got):\n%s", n, diff)
+		}
+		seen[n] = true
+		return nil
+	})
+	if err != nil || len(seen) != count {
+		t.Errorf("got %d elements, error %v, want %d", len(seen), err, count)
+	}
+	l, err := c.List(table)
+	if err != nil || !l.Sets["doubles"].Equal(doubles) {
+		t.Errorf("got set %+v, error %v", l.Sets["doubles"], err)
+	}
+}
+
+// Get leaves out what is not there, wherever it would be.
+func TestGet(t *testing.T) {
+	c := dial(t)
+	const count = 4 * maxElements
+	there := func(n uint32) bool { return n%701 != 0 && n != count-1 && (n < 900 || n > 920) }
+	commit(t, c, func(b *Batch) {
+		b.AddTable("")
+		b.AddSet(doubles)
+		for n := range uint32(count) {
+			if there(n) {
+				b.AddElement("doubles", numbered(n))
+			}
+		}
+	})
+	found := map[int]bool{}
+	err := c.Get(table, "doubles", count, func(i int) []byte { return numbered(uint32(i)).Key }, func(i int, data []byte) {
+		if got := binary.NativeEndian.Uint32(data); got != uint32(2*i) {
+			t.Errorf("element %d: got %d", i, got)
+		}
+		found[i] = true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range count {
+		if found[i] != there(uint32(i)) {
+			t.Errorf("element %d: found %v, is there %v", i, found[i], there(uint32(i)))
+		}
+	}
+}
+
+// A transaction that fails does nothing, says what failed, and leaves the socket fit for the next.
+func TestCommitFails(t *testing.T) {
+	c := dial(t)
+	b := NewBatch(table)
+	b.AddTable("")
+	b.AddChain(&Chain{Name: "c"})
+	b.DeleteSet("none")
+	b.AddChain(&Chain{Name: "d"})
+	err := c.Commit(b)
+	if want := "deleting set none: no such file or directory"; err == nil || err.Error() != want || !errors.Is(err, unix.ENOENT) {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+	if l, err := c.List(table); l != nil || err != nil {
+		t.Errorf("the table: got %v, error %v", l, err)
+	}
+	commit(t, c, func(b *Batch) { b.AddTable("") })
+}
+
+func TestTry(t *testing.T) {
+	c := dial(t)
+	b := NewBatch(table)
+	b.AddTable("")
+	b.AddSet(doubles)
+	if err := c.Try(b); err != nil {
+		t.Error(err)
+	}
+	b.Reset()
+	b.AddTable("")
+	b.AddSet(&Set{Name: "odd", Key: Type{IPv4Addr.Number, 400}})
+	err := c.Try(b)
+	if want := "adding set odd: invalid argument"; err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+	if l, err := c.List(table); l != nil || err != nil {
+		t.Errorf("the table: got %v, error %v", l, err)
+	}
+}
+
+// A monitor hears others, and of others what they do to its table.
+func TestMonitor(t *testing.T) {
+	own := dial(t)
+	other := another(t)
+	m, err := NewMonitor(table, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	listening, events, ended := make(chan struct{}), make(chan Event, 10), make(chan error, 1)
+	go func() { ended <- m.Watch(ctx, func() { close(listening) }, func(e Event) { events <- e }) }()
+	<-listening
+	commit(t, own, func(b *Batch) { b.AddTable("") })
+	for _, t6 := range []Table{{unix.NFPROTO_IPV6, "test"}, {unix.NFPROTO_IPV4, "testing"}} {
+		b := NewBatch(t6)
+		b.AddTable("")
+		if err := other.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(events); n > 0 {
+		t.Errorf("%d events of what is none of its business", n)
+	}
+	commit(t, other, func(b *Batch) { b.AddSet(doubles) })
+	select {
+	case e := <-events:
+		if e.Process == "" || e.PID == 0 || e.Lost {
+			t.Errorf("got event %+v", e)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("no event after 5 s")
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("watch ended with %v", err)
+	}
+}

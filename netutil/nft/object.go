@@ -1,0 +1,262 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// A Table names a table.
+type Table struct {
+	Family byte // unix.NFPROTO_IPV4 and so on
+	Name   string
+}
+
+// A Hook says where packets enter a base chain.
+type Hook struct {
+	Type     string // "nat" or "filter"
+	Number   uint32 // unix.NF_INET_PRE_ROUTING and so on
+	Priority int32
+	Policy   uint32 // Accept or Drop
+}
+
+// Verdicts of base chains, <linux/netfilter.h>.
+const (
+	Drop   = 0
+	Accept = 1
+)
+
+// A Chain is a chain without its rules.
+type Chain struct {
+	Name    string
+	Hook    *Hook // nil: packets come by jumps only
+	Comment string
+}
+
+// Equal tells whether a packet meets two chains alike.
+func (c *Chain) Equal(o *Chain) bool {
+	if c.Hook == nil || o.Hook == nil {
+		return c.Name == o.Name && c.Hook == o.Hook
+	}
+	return c.Name == o.Name && *c.Hook == *o.Hook
+}
+
+// A Rule is a list of expressions, as the kernel writes it, and a comment.
+type Rule struct {
+	Exprs   []byte // attributes NFTA_LIST_ELEM, each a name and its data
+	Comment string
+}
+
+// NewRule returns a rule of expressions.
+func NewRule(family byte, comment string, exprs ...expr.Any) (Rule, error) {
+	r := Rule{Comment: comment}
+	for _, e := range exprs {
+		b, err := expr.Marshal(family, e)
+		if err != nil {
+			return r, err
+		}
+		r.Exprs = putBytes(r.Exprs, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
+	}
+	return r, nil
+}
+
+// Equal tells whether two rules say the same. One may come from the kernel, which
+// writes attributes in its own order, and some that are zero or leaves them out.
+func (r Rule) Equal(o Rule) bool {
+	return r.Comment == o.Comment && sameAttrs(r.Exprs, o.Exprs, sameExpr)
+}
+
+// sameAttrs compares lists of attributes, in order.
+func sameAttrs(a, b []byte, same func(a, b []byte) bool) bool {
+	return slices.EqualFunc(split(a), split(b), func(a, b attr) bool {
+		return a.typ == b.typ && same(a.value, b.value)
+	})
+}
+
+func sameExpr(a, b []byte) bool {
+	name := func(e []byte) string { return getString(find(e, unix.NFTA_EXPR_NAME)) }
+	data := func(e []byte) []byte { return find(e, unix.NFTA_EXPR_DATA) }
+	return name(a) == name(b) && sameData(name(a), data(a), data(b))
+}
+
+// sameData compares what expressions say, attribute by attribute.
+func sameData(name string, a, b []byte) bool {
+	const all = 32 // more types of attributes than any expression has
+	var x, y [all]attr
+	if !scatter(a, x[:]) || !scatter(b, y[:]) {
+		return false
+	}
+	dropDerived(name, x[:])
+	dropDerived(name, y[:])
+	for i := range x {
+		// The kernel does not mark all that is nested.
+		if x[i].nested || y[i].nested {
+			if !sameData("", x[i].value, y[i].value) {
+				return false
+			}
+		} else if !bytes.Equal(x[i].value, y[i].value) && !(zero(x[i].value) && zero(y[i].value)) {
+			return false
+		}
+	}
+	return true
+}
+
+// dropDerived removes what the kernel works out by itself.
+func dropDerived(name string, list []attr) {
+	switch name {
+	case "lookup":
+		list[unix.NFTA_LOOKUP_SET_ID] = attr{} // serves in its own batch only
+	case "dynset":
+		list[unix.NFTA_DYNSET_SET_ID] = attr{}
+	case "nat":
+		// That there is an address and a port, which the registers say too.
+		flags := getUint32(list[unix.NFTA_NAT_FLAGS].value) &^ (natMapIPs | natSpecified)
+		list[unix.NFTA_NAT_FLAGS].value = binary.BigEndian.AppendUint32(nil, flags)
+	}
+}
+
+// NF_NAT_RANGE_MAP_IPS and NF_NAT_RANGE_PROTO_SPECIFIED, <linux/netfilter/nf_nat.h>.
+const natMapIPs, natSpecified = 1, 2
+
+// scatter puts the attributes of list where their types say, and tells whether there is room.
+func scatter(list []byte, into []attr) bool {
+	for _, a := range split(list) {
+		if int(a.typ) >= len(into) {
+			return false
+		}
+		into[a.typ] = a
+	}
+	return true
+}
+
+func zero(b []byte) bool {
+	return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
+}
+
+type attr struct {
+	typ    uint16
+	nested bool
+	value  []byte
+}
+
+// split returns the attributes of b; what does not read as one ends them.
+func split(b []byte) (list []attr) {
+	for len(b) >= attrLen {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < attrLen || n > len(b) {
+			return append(list, attr{typ: attrTypes})
+		}
+		typ := binary.NativeEndian.Uint16(b[2:])
+		list = append(list, attr{typ & attrTypes, typ&unix.NLA_F_NESTED != 0, b[attrLen:n]})
+		b = b[min(align(n), len(b)):]
+	}
+	return list
+}
+
+// A Type is one of nft's data types, with its number there and its length in
+// bytes: enum datatypes, include/datatype.h of nftables.
+type Type struct{ Number, Len uint32 }
+
+// The types of fields. Mark is a number in the host's byte order.
+var (
+	IPv4Addr    = Type{7, 4}
+	IPv6Addr    = Type{8, 16}
+	InetProto   = Type{12, 1}
+	InetService = Type{13, 2}
+	Mark        = Type{19, 4}
+)
+
+// Concat returns the type and length of fields that follow one another, each
+// padded to 4 bytes.
+func Concat(fields ...Type) Type {
+	if len(fields) == 1 {
+		return fields[0]
+	}
+	var c Type
+	for _, f := range fields {
+		c.Number = c.Number<<6 | f.Number
+		c.Len += uint32(align(int(f.Len)))
+	}
+	return c
+}
+
+// A Set is a set, or, where Data is not zero, a map; without its elements.
+type Set struct {
+	Name      string
+	Key, Data Type
+	Fields    []uint32 // lengths of the fields of Key, where there are several
+	Interval  bool     // elements are ranges, field by field
+	Dynamic   bool     // rules add elements
+	Timeouts  bool     // elements may have one
+	Size      uint32   // most elements; 0: no limit
+	Comment   string
+}
+
+// Equal tells whether two sets take the same elements.
+func (s *Set) Equal(o *Set) bool {
+	return s.Name == o.Name && s.Key == o.Key && s.Data == o.Data && slices.Equal(s.Fields, o.Fields) &&
+		s.Interval == o.Interval && s.Dynamic == o.Dynamic && s.Timeouts == o.Timeouts && s.Size == o.Size &&
+		s.Comment == o.Comment
+}
+
+func (s *Set) flags() (flags uint32) {
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL
+		if len(s.Fields) > 0 {
+			flags |= setConcat
+		}
+	}
+	if s.Data.Len > 0 {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.Dynamic {
+		flags |= unix.NFT_SET_EVAL
+	}
+	if s.Timeouts {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
+	return flags
+}
+
+// From <linux/netfilter/nf_tables.h>, and of user data from libnftnl's udata.h.
+const (
+	setConcat        = 0x80 // NFT_SET_CONCAT
+	setDescConcat    = 2    // NFTA_SET_DESC_CONCAT
+	setFieldLen      = 1    // NFTA_SET_FIELD_LEN
+	setElemKeyEnd    = 10   // NFTA_SET_ELEM_KEY_END
+	tableUserData    = 6    // NFTA_TABLE_USERDATA
+	chainUserData    = 12   // NFTA_CHAIN_USERDATA
+	commentUserData  = 0    // of tables, chains, rules and elements
+	setKeyByteOrder  = 0    // NFTNL_UDATA_SET_KEYBYTEORDER
+	setDataByteOrder = 1    // NFTNL_UDATA_SET_DATABYTEORDER
+	setComment       = 7    // NFTNL_UDATA_SET_COMMENT
+	hostEndian       = 1    // BYTEORDER_HOST_ENDIAN, include/datatype.h of nftables
+	bigEndian        = 2    // BYTEORDER_BIG_ENDIAN
+)
+
+// appendComment appends user data: a type, a length, and a string with its NUL.
+func appendComment(b []byte, typ byte, s string) []byte {
+	if s == "" {
+		return b
+	}
+	s = s[:min(len(s), maxComment)]
+	b = append(b, typ, byte(len(s)+1))
+	return append(append(b, s...), 0)
+}
+
+// maxComment is the longest comment that nft takes, NFTNL_UDATA_COMMENT_MAXLEN less its NUL.
+const maxComment = 127
+
+// comment returns the comment in user data.
+func comment(b []byte, typ byte) string {
+	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
+		if b[0] == typ {
+			return getString(b[2 : 2+int(b[1])])
+		}
+		b = b[2+int(b[1]):]
+	}
+	return ""
+}

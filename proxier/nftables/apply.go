@@ -1,0 +1,238 @@
+package nftables
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// A change is one element before and after.
+type change struct {
+	set          set
+	key          string
+	was, is      bool
+	old, new     []byte // data
+	oldNote, now string // comments
+}
+
+func (c *change) idle() bool {
+	return c.was == c.is && string(c.old) == string(c.new) && c.oldNote == c.now
+}
+
+// changeKey is what makes an element the same.
+type changeKey struct {
+	set set
+	key string
+}
+
+// An update is what a delta does to our table.
+type update struct {
+	elements           []*change // by set
+	chains             chainChanges
+	freshSets, oldSets []set
+}
+
+// follow makes h what it is after a delta, and returns what that does to the table.
+func (h *held) follow(d *dialect, delta *proxier.Delta) (*update, error) {
+	u := &update{elements: h.elementChanges(d.fam, delta)}
+	before := h.counts()
+	for _, c := range u.elements {
+		h.count(c)
+	}
+	next := h.counts()
+	was, is := setsInUse(before), setsInUse(next)
+	u.freshSets, u.oldSets = without(is, was), without(was, is)
+	if sameShape(before, next) {
+		return u, nil
+	}
+	l := layout{dialect: d, host: &h.host, counts: next}
+	chains, err := d.marshal(l.chains())
+	u.chains = h.chainChanges(chains)
+	return u, err
+}
+
+// without returns the sets of list that are not in other.
+func without(list, other []set) []set {
+	return slices.DeleteFunc(slices.Clone(list), func(s set) bool { return slices.Contains(other, s) })
+}
+
+// elementChanges returns the elements that differ after a delta, by set.
+func (h *held) elementChanges(fam proxier.Family, d *proxier.Delta) []*change {
+	all := map[changeKey]*change{}
+	at := func(s set, key []byte) *change {
+		c := all[changeKey{s, string(key)}]
+		if c == nil {
+			c = &change{set: s, key: string(key)}
+			all[changeKey{s, c.key}] = c
+		}
+		return c
+	}
+	before := renderer{fam: fam, pools: h.pools, emit: func(s set, key, data []byte, note string) {
+		c := at(s, key)
+		c.was, c.old, c.oldNote = true, slices.Clone(data), note
+	}}
+	after := renderer{fam: fam, pools: h.pools, emit: func(s set, key, data []byte, note string) {
+		c := at(s, key)
+		c.is, c.new, c.now = true, slices.Clone(data), note
+	}}
+	for _, s := range d.Services {
+		if s.Old != nil {
+			before.service(s.Old)
+		}
+		if s.New != nil {
+			after.service(s.New)
+		}
+	}
+	before.shared(d, &h.host, false)
+	after.shared(d, &h.host, true)
+	return sorted(all)
+}
+
+// sorted returns the changes that change something, those of a set together.
+func sorted(all map[changeKey]*change) []*change {
+	list := make([]*change, 0, len(all))
+	for _, c := range all {
+		if !c.idle() {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(x, y *change) int {
+		return cmp.Or(x.set.compare(y.set), cmp.Compare(x.key, y.key))
+	})
+	return list
+}
+
+// apply makes the kernel follow a delta, without looking at it.
+func (b *Backend) apply(d *proxier.Delta) error {
+	u, err := b.held.follow(b.dialect, d)
+	if err != nil || len(u.elements) == 0 {
+		return err
+	}
+	b.batch.Reset()
+	b.flush(u.chains)
+	for _, s := range u.freshSets {
+		b.batch.AddSet(s.define(b.fam))
+	}
+	b.changeElements(u.elements)
+	b.refill(u.chains)
+	for _, s := range u.oldSets {
+		b.batch.DeleteSet(s.name())
+	}
+	if err := b.commit(); err != nil {
+		return err
+	}
+	return b.forgetLost(d.Services)
+}
+
+// commit sends the batch, and counts it as ours.
+func (b *Backend) commit() error {
+	if err := b.conn.Commit(b.batch); err != nil {
+		return err
+	}
+	if b.held != nil {
+		b.held.generation = max(b.held.generation+1, 1) // the kernel leaves 0 out
+	}
+	return nil
+}
+
+// count takes a change into the tallies.
+func (h *held) count(c *change) {
+	t := h.tallies[c.set]
+	if c.was {
+		t.add([]byte(c.key), c.old, c.oldNote, -1)
+	}
+	if c.is {
+		t.add([]byte(c.key), c.new, c.now, 1)
+	}
+	h.tallies[c.set] = t
+	if t.count == 0 {
+		delete(h.tallies, c.set)
+	}
+}
+
+func (h *held) counts() map[set]int {
+	counts := make(map[set]int, len(h.tallies))
+	for s, t := range h.tallies {
+		counts[s] = t.count
+	}
+	return counts
+}
+
+// chainChanges are chains that a delta makes, rewrites and removes.
+type chainChanges struct {
+	fresh, rewritten []*written
+	gone             []string
+}
+
+// chainChanges makes chains those of h, and returns how they change.
+func (h *held) chainChanges(chains []*written) (ch chainChanges) {
+	old := h.chains
+	h.chains = make(map[string]*written, len(chains))
+	for _, c := range chains {
+		switch was := old[c.Name]; {
+		case was == nil:
+			ch.fresh = append(ch.fresh, c)
+		case !slices.EqualFunc(was.rules, c.rules, nft.Rule.Equal):
+			ch.rewritten = append(ch.rewritten, c)
+		}
+		delete(old, c.Name)
+		h.chains[c.Name] = c
+	}
+	ch.gone = slices.Sorted(maps.Keys(old))
+	return ch
+}
+
+// sameShape tells whether the chains of two layouts are surely alike.
+func sameShape(a, b map[set]int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for s, n := range a {
+		if m := b[s]; m == 0 || s.kind == sized && often(n) != often(m) {
+			return false
+		}
+	}
+	return true
+}
+
+// flush empties the chains that change, and makes new ones.
+func (b *Backend) flush(ch chainChanges) {
+	for _, c := range ch.rewritten {
+		b.batch.FlushChain(c.Name)
+	}
+	for _, name := range ch.gone {
+		b.batch.FlushChain(name)
+	}
+	for _, c := range ch.fresh {
+		b.batch.AddChain(&c.Chain)
+	}
+}
+
+// refill gives chains their rules, and removes those that nothing leads to any more.
+func (b *Backend) refill(ch chainChanges) {
+	for _, c := range slices.Concat(ch.fresh, ch.rewritten) {
+		for _, r := range c.rules {
+			b.batch.AddRule(c.Name, r)
+		}
+	}
+	for _, name := range ch.gone {
+		b.batch.DeleteChain(name)
+	}
+}
+
+// changeElements removes elements before it adds: an element cannot be changed.
+func (b *Backend) changeElements(changes []*change) {
+	for _, c := range changes {
+		if c.was {
+			b.batch.DeleteElement(c.set.name(), element([]byte(c.key), nil, "", c.set.isInterval()))
+		}
+	}
+	for _, c := range changes {
+		if c.is {
+			b.batch.AddElement(c.set.name(), element([]byte(c.key), c.new, c.now, c.set.isInterval()))
+		}
+	}
+}

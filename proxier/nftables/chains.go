@@ -1,0 +1,345 @@
+package nftables
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// Priorities of the built-in hooks, <linux/netfilter_ipv4.h>. What is refused is
+// refused before the host's own filter, but after its destination was translated.
+const (
+	priorityDNAT   = -100
+	prioritySNAT   = 100
+	priorityFilter = -10
+)
+
+// A layout is what the chains depend on: this host, and which sets there are.
+// How many services there are shows in the number of elements only.
+type layout struct {
+	*dialect
+	host   *proxier.Host
+	counts map[set]int // elements of each set; a set without any is not there
+}
+
+func (l *layout) has(s set) bool { return l.counts[s] > 0 }
+
+// chains returns all chains, in an order in which nothing depends on what comes later.
+func (l *layout) chains() []*chain {
+	var list []*chain
+	list = append(list, l.hostChains()...)
+	for _, r := range []realm{localAddressed, localNodePorts, addressed, nodePorts} {
+		if l.has(set{kind: frontends, realm: r}) {
+			list = append(list, l.realm(r)...)
+		}
+	}
+	return append(list, l.base()...)
+}
+
+func plain(name, comment string) *chain {
+	return &chain{Chain: nft.Chain{Name: name, Comment: comment}}
+}
+
+func hooked(name, typ string, hook uint32, priority int32) *chain {
+	return &chain{Chain: nft.Chain{Name: name, Hook: &nft.Hook{Type: typ, Number: hook, Priority: priority, Policy: nft.Accept}}}
+}
+
+// The chains that others lead to, whatever services there are.
+const (
+	markNonLocal = "mark-non-local"
+	refuse       = "refusals"
+	rejected     = "refused"
+)
+
+// hostChains returns the chains that depend on this host only.
+func (l *layout) hostChains() []*chain {
+	m := plain(markNonLocal, "masquerade every source that is not local")
+	for _, c := range l.localSources() {
+		m.rule(c, goBack)
+	}
+	m.rule(setMark(l.host.Mark()))
+
+	r := plain(rejected, "")
+	r.rule(isTCP, resetIt)
+	r.rule(l.unreachable())
+	return []*chain{m, r, l.refusals()}
+}
+
+// localSources returns what matches each kind of local source.
+func (l *layout) localSources() (list []clause) {
+	for _, p := range l.host.LocalCIDRs {
+		list = append(list, l.from(p))
+	}
+	for _, name := range l.host.LocalInterfaces {
+		list = append(list, through(name))
+	}
+	return list
+}
+
+// base returns the chains by which packets come.
+func (l *layout) base() []*chain {
+	pre := hooked("prerouting", "nat", unix.NF_INET_PRE_ROUTING, priorityDNAT)
+	out := hooked("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
+	for _, c := range []*chain{pre, out} {
+		for _, r := range []realm{addressed, nodePorts} {
+			if s := (set{kind: frontends, realm: r}); l.has(s) && l.reachable(r) {
+				c.rule(append(l.addressedTo(r, s), jump(l.name(r)))...)
+			}
+		}
+	}
+	list := []*chain{pre, out, l.postrouting()}
+	for _, f := range []struct {
+		name string
+		hook uint32
+	}{
+		{"filter-input", unix.NF_INET_LOCAL_IN},
+		{"filter-forward", unix.NF_INET_FORWARD},
+		{"filter-output", unix.NF_INET_LOCAL_OUT},
+	} {
+		c := hooked(f.name, "filter", f.hook, priorityFilter)
+		c.rule(isNew, jump(refuse))
+		list = append(list, c)
+	}
+	return list
+}
+
+// reachable tells whether packets can be addressed to a realm at all.
+func (l *layout) reachable(r realm) bool {
+	return !r.isNodePort() || l.has(set{kind: nodeAddrs})
+}
+
+// addressedTo matches packets that are addressed to a frontend of a set.
+func (l *layout) addressedTo(r realm, s set) []clause {
+	match := []clause{in(l.frontend(r, 0), s)}
+	if r.isNodePort() {
+		match = append([]clause{in(l.destination(0), set{kind: nodeAddrs})}, match...)
+	}
+	return match
+}
+
+// name returns the name of a realm's first chain.
+func (l *layout) name(r realm) string {
+	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[r]
+}
+
+// realm returns the chains of a realm: the first, and one for each number of slots.
+func (l *layout) realm(r realm) []*chain {
+	first := plain(l.name(r), "packets to "+set{kind: frontends, realm: r}.name())
+	list := []*chain{}
+	sizes := l.sizes(r)
+	for _, s := range sizes {
+		list = append(list, l.pick(s))
+	}
+	if r.isLocal() {
+		return append(list, l.fromLocal(r, sizes)...)
+	}
+	if r == addressed && l.has(set{kind: restricted}) {
+		l.restrict(first)
+	}
+	if split := (set{kind: frontends, realm: r.local()}); l.has(split) {
+		first.rule(in(l.frontend(r, 0), split), jump(l.name(r.local())))
+	}
+	l.mark(first, r, masquerade, setMark(l.host.Mark()))
+	l.mark(first, r, masqueradeNonLocal, jump(markNonLocal))
+	l.mark(first, r, masqueradeHost, ofHost, setMark(l.host.Mark()))
+	l.dispatch(first, sizes)
+	return append(list, first)
+}
+
+// mark appends what is done to packets of frontends in a set of a kind.
+func (l *layout) mark(c *chain, r realm, k kind, do ...clause) {
+	if s := (set{kind: k, realm: r}); l.has(s) {
+		c.rule(append([]clause{in(l.frontend(r, 0), s)}, do...)...)
+	}
+}
+
+// restrict drops packets to restricted frontends from sources that may not use them.
+func (l *layout) restrict(c *chain) {
+	match := []clause{in(l.frontend(addressed, 0), set{kind: restricted})}
+	if s := (set{kind: sourceRanges}); l.has(s) {
+		front := l.frontend(addressed, 0)
+		match = append(match, notIn(join(front, l.source(front.next)), s))
+	}
+	c.rule(append(match, ignore)...)
+}
+
+// dispatch appends what leads packets to the chain of their number of slots.
+func (l *layout) dispatch(c *chain, sizes []set) {
+	for _, s := range sizes {
+		c.rule(in(l.frontend(s.realm, 0), s), goTo(s.chain()))
+	}
+}
+
+// sizes returns the sized sets of a realm, those with more frontends first. The
+// order goes by powers of two, so that it seldom changes.
+func (l *layout) sizes(r realm) []set {
+	var list []set
+	for s, n := range l.counts {
+		if s.kind == sized && s.realm == r && n > 0 {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b set) int {
+		return cmp.Or(cmp.Compare(often(l.counts[b]), often(l.counts[a])), a.compare(b))
+	})
+	return list
+}
+
+func often(count int) int { return bits.Len(uint(count)) }
+
+// fromLocal returns the chains for frontends that treat host processes and local
+// sources differently. All others go on as if they had not been here.
+func (l *layout) fromLocal(r realm, sizes []set) []*chain {
+	first := plain(l.name(r), "host processes and local sources are served differently")
+	host := plain(r.prefix()+"host", "host processes")
+	near := plain(r.prefix()+"sources", "local sources")
+	pick := plain(r.prefix()+"pick", "whom host processes and local sources reach")
+	first.rule(ofHost, goTo(host.Name))
+	for _, c := range l.localSources() {
+		first.rule(c, goTo(near.Name))
+	}
+	bit := setMark(l.host.Mark())
+	l.mark(host, r, masquerade, bit)
+	l.mark(host, r, masqueradeNonLocal, jump(markNonLocal))
+	l.mark(host, r, masqueradeHost, bit)
+	host.rule(goTo(pick.Name))
+	l.mark(near, r, masquerade, bit)
+	near.rule(goTo(pick.Name))
+	l.dispatch(pick, sizes)
+	pick.rule(accept) // nobody to reach: refused or dropped later, never balanced as others are
+	return []*chain{pick, near, host, first}
+}
+
+// pick returns the chain that takes one of the slots of a sized set's frontends.
+func (l *layout) pick(s set) *chain {
+	c := plain(s.chain(), fmt.Sprintf("one of %d slots", s.size))
+	moduli := []uint32{s.size}
+	if sure := surely(s.size); sure < s.size {
+		moduli = append(moduli, s.size, sure) // the same again, for a number that falls on no slot
+	}
+	if s.sticky > 0 {
+		l.pickSticky(c, s, moduli)
+		return c
+	}
+	for _, below := range moduli {
+		front := l.frontend(s.realm, 0)
+		slots := set{kind: slotMap, realm: s.realm}
+		c.rule(l.dnat(find(join(front, random(below, front.next)), 0, slots, 8), 8))
+	}
+	return c
+}
+
+// postrouting masquerades what is marked, and what reaches itself.
+func (l *layout) postrouting() *chain {
+	c := hooked("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
+	if s := (set{kind: hairpins}); l.has(s) {
+		front := l.frontend(addressed, 0)
+		c.rule(hasDNAT, in(join(front, l.source(front.next)), s), masqueraded)
+	}
+	bit := l.host.Mark()
+	c.rule(unmarked(bit), goBack)
+	c.rule(clearMark(bit)) // a tunnel would carry the mark on to the outer packet
+	c.rule(masqueraded)
+	return c
+}
+
+// refusals returns the chain that refuses new connections. Those that were
+// balanced are addressed to their endpoint by now and are none of its business.
+func (l *layout) refusals() *chain {
+	c := plain(refuse, "new connections that were not balanced")
+	c.rule(hasDNAT, goBack)
+	for _, k := range []kind{reject, drop} {
+		for _, r := range []realm{addressed, nodePorts} {
+			s := set{kind: k, realm: r}
+			if !l.has(s) || !l.reachable(r) {
+				continue
+			}
+			do := ignore
+			if k == reject {
+				do = goTo(rejected)
+			}
+			c.rule(append(l.addressedTo(r, s), do)...)
+		}
+	}
+	if s := (set{kind: vips}); l.has(s) {
+		c.rule(in(l.destination(0), s), goTo(rejected))
+	}
+	for _, p := range l.host.ServiceCIDRs {
+		match := []clause{l.to(p)}
+		if s := (set{kind: exempt}); l.has(s) {
+			match = append(match, notIn(l.destination(0), s))
+		}
+		c.rule(append(match, goTo(rejected))...)
+	}
+	return c
+}
+
+// pickSticky balances clients that keep their endpoint. The rules find: the
+// endpoint of a client that is known; one for a client that is not; and one for
+// a client that cannot be remembered, as there are too many.
+//
+// Registers, from 0: the frontend, at most 6; 6 what was looked up; 7 the mark
+// as it was; 8 the client's address, 12 its pool, 13 its endpoint.
+func (l *layout) pickSticky(c *chain, s set, moduli []uint32) {
+	const found, saved, pool, endpoint = 6, 7, 12, 13
+	viaMark := func(k key, from register, in set, to register) clause {
+		look := find(k, from, in, found)
+		return clause{"meta mark set " + look.words + " meta mark set meta mark", slices.Concat(
+			look.exprs, mark(saved).exprs, []expr.Any{storeMark(found)}, mark(to).exprs, []expr.Any{storeMark(saved)},
+		)}
+	}
+	bare := func(k key) key { return key{clause: clause{words: k.words}} } // is loaded already
+	addr := pool - l.addrRegisters()
+	poolOf := viaMark(l.frontend(s.realm, 0), 0, set{kind: affinePool, realm: s.realm}, pool)
+	client := join(l.source(addr), bare(mark(pool)))
+	number := bare(mark(endpoint))
+	store := remember(client, addr, number, endpoint, s.sticky)
+	toTarget := find(join(bare(mark(pool)), number), pool, set{kind: poolTargets}, 0)
+
+	known := viaMark(client, addr, set{kind: affinity}, endpoint)
+	c.rule(poolOf, known, l.found(toTarget), store, l.dnatFound(toTarget))
+	for _, keep := range []bool{true, false} {
+		for _, below := range moduli {
+			slot := join(bare(mark(pool)), random(below, endpoint))
+			clauses := []clause{poolOf, viaMark(slot, pool, set{kind: poolSlots}, endpoint)}
+			if keep {
+				clauses = append(clauses, clause{exprs: l.source(addr).exprs}, l.found(toTarget), store, l.dnatFound(toTarget))
+			} else {
+				clauses = append(clauses, l.dnat(toTarget, 0))
+			}
+			c.rule(clauses...)
+		}
+	}
+}
+
+// found looks a target up into register 0, for dnatFound to use; the words come there.
+func (l *layout) found(target clause) clause { return clause{exprs: target.exprs} }
+
+func (l *layout) dnatFound(target clause) clause {
+	return l.dnat(clause{words: target.words}, 0)
+}
+
+// setsInUse returns the sets that have elements, in order, with the map of
+// clients where one is needed: packets fill that one.
+func setsInUse(counts map[set]int) []set {
+	var list []set
+	sticky := false
+	for s, n := range counts {
+		if n > 0 {
+			list = append(list, s)
+			sticky = sticky || s.sticky > 0
+		}
+	}
+	if sticky {
+		list = append(list, set{kind: affinity})
+	}
+	slices.SortFunc(list, set.compare)
+	return list
+}

@@ -1,0 +1,80 @@
+package nftables
+
+import (
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// Content is all that our table holds: elements by set, and chains.
+type content struct {
+	*dialect
+	sets   map[set]*records
+	chains []*chain
+	pools  *poolIDs
+}
+
+// render says a State in nftables. It depends on nothing else.
+func render(d *dialect, st *proxier.State) *content {
+	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32)}
+	c.pools.number(st)
+	r := renderer{fam: d.fam, pools: c.pools, emit: c.add}
+	for _, res := range st.Services {
+		r.service(res)
+	}
+	r.state(st)
+	l := layout{dialect: d, host: &st.Host, counts: c.counts()}
+	c.chains = l.chains()
+	return c
+}
+
+func (c *content) add(s set, key, data []byte, note string) {
+	rec := c.sets[s]
+	if rec == nil {
+		rec = newRecords(s, c.fam)
+		c.sets[s] = rec
+	}
+	rec.add(key, data, note)
+}
+
+func (c *content) counts() map[set]int {
+	counts := make(map[set]int, len(c.sets))
+	for s, rec := range c.sets {
+		counts[s] = rec.count()
+	}
+	return counts
+}
+
+// tallies returns what stands for the elements of each set.
+func (c *content) tallies() map[set]tally {
+	all := make(map[set]tally, len(c.sets))
+	for s, rec := range c.sets {
+		var t tally
+		for i := range rec.count() {
+			t.add(rec.key(i), rec.data(i), rec.note(i), 1)
+		}
+		all[s] = t
+	}
+	return all
+}
+
+// A written chain is one as the kernel takes it.
+type written struct {
+	nft.Chain
+	rules []nft.Rule
+}
+
+// marshal returns the chains as the kernel takes them, by name and in order.
+func (d *dialect) marshal(chains []*chain) (list []*written, err error) {
+	for _, c := range chains {
+		w := &written{Chain: c.Chain}
+		for _, r := range c.rules {
+			m, err := r.marshal(d.number)
+			if err != nil {
+				return nil, err
+			}
+			w.rules = append(w.rules, m)
+		}
+		list = append(list, w)
+	}
+	return list, nil
+}

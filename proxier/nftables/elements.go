@@ -1,0 +1,228 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcproxy/proxier"
+)
+
+// An emit takes one element. The bytes are good until it returns.
+type emit func(s set, key, data []byte, note string)
+
+// A renderer says services in elements.
+type renderer struct {
+	fam   proxier.Family
+	pools *poolIDs
+	emit  emit
+
+	key, data []byte // kept for their memory
+	slots     []uint32
+}
+
+// putAddr, putPort and putNumber append one field, padded to 4 bytes.
+func putAddr(b []byte, a netip.Addr) []byte { return append(b, a.AsSlice()...) }
+func putPort(b []byte, p uint16) []byte     { return append(b, byte(p>>8), byte(p), 0, 0) }
+func putNumber(b []byte, n uint32) []byte   { return binary.NativeEndian.AppendUint32(b, n) }
+
+func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(putAddr(b, t.Addr()), t.Port()) }
+
+// service emits the elements of one service.
+func (r *renderer) service(res *proxier.Resolved) {
+	for _, f := range res.Frontends {
+		r.frontend(f)
+	}
+	for _, p := range res.Pools {
+		if p.Affinity > 0 {
+			r.pool(p)
+		}
+	}
+}
+
+func (r *renderer) frontend(f *proxier.Frontend) {
+	in := addressed
+	r.key = r.key[:0]
+	if f.Key.Kind == proxier.NodePort {
+		in = nodePorts
+	} else {
+		r.key = putAddr(r.key, f.Key.Addr)
+	}
+	r.key = append(r.key, byte(f.Key.Protocol), 0, 0, 0)
+	r.key = putPort(r.key, f.Key.Port)
+
+	name := f.ServicePort.String()
+	r.emit(set{kind: frontends, realm: in}, r.key, nil, name)
+	r.refusals(in, f)
+	r.leg(in, f, f.Outside)
+	if f.Split() {
+		r.emit(set{kind: frontends, realm: in.local()}, r.key, nil, name)
+		r.leg(in.local(), f, f.Local)
+	}
+}
+
+// refusals emits what keeps packets of f from being balanced. Node ports have no
+// source ranges.
+func (r *renderer) refusals(in realm, f *proxier.Frontend) {
+	if f.Restricted && in == addressed {
+		r.emit(set{kind: restricted}, r.key, nil, "")
+		r.ranges(f.SourceRanges)
+	}
+	action := f.Outside.Action
+	if action == proxier.Balance { // those packets get no further with f's address
+		action = f.Local.Action
+	}
+	switch action {
+	case proxier.Reject:
+		r.emit(set{kind: reject, realm: in}, r.key, nil, "")
+	case proxier.Drop:
+		r.emit(set{kind: drop, realm: in}, r.key, nil, "")
+	}
+}
+
+func (r *renderer) ranges(prefixes []netip.Prefix) {
+	n := len(r.key)
+	for _, p := range withoutContained(prefixes) {
+		key := slices.Concat(putAddr(r.key, p.Addr()), putAddr(r.key[:n:n], last(p)))
+		r.emit(set{kind: sourceRanges}, key, nil, "")
+	}
+}
+
+// withoutContained returns prefixes that do not overlap: the kernel refuses those that do.
+func withoutContained(in []netip.Prefix) (out []netip.Prefix) {
+	sorted := make([]netip.Prefix, len(in))
+	for i, p := range in {
+		sorted[i] = p.Masked()
+	}
+	slices.SortFunc(sorted, netip.Prefix.Compare)
+	for _, p := range sorted {
+		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// last returns the last address of a prefix.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// leg emits the elements of one leg of f, whose key is in r.key.
+func (r *renderer) leg(in realm, f *proxier.Frontend, l proxier.Leg) {
+	if l.Action != proxier.Balance {
+		return
+	}
+	if k := masqueradeKind(in, f, l); k != frontends {
+		r.emit(set{kind: k, realm: in}, r.key, nil, "")
+	}
+	r.slots = spread(r.slots[:0], l.Pool.Targets)
+	s := set{kind: sized, realm: in, size: size(len(r.slots)), sticky: seconds(l.Pool.Affinity)}
+	r.emit(s, r.key, nil, "")
+	if l.Pool.Affinity > 0 {
+		r.data = putNumber(r.data[:0], r.pools.id(l.Pool))
+		r.emit(set{kind: affinePool, realm: in}, r.key, r.data, poolName(l.Pool))
+		return
+	}
+	n := len(r.key)
+	for slot, target := range r.slots {
+		r.key = putNumber(r.key[:n], uint32(slot))
+		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
+		r.emit(set{kind: slotMap, realm: in}, r.key, r.data, "")
+	}
+	r.key = r.key[:n]
+}
+
+// masqueradeKind returns the kind of set that says whom a leg masquerades,
+// frontends if there is none. Packets that come from outside of a split frontend
+// are of no local source and of no host process.
+func masqueradeKind(in realm, f *proxier.Frontend, l proxier.Leg) kind {
+	outside := f.Split() && !in.isLocal()
+	switch {
+	case l.Masquerade == proxier.Everyone, l.Masquerade == proxier.NonLocal && outside:
+		return masquerade
+	case l.Masquerade == proxier.NonLocal:
+		return masqueradeNonLocal
+	case l.Masquerade == proxier.HostProcesses && !outside:
+		return masqueradeHost
+	}
+	return frontends
+}
+
+// seconds rounds up to what the names of sets and chains say.
+func seconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1) / time.Second * time.Second
+}
+
+// pool emits a pool whose clients keep their endpoint: they share it over all frontends.
+func (r *renderer) pool(p *proxier.Pool) {
+	id, endpoints := r.pools.id(p), endpointIDs(p)
+	for i, t := range p.Targets {
+		r.key = putNumber(putNumber(r.key[:0], id), endpoints[i])
+		r.data = putTarget(r.data[:0], t.AddrPort)
+		r.emit(set{kind: poolTargets}, r.key, r.data, "")
+	}
+	r.slots = spread(r.slots[:0], p.Targets)
+	for slot, target := range r.slots {
+		r.key = putNumber(putNumber(r.key[:0], id), uint32(slot))
+		r.data = putNumber(r.data[:0], endpoints[target])
+		r.emit(set{kind: poolSlots}, r.key, r.data, "")
+	}
+}
+
+// state emits what a State holds but for services.
+func (r *renderer) state(st *proxier.State) {
+	for _, a := range st.Host.NodePortAddrs {
+		r.addr(nodeAddrs, a)
+	}
+	for a := range st.RefusedVIPs {
+		r.addr(vips, a)
+	}
+	for a := range st.ExemptAddrs {
+		r.addr(exempt, a)
+	}
+	for _, a := range st.Host.ServiceCIDRExempt {
+		if st.ExemptAddrs[a] == 0 {
+			r.addr(exempt, a)
+		}
+	}
+	for h := range st.Hairpins {
+		r.hairpin(h)
+	}
+}
+
+func (r *renderer) addr(k kind, a netip.Addr) {
+	r.key = putAddr(r.key[:0], a)
+	r.emit(set{kind: k}, r.key, nil, "")
+}
+
+func (r *renderer) hairpin(h proxier.Hairpin) {
+	r.key = append(putAddr(r.key[:0], h.Addr()), byte(h.Protocol), 0, 0, 0)
+	r.key = putAddr(putPort(r.key, h.Port()), h.Addr())
+	r.emit(set{kind: hairpins}, r.key, nil, "")
+}
+
+// shared emits what a Delta says of the sets that a State counts itself.
+func (r *renderer) shared(d *proxier.Delta, host *proxier.Host, gained bool) {
+	vipList, exemptList, hairpinList := d.RefusedVIPs.Lost, d.ExemptAddrs.Lost, d.Hairpins.Lost
+	if gained {
+		vipList, exemptList, hairpinList = d.RefusedVIPs.Gained, d.ExemptAddrs.Gained, d.Hairpins.Gained
+	}
+	for _, a := range vipList {
+		r.addr(vips, a)
+	}
+	for _, a := range exemptList {
+		if !slices.Contains(host.ServiceCIDRExempt, a) { // it stays, whoever else needs it
+			r.addr(exempt, a)
+		}
+	}
+	for _, h := range hairpinList {
+		r.hairpin(h)
+	}
+}

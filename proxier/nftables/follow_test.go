@@ -1,0 +1,194 @@
+package nftables
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// A model is a table that does what the kernel does with a transaction, and
+// refuses what the kernel refuses.
+type model struct {
+	sets   map[string]map[string]string // name, key, data and comment
+	chains map[string][]nft.Rule
+}
+
+func newModel(t *rapid.T, d *dialect, c *content) *model {
+	m := &model{sets: map[string]map[string]string{}, chains: map[string][]nft.Rule{}}
+	for _, s := range setsInUse(c.counts()) {
+		m.sets[s.name()] = map[string]string{}
+	}
+	for s, rec := range c.sets {
+		for i := range rec.count() {
+			if old, ok := m.sets[s.name()][string(rec.key(i))]; ok {
+				t.Fatalf("set %s: %x twice, the first with %q", s.name(), rec.key(i), old)
+			}
+			m.sets[s.name()][string(rec.key(i))] = string(rec.data(i)) + rec.note(i)
+		}
+	}
+	for _, w := range marshalled(t, d, c) {
+		m.chains[w.Name] = w.rules
+	}
+	return m
+}
+
+func marshalled(t *rapid.T, d *dialect, c *content) []*written {
+	list, err := d.marshal(c.chains)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func (m *model) apply(t *rapid.T, u *update) {
+	for _, c := range u.chains.fresh {
+		if m.chains[c.Name] != nil {
+			t.Fatalf("chain %s is there already", c.Name)
+		}
+	}
+	for _, s := range u.freshSets {
+		if m.sets[s.name()] != nil {
+			t.Fatalf("set %s is there already", s.name())
+		}
+		m.sets[s.name()] = map[string]string{}
+	}
+	for _, c := range u.elements {
+		if _, ok := m.sets[c.set.name()][c.key]; c.was && !ok {
+			t.Fatalf("set %s: removing %x, which is not there", c.set.name(), c.key)
+		}
+		if c.was {
+			delete(m.sets[c.set.name()], c.key)
+		}
+	}
+	for _, c := range u.elements {
+		if _, ok := m.sets[c.set.name()][c.key]; c.is && ok {
+			t.Fatalf("set %s: adding %x, which is there", c.set.name(), c.key)
+		}
+		if c.is {
+			m.sets[c.set.name()][c.key] = string(c.new) + c.now
+		}
+	}
+	for _, c := range u.chains.fresh {
+		m.chains[c.Name] = c.rules
+	}
+	for _, c := range u.chains.rewritten {
+		m.chains[c.Name] = c.rules
+	}
+	for _, name := range u.chains.gone {
+		delete(m.chains, name)
+	}
+	for _, s := range u.oldSets {
+		if n := len(m.sets[s.name()]); n > 0 && s.kind != affinity {
+			t.Fatalf("set %s is removed with %d elements", s.name(), n)
+		}
+		delete(m.sets, s.name())
+	}
+}
+
+// hold returns the mirror of a kernel that holds c.
+func hold(t *rapid.T, d *dialect, c *content, st *proxier.State) *held {
+	h := &held{tallies: c.tallies(), chains: map[string]*written{}, pools: c.pools, host: st.Host}
+	for _, w := range marshalled(t, d, c) {
+		h.chains[w.Name] = w
+	}
+	return h
+}
+
+// Whatever changes come one after the other, the table is what one look at the
+// end state makes.
+func TestDeltasEqualRender(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		fam := rapid.SampledFrom([]proxier.Family{proxier.IPv4, proxier.IPv6}).Draw(t, "family")
+		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
+		d, w := dialects[fam], filtertest.NewWorld(fam)
+		for i := range pick(7) {
+			w.Put(named(i), w.Random(pick, i))
+		}
+		start := render(d, w.State)
+		have, h := newModel(t, d, start), hold(t, d, start, w.State)
+		for range 1 + pick(6) {
+			changed := map[source.Key]*proxier.Resolved{}
+			if i := pick(5); pick(4) == 0 {
+				changed[named(i)] = nil
+			} else {
+				changed[named(i)] = w.Random(pick, i)
+			}
+			changed[named(5+pick(2))] = nil // others go in the same step
+			delta := w.PutAll(changed)
+			if !h.pools.follow(delta.Services) {
+				t.Fatal("pools of random names have the same hash")
+			}
+			u, err := h.follow(d, delta)
+			if err != nil {
+				t.Fatal(err)
+			}
+			have.apply(t, u)
+		}
+		end := render(d, w.State)
+		want := newModel(t, d, end)
+		if diff := cmp.Diff(want.sets, have.sets); diff != "" {
+			t.Fatalf("sets (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(want.chains, have.chains); diff != "" {
+			t.Fatalf("chains (-want +got):\n%s", diff)
+		}
+		if !maps.Equal(h.tallies, end.tallies()) {
+			t.Fatal("the tallies differ from those of the end state")
+		}
+	})
+}
+
+func named(i int) source.Key { return source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)} }
+
+// The number of chains depends on what services need, not on how many there are.
+func TestChainsAreConstant(t *testing.T) {
+	count := func(services int) int {
+		w := filtertest.NewWorld(proxier.IPv4)
+		for i := range services {
+			res := filtertest.Web(proxier.IPv4, i, 1+i%3)
+			w.Put(res.Key, res)
+		}
+		return len(render(dialects[proxier.IPv4], w.State).chains)
+	}
+	if few, many := count(3), count(300); few != many {
+		t.Errorf("chains of 3 services: %d, of 300: %d", few, many)
+	}
+}
+
+// Pools whose names have the same hash are told apart, alike in every order, and
+// a change among them needs a look at all.
+func TestPoolsOfOneHash(t *testing.T) {
+	w := filtertest.NewWorld(proxier.IPv4)
+	sticky := func(name string) *proxier.Resolved {
+		s := filtertest.Service{Name: name, Protocol: source.TCP, Affinity: 1, Targets: weighted(1, 1)}
+		pool, _ := s.Pools()
+		leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
+		return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: filtertest.Addr(w.Family, "vip", len(name))}, Outside: leg, Local: leg})
+	}
+	a, b := sticky("a"), sticky("bb")
+	same := func(string) uint32 { return 1<<32 - 1 }
+	ids := newPoolIDs(same)
+	ids.number(w.State)
+	if !ids.follow(w.Put(a.Key, a).Services) {
+		t.Error("a first pool needs a look at all others")
+	}
+	if ids.follow(w.Put(b.Key, b).Services) {
+		t.Error("a second pool of the same hash was numbered without a look at the first")
+	}
+	ids = newPoolIDs(same)
+	ids.number(w.State)
+	if x, y := ids.id(a.Pools[0]), ids.id(b.Pools[0]); x != 1<<32-1 || y != 0 {
+		t.Errorf("numbers: got %d and %d", x, y)
+	}
+	if ids.follow(w.Put(a.Key, nil).Services) {
+		t.Error("a pool went whose number another one wants, without a look at that")
+	}
+}

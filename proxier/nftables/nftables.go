@@ -1,0 +1,142 @@
+// Package nftables is the backend that balances with one nftables table a family.
+//
+// The number of its chains depends on which features are in use, and on the
+// distinct numbers of slots; services are elements of maps and sets:
+//
+//	prerouting, output: what is addressed to a frontend or a node port
+//	  └─► services      source ranges, whom to masquerade, how many slots
+//	        └─► pick-N    one of N slots at random, and dnat to its endpoint
+//	postrouting:        masquerade what is marked, and what reaches itself
+//	filter-*:           refuse or drop new connections that were not balanced
+//
+//	State ──► content (pure: elements, chains) ──► difference ──► one transaction
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// tableName is the name of our table, in each family.
+const tableName = "svcproxy"
+
+const tableComment = "made and kept by svcproxy: changes by others are undone"
+
+// A Backend holds one family's table to a State. It implements proxier.Backend.
+type Backend struct {
+	*dialect
+	conn    *nft.Conn
+	monitor *nft.Monitor
+	batch   *nft.Batch // kept for its memory
+
+	// What the kernel holds since the last Sync, if that succeeded.
+	held *held
+
+	reads int // how often the table was read
+
+	watching atomic.Bool // Watch runs
+	touched  atomic.Bool // somebody else has changed our table, or may have
+}
+
+// held is a mirror of what the kernel holds, without elements.
+type held struct {
+	generation uint32 // of the kernel, after our last commit
+	tallies    map[set]tally
+	chains     map[string]*written
+	pools      *poolIDs
+	host       proxier.Host
+}
+
+// New returns a Backend for the network namespace of the caller. It fails where
+// the kernel lacks something that our rules need: it is tried, whatever the version.
+func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
+	b, err := open(ctx, dialects[fam])
+	if err != nil {
+		return nil, fmt.Errorf("nftables mode, %s: %w", fam, err)
+	}
+	return b, nil
+}
+
+func open(ctx context.Context, d *dialect) (*Backend, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, err
+	}
+	if err := probe(conn, d); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	monitor, err := nft.NewMonitor(d.table(), conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Backend{dialect: d, conn: conn, monitor: monitor, batch: nft.NewBatch(d.table())}, nil
+}
+
+// Close gives up the sockets. The kernel keeps what it holds.
+func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.Close()) }
+
+// Sync implements proxier.Backend. With a delta it looks at nothing and sends the
+// elements of the services that changed, in one transaction.
+func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+	err := ctx.Err()
+	if err == nil {
+		err = b.sync(ctx, st, delta)
+	}
+	if err != nil {
+		b.held = nil
+		return fmt.Errorf("nftables, %s: %w", b.fam, err)
+	}
+	return nil
+}
+
+func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+	if delta != nil && b.held != nil && !b.touched.Load() && b.held.pools.follow(delta.Services) {
+		return b.apply(delta)
+	}
+	if err := checkHost(&st.Host); err != nil {
+		return err
+	}
+	return b.mend(ctx, st)
+}
+
+// Plan implements proxier.Backend.
+func (b *Backend) Plan(_ context.Context, st *proxier.State) ([]proxier.Change, error) {
+	changes, err := b.plan(st)
+	if err != nil {
+		return nil, fmt.Errorf("nftables, %s: %w", b.fam, err)
+	}
+	return changes, nil
+}
+
+func (b *Backend) plan(st *proxier.State) ([]proxier.Change, error) {
+	if err := checkHost(&st.Host); err != nil {
+		return nil, err
+	}
+	diff, err := b.compare(render(b.dialect, st))
+	if err != nil {
+		return nil, err
+	}
+	return diff.changes(), nil
+}
+
+// Cleanup implements proxier.Backend.
+func (b *Backend) Cleanup(context.Context) error {
+	b.held = nil
+	b.batch.Reset()
+	b.batch.AddTable("") // deleting what is not there is an error
+	b.batch.DeleteTable()
+	if err := b.commit(); err != nil {
+		return fmt.Errorf("nftables, %s: removing what is ours: %w", b.fam, err)
+	}
+	return nil
+}
+
+var _ proxier.Backend = (*Backend)(nil)

@@ -1,0 +1,317 @@
+//go:build netns
+
+package nftables_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// The namespace is client, node and endpoints in one: endpoints are addresses of
+// the loopback device, and answer with their own. What needs several hosts is left to the lab.
+
+// address returns the nth address of an endpoint, or of a client from 100 on.
+func (h *host) address(n int) netip.Addr { return filtertest.Addr(h.fam, "endpoint", n) }
+
+// enter gives the namespace addresses, and a route to services.
+func (h *host) enter(endpoints int) {
+	h.Helper()
+	batch := "link set lo up\n"
+	for i := range endpoints {
+		batch += "addr add " + h.address(i).String() + " dev lo nodad\n"
+	}
+	for i := range clients {
+		batch += "addr add " + h.address(100+i).String() + " dev lo nodad\n"
+	}
+	batch += "route add default dev lo src " + h.address(100).String() + "\n"
+	ip := []string{"-batch", "-"}
+	if h.fam == proxier.IPv6 {
+		ip = append([]string{"-6"}, ip...)
+	}
+	runInput(h, batch, "ip", ip...)
+}
+
+const clients = 8
+
+// listen makes endpoints answer on port 8080 with the number of their address.
+func (h *host) listen(endpoints int) {
+	h.Helper()
+	for i := range endpoints {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(h.address(i), 8080).String())
+		if err != nil {
+			h.Fatal(err)
+		}
+		h.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Write([]byte{byte(i)})
+				c.Close()
+			}
+		}()
+	}
+}
+
+// ask connects to an address from a client and returns who answered.
+func (h *host) ask(to netip.AddrPort, client int, patience time.Duration) (int, error) {
+	from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.address(100+client), 0))
+	d := net.Dialer{Timeout: patience, LocalAddr: from}
+	c, err := d.Dial("tcp", to.String())
+	if err != nil {
+		return -1, err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	var b [1]byte
+	if _, err := c.Read(b[:]); err != nil {
+		return -1, err
+	}
+	return int(b[0]), nil
+}
+
+func (h *host) mustAsk(to netip.AddrPort, client int) int {
+	h.Helper()
+	n, err := h.ask(to, client, 10*time.Second)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return n
+}
+
+// A service of the test has frontends at two addresses, both on port 80.
+func (h *host) service(name string, first int, keep time.Duration, weights ...uint16) *proxier.Resolved {
+	s := filtertest.Service{Name: name, Protocol: source.TCP, Affinity: keep, Targets: filtertest.Targets(h.fam, 0, len(weights))}
+	for i, w := range weights {
+		s.Targets[i].Weight = w
+	}
+	s.Targets = withWeight(s.Targets)
+	pool, _ := s.Pools()
+	leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
+	var list []*proxier.Frontend
+	for i := range 2 {
+		list = append(list, &proxier.Frontend{Key: h.vip(first + i), Outside: leg, Local: leg})
+	}
+	return s.Resolve(list...)
+}
+
+func withWeight(targets []proxier.Target) (list []proxier.Target) {
+	for _, t := range targets {
+		if t.Weight > 0 {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func (h *host) vip(n int) proxier.FrontendKey {
+	return proxier.FrontendKey{Addr: filtertest.Addr(h.fam, "vip", n), Port: 80}
+}
+
+func (h *host) at(n int) netip.AddrPort { return netip.AddrPortFrom(h.vip(n).Addr, 80) }
+
+// packets runs a test with that many endpoints that listen.
+func packets(t *testing.T, endpoints int, test func(*host)) {
+	everywhere(t, func(h *host) {
+		h.world.Host.LocalCIDRs, h.world.Host.LocalInterfaces = nil, nil
+		h.enter(endpoints)
+		h.listen(endpoints)
+		test(h)
+	})
+}
+
+func ones(n int) []uint16 {
+	list := make([]uint16, n)
+	for i := range list {
+		list[i] = 1
+	}
+	return list
+}
+
+func TestBalances(t *testing.T) {
+	const connections, most = 3000, 40
+	packets(t, most, func(h *host) {
+		tests := []struct {
+			name    string
+			weights []uint16
+		}{
+			{"equal", []uint16{1, 1, 1}},
+			{"3 to 1", []uint16{3, 1}},
+			{"one without weight", []uint16{1, 0, 2}},
+			{"numbers that fall on no slot", ones(33)},
+			{"most", ones(most)},
+		}
+		for i, tt := range tests {
+			for j, keep := range []time.Duration{0, time.Hour} {
+				res := h.service(strings.ReplaceAll(tt.name, " ", "-"), 10*(i+1), keep, tt.weights...)
+				h.sync(h.world.Put(res.Key, res))
+				if keep > 0 {
+					continue // one client is one endpoint's: see TestAffinity
+				}
+				h.balanced(tt.name, h.at(10*(i+1)+j), tt.weights, connections)
+			}
+		}
+	})
+}
+
+// balanced fails the test if endpoints do not answer by weight. Five standard
+// deviations are left for chance.
+func (h *host) balanced(name string, to netip.AddrPort, weights []uint16, connections int) {
+	h.Helper()
+	counts := make([]int, len(weights))
+	for i := range connections {
+		counts[h.mustAsk(to, i%clients)]++
+	}
+	sum := 0
+	for _, w := range weights {
+		sum += int(w)
+	}
+	for i, n := range counts {
+		p := float64(weights[i]) / float64(sum)
+		mean := float64(connections) * p
+		if off := float64(n) - mean; off*off > 25*mean*(1-p) {
+			h.Errorf("%s: endpoint %d got %d of %d connections, want about %.0f", name, i, n, connections, mean)
+		}
+	}
+}
+
+// A client keeps its endpoint over the addresses of a service, over syncs and
+// restarts, until that leaves.
+func TestAffinity(t *testing.T) {
+	packets(t, 5, func(h *host) {
+		res := h.service("sticky", 10, time.Hour, ones(5)...)
+		h.sync(h.world.Put(res.Key, res))
+		kept := map[int]int{}
+		stays := func(when string) {
+			h.Helper()
+			for client := range clients {
+				for _, vip := range []int{10, 11, 10} {
+					if got := h.mustAsk(h.at(vip), client); got != kept[client] {
+						h.Errorf("%s: client %d: endpoint %d answered at %s, want %d", when, client, got, h.at(vip), kept[client])
+					}
+				}
+			}
+		}
+		seen := map[int]bool{}
+		for client := range clients {
+			kept[client] = h.mustAsk(h.at(10), client)
+			seen[kept[client]] = true
+		}
+		if len(seen) == 1 {
+			h.Errorf("all %d clients have endpoint %v", clients, seen)
+		}
+		stays("first")
+		more := h.service("more", 20, 10*time.Second, 1)
+		h.sync(h.world.Put(more.Key, more))
+		stays("after a delta")
+		h.backend = newBackend(h, h.fam)
+		h.sync(nil)
+		stays("after a restart")
+		h.nft("insert rule TABLE services accept")
+		h.sync(nil)
+		stays("after rules were mended")
+
+		gone := kept[0]
+		weights := ones(5)
+		weights[gone] = 0
+		h.sync(h.world.Put(res.Key, h.service("sticky", 10, time.Hour, weights...)))
+		for client := range clients {
+			if kept[client] == gone {
+				delete(kept, client)
+			}
+		}
+		h.sync(h.world.Put(res.Key, res))
+		for client := range clients {
+			if _, keeps := kept[client]; !keeps {
+				kept[client] = h.mustAsk(h.at(10), client)
+			}
+		}
+		stays("after an endpoint had gone")
+		h.settled("end")
+	})
+}
+
+// Clients are forgotten as soon as their endpoint leaves, by a delta or while
+// nobody was there.
+func TestAffinityIsForgotten(t *testing.T) {
+	packets(t, 2, func(h *host) {
+		both, first := h.service("sticky", 10, time.Hour, 1, 1), h.service("sticky", 10, time.Hour, 1)
+		second := h.service("sticky", 10, time.Hour, 0, 1)
+		for _, restart := range []bool{false, true} {
+			h.sync(h.world.Put(both.Key, second))
+			for client := range clients {
+				h.mustAsk(h.at(10), client)
+			}
+			delta := h.world.Put(both.Key, first)
+			if restart {
+				h.backend, delta = newBackend(h, h.fam), nil
+			}
+			h.sync(delta)
+			family, name, _ := strings.Cut(h.table(), " ")
+			if text := run(h, "nft", "list", "map", family, name, "affinity"); strings.Contains(text, "expires") {
+				h.Errorf("restart %v: clients are left:\n%s", restart, text)
+			}
+			if got := h.mustAsk(h.at(10), 0); got != 0 {
+				h.Errorf("restart %v: endpoint %d answers, want 0", restart, got)
+			}
+			h.sync(h.world.Put(both.Key, nil))
+		}
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	packets(t, 1, func(h *host) {
+		drops := h.service("drops", 30, 0)
+		for _, f := range drops.Frontends {
+			f.Outside.Action = proxier.Drop
+			f.Local = f.Outside
+		}
+		ranges := h.service("ranges", 40, 0, 1)
+		for i, f := range ranges.Frontends {
+			f.Key.Kind, f.Restricted = proxier.LoadBalancer, true
+			f.SourceRanges = []netip.Prefix{netip.PrefixFrom(h.address(100+i), h.fam.Bits())}
+		}
+		for _, res := range []*proxier.Resolved{h.service("serves", 10, 0, 1), h.service("refuses", 20, 0), drops, ranges} {
+			h.sync(h.world.Put(res.Key, res))
+		}
+		refused := func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+		silent := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) || isTimeout(err) }
+		answers := func(err error) bool { return err == nil }
+		tests := []struct {
+			name string
+			to   netip.AddrPort
+			want func(error) bool
+		}{
+			{"served", h.at(10), answers},
+			{"no endpoint", h.at(20), refused},
+			{"none of this node", h.at(30), silent},
+			{"another port of a vip", netip.AddrPortFrom(h.at(10).Addr(), 81), refused},
+			{"address in service_cidrs", h.at(200), refused},
+			{"source that may", h.at(40), answers},
+			{"source that may not", h.at(41), silent},
+		}
+		h.mustAsk(h.at(10), 0)
+		for _, tt := range tests {
+			if _, err := h.ask(tt.to, 0, 300*time.Millisecond); !tt.want(err) {
+				h.Errorf("%s: %s: got error %v", tt.name, tt.to, err)
+			}
+		}
+	})
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}

@@ -1,0 +1,110 @@
+package nftables
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"svcproxy/proxier"
+)
+
+// Clients that keep their endpoint are remembered with two numbers in place of
+// long names: nft of Debian 12 cannot print rules that look up what they have just
+// looked up, unless it went through the packet's mark, which has 32 bits. The
+// numbers are hashes, so that a restart finds what it left behind.
+
+// PoolIDs number the pools with affinity. What is left once two of them have the
+// same hash depends on which pools there are, not on which came first.
+type poolIDs struct {
+	hash  func(string) uint32
+	names map[uint32]string
+	ids   map[string]uint32 // of those that had to give way
+}
+
+func newPoolIDs(hash func(string) uint32) *poolIDs {
+	return &poolIDs{hash: hash, names: map[uint32]string{}, ids: map[string]uint32{}}
+}
+
+// poolName names a pool, for its number and for who reads the table.
+func poolName(p *proxier.Pool) string {
+	return p.ServicePort.String() + "/" + p.Protocol.String() + " " + p.Scope.String()
+}
+
+func hash32(s string) uint32 {
+	sum := sha256.Sum256([]byte(s))
+	return binary.BigEndian.Uint32(sum[:])
+}
+
+// number numbers the pools of a State.
+func (n *poolIDs) number(st *proxier.State) {
+	var names []string
+	for _, res := range st.Services {
+		for _, p := range res.Pools {
+			if p.Affinity > 0 {
+				names = append(names, poolName(p))
+			}
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		id, shifted := n.hash(name), false
+		for n.names[id] != "" {
+			id, shifted = id+1, true
+		}
+		n.names[id] = name
+		if shifted {
+			n.ids[name] = id
+		}
+	}
+}
+
+// follow numbers the pools that a change brings, and tells whether that could be
+// done without a look at all the others.
+func (n *poolIDs) follow(changes []proxier.ServiceChange) bool {
+	each := func(res *proxier.Resolved, do func(id uint32, name string)) {
+		if res == nil {
+			return
+		}
+		for _, p := range res.Pools {
+			if p.Affinity > 0 {
+				name := poolName(p)
+				do(n.hash(name), name)
+			}
+		}
+	}
+	touched, clash := false, false
+	for _, c := range changes {
+		each(c.Old, func(id uint32, name string) { touched = true; delete(n.names, id) })
+	}
+	for _, c := range changes {
+		each(c.New, func(id uint32, name string) {
+			touched = true
+			clash = clash || n.names[id] != ""
+			n.names[id] = name
+		})
+	}
+	return !clash && (!touched || len(n.ids) == 0)
+}
+
+func (n *poolIDs) id(p *proxier.Pool) uint32 {
+	name := poolName(p)
+	if id, ok := n.ids[name]; ok {
+		return id
+	}
+	return n.hash(name)
+}
+
+// endpointIDs numbers the targets of a pool. A number is an endpoint's own, as
+// long as no two of the pool have the same hash.
+func endpointIDs(p *proxier.Pool) []uint32 {
+	ids, taken := make([]uint32, len(p.Targets)), make(map[uint32]bool, len(p.Targets))
+	for i, t := range p.Targets {
+		b, _ := t.AddrPort.MarshalBinary()
+		id := hash32(string(b))
+		for taken[id] {
+			id++
+		}
+		ids[i], taken[id] = id, true
+	}
+	return ids
+}
