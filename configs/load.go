@@ -27,6 +27,7 @@ func Default() Settings {
 		HTTPAddress:       "127.0.0.1:10349",
 		Sync:              Sync{ResyncInterval: 30 * time.Second},
 		IPVS:              IPVS{Scheduler: "wrr", DrainTimeout: 15 * time.Minute},
+		Limits:            Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000},
 		Log:               Log{Level: "info", Format: "text"},
 	}
 }
@@ -56,19 +57,25 @@ func Load(path string) (Settings, []source.Fault, error) {
 	return s, faults, nil
 }
 
-// read returns the text of a file, and not much more than decode takes of it.
+// maxSize is the size of the largest svcproxy.toml that is read, in bytes.
+const maxSize = 1 << 20
+
+// read returns the text of a file, and not much more than Parse takes of it.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, decode.MaxSize+1))
+	return io.ReadAll(io.LimitReader(f, maxSize+1))
 }
 
 // Parse reads the text of svcproxy.toml. It returns every fault of it; unless
 // all are warnings the settings are the defaults.
 func Parse(path string, data []byte) (Settings, []source.Fault) {
+	if len(data) > maxSize {
+		return Default(), []source.Fault{{Pos: source.Position{File: path}, Msg: fmt.Sprintf("the file has more than %d bytes", maxSize)}}
+	}
 	doc, faults := decode.TOML(path, data)
 	if doc == nil {
 		return Default(), faults
@@ -81,13 +88,4 @@ func Parse(path string, data []byte) (Settings, []source.Fault) {
 		return Default(), faults
 	}
 	return s, faults
-}
-
-// Check returns what is wrong with settings together. It is for the effective
-// ones: a flag may set right what the file alone contradicts.
-func (s *Settings) Check() error {
-	if s.LocalhostNodePorts && (s.Mode == "nftables" || s.Mode == "ipvs") {
-		return fmt.Errorf("localhost_node_ports is for iptables mode, and mode is %q", s.Mode)
-	}
-	return nil
 }

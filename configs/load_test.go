@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy/configs"
+	"svcproxy/source"
 )
 
 // every is settings in which no key has its default.
@@ -32,6 +33,7 @@ func every() configs.Settings {
 			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: &yes,
 		},
 		Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"},
+		Limits:     configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
 		Log:        configs.Log{Level: "debug", Format: "json"},
 	}
 }
@@ -79,7 +81,7 @@ func TestSettingsFaults(t *testing.T) {
 		{"comments", "# x\n", ""},
 		{"unknown", "made = 'ipvs'\n[sink]\n", "1:1: unknown key \"made\"; did you mean \"mode\"?\n2:1: unknown key \"sink\"; did you mean \"sync\"?\n"},
 		{"services", "[[services]]\n", "1:1: unknown key \"services\"; want mode, sources, node_name, zone, families, local_cidrs, local_interfaces, masquerade, masquerade_bit, " +
-			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, sync, ipvs, conntrack, kubernetes or log\n"},
+			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, sync, ipvs, conntrack, kubernetes, limits or log\n"},
 		{"unknown in a table", "[sync]\ninterval = '1s'\n", "2:1: unknown key \"interval\"; want min_interval or resync_interval\n"},
 		{"table as value", "sync = 1\n", "1:8: sync is 1, a number; want a table\n"},
 		{"dotted keys", "sync.resync_interval = '0s'\n", "1:24: resync_interval is \"0s\"; want 1s to 24h\n"},
@@ -107,6 +109,9 @@ func TestSettingsFaults(t *testing.T) {
 		{"kubernetes", "[kubernetes]\nkubeconfig = 'config'\napi_server = '10.0.0.1:6443'\nproxy_name = '-'\n", "2:14: kubeconfig is \"config\"; want an absolute path\n" +
 			"3:14: api_server is \"10.0.0.1:6443\"; want a URL, such as \"https://10.0.0.1:6443\"\n4:14: proxy_name is \"-\"; want letters, digits, -, _ and .\n"},
 		{"log", "log.level = 'warning'\nlog.format = 'logfmt'\n", "1:13: unknown log level \"warning\"; want debug, info, warn or error\n2:14: unknown log format \"logfmt\"; want text or json\n"},
+		{"limits", "[limits]\nfile_size = 0\nservices = '1'\nendpoints = 10000001\nports = 65536\nvips = 1\n", "2:13: file_size is 0; want 1 to 1073741824\n3:12: services is \"1\", a string; want a number from 1 to 10000000\n" +
+			"4:13: endpoints is 10000001; want 1 to 10000000\n5:9: ports is 65536; want 1 to 65535\n6:1: unknown key \"vips\"; want file_size, services, endpoints or ports\n"},
+		{"too large", "#" + strings.Repeat("-", 1<<20), " the file has more than 1048576 bytes\n"},
 		{"syntax", "mode = ipvs\n", "1:8: expected value but found \"ipvs\" instead\n"},
 	}
 	for _, tt := range tests {
@@ -186,6 +191,30 @@ func TestCheck(t *testing.T) {
 		s.LocalhostNodePorts = false
 		if err := s.Check(); err != nil {
 			t.Errorf("mode %s without localhost_node_ports: %v", tt.mode, err)
+		}
+	}
+}
+
+// A mode refuses what only another can do.
+func TestRefuse(t *testing.T) {
+	tests := []struct {
+		scheduler string
+		modes     []string
+		want      string
+	}{
+		{"", []string{"iptables"}, ""},
+		{"rr", []string{"ipvs"}, ""},
+		{"rr", []string{"nftables", "ipvs"}, ""},
+		{"rr", []string{"iptables"}, "scheduler: scheduler is for ipvs mode, and this is iptables mode; leave it out"},
+		{"rr", []string{"nftables", "iptables"}, "scheduler: scheduler is for ipvs mode, and this is nftables or iptables mode; leave it out"},
+	}
+	for _, tt := range tests {
+		got := ""
+		for _, p := range configs.Refuse(&source.Service{Scheduler: tt.scheduler}, tt.modes...) {
+			got += p.Path.String() + ": " + p.Msg + "; " + p.Hint
+		}
+		if got != tt.want {
+			t.Errorf("scheduler %q in %q\n got: %s\nwant: %s", tt.scheduler, tt.modes, got, tt.want)
 		}
 	}
 }

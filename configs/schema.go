@@ -21,6 +21,8 @@ const (
 
 	maxInterval = 24 * time.Hour
 	maxDrain    = 7 * 24 * time.Hour
+
+	maxLimit = 10_000_000 // far more than a kernel can hold
 )
 
 // A section is a [table] of svcproxy.toml. Its keys are flat: they read into Settings.
@@ -36,7 +38,7 @@ var topFields = []field{
 	decode.Key("mode", decode.Word("mode", "auto", "nftables", "ipvs", "iptables"), func(s *Settings) *string { return &s.Mode }),
 	decode.Key("sources", some(decode.Unique(decode.Word("source", "file", "kubernetes"))), func(s *Settings) *[]string { return &s.Sources }),
 	decode.Key("node_name", nodeName, func(s *Settings) *string { return &s.NodeName }),
-	decode.Key("zone", matching("letters, digits, -, _ and .", orEmpty(source.IsName)), func(s *Settings) *string { return &s.Zone }),
+	decode.Key("zone", matching("letters, digits, -, _ and .", orEmpty(source.IsName)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Zone }),
 	decode.Key("families", some(decode.Unique(decode.Word("family", "ipv4", "ipv6"))), func(s *Settings) *[]string { return &s.Families }),
 	decode.Key("local_cidrs", decode.Unique(decode.Prefix), func(s *Settings) *[]netip.Prefix { return &s.LocalCIDRs }),
 	decode.Key("local_interfaces", decode.Unique(localInterface), func(s *Settings) *[]string { return &s.LocalInterfaces }),
@@ -45,7 +47,7 @@ var topFields = []field{
 	decode.Key("service_cidrs", decode.Unique(serviceCIDR), func(s *Settings) *[]netip.Prefix { return &s.ServiceCIDRs }),
 	decode.Key("node_port_addresses", decode.Unique(nodePortAddress), func(s *Settings) *[]string { return &s.NodePortAddresses }),
 	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
-	decode.Key("http_address", matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)), func(s *Settings) *string { return &s.HTTPAddress }),
+	decode.Key("http_address", matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.HTTPAddress }),
 }
 
 var sections = []section{
@@ -54,7 +56,7 @@ var sections = []section{
 		decode.Key("resync_interval", decode.Duration(time.Second, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.ResyncInterval }),
 	}},
 	{"ipvs", []field{
-		decode.Key("scheduler", matching("1 to 15 of a-z and 0-9, such as wrr", source.IsScheduler), func(s *Settings) *string { return &s.IPVS.Scheduler }),
+		decode.Key("scheduler", matching("1 to 15 of a-z and 0-9, such as wrr", source.IsScheduler).As(`^[a-z0-9]{1,15}$`), func(s *Settings) *string { return &s.IPVS.Scheduler }),
 		decode.Key("strict_arp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.StrictARP }),
 		decode.Key("tcp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPTimeout }),
 		decode.Key("tcp_fin_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPFinTimeout }),
@@ -70,9 +72,15 @@ var sections = []section{
 		decode.Key("tcp_be_liberal", given, func(s *Settings) **bool { return &s.Conntrack.TCPBeLiberal }),
 	}},
 	{"kubernetes", []field{
-		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
-		decode.Key("api_server", matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
-		decode.Key("proxy_name", matching("letters, digits, -, _ and .", orEmpty(isLabelValue)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
+		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
+		decode.Key("api_server", matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
+		decode.Key("proxy_name", matching("letters, digits, -, _ and .", orEmpty(isLabelValue)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
+	}},
+	{"limits", []field{
+		decode.Key("file_size", decode.Number(1, 1<<30), func(s *Settings) *int { return &s.Limits.FileSize }),
+		decode.Key("services", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Services }),
+		decode.Key("endpoints", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Endpoints }),
+		decode.Key("ports", decode.Number(1, 65535), func(s *Settings) *int { return &s.Limits.Ports }),
 	}},
 	{"log", []field{
 		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error"), func(s *Settings) *string { return &s.Log.Level }),
@@ -84,14 +92,28 @@ var sections = []section{
 func fileFields() []field {
 	fields := append([]field(nil), topFields...)
 	for _, t := range sections {
-		fields = append(fields, field{Key: t.name, Read: func(r *decode.Reader, v any, s *Settings) {
+		schema := decode.TableOf(t.fields, Settings{}).Schema
+		fields = append(fields, field{Key: t.name, Schema: schema, Read: func(r *decode.Reader, v any, s *Settings) {
 			decode.Table(r, v, t.fields, s)
 		}})
 	}
 	return fields
 }
 
+// Schema returns what svcproxy.toml may hold, as JSON Schema says it. It is made
+// of the tables that the file is read by.
+func Schema() decode.Schema {
+	s := decode.TableOf(fileFields(), Settings{}).Schema
+	s.Dialect, s.Title = decode.Draft, "svcproxy.toml"
+	return s
+}
+
 var matching = decode.Matching
+
+const namePattern = "[a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?"
+
+// orNone returns the pattern of the whole of a string, which may be empty too.
+func orNone(pattern string) string { return "^(" + pattern + ")?$" }
 
 // orEmpty makes "" good as well.
 func orEmpty(ok func(string) bool) func(string) bool {
@@ -100,27 +122,22 @@ func orEmpty(ok func(string) bool) func(string) bool {
 
 // some reads a list that is not empty.
 func some[V any](list decode.Kind[[]V]) decode.Kind[[]V] {
-	return func(r *decode.Reader, v any) ([]V, bool) {
-		out, ok := list(r, v)
-		if ok && len(out) == 0 {
+	list.Schema.MinItems = 1
+	return list.And(func(r *decode.Reader, out []V) bool {
+		if len(out) == 0 {
 			r.Fault("the list is empty", "want one at least")
-			return nil, false
 		}
-		return out, ok
-	}
+		return len(out) > 0
+	})
 }
 
 // nodeName reads a node's name. It is taken in lower case, as kube-proxy takes
 // host names.
-func nodeName(r *decode.Reader, v any) (string, bool) {
-	s, ok := matching("1 to 253 letters, digits, -, _ and .", source.IsName)(r, v)
-	return strings.ToLower(s), ok
-}
+var nodeName = decode.To(matching("1 to 253 letters, digits, -, _ and .", source.IsName).As("^"+namePattern+"$"), strings.ToLower)
 
 // localInterface reads the name of an interface, or the beginning of names and *.
-func localInterface(r *decode.Reader, v any) (string, bool) {
-	return matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface)(r, v)
-}
+var localInterface = matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface).
+	As(`^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,14}[*]?$`)
 
 // maxInterface is the longest name of an interface: IFNAMSIZ - 1, <linux/if.h>.
 const maxInterface = 15
@@ -137,48 +154,44 @@ func isInterface(s string) bool {
 
 // serviceCIDR reads a range of VIPs. Whatever no service has in it is refused, so
 // the range of all addresses would cut the host off.
-func serviceCIDR(r *decode.Reader, v any) (netip.Prefix, bool) {
-	p, ok := decode.Prefix(r, v)
-	if ok && p.Bits() == 0 {
+var serviceCIDR = decode.Prefix.And(func(r *decode.Reader, p netip.Prefix) bool {
+	if p.Bits() == 0 {
 		r.Fault(fmt.Sprintf("%q holds every address, and all that no service has are refused", p), "write the range that VIPs come from")
-		return netip.Prefix{}, false
 	}
-	return p, ok
-}
+	return p.Bits() != 0
+})
 
 // nodePortAddress reads "primary", "all" or a range.
-func nodePortAddress(r *decode.Reader, v any) (string, bool) {
-	switch v {
-	case "primary", "all":
-		return v.(string), true
-	}
-	s, isText := v.(string)
-	if isText && !strings.ContainsAny(s, "./:") {
-		r.Fault("unknown node port addresses "+source.Excerpt(s), `want "primary", "all" or a range such as "10.0.0.0/8"`)
-		return "", false
-	}
-	p, ok := decode.Prefix(r, v)
-	if !ok {
-		return "", false
-	}
-	return p.String(), true
+var nodePortAddress = decode.Kind[string]{
+	Schema: decode.Schema{AnyOf: []decode.Schema{{Enum: []string{"primary", "all"}}, decode.Prefix.Schema}},
+	Read: func(r *decode.Reader, v any) (string, bool) {
+		switch v {
+		case "primary", "all":
+			return v.(string), true
+		}
+		s, isText := v.(string)
+		if isText && !strings.ContainsAny(s, "./:") {
+			r.Fault("unknown node port addresses "+source.Excerpt(s), `want "primary", "all" or a range such as "10.0.0.0/8"`)
+			return "", false
+		}
+		p, ok := decode.Prefix.Read(r, v)
+		if !ok {
+			return "", false
+		}
+		return p.String(), true
+	},
 }
 
 // seconds reads a time-out of the kernel, which counts whole seconds.
-func seconds(r *decode.Reader, v any) (time.Duration, bool) {
-	d, ok := decode.Duration(0, maxTimeout)(r, v)
-	if ok && d%time.Second != 0 {
+var seconds = decode.Duration(0, maxTimeout).And(func(r *decode.Reader, d time.Duration) bool {
+	if d%time.Second != 0 {
 		r.Fault(fmt.Sprintf("%s is not a number of whole seconds", d), "the kernel counts no less")
-		return 0, false
 	}
-	return d, ok
-}
+	return d%time.Second == 0
+})
 
 // given reads a boolean for which not being written means something else than false.
-func given(r *decode.Reader, v any) (*bool, bool) {
-	b, ok := decode.Bool(r, v)
-	return &b, ok
-}
+var given = decode.To(decode.Bool, func(b bool) *bool { return &b })
 
 // isHostPort tells whether s is a literal address, or none for all addresses,
 // and a port.

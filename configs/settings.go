@@ -27,6 +27,7 @@ type Settings struct {
 	IPVS       IPVS
 	Conntrack  Conntrack
 	Kubernetes Kubernetes
+	Limits     Limits
 	Log        Log
 }
 
@@ -57,6 +58,14 @@ type Conntrack struct {
 // Kubernetes says where the API server is.
 type Kubernetes struct {
 	Kubeconfig, APIServer, ProxyName string
+}
+
+// Limits bound what one service file may hold.
+type Limits struct {
+	FileSize  int // bytes
+	Services  int // of a file
+	Endpoints int // of a service
+	Ports     int // of a service
 }
 
 // Log says what is logged and how.

@@ -42,9 +42,14 @@ func Validate(s *Service) []Problem {
 	return v.problems
 }
 
+// maxProblems is how many problems of one service are looked for: nobody reads
+// more, and each takes time to word.
+const maxProblems = 1000
+
 type validator struct {
 	*Service
 	problems []Problem
+	where    map[netip.Addr]Path // of each address of the service
 }
 
 func (v *validator) fault(at Path, msg, hint string) {
@@ -54,6 +59,9 @@ func (v *validator) fault(at Path, msg, hint string) {
 func (v *validator) warn(at Path, msg, hint string) {
 	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
 }
+
+// full tells whether there is no use in looking on.
+func (v *validator) full() bool { return len(v.problems) >= maxProblems }
 
 const (
 	wantLabel = "want 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
@@ -146,7 +154,7 @@ func (v *validator) addressLists() [3]addressList {
 }
 
 func (v *validator) addresses() {
-	first := map[netip.Addr]string{}
+	v.where = map[netip.Addr]Path{}
 	count := 0
 	for _, list := range v.addressLists() {
 		count += len(list.addrs)
@@ -158,11 +166,14 @@ func (v *validator) addresses() {
 			if why := Unusable(a); why != "" {
 				v.fault(at, fmt.Sprintf("%s is %s", a, why), "want an address that can be routed to this host")
 			}
-			if where, twice := first[a]; twice {
+			if where, twice := v.where[a]; twice {
 				v.fault(at, fmt.Sprintf("%s is already %s", a, where), "")
 				continue
 			}
-			first[a] = at.String()
+			v.where[a] = at
+			if v.full() {
+				return
+			}
 		}
 	}
 	if count == 0 && !v.hasNodePort() {
@@ -217,17 +228,12 @@ func (v *validator) sourceRanges() {
 	}
 }
 
-// A target is where one port of a service sends connections.
-type target struct {
-	addr   netip.Addr
-	number uint16
-	port   int // index
-}
-
 func (v *validator) endpoints() {
 	four, six := v.families()
-	targets := make(map[target]int, len(v.Endpoints)*len(v.Ports))
 	for i := range v.Endpoints {
+		if v.full() {
+			return
+		}
 		e := &v.Endpoints[i]
 		v.endpointWords(i, e)
 		v.endpointPorts(i, e)
@@ -242,8 +248,8 @@ func (v *validator) endpoints() {
 			v.fault(At("endpoints", i, "address"), fmt.Sprintf("endpoint %s is %s, and the service has no address of that family", e.Addr, family(e.Addr)),
 				"nothing would be sent to it")
 		}
-		v.endpointTwice(i, e, targets)
 	}
+	v.endpointsTwice()
 }
 
 // families tells which families an endpoint may have: those of the addresses,
@@ -284,10 +290,8 @@ func (v *validator) endpointAddr(i int, a netip.Addr) {
 	if why := Unusable(a); why != "" {
 		v.fault(at, fmt.Sprintf("endpoint %s is %s", a, why), endpointHint(a))
 	}
-	for _, list := range v.addressLists() {
-		if j := slices.Index(list.addrs, a); j >= 0 {
-			v.fault(at, fmt.Sprintf("endpoint %s is an address of its own service, %s[%d]", a, list.key, j), "")
-		}
+	if own, ok := v.where[a]; ok {
+		v.fault(at, fmt.Sprintf("endpoint %s is an address of its own service, %s", a, own), "")
 	}
 }
 
@@ -308,31 +312,52 @@ func (v *validator) endpointPorts(i int, e *Endpoint) {
 		names[j] = p.Name
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
-		if slices.Contains(names, name) {
+		if slices.Contains(names, name) || v.full() {
 			continue
 		}
 		hint := ""
 		if near := Nearest(name, names); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
+		} else if len(names) <= 10 && !slices.Contains(names, "") {
+			hint = "want " + Either(names)
 		}
 		v.fault(At("endpoints", i, "ports", name), "the service has no port named "+Excerpt(name), hint)
 	}
 }
 
-// endpointTwice finds an endpoint that another one is already, for some port of
+// endpointsTwice finds endpoints that another one is already, for some port of
 // the service: no kernel holds a target twice.
-func (v *validator) endpointTwice(i int, e *Endpoint, targets map[target]int) {
-	for j, p := range v.Ports {
-		t := target{e.Addr, e.Port(p), j}
-		first, twice := seen(targets, t, i)
-		if !twice || t.number == 0 {
-			continue
-		}
-		what := netip.AddrPortFrom(t.addr, t.number).String()
-		if p.Name != "" {
-			what += " of port " + Excerpt(p.Name)
-		}
-		v.fault(At("endpoints", i), fmt.Sprintf("endpoint %s is already endpoints[%d]", what, first), "")
-		return
+func (v *validator) endpointsTwice() {
+	left := v.sharedAddresses()
+	for _, p := range v.Ports {
+		targets := make(map[netip.AddrPort]int, len(left))
+		left = slices.DeleteFunc(left, func(i int) bool {
+			t := netip.AddrPortFrom(v.Endpoints[i].Addr, v.Endpoints[i].Port(p))
+			first, twice := seen(targets, t, i)
+			if !twice || t.Port() == 0 {
+				return false
+			}
+			what := t.String()
+			if p.Name != "" {
+				what += " of port " + Excerpt(p.Name)
+			}
+			v.fault(At("endpoints", i), fmt.Sprintf("endpoint %s is already endpoints[%d]", what, first), "")
+			return true
+		})
 	}
+}
+
+// sharedAddresses returns the indexes of the endpoints whose address is not theirs alone.
+func (v *validator) sharedAddresses() []int {
+	count := make(map[netip.Addr]int, len(v.Endpoints))
+	for i := range v.Endpoints {
+		count[v.Endpoints[i].Addr]++
+	}
+	var shared []int
+	for i := range v.Endpoints {
+		if a := v.Endpoints[i].Addr; a.IsValid() && count[a] > 1 {
+			shared = append(shared, i)
+		}
+	}
+	return shared
 }

@@ -141,7 +141,7 @@ func TestValidate(t *testing.T) {
 			s.Endpoints = append(s.Endpoints, e)
 		}, ""},
 		{"endpoint port of no name", func(s *source.Service) { s.Endpoints[0].Ports = map[string]uint16{"htpps": 1, "zzz": 2} },
-			"endpoints[0].ports.htpps: the service has no port named \"htpps\"; did you mean \"https\"?\nendpoints[0].ports.zzz: the service has no port named \"zzz\""},
+			"endpoints[0].ports.htpps: the service has no port named \"htpps\"; did you mean \"https\"?\nendpoints[0].ports.zzz: the service has no port named \"zzz\"; want http or https"},
 		{"endpoint node", func(s *source.Service) { s.Endpoints[0].Node = "a b" }, `endpoints[0].node: "a b" is not the name of a node; ` + name},
 		{"endpoint zone", func(s *source.Service) { s.Endpoints[1].Zone = "\x1b[0m" }, `endpoints[1].zone: "\x1b[0m" is not the name of a zone; ` + name},
 		{"ready and terminating", func(s *source.Service) { s.Endpoints[0].Terminating = true },

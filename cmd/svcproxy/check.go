@@ -3,10 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"svcproxy/cmd/internal/check"
+	"svcproxy/cmd/internal/daemon"
 	"svcproxy/configs"
 	"svcproxy/source"
 )
@@ -15,20 +17,25 @@ func (p *program) checkCommand() *cobra.Command {
 	var asJSON bool
 	var flags configs.Flags
 	cmd := &cobra.Command{
-		Use:   "check [PATH ...]",
+		Use:   "check [PATH ... | -]",
 		Short: "Read files, print every fault, touch nothing",
 		Long: `Check reads files as the daemon would and prints every fault of every file to
-standard error, one a line, as FILE:LINE:COLUMN: what is wrong. Warnings are
-printed too; they do not count.
+standard error, one a line, as FILE:LINE:COLUMN: what is wrong. On a terminal the
+line of the file follows, with a mark under the place. Warnings are printed too;
+they do not count.
 
 A directory is checked whole, with svcproxy.toml and all clashes between files.
 A file in the configuration directory is checked against the others there, any
-other one alone. Without PATH the configuration directory is checked.`,
-		RunE: func(_ *cobra.Command, paths []string) error {
+other one alone. "-" is standard input, TOML or JSON, checked as a file that is
+about to be put into the configuration directory. Without PATH the configuration
+directory is checked.
+
+Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be read.`,
+		RunE: func(cmd *cobra.Command, paths []string) error {
 			if len(paths) == 0 {
 				paths = []string{p.dirs.config}
 			}
-			return p.check(paths, asJSON, &flags)
+			return p.check(cmd.InOrStdin(), paths, asJSON, &flags)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each fault as a JSON object")
@@ -38,27 +45,49 @@ other one alone. Without PATH the configuration directory is checked.`,
 
 // check prints the faults of all paths. One that cannot be read does not keep
 // the others from being checked.
-func (p *program) check(paths []string, asJSON bool, flags *configs.Flags) error {
+func (p *program) check(stdin io.Reader, paths []string, asJSON bool, flags *configs.Flags) error {
+	c := check.Checker{
+		ConfigDir: p.dirs.config,
+		Stdin:     stdin,
+		Load: func(path string) (configs.Settings, []source.Fault, error) {
+			return load(path, flags)
+		},
+		Rules: daemon.Rules,
+	}
 	result := new(codedError)
 	for _, path := range paths {
-		faults, err := check.Path(path, p.dirs.config, func(path string) (configs.Settings, []source.Fault, error) {
-			return load(path, flags)
-		})
-		if err != nil {
-			fmt.Fprintln(p.stderr, err)
-			result.code = exitUnreachable
-		}
-		if err := p.report(faults, asJSON); err != nil {
+		r := c.Path(path)
+		if err := p.print(r.Faults, asJSON, &c); err != nil {
 			return err
 		}
-		if check.Fatal(faults) {
+		if check.Fatal(r.Faults) {
 			result.code = max(result.code, exitFailed)
+		}
+		if r.Unreadable {
+			result.code = exitUnreachable
 		}
 	}
 	if result.code == 0 {
 		return nil
 	}
 	return result
+}
+
+// print prints faults, on a terminal with the lines that they are about.
+func (p *program) print(faults []source.Fault, asJSON bool, c *check.Checker) error {
+	if asJSON || !isTerminal(p.stderr) {
+		return p.report(faults, asJSON)
+	}
+	name, text := "", []byte(nil)
+	for _, f := range faults {
+		if f.Pos.File != name {
+			name, text = f.Pos.File, c.Text(f.Pos.File)
+		}
+		if _, err := fmt.Fprint(p.stderr, f, "\n", check.Excerpt(text, f.Pos)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // report prints faults to standard error, one a line.

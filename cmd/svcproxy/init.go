@@ -3,7 +3,6 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"svcproxy/cmd/internal/daemon"
 	"svcproxy/cmd/internal/hostsetup"
 	"svcproxy/configs"
 )
@@ -23,11 +22,7 @@ each thing that it changed.`,
 			if err != nil {
 				return err
 			}
-			mode, _, err := daemon.Mode(s)
-			if err != nil {
-				return err
-			}
-			return hostsetup.Init(cmd.Context(), s, mode, p.stdout)
+			return hostsetup.Init(cmd.Context(), s, s.Mode, p.stdout)
 		},
 	}
 	flags.Bind(cmd.Flags(), "mode", "families", "localhost_node_ports")

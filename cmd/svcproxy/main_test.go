@@ -37,6 +37,7 @@ func TestExitCodes(t *testing.T) {
 	const usage = "\nRun 'svcproxy --help' for usage.\n"
 	broken := map[string]string{"svcproxy.toml": "mode = \"x\"\n"}
 	const fault = "etc/svcproxy.toml:1:8: unknown mode \"x\"; want auto, nftables, ipvs or iptables\n"
+	const scheduler = "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 1 }]\nscheduler = \"rr\"\n"
 	tests := []struct {
 		name   string
 		files  map[string]string
@@ -53,9 +54,9 @@ func TestExitCodes(t *testing.T) {
 		{"fault as JSON", broken, []string{"check", "--json"}, 1,
 			`{"pos":{"file":"etc/svcproxy.toml","line":1,"col":8},"message":"unknown mode \"x\"","hint":"want auto, nftables, ipvs or iptables"}` + "\n"},
 		{"mode of another build, in the file", map[string]string{"svcproxy.toml": "mode = \"ipvs\"\n"}, []string{"check"}, 1,
-			"etc/svcproxy.toml: mode \"ipvs\" is not in this build; set mode to \"iptables\" or \"auto\"\n"},
+			"etc/svcproxy.toml: mode \"ipvs\" is not in this build; set mode to \"auto\", \"nftables\" or \"iptables\"\n"},
 		{"the same as a flag", nil, []string{"run", "--mode", "ipvs"}, 1,
-			"mode \"ipvs\" is not in this build; set mode to \"iptables\" or \"auto\"\n"},
+			"mode \"ipvs\" is not in this build; set mode to \"auto\", \"nftables\" or \"iptables\"\n"},
 		{"a flag sets it right", map[string]string{"svcproxy.toml": "mode = \"ipvs\"\n"}, []string{"config", "--mode", "auto"}, 0, ""},
 		{"unknown command", nil, []string{"foo"}, 2, "svcproxy: unknown command \"foo\" for \"svcproxy\"" + usage},
 		{"unknown flag", nil, []string{"check", "--foo"}, 2, "svcproxy: unknown flag: --foo" + usage},
@@ -63,8 +64,17 @@ func TestExitCodes(t *testing.T) {
 			"svcproxy: invalid argument \"32\" for \"--masquerade-bit\" flag: masquerade_bit is 32; want 0 to 31" + usage},
 		{"argument too many", nil, []string{"config", "x"}, 2, "svcproxy: unknown command \"x\" for \"svcproxy config\"" + usage},
 		{"unknown output", nil, []string{"status", "-o", "x"}, 2, "svcproxy: unknown output \"x\"; want table, wide or json" + usage},
-		{"no file", nil, []string{"check", "/nonexistent/x.toml"}, 3, "checking: stat /nonexistent/x.toml: no such file or directory\n"},
-		{"no file and a fault", broken, []string{"check", "/nonexistent/x.toml", "etc"}, 3, "checking: stat /nonexistent/x.toml: no such file or directory\n" + fault},
+		{"no file", nil, []string{"check", "/nonexistent/x.toml"}, 3, "/nonexistent/x.toml: cannot be read: no such file or directory\n"},
+		{"no file and a fault", broken, []string{"check", "/nonexistent/x.toml", "etc"}, 3, "/nonexistent/x.toml: cannot be read: no such file or directory\n" + fault},
+		{"no file, as JSON", nil, []string{"check", "--json", "/nonexistent/x.toml"}, 3,
+			`{"pos":{"file":"/nonexistent/x.toml"},"message":"cannot be read: no such file or directory"}` + "\n"},
+		{"warnings only", map[string]string{"a.toml": "[[services]]\nname = \"a\"\nports = [{ port = 1 }]\n"}, []string{"check"}, 0,
+			"etc/a.toml:1:1: warning: service \"a\" has no address and no node port; nothing can reach it\n"},
+		{"mode that cannot do it", map[string]string{"a.toml": scheduler}, []string{"check", "--mode", "iptables"}, 1,
+			"etc/a.toml:5:13: scheduler is for ipvs mode, and this is iptables mode; leave it out\n"},
+		{"two faults as JSON", map[string]string{"a.toml": "a = 1\nb = 2\nservices = []\n"}, []string{"check", "--json"}, 1,
+			`{"pos":{"file":"etc/a.toml","line":1,"col":1},"message":"unknown key \"a\"","hint":"want services"}` + "\n" +
+				`{"pos":{"file":"etc/a.toml","line":2,"col":1},"message":"unknown key \"b\"","hint":"want services"}` + "\n"},
 		{"no daemon", nil, []string{"status"}, 3,
 			"svcproxy does not answer; is it running?: dial unix run/svcproxy.sock: connect: no such file or directory\n"},
 	}

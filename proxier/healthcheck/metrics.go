@@ -19,7 +19,7 @@ type Metrics struct {
 	last, lastQueued        *prometheus.GaugeVec
 	failures, flows         *prometheus.CounterVec
 	services, endpoints     *prometheus.GaugeVec
-	answers                 *prometheus.CounterVec
+	answers, disturbed      *prometheus.CounterVec
 }
 
 // buckets of sync times, in seconds: 1 ms to 16 s, as kube-proxy's.
@@ -39,6 +39,7 @@ func NewMetrics(version string) *Metrics {
 		flows:       counter("conntrack_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.", "ip_family"),
 		services:    gauge("services", "Services in use."),
 		endpoints:   gauge("endpoints", "Endpoints of all services in use."),
+		disturbed:   counter("kernel_changes_by_others_total", "Changes of what is ours in the kernel by somebody else, as far as the kernel tells.", "ip_family"),
 		answers:     counter("proxy_health_total", "Answers of /healthz and /livez.", "path", "code"),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -48,7 +49,7 @@ func NewMetrics(version string) *Metrics {
 	build.Set(1)
 	m.registry.MustRegister(build,
 		m.duration, m.full, m.partial, m.programming, m.last, m.lastQueued,
-		m.failures, m.flows, m.services, m.endpoints, m.answers,
+		m.failures, m.flows, m.services, m.endpoints, m.answers, m.disturbed,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -79,6 +80,9 @@ func (m *Metrics) Synced(r proxier.SyncResult) {
 		m.programming.WithLabelValues(fam).Observe(done.Sub(r.Queued).Seconds())
 	}
 }
+
+// Disturbed counts a change by somebody else of what is ours.
+func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(fam.String()).Inc() }
 
 // Handler answers /metrics.
 func (m *Metrics) Handler() http.Handler {

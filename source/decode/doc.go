@@ -7,34 +7,35 @@ package decode
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"svcproxy/source"
 )
 
-const (
-	// MaxSize is the longest text that is read, in bytes. 10,000 services of 10
-	// endpoints are about 5 MiB when each endpoint is a table of its own.
-	MaxSize = 16 << 20
+// MaxDepth is the deepest nesting that is read, counting every key and every
+// bracket on the way. Our files need ten; both parsers recurse, and Go ends a
+// program whose stack overflows.
+const MaxDepth = 32
 
-	// MaxDepth is the deepest nesting that is read, counting every key and every
-	// bracket on the way. Our files need ten; both parsers recurse, and Go ends a
-	// program whose stack overflows.
-	MaxDepth = 32
+// A parsed value takes 50 to 100 bytes and a table some 300, so a text of nothing
+// but brackets would take hundreds of times its size. In real files, where
+// addresses and names have their length, a value has 10 bytes of text or more and
+// a table 20 or more; what is allowed is somewhat more than that.
+const (
+	bytesPerValue = 6
+	bytesPerTable = 16
+	free          = 1000 // so many values in texts of any size
 )
 
 // A Doc is a text that has been decoded.
 type Doc struct {
 	Root map[string]any
 
-	file    string
-	data    string // without byte order mark
-	json    bool
-	outline *node // the root and two levels below it
-	index   *node // all levels; nil until a position is asked for
-	lines   []int // offset of the start of each line; nil until a position is asked for
+	file  string
+	data  string // without byte order mark
+	json  bool
+	marks []mark // of lines; nil until a position is asked for
 }
 
 // TOML decodes a text in TOML. The Doc is nil when the text is at fault.
@@ -56,12 +57,6 @@ type textFault struct {
 }
 
 func decode(d *Doc, data []byte, parse func(string) (map[string]any, []textFault)) (*Doc, []source.Fault) {
-	if len(data) > MaxSize {
-		return nil, []source.Fault{{
-			Pos: source.Position{File: d.file},
-			Msg: fmt.Sprintf("the file has %d bytes; the most that is read is %d", len(data), MaxSize),
-		}}
-	}
 	d.data = strings.TrimPrefix(string(data), "\ufeff")
 	faults := d.check()
 	if faults == nil {
@@ -80,16 +75,17 @@ func decode(d *Doc, data []byte, parse func(string) (map[string]any, []textFault
 	return d, out
 }
 
-// check finds what the parsers must not see, and makes the outline.
+// check finds what the parsers must not see.
 func (d *Doc) check() []textFault {
 	if off := invalidUTF8(d.data); off >= 0 {
 		return []textFault{{off: off, msg: fmt.Sprintf("byte 0x%02x is not UTF-8", d.data[off])}}
 	}
-	s := scan(d.data, d.json, 2)
-	if s.tooDeep {
-		return []textFault{{off: s.deepAt, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}
+	switch s := scan(d.data, d.json, nil); {
+	case s.tooDeep:
+		return []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}
+	case s.tooMany:
+		return []textFault{{off: s.stop, msg: "more keys and brackets than a file of this size can need"}}
 	}
-	d.outline = s.root
 	return nil
 }
 
@@ -112,77 +108,77 @@ func invalidUTF8(s string) int {
 // Pos returns where the value at path stands. A path that leads nowhere has the
 // position of the last value on the way.
 func (d *Doc) Pos(path source.Path) source.Position {
-	n, _ := d.find(path)
-	return d.place(n.val)
+	return d.place(d.nodes([]source.Path{path})[0].val)
 }
 
 // KeyPos returns where the key at the end of path stands.
 func (d *Doc) KeyPos(path source.Path) source.Position {
-	n, found := d.find(path)
-	if !found {
-		return d.place(n.val)
-	}
-	return d.place(n.key)
+	return d.place(d.nodes([]source.Path{path})[0].key)
 }
 
-// Elements returns where each element of a list at the top stands. Unlike Pos it
-// costs next to nothing.
+// Elements returns where each element of a list at the top stands.
 func (d *Doc) Elements(key string) []source.Position {
-	n := d.outline.keys[key]
-	if n == nil {
-		return nil
-	}
-	pos := make([]source.Position, len(n.elems))
-	line, start, done := 1, 0, 0
-	for i, e := range n.elems {
-		// Elements come in the order of the text, so each line is counted once.
-		if text := d.data[done:e.val]; len(text) > 0 {
-			line += strings.Count(text, "\n")
-			if nl := strings.LastIndexByte(text, '\n'); nl >= 0 {
-				start = done + nl + 1
-			}
-		}
-		done = e.val
-		pos[i] = source.Position{File: d.file, Line: line, Col: e.val - start + 1}
+	list, root := &node{all: true}, &node{}
+	root.add(source.Step{Key: key, Index: -1}, list)
+	scan(d.data, d.json, root)
+	pos := make([]source.Position, len(list.elems))
+	for i, off := range list.elems {
+		pos[i] = d.place(off)
 	}
 	return pos
 }
 
-// find follows path as far as it leads.
-func (d *Doc) find(path source.Path) (n *node, found bool) {
-	if d.index == nil {
-		d.index = scan(d.data, d.json, MaxDepth).root
-	}
-	n = d.index
-	for _, s := range path {
-		next := n.step(s)
-		if next == nil {
-			return n, false
+// nodes returns the node at the end of each path, or the last on the way. The
+// text is read once more for them: a tree of all places in it would be larger
+// than the tree of its values.
+func (d *Doc) nodes(paths []source.Path) []*node {
+	root := &node{}
+	for _, path := range paths {
+		n := root
+		for _, s := range path {
+			n = n.want(s)
 		}
-		n = next
 	}
-	return n, true
+	scan(d.data, d.json, root)
+	out := make([]*node, len(paths))
+	for i, path := range paths {
+		out[i] = root.last(path)
+	}
+	return out
 }
+
+// A mark says in which line a block of the text begins, and where that line does.
+type mark struct{ line, start int }
+
+// blockSize is how much text there is between two marks, in bytes. Marks are few
+// where an index of all lines could be many times the text.
+const blockSize = 4096
 
 // place turns an offset into a position.
 func (d *Doc) place(off int) source.Position {
-	if d.lines == nil {
-		d.lines = lineStarts(d.data)
+	if d.marks == nil {
+		d.marks = marksOf(d.data)
 	}
 	off = min(max(off, 0), len(d.data))
-	line, found := slices.BinarySearch(d.lines, off)
-	if !found {
-		line-- // off lies within the line before
-	}
-	return source.Position{File: d.file, Line: line + 1, Col: off - d.lines[line] + 1}
+	block := off / blockSize
+	m := d.marks[block].to(d.data, block*blockSize, off)
+	return source.Position{File: d.file, Line: m.line, Col: off - m.start + 1}
 }
 
-func lineStarts(text string) []int {
-	starts := []int{0}
-	for i := range len(text) {
-		if text[i] == '\n' {
-			starts = append(starts, i+1)
-		}
+func marksOf(text string) []mark {
+	marks := make([]mark, 1, len(text)/blockSize+1)
+	marks[0].line = 1
+	for off := blockSize; off <= len(text); off += blockSize {
+		marks = append(marks, marks[len(marks)-1].to(text, off-blockSize, off))
 	}
-	return starts
+	return marks
+}
+
+// to returns the mark of end, where m is that of begin.
+func (m mark) to(text string, begin, end int) mark {
+	between := text[begin:end]
+	if nl := strings.LastIndexByte(between, '\n'); nl >= 0 {
+		return mark{m.line + strings.Count(between, "\n"), begin + nl + 1}
+	}
+	return m
 }

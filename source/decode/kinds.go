@@ -12,11 +12,19 @@ import (
 	"svcproxy/source"
 )
 
-// A Kind reads one value. It reports what is wrong with it and then returns false.
-type Kind[V any] func(r *Reader, v any) (V, bool)
+// A Kind is a kind of value: how it is read, and what an editor is told of it.
+type Kind[V any] struct {
+	// Read reads one value. It reports what is wrong with it and then returns false.
+	Read func(r *Reader, v any) (V, bool)
+
+	// Schema lets through all that Read does, and as little more as it can say.
+	Schema Schema
+}
 
 // Text reads any string.
-func Text(r *Reader, v any) (string, bool) {
+var Text = Kind[string]{readText, Schema{Type: "string"}}
+
+func readText(r *Reader, v any) (string, bool) {
 	s, ok := v.(string)
 	if !ok {
 		r.Fault(r.name()+" is "+describe(v), "want a string")
@@ -27,18 +35,45 @@ func Text(r *Reader, v any) (string, bool) {
 
 // Matching reads a string that ok accepts; want says which those are.
 func Matching(want string, ok func(string) bool) Kind[string] {
-	return func(r *Reader, v any) (string, bool) {
-		s, isText := Text(r, v)
-		if isText && !ok(s) {
+	return Text.And(func(r *Reader, s string) bool {
+		if !ok(s) {
 			r.Fault(r.name()+" is "+source.Excerpt(s), "want "+want)
-			return "", false
 		}
-		return s, isText
+		return ok(s)
+	})
+}
+
+// And reads what k reads, if check finds it good. What is not, check reports.
+func (k Kind[V]) And(check func(r *Reader, x V) bool) Kind[V] {
+	read := k.Read
+	k.Read = func(r *Reader, v any) (V, bool) {
+		var none V
+		if x, ok := read(r, v); ok && check(r, x) {
+			return x, true
+		}
+		return none, false
 	}
+	return k
+}
+
+// To reads what k reads, and makes something else of it.
+func To[V, W any](k Kind[V], convert func(V) W) Kind[W] {
+	return Kind[W]{Schema: k.Schema, Read: func(r *Reader, v any) (W, bool) {
+		x, ok := k.Read(r, v)
+		return convert(x), ok
+	}}
+}
+
+// As gives k a pattern, a regular expression, for editors.
+func (k Kind[V]) As(pattern string) Kind[V] {
+	k.Schema.Pattern = pattern
+	return k
 }
 
 // Bool reads true or false.
-func Bool(r *Reader, v any) (bool, bool) {
+var Bool = Kind[bool]{readBool, Schema{Type: "boolean"}}
+
+func readBool(r *Reader, v any) (bool, bool) {
 	b, ok := v.(bool)
 	if !ok {
 		r.Fault(r.name()+" is "+describe(v), "want true or false")
@@ -48,7 +83,8 @@ func Bool(r *Reader, v any) (bool, bool) {
 
 // Number reads an integer from min to max.
 func Number[N uint16 | int](min, max N) Kind[N] {
-	return func(r *Reader, v any) (N, bool) {
+	least, most := int64(min), int64(max)
+	return Kind[N]{Schema: Schema{Type: "integer", Minimum: &least, Maximum: &most}, Read: func(r *Reader, v any) (N, bool) {
 		n, ok := v.(int64)
 		if !ok {
 			r.Fault(r.name()+" is "+describe(v), fmt.Sprintf("want a number from %d to %d", min, max))
@@ -59,7 +95,7 @@ func Number[N uint16 | int](min, max N) Kind[N] {
 			return 0, false
 		}
 		return N(n), true
-	}
+	}}
 }
 
 // A Choice is a word of a file and what it means.
@@ -74,9 +110,9 @@ func OneOf[V any](what string, choices ...Choice[V]) Kind[V] {
 	for i, c := range choices {
 		words[i] = c.Word
 	}
-	return func(r *Reader, v any) (V, bool) {
+	return Kind[V]{Schema: Schema{Enum: words}, Read: func(r *Reader, v any) (V, bool) {
 		var none V
-		s, ok := Text(r, v)
+		s, ok := readText(r, v)
 		if !ok {
 			return none, false
 		}
@@ -85,7 +121,7 @@ func OneOf[V any](what string, choices ...Choice[V]) Kind[V] {
 		}
 		r.Fault(fmt.Sprintf("unknown %s %s", what, source.Excerpt(s)), wantWord(s, words))
 		return none, false
-	}
+	}}
 }
 
 // Word reads one of several words as it is.
@@ -111,7 +147,7 @@ func wantWord(s string, words []string) string {
 
 // Duration reads a time as Go writes it, such as "90s" or "1h30m", from min to max.
 func Duration(min, max time.Duration) Kind[time.Duration] {
-	return func(r *Reader, v any) (time.Duration, bool) {
+	return Kind[time.Duration]{Schema: Schema{Type: "string", Pattern: durationPattern}, Read: func(r *Reader, v any) (time.Duration, bool) {
 		s, ok := v.(string)
 		if !ok {
 			r.Fault(r.name()+" is "+describe(v), `want a time with its unit, such as "30s" or "1h30m"`)
@@ -127,8 +163,11 @@ func Duration(min, max time.Duration) Kind[time.Duration] {
 			return 0, false
 		}
 		return d, true
-	}
+	}}
 }
+
+// durationPattern is what time.ParseDuration reads.
+const durationPattern = `^[-+]?(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`
 
 // ShortDuration returns a time without parts that are zero: "3h", not "3h0m0s".
 func ShortDuration(d time.Duration) string {
@@ -143,7 +182,13 @@ func ShortDuration(d time.Duration) string {
 }
 
 // Addr reads an IP address.
-func Addr(r *Reader, v any) (netip.Addr, bool) {
+var Addr = Kind[netip.Addr]{readAddr, Schema{Type: "string", Pattern: addrPattern}}
+
+// addrPattern holds no address to what it must be in full: an editor says sooner
+// that a name will not do, and check says the rest.
+const addrPattern = `^[0-9a-fA-F:.]+$`
+
+func readAddr(r *Reader, v any) (netip.Addr, bool) {
 	s, ok := v.(string)
 	if !ok {
 		r.Fault(r.name()+" is "+describe(v), "want an IP address as a string")
@@ -178,7 +223,11 @@ func addrHint(s string) string {
 }
 
 // Prefix reads a range of addresses, such as "10.0.0.0/8".
-func Prefix(r *Reader, v any) (netip.Prefix, bool) {
+var Prefix = Kind[netip.Prefix]{readPrefix, Schema{Type: "string", Pattern: prefixPattern}}
+
+const prefixPattern = `^[0-9a-fA-F:.]+/[0-9]+$`
+
+func readPrefix(r *Reader, v any) (netip.Prefix, bool) {
 	s, ok := v.(string)
 	if !ok {
 		r.Fault(r.name()+" is "+describe(v), `want a range as a string, such as "10.0.0.0/8"`)
@@ -209,34 +258,38 @@ func prefixHint(s string) string {
 // is no list is a list of one such element, so that checks that cross values see
 // that there is something they cannot know.
 func List[V any](kind Kind[V]) Kind[[]V] {
-	return func(r *Reader, v any) ([]V, bool) {
+	return Kind[[]V]{Schema: listOf(kind.Schema), Read: func(r *Reader, v any) ([]V, bool) {
 		var out []V
 		read := func(_ int, v any) {
-			x, _ := kind(r, v)
+			x, _ := kind.Read(r, v)
 			out = append(out, x)
 		}
 		if !Each(r, v, read) {
 			return make([]V, 1), true
 		}
 		return slices.Clip(out), true
-	}
+	}}
 }
 
 // Unique reads a list in which nothing is twice.
 func Unique[V comparable](kind Kind[V]) Kind[[]V] {
-	list := List(kind)
-	return func(r *Reader, v any) ([]V, bool) {
-		out, ok := list(r, v)
+	k := List(kind)
+	k.Schema.UniqueItems = true
+	return k.And(func(r *Reader, out []V) bool {
 		var none V // stands for an element at fault
+		where := make(map[V]int, len(out))
 		for i, x := range out {
-			if first := slices.Index(out, x); first < i && x != none {
+			first, twice := where[x]
+			if !twice {
+				where[x] = i
+			} else if x != none {
 				r.element(i, nil, func(int, any) {
 					r.Fault(fmt.Sprintf("%s is the same as %s[%d]", r.name(), r.path[len(r.path)-2].Key, first), "")
 				})
 			}
 		}
-		return out, ok
-	}
+		return true
+	})
 }
 
 // describe says what a value is, for messages about wrong types.
@@ -271,18 +324,30 @@ func float(f float64) string {
 
 // MapOf reads a table of any keys, whose values are of one kind.
 func MapOf[V any](kind Kind[V]) Kind[map[string]V] {
-	return func(r *Reader, v any) (map[string]V, bool) {
+	return Kind[map[string]V]{Schema: Schema{Type: "object", Others: &kind.Schema}, Read: func(r *Reader, v any) (map[string]V, bool) {
 		table, ok := v.(map[string]any)
 		if !ok {
 			r.Fault(r.name()+" is "+describe(v), "want a table")
 			return nil, false
 		}
+		if r.bound(len(table)) < len(table) {
+			return nil, false
+		}
 		out := make(map[string]V, len(table))
 		for key, v := range table {
 			r.path = append(r.path, source.Step{Key: key, Index: -1})
-			out[r.word(key)], _ = kind(r, v)
+			out[r.word(key)], _ = kind.Read(r, v)
 			r.path = r.path[:len(r.path)-1]
 		}
 		return out, true
-	}
+	}}
+}
+
+// TableOf reads a table of these fields; start is what holds where none is written.
+func TableOf[V any](fields []Field[V], start V) Kind[V] {
+	return Kind[V]{Schema: tableSchema(fields), Read: func(r *Reader, v any) (V, bool) {
+		x := start
+		ok := Table(r, v, fields, &x)
+		return x, ok
+	}}
 }

@@ -62,7 +62,7 @@ func parseJSON(text string) (map[string]any, []textFault) {
 // syntaxFault finds where a text stops being JSON. The error of a token stream
 // does not tell; that of Unmarshal does.
 func syntaxFault(text string) textFault {
-	var v any
+	var v struct{} // the whole text is looked at before anything is made of it
 	err := json.Unmarshal([]byte(text), &v)
 	var se *json.SyntaxError
 	switch {
@@ -141,7 +141,7 @@ func (p *jsonParser) object() (any, error) {
 		}
 		key, _ := t.(string)
 		if _, twice := object[key]; twice {
-			p.faults = append(p.faults, textFault{off: p.first, msg: "key " + source.Excerpt(key) + " is already in this object"})
+			p.twice(key)
 		}
 		if object[key], err = p.value(); err != nil {
 			return nil, err
@@ -149,6 +149,17 @@ func (p *jsonParser) object() (any, error) {
 	}
 	_, err := p.dec.Token()
 	return object, err
+}
+
+// twice reports a key that its object has already.
+func (p *jsonParser) twice(key string) {
+	switch len(p.faults) {
+	case maxFaults:
+	case maxFaults - 1:
+		p.faults = append(p.faults, textFault{off: p.first, msg: "more keys are in their object twice"})
+	default:
+		p.faults = append(p.faults, textFault{off: p.first, msg: "key " + source.Excerpt(key) + " is already in this object"})
+	}
 }
 
 // maxMessage bounds the messages of the parsers, which quote what they read. In bytes.

@@ -9,16 +9,28 @@ import (
 	"svcproxy/source"
 )
 
-// maxFaults bounds what is kept of one file; a count of the rest follows.
+// maxFaults bounds what is kept of one file.
 const maxFaults = 1000
+
+// moreFaults says that there are more.
+const moreFaults = "the file has more faults; the first %d found are shown"
 
 // A Reader reads values out of a tree and collects everything that is wrong
 // with them. It knows the path of the value that is being read.
 type Reader struct {
 	path   source.Path
 	faults []pathFault
-	more   int // faults beyond maxFaults
+	failed bool // one was not a warning
+	more   bool // there were faults beyond maxFaults
+	worse  bool // and one of those was not a warning
 	words  map[string]string
+	limits map[string]limit // of lists and tables, by their key
+}
+
+// A limit bounds how many elements a list has.
+type limit struct {
+	max  int
+	hint string
 }
 
 // A pathFault is a fault at a value, or at the key of it.
@@ -32,7 +44,26 @@ type pathFault struct {
 
 // NewReader returns a Reader that stands at path.
 func NewReader(path source.Path) *Reader {
-	return &Reader{path: path, words: map[string]string{}}
+	return &Reader{path: path, words: map[string]string{}, limits: map[string]limit{}}
+}
+
+// Limit makes it a fault for the list or table of a key to have more than max
+// elements. The hint says what to do about it.
+func (r *Reader) Limit(key string, max int, hint string) { r.limits[key] = limit{max, hint} }
+
+// bound returns how many of the n elements of the value that is being read are
+// within its limit, and reports the one that is not.
+func (r *Reader) bound(n int) int {
+	if len(r.path) == 0 {
+		return n
+	}
+	key := r.path[len(r.path)-1].Key
+	l, ok := r.limits[key]
+	if !ok || n <= l.max {
+		return n
+	}
+	r.Fault(fmt.Sprintf("%s has %d elements, more than %d", r.name(), n, l.max), l.hint)
+	return l.max
 }
 
 // Fault reports the value that is being read.
@@ -44,6 +75,10 @@ func (r *Reader) Fault(msg, hint string) {
 // read. It is dropped where a value at or below that path, or the value that
 // holds it, is itself at fault: it may be no more than a consequence.
 func (r *Reader) Problem(p source.Problem) {
+	if r.Full() { // what is a consequence does not matter any more
+		r.add(pathFault{warning: p.Warning})
+		return
+	}
 	at := slices.Concat(r.path, p.Path)
 	for _, f := range r.faults {
 		if !f.crossing && !f.onKey && (f.path.Under(at) || at.Under(f.path)) {
@@ -54,17 +89,20 @@ func (r *Reader) Problem(p source.Problem) {
 }
 
 func (r *Reader) add(f pathFault) {
-	if len(r.faults) == maxFaults {
-		r.more++
+	r.failed = r.failed || !f.warning
+	if r.Full() {
+		r.more = true
+		r.worse = r.worse || !f.warning
 		return
 	}
 	r.faults = append(r.faults, f)
 }
 
+// Full tells whether no more faults are kept.
+func (r *Reader) Full() bool { return len(r.faults) == maxFaults }
+
 // Failed tells whether a fault that is not a warning has been found.
-func (r *Reader) Failed() bool {
-	return slices.ContainsFunc(r.faults, func(f pathFault) bool { return !f.warning })
-}
+func (r *Reader) Failed() bool { return r.failed }
 
 // Faults returns everything found, in the order of the text of d. Without a
 // document, as for flags, the faults have no position.
@@ -72,25 +110,35 @@ func (r *Reader) Faults(d *Doc) []source.Fault {
 	if len(r.faults) == 0 {
 		return nil
 	}
-	out := make([]source.Fault, 0, len(r.faults)+1)
-	for _, f := range r.faults {
-		fault := source.Fault{Msg: f.msg, Hint: f.hint, Warning: f.warning}
-		switch {
-		case d == nil:
-		case f.onKey:
-			fault.Pos = d.KeyPos(f.path)
-		default:
-			fault.Pos = d.Pos(f.path)
-		}
-		out = append(out, fault)
+	out := make([]source.Fault, len(r.faults), len(r.faults)+1)
+	for i, f := range r.faults {
+		out[i] = source.Fault{Msg: f.msg, Hint: f.hint, Warning: f.warning}
+	}
+	if d != nil {
+		r.place(d, out)
 	}
 	slices.SortStableFunc(out, func(a, b source.Fault) int {
 		return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
 	})
-	if r.more > 0 {
-		out = append(out, source.Fault{Pos: source.Position{File: out[0].Pos.File}, Msg: fmt.Sprintf("%d more faults are not shown", r.more)})
+	if r.more {
+		out = append(out, source.Fault{Pos: source.Position{File: out[0].Pos.File}, Msg: fmt.Sprintf(moreFaults, maxFaults), Warning: !r.worse})
 	}
 	return out
+}
+
+// place gives faults their positions in the text of d.
+func (r *Reader) place(d *Doc, faults []source.Fault) {
+	paths := make([]source.Path, len(r.faults))
+	for i, f := range r.faults {
+		paths[i] = f.path
+	}
+	for i, n := range d.nodes(paths) {
+		off := n.val
+		if r.faults[i].onKey {
+			off = n.key
+		}
+		faults[i].Pos = d.place(off)
+	}
 }
 
 // name says which value is being read, without what leads to its table: "port",
@@ -120,16 +168,18 @@ type Field[T any] struct {
 	Required bool
 	Read     func(r *Reader, v any, to *T)
 	Value    func(of *T) any // the value of the key in a T; nil where there is none to show
+	Schema   Schema
 }
 
 // Key makes the field of a key whose value is of a kind and stays in to. A value
 // at fault leaves what is there.
 func Key[T, V any](key string, kind Kind[V], in func(*T) *V) Field[T] {
 	return Field[T]{
-		Key:   key,
-		Value: func(of *T) any { return *in(of) },
+		Key:    key,
+		Schema: kind.Schema,
+		Value:  func(of *T) any { return *in(of) },
 		Read: func(r *Reader, v any, to *T) {
-			if x, ok := kind(r, v); ok {
+			if x, ok := kind.Read(r, v); ok {
 				*in(to) = x
 			}
 		},
@@ -160,8 +210,7 @@ func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
 			f.Read(r, v, to)
 			r.path = r.path[:len(r.path)-1]
 		case f.Required:
-			path := append(slices.Clone(r.path), source.Step{Key: f.Key, Index: -1})
-			r.add(pathFault{path: path, msg: fmt.Sprintf("key %q is missing", f.Key)})
+			r.addAt(f.Key, pathFault{msg: fmt.Sprintf("key %q is missing", f.Key)})
 		}
 	}
 	if known < len(table) {
@@ -172,6 +221,10 @@ func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
 
 // unknown reports the keys of a table that are none of its fields.
 func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) {
+	if r.Full() { // nobody would see the hint
+		r.add(pathFault{})
+		return
+	}
 	var names, unused []string
 	for _, f := range fields {
 		names = append(names, f.Key)
@@ -183,25 +236,39 @@ func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) {
 		if slices.Contains(names, key) {
 			continue
 		}
+		if r.Full() {
+			r.add(pathFault{})
+			return
+		}
 		hint := "want " + source.Either(names)
 		if near := source.Nearest(key, unused); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		path := append(slices.Clone(r.path), source.Step{Key: key, Index: -1})
-		r.add(pathFault{path: path, onKey: true, msg: "unknown key " + source.Excerpt(key), hint: hint})
+		r.addAt(key, pathFault{onKey: true, msg: "unknown key " + source.Excerpt(key), hint: hint})
 	}
 }
 
+// addAt reports what is about a key of the table that is being read.
+func (r *Reader) addAt(key string, f pathFault) {
+	if r.Full() {
+		r.add(f)
+		return
+	}
+	f.path = append(slices.Clone(r.path), source.Step{Key: key, Index: -1})
+	r.add(f)
+}
+
 // Each calls read for every element of v, a list, with the Reader standing at
-// it. A value that is no list is a fault.
+// it. A value that is no list is a fault; of a list that is longer than its limit
+// only what is within is read.
 func Each(r *Reader, v any, read func(i int, v any)) bool {
 	switch list := v.(type) {
 	case []any:
-		for i, v := range list {
+		for i, v := range list[:r.bound(len(list))] {
 			r.element(i, v, read)
 		}
 	case []map[string]any:
-		for i, v := range list {
+		for i, v := range list[:r.bound(len(list))] {
 			r.element(i, v, read)
 		}
 	default:

@@ -7,23 +7,43 @@ import (
 	"svcproxy/source"
 )
 
-// A node is a value's place in the text.
+// A node is the place in the text of a value that was asked for, or of one on the
+// way to it.
 type node struct {
 	key, val int // offsets; those of a [header] are the same
-	depth    int
-	keys     map[string]*node
-	elems    []*node
+	found    bool
+	kids     map[source.Step]*node // that were asked for
+	all      bool                  // keep the offsets of all elements
+	elems    []int
+	count    int   // of elements so far
+	current  *node // the last element; nil if nobody asked for it
 }
 
-// step returns the child that s names, or nil.
-func (n *node) step(s source.Step) *node {
-	if s.Index < 0 {
-		return n.keys[s.Key]
+// want returns the child that s names, and asks for it.
+func (n *node) want(s source.Step) *node {
+	if n.kids[s] == nil {
+		n.add(s, &node{})
 	}
-	if s.Index < len(n.elems) {
-		return n.elems[s.Index]
+	return n.kids[s]
+}
+
+func (n *node) add(s source.Step, kid *node) {
+	if n.kids == nil {
+		n.kids = map[source.Step]*node{}
 	}
-	return nil
+	n.kids[s] = kid
+}
+
+// last follows path as far as the text has it.
+func (n *node) last(path source.Path) *node {
+	for _, s := range path {
+		next := n.kids[s]
+		if next == nil || !next.found {
+			break
+		}
+		n = next
+	}
+	return n
 }
 
 // A scanner finds where keys and values begin. It reads JSON too, which looks
@@ -31,19 +51,21 @@ func (n *node) step(s source.Step) *node {
 // valid; the scanner follows a valid one exactly, and an invalid one up to where
 // it stops being valid, as far as nesting goes.
 type scanner struct {
-	text    string
-	json    bool
-	i       int
-	depth   int // nesting of the value being read
-	keep    int // levels that get nodes
-	root    *node
-	tooDeep bool
-	deepAt  int // where it became too deep
+	text  string
+	json  bool
+	i     int
+	depth int   // nesting of the value being read
+	root  *node // with what is asked for; nil: nothing
+
+	values, tables   int  // so far
+	tooDeep, tooMany bool // it stopped
+	stop             int  // there
 }
 
-// scan finds all places down to keep levels below the root.
-func scan(text string, isJSON bool, keep int) *scanner {
-	s := &scanner{text: text, json: isJSON, keep: keep, root: &node{}}
+// scan reads a text, and finds all places that are asked for below root. With a
+// nil root it only measures the text.
+func scan(text string, isJSON bool, root *node) *scanner {
+	s := &scanner{text: text, json: isJSON, root: root}
 	if isJSON {
 		s.blank()
 		s.value(s.root)
@@ -60,34 +82,51 @@ func scan(text string, isJSON bool, keep int) *scanner {
 	return s
 }
 
-// child returns the node of a key below n, or nil below the levels kept.
-func (s *scanner) child(n *node, key string, off int) *node {
-	if n == nil || n.depth == s.keep {
+// child returns the node of a key below n, or nil if nobody asked for it.
+func (s *scanner) child(n *node, raw string, off int) *node {
+	s.count(1, 0)
+	if n == nil || len(n.kids) == 0 {
 		return nil
 	}
-	c := n.keys[key]
-	if c == nil {
-		c = &node{key: off, val: off, depth: n.depth + 1}
-		if n.keys == nil {
-			n.keys = map[string]*node{}
-		}
-		n.keys[key] = c
+	c := n.kids[source.Step{Key: s.unquote(raw), Index: -1}]
+	if c != nil && !c.found {
+		c.found, c.key, c.val = true, off, off
 	}
 	return c
 }
 
-// elem returns a new last element of n, or nil below the levels kept.
+// elem returns the next element of n, or nil if nobody asked for it.
 func (s *scanner) elem(n *node, off int) *node {
-	if n == nil || n.depth == s.keep {
+	s.count(1, 0)
+	if n == nil {
 		return nil
 	}
-	c := &node{key: off, val: off, depth: n.depth + 1}
-	n.elems = append(n.elems, c)
+	if n.all {
+		n.elems = append(n.elems, off)
+	}
+	c := n.kids[source.Step{Index: n.count}]
+	n.count++
+	n.current = c
+	if c != nil {
+		c.found, c.key, c.val = true, off, off
+	}
 	return c
 }
+
+// count adds to what there is, and stops where it is too much.
+func (s *scanner) count(values, tables int) {
+	s.values += values
+	s.tables += tables
+	size := len(s.text)
+	if (s.values > free+size/bytesPerValue || s.tables > free+size/bytesPerTable) && !s.stopped() {
+		s.tooMany, s.stop = true, s.i
+	}
+}
+
+func (s *scanner) stopped() bool { return s.tooDeep || s.tooMany }
 
 // more tells whether there is text left to read.
-func (s *scanner) more() bool { return s.i < len(s.text) && !s.tooDeep }
+func (s *scanner) more() bool { return s.i < len(s.text) && !s.stopped() }
 
 // at tells whether the next byte is one of these.
 func (s *scanner) at(any string) bool {
@@ -134,13 +173,12 @@ func (s *scanner) header() *node {
 		s.i++
 	}
 	n := s.dotted(s.root)
-	if n != nil && list {
-		if len(n.elems) == 0 {
-			n.key, n.val = start, start
-		}
-		n = s.elem(n, start)
-	} else if n != nil {
+	s.count(0, 1)
+	if n != nil && (!list || n.count == 0) {
 		n.key, n.val = start, start
+	}
+	if list {
+		n = s.elem(n, start)
 	}
 	s.line()
 	return n
@@ -171,39 +209,41 @@ func (s *scanner) dotted(n *node) *node {
 		if s.json {
 			s.blank()
 		}
-		if n != nil && len(n.elems) > 0 {
-			n = n.elems[len(n.elems)-1] // a table within the last [[element]]
+		if n != nil && n.count > 0 {
+			n = n.current // a table within the last [[element]]
 		}
 		start := s.i
-		key := s.key()
-		n = s.child(n, key, start)
+		s.key()
+		n = s.child(n, s.text[start:s.i], start)
 		s.space()
 		if s.json {
 			s.blank()
 		}
 		s.deeper()
-		if !s.at(".") || s.tooDeep {
+		if !s.at(".") || s.stopped() {
 			return n
 		}
+		s.count(0, 1)
 		s.i++
 	}
 }
 
 // key reads one part of a key.
-func (s *scanner) key() string {
-	start := s.i
+func (s *scanner) key() {
 	if s.at(`"'`) {
 		s.str()
-		return s.unquote(s.text[start:s.i])
+		return
 	}
 	for s.i < len(s.text) && !s.at(".=:[]{},\"'# \t\r\n") {
 		s.i++
 	}
-	return s.text[start:s.i]
 }
 
-// unquote returns what a quoted key means; each language has its own escapes.
+// unquote returns what a key means; each language has its own escapes.
 func (s *scanner) unquote(raw string) string {
+	if raw == "" || raw[0] != '"' && raw[0] != '\'' {
+		return raw
+	}
 	if len(raw) < 2 || !strings.Contains(raw, `\`) || raw[0] == '\'' {
 		return strings.Trim(raw, raw[:1])
 	}
@@ -231,6 +271,7 @@ func (s *scanner) value(n *node) {
 			s.value(s.elem(n, s.i))
 		})
 	case s.at("{"):
+		s.count(0, 1)
 		s.nest('}', func() { s.pair(n) })
 	default:
 		for s.i < len(s.text) && !s.at(",]}#\n") {
@@ -250,7 +291,7 @@ func (s *scanner) nest(closing byte, item func()) {
 			s.i++ // not valid, but go on
 		}
 	}
-	if !s.tooDeep {
+	if !s.stopped() {
 		s.i = min(s.i+1, len(s.text))
 	}
 	s.depth--
@@ -258,8 +299,8 @@ func (s *scanner) nest(closing byte, item func()) {
 
 // deeper counts one more level of nesting.
 func (s *scanner) deeper() {
-	if s.depth++; s.depth > MaxDepth && !s.tooDeep {
-		s.tooDeep, s.deepAt = true, s.i
+	if s.depth++; s.depth > MaxDepth && !s.stopped() {
+		s.tooDeep, s.stop = true, s.i
 	}
 }
 

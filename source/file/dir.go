@@ -21,15 +21,12 @@ import (
 // SettingsName is the file of settings, which is never a service file.
 const SettingsName = "svcproxy.toml"
 
-// maxSize is the size of the largest file that is read, in bytes. 10,000
-// services with 10 endpoints each take about 3 MB.
-const maxSize = 16 << 20
-
 // A File is one service file as it was read.
 type File struct {
-	Path     string
-	Services []*source.Service // none when a fault is more than a warning
-	Faults   []source.Fault    // warnings too
+	Path       string
+	Services   []*source.Service // none when a fault is more than a warning
+	Faults     []source.Fault    // warnings too
+	Unreadable bool              // nobody knows what it says; a fault says why
 }
 
 // A parser reads a service file's text, as Parse does.
@@ -37,12 +34,11 @@ type parser func(path string, data []byte) ([]*source.Service, []source.Fault)
 
 // ReadDir reads all service files of a directory, in name order. The error is
 // about the directory; what is wrong with a file is among its faults.
-func ReadDir(dir string) ([]File, error) { return readDir(dir, Parse) }
+func (rules Rules) ReadDir(dir string) ([]File, error) {
+	return readDir(dir, rules.maxSize(), rules.Parse)
+}
 
-// ReadFile reads one file as a service file, whatever its name.
-func ReadFile(path string) File { return readFile(path, Parse) }
-
-func readDir(dir string, parse parser) ([]File, error) {
+func readDir(dir string, max int, parse parser) ([]File, error) {
 	names, err := list(dir)
 	if err != nil {
 		return nil, err
@@ -53,7 +49,7 @@ func readDir(dir string, parse parser) ([]File, error) {
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			return // a link to a directory
 		}
-		f := readFile(path, parse)
+		f := readFile(path, max, parse)
 		read[i] = &f
 	})
 	files := make([]File, 0, len(names))
@@ -65,10 +61,28 @@ func readDir(dir string, parse parser) ([]File, error) {
 	return files, nil
 }
 
-func readFile(path string, parse parser) File {
-	data, _, err := readContent(path)
+// ReadFile reads one file as a service file, whatever its name.
+func (rules Rules) ReadFile(path string) File {
+	return readFile(path, rules.maxSize(), rules.Parse)
+}
+
+func readFile(path string, max int, parse parser) File {
+	data, _, err := readContent(path, max)
 	v := newVersion(path, data, err, parse)
-	return File{Path: path, Services: v.services, Faults: v.faults}
+	var large errTooLarge
+	return File{Path: path, Services: v.services, Faults: v.faults, Unreadable: err != nil && !errors.As(err, &large)}
+}
+
+// ReadText reads a text as a service file that has this name in messages. It is
+// JSON when it begins as an object does, else TOML. The text is returned too.
+func (rules Rules) ReadText(name string, r io.Reader) (File, []byte) {
+	data, err := io.ReadAll(io.LimitReader(r, int64(rules.maxSize())+1))
+	if err != nil {
+		return File{Path: name, Faults: []source.Fault{unreadable(name, err)}, Unreadable: true}, nil
+	}
+	start := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n")
+	services, faults := rules.parse(name, data, bytes.HasPrefix(start, []byte("{")))
+	return File{Path: name, Services: services, Faults: faults}, data
 }
 
 // list returns the names of the service files in dir, sorted.
@@ -157,6 +171,10 @@ func idOf(data []byte, err error) [sha256.Size]byte {
 }
 
 func unreadable(path string, err error) source.Fault {
+	var large errTooLarge
+	if errors.As(err, &large) {
+		return tooLarge(path, int(large))
+	}
 	return source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
 }
 
@@ -169,14 +187,16 @@ func reason(err error) string {
 	return err.Error()
 }
 
-var (
-	errTooLarge   = fmt.Errorf("it is larger than %d MiB", maxSize>>20)
-	errNotRegular = errors.New("it is not a regular file")
-)
+var errNotRegular = errors.New("it is not a regular file")
 
-// readContent reads a file and says which version of it was read: one that is
-// written meanwhile has another stamp afterwards.
-func readContent(path string) ([]byte, stamp, error) {
+// An errTooLarge is the size that a file passed.
+type errTooLarge int
+
+func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }
+
+// readContent reads a file of at most max bytes, and says which version of it was
+// read: one that is written meanwhile has another stamp afterwards.
+func readContent(path string, max int) ([]byte, stamp, error) {
 	// Looked at before it is opened, for opening a device can do things; opened
 	// without blocking, for it may have become a pipe since.
 	info, err := os.Stat(path)
@@ -194,24 +214,24 @@ func readContent(path string) ([]byte, stamp, error) {
 	if info, err = f.Stat(); err != nil {
 		return nil, stamp{}, err
 	}
-	data, err := readBounded(f, info)
+	data, err := readBounded(f, info, max)
 	return data, stampOf(info), err
 }
 
-func readBounded(f *os.File, info fs.FileInfo) ([]byte, error) {
+func readBounded(f *os.File, info fs.FileInfo, max int) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errNotRegular
 	}
-	if info.Size() > maxSize {
-		return nil, errTooLarge
+	if info.Size() > int64(max) {
+		return nil, errTooLarge(max)
 	}
 	var b bytes.Buffer
 	b.Grow(int(info.Size()) + bytes.MinRead) // one read, and one to see the end
-	if _, err := b.ReadFrom(io.LimitReader(f, maxSize+1)); err != nil {
+	if _, err := b.ReadFrom(io.LimitReader(f, int64(max)+1)); err != nil {
 		return nil, err
 	}
-	if b.Len() > maxSize {
-		return nil, errTooLarge
+	if b.Len() > max {
+		return nil, errTooLarge(max)
 	}
 	return b.Bytes(), nil
 }

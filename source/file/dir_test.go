@@ -30,6 +30,7 @@ func TestIsServiceFile(t *testing.T) {
 }
 
 func TestReadDir(t *testing.T) {
+	const maxSize = 4096
 	dir := t.TempDir()
 	write(t, dir+"/b.toml", "b 2\nhm\n")
 	write(t, dir+"/a.json", "a 1\nbad\n")
@@ -45,7 +46,7 @@ func TestReadDir(t *testing.T) {
 	check(t, os.Mkdir(dir+"/sub.toml", 0o755))
 	check(t, os.Symlink("b.toml", dir+"/link.toml"))
 
-	files, err := readDir(dir, parseLines)
+	files, err := readDir(dir, maxSize, parseLines)
 	check(t, err)
 	var got []string
 	for _, f := range files {
@@ -61,7 +62,7 @@ func TestReadDir(t *testing.T) {
 		"dangling.toml 0; dangling.toml: cannot be read: no such file or directory",
 		"device.toml 0; device.toml: cannot be read: it is not a regular file",
 		"fifo.toml 0; fifo.toml: cannot be read: it is not a regular file",
-		"large.toml 0; large.toml: cannot be read: it is larger than 16 MiB",
+		"large.toml 0; large.toml: the file has more than 4096 bytes; split it, or raise file_size in [limits] of svcproxy.toml",
 		"largest.toml 1",
 		"link.toml 1; link.toml: warning: hm",
 		"loop.toml 0; loop.toml: cannot be read: too many levels of symbolic links",
@@ -74,7 +75,7 @@ func TestReadDir(t *testing.T) {
 
 func TestReadDirError(t *testing.T) {
 	dir := t.TempDir() + "/no"
-	_, err := ReadDir(dir)
+	_, err := Rules{}.ReadDir(dir)
 	want := "listing service files: open " + dir + ": no such file or directory"
 	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("ReadDir error\n got: %v\nwant: %s", err, want)
@@ -85,7 +86,7 @@ func TestReadDirError(t *testing.T) {
 func TestReadFile(t *testing.T) {
 	path := t.TempDir() + "/draft"
 	write(t, path, "services = []\n")
-	if f := ReadFile(path); f.Path != path || len(f.Services) != 0 || len(f.Faults) != 0 {
+	if f := (Rules{}).ReadFile(path); f.Path != path || len(f.Services) != 0 || len(f.Faults) != 0 {
 		t.Errorf("ReadFile = %v; want no services and no faults", f)
 	}
 }
@@ -99,7 +100,7 @@ func TestReadBoundedPipe(t *testing.T) {
 	defer f.Close()
 	info, err := f.Stat()
 	check(t, err)
-	if _, err := readBounded(f, info); !errors.Is(err, errNotRegular) {
+	if _, err := readBounded(f, info, 1); !errors.Is(err, errNotRegular) {
 		t.Errorf("readBounded of a pipe = %v; want %v", err, errNotRegular)
 	}
 }

@@ -99,7 +99,7 @@ func (s *Source) tidy() {
 	}
 	s.forget(lost)
 	for _, name := range s.store.sweep() {
-		if data, _, err := readContent(s.path(name)); err == nil {
+		if data, _, err := readContent(s.path(name), s.maxSize); err == nil {
 			s.store.renew(name, &version{id: idOf(data, nil), data: data})
 		}
 	}

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"maps"
 	"net"
 	"net/netip"
@@ -19,19 +20,33 @@ import (
 // fault: it may be cut off, and stale services are better than none. Whoever
 // wants none says services = [].
 func Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
+	return Rules{}.Parse(path, data)
+}
+
+// Parse is Parse under these rules.
+func (rules Rules) Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
+	return rules.parse(path, data, filepath.Ext(path) == ".json")
+}
+
+func (rules Rules) parse(path string, data []byte, isJSON bool) ([]*source.Service, []source.Fault) {
 	parse := decode.TOML
-	if filepath.Ext(path) == ".json" {
+	if isJSON {
 		parse = decode.JSON
 	}
-	if len(data) == 0 {
+	limits := rules.Limits.orDefault()
+	switch {
+	case len(data) == 0:
 		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty", Hint: noServices}}
+	case len(data) > limits.FileSize:
+		return nil, []source.Fault{tooLarge(path, limits.FileSize)}
 	}
 	doc, faults := parse(path, data)
 	if doc == nil {
 		return nil, faults
 	}
-	p := reading{r: decode.NewReader(nil), pos: doc.Elements("services")}
-	p.file(doc.Root)
+	p := reading{r: decode.NewReader(nil), pos: doc.Elements("services"), check: rules.Check}
+	limits.set(p.r)
+	p.file(doc.Root, isJSON)
 	faults = append(faults, p.r.Faults(doc)...)
 	if slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning }) {
 		return nil, faults
@@ -41,15 +56,24 @@ func Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
 
 const noServices = "write services = [] for a file without services"
 
+// schemaKey names the JSON Schema of a file for editors. In TOML they look for
+// the comment "#:schema", so it is a key of JSON only.
+const schemaKey = "$schema"
+
 type reading struct {
 	r        *decode.Reader
-	pos      []source.Position // of the services
+	check    func(*source.Service) []source.Problem // besides source.Validate; nil: nothing
+	pos      []source.Position                      // of the services
 	services []*source.Service
+	schema   string // not used
 }
 
 // file reads the root of a service file.
-func (p *reading) file(root map[string]any) {
+func (p *reading) file(root map[string]any, isJSON bool) {
 	fields := []decode.Field[reading]{{Key: "services", Read: readServices}}
+	if isJSON && root[schemaKey] != nil { // so that no message tells of it
+		fields = append(fields, decode.Key(schemaKey, decode.Text, func(p *reading) *string { return &p.schema }))
+	}
 	if _, ok := root["services"]; !ok {
 		p.r.Fault(`key "services" is missing`, noServices)
 	}
@@ -66,31 +90,53 @@ func readServices(r *decode.Reader, v any, p *reading) {
 		if i < len(p.pos) {
 			s.Pos = p.pos[i]
 		}
-		if decode.Table(r, v, serviceFields, &s) {
-			p.services = append(p.services, s.finish(r))
+		if !decode.Table(r, v, serviceFields, &s) || r.Failed() && r.Full() {
+			return
+		}
+		out := s.finish(r, p.check)
+		if !r.Failed() { // else none is used
+			p.services = append(p.services, out)
 		}
 	})
 }
 
 // finish makes the service of what was read of it, and checks it.
-func (s *service) finish(r *decode.Reader) *source.Service {
-	switch {
-	case s.clientIP && s.timeout == 0:
-		s.Affinity = defaultAffinity
-	case s.clientIP:
-		s.Affinity = s.timeout
-	case s.timeout != 0:
-		r.Problem(source.Problem{
-			Path: source.At("session_affinity_timeout"), Msg: "session_affinity_timeout does nothing",
-			Hint: `it needs session_affinity = "client_ip"`, Warning: true,
-		})
+func (s *service) finish(r *decode.Reader, check func(*source.Service) []source.Problem) *source.Service {
+	if s.clientIP {
+		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
 	}
 	s.setEndpoints(r)
-	for _, p := range source.Validate(&s.Service) {
+	s.warnIdle(r)
+	problems := source.Validate(&s.Service)
+	if check != nil {
+		problems = append(problems, check(&s.Service)...)
+	}
+	for _, p := range problems {
 		r.Problem(p)
 	}
 	out := s.Service
 	return &out
+}
+
+// warnIdle warns of keys that do nothing with what else there is.
+func (s *service) warnIdle(r *decode.Reader) {
+	idle := func(key, hint string) {
+		r.Problem(source.Problem{Path: source.At(key), Msg: key + " does nothing", Hint: hint, Warning: true})
+	}
+	if s.timeout != 0 && !s.clientIP {
+		idle("session_affinity_timeout", `it needs session_affinity = "client_ip"`)
+	}
+	if s.InternalTrafficPolicy == source.Local && len(s.VIPs) == 0 {
+		idle("internal_traffic_policy", "it is for vips, and there are none")
+	}
+	nodePort := slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+	if s.ExternalTrafficPolicy == source.Local && !nodePort && len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
+		idle("external_traffic_policy", "it is for external_ips, load_balancer_ips and node ports, and there are none")
+	}
+	zoned := slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Zone != "" })
+	if s.TrafficDistribution == source.PreferSameZone && !zoned && len(s.Endpoints) > 0 {
+		idle("traffic_distribution", "no endpoint has a zone")
+	}
 }
 
 // setEndpoints takes the endpoints over, with their port put under its name.
@@ -136,16 +182,6 @@ func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]u
 	return map[string]uint16{name: e.port}
 }
 
-// port reads one port of a service.
-func port(r *decode.Reader, v any) (source.Port, bool) {
-	p := source.Port{Protocol: source.TCP}
-	ok := decode.Table(r, v, portFields, &p)
-	if p.TargetPort == 0 {
-		p.TargetPort = p.Port
-	}
-	return p, ok
-}
-
 func readEndpoints(r *decode.Reader, v any, s *service) {
 	decode.Each(r, v, func(_ int, v any) {
 		e := endpoint{Endpoint: source.Endpoint{Weight: 1, Ready: true, Serving: true}}
@@ -154,7 +190,7 @@ func readEndpoints(r *decode.Reader, v any, s *service) {
 		} else if _, ok := v.(map[string]any); ok {
 			decode.Table(r, v, endpointFields, &e)
 		} else {
-			decode.Addr(r, v)
+			decode.Addr.Read(r, v)
 		}
 		s.endpoints = append(s.endpoints, e)
 	})
@@ -168,20 +204,13 @@ func endpointAddr(r *decode.Reader, text string) (netip.Addr, uint16) {
 		host, number, err = net.SplitHostPort(text)
 	}
 	if err != nil || host == text {
-		a, _ := decode.Addr(r, text)
+		a, _ := decode.Addr.Read(r, text)
 		return a, 0
 	}
-	a, ok := decode.Addr(r, host)
+	a, ok := decode.Addr.Read(r, host)
 	port, err := strconv.ParseUint(number, 10, 16)
 	if ok && (err != nil || port == 0) {
 		r.Fault(source.Excerpt(text)+" has port "+source.Excerpt(number), "want 1 to 65535")
 	}
 	return a, uint16(port)
-}
-
-// nodeName reads the name of a node. Like host names everywhere, it is the same
-// in either case; node_name is taken in lower case too.
-func nodeName(r *decode.Reader, v any) (string, bool) {
-	s, ok := decode.Text(r, v)
-	return strings.ToLower(s), ok
 }

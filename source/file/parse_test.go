@@ -261,8 +261,37 @@ func TestManyFaults(t *testing.T) {
 	if got, want := faults[999].String(), "a.toml:1001:1: services[999] is 1, a number; want a table"; got != want {
 		t.Errorf("fault 1000\n got: %s\nwant: %s", got, want)
 	}
-	if got, want := faults[1000].String(), "a.toml: 500 more faults are not shown"; got != want {
+	if got, want := faults[1000].String(), "a.toml: the file has more faults; the first 1000 found are shown"; got != want {
 		t.Errorf("last fault\n got: %s\nwant: %s", got, want)
+	}
+}
+
+// The same of what JSON alone can have.
+func TestManyKeysTwice(t *testing.T) {
+	text := `{"services": [], ` + strings.Repeat("\"services\": [],\n", 1500) + `"services": []}`
+	_, faults := file.Parse("a.json", []byte(text))
+	if len(faults) != 1000 {
+		t.Fatalf("%d faults", len(faults))
+	}
+	if got, want := faults[999].String(), "a.json:1000:1: more keys are in their object twice"; got != want {
+		t.Errorf("last fault\n got: %s\nwant: %s", got, want)
+	}
+}
+
+// More warnings than are shown do not refuse a file, and none of its services is lost.
+func TestManyWarnings(t *testing.T) {
+	text := ""
+	for i := range 1500 {
+		text += fmt.Sprintf("[[services]]\nname = 'a%d'\nports = [{ port = 80 }]\n", i)
+	}
+	services, faults := file.Parse("a.toml", []byte(text))
+	if len(services) != 1500 || len(faults) != 1001 || !faults[1000].Warning {
+		t.Errorf("%d services, %d faults, the last is %v", len(services), len(faults), faults[1000])
+	}
+	text += "[[services]]\nname = 'A'\nports = [{ port = 80 }]\n"
+	services, faults = file.Parse("a.toml", []byte(text))
+	if services != nil || faults[1000].Warning {
+		t.Errorf("%d services in spite of a fault behind many warnings", len(services))
 	}
 }
 

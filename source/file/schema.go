@@ -2,6 +2,7 @@ package file
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	"svcproxy/source"
@@ -48,18 +49,46 @@ var (
 	orNoNumber = decode.Number[uint16](0, 65535)
 	addresses  = decode.List(decode.Addr)
 	prefixes   = decode.List(decode.Prefix)
+
+	// Validate says what is wrong with these; their patterns are for editors.
+	label = decode.Text.As(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	name  = decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?)?$`)
 )
+
+// port is one port of a service; its target_port is port where it is not written.
+var port = decode.To(decode.TableOf(portFields, source.Port{Protocol: source.TCP}), func(p source.Port) source.Port {
+	if p.TargetPort == 0 {
+		p.TargetPort = p.Port
+	}
+	return p
+})
+
+// endpointsSchema is of endpoints in all three ways of writing them.
+var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{AnyOf: []decode.Schema{
+	{Type: "string", Pattern: `^([0-9a-fA-F:.]+|[0-9.]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)$`},
+	decode.TableOf(endpointFields, endpoint{}).Schema,
+}}}).Schema
+
+// Schema returns what a service file may hold, as JSON Schema says it. It is made
+// of the tables that files are read by.
+func Schema() decode.Schema {
+	services := decode.List(decode.TableOf(serviceFields, service{})).Schema
+	return decode.Schema{
+		Dialect: decode.Draft, Title: "svcproxy service file", Type: "object", Closed: true, Required: []string{"services"},
+		Properties: decode.Properties{{Key: schemaKey, Schema: decode.Text.Schema}, {Key: "services", Schema: services}},
+	}
+}
 
 // serviceFields are the keys of a service.
 var serviceFields = []decode.Field[service]{
-	decode.Need(decode.Key("name", decode.Text, func(s *service) *string { return &s.Name })),
-	decode.Key("namespace", decode.Text, func(s *service) *string { return &s.Namespace }),
+	decode.Need(decode.Key("name", label, func(s *service) *string { return &s.Name })),
+	decode.Key("namespace", label, func(s *service) *string { return &s.Namespace }),
 	decode.Key("vips", addresses, func(s *service) *[]netip.Addr { return &s.VIPs }),
 	decode.Key("external_ips", addresses, func(s *service) *[]netip.Addr { return &s.ExternalIPs }),
 	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),
 	decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }),
 	decode.Need(decode.Key("ports", decode.List(port), func(s *service) *[]source.Port { return &s.Ports })),
-	{Key: "endpoints", Read: readEndpoints},
+	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},
 	decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy }),
 	decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy }),
 	decode.Key("session_affinity", affinity, func(s *service) *bool { return &s.clientIP }),
@@ -67,12 +96,12 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("traffic_distribution", distribution, func(s *service) *source.TrafficDistribution { return &s.TrafficDistribution }),
 	decode.Key("health_check_node_port", orNoNumber, func(s *service) *uint16 { return &s.HealthCheckNodePort }),
 	decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady }),
-	decode.Key("scheduler", decode.Text, func(s *service) *string { return &s.Scheduler }),
+	decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler }),
 }
 
 // portFields are the keys of a port.
 var portFields = []decode.Field[source.Port]{
-	decode.Key("name", decode.Text, func(p *source.Port) *string { return &p.Name }),
+	decode.Key("name", decode.Text.As(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`), func(p *source.Port) *string { return &p.Name }),
 	decode.Key("protocol", protocol, func(p *source.Port) *source.Protocol { return &p.Protocol }),
 	decode.Need(decode.Key("port", portNumber, func(p *source.Port) *uint16 { return &p.Port })),
 	decode.Key("target_port", portNumber, func(p *source.Port) *uint16 { return &p.TargetPort }),
@@ -84,8 +113,8 @@ var endpointFields = []decode.Field[endpoint]{
 	decode.Need(decode.Key("address", decode.Addr, func(e *endpoint) *netip.Addr { return &e.Addr })),
 	decode.Key("port", portNumber, func(e *endpoint) *uint16 { return &e.port }),
 	decode.Key("ports", decode.MapOf(portNumber), func(e *endpoint) *map[string]uint16 { return &e.Ports }),
-	decode.Key("node", nodeName, func(e *endpoint) *string { return &e.Node }),
-	decode.Key("zone", decode.Text, func(e *endpoint) *string { return &e.Zone }),
+	decode.Key("node", decode.To(name, strings.ToLower), func(e *endpoint) *string { return &e.Node }),
+	decode.Key("zone", name, func(e *endpoint) *string { return &e.Zone }),
 	decode.Key("weight", orNoNumber, func(e *endpoint) *uint16 { return &e.Weight }),
 	decode.Key("ready", decode.Bool, func(e *endpoint) *bool { return &e.Ready }),
 	decode.Key("serving", decode.Bool, func(e *endpoint) *bool { return &e.Serving }),

@@ -52,8 +52,9 @@ const (
 
 // Options say what a Source reads.
 type Options struct {
-	Dir string
-	Log *slog.Logger // nil: none
+	Dir   string
+	Rules Rules
+	Log   *slog.Logger // nil: none
 
 	// StateDir is where last good versions are kept over a restart; empty:
 	// nowhere. With it, the Source must be told what is Accepted.
@@ -71,6 +72,8 @@ type Source struct {
 	parse  parser
 	reload chan struct{}
 	store  *store // nil: nothing survives a restart
+
+	maxSize int // of the largest file to read
 
 	// Of the goroutine of Run.
 	watcher  *watcher // nil: polls only
@@ -99,7 +102,7 @@ type work struct {
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{
-		dir: o.Dir, log: o.Log, poll: o.Poll, parse: Parse,
+		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.Parse, maxSize: o.Rules.maxSize(),
 		reload:  make(chan struct{}, 1),
 		todo:    work{names: map[string]bool{}},
 		waiting: map[string]*state{}, files: map[string]*state{},

@@ -45,6 +45,7 @@ type state struct {
 type probe struct {
 	name  string
 	f     *state
+	max   int         // size of the largest file to read
 	info  fs.FileInfo // of the name itself, if it is a link
 	err   error       // why there is no info
 	at    time.Time
@@ -76,7 +77,7 @@ func (p *probe) read(hash bool, parse parser) {
 		return
 	}
 	var data []byte
-	data, p.stamp, err = readContent(p.f.path)
+	data, p.stamp, err = readContent(p.f.path, p.max)
 	if errors.Is(err, fs.ErrNotExist) && !p.f.link {
 		p.v, p.stamp = gone, stamp{}
 		return

@@ -73,7 +73,7 @@ func (s *Source) look(names []string, hash bool) []probe {
 	probes := make([]probe, len(names))
 	inParallel(len(names), func(i int) {
 		p := &probes[i]
-		p.name = names[i]
+		p.name, p.max = names[i], s.maxSize
 		p.info, p.err = os.Lstat(s.path(p.name))
 	})
 	if s.register(probes) {

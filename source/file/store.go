@@ -130,7 +130,7 @@ var errDamaged = errors.New("its checksum is not the recorded one")
 
 // read returns the recorded version of a file.
 func (st *store) read(name string, r record) ([]byte, error) {
-	data, _, err := readContent(st.copyPath(name, r))
+	data, _, err := readContent(st.copyPath(name, r), maxFileSize)
 	if err == nil && sha256.Sum256(data) != r.sum {
 		err = errDamaged
 	}

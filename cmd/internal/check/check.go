@@ -3,8 +3,12 @@
 package check
 
 import (
+	"bytes"
 	"cmp"
-	"fmt"
+	"errors"
+	"io"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,84 +20,172 @@ import (
 	"svcproxy/source/file"
 )
 
-// Load reads a settings file. One that does not exist gives the defaults.
-type Load func(path string) (configs.Settings, []source.Fault, error)
+const (
+	// Stdin is the path of standard input.
+	Stdin = "-"
 
-// Path returns every fault of what is at path. A directory is checked as one to
-// configure from. A service file is checked alone or, when it lies in
-// configDir, against what else is there, as one that came last. The error says
-// what could not be read.
-func Path(path, configDir string, load Load) ([]source.Fault, error) {
-	info, err := readable(path)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("checking: %w", err)
-	case info.IsDir():
-		return directory(path, load)
-	case filepath.Base(path) == file.SettingsName:
-		_, faults, err := load(path)
-		return faults, err
-	case sameDir(filepath.Dir(path), configDir):
-		return member(path, configDir, load)
-	}
-	return alone(path), nil
+	stdinName = "<stdin>" // in messages
+)
+
+// A Checker says what is wrong with files.
+type Checker struct {
+	ConfigDir string
+	Stdin     io.Reader
+
+	// Load reads a settings file. One that does not exist gives the defaults.
+	Load func(path string) (configs.Settings, []source.Fault, error)
+
+	// Rules returns what service files are held to under settings.
+	Rules func(configs.Settings) file.Rules
+
+	stdin []byte // as it was read
 }
 
-// readable returns what is at path, if it can be read.
-func readable(path string) (os.FileInfo, error) {
+// A Report is what is wrong with something.
+type Report struct {
+	Faults     []source.Fault
+	Unreadable bool // something could not be read; a fault says what and why
+}
+
+func (r *Report) add(files ...file.File) {
+	for _, f := range files {
+		r.Faults = append(r.Faults, f.Faults...)
+		r.Unreadable = r.Unreadable || f.Unreadable
+	}
+}
+
+// unreadable reports that path could not be read.
+func (r *Report) unreadable(path string, err error) {
+	var pe *fs.PathError
+	if errors.As(err, &pe) { // the position names the path
+		path, err = pe.Path, pe.Err
+	}
+	r.Faults = append(r.Faults, source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + err.Error()})
+	r.Unreadable = true
+}
+
+// Path returns every fault of what is at path. A directory is checked as one to
+// configure from. A service file is checked alone or, when it lies in the
+// configuration directory, against what else is there, as one that came last.
+// Standard input is checked as if it were to become a new file there.
+func (c *Checker) Path(path string) (r Report) {
+	if path == Stdin {
+		c.standardInput(&r)
+		return r
+	}
 	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() { // to open something else may block
-		return info, err
+	switch {
+	case err != nil:
+		r.unreadable(path, err)
+	case info.IsDir():
+		c.directory(path, &r)
+	case filepath.Base(path) == file.SettingsName:
+		c.settings(path, &r)
+	case sameDir(filepath.Dir(path), c.ConfigDir):
+		beside := c.beside(filepath.Base(path), &r)
+		beside.last(beside.rules.ReadFile(path), &r)
+	default:
+		alone := c.setting(c.ConfigDir, new(Report))
+		alone.reserved = nil
+		alone.last(alone.rules.ReadFile(path), &r)
 	}
-	f, err := os.Open(path)
+	return r
+}
+
+// A setting is what a file is read and judged in.
+type setting struct {
+	rules    file.Rules
+	reserved []netip.AddrPort
+	others   []file.File
+}
+
+// settings checks a settings file, and returns what it says.
+func (c *Checker) settings(path string, r *Report) configs.Settings {
+	s, faults, err := c.Load(path)
 	if err != nil {
-		return nil, err
+		r.unreadable(path, err)
 	}
-	return info, f.Close()
+	r.Faults = append(r.Faults, faults...)
+	return s
+}
+
+// setting returns what the settings of a directory make. Where they are broken
+// nobody knows the mode, and what any mode can do is good.
+func (c *Checker) setting(dir string, r *Report) setting {
+	var found Report
+	s := c.settings(filepath.Join(dir, file.SettingsName), &found)
+	in := setting{rules: c.Rules(s), reserved: node.Reserved(s)}
+	if found.Unreadable || Fatal(found.Faults) {
+		in.rules.Check = nil
+	}
+	r.Faults, r.Unreadable = append(r.Faults, found.Faults...), r.Unreadable || found.Unreadable
+	return in
 }
 
 // directory checks the settings of dir, every file, and all files together.
-func directory(dir string, load Load) ([]source.Fault, error) {
-	s, faults, err := load(filepath.Join(dir, file.SettingsName))
+func (c *Checker) directory(dir string, r *Report) {
+	in := c.setting(dir, r)
+	files, err := in.rules.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		r.unreadable(dir, err)
+		return
 	}
-	files, err := file.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("checking: %w", err)
-	}
-	for _, f := range files {
-		faults = append(faults, f.Faults...)
-	}
-	t := proxier.NewTracker(node.Reserved(s))
+	r.add(files...)
+	t := proxier.NewTracker(in.reserved)
 	t.Apply(source.Changes{Set: units(files)})
-	return append(faults, refusals(t, "")...), nil
+	r.Faults = append(r.Faults, refusals(t, "")...)
 }
 
-// member checks one file of configDir. What the others claim is theirs.
-func member(path, configDir string, load Load) ([]source.Fault, error) {
-	s, _, err := load(filepath.Join(configDir, file.SettingsName))
-	if err != nil {
-		return nil, err
+// beside returns what a file called name has beside it in the configuration
+// directory, whose faults do not concern it. One that does not exist holds nothing.
+func (c *Checker) beside(name string, r *Report) setting {
+	var settings Report
+	in := c.setting(c.ConfigDir, &settings)
+	if settings.Unreadable {
+		r.Faults, r.Unreadable = append(r.Faults, settings.Faults...), true
 	}
-	files, err := file.ReadDir(configDir)
-	if err != nil {
-		return nil, fmt.Errorf("checking: %w", err)
+	files, err := in.rules.ReadDir(c.ConfigDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.unreadable(c.ConfigDir, err)
 	}
-	f := file.ReadFile(path)
-	others := slices.DeleteFunc(files, func(o file.File) bool { return filepath.Base(o.Path) == filepath.Base(path) })
-	t := proxier.NewTracker(node.Reserved(s))
-	t.Apply(source.Changes{Set: units(others)})
-	t.Apply(source.Changes{Set: units([]file.File{f})})
-	return append(f.Faults, refusals(t, f.Path)...), nil
+	in.others = slices.DeleteFunc(files, func(f file.File) bool { return filepath.Base(f.Path) == name })
+	return in
 }
 
-// alone checks one file against nothing but itself.
-func alone(path string) []source.Fault {
-	f := file.ReadFile(path)
-	t := proxier.NewTracker(nil)
+// standardInput checks a text of which only the contents are known.
+func (c *Checker) standardInput(r *Report) {
+	in := c.beside("", r)
+	f, text := in.rules.ReadText(stdinName, c.Stdin)
+	c.stdin = text
+	in.last(f, r)
+}
+
+// last checks a file that came after others. What they claim is theirs.
+func (in setting) last(f file.File, r *Report) {
+	r.add(f)
+	t := proxier.NewTracker(in.reserved)
+	t.Apply(source.Changes{Set: units(in.others)})
 	t.Apply(source.Changes{Set: units([]file.File{f})})
-	return append(f.Faults, refusals(t, path)...)
+	r.Faults = append(r.Faults, refusals(t, f.Path)...)
+}
+
+// bom is the byte order mark, which columns do not count.
+var bom = []byte("\ufeff")
+
+// Text returns the text that a fault is about, nil when it cannot be read any more.
+func (c *Checker) Text(name string) []byte {
+	if name == stdinName {
+		return bytes.TrimPrefix(c.stdin, bom)
+	}
+	info, err := os.Stat(name)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return bytes.TrimPrefix(text, bom)
 }
 
 // units returns the files that can be used.

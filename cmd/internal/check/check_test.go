@@ -1,8 +1,6 @@
 package check_test
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,13 +9,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy/cmd/internal/check"
+	"svcproxy/cmd/internal/daemon"
 	"svcproxy/configs"
 	"svcproxy/source"
+	"svcproxy/source/file"
 )
 
 // service returns a file of one service with one port of one VIP.
 func service(name, vip string) string {
 	return "[[services]]\nname = \"" + name + "\"\nvips = [\"" + vip + "\"]\nports = [{ port = 80 }]\nendpoints = [\"192.0.2.1\"]\n"
+}
+
+// checker returns a Checker of a host in iptables mode.
+func checker(dir, stdin string) *check.Checker {
+	return &check.Checker{
+		ConfigDir: dir, Stdin: strings.NewReader(stdin), Load: configs.Load,
+		Rules: func(s configs.Settings) file.Rules { s.Mode = "iptables"; return daemon.Rules(s) },
+	}
 }
 
 func TestPath(t *testing.T) {
@@ -26,33 +34,56 @@ func TestPath(t *testing.T) {
 		name  string
 		files map[string]string
 		path  string // below the config directory; ../ is outside of it
+		stdin string
 		want  []string
 	}{
-		{"good directory", map[string]string{"a.toml": service("a", "10.96.0.1")}, ".", nil},
+		{"good directory", map[string]string{"a.toml": service("a", "10.96.0.1")}, ".", "", nil},
 		{"every file and the settings", map[string]string{
 			"svcproxy.toml": "mode = \"x\"\n", "a.toml": broken, "b.toml": "x",
-		}, ".", []string{
+		}, ".", "", []string{
 			`svcproxy.toml:1:8: unknown mode "x"; want auto, nftables, ipvs or iptables`,
 			`a.toml:5:1: `, `b.toml:1:1: `,
 		}},
 		{"clash in a directory", map[string]string{
 			"a.toml": service("a", "10.96.0.1"), "b.toml": service("b", "10.96.0.1"),
-		}, ".", []string{`b.toml:1:1: service "default/b": 10.96.0.1:80/tcp is taken by "default/a" (`}},
+		}, ".", "", []string{`b.toml:1:1: service "default/b": 10.96.0.1:80/tcp is taken by "default/a" (`}},
 		{"a member that comes last", map[string]string{
 			"a.toml": service("a", "10.96.0.1"), "b.toml": service("b", "10.96.0.1"),
-		}, "a.toml", []string{`a.toml:1:1: service "default/a": 10.96.0.1:80/tcp is taken by "default/b" (`}},
+		}, "a.toml", "", []string{`a.toml:1:1: service "default/a": 10.96.0.1:80/tcp is taken by "default/b" (`}},
 		{"a member among faults of others", map[string]string{
 			"a.toml": service("a", "10.96.0.1"), "b.toml": broken,
-		}, "a.toml", nil},
+		}, "a.toml", "", nil},
 		{"another file", map[string]string{
 			"a.toml": service("a", "10.96.0.1"), "../b.txt": service("b", "10.96.0.1"),
-		}, "../b.txt", nil},
-		{"settings alone", map[string]string{"svcproxy.toml": "zones = \"x\"\n", "a.toml": broken}, "svcproxy.toml",
+		}, "../b.txt", "", nil},
+		{"settings alone", map[string]string{"svcproxy.toml": "zones = \"x\"\n", "a.toml": broken}, "svcproxy.toml", "",
 			[]string{`svcproxy.toml:1:1: unknown key "zones"`}},
+		{"a file of the mode", map[string]string{"../b.txt": service("b", "10.96.0.1") + "scheduler = \"rr\"\n"}, "../b.txt", "", []string{
+			`6:13: scheduler is for ipvs mode, and this is iptables mode; leave it out`}},
+		{"a mode that nobody knows", map[string]string{
+			"svcproxy.toml": "mode = \"x\"\n", "a.toml": service("a", "10.96.0.1") + "scheduler = \"rr\"\n",
+		}, "a.toml", "", nil},
+		{"limits", map[string]string{
+			"svcproxy.toml": "[limits]\nservices = 1\n", "a.toml": service("a", "10.96.0.1") + service("b", "10.96.0.2"),
+		}, ".", "", []string{`a.toml:1:1: services has 2 elements, more than 1; split the file, or raise services in [limits] of svcproxy.toml`}},
+		{"a file in a directory that cannot be read", map[string]string{"a.toml": "->nowhere"}, ".", "",
+			[]string{`a.toml: cannot be read: no such file or directory`}},
+		{"standard input", map[string]string{"svcproxy.toml": "made = 1\n", "a.toml": broken}, "-", service("a", "10.96.0.1"), nil},
+		{"standard input in JSON", nil, "-", "\ufeff\n {\"services\": [{}]}", []string{
+			`<stdin>:2:16: key "name" is missing`, `<stdin>:2:16: key "ports" is missing`}},
+		{"nothing on standard input", nil, "-", "", []string{`<stdin>: the file is empty; write services = []`}},
+		{"too much on standard input", map[string]string{"svcproxy.toml": "limits.file_size = 10\n"}, "-", "#          ", []string{
+			`<stdin>: the file has more than 10 bytes; split it, or raise file_size in [limits] of svcproxy.toml`}},
+		{"standard input comes last", map[string]string{"z.toml": service("a", "10.96.0.1")}, "-", service("a", "10.96.0.2"), []string{
+			`<stdin>:1:1: service "default/a" is already defined (`}},
+		{"node port over files", map[string]string{
+			"a.toml": strings.Replace(service("a", "10.96.0.1"), "port = 80", "port = 80, node_port = 30080", 1),
+			"b.toml": strings.Replace(service("b", "10.96.0.2"), "port = 80", "port = 80, node_port = 30080", 1),
+		}, ".", "", []string{`b.toml:1:1: service "default/b": node port 30080/tcp is taken by "default/a" (`}},
 		{"our own port", map[string]string{
 			"svcproxy.toml": "http_address = \":8080\"\n",
 			"a.toml":        strings.Replace(service("a", "10.96.0.1"), "port = 80", "port = 80, node_port = 8080", 1),
-		}, "a.toml", []string{`a.toml:1:1: service "default/a": port 8080/tcp is the one svcproxy itself listens on`}},
+		}, "a.toml", "", []string{`a.toml:1:1: service "default/a": port 8080/tcp is the one svcproxy itself listens on`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -61,17 +92,29 @@ func TestPath(t *testing.T) {
 				t.Fatal(err)
 			}
 			for name, text := range tt.files {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				if err := place(filepath.Join(dir, name), text); err != nil {
 					t.Fatal(err)
 				}
 			}
-			faults, err := check.Path(filepath.Join(dir, tt.path), dir, configs.Load)
-			if err != nil {
-				t.Fatal(err)
+			path := filepath.Join(dir, tt.path)
+			if tt.path == check.Stdin {
+				path = tt.path
 			}
-			compare(t, dir, tt.want, faults)
+			r := checker(dir, tt.stdin).Path(path)
+			compare(t, dir, tt.want, r.Faults)
+			if unreadable := strings.Contains(strings.Join(tt.want, ""), "cannot be read"); r.Unreadable != unreadable {
+				t.Errorf("Unreadable is %v", r.Unreadable)
+			}
 		})
 	}
+}
+
+// place makes a file or, of "->target", a link.
+func place(path, text string) error {
+	if target, ok := strings.CutPrefix(text, "->"); ok {
+		return os.Symlink(target, path)
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
 }
 
 // compare wants one fault for each beginning of a line.
@@ -80,6 +123,7 @@ func compare(t *testing.T, dir string, want []string, faults []source.Fault) {
 	var got []string
 	for i, f := range faults {
 		line := strings.TrimPrefix(f.String(), dir+"/")
+		line = strings.TrimPrefix(line, filepath.Dir(dir)+"/b.txt:")
 		if i < len(want) && strings.HasPrefix(line, want[i]) {
 			line = want[i]
 		}
@@ -92,9 +136,46 @@ func compare(t *testing.T, dir string, want []string, faults []source.Fault) {
 
 func TestUnreadable(t *testing.T) {
 	dir := t.TempDir()
-	for _, path := range []string{filepath.Join(dir, "none"), filepath.Join(dir, "none.toml")} {
-		if faults, err := check.Path(path, dir, configs.Load); !errors.Is(err, fs.ErrNotExist) || faults != nil {
-			t.Errorf("Path(%s) = %v, %v; want that it does not exist", path, faults, err)
+	for _, path := range []string{filepath.Join(dir, "none"), filepath.Join(dir, "none.toml"), dir + "/none/x"} {
+		r := checker(dir, "").Path(path)
+		want := []source.Fault{{Pos: source.Position{File: path}, Msg: "cannot be read: no such file or directory"}}
+		if diff := cmp.Diff(check.Report{Faults: want, Unreadable: true}, r); diff != "" {
+			t.Errorf("Path(%s) (-want +got):\n%s", path, diff)
 		}
+	}
+}
+
+// Standard input needs no configuration directory, but says what it could not compare with.
+func TestStandardInputWithoutDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if r := checker(dir+"/none", service("a", "10.96.0.1")).Path(check.Stdin); r.Unreadable || r.Faults != nil {
+		t.Errorf("without a directory: %+v", r)
+	}
+	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := checker(dir+"/file", service("a", "10.96.0.1")).Path(check.Stdin)
+	compare(t, dir, []string{"file/svcproxy.toml: cannot be read: not a directory", "file: cannot be read: not a directory"}, r.Faults)
+	if !r.Unreadable {
+		t.Error("Unreadable is false")
+	}
+}
+
+// Text gives the lines of what was checked, of standard input too.
+func TestText(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.toml")
+	if err := os.WriteFile(path, []byte("\ufeffx"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := checker(dir, "\ufeffy")
+	faults := append(c.Path(path).Faults, c.Path(check.Stdin).Faults...)
+	for i, want := range []string{"    x\n    ^\n", "    y\n    ^\n"} {
+		if got := check.Excerpt(c.Text(faults[i].Pos.File), faults[i].Pos); got != want {
+			t.Errorf("%s\n got: %q\nwant: %q", faults[i], got, want)
+		}
+	}
+	if text := c.Text(dir + "/none"); text != nil {
+		t.Errorf("text of no file: %q", text)
 	}
 }

@@ -62,19 +62,22 @@ type daemon struct {
 	log     *slog.Logger
 	level   *slog.LevelVar
 	started time.Time
-	mode    string
 	fixed   configs.Settings // as they were at start
-	missing []string         // families left out, and why
 	text    []byte           // of svcproxy.toml, as last looked at
 
-	backends map[proxier.Family]backend
-	control  *control.Server
-	files    *file.Source
-	loop     *proxier.Loop
-	health   *healthcheck.Health
-	server   *healthcheck.Server
+	control *control.Server
+	files   *file.Source
+	loop    *proxier.Loop
+	health  *healthcheck.Health
+	metrics *healthcheck.Metrics
+	server  *healthcheck.Server
+
+	modeWanted chan configs.Settings // the mode changed in these
+	modeHolds  chan *instance        // holds everything now
 
 	mu       sync.Mutex
+	kernel   *instance        // in use
+	modeErr  error            // why it is not what settings ask for
 	settings configs.Settings // in use
 	faults   []source.Fault   // of the present svcproxy.toml
 	restart  []string         // settings that changed but are only read at start
@@ -89,7 +92,6 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer d.close()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.control.Serve(ctx, d.status) })
 	g.Go(func() error { return d.server.Run(ctx) })
@@ -98,7 +100,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { links.Watch(ctx, d.log, d.lookAtAddresses); return nil })
 	g.Go(func() error { d.followSettings(ctx); return nil })
 	g.Go(func() error { d.tellSystemd(ctx); return nil })
-	g.Go(func() error { d.removeLeftovers(ctx); return nil })
+	g.Go(func() error { d.followMode(ctx); return nil })
 	return g.Wait()
 }
 
@@ -108,15 +110,6 @@ func unlessDone(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-// close gives up what is open. The kernel stays as it is.
-func (d *daemon) close() {
-	for fam, b := range d.backends {
-		if err := b.Close(); err != nil {
-			d.log.Warn("closing the backend", "family", fam, "err", err)
-		}
-	}
 }
 
 // start makes all parts.
@@ -133,7 +126,9 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 	d.fixed, d.settings, d.faults = s, s, faults
 	d.log, d.level = newLog(o.Stderr, s.Log)
 	if err := d.build(ctx); err != nil {
-		d.close()
+		if d.kernel != nil {
+			d.closeInstance(d.kernel)
+		}
 		return nil, err
 	}
 	return d, nil
@@ -141,15 +136,11 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 
 // build makes the way of a change, from source to kernel. What ends with Run comes last.
 func (d *daemon) build(ctx context.Context) error {
-	name, why, err := Mode(d.fixed)
-	if err != nil {
-		return err
-	}
-	d.mode = name
+	var err error
 	if err := os.MkdirAll(d.StateDir, 0o755); err != nil {
 		return fmt.Errorf("making state directory: %w", err)
 	}
-	if d.backends, d.missing, err = open(ctx, name, d.fixed); err != nil {
+	if d.kernel, err = choose(ctx, d.fixed); err != nil {
 		return err
 	}
 	if d.addrs, err = links.Addrs(); err != nil {
@@ -160,11 +151,11 @@ func (d *daemon) build(ctx context.Context) error {
 	if d.control, err = control.Listen(d.RunDir); err != nil {
 		return err
 	}
-	d.log.Info("starting", "version", d.Version, "mode", name, "why", why, "config_dir", d.ConfigDir, "node", d.node.Name)
+	d.log.Info("starting", "version", d.Version, "mode", d.kernel.mode, "why", d.kernel.why, "config_dir", d.ConfigDir, "node", d.node.Name)
 	for _, f := range d.faults {
 		d.log.Warn(f.String())
 	}
-	for _, w := range append(d.missing, hostsetup.Verify(d.fixed, d.mode)...) {
+	for _, w := range append(d.kernel.missing, hostsetup.Verify(d.fixed, d.kernel.mode)...) {
 		d.log.Warn(w)
 	}
 	return nil
@@ -173,20 +164,17 @@ func (d *daemon) build(ctx context.Context) error {
 // wire makes what works for the node, and tells each of the other.
 func (d *daemon) wire() {
 	s := d.fixed
-	backends := make(map[proxier.Family]proxier.Backend)
-	for fam, b := range d.backends {
-		backends[fam] = b
-	}
-	metrics := healthcheck.NewMetrics(d.Version)
+	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan *instance, 1)
+	d.metrics = healthcheck.NewMetrics(d.Version)
 	d.health = healthcheck.NewHealth()
-	d.server = healthcheck.NewServer(s.HTTPAddress, healthcheck.Handler(d.health, metrics), d.health, d.log)
+	d.server = healthcheck.NewServer(s.HTTPAddress, healthcheck.Handler(d.health, d.metrics), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
-	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Log: d.log})
+	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Rules: d.rules(), Log: d.log})
 	d.loop = proxier.NewLoop(proxier.Config{
-		Backends: backends, Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
+		Backends: d.kernel.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log,
-		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); metrics.Synced(r) },
+		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); d.metrics.Synced(r) },
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.files.Accepted,
 	})
@@ -222,8 +210,9 @@ func (d *daemon) hasAffinity() {
 	d.mu.Lock()
 	first := !d.affinity
 	d.affinity = true
+	mode := d.kernel.mode
 	d.mu.Unlock()
-	if w := hostsetup.VerifyAffinity(d.mode); first && w != "" {
+	if w := hostsetup.VerifyAffinity(mode); first && w != "" {
 		d.log.Warn(w)
 	}
 }

@@ -56,8 +56,14 @@ func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta
 }
 
 func (k *kernel) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
-func (k *kernel) Cleanup(context.Context) error                                  { return nil }
 func (k *kernel) Close() error                                                   { return nil }
+
+func (k *kernel) Cleanup(context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.names = nil
+	return nil
+}
 
 // look returns a copy of what k holds.
 func (k *kernel) look() (names string, cidrs string, full int) {
@@ -102,13 +108,13 @@ ports = [{ port = 80 }]
 `
 
 // launch runs a daemon on a directory with these settings and one service file.
-func launch(t *testing.T, settings string) *running {
+func launch(t *testing.T, settings string, more ...mode) *running {
 	t.Helper()
 	r := &running{
 		t: t, dir: t.TempDir(), kernel: new(kernel), reload: make(chan os.Signal),
 		log: new(logged), told: new(logged),
 	}
-	useModes(t, r.kernel)
+	useModes(t, r.kernel, more...)
 	r.write("svcproxy.toml", settings)
 	r.write("web.toml", web)
 	r.start()
@@ -128,12 +134,15 @@ func (r *running) start() {
 }
 
 // useModes makes k the kernel of the only mode until the test ends.
-func useModes(t *testing.T, k *kernel) {
+func useModes(t *testing.T, k *kernel, more ...mode) {
 	t.Helper()
 	old := modes
 	modes = []mode{
 		{name: "nftables"},
 		{name: "iptables", open: func(context.Context, proxier.Family) (backend, error) { return k, nil }},
+	}
+	if len(more) > 0 {
+		modes = append(more, modes[1])
 	}
 	t.Cleanup(func() { modes = old })
 }
@@ -241,16 +250,48 @@ func TestSettingsAreFollowed(t *testing.T) {
 		t.Error("broken settings were used")
 	}
 
-	r.write("svcproxy.toml", "http_address = \"127.0.0.1:1\"\nmode = \"iptables\"\n[log]\nlevel = \"error\"\n")
+	r.write("svcproxy.toml", "http_address = \"127.0.0.1:1\"\n[log]\nlevel = \"error\"\n")
 	r.eventually("no local_cidrs", cidrs("[]"))
 	st := r.status()
-	if diff := cmp.Diff([]string{"mode", "http_address"}, st.Restart); diff != "" || len(st.Faults) != 0 {
+	if diff := cmp.Diff([]string{"http_address"}, st.Restart); diff != "" || len(st.Faults) != 0 {
 		t.Errorf("faults %v; needs a restart (-want +got):\n%s", st.Faults, diff)
 	}
 	if err := os.Remove(filepath.Join(r.dir, "svcproxy.toml")); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("defaults but for the address", func() bool { return slices.Equal(r.status().Restart, []string{"http_address"}) })
+}
+
+// The new mode holds everything before the former one lets go, and a mode that
+// does not work changes nothing.
+func TestModeChanges(t *testing.T) {
+	next := &kernel{fail: errors.New("busy")}
+	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{"nftables", opens(next)}, mode{"ipvs", fails("no ip_vs")})
+	r.ready()
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
+	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })
+	if names, _, _ := r.kernel.look(); names != "default/web" {
+		t.Errorf("the former mode holds %q while the new one cannot", names)
+	}
+	next.mu.Lock()
+	next.fail = nil
+	next.mu.Unlock()
+	r.eventually("moved", func() bool {
+		former, _, _ := r.kernel.look()
+		names, _, _ := next.look()
+		return names == "default/web" && former == "" && r.status().Settings.Mode == "nftables"
+	})
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
+	r.eventually("refused", func() bool { return strings.Contains(strings.Join(r.status().Warnings, " "), "no ip_vs") })
+	if st := r.status(); st.Settings.Mode != "nftables" {
+		t.Errorf("mode %q after one that does not work, want nftables", st.Settings.Mode)
+	}
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
+	r.eventually("moved back", func() bool {
+		back, _, _ := r.kernel.look()
+		names, _, _ := next.look()
+		return back == "default/web" && names == "" && len(r.status().Restart) == 0
+	})
 }
 
 // A text that is only being written must not count, nor a file that is empty.
@@ -298,7 +339,7 @@ func TestStartErrors(t *testing.T) {
 		want   string
 	}{
 		{"every fault", "auto", []source.Fault{fault, fault}, "svcproxy.toml:1:8: bad\nsvcproxy.toml:1:8: bad"},
-		{"mode", "nftables", nil, `mode "nftables" is not in this build; set mode to "iptables" or "auto"`},
+		{"mode", "nftables", nil, `mode "nftables" is not in this build; set mode to "auto" or "iptables"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

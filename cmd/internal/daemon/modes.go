@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,8 @@ import (
 	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/proxier/iptables"
+	"svcproxy/proxier/nftables"
+	"svcproxy/source"
 	"svcproxy/source/file"
 )
 
@@ -33,13 +36,17 @@ type backend interface {
 
 // modes are in the order in which auto prefers them.
 var modes = []mode{
-	{name: "nftables"},
+	{name: "nftables", open: openNFTables},
 	{name: "ipvs"},
 	{name: "iptables", open: openIPTables},
 }
 
 func openIPTables(ctx context.Context, fam proxier.Family) (backend, error) {
 	return iptables.New(ctx, fam)
+}
+
+func openNFTables(ctx context.Context, fam proxier.Family) (backend, error) {
+	return nftables.New(ctx, fam)
 }
 
 // Supported returns which of the settings this build cannot do.
@@ -49,49 +56,130 @@ func Supported(s configs.Settings) error {
 			return fmt.Errorf("source %q is not in this build; set sources to [%q]", name, file.Name)
 		}
 	}
-	_, _, err := Mode(s)
+	if s.Mode == auto {
+		return nil
+	}
+	_, err := modeNamed(s.Mode)
 	return err
 }
 
-// Mode returns the name of the mode that settings ask for, and why where they leave it open.
-func Mode(s configs.Settings) (name, why string, err error) {
-	var built []string
+// auto is the setting that leaves the choice of the mode to what the kernel has.
+const auto = "auto"
+
+func modeNamed(name string) (mode, error) {
+	built := []string{strconv.Quote(auto)}
 	for _, m := range modes {
-		if m.open != nil {
-			built = append(built, m.name)
+		switch {
+		case m.open == nil:
+		case m.name == name:
+			return m, nil
+		default:
+			built = append(built, strconv.Quote(m.name))
 		}
 	}
-	switch {
-	case slices.Contains(built, s.Mode):
-		return s.Mode, "it is set", nil
-	case s.Mode == "auto":
-		return built[0], "auto: the first that this build has of nftables, ipvs, iptables", nil
-	}
-	return "", "", fmt.Errorf("mode %q is not in this build; set mode to %s or \"auto\"", s.Mode, quoted(built))
+	return mode{}, fmt.Errorf("mode %q is not in this build; set mode to %s", name, source.Either(built))
 }
 
-func quoted(names []string) string {
-	return `"` + strings.Join(names, `", "`) + `"`
+// An instance is a mode that is open.
+type instance struct {
+	mode     string
+	backends map[proxier.Family]backend
+	missing  []string // families left out, and why
+	why      string   // it was chosen
+
+	stop func() // ends its watchers
 }
 
-// open returns the backends of a mode for the families that this host has, and
-// says which it has not.
-func open(ctx context.Context, name string, s configs.Settings) (map[proxier.Family]backend, []string, error) {
-	i := slices.IndexFunc(modes, func(m mode) bool { return m.name == name })
-	backends := make(map[proxier.Family]backend)
-	var missing []string
-	for _, fam := range families(s) {
-		b, err := openFamily(ctx, modes[i], fam)
+// choose opens the mode that settings ask for, or the first that works.
+func choose(ctx context.Context, s configs.Settings) (*instance, error) {
+	if s.Mode != auto {
+		m, err := modeNamed(s.Mode)
 		if err != nil {
-			missing = append(missing, fmt.Sprintf("%s is left out: %v", fam, err))
+			return nil, err
+		}
+		in, err := m.openAll(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		in.why = "it is set"
+		return in, nil
+	}
+	var passed []string
+	for _, m := range modes {
+		in, err := m.suits(ctx, s)
+		if err == nil {
+			in.why = strings.Join(append(passed, m.name+" works"), "; ")
+			return in, nil
+		}
+		passed = append(passed, err.Error())
+	}
+	return nil, fmt.Errorf("no mode works on this host: %s", strings.Join(passed, "; "))
+}
+
+// suits opens a mode for auto, which takes none that would leave out what another may have.
+func (m mode) suits(ctx context.Context, s configs.Settings) (*instance, error) {
+	if m.open == nil {
+		return nil, fmt.Errorf("%s is not in this build", m.name)
+	}
+	s.Mode = m.name
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	in, err := m.openAll(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, fam := range families(s) {
+		if in.backends[fam] == nil && supported(fam) == nil {
+			return nil, errors.Join(fmt.Errorf("%s: %s", m.name, strings.Join(in.missing, "; ")), in.close())
+		}
+	}
+	return in, nil
+}
+
+// openAll opens a mode for the families that this host has.
+func (m mode) openAll(ctx context.Context, s configs.Settings) (*instance, error) {
+	in := &instance{mode: m.name, backends: make(map[proxier.Family]backend), stop: func() {}}
+	for _, fam := range families(s) {
+		b, err := openFamily(ctx, m, fam)
+		if err != nil {
+			in.missing = append(in.missing, fmt.Sprintf("%s is left out: %v", fam, err))
 			continue
 		}
-		backends[fam] = b
+		in.backends[fam] = b
 	}
-	if len(backends) == 0 {
-		return nil, nil, fmt.Errorf("%s mode: %s", name, strings.Join(missing, "; "))
+	if len(in.backends) == 0 {
+		return nil, fmt.Errorf("%s mode: %s", m.name, strings.Join(in.missing, "; "))
 	}
-	return backends, missing, nil
+	return in, nil
+}
+
+// proxies returns the backends as the Loop knows them.
+func (in *instance) proxies() map[proxier.Family]proxier.Backend {
+	out := make(map[proxier.Family]proxier.Backend, len(in.backends))
+	for fam, b := range in.backends {
+		out[fam] = b
+	}
+	return out
+}
+
+// close gives up what is open. The kernel stays as it is.
+func (in *instance) close() error {
+	in.stop()
+	var errs []error
+	for _, b := range in.backends {
+		errs = append(errs, b.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// cleanup removes all of the mode from the kernel, in the families that are open.
+func (in *instance) cleanup(ctx context.Context) error {
+	var errs []error
+	for _, b := range in.backends {
+		errs = append(errs, b.Cleanup(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 func openFamily(ctx context.Context, m mode, fam proxier.Family) (backend, error) {
@@ -144,22 +232,6 @@ func cleanup(ctx context.Context, inUse func(mode string, fam proxier.Family) bo
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// removeLeftovers removes what an earlier run with another mode or other families
-// left in the kernel, after the first complete sync: make before break.
-func (d *daemon) removeLeftovers(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-d.loop.Ready():
-	}
-	err := cleanup(ctx, func(mode string, fam proxier.Family) bool {
-		return mode == d.mode && slices.Contains(families(d.fixed), fam)
-	})
-	if err != nil && ctx.Err() == nil {
-		d.log.Warn("objects of an earlier run may be left in the kernel", "err", err)
-	}
 }
 
 func (m mode) cleanup(ctx context.Context, fam proxier.Family) error {

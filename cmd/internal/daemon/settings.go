@@ -81,7 +81,10 @@ func (d *daemon) reload() {
 	d.files.Reload()
 	d.loop.Resync()
 	d.lookAtAddresses()
-	for _, w := range hostsetup.Verify(d.fixed, d.mode) {
+	d.mu.Lock()
+	mode := d.kernel.mode
+	d.mu.Unlock()
+	for _, w := range hostsetup.Verify(d.fixed, mode) {
 		d.log.Warn(w)
 	}
 	d.Notify("READY=1")
@@ -110,7 +113,7 @@ func (d *daemon) loadSettings() {
 func (d *daemon) use(s configs.Settings, faults []source.Fault) {
 	now, restart := atRunTime(d.fixed, s)
 	d.mu.Lock()
-	changed := !reflect.DeepEqual(now, d.settings)
+	changed, mode := !reflect.DeepEqual(now, d.settings), now.Mode != d.settings.Mode
 	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(d.restart, name) })
 	d.settings, d.faults, d.restart = now, faults, restart
 	d.mu.Unlock()
@@ -124,6 +127,18 @@ func (d *daemon) use(s configs.Settings, faults []source.Fault) {
 	setLevel(d.level, now.Log.Level)
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	d.setNode()
+	if mode {
+		d.wantMode(now)
+	}
+}
+
+// wantMode has the mode of s used, in place of one asked for but not yet looked at.
+func (d *daemon) wantMode(s configs.Settings) {
+	select {
+	case <-d.modeWanted:
+	default:
+	}
+	d.modeWanted <- s
 }
 
 // atRunTime returns want with all that only a restart can change as it is in
@@ -135,7 +150,6 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 			restart = append(restart, name)
 		}
 	}
-	differ("mode", fixed.Mode == want.Mode)
 	differ("sources", slices.Equal(fixed.Sources, want.Sources))
 	differ("node_name", fixed.NodeName == want.NodeName)
 	differ("families", slices.Equal(fixed.Families, want.Families))
@@ -143,10 +157,11 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 	differ("http_address", fixed.HTTPAddress == want.HTTPAddress)
 	differ("ipvs", fixed.IPVS == want.IPVS)
 	differ("kubernetes", fixed.Kubernetes == want.Kubernetes)
+	differ("limits", fixed.Limits == want.Limits)
 	differ("log.format", fixed.Log.Format == want.Log.Format)
-	now.Mode, now.Sources, now.NodeName, now.Families = fixed.Mode, fixed.Sources, fixed.NodeName, fixed.Families
+	now.Sources, now.NodeName, now.Families = fixed.Sources, fixed.NodeName, fixed.Families
 	now.MasqueradeBit, now.HTTPAddress = fixed.MasqueradeBit, fixed.HTTPAddress
-	now.IPVS, now.Kubernetes, now.Log.Format = fixed.IPVS, fixed.Kubernetes, fixed.Log.Format
+	now.IPVS, now.Kubernetes, now.Limits, now.Log.Format = fixed.IPVS, fixed.Kubernetes, fixed.Limits, fixed.Log.Format
 	return now, restart
 }
 

@@ -15,6 +15,7 @@ var plain = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 // What can change at run time does, and is not named.
 func TestAtRunTime(t *testing.T) {
 	fixed, want := configs.Default(), configs.Default()
+	want.Mode = "iptables"
 	want.Zone, want.Masquerade, want.LocalhostNodePorts = "z", "all", true
 	want.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	want.LocalInterfaces = []string{"cni0"}
@@ -34,7 +35,6 @@ func TestNeedsRestart(t *testing.T) {
 		name   string
 		change func(*configs.Settings)
 	}{
-		{"mode", func(s *configs.Settings) { s.Mode = "ipvs" }},
 		{"sources", func(s *configs.Settings) { s.Sources = nil }},
 		{"node_name", func(s *configs.Settings) { s.NodeName = "other" }},
 		{"families", func(s *configs.Settings) { s.Families = s.Families[:1] }},
@@ -42,6 +42,7 @@ func TestNeedsRestart(t *testing.T) {
 		{"http_address", func(s *configs.Settings) { s.HTTPAddress = "" }},
 		{"ipvs", func(s *configs.Settings) { s.IPVS.Scheduler = "rr" }},
 		{"kubernetes", func(s *configs.Settings) { s.Kubernetes.ProxyName = "x" }},
+		{"limits", func(s *configs.Settings) { s.Limits.Services = 1 }},
 		{"log.format", func(s *configs.Settings) { s.Log.Format = "json" }},
 	}
 	for _, tt := range tests {

@@ -21,7 +21,7 @@ func (d *daemon) status() control.Status {
 	st := control.Status{
 		Version: d.Version, PID: os.Getpid(), Started: d.started,
 		Settings: control.Settings{
-			ConfigDir: d.ConfigDir, Mode: d.mode, NodeName: d.node.Name, Zone: d.node.Zone,
+			ConfigDir: d.ConfigDir, Mode: d.kernel.mode, NodeName: d.node.Name, Zone: d.node.Zone,
 			Families: []string{}, NodePortAddresses: []string{},
 		},
 		Faults: d.faults, Restart: d.restart,
@@ -29,7 +29,10 @@ func (d *daemon) status() control.Status {
 	for _, a := range d.node.NodePortAddrs {
 		st.Settings.NodePortAddresses = append(st.Settings.NodePortAddresses, a.String())
 	}
-	settings, affinity := d.settings, d.affinity
+	settings, affinity, kernel := d.settings, d.affinity, d.kernel
+	if d.modeErr != nil {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
+	}
 	d.mu.Unlock()
 
 	st.Ready, st.Healthy = d.health.Ready(), d.health.Healthy()
@@ -38,8 +41,8 @@ func (d *daemon) status() control.Status {
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
-	st.Warnings = slices.Concat(d.missing, hostsetup.Verify(settings, d.mode), d.server.Warnings())
-	if w := hostsetup.VerifyAffinity(d.mode); affinity && w != "" {
+	st.Warnings = slices.Concat(st.Warnings, kernel.missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings())
+	if w := hostsetup.VerifyAffinity(kernel.mode); affinity && w != "" {
 		st.Warnings = append(st.Warnings, w)
 	}
 	return st

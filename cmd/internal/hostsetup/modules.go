@@ -44,6 +44,10 @@ func needed(s configs.Settings, mode string) []string {
 	return list
 }
 
+// mayBe tells whether the setting mode can lead to the mode of that name. Auto
+// takes ipvs only where nothing else is, and its modules are asked for by name.
+func mayBe(mode, name string) bool { return mode == name || mode == "auto" }
+
 // A tree is a directory with an entry for each module that is loaded, or is
 // built in and has parameters.
 type tree string
@@ -61,7 +65,7 @@ func (in *initializer) modules(ctx context.Context, s configs.Settings, mode str
 	for _, m := range needed(s, mode) {
 		in.load(ctx, m)
 	}
-	if mode == "iptables" {
+	if mayBe(mode, "iptables") {
 		in.recent(ctx)
 	}
 }

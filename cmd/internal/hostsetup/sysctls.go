@@ -23,7 +23,7 @@ func sysctls(s configs.Settings, mode string) []setting {
 	var list []setting
 	if slices.Contains(s.Families, "ipv4") {
 		list = append(list, setting{forward4, "1"})
-		if s.LocalhostNodePorts && mode == "iptables" {
+		if s.LocalhostNodePorts && mayBe(mode, "iptables") {
 			list = append(list, setting{routeLocalnet, "1"})
 		}
 	}

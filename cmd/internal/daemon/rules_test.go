@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What the mode in use cannot do, and what is beyond the limits, is refused.
+func TestRulesAreUsed(t *testing.T) {
+	r := launch(t, "http_address = \"\"\nlimits.services = 1\n")
+	r.ready()
+	r.write("b.toml", strings.ReplaceAll(web, "web", "b")+"scheduler = \"rr\"\n")
+	r.write("c.toml", "services = [{}, {}]\n")
+	want := map[string]string{
+		"b.toml": "scheduler is for ipvs mode, and this is iptables mode",
+		"c.toml": "services has 2 elements, more than 1",
+	}
+	for name, msg := range want {
+		r.eventually(msg, func() bool { return strings.Contains(r.faultsOf(name), msg) })
+	}
+}
+
+// faultsOf returns what status says of a service file, a fault a line.
+func (r *running) faultsOf(name string) string {
+	var lines []string
+	for _, f := range r.status().Sources[0].Files {
+		for _, fault := range f.Faults {
+			if filepath.Base(f.Path) == name {
+				lines = append(lines, fault.String())
+			}
+		}
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+
+	"svcproxy/configs"
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// A watcher is a backend whose kernel tells of changes by others.
+type watcher interface {
+	// Watch calls changed with each such change until ctx ends, whose error it returns.
+	Watch(ctx context.Context, changed func(nft.Event)) error
+}
+
+// followMode removes what earlier runs left and changes the mode when settings
+// do, one change at a time, until ctx ends: make before break. The new mode holds
+// everything before what the former one made is removed.
+func (d *daemon) followMode(ctx context.Context) {
+	d.watch(ctx, d.kernel)
+	if d.waitReady(ctx) {
+		d.removeLeftovers(ctx)
+	}
+	open := []*instance{d.kernel} // all but the last are to be removed
+	for {
+		select {
+		case <-ctx.Done():
+			for _, in := range open {
+				d.closeInstance(in)
+			}
+			return
+		case s := <-d.modeWanted:
+			open = d.changeMode(ctx, open, s)
+		case in := <-d.modeHolds:
+			if in == open[len(open)-1] {
+				d.retire(ctx, open[:len(open)-1])
+				open = open[len(open)-1:]
+			}
+		}
+	}
+}
+
+func (d *daemon) waitReady(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-d.loop.Ready():
+		return true
+	}
+}
+
+// changeMode goes on with the mode of s. It stays with the present one where that cannot be.
+func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Settings) []*instance {
+	i := slices.IndexFunc(open, func(in *instance) bool { return in.mode == s.Mode })
+	if i < 0 {
+		in, err := choose(ctx, s)
+		d.noteMode(err)
+		if err != nil {
+			d.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
+			return open
+		}
+		if in.mode == open[len(open)-1].mode { // auto chose what we have
+			d.closeInstance(in)
+			return open
+		}
+		d.watch(ctx, in)
+		open = append(open, in)
+	} else { // back to one that still holds something
+		in := open[i]
+		open = append(slices.Delete(open, i, i+1), in)
+	}
+	in := open[len(open)-1]
+	d.log.Info("changing mode", "to", in.mode, "why", in.why)
+	d.setKernel(in)
+	d.loop.SetBackends(in.proxies(), func() {
+		select {
+		case d.modeHolds <- in:
+		case <-ctx.Done():
+		}
+	})
+	return open
+}
+
+// setKernel makes in the one that status tells of.
+func (d *daemon) setKernel(in *instance) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.kernel = in
+}
+
+// noteMode keeps for status why the mode that settings ask for is not in use; nil: it is.
+func (d *daemon) noteMode(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.modeErr = err
+}
+
+// retire removes what former modes made.
+func (d *daemon) retire(ctx context.Context, former []*instance) {
+	for _, in := range former {
+		in.stop()
+		if err := in.cleanup(ctx); err != nil && ctx.Err() == nil {
+			d.log.Warn("objects of the former mode may be left in the kernel", "mode", in.mode, "err", err)
+		}
+		d.closeInstance(in)
+		d.log.Info("removed what the former mode made", "mode", in.mode)
+	}
+}
+
+func (d *daemon) closeInstance(in *instance) {
+	if err := in.close(); err != nil {
+		d.log.Warn("closing a mode", "mode", in.mode, "err", err)
+	}
+}
+
+// watch mends at once what others change, where the kernel tells of it.
+func (d *daemon) watch(ctx context.Context, in *instance) {
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan struct{}, len(in.backends))
+	n := 0
+	for fam, b := range in.backends {
+		w, ok := b.(watcher)
+		if !ok {
+			continue
+		}
+		n++
+		go func() {
+			defer func() { done <- struct{}{} }()
+			err := w.Watch(ctx, func(e nft.Event) { d.changedByOthers(fam, e) })
+			if ctx.Err() == nil {
+				d.log.Warn("changes by others are noticed at the next resync only", "family", fam, "err", err)
+			}
+		}()
+	}
+	in.stop = func() {
+		stop()
+		for ; n > 0; n-- {
+			<-done
+		}
+	}
+}
+
+func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
+	if e.Lost {
+		d.log.Warn("events of the kernel were lost: comparing everything", "family", fam)
+	} else {
+		d.log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
+	}
+	d.metrics.Disturbed(fam)
+	d.loop.Resync()
+}
+
+// removeLeftovers removes what an earlier run with another mode or other families
+// left in the kernel, after the first complete sync: make before break.
+func (d *daemon) removeLeftovers(ctx context.Context) {
+	err := cleanup(ctx, func(mode string, fam proxier.Family) bool {
+		return mode == d.kernel.mode && slices.Contains(families(d.fixed), fam)
+	})
+	if err != nil && ctx.Err() == nil {
+		d.log.Warn("objects of an earlier run may be left in the kernel", "err", err)
+	}
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal returns both ends of a new terminal: what is written to tty comes out
+// of master.
+func terminal(t *testing.T) (master, tty *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tty.Close() })
+	return master, tty
+}
+
+const misspelt = "[[services]]\nname = \"a\"\n\tvip = [\"10.96.0.1\"]\nports = [{ port = 80, protocol = \"tpc\" }]\n"
+
+// On a terminal each fault is followed by the line that it is about.
+func TestCheckOnTerminal(t *testing.T) {
+	want := strings.ReplaceAll(`etc/a.toml:3:2: unknown key "vip"; did you mean "vips"?
+            vip = ["10.96.0.1"]
+            ^
+etc/a.toml:4:34: unknown protocol "tpc"; want tcp, udp or sctp; did you mean "tcp"?
+    ports = [{ port = 80, protocol = "tpc" }]
+                                     ^
+`, "\n", "\r\n")
+	dir := etc(t, map[string]string{"a.toml": misspelt})
+	t.Chdir(dir)
+	master, tty := terminal(t)
+	if code := run(t.Context(), []string{"check", "--config-dir", "etc"}, tty, tty); code != 1 {
+		t.Errorf("exit %d", code)
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(master, got); err != nil || string(got) != want {
+		t.Errorf("%v\n%q\nwant\n%q", err, got, want)
+	}
+}
+
+// What a program asked for is for a program, on a terminal too.
+func TestCheckJSONOnTerminal(t *testing.T) {
+	dir := etc(t, map[string]string{"a.toml": "services = 1\n"})
+	t.Chdir(dir)
+	master, tty := terminal(t)
+	if code := run(t.Context(), []string{"check", "--json", "--config-dir", "etc"}, tty, tty); code != 1 {
+		t.Errorf("exit %d", code)
+	}
+	fmt.Fprintln(tty, "end")
+	want := `{"pos":{"file":"etc/a.toml","line":1,"col":12},"message":"services is 1, a number","hint":"want a list"}` + "\r\nend\r\n"
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(master, got); err != nil || string(got) != want {
+		t.Errorf("%v\n%q\nwant\n%q", err, got, want)
+	}
+}
+
+// Elsewhere, and with --json, there is one line for each.
+func TestCheckStandardInput(t *testing.T) {
+	dir := etc(t, map[string]string{"a.toml": strings.Replace(misspelt, "vip ", "vips ", 1)})
+	for name, text := range map[string]string{"TOML": misspelt, "JSON": `{"services": [{"name": "a", "vip": [], "ports": [{"port": 80, "protocol": "tpc"}]}]}`} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, "stdin")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			defer func(was *os.File) { os.Stdin = was }(os.Stdin)
+			os.Stdin = f
+			code, _, stderr := call(t, dir, "check", "-")
+			if code != 1 || strings.Count(stderr, "<stdin>:") != 2 || strings.Count(stderr, "\n") != 2 {
+				t.Errorf("exit %d:\n%s", code, stderr)
+			}
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package configs_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcproxy/configs"
+	"svcproxy/source/decode"
+	"svcproxy/source/file"
+)
+
+//go:generate go test -run TestSchemas -update .
+
+var update = flag.Bool("update", false, "write the JSON Schemas")
+
+// schemas returns both, by the file that they are kept in, with what
+// reference.toml says of each key as its description.
+func schemas(t *testing.T) map[string]decode.Schema {
+	text, err := os.ReadFile("reference.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, services, _ := strings.Cut(string(text), "## ----")
+	services = regexp.MustCompile(`(?m)^#`).ReplaceAllString(services, "")
+	service, daemon := file.Schema(), configs.Schema()
+	describe(&daemon, comments(settings, `\[(\w+)\]`))
+	list := service.Properties[1].Schema.Items
+	describe(list, comments(services, `\[\[services\.(\w+)\]\]`))
+	return map[string]decode.Schema{"service.schema.json": service, "svcproxy.schema.json": daemon}
+}
+
+// comments returns the comment above each key, by table and key; of keys without
+// one between them it is about all. A header matches where a table begins.
+func comments(text, header string) map[string]string {
+	table := regexp.MustCompile(`^` + header + `$`)
+	key := regexp.MustCompile(`^#?(\w+) = `)
+	out := map[string]string{}
+	var in, said string
+	var words []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		comment, isComment := strings.CutPrefix(line, "#")
+		switch m := key.FindStringSubmatch(line); {
+		case m != nil:
+			if words != nil {
+				said = strings.Join(words, " ")
+			}
+			if words = nil; out[in+m[1]] == "" {
+				out[in+m[1]] = said
+			}
+		case isComment:
+			words = append(words, strings.TrimSpace(comment))
+		case table.MatchString(line):
+			name := table.FindStringSubmatch(line)[1]
+			if out[name] == "" {
+				out[name] = strings.Join(words, " ")
+			}
+			in, said, words = name+".", "", nil
+		default:
+			words = nil
+		}
+	}
+	return out
+}
+
+// describe gives each key below s its description.
+func describe(s *decode.Schema, said map[string]string) {
+	for i := range s.Properties {
+		p := &s.Properties[i]
+		p.Schema.Description = said[p.Key]
+		within := &p.Schema
+		if within.Items != nil {
+			within = within.Items
+		}
+		if n := len(within.AnyOf); n > 0 {
+			within = &within.AnyOf[n-1]
+		}
+		for j := range within.Properties {
+			q := &within.Properties[j]
+			q.Schema.Description = said[p.Key+"."+q.Key]
+		}
+	}
+}
+
+// The schemas that are kept are those of the tables that files are read by.
+func TestSchemas(t *testing.T) {
+	for path, s := range schemas(t) {
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(s); err != nil {
+			t.Fatal(err)
+		}
+		if *update {
+			if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if kept, err := os.ReadFile(path); err != nil || !bytes.Equal(kept, b.Bytes()) {
+			t.Errorf("%s is not what the tables say (%v): run go generate ./configs", path, err)
+		}
+	}
+}
+
+// Every key has a description: reference.toml speaks of all of them.
+func TestSchemasDescribe(t *testing.T) {
+	var missing []string
+	var walk func(at string, s decode.Schema)
+	walk = func(at string, s decode.Schema) {
+		for _, p := range s.Properties {
+			if p.Schema.Description == "" && p.Schema.Properties == nil && at+p.Key != "$schema" && at+p.Key != "services" {
+				missing = append(missing, at+p.Key)
+			}
+			walk(at+p.Key+".", p.Schema)
+		}
+		if s.Items != nil {
+			walk(at, *s.Items)
+		}
+		for _, a := range s.AnyOf {
+			walk(at, a)
+		}
+	}
+	for _, s := range schemas(t) {
+		walk("", s)
+	}
+	if len(missing) > 0 {
+		t.Errorf("no description of %q", missing)
+	}
+}
+
+// conforms returns what a schema has against a value, "" for nothing.
+func conforms(s decode.Schema, v any) string {
+	if len(s.AnyOf) > 0 {
+		if slices.ContainsFunc(s.AnyOf, func(a decode.Schema) bool { return conforms(a, v) == "" }) {
+			return ""
+		}
+		return fmt.Sprintf("%v is none of those wanted", v)
+	}
+	switch v := v.(type) {
+	case string:
+		if s.Type != "string" && s.Type != "" || s.Enum != nil && !slices.Contains(s.Enum, v) || !regexp.MustCompile(s.Pattern).MatchString(v) {
+			return fmt.Sprintf("%q is not a %s of %q %s", v, s.Type, s.Enum, s.Pattern)
+		}
+	case bool:
+		if s.Type != "boolean" {
+			return fmt.Sprintf("%v is not a %s", v, s.Type)
+		}
+	case int64:
+		if s.Type != "integer" || v < *s.Minimum || v > *s.Maximum {
+			return fmt.Sprintf("%d is not a %s in range", v, s.Type)
+		}
+	case map[string]any:
+		return tableConforms(s, v)
+	case []map[string]any:
+		list := make([]any, len(v))
+		for i := range v {
+			list[i] = v[i]
+		}
+		return conforms(s, list)
+	case []any:
+		return listConforms(s, v)
+	}
+	return ""
+}
+
+func listConforms(s decode.Schema, list []any) string {
+	if s.Type == "" {
+		return ""
+	}
+	if s.Type != "array" || len(list) < s.MinItems {
+		return fmt.Sprintf("a list of %d is not a %s", len(list), s.Type)
+	}
+	for i, v := range list {
+		if why := conforms(*s.Items, v); why != "" {
+			return fmt.Sprintf("[%d]: %s", i, why)
+		}
+	}
+	return ""
+}
+
+func tableConforms(s decode.Schema, table map[string]any) string {
+	if s.Type != "object" && s.Type != "" {
+		return "a table is not a " + s.Type
+	}
+	for _, key := range s.Required {
+		if _, ok := table[key]; !ok {
+			return key + " is missing"
+		}
+	}
+	for key, v := range table {
+		i := slices.IndexFunc(s.Properties, func(p decode.Property) bool { return p.Key == key })
+		below := s.Others
+		if i >= 0 {
+			below = &s.Properties[i].Schema
+		}
+		if below == nil {
+			return key + " is unknown"
+		}
+		if why := conforms(*below, v); why != "" {
+			return key + ": " + why
+		}
+	}
+	return ""
+}
+
+func root(t *testing.T, path string, text []byte) map[string]any {
+	t.Helper()
+	parse := decode.TOML
+	if filepath.Ext(path) == ".json" {
+		parse = decode.JSON
+	}
+	doc, faults := parse(path, text)
+	if faults != nil {
+		t.Fatal(faults)
+	}
+	return doc.Root
+}
+
+// What is good conforms to the schemas, and the examples name theirs.
+func TestExamplesConform(t *testing.T) {
+	kept := schemas(t)
+	settings, services := reference(t)
+	if why := conforms(kept["svcproxy.schema.json"], any(root(t, "r.toml", []byte(settings)))); why != "" {
+		t.Errorf("settings of reference.toml: %s", why)
+	}
+	if why := conforms(kept["service.schema.json"], any(root(t, "r.toml", []byte(services)))); why != "" {
+		t.Errorf("services of reference.toml: %s", why)
+	}
+	paths, err := filepath.Glob("examples/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := conforms(kept["service.schema.json"], any(root(t, path, text))); why != "" {
+			t.Errorf("%s: %s", path, why)
+		}
+		first := "#:schema ../service.schema.json\n"
+		if filepath.Ext(path) == ".json" {
+			first = "{\n  \"$schema\": \"../service.schema.json\",\n"
+		}
+		if !strings.HasPrefix(string(text), first) {
+			t.Errorf("%s does not begin with %q", path, first)
+		}
+	}
+}
+
+// What a schema can say of a mistake, it says.
+func TestSchemasRefuse(t *testing.T) {
+	const svc = "[[services]]\nname = 'a'\nports = [{ port = 80 }]\n"
+	tests := []struct{ schema, text, want string }{
+		{"service", "", "services is missing"},
+		{"service", "services = []\nx = 1", "x is unknown"},
+		{"service", "services = {}", "services: a table is not a array"},
+		{"service", "[[services]]\nname = 'a'", "services: [0]: ports is missing"},
+		{"service", svc + "vip = []", "services: [0]: vip is unknown"},
+		{"service", svc + "vips = ['web']", `services: [0]: vips: [0]: "web" is not a string of [] ^[0-9a-fA-F:.]+$`},
+		{"service", svc + "namespace = 'A'", `services: [0]: namespace: "A" is not a string of [] ^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`},
+		{"service", svc + "session_affinity = 'ClientIP'", `services: [0]: session_affinity: "ClientIP" is not a  of ["none" "client_ip"] `},
+		{"service", svc + "session_affinity_timeout = '3 h'", `services: [0]: session_affinity_timeout: "3 h" is not a string of [] ^[-+]?(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`},
+		{"service", svc + "health_check_node_port = 65536", "services: [0]: health_check_node_port: 65536 is not a integer in range"},
+		{"service", svc + "publish_not_ready = 'yes'", `services: [0]: publish_not_ready: "yes" is not a boolean of [] `},
+		{"service", svc + "endpoints = ['web:80']", "services: [0]: endpoints: [0]: web:80 is none of those wanted"},
+		{"service", svc + "endpoints = [{ address = '10.0.0.1', ports = { a = 0 } }]", "services: [0]: endpoints: [0]: map[address:10.0.0.1 ports:map[a:0]] is none of those wanted"},
+		{"service", svc + "[[services.endpoints]]\nport = 1", "services: [0]: endpoints: [0]: map[port:1] is none of those wanted"},
+		{"svcproxy", "mode = 'nft'", `mode: "nft" is not a  of ["auto" "nftables" "ipvs" "iptables"] `},
+		{"svcproxy", "sources = []", "sources: a list of 0 is not a array"},
+		{"svcproxy", "sync.x = 1", "sync: x is unknown"},
+		{"svcproxy", "limits.ports = 0", "limits: ports: 0 is not a integer in range"},
+	}
+	kept := schemas(t)
+	for _, tt := range tests {
+		if got := conforms(kept[tt.schema+".schema.json"], any(root(t, "x.toml", []byte(tt.text)))); got != tt.want {
+			t.Errorf("%s\n got: %s\nwant: %s", tt.text, got, tt.want)
+		}
+	}
+}
+
+// Files that name no limits are held to the settings' defaults.
+func TestDefaultLimits(t *testing.T) {
+	if got := file.Limits(configs.Default().Limits); got != file.DefaultLimits {
+		t.Errorf("defaults are %v and %v", got, file.DefaultLimits)
+	}
+}

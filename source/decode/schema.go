@@ -1,0 +1,90 @@
+package decode
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// A Schema is what JSON Schema (draft 7, which editors know best) can say of a
+// kind of value. The zero Schema lets everything through.
+type Schema struct {
+	Dialect     string     `json:"$schema,omitempty"`
+	Title       string     `json:"title,omitempty"`
+	Description string     `json:"description,omitempty"`
+	Type        string     `json:"type,omitempty"`
+	Enum        []string   `json:"enum,omitempty"`
+	Pattern     string     `json:"pattern,omitempty"`
+	Minimum     *int64     `json:"minimum,omitempty"`
+	Maximum     *int64     `json:"maximum,omitempty"`
+	Items       *Schema    `json:"items,omitempty"`
+	MinItems    int        `json:"minItems,omitempty"`
+	UniqueItems bool       `json:"uniqueItems,omitempty"`
+	AnyOf       []Schema   `json:"anyOf,omitempty"`
+	Properties  Properties `json:"properties,omitempty"`
+	Required    []string   `json:"required,omitempty"`
+	Closed      bool       `json:"-"` // no keys but Properties
+	Others      *Schema    `json:"-"` // of the values of all other keys
+}
+
+// Draft is the Dialect that a Schema is written in.
+const Draft = "http://json-schema.org/draft-07/schema#"
+
+// Properties are the keys of a table, in the order of the documentation.
+type Properties []Property
+
+// A Property is one key of a table.
+type Property struct {
+	Key    string
+	Schema Schema
+}
+
+// MarshalJSON writes an object, in order.
+func (p Properties) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	for i, prop := range p {
+		b.WriteString([]string{"{", ","}[min(i, 1)])
+		key, err := json.Marshal(prop.Key)
+		if err != nil {
+			return nil, err
+		}
+		value, err := json.Marshal(prop.Schema)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(key)
+		b.WriteByte(':')
+		b.Write(value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// MarshalJSON writes additionalProperties, which is false or a schema.
+func (s Schema) MarshalJSON() ([]byte, error) {
+	type plain Schema
+	out := struct {
+		plain
+		Additional any `json:"additionalProperties,omitempty"`
+	}{plain: plain(s)}
+	switch {
+	case s.Others != nil:
+		out.Additional = s.Others
+	case s.Closed:
+		out.Additional = false
+	}
+	return json.Marshal(out)
+}
+
+func listOf(s Schema) Schema { return Schema{Type: "array", Items: &s} }
+
+// tableSchema returns what can be said of a table of these fields.
+func tableSchema[T any](fields []Field[T]) Schema {
+	s := Schema{Type: "object", Closed: true}
+	for _, f := range fields {
+		s.Properties = append(s.Properties, Property{f.Key, f.Schema})
+		if f.Required {
+			s.Required = append(s.Required, f.Key)
+		}
+	}
+	return s
+}

@@ -1,0 +1,81 @@
+package file_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"svcproxy/source/file"
+)
+
+// hostile are texts that are meant to take much more memory than they are long.
+// Each is some 256 KiB.
+func hostile() map[string]string {
+	const size = 1 << 18
+	fill := func(head, unit, tail string) string {
+		return head + strings.Repeat(unit, (size-len(head)-len(tail))/len(unit)) + tail
+	}
+	count := func(head, unit, tail string) string { // unit has a verb for a number
+		var b strings.Builder
+		b.WriteString(head)
+		for i := 0; b.Len() < size; i++ {
+			fmt.Fprintf(&b, unit, i)
+		}
+		return b.String() + tail
+	}
+	const one = "[[services]]\nname = 'a'\nvips = ['10.96.0.1']\nports = [{ port = 1 }]\n"
+	return map[string]string{
+		"lines.toml":            fill("services = []", "\n", ""),
+		"lines.json":            fill(`{"services": []`, "\n", "}"),
+		"lists.toml":            fill("services = [", "[],", "]"),
+		"lists.json":            fill(`{"services": [`, "[],", "[]]}"),
+		"nested lists.toml":     fill("services = [", strings.Repeat("[", 29)+strings.Repeat("]", 29)+",", "]"),
+		"tables.toml":           fill("services = [", "{},", "]"),
+		"tables.json":           fill(`{"services": [`, "{},", "{}]}"),
+		"sparse tables.toml":    fill("services = [", "{a=1}      ,", "]"),
+		"sparse tables.json":    fill(`{"services": [`, `{"a":1}     ,`, "{}]}"),
+		"headers.toml":          fill("", "[[services]]\n", ""),
+		"keys.toml":             count("services = []\n", "a%d = 1\n", ""),
+		"keys.json":             count(`{"services": []`, `,"a%d":1`, "}"),
+		"keys in a table.toml":  count("services = [{", "a%d=1,", "}]"),
+		"dotted keys.toml":      count("services = []\n", "a%d.b.c.d.e = 1          \n", ""),
+		"tables by dots.toml":   count("services = []\n", "[a.b%d.c]   # ------------\n", ""),
+		"keys twice.json":       fill(`{"services": []`, `,"services":[]`, "}"),
+		"a long key.toml":       fill("", "a", " = 1"),
+		"a long string.toml":    fill("services = '", "a", "'"),
+		"a long escape.toml":    fill(`services = "`, `\u0001`, `"`),
+		"one address.toml":      fill(one+"external_ips = [", "'1.1.1.1',", "]"),
+		"addresses.toml":        count(one+"external_ips = [", "'fd00::%x',", "]"),
+		"bad addresses.toml":    fill(one+"external_ips = [", "'x',    ", "]"),
+		"endpoints.toml":        fill(one+"endpoints = [", "'1.1.1.1',", "]"),
+		"endpoint ports.toml":   count(one+"endpoints = [{ address = '1.1.1.1', ports = {", "a%d=1,", "}}]"),
+		"services.toml":         fill("", one, ""),
+		"warnings.toml":         count("", "[[services]]\nname = 'a%d'\nports = [{ port = 80 }]\n", ""),
+		"cut off in lists.json": fill(`{"services": [`, "      1,", ""),
+	}
+}
+
+// allocated returns how many bytes are allocated for each byte of a text that is
+// read. Garbage counts, so no more than that can be in use at any time.
+func allocated(path, text string) float64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, _ = file.Parse(path, []byte(text))
+	runtime.ReadMemStats(&after)
+	return float64(after.TotalAlloc-before.TotalAlloc) / float64(len(text))
+}
+
+// No text takes many times the memory of a good file of its size. Up to four times
+// is what the TOML library needs for a table of nothing but short keys.
+func TestMemory(t *testing.T) {
+	good := allocated("good.toml", manyServices(300))
+	if good < 10 || good > 100 {
+		t.Errorf("a good file takes %.0f times its size", good)
+	}
+	for name, text := range hostile() {
+		if got := allocated(name, text); got > 4*good {
+			t.Errorf("%s takes %.0f times its size; a good file takes %.0f times", name, got, good)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package file
+
+import (
+	"fmt"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+// Rules are what service files are held to, besides what is wrong anywhere.
+type Rules struct {
+	Limits Limits
+
+	// Check returns what this host cannot do of a service; nil: it can do all.
+	Check func(*source.Service) []source.Problem
+}
+
+// maxFileSize is the most that Limits.FileSize can be.
+const maxFileSize = 1 << 30
+
+// Limits bound what a file may hold. A limit that is 0 is that of DefaultLimits.
+type Limits struct {
+	FileSize  int // bytes, 1 GiB at most
+	Services  int // of a file
+	Endpoints int // of a service
+	Ports     int // of a service
+}
+
+// DefaultLimits are far above what files hold in earnest, and low enough that
+// one that was made by mistake does not take all memory: a file takes some 15
+// times its size while it is read. 10,000 services of 10 endpoints, each a table
+// of its own, are about 5 MiB.
+var DefaultLimits = Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000}
+
+func (l Limits) orDefault() Limits {
+	for _, f := range []struct{ is, standard *int }{
+		{&l.FileSize, &DefaultLimits.FileSize}, {&l.Services, &DefaultLimits.Services},
+		{&l.Endpoints, &DefaultLimits.Endpoints}, {&l.Ports, &DefaultLimits.Ports},
+	} {
+		if *f.is == 0 {
+			*f.is = *f.standard
+		}
+	}
+	return l
+}
+
+// maxSize is the size of the largest file that is read, in bytes.
+func (rules Rules) maxSize() int { return rules.Limits.orDefault().FileSize }
+
+// set makes r keep the limits.
+func (l Limits) set(r *decode.Reader) {
+	r.Limit("services", l.Services, "split the file, or raise services in [limits] of "+SettingsName)
+	r.Limit("endpoints", l.Endpoints, "raise endpoints in [limits] of "+SettingsName)
+	r.Limit("ports", l.Ports, "raise ports in [limits] of "+SettingsName)
+}
+
+// tooLarge is the fault of a file that has more than max bytes.
+func tooLarge(path string, max int) source.Fault {
+	return source.Fault{
+		Pos:  source.Position{File: path},
+		Msg:  fmt.Sprintf("the file has more than %d bytes", max),
+		Hint: "split it, or raise file_size in [limits] of " + SettingsName,
+	}
+}
