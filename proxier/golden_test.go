@@ -18,6 +18,7 @@ import (
 	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter"
+	"svcproxy/proxier/nftables"
 	"svcproxy/source"
 	"svcproxy/source/file"
 )
@@ -46,6 +47,8 @@ func golden(t *testing.T, path string) {
 	got := map[string]string{
 		"want.iptables":  rules(t, proxier.IPv4, node, services),
 		"want.ip6tables": rules(t, proxier.IPv6, node, services),
+		"want.nft":       table(proxier.IPv4, node, services),
+		"want.nft6":      table(proxier.IPv6, node, services),
 	}
 	if *update {
 		rewrite(t, path, ar, got)
@@ -99,6 +102,19 @@ func rules(t *testing.T, fam proxier.Family, node *proxier.Node, services []*sou
 	}
 	for _, line := range members(r.Sets(st)) {
 		fmt.Fprintln(&b, line)
+	}
+	return b.String()
+}
+
+// table returns what nft would take for our table: its elements, and its rules
+// but for those that are there in every scenario.
+func table(fam proxier.Family, node *proxier.Node, services []*source.Service) string {
+	constant := nftables.Text(proxier.NewState(fam, &proxier.Node{MarkBit: configs.Default().MasqueradeBit}, nil))
+	var b strings.Builder
+	for _, line := range nftables.Text(proxier.NewState(fam, node, services)) {
+		if !slices.Contains(constant, line) {
+			fmt.Fprintln(&b, line)
+		}
 	}
 	return b.String()
 }

@@ -20,10 +20,11 @@ const receiveBuffer = 32 << 10
 // A Conn is a lasting netlink socket in the network namespace of the goroutine
 // that dialled. It is used by one goroutine at a time.
 type Conn struct {
-	fd   int
-	port uint32
-	seq  uint32
-	in   []byte
+	fd    int
+	space uint64 // the network namespace, see namespace
+	port  uint32
+	seq   uint32
+	in    []byte
 }
 
 // Dial opens a socket. The kernel must know nf_tables, or the error says so.
@@ -32,7 +33,7 @@ func Dial() (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{fd: fd, in: make([]byte, receiveBuffer)}
+	c := &Conn{fd: fd, space: namespace(), in: make([]byte, receiveBuffer)}
 	if c.port, err = socketPort(fd); err == nil {
 		_, err = c.Generation()
 	}
@@ -76,6 +77,16 @@ func setUp(fd int) error {
 	return nil
 }
 
+// namespace returns the number of the caller's network namespace, 0 where it
+// cannot be told: without /proc.
+func namespace() uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return 0
+	}
+	return st.Ino
+}
+
 func socketPort(fd int) (uint32, error) {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
@@ -94,9 +105,16 @@ func (c *Conn) Close() error { return unix.Close(c.fd) }
 // Commit does all of b or nothing. The kernel works while it is being sent and
 // has answered by then.
 func (c *Conn) Commit(b *Batch) error {
-	if b.Empty() {
+	switch {
+	case b.Empty():
 		return nil
+	case b.Len() > loudBytes:
+		return c.commitUnheard(b)
 	}
+	return c.commit(b)
+}
+
+func (c *Conn) commit(b *Batch) error {
 	first, last := b.seal(c.seq + 1)
 	c.seq = last
 	if err := c.send(b.buf); err != nil {

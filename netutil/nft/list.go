@@ -216,7 +216,8 @@ func (l *Listing) addOther(message) error {
 }
 
 // Elements calls each with every element of a set. What it is given is good until
-// it returns.
+// it returns. While the kernel grows a set, for some milliseconds after many
+// elements came, it leaves elements out or lists them twice.
 func (c *Conn) Elements(t Table, set string, each func(*Element) error) error {
 	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, t.Family, 0)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
@@ -239,17 +240,17 @@ func (c *Conn) Elements(t Table, set string, each func(*Element) error) error {
 }
 
 // Get asks for single elements of a set by their keys, and calls found with the
-// number of each and its data. One that is not there is left out. Where a set has
+// number of each. One that is not there is left out. Where a set has
 // hundreds of thousands of elements this is faster than Elements: for each part of
 // a listing the kernel walks over all that it has listed before.
-func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found func(i int, data []byte)) error {
+func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found func(i int, e *Element)) error {
 	var e Element
 	at := 0 // elements before are done with
 	for step := maxElements; at < count; {
 		end := min(at+step, count)
 		err := c.request(getRequest(t, set, at, end, key), func(m message) error {
 			e.decode(find(find(m.body[genLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM))
-			found(at, e.Data)
+			found(at, &e)
 			at++
 			return nil
 		})

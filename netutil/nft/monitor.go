@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +22,11 @@ type Event struct {
 
 // A Monitor watches a table for changes by others than one Conn.
 type Monitor struct {
-	table Table
-	file  *os.File
-	in    []byte
+	table  Table
+	space  uint64
+	file   *os.File
+	in     []byte
+	missed atomic.Bool // it did not listen while somebody committed
 
 	named map[uint32]bool // senders whose transaction, of which we see a part so far, names our table
 }
@@ -38,7 +42,7 @@ func NewMonitor(t Table, own *Conn) (*Monitor, error) {
 		return nil, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), unix.Close(fd))
 	}
 	return &Monitor{
-		table: t, file: os.NewFile(uintptr(fd), "nf_tables monitor"),
+		table: t, space: own.space, file: os.NewFile(uintptr(fd), "nf_tables monitor"),
 		in: make([]byte, receiveBuffer), named: map[uint32]bool{},
 	}, nil
 }
@@ -87,39 +91,53 @@ func (m *Monitor) Watch(ctx context.Context, listening func(), changed func(Even
 	if err != nil {
 		return err
 	}
-	var joined error
-	err = raw.Control(func(fd uintptr) {
-		joined = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES)
-	})
-	if err = errors.Join(err, joined); err != nil {
+	if err := errors.Join(m.file.SetReadDeadline(time.Time{}), m.listen()); err != nil {
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
+	defer m.stopListening()
 	listening()
-	stop := context.AfterFunc(ctx, func() { m.file.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, m.wake)
 	defer stop()
 	for {
-		var n int
-		var failed error
-		err := raw.Read(func(fd uintptr) bool {
-			n, _, failed = unix.Recvfrom(int(fd), m.in, unix.MSG_TRUNC)
-			return failed != unix.EAGAIN
-		})
-		switch {
-		case ctx.Err() != nil:
+		err := m.hear(raw, changed)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = m.file.SetReadDeadline(time.Time{})
+		}
+		if ctx.Err() != nil { // asked after the deadline was lifted: one that is set now lasts
 			return ctx.Err()
-		case err != nil:
+		}
+		if err != nil {
 			return fmt.Errorf("listening to nf_tables: %w", err)
-		case failed == unix.EINTR:
-		case failed == unix.ENOBUFS || failed == nil && n > len(m.in):
+		}
+		if m.missed.Swap(false) {
 			changed(Event{Lost: true})
-		case failed != nil:
-			return fmt.Errorf("listening to nf_tables: %w", failed)
-		default:
-			if err := messages(m.in[:n], func(msg message) error { return m.event(msg, changed) }); err != nil {
-				return err
-			}
 		}
 	}
+}
+
+// wake makes m look up from its socket.
+func (m *Monitor) wake() { m.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// hear waits for events once.
+func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
+	var n int
+	var failed error
+	err := raw.Read(func(fd uintptr) bool {
+		n, _, failed = unix.Recvfrom(int(fd), m.in, unix.MSG_TRUNC)
+		return failed != unix.EAGAIN
+	})
+	switch {
+	case err != nil:
+		return err
+	case failed == unix.EINTR:
+		return nil
+	case failed == unix.ENOBUFS || failed == nil && n > len(m.in):
+		m.missed.Store(true)
+		return nil
+	case failed != nil:
+		return failed
+	}
+	return messages(m.in[:n], func(msg message) error { return m.event(msg, changed) })
 }
 
 // event takes one message. Those of a transaction come one after another; its

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"bytes"
 	"errors"
 	"slices"
 
@@ -13,75 +12,51 @@ import (
 
 // Clients are forgotten after the transaction that took their endpoint away, so
 // that no packet brings one back. A client's element may expire between listing
-// and removal, which the kernel answers with an error: they go a few at a time,
-// and what fails is listed again.
+// and removal, which the kernel answers with an error, and a listing may be
+// incomplete: they go a few at a time, until a listing shows none.
 const (
 	forgetAtOnce   = 64
 	forgetAttempts = 20
 )
 
-// clients returns those of the map affinity whose pool and endpoint are gone.
+// forget removes the clients whose pool and endpoint are gone.
+func (b *Backend) forget(gone func(pool, endpoint []byte) bool) error {
+	for range forgetAttempts {
+		list, err := b.clients(gone)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		if err := b.forgetOnce(list); err != nil {
+			return err
+		}
+	}
+	return errors.New("clients of endpoints that have left are not forgotten")
+}
+
+// clients lists the map affinity, those whose pool and endpoint are gone.
 func (b *Backend) clients(gone func(pool, endpoint []byte) bool) (list []nft.Element, err error) {
 	addrLen := b.fam.Bits() / 8
 	err = b.conn.Elements(b.table(), set{kind: affinity}.name(), func(e *nft.Element) error {
 		if len(e.Key) == addrLen+4 && gone(e.Key[addrLen:], e.Data) {
-			list = append(list, nft.Element{Key: bytes.Clone(e.Key), Data: bytes.Clone(e.Data)})
-		}
-		return nil
-	})
-	return list, err
-}
-
-// forget removes clients, and leaves those that the kernel has forgotten by itself.
-func (b *Backend) forget(list []nft.Element) error {
-	if len(list) == 0 {
-		return nil
-	}
-	for n := 1; ; n++ {
-		failed, err := b.forgetOnce(list)
-		if len(failed) == 0 || err != nil {
-			return err
-		}
-		left := make(map[string]bool, len(failed))
-		for _, e := range failed {
-			left[string(e.Key)+string(e.Data)] = true
-		}
-		list, err = b.matching(left)
-		if err != nil || len(list) == 0 {
-			return err
-		}
-		if n == forgetAttempts {
-			return errors.New("clients of endpoints that have left are not forgotten")
-		}
-	}
-}
-
-// matching lists the clients of a set of keys and data that the kernel still has.
-func (b *Backend) matching(want map[string]bool) ([]nft.Element, error) {
-	var list []nft.Element
-	err := b.conn.Elements(b.table(), set{kind: affinity}.name(), func(e *nft.Element) error {
-		if want[string(e.Key)+string(e.Data)] {
 			list = append(list, clone(e))
 		}
 		return nil
 	})
-	return list, err
+	return withoutTwins(list), err
 }
 
-// forgetOnce removes clients and returns those among which one had expired.
-func (b *Backend) forgetOnce(list []nft.Element) (failed []nft.Element, err error) {
+// forgetOnce removes clients, but for those next to one that had expired.
+func (b *Backend) forgetOnce(list []nft.Element) error {
 	for part := range slices.Chunk(list, forgetAtOnce) {
 		b.batch.Reset()
 		for _, e := range part {
 			b.batch.DeleteElement(set{kind: affinity}.name(), e)
 		}
-		if err := b.commit(); errors.Is(err, unix.ENOENT) {
-			failed = append(failed, part...)
-		} else if err != nil {
-			return nil, err
+		if err := b.commit(); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
 		}
 	}
-	return failed, nil
+	return nil
 }
 
 // A poolEndpoint is a pool and an endpoint by their numbers, as in the map affinity.
@@ -97,13 +72,9 @@ func (b *Backend) forgetLost(changes []proxier.ServiceChange) error {
 	if len(lost) == 0 || !slices.Contains(setsInUse(b.held.counts()), set{kind: affinity}) {
 		return nil
 	}
-	list, err := b.clients(func(pool, endpoint []byte) bool {
+	return b.forget(func(pool, endpoint []byte) bool {
 		return lost[poolEndpoint(slices.Concat(pool, endpoint))]
 	})
-	if err != nil {
-		return err
-	}
-	return b.forget(list)
 }
 
 func (b *Backend) eachEndpoint(res *proxier.Resolved, do func(poolEndpoint)) {

@@ -230,7 +230,7 @@ func (l *layout) pick(s set) *chain {
 	}
 	for _, below := range moduli {
 		front := l.frontend(s.realm, 0)
-		slots := set{kind: slotMap, realm: s.realm}
+		slots := set{kind: slotMap, realm: s.realm, size: s.size}
 		c.rule(l.dnat(find(join(front, random(below, front.next)), 0, slots, 8), 8))
 	}
 	return c

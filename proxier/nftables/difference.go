@@ -65,7 +65,7 @@ func (b *Backend) look(want *content) (*difference, error) {
 		switch {
 		case s.kind == affinity:
 			err = b.compareClients(d)
-		case s.kind == slotMap && want.sets[s].count() > manyElements:
+		case s.kind == slotMap && s.size <= exactSizes && want.sets[s].count() > manyElements:
 			err = b.compareWanted(d, s)
 		default:
 			err = b.compareSet(d, s)
@@ -119,11 +119,38 @@ func (b *Backend) compareSet(d *difference, s set) error {
 		}
 		return nil
 	})
+	if err == nil && !rec.interval {
+		err = b.confirm(s, rec, seen)
+	}
 	if err != nil {
 		return err
 	}
+	diff.surplus = withoutTwins(diff.surplus)
 	d.note(s, diff, seen)
 	return nil
+}
+
+// confirm asks for what a listing left out: it may be there.
+func (b *Backend) confirm(s set, rec *records, seen []bool) error {
+	var missing []int
+	for i, ok := range seen {
+		if !ok {
+			missing = append(missing, i)
+		}
+	}
+	return b.conn.Get(b.table(), s.name(), len(missing), func(i int) []byte { return rec.key(missing[i]) },
+		func(i int, e *nft.Element) {
+			n := missing[i]
+			seen[n] = bytes.Equal(rec.data(n), e.Data) && rec.note(n) == e.Comment
+		})
+}
+
+// withoutTwins returns elements without those that were listed twice.
+func withoutTwins(list []nft.Element) []nft.Element {
+	slices.SortFunc(list, func(a, b nft.Element) int { return bytes.Compare(a.Key, b.Key) })
+	return slices.CompactFunc(list, func(a, b nft.Element) bool {
+		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
+	})
 }
 
 // manyElements is how many elements are listed at most: of twice as many, listing
@@ -131,15 +158,15 @@ func (b *Backend) compareSet(d *difference, s set) error {
 const manyElements = 100_000
 
 // compareWanted asks the kernel for each slot that should be there. What else
-// there may be no packet meets: its frontend has fewer slots, or none.
+// there may be no packet meets: every frontend of the size has all its slots.
 func (b *Backend) compareWanted(d *difference, s set) error {
 	rec := d.want.sets[s]
 	seen := make([]bool, rec.count())
 	diff := &setDifference{}
-	err := b.conn.Get(b.table(), s.name(), rec.count(), rec.key, func(i int, data []byte) {
-		seen[i] = bytes.Equal(rec.data(i), data)
+	err := b.conn.Get(b.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) {
+		seen[i] = bytes.Equal(rec.data(i), e.Data)
 		if !seen[i] {
-			diff.surplus = append(diff.surplus, nft.Element{Key: rec.key(i), Data: bytes.Clone(data)})
+			diff.surplus = append(diff.surplus, nft.Element{Key: rec.key(i), Data: bytes.Clone(e.Data)})
 		}
 	})
 	if err != nil {
@@ -166,13 +193,14 @@ func clone(e *nft.Element) nft.Element {
 }
 
 // compareClients finds clients that keep an endpoint that has left their pool.
-func (b *Backend) compareClients(d *difference) error {
-	targets := d.want.sets[set{kind: poolTargets}]
-	var err error
-	d.clients, err = b.clients(func(pool, endpoint []byte) bool {
-		return targets.find(slices.Concat(pool, endpoint)) < 0
-	})
+func (b *Backend) compareClients(d *difference) (err error) {
+	d.clients, err = b.clients(d.want.gone)
 	return err
+}
+
+// gone tells whether a pool does not have an endpoint, both by their numbers.
+func (c *content) gone(pool, endpoint []byte) bool {
+	return c.sets[set{kind: poolTargets}].find(slices.Concat(pool, endpoint)) < 0
 }
 
 // empty tells whether there is nothing to do.

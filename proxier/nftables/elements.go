@@ -134,7 +134,7 @@ func (r *renderer) leg(in realm, f *proxier.Frontend, l proxier.Leg) {
 	for slot, target := range r.slots {
 		r.key = putNumber(r.key[:n], uint32(slot))
 		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
-		r.emit(set{kind: slotMap, realm: in}, r.key, r.data, "")
+		r.emit(set{kind: slotMap, realm: in, size: s.size}, r.key, r.data, "")
 	}
 	r.key = r.key[:n]
 }

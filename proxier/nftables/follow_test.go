@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -190,5 +191,69 @@ func TestPoolsOfOneHash(t *testing.T) {
 	}
 	if ids.follow(w.Put(a.Key, nil).Services) {
 		t.Error("a pool went whose number another one wants, without a look at that")
+	}
+}
+
+// Sets that more frontends are in come first, also once a delta makes it so.
+func TestOrderFollowsCounts(t *testing.T) {
+	w, d := filtertest.NewWorld(proxier.IPv4), dialects[proxier.IPv4]
+	start := render(d, w.State)
+	h := &held{tallies: start.tallies(), chains: map[string]*written{}, pools: start.pools, host: w.Host}
+	var order []string
+	for n, endpoints := range []int{1, 2, 2, 2, 2} {
+		res := filtertest.Web(w.Family, n, endpoints)
+		if _, err := h.follow(d, w.Put(res.Key, res)); err != nil {
+			t.Fatal(err)
+		}
+		chains, err := d.marshal(render(d, w.State).chains)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range chains {
+			if diff := cmp.Diff(c.rules, h.chains[c.Name].rules); diff != "" {
+				t.Errorf("%d services: chain %s (-want +got):\n%s", n+1, c.Name, diff)
+			}
+		}
+		l := layout{dialect: d, host: &w.Host, counts: h.counts()}
+		order = append(order, l.sizes(addressed)[0].name())
+	}
+	want := []string{"size-1", "size-1", "size-2", "size-2", "size-2"}
+	if diff := cmp.Diff(want, order); diff != "" {
+		t.Errorf("first of the sets (-want +got):\n%s", diff)
+	}
+}
+
+// An address that the host has in service_cidrs stays exempt whichever service
+// has it too, or has had it.
+func TestExemptForTwoReasons(t *testing.T) {
+	w := filtertest.NewWorld(proxier.IPv4)
+	d := dialects[w.Family]
+	own := w.Host.ServiceCIDRExempt[0]
+	other := filtertest.Addr(w.Family, "vip", 7)
+	res := filtertest.Web(w.Family, 1, 1)
+	res.ExemptAddrs = []netip.Addr{own, other}
+	exempted := func(after string, u *update, want ...string) {
+		t.Helper()
+		var got []string
+		for _, c := range u.elements {
+			if c.set.kind == exempt {
+				got = append(got, fmt.Sprint(c.is, " ", elementText(c.set, w.Family, nft.Element{Key: []byte(c.key)})))
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", after, diff)
+		}
+	}
+	h := &held{tallies: render(d, w.State).tallies(), chains: map[string]*written{}, pools: newPoolIDs(hash32), host: w.Host}
+	for _, step := range []struct {
+		name string
+		res  *proxier.Resolved
+		want string
+	}{{"gained", res, "true 10.96.0.7"}, {"lost", nil, "false 10.96.0.7"}} {
+		u, err := h.follow(d, w.Put(res.Key, step.res))
+		if err != nil {
+			t.Fatal(err)
+		}
+		exempted(step.name, u, step.want)
 	}
 }

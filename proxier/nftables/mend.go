@@ -101,7 +101,10 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	if b.batch.Len() > pieceBytes { // the memory is not needed again soon
 		b.batch = nft.NewBatch(b.table())
 	}
-	return b.forget(d.clients)
+	if len(d.clients) == 0 {
+		return nil
+	}
+	return b.forget(d.want.gone)
 }
 
 // hooks tells whether packets meet a table.

@@ -44,7 +44,7 @@ var harms = []struct{ name, script string }{
 	{"rule inserted", "insert rule TABLE refusals accept"},
 	{"rule replaced", "flush chain TABLE refused; add rule TABLE refused meta l4proto tcp drop; add rule TABLE refused reject"},
 	{"set flushed", "flush set TABLE frontends"},
-	{"map flushed", "flush map TABLE slots"},
+	{"map flushed", "flush map TABLE SLOTS"},
 	{"set of clients replaced", "flush table TABLE; delete map TABLE affinity; add map TABLE affinity { type inet_service : mark; }"},
 	{"set of frontends replaced", "flush table TABLE; delete set TABLE vips; add set TABLE vips { type inet_service; elements = { 80 }; }"},
 	{"element added", "add element TABLE no-endpoints-drop { ADDR . tcp . 7 }"},
@@ -89,10 +89,10 @@ func TestMendsAfterDelta(t *testing.T) {
 		web := filtertest.Web(h.fam, 1, 3)
 		h.world.Put(web.Key, web)
 		h.sync(nil)
-		h.nft("flush map TABLE slots")
+		h.nft("flush map TABLE SLOTS")
 		delta := h.world.Put(web.Key, filtertest.Web(h.fam, 1, 2))
 		err := h.backend.Sync(context.Background(), h.world.State, delta)
-		if err == nil || !strings.Contains(err.Error(), "deleting elements of set slots: no such file or directory") {
+		if err == nil || !strings.Contains(err.Error(), "deleting elements of set slots-3: no such file or directory") {
 			h.Errorf("delta: got error %v", err)
 		}
 		h.sync(nil)
@@ -113,7 +113,7 @@ func TestCutOff(t *testing.T) {
 			delete chain TABLE filter-input
 			delete chain TABLE filter-forward
 			delete chain TABLE filter-output
-			flush map TABLE slots`)
+			flush map TABLE SLOTS`)
 		h.backend = newBackend(h, h.fam)
 		h.sync(nil)
 		if diff := cmp.Diff(before, h.content()); diff != "" {
@@ -246,7 +246,7 @@ func TestWatchSparesReading(t *testing.T) {
 		if n := h.backend.Reads() - reads; n != 0 {
 			h.Errorf("the table was read %d times although nobody touched it", n)
 		}
-		h.nft("flush map TABLE slots")
+		h.nft("flush map TABLE SLOTS")
 		for deadline := time.Now().Add(5 * time.Second); seen.Load() == 0 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}

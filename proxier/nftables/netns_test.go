@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -38,8 +39,12 @@ table inet svcproxy {
 }
 table ip foreign {
 	chain services { type nat hook postrouting priority srcnat; oifname "foreign0" masquerade; }
+	chain others { type filter hook input priority 5; ip saddr 192.0.2.77 drop; }
 }
-table ip6 svcproxyx { set frontends { type ipv6_addr; elements = { 2001:db8::77 }; }; }
+table ip6 svcproxyx {
+	set frontends { type ipv6_addr; elements = { 2001:db8::77 }; }
+	chain others { type filter hook input priority 5; ip6 saddr @frontends drop; }
+}
 `
 
 // enterNamespace moves the test into a network namespace of its own.
@@ -116,10 +121,12 @@ func (h *host) table() string {
 	return "ip svcproxy"
 }
 
-// nft runs a script in which TABLE stands for our table.
+// nft runs a script in which TABLE stands for our table, and SLOTS for one of
+// its maps of slots.
 func (h *host) nft(script string) {
 	h.Helper()
-	nft(h, strings.ReplaceAll(script, "TABLE", h.table()))
+	slots := regexp.MustCompile(` slots-\d+ `).FindString(strings.Join(nftables.Text(h.world.State), "\n"))
+	nft(h, strings.NewReplacer("TABLE", h.table(), "SLOTS", slots).Replace(script))
 }
 
 func (h *host) sync(delta *proxier.Delta) {

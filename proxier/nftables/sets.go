@@ -61,7 +61,7 @@ const (
 type set struct {
 	kind   kind
 	realm  realm         // of kinds before restricted, and of reject and drop
-	size   uint32        // of sized
+	size   uint32        // of sized, and of slotMap: when a rule comes to use a map, the kernel walks through all of it
 	sticky time.Duration // of sized: how long a client keeps its target
 }
 
@@ -109,6 +109,8 @@ func (s set) name() string {
 		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports"}[s.realm]
 	case sized:
 		return s.realm.prefix() + "size-" + s.suffix()
+	case slotMap:
+		return s.realm.prefix() + "slots-" + s.suffix()
 	}
 	return s.realm.prefix() + kindNames[s.kind]
 }
