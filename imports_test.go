@@ -29,7 +29,10 @@ var forbidden = []struct{ from, to string }{
 	{"configs", "svcproxy/netutil"},
 	{"proxier/iptables", "svcproxy/proxier/nftables"},
 	{"proxier/iptables", "svcproxy/proxier/ipvs"},
+	{"proxier/nftables", "svcproxy/proxier/iptables"},
+	{"proxier/nftables", "svcproxy/proxier/filter"},
 	{"proxier/filter", "svcproxy/proxier/iptables"},
+	{"proxier/filter", "svcproxy/proxier/nftables"},
 	{"proxier/healthcheck", "svcproxy/netutil"},
 }
 
