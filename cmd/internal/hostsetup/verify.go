@@ -25,6 +25,11 @@ func Verify(s configs.Settings, mode string) []string {
 	if s.LocalhostNodePorts && mode == "iptables" {
 		warn(routeLocalnet, "localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1")
 	}
+	if mode == "nftables" {
+		for _, name := range forwardDrops() {
+			out = append(out, "the policy of "+name+" is drop, which nftables mode cannot overrule: accept the forwarded traffic of services there, or use iptables mode")
+		}
+	}
 	return out
 }
 

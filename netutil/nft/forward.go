@@ -1,0 +1,34 @@
+package nft
+
+import (
+	"fmt"
+
+	"github.com/google/nftables"
+)
+
+// ForwardDrops names the base chains that drop forwarded packets which no rule
+// of theirs accepts, as in "ip filter FORWARD". No table can overrule them.
+func ForwardDrops() ([]string, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("looking for chains that drop: %w", err)
+	}
+	chains, err := conn.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("looking for chains that drop: %w", err)
+	}
+	families := map[nftables.TableFamily]string{
+		nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
+	}
+	var names []string
+	for _, c := range chains {
+		family := families[c.Table.Family]
+		if family == "" || c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward {
+			continue
+		}
+		if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+			names = append(names, family+" "+c.Table.Name+" "+c.Name)
+		}
+	}
+	return names, nil
+}
