@@ -8,34 +8,17 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netns"
+	"svcproxy/netutil/netnstest"
 )
 
 // enterNamespace moves the test into a network namespace of its own.
 func enterNamespace(t *testing.T) {
 	t.Helper()
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		own.Close()
-		if err := netns.Set(home); err != nil {
-			t.Fatal(err) // the thread stays locked and dies with the test
-		}
-		home.Close()
-		runtime.UnlockOSThread()
-	})
+	netnstest.Enter(t)
 }
 
 func dial(t *testing.T) *Conn {

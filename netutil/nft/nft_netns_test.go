@@ -6,35 +6,19 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"svcproxy/netutil/netnstest"
 )
 
 // dial opens a Conn in a network namespace of its own.
 func dial(t *testing.T) *Conn {
 	t.Helper()
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		own.Close()
-		if err := netns.Set(home); err != nil {
-			t.Fatal(err) // the thread stays locked and dies with the test
-		}
-		home.Close()
-		runtime.UnlockOSThread()
-	})
+	netnstest.Enter(t)
 	return another(t)
 }
 

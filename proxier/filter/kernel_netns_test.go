@@ -4,11 +4,9 @@ package filter
 
 import (
 	"context"
-	"runtime"
 	"testing"
 
-	"github.com/vishvananda/netns"
-
+	"svcproxy/netutil/netnstest"
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
@@ -16,23 +14,7 @@ import (
 
 // A delta that changes only members of sets starts no program: here there is none.
 func TestMembersNeedNoProgram(t *testing.T) {
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		own.Close()
-		if err := netns.Set(home); err != nil {
-			t.Fatal(err) // the thread stays locked and dies with the test
-		}
-		home.Close()
-		runtime.UnlockOSThread()
-	})
+	netnstest.Enter(t)
 	ctx := context.Background()
 	k, err := Open(ctx, proxier.IPv4)
 	if err != nil {

@@ -8,12 +8,10 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netns"
-
+	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/proxier/iptables"
@@ -34,23 +32,7 @@ type host struct {
 // rules and sets of somebody else.
 func enterNamespace(t testing.TB, variant string) {
 	t.Helper()
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		own.Close()
-		if err := netns.Set(home); err != nil {
-			t.Fatal(err) // the thread stays locked and dies with the test
-		}
-		home.Close()
-		runtime.UnlockOSThread()
-	})
+	netnstest.Enter(t)
 	for _, f := range []string{"iptables-", "ip6tables-"} {
 		run(t, f+variant, "-N", "FOREIGN")
 		run(t, f+variant, "-A", "FOREIGN", "-m", "comment", "--comment", "leads not to -j SVCP-FILTER", "-j", "ACCEPT")

@@ -8,13 +8,12 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netns"
 
+	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/proxier/nftables"
@@ -50,23 +49,7 @@ table ip6 svcproxyx {
 // enterNamespace moves the test into a network namespace of its own.
 func enterNamespace(t testing.TB) {
 	t.Helper()
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		own.Close()
-		if err := netns.Set(home); err != nil {
-			t.Fatal(err) // the thread stays locked and dies with the test
-		}
-		home.Close()
-		runtime.UnlockOSThread()
-	})
+	netnstest.Enter(t)
 }
 
 func run(t testing.TB, name string, args ...string) string {

@@ -1,0 +1,32 @@
+// Package netnstest moves tests into network namespaces of their own.
+package netnstest
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netns"
+)
+
+// Enter moves the test into a new network namespace, until it ends. The test
+// stays on its thread: goroutines that it starts are in another namespace.
+func Enter(t testing.TB) {
+	t.Helper()
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		own.Close()
+		if err := netns.Set(home); err != nil {
+			t.Fatal(err) // the thread stays locked and dies with the test
+		}
+		home.Close()
+		runtime.UnlockOSThread()
+	})
+}
