@@ -42,15 +42,15 @@ func Listen(runDir string) (*Server, error) {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return nil, fmt.Errorf("making run directory: %w", err)
 	}
-	lock, err := claim(runDir)
+	claimed, err := claim(runDir)
 	if err != nil {
 		return nil, err
 	}
 	l, err := listen(path)
 	if err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return nil, errors.Join(err, claimed.Close())
 	}
-	return &Server{l, lock}, nil
+	return &Server{l, claimed}, nil
 }
 
 // claim takes the lock of a run directory. The kernel releases it when its
@@ -61,7 +61,7 @@ func claim(runDir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claiming run directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lock(f); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = fmt.Errorf("another svcproxy%s is running; give each its own --run-dir", holder(f))
 		}
@@ -74,6 +74,22 @@ func claim(runDir string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("claiming run directory: %w", err), f.Close())
 	}
 	return f, nil
+}
+
+// lockPatience is for how long a daemon that was killed may still seem to hold
+// its lock: until a child that it was starting has become another program.
+const lockPatience = 2 * time.Second
+
+// lock locks f, or says that somebody else has.
+func lock(f *os.File) error {
+	deadline := time.Now().Add(lockPatience)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // holder returns " (pid 123)", or nothing where that cannot be said.
