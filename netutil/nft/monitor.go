@@ -37,7 +37,7 @@ func NewMonitor(t Table, own *Conn) (*Monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(filterEvents(fd, t.Family, own.port), unix.SetNonblock(fd, true))
+	err = errors.Join(filterEvents(fd, own.port), unix.SetNonblock(fd, true))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), unix.Close(fd))
 	}
@@ -48,21 +48,17 @@ func NewMonitor(t Table, own *Conn) (*Monitor, error) {
 }
 
 // filterEvents lets the kernel drop what is not worth waking up for: what our own
-// Conn changes, which can be a million elements, and other families.
-func filterEvents(fd int, family byte, own uint32) error {
+// Conn changes, which can be a million elements. It cannot tell families apart: a
+// datagram has messages of all that one transaction changed, and a filter sees the first.
+func filterEvents(fd int, own uint32) error {
 	const (
-		load4, load2, load1 = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
-		equal, result       = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-		all                 = 1 << 20 // bytes of an event, more than it has
+		load4         = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal, result = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+		all           = 1 << 20 // bytes of an event, more than it has
 	)
-	newGeneration := uint32(swap16(nftMessage(unix.NFT_MSG_NEWGEN)))
 	filter := []unix.SockFilter{
 		{Code: load4, K: 12}, // nlmsg_pid: the port of who asked for the change
-		{Code: equal, K: swap32(own), Jt: 5},
-		{Code: load2, K: 4}, // nlmsg_type
-		{Code: equal, K: newGeneration, Jt: 2},
-		{Code: load1, K: headerLen}, // nfgen_family
-		{Code: equal, K: uint32(family), Jf: 1},
+		{Code: equal, K: swap32(own), Jt: 1},
 		{Code: result, K: all},
 		{Code: result, K: 0},
 	}
@@ -70,14 +66,10 @@ func filterEvents(fd int, family byte, own uint32) error {
 		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
-// swap32 and swap16 turn numbers of the host's order into what a filter, which
-// loads in network order, finds in their place.
+// swap32 turns a number of the host's order into what a filter, which loads in
+// network order, finds in its place.
 func swap32(n uint32) uint32 {
 	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n))
-}
-
-func swap16(n uint16) uint16 {
-	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
 }
 
 // Close closes the socket.
