@@ -3,9 +3,10 @@
 GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults)
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build install demo test test-netns bench fuzz lint fmt clean
+.PHONY: help build install demo test test-netns soak bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +31,12 @@ test: ## unit, golden and property tests under the race detector (no root)
 test-netns: ## the same and the packet tests in network namespaces (root; iptables, nftables, ipset, iproute2)
 	$(GO) test -tags netns -count=1 -p 1 -timeout 20m ./...
 
-bench: build ## compare with kube-proxy's layout in one run; prints ratios (root)
-	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 30m ./lab/bench
+soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed; an hour of it (root)
+	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab
+
+bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
+	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./lab/bench
+	$(GO) test -tags bench -count=1 -run TestBenchFiles -v ./source/file
 
 fuzz: ## each fuzz test for FUZZTIME (30s)
 	scripts/fuzz $(or $(FUZZTIME),30s)

@@ -11,6 +11,7 @@ import (
 const (
 	EnvBinary = "SVCPROXY_LAB_BINARY" // a svcproxy to test, for hosts without Go
 	EnvRace   = "SVCPROXY_LAB_RACE"   // "1": build svcproxy with the race detector
+	EnvSeed   = "SVCPROXY_LAB_SEED"   // a number: have the random services and faults of an earlier run again
 )
 
 // Build builds svcproxy into dir, or takes the one that EnvBinary names.

@@ -3,8 +3,13 @@
 package lab
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 var nodePortGroups = []group{
@@ -29,7 +34,13 @@ var nodePortGroups = []group{
 	{
 		name:     "localhost node ports",
 		settings: "localhost_node_ports = true\n",
-		cases:    []testCase{{name: "node ports on localhost", run: testLocalhostNodePorts, except: []string{"nftables", "ipvs"}}},
+		cases:    []testCase{{name: "node ports on localhost", run: testLocalhostNodePorts}},
+		except:   []string{"nftables", "ipvs"},
+	},
+	{
+		name:   "no localhost node ports",
+		cases:  []testCase{{name: "refused by name", run: testLocalhostRefused}},
+		except: []string{"iptables"},
 	},
 }
 
@@ -104,6 +115,45 @@ func testLocalhostNodePorts(t *testing.T, e *env) {
 		check{from: e.Node, to: UplinkAddr, port: e.nodePort(), want: both},
 		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: both},
 	)
+}
+
+// testLocalhostRefused: a mode that cannot have them says so. A daemon that runs goes on as before, and none starts.
+func testLocalhostRefused(t *testing.T, e *env) {
+	const fault = "localhost_node_ports is for iptables mode, and mode is"
+	e.apply(t, e.everywhere(at(e.Local[0])...))
+	if err := e.daemon.Settings(e.settings + "localhost_node_ports = true\n"); err != nil {
+		t.Fatal(err)
+	}
+	e.expectLog(t, fault)
+	e.expect(t, check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: by(e.Local[0])})
+	if err := errors.Join(e.daemon.Signal(unix.SIGHUP), e.daemon.Apply("alive")); err != nil {
+		t.Error(err)
+	}
+	e.remove(t, "alive.json")
+	if err := e.daemon.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := e.daemon.Command("run"); err == nil || !strings.Contains(err.Error(), fault) {
+		t.Errorf("run with refused settings: %v, want %q\n%s", err, fault, out)
+	}
+	if err := errors.Join(e.daemon.Settings(e.settings), e.daemon.Start()); err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: by(e.Local[0])})
+}
+
+// expectLog waits until the daemon has logged something.
+func (e *env) expectLog(t *testing.T, want string) {
+	t.Helper()
+	err := Poll(expectPatience, func() error {
+		if !strings.Contains(e.daemon.LogTail(logLines), want) {
+			return fmt.Errorf("the log does not say %q", want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // testNodePortOnly: a service without any address serves both families.

@@ -17,6 +17,9 @@ type group struct {
 	settings string // beside mode and node_name
 	cases    []testCase
 	damaging bool // others lose their kernel objects too
+	once     bool // in the first mode only: it is about files
+
+	except []string // modes that refuse the settings, or have nothing to do with the cases
 }
 
 // A testCase is one row of what svcproxy promises. It works with addresses of
@@ -27,13 +30,17 @@ type testCase struct {
 	except []string // modes that cannot do this, as README says
 }
 
-var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, policyGroups, masqueradeGroups, affinityGroups, flowGroups, upheavalGroups, fileGroups)
+var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, policyGroups, masqueradeGroups, affinityGroups, flowGroups, upheavalGroups,
+	fileGroups, wayGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups)
 
 func TestCases(t *testing.T) {
-	for _, m := range modes {
+	for i, m := range modes {
 		t.Run(m.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, g := range groups {
+				if g.once && i > 0 || slices.Contains(g.except, m.name) {
+					continue
+				}
 				t.Run(g.name, func(t *testing.T) {
 					t.Parallel()
 					g.run(t, m)
@@ -59,8 +66,8 @@ func (g group) run(t *testing.T, m mode) {
 		}
 	}
 	e.daemon = newDaemon(t, e.Lab)
-	settings := "mode = \"" + m.name + "\"\nnode_name = \"node\"\n" + g.settings
-	if err := errors.Join(e.daemon.Settings(settings), e.daemon.Start()); err != nil {
+	e.settings = "mode = \"" + m.name + "\"\nnode_name = \"node\"\n" + g.settings
+	if err := errors.Join(e.daemon.Settings(e.settings), e.daemon.Start()); err != nil {
 		t.Fatalf("%v\n%s", err, e.daemon.LogTail(logLines))
 	}
 	for i, c := range g.cases {

@@ -120,12 +120,17 @@ func (e *env) establish(t *testing.T) []*Conn {
 // streamPatience lets a SYN be sent twice: on a busy machine a timer may be late, but a lost packet shows as an answer after more than 1 s.
 const streamPatience = 3 * time.Second
 
-// stream makes new connections and flows all the time, until the function it returns is called, which judges them.
+// stream makes new connections and flows to every kind of address all the time,
+// until the function it returns is called, which judges them.
 func (e *env) stream(t *testing.T) (stop func()) {
+	return e.streamTo(t, append(e.everyAddress(e.Client, want{}), check{from: e.Node, to: e.vip(1)})...)
+}
+
+// streamTo is stream to what is checked, which somebody must answer at once.
+func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var asked atomic.Int64
-	checks := append(e.everyAddress(e.Client, want{}), check{from: e.Node, to: e.vip(1)})
 	for _, c := range checks {
 		wg.Go(func() {
 			for ctx.Err() == nil {

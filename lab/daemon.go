@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +24,12 @@ import (
 // which a race detector and two busy cores make slow.
 const (
 	startPatience = 20 * time.Second
-	stopPatience  = 5 * time.Second // SIGTERM stops within 1 s
 	applyPatience = 5 * time.Second // a change is in the kernel within 1 s
+
+	// SIGTERM stops within 1 s. But the end of a process that watches files waits
+	// for a grace period of the kernel, fsnotify_destroy_group, and that has been
+	// seen to last 15 s while many namespaces were removed.
+	stopPatience = 30 * time.Second
 )
 
 // A Daemon is svcproxy on a host of a lab, with directories of its own.
@@ -61,8 +66,8 @@ func (d *Daemon) Remove() error {
 // directories returns the flags that every command takes.
 func (d *Daemon) directories() []string {
 	return []string{
-		"--config-dir", filepath.Join(d.Dir, "config"),
-		"--state-dir", filepath.Join(d.Dir, "state"),
+		"--config-dir", d.ConfigDir(),
+		"--state-dir", d.StateDir(),
 		"--run-dir", filepath.Join(d.Dir, "run"),
 	}
 }
@@ -74,6 +79,17 @@ func (d *Daemon) Command(name string, args ...string) (string, error) {
 
 // Start starts the daemon and waits until it is ready.
 func (d *Daemon) Start() error {
+	if err := d.Launch(); err != nil {
+		return err
+	}
+	return d.Await()
+}
+
+// Await waits until the daemon is ready.
+func (d *Daemon) Await() error { return Poll(startPatience, d.ready) }
+
+// Launch starts the daemon and does not wait.
+func (d *Daemon) Launch() error {
 	log, err := os.OpenFile(d.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("opening the log of svcproxy: %w", err)
@@ -86,7 +102,7 @@ func (d *Daemon) Start() error {
 	}
 	d.cmd, d.exited = cmd, make(chan error, 1)
 	go func() { d.exited <- cmd.Wait() }()
-	return Poll(startPatience, d.ready)
+	return nil
 }
 
 // Running tells whether Start was called and nothing has ended the daemon since.
@@ -110,6 +126,30 @@ func (d *Daemon) Signal(sig os.Signal) error {
 		return fmt.Errorf("sending %s to svcproxy: %w", sig, err)
 	}
 	return nil
+}
+
+// Freeze stops the daemon by SIGSTOP, and waits until none of its threads runs
+// any more. SIGCONT lets it go on.
+func (d *Daemon) Freeze() error {
+	if err := d.Signal(unix.SIGSTOP); err != nil {
+		return err
+	}
+	return Poll(stopPatience, func() error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.cmd.Process.Pid))
+		if err != nil {
+			return err
+		}
+		for _, thread := range threads {
+			stat, err := os.ReadFile(thread)
+			if err != nil {
+				return err
+			}
+			if _, state, _ := strings.Cut(string(stat), ") "); !strings.HasPrefix(state, "T") { // proc_pid_stat(5)
+				return fmt.Errorf("%s: a thread still runs: %s", thread, stat)
+			}
+		}
+		return nil
+	})
 }
 
 // Stop ends the daemon by SIGTERM, which must succeed.
@@ -178,7 +218,11 @@ func (d *Daemon) WriteFile(name, text string) error {
 // RemoveFile removes a file from the configuration directory.
 func (d *Daemon) RemoveFile(name string) error { return os.Remove(d.path(name)) }
 
-func (d *Daemon) path(name string) string { return filepath.Join(d.Dir, "config", name) }
+// ConfigDir returns the configuration directory; StateDir that of what survives a restart.
+func (d *Daemon) ConfigDir() string { return filepath.Join(d.Dir, "config") }
+func (d *Daemon) StateDir() string  { return filepath.Join(d.Dir, "state") }
+
+func (d *Daemon) path(name string) string { return filepath.Join(d.ConfigDir(), name) }
 
 // Settings writes svcproxy.toml.
 func (d *Daemon) Settings(text string) error { return d.WriteFile("svcproxy.toml", text) }
@@ -224,6 +268,25 @@ func (d *Daemon) Write(name string, services ...Service) (applied func() error, 
 		return nil
 	}
 	return applied, d.WriteFile(name+".json", text)
+}
+
+// Files returns what the daemon says of its service files, by their names.
+func (d *Daemon) Files() (map[string]source.FileStatus, error) {
+	text, err := d.Command("status", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var status struct{ Sources []source.Status }
+	if err := json.Unmarshal([]byte(text), &status); err != nil {
+		return nil, fmt.Errorf("reading the status of svcproxy: %w", err)
+	}
+	files := make(map[string]source.FileStatus)
+	for _, s := range status.Sources {
+		for _, f := range s.Files {
+			files[filepath.Base(f.Path)] = f
+		}
+	}
+	return files, nil
 }
 
 func (d *Daemon) logPath() string { return filepath.Join(d.Dir, "log") }

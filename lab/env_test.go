@@ -17,9 +17,10 @@ import (
 // An env is what a case works with: a lab in which svcproxy runs, and addresses and a file for this case alone.
 type env struct {
 	*Lab
-	mode   mode
-	daemon *Daemon
-	number byte // of the case
+	mode     mode
+	daemon   *Daemon
+	settings string // the text of svcproxy.toml
+	number   byte   // of the case
 
 	foreignStays func(t *testing.T) // checks that the kernel objects of others are as they were
 }

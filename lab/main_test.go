@@ -22,8 +22,21 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// parallelGroups is how many groups of cases run at a time. They mostly wait.
-const parallelGroups = "4"
+// soaking is set to run many times what else runs a few times, so that what goes
+// wrong once in a hundred times shows.
+var soaking = os.Getenv("SVCPROXY_SOAK") == "1"
+
+// soak returns how much of something to do: a little, or a lot.
+func soak[T any](some, much T) T {
+	if soaking {
+		return much
+	}
+	return some
+}
+
+// parallelGroups is how many groups of cases run at a time. They mostly wait. In
+// a soak there is one, for how long a change takes is promised of an idle host.
+var parallelGroups = soak("4", "1")
 
 func run(m *testing.M) int {
 	flag.Parse()

@@ -36,6 +36,7 @@ func (m mode) String() string { return strings.TrimSuffix(m.name+"-"+m.variant, 
 var modes = []mode{
 	iptablesMode("nft"),
 	iptablesMode("legacy"),
+	nftablesMode(),
 }
 
 func iptablesMode(variant string) mode {

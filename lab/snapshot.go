@@ -11,31 +11,32 @@ import (
 // A view is a command that lists kernel objects.
 type view struct {
 	command []string
-	sorted  bool // the order of the lines means nothing
+	sorted  bool                // the order of the lines means nothing
+	flatten func(string) string // nil: each line tells by itself where it belongs
 }
 
 var views = []view{
-	{[]string{"iptables-nft-save"}, false},
-	{[]string{"ip6tables-nft-save"}, false},
-	{[]string{"iptables-legacy-save"}, false},
-	{[]string{"ip6tables-legacy-save"}, false},
-	{[]string{"ipset", "save"}, true},
-	{[]string{"nft", "list", "tables"}, true},
-	{[]string{"ip", "-brief", "link"}, true},
-	{[]string{"ip", "rule"}, false},
-	{[]string{"ip", "-6", "rule"}, false},
+	{command: []string{"iptables-nft-save"}},
+	{command: []string{"ip6tables-nft-save"}},
+	{command: []string{"iptables-legacy-save"}},
+	{command: []string{"ip6tables-legacy-save"}},
+	{command: []string{"ipset", "save"}, sorted: true},
+	{command: []string{"nft", "list", "ruleset"}, flatten: flattenRuleset},
+	{command: []string{"ip", "-brief", "link"}, sorted: true},
+	{command: []string{"ip", "rule"}},
+	{command: []string{"ip", "-6", "rule"}},
 }
 
 var (
 	// ours are the names that README gives to svcproxy.
-	ours = regexp.MustCompile(`\bSVCP-|^table ip6? svcproxy$|^svcproxy0\b`)
+	ours = regexp.MustCompile(`\bSVCP-|^table ip6? svcproxy:|^svcproxy0\b`)
 
-	counters = regexp.MustCompile(`\[\d+:\d+\]`)
+	counters = regexp.MustCompile(`\[\d+:\d+\]|packets \d+ bytes \d+`)
 
 	// nothing matches lines that say nothing: comments, the frame of a table, the
-	// built-in chains of a table that is there but empty, and the tables that
-	// iptables-nft makes to hold them.
-	nothing = regexp.MustCompile(`^#|^\*|^COMMIT$|^:[A-Z]+ ACCEPT |^table ip6? (filter|nat|mangle|raw|security)$|^$`)
+	// built-in chains of a table that is there but empty, and in nft's listing
+	// the tables of iptables-nft.
+	nothing = regexp.MustCompile(`^#|^\*|^COMMIT$|^:[A-Z]+ ACCEPT |^table ip6? (filter|nat|mangle|raw|security):|^$`)
 )
 
 // Snapshot lists the kernel objects of a host: what is foreign to svcproxy, and
@@ -57,6 +58,9 @@ func Snapshot(h *Host) (foreign, own []string, err error) {
 func (v view) lines(out string) []string {
 	var lines []string
 	var table string
+	if v.flatten != nil {
+		out = v.flatten(out)
+	}
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(line, "*"); ok {

@@ -30,7 +30,7 @@ const (
 )
 
 // settings keep the resync out of what is measured: at 30 s it would fall into some changes and not into others.
-const settings = `mode = "iptables"
+const settings = `mode = %q
 
 [sync]
 resync_interval = "1h"
@@ -55,7 +55,7 @@ func startDaemon(t *testing.T, n *node, all []lab.Service) (*daemon, error) {
 		}
 	}
 	d := &daemon{node: n, exited: make(chan struct{})}
-	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(settings), 0o644); err != nil {
+	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(fmt.Sprintf(settings, n.variant.mode())), 0o644); err != nil {
 		return nil, err
 	}
 	if err := writeFiles(d.path(""), all); err != nil {

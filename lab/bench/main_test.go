@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package bench compares svcproxy in iptables mode with the layout of rules that
-// kube-proxy writes, and with the cost of iptables itself. All that is compared is
+// Package bench compares svcproxy with the layout of rules that kube-proxy writes,
+// in iptables and in nftables mode, and with the cost of iptables itself. All that is compared is
 // measured in one run on one machine; only ratios are held to a promise, never a
 // time. As root:
 //
@@ -30,6 +30,7 @@ import (
 // ratios but is not held to them: they are promised for the sizes below.
 const (
 	envServices = "SVCPROXY_BENCH_SERVICES" // of the large node
+	envMany     = "SVCPROXY_BENCH_MANY"     // of the large node in nftables mode
 	envCompared = "SVCPROXY_BENCH_COMPARED" // with kube-proxy's layout on iptables-nft
 	envLoads    = "SVCPROXY_BENCH_LOADS"    // first syncs and loads of each kind
 	envConnects = "SVCPROXY_BENCH_CONNECTS" // connections to each service
@@ -44,6 +45,7 @@ var (
 	quick  bool                   // some environment variable is set
 
 	services = size(envServices, 10_000)
+	many     = size(envMany, 100_000)
 	// At 10,000 services iptables-nft-restore needs over 19 minutes for kube-proxy's layout.
 	compared = size(envCompared, 1_000)
 	loads    = size(envLoads, 3)

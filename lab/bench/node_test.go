@@ -19,13 +19,30 @@ import (
 // commandTimeout ends a command that hangs. kube-proxy's layout takes iptables-nft-restore some 5 s.
 const commandTimeout = 5 * time.Minute
 
-// A variant is one of the two kernel interfaces that iptables speaks.
+// A variant is a kernel interface: one of the two that iptables speaks, or nftables itself.
 type variant string
 
 const (
-	legacy variant = "legacy"
-	nft    variant = "nft"
+	legacy   variant = "legacy"
+	nft      variant = "nft"
+	nftables variant = "nftables"
 )
+
+// tables names whose tables the variant changes.
+func (v variant) tables() string {
+	if v == nftables {
+		return "nftables"
+	}
+	return "iptables-" + string(v)
+}
+
+// mode is the mode of svcproxy that uses the interface.
+func (v variant) mode() string {
+	if v == nftables {
+		return "nftables"
+	}
+	return "iptables"
+}
 
 // A node is the node of a lab of its own, whose first local host answers for all endpoints.
 type node struct {
@@ -56,6 +73,9 @@ func newNode(t *testing.T, v variant) (*node, error) {
 // addForeignRules adds rules that match everything and do nothing: svcproxy stays
 // with the variant in which others have rules.
 func (n *node) addForeignRules() error {
+	if n.variant == nftables {
+		return nil
+	}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		tool := fmt.Sprintf("%s-%s", family, n.variant)
 		if _, err := n.Node.Run(tool, "-w", "-A", "INPUT", "-m", "comment", "--comment", "of another program"); err != nil {
@@ -76,8 +96,8 @@ func (n *node) routeEndpoints() error {
 	return err
 }
 
-// restore returns how long iptables-restore takes for rules, from the start of the process to its end.
-func (n *node) restore(rules []byte, flags ...string) (time.Duration, error) {
+// load returns how long a tool takes for rules on its standard input, from the start of the process to its end.
+func (n *node) load(rules []byte, tool string, flags ...string) (time.Duration, error) {
 	input := filepath.Join(n.dir, "rules") // a file costs the process less than a pipe
 	if err := os.WriteFile(input, rules, 0o644); err != nil {
 		return 0, err
@@ -90,7 +110,7 @@ func (n *node) restore(rules []byte, flags ...string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-restore", n.variant), flags...)
+	cmd := exec.CommandContext(ctx, tool, flags...)
 	cmd.Stdin, cmd.Stderr = file, &stderr
 	start := time.Now()
 	if err := n.Node.Start(cmd); err != nil {
@@ -102,9 +122,18 @@ func (n *node) restore(rules []byte, flags ...string) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// restoreKube loads services in kube-proxy's layout, with the flags of kube-proxy.
-func (n *node) restoreKube(all []lab.Service) (time.Duration, error) {
-	took, err := n.restore(kubeRules(all), "-w", "5", "--noflush", "--counters")
+// restore is load with iptables-restore.
+func (n *node) restore(rules []byte, flags ...string) (time.Duration, error) {
+	return n.load(rules, fmt.Sprintf("iptables-%s-restore", n.variant), flags...)
+}
+
+// loadKube loads services in kube-proxy's layout, with the tool and flags of kube-proxy.
+func (n *node) loadKube(all []lab.Service) (took time.Duration, err error) {
+	if n.variant == nftables {
+		took, err = n.load(kubeTable(all), "nft", "-f", "-")
+	} else {
+		took, err = n.restore(kubeRules(all), "-w", "5", "--noflush", "--counters")
+	}
 	if err != nil {
 		return 0, fmt.Errorf("loading %d services in kube-proxy's layout: %w", len(all), err)
 	}

@@ -1,0 +1,201 @@
+//go:build netns
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/source"
+)
+
+var restartGroups = []group{
+	{name: "restarts", cases: []testCase{
+		{name: "claims", run: testClaimsStay},
+		{name: "claims that are given up", run: testClaimsPassOn},
+		{name: "boot with a broken file", run: testBootBroken},
+		{name: "boot with a damaged copy", run: testBootDamaged},
+		{name: "order of events", run: testOrder},
+	}},
+	{name: "kills", cases: []testCase{{name: "at any moment", run: testKills}}},
+}
+
+// testClaimsStay: who was accepted first keeps what it claims over a restart,
+// whatever the names. Without a record the earlier name has it.
+func testClaimsStay(t *testing.T, e *env) {
+	e.file(t, "second-name", e.named("holder", 1, at(e.Local[0])...))
+	if _, err := e.daemon.Write("first-name", e.named("clash", 1, at(e.Local[1])...), e.named("bystander", 2, at(e.Local[1])...)); err != nil {
+		t.Fatal(err)
+	}
+	e.remove(t, "first-name.json", "second-name.json")
+	held := []check{
+		{from: e.Client, to: e.vip(1), want: by(e.Local[0])},
+		{from: e.Client, to: e.vip(2), want: untouched},
+	}
+	for _, restart := range []func() error{
+		func() error { return nil },
+		func() error { return errors.Join(e.daemon.Stop(), e.daemon.Start()) },
+		func() error { return errors.Join(e.daemon.Kill(), e.daemon.Start()) },
+		func() error { return errors.Join(e.daemon.Signal(unix.SIGHUP), e.daemon.Apply(e.name())) },
+	} {
+		if err := restart(); err != nil {
+			t.Fatal(err)
+		}
+		e.expectState(t, "first-name.json", source.Refused, e.takenBy("holder"))
+		e.expect(t, held...)
+	}
+	if err := errors.Join(e.daemon.Stop(), os.RemoveAll(e.daemon.StateDir()), e.daemon.Start()); err != nil {
+		t.Fatal(err)
+	}
+	e.expectState(t, "second-name.json", source.Refused, e.takenBy("clash"))
+	e.expect(t,
+		check{from: e.Client, to: e.vip(1), want: by(e.Local[1])},
+		check{from: e.Client, to: e.vip(2), want: by(e.Local[1])},
+	)
+}
+
+// testClaimsPassOn: of two files that wait for a claim, the one accepted first
+// gets it, whatever the names, also when that was before a restart.
+func testClaimsPassOn(t *testing.T, e *env) {
+	e.file(t, "z-first", e.named("first", 1, at(e.Local[0])...))
+	e.file(t, "a-second", e.named("second", 2, at(e.Local[1])...))
+	e.file(t, "holder", e.named("holder", 3, at(e.Local[2])...))
+	e.remove(t, "z-first.json", "a-second.json", "holder.json")
+	for name, s := range map[string]Service{
+		"a-second": e.named("second", 3, at(e.Local[1])...),
+		"z-first":  e.named("first", 3, at(e.Local[0])...),
+	} {
+		if _, err := e.daemon.Write(name, s); err != nil {
+			t.Fatal(err)
+		}
+		e.expectState(t, name+".json", source.Stale, e.takenBy("holder"))
+	}
+	if err := errors.Join(e.daemon.Stop(), e.daemon.Start()); err != nil {
+		t.Fatal(err)
+	}
+	e.file(t, "holder")
+	e.expectState(t, "z-first.json", source.Accepted, "[]")
+	e.expectState(t, "a-second.json", source.Stale, e.takenBy("first"))
+	e.expect(t,
+		check{from: e.Client, to: e.vip(3), want: by(e.Local[0])},
+		check{from: e.Client, to: e.vip(2), want: by(e.Local[1])},
+		check{from: e.Client, to: e.vip(1), want: untouched},
+	)
+}
+
+// takenBy is what a fault says of a claim that a service of the case holds.
+func (e *env) takenBy(suffix string) string {
+	return fmt.Sprintf("is taken by %q", "default/"+e.named(suffix, 0).Name)
+}
+
+// expectState waits until a file is in a state, for a reason.
+func (e *env) expectState(t *testing.T, name string, want source.FileState, fault string) {
+	t.Helper()
+	err := Poll(expectPatience, func() error {
+		files, err := e.daemon.Files()
+		f := files[name]
+		if text := fmt.Sprint(f.Faults); err == nil && (f.State != want || !strings.Contains(text, fault)) {
+			err = fmt.Errorf("%s is %q with faults %s, want it %s with %q", name, f.State, text, want, fault)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testBootBroken: what a file has become while the daemon was away makes its last
+// good services stay, as long as it says nothing else.
+func testBootBroken(t *testing.T, e *env) {
+	tests := []struct {
+		name  string
+		spoil func(path string) error
+		fault string
+	}{
+		{"cut off", func(path string) error { return write(path, `{"services": [`) }, "the text ends within a value"},
+		{"empty", func(path string) error { return write(path, "") }, "empty"},
+		{"dangling symlink", func(path string) error {
+			return errors.Join(os.Remove(path), os.Symlink("nowhere", path))
+		}, "cannot be read: no such file or directory"},
+		{"pipe", func(path string) error {
+			return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o644))
+		}, "cannot be read: it is not a regular file"},
+	}
+	e.file(t, "sound", e.named("sound", 2, at(e.Local[0])...))
+	e.remove(t, "fragile.json", "sound.json")
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ep := e.Local[i%EndpointHosts]
+			e.file(t, "fragile", e.named("fragile", 1, at(ep)...))
+			err := errors.Join(e.daemon.Stop(), e.cleanKernel(), tt.spoil(e.daemon.path("fragile.json")), e.daemon.Start())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.expect(t,
+				check{from: e.Client, to: e.vip(1), want: by(ep)},
+				check{from: e.Client, to: e.vip(2), want: by(e.Local[0])},
+			)
+			e.expectState(t, "fragile.json", source.Stale, tt.fault)
+		})
+	}
+	e.file(t, "fragile", e.named("fragile", 1, at(e.Remote[0])...))
+	e.expectState(t, "fragile.json", source.Accepted, "[]")
+}
+
+// cleanKernel removes everything of svcproxy from the kernel.
+func (e *env) cleanKernel() error {
+	_, err := e.daemon.Command("cleanup")
+	return err
+}
+
+// testBootDamaged: a copy that is not what was kept is reported, and not used. The file itself still is, once it is mended.
+func testBootDamaged(t *testing.T, e *env) {
+	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[0])...))
+	e.remove(t, "fragile.json")
+	copies, err := filepath.Glob(filepath.Join(e.daemon.StateDir(), "lastgood", "fragile.*.json"))
+	if err != nil || len(copies) != 1 {
+		t.Fatalf("copies of the last good version: %v, error %v, want one", copies, err)
+	}
+	text, err := os.ReadFile(copies[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := strings.Replace(string(text), e.Local[0].Addr().V4.String(), e.Local[1].Addr().V4.String(), 1)
+	err = errors.Join(
+		e.daemon.Stop(), write(copies[0], damaged), write(e.daemon.path("fragile.json"), "{"), e.daemon.Start())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: untouched})
+	e.expectState(t, "fragile.json", source.Refused, "the copy of the last good version cannot be used: its checksum is not the recorded one")
+
+	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[2])...))
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[2])})
+	e.expectState(t, "fragile.json", source.Accepted, "[]")
+}
+
+// exactly checks that the kernel holds what a daemon makes of the same files and
+// state that starts with nothing in the kernel.
+func (e *env) exactly(t *testing.T) {
+	t.Helper()
+	_, now, err := Snapshot(e.Node)
+	if err == nil {
+		err = errors.Join(e.daemon.Kill(), e.cleanKernel(), e.daemon.Start())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, fresh, err := Snapshot(e.Node)
+	if err == nil {
+		err = Difference(fresh, now)
+	}
+	if err != nil {
+		t.Errorf("the kernel did not hold what a fresh start makes: %v", err)
+	}
+}
