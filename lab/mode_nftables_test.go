@@ -51,24 +51,33 @@ var (
 )
 
 // eachNFT runs a line of nft for each object of our tables that match finds.
+//
+// svcproxy may change the table between the listing and the script: then both are made again.
 func eachNFT(h *Host, match *regexp.Regexp, line func(table string, found []string) string) error {
 	for _, family := range []string{"ip", "ip6"} {
-		table := family + " svcproxy"
-		out, err := h.Run("nft", "list", "table", family, "svcproxy")
+		err := eachOfFamily(h, family, match, line)
+		for try := 1; err != nil && strings.Contains(err.Error(), "No such file") && try < 10; try++ {
+			err = eachOfFamily(h, family, match, line)
+		}
 		if err != nil {
-			return err
-		}
-		var script strings.Builder
-		for text := range strings.Lines(out) {
-			if found := match.FindStringSubmatch(text); found != nil {
-				fmt.Fprintln(&script, line(table, found))
-			}
-		}
-		if err := nft(h, script.String()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func eachOfFamily(h *Host, family string, match *regexp.Regexp, line func(table string, found []string) string) error {
+	out, err := h.Run("nft", "list", "table", family, "svcproxy")
+	if err != nil {
+		return err
+	}
+	var script strings.Builder
+	for text := range strings.Lines(out) {
+		if found := match.FindStringSubmatch(text); found != nil {
+			fmt.Fprintln(&script, line(family+" svcproxy", found))
+		}
+	}
+	return nft(h, script.String())
 }
 
 func flushNFTSets(h *Host) error {
