@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"svcproxy/source"
 )
@@ -145,6 +146,7 @@ func (s *Source) Status() source.Status {
 
 // Run implements source.Source. It returns nil when ctx ends, and never before.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	warnRemote(s.log, s.dir, unix.Statfs)
 	w, err := newWatcher(s.dir)
 	if err != nil {
 		s.noteWatch(err)
