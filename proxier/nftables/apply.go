@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 
@@ -106,7 +107,20 @@ func sorted(all map[changeKey]*change) []*change {
 }
 
 // apply makes the kernel follow a delta, without looking at it.
-func (b *Backend) apply(d *proxier.Delta) error {
+func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
+	for _, piece := range pieces(d, pieceElements) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := b.applyPiece(piece); err != nil {
+			return err
+		}
+	}
+	return b.forgetLost(d.Services)
+}
+
+// applyPiece makes the kernel follow a delta in one transaction.
+func (b *Backend) applyPiece(d *proxier.Delta) error {
 	u, err := b.held.follow(b.dialect, d)
 	if err != nil || len(u.elements) == 0 {
 		return err
@@ -121,10 +135,7 @@ func (b *Backend) apply(d *proxier.Delta) error {
 	for _, s := range u.oldSets {
 		b.batch.DeleteSet(s.name())
 	}
-	if err := b.commit(); err != nil {
-		return err
-	}
-	return b.forgetLost(d.Services)
+	return b.commit()
 }
 
 // commit sends the batch, and counts it as ours.

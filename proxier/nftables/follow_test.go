@@ -103,8 +103,8 @@ func hold(t *rapid.T, d *dialect, c *content, st *proxier.State) *held {
 	return h
 }
 
-// Whatever changes come one after the other, the table is what one look at the
-// end state makes.
+// Whatever changes come one after the other, in transactions however small, the
+// table is what one look at the end state makes.
 func TestDeltasEqualRender(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fam := rapid.SampledFrom([]proxier.Family{proxier.IPv4, proxier.IPv6}).Draw(t, "family")
@@ -123,15 +123,22 @@ func TestDeltasEqualRender(t *testing.T) {
 				changed[named(i)] = w.Random(pick, i)
 			}
 			changed[named(5+pick(2))] = nil // others go in the same step
+			from, to := named(pick(9)), named(7+pick(2))
+			if _, again := changed[from]; !again && from != to && w.Services[from] != nil {
+				changed[from], changed[to] = nil, renamed(w.Services[from], to)
+			}
 			delta := w.PutAll(changed)
 			if !h.pools.follow(delta.Services) {
 				t.Fatal("pools of random names have the same hash")
 			}
-			u, err := h.follow(d, delta)
-			if err != nil {
-				t.Fatal(err)
+			most := []int{1, 30, pieceElements}[pick(3)]
+			for _, piece := range pieces(delta, most) {
+				u, err := h.follow(d, piece)
+				if err != nil {
+					t.Fatal(err)
+				}
+				have.apply(t, u)
 			}
-			have.apply(t, u)
 		}
 		end := render(d, w.State)
 		want := newModel(t, d, end)

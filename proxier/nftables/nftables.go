@@ -84,7 +84,8 @@ func open(ctx context.Context, d *dialect) (*Backend, error) {
 func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.Close()) }
 
 // Sync implements proxier.Backend. With a delta it looks at nothing and sends the
-// elements of the services that changed, in one transaction.
+// elements of the services that changed, in one transaction or, where that would
+// keep a core busy for long, in several.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := ctx.Err()
 	if err == nil {
@@ -99,7 +100,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	if delta != nil && b.held != nil && !b.touched.Load() && b.held.pools.follow(delta.Services) {
-		return b.apply(delta)
+		return b.apply(ctx, delta)
 	}
 	if err := checkHost(&st.Host); err != nil {
 		return err

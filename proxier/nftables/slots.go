@@ -21,18 +21,35 @@ const (
 	exactSizes = 32
 )
 
-// spread appends to buf, for each slot, the index of the target that has it.
-func spread(buf []uint32, targets []proxier.Target) []uint32 {
-	var divisor, sum uint64
+// weights returns what the weights of targets have in common, and what they add
+// up to without it; 0 and 0 for no targets.
+func weights(targets []proxier.Target) (divisor, sum uint64) {
 	for _, t := range targets {
 		divisor = gcd(divisor, uint64(t.Weight))
 		sum += uint64(t.Weight)
 	}
+	return divisor, sum / max(divisor, 1)
+}
+
+// slotLimit is how many slots a number of targets have, whose weights add up to
+// sum. It is a few more where rounding would leave a target none.
+func slotLimit(targets int, sum uint64) uint64 {
+	return min(sum, uint64(max(manySlots, slotsEach*targets)))
+}
+
+// slotCount is how many slots targets have, or a few less.
+func slotCount(targets []proxier.Target) int {
+	_, sum := weights(targets)
+	return int(slotLimit(len(targets), sum))
+}
+
+// spread appends to buf, for each slot, the index of the target that has it.
+func spread(buf []uint32, targets []proxier.Target) []uint32 {
+	divisor, sum := weights(targets)
 	if divisor == 0 {
 		return buf
 	}
-	sum /= divisor
-	limit := min(sum, uint64(max(manySlots, slotsEach*len(targets))))
+	limit := slotLimit(len(targets), sum)
 	var passed, given uint64 // of sum, of limit
 	for i, t := range targets {
 		passed += uint64(t.Weight) / divisor

@@ -1,0 +1,150 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// pieceElements is about how many elements a transaction changes at most in a
+// table that packets meet. The kernel works through one without a pause, some
+// 5 us an element, and nothing else runs on that core.
+const pieceElements = 5_000
+
+// pieces divides a delta into such as are applied one after the other. A service
+// changes in one step, and so do services of which one takes over what another
+// had: their elements are the same.
+//
+// What keeps packets from being refused or misled comes before the services, what
+// refuses comes after them.
+func pieces(d *proxier.Delta, most int) []*proxier.Delta {
+	if elementsOf(d) <= most {
+		return []*proxier.Delta{d}
+	}
+	var list []*proxier.Delta
+	for part := range slices.Chunk(d.Hairpins.Gained, most) {
+		list = append(list, &proxier.Delta{Hairpins: gained(part)})
+	}
+	for part := range slices.Chunk(d.ExemptAddrs.Gained, most) {
+		list = append(list, &proxier.Delta{ExemptAddrs: gained(part)})
+	}
+	list = append(list, servicePieces(d.Services, most)...)
+	for part := range slices.Chunk(d.RefusedVIPs.Gained, most) {
+		list = append(list, &proxier.Delta{RefusedVIPs: gained(part)})
+	}
+	for part := range slices.Chunk(d.RefusedVIPs.Lost, most) {
+		list = append(list, &proxier.Delta{RefusedVIPs: lost(part)})
+	}
+	for part := range slices.Chunk(d.ExemptAddrs.Lost, most) {
+		list = append(list, &proxier.Delta{ExemptAddrs: lost(part)})
+	}
+	for part := range slices.Chunk(d.Hairpins.Lost, most) {
+		list = append(list, &proxier.Delta{Hairpins: lost(part)})
+	}
+	return list
+}
+
+func gained[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelta[T]{Gained: list} }
+func lost[T comparable](list []T) proxier.SetDelta[T]   { return proxier.SetDelta[T]{Lost: list} }
+
+// servicePieces puts services together that are applied together.
+func servicePieces(changes []proxier.ServiceChange, most int) []*proxier.Delta {
+	var list []*proxier.Delta
+	room := 0
+	for _, group := range entangled(changes) {
+		n := 0
+		for _, c := range group {
+			n += elementsOfService(c.Old) + elementsOfService(c.New)
+		}
+		if room < n || len(list) == 0 {
+			list = append(list, &proxier.Delta{})
+			room = most
+		}
+		last := list[len(list)-1]
+		last.Services = append(last.Services, group...)
+		room -= n
+	}
+	return list
+}
+
+// A place is what at most one frontend has, but for node ports and others: they
+// are in sets of their own, and have no address.
+type place struct {
+	addr     netip.Addr
+	protocol source.Protocol
+	port     uint16
+}
+
+func placeOf(f *proxier.Frontend) place { return place{f.Key.Addr, f.Key.Protocol, f.Key.Port} }
+
+// entangled groups services: one that gets a place is with the one that had it.
+func entangled(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
+	had := map[place]int{}
+	for i, c := range changes {
+		eachFrontend(c.Old, func(f *proxier.Frontend) { had[placeOf(f)] = i })
+	}
+	group := make([]int, len(changes)) // of each, the first of its group or one nearer to it
+	for i := range group {
+		group[i] = i
+	}
+	first := func(i int) int {
+		for group[i] != i {
+			i = group[i]
+		}
+		return i
+	}
+	for i, c := range changes {
+		eachFrontend(c.New, func(f *proxier.Frontend) {
+			if j, ok := had[placeOf(f)]; ok {
+				a, b := first(i), first(j)
+				group[max(a, b)] = min(a, b)
+			}
+		})
+	}
+	members := map[int][]proxier.ServiceChange{}
+	for i, c := range changes {
+		members[first(i)] = append(members[first(i)], c)
+	}
+	var list [][]proxier.ServiceChange
+	for i := range changes {
+		if m := members[i]; m != nil {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+func eachFrontend(res *proxier.Resolved, do func(*proxier.Frontend)) {
+	if res == nil {
+		return
+	}
+	for _, f := range res.Frontends {
+		do(f)
+	}
+}
+
+// elementsOf estimates how many elements a delta changes, from above.
+func elementsOf(d *proxier.Delta) int {
+	n := len(d.RefusedVIPs.Gained) + len(d.RefusedVIPs.Lost) + len(d.ExemptAddrs.Gained) + len(d.ExemptAddrs.Lost) +
+		len(d.Hairpins.Gained) + len(d.Hairpins.Lost)
+	for _, c := range d.Services {
+		n += elementsOfService(c.Old) + elementsOfService(c.New)
+	}
+	return n
+}
+
+// elementsOfService counts slots and source ranges, and for each leg what is one
+// element of a set.
+func elementsOfService(res *proxier.Resolved) int {
+	const flags = 4
+	n := 0
+	eachFrontend(res, func(f *proxier.Frontend) {
+		n += flags + len(f.SourceRanges) + slotCount(f.Outside.Pool.Targets)
+		if f.Split() {
+			n += flags + slotCount(f.Local.Pool.Targets)
+		}
+	})
+	return n
+}

@@ -1,0 +1,83 @@
+package nftables
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// A large delta goes in small transactions, but for services of which one takes
+// over what another had.
+func TestPieces(t *testing.T) {
+	w := filtertest.NewWorld(proxier.IPv4)
+	web := func(i int) *proxier.Resolved { return filtertest.Web(w.Family, i, 10) }
+	w.Put(web(0).Key, web(0))
+	taker := web(0)
+	taker.Key.Name = "taker"
+	changed := map[source.Key]*proxier.Resolved{web(0).Key: nil, taker.Key: taker}
+	for i := 1; i < 10; i++ {
+		changed[web(i).Key] = web(i)
+	}
+	delta := w.PutAll(changed)
+	slices.SortFunc(delta.Services, func(a, b proxier.ServiceChange) int { return strings.Compare(nameOf(a), nameOf(b)) })
+	var got [][]string
+	vips := 0
+	for _, piece := range pieces(delta, 20) {
+		var names []string
+		for _, c := range piece.Services {
+			names = append(names, nameOf(c))
+		}
+		if n := elementsOf(piece); n > 20 && len(names) != 2 {
+			t.Errorf("a piece of %d elements: %v", n, names)
+		}
+		vips += len(piece.RefusedVIPs.Gained)
+		if names != nil {
+			got = append(got, names)
+		}
+	}
+	want := [][]string{
+		{"taker", "web-0"}, {"web-1"}, {"web-2"}, {"web-3"}, {"web-4"}, {"web-5"}, {"web-6"}, {"web-7"}, {"web-8"}, {"web-9"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("services of the pieces (-want +got):\n%s", diff)
+	}
+	if vips != len(delta.RefusedVIPs.Gained) {
+		t.Errorf("pieces refuse on %d VIPs, the delta on %d", vips, len(delta.RefusedVIPs.Gained))
+	}
+	if whole := pieces(delta, pieceElements); len(whole) != 1 || whole[0] != delta {
+		t.Errorf("a small delta goes in %d pieces", len(whole))
+	}
+}
+
+func nameOf(c proxier.ServiceChange) string {
+	if c.New != nil {
+		return c.New.Key.Name
+	}
+	return c.Old.Key.Name
+}
+
+// renamed returns a service with another name: it takes all over that the other had.
+func renamed(res *proxier.Resolved, key source.Key) *proxier.Resolved {
+	pools := map[*proxier.Pool]*proxier.Pool{}
+	out := *res
+	out.Key, out.Pools, out.Frontends = key, nil, nil
+	for _, p := range res.Pools {
+		q := *p
+		q.ServicePort.Key = key
+		pools[p] = &q
+		out.Pools = append(out.Pools, &q)
+	}
+	for _, f := range res.Frontends {
+		g := *f
+		g.ServicePort.Key = key
+		g.Outside.Pool, g.Local.Pool = pools[f.Outside.Pool], pools[f.Local.Pool]
+		out.Frontends = append(out.Frontends, &g)
+	}
+	return &out
+}
