@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var faultGroups = []group{
@@ -74,7 +76,8 @@ type rampage struct {
 	random *rand.Rand
 	fresh  *Daemon // in another lab: what it makes of the same files is right
 
-	deleted int // elements, by hand
+	deck    []fault // to be caused next
+	deleted int     // elements, by hand
 
 	mu     sync.Mutex
 	gaps   []span // in which the steady service was damaged, until packets met it again
@@ -105,14 +108,15 @@ var faults = []fault{
 	{name: "killed", do: func(r *rampage) error { return errors.Join(r.daemon.Kill(), r.edit(), r.daemon.Start()) }},
 	{name: "killed while editing", do: func(r *rampage) error { return errors.Join(r.edit(), r.daemon.Kill(), r.daemon.Start()) }},
 	{name: "strays added", do: func(r *rampage) error {
-		return nftEach(r.Node, "add set ip svcproxy stray { type ipv4_addr; }", "add chain ip6 svcproxy stray")
+		return nft(r.Node, "add set ip svcproxy stray { type ipv4_addr; }\nadd chain ip6 svcproxy stray")
 	}},
 	{name: "table deleted", gap: true, do: func(r *rampage) error {
 		both := []string{"delete table ip svcproxy", "delete table ip6 svcproxy"}
-		return nftEach(r.Node, pick(r.random, both[:1], both[1:], both)...)
+		return nft(r.Node, strings.Join(pick(r.random, both[:1], both[1:], both), "\n"))
 	}},
+	{name: "events lost", gap: true, do: (*rampage).loseEvents},
 	{name: "rules deleted", gap: true, do: func(r *rampage) error {
-		return nftEach(r.Node, "flush chain ip svcproxy prerouting", "flush chain ip6 svcproxy prerouting")
+		return nft(r.Node, "flush chain ip svcproxy prerouting\nflush chain ip6 svcproxy prerouting")
 	}},
 	{name: "sets flushed", gap: true, do: func(r *rampage) error { return flushNFTSets(r.Node) }},
 	{name: "killed and table deleted", gap: true, do: func(r *rampage) error {
@@ -130,10 +134,10 @@ func testFaults(t *testing.T, e *env) {
 	conns := e.connections(t, e.Client, e.vip(1), 80)
 	stop := r.connect(check{from: e.Client, to: e.vip(1)}, check{from: e.Node, to: e.vip(1)}, check{from: e.Client, to: e.external(1)})
 	counts := make(map[string]int)
-	for end := time.Now().Add(faultTime); time.Now().Before(end) && !t.Failed(); {
+	for end := time.Now().Add(faultTime); (time.Now().Before(end) || len(counts) < len(faults)) && !t.Failed(); {
 		var names []string
 		for range 1 + r.random.IntN(4) {
-			f := pick(r.random, faults...)
+			f := r.next()
 			names = append(names, f.name)
 			counts[f.name]++
 			if err := r.cause(f); err != nil {
@@ -145,6 +149,7 @@ func testFaults(t *testing.T, e *env) {
 		}
 	}
 	made := stop()
+	e.expectLog(t, "events of the kernel were lost: comparing everything")
 	t.Logf("%d connections; %v, %d elements in all; steady service away for %v at most", made, counts, r.deleted, r.longestGap())
 	if failed := r.unexcused(); len(failed) > 0 {
 		t.Errorf("%d connections failed, the first: %s", len(failed), failed[0].what)
@@ -160,6 +165,17 @@ func freshDaemon(t *testing.T, e *env) *Daemon {
 		t.Fatal(err)
 	}
 	return newDaemon(t, l)
+}
+
+// next returns faults at random, each once before any comes again.
+func (r *rampage) next() fault {
+	if len(r.deck) == 0 {
+		r.deck = slices.Clone(faults)
+		r.random.Shuffle(len(r.deck), func(i, j int) { r.deck[i], r.deck[j] = r.deck[j], r.deck[i] })
+	}
+	f := r.deck[0]
+	r.deck = r.deck[1:]
+	return f
 }
 
 // cause causes a fault and, where the steady service has one too, waits until packets meet it again.
@@ -225,6 +241,25 @@ func (r *rampage) deleteElements() error {
 		}
 	}
 	return nil
+}
+
+// manyEvents is how many elements make more events than may wait for a monitor.
+const manyEvents = 150_000
+
+// loseEvents deletes our table while the daemon stands still, after so many
+// changes of another that the kernel cannot tell of ours any more (ENOBUFS).
+func (r *rampage) loseEvents() error {
+	var script strings.Builder
+	script.WriteString("add table inet events\nadd set inet events many { type mark; }\nadd element inet events many { 0")
+	for i := range manyEvents {
+		fmt.Fprintf(&script, ", %d", i)
+	}
+	script.WriteString(" }")
+	if err := r.daemon.Freeze(); err != nil {
+		return err
+	}
+	err := nftEach(r.Node, script.String(), "delete table inet events", "delete table ip svcproxy")
+	return errors.Join(err, r.daemon.Signal(unix.SIGCONT))
 }
 
 // isSteady tells whether a line of a listing is about an address of the steady service.

@@ -23,9 +23,8 @@ func nftablesMode() mode {
 			{"sets and maps flushed", flushNFTSets},
 			{"rules inserted", insertNFTRules},
 			{"strays added", func(h *Host) error {
-				return nftEach(h,
-					"add chain ip svcproxy stray { type filter hook prerouting priority -300; }\nadd rule ip svcproxy stray drop",
-					"add set ip6 svcproxy stray { type ipv6_addr; }")
+				return nft(h, "add chain ip svcproxy stray { type filter hook prerouting priority -300; }\n"+
+					"add rule ip svcproxy stray drop\nadd set ip6 svcproxy stray { type ipv6_addr; }")
 			}},
 		},
 	}

@@ -13,6 +13,11 @@ import (
 // a limit; the kernel takes no memory before there is something to hold.
 const socketBuffer = 512 << 20
 
+// eventBuffer is how many bytes of events may wait for a monitor, or less where
+// the kernel asks for a right to have so many. What is beyond is lost, which the
+// monitor is told; as many as others cause may wait while this process stands still.
+const eventBuffer = 4 << 20
+
 // receiveBuffer is the most that the kernel puts into one part of a listing, in
 // bytes: netlink_recvmsg, <net/netlink/af_netlink.c>. Acknowledgements are smaller.
 const receiveBuffer = 32 << 10
@@ -29,7 +34,7 @@ type Conn struct {
 
 // Dial opens a socket. The kernel must know nf_tables, or the error says so.
 func Dial() (*Conn, error) {
-	fd, err := openSocket()
+	fd, err := openSocket(socketBuffer)
 	if err != nil {
 		return nil, err
 	}
@@ -43,18 +48,19 @@ func Dial() (*Conn, error) {
 	return c, nil
 }
 
-func openSocket() (int, error) {
+// openSocket opens a socket in which so many bytes may wait to be received.
+func openSocket(receive int) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return -1, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	if err := setUp(fd); err != nil {
+	if err := setUp(fd, receive); err != nil {
 		return -1, errors.Join(fmt.Errorf("netlink socket: %w", err), unix.Close(fd))
 	}
 	return fd, nil
 }
 
-func setUp(fd int) error {
+func setUp(fd, receive int) error {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
@@ -62,15 +68,15 @@ func setUp(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		return err
 	}
-	for _, opt := range [][2]int{
-		{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF},
-		{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF},
+	for _, opt := range []struct{ force, ask, bytes int }{
+		{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, socketBuffer},
+		{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receive},
 	} {
 		// Force needs a right that a user namespace may withhold; then the limits of sysctl count.
-		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[0], socketBuffer) == nil {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt.force, opt.bytes) == nil {
 			continue
 		}
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[1], socketBuffer); err != nil {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt.ask, opt.bytes); err != nil {
 			return err
 		}
 	}

@@ -33,7 +33,7 @@ type Monitor struct {
 
 // NewMonitor opens a socket that hears nothing until Watch is called.
 func NewMonitor(t Table, own *Conn) (*Monitor, error) {
-	fd, err := openSocket()
+	fd, err := openSocket(eventBuffer)
 	if err != nil {
 		return nil, err
 	}
