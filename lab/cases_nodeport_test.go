@@ -145,15 +145,19 @@ func testLocalhostRefused(t *testing.T, e *env) {
 // expectLog waits until the daemon has logged something.
 func (e *env) expectLog(t *testing.T, want string) {
 	t.Helper()
-	err := Poll(expectPatience, func() error {
+	if err := e.logs(want); err != nil {
+		t.Error(err)
+	}
+}
+
+// logs waits for a line among the last ones of the daemon's log.
+func (e *env) logs(want string) error {
+	return Poll(expectPatience, func() error {
 		if !strings.Contains(e.daemon.LogTail(logLines), want) {
 			return fmt.Errorf("the log does not say %q", want)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // testNodePortOnly: a service without any address serves both families.
