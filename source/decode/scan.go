@@ -306,24 +306,31 @@ func (s *scanner) deeper() {
 
 // str reads a string of any kind, quotes included.
 func (s *scanner) str() {
-	quote := s.text[s.i : s.i+1]
-	end := quote + "\n" // a string on one line ends there even when its quote is missing
-	if triple := strings.Repeat(quote, 3); !s.json && strings.HasPrefix(s.text[s.i:], triple) {
+	quote := s.text[s.i]
+	if triple := tripled(quote); !s.json && strings.HasPrefix(s.text[s.i:], triple) {
 		s.i += 3
 		s.long(triple)
 		return
 	}
-	s.i++
-	for s.i < len(s.text) && !s.at(end) {
-		s.i++
-		if s.text[s.i-1] == '\\' && quote == `"` {
+	for s.i++; s.i < len(s.text); s.i++ {
+		switch c := s.text[s.i]; {
+		case c == quote:
+			s.i++
+			return
+		case c == '\n': // a string on one line ends there even when its quote is missing
+			return
+		case c == '\\' && quote == '"':
 			s.i++
 		}
 	}
-	if s.at(quote) {
-		s.i++
+	s.i = len(s.text)
+}
+
+func tripled(quote byte) string {
+	if quote == '"' {
+		return `"""`
 	}
-	s.i = min(s.i, len(s.text))
+	return "'''"
 }
 
 // long reads a multi-line string from behind its opening quotes.
