@@ -29,13 +29,14 @@ type File struct {
 	Unreadable bool              // nobody knows what it says; a fault says why
 }
 
-// A parser reads a service file's text, as Parse does.
-type parser func(path string, data []byte) ([]*source.Service, []source.Fault)
+// A parser reads a service file's text, as Parse does, but for the services that
+// are known from before. It returns those that are known by now.
+type parser func(path string, data []byte, before known) ([]*source.Service, []source.Fault, known)
 
 // ReadDir reads all service files of a directory, in name order. The error is
 // about the directory; what is wrong with a file is among its faults.
 func (rules Rules) ReadDir(dir string) ([]File, error) {
-	return readDir(dir, rules.maxSize(), rules.Parse)
+	return readDir(dir, rules.maxSize(), rules.parseNew)
 }
 
 func readDir(dir string, max int, parse parser) ([]File, error) {
@@ -63,12 +64,12 @@ func readDir(dir string, max int, parse parser) ([]File, error) {
 
 // ReadFile reads one file as a service file, whatever its name.
 func (rules Rules) ReadFile(path string) File {
-	return readFile(path, rules.maxSize(), rules.Parse)
+	return readFile(path, rules.maxSize(), rules.parseNew)
 }
 
 func readFile(path string, max int, parse parser) File {
 	data, _, err := readContent(path, max)
-	v := newVersion(path, data, err, parse)
+	v := newVersion(path, data, err, parse, nil)
 	var large errTooLarge
 	return File{Path: path, Services: v.services, Faults: v.faults, Unreadable: err != nil && !errors.As(err, &large)}
 }
@@ -81,7 +82,7 @@ func (rules Rules) ReadText(name string, r io.Reader) (File, []byte) {
 		return File{Path: name, Faults: []source.Fault{unreadable(name, err)}, Unreadable: true}, nil
 	}
 	start := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n")
-	services, faults := rules.parse(name, data, bytes.HasPrefix(start, []byte("{")))
+	services, faults, _ := rules.parse(name, data, bytes.HasPrefix(start, []byte("{")), nil)
 	return File{Path: name, Services: services, Faults: faults}, data
 }
 
@@ -137,6 +138,7 @@ type version struct {
 	// there are none. The zero id: there is no file.
 	id       [sha256.Size]byte
 	services []*source.Service
+	known    known // of those
 	faults   []source.Fault
 	broken   bool   // a fault is more than a warning
 	data     []byte // the contents, until they are known to be kept
@@ -145,18 +147,18 @@ type version struct {
 // gone is the version of a file that does not exist.
 var gone = &version{}
 
-func newVersion(path string, data []byte, err error, parse parser) *version {
+func newVersion(path string, data []byte, err error, parse parser, before known) *version {
 	v := &version{id: idOf(data, err)}
 	if err != nil {
 		v.faults = []source.Fault{unreadable(path, err)}
 	} else {
-		v.services, v.faults = parse(path, data)
+		v.services, v.faults, v.known = parse(path, data, before)
 	}
 	for _, f := range v.faults {
 		v.broken = v.broken || !f.Warning
 	}
 	if v.broken {
-		v.services = nil
+		v.services, v.known = nil, nil
 	} else {
 		v.data = data
 	}

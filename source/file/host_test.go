@@ -104,9 +104,9 @@ func newHost(t *testing.T) *host {
 
 func (h *host) start() {
 	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil))})
-	h.src.parse = func(path string, data []byte) ([]*source.Service, []source.Fault) {
+	h.src.parse = func(path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
 		h.parsed.Add(1)
-		return parseLines(path, data)
+		return parseLines(path, data, before)
 	}
 	h.src.watchErr = "blind"
 	h.sink = newTracked(h.src)

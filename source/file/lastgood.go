@@ -28,7 +28,7 @@ func (s *Source) restore(p *probe) {
 		return
 	}
 	data, err := s.store.read(p.name, rec)
-	v := newVersion(p.f.path, data, err, s.parse)
+	v := newVersion(p.f.path, data, err, s.parse, nil)
 	switch {
 	case err != nil:
 		p.damage = s.damage(p.name, rec, reason(err))

@@ -25,27 +25,43 @@ func Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
 
 // Parse is Parse under these rules.
 func (rules Rules) Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
-	return rules.parse(path, data, filepath.Ext(path) == ".json")
+	services, faults, _ := rules.parseNew(path, data, nil)
+	return services, faults
 }
 
-func (rules Rules) parse(path string, data []byte, isJSON bool) ([]*source.Service, []source.Fault) {
-	parse := decode.TOML
-	if isJSON {
-		parse = decode.JSON
-	}
+// parseNew is Parse of a file of which some services are known. It returns all
+// that are known of it then.
+func (rules Rules) parseNew(path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
+	return rules.parse(path, data, filepath.Ext(path) == ".json", before)
+}
+
+func (rules Rules) parse(path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known) {
 	limits := rules.Limits.orDefault()
 	switch {
 	case len(data) == 0:
-		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty", Hint: noServices}}
+		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty", Hint: noServices}}, nil
 	case len(data) > limits.FileSize:
-		return nil, []source.Fault{tooLarge(path, limits.FileSize)}
+		return nil, []source.Fault{tooLarge(path, limits.FileSize)}, nil
+	}
+	if services, now := rules.inPieces(path, data, isJSON, before); services != nil {
+		return services, nil, now
+	}
+	services, faults := rules.whole(path, data, isJSON)
+	return services, faults, nil
+}
+
+// whole reads a file in one go, and says everything that is wrong with it.
+func (rules Rules) whole(path string, data []byte, isJSON bool) ([]*source.Service, []source.Fault) {
+	parse := decode.TOML
+	if isJSON {
+		parse = decode.JSON
 	}
 	doc, faults := parse(path, data)
 	if doc == nil {
 		return nil, faults
 	}
-	p := reading{r: decode.NewReader(nil), pos: doc.Elements("services"), check: rules.Check}
-	limits.set(p.r)
+	p := rules.reading()
+	p.pos = doc.Elements("services")
 	p.file(doc.Root, isJSON)
 	faults = append(faults, p.r.Faults(doc)...)
 	if slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning }) {
@@ -68,6 +84,12 @@ type reading struct {
 	schema   string // not used
 }
 
+func (rules Rules) reading() *reading {
+	p := &reading{r: decode.NewReader(nil), check: rules.Check}
+	rules.Limits.orDefault().set(p.r)
+	return p
+}
+
 // file reads the root of a service file.
 func (p *reading) file(root map[string]any, isJSON bool) {
 	fields := []decode.Field[reading]{{Key: "services", Read: readServices}}
@@ -86,18 +108,24 @@ func readServices(r *decode.Reader, v any, p *reading) {
 		return
 	}
 	decode.Each(r, v, func(i int, v any) {
-		s := service{Service: source.Service{Key: source.Key{Namespace: "default"}}}
+		var pos source.Position
 		if i < len(p.pos) {
-			s.Pos = p.pos[i]
+			pos = p.pos[i]
 		}
-		if !decode.Table(r, v, serviceFields, &s) || r.Failed() && r.Full() {
-			return
-		}
-		out := s.finish(r, p.check)
-		if !r.Failed() { // else none is used
-			p.services = append(p.services, out)
-		}
+		p.service(v, pos)
 	})
+}
+
+// service reads one service.
+func (p *reading) service(v any, pos source.Position) {
+	s := service{Service: source.Service{Key: source.Key{Namespace: "default"}, Pos: pos}}
+	if !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
+		return
+	}
+	out := s.finish(p.r, p.check)
+	if !p.r.Failed() { // else none is used
+		p.services = append(p.services, out)
+	}
 }
 
 // finish makes the service of what was read of it, and checks it.

@@ -1,6 +1,7 @@
 package file_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -57,5 +58,34 @@ func BenchmarkParse(b *testing.B) {
 		if len(services) != 10_000 || faults != nil {
 			b.Fatal(len(services), faults)
 		}
+	}
+}
+
+// manyServicesJSON is the same in JSON, as a program would write it.
+func manyServicesJSON(b *testing.B, services int) string {
+	var tree map[string]any
+	if _, err := toml.Decode(manyServices(services), &tree); err != nil {
+		b.Fatal(err)
+	}
+	text, err := json.MarshalIndent(tree, "", "  ")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return string(text)
+}
+
+// BenchmarkParseFile parses a file of 100 services, about 80 KB.
+func BenchmarkParseFile(b *testing.B) {
+	for path, text := range map[string]string{"a.toml": manyServices(100), "a.json": manyServicesJSON(b, 100)} {
+		b.Run(path, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				services, faults := file.Parse(path, []byte(text))
+				if len(services) != 100 || faults != nil {
+					b.Fatal(len(services), faults)
+				}
+			}
+		})
 	}
 }

@@ -103,7 +103,7 @@ type work struct {
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{
-		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.Parse, maxSize: o.Rules.maxSize(),
+		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.parseNew, maxSize: o.Rules.maxSize(),
 		reload:  make(chan struct{}, 1),
 		todo:    work{names: map[string]bool{}},
 		waiting: map[string]*state{}, files: map[string]*state{},

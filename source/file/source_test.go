@@ -19,9 +19,9 @@ import (
 
 // parseLines reads a service a line: its name and how many endpoints it has,
 // as in "web 2". A line "bad ..." is a fault, "hm ..." a warning, "none" nothing.
-func parseLines(path string, data []byte) (svcs []*source.Service, faults []source.Fault) {
+func parseLines(path string, data []byte, _ known) (svcs []*source.Service, faults []source.Fault, _ known) {
 	if len(data) == 0 {
-		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty"}}
+		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty"}}, nil
 	}
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)
@@ -39,7 +39,7 @@ func parseLines(path string, data []byte) (svcs []*source.Service, faults []sour
 			})
 		}
 	}
-	return svcs, faults
+	return svcs, faults, nil
 }
 
 // A recorder is a sink that writes down what it is told.

@@ -93,7 +93,11 @@ func (p *probe) version(data []byte, err error, parse parser) *version {
 			return v
 		}
 	}
-	return newVersion(p.f.path, data, err, parse)
+	var before known
+	if p.f.used != nil {
+		before = p.f.used.known
+	}
+	return newVersion(p.f.path, data, err, parse, before)
 }
 
 // take notes what was found. first: it is the first look at the whole directory.

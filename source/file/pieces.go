@@ -1,0 +1,230 @@
+package file
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"slices"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+// A file is read service by service, each from a text of its own, so that when
+// it changes only the services whose text changed are read again: one of a
+// hundred, as a rule. This needs a file that is plainly a list of services:
+// [[services]] at the start of lines in TOML, an object with a list of objects in
+// JSON. One that is not, or that has any fault, be it a warning, is read as a
+// whole, for only the whole tells where everything stands.
+//
+// Texts that are good one by one make a good file: one in TOML is a row of lines,
+// and each of ours holds [[services]] once and no other table; of one in JSON,
+// what is left without its services is looked at too.
+
+// A piece is the text of one service, and where it begins.
+type piece struct {
+	text []byte
+	pos  source.Position
+}
+
+// known are services by the checksums of their texts.
+type known map[[sha256.Size]byte]*source.Service
+
+// inPieces reads a file service by service, but for those known from before. It
+// returns no services when the file must be read as a whole.
+func (rules Rules) inPieces(path string, data []byte, isJSON bool, before known) ([]*source.Service, known) {
+	list := split(bytes.TrimPrefix(data, []byte("\ufeff")), isJSON)
+	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services { // of one, the whole is as good
+		return nil, nil
+	}
+	p := rules.reading()
+	now := make(known, len(list))
+	for _, pc := range list {
+		pc.pos.File = path
+		sum := sha256.Sum256(pc.text)
+		if !p.piece(pc, isJSON, before[sum]) {
+			return nil, nil
+		}
+		now[sum] = p.services[len(p.services)-1]
+	}
+	return p.services, now
+}
+
+// piece reads one service, unless it is known. It returns false when something is wrong with it.
+func (p *reading) piece(pc piece, isJSON bool, s *source.Service) bool {
+	if s != nil {
+		return p.keep(s, pc.pos)
+	}
+	v, ok := element(pc.text, isJSON)
+	if ok {
+		p.service(v, pc.pos)
+	}
+	return ok && p.r.Faults(nil) == nil
+}
+
+// keep takes over a service that was good before. What the host can do may have changed since.
+func (p *reading) keep(s *source.Service, pos source.Position) bool {
+	if s.Pos != pos {
+		moved := *s
+		moved.Pos = pos
+		s = &moved
+	}
+	p.services = append(p.services, s)
+	return p.check == nil || len(p.check(s)) == 0
+}
+
+// element returns the one service that a piece holds.
+func element(text []byte, isJSON bool) (any, bool) {
+	if isJSON {
+		doc, faults := decode.JSON("", text)
+		if faults != nil {
+			return nil, false
+		}
+		return doc.Root, true
+	}
+	doc, faults := decode.TOML("", text)
+	if faults != nil || len(doc.Root) != 1 {
+		return nil, false
+	}
+	list, _ := doc.Root["services"].([]map[string]any)
+	if len(list) != 1 {
+		return nil, false
+	}
+	return list[0], true
+}
+
+// split cuts the text of a file into those of its services. It returns none
+// when they are not all there is.
+func split(text []byte, isJSON bool) []piece {
+	if isJSON {
+		return splitJSON(text)
+	}
+	return splitTOML(text)
+}
+
+const header = "[[services]]"
+
+func splitTOML(text []byte) []piece {
+	var begins []int
+	if bytes.HasPrefix(text, []byte(header)) {
+		begins = append(begins, 0)
+	}
+	for at := 0; ; {
+		next := bytes.Index(text[at:], []byte("\n"+header))
+		if next < 0 {
+			break
+		}
+		at += next + 1
+		begins = append(begins, at)
+	}
+	if len(begins) == 0 || !holdsNothing(text[:begins[0]]) {
+		return nil
+	}
+	return cut(text, begins, append(begins[1:len(begins):len(begins)], len(text)))
+}
+
+// holdsNothing tells whether a text in TOML is all comments.
+func holdsNothing(text []byte) bool {
+	doc, faults := decode.TOML("", text)
+	return faults == nil && len(doc.Root) == 0
+}
+
+func splitJSON(text []byte) []piece {
+	const key = `"services"`
+	c := cursor{text, bytes.Index(text, []byte(key)) + len(key)}
+	if c.at < len(key) || !c.take(':') || !c.take('[') {
+		return nil
+	}
+	list := c.at
+	var begins, ends []int
+	for more := true; more; more = c.take(',') {
+		c.blank()
+		begins = append(begins, c.at)
+		if !c.object() {
+			return nil
+		}
+		ends = append(ends, c.at)
+	}
+	if !c.take(']') || !holdsServices(slices.Concat(text[:list], []byte("0]"), text[c.at:])) {
+		return nil
+	}
+	return cut(text, begins, ends)
+}
+
+// holdsServices tells whether a text in JSON is a file with 0 in the place of all services.
+func holdsServices(text []byte) bool {
+	doc, faults := decode.JSON("", text)
+	if faults != nil {
+		return false
+	}
+	keys := 1
+	if _, ok := doc.Root[schemaKey].(string); ok {
+		keys++
+	}
+	list, _ := doc.Root["services"].([]any)
+	return len(doc.Root) == keys && len(list) == 1 && list[0] == int64(0)
+}
+
+// cut returns the pieces that begin and end there.
+func cut(text []byte, begins, ends []int) []piece {
+	list := make([]piece, len(begins))
+	line, last := 1, 0
+	for i, at := range begins {
+		line += bytes.Count(text[last:at], []byte("\n"))
+		last = at
+		col := at - bytes.LastIndexByte(text[:at], '\n')
+		list[i] = piece{text[at:ends[i]], source.Position{Line: line, Col: col}}
+	}
+	return list
+}
+
+// A cursor goes through a text in JSON. It finds where an object ends if that is
+// valid; whether it is, is for the parser to say.
+type cursor struct {
+	text []byte
+	at   int
+}
+
+func (c *cursor) blank() {
+	for c.at < len(c.text) && bytes.IndexByte([]byte(" \t\r\n"), c.text[c.at]) >= 0 {
+		c.at++
+	}
+}
+
+// take skips white space and b. It returns false if something else is there.
+func (c *cursor) take(b byte) bool {
+	c.blank()
+	if c.at >= len(c.text) || c.text[c.at] != b {
+		return false
+	}
+	c.at++
+	return true
+}
+
+// object skips an object. It returns false when the text ends within it.
+func (c *cursor) object() bool {
+	depth := 0
+	for c.at < len(c.text) {
+		switch c.text[c.at] {
+		case '"':
+			c.str()
+		case '{':
+			depth++
+		case '}':
+			depth--
+		}
+		c.at++
+		if depth <= 0 {
+			return c.at <= len(c.text) // else a string has no end
+		}
+	}
+	return false
+}
+
+// str skips a string up to its closing quote.
+func (c *cursor) str() {
+	for c.at++; c.at < len(c.text) && c.text[c.at] != '"'; c.at++ {
+		if c.text[c.at] == '\\' {
+			c.at++
+		}
+	}
+}

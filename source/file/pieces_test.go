@@ -1,0 +1,195 @@
+package file
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"svcproxy/source"
+)
+
+// listed is the text of services with these many endpoints each, in one of the languages.
+func listed(isJSON bool, endpoints ...int) []byte {
+	var b strings.Builder
+	for i, n := range endpoints {
+		list := make([]string, n)
+		for j := range list {
+			list[j] = fmt.Sprintf("%q", fmt.Sprintf("10.%d.%d.%d", i+1, j/250, j%250+1))
+		}
+		all := strings.Join(list, ", ")
+		if isJSON {
+			fmt.Fprintf(&b, ",\n\t{\"name\": \"s%d\", \"vips\": [\"10.96.0.%d\"], \"ports\": [{\"port\": 80}],\n\t\"endpoints\": [%s]}", i, i+1, all)
+		} else {
+			fmt.Fprintf(&b, "[[services]]\nname = \"s%d\"\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\nendpoints = [%s]\n\n", i, i+1, all)
+		}
+	}
+	if isJSON {
+		return []byte("{\"services\": [" + strings.TrimPrefix(b.String(), ",") + "]}\n")
+	}
+	return []byte("# services\n" + b.String())
+}
+
+// Of a file that changes, what has not changed is not read again.
+func TestOnlyChangedPiecesAreRead(t *testing.T) {
+	for _, path := range []string{"a.toml", "a.json"} {
+		t.Run(path, func(t *testing.T) {
+			isJSON := path == "a.json"
+			before, faults, known := Rules{}.parseNew(path, listed(isJSON, 3, 2, 1), nil)
+			if faults != nil || len(known) != 3 {
+				t.Fatalf("%d services known, faults %v; want 3 and none", len(known), faults)
+			}
+			after, faults, known := Rules{}.parseNew(path, listed(isJSON, 3, 4, 1), known)
+			if faults != nil || len(after) != 3 || len(known) != 3 {
+				t.Fatalf("%d services, %d known, faults %v; want 3, 3 and none", len(after), len(known), faults)
+			}
+			if after[0] != before[0] || after[2] != before[2] || len(after[1].Endpoints) != 4 {
+				t.Errorf("services before and after:\n%v\n%v", before, after)
+			}
+		})
+	}
+}
+
+// A service that has only moved is where it is now.
+func TestKnownServiceMoves(t *testing.T) {
+	for _, path := range []string{"a.toml", "a.json"} {
+		isJSON := path == "a.json"
+		before, _, known := Rules{}.parseNew(path, listed(isJSON, 1, 1), nil)
+		text := append([]byte("\n\n"), listed(isJSON, 1, 1)...)
+		after, _, _ := Rules{}.parseNew(path, text, known)
+		whole, _ := Rules{}.whole(path, text, isJSON)
+		if !reflect.DeepEqual(after, whole) {
+			t.Errorf("%s: got %v; want %v", path, after, whole)
+		}
+		if got, want := after[1].Pos.Line, before[1].Pos.Line+2; got != want {
+			t.Errorf("%s: in line %d; want %d", path, got, want)
+		}
+	}
+}
+
+// What a host can do may change, by another mode.
+func TestKnownServiceIsCheckedAgain(t *testing.T) {
+	refuse := false
+	rules := Rules{Check: func(*source.Service) []source.Problem {
+		if refuse {
+			return []source.Problem{{Path: source.At("name"), Msg: "not here"}}
+		}
+		return nil
+	}}
+	text := listed(false, 1, 1)
+	_, faults, known := rules.parseNew("a.toml", text, nil)
+	if faults != nil || len(known) != 2 {
+		t.Fatalf("%d services known, faults %v; want 2 and none", len(known), faults)
+	}
+	refuse = true
+	if services, faults, _ := rules.parseNew("a.toml", text, known); services != nil || len(faults) != 2 {
+		t.Errorf("services %v, faults %v; want none and two", services, faults)
+	}
+}
+
+// Which files are read in pieces.
+func TestPieces(t *testing.T) {
+	const (
+		toml = "[[services]]\nname = \"%s\"\nports = [{ port = 80 }]\nvips = [\"10.96.0.%d\"]\n"
+		json = `{"name": "%s", "ports": [{"port": 80}], "vips": ["10.96.0.%d"]}`
+	)
+	a, b := fmt.Sprintf(toml, "a", 1), fmt.Sprintf(toml, "b", 2)
+	x, y := fmt.Sprintf(json, "a", 1), fmt.Sprintf(json, "b", 2)
+	tests := []struct {
+		name, path, text string
+		want             string // where services stand, "" if it is read as a whole
+	}{
+		{"headers", "a.toml", a + b, "1:1 5:1"},
+		{"a byte order mark", "a.toml", "\ufeff" + a + b, "1:1 5:1"},
+		{"comments", "a.toml", "# [[services]]\n\n" + a + "  # x\n" + b, "3:1 8:1"},
+		{"carriage returns", "a.toml", strings.ReplaceAll(a+b, "\n", "\r\n"), "1:1 5:1"},
+		{"one service", "a.toml", a, ""},
+		{"other headers too", "a.toml", a + "[[ services ]]\n" + strings.TrimPrefix(b, header+"\n") + b, ""},
+		{"a header in a string", "a.toml", a + b + "scheduler = '''\n[[services]]\n'''\n", ""},
+		{"a key above", "a.toml", "x = 1\n" + a + b, ""},
+		{"a table between", "a.toml", a + "[x]\n" + b, ""},
+		{"twice the same table", "a.toml", a + "[x]\n" + b + "[x]\n", ""},
+		{"a fault", "a.toml", a + b + "x = 1\n", ""},
+		{"a warning", "a.toml", a + b + "session_affinity_timeout = \"10s\"\n", ""},
+		{"cut off", "a.toml", a + b + "endpoints = [", ""},
+
+		{"objects", "a.json", `{"services": [` + x + ",\n" + y + "]}", "1:15 2:1"},
+		{"on lines", "a.json", "{\n\"services\" :\n[ \n " + x + "\n ,\n " + y + " ] \n}\n", "4:2 6:2"},
+		{"a schema", "a.json", `{"$schema": "x", "services": [` + x + "," + y + "]}", "1:31 1:93"},
+		{"brackets in a string", "a.json", `{"services": [` + x + `,{"external_ips": [], "name": "]}\"}"}]}`, ""},
+		{"a schema of a kind that is none", "a.json", `{"$schema": 1, "services": [` + x + "," + y + "]}", ""},
+		{"another key", "a.json", `{"services": [` + x + "," + y + `], "x": 1}`, ""},
+		{"another list", "a.json", `{"x": {"services": [` + x + "," + y + `]}, "services": []}`, ""},
+		{"twice", "a.json", `{"services": [` + x + "," + y + `], "services": []}`, ""},
+		{"in a string", "a.json", `{"$schema": "\"services\": [", "services": [` + x + "," + y + "]}", "1:45 1:107"},
+		{"at the end of a string", "a.json", `{"$schema": "\"services", "services": [` + x + "," + y + "]}", ""},
+		{"numbers", "a.json", `{"services": [0, 0]}`, ""},
+		{"a comma too many", "a.json", `{"services": [` + x + "," + y + ",]}", ""},
+		{"no comma", "a.json", `{"services": [` + x + y + "]}", ""},
+		{"a string cut off", "a.json", `0"services":["0`, ""},
+		{"objects cut off", "a.json", `{"services": [` + x + `,{"`, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			isJSON := tt.path == "a.json"
+			services, _ := Rules{}.inPieces(tt.path, []byte(tt.text), isJSON, nil)
+			var at []string
+			for _, s := range services {
+				at = append(at, fmt.Sprintf("%d:%d", s.Pos.Line, s.Pos.Col))
+			}
+			if got := strings.Join(at, " "); got != tt.want {
+				t.Errorf("services at %q; want %q", got, tt.want)
+			}
+			comparePieces(t, []byte(tt.text), isJSON)
+		})
+	}
+}
+
+// comparePieces fails unless a file has the same services in pieces as it has as a whole.
+func comparePieces(t *testing.T, text []byte, isJSON bool) {
+	t.Helper()
+	pieces, _ := Rules{}.inPieces("a", text, isJSON, nil)
+	if pieces == nil {
+		return
+	}
+	whole, faults := Rules{}.whole("a", text, isJSON)
+	if len(faults) == 1 && strings.HasPrefix(faults[0].Msg, "more keys and brackets") {
+		return // in proportion to a file; pieces may be dense one by one
+	}
+	if faults != nil || !reflect.DeepEqual(pieces, whole) {
+		t.Errorf("in pieces: %v; as a whole: %v, faults %v\n%q", pieces, whole, faults, text)
+	}
+}
+
+func FuzzPieces(f *testing.F) {
+	for _, isJSON := range []bool{false, true} {
+		f.Add(listed(isJSON, 1, 2), isJSON)
+		f.Add(listed(isJSON, 0, 0, 0), isJSON)
+	}
+	f.Add([]byte(`{"services": [{"name": "a"}, {}], "$schema": "\""}`), true)
+	f.Fuzz(comparePieces)
+}
+
+// BenchmarkOneChanged parses a file of 100 services, of which all but one are known.
+func BenchmarkOneChanged(b *testing.B) {
+	endpoints := make([]int, 100)
+	for i := range endpoints {
+		endpoints[i] = 10
+	}
+	for _, path := range []string{"a.toml", "a.json"} {
+		b.Run(path, func(b *testing.B) {
+			texts := [][]byte{listed(path == "a.json", endpoints...), nil}
+			endpoints[70]++
+			texts[1] = listed(path == "a.json", endpoints...)
+			endpoints[70]--
+			_, _, known := Rules{}.parseNew(path, texts[1], nil)
+			b.SetBytes(int64(len(texts[0])))
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if _, _, known = (Rules{}).parseNew(path, texts[n%2], known); len(known) != 100 {
+					b.Fatal(len(known))
+				}
+			}
+		})
+	}
+}
