@@ -33,7 +33,8 @@ const Name = "file"
 
 // Waits of a running Source.
 const (
-	// merge is how long events are collected that belong to one write.
+	// merge is how long events are collected that belong to one write in place, or
+	// to many files written at once.
 	merge = 5 * time.Millisecond
 
 	// quietTime is how long a file must have been left alone before a version
@@ -170,43 +171,54 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	if s.watcher != nil {
 		events, errs = s.watcher.Events, s.watcher.Errors
 	}
-	timer := time.NewTimer(0) // of the next step
-	defer timer.Stop()
-	soon := true // the next step is no more than merge away
+	next := newAlarm()
+	defer next.timer.Stop()
 	for {
-		woken := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.reload:
-			s.todo.all, s.todo.hash, woken = true, true, true
+			s.todo.all, s.todo.hash = true, true
+			next.within(merge)
 		case ev := <-events:
-			woken = s.note(ev)
+			s.note(ev, next)
 		case err := <-errs: // events were lost, in an overflow of the kernel's queue or else
 			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
-			s.todo.all, woken = true, true
+			s.todo.all = true
+			next.within(merge)
 		case <-more:
 			s.store.writeMore()
-		case <-timer.C:
-			timer.Reset(s.step(sink))
-			soon = false
-		}
-		if woken && !soon {
-			timer.Reset(merge)
-			soon = true
+		case <-next.timer.C:
+			next.rings(s.step(sink))
 		}
 	}
 }
 
 // note adds what an event is about to the work to do, if it is about us.
-func (s *Source) note(ev fsnotify.Event) bool {
+func (s *Source) note(ev fsnotify.Event, next *alarm) {
 	concern, name := s.watcher.classify(ev)
-	if isServiceFile(name) {
-		s.todo.names[name] = true
-	}
 	s.todo.all = s.todo.all || concern == directory
 	s.todo.links = s.todo.links || concern == links
-	return isServiceFile(name) || concern != nothing
+	switch {
+	case isServiceFile(name):
+		s.todo.names[name] = true
+		if ev.Has(fsnotify.Create) && s.inUse(name) {
+			next.soon()
+			return
+		}
+		next.within(merge)
+	case concern != nothing:
+		next.within(merge)
+	}
+}
+
+// inUse tells whether there are services of a file. Another one that takes its
+// name is complete if it was renamed or linked, and need not wait for more
+// events. If it is only beginning to be written it lacks something yet, and
+// so waits for the quiet time.
+func (s *Source) inUse(name string) bool {
+	f := s.files[name]
+	return f != nil && f.handed() > 0
 }
 
 // watch sets the watches that are needed now.

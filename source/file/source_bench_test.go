@@ -18,8 +18,8 @@ func (s signal) Apply(source.Changes) { s <- struct{}{} }
 // Synced implements source.Sink.
 func (s signal) Synced(string) {}
 
-// From a file's last write to the sink, beside 10,000 other files. 5 ms of it
-// are for events to be merged.
+// From a file's last write to the sink, beside 10,000 other files. It includes
+// the time for which events are merged.
 func BenchmarkChange(b *testing.B) {
 	dir := b.TempDir()
 	for i := range 10_000 {

@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"svcproxy/source"
 )
@@ -57,7 +60,10 @@ func (f *fixture) move(i int, text string) {
 	f.src.Reload()
 }
 
-// When a change counts. The first 5 ms are for events to be merged.
+// after writes down a call of the sink at a time.
+func after(d time.Duration, call string) string { return fmt.Sprintf("%v %s", d, call) }
+
+// When a change counts.
 func TestWaits(t *testing.T) {
 	const ms = time.Millisecond
 	tests := []struct {
@@ -67,37 +73,37 @@ func TestWaits(t *testing.T) {
 		want   []string // calls of the sink, with their time
 		states string   // at the end
 	}{
-		{"more endpoints", "a 1\n", []move{{0, "a 2\n"}}, []string{"5ms a.toml: a 2"}, "a.toml accepted 1"},
-		{"one more service", "a 1\n", []move{{0, "a 1\nb 0\n"}}, []string{"5ms a.toml: a 1, b 0"}, "a.toml accepted 2"},
-		{"as many endpoints", "a 1\n", []move{{0, "hm\na 1\n"}}, []string{"5ms a.toml: a 1"}, "a.toml accepted 1"},
-		{"fewer endpoints", "a 3\n", []move{{0, "a 2\n"}}, []string{"205ms a.toml: a 2"}, "a.toml accepted 1"},
-		{"no endpoints", "a 1\n", []move{{0, "a 0\n"}}, []string{"205ms a.toml: a 0"}, "a.toml accepted 1"},
-		{"more here, fewer there", "a 1\nb 2\n", []move{{0, "a 9\nb 1\n"}}, []string{"205ms a.toml: a 9, b 1"}, "a.toml accepted 2"},
-		{"a service less", "a 1\nb 1\n", []move{{0, "b 1\n"}}, []string{"205ms a.toml: b 1"}, "a.toml accepted 1"},
-		{"another service", "a 1\n", []move{{0, "b 1\n"}}, []string{"205ms a.toml: b 1"}, "a.toml accepted 1"},
-		{"explicitly none", "a 1\n", []move{{0, "none\n"}}, []string{"205ms a.toml: "}, "a.toml accepted 0"},
-		{"fewer and fewer", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 1\n"}}, []string{"355ms a.toml: a 1"}, "a.toml accepted 1"},
-		{"fewer, written again", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 2\n"}}, []string{"355ms a.toml: a 2"}, "a.toml accepted 1"},
-		{"fewer, then more", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 4\n"}}, []string{"105ms a.toml: a 4"}, "a.toml accepted 1"},
+		{"more endpoints", "a 1\n", []move{{0, "a 2\n"}}, []string{after(merge, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"one more service", "a 1\n", []move{{0, "a 1\nb 0\n"}}, []string{after(merge, "a.toml: a 1, b 0")}, "a.toml accepted 2"},
+		{"as many endpoints", "a 1\n", []move{{0, "hm\na 1\n"}}, []string{after(merge, "a.toml: a 1")}, "a.toml accepted 1"},
+		{"fewer endpoints", "a 3\n", []move{{0, "a 2\n"}}, []string{after(merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"no endpoints", "a 1\n", []move{{0, "a 0\n"}}, []string{after(merge+quietTime, "a.toml: a 0")}, "a.toml accepted 1"},
+		{"more here, fewer there", "a 1\nb 2\n", []move{{0, "a 9\nb 1\n"}}, []string{after(merge+quietTime, "a.toml: a 9, b 1")}, "a.toml accepted 2"},
+		{"a service less", "a 1\nb 1\n", []move{{0, "b 1\n"}}, []string{after(merge+quietTime, "a.toml: b 1")}, "a.toml accepted 1"},
+		{"another service", "a 1\n", []move{{0, "b 1\n"}}, []string{after(merge+quietTime, "a.toml: b 1")}, "a.toml accepted 1"},
+		{"explicitly none", "a 1\n", []move{{0, "none\n"}}, []string{after(merge+quietTime, "a.toml: ")}, "a.toml accepted 0"},
+		{"fewer and fewer", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 1\n"}}, []string{after(150*ms+merge+quietTime, "a.toml: a 1")}, "a.toml accepted 1"},
+		{"fewer, written again", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 2\n"}}, []string{after(150*ms+merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"fewer, then more", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 4\n"}}, []string{after(100*ms+merge, "a.toml: a 4")}, "a.toml accepted 1"},
 		{"fewer, then as before", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 3\n"}}, nil, "a.toml accepted 1"},
-		{"fewer, then gone", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "remove"}}, []string{"405ms a.toml removed"}, ""},
+		{"fewer, then gone", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "remove"}}, []string{after(100*ms+merge+goneTime, "a.toml removed")}, ""},
 
 		{"broken", "a 3\n", []move{{0, "bad\n"}}, nil, "a.toml stale 1"},
-		{"broken for a moment", "a 3\n", []move{{0, "a"}, {100 * ms, "a 4\n"}}, []string{"105ms a.toml: a 4"}, "a.toml accepted 1"},
-		{"broken, then as before", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 3\n"}}, []string{"305ms a.toml: a 3"}, "a.toml accepted 1"},
-		{"broken, then fewer", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 2\n"}}, []string{"505ms a.toml: a 2"}, "a.toml accepted 1"},
-		{"broken, then gone", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "remove"}}, []string{"605ms a.toml removed"}, ""},
+		{"broken for a moment", "a 3\n", []move{{0, "a"}, {100 * ms, "a 4\n"}}, []string{after(100*ms+merge, "a.toml: a 4")}, "a.toml accepted 1"},
+		{"broken, then as before", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 3\n"}}, []string{after(300*ms+merge, "a.toml: a 3")}, "a.toml accepted 1"},
+		{"broken, then fewer", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 2\n"}}, []string{after(300*ms+merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"broken, then gone", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "remove"}}, []string{after(300*ms+merge+goneTime, "a.toml removed")}, ""},
 		{"empty", "a 3\n", []move{{0, ""}}, nil, "a.toml stale 1"},
-		{"broken at first, then fine", "bad\n", []move{{0, "a 1\n"}}, []string{"5ms a.toml: a 1"}, "a.toml accepted 1"},
+		{"broken at first, then fine", "bad\n", []move{{0, "a 1\n"}}, []string{after(merge, "a.toml: a 1")}, "a.toml accepted 1"},
 		{"broken at first, then gone", "bad\n", []move{{0, "remove"}}, nil, ""},
 
-		{"gone", "a 3\n", []move{{0, "remove"}}, []string{"305ms a.toml removed"}, ""},
+		{"gone", "a 3\n", []move{{0, "remove"}}, []string{after(merge+goneTime, "a.toml removed")}, ""},
 		{"gone for a moment", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 3\n"}}, nil, "a.toml accepted 1"},
-		{"gone, then fewer", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 2\n"}}, []string{"495ms a.toml: a 2"}, "a.toml accepted 1"},
-		{"gone for a moment twice", "a 3\n", []move{{0, "remove"}, {200 * ms, "a 3\n"}, {250 * ms, "remove"}}, []string{"555ms a.toml removed"}, ""},
-		{"gone, then back", "a 3\n", []move{{0, "remove"}, {400 * ms, "a 2\n"}}, []string{"305ms a.toml removed", "405ms a.toml: a 2"}, "a.toml accepted 1"},
+		{"gone, then fewer", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 2\n"}}, []string{after(290*ms+merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"gone for a moment twice", "a 3\n", []move{{0, "remove"}, {200 * ms, "a 3\n"}, {250 * ms, "remove"}}, []string{after(250*ms+merge+goneTime, "a.toml removed")}, ""},
+		{"gone, then back", "a 3\n", []move{{0, "remove"}, {400 * ms, "a 2\n"}}, []string{after(merge+goneTime, "a.toml removed"), after(400*ms+merge, "a.toml: a 2")}, "a.toml accepted 1"},
 
-		{"new", "remove", []move{{0, "a 1\n"}}, []string{"5ms a.toml: a 1"}, "a.toml accepted 1"},
+		{"new", "remove", []move{{0, "a 1\n"}}, []string{after(merge, "a.toml: a 1")}, "a.toml accepted 1"},
 		{"new and broken", "remove", []move{{0, "bad\n"}}, nil, "a.toml refused 0"},
 		{"new for a moment", "remove", []move{{0, "a"}, {100 * ms, "remove"}}, nil, ""},
 	}
@@ -120,6 +126,71 @@ func TestWaits(t *testing.T) {
 				}
 				if got := f.states(); got != tt.states {
 					t.Errorf("files\n got: %s\nwant: %s", got, tt.states)
+				}
+			})
+		})
+	}
+}
+
+// told has the Source run on with events that are told by the test.
+func (f *fixture) told() chan<- fsnotify.Event {
+	events := make(chan fsnotify.Event)
+	f.stop()
+	f.src.watchErr, f.src.todo.all = "", false
+	f.src.watcher = &watcher{Watcher: &fsnotify.Watcher{Events: events}, real: f.dir}
+	f.stop = f.loop()
+	synctest.Wait()
+	return events
+}
+
+// Which events are waited for. A file of which there are services is looked at
+// at once when another takes its name, but not each of many.
+func TestMerge(t *testing.T) {
+	const ms = time.Millisecond
+	type event struct {
+		at   time.Duration
+		op   fsnotify.Op
+		file string
+		text string
+	}
+	tests := []struct {
+		name   string
+		events []event
+		want   []string
+	}{
+		{"renamed", []event{{0, fsnotify.Create, "a.toml", "a 2\n"}}, []string{after(0, "a.toml: a 2")}},
+		{"renamed, with less", []event{{0, fsnotify.Create, "a.toml", "a 0\n"}}, []string{after(quietTime, "a.toml: a 0")}},
+		{"written", []event{{0, fsnotify.Write, "a.toml", "a 2\n"}, {2 * ms, fsnotify.Write, "a.toml", "a 3\n"}}, []string{after(merge, "a.toml: a 3")}},
+		{"written, then renamed", []event{{0, fsnotify.Write, "a.toml", "a 2\n"}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n"}}, []string{after(2*ms, "a.toml: a 3")}},
+		{"new", []event{{0, fsnotify.Create, "c.toml", "c 1\n"}}, []string{after(merge, "c.toml: c 1")}},
+		{"without services", []event{{0, fsnotify.Create, "none.toml", "c 1\n"}}, []string{after(merge, "none.toml: c 1")}},
+		{"several", []event{
+			{0, fsnotify.Create, "a.toml", "a 2\n"}, {ms, fsnotify.Create, "b.toml", "b 2\n"}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n"},
+		}, []string{after(0, "a.toml: a 2"), after(merge, "a.toml: a 3; b.toml: b 2")}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir+"/a.toml", "a 1\n")
+			write(t, dir+"/b.toml", "b 1\n")
+			write(t, dir+"/none.toml", "none\n")
+			synctest.Test(t, func(t *testing.T) {
+				f := blind(t, dir)
+				events := f.told()
+				time.Sleep(time.Second)
+				f.sink.start = time.Now()
+				for i, e := range tt.events {
+					time.Sleep(e.at - time.Since(f.sink.start))
+					f.write(e.file, e.text)
+					at := time.Unix(1e9+int64(i), 0) // its own for each, see move
+					check(t, os.Chtimes(f.path(e.file), at, at))
+					events <- fsnotify.Event{Name: f.path(e.file), Op: e.op}
+					synctest.Wait()
+				}
+				time.Sleep(time.Second)
+				f.stop()
+				if got := f.sink.take(); !slices.Equal(got, tt.want) {
+					t.Errorf("calls\n got: %q\nwant: %q", got, tt.want)
 				}
 			})
 		})
@@ -249,7 +320,7 @@ func TestSince(t *testing.T) {
 		for i, step := range []struct {
 			text  string
 			since time.Duration
-		}{{"a 2\n", 5 * time.Millisecond}, {"bad one\n", 1205 * time.Millisecond}, {"bad two\n", 1205 * time.Millisecond}, {"a 3\n", 3005 * time.Millisecond}} {
+		}{{"a 2\n", merge}, {"bad one\n", time.Second + merge + quietTime}, {"bad two\n", time.Second + merge + quietTime}, {"a 3\n", 3*time.Second + merge}} {
 			time.Sleep(time.Duration(i)*time.Second - time.Since(start))
 			f.move(i, step.text)
 			time.Sleep(500 * time.Millisecond)
