@@ -82,22 +82,35 @@ func (h holder) place() string {
 }
 
 // conflicts returns why u cannot have what it wants: all claims that another
-// unit holds which u may not evict, and all that u makes twice.
+// unit holds which u may not evict, and all that u makes twice. Of a service that
+// is defined elsewhere only the name is told, not what else the two have in common.
 func (t *Tracker) conflicts(u *unit) []source.Fault {
 	var faults []source.Fault
 	own := make(map[claim]holder)
 	for _, s := range u.wanted {
+		var twin *source.Service // of the same name
 		for c := range claims(s) {
-			h, held := t.claims[c]
-			if held && !evictable(h, u) {
+			h, held := t.obstacle(u, c)
+			if !held {
+				h, held = own[c]
+				held = held && (h.svc != s || c.addr.IsValid())
+			}
+			if held && (twin == nil || h.svc != twin) {
 				faults = append(faults, taken(s, c, h))
-			} else if h, held := own[c]; held && (h.svc != s || c.addr.IsValid()) {
-				faults = append(faults, taken(s, c, h))
+			}
+			if held && c.port == 0 {
+				twin = h.svc
 			}
 			own[c] = holder{u, s}
 		}
 	}
 	return faults
+}
+
+// obstacle returns who holds a claim that u cannot take away.
+func (t *Tracker) obstacle(u *unit, c claim) (holder, bool) {
+	h, held := t.claims[c]
+	return h, held && !evictable(h, u)
 }
 
 // evictable tells whether the holder has to give way to u: files come before Kubernetes.
