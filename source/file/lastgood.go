@@ -65,6 +65,7 @@ func (s *Source) resume(probes []probe) (units []source.Unit) {
 		if p.good != nil {
 			f.seen, f.used, f.good = p.good, p.good, p.good
 			f.state, f.since = source.Accepted, p.last.at
+			f.untold, f.quiet = true, true
 			units = append(units, s.hand(f))
 		}
 	}
@@ -130,7 +131,7 @@ func (v *version) name() string { return hex.EncodeToString(v.id[:]) }
 // withdraw takes back a version that was handed on and not accepted, for the
 // file has become something else, which is broken.
 func (s *Source) withdraw(f *state, ch *source.Changes) {
-	f.used, f.sent = f.good, nil
+	f.used, f.sent, f.untold = f.good, nil, false
 	if f.used == nil {
 		ch.Delete = append(ch.Delete, f.id())
 	} else {
@@ -145,11 +146,20 @@ func (s *Source) Accepted(units []source.Unit) {
 	if s.store == nil {
 		return
 	}
-	now := time.Now().Round(0)
-	news := map[string]entry{}
 	s.keeping.Lock() // so that forget does not come between
 	defer s.keeping.Unlock()
+	news, lines := s.accept(units, time.Now().Round(0))
+	for _, l := range lines {
+		l.log(s.log)
+	}
+	s.store.put(news)
+}
+
+// accept notes which versions are in use. It returns what is to be recorded, and to be logged.
+func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]entry, lines []line) {
+	news = map[string]entry{}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, u := range units {
 		name := filepath.Base(u.ID.Name)
 		f := s.files[name]
@@ -160,9 +170,12 @@ func (s *Source) Accepted(units []source.Unit) {
 			f.claimed = now
 		}
 		news[name] = entry{record{f.good.id, f.claimed, now}, f.good}
+		if f.untold && f.good == f.used {
+			f.untold = false
+			lines = append(lines, f.line(f.quiet))
+		}
 	}
-	s.mu.Unlock()
-	s.store.put(news)
+	return news, lines
 }
 
 // accept notes that a version is in use. It returns false for one that is not on its way.

@@ -311,3 +311,36 @@ func TestAcceptance(t *testing.T) {
 		})
 	}
 }
+
+// A version is logged as accepted when it is, once: not when its claims are refused.
+func TestLogAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		h.start()
+		moment()
+		for _, f := range []struct{ name, text string }{
+			{"a.toml", "x 1\n"}, {"b.toml", "x 2\n"}, {"b.toml", "b 1\n"}, {"b.toml", "b 1\nx 3\n"}, {"b.toml", "bad\n"}, {"b.toml", "hm\nx 4\n"},
+			{"a.toml", "none\n"}, {"a.toml", "a 1\n"}, {"a.toml", "bad\n"}, {"a.toml", "a 1\n"},
+		} {
+			h.write(f.name, f.text)
+			h.src.Reload()
+			moment()
+		}
+		h.stop()
+		h.start()
+		moment()
+		h.stop()
+		checkLog(t, &h.log, h.dir, `INFO service files read 0
+INFO service file accepted DIR/a.toml 1
+INFO service file accepted DIR/b.toml 1
+WARN service file is broken: its services stay as last accepted DIR/b.toml 1
+INFO service file accepted DIR/a.toml 0
+WARN service file accepted with warnings DIR/b.toml 1
+INFO service file accepted DIR/a.toml 1
+WARN service file is broken: its services stay as last accepted DIR/a.toml 1
+INFO service file accepted DIR/a.toml 1
+WARN service file accepted with warnings DIR/b.toml 1
+INFO service files read 2
+`)
+	})
+}

@@ -37,6 +37,8 @@ type state struct {
 	// What became of what was handed on.
 	sent    []*version     // neither accepted yet nor overtaken by one that was
 	good    *version       // the last that was accepted; nil: none
+	untold  bool           // that used is accepted is not logged yet
+	quiet   bool           // it is of the first look: only those who debug want to know
 	claimed time.Time      // when a version was accepted for the first time; zero: never, or not known
 	damage  []source.Fault // of the copy of the last good version
 }
@@ -171,6 +173,7 @@ func (f *state) count(now time.Time) bool {
 	switch {
 	case !v.broken:
 		f.used, f.state, was = v, source.Accepted, ""
+		f.untold = true
 	case f.good != nil:
 		f.state = source.Stale
 	default:
@@ -207,25 +210,33 @@ func (f *state) status() source.FileStatus {
 	}
 }
 
-// log says in one line what became of a file; when all is well and quiet is
-// asked for, to those only who debug.
-func (f *state) log(log *slog.Logger, quiet bool) {
-	level, msg := slog.LevelInfo, "service file accepted"
+// A line is something to log of a file.
+type line struct {
+	level slog.Level
+	msg   string
+	args  []any
+}
+
+func (l line) log(log *slog.Logger) { log.Log(context.Background(), l.level, l.msg, l.args...) }
+
+// line says what became of a file; when all is well and quiet is asked for, to
+// those only who debug.
+func (f *state) line(quiet bool) line {
+	l := line{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.handed()}}
 	switch f.state {
 	case source.Stale:
-		level, msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
+		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
 	case source.Refused:
-		level, msg = slog.LevelWarn, "service file is broken: it has no services until it is mended"
+		l.level, l.msg = slog.LevelWarn, "service file is broken: it has no services until it is mended"
 	case source.Accepted:
 		if len(f.seen.faults) > 0 {
-			level, msg = slog.LevelWarn, "service file accepted with warnings"
+			l.level, l.msg = slog.LevelWarn, "service file accepted with warnings"
 		} else if quiet {
-			level = slog.LevelDebug
+			l.level = slog.LevelDebug
 		}
 	}
-	args := []any{"file", f.path, "services", f.handed()}
 	if n := len(f.seen.faults); n > 0 {
-		args = append(args, "faults", n, "first", f.seen.faults[0].String())
+		l.args = append(l.args, "faults", n, "first", f.seen.faults[0].String())
 	}
-	log.Log(context.Background(), level, msg, args...)
+	return l
 }

@@ -151,6 +151,7 @@ func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []pro
 		switch {
 		case due:
 			delete(s.waiting, p.name)
+			p.f.quiet = first
 			s.count(&p, &ch)
 		case p.f.next != nil:
 			s.waiting[p.name] = p.f
@@ -183,14 +184,16 @@ func (s *Source) count(p *probe, ch *source.Changes) {
 	}
 }
 
-// report logs one line for each file, at first one for all that are well.
+// report logs one line for each file, at first one for all that are well. What
+// somebody is to accept is logged when that is done.
 func (s *Source) report(news []probe, first bool) {
 	services := 0
 	for _, p := range news {
 		services += p.f.handed()
 		switch {
+		case p.v != gone && p.f.state == source.Accepted && s.store != nil:
 		case p.v != gone:
-			p.f.log(s.log, first)
+			p.f.line(first).log(s.log)
 		case p.f.seen != nil:
 			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handed())
 		}
