@@ -6,7 +6,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults)
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build install demo test test-netns soak bench fuzz lint fmt clean
+.PHONY: help build install demo test test-netns test-vm soak bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: ## unit, golden and property tests under the race detector (no root)
 test-netns: ## the same and the packet tests in network namespaces (root; iptables, nftables, ipset, iproute2)
 	$(GO) test -tags netns -count=1 -p 1 -timeout 20m ./...
 
+test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-system-x86, mmdebstrap, squashfs-tools, kmod, e2fsprogs)
+	$(GO) test -tags vm -count=1 -p 1 -timeout 30m ./vmtests/...
+
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed; an hour of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab
 
@@ -44,8 +47,8 @@ fuzz: ## each fuzz test for FUZZTIME (30s)
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these'; exit 1; }
 	$(GO) vet ./...
-	$(GO) vet -tags netns,bench ./...
-	$(GO) run $(STATICCHECK) -tags netns,bench ./...
+	$(GO) vet -tags netns,bench,vm ./...
+	$(GO) run $(STATICCHECK) -tags netns,bench,vm ./...
 
 fmt: ## gofmt -w
 	gofmt -w .

@@ -34,6 +34,9 @@ var forbidden = []struct{ from, to string }{
 	{"proxier/filter", "svcproxy/proxier/iptables"},
 	{"proxier/filter", "svcproxy/proxier/nftables"},
 	{"proxier/healthcheck", "svcproxy/netutil"},
+	{"lab", "svcproxy/vmtests"},
+	{"vmtests/guest", "svcproxy/lab"},
+	{"vmtests/internal", "svcproxy/vmtests/guest"},
 }
 
 func TestImportsGoOneWay(t *testing.T) {

@@ -1,0 +1,163 @@
+package guest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/vmtests/internal/agent"
+	"svcproxy/vmtests/internal/image"
+)
+
+// EnvAccel names QEMU's accelerator. The default is emulation, which works
+// everywhere; "kvm" is twenty times as fast where it works.
+const EnvAccel = "SVCPROXY_VM_ACCEL"
+
+// kernelArguments: crashes end the guest, and nothing measures what emulation has no use for.
+const kernelArguments = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t mitigations=off random.trust_cpu=on tsc=reliable no_timer_check"
+
+// A machine is a QEMU process and the host's ends of what it is connected to.
+type machine struct {
+	pid     int
+	serial  net.Conn
+	console tail
+	kill    context.CancelFunc
+	ended   chan struct{} // closed when the process has ended
+	err     error         // how it ended, then
+}
+
+// start starts QEMU. It ends with ctx, with close, and with this process.
+func start(ctx context.Context, cfg Config, img image.Image, initrd *os.File) (*machine, error) {
+	serial, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	ctx, kill := context.WithCancel(ctx)
+	m := &machine{serial: serial, kill: kill, ended: make(chan struct{})}
+	cmd := command(ctx, arguments(cfg, img), theirs, initrd)
+	cmd.Stdout, cmd.Stderr = &m.console, &m.console
+	started := make(chan error)
+	go m.run(cmd, started)
+	if err := <-started; err != nil {
+		kill()
+		return nil, errors.Join(err, serial.Close())
+	}
+	return m, nil
+}
+
+// command returns QEMU with files that the arguments name by their numbers, 3 and on.
+func command(ctx context.Context, args []string, files ...*os.File) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
+	cmd.ExtraFiles = files
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
+}
+
+// run keeps its thread as long as QEMU lives: Pdeathsig means the death of the
+// thread that started the process.
+func (m *machine) run(cmd *exec.Cmd, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	m.pid = cmd.Process.Pid
+	started <- nil
+	m.err = cmd.Wait()
+	m.kill()
+	close(m.ended)
+}
+
+func (m *machine) close() error {
+	m.kill()
+	<-m.ended
+	return m.serial.Close()
+}
+
+func arguments(cfg Config, img image.Image) []string {
+	args := []string{
+		"-name", cfg.Name,
+		"-accel", cmp.Or(os.Getenv(EnvAccel), "tcg"),
+		"-machine", "q35",
+		"-cpu", "max,-cx16", // newer kernels crash in QEMU 7.2's emulation of cmpxchg16b
+		"-smp", strconv.Itoa(cmp.Or(cfg.CPUs, 2)),
+		"-m", strconv.Itoa(cmp.Or(cfg.Memory, 1024)),
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", img.Kernel(), "-initrd", "/dev/fd/4",
+		"-append", appendLine(cfg),
+		// Not stdio, which takes input too and blocks the guest when there is none.
+		"-chardev", "file,id=console,path=/dev/fd/1", "-serial", "chardev:console",
+		"-device", "virtio-serial-pci",
+		"-chardev", "socket,id=agent,fd=3", "-device", "virtserialport,chardev=agent,name=" + agent.Port,
+		"-object", "rng-random,filename=/dev/urandom,id=random", "-device", "virtio-rng-pci,rng=random",
+		"-drive", "file=" + img.Root() + ",if=none,id=root,format=raw,readonly=on", "-device", "virtio-blk-pci,drive=root",
+	}
+	if cfg.Disk != "" {
+		args = append(args, "-drive", "file="+cfg.Disk+",if=none,id=disk,format=raw", "-device", "virtio-blk-pci,drive=disk")
+	}
+	return args
+}
+
+// appendLine is the kernel's command line; what follows -- are arguments of process 1.
+func appendLine(cfg Config) string {
+	if cfg.System {
+		return kernelArguments + " systemd.show_status=0 systemd.wants=" + agentUnit + " -- /lib/systemd/systemd"
+	}
+	return kernelArguments
+}
+
+// socketPair returns a connection and the file of its other end, to hand on.
+func socketPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a pair of sockets: %w", err)
+	}
+	ours := os.NewFile(uintptr(fds[0]), "serial")
+	defer ours.Close()
+	theirs := os.NewFile(uintptr(fds[1]), "serial")
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	return conn, theirs, nil
+}
+
+// tailSize is how much of the console an error shows: some 60 lines.
+const tailSize = 6000
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+var _ io.Writer = (*tail)(nil)
+
+func (t *tail) Write(text []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, text...)
+	t.text = t.text[max(0, len(t.text)-tailSize):]
+	return len(text), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.text))
+}
