@@ -32,7 +32,7 @@ const (
 // followPatience is how long a change may take here: what is promised in a soak,
 // and five times that on a busy machine. It is less than the 30 s after which all
 // files are read again anyway.
-var followPatience = soak(5*followTime, followTime)
+var followPatience = slow(soak(5*followTime, followTime))
 
 // wayRuns is how often each way is gone.
 var wayRuns = soak(4, 100)

@@ -20,7 +20,7 @@ import (
 
 // Patience is how long a question waits before it counts as dropped. An answer
 // takes some 0.2 ms; a lost TCP SYN would be sent again after 1 s.
-const Patience = 400 * time.Millisecond
+var Patience = slow(400 * time.Millisecond)
 
 // A Question is one new connection, or one datagram from a new port.
 type Question struct {

@@ -142,7 +142,7 @@ var (
 )
 
 // expectPatience is five times what a change may take at most.
-const expectPatience = 5 * time.Second
+var expectPatience = slow(5 * time.Second)
 
 // expect checks all at once, each until it holds.
 func (e *env) expect(t *testing.T, checks ...check) {
@@ -193,8 +193,9 @@ func (c check) questions() []Question {
 
 // triesEach is how often a question is asked for each endpoint that must answer
 // it: one of three stays unseen once in 10^12 runs, and one that must not answer
-// hardly ever stays unseen, however often a check is repeated.
-const triesEach = 24
+// hardly ever stays unseen, however often a check is repeated. Where the
+// processor is emulated it is a third of that: a check that misses somebody is repeated.
+var triesEach = 24 / min(3, int(slowness))
 
 // verify asks as often as it takes to know everybody who answers.
 func (e *env) verify(q Question, w want) error {

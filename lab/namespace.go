@@ -26,10 +26,10 @@ const (
 
 	// namePrefix is followed by the process id, so that Sweep can tell what the dead left.
 	namePrefix = "svcp-"
-
-	// commandTimeout ends a command that hangs. The slowest, iptables-save, takes some 20 ms.
-	commandTimeout = 20 * time.Second
 )
+
+// commandTimeout ends a command that hangs. The slowest, iptables-save, takes some 20 ms.
+var commandTimeout = slow(20 * time.Second)
 
 // home is the namespace of this process, to which threads go back.
 var home = sync.OnceValues(netns.Get)

@@ -33,12 +33,18 @@ type (
 
 // A Config says what to boot.
 type Config struct {
-	Name   string // in errors; "": guest
+	Name   string // in errors, and for addresses of network cards; "": guest
 	System bool   // systemd is process 1; else the agent runs alone
 	Files  []File // there before the first process
 	CPUs   int    // 0: 2
 	Memory int    // in MiB, 0: 1024
 	Disk   string // an ext4 on which changes last; "": they end with the guest
+
+	// Setup is a shell script that runs before anything else.
+	Setup string
+
+	// Networks have the guest's network cards, eth0 and on.
+	Networks []*Network
 }
 
 // A Guest is a virtual machine. It may be used by several goroutines.
@@ -58,11 +64,10 @@ func Boot(ctx context.Context, cfg Config) (*Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	initrd, err := makeInitrd(ctx, img, cfg.Files)
+	initrd, err := makeInitrd(ctx, img, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("making the initial root of %s: %w", cfg.Name, err)
 	}
-	defer initrd.Close()
 	m, err := start(ctx, cfg, img, initrd)
 	if err != nil {
 		return nil, fmt.Errorf("starting QEMU for %s: %w", cfg.Name, err)

@@ -15,8 +15,11 @@ import (
 	"svcproxy/vmtests/internal/image"
 )
 
-// initPath is where cmd/init expects itself, to start as the agent.
-const initPath = "/vmtests/init"
+// Where cmd/init expects itself, to start as the agent, and the script to run first.
+const (
+	initPath  = "/vmtests/init"
+	setupPath = "/vmtests/setup"
+)
 
 // agentUnit starts the agent under systemd.
 const agentUnit = "vmtests-agent.service"
@@ -31,7 +34,7 @@ Restart=always
 
 // makeInitrd returns an initial root in memory: process 1, the modules to mount
 // the root with, and files to copy there.
-func makeInitrd(ctx context.Context, img image.Image, files []File) (*os.File, error) {
+func makeInitrd(ctx context.Context, img image.Image, cfg Config) (*os.File, error) {
 	init, err := Build(ctx, "svcproxy/vmtests/cmd/init")
 	if err != nil {
 		return nil, err
@@ -48,8 +51,9 @@ func makeInitrd(ctx context.Context, img image.Image, files []File) (*os.File, e
 	for _, m := range modules {
 		a.addFrom(m, "/modules")
 	}
-	for _, f := range append(files[:len(files):len(files)],
+	for _, f := range append(cfg.Files[:len(cfg.Files):len(cfg.Files)],
 		File{Path: initPath, Mode: 0o755, Data: init},
+		File{Path: setupPath, Mode: 0o755, Data: []byte("set -e\n" + cfg.Setup)},
 		File{Path: "/etc/systemd/system/" + agentUnit, Mode: 0o644, Data: []byte(agentUnitText)}) {
 		f.Path = path.Join("/files", f.Path)
 		a.add(f)

@@ -44,10 +44,15 @@ func start(ctx context.Context, cfg Config, img image.Image, initrd *os.File) (*
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()
+	files := []*os.File{theirs, initrd} // 3 and 4
+	cards, err := joinAll(cfg, 3+len(files))
+	defer closeAll(append(cards.files, files...)) // QEMU has its own
+	if err != nil {
+		return nil, errors.Join(err, serial.Close())
+	}
 	ctx, kill := context.WithCancel(ctx)
 	m := &machine{serial: serial, kill: kill, ended: make(chan struct{})}
-	cmd := command(ctx, arguments(cfg, img), theirs, initrd)
+	cmd := command(ctx, append(arguments(cfg, img), cards.args...), append(files, cards.files...))
 	cmd.Stdout, cmd.Stderr = &m.console, &m.console
 	started := make(chan error)
 	go m.run(cmd, started)
@@ -58,8 +63,35 @@ func start(ctx context.Context, cfg Config, img image.Image, initrd *os.File) (*
 	return m, nil
 }
 
+// cards are network cards: QEMU's arguments, and the files that they name by number.
+type cards struct {
+	args  []string
+	files []*os.File
+}
+
+// joinAll makes a card for each network. first is the number of the first file.
+func joinAll(cfg Config, first int) (c cards, err error) {
+	for i, n := range cfg.Networks {
+		file, err := n.join()
+		if err != nil {
+			return c, err
+		}
+		c.args = append(c.args,
+			"-netdev", fmt.Sprintf("stream,id=net%d,addr.type=fd,addr.str=%d", i, first+i),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=net%d,mac=%s,romfile=", i, macAddress(cfg.Name, i))) // nothing boots from it
+		c.files = append(c.files, file)
+	}
+	return c, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
 // command returns QEMU with files that the arguments name by their numbers, 3 and on.
-func command(ctx context.Context, args []string, files ...*os.File) *exec.Cmd {
+func command(ctx context.Context, args []string, files []*os.File) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -7,6 +7,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,9 @@ import (
 
 // agentPath is where the host puts this program into the root file system.
 const agentPath = "/vmtests/init"
+
+// setupPath is a script of the host that runs first.
+const setupPath = "/vmtests/setup"
 
 func main() {
 	var err error
@@ -47,7 +51,20 @@ func become(args []string) error {
 	if err := enterRoot(); err != nil {
 		return err
 	}
+	if err := runSetup(); err != nil {
+		return err
+	}
 	return fmt.Errorf("executing %s: %w", args[0], unix.Exec(args[0], args, []string{"PATH=" + path}))
+}
+
+func runSetup() error {
+	cmd := exec.Command("/bin/sh", setupPath)
+	cmd.Env = []string{"PATH=" + path}
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr // the console
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("setting up: %w", err)
+	}
+	return nil
 }
 
 // supervise starts the agent, and returns when that has ended.
@@ -56,6 +73,9 @@ func supervise() error {
 		return err
 	}
 	if err := setUp(); err != nil {
+		return err
+	}
+	if err := runSetup(); err != nil {
 		return err
 	}
 	child, err := os.StartProcess(agentPath, []string{agentPath}, &os.ProcAttr{

@@ -15,8 +15,13 @@ import (
 	"time"
 )
 
-// leftoverPatience is how long a program's children may keep its output open after its end.
-const leftoverPatience = time.Second
+const (
+	// endPatience is how long a program may take to end after SIGTERM.
+	endPatience = 5 * time.Second
+
+	// leftoverPatience is how long a program's children may keep its output open after its end.
+	leftoverPatience = time.Second
+)
 
 // Serve answers requests until the stream ends, and then kills what still runs.
 func Serve(stream io.ReadWriter) error {
@@ -108,7 +113,7 @@ func write(f File) error {
 	return os.Rename(temporary, f.Path)
 }
 
-// run runs a program, and kills it with its children when ctx ends.
+// run runs a program, and ends it with its children when ctx ends.
 func run(ctx context.Context, c Command, out io.Writer) (code int, err error) {
 	if len(c.Args) == 0 {
 		return 0, errors.New("no program to run")
@@ -117,9 +122,17 @@ func run(ctx context.Context, c Command, out io.Writer) (code int, err error) {
 	cmd.Env, cmd.Dir = append(os.Environ(), c.Env...), c.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(c.Input), out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = leftoverPatience
-	if err = cmd.Run(); cmd.ProcessState == nil {
+	var kill *time.Timer
+	cmd.Cancel = func() error {
+		kill = time.AfterFunc(endPatience, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+	}
+	cmd.WaitDelay = endPatience + leftoverPatience
+	err = cmd.Run()
+	if kill != nil && kill.Stop() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children that outlived it
+	}
+	if cmd.ProcessState == nil {
 		return 0, err
 	}
 	status := cmd.ProcessState.Sys().(syscall.WaitStatus)

@@ -9,7 +9,7 @@ set -eu
 suite=bookworm
 
 # What it takes to mount the root, and to talk to the host.
-first_modules='virtio_pci virtio_blk squashfs overlay ext4 virtio_console'
+first_modules='virtio_pci virtio_blk squashfs overlay ext4 virtio_console virtio_net'
 
 # Units that wait for devices which a guest does not have, or do what a test has no use for.
 useless='apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer

@@ -24,7 +24,7 @@ const EnvCache = "SVCPROXY_VM_CACHE"
 
 // packages are in the root file system, beside Debian's minimal set.
 var packages = []string{
-	"systemd", "systemd-sysv", "dbus", // dbus for systemctl
+	"systemd", "systemd-sysv",
 	"iproute2", "iptables", "nftables", "ipset", "ipvsadm", "conntrack",
 	"kmod", "procps",
 }

@@ -1,0 +1,22 @@
+package lab
+
+import (
+	"os"
+	"strconv"
+	"time"
+)
+
+// EnvSlow says how many times as long as on a host everything takes, where the
+// processor is emulated: a number, 1 by default.
+const EnvSlow = "SVCPROXY_LAB_SLOW"
+
+var slowness = func() time.Duration {
+	n, err := strconv.Atoi(os.Getenv(EnvSlow))
+	if err != nil || n < 1 {
+		return 1
+	}
+	return time.Duration(n)
+}()
+
+// slow returns how long something may take here that may take d on a host.
+func slow(d time.Duration) time.Duration { return slowness * d }

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// patience is for one step of a connection. In emulation a connection takes
+	// some 10 ms; a lost packet is sent again after 1 s.
+	patience = 10 * time.Second
+
+	// lateTime is for a connection that did not lose a packet.
+	lateTime = 900 * time.Millisecond
+
+	streamPause = 10 * time.Millisecond
+)
+
+// A conn is a connection to a server, which has said its name.
+type conn struct {
+	net.Conn
+	r    *bufio.Reader
+	name string
+}
+
+func dial(addr string) (*conn, error) {
+	c, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		return nil, err
+	}
+	c.SetDeadline(time.Now().Add(patience))
+	r := bufio.NewReader(c)
+	name, err := r.ReadString('\n')
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("connected to %s, but no answer: %w", addr, err)
+	}
+	return &conn{c, r, name[:len(name)-1]}, nil
+}
+
+// echo sends a line and waits for it to come back.
+func (c *conn) echo(line string) error {
+	c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, line+"\n"); err != nil {
+		return err
+	}
+	got, err := c.r.ReadString('\n')
+	if err == nil && got != line+"\n" {
+		err = fmt.Errorf("sent %q, received %q", line, got)
+	}
+	return err
+}
+
+func ask(count string, addrs []string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	for range n {
+		for _, addr := range addrs {
+			c, err := dial(addr)
+			if err != nil {
+				return err
+			}
+			c.Close()
+			fmt.Println(addr, c.name)
+		}
+	}
+	return nil
+}
+
+// A report is what stream prints at its end.
+type report struct {
+	mu     sync.Mutex
+	Echoes int      // on connections that were there all the time
+	New    int      // connections
+	Late   int      // new connections that lost a packet
+	Lost   []string // connections of either kind
+}
+
+func (r *report) note(what *int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.Lost = append(r.Lost, fmt.Sprintf("%s %v", time.Now().Format(time.StampMilli), err))
+		return
+	}
+	*what++
+}
+
+func stream(ctx context.Context, addrs []string) error {
+	var r report
+	var wg sync.WaitGroup
+	for _, addr := range addrs {
+		c, err := dial(addr)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		wg.Go(func() { r.keep(ctx, c) })
+		wg.Go(func() { r.renew(ctx, addr) })
+	}
+	fmt.Println("streaming")
+	wg.Wait()
+	return json.NewEncoder(os.Stdout).Encode(&r)
+}
+
+// keep uses one connection as long as it works.
+func (r *report) keep(ctx context.Context, c *conn) {
+	for i := 0; ctx.Err() == nil; i++ {
+		err := c.echo(strconv.Itoa(i))
+		if r.note(&r.Echoes, err); err != nil {
+			return
+		}
+		time.Sleep(streamPause)
+	}
+}
+
+// renew makes one connection after the other.
+func (r *report) renew(ctx context.Context, addr string) {
+	for ctx.Err() == nil {
+		start := time.Now()
+		c, err := dial(addr)
+		what := &r.New
+		if time.Since(start) > lateTime {
+			what = &r.Late
+		}
+		r.note(what, err)
+		if err == nil {
+			c.Close()
+		}
+		time.Sleep(streamPause)
+	}
+}
+
+// follow measures from before the file is there to the end of the first connection that meets it.
+func follow(file, addr, name string) error {
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	temporary := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)) // a name that svcproxy does not read
+	if err := os.WriteFile(temporary, text, 0o644); err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := os.Rename(temporary, file); err != nil {
+		return err
+	}
+	for {
+		c, err := dial(addr)
+		if err == nil {
+			c.Close()
+		}
+		if took := time.Since(start); err == nil && c.name == name {
+			fmt.Println(took)
+			return nil
+		} else if took > patience {
+			return fmt.Errorf("%s does not answer within %v: %w", name, took, err)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+//go:build vm
+
+package vmtests
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"svcproxy/vmtests/guest"
+)
+
+// jobPatience is how long a program in a guest may take to begin.
+const jobPatience = time.Minute
+
+// A job is a program that runs in a guest while the test does other things.
+type job struct {
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// begin starts a program and waits until its output has a sign.
+func begin(t *testing.T, g *guest.Guest, sign string, args ...string) *job {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	j := &job{stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(j.done)
+		g.Run(ctx, guest.Command{Args: args}, j) // what goes wrong shows in the output
+	}()
+	t.Cleanup(func() { j.end() })
+	for deadline := time.Now().Add(jobPatience); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q: no %q in %q", args, sign, j.output())
+		}
+	}
+	return j
+}
+
+// end ends the program and returns all its output.
+func (j *job) end() string {
+	j.stop()
+	<-j.done
+	return j.output()
+}
+
+func (j *job) output() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// Write takes output.
+func (j *job) Write(text []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(text)
+}
