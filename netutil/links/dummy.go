@@ -1,0 +1,143 @@
+package links
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long one request may wait for its answer. The kernel answers at once.
+const patience = 10 * time.Second
+
+// forever is the life of an address that does not end, INFINITY_LIFE_TIME of <net/addrconf.h>.
+const forever = 0xffffffff
+
+// A Dummy is the device Own of the network namespace in which it was opened. It
+// is down and answers no ARP; an address on it is this host's nevertheless. It
+// serves one goroutine at a time.
+type Dummy struct {
+	h     *netlink.Handle
+	index int // 0: not known to exist
+}
+
+// OpenDummy opens a socket. It makes no device.
+func OpenDummy() (*Dummy, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	if err := h.SetSocketTimeout(patience); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	return &Dummy{h: h}, nil
+}
+
+// Close gives up the socket. The device stays.
+func (d *Dummy) Close() { d.h.Close() }
+
+// Find tells whether the device is there.
+func (d *Dummy) Find() (bool, error) {
+	d.index = 0
+	l, err := d.h.LinkByName(Own)
+	var none netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &none):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("looking for device %s: %w", Own, err)
+	case l.Type() != "dummy":
+		return false, fmt.Errorf("device %s is of type %s, so it is not ours: rename it", Own, l.Type())
+	}
+	d.index = l.Attrs().Index
+	return true, nil
+}
+
+// Make makes the device where it is not there.
+func (d *Dummy) Make() error {
+	err := d.h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: Own}})
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("making device %s: the kernel has no dummy devices: its module dummy is missing or not loaded: %w", Own, err)
+	case err != nil && !errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("making device %s: %w", Own, err)
+	}
+	there, err := d.Find()
+	if err == nil && !there {
+		err = fmt.Errorf("device %s is gone as soon as it is made", Own)
+	}
+	return err
+}
+
+// Remove removes the device with all its addresses. None there is no error.
+func (d *Dummy) Remove() error {
+	there, err := d.Find()
+	if err != nil || !there {
+		return err
+	}
+	err = d.h.LinkDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}})
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("removing device %s: %w", Own, err)
+	}
+	d.index = 0
+	return nil
+}
+
+// Addrs returns the addresses of the device of one family, in no order; none
+// where Find did not find it. Link-local ones, which the kernel makes, are left out.
+func (d *Dummy) Addrs(v6 bool) ([]netip.Addr, error) {
+	if d.index == 0 {
+		return nil, nil
+	}
+	family := unix.AF_INET
+	if v6 {
+		family = unix.AF_INET6
+	}
+	device := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: Own, Index: d.index}}
+	list, err := retry(func() ([]netlink.Addr, error) { return d.h.AddrList(device, family) })
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses of %s: %w", Own, err)
+	}
+	var out []netip.Addr
+	for _, a := range list {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if ip = ip.Unmap(); ok && !ip.IsLinkLocalUnicast() {
+			out = append(out, ip)
+		}
+	}
+	return out, nil
+}
+
+// Bind gives the device an address. One that it has is no error.
+func (d *Dummy) Bind(a netip.Addr) error {
+	err := d.h.AddrAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, bound(a))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("adding address %s to %s: %w", a, Own, err)
+	}
+	return nil
+}
+
+// Unbind takes an address from the device. One that it does not have is no error.
+func (d *Dummy) Unbind(a netip.Addr) error {
+	err := d.h.AddrDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, bound(a))
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("removing address %s from %s: %w", a, Own, err)
+	}
+	return nil
+}
+
+// bound is how the device has an address: alone in its network, used at once
+// though nobody was asked whether he has it, and deprecated, which keeps IPv6
+// from taking it as the source of what has nothing to do with it.
+func bound(a netip.Addr) *netlink.Addr {
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+	if a.Is6() {
+		addr.Flags, addr.ValidLft, addr.PreferedLft = unix.IFA_F_NODAD, forever, 0
+	}
+	return addr
+}

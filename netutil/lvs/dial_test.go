@@ -1,0 +1,31 @@
+package lvs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// The library beneath takes a kernel without IPVS for one that obeys.
+func TestDialSaysWhetherTheKernelHasIPVS(t *testing.T) {
+	_, statErr := os.Stat("/proc/net/ip_vs")
+	c, err := Dial(context.Background())
+	if want := statErr != nil; errors.Is(err, ErrUnsupported) != want {
+		t.Fatalf("Dial gave %v; /proc/net/ip_vs: %v", err, statErr)
+	}
+	if err == nil {
+		c.Close()
+	}
+}
+
+func TestSecondsAreRoundedUp(t *testing.T) {
+	for in, want := range map[time.Duration]time.Duration{
+		0: 0, time.Millisecond: time.Second, time.Second: time.Second, 1500 * time.Millisecond: 2 * time.Second,
+	} {
+		if got := wholeSeconds(in); got != want {
+			t.Errorf("%v became %v, want %v", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+// Package lvs speaks to IPVS, the kernel's own balancer, over generic netlink.
+//
+// It writes by moby/ipvs, and reads by itself: that library cuts weights to 16
+// bits, takes a kernel without IPVS for one that did what it was told, and waits
+// for answers for ever.
+package lvs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// A Key names a virtual server.
+type Key struct {
+	Addr     netip.Addr
+	Protocol uint8 // IANA number
+	Port     uint16
+}
+
+// String returns the key as ipvsadm takes it, without the -: "t 10.96.0.10:80".
+func (k Key) String() string {
+	return protocolLetter(k.Protocol) + " " + netip.AddrPortFrom(k.Addr, k.Port).String()
+}
+
+// protocolLetter returns the flag of ipvsadm for a protocol.
+func protocolLetter(p uint8) string {
+	switch p {
+	case syscall.IPPROTO_TCP:
+		return "t"
+	case syscall.IPPROTO_UDP:
+		return "u"
+	}
+	return "-sctp-service"
+}
+
+// A Server is a virtual server, which balances what is sent to it.
+type Server struct {
+	Key
+	Scheduler string
+
+	// Persistence is how many seconds a client keeps its destination; 0: not at all.
+	Persistence uint32
+
+	// Odd: the kernel holds more than this package can say, such as a netmask for
+	// persistence or scheduling by packet. An update puts that right.
+	Odd bool
+}
+
+// A Destination is where a virtual server sends packets, with masquerading: it
+// changes their destination, and back in the answers.
+type Destination struct {
+	netip.AddrPort
+	Weight uint32
+	Odd    bool // the kernel forwards otherwise than by masquerading, or has thresholds
+
+	Active, Inactive uint32 // connections; they may lag by two seconds
+}
+
+// Idle tells whether the destination has no connection.
+func (d Destination) Idle() bool { return d.Active == 0 && d.Inactive == 0 }
+
+// A Listing is a virtual server as the kernel holds it.
+type Listing struct {
+	Server
+	Destinations []Destination
+}
+
+// Timeouts are how long the kernel keeps idle connections of its namespace. It
+// counts whole seconds.
+type Timeouts struct{ TCP, TCPFin, UDP time.Duration }
+
+// What callers can mend.
+var (
+	ErrUnsupported = errors.New("the kernel has no IPVS: its module ip_vs is missing or not loaded")
+	ErrNotExist    = errors.New("no such virtual server or destination")
+	ErrExist       = errors.New("it exists")
+	ErrNoScheduler = errors.New("the kernel has no such scheduler")
+)
+
+// serverError says what an errno means where a whole virtual server was sent,
+// ip_vs_add_service and ip_vs_genl_set_cmd, net/netfilter/ipvs/ip_vs_ctl.c.
+func serverError(err error) error {
+	if errors.Is(err, syscall.ENOENT) {
+		return ErrNoScheduler
+	}
+	return keyError(err)
+}
+
+// keyError says what an errno means everywhere else.
+func keyError(err error) error {
+	switch {
+	case errors.Is(err, syscall.EEXIST):
+		return ErrExist
+	case errors.Is(err, syscall.ESRCH), errors.Is(err, syscall.ENOENT):
+		return ErrNotExist
+	}
+	return err
+}
+
+// wrap says what was being done.
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}

@@ -1,0 +1,232 @@
+//go:build vm
+
+package lvs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/ipvs"
+	"golang.org/x/sys/unix"
+
+	"svcproxy/netutil/netnstest"
+)
+
+var (
+	compareAddrs = cmp.Options{
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+	}
+	web  = Key{netip.MustParseAddr("10.96.0.10"), unix.IPPROTO_TCP, 80}
+	web6 = Key{netip.MustParseAddr("fd00:96::10"), unix.IPPROTO_TCP, 80}
+	dns  = Key{netip.MustParseAddr("10.96.0.53"), unix.IPPROTO_UDP, 53}
+	sig  = Key{netip.MustParseAddr("10.96.0.77"), unix.IPPROTO_SCTP, 7}
+
+	first  = netip.MustParseAddrPort("192.168.10.11:8080")
+	first6 = netip.MustParseAddrPort("[fd00::11]:8080")
+)
+
+func dial(t *testing.T) *Conn {
+	t.Helper()
+	netnstest.Enter(t)
+	run(t, "ip link set lo up") // without any route the kernel knows no unicast address
+	c, err := Dial(t.Context())
+	check(t, err)
+	t.Cleanup(func() { check(t, c.Close()) })
+	return c
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t *testing.T, command string) string {
+	t.Helper()
+	words := strings.Fields(command)
+	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
+}
+
+func list(t *testing.T, c *Conn, v6 bool) map[Key]Listing {
+	t.Helper()
+	l, err := c.List(t.Context(), v6)
+	check(t, err)
+	return l
+}
+
+func wantList(t *testing.T, c *Conn, v6 bool, want map[Key]Listing) {
+	t.Helper()
+	if diff := cmp.Diff(want, list(t, c, v6), compareAddrs); diff != "" {
+		t.Errorf("listed (-want +got):\n%s", diff)
+	}
+}
+
+func TestServersAreListedAsTheyWereMade(t *testing.T) {
+	c := dial(t)
+	servers := []Server{
+		{Key: web, Scheduler: "wrr"},
+		{Key: web6, Scheduler: "rr", Persistence: 10800},
+		{Key: dns, Scheduler: "lc", Persistence: 1},
+		{Key: sig, Scheduler: "mh"},
+	}
+	for _, s := range servers {
+		check(t, c.AddServer(t.Context(), s))
+	}
+	check(t, c.AddDestination(t.Context(), web, first, 65535))
+	check(t, c.AddDestination(t.Context(), web6, first6, 0))
+
+	wantList(t, c, false, map[Key]Listing{
+		web: {servers[0], []Destination{{AddrPort: first, Weight: 65535}}},
+		dns: {servers[2], []Destination{}},
+		sig: {servers[3], []Destination{}},
+	})
+	wantList(t, c, true, map[Key]Listing{web6: {servers[1], []Destination{{AddrPort: first6}}}})
+	if c.Messages != 6 {
+		t.Errorf("%d messages for four servers and two destinations", c.Messages)
+	}
+}
+
+func TestChangesAndRemovals(t *testing.T) {
+	c := dial(t)
+	ctx := t.Context()
+	check(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
+	check(t, c.AddDestination(ctx, web, first, 1))
+
+	changed := Server{Key: web, Scheduler: "sh", Persistence: 60}
+	check(t, c.UpdateServer(ctx, changed))
+	check(t, c.UpdateDestination(ctx, web, first, 7))
+	wantList(t, c, false, map[Key]Listing{web: {changed, []Destination{{AddrPort: first, Weight: 7}}}})
+
+	check(t, c.DeleteDestination(ctx, web, first))
+	check(t, c.DeleteDestination(ctx, web, first)) // gone already
+	wantList(t, c, false, map[Key]Listing{web: {changed, []Destination{}}})
+	check(t, c.DeleteServer(ctx, web))
+	check(t, c.DeleteServer(ctx, web))
+	check(t, c.DeleteDestination(ctx, web, first))
+	wantList(t, c, false, map[Key]Listing{})
+}
+
+func TestRefusalsHaveNames(t *testing.T) {
+	c := dial(t)
+	ctx := t.Context()
+	check(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
+	check(t, c.AddDestination(ctx, web, first, 1))
+	tests := []struct {
+		what string
+		err  error
+		want error
+	}{
+		{"a server twice", c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}), ErrExist},
+		{"a destination twice", c.AddDestination(ctx, web, first, 1), ErrExist},
+		{"a change of no server", c.UpdateServer(ctx, Server{Key: dns, Scheduler: "wrr"}), ErrNotExist},
+		{"a destination of no server", c.AddDestination(ctx, dns, first, 1), ErrNotExist},
+		{"a change of no destination", c.UpdateDestination(ctx, web, netip.MustParseAddrPort("10.0.0.1:1"), 1), ErrNotExist},
+		{"an unknown scheduler", c.AddServer(ctx, Server{Key: dns, Scheduler: "nosuch"}), ErrNoScheduler},
+		{"a change to an unknown scheduler", c.UpdateServer(ctx, Server{Key: web, Scheduler: "nosuch"}), ErrNoScheduler},
+	}
+	for _, tt := range tests {
+		if !errors.Is(tt.err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.what, tt.err, tt.want)
+		}
+	}
+}
+
+// What others set and we cannot say is noticed, and an update puts it right.
+func TestOddThingsOfOthers(t *testing.T) {
+	c := dial(t)
+	run(t, "ipvsadm -A -t 10.96.0.10:80 -s wrr -p 60 -M 255.255.255.0")
+	run(t, "ipvsadm -a -t 10.96.0.10:80 -r 192.168.10.11:8080 -m -w 65537")
+	run(t, "ipvsadm -A -u 10.96.0.53:53 -s wrr -o")
+	run(t, "ipvsadm -a -u 10.96.0.53:53 -r 192.168.10.11:53 -i -w 1")
+	run(t, "ipvsadm -A -f 7 -s wrr") // of a packet mark: none of ours
+
+	got := list(t, c, false)
+	if len(got) != 2 || !got[web].Odd || !got[dns].Odd || !got[dns].Destinations[0].Odd {
+		t.Errorf("listed %+v", got)
+	}
+	if d := got[web].Destinations[0]; d.Odd || d.Weight != 65537 {
+		t.Errorf("weight 65537 was read as %+v", d)
+	}
+	check(t, c.UpdateServer(t.Context(), Server{Key: web, Scheduler: "wrr", Persistence: 60}))
+	check(t, c.UpdateServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
+	check(t, c.UpdateDestination(t.Context(), dns, netip.MustParseAddrPort("192.168.10.11:53"), 1))
+	got = list(t, c, false)
+	if got[web].Odd || got[dns].Odd || got[dns].Destinations[0].Odd {
+		t.Errorf("after updates %+v", got)
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	c := dial(t)
+	before, err := c.Timeouts(t.Context())
+	check(t, err)
+	check(t, c.SetTimeouts(t.Context(), Timeouts{TCP: 1000 * time.Second, UDP: 1500 * time.Millisecond}))
+	got, err := c.Timeouts(t.Context())
+	check(t, err)
+	if want := (Timeouts{TCP: 1000 * time.Second, TCPFin: before.TCPFin, UDP: 2 * time.Second}); got != want {
+		t.Errorf("time-outs are %v, want %v", got, want)
+	}
+}
+
+// A call whose time is over gives up its handle, and the next works.
+func TestAfterADeadline(t *testing.T) {
+	c := dial(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	entered := make(chan struct{})
+	err := c.write(ctx, func(*ipvs.Handle) error {
+		close(entered)
+		<-ctx.Done()
+		time.Sleep(50 * time.Millisecond)
+		return errors.New("closed")
+	})
+	<-entered
+	if !errors.Is(err, context.DeadlineExceeded) || c.writes != nil {
+		t.Fatalf("got %v, handle %v", err, c.writes)
+	}
+	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
+	gone, stop := context.WithCancel(t.Context())
+	stop()
+	if err := c.DeleteServer(gone, web); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its end a context still let through: %v", err)
+	}
+	if _, err := c.List(gone, false); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its end a context still let through: %v", err)
+	}
+	if keys := list(t, c, false); len(keys) != 1 {
+		t.Errorf("listed %v", keys)
+	}
+}
+
+// What ipvsadm says is what we meant.
+func TestIpvsadmAgrees(t *testing.T) {
+	c := dial(t)
+	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wlc", Persistence: 30}))
+	check(t, c.AddDestination(t.Context(), web, first, 3))
+	check(t, c.AddServer(t.Context(), Server{Key: web6, Scheduler: "wrr"}))
+	check(t, c.AddDestination(t.Context(), web6, first6, 1))
+	got := strings.Split(strings.TrimSpace(run(t, "ipvsadm -S -n")), "\n")
+	slices.Sort(got)
+	want := []string{
+		"-A -t 10.96.0.10:80 -s wlc -p 30",
+		"-A -t [fd00:96::10]:80 -s wrr",
+		"-a -t 10.96.0.10:80 -r 192.168.10.11:8080 -m -w 3",
+		"-a -t [fd00:96::10]:80 -r [fd00::11]:8080 -m -w 1",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ipvsadm -S -n (-want +got):\n%s", diff)
+	}
+}

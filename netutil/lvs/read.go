@@ -1,0 +1,269 @@
+package lvs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// generic is the length of struct genlmsghdr, <linux/genetlink.h>.
+const generic = 4
+
+// Commands and attributes, <linux/ip_vs.h>.
+const (
+	cmdGetServer      = 4
+	cmdGetDestination = 8
+
+	attrServer      = 1 // of a message
+	attrDestination = 2
+
+	serverFamily    = 1 // of a server
+	serverProtocol  = 2
+	serverAddr      = 3
+	serverPort      = 4
+	serverMark      = 5
+	serverScheduler = 6
+	serverFlags     = 7 // and their mask
+	serverTimeout   = 8
+	serverNetmask   = 9
+	serverEngine    = 11
+
+	destinationAddr     = 1
+	destinationPort     = 2
+	destinationMethod   = 3
+	destinationWeight   = 4
+	destinationUpper    = 5
+	destinationLower    = 6
+	destinationActive   = 7
+	destinationInactive = 8
+
+	flagPersistent = 0x1
+	flagHashed     = 0x2 // the kernel's own
+)
+
+// lookUp asks generic netlink for the number of IPVS.
+func (c *Conn) lookUp(ctx context.Context) (uint16, error) {
+	e := netlink.NewAttributeEncoder()
+	e.String(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
+	replies, err := c.ask(ctx, unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 0, e)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range replies {
+		ad, err := netlink.NewAttributeDecoder(m.Data)
+		if err != nil {
+			return 0, err
+		}
+		for ad.Next() {
+			if ad.Type() == unix.CTRL_ATTR_FAMILY_ID {
+				return ad.Uint16(), nil
+			}
+		}
+	}
+	return 0, errors.New("the kernel named no number")
+}
+
+func (c *Conn) ask(ctx context.Context, family uint16, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
+	attrs, err := e.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return c.execute(ctx, family, flags, append([]byte{cmd, 1, 0, 0}, attrs...))
+}
+
+// List returns the virtual servers of one family with their destinations, but
+// for those that go by a packet mark. Where others change what is listed, some
+// may be missing: the kernel does not tell.
+func (c *Conn) List(ctx context.Context, v6 bool) (map[Key]Listing, error) {
+	replies, err := c.ask(ctx, c.family, cmdGetServer, netlink.Dump, netlink.NewAttributeEncoder())
+	if err != nil {
+		return nil, fmt.Errorf("listing virtual servers: %w", err)
+	}
+	list := make(map[Key]Listing, len(replies))
+	for _, m := range replies {
+		s, ok, err := decodeServer(m.Data)
+		if err != nil {
+			return nil, fmt.Errorf("listing virtual servers: %w", err)
+		}
+		if !ok || s.Addr.Is6() != v6 {
+			continue
+		}
+		dests, err := c.Destinations(ctx, s.Key)
+		if errors.Is(err, ErrNotExist) { // gone meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list[s.Key] = Listing{Server: s, Destinations: dests}
+	}
+	return list, nil
+}
+
+// Destinations returns those of one virtual server, in no order.
+func (c *Conn) Destinations(ctx context.Context, k Key) ([]Destination, error) {
+	e := netlink.NewAttributeEncoder()
+	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
+		e.Uint16(serverFamily, familyOf(k.Addr))
+		e.Uint16(serverProtocol, uint16(k.Protocol))
+		e.Bytes(serverAddr, k.Addr.AsSlice())
+		e.Bytes(serverPort, binary.BigEndian.AppendUint16(nil, k.Port))
+		return nil
+	})
+	replies, err := c.ask(ctx, c.family, cmdGetDestination, netlink.Dump, e)
+	if err != nil {
+		return nil, fmt.Errorf("listing destinations of %v: %w", k, keyError(err))
+	}
+	list := make([]Destination, 0, len(replies))
+	for _, m := range replies {
+		d, err := decodeDestination(m.Data, k.Addr.Is4())
+		if err != nil {
+			return nil, fmt.Errorf("listing destinations of %v: %w", k, err)
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+func familyOf(a netip.Addr) uint16 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// decodeServer reads one virtual server; ok is false for one of a packet mark.
+func decodeServer(data []byte) (s Server, ok bool, err error) {
+	raw := rawServer{}
+	if err := nested(data, attrServer, raw.attribute); err != nil {
+		return s, false, err
+	}
+	if raw.mark != 0 {
+		return s, false, nil
+	}
+	s = Server{
+		Key:       Key{Addr: address(raw.addr, raw.family == unix.AF_INET), Protocol: uint8(raw.protocol), Port: raw.port},
+		Scheduler: raw.scheduler,
+		Odd:       raw.flags&^(flagPersistent|flagHashed) != 0 || raw.engine,
+	}
+	if raw.flags&flagPersistent != 0 {
+		s.Persistence = raw.timeout
+		s.Odd = s.Odd || raw.netmask != wholeNetmask(s.Addr)
+	}
+	if !s.Addr.IsValid() {
+		return s, false, errors.New("a virtual server without address")
+	}
+	return s, true, nil
+}
+
+type rawServer struct {
+	family, protocol, port        uint16
+	addr                          []byte
+	mark, flags, timeout, netmask uint32
+	scheduler                     string
+	engine                        bool
+}
+
+func (r *rawServer) attribute(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case serverFamily:
+		r.family = ad.Uint16()
+	case serverProtocol:
+		r.protocol = ad.Uint16()
+	case serverAddr:
+		r.addr = ad.Bytes()
+	case serverPort:
+		r.port = port(ad.Bytes())
+	case serverMark:
+		r.mark = ad.Uint32()
+	case serverScheduler:
+		r.scheduler = ad.String()
+	case serverFlags:
+		if b := ad.Bytes(); len(b) >= 4 {
+			r.flags = binary.NativeEndian.Uint32(b)
+		}
+	case serverTimeout:
+		r.timeout = ad.Uint32()
+	case serverNetmask:
+		r.netmask = ad.Uint32()
+	case serverEngine:
+		r.engine = true
+	}
+}
+
+// wholeNetmask is how the kernel says that persistence is for single clients: a
+// mask for IPv4, a length for IPv6.
+func wholeNetmask(a netip.Addr) uint32 {
+	if a.Is4() {
+		return 0xffffffff
+	}
+	return 128
+}
+
+func decodeDestination(data []byte, v4 bool) (Destination, error) {
+	var d Destination
+	var addr []byte
+	var at uint16
+	err := nested(data, attrDestination, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case destinationAddr:
+			addr = ad.Bytes()
+		case destinationPort:
+			at = port(ad.Bytes())
+		case destinationWeight:
+			d.Weight = ad.Uint32()
+		case destinationMethod, destinationUpper, destinationLower:
+			d.Odd = d.Odd || ad.Uint32() != 0
+		case destinationActive:
+			d.Active = ad.Uint32()
+		case destinationInactive:
+			d.Inactive = ad.Uint32()
+		}
+	})
+	d.AddrPort = netip.AddrPortFrom(address(addr, v4), at)
+	if err == nil && !d.Addr().IsValid() {
+		err = errors.New("a destination without address")
+	}
+	return d, err
+}
+
+// nested reads the attributes inside the attribute of the given type.
+func nested(data []byte, typ uint16, each func(*netlink.AttributeDecoder)) error {
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return fmt.Errorf("reading a reply: %w", err)
+	}
+	for ad.Next() {
+		if ad.Type() != typ {
+			continue
+		}
+		ad.Nested(func(n *netlink.AttributeDecoder) error {
+			for n.Next() {
+				each(n)
+			}
+			return n.Err()
+		})
+	}
+	return ad.Err()
+}
+
+// address reads union nf_inet_addr: of its 16 bytes IPv4 has the first four.
+func address(b []byte, v4 bool) netip.Addr {
+	if v4 && len(b) > 4 {
+		b = b[:4]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+func port(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b)
+}
