@@ -18,6 +18,7 @@ func newState(fam Family, node *Node) *State {
 		RefusedVIPs: make(map[netip.Addr]int),
 		ExemptAddrs: make(map[netip.Addr]int),
 		Hairpins:    make(map[Hairpin]int),
+		BoundAddrs:  make(map[netip.Addr]int),
 	}
 }
 
@@ -41,6 +42,7 @@ type changes struct {
 	vips     netChange[netip.Addr]
 	exempt   netChange[netip.Addr]
 	hairpins netChange[Hairpin]
+	bound    netChange[netip.Addr]
 }
 
 func newChanges() *changes {
@@ -49,6 +51,7 @@ func newChanges() *changes {
 		vips:     make(netChange[netip.Addr]),
 		exempt:   make(netChange[netip.Addr]),
 		hairpins: make(netChange[Hairpin]),
+		bound:    make(netChange[netip.Addr]),
 	}
 }
 
@@ -116,6 +119,7 @@ func (c *changes) count(st *State, r *Resolved, by int) {
 	countAll(st.RefusedVIPs, c.vips, r.RefusedVIPs, by)
 	countAll(st.ExemptAddrs, c.exempt, r.ExemptAddrs, by)
 	countAll(st.Hairpins, c.hairpins, r.Hairpins, by)
+	countAll(st.BoundAddrs, c.bound, r.BoundAddrs, by)
 }
 
 func countAll[T comparable](set map[T]int, net netChange[T], list []T, by int) {
@@ -138,6 +142,7 @@ func (c *changes) delta() *Delta {
 		RefusedVIPs: c.vips.delta(netip.Addr.Compare),
 		ExemptAddrs: c.exempt.delta(netip.Addr.Compare),
 		Hairpins:    c.hairpins.delta(Hairpin.Compare),
+		BoundAddrs:  c.bound.delta(netip.Addr.Compare),
 	}
 	for _, ch := range c.services {
 		d.Services = append(d.Services, ch)

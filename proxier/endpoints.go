@@ -102,6 +102,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Scope:       Scope(scope),
 			Protocol:    p.Protocol,
 			Affinity:    r.svc.Affinity,
+			Scheduler:   r.svc.Scheduler,
 			Targets:     targets(r.use.targets[scope], p),
 			Kept:        addrPorts(r.use.kept[scope], p),
 		}

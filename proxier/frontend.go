@@ -158,6 +158,7 @@ type Pool struct {
 	Scope       Scope
 	Protocol    source.Protocol
 	Affinity    time.Duration // 0: none
+	Scheduler   string        // of IPVS; empty: the setting
 
 	Targets []Target         // get new connections; sorted by address and port, no duplicates
 	Kept    []netip.AddrPort // get none, keep those they have (weight 0, not near, serving only); sorted

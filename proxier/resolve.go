@@ -22,6 +22,7 @@ func Resolve(svc *source.Service, node *Node, fam Family) *Resolved {
 	r.refusals()
 	slices.SortFunc(r.out.Frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
 	r.hairpins()
+	r.bound()
 	return &r.out
 }
 
@@ -180,6 +181,17 @@ func (r *resolver) hairpins() {
 	for _, f := range r.out.Frontends {
 		add(f.Outside)
 		add(f.Local)
+	}
+}
+
+// bound adds the addresses that this host must carry to balance as IPVS does. One
+// that another of its interfaces has is there already, and not ours to remove.
+func (r *resolver) bound() {
+	for _, f := range r.out.Frontends { // sorted by address
+		n := len(r.out.BoundAddrs)
+		if a := f.Key.Addr; f.Key.Kind != NodePort && !r.node.Owns(a) && (n == 0 || r.out.BoundAddrs[n-1] != a) {
+			r.out.BoundAddrs = append(r.out.BoundAddrs, a)
+		}
 	}
 }
 

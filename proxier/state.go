@@ -18,6 +18,7 @@ type State struct {
 	RefusedVIPs map[netip.Addr]int // new connections to these that no frontend takes are rejected
 	ExemptAddrs map[netip.Addr]int // external addresses inside Host.ServiceCIDRs: not refused
 	Hairpins    map[Hairpin]int    // targets of legs that do not masquerade everyone
+	BoundAddrs  map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
 }
 
 // A Host is what the rules must know of this host, in one family.
@@ -48,8 +49,8 @@ type Resolved struct {
 	Pools     []*Pool     // those of the frontends, each once, in order of the service's ports
 
 	// What it adds to the counted sets of the State; no duplicates.
-	RefusedVIPs, ExemptAddrs []netip.Addr
-	Hairpins                 []Hairpin
+	RefusedVIPs, ExemptAddrs, BoundAddrs []netip.Addr
+	Hairpins                             []Hairpin
 
 	Warnings []string // what its owner should know, for the log and for status
 }
@@ -60,6 +61,7 @@ type Delta struct {
 	RefusedVIPs SetDelta[netip.Addr]
 	ExemptAddrs SetDelta[netip.Addr]
 	Hairpins    SetDelta[Hairpin]
+	BoundAddrs  SetDelta[netip.Addr]
 }
 
 // A ServiceChange is one service before and after. One of the two may be nil.

@@ -11,6 +11,7 @@ import (
 
 // A Content says what the chains and sets of one family are to hold.
 type Content interface {
+	Tables() []string // the least that there must be
 	Chains(Emit)
 	Jumps() []Jump
 	Sets(*proxier.State) map[string]Members

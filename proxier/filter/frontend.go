@@ -9,11 +9,6 @@ import (
 // hostProcess matches packets that this host itself sends.
 const hostProcess = "-m addrtype --src-type LOCAL"
 
-// balances tells whether the nat table has anything to say to a frontend's packets.
-func balances(f *proxier.Frontend) bool {
-	return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
-}
-
 // frontendRules appends the rules that a packet to f meets.
 func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
 	match := r.addressed(f)
@@ -87,7 +82,7 @@ func (r *Rules) split(f *proxier.Frontend, emit Emit) {
 	if m := f.Outside.Masquerade; m == proxier.Everyone || m == proxier.NonLocal {
 		r.markLeg(c, f.Outside, "", MarkMasq) // local sources are gone by now
 	}
-	r.goTo(c, f.Outside, "")
+	r.layout.sendOutsiders(r, c, f.Outside)
 	emit("nat", c.name, c.rules)
 }
 

@@ -17,34 +17,16 @@ type Jump struct{ Table, Chain, Rule string }
 // (INVALID) and neighbour discovery (UNTRACKED) never meet a refusal.
 const newOnly = "-m conntrack --ctstate NEW"
 
-// jumps are in the order in which they stand in their chains: what is refused
-// must not be accepted by the next.
-var jumps = []Jump{
-	{"nat", "PREROUTING", "-j " + Services},
-	{"nat", "OUTPUT", "-j " + Services},
-	{"nat", "POSTROUTING", "-j " + Postrouting},
-	{"filter", "INPUT", newOnly + " -j " + Filter},
-	{"filter", "FORWARD", newOnly + " -j " + Filter},
-	{"filter", "FORWARD", "-j " + Forward},
-	{"filter", "OUTPUT", newOnly + " -j " + Filter},
-}
+// dnatted matches packets of connections that a rule of the nat table balanced.
+const dnatted = "-m conntrack --ctstate DNAT"
 
 // hostChains emits the chains that depend on this host only.
 func (r *Rules) hostChains(emit Emit) {
 	c := &chain{}
-	for _, part := range []struct {
-		table, name string
-		fill        func(*chain)
-	}{
-		{"nat", MarkMasq, r.mark},
-		{"nat", MarkNonLocal, r.markNonLocal},
-		{"nat", Postrouting, r.postrouting},
-		{"filter", Filter, r.refusals},
-		{"filter", Forward, r.forward},
-	} {
-		c.start(part.name)
-		part.fill(c)
-		emit(part.table, part.name, c.rules)
+	for _, h := range r.layout.chains {
+		c.start(h.name)
+		h.fill(r, c)
+		emit(h.table, h.name, c.rules)
 	}
 }
 
@@ -86,9 +68,11 @@ func input(name string) string {
 	return "-i " + name
 }
 
+// masquerade is the target that replaces a source address.
+const masquerade = "-j MASQUERADE --random-fully"
+
 func (r *Rules) postrouting(c *chain) {
-	const masquerade = "-j MASQUERADE --random-fully"
-	c.rule("-m conntrack --ctstate DNAT", r.words.match(hairpinSet, "dst,dst,src"), masquerade)
+	c.rule(r.layout.balanced, r.words.match(hairpinSet, "dst,dst,src"), masquerade)
 	c.rule("-m mark ! --mark", r.bit(), "-j RETURN")
 	_, mask, _ := strings.Cut(r.bit(), "/")
 	c.rule("-j MARK --set-xmark 0x0/" + mask) // a tunnel would carry the mark on to the outer packet
@@ -99,18 +83,24 @@ func (r *Rules) postrouting(c *chain) {
 // their endpoint by now and are none of its business.
 func (r *Rules) refusals(c *chain) {
 	w := r.words
-	c.rule("-m conntrack --ctstate DNAT -j RETURN")
+	c.rule(dnatted, "-j RETURN")
 	if r.localhostNodePorts() {
 		// route_localnet, which these need, lets neighbours reach 127.0.0.1.
 		c.rule("! -s 127.0.0.0/8 -d 127.0.0.0/8 -m addrtype ! --src-type LOCAL -j DROP")
 	}
-	c.rule(w.match(firewalledSet, "dst,dst"), w.noMatch(rangesSet, "dst,dst,src"), "-j DROP")
+	r.firewall(c)
+	r.layout.passServed(r, c)
 	r.reject(c, "", w.match(rejectSet, "dst,dst"))
 	c.rule(w.match(dropSet, "dst,dst"), "-j DROP")
-	r.reject(c, "", w.match(vipsSet, "dst"))
+	r.reject(c, "", w.match(r.layout.refused.name, "dst"))
 	for _, p := range r.host.ServiceCIDRs {
 		r.reject(c, to(p), w.noMatch(exemptSet, "dst"))
 	}
+}
+
+// firewall drops what comes from outside the source ranges of its frontend.
+func (r *Rules) firewall(c *chain) {
+	c.rule(r.words.match(firewalledSet, "dst,dst"), r.words.noMatch(rangesSet, "dst,dst,src"), "-j DROP")
 }
 
 func (r *Rules) reject(c *chain, dst, match string) {
@@ -127,10 +117,13 @@ func (r *Rules) forward(c *chain) {
 		return
 	}
 	const accept = "-j ACCEPT"
-	const balanced = "-m conntrack --ctstate DNAT"
-	c.rule("-m conntrack --ctstate RELATED,ESTABLISHED", balanced, accept)
+	const followUp = "-m conntrack --ctstate RELATED,ESTABLISHED"
+	c.rule(followUp, dnatted, accept)
+	if r.layout.marksConnections {
+		c.rule(followUp, "-m connmark --mark", r.bit(), accept)
+	}
 	c.rule("-m mark --mark", r.bit(), accept)
-	c.rule(balanced, r.words.match(hairpinSet, "dst,dst,dst"), accept)
+	c.rule(dnatted, r.words.match(hairpinSet, "dst,dst,dst"), accept)
 }
 
 func (r *Rules) localhostNodePorts() bool {

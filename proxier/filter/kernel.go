@@ -42,7 +42,7 @@ func open(ctx context.Context, fam proxier.Family, choice *xtables.Choice) (*Ker
 	if err != nil {
 		return nil, fmt.Errorf("ip sets: %w", err)
 	}
-	for _, s := range setTypes {
+	for _, s := range sharedSets {
 		if err := conn.Probe(ctx, s.typ, fam == proxier.IPv6); err != nil {
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
@@ -56,17 +56,25 @@ func (k *Kernel) Close() error { return k.sets.Close() }
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (k *Kernel) Tool() string { return k.tool.String() }
 
-// Look reads what the kernel holds of ours.
-func (k *Kernel) Look(ctx context.Context) (*Held, error) {
-	h := &Held{tables: map[string]*xtables.Table{}}
-	for _, name := range []string{"nat", "filter"} {
-		tab, err := k.tool.Read(ctx, name, Prefix)
-		if err != nil {
-			return nil, err
-		}
-		h.tables[name] = tab
+// Look reads what the kernel holds of ours and the tables that c needs.
+func (k *Kernel) Look(ctx context.Context, c Content) (*Held, error) {
+	tables, err := k.tool.ReadAll(ctx, Prefix)
+	if err != nil {
+		return nil, err
 	}
-	var err error
+	h := &Held{tables: map[string]*xtables.Table{}}
+	for name, tab := range tables {
+		if len(tab.Chains)+len(tab.Jumps) > 0 { // another mode may have left them
+			h.tables[name] = tab
+		}
+	}
+	for _, name := range c.Tables() {
+		if h.tables[name] = tables[name]; h.tables[name] == nil {
+			if h.tables[name], err = k.tool.Read(ctx, name, Prefix); err != nil {
+				return nil, err
+			}
+		}
+	}
 	h.sets, err = k.ourSets(ctx)
 	return h, err
 }
@@ -122,7 +130,7 @@ func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State
 		if err := k.removeOdd(ctx, d.odd); err != nil {
 			return err
 		}
-		h, err := k.Look(ctx)
+		h, err := k.Look(ctx, c)
 		if err != nil {
 			return err
 		}

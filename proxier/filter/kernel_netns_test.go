@@ -26,7 +26,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
-	held, err := k.Look(ctx)
+	held, err := k.Look(ctx, r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"net/netip"
+	"slices"
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/proxier"
@@ -25,8 +26,8 @@ func (c memberCount) add(m member, n int) {
 
 // eachMember calls do with what a frontend adds to the sets.
 func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
-	refusal := refusalSet(f)
-	if refusal == "" && !f.Restricted {
+	sets := r.layout.memberOf(f)
+	if len(sets) == 0 && !f.Restricted {
 		return
 	}
 	addrs := []netip.Addr{f.Key.Addr}
@@ -35,8 +36,8 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	}
 	for _, a := range addrs {
 		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
-		if refusal != "" {
-			do(member{refusal, e})
+		for _, set := range sets {
+			do(member{set, e})
 		}
 		if !f.Restricted {
 			continue
@@ -50,20 +51,20 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	}
 }
 
-// refusalSet returns the set that answers the packets of f that are not balanced,
+// refusalSets returns the set that answers the packets of f that are not balanced,
 // if there are any; those that are never get there with f's address.
-func refusalSet(f *proxier.Frontend) string {
+func refusalSets(f *proxier.Frontend) []string {
 	action := f.Outside.Action
 	if action == proxier.Balance {
 		action = f.Local.Action
 	}
 	switch action {
 	case proxier.Reject:
-		return rejectSet
+		return []string{rejectSet}
 	case proxier.Drop:
-		return dropSet
+		return []string{dropSet}
 	}
-	return ""
+	return nil
 }
 
 // halves returns p, or the two halves of the prefix of length 0, which sets do not take.
@@ -90,16 +91,17 @@ func hairpinEntry(h proxier.Hairpin) ipset.Entry {
 
 // Sets returns all sets by name, with their members, after Reset to st.
 func (r *Rules) Sets(st *proxier.State) map[string]Members {
-	sets := make(map[string]Members, len(setTypes))
-	for _, s := range setTypes {
+	types := slices.Concat(sharedSets, r.layout.sets)
+	sets := make(map[string]Members, len(types))
+	for _, s := range types {
 		sets[r.words.set(s.name)] = Members{Type: s.typ, Entries: map[ipset.Entry]struct{}{}}
 	}
 	add := func(set string, e ipset.Entry) { sets[r.words.set(set)].Entries[e] = struct{}{} }
 	for m := range r.members {
 		add(m.set, m.Entry)
 	}
-	for a := range st.RefusedVIPs {
-		add(vipsSet, addrEntry(a))
+	for a := range r.layout.refused.addrs(st) {
+		add(r.layout.refused.name, addrEntry(a))
 	}
 	for a := range st.ExemptAddrs {
 		add(exemptSet, addrEntry(a))

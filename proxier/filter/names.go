@@ -37,15 +37,18 @@ const (
 	grownSet      = Prefix + "GROWN"      // the next, larger version of another while it is filled
 )
 
-var setTypes = []struct {
+// A setType is a set without its family.
+type setType struct {
 	name string
 	typ  ipset.Type
-}{
+}
+
+// sharedSets are those of all modes.
+var sharedSets = []setType{
 	{rangesSet, ipset.HashIPPortNet},
 	{firewalledSet, ipset.HashIPPort},
 	{rejectSet, ipset.HashIPPort},
 	{dropSet, ipset.HashIPPort},
-	{vipsSet, ipset.HashIP},
 	{exemptSet, ipset.HashIP},
 	{hairpinSet, ipset.HashIPPortIP},
 }

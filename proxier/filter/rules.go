@@ -16,8 +16,9 @@ import (
 // Rules are the chains and sets of one family. They follow a State by Reset and
 // Update, and depend on nothing but the State that results.
 type Rules struct {
-	words dialect
-	host  proxier.Host
+	words  dialect
+	layout *layout
+	host   proxier.Host
 
 	// forwardDrops: the policy of the chain FORWARD is DROP.
 	forwardDrops bool
@@ -27,10 +28,16 @@ type Rules struct {
 	members             memberCount
 }
 
-// NewRules returns the Rules of a State without services.
-func NewRules(fam proxier.Family) *Rules {
+// NewRules returns the Rules of iptables mode for a State without services.
+func NewRules(fam proxier.Family) *Rules { return newRules(fam, &iptables) }
+
+// NewIPVSRules returns those of ipvs mode.
+func NewIPVSRules(fam proxier.Family) *Rules { return newRules(fam, &ipvs) }
+
+func newRules(fam proxier.Family, l *layout) *Rules {
 	return &Rules{
 		words:     dialects[fam],
+		layout:    l,
 		services:  tree{root: Services, addrLen: fam.Bits() / 8},
 		nodePorts: tree{root: NodePorts},
 		resolved:  map[source.Key]*proxier.Resolved{},
@@ -52,7 +59,7 @@ func (r *Rules) Reset(st *proxier.State) error {
 		for _, f := range res.Frontends {
 			r.eachMember(f, func(m member) { r.members[m]++ })
 			switch {
-			case !balances(f):
+			case !r.layout.leads(f):
 			case f.Key.Kind == proxier.NodePort:
 				nodePorts = append(nodePorts, entry{r.nodePorts.key(f), f})
 			default:
@@ -81,17 +88,22 @@ func (r *Rules) Chains(emit Emit) {
 }
 
 // Jumps returns the rules of built-in chains that lead to ours, in order.
-func (r *Rules) Jumps() []Jump { return jumps }
+func (r *Rules) Jumps() []Jump { return r.layout.jumps }
+
+// Tables returns the tables that the chains are in.
+func (r *Rules) Tables() []string { return r.layout.tables }
 
 // serviceChains emits the chains that belong to one service: its pools, and those
 // that tell local sources from others.
 func (r *Rules) serviceChains(res *proxier.Resolved, emit Emit) {
 	for _, p := range res.Pools {
-		r.poolChains(p, emit)
+		if r.layout.usesPool(res, p) {
+			r.poolChains(p, emit)
+		}
 	}
 	done := map[string]bool{}
 	for _, f := range res.Frontends {
-		if !f.Split() || !balances(f) {
+		if !f.Split() || !r.layout.leads(f) {
 			continue
 		}
 		if name := splitChain(f); !done[name] {

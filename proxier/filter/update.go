@@ -55,7 +55,7 @@ func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*
 	services, nodePorts = map[key]*proxier.Frontend{}, map[key]*proxier.Frontend{}
 	put := func(f, value *proxier.Frontend) {
 		switch {
-		case !balances(f):
+		case !r.layout.leads(f):
 		case f.Key.Kind == proxier.NodePort:
 			nodePorts[r.nodePorts.key(f)] = value
 		default:
@@ -161,7 +161,7 @@ func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 // updateShared follows the sets that the State counts itself.
 func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
 	exempt := func(e ipset.Entry) bool { return slices.Contains(r.host.ServiceCIDRExempt, e.Addr) }
-	follow(ch, r.words.set(vipsSet), d.RefusedVIPs, addrEntry, nil)
+	follow(ch, r.words.set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry, nil)
 	follow(ch, r.words.set(exemptSet), d.ExemptAddrs, addrEntry, exempt)
 	follow(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry, nil)
 }

@@ -70,14 +70,18 @@ func families(t *testing.T, test func(*testing.T, proxier.Family)) {
 // Whatever way leads to a State, its chains and sets are the same.
 func TestDeltasGiveWhatAResetGives(t *testing.T) {
 	families(t, func(t *testing.T, fam proxier.Family) {
-		rapid.Check(t, func(rt *rapid.T) { checkDeltas(rt, fam) })
+		for name, rules := range map[string]func(proxier.Family) *Rules{"iptables": NewRules, "ipvs": NewIPVSRules} {
+			t.Run(name, func(t *testing.T) {
+				rapid.Check(t, func(rt *rapid.T) { checkDeltas(rt, fam, rules) })
+			})
+		}
 	})
 }
 
-func checkDeltas(rt *rapid.T, fam proxier.Family) {
+func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) *Rules) {
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
 	w := filtertest.NewWorld(fam)
-	r := NewRules(fam)
+	r := newRules(fam)
 	r.SetForwardDrops(pick(2) == 0)
 	if err := r.Reset(w.State); err != nil {
 		rt.Fatal(err)
@@ -96,7 +100,7 @@ func checkDeltas(rt *rapid.T, fam proxier.Family) {
 				got.apply(r, r.Update(w.Put(key, change[key])))
 			}
 		}
-		fresh := NewRules(fam)
+		fresh := newRules(fam)
 		fresh.SetForwardDrops(r.forwardDrops)
 		if err := fresh.Reset(w.State); err != nil {
 			rt.Fatal(err)
@@ -115,7 +119,7 @@ func checkDeltas(rt *rapid.T, fam proxier.Family) {
 // checkChains sees that every chain has a name the kernel takes, is one line a
 // rule, leads to chains that exist, and is led to.
 func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string) {
-	led := map[string]bool{Services: true, Postrouting: true, Filter: true, Forward: true, NodePorts: true, MarkMasq: true, MarkNonLocal: true}
+	led := map[string]bool{Services: true, Postrouting: true, Filter: true, Forward: true, NodePorts: true, MarkMasq: true, MarkNonLocal: true, masqueradeChain: true, firewallChain: true}
 	for name, rules := range chains {
 		if len(name) > maxChain || !strings.HasPrefix(name, Prefix) {
 			t.Fatalf("bad name of a chain: %s", name)

@@ -58,7 +58,7 @@ func look(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxie
 	if err := rules.Reset(st); err != nil {
 		return nil, err
 	}
-	held, err := k.Look(ctx)
+	held, err := k.Look(ctx, rules)
 	if err != nil {
 		return nil, err
 	}

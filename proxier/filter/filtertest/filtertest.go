@@ -24,6 +24,7 @@ func NewWorld(fam proxier.Family) *World {
 		RefusedVIPs: map[netip.Addr]int{},
 		ExemptAddrs: map[netip.Addr]int{},
 		Hairpins:    map[proxier.Hairpin]int{},
+		BoundAddrs:  map[netip.Addr]int{},
 	}
 	st.Host = proxier.Host{MarkBit: 14, LocalInterfaces: []string{"pod*", "cni0"}}
 	if fam == proxier.IPv4 {
@@ -62,6 +63,7 @@ func (w *World) PutAll(services map[source.Key]*proxier.Resolved) *proxier.Delta
 	d.RefusedVIPs = recount(w.RefusedVIPs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.RefusedVIPs })
 	d.ExemptAddrs = recount(w.ExemptAddrs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.ExemptAddrs })
 	d.Hairpins = recount(w.Hairpins, d.Services, func(r *proxier.Resolved) []proxier.Hairpin { return r.Hairpins })
+	d.BoundAddrs = recount(w.BoundAddrs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.BoundAddrs })
 	return d
 }
 
@@ -151,6 +153,9 @@ func (s *Service) Resolve(frontends ...*proxier.Frontend) *proxier.Resolved {
 		f.Key.Protocol = s.Protocol
 		if f.Key.Kind == proxier.VIP && !slices.Contains(res.RefusedVIPs, f.Key.Addr) {
 			res.RefusedVIPs = append(res.RefusedVIPs, f.Key.Addr)
+		}
+		if f.Key.Kind != proxier.NodePort && !slices.Contains(res.BoundAddrs, f.Key.Addr) {
+			res.BoundAddrs = append(res.BoundAddrs, f.Key.Addr)
 		}
 		for _, p := range []*proxier.Pool{f.Outside.Pool, f.Local.Pool} {
 			if !slices.Contains(res.Pools, p) {

@@ -1,0 +1,109 @@
+package filter
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/proxier"
+)
+
+// The chains and sets of ipvs mode only.
+const (
+	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what IPVS will balance
+	firewallChain   = Prefix + "FIREWALL"   // mangle: source ranges for host processes
+
+	servedSet    = Prefix + "SERVED"   // frontends that IPVS balances
+	boundSet     = Prefix + "BOUND"    // addresses on our device
+	everyoneSet  = Prefix + "MASQ-ALL" // frontends by whom to masquerade
+	nonLocalSet  = Prefix + "MASQ-NONLOCAL"
+	processesSet = Prefix + "MASQ-HOST"
+)
+
+// ipvs is the layout of ipvs mode. IPVS takes packets to addresses of this host:
+// from outside after the filter table's INPUT (priority 98 against 0), those of
+// host processes between the nat table's OUTPUT (-100) and the filter table's
+// (-99 against 0), <linux/netfilter_ipv4.h> and ip_vs_core.c.
+//
+// So source ranges drop packets of host processes in the mangle table already;
+// and only local sources of split frontends, who reach other endpoints than
+// everybody else, are balanced by rules of the nat table, before IPVS.
+var ipvs = layout{
+	tables: []string{"nat", "filter", "mangle"},
+	chains: append(slices.Clone(sharedChains),
+		hostChain{"nat", masqueradeChain, (*Rules).markServed},
+		hostChain{"mangle", firewallChain, (*Rules).firewall}),
+	jumps: append([]Jump{
+		{"mangle", "OUTPUT", newOnly + " -j " + firewallChain},
+		{"nat", "PREROUTING", "-j " + masqueradeChain},
+		{"nat", "OUTPUT", "-j " + masqueradeChain},
+	}, sharedJumps...),
+	sets: []setType{
+		{servedSet, ipset.HashIPPort},
+		{boundSet, ipset.HashIP},
+		{everyoneSet, ipset.HashIPPort},
+		{nonLocalSet, ipset.HashIPPort},
+		{processesSet, ipset.HashIPPort},
+	},
+	leads: dnatsLocal,
+	usesPool: func(res *proxier.Resolved, p *proxier.Pool) bool {
+		return slices.ContainsFunc(res.Frontends, func(f *proxier.Frontend) bool {
+			return dnatsLocal(f) && f.Local.Pool == p
+		})
+	},
+	memberOf: servedSets,
+	refused: addrSet{
+		boundSet,
+		func(st *proxier.State) map[netip.Addr]int { return st.BoundAddrs },
+		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.BoundAddrs },
+	},
+	sendOutsiders:    func(_ *Rules, c *chain, _ proxier.Leg) { c.rule("-j RETURN") },
+	passServed:       (*Rules).passServed,
+	marksConnections: true,
+}
+
+// dnatsLocal tells whether rules balance packets of local sources.
+func dnatsLocal(f *proxier.Frontend) bool {
+	return f.Split() && f.Local.Action == proxier.Balance
+}
+
+// servedSets returns the sets of a frontend in ipvs mode.
+func servedSets(f *proxier.Frontend) []string {
+	sets := refusalSets(f)
+	if f.Outside.Action != proxier.Balance {
+		return sets
+	}
+	sets = append(sets, servedSet)
+	if f.Split() {
+		return sets // its chain marks
+	}
+	switch f.Outside.Masquerade {
+	case proxier.Everyone:
+		sets = append(sets, everyoneSet)
+	case proxier.NonLocal:
+		sets = append(sets, nonLocalSet)
+	case proxier.HostProcesses:
+		sets = append(sets, processesSet)
+	}
+	return sets
+}
+
+// markServed marks what IPVS will balance and the nat table must masquerade. A
+// host process that did not choose an address takes the VIP it speaks to, as that
+// is an address of this host; no endpoint could answer there.
+func (r *Rules) markServed(c *chain) {
+	w := r.words
+	c.rule(w.match(everyoneSet, "dst,dst"), "-j", MarkMasq)
+	c.rule(w.match(nonLocalSet, "dst,dst"), "-j", MarkNonLocal)
+	c.rule(w.match(processesSet, "dst,dst"), hostProcess, "-j", MarkMasq)
+	c.rule(w.match(servedSet, "dst,dst"), w.match(boundSet, "src"), "-j", MarkMasq)
+}
+
+// passServed ends the refusals for what IPVS will balance, and for what it has: a
+// packet comes to the filter table's OUTPUT on its way to its endpoint, as one of
+// this host. Its connection gets our mark, by which its answers are known in FORWARD.
+func (r *Rules) passServed(c *chain) {
+	c.rule("-m ipvs --ipvs -j CONNMARK --set-xmark", r.bit())
+	c.rule("-m ipvs --ipvs -j RETURN")
+	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")
+}

@@ -1,0 +1,93 @@
+package filter
+
+import (
+	"net/netip"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/proxier"
+)
+
+// A layout is what differs between the modes that use these rules.
+type layout struct {
+	tables []string
+	chains []hostChain // that depend on the host only
+	jumps  []Jump      // in the order in which they stand in their chains
+	sets   []setType   // besides sharedSets
+
+	// leads tells whether the trees lead a frontend's packets to rules of its own.
+	leads func(*proxier.Frontend) bool
+
+	// usesPool tells whether rules choose among the targets of a service's pool.
+	usesPool func(*proxier.Resolved, *proxier.Pool) bool
+
+	// memberOf returns the sets that a frontend is a member of.
+	memberOf func(*proxier.Frontend) []string
+
+	// refused are the addresses on which everything is refused that nothing takes.
+	refused addrSet
+
+	// sendOutsiders ends the chain of a split frontend, for sources that are not local.
+	sendOutsiders func(*Rules, *chain, proxier.Leg)
+
+	// passServed spares new connections that are still to be balanced the refusals.
+	passServed func(*Rules, *chain)
+
+	// balanced matches packets that may need masquerading because they go back to
+	// where they came from; empty: all may.
+	balanced string
+
+	// marksConnections: what this mode balances is known by its connection's mark.
+	marksConnections bool
+}
+
+type hostChain struct {
+	table, name string
+	fill        func(*Rules, *chain)
+}
+
+// An addrSet is a set of addresses that a State counts.
+type addrSet struct {
+	name  string
+	addrs func(*proxier.State) map[netip.Addr]int
+	delta func(*proxier.Delta) proxier.SetDelta[netip.Addr]
+}
+
+// sharedJumps are those of all modes. What is refused must not be accepted by the next.
+var sharedJumps = []Jump{
+	{"nat", "PREROUTING", "-j " + Services},
+	{"nat", "OUTPUT", "-j " + Services},
+	{"nat", "POSTROUTING", "-j " + Postrouting},
+	{"filter", "INPUT", newOnly + " -j " + Filter},
+	{"filter", "FORWARD", newOnly + " -j " + Filter},
+	{"filter", "FORWARD", "-j " + Forward},
+	{"filter", "OUTPUT", newOnly + " -j " + Filter},
+}
+
+var sharedChains = []hostChain{
+	{"nat", MarkMasq, (*Rules).mark},
+	{"nat", MarkNonLocal, (*Rules).markNonLocal},
+	{"nat", Postrouting, (*Rules).postrouting},
+	{"filter", Filter, (*Rules).refusals},
+	{"filter", Forward, (*Rules).forward},
+}
+
+// iptables is the layout of iptables mode: rules of the nat table balance everything.
+var iptables = layout{
+	tables: []string{"nat", "filter"},
+	chains: sharedChains,
+	jumps:  sharedJumps,
+	sets:   []setType{{vipsSet, ipset.HashIP}},
+	leads: func(f *proxier.Frontend) bool {
+		return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
+	},
+	usesPool: func(*proxier.Resolved, *proxier.Pool) bool { return true },
+	memberOf: refusalSets,
+	refused: addrSet{
+		vipsSet,
+		func(st *proxier.State) map[netip.Addr]int { return st.RefusedVIPs },
+		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.RefusedVIPs },
+	},
+	sendOutsiders: func(r *Rules, c *chain, l proxier.Leg) { r.goTo(c, l, "") },
+	passServed:    func(*Rules, *chain) {},
+	balanced:      dnatted,
+}
