@@ -18,6 +18,7 @@ import (
 	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter"
+	"svcproxy/proxier/ipvs"
 	"svcproxy/proxier/nftables"
 	"svcproxy/source"
 	"svcproxy/source/file"
@@ -45,8 +46,10 @@ func golden(t *testing.T, path string) {
 	}
 	services, node := parse(t, ar)
 	got := map[string]string{
-		"want.iptables":  rules(t, proxier.IPv4, node, services),
-		"want.ip6tables": rules(t, proxier.IPv6, node, services),
+		"want.iptables":  rules(t, filter.NewRules, proxier.IPv4, node, services),
+		"want.ip6tables": rules(t, filter.NewRules, proxier.IPv6, node, services),
+		"want.ipvs":      servers(t, proxier.IPv4, node, services),
+		"want.ipvs6":     servers(t, proxier.IPv6, node, services),
 		"want.nft":       table(proxier.IPv4, node, services),
 		"want.nft6":      table(proxier.IPv6, node, services),
 	}
@@ -83,13 +86,13 @@ func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *proxier.Node) {
 // rules returns what iptables-save and ipset save would say. What is there in
 // every scenario is left out: chains that depend on settings only, where the
 // scenario has none, and empty sets.
-func rules(t *testing.T, fam proxier.Family, node *proxier.Node, services []*source.Service) string {
+func rules(t *testing.T, newRules func(proxier.Family) *filter.Rules, fam proxier.Family, node *proxier.Node, services []*source.Service) string {
 	st := proxier.NewState(fam, node, services)
-	r := filter.NewRules(fam)
+	r := newRules(fam)
 	if err := r.Reset(st); err != nil {
 		t.Fatal(err)
 	}
-	constant := constantChains(t, fam)
+	constant := constantChains(t, newRules, fam)
 	chains := map[string]string{}
 	r.Chains(func(_, chain string, rules []byte) {
 		if text := string(rules); constant[chain] != text {
@@ -106,6 +109,13 @@ func rules(t *testing.T, fam proxier.Family, node *proxier.Node, services []*sou
 	return b.String()
 }
 
+// servers returns what ipvsadm-save would say, what ip would take for the
+// addresses of our device, and what iptables-save and ipset save would say.
+func servers(t *testing.T, fam proxier.Family, node *proxier.Node, services []*source.Service) string {
+	lines := ipvs.Text(proxier.NewState(fam, node, services), configs.Default().IPVS.Scheduler)
+	return strings.Join(append(lines, ""), "\n") + rules(t, filter.NewIPVSRules, fam, node, services)
+}
+
 // table returns what nft would take for our table: its elements, and its rules
 // but for those that are there in every scenario.
 func table(fam proxier.Family, node *proxier.Node, services []*source.Service) string {
@@ -120,9 +130,9 @@ func table(fam proxier.Family, node *proxier.Node, services []*source.Service) s
 }
 
 // constantChains are the chains without services and settings.
-func constantChains(t *testing.T, fam proxier.Family) map[string]string {
+func constantChains(t *testing.T, newRules func(proxier.Family) *filter.Rules, fam proxier.Family) map[string]string {
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
-	r := filter.NewRules(fam)
+	r := newRules(fam)
 	if err := r.Reset(proxier.NewState(fam, &proxier.Node{NodePortAddrs: own, MarkBit: configs.Default().MasqueradeBit}, nil)); err != nil {
 		t.Fatal(err)
 	}

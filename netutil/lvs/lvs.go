@@ -20,20 +20,19 @@ type Key struct {
 	Port     uint16
 }
 
-// String returns the key as ipvsadm takes it, without the -: "t 10.96.0.10:80".
+// String returns the words of ipvsadm for the server, as in "-t 10.96.0.10:80".
 func (k Key) String() string {
-	return protocolLetter(k.Protocol) + " " + netip.AddrPortFrom(k.Addr, k.Port).String()
+	return protocolFlag(k.Protocol) + " " + netip.AddrPortFrom(k.Addr, k.Port).String()
 }
 
-// protocolLetter returns the flag of ipvsadm for a protocol.
-func protocolLetter(p uint8) string {
+func protocolFlag(p uint8) string {
 	switch p {
 	case syscall.IPPROTO_TCP:
-		return "t"
+		return "-t"
 	case syscall.IPPROTO_UDP:
-		return "u"
+		return "-u"
 	}
-	return "-sctp-service"
+	return "--sctp-service"
 }
 
 // A Server is a virtual server, which balances what is sent to it.

@@ -1,0 +1,45 @@
+package ipvs
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"svcproxy/netutil/links"
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+)
+
+// Text returns the virtual servers of a State as ipvsadm-save prints them, each
+// with its destinations, and the addresses of our device as ip takes them. They
+// are in order of address, protocol and port.
+func Text(st *proxier.State, scheduler string) []string {
+	c := newClaims(st)
+	pools := map[*proxier.Pool][]dest{}
+	var lines []string
+	for _, key := range slices.SortedFunc(maps.Keys(c.by), compareKeys) {
+		s := c.server(key, scheduler, pools)
+		lines = append(lines, serverText(s.Server))
+		for _, d := range s.dests {
+			lines = append(lines, destText(key, d))
+		}
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(st.BoundAddrs), netip.Addr.Compare) {
+		lines = append(lines, fmt.Sprintf("ip address add %s/%d dev %s", a, a.BitLen(), links.Own))
+	}
+	return lines
+}
+
+// serverText returns a server as ipvsadm takes it.
+func serverText(s lvs.Server) string {
+	text := fmt.Sprintf("-A %s -s %s", s.Key, s.Scheduler)
+	if s.Persistence > 0 {
+		text += fmt.Sprintf(" -p %d", s.Persistence)
+	}
+	return text
+}
+
+func destText(k lvs.Key, d dest) string {
+	return fmt.Sprintf("-a %s -r %s -m -w %d", k, d.AddrPort, d.weight)
+}
