@@ -41,6 +41,24 @@ func OpenDummy() (*Dummy, error) {
 // Close gives up the socket. The device stays.
 func (d *Dummy) Close() { d.h.Close() }
 
+// Probe returns nil if the kernel has dummy devices. It makes none: of a name that
+// no device can have, the kernel complains only when it knows the type.
+func (d *Dummy) Probe() error {
+	err := d.h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "."}})
+	if errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return fmt.Errorf("trying dummy devices: %w", unsupported(err))
+}
+
+// unsupported says what an errno means where a device was to be made.
+func unsupported(err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return errors.New("the kernel has none: its module dummy is missing or not loaded")
+	}
+	return err
+}
+
 // Find tells whether the device is there.
 func (d *Dummy) Find() (bool, error) {
 	d.index = 0
@@ -61,11 +79,8 @@ func (d *Dummy) Find() (bool, error) {
 // Make makes the device where it is not there.
 func (d *Dummy) Make() error {
 	err := d.h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: Own}})
-	switch {
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("making device %s: the kernel has no dummy devices: its module dummy is missing or not loaded: %w", Own, err)
-	case err != nil && !errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("making device %s: %w", Own, err)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("making dummy device %s: %w", Own, unsupported(err))
 	}
 	there, err := d.Find()
 	if err == nil && !there {

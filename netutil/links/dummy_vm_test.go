@@ -57,6 +57,10 @@ func TestDummyHoldsAddresses(t *testing.T) {
 	}
 	must(t, d.Remove())
 	wantAddrs(t, d, false)
+	must(t, d.Probe())
+	if links := ip(t, "-o link"); strings.Count(links, "\n") != 1 {
+		t.Errorf("a probe left devices:\n%s", links)
+	}
 	must(t, d.Make())
 	must(t, d.Make())
 	for _, a := range []string{"10.96.0.10", "10.96.0.11", "fd00:96::10", "fd00:96::10"} {

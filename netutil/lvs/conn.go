@@ -150,7 +150,12 @@ func (c *Conn) execute(ctx context.Context, family uint16, flags netlink.HeaderF
 		Header: netlink.Header{Type: netlink.HeaderType(family), Flags: netlink.Request | flags},
 		Data:   data,
 	})
-	if err != nil {
+	var no syscall.Errno
+	switch {
+	case err == nil:
+	case errors.As(err, &no) && ctx.Err() == nil: // an answer
+		return nil, err
+	default:
 		return nil, errors.Join(err, c.closeReads())
 	}
 	for i := range replies {

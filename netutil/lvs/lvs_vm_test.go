@@ -110,6 +110,11 @@ func TestChangesAndRemovals(t *testing.T) {
 	check(t, c.UpdateDestination(ctx, web, first, 7))
 	wantList(t, c, false, map[Key]Listing{web: {changed, []Destination{{AddrPort: first, Weight: 7}}}})
 
+	for key, want := range map[Key]bool{web: true, web6: false, dns: false} {
+		if got, err := c.Has(ctx, key); got != want || err != nil {
+			t.Errorf("Has(%v) gave %v, %v", key, got, err)
+		}
+	}
 	check(t, c.DeleteDestination(ctx, web, first))
 	check(t, c.DeleteDestination(ctx, web, first)) // gone already
 	wantList(t, c, false, map[Key]Listing{web: {changed, []Destination{}}})

@@ -105,8 +105,17 @@ func (c *Conn) List(ctx context.Context, v6 bool) (map[Key]Listing, error) {
 	return list, nil
 }
 
-// Destinations returns those of one virtual server, in no order.
-func (c *Conn) Destinations(ctx context.Context, k Key) ([]Destination, error) {
+// Has tells whether there is a virtual server.
+func (c *Conn) Has(ctx context.Context, k Key) (bool, error) {
+	_, err := c.ask(ctx, c.family, cmdGetServer, 0, k.attributes())
+	if errors.Is(keyError(err), ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, wrap(err, "looking for virtual server %v", k)
+}
+
+// attributes are what names a virtual server in a question.
+func (k Key) attributes() *netlink.AttributeEncoder {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
 		e.Uint16(serverFamily, familyOf(k.Addr))
@@ -115,7 +124,12 @@ func (c *Conn) Destinations(ctx context.Context, k Key) ([]Destination, error) {
 		e.Bytes(serverPort, binary.BigEndian.AppendUint16(nil, k.Port))
 		return nil
 	})
-	replies, err := c.ask(ctx, c.family, cmdGetDestination, netlink.Dump, e)
+	return e
+}
+
+// Destinations returns those of one virtual server, in no order.
+func (c *Conn) Destinations(ctx context.Context, k Key) ([]Destination, error) {
+	replies, err := c.ask(ctx, c.family, cmdGetDestination, netlink.Dump, k.attributes())
 	if err != nil {
 		return nil, fmt.Errorf("listing destinations of %v: %w", k, keyError(err))
 	}

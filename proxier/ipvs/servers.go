@@ -16,7 +16,8 @@ type server struct {
 	lvs.Server
 	dests []dest // sorted by address and port
 
-	name proxier.ServicePortName // zero where only the kernel knows it
+	name   proxier.ServicePortName // zero where only the kernel knows it
+	orphan bool                    // nobody wants it; it stays while destinations drain
 }
 
 // A dest is where a server sends connections. One of weight 0 gets no new ones.
@@ -24,6 +25,7 @@ type dest struct {
 	netip.AddrPort
 	weight uint32
 	odd    bool // see lvs.Destination
+	idle   bool // had no connections when the kernel was looked at
 }
 
 // A claim is what frontends want of one address, port and protocol. A node port
@@ -147,8 +149,8 @@ func destinations(p *proxier.Pool) []dest {
 	return slices.CompactFunc(list, func(a, b dest) bool { return a.AddrPort == b.AddrPort })
 }
 
-// drains tells whether connections of a protocol go on when their destination leaves.
-func drains(k lvs.Key) bool { return k.Protocol == uint8(source.TCP) }
+// outlives tells whether connections to a server go on when their destination leaves.
+func outlives(k lvs.Key) bool { return k.Protocol == uint8(source.TCP) }
 
 // compareKeys orders servers by address, protocol and port.
 func compareKeys(a, b lvs.Key) int {

@@ -1,0 +1,24 @@
+//go:build netns
+
+package links
+
+import (
+	"os"
+	"testing"
+
+	"svcproxy/netutil/netnstest"
+)
+
+// Probe says of any kernel whether a dummy device can be made.
+func TestProbeTellsWhetherThereAreDummyDevices(t *testing.T) {
+	netnstest.Enter(t)
+	d, err := OpenDummy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	probed, made := d.Probe(), d.Make()
+	if (probed == nil) != (made == nil) {
+		t.Errorf("Probe gave %v, Make gave %v; %s", probed, made, os.Args[0])
+	}
+}

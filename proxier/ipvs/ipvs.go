@@ -1,0 +1,138 @@
+// Package ipvs is the backend that balances with IPVS, the kernel's own balancer.
+//
+//	State ──► virtual servers ─────────────────────► netutil/lvs
+//	      ├─► addresses of a device of ours ───────► netutil/links
+//	      └─► chains and sets (proxier/filter) ────► iptables, netutil/ipset
+//
+// IPVS sees packets to addresses of this host only. So those of services that no
+// other device carries are put on one that is ours; what no service takes there
+// is refused by chains and sets, or daemons of the host would answer.
+//
+// IPVS has no transactions and no owners. A mirror of what it holds says what to
+// send; the device's addresses and a record on disk say which servers are ours.
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"svcproxy/netutil/links"
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
+)
+
+// Options are the settings of ipvs mode.
+type Options struct {
+	StateDir  string // where the record is kept; empty: nowhere
+	Scheduler string // of services that name none
+
+	// DrainTimeout is how long a TCP destination that left may keep connections.
+	DrainTimeout time.Duration
+
+	// How long the kernel keeps idle connections, of the whole namespace; 0 leaves one alone.
+	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+}
+
+// A Backend holds one family's virtual servers, addresses, chains and sets to a
+// State. It implements proxier.Backend.
+type Backend struct {
+	fam  proxier.Family
+	opts Options
+
+	conn   *lvs.Conn
+	device *links.Dummy
+	kernel *filter.Kernel
+	rules  *filter.Rules
+	record *record
+
+	// What the kernel holds, as far as the last Sync knows. Servers is nil when
+	// that is not known.
+	servers map[lvs.Key]*server
+	claims  *claims
+	bound   map[netip.Addr]struct{} // addresses of our device
+	lingers map[netip.Addr]int      // how many servers there that nobody wants still drain
+}
+
+// New returns a Backend for the network namespace of the caller. It fails where
+// the kernel has no IPVS, no dummy devices or no ip sets, or the host no iptables.
+func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
+	b := &Backend{fam: fam, opts: opts, rules: filter.NewIPVSRules(fam)}
+	if err := b.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("ipvs mode, %s: %w", fam, err), b.Close())
+	}
+	return b, nil
+}
+
+func (b *Backend) open(ctx context.Context) (err error) {
+	if b.conn, err = lvs.Dial(ctx); err != nil {
+		return err
+	}
+	if b.device, err = links.OpenDummy(); err != nil {
+		return err
+	}
+	if err = b.device.Probe(); err != nil {
+		return err
+	}
+	if b.record, err = readRecord(b.opts.StateDir, b.fam); err != nil {
+		return err
+	}
+	b.kernel, err = filter.Open(ctx, b.fam)
+	return err
+}
+
+// Close gives up what the Backend keeps open. The kernel stays as it is.
+func (b *Backend) Close() error {
+	var errs []error
+	if b.conn != nil {
+		errs = append(errs, b.conn.Close())
+	}
+	if b.device != nil {
+		b.device.Close()
+	}
+	if b.kernel != nil {
+		errs = append(errs, b.kernel.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Tool names the variant of iptables in use, as in "ip6tables-nft".
+func (b *Backend) Tool() string { return b.kernel.Tool() }
+
+// Sync implements proxier.Backend. It goes on past what fails, so that one
+// server that the kernel refuses keeps no other from being served.
+func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+	var err error
+	if delta != nil && b.servers != nil && b.kernel.Knows() {
+		err = b.follow(ctx, st, delta)
+	} else {
+		err = b.mend(ctx, st)
+	}
+	if err != nil {
+		b.servers = nil
+		return fmt.Errorf("ipvs, %s: %w", b.fam, err)
+	}
+	return nil
+}
+
+// Plan implements proxier.Backend.
+func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+	changes, err := b.plan(ctx, st)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs, %s: %w", b.fam, err)
+	}
+	return changes, nil
+}
+
+// Cleanup implements proxier.Backend.
+func (b *Backend) Cleanup(ctx context.Context) error {
+	if err := errors.Join(b.remove(ctx), b.kernel.Cleanup(ctx)); err != nil {
+		return fmt.Errorf("ipvs, %s: removing what is ours: %w", b.fam, err)
+	}
+	return nil
+}
+
+var _ proxier.Backend = (*Backend)(nil)

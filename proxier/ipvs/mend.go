@@ -1,0 +1,318 @@
+package ipvs
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcproxy/netutil/links"
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
+)
+
+// A picture is what a full look at the kernel finds, and what is wanted instead.
+type picture struct {
+	servers map[lvs.Key]*server     // ours
+	foreign map[lvs.Key]struct{}    // wanted, and somebody else's
+	device  bool                    // ours is there
+	bound   map[netip.Addr]struct{} // addresses that it has
+	held    *filter.Held            // chains and sets; nil: not looked at
+
+	claims  *claims
+	diff    difference
+	after   map[lvs.Key]*server // what IPVS holds when diff is done
+	owned   map[lvs.Key]struct{}
+	addrs   map[netip.Addr]struct{} // wanted on the device
+	lingers map[netip.Addr]int
+}
+
+// look compares IPVS and our device with a State, and changes nothing.
+func (b *Backend) look(ctx context.Context, st *proxier.State) (*picture, error) {
+	p := &picture{
+		foreign: map[lvs.Key]struct{}{}, claims: newClaims(st),
+		diff: difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains.clone()},
+	}
+	if err := b.conn.Probe(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.lookAtDevice(p); err != nil {
+		return nil, err
+	}
+	list, err := b.conn.List(ctx, b.fam == proxier.IPv6)
+	if err != nil {
+		return nil, err
+	}
+	p.sort(list, func(k lvs.Key) bool {
+		_, now := p.bound[k.Addr]
+		_, before := b.bound[k.Addr]
+		return now || before || st.BoundAddrs[k.Addr] > 0 || b.record.owns(k)
+	})
+	p.compare(b.opts.Scheduler, st)
+	return p, nil
+}
+
+func (b *Backend) lookAtDevice(p *picture) (err error) {
+	if p.device, err = b.device.Find(); err != nil {
+		return err
+	}
+	list, err := b.device.Addrs(b.fam == proxier.IPv6)
+	if err != nil {
+		return err
+	}
+	p.bound = make(map[netip.Addr]struct{}, len(list))
+	for _, a := range list {
+		p.bound[a] = struct{}{}
+	}
+	return nil
+}
+
+// sort tells our servers from those of others, who matter where we want the same.
+func (p *picture) sort(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) bool) {
+	p.servers = make(map[lvs.Key]*server, len(list))
+	for key, l := range list {
+		switch _, wanted := p.claims.by[key]; {
+		case ours(key):
+			p.servers[key] = held(l)
+		case wanted:
+			p.foreign[key] = struct{}{}
+		}
+	}
+}
+
+// held returns a listed server as ours are kept.
+func held(l lvs.Listing) *server {
+	s := &server{Server: l.Server, dests: make([]dest, len(l.Destinations))}
+	for i, d := range l.Destinations {
+		s.dests[i] = dest{AddrPort: d.AddrPort, weight: d.Weight, odd: d.Odd, idle: d.Idle()}
+	}
+	slices.SortFunc(s.dests, func(a, b dest) int { return a.Compare(b.AddrPort) })
+	return s
+}
+
+// compare finds out what must be done.
+func (p *picture) compare(scheduler string, st *proxier.State) {
+	p.after = make(map[lvs.Key]*server, len(p.claims.by))
+	p.owned = map[lvs.Key]struct{}{}
+	p.lingers = map[netip.Addr]int{}
+	p.forgetDrains()
+	pools := map[*proxier.Pool][]dest{}
+	for _, key := range slices.SortedFunc(maps.Keys(p.claims.by), compareKeys) {
+		if _, theirs := p.foreign[key]; !theirs {
+			p.after[key] = p.diff.server(key, p.servers[key], p.claims.server(key, scheduler, pools))
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(p.servers), compareKeys) {
+		if _, wanted := p.claims.by[key]; wanted {
+			continue
+		}
+		if left := p.diff.server(key, p.servers[key], nil); left != nil {
+			p.after[key] = left
+			p.lingers[key.Addr]++
+		}
+	}
+	p.wantAddrs(st)
+}
+
+// forgetDrains drops those of destinations that are gone.
+func (p *picture) forgetDrains() {
+	for key, dests := range p.diff.drains {
+		for at := range dests {
+			s := p.servers[key]
+			if s == nil || !slices.ContainsFunc(s.dests, func(d dest) bool { return d.AddrPort == at }) {
+				p.diff.drains.remove(key, at)
+			}
+		}
+	}
+}
+
+// wantAddrs says which addresses our device shall have: those of services, and
+// those that it has where servers drain. Servers on others are to be recorded.
+func (p *picture) wantAddrs(st *proxier.State) {
+	p.addrs = make(map[netip.Addr]struct{}, len(st.BoundAddrs))
+	for a := range st.BoundAddrs {
+		p.addrs[a] = struct{}{}
+	}
+	for a := range p.lingers {
+		if _, has := p.bound[a]; has {
+			p.addrs[a] = struct{}{}
+		}
+	}
+	for key := range p.after {
+		if _, on := p.addrs[key.Addr]; !on {
+			p.owned[key] = struct{}{}
+		}
+	}
+}
+
+// mend looks at everything and mends every difference.
+func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
+	p, err := b.look(ctx, st)
+	if err != nil {
+		return err
+	}
+	if p.held, err = b.kernel.Look(ctx, b.rules); err != nil {
+		return err
+	}
+	if !p.device {
+		if err := b.device.Make(); err != nil {
+			return err
+		}
+	}
+	shown := p.shown(st)
+	b.rules.SetForwardDrops(p.held.ForwardDrops())
+	if err := b.rules.Reset(shown); err != nil {
+		return err
+	}
+	var errs failures
+	errs.add(b.setTimeouts(ctx))
+	for key := range p.foreign {
+		errs.add(notOurs(p.claims.by[key].frontend(), key))
+	}
+	b.apply(ctx, p, func() error { return b.kernel.Mend(ctx, p.held, b.rules, shown) }, &errs)
+	return errs.join()
+}
+
+// shown returns st as the chains and sets shall see it: addresses where servers
+// drain refuse what is new.
+func (p *picture) shown(st *proxier.State) *proxier.State {
+	out := *st
+	out.BoundAddrs = make(map[netip.Addr]int, len(p.addrs))
+	for a := range p.addrs {
+		out.BoundAddrs[a] = 1
+	}
+	return &out
+}
+
+// apply makes the kernel follow a picture. What is ours is recorded before it is
+// made, and forgotten after it is gone. New connections find everything ready:
+// servers first, then chains and sets, then addresses; and the other way round.
+func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, errs *failures) {
+	if err := b.recordAll(p); err != nil {
+		errs.add(err)
+		return
+	}
+	failed := b.run(ctx, p.diff.first, nil, errs)
+	missing, extra := addrDifference(p.bound, p.addrs)
+	b.bound = maps.Clone(p.bound)
+	b.unbind(extra, errs)
+	if rules != nil {
+		if err := rules(); err != nil {
+			errs.add(err)
+			return
+		}
+	}
+	b.bind(missing, errs)
+	b.run(ctx, p.diff.last, failed, errs)
+	b.servers, b.claims, b.lingers = p.after, p.claims, p.lingers
+	if errs.n == 0 {
+		b.record.owned = p.owned
+		errs.add(b.record.write())
+	}
+}
+
+// recordAll adds to the record what a picture makes ours.
+func (b *Backend) recordAll(p *picture) error {
+	b.record.drains = p.diff.drains
+	for key := range p.owned {
+		b.record.owned[key] = struct{}{}
+	}
+	return b.record.write()
+}
+
+// run sends steps. Those about a server that could not be made are left out. It
+// returns which those are.
+func (b *Backend) run(ctx context.Context, steps []step, failed map[lvs.Key]struct{}, errs *failures) map[lvs.Key]struct{} {
+	for _, s := range steps {
+		if _, skip := failed[s.key]; skip {
+			continue
+		}
+		if ctx.Err() != nil {
+			errs.add(ctx.Err())
+			return failed
+		}
+		err := s.do(ctx, b.conn)
+		errs.add(err)
+		if err != nil && s.op == addServer {
+			if failed == nil {
+				failed = map[lvs.Key]struct{}{}
+			}
+			failed[s.key] = struct{}{}
+		}
+	}
+	return failed
+}
+
+func (b *Backend) bind(addrs []netip.Addr, errs *failures) {
+	for _, a := range addrs {
+		err := b.device.Bind(a)
+		if errs.add(err); err == nil {
+			b.bound[a] = struct{}{}
+		}
+	}
+}
+
+func (b *Backend) unbind(addrs []netip.Addr, errs *failures) {
+	for _, a := range addrs {
+		err := b.device.Unbind(a)
+		if errs.add(err); err == nil {
+			delete(b.bound, a)
+		}
+	}
+}
+
+// setTimeouts sets what the settings say where the kernel has something else.
+func (b *Backend) setTimeouts(ctx context.Context) error {
+	want := lvs.Timeouts{TCP: b.opts.TCPTimeout, TCPFin: b.opts.TCPFinTimeout, UDP: b.opts.UDPTimeout}
+	if want == (lvs.Timeouts{}) {
+		return nil
+	}
+	have, err := b.conn.Timeouts(ctx)
+	if err != nil {
+		return err
+	}
+	differs := func(want, have time.Duration) bool { return want != 0 && seconds(want) != seconds(have) }
+	if differs(want.TCP, have.TCP) || differs(want.TCPFin, have.TCPFin) || differs(want.UDP, have.UDP) {
+		return b.conn.SetTimeouts(ctx, want)
+	}
+	return nil
+}
+
+// plan says what mend would change.
+func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+	p, err := b.look(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	rules := filter.NewIPVSRules(b.fam)
+	held, err := b.kernel.Look(ctx, rules)
+	if err != nil {
+		return nil, err
+	}
+	shown := p.shown(st)
+	rules.SetForwardDrops(held.ForwardDrops())
+	if err := rules.Reset(shown); err != nil {
+		return nil, err
+	}
+	return append(p.changes(), b.kernel.Changes(held, rules, shown)...), nil
+}
+
+// changes says what apply would do.
+func (p *picture) changes() []proxier.Change {
+	var list []proxier.Change
+	if !p.device {
+		list = append(list, proxier.Change{Op: "add", Object: "device " + links.Own})
+	}
+	for _, s := range slices.Concat(p.diff.first, p.diff.last) {
+		list = append(list, s.change())
+	}
+	missing, extra := addrDifference(p.bound, p.addrs)
+	for op, addrs := range map[string][]netip.Addr{"add": missing, "remove": extra} {
+		for _, a := range addrs {
+			list = append(list, proxier.Change{Op: op, Object: "address " + a.String() + " of " + links.Own})
+		}
+	}
+	return list
+}

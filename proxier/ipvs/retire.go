@@ -1,0 +1,143 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"svcproxy/netutil/conntrack"
+	"svcproxy/netutil/links"
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// Retire gives up virtual servers and addresses after another mode holds
+// everything. Connections of TCP go on until they end or their time is over, so
+// it is to be called again every few seconds until it returns true: nothing is
+// left then. It leaves chains and sets alone, which may be the other mode's by
+// now; where they are not, RemoveRules removes them, at once.
+func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
+	done, err = b.retire(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ipvs, %s: leaving: %w", b.fam, err)
+	}
+	return done, nil
+}
+
+func (b *Backend) retire(ctx context.Context) (bool, error) {
+	p, err := b.look(ctx, &proxier.State{Family: b.fam})
+	if err != nil {
+		return false, err
+	}
+	var errs failures
+	b.apply(ctx, p, nil, &errs)
+	b.servers = nil // the next Sync looks
+	errs.add(b.release(ctx, p.diff.last))
+	if errs.n == 0 && len(p.after) == 0 {
+		errs.add(b.removeDevice())
+	}
+	return errs.n == 0 && len(p.after) == 0, errs.join()
+}
+
+// release has flows of UDP forgotten by connection tracking whose servers have
+// gone: it would not let the rules of another mode see them again.
+func (b *Backend) release(ctx context.Context, steps []step) error {
+	gone := map[netip.AddrPort]bool{}
+	for _, s := range steps {
+		if s.op == deleteServer && s.key.Protocol == uint8(source.UDP) {
+			gone[netip.AddrPortFrom(s.key.Addr, s.key.Port)] = true
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	_, err := conntrack.PruneUDP(ctx, b.fam == proxier.IPv6, func(f conntrack.Flow) bool { return gone[f.Dst] })
+	return err
+}
+
+// RemoveRules removes the chains and sets, which ipvs mode shares by their names
+// with iptables mode.
+func (b *Backend) RemoveRules(ctx context.Context) error {
+	if err := b.kernel.Cleanup(ctx); err != nil {
+		return fmt.Errorf("ipvs, %s: removing chains and sets: %w", b.fam, err)
+	}
+	return nil
+}
+
+// remove removes servers, addresses, the device and the record. Servers go first:
+// whose they are is told by the addresses.
+func (b *Backend) remove(ctx context.Context) error {
+	b.servers = nil
+	p := &picture{claims: newClaims(&proxier.State{})}
+	if err := b.lookAtDevice(p); err != nil {
+		return err
+	}
+	var errs failures
+	errs.add(b.removeServers(ctx, p))
+	if errs.n > 0 {
+		return errs.join()
+	}
+	b.bound = p.bound
+	for a := range p.bound {
+		errs.add(b.device.Unbind(a))
+	}
+	b.bound = nil
+	errs.add(b.removeDevice())
+	b.record.owned, b.record.drains = map[lvs.Key]struct{}{}, drains{}
+	errs.add(b.record.write())
+	return errs.join()
+}
+
+func (b *Backend) removeServers(ctx context.Context, p *picture) error {
+	err := b.conn.Probe(ctx)
+	if errors.Is(err, lvs.ErrUnsupported) {
+		return nil // its module went, and all servers with it
+	}
+	if err != nil {
+		return err
+	}
+	list, err := b.conn.List(ctx, b.fam == proxier.IPv6)
+	if err != nil {
+		return err
+	}
+	var errs failures
+	for key := range list {
+		_, now := p.bound[key.Addr]
+		_, before := b.bound[key.Addr]
+		if now || before || b.record.owns(key) {
+			errs.add(b.conn.DeleteServer(ctx, key))
+		}
+	}
+	return errs.join()
+}
+
+// removeDevice removes our device unless the other family has addresses on it.
+func (b *Backend) removeDevice() error {
+	there, err := b.device.Find()
+	if err != nil || !there {
+		return err
+	}
+	for _, v6 := range []bool{false, true} {
+		if left, err := b.device.Addrs(v6); err != nil || len(left) > 0 {
+			return err
+		}
+	}
+	return b.device.Remove()
+}
+
+// Cleanup removes the virtual servers, addresses, device and record of a family
+// from a host that need not have what ipvs mode needs. Chains and sets are
+// those of iptables mode by their names, and removed with its Cleanup.
+func Cleanup(ctx context.Context, fam proxier.Family, stateDir string) (err error) {
+	b := &Backend{fam: fam, conn: &lvs.Conn{}}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	if b.device, err = links.OpenDummy(); err != nil {
+		return err
+	}
+	if b.record, err = readRecord(stateDir, fam); err != nil {
+		return err
+	}
+	return b.remove(ctx)
+}
