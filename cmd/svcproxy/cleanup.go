@@ -25,7 +25,7 @@ daemon write everything anew.`,
 			if !force && control.NewClient(p.dirs.run).Running(cmd.Context()) {
 				return errors.New("svcproxy is running and would put everything back: stop it first, or use --force")
 			}
-			return daemon.Cleanup(cmd.Context())
+			return daemon.Cleanup(cmd.Context(), p.dirs.state)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also while svcproxy is running")

@@ -139,7 +139,7 @@ func useModes(t *testing.T, k *kernel, more ...mode) {
 	old := modes
 	modes = []mode{
 		{name: "nftables"},
-		{name: "iptables", open: func(context.Context, proxier.Family) (backend, error) { return k, nil }},
+		{name: "iptables", open: func(context.Context, proxier.Family, site) (backend, error) { return k, nil }},
 	}
 	if len(more) > 0 {
 		modes = append(more, modes[1])
@@ -266,7 +266,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 // does not work changes nothing.
 func TestModeChanges(t *testing.T) {
 	next := &kernel{fail: errors.New("busy")}
-	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{"nftables", opens(next)}, mode{"ipvs", fails("no ip_vs")})
+	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{name: "nftables", open: opens(next)}, mode{name: "ipvs", open: fails("no ip_vs")})
 	r.ready()
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
 	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })

@@ -25,7 +25,17 @@ type mode struct {
 
 	// open returns the backend of one family, or why this host cannot have it.
 	// Nil: this build does not have the mode.
-	open func(ctx context.Context, fam proxier.Family) (backend, error)
+	open func(ctx context.Context, fam proxier.Family, at site) (backend, error)
+
+	// remove removes what the mode may have left of one family, without what open
+	// needs. Nil: the backend's Cleanup does.
+	remove func(ctx context.Context, fam proxier.Family, at site) error
+}
+
+// A site is what a mode is opened with.
+type site struct {
+	configs.Settings
+	stateDir string
 }
 
 // A backend is one that keeps something open.
@@ -37,15 +47,15 @@ type backend interface {
 // modes are in the order in which auto prefers them.
 var modes = []mode{
 	{name: "nftables", open: openNFTables},
-	{name: "ipvs"},
+	{name: "ipvs", open: openIPVS, remove: removeIPVS},
 	{name: "iptables", open: openIPTables},
 }
 
-func openIPTables(ctx context.Context, fam proxier.Family) (backend, error) {
+func openIPTables(ctx context.Context, fam proxier.Family, _ site) (backend, error) {
 	return iptables.New(ctx, fam)
 }
 
-func openNFTables(ctx context.Context, fam proxier.Family) (backend, error) {
+func openNFTables(ctx context.Context, fam proxier.Family, _ site) (backend, error) {
 	return nftables.New(ctx, fam)
 }
 
@@ -88,10 +98,13 @@ type instance struct {
 	why      string   // it was chosen
 
 	stop func() // ends its watchers
+
+	leaving   bool // another mode holds everything
+	rulesGone bool // what Retire leaves to RemoveRules is removed
 }
 
 // choose opens the mode that settings ask for, or the first that works.
-func choose(ctx context.Context, s configs.Settings) (*instance, error) {
+func choose(ctx context.Context, s site) (*instance, error) {
 	if s.Mode != auto {
 		m, err := modeNamed(s.Mode)
 		if err != nil {
@@ -117,7 +130,7 @@ func choose(ctx context.Context, s configs.Settings) (*instance, error) {
 }
 
 // suits opens a mode for auto, which takes none that would leave out what another may have.
-func (m mode) suits(ctx context.Context, s configs.Settings) (*instance, error) {
+func (m mode) suits(ctx context.Context, s site) (*instance, error) {
 	if m.open == nil {
 		return nil, fmt.Errorf("%s is not in this build", m.name)
 	}
@@ -129,7 +142,7 @@ func (m mode) suits(ctx context.Context, s configs.Settings) (*instance, error) 
 	if err != nil {
 		return nil, err
 	}
-	for _, fam := range families(s) {
+	for _, fam := range families(s.Settings) {
 		if in.backends[fam] == nil && supported(fam) == nil {
 			return nil, errors.Join(fmt.Errorf("%s: %s", m.name, strings.Join(in.missing, "; ")), in.close())
 		}
@@ -138,10 +151,10 @@ func (m mode) suits(ctx context.Context, s configs.Settings) (*instance, error) 
 }
 
 // openAll opens a mode for the families that this host has.
-func (m mode) openAll(ctx context.Context, s configs.Settings) (*instance, error) {
+func (m mode) openAll(ctx context.Context, s site) (*instance, error) {
 	in := &instance{mode: m.name, backends: make(map[proxier.Family]backend), stop: func() {}}
-	for _, fam := range families(s) {
-		b, err := openFamily(ctx, m, fam)
+	for _, fam := range families(s.Settings) {
+		b, err := openFamily(ctx, m, fam, s)
 		if err != nil {
 			in.missing = append(in.missing, fmt.Sprintf("%s is left out: %v", fam, err))
 			continue
@@ -173,20 +186,11 @@ func (in *instance) close() error {
 	return errors.Join(errs...)
 }
 
-// cleanup removes all of the mode from the kernel, in the families that are open.
-func (in *instance) cleanup(ctx context.Context) error {
-	var errs []error
-	for _, b := range in.backends {
-		errs = append(errs, b.Cleanup(ctx))
-	}
-	return errors.Join(errs...)
-}
-
-func openFamily(ctx context.Context, m mode, fam proxier.Family) (backend, error) {
+func openFamily(ctx context.Context, m mode, fam proxier.Family, at site) (backend, error) {
 	if err := supported(fam); err != nil {
 		return nil, err
 	}
-	return m.open(ctx, fam)
+	return m.open(ctx, fam, at)
 }
 
 // families returns those that settings ask for.
@@ -214,19 +218,20 @@ func supported(fam proxier.Family) error {
 }
 
 // Cleanup removes what any mode may have left in the kernel, of both families.
-func Cleanup(ctx context.Context) error {
-	return cleanup(ctx, func(string, proxier.Family) bool { return false })
+// The state directory says what of IPVS is ours.
+func Cleanup(ctx context.Context, stateDir string) error {
+	return cleanup(ctx, site{configs.Default(), stateDir}, func(string, proxier.Family) bool { return false })
 }
 
 // cleanup removes what each mode may have left in the kernel of each family, but for what is in use.
-func cleanup(ctx context.Context, inUse func(mode string, fam proxier.Family) bool) error {
+func cleanup(ctx context.Context, at site, inUse func(mode string, fam proxier.Family) bool) error {
 	var errs []error
 	for _, m := range modes {
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
 			if m.open == nil || inUse(m.name, fam) || supported(fam) != nil {
 				continue
 			}
-			if err := m.cleanup(ctx, fam); err != nil {
+			if err := m.cleanup(ctx, fam, at); err != nil {
 				errs = append(errs, fmt.Errorf("cleaning up %s mode, %s: %w", m.name, fam, err))
 			}
 		}
@@ -234,8 +239,11 @@ func cleanup(ctx context.Context, inUse func(mode string, fam proxier.Family) bo
 	return errors.Join(errs...)
 }
 
-func (m mode) cleanup(ctx context.Context, fam proxier.Family) error {
-	b, err := m.open(ctx, fam)
+func (m mode) cleanup(ctx context.Context, fam proxier.Family, at site) error {
+	if m.remove != nil {
+		return m.remove(ctx, fam, at)
+	}
+	b, err := m.open(ctx, fam, at)
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil // a host without the programs that a mode needs has nothing of it
 	}

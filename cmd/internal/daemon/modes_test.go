@@ -19,36 +19,36 @@ func with(t *testing.T, list ...mode) {
 	t.Cleanup(func() { modes = old })
 }
 
-func opens(b backend) func(context.Context, proxier.Family) (backend, error) {
-	return func(context.Context, proxier.Family) (backend, error) { return b, nil }
+func opens(b backend) func(context.Context, proxier.Family, site) (backend, error) {
+	return func(context.Context, proxier.Family, site) (backend, error) { return b, nil }
 }
 
-func fails(why string) func(context.Context, proxier.Family) (backend, error) {
-	return func(context.Context, proxier.Family) (backend, error) { return nil, errors.New(why) }
+func fails(why string) func(context.Context, proxier.Family, site) (backend, error) {
+	return func(context.Context, proxier.Family, site) (backend, error) { return nil, errors.New(why) }
 }
 
 func TestChoose(t *testing.T) {
-	four := func(_ context.Context, fam proxier.Family) (backend, error) {
+	four := func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
 		if fam == proxier.IPv6 {
 			return nil, errors.New("no ip6")
 		}
 		return new(kernel), nil
 	}
-	works := mode{"iptables", opens(new(kernel))}
+	works := mode{name: "iptables", open: opens(new(kernel))}
 	tests := []struct {
 		name, set      string
 		modes          []mode
 		mode, why, err string
 	}{
-		{"auto takes the first", "auto", []mode{{"nftables", opens(new(kernel))}, works}, "nftables", "nftables works", ""},
-		{"auto says why not", "auto", []mode{{"nftables", fails("no map")}, {name: "ipvs"}, works}, "iptables",
+		{"auto takes the first", "auto", []mode{{name: "nftables", open: opens(new(kernel))}, works}, "nftables", "nftables works", ""},
+		{"auto says why not", "auto", []mode{{name: "nftables", open: fails("no map")}, {name: "ipvs"}, works}, "iptables",
 			"nftables mode: ipv4 is left out: no map; ipv6 is left out: no map; ipvs is not in this build; iptables works", ""},
-		{"auto leaves no family out", "auto", []mode{{"nftables", four}, works}, "iptables",
+		{"auto leaves no family out", "auto", []mode{{name: "nftables", open: four}, works}, "iptables",
 			"nftables: ipv6 is left out: no ip6; iptables works", ""},
-		{"auto without any", "auto", []mode{{"nftables", fails("no")}}, "", "",
+		{"auto without any", "auto", []mode{{name: "nftables", open: fails("no")}}, "", "",
 			"no mode works on this host: nftables mode: ipv4 is left out: no; ipv6 is left out: no"},
-		{"set", "nftables", []mode{{"nftables", four}, works}, "nftables", "it is set", ""},
-		{"set and impossible", "nftables", []mode{{"nftables", fails("no")}, works}, "", "",
+		{"set", "nftables", []mode{{name: "nftables", open: four}, works}, "nftables", "it is set", ""},
+		{"set and impossible", "nftables", []mode{{name: "nftables", open: fails("no")}, works}, "", "",
 			"nftables mode: ipv4 is left out: no; ipv6 is left out: no"},
 		{"set and not built", "ipvs", []mode{{name: "ipvs"}, works}, "", "",
 			`mode "ipvs" is not in this build; set mode to "auto" or "iptables"`},
@@ -56,7 +56,7 @@ func TestChoose(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			with(t, tt.modes...)
-			in, err := choose(t.Context(), configs.Settings{Mode: tt.set, Families: []string{"ipv4", "ipv6"}})
+			in, err := choose(t.Context(), site{Settings: configs.Settings{Mode: tt.set, Families: []string{"ipv4", "ipv6"}}})
 			text := ""
 			if err != nil {
 				text, in = err.Error(), &instance{}
@@ -70,8 +70,8 @@ func TestChoose(t *testing.T) {
 
 // localhost_node_ports is for iptables mode, so auto takes that.
 func TestChooseForLocalhostNodePorts(t *testing.T) {
-	with(t, mode{"nftables", opens(new(kernel))}, mode{"iptables", opens(new(kernel))})
-	in, err := choose(t.Context(), configs.Settings{Mode: "auto", Families: []string{"ipv4"}, LocalhostNodePorts: true})
+	with(t, mode{name: "nftables", open: opens(new(kernel))}, mode{name: "iptables", open: opens(new(kernel))})
+	in, err := choose(t.Context(), site{Settings: configs.Settings{Mode: "auto", Families: []string{"ipv4"}, LocalhostNodePorts: true}})
 	if err != nil || in.mode != "iptables" {
 		t.Errorf("choose = %+v, %v, want iptables", in, err)
 	}
@@ -91,20 +91,20 @@ func TestSupported(t *testing.T) {
 
 func TestOpenLeavesOutAFamily(t *testing.T) {
 	four := new(kernel)
-	m := mode{name: "iptables", open: func(_ context.Context, fam proxier.Family) (backend, error) {
+	m := mode{name: "iptables", open: func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
 		if fam == proxier.IPv6 {
 			return nil, errors.New("no ip6tables")
 		}
 		return four, nil
 	}}
-	in, err := m.openAll(t.Context(), configs.Settings{Families: []string{"ipv4", "ipv6"}})
+	in, err := m.openAll(t.Context(), site{Settings: configs.Settings{Families: []string{"ipv4", "ipv6"}}})
 	if err != nil || len(in.backends) != 1 || in.backends[proxier.IPv4] != four {
 		t.Fatalf("openAll = %+v, %v", in, err)
 	}
 	if diff := cmp.Diff([]string{"ipv6 is left out: no ip6tables"}, in.missing); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
 	}
-	_, err = m.openAll(t.Context(), configs.Settings{Families: []string{"ipv6"}})
+	_, err = m.openAll(t.Context(), site{Settings: configs.Settings{Families: []string{"ipv6"}}})
 	if want := "iptables mode: ipv6 is left out: no ip6tables"; err == nil || err.Error() != want {
 		t.Errorf("open with no family: %v, want %s", err, want)
 	}
@@ -117,14 +117,14 @@ func (*stubborn) Cleanup(context.Context) error { return errors.New("busy") }
 
 func TestCleanupGoesOn(t *testing.T) {
 	with(t, []mode{
-		{name: "nftables", open: func(context.Context, proxier.Family) (backend, error) {
+		{name: "nftables", open: func(context.Context, proxier.Family, site) (backend, error) {
 			return nil, &exec.Error{Name: "nft", Err: exec.ErrNotFound}
 		}},
-		{name: "ipvs", open: func(context.Context, proxier.Family) (backend, error) { return new(kernel), nil }},
-		{name: "iptables", open: func(context.Context, proxier.Family) (backend, error) { return new(stubborn), nil }},
+		{name: "ipvs", open: func(context.Context, proxier.Family, site) (backend, error) { return new(kernel), nil }},
+		{name: "iptables", open: func(context.Context, proxier.Family, site) (backend, error) { return new(stubborn), nil }},
 	}...)
 	want := "cleaning up iptables mode, ipv4: busy\ncleaning up iptables mode, ipv6: busy"
-	if err := Cleanup(t.Context()); err == nil || err.Error() != want {
+	if err := Cleanup(t.Context(), t.TempDir()); err == nil || err.Error() != want {
 		t.Errorf("Cleanup: %v\n   want: %s", err, want)
 	}
 }

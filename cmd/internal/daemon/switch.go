@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"slices"
+	"time"
 
 	"svcproxy/configs"
 	"svcproxy/netutil/nft"
@@ -20,10 +21,13 @@ type watcher interface {
 // everything before what the former one made is removed.
 func (d *daemon) followMode(ctx context.Context) {
 	d.watch(ctx, d.kernel)
+	var open []*instance // all but the last are to be removed
 	if d.waitReady(ctx) {
-		d.removeLeftovers(ctx)
+		open = d.removeLeftovers(ctx)
 	}
-	open := []*instance{d.kernel} // all but the last are to be removed
+	open = append(open, d.kernel)
+	again := time.NewTicker(retireInterval)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,9 +39,13 @@ func (d *daemon) followMode(ctx context.Context) {
 			open = d.changeMode(ctx, open, s)
 		case in := <-d.modeHolds:
 			if in == open[len(open)-1] {
-				d.retire(ctx, open[:len(open)-1])
-				open = open[len(open)-1:]
+				for _, former := range open[:len(open)-1] {
+					former.leaving = true
+				}
+				open = d.retire(ctx, open)
 			}
+		case <-again.C:
+			open = d.retire(ctx, open)
 		}
 	}
 }
@@ -55,7 +63,7 @@ func (d *daemon) waitReady(ctx context.Context) bool {
 func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Settings) []*instance {
 	i := slices.IndexFunc(open, func(in *instance) bool { return in.mode == s.Mode })
 	if i < 0 {
-		in, err := choose(ctx, s)
+		in, err := choose(ctx, site{s, d.StateDir})
 		d.noteMode(err)
 		if err != nil {
 			d.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
@@ -69,6 +77,7 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 		open = append(open, in)
 	} else { // back to one that still holds something
 		in := open[i]
+		in.leaving, in.rulesGone = false, false
 		open = append(slices.Delete(open, i, i+1), in)
 	}
 	in := open[len(open)-1]
@@ -97,16 +106,29 @@ func (d *daemon) noteMode(err error) {
 	d.modeErr = err
 }
 
-// retire removes what former modes made.
-func (d *daemon) retire(ctx context.Context, former []*instance) {
-	for _, in := range former {
+// retireInterval is how often a mode that is leaving is asked whether its
+// connections have ended.
+const retireInterval = 5 * time.Second
+
+// retire removes what former modes made, but for the last of open, as soon as
+// the last holds everything. It returns open without those that are gone.
+func (d *daemon) retire(ctx context.Context, open []*instance) []*instance {
+	last := open[len(open)-1]
+	return slices.DeleteFunc(open, func(in *instance) bool {
+		if !in.leaving || in == last {
+			return false
+		}
 		in.stop()
-		if err := in.cleanup(ctx); err != nil && ctx.Err() == nil {
+		done, err := in.leave(ctx, last.mode)
+		if err != nil && ctx.Err() == nil {
 			d.log.Warn("objects of the former mode may be left in the kernel", "mode", in.mode, "err", err)
 		}
-		d.closeInstance(in)
-		d.log.Info("removed what the former mode made", "mode", in.mode)
-	}
+		if done {
+			d.closeInstance(in)
+			d.log.Info("removed what the former mode made", "mode", in.mode)
+		}
+		return done
+	})
 }
 
 func (d *daemon) closeInstance(in *instance) {
@@ -153,12 +175,20 @@ func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 }
 
 // removeLeftovers removes what an earlier run with another mode or other families
-// left in the kernel, after the first complete sync: make before break.
-func (d *daemon) removeLeftovers(ctx context.Context) {
-	err := cleanup(ctx, func(mode string, fam proxier.Family) bool {
-		return mode == d.kernel.mode && slices.Contains(families(d.fixed), fam)
+// left in the kernel, after the first complete sync: make before break. It returns
+// what is left for a while, for connections to end.
+func (d *daemon) removeLeftovers(ctx context.Context) []*instance {
+	at := site{d.fixed, d.StateDir}
+	leaving := leftIPVS(ctx, d.kernel.mode, at)
+	err := cleanup(ctx, at, func(mode string, fam proxier.Family) bool {
+		ours := mode == d.kernel.mode || sharesRules(mode, d.kernel.mode) && mode == "iptables"
+		return ours && slices.Contains(families(d.fixed), fam) || leaving != nil && mode == leaving.mode
 	})
 	if err != nil && ctx.Err() == nil {
 		d.log.Warn("objects of an earlier run may be left in the kernel", "err", err)
 	}
+	if leaving == nil {
+		return nil
+	}
+	return []*instance{leaving}
 }
