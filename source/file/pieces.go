@@ -167,12 +167,15 @@ func holdsServices(text []byte) bool {
 // cut returns the pieces that begin and end there.
 func cut(text []byte, begins, ends []int) []piece {
 	list := make([]piece, len(begins))
-	line, last := 1, 0
+	line, start, last := 1, 0, 0
 	for i, at := range begins {
-		line += bytes.Count(text[last:at], []byte("\n"))
+		between := text[last:at]
+		if nl := bytes.LastIndexByte(between, '\n'); nl >= 0 {
+			line += bytes.Count(between, []byte("\n"))
+			start = last + nl + 1
+		}
+		list[i] = piece{text[at:ends[i]], source.Position{Line: line, Col: at - start + 1}}
 		last = at
-		col := at - bytes.LastIndexByte(text[:at], '\n')
-		list[i] = piece{text[at:ends[i]], source.Position{Line: line, Col: col}}
 	}
 	return list
 }
