@@ -164,7 +164,7 @@ func freshDaemon(t *testing.T, e *env) *Daemon {
 	if err := e.mode.prepare(l.Node); err != nil {
 		t.Fatal(err)
 	}
-	return newDaemon(t, l)
+	return newDaemon(t, l, e.mode)
 }
 
 // next returns faults at random, each once before any comes again.

@@ -113,7 +113,7 @@ endpoints = ["%s", "%s"]
 	if err := e.daemon.RemoveFile("web.toml"); err != nil {
 		t.Fatal(err)
 	}
-	e.expect(t, check{from: e.Client, to: vip, want: untouched})
+	e.expect(t, check{from: e.Client, to: vip, want: e.givenUp()})
 }
 
 // testSettingsChange: what can change at run time does.

@@ -56,7 +56,7 @@ func testPrimaryNodePorts(t *testing.T, e *env) {
 		check{from: e.Client, to: e.Gateway.Addr(), port: e.nodePort(), want: untouched},
 		check{from: e.Client, to: UplinkAddr, port: e.nodePort() + 500, want: refused}, // by the host: nobody listens
 		check{from: e.Client, to: e.vip(1), port: e.nodePort(), want: refused},
-		check{from: e.Client, to: e.external(1), port: e.nodePort(), want: untouched},
+		check{from: e.Client, to: e.external(1), port: e.nodePort(), want: e.unserved()},
 	)
 	e.expectPing(t, e.Client, UplinkAddr, Answered)
 }

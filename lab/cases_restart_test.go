@@ -85,7 +85,7 @@ func testClaimsPassOn(t *testing.T, e *env) {
 	e.expect(t,
 		check{from: e.Client, to: e.vip(3), want: by(e.Local[0])},
 		check{from: e.Client, to: e.vip(2), want: by(e.Local[1])},
-		check{from: e.Client, to: e.vip(1), want: untouched},
+		check{from: e.Client, to: e.vip(1), want: e.givenUp()},
 	)
 }
 
@@ -158,26 +158,43 @@ func (e *env) cleanKernel() error {
 func testBootDamaged(t *testing.T, e *env) {
 	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[0])...))
 	e.remove(t, "fragile.json")
-	copies, err := filepath.Glob(filepath.Join(e.daemon.StateDir(), "lastgood", "fragile.*.json"))
-	if err != nil || len(copies) != 1 {
-		t.Fatalf("copies of the last good version: %v, error %v, want one", copies, err)
-	}
-	text, err := os.ReadFile(copies[0])
+	lastGood, text := e.lastGood(t, "fragile.json")
+	damaged := strings.Replace(text, e.Local[0].Addr().V4.String(), e.Local[1].Addr().V4.String(), 1)
+	err := errors.Join(
+		e.daemon.Stop(), write(lastGood, damaged), write(e.daemon.path("fragile.json"), "{"), e.daemon.Start())
 	if err != nil {
 		t.Fatal(err)
 	}
-	damaged := strings.Replace(string(text), e.Local[0].Addr().V4.String(), e.Local[1].Addr().V4.String(), 1)
-	err = errors.Join(
-		e.daemon.Stop(), write(copies[0], damaged), write(e.daemon.path("fragile.json"), "{"), e.daemon.Start())
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.expect(t, check{from: e.Client, to: e.vip(1), want: untouched})
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: e.givenUp()})
 	e.expectState(t, "fragile.json", source.Refused, "the copy of the last good version cannot be used: its checksum is not the recorded one")
 
 	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[2])...))
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[2])})
 	e.expectState(t, "fragile.json", source.Accepted, "[]")
+}
+
+// lastGood waits until the one copy of a file says what the file does: it is
+// written after the kernel has the change. It returns the path of the copy and the text.
+func (e *env) lastGood(t *testing.T, name string) (path, text string) {
+	t.Helper()
+	pattern := strings.TrimSuffix(name, ".json") + ".*.json"
+	err := Poll(expectPatience, func() error {
+		copies, err := filepath.Glob(filepath.Join(e.daemon.StateDir(), "lastgood", pattern))
+		if err != nil || len(copies) != 1 {
+			return fmt.Errorf("copies of the last good version: %v, error %v, want one", copies, err)
+		}
+		now, err := os.ReadFile(e.daemon.path(name))
+		kept, err2 := os.ReadFile(copies[0])
+		if string(now) != string(kept) {
+			err2 = errors.Join(err2, fmt.Errorf("%s is not kept as it is now", name))
+		}
+		path, text = copies[0], string(kept)
+		return errors.Join(err, err2)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path, text
 }
 
 // exactly checks that the kernel holds what a daemon makes of the same files and

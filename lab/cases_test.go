@@ -65,7 +65,7 @@ func (g group) run(t *testing.T, m mode) {
 			t.Error(err)
 		}
 	}
-	e.daemon = newDaemon(t, e.Lab)
+	e.daemon = newDaemon(t, e.Lab, m)
 	e.settings = "mode = \"" + m.name + "\"\nnode_name = \"node\"\n" + g.settings
 	if err := errors.Join(e.daemon.Settings(e.settings), e.daemon.Start()); err != nil {
 		t.Fatalf("%v\n%s", err, e.daemon.LogTail(logLines))
@@ -84,7 +84,7 @@ func (g group) run(t *testing.T, m mode) {
 const logLines = 30
 
 // newDaemon prepares a daemon that ends with the test.
-func newDaemon(t *testing.T, l *Lab) *Daemon {
+func newDaemon(t *testing.T, l *Lab, m mode) *Daemon {
 	t.Helper()
 	binary, err := svcproxyBinary()
 	if err != nil {
@@ -94,6 +94,7 @@ func newDaemon(t *testing.T, l *Lab) *Daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.Steps = m.name == "ipvs"
 	t.Cleanup(func() {
 		if err := d.Remove(); err != nil {
 			t.Error(err)

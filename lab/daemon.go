@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -34,7 +35,8 @@ var (
 
 // A Daemon is svcproxy on a host of a lab, with directories of its own.
 type Daemon struct {
-	Dir string // holds config, state and run, and the log
+	Dir   string // holds config, state and run, and the log
+	Steps bool   // a sync is many steps: some of it is there before the rest
 
 	lab     *Lab
 	binary  string
@@ -232,16 +234,29 @@ func (d *Daemon) Settings(text string) error { return d.WriteFile("svcproxy.toml
 var marker = Dual{netip.MustParseAddr("10.96.255.254"), netip.MustParseAddr("fd00:96::ffff:fffe")}
 
 // Apply writes a service file, name.json, and waits until the kernel has it. Rules of
-// other tables than the one that translates addresses may follow a moment later.
+// other tables than the one that translates addresses may follow a moment later,
+// unless the daemon writes in Steps: then its log tells when it has done all of it.
 func (d *Daemon) Apply(name string, services ...Service) error {
+	before := d.syncs(name)
 	ask, err := d.Write(name, services...)
 	if err != nil {
 		return err
 	}
-	if err := Poll(applyPatience, ask); err != nil {
+	err = Poll(applyPatience, func() error {
+		if err := ask(); err != nil || !d.Steps || d.syncs(name) > before {
+			return err
+		}
+		return errors.New("marker: it answers, but the sync goes on")
+	})
+	if err != nil {
 		return fmt.Errorf("%s.json is not in the kernel %v after it was written: %w", name, applyPatience, err)
 	}
 	return nil
+}
+
+// syncs returns how many syncs of a file's marker the log tells of.
+func (d *Daemon) syncs(name string) int {
+	return strings.Count(d.LogTail(math.MaxInt), "service=default/marker-"+name+" ")
 }
 
 // Write is Apply without the wait: applied tells whether the kernel has the file.

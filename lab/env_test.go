@@ -141,6 +141,22 @@ var (
 	dropped   = want{outcome: Dropped}
 )
 
+// unserved is what packets meet at an external address on a port that no service has.
+func (e *env) unserved() want {
+	if e.mode.name == "ipvs" { // the address is one of node
+		return refused
+	}
+	return untouched
+}
+
+// givenUp is what new connections meet at an address that a service had.
+func (e *env) givenUp() want {
+	if e.mode.name == "ipvs" { // it is one of node until the last connection there has ended
+		return refused
+	}
+	return untouched
+}
+
 // expectPatience is five times what a change may take at most.
 var expectPatience = slow(5 * time.Second)
 
