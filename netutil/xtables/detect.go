@@ -2,6 +2,7 @@ package xtables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -12,7 +13,8 @@ type Choice struct {
 }
 
 // Choose returns the variant that this host uses: where chains of ours are, else
-// where most rules of others are, else the one that plain iptables means. It makes no table.
+// where most rules of others are, else the one that plain iptables means, as far
+// as the kernel has them. It makes no table.
 func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
 	tools, err := Installed(ctx, v6)
 	if err != nil {
@@ -20,9 +22,14 @@ func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
 	}
 	var choice Choice
 	var withOurs []*Tool
+	var lacking error
 	most := -1
 	for _, t := range tools {
 		ours, foreign, err := t.count(ctx, prefix)
+		if errors.Is(err, errors.ErrUnsupported) {
+			lacking = err
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("looking for the variant of %s in use: %w", Base(v6), err)
 		}
@@ -32,6 +39,9 @@ func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
 		if foreign > most {
 			choice.Use, most = t, foreign
 		}
+	}
+	if choice.Use == nil {
+		return nil, fmt.Errorf("looking for a variant of %s that this kernel has: %w", Base(v6), lacking)
 	}
 	if len(withOurs) > 0 {
 		choice.Use, choice.Others = withOurs[0], withOurs[1:]
@@ -52,6 +62,9 @@ func (t *Tool) count(ctx context.Context, prefix string) (ours bool, foreign int
 // Purge removes every chain whose name begins with prefix, and the jumps to them, from all tables.
 func (t *Tool) Purge(ctx context.Context, prefix string) error {
 	tables, err := t.ReadAll(ctx, prefix)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil // what the kernel lacks holds nothing
+	}
 	if err != nil {
 		return err
 	}

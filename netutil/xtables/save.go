@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
+	"regexp"
 )
 
 // A Sum stands for the rules of a chain. It means something in this process only.
@@ -45,9 +47,16 @@ func (t *Tool) Read(ctx context.Context, table, prefix string) (*Table, error) {
 	return tables[table], nil
 }
 
-// ReadAll returns the tables that exist, by name, and makes none.
+// noNFTables is what the programs of the nft variant say on a kernel without nf_tables.
+var noNFTables = regexp.MustCompile(`(rule set generation id|initialize nft): (Invalid argument|Protocol not supported)`)
+
+// ReadAll returns the tables that exist, by name, and makes none. On a kernel
+// that lacks the variant the error is errors.ErrUnsupported.
 func (t *Tool) ReadAll(ctx context.Context, prefix string) (map[string]*Table, error) {
 	tables, err := t.read(ctx, prefix)
+	if err != nil && t.Variant == NFT && noNFTables.MatchString(err.Error()) {
+		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading tables: %w", err)
 	}

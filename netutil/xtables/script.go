@@ -93,10 +93,23 @@ func (s *Script) bytes(v Variant) []byte {
 	return b.Bytes()
 }
 
+// nftWriter is taken by who writes through the nft variant. When somebody else, also
+// of the other family, writes between its listing and its commit, iptables-restore
+// 1.8.9 tries again, and says "File exists" of chains that it means to make itself.
+var nftWriter = make(chan struct{}, 1)
+
 // Restore runs a script. An empty one starts no program.
 func (t *Tool) Restore(ctx context.Context, s *Script) error {
 	if s.Empty() {
 		return nil
+	}
+	if t.Variant == NFT {
+		select {
+		case nftWriter <- struct{}{}:
+			defer func() { <-nftWriter }()
+		case <-ctx.Done():
+			return fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))
+		}
 	}
 	input := s.bytes(t.Variant)
 	err := run(ctx, bytes.NewReader(input), nil, t.restore, "--noflush", "-w")

@@ -157,6 +157,7 @@ func TestChoose(t *testing.T) {
 		rules  = "echo '*filter'; echo '-A INPUT -j ACCEPT'"
 		more   = rules + "; echo '-A INPUT -j DROP'"
 		ours   = "echo '*filter'; echo ':SVCP-A - [0:0]'"
+		absent = "echo 'iptables-save v1.8.9 (nf_tables): Could not fetch rule set generation id: Invalid argument' >&2; exit 4"
 	)
 	tests := []struct {
 		name                         string
@@ -169,6 +170,8 @@ func TestChoose(t *testing.T) {
 		{"as many rules", nft, rules, rules, "iptables-nft", 0},
 		{"ours", nft, more, ours, "iptables-legacy", 0},
 		{"ours in both", legacy, ours, ours, "iptables-legacy", 1},
+		{"no nf_tables", nft, absent, none, "iptables-legacy", 0},
+		{"no nf_tables, plain is legacy", legacy, none, absent, "iptables-legacy", 0},
 		{"before variants", "echo 'iptables-restore v1.6.1'", none, none, "iptables-legacy", 0},
 	}
 	for _, tt := range tests {
@@ -189,6 +192,24 @@ func TestChoose(t *testing.T) {
 				t.Errorf("got %s and %v, want %s and %d others", c.Use, c.Others, tt.use, tt.others)
 			}
 		})
+	}
+}
+
+// What the kernel lacks is not asked for chains to remove.
+func TestVariantThatTheKernelLacks(t *testing.T) {
+	programs(t, map[string]string{
+		"iptables-save":    "echo 'Could not fetch rule set generation id: Invalid argument' >&2; exit 4",
+		"iptables-restore": "echo 'iptables v1.8.9 (nf_tables)'",
+	})
+	if c, err := Choose(context.Background(), false, "SVCP-"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v, %v", c, err)
+	}
+	tools, err := Installed(context.Background(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tools[0].Purge(context.Background(), "SVCP-"); err != nil {
+		t.Error(err)
 	}
 }
 
