@@ -6,7 +6,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults)
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build install demo test test-netns test-vm soak bench fuzz lint fmt clean
+.PHONY: help build install demo test test-netns test-vm vagrant soak bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test-netns: ## the same and the packet tests in network namespaces (root; iptabl
 
 test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-system-x86, mmdebstrap, squashfs-tools, kmod, e2fsprogs)
 	$(GO) test -tags vm -count=1 -p 1 -timeout 30m ./vmtests/...
+
+vagrant: build ## the machines of the whole-system tests, to try svcproxy by hand (Vagrant with libvirt or VirtualBox)
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -o bin/peer ./vmtests/cmd/peer
+	cd vmtests && vagrant up
 
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed; an hour of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab

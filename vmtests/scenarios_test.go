@@ -155,9 +155,9 @@ const followTime = time.Second
 func (s *site) testEdit(t *testing.T) {
 	var took []time.Duration
 	for i := range 6 {
-		name, endpoints := "one", webServices("192.168.7.3", "fd07::3")
+		name, endpoints := "one", webWith("192.168.7.3", "fd07::3")
 		if i%2 > 0 {
-			name, endpoints = "two", webServices("192.168.7.4", "fd07::4")
+			name, endpoints = "two", webWith("192.168.7.4", "fd07::4")
 		}
 		d := s.follow(t, endpoints, name)
 		if i > 0 { // the first takes endpoints away, which waits for the file to be quiet
@@ -169,7 +169,7 @@ func (s *site) testEdit(t *testing.T) {
 		t.Errorf("edits were followed after %v, want at most %v", took, limit)
 	}
 	t.Logf("edits were followed after %v", took)
-	s.follow(t, bothBackends, "one")
+	s.follow(t, string(bothBackends), "one")
 	s.reaches(t, "one", "two")
 }
 

@@ -4,6 +4,7 @@ package vmtests
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,26 +18,27 @@ import (
 	"svcproxy/vmtests/guest"
 )
 
-// Addresses of the guests. Two servers are on backend, and the VIPs are routed to node.
-const (
-	nodeAddrs    = "192.168.7.1/24 fd07::1/64"
-	clientAddrs  = "192.168.7.2/24 fd07::2/64"
-	backendAddrs = "192.168.7.3/24 fd07::3/64 192.168.7.4/24 fd07::4/64"
+// Addresses of the service web on node, which setup.sh routes to node.
+const vip4, vip6 = "10.96.0.10:80", "[fd00:96::10]:80"
 
-	vip4, vip6 = "10.96.0.10:80", "[fd00:96::10]:80"
-)
-
-// webServices are the services of node, with endpoints.
-func webServices(endpoints ...string) string {
-	return fmt.Sprintf(`[[services]]
-name = "web"
-vips = ["10.96.0.10", "fd00:96::10"]
-ports = [{ port = 80, target_port = 8080 }]
-endpoints = ["%s"]
-`, strings.Join(endpoints, `", "`))
+// webWith is the service web with other endpoints than web.toml has.
+func webWith(endpoints ...string) string {
+	whole := string(bothBackends)
+	begin := strings.Index(whole, "endpoints")
+	return whole[:begin] + "endpoints = [\"" + strings.Join(endpoints, `", "`) + "\"]\n"
 }
 
-var bothBackends = webServices("192.168.7.3", "192.168.7.4", "fd07::3", "fd07::4")
+// bothBackends is the file of the service web, siteSetup what makes machines a site.
+var (
+	//go:embed web.toml
+	bothBackends []byte
+
+	//go:embed setup.sh
+	siteSetup string
+)
+
+// setup returns the commands that make a guest one of a site.
+func setup(role string) string { return "set -- " + role + " eth0\n" + siteSetup }
 
 // A site is three guests on one network: client -> node -> backend. svcproxy is
 // installed on node, as a user would.
@@ -76,8 +78,8 @@ func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {
 	}
 	boot(&s.node, s.config)
 	boot(&s.client, guest.Config{Name: "client", Memory: 512, CPUs: 1, Files: files, Networks: s.networks(),
-		Setup: setAddrs(clientAddrs) + "ip route add 10.96.0.0/16 via 192.168.7.1\nip route add fd00:96::/64 via fd07::1\n"})
-	boot(&s.backend, guest.Config{Name: "backend", Memory: 512, CPUs: 1, Files: files, Networks: s.networks(), Setup: setAddrs(backendAddrs)})
+		Setup: setup("client")})
+	boot(&s.backend, guest.Config{Name: "backend", Memory: 512, CPUs: 1, Files: files, Networks: s.networks(), Setup: setup("backend")})
 	t.Cleanup(func() { s.close(t) })
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
@@ -98,28 +100,15 @@ func (s *site) close(t *testing.T) {
 	}
 }
 
-// setAddrs returns commands that give eth0 addresses.
-func setAddrs(addrs string) string {
-	commands := "ip link set lo up\nip link set eth0 up\n"
-	for a := range strings.FieldsSeq(addrs) {
-		commands += "ip address add " + a + " dev eth0"
-		if strings.Contains(a, ":") {
-			commands += " nodad"
-		}
-		commands += "\n"
-	}
-	return commands
-}
-
 // nodeConfig is a guest under systemd with svcproxy installed and enabled, and two services.
 func (s *site) nodeConfig(t *testing.T, mode string) guest.Config {
 	t.Helper()
 	return guest.Config{
 		Name: "node", System: true, Networks: s.networks(),
-		Setup: setAddrs(nodeAddrs) + "ip route add default via 192.168.7.2\nip route add default via fd07::2\nsystemctl enable svcproxy\n",
+		Setup: setup("node") + "systemctl enable svcproxy\n",
 		Files: append(install(t),
 			guest.File{Path: "/etc/svcproxy/svcproxy.toml", Mode: 0o644, Data: fmt.Appendf(nil, "mode = %q\n", mode)},
-			guest.File{Path: "/etc/svcproxy/web.toml", Mode: 0o644, Data: []byte(bothBackends)}),
+			guest.File{Path: "/etc/svcproxy/web.toml", Mode: 0o644, Data: bothBackends}),
 	}
 }
 
