@@ -28,6 +28,8 @@ const dumpTries = 8
 type Conn struct {
 	nl        *netlink.Conn // nil after an error that may have left answers unread
 	revisions map[Set]uint8 // by type and family
+
+	Messages int // sent so far
 }
 
 // Dial opens a connection.
@@ -202,6 +204,7 @@ func (c *Conn) do(ctx context.Context, cmd int, flags netlink.HeaderFlags, e *en
 	if err := c.nl.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
+	c.Messages++
 	replies, err := c.nl.Execute(netlink.Message{
 		Header: netlink.Header{
 			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_IPSET<<8 | cmd),

@@ -107,3 +107,12 @@ func (r *Rules) passServed(c *chain) {
 	c.rule("-m ipvs --ipvs -j RETURN")
 	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")
 }
+
+// Late takes out of ch, and returns, what the sets may only say when IPVS holds
+// the servers: which frontends it serves.
+func (r *Rules) Late(ch *Changes) *Changes {
+	name := r.words.set(servedSet)
+	late := &Changes{Gained: map[string][]ipset.Entry{name: ch.Gained[name]}}
+	delete(ch.Gained, name)
+	return late
+}

@@ -56,6 +56,9 @@ func (k *Kernel) Close() error { return k.sets.Close() }
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (k *Kernel) Tool() string { return k.tool.String() }
 
+// SetMessages counts what was said to the kernel's ip sets so far.
+func (k *Kernel) SetMessages() int { return k.sets.Messages }
+
 // Look reads what the kernel holds of ours and the tables that c needs.
 func (k *Kernel) Look(ctx context.Context, c Content) (*Held, error) {
 	tables, err := k.tool.ReadAll(ctx, Prefix)

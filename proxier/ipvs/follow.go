@@ -23,14 +23,20 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 	if err := b.record.write(); err != nil {
 		return err
 	}
-	failed := b.run(ctx, d.first, nil, &errs)
 	bind, shown := b.addrChanges(delta)
+	rules := b.rules.Update(shown)
+	served := b.rules.Late(rules)
 	b.unbind(shown.BoundAddrs.Lost, &errs)
-	if err := b.kernel.Apply(ctx, b.rules.Update(shown), b.rules); err != nil {
+	if err := b.kernel.Apply(ctx, rules, b.rules); err != nil {
 		errs.add(err)
 		return errs.join()
 	}
-	b.bind(bind, &errs)
+	failed := b.run(ctx, d.first, nil, &errs) // host processes are balanced from here on
+	if err := b.kernel.Apply(ctx, served, b.rules); err != nil {
+		errs.add(err)
+		return errs.join()
+	}
+	b.bind(bind, &errs) // and everybody
 	b.run(ctx, d.last, failed, &errs)
 	errs.add(b.disown(gone))
 	return errs.join()

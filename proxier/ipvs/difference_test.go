@@ -1,0 +1,222 @@
+package ipvs
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// A kernel does what IPVS does: it refuses what it cannot do.
+type kernel map[lvs.Key]map[netip.AddrPort]uint32
+
+func (k kernel) do(s step) error {
+	dests, there := k[s.key]
+	_, has := dests[s.dest.AddrPort]
+	switch {
+	case s.op == addServer && there, s.op != addServer && !there:
+		return fmt.Errorf("%v: server there: %v", s.change(), there)
+	case s.op == addDest && has, (s.op == updateDest || s.op == deleteDest) && !has:
+		return fmt.Errorf("%v: destination there: %v", s.change(), has)
+	}
+	switch s.op {
+	case addServer:
+		k[s.key] = map[netip.AddrPort]uint32{}
+	case deleteServer:
+		delete(k, s.key)
+	case addDest, updateDest:
+		dests[s.dest.AddrPort] = s.dest.weight
+	case deleteDest:
+		delete(dests, s.dest.AddrPort)
+	}
+	return nil
+}
+
+// carry returns how many destinations take new connections.
+func (k kernel) carry(key lvs.Key) (n int) {
+	for _, w := range k[key] {
+		if w > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func weights(s *server) map[netip.AddrPort]uint32 {
+	if s == nil {
+		return nil
+	}
+	m := map[netip.AddrPort]uint32{}
+	for _, d := range s.dests {
+		m[d.AddrPort] = d.weight
+	}
+	return m
+}
+
+// drawServer returns a server with some of ten destinations, or none.
+func drawServer(rt *rapid.T, key lvs.Key) *server {
+	if rapid.IntRange(0, 3).Draw(rt, "none") == 0 {
+		return nil
+	}
+	s := &server{Server: lvs.Server{Key: key, Scheduler: rapid.SampledFrom([]string{"wrr", "sh"}).Draw(rt, "scheduler")}}
+	for i := range 10 {
+		if rapid.Bool().Draw(rt, "has") {
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
+			s.dests = append(s.dests, dest{AddrPort: at, weight: uint32(rapid.IntRange(0, 3).Draw(rt, "weight"))})
+		}
+	}
+	return s
+}
+
+// Steps lead from anything to anything: what is wanted is there, what has left
+// drains if it is TCP, and no moment is without destinations that need not be.
+func TestStepsLeadToWhatIsWanted(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		proto := rapid.SampledFrom([]source.Protocol{source.TCP, source.UDP}).Draw(rt, "protocol")
+		key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(proto), Port: 80}
+		k, held, dr := kernel{}, (*server)(nil), drains{}
+		now := time.Now()
+		for range rapid.IntRange(1, 8).Draw(rt, "changes") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 30).Draw(rt, "seconds")) * time.Second)
+			want := drawServer(rt, key)
+			d := difference{now: now, timeout: 20 * time.Second, drains: dr}
+			before := k.carry(key)
+			held = d.server(key, held, want)
+			for i, s := range slices.Concat(d.first, d.last) {
+				if err := k.do(s); err != nil {
+					rt.Fatal(err)
+				}
+				if i < len(d.first) && k.carry(key) < before {
+					rt.Fatalf("step %v takes destinations away before all new ones are there", s.change())
+				}
+			}
+			if !maps.Equal(k[key], weights(held)) {
+				rt.Fatalf("the kernel holds %v, not %v", k[key], weights(held))
+			}
+			checkHeld(rt, k[key], want, dr[key], proto, now)
+		}
+	})
+}
+
+func checkHeld(rt *rapid.T, have map[netip.AddrPort]uint32, want *server, draining map[netip.AddrPort]time.Time, proto source.Protocol, now time.Time) {
+	wanted := weights(want)
+	for at, w := range wanted {
+		if got, ok := have[at]; !ok || got != w {
+			rt.Fatalf("destination %v has weight %d (there: %v), want %d", at, got, ok, w)
+		}
+	}
+	for at, w := range have {
+		if _, ok := wanted[at]; ok {
+			continue
+		}
+		since, ok := draining[at]
+		if w != 0 || !ok || proto != source.TCP || now.Sub(since) >= 20*time.Second {
+			rt.Fatalf("destination %v of nobody: weight %d, drains %v since %v", at, w, ok, now.Sub(since))
+		}
+	}
+	for at := range draining {
+		if w, ok := have[at]; !ok || w != 0 {
+			rt.Fatalf("destination %v is said to drain, and has weight %d (there: %v)", at, w, ok)
+		}
+	}
+}
+
+func TestIdleDestinationsGoAfterAWhile(t *testing.T) {
+	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
+	at := netip.MustParseAddrPort("10.0.0.1:80")
+	start := time.Now()
+	tests := []struct {
+		name   string
+		after  time.Duration
+		idle   bool
+		stays  bool
+		marked bool // it drained before
+	}{
+		{"just left", 0, true, true, false},
+		{"idle, but the counters may lag", lag - time.Millisecond, true, true, true},
+		{"idle", lag, true, false, true},
+		{"in use", time.Minute, false, true, true},
+		{"in use for too long", time.Hour, false, false, true},
+		{"left in the future: the clock was set", -time.Hour, false, true, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := difference{now: start.Add(tt.after), timeout: time.Hour, drains: drains{}}
+			if tt.marked {
+				d.drains.set(key, at, start)
+			}
+			have := &server{Server: lvs.Server{Key: key}, dests: []dest{{AddrPort: at, idle: tt.idle}}}
+			if left := d.server(key, have, nil); (left != nil) != tt.stays {
+				t.Errorf("left %+v, steps %v", left, d.last)
+			}
+		})
+	}
+}
+
+// Claims follow deltas to what a State by itself gives.
+func TestClaimsFollowDeltas(t *testing.T) {
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		rapid.Check(t, func(rt *rapid.T) {
+			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
+			w := filtertest.NewWorld(fam)
+			got := newClaims(w.State)
+			for range pick(20) {
+				n := pick(8)
+				key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", n)}
+				var res *proxier.Resolved
+				if pick(3) > 0 {
+					res = w.Random(pick, n)
+				}
+				got.update(w.Put(key, res))
+			}
+			if want := newClaims(w.State); !maps.Equal(want.by, got.by) {
+				rt.Fatalf("claims by deltas %v, by a State %v", got.by, want.by)
+			}
+		})
+	}
+}
+
+func TestRecordComesBack(t *testing.T) {
+	dir := t.TempDir() + "/not/yet"
+	r, err := readRecord(dir, proxier.IPv4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := lvs.Key{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: uint8(source.SCTP), Port: 30080}
+	at := netip.MustParseAddrPort("10.0.0.1:80")
+	since := time.Now().Round(0)
+	r.owned[key] = struct{}{}
+	r.drains.set(key, at, since)
+	for range 2 {
+		if err := r.write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back, err := readRecord(dir, proxier.IPv4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := back.drains.since(key, at); !back.owns(key) || !ok || !got.Equal(since) {
+		t.Errorf("read back %+v", back)
+	}
+	if other, err := readRecord(dir, proxier.IPv6); err != nil || len(other.owned) > 0 {
+		t.Errorf("the other family reads %+v, %v", other, err)
+	}
+	back.owned = nil
+	back.drains.remove(key, at)
+	if err := back.write(); err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := readRecord(dir, proxier.IPv4); err != nil || len(empty.owned)+len(empty.drains) > 0 {
+		t.Errorf("after nothing was left: %+v, %v", empty, err)
+	}
+}

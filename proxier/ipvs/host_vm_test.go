@@ -1,0 +1,279 @@
+//go:build vm
+
+package ipvs
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy/netutil/netnstest"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// A host is a network namespace that is client, node and endpoints in one:
+// endpoints are addresses of its loopback device. What needs several hosts is
+// left to the lab.
+type host struct {
+	testing.TB
+	fam     proxier.Family
+	backend *Backend
+	world   *filtertest.World
+	opts    Options
+}
+
+// everywhere runs a test for both families, each in its own namespace.
+func everywhere(t *testing.T, test func(*host)) {
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		t.Run(fam.String(), func(t *testing.T) { test(newHost(t, fam)) })
+	}
+}
+
+func newHost(t testing.TB, fam proxier.Family) *host {
+	t.Helper()
+	netnstest.Enter(t)
+	for _, name := range []string{"conntrack", "expire_nodest_conn", "expire_quiescent_template"} {
+		if err := os.WriteFile("/proc/sys/net/ipv4/vs/"+name, []byte("1"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &host{TB: t, fam: fam, world: filtertest.NewWorld(fam)}
+	h.world.Host.LocalhostNodePorts = false
+	h.opts = Options{StateDir: t.TempDir(), Scheduler: "wrr", DrainTimeout: time.Hour}
+	h.ip("link set lo up")
+	for i := range 4 {
+		h.ip("addr add " + h.endpoint(i).Addr().String() + " dev lo")
+	}
+	for _, a := range h.world.Host.NodePortAddrs {
+		h.ip("addr add " + a.String() + " dev lo")
+	}
+	h.backend = h.open()
+	return h
+}
+
+// open returns a Backend, as a start of the program does.
+func (h *host) open() *Backend {
+	h.Helper()
+	b, err := New(h.Context(), h.fam, h.opts)
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { b.Close() })
+	return b
+}
+
+// restart forgets all that the Backend knows.
+func (h *host) restart() {
+	h.Helper()
+	h.must(h.backend.Close())
+	h.backend = h.open()
+}
+
+func (h *host) must(err error) {
+	h.Helper()
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *host) run(name string, args ...string) string {
+	h.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		h.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+func (h *host) ip(args string) string {
+	h.Helper()
+	words := strings.Fields(args)
+	if h.fam == proxier.IPv6 {
+		words = append([]string{"-6"}, words...)
+		if words[1] == "addr" && words[2] == "add" {
+			words = append(words, "nodad")
+		}
+	}
+	return h.run("ip", words...)
+}
+
+func (h *host) ipvsadm(args string) { h.Helper(); h.run("ipvsadm", strings.Fields(args)...) }
+
+// servers returns what ipvsadm-save says, sorted.
+func (h *host) servers() []string {
+	h.Helper()
+	lines := strings.Split(strings.TrimSpace(h.run("ipvsadm", "-S", "-n")), "\n")
+	slices.Sort(lines)
+	return slices.DeleteFunc(lines, func(l string) bool { return l == "" })
+}
+
+// want fails unless IPVS holds these lines and no others.
+func (h *host) want(lines ...string) {
+	h.Helper()
+	slices.Sort(lines)
+	if diff := cmp.Diff(append([]string{}, lines...), h.servers()); diff != "" {
+		h.Errorf("ipvsadm -S -n (-want +got):\n%s", diff)
+	}
+}
+
+// wantState fails unless IPVS holds what a State says, and these lines.
+func (h *host) wantState(more ...string) {
+	h.Helper()
+	var lines []string
+	for _, l := range Text(h.world.State, h.opts.Scheduler) {
+		if strings.HasPrefix(l, "-") {
+			lines = append(lines, l)
+		}
+	}
+	h.want(append(lines, more...)...)
+}
+
+// settled fails if a look at the kernel finds anything to do.
+func (h *host) settled() {
+	h.Helper()
+	changes, err := h.backend.Plan(h.Context(), h.world.State)
+	h.must(err)
+	for _, c := range changes {
+		h.Errorf("still to do: %s %s", c.Op, c.Object)
+	}
+}
+
+// mend lets the Backend look at everything.
+func (h *host) mend() { h.Helper(); h.must(h.backend.Sync(h.Context(), h.world.State, nil)) }
+
+// put changes a service, as a delta.
+func (h *host) put(res *proxier.Resolved) {
+	h.Helper()
+	h.must(h.backend.Sync(h.Context(), h.world.State, h.world.Put(res.Key, res)))
+}
+
+func (h *host) remove(res *proxier.Resolved) {
+	h.Helper()
+	h.must(h.backend.Sync(h.Context(), h.world.State, h.world.Put(res.Key, nil)))
+}
+
+func (h *host) endpoint(n int) netip.AddrPort {
+	return netip.AddrPortFrom(filtertest.Addr(h.fam, "endpoint", n+1), 8080)
+}
+
+// vip returns the nth address of services, port 80.
+func (h *host) vip(n int) netip.AddrPort {
+	return netip.AddrPortFrom(filtertest.Addr(h.fam, "vip", n), 80)
+}
+
+// service returns one with that VIP, of endpoints by their numbers.
+func (h *host) service(name string, vip int, proto source.Protocol, endpoints ...int) *proxier.Resolved {
+	s := filtertest.Service{Name: name, Protocol: proto}
+	for _, n := range endpoints {
+		s.Targets = append(s.Targets, proxier.Target{AddrPort: h.endpoint(n), Weight: 1})
+	}
+	pool, _ := s.Pools()
+	leg := filtertest.Leg(pool, proxier.Everyone, proxier.Reject)
+	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: leg, Local: leg})
+}
+
+// nodePort returns a service with a node port only.
+func (h *host) nodePort(name string, port uint16, endpoints ...int) *proxier.Resolved {
+	res := h.service(name, 1, source.TCP, endpoints...)
+	f := *res.Frontends[0]
+	f.Key = proxier.FrontendKey{Addr: h.fam.Unspecified(), Protocol: source.TCP, Port: port, Kind: proxier.NodePort}
+	res.Frontends, res.RefusedVIPs, res.BoundAddrs = []*proxier.Frontend{&f}, nil, nil
+	return res
+}
+
+// listen makes endpoints echo what they get, after a byte with their number.
+func (h *host) listen(endpoints int) {
+	h.Helper()
+	for i := range endpoints {
+		l, err := net.Listen("tcp", h.endpoint(i).String())
+		h.must(err)
+		h.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go echo(c, byte(i))
+			}
+		}()
+	}
+}
+
+func echo(c net.Conn, number byte) {
+	defer c.Close()
+	buf := []byte{number}
+	for {
+		if _, err := c.Write(buf); err != nil {
+			return
+		}
+		if _, err := c.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// dial connects, and returns which endpoint answers. The connection ends with a
+// reset: IPVS would remember its end for two minutes. An IPv6 address has no
+// route in the first moments after it was bound.
+func (h *host) dial(to netip.AddrPort) (net.Conn, int, error) {
+	c, err := net.DialTimeout("tcp", to.String(), 10*time.Second)
+	for try := 1; errors.Is(err, syscall.ENETUNREACH) && try < 100; try++ {
+		time.Sleep(10 * time.Millisecond)
+		c, err = net.DialTimeout("tcp", to.String(), 10*time.Second)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	c.(*net.TCPConn).SetLinger(0)
+	h.Cleanup(func() { c.Close() })
+	var b [1]byte
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Read(b[:]); err != nil {
+		return nil, 0, err
+	}
+	return c, int(b[0]), nil
+}
+
+func (h *host) mustDial(to netip.AddrPort) (net.Conn, int) {
+	h.Helper()
+	c, n, err := h.dial(to)
+	h.must(err)
+	return c, n
+}
+
+// goesOn tells whether a connection still works.
+func (h *host) goesOn(c net.Conn) bool {
+	c.SetDeadline(time.Now().Add(2 * time.Second))
+	b := []byte{77}
+	if _, err := c.Write(b); err != nil {
+		return false
+	}
+	_, err := c.Read(b)
+	return err == nil && b[0] == 77
+}
+
+// eventually repeats a full sync until check returns true: the kernel's counters lag.
+func (h *host) eventually(what string, check func() bool) {
+	h.Helper()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Second) {
+		h.mend()
+		if check() {
+			return
+		}
+		if time.Now().After(end) {
+			h.Fatalf("never: %s; %q", what, h.servers())
+		}
+	}
+}

@@ -1,0 +1,294 @@
+//go:build vm
+
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// The kernel prints our chains as we write them, and holds what we sent: a
+// second look finds nothing to do.
+func TestSyncSettles(t *testing.T) {
+	everywhere(t, func(h *host) {
+		rng := uint32(1)
+		pick := func(n int) int { rng = rng*1664525 + 1013904223; return int(rng>>8) % n }
+		for i := range 20 {
+			res := h.world.Random(pick, i)
+			h.world.Put(res.Key, res)
+		}
+		h.mend()
+		h.settled()
+		h.wantState()
+		before := h.backend.conn.Messages
+		h.mend()
+		if n := h.backend.conn.Messages - before; n != 0 {
+			h.Errorf("%d messages to IPVS with nothing to do", n)
+		}
+		for range 20 {
+			res := h.world.Random(pick, pick(20))
+			h.must(h.backend.Sync(h.Context(), h.world.State, h.world.Put(res.Key, res)))
+		}
+		bound, err := h.backend.device.Addrs(h.fam == proxier.IPv6)
+		h.must(err)
+		for a := range h.world.BoundAddrs {
+			if !slices.Contains(bound, a) {
+				h.Errorf("address %v is not bound", a)
+			}
+		}
+	})
+}
+
+// A change of one endpoint costs one message for each virtual server of its
+// service, whatever else there is.
+func TestOneEndpointOneMessage(t *testing.T) {
+	everywhere(t, func(h *host) {
+		for i := range 300 {
+			res := filtertest.Web(h.fam, 100+i, 10)
+			h.world.Put(res.Key, res)
+		}
+		h.mend()
+		service := func(endpoints ...int) *proxier.Resolved {
+			res := h.service("web", 1, source.TCP, endpoints...)
+			second := *res.Frontends[0]
+			second.Key.Addr = h.vip(2).Addr()
+			res.Frontends = append(res.Frontends, &second)
+			res.BoundAddrs = append(res.BoundAddrs, second.Key.Addr)
+			for _, e := range endpoints {
+				res.Hairpins = append(res.Hairpins, proxier.Hairpin{AddrPort: h.endpoint(e), Protocol: source.TCP})
+			}
+			return res
+		}
+		h.put(service(0, 1))
+		for _, tt := range []struct {
+			what      string
+			endpoints []int
+			messages  int
+			sets      int
+		}{
+			{"one more", []int{0, 1, 2}, 2, 1},
+			{"one less", []int{0, 2}, 2, 1},
+			{"one comes back", []int{0, 1, 2}, 2, 1},
+			{"nothing", []int{0, 1, 2}, 0, 0},
+		} {
+			before, sets := h.backend.conn.Messages, h.backend.kernel.SetMessages()
+			h.put(service(tt.endpoints...))
+			if n := h.backend.conn.Messages - before; n != tt.messages {
+				h.Errorf("%s: %d messages to IPVS, want %d", tt.what, n, tt.messages)
+			}
+			if n := h.backend.kernel.SetMessages() - sets; n != tt.sets {
+				h.Errorf("%s: %d messages to sets, want %d", tt.what, n, tt.sets)
+			}
+		}
+		h.wantState()
+		h.settled()
+	})
+}
+
+// What others damage is mended at the next look, and what is theirs stays.
+func TestDamagesAreMended(t *testing.T) {
+	everywhere(t, func(h *host) {
+		foreign := h.foreign()
+		h.put(h.service("web", 1, source.TCP, 0, 1))
+		h.put(h.service("dns", 2, source.UDP, 0))
+		h.put(h.nodePort("node", 30080, 2))
+		web, at := serverWords(h.vip(1)), h.endpoint(0).String()
+		damages := []struct{ what, do string }{
+			{"all servers removed", "ipvsadm -C"},
+			{"device removed", "ip link del svcproxy0"},
+			{"servers and device removed", "ipvsadm -C; ip link del svcproxy0"},
+			{"destination removed", "ipvsadm -d -t " + web + " -r " + at},
+			{"weight changed", "ipvsadm -e -t " + web + " -r " + at + " -m -w 7"},
+			{"weight changed by 65536", "ipvsadm -e -t " + web + " -r " + at + " -m -w 65537"},
+			{"threshold set", "ipvsadm -e -t " + web + " -r " + at + " -m -w 1 -x 5"},
+			{"scheduler changed", "ipvsadm -E -t " + web + " -s rr"},
+			{"persistence", "ipvsadm -E -t " + web + " -s wrr -p 60"},
+			{"server added to an address of ours", "ipvsadm -A -t " + serverWords(netip.AddrPortFrom(h.vip(1).Addr(), 81)) + " -s wrr"},
+			{"chains flushed and sets destroyed", h.tables() + "; for s in $(ipset list -n | grep ^SVCP-); do ipset destroy $s; done"},
+			{"address removed", "ip addr del " + h.vip(1).Addr().String() + " dev svcproxy0"},
+			{"address added", "ip addr add " + h.vip(9).Addr().String() + " dev svcproxy0"},
+		}
+		for _, d := range damages {
+			h.run("sh", "-ec", d.do)
+			if strings.Contains(d.do, "ipvsadm -C") {
+				foreign = h.foreign()
+			}
+			changes, err := h.backend.Plan(h.Context(), h.world.State)
+			h.must(err)
+			if len(changes) == 0 {
+				h.Errorf("%s: not noticed", d.what)
+			}
+			for range 3 { // what was added has left, and drains; there are no connections
+				h.mend()
+			}
+			h.backend.record.drains = drains{}
+			h.mend()
+			h.settled()
+			h.wantState(foreign...)
+			if h.Failed() {
+				h.Fatalf("after: %s", d.what)
+			}
+		}
+		h.must(h.backend.Cleanup(h.Context()))
+		h.want(foreign...)
+		if out := h.run("ip", "-o", "link"); strings.Contains(out, "svcproxy0") {
+			h.Errorf("after cleanup:\n%s", out)
+		}
+		if out := h.run("ipset", "list", "-n"); strings.TrimSpace(out) != "FOREIGN" {
+			h.Errorf("sets after cleanup: %q", out)
+		}
+	})
+}
+
+func serverWords(at netip.AddrPort) string { return at.String() }
+
+// tables are the words that flush all of iptables.
+func (h *host) tables() string {
+	tool := "iptables"
+	if h.fam == proxier.IPv6 {
+		tool = "ip6tables"
+	}
+	var words []string
+	for _, table := range []string{"nat", "filter", "mangle"} {
+		words = append(words, fmt.Sprintf("%s -t %s -F; %s -t %s -X", tool, table, tool, table))
+	}
+	return strings.Join(words, "; ")
+}
+
+// foreign makes what somebody else has, and returns it: servers on an address of
+// another device, one of them on a port that a service has elsewhere.
+func (h *host) foreign() []string {
+	h.Helper()
+	at := netip.AddrPortFrom(h.endpoint(3).Addr(), 30080)
+	h.run("sh", "-c", "ipset create FOREIGN hash:ip 2>/dev/null || true")
+	h.ipvsadm("-A -t " + at.String() + " -s lc")
+	h.ipvsadm("-a -t " + at.String() + " -r " + h.endpoint(1).String() + " -m -w 5")
+	return []string{"-A -t " + at.String() + " -s lc", "-a -t " + at.String() + " -r " + h.endpoint(1).String() + " -m -w 5"}
+}
+
+// A server that somebody else has where a service wants one stays, and is named.
+func TestForeignServersAreLeftAlone(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.mend()
+		at := netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30080)
+		h.ipvsadm("-A -t " + at.String() + " -s lc")
+		theirs := []string{"-A -t " + at.String() + " -s lc"}
+		res := h.nodePort("node", 30080, 0)
+		delta := h.world.Put(res.Key, res)
+		for what, err := range map[string]error{
+			"delta": h.backend.Sync(h.Context(), h.world.State, delta),
+			"look":  h.backend.Sync(h.Context(), h.world.State, nil),
+		} {
+			if err == nil || !strings.Contains(err.Error(), "default/node") || !strings.Contains(err.Error(), at.String()) {
+				h.Errorf("%s: error %v", what, err)
+			}
+		}
+		if !slices.Contains(h.servers(), theirs[0]) {
+			h.Errorf("it is gone: %q", h.servers())
+		}
+		h.cleanUpAndWant(theirs)
+	})
+}
+
+// cleanUpAndWant cleans up and looks for what must stay, also of a new process.
+func (h *host) cleanUpAndWant(stay []string) {
+	h.Helper()
+	h.restart()
+	h.must(h.backend.Cleanup(h.Context()))
+	h.want(stay...)
+}
+
+// Servers on addresses of other devices are known to be ours after a restart.
+func TestNodePortsAreRemovedAfterARestart(t *testing.T) {
+	everywhere(t, func(h *host) {
+		res := h.nodePort("node", 30080, 0, 1)
+		h.put(res)
+		h.wantState()
+		h.restart()
+		h.world.Put(res.Key, nil)
+		h.opts.DrainTimeout = 0
+		h.restart()
+		h.mend()
+		h.want()
+		if len(h.backend.record.owned) != 0 {
+			h.Errorf("still recorded: %v", h.backend.record.owned)
+		}
+	})
+}
+
+// One server that the kernel refuses keeps no other from being served.
+func TestMissingScheduler(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.mend()
+		odd := h.service("odd", 1, source.TCP, 0)
+		odd.Pools[0].Scheduler = "nosuch"
+		h.world.Put(odd.Key, odd)
+		fine := h.service("fine", 2, source.TCP, 1)
+		err := h.backend.Sync(h.Context(), h.world.State, h.world.Put(fine.Key, fine))
+		for range 2 {
+			err = h.backend.Sync(h.Context(), h.world.State, nil)
+			if err == nil || !strings.Contains(err.Error(), "default/odd") || !strings.Contains(err.Error(), "nosuch") {
+				h.Errorf("error %v", err)
+			}
+		}
+		h.want("-A -t "+h.vip(2).String()+" -s wrr", "-a -t "+h.vip(2).String()+" -r "+h.endpoint(1).String()+" -m -w 1")
+	})
+}
+
+func TestTimeoutsAreSet(t *testing.T) {
+	h := newHost(t, proxier.IPv4)
+	h.opts.TCPTimeout, h.opts.UDPTimeout = 1234e9, 99e9
+	h.restart()
+	h.mend()
+	got, err := h.backend.conn.Timeouts(h.Context())
+	h.must(err)
+	if got.TCP != 1234e9 || got.UDP != 99e9 {
+		h.Errorf("time-outs %v", got)
+	}
+	before := h.backend.conn.Messages
+	h.mend()
+	if n := h.backend.conn.Messages - before; n != 1 {
+		h.Errorf("%d messages where the time-outs are as wanted, want the question only", n)
+	}
+}
+
+// Both families share the device: it goes with the last address.
+func TestFamiliesShareTheDevice(t *testing.T) {
+	four := newHost(t, proxier.IPv4)
+	six := &host{TB: t, fam: proxier.IPv6, world: filtertest.NewWorld(proxier.IPv6), opts: four.opts}
+	six.backend = six.open()
+	four.put(four.service("web", 1, source.TCP, 0))
+	six.put(six.service("web", 1, source.TCP, 0))
+	four.must(four.backend.Cleanup(t.Context()))
+	six.settled()
+	if list, err := six.backend.device.Addrs(true); err != nil || len(list) != 1 {
+		t.Errorf("addresses of the other family: %v, %v", list, err)
+	}
+	if list := four.servers(); len(list) != 2 || !strings.Contains(list[0], "fd00") {
+		t.Errorf("servers left: %q", list)
+	}
+	six.must(six.backend.Cleanup(t.Context()))
+	if there, err := six.backend.device.Find(); there || err != nil {
+		t.Errorf("the device after both have gone: %v, %v", there, err)
+	}
+	six.want()
+}
+
+// The kernel without servers has nothing to clean up, and no error.
+func TestCleanupOfNothing(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.must(h.backend.Cleanup(h.Context()))
+		h.must(Cleanup(h.Context(), h.fam, h.opts.StateDir))
+		if there, err := h.backend.conn.Has(h.Context(), lvs.Key{Addr: h.vip(1).Addr(), Protocol: 6, Port: 80}); there || err != nil {
+			h.Errorf("a server: %v, %v", there, err)
+		}
+	})
+}
