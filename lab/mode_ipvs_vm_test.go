@@ -1,32 +1,139 @@
-//go:build vm
+//go:build netns && vm
 
 package lab
 
-import "errors"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
 
-// IPVS is in few kernels that tests run on, so that mode is tested in virtual machines.
-func init() { modes = append(modes, ipvsMode()) }
+// IPVS mode needs a kernel with IPVS and dummy devices, as guests have it.
+func init() {
+	modes = append(modes, ipvsMode())
+	partners = []mode{ipvsMode()}
+	views = append(views,
+		view{command: []string{"ipvsadm", "-S", "-n"}, sorted: true, flatten: flattenServers},
+		view{command: []string{"ip", "-brief", "addr"}, sorted: true, flatten: flattenAddrs})
+}
 
-// ipvsMode runs beside another program's rules of iptables-nft.
+// ipvsMode runs beside another program's virtual server, and rules of iptables-nft.
 func ipvsMode() mode {
 	const variant = "nft"
-	base := iptablesMode(variant)
 	return mode{
-		name: "ipvs", variant: variant, alien: base.alien,
-		prepare: func(h *Host) error {
-			// What svcproxy init does on a host.
-			return errors.Join(base.prepare(h), runIn(h, "modprobe", "-a", "ip_vs", "dummy"), h.Sysctl(
-				"net.ipv4.vs.conntrack=1", "net.ipv4.vs.expire_nodest_conn=1", "net.ipv4.vs.expire_quiescent_template=1"))
-		},
-		translateForeign: base.translateForeign,
-		damages: append(base.damages,
-			damage{"virtual servers removed", func(h *Host) error { return runIn(h, "ipvsadm", "-C") }},
-			damage{"device removed", func(h *Host) error { return runIn(h, "ip", "link", "delete", "svcproxy0") }},
+		name: "ipvs", alien: "-legacy-save",
+		prepare:          prepareIPVS,
+		translateForeign: func(h *Host, on bool) error { return translateForeign(h, variant, on) },
+		damages: append(iptablesDamages(variant),
+			damage{"virtual servers deleted", func(h *Host) error {
+				if _, err := h.Run("ipvsadm", "-C"); err != nil {
+					return err
+				}
+				return makeForeignServer(h)
+			}},
+			damage{"device deleted", func(h *Host) error {
+				_, err := h.Run("ip", "link", "del", "svcproxy0")
+				return err
+			}},
+			damage{"device emptied", func(h *Host) error {
+				_, err := h.Run("ip", "addr", "flush", "dev", "svcproxy0")
+				return err
+			}},
+			damage{"destinations deleted", func(h *Host) error { return editServers(h, "-a ", "-d ") }},
+			damage{"destinations of weight 0", func(h *Host) error { return editServers(h, "-a ", "-e ", "-w", "0") }},
+			damage{"another scheduler", func(h *Host) error { return editServers(h, "-A ", "-E ", "-s", "rr") }},
+			damage{"servers added", func(h *Host) error { return addServers(h) }},
 		),
 	}
 }
 
-func runIn(h *Host, name string, args ...string) error {
-	_, err := h.Run(name, args...)
+// foreignServer is a virtual server of another program, on an address that is not ours.
+const foreignServer = "203.0.113.9:80"
+
+// prepareIPVS does what svcproxy init does for IPVS, and makes the objects of others.
+func prepareIPVS(h *Host) error {
+	if _, err := h.Run("modprobe", "ip_vs"); err != nil {
+		return err
+	}
+	err := h.Sysctl("net.ipv4.vs.conntrack=1", "net.ipv4.vs.expire_nodest_conn=1", "net.ipv4.vs.expire_quiescent_template=1")
+	return cmp.Or(err, makeForeign(h, "nft"), makeForeignServer(h))
+}
+
+func makeForeignServer(h *Host) error {
+	_, err := h.RunInput("-A -t "+foreignServer+" -s rr\n-a -t "+foreignServer+" -r 192.0.2.9:8080 -m -w 0\n", "ipvsadm", "-R")
 	return err
+}
+
+// flattenServers makes each line of ipvsadm tell whose it is: all servers are ours but one.
+func flattenServers(listing string) string {
+	var b strings.Builder
+	for line := range strings.Lines(listing) {
+		owner := "svcproxy0 "
+		if strings.Contains(line, foreignServer) {
+			owner = "foreign "
+		}
+		b.WriteString(owner + line)
+	}
+	return b.String()
+}
+
+// flattenAddrs makes a line of each address. Link-local ones come and go with links.
+func flattenAddrs(listing string) string {
+	var b strings.Builder
+	for line := range strings.Lines(listing) {
+		fields := strings.Fields(line) // device, state, addresses
+		for _, addr := range fields[min(2, len(fields)):] {
+			if !strings.HasPrefix(addr, "fe80:") {
+				fmt.Fprintln(&b, fields[0], addr)
+			}
+		}
+	}
+	return b.String()
+}
+
+// editServers passes those lines of our servers that begin with one word back to
+// ipvsadm, beginning with another and with other words for some.
+func editServers(h *Host, from, to string, other ...string) error {
+	return editEachServer(h, from, func(words []string) []string {
+		words[0] = strings.TrimSpace(to)
+		switch {
+		case to == "-d ":
+			return words[:5] // -d -t SERVER -r DESTINATION
+		case other != nil:
+			words[slices.Index(words, other[0])+1] = other[1]
+		}
+		return words
+	})
+}
+
+// addServers adds a server on each of our addresses, on a port that no service has.
+func addServers(h *Host) error {
+	done := map[string]bool{}
+	return editEachServer(h, "-A ", func(words []string) []string {
+		addr := words[2][:strings.LastIndex(words[2], ":")]
+		if words[1] != "-t" || done[addr] {
+			return nil
+		}
+		done[addr] = true
+		return []string{"-A", "-t", addr + ":9", "-s", "rr"}
+	})
+}
+
+func editEachServer(h *Host, prefix string, edit func(words []string) []string) error {
+	listing, err := h.Run("ipvsadm", "-S", "-n")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(listing) {
+		if !strings.HasPrefix(line, prefix) || strings.Contains(line, foreignServer) {
+			continue
+		}
+		if words := edit(strings.Fields(line)); words != nil {
+			if _, err := h.Run("ipvsadm", words...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
