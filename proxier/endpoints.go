@@ -7,8 +7,8 @@ import (
 	"svcproxy/source"
 )
 
-// A choice says which endpoints of a service are used, in one family. Ports do
-// not matter here: an endpoint serves all of them.
+// A choice says which endpoints of a service are used, in one family: for all
+// its ports, or for one port where some endpoints do not serve every port.
 type choice struct {
 	targets [2][]*source.Endpoint // by Scope: get new connections
 	kept    [2][]*source.Endpoint // by Scope: have not left, get none
@@ -16,12 +16,12 @@ type choice struct {
 
 // choose picks the usable endpoints: those ready, and near enough; where there
 // is none, those serving while they terminate. The endpoints of this node are
-// chosen among themselves.
-func choose(svc *source.Service, node *Node, fam Family) choice {
+// chosen among themselves. Only those that serve a port count where one is given.
+func choose(svc *source.Service, node *Node, fam Family, p *source.Port) choice {
 	var all, local []*source.Endpoint
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		if FamilyOf(e.Addr) != fam || !present(svc, e) {
+		if FamilyOf(e.Addr) != fam || !present(svc, e) || p != nil && e.Port(*p) == 0 {
 			continue
 		}
 		all = append(all, e)
@@ -54,16 +54,30 @@ func usable(svc *source.Service, list []*source.Endpoint, prefer func([]*source.
 // near leaves only the preferred endpoints over, as far as there are any.
 func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []*source.Endpoint {
 	if d == source.PreferSameNode {
-		if here := keep(ready, func(e *source.Endpoint) bool { return isLocal(e, node) }); len(here) > 0 {
+		if here := keep(ready, func(e *source.Endpoint) bool { return forNode(e, node) }); len(here) > 0 {
 			return here
 		}
 	}
 	if d != source.Evenly && node.Zone != "" {
-		if zone := keep(ready, func(e *source.Endpoint) bool { return e.Zone == node.Zone }); len(zone) > 0 {
+		if zone := keep(ready, func(e *source.Endpoint) bool { return forZone(e, node) }); len(zone) > 0 {
 			return zone
 		}
 	}
 	return ready
+}
+
+func forNode(e *source.Endpoint, node *Node) bool {
+	if e.Hints != nil {
+		return slices.Contains(e.Hints.Nodes, node.Name)
+	}
+	return isLocal(e, node)
+}
+
+func forZone(e *source.Endpoint, node *Node) bool {
+	if e.Hints != nil {
+		return slices.Contains(e.Hints.Zones, node.Zone)
+	}
+	return e.Zone == node.Zone
 }
 
 // isLocal tells whether the endpoint runs on this node.
@@ -93,9 +107,23 @@ func localReady(svc *source.Service, node *Node) int {
 	return max(n[IPv4], n[IPv6])
 }
 
+// servesSome tells whether the endpoint serves some of the service's ports only.
+func servesSome(e source.Endpoint) bool {
+	for _, n := range e.Ports {
+		if n == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // pools makes both pools of a service port.
 func (r *resolver) pools(p source.Port) [2]*Pool {
 	var out [2]*Pool
+	use := r.use
+	if r.partial {
+		use = choose(r.svc, r.node, r.fam, &p)
+	}
 	for scope := range out {
 		out[scope] = &Pool{
 			ServicePort: ServicePortName{Key: r.svc.Key, Port: p.Name},
@@ -103,8 +131,8 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Protocol:    p.Protocol,
 			Affinity:    r.svc.Affinity,
 			Scheduler:   r.svc.Scheduler,
-			Targets:     targets(r.use.targets[scope], p),
-			Kept:        addrPorts(r.use.kept[scope], p),
+			Targets:     targets(use.targets[scope], p),
+			Kept:        addrPorts(use.kept[scope], p),
 		}
 	}
 	return out

@@ -14,7 +14,10 @@ func Resolve(svc *source.Service, node *Node, fam Family) *Resolved {
 	if !serves(svc, fam) {
 		return nil
 	}
-	r := resolver{svc: svc, node: node, fam: fam, use: choose(svc, node, fam)}
+	r := resolver{svc: svc, node: node, fam: fam, partial: slices.ContainsFunc(svc.Endpoints, servesSome)}
+	if !r.partial {
+		r.use = choose(svc, node, fam, nil)
+	}
 	r.out.Key = svc.Key
 	for _, p := range svc.Ports {
 		r.port(p)
@@ -44,8 +47,10 @@ type resolver struct {
 	svc  *source.Service
 	node *Node
 	fam  Family
-	use  choice
 	out  Resolved
+
+	partial bool   // some endpoints do not serve every port
+	use     choice // for all ports, unless partial
 }
 
 // port adds the frontends and pools of one service port.

@@ -123,17 +123,32 @@ type Endpoint struct {
 	Addr netip.Addr
 
 	// Ports replaces TargetPort, by name of the service port. Nil: replaces none.
+	// 0: it does not serve this port.
 	Ports map[string]uint16
 
 	Node   string // the node it runs on; empty: the node that owns Addr
 	Zone   string
+	Hints  *Hints // whom it is meant to serve; nil: as Node and Zone say
 	Weight uint16 // share of new connections relative to the others; 0: none
 
 	// As the conditions of a Kubernetes EndpointSlice.
 	Ready, Serving, Terminating bool
 }
 
-// Port returns the number under which the endpoint serves p.
+// Hints say for TrafficDistribution to which clients an endpoint is near, where
+// that is not those of its own node and zone. They may be shared by endpoints.
+type Hints struct {
+	Nodes, Zones []string // names
+}
+
+func (h *Hints) equal(o *Hints) bool {
+	if h == nil || o == nil {
+		return h == o
+	}
+	return h == o || slices.Equal(h.Nodes, o.Nodes) && slices.Equal(h.Zones, o.Zones)
+}
+
+// Port returns the number under which the endpoint serves p, 0 if it does not.
 func (e *Endpoint) Port(p Port) uint16 {
 	if n, ok := e.Ports[p.Name]; ok {
 		return n
@@ -161,5 +176,5 @@ func (s *Service) Equal(o *Service) bool {
 
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.Addr == o.Addr && maps.Equal(e.Ports, o.Ports) && e.Node == o.Node && e.Zone == o.Zone &&
-		e.Weight == o.Weight && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
+		e.Hints.equal(o.Hints) && e.Weight == o.Weight && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
 }

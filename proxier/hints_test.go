@@ -1,0 +1,65 @@
+package proxier
+
+import (
+	"testing"
+
+	"svcproxy/source"
+)
+
+// Hints stand in for node and zone of an endpoint, and for nothing else.
+func TestResolveHints(t *testing.T) {
+	hints := func(h ...*source.Hints) func(*source.Service) {
+		return func(s *source.Service) {
+			for i := range s.Endpoints {
+				s.Endpoints[i].Hints = h[i]
+			}
+		}
+	}
+	zones := func(z ...string) *source.Hints { return &source.Hints{Zones: z} }
+	nodes := func(n ...string) *source.Hints { return &source.Hints{Nodes: n} }
+	tests := []struct {
+		name string
+		svc  []func(*source.Service)
+		want string
+	}{
+		{"one of several zones", []func(*source.Service){testEndpoints("10.0.0.1 zone=a", "10.0.0.2 zone=b"),
+			hints(zones("b"), zones("c", "a")), distribution(source.PreferSameZone)}, "10.0.0.2:8080 masquerade everyone"},
+		{"no zone is meant", []func(*source.Service){testEndpoints("10.0.0.1 zone=a", "10.0.0.2 zone=b"),
+			hints(zones(), zones()), distribution(source.PreferSameZone)}, "10.0.0.1:8080 10.0.0.2:8080 masquerade everyone"},
+		{"node", []func(*source.Service){testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"),
+			hints(nodes("there"), nodes("here")), distribution(source.PreferSameNode)}, "10.0.0.2:8080 masquerade everyone"},
+		{"local is who runs here", []func(*source.Service){internalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"),
+			hints(nodes("there"), nodes("here")), distribution(source.PreferSameNode)}, "10.0.0.1:8080 masquerade everyone"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := Resolve(testService(tt.svc...), testNode(), IPv4)
+			if got := show(r.Frontends[0].Outside); got != tt.want {
+				t.Errorf("\n got: %s\nwant: %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// An endpoint is no target of a port that it does not serve, and the fallback
+// to those that terminate is decided for each port.
+func TestResolveEndpointsOfSomePorts(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1", "10.0.0.2 terminating", "10.0.0.3"))
+	svc.Ports = []source.Port{
+		{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080},
+		{Name: "old", Protocol: source.TCP, Port: 81, TargetPort: 8081},
+		{Name: "none", Protocol: source.TCP, Port: 82, TargetPort: 8082},
+	}
+	svc.Endpoints[0].Ports = map[string]uint16{"old": 0, "none": 0}
+	svc.Endpoints[1].Ports = map[string]uint16{"none": 0}
+	svc.Endpoints[2].Ports = map[string]uint16{"http": 9090, "old": 0, "none": 0}
+	want := []string{"10.0.0.1:8080 10.0.0.3:9090 masquerade everyone", "10.0.0.2:8081 masquerade everyone", "reject"}
+	for i, f := range Resolve(svc, testNode(), IPv4).Frontends {
+		if got := show(f.Outside); got != want[i] {
+			t.Errorf("port %d: got %s, want %s", f.Key.Port, got, want[i])
+		}
+		if i == 0 && len(f.Outside.Pool.Kept) != 1 {
+			t.Errorf("port 80 keeps %v, want the one that terminates", f.Outside.Pool.Kept)
+		}
+	}
+}
