@@ -21,6 +21,9 @@ var forbidden = []struct{ from, to string }{
 	{"proxier", "svcproxy/configs"},
 	{"proxier", "svcproxy/source/file"},
 	{"proxier", "svcproxy/source/decode"},
+	{"proxier", "svcproxy/source/kubernetes"},
+	{"source/kubernetes", "svcproxy/source/file"},
+	{"source/file", "svcproxy/source/kubernetes"},
 	{"netutil", "svcproxy/source"},
 	{"netutil", "svcproxy/proxier"},
 	{"netutil", "svcproxy/cmd"},
@@ -52,6 +55,9 @@ func TestImportsGoOneWay(t *testing.T) {
 			}
 			if filepath.Dir(path) == "proxier" && within(imported, "svcproxy/netutil") {
 				t.Errorf("%s imports %s: policy knows no kernel", path, imported)
+			}
+			if strings.HasPrefix(imported, "k8s.io/") && !within(path, "source/kubernetes") {
+				t.Errorf("%s imports %s: -tags nokubernetes would not leave it out", path, imported)
 			}
 		}
 		return nil

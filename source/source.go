@@ -59,6 +59,9 @@ type Status struct {
 	Synced bool         `json:"synced"`
 	Files  []FileStatus `json:"files,omitempty"`
 
+	Connection *Connection  `json:"connection,omitempty"` // of a source that has one
+	Objects    []FileStatus `json:"objects,omitempty"`    // of an API, that are not used as they stand, by namespace/name
+
 	Warnings []string `json:"warnings,omitempty"` // of what hinders the source itself
 }
 

@@ -1,0 +1,211 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy/source"
+)
+
+// moveTime is how long a service stays as it was when slices no longer have an
+// endpoint that was ready: it may be about to appear in another slice. A pod that
+// ends is not ready first, so that this delays nothing that is in order.
+const moveTime = 300 * time.Millisecond
+
+// A kind is one of the kinds of objects that are read.
+type kind int
+
+const (
+	services kind = iota
+	endpointSlices
+	nodes
+	kinds int = iota
+)
+
+func (k kind) String() string { return [...]string{"services", "endpointslices", "nodes"}[k] }
+
+// A step is something to do in the goroutine of Run.
+type step func(*cluster)
+
+// A cluster is all that is known of the objects of the API server. It belongs to
+// the goroutine of Run.
+type cluster struct {
+	src    *Source
+	sink   source.Sink
+	heard  [kinds]bool
+	synced bool // all that existed was handed on
+
+	entries map[source.Key]*entry
+	owners  map[source.Key]source.Key // of each slice, by the name of its service
+	dirty   map[source.Key]bool       // to be looked at; true: as soon as possible
+	due     map[source.Key]time.Time  // those that wait
+}
+
+// An entry is what there is under the name of one service.
+type entry struct {
+	svc     *source.Service // nil: there are slices only
+	created int64           // ns since 1970
+	slices  []*slice        // in order of their names
+	used    *source.Service // as last handed on; nil: never
+}
+
+func newCluster(src *Source, sink source.Sink) *cluster {
+	return &cluster{
+		src: src, sink: sink,
+		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{},
+		dirty: map[source.Key]bool{}, due: map[source.Key]time.Time{},
+	}
+}
+
+// entry returns that of a name, and has it looked at; now: at once.
+func (c *cluster) entry(key source.Key, now bool) *entry {
+	e := c.entries[key]
+	if e == nil {
+		e = &entry{}
+		c.entries[key] = e
+	}
+	c.dirty[key] = c.dirty[key] || now
+	return e
+}
+
+// setService takes a service as it is now; nil: there is none to serve.
+func (c *cluster) setService(key source.Key, svc *service) {
+	e := c.entry(key, true)
+	if svc == nil {
+		e.svc, e.created = nil, 0
+		return
+	}
+	e.svc, e.created = svc.Service, svc.created
+}
+
+// setSlice takes a slice as it is now; nil: it is gone, or of no service.
+func (c *cluster) setSlice(key source.Key, s *slice) {
+	if owner, had := c.owners[key]; had && (s == nil || s.service != owner) {
+		c.entry(owner, false).remove(key.Name)
+		delete(c.owners, key)
+	}
+	if s != nil {
+		c.entry(s.service, false).put(s)
+		c.owners[key] = s.service
+	}
+}
+
+func (e *entry) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(e.slices, name, func(s *slice, name string) int { return strings.Compare(s.name, name) })
+}
+
+func (e *entry) put(s *slice) {
+	i, found := e.find(s.name)
+	if !found {
+		e.slices = slices.Insert(e.slices, i, nil)
+	}
+	e.slices[i] = s
+}
+
+func (e *entry) remove(name string) {
+	if i, found := e.find(name); found {
+		e.slices = slices.Delete(e.slices, i, i+1)
+	}
+}
+
+// setNode takes the Node object of this host; nil: there is none.
+func (c *cluster) setNode(n *source.ClusterNode) { c.src.OnNode(n) }
+
+// flush hands on, in one step, what changed and need not wait.
+func (c *cluster) flush(now time.Time) {
+	if slices.Contains(c.heard[:], false) {
+		return
+	}
+	for key, due := range c.due {
+		if !now.Before(due) {
+			c.dirty[key] = true
+		}
+	}
+	var ch source.Changes
+	for key, hurry := range c.dirty {
+		c.look(key, now, hurry, &ch)
+	}
+	clear(c.dirty)
+	if len(ch.Set)+len(ch.Delete) > 0 {
+		c.sink.Apply(ch)
+	}
+	if !c.synced {
+		c.synced = true
+		c.src.noteSynced()
+		c.sink.Synced(Name)
+	}
+}
+
+// look adds to ch what became of one name.
+func (c *cluster) look(key source.Key, now time.Time, hurry bool, ch *source.Changes) {
+	e := c.entries[key]
+	if e.svc == nil {
+		c.drop(key, e, ch)
+		return
+	}
+	next := merge(e.svc, e.slices)
+	if e.used != nil && !hurry && loses(e.used.Endpoints, next.Endpoints) {
+		if _, waits := c.due[key]; !waits {
+			c.due[key] = now.Add(moveTime)
+		}
+		return
+	}
+	delete(c.due, key)
+	faults := faultsOf(next)
+	c.src.noteBroken(key, e.used != nil, faults)
+	if len(faults) > 0 || e.used != nil && e.used.Equal(next) {
+		return
+	}
+	e.svc, e.used = next, next // one copy
+	e.share()
+	ch.Set = append(ch.Set, source.Unit{ID: unitID(key), Rank: source.Rank{Class: 1, Since: e.created}, Services: []*source.Service{next}})
+}
+
+// share makes the only slice use the endpoints that were handed on, where they
+// say all that it said.
+func (e *entry) share() {
+	if len(e.slices) == 1 && !e.slices[0].hinted && len(e.slices[0].endpoints) == len(e.used.Endpoints) {
+		e.slices[0].endpoints = e.used.Endpoints
+	}
+}
+
+// drop takes away what was handed on of a service that is gone.
+func (c *cluster) drop(key source.Key, e *entry, ch *source.Changes) {
+	delete(c.due, key)
+	c.src.noteBroken(key, false, nil)
+	if e.used != nil {
+		e.used = nil
+		ch.Delete = append(ch.Delete, unitID(key))
+	}
+	if len(e.slices) == 0 {
+		delete(c.entries, key)
+	}
+}
+
+func unitID(key source.Key) source.UnitID { return source.UnitID{Source: Name, Name: key.String()} }
+
+// faultsOf returns what is wrong with a service. Warnings are for those who
+// write files: Kubernetes has its own rules.
+func faultsOf(s *source.Service) []source.Fault {
+	var out []source.Fault
+	for _, p := range source.Validate(s) {
+		if !p.Warning {
+			out = append(out, source.Fault{Msg: fmt.Sprintf("service %q: %s", s.Key, p.Msg)})
+		}
+	}
+	return out
+}
+
+// nextDue returns when the first that waits need wait no longer.
+func (c *cluster) nextDue() (next time.Time, some bool) {
+	for _, due := range c.due {
+		if !some || due.Before(next) {
+			next, some = due, true
+		}
+	}
+	return next, some
+}

@@ -1,0 +1,163 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"context"
+
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"svcproxy/source"
+)
+
+// A feed takes what a reflector hears of one kind of objects to the goroutine of
+// Run. It stands where an informer has its cache, which would be a second copy.
+// It implements cache.TransformingStore. T is what we keep of an object; the zero
+// T stands for one that is gone or does not concern us.
+type feed[T any] struct {
+	ctx   context.Context // of the reflector; its methods have none
+	kind  kind
+	parse func(obj any) T
+	set   func(*cluster, source.Key, T)
+	known func(*cluster, func(source.Key)) // visits all keys that were set
+	steps chan<- step
+}
+
+// A parsed object has its name, and what we keep of it. Of meta.ObjectMeta only
+// the name is filled in, by which a reflector tells objects apart.
+type parsed[T any] struct {
+	meta.ObjectMeta
+	kept T
+}
+
+func (f *feed[T]) look(obj any) *parsed[T] {
+	if p, ok := obj.(*parsed[T]); ok {
+		return p
+	}
+	p := &parsed[T]{kept: f.parse(obj)}
+	if o, ok := obj.(meta.Object); ok {
+		p.Namespace, p.Name = o.GetNamespace(), o.GetName()
+	}
+	return p
+}
+
+func (p *parsed[T]) key() source.Key { return source.Key{Namespace: p.Namespace, Name: p.Name} }
+
+func (f *feed[T]) send(st step) error {
+	select {
+	case f.steps <- st:
+		return nil
+	case <-f.ctx.Done():
+		return f.ctx.Err()
+	}
+}
+
+// Add implements cache.ReflectorStore.
+func (f *feed[T]) Add(obj any) error {
+	p := f.look(obj)
+	return f.send(func(c *cluster) { f.set(c, p.key(), p.kept) })
+}
+
+// Update implements cache.ReflectorStore.
+func (f *feed[T]) Update(obj any) error { return f.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (f *feed[T]) Delete(obj any) error {
+	key := f.look(obj).key()
+	return f.send(func(c *cluster) {
+		var gone T
+		f.set(c, key, gone)
+	})
+}
+
+// Replace implements cache.ReflectorStore: these are all objects there are.
+func (f *feed[T]) Replace(list []any, _ string) error {
+	all := make(map[source.Key]T, len(list))
+	for i, obj := range list {
+		p := f.look(obj)
+		all[p.key()] = p.kept
+		list[i] = nil // can go
+	}
+	return f.send(func(c *cluster) {
+		f.known(c, func(key source.Key) {
+			if _, still := all[key]; !still {
+				var gone T
+				f.set(c, key, gone)
+			}
+		})
+		for key, kept := range all {
+			f.set(c, key, kept)
+		}
+		c.heard[f.kind] = true
+	})
+}
+
+// Resync implements cache.ReflectorStore.
+func (f *feed[T]) Resync() error { return nil }
+
+// Transformer implements cache.TransformingStore: while a reflector gathers a
+// first list, it holds no more than we keep.
+func (f *feed[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return f.look(obj), nil }
+}
+
+func serviceFeed(ctx context.Context, steps chan<- step) *feed[*service] {
+	words := newWords()
+	return &feed[*service]{
+		ctx: ctx, kind: services, steps: steps,
+		parse: func(obj any) *service {
+			s, ok := obj.(*core.Service)
+			if !ok {
+				return nil
+			}
+			return parseService(s, words)
+		},
+		set: (*cluster).setService,
+		known: func(c *cluster, visit func(source.Key)) {
+			for key, e := range c.entries {
+				if e.svc != nil {
+					visit(key)
+				}
+			}
+		},
+	}
+}
+
+func sliceFeed(ctx context.Context, steps chan<- step) *feed[*slice] {
+	words := newWords()
+	return &feed[*slice]{
+		ctx: ctx, kind: endpointSlices, steps: steps,
+		parse: func(obj any) *slice {
+			s, ok := obj.(*discovery.EndpointSlice)
+			if !ok {
+				return nil
+			}
+			return parseSlice(s, words)
+		},
+		set: (*cluster).setSlice,
+		known: func(c *cluster, visit func(source.Key)) {
+			for key := range c.owners {
+				visit(key)
+			}
+		},
+	}
+}
+
+// nodeFeed is of the one Node object that has the name of this host, or of none.
+func nodeFeed(ctx context.Context, steps chan<- step, name string) *feed[*source.ClusterNode] {
+	return &feed[*source.ClusterNode]{
+		ctx: ctx, kind: nodes, steps: steps,
+		parse: func(obj any) *source.ClusterNode {
+			n, ok := obj.(*core.Node)
+			if !ok {
+				return nil
+			}
+			return parseNode(n)
+		},
+		set:   func(c *cluster, _ source.Key, n *source.ClusterNode) { c.setNode(n) },
+		known: func(_ *cluster, visit func(source.Key)) { visit(source.Key{Name: name}) },
+	}
+}

@@ -1,0 +1,192 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// merge returns the service with the endpoints of its slices, which are in order
+// of their names.
+func merge(svc *source.Service, list []*slice) *source.Service {
+	out := *svc
+	out.Endpoints = endpoints(svc, list)
+	out.TrafficDistribution = source.Evenly
+	if slices.ContainsFunc(list, func(s *slice) bool { return s.hinted }) {
+		out.TrafficDistribution = distribute(out.Endpoints)
+	}
+	return &out
+}
+
+// endpoints returns those of all slices that packets to the service can be sent
+// to, each once: while an endpoint moves between slices it is in both.
+func endpoints(svc *source.Service, list []*slice) []source.Endpoint {
+	n := 0
+	for _, s := range list {
+		n += len(s.endpoints)
+	}
+	out := make([]source.Endpoint, 0, n)
+	var numbers map[string]uint16
+	for _, s := range list {
+		next, some := ports(svc, s)
+		if !some {
+			continue
+		}
+		if !maps.Equal(next, numbers) { // else the map of the slice before serves
+			numbers = next
+		}
+		for _, e := range s.endpoints {
+			if hasFamily(svc.VIPs, e.Addr) && !isOwn(svc, e.Addr) {
+				e.Ports = numbers
+				out = append(out, e)
+			}
+		}
+	}
+	if len(list) > 1 { // one slice is in order already
+		slices.SortStableFunc(out, compareEndpoints)
+	}
+	return distinct(svc, out)
+}
+
+// isOwn tells whether a is an address of the service itself: what is sent there
+// would come back.
+func isOwn(svc *source.Service, a netip.Addr) bool {
+	return slices.Contains(svc.VIPs, a) || slices.Contains(svc.ExternalIPs, a) || slices.Contains(svc.LoadBalancerIPs, a)
+}
+
+// ports returns where the numbers of a slice differ from those of the service,
+// and whether it serves any port.
+func ports(svc *source.Service, s *slice) (numbers map[string]uint16, some bool) {
+	for _, p := range svc.Ports {
+		n := s.port(p)
+		some = some || n != 0
+		if n == p.TargetPort {
+			continue
+		}
+		if numbers == nil {
+			numbers = make(map[string]uint16, len(svc.Ports))
+		}
+		numbers[p.Name] = n
+	}
+	return numbers, some
+}
+
+// port returns under which number the endpoints of s serve p; 0: they do not.
+func (s *slice) port(p source.Port) uint16 {
+	for _, sp := range s.ports {
+		if sp.name == p.Name && sp.protocol == p.Protocol {
+			return sp.number
+		}
+	}
+	return 0
+}
+
+// distinct leaves out of endpoints, which are in order, what another one with
+// the same address that comes before already is.
+func distinct(svc *source.Service, list []source.Endpoint) []source.Endpoint {
+	out := list[:0]
+	for _, e := range list {
+		first := len(out)
+		for first > 0 && out[first-1].Addr == e.Addr {
+			first--
+		}
+		if first == len(out) || remainder(svc, &e, out[first:]) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// remainder takes from e the ports under which one of others serves too, and
+// tells whether any is left.
+func remainder(svc *source.Service, e *source.Endpoint, others []source.Endpoint) (left bool) {
+	numbers := make(map[string]uint16, len(svc.Ports))
+	for _, p := range svc.Ports {
+		n := e.Port(p)
+		if slices.ContainsFunc(others, func(o source.Endpoint) bool { return o.Port(p) == n }) {
+			n = 0
+		}
+		if n != p.TargetPort {
+			numbers[p.Name] = n
+		}
+		left = left || n != 0
+	}
+	e.Ports = numbers
+	return left
+}
+
+// distribute decides by the hints of endpoints how near ones are preferred, and
+// takes the hints away that do not count: those for nodes, or for zones, of a
+// family in which a ready endpoint has none (kube-proxy, topologyModeFromHints;
+// it decides for each port).
+func distribute(list []source.Endpoint) source.TrafficDistribution {
+	four, six := counts(list, true), counts(list, false)
+	for i := range list {
+		e := &list[i]
+		h := six
+		if e.Addr.Is4() {
+			h = four
+		}
+		e.Hints = h.of(e.Hints)
+	}
+	switch {
+	case four.nodes || six.nodes:
+		return source.PreferSameNode
+	case four.zones || six.zones:
+		return source.PreferSameZone
+	}
+	return source.Evenly
+}
+
+// counting says which hints of one family count.
+type counting struct{ nodes, zones bool }
+
+func counts(list []source.Endpoint, four bool) counting {
+	some, out := false, counting{true, true}
+	for i := range list {
+		e := &list[i]
+		if e.Addr.Is4() != four || !e.Ready {
+			continue
+		}
+		some = true
+		out.nodes = out.nodes && e.Hints != nil && len(e.Hints.Nodes) > 0
+		out.zones = out.zones && e.Hints != nil && len(e.Hints.Zones) > 0
+	}
+	return counting{some && out.nodes, some && out.zones}
+}
+
+// noHints is of an endpoint that is near to nobody.
+var noHints = new(source.Hints)
+
+// of returns what counts of the hints of one endpoint.
+func (c counting) of(h *source.Hints) *source.Hints {
+	switch {
+	case h == nil || !c.nodes && !c.zones:
+		return noHints
+	case c.nodes && c.zones:
+		return h
+	case c.nodes:
+		return &source.Hints{Nodes: h.Nodes}
+	}
+	return &source.Hints{Zones: h.Zones}
+}
+
+// loses tells whether now lacks an address that was ready in before. One that
+// was not is on its way out already.
+func loses(before, now []source.Endpoint) bool {
+	for i := range before {
+		e := &before[i]
+		if !e.Ready {
+			continue
+		}
+		_, found := slices.BinarySearchFunc(now, e.Addr, func(o source.Endpoint, a netip.Addr) int { return o.Addr.Compare(a) })
+		if !found {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,354 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"svcproxy/source"
+)
+
+// A service is what we keep of a Service object.
+type service struct {
+	*source.Service       // without endpoints
+	created         int64 // ns since 1970
+}
+
+// parseService returns nil for a service that has no addresses of its own to
+// serve: headless, or another name for something outside.
+func parseService(s *core.Service, words *words) *service {
+	if s.Spec.Type == core.ServiceTypeExternalName || s.Spec.ClusterIP == "" || s.Spec.ClusterIP == core.ClusterIPNone {
+		return nil
+	}
+	out := &source.Service{
+		Key:  source.Key{Namespace: words.one(s.Namespace), Name: s.Name},
+		VIPs: addrs(clusterIPs(s)),
+	}
+	addresses(out, s)
+	out.LoadBalancerSourceRanges = sourceRanges(s.Spec.LoadBalancerSourceRanges, out.LoadBalancerIPs)
+	for i := range s.Spec.Ports {
+		if p := parsePort(&s.Spec.Ports[i], words); p.Protocol != 0 && p.Port != 0 {
+			out.Ports = append(out.Ports, p)
+		}
+	}
+	policies(out, s)
+	if s.Spec.SessionAffinity == core.ServiceAffinityClientIP {
+		out.Affinity = affinity(s.Spec.SessionAffinityConfig)
+	}
+	return &service{out, s.CreationTimestamp.UnixNano()}
+}
+
+// clusterIPs returns the list, which API servers before 1.20 do not have.
+func clusterIPs(s *core.Service) []string {
+	if len(s.Spec.ClusterIPs) == 0 {
+		return []string{s.Spec.ClusterIP}
+	}
+	return s.Spec.ClusterIPs
+}
+
+// addresses fills in the addresses for external traffic, as far as the service
+// has their family. Kubernetes lets the same address stand in several lists. A
+// load balancer's comes first, for it alone has source ranges.
+func addresses(out *source.Service, s *core.Service) {
+	seen := slices.Clone(out.VIPs)
+	take := func(list []string) []netip.Addr {
+		return slices.DeleteFunc(addrs(list), func(a netip.Addr) bool {
+			if slices.Contains(seen, a) || !hasFamily(out.VIPs, a) {
+				return true
+			}
+			seen = append(seen, a)
+			return false
+		})
+	}
+	var balancers []string
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		if in.IPMode == nil || *in.IPMode == core.LoadBalancerIPModeVIP { // others hand packets to node ports
+			balancers = append(balancers, in.IP)
+		}
+	}
+	out.LoadBalancerIPs = take(balancers)
+	out.ExternalIPs = take(s.Spec.ExternalIPs)
+}
+
+// addrs parses addresses, without those that no packet can be forwarded to.
+func addrs(list []string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range list {
+		if a, err := netip.ParseAddr(text); err == nil && source.Unusable(a) == "" {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func hasFamily(list []netip.Addr, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(b netip.Addr) bool { return a.Is4() == b.Is4() })
+}
+
+// sourceRanges returns who may use load-balancer addresses. In Kubernetes a
+// family without a range is open to all, and so is one with a range of all
+// (kube-proxy, newBaseServiceInfo); the model closes a family without a range.
+// Kubernetes lets ranges have bits beyond their length, and spaces around them.
+func sourceRanges(list []string, balancers []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range list {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && !slices.Contains(out, p.Masked()) {
+			out = append(out, p.Masked())
+		}
+	}
+	closed := false
+	for _, all := range []netip.Prefix{anyIPv4, anyIPv6} {
+		ofFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == all.Addr().Is4() }
+		if slices.Contains(out, all) || !slices.ContainsFunc(out, ofFamily) {
+			out = append(slices.DeleteFunc(out, ofFamily), all)
+		} else if hasFamily(balancers, all.Addr()) {
+			closed = true
+		}
+	}
+	if !closed {
+		return nil
+	}
+	return slices.DeleteFunc(out, func(p netip.Prefix) bool { return !hasFamily(balancers, p.Addr()) })
+}
+
+var (
+	anyIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	anyIPv6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+)
+
+// parsePort takes the target port as it stands where it is a number. Slices have
+// the numbers that count; see ports in merge.go.
+func parsePort(p *core.ServicePort, words *words) source.Port {
+	out := source.Port{
+		Name: words.one(p.Name), Protocol: protocol(p.Protocol),
+		Port: number(p.Port), NodePort: number(p.NodePort),
+	}
+	out.TargetPort = out.Port
+	if p.TargetPort.Type == intstr.Int && number(p.TargetPort.IntVal) != 0 {
+		out.TargetPort = number(p.TargetPort.IntVal)
+	}
+	return out
+}
+
+// protocol returns 0 for one that we do not know.
+func protocol(p core.Protocol) source.Protocol {
+	switch p {
+	case core.ProtocolTCP, "":
+		return source.TCP
+	case core.ProtocolUDP:
+		return source.UDP
+	case core.ProtocolSCTP:
+		return source.SCTP
+	}
+	return 0
+}
+
+// number returns 0 for what is no port number.
+func number(n int32) uint16 {
+	if n < 0 || n > 65535 {
+		return 0
+	}
+	return uint16(n)
+}
+
+// policies fills in the traffic policies. The external one counts only where
+// there can be external traffic, and only load balancers ask for health.
+func policies(out *source.Service, s *core.Service) {
+	spec := &s.Spec
+	if p := spec.InternalTrafficPolicy; p != nil && *p == core.ServiceInternalTrafficPolicyLocal {
+		out.InternalTrafficPolicy = source.Local
+	}
+	external := spec.Type == core.ServiceTypeLoadBalancer || spec.Type == core.ServiceTypeNodePort || len(spec.ExternalIPs) > 0
+	if external && spec.ExternalTrafficPolicy == core.ServiceExternalTrafficPolicyLocal {
+		out.ExternalTrafficPolicy = source.Local
+		if spec.Type == core.ServiceTypeLoadBalancer {
+			out.HealthCheckNodePort = number(spec.HealthCheckNodePort)
+		}
+	}
+}
+
+// affinity returns how long a client keeps its endpoint: what the API server fills in, 3 h, where nothing is written.
+func affinity(c *core.SessionAffinityConfig) time.Duration {
+	secs := core.DefaultClientIPServiceAffinitySeconds
+	if c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		secs = *c.ClientIP.TimeoutSeconds
+	}
+	return time.Duration(secs) * time.Second
+}
+
+// A slice is what we keep of an EndpointSlice object.
+type slice struct {
+	name      string
+	service   source.Key
+	ports     []slicePort
+	endpoints []source.Endpoint // sorted; with Hints as given, without Ports
+	hinted    bool              // some have Hints
+}
+
+// A slicePort is one port of all endpoints of a slice.
+type slicePort struct {
+	name     string // of the service's port
+	protocol source.Protocol
+	number   uint16
+}
+
+// parseSlice returns nil for a slice of no service, or of names instead of addresses.
+func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
+	name := s.Labels[discovery.LabelServiceName]
+	if name == "" || s.AddressType == discovery.AddressTypeFQDN {
+		return nil
+	}
+	out := &slice{name: s.Name, service: source.Key{Namespace: words.one(s.Namespace), Name: name}}
+	for _, p := range s.Ports {
+		if p.Port != nil && number(*p.Port) != 0 {
+			out.ports = append(out.ports, slicePort{words.one(value(p.Name)), protocol(value(p.Protocol)), number(*p.Port)})
+		}
+	}
+	out.endpoints = make([]source.Endpoint, 0, len(s.Endpoints))
+	for i := range s.Endpoints {
+		e, ok := parseEndpoint(&s.Endpoints[i], words)
+		if ok {
+			out.endpoints = append(out.endpoints, e)
+			out.hinted = out.hinted || e.Hints != nil
+		}
+	}
+	slices.SortStableFunc(out.endpoints, compareEndpoints)
+	return out
+}
+
+// parseEndpoint takes the first address: others have no meaning (discovery/v1).
+// Conditions that are not written mean that all is well.
+func parseEndpoint(e *discovery.Endpoint, words *words) (source.Endpoint, bool) {
+	list := addrs(e.Addresses[:min(1, len(e.Addresses))])
+	if len(list) == 0 {
+		return source.Endpoint{}, false
+	}
+	c := &e.Conditions
+	return source.Endpoint{
+		Addr: list[0], Weight: 1,
+		Node: words.one(value(e.NodeName)), Zone: words.one(value(e.Zone)), Hints: parseHints(e.Hints, words),
+		Ready:       c.Ready == nil || *c.Ready,
+		Serving:     c.Serving == nil || *c.Serving,
+		Terminating: c.Terminating != nil && *c.Terminating,
+	}, true
+}
+
+func parseHints(h *discovery.EndpointHints, words *words) *source.Hints {
+	if h == nil || len(h.ForZones)+len(h.ForNodes) == 0 {
+		return nil
+	}
+	var out source.Hints
+	for _, z := range h.ForZones {
+		out.Zones = append(out.Zones, words.one(z.Name))
+	}
+	for _, n := range h.ForNodes {
+		out.Nodes = append(out.Nodes, words.one(n.Name))
+	}
+	return words.hints(out)
+}
+
+// compareEndpoints orders endpoints by address. Of those with one address, which
+// pods have of which the network gave the address of one that ends to a new one,
+// the one that does not end comes first.
+func compareEndpoints(a, b source.Endpoint) int {
+	return cmp.Or(a.Addr.Compare(b.Addr), trueFirst(!a.Terminating, !b.Terminating),
+		trueFirst(a.Ready, b.Ready), trueFirst(a.Serving, b.Serving))
+}
+
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// value returns what p points to, or nothing.
+func value[T any](p *T) T {
+	if p == nil {
+		var none T
+		return none
+	}
+	return *p
+}
+
+// toBeDeleted is the taint by which the cluster autoscaler says that a node goes.
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+func parseNode(n *core.Node) *source.ClusterNode {
+	out := &source.ClusterNode{Zone: n.Labels[core.LabelTopologyZone], Addrs: nodeAddrs(n)}
+	for _, text := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out.PodCIDRs = append(out.PodCIDRs, p.Masked())
+		}
+	}
+	out.Eligible = n.DeletionTimestamp.IsZero() &&
+		!slices.ContainsFunc(n.Spec.Taints, func(t core.Taint) bool { return t.Key == toBeDeleted })
+	return out
+}
+
+// nodeAddrs returns the first address of each family, internal ones before external ones.
+func nodeAddrs(n *core.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, kind := range []core.NodeAddressType{core.NodeInternalIP, core.NodeExternalIP} {
+		for _, na := range n.Status.Addresses {
+			if na.Type != kind {
+				continue
+			}
+			for _, a := range addrs([]string{na.Address}) {
+				if !hasFamily(out, a) {
+					out = append(out, a)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// words keeps one copy of each string and of each set of hints that many objects
+// have. It belongs to one goroutine.
+type words struct {
+	strings map[string]string
+	sets    map[string]*source.Hints
+}
+
+// maxWords bounds what is remembered of nodes and zones that came and went.
+const maxWords = 100_000
+
+func newWords() *words {
+	return &words{strings: map[string]string{}, sets: map[string]*source.Hints{}}
+}
+
+func (w *words) one(s string) string {
+	if have, ok := w.strings[s]; ok {
+		return have
+	}
+	if len(w.strings) >= maxWords {
+		clear(w.strings)
+	}
+	w.strings[s] = s
+	return s
+}
+
+func (w *words) hints(h source.Hints) *source.Hints {
+	key := fmt.Sprintf("%q %q", h.Nodes, h.Zones)
+	if have, ok := w.sets[key]; ok {
+		return have
+	}
+	if len(w.sets) >= maxWords {
+		clear(w.sets)
+	}
+	w.sets[key] = &h
+	return &h
+}

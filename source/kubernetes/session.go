@@ -1,0 +1,150 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"svcproxy/source"
+)
+
+// identityPoll is how often kubeconfig and certificates are read again.
+const identityPoll = 5 * time.Second
+
+// backoff returns how long to wait after each failure in a row: 0.4 to 0.8 s,
+// twice as long each time, up to 8 s. client-go would wait up to a minute.
+func backoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 400 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 5, Cap: 4 * time.Second}
+}
+
+// silence has client-go log nothing of its own: what it cannot do reaches us as
+// an error, and contact says it once.
+var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
+
+// sessions reads the API server until ctx ends, anew with each identity. What is
+// known of the cluster stays between them.
+func (s *Source) sessions(ctx context.Context, steps chan<- step) {
+	var old *identity
+	stop := func() {}
+	defer func() { stop() }()
+	tick := time.NewTicker(identityPoll)
+	defer tick.Stop()
+	for {
+		now, err := s.identify()
+		switch {
+		case err != nil && old == nil:
+			s.contact.fail(-1, err)
+		case err != nil: // it is being written, perhaps: the one in use may go on
+			s.Log.Debug("identity for the API server cannot be read", "err", err)
+		case old == nil || now.version != old.version:
+			stop()
+			if old != nil {
+				s.Log.Info("kubeconfig or certificates changed: connecting anew")
+			}
+			stop, old = s.session(ctx, now, steps), now
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// session starts to read the API server, until stop is called or ctx ends. It
+// does not wait then: a reflector may sleep for seconds before it looks at ctx.
+func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (stop func()) {
+	s.contact.use(id.config.Host)
+	c, err := newClient(id.config)
+	if err != nil {
+		s.contact.fail(-1, err)
+		return func() {}
+	}
+	ctx, stop = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
+	var wg sync.WaitGroup
+	run := func(k kind, from cache.Getter, modify func(*meta.ListOptions), expected runtime.Object, into cache.ReflectorStore) {
+		r := cache.NewReflectorWithOptions(s.reader(ctx, k, from, modify), expected, into, cache.ReflectorOptions{Name: k.String(), Backoff: backoff()})
+		wg.Go(func() { r.RunWithContext(ctx) })
+	}
+	run(services, c.core, withLabel(s.ProxyName, true), &core.Service{}, serviceFeed(ctx, steps))
+	run(endpointSlices, c.discovery, withLabel(s.ProxyName, false), &discovery.EndpointSlice{}, sliceFeed(ctx, steps))
+	run(nodes, c.core, named(s.NodeName), &core.Node{}, nodeFeed(ctx, steps, s.NodeName))
+	go func() {
+		wg.Wait()
+		c.http.CloseIdleConnections()
+	}()
+	return stop
+}
+
+// labelProxyName is the label by which a service chooses who proxies it.
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// withLabel selects the services, or their slices, that are for a proxy of this
+// name, as kube-proxy does. Slices have the labels of their service only where
+// the controller of Kubernetes made them, so a name is asked of services alone.
+func withLabel(proxy string, ofServices bool) func(*meta.ListOptions) {
+	selector := "!" + core.IsHeadlessService
+	switch {
+	case proxy == "":
+		selector += ",!" + labelProxyName
+	case ofServices:
+		selector += "," + labelProxyName + "=" + proxy
+	}
+	return func(o *meta.ListOptions) { o.LabelSelector = selector }
+}
+
+// named selects the object of this name.
+func named(name string) func(*meta.ListOptions) {
+	selector := fields.OneTermEqualSelector(meta.ObjectNameField, name).String()
+	return func(o *meta.ListOptions) { o.FieldSelector = selector }
+}
+
+// reader lists and watches one kind of objects, and tells contact how that goes.
+func (s *Source) reader(ctx context.Context, k kind, from cache.Getter, modify func(*meta.ListOptions)) *cache.ListWatch {
+	lw := cache.NewFilteredListWatchFromClient(from, k.String(), meta.NamespaceAll, modify)
+	list, watcher := lw.ListWithContextFunc, lw.WatchFuncWithContext
+	lw.ListWithContextFunc = func(call context.Context, o meta.ListOptions) (runtime.Object, error) {
+		out, err := list(call, o)
+		s.failed(ctx, k, err)
+		return out, err
+	}
+	lw.WatchFuncWithContext = func(call context.Context, o meta.ListOptions) (watch.Interface, error) {
+		w, err := watcher(call, o)
+		switch first := o.SendInitialEvents != nil; {
+		case err == nil:
+			s.contact.watch(k)
+		case first:
+			// An API server without streaming lists refuses this, and is asked for a
+			// list next. The reflector must not take it for an error that passes: it
+			// would sleep without looking at its context.
+			return nil, errors.New(err.Error())
+		default:
+			s.failed(ctx, k, err)
+		}
+		return w, err
+	}
+	return lw
+}
+
+// failed tells contact of an error, unless it is only that nobody wants to read any more.
+func (s *Source) failed(ctx context.Context, k kind, err error) {
+	if err != nil && ctx.Err() == nil {
+		s.contact.fail(k, err)
+	}
+}
+
+var _ source.Source = (*Source)(nil)

@@ -1,0 +1,119 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"svcproxy/source"
+)
+
+// Name is what the source is called, in settings and in units.
+const Name = "kubernetes"
+
+// Options say which cluster a Source reads, and for whom.
+type Options struct {
+	Kubeconfig string // path; empty: the service account of the pod we run in, then $KUBECONFIG
+	APIServer  string // URL; empty: as those say
+	ProxyName  string // value of the label service.kubernetes.io/service-proxy-name; empty: services without it
+	NodeName   string // of the Node object of this host, if it has one
+	UserAgent  string
+	Log        *slog.Logger // nil: none
+
+	// OnNode is told what the Node object says, for the first time before Synced,
+	// from the goroutine of Run. Nil: this host is not, or no more, a node of the cluster.
+	OnNode func(*source.ClusterNode)
+}
+
+// A Source is the API server of a cluster. It implements source.Source.
+type Source struct {
+	Options
+	contact *contact
+
+	mu     sync.Mutex // guards what follows, which only Run writes
+	synced bool
+	broken map[source.Key]source.FileStatus // objects that cannot be used as they stand
+}
+
+// New returns a Source that does nothing before Run.
+func New(o Options) *Source {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.OnNode == nil {
+		o.OnNode = func(*source.ClusterNode) {}
+	}
+	silence()
+	return &Source{Options: o, contact: newContact(o.Log), broken: map[source.Key]source.FileStatus{}}
+}
+
+// Run implements source.Source. That the API server cannot be reached is no
+// error: what it said last stays, and status tells since when.
+func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	steps := make(chan step)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.sessions(ctx, steps) })
+	defer wg.Wait()
+	c := newCluster(s, sink)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case st := <-steps:
+			st(c)
+		case <-timer.C:
+		}
+		c.flush(time.Now())
+		if due, some := c.nextDue(); some {
+			timer.Reset(time.Until(due))
+		}
+	}
+}
+
+// Status implements source.Source.
+func (s *Source) Status() source.Status {
+	conn := s.contact.status()
+	st := source.Status{Source: Name, Connection: &conn}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.Synced = s.synced
+	for _, o := range s.broken {
+		st.Objects = append(st.Objects, o)
+	}
+	slices.SortFunc(st.Objects, func(a, b source.FileStatus) int { return strings.Compare(a.Path, b.Path) })
+	return st
+}
+
+// noteBroken keeps for status what is wrong with an object; no faults: nothing is any more.
+func (s *Source) noteBroken(key source.Key, used bool, faults []source.Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, had := s.broken[key]
+	if len(faults) == 0 {
+		delete(s.broken, key)
+		return
+	}
+	now := source.FileStatus{Path: key.String(), State: source.Refused, Since: time.Now(), Faults: faults}
+	if used {
+		now.State, now.Services = source.Stale, 1
+	}
+	if had && old.State == now.State {
+		now.Since = old.Since
+	} else {
+		s.Log.Warn("service cannot be used as it stands", "service", key.String(), "stays_as_before", used, "first", faults[0].String())
+	}
+	s.broken[key] = now
+}
+
+func (s *Source) noteSynced() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.synced = true
+}

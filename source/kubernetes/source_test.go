@@ -1,0 +1,447 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"go.uber.org/goleak"
+
+	"svcproxy/source"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A record is a sink that keeps what it was given, and every state between.
+type record struct {
+	mu     sync.Mutex
+	now    map[string]*source.Service
+	states []string // after each step
+	synced int
+	node   *source.ClusterNode
+}
+
+func (r *record) Apply(ch source.Changes) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ch.Delete {
+		delete(r.now, id.Name)
+	}
+	for _, u := range ch.Set {
+		r.now[u.ID.Name] = u.Services[0]
+	}
+	r.states = append(r.states, r.text())
+}
+
+func (r *record) Synced(string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.synced = len(r.states)
+}
+
+func (r *record) onNode(n *source.ClusterNode) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.node = n
+}
+
+// text is one line: "default/a 10.0.0.1 10.0.0.2; default/b".
+func (r *record) text() string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(r.now)) {
+		for _, e := range r.now[name].Endpoints {
+			name += " " + e.Addr.String()
+			if !e.Ready {
+				name += "!"
+			}
+		}
+		parts = append(parts, name)
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (r *record) look() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text()
+}
+
+// history returns the states since the n-th.
+func (r *record) history(n int) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.states[n:])
+}
+
+// A running source.
+type running struct {
+	*record
+	t   *testing.T
+	src *Source
+}
+
+func run(t *testing.T, o Options) *running {
+	r := &running{&record{now: map[string]*source.Service{}}, t, nil}
+	o.OnNode = r.onNode
+	r.src = New(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.src.Run(ctx, r) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		case <-time.After(time.Second):
+			t.Error("Run goes on 1 s after its end")
+		}
+	})
+	return r
+}
+
+func (r *running) eventually(what string, ok func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(within); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("not %s; have %q, connection %+v", what, r.look(), *r.src.Status().Connection)
+		}
+	}
+}
+
+func (r *running) wants(text string) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("%q", text), func() bool { return r.look() == text })
+}
+
+func (r *running) connected(want bool) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("connected: %v", want), func() bool { return r.src.Status().Connection.Connected == want })
+}
+
+func at(a *apiServer) Options { return Options{APIServer: "http://" + a.addr, NodeName: "here"} }
+
+// svc is a service with port 80 at a cluster IP.
+func svc(name, ip string, edit ...func(*core.Service)) *core.Service {
+	s := &core.Service{
+		ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: meta.Unix(1000, 0)},
+		Spec: core.ServiceSpec{
+			ClusterIP: ip, ClusterIPs: []string{ip}, Type: core.ServiceTypeClusterIP,
+			Ports: []core.ServicePort{{Port: 80, Protocol: core.ProtocolTCP}},
+		},
+	}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+// eps is a slice of a service with endpoints on port 8080, ready but for those ended by "!".
+func eps(name, service string, addrs ...string) *discovery.EndpointSlice {
+	s := &discovery.EndpointSlice{
+		ObjectMeta:  meta.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discovery.LabelServiceName: service}},
+		AddressType: discovery.AddressTypeIPv4,
+		Ports:       []discovery.EndpointPort{{Name: ptr(""), Port: ptr(int32(8080)), Protocol: ptr(core.ProtocolTCP)}},
+	}
+	for _, a := range addrs {
+		addr, unready := strings.CutSuffix(a, "!")
+		s.Endpoints = append(s.Endpoints, discovery.Endpoint{
+			Addresses:  []string{addr},
+			Conditions: discovery.EndpointConditions{Ready: ptr(!unready), Serving: ptr(!unready)},
+		})
+	}
+	return s
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// Lists are streamed, or not where an API server is older: both give the same.
+func TestFollow(t *testing.T) {
+	for _, streams := range []bool{true, false} {
+		t.Run(fmt.Sprintf("streams %v", streams), func(t *testing.T) {
+			a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1", "10.0.0.2"), eps("orphan", "none", "10.0.0.9"),
+				svc("headless", "None"), svc("other", "10.96.0.7", func(s *core.Service) { s.Labels = map[string]string{labelProxyName: "else"} }))
+			a.streams = streams
+			r := run(t, at(a))
+			r.wants("default/a 10.0.0.1 10.0.0.2")
+			if h := r.history(0); len(h) != 1 {
+				t.Errorf("%d steps, want one with all there is: %q", len(h), h)
+			}
+			a.put(svc("b", "10.96.0.2"), eps("b-1", "b", "10.0.0.3!"))
+			r.wants("default/a 10.0.0.1 10.0.0.2; default/b 10.0.0.3!")
+			a.put(eps("b-1", "b", "10.0.0.3"), svc("none", "10.96.0.3"))
+			r.wants("default/a 10.0.0.1 10.0.0.2; default/b 10.0.0.3; default/none 10.0.0.9")
+			a.put(svc("a", "10.96.0.1", func(s *core.Service) { s.Spec.Type = core.ServiceTypeExternalName }))
+			a.delete(svc("none", "10.96.0.3"))
+			r.wants("default/b 10.0.0.3")
+			a.put(svc("a", "10.96.0.1"))
+			r.wants("default/a 10.0.0.1 10.0.0.2; default/b 10.0.0.3")
+		})
+	}
+}
+
+func TestProxyName(t *testing.T) {
+	ours := func(s *core.Service) { s.Labels = map[string]string{labelProxyName: "mine"} }
+	a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1"), svc("b", "10.96.0.2", ours), eps("b-1", "b", "10.0.0.2"))
+	o := at(a)
+	o.ProxyName = "mine"
+	run(t, o).wants("default/b 10.0.0.2")
+}
+
+// Nothing is handed on before all kinds have been listed.
+func TestSlowSync(t *testing.T) {
+	for _, slow := range []string{"services", "endpointslices", "nodes"} {
+		t.Run(slow, func(t *testing.T) {
+			a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1"))
+			release := a.hold(slow)
+			defer release()
+			r := run(t, at(a))
+			r.eventually("listed the others", func() bool { return a.answered() == 2 })
+			time.Sleep(50 * time.Millisecond)
+			if h := r.history(0); len(h) != 0 || r.src.Status().Synced {
+				t.Errorf("handed on %q before %s were listed", h, slow)
+			}
+			release()
+			r.wants("default/a 10.0.0.1")
+			r.eventually("synced", func() bool { return r.src.Status().Synced })
+			if r.mu.Lock(); r.synced != 1 {
+				t.Errorf("synced after step %d, want 1", r.synced)
+			}
+			r.mu.Unlock()
+		})
+	}
+}
+
+// What is said while no watch runs is heard afterwards, and nothing is lost meanwhile.
+func TestFaultsOfConnection(t *testing.T) {
+	before := "default/a 10.0.0.1; default/b 10.0.0.2"
+	after := "default/a 10.0.0.1 10.0.0.3; default/c"
+	change := func(a *apiServer) {
+		a.put(eps("a-1", "a", "10.0.0.1", "10.0.0.3"), svc("c", "10.96.0.3"))
+		a.delete(svc("b", "10.96.0.2"), eps("b-1", "b", "10.0.0.2"))
+	}
+	away := func(a *apiServer, r *running, meanwhile func()) {
+		a.stop()
+		r.connected(false)
+		conn := r.src.Status().Connection
+		if conn.Error == "" || time.Since(conn.Since) > within {
+			t.Errorf("connection %+v", conn)
+		}
+		meanwhile()
+		time.Sleep(time.Second)
+		if r.look() != before {
+			t.Errorf("have %q while the server is away, want %q", r.look(), before)
+		}
+		a.start()
+	}
+	tests := []struct {
+		name  string
+		fault func(a *apiServer, r *running)
+		again bool // everything has to be listed again
+	}{
+		{"watch cut", func(a *apiServer, _ *running) { a.cut(); change(a) }, false},
+		{"410 gone", func(a *apiServer, _ *running) { change(a); a.compact(); a.cut() }, true},
+		{"410 in a watch", func(a *apiServer, _ *running) { a.compact(); change(a) }, true},
+		{"away and back", func(a *apiServer, r *running) { away(a, r, func() { change(a) }) }, false},
+		{"away, and back compacted", func(a *apiServer, r *running) { away(a, r, func() { change(a); a.compact() }) }, true},
+		{"slow when back", func(a *apiServer, r *running) {
+			away(a, r, func() { change(a); a.compact(); time.AfterFunc(3*time.Second, a.hold("services")) })
+		}, true},
+	}
+	for _, tt := range tests {
+		for _, streams := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, streams %v", tt.name, streams), func(t *testing.T) {
+				t.Parallel()
+				a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1"), svc("b", "10.96.0.2"), eps("b-1", "b", "10.0.0.2"))
+				a.streams = streams
+				r := run(t, at(a))
+				r.wants(before)
+				r.connected(true)
+				lists, steps := a.answered(), len(r.history(0))
+				tt.fault(a, r)
+				r.wants(after)
+				r.connected(true)
+				if tt.again && a.answered() == lists {
+					t.Error("nothing was listed again: the fault did not happen")
+				}
+				for _, h := range r.history(steps) {
+					if !strings.HasPrefix(h, "default/a 10.0.0.1") {
+						t.Errorf("lost what never went: %q", h)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The server is away when we start.
+func TestStartWithoutServer(t *testing.T) {
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	a.stop()
+	r := run(t, at(a))
+	r.eventually("failed", func() bool { return strings.Contains(r.src.Status().Connection.Error, "refused") })
+	a.start()
+	r.wants("default/a")
+	r.connected(true)
+}
+
+// Certificate and token change: what says so is read again, and until it is right
+// services stay.
+func TestIdentityChanges(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name string, text []byte) {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	cert, ca := authority(t, a.addr)
+	a.stop()
+	a.tls, a.token = &tls.Config{Certificates: []tls.Certificate{cert}}, "one"
+	a.start()
+	kubeconfig := func(token string) []byte {
+		return fmt.Appendf(nil, "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"+
+			"clusters: [{name: c, cluster: {server: 'https://%s', certificate-authority: ca.pem}}]\nusers: [{name: u, user: {token: %s}}]\n", a.addr, token)
+	}
+	write("ca.pem", ca)
+	write("config", kubeconfig("one"))
+	r := run(t, Options{Kubeconfig: filepath.Join(dir, "config"), NodeName: "here"})
+	r.wants("default/a")
+	r.connected(true)
+
+	a.mu.Lock()
+	a.token = "two"
+	a.mu.Unlock()
+	a.cut()
+	r.connected(false)
+	a.put(svc("b", "10.96.0.2"))
+	write("config", nil) // as for a moment while it is written
+	write("config", kubeconfig("two"))
+	r.wants("default/a; default/b")
+	r.connected(true)
+
+	a.stop()
+	cert, ca = authority(t, a.addr)
+	a.tls = &tls.Config{Certificates: []tls.Certificate{cert}}
+	a.start()
+	r.eventually("distrust", func() bool { return strings.Contains(r.src.Status().Connection.Error, "x509") })
+	a.put(svc("c", "10.96.0.3"))
+	write("ca.pem", ca)
+	r.wants("default/a; default/b; default/c")
+	for _, h := range r.history(0) {
+		if !strings.HasPrefix(h, "default/a") {
+			t.Errorf("lost what never went: %q", h)
+		}
+	}
+}
+
+func TestNoServerNamed(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	t.Setenv("KUBECONFIG", "")
+	r := run(t, Options{NodeName: "here"})
+	r.eventually("said", func() bool { return strings.Contains(r.src.Status().Connection.Error, "no API server is named") })
+}
+
+// An endpoint that moves from slice to slice never goes, in whatever order the
+// slices change. One that is removed goes after moveTime, one that was not ready at once.
+func TestMoves(t *testing.T) {
+	a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1", "10.0.0.2"), eps("a-2", "a", "10.0.0.3"))
+	r := run(t, at(a))
+	r.wants("default/a 10.0.0.1 10.0.0.2 10.0.0.3")
+	steps := len(r.history(0))
+
+	a.put(eps("a-1", "a", "10.0.0.1")) // gone here first
+	time.Sleep(moveTime / 3)
+	a.put(eps("a-2", "a", "10.0.0.2", "10.0.0.3"))
+	a.put(eps("a-3", "a", "10.0.0.1", "10.0.0.4")) // there first
+	r.wants("default/a 10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4")
+	a.delete(eps("a-1", "a"))
+	a.put(svc("b", "10.96.0.2"))
+	r.wants("default/a 10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4; default/b")
+	for _, h := range r.history(steps) {
+		if !strings.HasPrefix(h, "default/a 10.0.0.1 10.0.0.2 10.0.0.3") {
+			t.Errorf("gap: %q", h)
+		}
+	}
+
+	begin := time.Now()
+	a.put(eps("a-2", "a", "10.0.0.2"))
+	r.wants("default/a 10.0.0.1 10.0.0.2 10.0.0.4; default/b")
+	if took := time.Since(begin); took < moveTime*9/10 {
+		t.Errorf("an endpoint that was ready went after %v", took)
+	}
+	a.put(eps("a-2", "a", "10.0.0.2!"))
+	r.wants("default/a 10.0.0.1 10.0.0.2! 10.0.0.4; default/b")
+	begin = time.Now()
+	a.put(eps("a-2", "a"))
+	r.wants("default/a 10.0.0.1 10.0.0.4; default/b")
+	if took := time.Since(begin); took > moveTime*9/10 {
+		t.Errorf("an endpoint that was not ready went after %v", took)
+	}
+}
+
+// A slice may be given to another service.
+func TestSliceChangesService(t *testing.T) {
+	a := startAPIServer(t, svc("a", "10.96.0.1"), svc("b", "10.96.0.2"), eps("x", "a", "10.0.0.1"))
+	r := run(t, at(a))
+	r.wants("default/a 10.0.0.1; default/b")
+	a.put(eps("x", "b", "10.0.0.1"))
+	r.wants("default/a; default/b 10.0.0.1")
+}
+
+// A service that cannot be used stays as it was, and status says so until it is mended.
+func TestBrokenObject(t *testing.T) {
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	r := run(t, at(a))
+	r.wants("default/a")
+	a.put(svc("a", "10.96.0.2", func(s *core.Service) { s.Spec.Ports = append(s.Spec.Ports, s.Spec.Ports[0]) }))
+	r.eventually("stale", func() bool { return len(r.src.Status().Objects) == 1 })
+	o := r.src.Status().Objects[0]
+	if o.Path != "default/a" || o.State != source.Stale || len(o.Faults) == 0 || r.look() != "default/a" {
+		t.Errorf("object %+v, have %q", o, r.look())
+	}
+	a.put(svc("a", "10.96.0.2"))
+	r.eventually("mended", func() bool { return len(r.src.Status().Objects) == 0 })
+}
+
+func TestNodeIsFollowed(t *testing.T) {
+	n := &core.Node{ObjectMeta: meta.ObjectMeta{Name: "here", Labels: map[string]string{core.LabelTopologyZone: "z"}}}
+	other := &core.Node{ObjectMeta: meta.ObjectMeta{Name: "there", Labels: map[string]string{core.LabelTopologyZone: "y"}}}
+	a := startAPIServer(t, n, other)
+	r := run(t, at(a))
+	zone := func(want string) func() bool {
+		return func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.node == nil {
+				return want == "none"
+			}
+			return r.node.Zone == want
+		}
+	}
+	r.eventually("synced", func() bool { return r.src.Status().Synced })
+	if !zone("z")() {
+		t.Errorf("node %+v at first sync", r.node)
+	}
+	n.Labels[core.LabelTopologyZone] = "x"
+	a.put(n)
+	r.eventually("zone x", zone("x"))
+	a.delete(n)
+	r.eventually("none", zone("none"))
+}
