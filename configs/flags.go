@@ -35,13 +35,14 @@ var usages = map[string]string{
 	"node_port_addresses":  "addresses that serve node ports: primary, all or CIDRs",
 	"localhost_node_ports": "serve node ports on 127.0.0.1 too (iptables mode only)",
 	"http_address":         "address of /metrics and the health checks; empty: none",
+	"kubeconfig":           "file that says where the API server is (default: the service account of the pod, then $KUBECONFIG)",
 }
 
 // Bind adds the flags of these keys to fs; without keys, of all at the top of
-// svcproxy.toml. A flag has the name of its key, with - for _.
+// svcproxy.toml, and kubeconfig. A flag has the name of its key, with - for _.
 func (f *Flags) Bind(fs *pflag.FlagSet, keys ...string) {
 	standard := Default()
-	for _, field := range topFields {
+	for _, field := range flagFields() {
 		if len(keys) > 0 && !slices.Contains(keys, field.Key) {
 			continue
 		}
@@ -55,6 +56,20 @@ func (f *Flags) Bind(fs *pflag.FlagSet, keys ...string) {
 			bound.NoOptDefVal = "true"
 		}
 	}
+}
+
+// flagFields are the keys that have a flag. The path of a kubeconfig is given on
+// the command line of all that read one, so it is where one looks for it.
+func flagFields() []field {
+	fields := slices.Clone(topFields)
+	for _, s := range sections {
+		for _, f := range s.fields {
+			if f.Key == "kubeconfig" {
+				fields = append(fields, f)
+			}
+		}
+	}
+	return fields
 }
 
 // Apply puts what was given on the command line into s.

@@ -92,7 +92,7 @@ func TestFlagHelp(t *testing.T) {
 			t.Errorf("--%s has no help", fl.Name)
 		}
 	})
-	if count != 13 {
+	if count != 14 {
 		t.Errorf("%d flags", count)
 	}
 	help := set.FlagUsages()

@@ -27,6 +27,7 @@ type Health struct {
 	pending  map[proxier.Family]time.Time // since when a change waits for a sync that succeeds
 	updated  map[proxier.Family]time.Time // the last sync that succeeded
 	answered func(path string, code int)  // counts answers; never nil
+	leaves   bool                         // the cluster says that this node goes
 }
 
 // NewHealth returns the health of a node that has not synced yet. It counts as
@@ -108,8 +109,22 @@ func (h *Health) Ready() bool {
 	}
 }
 
+// SetEligible says whether load balancers may send to this node.
+func (h *Health) SetEligible(ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leaves = !ok
+}
+
+func (h *Health) eligible() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.leaves
+}
+
 // A report is the body of /healthz and /livez. nodeEligible is in /healthz only;
-// it is true on every host that no Kubernetes node object says otherwise of.
+// it is true on every host that no Kubernetes node object says otherwise of, and
+// /healthz fails where it is not, as kube-proxy's.
 type report struct {
 	LastUpdated  time.Time `json:"lastUpdated"`
 	CurrentTime  time.Time `json:"currentTime"`
@@ -117,10 +132,15 @@ type report struct {
 }
 
 // serve answers /healthz and /livez.
-func (h *Health) serve(path string, eligible *bool) http.HandlerFunc {
+func (h *Health) serve(path string, asNode bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		now := time.Now()
 		ok, updated := h.look(now)
+		var eligible *bool
+		if asNode {
+			e := h.eligible()
+			eligible, ok = &e, ok && e
+		}
 		code := http.StatusServiceUnavailable
 		if ok { // kube-proxy too calls a healthy node up to date as of now
 			code, updated = http.StatusOK, now
@@ -149,10 +169,9 @@ func Handler(h *Health, m *Metrics) http.Handler {
 	h.answered = func(path string, code int) {
 		m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
 	}
-	eligible := true
 	mux := http.NewServeMux()
-	mux.Handle("GET /healthz", h.serve("healthz", &eligible))
-	mux.Handle("GET /livez", h.serve("livez", nil))
+	mux.Handle("GET /healthz", h.serve("healthz", true))
+	mux.Handle("GET /livez", h.serve("livez", false))
 	mux.HandleFunc("GET /readyz", h.ready)
 	mux.Handle("GET /metrics", m.Handler())
 	return mux

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -20,6 +21,7 @@ func (st *Status) WriteTable(w io.Writer, wide bool, now time.Time) error {
 	t.head(st)
 	t.syncs(st.Loop.Families)
 	t.files(st)
+	t.connections(st)
 	t.services(st.Loop.Services, wide)
 	if wide {
 		t.endpoints(st.Loop.Services)
@@ -97,6 +99,9 @@ func (t *table) syncs(families []proxier.FamilyStatus) {
 }
 
 func (t *table) files(st *Status) {
+	if !slices.ContainsFunc(st.Sources, func(s source.Status) bool { return s.Connection == nil }) {
+		return // files are not read
+	}
 	t.line("")
 	t.row("FILE", "STATE", "SINCE", "SERVICES")
 	for _, src := range st.Sources {
@@ -144,7 +149,7 @@ func (t *table) endpoints(services []proxier.ServiceStatus) {
 func (st *Status) faults() []string {
 	lines := faultLines(st.Faults, false)
 	for _, s := range st.Sources {
-		for _, f := range s.Files {
+		for _, f := range slices.Concat(s.Files, s.Objects) {
 			lines = append(lines, faultLines(f.Faults, false)...)
 		}
 	}

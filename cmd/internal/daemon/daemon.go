@@ -67,6 +67,7 @@ type daemon struct {
 
 	control *control.Server
 	files   *file.Source
+	cluster source.Source // nil: none
 	loop    *proxier.Loop
 	health  *healthcheck.Health
 	metrics *healthcheck.Metrics
@@ -83,7 +84,8 @@ type daemon struct {
 	restart  []string         // settings that changed but are only read at start
 	addrs    []links.Addr
 	node     *proxier.Node
-	affinity bool // some service had session affinity
+	affinity bool                // some service had session affinity
+	member   *source.ClusterNode // what the cluster last said of this host; nil: nothing
 }
 
 // Run works until ctx ends, and leaves the kernel as it is.
@@ -95,7 +97,9 @@ func Run(ctx context.Context, o Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.control.Serve(ctx, d.status) })
 	g.Go(func() error { return d.server.Run(ctx) })
-	g.Go(func() error { return d.files.Run(ctx, sink{d.loop, d}) })
+	for _, s := range d.sources() {
+		g.Go(func() error { return s.Run(ctx, sink{d.loop, d}) })
+	}
 	g.Go(func() error { return unlessDone(ctx, d.loop.Run(ctx)) })
 	g.Go(func() error { links.Watch(ctx, d.log, d.lookAtAddresses); return nil })
 	g.Go(func() error { d.followSettings(ctx); return nil })
@@ -179,6 +183,7 @@ func (d *daemon) wire() {
 		OnAccept: d.files.Accepted,
 	})
 	d.health.Watch(d.loop)
+	d.wireCluster()
 }
 
 // flows is what the Loop needs of connection tracking.

@@ -62,7 +62,7 @@ func openNFTables(ctx context.Context, fam proxier.Family, _ site) (backend, err
 // Supported returns which of the settings this build cannot do.
 func Supported(s configs.Settings) error {
 	for _, name := range s.Sources {
-		if name != file.Name {
+		if name != file.Name && !builtWith(name) {
 			return fmt.Errorf("source %q is not in this build; set sources to [%q]", name, file.Name)
 		}
 	}

@@ -37,7 +37,9 @@ func (d *daemon) status() control.Status {
 
 	st.Ready, st.Healthy = d.health.Ready(), d.health.Healthy()
 	st.Loop = d.loop.Status()
-	st.Sources = []source.Status{asUsed(d.files.Status(), st.Loop.Refusals)}
+	for _, s := range d.sources() {
+		st.Sources = append(st.Sources, asUsed(s.Status(), st.Loop.Refusals))
+	}
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
@@ -54,6 +56,7 @@ func asUsed(st source.Status, refusals []proxier.Refusal) source.Status {
 	for _, r := range refusals {
 		refused[r.Unit] = r
 	}
+	st.Objects = append(st.Objects, objects(st, refusals)...)
 	for i := range st.Files {
 		f := &st.Files[i]
 		r, ok := refused[source.UnitID{Source: st.Source, Name: f.Path}]

@@ -1,0 +1,18 @@
+//go:build !nokubernetes
+
+package daemon
+
+import (
+	"svcproxy/source"
+	"svcproxy/source/kubernetes"
+)
+
+// newCluster makes the source that reads a Kubernetes cluster. It is nil in a
+// build without.
+var newCluster = func(d *daemon) source.Source {
+	k := d.fixed.Kubernetes
+	return kubernetes.New(kubernetes.Options{
+		Kubeconfig: k.Kubeconfig, APIServer: k.APIServer, ProxyName: k.ProxyName,
+		NodeName: d.fixed.NodeName, UserAgent: "svcproxy/" + d.Version, Log: d.log, OnNode: d.joined,
+	})
+}

@@ -1,0 +1,7 @@
+//go:build nokubernetes
+
+package daemon
+
+import "svcproxy/source"
+
+var newCluster func(*daemon) source.Source

@@ -1,0 +1,44 @@
+package node
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"svcproxy/configs"
+	"svcproxy/netutil/links"
+	"svcproxy/source"
+)
+
+func TestInCluster(t *testing.T) {
+	pods, other := netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("10.0.0.0/8")
+	own, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9")
+	addrs := []links.Addr{{Addr: own}}
+	member := &source.ClusterNode{Zone: "z", PodCIDRs: []netip.Prefix{pods}, Addrs: []netip.Addr{own, foreign}}
+	primary := []string{"primary", "198.51.100.0/24"}
+	tests := []struct {
+		name     string
+		settings configs.Settings
+		node     *source.ClusterNode
+		want     configs.Settings
+	}{
+		{"nothing said", configs.Settings{NodePortAddresses: primary}, nil, configs.Settings{NodePortAddresses: primary}},
+		{"left open", configs.Settings{NodePortAddresses: primary}, member,
+			configs.Settings{Zone: "z", LocalCIDRs: []netip.Prefix{pods}, NodePortAddresses: []string{"192.0.2.1/32", "198.51.100.0/24"}}},
+		{"settings win", configs.Settings{Zone: "a", LocalCIDRs: []netip.Prefix{other}, NodePortAddresses: []string{"all"}}, member,
+			configs.Settings{Zone: "a", LocalCIDRs: []netip.Prefix{other}, NodePortAddresses: []string{"all"}}},
+		{"local interfaces", configs.Settings{LocalInterfaces: []string{"cni0"}}, member, configs.Settings{Zone: "z", LocalInterfaces: []string{"cni0"}}},
+		{"addresses of another host", configs.Settings{NodePortAddresses: primary}, &source.ClusterNode{Addrs: []netip.Addr{foreign}},
+			configs.Settings{NodePortAddresses: primary}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := InCluster(tt.settings, tt.node, addrs)
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,26 @@
+package healthcheck
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"svcproxy/source"
+)
+
+// Watch tells of the connection of a source. status must give one.
+func (m *Metrics) Watch(name string, status func() source.Status) {
+	gauge := func(metric, help string, value func(*source.Connection) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "svcproxy", Name: metric, Help: help, ConstLabels: prometheus.Labels{"source": name},
+		}, func() float64 { return value(status().Connection) })
+	}
+	m.registry.MustRegister(
+		gauge("source_connected", "1 while the server of a source is being watched, 0 while its services are as last heard.", func(c *source.Connection) float64 {
+			if c.Connected {
+				return 1
+			}
+			return 0
+		}),
+		gauge("source_connection_changed_timestamp_seconds", "Since when svcproxy_source_connected is as it is.", func(c *source.Connection) float64 {
+			return float64(c.Since.UnixNano()) / 1e9
+		}))
+}
