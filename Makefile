@@ -4,15 +4,19 @@ GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults)
+TAGS       ?=
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build install demo test test-netns test-vm vagrant soak bench fuzz lint fmt clean
+.PHONY: help build sizes install demo test test-netns test-vm vagrant test-nokubernetes test-kubernetes bench-kubernetes soak bench fuzz lint fmt clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/svcproxy
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '$(LDFLAGS)' -o bin/svcproxy ./cmd/svcproxy
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -tags '$(TAGS)' -trimpath -ldflags '$(LDFLAGS)' -o bin/svcproxy ./cmd/svcproxy
+
+sizes: ## bytes of the program with and without the Kubernetes source
+	@for tags in '' nokubernetes; do $(MAKE) -s build TAGS=$$tags && printf '%12s bytes %s\n' $$(stat -c %s bin/svcproxy) "$$tags"; done; $(MAKE) -s build
 
 install: build ## binary, unit and an empty /etc/svcproxy (DESTDIR is honoured)
 	install -D -m 0755 bin/svcproxy $(DESTDIR)/usr/sbin/svcproxy
@@ -37,6 +41,16 @@ test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-syst
 vagrant: build ## the machines of the whole-system tests, to try svcproxy by hand (Vagrant with libvirt or VirtualBox)
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -o bin/peer ./vmtests/cmd/peer
 	cd vmtests && vagrant up
+
+test-nokubernetes: ## vet and test what differs without the Kubernetes source
+	$(GO) vet -tags nokubernetes ./...
+	$(GO) test -tags nokubernetes ./cmd/... .
+
+test-kubernetes: ## against a real API server in namespaces (root); builds it the first time, which takes 10 minutes
+	cd kubernetestests && $(GO) vet -tags netns ./... && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestKubernetes .
+
+bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kube-proxy (root)
+	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .
 
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed; an hour of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab

@@ -34,10 +34,11 @@ type step func(*cluster)
 // A cluster is all that is known of the objects of the API server. It belongs to
 // the goroutine of Run.
 type cluster struct {
-	src    *Source
-	sink   source.Sink
-	heard  [kinds]bool
-	synced bool // all that existed was handed on
+	src     *Source
+	sink    source.Sink
+	heard   [kinds]bool
+	synced  bool // all that existed was handed on
+	started time.Time
 
 	entries map[source.Key]*entry
 	owners  map[source.Key]source.Key // of each slice, by the name of its service
@@ -55,7 +56,7 @@ type entry struct {
 
 func newCluster(src *Source, sink source.Sink) *cluster {
 	return &cluster{
-		src: src, sink: sink,
+		src: src, sink: sink, started: time.Now(),
 		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{},
 		dirty: map[source.Key]bool{}, due: map[source.Key]time.Time{},
 	}
@@ -135,6 +136,7 @@ func (c *cluster) flush(now time.Time) {
 	}
 	if !c.synced {
 		c.synced = true
+		c.src.Log.Info("listed everything", "services", len(ch.Set), "slices", len(c.owners), "took", now.Sub(c.started), "merged", time.Since(now))
 		c.src.noteSynced()
 		c.sink.Synced(Name)
 	}

@@ -1,0 +1,184 @@
+//go:build netns
+
+package kubernetestests
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"svcproxy/lab"
+)
+
+// The size of the comparison.
+const (
+	benchServices  = 10_000
+	benchEndpoints = 10 // of each
+)
+
+// settling is how long a program is left alone before its memory is measured: the
+// runtime of Go collects garbage every 2 minutes at the latest.
+const settling = 130 * time.Second
+
+// TestBench compares the memory of svcproxy and kube-proxy that hold the same
+// services, one after the other on one host, and prints the parts of svcproxy's
+// first sync.
+func TestBench(t *testing.T) {
+	n := newNode(t)
+	n.example("rbac.yaml")
+	n.put(thisNode())
+	begin := time.Now()
+	n.fill(t)
+	t.Logf("%d services of %d endpoints created in %v", benchServices, benchEndpoints, time.Since(begin).Round(time.Second))
+
+	ours := n.measureSvcproxy(t)
+	theirs := n.measureKubeProxy(t)
+	t.Logf("resident MiB: svcproxy %d (peak %d), kube-proxy %d (peak %d): %.0f %%",
+		ours.now>>20, ours.peak>>20, theirs.now>>20, theirs.peak>>20, 100*float64(ours.now)/float64(theirs.now))
+	if ours.now*2 > theirs.now {
+		t.Error("svcproxy takes more than half of kube-proxy's memory")
+	}
+}
+
+// fill creates the services.
+func (n *node) fill(t *testing.T) {
+	var g errgroup.Group
+	g.SetLimit(16)
+	ctx := context.Background()
+	for i := range benchServices {
+		g.Go(func() error {
+			name := fmt.Sprintf("s%d", i)
+			s := service(name, fmt.Sprintf("10.96.%d.%d", 20+i/250, 1+i%250))
+			if _, err := n.client.CoreV1().Services("default").Create(ctx, s, meta.CreateOptions{}); err != nil {
+				return err
+			}
+			_, err := n.client.DiscoveryV1().EndpointSlices("default").Create(ctx, benchSlice(i), meta.CreateOptions{})
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// benchSlice is as the controller of Kubernetes makes them.
+func benchSlice(i int) *discovery.EndpointSlice {
+	s := slice(fmt.Sprintf("s%d-abcde", i), fmt.Sprintf("s%d", i))
+	s.Labels["endpointslice.kubernetes.io/managed-by"] = "endpointslice-controller.k8s.io"
+	for j := range benchEndpoints {
+		e := i*benchEndpoints + j
+		s.Endpoints = append(s.Endpoints, discovery.Endpoint{
+			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", 128+e/62500, e/250%250, 1+e%250)},
+			Conditions: discovery.EndpointConditions{Ready: ptr(true), Serving: ptr(true), Terminating: ptr(false)},
+			NodeName:   ptr(fmt.Sprintf("node-%d", e%500)), Zone: ptr(fmt.Sprintf("zone-%d", e%3)),
+			TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "default", Name: fmt.Sprintf("s%d-5d4f8c7b9-%05d", i, j), UID: "0b1b0c5e-0000-4000-8000-000000000000"},
+		})
+	}
+	return s
+}
+
+func (n *node) measureSvcproxy(t *testing.T) memory {
+	begin := time.Now()
+	n.startSvcproxy(t, "nftables", `["kubernetes"]`)
+	t.Logf("svcproxy ready after %v", time.Since(begin).Round(time.Millisecond))
+	for _, line := range strings.Split(n.d.LogTail(100), "\n") {
+		if strings.Contains(line, "listed everything") || strings.Contains(line, "first sync complete") {
+			t.Log(line)
+		}
+	}
+	time.Sleep(settling)
+	m := memoryOf(t, n.processIn(t, "svcproxy"))
+	if err := n.d.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.d.Command("cleanup"); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (n *node) measureKubeProxy(t *testing.T) memory {
+	n.write("kubeproxy.conf", fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: lab
+contexts: [{name: lab, context: {cluster: lab, user: admin}}]
+clusters: [{name: lab, cluster: {server: 'https://127.0.0.1:%d', certificate-authority: certs/apiserver.crt}}]
+users: [{name: admin, user: {token: %s}}]
+`, usual, adminToken))
+	begin := time.Now()
+	cmd := n.start("kube-proxy", "--kubeconfig="+n.path("kubeproxy.conf"), "--proxy-mode=nftables", "--hostname-override=node",
+		"--cluster-cidr=10.4.0.0/16", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+	synced := regexp.MustCompile(`kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} [1-9]`)
+	err := lab.Poll(10*time.Minute, func() error {
+		time.Sleep(200 * time.Millisecond)
+		code, body, err := n.lab.Get(n.lab.Node, "http://127.0.0.1:10249/metrics")
+		if err == nil && (code != http.StatusOK || !synced.MatchString(body)) {
+			err = fmt.Errorf("kube-proxy has not synced: %d", code)
+		}
+		return err
+	})
+	if err != nil {
+		text, _ := os.ReadFile(n.path("kube-proxy.log"))
+		t.Fatalf("%v\n%s", err, text[max(0, len(text)-3000):])
+	}
+	t.Logf("kube-proxy synced after %v", time.Since(begin).Round(time.Millisecond))
+	time.Sleep(settling)
+	return memoryOf(t, cmd.Process.Pid)
+}
+
+// processIn finds a program by its name among the processes of the node.
+func (n *node) processIn(t *testing.T, name string) int {
+	t.Helper()
+	text, err := n.lab.Node.Run("ip", "netns", "pids", n.lab.Node.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range strings.Fields(text) {
+		comm, _ := os.ReadFile(filepath.Join("/proc", word, "comm"))
+		if pid, err := strconv.Atoi(word); err == nil && strings.TrimSpace(string(comm)) == name {
+			return pid
+		}
+	}
+	t.Fatalf("no process %s on the node", name)
+	return 0
+}
+
+// memory is what a process has of the host's, in bytes.
+type memory struct{ now, peak int }
+
+func memoryOf(t *testing.T, pid int) memory {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var m memory
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		kib, _ := strconv.Atoi(fields[1])
+		switch fields[0] {
+		case "VmRSS:":
+			m.now = kib << 10
+		case "VmHWM:":
+			m.peak = kib << 10
+		}
+	}
+	return m
+}

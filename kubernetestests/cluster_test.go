@@ -1,0 +1,157 @@
+//go:build netns
+
+package kubernetestests
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"svcproxy/lab"
+)
+
+// Tokens of who may use the API server.
+const (
+	adminToken    = "admin-token"
+	svcproxyToken = "svcproxy-token"
+)
+
+// usual is where svcproxy looks for the API server; elsewhere is where only tests find it.
+const (
+	usual     = 6443
+	elsewhere = 7443
+)
+
+// patience is five times what a change may take that is promised within seconds.
+const patience = 30 * time.Second
+
+// A cluster is etcd and an API server on the node of a lab, under its loopback address.
+type cluster struct {
+	t      testing.TB
+	node   *lab.Host
+	dir    string
+	etcd   *exec.Cmd
+	api    *exec.Cmd // nil: none runs
+	client *kubernetes.Clientset
+}
+
+func startCluster(t testing.TB, node *lab.Host) *cluster {
+	c := &cluster{t: t, node: node, dir: t.TempDir()}
+	c.writeFiles()
+	c.etcd = c.start("etcd", "--data-dir", filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380")
+	c.startAPI(usual)
+	return c
+}
+
+// writeFiles makes what the API server is started with.
+func (c *cluster) writeFiles() {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	c.write("tokens.csv", fmt.Appendf(nil, "%s,admin,1,system:masters\n%s,system:serviceaccount:kube-system:svcproxy,2,system:serviceaccounts\n",
+		adminToken, svcproxyToken))
+}
+
+func (c *cluster) write(name string, text []byte) {
+	c.t.Helper()
+	if err := os.WriteFile(c.path(name), text, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) path(name string) string { return filepath.Join(c.dir, name) }
+
+// start starts a program on the node, and has it killed when the test ends.
+func (c *cluster) start(name string, args ...string) *exec.Cmd {
+	c.t.Helper()
+	log, err := os.OpenFile(c.path(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(binary(c.t, name), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := c.node.Start(cmd); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { kill(cmd) })
+	return cmd
+}
+
+// kill ends a program that may have ended already.
+func kill(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// startAPI starts the API server under a port and waits until it is ready.
+func (c *cluster) startAPI(port int) {
+	c.t.Helper()
+	c.api = c.start("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
+		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(port), "--advertise-address="+lab.UplinkAddr.V4.String(),
+		"--cert-dir="+c.path("certs"), "--token-auth-file="+c.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged",
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+c.path("key.pem"), "--service-account-signing-key-file="+c.path("key.pem"),
+		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none")
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: "https://127.0.0.1:" + strconv.Itoa(port), BearerToken: adminToken, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Dial: c.dial, Timeout: 10 * time.Second,
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.client = client
+	err = lab.Poll(2*time.Minute, func() error { // 10 s on an idle host
+		if _, err := client.CoreV1().Namespaces().Get(context.Background(), "default", meta.GetOptions{}); err != nil {
+			return err
+		}
+		return client.RESTClient().Get().AbsPath("/readyz").Do(context.Background()).Error()
+	})
+	if err != nil {
+		c.t.Fatalf("the API server is not ready: %v", err)
+	}
+}
+
+// dial connects from the node.
+func (c *cluster) dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	err = c.node.Do(func() error {
+		conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, err
+}
+
+// stopAPI kills the API server.
+func (c *cluster) stopAPI() { kill(c.api) }
+
+// kubeconfig writes one for svcproxy and returns its path.
+func (c *cluster) kubeconfig() string {
+	c.t.Helper()
+	c.write("kubeconfig", fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: lab
+contexts: [{name: lab, context: {cluster: lab, user: svcproxy}}]
+clusters: [{name: lab, cluster: {server: 'https://127.0.0.1:%d', certificate-authority: certs/apiserver.crt}}]
+users: [{name: svcproxy, user: {token: %s}}]
+`, usual, svcproxyToken))
+	return c.path("kubeconfig")
+}
