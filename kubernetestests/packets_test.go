@@ -74,8 +74,9 @@ func (n *node) startSvcproxy(t *testing.T, mode, sources string) {
 		if t.Failed() {
 			t.Logf("log of svcproxy:\n%s", d.LogTail(40))
 		}
-		_, err := d.Command("cleanup")
-		if err := errors.Join(err, d.Remove()); err != nil {
+		err := d.Stop()
+		_, cleanupErr := d.Command("cleanup")
+		if err := errors.Join(err, cleanupErr, d.Remove()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -193,7 +194,9 @@ func testOutage(t *testing.T, n *node) {
 	stays, goes, comes := tcp(n.lab.Client, "10.96.10.2:80"), tcp(n.lab.Client, "10.96.10.3:80"), tcp(n.lab.Client, "10.96.10.4:80")
 	n.wants(t, stays, "local1")
 	n.wants(t, goes, "local2")
-	stop := ask(t, stays)
+	all := stays
+	all.Patience = patience
+	stop := ask(t, all)
 	begin := time.Now()
 	n.stopAPI()
 	n.startAPI(elsewhere)
@@ -231,6 +234,8 @@ func ask(t *testing.T, q lab.Question) (stop func() int) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ; ctx.Err() == nil; asked++ {
+			// Without its rules the service would be untouched or refused, which is told
+			// at once. An answer may take its time while an API server starts beside it.
 			if got := lab.Ask(q); got.Outcome != lab.Answered {
 				t.Errorf("connection %d: %s", asked, got)
 			}

@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,8 @@ type apiServer struct {
 	addr string
 	http *http.Server
 
+	listener net.Listener
+
 	mu      sync.Mutex
 	changed *sync.Cond
 	version int
@@ -77,7 +80,8 @@ func startAPIServer(t *testing.T, objects ...object) *apiServer {
 	for _, o := range objects {
 		a.put(o)
 	}
-	a.listen(fmt.Sprintf("127.31.%d.1:0", servers.Add(1))) // its own: nobody takes the port while it is away
+	pid := os.Getpid() // an address of its own: nobody takes it while it is away
+	a.listen(fmt.Sprintf("127.%d.%d.%d:6443", 2+pid>>8%200, pid%256, servers.Add(1)))
 	t.Cleanup(a.stop)
 	return a
 }
@@ -87,7 +91,7 @@ func (a *apiServer) listen(addr string) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	a.addr = l.Addr().String()
+	a.addr, a.listener = l.Addr().String(), l
 	if a.tls != nil {
 		l = tls.NewListener(l, a.tls)
 	}
@@ -99,9 +103,8 @@ func (a *apiServer) listen(addr string) {
 // stop cuts all connections.
 func (a *apiServer) stop() {
 	a.cut()
-	if err := a.http.Close(); err != nil {
-		a.t.Error(err)
-	}
+	_ = a.listener.Close() // the server may not have taken it over yet, or close it itself
+	_ = a.http.Close()
 }
 
 // start listens where it did before.

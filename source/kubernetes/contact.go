@@ -3,7 +3,9 @@
 package kubernetes
 
 import (
+	"errors"
 	"log/slog"
+	"net/url"
 	"sync"
 	"time"
 
@@ -59,6 +61,9 @@ func (c *contact) fail(k kind, err error) {
 		c.watching = [kinds]bool{}
 	} else {
 		c.watching[k] = false
+	}
+	if bare := (*url.Error)(nil); errors.As(err, &bare) {
+		err = bare.Err // without the request, which differs each time
 	}
 	if c.conn.Connected || c.conn.Error != err.Error() {
 		c.log.Warn("the API server cannot be watched: services stay as last heard", "server", c.conn.Server, "err", err)

@@ -26,9 +26,9 @@ import (
 const identityPoll = 5 * time.Second
 
 // backoff returns how long to wait after each failure in a row: 0.4 to 0.8 s,
-// twice as long each time, up to 8 s. client-go would wait up to a minute.
+// twice as long each time, up to 4 s. client-go would wait up to a minute.
 func backoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 400 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 5, Cap: 4 * time.Second}
+	return &wait.Backoff{Duration: 400 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 4, Cap: 2 * time.Second}
 }
 
 // silence has client-go log nothing of its own: what it cannot do reaches us as

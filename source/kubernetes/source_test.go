@@ -276,8 +276,8 @@ func TestFaultsOfConnection(t *testing.T) {
 				tt.fault(a, r)
 				r.wants(after)
 				r.connected(true)
-				if tt.again && a.answered() == lists {
-					t.Error("nothing was listed again: the fault did not happen")
+				if tt.again {
+					r.eventually("listed again", func() bool { return a.answered() > lists })
 				}
 				for _, h := range r.history(steps) {
 					if !strings.HasPrefix(h, "default/a 10.0.0.1") {
@@ -367,7 +367,6 @@ func TestMoves(t *testing.T) {
 	steps := len(r.history(0))
 
 	a.put(eps("a-1", "a", "10.0.0.1")) // gone here first
-	time.Sleep(moveTime / 3)
 	a.put(eps("a-2", "a", "10.0.0.2", "10.0.0.3"))
 	a.put(eps("a-3", "a", "10.0.0.1", "10.0.0.4")) // there first
 	r.wants("default/a 10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4")
