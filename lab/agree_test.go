@@ -35,9 +35,6 @@ const (
 // affinity: it shows whom a client may meet there.
 func twinOf(i byte) byte { return i + 100 }
 
-// giveUpSoon lets addresses that a service has no more go, in ipvs mode too.
-const giveUpSoon = "[sync]\nresync_interval = \"1s\"\n[ipvs]\ndrain_timeout = \"1s\"\n"
-
 // agreeSettings are such as make a difference for packets.
 var agreeSettings = []string{
 	"",

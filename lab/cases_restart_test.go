@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,14 +17,14 @@ import (
 )
 
 var restartGroups = []group{
-	{name: "restarts", cases: []testCase{
+	{name: "restarts", exact: true, cases: []testCase{
 		{name: "claims", run: testClaimsStay},
 		{name: "claims that are given up", run: testClaimsPassOn},
 		{name: "boot with a broken file", run: testBootBroken},
 		{name: "boot with a damaged copy", run: testBootDamaged},
 		{name: "order of events", run: testOrder},
 	}},
-	{name: "kills", cases: []testCase{{name: "at any moment", run: testKills}}},
+	{name: "kills", exact: true, cases: []testCase{{name: "at any moment", run: testKills}}},
 }
 
 // testClaimsStay: who was accepted first keeps what it claims over a restart,
@@ -201,6 +202,9 @@ func (e *env) lastGood(t *testing.T, name string) (path, text string) {
 // state that starts with nothing in the kernel.
 func (e *env) exactly(t *testing.T) {
 	t.Helper()
+	if e.mode.name == "ipvs" {
+		time.Sleep(slow(givenUpAfter))
+	}
 	_, now, err := Snapshot(e.Node)
 	if err == nil {
 		err = errors.Join(e.daemon.Kill(), e.cleanKernel(), e.daemon.Start())

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A group is a number of cases under the same settings. It has a lab and a
@@ -18,6 +19,7 @@ type group struct {
 	cases    []testCase
 	damaging bool // others lose their kernel objects too
 	once     bool // in the first mode only: it is about files
+	exact    bool // what services have given up must go, in ipvs mode too
 
 	except []string // modes that refuse the settings, or have nothing to do with the cases
 }
@@ -67,6 +69,9 @@ func (g group) run(t *testing.T, m mode) {
 	}
 	e.daemon = newDaemon(t, e.Lab, m)
 	e.settings = "mode = \"" + m.name + "\"\nnode_name = \"node\"\n" + g.settings
+	if g.exact && m.name == "ipvs" {
+		e.settings += giveUpSoon
+	}
 	if err := errors.Join(e.daemon.Settings(e.settings), e.daemon.Start()); err != nil {
 		t.Fatalf("%v\n%s", err, e.daemon.LogTail(logLines))
 	}
@@ -79,6 +84,13 @@ func (g group) run(t *testing.T, m mode) {
 	}
 	e.cleanup(t)
 }
+
+// giveUpSoon lets servers go in ipvs mode, and their addresses, whatever
+// connections they have. Others make it longer, at most to givenUpAfter.
+const (
+	giveUpSoon   = "[sync]\nresync_interval = \"1s\"\n[ipvs]\ndrain_timeout = \"1s\"\n"
+	givenUpAfter = 4 * time.Second
+)
 
 // logLines is how much of the daemon's log a failed case shows.
 const logLines = 30

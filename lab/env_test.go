@@ -157,6 +157,11 @@ func (e *env) givenUp() want {
 	return untouched
 }
 
+// isGivenUp tells whether that is what an address meets that a service has no more, or never had.
+func (e *env) isGivenUp(a Answer) bool {
+	return a.Outcome == Untouched || a.Outcome == e.givenUp().outcome
+}
+
 // expectPatience is five times what a change may take at most.
 var expectPatience = slow(5 * time.Second)
 

@@ -13,6 +13,12 @@ import (
 func init() {
 	modes = append(modes, ipvsMode())
 	partners = []mode{ipvsMode()}
+	for _, other := range []string{"nftables", "iptables"} {
+		groups = append(groups, group{
+			name: "mode change to " + other, except: []string{"nftables", "iptables"},
+			cases: []testCase{{name: "traffic goes on", run: changeTo(other)}},
+		})
+	}
 	views = append(views,
 		view{command: []string{"ipvsadm", "-S", "-n"}, sorted: true, flatten: flattenServers},
 		view{command: []string{"ip", "-brief", "addr"}, sorted: true, flatten: flattenAddrs})
@@ -22,7 +28,7 @@ func init() {
 func ipvsMode() mode {
 	const variant = "nft"
 	return mode{
-		name: "ipvs", alien: "-legacy-save",
+		name: "ipvs", variant: variant, alien: "-legacy-save",
 		prepare:          prepareIPVS,
 		translateForeign: func(h *Host, on bool) error { return translateForeign(h, variant, on) },
 		damages: append(iptablesDamages(variant),
