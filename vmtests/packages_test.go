@@ -5,9 +5,12 @@ package vmtests
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,62 +22,108 @@ import (
 // tags are those of tests in guests: they are root, and alone.
 const tags = "netns,vm"
 
-// kernelPackages pass on any host with namespaces. In a guest they do so on
-// another, older kernel.
+// kernelPackages speak to the kernel and pass on any host with namespaces. In a
+// guest they do so on another, older kernel.
 var kernelPackages = []string{
 	"svcproxy/netutil/conntrack",
 	"svcproxy/netutil/ipset",
-	"svcproxy/netutil/links",
 	"svcproxy/netutil/nft",
-	"svcproxy/proxier/iptables",
-	"svcproxy/proxier/nftables",
 }
 
 // packagePatience is five times what the slowest package takes on two idle cores.
 const packagePatience = 10 * time.Minute
 
-// Each package's tests pass in a guest of their own.
+// Tests pass in a guest of their own for each package.
 func TestPackages(t *testing.T) {
-	packages := append(packagesWithTag(t), kernelPackages...)
-	slices.Sort(packages)
-	for _, pkg := range slices.Compact(packages) {
+	run := vmTests(t)
+	for _, pkg := range kernelPackages {
+		run[pkg] = "." // all
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(run)) {
 		t.Run(strings.TrimPrefix(pkg, "svcproxy/"), func(t *testing.T) {
 			t.Parallel()
-			runTests(t, pkg, guest.Config{}, guest.Command{}, packagePatience)
+			runTests(t, pkg, guest.Config{}, guest.Command{Args: []string{"-test.run=" + run[pkg]}}, packagePatience)
 		})
 	}
 }
 
-// packagesWithTag returns the packages that have tests with the tag vm, but for this one's.
-func packagesWithTag(t *testing.T) (packages []string) {
+// vmTests returns patterns of the tests with the tag vm, by package, but for those of this one and the lab.
+func vmTests(t *testing.T) map[string]string {
 	t.Helper()
+	patterns := make(map[string]string)
 	without := testFiles(t, "netns")
 	for pkg, files := range testFiles(t, tags) {
-		if files != without[pkg] && !strings.HasPrefix(pkg, "svcproxy/vmtests") {
-			packages = append(packages, pkg)
+		if pkg == labPackage || strings.HasPrefix(pkg, "svcproxy/vmtests") {
+			continue
+		}
+		files = slices.DeleteFunc(files, func(name string) bool { return slices.Contains(without[pkg], name) })
+		if len(files) > 0 {
+			patterns[pkg] = "^(" + strings.Join(testNames(t, files), "|") + ")$"
 		}
 	}
-	return packages
+	return patterns
 }
 
-// testFiles returns the test files of all packages.
-func testFiles(t *testing.T, tags string) map[string]string {
+// testFiles returns the paths of the test files of all packages.
+func testFiles(t *testing.T, tags string) map[string][]string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-tags="+tags, "-f", "{{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}", "svcproxy/...")
+	const format = `{{$d := .Dir}}{{.ImportPath}}{{range .TestGoFiles}} {{$d}}/{{.}}{{end}}{{range .XTestGoFiles}} {{$d}}/{{.}}{{end}}`
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-tags="+tags, "-f", format, "svcproxy/...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := make(map[string]string)
+	files := make(map[string][]string)
 	for line := range strings.Lines(string(out)) {
-		pkg, names, _ := strings.Cut(line, " ")
-		files[pkg] = names
-	}
-	if len(files) == 0 {
-		t.Fatal("go list lists no packages")
+		words := strings.Fields(line)
+		files[words[0]] = words[1:]
 	}
 	return files
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// testNames returns the tests in files.
+func testNames(t *testing.T, files []string) (names []string) {
+	t.Helper()
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testFunc.FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+const labPackage = "svcproxy/lab"
+
+// labRuns are cases of the packet lab, as many in a guest as it does in a few minutes.
+var labRuns = []string{
+	"TestCases/nftables/addresses",
+}
+
+// labPatience is three times what a run takes on two idle cores.
+const labPatience = 12 * time.Minute
+
+// Packets meet what they should on another kernel, too, and in the mode that needs one.
+func TestLab(t *testing.T) {
+	binary, err := guest.Build(t.Context(), "svcproxy/cmd/svcproxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := path.Join(guest.Home, "svcproxy")
+	cfg := guest.Config{Files: []guest.File{{Path: path, Mode: 0o755, Data: binary}}}
+	for _, run := range labRuns {
+		t.Run(run, func(t *testing.T) {
+			t.Parallel()
+			cmd := guest.Command{Args: []string{"-test.run=" + run}, Env: []string{"SVCPROXY_LAB_BINARY=" + path, fmt.Sprint("SVCPROXY_LAB_SLOW=", int(emulation()))}}
+			runTests(t, labPackage, cfg, cmd, labPatience)
+		})
+	}
 }
 
 // runTests builds the tests of a package and runs them in a guest, with the
@@ -89,17 +138,17 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 	}
 	name := path.Join(guest.Home, path.Base(pkg)+".test")
 	cfg.Name = path.Base(pkg)
-	cfg.Files = append(cfg.Files, guest.File{Path: name, Mode: 0o755, Data: binary})
+	cfg.Files = append(slices.Clip(cfg.Files), guest.File{Path: name, Mode: 0o755, Data: binary})
 	cfg.Files = append(cfg.Files, testdata(t, pkg)...)
 	cmd.Args = append([]string{name, "-test.v"}, cmd.Args...)
 	cmd.Dir = guest.Home
 	var out bytes.Buffer
 	code, err := guest.Run(ctx, cfg, cmd, &out)
-	if err != nil || code != 0 {
-		t.Errorf("exit code %d, %v\n%s", code, err, out.String())
-		return
+	passed := strings.Count(out.String(), "--- PASS")
+	if err != nil || code != 0 || passed == 0 {
+		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, out.String())
 	}
-	t.Logf("%d tests passed", strings.Count(out.String(), "--- PASS"))
+	t.Logf("%d tests passed", passed)
 }
 
 // testdata returns the package's testdata, where it has some.

@@ -56,6 +56,9 @@ func dump(c *conntrack.Conn, ipv6 bool) ([]conntrack.Flow, error) {
 // prune goes on past a flow that cannot be removed and returns the first such error.
 func prune(ctx context.Context, c *conntrack.Conn, flows []conntrack.Flow, stale func(Flow) bool) (removed int, first error) {
 	for i := range flows {
+		if ctx.Err() != nil {
+			return removed, ctx.Err()
+		}
 		f := &flows[i]
 		if f.TupleOrig.Proto.Protocol != unix.IPPROTO_UDP || !stale(flowOf(f)) {
 			continue
