@@ -103,7 +103,7 @@ func TestSettingsFaults(t *testing.T) {
 		{"http address", "http_address = 'localhost:80'\n", "1:16: http_address is \"localhost:80\"; want an IP address and a port, such as \"127.0.0.1:10349\", or \"\"\n"},
 		{"http port", "http_address = '[::1]:65536'\n", "1:16: http_address is \"[::1]:65536\"; want an IP address and a port, such as \"127.0.0.1:10349\", or \"\"\n"},
 		{"every host", "http_address = ':80'\n", ""},
-		{"scheduler", "[ipvs]\nscheduler = ''\ntcp_timeout = '1ms'\nudp_timeout = '577h'\n", "2:13: scheduler is \"\"; want 1 to 15 of a-z and 0-9, such as wrr\n" +
+		{"scheduler", "[ipvs]\nscheduler = ''\ntcp_timeout = '1ms'\nudp_timeout = '577h'\n", "2:13: unknown scheduler \"\"; want rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf or twos\n" +
 			"3:15: 1ms is not a number of whole seconds; the kernel counts no less\n4:15: udp_timeout is \"577h\"; want 0s to 576h\n"},
 		{"conntrack", "[conntrack]\nmax = -1\ntcp_be_liberal = 1\n", "2:7: max is -1; want 0 to 2147483647\n3:18: tcp_be_liberal is 1, a number; want true or false\n"},
 		{"kubernetes", "[kubernetes]\nkubeconfig = 'config'\napi_server = '10.0.0.1:6443'\nproxy_name = '-'\n", "2:14: kubeconfig is \"config\"; want an absolute path\n" +
@@ -195,6 +195,38 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A scheduler that passes weights over is named where they differ.
+func TestWarnOfWeights(t *testing.T) {
+	endpoints := func(weights ...uint16) []source.Endpoint {
+		var list []source.Endpoint
+		for _, w := range weights {
+			list = append(list, source.Endpoint{Weight: w})
+		}
+		return list
+	}
+	tests := []struct {
+		setting, scheduler string
+		weights            []uint16
+		mode               string
+		warns              bool
+	}{
+		{"wrr", "rr", []uint16{1, 2}, "ipvs", true},
+		{"rr", "", []uint16{1, 2}, "ipvs", true},
+		{"rr", "wlc", []uint16{1, 2}, "ipvs", false},
+		{"wrr", "", []uint16{1, 2}, "ipvs", false},
+		{"lc", "", []uint16{2, 0, 2}, "ipvs", false},
+		{"dh", "", []uint16{1, 2}, "nftables", false},
+		{"dh", "", nil, "ipvs", false},
+	}
+	for _, tt := range tests {
+		s := configs.Settings{IPVS: configs.IPVS{Scheduler: tt.setting}}
+		got := s.Warn(&source.Service{Scheduler: tt.scheduler, Endpoints: endpoints(tt.weights...)}, tt.mode)
+		if (len(got) > 0) != tt.warns || tt.warns && !got[0].Warning {
+			t.Errorf("%+v: %+v", tt, got)
+		}
+	}
+}
+
 // A mode refuses what only another can do.
 func TestRefuse(t *testing.T) {
 	tests := []struct {
@@ -205,6 +237,7 @@ func TestRefuse(t *testing.T) {
 		{"", []string{"iptables"}, ""},
 		{"rr", []string{"ipvs"}, ""},
 		{"rr", []string{"nftables", "ipvs"}, ""},
+		{"wwr", []string{"ipvs"}, `scheduler: unknown scheduler "wwr"; want rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf or twos; did you mean "wrr"?`},
 		{"rr", []string{"iptables"}, "scheduler: scheduler is for ipvs mode, and this is iptables mode; leave it out"},
 		{"rr", []string{"nftables", "iptables"}, "scheduler: scheduler is for ipvs mode, and this is nftables or iptables mode; leave it out"},
 	}

@@ -30,7 +30,7 @@ func (s *Settings) Check() error {
 func Refuse(s *source.Service, modes ...string) []source.Problem {
 	able := func(mode string) bool { return can(mode, "scheduler") }
 	if s.Scheduler == "" || slices.ContainsFunc(modes, able) {
-		return nil
+		return unknownScheduler(s.Scheduler)
 	}
 	return []source.Problem{{
 		Path: source.At("scheduler"),

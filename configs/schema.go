@@ -56,7 +56,7 @@ var sections = []section{
 		decode.Key("resync_interval", decode.Duration(time.Second, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.ResyncInterval }),
 	}},
 	{"ipvs", []field{
-		decode.Key("scheduler", matching("1 to 15 of a-z and 0-9, such as wrr", source.IsScheduler).As(`^[a-z0-9]{1,15}$`), func(s *Settings) *string { return &s.IPVS.Scheduler }),
+		decode.Key("scheduler", decode.Word("scheduler", schedulerNames...), func(s *Settings) *string { return &s.IPVS.Scheduler }),
 		decode.Key("strict_arp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.StrictARP }),
 		decode.Key("tcp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPTimeout }),
 		decode.Key("tcp_fin_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPFinTimeout }),

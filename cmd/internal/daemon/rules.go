@@ -18,18 +18,22 @@ func Rules(s configs.Settings) file.Rules {
 			}
 		}
 	}
-	return file.Rules{Limits: file.Limits(s.Limits), Check: refuse(func() []string { return names })}
+	return file.Rules{Limits: file.Limits(s.Limits), Check: hold(s, func() []string { return names })}
 }
 
 // rules returns what service files are held to in the mode that is in use.
 func (d *daemon) rules() file.Rules {
-	return file.Rules{Limits: file.Limits(d.fixed.Limits), Check: refuse(func() []string {
+	return file.Rules{Limits: file.Limits(d.fixed.Limits), Check: hold(d.fixed, func() []string {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return []string{d.kernel.mode}
 	})}
 }
 
-func refuse(modes func() []string) func(*source.Service) []source.Problem {
-	return func(s *source.Service) []source.Problem { return configs.Refuse(s, modes()...) }
+// hold returns what holds services to what modes can do.
+func hold(s configs.Settings, modes func() []string) func(*source.Service) []source.Problem {
+	return func(svc *source.Service) []source.Problem {
+		names := modes()
+		return append(configs.Refuse(svc, names...), s.Warn(svc, names...)...)
+	}
 }

@@ -1,10 +1,13 @@
 package hostsetup
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy/configs"
 )
@@ -33,6 +36,7 @@ func sysctls(s configs.Settings, mode string) []setting {
 	list = append(list, conntrackSysctls(s.Conntrack)...)
 	if mode == "ipvs" {
 		list = append(list, ipvsSysctls(s.IPVS)...)
+		list = append(list, reuseSysctls(kernelRelease())...)
 	}
 	return list
 }
@@ -77,6 +81,29 @@ func ipvsSysctls(s configs.IPVS) []setting {
 			setting{"net/ipv4/conf/all/arp_announce", "2"})
 	}
 	return list
+}
+
+// reuseSysctls returns what keeps a client's port that comes back from waiting a
+// second for the end of its old connection, on the kernels, from 4.1 to before
+// 5.9, that drop its first packet. Elsewhere the kernel's default is right.
+func reuseSysctls(release string) []setting {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return nil
+	}
+	if before := func(a, b int) bool { return major < a || major == a && minor < b }; before(4, 1) || !before(5, 9) {
+		return nil
+	}
+	return []setting{{"net/ipv4/vs/conn_reuse_mode", "0"}}
+}
+
+// kernelRelease returns what uname -r says, as in "6.1.0-18-amd64".
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }
 
 // seconds returns d in the kernel's unit, rounded up: 0 would mean at once.

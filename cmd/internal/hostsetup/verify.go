@@ -1,6 +1,7 @@
 package hostsetup
 
 import (
+	"fmt"
 	"slices"
 
 	"svcproxy/configs"
@@ -24,6 +25,13 @@ func Verify(s configs.Settings, mode string) []string {
 	}
 	if s.LocalhostNodePorts && mode == "iptables" {
 		warn(routeLocalnet, "localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1")
+	}
+	if mode == "ipvs" {
+		for _, set := range ipvsSysctls(s.IPVS) {
+			if v, err := sysctl.Get(set.name); err == nil && v != set.value {
+				out = append(out, fmt.Sprintf("%s is %s, and ipvs mode needs %s; run svcproxy init, or set it", set.name, v, set.value))
+			}
+		}
 	}
 	if mode == "nftables" {
 		for _, name := range forwardDrops() {

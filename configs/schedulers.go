@@ -1,0 +1,62 @@
+package configs
+
+import (
+	"fmt"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// schedulers are those of Linux, net/netfilter/ipvs/ip_vs_*.c, and whether they
+// give no heed to weights but for 0: rr and lc count destinations or connections
+// only, and dh gives each destination as many addresses as any other.
+var schedulers = map[string]struct{ ignoresWeights bool }{
+	"rr": {true}, "wrr": {}, "lc": {true}, "wlc": {}, "lblc": {}, "lblcr": {}, "dh": {true}, "sh": {}, "mh": {},
+	"sed": {}, "nq": {}, "fo": {}, "ovf": {}, "twos": {},
+}
+
+// schedulerNames are in the order in which messages list them.
+var schedulerNames = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "mh", "sed", "nq", "fo", "ovf", "twos"}
+
+// unknownScheduler returns what is wrong with the scheduler that a service names.
+func unknownScheduler(name string) []source.Problem {
+	if _, known := schedulers[name]; known || name == "" {
+		return nil
+	}
+	hint := "want " + source.Either(schedulerNames)
+	if near := source.Nearest(name, schedulerNames); near != "" {
+		hint += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return []source.Problem{{Path: source.At("scheduler"), Msg: fmt.Sprintf("unknown scheduler %q", name), Hint: hint}}
+}
+
+// Warn returns what of a service the modes it may be used in will pass over.
+func (s *Settings) Warn(svc *source.Service, modes ...string) []source.Problem {
+	name := svc.Scheduler
+	if name == "" {
+		name = s.IPVS.Scheduler
+	}
+	if !slices.Equal(modes, []string{abilities["scheduler"]}) || !schedulers[name].ignoresWeights || !weightsDiffer(svc.Endpoints) {
+		return nil
+	}
+	return []source.Problem{{
+		Path: source.At("endpoints"), Warning: true,
+		Msg:  fmt.Sprintf("the weights of endpoints differ, and scheduler %s gives them no heed", name),
+		Hint: "name one that does, such as wrr",
+	}}
+}
+
+// weightsDiffer tells whether two endpoints that get connections are to get different shares.
+func weightsDiffer(list []source.Endpoint) bool {
+	var first uint16
+	for _, e := range list {
+		switch {
+		case e.Weight == 0 || e.Weight == first:
+		case first == 0:
+			first = e.Weight
+		default:
+			return true
+		}
+	}
+	return false
+}
