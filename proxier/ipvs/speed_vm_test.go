@@ -1,0 +1,100 @@
+//go:build vm
+
+package ipvs
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
+	"svcproxy/proxier/filter/filtertest"
+)
+
+// many returns a host that is to hold n services of ten endpoints each.
+func many(t *testing.T, n int) *host {
+	h := newHost(t, proxier.IPv4)
+	h.mend() // chains and sets are there
+	for i := range n {
+		res := filtertest.Web(h.fam, i, 10)
+		h.world.Put(res.Key, res)
+	}
+	return h
+}
+
+// took returns how long a full sync takes.
+func (h *host) took() time.Duration {
+	h.Helper()
+	start := time.Now()
+	h.mend()
+	return time.Since(start)
+}
+
+// The first sync of 200 services is far faster than what scripts do: a run of
+// ipvsadm or ipset for each entry. Of these every tenth service is measured, for a
+// process takes long under emulation; they cost the same from first to last.
+func TestFasterThanOneProcessPerEntry(t *testing.T) {
+	const services, share, atLeast = 200, 10, 20
+	h := many(t, services)
+	ours := h.took()
+	h.settled()
+	h.must(h.backend.Cleanup(t.Context()))
+
+	h.mend()
+	processes, n := h.byProcesses(services/share, t)
+	ratio := float64(processes*share) / float64(ours)
+	t.Logf("%d services of 10 endpoints: %v; by processes, of which %d were run: %v; %.0f times", services, ours, n, processes*share, ratio)
+	if ratio < atLeast {
+		t.Errorf("only %.1f times as fast, want %d", ratio, atLeast)
+	}
+}
+
+// byProcesses adds services by a process for each entry, and returns how long
+// that took and how many there were.
+func (h *host) byProcesses(services int, t *testing.T) (time.Duration, int) {
+	st := filtertest.NewWorld(h.fam)
+	for i := range services {
+		res := filtertest.Web(h.fam, i, 10)
+		st.Put(res.Key, res)
+	}
+	rules := filter.NewIPVSRules(h.fam)
+	h.must(rules.Reset(st.State))
+	var commands []string
+	for _, line := range Text(st.State, "wrr") {
+		if strings.HasPrefix(line, "-") {
+			line = "ipvsadm " + line
+		}
+		commands = append(commands, line)
+	}
+	for name, m := range rules.Sets(st.State) {
+		for e := range m.Entries {
+			commands = append(commands, fmt.Sprintf("ipset add %s %s", name, e))
+		}
+	}
+	start := time.Now()
+	for _, c := range commands {
+		words := strings.Fields(c)
+		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			h.Fatalf("%s: %v\n%s", c, err, out)
+		}
+	}
+	return time.Since(start), len(commands)
+}
+
+// 10,000 services cost in proportion, and a change of one what it costs anywhere.
+func TestManyServices(t *testing.T) {
+	few, lots := many(t, 1000), 10_000
+	base := few.took()
+	few.must(few.backend.Cleanup(t.Context()))
+	h := many(t, lots)
+	first := h.took()
+	again := h.took()
+	start := time.Now()
+	h.put(filtertest.Web(h.fam, 5000, 9))
+	one := time.Since(start)
+	t.Logf("1,000 services: %v; 10,000: %v, looked at again: %v, one endpoint less: %v", base, first, again, one)
+	h.settled()
+}
