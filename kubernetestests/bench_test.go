@@ -56,7 +56,7 @@ func TestBench(t *testing.T) {
 // fill creates the services.
 func (n *node) fill(t *testing.T) {
 	var g errgroup.Group
-	g.SetLimit(16)
+	g.SetLimit(8)
 	ctx := context.Background()
 	for i := range benchServices {
 		g.Go(func() error {

@@ -107,14 +107,14 @@ func (c *cluster) startAPI(port int) {
 	c.t.Helper()
 	c.api = c.start("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
 		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(port), "--advertise-address="+lab.UplinkAddr.V4.String(),
-		"--cert-dir="+c.path("certs"), "--token-auth-file="+c.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged",
+		"--cert-dir="+c.path("certs"), "--token-auth-file="+c.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged", "--enable-priority-and-fairness=false",
 		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+c.path("key.pem"), "--service-account-signing-key-file="+c.path("key.pem"),
 		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none")
 	client, err := kubernetes.NewForConfig(&rest.Config{
 		Host: "https://127.0.0.1:" + strconv.Itoa(port), BearerToken: adminToken, QPS: -1,
-		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Dial: c.dial, Timeout: 10 * time.Second,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Dial: c.dial, Timeout: 2 * time.Minute,
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -217,8 +217,16 @@ func testOutage(t *testing.T, n *node) {
 	n.wants(t, stays, "remote3")
 	n.wants(t, goes, "untouched")
 	t.Logf("in step %v after the API server was ready; %d connections made all the while", time.Since(back).Round(time.Millisecond), stop())
-	if conn, err := n.connection(); err != nil || !conn.Connected {
-		t.Errorf("connection afterwards: %+v, %v", conn, err)
+	// An API server that has just started may not know yet who may watch what.
+	err = lab.Poll(patience, func() error {
+		conn, err := n.connection()
+		if err == nil && !conn.Connected {
+			err = fmt.Errorf("connection afterwards: %+v", conn)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	for _, name := range []string{"stays", "comes"} {
 		n.deleteService(name)

@@ -18,7 +18,6 @@ type contact struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	server   string
 	watching [kinds]bool
 	conn     source.Connection
 }
