@@ -130,16 +130,21 @@ func (c *cluster) flush(now time.Time) {
 	for key, hurry := range c.dirty {
 		c.look(key, now, hurry, &ch)
 	}
-	clear(c.dirty)
+	c.dirty = map[source.Key]bool{} // not cleared: that costs what the first list took, each time
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		c.sink.Apply(ch)
 	}
 	if !c.synced {
-		c.synced = true
 		c.src.Log.Info("listed everything", "services", len(ch.Set), "slices", len(c.owners), "took", now.Sub(c.started), "merged", time.Since(now))
-		c.src.noteSynced()
-		c.sink.Synced(Name)
+		c.announce()
 	}
+}
+
+// announce says that all that existed was handed on.
+func (c *cluster) announce() {
+	c.synced = true
+	c.src.noteSynced()
+	c.sink.Synced(Name)
 }
 
 // look adds to ch what became of one name.
