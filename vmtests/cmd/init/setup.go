@@ -24,8 +24,14 @@ func setUp() error {
 	if err := unix.Sethostname([]byte("guest")); err != nil {
 		return fmt.Errorf("setting the host name: %w", err)
 	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: openFiles, Max: openFiles}); err != nil {
+		return fmt.Errorf("setting how many files a process may open: %w", err)
+	}
 	return loopbackUp()
 }
+
+// openFiles is what systemd lets processes have; the kernel's 4096 is too little for a lab.
+const openFiles = 512 << 10
 
 func loopbackUp() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
