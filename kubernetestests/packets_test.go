@@ -74,7 +74,10 @@ func (n *node) startSvcproxy(t *testing.T, mode, sources string) {
 		if t.Failed() {
 			t.Logf("log of svcproxy:\n%s", d.LogTail(40))
 		}
-		err := d.Stop()
+		var err error
+		if d.Running() {
+			err = d.Stop()
+		}
 		_, cleanupErr := d.Command("cleanup")
 		if err := errors.Join(err, cleanupErr, d.Remove()); err != nil {
 			t.Error(err)
