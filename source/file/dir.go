@@ -140,6 +140,7 @@ type version struct {
 	services []*source.Service
 	known    known // of those
 	faults   []source.Fault
+	judged   int64  // by which rules, see Source.Judge
 	broken   bool   // a fault is more than a warning
 	data     []byte // the contents, until they are known to be kept
 }

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -73,7 +74,8 @@ type Source struct {
 	poll   time.Duration
 	parse  parser
 	reload chan struct{}
-	store  *store // nil: nothing survives a restart
+	rules  atomic.Int64 // how often Judge was called
+	store  *store       // nil: nothing survives a restart
 
 	maxSize int // of the largest file to read
 
@@ -127,6 +129,13 @@ func (s *Source) Reload() {
 	case s.reload <- struct{}{}:
 	default: // asked for already
 	}
+}
+
+// Judge makes Run read everything again now, and hold also what has not changed to
+// Rules.Check, whose answers have. It may be called from any goroutine.
+func (s *Source) Judge() {
+	s.rules.Add(1)
+	s.Reload()
 }
 
 // Status implements source.Source.

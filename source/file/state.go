@@ -48,6 +48,7 @@ type probe struct {
 	name  string
 	f     *state
 	max   int         // size of the largest file to read
+	rules int64       // see Source.Judge
 	info  fs.FileInfo // of the name itself, if it is a link
 	err   error       // why there is no info
 	at    time.Time
@@ -87,19 +88,29 @@ func (p *probe) read(hash bool, parse parser) {
 	p.v = p.version(data, err, parse)
 }
 
-// version returns the version with this text, parsed only when it is new.
+// version returns the version with this text, parsed only when it is new, or was
+// judged by other rules.
 func (p *probe) version(data []byte, err error, parse parser) *version {
 	id := idOf(data, err)
+	var same *version
 	for _, v := range []*version{p.f.seen, p.f.next, p.f.used} {
-		if v != nil && v.id == id {
-			return v
+		if same == nil && v != nil && v.id == id {
+			same = v
 		}
+	}
+	if same != nil && same.judged == p.rules {
+		return same
 	}
 	var before known
 	if p.f.used != nil {
 		before = p.f.used.known
 	}
-	return newVersion(p.f.path, data, err, parse, before)
+	v := newVersion(p.f.path, data, err, parse, before)
+	if same != nil && slices.Equal(same.faults, v.faults) {
+		v = same
+	}
+	v.judged = p.rules
+	return v
 }
 
 // take notes what was found. first: it is the first look at the whole directory.

@@ -71,9 +71,10 @@ func (s *Source) names(todo work) ([]string, bool) {
 // look finds out which version each of these files has now.
 func (s *Source) look(names []string, hash bool) []probe {
 	probes := make([]probe, len(names))
+	rules := s.rules.Load()
 	inParallel(len(names), func(i int) {
 		p := &probes[i]
-		p.name, p.max = names[i], s.maxSize
+		p.name, p.max, p.rules = names[i], s.maxSize, rules
 		p.info, p.err = os.Lstat(s.path(p.name))
 	})
 	if s.register(probes) {

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"svcproxy/source"
 )
 
 // What the mode in use cannot do, and what is beyond the limits, is refused.
@@ -32,4 +34,30 @@ func (r *running) faultsOf(name string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// A change of mode is one of what can be done: files that did not change are judged anew.
+func TestRulesFollowTheMode(t *testing.T) {
+	const settings = "http_address = \"\"\nmode = "
+	r := launch(t, settings+"\"ipvs\"\n", mode{name: "ipvs", open: opens(new(kernel))}, mode{name: "nftables", open: opens(new(kernel))})
+	r.ready()
+	r.write("web.toml", web+"scheduler = \"rr\"\n")
+	r.eventually("accepted", func() bool { return r.stateOf("web.toml") == source.Accepted })
+	r.write("svcproxy.toml", settings+"\"nftables\"\n")
+	r.eventually("stale", func() bool { return r.stateOf("web.toml") == source.Stale })
+	if got := r.faultsOf("web.toml"); !strings.Contains(got, "scheduler is for ipvs mode, and this is nftables mode") {
+		t.Errorf("faults: %s", got)
+	}
+	r.write("svcproxy.toml", settings+"\"ipvs\"\n")
+	r.eventually("accepted again", func() bool { return r.stateOf("web.toml") == source.Accepted })
+}
+
+// stateOf returns what status says of a service file.
+func (r *running) stateOf(name string) source.FileState {
+	for _, f := range r.status().Sources[0].Files {
+		if filepath.Base(f.Path) == name {
+			return f.State
+		}
+	}
+	return ""
 }

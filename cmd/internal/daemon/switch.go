@@ -83,6 +83,7 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 	in := open[len(open)-1]
 	d.log.Info("changing mode", "to", in.mode, "why", in.why)
 	d.setKernel(in)
+	d.files.Judge() // modes differ in what they can do
 	d.loop.SetBackends(in.proxies(), func() {
 		select {
 		case d.modeHolds <- in:
