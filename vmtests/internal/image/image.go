@@ -63,7 +63,7 @@ func Get(ctx context.Context) (Image, error) {
 	if _, err := os.Stat(img.dir); err == nil {
 		return img, nil
 	}
-	unlock, err := lock(ctx, img.dir+".lock")
+	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
 	if err != nil {
 		return Image{}, fmt.Errorf("waiting for another process that makes the image: %w", err)
 	}
@@ -132,10 +132,11 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// build makes an image beside its place and moves it there when it is whole.
+// build makes an image beside its place and moves it there when it is whole. It
+// holds the lock: what is beside is of a process that was killed.
 func build(ctx context.Context, cache, dir string) (err error) {
-	temporary, err := os.MkdirTemp(cache, "build-")
-	if err != nil {
+	temporary := filepath.Join(cache, "unfinished")
+	if err := errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o755)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
