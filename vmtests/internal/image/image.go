@@ -54,12 +54,14 @@ func (i Image) Modules() ([]string, error) {
 
 // Get returns the image, which is made when the cache has none. That takes one to two
 // minutes, a network, and the programs mmdebstrap, mksquashfs and modprobe.
-func Get(ctx context.Context) (Image, error) {
+func Get(ctx context.Context) (Image, error) { return get(ctx, kernelVersion(ctx)) }
+
+func get(ctx context.Context, kernel string) (Image, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return Image{}, err
 	}
-	img := Image{filepath.Join(cache, key(kernelVersion(ctx)))}
+	img := Image{filepath.Join(cache, key(kernel))}
 	if _, err := os.Stat(img.dir); err == nil {
 		return img, nil
 	}

@@ -72,7 +72,7 @@ func TestGetAtOnce(t *testing.T) {
 	var g errgroup.Group
 	for range 3 {
 		g.Go(func() error {
-			img, err := Get(t.Context())
+			img, err := get(t.Context(), "6.1")
 			if err == nil {
 				_, err = os.Stat(img.Kernel())
 			}
@@ -95,13 +95,13 @@ func TestGetAtOnce(t *testing.T) {
 func TestGetAfterAFailure(t *testing.T) {
 	dir := t.TempDir()
 	withScript(t, `mkdir "$1"; [ -e `+dir+`/works ] || { echo no network >&2; exit 1; }`)
-	if _, err := Get(t.Context()); err == nil || !strings.Contains(err.Error(), "no network") {
+	if _, err := get(t.Context(), "6.1"); err == nil || !strings.Contains(err.Error(), "no network") {
 		t.Fatalf("error %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "works"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Get(t.Context()); err != nil {
+	if _, err := get(t.Context(), "6.1"); err != nil {
 		t.Error(err)
 	}
 }
