@@ -16,7 +16,7 @@ import (
 )
 
 // systemModes are the settings of mode under which a whole system is tried.
-var systemModes = []string{"auto", "iptables"}
+var systemModes = []string{"auto", "ipvs", "iptables"}
 
 // A step is one thing that happens to the site, which goes on to the next.
 type step struct {
@@ -288,6 +288,8 @@ func TestMissingModule(t *testing.T) {
 		log     string // a pattern
 	}{
 		{"auto goes on", "nf_tables ip_vs", "auto", true, `mode=iptables why=.*nf_tables`},
+		{"auto takes ipvs", "nf_tables", "auto", true, `mode=ipvs why=.*nf_tables`},
+		{"ipvs fails", "ip_vs", "ipvs", false, `ipvs mode: .*IPVS`},
 		{"nftables fails", "nf_tables", "nftables", false, `nftables mode: .*nf_tables`},
 	}
 	for _, tt := range tests {
