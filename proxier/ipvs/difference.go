@@ -81,6 +81,7 @@ type difference struct {
 	now     time.Time
 	timeout time.Duration // of drains
 	drains  drains        // is kept up to date
+	noted   bool          // something of it changed
 }
 
 // server notes what must be done to the server at a key: nil is none. It returns
@@ -152,7 +153,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
 
 // stay notes what must be done to a destination that is wanted. It may have drained.
 func (d *difference) stay(key lvs.Key, have, want dest) {
-	d.drains.remove(key, have.AddrPort)
+	d.noted = d.drains.remove(key, have.AddrPort) || d.noted
 	if have.weight == want.weight && !have.odd {
 		return
 	}
@@ -174,11 +175,12 @@ func (d *difference) drain(key lvs.Key, have dest) bool {
 	}
 	waited := d.now.Sub(since)
 	if !outlives(key) || waited >= d.timeout || have.idle && draining && waited >= lag {
-		d.drains.remove(key, have.AddrPort)
+		d.noted = d.drains.remove(key, have.AddrPort) || d.noted
 		d.last = append(d.last, step{op: deleteDest, key: key, dest: have})
 		return false
 	}
 	d.drains.set(key, have.AddrPort, since)
+	d.noted = d.noted || !draining
 	if have.weight != 0 || have.odd {
 		d.last = append(d.last, step{op: updateDest, key: key, dest: dest{AddrPort: have.AddrPort}})
 	}

@@ -17,11 +17,14 @@ import (
 func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	touched := slices.SortedFunc(maps.Keys(b.claims.update(delta)), compareKeys)
 	var errs failures
+	owned := len(b.record.owned)
 	touched = b.claim(ctx, st, touched, &errs)
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
 	gone := b.compare(d, touched)
-	if err := b.record.write(); err != nil {
-		return err
+	if d.noted || len(b.record.owned) > owned { // it is written whole, however little changed
+		if err := b.record.write(); err != nil {
+			return err
+		}
 	}
 	bind, shown := b.addrChanges(delta)
 	rules := b.rules.Update(shown)

@@ -43,10 +43,13 @@ func (d drains) set(k lvs.Key, at netip.AddrPort, since time.Time) {
 	d[k][at] = since
 }
 
-func (d drains) remove(k lvs.Key, at netip.AddrPort) {
+// remove returns false if there was nothing to remove.
+func (d drains) remove(k lvs.Key, at netip.AddrPort) bool {
+	_, had := d[k][at]
 	if delete(d[k], at); len(d[k]) == 0 {
 		delete(d, k)
 	}
+	return had
 }
 
 func (d drains) clone() drains {
