@@ -3,6 +3,7 @@ package filter
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/xtables"
@@ -25,6 +26,16 @@ type Held struct {
 
 // ForwardDrops tells whether the policy of the chain FORWARD is DROP.
 func (h *Held) ForwardDrops() bool { return h.tables["filter"].Policies["FORWARD"] == "DROP" }
+
+// Balances tells whether rules of iptables mode balance, which others may replace.
+func (h *Held) Balances() bool {
+	for name := range h.sets {
+		if strings.HasPrefix(name, vipsSet+"-") {
+			return true
+		}
+	}
+	return false
+}
 
 // sums are what chains hold, by table and chain.
 type sums map[string]map[string]xtables.Sum

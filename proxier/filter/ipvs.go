@@ -30,9 +30,10 @@ const (
 // everybody else, are balanced by rules of the nat table, before IPVS.
 var ipvs = layout{
 	tables: []string{"nat", "filter", "mangle"},
-	chains: append(slices.Clone(sharedChains),
-		hostChain{"nat", masqueradeChain, (*Rules).markServed},
-		hostChain{"mangle", firewallChain, (*Rules).firewall}),
+	chains: slices.Concat(
+		filterChains, // IPVS must not be refused what rules of iptables mode give up
+		[]hostChain{{"mangle", firewallChain, (*Rules).firewall}, {"nat", masqueradeChain, (*Rules).markServed}},
+		natChains),
 	jumps: append([]Jump{
 		{"mangle", "OUTPUT", newOnly + " -j " + firewallChain},
 		{"nat", "PREROUTING", "-j " + masqueradeChain},

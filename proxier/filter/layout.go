@@ -2,6 +2,7 @@ package filter
 
 import (
 	"net/netip"
+	"slices"
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/proxier"
@@ -63,18 +64,24 @@ var sharedJumps = []Jump{
 	{"filter", "OUTPUT", newOnly + " -j " + Filter},
 }
 
-var sharedChains = []hostChain{
-	{"nat", MarkMasq, (*Rules).mark},
-	{"nat", MarkNonLocal, (*Rules).markNonLocal},
-	{"nat", Postrouting, (*Rules).postrouting},
-	{"filter", Filter, (*Rules).refusals},
-	{"filter", Forward, (*Rules).forward},
-}
+// The chains of all modes. Tables are written in the order in which they come here.
+var (
+	natChains = []hostChain{
+		{"nat", MarkMasq, (*Rules).mark},
+		{"nat", MarkNonLocal, (*Rules).markNonLocal},
+		{"nat", Postrouting, (*Rules).postrouting},
+	}
+	filterChains = []hostChain{
+		{"filter", Filter, (*Rules).refusals},
+		{"filter", Forward, (*Rules).forward},
+	}
+)
 
 // iptables is the layout of iptables mode: rules of the nat table balance everything.
+// They come first: what they take is not refused.
 var iptables = layout{
 	tables: []string{"nat", "filter"},
-	chains: sharedChains,
+	chains: slices.Concat(natChains, filterChains),
 	jumps:  sharedJumps,
 	sets:   []setType{{vipsSet, ipset.HashIP}},
 	leads: func(f *proxier.Frontend) bool {

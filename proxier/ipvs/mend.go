@@ -198,6 +198,10 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 	missing, extra := addrDifference(p.bound, p.addrs)
 	b.bound = maps.Clone(p.bound)
 	b.unbind(extra, errs)
+	if p.held != nil && p.held.Balances() { // and refuses: until they go, its rules come before IPVS
+		b.bind(missing, errs)
+		missing = nil
+	}
 	if rules != nil {
 		if err := rules(); err != nil {
 			errs.add(err)
