@@ -32,7 +32,7 @@ type testCase struct {
 	except []string // modes that cannot do this, as README says
 }
 
-var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, policyGroups, masqueradeGroups, affinityGroups, flowGroups, upheavalGroups,
+var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, policyGroups, masqueradeGroups, affinityGroups, flowGroups, upheavalGroups, rollingGroups,
 	fileGroups, wayGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups)
 
 func TestCases(t *testing.T) {
