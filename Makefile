@@ -7,10 +7,10 @@ SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|re
 TAGS       ?=
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install demo test test-netns test-vm vagrant test-nokubernetes test-kubernetes bench-kubernetes soak bench fuzz lint fmt clean
+.PHONY: help build sizes install demo test test-netns test-vm vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes soak bench fuzz lint fmt clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/svcproxy
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -tags '$(TAGS)' -trimpath -ldflags '$(LDFLAGS)' -o bin/svcproxy ./cmd/svcproxy
@@ -48,6 +48,9 @@ test-nokubernetes: ## vet and test what differs without the Kubernetes source
 
 test-kubernetes: ## against a real API server in namespaces (root); builds it the first time, which takes 10 minutes
 	cd kubernetestests && $(GO) vet -tags netns ./... && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestKubernetes .
+
+kubernetes-programs: ## the API server and etcd for that, ahead of it
+	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPrograms .
 
 bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kube-proxy (root)
 	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .

@@ -68,3 +68,10 @@ func buildSvcproxy(dir string) (string, error) {
 	}
 	return path, nil
 }
+
+// TestPrograms builds what the tests need, ahead of them.
+func TestPrograms(t *testing.T) {
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		t.Log(binary(t, name))
+	}
+}
