@@ -134,10 +134,12 @@ func iptablesDamages(variant string) []damage {
 		damage{"chains and sets added", func(h *Host) error { return addStrays(h, variant) }},
 		damage{"sets flushed", func(h *Host) error { return eachSet(h, "flush") }},
 		damage{"sets deleted", func(h *Host) error {
-			if err := restore(h, variant, "*filter -F COMMIT *nat -F COMMIT *mangle -F"); err != nil {
-				return err
-			}
-			return eachSet(h, "destroy")
+			return Poll(expectPatience, func() error { // svcproxy may mend the rules before the sets are gone
+				if err := restore(h, variant, "*filter -F COMMIT *nat -F COMMIT *mangle -F"); err != nil {
+					return err
+				}
+				return eachSet(h, "destroy")
+			})
 		}},
 	)
 }
