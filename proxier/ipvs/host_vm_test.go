@@ -42,6 +42,9 @@ func everywhere(t *testing.T, test func(*host)) {
 
 func newHost(t testing.TB, fam proxier.Family) *host {
 	t.Helper()
+	if out, err := exec.Command("modprobe", "ip_vs").CombinedOutput(); err != nil { // its settings come with it
+		t.Fatalf("modprobe ip_vs: %v\n%s", err, out)
+	}
 	netnstest.Enter(t)
 	for _, name := range []string{"conntrack", "expire_nodest_conn", "expire_quiescent_template"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/vs/"+name, []byte("1"), 0o644); err != nil {
