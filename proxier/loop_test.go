@@ -175,36 +175,6 @@ func TestLoopWaitsForAllSources(t *testing.T) {
 	})
 }
 
-// What is accepted is told after the kernel has it, or at once where no sync is
-// due, and before the Loop is ready.
-func TestLoopTellsWhatIsAccepted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{took: time.Second}
-		begin := time.Now()
-		var told []string
-		l := start(t, k, func(c *Config) {
-			c.OnAccept = func(units []source.Unit) {
-				for _, u := range units {
-					told = append(told, fmt.Sprintf("%s %v", u.ID.Name, time.Since(begin)))
-				}
-				time.Sleep(time.Second)
-			}
-		})
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
-		time.Sleep(3 * time.Second)
-		l.Synced("file")
-		l.Apply(set(file("b", "y 10.96.0.2:80")))
-		<-l.Ready()
-		k.failWith(errors.New("no"))
-		l.Apply(set(file("c", "z 10.96.0.3:80")))
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if want := []string{"a 0s", "b 4s", "c 6s"}; !slices.Equal(told, want) {
-			t.Errorf("accepted: %q; want %q", told, want)
-		}
-	})
-}
-
 func TestLoopSendsDeltas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}

@@ -185,6 +185,9 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	for {
 		select {
 		case <-ctx.Done():
+			if s.store != nil {
+				s.store.writeMore()
+			}
 			return
 		case <-s.reload:
 			s.todo.all, s.todo.hash = true, true

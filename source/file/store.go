@@ -17,14 +17,8 @@ import (
 	"sync/atomic"
 )
 
-const (
-	// atOnce is how many files are written while the sink waits, some 100 µs each.
-	// More, as at the first start with many files, are written when there is time.
-	atOnce = 256
-
-	// batch is how many of those are written in one go.
-	batch = 64
-)
+// batch is how many files are written in one go, some 100 µs each.
+const batch = 64
 
 // A store keeps a copy of the last accepted version of each file, as it was
 // written, and an index of them. They are files that an admin can read and copy
@@ -142,24 +136,18 @@ func (st *store) read(name string, r record) ([]byte, error) {
 	return data, err
 }
 
-// put takes what is to be recorded, by file name, and writes it at once unless
-// that is much. What cannot be written is kept for retry.
+// put takes what is to be recorded, by file name, for writeMore: who calls it has
+// something to do that is more urgent. What cannot be written is kept for retry.
 func (st *store) put(entries map[string]entry) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	var names []string
 	for name, e := range entries {
 		if st.has(name, e) {
 			delete(st.pending, name)
-			continue
+		} else {
+			st.pending[name] = e
+			st.wake()
 		}
-		st.pending[name] = e
-		names = append(names, name)
-	}
-	if len(names) > atOnce {
-		st.wake()
-	} else {
-		st.write(names)
 	}
 }
 

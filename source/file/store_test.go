@@ -89,6 +89,7 @@ func TestIndexUnwritable(t *testing.T) {
 	keep := func(name, text string) {
 		v := &version{id: idOf([]byte(text), nil), data: []byte(text)}
 		st.put(map[string]entry{name: {record{v.id, time.Now(), time.Now()}, v}})
+		st.writeMore()
 	}
 	keep("a.toml", "a 1\n")
 	check(t, os.Rename(st.index(), st.index()+".away"))
@@ -325,6 +326,7 @@ func TestCompact(t *testing.T) {
 		for n := range slack + 10 {
 			v := v(n)
 			h.src.store.put(map[string]entry{"a.toml": {record{v.id, time.Now(), time.Now()}, v}})
+			h.src.store.writeMore()
 		}
 		if got := h.src.store.lines; got != slack+11 {
 			t.Errorf("%d lines; want %d", got, slack+11)
