@@ -35,7 +35,7 @@ var upheavalGroups = []group{
 }
 
 // establishedConns is how many connections must live through everything, in each family.
-const establishedConns = 500
+var establishedConns = fewer(500)
 
 // testTrafficGoesOn: established connections and new ones see nothing of what svcproxy goes through.
 func testTrafficGoesOn(t *testing.T, e *env) {

@@ -15,8 +15,8 @@ import (
 	"svcproxy/vmtests/guest"
 )
 
-// systemModes are the settings of mode under which a whole system is tried.
-var systemModes = []string{"auto", "ipvs", "iptables"}
+// systemModes are the settings of mode under which a whole system is tried; auto is nftables here.
+var systemModes = []string{"auto", "ipvs"}
 
 // A step is one thing that happens to the site, which goes on to the next.
 type step struct {
