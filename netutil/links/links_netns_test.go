@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -178,6 +179,8 @@ func TestAddrsMultipath(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	namespace(t)
+	// A link-local address would change by itself, when it has been found to be nobody else's.
+	check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0o644))
 	ns, err := netns.Get()
 	check(t, err)
 	defer ns.Close()
