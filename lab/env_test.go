@@ -151,7 +151,8 @@ func (e *env) unserved() want {
 
 // givenUp is what new connections meet at an address that a service had.
 func (e *env) givenUp() want {
-	if e.mode.name == "ipvs" { // it is one of node until the last connection there has ended
+	// There an address is one of node until the last connection there has ended, or its time is over.
+	if e.mode.name == "ipvs" && !strings.Contains(e.settings, giveUpSoon) {
 		return refused
 	}
 	return untouched

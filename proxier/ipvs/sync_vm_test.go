@@ -232,9 +232,9 @@ func TestMissingScheduler(t *testing.T) {
 		odd.Pools[0].Scheduler = "nosuch"
 		h.world.Put(odd.Key, odd)
 		fine := h.service("fine", 2, source.TCP, 1)
-		delta := h.world.Put(fine.Key, fine)
-		for _, d := range []*proxier.Delta{delta, nil, nil} {
-			err := h.backend.Sync(h.Context(), h.world.State, d)
+		h.must(h.backend.Sync(h.Context(), h.world.State, h.world.Put(fine.Key, fine)))
+		for range 2 {
+			err := h.backend.Sync(h.Context(), h.world.State, nil)
 			if err == nil || !strings.Contains(err.Error(), "default/odd") || !strings.Contains(err.Error(), "nosuch") {
 				h.Errorf("error %v", err)
 			}
