@@ -27,6 +27,7 @@ func testOrder(t *testing.T, e *env) {
 		e.expect(t, e.finalChecks(len(names))...)
 		e.faultless(t, names...)
 		if reference == nil {
+			e.letGo()
 			_, own, err := Snapshot(e.Node)
 			if err != nil {
 				t.Fatal(err)

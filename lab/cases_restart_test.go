@@ -198,13 +198,18 @@ func (e *env) lastGood(t *testing.T, name string) (path, text string) {
 	return path, text
 }
 
+// letGo waits until what services have given up is gone, in ipvs mode too.
+func (e *env) letGo() {
+	if e.mode.name == "ipvs" {
+		time.Sleep(slow(givenUpAfter))
+	}
+}
+
 // exactly checks that the kernel holds what a daemon makes of the same files and
 // state that starts with nothing in the kernel.
 func (e *env) exactly(t *testing.T) {
 	t.Helper()
-	if e.mode.name == "ipvs" {
-		time.Sleep(slow(givenUpAfter))
-	}
+	e.letGo()
 	_, now, err := Snapshot(e.Node)
 	if err == nil {
 		err = errors.Join(e.daemon.Kill(), e.cleanKernel(), e.daemon.Start())
