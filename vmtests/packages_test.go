@@ -152,7 +152,7 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 	code, err := guest.Run(ctx, cfg, cmd, &out)
 	passed := strings.Count(out.String(), "--- PASS")
 	if err != nil || code != 0 || passed == 0 {
-		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, out.String())
+		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, failures(out.String()))
 	}
 	t.Logf("%d tests passed", passed)
 }
