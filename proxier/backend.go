@@ -7,7 +7,8 @@ import "context"
 type Backend interface {
 	// Sync makes the kernel hold st. delta says what changed since the last Sync
 	// that succeeded; nil: look at the kernel and mend every difference. After an
-	// error the next call has a nil delta.
+	// error the next call has a nil delta, but an error that is an *Unserved
+	// counts as success: all is done that can be done.
 	Sync(ctx context.Context, st *State, delta *Delta) error
 
 	// Plan says what Sync with a nil delta would change now, and changes nothing.
@@ -17,6 +18,27 @@ type Backend interface {
 	// nothing else. Nothing there is no error.
 	Cleanup(ctx context.Context) error
 }
+
+// Unserved says that virtual servers of some services cannot be had: the kernel
+// lacks what they want, or somebody else has them. Every Sync tells of all of
+// them, and one with a nil delta tries them again.
+type Unserved struct {
+	N   int   // how many virtual servers
+	Err error // why, the first ones
+}
+
+func (u *Unserved) Error() string { return u.Err.Error() }
+
+// text is of a nil Unserved, too.
+func (u *Unserved) text() string {
+	if u == nil {
+		return ""
+	}
+	return u.Error()
+}
+
+// Unwrap returns why.
+func (u *Unserved) Unwrap() error { return u.Err }
 
 // A Change is one kernel object that a Sync would touch.
 type Change struct {

@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,6 +43,7 @@ type family struct {
 	lastGood     time.Time // end of the last Sync that succeeded
 	took         time.Duration
 	err          error       // of the last Sync
+	unserved     *Unserved   // by the last Sync that succeeded
 	again        *staleFlows // to be looked for once more
 	lookAt       time.Time   // when; zero: nothing to look for
 	looks        int         // how often at most
@@ -102,12 +104,16 @@ func (f *family) sync(ctx context.Context, resync time.Duration) SyncResult {
 		delta = f.changes.delta()
 	}
 	err := f.backend.Sync(ctx, f.state, delta)
+	var unserved *Unserved
+	if errors.As(err, &unserved) {
+		err = nil
+	}
 	if err != nil {
 		err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.state.Services), err)
 	}
 	return SyncResult{
 		Family: f.fam, Full: full, Queued: f.queued, Start: start, Duration: time.Since(start),
-		Err: err, Services: len(f.state.Services), Endpoints: f.endpoints,
+		Err: err, Unserved: unserved, Services: len(f.state.Services), Endpoints: f.endpoints,
 	}
 }
 
@@ -123,7 +129,7 @@ func (f *family) done(r SyncResult) {
 		return
 	}
 	f.retry, f.failingSince, f.queued = 0, time.Time{}, time.Time{}
-	f.lastGood = end
+	f.lastGood, f.unserved = end, r.Unserved
 	f.full, f.dirty = false, false
 	f.changes = newChanges()
 	if r.Full {

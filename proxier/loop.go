@@ -40,9 +40,10 @@ type SyncResult struct {
 	Start        time.Time
 	Duration     time.Duration
 	Err          error
-	Services     int // in the State, after it
-	Endpoints    int // that get new connections, each port of a service counted
-	FlowsDeleted int // UDP flows
+	Unserved     *Unserved // what could not be had of a sync that succeeded otherwise; nil: nothing
+	Services     int       // in the State, after it
+	Endpoints    int       // that get new connections, each port of a service counted
+	FlowsDeleted int       // UDP flows
 }
 
 // A Loop keeps backends in step with sources. It implements source.Sink. One
@@ -228,11 +229,23 @@ func (l *Loop) finish(ctx context.Context, f *family, r *SyncResult) {
 	} else if !errors.Is(r.Err, context.Canceled) {
 		l.cfg.Log.Error("sync failed", "family", f.fam, "err", r.Err, "took", r.Duration)
 	}
+	l.logUnserved(f, r)
 	l.mu.Lock()
 	f.done(*r)
 	l.mu.Unlock()
 	if l.cfg.OnSync != nil {
 		l.cfg.OnSync(*r)
+	}
+}
+
+// logUnserved says what cannot be served when that changes.
+func (l *Loop) logUnserved(f *family, r *SyncResult) {
+	switch {
+	case r.Err != nil || r.Unserved.text() == f.unserved.text():
+	case r.Unserved != nil:
+		l.cfg.Log.Error("not served", "family", f.fam, "virtual_servers", r.Unserved.N, "err", r.Unserved.Err)
+	default:
+		l.cfg.Log.Info("all is served again", "family", f.fam)
 	}
 }
 

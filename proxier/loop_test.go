@@ -32,6 +32,7 @@ type kernel struct {
 	hairpins map[Hairpin]bool
 	syncs    []string // "full" or what the delta held
 	fail     error
+	unserved error // is returned where all else is done
 	took     time.Duration
 	err      string // the first delta that did not fit
 }
@@ -50,11 +51,11 @@ func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
 	if d == nil {
 		k.syncs = append(k.syncs, "full")
 		k.services, k.vips, k.hairpins = maps.Clone(st.Services), members(st.RefusedVIPs), members(st.Hairpins)
-		return nil
+		return k.unserved
 	}
 	k.delta(d)
 	k.check(st)
-	return nil
+	return k.unserved
 }
 
 func (k *kernel) delta(d *Delta) {
@@ -262,6 +263,42 @@ func TestLoopRetries(t *testing.T) {
 		k.failWith(nil)
 		l.Apply(set(file("b", "y 10.96.0.1:80"))) // a change is a reason to try at once
 		k.expect(t, "full")
+	})
+}
+
+// What one service cannot have delays no other.
+func TestLoopGoesOnPastUnserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{unserved: fmt.Errorf("in a test: %w", &Unserved{N: 2, Err: errors.New("no such scheduler")})}
+		var results []SyncResult
+		var log strings.Builder
+		l := start(t, k, func(c *Config) {
+			c.OnSync = func(r SyncResult) { results = append(results, r) }
+			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		})
+		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Synced("file")
+		k.expect(t, "full")
+		<-l.Ready()
+		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		k.expect(t, "y")
+		st, last := l.Status().Families[0], results[len(results)-1]
+		if st.Unserved != "no such scheduler" || st.Error != "" || last.Err != nil || last.Unserved.N != 2 {
+			t.Errorf("status %+v, last result %+v", st, last)
+		}
+		time.Sleep(31 * time.Second)
+		k.expect(t, "full")
+		k.mu.Lock()
+		k.unserved = nil
+		k.mu.Unlock()
+		time.Sleep(31 * time.Second)
+		k.expect(t, "full")
+		if st := l.Status().Families[0]; st.Unserved != "" {
+			t.Errorf("status %+v", st)
+		}
+		if text := log.String(); strings.Count(text, "not served") != 1 || strings.Count(text, "all is served again") != 1 {
+			t.Errorf("log:\n%s", text)
+		}
 	})
 }
 

@@ -24,6 +24,7 @@ type FamilyStatus struct {
 	Took         time.Duration `json:"took_ns"`         // the last that succeeded
 	Error        string        `json:"error,omitempty"` // of the last sync, if it failed
 	FailingSince time.Time     `json:"failing_since,omitzero"`
+	Unserved     string        `json:"unserved,omitempty"` // virtual servers that could not be had, and why
 }
 
 // A ServiceStatus is one service as it is used, over both families.
@@ -79,7 +80,7 @@ func (l *Loop) Status() Status {
 }
 
 func (f *family) status() FamilyStatus {
-	st := FamilyStatus{Family: f.fam.String(), LastSync: f.lastGood, Took: f.took, FailingSince: f.failingSince}
+	st := FamilyStatus{Family: f.fam.String(), LastSync: f.lastGood, Took: f.took, FailingSince: f.failingSince, Unserved: f.unserved.text()}
 	if f.err != nil {
 		st.Error = f.err.Error()
 	}

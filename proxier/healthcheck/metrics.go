@@ -19,6 +19,7 @@ type Metrics struct {
 	last, lastQueued        *prometheus.GaugeVec
 	failures, flows         *prometheus.CounterVec
 	services, endpoints     *prometheus.GaugeVec
+	unserved                *prometheus.GaugeVec
 	answers, disturbed      *prometheus.CounterVec
 }
 
@@ -39,6 +40,7 @@ func NewMetrics(version string) *Metrics {
 		flows:       counter("conntrack_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.", "ip_family"),
 		services:    gauge("services", "Services in use."),
 		endpoints:   gauge("endpoints", "Endpoints of all services in use."),
+		unserved:    gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or somebody else has, in ipvs mode."),
 		disturbed:   counter("kernel_changes_by_others_total", "Changes of what is ours in the kernel by somebody else, as far as the kernel tells.", "ip_family"),
 		answers:     counter("proxy_health_total", "Answers of /healthz and /livez.", "path", "code"),
 	}
@@ -49,7 +51,7 @@ func NewMetrics(version string) *Metrics {
 	build.Set(1)
 	m.registry.MustRegister(build,
 		m.duration, m.full, m.partial, m.programming, m.last, m.lastQueued,
-		m.failures, m.flows, m.services, m.endpoints, m.answers, m.disturbed,
+		m.failures, m.flows, m.services, m.endpoints, m.unserved, m.answers, m.disturbed,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -74,6 +76,11 @@ func (m *Metrics) Synced(r proxier.SyncResult) {
 		failures.Inc()
 		return
 	}
+	unserved := 0
+	if r.Unserved != nil {
+		unserved = r.Unserved.N
+	}
+	m.unserved.WithLabelValues(fam).Set(float64(unserved))
 	done := r.Start.Add(r.Duration)
 	m.last.WithLabelValues(fam).Set(float64(done.UnixNano()) / 1e9)
 	if !r.Queued.IsZero() {

@@ -20,6 +20,7 @@ type step struct {
 	op   op
 	key  lvs.Key
 	srv  *server // of addServer and updateServer
+	had  *server // of updateServer
 	dest dest    // of the others
 }
 
@@ -49,6 +50,19 @@ func (s step) do(ctx context.Context, c *lvs.Conn) error {
 		return c.UpdateDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight))
 	}
 	return c.DeleteDestination(ctx, s.key, s.dest.AddrPort)
+}
+
+// undo corrects servers, which hold what the kernel should have after the step,
+// where it did not take a server.
+func (s step) undo(servers map[lvs.Key]*server) {
+	switch s.op {
+	case addServer:
+		delete(servers, s.key)
+	case updateServer:
+		stays := *servers[s.key]
+		stays.Server = s.had.Server
+		servers[s.key] = &stays
+	}
 }
 
 // named adds the service to an error.
@@ -98,7 +112,7 @@ func (d *difference) server(key lvs.Key, have, want *server) *server {
 		}
 		return want
 	case want != nil && have.Server != want.Server:
-		d.first = append(d.first, step{op: updateServer, key: key, srv: want})
+		d.first = append(d.first, step{op: updateServer, key: key, srv: want, had: have})
 	}
 	if want == nil {
 		return d.leave(key, have)

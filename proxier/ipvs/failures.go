@@ -3,6 +3,11 @@ package ipvs
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
 )
 
 // maxErrors is how many errors of one sync are told; one cause can have thousands.
@@ -29,4 +34,20 @@ func (f *failures) join() error {
 		return errors.Join(append(f.errs, fmt.Errorf("and %d more", more))...)
 	}
 	return errors.Join(f.errs...)
+}
+
+// refused says of servers that are wanted why they are not there as they should
+// be, and that trying again at once is of no use.
+type refused map[lvs.Key]error
+
+// unserved returns what there is to tell of them; nil: nothing.
+func (r refused) unserved() error {
+	if len(r) == 0 {
+		return nil
+	}
+	var errs failures
+	for _, key := range slices.SortedFunc(maps.Keys(r), compareKeys) {
+		errs.add(r[key])
+	}
+	return &proxier.Unserved{N: len(r), Err: errs.join()}
 }

@@ -20,7 +20,7 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 	owned := len(b.record.owned)
 	touched = b.claim(ctx, st, touched, &errs)
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
-	gone := b.compare(d, touched)
+	b.compare(d, touched)
 	if d.noted || len(b.record.owned) > owned { // it is written whole, however little changed
 		if err := b.record.write(); err != nil {
 			return err
@@ -34,14 +34,14 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 		errs.add(err)
 		return errs.join()
 	}
-	failed := b.run(ctx, d.first, nil, &errs) // host processes are balanced from here on
+	b.run(ctx, d.first, b.servers, &errs) // host processes are balanced from here on
 	if err := b.kernel.Apply(ctx, served, b.rules); err != nil {
 		errs.add(err)
 		return errs.join()
 	}
 	b.bind(bind, &errs) // and everybody
-	b.run(ctx, d.last, failed, &errs)
-	errs.add(b.disown(gone))
+	b.run(ctx, d.last, b.servers, &errs)
+	errs.add(b.disown(touched))
 	return errs.join()
 }
 
@@ -49,16 +49,18 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 // devices, unless somebody else has them, and returns the keys without those.
 func (b *Backend) claim(ctx context.Context, st *proxier.State, keys []lvs.Key, errs *failures) []lvs.Key {
 	return slices.DeleteFunc(keys, func(key lvs.Key) bool {
+		delete(b.refused, key)
 		_, bound := b.bound[key.Addr]
 		f := b.claims.by[key].frontend()
 		if f == nil || b.servers[key] != nil || bound || st.BoundAddrs[key.Addr] > 0 {
 			return false
 		}
 		taken, err := b.conn.Has(ctx, key)
-		if taken {
-			err = notOurs(f, key)
-		}
 		if errs.add(err); err != nil {
+			return true
+		}
+		if taken {
+			b.refused[key] = notOurs(f, key)
 			return true
 		}
 		b.record.owned[key] = struct{}{}
@@ -70,8 +72,8 @@ func notOurs(f *proxier.Frontend, key lvs.Key) error {
 	return fmt.Errorf("service %s: virtual server %v is there and not ours: it is left alone", f.ServicePort, key)
 }
 
-// compare notes what must be done to servers, and returns those that go.
-func (b *Backend) compare(d *difference, keys []lvs.Key) (gone []lvs.Key) {
+// compare notes what must be done to servers.
+func (b *Backend) compare(d *difference, keys []lvs.Key) {
 	pools := map[*proxier.Pool][]dest{}
 	for _, key := range keys {
 		had := b.servers[key]
@@ -81,10 +83,8 @@ func (b *Backend) compare(d *difference, keys []lvs.Key) (gone []lvs.Key) {
 		b.servers[key] = now
 		if now == nil {
 			delete(b.servers, key)
-			gone = append(gone, key)
 		}
 	}
-	return gone
 }
 
 // linger counts servers that nobody wants.
@@ -110,11 +110,13 @@ func (b *Backend) addrChanges(delta *proxier.Delta) (bind []netip.Addr, shown *p
 	return bind, &d
 }
 
-// disown forgets servers that are gone from addresses of other devices.
-func (b *Backend) disown(gone []lvs.Key) error {
+// disown forgets those servers that are not, or no longer, on addresses of other devices.
+func (b *Backend) disown(keys []lvs.Key) error {
 	n := len(b.record.owned)
-	for _, key := range gone {
-		delete(b.record.owned, key)
+	for _, key := range keys {
+		if b.servers[key] == nil {
+			delete(b.record.owned, key)
+		}
 	}
 	if len(b.record.owned) == n {
 		return nil

@@ -55,6 +55,7 @@ type Backend struct {
 	claims  *claims
 	bound   map[netip.Addr]struct{} // addresses of our device
 	lingers map[netip.Addr]int      // how many servers there that nobody wants still drain
+	refused refused
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -115,7 +116,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		b.servers = nil
 		return fmt.Errorf("ipvs, %s: %w", b.fam, err)
 	}
-	return nil
+	return b.refused.unserved()
 }
 
 // Plan implements proxier.Backend.

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -168,8 +169,9 @@ func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
 	}
 	var errs failures
 	errs.add(b.setTimeouts(ctx))
+	b.refused = refused{}
 	for key := range p.foreign {
-		errs.add(notOurs(p.claims.by[key].frontend(), key))
+		b.refused[key] = notOurs(p.claims.by[key].frontend(), key)
 	}
 	b.apply(ctx, p, func() error { return b.kernel.Mend(ctx, p.held, b.rules, shown) }, &errs)
 	return errs.join()
@@ -194,7 +196,7 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 		errs.add(err)
 		return
 	}
-	failed := b.run(ctx, p.diff.first, nil, errs)
+	b.run(ctx, p.diff.first, p.after, errs)
 	missing, extra := addrDifference(p.bound, p.addrs)
 	b.bound = maps.Clone(p.bound)
 	b.unbind(extra, errs)
@@ -209,9 +211,10 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 		}
 	}
 	b.bind(missing, errs)
-	b.run(ctx, p.diff.last, failed, errs)
+	b.run(ctx, p.diff.last, p.after, errs)
 	b.servers, b.claims, b.lingers = p.after, p.claims, p.lingers
 	if errs.n == 0 {
+		maps.DeleteFunc(p.owned, func(key lvs.Key, _ struct{}) bool { return p.after[key] == nil }) // refused
 		b.record.owned = p.owned
 		errs.add(b.record.write())
 	}
@@ -226,27 +229,27 @@ func (b *Backend) recordAll(p *picture) error {
 	return b.record.write()
 }
 
-// run sends steps. Those about a server that could not be made are left out. It
-// returns which those are.
-func (b *Backend) run(ctx context.Context, steps []step, failed map[lvs.Key]struct{}, errs *failures) map[lvs.Key]struct{} {
+// run sends steps that lead to servers, which it corrects where the kernel refuses
+// one. Those about a server that could not be made are left out.
+func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*server, errs *failures) {
 	for _, s := range steps {
-		if _, skip := failed[s.key]; skip {
+		if s.op != deleteServer && servers[s.key] == nil {
 			continue
 		}
 		if ctx.Err() != nil {
 			errs.add(ctx.Err())
-			return failed
+			return
 		}
 		err := s.do(ctx, b.conn)
-		errs.add(err)
-		if err != nil && s.op == addServer {
-			if failed == nil {
-				failed = map[lvs.Key]struct{}{}
-			}
-			failed[s.key] = struct{}{}
+		if err != nil {
+			s.undo(servers)
+		}
+		if errors.Is(err, lvs.ErrNoScheduler) {
+			b.refused[s.key] = err
+		} else {
+			errs.add(err)
 		}
 	}
-	return failed
 }
 
 func (b *Backend) bind(addrs []netip.Addr, errs *failures) {

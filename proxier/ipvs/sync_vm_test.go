@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -224,23 +225,62 @@ func TestNodePortsAreRemovedAfterARestart(t *testing.T) {
 	})
 }
 
-// One server that the kernel refuses keeps no other from being served.
+// When a foreign server goes, the service gets its own.
+func TestForeignServerGoes(t *testing.T) {
+	everywhere(t, func(h *host) {
+		at := netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30080)
+		h.ipvsadm("-A -t " + at.String() + " -s lc")
+		res := h.nodePort("node", 30080, 0)
+		h.world.Put(res.Key, res)
+		h.unserved(nil, 1)
+		h.ipvsadm("-D -t " + at.String())
+		h.mend()
+		h.wantState()
+		h.settled()
+	})
+}
+
+// One server that the kernel refuses keeps no other from being served, and costs
+// those that change nothing.
 func TestMissingScheduler(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.mend()
-		odd := h.service("odd", 1, source.TCP, 0)
-		odd.Pools[0].Scheduler = "nosuch"
-		h.world.Put(odd.Key, odd)
-		fine := h.service("fine", 2, source.TCP, 1)
-		h.must(h.backend.Sync(h.Context(), h.world.State, h.world.Put(fine.Key, fine)))
-		for range 2 {
-			err := h.backend.Sync(h.Context(), h.world.State, nil)
-			if err == nil || !strings.Contains(err.Error(), "default/odd") || !strings.Contains(err.Error(), "nosuch") {
-				h.Errorf("error %v", err)
-			}
+		with := func(scheduler string, n int, endpoints ...int) *proxier.Resolved {
+			res := h.service(fmt.Sprint("s", n), n, source.TCP, endpoints...)
+			res.Pools[0].Scheduler = scheduler
+			return res
 		}
-		h.want("-A -t "+h.vip(2).String()+" -s wrr", "-a -t "+h.vip(2).String()+" -r "+h.endpoint(1).String()+" -m -w 1")
+		put := func(res *proxier.Resolved) *proxier.Delta { return h.world.Put(res.Key, res) }
+		h.unserved(put(with("nosuch", 1, 0)), 1)
+		h.unserved(put(with("", 2, 1)), 1)
+		h.unserved(put(with("rr", 3, 1)), 1)
+		h.unserved(nil, 1)
+		h.unserved(put(with("nosuch", 3, 1)), 2) // has one that stays
+		h.unserved(put(with("nosuch", 3, 2)), 2)
+		h.unserved(nil, 2)
+		before := h.backend.conn.Messages
+		h.unserved(put(with("", 2, 1, 2)), 2)
+		if n := h.backend.conn.Messages - before; n != 1 {
+			h.Errorf("%d messages for an endpoint more, want 1", n)
+		}
+		vip := func(n int) string { return h.vip(n).String() }
+		h.want(
+			"-A -t "+vip(2)+" -s wrr", "-a -t "+vip(2)+" -r "+h.endpoint(1).String()+" -m -w 1", "-a -t "+vip(2)+" -r "+h.endpoint(2).String()+" -m -w 1",
+			"-A -t "+vip(3)+" -s rr", "-a -t "+vip(3)+" -r "+h.endpoint(1).String()+" -m -w 0", "-a -t "+vip(3)+" -r "+h.endpoint(2).String()+" -m -w 1")
+		h.unserved(put(with("sh", 1, 0)), 1)
+		h.must(h.backend.Sync(h.Context(), h.world.State, put(with("lc", 3, 2))))
+		h.backend.record.drains = drains{}
+		h.settled()
 	})
+}
+
+// unserved syncs and wants so many servers not to be had.
+func (h *host) unserved(delta *proxier.Delta, n int) {
+	h.Helper()
+	var u *proxier.Unserved
+	if err := h.backend.Sync(h.Context(), h.world.State, delta); !errors.As(err, &u) || u.N != n {
+		h.Fatalf("error %v, want %d servers not to be had", err, n)
+	}
 }
 
 func TestTimeoutsAreSet(t *testing.T) {

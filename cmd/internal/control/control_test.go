@@ -180,7 +180,7 @@ var sample = Status{
 	}}},
 	Loop: proxier.Status{
 		Families: []proxier.FamilyStatus{
-			{Family: "ipv4", LastSync: now.Add(-3 * time.Second), Took: 12345678},
+			{Family: "ipv4", LastSync: now.Add(-3 * time.Second), Took: 12345678, Unserved: "service default/web:http: no such scheduler"},
 			{Family: "ipv6", Error: "iptables-restore: line 2\nfailed", FailingSince: now.Add(-time.Minute)},
 		},
 		Services: []proxier.ServiceStatus{{

@@ -91,6 +91,9 @@ func (t *table) syncs(families []proxier.FamilyStatus) {
 		if !f.LastSync.IsZero() {
 			last, took = age(t.now, f.LastSync)+" ago", f.Took.Round(100*time.Microsecond).String()
 		}
+		if f.Unserved != "" {
+			state = "not served: " + f.Unserved
+		}
 		if f.Error != "" {
 			state = "failing for " + age(t.now, f.FailingSince) + ": " + f.Error
 		}

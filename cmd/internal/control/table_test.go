@@ -19,7 +19,7 @@ svcproxy 1.0, pid 7, ready, up 1d2h
 iptables mode on node host1 in zone a; node ports on 192.0.2.1, 2001:db8::1
 
 FAMILY  LAST SYNC  TOOK    STATE
-ipv4    3s ago     12.3ms  ok
+ipv4    3s ago     12.3ms  not served: service default/web:http: no such scheduler
 ipv6    never      -       failing for 1m0s: iptables-restore: line 2\nfailed
 
 FILE                         STATE     SINCE  SERVICES
@@ -49,7 +49,7 @@ svcproxy 1.0, pid 7, ready, up 1d2h
 iptables mode on node host1 in zone a; node ports on 192.0.2.1, 2001:db8::1
 
 FAMILY  LAST SYNC  TOOK    STATE
-ipv4    3s ago     12.3ms  ok
+ipv4    3s ago     12.3ms  not served: service default/web:http: no such scheduler
 ipv6    never      -       failing for 1m0s: iptables-restore: line 2\nfailed
 
 FILE                         STATE     SINCE  SERVICES
