@@ -46,19 +46,21 @@ func (f *feed[T]) look(obj any) *parsed[T] {
 
 func (p *parsed[T]) key() source.Key { return source.Key{Namespace: p.Namespace, Name: p.Name} }
 
-func (f *feed[T]) send(st step) error {
+// send hands on a step, or drops it when ctx has ended. The end is no error: a
+// reflector whose store fails while it takes over a first list leaves its watch,
+// and a goroutine, open.
+func (f *feed[T]) send(st step) {
 	select {
 	case f.steps <- st:
-		return nil
 	case <-f.ctx.Done():
-		return f.ctx.Err()
 	}
 }
 
 // Add implements cache.ReflectorStore.
 func (f *feed[T]) Add(obj any) error {
 	p := f.look(obj)
-	return f.send(func(c *cluster) { f.set(c, p.key(), p.kept) })
+	f.send(func(c *cluster) { f.set(c, p.key(), p.kept) })
+	return nil
 }
 
 // Update implements cache.ReflectorStore.
@@ -67,10 +69,11 @@ func (f *feed[T]) Update(obj any) error { return f.Add(obj) }
 // Delete implements cache.ReflectorStore.
 func (f *feed[T]) Delete(obj any) error {
 	key := f.look(obj).key()
-	return f.send(func(c *cluster) {
+	f.send(func(c *cluster) {
 		var gone T
 		f.set(c, key, gone)
 	})
+	return nil
 }
 
 // Replace implements cache.ReflectorStore: these are all objects there are.
@@ -81,7 +84,7 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 		all[p.key()] = p.kept
 		list[i] = nil // can go
 	}
-	return f.send(func(c *cluster) {
+	f.send(func(c *cluster) {
 		f.known(c, func(key source.Key) {
 			if _, still := all[key]; !still {
 				var gone T
@@ -93,6 +96,7 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 		}
 		c.heard[f.kind] = true
 	})
+	return nil
 }
 
 // Resync implements cache.ReflectorStore.

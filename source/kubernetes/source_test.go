@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"os"
@@ -302,4 +303,17 @@ func TestNodeIsFollowed(t *testing.T) {
 	r.eventually("zone x", zone("x"))
 	a.delete(n)
 	r.eventually("none", zone("none"))
+}
+
+// The end is no error to a reflector: it would leave its watch open.
+func TestFeedAfterTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f := serviceFeed(ctx, make(chan step)) // that nobody reads
+	a := svc("a", "10.96.0.1")
+	for what, err := range map[string]error{"replace": f.Replace([]any{a}, "1"), "add": f.Add(a), "delete": f.Delete(a)} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
