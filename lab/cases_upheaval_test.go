@@ -185,7 +185,7 @@ func testMended(t *testing.T, e *env) {
 	}
 	for _, d := range e.mode.damages {
 		t.Run(d.name, func(t *testing.T) {
-			if err := d.do(e.Node); err != nil {
+			if err := e.damage(d); err != nil {
 				t.Fatal(err)
 			}
 			if err := Poll(expectPatience, func() error { return e.whole(whole) }); err != nil {
@@ -194,6 +194,16 @@ func testMended(t *testing.T, e *env) {
 			e.expect(t, checks...)
 		})
 	}
+}
+
+func (e *env) damage(d damage) error {
+	if !d.frozen {
+		return d.do(e.Node)
+	}
+	if err := e.daemon.Freeze(); err != nil {
+		return err
+	}
+	return errors.Join(d.do(e.Node), e.daemon.Signal(unix.SIGCONT))
 }
 
 // whole tells whether our kernel objects are as they were.

@@ -33,24 +33,24 @@ func ipvsMode() mode {
 		prepare:          prepareIPVS,
 		translateForeign: func(h *Host, on bool) error { return translateForeign(h, variant, on) },
 		damages: append(iptablesDamages(variant),
-			damage{"virtual servers deleted", func(h *Host) error {
+			damage{name: "virtual servers deleted", do: func(h *Host) error {
 				if _, err := h.Run("ipvsadm", "-C"); err != nil {
 					return err
 				}
 				return makeForeignServer(h)
 			}},
-			damage{"device deleted", func(h *Host) error {
+			damage{name: "device deleted", do: func(h *Host) error {
 				_, err := h.Run("ip", "link", "del", "svcproxy0")
 				return err
 			}},
-			damage{"device emptied", func(h *Host) error {
+			damage{name: "device emptied", do: func(h *Host) error {
 				_, err := h.Run("ip", "addr", "flush", "dev", "svcproxy0")
 				return err
 			}},
-			damage{"destinations deleted", func(h *Host) error { return editServers(h, "-a ", "-d ") }},
-			damage{"destinations of weight 0", func(h *Host) error { return editServers(h, "-a ", "-e ", "-w", "0") }},
-			damage{"another scheduler", func(h *Host) error { return editServers(h, "-A ", "-E ", "-s", "rr") }},
-			damage{"servers added", func(h *Host) error { return addServers(h) }},
+			damage{name: "destinations deleted", do: func(h *Host) error { return editServers(h, "-a ", "-d ") }},
+			damage{name: "destinations of weight 0", do: func(h *Host) error { return editServers(h, "-a ", "-e ", "-w", "0") }},
+			damage{name: "another scheduler", do: func(h *Host) error { return editServers(h, "-A ", "-E ", "-s", "rr") }},
+			damage{name: "servers added", do: func(h *Host) error { return addServers(h) }},
 		),
 	}
 }

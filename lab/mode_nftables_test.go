@@ -17,12 +17,12 @@ func nftablesMode() mode {
 		prepare:          func(h *Host) error { return makeForeign(h, variant) },
 		translateForeign: func(h *Host, on bool) error { return translateForeign(h, variant, on) },
 		damages: []damage{
-			{"ruleset flushed", func(h *Host) error { return nft(h, "flush ruleset") }},
-			{"tables deleted", func(h *Host) error { return nft(h, "delete table ip svcproxy\ndelete table ip6 svcproxy") }},
-			{"tables emptied of rules", func(h *Host) error { return nft(h, "flush table ip svcproxy\nflush table ip6 svcproxy") }},
-			{"sets and maps flushed", flushNFTSets},
-			{"rules inserted", insertNFTRules},
-			{"strays added", func(h *Host) error {
+			{name: "ruleset flushed", do: func(h *Host) error { return nft(h, "flush ruleset") }},
+			{name: "tables deleted", do: func(h *Host) error { return nft(h, "delete table ip svcproxy\ndelete table ip6 svcproxy") }},
+			{name: "tables emptied of rules", do: func(h *Host) error { return nft(h, "flush table ip svcproxy\nflush table ip6 svcproxy") }},
+			{name: "sets and maps flushed", do: flushNFTSets},
+			{name: "rules inserted", do: insertNFTRules},
+			{name: "strays added", do: func(h *Host) error {
 				return nft(h, "add chain ip svcproxy stray { type filter hook prerouting priority -300; }\n"+
 					"add rule ip svcproxy stray drop\nadd set ip6 svcproxy stray { type ipv6_addr; }")
 			}},

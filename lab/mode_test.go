@@ -26,8 +26,9 @@ type mode struct {
 
 // A damage is what somebody may do to the objects of svcproxy.
 type damage struct {
-	name string
-	do   func(h *Host) error
+	name   string
+	do     func(h *Host) error
+	frozen bool // svcproxy stands still meanwhile: it may mend faster than this is done
 }
 
 func (m mode) String() string { return strings.TrimSuffix(m.name+"-"+m.variant, "-") }
@@ -125,22 +126,15 @@ func iptablesDamages(variant string) []damage {
 		"*mangle -F -X",
 		"*filter -F -X COMMIT *nat -F -X COMMIT *mangle -F -X",
 	} {
-		damages = append(damages, damage{lines, func(h *Host) error { return restore(h, variant, lines) }})
+		damages = append(damages, damage{name: lines, do: func(h *Host) error { return restore(h, variant, lines) }})
 	}
 	return append(damages,
-		damage{"jumps deleted", func(h *Host) error { return deleteJumps(h, variant) }},
-		damage{"rules deleted", func(h *Host) error { return emptyChains(h, variant) }},
-		damage{"rules inserted", func(h *Host) error { return insertRules(h, variant) }},
-		damage{"chains and sets added", func(h *Host) error { return addStrays(h, variant) }},
-		damage{"sets flushed", func(h *Host) error { return eachSet(h, "flush") }},
-		damage{"sets deleted", func(h *Host) error {
-			return Poll(expectPatience, func() error { // svcproxy may mend the rules before the sets are gone
-				if err := restore(h, variant, "*filter -F COMMIT *nat -F COMMIT *mangle -F"); err != nil {
-					return err
-				}
-				return eachSet(h, "destroy")
-			})
-		}},
+		damage{name: "jumps deleted", do: func(h *Host) error { return deleteJumps(h, variant) }},
+		damage{name: "rules deleted", do: func(h *Host) error { return emptyChains(h, variant) }},
+		damage{name: "rules inserted", do: func(h *Host) error { return insertRules(h, variant) }},
+		damage{name: "chains and sets added", do: func(h *Host) error { return addStrays(h, variant) }},
+		damage{name: "sets flushed", do: func(h *Host) error { return eachSet(h, "flush") }},
+		damage{name: "sets deleted", frozen: true, do: func(h *Host) error { return destroySets(h, variant) }},
 	)
 }
 
@@ -226,6 +220,17 @@ func addStrays(h *Host, variant string) error {
 		return err
 	}
 	return restore(h, variant, "*nat :SVCP-STRAY_- -A_SVCP-STRAY_-j_RETURN -A_PREROUTING_-j_SVCP-STRAY COMMIT *filter :SVCP-STRAY_-")
+}
+
+// destroySets removes the rules that use sets, and the sets. A program that
+// svcproxy has started may write rules in between.
+func destroySets(h *Host, variant string) error {
+	return Poll(expectPatience, func() error {
+		if err := restore(h, variant, "*filter -F COMMIT *nat -F COMMIT *mangle -F"); err != nil {
+			return err
+		}
+		return eachSet(h, "destroy")
+	})
 }
 
 // eachSet runs an ipset command for each of our sets.
