@@ -105,6 +105,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.followSettings(ctx); return nil })
 	g.Go(func() error { d.tellSystemd(ctx); return nil })
 	g.Go(func() error { d.followMode(ctx); return nil })
+	g.Go(func() error { d.saveMemory(ctx); return nil })
 	return g.Wait()
 }
 
