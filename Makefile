@@ -7,7 +7,7 @@ SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|re
 TAGS       ?=
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install demo test test-netns test-vm vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes soak bench fuzz lint fmt clean
+.PHONY: help build sizes install demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes soak bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ vagrant: build ## the machines of the whole-system tests, to try svcproxy by han
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -o bin/peer ./vmtests/cmd/peer
 	cd vmtests && vagrant up
 
+test-vagrant: vagrant ## the whole-system tests in these machines
+	$(GO) test -tags vm,vagrant -count=1 -v -timeout 1h -run TestVagrant ./vmtests
+
 test-nokubernetes: ## vet and test what differs without the Kubernetes source
 	$(GO) vet -tags nokubernetes ./...
 	$(GO) test -tags nokubernetes ./cmd/... .
@@ -68,8 +71,8 @@ fuzz: ## each fuzz test for FUZZTIME (30s)
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these'; exit 1; }
 	$(GO) vet ./...
-	$(GO) vet -tags netns,bench,vm ./...
-	$(GO) run $(STATICCHECK) -tags netns,bench,vm ./...
+	$(GO) vet -tags netns,bench,vm,vagrant ./...
+	$(GO) run $(STATICCHECK) -tags netns,bench,vm,vagrant ./...
 
 fmt: ## gofmt -w
 	gofmt -w .

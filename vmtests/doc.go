@@ -10,6 +10,10 @@
 // kernelPackages, which any kernel must pass. In the second, systemd is process 1 and
 // svcproxy is installed as on any host; several of them share a network.
 //
+// Those who have Vagrant can take the steps of the second kind in its machines:
+//
+//	make test-vagrant   (a box of Debian 12 is downloaded)
+//
 // # By hand
 //
 // One test binary in a guest, with its output and its exit code:

@@ -13,8 +13,9 @@ node)
 	apt-get -qq update
 	DEBIAN_FRONTEND=noninteractive apt-get -qq -y install make iptables nftables ipset ipvsadm conntrack
 	make -o build install # built on the host
-	install -m 0644 vmtests/web.toml /etc/svcproxy/web.toml
+	[ -e /etc/svcproxy/web.toml ] || install -m 0644 vmtests/web.toml /etc/svcproxy/web.toml
 	systemctl daemon-reload
+	systemctl restart systemd-modules-load systemd-sysctl # as the next boot would
 	systemctl enable --now svcproxy
 	;;
 backend)

@@ -41,13 +41,17 @@ func TestSystem(t *testing.T) {
 			s := newSite(t, mode, func(c *guest.Config) { c.Disk = disk(t) })
 			begin(t, s.backend, "serving", "peer", "serve", "one", "192.168.7.3:8080", "[fd07::3]:8080")
 			begin(t, s.backend, "serving", "peer", "serve", "two", "192.168.7.4:8080", "[fd07::4]:8080")
-			for _, step := range steps {
-				if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
-					t.Log(s.journal(t))
-					break // the next would fail for the same reason
-				}
-			}
+			s.takeSteps(t)
 		})
+	}
+}
+
+func (s *site) takeSteps(t *testing.T) {
+	for _, step := range steps {
+		if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
+			t.Log(s.journal(t))
+			break // the next would fail for the same reason
+		}
 	}
 }
 
@@ -257,16 +261,9 @@ func (s *site) testStop(t *testing.T) {
 
 // testBrokenFile: after a power cut, with a file that cannot be read, its last good version serves.
 func (s *site) testBrokenFile(t *testing.T) {
-	if err := s.node.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s.config.Files = append(s.config.Files,
+	s.powerCut(t,
 		guest.File{Path: "/etc/svcproxy/web.toml", Mode: 0o644, Data: []byte("[[services]]\nname = \"web\nvips")},
 		guest.File{Path: "/etc/svcproxy/other.toml", Mode: 0o644, Data: []byte("[[services]]\nname = \"other\"\nvips = [\"10.96.0.11\"]\nports = [{ port = 80, target_port = 8080 }]\nendpoints = [\"192.168.7.4\"]\n")})
-	var err error
-	if s.node, err = guest.Boot(s.ctx, s.config); err != nil {
-		t.Fatal(err)
-	}
 	s.active(t)
 	s.reaches(t, "one", "two")
 	if out, err := s.client.Output(t.Context(), "peer", "ask", "1", "10.96.0.11:80"); err != nil || out != "10.96.0.11:80 two\n" {

@@ -45,6 +45,9 @@ func setup(role string) string { return "set -- " + role + " eth0\n" + siteSetup
 type site struct {
 	client, node, backend *guest.Guest
 
+	// powerCut ends node at once, and boots it with other files.
+	powerCut func(t *testing.T, files ...guest.File)
+
 	ctx     context.Context // of the guests
 	network guest.Network
 	config  guest.Config // of node
@@ -59,6 +62,7 @@ func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {
 	ctx, cancel := context.WithTimeout(t.Context(), sitePatience)
 	t.Cleanup(cancel)
 	s := &site{ctx: ctx}
+	s.powerCut = s.bootAgain
 	s.config = s.nodeConfig(t, mode)
 	if prepare != nil {
 		prepare(&s.config)
@@ -85,6 +89,18 @@ func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func (s *site) bootAgain(t *testing.T, files ...guest.File) {
+	t.Helper()
+	if err := s.node.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.config.Files = append(s.config.Files, files...)
+	var err error
+	if s.node, err = guest.Boot(s.ctx, s.config); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (s *site) networks() []*guest.Network { return []*guest.Network{&s.network} }

@@ -72,10 +72,26 @@ func Boot(ctx context.Context, cfg Config) (*Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting QEMU for %s: %w", cfg.Name, err)
 	}
-	g := &Guest{name: cfg.Name, ctx: ctx, machine: m}
-	bootCtx, cancel := context.WithTimeout(ctx, bootPatience)
+	return meet(ctx, cfg.Name, m)
+}
+
+// Attach meets a machine that somebody else has booted: the agent at the standard
+// input and output of a program, as ssh has it. It ends with ctx; the machine goes on.
+func Attach(ctx context.Context, name string, args ...string) (*Guest, error) {
+	m, err := attach(ctx, args)
+	if err != nil {
+		return nil, fmt.Errorf("starting %q for %s: %w", args, name, err)
+	}
+	return meet(ctx, name, m)
+}
+
+// meet waits for the agent of a machine.
+func meet(ctx context.Context, name string, m *machine) (*Guest, error) {
+	g := &Guest{name: name, ctx: ctx, machine: m}
+	meetCtx, cancel := context.WithTimeout(ctx, bootPatience)
 	defer cancel()
-	if g.agent, err = agent.Connect(bootCtx, m.serial); err != nil {
+	var err error
+	if g.agent, err = agent.Connect(meetCtx, m.serial); err != nil {
 		err = g.explain(err)
 		return nil, errors.Join(err, g.Close())
 	}
@@ -123,7 +139,7 @@ func (g *Guest) Wait(ctx context.Context) error {
 // Close ends the guest, as a power cut does.
 func (g *Guest) Close() error { return g.machine.close() }
 
-// Console returns the end of what the kernel has said.
+// Console returns the end of what the kernel has said, or the program that Attach has started.
 func (g *Guest) Console() string { return g.machine.console.String() }
 
 // explain says of an error whether the guest died, or its time was over.
@@ -135,7 +151,7 @@ func (g *Guest) explain(err error) error {
 		return fmt.Errorf("%s: %w", g.name, context.Cause(g.ctx))
 	case errors.Is(err, agent.ErrGone):
 		<-g.machine.ended
-		return fmt.Errorf("%s: %w: %w; QEMU: %v\n%s", g.name, ErrDied, err, g.machine.err, g.Console())
+		return fmt.Errorf("%s: %w: %w; its process: %v\n%s", g.name, ErrDied, err, g.machine.err, g.Console())
 	}
 	return fmt.Errorf("%s: %w", g.name, err)
 }

@@ -28,7 +28,8 @@ const EnvAccel = "SVCPROXY_VM_ACCEL"
 // kernelArguments: crashes end the guest, and nothing measures what emulation has no use for.
 const kernelArguments = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t mitigations=off random.trust_cpu=on tsc=reliable no_timer_check"
 
-// A machine is a QEMU process and the host's ends of what it is connected to.
+// A machine is a QEMU process, or one that leads to a machine elsewhere, and the
+// host's ends of what it is connected to.
 type machine struct {
 	pid     int
 	serial  net.Conn
@@ -50,12 +51,35 @@ func start(ctx context.Context, cfg Config, img image.Image, initrd *os.File) (*
 	if err != nil {
 		return nil, errors.Join(err, serial.Close())
 	}
+	return launch(ctx, serial, func(ctx context.Context, m *machine) *exec.Cmd {
+		args := append([]string{"qemu-system-x86_64"}, append(arguments(cfg, img), cards.args...)...)
+		cmd := command(ctx, args)
+		cmd.ExtraFiles = append(files, cards.files...)
+		cmd.Stdout, cmd.Stderr = &m.console, &m.console
+		return cmd
+	})
+}
+
+// attach starts a program that has an agent at its standard input and output.
+func attach(ctx context.Context, args []string) (*machine, error) {
+	serial, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	return launch(ctx, serial, func(ctx context.Context, m *machine) *exec.Cmd {
+		cmd := command(ctx, args)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, &m.console
+		return cmd
+	})
+}
+
+// launch starts what prepare returns.
+func launch(ctx context.Context, serial net.Conn, prepare func(context.Context, *machine) *exec.Cmd) (*machine, error) {
 	ctx, kill := context.WithCancel(ctx)
 	m := &machine{serial: serial, kill: kill, ended: make(chan struct{})}
-	cmd := command(ctx, append(arguments(cfg, img), cards.args...), append(files, cards.files...))
-	cmd.Stdout, cmd.Stderr = &m.console, &m.console
 	started := make(chan error)
-	go m.run(cmd, started)
+	go m.run(prepare(ctx, m), started)
 	if err := <-started; err != nil {
 		kill()
 		return nil, errors.Join(err, serial.Close())
@@ -90,16 +114,15 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// command returns QEMU with files that the arguments name by their numbers, 3 and on.
-func command(ctx context.Context, args []string, files []*os.File) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
-	cmd.ExtraFiles = files
+// command returns a program that is killed when ctx ends, or this process.
+func command(ctx context.Context, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd
 }
 
-// run keeps its thread as long as QEMU lives: Pdeathsig means the death of the
+// run keeps its thread as long as the program lives: Pdeathsig means the death of the
 // thread that started the process.
 func (m *machine) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()

@@ -1,17 +1,22 @@
-// Peer is the servers and clients of whole-system tests.
+// Peer is the servers and clients of whole-system tests, and their agent where
+// machines were booted by somebody else.
 //
 //	peer serve NAME ADDRESS ...        answer each TCP connection with a line, NAME, and then echo
 //	peer ask COUNT ADDRESS ...         print who answers each of COUNT connections to each address
 //	peer stream ADDRESS ...            keep a connection to each address in use and make new ones, until SIGTERM; print a report
 //	peer follow FILE ADDRESS NAME      make standard input the contents of FILE, and print after how long NAME answers
+//	peer agent                         run programs and write files as a test asks for at standard input
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"svcproxy/vmtests/internal/agent"
 )
 
 func main() {
@@ -33,6 +38,11 @@ func run(ctx context.Context, args []string) error {
 		return stream(ctx, args[1:])
 	case len(args) == 4 && args[0] == "follow":
 		return follow(args[1], args[2], args[3])
+	case len(args) == 1 && args[0] == "agent":
+		return agent.Serve(struct {
+			io.Reader
+			io.Writer
+		}{os.Stdin, os.Stdout})
 	}
 	return fmt.Errorf("no such use: %q", args)
 }
