@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,10 +271,10 @@ func TestLoopRetries(t *testing.T) {
 func TestLoopGoesOnPastUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{unserved: fmt.Errorf("in a test: %w", &Unserved{N: 2, Err: errors.New("no such scheduler")})}
-		var results []SyncResult
+		var last atomic.Pointer[SyncResult]
 		var log strings.Builder
 		l := start(t, k, func(c *Config) {
-			c.OnSync = func(r SyncResult) { results = append(results, r) }
+			c.OnSync = func(r SyncResult) { last.Store(&r) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
@@ -282,9 +283,9 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 		<-l.Ready()
 		l.Apply(set(file("b", "y 10.96.0.2:80")))
 		k.expect(t, "y")
-		st, last := l.Status().Families[0], results[len(results)-1]
-		if st.Unserved != "no such scheduler" || st.Error != "" || last.Err != nil || last.Unserved.N != 2 {
-			t.Errorf("status %+v, last result %+v", st, last)
+		st, r := l.Status().Families[0], last.Load()
+		if st.Unserved != "no such scheduler" || st.Error != "" || r.Err != nil || r.Unserved.N != 2 {
+			t.Errorf("status %+v, last result %+v", st, r)
 		}
 		time.Sleep(31 * time.Second)
 		k.expect(t, "full")

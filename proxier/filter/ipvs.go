@@ -117,3 +117,18 @@ func (r *Rules) Late(ch *Changes) *Changes {
 	delete(ch.Gained, name)
 	return late
 }
+
+// Withhold says, after Reset, or after Update of what Late returned, which of all
+// frontends lack their servers. They do not count as served: packets to addresses
+// on our device are refused then, or daemons of the host would answer.
+func (r *Rules) Withhold(entries map[ipset.Entry]bool, late *Changes) {
+	r.withheld = entries
+	if late == nil {
+		return
+	}
+	for set, list := range late.Gained {
+		late.Gained[set] = slices.DeleteFunc(list, func(e ipset.Entry) bool { return entries[e] })
+	}
+}
+
+func (r *Rules) withholds(m member) bool { return m.set == servedSet && r.withheld[m.Entry] }

@@ -98,7 +98,9 @@ func (r *Rules) Sets(st *proxier.State) map[string]Members {
 	}
 	add := func(set string, e ipset.Entry) { sets[r.words.set(set)].Entries[e] = struct{}{} }
 	for m := range r.members {
-		add(m.set, m.Entry)
+		if !r.withholds(m) {
+			add(m.set, m.Entry)
+		}
 	}
 	for a := range r.layout.refused.addrs(st) {
 		add(r.layout.refused.name, addrEntry(a))

@@ -9,6 +9,7 @@
 package filter
 
 import (
+	"svcproxy/netutil/ipset"
 	"svcproxy/proxier"
 	"svcproxy/source"
 )
@@ -26,6 +27,8 @@ type Rules struct {
 	services, nodePorts tree
 	resolved            map[source.Key]*proxier.Resolved
 	members             memberCount
+
+	withheld map[ipset.Entry]bool // see Withhold
 }
 
 // NewRules returns the Rules of iptables mode for a State without services.

@@ -154,7 +154,7 @@ func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 	for m, n := range net {
 		was := r.members[m]
 		r.members.add(m, n)
-		ch.member(r.words.set(m.set), m.Entry, was > 0, was+n > 0)
+		ch.member(r.words.set(m.set), m.Entry, was > 0 && !r.withholds(m), was+n > 0)
 	}
 }
 

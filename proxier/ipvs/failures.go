@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/lvs"
 	"svcproxy/proxier"
 )
@@ -50,4 +51,15 @@ func (r refused) unserved() error {
 		errs.add(r[key])
 	}
 	return &proxier.Unserved{N: len(r), Err: errs.join()}
+}
+
+// without returns those that are not there at all.
+func (r refused) without(servers map[lvs.Key]*server) map[ipset.Entry]bool {
+	out := make(map[ipset.Entry]bool, len(r))
+	for key := range r {
+		if servers[key] == nil {
+			out[ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}] = true
+		}
+	}
+	return out
 }

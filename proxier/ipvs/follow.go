@@ -35,6 +35,7 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 		return errs.join()
 	}
 	b.run(ctx, d.first, b.servers, &errs) // host processes are balanced from here on
+	b.rules.Withhold(b.refused.without(b.servers), served)
 	if err := b.kernel.Apply(ctx, served, b.rules); err != nil {
 		errs.add(err)
 		return errs.join()

@@ -173,7 +173,10 @@ func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
 	for key := range p.foreign {
 		b.refused[key] = notOurs(p.claims.by[key].frontend(), key)
 	}
-	b.apply(ctx, p, func() error { return b.kernel.Mend(ctx, p.held, b.rules, shown) }, &errs)
+	b.apply(ctx, p, func() error {
+		b.rules.Withhold(b.refused.without(p.after), nil)
+		return b.kernel.Mend(ctx, p.held, b.rules, shown)
+	}, &errs)
 	return errs.join()
 }
 

@@ -252,9 +252,14 @@ func TestMissingScheduler(t *testing.T) {
 		}
 		put := func(res *proxier.Resolved) *proxier.Delta { return h.world.Put(res.Key, res) }
 		h.unserved(put(with("nosuch", 1, 0)), 1)
+		h.wantServed() // or daemons of the host would answer
 		h.unserved(put(with("", 2, 1)), 1)
 		h.unserved(put(with("rr", 3, 1)), 1)
+		h.wantServed(2, 3)
 		h.unserved(nil, 1)
+		h.wantServed(2, 3)
+		h.unserved(put(with("nosuch", 1, 0, 3)), 1)
+		h.wantServed(2, 3)
 		h.unserved(put(with("nosuch", 3, 1)), 2) // has one that stays
 		h.unserved(put(with("nosuch", 3, 2)), 2)
 		h.unserved(nil, 2)
@@ -268,10 +273,22 @@ func TestMissingScheduler(t *testing.T) {
 			"-A -t "+vip(2)+" -s wrr", "-a -t "+vip(2)+" -r "+h.endpoint(1).String()+" -m -w 1", "-a -t "+vip(2)+" -r "+h.endpoint(2).String()+" -m -w 1",
 			"-A -t "+vip(3)+" -s rr", "-a -t "+vip(3)+" -r "+h.endpoint(1).String()+" -m -w 0", "-a -t "+vip(3)+" -r "+h.endpoint(2).String()+" -m -w 1")
 		h.unserved(put(with("sh", 1, 0)), 1)
+		h.wantServed(1, 2, 3)
 		h.must(h.backend.Sync(h.Context(), h.world.State, put(with("lc", 3, 2))))
 		h.backend.record.drains = drains{}
 		h.settled()
 	})
+}
+
+// wantServed wants these VIPs, and no others, to be let through to IPVS.
+func (h *host) wantServed(vips ...int) {
+	h.Helper()
+	for n := range 4 {
+		_, listing, _ := strings.Cut(h.run("ipset", "list", map[proxier.Family]string{proxier.IPv4: "SVCP-SERVED-4", proxier.IPv6: "SVCP-SERVED-6"}[h.fam]), "Members:\n")
+		if got, want := strings.Contains(listing, h.vip(n).Addr().String()+","), slices.Contains(vips, n); got != want {
+			h.Errorf("VIP %d is let through: %v, want %v:\n%s", n, got, want, listing)
+		}
+	}
 }
 
 // unserved syncs and wants so many servers not to be had.
