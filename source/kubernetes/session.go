@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -115,7 +116,7 @@ func named(name string) func(*meta.ListOptions) {
 
 // reader lists and watches one kind of objects, and tells contact how that goes.
 func (s *Source) reader(ctx context.Context, k kind, from cache.Getter, modify func(*meta.ListOptions)) *cache.ListWatch {
-	lw := cache.NewFilteredListWatchFromClient(from, k.String(), meta.NamespaceAll, modify)
+	lw := cache.NewFilteredListWatchFromClient(once{from}, k.String(), meta.NamespaceAll, modify)
 	list, watcher := lw.ListWithContextFunc, lw.WatchFuncWithContext
 	lw.ListWithContextFunc = func(call context.Context, o meta.ListOptions) (runtime.Object, error) {
 		out, err := list(call, o)
@@ -124,6 +125,10 @@ func (s *Source) reader(ctx context.Context, k kind, from cache.Getter, modify f
 	}
 	lw.WatchFuncWithContext = func(call context.Context, o meta.ListOptions) (watch.Interface, error) {
 		w, err := watcher(call, o)
+		if _, live := w.(*watch.StreamWatcher); err == nil && !live {
+			err = errNoAnswer
+			s.failed(ctx, k, err)
+		}
 		switch first := o.SendInitialEvents != nil; {
 		case err == nil:
 			s.contact.watch(k)
@@ -139,6 +144,17 @@ func (s *Source) reader(ctx context.Context, k kind, from cache.Getter, modify f
 	}
 	return lw
 }
+
+// once asks once. client-go would try ten times, for minutes, before it says that
+// nobody answers.
+type once struct{ cache.Getter }
+
+func (o once) Get() *rest.Request { return o.Getter.Get().MaxRetries(0) }
+
+// errNoAnswer is why there is nothing to watch where client-go gives a watch that
+// has ended instead of an error: rest.Request.Watch, of time-outs and of
+// connections that end before an answer.
+var errNoAnswer = errors.New("no answer: connections time out, or end at once")
 
 // failed tells contact of an error, unless it is only that nobody wants to read any more.
 func (s *Source) failed(ctx context.Context, k kind, err error) {

@@ -152,6 +152,10 @@ func TestStartWithoutServer(t *testing.T) {
 	r.connected(true)
 }
 
+// kubeconfigText is a kubeconfig beside a file ca.pem, for an address and a token.
+const kubeconfigText = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n" +
+	"clusters: [{name: c, cluster: {server: 'https://%s', certificate-authority: ca.pem}}]\nusers: [{name: u, user: {token: %s}}]\n"
+
 // Certificate and token change: what says so is read again, and until it is right
 // services stay.
 func TestIdentityChanges(t *testing.T) {
@@ -167,10 +171,7 @@ func TestIdentityChanges(t *testing.T) {
 	a.stop()
 	a.tls, a.token = &tls.Config{Certificates: []tls.Certificate{cert}}, "one"
 	a.start()
-	kubeconfig := func(token string) []byte {
-		return fmt.Appendf(nil, "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"+
-			"clusters: [{name: c, cluster: {server: 'https://%s', certificate-authority: ca.pem}}]\nusers: [{name: u, user: {token: %s}}]\n", a.addr, token)
-	}
+	kubeconfig := func(token string) []byte { return fmt.Appendf(nil, kubeconfigText, a.addr, token) }
 	write("ca.pem", ca)
 	write("config", kubeconfig("one"))
 	r := run(t, Options{Kubeconfig: filepath.Join(dir, "config"), NodeName: "here"})
