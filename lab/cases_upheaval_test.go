@@ -144,7 +144,7 @@ func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 					}
 					asked.Add(1)
 					if took := time.Since(start); got.Outcome != Answered || took > lateTime {
-						t.Errorf("new connection %s: %s after %v", q, got, took)
+						t.Errorf("new connection %s: %s after %v, begun at %s", q, got, took, start.UTC().Format(time.StampMilli))
 					}
 				}
 				time.Sleep(5 * time.Millisecond)
