@@ -20,6 +20,7 @@ type group struct {
 	damaging bool // others lose their kernel objects too
 	once     bool // in the first mode only: it is about files
 	exact    bool // what services have given up must go, in ipvs mode too
+	drops    bool // the policy of FORWARD is DROP
 
 	except []string // modes that refuse the settings, or have nothing to do with the cases
 }
@@ -57,6 +58,11 @@ func (g group) run(t *testing.T, m mode) {
 	e := &env{Lab: newLab(t), mode: m}
 	if err := m.prepare(e.Node); err != nil {
 		t.Fatal(err)
+	}
+	if g.drops {
+		if err := setForwardPolicy(e.Node, m.variant, "DROP"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	before, _, err := Snapshot(e.Node)
 	if err != nil {

@@ -24,8 +24,8 @@ type Held struct {
 	sets   map[string]*ipset.Listing
 }
 
-// ForwardDrops tells whether the policy of the chain FORWARD is DROP.
-func (h *Held) ForwardDrops() bool { return h.tables["filter"].Policies["FORWARD"] == "DROP" }
+// forwardDrops tells whether the policy of the chain FORWARD is DROP.
+func (h *Held) forwardDrops() bool { return h.tables["filter"].Policies["FORWARD"] == "DROP" }
 
 // Balances tells whether rules of iptables mode balance, which others may replace.
 func (h *Held) Balances() bool {

@@ -119,7 +119,7 @@ func (r *Rules) forward(c *chain) {
 	const accept = "-j ACCEPT"
 	const followUp = "-m conntrack --ctstate RELATED,ESTABLISHED"
 	c.rule(followUp, dnatted, accept)
-	if r.layout.marksConnections {
+	if r.acceptMarked {
 		c.rule(followUp, "-m connmark --mark", r.bit(), accept)
 	}
 	c.rule("-m mark --mark", r.bit(), accept)

@@ -74,7 +74,7 @@ func TestMarkChains(t *testing.T) {
 -A SVCP-POSTROUTING -j MASQUERADE --random-fully
 `)
 	check(t, chains, Forward, "")
-	r.SetForwardDrops(true)
+	r.forwardDrops = true
 	check(t, pictureOf(r, w.State).chains, Forward, `-A SVCP-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m conntrack --ctstate DNAT -j ACCEPT
 -A SVCP-FORWARD -m mark --mark 0x1/0x1 -j ACCEPT
 -A SVCP-FORWARD -m conntrack --ctstate DNAT -m set --match-set SVCP-HAIRPIN-4 dst,dst,dst -j ACCEPT

@@ -10,6 +10,7 @@ package filter
 
 import (
 	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 	"svcproxy/source"
 )
@@ -21,8 +22,9 @@ type Rules struct {
 	layout *layout
 	host   proxier.Host
 
-	// forwardDrops: the policy of the chain FORWARD is DROP.
-	forwardDrops bool
+	// forwardDrops: the policy of the chain FORWARD is DROP. acceptMarked: connections
+	// with our mark are to pass there.
+	forwardDrops, acceptMarked bool
 
 	services, nodePorts tree
 	resolved            map[source.Key]*proxier.Resolved
@@ -45,6 +47,8 @@ func newRules(fam proxier.Family, l *layout) *Rules {
 		nodePorts: tree{root: NodePorts},
 		resolved:  map[source.Key]*proxier.Resolved{},
 		members:   memberCount{},
+
+		acceptMarked: l.marksConnections,
 	}
 }
 
@@ -75,8 +79,15 @@ func (r *Rules) Reset(st *proxier.State) error {
 	return nil
 }
 
-// SetForwardDrops tells whether the policy of the chain FORWARD is DROP.
-func (r *Rules) SetForwardDrops(drops bool) { r.forwardDrops = drops }
+// Follow says what the kernel holds, on which rules depend: the policy of the
+// chain FORWARD, and whether our chain there accepts what ipvs mode has marked.
+// That stays when another mode comes, for connections of endpoints that drain.
+func (r *Rules) Follow(h *Held) {
+	r.forwardDrops, r.acceptMarked = h.forwardDrops(), true
+	c := chain{name: Forward}
+	r.forward(&c)
+	r.acceptMarked = r.layout.marksConnections || h.tables["filter"].Chains[Forward] == xtables.SumOf(c.rules)
+}
 
 // Chains emits all chains.
 func (r *Rules) Chains(emit Emit) {

@@ -62,7 +62,7 @@ func look(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxie
 	if err != nil {
 		return nil, err
 	}
-	rules.SetForwardDrops(held.ForwardDrops())
+	rules.Follow(held)
 	return held, nil
 }
 

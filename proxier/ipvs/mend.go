@@ -163,7 +163,7 @@ func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
 		}
 	}
 	shown := p.shown(st)
-	b.rules.SetForwardDrops(p.held.ForwardDrops())
+	b.rules.Follow(p.held)
 	if err := b.rules.Reset(shown); err != nil {
 		return err
 	}
@@ -302,7 +302,7 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 		return nil, err
 	}
 	shown := p.shown(st)
-	rules.SetForwardDrops(held.ForwardDrops())
+	rules.Follow(held)
 	if err := rules.Reset(shown); err != nil {
 		return nil, err
 	}
