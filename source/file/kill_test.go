@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // victim runs a Source until it is killed, and writes down what happens: "begin
-// FILE VERSION" before it is told what is accepted, "end ..." when that is kept,
+// FILE VERSION" before it is told what is accepted, "end ..." if that is kept,
 // "state SERVICES" when it is synced.
 func victim(dir string) {
 	src := New(Options{Dir: dir + "/etc", StateDir: dir + "/state"})
@@ -66,7 +66,25 @@ func (l *lagging) tellAll() {
 		}
 		l.src.Accepted(units)
 		for _, u := range units {
-			fmt.Println("end", filepath.Base(u.ID.Name), u.Version)
+			if l.kept(u) {
+				fmt.Println("end", filepath.Base(u.ID.Name), u.Version)
+			}
+		}
+	}
+}
+
+// kept waits until what is accepted has been written, and tells whether a version
+// is the last good one. It is not when its file broke, or went, before the Source
+// was told: then the version before was handed on again.
+func (l *lagging) kept(u source.Unit) bool {
+	name, st := filepath.Base(u.ID.Name), l.src.store
+	for ; ; time.Sleep(time.Millisecond) {
+		st.mu.Lock()
+		r, known := st.records[name]
+		_, pending := st.pending[name]
+		st.mu.Unlock()
+		if !pending {
+			return known && hex.EncodeToString(r.sum[:]) == u.Version
 		}
 	}
 }
