@@ -151,10 +151,34 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 	var out bytes.Buffer
 	code, err := guest.Run(ctx, cfg, cmd, &out)
 	passed := strings.Count(out.String(), "--- PASS")
-	if err != nil || code != 0 || passed == 0 {
-		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, failures(out.String()))
+	names, said := failures(out.String())
+	again := patterns(names)
+	switch {
+	case err == nil && code != 0 && passed > 0 && 0 < len(again) && len(again) <= maxAgain:
+		fmt.Fprintf(os.Stderr, "%s: of %d tests, once more in a guest of their own: %q\n%s", t.Name(), passed+len(names), again, said)
+		for _, pattern := range again {
+			t.Run("once more", func(t *testing.T) { runAgain(ctx, t, cfg, cmd, pattern) })
+		}
+	case err != nil || code != 0 || passed == 0:
+		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, said)
 	}
 	t.Logf("%d tests passed", passed)
+}
+
+// maxAgain is how many tests, or groups of cases, may fail for no other reason than
+// that guests under emulation stand still for seconds, or that a case has one chance
+// in some hundred. More is a fault.
+const maxAgain = 2
+
+// runAgain runs tests that failed; now they must pass.
+func runAgain(ctx context.Context, t *testing.T, cfg guest.Config, cmd guest.Command, pattern string) {
+	cmd.Args = []string{cmd.Args[0], "-test.v", "-test.run=" + pattern}
+	var out bytes.Buffer
+	code, err := guest.Run(ctx, cfg, cmd, &out)
+	if err != nil || code != 0 || !strings.Contains(out.String(), "--- PASS") {
+		_, said := failures(out.String())
+		t.Fatalf("failed again: exit code %d, %v\n%s", code, err, said)
+	}
 }
 
 // testdata returns the package's testdata, where it has some.
