@@ -160,7 +160,7 @@ func (e *env) givenUp() want {
 
 // isGivenUp tells whether that is what an address meets that a service has no more, or never had.
 func (e *env) isGivenUp(a Answer) bool {
-	return a.Outcome == Untouched || a.Outcome == e.givenUp().outcome
+	return a.Outcome == Untouched || a.Outcome == Refused && e.mode.name == "ipvs" // until its connections have ended
 }
 
 // expectPatience is five times what a change may take at most.
