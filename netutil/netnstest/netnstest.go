@@ -30,3 +30,22 @@ func Enter(t testing.TB) {
 		runtime.UnlockOSThread()
 	})
 }
+
+// Here returns a function for a goroutine that runs f in the namespace that the
+// caller is in. It must end before the test does.
+func Here(t testing.TB, f func()) func() {
+	t.Helper()
+	here, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { here.Close() })
+	return func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := netns.Set(here); err != nil {
+			t.Error(err)
+			return
+		}
+		f()
+	}
+}

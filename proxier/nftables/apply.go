@@ -29,11 +29,15 @@ type changeKey struct {
 	key string
 }
 
-// An update is what a delta does to our table.
+// An update is what a delta does to our table. A packet on its way through the
+// chains meets their old rules and the new elements, so what elements move to is
+// there before they do, and what they left goes after.
 type update struct {
-	elements           []*change // by set
-	chains             chainChanges
-	freshSets, oldSets []set
+	freshSets []set
+	widened   chainChanges // to lead to what was and to what will be
+	elements  []*change    // by set
+	narrowed  chainChanges
+	oldSets   []set
 }
 
 // follow makes h what it is after a delta, and returns what that does to the table.
@@ -49,10 +53,27 @@ func (h *held) follow(d *dialect, delta *proxier.Delta) (*update, error) {
 	if sameShape(before, next) {
 		return u, nil
 	}
-	l := layout{dialect: d, host: &h.host, counts: next}
-	chains, err := d.marshal(l.chains())
-	u.chains = h.chainChanges(chains)
-	return u, err
+	for _, step := range []struct {
+		counts map[set]int
+		to     *chainChanges
+	}{{most(before, next), &u.widened}, {next, &u.narrowed}} {
+		l := layout{dialect: d, host: &h.host, counts: step.counts}
+		chains, err := d.marshal(l.chains())
+		if err != nil {
+			return nil, err
+		}
+		*step.to = h.chainChanges(chains)
+	}
+	return u, nil
+}
+
+// most returns the greater count of each set.
+func most(a, b map[set]int) map[set]int {
+	counts := maps.Clone(a)
+	for s, n := range b {
+		counts[s] = max(counts[s], n)
+	}
+	return counts
 }
 
 // without returns the sets of list that are not in other.
@@ -119,27 +140,39 @@ func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
 	return b.forgetLost(d.Services)
 }
 
-// applyPiece makes the kernel follow a delta in one transaction.
+// applyPiece makes the kernel follow a delta: all services in one transaction,
+// before and after which chains change, where there are such that do.
 func (b *Backend) applyPiece(d *proxier.Delta) error {
 	u, err := b.held.follow(b.dialect, d)
-	if err != nil || len(u.elements) == 0 {
+	if err != nil {
 		return err
 	}
 	b.batch.Reset()
-	b.flush(u.chains)
 	for _, s := range u.freshSets {
 		b.batch.AddSet(s.define(b.fam))
 	}
+	b.changeChains(u.widened)
+	if err := b.commit(); err != nil {
+		return err
+	}
+	b.batch.Reset()
 	b.changeElements(u.elements)
-	b.refill(u.chains)
+	if err := b.commit(); err != nil {
+		return err
+	}
+	b.batch.Reset()
+	b.changeChains(u.narrowed)
 	for _, s := range u.oldSets {
 		b.batch.DeleteSet(s.name())
 	}
 	return b.commit()
 }
 
-// commit sends the batch, and counts it as ours.
+// commit sends the batch, and counts it as ours. An empty one is none.
 func (b *Backend) commit() error {
+	if b.batch.Empty() {
+		return nil
+	}
 	if err := b.conn.Commit(b.batch); err != nil {
 		return err
 	}
@@ -209,8 +242,8 @@ func sameShape(a, b map[set]int) bool {
 	return true
 }
 
-// flush empties the chains that change, and makes new ones.
-func (b *Backend) flush(ch chainChanges) {
+// changeChains gives chains their rules, and removes those that nothing leads to any more.
+func (b *Backend) changeChains(ch chainChanges) {
 	for _, c := range ch.rewritten {
 		b.batch.FlushChain(c.Name)
 	}
@@ -220,10 +253,6 @@ func (b *Backend) flush(ch chainChanges) {
 	for _, c := range ch.fresh {
 		b.batch.AddChain(&c.Chain)
 	}
-}
-
-// refill gives chains their rules, and removes those that nothing leads to any more.
-func (b *Backend) refill(ch chainChanges) {
 	for _, c := range slices.Concat(ch.fresh, ch.rewritten) {
 		for _, r := range c.rules {
 			b.batch.AddRule(c.Name, r)

@@ -90,7 +90,9 @@ func (l *layout) base() []*chain {
 	for _, c := range []*chain{pre, out} {
 		for _, r := range []realm{addressed, nodePorts} {
 			if s := (set{kind: frontends, realm: r}); l.has(s) && l.reachable(r) {
-				c.rule(append(l.addressedTo(r, s), jump(l.name(r)))...)
+				lead := append(l.addressedTo(r, s), jump(l.name(r)))
+				c.rule(lead...)
+				c.rules = append(c.rules, rule{clauses: lead, comment: "once more, if a slot was just moved"})
 			}
 		}
 	}
@@ -266,6 +268,12 @@ func (l *layout) refusals() *chain {
 				do = goTo(rejected)
 			}
 			c.rule(append(l.addressedTo(r, s), do)...)
+		}
+	}
+	for _, r := range []realm{addressed, nodePorts} {
+		if s := (set{kind: frontends, realm: r}); l.has(s) && l.reachable(r) {
+			// Its slot was moved twice. It will be sent again; its connection goes with it.
+			c.rule(append([]clause{isFirst}, append(l.addressedTo(r, s), ignore)...)...)
 		}
 	}
 	if s := (set{kind: vips}); l.has(s) {

@@ -50,17 +50,13 @@ func marshalled(t *rapid.T, d *dialect, c *content) []*written {
 }
 
 func (m *model) apply(t *rapid.T, u *update) {
-	for _, c := range u.chains.fresh {
-		if m.chains[c.Name] != nil {
-			t.Fatalf("chain %s is there already", c.Name)
-		}
-	}
 	for _, s := range u.freshSets {
 		if m.sets[s.name()] != nil {
 			t.Fatalf("set %s is there already", s.name())
 		}
 		m.sets[s.name()] = map[string]string{}
 	}
+	m.changeChains(t, u.widened)
 	for _, c := range u.elements {
 		if _, ok := m.sets[c.set.name()][c.key]; c.was && !ok {
 			t.Fatalf("set %s: removing %x, which is not there", c.set.name(), c.key)
@@ -77,20 +73,30 @@ func (m *model) apply(t *rapid.T, u *update) {
 			m.sets[c.set.name()][c.key] = string(c.new) + c.now
 		}
 	}
-	for _, c := range u.chains.fresh {
-		m.chains[c.Name] = c.rules
-	}
-	for _, c := range u.chains.rewritten {
-		m.chains[c.Name] = c.rules
-	}
-	for _, name := range u.chains.gone {
-		delete(m.chains, name)
-	}
+	m.changeChains(t, u.narrowed)
 	for _, s := range u.oldSets {
 		if n := len(m.sets[s.name()]); n > 0 && s.kind != affinity {
 			t.Fatalf("set %s is removed with %d elements", s.name(), n)
 		}
 		delete(m.sets, s.name())
+	}
+}
+
+func (m *model) changeChains(t *rapid.T, ch chainChanges) {
+	for _, c := range ch.fresh {
+		if _, ok := m.chains[c.Name]; ok {
+			t.Fatalf("chain %s is there already", c.Name)
+		}
+		m.chains[c.Name] = c.rules
+	}
+	for _, c := range ch.rewritten {
+		if _, ok := m.chains[c.Name]; !ok {
+			t.Fatalf("chain %s is rewritten, and not there", c.Name)
+		}
+		m.chains[c.Name] = c.rules
+	}
+	for _, name := range ch.gone {
+		delete(m.chains, name)
 	}
 }
 

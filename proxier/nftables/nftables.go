@@ -85,7 +85,7 @@ func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.C
 
 // Sync implements proxier.Backend. With a delta it looks at nothing and sends the
 // elements of the services that changed, in one transaction or, where that would
-// keep a core busy for long, in several.
+// keep a core busy for long, in several; and others around it where chains change.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := ctx.Err()
 	if err == nil {
@@ -128,14 +128,18 @@ func (b *Backend) plan(st *proxier.State) ([]proxier.Change, error) {
 	return diff.changes(), nil
 }
 
-// Cleanup implements proxier.Backend.
+// Cleanup implements proxier.Backend. The rules go first, all at once: those of a
+// chain that is deleted work until the kernel comes to its hook, and what is
+// balanced no more would be refused meanwhile.
 func (b *Backend) Cleanup(context.Context) error {
 	b.held = nil
-	b.batch.Reset()
-	b.batch.AddTable("") // deleting what is not there is an error
-	b.batch.DeleteTable()
-	if err := b.commit(); err != nil {
-		return fmt.Errorf("nftables, %s: removing what is ours: %w", b.fam, err)
+	for _, remove := range []func(){func() { b.batch.FlushChain("") }, b.batch.DeleteTable} {
+		b.batch.Reset()
+		b.batch.AddTable("") // removing from what is not there is an error
+		remove()
+		if err := b.commit(); err != nil {
+			return fmt.Errorf("nftables, %s: removing what is ours: %w", b.fam, err)
+		}
 	}
 	return nil
 }

@@ -198,6 +198,9 @@ var (
 	isNew   = flag("ct state new", expr.CtKeySTATE, expr.CtStateBitNEW)
 	hasDNAT = flag("ct status dnat", expr.CtKeySTATUS, 1<<5) // IPS_DST_NAT, <linux/netfilter/nf_conntrack_common.h>
 
+	// isFirst matches the first packet of a connection, but not when it is sent again.
+	isFirst = unset("ct status ! confirmed", expr.CtKeySTATUS, 1<<3) // IPS_CONFIRMED
+
 	isTCP   = clause{"meta l4proto tcp", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equals([]byte{unix.IPPROTO_TCP})}}
 	resetIt = clause{"reject with tcp reset", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}}
 
@@ -212,10 +215,18 @@ func number(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 func equals(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
 
 func flag(words string, k expr.CtKey, bit uint32) clause {
+	return compareFlag(words, k, bit, expr.CmpOpNeq)
+}
+
+func unset(words string, k expr.CtKey, bit uint32) clause {
+	return compareFlag(words, k, bit, expr.CmpOpEq)
+}
+
+func compareFlag(words string, k expr.CtKey, bit uint32, op expr.CmpOp) clause {
 	return clause{words, []expr.Any{
 		&expr.Ct{Key: k, Register: 1},
 		bitwise(1, number(bit), number(0)),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: number(0)},
+		&expr.Cmp{Op: op, Register: 1, Data: number(0)},
 	}}
 }
 
