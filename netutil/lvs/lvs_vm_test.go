@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +123,40 @@ func TestChangesAndRemovals(t *testing.T) {
 	check(t, c.DeleteServer(ctx, web))
 	check(t, c.DeleteDestination(ctx, web, first))
 	wantList(t, c, false, map[Key]Listing{})
+}
+
+// What others add and remove, even in other namespaces, takes nothing out of a list.
+func TestListsAreWholeWhileOthersChange(t *testing.T) {
+	c := dial(t)
+	const servers = 300
+	key := func(i int) Key {
+		return Key{netip.AddrFrom4([4]byte{10, 97, byte(i >> 8), byte(i)}), unix.IPPROTO_TCP, 80}
+	}
+	for i := range servers {
+		check(t, c.AddServer(t.Context(), Server{Key: key(i), Scheduler: "rr"}))
+	}
+	t.Run("another namespace", func(t *testing.T) {
+		other := dial(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(netnstest.Here(t, func() {
+			for i := 0; ctx.Err() == nil; i++ { // now and then, as a proxy does
+				add := other.AddServer(t.Context(), Server{Key: key(i % servers), Scheduler: "rr"})
+				time.Sleep(10 * time.Millisecond)
+				if err := errors.Join(add, other.DeleteServer(t.Context(), key(i%servers))); err != nil {
+					t.Error(err)
+				}
+			}
+		}))
+		for range 200 {
+			list, err := c.servers(t.Context(), false)
+			if err != nil || len(list) != servers {
+				t.Errorf("%d of %d servers listed, error %v", len(list), servers, err)
+			}
+		}
+		cancel()
+		wg.Wait()
+	})
 }
 
 func TestRefusalsHaveNames(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
@@ -76,31 +77,68 @@ func (c *Conn) ask(ctx context.Context, family uint16, cmd uint8, flags netlink.
 	return c.execute(ctx, family, flags, append([]byte{cmd, 1, 0, 0}, attrs...))
 }
 
+// Virtual servers are listed until so many lists in a row agree, and at most so often.
+const (
+	agreeing    = 3
+	maxListings = 30
+)
+
 // List returns the virtual servers of one family with their destinations, but
-// for those that go by a packet mark. Where others change what is listed, some
-// may be missing: the kernel does not tell.
+// for those that go by a packet mark. It fails where others change virtual
+// servers, be it in other namespaces, faster than they can be listed.
 func (c *Conn) List(ctx context.Context, v6 bool) (map[Key]Listing, error) {
-	replies, err := c.ask(ctx, c.family, cmdGetServer, netlink.Dump, netlink.NewAttributeEncoder())
+	servers, err := c.servers(ctx, v6)
 	if err != nil {
 		return nil, fmt.Errorf("listing virtual servers: %w", err)
 	}
-	list := make(map[Key]Listing, len(replies))
-	for _, m := range replies {
-		s, ok, err := decodeServer(m.Data)
-		if err != nil {
-			return nil, fmt.Errorf("listing virtual servers: %w", err)
-		}
-		if !ok || s.Addr.Is6() != v6 {
-			continue
-		}
-		dests, err := c.Destinations(ctx, s.Key)
+	list := make(map[Key]Listing, len(servers))
+	for key, s := range servers {
+		dests, err := c.Destinations(ctx, key)
 		if errors.Is(err, ErrNotExist) { // gone meanwhile
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		list[s.Key] = Listing{Server: s, Destinations: dests}
+		list[key] = Listing{Server: s, Destinations: dests}
+	}
+	return list, nil
+}
+
+// servers lists until lists agree: the kernel lists in pieces, and goes on after
+// as many servers, of all namespaces, as it has passed. Where one goes in between,
+// the next that comes is left out.
+func (c *Conn) servers(ctx context.Context, v6 bool) (map[Key]Server, error) {
+	var last map[Key]Server
+	for n, same := 0, 0; n < maxListings; n++ {
+		list, err := c.listOnce(ctx, v6)
+		if err != nil {
+			return nil, err
+		}
+		if same++; !maps.Equal(list, last) {
+			same = 1
+		}
+		if last = list; same == agreeing {
+			return list, nil
+		}
+	}
+	return nil, fmt.Errorf("others change them all the time: no %d of %d lists agree", agreeing, maxListings)
+}
+
+func (c *Conn) listOnce(ctx context.Context, v6 bool) (map[Key]Server, error) {
+	replies, err := c.ask(ctx, c.family, cmdGetServer, netlink.Dump, netlink.NewAttributeEncoder())
+	if err != nil {
+		return nil, err
+	}
+	list := make(map[Key]Server, len(replies))
+	for _, m := range replies {
+		s, ok, err := decodeServer(m.Data)
+		if err != nil {
+			return nil, err
+		}
+		if ok && s.Addr.Is6() == v6 {
+			list[s.Key] = s
+		}
 	}
 	return list, nil
 }
