@@ -42,7 +42,9 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 	}
 	b.bind(bind, &errs) // and everybody
 	b.run(ctx, d.last, b.servers, &errs)
-	errs.add(b.disown(touched))
+	if errs.n == 0 { // or what could not be removed would be nobody's
+		errs.add(b.disown(touched))
+	}
 	return errs.join()
 }
 

@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -221,6 +222,34 @@ func TestNodePortsAreRemovedAfterARestart(t *testing.T) {
 		h.want()
 		if len(h.backend.record.owned) != 0 {
 			h.Errorf("still recorded: %v", h.backend.record.owned)
+		}
+	})
+}
+
+// A fuse is a context that ends after its Err was asked so often.
+type fuse struct {
+	context.Context
+	left int
+}
+
+func (f *fuse) Err() error {
+	if f.left--; f.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Wherever a sync that removes a service is cut off, cleanup knows what is ours.
+func TestCutOff(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.opts.DrainTimeout = 0
+		res := h.nodePort("node", 30080, 0, 1)
+		for n, err := 0, context.Canceled; err != nil; n++ {
+			h.restart()
+			h.put(res)
+			err = h.backend.Sync(&fuse{h.Context(), n}, h.world.State, h.world.Put(res.Key, nil))
+			h.Logf("cut off after %d steps: %v", n, err)
+			h.cleanUpAndWant(nil)
 		}
 	})
 }
