@@ -100,13 +100,23 @@ func (r *Rules) markServed(c *chain) {
 	c.rule(w.match(servedSet, "dst,dst"), w.match(boundSet, "src"), "-j", MarkMasq)
 }
 
-// passServed ends the refusals for what IPVS will balance, and for what it has: a
-// packet comes to the filter table's OUTPUT on its way to its endpoint, as one of
-// this host. Its connection gets our mark, by which its answers are known in FORWARD.
+// passServed ends the refusals for what IPVS will balance, and for what it has.
 func (r *Rules) passServed(c *chain) {
+	r.passBalanced(c)
+	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")
+}
+
+// passBalanced ends the refusals for what IPVS has balanced: a packet comes to the
+// filter table's OUTPUT on its way to its endpoint, as one of this host. Its
+// connection gets our mark, by which its answers are known in FORWARD. While
+// another mode takes over there may be one under way that is not marked yet, and
+// only the first packet of a connection comes here.
+func (r *Rules) passBalanced(c *chain) {
+	if !r.acceptMarked {
+		return
+	}
 	c.rule("-m ipvs --ipvs -j CONNMARK --set-xmark", r.bit())
 	c.rule("-m ipvs --ipvs -j RETURN")
-	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")
 }
 
 // Late takes out of ch, and returns, what the sets may only say when IPVS holds

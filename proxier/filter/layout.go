@@ -30,7 +30,7 @@ type layout struct {
 	// sendOutsiders ends the chain of a split frontend, for sources that are not local.
 	sendOutsiders func(*Rules, *chain, proxier.Leg)
 
-	// passServed spares new connections that are still to be balanced the refusals.
+	// passServed spares new connections that are still to be balanced, or just were, the refusals.
 	passServed func(*Rules, *chain)
 
 	// balanced matches packets that may need masquerading because they go back to
@@ -95,6 +95,6 @@ var iptables = layout{
 		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.RefusedVIPs },
 	},
 	sendOutsiders: func(r *Rules, c *chain, l proxier.Leg) { r.goTo(c, l, "") },
-	passServed:    func(*Rules, *chain) {},
+	passServed:    (*Rules).passBalanced,
 	balanced:      dnatted,
 }

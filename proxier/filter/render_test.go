@@ -81,6 +81,30 @@ func TestMarkChains(t *testing.T) {
 `)
 }
 
+// After ipvs mode its connections are still accepted, and those marked that came last.
+func TestAfterIPVS(t *testing.T) {
+	r := NewRules(proxier.IPv4)
+	w := filtertest.NewWorld(proxier.IPv4)
+	if err := r.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	if text := pictureOf(r, w.State).chains[Filter]; strings.Contains(text, "ipvs") {
+		t.Errorf("a host that never had ipvs mode:\n%s", text)
+	}
+	r.forwardDrops, r.acceptMarked = true, true
+	chains := pictureOf(r, w.State).chains
+	for chain, want := range map[string]string{
+		Forward: "-A SVCP-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m connmark --mark 0x4000/0x4000 -j ACCEPT\n",
+		Filter: "-A SVCP-FILTER -m ipvs --ipvs -j CONNMARK --set-xmark 0x4000/0x4000\n" +
+			"-A SVCP-FILTER -m ipvs --ipvs -j RETURN\n" +
+			"-A SVCP-FILTER -p tcp -m set --match-set SVCP-REJECT-4",
+	} {
+		if !strings.Contains(chains[chain], want) {
+			t.Errorf("%s\nin the chain:\n%s", want, chains[chain])
+		}
+	}
+}
+
 // Frontends whose legs differ do not share the chain that tells sources apart.
 func TestSplit(t *testing.T) {
 	s := filtertest.Service{Name: "web", Protocol: source.TCP, Targets: filtertest.Targets(proxier.IPv4, 1, 2)}

@@ -86,7 +86,8 @@ func (r *Rules) Follow(h *Held) {
 	r.forwardDrops, r.acceptMarked = h.forwardDrops(), true
 	c := chain{name: Forward}
 	r.forward(&c)
-	r.acceptMarked = r.layout.marksConnections || h.tables["filter"].Chains[Forward] == xtables.SumOf(c.rules)
+	accepts := r.forwardDrops && h.tables["filter"].Chains[Forward] == xtables.SumOf(c.rules)
+	r.acceptMarked = r.layout.marksConnections || accepts
 }
 
 // Chains emits all chains.
