@@ -4,7 +4,9 @@ package nftables_test
 
 import (
 	"context"
-	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +37,9 @@ func (h *host) during(vip int, do func()) {
 	do()
 	cancel()
 	wg.Wait()
-	h.Logf("%d connections", asked.Load())
+	if asked.Load() == 0 {
+		h.Error("no connection was made")
+	}
 }
 
 // A packet that is on its way through our chains when elements move meets the old
@@ -61,38 +65,58 @@ func TestMovesUnderConnections(t *testing.T) {
 	}
 }
 
-// While our table goes, nobody is refused whom another takes over.
+// While our table goes, no packet that it does not translate any more is refused
+// or dropped: another takes it.
 func TestCleanupUnderConnections(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		res := h.service("leaving", 10, 0, 1)
 		addr := h.vip(10).Addr
 		h.world.RefusedVIPs[addr] = 1
-		run(h, "ip", "addr", "add", addr.String(), "dev", "lo", "nodad")
-		nft(h, "table "+strings.Replace(h.table(), "svcproxy", "kept", 1)+" { chain nat { type nat hook postrouting priority 100; }; }")
-		l, err := net.Listen("tcp", h.at(10).String()) // the other, who answers where we do not translate
-		if err != nil {
-			h.Fatal(err)
-		}
-		defer l.Close()
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				c.Write([]byte{99})
-				c.Close()
-			}
-		}()
 		h.world.Put(res.Key, res)
-		h.during(10, func() {
-			for range 30 {
-				h.sync(nil)
+		run(h, "ip", "addr", "add", addr.String(), "dev", "lo", "nodad")
+		h.answer(h.at(10), 99)
+		h.countUntranslated(addr)
+		for range 30 {
+			h.sync(nil)
+			h.during(10, func() {
 				time.Sleep(5 * time.Millisecond)
 				if err := h.backend.Cleanup(context.Background()); err != nil {
 					h.Error(err)
 				}
-			}
-		})
+			})
+		}
+		met, passed := h.untranslated()
+		if met == 0 || met != passed {
+			h.Errorf("%d packets came to our filter without being translated, and %d past it", met, passed)
+		}
 	})
+}
+
+// countUntranslated counts, before and after our filter, the first packets to an
+// address that were not translated. Its table also keeps the kernel translating
+// for connections that our table began.
+func (h *host) countUntranslated(addr netip.Addr) {
+	h.Helper()
+	family, _, _ := strings.Cut(h.table(), " ")
+	rule := "ct state new ct status ! dnat " + family + " daddr " + addr.String() + " counter name "
+	nft(h, "table "+family+` counting {
+		counter met { }
+		counter passed { }
+		chain nat { type nat hook postrouting priority 100; }
+		chain before { type filter hook output priority -11; `+rule+`met; }
+		chain after { type filter hook output priority -9; `+rule+`passed; }
+	}`)
+}
+
+func (h *host) untranslated() (met, passed int) {
+	h.Helper()
+	family, _, _ := strings.Cut(h.table(), " ")
+	out := run(h, "nft", "list", "counters", "table", family, "counting")
+	n := regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(out, 2)
+	if len(n) != 2 {
+		h.Fatalf("counters:\n%s", out)
+	}
+	met, _ = strconv.Atoi(n[0][1])
+	passed, _ = strconv.Atoi(n[1][1])
+	return met, passed
 }

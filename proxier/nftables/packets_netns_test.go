@@ -47,22 +47,28 @@ const clients = 8
 func (h *host) listen(endpoints int) {
 	h.Helper()
 	for i := range endpoints {
-		l, err := net.Listen("tcp", netip.AddrPortFrom(h.address(i), 8080).String())
-		if err != nil {
-			h.Fatal(err)
-		}
-		h.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				c.Write([]byte{byte(i)})
-				c.Close()
-			}
-		}()
+		h.answer(netip.AddrPortFrom(h.address(i), 8080), byte(i))
 	}
+}
+
+// answer makes a server that says a number.
+func (h *host) answer(at netip.AddrPort, number byte) {
+	h.Helper()
+	l, err := net.Listen("tcp", at.String())
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte{number})
+			c.Close()
+		}
+	}()
 }
 
 // ask connects to an address from a client and returns who answered.
