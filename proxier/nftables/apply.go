@@ -30,14 +30,15 @@ type changeKey struct {
 }
 
 // An update is what a delta does to our table. A packet on its way through the
-// chains meets their old rules and the new elements, so what elements move to is
-// there before they do, and what they left goes after.
+// chains meets their old rules and the new elements, so chains that lead to what
+// elements move to are there before they do.
 type update struct {
 	freshSets []set
 	widened   chainChanges // to lead to what was and to what will be
-	elements  []*change    // by set
-	narrowed  chainChanges
-	oldSets   []set
+
+	elements []*change // by set
+	narrowed chainChanges
+	oldSets  []set
 }
 
 // follow makes h what it is after a delta, and returns what that does to the table.
@@ -50,21 +51,25 @@ func (h *held) follow(d *dialect, delta *proxier.Delta) (*update, error) {
 	next := h.counts()
 	was, is := setsInUse(before), setsInUse(next)
 	u.freshSets, u.oldSets = without(is, was), without(was, is)
-	if sameShape(before, next) {
-		return u, nil
+	both := most(before, next)
+	var err error
+	if u.widened, err = h.reshape(d, before, both); err == nil {
+		u.narrowed, err = h.reshape(d, both, next)
 	}
-	for _, step := range []struct {
-		counts map[set]int
-		to     *chainChanges
-	}{{most(before, next), &u.widened}, {next, &u.narrowed}} {
-		l := layout{dialect: d, host: &h.host, counts: step.counts}
-		chains, err := d.marshal(l.chains())
-		if err != nil {
-			return nil, err
-		}
-		*step.to = h.chainChanges(chains)
+	return u, err
+}
+
+// reshape makes the chains of h follow from some counts to others.
+func (h *held) reshape(d *dialect, from, to map[set]int) (chainChanges, error) {
+	if sameShape(from, to) {
+		return chainChanges{}, nil
 	}
-	return u, nil
+	l := layout{dialect: d, host: &h.host, counts: to}
+	chains, err := d.marshal(l.chains())
+	if err != nil {
+		return chainChanges{}, err
+	}
+	return h.chainChanges(chains), nil
 }
 
 // most returns the greater count of each set.
@@ -140,8 +145,8 @@ func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
 	return b.forgetLost(d.Services)
 }
 
-// applyPiece makes the kernel follow a delta: all services in one transaction,
-// before and after which chains change, where there are such that do.
+// applyPiece makes the kernel follow a delta in one transaction, but for chains
+// that are needed before.
 func (b *Backend) applyPiece(d *proxier.Delta) error {
 	u, err := b.held.follow(b.dialect, d)
 	if err != nil {
@@ -157,10 +162,6 @@ func (b *Backend) applyPiece(d *proxier.Delta) error {
 	}
 	b.batch.Reset()
 	b.changeElements(u.elements)
-	if err := b.commit(); err != nil {
-		return err
-	}
-	b.batch.Reset()
 	b.changeChains(u.narrowed)
 	for _, s := range u.oldSets {
 		b.batch.DeleteSet(s.name())

@@ -85,7 +85,7 @@ func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.C
 
 // Sync implements proxier.Backend. With a delta it looks at nothing and sends the
 // elements of the services that changed, in one transaction or, where that would
-// keep a core busy for long, in several; and others around it where chains change.
+// keep a core busy for long, in several; chains that are needed come before.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := ctx.Err()
 	if err == nil {
