@@ -115,10 +115,10 @@ func (c *Conn) servers(ctx context.Context, v6 bool) (map[Key]Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		if same++; !maps.Equal(list, last) {
-			same = 1
+		if !maps.Equal(list, last) {
+			last, same = list, 0
 		}
-		if last = list; same == agreeing {
+		if same++; same == agreeing {
 			return list, nil
 		}
 	}

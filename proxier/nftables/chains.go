@@ -126,6 +126,16 @@ func (l *layout) addressedTo(r realm, s set) []clause {
 	return match
 }
 
+// toFrontends matches packets to frontends in the sets of a kind, in each realm that has one.
+func (l *layout) toFrontends(k kind) (list [][]clause) {
+	for _, r := range []realm{addressed, nodePorts} {
+		if s := (set{kind: k, realm: r}); l.has(s) && l.reachable(r) {
+			list = append(list, l.addressedTo(r, s))
+		}
+	}
+	return list
+}
+
 // name returns the name of a realm's first chain.
 func (l *layout) name(r realm) string {
 	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[r]
@@ -257,24 +267,15 @@ func (l *layout) postrouting() *chain {
 func (l *layout) refusals() *chain {
 	c := plain(refuse, "new connections that were not balanced")
 	c.rule(hasDNAT, goBack)
-	for _, k := range []kind{reject, drop} {
-		for _, r := range []realm{addressed, nodePorts} {
-			s := set{kind: k, realm: r}
-			if !l.has(s) || !l.reachable(r) {
-				continue
-			}
-			do := ignore
-			if k == reject {
-				do = goTo(rejected)
-			}
-			c.rule(append(l.addressedTo(r, s), do)...)
-		}
+	for _, match := range l.toFrontends(reject) {
+		c.rule(append(match, goTo(rejected))...)
 	}
-	for _, r := range []realm{addressed, nodePorts} {
-		if s := (set{kind: frontends, realm: r}); l.has(s) && l.reachable(r) {
-			// Its slot was moved twice. It will be sent again; its connection goes with it.
-			c.rule(append([]clause{isFirst}, append(l.addressedTo(r, s), ignore)...)...)
-		}
+	for _, match := range l.toFrontends(drop) {
+		c.rule(append(match, ignore)...)
+	}
+	for _, match := range l.toFrontends(frontends) {
+		// Its slot was moved twice. It will be sent again; its connection goes with it.
+		c.rule(append([]clause{isFirst}, append(match, ignore)...)...)
 	}
 	if s := (set{kind: vips}); l.has(s) {
 		c.rule(in(l.destination(0), s), goTo(rejected))
