@@ -10,8 +10,8 @@ import (
 
 // The library beneath takes a kernel without IPVS for one that obeys.
 func TestDialSaysWhetherTheKernelHasIPVS(t *testing.T) {
-	_, statErr := os.Stat("/proc/net/ip_vs")
 	c, err := Dial(context.Background())
+	_, statErr := os.Stat("/proc/net/ip_vs") // Dial may have loaded the module
 	if want := statErr != nil; errors.Is(err, ErrUnsupported) != want {
 		t.Fatalf("Dial gave %v; /proc/net/ip_vs: %v", err, statErr)
 	}
