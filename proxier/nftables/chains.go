@@ -88,12 +88,10 @@ func (l *layout) base() []*chain {
 	pre := hooked("prerouting", "nat", unix.NF_INET_PRE_ROUTING, priorityDNAT)
 	out := hooked("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
 	for _, c := range []*chain{pre, out} {
-		for _, r := range []realm{addressed, nodePorts} {
-			if s := (set{kind: frontends, realm: r}); l.has(s) && l.reachable(r) {
-				lead := append(l.addressedTo(r, s), jump(l.name(r)))
-				c.rule(lead...)
-				c.rules = append(c.rules, rule{clauses: lead, comment: "once more, if a slot was just moved"})
-			}
+		for _, r := range l.realms(frontends) {
+			lead := append(l.addressedTo(r, frontends), jump(l.name(r)))
+			c.rule(lead...)
+			c.rules = append(c.rules, rule{clauses: lead, comment: "once more, if a slot was just moved"})
 		}
 	}
 	list := []*chain{pre, out, l.postrouting()}
@@ -112,28 +110,24 @@ func (l *layout) base() []*chain {
 	return list
 }
 
-// reachable tells whether packets can be addressed to a realm at all.
-func (l *layout) reachable(r realm) bool {
-	return !r.isNodePort() || l.has(set{kind: nodeAddrs})
+// realms returns those in which packets can be addressed to a frontend in the set of a kind.
+func (l *layout) realms(k kind) (list []realm) {
+	for _, r := range []realm{addressed, nodePorts} {
+		reachable := !r.isNodePort() || l.has(set{kind: nodeAddrs})
+		if l.has(set{kind: k, realm: r}) && reachable {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
-// addressedTo matches packets that are addressed to a frontend of a set.
-func (l *layout) addressedTo(r realm, s set) []clause {
-	match := []clause{in(l.frontend(r, 0), s)}
+// addressedTo matches packets that are addressed to a frontend in the set of a kind.
+func (l *layout) addressedTo(r realm, k kind) []clause {
+	match := []clause{in(l.frontend(r, 0), set{kind: k, realm: r})}
 	if r.isNodePort() {
 		match = append([]clause{in(l.destination(0), set{kind: nodeAddrs})}, match...)
 	}
 	return match
-}
-
-// toFrontends matches packets to frontends in the sets of a kind, in each realm that has one.
-func (l *layout) toFrontends(k kind) (list [][]clause) {
-	for _, r := range []realm{addressed, nodePorts} {
-		if s := (set{kind: k, realm: r}); l.has(s) && l.reachable(r) {
-			list = append(list, l.addressedTo(r, s))
-		}
-	}
-	return list
 }
 
 // name returns the name of a realm's first chain.
@@ -267,15 +261,15 @@ func (l *layout) postrouting() *chain {
 func (l *layout) refusals() *chain {
 	c := plain(refuse, "new connections that were not balanced")
 	c.rule(hasDNAT, goBack)
-	for _, match := range l.toFrontends(reject) {
-		c.rule(append(match, goTo(rejected))...)
+	for _, r := range l.realms(reject) {
+		c.rule(append(l.addressedTo(r, reject), goTo(rejected))...)
 	}
-	for _, match := range l.toFrontends(drop) {
-		c.rule(append(match, ignore)...)
+	for _, r := range l.realms(drop) {
+		c.rule(append(l.addressedTo(r, drop), ignore)...)
 	}
-	for _, match := range l.toFrontends(frontends) {
+	for _, r := range l.realms(frontends) {
 		// Its slot was moved twice. It will be sent again; its connection goes with it.
-		c.rule(append([]clause{isFirst}, append(match, ignore)...)...)
+		c.rule(append([]clause{isFirst}, append(l.addressedTo(r, frontends), ignore)...)...)
 	}
 	if s := (set{kind: vips}); l.has(s) {
 		c.rule(in(l.destination(0), s), goTo(rejected))

@@ -18,8 +18,8 @@ import (
 )
 
 // during makes connections to a VIP for as long as do runs, and fails the test if
-// one is refused or waits for a lost packet.
-func (h *host) during(vip int, do func()) {
+// one is refused. It returns how many there were.
+func (h *host) during(vip int, do func()) int64 {
 	h.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -40,10 +40,12 @@ func (h *host) during(vip int, do func()) {
 	if asked.Load() == 0 {
 		h.Error("no connection was made")
 	}
+	return asked.Load()
 }
 
 // A packet that is on its way through our chains when elements move meets the old
-// rules and the new elements.
+// rules and the new elements. Of those that miss, all but a few find their slot
+// when they are led through the chains once more.
 func TestMovesUnderConnections(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		packets(t, 4, func(h *host) {
@@ -54,15 +56,43 @@ func TestMovesUnderConnections(t *testing.T) {
 			other := h.service("other", 20, keep, ones(3)...)
 			h.sync(h.world.Put(other.Key, other))
 			h.sync(h.world.Put(ways[0].Key, ways[0]))
-			h.during(10, func() {
+			h.countUntranslated(h.vip(10).Addr)
+			asked := h.during(10, func() {
 				for end, i := time.Now().Add(time.Second), 0; time.Now().Before(end); i++ {
 					res := ways[i%len(ways)]
 					h.sync(h.world.Put(res.Key, res))
 				}
 			})
 			h.settled("after moves")
+			if lost, passed := h.untranslated(); int64(lost) > asked/1000 || passed > 0 {
+				h.Errorf("of %d connections, the first packets of %d were not translated, of which %d got past our filter", asked, lost, passed)
+			}
 		})
 	}
+}
+
+// A packet that finds no slot is not refused, and its connection is made when it is sent again.
+func TestMissedIsSentAgain(t *testing.T) {
+	packets(t, 1, func(h *host) {
+		res := h.service("missed", 10, 0, 1)
+		h.world.RefusedVIPs[h.vip(10).Addr] = 1
+		h.world.Put(res.Key, res)
+		h.sync(nil)
+		h.nft("flush map TABLE SLOTS")
+		h.countUntranslated(h.vip(10).Addr)
+		asked := make(chan error, 1)
+		go netnstest.Here(h, func() {
+			_, err := h.ask(h.at(10), 0, time.Minute)
+			asked <- err
+		})()
+		for lost := 0; lost == 0; time.Sleep(time.Millisecond) {
+			lost, _ = h.untranslated()
+		}
+		h.sync(nil)
+		if err := <-asked; err != nil {
+			h.Error(err)
+		}
+	})
 }
 
 // While our table goes, no packet that it does not translate any more is refused
