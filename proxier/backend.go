@@ -3,13 +3,21 @@ package proxier
 import "context"
 
 // A Backend holds one kernel subsystem to a State, for one family. Its methods
-// are called from one goroutine at a time.
+// are called from one goroutine at a time, but for Look.
 type Backend interface {
 	// Sync makes the kernel hold st. delta says what changed since the last Sync
-	// that succeeded; nil: look at the kernel and mend every difference. After an
-	// error the next call has a nil delta, but an error that is an *Unserved
-	// counts as success: all is done that can be done.
+	// that succeeded, which may be nothing, and what Look has found is repaired with
+	// it; nil: look at the kernel and repair every difference. After an error the
+	// next call has a nil delta, but an error that is an *Unserved counts as
+	// success: all is done that can be done. A Sync that takes long calls
+	// Progressed, and one that was given up goes on from what it has done.
 	Sync(ctx context.Context, st *State, delta *Delta) error
+
+	// Look compares the kernel with what the last Sync that succeeded left there,
+	// and reports whether something differs that the next Sync repairs. It is called
+	// from another goroutine than the other methods, runs beside a Sync, holds up
+	// none, and passes over what a Sync has changed since it began.
+	Look(ctx context.Context) (differs bool, err error)
 
 	// Plan says what Sync with a nil delta would change now, and changes nothing.
 	Plan(ctx context.Context, st *State) ([]Change, error)

@@ -2,11 +2,7 @@ package proxier
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
-	"slices"
 	"strings"
-	"time"
 
 	"svcproxy/source"
 )
@@ -19,23 +15,6 @@ func (tr Transition) key() source.Key {
 		return tr.New.Key
 	}
 	return tr.Old.Key
-}
-
-// logEdits writes one line for each service that changed since it was last
-// called, and how long the sync took. All that was there at the start is one line.
-func (l *Loop) logEdits(d time.Duration) {
-	took := slog.Duration("sync", d)
-	if !l.first {
-		l.cfg.Log.Info("first sync complete", "services", len(l.edits), took)
-		clear(l.edits)
-		return
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(l.edits), source.Key.Compare) {
-		if what := describe(l.edits[key]); what != "" {
-			l.cfg.Log.Info("service synced", "service", key.String(), "change", what, took)
-		}
-	}
-	clear(l.edits)
 }
 
 // describe says what a transition changes; nothing if it changes nothing.

@@ -4,164 +4,286 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"svcproxy/source"
 )
 
-// After an error the next try comes after retryMin, then after twice as long
-// each time, up to retryMax.
-const (
-	retryMin = 500 * time.Millisecond
-	retryMax = 30 * time.Second
-)
-
-// secondLook is how long after a change flows are looked for once more, see
-// staleFlows: longer than most answers are under way, and short enough for a flow
-// to move within a second. After maxLooks those that always come back are left
-// to the next resync.
-const (
-	secondLook = 300 * time.Millisecond
-	maxLooks   = 10
-)
-
-// A family is one address family of a Loop: what it should hold and how its syncs go.
+// A family keeps one address family's backend in step, in a goroutine of its own:
+// neither a slow nor a failing one holds up the other, nor the Loop, which tells
+// it what there is by orders. What a Sync has not been told of yet waits for the next.
 type family struct {
-	fam     Family
-	backend Backend
+	fam    Family
+	cfg    *Config
+	orders orders
+	report func() // tells the Loop that there is news of this family
+
 	state   *State
+	backend Backend
 	changes *changes // since the last Sync that succeeded
+	flows   flowLooks
 
-	full   bool      // the next Sync looks at the kernel
-	dirty  bool      // there is something to sync before the next resync
+	open   bool      // every source has been read
+	full   bool      // the next Sync compares everything with the kernel
+	dirty  bool      // there is something to sync
 	queued time.Time // when the oldest change not yet synced arrived
+	node   *Node
 
-	endpoints int // of all services of the State
+	minimum, resync time.Duration // as Config.MinInterval and Config.ResyncInterval
 
-	lastStart    time.Time // of the last Sync
-	lastFull     time.Time // end of the last full Sync that succeeded
-	lastGood     time.Time // end of the last Sync that succeeded
-	took         time.Duration
-	err          error       // of the last Sync
-	unserved     *Unserved   // by the last Sync that succeeded
-	again        *staleFlows // to be looked for once more
-	lookAt       time.Time   // when; zero: nothing to look for
-	looks        int         // how often at most
-	failingSince time.Time
-	retry        time.Duration // wait after the last error
+	pace pace
+	look look
+
+	mu   sync.RWMutex // held for writing by the goroutine while it changes state or news
+	news familyNews
 }
 
-func newFamily(fam Family, backend Backend, node *Node) *family {
+// familyNews is what others may know of a family.
+type familyNews struct {
+	told      uint64 // the last order that is in the State
+	held      uint64 // the last order that the kernel holds
+	failures  int    // Syncs that failed in a row
+	endpoints int    // of all services of the State
+	good      time.Time
+	took      time.Duration
+	since     time.Time // of the first failure in a row
+	err       error     // of the last Sync
+	unserved  *Unserved // by the last Sync that succeeded
+	working   *progress // of the Sync that runs; nil: none
+}
+
+func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {
 	return &family{
-		fam: fam, backend: backend, state: newState(fam, node), changes: newChanges(),
-		full: true, dirty: true,
+		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
+		state: newState(fam, node), changes: newChanges(), look: newLook(),
+		full: true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
+	}
+}
+
+// run works until ctx ends. The kernel then stays as it is, and the backend is not used any more.
+func (f *family) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer f.look.stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.orders.wake:
+		case <-timer.C:
+		case what := <-f.look.result:
+			f.looked(what)
+		}
+		f.absorb(f.orders.take())
+		if !f.open {
+			continue
+		}
+		now := time.Now()
+		if !f.syncAt(now).After(now) {
+			f.syncNow(ctx)
+		}
+		f.lookIfDue(ctx)
+		f.lookForFlowsAgain(ctx)
+		timer.Reset(time.Until(f.next()))
+	}
+}
+
+// absorb brings the State up to date with what the Loop ordered.
+func (f *family) absorb(o order) {
+	if o.minimum != nil {
+		f.minimum, f.resync = *o.minimum, *o.resync
+	}
+	if o.backend != nil && o.backend != f.backend {
+		f.replace(o.backend)
+	}
+	if o.node != nil {
+		f.rebase(o.node)
+	}
+	for key, svc := range o.services {
+		f.set(key, svc, o.queued)
+	}
+	f.open = f.open || o.open
+	f.full = f.full || o.full
+	f.dirty = f.dirty || o.full || o.repair
+	f.told(o.number)
+}
+
+// told notes the last order that is in the State. The kernel holds it already if
+// that changed nothing.
+func (f *family) told(number uint64) {
+	f.mu.Lock()
+	f.news.told = max(f.news.told, number)
+	held := !f.dirty && f.news.err == nil && f.news.held < f.news.told
+	if held {
+		f.news.held = f.news.told
+	}
+	f.mu.Unlock()
+	if held {
+		f.report()
 	}
 }
 
 // set resolves one service anew; svc is nil when it is gone.
-func (f *family) set(key source.Key, svc *source.Service, node *Node, queued time.Time) {
+func (f *family) set(key source.Key, svc *source.Service, queued time.Time) {
 	var r *Resolved
 	if svc != nil {
-		r = Resolve(svc, node, f.fam)
+		r = Resolve(svc, f.node, f.fam)
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	old, changed := f.changes.put(f.state, key, r)
 	if !changed {
 		return
 	}
-	f.endpoints += endpoints(r) - endpoints(old)
+	f.news.endpoints += endpoints(r) - endpoints(old)
 	f.dirty = true
-	f.retry = 0 // what failed may work now
+	f.pace.changed = true
 	if f.queued.IsZero() {
 		f.queued = queued
 	}
 }
 
-// rebase starts a new State for a changed node. The caller sets all services again.
+// rebase goes on for a changed node. The Loop orders all services again with it.
 func (f *family) rebase(node *Node) {
-	gone := f.changes
-	f.state, f.changes, f.endpoints = newState(f.fam, node), newChanges(), 0
-	f.changes.services = gone.services // the flows of services that went are still to be removed
-	f.full, f.dirty = true, true
-}
-
-// due returns when the next Sync should start.
-func (f *family) due(minimum, resync time.Duration) time.Time {
-	switch {
-	case f.err != nil:
-		return f.lastStart.Add(f.took).Add(f.retry)
-	case f.dirty:
-		return f.lastStart.Add(minimum)
+	host := node.host(f.fam)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.node = node
+	if f.state.Host.Equal(&host) {
+		return
 	}
-	return f.lastFull.Add(resync)
+	f.state.Host = host
+	f.full, f.dirty = true, true
+	f.pace.changed = true
 }
 
-// sync makes the kernel hold the State.
-func (f *family) sync(ctx context.Context, resync time.Duration) SyncResult {
-	start := time.Now()
-	full := f.full || f.err != nil || start.Sub(f.lastFull) >= resync
+// replace goes on with another backend.
+func (f *family) replace(b Backend) {
+	f.look.stop()
+	f.backend, f.full, f.dirty = b, true, true
+	f.pace = pace{}
+	f.mu.Lock()
+	f.news.held, f.news.err, f.news.failures, f.news.since = 0, nil, 0, time.Time{}
+	f.mu.Unlock()
+}
+
+// syncAt returns when the next Sync should start; far away if there is nothing to sync.
+func (f *family) syncAt(now time.Time) time.Time {
+	switch {
+	case f.news.err != nil:
+		return f.pace.retryAt()
+	case f.dirty:
+		return f.pace.started.Add(f.minimum)
+	}
+	if b, ok := f.backend.(delayer); ok {
+		if at := b.NextDue(); !at.IsZero() {
+			return at
+		}
+	}
+	return now.Add(time.Hour)
+}
+
+// next returns when there is something to do, if nothing is told before.
+func (f *family) next() time.Time {
+	at := f.syncAt(time.Now())
+	if due := f.lookAt(); due.Before(at) {
+		at = due
+	}
+	if due, ok := f.flows.due(); ok && due.Before(at) {
+		at = due
+	}
+	return at
+}
+
+// syncNow makes the kernel hold the State, and tells of it.
+func (f *family) syncNow(ctx context.Context) {
+	r := f.sync(ctx)
+	if ctx.Err() != nil && r.Err != nil {
+		return // it was told to end: nobody asks for the result
+	}
+	f.log(&r)
+	if r.Err == nil {
+		r.FlowsDeleted = f.prune(ctx, &r)
+	}
+	f.done(&r)
+	if f.cfg.OnSync != nil {
+		f.cfg.OnSync(r)
+	}
+	f.report()
+}
+
+// sync is one Sync of the backend.
+func (f *family) sync(ctx context.Context) SyncResult {
+	r := SyncResult{
+		Family: f.fam, Full: f.full || f.news.err != nil, Queued: f.queued, Start: time.Now(),
+		Services: len(f.state.Services), Endpoints: f.news.endpoints,
+	}
 	var delta *Delta
-	if !full {
+	if !r.Full {
 		delta = f.changes.delta()
 	}
+	ctx, working, stop := watchProgress(ctx, f.cfg.SyncTimeout)
+	defer stop()
+	f.works(working)
+	defer f.works(nil)
 	err := f.backend.Sync(ctx, f.state, delta)
-	var unserved *Unserved
-	if errors.As(err, &unserved) {
-		err = nil
+	r.Duration = time.Since(r.Start)
+	if errors.As(err, &r.Unserved) || err == nil {
+		return r
 	}
-	if err != nil {
-		err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.state.Services), err)
+	if context.Cause(ctx) == errStuck {
+		err = fmt.Errorf("%w: %w", errStuck, err)
 	}
-	return SyncResult{
-		Family: f.fam, Full: full, Queued: f.queued, Start: start, Duration: time.Since(start),
-		Err: err, Unserved: unserved, Services: len(f.state.Services), Endpoints: f.endpoints,
+	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, r.Services, err)
+	return r
+}
+
+func (f *family) works(p *progress) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.news.working = p
+}
+
+// log says what failed, and what cannot be served when that changes.
+func (f *family) log(r *SyncResult) {
+	switch {
+	case r.Err != nil:
+		f.cfg.Log.Error("sync failed", "family", f.fam, "err", r.Err, "took", r.Duration)
+	case r.Unserved.text() == f.news.unserved.text():
+	case r.Unserved != nil:
+		f.cfg.Log.Error("not served", "family", f.fam, "virtual_servers", r.Unserved.N, "err", r.Unserved.Err)
+	default:
+		f.cfg.Log.Info("all is served again", "family", f.fam)
 	}
 }
 
 // done takes the result of a sync.
-func (f *family) done(r SyncResult) {
+func (f *family) done(r *SyncResult) {
 	end := r.Start.Add(r.Duration)
-	f.lastStart, f.took, f.err = r.Start, r.Duration, r.Err
+	f.pace.done(r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := &f.news
+	n.err, n.took = r.Err, r.Duration
 	if r.Err != nil {
-		f.retry = min(max(2*f.retry, retryMin), retryMax)
-		if f.failingSince.IsZero() {
-			f.failingSince = end
+		n.failures++
+		if n.since.IsZero() {
+			n.since = end
 		}
 		return
 	}
-	f.retry, f.failingSince, f.queued = 0, time.Time{}, time.Time{}
-	f.lastGood, f.unserved = end, r.Unserved
-	f.full, f.dirty = false, false
+	n.failures, n.since, n.good, n.unserved, n.held = 0, time.Time{}, end, r.Unserved, n.told
+	f.full, f.dirty, f.queued = false, false, time.Time{}
 	f.changes = newChanges()
 	if r.Full {
-		f.lastFull = end
+		f.look.last = end
 	}
 }
 
-// staleFlows returns which UDP flows a Sync that just succeeded made stale.
-func (f *family) staleFlows(full bool, node *Node) *staleFlows {
-	s := staleFlows{node: node}
-	for _, ch := range f.changes.services {
-		s.removedBy(ch, &f.state.Host)
-	}
-	if full {
-		s.all(f.state)
-		return &s
-	}
-	for _, ch := range f.changes.services {
-		s.changedBy(ch, &f.state.Host)
-	}
-	return &s
-}
-
-// lookAgain has the flows of s looked for once more, after secondLook.
-func (f *family) lookAgain(s *staleFlows, now time.Time) {
-	if f.again == nil {
-		f.again = s
-	} else {
-		f.again.merge(s)
-	}
-	f.lookAt, f.looks = now.Add(secondLook), maxLooks
-}
+// A delayer is a backend that has something to do at a time of its own, when it
+// wants a Sync: a deadline that passes. Zero: nothing.
+type delayer interface{ NextDue() time.Time }
 
 // endpoints counts the targets of a service, each port once.
 func endpoints(r *Resolved) int {

@@ -17,27 +17,35 @@ type HealthCheck struct {
 // health has the health check of each service that has one.
 type health struct {
 	checks map[source.Key]HealthCheck
-	dirty  bool // changed since last told
+	dirty  bool   // changed since last told
+	number uint64 // of the order that told the families of the first such change
 }
 
 func newHealth() health { return health{checks: make(map[source.Key]HealthCheck), dirty: true} }
 
 // set brings the health check of one service up to date; svc is nil when it is gone.
-func (h *health) set(key source.Key, svc *source.Service, node *Node) {
+func (h *health) set(key source.Key, svc *source.Service, node *Node, number uint64) {
 	old, had := h.checks[key]
 	if svc == nil || svc.HealthCheckNodePort == 0 {
 		delete(h.checks, key)
-		h.dirty = h.dirty || had
+		h.touch(had, number)
 		return
 	}
 	now := HealthCheck{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node)}
 	h.checks[key] = now
-	h.dirty = h.dirty || now != old
+	h.touch(now != old, number)
 }
 
-// tell calls f with all health checks, in order of their names, if one changed since it was last called.
-func (h *health) tell(f func([]HealthCheck)) {
-	if !h.dirty || f == nil {
+func (h *health) touch(changed bool, number uint64) {
+	if changed && !h.dirty {
+		h.dirty, h.number = true, number
+	}
+}
+
+// tell calls f with all health checks, in order of their names, if one changed
+// since it was last called and the kernel holds what changed it.
+func (h *health) tell(held uint64, f func([]HealthCheck)) {
+	if !h.dirty || held < h.number || f == nil {
 		return
 	}
 	h.dirty = false

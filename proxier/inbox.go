@@ -23,8 +23,12 @@ type mail struct {
 	node            *Node
 	backends        *replacement
 	full            bool
+	repair          map[Family]bool
 	minimum, resync *time.Duration
 }
+
+// empty reports whether nothing came in: a family only has news.
+func (m *mail) empty() bool { return m.queued.IsZero() }
 
 func newInbox() inbox { return inbox{wake: make(chan struct{}, 1)} }
 
@@ -35,6 +39,11 @@ func (b *inbox) put(write func(*mail)) {
 	}
 	write(&b.mail)
 	b.mu.Unlock()
+	b.ring()
+}
+
+// ring has the Loop look at its families.
+func (b *inbox) ring() {
 	select {
 	case b.wake <- struct{}{}:
 	default: // it is awake already
@@ -84,32 +93,12 @@ func (l *Loop) SetIntervals(minimum, resync time.Duration) {
 // Resync compares everything with the kernel now.
 func (l *Loop) Resync() { l.inbox.put(func(m *mail) { m.full = true }) }
 
-// A pulse tells whether a loop is stuck.
-type pulse struct {
-	mu   sync.Mutex
-	busy bool
-	by   time.Time // when the work at hand must be done
-}
-
-// rest says that the loop waits for something to do.
-func (p *pulse) rest() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.busy = false
-}
-
-// work says that the loop works, for no longer than limit.
-func (p *pulse) work(limit time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.busy, p.by = true, time.Now().Add(limit)
-}
-
-func (p *pulse) alive() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now := time.Now(); !p.busy || now.Before(p.by) {
-		return now
-	}
-	return p.by
+// Repair has a family sync what its backend knows to differ in the kernel.
+func (l *Loop) Repair(fam Family) {
+	l.inbox.put(func(m *mail) {
+		if m.repair == nil {
+			m.repair = make(map[Family]bool)
+		}
+		m.repair[fam] = true
+	})
 }

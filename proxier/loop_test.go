@@ -36,6 +36,16 @@ type kernel struct {
 	unserved error // is returned where all else is done
 	took     time.Duration
 	err      string // the first delta that did not fit
+	damaged  bool   // others changed what is ours
+	looks    int
+}
+
+// Look takes no time, and finds what the test broke.
+func (k *kernel) Look(context.Context) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.looks++
+	return k.damaged, nil
 }
 
 func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
@@ -56,6 +66,7 @@ func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
 	}
 	k.delta(d)
 	k.check(st)
+	k.damaged = false
 	return k.unserved
 }
 
@@ -141,6 +152,11 @@ func start(t *testing.T, k *kernel, edit ...func(*Config)) *Loop {
 	return l
 }
 
+// testFamily returns a family that does not run.
+func testFamily(b Backend) *family {
+	return newFamily(IPv4, b, testNode(), &Config{SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}, func() {})
+}
+
 // failWith makes every Sync return err.
 func (k *kernel) failWith(err error) {
 	k.mu.Lock()
@@ -194,10 +210,122 @@ func TestLoopSendsDeltas(t *testing.T) {
 		k.expect(t, "full")
 		l.SetNode(testNode()) // is the same
 		k.expect(t)
-		l.SetNode(testNode(func(n *Node) { n.Zone = "b" }))
+		l.SetNode(testNode(func(n *Node) { n.Zone = "b" })) // no service cares
+		k.expect(t)
+		l.SetNode(testNode(func(n *Node) { n.MarkBit = 3 }))
+		k.expect(t, "full")
+	})
+}
+
+// The kernel is looked at beside the syncs, and what differs is repaired.
+func TestLoopLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l := start(t, k)
+		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Synced("file")
+		k.expect(t, "full")
+		time.Sleep(95 * time.Second)
+		k.expect(t) // as it should be: nothing is sent
+		k.mu.Lock()
+		looks := k.looks
+		k.damaged = true
+		k.mu.Unlock()
+		if looks != 3 {
+			t.Errorf("%d looks in 95 s, want one in 30 s", looks)
+		}
+		time.Sleep(30 * time.Second)
+		k.expect(t, "")
+		l.Repair(IPv4)
+		k.expect(t, "")
+		l.Repair(IPv6) // there is none
+		k.expect(t)
+	})
+}
+
+// A slow look holds up no change, and ends with the loop.
+type slowLook struct{ *kernel }
+
+func (s slowLook) Look(ctx context.Context) (bool, error) {
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+func TestLoopSlowLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, other := &kernel{}, &kernel{}
+		l := start(t, k, func(c *Config) { c.Backends[IPv4] = slowLook{k} })
+		l.Synced("file")
 		k.expect(t, "full")
 		time.Sleep(31 * time.Second)
+		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		k.expect(t, "x")
+		time.Sleep(time.Minute) // the look is given up: nobody knows what the kernel holds
 		k.expect(t, "full")
+		time.Sleep(31 * time.Second)
+		l.SetBackends(map[Family]Backend{IPv4: other}, func() {}) // during the next look
+		other.expect(t, "full")
+		k.expect(t)
+	})
+}
+
+// One family that is slow or fails holds up nothing of the other.
+func TestLoopFamiliesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v4, v6 := &kernel{}, &kernel{fail: errors.New("no")}
+		var log strings.Builder
+		var told atomic.Int32
+		l := start(t, v4, func(c *Config) {
+			c.Backends[IPv6] = v6
+			c.OnHealth = func([]HealthCheck) { told.Add(1) }
+			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		})
+		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Synced("file")
+		v4.expect(t, "full")
+		select {
+		case <-l.Ready():
+			t.Error("ready although the other family was tried only once")
+		default:
+		}
+		time.Sleep(2 * time.Second)
+		v6.expect(t, "failed", "failed", "failed")
+		select {
+		case <-l.Ready():
+		default:
+			t.Error("not ready, although one family holds everything and the other cannot be had")
+		}
+		if told.Load() != 1 {
+			t.Errorf("health checks told %d times, want once", told.Load())
+		}
+		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		v4.expect(t, "y")
+		v6.failWith(nil)
+		time.Sleep(30 * time.Second)
+		v6.expect(t, "full")
+		if text := log.String(); strings.Count(text, "left out") != 1 || strings.Count(text, "services=1") < 1 {
+			t.Errorf("log:\n%s", text)
+		}
+	})
+}
+
+// A batch of many services is a bounded number of log lines.
+func TestLoopLogsBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		l := start(t, &kernel{}, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		l.Synced("file")
+		synctest.Wait()
+		u := file("a", "x0 10.96.0.1:80")
+		for i := range 999 {
+			u.Services = append(u.Services, file("a", fmt.Sprintf("x%d 10.96.%d.%d:80", i+1, 1+i/250, i%250)).Services...)
+		}
+		l.Apply(set(u))
+		synctest.Wait()
+		text := log.String()
+		if n := strings.Count(text, "\n"); n > maxEdits+2 || !strings.Contains(text, "services=990") {
+			t.Errorf("%d lines for 1,000 services:\n%s", n, text)
+		}
 	})
 }
 
@@ -261,9 +389,79 @@ func TestLoopRetries(t *testing.T) {
 		k.failWith(errors.New("no"))
 		l.Apply(gone("a"))
 		k.expect(t, "failed")
+		time.Sleep(4 * time.Second)
+		k.expect(t, "failed", "failed", "failed")
 		k.failWith(nil)
-		l.Apply(set(file("b", "y 10.96.0.1:80"))) // a change is a reason to try at once
+		l.Apply(set(file("b", "y 10.96.0.1:80"))) // a change is a reason to try sooner
+		time.Sleep(retryMin)
 		k.expect(t, "full")
+	})
+}
+
+// While syncs fail, a constant stream of changes does not make a stream of full comparisons.
+func TestLoopBacksOffUnderChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{took: time.Second, fail: errors.New("no")}
+		l := start(t, k)
+		l.Synced("file")
+		for i := range 100 {
+			l.Apply(set(file("a", fmt.Sprintf("x 10.96.0.1:%d", i+1))))
+			time.Sleep(time.Second)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if n := len(k.syncs); n > 20 {
+			t.Errorf("%d full comparisons of 1 s in 100 s, want about ten", n)
+		}
+	})
+}
+
+// progressing takes long, but shows that it goes on.
+type progressing struct{ *kernel }
+
+func (p progressing) Sync(ctx context.Context, st *State, d *Delta) error {
+	for range 10 {
+		time.Sleep(30 * time.Second)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		Progressed(ctx)
+	}
+	return p.kernel.Sync(ctx, st, d)
+}
+
+func TestLoopLimitsPartsOfASync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l := start(t, k, func(c *Config) { c.Backends[IPv4] = progressing{k} })
+		l.Synced("file")
+		for range 29 {
+			time.Sleep(10 * time.Second)
+			if !l.Alive().Equal(time.Now()) {
+				t.Fatal("not alive while a sync makes progress")
+			}
+		}
+		time.Sleep(time.Minute)
+		k.expect(t, "full")
+	})
+}
+
+// stuck waits for the end of its context.
+type stuck struct{ *kernel }
+
+func (s stuck) Sync(ctx context.Context, _ *State, _ *Delta) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestLoopGivesUpWhatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := start(t, &kernel{}, func(c *Config) { c.Backends[IPv4] = stuck{} })
+		l.Synced("file")
+		time.Sleep(61 * time.Second)
+		if st := l.Status().Families[0]; !strings.Contains(st.Error, errStuck.Error()) {
+			t.Errorf("status %+v, want that there is no progress", st)
+		}
 	})
 }
 
@@ -291,12 +489,12 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 		if st.Unserved != "no such scheduler" || st.Error != "" || r.Err != nil || r.Unserved.N != 2 {
 			t.Errorf("status %+v, last result %+v", st, r)
 		}
-		time.Sleep(31 * time.Second)
+		l.Resync()
 		k.expect(t, "full")
 		k.mu.Lock()
 		k.unserved = nil
 		k.mu.Unlock()
-		time.Sleep(31 * time.Second)
+		l.Resync()
 		k.expect(t, "full")
 		if st := l.Status().Families[0]; st.Unserved != "" {
 			t.Errorf("status %+v", st)
@@ -390,22 +588,23 @@ func TestLoopHealth(t *testing.T) {
 func TestLoopDeltasAddUp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tr, k := NewTracker(nil), &kernel{}
-		f := newFamily(IPv4, k, testNode())
+		f := testFamily(k)
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			for _, x := range tr.Apply(randomStep(rt)) {
-				f.set(x.key(), x.New, testNode(), time.Now())
+				f.set(x.key(), x.New, time.Now())
 			}
 			k.fail = nil
 			if rapid.IntRange(0, 5).Draw(rt, "fail") == 0 {
 				k.fail = errors.New("no")
 			}
-			f.done(f.sync(t.Context(), time.Hour))
+			r := f.sync(t.Context())
+			f.done(&r)
 			if k.err != "" {
 				rt.Fatal(k.err)
 			}
 		}
-		want := newFamily(IPv4, k, testNode())
-		tr.services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, s, testNode(), time.Now()) })
+		want := testFamily(k)
+		tr.services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, s, time.Now()) })
 		if diff := cmp.Diff(want.state, f.state, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			rt.Fatalf("state after deltas (-want +got):\n%s", diff)
 		}

@@ -45,13 +45,13 @@ func TestStaleFlows(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFamily(IPv4, nil, testNode())
+			f := testFamily(nil)
 			if tt.old != nil {
-				f.set(tt.old.Key, tt.old, testNode(), f.lastGood)
-				f.done(SyncResult{})
+				f.set(tt.old.Key, tt.old, time.Time{})
+				f.done(&SyncResult{})
 			}
-			f.set(one.Key, tt.new, testNode(), f.lastGood)
-			s := f.staleFlows(tt.full, testNode())
+			f.set(one.Key, tt.new, time.Time{})
+			s := f.staleFlows(tt.full)
 			var gone []flow
 			for _, fl := range flows {
 				src := netip.MustParseAddrPort("10.9.9.9:999")

@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"net/netip"
+	"reflect"
 
 	"svcproxy/source"
 )
@@ -31,6 +32,9 @@ type Host struct {
 	ServiceCIDRs       []netip.Prefix // an address in them that no service has is rejected
 	ServiceCIDRExempt  []netip.Addr   // addresses of this host in ServiceCIDRs: not refused; sorted
 }
+
+// Equal reports whether rules must know the same of two hosts.
+func (h *Host) Equal(o *Host) bool { return reflect.DeepEqual(h, o) }
 
 // Mark returns the mark bit as a mask.
 func (h *Host) Mark() uint32 { return 1 << h.MarkBit }

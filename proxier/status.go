@@ -61,46 +61,77 @@ type Refusal struct {
 	Faults []source.Fault `json:"faults"`
 }
 
-// Status returns what the Loop holds and how its syncs go. It may be called
-// from any goroutine, also during a sync.
+// Status returns what the Loop holds and how its syncs go. It may be called from
+// any goroutine, also during a sync, and holds up none for longer than it takes to
+// note where things are.
 func (l *Loop) Status() Status {
 	l.mu.RLock()
-	defer l.mu.RUnlock()
 	st := Status{Refusals: l.tracker.Refusals()}
-	for _, f := range l.families {
-		st.Families = append(st.Families, f.status())
+	node, families := l.node, slices.Clone(l.families)
+	var list []usedService
+	l.tracker.services(func(s *source.Service, id source.UnitID) { list = append(list, usedService{Service: s, unit: id.Name}) })
+	l.mu.RUnlock()
+	for _, f := range families {
+		st.Families = append(st.Families, f.status(list))
 	}
-	l.tracker.services(func(s *source.Service, id source.UnitID) {
-		st.Services = append(st.Services, l.service(s, id))
-	})
+	for i := range list {
+		st.Services = append(st.Services, list[i].status(node))
+	}
 	slices.SortFunc(st.Services, func(a, b ServiceStatus) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return st
 }
 
-func (f *family) status() FamilyStatus {
-	st := FamilyStatus{Family: f.fam.String(), LastSync: f.lastGood, Took: f.took, FailingSince: f.failingSince, Unserved: f.unserved.text()}
-	if f.err != nil {
-		st.Error = f.err.Error()
+// A usedService is a service and what the families have made of it.
+type usedService struct {
+	*source.Service
+	unit     string
+	resolved []*Resolved
+}
+
+// status returns how the syncs of f go, and adds what it has made of services.
+func (f *family) status(services []usedService) FamilyStatus {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for i := range services {
+		if r := f.state.Services[services[i].Key]; r != nil {
+			services[i].resolved = append(services[i].resolved, r)
+		}
+	}
+	n := &f.news
+	st := FamilyStatus{Family: f.fam.String(), LastSync: n.good, Took: n.took, FailingSince: n.since, Unserved: n.unserved.text()}
+	if n.err != nil {
+		st.Error = n.err.Error()
 	}
 	return st
 }
 
-func (l *Loop) service(s *source.Service, id source.UnitID) ServiceStatus {
-	st := ServiceStatus{Namespace: s.Namespace, Name: s.Name, Unit: id.Name}
-	for _, f := range l.families {
-		r := f.state.Services[s.Key]
-		if r == nil {
-			continue
-		}
+// latest returns what there is to know of f now.
+func (f *family) latest() familyNews {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.news
+}
+
+// alive returns now, or since when a Sync of f should have made progress.
+func (f *family) alive() time.Time {
+	if p := f.latest().working; p != nil {
+		return p.alive()
+	}
+	return time.Now()
+}
+
+func (u *usedService) status(node *Node) ServiceStatus {
+	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit}
+	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
 			st.Frontends = append(st.Frontends, fe.status())
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
 	}
-	for i := range s.Endpoints {
-		st.Endpoints = append(st.Endpoints, endpointStatus(s, &s.Endpoints[i], l.node))
+	for i := range u.Endpoints {
+		st.Endpoints = append(st.Endpoints, endpointStatus(u.Service, &u.Endpoints[i], node))
 	}
 	return st
 }

@@ -56,6 +56,7 @@ func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta
 }
 
 func (k *kernel) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
+func (k *kernel) Look(context.Context) (bool, error)                             { return false, nil }
 func (k *kernel) Close() error                                                   { return nil }
 
 func (k *kernel) Cleanup(context.Context) error {
@@ -65,8 +66,8 @@ func (k *kernel) Cleanup(context.Context) error {
 	return nil
 }
 
-// look returns a copy of what k holds.
-func (k *kernel) look() (names string, cidrs string, full int) {
+// seen returns a copy of what k holds.
+func (k *kernel) seen() (names string, cidrs string, full int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return strings.Join(k.names, " "), k.cidrs, k.full
@@ -190,7 +191,7 @@ func (r *running) ready() {
 func TestRun(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nnode_name = \"n\"\nzone = \"z\"\n")
 	r.ready()
-	if names, _, _ := r.kernel.look(); names != "default/web" {
+	if names, _, _ := r.kernel.seen(); names != "default/web" {
 		t.Errorf("kernel holds %q", names)
 	}
 	st := r.status()
@@ -226,7 +227,7 @@ func TestRestartWithBrokenFile(t *testing.T) {
 	r.kernel.names, r.told = nil, new(logged)
 	r.start()
 	r.ready()
-	if names, _, _ := r.kernel.look(); names != "default/web" {
+	if names, _, _ := r.kernel.seen(); names != "default/web" {
 		t.Errorf("kernel holds %q", names)
 	}
 	r.eventually("stale", func() bool { return r.status().Sources[0].Files[0].State == source.Stale })
@@ -236,7 +237,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()
 	cidrs := func(want string) func() bool {
-		return func() bool { _, got, _ := r.kernel.look(); return got == want }
+		return func() bool { _, got, _ := r.kernel.seen(); return got == want }
 	}
 	r.write("svcproxy.toml", "http_address = \"\"\nlocal_cidrs = [\"10.244.0.0/16\"]\n")
 	r.eventually("new local_cidrs", cidrs("[10.244.0.0/16]"))
@@ -270,15 +271,15 @@ func TestModeChanges(t *testing.T) {
 	r.ready()
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
 	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })
-	if names, _, _ := r.kernel.look(); names != "default/web" {
+	if names, _, _ := r.kernel.seen(); names != "default/web" {
 		t.Errorf("the former mode holds %q while the new one cannot", names)
 	}
 	next.mu.Lock()
 	next.fail = nil
 	next.mu.Unlock()
 	r.eventually("moved", func() bool {
-		former, _, _ := r.kernel.look()
-		names, _, _ := next.look()
+		former, _, _ := r.kernel.seen()
+		names, _, _ := next.seen()
 		return names == "default/web" && former == "" && r.status().Settings.Mode == "nftables"
 	})
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
@@ -288,8 +289,8 @@ func TestModeChanges(t *testing.T) {
 	}
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
 	r.eventually("moved back", func() bool {
-		back, _, _ := r.kernel.look()
-		names, _, _ := next.look()
+		back, _, _ := r.kernel.seen()
+		names, _, _ := next.seen()
 		return back == "default/web" && names == "" && len(r.status().Restart) == 0
 	})
 }
@@ -300,7 +301,7 @@ func TestSettingsSettle(t *testing.T) {
 	r.ready()
 	r.write("svcproxy.toml", "")
 	time.Sleep(3 * settingsPoll)
-	if _, got, _ := r.kernel.look(); got != "[10.1.0.0/16]" {
+	if _, got, _ := r.kernel.seen(); got != "[10.1.0.0/16]" {
 		t.Errorf("an empty file changed local_cidrs to %s", got)
 	}
 }
@@ -308,7 +309,7 @@ func TestSettingsSettle(t *testing.T) {
 func TestReload(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()
-	_, _, before := r.kernel.look()
+	_, _, before := r.kernel.seen()
 	r.write("svcproxy.toml", "http_address = \"\"\nzone = \"new\"\n")
 	r.reload <- syscall.SIGHUP
 	r.eventually("told systemd", func() bool {
@@ -317,7 +318,7 @@ func TestReload(t *testing.T) {
 	if zone := r.status().Settings.Zone; zone != "new" {
 		t.Errorf("zone %q right after the reload", zone)
 	}
-	r.eventually("compared with the kernel", func() bool { _, _, n := r.kernel.look(); return n > before })
+	r.eventually("compared with the kernel", func() bool { _, _, n := r.kernel.seen(); return n > before })
 }
 
 func TestFailingSyncIsShown(t *testing.T) {

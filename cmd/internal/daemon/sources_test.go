@@ -84,7 +84,7 @@ func TestFilesAndCluster(t *testing.T) {
 	addr := freePort(t)
 	r := launch(t, "http_address = \""+addr+"\"\nsources = [\"file\", \"kubernetes\"]\n")
 	time.Sleep(50 * time.Millisecond)
-	if names, _, _ := r.kernel.look(); names != "" {
+	if names, _, _ := r.kernel.seen(); names != "" {
 		t.Errorf("kernel holds %q before the cluster is synced", names)
 	}
 	f.steps <- func(s source.Sink) {
@@ -93,7 +93,7 @@ func TestFilesAndCluster(t *testing.T) {
 		s.Synced(kubernetesName)
 	}
 	r.ready()
-	if names, _, _ := r.kernel.look(); names != "default/other default/web" {
+	if names, _, _ := r.kernel.seen(); names != "default/other default/web" {
 		t.Errorf("kernel holds %q", names)
 	}
 	st := r.status()
@@ -124,7 +124,7 @@ func TestClusterOnly(t *testing.T) {
 		s.Synced(kubernetesName)
 	}
 	r.ready()
-	if names, _, _ := r.kernel.look(); names != "default/a" {
+	if names, _, _ := r.kernel.seen(); names != "default/a" {
 		t.Errorf("kernel holds %q", names)
 	}
 	healthz := func(want int) {
@@ -136,7 +136,7 @@ func TestClusterOnly(t *testing.T) {
 	healthz(200)
 	member := &source.ClusterNode{Zone: "z", Eligible: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 	f.steps <- func(source.Sink) { f.d.joined(member) }
-	r.eventually("pod CIDRs in use", func() bool { _, cidrs, _ := r.kernel.look(); return cidrs == "[10.244.1.0/24]" })
+	r.eventually("pod CIDRs in use", func() bool { _, cidrs, _ := r.kernel.seen(); return cidrs == "[10.244.1.0/24]" })
 	healthz(200)
 	leaves := *member
 	leaves.Eligible = false

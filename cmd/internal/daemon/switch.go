@@ -172,7 +172,7 @@ func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 		d.log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
 	}
 	d.metrics.Disturbed(fam)
-	d.loop.Resync()
+	d.loop.Repair(fam)
 }
 
 // removeLeftovers removes what an earlier run with another mode or other families

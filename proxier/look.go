@@ -1,0 +1,83 @@
+package proxier
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// A look compares the kernel with what was written, beside the Syncs of a family.
+type look struct {
+	last   time.Time // when one ended, or a Sync compared everything
+	result chan finding
+	cancel func() // of the one that runs; nil: none runs
+}
+
+// A finding is what came of a look.
+type finding uint8
+
+const (
+	asWritten finding = iota
+	differs           // and the backend knows what
+	unknown           // the kernel could not be read
+)
+
+func newLook() look { return look{result: make(chan finding, 1)} }
+
+// stop ends the look that runs, and waits for it: its backend may be closed after that.
+func (l *look) stop() {
+	if l.cancel == nil {
+		return
+	}
+	l.cancel()
+	<-l.result
+	l.cancel = nil
+}
+
+// lookAt returns when the next look is due; far away while one runs, and while
+// Syncs fail, which look at everything.
+func (f *family) lookAt() time.Time {
+	if f.look.cancel != nil || f.news.err != nil || f.news.good.IsZero() {
+		return time.Now().Add(time.Hour)
+	}
+	return f.look.last.Add(f.resync)
+}
+
+// lookIfDue begins a look whose time has come.
+func (f *family) lookIfDue(ctx context.Context) {
+	if f.lookAt().After(time.Now()) {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	f.look.cancel = cancel
+	b := f.backend
+	go func() {
+		f.look.result <- f.compare(ctx, b)
+	}()
+}
+
+// compare looks at the kernel.
+func (f *family) compare(ctx context.Context, b Backend) finding {
+	limited, _, stop := watchProgress(ctx, f.cfg.SyncTimeout)
+	defer stop()
+	repair, err := b.Look(limited)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return unknown
+	case err != nil && ctx.Err() == nil:
+		f.cfg.Log.Warn("the kernel could not be compared with what it should hold: comparing everything in a sync", "family", f.fam, "err", err)
+		return unknown
+	case repair:
+		f.cfg.Log.Warn("the kernel does not hold what was written: repairing it", "family", f.fam)
+		return differs
+	}
+	return asWritten
+}
+
+// looked takes what came of a look.
+func (f *family) looked(what finding) {
+	f.look.cancel()
+	f.look.cancel, f.look.last = nil, time.Now()
+	f.dirty = f.dirty || what != asWritten
+	f.full = f.full || what == unknown
+}

@@ -1,0 +1,74 @@
+package proxier
+
+import (
+	"sync"
+	"time"
+
+	"svcproxy/source"
+)
+
+// An order is what the Loop tells a family: all that came since it last took one.
+type order struct {
+	number   uint64 // of the last one; they only grow
+	queued   time.Time
+	services map[source.Key]*source.Service // nil: it is gone
+	node     *Node                          // all services come with it
+	backend  Backend
+	open     bool // every source has been read
+	full     bool // everything is to be compared with the kernel
+	repair   bool // the backend knows of something to repair
+
+	minimum, resync *time.Duration
+}
+
+// orders is the mailbox of a family. Telling never blocks.
+type orders struct {
+	wake chan struct{} // room for one
+
+	mu   sync.Mutex
+	next order
+}
+
+func newOrders() orders { return orders{wake: make(chan struct{}, 1)} }
+
+// put adds o to what is not yet taken. A later word on the same thing counts.
+func (b *orders) put(o order) {
+	b.mu.Lock()
+	b.next.merge(o)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+func (b *orders) take() order {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.next
+	b.next = order{}
+	return o
+}
+
+func (o *order) merge(n order) {
+	o.number = max(o.number, n.number)
+	if o.queued.IsZero() || len(o.services) == 0 {
+		o.queued = n.queued
+	}
+	if o.services == nil {
+		o.services = make(map[source.Key]*source.Service, len(n.services))
+	}
+	for key, svc := range n.services {
+		o.services[key] = svc
+	}
+	if n.node != nil {
+		o.node = n.node
+	}
+	if n.backend != nil {
+		o.backend = n.backend
+	}
+	if n.minimum != nil {
+		o.minimum, o.resync = n.minimum, n.resync
+	}
+	o.open, o.full, o.repair = o.open || n.open, o.full || n.full, o.repair || n.repair
+}

@@ -1,0 +1,111 @@
+package proxier
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"svcproxy/source"
+)
+
+// A family that fails this many Syncs in a row is not waited for any more: what
+// the others hold is ready, and counts. It is tried again all the time.
+const leftOutAfter = 3
+
+// A batch is what came in one step and is not yet in the kernel.
+type batch struct {
+	number uint64 // of the order that told of it
+	edits  map[source.Key]Transition
+}
+
+func (b *batch) add(key source.Key, tr Transition) {
+	if e, again := b.edits[key]; again {
+		tr.Old = e.Old
+	}
+	b.edits[key] = tr
+}
+
+// settle does what waits until the families hold what they were told.
+func (l *Loop) settle() {
+	held, all, took := l.held()
+	if l.replaced != nil && all >= l.replaced.number {
+		l.replaced.done()
+		l.replaced = nil
+	}
+	if l.opened == 0 || held < l.opened {
+		return
+	}
+	l.health.tell(held, l.cfg.OnHealth)
+	if !l.first {
+		l.beReady(took)
+	}
+	n := 0
+	for n < len(l.batches) && l.batches[n].number <= held {
+		n++
+	}
+	l.logBatches(l.batches[:n], took)
+	l.batches = slices.Delete(l.batches, 0, n)
+}
+
+// held returns the last order that every family holds, of those that can be had
+// and of all, and how long their last Syncs took.
+func (l *Loop) held() (held, all uint64, took time.Duration) {
+	const none = ^uint64(0)
+	held, all = none, none
+	for _, f := range l.families {
+		n := f.latest()
+		all = min(all, n.held)
+		if n.failures < leftOutAfter {
+			held = min(held, n.held)
+			took = max(took, n.took)
+		}
+	}
+	if held == none { // there is none
+		held = 0
+	}
+	return held, all, took
+}
+
+// beReady says that the first complete sync is done.
+func (l *Loop) beReady(took time.Duration) {
+	l.mu.Lock()
+	l.first = true
+	l.mu.Unlock()
+	l.batches = slices.DeleteFunc(l.batches, func(b batch) bool { return b.number <= l.opened })
+	l.cfg.Log.Info("first sync complete", "services", len(l.services()), slog.Duration("sync", took))
+	for _, f := range l.families {
+		if n := f.latest(); n.held == 0 {
+			l.cfg.Log.Warn("a family cannot be had: it is left out, and tried again", "family", f.fam, "err", n.err)
+		}
+	}
+	close(l.ready)
+}
+
+// maxEdits is how many services of what is synced together get a line in the log.
+const maxEdits = 10
+
+// logBatches writes a line for each of the first services that changed, and one
+// that counts the others.
+func (l *Loop) logBatches(list []batch, d time.Duration) {
+	all := batch{edits: make(map[source.Key]Transition)}
+	for _, b := range list {
+		for key, tr := range b.edits {
+			all.add(key, tr)
+		}
+	}
+	took, lines, more := slog.Duration("sync", d), 0, 0
+	for _, key := range slices.SortedFunc(maps.Keys(all.edits), source.Key.Compare) {
+		switch what := describe(all.edits[key]); {
+		case what == "":
+		case lines < maxEdits:
+			l.cfg.Log.Info("service synced", "service", key.String(), "change", what, took)
+			lines++
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		l.cfg.Log.Info("more services synced", "services", more, took)
+	}
+}
