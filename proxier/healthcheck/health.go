@@ -82,7 +82,9 @@ func (h *Health) look(now time.Time) (ok bool, updated time.Time) {
 		}
 	}
 	for fam, since := range h.pending {
-		if now.Sub(since) >= timeout {
+		_, had := h.updated[fam]
+		leftOut := !had && len(h.updated) > 0 // it cannot be had: the others count
+		if !leftOut && now.Sub(since) >= timeout {
 			return false, h.updated[fam]
 		}
 	}

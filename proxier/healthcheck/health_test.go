@@ -41,11 +41,21 @@ func TestHealthy(t *testing.T) {
 		{"starting", []step{{after: time.Hour, want: true}}},
 		{"synced long ago, nothing new", []step{{result: ok4, want: true}, {after: time.Hour, want: true}}},
 		{"failing change", []step{
+			{result: ok4, want: true},
 			{result: bad4, queued: time.Minute, want: true},
 			{after: 59 * time.Second, want: true},
 			{after: time.Second, want: false},
 			{result: ok6, want: false},
 			{result: ok4, want: true},
+		}},
+		{"a family that never could be had counts only where there is no other", []step{
+			{result: bad4, want: true},
+			{after: 2 * time.Minute, want: false},
+			{result: ok6, want: true},
+			{after: time.Hour, result: bad4, want: true},
+			{result: ok4, want: true},
+			{after: time.Hour, result: bad4, want: true},
+			{after: 2 * time.Minute, want: false},
 		}},
 		{"failing resync", []step{
 			{result: bad4, want: true},
