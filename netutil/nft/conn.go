@@ -216,6 +216,12 @@ var ErrChanged = errors.New("the rules changed while they were read")
 
 // request sends one message and calls each with the answers.
 func (c *Conn) request(b []byte, each func(m message) error) error {
+	return c.ask(b, ErrChanged, each)
+}
+
+// ask does so and fails with changed, if that is not nil, when somebody commits
+// during a listing. Without it, an error of each ends it before all was read.
+func (c *Conn) ask(b []byte, changed error, each func(m message) error) error {
 	c.seq++
 	binary.NativeEndian.PutUint32(b[8:], c.seq)
 	if err := c.send(b); err != nil {
@@ -235,11 +241,11 @@ func (c *Conn) request(b []byte, each func(m message) error) error {
 			case m.typ == unix.NLMSG_ERROR || m.typ == unix.NLMSG_DONE:
 				done = true
 				failed = errors.Join(failed, asError(m.errno()))
-			case m.flags&unix.NLM_F_DUMP_INTR != 0:
-				failed = ErrChanged
+			case m.flags&unix.NLM_F_DUMP_INTR != 0 && changed != nil:
+				failed = changed
 			default:
 				failed = each(m)
-				done = one
+				done = one || failed != nil && changed == nil
 			}
 			return nil
 		})

@@ -219,11 +219,21 @@ func (l *Listing) addOther(message) error {
 // it returns. While the kernel grows a set, for some milliseconds after many
 // elements came, it leaves elements out or lists them twice.
 func (c *Conn) Elements(t Table, set string, each func(*Element) error) error {
+	return c.elements(t, set, each, ErrChanged)
+}
+
+// Scan does the same and goes on when somebody commits meanwhile, whatever that
+// is about. After an error the Conn may only be closed: the rest is not read.
+func (c *Conn) Scan(t Table, set string, each func(*Element) error) error {
+	return c.elements(t, set, each, nil)
+}
+
+func (c *Conn) elements(t Table, set string, each func(*Element) error, changed error) error {
 	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, t.Family, 0)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
 	var e Element
-	err := c.request(endMessage(m, 0), func(m message) error {
+	err := c.ask(endMessage(m, 0), changed, func(m message) error {
 		if len(m.body) < genLen {
 			return errTruncated
 		}

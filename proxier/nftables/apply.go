@@ -41,6 +41,11 @@ type update struct {
 	oldSets  []set
 }
 
+// reshapes reports whether chains change, or which sets there are.
+func (u *update) reshapes() bool {
+	return len(u.freshSets)+len(u.oldSets) > 0 || !u.widened.empty() || !u.narrowed.empty()
+}
+
 // follow makes h what it is after a delta, and returns what that does to the table.
 func (h *held) follow(d *dialect, delta *proxier.Delta) (*update, error) {
 	u := &update{elements: h.elementChanges(d.fam, delta)}
@@ -148,7 +153,7 @@ func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
 // applyPiece makes the kernel follow a delta in one transaction, but for chains
 // that are needed before.
 func (b *Backend) applyPiece(d *proxier.Delta) error {
-	u, err := b.held.follow(b.dialect, d)
+	u, err := b.begin(b.dialect, d)
 	if err != nil {
 		return err
 	}
@@ -166,7 +171,11 @@ func (b *Backend) applyPiece(d *proxier.Delta) error {
 	for _, s := range u.oldSets {
 		b.batch.DeleteSet(s.name())
 	}
-	return b.commit()
+	err = b.commit()
+	if err == nil {
+		b.end(u)
+	}
+	return err
 }
 
 // commit sends the batch, and counts it as ours. An empty one is none.
@@ -177,9 +186,7 @@ func (b *Backend) commit() error {
 	if err := b.conn.Commit(b.batch); err != nil {
 		return err
 	}
-	if b.held != nil {
-		b.held.generation = max(b.held.generation+1, 1) // the kernel leaves 0 out
-	}
+	b.commits.Add(1)
 	return nil
 }
 
@@ -211,6 +218,8 @@ type chainChanges struct {
 	fresh, rewritten []*written
 	gone             []string
 }
+
+func (ch *chainChanges) empty() bool { return len(ch.fresh)+len(ch.rewritten)+len(ch.gone) == 0 }
 
 // chainChanges makes chains those of h, and returns how they change.
 func (h *held) chainChanges(chains []*written) (ch chainChanges) {

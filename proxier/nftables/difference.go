@@ -35,14 +35,14 @@ type setDifference struct {
 func (b *Backend) compare(want *content) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
-		d, err := b.look(want)
+		d, err := b.read(want)
 		if !errors.Is(err, nft.ErrChanged) || n == attempts {
 			return d, err
 		}
 	}
 }
 
-func (b *Backend) look(want *content) (*difference, error) {
+func (b *Backend) read(want *content) (*difference, error) {
 	chains, err := b.marshal(want.chains)
 	if err != nil {
 		return nil, err
@@ -84,9 +84,12 @@ func (d *difference) sameChains() bool {
 	return !slices.ContainsFunc(d.chains, func(c *written) bool { return !d.sameChain(c) })
 }
 
-func (d *difference) sameChain(c *written) bool {
-	have := d.have.Chains[c.Name]
-	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(d.have.Rules[c.Name], c.rules, nft.Rule.Equal)
+func (d *difference) sameChain(c *written) bool { return c.isIn(d.have) }
+
+// isIn reports whether a table has the chain with its rules.
+func (c *written) isIn(l *nft.Listing) bool {
+	have := l.Chains[c.Name]
+	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(l.Rules[c.Name], c.rules, nft.Rule.Equal)
 }
 
 func (d *difference) sameSets() bool {
@@ -99,8 +102,13 @@ func (d *difference) keeps(s set) bool {
 	if d.have == nil || d.replace {
 		return false
 	}
-	have := d.have.Sets[s.name()]
-	return have != nil && have.Equal(s.define(d.want.fam))
+	return s.isIn(d.have, d.want.fam)
+}
+
+// isIn reports whether a table has the set, whatever is in it.
+func (s set) isIn(l *nft.Listing, fam proxier.Family) bool {
+	have := l.Sets[s.name()]
+	return have != nil && have.Equal(s.define(fam))
 }
 
 // compareSet compares the elements of a set with those that the kernel lists.

@@ -14,16 +14,24 @@ import (
 // as it works on a transaction, if anybody listens for events.
 const pieceBytes = 1 << 20
 
-// mend makes the kernel hold st. It reads our table only if somebody else may
+// repair makes the kernel hold st. It reads our table only if somebody else may
 // have changed it.
-func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
-	touched := b.touched.Swap(false)
+func (b *Backend) repair(ctx context.Context, st *proxier.State) error {
+	if err := checkHost(&st.Host); err != nil {
+		return err
+	}
+	suspect := b.touched.Swap(false)
+	suspect = b.doubted.Swap(false) || suspect
+	foreign, err := b.strangers(b.conn) // before the table is read: who comes later is noticed
+	if err != nil {
+		return err
+	}
 	want := render(b.dialect, st)
 	tallies := want.tallies()
-	if !touched && b.holds(st, tallies) {
+	if !suspect && b.holds(st, tallies, foreign) {
 		return nil
 	}
-	b.held = nil
+	b.know(nil)
 	diff, err := b.compare(want)
 	if err != nil {
 		return err
@@ -31,19 +39,25 @@ func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
 	if err := b.write(ctx, diff); err != nil {
 		return err
 	}
-	return b.settle(st, diff, tallies)
+	b.foreign.Store(foreign)
+	b.settle(st, diff, tallies)
+	return nil
 }
 
-// holds tells whether the kernel is known to hold what it should.
-func (b *Backend) holds(st *proxier.State, tallies map[set]tally) bool {
+// holds reports whether the kernel is known to hold what it should.
+func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32) bool {
 	if b.held == nil || !maps.Equal(b.held.tallies, tallies) || !sameHost(&b.held.host, &st.Host) {
 		return false
 	}
-	if b.watching.Load() {
-		return true // events would have told
-	}
-	g, err := b.conn.Generation()
-	return err == nil && g.ID == b.held.generation
+	return b.watching.Load() || foreign == b.foreign.Load() // events would have told
+}
+
+// strangers returns how many of the commits in this network namespace were not
+// ours. It means something beside another such number only.
+func (b *Backend) strangers(conn *nft.Conn) (uint32, error) {
+	ours := b.commits.Load()
+	g, err := conn.Generation()
+	return g.ID - ours, err
 }
 
 // sameHost compares what the chains depend on; node addresses are elements.
@@ -53,17 +67,12 @@ func sameHost(a, b *proxier.Host) bool {
 }
 
 // settle remembers what the kernel holds now.
-func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally) error {
-	g, err := b.conn.Generation()
-	if err != nil {
-		return err
-	}
+func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally) {
 	chains := make(map[string]*written, len(d.chains))
 	for _, c := range d.chains {
 		chains[c.Name] = c
 	}
-	b.held = &held{generation: g.ID, tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host}
-	return nil
+	b.know(&held{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
 }
 
 // write sends a difference: in one transaction, but for the elements of a table

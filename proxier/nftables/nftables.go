@@ -34,22 +34,17 @@ type Backend struct {
 	monitor *nft.Monitor
 	batch   *nft.Batch // kept for its memory
 
-	// What the kernel holds since the last Sync, if that succeeded.
-	held *held
+	mirror // what the kernel holds since the last Sync, if that succeeded
 
 	reads int // how often the table was read
 
-	watching atomic.Bool // Watch runs
-	touched  atomic.Bool // somebody else has changed our table, or may have
-}
+	watching atomic.Bool   // Watch runs
+	touched  atomic.Bool   // somebody else has changed our table: the next Sync repairs it
+	doubted  atomic.Bool   // somebody else may have changed our table
+	commits  atomic.Uint32 // of ours
+	foreign  atomic.Uint32 // commits that are not ours, see strangers, when the table was last compared
 
-// held is a mirror of what the kernel holds, without elements.
-type held struct {
-	generation uint32 // of the kernel, after our last commit
-	tallies    map[set]tally
-	chains     map[string]*written
-	pools      *poolIDs
-	host       proxier.Host
+	looks looks
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -85,27 +80,34 @@ func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.C
 
 // Sync implements proxier.Backend. With a delta it looks at nothing and sends the
 // elements of the services that changed, in one transaction or, where that would
-// keep a core busy for long, in several; chains that are needed come before.
+// keep a core busy for long, in several; chains that are needed come before. Only
+// then it repairs what somebody else has changed, or at once where that keeps the
+// kernel from following the delta.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := ctx.Err()
 	if err == nil {
 		err = b.sync(ctx, st, delta)
 	}
 	if err != nil {
-		b.held = nil
+		b.know(nil)
 		return fmt.Errorf("nftables, %s: %w", b.fam, err)
 	}
 	return nil
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
-	if delta != nil && b.held != nil && !b.touched.Load() && b.held.pools.follow(delta.Services) {
-		return b.apply(ctx, delta)
+	if delta == nil || b.held == nil || !b.held.pools.follow(delta.Services) {
+		return b.repair(ctx, st)
 	}
-	if err := checkHost(&st.Host); err != nil {
+	err := b.apply(ctx, delta)
+	var refused *nft.CommitError
+	switch {
+	case errors.As(err, &refused):
+		b.touched.Store(true) // our table is not what it was
+	case err != nil || !b.touched.Load():
 		return err
 	}
-	return b.mend(ctx, st)
+	return b.repair(ctx, st)
 }
 
 // Plan implements proxier.Backend.
@@ -132,7 +134,7 @@ func (b *Backend) plan(st *proxier.State) ([]proxier.Change, error) {
 // chain that is deleted work until the kernel comes to its hook, and what is
 // balanced no more would be refused meanwhile.
 func (b *Backend) Cleanup(context.Context) error {
-	b.held = nil
+	b.know(nil)
 	for _, remove := range []func(){func() { b.batch.FlushChain("") }, b.batch.DeleteTable} {
 		b.batch.Reset()
 		b.batch.AddTable("") // removing from what is not there is an error
