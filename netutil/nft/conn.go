@@ -30,7 +30,12 @@ type Conn struct {
 	port  uint32
 	seq   uint32
 	in    []byte
+
+	received int
 }
+
+// Received returns how many bytes the kernel has answered: what reading has cost.
+func (c *Conn) Received() int { return c.received }
 
 // Dial opens a socket. The kernel must know nf_tables, or the error says so.
 func Dial() (*Conn, error) {
@@ -207,6 +212,7 @@ func (c *Conn) receive(flags int) (int, error) {
 		case n > len(c.in):
 			return 0, errTruncated
 		}
+		c.received += n
 		return n, nil
 	}
 }

@@ -111,6 +111,7 @@ func dropDerived(name string, list []attr) {
 		list[unix.NFTA_LOOKUP_SET_ID] = attr{} // serves in its own batch only
 	case "dynset":
 		list[unix.NFTA_DYNSET_SET_ID] = attr{}
+		list[unix.NFTA_DYNSET_EXPR].nested = true // which neither side marks
 	case "nat":
 		// That there is an address and a port, which the registers say too.
 		flags := getUint32(list[unix.NFTA_NAT_FLAGS].value) &^ (natMapIPs | natSpecified)

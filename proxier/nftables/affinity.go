@@ -10,74 +10,90 @@ import (
 	"svcproxy/proxier"
 )
 
-// Clients are forgotten after the transaction that took their endpoint away, so
-// that no packet brings one back. A client's element may expire between listing
-// and removal, which the kernel answers with an error, and a listing may be
-// incomplete: they go a few at a time, until a listing shows none.
-const (
-	forgetAtOnce   = 64
-	forgetAttempts = 20
-)
+// Endpoints lose their ticket after the transaction that took them from their pool,
+// so that no packet draws a new one. Tickets are few, one an endpoint at most:
+// the clients, of which there may be a million, are never listed. One may expire between
+// being read and removed, which the kernel answers with an error: then they
+// are read again.
+const revokeAttempts = 20
 
-// forget removes the clients whose pool and endpoint are gone.
-func (b *Backend) forget(gone func(pool, endpoint []byte) bool) error {
-	for range forgetAttempts {
-		list, err := b.clients(gone)
-		if err != nil || len(list) == 0 {
+// A poolNumber is a pool and a number of it, an endpoint's or a ticket: a key of
+// the maps of tickets.
+type poolNumber [8]byte
+
+// revoke removes the tickets of endpoints.
+func (b *Backend) revoke(endpoints []poolNumber) error {
+	for range revokeAttempts {
+		found, err := b.ticketsOf(endpoints)
+		if err != nil || len(found) == 0 {
 			return err
 		}
-		if err := b.forgetOnce(list); err != nil {
+		if err = b.commitRevoked(found); !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
-	return errors.New("clients of endpoints that have left are not forgotten")
+	return errors.New("tickets of endpoints that have left are not removed")
 }
 
-// clients lists the map affinity, those whose pool and endpoint are gone.
-func (b *Backend) clients(gone func(pool, endpoint []byte) bool) (list []nft.Element, err error) {
-	addrLen := b.fam.Bits() / 8
-	err = b.conn.Elements(b.table(), set{kind: affinity}.name(), func(e *nft.Element) error {
-		if len(e.Key) == addrLen+4 && gone(e.Key[addrLen:], e.Data) {
-			list = append(list, clone(e))
-		}
-		return nil
+// ticketsOf returns the elements that make the tickets of endpoints.
+func (b *Backend) ticketsOf(endpoints []poolNumber) (found []setKey, err error) {
+	var owners []poolNumber
+	err = b.each(tickets, endpoints, func(k poolNumber, e *nft.Element) {
+		found = append(found, setKey{tickets, k})
+		owners = append(owners, poolNumber(slices.Concat(k[:4], e.Data)))
 	})
-	return withoutTwins(list), err
-}
-
-// forgetOnce removes clients, but for those next to one that had expired.
-func (b *Backend) forgetOnce(list []nft.Element) error {
-	for part := range slices.Chunk(list, forgetAtOnce) {
-		b.batch.Reset()
-		for _, e := range part {
-			b.batch.DeleteElement(set{kind: affinity}.name(), e)
-		}
-		if err := b.commit(); err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
-		}
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	err = b.each(ticketOwner, owners, func(k poolNumber, _ *nft.Element) {
+		found = append(found, setKey{ticketOwner, k})
+	})
+	return found, err
 }
 
-// A poolEndpoint is a pool and an endpoint by their numbers, as in the map affinity.
-type poolEndpoint [8]byte
+type setKey struct {
+	kind kind
+	key  poolNumber
+}
 
-// forgetLost removes the clients of endpoints that a change took from their pool.
-func (b *Backend) forgetLost(changes []proxier.ServiceChange) error {
-	lost := map[poolEndpoint]bool{}
+// each asks for elements by their keys.
+func (b *Backend) each(k kind, keys []poolNumber, found func(poolNumber, *nft.Element)) error {
+	key := func(i int) []byte { return keys[i][:] }
+	return b.conn.Get(b.table(), set{kind: k}.name(), len(keys), key, func(i int, e *nft.Element) {
+		if len(e.Data) == 4 {
+			found(keys[i], e)
+		}
+	})
+}
+
+func (b *Backend) commitRevoked(found []setKey) error {
+	b.batch.Reset()
+	for _, f := range found {
+		b.batch.DeleteElement(set{kind: f.kind}.name(), nft.Element{Key: f.key[:]})
+	}
+	return b.commit()
+}
+
+// revokeLost removes the tickets of endpoints that a change took from their pool.
+func (b *Backend) revokeLost(changes []proxier.ServiceChange) error {
+	lost := map[poolNumber]bool{}
 	for _, c := range changes {
-		b.eachEndpoint(c.Old, func(e poolEndpoint) { lost[e] = true })
-		b.eachEndpoint(c.New, func(e poolEndpoint) { delete(lost, e) })
+		b.eachEndpoint(c.Old, func(e poolNumber) { lost[e] = true })
 	}
-	if len(lost) == 0 || !slices.Contains(setsInUse(b.held.counts()), set{kind: affinity}) {
+	for _, c := range changes {
+		b.eachEndpoint(c.New, func(e poolNumber) { delete(lost, e) })
+	}
+	if len(lost) == 0 || !slices.Contains(setsInUse(b.held.counts()), set{kind: tickets}) {
 		return nil
 	}
-	return b.forget(func(pool, endpoint []byte) bool {
-		return lost[poolEndpoint(slices.Concat(pool, endpoint))]
-	})
+	list := make([]poolNumber, 0, len(lost))
+	for e := range lost {
+		list = append(list, e)
+	}
+	return b.revoke(list)
 }
 
-func (b *Backend) eachEndpoint(res *proxier.Resolved, do func(poolEndpoint)) {
+func (b *Backend) eachEndpoint(res *proxier.Resolved, do func(poolNumber)) {
 	if res == nil {
 		return
 	}
@@ -87,7 +103,28 @@ func (b *Backend) eachEndpoint(res *proxier.Resolved, do func(poolEndpoint)) {
 		}
 		id := b.held.pools.id(p)
 		for _, endpoint := range endpointIDs(p) {
-			do(poolEndpoint(putNumber(putNumber(nil, id), endpoint)))
+			do(poolNumber(putNumber(putNumber(nil, id), endpoint)))
 		}
 	}
+}
+
+// lostTickets lists the tickets, those whose endpoint has left its pool.
+func (b *Backend) lostTickets(c *content) (list []nft.Element, err error) {
+	targets := c.sets[set{kind: poolTargets}]
+	err = b.conn.Elements(b.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
+		if len(e.Key) == len(poolNumber{}) && targets.find(e.Key) < 0 {
+			list = append(list, clone(e))
+		}
+		return nil
+	})
+	return withoutTwins(list), err
+}
+
+// revokeListed removes the tickets that lostTickets returned.
+func (b *Backend) revokeListed(list []nft.Element) error {
+	endpoints := make([]poolNumber, len(list))
+	for i, e := range list {
+		endpoints[i] = poolNumber(e.Key)
+	}
+	return b.revoke(endpoints)
 }

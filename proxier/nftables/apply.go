@@ -147,7 +147,7 @@ func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
 			return err
 		}
 	}
-	return b.forgetLost(d.Services)
+	return b.revokeLost(d.Services)
 }
 
 // applyPiece makes the kernel follow a delta in one transaction, but for chains
@@ -245,7 +245,7 @@ func sameShape(a, b map[set]int) bool {
 		return false
 	}
 	for s, n := range a {
-		if m := b[s]; m == 0 || s.kind == sized && often(n) != often(m) {
+		if m := b[s]; m == 0 || s.isOrdered() && often(n) != often(m) {
 			return false
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"svcproxy/netutil/nft"
@@ -139,12 +138,12 @@ func (l *layout) name(r realm) string {
 func (l *layout) realm(r realm) []*chain {
 	first := plain(l.name(r), "packets to "+set{kind: frontends, realm: r}.name())
 	list := []*chain{}
-	sizes := l.sizes(r)
-	for _, s := range sizes {
+	for _, s := range l.ordered(sized, r) {
 		list = append(list, l.pick(s))
 	}
+	list = append(list, l.sticky(r)...)
 	if r.isLocal() {
-		return append(list, l.fromLocal(r, sizes)...)
+		return append(list, l.fromLocal(r)...)
 	}
 	if r == addressed && l.has(set{kind: restricted}) {
 		l.restrict(first)
@@ -155,7 +154,7 @@ func (l *layout) realm(r realm) []*chain {
 	l.mark(first, r, masquerade, setMark(l.host.Mark()))
 	l.mark(first, r, masqueradeNonLocal, jump(markNonLocal))
 	l.mark(first, r, masqueradeHost, ofHost, setMark(l.host.Mark()))
-	l.dispatch(first, sizes)
+	l.dispatch(first, r)
 	return append(list, first)
 }
 
@@ -176,19 +175,23 @@ func (l *layout) restrict(c *chain) {
 	c.rule(append(match, ignore)...)
 }
 
-// dispatch appends what leads packets to the chain of their number of slots.
-func (l *layout) dispatch(c *chain, sizes []set) {
-	for _, s := range sizes {
-		c.rule(in(l.frontend(s.realm, 0), s), goTo(s.chain()))
+// dispatch appends what leads packets to the chain of their number of slots, or of
+// clients that keep their endpoint.
+func (l *layout) dispatch(c *chain, r realm) {
+	if s := (set{kind: sticky, realm: r}); l.has(s) {
+		c.rule(in(l.frontend(r, 0), s), goTo(r.prefix()+"sticky"))
+	}
+	for _, s := range l.ordered(sized, r) {
+		c.rule(in(l.frontend(r, 0), s), goTo(s.chain()))
 	}
 }
 
-// sizes returns the sized sets of a realm, those with more frontends first. The
-// order goes by powers of two, so that it seldom changes.
-func (l *layout) sizes(r realm) []set {
+// ordered returns the sets of a kind and realm, those with more frontends first.
+// The order goes by powers of two, so that it seldom changes.
+func (l *layout) ordered(k kind, r realm) []set {
 	var list []set
 	for s, n := range l.counts {
-		if s.kind == sized && s.realm == r && n > 0 {
+		if s.kind == k && s.realm == r && n > 0 {
 			list = append(list, s)
 		}
 	}
@@ -202,7 +205,7 @@ func often(count int) int { return bits.Len(uint(count)) }
 
 // fromLocal returns the chains for frontends that treat host processes and local
 // sources differently. All others go on as if they had not been here.
-func (l *layout) fromLocal(r realm, sizes []set) []*chain {
+func (l *layout) fromLocal(r realm) []*chain {
 	first := plain(l.name(r), "host processes and local sources are served differently")
 	host := plain(r.prefix()+"host", "host processes")
 	near := plain(r.prefix()+"sources", "local sources")
@@ -218,7 +221,7 @@ func (l *layout) fromLocal(r realm, sizes []set) []*chain {
 	host.rule(goTo(pick.Name))
 	l.mark(near, r, masquerade, bit)
 	near.rule(goTo(pick.Name))
-	l.dispatch(pick, sizes)
+	l.dispatch(pick, r)
 	pick.rule(accept) // nobody to reach: refused or dropped later, never balanced as others are
 	return []*chain{pick, near, host, first}
 }
@@ -226,20 +229,21 @@ func (l *layout) fromLocal(r realm, sizes []set) []*chain {
 // pick returns the chain that takes one of the slots of a sized set's frontends.
 func (l *layout) pick(s set) *chain {
 	c := plain(s.chain(), fmt.Sprintf("one of %d slots", s.size))
-	moduli := []uint32{s.size}
-	if sure := surely(s.size); sure < s.size {
-		moduli = append(moduli, s.size, sure) // the same again, for a number that falls on no slot
-	}
-	if s.sticky > 0 {
-		l.pickSticky(c, s, moduli)
-		return c
-	}
-	for _, below := range moduli {
+	for _, below := range moduli(s.size) {
 		front := l.frontend(s.realm, 0)
 		slots := set{kind: slotMap, realm: s.realm, size: s.size}
 		c.rule(l.dnat(find(join(front, random(below, front.next)), 0, slots, 8), 8))
 	}
 	return c
+}
+
+// moduli returns what random numbers are drawn below, one after the other until
+// one falls on a slot.
+func moduli(size uint32) []uint32 {
+	if sure := surely(size); sure < size {
+		return []uint32{size, size, sure}
+	}
+	return []uint32{size}
 }
 
 // postrouting masquerades what is marked, and what reaches itself.
@@ -284,64 +288,19 @@ func (l *layout) refusals() *chain {
 	return c
 }
 
-// pickSticky balances clients that keep their endpoint. The rules find: the
-// endpoint of a client that is known; one for a client that is not; and one for
-// a client that cannot be remembered, as there are too many.
-//
-// Registers, from 0: the frontend, at most 6; 6 what was looked up; 7 the mark
-// as it was; 8 the client's address, 12 its pool, 13 its endpoint.
-func (l *layout) pickSticky(c *chain, s set, moduli []uint32) {
-	const found, saved, pool, endpoint = 6, 7, 12, 13
-	viaMark := func(k key, from register, in set, to register) clause {
-		look := find(k, from, in, found)
-		return clause{"meta mark set " + look.words + " meta mark set meta mark", slices.Concat(
-			look.exprs, mark(saved).exprs, []expr.Any{storeMark(found)}, mark(to).exprs, []expr.Any{storeMark(saved)},
-		)}
-	}
-	bare := func(k key) key { return key{clause: clause{words: k.words}} } // is loaded already
-	addr := pool - l.addrRegisters()
-	poolOf := viaMark(l.frontend(s.realm, 0), 0, set{kind: affinePool, realm: s.realm}, pool)
-	client := join(l.source(addr), bare(mark(pool)))
-	number := bare(mark(endpoint))
-	store := remember(client, addr, number, endpoint, s.sticky)
-	toTarget := find(join(bare(mark(pool)), number), pool, set{kind: poolTargets}, 0)
-
-	known := viaMark(client, addr, set{kind: affinity}, endpoint)
-	c.rule(poolOf, known, l.found(toTarget), store, l.dnatFound(toTarget))
-	for _, keep := range []bool{true, false} {
-		for _, below := range moduli {
-			slot := join(bare(mark(pool)), random(below, endpoint))
-			clauses := []clause{poolOf, viaMark(slot, pool, set{kind: poolSlots}, endpoint)}
-			if keep {
-				clauses = append(clauses, clause{exprs: l.source(addr).exprs}, l.found(toTarget), store, l.dnatFound(toTarget))
-			} else {
-				clauses = append(clauses, l.dnat(toTarget, 0))
-			}
-			c.rule(clauses...)
-		}
-	}
-}
-
-// found looks a target up into register 0, for dnatFound to use; the words come there.
-func (l *layout) found(target clause) clause { return clause{exprs: target.exprs} }
-
-func (l *layout) dnatFound(target clause) clause {
-	return l.dnat(clause{words: target.words}, 0)
-}
-
-// setsInUse returns the sets that have elements, in order, with the map of
-// clients where one is needed: packets fill that one.
+// setsInUse returns the sets that have elements, in order, with those that packets
+// fill where clients keep their endpoint.
 func setsInUse(counts map[set]int) []set {
 	var list []set
-	sticky := false
+	keeps := false
 	for s, n := range counts {
 		if n > 0 {
 			list = append(list, s)
-			sticky = sticky || s.sticky > 0
+			keeps = keeps || s.kind == sticky
 		}
 	}
-	if sticky {
-		list = append(list, set{kind: affinity})
+	if keeps {
+		list = append(list, filled...)
 	}
 	slices.SortFunc(list, set.compare)
 	return list

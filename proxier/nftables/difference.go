@@ -21,7 +21,7 @@ type difference struct {
 	wake    bool // the table is there, but no packet meets it
 
 	elements map[set]*setDifference // of sets that stay, where there is one
-	clients  []nft.Element          // of affinity, whose endpoint has left
+	tickets  []nft.Element          // whose endpoint has left
 }
 
 // A setDifference is what is between the elements of a set.
@@ -63,8 +63,9 @@ func (b *Backend) read(want *content) (*difference, error) {
 			continue
 		}
 		switch {
-		case s.kind == affinity:
-			err = b.compareClients(d)
+		case s.kind == tickets:
+			d.tickets, err = b.lostTickets(want)
+		case s.isFilled():
 		case s.kind == slotMap && s.size <= exactSizes && want.sets[s].count() > manyElements:
 			err = b.compareWanted(d, s)
 		default:
@@ -200,20 +201,9 @@ func clone(e *nft.Element) nft.Element {
 	return nft.Element{Key: bytes.Clone(e.Key), KeyEnd: bytes.Clone(e.KeyEnd), Data: bytes.Clone(e.Data), Comment: e.Comment}
 }
 
-// compareClients finds clients that keep an endpoint that has left their pool.
-func (b *Backend) compareClients(d *difference) (err error) {
-	d.clients, err = b.clients(d.want.gone)
-	return err
-}
-
-// gone tells whether a pool does not have an endpoint, both by their numbers.
-func (c *content) gone(pool, endpoint []byte) bool {
-	return c.sets[set{kind: poolTargets}].find(slices.Concat(pool, endpoint)) < 0
-}
-
 // empty tells whether there is nothing to do.
 func (d *difference) empty() bool {
-	return d.have != nil && !d.replace && !d.rewrite && !d.wake && len(d.elements) == 0 && len(d.clients) == 0
+	return d.have != nil && !d.replace && !d.rewrite && !d.wake && len(d.elements) == 0 && len(d.tickets) == 0
 }
 
 // changes returns the difference for a reader.
@@ -281,10 +271,8 @@ func (d *difference) setChanges(add func(op, name string)) {
 
 // elementChanges calls do with each element that is added or removed.
 func (d *difference) elementChanges(s set, do func(op string, e nft.Element)) {
-	if s.kind == affinity {
-		for _, e := range d.clients {
-			do("remove", e)
-		}
+	if s.isFilled() {
+		d.ticketChanges(s, do)
 		return
 	}
 	rec := d.want.sets[s]
@@ -301,5 +289,14 @@ func (d *difference) elementChanges(s set, do func(op string, e nft.Element)) {
 		for _, i := range diff.missing {
 			do("add", rec.element(i))
 		}
+	}
+}
+
+func (d *difference) ticketChanges(s set, do func(op string, e nft.Element)) {
+	if s.kind != tickets {
+		return
+	}
+	for _, e := range d.tickets {
+		do("remove", e)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
-	"time"
 
 	"svcproxy/proxier"
 )
@@ -123,13 +122,12 @@ func (r *renderer) leg(in realm, f *proxier.Frontend, l proxier.Leg) {
 		r.emit(set{kind: k, realm: in}, r.key, nil, "")
 	}
 	r.slots = spread(r.slots[:0], l.Pool.Targets)
-	s := set{kind: sized, realm: in, size: size(len(r.slots)), sticky: seconds(l.Pool.Affinity)}
-	r.emit(s, r.key, nil, "")
+	s := set{kind: sized, realm: in, size: size(len(r.slots))}
 	if l.Pool.Affinity > 0 {
-		r.data = putNumber(r.data[:0], r.pools.id(l.Pool))
-		r.emit(set{kind: affinePool, realm: in}, r.key, r.data, poolName(l.Pool))
+		r.sticky(in, l.Pool, s.size)
 		return
 	}
+	r.emit(s, r.key, nil, "")
 	n := len(r.key)
 	for slot, target := range r.slots {
 		r.key = putNumber(r.key[:n], uint32(slot))
@@ -137,6 +135,16 @@ func (r *renderer) leg(in realm, f *proxier.Frontend, l proxier.Leg) {
 		r.emit(set{kind: slotMap, realm: in, size: s.size}, r.key, r.data, "")
 	}
 	r.key = r.key[:n]
+}
+
+// sticky emits the elements of a frontend, whose key is in r.key, of a pool whose
+// clients keep their endpoint.
+func (r *renderer) sticky(in realm, p *proxier.Pool, size uint32) {
+	r.emit(set{kind: sticky, realm: in}, r.key, nil, "")
+	r.emit(set{kind: stickyClass, realm: in, expiry: expiry(p.Affinity)}, r.key, nil, "")
+	r.emit(set{kind: stickySized, realm: in, size: size}, r.key, nil, "")
+	r.data = putNumber(r.data[:0], r.pools.id(p))
+	r.emit(set{kind: affinePool, realm: in}, r.key, r.data, poolName(p))
 }
 
 // masqueradeKind returns the kind of set that says whom a leg masquerades,
@@ -153,11 +161,6 @@ func masqueradeKind(in realm, f *proxier.Frontend, l proxier.Leg) kind {
 		return masqueradeHost
 	}
 	return frontends
-}
-
-// seconds rounds up to what the names of sets and chains say.
-func seconds(d time.Duration) time.Duration {
-	return (d + time.Second - 1) / time.Second * time.Second
 }
 
 // pool emits a pool whose clients keep their endpoint: they share it over all frontends.

@@ -19,3 +19,13 @@ func (b *Backend) Unread() int { return b.looks.unread }
 
 // LooksUnread is how many Looks at most follow one another without reading the table, while events are heard.
 const LooksUnread = looksUnread
+
+// Received tells how many bytes the kernel has answered.
+func (b *Backend) Received() int { return b.conn.Received() }
+
+// Limit makes the kernel remember fewer clients, and returns what undoes that.
+func Limit(clients, ofPool uint32) (undo func()) {
+	all, one := maxClients, poolClients
+	maxClients, poolClients = clients, ofPool
+	return func() { maxClients, poolClients = all, one }
+}

@@ -75,7 +75,7 @@ func (m *model) apply(t *rapid.T, u *update) {
 	}
 	m.changeChains(t, u.narrowed)
 	for _, s := range u.oldSets {
-		if n := len(m.sets[s.name()]); n > 0 && s.kind != affinity {
+		if n := len(m.sets[s.name()]); n > 0 && !s.isFilled() {
 			t.Fatalf("set %s is removed with %d elements", s.name(), n)
 		}
 		delete(m.sets, s.name())
@@ -228,7 +228,7 @@ func TestOrderFollowsCounts(t *testing.T) {
 			}
 		}
 		l := layout{dialect: d, host: &w.Host, counts: h.counts()}
-		order = append(order, l.sizes(addressed)[0].name())
+		order = append(order, l.ordered(sized, addressed)[0].name())
 	}
 	want := []string{"size-1", "size-1", "size-2", "size-2", "size-2"}
 	if diff := cmp.Diff(want, order); diff != "" {

@@ -124,7 +124,7 @@ func (l *look) at(what laggers) (bool, error) {
 		}
 	}
 	for _, s := range what.sets {
-		if s.kind == affinity {
+		if s.isFilled() {
 			continue
 		}
 		switch found, err := l.repeat(l.setOnce(s)); {

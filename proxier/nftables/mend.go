@@ -85,7 +85,7 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	unmet := d.have == nil || d.have != nil && !hooks(d.have)
 	b.prepare(d)
 	for _, s := range setsInUse(d.want.counts()) {
-		if s.kind == affinity {
+		if s.isFilled() {
 			continue
 		}
 		var err error
@@ -110,10 +110,7 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	if b.batch.Len() > pieceBytes { // the memory is not needed again soon
 		b.batch = nft.NewBatch(b.table())
 	}
-	if len(d.clients) == 0 {
-		return nil
-	}
-	return b.forget(d.want.gone)
+	return b.revokeListed(d.tickets)
 }
 
 // hooks tells whether packets meet a table.

@@ -249,34 +249,6 @@ func TestAffinity(t *testing.T) {
 	})
 }
 
-// Clients are forgotten as soon as their endpoint leaves, by a delta or while
-// nobody was there.
-func TestAffinityIsForgotten(t *testing.T) {
-	packets(t, 2, func(h *host) {
-		both, first := h.service("sticky", 10, time.Hour, 1, 1), h.service("sticky", 10, time.Hour, 1)
-		second := h.service("sticky", 10, time.Hour, 0, 1)
-		for _, restart := range []bool{false, true} {
-			h.sync(h.world.Put(both.Key, second))
-			for client := range clients {
-				h.mustAsk(h.at(10), client)
-			}
-			delta := h.world.Put(both.Key, first)
-			if restart {
-				h.backend, delta = newBackend(h, h.fam), nil
-			}
-			h.sync(delta)
-			family, name, _ := strings.Cut(h.table(), " ")
-			if text := run(h, "nft", "list", "map", family, name, "affinity"); strings.Contains(text, "expires") {
-				h.Errorf("restart %v: clients are left:\n%s", restart, text)
-			}
-			if got := h.mustAsk(h.at(10), 0); got != 0 {
-				h.Errorf("restart %v: endpoint %d answers, want 0", restart, got)
-			}
-			h.sync(h.world.Put(both.Key, nil))
-		}
-	})
-}
-
 func TestRefusals(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		drops := h.service("drops", 30, 0)

@@ -312,16 +312,6 @@ func checkHost(h *proxier.Host) error {
 	return nil
 }
 
-// remember stores a client's endpoint, or renews it.
-func remember(client key, from register, endpoint key, at register, timeout time.Duration) clause {
-	s := set{kind: affinity}
-	words := fmt.Sprintf("update @%s { %s timeout %s : %s }", s.name(), client.words, nftDuration(timeout), endpoint.words)
-	return clause{words, []expr.Any{&expr.Dynset{
-		SrcRegKey: from.number(), SrcRegData: at.number(), SetName: s.name(),
-		Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
-	}}}
-}
-
 // nftDuration writes a duration as nft does, as in 1d2h3m4s.
 func nftDuration(d time.Duration) string {
 	text := ""

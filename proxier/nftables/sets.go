@@ -41,16 +41,22 @@ const (
 	masquerade
 	masqueradeNonLocal
 	masqueradeHost
-	sized      // frontends whose pool has a number of slots
-	slotMap    // frontend and slot to target
-	affinePool // frontend to pool, where a client keeps its target
+	sized       // frontends whose pool has a number of slots
+	slotMap     // frontend and slot to target
+	sticky      // frontends whose clients keep their endpoint
+	stickyClass // those of a time-out
+	stickySized // those whose pool has a number of slots
+	affinePool  // frontend to pool, where a client keeps its target
 	restricted
 	sourceRanges
 	reject
 	drop
 	poolSlots   // pool and slot to endpoint
 	poolTargets // pool and endpoint to target
-	affinity    // client and pool to endpoint
+	affinity    // client and pool to ticket
+	tickets     // pool and endpoint to the ticket that its clients get
+	ticketOwner // pool and ticket to endpoint
+	newClients  // pools, and how many more clients they may have
 	nodeAddrs
 	vips
 	exempt
@@ -61,15 +67,28 @@ const (
 type set struct {
 	kind   kind
 	realm  realm         // of kinds before restricted, and of reject and drop
-	size   uint32        // of sized, and of slotMap: when a rule comes to use a map, the kernel walks through all of it
-	sticky time.Duration // of sized: how long a client keeps its target
+	size   uint32        // of sized, stickySized, and of slotMap: when a rule comes to use a map, the kernel walks through all of it
+	expiry time.Duration // of stickyClass: how long a client keeps its target
 }
+
+// isOrdered reports whether those with more frontends come first in a chain.
+func (s set) isOrdered() bool {
+	return s.kind == sized || s.kind == stickyClass || s.kind == stickySized
+}
+
+// isFilled reports whether packets make the elements, which time out.
+func (s set) isFilled() bool { return s.kind >= affinity && s.kind <= newClients }
+
+// filled are the sets that packets fill.
+var filled = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}}
 
 var kindNames = [...]string{
 	frontends: "frontends", masquerade: "masquerade-all", masqueradeNonLocal: "masquerade-non-local",
-	masqueradeHost: "masquerade-host", sized: "size", slotMap: "slots", affinePool: "pools",
+	masqueradeHost: "masquerade-host", sized: "size", slotMap: "slots",
+	sticky: "sticky", stickyClass: "sticky", stickySized: "sticky-size", affinePool: "pools",
 	restricted: "restricted", sourceRanges: "source-ranges", reject: "no-endpoints-reject",
 	drop: "no-endpoints-drop", poolSlots: "pool-slots", poolTargets: "pool-targets", affinity: "affinity",
+	tickets: "tickets", ticketOwner: "ticket-endpoints", newClients: "new-clients",
 	nodeAddrs: "node-addresses", vips: "vips", exempt: "exempt", hairpins: "hairpin",
 }
 
@@ -80,25 +99,31 @@ var kindComments = [...]string{
 	masqueradeHost:     "what this host itself sends is masqueraded",
 	sized:              "frontends with so many slots",
 	slotMap:            "slots of frontends; a random one is taken",
-	affinePool:         "frontends whose clients keep their endpoint",
+	sticky:             "frontends whose clients keep their endpoint",
+	stickyClass:        "frontends whose clients keep their endpoint for so long",
+	stickySized:        "frontends whose pool has so many slots",
+	affinePool:         "pools of frontends whose clients keep their endpoint",
 	restricted:         "only source-ranges may use these",
 	sourceRanges:       "who may use restricted frontends",
 	reject:             "no endpoint anywhere: refused",
 	drop:               "no endpoint on this node: dropped",
 	poolSlots:          "slots of pools with affinity, and the number of their endpoint",
 	poolTargets:        "endpoints of pools with affinity",
-	affinity:           "client and pool: the endpoint it keeps",
+	affinity:           "client and pool: the ticket of the endpoint it keeps",
+	tickets:            "pool and endpoint: the ticket of its clients, until it leaves",
+	ticketOwner:        "pool and ticket: the endpoint",
+	newClients:         "pools, and how many more clients are remembered",
 	nodeAddrs:          "addresses of this node that serve node ports",
 	vips:               "ports of these that nobody serves are refused",
 	exempt:             "addresses in service_cidrs that are not refused",
 	hairpins:           "endpoints that may reach themselves",
 }
 
-// compare orders sets by kind, realm, timeout and size.
+// compare orders sets by kind, realm, time-out and size.
 func (s set) compare(o set) int {
 	return cmp.Or(
 		cmp.Compare(s.kind, o.kind), cmp.Compare(s.realm, o.realm),
-		cmp.Compare(s.sticky, o.sticky), cmp.Compare(s.size, o.size),
+		cmp.Compare(s.expiry, o.expiry), cmp.Compare(s.size, o.size),
 	)
 }
 
@@ -107,29 +132,34 @@ func (s set) name() string {
 	switch s.kind {
 	case frontends:
 		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports"}[s.realm]
-	case sized:
-		return s.realm.prefix() + "size-" + s.suffix()
-	case slotMap:
-		return s.realm.prefix() + "slots-" + s.suffix()
+	case sized, slotMap, stickySized, stickyClass:
+		return s.realm.prefix() + kindNames[s.kind] + "-" + s.suffix()
 	}
 	return s.realm.prefix() + kindNames[s.kind]
 }
 
-// suffix ends the names of a sized set and of its chain.
+// suffix ends the names of a sized set or one of a time-out, and of its chains.
 func (s set) suffix() string {
-	text := strconv.FormatUint(uint64(s.size), 10)
-	if s.sticky > 0 {
-		text += "-sticky-" + strconv.FormatInt(int64(s.sticky/time.Second), 10) + "s"
+	if s.kind == stickyClass {
+		return strconv.FormatInt(int64(s.expiry/time.Second), 10) + "s"
 	}
-	return text
+	return strconv.FormatUint(uint64(s.size), 10)
 }
 
 // chain returns the name of the chain that takes one of the slots of a sized set's frontends.
 func (s set) chain() string { return s.realm.prefix() + "pick-" + s.suffix() }
 
-// Clients that the kernel remembers at most: beyond it, new ones are balanced
-// without affinity. One takes some 150 bytes.
-const maxClients = 1 << 20
+// A client that is remembered takes about 130 bytes of the kernel's memory.
+var (
+	// maxClients is how many are remembered at most: beyond it, new ones are
+	// balanced without affinity.
+	maxClients uint32 = 1 << 21
+
+	// poolClients is how many clients a pool may get within its time-out, and once
+	// as many if it had none before. So one that is flooded from forged addresses has half
+	// of maxClients at most, and takes affinity from no other.
+	poolClients = maxClients / 4
+)
 
 // layout returns the types of a set's key and data.
 func (s set) layout(fam proxier.Family) (key, data []nft.Type) {
@@ -155,6 +185,10 @@ func (s set) layout(fam proxier.Family) (key, data []nft.Type) {
 		return []nft.Type{nft.Mark, nft.Mark}, target
 	case affinity:
 		return []nft.Type{addr, nft.Mark}, []nft.Type{nft.Mark}
+	case tickets, ticketOwner:
+		return []nft.Type{nft.Mark, nft.Mark}, []nft.Type{nft.Mark}
+	case newClients:
+		return []nft.Type{nft.Mark}, nil
 	case nodeAddrs, vips, exempt:
 		return []nft.Type{addr}, nil
 	}
@@ -176,7 +210,7 @@ func (s set) define(fam proxier.Family) *nft.Set {
 			def.Fields = append(def.Fields, t.Len)
 		}
 	}
-	if s.kind == affinity {
+	if s.isFilled() {
 		def.Dynamic, def.Timeouts, def.Size = true, true, maxClients
 	}
 	return def
