@@ -7,14 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/ti-mo/conntrack"
-	"github.com/ti-mo/netfilter"
 	"golang.org/x/sys/unix"
 )
-
-// readBuffer is the size of the socket's receive buffer, in bytes. The kernel
-// paces a dump by the reader, so this only saves wake-ups.
-const readBuffer = 4 << 20
 
 // A Flow is a UDP flow.
 type Flow struct {
@@ -22,79 +16,95 @@ type Flow struct {
 	Reply    netip.AddrPort // where replies come from: the endpoint, or Dst when nothing was translated
 }
 
-// PruneUDP looks at every UDP flow of a family once, in every zone, and removes
-// each for which stale returns true. It returns how many it removed. A flow
-// that is gone already is no error. When ctx ends it gives up at once, also in
-// the middle of the dump.
-func PruneUDP(ctx context.Context, ipv6 bool, stale func(Flow) bool) (int, error) {
-	c, err := conntrack.Dial(nil)
+// A Query says which flows to look at: those that a client sent to one of To, or
+// that were sent from one of From. If both are empty, all.
+type Query struct {
+	From, To []netip.AddrPort
+}
+
+// PruneUDP looks at every UDP flow of a family that q is about, in every zone,
+// and removes each for which stale returns true. It returns how many it removed.
+// A flow that is gone already is no error; stale may see a flow twice. When ctx
+// ends it gives up at once, also in the middle of a listing.
+//
+// The kernel filters where it can, and flows are judged as they arrive, so that
+// no more than one part of the listing, 32 KiB, is ever held. Of 250,000
+// entries on Linux 6.18, 25,000 of them to one address: 0.1 s of CPU for that
+// one, 0.07 s for an address without flows, for each walk through the table; and
+// 0.4 s for all, with 0.4 MB of garbage. Each flow that is removed costs 4 µs more.
+func PruneUDP(ctx context.Context, ipv6 bool, q Query, stale func(Flow) bool) (int, error) {
+	return prune(ctx, ipv6, q, q.filters(), stale)
+}
+
+// prune is PruneUDP with the filters by which the kernel is asked.
+func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, stale func(Flow) bool) (int, error) {
+	reading, err := openSocket()
 	if err != nil {
 		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
 	}
-	defer c.Close()
-	// The library takes no context; closing its socket ends a wait for the kernel.
-	defer context.AfterFunc(ctx, func() { c.Close() })()
-	_ = c.SetReadBuffer(readBuffer) // a smaller one works too
-
-	flows, err := dump(c, ipv6)
+	defer reading.Close()
+	removing, err := openSocket()
 	if err != nil {
-		return 0, cause(ctx, fmt.Errorf("listing conntrack flows: %w", err))
+		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
 	}
-	return prune(ctx, c, flows, stale)
-}
+	defer removing.Close()
+	// Reading takes no context; closing the sockets ends a wait for the kernel.
+	defer context.AfterFunc(ctx, func() { reading.Close(); removing.Close() })()
 
-// dump lists the flows of a family. The kernel filters by neither protocol nor
-// address, so this is everything.
-func dump(c *conntrack.Conn, ipv6 bool) ([]conntrack.Flow, error) {
-	family := netfilter.ProtoIPv4
-	if ipv6 {
-		family = netfilter.ProtoIPv6
+	p := pruner{ctx: ctx, query: newLookup(q), stale: stale, remover: remover{socket: removing, family: family(ipv6)}}
+	err = reading.walk(family(ipv6), filters, p.look)
+	if err == nil {
+		err = p.remover.flush()
 	}
-	return c.DumpFilter(conntrack.NewFilter().Family(family), nil)
-}
-
-// prune goes on past a flow that cannot be removed and returns the first such error.
-func prune(ctx context.Context, c *conntrack.Conn, flows []conntrack.Flow, stale func(Flow) bool) (removed int, first error) {
-	for i := range flows {
-		if ctx.Err() != nil {
-			return removed, ctx.Err()
-		}
-		f := &flows[i]
-		if f.TupleOrig.Proto.Protocol != unix.IPPROTO_UDP || !stale(flowOf(f)) {
-			continue
-		}
-		err := c.Delete(whole(f))
-		switch {
-		case err == nil:
-			removed++
-		case ctx.Err() != nil:
-			return removed, ctx.Err()
-		case !errors.Is(err, unix.ENOENT) && first == nil:
-			first = fmt.Errorf("removing conntrack flow udp %v: %w", f.TupleOrig, err)
-		}
-	}
-	return removed, first
-}
-
-func flowOf(f *conntrack.Flow) Flow {
-	orig, reply := &f.TupleOrig, &f.TupleReply
-	return Flow{
-		Src:   netip.AddrPortFrom(orig.IP.SourceAddress, orig.Proto.SourcePort),
-		Dst:   netip.AddrPortFrom(orig.IP.DestinationAddress, orig.Proto.DestinationPort),
-		Reply: netip.AddrPortFrom(reply.IP.SourceAddress, reply.Proto.SourcePort),
-	}
-}
-
-// whole returns what names f: both tuples and the zone, and nothing else that
-// the kernel could take exception to.
-func whole(f *conntrack.Flow) conntrack.Flow {
-	return conntrack.Flow{Zone: f.Zone, TupleOrig: f.TupleOrig, TupleReply: f.TupleReply}
-}
-
-// cause returns ctx's error in place of what closing the socket gave.
-func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return p.remover.removed, ctx.Err()
 	}
-	return err
+	return p.remover.removed, errors.Join(err, p.remover.failed)
 }
+
+func family(ipv6 bool) byte {
+	if ipv6 {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+// A pruner judges flows and removes those that are stale.
+type pruner struct {
+	ctx     context.Context
+	query   lookup
+	stale   func(Flow) bool
+	remover remover
+}
+
+func (p *pruner) look(e *entry) error {
+	if err := p.ctx.Err(); err != nil {
+		return err
+	}
+	f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src}
+	if e.orig.proto != unix.IPPROTO_UDP || !p.query.about(f) || !p.stale(f) {
+		return nil
+	}
+	return p.remover.add(e)
+}
+
+// A lookup is a Query made ready for many flows.
+type lookup struct {
+	all      bool
+	from, to map[netip.AddrPort]bool
+}
+
+func newLookup(q Query) lookup {
+	set := func(list []netip.AddrPort) map[netip.AddrPort]bool {
+		m := make(map[netip.AddrPort]bool, len(list))
+		for _, a := range list {
+			m[a] = true
+		}
+		return m
+	}
+	return lookup{all: q.all(), from: set(q.From), to: set(q.To)}
+}
+
+func (l *lookup) about(f Flow) bool { return l.all || l.to[f.Dst] || l.from[f.Src] }
+
+func (q Query) all() bool { return len(q.From) == 0 && len(q.To) == 0 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	timo "github.com/ti-mo/conntrack"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -25,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // namespace moves the test into a network namespace of its own, which ends with
 // the test's thread, and runs commands there.
-func namespace(t *testing.T, commands string) {
+func namespace(t testing.TB, commands string) {
 	t.Helper()
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -36,6 +38,20 @@ func namespace(t *testing.T, commands string) {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", line, err, out)
 		}
+	}
+}
+
+// enter moves a test into the namespace of another one's thread.
+func enter(t testing.TB, thread int) {
+	t.Helper()
+	runtime.LockOSThread()
+	f, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", thread))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -59,7 +75,7 @@ func dial(t *testing.T, network, to string) netip.AddrPort {
 func flows(t *testing.T, ipv6 bool) []string {
 	t.Helper()
 	var all []string
-	n, err := conntrack.PruneUDP(t.Context(), ipv6, func(f conntrack.Flow) bool {
+	n, err := conntrack.PruneUDP(t.Context(), ipv6, conntrack.Query{}, func(f conntrack.Flow) bool {
 		all = append(all, fmt.Sprint(f.Src, " ", f.Dst, " ", f.Reply))
 		return false
 	})
@@ -110,7 +126,7 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 
 	gone := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:5353"), netip.MustParseAddrPort("127.0.0.1:5555")}
 	stale := func(f conntrack.Flow) bool { return slices.Contains(gone, f.Reply) }
-	if n, err := conntrack.PruneUDP(t.Context(), false, stale); n != 2 || err != nil {
+	if n, err := conntrack.PruneUDP(t.Context(), false, conntrack.Query{}, stale); n != 2 || err != nil {
 		t.Errorf("PruneUDP = %d, %v; want 2, nil", n, err)
 	}
 	expect(t, "after", flows(t, false), flowB, flowPlain)
@@ -119,10 +135,116 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 		t.Errorf("the TCP flow is gone: %v\n%s", err, out)
 	}
 
-	if n, err := conntrack.PruneUDP(t.Context(), true, func(conntrack.Flow) bool { return true }); n != 1 || err != nil {
+	if n, err := conntrack.PruneUDP(t.Context(), true, conntrack.Query{}, func(conntrack.Flow) bool { return true }); n != 1 || err != nil {
 		t.Errorf("PruneUDP of IPv6 = %d, %v; want 1, nil", n, err)
 	}
 	expect(t, "after all of IPv6", flows(t, true))
+}
+
+// A pruneFunc is PruneUDP, or what it does on a kernel that cannot filter.
+type pruneFunc func(context.Context, bool, conntrack.Query, func(conntrack.Flow) bool) (int, error)
+
+var pruneFuncs = map[string]pruneFunc{"filtered": conntrack.PruneUDP, "not filtered": conntrack.PruneUDPUnfiltered}
+
+// A kernel that filters and one that does not lead to the same.
+func TestPruneUDPQuery(t *testing.T) {
+	namespace(t, `ip link set lo up
+ip route add 10.96.0.0/24 dev lo src 127.0.0.1
+ip -6 addr add fd00::1/128 dev lo nodad
+ip -6 addr add fd00::2/128 dev lo nodad
+iptables -w -t raw -A OUTPUT -p udp --dport 55 -j CT --zone-orig 7
+iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p udp -j DNAT --to-destination 127.0.0.1:5353
+ip6tables -w -t nat -A OUTPUT -d fd00::1 -p udp -j DNAT --to-destination [fd00::2]:5353
+`)
+	tests := []struct {
+		name string
+		ipv6 bool
+		send []string // to each of these; the name is also what the flow is called
+		to   []string
+		from string // the flow that was sent to this
+		want []string
+	}{
+		{"one", false, []string{"10.96.0.1:53", "10.96.0.1:54", "127.0.0.1:53"}, []string{"10.96.0.1:53"}, "", []string{"10.96.0.1:53"}},
+		{"one that is not there", false, []string{"10.96.0.1:53"}, []string{"10.96.0.2:53"}, "", nil},
+		{"in a zone of one direction", false, []string{"10.96.0.1:53", "10.96.0.1:55"}, []string{"10.96.0.1:55"}, "", []string{"10.96.0.1:55"}},
+		{"from", false, []string{"10.96.0.1:53", "10.96.0.1:54"}, nil, "10.96.0.1:54", []string{"10.96.0.1:54"}},
+		{"from and to", false, []string{"10.96.0.1:53", "10.96.0.1:54", "10.96.0.1:55"}, []string{"10.96.0.1:55"}, "10.96.0.1:54", []string{"10.96.0.1:54", "10.96.0.1:55"}},
+		{"from and to the same flow", false, []string{"10.96.0.1:53"}, []string{"10.96.0.1:53"}, "10.96.0.1:53", []string{"10.96.0.1:53"}},
+		{"more than a walk each", false,
+			[]string{"10.96.0.1:1", "10.96.0.1:2", "10.96.0.1:3", "10.96.0.1:4", "10.96.0.1:5", "10.96.0.1:6", "10.96.0.1:7"},
+			[]string{"10.96.0.1:1", "10.96.0.1:2", "10.96.0.1:3", "10.96.0.1:4", "10.96.0.1:5"}, "10.96.0.1:7",
+			[]string{"10.96.0.1:1", "10.96.0.1:2", "10.96.0.1:3", "10.96.0.1:4", "10.96.0.1:5", "10.96.0.1:7"}},
+		{"IPv6", true, []string{"[fd00::1]:53", "[fd00::1]:54", "[fd00::2]:53"}, []string{"[fd00::1]:53"}, "[fd00::2]:53", []string{"[fd00::1]:53", "[fd00::2]:53"}},
+		{"all", false, []string{"10.96.0.1:53", "127.0.0.1:53"}, nil, "", []string{"10.96.0.1:53", "127.0.0.1:53"}},
+	}
+	space := unix.Gettid() // the tests below run in threads of their own
+	for _, tt := range tests {
+		for how, prune := range pruneFuncs {
+			t.Run(tt.name+", "+how, func(t *testing.T) {
+				enter(t, space)
+				if _, err := prune(t.Context(), tt.ipv6, conntrack.Query{}, func(conntrack.Flow) bool { return true }); err != nil {
+					t.Fatal(err)
+				}
+				var q conntrack.Query
+				for _, to := range tt.send {
+					if from := dial(t, "udp", to); to == tt.from {
+						q.From = append(q.From, from)
+					}
+				}
+				for _, to := range tt.to {
+					q.To = append(q.To, netip.MustParseAddrPort(to))
+				}
+				var seen []string
+				n, err := prune(t.Context(), tt.ipv6, q, func(f conntrack.Flow) bool {
+					if !slices.Contains(seen, f.Dst.String()) {
+						seen = append(seen, f.Dst.String())
+					}
+					return true
+				})
+				expect(t, "judged", sorted(seen), tt.want...)
+				if err != nil || n != len(tt.want) || len(flows(t, tt.ipv6)) != len(tt.send)-n {
+					t.Errorf("removed %d, %v; left %q, want %d of %d removed", n, err, flows(t, tt.ipv6), len(tt.want), len(tt.send))
+				}
+			})
+		}
+	}
+}
+
+func sorted(list []string) []string { slices.Sort(list); return list }
+
+// Removing goes by batches, past what others remove meanwhile.
+func TestPruneUDPMany(t *testing.T) {
+	namespace(t, "ip link set lo up")
+	const many, foreign = 1000, 250
+	c, err := timo.Dial(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	vip := netip.MustParseAddr("10.96.0.1")
+	at := func(i int) timo.Flow {
+		return timo.NewFlow(unix.IPPROTO_UDP, 0, netip.MustParseAddr("192.0.2.1"), vip, uint16(1024+i), 53, 300, 0)
+	}
+	for i := range many {
+		if err := c.Create(at(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	judged := 0
+	q := conntrack.Query{To: []netip.AddrPort{netip.AddrPortFrom(vip, 53)}}
+	n, err := conntrack.PruneUDP(t.Context(), false, q, func(f conntrack.Flow) bool {
+		if i := int(f.Src.Port()) - 1024; i%(many/foreign) == 0 {
+			if err := c.Delete(at(i)); err != nil {
+				t.Error(err)
+			}
+		}
+		judged++
+		return true
+	})
+	if err != nil || n != many-foreign || judged < many {
+		t.Errorf("removed %d of %d judged, %v; want %d", n, judged, err, many-foreign)
+	}
+	expect(t, "after", flows(t, false))
 }
 
 // A flow that somebody else removes between the listing and us is no error and not counted.
@@ -131,7 +253,7 @@ func TestPruneUDPGone(t *testing.T) {
 iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.1:5353
 `)
 	dial(t, "udp", "127.0.0.1:53")
-	n, err := conntrack.PruneUDP(t.Context(), false, func(conntrack.Flow) bool {
+	n, err := conntrack.PruneUDP(t.Context(), false, conntrack.Query{}, func(conntrack.Flow) bool {
 		if out, err := exec.Command("conntrack", "-F").CombinedOutput(); err != nil {
 			t.Fatalf("conntrack -F: %v\n%s", err, out)
 		}
@@ -149,7 +271,7 @@ iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.
 	dial(t, "udp", "127.0.0.1:53")
 	dial(t, "udp", "127.0.0.1:53")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	n, err := conntrack.PruneUDP(ctx, false, func(conntrack.Flow) bool {
+	n, err := conntrack.PruneUDP(ctx, false, conntrack.Query{}, func(conntrack.Flow) bool {
 		cancel()
 		time.Sleep(50 * time.Millisecond) // until the socket is closed
 		return true
@@ -157,7 +279,7 @@ iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.
 	if n != 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("PruneUDP that is cancelled between two flows = %d, %v; want 0, context canceled", n, err)
 	}
-	if n, err := conntrack.PruneUDP(ctx, false, nil); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := conntrack.PruneUDP(ctx, false, conntrack.Query{}, nil); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("PruneUDP after cancel = %d, %v; want 0, context canceled", n, err)
 	}
 	expect(t, "after", flows(t, false), flows(t, false)...)

@@ -44,16 +44,16 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 // release has flows of UDP forgotten by connection tracking whose servers have
 // gone: it would not let the rules of another mode see them again.
 func (b *Backend) release(ctx context.Context, steps []step) error {
-	gone := map[netip.AddrPort]bool{}
+	var gone []netip.AddrPort
 	for _, s := range steps {
 		if s.op == deleteServer && s.key.Protocol == uint8(source.UDP) {
-			gone[netip.AddrPortFrom(s.key.Addr, s.key.Port)] = true
+			gone = append(gone, netip.AddrPortFrom(s.key.Addr, s.key.Port))
 		}
 	}
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err := conntrack.PruneUDP(ctx, b.fam == proxier.IPv6, func(f conntrack.Flow) bool { return gone[f.Dst] })
+	_, err := conntrack.PruneUDP(ctx, b.fam == proxier.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) bool { return true })
 	return err
 }
 

@@ -191,7 +191,7 @@ func (d *daemon) wire() {
 type flows struct{}
 
 func (flows) Prune(ctx context.Context, fam proxier.Family, stale func(proxier.Flow) bool) (int, error) {
-	return conntrack.PruneUDP(ctx, fam == proxier.IPv6, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
+	return conntrack.PruneUDP(ctx, fam == proxier.IPv6, conntrack.Query{}, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
 }
 
 // A sink notes whether services have session affinity on their way to the Loop.

@@ -1,0 +1,81 @@
+//go:build netns
+
+package conntrack_test
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	timo "github.com/ti-mo/conntrack"
+	"golang.org/x/sys/unix"
+
+	"svcproxy/netutil/conntrack"
+)
+
+// The kernel's default maximum, and ten services, of which each has a tenth of them.
+const (
+	benchFlows    = 250_000
+	benchServices = 10
+)
+
+// BenchmarkPruneUDP measures a look at one service, at one without flows and at
+// all: time, processor time and garbage. Making the flows takes half a minute.
+func BenchmarkPruneUDP(b *testing.B) {
+	namespace(b, "ip link set lo up")
+	fill(b)
+	service := func(i byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 53) }
+	for _, bb := range []struct {
+		name  string
+		query conntrack.Query
+	}{
+		{"one", conntrack.Query{To: []netip.AddrPort{service(1)}}},
+		{"none", conntrack.Query{To: []netip.AddrPort{service(200)}}},
+		{"all", conntrack.Query{}},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			enter(b, benchThread)
+			seen := 0
+			b.ReportAllocs()
+			before := processorTime()
+			for b.Loop() {
+				n, err := conntrack.PruneUDP(b.Context(), false, bb.query, func(conntrack.Flow) bool { seen++; return false })
+				if n != 0 || err != nil {
+					b.Fatal(n, err)
+				}
+			}
+			b.ReportMetric(float64((processorTime()-before).Microseconds())/1000/float64(b.N), "ms-cpu/op")
+			b.ReportMetric(float64(seen/b.N), "flows/op")
+		})
+	}
+}
+
+var benchThread int
+
+func fill(b *testing.B) {
+	benchThread = unix.Gettid()
+	c, err := timo.Dial(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	for i := range benchFlows {
+		f := timo.NewFlow(unix.IPPROTO_UDP, 0,
+			netip.AddrFrom4([4]byte{172, 16, byte(i / 50_000), 1}), netip.AddrFrom4([4]byte{10, 96, 0, byte(i % benchServices)}),
+			uint16(1024+i%50_000), 53, 3600, 0)
+		if err := c.Create(f); err != nil {
+			b.Fatal(err)
+		}
+	}
+	runtime.GC()
+}
+
+// processorTime is what this process has used, in user mode and in the kernel.
+func processorTime() time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}

@@ -1,0 +1,118 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"iter"
+	"net/netip"
+)
+
+// errShort is a message that ends too early.
+var errShort = errors.New("the kernel sent a message that is cut off")
+
+// An entry is what the kernel knows of one flow, as far as we look at it.
+type entry struct {
+	orig, reply tuple
+	names       [4][]byte // the attributes that name it, as they came; some may be missing
+}
+
+// A tuple is one direction of a flow.
+type tuple struct {
+	src, dst netip.AddrPort
+	proto    uint8
+}
+
+// nfgen is the length of struct nfgenmsg, <linux/netfilter/nfnetlink.h>.
+const nfgen = 4
+
+// decode reads an entry out of a message, to which it points.
+func (e *entry) decode(b []byte) error {
+	if len(b) < nfgen {
+		return errShort
+	}
+	*e = entry{}
+	for typ, a := range attributes(b[nfgen:]) {
+		switch typ {
+		case attrOrig:
+			e.orig.decode(a.value())
+			e.names[0] = a
+		case attrReply:
+			e.reply.decode(a.value())
+			e.names[1] = a
+		case attrZone:
+			e.names[2] = a
+		case attrID:
+			e.names[3] = a
+		}
+	}
+	return nil
+}
+
+func (t *tuple) decode(b []byte) {
+	var src, dst netip.Addr
+	var srcPort, dstPort uint16
+	for typ, a := range attributes(b) {
+		switch typ {
+		case tupleAddrs:
+			src, dst = decodeAddrs(a.value())
+		case tupleProto:
+			t.proto, srcPort, dstPort = decodeProto(a.value())
+		}
+	}
+	t.src, t.dst = netip.AddrPortFrom(src, srcPort), netip.AddrPortFrom(dst, dstPort)
+}
+
+func decodeAddrs(b []byte) (src, dst netip.Addr) {
+	for typ, a := range attributes(b) {
+		switch typ {
+		case addrsSrc4, addrsSrc6:
+			src, _ = netip.AddrFromSlice(a.value())
+		case addrsDst4, addrsDst6:
+			dst, _ = netip.AddrFromSlice(a.value())
+		}
+	}
+	return src, dst
+}
+
+func decodeProto(b []byte) (proto uint8, src, dst uint16) {
+	for typ, a := range attributes(b) {
+		switch v := a.value(); {
+		case typ == protoNumber && len(v) == 1:
+			proto = v[0]
+		case typ == protoSrc && len(v) == 2:
+			src = binary.BigEndian.Uint16(v)
+		case typ == protoDst && len(v) == 2:
+			dst = binary.BigEndian.Uint16(v)
+		}
+	}
+	return proto, src, dst
+}
+
+// An attribute is one of netlink, with its header.
+type attribute []byte
+
+// attributeHeader is the length of struct nlattr, <linux/netlink.h>.
+const attributeHeader = 4
+
+func (a attribute) value() []byte { return a[attributeHeader:] }
+
+// attributes yields the attributes with their types, less the flags in these, up
+// to one that does not fit.
+func attributes(b []byte) iter.Seq2[uint16, attribute] {
+	const flags = 0xc000
+	return func(yield func(uint16, attribute) bool) {
+		for len(b) >= attributeHeader {
+			size := int(binary.NativeEndian.Uint16(b))
+			if size < attributeHeader || size > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&^flags, b[:size:size]) {
+				return
+			}
+			b = b[min(align(size), len(b)):]
+		}
+	}
+}
+
+// align rounds up to where the next message or attribute begins.
+func align(n int) int { return (n + 3) &^ 3 }

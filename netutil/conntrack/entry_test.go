@@ -1,0 +1,58 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a filter asks for is what an entry that passes it holds, so the one encodes what the other decodes.
+func TestFilterAndEntryAgree(t *testing.T) {
+	for _, tt := range []struct {
+		filter filter
+		src    string // of what it asks for
+	}{
+		{filter{udp: true, src: netip.MustParseAddrPort("10.96.0.1:53"), dst: netip.MustParseAddrPort("10.96.0.2:54")}, "10.96.0.1:53"},
+		{filter{udp: true, src: comparable6(netip.MustParseAddrPort("[fd00:96::1]:53"))}, "invalid AddrPort"},
+	} {
+		attrs, err := tt.filter.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e entry
+		if err := e.decode(append([]byte{unix.AF_INET, 0, 0, 0}, attrs...)); err != nil {
+			t.Fatal(err)
+		}
+		if !tt.filter.passes(&e) || e.orig.proto != unix.IPPROTO_UDP || e.orig.src.String() != tt.src || e.orig.src.Port() != 53 {
+			t.Errorf("%+v: decoded %+v", tt.filter, e.orig)
+		}
+		for _, other := range []string{"10.96.0.1:54", "10.96.0.2:53"} {
+			if (filter{udp: true, src: netip.MustParseAddrPort(other)}).passes(&e) {
+				t.Errorf("%+v passes %s", e.orig, other)
+			}
+		}
+	}
+}
+
+// Whatever comes from the socket, nothing beyond it is read.
+func FuzzMessages(f *testing.F) {
+	attrs, err := filter{udp: true, src: netip.MustParseAddrPort("10.96.0.1:53")}.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	size := byte(unix.SizeofNlMsghdr + nfgen + len(attrs))
+	head := []byte{size, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, unix.AF_INET, 0, 0, 0}
+	f.Add(append(head, attrs...))
+	f.Add(append(head, attrs...)[:size-3])
+	f.Add([]byte{18, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var e entry
+		_ = messages(b, func(m message) error {
+			if m.last() {
+				return m.listed()
+			}
+			return e.decode(m.data)
+		})
+	})
+}

@@ -1,0 +1,148 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attributes of a conntrack message, <linux/netfilter/nfnetlink_conntrack.h>.
+const (
+	attrOrig   = 1
+	attrReply  = 2
+	attrID     = 12
+	attrZone   = 18
+	attrFilter = 25 // from Linux 5.8 on; older kernels pass over it and send everything
+
+	tupleAddrs = 1 // of a tuple
+	tupleProto = 2
+
+	addrsSrc4 = 1 // of a tuple's addresses
+	addrsDst4 = 2
+	addrsSrc6 = 3
+	addrsDst6 = 4
+
+	protoNumber = 1 // of a tuple's protocol
+	protoSrc    = 2
+	protoDst    = 3
+
+	filterOrig = 1 // of a filter: what of the original tuple must be equal
+)
+
+// What of a tuple must be equal, net/netfilter/nf_internals.h.
+const (
+	equalSrcAddr  = 1 << 0
+	equalDstAddr  = 1 << 1
+	equalProtocol = 1 << 3
+	equalSrcPort  = 1 << 4
+	equalDstPort  = 1 << 5
+)
+
+// maxWalks is the most filters by address in whose place the kernel is not asked
+// for all UDP at once: it walks through the whole table for each filter.
+const maxWalks = 4
+
+// A filter is what the kernel is asked for in one walk: entries of UDP whose
+// original tuple has these addresses and ports, where they are not zero. The zero
+// filter asks for everything.
+type filter struct {
+	udp      bool
+	src, dst netip.AddrPort
+}
+
+// filters returns what to ask for so that all that q is about is seen.
+func (q Query) filters() []filter {
+	if q.all() {
+		return []filter{{udp: true}}
+	}
+	var list []filter
+	add := func(f filter) {
+		if !slices.Contains(list, f) {
+			list = append(list, f)
+		}
+	}
+	for _, a := range q.To {
+		add(filter{udp: true, dst: comparable6(a)})
+	}
+	for _, a := range q.From {
+		add(filter{udp: true, src: comparable6(a)})
+	}
+	if len(list) > maxWalks {
+		return []filter{{udp: true}}
+	}
+	return list
+}
+
+// comparable6 leaves of an IPv6 address the port only: the kernel, 6.18 still,
+// takes what is equal for different and the other way round
+// (ctnetlink_filter_match_tuple, net/netfilter/nf_conntrack_netlink.c).
+func comparable6(a netip.AddrPort) netip.AddrPort {
+	if a.Addr().Is4() {
+		return a
+	}
+	return netip.AddrPortFrom(netip.Addr{}, a.Port())
+}
+
+// passes reports whether e is what f asks for.
+func (f filter) passes(e *entry) bool {
+	return (!f.udp || e.orig.proto == unix.IPPROTO_UDP) && within(f.src, e.orig.src) && within(f.dst, e.orig.dst)
+}
+
+func within(want, a netip.AddrPort) bool {
+	return (!want.Addr().IsValid() || want.Addr() == a.Addr()) && (want.Port() == 0 || want.Port() == a.Port())
+}
+
+// encode returns the attributes that ask the kernel for f.
+func (f filter) encode() ([]byte, error) {
+	if !f.udp {
+		return nil, nil
+	}
+	e := netlink.NewAttributeEncoder()
+	e.Nested(attrFilter, func(e *netlink.AttributeEncoder) error {
+		e.Uint32(filterOrig, f.equal())
+		return nil
+	})
+	e.Nested(attrOrig, func(e *netlink.AttributeEncoder) error {
+		e.Nested(tupleAddrs, f.addrs)
+		e.Nested(tupleProto, f.proto)
+		return nil
+	})
+	return e.Encode()
+}
+
+// equal returns what must be equal.
+func (f filter) equal() uint32 {
+	equal := uint32(equalProtocol)
+	for _, c := range []struct {
+		a          netip.AddrPort
+		addr, port uint32
+	}{{f.src, equalSrcAddr, equalSrcPort}, {f.dst, equalDstAddr, equalDstPort}} {
+		if c.a.Addr().IsValid() {
+			equal |= c.addr
+		}
+		if c.a.Port() != 0 {
+			equal |= c.port
+		}
+	}
+	return equal
+}
+
+func (f filter) addrs(e *netlink.AttributeEncoder) error {
+	if a := f.src.Addr(); a.IsValid() {
+		e.Bytes(addrsSrc4, a.AsSlice())
+	}
+	if a := f.dst.Addr(); a.IsValid() {
+		e.Bytes(addrsDst4, a.AsSlice())
+	}
+	return nil
+}
+
+func (f filter) proto(e *netlink.AttributeEncoder) error {
+	e.Uint8(protoNumber, unix.IPPROTO_UDP)
+	e.Bytes(protoSrc, binary.BigEndian.AppendUint16(nil, f.src.Port()))
+	e.Bytes(protoDst, binary.BigEndian.AppendUint16(nil, f.dst.Port()))
+	return nil
+}

@@ -1,0 +1,89 @@
+package conntrack
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// batchSize is how many entries are removed at once. If none of them can be, the
+// answers, of less than 1 KiB each as the kernel counts, fit into a receive
+// buffer of the default size, 208 KiB.
+const batchSize = 100
+
+// A remover has the kernel forget entries, many at a time: one after the other,
+// as ti-mo/conntrack does it, costs 40 µs and 10 KB of garbage each; so, 4 µs.
+type remover struct {
+	*socket
+	family byte
+
+	batch   []netlink.Message
+	removed int
+	failed  error // the first that could not be removed
+}
+
+// add removes e, now or in a later call. The attributes that name it go back as
+// they came: both tuples, the zone, which may hold for one direction only, and
+// the number, so that a new flow in its place stays.
+func (r *remover) add(e *entry) error {
+	m := netlink.Message{
+		Header: netlink.Header{Type: deleteEntry, Flags: netlink.Request},
+		Data:   []byte{r.family, unix.NFNETLINK_V0, 0, 0},
+	}
+	for _, a := range e.names {
+		m.Data = append(m.Data, a...)
+		m.Data = append(m.Data, make([]byte, align(len(a))-len(a))...)
+	}
+	r.batch = append(r.batch, m)
+	if len(r.batch) < batchSize {
+		return nil
+	}
+	return r.flush()
+}
+
+// flush removes what was added. It fails if the kernel cannot be asked; past an
+// entry that it does not remove it goes on.
+func (r *remover) flush() error {
+	if len(r.batch) == 0 {
+		return nil
+	}
+	r.batch[len(r.batch)-1].Header.Flags |= netlink.Acknowledge // of the others it answers to failures only
+	sent, err := r.SendMessages(r.batch)
+	if err != nil {
+		return fmt.Errorf("removing %d conntrack flows: %w", len(r.batch), err)
+	}
+	r.removed += len(sent)
+	first := sent[0].Header.Sequence
+	for done := false; !done; {
+		err := r.read(func(m message) error {
+			i := int(m.seq - first)
+			if i >= len(sent) || !m.last() {
+				return nil
+			}
+			done = i == len(sent)-1
+			r.answer(sent[i], m.errno())
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("removing %d conntrack flows: %w", len(r.batch), err)
+		}
+	}
+	r.batch = r.batch[:0]
+	return nil
+}
+
+// answer takes the kernel's answer to one message.
+func (r *remover) answer(m netlink.Message, errno unix.Errno) {
+	if errno == 0 {
+		return
+	}
+	r.removed--
+	if errno == unix.ENOENT || r.failed != nil { // it is gone already
+		return
+	}
+	var e entry
+	_ = e.decode(bytes.Clone(m.Data)) // it is our own
+	r.failed = fmt.Errorf("removing conntrack flow udp %v to %v: %w", e.orig.src, e.orig.dst, errno)
+}
