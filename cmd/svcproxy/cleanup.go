@@ -1,7 +1,8 @@
 package main
 
 import (
-	"errors"
+	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -17,17 +18,31 @@ func (p *program) cleanupCommand() *cobra.Command {
 		Long: `Cleanup removes all that any mode may have left in the kernel, for IPv4 and IPv6.
 That there is nothing to remove is no error.
 
-While a daemon has the run directory, cleanup refuses: the daemon would put
-everything back. With --force it goes ahead, which is a way to make a running
+While a daemon works in this network namespace or has the run directory, cleanup
+refuses: the daemon would put everything back. With --force it goes ahead, which is a way to make a running
 daemon write everything anew.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !force && control.NewClient(p.dirs.run).Running(cmd.Context()) {
-				return errors.New("svcproxy is running and would put everything back: stop it first, or use --force")
+			if !force {
+				if err := p.nobodyRuns(cmd.Context()); err != nil {
+					return fmt.Errorf("%w, or use --force: it would put everything back", err)
+				}
 			}
 			return daemon.Cleanup(cmd.Context(), p.dirs.state)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also while svcproxy is running")
 	return cmd
+}
+
+// nobodyRuns returns which daemon works in this network namespace, or with the
+// run directory in another.
+func (p *program) nobodyRuns(ctx context.Context) error {
+	if err := control.CheckNamespace(control.NamespaceName); err != nil {
+		return err
+	}
+	if control.NewClient(p.dirs.run).Running(ctx) {
+		return fmt.Errorf("svcproxy is running with --run-dir %s: stop it first", p.dirs.run)
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"svcproxy/cmd/internal/control"
 	"svcproxy/cmd/internal/daemon"
 	"svcproxy/configs"
 	"svcproxy/source"
@@ -32,7 +33,7 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 			}
 			return daemon.Run(cmd.Context(), daemon.Options{
 				ConfigDir: p.dirs.config, StateDir: p.dirs.state, RunDir: p.dirs.run,
-				Version: release(),
+				Namespace: control.NamespaceName, Version: release(),
 				Load: func(path string) (configs.Settings, []source.Fault, error) {
 					return load(path, &flags)
 				},

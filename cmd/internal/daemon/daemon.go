@@ -4,10 +4,13 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +37,7 @@ const syncTimeout = time.Minute
 type Options struct {
 	ConfigDir, StateDir, RunDir string
 	Version                     string
+	Namespace                   string // the name that one daemon of a network namespace has: control.NamespaceName
 
 	// Load reads svcproxy.toml, and lays flags over it.
 	Load func(path string) (configs.Settings, []source.Fault, error)
@@ -65,6 +69,7 @@ type daemon struct {
 	fixed   configs.Settings // as they were at start
 	text    []byte           // of svcproxy.toml, as last looked at
 
+	claim   *control.NamespaceClaim
 	control *control.Server
 	files   *file.Source
 	cluster source.Source // nil: none
@@ -94,6 +99,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	defer d.claim.Close() // all is done that can fail
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.control.Serve(ctx, d.status) })
 	g.Go(func() error { return d.server.Run(ctx) })
@@ -130,13 +136,28 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 	}
 	d.fixed, d.settings, d.faults = s, s, faults
 	d.log, d.level = newLog(o.Stderr, s.Log)
+	if d.claim, err = d.claimNamespace(); err != nil {
+		return nil, err
+	}
 	if err := d.build(ctx); err != nil {
 		if d.kernel != nil {
 			d.closeInstance(d.kernel)
 		}
-		return nil, err
+		return nil, errors.Join(err, d.claim.Close())
 	}
 	return d, nil
+}
+
+// claimNamespace makes this the one daemon of the network namespace, before
+// anything of its kernel is looked at. Two would undo each other's work for ever.
+func (d *daemon) claimNamespace() (*control.NamespaceClaim, error) {
+	self := control.Holder{PID: os.Getpid(), Version: d.Version, ConfigDir: d.ConfigDir, StateDir: d.StateDir, RunDir: d.RunDir}
+	for _, dir := range []*string{&self.ConfigDir, &self.StateDir, &self.RunDir} {
+		if abs, err := filepath.Abs(*dir); err == nil {
+			*dir = abs
+		}
+	}
+	return control.ClaimNamespace(d.Namespace, self)
 }
 
 // build makes the way of a change, from source to kernel. What ends with Run comes last.
@@ -160,7 +181,7 @@ func (d *daemon) build(ctx context.Context) error {
 	for _, f := range d.faults {
 		d.log.Warn(f.String())
 	}
-	for _, w := range append(d.kernel.missing, hostsetup.Verify(d.fixed, d.kernel.mode)...) {
+	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(d.fixed, d.kernel.mode)) {
 		d.log.Warn(w)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,7 +152,8 @@ func useModes(t *testing.T, k *kernel, more ...mode) {
 func (r *running) options() Options {
 	return Options{
 		ConfigDir: r.dir, StateDir: filepath.Join(r.dir, "state"), RunDir: filepath.Join(r.dir, "run"),
-		Version: "v1", Load: configs.Load, Reload: r.reload, Stderr: r.log,
+		Namespace: fmt.Sprintf("@svcproxy-test-%d-%x", os.Getpid(), crc32.ChecksumIEEE([]byte(r.dir))),
+		Version:   "v1", Load: configs.Load, Reload: r.reload, Stderr: r.log,
 		Notify: func(s string) { fmt.Fprintln(r.told, strings.Split(s, "\n")[0]) },
 		Watch:  100 * time.Millisecond,
 	}

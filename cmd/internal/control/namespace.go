@@ -1,0 +1,212 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// NamespaceName is the abstract unix socket that the daemon of a network
+// namespace has. The kernel keeps such names for each network namespace, and
+// gives them free when their holder dies, unix(7).
+const NamespaceName = "@svcproxy"
+
+const (
+	// namespacePatience is how long a name may still seem to be held by a daemon
+	// that was killed: until a child that it was starting is another program.
+	namespacePatience = lockPatience
+
+	// answerPatience is how long a holder may take to say who it is.
+	answerPatience = time.Second
+
+	// maxHolder is more than a Holder takes, in bytes: three paths of PATH_MAX.
+	maxHolder = 16 << 10
+)
+
+// A Holder is the daemon of a network namespace, as it tells of itself.
+type Holder struct {
+	PID       int    `json:"pid"`
+	Version   string `json:"version"`
+	ConfigDir string `json:"config_dir"`
+	StateDir  string `json:"state_dir"`
+	RunDir    string `json:"run_dir"`
+}
+
+// A HeldError says who works in this network namespace already.
+type HeldError struct {
+	Holder
+	Process  string // what the kernel calls the process; empty: not known
+	Answered bool   // it has told all of Holder, not only the kernel its PID
+
+	name string
+	uid  uint32 // of who listens there, by the kernel
+}
+
+func (e *HeldError) Error() string {
+	if !e.Answered {
+		return fmt.Sprintf("process %d (%s) has the socket %s of this network namespace, and does not say that it is svcproxy: one daemon works in a namespace, end that process first",
+			e.PID, e.Process, e.name)
+	}
+	return fmt.Sprintf("another svcproxy (pid %d, version %s, --config-dir %s, --state-dir %s, --run-dir %s) works in this network namespace: stop it first",
+		e.PID, e.Version, e.ConfigDir, e.StateDir, e.RunDir)
+}
+
+// counts tells whether the holder can be a daemon. Any local user can take any
+// name, and must not be able to keep svcproxy from starting.
+func (e *HeldError) counts() bool { return e.uid == 0 || int(e.uid) == os.Geteuid() }
+
+// A NamespaceClaim makes this process the one daemon of its network namespace.
+type NamespaceClaim struct {
+	warning  string       // why it is not known to be the only one; empty: it is
+	listener net.Listener // nil: somebody who is no daemon has the name
+	answered chan struct{}
+}
+
+// ClaimNamespace takes the name of the daemon in this network namespace, and
+// tells who asks that self has it. The error is a *HeldError when another has.
+func ClaimNamespace(name string, self Holder) (*NamespaceClaim, error) {
+	answer, err := json.Marshal(self)
+	if err != nil {
+		return nil, fmt.Errorf("claiming the network namespace: %w", err)
+	}
+	l, err := listenPatiently(name)
+	var held *HeldError
+	var unknown error
+	if errors.Is(err, unix.EADDRINUSE) {
+		held, unknown = askHolder(name)
+		l, err = net.Listen("unix", name) // it may have ended meanwhile
+	}
+	switch {
+	case err == nil:
+		c := &NamespaceClaim{listener: l, answered: make(chan struct{})}
+		go c.answer(append(answer, '\n'))
+		return c, nil
+	case !errors.Is(err, unix.EADDRINUSE):
+		return nil, fmt.Errorf("claiming the network namespace: %w", err)
+	case held != nil && held.counts():
+		return nil, fmt.Errorf("claiming the network namespace: %w", held)
+	}
+	return &NamespaceClaim{warning: warning(name, held, unknown)}, nil
+}
+
+// listenPatiently listens at name, or says that somebody has had it all the time.
+func listenPatiently(name string) (net.Listener, error) {
+	for deadline := time.Now().Add(namespacePatience); ; time.Sleep(10 * time.Millisecond) {
+		l, err := net.Listen("unix", name)
+		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
+			return l, err
+		}
+	}
+}
+
+// warning says who has name although it is no daemon.
+func warning(name string, held *HeldError, err error) string {
+	const cannot = "another svcproxy that starts in this network namespace will not be refused"
+	if held == nil {
+		if err == nil {
+			err = errors.New("nobody listens there")
+		}
+		return fmt.Sprintf("it is not known who has the socket %s (%v): %s", name, err, cannot)
+	}
+	return fmt.Sprintf("process %d (%s) of user %d has the socket %s: %s", held.PID, held.Process, held.uid, name, cannot)
+}
+
+// answer writes a line to everybody who connects, until the listener is closed.
+func (c *NamespaceClaim) answer(line []byte) {
+	defer close(c.answered)
+	for {
+		conn, err := c.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // no file is left, say: whoever asks sees at least our PID
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		_ = conn.SetDeadline(time.Now().Add(answerPatience))
+		_, _ = conn.Write(line) // who asked may be gone
+		conn.Close()
+	}
+}
+
+// Warnings returns why this process is not known to be the only one, or nothing.
+func (c *NamespaceClaim) Warnings() []string {
+	if c.warning == "" {
+		return nil
+	}
+	return []string{c.warning}
+}
+
+// Close gives the name free.
+func (c *NamespaceClaim) Close() error {
+	if c.listener == nil {
+		return nil
+	}
+	err := c.listener.Close()
+	<-c.answered
+	return err
+}
+
+// CheckNamespace returns a *HeldError when a daemon works in this network namespace.
+func CheckNamespace(name string) error {
+	held, err := askHolder(name)
+	if err != nil || held == nil || !held.counts() {
+		return nil // nobody who could be a daemon is known to be there
+	}
+	return held
+}
+
+// askHolder returns who has name; nil: nobody.
+func askHolder(name string) (*HeldError, error) {
+	conn, err := net.DialTimeout("unix", name, answerPatience)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking who works in this network namespace: %w", err)
+	}
+	defer conn.Close()
+	held, err := peer(conn.(*net.UnixConn))
+	if err != nil {
+		return nil, fmt.Errorf("asking who works in this network namespace: %w", err)
+	}
+	held.name = name
+	_ = conn.SetReadDeadline(time.Now().Add(answerPatience))
+	var said Holder
+	if err := json.NewDecoder(io.LimitReader(conn, maxHolder)).Decode(&said); err != nil || said.PID == 0 {
+		return held, nil
+	}
+	if held.PID != 0 { // 0: it is in a PID namespace that this process does not see
+		said.PID = held.PID
+	}
+	held.Holder, held.Answered = said, true
+	return held, nil
+}
+
+// peer returns what the kernel knows of who listens at the other end.
+func peer(conn *net.UnixConn) (*HeldError, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return nil, err
+	}
+	held := &HeldError{Holder: Holder{PID: int(cred.Pid)}, Process: "name not known", uid: cred.Uid}
+	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cred.Pid)); err == nil {
+		held.Process = strings.TrimSpace(string(comm))
+	}
+	return held, nil
+}
