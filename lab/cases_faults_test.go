@@ -30,7 +30,7 @@ var faultGroups = []group{
 	},
 	{
 		name:     "monitor",
-		cases:    []testCase{{name: "ruleset flushed", run: testMonitor}},
+		cases:    []testCase{{name: "ruleset flushed", run: testMonitor}, {name: "again and again", run: testContention}},
 		except:   []string{"iptables", "ipvs"},
 		damaging: true,
 	},
@@ -42,22 +42,6 @@ var faultTime = soak(30*time.Second, 10*time.Minute)
 // mendPatience is how long a table may be gone. It takes some 5 ms, but longer
 // where the kernel is busy with what others have removed; the next resync is 30 s away.
 var mendPatience = slow(5 * time.Second)
-
-// testMonitor: the kernel tells of a flush, so it is mended long before the next resync.
-func testMonitor(t *testing.T, e *env) {
-	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
-	checks := append(e.everyAddress(e.Client, by(e.Local[0], e.Remote[0]).masked()), check{from: e.Client, to: e.vip(1), port: 81, want: refused})
-	e.expect(t, checks...)
-	if err := nft(e.Node, "flush ruleset"); err != nil {
-		t.Fatal(err)
-	}
-	if err := Poll(mendPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
-		t.Errorf("%v after a flush: %v", mendPatience, err)
-	}
-	e.expect(t, checks...)
-	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=nft pid=")
-	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv6 process=nft pid=")
-}
 
 // answers tells whether somebody answers on both addresses.
 func (e *env) answers(to Dual) error {

@@ -81,6 +81,8 @@ type daemon struct {
 	modeWanted chan configs.Settings // the mode changed in these
 	modeHolds  chan *instance        // holds everything now
 
+	contention map[proxier.Family]*proxier.Contention // over what is ours
+
 	mu       sync.Mutex
 	kernel   *instance        // in use
 	modeErr  error            // why it is not what settings ask for
@@ -99,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer d.claim.Close() // all is done that can fail
+	defer d.end()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.control.Serve(ctx, d.status) })
 	g.Go(func() error { return d.server.Run(ctx) })
@@ -113,6 +115,14 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.followMode(ctx); return nil })
 	g.Go(func() error { d.saveMemory(ctx); return nil })
 	return g.Wait()
+}
+
+// end gives up what outlives the goroutines of Run.
+func (d *daemon) end() {
+	for _, c := range d.contention {
+		c.Stop()
+	}
+	_ = d.claim.Close() // all is done that can fail
 }
 
 // unlessDone returns err, or nil when it is only that ctx has ended.
@@ -204,6 +214,10 @@ func (d *daemon) wire() {
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.files.Accepted,
 	})
+	d.contention = map[proxier.Family]*proxier.Contention{
+		proxier.IPv4: proxier.NewContention(func() { d.loop.Repair(proxier.IPv4) }),
+		proxier.IPv6: proxier.NewContention(func() { d.loop.Repair(proxier.IPv6) }),
+	}
 	d.health.Watch(d.loop)
 	d.wireCluster()
 }

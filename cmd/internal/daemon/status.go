@@ -43,7 +43,7 @@ func (d *daemon) status() control.Status {
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
-	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), kernel.missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings())
+	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), kernel.missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings())
 	if w := hostsetup.VerifyAffinity(kernel.mode); affinity && w != "" {
 		st.Warnings = append(st.Warnings, w)
 	}

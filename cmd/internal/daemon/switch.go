@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -166,13 +167,32 @@ func (d *daemon) watch(ctx context.Context, in *instance) {
 }
 
 func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
+	d.metrics.Disturbed(fam)
+	who := fmt.Sprintf("process %d (%s)", e.PID, e.Process)
 	if e.Lost {
+		who = "a program whose events were lost"
+	}
+	wait, news := d.contention[fam].Changed(who)
+	switch {
+	case !news:
+	case wait > 0:
+		d.log.Warn("another program changes our table again and again: repairs wait from now on, longer each time",
+			"family", fam, "process", e.Process, "pid", e.PID, "wait", wait)
+	case e.Lost:
 		d.log.Warn("events of the kernel were lost: comparing everything", "family", fam)
-	} else {
+	default:
 		d.log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
 	}
-	d.metrics.Disturbed(fam)
-	d.loop.Repair(fam)
+}
+
+// contended says who changes what is ours again and again.
+func (d *daemon) contended() (problems []string) {
+	for _, fam := range families(d.fixed) {
+		if p := d.contention[fam].Problem(); p != "" {
+			problems = append(problems, fam.String()+": "+p)
+		}
+	}
+	return problems
 }
 
 // removeLeftovers removes what an earlier run with another mode or other families

@@ -1,0 +1,70 @@
+//go:build netns
+
+package lab
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testMonitor: the kernel tells of a flush, so it is mended long before the next resync.
+func testMonitor(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	checks := append(e.everyAddress(e.Client, by(e.Local[0], e.Remote[0]).masked()), check{from: e.Client, to: e.vip(1), port: 81, want: refused})
+	e.expect(t, checks...)
+	if err := nft(e.Node, "flush ruleset"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Poll(mendPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+		t.Errorf("%v after a flush: %v", mendPatience, err)
+	}
+	e.expect(t, checks...)
+	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=nft pid=")
+	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv6 process=nft pid=")
+}
+
+// testContention: a program that deletes our table as fast as it can is backed
+// off from and named by the log and by status. Afterwards all is as before.
+func testContention(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0])...))
+	before := e.repairs()
+	deleted := 0
+	const waits = "another program changes our table again and again: repairs wait from now on, longer each time\" family=ipv4 process=nft pid="
+	err := Poll(slow(time.Minute), func() error {
+		if err := nft(e.Node, "add table ip svcproxy\ndelete table ip svcproxy"); err != nil {
+			return err
+		}
+		if deleted++; !strings.Contains(e.daemon.LogTail(logLines), waits) {
+			return fmt.Errorf("%d deletions, and the log does not say %q", deleted, waits)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if err := nft(e.Node, "add table ip svcproxy\ndelete table ip svcproxy"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleted += 20
+	if repairs := e.repairs() - before; repairs >= deleted-10 {
+		t.Errorf("%d deletions and %d repairs: nothing waited", deleted, repairs)
+	}
+	status, err := e.daemon.Command("status")
+	if err != nil || !strings.Contains(status, "(nft) changes what svcproxy has in the kernel: ") {
+		t.Errorf("status names nobody: %v\n%s", err, status)
+	}
+	err = Poll(slow(time.Minute), func() error { return e.answers(e.vip(1)) }) // the longest wait is 30 s
+	if err != nil {
+		t.Errorf("after all that: %v", err)
+	}
+}
+
+// repairs returns how many repairs the log tells of.
+func (e *env) repairs() int {
+	return strings.Count(e.daemon.LogTail(math.MaxInt), "somebody else changed our table: mending it\" family=ipv4")
+}
