@@ -3,8 +3,15 @@
 package lab
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"svcproxy/source"
 )
 
 var firewallGroups = []group{
@@ -19,7 +26,15 @@ var firewallGroups = []group{
 	{
 		name:     "firewall",
 		settings: "[sync]\nresync_interval = \"1s\"\n", // when a policy that changes is noticed
-		cases:    []testCase{{name: "drop policy of forward", run: testForwardDrop, except: []string{"nftables"}}},
+		cases: []testCase{
+			{name: "drop policy of forward", run: testForwardDrop},
+			{name: "before an answer", run: testBeforeAnswer},
+			{name: "translations of others", run: testForeignDropped},
+			{name: "reject at the end of forward", run: testForwardReject},
+			// Packets to services do not pass FORWARD in ipvs mode, their answers do.
+			{name: "chain of the user", run: testUserChain, except: []string{"ipvs"}},
+		},
+		except: []string{"nftables"}, // no table can overrule another
 	},
 }
 
@@ -95,14 +110,7 @@ func testSourceRangesNoEndpoints(t *testing.T, e *env) {
 func testForwardDrop(t *testing.T, e *env) {
 	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
 	e.apply(t, s)
-	if err := setForwardPolicy(e.Node, e.mode.variant, "DROP"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := setForwardPolicy(e.Node, e.mode.variant, "ACCEPT"); err != nil {
-			t.Error(err)
-		}
-	})
+	e.forwardDrops(t)
 	e.expect(t, e.everyAddress(e.Client, by(e.Local[0], e.Remote[0]))...)
 	e.expect(t,
 		check{from: e.Local[2], to: e.vip(1), want: by(e.Local[0], e.Remote[0])},
@@ -120,4 +128,264 @@ func testForwardDrop(t *testing.T, e *env) {
 		e.apply(t, s)
 		e.goOn(t, "whose endpoint is at rest or has left", conns)
 	}
+}
+
+// forwardDrops makes DROP the policy of FORWARD while the case lasts.
+func (e *env) forwardDrops(t *testing.T) {
+	t.Helper()
+	if err := setForwardPolicy(e.Node, e.mode.variant, "DROP"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := setForwardPolicy(e.Node, e.mode.variant, "ACCEPT"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// firewall runs iptables and ip6tables on node, with one more argument each.
+func (e *env) firewall(words string, last ...string) error {
+	for i, f := range foreigns {
+		args := append([]string{"-w"}, strings.Fields(words)...)
+		if len(last) > 0 {
+			args = append(args, last[i])
+		}
+		if _, err := e.Node.Run(f.tool+e.mode.variant, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mustFirewall does something to the rules of node, and undoes it with the case.
+func (e *env) mustFirewall(t *testing.T, do, undo string, last ...string) {
+	t.Helper()
+	if err := e.firewall(do, last...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.firewall(undo, last...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// testBeforeAnswer: what follows on a connection before its first answer is not
+// dropped, masqueraded or not: a second question from a socket, a SYN that is
+// sent again, packets to somebody who never answers.
+func testBeforeAnswer(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0])...)
+	s.Ports = append(s.Ports, Port{Name: "sink", Protocol: "udp", Port: 90, TargetPort: sinkPort})
+	e.apply(t, s)
+	e.forwardDrops(t)
+	e.daemonLooks(t)
+	e.followUps(t, e.vip(1).Each())
+	s.ExternalTrafficPolicy = "local" // external addresses keep the client's
+	e.apply(t, s)
+	e.followUps(t, e.external(1).Each())
+}
+
+func (e *env) followUps(t *testing.T, addrs []netip.Addr) {
+	t.Helper()
+	for _, addr := range addrs {
+		e.askPairs(t, netip.AddrPortFrom(addr, 80))
+	}
+	e.oneWay(t, e.Local[0], addrs)
+	e.resendSYN(t, e.Local[0], addrs)
+}
+
+// askPairs asks twice from one socket before either is answered, as a resolver
+// asks for A and AAAA.
+func (e *env) askPairs(t *testing.T, to netip.AddrPort) {
+	t.Helper()
+	const pairs = 20
+	var wg sync.WaitGroup
+	answered := make([]int, pairs)
+	for i := range pairs {
+		wg.Go(func() { answered[i] = e.askPair(t, to) })
+	}
+	wg.Wait()
+	for _, n := range answered {
+		if n != 2 {
+			t.Errorf("two questions from one socket to %s: answers of %d pairs: %v, want 2 of each", to, pairs, answered)
+			return
+		}
+	}
+}
+
+// askPair returns how many of two questions from one socket are answered.
+func (e *env) askPair(t *testing.T, to netip.AddrPort) (answers int) {
+	flow, err := NewFlow(Question{From: e.Client, Protocol: source.UDP, To: to}, 0)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer flow.Close()
+	for range 2 {
+		fmt.Fprintf(flow, lateRequest+"%d\n", 100*time.Millisecond, nonces.Add(1))
+	}
+	flow.SetReadDeadline(time.Now().Add(expectPatience))
+	for buf := make([]byte, 2048); answers < 2; answers++ {
+		if _, err := flow.Read(buf); err != nil {
+			break
+		}
+	}
+	return answers
+}
+
+const sinkPort = 8099 // of a socket that answers nothing
+
+// oneWay sends packets to an endpoint that takes them in and answers none.
+func (e *env) oneWay(t *testing.T, endpoint *Host, addrs []netip.Addr) {
+	t.Helper()
+	var sink *net.UDPConn
+	err := endpoint.Do(func() (err error) {
+		sink, err = net.ListenUDP("udp", &net.UDPAddr{Port: sinkPort})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	for _, addr := range addrs {
+		flow, err := NewFlow(Question{From: e.Client, Protocol: source.UDP, To: netip.AddrPortFrom(addr, 90)}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer flow.Close()
+		buf := make([]byte, 8)
+		for i := range 5 {
+			fmt.Fprint(flow, i)
+			sink.SetReadDeadline(time.Now().Add(expectPatience))
+			if _, err := sink.Read(buf); err != nil {
+				t.Errorf("packet %d to %s, which answers nothing: %v", i, addr, err)
+				break
+			}
+		}
+	}
+}
+
+// resendSYN lets the endpoint lose the first SYN of connections. The kernel sends another after 1 s.
+func (e *env) resendSYN(t *testing.T, endpoint *Host, addrs []netip.Addr) {
+	t.Helper()
+	lose := func(command string) {
+		t.Helper()
+		for _, tool := range []string{"iptables", "ip6tables"} {
+			if _, err := endpoint.Run(tool, "-w", command, "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lose("-A")
+	var wg sync.WaitGroup
+	for _, addr := range addrs {
+		wg.Go(func() {
+			q := Question{From: e.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80), Patience: 4 * expectPatience}
+			conn, got := Connect(q)
+			if conn == nil {
+				t.Errorf("%s, whose first SYN was lost: %s", q, got)
+				return
+			}
+			conn.Close()
+		})
+	}
+	time.Sleep(500 * time.Millisecond)
+	lose("-D")
+	wg.Wait()
+}
+
+// testForeignDropped: what other programs translate passes FORWARD by rules of theirs, or not at all.
+func testForeignDropped(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	var flows []*Flow
+	for _, addr := range foreignAddr.Each() {
+		flow, err := NewFlow(Question{From: e.Client, Protocol: source.UDP, To: netip.AddrPortFrom(addr, 80)}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer flow.Close()
+		for range 2 { // an established flow
+			if got := flow.Ask(); got.By != e.Local[2].Role {
+				t.Fatalf("before: %s, want an answer by %s", got, e.Local[2].Role)
+			}
+		}
+		flows = append(flows, flow)
+	}
+	e.forwardDrops(t)
+	e.daemonLooks(t)
+	e.expect(t, check{from: e.Client, to: foreignAddr, protocols: []source.Protocol{source.UDP}, want: dropped})
+	for _, flow := range flows {
+		if got := flow.Ask(); got.Outcome != Dropped {
+			t.Errorf("an established flow to %s: %s, want dropped", flow.question.To, got)
+		}
+	}
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0], e.Remote[0])})
+}
+
+// daemonLooks waits until the daemon has looked at the kernel: it puts back a jump
+// that somebody takes away.
+func (e *env) daemonLooks(t *testing.T) {
+	t.Helper()
+	if err := e.firewall("-D FORWARD -j SVCP-FORWARD"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Poll(expectPatience, func() error { return e.firewall("-C FORWARD -j SVCP-FORWARD") }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testForwardReject: a firewall that ends in a rule that rejects, under a policy of
+// ACCEPT, does not stop our own traffic, and we open nothing else.
+func testForwardReject(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	e.mustFirewall(t, "-A FORWARD -j REJECT", "-D FORWARD -j REJECT")
+	e.expect(t, e.everyAddress(e.Client, by(e.Local[0], e.Remote[0]))...)
+	e.expect(t,
+		check{from: e.Local[2], to: e.vip(1), want: by(e.Local[0], e.Remote[0])},
+		check{from: e.Client, to: Dual{V4: e.Local[0].Addr().V4}, port: 8080, want: refused},
+	)
+	s.ExternalTrafficPolicy = "local"
+	e.apply(t, s)
+	e.expect(t, e.outsideAddresses(e.Client, by(e.Local[0]).keeping())...)
+}
+
+// testUserChain: whom Docker's chain for rules of the admin drops, we do not let
+// pass, whether Docker started before us or after.
+func testUserChain(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0])...)
+	e.apply(t, s)
+	e.forwardDrops(t) // as Docker has it
+	out, in := e.Client.Addrs[0], e.Client.Addrs[1]
+	e.mustFirewall(t, "-N DOCKER-USER", "-X DOCKER-USER")
+	e.mustFirewall(t, "-A DOCKER-USER -j DROP -s", "-D DOCKER-USER -j DROP -s", out.V4.String(), out.V6.String())
+	e.mustFirewall(t, "-I FORWARD -j DOCKER-USER", "-D FORWARD -j DOCKER-USER") // as Docker does
+	verify := func() {
+		t.Helper()
+		e.expect(t,
+			check{from: e.Client, source: out, to: e.vip(1), want: dropped},
+			check{from: e.Client, source: out, to: e.external(1), want: dropped},
+			check{from: e.Client, source: in, to: e.vip(1), want: by(e.Local[0])},
+		)
+	}
+	verify()
+	for _, stop := range []func() error{e.daemon.Stop, e.daemon.Kill} {
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if err := deleteJumps(e.Node, e.mode.variant); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.daemon.Start(); err != nil {
+			t.Fatal(err)
+		}
+		verify()
+	}
+	if err := e.firewall("-D FORWARD -j DOCKER-USER"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.firewall("-A FORWARD -j DOCKER-USER"); err != nil {
+		t.Fatal(err)
+	}
+	verify()
 }

@@ -28,7 +28,20 @@ type Table struct {
 	// order, without the "-A CHAIN " in front.
 	Jumps map[string][]string
 
+	// Users are the places of the jumps to UserChain, by chain.
+	Users map[string]Place
+
 	Foreign int // rules of other chains, the jumps left out
+}
+
+// UserChain is the chain in which Docker lets admins restrict forwarded traffic.
+// Docker puts its jump there in front of FORWARD, once, when it starts.
+const UserChain = "DOCKER-USER"
+
+// A Place says where in a chain a rule stands.
+type Place struct {
+	Rules int // of others, up to it, itself included
+	Jumps int // of ours, before it
 }
 
 // maxLine is the longest line of iptables-save that is read, in bytes.
@@ -93,6 +106,8 @@ type parser struct {
 	table  *Table
 	chain  string // of ours, whose rules are in hash; empty: none
 	hash   maphash.Hash
+
+	foreign map[string]int // rules of others so far, by chain
 }
 
 func (p *parser) line(b []byte) error {
@@ -101,7 +116,8 @@ func (p *parser) line(b []byte) error {
 	}
 	if b[0] == '*' {
 		p.flush()
-		p.table = &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}}
+		p.table = &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]Place{}}
+		p.foreign = map[string]int{}
 		p.tables[string(b[1:])] = p.table
 		return nil
 	}
@@ -135,11 +151,7 @@ func (p *parser) declare(b []byte) {
 func (p *parser) rule(line, rest []byte) {
 	name, rule, _ := bytes.Cut(rest, []byte(" "))
 	if !bytes.HasPrefix(name, p.prefix) {
-		if target(rule, p.prefix) {
-			p.table.Jumps[string(name)] = append(p.table.Jumps[string(name)], string(rule))
-		} else {
-			p.table.Foreign++
-		}
+		p.foreignRule(string(name), rule)
 		return
 	}
 	if p.chain != string(name) {
@@ -148,6 +160,19 @@ func (p *parser) rule(line, rest []byte) {
 	}
 	p.hash.Write(line)
 	p.hash.WriteByte('\n')
+}
+
+// foreignRule takes in a rule of a chain that is not ours.
+func (p *parser) foreignRule(chain string, rule []byte) {
+	if target(rule, p.prefix) {
+		p.table.Jumps[chain] = append(p.table.Jumps[chain], string(rule))
+		return
+	}
+	p.table.Foreign++
+	p.foreign[chain]++
+	if string(rule) == "-j "+UserChain {
+		p.table.Users[chain] = Place{Rules: p.foreign[chain], Jumps: len(p.table.Jumps[chain])}
+	}
 }
 
 // flush ends the chain whose rules have been read.

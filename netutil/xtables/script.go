@@ -53,14 +53,14 @@ func (s *Script) Remove(table, chain string) {
 // declare makes a chain that is empty.
 func declare(b *bytes.Buffer, chain string) { fmt.Fprintf(b, ":%s - [0:0]\n", chain) }
 
-// Link puts a rule in front of a chain that is not ours. It leads to one that is
-// there, or that has been Set.
-func (s *Script) Link(table, chain, rule string) {
+// Link puts a rule into a chain that is not ours, after the first n of its rules
+// that the script does not Unlink. It leads to a chain that is there, or that has been Set.
+func (s *Script) Link(table, chain, rule string, n int) {
 	sec := s.section(table)
 	if target := rule[strings.LastIndexByte(rule, ' ')+1:]; sec.chains[target] {
 		declare(&sec.early, target)
 	}
-	fmt.Fprintf(&sec.link, "-I %s %s\n", chain, rule)
+	fmt.Fprintf(&sec.link, "-I %s %d %s\n", chain, n+1, rule)
 }
 
 // Unlink takes a rule, which must be there, out of a chain that is not ours.

@@ -31,6 +31,14 @@ COMMIT
 # Completed
 *filter
 :INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:DOCKER-USER - [0:0]
+-A FORWARD -i lo -j ACCEPT
+-A FORWARD -j SVCP-F
+-A FORWARD -i eth0 -j DOCKER-USER
+-A FORWARD -j DOCKER-USER
+-A FORWARD -j SVCP-G
+-A DOCKER-USER -j RETURN
 COMMIT
 `
 
@@ -51,9 +59,16 @@ func TestParse(t *testing.T) {
 				"POSTROUTING": {"-s 10.0.0.0/8 -g SVCP-A"},
 				"DOCKER":      {"-j SVCP-EMPTY"},
 			},
+			Users:   map[string]Place{},
 			Foreign: 2,
 		},
-		"filter": {Chains: map[string]Sum{}, Policies: map[string]string{"INPUT": "ACCEPT"}, Jumps: map[string][]string{}},
+		"filter": {
+			Chains:   map[string]Sum{},
+			Policies: map[string]string{"INPUT": "ACCEPT", "FORWARD": "DROP"},
+			Jumps:    map[string][]string{"FORWARD": {"-j SVCP-F", "-j SVCP-G"}},
+			Users:    map[string]Place{"FORWARD": {Rules: 3, Jumps: 1}},
+			Foreign:  4,
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
@@ -96,14 +111,14 @@ func TestScript(t *testing.T) {
 	s.Set("nat", "SVCP-B", []byte("-A SVCP-B -j RETURN\n"))
 	s.Remove("nat", "SVCP-OLD")
 	s.Unlink("nat", "OUTPUT", "-j SVCP-OLD")
-	s.Link("nat", "OUTPUT", "-j SVCP-A")
-	s.Link("nat", "OUTPUT", "-j SVCP-THERE")
+	s.Link("nat", "OUTPUT", "-j SVCP-A", 0)
+	s.Link("nat", "OUTPUT", "-j SVCP-THERE", 2)
 	s.Remove("filter", "SVCP-F")
 	want := `*nat
 -D OUTPUT -j SVCP-OLD
 :SVCP-A - [0:0]
--I OUTPUT -j SVCP-A
--I OUTPUT -j SVCP-THERE
+-I OUTPUT 1 -j SVCP-A
+-I OUTPUT 3 -j SVCP-THERE
 :SVCP-A - [0:0]
 :SVCP-B - [0:0]
 :SVCP-OLD - [0:0]

@@ -24,9 +24,6 @@ type Held struct {
 	sets   map[string]*ipset.Listing
 }
 
-// forwardDrops tells whether the policy of the chain FORWARD is DROP.
-func (h *Held) forwardDrops() bool { return h.tables["filter"].Policies["FORWARD"] == "DROP" }
-
 // Balances tells whether rules of iptables mode balance, which others may replace.
 func (h *Held) Balances() bool {
 	for name := range h.sets {
@@ -90,7 +87,8 @@ func (d *difference) compareChains(have sums, chains func(Emit)) {
 
 // compareJumps notes what must be done to the built-in chains. Where the jumps of
 // one are not exactly those wanted, in their order, all are made anew in front of
-// it; otherwise it does not matter what others have put before them.
+// it; otherwise it does not matter what others have put before them. Only the
+// jump to xtables.UserChain is to stand before ours, which accept.
 func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump) {
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		tab := tables[name]
@@ -101,15 +99,15 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump
 					want = append(want, j.Rule)
 				}
 			}
-			have := tab.Jumps[chain]
-			if slices.Equal(have, want) {
+			have, user := tab.Jumps[chain], tab.Users[chain]
+			if slices.Equal(have, want) && user.Jumps == 0 {
 				continue
 			}
 			for _, rule := range have {
 				d.script.Unlink(name, chain, rule)
 			}
 			for _, rule := range slices.Backward(want) {
-				d.script.Link(name, chain, rule)
+				d.script.Link(name, chain, rule, user.Rules)
 			}
 			d.change("change", d.tool+" jumps of "+name+" "+chain)
 		}

@@ -30,7 +30,8 @@ func (r *Rules) hostChains(emit Emit) {
 	}
 }
 
-// bit returns our bit of the packet mark with its mask, as in 0x4000/0x4000.
+// bit returns our bit of the packet mark, and of the connection mark, with its
+// mask, as in 0x4000/0x4000.
 func (r *Rules) bit() string {
 	m := "0x" + strconv.FormatUint(uint64(r.host.Mark()), 16)
 	return m + "/" + m
@@ -108,23 +109,14 @@ func (r *Rules) reject(c *chain, dst, match string) {
 	c.rule(dst, match, "-j REJECT --reject-with", r.words.refused)
 }
 
-// forward accepts what a policy of DROP would take from us: new connections that
-// were marked, or whose endpoint says that they are ours, and what follows on a
-// connection that was balanced. That its first packets came through says enough
-// of the latter: its endpoint, and so our knowledge of it, may have left.
-func (r *Rules) forward(c *chain) {
-	if !r.forwardDrops {
-		return
-	}
-	const accept = "-j ACCEPT"
-	const followUp = "-m conntrack --ctstate RELATED,ESTABLISHED"
-	c.rule(followUp, dnatted, accept)
-	if r.acceptMarked {
-		c.rule(followUp, "-m connmark --mark", r.bit(), accept)
-	}
-	c.rule("-m mark --mark", r.bit(), accept)
-	c.rule(dnatted, r.words.match(hairpinSet, "dst,dst,dst"), accept)
-}
+// own marks a connection that is balanced as ours.
+func (r *Rules) own(c *chain) { c.rule("-j CONNMARK --set-xmark", r.bit()) }
+
+// forward accepts what is ours, which a policy of DROP or a rule that rejects
+// would take from us. The mark is the connection's: it is there from the first
+// packet on, in both directions, whether there was an answer yet, or the endpoint
+// has left since; RELATED connections inherit it. What others translate has none.
+func (r *Rules) forward(c *chain) { c.rule("-m connmark --mark", r.bit(), "-j ACCEPT") }
 
 func (r *Rules) localhostNodePorts() bool {
 	return r.host.LocalhostNodePorts && r.words.fam == proxier.IPv4

@@ -58,9 +58,9 @@ var ipvs = layout{
 		func(st *proxier.State) map[netip.Addr]int { return st.BoundAddrs },
 		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.BoundAddrs },
 	},
-	sendOutsiders:    func(_ *Rules, c *chain, _ proxier.Leg) { c.rule("-j RETURN") },
-	passServed:       (*Rules).passServed,
-	marksConnections: true,
+	sendOutsiders: func(_ *Rules, c *chain, _ proxier.Leg) { c.rule("-j RETURN") },
+	passServed:    (*Rules).passServed,
+	ipvs:          true,
 }
 
 // dnatsLocal tells whether rules balance packets of local sources.
@@ -112,7 +112,7 @@ func (r *Rules) passServed(c *chain) {
 // another mode takes over there may be one under way that is not marked yet, and
 // only the first packet of a connection comes here.
 func (r *Rules) passBalanced(c *chain) {
-	if !r.acceptMarked {
+	if !r.followsIPVS {
 		return
 	}
 	c.rule("-m ipvs --ipvs -j CONNMARK --set-xmark", r.bit())

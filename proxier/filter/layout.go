@@ -37,8 +37,7 @@ type layout struct {
 	// where they came from; empty: all may.
 	balanced string
 
-	// marksConnections: what this mode balances is known by its connection's mark.
-	marksConnections bool
+	ipvs bool // IPVS balances
 }
 
 type hostChain struct {

@@ -22,7 +22,7 @@ const (
 	MarkNonLocal = Prefix + "MARK-NONLOCAL" // nat: the same, unless its source is local
 	Postrouting  = Prefix + "POSTROUTING"   // nat: masquerades
 	Filter       = Prefix + "FILTER"        // filter: refuses new connections
-	Forward      = Prefix + "FORWARD"       // filter: accepts ours where FORWARD's policy is DROP
+	Forward      = Prefix + "FORWARD"       // filter: accepts what is ours
 )
 
 // The sets, without the suffix that names the family: names are one space for both.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/netutil/ipset"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
@@ -51,7 +52,8 @@ func TestMarks(t *testing.T) {
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
 		chains := render(t, filtertest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
 		check(t, chains, Services, want+to+comment+"-j "+poolChain(cluster)+"\n"+nodePorts)
-		check(t, chains, poolChain(cluster), "-A "+poolChain(cluster)+" -p udp -j DNAT --to-destination 10.244.0.1:8080\n")
+		check(t, chains, poolChain(cluster), "-A "+poolChain(cluster)+" -j CONNMARK --set-xmark 0x4000/0x4000\n"+
+			"-A "+poolChain(cluster)+" -p udp -j DNAT --to-destination 10.244.0.1:8080\n")
 	}
 }
 
@@ -73,15 +75,10 @@ func TestMarkChains(t *testing.T) {
 -A SVCP-POSTROUTING -j MARK --set-xmark 0x0/0x1
 -A SVCP-POSTROUTING -j MASQUERADE --random-fully
 `)
-	check(t, chains, Forward, "")
-	r.forwardDrops = true
-	check(t, pictureOf(r, w.State).chains, Forward, `-A SVCP-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m conntrack --ctstate DNAT -j ACCEPT
--A SVCP-FORWARD -m mark --mark 0x1/0x1 -j ACCEPT
--A SVCP-FORWARD -m conntrack --ctstate DNAT -m set --match-set SVCP-HAIRPIN-4 dst,dst,dst -j ACCEPT
-`)
+	check(t, chains, Forward, "-A SVCP-FORWARD -m connmark --mark 0x1/0x1 -j ACCEPT\n")
 }
 
-// After ipvs mode its connections are still accepted, and those marked that came last.
+// While ipvs mode is left the connections that it took last are marked.
 func TestAfterIPVS(t *testing.T) {
 	r := NewRules(proxier.IPv4)
 	w := filtertest.NewWorld(proxier.IPv4)
@@ -91,17 +88,16 @@ func TestAfterIPVS(t *testing.T) {
 	if text := pictureOf(r, w.State).chains[Filter]; strings.Contains(text, "ipvs") {
 		t.Errorf("a host that never had ipvs mode:\n%s", text)
 	}
-	r.forwardDrops, r.acceptMarked = true, true
-	chains := pictureOf(r, w.State).chains
-	for chain, want := range map[string]string{
-		Forward: "-A SVCP-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m connmark --mark 0x4000/0x4000 -j ACCEPT\n",
-		Filter: "-A SVCP-FILTER -m ipvs --ipvs -j CONNMARK --set-xmark 0x4000/0x4000\n" +
-			"-A SVCP-FILTER -m ipvs --ipvs -j RETURN\n" +
-			"-A SVCP-FILTER -p tcp -m set --match-set SVCP-REJECT-4",
-	} {
-		if !strings.Contains(chains[chain], want) {
-			t.Errorf("%s\nin the chain:\n%s", want, chains[chain])
-		}
+	r.Follow(&Held{sets: map[string]*ipset.Listing{"SVCP-SERVED-4": {}}})
+	const want = "-A SVCP-FILTER -m ipvs --ipvs -j CONNMARK --set-xmark 0x4000/0x4000\n" +
+		"-A SVCP-FILTER -m ipvs --ipvs -j RETURN\n" +
+		"-A SVCP-FILTER -p tcp -m set --match-set SVCP-REJECT-4"
+	if text := pictureOf(r, w.State).chains[Filter]; !strings.Contains(text, want) {
+		t.Errorf("want\n%s\nin the chain:\n%s", want, text)
+	}
+	r.Follow(&Held{})
+	if text := pictureOf(r, w.State).chains[Filter]; strings.Contains(text, "ipvs") {
+		t.Errorf("after ipvs mode has gone:\n%s", text)
 	}
 }
 
@@ -154,11 +150,11 @@ func TestAffinity(t *testing.T) {
 		t.Errorf("lists: %s and %s", one, two)
 	}
 	rule := "-A " + name + " -p tcp "
-	check(t, chains, name,
+	check(t, chains, name, "-A "+name+" -j CONNMARK --set-xmark 0x4000/0x4000\n"+
 		rule+"-m recent --update --seconds 2 --reap "+one+" -j DNAT --to-destination [fd00:244::1]:8080\n"+
-			rule+"-m recent --update --seconds 2 --reap "+two+" -j DNAT --to-destination [fd00:244::2]:8080\n"+
-			rule+"-m statistic --mode random --probability 0.25000000000 -m recent --set "+one+" -j DNAT --to-destination [fd00:244::1]:8080\n"+
-			rule+"-m recent --set "+two+" -j DNAT --to-destination [fd00:244::2]:8080\n")
+		rule+"-m recent --update --seconds 2 --reap "+two+" -j DNAT --to-destination [fd00:244::2]:8080\n"+
+		rule+"-m statistic --mode random --probability 0.25000000000 -m recent --set "+one+" -j DNAT --to-destination [fd00:244::1]:8080\n"+
+		rule+"-m recent --set "+two+" -j DNAT --to-destination [fd00:244::2]:8080\n")
 }
 
 // Whatever their number and weights, targets get their shares, and no chain is long.
@@ -190,6 +186,7 @@ func TestShares(t *testing.T) {
 // shares follows a chain that a packet enters with chance p, and returns how deep it goes.
 func shares(t *testing.T, chains map[string]string, name string, p float64, got map[string]float64) int {
 	t.Helper()
+	chains[name] = strings.Replace(chains[name], "-A "+name+" -j CONNMARK --set-xmark 0x1/0x1\n", "", 1) // of the first chain
 	if n := strings.Count(chains[name], "\n"); n > fanOut || n == 0 {
 		t.Errorf("chain %s has %d rules", name, n)
 	}

@@ -10,7 +10,6 @@ package filter
 
 import (
 	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 	"svcproxy/source"
 )
@@ -22,9 +21,7 @@ type Rules struct {
 	layout *layout
 	host   proxier.Host
 
-	// forwardDrops: the policy of the chain FORWARD is DROP. acceptMarked: connections
-	// with our mark are to pass there.
-	forwardDrops, acceptMarked bool
+	followsIPVS bool // IPVS balances, or did until now
 
 	services, nodePorts tree
 	resolved            map[source.Key]*proxier.Resolved
@@ -48,7 +45,7 @@ func newRules(fam proxier.Family, l *layout) *Rules {
 		resolved:  map[source.Key]*proxier.Resolved{},
 		members:   memberCount{},
 
-		acceptMarked: l.marksConnections,
+		followsIPVS: l.ipvs,
 	}
 }
 
@@ -79,15 +76,11 @@ func (r *Rules) Reset(st *proxier.State) error {
 	return nil
 }
 
-// Follow says what the kernel holds, on which rules depend: the policy of the
-// chain FORWARD, and whether our chain there accepts what ipvs mode has marked.
-// That stays when another mode comes, for connections of endpoints that drain.
+// Follow says what the kernel holds, on which rules depend: whether it balances
+// by IPVS until these rules are there.
 func (r *Rules) Follow(h *Held) {
-	r.forwardDrops, r.acceptMarked = h.forwardDrops(), true
-	c := chain{name: Forward}
-	r.forward(&c)
-	accepts := r.forwardDrops && h.tables["filter"].Chains[Forward] == xtables.SumOf(c.rules)
-	r.acceptMarked = r.layout.marksConnections || accepts
+	_, serves := h.sets[r.words.set(servedSet)]
+	r.followsIPVS = r.layout.ipvs || serves
 }
 
 // Chains emits all chains.

@@ -82,7 +82,7 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
 	w := filtertest.NewWorld(fam)
 	r := newRules(fam)
-	r.forwardDrops = pick(2) == 0
+	r.followsIPVS = pick(2) == 0
 	if err := r.Reset(w.State); err != nil {
 		rt.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 			}
 		}
 		fresh := newRules(fam)
-		fresh.forwardDrops = r.forwardDrops
+		fresh.followsIPVS = r.followsIPVS
 		if err := fresh.Reset(w.State); err != nil {
 			rt.Fatal(err)
 		}

@@ -172,22 +172,33 @@ func TestSetsOfAnotherKind(t *testing.T) {
 	})
 }
 
-func TestForwardPolicy(t *testing.T) {
+// Whatever the order of starts, Docker's chain for the rules of the admin comes
+// before ours, which accept, and ours before those that reject.
+func TestUserChain(t *testing.T) {
 	everywhere(t, func(h *host) {
+		h.iptables("-A FORWARD -i foreign0 -j ACCEPT")
+		h.iptables("-N DOCKER-USER")
+		h.iptables("-A FORWARD -j DOCKER-USER")
+		h.iptables("-A FORWARD -j REJECT")
 		h.fill(seeded(6), 5)
-		h.sync(nil)
-		accepting := h.everything()
-		h.iptables("-P FORWARD DROP")
-		h.sync(nil)
-		h.settled("policy DROP")
-		if text := h.everything(); !strings.Contains(text, "-A SVCP-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT\n") {
-			h.Errorf("policy DROP: our traffic is not accepted:\n%s", text)
+		ordered := func(when string) {
+			h.Helper()
+			h.sync(nil)
+			h.settled(when)
+			text := h.everything()
+			user, ours := strings.Index(text, "-A FORWARD -j DOCKER-USER\n"), strings.Index(text, "-j SVCP-FILTER\n-A FORWARD -j SVCP-FORWARD\n")
+			if reject := strings.Index(text, "-A FORWARD -j REJECT"); ours < user || reject < ours {
+				h.Errorf("%s: the order of FORWARD:\n%s", when, text)
+			}
 		}
-		h.iptables("-P FORWARD ACCEPT")
-		h.sync(nil)
-		if diff := cmp.Diff(accepting, h.everything()); diff != "" {
-			h.Errorf("policy ACCEPT (-before +after):\n%s", diff)
-		}
+		ordered("it was there")
+		h.iptables("-D FORWARD -j DOCKER-USER")
+		h.iptables("-I FORWARD -j DOCKER-USER")
+		ordered("it is in front")
+		h.iptables("-D FORWARD -j DOCKER-USER")
+		ordered("it is gone")
+		h.iptables("-I FORWARD 4 -j DOCKER-USER")
+		ordered("it comes after ours")
 	})
 }
 

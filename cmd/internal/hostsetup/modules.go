@@ -29,7 +29,7 @@ func needed(s configs.Settings, mode string) []string {
 	list := []string{
 		"nf_conntrack", "nf_conntrack_netlink", "nf_nat", "nf_tables", "nft_compat", "nft_chain_nat",
 		"ip_set", "ip_set_hash_ip", "ip_set_hash_ipport", "ip_set_hash_ipportip", "ip_set_hash_ipportnet", "xt_set",
-		"xt_addrtype", "xt_comment", "xt_conntrack", "xt_mark", "xt_nat", "xt_statistic", "xt_MASQUERADE",
+		"xt_addrtype", "xt_comment", "xt_connmark", "xt_conntrack", "xt_mark", "xt_nat", "xt_statistic", "xt_MASQUERADE",
 	}
 	for family, prefix := range map[string]string{"ipv4": "ip", "ipv6": "ip6"} {
 		if slices.Contains(s.Families, family) {
@@ -38,7 +38,7 @@ func needed(s configs.Settings, mode string) []string {
 		}
 	}
 	if mode == "ipvs" {
-		list = append(list, "ip_vs", "ip_vs_"+s.IPVS.Scheduler, "dummy", "xt_ipvs", "xt_connmark")
+		list = append(list, "ip_vs", "ip_vs_"+s.IPVS.Scheduler, "dummy", "xt_ipvs")
 	}
 	slices.Sort(list)
 	return list
