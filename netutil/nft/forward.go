@@ -7,8 +7,9 @@ import (
 )
 
 // ForwardDrops names the base chains that drop forwarded packets which no rule
-// of theirs accepts, as in "ip filter FORWARD". No table can overrule them.
-func ForwardDrops() ([]string, error) {
+// of theirs accepts, as in "ip filter FORWARD". No table can overrule them. Those
+// of a table with a chain named own are left out, for that one accepts.
+func ForwardDrops(own string) ([]string, error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("looking for chains that drop: %w", err)
@@ -20,10 +21,16 @@ func ForwardDrops() ([]string, error) {
 	families := map[nftables.TableFamily]string{
 		nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 	}
+	accepting := map[string]bool{}
+	for _, c := range chains {
+		if own != "" && c.Name == own {
+			accepting[families[c.Table.Family]+" "+c.Table.Name] = true
+		}
+	}
 	var names []string
 	for _, c := range chains {
 		family := families[c.Table.Family]
-		if family == "" || c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward {
+		if family == "" || accepting[family+" "+c.Table.Name] || c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward {
 			continue
 		}
 		if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {

@@ -17,24 +17,32 @@ const lookTime = 2 * time.Second
 
 // forwardDrops names the chains that drop what is forwarded unless a rule accepts
 // it: those of nf_tables, iptables-nft among them, and those of legacy iptables.
-// What cannot be read is not named.
-func forwardDrops() []string {
-	names, err := nft.ForwardDrops()
+// Rules that drop are not looked for: what they match is not ours to judge. What
+// cannot be read is not named, nor is a chain in front of which a mode accepts.
+func forwardDrops(mode string) []string {
+	own := filter.Forward
+	if mode == "nftables" {
+		own = "" // it accepts nowhere
+	}
+	names, err := nft.ForwardDrops(own)
 	if err != nil {
 		names = nil
 	}
 	for file, v6 := range map[string]bool{"/proc/thread-self/net/ip_tables_names": false, "/proc/thread-self/net/ip6_tables_names": true} {
 		tables, err := os.ReadFile(file)
 		if err == nil && slices.Contains(strings.Fields(string(tables)), "filter") {
-			names = append(names, legacyForward(v6)...)
+			names = append(names, legacyForward(v6, own)...)
+		}
+		if mode != "nftables" {
+			names = willAccept(names, v6)
 		}
 	}
 	slices.Sort(names)
 	return names
 }
 
-// legacyForward names FORWARD of legacy iptables where its policy is DROP.
-func legacyForward(v6 bool) []string {
+// legacyForward names FORWARD of legacy iptables where its policy is DROP and no chain own is there.
+func legacyForward(v6 bool, own string) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
 	tools, err := xtables.Installed(ctx, v6)
@@ -45,9 +53,41 @@ func legacyForward(v6 bool) []string {
 		if t.Variant != xtables.Legacy {
 			continue
 		}
-		if table, err := t.Read(ctx, "filter", filter.Prefix); err == nil && table.Policies["FORWARD"] == "DROP" {
-			return []string{t.String() + " filter FORWARD"}
+		table, err := t.Read(ctx, "filter", filter.Prefix)
+		if err != nil || table.Policies["FORWARD"] != "DROP" {
+			continue
+		}
+		if _, accepts := table.Chains[own]; !accepts {
+			return []string{forwardOf(t)}
 		}
 	}
 	return nil
+}
+
+// forwardOf returns the name of the chain FORWARD of a variant.
+func forwardOf(t *xtables.Tool) string {
+	if t.Variant == xtables.Legacy {
+		return t.String() + " filter FORWARD"
+	}
+	if t.IPv6 {
+		return "ip6 filter FORWARD"
+	}
+	return "ip filter FORWARD"
+}
+
+// willAccept takes the chain out of names in front of which the first sync will accept.
+func willAccept(names []string, v6 bool) []string {
+	ours := func(name string) bool {
+		return strings.HasPrefix(name, xtables.Base(v6)+"-") || name == forwardOf(&xtables.Tool{Variant: xtables.NFT, IPv6: v6})
+	}
+	if !slices.ContainsFunc(names, ours) {
+		return names // and no program is started
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	choice, err := xtables.Choose(ctx, v6, filter.Prefix)
+	if err != nil {
+		return names
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == forwardOf(choice.Use) })
 }

@@ -3,6 +3,7 @@ package hostsetup
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"svcproxy/configs"
 	"svcproxy/netutil/sysctl"
@@ -33,10 +34,12 @@ func Verify(s configs.Settings, mode string) []string {
 			}
 		}
 	}
-	if mode == "nftables" {
-		for _, name := range forwardDrops() {
-			out = append(out, "the policy of "+name+" is drop, which nftables mode cannot overrule: accept the forwarded traffic of services there, or use iptables mode")
+	for _, name := range forwardDrops(mode) {
+		advice := ""
+		if mode == "nftables" && strings.HasSuffix(name, " filter FORWARD") {
+			advice = ", or use iptables mode"
 		}
+		out = append(out, "the policy of "+name+" is drop, which "+mode+" mode cannot overrule: accept the forwarded traffic of services there"+advice)
 	}
 	return out
 }
