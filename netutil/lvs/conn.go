@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"sync"
+	"os"
 	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
-	"github.com/moby/ipvs"
-	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,9 +19,9 @@ const patience = 30 * time.Second
 // A Conn is a connection to the IPVS of the network namespace that it is used
 // in. It serves one goroutine at a time.
 type Conn struct {
-	reads  *netlink.Conn // nil after an error that may have left answers unread
-	writes *ipvs.Handle  // the same
-	family uint16        // generic netlink's number of IPVS
+	nl     *netlink.Conn // nil after an error that may have left answers unread
+	socket *socket       // beneath nl
+	family uint16        // generic netlink's number of IPVS; 0: not known
 
 	// Messages counts what was written: one for each server or destination.
 	Messages int
@@ -41,122 +38,95 @@ func Dial(ctx context.Context) (*Conn, error) {
 
 // Close closes the connection. The next use opens it again.
 func (c *Conn) Close() error {
-	if c.writes != nil {
-		c.writes.Close()
-		c.writes = nil
-	}
-	return c.closeReads()
-}
-
-func (c *Conn) closeReads() error {
-	if c.reads == nil {
+	if c.nl == nil {
 		return nil
 	}
-	err := c.reads.Close()
-	c.reads = nil
+	err := c.nl.Close()
+	c.nl, c.socket = nil, nil
 	return err
 }
 
-// Probe returns nil if the kernel has IPVS now; its module may come and go.
+func (c *Conn) open() error {
+	if c.nl != nil {
+		return nil
+	}
+	s, pid, err := openSocket()
+	if err != nil {
+		return fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	c.nl, c.socket = netlink.NewConn(s, pid), s
+	return nil
+}
+
+// Probe returns nil if the kernel has IPVS now. Its module may come and go; the
+// kernel loads it when it is asked for.
 func (c *Conn) Probe(ctx context.Context) error {
 	family, err := c.lookUp(ctx)
+	c.family = family
 	if errors.Is(err, syscall.ENOENT) {
 		return ErrUnsupported
 	}
+	return wrap(err, "looking for IPVS")
+}
+
+// lookUp asks generic netlink for the number of IPVS, which it gets anew each
+// time that its module is loaded.
+func (c *Conn) lookUp(ctx context.Context) (uint16, error) {
+	e := netlink.NewAttributeEncoder()
+	e.String(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
+	replies, err := c.ask(ctx, unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 0, e)
 	if err != nil {
-		return fmt.Errorf("looking for IPVS: %w", err)
+		return 0, err
 	}
-	c.family = family
-	return prepare(family)
-}
-
-// library is what moby/ipvs knows: it looks the family up once in a process.
-var library struct {
-	sync.Mutex
-	family uint16
-}
-
-// prepare has moby/ipvs look the family up, now that there is one. With it comes
-// a modprobe, whose complaints, on a host that needs none, are not for our log.
-func prepare(family uint16) error {
-	library.Lock()
-	defer library.Unlock()
-	if library.family == 0 {
-		log := logrus.StandardLogger()
-		was := log.Out
-		log.SetOutput(io.Discard)
-		h, err := ipvs.New("")
-		log.SetOutput(was)
+	for _, m := range replies {
+		ad, err := netlink.NewAttributeDecoder(m.Data)
 		if err != nil {
-			return fmt.Errorf("opening a netlink socket: %w", err)
+			return 0, err
 		}
-		h.Close()
-		library.family = family
+		for ad.Next() {
+			if ad.Type() == unix.CTRL_ATTR_FAMILY_ID {
+				return ad.Uint16(), nil
+			}
+		}
 	}
-	if library.family != family {
-		return errors.New("the kernel's module ip_vs was removed and loaded anew: only a new process can speak to it")
-	}
-	return nil
+	return 0, errors.New("the kernel named no number")
 }
 
-// write lets do send one message, and closes what do waits on when its time is
-// over: the answer may still come, so that the handle is of no use any more.
-func (c *Conn) write(ctx context.Context, do func(*ipvs.Handle) error) error {
-	if err := errors.Join(ctx.Err(), c.openWrites()); err != nil {
-		return err
+// command sends a command of IPVS and returns the answers.
+func (c *Conn) command(ctx context.Context, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
+	if c.family == 0 {
+		if err := c.Probe(ctx); err != nil {
+			return nil, err
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	h := c.writes
-	stop := context.AfterFunc(ctx, h.Close)
-	c.Messages++
-	err := do(h)
-	if !stop() {
-		c.writes = nil
-		return errors.Join(ctx.Err(), err)
+	asked := c.family
+	replies, err := c.ask(ctx, asked, cmd, flags, e)
+	if !errors.Is(err, syscall.ENOENT) {
+		return replies, err
 	}
-	var no syscall.Errno
-	if err != nil && !errors.As(err, &no) {
-		h.Close()
-		c.writes = nil
+	// Generic netlink says the same of a number that nobody has as IPVS of some things.
+	switch again := c.Probe(ctx); {
+	case again != nil:
+		return nil, again
+	case c.family != asked:
+		return nil, ErrReloaded
 	}
-	return err
+	return nil, err
 }
 
-func (c *Conn) openWrites() (err error) {
-	if c.writes != nil {
-		return nil
-	}
-	if c.writes, err = ipvs.New(""); err != nil {
-		c.writes = nil
-		return fmt.Errorf("opening a netlink socket: %w", err)
-	}
-	return nil
-}
-
-// execute sends a question and returns the answers, without their generic header.
-func (c *Conn) execute(ctx context.Context, family uint16, flags netlink.HeaderFlags, data []byte) ([]netlink.Message, error) {
-	if err := errors.Join(ctx.Err(), c.openReads()); err != nil {
+// ask sends a question to a family of generic netlink and returns the answers,
+// without their generic header.
+func (c *Conn) ask(ctx context.Context, family uint16, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
+	attrs, err := e.Encode()
+	if err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(patience)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
-	if err := c.reads.SetDeadline(deadline); err != nil {
-		return nil, err
-	}
-	replies, err := c.reads.Execute(netlink.Message{
+	replies, err := c.execute(ctx, netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(family), Flags: netlink.Request | flags},
-		Data:   data,
+		Data:   append([]byte{cmd, 1, 0, 0}, attrs...),
 	})
-	var no syscall.Errno
-	switch {
-	case err == nil:
-	case errors.As(err, &no) && ctx.Err() == nil: // an answer
+	if err != nil || flags&netlink.Acknowledge != 0 {
 		return nil, err
-	default:
-		return nil, errors.Join(err, c.closeReads())
 	}
 	for i := range replies {
 		if len(replies[i].Data) < generic {
@@ -167,13 +137,19 @@ func (c *Conn) execute(ctx context.Context, family uint16, flags netlink.HeaderF
 	return replies, nil
 }
 
-func (c *Conn) openReads() (err error) {
-	if c.reads != nil {
-		return nil
+// execute gives up the socket where an answer may still come.
+func (c *Conn) execute(ctx context.Context, m netlink.Message) ([]netlink.Message, error) {
+	if err := errors.Join(ctx.Err(), c.open()); err != nil {
+		return nil, err
 	}
-	if c.reads, err = netlink.Dial(unix.NETLINK_GENERIC, nil); err != nil {
-		c.reads = nil
-		return fmt.Errorf("opening a netlink socket: %w", err)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c.socket.ctx = ctx
+	replies, err := c.nl.Execute(m)
+	var no syscall.Errno
+	var call *os.SyscallError
+	if err == nil || errors.As(err, &no) && !errors.As(err, &call) { // an answer
+		return replies, err
 	}
-	return nil
+	return nil, errors.Join(err, c.Close())
 }

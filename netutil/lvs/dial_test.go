@@ -21,9 +21,7 @@ func TestDialSaysWhetherTheKernelHasIPVS(t *testing.T) {
 }
 
 func TestSecondsAreRoundedUp(t *testing.T) {
-	for in, want := range map[time.Duration]time.Duration{
-		0: 0, time.Millisecond: time.Second, time.Second: time.Second, 1500 * time.Millisecond: 2 * time.Second,
-	} {
+	for in, want := range map[time.Duration]uint32{0: 0, time.Millisecond: 1, time.Second: 1, 1500 * time.Millisecond: 2} {
 		if got := wholeSeconds(in); got != want {
 			t.Errorf("%v became %v, want %v", in, got, want)
 		}

@@ -1,8 +1,11 @@
 // Package lvs speaks to IPVS, the kernel's own balancer, over generic netlink.
 //
-// It writes by moby/ipvs, and reads by itself: that library cuts weights to 16
-// bits, takes a kernel without IPVS for one that did what it was told, and waits
-// for answers for ever.
+// It does so by itself, with the messages of mdlayher/netlink. The library for
+// this, moby/ipvs, looks for the kernel's number of IPVS once in a process: after
+// the module ip_vs was removed and loaded anew, all that it says goes nowhere. It
+// also cuts weights to 16 bits, takes a kernel without IPVS for one that did what
+// it was told, waits for answers for ever, and runs modprobe. What it would take to
+// write with it, beside an own reader, is more than the six messages of write.go.
 package lvs
 
 import (
@@ -77,6 +80,9 @@ var (
 	ErrNotExist    = errors.New("no such virtual server or destination")
 	ErrExist       = errors.New("it exists")
 	ErrNoScheduler = errors.New("the kernel has no such scheduler")
+
+	// ErrReloaded: all that IPVS held is gone. The next message reaches the new one.
+	ErrReloaded = errors.New("the kernel's module ip_vs was removed and loaded anew")
 )
 
 // serverError says what an errno means where a whole virtual server was sent,

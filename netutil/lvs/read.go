@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
@@ -17,11 +17,22 @@ const generic = 4
 
 // Commands and attributes, <linux/ip_vs.h>.
 const (
-	cmdGetServer      = 4
-	cmdGetDestination = 8
+	cmdNewServer         = 1
+	cmdSetServer         = 2
+	cmdDeleteServer      = 3
+	cmdGetServer         = 4
+	cmdNewDestination    = 5
+	cmdSetDestination    = 6
+	cmdDeleteDestination = 7
+	cmdGetDestination    = 8
+	cmdSetTimeouts       = 12
+	cmdGetTimeouts       = 13
 
-	attrServer      = 1 // of a message
-	attrDestination = 2
+	attrServer        = 1 // of a message
+	attrDestination   = 2
+	attrTimeoutTCP    = 4
+	attrTimeoutTCPFin = 5
+	attrTimeoutUDP    = 6
 
 	serverFamily    = 1 // of a server
 	serverProtocol  = 2
@@ -36,7 +47,7 @@ const (
 
 	destinationAddr     = 1
 	destinationPort     = 2
-	destinationMethod   = 3
+	destinationMethod   = 3 // 0: masquerading
 	destinationWeight   = 4
 	destinationUpper    = 5
 	destinationLower    = 6
@@ -45,58 +56,19 @@ const (
 
 	flagPersistent = 0x1
 	flagHashed     = 0x2 // the kernel's own
+	allFlags       = 0xffffffff
 )
 
-// lookUp asks generic netlink for the number of IPVS.
-func (c *Conn) lookUp(ctx context.Context) (uint16, error) {
-	e := netlink.NewAttributeEncoder()
-	e.String(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
-	replies, err := c.ask(ctx, unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 0, e)
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range replies {
-		ad, err := netlink.NewAttributeDecoder(m.Data)
-		if err != nil {
-			return 0, err
-		}
-		for ad.Next() {
-			if ad.Type() == unix.CTRL_ATTR_FAMILY_ID {
-				return ad.Uint16(), nil
-			}
-		}
-	}
-	return 0, errors.New("the kernel named no number")
-}
-
-func (c *Conn) ask(ctx context.Context, family uint16, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
-	attrs, err := e.Encode()
+// List returns the virtual servers of one family with their destinations, as
+// Servers does.
+func (c *Conn) List(ctx context.Context, v6 bool, known iter.Seq[Key]) (map[Key]Listing, error) {
+	servers, err := c.Servers(ctx, v6, known)
 	if err != nil {
 		return nil, err
-	}
-	return c.execute(ctx, family, flags, append([]byte{cmd, 1, 0, 0}, attrs...))
-}
-
-// Virtual servers are listed until so many lists in a row agree, and at most so often.
-const (
-	agreeing    = 3
-	maxListings = 30
-)
-
-// List returns the virtual servers of one family with their destinations, but
-// for those that go by a packet mark. It fails where others change virtual
-// servers, be it in other namespaces, faster than they can be listed.
-func (c *Conn) List(ctx context.Context, v6 bool) (map[Key]Listing, error) {
-	servers, err := c.servers(ctx, v6)
-	if err != nil {
-		return nil, fmt.Errorf("listing virtual servers: %w", err)
 	}
 	list := make(map[Key]Listing, len(servers))
 	for key, s := range servers {
 		dests, err := c.Destinations(ctx, key)
-		if errors.Is(err, ErrNotExist) { // gone meanwhile
-			continue
-		}
 		if err != nil {
 			return nil, err
 		}
@@ -105,28 +77,43 @@ func (c *Conn) List(ctx context.Context, v6 bool) (map[Key]Listing, error) {
 	return list, nil
 }
 
-// servers lists until lists agree: the kernel lists in pieces, and goes on after
-// as many servers, of all namespaces, as it has passed. Where one goes in between,
-// the next that comes is left out.
-func (c *Conn) servers(ctx context.Context, v6 bool) (map[Key]Server, error) {
-	var last map[Key]Server
-	for n, same := 0, 0; n < maxListings; n++ {
-		list, err := c.listOnce(ctx, v6)
-		if err != nil {
-			return nil, err
-		}
-		if !maps.Equal(list, last) {
-			last, same = list, 0
-		}
-		if same++; same == agreeing {
-			return list, nil
-		}
+// Servers returns the virtual servers of one family, but for those that go by a
+// packet mark.
+//
+// The kernel lists in pieces, and goes on after as many servers, of all
+// namespaces, as it has passed: where one goes in between, be it in another
+// namespace, the next that comes is left out. What is listed is there. So each of
+// those that are known, which the list may lack, is asked for by itself; of others
+// a later list will say.
+func (c *Conn) Servers(ctx context.Context, v6 bool, known iter.Seq[Key]) (map[Key]Server, error) {
+	list, err := c.listServers(ctx, v6)
+	if err != nil {
+		return nil, fmt.Errorf("listing virtual servers: %w", err)
 	}
-	return nil, fmt.Errorf("others change them all the time: no %d of %d lists agree", agreeing, maxListings)
+	return list, c.complete(ctx, list, v6, known)
 }
 
-func (c *Conn) listOnce(ctx context.Context, v6 bool) (map[Key]Server, error) {
-	replies, err := c.ask(ctx, c.family, cmdGetServer, netlink.Dump, netlink.NewAttributeEncoder())
+// complete adds to a list what it lacks of the known ones.
+func (c *Conn) complete(ctx context.Context, list map[Key]Server, v6 bool, known iter.Seq[Key]) error {
+	for key := range known {
+		if _, listed := list[key]; listed || key.Addr.Is6() != v6 {
+			continue
+		}
+		s, err := c.Server(ctx, key)
+		if errors.Is(err, ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		list[key] = s
+	}
+	return nil
+}
+
+// listServers lists once.
+func (c *Conn) listServers(ctx context.Context, v6 bool) (map[Key]Server, error) {
+	replies, err := c.command(ctx, cmdGetServer, netlink.Dump, netlink.NewAttributeEncoder())
 	if err != nil {
 		return nil, err
 	}
@@ -143,31 +130,47 @@ func (c *Conn) listOnce(ctx context.Context, v6 bool) (map[Key]Server, error) {
 	return list, nil
 }
 
-// Has tells whether there is a virtual server.
+// Server returns a virtual server, or ErrNotExist.
+func (c *Conn) Server(ctx context.Context, k Key) (Server, error) {
+	replies, err := c.command(ctx, cmdGetServer, 0, k.attributes())
+	if err == nil && len(replies) != 1 {
+		err = fmt.Errorf("%d answers", len(replies))
+	}
+	if err != nil {
+		return Server{}, wrap(keyError(err), "looking for virtual server %v", k)
+	}
+	s, _, err := decodeServer(replies[0].Data)
+	return s, wrap(err, "looking for virtual server %v", k)
+}
+
+// Has reports whether there is a virtual server.
 func (c *Conn) Has(ctx context.Context, k Key) (bool, error) {
-	_, err := c.ask(ctx, c.family, cmdGetServer, 0, k.attributes())
-	if errors.Is(keyError(err), ErrNotExist) {
+	_, err := c.Server(ctx, k)
+	if errors.Is(err, ErrNotExist) {
 		return false, nil
 	}
-	return err == nil, wrap(err, "looking for virtual server %v", k)
+	return err == nil, err
 }
 
 // attributes are what names a virtual server in a question.
 func (k Key) attributes() *netlink.AttributeEncoder {
 	e := netlink.NewAttributeEncoder()
-	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
-		e.Uint16(serverFamily, familyOf(k.Addr))
-		e.Uint16(serverProtocol, uint16(k.Protocol))
-		e.Bytes(serverAddr, k.Addr.AsSlice())
-		e.Bytes(serverPort, binary.BigEndian.AppendUint16(nil, k.Port))
-		return nil
-	})
+	e.Nested(attrServer, k.encode)
 	return e
 }
 
-// Destinations returns those of one virtual server, in no order.
+func (k Key) encode(e *netlink.AttributeEncoder) error {
+	e.Uint16(serverFamily, familyOf(k.Addr))
+	e.Uint16(serverProtocol, uint16(k.Protocol))
+	e.Bytes(serverAddr, k.Addr.AsSlice())
+	e.Bytes(serverPort, binary.BigEndian.AppendUint16(nil, k.Port))
+	return nil
+}
+
+// Destinations returns those of one virtual server, in no order. A server that is
+// not there has none.
 func (c *Conn) Destinations(ctx context.Context, k Key) ([]Destination, error) {
-	replies, err := c.ask(ctx, c.family, cmdGetDestination, netlink.Dump, k.attributes())
+	replies, err := c.command(ctx, cmdGetDestination, netlink.Dump, k.attributes())
 	if err != nil {
 		return nil, fmt.Errorf("listing destinations of %v: %w", k, keyError(err))
 	}

@@ -2,48 +2,49 @@ package lvs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
-	"github.com/moby/ipvs"
+	"github.com/mdlayher/netlink"
 )
 
 // AddServer makes a virtual server, without destinations. The kernel loads the
 // module of its scheduler.
 func (c *Conn) AddServer(ctx context.Context, s Server) error {
-	err := c.write(ctx, func(h *ipvs.Handle) error { return h.NewService(s.message()) })
+	err := c.write(ctx, cmdNewServer, s.attributes())
 	return wrap(serverError(err), "adding virtual server %v with scheduler %s", s.Key, s.Scheduler)
 }
 
 // UpdateServer changes a virtual server. Its destinations and connections stay.
 func (c *Conn) UpdateServer(ctx context.Context, s Server) error {
-	err := c.write(ctx, func(h *ipvs.Handle) error { return h.UpdateService(s.message()) })
+	err := c.write(ctx, cmdSetServer, s.attributes())
 	return wrap(serverError(err), "changing virtual server %v to scheduler %s", s.Key, s.Scheduler)
 }
 
 // DeleteServer removes a virtual server with its destinations. One that is not there is no error.
 func (c *Conn) DeleteServer(ctx context.Context, k Key) error {
-	err := c.write(ctx, func(h *ipvs.Handle) error { return h.DelService(k.message()) })
+	err := c.write(ctx, cmdDeleteServer, k.attributes())
 	return wrap(unlessGone(keyError(err)), "removing virtual server %v", k)
 }
 
 // AddDestination adds a destination to a virtual server.
 func (c *Conn) AddDestination(ctx context.Context, k Key, at netip.AddrPort, weight uint16) error {
-	err := c.write(ctx, func(h *ipvs.Handle) error { return h.NewDestination(k.message(), destination(at, weight)) })
+	err := c.write(ctx, cmdNewDestination, k.destination(at, weight))
 	return wrap(keyError(err), "adding destination %v to virtual server %v", at, k)
 }
 
 // UpdateDestination changes the weight of a destination. Its connections stay.
 func (c *Conn) UpdateDestination(ctx context.Context, k Key, at netip.AddrPort, weight uint16) error {
-	err := c.write(ctx, func(h *ipvs.Handle) error { return h.UpdateDestination(k.message(), destination(at, weight)) })
+	err := c.write(ctx, cmdSetDestination, k.destination(at, weight))
 	return wrap(keyError(err), "changing destination %v of virtual server %v", at, k)
 }
 
 // DeleteDestination removes a destination, whose connections end. One that is not there is no error.
 func (c *Conn) DeleteDestination(ctx context.Context, k Key, at netip.AddrPort) error {
-	err := c.write(ctx, func(h *ipvs.Handle) error { return h.DelDestination(k.message(), destination(at, 0)) })
+	err := c.write(ctx, cmdDeleteDestination, k.destination(at, 0))
 	return wrap(unlessGone(keyError(err)), "removing destination %v from virtual server %v", at, k)
 }
 
@@ -54,50 +55,80 @@ func unlessGone(err error) error {
 	return err
 }
 
+// write sends a message that changes something, and waits until that is done.
+func (c *Conn) write(ctx context.Context, cmd uint8, e *netlink.AttributeEncoder) error {
+	c.Messages++
+	_, err := c.command(ctx, cmd, netlink.Acknowledge, e)
+	return err
+}
+
 // Timeouts returns those of the namespace.
 func (c *Conn) Timeouts(ctx context.Context) (t Timeouts, err error) {
-	err = c.write(ctx, func(h *ipvs.Handle) error {
-		have, err := h.GetConfig()
-		if err == nil {
-			t = Timeouts{TCP: have.TimeoutTCP, TCPFin: have.TimeoutTCPFin, UDP: have.TimeoutUDP}
-		}
-		return err
-	})
-	if err != nil {
-		return t, fmt.Errorf("reading time-outs: %w", err)
+	replies, err := c.command(ctx, cmdGetTimeouts, 0, netlink.NewAttributeEncoder())
+	for _, m := range replies {
+		err = errors.Join(err, t.decode(m.Data))
 	}
-	return t, nil
+	return t, wrap(err, "reading time-outs")
+}
+
+func (t *Timeouts) decode(data []byte) error {
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return fmt.Errorf("reading a reply: %w", err)
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case attrTimeoutTCP:
+			t.TCP = time.Duration(ad.Uint32()) * time.Second
+		case attrTimeoutTCPFin:
+			t.TCPFin = time.Duration(ad.Uint32()) * time.Second
+		case attrTimeoutUDP:
+			t.UDP = time.Duration(ad.Uint32()) * time.Second
+		}
+	}
+	return ad.Err()
 }
 
 // SetTimeouts sets those of the namespace, rounded up; 0 leaves one as it is.
 func (c *Conn) SetTimeouts(ctx context.Context, t Timeouts) error {
-	err := c.write(ctx, func(h *ipvs.Handle) error {
-		return h.SetConfig(&ipvs.Config{TimeoutTCP: wholeSeconds(t.TCP), TimeoutTCPFin: wholeSeconds(t.TCPFin), TimeoutUDP: wholeSeconds(t.UDP)})
+	e := netlink.NewAttributeEncoder()
+	e.Uint32(attrTimeoutTCP, wholeSeconds(t.TCP))
+	e.Uint32(attrTimeoutTCPFin, wholeSeconds(t.TCPFin))
+	e.Uint32(attrTimeoutUDP, wholeSeconds(t.UDP))
+	return wrap(c.write(ctx, cmdSetTimeouts, e), "setting time-outs")
+}
+
+func wholeSeconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
+
+// attributes are all that the kernel is told of a server.
+func (s Server) attributes() *netlink.AttributeEncoder {
+	e := netlink.NewAttributeEncoder()
+	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
+		var flags uint32
+		if s.Persistence > 0 {
+			flags = flagPersistent
+		}
+		e.String(serverScheduler, s.Scheduler)
+		e.Bytes(serverFlags, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, flags), allFlags))
+		e.Uint32(serverTimeout, s.Persistence)
+		e.Uint32(serverNetmask, wholeNetmask(s.Addr))
+		return s.encode(e)
 	})
-	return wrap(err, "setting time-outs")
+	return e
 }
 
-func wholeSeconds(d time.Duration) time.Duration {
-	return (d + time.Second - 1).Truncate(time.Second)
-}
-
-func (k Key) message() *ipvs.Service {
-	return &ipvs.Service{AddressFamily: familyOf(k.Addr), Address: k.Addr.AsSlice(), Protocol: uint16(k.Protocol), Port: k.Port}
-}
-
-func (s Server) message() *ipvs.Service {
-	m := s.Key.message()
-	m.SchedName = s.Scheduler
-	m.Netmask = wholeNetmask(s.Addr)
-	if s.Persistence > 0 {
-		m.Flags, m.Timeout = flagPersistent, s.Persistence
-	}
-	return m
-}
-
-func destination(at netip.AddrPort, weight uint16) *ipvs.Destination {
-	return &ipvs.Destination{
-		AddressFamily: familyOf(at.Addr()), Address: at.Addr().AsSlice(), Port: at.Port(),
-		Weight: int(weight), ConnectionFlags: ipvs.ConnectionFlagMasq,
-	}
+// destination are the attributes of a destination, with masquerading and without
+// thresholds, of the server k.
+func (k Key) destination(at netip.AddrPort, weight uint16) *netlink.AttributeEncoder {
+	e := k.attributes()
+	e.Nested(attrDestination, func(e *netlink.AttributeEncoder) error {
+		e.Bytes(destinationAddr, at.Addr().AsSlice())
+		e.Bytes(destinationPort, binary.BigEndian.AppendUint16(nil, at.Port()))
+		e.Uint32(destinationMethod, 0)
+		e.Uint32(destinationWeight, uint32(weight))
+		e.Uint32(destinationUpper, 0)
+		e.Uint32(destinationLower, 0)
+		return nil
+	})
+	return e
 }

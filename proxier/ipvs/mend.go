@@ -42,7 +42,7 @@ func (b *Backend) look(ctx context.Context, st *proxier.State) (*picture, error)
 	if err := b.lookAtDevice(p); err != nil {
 		return nil, err
 	}
-	list, err := b.conn.List(ctx, b.fam == proxier.IPv6)
+	list, err := b.list(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func (b *Backend) removeServers(ctx context.Context, p *picture) error {
 	if err != nil {
 		return err
 	}
-	list, err := b.conn.List(ctx, b.fam == proxier.IPv6)
+	list, err := b.list(ctx)
 	if err != nil {
 		return err
 	}
