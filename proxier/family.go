@@ -22,7 +22,7 @@ type family struct {
 	state   *State
 	backend Backend
 	changes *changes // since the last Sync that succeeded
-	flows   flowLooks
+	flows   *flowWorker
 
 	open   bool      // every source has been read
 	full   bool      // the next Sync compares everything with the kernel
@@ -32,8 +32,8 @@ type family struct {
 
 	minimum, resync time.Duration // as Config.MinInterval and Config.ResyncInterval
 
-	pace pace
-	look look
+	pace    pace
+	lookout lookout
 
 	mu   sync.RWMutex // held for writing by the goroutine while it changes state or news
 	news familyNews
@@ -56,23 +56,27 @@ type familyNews struct {
 func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
-		state: newState(fam, node), changes: newChanges(), look: newLook(),
-		full: true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
+		state: newState(fam, node), changes: newChanges(), lookout: newLookout(),
+		flows: newFlowWorker(fam, cfg.Flows, cfg.Log, cfg.OnFlowsDeleted),
+		full:  true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
 	}
 }
 
 // run works until ctx ends. The kernel then stays as it is, and the backend is not used any more.
 func (f *family) run(ctx context.Context) {
+	var flows sync.WaitGroup
+	flows.Go(func() { f.flows.Run(ctx) })
+	defer flows.Wait()
+	defer f.lookout.stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	defer f.look.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.orders.wake:
 		case <-timer.C:
-		case what := <-f.look.result:
+		case what := <-f.lookout.result:
 			f.looked(what)
 		}
 		f.absorb(f.orders.take())
@@ -84,7 +88,6 @@ func (f *family) run(ctx context.Context) {
 			f.syncNow(ctx)
 		}
 		f.lookIfDue(ctx)
-		f.lookForFlowsAgain(ctx)
 		timer.Reset(time.Until(f.next()))
 	}
 }
@@ -94,7 +97,7 @@ func (f *family) absorb(o order) {
 	if o.minimum != nil {
 		f.minimum, f.resync = *o.minimum, *o.resync
 	}
-	if o.backend != nil && o.backend != f.backend {
+	if o.backend != nil {
 		f.replace(o.backend)
 	}
 	if o.node != nil {
@@ -160,7 +163,7 @@ func (f *family) rebase(node *Node) {
 
 // replace goes on with another backend.
 func (f *family) replace(b Backend) {
-	f.look.stop()
+	f.lookout.stop()
 	f.backend, f.full, f.dirty = b, true, true
 	f.pace = pace{}
 	f.mu.Lock()
@@ -190,9 +193,6 @@ func (f *family) next() time.Time {
 	if due := f.lookAt(); due.Before(at) {
 		at = due
 	}
-	if due, ok := f.flows.due(); ok && due.Before(at) {
-		at = due
-	}
 	return at
 }
 
@@ -204,7 +204,7 @@ func (f *family) syncNow(ctx context.Context) {
 	}
 	f.log(&r)
 	if r.Err == nil {
-		r.FlowsDeleted = f.prune(ctx, &r)
+		f.flows.synced(f.changes.services, f.state.Host, f.node, r.Full)
 	}
 	f.done(&r)
 	if f.cfg.OnSync != nil {
@@ -277,7 +277,7 @@ func (f *family) done(r *SyncResult) {
 	f.full, f.dirty, f.queued = false, false, time.Time{}
 	f.changes = newChanges()
 	if r.Full {
-		f.look.last = end
+		f.lookout.last = end
 	}
 }
 

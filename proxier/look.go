@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A look compares the kernel with what was written, beside the Syncs of a family.
-type look struct {
+// A lookout compares the kernel with what was written, beside the Syncs of a family.
+type lookout struct {
 	last   time.Time // when one ended, or a Sync compared everything
 	result chan finding
 	cancel func() // of the one that runs; nil: none runs
@@ -22,10 +22,10 @@ const (
 	unknown           // the kernel could not be read
 )
 
-func newLook() look { return look{result: make(chan finding, 1)} }
+func newLookout() lookout { return lookout{result: make(chan finding, 1)} }
 
 // stop ends the look that runs, and waits for it: its backend may be closed after that.
-func (l *look) stop() {
+func (l *lookout) stop() {
 	if l.cancel == nil {
 		return
 	}
@@ -37,10 +37,10 @@ func (l *look) stop() {
 // lookAt returns when the next look is due; far away while one runs, and while
 // Syncs fail, which look at everything.
 func (f *family) lookAt() time.Time {
-	if f.look.cancel != nil || f.news.err != nil || f.news.good.IsZero() {
+	if f.lookout.cancel != nil || f.news.err != nil || f.news.good.IsZero() {
 		return time.Now().Add(time.Hour)
 	}
-	return f.look.last.Add(f.resync)
+	return f.lookout.last.Add(f.resync)
 }
 
 // lookIfDue begins a look whose time has come.
@@ -49,10 +49,10 @@ func (f *family) lookIfDue(ctx context.Context) {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	f.look.cancel = cancel
+	f.lookout.cancel = cancel
 	b := f.backend
 	go func() {
-		f.look.result <- f.compare(ctx, b)
+		f.lookout.result <- f.compare(ctx, b)
 	}()
 }
 
@@ -76,8 +76,8 @@ func (f *family) compare(ctx context.Context, b Backend) finding {
 
 // looked takes what came of a look.
 func (f *family) looked(what finding) {
-	f.look.cancel()
-	f.look.cancel, f.look.last = nil, time.Now()
+	f.lookout.cancel()
+	f.lookout.cancel, f.lookout.last = nil, time.Now()
 	f.dirty = f.dirty || what != asWritten
 	f.full = f.full || what == unknown
 }

@@ -29,20 +29,21 @@ type Config struct {
 	OnSync   func(SyncResult)    // after each sync, from a goroutine for each family
 	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
 	OnAccept func([]source.Unit) // with units that were accepted, without their services, before they are synced
+
+	OnFlowsDeleted func(Family, int) // with how many UDP flows were removed, from goroutines of their own
 }
 
 // A SyncResult tells how one Sync of one family went.
 type SyncResult struct {
-	Family       Family
-	Full         bool      // compared with the kernel, rather than a delta
-	Queued       time.Time // when the oldest change in it arrived; zero for a mere resync
-	Start        time.Time
-	Duration     time.Duration
-	Err          error
-	Unserved     *Unserved // what could not be had of a sync that succeeded otherwise; nil: nothing
-	Services     int       // in the State, after it
-	Endpoints    int       // that get new connections, each port of a service counted
-	FlowsDeleted int       // UDP flows
+	Family    Family
+	Full      bool      // compared with the kernel, rather than a delta
+	Queued    time.Time // when the oldest change in it arrived; zero for a mere resync
+	Start     time.Time
+	Duration  time.Duration
+	Err       error
+	Unserved  *Unserved // what could not be had of a sync that succeeded otherwise; nil: nothing
+	Services  int       // in the State, after it
+	Endpoints int       // that get new connections, each port of a service counted
 }
 
 // A Loop keeps backends in step with sources. It implements source.Sink. It only
@@ -55,7 +56,7 @@ type Loop struct {
 
 	mu       sync.RWMutex // held for writing by Run while it changes what follows
 	tracker  *Tracker
-	families []*worker // in order of the IP version
+	families []*runningFamily // in order of the IP version
 	node     *Node
 
 	health   health
@@ -67,8 +68,8 @@ type Loop struct {
 	replaced *replaced
 }
 
-// A worker is a family that runs.
-type worker struct {
+// A runningFamily is a family whose goroutine runs.
+type runningFamily struct {
 	*family
 	stop func() // ends it, and waits
 }
@@ -193,7 +194,7 @@ func (l *Loop) tellClaims() {
 // replace goes on with other backends, which may be of other families. Those that
 // are given up are not used any more when it returns.
 func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
-	var keep []*worker
+	var keep []*runningFamily
 	for _, f := range l.families {
 		if backends[f.fam] == nil {
 			f.stop()
@@ -203,24 +204,24 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 		keep = append(keep, f)
 	}
 	for fam, b := range backends {
-		if !slices.ContainsFunc(keep, func(f *worker) bool { return f.fam == fam }) {
+		if !slices.ContainsFunc(keep, func(f *runningFamily) bool { return f.fam == fam }) {
 			keep = append(keep, l.begin(ctx, fam, b))
 		}
 	}
-	slices.SortFunc(keep, func(a, b *worker) int { return int(a.fam) - int(b.fam) })
+	slices.SortFunc(keep, func(a, b *runningFamily) int { return int(a.fam) - int(b.fam) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.families = keep
 }
 
 // begin runs a family, with all services that there are.
-func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *worker {
+func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
 	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() { f.run(ctx) })
-	return &worker{f, func() { cancel(); done.Wait() }}
+	return &runningFamily{f, func() { cancel(); done.Wait() }}
 }
 
 func (l *Loop) allSynced() bool {

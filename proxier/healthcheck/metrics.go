@@ -67,7 +67,7 @@ func (m *Metrics) Synced(r proxier.SyncResult) {
 	}
 	m.services.WithLabelValues(fam).Set(float64(r.Services))
 	m.endpoints.WithLabelValues(fam).Set(float64(r.Endpoints))
-	m.flows.WithLabelValues(fam).Add(float64(r.FlowsDeleted))
+	m.flows.WithLabelValues(fam) // 0 before the first is removed
 	if !r.Queued.IsZero() {
 		m.lastQueued.WithLabelValues(fam).Set(float64(r.Queued.UnixNano()) / 1e9)
 	}
@@ -86,6 +86,11 @@ func (m *Metrics) Synced(r proxier.SyncResult) {
 	if !r.Queued.IsZero() {
 		m.programming.WithLabelValues(fam).Observe(done.Sub(r.Queued).Seconds())
 	}
+}
+
+// FlowsDeleted counts UDP flows that were removed.
+func (m *Metrics) FlowsDeleted(fam proxier.Family, n int) {
+	m.flows.WithLabelValues(fam.String()).Add(float64(n))
 }
 
 // Disturbed counts a change by somebody else of what is ours.

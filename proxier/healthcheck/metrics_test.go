@@ -16,12 +16,13 @@ func TestMetrics(t *testing.T) {
 	start := time.Unix(1000, 0)
 	m.Synced(proxier.SyncResult{
 		Family: proxier.IPv4, Full: true, Queued: start.Add(-time.Second), Start: start,
-		Duration: 2 * time.Second, Services: 3, Endpoints: 7, FlowsDeleted: 2,
+		Duration: 2 * time.Second, Services: 3, Endpoints: 7,
 	})
 	m.Synced(proxier.SyncResult{
 		Family: proxier.IPv4, Start: start.Add(time.Minute), Duration: time.Second,
 		Services: 4, Endpoints: 8, Err: errors.New("no"),
 	})
+	m.FlowsDeleted(proxier.IPv4, 2)
 	const want = `
 # HELP svcproxy_conntrack_deleted_entries_total UDP flows removed because their endpoint or service was gone.
 # TYPE svcproxy_conntrack_deleted_entries_total counter

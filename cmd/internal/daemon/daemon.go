@@ -213,6 +213,8 @@ func (d *daemon) wire() {
 		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); d.metrics.Synced(r) },
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.files.Accepted,
+
+		OnFlowsDeleted: d.metrics.FlowsDeleted,
 	})
 	d.contention = map[proxier.Family]*proxier.Contention{
 		proxier.IPv4: proxier.NewContention(func() { d.loop.Repair(proxier.IPv4) }),
@@ -225,8 +227,8 @@ func (d *daemon) wire() {
 // flows is what the Loop needs of connection tracking.
 type flows struct{}
 
-func (flows) Prune(ctx context.Context, fam proxier.Family, stale func(proxier.Flow) bool) (int, error) {
-	return conntrack.PruneUDP(ctx, fam == proxier.IPv6, conntrack.Query{}, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
+func (flows) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
+	return conntrack.PruneUDP(ctx, fam == proxier.IPv6, conntrack.Query(q), func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
 }
 
 // A sink notes whether services have session affinity on their way to the Loop.

@@ -1,0 +1,241 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// A flowTable holds the UDP frontends of one family as they were last synced,
+// and knows where flows to them may be.
+type flowTable struct {
+	node      *Node // nil: nothing was synced yet
+	host      Host
+	services  map[source.Key][]*Frontend
+	frontends map[netip.AddrPort]*Frontend // node ports by the unspecified address
+}
+
+func newFlowTable() flowTable {
+	return flowTable{services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
+}
+
+func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
+
+// update takes changes and returns which flows may be at a wrong place by now.
+func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
+	l := &look{all: t.node == nil || !node.Equal(t.node)}
+	t.noteUnserved(l, &host)
+	was, now := t.replace(changes)
+	for key, f := range was {
+		if now[key] == nil {
+			l.noteGone(f, t.host.addrs(f.Key))
+		}
+	}
+	t.node, t.host = node, host
+	for key, f := range now {
+		if moves(was[key], f) {
+			for _, a := range t.host.addrs(f.Key) {
+				l.note(netip.AddrPortFrom(a, f.Key.Port), place{appeared: was[key] == nil || refused(was[key])})
+			}
+		}
+	}
+	return l
+}
+
+// replace puts the frontends of changed services into the table. It returns what
+// was there before, and what is instead: a frontend may go from one service to another.
+func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
+	was, now = make(map[netip.AddrPort]*Frontend), make(map[netip.AddrPort]*Frontend)
+	for key := range changes {
+		for _, f := range t.services[key] {
+			was[f.addrPort()] = f
+			delete(t.frontends, f.addrPort())
+		}
+		delete(t.services, key)
+	}
+	for key, ch := range changes {
+		for _, f := range udpFrontends(ch.New) {
+			now[f.addrPort()], t.frontends[f.addrPort()] = f, f
+			t.services[key] = append(t.services[key], f)
+		}
+	}
+	return was, now
+}
+
+// noteUnserved notes the flows to node ports on addresses that serve none any more.
+func (t *flowTable) noteUnserved(l *look, host *Host) {
+	serve := host.addrs(FrontendKey{Kind: NodePort})
+	lost := slices.DeleteFunc(slices.Clone(t.host.addrs(FrontendKey{Kind: NodePort})), func(a netip.Addr) bool {
+		return slices.Contains(serve, a)
+	})
+	if len(lost) == 0 {
+		return
+	}
+	for _, f := range t.frontends {
+		if f.Key.Kind == NodePort {
+			l.noteGone(f, lost)
+		}
+	}
+}
+
+// query returns what to ask connection tracking for. An answer that passes for a
+// new flow comes from where a frontend is new; else only the later looks, which
+// are there for what is unlikely, ask for that too.
+func (t *flowTable) query(l *look) (q FlowQuery) {
+	if l.all {
+		return q
+	}
+	for at, p := range l.places {
+		q.To = append(q.To, at)
+		if (p.appeared || l.done > 0) && t.foreign(at) {
+			q.From = append(q.From, at)
+		}
+	}
+	slices.SortFunc(q.To, netip.AddrPort.Compare)
+	slices.SortFunc(q.From, netip.AddrPort.Compare)
+	return q
+}
+
+// foreign reports whether there is a frontend on an address that no interface of
+// this host carries: the host sends nothing from there.
+func (t *flowTable) foreign(at netip.AddrPort) bool {
+	return t.frontends[at] != nil && !t.node.Owns(at.Addr())
+}
+
+// stale reports whether a flow that l is about has to go.
+func (t *flowTable) stale(l *look, fl Flow) bool {
+	if l.about(fl.Src) && t.foreign(fl.Src) {
+		return true // it is an answer
+	}
+	if !l.about(fl.Dst) {
+		return false
+	}
+	addressed, nodePort := t.at(fl.Dst)
+	if addressed == nil && nodePort == nil {
+		return slices.Contains(l.places[fl.Dst].former, fl.Reply)
+	}
+	return !t.fits(fl, addressed, nodePort)
+}
+
+// at returns the frontends that a packet may meet. Either may be nil.
+func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
+	nodePort = t.frontends[netip.AddrPortFrom(FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
+	if nodePort != nil && !slices.Contains(t.host.addrs(nodePort.Key), dst.Addr()) {
+		nodePort = nil
+	}
+	return t.frontends[dst], nodePort
+}
+
+// fits reports whether a flow is where the frontend that it met may have sent it.
+// In every mode a frontend with an address of its own comes before a node port of
+// the same number, and leaves to that what it does not balance itself.
+func (t *flowTable) fits(fl Flow, addressed, nodePort *Frontend) bool {
+	from := t.origin(fl)
+	if addressed != nil && (from.has(addressed, fl.Reply) || from.takenBy(addressed, fl.Src.Addr())) {
+		return from.has(addressed, fl.Reply)
+	}
+	return nodePort != nil && from.has(nodePort, fl.Reply)
+}
+
+// An origin says which leg of a frontend a flow met.
+type origin uint8
+
+// The origins. By what interface a flow came connection tracking does not know,
+// nor whether a link-local address is one of this host.
+const (
+	fromOutside origin = iota
+	fromHere           // host processes and local sources
+	fromEither
+)
+
+func (t *flowTable) origin(fl Flow) origin {
+	src := fl.Src.Addr()
+	switch {
+	case t.node.Owns(src), src.IsLoopback(), inAny(t.host.LocalCIDRs, src):
+		return fromHere
+	case src == fl.Dst.Addr(): // this host, which carries the address of a frontend
+		return fromHere
+	case len(t.host.LocalInterfaces) > 0, src.IsLinkLocalUnicast():
+		return fromEither
+	}
+	return fromOutside
+}
+
+func (o origin) legs(f *Frontend) [2]Leg {
+	switch o {
+	case fromHere:
+		return [2]Leg{f.Local, f.Local}
+	case fromOutside:
+		return [2]Leg{f.Outside, f.Outside}
+	}
+	return [2]Leg{f.Outside, f.Local}
+}
+
+// has reports whether a flow to f may be at an endpoint.
+func (o origin) has(f *Frontend, endpoint netip.AddrPort) bool {
+	legs := o.legs(f)
+	return legs[0].Pool.has(endpoint) || legs[1].Pool.has(endpoint)
+}
+
+// takenBy reports whether f balances all packets from a source.
+func (o origin) takenBy(f *Frontend, src netip.Addr) bool {
+	legs := o.legs(f)
+	return legs[0].Action == Balance && legs[1].Action == Balance && (!f.Restricted || inAny(f.SourceRanges, src))
+}
+
+// moves reports whether flows to a frontend may be at a wrong place after it changed.
+func moves(old, f *Frontend) bool {
+	return old == nil || old.Outside.moves(f.Outside) || old.Local.moves(f.Local)
+}
+
+func (l Leg) moves(to Leg) bool { return l.Action != to.Action || !to.Pool.covers(l.Pool) }
+
+// refused reports whether a frontend balanced nothing for some sources.
+func refused(f *Frontend) bool { return f.Outside.Action != Balance || f.Local.Action != Balance }
+
+// has reports whether a flow may be at an endpoint: one that gets new flows, or
+// one that keeps what it has.
+func (p *Pool) has(endpoint netip.AddrPort) bool {
+	_, target := slices.BinarySearchFunc(p.Targets, endpoint, func(t Target, a netip.AddrPort) int { return t.AddrPort.Compare(a) })
+	_, kept := slices.BinarySearchFunc(p.Kept, endpoint, netip.AddrPort.Compare)
+	return target || kept
+}
+
+// covers reports whether flows may be at each endpoint at which those of o may be.
+func (p *Pool) covers(o *Pool) bool {
+	return p == o || !slices.ContainsFunc(o.present(), func(a netip.AddrPort) bool { return !p.has(a) })
+}
+
+// present returns all endpoints that a flow may be at, in no order.
+func (p *Pool) present() []netip.AddrPort {
+	out := slices.Clone(p.Kept)
+	for _, t := range p.Targets {
+		out = append(out, t.AddrPort)
+	}
+	return out
+}
+
+// endpoints returns those of both legs.
+func (f *Frontend) endpoints() []netip.AddrPort {
+	return append(f.Outside.Pool.present(), f.Local.Pool.present()...)
+}
+
+// udpFrontends returns those frontends of r that flows can stick to.
+func udpFrontends(r *Resolved) []*Frontend {
+	if r == nil {
+		return nil
+	}
+	return keep(r.Frontends, func(f *Frontend) bool { return f.Key.Protocol == source.UDP })
+}
+
+// addrs returns the addresses that a frontend is reached at.
+func (h *Host) addrs(key FrontendKey) []netip.Addr {
+	if key.Kind != NodePort {
+		return []netip.Addr{key.Addr}
+	}
+	if h.LocalhostNodePorts {
+		return append(slices.Clip(h.NodePortAddrs), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	}
+	return h.NodePortAddrs
+}

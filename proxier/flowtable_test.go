@@ -1,0 +1,248 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"svcproxy/source"
+)
+
+func dns(edit ...func(*source.Service)) *source.Service {
+	s := testService(edit...)
+	s.Ports = []source.Port{{Protocol: source.UDP, Port: 53, TargetPort: 5353, NodePort: 30053}}
+	return s
+}
+
+// A testFlow is one in the words of the tests; the client is 10.9.9.9:999 where src is empty.
+type testFlow struct{ src, dst, reply string }
+
+func (f testFlow) flow() Flow {
+	if f.src == "" {
+		f.src = "10.9.9.9:999"
+	}
+	return Flow{netip.MustParseAddrPort(f.src), netip.MustParseAddrPort(f.dst), netip.MustParseAddrPort(f.reply)}
+}
+
+// sync brings a table up to date with services, of which a nil one is gone, and
+// returns what is to be looked for.
+func (t *flowTable) sync(node *Node, services map[string]*source.Service) *look {
+	changes := make(map[source.Key]ServiceChange)
+	for name, s := range services {
+		key := source.Key{Namespace: "default", Name: name}
+		if s == nil {
+			changes[key] = ServiceChange{}
+			continue
+		}
+		s.Key = key
+		changes[key] = ServiceChange{New: Resolve(s, node, IPv4)}
+	}
+	return t.update(changes, node.host(IPv4), node)
+}
+
+// removed returns which of flows would be removed: asked for, and stale.
+func (t *flowTable) removed(l *look, flows []testFlow) (gone []testFlow) {
+	q := t.query(l)
+	for _, f := range flows {
+		fl := f.flow()
+		asked := l.all || slices.Contains(q.To, fl.Dst) || slices.Contains(q.From, fl.Src)
+		if asked && t.stale(l, fl) {
+			gone = append(gone, f)
+		}
+	}
+	return gone
+}
+
+func TestStaleFlows(t *testing.T) {
+	const vip, nodePort = "10.96.0.10:53", "192.0.2.1:30053"
+	answer := testFlow{vip, "10.9.9.9:999", "10.9.9.9:999"} // from the VIP to a client
+	to := func(dst, reply string) testFlow { return testFlow{"", dst, reply} }
+	one := dns(testEndpoints("10.0.0.1"))
+	tests := []struct {
+		name     string
+		old, new *source.Service
+		full     bool
+		gone     []testFlow // of the flows below
+	}{
+		{"endpoint replaced", one, dns(testEndpoints("10.0.0.2")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
+		{"endpoint added", one, dns(testEndpoints("10.0.0.1", "10.0.0.2")), false, nil},
+		{"weight 0 has not left", one, dns(testEndpoints("10.0.0.1 weight=0", "10.0.0.2")), false, nil},
+		{"neither ready nor serving", one, dns(testEndpoints("10.0.0.1 notready")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
+		{"service removed", one, nil, false, []testFlow{to(vip, "10.0.0.1:5353"), to(nodePort, "10.0.0.1:5353")}},
+		{"service appears", nil, one, false, []testFlow{answer, to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53")}},
+		{"full look", one, one, true, []testFlow{answer, to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53")}},
+	}
+	flows := []testFlow{
+		answer,
+		to(vip, "10.0.0.1:5353"), to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53"),
+		to(nodePort, "10.0.0.1:5353"),
+		to("10.96.0.11:53", "10.0.0.1:5353"), to("192.0.2.2:30053", "10.0.0.1:5353"), to("10.96.0.10:54", "10.0.0.1:5353"), // not ours
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tbl := newFlowTable()
+			tbl.sync(testNode(), map[string]*source.Service{"dns": tt.old})
+			l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.new})
+			l.all, l.done = tt.full, 1
+			if gone := tbl.removed(l, flows); !slices.Equal(gone, tt.gone) {
+				t.Errorf("removed\n got: %v\nwant: %v", gone, tt.gone)
+			}
+		})
+	}
+}
+
+// Where a frontend has an address of the node and another one the node port of
+// the same number, the former comes first in every mode, and what it does not
+// balance goes to the latter.
+func TestStaleFlowsWhereFrontendsMeet(t *testing.T) {
+	const both, other = "192.0.2.1:30053", "192.0.2.2:30053" // one also external, both node ports
+	node := testNode(func(n *Node) {
+		n.Addrs = append(n.Addrs, netip.MustParseAddr("192.0.2.2"))
+		slices.SortFunc(n.Addrs, netip.Addr.Compare)
+		n.NodePortAddrs = addrs("192.0.2.1", "192.0.2.2")
+	})
+	addressed := func(endpoints ...string) *source.Service {
+		s := testService(testEndpoints(endpoints...))
+		s.VIPs, s.LoadBalancerIPs = nil, addrs("192.0.2.1")
+		s.Ports = []source.Port{{Protocol: source.UDP, Port: 30053, TargetPort: 1}}
+		return s
+	}
+	restricted := func(endpoints ...string) *source.Service {
+		s := addressed(endpoints...)
+		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")}
+		return s
+	}
+	nodePort := func(endpoints ...string) *source.Service {
+		s := testService(testEndpoints(endpoints...))
+		s.VIPs = nil
+		s.Ports = []source.Port{{Protocol: source.UDP, Port: 9, NodePort: 30053, TargetPort: 2}}
+		return s
+	}
+	bothA, bothN, otherN := testFlow{"", both, "10.0.0.1:1"}, testFlow{"", both, "10.0.0.2:2"}, testFlow{"", other, "10.0.0.2:2"}
+	inRange := testFlow{"10.8.0.1:999", both, "10.0.0.2:2"}
+	flows := []testFlow{bothA, bothN, otherN, inRange}
+	tests := []struct {
+		name     string
+		old, new map[string]*source.Service
+		full     bool
+		gone     []testFlow
+	}{
+		{"resync", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")}, nil, true,
+			[]testFlow{bothN, inRange}},
+		{"node port changes", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")},
+			map[string]*source.Service{"n": nodePort("10.0.0.3")}, false, []testFlow{bothN, otherN, inRange}},
+		{"address comes", map[string]*source.Service{"n": nodePort("10.0.0.2")},
+			map[string]*source.Service{"a": addressed("10.0.0.1")}, false, []testFlow{bothN, inRange}},
+		{"address goes", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")},
+			map[string]*source.Service{"a": nil}, false, []testFlow{bothA}},
+		{"address has no endpoint", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")},
+			map[string]*source.Service{"a": addressed()}, false, []testFlow{bothA}},
+		{"address goes, and node port too", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")},
+			map[string]*source.Service{"a": nil, "n": nil}, false, []testFlow{bothA, bothN, otherN, inRange}},
+		{"address is not for everyone", map[string]*source.Service{"a": restricted("10.0.0.1"), "n": nodePort("10.0.0.2")}, nil, true,
+			[]testFlow{inRange}},
+		{"address goes to another service", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")},
+			map[string]*source.Service{"a": nil, "b": addressed("10.0.0.1")}, false, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tbl := newFlowTable()
+			tbl.sync(node, tt.old)
+			l := tbl.sync(node, tt.new)
+			l.all = tt.full
+			if gone := tbl.removed(l, flows); !slices.Equal(gone, tt.gone) {
+				t.Errorf("removed\n got: %v\nwant: %v", gone, tt.gone)
+			}
+		})
+	}
+}
+
+// Policy local sends local sources elsewhere than everybody else.
+func TestStaleFlowsBySource(t *testing.T) {
+	const nodePort, here, there = "192.0.2.1:30053", "10.0.0.1:5353", "10.0.0.2:5353"
+	client, cidr, process := "10.9.9.9:999", "10.8.0.1:999", "192.0.2.1:999"
+	external := func(s *source.Service) { s.ExternalIPs = addrs("198.18.0.1") }
+	cluster := dns(external, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+	local := dns(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+	var flows []testFlow
+	for _, src := range []string{client, cidr, process, "127.0.0.1:999", "198.18.0.1:999", "169.254.0.1:999"} {
+		for _, dst := range []string{nodePort, "198.18.0.1:53"} {
+			flows = append(flows, testFlow{src, dst, here}, testFlow{src, dst, there})
+		}
+	}
+	of := func(reply string, sources ...string) (list []testFlow) {
+		for _, f := range flows {
+			if f.reply == reply && slices.Contains(sources, f.src) && (f.src != "198.18.0.1:999" || f.dst == nodePort) {
+				list = append(list, f)
+			}
+		}
+		return list
+	}
+	withCIDR := func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")} }
+	tests := []struct {
+		name     string
+		node     *Node
+		old, new *source.Service
+		full     bool
+		gone     []testFlow
+	}{
+		{"cluster to local", testNode(), cluster, local, false, of(there, client, cidr, "198.18.0.1:999")},
+		{"cluster to local, local CIDR", testNode(withCIDR), cluster, local, false, of(there, client, "198.18.0.1:999")},
+		{"cluster to local, local interfaces", testNode(withCIDR, func(n *Node) { n.LocalInterfaces = []string{"lab*"} }), cluster, local, false, nil},
+		{"full look", testNode(withCIDR), local, local, true, of(there, client, "198.18.0.1:999")},
+		{"local to cluster", testNode(withCIDR), local, cluster, false, nil},
+		{"VIP of policy local", testNode(withCIDR), cluster, dns(external, internalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there")), false, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tbl := newFlowTable()
+			tbl.sync(tt.node, map[string]*source.Service{"dns": tt.old})
+			l := tbl.sync(tt.node, map[string]*source.Service{"dns": tt.new})
+			l.all = tt.full
+			if gone := tbl.removed(l, flows); !slices.Equal(gone, tt.gone) {
+				t.Errorf("removed\n got: %v\nwant: %v", gone, tt.gone)
+			}
+		})
+	}
+}
+
+// What an address of the node served goes with it.
+func TestStaleFlowsOfLostAddress(t *testing.T) {
+	two := testNode(func(n *Node) { n.NodePortAddrs = addrs("192.0.2.1", "192.0.2.2") })
+	tbl := newFlowTable()
+	tbl.sync(two, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))})
+	l := tbl.sync(testNode(), nil)
+	if !l.all {
+		t.Error("another node, and not all flows are looked at")
+	}
+	flows := []testFlow{
+		{"", "192.0.2.1:30053", "10.0.0.1:5353"}, {"", "192.0.2.2:30053", "10.0.0.1:5353"}, {"", "192.0.2.2:30053", "192.0.2.2:30053"},
+	}
+	if gone := tbl.removed(l, flows); !slices.Equal(gone, flows[1:2]) {
+		t.Errorf("removed %v, want %v", gone, flows[1:2])
+	}
+}
+
+// A first look asks for answers only where a frontend is new: each address to ask
+// for is a walk through the table.
+func TestFlowQuery(t *testing.T) {
+	vip, nodePort := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("192.0.2.1:30053")
+	tbl := newFlowTable()
+	tbl.sync(testNode(), nil)
+	expect := func(when string, l *look, from ...netip.AddrPort) {
+		t.Helper()
+		if q := tbl.query(l); !slices.Equal(q.To, []netip.AddrPort{vip, nodePort}) || !slices.Equal(q.From, from) {
+			t.Errorf("%s: asks for %v", when, q)
+		}
+	}
+	expect("new", tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))}), vip)
+	l := tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))})
+	expect("changed", l)
+	l.done++
+	expect("changed, second look", l, vip)
+	expect("refuses", tbl.sync(testNode(), map[string]*source.Service{"dns": dns()}))
+	expect("refuses no more", tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))}), vip)
+	if l := tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2", "10.0.0.3"))}); l.all || len(l.places) > 0 {
+		t.Errorf("an endpoint was added: looks at %v", l.places)
+	}
+}

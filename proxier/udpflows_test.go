@@ -1,0 +1,388 @@
+package proxier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy/source"
+)
+
+// A tracking is connection tracking: it answers what it is asked about what it holds.
+type tracking struct {
+	mu      sync.Mutex
+	flows   []testFlow
+	queries []FlowQuery
+	took    time.Duration // by each look, before it sees any flow
+	fail    error
+	stuck   chan struct{} // looks go on when it is closed; nil: at once
+	back    []testFlow    // come back after each look
+}
+
+func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(Flow) bool) (n int, err error) {
+	c.mu.Lock()
+	c.queries = append(c.queries, q)
+	took, stuck := c.took, c.stuck
+	c.mu.Unlock()
+	time.Sleep(took)
+	if stuck != nil {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-stuck:
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fail != nil {
+		return 0, c.fail
+	}
+	all := len(q.From)+len(q.To) == 0
+	c.flows = slices.DeleteFunc(c.flows, func(f testFlow) bool {
+		fl := f.flow()
+		gone := (all || slices.Contains(q.To, fl.Dst) || slices.Contains(q.From, fl.Src)) && stale(fl)
+		if gone {
+			n++
+		}
+		return gone
+	})
+	c.flows = append(c.flows, c.back...)
+	return n, nil
+}
+
+// set changes what c does.
+func (c *tracking) set(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+}
+
+// looks returns how often c was asked since it was last called.
+func (c *tracking) looks() int {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.queries)
+	c.queries = nil
+	return n
+}
+
+func (c *tracking) expect(t *testing.T, want ...testFlow) {
+	t.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.flows, want) {
+		t.Errorf("flows\n got: %v\nwant: %v", c.flows, want)
+	}
+}
+
+// A worker is a flowWorker in a synctest bubble.
+type worker struct {
+	*flowWorker
+	track   *tracking
+	log     strings.Builder
+	deleted int
+}
+
+func startWorker(t *testing.T) *worker {
+	w := &worker{track: &tracking{}}
+	w.flowWorker = newFlowWorker(IPv4, w.track, slog.New(slog.NewTextHandler(&w.log, nil)), func(_ Family, n int) { w.deleted += n })
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { w.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return w
+}
+
+// dns tells the worker that a service was synced; nil: that it is gone.
+func (w *worker) dns(n int, endpoints ...string) {
+	s := dns(testEndpoints(endpoints...))
+	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
+	s.Name = fmt.Sprint("dns-", n)
+	ch := ServiceChange{New: Resolve(s, testNode(), IPv4)}
+	w.synced(map[source.Key]ServiceChange{s.Key: ch}, testNode().host(IPv4), testNode(), false)
+}
+
+func toDNS(n int, endpoint string) testFlow {
+	return testFlow{"", fmt.Sprintf("10.96.0.%d:53", n), endpoint + ":5353"}
+}
+
+// Whatever connection tracking does, a change is handed over at once, and many are one look.
+func TestFlowWorkerIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		w.track.took = time.Minute
+		const services = 100
+		for n := range services {
+			w.track.flows = append(w.track.flows, toDNS(n, "10.0.0.1"), toDNS(n, "10.0.0.2"))
+		}
+		start := time.Now()
+		for _, endpoint := range []string{"10.0.0.1", "10.0.0.3", "10.0.0.2"} {
+			for n := range services {
+				w.dns(n, endpoint)
+				synctest.Wait()
+			}
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("handing over took %v", took)
+		}
+		time.Sleep(4*time.Minute + time.Second) // the look at the start, that at all that changed meanwhile, and theirs once more
+		if n := w.track.looks(); n != 4 {
+			t.Errorf("%d looks, want 4", n)
+		}
+		if len(w.track.flows) != services || w.deleted != services {
+			t.Errorf("%d flows left, %d removed; want %d each", len(w.track.flows), w.deleted, services)
+		}
+	})
+}
+
+// A state between two looks counts too: the kernel held it.
+func TestFlowWorkerForgetsNoState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		w.dns(1, "10.0.0.1")
+		time.Sleep(time.Minute)
+		w.track.set(func() { w.track.took = 10 * time.Second })
+		w.dns(2, "10.0.0.1")
+		time.Sleep(time.Second)
+		w.dns(1, "10.0.0.1", "10.0.0.2")
+		w.track.set(func() { w.track.flows = []testFlow{toDNS(1, "10.0.0.1"), toDNS(1, "10.0.0.2")} })
+		w.dns(1, "10.0.0.1")
+		time.Sleep(time.Minute)
+		w.track.expect(t, toDNS(1, "10.0.0.1"))
+	})
+}
+
+// A look that takes long judges by what is synced when it comes to a flow.
+func TestFlowWorkerJudgesByTheNewest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		w.track.took = 10 * time.Second
+		w.dns(1, "10.0.0.1")
+		time.Sleep(time.Second)
+		w.dns(1, "10.0.0.1", "10.0.0.2")
+		w.track.set(func() { w.track.flows = []testFlow{toDNS(1, "10.0.0.2"), toDNS(1, "10.0.0.3")} })
+		time.Sleep(time.Minute)
+		w.track.expect(t, toDNS(1, "10.0.0.2"))
+		if w.deleted != 1 {
+			t.Errorf("%d counted as removed, want 1", w.deleted)
+		}
+	})
+}
+
+// What comes back after a look goes in a second one; as long as there is
+// something, looks go on, ever more slowly, and end when nothing comes back.
+func TestFlowWorkerLooksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		w.dns(1, "10.0.0.1")
+		answer := testFlow{"10.96.0.1:53", "10.9.9.9:999", "10.9.9.9:999"}
+		time.Sleep(100 * time.Millisecond)
+		w.track.set(func() { w.track.flows = []testFlow{answer} })
+		time.Sleep(time.Second)
+		w.track.expect(t)
+		if n := w.track.looks(); n != 3 {
+			t.Errorf("%d looks, want 3: one that found something is followed by another", n)
+		}
+		time.Sleep(time.Hour)
+		if n := w.track.looks(); n != 0 {
+			t.Errorf("%d looks, want none when nothing is left", n)
+		}
+
+		w.track.set(func() { w.track.back = []testFlow{answer} })
+		w.dns(1, "10.0.0.2")
+		time.Sleep(secondLook * quickLooks * 3 / 2)
+		if n := w.track.looks(); n < quickLooks-2 || n > quickLooks+2 {
+			t.Errorf("%d looks at first, want about %d", n, quickLooks)
+		}
+		time.Sleep(10 * time.Minute)
+		w.track.looks()
+		time.Sleep(10 * time.Minute)
+		if n := w.track.looks(); n < 10 || n > 20 {
+			t.Errorf("%d looks in ten minutes, want one every %v", n, retryMax)
+		}
+		w.track.set(func() { w.track.back = nil })
+		time.Sleep(10 * time.Minute)
+		w.track.looks()
+		time.Sleep(time.Hour)
+		w.track.expect(t)
+		if n := w.track.looks(); n != 0 {
+			t.Errorf("%d looks, want none when nothing comes back", n)
+		}
+	})
+}
+
+// What failed is tried again, less and less often, with all that came in meanwhile.
+func TestFlowWorkerRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		w.track.flows = []testFlow{toDNS(1, "10.0.0.9"), toDNS(2, "10.0.0.9")}
+		w.track.fail = errors.New("no buffer space available")
+		w.dns(1, "10.0.0.1")
+		time.Sleep(4 * time.Second) // after 0.5 s, 1 s more, 2 s more
+		w.dns(2, "10.0.0.1")
+		if n := w.track.looks(); n != 4 {
+			t.Errorf("%d looks, want 4", n)
+		}
+		w.track.set(func() { w.track.fail = nil })
+		time.Sleep(4 * time.Second)
+		w.track.expect(t)
+		if n := strings.Count(w.log.String(), "no buffer space available"); n != 4 {
+			t.Errorf("logged %d times, want 4:\n%s", n, &w.log)
+		}
+		w.track.looks()
+		w.dns(1, "10.0.0.2")
+		if n := w.track.looks(); n != 1 {
+			t.Errorf("%d looks at once after a change, want 1: nothing fails any more", n)
+		}
+	})
+}
+
+// The worker rests between looks, so that changes without end leave half of a processor.
+func TestFlowWorkerRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		w.track.took = maxRest
+		for i := range 1000 {
+			w.dns(1, fmt.Sprintf("10.0.%d.%d", i/250, i%250))
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := w.track.looks(); n < 18 || n > 21 {
+			t.Errorf("%d looks of %v in 10 s, want 20", n, maxRest)
+		}
+	})
+}
+
+// startLoop runs a Loop of one UDP service, whose first looks are over.
+func startLoop(t *testing.T, k *kernel) (*Loop, *tracking) {
+	track := &tracking{}
+	l := start(t, k, func(c *Config) { c.Flows = track })
+	l.Apply(set(dnsFile("10.0.0.1")))
+	l.Synced("file")
+	time.Sleep(time.Second)
+	if n := track.looks(); n != 2 {
+		t.Errorf("%d looks at the start, want 2", n)
+	}
+	return l, track
+}
+
+func dnsFile(endpoints ...string) source.Unit {
+	u := file("dns", "x 10.96.0.10:53")
+	u.Services[0] = dns(testEndpoints(endpoints...))
+	return u
+}
+
+// A second look follows each change of UDP, and only those.
+func TestLoopLooksForFlowsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		track := &tracking{}
+		l := start(t, &kernel{}, func(c *Config) { c.Flows = track })
+		l.Synced("file")
+		synctest.Wait()
+		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		time.Sleep(time.Second)
+		if n := track.looks(); n != 0 {
+			t.Errorf("%d looks for a TCP service, want none", n)
+		}
+		l.Apply(set(dnsFile("10.0.0.1")))
+		if n := track.looks(); n != 1 {
+			t.Errorf("%d looks after a change, want 1", n)
+		}
+		time.Sleep(time.Second)
+		if n := track.looks(); n != 1 {
+			t.Errorf("%d looks in the second after that, want 1", n)
+		}
+	})
+}
+
+// A stuck look delays no change.
+func TestLoopGoesOnWhileFlowsAreStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l, track := startLoop(t, k)
+		k.expect(t, "full")
+		track.set(func() { track.stuck = make(chan struct{}) })
+		l.Apply(set(dnsFile("10.0.0.2")))
+		k.expect(t, "web")
+		l.Apply(set(dnsFile("10.0.0.3"), file("a", "x 10.96.0.1:80")))
+		k.expect(t, "web x")
+		if n := track.looks(); n != 1 {
+			t.Errorf("%d looks, want the one that is stuck", n)
+		}
+		close(track.stuck)
+		if n := track.looks(); n != 1 {
+			t.Errorf("%d looks, want one at what changed meanwhile", n)
+		}
+	})
+}
+
+// All flows are looked at when the kernel may have held something else, and not
+// when a look at it found nothing to do.
+func TestLoopLooksAtAllFlows(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(*Loop, *kernel)
+		want int
+	}{
+		{"resync", func(*Loop, *kernel) { time.Sleep(time.Minute) }, 0},
+		{"asked for", func(l *Loop, _ *kernel) { l.Resync() }, 2},
+		{"another node", func(l *Loop, _ *kernel) { l.SetNode(testNode(func(n *Node) { n.LocalInterfaces = []string{"lo"} })) }, 2},
+		{"the same node", func(l *Loop, _ *kernel) { l.SetNode(testNode()) }, 0},
+		{"another backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: k}, func() {}) }, 2},
+		{"after an error", func(l *Loop, k *kernel) {
+			k.failWith(errors.New("no"))
+			l.Apply(set(file("a", "x 10.96.0.1:80")))
+			time.Sleep(time.Second)
+			k.failWith(nil)
+			time.Sleep(time.Minute)
+		}, 2},
+		{"family dropped", func(l *Loop, _ *kernel) { l.SetBackends(nil, func() {}) }, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &kernel{}
+				l, track := startLoop(t, k)
+				track.set(func() { track.flows = []testFlow{{"", "10.96.0.10:53", "10.0.0.9:53"}} })
+				tt.do(l, k)
+				time.Sleep(500 * time.Millisecond)
+				synctest.Wait()
+				track.set(func() {
+					for _, q := range track.queries {
+						if len(q.From)+len(q.To) > 0 {
+							t.Errorf("asked for %v, want all", q)
+						}
+					}
+				})
+				if n := track.looks(); n != tt.want {
+					t.Errorf("%d looks, want %d", n, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A service that goes while the kernel does not take another node leaves no flows.
+func TestLoopRemovesFlowsOfWhatWentMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l, track := startLoop(t, k)
+		track.set(func() { track.flows = []testFlow{{"", "10.96.0.10:53", "10.0.0.1:5353"}} })
+		k.failWith(errors.New("no"))
+		l.SetNode(testNode(func(n *Node) { n.Zone = "b" }))
+		synctest.Wait()
+		l.Apply(gone("dns"))
+		synctest.Wait()
+		k.failWith(nil)
+		time.Sleep(time.Minute)
+		track.expect(t)
+	})
+}
