@@ -5,9 +5,12 @@ package lab
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy/source"
 )
@@ -28,6 +31,8 @@ var flowGroups = []group{{
 		{name: "address is removed", run: testFlowAddressRemoved},
 		{name: "service is removed", run: testFlowServiceRemoved},
 		{name: "node port", run: testFlowNodePort},
+		{name: "node port of another service", run: testFlowNodePortOfAnother},
+		{name: "policy becomes local", run: testFlowPolicyLocal},
 		{name: "endpoints that stay", run: testFlowStays},
 		{name: "foreign flow", run: testForeignFlow},
 		{name: "changed while stopped", run: testFlowWhileStopped},
@@ -205,6 +210,106 @@ func testFlowNodePort(t *testing.T, e *env) {
 	s.Endpoints = at(e.Remote[0])
 	e.edit(t, s)
 	e.flowsMeet(t, flows, by(e.Remote[0]))
+}
+
+// stay checks that each flow is where it was when this was called.
+func (e *env) stay(t *testing.T, flows []*Flow) func(when string) {
+	t.Helper()
+	at := make([]string, len(flows))
+	for i, f := range flows {
+		at[i] = f.Ask().By
+	}
+	return func(when string) {
+		t.Helper()
+		for i, f := range flows {
+			// The answer to one datagram may be lost; a flow that was cut is cut for good.
+			if got := f.Ask(); got.By != at[i] && f.Ask().By != at[i] {
+				t.Fatalf("%s: flow %s: %s, want an answer by %s", when, f.question, got, at[i])
+			}
+		}
+	}
+}
+
+// lookAtAllFlows has svcproxy look at all flows, and waits until it has: it then
+// removes what goes from an address of the case to nowhere.
+func (e *env) lookAtAllFlows(t *testing.T) {
+	t.Helper()
+	strays := map[string][]string{
+		"ipv4": {"-s", "203.0.113.9", "-d", e.vip(1).V4.String(), "-r", "203.0.113.10", "-q", "203.0.113.9"},
+		"ipv6": {"-s", "2001:db8:9::9", "-d", e.vip(1).V6.String(), "-r", "2001:db8:9::10", "-q", "2001:db8:9::9"},
+	}
+	for _, addrs := range strays {
+		args := append([]string{"-I", "-p", "udp", "--sport", "9", "--dport", "80",
+			"--reply-port-src", "9", "--reply-port-dst", "9", "-t", "600"}, addrs...)
+		if _, err := e.Node.Run("conntrack", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.daemon.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for family, addrs := range strays {
+		err := Poll(expectPatience, func() error {
+			out, err := e.Node.Run("conntrack", append([]string{"-L", "-f", family, "-p", "udp"}, addrs[:2]...)...)
+			if err == nil && strings.Contains(out, addrs[1]) {
+				return fmt.Errorf("a stray flow stays: %s", out)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testFlowNodePortOfAnother: an address of node and the node port of another
+// service have the same number. The flows of neither are cut.
+func testFlowNodePortOfAnother(t *testing.T, e *env) {
+	ported := e.everywhere(at(e.Local[1])...)
+	addressed := e.service(at(e.Local[0], e.Remote[0])...)
+	addressed.Name, addressed.VIPs = e.name()+"-addressed", UplinkAddr.Each()
+	addressed.Ports = []Port{{Protocol: "udp", Port: e.nodePort(), TargetPort: 8080}}
+	e.apply(t, addressed, ported)
+	flows := e.flows(t, UplinkAddr, e.nodePort(), by(e.Local[0], e.Remote[0]))
+	stay := e.stay(t, flows)
+	for range 4 {
+		e.lookAtAllFlows(t)
+		stay("after a look at all flows")
+	}
+	ported.Endpoints = at(e.Local[2])
+	moved := e.flows(t, e.vip(1), 80, by(e.Local[1]))
+	e.edit(t, addressed, ported)
+	e.flowsMeet(t, moved, by(e.Local[2]))
+	stay("after a change of the node port")
+
+	e.edit(t, ported)
+	e.flowsMeet(t, flows, by(e.Local[2]))
+	e.edit(t, addressed, ported)
+	e.flowsMeet(t, flows, by(e.Local[0], e.Remote[0]))
+}
+
+// testFlowPolicyLocal: flows from outside go to an endpoint of node, those of node stay.
+func testFlowPolicyLocal(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	both := by(e.Local[0], e.Remote[0])
+	flows := append(e.flows(t, UplinkAddr, e.nodePort(), both), e.flows(t, e.external(1), 80, both)...)
+	var outside, own []*Flow
+	for _, f := range flows {
+		if f.question.From == e.Client {
+			outside = append(outside, f)
+		} else {
+			own = append(own, f)
+		}
+	}
+	stay := e.stay(t, own)
+	s.ExternalTrafficPolicy = "local"
+	e.edit(t, s)
+	e.flowsMeet(t, outside, by(e.Local[0]))
+	if e.mode.name != "ipvs" { // there it is rules, no longer IPVS, that balance what node sends
+		stay("after policy local")
+	}
+	e.flowsMeet(t, own, both)
 }
 
 // testFlowStays: an endpoint with weight 0, one that is terminating but still
