@@ -1,21 +1,30 @@
 package nftables
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
 
 	"svcproxy/proxier"
 )
 
 // A new connection takes one of a pool's slots at random, and each target has as
-// many of them as its weight, divided by what all weights have in common.
+// many of them as its weight, divided by what all weights have in common. Where
+// that is more than slotsEach on average, weights are rounded: a pool has the least
+// number of slots with which each target's share is off by no more than
+// tolerance, of itself. If there is none within slotLimit, it has as many as that
+// allows: a target then has a slot more or less than its share, and one whose share is
+// less than one slot, such as of weight 1 beside 65535, has one.
 const (
-	// manySlots is how many slots a pool has at most, where that is enough for its
-	// targets: weights beyond it are rounded.
-	manySlots = 1000
-
-	// slotsEach is how many slots a target has on average where weights are rounded:
-	// half a slot is 3 % of them.
+	// slotsEach is how many slots a target has at most, on average over its pool.
 	slotsEach = 16
+
+	// fewSlots is how many slots a pool may have if it needs them, however few its
+	// targets: enough for one per cent.
+	fewSlots = 128
+
+	// tolerance is how far a target's share may be off, in thousandths of it.
+	tolerance = 20
 
 	// exactSizes is up to which number of slots each number has a chain of its own.
 	exactSizes = 32
@@ -31,36 +40,134 @@ func weights(targets []proxier.Target) (divisor, sum uint64) {
 	return divisor, sum / max(divisor, 1)
 }
 
-// slotLimit is how many slots a number of targets have, whose weights add up to
-// sum. It is a few more where rounding would leave a target none.
-func slotLimit(targets int, sum uint64) uint64 {
-	return min(sum, uint64(max(manySlots, slotsEach*targets)))
-}
+func slotLimit(targets int) uint64 { return uint64(max(fewSlots, slotsEach*targets)) }
 
-// slotCount is how many slots targets have, or a few less.
+// slotCount is how many slots targets have, or a few more.
 func slotCount(targets []proxier.Target) int {
 	_, sum := weights(targets)
-	return int(slotLimit(len(targets), sum))
+	return int(min(sum, slotLimit(len(targets))))
 }
 
 // spread appends to buf, for each slot, the index of the target that has it.
 func spread(buf []uint32, targets []proxier.Target) []uint32 {
 	divisor, sum := weights(targets)
-	if divisor == 0 {
+	if sum <= uint64(slotsEach*len(targets)) {
+		for i, t := range targets {
+			buf = appendSlots(buf, i, uint64(t.Weight)/divisor)
+		}
 		return buf
 	}
-	limit := slotLimit(len(targets), sum)
-	var passed, given uint64 // of sum, of limit
-	for i, t := range targets {
-		passed += uint64(t.Weight) / divisor
-		upTo := (2*passed*limit + sum) / (2 * sum) // rounded
-		for n := max(1, int64(upTo)-int64(given)); n > 0; n-- {
-			buf = append(buf, uint32(i))
-			given++
-		}
+	for i, n := range rounded(targets) {
+		buf = appendSlots(buf, i, n)
 	}
 	return buf
 }
+
+func appendSlots(buf []uint32, target int, n uint64) []uint32 {
+	for range n {
+		buf = append(buf, uint32(target))
+	}
+	return buf
+}
+
+// rounded returns how many slots each of several targets has.
+func rounded(targets []proxier.Target) []uint64 {
+	counts := make([]uint64, len(targets))
+	limit := slotLimit(len(targets))
+	for slots := uint64(len(targets)); slots <= limit; slots = next(slots) {
+		if share(counts, targets, slots) {
+			return counts
+		}
+	}
+	approach(counts, targets, limit)
+	return counts
+}
+
+// next returns the number of slots that is tried after another: each of few, of
+// many those whose random numbers all fall on a slot.
+func next(slots uint64) uint64 {
+	if slots < fewSlots {
+		return slots + 1
+	}
+	return uint64(size(int(slots) + 1))
+}
+
+// share gives each target the whole number of slots below or above its share of
+// them, if all are within the tolerance.
+func share(counts []uint64, targets []proxier.Target, slots uint64) bool {
+	sum := weightSum(targets)
+	permille := tolerance - missedTwice(slots)
+	given := uint64(0)
+	var either []int // of these targets both numbers will do
+	for i, t := range targets {
+		exact := uint64(t.Weight) * slots // in parts of a slot, sum of which are one
+		below := exact / sum
+		far := func(n uint64) bool { return 1000*distance(n*sum, exact) > permille*exact }
+		switch farBelow, farAbove := far(below), far(below+1); {
+		case farBelow && farAbove:
+			return false
+		case farBelow:
+			below++
+		case !farAbove:
+			either = append(either, i)
+		}
+		counts[i] = below
+		given += below
+	}
+	if given > slots || given+uint64(len(either)) < slots {
+		return false
+	}
+	raise(counts, either, targets, slots, sum, slots-given)
+	return true
+}
+
+// raise gives one slot more to those n of some targets that lack most of their share.
+func raise(counts []uint64, some []int, targets []proxier.Target, slots, sum, n uint64) {
+	lack := func(i int) uint64 { return uint64(targets[i].Weight)*slots - counts[i]*sum }
+	slices.SortStableFunc(some, func(a, b int) int { return cmp.Compare(lack(b), lack(a)) })
+	for _, i := range some[:n] {
+		counts[i]++
+	}
+}
+
+// approach shares slots as near to the weights as can be with one slot at least
+// for each target: the small ones get theirs first, the others share what is left.
+func approach(counts []uint64, targets []proxier.Target, slots uint64) {
+	order := make([]int, len(targets))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(targets[a].Weight, targets[b].Weight) })
+	sum := weightSum(targets)
+	for len(order) > 0 && uint64(targets[order[0]].Weight)*slots < sum {
+		counts[order[0]] = 1
+		slots, sum = slots-1, sum-uint64(targets[order[0]].Weight)
+		order = order[1:]
+	}
+	left := slots
+	for _, i := range order {
+		counts[i] = uint64(targets[i].Weight) * slots / sum
+		left -= counts[i]
+	}
+	raise(counts, order, targets, slots, sum, left)
+}
+
+func weightSum(targets []proxier.Target) (sum uint64) {
+	for _, t := range targets {
+		sum += uint64(t.Weight)
+	}
+	return sum
+}
+
+// missedTwice returns how likely it is, in thousandths, that two random numbers
+// both fall on no slot: so much is a share off, as the third favours the first slots.
+func missedTwice(slots uint64) uint64 {
+	all := uint64(size(int(slots)))
+	missed := all - slots
+	return (1000*missed*missed + all*all - 1) / (all * all)
+}
+
+func distance(a, b uint64) uint64 { return max(a, b) - min(a, b) }
 
 func gcd(a, b uint64) uint64 {
 	for b != 0 {
