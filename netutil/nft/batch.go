@@ -70,6 +70,9 @@ func (b *Batch) AddTable(comment string) {
 	})
 }
 
+// EnsureTable makes the table if there is none, and else leaves it as it is.
+func (b *Batch) EnsureTable() { b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nil) }
+
 // DeleteTable removes the table with all that it holds.
 func (b *Batch) DeleteTable() { b.message(unix.NFT_MSG_DELTABLE, 0, nil) }
 
@@ -235,6 +238,10 @@ func (b *Batch) element(typ uint16, set string, e Element) {
 	}
 	b.buf = endNest(m, start)
 }
+
+// Size is no less than what an element takes in a batch, with the headers of a
+// message for its set.
+func (e *Element) Size(set string) int { return 96 + len(set) + e.size() }
 
 // size is no less than what an element takes in a message.
 func (e *Element) size() int {

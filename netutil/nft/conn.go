@@ -53,6 +53,30 @@ func Dial() (*Conn, error) {
 	return c, nil
 }
 
+// MaxBatch returns the length of the largest Batch that can be committed, in bytes.
+func (c *Conn) MaxBatch() int {
+	// netlink_sendmsg, net/netlink/af_netlink.c, takes 32 bytes less than were granted.
+	return c.granted(unix.SO_SNDBUF) - 32 - headerLen - genLen // seal ends it with a message
+}
+
+// answerBytes is what the answer to a question for one element takes in the
+// receive buffer, from above: a buffer of its own for each, with its overhead.
+const answerBytes = 2 << 10
+
+// maxQuestions returns how many elements can be asked for at once.
+func (c *Conn) maxQuestions() int {
+	return min(max(c.granted(unix.SO_RCVBUF)/answerBytes, 1), maxElements)
+}
+
+// granted returns how large a buffer is: in a user namespace smaller than was asked for.
+func (c *Conn) granted(buffer int) int {
+	n, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, buffer)
+	if err != nil {
+		return 0 // the socket is closed, as who uses it will see
+	}
+	return n
+}
+
 // openSocket opens a socket in which so many bytes may wait to be received.
 func openSocket(receive int) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)

@@ -57,10 +57,11 @@ type Listing struct {
 // List reads a table; nil if there is none.
 func (c *Conn) List(t Table) (*Listing, error) {
 	l := &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}}
-	exists, err := c.table(t, l)
+	exists, dormant, err := c.Lookup(t)
 	if err != nil || !exists {
 		return nil, err
 	}
+	l.Dormant = dormant
 	for _, part := range []struct {
 		what string
 		typ  uint16
@@ -90,20 +91,22 @@ func listRequest(t Table, typ, flags uint16) []byte {
 	return endMessage(putString(m, unix.NFTA_TABLE_NAME, t.Name), 0)
 }
 
-func (c *Conn) table(t Table, l *Listing) (exists bool, err error) {
+// Lookup reports whether a table exists, and whether it is dormant: packets do
+// not meet such a one.
+func (c *Conn) Lookup(t Table) (exists, dormant bool, err error) {
 	err = c.request(listRequest(t, unix.NFT_MSG_GETTABLE, 0), func(m message) error {
 		return m.attrs(func(typ uint16, value []byte) error {
-			l.Dormant = l.Dormant || typ == unix.NFTA_TABLE_FLAGS && getUint32(value)&unix.NFT_TABLE_F_DORMANT != 0
+			dormant = dormant || typ == unix.NFTA_TABLE_FLAGS && getUint32(value)&unix.NFT_TABLE_F_DORMANT != 0
 			return nil
 		})
 	})
 	if errors.Is(err, unix.ENOENT) {
-		return false, nil
+		return false, false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("looking for table %s: %w", t.Name, err)
+		return false, false, fmt.Errorf("looking for table %s: %w", t.Name, err)
 	}
-	return true, nil
+	return true, dormant, nil
 }
 
 func (l *Listing) addChain(m message) error {
@@ -256,7 +259,8 @@ func (c *Conn) elements(t Table, set string, each func(*Element) error, changed 
 func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found func(i int, e *Element)) error {
 	var e Element
 	at := 0 // elements before are done with
-	for step := maxElements; at < count; {
+	most := c.maxQuestions()
+	for step := most; at < count; {
 		end := min(at+step, count)
 		err := c.request(getRequest(t, set, at, end, key), func(m message) error {
 			e.decode(find(find(m.body[genLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM))
@@ -272,7 +276,7 @@ func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found
 			return fmt.Errorf("looking into set %s: %w", set, err)
 		default:
 			at = end
-			step = min(2*step, maxElements)
+			step = min(2*step, most)
 		}
 	}
 	return nil

@@ -3,7 +3,9 @@ package nftables
 import (
 	"cmp"
 	"context"
+	"iter"
 	"maps"
+	"math"
 	"slices"
 
 	"svcproxy/netutil/nft"
@@ -139,43 +141,38 @@ func sorted(all map[changeKey]*change) []*change {
 
 // apply makes the kernel follow a delta, without looking at it.
 func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
-	for _, piece := range pieces(d, pieceElements) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := b.applyPiece(piece); err != nil {
+	for _, piece := range pieces(d, min(pieceElements, b.conn.MaxBatch()/elementBytes)) {
+		if err := b.applyPiece(ctx, piece); err != nil {
 			return err
 		}
 	}
 	return b.revokeLost(d.Services)
 }
 
-// applyPiece makes the kernel follow a delta in one transaction, but for chains
-// that are needed before.
-func (b *Backend) applyPiece(d *proxier.Delta) error {
+// applyPiece makes the kernel follow a delta in one transaction, if the kernel
+// takes so much at once, but for chains that are needed before.
+func (b *Backend) applyPiece(ctx context.Context, d *proxier.Delta) error {
 	u, err := b.begin(b.dialect, d)
 	if err != nil {
 		return err
 	}
-	b.batch.Reset()
+	w := b.writer(ctx, math.MaxInt)
 	for _, s := range u.freshSets {
+		w.room(objectSize)
 		b.batch.AddSet(s.define(b.fam))
 	}
-	b.changeChains(u.widened)
-	if err := b.commit(); err != nil {
-		return err
-	}
-	b.batch.Reset()
-	b.changeElements(u.elements)
-	b.changeChains(u.narrowed)
+	w.changeChains(u.widened)
+	w.flush()
+	w.elements(editsOf(u.elements))
+	w.changeChains(u.narrowed)
 	for _, s := range u.oldSets {
+		w.room(objectSize)
 		b.batch.DeleteSet(s.name())
 	}
-	err = b.commit()
-	if err == nil {
+	if w.flush(); w.err == nil {
 		b.end(u)
 	}
-	return err
+	return w.err
 }
 
 // commit sends the batch, and counts it as ours. An empty one is none.
@@ -252,37 +249,32 @@ func sameShape(a, b map[set]int) bool {
 	return true
 }
 
-// changeChains gives chains their rules, and removes those that nothing leads to any more.
-func (b *Backend) changeChains(ch chainChanges) {
-	for _, c := range ch.rewritten {
-		b.batch.FlushChain(c.Name)
-	}
-	for _, name := range ch.gone {
-		b.batch.FlushChain(name)
-	}
-	for _, c := range ch.fresh {
-		b.batch.AddChain(&c.Chain)
-	}
-	for _, c := range slices.Concat(ch.fresh, ch.rewritten) {
-		for _, r := range c.rules {
-			b.batch.AddRule(c.Name, r)
+// editsOf returns what changes do to each set; they are sorted by set.
+func editsOf(changes []*change) (list []edits) {
+	for len(changes) > 0 {
+		s := changes[0].set
+		n := slices.IndexFunc(changes, func(c *change) bool { return c.set != s })
+		if n < 0 {
+			n = len(changes)
 		}
+		list = append(list, edits{
+			set:     s,
+			added:   elementsAfter(changes[:n], func(c *change) bool { return c.is && !c.was }),
+			changed: elementsAfter(changes[:n], func(c *change) bool { return c.is && c.was }),
+			removed: elementsAfter(changes[:n], func(c *change) bool { return !c.is }),
+		})
+		changes = changes[n:]
 	}
-	for _, name := range ch.gone {
-		b.batch.DeleteChain(name)
-	}
+	return list
 }
 
-// changeElements removes elements before it adds: an element cannot be changed.
-func (b *Backend) changeElements(changes []*change) {
-	for _, c := range changes {
-		if c.was {
-			b.batch.DeleteElement(c.set.name(), element([]byte(c.key), nil, "", c.set.isInterval()))
-		}
-	}
-	for _, c := range changes {
-		if c.is {
-			b.batch.AddElement(c.set.name(), element([]byte(c.key), c.new, c.now, c.set.isInterval()))
+// elementsAfter returns the elements of some changes as they will be.
+func elementsAfter(changes []*change, of func(*change) bool) iter.Seq[nft.Element] {
+	return func(yield func(nft.Element) bool) {
+		for _, c := range changes {
+			if of(c) && !yield(element([]byte(c.key), c.new, c.now, c.set.isInterval())) {
+				return
+			}
 		}
 	}
 }

@@ -275,6 +275,7 @@ func (l *layout) refusals() *chain {
 		// Its slot was moved twice. It will be sent again; its connection goes with it.
 		c.rule(append([]clause{isFirst}, append(l.addressedTo(r, frontends), ignore)...)...)
 	}
+	early := len(c.rules) // what follows would refuse packets to frontends that are not there yet
 	if s := (set{kind: vips}); l.has(s) {
 		c.rule(in(l.destination(0), s), goTo(rejected))
 	}
@@ -285,6 +286,7 @@ func (l *layout) refusals() *chain {
 		}
 		c.rule(append(match, goTo(rejected))...)
 	}
+	c.late = len(c.rules) - early
 	return c
 }
 

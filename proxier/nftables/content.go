@@ -61,12 +61,13 @@ func (c *content) tallies() map[set]tally {
 type written struct {
 	nft.Chain
 	rules []nft.Rule
+	late  int // how many of the rules, the last, wait until all elements are there
 }
 
 // marshal returns the chains as the kernel takes them, by name and in order.
 func (d *dialect) marshal(chains []*chain) (list []*written, err error) {
 	for _, c := range chains {
-		w := &written{Chain: c.Chain}
+		w := &written{Chain: c.Chain, late: c.late}
 		for _, r := range c.rules {
 			m, err := r.marshal(d.number)
 			if err != nil {

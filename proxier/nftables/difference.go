@@ -3,6 +3,7 @@ package nftables
 import (
 	"bytes"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 
@@ -26,8 +27,8 @@ type difference struct {
 
 // A setDifference is what is between the elements of a set.
 type setDifference struct {
-	missing []int         // numbers of records
-	surplus []nft.Element // to be removed first: a missing one may have the same key
+	missing, wrong []int         // numbers of records
+	surplus        []nft.Element // whose keys no record has
 }
 
 // compare reads our table and returns what is between it and want. What somebody
@@ -112,17 +113,32 @@ func (s set) isIn(l *nft.Listing, fam proxier.Family) bool {
 	return have != nil && have.Equal(s.define(fam))
 }
 
+// What is known of a record: the kernel has none with its key, the same, or another.
+type sight uint8
+
+const (
+	unseen sight = iota
+	same
+	other
+)
+
+func (r *records) sight(i int, e *nft.Element) sight {
+	if bytes.Equal(r.data(i), e.Data) && r.note(i) == e.Comment {
+		return same
+	}
+	return other
+}
+
 // compareSet compares the elements of a set with those that the kernel lists.
 func (b *Backend) compareSet(d *difference, s set) error {
 	rec := d.want.sets[s]
-	seen := make([]bool, rec.count())
+	seen := make([]sight, rec.count())
 	diff := &setDifference{}
 	var key []byte
 	err := b.conn.Elements(b.table(), s.name(), func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
-		i := rec.find(key)
-		if i >= 0 && bytes.Equal(rec.data(i), e.Data) && rec.note(i) == e.Comment {
-			seen[i] = true
+		if i := rec.find(key); i >= 0 {
+			seen[i] = rec.sight(i, e)
 		} else {
 			diff.surplus = append(diff.surplus, clone(e))
 		}
@@ -140,18 +156,15 @@ func (b *Backend) compareSet(d *difference, s set) error {
 }
 
 // confirm asks for what a listing left out: it may be there.
-func (b *Backend) confirm(s set, rec *records, seen []bool) error {
+func (b *Backend) confirm(s set, rec *records, seen []sight) error {
 	var missing []int
-	for i, ok := range seen {
-		if !ok {
+	for i, found := range seen {
+		if found == unseen {
 			missing = append(missing, i)
 		}
 	}
 	return b.conn.Get(b.table(), s.name(), len(missing), func(i int) []byte { return rec.key(missing[i]) },
-		func(i int, e *nft.Element) {
-			n := missing[i]
-			seen[n] = bytes.Equal(rec.data(n), e.Data) && rec.note(n) == e.Comment
-		})
+		func(i int, e *nft.Element) { seen[missing[i]] = rec.sight(missing[i], e) })
 }
 
 // withoutTwins returns elements without those that were listed twice.
@@ -170,29 +183,26 @@ const manyElements = 100_000
 // there may be no packet meets: every frontend of the size has all its slots.
 func (b *Backend) compareWanted(d *difference, s set) error {
 	rec := d.want.sets[s]
-	seen := make([]bool, rec.count())
-	diff := &setDifference{}
-	err := b.conn.Get(b.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) {
-		seen[i] = bytes.Equal(rec.data(i), e.Data)
-		if !seen[i] {
-			diff.surplus = append(diff.surplus, nft.Element{Key: rec.key(i), Data: bytes.Clone(e.Data)})
-		}
-	})
+	seen := make([]sight, rec.count())
+	err := b.conn.Get(b.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.sight(i, e) })
 	if err != nil {
 		return err
 	}
-	d.note(s, diff, seen)
+	d.note(s, &setDifference{}, seen)
 	return nil
 }
 
-// note keeps a difference: what was not seen is missing.
-func (d *difference) note(s set, diff *setDifference, seen []bool) {
-	for i, ok := range seen {
-		if !ok {
+// note keeps a difference.
+func (d *difference) note(s set, diff *setDifference, seen []sight) {
+	for i, found := range seen {
+		switch found {
+		case unseen:
 			diff.missing = append(diff.missing, i)
+		case other:
+			diff.wrong = append(diff.wrong, i)
 		}
 	}
-	if len(diff.missing)+len(diff.surplus) > 0 {
+	if len(diff.missing)+len(diff.wrong)+len(diff.surplus) > 0 {
 		d.elements[s] = diff
 	}
 }
@@ -269,25 +279,22 @@ func (d *difference) setChanges(add func(op, name string)) {
 	}
 }
 
-// elementChanges calls do with each element that is added or removed.
+// elementChanges calls do with each element that is added, changed or removed.
 func (d *difference) elementChanges(s set, do func(op string, e nft.Element)) {
 	if s.isFilled() {
 		d.ticketChanges(s, do)
 		return
 	}
-	rec := d.want.sets[s]
-	if !d.keeps(s) {
-		for i := range rec.count() {
-			do("add", rec.element(i))
+	e := d.edits(s)
+	for _, part := range []struct {
+		op       string
+		elements iter.Seq[nft.Element]
+	}{{"remove", e.removed}, {"change", e.changed}, {"add", e.added}} {
+		if part.elements == nil {
+			continue
 		}
-		return
-	}
-	if diff := d.elements[s]; diff != nil {
-		for _, e := range diff.surplus {
-			do("remove", e)
-		}
-		for _, i := range diff.missing {
-			do("add", rec.element(i))
+		for e := range part.elements {
+			do(part.op, e)
 		}
 	}
 }
@@ -299,4 +306,26 @@ func (d *difference) ticketChanges(s set, do func(op string, e nft.Element)) {
 	for _, e := range d.tickets {
 		do("remove", e)
 	}
+}
+
+// allEdits returns those of every set; packets fill that of clients.
+func (d *difference) allEdits() (list []edits) {
+	for _, s := range setsInUse(d.want.counts()) {
+		if !s.isFilled() {
+			list = append(list, d.edits(s))
+		}
+	}
+	return list
+}
+
+// edits returns what makes the elements of a set what they should be.
+func (d *difference) edits(s set) edits {
+	rec, diff := d.want.sets[s], d.elements[s]
+	switch {
+	case !d.keeps(s):
+		return edits{set: s, added: rec.all()}
+	case diff == nil:
+		return edits{set: s}
+	}
+	return edits{set: s, added: rec.some(diff.missing), changed: rec.some(diff.wrong), removed: slices.Values(diff.surplus)}
 }

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -9,14 +10,14 @@ import (
 	"svcproxy/proxier"
 )
 
-// pieceBytes is about how much is sent at once to a table that no packet meets
-// yet, some 20,000 elements: the kernel holds a buffer of 4 KiB for each as long
-// as it works on a transaction, if anybody listens for events.
+// pieceBytes is about how much of a repair is sent at once, some 20,000 elements:
+// the kernel works through it without a pause, and holds a buffer of 4 KiB for each
+// as long as it does, if anybody listens for events.
 const pieceBytes = 1 << 20
 
 // repair makes the kernel hold st. It reads our table only if somebody else may
-// have changed it.
-func (b *Backend) repair(ctx context.Context, st *proxier.State) error {
+// have changed it, and not if it was just revived.
+func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) error {
 	if err := checkHost(&st.Host); err != nil {
 		return err
 	}
@@ -28,20 +29,66 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State) error {
 	}
 	want := render(b.dialect, st)
 	tallies := want.tallies()
-	if !suspect && b.holds(st, tallies, foreign) {
+	if !suspect && !revived && b.holds(st, tallies, foreign) {
 		return nil
 	}
 	b.know(nil)
-	diff, err := b.compare(want)
+	diff, err := b.rewrite(ctx, want, revived)
 	if err != nil {
-		return err
-	}
-	if err := b.write(ctx, diff); err != nil {
 		return err
 	}
 	b.foreign.Store(foreign)
 	b.settle(st, diff, tallies)
 	return nil
+}
+
+// rewrite makes our table hold what it should. What the kernel refuses to change,
+// as others lead there by means that we do not know, goes with the whole table, in
+// the transaction that makes the chains of a new one.
+func (b *Backend) rewrite(ctx context.Context, want *content, anew bool) (d *difference, err error) {
+	if !anew {
+		if d, err = b.compare(want); err == nil {
+			err = b.write(ctx, d)
+		}
+		var refused *nft.CommitError
+		if !errors.As(err, &refused) {
+			return d, err
+		}
+	}
+	chains, err := b.marshal(want.chains)
+	if err != nil {
+		return nil, err
+	}
+	d = &difference{want: want, chains: chains, have: &nft.Listing{}, replace: true}
+	return d, b.write(ctx, d)
+}
+
+// revive gives the packets of connections what translates them, at once, if
+// somebody has removed our table or put it to sleep: until then they reach the wrong
+// socket, which resets them. The kernel remembers connections without us. It
+// reports whether the table was made: its chains are there, without elements.
+func (b *Backend) revive(ctx context.Context) (bool, error) {
+	if b.held == nil || !b.touched.Load() {
+		return false, nil
+	}
+	exists, dormant, err := b.conn.Lookup(b.table())
+	if err != nil || exists && !dormant {
+		return false, err
+	}
+	w := b.writer(ctx, pieceBytes)
+	b.batch.AddTable(tableComment)
+	if !exists {
+		counts := b.held.counts()
+		l := layout{dialect: b.dialect, host: &b.held.host, counts: counts}
+		chains, err := b.marshal(l.chains())
+		if err != nil {
+			return false, err
+		}
+		w.sets(setsInUse(counts))
+		w.chains(chains)
+	}
+	w.flush()
+	return !exists && w.err == nil, w.err
 }
 
 // holds reports whether the kernel is known to hold what it should.
@@ -72,43 +119,34 @@ func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally
 	for _, c := range d.chains {
 		chains[c.Name] = c
 	}
+	b.loaded = true
 	b.know(&held{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
 }
 
-// write sends a difference: in one transaction, but for the elements of a table
-// that no packet meets yet.
+// write sends a difference, in pieces. Where packets have met the table, the
+// chains come first, as they translate for connections that there are; what refuses
+// comes after all elements. The first time, when another mode may still serve,
+// packets come by our chains once all is there.
 func (b *Backend) write(ctx context.Context, d *difference) error {
 	if d.empty() {
 		return nil
 	}
-	b.batch.Reset()
-	unmet := d.have == nil || d.have != nil && !hooks(d.have)
-	b.prepare(d)
-	for _, s := range setsInUse(d.want.counts()) {
-		if s.isFilled() {
-			continue
-		}
-		var err error
-		d.elementChanges(s, func(op string, e nft.Element) {
-			if err == nil {
-				b.put(op, s, e)
-				err = b.piece(ctx, unmet)
-			}
-		})
-		if err != nil {
-			return err
-		}
+	w := b.writer(ctx, pieceBytes)
+	unmet := !b.loaded && !d.replace && (d.have == nil || !hooks(d.have))
+	chains := d.have == nil || d.replace || d.rewrite
+	w.prepare(d)
+	if chains && !unmet {
+		w.chains(d.chains)
 	}
-	if d.have == nil || d.replace || d.rewrite {
-		for _, c := range d.chains {
-			b.rules(c)
-		}
+	w.elements(d.allEdits())
+	if chains && unmet {
+		w.chains(d.chains)
 	}
-	if err := b.commit(); err != nil {
-		return err
+	if chains {
+		w.lateRules(d.chains)
 	}
-	if b.batch.Len() > pieceBytes { // the memory is not needed again soon
-		b.batch = nft.NewBatch(b.table())
+	if w.flush(); w.err != nil {
+		return w.err
 	}
 	return b.revokeListed(d.tickets)
 }
@@ -123,58 +161,48 @@ func hooks(l *nft.Listing) bool {
 	return false
 }
 
-// prepare removes what is not as it should be, and makes the sets. The chains are
-// made by rules: those that packets come by are the last.
-func (b *Backend) prepare(d *difference) {
-	if d.replace {
-		b.batch.DeleteTable()
+// prepare removes what is not as it should be, and makes the sets. Foreign maps
+// go before the chains that they may lead to.
+func (w *writer) prepare(d *difference) {
+	switch {
+	case d.replace:
+		w.batch.EnsureTable() // removing what is not there is an error
+		w.batch.DeleteTable()
+		w.batch.AddTable(tableComment)
+	case d.have == nil:
+		w.batch.AddTable(tableComment)
+	case d.wake:
+		w.batch.AddTable(tableComment)
+		w.flush() // the kernel takes no new base chains with it
 	}
-	if d.have == nil || d.replace || d.wake {
-		b.batch.AddTable(tableComment)
+	if d.have != nil && d.rewrite && !d.replace {
+		w.clear(d)
 	}
-	rewrite := d.have != nil && d.rewrite && !d.replace
-	if rewrite {
-		b.batch.FlushChain("")
-		for name := range d.have.Chains {
-			b.batch.DeleteChain(name)
-		}
-	}
-	d.setChanges(func(op, name string) {
-		if rewrite && op != "add" {
-			b.batch.DeleteSet(name)
-		}
-	})
+	var fresh []set
 	for _, s := range setsInUse(d.want.counts()) {
 		if !d.keeps(s) {
-			b.batch.AddSet(s.define(b.fam))
+			fresh = append(fresh, s)
 		}
 	}
+	w.sets(fresh)
 }
 
-func (b *Backend) put(op string, s set, e nft.Element) {
-	if op == "add" {
-		b.batch.AddElement(s.name(), e)
-	} else {
-		b.batch.DeleteElement(s.name(), e)
+// clear removes all rules and chains, and the sets that are not as they should be.
+func (w *writer) clear(d *difference) {
+	w.batch.FlushChain("")
+	d.setChanges(func(op, name string) {
+		if op != "add" {
+			w.batch.DeleteSet(name)
+		}
+	})
+	for name := range d.have.Chains {
+		w.batch.DeleteChain(name)
 	}
 }
 
-// rules makes a chain with its rules.
-func (b *Backend) rules(c *written) {
-	b.batch.AddChain(&c.Chain)
-	for _, r := range c.rules {
-		b.batch.AddRule(c.Name, r)
+func (w *writer) sets(list []set) {
+	for _, s := range list {
+		w.room(objectSize)
+		w.batch.AddSet(s.define(w.fam))
 	}
-}
-
-// piece sends what there is so far, if that is much and no packet meets the table.
-func (b *Backend) piece(ctx context.Context, unmet bool) error {
-	if !unmet || b.batch.Len() < pieceBytes {
-		return nil
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	defer b.batch.Reset()
-	return b.commit()
 }

@@ -36,6 +36,8 @@ type Backend struct {
 
 	mirror // what the kernel holds since the last Sync, if that succeeded
 
+	loaded bool // packets have met what a Sync loaded
+
 	reads int // how often the table was read
 
 	watching atomic.Bool   // Watch runs
@@ -96,18 +98,21 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
-	if delta == nil || b.held == nil || !b.held.pools.follow(delta.Services) {
-		return b.repair(ctx, st)
+	revived, err := b.revive(ctx)
+	if err == nil && !revived && delta != nil && b.held != nil && b.held.pools.follow(delta.Services) {
+		if err = b.apply(ctx, delta); err == nil && !b.touched.Load() {
+			return nil
+		}
 	}
-	err := b.apply(ctx, delta)
 	var refused *nft.CommitError
-	switch {
-	case errors.As(err, &refused):
-		b.touched.Store(true) // our table is not what it was
-	case err != nil || !b.touched.Load():
+	if errors.As(err, &refused) { // our table is not what it was
+		b.touched.Store(true)
+		revived, err = b.revive(ctx)
+	}
+	if err != nil && !errors.As(err, &refused) {
 		return err
 	}
-	return b.repair(ctx, st)
+	return b.repair(ctx, st, revived)
 }
 
 // Plan implements proxier.Backend.
@@ -135,9 +140,10 @@ func (b *Backend) plan(st *proxier.State) ([]proxier.Change, error) {
 // balanced no more would be refused meanwhile.
 func (b *Backend) Cleanup(context.Context) error {
 	b.know(nil)
+	b.loaded = false
 	for _, remove := range []func(){func() { b.batch.FlushChain("") }, b.batch.DeleteTable} {
 		b.batch.Reset()
-		b.batch.AddTable("") // removing from what is not there is an error
+		b.batch.EnsureTable() // removing from what is not there is an error
 		remove()
 		if err := b.commit(); err != nil {
 			return fmt.Errorf("nftables, %s: removing what is ours: %w", b.fam, err)

@@ -3,6 +3,7 @@ package nftables
 import (
 	"bytes"
 	"hash/maphash"
+	"iter"
 
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
@@ -103,6 +104,27 @@ func element(key, data []byte, note string, interval bool) nft.Element {
 		e.Key, e.KeyEnd = key[:len(key)/2], key[len(key)/2:]
 	}
 	return e
+}
+
+// all returns every record as the kernel takes it, some those of these numbers.
+func (r *records) all() iter.Seq[nft.Element] {
+	return func(yield func(nft.Element) bool) {
+		for i := range r.count() {
+			if !yield(r.element(i)) {
+				return
+			}
+		}
+	}
+}
+
+func (r *records) some(numbers []int) iter.Seq[nft.Element] {
+	return func(yield func(nft.Element) bool) {
+		for _, i := range numbers {
+			if !yield(r.element(i)) {
+				return
+			}
+		}
+	}
 }
 
 // A tally stands for the elements of a set, whatever their order: two sets of

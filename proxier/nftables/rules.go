@@ -53,6 +53,7 @@ func (r rule) marshal(family byte) (nft.Rule, error) {
 type chain struct {
 	nft.Chain
 	rules []rule
+	late  int // how many of the rules, the last, wait until all elements are there
 }
 
 func (c *chain) rule(clauses ...clause) { c.rules = append(c.rules, rule{clauses: clauses}) }

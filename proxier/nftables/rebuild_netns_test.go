@@ -1,0 +1,188 @@
+//go:build netns
+
+package nftables_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy/netutil/netnstest"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+)
+
+// held are connections on which an endpoint sends all the time.
+type held struct {
+	*host
+	ctx     context.Context
+	lost    atomic.Int32
+	arrived [heldCount]atomic.Int32 // of what was sent to each client
+	wg      sync.WaitGroup
+}
+
+const (
+	heldCount    = 20
+	heldInterval = 300 * time.Millisecond // between what is sent on a connection
+)
+
+// hold makes connections to a VIP whose endpoint is at an address.
+func (h *host) hold(vip int, endpoint netip.AddrPort) *held {
+	h.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	c := &held{host: h, ctx: ctx}
+	l, err := net.Listen("tcp", endpoint.String())
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() {
+		stop()
+		l.Close()
+		c.wg.Wait()
+	})
+	for i := range heldCount {
+		d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.address(100), 0))}
+		client, err := d.Dial("tcp", h.at(vip).String())
+		if err != nil {
+			h.Fatal(err)
+		}
+		context.AfterFunc(ctx, func() { client.Close() })
+		server, err := l.Accept()
+		if err != nil {
+			h.Fatal(err)
+		}
+		c.wg.Go(func() { c.send(server) })
+		c.wg.Go(func() {
+			for b := make([]byte, 1); ; c.arrived[i].Add(1) {
+				if _, err := io.ReadFull(client, b); err != nil {
+					return
+				}
+			}
+		})
+		time.Sleep(heldInterval / heldCount) // so that they send evenly over the time
+	}
+	return c
+}
+
+// send sends until the connection is reset.
+func (c *held) send(server net.Conn) {
+	defer server.Close()
+	for c.ctx.Err() == nil {
+		if _, err := server.Write([]byte{1}); err != nil && c.ctx.Err() == nil {
+			c.lost.Add(1)
+			return
+		}
+		time.Sleep(heldInterval)
+	}
+}
+
+// exchange waits until something has arrived on each connection that is not lost,
+// and returns how many are.
+func (c *held) exchange() int {
+	c.Helper()
+	time.Sleep(2 * heldInterval) // who was reset knows by then
+	var before [heldCount]int32
+	for i := range before {
+		before[i] = c.arrived[i].Load()
+	}
+	lively := func() (n int) {
+		for i := range before {
+			if c.arrived[i].Load() > before[i] {
+				n++
+			}
+		}
+		return n
+	}
+	for end := time.Now().Add(30 * time.Second); lively()+int(c.lost.Load()) < heldCount; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.Errorf("%d connections are lost, nothing arrives on %d others", c.lost.Load(), heldCount-lively()-int(c.lost.Load()))
+			break
+		}
+	}
+	return int(c.lost.Load())
+}
+
+// during does harm, and what follows it as soon as it is done, and returns how
+// many connections were lost.
+func (c *held) during(harm, repair func()) int {
+	c.Helper()
+	var harmed sync.WaitGroup
+	harmed.Go(netnstest.Here(c, harm)) // Here is called by the test: its namespace is the one
+	start := time.Now()
+	repair()
+	took := time.Since(start)
+	harmed.Wait()
+	lost := c.exchange()
+	c.Logf("repaired after %v, %d of %d connections lost", took, lost, heldCount)
+	return lost
+}
+
+// Whatever is done to our table, and to all others with it, established connections
+// go on: what translates for them is back before our elements are. A packet under
+// way in that moment may end one.
+func TestConnectionsSurvive(t *testing.T) {
+	for _, harm := range []struct {
+		name     string
+		services int
+		script   string
+	}{
+		{"all flushed", 3_000, "flush ruleset"}, // several transactions
+		{"table deleted", 30, "delete table TABLE"},
+		{"table dormant", 30, "add table TABLE { flags dormant; }"},
+		{"dormant and flushed", 30, "add table TABLE { flags dormant; }\nflush chain TABLE services\ndelete chain TABLE filter-input"},
+		{"foreign map", 30, "add map TABLE foreign { type inet_service : verdict; }\nadd element TABLE foreign { 1 : jump services }\nflush chain TABLE refused"},
+		{"map that is used", 30, "add map TABLE foreign { type inet_service : verdict; elements = { 1 : goto refused }; }\nadd rule TABLE filter-forward tcp dport vmap @foreign"},
+		{"chain without a name", 30, "insert rule TABLE filter-input tcp dport 1 jump { tcp sport 1 drop; }"},
+	} {
+		t.Run(harm.name, func(t *testing.T) {
+			everywhere(t, func(h *host) {
+				h.world.Host.LocalCIDRs, h.world.Host.LocalInterfaces = nil, nil
+				nft(h, "flush ruleset") // nothing else shall keep the kernel translating
+				h.enter(1)
+				for i := range harm.services {
+					res := filtertest.Web(h.fam, 100+i, 10)
+					h.world.Services[res.Key] = res
+				}
+				res := h.service("held", 10, 0, 1)
+				h.world.Put(res.Key, res)
+				h.sync(nil)
+				before := h.contentOf()
+				events := h.watch()
+				conns := h.hold(10, netip.AddrPortFrom(h.address(0), 8080))
+				if n := conns.exchange(); n > 0 {
+					h.Fatalf("%d connections were lost before", n)
+				}
+				lost := conns.during(func() { h.nft(harm.script) }, func() {
+					next(h, events, harm.name)
+					h.sync(&proxier.Delta{})
+				})
+				h.settled(harm.name)
+				if diff := cmp.Diff(before, h.contentOf()); diff != "" {
+					h.Errorf("(-before +after):\n%s", diff)
+				}
+				if lost > heldCount/2 {
+					h.Errorf("%d of %d connections were lost", lost, heldCount)
+				}
+			})
+		})
+	}
+}
+
+// contentOf returns the chains of our table, without elements.
+func (h *host) contentOf() map[string]int {
+	h.Helper()
+	family, name, _ := strings.Cut(h.table(), " ")
+	lines := map[string]int{}
+	for line := range strings.SplitSeq(run(h, "nft", "-t", "list", "table", family, name), "\n") {
+		lines[line]++
+	}
+	return lines
+}

@@ -1,0 +1,105 @@
+//go:build netns
+
+package nftables_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+const inUserNamespace = "SVCPROXY_TEST_IN_USER_NAMESPACE"
+
+// In a user namespace the kernel grants small buffers: a first load, a repair and
+// one large service go in as many transactions as it takes.
+func TestSmallBuffers(t *testing.T) {
+	if os.Getenv(inUserNamespace) != "" {
+		smallBuffers(t)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestSmallBuffers$", "-test.v")
+	cmd.Env = append(os.Environ(), inUserNamespace+"=1")
+	id := []syscall.SysProcIDMap{{Size: 1}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: id, GidMappings: id, Pdeathsig: syscall.SIGKILL,
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func smallBuffers(t *testing.T) {
+	h := &host{TB: t, fam: proxier.IPv6, world: filtertest.NewWorld(proxier.IPv6), backend: newBackend(t, proxier.IPv6)}
+	shrink(t)
+	for i := range 2_500 {
+		res := filtertest.Web(h.fam, i, 10)
+		h.world.Services[res.Key] = res
+		for _, a := range res.RefusedVIPs {
+			h.world.RefusedVIPs[a]++
+		}
+	}
+	h.sync(nil)
+	h.settled("first sync")
+	large := func(first int) *proxier.Resolved {
+		s := filtertest.Service{Name: "large", Protocol: source.TCP, Targets: filtertest.Targets(h.fam, first, 10_000)}
+		pool, _ := s.Pools()
+		leg := filtertest.Leg(pool, proxier.Everyone, proxier.Reject)
+		return s.Resolve(&proxier.Frontend{Key: h.vip(9_000), Outside: leg, Local: leg})
+	}
+	res := large(0)
+	for _, step := range []struct {
+		name string
+		res  *proxier.Resolved
+	}{{"added", res}, {"changed", large(1)}, {"removed", nil}, {"added again", res}} {
+		h.sync(h.world.Put(res.Key, step.res))
+		h.settled("large service " + step.name)
+	}
+	nft(h, "flush ruleset")
+	h.sync(nil)
+	h.settled("all flushed")
+	h.nft("flush map TABLE SLOTS\nflush chain TABLE services")
+	h.sync(nil)
+	h.settled("map flushed")
+}
+
+// shrink gives all netlink sockets of this process the buffers that a user
+// namespace has where net.core.wmem_max and rmem_max were left alone.
+func shrink(t *testing.T) {
+	const standard = 212_992
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shrunk := 0
+	for _, e := range list {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_NETLINK {
+			continue
+		}
+		for _, buffer := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer, standard); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shrunk++
+	}
+	if shrunk == 0 {
+		t.Fatal("no netlink socket was found")
+	}
+}

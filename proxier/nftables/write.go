@@ -1,0 +1,182 @@
+package nftables
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+
+	"svcproxy/netutil/nft"
+)
+
+// loadOrder is the order in which elements come into sets that packets meet, and
+// the reverse of that in which they go, where they are too many for one
+// transaction. A frontend comes first: from then on packets to it that find no slot
+// are dropped, and sent again, rather than refused. What restricts and marks its
+// packets is there before they are balanced, which its size begins.
+var loadOrder = []kind{
+	nodeAddrs, exempt, frontends, sourceRanges, restricted, masquerade, masqueradeNonLocal, masqueradeHost,
+	reject, drop, hairpins, poolTargets, poolSlots, affinePool, slotMap, stickySized, stickyClass, sticky, sized, vips,
+}
+
+// edits is what is to be done with the elements of one set.
+type edits struct {
+	set                     set
+	added, changed, removed iter.Seq[nft.Element] // nil: none
+}
+
+// A writer fills the batch of a Backend, and commits it each time that it is
+// full. After an error, which it keeps, it does nothing.
+type writer struct {
+	*Backend
+	ctx  context.Context
+	most int // bytes of a transaction
+	err  error
+}
+
+// writer returns one whose transactions have so many bytes at most, or fewer
+// where the kernel takes no more of us.
+func (b *Backend) writer(ctx context.Context, most int) *writer {
+	b.batch.Reset()
+	return &writer{Backend: b, ctx: ctx, most: min(most, b.conn.MaxBatch())}
+}
+
+// room makes room for so many bytes.
+func (w *writer) room(n int) {
+	if w.batch.Len()+n > w.most {
+		w.flush()
+	}
+}
+
+// flush commits what there is so far.
+func (w *writer) flush() {
+	if w.err == nil {
+		w.err = w.ctx.Err()
+	}
+	if w.err == nil {
+		w.err = w.commit()
+	}
+	w.batch.Reset()
+}
+
+// elements does edits: first what adds, then what removes.
+func (w *writer) elements(list []edits) {
+	slices.SortFunc(list, func(a, b edits) int {
+		return cmp.Or(cmp.Compare(slices.Index(loadOrder, a.set.kind), slices.Index(loadOrder, b.set.kind)), a.set.compare(b.set))
+	})
+	for _, e := range list {
+		if e.set.isInterval() { // the kernel takes none that overlaps with one that is there
+			w.each(e.set, e.removed, w.batch.DeleteElement)
+		}
+		w.change(e.set, e.changed)
+		w.each(e.set, e.added, w.batch.AddElement)
+	}
+	for _, e := range slices.Backward(list) {
+		if !e.set.isInterval() {
+			w.each(e.set, e.removed, w.batch.DeleteElement)
+		}
+	}
+}
+
+// each puts elements of a set into the batch.
+func (w *writer) each(s set, elements iter.Seq[nft.Element], do func(set string, e nft.Element)) {
+	if elements == nil {
+		return
+	}
+	name := s.name()
+	for e := range elements {
+		w.room(e.Size(name))
+		if w.err != nil {
+			return
+		}
+		do(name, e)
+	}
+}
+
+// changedAtOnce is how many elements are removed and added again without anything between.
+const changedAtOnce = 100
+
+// change replaces elements of a set: the kernel can only remove and add.
+func (w *writer) change(s set, elements iter.Seq[nft.Element]) {
+	if elements == nil {
+		return
+	}
+	name := s.name()
+	for part := range slices.Chunk(slices.Collect(elements), changedAtOnce) {
+		size := 0
+		for _, e := range part {
+			size += 2 * e.Size(name)
+		}
+		w.room(size)
+		for _, e := range part {
+			w.batch.DeleteElement(name, e)
+		}
+		for _, e := range part {
+			w.batch.AddElement(name, e)
+		}
+	}
+}
+
+// chains makes chains, without the rules that are late.
+func (w *writer) chains(list []*written) {
+	for _, c := range list {
+		w.room(c.size())
+		w.batch.AddChain(&c.Chain)
+		for _, r := range c.rules[:len(c.rules)-c.late] {
+			w.batch.AddRule(c.Name, r)
+		}
+	}
+}
+
+// lateRules adds those that chains leaves out.
+func (w *writer) lateRules(list []*written) {
+	for _, c := range list {
+		for _, r := range c.rules[len(c.rules)-c.late:] {
+			w.room(ruleSize(r))
+			w.batch.AddRule(c.Name, r)
+		}
+	}
+}
+
+// changeChains gives chains their rules, and removes those that nothing leads to
+// any more. Each is there before another leads to it.
+func (w *writer) changeChains(ch chainChanges) {
+	for _, c := range ch.fresh {
+		w.room(c.size())
+		w.batch.AddChain(&c.Chain)
+		w.rules(c)
+	}
+	for _, c := range ch.rewritten {
+		w.room(c.size())
+		w.batch.FlushChain(c.Name)
+		w.rules(c)
+	}
+	for _, name := range ch.gone {
+		w.room(objectSize)
+		w.batch.FlushChain(name)
+	}
+	for _, name := range ch.gone {
+		w.room(objectSize)
+		w.batch.DeleteChain(name)
+	}
+}
+
+func (w *writer) rules(c *written) {
+	for _, r := range c.rules {
+		w.batch.AddRule(c.Name, r)
+	}
+}
+
+// objectSize is no less than what a set, a rule or a chain takes in a batch, in
+// bytes, without expressions: names, a comment, and some attributes.
+const objectSize = 512
+
+func ruleSize(r nft.Rule) int { return objectSize + len(r.Exprs) }
+
+func (c *written) size() int {
+	n := 2 * objectSize
+	for _, r := range c.rules {
+		n += ruleSize(r)
+	}
+	return n
+}

@@ -1,0 +1,19 @@
+package nftables
+
+import (
+	"slices"
+	"testing"
+)
+
+// Every kind of set has its place in the order, but for those that packets fill.
+func TestLoadOrder(t *testing.T) {
+	for i := range kindComments {
+		k := kind(i)
+		if n := slices.Index(loadOrder, k); (n < 0) != (set{kind: k}).isFilled() {
+			t.Errorf("set %q: place %d", set{kind: k}.name(), n)
+		}
+	}
+	if n := len(kindComments) - len(filled); len(loadOrder) != n {
+		t.Errorf("%d kinds have a place, want %d", len(loadOrder), n)
+	}
+}
