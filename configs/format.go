@@ -24,14 +24,12 @@ func Format(s Settings) []byte {
 
 func writeFields(b *bytes.Buffer, fields []field, s *Settings) {
 	for _, f := range fields {
-		if text := literal(f.Value(s)); text != "" {
-			fmt.Fprintf(b, "%s = %s\n", f.Key, text)
-		}
+		fmt.Fprintf(b, "%s = %s\n", f.Key, literal(f.Value(s)))
 	}
 }
 
-// literal returns a value in TOML, or "" for one that is left to the kernel by
-// not being written. Kinds let no string through that Go and TOML quote differently.
+// literal returns a value in TOML. Kinds let no string through that Go and TOML
+// quote differently.
 func literal(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -42,11 +40,6 @@ func literal(v any) string {
 		return list(words(v))
 	case time.Duration:
 		return strconv.Quote(decode.ShortDuration(v))
-	case *bool:
-		if v == nil {
-			return ""
-		}
-		return strconv.FormatBool(*v)
 	}
 	return fmt.Sprint(v) // int, bool
 }

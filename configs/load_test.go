@@ -17,7 +17,6 @@ import (
 
 // every is settings in which no key has its default.
 func every() configs.Settings {
-	yes := false // given, and not the same as not given
 	return configs.Settings{
 		Mode: "ipvs", Sources: []string{"kubernetes", "file"}, NodeName: "node-a", Zone: "East",
 		Families:   []string{"ipv6"},
@@ -30,7 +29,7 @@ func every() configs.Settings {
 		},
 		Conntrack: configs.Conntrack{
 			Max: 1 << 20, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour, UDPTimeout: 30 * time.Second,
-			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: &yes,
+			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: false,
 		},
 		Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"},
 		Limits:     configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
@@ -65,13 +64,10 @@ func TestFormatText(t *testing.T) {
 	s.NodeName = "node-a"
 	s.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	text := string(configs.Format(s))
-	for _, want := range []string{"mode = \"auto\"\n", "local_cidrs = [\"10.0.0.0/8\"]\n", "service_cidrs = []\n", "masquerade_bit = 14\n", "\n[sync]\nmin_interval = \"0s\"\n", "drain_timeout = \"15m\"\n"} {
+	for _, want := range []string{"mode = \"auto\"\n", "local_cidrs = [\"10.0.0.0/8\"]\n", "service_cidrs = []\n", "masquerade_bit = 14\n", "\n[sync]\nmin_interval = \"0s\"\n", "drain_timeout = \"15m\"\n", "tcp_be_liberal = true\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
-	}
-	if strings.Contains(text, "tcp_be_liberal") {
-		t.Errorf("tcp_be_liberal is written though nobody gave it:\n%s", text)
 	}
 }
 

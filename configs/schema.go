@@ -69,7 +69,7 @@ var sections = []section{
 		decode.Key("tcp_close_wait_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.TCPCloseWaitTimeout }),
 		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPTimeout }),
 		decode.Key("udp_stream_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPStreamTimeout }),
-		decode.Key("tcp_be_liberal", given, func(s *Settings) **bool { return &s.Conntrack.TCPBeLiberal }),
+		decode.Key("tcp_be_liberal", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.TCPBeLiberal }),
 	}},
 	{"kubernetes", []field{
 		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
@@ -189,9 +189,6 @@ var seconds = decode.Duration(0, maxTimeout).And(func(r *decode.Reader, d time.D
 	}
 	return d%time.Second == 0
 })
-
-// given reads a boolean for which not being written means something else than false.
-var given = decode.To(decode.Bool, func(b bool) *bool { return &b })
 
 // isHostPort tells whether s is a literal address, or none for all addresses,
 // and a port.

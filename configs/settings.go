@@ -45,14 +45,14 @@ type IPVS struct {
 	DrainTimeout                          time.Duration
 }
 
-// Conntrack are the host's settings of connection tracking, set by init. 0 or nil leaves the kernel's alone.
+// Conntrack are the host's settings of connection tracking, set by init. 0 or false leaves the kernel's alone.
 type Conntrack struct {
 	Max                   int
 	TCPEstablishedTimeout time.Duration
 	TCPCloseWaitTimeout   time.Duration
 	UDPTimeout            time.Duration
 	UDPStreamTimeout      time.Duration
-	TCPBeLiberal          *bool
+	TCPBeLiberal          bool
 }
 
 // Kubernetes says where the API server is.

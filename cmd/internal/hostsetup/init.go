@@ -53,6 +53,10 @@ func (in *initializer) fail(err error) {
 // set gives a setting its value.
 func (in *initializer) set(s setting) {
 	old, err := sysctl.Get(s.name)
+	if s.name == beLiberal && errors.Is(err, sysctl.ErrUnknown) { // nobody need have asked for it
+		in.say("%s: left out: %v", s.name, err)
+		return
+	}
 	if err != nil || old == s.value {
 		in.fail(err)
 		return

@@ -32,7 +32,7 @@ func namespace(t *testing.T) {
 	for _, s := range []setting{
 		{forward4, "0"}, {forward6, "0"}, {routeLocalnet, "0"},
 		{"net/ipv6/conf/ra0/accept_ra", "1"}, {"net/ipv6/conf/still0/accept_ra", "0"},
-		{"net/netfilter/nf_conntrack_udp_timeout", "30"},
+		{"net/netfilter/nf_conntrack_udp_timeout", "30"}, {beLiberal, "0"},
 	} {
 		if err := sysctl.Set(s.name, s.value); err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func namespace(t *testing.T) {
 
 var settings = configs.Settings{
 	Families: []string{"ipv4", "ipv6"}, LocalhostNodePorts: true,
-	Conntrack: configs.Conntrack{UDPTimeout: 45 * time.Second},
+	Conntrack: configs.Conntrack{UDPTimeout: 45 * time.Second, TCPBeLiberal: true},
 }
 
 // initAgain runs Init and returns what it said of sysctls.
@@ -69,6 +69,7 @@ net/ipv4/ip_forward = 1 (was 0)
 net/ipv4/conf/all/route_localnet = 1 (was 0)
 net/ipv6/conf/all/forwarding = 1 (was 0)
 net/netfilter/nf_conntrack_udp_timeout = 45 (was 30)
+net/netfilter/nf_conntrack_tcp_be_liberal = 1 (was 0)
 `
 	if diff := cmp.Diff(want, initAgain(t)); diff != "" {
 		t.Errorf("first run (-want +got):\n%s", diff)
@@ -92,6 +93,7 @@ func TestVerify(t *testing.T) {
 	want := []string{
 		"IPv4 forwarding is off: no endpoint on another host answers; run svcproxy init, or set net/ipv4/ip_forward=1",
 		"IPv6 forwarding is off: no endpoint on another host answers; run svcproxy init, or set net/ipv6/conf/all/forwarding=1",
+		"connection tracking takes TCP segments outside their window for invalid: one of them makes the client or this host reset its connection; run svcproxy init, or set net/netfilter/nf_conntrack_tcp_be_liberal=1",
 		"localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1; run svcproxy init, or set net/ipv4/conf/all/route_localnet=1",
 	}
 	if diff := cmp.Diff(want, Verify(settings, "iptables")); diff != "" {

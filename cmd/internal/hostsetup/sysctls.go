@@ -19,6 +19,7 @@ const (
 	forward4      = "net/ipv4/ip_forward"
 	forward6      = "net/ipv6/conf/all/forwarding"
 	routeLocalnet = "net/ipv4/conf/all/route_localnet"
+	beLiberal     = "net/netfilter/nf_conntrack_tcp_be_liberal"
 )
 
 // sysctls returns what s asks for in a mode, in the order to set it in.
@@ -61,8 +62,8 @@ func conntrackSysctls(c configs.Conntrack) []setting {
 			list = append(list, setting{prefix + t.name, seconds(t.d)})
 		}
 	}
-	if c.TCPBeLiberal != nil {
-		list = append(list, setting{prefix + "tcp_be_liberal", boolean(*c.TCPBeLiberal)})
+	if c.TCPBeLiberal {
+		list = append(list, setting{beLiberal, "1"})
 	}
 	return list
 }
@@ -109,11 +110,4 @@ func kernelRelease() string {
 // seconds returns d in the kernel's unit, rounded up: 0 would mean at once.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
-}
-
-func boolean(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }

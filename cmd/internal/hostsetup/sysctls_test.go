@@ -11,7 +11,6 @@ import (
 
 func TestSysctls(t *testing.T) {
 	both := []string{"ipv4", "ipv6"}
-	liberal := false
 	tests := []struct {
 		name string
 		mode string
@@ -31,14 +30,14 @@ func TestSysctls(t *testing.T) {
 		}},
 		{"conntrack", "nftables", configs.Settings{Conntrack: configs.Conntrack{
 			Max: 1000000, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
-			UDPTimeout: 1500 * time.Millisecond, UDPStreamTimeout: time.Minute, TCPBeLiberal: &liberal,
+			UDPTimeout: 1500 * time.Millisecond, UDPStreamTimeout: time.Minute, TCPBeLiberal: true,
 		}}, []setting{
 			{"net/netfilter/nf_conntrack_max", "1000000"},
 			{"net/netfilter/nf_conntrack_tcp_timeout_established", "86400"},
 			{"net/netfilter/nf_conntrack_tcp_timeout_close_wait", "3600"},
 			{"net/netfilter/nf_conntrack_udp_timeout", "2"},
 			{"net/netfilter/nf_conntrack_udp_timeout_stream", "60"},
-			{"net/netfilter/nf_conntrack_tcp_be_liberal", "0"},
+			{"net/netfilter/nf_conntrack_tcp_be_liberal", "1"},
 		}},
 		{"ipvs", "ipvs", configs.Settings{Families: both[:1], LocalhostNodePorts: true, IPVS: configs.IPVS{StrictARP: true}}, []setting{
 			{"net/ipv4/ip_forward", "1"},

@@ -24,6 +24,9 @@ func Verify(s configs.Settings, mode string) []string {
 	if slices.Contains(s.Families, "ipv6") {
 		warn(forward6, "IPv6 forwarding is off: no endpoint on another host answers")
 	}
+	if s.Conntrack.TCPBeLiberal {
+		warn(beLiberal, "connection tracking takes TCP segments outside their window for invalid: one of them makes the client or this host reset its connection")
+	}
 	if s.LocalhostNodePorts && mode == "iptables" {
 		warn(routeLocalnet, "localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1")
 	}
