@@ -46,9 +46,14 @@ func (m *Monitor) member(option int) error {
 	return errors.Join(err, failed)
 }
 
-// commitUnheard commits while no monitor of this process listens, and finds out
-// by the generation whether one has missed something.
+// commitUnheard commits while no monitor of this process listens.
 func (c *Conn) commitUnheard(b *Batch) error {
+	return c.Unheard(1, func() error { return c.commit(b) })
+}
+
+// Unheard calls write, which commits up to so many times, while no monitor of this
+// process listens, and finds out by the generation whether one has missed something.
+func (c *Conn) Unheard(commits int, write func() error) error {
 	listeners.Lock()
 	defer listeners.Unlock()
 	var here []*Monitor
@@ -61,12 +66,12 @@ func (c *Conn) commitUnheard(b *Batch) error {
 	for _, m := range here {
 		err = errors.Join(err, m.member(unix.NETLINK_DROP_MEMBERSHIP))
 	}
-	failed := c.commit(b)
+	failed := write()
 	for _, m := range here {
 		err = errors.Join(err, m.member(unix.NETLINK_ADD_MEMBERSHIP))
 	}
 	after, failedAfter := c.Generation()
-	if err = errors.Join(err, failedAfter); err != nil || failed != nil || after.ID-before.ID > 1 {
+	if err = errors.Join(err, failedAfter); err != nil || failed != nil || after.ID-before.ID > uint32(commits) {
 		for _, m := range here {
 			m.missed.Store(true)
 			m.wake()

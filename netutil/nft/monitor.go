@@ -22,29 +22,39 @@ type Event struct {
 
 // A Monitor watches a table for changes by others than one Conn.
 type Monitor struct {
-	table  Table
-	space  uint64
-	file   *os.File
-	in     []byte
-	missed atomic.Bool // it did not listen while somebody committed
+	concerns func(message) bool // whether a change is one to tell of
+	space    uint64
+	file     *os.File
+	in       []byte
+	missed   atomic.Bool // it did not listen while somebody committed
 
 	named map[uint32]bool // senders whose transaction, of which we see a part so far, names our table
 }
 
 // NewMonitor opens a socket that hears nothing until Watch is called.
 func NewMonitor(t Table, own *Conn) (*Monitor, error) {
-	fd, err := openSocket(eventBuffer)
+	m, fd, err := newMonitor(func(msg message) bool { return msg.isOf(t) })
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(filterEvents(fd, own.port), unix.SetNonblock(fd, true))
+	if err := filterEvents(fd, own.port); err != nil {
+		return nil, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), m.Close())
+	}
+	return m, nil
+}
+
+func newMonitor(concerns func(message) bool) (*Monitor, int, error) {
+	fd, err := openSocket(eventBuffer)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), unix.Close(fd))
+		return nil, 0, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), unix.Close(fd))
 	}
 	return &Monitor{
-		table: t, space: own.space, file: os.NewFile(uintptr(fd), "nf_tables monitor"),
+		concerns: concerns, space: namespace(), file: os.NewFile(uintptr(fd), "nf_tables monitor"),
 		in: make([]byte, receiveBuffer), named: map[uint32]bool{},
-	}, nil
+	}, fd, nil
 }
 
 // filterEvents lets the kernel drop what is not worth waking up for: what our own
@@ -136,7 +146,7 @@ func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 // generation comes last, and tells the process.
 func (m *Monitor) event(msg message, changed func(Event)) error {
 	if msg.typ != nftMessage(unix.NFT_MSG_NEWGEN) {
-		if msg.isOf(m.table) {
+		if m.concerns(msg) {
 			m.named[msg.port] = true
 		}
 		return nil

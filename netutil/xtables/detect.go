@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // A Choice says which of the tools of a host to use.
@@ -59,25 +60,32 @@ func (t *Tool) count(ctx context.Context, prefix string) (ours bool, foreign int
 	return ours, foreign, err
 }
 
-// Purge removes every chain whose name begins with prefix, and the jumps to them, from all tables.
-func (t *Tool) Purge(ctx context.Context, prefix string) error {
+// Purge removes every chain whose name begins with prefix, and the jumps to them from
+// built-in chains, from all tables. It returns what is left, empty, because chains
+// of others lead to it.
+func (t *Tool) Purge(ctx context.Context, prefix string) (left []string, err error) {
 	tables, err := t.ReadAll(ctx, prefix)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil // what the kernel lacks holds nothing
+		return nil, nil // what the kernel lacks holds nothing
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var s Script
 	for name, tab := range tables {
-		for chain, rules := range tab.Jumps {
-			for _, rule := range rules {
+		for chain := range tab.Policies {
+			for _, rule := range tab.Jumps[chain] {
 				s.Unlink(name, chain, rule)
 			}
 		}
 		for chain := range tab.Chains {
-			s.Remove(name, chain)
+			if by := tab.LedToBy(chain); len(by) > 0 {
+				s.Set(name, chain, nil)
+				left = append(left, fmt.Sprintf("chain %s of table %s stays, empty: %s leads to it", chain, name, strings.Join(by, ", ")))
+			} else {
+				s.Remove(name, chain)
+			}
 		}
 	}
-	return t.Restore(ctx, &s)
+	return left, t.Restore(ctx, &s)
 }

@@ -9,6 +9,8 @@ import (
 	"hash/maphash"
 	"io"
 	"regexp"
+	"slices"
+	"strings"
 )
 
 // A Sum stands for the rules of a chain. It means something in this process only.
@@ -32,6 +34,19 @@ type Table struct {
 	Users map[string]Place
 
 	Foreign int // rules of other chains, the jumps left out
+}
+
+// LedToBy returns the chains of others that lead to a chain of ours, sorted; built-in ones are not among them.
+func (t *Table) LedToBy(name string) []string {
+	var from []string
+	for chain, rules := range t.Jumps {
+		_, builtIn := t.Policies[chain]
+		if !builtIn && slices.ContainsFunc(rules, func(r string) bool { return strings.HasSuffix(r, " "+name) }) {
+			from = append(from, chain)
+		}
+	}
+	slices.Sort(from)
+	return from
 }
 
 // UserChain is the chain in which Docker lets admins restrict forwarded traffic.
@@ -116,8 +131,7 @@ func (p *parser) line(b []byte) error {
 	}
 	if b[0] == '*' {
 		p.flush()
-		p.table = &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]Place{}}
-		p.foreign = map[string]int{}
+		p.begin()
 		p.tables[string(b[1:])] = p.table
 		return nil
 	}
@@ -133,6 +147,12 @@ func (p *parser) line(b []byte) error {
 		return fmt.Errorf("unexpected line: %q", b)
 	}
 	return nil
+}
+
+// begin begins a table.
+func (p *parser) begin() {
+	p.table = &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]Place{}}
+	p.foreign = map[string]int{}
 }
 
 // declare takes in a line such as ":INPUT ACCEPT [0:0]". A chain of ours without rules has no other line.
@@ -190,4 +210,26 @@ func target(rule, prefix []byte) bool {
 	i := bytes.LastIndexByte(rule, ' ')
 	verb, name := rule[:max(i, 0)], rule[i+1:]
 	return bytes.HasPrefix(name, prefix) && (bytes.HasSuffix(verb, []byte("-j")) || bytes.HasSuffix(verb, []byte("-g")))
+}
+
+// Jumps returns the rules of a built-in chain that lead to chains whose names begin
+// with prefix, in order, without the "-A CHAIN " in front, and where the jump to
+// UserChain stands.
+func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string, Place, error) {
+	p := parser{prefix: []byte(prefix)}
+	p.begin()
+	err := run(ctx, nil, func(out io.Reader) error {
+		s := bufio.NewScanner(out)
+		s.Buffer(make([]byte, 64<<10), maxLine)
+		for s.Scan() {
+			if rest, isRule := bytes.CutPrefix(s.Bytes(), []byte("-A ")); isRule {
+				p.rule(s.Bytes(), rest)
+			}
+		}
+		return s.Err()
+	}, t.program(), "-w", "-t", table, "-S", chain)
+	if err != nil {
+		return nil, Place{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, err)
+	}
+	return p.table.Jumps[chain], p.table.Users[chain], nil
 }

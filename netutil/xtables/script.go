@@ -18,7 +18,8 @@ type Script struct {
 type section struct {
 	name                                        string
 	chains                                      map[string]bool // set or removed
-	unlink, early, link, declare, rules, remove bytes.Buffer    // in the order of the input
+	removed                                     []string
+	unlink, early, link, declare, rules, remove bytes.Buffer // in the order of the input
 }
 
 func (s *Script) section(table string) *section {
@@ -46,6 +47,7 @@ func (s *Script) Set(table, chain string, rules []byte) {
 func (s *Script) Remove(table, chain string) {
 	sec := s.section(table)
 	sec.chains[chain] = true
+	sec.removed = append(sec.removed, chain)
 	declare(&sec.declare, chain)
 	fmt.Fprintf(&sec.remove, "-X %s\n", chain)
 }
@@ -66,6 +68,35 @@ func (s *Script) Link(table, chain, rule string, n int) {
 // Unlink takes a rule, which must be there, out of a chain that is not ours.
 func (s *Script) Unlink(table, chain, rule string) {
 	fmt.Fprintf(&s.section(table).unlink, "-D %s %s\n", chain, rule)
+}
+
+// Chains calls do with each chain that the script sets or removes.
+func (s *Script) Chains(do func(table, chain string)) {
+	for _, sec := range s.tables {
+		for chain := range sec.chains {
+			do(sec.name, chain)
+		}
+	}
+}
+
+// Removed calls do with each chain that the script removes.
+func (s *Script) Removed(do func(table, chain string)) {
+	for _, sec := range s.tables {
+		for _, chain := range sec.removed {
+			do(sec.name, chain)
+		}
+	}
+}
+
+// Tables returns how many tables the script changes, each in a transaction of its own.
+func (s *Script) Tables() int { return len(s.tables) }
+
+// Len returns about how many bytes of rules the script has.
+func (s *Script) Len() (n int) {
+	for _, sec := range s.tables {
+		n += sec.rules.Len() + sec.declare.Len()
+	}
+	return n
 }
 
 // Empty tells whether the script does nothing.

@@ -13,8 +13,11 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/coreos/go-iptables/iptables"
 )
 
 // A Variant is what iptables writes to.
@@ -32,6 +35,9 @@ type Tool struct {
 	IPv6    bool
 
 	save, restore string // paths
+
+	asking sync.Mutex
+	asker  *iptables.IPTables // nil: not needed yet
 }
 
 // String returns the name that the programs of the tool begin with.
@@ -97,6 +103,9 @@ func (t *Tool) find(name string) (err error) {
 	return err
 }
 
+// program returns the path of the program that takes single commands, which stands beside the others.
+func (t *Tool) program() string { return strings.TrimSuffix(t.save, "-save") }
+
 // killed is how long a program that was killed may hold on to its output.
 const killed = time.Second
 
@@ -110,12 +119,12 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path 
 	defer kill()
 	var stderr capped
 	cmd := exec.CommandContext(inner, path, args...)
-	cmd.Stdin, cmd.Stderr = stdin, &stderr
+	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = killed
 	if read == nil {
-		return explain(ctx, path, cmd.Run(), &stderr)
+		return explain(ctx, path, runKnown(cmd, stdin), &stderr)
 	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

@@ -223,7 +223,7 @@ func TestVariantThatTheKernelLacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tools[0].Purge(context.Background(), "SVCP-"); err != nil {
+	if _, err := tools[0].Purge(context.Background(), "SVCP-"); err != nil {
 		t.Error(err)
 	}
 }

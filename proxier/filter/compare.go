@@ -43,6 +43,9 @@ type difference struct {
 	script xtables.Script
 	want   sums
 
+	kept map[chainID]bool // chains that nothing needs, but that rules of others lead to
+	sets map[string]Members
+
 	make         []ipset.Set
 	odd          []string // sets of our names that are of another kind, to be removed before anything else
 	gained, lost map[string][]ipset.Entry
@@ -55,9 +58,10 @@ func (d *difference) change(op, what string) {
 	d.changes = append(d.changes, proxier.Change{Op: op, Object: what})
 }
 
-// compareChains notes what must be done to chains.
-func (d *difference) compareChains(have sums, chains func(Emit)) {
-	d.want = sums{}
+// compareChains notes what must be done to chains. Those that are wanted no more
+// are removed, or emptied where keep says so.
+func (d *difference) compareChains(have sums, chains func(Emit), keep func(chainID) bool) {
+	d.want, d.kept = sums{}, map[chainID]bool{}
 	for table := range have {
 		d.want[table] = make(map[string]xtables.Sum, len(have[table]))
 	}
@@ -78,11 +82,25 @@ func (d *difference) compareChains(have sums, chains func(Emit)) {
 	for _, table := range slices.Sorted(maps.Keys(have)) {
 		for _, name := range slices.Sorted(maps.Keys(have[table])) {
 			if _, wanted := d.want[table][name]; !wanted {
-				d.script.Remove(table, name)
-				d.change("remove", d.tool+" chain "+table+" "+name)
+				d.unwanted(chainID{table, name}, have[table][name], keep)
 			}
 		}
 	}
+}
+
+// unwanted notes what must be done to a chain that nothing needs.
+func (d *difference) unwanted(id chainID, holds xtables.Sum, keep func(chainID) bool) {
+	empty := xtables.SumOf(nil)
+	switch {
+	case !keep(id):
+		d.script.Remove(id.table, id.name)
+		d.change("remove", d.tool+" chain "+id.table+" "+id.name)
+		return
+	case holds != empty:
+		d.script.Set(id.table, id.name, nil)
+		d.change("change", d.tool+" chain "+id.table+" "+id.name)
+	}
+	d.want[id.table][id.name], d.kept[id] = empty, true
 }
 
 // compareJumps notes what must be done to the built-in chains. Where the jumps of
@@ -93,30 +111,41 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		tab := tables[name]
 		for _, chain := range slices.Sorted(maps.Keys(tab.Policies)) {
-			var want []string
-			for _, j := range jumps {
-				if j.Table == name && j.Chain == chain {
-					want = append(want, j.Rule)
-				}
-			}
-			have, user := tab.Jumps[chain], tab.Users[chain]
-			if slices.Equal(have, want) && user.Jumps == 0 {
+			want := wantedJumps(jumps, chainID{name, chain})
+			if inPlace(tab, chain, want) {
 				continue
 			}
-			for _, rule := range have {
+			for _, rule := range tab.Jumps[chain] {
 				d.script.Unlink(name, chain, rule)
 			}
 			for _, rule := range slices.Backward(want) {
-				d.script.Link(name, chain, rule, user.Rules)
+				d.script.Link(name, chain, rule, tab.Users[chain].Rules)
 			}
 			d.change("change", d.tool+" jumps of "+name+" "+chain)
 		}
 	}
 }
 
+// inPlace reports whether a built-in chain has our jumps as they should be, after
+// that to xtables.UserChain.
+func inPlace(tab *xtables.Table, chain string, want []string) bool {
+	return slices.Equal(tab.Jumps[chain], want) && tab.Users[chain].Jumps == 0
+}
+
+// wantedJumps returns the rules of a built-in chain that lead to ours, in order.
+func wantedJumps(jumps []Jump, id chainID) []string {
+	var want []string
+	for _, j := range jumps {
+		if j.Table == id.table && j.Chain == id.name {
+			want = append(want, j.Rule)
+		}
+	}
+	return want
+}
+
 // compareSets notes what must be done to sets.
 func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string]Members, v6 bool) {
-	d.gained, d.lost = map[string][]ipset.Entry{}, map[string][]ipset.Entry{}
+	d.gained, d.lost, d.sets = map[string][]ipset.Entry{}, map[string][]ipset.Entry{}, want
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		w, l := want[name], have[name]
 		switch {

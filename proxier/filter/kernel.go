@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
-	"time"
+	"sync"
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/xtables"
@@ -23,8 +24,13 @@ type Kernel struct {
 	tool  *xtables.Tool
 	stale []*xtables.Tool // other variants that hold chains of ours
 	sets  *ipset.Conn
+	log   *slog.Logger
 
-	written sums // what we know the kernel to hold; nil: nothing
+	mirror mirror
+
+	looking  sync.Mutex  // held by Examine
+	lookSets *ipset.Conn // its own
+	events   *events     // of the nft variant; nil: there are none
 }
 
 // Open finds out which variant of iptables the host uses, and checks that the
@@ -47,11 +53,38 @@ func open(ctx context.Context, fam proxier.Family, choice *xtables.Choice) (*Ker
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
 	}
-	return &Kernel{words: dialects[fam], tool: choice.Use, stale: choice.Others, sets: conn}, nil
+	k := &Kernel{words: dialects[fam], tool: choice.Use, stale: choice.Others, sets: conn, log: slog.New(slog.DiscardHandler)}
+	if err := k.openLook(); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
 }
 
-// Close gives up the socket. The kernel keeps what it holds.
-func (k *Kernel) Close() error { return k.sets.Close() }
+// openLook opens what a look has for itself.
+func (k *Kernel) openLook() (err error) {
+	if k.lookSets, err = ipset.Dial(); err != nil {
+		return fmt.Errorf("ip sets: %w", err)
+	}
+	if k.tool.Variant == xtables.NFT {
+		k.events, err = openEvents(k.tool.IPv6)
+	}
+	return err
+}
+
+// SetLog says where to warn, of what is no error. It is called before any Sync.
+func (k *Kernel) SetLog(log *slog.Logger) { k.log = log }
+
+// Close gives up the sockets. The kernel keeps what it holds.
+func (k *Kernel) Close() error {
+	errs := []error{k.sets.Close()}
+	if k.lookSets != nil {
+		errs = append(errs, k.lookSets.Close())
+	}
+	if k.events != nil {
+		errs = append(errs, k.events.close())
+	}
+	return errors.Join(errs...)
+}
 
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (k *Kernel) Tool() string { return k.tool.String() }
@@ -82,8 +115,7 @@ func (k *Kernel) Look(ctx context.Context, c Content) (*Held, error) {
 	return h, err
 }
 
-// ourSets returns the sets of our prefix and family. Where the name does not say
-// the family, the set does.
+// ourSets returns the sets of our prefix and family.
 func (k *Kernel) ourSets(ctx context.Context) (map[string]*ipset.Listing, error) {
 	names, err := k.sets.Names(ctx)
 	if err != nil {
@@ -91,19 +123,33 @@ func (k *Kernel) ourSets(ctx context.Context) (map[string]*ipset.Listing, error)
 	}
 	sets := map[string]*ipset.Listing{}
 	for _, name := range names {
-		if !strings.HasPrefix(name, Prefix) || strings.HasSuffix(name, k.words.otherSuffix()) {
-			continue
-		}
-		l, err := k.sets.List(ctx, name)
-		switch {
-		case errors.Is(err, ipset.ErrNotExist): // the other family was quicker
-		case err != nil:
+		l, err := k.ourSet(ctx, k.sets, name)
+		if err != nil {
 			return nil, err
-		case strings.HasSuffix(name, k.words.suffix) || l.IPv6 == k.tool.IPv6:
+		}
+		if l != nil {
 			sets[name] = l
 		}
 	}
 	return sets, nil
+}
+
+// ourSet returns a set if it is of our prefix and family. Where the name does not
+// say the family, the set does.
+func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ipset.Listing, error) {
+	if !strings.HasPrefix(name, Prefix) || strings.HasSuffix(name, k.words.otherSuffix()) {
+		return nil, nil
+	}
+	l, err := conn.List(ctx, name)
+	switch {
+	case errors.Is(err, ipset.ErrNotExist): // the other family was quicker
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case strings.HasSuffix(name, k.words.suffix) || l.IPv6 == k.tool.IPv6:
+		return l, nil
+	}
+	return nil, nil
 }
 
 // compare returns what is missing from h.
@@ -113,7 +159,7 @@ func (k *Kernel) compare(h *Held, c Content, st *proxier.State) *difference {
 	for name, tab := range h.tables {
 		have[name] = tab.Chains
 	}
-	d.compareChains(have, c.Chains)
+	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.tables[id.table].LedToBy(id.name)) > 0 })
 	d.compareJumps(h.tables, c.Jumps())
 	d.compareSets(h.sets, c.Sets(st), k.tool.IPv6)
 	return d
@@ -127,160 +173,61 @@ func (k *Kernel) Changes(h *Held, c Content, st *proxier.State) []proxier.Change
 // Mend makes the kernel, which holds h, hold c. What the other variant holds of
 // ours goes last, so that packets are served all the time.
 func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State) error {
-	k.written = nil
+	k.mirror.forget()
 	d := k.compare(h, c, st)
 	if len(d.odd) > 0 {
 		if err := k.removeOdd(ctx, d.odd); err != nil {
 			return err
 		}
-		h, err := k.Look(ctx, c)
-		if err != nil {
+		var err error
+		if h, err = k.Look(ctx, c); err != nil {
 			return err
 		}
 		d = k.compare(h, c, st)
 	}
-	for _, s := range d.make {
-		if err := k.sets.Create(ctx, s); err != nil {
-			return err
-		}
+	if err := k.makeSets(ctx, d.make); err != nil {
+		return err
 	}
 	if err := k.write(ctx, d); err != nil {
 		return err
 	}
-	if err := k.purgeStale(ctx); err != nil {
+	if err := errors.Join(k.purgeStale(ctx), k.destroyAll(ctx, d.unknown)); err != nil {
 		return err
 	}
-	for _, name := range d.unknown {
-		if err := k.destroy(ctx, name); err != nil {
-			return err
+	for id := range d.kept {
+		k.warnKept(id, h.tables[id.table].LedToBy(id.name))
+	}
+	k.mirror.end(func() {
+		m := &k.mirror
+		m.chains, m.sets, m.jumps, m.kept = d.want, map[string]tally{}, c.Jumps(), d.kept
+		for name, set := range d.sets {
+			m.sets[name] = set.tally()
 		}
-	}
-	return nil
-}
-
-// write does the part of a difference that all syncs share.
-func (k *Kernel) write(ctx context.Context, d *difference) error {
-	k.written = nil
-	for name, entries := range d.gained {
-		if err := k.add(ctx, name, entries); err != nil {
-			return err
-		}
-	}
-	if err := k.tool.Restore(ctx, &d.script); err != nil {
-		return err
-	}
-	for name, entries := range d.lost {
-		if err := k.sets.Delete(ctx, name, entries); err != nil {
-			return err
-		}
-	}
-	k.written = d.want
+	})
 	return nil
 }
 
 // Knows tells whether Apply can work: the last Mend or Apply succeeded.
-func (k *Kernel) Knows() bool { return k.written != nil }
-
-// Apply makes the kernel follow changes of c since the last Mend or Apply, without looking at it.
-func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Content) error {
-	d := &difference{gained: ch.Gained, lost: ch.Lost, want: k.written}
-	if ch.All {
-		d.compareChains(k.written, c.Chains)
-		return k.write(ctx, d)
-	}
-	fresh := map[string]xtables.Sum{}
-	nat := k.written["nat"]
-	for name, rules := range ch.Chains {
-		was, exists := nat[name]
-		switch sum := xtables.SumOf(rules); {
-		case rules == nil && exists:
-			d.script.Remove("nat", name)
-		case rules != nil && (!exists || was != sum):
-			d.script.Set("nat", name, rules)
-			fresh[name] = sum
-		}
-	}
-	if err := k.write(ctx, d); err != nil {
-		return err
-	}
-	for name, rules := range ch.Chains {
-		if rules == nil {
-			delete(nat, name)
-		}
-	}
-	for name, sum := range fresh {
-		nat[name] = sum
-	}
-	return nil
-}
-
-// add adds members to a set, and makes it larger where they do not fit.
-func (k *Kernel) add(ctx context.Context, name string, entries []ipset.Entry) error {
-	err := k.sets.Add(ctx, name, entries)
-	if !errors.Is(err, ipset.ErrFull) {
-		return err
-	}
-	have, err := k.sets.List(ctx, name)
-	if err != nil {
-		return err
-	}
-	next := have.Set
-	next.Name = k.words.set(grownSet)
-	next.MaxElem = max(2*have.MaxElem, roomFor(len(have.Entries)+len(entries)))
-	if err := k.sets.Destroy(ctx, next.Name); err != nil { // left by a run that ended here
-		return err
-	}
-	if err := k.sets.Create(ctx, next); err != nil {
-		return err
-	}
-	if err := k.sets.Add(ctx, next.Name, append(have.Entries, entries...)); err != nil {
-		return err
-	}
-	if err := k.sets.Swap(ctx, name, next.Name); err != nil {
-		return err
-	}
-	return k.sets.Destroy(ctx, next.Name)
-}
-
-// busyFor is how long a set may stay in use after the last rule with it has gone:
-// nf_tables frees rules behind the back of those who remove them.
-const busyFor = 5 * time.Second
-
-func (k *Kernel) destroy(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, busyFor)
-	defer cancel()
-	for {
-		err := k.sets.Destroy(ctx, name)
-		if !errors.Is(err, ipset.ErrBusy) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
+func (k *Kernel) Knows() bool { return k.mirror.chains != nil }
 
 // removeOdd removes sets of our names that are not what we make. Rules that use
 // them must go first, and so all of ours do.
 func (k *Kernel) removeOdd(ctx context.Context, names []string) error {
-	if err := k.tool.Purge(ctx, Prefix); err != nil {
+	left, err := k.tool.Purge(ctx, Prefix)
+	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := k.destroy(ctx, name); err != nil {
-			return err
-		}
-	}
-	return nil
+	k.warnLeft(left)
+	return k.destroyAll(ctx, names)
 }
 
 func (k *Kernel) purgeStale(ctx context.Context) error {
 	for len(k.stale) > 0 {
-		if err := k.stale[0].Purge(ctx, Prefix); err != nil {
+		left, err := k.stale[0].Purge(ctx, Prefix)
+		if err != nil {
 			return err
 		}
+		k.warnLeft(left)
 		k.stale = k.stale[1:]
 	}
 	return nil
@@ -288,14 +235,18 @@ func (k *Kernel) purgeStale(ctx context.Context) error {
 
 // Cleanup removes all chains, jumps and sets of ours, whichever variant they are in.
 func (k *Kernel) Cleanup(ctx context.Context) error {
-	k.written = nil
+	k.mirror.forget()
 	tools, err := xtables.Installed(ctx, k.tool.IPv6)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, t := range tools {
-		errs = append(errs, t.Purge(ctx, Prefix))
+		left, err := t.Purge(ctx, Prefix)
+		errs = append(errs, err)
+		for _, l := range left {
+			errs = append(errs, fmt.Errorf("%s: %s", t, l))
+		}
 	}
 	sets, err := k.ourSets(ctx)
 	errs = append(errs, err)

@@ -122,3 +122,10 @@ type Members struct {
 	Type    ipset.Type
 	Entries map[ipset.Entry]struct{}
 }
+
+func (m Members) tally() (t tally) {
+	for e := range m.Entries {
+		t.add(e)
+	}
+	return t
+}

@@ -166,15 +166,15 @@ func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
 	follow(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry, nil)
 }
 
-// follow turns a change of a counted set into members. Those that stay for another reason are left out.
+// follow turns a change of a counted set into members. Those that are there for another reason are left out.
 func follow[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry, stays func(ipset.Entry) bool) {
 	for _, v := range d.Gained {
-		ch.member(set, entry(v), false, true)
+		e := entry(v)
+		ch.member(set, e, stays != nil && stays(e), true)
 	}
 	for _, v := range d.Lost {
-		if e := entry(v); stays == nil || !stays(e) {
-			ch.member(set, e, true, false)
-		}
+		e := entry(v)
+		ch.member(set, e, true, stays != nil && stays(e))
 	}
 }
 

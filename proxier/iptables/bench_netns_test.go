@@ -9,13 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
 
 // BenchmarkLoad measures, in a namespace of its own: the first sync, a change of
-// one endpoint, a new service, a look at the kernel that finds nothing to do.
+// one endpoint, a new service, a comparison with the kernel that finds nothing to
+// do, and a change that is made during a look at the kernel, and that look.
 // SVCPROXY_BENCH_SERVICES says how many services there are, of ten endpoints each.
 func BenchmarkLoad(b *testing.B) {
 	n, err := strconv.Atoi(os.Getenv("SVCPROXY_BENCH_SERVICES"))
@@ -58,6 +61,26 @@ func benchmarkLoad(b *testing.B, variant string, n int) {
 			}
 			b.ReportMetric(float64(time.Since(start).Microseconds())/1000, s.name+"-ms")
 		}
+		besideLook(b, backend, w, n)
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+func besideLook(b *testing.B, backend *iptables.Backend, w *filtertest.World, n int) {
+	looked := make(chan time.Duration)
+	go netnstest.Here(b, func() {
+		start := time.Now()
+		if damaged, err := backend.Look(context.Background()); err != nil || damaged {
+			b.Errorf("look: %v, %v", damaged, err)
+		}
+		looked <- time.Since(start)
+	})()
+	time.Sleep(20 * time.Millisecond)
+	res := filtertest.Web(proxier.IPv4, n/3, 5)
+	start := time.Now()
+	if err := backend.Sync(context.Background(), w.State, w.Put(res.Key, res)); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "beside-look-ms")
+	b.ReportMetric(float64((<-looked).Microseconds())/1000, "look-ms")
 }

@@ -4,7 +4,9 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
+	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter"
 )
@@ -14,6 +16,7 @@ type Backend struct {
 	fam    proxier.Family
 	kernel *filter.Kernel
 	rules  *filter.Rules
+	log    *slog.Logger
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -23,7 +26,7 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
 	}
-	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam)}, nil
+	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: slog.New(slog.DiscardHandler)}, nil
 }
 
 // Close gives up what the Backend keeps open. The kernel stays as it is.
@@ -44,13 +47,42 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	if delta != nil && b.kernel.Knows() {
-		return b.kernel.Apply(ctx, b.rules.Update(delta), b.rules)
+		err := b.kernel.Apply(ctx, b.rules.Update(delta), b.rules)
+		if err == nil {
+			err = b.kernel.Repair(ctx, b.rules, st)
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		b.log.Warn("a change could not be written: comparing everything", "family", b.fam, "err", err)
 	}
 	held, err := look(ctx, b.kernel, b.rules, st)
 	if err != nil {
 		return err
 	}
 	return b.kernel.Mend(ctx, held, b.rules, st)
+}
+
+// Look implements proxier.Backend.
+func (b *Backend) Look(ctx context.Context) (bool, error) {
+	damaged, err := b.kernel.Examine(ctx)
+	if err != nil {
+		return false, fmt.Errorf("iptables, %s: %w", b.fam, err)
+	}
+	return damaged, nil
+}
+
+// Watch calls changed with each change of our rules by others that the next Sync
+// has something to repair of, until ctx ends, whose error it returns. It has looked by then. It runs
+// beside the other methods.
+func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
+	return b.kernel.Watch(ctx, changed)
+}
+
+// SetLog says where to warn. It is called before any Sync.
+func (b *Backend) SetLog(log *slog.Logger) {
+	b.log = log
+	b.kernel.SetLog(log)
 }
 
 // look makes rules those of st on this host, and returns what the kernel holds.

@@ -176,7 +176,7 @@ func (d *daemon) build(ctx context.Context) error {
 	if err := os.MkdirAll(d.StateDir, 0o755); err != nil {
 		return fmt.Errorf("making state directory: %w", err)
 	}
-	if d.kernel, err = choose(ctx, site{d.fixed, d.StateDir}); err != nil {
+	if d.kernel, err = choose(ctx, site{d.fixed, d.StateDir, d.log}); err != nil {
 		return err
 	}
 	if d.addrs, err = links.Addrs(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -36,6 +37,12 @@ type mode struct {
 type site struct {
 	configs.Settings
 	stateDir string
+	log      *slog.Logger // nil: none
+}
+
+// A warner is a backend that warns of what is no error.
+type warner interface {
+	SetLog(*slog.Logger)
 }
 
 // A backend is one that keeps something open.
@@ -190,7 +197,14 @@ func openFamily(ctx context.Context, m mode, fam proxier.Family, at site) (backe
 	if err := supported(fam); err != nil {
 		return nil, err
 	}
-	return m.open(ctx, fam, at)
+	b, err := m.open(ctx, fam, at)
+	if err != nil {
+		return nil, err
+	}
+	if w, ok := b.(warner); ok && at.log != nil {
+		w.SetLog(at.log)
+	}
+	return b, nil
 }
 
 // families returns those that settings ask for.
@@ -220,7 +234,7 @@ func supported(fam proxier.Family) error {
 // Cleanup removes what any mode may have left in the kernel, of both families.
 // The state directory says what of IPVS is ours.
 func Cleanup(ctx context.Context, stateDir string) error {
-	return cleanup(ctx, site{configs.Default(), stateDir}, func(string, proxier.Family) bool { return false })
+	return cleanup(ctx, site{Settings: configs.Default(), stateDir: stateDir}, func(string, proxier.Family) bool { return false })
 }
 
 // cleanup removes what each mode may have left in the kernel of each family, but for what is in use.

@@ -64,7 +64,7 @@ func (d *daemon) waitReady(ctx context.Context) bool {
 func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Settings) []*instance {
 	i := slices.IndexFunc(open, func(in *instance) bool { return in.mode == s.Mode })
 	if i < 0 {
-		in, err := choose(ctx, site{s, d.StateDir})
+		in, err := choose(ctx, site{s, d.StateDir, d.log})
 		d.noteMode(err)
 		if err != nil {
 			d.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
@@ -180,6 +180,8 @@ func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 			"family", fam, "process", e.Process, "pid", e.PID, "wait", wait)
 	case e.Lost:
 		d.log.Warn("events of the kernel were lost: comparing everything", "family", fam)
+	case e.PID == 0:
+		d.log.Warn("rules were changed by another program: repairing them", "family", fam)
 	default:
 		d.log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
 	}
@@ -199,7 +201,7 @@ func (d *daemon) contended() (problems []string) {
 // left in the kernel, after the first complete sync: make before break. It returns
 // what is left for a while, for connections to end.
 func (d *daemon) removeLeftovers(ctx context.Context) []*instance {
-	at := site{d.fixed, d.StateDir}
+	at := site{d.fixed, d.StateDir, d.log}
 	leaving := leftIPVS(ctx, d.kernel.mode, at)
 	err := cleanup(ctx, at, func(mode string, fam proxier.Family) bool {
 		ours := mode == d.kernel.mode || sharesRules(mode, d.kernel.mode) && mode == "iptables"

@@ -1,0 +1,233 @@
+package filter
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
+)
+
+// probePrefix begins the names of chains that exist for a moment, to try rules.
+const probePrefix = Prefix + "PROBE"
+
+// maxSave is how long a look reads the tables before it leaves that to the next. The
+// nft variant of iptables-save begins again whenever somebody writes meanwhile: 5,000
+// services, which take half a second, are never read where that is so all the time.
+const maxSave = 20 * time.Second
+
+// Examine compares the kernel with what the last successful sync left there, and
+// reports whether something differs, which Repair puts right. It runs beside all
+// other methods, holds up none, and passes over what they have changed meanwhile.
+func (k *Kernel) Examine(ctx context.Context) (bool, error) {
+	k.looking.Lock()
+	defer k.looking.Unlock()
+	if !k.mirror.known() {
+		return false, nil
+	}
+	if err := k.examineTables(ctx); err != nil {
+		return false, fmt.Errorf("looking at the rules: %w", err)
+	}
+	if err := k.examineSets(ctx); err != nil {
+		return false, fmt.Errorf("looking at the ip sets: %w", err)
+	}
+	return k.mirror.damaged(), nil
+}
+
+// examineTables reads all tables, unless nf_tables has told of no change since they were last read.
+func (k *Kernel) examineTables(ctx context.Context) error {
+	if k.events != nil && !k.events.suspect() {
+		return nil
+	}
+	t := k.mirror.look()
+	limited, cancel := context.WithTimeout(ctx, maxSave)
+	defer cancel()
+	tables, err := k.tool.ReadAll(limited, Prefix)
+	if err != nil {
+		k.mirror.looked(t, nil)
+		if k.events != nil {
+			k.events.unsure.Store(true)
+		}
+		if ctx.Err() == nil && limited.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	for _, tab := range tables {
+		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
+	}
+	k.mirror.looked(t, func(d *damage) { k.mirror.compareTables(tables, t, d) })
+	return nil
+}
+
+// examineSets lists the sets one by one, so that a change of one overtakes no other.
+func (k *Kernel) examineSets(ctx context.Context) error {
+	t := k.mirror.look()
+	names, err := k.lookSets.Names(ctx)
+	if err != nil {
+		k.mirror.looked(t, nil)
+		return err
+	}
+	k.mirror.looked(t, func(d *damage) {
+		for name := range k.mirror.sets {
+			if !t.set(name) && !slices.Contains(names, name) {
+				note(&d.sets, name)
+			}
+		}
+	})
+	for _, name := range names {
+		if name == k.words.set(grownSet) {
+			continue // one that a sync fills; or left over, for the next full sync
+		}
+		if err := k.examineSet(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Kernel) examineSet(ctx context.Context, name string) error {
+	t := k.mirror.look()
+	l, err := k.ourSet(ctx, k.lookSets, name)
+	if err != nil || l == nil { // one that has gone since its name was listed is missed at the next look
+		k.mirror.looked(t, nil)
+		return err
+	}
+	have := tallyOf(l.Entries)
+	k.mirror.looked(t, func(d *damage) {
+		if want, ours := k.mirror.sets[name]; !t.set(name) && (!ours || have != want) {
+			note(&d.sets, name)
+		}
+	})
+	return nil
+}
+
+// Repair rewrites what looks have found to differ, and nothing else. r and st are
+// what the last Apply made the kernel follow.
+func (k *Kernel) Repair(ctx context.Context, r *Rules, st *proxier.State) error {
+	dmg := k.mirror.takeDamage()
+	if dmg.empty() {
+		return nil
+	}
+	d, err := k.repairs(ctx, &dmg, r, st)
+	if err != nil {
+		k.mirror.forget()
+		return err
+	}
+	if len(d.odd) > 0 { // all rules must go before these can
+		h, err := k.Look(ctx, r)
+		if err != nil {
+			k.mirror.forget()
+			return err
+		}
+		r.Follow(h)
+		return k.Mend(ctx, h, r, st)
+	}
+	return k.repair(ctx, &dmg, d, r)
+}
+
+func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rules) error {
+	t := d.touches(k.words.set(grownSet))
+	for name := range dmg.sets {
+		t.sets[name] = true
+	}
+	k.mirror.begin(t)
+	err := k.makeSets(ctx, d.make)
+	if err == nil {
+		err = k.writeAll(ctx, d)
+	}
+	if err == nil {
+		err = k.destroyAll(ctx, d.unknown)
+	}
+	if err != nil {
+		k.mirror.forget()
+		return err
+	}
+	k.mirror.end(func() { k.mirror.repaired(dmg, d, r.Jumps()) })
+	return nil
+}
+
+// repairs returns what repairs dmg, as far as the kernel still shows it.
+func (k *Kernel) repairs(ctx context.Context, dmg *damage, r *Rules, st *proxier.State) (*difference, error) {
+	d := &difference{tool: xtables.Base(k.tool.IPv6), want: sums{}}
+	d.repairChains(dmg, &k.mirror, r)
+	if err := k.repairJumps(ctx, dmg, d, r.Jumps()); err != nil {
+		return nil, err
+	}
+	have := map[string]*ipset.Listing{}
+	for name := range dmg.sets {
+		l, err := k.ourSet(ctx, k.sets, name)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			have[name] = l
+		}
+	}
+	want := r.Sets(st)
+	maps.DeleteFunc(want, func(name string, _ Members) bool { return !dmg.sets[name] })
+	d.compareSets(have, want, k.tool.IPv6)
+	return d, nil
+}
+
+// repairChains notes the chains that dmg names and those that differ from the mirror.
+func (d *difference) repairChains(dmg *damage, m *mirror, r *Rules) {
+	for table := range m.chains {
+		d.want[table] = map[string]xtables.Sum{}
+	}
+	done := map[chainID]bool{}
+	r.Chains(func(table, name string, rules []byte) {
+		id, sum := chainID{table, name}, xtables.SumOf(rules)
+		if was, exists := m.chains[table][name]; dmg.chains[id] || !exists || was != sum {
+			d.script.Set(table, name, rules)
+			d.want[table][name] = sum
+		}
+		done[id] = dmg.chains[id]
+	})
+	for id := range dmg.chains {
+		if !done[id] {
+			d.script.Remove(id.table, id.name)
+		}
+	}
+}
+
+// repairJumps notes what must be done to the built-in chains that dmg names, as they are now.
+func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, jumps []Jump) error {
+	tables := map[string]*xtables.Table{}
+	for id := range dmg.jumps {
+		have, user, err := k.tool.Jumps(ctx, id.table, id.name, Prefix)
+		if err != nil {
+			return err
+		}
+		if tables[id.table] == nil {
+			tables[id.table] = &xtables.Table{Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]xtables.Place{}}
+		}
+		tables[id.table].Policies[id.name], tables[id.table].Jumps[id.name] = "", have
+		tables[id.table].Users[id.name] = user
+	}
+	d.compareJumps(tables, jumps)
+	return nil
+}
+
+// repaired makes the mirror follow what has been repaired.
+func (m *mirror) repaired(dmg *damage, d *difference, jumps []Jump) {
+	d.script.Removed(func(table, name string) {
+		delete(m.chains[table], name)
+		delete(m.kept, chainID{table, name})
+	})
+	for table, chains := range d.want {
+		maps.Copy(m.chains[table], chains)
+	}
+	for name := range dmg.sets {
+		delete(m.sets, name)
+	}
+	for name, set := range d.sets {
+		m.sets[name] = set.tally()
+	}
+	m.jumps = jumps
+}

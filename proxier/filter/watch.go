@@ -1,0 +1,161 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/netutil/xtables"
+)
+
+// canaryInterval is how often the legacy variant, which tells of nothing, is asked
+// whether our rules are there. That costs a process for each table, and one more.
+const canaryInterval = 5 * time.Second
+
+// restFor is the least time between two looks that events cause: whoever writes rules
+// all the time must not keep us reading all of them.
+const restFor = time.Second
+
+// Watch calls changed with what others have done to our rules, when a look has shown
+// that something is to be repaired, until ctx ends, whose error it returns. The nft
+// variant hears of it at once, the legacy variant asks every few seconds. It runs
+// beside the other methods.
+func (k *Kernel) Watch(ctx context.Context, changed func(nft.Event)) error {
+	if k.events == nil {
+		return k.askCanary(ctx, changed)
+	}
+	return k.listen(ctx, changed)
+}
+
+// events are what nf_tables tells of changes by others.
+type events struct {
+	conn    *nft.Conn
+	monitor *nft.Monitor
+
+	watching atomic.Bool
+	unsure   atomic.Bool // something may have been changed since the tables were last read
+}
+
+func openEvents(v6 bool) (*events, error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, err
+	}
+	family := byte(unix.NFPROTO_IPV4)
+	if v6 {
+		family = unix.NFPROTO_IPV6
+	}
+	var tables []nft.Table
+	for _, name := range []string{"nat", "filter", "mangle", "raw", "security"} {
+		tables = append(tables, nft.Table{Family: family, Name: name})
+	}
+	// Some rules depend on the chain FORWARD.
+	monitor, err := nft.NewNameMonitor(tables, []string{Prefix, "FORWARD"}, xtables.Started)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &events{conn: conn, monitor: monitor}, nil
+}
+
+func (e *events) close() error { return errors.Join(e.monitor.Close(), e.conn.Close()) }
+
+// suspect reports whether the tables must be read. It is asked before they are.
+func (e *events) suspect() bool { return e.unsure.Swap(false) || !e.watching.Load() }
+
+// listen looks at the kernel when nf_tables tells of changes by others.
+func (k *Kernel) listen(ctx context.Context, changed func(nft.Event)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	heard := make(chan nft.Event, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer k.events.watching.Store(false)
+		stop(k.events.monitor.Watch(ctx, func() { k.events.unsure.Store(true); k.events.watching.Store(true) }, func(e nft.Event) {
+			k.events.unsure.Store(true)
+			select {
+			case heard <- e:
+			default: // there is a look to come
+			}
+		}))
+	})
+	k.lookWhen(ctx, heard, changed)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// lookWhen looks at the kernel after each event. It works in the goroutine of the
+// caller of Watch, whose network namespace is where programs run.
+func (k *Kernel) lookWhen(ctx context.Context, heard <-chan nft.Event, changed func(nft.Event)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-heard:
+			// An error is met again, and told, by the next look that the Loop asks for.
+			if damaged, err := k.Examine(ctx); err == nil && damaged {
+				changed(e)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(restFor):
+		}
+	}
+}
+
+// askCanary looks at the kernel when a jump or a chain of ours is missing.
+func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
+	tick := time.NewTicker(canaryInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		alive, err := k.canary()
+		if err != nil || alive { // an error is met again, and told, by the next look that the Loop asks for
+			continue
+		}
+		if damaged, err := k.Examine(ctx); err == nil && damaged {
+			changed(nft.Event{})
+		}
+	}
+}
+
+// canary asks for one jump of each table, and for the chain where services begin.
+// Who flushes a table or deletes our chains removes these too.
+func (k *Kernel) canary() (bool, error) {
+	jumps := k.mirror.jumpsNow()
+	asked := map[string]bool{}
+	for _, j := range jumps {
+		if asked[j.Table] {
+			continue
+		}
+		asked[j.Table] = true
+		exists, err := k.tool.RuleExists(j.Table, j.Chain, strings.Fields(j.Rule)...)
+		if err != nil || !exists {
+			return false, err
+		}
+	}
+	if len(jumps) == 0 { // nothing is synced yet
+		return true, nil
+	}
+	return k.tool.ChainExists("nat", Services)
+}
+
+// jumpsNow returns the rules of built-in chains that lead to ours; none while that is unknown.
+func (m *mirror) jumpsNow() []Jump {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.chains == nil {
+		return nil
+	}
+	return m.jumps
+}

@@ -1,0 +1,198 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
+)
+
+// write makes the part of a difference that all syncs share. The mirror does not
+// say so yet; where it fails nothing is known any more.
+func (k *Kernel) write(ctx context.Context, d *difference) error {
+	err := k.writeAll(ctx, d)
+	if err != nil {
+		k.mirror.forget()
+	}
+	return err
+}
+
+func (k *Kernel) writeAll(ctx context.Context, d *difference) error {
+	for name, entries := range d.gained {
+		if err := k.add(ctx, name, entries); err != nil {
+			return err
+		}
+	}
+	if err := k.restore(ctx, &d.script); err != nil {
+		return err
+	}
+	for name, entries := range d.lost {
+		if err := k.sets.Delete(ctx, name, entries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loudScript is from how many bytes on our own changes are not listened to: those
+// that come back to a monitor as events are some ten times as long.
+const loudScript = 256 << 10
+
+func (k *Kernel) restore(ctx context.Context, s *xtables.Script) error {
+	if k.events == nil || s.Len() < loudScript {
+		return k.tool.Restore(ctx, s)
+	}
+	return k.events.conn.Unheard(s.Tables(), func() error { return k.tool.Restore(ctx, s) })
+}
+
+// Apply makes the kernel follow changes of c since the last Mend or Apply, without looking at it.
+func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Content) error {
+	d := &difference{gained: ch.Gained, lost: ch.Lost, tool: xtables.Base(k.tool.IPv6), kept: map[chainID]bool{}}
+	fresh := map[string]xtables.Sum{} // by name of the chain, in table nat
+	if ch.All {
+		d.compareChains(k.mirror.chains, c.Chains, func(id chainID) bool { return k.mirror.kept[id] })
+	} else {
+		d.follow(ch, &k.mirror, fresh)
+	}
+	k.mirror.begin(d.touches(k.words.set(grownSet)))
+	if err := k.write(ctx, d); err != nil {
+		return err
+	}
+	k.mirror.end(func() { k.mirror.apply(d, fresh) })
+	return nil
+}
+
+// follow notes what must be done to the chains of ch, and the sums of those that are written in fresh.
+func (d *difference) follow(ch *Changes, m *mirror, fresh map[string]xtables.Sum) {
+	for name, rules := range ch.Chains {
+		was, exists := m.chains["nat"][name]
+		switch sum := xtables.SumOf(rules); {
+		case rules == nil && exists && !m.kept[chainID{"nat", name}]:
+			d.script.Remove("nat", name)
+		case rules != nil && (!exists || was != sum):
+			d.script.Set("nat", name, rules)
+			fresh[name] = sum
+		}
+	}
+}
+
+// touches returns the chains and sets that d changes. A set that is full is filled under another name first.
+func (d *difference) touches(grown string) *touched {
+	t := newTouched()
+	d.script.Chains(func(table, name string) { t.chains[chainID{table, name}] = true })
+	for _, sets := range []map[string][]ipset.Entry{d.gained, d.lost} {
+		for name := range sets {
+			t.sets[name], t.sets[grown] = true, true
+		}
+	}
+	return t
+}
+
+// apply makes the mirror follow a difference that was written. The chains are
+// those of d.want or, where that is nil, those that were there and fresh.
+func (m *mirror) apply(d *difference, fresh map[string]xtables.Sum) {
+	if d.want != nil {
+		m.chains, m.kept = d.want, d.kept
+	} else {
+		d.script.Removed(func(table, name string) { delete(m.chains[table], name) })
+		for name, sum := range fresh {
+			m.chains["nat"][name] = sum
+			delete(m.kept, chainID{"nat", name})
+		}
+	}
+	for name, entries := range d.gained {
+		t := m.sets[name]
+		for _, e := range entries {
+			t.add(e)
+		}
+		m.sets[name] = t
+	}
+	for name, entries := range d.lost {
+		t := m.sets[name]
+		for _, e := range entries {
+			t.remove(e)
+		}
+		m.sets[name] = t
+	}
+}
+
+// add adds members to a set, and makes it larger where they do not fit.
+func (k *Kernel) add(ctx context.Context, name string, entries []ipset.Entry) error {
+	err := k.sets.Add(ctx, name, entries)
+	if !errors.Is(err, ipset.ErrFull) {
+		return err
+	}
+	have, err := k.sets.List(ctx, name)
+	if err != nil {
+		return err
+	}
+	next := have.Set
+	next.Name = k.words.set(grownSet)
+	next.MaxElem = max(2*have.MaxElem, roomFor(len(have.Entries)+len(entries)))
+	if err := k.sets.Destroy(ctx, next.Name); err != nil { // left by a run that ended here
+		return err
+	}
+	if err := k.sets.Create(ctx, next); err != nil {
+		return err
+	}
+	if err := k.sets.Add(ctx, next.Name, append(have.Entries, entries...)); err != nil {
+		return err
+	}
+	if err := k.sets.Swap(ctx, name, next.Name); err != nil {
+		return err
+	}
+	return k.sets.Destroy(ctx, next.Name)
+}
+
+// busyFor is how long a set may stay in use after the last rule with it has gone:
+// nf_tables frees rules behind the back of those who remove them.
+const busyFor = 5 * time.Second
+
+func (k *Kernel) destroy(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, busyFor)
+	defer cancel()
+	for {
+		err := k.sets.Destroy(ctx, name)
+		if !errors.Is(err, ipset.ErrBusy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (k *Kernel) destroyAll(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if err := k.destroy(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Kernel) makeSets(ctx context.Context, sets []ipset.Set) error {
+	for _, s := range sets {
+		if err := k.sets.Create(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// warnKept says that a chain cannot be removed yet.
+func (k *Kernel) warnKept(id chainID, by []string) {
+	k.log.Warn("a chain that is needed no more stays, empty: others lead to it",
+		"tool", k.Tool(), "table", id.table, "chain", id.name, "led_to_by", strings.Join(by, ", "))
+}
+
+func (k *Kernel) warnLeft(left []string) {
+	for _, l := range left {
+		k.log.Warn("a chain that is needed no more stays, empty: others lead to it", "what", l)
+	}
+}

@@ -1,0 +1,239 @@
+//go:build netns
+
+package iptables_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy/netutil/netnstest"
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+func (h *host) look() bool {
+	h.Helper()
+	damaged, err := h.backend.Look(context.Background())
+	if err != nil {
+		h.Fatal(err)
+	}
+	return damaged
+}
+
+// harms are what others do to our rules and sets.
+var harms = []struct {
+	name string
+	harm func(h *host)
+}{
+	{"nat flushed", func(h *host) { h.iptables("-t nat -F"); h.foreignNAT() }},
+	{"nat flushed, chains deleted", func(h *host) { h.iptables("-t nat -F"); h.iptables("-t nat -X"); h.foreignNAT() }},
+	{"our filter chain flushed", func(h *host) { h.iptables("-F SVCP-FILTER") }},
+	{"rule deleted", func(h *host) { h.iptables("-t nat -D SVCP-SERVICES 1") }},
+	{"rule replaced", func(h *host) { h.iptables("-t nat -R SVCP-MARK-MASQ 1 -j MARK --set-xmark 0x1/0x1") }},
+	{"jump deleted", func(h *host) { h.iptables("-D FORWARD -j SVCP-FORWARD") }},
+	{"jump twice", func(h *host) { h.iptables("-t nat -A OUTPUT -j SVCP-SERVICES") }},
+	{"chain of an earlier run", func(h *host) {
+		h.iptables("-N SVCP-OLD")
+		h.iptables("-A SVCP-OLD -j ACCEPT")
+		h.iptables("-I INPUT -j SVCP-OLD")
+	}},
+	{"set flushed", func(h *host) { run(h, "ipset", "flush", h.set("SVCP-VIPS")) }},
+	{"set of an earlier run", func(h *host) { run(h, "ipset", "create", h.set("SVCP-OLD"), "hash:net") }},
+	{"set destroyed", func(h *host) {
+		h.iptables("-F SVCP-FILTER")
+		h.iptables("-F SVCP-FORWARD")
+		destroy(h, h.set("SVCP-DROP"))
+	}},
+}
+
+// set returns the name of a set of the family.
+func (h *host) set(name string) string {
+	if h.fam == proxier.IPv6 {
+		return name + "-6"
+	}
+	return name + "-4"
+}
+
+// destroy destroys a set as soon as nf_tables has let go of it.
+func destroy(h *host, set string) {
+	h.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		names := run(h, "sh", "-c", "ipset destroy "+set+" 2>&1 || true")
+		if names == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.Fatal(names)
+		}
+	}
+}
+
+// A look finds what others break, and the next sync, whose delta is empty, puts
+// it right, without another look.
+func TestLookFindsDamage(t *testing.T) {
+	everywhere(t, func(h *host) {
+		if h.look() {
+			h.Error("a look before the first sync found something")
+		}
+		h.fill(seeded(11), 30)
+		h.sync(nil)
+		if h.look() {
+			h.Error("a look after a sync found something")
+		}
+		before := h.everything()
+		for _, tt := range harms {
+			tt.harm(h)
+			if !h.look() {
+				h.Errorf("%s: not found", tt.name)
+			}
+			h.sync(&proxier.Delta{})
+			h.settled(tt.name)
+			if diff := cmp.Diff(before, h.everything()); diff != "" {
+				h.Fatalf("%s (-before +after):\n%s", tt.name, diff)
+			}
+			if h.look() {
+				h.Errorf("%s: found again after the repair", tt.name)
+			}
+		}
+	})
+}
+
+// The policy of FORWARD decides on rules of ours: a look sees it, too.
+func TestLookFollowsForwardPolicy(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.fill(seeded(12), 5)
+		h.sync(nil)
+		h.look()
+		for _, policy := range []string{"DROP", "ACCEPT"} {
+			h.iptables("-P FORWARD " + policy)
+			if !h.look() {
+				h.Errorf("policy %s: not found", policy)
+			}
+			h.sync(&proxier.Delta{})
+			h.settled("policy " + policy)
+		}
+	})
+}
+
+// After changes the mirror, members of sets included, is what the kernel holds.
+func TestLookAfterDeltas(t *testing.T) {
+	everywhere(t, func(h *host) {
+		pick := seeded(13)
+		h.fill(pick, 20)
+		h.sync(nil)
+		for step := range 15 {
+			h.randomStep(pick, 24)
+			if h.look() {
+				h.Fatalf("delta %d: a look found something", step)
+			}
+		}
+		h.iptables("-t nat -F SVCP-MARK-MASQ")
+		h.look()
+		h.randomStep(pick, 24) // repairs besides
+		h.settled("delta with a repair")
+	})
+}
+
+// randomStep changes one of n services.
+func (h *host) randomStep(pick func(int) int, n int) {
+	h.Helper()
+	number := pick(n)
+	key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}
+	var res *proxier.Resolved
+	if pick(4) > 0 {
+		res = h.world.Random(pick, number)
+	}
+	h.sync(h.world.Put(key, res))
+}
+
+// Looks beside changes never take one of ours for damage, and see that of others.
+func TestLookBesideSyncs(t *testing.T) {
+	everywhere(t, func(h *host) {
+		pick := seeded(14)
+		h.fill(pick, 40)
+		h.sync(nil)
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		looks := 0
+		wg.Go(netnstest.Here(h, func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				looks++
+				if damaged, err := h.backend.Look(context.Background()); err != nil || damaged {
+					t.Errorf("look %d beside syncs: %v, %v", looks, damaged, err)
+					return
+				}
+			}
+		}))
+		for range 25 {
+			h.randomStep(pick, 50)
+		}
+		h.sync(nil)
+		close(stop)
+		wg.Wait()
+		if looks < 3 {
+			h.Errorf("only %d looks", looks)
+		}
+		h.settled("all changes")
+		h.iptables("-F SVCP-FILTER")
+		if !h.look() {
+			h.Error("damage after all changes is not found")
+		}
+	})
+}
+
+// watch starts a watch that sends its events.
+func (h *host) watch() <-chan nft.Event {
+	h.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	events, ended := make(chan nft.Event, 100), make(chan error, 1)
+	go netnstest.Here(h, func() { ended <- h.backend.Watch(ctx, func(e nft.Event) { events <- e }) })()
+	h.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return events
+}
+
+// Who flushes our rules is seen: at once where nf_tables tells, else within some
+// seconds. What we write ourselves is not told of, nor what others do to their own.
+func TestWatchSeesFlush(t *testing.T) {
+	everywhere(t, func(h *host) {
+		events := h.watch()
+		pick := seeded(15)
+		h.fill(pick, 30)
+		h.sync(nil)
+		for range 5 {
+			h.randomStep(pick, 30)
+			h.iptables("-A FOREIGN -j ACCEPT")
+		}
+		for _, table := range []string{"nat", "filter"} {
+			select {
+			case e := <-events:
+				h.Errorf("an event although nobody touched our rules: %+v", e)
+			case <-time.After(1200 * time.Millisecond):
+			}
+			h.iptables("-t " + table + " -F")
+			select {
+			case e := <-events:
+				if h.variant == "nft" && (e.PID == 0 || e.Process != h.tool("")) && !e.Lost {
+					h.Errorf("who flushed %s: got %+v", table, e)
+				}
+			case <-time.After(30 * time.Second):
+				h.Fatalf("%s is flushed, and nobody says so", table)
+			}
+			h.sync(&proxier.Delta{})
+			h.settled(table + " flushed")
+		}
+	})
+}
