@@ -83,7 +83,11 @@ func (c *Conn) Create(ctx context.Context, s Set) error {
 
 // Probe returns nil if the kernel has a type of set.
 func (c *Conn) Probe(ctx context.Context, t Type, v6 bool) error {
-	if _, err := c.revision(ctx, t, v6); err != nil {
+	_, err := c.revision(ctx, t, v6)
+	if errors.Is(err, unix.EINVAL) { // of nfnetlink_rcv_msg: nobody answers for NFNL_SUBSYS_IPSET
+		return fmt.Errorf("the kernel has no IP sets: module ip_set cannot be loaded, or is not there (svcproxy init loads it): %w", err)
+	}
+	if err != nil {
 		return fmt.Errorf("type %s: %w", t, err)
 	}
 	return nil

@@ -17,15 +17,24 @@ func (t *Tool) client() (*iptables.IPTables, error) {
 	if t.asker != nil {
 		return t.asker, nil
 	}
+	c, err := t.newClient(lockPatience)
+	if err != nil {
+		return nil, err
+	}
+	t.asker = c
+	return c, nil
+}
+
+// newClient returns what waits so many seconds for the lock.
+func (t *Tool) newClient(patience int) (*iptables.IPTables, error) {
 	family := iptables.ProtocolIPv4
 	if t.IPv6 {
 		family = iptables.ProtocolIPv6
 	}
-	c, err := iptables.New(iptables.IPFamily(family), iptables.Path(t.program()), iptables.Timeout(lockPatience))
+	c, err := iptables.New(iptables.IPFamily(family), iptables.Path(t.program()), iptables.Timeout(patience))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.program(), err)
 	}
-	t.asker = c
 	return c, nil
 }
 

@@ -143,11 +143,15 @@ func (t *Tool) Restore(ctx context.Context, s *Script) error {
 		}
 	}
 	input := s.bytes(t.Variant)
-	err := run(ctx, bytes.NewReader(input), nil, t.restore, "--noflush", "-w")
+	err := run(ctx, bytes.NewReader(input), nil, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("writing rules: %w", quote(err, input))
+	err = quote(err, input)
+	if holder := lockHolder(); t.Variant == Legacy && holder != "" {
+		err = fmt.Errorf("%w; the lock %s is held by %s", err, lockPath(), holder)
+	}
+	return fmt.Errorf("writing rules: %w", err)
 }
 
 // faultLine finds the line that iptables-restore names: "line 5 failed" when the

@@ -81,8 +81,8 @@ func (k *Kernel) examineSets(ctx context.Context) error {
 		}
 	})
 	for _, name := range names {
-		if name == k.words.set(grownSet) {
-			continue // one that a sync fills; or left over, for the next full sync
+		if name == k.words.set(grownSet) || strings.HasPrefix(name, probePrefix) {
+			continue // for a moment only; what is left over is for the next full sync
 		}
 		if err := k.examineSet(ctx, name); err != nil {
 			return err

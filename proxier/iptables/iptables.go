@@ -3,10 +3,12 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"svcproxy/netutil/nft"
+	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter"
 )
@@ -17,14 +19,38 @@ type Backend struct {
 	kernel *filter.Kernel
 	rules  *filter.Rules
 	log    *slog.Logger
+
+	lacking xtables.Lacking // what this host lacks of what services may need
+	aside   setAside        // of the State that is synced
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
-// the host has no iptables or its kernel no ip sets.
+// the host has no iptables, its kernel no ip sets, or either not what all rules
+// need: that is tried, in chains of its own. What only some services need may be lacking.
 func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
-	k, err := filter.Open(ctx, fam)
+	b, err := open(ctx, fam)
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
+	}
+	if b.lacking, err = b.kernel.Probe(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("iptables mode, %s: %w", fam, err), b.Close())
+	}
+	return b, nil
+}
+
+// Cleanup removes all that iptables mode may have left of a family. It needs less of the host than New.
+func Cleanup(ctx context.Context, fam proxier.Family) error {
+	b, err := open(ctx, fam)
+	if err != nil {
+		return fmt.Errorf("iptables mode, %s: %w", fam, err)
+	}
+	return errors.Join(b.Cleanup(ctx), b.Close())
+}
+
+func open(ctx context.Context, fam proxier.Family) (*Backend, error) {
+	k, err := filter.Open(ctx, fam)
+	if err != nil {
+		return nil, err
 	}
 	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: slog.New(slog.DiscardHandler)}, nil
 }
@@ -35,19 +61,19 @@ func (b *Backend) Close() error { return b.kernel.Close() }
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (b *Backend) Tool() string { return b.kernel.Tool() }
 
-// Sync implements proxier.Backend. With a delta it looks at nothing and writes
-// only what changed: no program is started where that is members of sets.
+// Sync implements proxier.Backend. With a delta it writes only what changed, and
+// what looks have found to be damaged: no program is started where that is members of sets.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := b.sync(ctx, st, delta)
 	if err != nil {
-		return fmt.Errorf("iptables, %s: %w", b.fam, err)
+		return fmt.Errorf("iptables, %s: %w", b.fam, b.rules.Blame(err))
 	}
-	return nil
+	return b.unserved()
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	if delta != nil && b.kernel.Knows() {
-		err := b.kernel.Apply(ctx, b.rules.Update(delta), b.rules)
+		err := b.kernel.Apply(ctx, b.rules.Update(b.delta(delta)), b.rules)
 		if err == nil {
 			err = b.kernel.Repair(ctx, b.rules, st)
 		}
@@ -56,11 +82,25 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		}
 		b.log.Warn("a change could not be written: comparing everything", "family", b.fam, "err", err)
 	}
+	if err := b.probeAgain(ctx); err != nil {
+		return err
+	}
+	st = b.state(st)
 	held, err := look(ctx, b.kernel, b.rules, st)
 	if err != nil {
 		return err
 	}
 	return b.kernel.Mend(ctx, held, b.rules, st)
+}
+
+// probeAgain finds out whether what this host lacked has come: a module that was loaded.
+func (b *Backend) probeAgain(ctx context.Context) (err error) {
+	b.aside = setAside{}
+	if len(b.lacking) == 0 {
+		return nil
+	}
+	b.lacking, err = b.kernel.Probe(ctx)
+	return err
 }
 
 // Look implements proxier.Backend.
@@ -101,6 +141,7 @@ func look(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxie
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	rules := filter.NewRules(b.fam)
+	st = b.planned(st)
 	held, err := look(ctx, b.kernel, rules, st)
 	if err != nil {
 		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)

@@ -55,11 +55,16 @@ type backend interface {
 var modes = []mode{
 	{name: "nftables", open: openNFTables},
 	{name: "ipvs", open: openIPVS, remove: removeIPVS},
-	{name: "iptables", open: openIPTables},
+	{name: "iptables", open: openIPTables, remove: removeIPTables},
 }
 
 func openIPTables(ctx context.Context, fam proxier.Family, _ site) (backend, error) {
 	return iptables.New(ctx, fam)
+}
+
+// removeIPTables removes chains and sets, those of ipvs mode among them.
+func removeIPTables(ctx context.Context, fam proxier.Family, _ site) error {
+	return iptables.Cleanup(ctx, fam)
 }
 
 func openNFTables(ctx context.Context, fam proxier.Family, _ site) (backend, error) {
@@ -254,13 +259,18 @@ func cleanup(ctx context.Context, at site, inUse func(mode string, fam proxier.F
 }
 
 func (m mode) cleanup(ctx context.Context, fam proxier.Family, at site) error {
+	err := m.removeAll(ctx, fam, at)
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil // a host without the programs that a mode needs has nothing of it
+	}
+	return err
+}
+
+func (m mode) removeAll(ctx context.Context, fam proxier.Family, at site) error {
 	if m.remove != nil {
 		return m.remove(ctx, fam, at)
 	}
 	b, err := m.open(ctx, fam, at)
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil // a host without the programs that a mode needs has nothing of it
-	}
 	if err != nil {
 		return err
 	}

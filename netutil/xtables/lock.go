@@ -1,0 +1,61 @@
+package xtables
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockWait is how many seconds iptables-restore waits for the lock of the legacy variant.
+const lockWait = 60
+
+// lockPath returns the file whose lock programs of the legacy variant take, as they find it.
+func lockPath() string {
+	if p := os.Getenv("XTABLES_LOCKFILE"); p != "" {
+		return p
+	}
+	return "/run/xtables.lock"
+}
+
+// lockHolder says who holds the lock; nothing if nobody does, or it cannot be told.
+func lockHolder() string {
+	var st unix.Stat_t
+	if err := unix.Stat(lockPath(), &st); err != nil {
+		return ""
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	pid := holderOf(locks, &st)
+	if pid <= 0 { // also of a process that this one cannot see
+		return ""
+	}
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return fmt.Sprintf("process %d (%s)", pid, bytes.TrimSpace(comm))
+}
+
+// holderOf finds a file among lines such as "1: FLOCK  ADVISORY  WRITE 708 00:19:1226 0 EOF"
+// of /proc/locks. Those who wait have "->" after the number.
+func holderOf(locks []byte, st *unix.Stat_t) int {
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	s := bufio.NewScanner(bytes.NewReader(locks))
+	for s.Scan() {
+		f := strings.Fields(s.Text())
+		if len(f) < 6 || f[1] != "FLOCK" || f[5] != file {
+			continue
+		}
+		if pid, err := strconv.Atoi(f[4]); err == nil {
+			return pid
+		}
+	}
+	return 0
+}

@@ -1,0 +1,111 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// A Feature is a match or a target that rules may need.
+type Feature struct {
+	Name  string // as it is written after -m or -j
+	Table string
+	Words []string // of a rule that needs it, and as little else as can be
+}
+
+// Lacking says of features that cannot be had why, by name.
+type Lacking map[string]string
+
+// probeTries is how often a probe is repeated whose chain has been removed meanwhile.
+const probeTries = 3
+
+// Probe finds out which features this host lacks, be it the kernel or iptables, by
+// making rules in chains of its own, to which nothing leads, whose names begin with
+// prefix. Where all rules of together can be made, it has them all; otherwise each is tried.
+func (t *Tool) Probe(ctx context.Context, prefix string, together, each []Feature) (Lacking, error) {
+	c, err := t.newClient(lockWait)
+	if err != nil {
+		return nil, err
+	}
+	chain := fmt.Sprintf("%s-%d", prefix, os.Getpid())
+	for try := 1; ; try++ {
+		p := prober{client: c, ctx: ctx, chain: chain, tables: map[string]bool{}, lacking: Lacking{}}
+		err := p.probe(together)
+		if err == nil && len(p.lacking) > 0 {
+			p.lacking = Lacking{}
+			err = p.probe(each)
+		}
+		err = errors.Join(err, p.remove())
+		if err == nil || try == probeTries || ctx.Err() != nil {
+			return p.lacking, err
+		}
+	}
+}
+
+type prober struct {
+	client  *iptables.IPTables
+	ctx     context.Context
+	chain   string
+	tables  map[string]bool // in which the chain was made
+	lacking Lacking
+}
+
+func (p *prober) probe(features []Feature) error {
+	for _, f := range features {
+		if err := p.ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.open(f.Table); err != nil {
+			return err
+		}
+		err := p.client.Append(f.Table, p.chain, f.Words...)
+		if err == nil {
+			continue
+		}
+		// That may be for another reason: a lock that is held, a chain that was removed.
+		if sound := p.client.Append(f.Table, p.chain, "-j", "RETURN"); sound != nil {
+			return fmt.Errorf("trying %s in chain %s of table %s: %w", f.Name, p.chain, f.Table, sound)
+		}
+		p.lacking[f.Name] = err.Error()
+	}
+	return nil
+}
+
+// open makes the chain in a table, empty, also where an earlier process left one.
+func (p *prober) open(table string) error {
+	if p.tables[table] {
+		return nil
+	}
+	exists, err := p.client.ChainExists(table, p.chain)
+	if err == nil && !exists {
+		err = p.client.NewChain(table, p.chain)
+	}
+	if err != nil {
+		return fmt.Errorf("trying rules of table %s: %w", table, err)
+	}
+	p.tables[table] = true
+	return nil
+}
+
+func (p *prober) remove() error {
+	var errs []error
+	for table := range p.tables {
+		if err := p.client.ClearAndDeleteChain(table, p.chain); err != nil {
+			errs = append(errs, fmt.Errorf("removing chain %s of table %s: %w", p.chain, table, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// HasRandomFully reports whether iptables knows MASQUERADE --random-fully, and which version it is.
+func (t *Tool) HasRandomFully() (has bool, version string, err error) {
+	c, err := t.client()
+	if err != nil {
+		return false, "", err
+	}
+	v1, v2, v3 := c.GetIptablesVersion()
+	return c.HasRandomFully(), fmt.Sprintf("%d.%d.%d", v1, v2, v3), nil
+}

@@ -1,0 +1,134 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// optional are the matches that only some services need: those with several
+// endpoints, with session affinity, of SCTP. Without one of the others there is no service at all.
+var optional = []string{"statistic", "recent", "sctp"}
+
+// Probe finds out what of all that our rules may need this host lacks: optional
+// features are returned, and why they cannot be had; the others are an error.
+func (k *Kernel) Probe(ctx context.Context) (xtables.Lacking, error) {
+	fully, version, err := k.tool.HasRandomFully()
+	if err != nil {
+		return nil, err
+	}
+	if !fully {
+		return nil, fmt.Errorf("%s %s does not know MASQUERADE --random-fully: 1.6.2 is the first that does", k.tool, version)
+	}
+	set := ipset.Set{Name: fmt.Sprintf("%s-%d%s", probePrefix, os.Getpid(), k.words.suffix), Type: ipset.HashIP, IPv6: k.tool.IPv6, MaxElem: 1}
+	if err := k.sets.Create(ctx, set); err != nil && !errors.Is(err, ipset.ErrExist) {
+		return nil, err
+	}
+	together, each := k.words.features(set.Name)
+	lacking, err := k.tool.Probe(ctx, probePrefix, together, each)
+	if err = errors.Join(err, k.destroy(ctx, set.Name)); err != nil {
+		return nil, err
+	}
+	for name, why := range lacking {
+		if !slices.Contains(optional, name) {
+			return nil, fmt.Errorf("this host lacks %s, which %s needs: %s", name, k.tool, why)
+		}
+	}
+	return lacking, nil
+}
+
+// features returns rules that need all that ours may, and one for each of that.
+func (d dialect) features(set string) (together, each []xtables.Feature) {
+	target := "192.0.2.1:1"
+	if d.fam == proxier.IPv6 {
+		target = "[2001:db8::1]:1"
+	}
+	rule := func(table, name, words string) xtables.Feature {
+		return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
+	}
+	matches := []xtables.Feature{
+		rule("nat", "tcp", "-p tcp -m tcp --dport 1"),
+		rule("nat", "comment", "-m comment --comment probe"),
+		rule("nat", "conntrack", "-m conntrack --ctstate DNAT"),
+		rule("nat", "addrtype", "-m addrtype --src-type LOCAL"),
+		rule("nat", "mark", "-m mark --mark 0x1/0x1"),
+		rule("nat", "set", "-m set --match-set "+set+" dst"),
+		rule("nat", "statistic", "-m statistic --mode random --probability 0.5"),
+		rule("nat", "recent", "-m recent --set --name "+probePrefix+" --mask "+d.mask+" --rsource"),
+	}
+	all := ""
+	for _, m := range matches {
+		all += strings.Join(m.Words, " ") + " "
+	}
+	dnat := "-j DNAT --to-destination " + target
+	rest := []xtables.Feature{
+		rule("nat", "sctp", "-p sctp -m sctp --dport 1 -j MARK --set-xmark 0x1/0x1"),
+		rule("nat", "udp", "-p udp -m udp --dport 1 "+masquerade),
+		rule("filter", "REJECT", "-p tcp -j REJECT --reject-with tcp-reset"),
+	}
+	together = append([]xtables.Feature{rule("nat", "all", all+dnat)}, rest...)
+	each = slices.Concat(matches, []xtables.Feature{
+		rule("nat", "DNAT", "-p tcp "+dnat),
+		rule("nat", "MARK", "-j MARK --set-xmark 0x1/0x1"),
+		rule("nat", "MASQUERADE", masquerade),
+		rule("nat", "sctp", "-p sctp -m sctp --dport 1"),
+		rule("nat", "udp", "-p udp -m udp --dport 1"),
+		rest[2],
+	})
+	return together, each
+}
+
+// Needs returns the first of the features lacking that the rules of a service need;
+// nothing if they need none.
+func (r *Rules) Needs(res *proxier.Resolved, lacking xtables.Lacking) string {
+	if len(lacking) == 0 {
+		return ""
+	}
+	text := ""
+	r.serviceChains(res, func(_, _ string, rules []byte) { text += string(rules) })
+	c := &chain{}
+	for _, f := range res.Frontends {
+		if r.layout.leads(f) {
+			r.frontendRules(c, f)
+		}
+	}
+	text += string(c.rules)
+	for _, name := range optional {
+		if _, lacks := lacking[name]; lacks && strings.Contains(text, "-m "+name+" ") {
+			return name
+		}
+	}
+	return ""
+}
+
+// serviceChain finds the name of a chain that belongs to one service.
+var serviceChain = regexp.MustCompile(Prefix + `(SVC|SVL|PART|EXT)-[A-Z2-7]{16}`)
+
+// Blame adds to an error that names a chain the service that the chain is of.
+func (r *Rules) Blame(err error) error {
+	name := serviceChain.FindString(err.Error())
+	if name == "" {
+		return err
+	}
+	var owner *source.Key
+	for key, res := range r.resolved {
+		r.serviceChains(res, func(_, chain string, _ []byte) {
+			if chain == name {
+				owner = &key
+			}
+		})
+	}
+	if owner == nil {
+		return err
+	}
+	return fmt.Errorf("service %s: %w", owner, err)
+}

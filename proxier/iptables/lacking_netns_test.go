@@ -1,0 +1,138 @@
+//go:build netns
+
+package iptables_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/iptables"
+	"svcproxy/source"
+)
+
+// without makes iptables do without an extension, in this process and its children.
+func without(t *testing.T, extension string) {
+	t.Helper()
+	dir := t.TempDir()
+	libs, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	if err != nil || len(libs) == 0 {
+		t.Skipf("the extensions of iptables are not where Debian has them: %v", err)
+	}
+	for _, lib := range libs {
+		if filepath.Base(lib) == "lib"+extension+".so" {
+			continue
+		}
+		if err := os.Symlink(lib, filepath.Join(dir, filepath.Base(lib))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("XTABLES_LIBDIR", dir)
+}
+
+// syncUnserved syncs and returns what could not be had.
+func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.Unserved {
+	h.Helper()
+	err := b.Sync(context.Background(), h.world.State, delta)
+	var unserved *proxier.Unserved
+	if err != nil && !errors.As(err, &unserved) {
+		h.Fatal(err)
+	}
+	return unserved
+}
+
+// sticky returns a service with affinity.
+func sticky(fam proxier.Family, n int) *proxier.Resolved {
+	res := filtertest.Web(fam, n, 3)
+	for _, p := range res.Pools {
+		p.Affinity = time.Hour
+	}
+	return res
+}
+
+// A service that needs a match which the host lacks is set aside, by name: it
+// stops no other, and its address refuses.
+func TestMissingMatch(t *testing.T) {
+	everywhere(t, func(h *host) {
+		without(h.TB.(*testing.T), "xt_recent")
+		b := newBackend(h, h.fam)
+		for _, res := range []*proxier.Resolved{filtertest.Web(h.fam, 1, 2), sticky(h.fam, 2), filtertest.Web(h.fam, 3, 2)} {
+			h.world.Put(res.Key, res)
+		}
+		u := h.syncUnserved(b, nil)
+		if u == nil || u.N != 1 || !strings.Contains(u.Error(), "service default/web-2 needs the match recent, which this host lacks: ") {
+			h.Fatalf("unserved: got %v", u)
+		}
+		later := filtertest.Web(h.fam, 4, 2)
+		if u := h.syncUnserved(b, h.world.Put(later.Key, later)); u == nil || u.N != 1 {
+			h.Errorf("a later service: unserved: got %v", u)
+		}
+		text := h.everything()
+		for _, n := range []int{1, 3, 4} {
+			if !strings.Contains(text, filtertest.Web(h.fam, n, 2).Key.Name+":http\" -j SVCP-SVC-") {
+				h.Errorf("service %d is not there:\n%s", n, text)
+			}
+		}
+		if strings.Contains(text, "web-2") {
+			h.Errorf("service 2 has rules:\n%s", text)
+		}
+		plain := filtertest.Web(h.fam, 2, 3)
+		if u := h.syncUnserved(b, h.world.Put(plain.Key, plain)); u != nil {
+			h.Errorf("without affinity: unserved: got %v", u)
+		}
+		again := sticky(h.fam, 2)
+		if u := h.syncUnserved(b, h.world.Put(again.Key, again)); u == nil || u.N != 1 {
+			h.Errorf("with affinity again: unserved: got %v", u)
+		}
+		if changes, err := b.Plan(context.Background(), h.world.State); err != nil || len(changes) > 0 {
+			h.Errorf("still to change: %v, %v", changes, err)
+		}
+		if damaged, err := b.Look(context.Background()); err != nil || damaged {
+			h.Errorf("look: %v, %v", damaged, err)
+		}
+		os.Unsetenv("XTABLES_LIBDIR") // the match comes
+		if u := h.syncUnserved(b, nil); u != nil {
+			h.Errorf("when the match has come: unserved: got %v", u)
+		}
+		h.settled("the match has come")
+	})
+}
+
+// What all rules need is proved at once, and named.
+func TestMissingNeed(t *testing.T) {
+	everywhere(t, func(h *host) {
+		before := h.everything()
+		for extension, name := range map[string]string{"xt_set": "set", "xt_addrtype": "addrtype"} {
+			without(h.TB.(*testing.T), extension)
+			_, err := iptables.New(context.Background(), h.fam)
+			if err == nil || !strings.Contains(err.Error(), "this host lacks "+name+", which "+h.tool("")+" needs: ") {
+				h.Errorf("without %s: got %v", extension, err)
+			}
+		}
+		os.Unsetenv("XTABLES_LIBDIR")
+		if after := h.everything(); after != before {
+			h.Errorf("the probe left something:\n%s", after)
+		}
+	})
+}
+
+// An error that a rule of a service causes names the service.
+func TestErrorsNameTheService(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.sync(nil)
+		without(h.TB.(*testing.T), "xt_recent") // after it was there
+		res := sticky(h.fam, 2)
+		h.world.Put(res.Key, res)
+		err := h.backend.Sync(context.Background(), h.world.State, nil)
+		if err == nil || !strings.Contains(err.Error(), "service default/web-2: ") {
+			h.Errorf("got %v", err)
+		}
+		h.sync(h.world.Put(source.Key{Namespace: "default", Name: "web-2"}, nil))
+	})
+}
