@@ -5,7 +5,6 @@ package lab
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -51,7 +50,6 @@ func ipvsMode() mode {
 			damage{name: "destinations deleted", do: func(h *Host) error { return editServers(h, "-a ", "-d ") }},
 			damage{name: "destinations of weight 0", do: func(h *Host) error { return editServers(h, "-a ", "-e ", "-w", "0") }},
 			damage{name: "another scheduler", do: func(h *Host) error { return editServers(h, "-A ", "-E ", "-s", "rr") }},
-			damage{name: "servers added", do: func(h *Host) error { return addServers(h) }},
 		),
 	}
 }
@@ -112,19 +110,6 @@ func editServers(h *Host, from, to string, other ...string) error {
 			words[slices.Index(words, other[0])+1] = other[1]
 		}
 		return words
-	})
-}
-
-// addServers adds a server on each address of our device, on a port that no service has.
-func addServers(h *Host) error {
-	done := map[string]bool{}
-	return editEachServer(h, "-A ", func(words []string) []string {
-		addr := words[2][:strings.LastIndex(words[2], ":")]
-		if a, err := netip.ParseAddr(strings.Trim(addr, "[]")); words[1] != "-t" || done[addr] || err != nil || h.Owns(a) {
-			return nil
-		}
-		done[addr] = true
-		return []string{"-A", "-t", addr + ":9", "-s", "rr"}
 	})
 }
 

@@ -94,8 +94,8 @@ type difference struct {
 
 	now     time.Time
 	timeout time.Duration // of drains
-	drains  drains        // is kept up to date
-	noted   bool          // something of it changed
+	drains  drains        // as they are recorded
+	drained []drainChange // what is to be recorded of them
 }
 
 // server notes what must be done to the server at a key: nil is none. It returns
@@ -167,7 +167,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
 
 // stay notes what must be done to a destination that is wanted. It may have drained.
 func (d *difference) stay(key lvs.Key, have, want dest) {
-	d.noted = d.drains.remove(key, have.AddrPort) || d.noted
+	d.undrain(key, have.AddrPort)
 	if have.weight == want.weight && !have.odd {
 		return
 	}
@@ -179,9 +179,9 @@ func (d *difference) stay(key lvs.Key, have, want dest) {
 	}
 }
 
-// drain notes what must be done to a destination that has left, and tells whether
-// it stays for a while, with weight 0. Its connections of TCP go on until they
-// end or its time is over; those of other protocols cannot be told to be over.
+// drain notes what must be done to a destination that has left, and reports whether
+// it stays for a while, with weight 0. Its connections go on until they end or its
+// time is over; flows of UDP cannot be told to be over.
 func (d *difference) drain(key lvs.Key, have dest) bool {
 	since, draining := d.drains.since(key, have.AddrPort)
 	if !draining || since.After(d.now) {
@@ -189,16 +189,22 @@ func (d *difference) drain(key lvs.Key, have dest) bool {
 	}
 	waited := d.now.Sub(since)
 	if !outlives(key) || waited >= d.timeout || have.idle && draining && waited >= lag {
-		d.noted = d.drains.remove(key, have.AddrPort) || d.noted
+		d.undrain(key, have.AddrPort)
 		d.last = append(d.last, step{op: deleteDest, key: key, dest: have})
 		return false
 	}
-	d.drains.set(key, have.AddrPort, since)
-	d.noted = d.noted || !draining
+	d.drained = append(d.drained, drainChange{key, have.AddrPort, since})
 	if have.weight != 0 || have.odd {
 		d.last = append(d.last, step{op: updateDest, key: key, dest: dest{AddrPort: have.AddrPort}})
 	}
 	return true
+}
+
+// undrain notes that a destination does not drain, or no longer.
+func (d *difference) undrain(key lvs.Key, at netip.AddrPort) {
+	if _, draining := d.drains.since(key, at); draining {
+		d.drained = append(d.drained, drainChange{key: key, at: at})
+	}
 }
 
 // merge returns two sorted lists as one.

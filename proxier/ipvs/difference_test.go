@@ -83,14 +83,18 @@ func TestStepsLeadToWhatIsWanted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		proto := rapid.SampledFrom([]source.Protocol{source.TCP, source.UDP}).Draw(rt, "protocol")
 		key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(proto), Port: 80}
-		k, held, dr := kernel{}, (*server)(nil), drains{}
+		k, held, rec := kernel{}, (*server)(nil), newRecord()
+		rec.own(key)
 		now := time.Now()
 		for range rapid.IntRange(1, 8).Draw(rt, "changes") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 30).Draw(rt, "seconds")) * time.Second)
 			want := drawServer(rt, key)
-			d := difference{now: now, timeout: 20 * time.Second, drains: dr}
+			d := difference{now: now, timeout: 20 * time.Second, drains: rec.drains}
 			before := k.carry(key)
 			held = d.server(key, held, want)
+			for _, c := range d.drained {
+				rec.drained(c)
+			}
 			for i, s := range slices.Concat(d.first, d.last) {
 				if err := k.do(s); err != nil {
 					rt.Fatal(err)
@@ -102,7 +106,7 @@ func TestStepsLeadToWhatIsWanted(t *testing.T) {
 			if !maps.Equal(k[key], weights(held)) {
 				rt.Fatalf("the kernel holds %v, not %v", k[key], weights(held))
 			}
-			checkHeld(rt, k[key], want, dr[key], proto, now)
+			checkHeld(rt, k[key], want, rec.drains[key], proto, now)
 		}
 	})
 }
@@ -152,7 +156,7 @@ func TestIdleDestinationsGoAfterAWhile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := difference{now: start.Add(tt.after), timeout: time.Hour, drains: drains{}}
 			if tt.marked {
-				d.drains.set(key, at, start)
+				d.drains[key] = map[netip.AddrPort]time.Time{at: start}
 			}
 			have := &server{Server: lvs.Server{Key: key}, dests: []dest{{AddrPort: at, idle: tt.idle}}}
 			if left := d.server(key, have, nil); (left != nil) != tt.stays {
@@ -182,41 +186,5 @@ func TestClaimsFollowDeltas(t *testing.T) {
 				rt.Fatalf("claims by deltas %v, by a State %v", got.by, want.by)
 			}
 		})
-	}
-}
-
-func TestRecordComesBack(t *testing.T) {
-	dir := t.TempDir() + "/not/yet"
-	r, err := readRecord(dir, proxier.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := lvs.Key{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: uint8(source.SCTP), Port: 30080}
-	at := netip.MustParseAddrPort("10.0.0.1:80")
-	since := time.Now().Round(0)
-	r.owned[key] = struct{}{}
-	r.drains.set(key, at, since)
-	for range 2 {
-		if err := r.write(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	back, err := readRecord(dir, proxier.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, ok := back.drains.since(key, at); !back.owns(key) || !ok || !got.Equal(since) {
-		t.Errorf("read back %+v", back)
-	}
-	if other, err := readRecord(dir, proxier.IPv6); err != nil || len(other.owned) > 0 {
-		t.Errorf("the other family reads %+v, %v", other, err)
-	}
-	back.owned = nil
-	back.drains.remove(key, at)
-	if err := back.write(); err != nil {
-		t.Fatal(err)
-	}
-	if empty, err := readRecord(dir, proxier.IPv4); err != nil || len(empty.owned)+len(empty.drains) > 0 {
-		t.Errorf("after nothing was left: %+v, %v", empty, err)
 	}
 }

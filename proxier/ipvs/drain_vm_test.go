@@ -5,8 +5,6 @@ package ipvs
 import (
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -69,8 +67,8 @@ func TestEndpointsDrain(t *testing.T) {
 		c.Close()
 		h.eventually("the destination goes when it is idle", func() bool { return !slices.Contains(h.servers(), h.draining(1, 0)) })
 		h.wantState()
-		if files, _ := filepath.Glob(h.opts.StateDir + "/*"); len(files) != 0 {
-			h.Errorf("recorded though nothing is left: %v", files)
+		if len(h.backend.record.drains) != 0 {
+			h.Errorf("recorded though nothing drains: %v", h.backend.record.drains)
 		}
 	})
 }
@@ -163,16 +161,6 @@ func TestUDPDoesNotDrain(t *testing.T) {
 		h.want()
 		h.settled()
 	})
-}
-
-// A record that cannot be read is named, and nothing is touched.
-func TestBrokenRecord(t *testing.T) {
-	h := newHost(t, proxier.IPv4)
-	path := filepath.Join(h.opts.StateDir, "ipvs-ipv4.json")
-	h.must(os.WriteFile(path, []byte("{"), 0o600))
-	if _, err := New(t.Context(), proxier.IPv4, h.opts); err == nil || !strings.Contains(err.Error(), path) {
-		h.Errorf("error %v", err)
-	}
 }
 
 // Leaving the mode: connections go on, nothing else is left, and the rules stay

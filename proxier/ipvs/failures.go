@@ -39,7 +39,12 @@ func (f *failures) join() error {
 
 // refused says of servers that are wanted why they are not there as they should
 // be, and that trying again at once is of no use.
-type refused map[lvs.Key]error
+type refused map[lvs.Key]refusal
+
+type refusal struct {
+	err     error
+	foreign bool // another program has the server
+}
 
 // unserved returns what there is to tell of them; nil: nothing.
 func (r refused) unserved() error {
@@ -48,16 +53,18 @@ func (r refused) unserved() error {
 	}
 	var errs failures
 	for _, key := range slices.SortedFunc(maps.Keys(r), compareKeys) {
-		errs.add(r[key])
+		errs.add(r[key].err)
 	}
 	return &proxier.Unserved{N: len(r), Err: errs.join()}
 }
 
-// without returns those that are not there at all.
+// without returns those that are not there at all. A foreign one is: IPVS takes its
+// packets, and daemons of the host do not. If our record was lost it was made by
+// us, and serves while the log says what to do.
 func (r refused) without(servers map[lvs.Key]*server) map[ipset.Entry]bool {
 	out := make(map[ipset.Entry]bool, len(r))
-	for key := range r {
-		if servers[key] == nil {
+	for key, why := range r {
+		if servers[key] == nil && !why.foreign {
 			out[ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}] = true
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -278,5 +279,32 @@ func (h *host) eventually(what string, check func() bool) {
 		if time.Now().After(end) {
 			h.Fatalf("never: %s; %q", what, h.servers())
 		}
+	}
+}
+
+// forgetDrains has every drain begin again.
+func (h *host) forgetDrains() {
+	for key, dests := range h.backend.record.drains {
+		for at := range dests {
+			h.backend.record.drained(drainChange{key: key, at: at})
+		}
+	}
+}
+
+// files returns what the state directory has.
+func (h *host) files() []string {
+	list, err := filepath.Glob(h.opts.StateDir + "/*")
+	h.must(err)
+	return list
+}
+
+// cleanUpAndWant cleans up, as a new process does, and looks for what must stay.
+func (h *host) cleanUpAndWant(stay []string) {
+	h.Helper()
+	h.restart()
+	h.must(h.backend.Cleanup(h.Context()))
+	h.want(stay...)
+	if len(h.files()) > 0 {
+		h.Errorf("files left: %v", h.files())
 	}
 }

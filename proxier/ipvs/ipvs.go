@@ -9,13 +9,15 @@
 // is refused by chains and sets, or daemons of the host would answer.
 //
 // IPVS has no transactions and no owners. A mirror of what it holds says what to
-// send; the device's addresses and a record on disk say which servers are ours.
+// send, and a record on disk which virtual servers are ours: those that are there
+// and not recorded are foreign, and never touched.
 package ipvs
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -35,6 +37,8 @@ type Options struct {
 
 	// How long the kernel keeps idle connections, of the whole namespace; 0 leaves one alone.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+
+	Log *slog.Logger // names foreign virtual servers; nil: nowhere
 }
 
 // A Backend holds one family's virtual servers, addresses, chains and sets to a
@@ -42,6 +46,7 @@ type Options struct {
 type Backend struct {
 	fam  proxier.Family
 	opts Options
+	log  *slog.Logger
 
 	conn   *lvs.Conn
 	device *links.Dummy
@@ -56,12 +61,13 @@ type Backend struct {
 	bound   map[netip.Addr]struct{} // addresses of our device
 	lingers map[netip.Addr]int      // how many servers there that nobody wants still drain
 	refused refused
+	foreign map[lvs.Key]struct{} // those of refused that the log has named
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
 // the kernel has no IPVS, no dummy devices or no ip sets, or the host no iptables.
 func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
-	b := &Backend{fam: fam, opts: opts, rules: filter.NewIPVSRules(fam)}
+	b := &Backend{fam: fam, opts: opts, log: logOf(opts), rules: filter.NewIPVSRules(fam)}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("ipvs mode, %s: %w", fam, err), b.Close())
 	}
@@ -78,11 +84,26 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if err = b.device.Probe(); err != nil {
 		return err
 	}
-	if b.record, err = readRecord(b.opts.StateDir, b.fam); err != nil {
+	if err = b.openRecord(b.opts.StateDir); err != nil {
 		return err
 	}
 	b.kernel, err = filter.Open(ctx, b.fam)
 	return err
+}
+
+func (b *Backend) openRecord(dir string) error {
+	where, err := place()
+	if err != nil {
+		return err
+	}
+	var damaged int
+	if b.record, damaged, err = readRecord(dir, b.fam, where); err != nil {
+		return err
+	}
+	if damaged > 0 {
+		b.log.Warn("the record of our virtual servers is damaged: those it does not name are left alone", "file", b.record.path, "damaged_lines", damaged)
+	}
+	return nil
 }
 
 // Close gives up what the Backend keeps open. The kernel stays as it is.
@@ -112,10 +133,12 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	} else {
 		err = b.mend(ctx, st)
 	}
+	err = errors.Join(err, b.record.flush())
 	if err != nil {
 		b.servers = nil
 		return fmt.Errorf("ipvs, %s: %w", b.fam, err)
 	}
+	b.logForeign()
 	return b.refused.unserved()
 }
 

@@ -17,15 +17,16 @@ import (
 // A picture is what a full look at the kernel finds, and what is wanted instead.
 type picture struct {
 	servers map[lvs.Key]*server     // ours
-	foreign map[lvs.Key]struct{}    // wanted, and somebody else's
+	foreign map[lvs.Key]struct{}    // wanted, and another program's
 	device  bool                    // ours is there
 	bound   map[netip.Addr]struct{} // addresses that it has
 	held    *filter.Held            // chains and sets; nil: not looked at
 
 	claims  *claims
 	diff    difference
-	after   map[lvs.Key]*server // what IPVS holds when diff is done
-	owned   map[lvs.Key]struct{}
+	after   map[lvs.Key]*server     // what IPVS holds when diff is done
+	claimed []lvs.Key               // to be made, and not recorded yet
+	lost    []lvs.Key               // recorded, and neither there nor to be made
 	addrs   map[netip.Addr]struct{} // wanted on the device
 	lingers map[netip.Addr]int
 }
@@ -34,7 +35,7 @@ type picture struct {
 func (b *Backend) look(ctx context.Context, st *proxier.State) (*picture, error) {
 	p := &picture{
 		foreign: map[lvs.Key]struct{}{}, claims: newClaims(st),
-		diff: difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains.clone()},
+		diff: difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains},
 	}
 	if err := b.conn.Probe(ctx); err != nil {
 		return nil, err
@@ -46,12 +47,9 @@ func (b *Backend) look(ctx context.Context, st *proxier.State) (*picture, error)
 	if err != nil {
 		return nil, err
 	}
-	p.sort(list, func(k lvs.Key) bool {
-		_, now := p.bound[k.Addr]
-		_, before := b.bound[k.Addr]
-		return now || before || st.BoundAddrs[k.Addr] > 0 || b.record.owns(k)
-	})
+	p.sort(list, b.record.owns)
 	p.compare(b.opts.Scheduler, st)
+	p.judge(b.record)
 	return p, nil
 }
 
@@ -70,7 +68,7 @@ func (b *Backend) lookAtDevice(p *picture) (err error) {
 	return nil
 }
 
-// sort tells our servers from those of others, who matter where we want the same.
+// sort tells our servers from foreign ones, which matter where we want the same.
 func (p *picture) sort(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) bool) {
 	p.servers = make(map[lvs.Key]*server, len(list))
 	for key, l := range list {
@@ -96,7 +94,6 @@ func held(l lvs.Listing) *server {
 // compare finds out what must be done.
 func (p *picture) compare(scheduler string, st *proxier.State) {
 	p.after = make(map[lvs.Key]*server, len(p.claims.by))
-	p.owned = map[lvs.Key]struct{}{}
 	p.lingers = map[netip.Addr]int{}
 	p.forgetDrains()
 	pools := map[*proxier.Pool][]dest{}
@@ -123,14 +120,30 @@ func (p *picture) forgetDrains() {
 		for at := range dests {
 			s := p.servers[key]
 			if s == nil || !slices.ContainsFunc(s.dests, func(d dest) bool { return d.AddrPort == at }) {
-				p.diff.drains.remove(key, at)
+				p.diff.undrain(key, at)
 			}
 		}
 	}
 }
 
+// judge says what the record must learn. A server that is recorded and not there
+// was removed by another program, or by us just before we were killed. Unless it
+// is made now it must be forgotten, or the next that somebody makes would be ours.
+func (p *picture) judge(r *record) {
+	for key := range p.after {
+		if p.servers[key] == nil && !r.owns(key) {
+			p.claimed = append(p.claimed, key)
+		}
+	}
+	for key := range r.owned {
+		if p.servers[key] == nil && p.after[key] == nil {
+			p.lost = append(p.lost, key)
+		}
+	}
+}
+
 // wantAddrs says which addresses our device shall have: those of services, and
-// those that it has where servers drain. Servers on others are to be recorded.
+// those that it has where servers drain.
 func (p *picture) wantAddrs(st *proxier.State) {
 	p.addrs = make(map[netip.Addr]struct{}, len(st.BoundAddrs))
 	for a := range st.BoundAddrs {
@@ -139,11 +152,6 @@ func (p *picture) wantAddrs(st *proxier.State) {
 	for a := range p.lingers {
 		if _, has := p.bound[a]; has {
 			p.addrs[a] = struct{}{}
-		}
-	}
-	for key := range p.after {
-		if _, on := p.addrs[key.Addr]; !on {
-			p.owned[key] = struct{}{}
 		}
 	}
 }
@@ -171,7 +179,7 @@ func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
 	errs.add(b.setTimeouts(ctx))
 	b.refused = refused{}
 	for key := range p.foreign {
-		b.refused[key] = notOurs(p.claims.by[key].frontend(), key)
+		b.refused[key] = notOurs(p.claims.by[key].frontend().ServicePort, key)
 	}
 	b.apply(ctx, p, func() error {
 		b.rules.Withhold(b.refused.without(p.after), nil)
@@ -191,20 +199,19 @@ func (p *picture) shown(st *proxier.State) *proxier.State {
 	return &out
 }
 
-// apply makes the kernel follow a picture. What is ours is recorded before it is
-// made, and forgotten after it is gone. New connections find everything ready:
+// apply makes the kernel follow a picture. New connections find everything ready:
 // servers first, then chains and sets, then addresses; and the other way round.
 func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, errs *failures) {
-	if err := b.recordAll(p); err != nil {
-		errs.add(err)
-		return
+	for _, key := range p.lost {
+		b.record.disown(key)
 	}
+	b.note(p.claimed, p.diff.drained, p.after, errs)
 	b.run(ctx, p.diff.first, p.after, errs)
 	missing, extra := addrDifference(p.bound, p.addrs)
 	b.bound = maps.Clone(p.bound)
-	b.unbind(extra, errs)
+	b.unbind(ctx, extra, errs)
 	if p.held != nil && p.held.Balances() { // and refuses: until they go, its rules come before IPVS
-		b.bind(missing, errs)
+		b.bind(ctx, missing, errs)
 		missing = nil
 	}
 	if rules != nil {
@@ -213,23 +220,31 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 			return
 		}
 	}
-	b.bind(missing, errs)
+	b.bind(ctx, missing, errs)
 	b.run(ctx, p.diff.last, p.after, errs)
 	b.servers, b.claims, b.lingers = p.after, p.claims, p.lingers
-	if errs.n == 0 {
-		maps.DeleteFunc(p.owned, func(key lvs.Key, _ struct{}) bool { return p.after[key] == nil }) // refused
-		b.record.owned = p.owned
-		errs.add(b.record.write())
-	}
 }
 
-// recordAll adds to the record what a picture makes ours.
-func (b *Backend) recordAll(p *picture) error {
-	b.record.drains = p.diff.drains
-	for key := range p.owned {
-		b.record.owned[key] = struct{}{}
+// note records what is about to be done: which servers will be ours, and which
+// destinations drain. A server that cannot be recorded is not made; everything
+// else goes on.
+func (b *Backend) note(claimed []lvs.Key, drained []drainChange, servers map[lvs.Key]*server, errs *failures) {
+	for _, key := range claimed {
+		b.record.own(key)
 	}
-	return b.record.write()
+	for _, c := range drained {
+		b.record.drained(c)
+	}
+	err := b.record.flush()
+	if err == nil {
+		return
+	}
+	errs.add(err)
+	for _, key := range claimed {
+		b.record.disown(key)
+		delete(servers, key)
+		b.refused[key] = refusal{err: err}
+	}
 }
 
 // run sends steps that lead to servers, which it corrects where the kernel refuses
@@ -247,16 +262,36 @@ func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*se
 		if err != nil {
 			s.undo(servers)
 		}
-		if errors.Is(err, lvs.ErrNoScheduler) {
-			b.refused[s.key] = err
-		} else {
-			errs.add(err)
-		}
+		errs.add(b.learn(s, err))
 	}
 }
 
-func (b *Backend) bind(addrs []netip.Addr, errs *failures) {
+// learn follows what became of a step, and returns an error that another try may
+// end. A server is ours until it is known to be gone, or never to have been made.
+func (b *Backend) learn(s step, err error) error {
+	switch {
+	case s.op == deleteServer && err == nil:
+		b.record.disown(s.key)
+	case s.op == addServer && errors.Is(err, lvs.ErrExist): // another program was faster
+		b.record.disown(s.key)
+		b.refused[s.key] = notOurs(s.srv.name, s.key)
+		return b.record.flush() // at once: it must never be removed as ours
+	case errors.Is(err, lvs.ErrNoScheduler):
+		if s.op == addServer {
+			b.record.disown(s.key)
+		}
+		b.refused[s.key] = refusal{err: err}
+		return nil
+	}
+	return err
+}
+
+func (b *Backend) bind(ctx context.Context, addrs []netip.Addr, errs *failures) {
 	for _, a := range addrs {
+		if ctx.Err() != nil {
+			errs.add(ctx.Err())
+			return
+		}
 		err := b.device.Bind(a)
 		if errs.add(err); err == nil {
 			b.bound[a] = struct{}{}
@@ -264,8 +299,12 @@ func (b *Backend) bind(addrs []netip.Addr, errs *failures) {
 	}
 }
 
-func (b *Backend) unbind(addrs []netip.Addr, errs *failures) {
+func (b *Backend) unbind(ctx context.Context, addrs []netip.Addr, errs *failures) {
 	for _, a := range addrs {
+		if ctx.Err() != nil {
+			errs.add(ctx.Err())
+			return
+		}
 		err := b.device.Unbind(a)
 		if errs.add(err); err == nil {
 			delete(b.bound, a)

@@ -34,6 +34,7 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 	var errs failures
 	b.apply(ctx, p, nil, &errs)
 	b.servers = nil // the next Sync looks
+	errs.add(b.record.flush())
 	errs.add(b.release(ctx, p.diff.last))
 	if errs.n == 0 && len(p.after) == 0 {
 		errs.add(b.removeDevice())
@@ -66,31 +67,28 @@ func (b *Backend) RemoveRules(ctx context.Context) error {
 	return nil
 }
 
-// remove removes servers, addresses, the device and the record. Servers go first:
-// whose they are is told by the addresses.
+// remove removes servers, addresses, the device and the record.
 func (b *Backend) remove(ctx context.Context) error {
 	b.servers = nil
-	p := &picture{claims: newClaims(&proxier.State{})}
+	p := &picture{}
 	if err := b.lookAtDevice(p); err != nil {
 		return err
 	}
 	var errs failures
-	errs.add(b.removeServers(ctx, p))
-	if errs.n > 0 {
-		return errs.join()
-	}
-	b.bound = p.bound
+	errs.add(b.removeServers(ctx))
 	for a := range p.bound {
 		errs.add(b.device.Unbind(a))
 	}
 	b.bound = nil
 	errs.add(b.removeDevice())
-	b.record.owned, b.record.drains = map[lvs.Key]struct{}{}, drains{}
-	errs.add(b.record.write())
+	if errs.n == 0 {
+		errs.add(b.record.clear())
+	}
 	return errs.join()
 }
 
-func (b *Backend) removeServers(ctx context.Context, p *picture) error {
+// removeServers removes those that are ours.
+func (b *Backend) removeServers(ctx context.Context) error {
 	err := b.conn.Probe(ctx)
 	if errors.Is(err, lvs.ErrUnsupported) {
 		return nil // its module went, and all servers with it
@@ -104,9 +102,7 @@ func (b *Backend) removeServers(ctx context.Context, p *picture) error {
 	}
 	var errs failures
 	for key := range list {
-		_, now := p.bound[key.Addr]
-		_, before := b.bound[key.Addr]
-		if now || before || b.record.owns(key) {
+		if b.record.owns(key) {
 			errs.add(b.conn.DeleteServer(ctx, key))
 		}
 	}
@@ -131,12 +127,12 @@ func (b *Backend) removeDevice() error {
 // from a host that need not have what ipvs mode needs. Chains and sets are
 // those of iptables mode by their names, and removed with its Cleanup.
 func Cleanup(ctx context.Context, fam proxier.Family, stateDir string) (err error) {
-	b := &Backend{fam: fam, conn: &lvs.Conn{}}
+	b := &Backend{fam: fam, log: logOf(Options{}), conn: &lvs.Conn{}}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	if b.device, err = links.OpenDummy(); err != nil {
 		return err
 	}
-	if b.record, err = readRecord(stateDir, fam); err != nil {
+	if err = b.openRecord(stateDir); err != nil {
 		return err
 	}
 	return b.remove(ctx)

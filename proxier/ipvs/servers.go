@@ -149,7 +149,8 @@ func destinations(p *proxier.Pool) []dest {
 	return slices.CompactFunc(list, func(a, b dest) bool { return a.AddrPort == b.AddrPort })
 }
 
-// outlives tells whether connections to a server go on when their destination leaves.
+// outlives reports whether connections to a server go on when their destination
+// leaves.
 func outlives(k lvs.Key) bool { return k.Protocol == uint8(source.TCP) }
 
 // compareKeys orders servers by address, protocol and port.

@@ -3,7 +3,6 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -113,7 +112,6 @@ func TestDamagesAreMended(t *testing.T) {
 			{"threshold set", "ipvsadm -e -t " + web + " -r " + at + " -m -w 1 -x 5"},
 			{"scheduler changed", "ipvsadm -E -t " + web + " -s rr"},
 			{"persistence", "ipvsadm -E -t " + web + " -s wrr -p 60"},
-			{"server added to an address of ours", "ipvsadm -A -t " + serverWords(netip.AddrPortFrom(h.vip(1).Addr(), 81)) + " -s wrr"},
 			{"chains flushed and sets destroyed", h.tables() + "; for s in $(ipset list -n | grep ^SVCP-); do ipset destroy $s; done"},
 			{"address removed", "ip addr del " + h.vip(1).Addr().String() + " dev svcproxy0"},
 			{"address added", "ip addr add " + h.vip(9).Addr().String() + " dev svcproxy0"},
@@ -131,7 +129,7 @@ func TestDamagesAreMended(t *testing.T) {
 			for range 3 { // what was added has left, and drains; there are no connections
 				h.mend()
 			}
-			h.backend.record.drains = drains{}
+			h.forgetDrains()
 			h.mend()
 			h.settled()
 			h.wantState(foreign...)
@@ -174,84 +172,6 @@ func (h *host) foreign() []string {
 	h.ipvsadm("-A -t " + at.String() + " -s lc")
 	h.ipvsadm("-a -t " + at.String() + " -r " + h.endpoint(1).String() + " -m -w 5")
 	return []string{"-A -t " + at.String() + " -s lc", "-a -t " + at.String() + " -r " + h.endpoint(1).String() + " -m -w 5"}
-}
-
-// A server that somebody else has where a service wants one stays, and is named.
-func TestForeignServersAreLeftAlone(t *testing.T) {
-	everywhere(t, func(h *host) {
-		h.mend()
-		at := netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30080)
-		h.ipvsadm("-A -t " + at.String() + " -s lc")
-		theirs := []string{"-A -t " + at.String() + " -s lc"}
-		res := h.nodePort("node", 30080, 0)
-		delta := h.world.Put(res.Key, res)
-		for what, err := range map[string]error{
-			"delta": h.backend.Sync(h.Context(), h.world.State, delta),
-			"look":  h.backend.Sync(h.Context(), h.world.State, nil),
-		} {
-			if err == nil || !strings.Contains(err.Error(), "default/node") || !strings.Contains(err.Error(), at.String()) {
-				h.Errorf("%s: error %v", what, err)
-			}
-		}
-		if !slices.Contains(h.servers(), theirs[0]) {
-			h.Errorf("it is gone: %q", h.servers())
-		}
-		h.cleanUpAndWant(theirs)
-	})
-}
-
-// cleanUpAndWant cleans up and looks for what must stay, also of a new process.
-func (h *host) cleanUpAndWant(stay []string) {
-	h.Helper()
-	h.restart()
-	h.must(h.backend.Cleanup(h.Context()))
-	h.want(stay...)
-}
-
-// Servers on addresses of other devices are known to be ours after a restart.
-func TestNodePortsAreRemovedAfterARestart(t *testing.T) {
-	everywhere(t, func(h *host) {
-		res := h.nodePort("node", 30080, 0, 1)
-		h.put(res)
-		h.wantState()
-		h.restart()
-		h.world.Put(res.Key, nil)
-		h.opts.DrainTimeout = 0
-		h.restart()
-		h.mend()
-		h.want()
-		if len(h.backend.record.owned) != 0 {
-			h.Errorf("still recorded: %v", h.backend.record.owned)
-		}
-	})
-}
-
-// A fuse is a context that ends after its Err was asked so often.
-type fuse struct {
-	context.Context
-	left int
-}
-
-func (f *fuse) Err() error {
-	if f.left--; f.left < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
-// Wherever a sync that removes a service is cut off, cleanup knows what is ours.
-func TestCutOff(t *testing.T) {
-	everywhere(t, func(h *host) {
-		h.opts.DrainTimeout = 0
-		res := h.nodePort("node", 30080, 0, 1)
-		for n, err := 0, context.Canceled; err != nil; n++ {
-			h.restart()
-			h.put(res)
-			err = h.backend.Sync(&fuse{h.Context(), n}, h.world.State, h.world.Put(res.Key, nil))
-			h.Logf("cut off after %d steps: %v", n, err)
-			h.cleanUpAndWant(nil)
-		}
-	})
 }
 
 // When a foreign server goes, the service gets its own.
@@ -304,7 +224,7 @@ func TestMissingScheduler(t *testing.T) {
 		h.unserved(put(with("sh", 1, 0)), 1)
 		h.wantServed(1, 2, 3)
 		h.must(h.backend.Sync(h.Context(), h.world.State, put(with("lc", 3, 2))))
-		h.backend.record.drains = drains{}
+		h.forgetDrains()
 		h.settled()
 	})
 }

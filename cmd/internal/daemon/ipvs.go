@@ -13,6 +13,7 @@ func openIPVS(ctx context.Context, fam proxier.Family, at site) (backend, error)
 	return ipvs.New(ctx, fam, ipvs.Options{
 		StateDir: at.stateDir, Scheduler: s.Scheduler, DrainTimeout: s.DrainTimeout,
 		TCPTimeout: s.TCPTimeout, TCPFinTimeout: s.TCPFinTimeout, UDPTimeout: s.UDPTimeout,
+		Log: at.log,
 	})
 }
 

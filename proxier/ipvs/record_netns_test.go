@@ -1,0 +1,25 @@
+//go:build netns
+
+package ipvs
+
+import (
+	"fmt"
+	"testing"
+
+	"svcproxy/netutil/netnstest"
+)
+
+// A network namespace has a place of its own, also in the place of one that has gone.
+func TestEachNamespaceIsAnotherPlace(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range 3 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			netnstest.Enter(t)
+			where, err := place()
+			if err != nil || seen[where] {
+				t.Errorf("%q, %v, seen %v", where, err, seen)
+			}
+			seen[where] = true
+		})
+	}
+}

@@ -1,0 +1,276 @@
+//go:build vm
+
+package ipvs
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcproxy/netutil/links"
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
+	"svcproxy/source"
+)
+
+// A moment ends a sync after its context was asked so often whether it has ended:
+// as SIGTERM does, or as SIGKILL, after which nothing of the process runs.
+type moment struct {
+	context.Context
+	left int
+	kill bool
+}
+
+type killed struct{}
+
+func (m *moment) Err() error {
+	if m.left--; m.left >= 0 {
+		return nil
+	}
+	if m.kill {
+		panic(killed{})
+	}
+	return context.Canceled
+}
+
+// until calls do, and reports whether the moment came before its end.
+func (m *moment) until(do func(context.Context)) (cut bool) {
+	defer func() {
+		switch r := recover(); r.(type) {
+		case nil, killed:
+			cut = m.left < 0
+		default:
+			panic(r)
+		}
+	}()
+	do(m)
+	return
+}
+
+// everyKind puts services with all kinds of servers into the world: two of them
+// cannot be had, as another program has their servers.
+func (h *host) everyKind() *proxier.Delta {
+	d := &proxier.Delta{}
+	for _, res := range []*proxier.Resolved{
+		h.service("web", 1, source.TCP, 0, 1), h.service("theirs", 2, source.TCP, 0), h.service("dns", 3, source.UDP, 0),
+		h.service("none", 4, source.TCP), h.nodePort("node", 30081, 1), h.nodePort("other", 30082, 0),
+	} {
+		one := h.world.Put(res.Key, res)
+		d.Services = append(d.Services, one.Services...)
+		d.RefusedVIPs.Gained = append(d.RefusedVIPs.Gained, one.RefusedVIPs.Gained...)
+		d.BoundAddrs.Gained = append(d.BoundAddrs.Gained, one.BoundAddrs.Gained...)
+	}
+	return d
+}
+
+// foreignEverywhere makes servers of another program where a service wants one, on
+// an address that we bind, and elsewhere, and returns them.
+func (h *host) foreignEverywhere() []string {
+	vip := func(n int, port uint16) string { return netip.AddrPortFrom(h.vip(n).Addr(), port).String() }
+	node := netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30081).String()
+	router := netip.AddrPortFrom(h.endpoint(2).Addr(), 443).String()
+	lines := []string{
+		"-A -t " + vip(1, 443) + " -s sh", "-a -t " + vip(1, 443) + " -r " + router + " -g -w 7",
+		"-A -t " + vip(2, 80) + " -s sh", "-A -t " + node + " -s rr", "-A -u " + vip(4, 53) + " -s wrr",
+	}
+	for _, l := range lines {
+		h.ipvsadm(l)
+	}
+	return append(lines, h.foreign()...)
+}
+
+// whole does not take an Unserved for an error.
+func (h *host) whole(err error) {
+	h.Helper()
+	if _, ok := err.(*proxier.Unserved); !ok {
+		h.Fatalf("error %v, want two servers not to be had", err)
+	}
+}
+
+// forget is a restart that finds the tools of iptables where they were.
+func (h *host) forget() {
+	h.Helper()
+	was := h.backend
+	was.device.Close()
+	h.must(was.conn.Close())
+	h.backend = &Backend{fam: h.fam, opts: h.opts, log: was.log, kernel: was.kernel, rules: filter.NewIPVSRules(h.fam), conn: &lvs.Conn{}}
+	h.must(h.backend.openRecord(h.opts.StateDir))
+	var err error
+	h.backend.device, err = links.OpenDummy()
+	h.must(err)
+}
+
+// Whenever a process ends, be it in the middle of a first sync, of a removal, of
+// leaving the mode or of cleanup, cleanup restores what was there before, and a daemon that
+// starts again gets everything done.
+func TestCutOff(t *testing.T) {
+	h := newHost(t, proxier.IPv4)
+	h.opts.DrainTimeout = 0
+	theirs := h.foreignEverywhere()
+	all := h.everyKind()
+	h.restart()
+	h.whole(h.backend.Sync(t.Context(), h.world.State, nil)) // chains and sets are there
+	full := h.world.State
+	none := *full
+	none.Services, none.BoundAddrs, none.RefusedVIPs = nil, nil, nil
+	removal := &proxier.Delta{}
+	for _, s := range all.Services {
+		removal.Services = append(removal.Services, proxier.ServiceChange{Old: s.New})
+	}
+	removal.RefusedVIPs.Lost, removal.BoundAddrs.Lost = all.RefusedVIPs.Gained, all.BoundAddrs.Gained
+	for _, tt := range []struct {
+		what   string
+		before func()
+		do     func(context.Context)
+	}{
+		{"first sync", func() { h.must(h.backend.remove(t.Context())) }, func(ctx context.Context) { h.backend.Sync(ctx, full, nil) }},
+		{"first services", func() { h.must(h.backend.Sync(t.Context(), &none, nil)) }, func(ctx context.Context) { h.backend.Sync(ctx, full, all) }},
+		{"removal", func() { h.whole(h.backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.backend.Sync(ctx, &none, removal) }},
+		{"cleanup", func() { h.whole(h.backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.backend.remove(ctx) }},
+		{"change of mode", func() { h.whole(h.backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.backend.Retire(ctx) }},
+	} {
+		n := 0
+		for cut := true; cut; n++ {
+			tt.before()
+			m := &moment{t.Context(), 2 * n, n%2 == 0} // a message asks twice
+			cut = m.until(tt.do)
+			h.forget()
+			if n%5 == 0 { // some go on
+				h.whole(h.backend.Sync(t.Context(), full, nil))
+				h.settled()
+			}
+			h.must(h.backend.remove(t.Context()))
+			h.want(theirs...)
+			if links := h.run("ip", "-o", "link"); strings.Contains(links, "svcproxy0") || len(h.files()) > 0 {
+				h.Errorf("left: %v\n%s", h.files(), links)
+			}
+			if h.Failed() {
+				h.Fatalf("%s, cut off at moment %d", tt.what, n)
+			}
+		}
+		h.Logf("%s: cut off at %d moments", tt.what, n-1)
+	}
+	h.cleanUpAndWant(theirs)
+}
+
+// A server that another program has where a service wants one stays as it is, is
+// named, and delays nothing else; so does one on an address that we bind.
+func TestForeignServersAreLeftAlone(t *testing.T) {
+	everywhere(t, func(h *host) {
+		var log bytes.Buffer
+		h.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
+		h.restart()
+		h.mend()
+		theirs := h.foreignEverywhere()
+		delta := h.everyKind()
+		for _, how := range []struct {
+			what  string
+			delta *proxier.Delta
+		}{{"delta", delta}, {"look", nil}} {
+			err := h.backend.Sync(h.Context(), h.world.State, how.delta)
+			for _, want := range []string{"default/theirs", h.vip(2).String(), "default/node", ":30081"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					h.Errorf("%s: error %v does not name %s", how.what, err, want)
+				}
+			}
+			h.whole(err)
+			for _, l := range theirs {
+				if !slices.Contains(h.servers(), l) {
+					h.Errorf("%s: %q is not as it was: %q", how.what, l, h.servers())
+				}
+			}
+		}
+		h.wantServed(1, 2, 3) // daemons of the host do not answer at 2, and we do not refuse
+		h.settled()
+		if n := strings.Count(log.String(), "belongs to another program"); n != 2 {
+			h.Errorf("named %d times, want each of 2 once:\n%s", n, log.String())
+		}
+		h.cleanUpAndWant(theirs)
+	})
+}
+
+// A server is no longer ours once a look has missed it: the next of its name is not.
+func TestServersRemovedByOthersAreForgotten(t *testing.T) {
+	everywhere(t, func(h *host) {
+		web, node := h.service("web", 1, source.TCP, 0), h.nodePort("node", 30080, 0)
+		h.put(web)
+		h.put(node)
+		h.ipvsadm("-C")
+		h.world.Put(web.Key, nil)
+		h.mend()
+		theirs := []string{"-A -t " + h.vip(1).String() + " -s lc"}
+		h.ipvsadm(theirs[0])
+		h.put(h.service("other", 3, source.TCP, 0))
+		h.mend()
+		h.wantState(theirs...)
+		h.cleanUpAndWant(theirs)
+	})
+}
+
+// The record of another boot, or none, makes nothing ours. What is there goes on
+// serving, and is named; when it was removed the services get their own.
+func TestRecordIsLost(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.listen(1)
+		h.put(h.service("web", 1, source.TCP, 0))
+		theirs := h.servers()
+		text, err := os.ReadFile(h.backend.record.path)
+		h.must(err)
+		for _, instead := range [][]byte{bytes.Replace(text, []byte("boot "), []byte("boot 0"), 1), []byte("{"), nil} {
+			if bytes.Equal(instead, text) {
+				h.Fatalf("the record names no boot: %s", text)
+			}
+			h.must(os.WriteFile(h.backend.record.path, instead, 0o600))
+			h.restart()
+			h.unserved(nil, 1)
+			h.wantServed(1)
+			if _, n := h.mustDial(h.vip(1)); n != 0 {
+				h.Errorf("endpoint %d answers", n)
+			}
+			h.restart()
+			h.must(h.backend.remove(h.Context()))
+			h.want(theirs...)
+		}
+		h.ipvsadm("-D -t " + h.vip(1).String())
+		h.mend()
+		h.wantState()
+		h.settled()
+		h.cleanUpAndWant(nil)
+	})
+}
+
+// A disk that is full costs servers that are new, and no change of the others.
+func TestRecordCannotBeWritten(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.put(h.service("web", 1, source.TCP, 0))
+		path := h.backend.record.path
+		h.must(os.Rename(path, path+".moved"))
+		h.must(os.Mkdir(path, 0o700)) // nothing can be put in its place
+		delta := h.world.Put(h.service("web", 1, source.TCP, 0, 1).Key, h.service("web", 1, source.TCP, 0, 1))
+		h.must(h.backend.Sync(h.Context(), h.world.State, delta))
+		second := h.service("second", 2, source.TCP, 0)
+		for _, delta := range []*proxier.Delta{h.world.Put(second.Key, second), nil} {
+			if err := h.backend.Sync(h.Context(), h.world.State, delta); err == nil {
+				h.Error("no error")
+			}
+			h.want("-A -t "+h.vip(1).String()+" -s wrr", h.endpointLine(1, 0), h.endpointLine(1, 1))
+			h.wantServed(1)
+		}
+		h.must(os.Remove(path))
+		h.mend()
+		h.wantState()
+		h.settled()
+		h.must(os.Remove(path + ".moved"))
+		h.cleanUpAndWant(nil)
+	})
+}
+
+func (h *host) endpointLine(vip, endpoint int) string {
+	return strings.Replace(h.draining(vip, endpoint), "-w 0", "-w 1", 1)
+}
