@@ -4,12 +4,18 @@ package ipvs
 
 import (
 	"errors"
+	"io"
 	"net"
+	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy/netutil/lvs"
 	"svcproxy/proxier"
@@ -84,12 +90,127 @@ func TestDrainsEnd(t *testing.T) {
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on")
 		}
-		time.Sleep(h.opts.DrainTimeout)
-		h.mend()
+		began, _ := h.backend.record.drains.since(h.key(1), h.endpoint(0))
+		if due := h.backend.NextDue(); due.Sub(began) > h.opts.DrainTimeout {
+			h.Errorf("the drain is due %v after it began, later than its end", due.Sub(began))
+		}
+		h.dueUntil("the drain has ended", func() bool { return !slices.Contains(h.servers(), h.draining(1, 0)) })
 		h.wantState()
+		h.settled()
 		if h.goesOn(c) {
 			h.Error("the connection goes on after its time")
 		}
+	})
+}
+
+// dueUntil lets the Backend do what is due, with deltas that are empty, until
+// check returns true.
+func (h *host) dueUntil(what string, check func() bool) {
+	h.Helper()
+	for end := time.Now().Add(time.Minute); !check(); {
+		due := h.backend.NextDue()
+		if due.IsZero() || due.After(end) {
+			h.Fatalf("next due %v, and never: %s; %q", due, what, h.servers())
+		}
+		time.Sleep(time.Until(due))
+		h.must(h.backend.Sync(h.Context(), h.world.State, &proxier.Delta{}))
+	}
+	if due := h.backend.NextDue(); !due.IsZero() {
+		h.Errorf("%s, and still due: %v", what, due)
+	}
+}
+
+// What drains goes when it is idle, with the server and its address, and no look
+// at everything is needed for that.
+func TestIdleDrainsEndWithoutALook(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.listen(1)
+		web := h.service("web", 1, source.TCP, 0)
+		h.put(web)
+		h.put(h.service("other", 2, source.TCP, 0))
+		c := h.connectTo(0)
+		h.remove(web)
+		time.Sleep(time.Until(h.backend.NextDue()))
+		h.must(h.backend.Sync(h.Context(), h.world.State, &proxier.Delta{}))
+		h.wantState("-A -t "+h.vip(1).String()+" -s wrr", h.draining(1, 0)) // in use
+		c.Close()
+		h.dueUntil("nothing drains", func() bool { return !slices.Contains(h.servers(), h.draining(1, 0)) })
+		h.wantState()
+		h.settled()
+	})
+}
+
+// listenSCTP makes an endpoint echo what it gets.
+func (h *host) listenSCTP(endpoint int) {
+	h.Helper()
+	fd := h.socketSCTP()
+	h.must(unix.Bind(fd, sockaddr(h.endpoint(endpoint))))
+	h.must(unix.Listen(fd, 1))
+	f := os.NewFile(uintptr(fd), "sctp")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	h.must(err)
+	h.Cleanup(func() { l.Close() })
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			io.Copy(c, c)
+			c.Close()
+		}
+	}()
+}
+
+func (h *host) connectSCTP(to netip.AddrPort) net.Conn {
+	h.Helper()
+	fd := h.socketSCTP()
+	h.must(unix.Connect(fd, sockaddr(to)))
+	f := os.NewFile(uintptr(fd), "sctp")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	h.must(err)
+	h.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (h *host) socketSCTP() int {
+	h.Helper()
+	domain := unix.AF_INET
+	if h.fam == proxier.IPv6 {
+		domain = unix.AF_INET6
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	h.must(err)
+	return fd
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+// Connections of SCTP go on like those of TCP.
+func TestSCTPDrains(t *testing.T) {
+	if out, err := exec.Command("modprobe", "sctp").CombinedOutput(); err != nil {
+		t.Fatalf("modprobe sctp: %v\n%s", err, out)
+	}
+	everywhere(t, func(h *host) {
+		h.opts.DrainTimeout = 3 * time.Second
+		h.restart()
+		h.listenSCTP(0)
+		h.put(h.service("sig", 1, source.SCTP, 0))
+		c := h.connectSCTP(h.vip(1))
+		if !h.goesOn(c) {
+			h.Fatal("no echo")
+		}
+		h.put(h.service("sig", 1, source.SCTP, 1))
+		h.wantState(strings.Replace(h.draining(1, 0), "-t", "--sctp-service", 1))
+		if !h.goesOn(c) {
+			h.Error("the connection did not go on")
+		}
+		h.dueUntil("the drain has ended", func() bool { return !strings.Contains(strings.Join(h.servers(), "\n"), "-w 0") })
+		h.wantState()
+		h.settled()
 	})
 }
 

@@ -54,6 +54,8 @@ type Backend struct {
 	rules  *filter.Rules
 	record *record
 
+	reminders reminders // of drains
+
 	// What the kernel holds, as far as the last Sync knows. Servers is nil when
 	// that is not known.
 	servers map[lvs.Key]*server

@@ -223,6 +223,7 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 	b.bind(ctx, missing, errs)
 	b.run(ctx, p.diff.last, p.after, errs)
 	b.servers, b.claims, b.lingers = p.after, p.claims, p.lingers
+	b.remindOfAll(p.diff.now)
 }
 
 // note records what is about to be done: which servers will be ours, and which

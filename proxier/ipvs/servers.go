@@ -150,8 +150,8 @@ func destinations(p *proxier.Pool) []dest {
 }
 
 // outlives reports whether connections to a server go on when their destination
-// leaves.
-func outlives(k lvs.Key) bool { return k.Protocol == uint8(source.TCP) }
+// leaves: those of protocols that have connections.
+func outlives(k lvs.Key) bool { return k.Protocol != uint8(source.UDP) }
 
 // compareKeys orders servers by address, protocol and port.
 func compareKeys(a, b lvs.Key) int {

@@ -1,0 +1,70 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"svcproxy/netutil/lvs"
+)
+
+// NextDue returns when a Sync with an empty delta has something to do: a drain's
+// connections may have ended, or its time is over. Zero: not before something
+// changes. It is of the goroutine that calls Sync.
+func (b *Backend) NextDue() time.Time {
+	if b.servers == nil { // the next Sync looks at everything
+		return time.Time{}
+	}
+	return b.reminders.next()
+}
+
+// lookAtDue adds the servers to keys whose drains are due, after it has asked
+// which of their destinations have connections.
+func (b *Backend) lookAtDue(ctx context.Context, now time.Time, keys map[lvs.Key]struct{}, errs *failures) {
+	for _, key := range b.reminders.due(now, maxDue) {
+		if b.servers[key] == nil {
+			continue
+		}
+		keys[key] = struct{}{}
+		list, err := b.conn.Destinations(ctx, key)
+		if !errors.Is(err, lvs.ErrNotExist) { // another program removed it: a look finds that out
+			errs.add(err)
+		}
+		b.servers[key] = b.servers[key].withIdle(list)
+	}
+}
+
+// withIdle returns a copy of s that knows which of its destinations are idle.
+func (s *server) withIdle(list []lvs.Destination) *server {
+	out := *s
+	out.dests = slices.Clone(s.dests)
+	for _, l := range list {
+		i, has := slices.BinarySearchFunc(out.dests, l, func(d dest, l lvs.Destination) int { return d.Compare(l.AddrPort) })
+		if has {
+			out.dests[i].idle = l.Idle()
+		}
+	}
+	return &out
+}
+
+// remindOfAll sets when to look at which drains.
+func (b *Backend) remindOfAll(now time.Time) {
+	b.reminders = reminders{}
+	for key := range b.record.drains {
+		b.remind(key, now)
+	}
+}
+
+// remind sets when to look at the drains of a server.
+func (b *Backend) remind(key lvs.Key, now time.Time) {
+	if len(b.record.drains[key]) == 0 || b.servers[key] == nil {
+		b.reminders.remove(key)
+		return
+	}
+	soonest := maxDrainLook
+	for _, since := range b.record.drains[key] {
+		soonest = min(soonest, nextLook(since, now, b.opts.DrainTimeout))
+	}
+	b.reminders.set(key, now.Add(soonest))
+}

@@ -1,0 +1,102 @@
+package ipvs
+
+import (
+	"container/heap"
+	"time"
+
+	"svcproxy/netutil/lvs"
+)
+
+// maxDue is how many servers one sync looks at for their drains, a message each:
+// a change waits for no more than these.
+const maxDue = 64
+
+// The time between two looks at a drain grows with its age up to maxDrainLook.
+// After its time is over, which it survives only where the kernel lost it, it is
+// looked at once in minDrainLook.
+const (
+	minDrainLook = time.Second
+	maxDrainLook = 30 * time.Second
+)
+
+// nextLook returns how long after now a drain is to be looked at: its
+// connections may have ended, or its time is over.
+func nextLook(since, now time.Time, timeout time.Duration) time.Duration {
+	waited := max(0, now.Sub(since))
+	switch left := timeout - waited; {
+	case left <= 0:
+		return minDrainLook
+	case waited < lag:
+		return min(lag-waited, left)
+	default:
+		return min(waited, maxDrainLook, left)
+	}
+}
+
+// reminders say which servers are to be looked at, and when. The zero value has none.
+type reminders struct {
+	heap  []reminder
+	index map[lvs.Key]int // place in heap
+}
+
+type reminder struct {
+	key lvs.Key
+	at  time.Time
+}
+
+// set sets when a server is to be looked at.
+func (r *reminders) set(k lvs.Key, at time.Time) {
+	i, has := r.index[k]
+	if !has {
+		heap.Push(r, reminder{k, at})
+		return
+	}
+	r.heap[i].at = at
+	heap.Fix(r, i)
+}
+
+func (r *reminders) remove(k lvs.Key) {
+	if i, has := r.index[k]; has {
+		heap.Remove(r, i)
+	}
+}
+
+// next returns when the first server is to be looked at; zero: there is none.
+func (r *reminders) next() time.Time {
+	if len(r.heap) == 0 {
+		return time.Time{}
+	}
+	return r.heap[0].at
+}
+
+// due removes and returns servers to be looked at by now, n at most.
+func (r *reminders) due(now time.Time, n int) (keys []lvs.Key) {
+	for len(keys) < n && len(r.heap) > 0 && !r.heap[0].at.After(now) {
+		keys = append(keys, heap.Pop(r).(reminder).key)
+	}
+	return keys
+}
+
+// Len, Less, Swap, Push and Pop implement heap.Interface.
+func (r *reminders) Len() int           { return len(r.heap) }
+func (r *reminders) Less(i, j int) bool { return r.heap[i].at.Before(r.heap[j].at) }
+
+func (r *reminders) Swap(i, j int) {
+	r.heap[i], r.heap[j] = r.heap[j], r.heap[i]
+	r.index[r.heap[i].key], r.index[r.heap[j].key] = i, j
+}
+
+func (r *reminders) Push(x any) {
+	if r.index == nil {
+		r.index = map[lvs.Key]int{}
+	}
+	r.index[x.(reminder).key] = len(r.heap)
+	r.heap = append(r.heap, x.(reminder))
+}
+
+func (r *reminders) Pop() any {
+	last := r.heap[len(r.heap)-1]
+	r.heap = r.heap[:len(r.heap)-1]
+	delete(r.index, last.key)
+	return last
+}
