@@ -7,7 +7,7 @@ SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|re
 TAGS       ?=
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes soak bench fuzz lint fmt clean
+.PHONY: help build sizes install demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,8 +58,12 @@ kubernetes-programs: ## the API server and etcd for that, ahead of it
 bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kube-proxy (root)
 	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .
 
-soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed; an hour of it (root)
+stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)
+	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./lab/bench
+
+soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, and all of stress; hours of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab
+	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run TestStress ./lab/bench
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
 	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./lab/bench

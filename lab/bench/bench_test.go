@@ -69,7 +69,7 @@ func newDaemon(t *testing.T, v variant, all []lab.Service) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	return startDaemon(t, n, all)
+	return startDaemon(t, n, all, lone(n.variant))
 }
 
 // get returns a node of a bench, or ends the test.

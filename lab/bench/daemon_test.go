@@ -29,12 +29,10 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// settings keep the resync out of what is measured: at 30 s it would fall into some changes and not into others.
-const settings = `mode = %q
-
-[sync]
-resync_interval = "1h"
-`
+// lone keeps the resync out of what is measured: at 30 s it would fall into some changes and not into others.
+func lone(v variant) string {
+	return fmt.Sprintf("mode = %q\n\n[sync]\nresync_interval = \"1h\"\n", v.mode())
+}
 
 // A daemon is svcproxy running on a node.
 type daemon struct {
@@ -48,14 +46,14 @@ type daemon struct {
 
 // startDaemon starts svcproxy with its services in files and waits until it is ready.
 // It is killed with the test.
-func startDaemon(t *testing.T, n *node, all []lab.Service) (*daemon, error) {
+func startDaemon(t *testing.T, n *node, all []lab.Service, settings string) (*daemon, error) {
 	for _, sub := range []string{"config", "state", "run"} {
 		if err := os.Mkdir(filepath.Join(n.dir, sub), 0o755); err != nil {
 			return nil, err
 		}
 	}
 	d := &daemon{node: n, exited: make(chan struct{})}
-	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(fmt.Sprintf(settings, n.variant.mode())), 0o644); err != nil {
+	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(settings), 0o644); err != nil {
 		return nil, err
 	}
 	if err := writeFiles(d.path(""), all); err != nil {

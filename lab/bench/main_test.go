@@ -8,6 +8,9 @@
 //	go test -tags bench -count 1 -run TestBench -v -timeout 30m ./lab/bench
 //	go test -tags bench -count 1 -run TestBench/legacy/change -v ./lab/bench
 //
+// TestStress shows what a change takes in peace and while tables are full and others
+// write rules, for each variant, in one table.
+//
 // Without -count 1 go test may print an earlier run again: it does not see that the
 // svcproxy which this package builds and runs has changed.
 //

@@ -31,7 +31,7 @@ func (b *bench) stall(t *testing.T) {
 	t.Run("start", func(t *testing.T) {
 		n := mustNode(t, b.variant)
 		p := probeAll(t, n.aside(), n.elsewhere())
-		if _, err := startDaemon(t, n, makeServices(b.count)); err != nil {
+		if _, err := startDaemon(t, n, makeServices(b.count), lone(n.variant)); err != nil {
 			t.Fatal(err)
 		}
 		p.report(t, fmt.Sprintf("svcproxy starts with %d services", b.count))
