@@ -118,3 +118,22 @@ func Difference(before, now []string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// dates matches what a listing says of itself.
+var dates = regexp.MustCompile(`(?m)^# .*\n`)
+
+// Listing is all that a Snapshot looks at, and addresses, line for line as the
+// tools write it: only dates, counters and addresses of cards are left out. What
+// it says may depend on the order in which objects were made.
+func Listing(h *Host) (string, error) {
+	var b strings.Builder
+	for _, v := range append(slices.Clone(views), view{command: []string{"ip", "-brief", "addr"}}) {
+		out, err := h.Run(v.command[0], v.command[1:]...)
+		if err != nil {
+			return "", fmt.Errorf("listing what %s has: %w", h.Role, err)
+		}
+		fmt.Fprintln(&b, "==", strings.Join(v.command, " "))
+		b.WriteString(counters.ReplaceAllString(dates.ReplaceAllString(out, ""), ""))
+	}
+	return b.String(), nil
+}
