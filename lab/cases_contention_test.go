@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -30,28 +31,22 @@ func testMonitor(t *testing.T, e *env) {
 // off from and named by the log and by status. Afterwards all is as before.
 func testContention(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0])...))
-	before := e.repairs()
-	deleted := 0
+	before, deleted := e.repairs(), 0
 	const waits = "another program changes our table again and again: repairs wait from now on, longer each time\" family=ipv4 process=nft pid="
 	err := Poll(slow(time.Minute), func() error {
-		if err := nft(e.Node, "add table ip svcproxy\ndelete table ip svcproxy"); err != nil {
+		if err := e.deleteTable(deletions); err != nil {
 			return err
 		}
-		if deleted++; !strings.Contains(e.daemon.LogTail(logLines), waits) {
+		if deleted += deletions; !strings.Contains(e.daemon.LogTail(logLines), waits) {
 			return fmt.Errorf("%d deletions, and the log does not say %q", deleted, waits)
 		}
 		return nil
 	})
-	if err != nil {
+	if err := cmp.Or(err, e.deleteTable(deletions)); err != nil {
 		t.Fatal(err)
 	}
-	for range 20 {
-		if err := nft(e.Node, "add table ip svcproxy\ndelete table ip svcproxy"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	deleted += 20
-	if repairs := e.repairs() - before; repairs >= deleted-10 {
+	deleted += deletions
+	if repairs := e.repairs() - before; repairs >= deleted-deletions {
 		t.Errorf("%d deletions and %d repairs: nothing waited", deleted, repairs)
 	}
 	status, err := e.daemon.Command("status")
@@ -62,6 +57,15 @@ func testContention(t *testing.T, e *env) {
 	if err != nil {
 		t.Errorf("after all that: %v", err)
 	}
+}
+
+// deletions is how often deleteTable deletes the table in the lab.
+const deletions = 20
+
+// deleteTable deletes our table n times, in as many transactions of one process.
+func (e *env) deleteTable(n int) error {
+	_, err := e.Node.RunInput(strings.Repeat("add table ip svcproxy\ndelete table ip svcproxy\n", n), "nft", "-i")
+	return err
 }
 
 // repairs returns how many repairs the log tells of.

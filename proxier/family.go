@@ -109,6 +109,7 @@ func (f *family) absorb(o order) {
 	f.open = f.open || o.open
 	f.full = f.full || o.full
 	f.dirty = f.dirty || o.full || o.repair
+	f.lookout.wanted = f.lookout.wanted || o.look
 	f.told(o.number)
 }
 

@@ -23,7 +23,7 @@ type mail struct {
 	node            *Node
 	backends        *replacement
 	full            bool
-	repair          map[Family]bool
+	repair, look    map[Family]bool
 	minimum, resync *time.Duration
 }
 
@@ -94,11 +94,15 @@ func (l *Loop) SetIntervals(minimum, resync time.Duration) {
 func (l *Loop) Resync() { l.inbox.put(func(m *mail) { m.full = true }) }
 
 // Repair has a family sync what its backend knows to differ in the kernel.
-func (l *Loop) Repair(fam Family) {
-	l.inbox.put(func(m *mail) {
-		if m.repair == nil {
-			m.repair = make(map[Family]bool)
-		}
-		m.repair[fam] = true
-	})
+func (l *Loop) Repair(fam Family) { l.inbox.put(func(m *mail) { m.repair = with(m.repair, fam) }) }
+
+// Look has a family compared with the kernel now, beside its syncs.
+func (l *Loop) Look(fam Family) { l.inbox.put(func(m *mail) { m.look = with(m.look, fam) }) }
+
+func with(set map[Family]bool, fam Family) map[Family]bool {
+	if set == nil {
+		set = make(map[Family]bool)
+	}
+	set[fam] = true
+	return set
 }

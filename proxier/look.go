@@ -9,6 +9,7 @@ import (
 // A lookout compares the kernel with what was written, beside the Syncs of a family.
 type lookout struct {
 	last   time.Time // when one ended, or a Sync compared everything
+	wanted bool      // one is due at once
 	result chan finding
 	cancel func() // of the one that runs; nil: none runs
 }
@@ -40,6 +41,9 @@ func (f *family) lookAt() time.Time {
 	if f.lookout.cancel != nil || f.news.err != nil || f.news.good.IsZero() {
 		return time.Now().Add(time.Hour)
 	}
+	if f.lookout.wanted {
+		return time.Time{}
+	}
 	return f.lookout.last.Add(f.resync)
 }
 
@@ -49,7 +53,7 @@ func (f *family) lookIfDue(ctx context.Context) {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	f.lookout.cancel = cancel
+	f.lookout.cancel, f.lookout.wanted = cancel, false
 	b := f.backend
 	go func() {
 		f.lookout.result <- f.compare(ctx, b)

@@ -126,16 +126,16 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 		l.replace(ctx, in.backends.backends)
 		l.replaced = &replaced{l.number + 1, in.backends.done}
 	}
-	l.tell(o, in.repair)
+	l.tell(o, &in)
 	l.tellClaims()
 }
 
 // tell gives all families one order.
-func (l *Loop) tell(o order, repair map[Family]bool) {
+func (l *Loop) tell(o order, in *mail) {
 	l.number++
 	o.number = l.number
 	for _, f := range l.families {
-		o.repair = repair[f.fam]
+		o.repair, o.look = in.repair[f.fam], in.look[f.fam]
 		f.orders.put(o)
 	}
 }

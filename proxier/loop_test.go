@@ -240,6 +240,11 @@ func TestLoopLooks(t *testing.T) {
 		k.expect(t, "")
 		l.Repair(IPv6) // there is none
 		k.expect(t)
+		k.mu.Lock()
+		k.damaged = true
+		k.mu.Unlock()
+		l.Look(IPv4)
+		k.expect(t, "")
 	})
 }
 

@@ -17,6 +17,7 @@ type order struct {
 	open     bool // every source has been read
 	full     bool // everything is to be compared with the kernel
 	repair   bool // the backend knows of something to repair
+	look     bool // the kernel may have been changed
 
 	minimum, resync *time.Duration
 }
@@ -70,5 +71,6 @@ func (o *order) merge(n order) {
 	if n.minimum != nil {
 		o.minimum, o.resync = n.minimum, n.resync
 	}
-	o.open, o.full, o.repair = o.open || n.open, o.full || n.full, o.repair || n.repair
+	o.open, o.full = o.open || n.open, o.full || n.full
+	o.repair, o.look = o.repair || n.repair, o.look || n.look
 }

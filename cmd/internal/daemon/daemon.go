@@ -81,7 +81,7 @@ type daemon struct {
 	modeWanted chan configs.Settings // the mode changed in these
 	modeHolds  chan *instance        // holds everything now
 
-	contention map[proxier.Family]*proxier.Contention // over what is ours
+	contention map[disturbance]*proxier.Contention // over what is ours
 
 	mu       sync.Mutex
 	kernel   *instance        // in use
@@ -216,10 +216,7 @@ func (d *daemon) wire() {
 
 		OnFlowsDeleted: d.metrics.FlowsDeleted,
 	})
-	d.contention = map[proxier.Family]*proxier.Contention{
-		proxier.IPv4: proxier.NewContention(func() { d.loop.Repair(proxier.IPv4) }),
-		proxier.IPv6: proxier.NewContention(func() { d.loop.Repair(proxier.IPv6) }),
-	}
+	d.contention = disturbances(d.loop)
 	d.health.Watch(d.loop)
 	d.wireCluster()
 }

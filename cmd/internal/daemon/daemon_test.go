@@ -32,12 +32,14 @@ type kernel struct {
 	names []string // of services, at the last sync
 	cidrs string   // local_cidrs
 	full  int      // syncs that were
+	calls int      // of Sync and Look
 	fail  error
 }
 
 func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.calls++
 	if k.fail != nil {
 		return k.fail
 	}
@@ -57,8 +59,14 @@ func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta
 }
 
 func (k *kernel) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
-func (k *kernel) Look(context.Context) (bool, error)                             { return false, nil }
 func (k *kernel) Close() error                                                   { return nil }
+
+func (k *kernel) Look(context.Context) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.calls++
+	return false, nil
+}
 
 func (k *kernel) Cleanup(context.Context) error {
 	k.mu.Lock()

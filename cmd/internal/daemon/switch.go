@@ -166,21 +166,35 @@ func (d *daemon) watch(ctx context.Context, in *instance) {
 	}
 }
 
+// A disturbance is a kind of event that makes us compare and repair what a family has.
+type disturbance struct {
+	fam  proxier.Family
+	lost bool // it is not known whether what is ours was changed
+}
+
+// disturbances returns who looks, or repairs what is known to differ, after each kind.
+func disturbances(l *proxier.Loop) map[disturbance]*proxier.Contention {
+	all := make(map[disturbance]*proxier.Contention)
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		all[disturbance{fam, false}] = proxier.NewContention(func() { l.Repair(fam) })
+		all[disturbance{fam, true}] = proxier.NewContention(func() { l.Look(fam) })
+	}
+	return all
+}
+
 func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 	d.metrics.Disturbed(fam)
-	who := fmt.Sprintf("process %d (%s)", e.PID, e.Process)
-	if e.Lost {
-		who = "a program whose events were lost"
-	}
-	wait, news := d.contention[fam].Changed(who)
+	wait, news := d.contention[disturbance{fam, e.Lost}].Changed(fmt.Sprintf("process %d (%s)", e.PID, e.Process))
 	switch {
 	case !news:
+	case e.Lost && wait > 0:
+		d.log.Warn("events of the kernel are lost again and again: comparing everything less often from now on", "family", fam, "wait", wait)
+	case e.Lost:
+		d.log.Warn("events of the kernel were lost: comparing everything", "family", fam)
 	case wait > 0:
 		d.log.Warn("another program changes our table again and again: repairs wait from now on, longer each time",
 			"family", fam, "process", e.Process, "pid", e.PID, "wait", wait)
-	case e.Lost:
-		d.log.Warn("events of the kernel were lost: comparing everything", "family", fam)
-	case e.PID == 0:
+	case e.PID == 0: // the kernel does not say who
 		d.log.Warn("rules were changed by another program: repairing them", "family", fam)
 	default:
 		d.log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
@@ -190,7 +204,7 @@ func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 // contended says who changes what is ours again and again.
 func (d *daemon) contended() (problems []string) {
 	for _, fam := range families(d.fixed) {
-		if p := d.contention[fam].Problem(); p != "" {
+		if p := d.contention[disturbance{fam: fam}].Problem(); p != "" {
 			problems = append(problems, fam.String()+": "+p)
 		}
 	}

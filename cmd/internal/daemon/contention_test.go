@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"svcproxy/netutil/nft"
+)
+
+// A disturbed kernel tells of changes by others.
+type disturbed struct {
+	*kernel
+	events chan nft.Event
+}
+
+func (k disturbed) Watch(ctx context.Context, changed func(nft.Event)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e := <-k.events:
+			changed(e)
+		}
+	}
+}
+
+// Who changes our table again and again is told once, shown by status, and not
+// answered by as many comparisons. Events that were lost say nothing of anybody.
+func TestContentionIsShown(t *testing.T) {
+	k := disturbed{new(kernel), make(chan nft.Event)}
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nfamilies = [\"ipv4\"]\n", mode{name: "nftables", open: opens(k)})
+	r.ready()
+	const events = 50
+	send := func(e nft.Event) {
+		for range events {
+			k.events <- e
+		}
+	}
+	send(nft.Event{Lost: true})
+	if st := r.status(); len(st.Warnings) > 0 && strings.Contains(strings.Join(st.Warnings, "\n"), "changes what svcproxy has") {
+		t.Errorf("events that were lost are shown as a contention: %q", st.Warnings)
+	}
+	send(nft.Event{PID: 7, Process: "rival"})
+	const want = "ipv4: process 7 (rival) changes what svcproxy has in the kernel: "
+	if st := r.status(); !strings.Contains(strings.Join(st.Warnings, "\n"), want) {
+		t.Errorf("status warns of %q, want %q", st.Warnings, want)
+	}
+	log := r.log.String()
+	for line, want := range map[string]int{
+		"another program changes our table again and again": 1,
+		"events of the kernel are lost again and again":     1,
+		"somebody else changed our table":                   10,
+		"events of the kernel were lost":                    10,
+	} {
+		if n := strings.Count(log, line); n != want {
+			t.Errorf("the log says %d times %q, want %d", n, line, want)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.calls >= events {
+		t.Errorf("%d repairs and looks after %d events", k.calls, 2*events)
+	}
+}
