@@ -5,7 +5,10 @@ package nftables_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +54,92 @@ func BenchmarkSync(b *testing.B) {
 			if err := h.backend.Cleanup(context.Background()); err != nil {
 				b.Fatal(err)
 			}
+		})
+	}
+}
+
+// A connection to the last of many services, whose numbers of slots and time-outs
+// all differ, beside one to the only one there is. With affinity, of a client that
+// is known, and of one that is not.
+func BenchmarkConnect(b *testing.B) {
+	const many, sizes = 1000, 64
+	for _, keep := range []time.Duration{0, time.Hour} {
+		for _, services := range []int{1, many} {
+			b.Run(fmt.Sprintf("keep=%s/services=%d", keep, services), func(b *testing.B) {
+				enterNamespace(b)
+				h := &host{TB: b, fam: proxier.IPv4, world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(b, proxier.IPv4)}
+				h.world.Host.LocalCIDRs, h.world.Host.LocalInterfaces = nil, nil
+				h.enter(sizes)
+				h.listen(sizes)
+				for i := range services {
+					expiry := keep
+					if keep > 0 {
+						expiry += time.Duration(i*i) * 80 * time.Millisecond // up to 23 h
+					}
+					res := h.service(fmt.Sprint("svc-", i), 2*i+1, expiry, ones(1+i%sizes)...)
+					h.world.Services[res.Key] = res
+				}
+				h.sync(nil)
+				to := h.at(2*(services-1) + 1)
+				h.owned()
+				b.ReportMetric(h.connectP50(to, func(int) netip.Addr { return h.forged(0) }), "µs-known-p50")
+				b.ReportMetric(h.connectP50(to, h.forged), "µs-new-p50")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// connectP50 returns how long it takes to connect, in microseconds.
+func (h *host) connectP50(to netip.AddrPort, from func(n int) netip.Addr) float64 {
+	h.Helper()
+	var took []time.Duration
+	for i := range 3000 {
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from(i), 0))}
+		start := time.Now()
+		c, err := d.Dial("tcp", to.String())
+		took = append(took, time.Since(start))
+		if err != nil {
+			h.Fatal(err)
+		}
+		c.Close()
+	}
+	slices.Sort(took)
+	return float64(took[len(took)/2].Nanoseconds()) / 1000
+}
+
+// An endpoint leaves and is back, with so many clients that keep one; and a start.
+func BenchmarkAffinity(b *testing.B) {
+	for _, clients := range []int{0, 100_000, 400_000} {
+		b.Run(fmt.Sprint(clients), func(b *testing.B) {
+			enterNamespace(b)
+			h := &host{TB: b, fam: proxier.IPv4, world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(b, proxier.IPv4)}
+			all, fewer := h.datagrams("sticky", 1, 0, 1, 2, 3), h.datagrams("sticky", 1, 0, 1, 2)
+			h.sync(h.world.Put(all.Key, all))
+			pool := h.poolNumber("sticky")
+			for i := 0; i < clients; i += 50_000 {
+				var script strings.Builder
+				fmt.Fprintf(&script, "add element TABLE affinity { ")
+				for n := i; n < min(i+50_000, clients); n++ {
+					fmt.Fprintf(&script, "%s . %s timeout 1h : 0x1,\n", h.forged(n), pool)
+				}
+				h.nft(script.String() + "}")
+			}
+			h.sync(nil)
+			var leaves []time.Duration
+			for b.Loop() {
+				start := time.Now()
+				h.sync(h.world.Put(all.Key, fewer))
+				leaves = append(leaves, time.Since(start))
+				h.sync(h.world.Put(all.Key, all))
+			}
+			slices.Sort(leaves)
+			b.ReportMetric(float64(leaves[len(leaves)/2].Microseconds()), "µs-leaves-p50")
+			start := time.Now()
+			h.backend = newBackend(h, h.fam)
+			h.sync(nil)
+			b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "ms-start")
+			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

@@ -149,7 +149,7 @@ func (s set) suffix() string {
 // chain returns the name of the chain that takes one of the slots of a sized set's frontends.
 func (s set) chain() string { return s.realm.prefix() + "pick-" + s.suffix() }
 
-// A client that is remembered takes about 130 bytes of the kernel's memory.
+// A client that is remembered takes about 150 bytes of the kernel's memory.
 var (
 	// maxClients is how many are remembered at most: beyond it, new ones are
 	// balanced without affinity.

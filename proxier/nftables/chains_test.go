@@ -1,0 +1,72 @@
+package nftables
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// mixed returns services with as many numbers of slots and time-outs, no two alike.
+func mixed(services int) *proxier.State {
+	w := filtertest.NewWorld(proxier.IPv4)
+	for i := range services {
+		s := filtertest.Service{
+			Name: fmt.Sprintf("svc-%d", i), Protocol: source.TCP,
+			Targets: filtertest.Targets(w.Family, 0, 1+i), Affinity: time.Duration(1+i/2) * time.Duration(i%2) * 5 * time.Minute,
+		}
+		pool, _ := s.Pools()
+		leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
+		res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: filtertest.Addr(w.Family, "vip", i), Port: 80}, Outside: leg, Local: leg})
+		w.Put(res.Key, res)
+	}
+	return w.State
+}
+
+// longest returns how many rules a packet meets at most from a chain on.
+func longest(chains map[string]*chain, name string) int {
+	met, most := 0, 0
+	for _, r := range chains[name].rules {
+		met++
+		words := strings.Fields(r.String())
+		for i, word := range words[:len(words)-1] {
+			switch word {
+			case "goto":
+				most = max(most, met+longest(chains, words[i+1]))
+			case "jump":
+				met += longest(chains, words[i+1])
+			}
+		}
+	}
+	return max(most, met)
+}
+
+// However many numbers of slots and time-outs services have, a packet meets a
+// bounded number of rules, and there is a bounded number of chains.
+func TestRulesAreBounded(t *testing.T) {
+	const (
+		services = 550
+		sizes    = exactSizes + 8*5 // up to 1,024 slots
+		others   = 40
+	)
+	c := render(dialects[proxier.IPv4], mixed(services))
+	chains := map[string]*chain{}
+	for _, ch := range c.chains {
+		chains[ch.Name] = ch
+	}
+	if got := len(chains); got > 3*sizes+2*len(expiries)+others {
+		t.Errorf("%d chains", got)
+	}
+	// What dispatches are the chains services and sticky, draw and forget.
+	if got := longest(chains, "services"); got > 3*sizes+len(expiries)+others {
+		t.Errorf("a packet meets %d rules", got)
+	}
+	plain := chains["services"].rules
+	if got := len(plain); got > sizes+others {
+		t.Errorf("a packet of a service without affinity meets %d rules", got)
+	}
+}
