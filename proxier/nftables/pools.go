@@ -8,8 +8,8 @@ import (
 	"svcproxy/proxier"
 )
 
-// Clients that keep their endpoint are remembered with two numbers in place of
-// long names: nft of Debian 12 cannot print rules that look up what they have just
+// Pools and endpoints whose clients keep their endpoint are known by numbers in
+// place of long names: nft of Debian 12 cannot print rules that look up what they have just
 // looked up, unless it went through the packet's mark, which has 32 bits. The
 // numbers are hashes, so that a restart finds what it left behind.
 
