@@ -243,13 +243,21 @@ func appendComment(b []byte, typ byte, s string) []byte {
 	if s == "" {
 		return b
 	}
-	s = s[:min(len(s), maxComment)]
+	s = Comment(s)
 	b = append(b, typ, byte(len(s)+1))
 	return append(append(b, s...), 0)
 }
 
 // maxComment is the longest comment that nft takes, NFTNL_UDATA_COMMENT_MAXLEN less its NUL.
 const maxComment = 127
+
+// Comment returns a comment as the kernel is told it: cut off where nft takes no more.
+func Comment(s string) string {
+	if len(s) <= maxComment {
+		return s
+	}
+	return s[:maxComment-len("...")] + "..."
+}
 
 // comment returns the comment in user data.
 func comment(b []byte, typ byte) string {

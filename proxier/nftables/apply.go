@@ -104,14 +104,14 @@ func (h *held) elementChanges(fam proxier.Family, d *proxier.Delta) []*change {
 		}
 		return c
 	}
-	before := renderer{fam: fam, pools: h.pools, emit: func(s set, key, data []byte, note string) {
+	before := renderer{fam: fam, pools: h.pools, emit: noted(func(s set, key, data []byte, note string) {
 		c := at(s, key)
 		c.was, c.old, c.oldNote = true, slices.Clone(data), note
-	}}
-	after := renderer{fam: fam, pools: h.pools, emit: func(s set, key, data []byte, note string) {
+	})}
+	after := renderer{fam: fam, pools: h.pools, emit: noted(func(s set, key, data []byte, note string) {
 		c := at(s, key)
 		c.is, c.new, c.now = true, slices.Clone(data), note
-	}}
+	})}
 	for _, s := range d.Services {
 		if s.Old != nil {
 			before.service(s.Old)

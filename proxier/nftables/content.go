@@ -17,7 +17,7 @@ type content struct {
 func render(d *dialect, st *proxier.State) *content {
 	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32)}
 	c.pools.number(st)
-	r := renderer{fam: d.fam, pools: c.pools, emit: c.add}
+	r := renderer{fam: d.fam, pools: c.pools, emit: noted(c.add)}
 	for _, res := range st.Services {
 		r.service(res)
 	}
@@ -25,6 +25,11 @@ func render(d *dialect, st *proxier.State) *content {
 	l := layout{dialect: d, host: &st.Host, counts: c.counts()}
 	c.chains = l.chains()
 	return c
+}
+
+// noted returns an emit whose comments are as they will be read back.
+func noted(to emit) emit {
+	return func(s set, key, data []byte, note string) { to(s, key, data, nft.Comment(note)) }
 }
 
 func (c *content) add(s set, key, data []byte, note string) {

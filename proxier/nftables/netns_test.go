@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -180,6 +181,39 @@ func TestReadsBackWhatItWrote(t *testing.T) {
 		if diff := cmp.Diff(before, h.everything()); diff != "" {
 			h.Errorf("sync after a restart changed (-before +after):\n%s", diff)
 		}
+	})
+}
+
+// A name that is longer than a comment is written once, as any other.
+func TestLongNames(t *testing.T) {
+	everywhere(t, func(h *host) {
+		res := h.service("", 10, time.Hour, 1, 2)
+		label := func(letter string) string { return strings.Repeat(letter, 63) }
+		name := proxier.ServicePortName{Key: source.Key{Namespace: label("n"), Name: label("s")}, Port: label("p")}
+		res.Key = name.Key
+		for _, f := range res.Frontends {
+			f.ServicePort = name
+		}
+		for _, p := range res.Pools {
+			p.ServicePort = name
+		}
+		h.sync(h.world.Put(res.Key, res))
+		h.settled("first sync")
+		if !strings.Contains(h.everything(), label("n")+"/"+label("s")[:60]) {
+			h.Errorf("the name is not listed:\n%s", h.everything())
+		}
+		h.backend.Doubt()
+		if differs, _ := h.looks(); differs {
+			h.Error("a look finds a difference")
+		}
+		before := h.everything()
+		h.backend = newBackend(h, h.fam)
+		h.sync(nil)
+		if diff := cmp.Diff(before, h.everything()); diff != "" {
+			h.Errorf("sync after a restart changed (-before +after):\n%s", diff)
+		}
+		h.sync(h.world.Put(res.Key, nil))
+		h.settled("removed")
 	})
 }
 
