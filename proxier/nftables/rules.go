@@ -202,7 +202,8 @@ var (
 	// isFirst matches the first packet of a connection, but not when it is sent again.
 	isFirst = unset("ct status ! confirmed", expr.CtKeySTATUS, 1<<3) // IPS_CONFIRMED
 
-	isTCP   = clause{"meta l4proto tcp", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equals([]byte{unix.IPPROTO_TCP})}}
+	// isTCP has no words: those of resetIt say it too.
+	isTCP   = clause{"", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equals([]byte{unix.IPPROTO_TCP})}}
 	resetIt = clause{"reject with tcp reset", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}}
 
 	// ofHost matches what has an address of this host as source: its own packets.

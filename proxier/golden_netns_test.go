@@ -1,0 +1,113 @@
+//go:build netns
+
+package proxier_test
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"svcproxy/netutil/netnstest"
+	"svcproxy/proxier"
+	"svcproxy/proxier/nftables"
+)
+
+// Rules are written in words, which the scenarios check, and in expressions, which
+// the kernel takes: nft lists the words, rule by rule and element by element.
+func TestGoldenIsListed(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			ar, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			services, node := parse(t, ar)
+			netnstest.Enter(t)
+			for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+				st := proxier.NewState(fam, node, services)
+				want, got := words(nftables.Text(st)), listed(t, st)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-words +listed by nft):\n%s", fam, diff)
+				}
+			}
+		})
+	}
+}
+
+// words returns the lines of a scenario: rules by chain, in order, and elements by set.
+func words(lines []string) map[string][]string {
+	all := map[string][]string{}
+	for _, line := range lines {
+		f := strings.SplitN(line, " ", 6) // add, what, family, table, chain or set, the rest
+		object, text := f[1]+" "+f[4], f[5]
+		if f[1] == "element" {
+			text = strings.TrimSuffix(strings.TrimPrefix(text, "{ "), " }")
+		}
+		all[object] = append(all[object], text)
+	}
+	return sorted(all)
+}
+
+// sorted sorts elements, which have no order.
+func sorted(all map[string][]string) map[string][]string {
+	for object, list := range all {
+		if strings.HasPrefix(object, "element ") {
+			slices.Sort(list)
+		}
+	}
+	return all
+}
+
+// listed makes the kernel hold st and returns what nft lists, as words does.
+func listed(t *testing.T, st *proxier.State) map[string][]string {
+	t.Helper()
+	b, err := nftables.New(context.Background(), st.Family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Sync(context.Background(), st, nil); err != nil {
+		t.Fatal(err)
+	}
+	family := map[proxier.Family]string{proxier.IPv4: "ip", proxier.IPv6: "ip6"}[st.Family]
+	out, err := exec.Command("nft", "list", "table", family, "svcproxy").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for _, object := range objects.FindAllStringSubmatch(string(out), -1) {
+		kind, name, body := object[1], object[2], object[3]
+		if kind == "chain" {
+			rulesOf(body, func(rule string) { all["rule "+name] = append(all["rule "+name], rule) })
+		} else if e := elements.FindStringSubmatch(body); e != nil {
+			all["element "+name] = regexp.MustCompile(`,\s+`).Split(e[1], -1)
+		}
+	}
+	return sorted(all)
+}
+
+var (
+	objects  = regexp.MustCompile(`(?ms)^\t(chain|set|map) (\S+) \{\n(.*?)^\t\}`)
+	elements = regexp.MustCompile(`(?s)elements = \{ (.*) \}`)
+)
+
+// rulesOf calls do with each rule of a chain that nft lists.
+func rulesOf(body string, do func(string)) {
+	for line := range strings.SplitSeq(body, "\n") {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "comment ") && !strings.HasPrefix(line, "type ") {
+			do(line)
+		}
+	}
+}
