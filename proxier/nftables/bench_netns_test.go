@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 )
 
 // The first sync of many services, one that finds nothing to do, one that reads
-// all of it, and a change of one endpoint.
+// all of it, a change of one endpoint, and of one beside a look that reads all.
 func BenchmarkSync(b *testing.B) {
 	for _, services := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
@@ -38,16 +39,43 @@ func BenchmarkSync(b *testing.B) {
 			h.backend = newBackend(b, h.fam)
 			timed("ms-restart", func() { h.sync(nil) })
 			pick := seeded(1)
-			var changes []time.Duration
-			for b.Loop() {
+			change := func() time.Duration {
 				n := pick(services)
 				delta := h.world.Put(filtertest.Web(h.fam, n, 1).Key, filtertest.Web(h.fam, n, 9+pick(3)))
 				start := time.Now()
 				h.sync(delta)
-				changes = append(changes, time.Since(start))
+				return time.Since(start)
+			}
+			var changes []time.Duration
+			for b.Loop() {
+				changes = append(changes, change())
 			}
 			slices.Sort(changes)
 			b.ReportMetric(float64(changes[len(changes)/2].Nanoseconds())/1000, "µs-change-p50")
+
+			h.backend.Doubt()
+			changes = nil
+			looked := make(chan struct{})
+			go netnstest.Here(b, func() {
+				defer close(looked)
+				timed("ms-look", func() {
+					if differs, err := h.backend.Look(context.Background()); err != nil || differs {
+						b.Errorf("a look finds a difference: %v, error %v", differs, err)
+					}
+				})
+			})()
+			for over := false; !over; {
+				select {
+				case <-looked:
+					over = true
+				case <-time.After(5 * time.Millisecond):
+					changes = append(changes, change())
+				}
+			}
+			if len(changes) > 0 {
+				slices.Sort(changes)
+				b.ReportMetric(float64(changes[len(changes)*99/100].Nanoseconds())/1000, "µs-beside-look-p99")
+			}
 			for name, d := range took {
 				b.ReportMetric(float64(d.Microseconds())/1000, name)
 			}
