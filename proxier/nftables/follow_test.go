@@ -143,6 +143,9 @@ func TestDeltasEqualRender(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if n := len(u.elements); n > elementsOf(piece) {
+					t.Fatalf("%d elements change, %d were estimated", n, elementsOf(piece))
+				}
 				have.apply(t, u)
 			}
 		}

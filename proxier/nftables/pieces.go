@@ -139,16 +139,27 @@ func elementsOf(d *proxier.Delta) int {
 	return n
 }
 
-// elementsOfService counts slots and source ranges, and for each leg what is one
-// element of a set.
+// elementsOfService counts slots, targets and source ranges, and for each frontend
+// and leg what is one element of a set.
 func elementsOfService(res *proxier.Resolved) int {
 	const flags = 4
 	n := 0
 	eachFrontend(res, func(f *proxier.Frontend) {
-		n += flags + len(f.SourceRanges) + slotCount(f.Outside.Pool.Targets)
+		n += flags + elementsOfPool(f.Outside.Pool)
 		if f.Split() {
-			n += flags + slotCount(f.Local.Pool.Targets)
+			n += flags + elementsOfPool(f.Local.Pool)
+		}
+		if f.Restricted {
+			n += 1 + len(f.SourceRanges)
 		}
 	})
 	return n
+}
+
+func elementsOfPool(p *proxier.Pool) int {
+	const keeps = 3 // sets that say how long a client keeps its endpoint, and which it may be
+	if p.Affinity > 0 {
+		return keeps + len(p.Targets) + slotCount(p.Targets)
+	}
+	return slotCount(p.Targets)
 }
