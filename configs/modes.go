@@ -7,11 +7,13 @@ import (
 	"svcproxy/source"
 )
 
+const iptables = "iptables"
+
 // abilities are what only one mode can do, by the key that asks for it. A mode
 // that cannot do a thing refuses it instead of passing the key over.
 var abilities = map[string]string{
-	"scheduler":            "ipvs",     // others choose endpoints by rules, at random
-	"localhost_node_ports": "iptables", // as in kube-proxy
+	"scheduler":            "ipvs",   // others choose endpoints by rules, at random
+	"localhost_node_ports": iptables, // as in kube-proxy
 }
 
 // can tells whether a mode can do what a key asks for.
@@ -28,6 +30,10 @@ func (s *Settings) Check() error {
 
 // Refuse returns what of a service none of these modes can do.
 func Refuse(s *source.Service, modes ...string) []source.Problem {
+	return append(refuseScheduler(s, modes), refuseLists(s, modes)...)
+}
+
+func refuseScheduler(s *source.Service, modes []string) []source.Problem {
 	able := func(mode string) bool { return can(mode, "scheduler") }
 	if s.Scheduler == "" || slices.ContainsFunc(modes, able) {
 		return unknownScheduler(s.Scheduler)

@@ -97,6 +97,7 @@ type setting struct {
 	rules    file.Rules
 	reserved []netip.AddrPort
 	others   []file.File
+	mode     string
 }
 
 // settings checks a settings file, and returns what it says.
@@ -114,7 +115,7 @@ func (c *Checker) settings(path string, r *Report) configs.Settings {
 func (c *Checker) setting(dir string, r *Report) setting {
 	var found Report
 	s := c.settings(filepath.Join(dir, file.SettingsName), &found)
-	in := setting{rules: c.Rules(s), reserved: node.Reserved(s)}
+	in := setting{rules: c.Rules(s), reserved: node.Reserved(s), mode: s.Mode}
 	if found.Unreadable || Fatal(found.Faults) {
 		in.rules.Check = nil
 	}
@@ -134,6 +135,21 @@ func (c *Checker) directory(dir string, r *Report) {
 	t := proxier.NewTracker(in.reserved)
 	t.Apply(source.Changes{Set: units(files)})
 	r.Faults = append(r.Faults, refusals(t, "")...)
+	r.Faults = append(r.Faults, in.affinity(dir, files)...)
+}
+
+// affinity warns where all files together ask a mode for more session affinity than it does well.
+func (in setting) affinity(dir string, files []file.File) []source.Fault {
+	lists := 0
+	for _, f := range files {
+		for _, s := range f.Services {
+			lists += configs.AffinityLists(s)
+		}
+	}
+	if w := configs.WarnLists(lists, in.mode); w != "" {
+		return []source.Fault{{Pos: source.Position{File: dir}, Msg: w, Warning: true}}
+	}
+	return nil
 }
 
 // beside returns what a file called name has beside it in the configuration

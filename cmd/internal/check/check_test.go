@@ -1,6 +1,8 @@
 package check_test
 
 import (
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +20,16 @@ import (
 // service returns a file of one service with one port of one VIP.
 func service(name, vip string) string {
 	return "[[services]]\nname = \"" + name + "\"\nvips = [\"" + vip + "\"]\nports = [{ port = 80 }]\nendpoints = [\"192.0.2.1\"]\n"
+}
+
+// sticky returns a file of one service with affinity and n endpoints.
+func sticky(name string, n int) string {
+	var endpoints []string
+	for i := range n {
+		endpoints = append(endpoints, fmt.Sprintf("%q", netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)})))
+	}
+	return "[[services]]\nname = \"" + name + "\"\nvips = [\"10.96.1." + fmt.Sprint(name[0]) + "\"]\nports = [{ port = 80 }]\n" +
+		"session_affinity = \"client_ip\"\nendpoints = [" + strings.Join(endpoints, ", ") + "]\n"
 }
 
 // checker returns a Checker of a host in iptables mode.
@@ -80,6 +92,13 @@ func TestPath(t *testing.T) {
 			"a.toml": strings.Replace(service("a", "10.96.0.1"), "port = 80", "port = 80, node_port = 30080", 1),
 			"b.toml": strings.Replace(service("b", "10.96.0.2"), "port = 80", "port = 80, node_port = 30080", 1),
 		}, ".", "", []string{`b.toml:1:1: service "default/b": node port 30080/tcp is taken by "default/a" (`}},
+		{"too much affinity together", map[string]string{
+			"svcproxy.toml": "mode = \"iptables\"\n", "a.toml": sticky("a", 600), "b.toml": sticky("b", 401),
+		}, ".", "", []string{`: warning: session affinity for 1001 endpoints and ports in iptables mode: `}},
+		{"too much affinity of one service", map[string]string{
+			"svcproxy.toml": "mode = \"iptables\"\nlimits.endpoints = 20000\n", "a.toml": sticky("a", 10001), "b.toml": service("b", "10.96.0.1"),
+		}, "a.toml", "", []string{`a.toml:5:20: session affinity for 10001 endpoints and ports is more than iptables mode can have, 10000; leave it out, or use nftables mode`}},
+		{"affinity in another mode", map[string]string{"svcproxy.toml": "mode = \"nftables\"\n", "a.toml": sticky("a", 1001)}, ".", "", nil},
 		{"our own port", map[string]string{
 			"svcproxy.toml": "http_address = \":8080\"\n",
 			"a.toml":        strings.Replace(service("a", "10.96.0.1"), "port = 80", "port = 80, node_port = 8080", 1),
@@ -122,7 +141,7 @@ func compare(t *testing.T, dir string, want []string, faults []source.Fault) {
 	t.Helper()
 	var got []string
 	for i, f := range faults {
-		line := strings.TrimPrefix(f.String(), dir+"/")
+		line := strings.TrimPrefix(strings.TrimPrefix(f.String(), dir+"/"), dir)
 		line = strings.TrimPrefix(line, filepath.Dir(dir)+"/b.txt:")
 		if i < len(want) && strings.HasPrefix(line, want[i]) {
 			line = want[i]

@@ -91,7 +91,7 @@ type daemon struct {
 	restart  []string         // settings that changed but are only read at start
 	addrs    []links.Addr
 	node     *proxier.Node
-	affinity bool                // some service had session affinity
+	lists    lists               // of clients with session affinity
 	member   *source.ClusterNode // what the cluster last said of this host; nil: nothing
 }
 
@@ -226,35 +226,6 @@ type flows struct{}
 
 func (flows) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
 	return conntrack.PruneUDP(ctx, fam == proxier.IPv6, conntrack.Query(q), func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
-}
-
-// A sink notes whether services have session affinity on their way to the Loop.
-type sink struct {
-	*proxier.Loop
-	d *daemon
-}
-
-func (s sink) Apply(ch source.Changes) {
-	for _, u := range ch.Set {
-		for _, svc := range u.Services {
-			if svc.Affinity > 0 {
-				s.d.hasAffinity()
-			}
-		}
-	}
-	s.Loop.Apply(ch)
-}
-
-// hasAffinity warns once where this host forgets clients too early.
-func (d *daemon) hasAffinity() {
-	d.mu.Lock()
-	first := !d.affinity
-	d.affinity = true
-	mode := d.kernel.mode
-	d.mu.Unlock()
-	if w := hostsetup.VerifyAffinity(mode); first && w != "" {
-		d.log.Warn(w)
-	}
 }
 
 // newLog returns the log that settings ask for. Both formats quote what could

@@ -29,7 +29,7 @@ func (d *daemon) status() control.Status {
 	for _, a := range d.node.NodePortAddrs {
 		st.Settings.NodePortAddresses = append(st.Settings.NodePortAddresses, a.String())
 	}
-	settings, affinity, kernel := d.settings, d.affinity, d.kernel
+	settings, lists, kernel := d.settings, d.lists.total, d.kernel
 	if d.modeErr != nil {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
 	}
@@ -43,10 +43,8 @@ func (d *daemon) status() control.Status {
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
-	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), kernel.missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings())
-	if w := hostsetup.VerifyAffinity(kernel.mode); affinity && w != "" {
-		st.Warnings = append(st.Warnings, w)
-	}
+	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), kernel.missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings(),
+		hostsetup.VerifyAffinity(kernel.mode, lists))
 	return st
 }
 

@@ -47,11 +47,13 @@ func Verify(s configs.Settings, mode string) []string {
 	return out
 }
 
-// VerifyAffinity says whether this host forgets clients of services with session
-// affinity too early. It returns nothing where that is not so, or not known.
-func VerifyAffinity(mode string) string {
-	if mode != "iptables" {
-		return ""
+// VerifyAffinity says what is wrong with session affinity for so many endpoints
+// and ports: whether this host forgets clients too early, and whether they make
+// changes slow. It returns nothing where that is not so, or not known.
+func VerifyAffinity(mode string, lists int) []string {
+	if mode != "iptables" || lists == 0 {
+		return nil
 	}
-	return kernelTree.shortLists()
+	texts := []string{kernelTree.shortLists(), configs.WarnLists(lists, mode)}
+	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
 }
