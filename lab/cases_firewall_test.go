@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -30,6 +31,7 @@ var firewallGroups = []group{
 			{name: "drop policy of forward", run: testForwardDrop},
 			{name: "before an answer", run: testBeforeAnswer},
 			{name: "translations of others", run: testForeignDropped},
+			{name: "another bit", run: testAnotherBit},
 			{name: "reject at the end of forward", run: testForwardReject},
 			// Packets to services do not pass FORWARD in ipvs mode, their answers do.
 			{name: "chain of the user", run: testUserChain, except: []string{"ipvs"}},
@@ -320,6 +322,24 @@ func testForeignDropped(t *testing.T, e *env) {
 		}
 	}
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0], e.Remote[0])})
+}
+
+// testAnotherBit: connections go on when those after them get another mark.
+func testAnotherBit(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	s.ExternalTrafficPolicy = "local"
+	e.apply(t, s)
+	e.forwardDrops(t)
+	conns := append(e.connections(t, e.Client, e.vip(1), 80), e.connections(t, e.Client, e.external(1), 80)...)
+	conns = append(conns, e.connections(t, e.Client, UplinkAddr, e.nodePort())...)
+	e.goOn(t, "before", conns)
+	for _, settings := range []string{"masquerade_bit = 15\n" + e.settings, e.settings} {
+		if err := errors.Join(e.daemon.Stop(), e.daemon.Settings(settings), e.daemon.Start()); err != nil {
+			t.Fatal(err)
+		}
+		e.goOn(t, "after a change of the bit", conns)
+		e.expect(t, check{from: e.Client, to: foreignAddr, protocols: []source.Protocol{source.UDP}, want: dropped})
+	}
 }
 
 // daemonLooks waits until the daemon has looked at the kernel: it puts back a jump

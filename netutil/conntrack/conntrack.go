@@ -51,15 +51,15 @@ func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, stale func
 	// Reading takes no context; closing the sockets ends a wait for the kernel.
 	defer context.AfterFunc(ctx, func() { reading.Close(); removing.Close() })()
 
-	p := pruner{ctx: ctx, query: newLookup(q), stale: stale, remover: remover{socket: removing, family: family(ipv6)}}
+	p := pruner{ctx: ctx, query: newLookup(q), stale: stale, editor: editor{socket: removing, edit: removal, family: family(ipv6)}}
 	err = reading.walk(family(ipv6), filters, p.look)
 	if err == nil {
-		err = p.remover.flush()
+		err = p.editor.flush()
 	}
 	if ctx.Err() != nil {
-		return p.remover.removed, ctx.Err()
+		return p.editor.done, ctx.Err()
 	}
-	return p.remover.removed, errors.Join(err, p.remover.failed)
+	return p.editor.done, errors.Join(err, p.editor.failed)
 }
 
 func family(ipv6 bool) byte {
@@ -71,10 +71,10 @@ func family(ipv6 bool) byte {
 
 // A pruner judges flows and removes those that are stale.
 type pruner struct {
-	ctx     context.Context
-	query   lookup
-	stale   func(Flow) bool
-	remover remover
+	ctx    context.Context
+	query  lookup
+	stale  func(Flow) bool
+	editor editor
 }
 
 func (p *pruner) look(e *entry) error {
@@ -85,7 +85,7 @@ func (p *pruner) look(e *entry) error {
 	if e.orig.proto != unix.IPPROTO_UDP || !p.query.about(f) || !p.stale(f) {
 		return nil
 	}
-	return p.remover.add(e)
+	return p.editor.add(e)
 }
 
 // A lookup is a Query made ready for many flows.

@@ -13,8 +13,10 @@ import (
 const (
 	attrOrig   = 1
 	attrReply  = 2
+	attrMark   = 8
 	attrID     = 12
 	attrZone   = 18
+	attrMask   = 21 // of the mark
 	attrFilter = 25 // from Linux 5.8 on; older kernels pass over it and send everything
 
 	tupleAddrs = 1 // of a tuple

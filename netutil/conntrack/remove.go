@@ -8,34 +8,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is how many entries are removed at once. If none of them can be, the
+// batchSize is how many entries are edited at once. If none of them can be, the
 // answers, of less than 1 KiB each as the kernel counts, fit into a receive
 // buffer of the default size, 208 KiB.
 const batchSize = 100
 
-// A remover has the kernel forget entries, many at a time: one after the other,
-// as ti-mo/conntrack does it, costs 40 µs and 10 KB of garbage each; so, 4 µs.
-type remover struct {
-	*socket
-	family byte
-
-	batch   []netlink.Message
-	removed int
-	failed  error // the first that could not be removed
+// An edit is what the kernel is to do to an entry.
+type edit struct {
+	verb  string // in errors
+	typ   netlink.HeaderType
+	attrs []byte // beside those that name the entry
 }
 
-// add removes e, now or in a later call. The attributes that name it go back as
+var removal = edit{verb: "removing", typ: deleteEntry}
+
+// An editor has the kernel change or forget entries, many at a time: one after the other,
+// as ti-mo/conntrack does it, costs 40 µs and 10 KB of garbage each; so, 4 µs.
+type editor struct {
+	*socket
+	edit
+	family byte
+
+	batch  []netlink.Message
+	done   int
+	failed error // the first that could not be edited
+}
+
+// add edits e, now or in a later call. The attributes that name it go back as
 // they came: both tuples, the zone, which may hold for one direction only, and
 // the number, so that a new flow in its place stays.
-func (r *remover) add(e *entry) error {
+func (r *editor) add(e *entry) error {
 	m := netlink.Message{
-		Header: netlink.Header{Type: deleteEntry, Flags: netlink.Request},
+		Header: netlink.Header{Type: r.typ, Flags: netlink.Request},
 		Data:   []byte{r.family, unix.NFNETLINK_V0, 0, 0},
 	}
 	for _, a := range e.names {
 		m.Data = append(m.Data, a...)
 		m.Data = append(m.Data, make([]byte, align(len(a))-len(a))...)
 	}
+	m.Data = append(m.Data, r.attrs...)
 	r.batch = append(r.batch, m)
 	if len(r.batch) < batchSize {
 		return nil
@@ -44,17 +55,17 @@ func (r *remover) add(e *entry) error {
 }
 
 // flush removes what was added. It fails if the kernel cannot be asked; past an
-// entry that it does not remove it goes on.
-func (r *remover) flush() error {
+// entry that it does not edit it goes on.
+func (r *editor) flush() error {
 	if len(r.batch) == 0 {
 		return nil
 	}
 	r.batch[len(r.batch)-1].Header.Flags |= netlink.Acknowledge // of the others it answers to failures only
 	sent, err := r.SendMessages(r.batch)
 	if err != nil {
-		return fmt.Errorf("removing %d conntrack flows: %w", len(r.batch), err)
+		return fmt.Errorf("%s %d conntrack flows: %w", r.verb, len(r.batch), err)
 	}
-	r.removed += len(sent)
+	r.done += len(sent)
 	first := sent[0].Header.Sequence
 	for done := false; !done; {
 		err := r.read(func(m message) error {
@@ -67,7 +78,7 @@ func (r *remover) flush() error {
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("removing %d conntrack flows: %w", len(r.batch), err)
+			return fmt.Errorf("%s %d conntrack flows: %w", r.verb, len(r.batch), err)
 		}
 	}
 	r.batch = r.batch[:0]
@@ -75,15 +86,15 @@ func (r *remover) flush() error {
 }
 
 // answer takes the kernel's answer to one message.
-func (r *remover) answer(m netlink.Message, errno unix.Errno) {
+func (r *editor) answer(m netlink.Message, errno unix.Errno) {
 	if errno == 0 {
 		return
 	}
-	r.removed--
+	r.done--
 	if errno == unix.ENOENT || r.failed != nil { // it is gone already
 		return
 	}
 	var e entry
 	_ = e.decode(bytes.Clone(m.Data)) // it is our own
-	r.failed = fmt.Errorf("removing conntrack flow udp %v to %v: %w", e.orig.src, e.orig.dst, errno)
+	r.failed = fmt.Errorf("%s conntrack flow %v to %v: %w", r.verb, e.orig.src, e.orig.dst, errno)
 }

@@ -188,7 +188,7 @@ func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State
 	if err := k.makeSets(ctx, d.make); err != nil {
 		return err
 	}
-	if err := k.write(ctx, d); err != nil {
+	if err := k.writeMarked(ctx, h, d, st); err != nil {
 		return err
 	}
 	if err := errors.Join(k.purgeStale(ctx), k.destroyAll(ctx, d.unknown)); err != nil {
@@ -205,6 +205,21 @@ func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State
 		}
 	})
 	return nil
+}
+
+// writeMarked writes a difference. Connections that FORWARD has accepted by another
+// mark are given theirs before, and those that began meanwhile after.
+func (k *Kernel) writeMarked(ctx context.Context, h *Held, d *difference, st *proxier.State) error {
+	if !d.adopts(h) {
+		return k.writeAll(ctx, d)
+	}
+	if err := k.adopt(ctx, st); err != nil {
+		return err
+	}
+	if err := k.writeAll(ctx, d); err != nil {
+		return err
+	}
+	return k.adopt(ctx, st)
 }
 
 // Knows tells whether Apply can work: the last Mend or Apply succeeded.

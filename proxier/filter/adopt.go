@@ -1,0 +1,58 @@
+package filter
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"svcproxy/netutil/conntrack"
+	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
+)
+
+// A frontend's packets as a client sends them.
+type original struct {
+	protocol uint8
+	netip.AddrPort
+}
+
+// adopts reports whether SVCP-FORWARD accepts by something else than what is
+// wanted: by another bit, before masquerade_bit was changed, or as an older
+// svcproxy did. The connections of then do not have the mark that it will accept.
+func (d *difference) adopts(h *Held) bool {
+	tab := h.tables["filter"]
+	if tab == nil {
+		return false
+	}
+	was, exists := tab.Chains[Forward]
+	return exists && was != xtables.SumOf(nil) && was != d.want["filter"][Forward]
+}
+
+// adopt marks the connections that st's frontends have been balancing.
+func (k *Kernel) adopt(ctx context.Context, st *proxier.State) error {
+	ours := originals(st)
+	_, err := conntrack.Mark(ctx, k.tool.IPv6, st.Host.Mark(), func(c conntrack.Connection) bool {
+		return c.Reply != c.Dst && ours[original{c.Protocol, c.Dst}]
+	})
+	if err != nil {
+		return fmt.Errorf("marking connections that FORWARD is to go on accepting: %w", err)
+	}
+	return nil
+}
+
+// originals returns what clients of all frontends send to.
+func originals(st *proxier.State) map[original]bool {
+	all := map[original]bool{}
+	for _, res := range st.Services {
+		for _, f := range res.Frontends {
+			addrs := []netip.Addr{f.Key.Addr}
+			if f.Key.Kind == proxier.NodePort {
+				addrs = st.Host.NodePortAddrs
+			}
+			for _, a := range addrs {
+				all[original{uint8(f.Key.Protocol), netip.AddrPortFrom(a, f.Key.Port)}] = true
+			}
+		}
+	}
+	return all
+}
