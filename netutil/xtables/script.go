@@ -18,8 +18,15 @@ type Script struct {
 type section struct {
 	name                                        string
 	chains                                      map[string]bool // set or removed
+	sets                                        []filled
 	removed                                     []string
 	unlink, early, link, declare, rules, remove bytes.Buffer // in the order of the input
+}
+
+// A filled chain has the rules between two places of section.rules.
+type filled struct {
+	name     string
+	from, to int
 }
 
 func (s *Script) section(table string) *section {
@@ -39,6 +46,7 @@ func (s *Script) Set(table, chain string, rules []byte) {
 	sec := s.section(table)
 	sec.chains[chain] = true
 	declare(&sec.declare, chain)
+	sec.sets = append(sec.sets, filled{chain, sec.rules.Len(), sec.rules.Len() + len(rules)})
 	sec.rules.Write(rules)
 }
 
@@ -129,19 +137,34 @@ func (s *Script) bytes(v Variant) []byte {
 // 1.8.9 tries again, and says "File exists" of chains that it means to make itself.
 var nftWriter = make(chan struct{}, 1)
 
-// Restore runs a script. An empty one starts no program.
+// Turn waits for the turn to write: whoever calls Restore has it. release ends it.
+func (t *Tool) Turn(ctx context.Context) (release func(), err error) {
+	if t.Variant != NFT {
+		return func() {}, nil
+	}
+	select {
+	case nftWriter <- struct{}{}:
+		return func() { <-nftWriter }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))
+	}
+}
+
+// Restore runs a script, in its turn. An empty one starts no program.
 func (t *Tool) Restore(ctx context.Context, s *Script) error {
 	if s.Empty() {
 		return nil
 	}
-	if t.Variant == NFT {
-		select {
-		case nftWriter <- struct{}{}:
-			defer func() { <-nftWriter }()
-		case <-ctx.Done():
-			return fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))
-		}
+	release, err := t.Turn(ctx)
+	if err != nil {
+		return err
 	}
+	defer release()
+	return t.RestoreNow(ctx, s)
+}
+
+// RestoreNow runs a script whose turn it is.
+func (t *Tool) RestoreNow(ctx context.Context, s *Script) error {
 	input := s.bytes(t.Variant)
 	err := run(ctx, bytes.NewReader(input), nil, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
 	if err == nil {

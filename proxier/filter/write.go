@@ -37,17 +37,6 @@ func (k *Kernel) writeAll(ctx context.Context, d *difference) error {
 	return nil
 }
 
-// loudScript is from how many bytes on our own changes are not listened to: those
-// that come back to a monitor as events are some ten times as long.
-const loudScript = 256 << 10
-
-func (k *Kernel) restore(ctx context.Context, s *xtables.Script) error {
-	if k.events == nil || s.Len() < loudScript {
-		return k.tool.Restore(ctx, s)
-	}
-	return k.events.conn.Unheard(s.Tables(), func() error { return k.tool.Restore(ctx, s) })
-}
-
 // Apply makes the kernel follow changes of c since the last Mend or Apply, without looking at it.
 func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Content) error {
 	d := &difference{gained: ch.Gained, lost: ch.Lost, tool: xtables.Base(k.tool.IPv6), kept: map[chainID]bool{}}

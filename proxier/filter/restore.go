@@ -1,0 +1,117 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/netutil/xtables"
+)
+
+// loudScript is from how many bytes on our own changes are not listened to: those
+// that come back to a monitor as events are some ten times as long.
+const loudScript = 256 << 10
+
+// errDisturbed says that others commit to nf_tables, so that programs of the nft
+// variant, which begin again then, do not come to an end, or fail: iptables-restore
+// 1.8.9 says "File exists" of chains that it means to make itself.
+var errDisturbed = errors.New("others kept changing rules meanwhile")
+
+const (
+	// patience is how long a program may be disturbed. 1,000 services take 0.1 s.
+	patience = 3 * time.Second
+
+	firstPiece = 256 // chains, of some 10 rules each: 20 ms
+	leastPiece = 8
+	leastTries = 10 // of such a piece, and of a change of a few chains
+)
+
+// restore runs a script: whole or, where others do not let that be, in pieces that
+// get smaller until they come through. An error leaves some of it done.
+func (k *Kernel) restore(ctx context.Context, s *xtables.Script) error {
+	if k.events == nil || s.Empty() {
+		return k.tool.Restore(ctx, s)
+	}
+	if s.Len() < loudScript {
+		return k.restorePieces(ctx, s, firstPiece)
+	}
+	return k.events.conn.Unheard(s.Tables(), func() error { return k.restorePieces(ctx, s, firstPiece) })
+}
+
+func (k *Kernel) restorePieces(ctx context.Context, s *xtables.Script, size int) error {
+	err := k.attempt(ctx, s)
+	if !errors.Is(err, errDisturbed) {
+		return err
+	}
+	if size < leastPiece {
+		for range leastTries {
+			if err = k.attempt(ctx, s); !errors.Is(err, errDisturbed) {
+				return err
+			}
+		}
+		return err
+	}
+	for _, piece := range s.Pieces(size, Prefix) {
+		if err := k.restorePieces(ctx, piece, size/4); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attempt runs a script once. The error is errDisturbed where it fails, or does not
+// end, while others commit.
+func (k *Kernel) attempt(ctx context.Context, s *xtables.Script) error {
+	release, err := k.tool.Turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return k.undisturbed(ctx, s.Tables(), func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
+}
+
+// undisturbed calls do, which itself commits up to so many times. It ends the
+// context of do, and returns errDisturbed, where others commit for longer than patience.
+func (k *Kernel) undisturbed(ctx context.Context, commits int, do func(context.Context) error) error {
+	conn, err := nft.Dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	before, err := conn.Generation()
+	if err != nil {
+		return err
+	}
+	foreign := func() bool {
+		now, err := conn.Generation()
+		return err == nil && now.ID-before.ID > uint32(commits)
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-ended:
+			return
+		case <-time.After(patience):
+		}
+		for !foreign() {
+			select {
+			case <-ended:
+				return
+			case <-time.After(patience / 10):
+			}
+		}
+		cancel(errDisturbed)
+	}()
+	err = do(inner)
+	close(ended)
+	<-watched
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errDisturbed) && foreign() {
+		return fmt.Errorf("%w: %w", errDisturbed, err)
+	}
+	return err
+}

@@ -1,0 +1,145 @@
+//go:build netns
+
+package iptables_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"svcproxy/netutil/netnstest"
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+)
+
+var poolChain = regexp.MustCompile(`SVCP-SVC-[A-Z2-7]{16}`)
+
+// A chain of others that leads to one of ours which must go stops no sync: ours
+// stays, empty, until nobody leads to it, and a warning names theirs.
+func TestForeignChainLeadsToOurs(t *testing.T) {
+	everywhere(t, func(h *host) {
+		var log bytes.Buffer
+		h.backend.SetLog(slog.New(slog.NewTextHandler(&log, nil)))
+		web, other := filtertest.Web(h.fam, 1, 2), filtertest.Web(h.fam, 2, 2)
+		h.world.Put(web.Key, web)
+		h.sync(nil)
+		ours := poolChain.FindString(h.everything())
+		h.iptables("-t nat -N LEADS")
+		h.iptables("-t nat -A LEADS -j " + ours)
+		held := func(after string) {
+			h.Helper()
+			h.settled(after)
+			text := h.everything()
+			if !strings.Contains(text, ":"+ours+" ") || strings.Contains(text, "-A "+ours+" ") {
+				h.Errorf("%s: chain %s is gone, or not empty:\n%s", after, ours, text)
+			}
+			if h.look() {
+				h.Errorf("%s: a look finds something", after)
+			}
+		}
+		h.sync(h.world.Put(web.Key, nil))
+		if !strings.Contains(log.String(), "led_to_by=LEADS") || !strings.Contains(log.String(), ours) {
+			h.Errorf("the warning does not name the chains: %q", &log)
+		}
+		held("removed")
+		h.sync(h.world.Put(other.Key, other))
+		held("another added")
+		h.sync(nil)
+		held("full sync")
+		again := filtertest.Web(h.fam, 1, 3)
+		h.sync(h.world.Put(web.Key, again))
+		if !strings.Contains(h.everything(), "-A "+ours+" ") {
+			h.Error("the service is back, and its chain still empty")
+		}
+		h.settled("back")
+		h.sync(h.world.Put(web.Key, nil))
+		held("removed again")
+
+		h.iptables("-t nat -F LEADS")
+		if !h.look() {
+			h.Error("nobody leads there any more: a look does not find it")
+		}
+		h.sync(&proxier.Delta{})
+		h.settled("nobody leads there")
+		if strings.Contains(h.everything(), ":"+ours+" ") {
+			h.Error("the chain stays although nobody leads to it")
+		}
+	})
+}
+
+// cleanup says what it must leave.
+func TestCleanupWithForeignChain(t *testing.T) {
+	everywhere(t, func(h *host) {
+		web := filtertest.Web(h.fam, 1, 2)
+		h.world.Put(web.Key, web)
+		h.sync(nil)
+		ours := poolChain.FindString(h.everything())
+		h.iptables("-t nat -N LEADS")
+		h.iptables("-t nat -A LEADS -j " + ours)
+		err := h.backend.Cleanup(context.Background())
+		if err == nil || !strings.Contains(err.Error(), "chain "+ours+" of table nat stays, empty: LEADS leads to it") {
+			h.Errorf("got %v", err)
+		}
+		if n := strings.Count(h.everything(), "SVCP-"); n != 3 { // in a comment of others, the chain, the rule that leads to it
+			h.Errorf("left:\n%s", h.everything())
+		}
+	})
+}
+
+// A change of many services goes on while others commit all the time, which makes
+// iptables-nft-restore begin again.
+func TestBulkBesideWriter(t *testing.T) {
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		t.Run(fam.String(), func(t *testing.T) {
+			enterNamespace(t, "nft")
+			h := &host{TB: t, fam: fam, variant: "nft", world: filtertest.NewWorld(fam), backend: newBackend(t, fam)}
+			for i := range 800 {
+				res := filtertest.Web(fam, i, 10)
+				h.world.Put(res.Key, res)
+			}
+			disturb(h, 20*time.Millisecond)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+			defer cancel()
+			if err := h.backend.Sync(ctx, h.world.State, nil); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// disturb commits to a table of others every so often, until the test ends.
+func disturb(h *host, every time.Duration) {
+	h.Helper()
+	conn, err := nft.Dial()
+	if err != nil {
+		h.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(netnstest.Here(h, func() {
+		batch := nft.NewBatch(nft.Table{Family: 2, Name: "disturber"})
+		for n := 0; ; {
+			select {
+			case <-stop:
+				return
+			case <-time.After(every):
+			}
+			batch.Reset()
+			batch.AddTable("")
+			if n++; n%2 == 0 {
+				batch.DeleteTable()
+			}
+			if err := conn.Commit(batch); err != nil {
+				h.Errorf("disturbing: %v", err)
+				return
+			}
+		}
+	}))
+	h.Cleanup(func() { close(stop); wg.Wait(); conn.Close() })
+}
