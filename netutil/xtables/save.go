@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -102,8 +104,7 @@ func (t *Tool) read(ctx context.Context, prefix string, args ...string) (map[str
 
 // parse reads what iptables-save prints.
 func parse(r io.Reader, prefix string) (map[string]*Table, error) {
-	p := parser{prefix: []byte(prefix), tables: map[string]*Table{}}
-	p.hash.SetSeed(seed)
+	p := newParser(prefix)
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 64<<10), maxLine)
 	for s.Scan() {
@@ -113,6 +114,12 @@ func parse(r io.Reader, prefix string) (map[string]*Table, error) {
 	}
 	p.flush()
 	return p.tables, s.Err()
+}
+
+func newParser(prefix string) *parser {
+	p := &parser{prefix: []byte(prefix), tables: map[string]*Table{}}
+	p.hash.SetSeed(seed)
+	return p
 }
 
 type parser struct {
@@ -151,7 +158,7 @@ func (p *parser) line(b []byte) error {
 
 // begin begins a table.
 func (p *parser) begin() {
-	p.table = &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]Place{}}
+	p.table = NewTable()
 	p.foreign = map[string]int{}
 }
 
@@ -232,4 +239,57 @@ func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string
 		return nil, Place{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, err)
 	}
 	return p.table.Jumps[chain], p.table.Users[chain], nil
+}
+
+// ReadChains returns what chains of one table, all of which must be there, hold. It takes the
+// nft variant a moment only, in which nobody else may write, or it begins again.
+func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, prefix string) (*Table, error) {
+	var input bytes.Buffer
+	fmt.Fprintf(&input, "*%s\n", table)
+	for _, c := range chains {
+		fmt.Fprintf(&input, "-S %s\n", c)
+	}
+	input.WriteString("COMMIT\n")
+	p := newParser(prefix)
+	p.line([]byte("*" + table))
+	err := run(ctx, &input, func(out io.Reader) error {
+		s := bufio.NewScanner(out)
+		s.Buffer(make([]byte, 64<<10), maxLine)
+		for s.Scan() {
+			p.listed(s.Bytes())
+		}
+		return s.Err()
+	}, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
+	if err != nil {
+		return nil, fmt.Errorf("reading %d chains of table %s: %w", len(chains), table, err)
+	}
+	p.flush()
+	return p.table, nil
+}
+
+// listed takes in a line of -S: "-N CHAIN", "-P CHAIN POLICY" or a rule.
+func (p *parser) listed(b []byte) {
+	rest := b[min(len("-A "), len(b)):]
+	switch {
+	case bytes.HasPrefix(b, []byte("-A ")):
+		p.rule(b, rest)
+	case bytes.HasPrefix(b, []byte("-N ")):
+		p.declare(append(slices.Clone(rest), " -"...))
+	case bytes.HasPrefix(b, []byte("-P ")):
+		p.declare(rest)
+	}
+}
+
+// Merge adds the chains of u, which t has none of.
+func (t *Table) Merge(u *Table) {
+	maps.Copy(t.Chains, u.Chains)
+	maps.Copy(t.Policies, u.Policies)
+	maps.Copy(t.Jumps, u.Jumps)
+	maps.Copy(t.Users, u.Users)
+	t.Foreign += u.Foreign
+}
+
+// NewTable returns a table without chains.
+func NewTable() *Table {
+	return &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]Place{}}
 }

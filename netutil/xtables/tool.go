@@ -126,6 +126,7 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path 
 	if read == nil {
 		return explain(ctx, path, runKnown(cmd, stdin), &stderr)
 	}
+	cmd.Stdin = stdin
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -94,7 +94,7 @@ func (k *Kernel) SetMessages() int { return k.sets.Messages }
 
 // Look reads what the kernel holds of ours and the tables that c needs.
 func (k *Kernel) Look(ctx context.Context, c Content) (*Held, error) {
-	tables, err := k.tool.ReadAll(ctx, Prefix)
+	tables, err := k.readAll(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -211,12 +211,12 @@ func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State
 // mark are given theirs before, and those that began meanwhile after.
 func (k *Kernel) writeMarked(ctx context.Context, h *Held, d *difference, st *proxier.State) error {
 	if !d.adopts(h) {
-		return k.writeAll(ctx, d)
+		return k.write(ctx, d)
 	}
 	if err := k.adopt(ctx, st); err != nil {
 		return err
 	}
-	if err := k.writeAll(ctx, d); err != nil {
+	if err := k.write(ctx, d); err != nil {
 		return err
 	}
 	return k.adopt(ctx, st)

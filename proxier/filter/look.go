@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/xtables"
@@ -15,11 +14,6 @@ import (
 
 // probePrefix begins the names of chains that exist for a moment, to try rules.
 const probePrefix = Prefix + "PROBE"
-
-// maxSave is how long a look reads the tables before it leaves that to the next. The
-// nft variant of iptables-save begins again whenever somebody writes meanwhile: 5,000
-// services, which take half a second, are never read where that is so all the time.
-const maxSave = 20 * time.Second
 
 // Examine compares the kernel with what the last successful sync left there, and
 // reports whether something differs, which Repair puts right. It runs beside all
@@ -45,16 +39,11 @@ func (k *Kernel) examineTables(ctx context.Context) error {
 		return nil
 	}
 	t := k.mirror.look()
-	limited, cancel := context.WithTimeout(ctx, maxSave)
-	defer cancel()
-	tables, err := k.tool.ReadAll(limited, Prefix)
+	tables, err := k.readAll(ctx)
 	if err != nil {
 		k.mirror.looked(t, nil)
 		if k.events != nil {
 			k.events.unsure.Store(true)
-		}
-		if ctx.Err() == nil && limited.Err() != nil {
-			return nil
 		}
 		return err
 	}
@@ -205,7 +194,7 @@ func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, ju
 			return err
 		}
 		if tables[id.table] == nil {
-			tables[id.table] = &xtables.Table{Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]xtables.Place{}}
+			tables[id.table] = xtables.NewTable()
 		}
 		tables[id.table].Policies[id.name], tables[id.table].Jumps[id.name] = "", have
 		tables[id.table].Users[id.name] = user

@@ -23,9 +23,9 @@ const (
 	// patience is how long a program may be disturbed. 1,000 services take 0.1 s.
 	patience = 3 * time.Second
 
-	firstPiece = 256 // chains, of some 10 rules each: 20 ms
-	leastPiece = 8
-	leastTries = 10 // of such a piece, and of a change of a few chains
+	firstPiece = 256 // chains, of some 10 rules each: 50 ms
+	leastPiece = 4
+	pieceTries = 6 // of a piece, before all become smaller
 )
 
 // restore runs a script: whole or, where others do not let that be, in pieces that
@@ -35,46 +35,58 @@ func (k *Kernel) restore(ctx context.Context, s *xtables.Script) error {
 		return k.tool.Restore(ctx, s)
 	}
 	if s.Len() < loudScript {
-		return k.restorePieces(ctx, s, firstPiece)
+		return k.restorePieces(ctx, s)
 	}
-	return k.events.conn.Unheard(s.Tables(), func() error { return k.restorePieces(ctx, s, firstPiece) })
+	return k.events.conn.Unheard(s.Tables(), func() error { return k.restorePieces(ctx, s) })
 }
 
-func (k *Kernel) restorePieces(ctx context.Context, s *xtables.Script, size int) error {
-	err := k.attempt(ctx, s)
+// restorePieces runs a script that may be disturbed.
+func (k *Kernel) restorePieces(ctx context.Context, s *xtables.Script) error {
+	err := k.attempt(ctx, s, patience)
 	if !errors.Is(err, errDisturbed) {
 		return err
 	}
-	if size < leastPiece {
-		for range leastTries {
-			if err = k.attempt(ctx, s); !errors.Is(err, errDisturbed) {
-				return err
-			}
+	size := firstPiece
+	for pieces := s.Pieces(size, Prefix); len(pieces) > 0; {
+		tries := 0
+		for err = errDisturbed; errors.Is(err, errDisturbed) && tries < pieceTries; tries++ {
+			err = k.attempt(ctx, pieces[0], patience/pieceTries)
 		}
-		return err
-	}
-	for _, piece := range s.Pieces(size, Prefix) {
-		if err := k.restorePieces(ctx, piece, size/4); err != nil {
+		switch {
+		case err == nil:
+			pieces = pieces[1:]
+		case errors.Is(err, errDisturbed) && size > leastPiece:
+			size /= 4
+			pieces = cut(pieces, size)
+		default:
 			return err
 		}
 	}
 	return nil
 }
 
+// cut makes smaller pieces.
+func cut(pieces []*xtables.Script, size int) (smaller []*xtables.Script) {
+	for _, p := range pieces {
+		smaller = append(smaller, p.Pieces(size, Prefix)...)
+	}
+	return smaller
+}
+
 // attempt runs a script once. The error is errDisturbed where it fails, or does not
 // end, while others commit.
-func (k *Kernel) attempt(ctx context.Context, s *xtables.Script) error {
+func (k *Kernel) attempt(ctx context.Context, s *xtables.Script, patience time.Duration) error {
 	release, err := k.tool.Turn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return k.undisturbed(ctx, s.Tables(), func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
+	return k.undisturbed(ctx, s.Tables(), patience, func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
 }
 
 // undisturbed calls do, which itself commits up to so many times. It ends the
 // context of do, and returns errDisturbed, where others commit for longer than patience.
-func (k *Kernel) undisturbed(ctx context.Context, commits int, do func(context.Context) error) error {
+func (k *Kernel) undisturbed(ctx context.Context, commits int, patience time.Duration, do func(context.Context) error) error {
 	conn, err := nft.Dial()
 	if err != nil {
 		return err

@@ -37,6 +37,7 @@ func (k *Kernel) Watch(ctx context.Context, changed func(nft.Event)) error {
 type events struct {
 	conn    *nft.Conn
 	monitor *nft.Monitor
+	tables  []nft.Table // of the family, that iptables has
 
 	watching atomic.Bool
 	unsure   atomic.Bool // something may have been changed since the tables were last read
@@ -60,7 +61,7 @@ func openEvents(v6 bool) (*events, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &events{conn: conn, monitor: monitor}, nil
+	return &events{conn: conn, monitor: monitor, tables: tables}, nil
 }
 
 func (e *events) close() error { return errors.Join(e.monitor.Close(), e.conn.Close()) }
