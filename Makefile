@@ -24,6 +24,7 @@ install: build ## binary, unit and an empty /etc/svcproxy (DESTDIR is honoured)
 	install -D -m 0644 systemd/modules-load.d/svcproxy.conf $(DESTDIR)/usr/lib/modules-load.d/svcproxy.conf
 	install -D -m 0644 systemd/modprobe.d/svcproxy.conf $(DESTDIR)/usr/lib/modprobe.d/svcproxy.conf
 	install -D -m 0644 systemd/sysctl.d/*.conf -t $(DESTDIR)/usr/lib/sysctl.d
+	install -D -m 0755 systemd/netfilter-persistent/05-svcproxy $(DESTDIR)/usr/share/netfilter-persistent/plugins.d/05-svcproxy
 	install -d -m 0755 $(DESTDIR)/etc/svcproxy
 
 demo: ## two endpoints behind one VIP, in namespaces of its own (root)

@@ -56,7 +56,7 @@ func TestPieces(t *testing.T) {
 		s.Remove("nat", "SVCP-GONE-1")
 		s.Remove("nat", "SVCP-GONE-2")
 		s.Unlink("nat", "OUTPUT", "-j SVCP-GONE-1")
-		s.Link("nat", "OUTPUT", "-j SVCP-ROOT")
+		s.Link("nat", "OUTPUT", "-j SVCP-ROOT", 0)
 		return &s
 	}
 	start := world{"OUTPUT": "-j SVCP-GONE-1\n", "SVCP-GONE-1": "-j SVCP-GONE-2\n", "SVCP-GONE-2": "-j SVCP-LEFT\n", "SVCP-LEFT": "-j SVCP-GONE-1\n", "SVCP-HELD": "-j RETURN\n"}
