@@ -28,7 +28,7 @@ daemon write everything anew.`,
 					return fmt.Errorf("%w, or use --force: it would put everything back", err)
 				}
 			}
-			return daemon.Cleanup(cmd.Context(), p.dirs.state)
+			return daemon.Cleanup(cmd.Context(), p.dirs.state, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also while svcproxy is running")

@@ -10,11 +10,11 @@ import (
 	"svcproxy/proxier"
 )
 
-// maxNamed is how many foreign servers one sync names in the log. Where the state
+// maxNamed is how many foreign servers are named in the log at once. Where the state
 // directory was lost there are as many as services.
 const maxNamed = 50
 
-func logOf(o Options) *slog.Logger { return cmp.Or(o.Log, slog.New(slog.DiscardHandler)) }
+func orNone(log *slog.Logger) *slog.Logger { return cmp.Or(log, slog.New(slog.DiscardHandler)) }
 
 // notOurs refuses a server that exists and is not recorded. It is left as it is.
 func notOurs(name proxier.ServicePortName, key lvs.Key) refusal {
@@ -35,12 +35,18 @@ func (b *Backend) logForeign() {
 			found = append(found, key)
 		}
 	}
-	slices.SortFunc(found, compareKeys)
-	for _, key := range found[:min(len(found), maxNamed)] {
-		b.log.Warn("a virtual server that a service wants belongs to another program: it is left alone",
-			"family", b.fam, "virtual_server", key, "service", b.claims.by[key].frontend().ServicePort, "to_remove", "ipvsadm -D "+key.String())
+	b.nameAll(found, func(key lvs.Key) string {
+		return fmt.Sprintf("a virtual server that service %s wants belongs to another program: it is left alone", b.claims.by[key].frontend().ServicePort)
+	})
+}
+
+// nameAll says the same of servers, in order, and how to remove them.
+func (b *Backend) nameAll(keys []lvs.Key, what func(lvs.Key) string) {
+	slices.SortFunc(keys, compareKeys)
+	for _, key := range keys[:min(len(keys), maxNamed)] {
+		b.log.Warn(what(key), "family", b.fam, "virtual_server", key, "to_remove", "ipvsadm -D "+key.String())
 	}
-	if more := len(found) - maxNamed; more > 0 {
-		b.log.Warn("more virtual servers belong to another program, or were ours before the state directory was lost", "family", b.fam, "virtual_servers", more)
+	if more := len(keys) - maxNamed; more > 0 {
+		b.log.Warn("there are more such virtual servers: was the state directory lost?", "family", b.fam, "virtual_servers", more)
 	}
 }

@@ -69,7 +69,7 @@ type Backend struct {
 // New returns a Backend for the network namespace of the caller. It fails where
 // the kernel has no IPVS, no dummy devices or no ip sets, or the host no iptables.
 func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
-	b := &Backend{fam: fam, opts: opts, log: logOf(opts), rules: filter.NewIPVSRules(fam)}
+	b := &Backend{fam: fam, opts: opts, log: orNone(opts.Log), rules: filter.NewIPVSRules(fam)}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("ipvs mode, %s: %w", fam, err), b.Close())
 	}

@@ -233,9 +233,12 @@ func TestRecordIsLost(t *testing.T) {
 			if _, n := h.mustDial(h.vip(1)); n != 0 {
 				h.Errorf("endpoint %d answers", n)
 			}
-			h.restart()
-			h.must(h.backend.remove(h.Context()))
+			var log bytes.Buffer
+			h.must(Cleanup(h.Context(), h.fam, h.opts.StateDir, slog.New(slog.NewTextHandler(&log, nil))))
 			h.want(theirs...)
+			if remove := "ipvsadm -D -t " + h.vip(1).String(); strings.Count(log.String(), remove) != 1 {
+				h.Errorf("cleanup does not name what stays: %q", log.String())
+			}
 		}
 		h.ipvsadm("-D -t " + h.vip(1).String())
 		h.mend()

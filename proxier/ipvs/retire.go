@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 
 	"svcproxy/netutil/conntrack"
@@ -75,7 +76,7 @@ func (b *Backend) remove(ctx context.Context) error {
 		return err
 	}
 	var errs failures
-	errs.add(b.removeServers(ctx))
+	errs.add(b.removeServers(ctx, p.bound))
 	for a := range p.bound {
 		errs.add(b.device.Unbind(a))
 	}
@@ -87,8 +88,9 @@ func (b *Backend) remove(ctx context.Context) error {
 	return errs.join()
 }
 
-// removeServers removes those that are ours.
-func (b *Backend) removeServers(ctx context.Context) error {
+// removeServers removes those that are ours. The log names those that stay on
+// addresses that go: nobody but us had a reason to make servers there.
+func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct{}) error {
 	err := b.conn.Probe(ctx)
 	if errors.Is(err, lvs.ErrUnsupported) {
 		return nil // its module went, and all servers with it
@@ -101,11 +103,19 @@ func (b *Backend) removeServers(ctx context.Context) error {
 		return err
 	}
 	var errs failures
+	var stay []lvs.Key
 	for key := range list {
-		if b.record.owns(key) {
+		_, on := bound[key.Addr]
+		switch {
+		case b.record.owns(key):
 			errs.add(b.conn.DeleteServer(ctx, key))
+		case on:
+			stay = append(stay, key)
 		}
 	}
+	b.nameAll(stay, func(lvs.Key) string {
+		return "a virtual server on an address of " + links.Own + " is not recorded as ours: it stays"
+	})
 	return errs.join()
 }
 
@@ -124,10 +134,11 @@ func (b *Backend) removeDevice() error {
 }
 
 // Cleanup removes the virtual servers, addresses, device and record of a family
-// from a host that need not have what ipvs mode needs. Chains and sets are
-// those of iptables mode by their names, and removed with its Cleanup.
-func Cleanup(ctx context.Context, fam proxier.Family, stateDir string) (err error) {
-	b := &Backend{fam: fam, log: logOf(Options{}), conn: &lvs.Conn{}}
+// from a host that need not have what ipvs mode needs. Log, which may be nil, is
+// told what may have been ours and stays. Chains and sets are those of iptables
+// mode by their names, and removed with its Cleanup.
+func Cleanup(ctx context.Context, fam proxier.Family, stateDir string, log *slog.Logger) (err error) {
+	b := &Backend{fam: fam, log: orNone(log), conn: &lvs.Conn{}}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	if b.device, err = links.OpenDummy(); err != nil {
 		return err

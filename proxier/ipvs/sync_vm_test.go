@@ -292,7 +292,7 @@ func TestFamiliesShareTheDevice(t *testing.T) {
 func TestCleanupOfNothing(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.must(h.backend.Cleanup(h.Context()))
-		h.must(Cleanup(h.Context(), h.fam, h.opts.StateDir))
+		h.must(Cleanup(h.Context(), h.fam, h.opts.StateDir, nil))
 		if there, err := h.backend.conn.Has(h.Context(), lvs.Key{Addr: h.vip(1).Addr(), Protocol: 6, Port: 80}); there || err != nil {
 			h.Errorf("a server: %v, %v", there, err)
 		}

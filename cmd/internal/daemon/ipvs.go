@@ -20,7 +20,7 @@ func openIPVS(ctx context.Context, fam proxier.Family, at site) (backend, error)
 // removeIPVS removes what is in IPVS and on our device. Chains and sets have the
 // names of those of iptables mode, whose turn comes too.
 func removeIPVS(ctx context.Context, fam proxier.Family, at site) error {
-	return ipvs.Cleanup(ctx, fam, at.stateDir)
+	return ipvs.Cleanup(ctx, fam, at.stateDir, at.log)
 }
 
 // sharesRules tells whether two modes have chains and sets of the same names, so

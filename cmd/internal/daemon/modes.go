@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os/exec"
 	"slices"
@@ -237,9 +238,10 @@ func supported(fam proxier.Family) error {
 }
 
 // Cleanup removes what any mode may have left in the kernel, of both families.
-// The state directory says what of IPVS is ours.
-func Cleanup(ctx context.Context, stateDir string) error {
-	return cleanup(ctx, site{Settings: configs.Default(), stateDir: stateDir}, func(string, proxier.Family) bool { return false })
+// The state directory says what of IPVS is ours; stderr gets warnings.
+func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
+	log, _ := newLog(stderr, configs.Default().Log)
+	return cleanup(ctx, site{configs.Default(), stateDir, log}, func(string, proxier.Family) bool { return false })
 }
 
 // cleanup removes what each mode may have left in the kernel of each family, but for what is in use.

@@ -130,7 +130,7 @@ func TestCleanupGoesOn(t *testing.T) {
 		{name: "iptables", open: func(context.Context, proxier.Family, site) (backend, error) { return new(stubborn), nil }},
 	}...)
 	want := "cleaning up iptables mode, ipv4: busy\ncleaning up iptables mode, ipv6: busy"
-	if err := Cleanup(t.Context(), t.TempDir()); err == nil || err.Error() != want {
+	if err := Cleanup(t.Context(), t.TempDir(), t.Output()); err == nil || err.Error() != want {
 		t.Errorf("Cleanup: %v\n   want: %s", err, want)
 	}
 }
