@@ -35,6 +35,7 @@ type journal struct {
 
 	size  int64 // of the file as we know it; unknown: it is to be written anew
 	count int   // lines that it has
+	void  bool  // the file is of another boot or namespace
 }
 
 // The first words of lines.
@@ -75,7 +76,7 @@ func readRecord(dir string, fam proxier.Family, where string) (r *record, damage
 func (r *record) read(data []byte) (damaged int) {
 	whole := bytes.LastIndexByte(data, '\n') + 1
 	head, rest, _ := strings.Cut(string(data[:whole]), "\n")
-	if head != r.head {
+	if r.void = head != r.head; r.void {
 		return 0
 	}
 	lines := 0
@@ -206,13 +207,17 @@ func (j *journal) replace(live int, all []byte) error {
 	if err := os.Rename(j.draft(), j.path); err != nil {
 		return err
 	}
-	j.size, j.count = int64(len(data)), live
+	j.size, j.count, j.void = int64(len(data)), live, false
 	return nil
 }
 
 func (j *journal) draft() string { return j.path + ".new" }
 
+// remove removes the file, but for one that may be good where it was made.
 func (j *journal) remove() error {
+	if j.void {
+		return nil
+	}
 	j.size, j.count = unknown, 0
 	for _, path := range []string{j.draft(), j.path} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -114,6 +114,25 @@ func TestRecordsFromElsewhereAreVoid(t *testing.T) {
 	}
 }
 
+// A cleanup in the wrong namespace takes nothing from the right one.
+func TestCleanupElsewhereLeavesTheRecord(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir, here)
+	r.own(tcp("10.96.0.1:80"))
+	flush(t, r)
+	other := open(t, dir, "boot 1, network namespace cookie 2")
+	if err := other.clear(); err != nil {
+		t.Fatal(err)
+	}
+	wantSame(t, open(t, dir, here), r)
+	if err := r.clear(); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
+		t.Errorf("files left: %v", left)
+	}
+}
+
 // Wherever a write is cut off, whole lines count and the next write is whole.
 func TestTornWrites(t *testing.T) {
 	dir := t.TempDir()
