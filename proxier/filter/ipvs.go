@@ -123,22 +123,35 @@ func (r *Rules) passBalanced(c *chain) {
 // the servers: which frontends it serves.
 func (r *Rules) Late(ch *Changes) *Changes {
 	name := r.words.set(servedSet)
-	late := &Changes{Gained: map[string][]ipset.Entry{name: ch.Gained[name]}}
+	late := &Changes{Gained: map[string][]ipset.Entry{name: ch.Gained[name]}, Lost: map[string][]ipset.Entry{}}
 	delete(ch.Gained, name)
+	ch.Lost[name] = slices.DeleteFunc(ch.Lost[name], func(e ipset.Entry) bool { return r.withheld[e] }) // never there
 	return late
 }
 
 // Withhold says, after Reset, or after Update of what Late returned, which of all
 // frontends lack their servers. They do not count as served: packets to addresses
-// on our device are refused then, or daemons of the host would answer.
+// on our device are refused then, or daemons of the host would answer. Those that
+// lacked theirs before, or did not, need not be part of the update.
 func (r *Rules) Withhold(entries map[ipset.Entry]bool, late *Changes) {
+	was := r.withheld
 	r.withheld = entries
 	if late == nil {
 		return
 	}
-	for set, list := range late.Gained {
-		late.Gained[set] = slices.DeleteFunc(list, func(e ipset.Entry) bool { return entries[e] })
+	name := r.words.set(servedSet)
+	served := func(e ipset.Entry) bool { return r.members[member{servedSet, e}] > 0 }
+	for e := range was {
+		if !entries[e] && served(e) && !slices.Contains(late.Gained[name], e) {
+			late.Gained[name] = append(late.Gained[name], e)
+		}
 	}
+	for e := range entries {
+		if !was[e] && served(e) && !slices.Contains(late.Gained[name], e) {
+			late.Lost[name] = append(late.Lost[name], e)
+		}
+	}
+	late.Gained[name] = slices.DeleteFunc(late.Gained[name], func(e ipset.Entry) bool { return entries[e] })
 }
 
 func (r *Rules) withholds(m member) bool { return m.set == servedSet && r.withheld[m.Entry] }
