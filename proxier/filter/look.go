@@ -33,6 +33,9 @@ func (k *Kernel) Examine(ctx context.Context) (bool, error) {
 	return k.mirror.damaged(), nil
 }
 
+// Damaged reports whether there is something for Repair.
+func (k *Kernel) Damaged() bool { return k.mirror.damaged() }
+
 // examineTables reads all tables, unless nf_tables has told of no change since they were last read.
 func (k *Kernel) examineTables(ctx context.Context) error {
 	if k.events != nil && !k.events.suspect() {

@@ -10,13 +10,25 @@ import (
 )
 
 // NextDue returns when a Sync with an empty delta has something to do: a drain's
-// connections may have ended, or its time is over. Zero: not before something
+// connections may have ended, or its time is over, the last Sync left repairs to
+// the next, or what the kernel refused may be had now. Zero: not before something
 // changes. It is of the goroutine that calls Sync.
 func (b *Backend) NextDue() time.Time {
 	if b.servers == nil { // the next Sync looks at everything
 		return time.Time{}
 	}
-	return b.reminders.next()
+	if b.mirror.unrepaired() {
+		return time.Now()
+	}
+	return earlier(b.reminders.next(), b.lacking.due)
+}
+
+// earlier returns the first of two times; zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // lookAtDue adds the servers to keys whose drains are due, after it has asked

@@ -11,14 +11,16 @@ import (
 	"svcproxy/proxier"
 )
 
-// follow brings the kernel up to date with a delta, and with drains that are due.
-// It looks at these in the kernel, and at nothing else. Its work does not depend
-// on how much there is besides.
+// follow brings the kernel up to date with a delta, with drains that are due, and
+// with what looks have found to differ. It looks at these in the kernel, and at
+// nothing else. Its work does not depend on how much there is besides.
 func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	var errs failures
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
 	touched := b.claims.update(delta)
 	b.lookAtDue(ctx, d.now, touched, &errs)
+	b.retry(d.now, touched)
+	found := b.touch(ctx, touched, delta, &errs)
 	keys, claimed := b.claim(ctx, touched, &errs)
 	freed := b.compare(d, keys, st)
 	b.note(claimed, d.drained, b.servers, &errs)
@@ -38,6 +40,7 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 	}
 	b.bind(ctx, bind, &errs) // and everybody
 	b.run(ctx, d.last, b.servers, &errs)
+	b.repair(ctx, st, found, &errs)
 	for _, key := range keys {
 		b.remind(key, d.now)
 	}

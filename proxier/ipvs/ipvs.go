@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"svcproxy/netutil/links"
@@ -64,6 +65,10 @@ type Backend struct {
 	lingers map[netip.Addr]int      // how many servers there that nobody wants still drain
 	refused refused
 	foreign map[lvs.Key]struct{} // those of refused that the log has named
+	lacking lacking              // the others
+
+	mirror  mirror     // of the same, for looks beside Syncs
+	looking sync.Mutex // held by Look
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -89,7 +94,9 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if err = b.openRecord(b.opts.StateDir); err != nil {
 		return err
 	}
-	b.kernel, err = filter.Open(ctx, b.fam)
+	if b.kernel, err = filter.Open(ctx, b.fam); err == nil {
+		b.kernel.SetLog(b.log)
+	}
 	return err
 }
 
@@ -133,14 +140,18 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	if delta != nil && b.servers != nil && b.kernel.Knows() {
 		err = b.follow(ctx, st, delta)
 	} else {
+		b.mirror.forget()
 		err = b.mend(ctx, st)
 	}
 	err = errors.Join(err, b.record.flush())
 	if err != nil {
 		b.servers = nil
+		b.mirror.forget()
 		return fmt.Errorf("ipvs, %s: %w", b.fam, err)
 	}
 	b.logForeign()
+	b.mirror.end(b.servers, b.bound, b.foreign)
+	b.lacking.count(b.refused, time.Now())
 	return b.refused.unserved()
 }
 
@@ -155,6 +166,7 @@ func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 
 // Cleanup implements proxier.Backend.
 func (b *Backend) Cleanup(ctx context.Context) error {
+	b.mirror.forget()
 	if err := errors.Join(b.remove(ctx), b.kernel.Cleanup(ctx)); err != nil {
 		return fmt.Errorf("ipvs, %s: removing what is ours: %w", b.fam, err)
 	}

@@ -3,7 +3,119 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcproxy/netutil/links"
+	"svcproxy/netutil/lvs"
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
 )
 
-// Look implements proxier.Backend.
-func (b *Backend) Look(context.Context) (bool, error) { return false, errors.ErrUnsupported }
+// Look implements proxier.Backend. It reads servers one by one, on sockets of its
+// own, and takes note of those that differ, which the next Sync repairs. Foreign
+// servers are none of its business.
+func (b *Backend) Look(ctx context.Context) (bool, error) {
+	b.looking.Lock()
+	defer b.looking.Unlock()
+	differs, err := b.lookBeside(ctx)
+	damaged, rulesErr := b.kernel.Examine(ctx)
+	if err = errors.Join(err, rulesErr); err != nil {
+		return false, fmt.Errorf("ipvs, %s: looking at the kernel: %w", b.fam, err)
+	}
+	return differs || damaged, nil
+}
+
+// Watch calls changed with each change of our rules by others that the next Sync
+// has something to repair of, until ctx ends, whose error it returns. It runs
+// beside the other methods. Of virtual servers and addresses only a look tells.
+func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
+	return b.kernel.Watch(ctx, changed)
+}
+
+func (b *Backend) lookBeside(ctx context.Context) (differs bool, err error) {
+	servers, foreign, known := b.mirror.look()
+	if !known {
+		return false, nil
+	}
+	defer func() { differs = b.mirror.looked() && err == nil }()
+	conn, err := lvs.Dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	err = errors.Join(b.lookAtServers(ctx, conn, servers, foreign), b.lookAtTimeouts(ctx, conn), conn.Close())
+	if err != nil {
+		return false, err
+	}
+	return false, b.lookAtAddrs()
+}
+
+// lookAtServers compares servers with the mirror. Where a Sync is quicker it goes on.
+func (b *Backend) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, foreign []lvs.Key) error {
+	list, err := conn.Servers(ctx, b.fam == proxier.IPv6, slices.Values(slices.Concat(servers, foreign)))
+	if err != nil {
+		return err
+	}
+	for _, key := range servers {
+		if b.mirror.overtaken(key) {
+			continue
+		}
+		s, there := list[key]
+		if !there {
+			b.mirror.compare(key, nil)
+			continue
+		}
+		dests, err := conn.Destinations(ctx, key)
+		if err != nil {
+			return err
+		}
+		b.mirror.compare(key, held(lvs.Listing{Server: s, Destinations: dests}))
+		proxier.Progressed(ctx)
+	}
+	for _, key := range foreign {
+		if _, there := list[key]; !there {
+			b.mirror.gone(key)
+		}
+	}
+	return nil
+}
+
+func (b *Backend) lookAtTimeouts(ctx context.Context, conn *lvs.Conn) error {
+	differ, err := b.timeoutsDiffer(ctx, conn)
+	if differ {
+		b.mirror.timeoutsDiffer()
+	}
+	return err
+}
+
+// lookAtAddrs compares the addresses of our device. Without the device it has none.
+func (b *Backend) lookAtAddrs() error {
+	device, err := links.OpenDummy()
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	_, have, err := addrsOf(device, b.fam)
+	if err != nil {
+		return err
+	}
+	b.mirror.compareAddrs(have)
+	return nil
+}
+
+// addrsOf says whether our device is there, and which addresses it has.
+func addrsOf(device *links.Dummy, fam proxier.Family) (there bool, addrs map[netip.Addr]struct{}, err error) {
+	if there, err = device.Find(); err != nil {
+		return false, nil, err
+	}
+	list, err := device.Addrs(fam == proxier.IPv6)
+	if err != nil {
+		return false, nil, err
+	}
+	addrs = make(map[netip.Addr]struct{}, len(list))
+	for _, a := range list {
+		addrs[a] = struct{}{}
+	}
+	return there, addrs, nil
+}

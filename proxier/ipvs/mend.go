@@ -54,18 +54,14 @@ func (b *Backend) look(ctx context.Context, st *proxier.State) (*picture, error)
 }
 
 func (b *Backend) lookAtDevice(p *picture) (err error) {
-	if p.device, err = b.device.Find(); err != nil {
-		return err
-	}
-	list, err := b.device.Addrs(b.fam == proxier.IPv6)
-	if err != nil {
-		return err
-	}
-	p.bound = make(map[netip.Addr]struct{}, len(list))
-	for _, a := range list {
-		p.bound[a] = struct{}{}
-	}
-	return nil
+	p.device, p.bound, err = addrsOf(b.device, b.fam)
+	return err
+}
+
+// list returns the virtual servers of our family. None that is recorded is left out,
+// whatever others change meanwhile, or it would be taken for removed.
+func (b *Backend) list(ctx context.Context) (map[lvs.Key]lvs.Listing, error) {
+	return b.conn.List(ctx, b.fam == proxier.IPv6, maps.Keys(b.record.owned))
 }
 
 // sort tells our servers from foreign ones, which matter where we want the same.
@@ -315,19 +311,30 @@ func (b *Backend) unbind(ctx context.Context, addrs []netip.Addr, errs *failures
 
 // setTimeouts sets what the settings say where the kernel has something else.
 func (b *Backend) setTimeouts(ctx context.Context) error {
-	want := lvs.Timeouts{TCP: b.opts.TCPTimeout, TCPFin: b.opts.TCPFinTimeout, UDP: b.opts.UDPTimeout}
-	if want == (lvs.Timeouts{}) {
-		return nil
-	}
-	have, err := b.conn.Timeouts(ctx)
-	if err != nil {
+	differ, err := b.timeoutsDiffer(ctx, b.conn)
+	if err != nil || !differ {
 		return err
 	}
-	differs := func(want, have time.Duration) bool { return want != 0 && seconds(want) != seconds(have) }
-	if differs(want.TCP, have.TCP) || differs(want.TCPFin, have.TCPFin) || differs(want.UDP, have.UDP) {
-		return b.conn.SetTimeouts(ctx, want)
+	return b.conn.SetTimeouts(ctx, b.timeouts())
+}
+
+// timeouts are what the settings say.
+func (b *Backend) timeouts() lvs.Timeouts {
+	return lvs.Timeouts{TCP: b.opts.TCPTimeout, TCPFin: b.opts.TCPFinTimeout, UDP: b.opts.UDPTimeout}
+}
+
+// timeoutsDiffer reports whether the kernel has others than the settings say.
+func (b *Backend) timeoutsDiffer(ctx context.Context, conn *lvs.Conn) (bool, error) {
+	want := b.timeouts()
+	if want == (lvs.Timeouts{}) {
+		return false, nil
 	}
-	return nil
+	have, err := conn.Timeouts(ctx)
+	if err != nil {
+		return false, err
+	}
+	differs := func(want, have time.Duration) bool { return want != 0 && seconds(want) != seconds(have) }
+	return differs(want.TCP, have.TCP) || differs(want.TCPFin, have.TCPFin) || differs(want.UDP, have.UDP), nil
 }
 
 // plan says what mend would change.

@@ -1,0 +1,186 @@
+package ipvs
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+func mirrorKey(n int) lvs.Key {
+	return lvs.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)}), Protocol: uint8(source.TCP), Port: 80}
+}
+
+// weighing returns a server whose one destination has that weight.
+func weighing(n int, weight uint32) *server {
+	return &server{
+		Server: lvs.Server{Key: mirrorKey(n), Scheduler: "wrr"},
+		dests:  []dest{{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), weight: weight}},
+	}
+}
+
+// mirrored returns a mirror of so many servers, of weight 1, and what it mirrors.
+func mirrored(n int) (*mirror, map[lvs.Key]*server, map[netip.Addr]struct{}) {
+	servers, bound := map[lvs.Key]*server{}, map[netip.Addr]struct{}{}
+	for i := range n {
+		servers[mirrorKey(i)] = weighing(i, 1)
+		bound[mirrorKey(i).Addr] = struct{}{}
+	}
+	m := &mirror{}
+	m.end(servers, bound, nil)
+	return m, servers, bound
+}
+
+func keySet(numbers ...int) map[lvs.Key]struct{} {
+	set := map[lvs.Key]struct{}{}
+	for _, n := range numbers {
+		set[mirrorKey(n)] = struct{}{}
+	}
+	return set
+}
+
+// What differs is found, and handed to the next Sync, once.
+func TestLookFindsWhatDiffers(t *testing.T) {
+	odd := weighing(1, 1)
+	odd.dests[0].odd = true
+	other := weighing(1, 1)
+	other.Scheduler = "rr"
+	tests := []struct {
+		name string
+		have *server
+		want bool
+	}{
+		{"as it was", weighing(1, 1), false},
+		{"gone", nil, true},
+		{"another weight", weighing(1, 2), true},
+		{"a destination of other ways", odd, true},
+		{"without destinations", &server{Server: weighing(1, 1).Server}, true},
+		{"another scheduler", other, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m, servers, _ := mirrored(3)
+			if keys, _, known := m.look(); !known || len(keys) != len(servers) {
+				t.Fatalf("keys %v, known %v", keys, known)
+			}
+			m.compare(mirrorKey(1), tt.have)
+			if got := m.looked(); got != tt.want || m.unrepaired() != tt.want {
+				t.Errorf("it differs: %v, and is to be repaired: %v, want %v", got, m.unrepaired(), tt.want)
+			}
+			touched := keySet(2)
+			f := m.begin(touched, &proxier.Delta{})
+			if _, got := f.servers[mirrorKey(1)]; got != tt.want || (len(touched) == 2) != tt.want || m.unrepaired() {
+				t.Errorf("the Sync repairs %v, touches %v", f.servers, touched)
+			}
+		})
+	}
+}
+
+func TestLookFindsAddresses(t *testing.T) {
+	m, _, bound := mirrored(3)
+	have := maps.Clone(bound)
+	extra := netip.MustParseAddr("10.96.9.9")
+	delete(have, mirrorKey(1).Addr)
+	delete(have, mirrorKey(2).Addr) // by a Sync
+	have[extra] = struct{}{}
+	m.look()
+	m.begin(keySet(2), &proxier.Delta{})
+	m.compareAddrs(have)
+	if !m.looked() {
+		t.Error("nothing was found")
+	}
+	f := m.begin(keySet(), &proxier.Delta{})
+	if got := slices.SortedFunc(maps.Keys(f.addrs), netip.Addr.Compare); !slices.Equal(got, []netip.Addr{mirrorKey(1).Addr, extra}) {
+		t.Errorf("found %v", got)
+	}
+}
+
+// Nothing can be said of what a Sync has changed since a look began, or was
+// changing then, nor of anything after a Sync that failed.
+func TestLooksAreOvertaken(t *testing.T) {
+	stale := weighing(1, 7)
+	tests := []struct {
+		name string
+		run  func(m *mirror, look func())
+		want bool
+	}{
+		{"by none", func(m *mirror, look func()) { look() }, true},
+		{"by a Sync of another", func(m *mirror, look func()) { look(); m.begin(keySet(2), &proxier.Delta{}) }, true},
+		{"by a Sync that begins", func(m *mirror, look func()) { look(); m.begin(keySet(1), &proxier.Delta{}) }, false},
+		{"by a Sync under way", func(m *mirror, look func()) { m.begin(keySet(1), &proxier.Delta{}); look() }, false},
+		{"by a Sync that fails", func(m *mirror, look func()) { look(); m.forget() }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m, _, _ := mirrored(3)
+			tt.run(m, func() { m.look() })
+			m.compare(mirrorKey(1), stale)
+			if got := m.looked(); got != tt.want {
+				t.Errorf("it differs: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Repairs of much go in pieces, so that changes wait for none but their own.
+func TestRepairsGoInPieces(t *testing.T) {
+	const servers = 2*maxRepairs + 10
+	m, _, _ := mirrored(servers)
+	m.look()
+	for i := range servers {
+		m.compare(mirrorKey(i), nil)
+	}
+	m.looked()
+	var pieces []int
+	for m.unrepaired() {
+		pieces = append(pieces, len(m.begin(keySet(), &proxier.Delta{}).servers))
+	}
+	if !slices.Equal(pieces, []int{maxRepairs, maxRepairs, 10}) {
+		t.Errorf("pieces %v", pieces)
+	}
+}
+
+// Looks beside Syncs that change servers all the time find nothing where nobody
+// else changes any.
+func TestLooksBesideSyncsFindNothing(t *testing.T) {
+	const servers, syncs = 20, 2000
+	m, held, bound := mirrored(servers)
+	var mu sync.Mutex
+	kernel := maps.Clone(held)
+	read := func(key lvs.Key) *server { mu.Lock(); defer mu.Unlock(); return kernel[key] }
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range syncs {
+			n := rand.IntN(servers)
+			m.begin(keySet(n), &proxier.Delta{})
+			mu.Lock()
+			kernel[mirrorKey(n)] = weighing(n, rand.Uint32N(100))
+			held[mirrorKey(n)] = kernel[mirrorKey(n)]
+			mu.Unlock()
+			m.end(held, bound, nil)
+		}
+	}()
+	looks := 0
+	for running := true; running; looks++ {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		keys, _, _ := m.look()
+		for _, key := range keys {
+			m.compare(key, read(key))
+		}
+		if m.looked() {
+			t.Fatalf("look %d found %v", looks, m.found.servers)
+		}
+	}
+	t.Logf("%d looks", looks)
+}
