@@ -33,7 +33,7 @@ type testCase struct {
 	except []string // modes that cannot do this, as README says
 }
 
-var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, policyGroups, masqueradeGroups, affinityGroups, flowGroups, upheavalGroups, rollingGroups,
+var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, policyGroups, masqueradeGroups, affinityGroups, floodGroups, flowGroups, upheavalGroups, rollingGroups,
 	fileGroups, wayGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups)
 
 func TestCases(t *testing.T) {
