@@ -3,7 +3,7 @@
 GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
-SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults)|TestStops
+SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults|affinity under a flood)|TestStops
 TAGS       ?=
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
