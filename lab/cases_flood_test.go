@@ -97,7 +97,7 @@ func (e *env) flood(t *testing.T, to netip.AddrPort) (stop func() int) {
 	}
 	ended, sent := make(chan struct{}), make(chan int)
 	go func() {
-		n := 0
+		n, start := 0, time.Now()
 		defer func() { sent <- n }()
 		tick := time.NewTicker(time.Second / 100)
 		defer tick.Stop()
@@ -107,7 +107,7 @@ func (e *env) flood(t *testing.T, to netip.AddrPort) (stop func() int) {
 				return
 			default:
 			}
-			for range floodRate / 100 {
+			for n < int(floodRate*time.Since(start).Seconds()) {
 				from := netip.AddrFrom4([4]byte{100, byte(64 + n>>16&63), byte(n >> 8), byte(n)})
 				if err := f.SYN(netip.AddrPortFrom(from, 1024), to); err != nil {
 					t.Error(err)
