@@ -84,17 +84,17 @@ func (n *node) visit(to netip.AddrPort, count int) error {
 	return n.Node.Sysctl(usually...)
 }
 
-// neighbour writes rules of its own all the time, by the tool of the variant,
-// until the test ends or stop is called. It returns how often it has written.
-func (n *node) neighbour(t *testing.T) (stop func() (writes int)) {
+// background does something again and again until the test ends or stop is
+// called, which returns how often.
+func background(t *testing.T, every time.Duration, do func(i int) error) (stop func() (times int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	writes, done := 0, make(chan error, 1)
+	times, done := 0, make(chan error, 1)
 	go func() {
 		var err error
-		for ; err == nil && ctx.Err() == nil; writes++ {
-			err = n.write(writes)
-			time.Sleep(100 * time.Millisecond)
+		for ; err == nil && ctx.Err() == nil; times++ {
+			err = do(times)
+			time.Sleep(every)
 		}
 		done <- err
 	}()
@@ -103,16 +103,23 @@ func (n *node) neighbour(t *testing.T) (stop func() (writes int)) {
 		if cancel(); !ended {
 			ended = true
 			if err := <-done; err != nil {
-				t.Errorf("the neighbour: %v", err)
+				t.Error(err)
 			}
 		}
-		return writes
+		return times
 	}
 	t.Cleanup(func() { stop() })
 	return stop
 }
 
-// write is one change of foreign rules.
+// churn takes an endpoint from the service with affinity, or gives it back.
+func (d *daemon) churn(i int) error {
+	s := stickyService()
+	s.Endpoints = s.Endpoints[i%2:]
+	return d.rename("sticky.json", s)
+}
+
+// write is one change of foreign rules, by the tool of the variant.
 func (n *node) write(i int) error {
 	if n.variant == nftables {
 		script := "add table ip neighbour\nadd chain ip neighbour c\nflush chain ip neighbour c\n" + strings.Repeat("add rule ip neighbour c counter\n", 1+i%3)

@@ -109,6 +109,9 @@ func (s stress) measure(t *testing.T) (f *figures, err error) {
 		return f, err
 	}
 	d, err := startDaemon(t, n, stressServices(s.services), fmt.Sprintf(quietSettings, s.variant.mode()))
+	if err == nil {
+		err = d.churn(0)
+	}
 	if err != nil {
 		return f, err
 	}
@@ -140,16 +143,19 @@ func (s stress) fill(n *node) error {
 	return n.track(s.entries)
 }
 
-// underStress samples while the kernel is compared every second and a neighbour writes.
+// underStress samples while the kernel is compared every second, a neighbour
+// writes rules, and endpoints that clients are kept on come and go.
 func (s stress) underStress(t *testing.T, d *daemon, f *figures) (err error) {
 	if f.entriesMade, err = d.node.entries(); err != nil {
 		return err
 	}
-	if err := d.rename("svcproxy.toml", fmt.Sprintf(stressSettings, s.variant.mode())); err != nil {
+	if err := d.settle(fmt.Sprintf(stressSettings, s.variant.mode())); err != nil {
 		return err
 	}
-	time.Sleep(2 * time.Second) // until it is in use
-	stop := d.node.neighbour(t)
+	if s.clients > 0 {
+		defer background(t, time.Second, d.churn)()
+	}
+	stop := background(t, 100*time.Millisecond, d.node.write)
 	f.stressed, err = s.sample(d)
 	f.writesBeside = stop()
 	if err != nil {
@@ -165,15 +171,20 @@ var (
 	stickyVIP = netip.MustParseAddr("10.95.0.2")
 )
 
-// stressServices returns n services, and one with affinity, UDP and all of its own.
+// stressServices returns n services, some with UDP.
 func stressServices(n int) []lab.Service {
 	all := makeServices(n)
 	for i := range min(10, n) {
 		all[i].Ports = append(all[i].Ports, lab.Port{Name: "packets", Protocol: "udp", Port: vipPort, TargetPort: lab.EndpointPorts[0]})
 	}
-	sticky := makeServices(1)[0]
-	sticky.Name, sticky.VIPs, sticky.SessionAffinity = "sticky", []netip.Addr{stickyVIP}, "client_ip"
-	return append(all, sticky)
+	return all
+}
+
+// stickyService is one with affinity.
+func stickyService() lab.Service {
+	s := makeServices(1)[0]
+	s.Name, s.VIPs, s.SessionAffinity = "sticky", []netip.Addr{stickyVIP}, "client_ip"
+	return s
 }
 
 // probeService is the one that changes: its target port tells the version.
@@ -201,16 +212,8 @@ func (s stress) sample(d *daemon) (times []time.Duration, err error) {
 // probe changes the service to a port and waits until packets meet it. It asks
 // every millisecond, and more seldom when it takes long, so as not to be what it measures.
 func (d *daemon) probe(port uint16) (time.Duration, error) {
-	text, err := lab.File(probeService(port))
-	if err != nil {
-		return 0, err
-	}
-	temporary := d.path(".probe.json")
-	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil {
-		return 0, err
-	}
 	start := time.Now()
-	if err := os.Rename(temporary, d.path("probe.json")); err != nil {
+	if err := d.rename("probe.json", probeService(port)); err != nil {
 		return 0, err
 	}
 	q := lab.Question{From: d.node.Node, Protocol: source.TCP, To: netip.AddrPortFrom(probeVIP, vipPort)}
@@ -226,10 +229,28 @@ func (d *daemon) probe(port uint16) (time.Duration, error) {
 	}
 }
 
-// rename puts a file into the configuration directory.
-func (d *daemon) rename(name, text string) error {
+// rename puts a file with a service into the configuration directory.
+func (d *daemon) rename(name string, s lab.Service) error {
+	text, err := lab.File(s)
+	if err != nil {
+		return err
+	}
 	temporary := d.path("." + name)
 	return errors.Join(os.WriteFile(temporary, []byte(text), 0o644), os.Rename(temporary, d.path(name)))
+}
+
+// settle writes svcproxy.toml and waits until it is in use.
+func (d *daemon) settle(text string) error {
+	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	return lab.Poll(stressPatience, func() error {
+		log, err := os.ReadFile(filepath.Join(d.node.dir, "log"))
+		if err == nil && !strings.Contains(string(log), "settings changed") {
+			err = errors.New("the daemon does not notice that its settings have changed")
+		}
+		return err
+	})
 }
 
 // idle returns how much processor time the daemon and its children take in a minute, measured for a while.
