@@ -25,7 +25,10 @@ var upheavalGroups = []group{
 	{
 		name:     "damage",
 		settings: "[sync]\nresync_interval = \"1s\"\n",
-		cases:    []testCase{{name: "mended", run: testMended}},
+		cases: []testCase{
+			{name: "mended", run: testMended},
+			{name: "flows of the meantime", run: testMeantimeFlows, except: []string{"ipvs"}}, // there the address stays one of node
+		},
 		damaging: true,
 	},
 	{
@@ -194,6 +197,22 @@ func testMended(t *testing.T, e *env) {
 			e.expect(t, checks...)
 		})
 	}
+}
+
+// testMeantimeFlows: a UDP flow that began while nothing led to our rules went where
+// no service is. It comes to one when they are there again.
+func testMeantimeFlows(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	time.Sleep(time.Second) // the looks for flows that follow a change shall not find these
+	i := slices.IndexFunc(e.mode.damages, func(d damage) bool { return d.name == "tables deleted" || d.name == "jumps deleted" })
+	if err := errors.Join(e.daemon.Freeze(), e.mode.damages[i].do(e.Node)); err != nil {
+		t.Fatal(err)
+	}
+	flows := e.flows(t, e.vip(1), 80, untouched)
+	if err := e.daemon.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	e.flowsMeet(t, flows, by(e.Local[0]))
 }
 
 func (e *env) damage(d damage) error {

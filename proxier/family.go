@@ -27,6 +27,7 @@ type family struct {
 	open   bool      // every source has been read
 	full   bool      // the next Sync compares everything with the kernel
 	dirty  bool      // there is something to sync
+	broken bool      // others have changed the kernel since the last Sync that succeeded
 	queued time.Time // when the oldest change not yet synced arrived
 	node   *Node
 
@@ -110,6 +111,7 @@ func (f *family) absorb(o order) {
 	f.full = f.full || o.full
 	f.dirty = f.dirty || o.full || o.repair
 	f.lookout.wanted = f.lookout.wanted || o.look
+	f.broken = f.broken || o.repair
 	f.told(o.number)
 }
 
@@ -205,7 +207,7 @@ func (f *family) syncNow(ctx context.Context) {
 	}
 	f.log(&r)
 	if r.Err == nil {
-		f.flows.synced(f.changes.services, f.state.Host, f.node, r.Full)
+		f.flows.synced(f.changes.services, f.state.Host, f.node, r.Full || f.broken)
 	}
 	f.done(&r)
 	if f.cfg.OnSync != nil {
@@ -275,7 +277,7 @@ func (f *family) done(r *SyncResult) {
 		return
 	}
 	n.failures, n.since, n.good, n.unserved, n.held = 0, time.Time{}, end, r.Unserved, n.told
-	f.full, f.dirty, f.queued = false, false, time.Time{}
+	f.full, f.dirty, f.broken, f.queued = false, false, false, time.Time{}
 	f.changes = newChanges()
 	if r.Full {
 		f.lookout.last = end

@@ -24,7 +24,7 @@ func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.A
 
 // update takes changes and returns which flows may be at a wrong place by now.
 func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
-	l := &look{all: t.node == nil || !node.Equal(t.node)}
+	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.noteUnserved(l, &host)
 	was, now := t.replace(changes)
 	for key, f := range was {

@@ -84,4 +84,5 @@ func (f *family) looked(what finding) {
 	f.lookout.cancel, f.lookout.last = nil, time.Now()
 	f.dirty = f.dirty || what != asWritten
 	f.full = f.full || what == unknown
+	f.broken = f.broken || what == differs
 }

@@ -54,7 +54,7 @@ const maxRest = 250 * time.Millisecond
 // on nil, which does nothing.
 //
 // It looks for the flows of what changed. At all flows it looks when it cannot
-// know what changed: at first, for another node, and when it is told to.
+// know what changed: at first, for another Host, and when it is told to.
 type flowWorker struct {
 	fam     Family
 	flows   Flows

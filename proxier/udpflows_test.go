@@ -345,6 +345,21 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 			k.failWith(nil)
 			time.Sleep(time.Minute)
 		}, 2},
+		{"others changed the kernel", func(l *Loop, _ *kernel) { l.Repair(IPv4) }, 2},
+		{"the kernel differs", func(_ *Loop, k *kernel) {
+			k.mu.Lock()
+			k.damaged = true
+			k.mu.Unlock()
+			time.Sleep(30 * time.Second)
+		}, 2},
+		{"others changed the kernel, and a sync fails", func(l *Loop, k *kernel) {
+			k.failWith(errors.New("no"))
+			l.Repair(IPv4)
+			time.Sleep(time.Second)
+			k.failWith(nil)
+			time.Sleep(time.Minute)
+		}, 2},
+		{"an address that the rules need not know", func(l *Loop, _ *kernel) { l.SetNode(testNode(owns("10.9.9.9"))) }, 0},
 		{"family dropped", func(l *Loop, _ *kernel) { l.SetBackends(nil, func() {}) }, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -385,4 +400,39 @@ func TestLoopRemovesFlowsOfWhatWentMeanwhile(t *testing.T) {
 		time.Sleep(time.Minute)
 		track.expect(t)
 	})
+}
+
+// owns gives a node one more address, which serves no node ports.
+func owns(a string) func(*Node) {
+	return func(n *Node) {
+		n.Addrs = append(n.Addrs, netip.MustParseAddr(a))
+		slices.SortFunc(n.Addrs, netip.Addr.Compare)
+	}
+}
+
+// Where a flow comes from is judged by the addresses that this host has now, also
+// if the kernel holds the same with them.
+func TestLoopFlowsOfANewAddress(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		node *Node
+		left []testFlow
+	}{
+		{"client", testNode(), nil},
+		{"host process", testNode(owns("10.9.9.9")), []testFlow{{"", "192.0.2.1:30053", "10.0.0.2:5353"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, track := startLoop(t, &kernel{})
+				u := dnsFile("10.0.0.1 @here", "10.0.0.2 @there")
+				u.Services[0].ExternalTrafficPolicy = source.Local
+				l.Apply(set(u))
+				l.SetNode(tt.node)
+				time.Sleep(time.Second)
+				track.set(func() { track.flows = []testFlow{{"", "192.0.2.1:30053", "10.0.0.2:5353"}} })
+				l.Resync()
+				track.expect(t, tt.left...)
+			})
+		})
+	}
 }
