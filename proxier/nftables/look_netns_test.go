@@ -103,18 +103,19 @@ func TestLookBesideSyncs(t *testing.T) {
 		h.watch()
 		var wg sync.WaitGroup
 		var over atomic.Bool
-		looks := 0
+		var looks atomic.Int32
 		wg.Go(netnstest.Here(h, func() {
-			for ; !over.Load(); looks++ {
+			for ; !over.Load(); looks.Add(1) {
 				h.backend.Doubt()
 				if differs, err := h.backend.Look(context.Background()); err != nil || differs {
-					h.Errorf("look %d: found a difference: %v, error %v", looks, differs, err)
+					h.Errorf("look %d: found a difference: %v, error %v", looks.Load(), differs, err)
 					return
 				}
 			}
 		}))
 		step := 0
-		for end := time.Now().Add(time.Second); time.Now().Before(end); step++ {
+		enough := func() bool { return h.Failed() || step >= 60 && looks.Load() >= 5 }
+		for end := time.Now().Add(time.Minute); !enough() && time.Now().Before(end); step++ {
 			number := pick(12)
 			key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}
 			var res *proxier.Resolved
@@ -129,8 +130,8 @@ func TestLookBesideSyncs(t *testing.T) {
 		}
 		over.Store(true)
 		wg.Wait()
-		if looks < 2 || step < 2 {
-			h.Errorf("%d looks beside %d syncs", looks, step)
+		if !enough() {
+			h.Errorf("%d looks beside %d syncs", looks.Load(), step)
 		}
 		h.settled("after syncs")
 	})
