@@ -34,6 +34,38 @@ var faultGroups = []group{
 		except:   []string{"iptables", "ipvs"},
 		damaging: true,
 	},
+	{
+		name:     "canary",
+		cases:    []testCase{{name: "nat flushed", run: testCanary}},
+		except:   []string{"nftables", "ipvs"},
+		damaging: true,
+	},
+}
+
+// canaryPatience is how long nobody may notice a flush: nf_tables tells at once,
+// the legacy variant is asked every 5 s; the next resync is 30 s away.
+var canaryPatience = slow(12 * time.Second)
+
+// testCanary: a flush of the rules of iptables mode is noticed long before the next resync.
+func testCanary(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	checks := e.everyAddress(e.Client, by(e.Local[0], e.Remote[0]).masked())
+	e.expect(t, checks...)
+	flushed := time.Now()
+	if err := restore(e.Node, e.mode.variant, "*nat -F"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Poll(canaryPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+		t.Errorf("%v after a flush: %v", canaryPatience, err)
+	}
+	t.Logf("answers %v after the flush", time.Since(flushed))
+	e.expect(t, checks...)
+	if e.mode.variant == "legacy" { // the repair may come before the other family is asked
+		e.expectLog(t, "somebody else changed our rules: repairing them")
+		return
+	}
+	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=iptables")
+	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv6 process=ip6tables")
 }
 
 // faultTime is how long there are changes and faults.

@@ -126,14 +126,14 @@ func iptablesDamages(variant string) []damage {
 		"*mangle -F -X",
 		"*filter -F -X COMMIT *nat -F -X COMMIT *mangle -F -X",
 	} {
-		damages = append(damages, damage{name: lines, do: func(h *Host) error { return restore(h, variant, lines) }})
+		damages = append(damages, damage{name: lines, frozen: true, do: func(h *Host) error { return restore(h, variant, lines) }})
 	}
 	return append(damages,
-		damage{name: "jumps deleted", do: func(h *Host) error { return deleteJumps(h, variant) }},
-		damage{name: "rules deleted", do: func(h *Host) error { return emptyChains(h, variant) }},
-		damage{name: "rules inserted", do: func(h *Host) error { return insertRules(h, variant) }},
-		damage{name: "chains and sets added", do: func(h *Host) error { return addStrays(h, variant) }},
-		damage{name: "sets flushed", do: func(h *Host) error { return eachSet(h, "flush") }},
+		damage{name: "jumps deleted", frozen: true, do: func(h *Host) error { return deleteJumps(h, variant) }},
+		damage{name: "rules deleted", frozen: true, do: func(h *Host) error { return emptyChains(h, variant) }},
+		damage{name: "rules inserted", frozen: true, do: func(h *Host) error { return insertRules(h, variant) }},
+		damage{name: "chains and sets added", frozen: true, do: func(h *Host) error { return addStrays(h, variant) }},
+		damage{name: "sets flushed", frozen: true, do: func(h *Host) error { return eachSet(h, "flush") }},
 		damage{name: "sets deleted", frozen: true, do: func(h *Host) error { return destroySets(h, variant) }},
 	)
 }

@@ -6,16 +6,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Names say which changes a monitor tells of.
+type Names struct {
+	Tables []Table
+	Ours   string // is part of the names of our chains and sets
+
+	// Own reports whether a sender is one of us: iptables-restore sends from the port
+	// that is its process id, as this process sees it.
+	Own func(port uint32) bool
+
+	Others  string // is part of other names, whose changes are no event: Touched is called
+	Touched func()
+}
+
 // NewNameMonitor watches tables, in the network namespace of the caller, for changes
-// that name something of ours: a chain or a set, or a rule in it or that leads to it,
-// whose name has one of the given parts in it. A table that is deleted counts too. own
-// reports whether a sender is one of us: iptables-restore sends from the port that
-// is its process id, as this process sees it.
-func NewNameMonitor(tables []Table, parts []string, own func(port uint32) bool) (*Monitor, error) {
-	m, _, err := newMonitor(func(msg message) bool {
-		return !own(msg.port) && msg.isOfOne(tables) && (msg.typ == nftMessage(unix.NFT_MSG_DELTABLE) || msg.names(parts))
-	})
+// by others of what has our names: chains, sets, rules in them or that lead to
+// them, or all of a table.
+func NewNameMonitor(n Names) (*Monitor, error) {
+	m, _, err := newMonitor(n.concern)
 	return m, err
+}
+
+func (n Names) concern(m message) bool {
+	if !m.isOfOne(n.Tables) || n.Own(m.port) {
+		return false
+	}
+	if m.names(n.Others) {
+		n.Touched()
+	}
+	return m.typ == nftMessage(unix.NFT_MSG_DELTABLE) || m.names(n.Ours)
 }
 
 func (m message) isOfOne(tables []Table) bool {
@@ -27,13 +46,6 @@ func (m message) isOfOne(tables []Table) bool {
 	return false
 }
 
-// names reports whether one of parts is in a message, wherever: a rule that is
-// deleted is told with all its expressions, the chain that it leads to among them.
-func (m message) names(parts []string) bool {
-	for _, p := range parts {
-		if bytes.Contains(m.body, []byte(p)) {
-			return true
-		}
-	}
-	return false
-}
+// names reports whether a text is in a message, wherever: a rule that is deleted is
+// told with all its expressions, the chain that it leads to among them.
+func (m message) names(text string) bool { return bytes.Contains(m.body, []byte(text)) }

@@ -21,6 +21,8 @@ type mirror struct {
 	busy   *touched              // what the write under way changes; nil: there is none
 	looks  map[*touched]struct{} // what has been changed since each look began
 	damage damage
+
+	forgotten int // how often
 }
 
 type chainID struct{ table, name string }
@@ -97,9 +99,17 @@ func (m *mirror) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busy, m.chains, m.sets, m.damage = nil, nil, nil, damage{}
+	m.forgotten++
 	for l := range m.looks {
 		l.all = true
 	}
+}
+
+// count returns how often the mirror has been forgotten.
+func (m *mirror) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.forgotten
 }
 
 // look begins a look: what syncs change from now on is noted in the result.

@@ -56,12 +56,15 @@ func openEvents(v6 bool) (*events, error) {
 	for _, name := range []string{"nat", "filter", "mangle", "raw", "security"} {
 		tables = append(tables, nft.Table{Family: family, Name: name})
 	}
-	// Some rules depend on the chain FORWARD.
-	monitor, err := nft.NewNameMonitor(tables, []string{Prefix, "FORWARD"}, xtables.Started)
+	e := &events{conn: conn, tables: tables}
+	e.monitor, err = nft.NewNameMonitor(nft.Names{
+		Tables: tables, Ours: Prefix, Own: xtables.Started,
+		Others: "FORWARD", Touched: func() { e.unsure.Store(true) }, // rules of ours depend on it
+	})
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &events{conn: conn, monitor: monitor, tables: tables}, nil
+	return e, nil
 }
 
 func (e *events) close() error { return errors.Join(e.monitor.Close(), e.conn.Close()) }
@@ -69,18 +72,24 @@ func (e *events) close() error { return errors.Join(e.monitor.Close(), e.conn.Cl
 // suspect reports whether the tables must be read. It is asked before they are.
 func (e *events) suspect() bool { return e.unsure.Swap(false) || !e.watching.Load() }
 
+// A disturbance is what others did, and how often the mirror had been forgotten by then.
+type disturbance struct {
+	nft.Event
+	forgotten int
+}
+
 // listen looks at the kernel when nf_tables tells of changes by others.
 func (k *Kernel) listen(ctx context.Context, changed func(nft.Event)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	heard := make(chan nft.Event, 1)
+	heard := make(chan disturbance, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer k.events.watching.Store(false)
 		stop(k.events.monitor.Watch(ctx, func() { k.events.unsure.Store(true); k.events.watching.Store(true) }, func(e nft.Event) {
 			k.events.unsure.Store(true)
 			select {
-			case heard <- e:
+			case heard <- disturbance{e, k.mirror.count()}:
 			default: // there is a look to come
 			}
 		}))
@@ -92,15 +101,16 @@ func (k *Kernel) listen(ctx context.Context, changed func(nft.Event)) error {
 
 // lookWhen looks at the kernel after each event. It works in the goroutine of the
 // caller of Watch, whose network namespace is where programs run.
-func (k *Kernel) lookWhen(ctx context.Context, heard <-chan nft.Event, changed func(nft.Event)) {
+func (k *Kernel) lookWhen(ctx context.Context, heard <-chan disturbance, changed func(nft.Event)) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-heard:
-			// An error is met again, and told, by the next look that the Loop asks for.
-			if damaged, err := k.Examine(ctx); err == nil && damaged {
-				changed(e)
+		case d := <-heard:
+			// An error is met again, and told, by the next look that the Loop asks for. A full
+			// sync, for the other family maybe, may have repaired everything before the look.
+			if damaged, err := k.Examine(ctx); err == nil && (damaged || k.mirror.count() != d.forgotten) {
+				changed(d.Event)
 			}
 		}
 		select {
