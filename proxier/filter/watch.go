@@ -3,6 +3,7 @@ package filter
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,18 +121,30 @@ func (k *Kernel) lookWhen(ctx context.Context, heard <-chan disturbance, changed
 	}
 }
 
-// askCanary looks at the kernel when a jump or a chain of ours is missing.
+// askCanary looks at the kernel when a jump or a chain of ours is missing. It asks
+// only when a table has changed: each question reads a whole table, 65 ms of CPU at 5,000 services.
 func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 	tick := time.NewTicker(canaryInterval)
 	defer tick.Stop()
+	var sound map[string]xtables.Shape // of the tables when all was there
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
-		alive, err := k.canary()
-		if err != nil || alive { // an error is met again, and told, by the next look that the Loop asks for
+		jumps := k.mirror.jumpsNow()
+		shapes := k.shapes(jumps)
+		if sound != nil && maps.Equal(shapes, sound) {
+			continue
+		}
+		sound = nil
+		alive, err := k.canary(jumps)
+		if err != nil { // it is met again, and told, by the next look that the Loop asks for
+			continue
+		}
+		if alive {
+			sound = shapes
 			continue
 		}
 		if damaged, err := k.Examine(ctx); err == nil && damaged {
@@ -140,10 +153,25 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 	}
 }
 
+// shapes returns the shapes of the tables with jumps; nil: they cannot be told.
+func (k *Kernel) shapes(jumps []Jump) map[string]xtables.Shape {
+	shapes := map[string]xtables.Shape{}
+	for _, j := range jumps {
+		if _, known := shapes[j.Table]; known {
+			continue
+		}
+		s, err := k.tool.ShapeOf(j.Table)
+		if err != nil {
+			return nil
+		}
+		shapes[j.Table] = s
+	}
+	return shapes
+}
+
 // canary asks for one jump of each table, and for the chain where services begin.
 // Who flushes a table or deletes our chains removes these too.
-func (k *Kernel) canary() (bool, error) {
-	jumps := k.mirror.jumpsNow()
+func (k *Kernel) canary(jumps []Jump) (bool, error) {
 	asked := map[string]bool{}
 	for _, j := range jumps {
 		if asked[j.Table] {
