@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,7 +161,7 @@ func TestLookBesideSyncs(t *testing.T) {
 		h.sync(nil)
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
-		looks := 0
+		var looks atomic.Int32
 		wg.Go(netnstest.Here(h, func() {
 			for {
 				select {
@@ -168,21 +169,21 @@ func TestLookBesideSyncs(t *testing.T) {
 					return
 				default:
 				}
-				looks++
-				if damaged, err := h.backend.Look(context.Background()); err != nil || damaged {
-					t.Errorf("look %d beside syncs: %v, %v", looks, damaged, err)
+				damaged, err := h.backend.Look(context.Background())
+				if n := looks.Add(1); err != nil || damaged {
+					t.Errorf("look %d beside syncs: %v, %v", n, damaged, err)
 					return
 				}
 			}
 		}))
-		for range 25 {
+		for step := 0; step < 25 || looks.Load() < 3 && step < 500; step++ {
 			h.randomStep(pick, 50)
 		}
 		h.sync(nil)
 		close(stop)
 		wg.Wait()
-		if looks < 3 {
-			h.Errorf("only %d looks", looks)
+		if n := looks.Load(); n < 3 {
+			h.Errorf("only %d looks", n)
 		}
 		h.settled("all changes")
 		h.iptables("-F SVCP-FILTER")
