@@ -2,7 +2,6 @@ package proxier
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -66,8 +65,6 @@ func (f *family) compare(ctx context.Context, b Backend) finding {
 	defer stop()
 	repair, err := b.Look(limited)
 	switch {
-	case errors.Is(err, errors.ErrUnsupported):
-		return unknown
 	case err != nil && ctx.Err() == nil:
 		f.cfg.Log.Warn("the kernel could not be compared with what it should hold: comparing everything in a sync", "family", f.fam, "err", err)
 		return unknown
