@@ -105,23 +105,6 @@ func TestLookFindsDamage(t *testing.T) {
 	})
 }
 
-// The policy of FORWARD decides on rules of ours: a look sees it, too.
-func TestLookFollowsForwardPolicy(t *testing.T) {
-	everywhere(t, func(h *host) {
-		h.fill(seeded(12), 5)
-		h.sync(nil)
-		h.look()
-		for _, policy := range []string{"DROP", "ACCEPT"} {
-			h.iptables("-P FORWARD " + policy)
-			if !h.look() {
-				h.Errorf("policy %s: not found", policy)
-			}
-			h.sync(&proxier.Delta{})
-			h.settled("policy " + policy)
-		}
-	})
-}
-
 // After changes the mirror, members of sets included, is what the kernel holds.
 func TestLookAfterDeltas(t *testing.T) {
 	everywhere(t, func(h *host) {
