@@ -184,7 +184,7 @@ func (f *family) syncAt(now time.Time) time.Time {
 	}
 	if b, ok := f.backend.(delayer); ok {
 		if at := b.NextDue(); !at.IsZero() {
-			return at
+			return later(at, f.pace.ended.Add(minDue))
 		}
 	}
 	return now.Add(time.Hour)
@@ -287,6 +287,17 @@ func (f *family) done(r *SyncResult) {
 // A delayer is a backend that has something to do at a time of its own, when it
 // wants a Sync: a deadline that passes. Zero: nothing.
 type delayer interface{ NextDue() time.Time }
+
+// minDue is the least time between a Sync and one that a delayer wants: what is
+// overdue and cannot be done must not keep a processor busy.
+const minDue = 50 * time.Millisecond
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // endpoints counts the targets of a service, each port once.
 func endpoints(r *Resolved) int {

@@ -61,6 +61,7 @@ func (d dialect) features(set string) (together, each []xtables.Feature) {
 		rule("nat", "conntrack", "-m conntrack --ctstate DNAT"),
 		rule("nat", "addrtype", "-m addrtype --src-type LOCAL"),
 		rule("nat", "mark", "-m mark --mark 0x1/0x1"),
+		rule("nat", "connmark", "-m connmark --mark 0x1/0x1"),
 		rule("nat", "set", "-m set --match-set "+set+" dst"),
 		rule("nat", "statistic", "-m statistic --mode random --probability 0.5"),
 		rule("nat", "recent", "-m recent --set --name "+probePrefix+" --mask "+d.mask+" --rsource"),
@@ -74,6 +75,7 @@ func (d dialect) features(set string) (together, each []xtables.Feature) {
 		rule("nat", "sctp", "-p sctp -m sctp --dport 1 -j MARK --set-xmark 0x1/0x1"),
 		rule("nat", "udp", "-p udp -m udp --dport 1 "+masquerade),
 		rule("filter", "REJECT", "-p tcp -j REJECT --reject-with tcp-reset"),
+		rule("nat", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
 	}
 	together = append([]xtables.Feature{rule("nat", "all", all+dnat)}, rest...)
 	each = slices.Concat(matches, []xtables.Feature{
@@ -82,7 +84,7 @@ func (d dialect) features(set string) (together, each []xtables.Feature) {
 		rule("nat", "MASQUERADE", masquerade),
 		rule("nat", "sctp", "-p sctp -m sctp --dport 1"),
 		rule("nat", "udp", "-p udp -m udp --dport 1"),
-		rest[2],
+		rest[2], rest[3],
 	})
 	return together, each
 }

@@ -8,6 +8,7 @@ import (
 
 	"svcproxy/netutil/nft"
 	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
 )
 
 const (
@@ -59,6 +60,7 @@ func (k *Kernel) readTable(ctx context.Context, conn *nft.Conn, t nft.Table) (*x
 			return nil, err
 		}
 		tab.Merge(part)
+		proxier.Progressed(ctx)
 	}
 	return tab, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"svcproxy/netutil/nft"
 	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
 )
 
 // loudScript is from how many bytes on our own changes are not listened to: those
@@ -55,6 +56,7 @@ func (k *Kernel) restorePieces(ctx context.Context, s *xtables.Script) error {
 		switch {
 		case err == nil:
 			pieces = pieces[1:]
+			proxier.Progressed(ctx)
 		case errors.Is(err, errDisturbed) && size > leastPiece:
 			size /= 4
 			pieces = cut(pieces, size)

@@ -260,6 +260,7 @@ func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*se
 			s.undo(servers)
 		}
 		errs.add(b.learn(s, err))
+		proxier.Progressed(ctx)
 	}
 }
 
@@ -293,6 +294,7 @@ func (b *Backend) bind(ctx context.Context, addrs []netip.Addr, errs *failures) 
 		if errs.add(err); err == nil {
 			b.bound[a] = struct{}{}
 		}
+		proxier.Progressed(ctx)
 	}
 }
 
@@ -306,6 +308,7 @@ func (b *Backend) unbind(ctx context.Context, addrs []netip.Addr, errs *failures
 		if errs.add(err); err == nil {
 			delete(b.bound, a)
 		}
+		proxier.Progressed(ctx)
 	}
 }
 

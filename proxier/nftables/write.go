@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
 )
 
 // loadOrder is the order in which elements come into sets that packets meet, and
@@ -55,6 +56,7 @@ func (w *writer) flush() {
 	}
 	if w.err == nil {
 		w.err = w.commit()
+		proxier.Progressed(w.ctx)
 	}
 	w.batch.Reset()
 }
