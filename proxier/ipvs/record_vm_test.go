@@ -213,6 +213,22 @@ func TestServersRemovedByOthersAreForgotten(t *testing.T) {
 	})
 }
 
+// So it is where the service goes in the sync that would have made it again.
+func TestMissedServersOfServicesThatGoAreForgotten(t *testing.T) {
+	h := newHost(t, proxier.IPv4)
+	web := h.service("web", 1, source.TCP, 0)
+	h.put(web)
+	h.ipvsadm("-C")
+	if differs, err := h.backend.Look(t.Context()); err != nil || !differs {
+		t.Fatalf("the look gave %v, %v", differs, err)
+	}
+	h.remove(web)
+	theirs := []string{"-A -t " + h.vip(1).String() + " -s lc"}
+	h.ipvsadm(theirs[0])
+	h.mend()
+	h.cleanUpAndWant(theirs)
+}
+
 // The record of another boot, or none, makes nothing ours. What is there goes on
 // serving, and is named; when it was removed the services get their own.
 func TestRecordIsLost(t *testing.T) {

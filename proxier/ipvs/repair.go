@@ -45,8 +45,9 @@ func (b *Backend) reread(ctx context.Context, key lvs.Key, had *server) error {
 	case had.orphan: // it is removed, which is no error, and all that depends on it
 		now = &server{Server: had.Server, name: had.name, orphan: true}
 		b.servers[key] = now
-	default:
+	default: // the next that somebody makes there is not ours
 		delete(b.servers, key)
+		b.record.disown(key)
 	}
 	b.forgetDrains(key, now)
 	return nil
