@@ -10,7 +10,7 @@ import (
 
 // Types of messages, <linux/netfilter/nfnetlink_conntrack.h>.
 const (
-	changeEntry = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0 // IPCTNL_MSG_CT_NEW, without NLM_F_CREATE
+	changeEntry = unix.NFNL_SUBSYS_CTNETLINK << 8   // IPCTNL_MSG_CT_NEW, without NLM_F_CREATE
 	listEntries = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
 	deleteEntry = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
 )
