@@ -107,10 +107,11 @@ func modeNamed(name string) (mode, error) {
 type instance struct {
 	mode     string
 	backends map[proxier.Family]backend
-	missing  []string // families left out, and why
+	missing  []string // families left out, and why; those in use change it with daemon.mu held
 	why      string   // it was chosen
 
-	stop func() // ends its watchers
+	follow func(proxier.Family, backend) // hears what others change, where the kernel tells of it
+	stop   func()                        // ends that
 
 	leaving   bool // another mode holds everything
 	rulesGone bool // what Retire leaves to RemoveRules is removed
@@ -165,19 +166,30 @@ func (m mode) suits(ctx context.Context, s site) (*instance, error) {
 
 // openAll opens a mode for the families that this host has.
 func (m mode) openAll(ctx context.Context, s site) (*instance, error) {
-	in := &instance{mode: m.name, backends: make(map[proxier.Family]backend), stop: func() {}}
-	for _, fam := range families(s.Settings) {
-		b, err := openFamily(ctx, m, fam, s)
-		if err != nil {
-			in.missing = append(in.missing, fmt.Sprintf("%s is left out: %v", fam, err))
-			continue
-		}
-		in.backends[fam] = b
-	}
+	in := &instance{mode: m.name, follow: func(proxier.Family, backend) {}, stop: func() {}}
+	in.backends, in.missing = m.openMore(ctx, s, nil)
 	if len(in.backends) == 0 {
 		return nil, fmt.Errorf("%s mode: %s", m.name, strings.Join(in.missing, "; "))
 	}
 	return in, nil
+}
+
+// openMore opens a mode for those families that settings ask for and that are not
+// open, and returns why others cannot be had.
+func (m mode) openMore(ctx context.Context, s site, open map[proxier.Family]backend) (opened map[proxier.Family]backend, missing []string) {
+	opened = make(map[proxier.Family]backend)
+	for _, fam := range families(s.Settings) {
+		if open[fam] != nil {
+			continue
+		}
+		b, err := openFamily(ctx, m, fam, s)
+		if err != nil {
+			missing = append(missing, fmt.Sprintf("%s is left out: %v", fam, err))
+			continue
+		}
+		opened[fam] = b
+	}
+	return opened, missing
 }
 
 // proxies returns the backends as the Loop knows them.

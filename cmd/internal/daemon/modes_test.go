@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -133,4 +136,28 @@ func TestCleanupGoesOn(t *testing.T) {
 	if err := Cleanup(t.Context(), t.TempDir(), t.Output()); err == nil || err.Error() != want {
 		t.Errorf("Cleanup: %v\n   want: %s", err, want)
 	}
+}
+
+// A family that could not be had at start is in use when it can be.
+func TestMissingFamilyComesLater(t *testing.T) {
+	old := missingInterval
+	missingInterval = 20 * time.Millisecond
+	t.Cleanup(func() { missingInterval = old })
+	var can atomic.Bool
+	k := new(kernel)
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", mode{name: "nftables", open: func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
+		if fam == proxier.IPv6 && !can.Load() {
+			return nil, errors.New("no module")
+		}
+		return k, nil
+	}})
+	r.ready()
+	warned := func() bool {
+		return strings.Contains(strings.Join(r.status().Warnings, "\n"), "ipv6 is left out: no module")
+	}
+	if !warned() || len(r.status().Loop.Families) != 1 {
+		t.Errorf("status %+v, want one family and a warning", r.status())
+	}
+	can.Store(true)
+	r.eventually("both families in use", func() bool { return len(r.status().Loop.Families) == 2 && !warned() })
 }

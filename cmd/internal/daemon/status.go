@@ -29,7 +29,7 @@ func (d *daemon) status() control.Status {
 	for _, a := range d.node.NodePortAddrs {
 		st.Settings.NodePortAddresses = append(st.Settings.NodePortAddresses, a.String())
 	}
-	settings, lists, kernel := d.settings, d.lists.total, d.kernel
+	settings, lists, kernel, missing := d.settings, d.lists.total, d.kernel, d.kernel.missing
 	if d.modeErr != nil {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
 	}
@@ -43,7 +43,7 @@ func (d *daemon) status() control.Status {
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
-	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), kernel.missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings(),
+	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings(),
 		hostsetup.VerifyAffinity(kernel.mode, lists))
 	return st
 }

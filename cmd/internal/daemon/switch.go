@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"svcproxy/configs"
@@ -27,8 +28,9 @@ func (d *daemon) followMode(ctx context.Context) {
 		open = d.removeLeftovers(ctx)
 	}
 	open = append(open, d.kernel)
-	again := time.NewTicker(retireInterval)
+	again, more := time.NewTicker(retireInterval), time.NewTicker(missingInterval)
 	defer again.Stop()
+	defer more.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,6 +49,10 @@ func (d *daemon) followMode(ctx context.Context) {
 			}
 		case <-again.C:
 			open = d.retire(ctx, open)
+		case <-more.C:
+			if len(open) == 1 && len(open[0].missing) > 0 { // no change of mode is under way
+				d.tryMissing(ctx, open[0])
+			}
 		}
 	}
 }
@@ -112,6 +118,10 @@ func (d *daemon) noteMode(err error) {
 // connections have ended.
 const retireInterval = 5 * time.Second
 
+// missingInterval is how often a family that cannot be had is tried again: its
+// module may be loaded now, or IPv6 switched on.
+var missingInterval = 30 * time.Second
+
 // retire removes what former modes made, but for the last of open, as soon as
 // the last holds everything. It returns open without those that are gone.
 func (d *daemon) retire(ctx context.Context, open []*instance) []*instance {
@@ -139,31 +149,50 @@ func (d *daemon) closeInstance(in *instance) {
 	}
 }
 
-// watch mends at once what others change, where the kernel tells of it.
+// watch repairs at once what others change, where the kernel tells of it.
 func (d *daemon) watch(ctx context.Context, in *instance) {
-	ctx, stop := context.WithCancel(ctx)
-	done := make(chan struct{}, len(in.backends))
-	n := 0
+	ctx, cancel := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	in.follow = func(fam proxier.Family, b backend) {
+		if w, tells := b.(watcher); tells {
+			watchers.Go(func() { d.watchFamily(ctx, fam, w) })
+		}
+	}
+	in.stop = func() { cancel(); watchers.Wait() }
 	for fam, b := range in.backends {
-		w, ok := b.(watcher)
-		if !ok {
-			continue
-		}
-		n++
-		go func() {
-			defer func() { done <- struct{}{} }()
-			err := w.Watch(ctx, func(e nft.Event) { d.changedByOthers(fam, e) })
-			if ctx.Err() == nil {
-				d.log.Warn("changes by others are noticed at the next resync only", "family", fam, "err", err)
-			}
-		}()
+		in.follow(fam, b)
 	}
-	in.stop = func() {
-		stop()
-		for ; n > 0; n-- {
-			<-done
-		}
+}
+
+func (d *daemon) watchFamily(ctx context.Context, fam proxier.Family, w watcher) {
+	err := w.Watch(ctx, func(e nft.Event) { d.changedByOthers(fam, e) })
+	if ctx.Err() == nil {
+		d.log.Warn("changes by others are noticed at the next resync only", "family", fam, "err", err)
 	}
+}
+
+// tryMissing opens families that could not be had so far.
+func (d *daemon) tryMissing(ctx context.Context, in *instance) {
+	m, err := modeNamed(in.mode)
+	if err != nil {
+		return
+	}
+	d.mu.Lock()
+	at := site{d.settings, d.StateDir, d.log}
+	d.mu.Unlock()
+	opened, missing := m.openMore(ctx, at, in.backends)
+	d.mu.Lock()
+	in.missing = missing
+	d.mu.Unlock()
+	if len(opened) == 0 {
+		return
+	}
+	for fam, b := range opened {
+		d.log.Info("a family that was left out can be had now", "family", fam, "mode", in.mode)
+		in.backends[fam] = b
+		in.follow(fam, b)
+	}
+	d.loop.SetBackends(in.proxies(), func() {})
 }
 
 // A disturbance is a kind of event that makes us compare and repair what a family has.
