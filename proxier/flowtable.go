@@ -103,8 +103,13 @@ func (t *flowTable) foreign(at netip.AddrPort) bool {
 	return t.frontends[at] != nil && !t.node.Owns(at.Addr())
 }
 
-// stale reports whether a flow that l is about has to go.
+// stale reports whether a flow that l is about has to go now.
 func (t *flowTable) stale(l *look, fl Flow) bool {
+	return t.misled(l, fl) && !(l.done == 0 && fl.waits())
+}
+
+// misled reports whether a flow that l is about goes where it should not.
+func (t *flowTable) misled(l *look, fl Flow) bool {
 	if l.about(fl.Src) && t.foreign(fl.Src) {
 		return true // it is an answer
 	}

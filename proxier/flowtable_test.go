@@ -21,7 +21,7 @@ func (f testFlow) flow() Flow {
 	if f.src == "" {
 		f.src = "10.9.9.9:999"
 	}
-	return Flow{netip.MustParseAddrPort(f.src), netip.MustParseAddrPort(f.dst), netip.MustParseAddrPort(f.reply)}
+	return Flow{Src: netip.MustParseAddrPort(f.src), Dst: netip.MustParseAddrPort(f.dst), Reply: netip.MustParseAddrPort(f.reply)}
 }
 
 // sync brings a table up to date with services, of which a nil one is gone, and

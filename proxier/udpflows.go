@@ -15,7 +15,12 @@ import (
 type Flow struct {
 	Src, Dst netip.AddrPort // as the client sent its first packet
 	Reply    netip.AddrPort // where replies come from: the endpoint, or Dst when nothing was translated
+
+	Unreplied bool // none has come yet
 }
+
+// waits reports whether an answer may be under way, from an endpoint.
+func (f *Flow) waits() bool { return f.Unreplied && f.Reply != f.Dst }
 
 // A FlowQuery says which flows to look at: those that a client sent to one of
 // To, or that were sent from one of From. If both are empty, all.
@@ -38,6 +43,9 @@ type Flows interface {
 // flow to move within a second. As long as some come back, others may come back in
 // the same way: looks go on, quickLooks of them in that time, then more slowly, at
 // last every retryMax.
+//
+// One that has not been answered yet is left to the second look: its endpoint may
+// have left and answer all the same.
 const (
 	secondLook = 300 * time.Millisecond
 	quickLooks = 10

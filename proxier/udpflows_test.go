@@ -25,6 +25,8 @@ type tracking struct {
 	fail    error
 	stuck   chan struct{} // looks go on when it is closed; nil: at once
 	back    []testFlow    // come back after each look
+
+	unreplied bool // no flow has been answered yet
 }
 
 func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(Flow) bool) (n int, err error) {
@@ -48,6 +50,7 @@ func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(
 	all := len(q.From)+len(q.To) == 0
 	c.flows = slices.DeleteFunc(c.flows, func(f testFlow) bool {
 		fl := f.flow()
+		fl.Unreplied = c.unreplied
 		gone := (all || slices.Contains(q.To, fl.Dst) || slices.Contains(q.From, fl.Src)) && stale(fl)
 		if gone {
 			n++
@@ -114,6 +117,22 @@ func (w *worker) dns(n int, endpoints ...string) {
 
 func toDNS(n int, endpoint string) testFlow {
 	return testFlow{"", fmt.Sprintf("10.96.0.%d:53", n), endpoint + ":5353"}
+}
+
+// A flow whose answer may be under way is left alone for a moment; one that no
+// endpoint answers, as it was not translated, moves at once.
+func TestFlowWorkerSparesAnswersUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		w.dns(1, "10.0.0.1")
+		time.Sleep(time.Minute)
+		untouched := testFlow{"", "10.96.0.1:53", "10.96.0.1:53"}
+		w.track.set(func() { w.track.unreplied, w.track.flows = true, []testFlow{toDNS(1, "10.0.0.1"), untouched} })
+		w.dns(1, "10.0.0.2")
+		w.track.expect(t, toDNS(1, "10.0.0.1"))
+		time.Sleep(2 * secondLook)
+		w.track.expect(t)
+	})
 }
 
 // Whatever connection tracking does, a change is handed over at once, and many are one look.

@@ -14,6 +14,8 @@ import (
 type Flow struct {
 	Src, Dst netip.AddrPort // as the client sent its first packet
 	Reply    netip.AddrPort // where replies come from: the endpoint, or Dst when nothing was translated
+
+	Unreplied bool // none has come yet
 }
 
 // A Query says which flows to look at: those that a client sent to one of To, or
@@ -81,7 +83,7 @@ func (p *pruner) look(e *entry) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
 	}
-	f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src}
+	f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, Unreplied: e.status&seenReply == 0}
 	if e.orig.proto != unix.IPPROTO_UDP || !p.query.about(f) || !p.stale(f) {
 		return nil
 	}

@@ -13,8 +13,12 @@ var errShort = errors.New("the kernel sent a message that is cut off")
 // An entry is what the kernel knows of one flow, as far as we look at it.
 type entry struct {
 	orig, reply tuple
+	status      uint32    // IPS_*, <linux/netfilter/nf_conntrack_common.h>
 	names       [4][]byte // the attributes that name it, as they came; some may be missing
 }
+
+// seenReply is IPS_SEEN_REPLY.
+const seenReply = 1 << 1
 
 // A tuple is one direction of a flow.
 type tuple struct {
@@ -39,6 +43,10 @@ func (e *entry) decode(b []byte) error {
 		case attrReply:
 			e.reply.decode(a.value())
 			e.names[1] = a
+		case attrStatus:
+			if v := a.value(); len(v) == 4 {
+				e.status = binary.BigEndian.Uint32(v)
+			}
 		case attrZone:
 			e.names[2] = a
 		case attrID:

@@ -13,6 +13,7 @@ import (
 const (
 	attrOrig   = 1
 	attrReply  = 2
+	attrStatus = 3
 	attrMark   = 8
 	attrID     = 12
 	attrZone   = 18
