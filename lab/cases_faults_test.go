@@ -61,7 +61,7 @@ func testCanary(t *testing.T, e *env) {
 	t.Logf("answers %v after the flush", time.Since(flushed))
 	e.expect(t, checks...)
 	if e.mode.variant == "legacy" { // the repair may come before the other family is asked
-		e.expectLog(t, "somebody else changed our rules: repairing them")
+		e.expectLog(t, "rules were changed by another program: repairing them")
 		return
 	}
 	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=iptables")

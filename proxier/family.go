@@ -110,6 +110,7 @@ func (f *family) absorb(o order) {
 	f.open = f.open || o.open
 	f.full = f.full || o.full
 	f.dirty = f.dirty || o.full || o.repair
+	f.pace.changed = f.pace.changed || o.full || o.repair
 	f.lookout.wanted = f.lookout.wanted || o.look
 	f.broken = f.broken || o.repair
 	f.told(o.number)
@@ -166,6 +167,9 @@ func (f *family) rebase(node *Node) {
 
 // replace goes on with another backend.
 func (f *family) replace(b Backend) {
+	if b == f.backend {
+		return
+	}
 	f.lookout.stop()
 	f.backend, f.full, f.dirty = b, true, true
 	f.pace = pace{}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcproxy/source"
@@ -53,6 +54,7 @@ type Loop struct {
 	cfg   Config
 	ready chan struct{}
 	inbox inbox
+	busy  atomic.Pointer[time.Time] // since when Run has been at work; nil: it waits
 
 	mu       sync.RWMutex // held for writing by Run while it changes what follows
 	tracker  *Tracker
@@ -99,10 +101,13 @@ func (l *Loop) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-l.inbox.wake:
 		}
+		now := time.Now()
+		l.busy.Store(&now)
 		if in := l.inbox.take(); !in.empty() {
 			l.absorb(ctx, in)
 		}
 		l.settle()
+		l.busy.Store(nil)
 	}
 }
 
@@ -154,9 +159,7 @@ func (l *Loop) apply(steps []source.Changes) map[source.Key]*source.Service {
 			b.add(key, tr)
 		}
 	}
-	if len(b.edits) > 0 {
-		l.batches = append(l.batches, b)
-	}
+	l.keep(b)
 	return services
 }
 
@@ -232,12 +235,15 @@ func (l *Loop) allSynced() bool {
 // those that cannot be had, of which there is a warning.
 func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
-// Alive returns when the Loop last showed that it is not stuck: now, unless a
-// Sync makes no progress for longer than it may.
+// Alive returns when the Loop last showed that it is not stuck: now, unless a Sync
+// makes no progress for longer than it may, or Run itself is busy for as long.
 func (l *Loop) Alive() time.Time {
+	at := time.Now()
+	if since := l.busy.Load(); since != nil && since.Add(l.cfg.SyncTimeout).Before(at) {
+		return since.Add(l.cfg.SyncTimeout)
+	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	at := time.Now()
 	for _, f := range l.families {
 		if t := f.alive(); t.Before(at) {
 			at = t

@@ -451,6 +451,46 @@ func TestLoopLimitsPartsOfASync(t *testing.T) {
 	})
 }
 
+// What hangs in the Loop itself shows too.
+func TestLoopItselfStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := start(t, &kernel{}, func(c *Config) { c.OnHealth = func([]HealthCheck) { time.Sleep(time.Hour) } })
+		l.Synced("file")
+		time.Sleep(2 * time.Minute)
+		if stuck := time.Since(l.Alive()); stuck != time.Minute {
+			t.Errorf("stuck for %v, want 1m", stuck)
+		}
+		time.Sleep(time.Hour)
+		if !l.Alive().Equal(time.Now()) {
+			t.Error("not alive after it went on")
+		}
+	})
+}
+
+// While nothing can be synced, what waits to be told of is bounded.
+func TestLoopKeepsFewBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{fail: errors.New("no")}
+		var log strings.Builder
+		l := start(t, k, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		l.Synced("file")
+		synctest.Wait()
+		for i := range 10 * manyBatches {
+			l.Apply(set(file("a", fmt.Sprintf("x 10.96.0.1:%d", i+1))))
+			synctest.Wait()
+		}
+		if n := len(l.batches); n > manyBatches {
+			t.Errorf("%d batches wait", n)
+		}
+		k.failWith(nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(l.batches); n != 0 {
+			t.Errorf("%d batches wait after a sync", n)
+		}
+	})
+}
+
 // stuck waits for the end of its context.
 type stuck struct{ *kernel }
 

@@ -26,6 +26,26 @@ func (b *batch) add(key source.Key, tr Transition) {
 	b.edits[key] = tr
 }
 
+// manyBatches is how many are kept apart. While no family holds anything they
+// only grow, and beyond this they are told of together.
+const manyBatches = 100
+
+// keep keeps a batch until it is in the kernel.
+func (l *Loop) keep(b batch) {
+	n := len(l.batches)
+	switch {
+	case len(b.edits) == 0:
+	case n < manyBatches:
+		l.batches = append(l.batches, b)
+	default:
+		last := &l.batches[n-1]
+		last.number = b.number
+		for key, tr := range b.edits {
+			last.add(key, tr)
+		}
+	}
+}
+
 // settle does what waits until the families hold what they were told.
 func (l *Loop) settle() {
 	held, all, took := l.held()
@@ -56,7 +76,7 @@ func (l *Loop) held() (held, all uint64, took time.Duration) {
 	for _, f := range l.families {
 		n := f.latest()
 		all = min(all, n.held)
-		if n.failures < leftOutAfter {
+		if n.failures < leftOutAfter && (n.held > 0 || !l.first) { // nor is one waited for that came later
 			held = min(held, n.held)
 			took = max(took, n.took)
 		}
@@ -69,9 +89,7 @@ func (l *Loop) held() (held, all uint64, took time.Duration) {
 
 // beReady says that the first complete sync is done.
 func (l *Loop) beReady(took time.Duration) {
-	l.mu.Lock()
 	l.first = true
-	l.mu.Unlock()
 	l.batches = slices.DeleteFunc(l.batches, func(b batch) bool { return b.number <= l.opened })
 	l.cfg.Log.Info("first sync complete", "services", len(l.services()), slog.Duration("sync", took))
 	for _, f := range l.families {

@@ -8,7 +8,7 @@ import (
 )
 
 // A State is everything this node must hold for one address family. It belongs
-// to the Loop, is changed only between Syncs, and is never kept by a Backend;
+// to one goroutine of the Loop, is changed only between Syncs, and is never kept by a Backend;
 // what it points to (Resolved, Frontend, Pool) never changes and may be kept.
 type State struct {
 	Family   Family

@@ -356,7 +356,8 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 		{"asked for", func(l *Loop, _ *kernel) { l.Resync() }, 2},
 		{"another node", func(l *Loop, _ *kernel) { l.SetNode(testNode(func(n *Node) { n.LocalInterfaces = []string{"lo"} })) }, 2},
 		{"the same node", func(l *Loop, _ *kernel) { l.SetNode(testNode()) }, 0},
-		{"another backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: k}, func() {}) }, 2},
+		{"another backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: &kernel{}}, func() {}) }, 2},
+		{"the same backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: k}, func() {}) }, 0},
 		{"after an error", func(l *Loop, k *kernel) {
 			k.failWith(errors.New("no"))
 			l.Apply(set(file("a", "x 10.96.0.1:80")))

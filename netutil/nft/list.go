@@ -218,25 +218,17 @@ func (l *Listing) addOther(message) error {
 	return nil
 }
 
-// Elements calls each with every element of a set. What it is given is good until
-// it returns. While the kernel grows a set, for some milliseconds after many
-// elements came, it leaves elements out or lists them twice.
-func (c *Conn) Elements(t Table, set string, each func(*Element) error) error {
-	return c.elements(t, set, each, ErrChanged)
-}
-
-// Scan does the same and goes on when somebody commits meanwhile, whatever that
-// is about. After an error the Conn may only be closed: the rest is not read.
+// Scan calls each with every element of a set. What it is given is good until it
+// returns. While the kernel grows a set, for some milliseconds after many elements
+// came, it leaves elements out or lists them twice; it goes on when somebody commits
+// meanwhile, whatever that is about. After an error the Conn may only be closed:
+// the rest is not read.
 func (c *Conn) Scan(t Table, set string, each func(*Element) error) error {
-	return c.elements(t, set, each, nil)
-}
-
-func (c *Conn) elements(t Table, set string, each func(*Element) error, changed error) error {
 	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, t.Family, 0)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
 	var e Element
-	err := c.ask(endMessage(m, 0), changed, func(m message) error {
+	err := c.ask(endMessage(m, 0), nil, func(m message) error {
 		if len(m.body) < genLen {
 			return errTruncated
 		}
@@ -254,7 +246,7 @@ func (c *Conn) elements(t Table, set string, each func(*Element) error, changed 
 
 // Get asks for single elements of a set by their keys, and calls found with the
 // number of each. One that is not there is left out. Where a set has
-// hundreds of thousands of elements this is faster than Elements: for each part of
+// hundreds of thousands of elements this is faster than Scan: for each part of
 // a listing the kernel walks over all that it has listed before.
 func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found func(i int, e *Element)) error {
 	var e Element

@@ -64,7 +64,7 @@ func TestElements(t *testing.T) {
 	})
 	seen := map[uint32]bool{}
 	list := func() error {
-		return c.Elements(table, "doubles", func(e *Element) error {
+		return c.Scan(table, "doubles", func(e *Element) error {
 			n := binary.BigEndian.Uint32(e.Key)
 			want := numbered(n)
 			want.Comment = map[bool]string{true: "even"}[n%2 == 0]

@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"slices"
 
@@ -11,8 +13,8 @@ import (
 )
 
 // Endpoints lose their ticket after the transaction that took them from their pool,
-// so that no packet draws a new one. Tickets are few, one an endpoint at most:
-// the clients, of which there may be a million, are never listed. One may expire between
+// so that no packet draws a new one. Tickets are one an endpoint at most: the
+// clients, of which there may be a million, are never listed. One may expire between
 // being read and removed, which the kernel answers with an error: then they
 // are read again.
 const revokeAttempts = 20
@@ -21,8 +23,22 @@ const revokeAttempts = 20
 // the maps of tickets.
 type poolNumber [8]byte
 
+// revokeAtOnce is of how many endpoints tickets are removed at once: one that expires
+// meanwhile has all of them read again.
+const revokeAtOnce = 500
+
 // revoke removes the tickets of endpoints.
-func (b *Backend) revoke(endpoints []poolNumber) error {
+func (b *Backend) revoke(ctx context.Context, endpoints []poolNumber) error {
+	for part := range slices.Chunk(endpoints, revokeAtOnce) {
+		if err := cmp.Or(ctx.Err(), b.revokePart(part)); err != nil {
+			return err
+		}
+		proxier.Progressed(ctx)
+	}
+	return nil
+}
+
+func (b *Backend) revokePart(endpoints []poolNumber) error {
 	for range revokeAttempts {
 		found, err := b.ticketsOf(endpoints)
 		if err != nil || len(found) == 0 {
@@ -75,7 +91,7 @@ func (b *Backend) commitRevoked(found []setKey) error {
 }
 
 // revokeLost removes the tickets of endpoints that a change took from their pool.
-func (b *Backend) revokeLost(changes []proxier.ServiceChange) error {
+func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChange) error {
 	lost := map[poolNumber]bool{}
 	for _, c := range changes {
 		b.eachEndpoint(c.Old, func(e poolNumber) { lost[e] = true })
@@ -90,7 +106,7 @@ func (b *Backend) revokeLost(changes []proxier.ServiceChange) error {
 	for e := range lost {
 		list = append(list, e)
 	}
-	return b.revoke(list)
+	return b.revoke(ctx, list)
 }
 
 func (b *Backend) eachEndpoint(res *proxier.Resolved, do func(poolNumber)) {
@@ -111,7 +127,7 @@ func (b *Backend) eachEndpoint(res *proxier.Resolved, do func(poolNumber)) {
 // lostTickets lists the tickets, those whose endpoint has left its pool.
 func (b *Backend) lostTickets(c *content) (list []nft.Element, err error) {
 	targets := c.sets[set{kind: poolTargets}]
-	err = b.conn.Elements(b.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
+	err = b.conn.Scan(b.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
 		if len(e.Key) == len(poolNumber{}) && targets.find(e.Key) < 0 {
 			list = append(list, clone(e))
 		}
@@ -121,10 +137,10 @@ func (b *Backend) lostTickets(c *content) (list []nft.Element, err error) {
 }
 
 // revokeListed removes the tickets that lostTickets returned.
-func (b *Backend) revokeListed(list []nft.Element) error {
+func (b *Backend) revokeListed(ctx context.Context, list []nft.Element) error {
 	endpoints := make([]poolNumber, len(list))
 	for i, e := range list {
 		endpoints[i] = poolNumber(e.Key)
 	}
-	return b.revoke(endpoints)
+	return b.revoke(ctx, endpoints)
 }

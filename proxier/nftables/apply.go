@@ -141,12 +141,12 @@ func sorted(all map[changeKey]*change) []*change {
 
 // apply makes the kernel follow a delta, without looking at it.
 func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
-	for _, piece := range pieces(d, min(pieceElements, b.conn.MaxBatch()/elementBytes)) {
+	for _, piece := range pieces(d, max(1, min(pieceElements, b.conn.MaxBatch()/elementBytes))) {
 		if err := b.applyPiece(ctx, piece); err != nil {
 			return err
 		}
 	}
-	return b.revokeLost(d.Services)
+	return b.revokeLost(ctx, d.Services)
 }
 
 // applyPiece makes the kernel follow a delta in one transaction, if the kernel

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"iter"
 	"maps"
@@ -33,17 +34,17 @@ type setDifference struct {
 
 // compare reads our table and returns what is between it and want. What somebody
 // commits meanwhile makes it start again.
-func (b *Backend) compare(want *content) (*difference, error) {
+func (b *Backend) compare(ctx context.Context, want *content) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
-		d, err := b.read(want)
+		d, err := b.read(ctx, want)
 		if !errors.Is(err, nft.ErrChanged) || n == attempts {
 			return d, err
 		}
 	}
 }
 
-func (b *Backend) read(want *content) (*difference, error) {
+func (b *Backend) read(ctx context.Context, want *content) (*difference, error) {
 	chains, err := b.marshal(want.chains)
 	if err != nil {
 		return nil, err
@@ -60,6 +61,10 @@ func (b *Backend) read(want *content) (*difference, error) {
 	d.wake = d.have.Dormant
 	d.rewrite = !d.sameChains() || !d.sameSets()
 	for _, s := range setsInUse(want.counts()) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		proxier.Progressed(ctx)
 		if !d.keeps(s) {
 			continue
 		}
@@ -135,7 +140,7 @@ func (b *Backend) compareSet(d *difference, s set) error {
 	seen := make([]sight, rec.count())
 	diff := &setDifference{}
 	var key []byte
-	err := b.conn.Elements(b.table(), s.name(), func(e *nft.Element) error {
+	err := b.conn.Scan(b.table(), s.name(), func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
 		if i := rec.find(key); i >= 0 {
 			seen[i] = rec.sight(i, e)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
 )
 
 // While events are heard the table is read by one look in so many all the same:
@@ -124,6 +125,7 @@ func (l *look) at(what laggers) (bool, error) {
 		}
 	}
 	for _, s := range what.sets {
+		proxier.Progressed(l.ctx)
 		if s.isFilled() {
 			continue
 		}
@@ -249,6 +251,7 @@ func (l *look) eachSlot(s set, each func(*nft.Element) error) error {
 		if err != nil {
 			break
 		}
+		proxier.Progressed(l.ctx)
 		found := 0
 		key := func(i int) []byte { return putNumber(part[i/n], uint32(i%n)) }
 		failed := l.conn.Get(l.table(), s.name(), n*len(part), key, func(_ int, e *nft.Element) {

@@ -47,7 +47,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 // the transaction that makes the chains of a new one.
 func (b *Backend) rewrite(ctx context.Context, want *content, anew bool) (d *difference, err error) {
 	if !anew {
-		if d, err = b.compare(want); err == nil {
+		if d, err = b.compare(ctx, want); err == nil {
 			err = b.write(ctx, d)
 		}
 		var refused *nft.CommitError
@@ -148,7 +148,7 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	if w.flush(); w.err != nil {
 		return w.err
 	}
-	return b.revokeListed(d.tickets)
+	return b.revokeListed(ctx, d.tickets)
 }
 
 // hooks tells whether packets meet a table.

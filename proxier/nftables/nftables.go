@@ -116,19 +116,19 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 }
 
 // Plan implements proxier.Backend.
-func (b *Backend) Plan(_ context.Context, st *proxier.State) ([]proxier.Change, error) {
-	changes, err := b.plan(st)
+func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+	changes, err := b.plan(ctx, st)
 	if err != nil {
 		return nil, fmt.Errorf("nftables, %s: %w", b.fam, err)
 	}
 	return changes, nil
 }
 
-func (b *Backend) plan(st *proxier.State) ([]proxier.Change, error) {
+func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	if err := checkHost(&st.Host); err != nil {
 		return nil, err
 	}
-	diff, err := b.compare(render(b.dialect, st))
+	diff, err := b.compare(ctx, render(b.dialect, st))
 	if err != nil {
 		return nil, err
 	}

@@ -29,8 +29,9 @@ import (
 	"svcproxy/source/file"
 )
 
-// syncTimeout is how long one sync may take. The first of 10,000 services takes
-// some 10 s with iptables-nft; this is far more, and less than /healthz waits.
+// syncTimeout is how long a part of a sync may take, see proxier.Progressed. All of
+// 10,000 services take some 10 s with iptables-nft; this is far more, and less than
+// /healthz waits.
 const syncTimeout = time.Minute
 
 // Options say what a daemon works on.
@@ -80,6 +81,7 @@ type daemon struct {
 
 	modeWanted chan configs.Settings // the mode changed in these
 	modeHolds  chan *instance        // holds everything now
+	loopEnded  chan struct{}         // closed when no backend is used any more
 
 	contention map[disturbance]*proxier.Contention // over what is ours
 
@@ -108,7 +110,10 @@ func Run(ctx context.Context, o Options) error {
 	for _, s := range d.sources() {
 		g.Go(func() error { return s.Run(ctx, sink{d.loop, d}) })
 	}
-	g.Go(func() error { return unlessDone(ctx, d.loop.Run(ctx)) })
+	g.Go(func() error {
+		defer close(d.loopEnded)
+		return unlessDone(ctx, d.loop.Run(ctx))
+	})
 	g.Go(func() error { links.Watch(ctx, d.log, d.lookAtAddresses); return nil })
 	g.Go(func() error { d.followSettings(ctx); return nil })
 	g.Go(func() error { d.tellSystemd(ctx); return nil })
@@ -201,6 +206,7 @@ func (d *daemon) build(ctx context.Context) error {
 func (d *daemon) wire() {
 	s := d.fixed
 	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan *instance, 1)
+	d.loopEnded = make(chan struct{})
 	d.metrics = healthcheck.NewMetrics(d.Version)
 	d.health = healthcheck.NewHealth()
 	d.server = healthcheck.NewServer(s.HTTPAddress, healthcheck.Handler(d.health, d.metrics), d.health, d.log)

@@ -218,7 +218,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("second daemon: %v", err)
 	}
 	begin := time.Now()
-	if err := r.stop(); err != nil || time.Since(begin) > time.Second {
+	if err := r.stop(); err != nil || time.Since(begin) > 10*time.Second { // it is at once, but for a busy machine
 		t.Errorf("stopped with %v after %v", err, time.Since(begin))
 	}
 	if !strings.HasSuffix(r.told.String(), "STOPPING=1\n") {

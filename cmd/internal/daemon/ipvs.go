@@ -61,7 +61,7 @@ func (in *instance) leave(ctx context.Context, next string) (done bool, err erro
 	}
 	err = errors.Join(errs...)
 	in.rulesGone = in.rulesGone || err == nil && !sharesRules(in.mode, next)
-	return done, err
+	return done && err == nil, err
 }
 
 // leftIPVS returns ipvs mode as it was left by an earlier run, in the families in

@@ -34,6 +34,7 @@ func (d *daemon) followMode(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			<-d.loopEnded
 			for _, in := range open {
 				d.closeInstance(in)
 			}
@@ -85,10 +86,15 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 	} else { // back to one that still holds something
 		in := open[i]
 		in.leaving, in.rulesGone = false, false
+		in.stop()
+		d.watch(ctx, in) // nobody listened while it was leaving
 		open = append(slices.Delete(open, i, i+1), in)
 	}
 	in := open[len(open)-1]
 	d.log.Info("changing mode", "to", in.mode, "why", in.why)
+	for _, w := range in.missing {
+		d.log.Warn(w)
+	}
 	d.setKernel(in)
 	d.files.Judge() // modes differ in what they can do
 	d.loop.SetBackends(in.proxies(), func() {
@@ -213,7 +219,11 @@ func disturbances(l *proxier.Loop) map[disturbance]*proxier.Contention {
 
 func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 	d.metrics.Disturbed(fam)
-	wait, news := d.contention[disturbance{fam, e.Lost}].Changed(fmt.Sprintf("process %d (%s)", e.PID, e.Process))
+	who := "another program" // the kernel does not always say which
+	if e.PID != 0 {
+		who = fmt.Sprintf("process %d (%s)", e.PID, e.Process)
+	}
+	wait, news := d.contention[disturbance{fam, e.Lost}].Changed(who)
 	switch {
 	case !news:
 	case e.Lost && wait > 0:
@@ -222,8 +232,8 @@ func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 		d.log.Warn("events of the kernel were lost: comparing everything", "family", fam)
 	case wait > 0:
 		d.log.Warn("another program changes our table again and again: repairs wait from now on, longer each time",
-			"family", fam, "process", e.Process, "pid", e.PID, "wait", wait)
-	case e.PID == 0: // the kernel does not say who
+			"family", fam, "who", who, "wait", wait)
+	case e.PID == 0:
 		d.log.Warn("rules were changed by another program: repairing them", "family", fam)
 	default:
 		d.log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
