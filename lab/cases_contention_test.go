@@ -32,7 +32,7 @@ func testMonitor(t *testing.T, e *env) {
 func testContention(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0])...))
 	before, deleted := e.repairs(), 0
-	const waits = "another program changes our table again and again: repairs wait from now on, longer each time\" family=ipv4 process=nft pid="
+	const waits = "another program changes our table again and again: repairs wait from now on, longer each time\" family=ipv4 who=\"process "
 	err := Poll(slow(time.Minute), func() error {
 		if err := e.deleteTable(deletions); err != nil {
 			return err
