@@ -69,12 +69,12 @@ func (b *Backend) claim(ctx context.Context, touched map[lvs.Key]struct{}, errs 
 	return keys, claimed
 }
 
-// compare notes what must be done to servers. It returns the addresses of our
-// device that were there for servers that drained only, and are free now.
+// compare notes what must be done to servers. It returns their addresses on our
+// device that neither services nor servers that drain need any more.
 func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (freed []netip.Addr) {
 	pools := map[*proxier.Pool][]dest{}
 	for _, key := range keys {
-		had, lingered := b.servers[key], b.lingers[key.Addr] > 0
+		had := b.servers[key]
 		now := d.server(key, had, b.claims.server(key, b.opts.Scheduler, pools))
 		b.linger(key.Addr, had, -1)
 		b.linger(key.Addr, now, 1)
@@ -83,7 +83,7 @@ func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (fre
 			delete(b.servers, key)
 		}
 		_, bound := b.bound[key.Addr]
-		if lingered && bound && b.lingers[key.Addr] == 0 && st.BoundAddrs[key.Addr] == 0 {
+		if bound && b.lingers[key.Addr] == 0 && st.BoundAddrs[key.Addr] == 0 {
 			freed = append(freed, key.Addr)
 		}
 	}

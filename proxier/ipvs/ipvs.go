@@ -140,19 +140,30 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	if delta != nil && b.servers != nil && b.kernel.Knows() {
 		err = b.follow(ctx, st, delta)
 	} else {
-		b.mirror.forget()
+		b.forget()
 		err = b.mend(ctx, st)
 	}
-	err = errors.Join(err, b.record.flush())
-	if err != nil {
+	if err = b.recorded(err); err != nil {
 		b.servers = nil
-		b.mirror.forget()
 		return fmt.Errorf("ipvs, %s: %w", b.fam, err)
 	}
 	b.logForeign()
 	b.mirror.end(b.servers, b.bound, b.foreign)
 	b.lacking.count(b.refused, time.Now())
 	return b.refused.unserved()
+}
+
+// recorded completes the record after a Sync, and returns its error or that of the
+// record, with which nobody knows what the kernel holds.
+func (b *Backend) recorded(err error) error {
+	if err != nil {
+		b.forget()
+	}
+	flushErr := b.record.flush()
+	if flushErr != nil {
+		b.forget()
+	}
+	return errors.Join(err, flushErr)
 }
 
 // Plan implements proxier.Backend.
@@ -166,7 +177,7 @@ func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 
 // Cleanup implements proxier.Backend.
 func (b *Backend) Cleanup(ctx context.Context) error {
-	b.mirror.forget()
+	b.forget()
 	if err := errors.Join(b.remove(ctx), b.kernel.Cleanup(ctx)); err != nil {
 		return fmt.Errorf("ipvs, %s: removing what is ours: %w", b.fam, err)
 	}

@@ -59,7 +59,7 @@ func (t *touched) addr(a netip.Addr) bool {
 
 // found is what looks have found to differ from the mirror, and no Sync has repaired.
 type found struct {
-	servers  map[lvs.Key]struct{}
+	servers  map[lvs.Key]bool // whether one of ours was missing, whatever is there by now
 	addrs    map[netip.Addr]struct{}
 	timeouts bool
 }
@@ -68,38 +68,69 @@ type found struct {
 // change waits for no more than these.
 const maxRepairs = 256
 
-// take returns what one Sync is to repair. The rest is left.
-func (f *found) take() found {
+// take returns what one Sync is to repair, what it changes first. The rest is left.
+func (f *found) take(changes map[lvs.Key]struct{}) found {
 	out := *f
 	*f = found{}
 	if len(out.servers) <= maxRepairs {
 		return out
 	}
-	keys := slices.SortedFunc(maps.Keys(out.servers), compareKeys)
-	f.servers, out.servers = out.servers, make(map[lvs.Key]struct{}, maxRepairs)
-	for _, key := range keys[:maxRepairs] {
-		out.servers[key] = struct{}{}
-		delete(f.servers, key)
+	rest := out.servers
+	f.servers, out.servers = rest, make(map[lvs.Key]bool, maxRepairs)
+	for key := range changes {
+		move(out.servers, rest, key)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(rest), compareKeys) {
+		if len(out.servers) < maxRepairs {
+			move(out.servers, rest, key)
+		}
 	}
 	return out
 }
 
-func add[K comparable](set *map[K]struct{}, k K) {
-	if *set == nil {
-		*set = map[K]struct{}{}
+func move[K comparable, V any](to, from map[K]V, key K) {
+	if v, has := from[key]; has {
+		to[key] = v
+		delete(from, key)
 	}
-	(*set)[k] = struct{}{}
+}
+
+// server adds one, which stays missing once it was.
+func (f *found) server(key lvs.Key, missing bool) {
+	if f.servers == nil {
+		f.servers = map[lvs.Key]bool{}
+	}
+	f.servers[key] = f.servers[key] || missing
+}
+
+func (f *found) addr(a netip.Addr) {
+	if f.addrs == nil {
+		f.addrs = map[netip.Addr]struct{}{}
+	}
+	f.addrs[a] = struct{}{}
+}
+
+// missing returns the servers of ours that were.
+func (f *found) missing() (keys []lvs.Key) {
+	for key, missing := range f.servers {
+		if missing {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // forget says that nobody knows what the kernel holds: a Sync begins that looks at
-// everything, or one has failed.
-func (m *mirror) forget() {
+// everything, or one has failed. It returns the servers that looks have missed.
+func (m *mirror) forget() (missing []lvs.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	missing = m.found.missing()
 	m.known, m.servers, m.bound, m.foreign, m.busy, m.found = false, nil, nil, nil, nil, found{}
 	if m.since != nil {
 		m.since.all = true
 	}
+	return missing
 }
 
 // begin says, before the kernel is changed, which servers a Sync with a delta is
@@ -107,7 +138,7 @@ func (m *mirror) forget() {
 func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f, t := m.found.take(), newTouched()
+	f, t := m.found.take(servers), newTouched()
 	for key := range f.servers {
 		servers[key] = struct{}{}
 	}
@@ -196,7 +227,7 @@ func (m *mirror) compare(key lvs.Key, have *server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.since.server(key) && !have.holds(m.servers[key]) {
-		add(&m.found.servers, key)
+		m.found.server(key, have == nil)
 		m.differs = true
 	}
 }
@@ -206,7 +237,7 @@ func (m *mirror) gone(key lvs.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.since.server(key) {
-		add(&m.found.servers, key)
+		m.found.server(key, false)
 		m.differs = true
 	}
 }
@@ -218,7 +249,7 @@ func (m *mirror) compareAddrs(have map[netip.Addr]struct{}) {
 	missing, extra := addrDifference(have, m.bound)
 	for _, a := range slices.Concat(missing, extra) {
 		if !m.since.addr(a) {
-			add(&m.found.addrs, a)
+			m.found.addr(a)
 			m.differs = true
 		}
 	}

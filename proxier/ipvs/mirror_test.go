@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"context"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -144,6 +145,81 @@ func TestRepairsGoInPieces(t *testing.T) {
 	if !slices.Equal(pieces, []int{maxRepairs, maxRepairs, 10}) {
 		t.Errorf("pieces %v", pieces)
 	}
+}
+
+// What a Sync changes anyway it repairs too: it must not trust what is known of it.
+func TestChangesComeWithTheirRepairs(t *testing.T) {
+	const servers = maxRepairs + 10
+	m, _, _ := mirrored(servers)
+	m.look()
+	for i := range servers {
+		m.compare(mirrorKey(i), weighing(i, 7))
+	}
+	m.looked()
+	f := m.begin(keySet(servers-1), &proxier.Delta{})
+	if _, repaired := f.servers[mirrorKey(servers-1)]; !repaired || len(f.servers) != maxRepairs {
+		t.Errorf("repaired: %v, of %d", repaired, len(f.servers))
+	}
+}
+
+// A server that a look has missed is not ours any more, whatever is there at the
+// repair, what a later look sees there, and whichever Sync comes first.
+func TestMissedServersAreNotOurs(t *testing.T) {
+	stopped, cancel := context.WithCancel(t.Context()) // no test asks the kernel
+	cancel()
+	ends := map[string]func(*Backend){
+		"repair":  func(b *Backend) { b.touch(stopped, keySet(), &proxier.Delta{}, &failures{}) },
+		"resync":  func(b *Backend) { b.forget() },
+		"leaving": func(b *Backend) { b.Retire(stopped) },
+	}
+	for what, end := range ends {
+		t.Run(what, func(t *testing.T) {
+			b := mirroring(t, 3)
+			for _, have := range []*server{nil, weighing(1, 7)} {
+				b.mirror.look()
+				b.mirror.compare(mirrorKey(1), have)
+				b.mirror.compare(mirrorKey(2), weighing(2, 7))
+				b.mirror.looked()
+			}
+			end(b)
+			if b.record.owns(mirrorKey(1)) || !b.record.owns(mirrorKey(2)) {
+				t.Errorf("recorded:\n%s", b.record.lines())
+			}
+		})
+	}
+}
+
+// Nor is one that drained: what is there now is not removed, and the address goes.
+func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
+	b := mirroring(t, 2)
+	key := mirrorKey(1)
+	b.servers[key].orphan, b.lingers[key.Addr] = true, 1
+	b.mirror.look()
+	b.mirror.compare(key, nil)
+	b.mirror.looked()
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	keys := keySet()
+	b.touch(stopped, keys, &proxier.Delta{}, &failures{})
+	d := &difference{drains: b.record.drains}
+	freed := b.compare(d, slices.Collect(maps.Keys(keys)), &proxier.State{})
+	if !slices.Equal(freed, []netip.Addr{key.Addr}) || len(d.first)+len(d.last) > 0 || b.servers[key] != nil {
+		t.Errorf("freed %v, sent %v %v, there %v", freed, d.first, d.last, b.servers[key])
+	}
+}
+
+// mirroring returns a Backend that has so many servers, and cannot do anything.
+func mirroring(t *testing.T, n int) *Backend {
+	b := &Backend{
+		record: open(t, "", here), conn: &lvs.Conn{},
+		claims: newClaims(&proxier.State{}), lingers: map[netip.Addr]int{}, refused: refused{},
+	}
+	_, b.servers, b.bound = mirrored(n)
+	b.mirror.end(b.servers, b.bound, nil)
+	for key := range b.servers {
+		b.record.own(key)
+	}
+	return b
 }
 
 // Looks beside Syncs that change servers all the time find nothing where nobody

@@ -229,6 +229,39 @@ func TestMissedServersOfServicesThatGoAreForgotten(t *testing.T) {
 	h.cleanUpAndWant(theirs)
 }
 
+// Nor is it where another program makes one of its name before that sync: as it
+// is, it stays, and it is named where a service wants its own.
+func TestServersMadeAfterALookMissedOursAreForeign(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.listen(1)
+		for _, delta := range []*proxier.Delta{{}, nil} {
+			web, left := h.service("web", 1, source.TCP, 0), h.service("left", 2, source.TCP, 0)
+			h.put(web)
+			h.put(left)
+			h.mustDial(h.vip(2))
+			h.remove(left)
+			h.ipvsadm("-C")
+			if !h.look() {
+				h.Fatal("the look found nothing")
+			}
+			theirs := []string{"-A -t " + h.vip(1).String() + " -s lc", "-A -t " + h.vip(2).String() + " -s lc"}
+			for _, l := range theirs {
+				h.ipvsadm(l)
+			}
+			h.look() // sees theirs
+			h.unserved(delta, 1)
+			h.want(theirs...)
+			if h.settled(); h.Failed() {
+				h.Fatalf("delta %v", delta)
+			}
+			h.remove(web)
+			h.want(theirs...)
+			h.cleanUpAndWant(theirs)
+			h.ipvsadm("-C")
+		}
+	})
+}
+
 // The record of another boot, or none, makes nothing ours. What is there goes on
 // serving, and is named; when it was removed the services get their own.
 func TestRecordIsLost(t *testing.T) {

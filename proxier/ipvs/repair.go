@@ -14,11 +14,15 @@ import (
 
 // touch says that a Sync is going to change servers, before it does. It adds to
 // them those that looks have found to differ, reads these again, and returns what
-// looks have found.
+// looks have found. One that was missing is not ours any more, nor is the one that
+// another program may have made there since.
 func (b *Backend) touch(ctx context.Context, keys map[lvs.Key]struct{}, delta *proxier.Delta, errs *failures) found {
 	f := b.mirror.begin(keys, delta)
 	if len(f.servers) == 0 {
 		return f
+	}
+	for _, key := range f.missing() {
+		b.lose(key)
 	}
 	if err := b.conn.Probe(ctx); err != nil { // the module may be another than it was
 		errs.add(err)
@@ -39,18 +43,29 @@ func (b *Backend) reread(ctx context.Context, key lvs.Key, had *server) error {
 	switch {
 	case err != nil:
 		return err
-	case now != nil:
+	case now == nil:
+		b.lose(key)
+	default:
 		now.name, now.orphan = had.name, had.orphan
 		b.servers[key] = now
-	case had.orphan: // it is removed, which is no error, and all that depends on it
-		now = &server{Server: had.Server, name: had.name, orphan: true}
-		b.servers[key] = now
-	default: // the next that somebody makes there is not ours
-		delete(b.servers, key)
+		b.forgetDrains(key, now)
+	}
+	return nil
+}
+
+// lose follows the end of a server of ours, with all that depends on it: the next
+// that somebody makes there is not ours.
+func (b *Backend) lose(key lvs.Key) {
+	b.linger(key.Addr, b.servers[key], -1)
+	delete(b.servers, key)
+	b.record.disown(key)
+}
+
+// forget gives up the mirror, but not what looks have missed.
+func (b *Backend) forget() {
+	for _, key := range b.mirror.forget() {
 		b.record.disown(key)
 	}
-	b.forgetDrains(key, now)
-	return nil
 }
 
 // readServer returns a server as the kernel holds it; nil: it is not there.
@@ -72,7 +87,7 @@ func readServer(ctx context.Context, conn *lvs.Conn, key lvs.Key) (*server, erro
 // forgetDrains drops those of destinations that a server has no more.
 func (b *Backend) forgetDrains(key lvs.Key, now *server) {
 	for at := range b.record.drains[key] {
-		if now == nil || !slices.ContainsFunc(now.dests, func(d dest) bool { return d.AddrPort == at }) {
+		if !slices.ContainsFunc(now.dests, func(d dest) bool { return d.AddrPort == at }) {
 			b.record.drained(drainChange{key: key, at: at})
 		}
 	}

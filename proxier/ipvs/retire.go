@@ -20,7 +20,7 @@ import (
 // left then. It leaves chains and sets alone, which may be the other mode's by
 // now; where they are not, RemoveRules removes them, at once.
 func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
-	b.mirror.forget()
+	b.forget()
 	done, err = b.retire(ctx)
 	if err != nil {
 		return false, fmt.Errorf("ipvs, %s: leaving: %w", b.fam, err)
