@@ -108,7 +108,8 @@ func (h *host) forget() {
 
 // Whenever a process ends, be it in the middle of a first sync, of a removal, of
 // leaving the mode or of cleanup, cleanup restores what was there before, and a daemon that
-// starts again gets everything done.
+// starts again gets everything done. Some moments stand for all, which have their
+// turn with SVCPROXY_SOAK=1.
 func TestCutOff(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
 	h.opts.DrainTimeout = 0
@@ -124,7 +125,11 @@ func TestCutOff(t *testing.T) {
 		removal.Services = append(removal.Services, proxier.ServiceChange{Old: s.New})
 	}
 	removal.RefusedVIPs.Lost, removal.BoundAddrs.Lost = all.RefusedVIPs.Gained, all.BoundAddrs.Gained
-	for _, tt := range []struct {
+	step := 5
+	if os.Getenv("SVCPROXY_SOAK") == "1" {
+		step = 1
+	}
+	for phase, tt := range []struct {
 		what   string
 		before func()
 		do     func(context.Context)
@@ -138,7 +143,8 @@ func TestCutOff(t *testing.T) {
 		n := 0
 		for cut := true; cut; n++ {
 			tt.before()
-			m := &moment{t.Context(), 2 * n, n%2 == 0} // a message asks twice
+			at := phase%step + n*step
+			m := &moment{t.Context(), 2 * at, at%2 == 0} // a message asks twice
 			cut = m.until(tt.do)
 			h.forget()
 			if n%5 == 0 { // some go on
@@ -151,7 +157,7 @@ func TestCutOff(t *testing.T) {
 				h.Errorf("left: %v\n%s", h.files(), links)
 			}
 			if h.Failed() {
-				h.Fatalf("%s, cut off at moment %d", tt.what, n)
+				h.Fatalf("%s, cut off at moment %d", tt.what, at)
 			}
 		}
 		h.Logf("%s: cut off at %d moments", tt.what, n-1)
