@@ -33,9 +33,10 @@ type journal struct {
 	head    string // the first line that is valid here
 	pending []byte // lines to be written
 
-	size  int64 // of the file as we know it; unknown: it is to be written anew
-	count int   // lines that it has
-	void  bool  // the file is of another boot or namespace
+	size   int64 // of the file as we know it; unknown: it is to be written anew
+	count  int   // lines that it has
+	void   bool  // the file is of another boot or namespace
+	behind bool  // the last write failed: the file does not say what is true
 }
 
 // The first words of lines.
@@ -150,7 +151,7 @@ func (j *journal) note(word string, k lvs.Key, more ...any) {
 // write makes the file say what is true: by what is pending, or anew, by all
 // lines, of which there are live. None are no file.
 func (j *journal) write(live int, all func() []byte) error {
-	if len(j.pending) == 0 {
+	if len(j.pending) == 0 && !j.behind {
 		return nil
 	}
 	var err error
@@ -165,7 +166,7 @@ func (j *journal) write(live int, all func() []byte) error {
 		}
 	}
 	j.pending = j.pending[:0]
-	if err != nil {
+	if j.behind = err != nil; j.behind {
 		j.size = unknown
 	}
 	return err

@@ -125,7 +125,7 @@ func (r *record) follow(l line) {
 // clear forgets everything, and removes the file.
 func (r *record) clear() error {
 	r.owned, r.drains, r.live = map[lvs.Key]struct{}{}, drains{}, 0
-	r.pending = nil
+	r.pending, r.behind = nil, false
 	if r.path == "" {
 		return nil
 	}

@@ -267,6 +267,36 @@ func TestUnwritableRecord(t *testing.T) {
 	}
 }
 
+// Nor does it take another change: a server that is gone must not stay ours in a
+// file that could not be written when it went.
+func TestUnwritableRecordIsWrittenByTheNextFlush(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir, here)
+	r.own(tcp("10.96.0.1:80"))
+	r.own(tcp("10.96.0.2:80"))
+	flush(t, r)
+	if err := os.Rename(r.path, r.path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(r.path, 0o700); err != nil { // nothing can be put in its place
+		t.Fatal(err)
+	}
+	r.disown(tcp("10.96.0.1:80"))
+	for range 2 {
+		if err := r.flush(); err == nil {
+			t.Error("no error")
+		}
+	}
+	if err := os.Remove(r.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(r.path+".moved", r.path); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, r)
+	wantSame(t, open(t, dir, here), r)
+}
+
 // However it is changed, what is read back is what was written.
 func TestRecordHoldsAnything(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
