@@ -23,6 +23,7 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 	found := b.touch(ctx, touched, delta, &errs)
 	keys, claimed := b.claim(ctx, touched, &errs)
 	freed := b.compare(d, keys, st)
+	b.plans(d.first)
 	b.note(claimed, d.drained, b.servers, &errs)
 	bind, shown := b.addrChanges(delta, freed)
 	rules := b.rules.Update(shown)

@@ -54,6 +54,7 @@ type Backend struct {
 	kernel *filter.Kernel
 	rules  *filter.Rules
 	record *record
+	unsent map[lvs.Key]struct{} // to be made by the Sync under way, which has not come to them
 
 	reminders reminders // of drains
 
@@ -143,6 +144,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		b.forget()
 		err = b.mend(ctx, st)
 	}
+	b.disownUnsent()
 	if err = b.recorded(err); err != nil {
 		b.servers = nil
 		return fmt.Errorf("ipvs, %s: %w", b.fam, err)

@@ -201,6 +201,7 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 	for _, key := range p.lost {
 		b.record.disown(key)
 	}
+	b.plans(p.diff.first)
 	b.note(p.claimed, p.diff.drained, p.after, errs)
 	b.run(ctx, p.diff.first, p.after, errs)
 	missing, extra := addrDifference(p.bound, p.addrs)
@@ -244,6 +245,25 @@ func (b *Backend) note(claimed []lvs.Key, drained []drainChange, servers map[lvs
 	}
 }
 
+// plans notes the servers that steps make.
+func (b *Backend) plans(steps []step) {
+	b.unsent = map[lvs.Key]struct{}{}
+	for _, s := range steps {
+		if s.op == addServer {
+			b.unsent[s.key] = struct{}{}
+		}
+	}
+}
+
+// disownUnsent gives up the servers that a Sync did not come to make: by the next
+// somebody else may have made them.
+func (b *Backend) disownUnsent() {
+	for key := range b.unsent {
+		b.record.disown(key)
+	}
+	b.unsent = nil
+}
+
 // run sends steps that lead to servers, which it corrects where the kernel refuses
 // one. Those about a server that could not be made are left out.
 func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*server, errs *failures) {
@@ -255,6 +275,7 @@ func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*se
 			errs.add(ctx.Err())
 			return
 		}
+		delete(b.unsent, s.key)
 		err := s.do(ctx, b.conn)
 		if err != nil {
 			s.undo(servers)

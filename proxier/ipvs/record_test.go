@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -336,6 +337,28 @@ func TestPlaceIsTheSameAgain(t *testing.T) {
 	}
 	if again, err := place(); err != nil || again != first || len(strings.Fields(first)) < 5 {
 		t.Errorf("%q, then %q, %v", first, again, err)
+	}
+}
+
+// A server that a sync was about to make when it was told to end is not ours.
+func TestServersThatASyncDidNotComeToMake(t *testing.T) {
+	dir := t.TempDir()
+	b := &Backend{record: open(t, dir, here), refused: refused{}, conn: &lvs.Conn{}}
+	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
+	servers := map[lvs.Key]*server{srv.Key: srv}
+	steps := []step{{op: addServer, key: srv.Key, srv: srv}}
+	b.plans(steps)
+	b.note([]lvs.Key{srv.Key}, nil, servers, &failures{})
+	if !open(t, dir, here).owns(srv.Key) {
+		t.Error("it is not recorded before it is made")
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.run(stopped, steps, servers, &failures{})
+	b.disownUnsent()
+	flush(t, b.record)
+	if got := open(t, dir, here); got.owns(srv.Key) {
+		t.Errorf("recorded:\n%s", got.lines())
 	}
 }
 
