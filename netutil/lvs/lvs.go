@@ -81,9 +81,17 @@ var (
 	ErrExist       = errors.New("it exists")
 	ErrNoScheduler = errors.New("the kernel has no such scheduler")
 
+	// ErrNoServer is an ErrNotExist: it is the virtual server that is missing.
+	ErrNoServer error = noServer{}
+
 	// ErrReloaded: all that IPVS held is gone. The next message reaches the new one.
 	ErrReloaded = errors.New("the kernel's module ip_vs was removed and loaded anew")
 )
+
+type noServer struct{}
+
+func (noServer) Error() string        { return "no such virtual server" }
+func (noServer) Is(target error) bool { return target == ErrNotExist }
 
 // serverError says what an errno means where a whole virtual server was sent,
 // ip_vs_add_service and ip_vs_genl_set_cmd, net/netfilter/ipvs/ip_vs_ctl.c.
@@ -99,7 +107,9 @@ func keyError(err error) error {
 	switch {
 	case errors.Is(err, syscall.EEXIST):
 		return ErrExist
-	case errors.Is(err, syscall.ESRCH), errors.Is(err, syscall.ENOENT):
+	case errors.Is(err, syscall.ESRCH): // of servers only
+		return ErrNoServer
+	case errors.Is(err, syscall.ENOENT):
 		return ErrNotExist
 	}
 	return err

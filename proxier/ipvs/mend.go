@@ -295,6 +295,8 @@ func (b *Backend) learn(s step, err error) error {
 		b.record.disown(s.key)
 		b.refused[s.key] = notOurs(s.srv.name, s.key)
 		return b.record.flush() // at once: it must never be removed as ours
+	case errors.Is(err, lvs.ErrNoServer): // the next that somebody makes there is not ours
+		b.record.disown(s.key)
 	case errors.Is(err, lvs.ErrNoScheduler):
 		if s.op == addServer {
 			b.record.disown(s.key)

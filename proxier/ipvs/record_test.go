@@ -3,6 +3,7 @@ package ipvs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -359,6 +360,27 @@ func TestServersThatASyncDidNotComeToMake(t *testing.T) {
 	flush(t, b.record)
 	if got := open(t, dir, here); got.owns(srv.Key) {
 		t.Errorf("recorded:\n%s", got.lines())
+	}
+}
+
+// A server that another program removed just before us is not ours any more, but
+// for the lack of a destination it is.
+func TestAnotherProgramRemovesAServer(t *testing.T) {
+	for _, tt := range []struct {
+		op   op
+		err  error
+		ours bool
+	}{
+		{updateServer, lvs.ErrNoServer, false}, {addDest, lvs.ErrNoServer, false}, {updateDest, lvs.ErrNoServer, false},
+		{updateDest, lvs.ErrNotExist, true},
+	} {
+		b := &Backend{record: open(t, "", here)}
+		s := step{op: tt.op, key: tcp("10.96.0.1:80")}
+		b.record.own(s.key)
+		err := b.learn(s, fmt.Errorf("changing: %w", tt.err))
+		if !errors.Is(err, lvs.ErrNotExist) || b.record.owns(s.key) != tt.ours {
+			t.Errorf("%d, %v: error %v, recorded %q", tt.op, tt.err, err, b.record.lines())
+		}
 	}
 }
 
