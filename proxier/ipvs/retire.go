@@ -85,6 +85,8 @@ func (b *Backend) remove(ctx context.Context) error {
 	errs.add(b.removeDevice())
 	if errs.n == 0 {
 		errs.add(b.record.clear())
+	} else {
+		errs.add(b.record.flush())
 	}
 	return errs.join()
 }
@@ -93,8 +95,9 @@ func (b *Backend) remove(ctx context.Context) error {
 // addresses that go: nobody but us had a reason to make servers there.
 func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct{}) error {
 	err := b.conn.Probe(ctx)
-	if errors.Is(err, lvs.ErrUnsupported) {
-		return nil // its module went, and all servers with it
+	if errors.Is(err, lvs.ErrUnsupported) { // its module went, and all servers with it
+		b.disownMissing(nil)
+		return nil
 	}
 	if err != nil {
 		return err
@@ -103,13 +106,14 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 	if err != nil {
 		return err
 	}
+	b.disownMissing(list)
 	var errs failures
 	var stay []lvs.Key
 	for key := range list {
 		_, on := bound[key.Addr]
 		switch {
 		case b.record.owns(key):
-			errs.add(b.conn.DeleteServer(ctx, key))
+			errs.add(b.learn(step{op: deleteServer, key: key}, b.conn.DeleteServer(ctx, key)))
 		case on:
 			stay = append(stay, key)
 		}
@@ -118,6 +122,15 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 		return "a virtual server on an address of " + links.Own + " is not recorded as ours: it stays"
 	})
 	return errs.join()
+}
+
+// disownMissing gives up the servers that are not in a list of all.
+func (b *Backend) disownMissing(list map[lvs.Key]lvs.Listing) {
+	for key := range b.record.owned {
+		if _, there := list[key]; !there {
+			b.record.disown(key)
+		}
+	}
 }
 
 // removeDevice removes our device unless the other family has addresses on it.
