@@ -80,6 +80,7 @@ var (
 	ErrNotExist    = errors.New("no such virtual server or destination")
 	ErrExist       = errors.New("it exists")
 	ErrNoScheduler = errors.New("the kernel has no such scheduler")
+	ErrNoUnicast   = errors.New("the kernel takes it for no unicast address")
 
 	// ErrNoServer is an ErrNotExist: it is the virtual server that is missing.
 	ErrNoServer error = noServer{}
@@ -113,6 +114,16 @@ func keyError(err error) error {
 		return ErrNotExist
 	}
 	return err
+}
+
+// newDestinationError says what an errno means where a destination was added,
+// ip_vs_new_dest, net/netfilter/ipvs/ip_vs_ctl.c: broadcast addresses of the host's
+// networks are not taken, nor those of multicast, nor link-local ones.
+func newDestinationError(err error) error {
+	if errors.Is(err, syscall.EINVAL) {
+		return ErrNoUnicast
+	}
+	return keyError(err)
 }
 
 // wrap says what was being done.

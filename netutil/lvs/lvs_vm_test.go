@@ -275,6 +275,7 @@ func TestRefusalsHaveNames(t *testing.T) {
 		{"a destination twice", c.AddDestination(ctx, web, first, 1), ErrExist},
 		{"a change of no server", c.UpdateServer(ctx, Server{Key: dns, Scheduler: "wrr"}), ErrNoServer},
 		{"a destination of no server", c.AddDestination(ctx, dns, first, 1), ErrNoServer},
+		{"a destination that is no host", c.AddDestination(ctx, web, netip.MustParseAddrPort("255.255.255.255:80"), 1), ErrNoUnicast},
 		{"a change of no destination", c.UpdateDestination(ctx, web, netip.MustParseAddrPort("10.0.0.1:1"), 1), ErrNotExist},
 		{"an unknown scheduler", c.AddServer(ctx, Server{Key: dns, Scheduler: "nosuch"}), ErrNoScheduler},
 		{"a change to an unknown scheduler", c.UpdateServer(ctx, Server{Key: web, Scheduler: "nosuch"}), ErrNoScheduler},

@@ -33,7 +33,7 @@ func (c *Conn) DeleteServer(ctx context.Context, k Key) error {
 // AddDestination adds a destination to a virtual server.
 func (c *Conn) AddDestination(ctx context.Context, k Key, at netip.AddrPort, weight uint16) error {
 	err := c.write(ctx, cmdNewDestination, k.destination(at, weight))
-	return wrap(keyError(err), "adding destination %v to virtual server %v", at, k)
+	return wrap(newDestinationError(err), "adding destination %v to virtual server %v", at, k)
 }
 
 // UpdateDestination changes the weight of a destination. Its connections stay.

@@ -19,7 +19,7 @@ const lag = 3 * time.Second
 type step struct {
 	op   op
 	key  lvs.Key
-	srv  *server // of addServer and updateServer
+	srv  *server // of addServer, updateServer and, once it is sent, addDest
 	had  *server // of updateServer
 	dest dest    // of the others
 }
@@ -45,7 +45,7 @@ func (s step) do(ctx context.Context, c *lvs.Conn) error {
 	case deleteServer:
 		return c.DeleteServer(ctx, s.key)
 	case addDest:
-		return c.AddDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight))
+		return s.named(c.AddDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight)))
 	case updateDest:
 		return c.UpdateDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight))
 	}
@@ -53,7 +53,7 @@ func (s step) do(ctx context.Context, c *lvs.Conn) error {
 }
 
 // undo corrects servers, which hold what the kernel should have after the step,
-// where it did not take a server.
+// where it did not take a server or a new destination.
 func (s step) undo(servers map[lvs.Key]*server) {
 	switch s.op {
 	case addServer:
@@ -62,6 +62,10 @@ func (s step) undo(servers map[lvs.Key]*server) {
 		stays := *servers[s.key]
 		stays.Server = s.had.Server
 		servers[s.key] = &stays
+	case addDest:
+		lacks := *servers[s.key]
+		lacks.dests = slices.DeleteFunc(slices.Clone(lacks.dests), func(d dest) bool { return d.AddrPort == s.dest.AddrPort })
+		servers[s.key] = &lacks
 	}
 }
 

@@ -276,6 +276,9 @@ func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*se
 			return
 		}
 		delete(b.unsent, s.key)
+		if s.op == addDest {
+			s.srv = servers[s.key]
+		}
 		err := s.do(ctx, b.conn)
 		if err != nil {
 			s.undo(servers)
@@ -295,6 +298,9 @@ func (b *Backend) learn(s step, err error) error {
 		b.record.disown(s.key)
 		b.refused[s.key] = notOurs(s.srv.name, s.key)
 		return b.record.flush() // at once: it must never be removed as ours
+	case errors.Is(err, lvs.ErrNoUnicast): // the others of its server are served
+		b.refused[s.key] = refusal{err: err}
+		return nil
 	case errors.Is(err, lvs.ErrNoServer): // the next that somebody makes there is not ours
 		b.record.disown(s.key)
 	case errors.Is(err, lvs.ErrNoScheduler):

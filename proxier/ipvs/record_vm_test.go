@@ -282,6 +282,33 @@ func TestServersMadeAfterALookMissedOursAreForeign(t *testing.T) {
 	})
 }
 
+// An endpoint that the kernel takes for no host costs itself, and is named: no sync
+// fails, no look differs.
+func TestEndpointsThatAreNoHosts(t *testing.T) {
+	everywhere(t, func(h *host) {
+		bad := netip.MustParseAddrPort(map[proxier.Family]string{proxier.IPv4: "255.255.255.255:8080", proxier.IPv6: "[ff02::1]:8080"}[h.fam])
+		res := h.service("web", 1, source.TCP, 0)
+		pool := res.Pools[0]
+		pool.Targets = append(slices.Clone(pool.Targets), proxier.Target{AddrPort: bad, Weight: 1})
+		h.mend()
+		for _, delta := range []*proxier.Delta{h.world.Put(res.Key, res), nil} {
+			h.unserved(delta, 1)
+			h.want("-A -t "+h.vip(1).String()+" -s wrr", h.endpointLine(1, 0))
+			h.wantServed(1)
+			if h.look() {
+				h.Error("something differs")
+			}
+		}
+		if err := h.backend.refused.unserved().Error(); !strings.Contains(err, bad.String()) || !strings.Contains(err, "default/web") {
+			h.Errorf("%v does not name %v of default/web", err, bad)
+		}
+		h.put(h.service("web", 1, source.TCP, 0, 1))
+		h.wantState()
+		h.settled()
+		h.cleanUpAndWant(nil)
+	})
+}
+
 // The record of another boot, or none, makes nothing ours. What is there goes on
 // serving, and is named; when it was removed the services get their own.
 func TestRecordIsLost(t *testing.T) {
