@@ -1,0 +1,91 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// A server that a sync was about to make when it was told to end is not ours.
+func TestServersThatASyncDidNotComeToMake(t *testing.T) {
+	dir := t.TempDir()
+	b := &Backend{record: open(t, dir, here), refused: refused{}, conn: &lvs.Conn{}}
+	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
+	servers := map[lvs.Key]*server{srv.Key: srv}
+	steps := []step{{op: addServer, key: srv.Key, srv: srv}}
+	b.plans(steps)
+	b.note([]lvs.Key{srv.Key}, nil, servers, &failures{})
+	if !open(t, dir, here).owns(srv.Key) {
+		t.Error("it is not recorded before it is made")
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.run(stopped, steps, servers, &failures{})
+	b.disownUnsent()
+	flush(t, b.record)
+	if got := open(t, dir, here); got.owns(srv.Key) {
+		t.Errorf("recorded:\n%s", got.lines())
+	}
+}
+
+// A server that another program removed just before us is not ours any more, but
+// for the lack of a destination it is.
+func TestAnotherProgramRemovesAServer(t *testing.T) {
+	for _, tt := range []struct {
+		op   op
+		err  error
+		ours bool
+	}{
+		{updateServer, lvs.ErrNoServer, false}, {addDest, lvs.ErrNoServer, false}, {updateDest, lvs.ErrNoServer, false},
+		{updateDest, lvs.ErrNotExist, true},
+	} {
+		b := &Backend{record: open(t, "", here)}
+		s := step{op: tt.op, key: tcp("10.96.0.1:80")}
+		b.record.own(s.key)
+		err := b.learn(s, fmt.Errorf("changing: %w", tt.err))
+		if !errors.Is(err, lvs.ErrNotExist) || b.record.owns(s.key) != tt.ours {
+			t.Errorf("%d, %v: error %v, recorded %q", tt.op, tt.err, err, b.record.lines())
+		}
+	}
+}
+
+// A server that another program made just before us is not ours, in the file
+// neither: it must not be removed should the process end now.
+func TestAnotherProgramIsFaster(t *testing.T) {
+	dir := t.TempDir()
+	b := &Backend{record: open(t, dir, here), refused: refused{}}
+	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}, name: proxier.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
+	servers := map[lvs.Key]*server{srv.Key: srv, tcp("10.96.0.2:80"): srv}
+	b.note([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, nil, servers, &failures{})
+	s := step{op: addServer, key: srv.Key, srv: srv}
+	s.undo(servers)
+	if err := b.learn(s, fmt.Errorf("adding: %w", lvs.ErrExist)); err != nil {
+		t.Error(err)
+	}
+	if got := open(t, dir, here); got.owns(srv.Key) || !got.owns(tcp("10.96.0.2:80")) {
+		t.Errorf("recorded: %s", got.lines())
+	}
+	if err := b.refused.unserved(); err == nil || !strings.Contains(err.Error(), "default/web") || len(b.refused.without(servers)) > 0 {
+		t.Errorf("not served: %v, withheld: %v", err, b.refused.without(servers))
+	}
+}
+
+// What the kernel does not take is missing in what it holds, and in nothing else
+// that has the same destinations.
+func TestRefusedDestinationsAreNotHeld(t *testing.T) {
+	pool := []dest{{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), weight: 1}, {AddrPort: netip.MustParseAddrPort("10.0.0.255:80"), weight: 1}}
+	key, other := tcp("10.96.0.1:80"), tcp("10.96.0.2:80")
+	servers := map[lvs.Key]*server{key: {dests: pool}, other: {dests: pool}}
+	step{op: addDest, key: key, dest: pool[1]}.undo(servers)
+	if got := servers[key].dests; !slices.Equal(got, pool[:1]) || len(servers[other].dests) != 2 || pool[1].weight != 1 {
+		t.Errorf("held %v, by others %v", got, servers[other].dests)
+	}
+}
