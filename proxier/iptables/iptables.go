@@ -22,6 +22,7 @@ type Backend struct {
 
 	lacking xtables.Lacking // what this host lacks of what services may need
 	aside   setAside        // of the State that is synced
+	doubted bool            // a full sync has failed, maybe by what has come to be lacking
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -52,7 +53,8 @@ func open(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: slog.New(slog.DiscardHandler)}, nil
+	log := slog.New(slog.DiscardHandler)
+	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: log, aside: newSetAside()}, nil
 }
 
 // Close gives up what the Backend keeps open. The kernel stays as it is.
@@ -90,17 +92,23 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	if err != nil {
 		return err
 	}
-	return b.kernel.Mend(ctx, held, b.rules, st)
+	err = b.kernel.Mend(ctx, held, b.rules, st)
+	b.doubted = err != nil
+	return err
 }
 
-// probeAgain finds out whether what this host lacked has come: a module that was loaded.
-func (b *Backend) probeAgain(ctx context.Context) (err error) {
-	b.aside = setAside{}
-	if len(b.lacking) == 0 {
+// probeAgain finds out whether what this host lacked has come, a module that was
+// loaded, and after a failure whether something has gone.
+func (b *Backend) probeAgain(ctx context.Context) error {
+	if len(b.lacking) == 0 && !b.doubted {
 		return nil
 	}
-	b.lacking, err = b.kernel.Probe(ctx)
-	return err
+	lacking, err := b.kernel.Probe(ctx)
+	if err != nil { // what was lacking may still be
+		return err
+	}
+	b.lacking = lacking
+	return nil
 }
 
 // Look implements proxier.Backend.
@@ -141,7 +149,7 @@ func look(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxie
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	rules := filter.NewRules(b.fam)
-	st = b.planned(st)
+	st = b.without(newSetAside(), st)
 	held, err := look(ctx, b.kernel, rules, st)
 	if err != nil {
 		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)

@@ -65,6 +65,14 @@ func TestMissingMatch(t *testing.T) {
 		for _, res := range []*proxier.Resolved{filtertest.Web(h.fam, 1, 2), sticky(h.fam, 2), filtertest.Web(h.fam, 3, 2)} {
 			h.world.Put(res.Key, res)
 		}
+		if changes, err := b.Plan(context.Background(), h.world.State); err != nil || len(changes) == 0 {
+			h.Errorf("plan before the first sync: %v, %v", changes, err)
+		}
+		ended, end := context.WithCancel(context.Background())
+		end()
+		if err := b.Sync(ended, h.world.State, nil); !errors.Is(err, context.Canceled) { // what is lacking stays known
+			h.Errorf("sync whose context has ended: %v", err)
+		}
 		u := h.syncUnserved(b, nil)
 		if u == nil || u.N != 1 || !strings.Contains(u.Error(), "service default/web-2 needs the match recent, which this host lacks: ") {
 			h.Fatalf("unserved: got %v", u)
@@ -132,6 +140,9 @@ func TestErrorsNameTheService(t *testing.T) {
 		err := h.backend.Sync(context.Background(), h.world.State, nil)
 		if err == nil || !strings.Contains(err.Error(), "service default/web-2: ") {
 			h.Errorf("got %v", err)
+		}
+		if u := h.syncUnserved(h.backend, nil); u == nil || u.N != 1 {
+			h.Errorf("the sync after: unserved: got %v", u)
 		}
 		h.sync(h.world.Put(source.Key{Namespace: "default", Name: "web-2"}, nil))
 	})

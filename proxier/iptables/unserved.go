@@ -27,18 +27,18 @@ func newSetAside() setAside {
 // state returns st with services that cannot be had set aside, and notes them.
 func (b *Backend) state(st *proxier.State) *proxier.State {
 	b.aside = newSetAside()
-	return b.planned(st)
+	return b.without(b.aside, st)
 }
 
-// planned returns st with services that cannot be had set aside.
-func (b *Backend) planned(st *proxier.State) *proxier.State {
+// without returns st with services that cannot be had set aside, which it notes in aside.
+func (b *Backend) without(aside setAside, st *proxier.State) *proxier.State {
 	if len(b.lacking) == 0 {
 		return st
 	}
 	shown := *st
 	shown.Services = maps.Clone(st.Services)
 	for key, res := range st.Services {
-		shown.Services[key] = b.shown(res)
+		shown.Services[key] = b.shown(aside, res)
 	}
 	return &shown
 }
@@ -62,21 +62,21 @@ func (b *Backend) delta(d *proxier.Delta) *proxier.Delta {
 	}
 	for i, ch := range d.Services {
 		if ch.New != nil {
-			shown.Services[i].New = b.shown(ch.New)
+			shown.Services[i].New = b.shown(b.aside, ch.New)
 		}
 	}
 	return &shown
 }
 
-// shown returns a service as it can be had.
-func (b *Backend) shown(res *proxier.Resolved) *proxier.Resolved {
+// shown returns a service as it can be had, and notes in aside where that is not what it asks for.
+func (b *Backend) shown(aside setAside, res *proxier.Resolved) *proxier.Resolved {
 	lacks := b.rules.Needs(res, b.lacking)
 	if lacks == "" {
 		return res
 	}
-	b.aside.why[res.Key] = lacks
-	b.aside.refusing[res.Key] = refusing(res)
-	return b.aside.refusing[res.Key]
+	aside.why[res.Key] = lacks
+	aside.refusing[res.Key] = refusing(res)
+	return aside.refusing[res.Key]
 }
 
 // refusing returns a service that refuses where res balances.
