@@ -29,6 +29,7 @@ type Kernel struct {
 	mirror mirror
 
 	looking  sync.Mutex  // held by Examine
+	unread   int         // looks since the tables were read
 	lookSets *ipset.Conn // its own
 	events   *events     // of the nft variant; nil: there are none
 }

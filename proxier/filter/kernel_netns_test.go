@@ -26,16 +26,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	t.Cleanup(func() { k.Close() })
 	w := filtertest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
-	held, err := k.Look(ctx, r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.Mend(ctx, held, r, w.State); err != nil {
-		t.Fatal(err)
-	}
+	mend(t, k, r, w)
 
 	k.tool = &xtables.Tool{}
 	empty := filtertest.Web(proxier.IPv4, 1, 0)
@@ -58,8 +49,10 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	}
 }
 
-// As long as nf_tables tells of no change, a look reads no table: here it could not.
-func TestLooksAreCheap(t *testing.T) {
+// watched returns a Kernel of the nft variant that holds what a World without services
+// needs, and is watched. What it tells of is sent.
+func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event) {
+	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	k, err := Open(ctx, proxier.IPv4)
@@ -72,41 +65,100 @@ func TestLooksAreCheap(t *testing.T) {
 	}
 	w := filtertest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
-	held, err := k.Look(ctx, r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.Mend(ctx, held, r, w.State); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error)
-	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(nft.Event) {}) })()
+	mend(t, k, r, w)
+	ended, told := make(chan error), make(chan nft.Event, 100)
+	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(e nft.Event) { told <- e }) })()
 	t.Cleanup(func() { cancel(); <-ended })
-	for deadline := time.Now().Add(5 * time.Second); !k.events.watching.Load(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing is watched after 5 s")
-		}
-	}
+	until(t, "watching", k.events.watching.Load)
 	if damaged, err := k.Examine(ctx); err != nil || damaged { // what was before is unknown
 		t.Fatalf("first look: %v, %v", damaged, err)
 	}
+	return k, r, w, told
+}
+
+// mend makes the kernel hold what w needs.
+func mend(t *testing.T, k *Kernel, r *Rules, w *filtertest.World) {
+	t.Helper()
+	if err := r.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	held, err := k.Look(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Mend(context.Background(), held, r, w.State); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after 10 s: %s", what)
+		}
+	}
+}
+
+func command(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+// As long as nf_tables tells of no change, a look reads no table, here it could not,
+// but for one in looksUnread.
+func TestLooksAreCheap(t *testing.T) {
+	k, r, w, _ := watched(t)
+	ctx := context.Background()
 	web := filtertest.Web(proxier.IPv4, 1, 1)
 	if err := k.Apply(ctx, r.Update(w.Put(web.Key, web)), r); err != nil {
 		t.Fatal(err)
 	}
 	k.tool = &xtables.Tool{Variant: xtables.NFT}
-	if damaged, err := k.Examine(ctx); err != nil || damaged {
-		t.Errorf("look after a change of our own: %v, %v", damaged, err)
-	}
-	if out, err := exec.Command("iptables-nft", "-t", "nat", "-F", MarkMasq).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for deadline := time.Now().Add(5 * time.Second); !k.events.unsure.Load(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a change by another process was not heard of after 5 s")
+	for n := 1; n < looksUnread; n++ {
+		if damaged, err := k.Examine(ctx); err != nil || damaged {
+			t.Fatalf("look %d after a change of our own: %v, %v", n, damaged, err)
 		}
+	}
+	if _, err := k.Examine(ctx); err == nil {
+		t.Errorf("look %d did not read", looksUnread)
+	}
+	k.events.unsure.Store(false)
+	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
+	until(t, "a change by another process is heard of", k.events.unsure.Load)
+}
+
+// What a look passes over, as a sync is changing it, the next look reads.
+func TestPassedOverIsLookedAtAgain(t *testing.T) {
+	k, _, _, _ := watched(t)
+	busy := newTouched()
+	busy.chains[chainID{"nat", MarkMasq}] = true
+	k.mirror.begin(busy)
+	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
+	k.events.unsure.Store(true)
+	if damaged, err := k.Examine(context.Background()); err != nil || damaged {
+		t.Fatalf("look at what a sync is changing: %v, %v", damaged, err)
+	}
+	k.mirror.end(func() {})
+	if damaged, err := k.Examine(context.Background()); err != nil || !damaged {
+		t.Errorf("look after that: %v, %v", damaged, err)
+	}
+}
+
+// An event while nothing is known, as during the first sync, is told of when that has ended.
+func TestEventDuringFirstSync(t *testing.T) {
+	k, _, _, told := watched(t)
+	chains, sets := k.mirror.chains, k.mirror.sets
+	k.mirror.forget()
+	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
+	until(t, "a change by another process is heard of", k.events.unsure.Load)
+	time.Sleep(restFor / 2) // the event has been taken up
+	k.mirror.end(func() { k.mirror.chains, k.mirror.sets = chains, sets })
+	select {
+	case <-told:
+	case <-time.After(20 * time.Second):
+		t.Error("nothing is told of")
 	}
 }

@@ -36,25 +36,39 @@ func (k *Kernel) Examine(ctx context.Context) (bool, error) {
 // Damaged reports whether there is something for Repair.
 func (k *Kernel) Damaged() bool { return k.mirror.damaged() }
 
-// examineTables reads all tables, unless nf_tables has told of no change since they were last read.
+// looksUnread is how many looks at most read no table as nothing was heard: then one
+// reads them all the same, for what no event tells of, a fault of the kernel or of ours.
+const looksUnread = 60
+
+// examineTables reads all tables, unless nf_tables has told of no change since they
+// were last read. What it has passed over is left to the next look.
 func (k *Kernel) examineTables(ctx context.Context) error {
-	if k.events != nil && !k.events.suspect() {
+	k.unread++
+	if k.events != nil && !k.events.suspect() && k.unread < looksUnread {
 		return nil
 	}
 	t := k.mirror.look()
 	tables, err := k.readAll(ctx)
 	if err != nil {
 		k.mirror.looked(t, nil)
-		if k.events != nil {
-			k.events.unsure.Store(true)
-		}
+		k.suspect()
 		return err
 	}
+	k.unread = 0
 	for _, tab := range tables {
 		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
 	}
-	k.mirror.looked(t, func(d *damage) { k.mirror.compareTables(tables, t, d) })
+	if !k.mirror.looked(t, func(d *damage) { k.mirror.compareTables(tables, t, d) }) {
+		k.suspect()
+	}
 	return nil
+}
+
+// suspect makes the next look read all tables.
+func (k *Kernel) suspect() {
+	if k.events != nil {
+		k.events.unsure.Store(true)
+	}
 }
 
 // examineSets lists the sets one by one, so that a change of one overtakes no other.

@@ -128,14 +128,17 @@ func (m *mirror) look() *touched {
 	return t
 }
 
-// looked ends a look. found, called with the lock held, notes what differs.
-func (m *mirror) looked(t *touched, found func(*damage)) {
+// looked ends a look. found, called with the lock held, notes what differs. The
+// result is whether that says something of all chains: syncs have changed none meanwhile.
+func (m *mirror) looked(t *touched, found func(*damage)) (allChains bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.looks, t)
-	if !t.all && found != nil {
-		found(&m.damage)
+	if t.all || found == nil {
+		return false
 	}
+	found(&m.damage)
+	return len(t.chains) == 0
 }
 
 // damaged reports whether a look has found something that differs.

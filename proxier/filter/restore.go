@@ -83,7 +83,11 @@ func (k *Kernel) attempt(ctx context.Context, s *xtables.Script, patience time.D
 		return err
 	}
 	defer release()
-	return k.undisturbed(ctx, s.Tables(), patience, func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
+	err = k.undisturbed(ctx, s.Tables(), patience, func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
+	if errors.Is(err, errDisturbed) { // it may have committed before it was killed, and what is written again links twice
+		k.suspect()
+	}
+	return err
 }
 
 // undisturbed calls do, which itself commits up to so many times. It ends the

@@ -102,22 +102,33 @@ func (k *Kernel) listen(ctx context.Context, changed func(nft.Event)) error {
 
 // lookWhen looks at the kernel after each event. It works in the goroutine of the
 // caller of Watch, whose network namespace is where programs run.
-func (k *Kernel) lookWhen(ctx context.Context, heard <-chan disturbance, changed func(nft.Event)) {
+func (k *Kernel) lookWhen(ctx context.Context, heard chan disturbance, changed func(nft.Event)) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case d := <-heard:
-			// An error is met again, and told, by the next look that the Loop asks for. A full
-			// sync, for the other family maybe, may have repaired everything before the look.
-			if damaged, err := k.Examine(ctx); err == nil && (damaged || k.mirror.count() != d.forgotten) {
-				changed(d.Event)
+			k.heed(ctx, d, changed)
+			if !k.mirror.known() { // the first sync is under way, and nothing was looked at
+				select {
+				case heard <- d:
+				default: // another will do as well
+				}
 			}
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(restFor):
 		}
+	}
+}
+
+// heed looks at the kernel after an event. An error is met again, and told, by the
+// next look that the Loop asks for. A full sync, for the other family maybe, may have
+// repaired everything before the look.
+func (k *Kernel) heed(ctx context.Context, d disturbance, changed func(nft.Event)) {
+	if damaged, err := k.Examine(ctx); err == nil && (damaged || k.mirror.count() != d.forgotten) {
+		changed(d.Event)
 	}
 }
 
