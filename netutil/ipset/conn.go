@@ -147,6 +147,14 @@ func (c *Conn) Destroy(ctx context.Context, name string) error {
 	return nil
 }
 
+// Flush empties a set, of any type.
+func (c *Conn) Flush(ctx context.Context, name string) error {
+	if _, err := c.do(ctx, cmdFlush, netlink.Acknowledge, newMessage(name)); err != nil {
+		return fmt.Errorf("emptying ip set %s: %w", name, err)
+	}
+	return nil
+}
+
 // Swap exchanges the contents of two sets of one type, rules and all.
 func (c *Conn) Swap(ctx context.Context, a, b string) error {
 	e := newMessage(a)

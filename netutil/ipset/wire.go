@@ -13,6 +13,7 @@ import (
 const (
 	cmdCreate  = 2
 	cmdDestroy = 3
+	cmdFlush   = 4
 	cmdSwap    = 6
 	cmdList    = 7
 	cmdAdd     = 9

@@ -24,6 +24,7 @@ type Kernel struct {
 	tool  *xtables.Tool
 	stale []*xtables.Tool // other variants that hold chains of ours
 	sets  *ipset.Conn
+	left  map[string]bool // sets that nothing of ours needs, in use by foreign rules
 	log   *slog.Logger
 
 	mirror mirror
@@ -192,7 +193,7 @@ func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State
 	if err := k.writeMarked(ctx, h, d, st); err != nil {
 		return err
 	}
-	if err := errors.Join(k.purgeStale(ctx), k.destroyAll(ctx, d.unknown)); err != nil {
+	if err := errors.Join(k.purgeStale(ctx), k.discard(ctx, d)); err != nil {
 		return err
 	}
 	for id := range d.kept {

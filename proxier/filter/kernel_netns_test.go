@@ -3,11 +3,16 @@
 package filter
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"log/slog"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
+	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/netutil/nft"
 	"svcproxy/netutil/xtables"
@@ -161,4 +166,47 @@ func TestEventDuringFirstSync(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("nothing is told of")
 	}
+}
+
+// A foreign rule that uses a set which is needed no more stops no sync. The set
+// stays, empty, until the rule goes.
+func TestSetOfForeignRule(t *testing.T) {
+	k, r, w, _ := watched(t)
+	ctx := context.Background()
+	const old = "SVCP-SERVED-4"
+	command(t, "ipset", "create", old, "hash:ip,port")
+	command(t, "ipset", "add", old, "192.0.2.1,tcp:80")
+	rule := []string{"INPUT", "-m", "set", "--match-set", old, "dst,dst", "-j", "ACCEPT"}
+	command(t, "iptables-nft", append([]string{"-A"}, rule...)...)
+	var warned bytes.Buffer
+	k.SetLog(slog.New(slog.NewTextHandler(&warned, nil)))
+	for _, how := range []string{"a full sync", "another"} {
+		mend(t, k, r, w)
+		l, err := k.sets.List(ctx, old)
+		if err != nil || len(l.Entries) > 0 {
+			t.Errorf("%s: got %v, %v", how, l, err)
+		}
+		if damaged, err := k.Examine(ctx); err != nil || damaged {
+			t.Errorf("look after %s: %v, %v", how, damaged, err)
+		}
+	}
+	command(t, "ipset", "add", old, "192.0.2.1,tcp:80")
+	if damaged, err := k.Examine(ctx); err != nil || !damaged {
+		t.Errorf("look when it has a member: %v, %v", damaged, err)
+	}
+	if err := k.Repair(ctx, r, w.State); err != nil {
+		t.Error(err)
+	}
+	if damaged, err := k.Examine(ctx); err != nil || damaged {
+		t.Errorf("look after the repair: %v, %v", damaged, err)
+	}
+	if n := strings.Count(warned.String(), "a foreign rule uses it"); n != 1 {
+		t.Errorf("warned %d times:\n%s", n, &warned)
+	}
+	command(t, "iptables-nft", append([]string{"-D"}, rule...)...)
+	until(t, "the set is destroyed", func() bool {
+		mend(t, k, r, w)
+		l, err := k.sets.List(ctx, old)
+		return l == nil && errors.Is(err, ipset.ErrNotExist)
+	})
 }

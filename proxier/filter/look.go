@@ -148,7 +148,7 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 		err = k.writeAll(ctx, d)
 	}
 	if err == nil {
-		err = k.destroyAll(ctx, d.unknown)
+		err = k.discard(ctx, d)
 	}
 	if err != nil {
 		k.mirror.forget()

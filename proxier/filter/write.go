@@ -8,6 +8,7 @@ import (
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
 )
 
 // write makes the part of a difference that all syncs share. The mirror does not
@@ -141,19 +142,55 @@ func (k *Kernel) add(ctx context.Context, name string, entries []ipset.Entry) er
 const busyFor = 5 * time.Second
 
 func (k *Kernel) destroy(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, busyFor)
-	defer cancel()
+	return k.destroyWithin(ctx, name, busyFor)
+}
+
+func (k *Kernel) destroyWithin(ctx context.Context, name string, patience time.Duration) error {
+	over := time.Now().Add(patience)
 	for {
 		err := k.sets.Destroy(ctx, name)
-		if !errors.Is(err, ipset.ErrBusy) {
+		if !errors.Is(err, ipset.ErrBusy) || time.Now().After(over) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return err
+			return errors.Join(context.Cause(ctx), err)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// discard destroys the sets that nothing of ours needs. One that a foreign rule
+// uses stays, empty, and counts as wanted so: each full sync tries again.
+func (k *Kernel) discard(ctx context.Context, d *difference) error {
+	for _, name := range d.unknown {
+		patience := busyFor
+		if k.left[name] {
+			patience = 0
+		}
+		err := k.destroyWithin(ctx, name, patience)
+		switch {
+		case errors.Is(err, ipset.ErrBusy) && ctx.Err() == nil:
+			d.sets[name] = Members{}
+			err = k.leave(ctx, name)
+		case err == nil:
+			delete(k.left, name)
+		}
+		if err != nil {
+			return err
+		}
+		proxier.Progressed(ctx)
+	}
+	return nil
+}
+
+// leave empties a set that cannot be destroyed, and says so once.
+func (k *Kernel) leave(ctx context.Context, name string) error {
+	if !k.left[name] {
+		k.log.Warn("a set that is needed no more stays, empty: a foreign rule uses it", "set", name)
+		note(&k.left, name)
+	}
+	return k.sets.Flush(ctx, name)
 }
 
 func (k *Kernel) destroyAll(ctx context.Context, names []string) error {
