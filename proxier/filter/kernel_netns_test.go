@@ -210,3 +210,32 @@ func TestSetOfForeignRule(t *testing.T) {
 		return l == nil && errors.Is(err, ipset.ErrNotExist)
 	})
 }
+
+// While a large script waits for its turn, the listeners of this process are free.
+func TestWaitingForTurnHoldsUpNobody(t *testing.T) {
+	k, _, _, _ := watched(t)
+	ctx, end := context.WithCancel(context.Background())
+	release, err := k.tool.Turn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script xtables.Script
+	script.Set("nat", "SVCP-A", bytes.Repeat([]byte("-A SVCP-A -j RETURN\n"), loudScript/20+1))
+	restored, unheard := make(chan error, 1), make(chan error, 1)
+	go func() { restored <- k.restore(ctx, &script) }()
+	time.Sleep(100 * time.Millisecond) // it waits
+	go func() { unheard <- k.events.conn.Unheard(1, func() error { return nil }) }()
+	select {
+	case err := <-unheard:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the other family waits")
+	}
+	end()
+	if err := <-restored; !errors.Is(err, context.Canceled) {
+		t.Errorf("restore: %v", err)
+	}
+	release()
+}

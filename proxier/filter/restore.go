@@ -35,10 +35,7 @@ func (k *Kernel) restore(ctx context.Context, s *xtables.Script) error {
 	if k.events == nil || s.Empty() {
 		return k.tool.Restore(ctx, s)
 	}
-	if s.Len() < loudScript {
-		return k.restorePieces(ctx, s)
-	}
-	return k.events.conn.Unheard(s.Tables(), func() error { return k.restorePieces(ctx, s) })
+	return k.restorePieces(ctx, s)
 }
 
 // restorePieces runs a script that may be disturbed.
@@ -75,7 +72,7 @@ func cut(pieces []*xtables.Script, size int) (smaller []*xtables.Script) {
 	return smaller
 }
 
-// attempt runs a script once. The error is errDisturbed where it fails, or does not
+// attempt runs a script once, in its turn. The error is errDisturbed where it fails, or does not
 // end, while others commit.
 func (k *Kernel) attempt(ctx context.Context, s *xtables.Script, patience time.Duration) error {
 	release, err := k.tool.Turn(ctx)
@@ -83,7 +80,15 @@ func (k *Kernel) attempt(ctx context.Context, s *xtables.Script, patience time.D
 		return err
 	}
 	defer release()
-	err = k.undisturbed(ctx, s.Tables(), patience, func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
+	proxier.Progressed(ctx)
+	run := func() error {
+		return k.undisturbed(ctx, s.Tables(), patience, func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
+	}
+	if s.Len() >= loudScript { // only now: who waits for others to be unheard waits without a context
+		err = k.events.conn.Unheard(s.Tables(), run)
+	} else {
+		err = run()
+	}
 	if errors.Is(err, errDisturbed) { // it may have committed before it was killed, and what is written again links twice
 		k.suspect()
 	}
