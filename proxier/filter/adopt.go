@@ -40,6 +40,20 @@ func (k *Kernel) adopt(ctx context.Context, st *proxier.State) error {
 	return nil
 }
 
+// adoptOrWarn goes on where connections cannot be marked, as on a kernel without
+// nf_conntrack_netlink: rules are worth more than the connections of before.
+func (k *Kernel) adoptOrWarn(ctx context.Context, st *proxier.State) error {
+	err := k.adopt(ctx, st)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if !k.loose {
+		k.log.Warn("a firewall may drop connections that began before", "tool", k.Tool(), "err", err)
+		k.loose = true
+	}
+	return nil
+}
+
 // originals returns what clients of all frontends send to.
 func originals(st *proxier.State) map[original]bool {
 	all := map[original]bool{}

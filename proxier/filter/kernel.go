@@ -25,6 +25,7 @@ type Kernel struct {
 	stale []*xtables.Tool // other variants that hold chains of ours
 	sets  *ipset.Conn
 	left  map[string]bool // sets that nothing of ours needs, in use by foreign rules
+	loose bool            // it was said that connections cannot be marked
 	log   *slog.Logger
 
 	mirror mirror
@@ -215,13 +216,13 @@ func (k *Kernel) writeMarked(ctx context.Context, h *Held, d *difference, st *pr
 	if !d.adopts(h) {
 		return k.write(ctx, d)
 	}
-	if err := k.adopt(ctx, st); err != nil {
+	if err := k.adoptOrWarn(ctx, st); err != nil {
 		return err
 	}
 	if err := k.write(ctx, d); err != nil {
 		return err
 	}
-	return k.adopt(ctx, st)
+	return k.adoptOrWarn(ctx, st)
 }
 
 // Knows tells whether Apply can work: the last Mend or Apply succeeded.
