@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockWait is how many seconds iptables-restore waits for the lock of the legacy variant.
+// lockWait is how many seconds a program waits for the lock of the legacy variant.
 const lockWait = 60
 
 // lockPath returns the file whose lock programs of the legacy variant take, as they find it.
@@ -41,6 +41,19 @@ func lockHolder() string {
 		return fmt.Sprintf("process %d", pid)
 	}
 	return fmt.Sprintf("process %d (%s)", pid, bytes.TrimSpace(comm))
+}
+
+// nameHolder adds to an error of the legacy variant who holds the lock.
+func (t *Tool) nameHolder(err error) error {
+	if holder := lockHolder(); t.Variant == Legacy && holder != "" {
+		return fmt.Errorf("%w; the lock %s is held by %s", err, lockPath(), holder)
+	}
+	return err
+}
+
+// isLocked reports whether a program has waited in vain for the lock.
+func isLocked(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "holding the xtables lock")
 }
 
 // holderOf finds a file among lines such as "1: FLOCK  ADVISORY  WRITE 708 00:19:1226 0 EOF"

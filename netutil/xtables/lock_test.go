@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where another program keeps the lock, the error says which.
-func TestLockHolderIsNamed(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "xtables.lock")
+// holdLock lets another process hold a lock of this test's own.
+func holdLock(t *testing.T) (path string, pid int) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "xtables.lock")
 	t.Setenv("XTABLES_LOCKFILE", path)
 	holder := exec.Command("flock", "--no-fork", path, "sleep", "100")
 	if err := holder.Start(); err != nil {
@@ -28,11 +29,18 @@ func TestLockHolderIsNamed(t *testing.T) {
 			t.Fatal("the lock is not seen to be held after 10 s")
 		}
 	}
+	return path, holder.Process.Pid
+}
+
+// Where another program keeps the lock, the error says which.
+func TestLockHolderIsNamed(t *testing.T) {
+	path, held := holdLock(t)
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs(t, map[string]string{"waits-save": ":", "waits-restore": sleep + " 100 & wait"})
+	waits := sleep + " 100 & wait"
+	programs(t, map[string]string{"waits": `[ "$1 $2" = "-w 60" ] || exit 0; ` + waits, "waits-save": ":", "waits-restore": waits})
 	tool := &Tool{Variant: Legacy}
 	if err := tool.find("waits"); err != nil {
 		t.Fatal(err)
@@ -42,9 +50,52 @@ func TestLockHolderIsNamed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	err = tool.Restore(ctx, &s)
-	want := fmt.Sprintf("the lock %s is held by process %d (", path, holder.Process.Pid)
+	want := fmt.Sprintf("the lock %s is held by process %d (", path, held)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, _, err = tool.Jumps(ctx, "nat", "OUTPUT", "SVCP-")
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+		t.Errorf("reading jumps: got %v, want %s", err, want)
+	}
+}
+
+// A probe whose context ends gives up waiting for the lock, and says who holds it.
+func TestProbeWaitsNotForEver(t *testing.T) {
+	path, held := holdLock(t)
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As iptables does: it waits for the lock for as many seconds as the last argument says.
+	iptables := `[ "$1" = --version ] && { echo "iptables v1.8.9 (legacy)"; exit; }
+for last; do :; done
+` + sleep + ` "$last"
+echo "Another app is currently holding the xtables lock. Stopped waiting after ${last}s." >&2
+exit 4`
+	programs(t, map[string]string{"locked": iptables, "locked-save": ":", "locked-restore": ":"})
+	tool := &Tool{Variant: Legacy}
+	if err := tool.find("locked"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	feature := []Feature{{Name: "tcp", Table: "nat", Words: []string{"-p", "tcp"}}}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := tool.Probe(ctx, "SVCP-PROBE", feature, feature)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		want := fmt.Sprintf("the lock %s is held by process %d (", path, held)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it goes on waiting")
 	}
 }
 

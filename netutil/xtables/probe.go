@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/coreos/go-iptables/iptables"
 )
@@ -26,13 +27,14 @@ const probeTries = 3
 // making rules in chains of its own, to which nothing leads, whose names begin with
 // prefix. Where all rules of together can be made, it has them all; otherwise each is tried.
 func (t *Tool) Probe(ctx context.Context, prefix string, together, each []Feature) (Lacking, error) {
-	c, err := t.newClient(lockWait)
+	c, err := t.client()
 	if err != nil {
 		return nil, err
 	}
 	chain := fmt.Sprintf("%s-%d", prefix, os.Getpid())
+	over := time.Now().Add(lockWait * time.Second)
 	for try := 1; ; try++ {
-		p := prober{client: c, ctx: ctx, chain: chain, tables: map[string]bool{}, lacking: Lacking{}}
+		p := prober{tool: t, client: c, ctx: ctx, over: over, chain: chain, tables: map[string]bool{}, lacking: Lacking{}}
 		err := p.probe(together)
 		if err == nil && len(p.lacking) > 0 {
 			p.lacking = Lacking{}
@@ -46,11 +48,34 @@ func (t *Tool) Probe(ctx context.Context, prefix string, together, each []Featur
 }
 
 type prober struct {
+	tool    *Tool
 	client  *iptables.IPTables
 	ctx     context.Context
+	over    time.Time // no command waits for the lock any more
 	chain   string
 	tables  map[string]bool // in which the chain was made
 	lacking Lacking
+}
+
+// patiently runs a command again while the lock is held: no command can be
+// interrupted, so that each waits for lockPatience only.
+func (p *prober) patiently(command func() error) error {
+	for {
+		err := command()
+		if !isLocked(err) {
+			return err
+		}
+		if p.ctx.Err() != nil {
+			return errors.Join(context.Cause(p.ctx), p.tool.nameHolder(err))
+		}
+		if time.Now().After(p.over) {
+			return p.tool.nameHolder(err)
+		}
+	}
+}
+
+func (p *prober) append(table string, words ...string) error {
+	return p.patiently(func() error { return p.client.Append(table, p.chain, words...) })
 }
 
 func (p *prober) probe(features []Feature) error {
@@ -61,12 +86,12 @@ func (p *prober) probe(features []Feature) error {
 		if err := p.open(f.Table); err != nil {
 			return err
 		}
-		err := p.client.Append(f.Table, p.chain, f.Words...)
+		err := p.append(f.Table, f.Words...)
 		if err == nil {
 			continue
 		}
 		// That may be for another reason: a lock that is held, a chain that was removed.
-		if sound := p.client.Append(f.Table, p.chain, "-j", "RETURN"); sound != nil {
+		if sound := p.append(f.Table, "-j", "RETURN"); sound != nil {
 			return fmt.Errorf("trying %s in chain %s of table %s: %w", f.Name, p.chain, f.Table, sound)
 		}
 		p.lacking[f.Name] = err.Error()
@@ -79,10 +104,13 @@ func (p *prober) open(table string) error {
 	if p.tables[table] {
 		return nil
 	}
-	exists, err := p.client.ChainExists(table, p.chain)
-	if err == nil && !exists {
-		err = p.client.NewChain(table, p.chain)
-	}
+	err := p.patiently(func() error {
+		exists, err := p.client.ChainExists(table, p.chain)
+		if err == nil && !exists {
+			err = p.client.NewChain(table, p.chain)
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("trying rules of table %s: %w", table, err)
 	}
@@ -93,7 +121,7 @@ func (p *prober) open(table string) error {
 func (p *prober) remove() error {
 	var errs []error
 	for table := range p.tables {
-		if err := p.client.ClearAndDeleteChain(table, p.chain); err != nil {
+		if err := p.patiently(func() error { return p.client.ClearAndDeleteChain(table, p.chain) }); err != nil {
 			errs = append(errs, fmt.Errorf("removing chain %s of table %s: %w", p.chain, table, err))
 		}
 	}

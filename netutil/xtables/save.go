@@ -234,9 +234,9 @@ func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string
 			}
 		}
 		return s.Err()
-	}, t.program(), "-w", "-t", table, "-S", chain)
+	}, t.program(), "-w", strconv.Itoa(lockWait), "-t", table, "-S", chain)
 	if err != nil {
-		return nil, Place{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, err)
+		return nil, Place{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, t.nameHolder(err))
 	}
 	return p.table.Jumps[chain], p.table.Users[chain], nil
 }

@@ -170,11 +170,7 @@ func (t *Tool) RestoreNow(ctx context.Context, s *Script) error {
 	if err == nil {
 		return nil
 	}
-	err = quote(err, input)
-	if holder := lockHolder(); t.Variant == Legacy && holder != "" {
-		err = fmt.Errorf("%w; the lock %s is held by %s", err, lockPath(), holder)
-	}
-	return fmt.Errorf("writing rules: %w", err)
+	return fmt.Errorf("writing rules: %w", t.nameHolder(quote(err, input)))
 }
 
 // faultLine finds the line that iptables-restore names: "line 5 failed" when the
