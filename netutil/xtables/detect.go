@@ -14,8 +14,8 @@ type Choice struct {
 }
 
 // Choose returns the variant that this host uses: where chains of ours are, else
-// where most rules of others are, else the one that plain iptables means, as far
-// as the kernel has them. It makes no table.
+// where most foreign rules are, as far as the kernel has them; of two that are
+// equal in that, the one that plain iptables means. It makes no table.
 func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
 	tools, err := Installed(ctx, v6)
 	if err != nil {

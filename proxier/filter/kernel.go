@@ -14,7 +14,8 @@ import (
 )
 
 // A Kernel is the chains and sets of one family in the network namespace that it
-// is used in. Its methods are called from one goroutine at a time.
+// is used in. One goroutine at a time calls its methods; only Examine, Damaged and
+// Watch run beside the others, from any.
 //
 // Sets get members before the rules that need them are written, and lose them
 // after: a packet never meets a rule whose set is not ready. All changed chains
