@@ -109,7 +109,7 @@ const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|ser
 var labRuns = []struct{ name, run, skip string }{
 	{"ipvs at rest", "^TestCases$/^ipvs/" + atRest, ""},
 	{"ipvs in motion", "^(TestCases|TestModesAgree)$/^ipvs", "^TestCases$/^ipvs/" + atRest},
-	{"nftables", "^TestCases$/^nftables$/^(one family|monitor)$", ""},
+	{"nftables", "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
 }
 
 // labPatience is three times what a run takes on two idle cores.
