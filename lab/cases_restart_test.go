@@ -51,7 +51,7 @@ func testClaimsStay(t *testing.T, e *env) {
 		e.expectState(t, "first-name.json", source.Refused, e.takenBy("holder"))
 		e.expect(t, held...)
 	}
-	if err := errors.Join(e.daemon.Stop(), os.RemoveAll(e.daemon.StateDir()), e.daemon.Start()); err != nil {
+	if err := errors.Join(e.daemon.Stop(), e.daemon.Forget(), e.daemon.Start()); err != nil {
 		t.Fatal(err)
 	}
 	e.expectState(t, "second-name.json", source.Refused, e.takenBy("clash"))

@@ -101,15 +101,15 @@ func (e *env) meet(checks []check) error {
 	return nil
 }
 
-// restartIn starts the daemon anew, with no state and with nothing in its
+// restartIn starts the daemon anew, with no files remembered and with nothing in its
 // configuration directory but settings and what prepare puts there.
 func (e *env) restartIn(t *testing.T, prepare func() error) {
 	t.Helper()
 	d := e.daemon
 	err := errors.Join(
 		d.Stop(),
-		os.RemoveAll(d.ConfigDir()), os.RemoveAll(d.StateDir()), os.RemoveAll(filepath.Join(d.Dir, "aside")),
-		os.Mkdir(d.ConfigDir(), 0o755), os.Mkdir(d.StateDir(), 0o755), os.Mkdir(filepath.Join(d.Dir, "aside"), 0o755),
+		os.RemoveAll(d.ConfigDir()), d.Forget(), os.RemoveAll(filepath.Join(d.Dir, "aside")),
+		os.Mkdir(d.ConfigDir(), 0o755), os.Mkdir(filepath.Join(d.Dir, "aside"), 0o755),
 		d.Settings(e.settings))
 	if err == nil {
 		err = prepare()

@@ -224,6 +224,18 @@ func (d *Daemon) RemoveFile(name string) error { return os.Remove(d.path(name)) 
 func (d *Daemon) ConfigDir() string { return filepath.Join(d.Dir, "config") }
 func (d *Daemon) StateDir() string  { return filepath.Join(d.Dir, "state") }
 
+// Forget removes what the daemon, which does not run, remembers of files. What it
+// has made in IPVS stays recorded: nobody else knows whose that is.
+func (d *Daemon) Forget() error {
+	list, err := filepath.Glob(filepath.Join(d.StateDir(), "*"))
+	for _, path := range list {
+		if filepath.Ext(path) != ".journal" {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+	}
+	return err
+}
+
 func (d *Daemon) path(name string) string { return filepath.Join(d.ConfigDir(), name) }
 
 // Settings writes svcproxy.toml.
