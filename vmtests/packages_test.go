@@ -112,8 +112,8 @@ var labRuns = []struct{ name, run, skip string }{
 	{"nftables", "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
 }
 
-// labPatience is three times what a run takes on two idle cores.
-const labPatience = 25 * time.Minute
+// labPatience is three times what a run takes on two idle cores, with their changes of mode.
+const labPatience = 40 * time.Minute
 
 // Packets meet what they should on another kernel, too, and in the mode that needs one.
 func TestLab(t *testing.T) {
