@@ -30,8 +30,8 @@ var kernelPackages = []string{
 	"svcproxy/netutil/nft",
 }
 
-// packagePatience is five times what the slowest package takes on two idle cores.
-const packagePatience = 10 * time.Minute
+// packagePatience is more than five times what the slowest package takes on two idle cores.
+const packagePatience = 20 * time.Minute
 
 // Tests pass in a guest of their own for each package.
 func TestPackages(t *testing.T) {
