@@ -245,6 +245,10 @@ func (d *Daemon) Settings(text string) error { return d.WriteFile("svcproxy.toml
 // another port: when it answers, the file is in the kernel.
 var marker = Dual{netip.MustParseAddr("10.96.255.254"), netip.MustParseAddr("fd00:96::ffff:fffe")}
 
+// markerName is the name of a file's marker. It sorts before the others, for the
+// log names only the first services of many that are synced together.
+func markerName(file string) string { return "a-marker-" + file }
+
 // Apply writes a service file, name.json, and waits until the kernel has it. Rules of
 // other tables than the one that translates addresses may follow a moment later,
 // unless the daemon writes in Steps: then its log tells when it has done all of it.
@@ -268,7 +272,7 @@ func (d *Daemon) Apply(name string, services ...Service) error {
 
 // syncs returns how many syncs of a file's marker the log tells of.
 func (d *Daemon) syncs(name string) int {
-	return strings.Count(d.LogTail(math.MaxInt), "service=default/marker-"+name+" ")
+	return strings.Count(d.LogTail(math.MaxInt), "service=default/"+markerName(name)+" ")
 }
 
 // Write is Apply without the wait: applied tells whether the kernel has the file.
@@ -277,7 +281,7 @@ func (d *Daemon) Write(name string, services ...Service) (applied func() error, 
 	port := 1023 + d.applied
 	endpoint := d.lab.Local[0].Addr()
 	text, err := File(append(services, Service{
-		Name:      "marker-" + name,
+		Name:      markerName(name),
 		VIPs:      marker.Each(),
 		Ports:     []Port{{Port: port, TargetPort: EndpointPorts[0]}},
 		Endpoints: []Endpoint{{Address: endpoint.V4}, {Address: endpoint.V6}},
