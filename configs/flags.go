@@ -35,6 +35,7 @@ var usages = map[string]string{
 	"node_port_addresses":  "addresses that serve node ports: primary, all or CIDRs",
 	"localhost_node_ports": "serve node ports on 127.0.0.1 too (iptables mode only)",
 	"http_address":         "address of /metrics and the health checks; empty: none",
+	"metrics_address":      "address of /metrics in place of http_address",
 	"kubeconfig":           "file that says where the API server is (default: the service account of the pod, then $KUBECONFIG)",
 }
 

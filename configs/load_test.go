@@ -22,7 +22,7 @@ func every() configs.Settings {
 		Families:   []string{"ipv6"},
 		LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}, LocalInterfaces: []string{"eth0", "veth*"},
 		Masquerade: "never", MasqueradeBit: 0, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "",
+		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "", MetricsAddress: "[::1]:10249",
 		Sync: configs.Sync{MinInterval: 1500 * time.Millisecond, ResyncInterval: 90 * time.Minute},
 		IPVS: configs.IPVS{
 			Scheduler: "mh", StrictARP: true, TCPTimeout: time.Hour, TCPFinTimeout: time.Minute, UDPTimeout: time.Second, DrainTimeout: 24 * time.Hour,
@@ -77,7 +77,7 @@ func TestSettingsFaults(t *testing.T) {
 		{"comments", "# x\n", ""},
 		{"unknown", "made = 'ipvs'\n[sink]\n", "1:1: unknown key \"made\"; did you mean \"mode\"?\n2:1: unknown key \"sink\"; did you mean \"sync\"?\n"},
 		{"services", "[[services]]\n", "1:1: unknown key \"services\"; want mode, sources, node_name, zone, families, local_cidrs, local_interfaces, masquerade, masquerade_bit, " +
-			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, sync, ipvs, conntrack, kubernetes, limits or log\n"},
+			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, metrics_address, sync, ipvs, conntrack, kubernetes, limits or log\n"},
 		{"unknown in a table", "[sync]\ninterval = '1s'\n", "2:1: unknown key \"interval\"; want min_interval or resync_interval\n"},
 		{"table as value", "sync = 1\n", "1:8: sync is 1, a number; want a table\n"},
 		{"dotted keys", "sync.resync_interval = '0s'\n", "1:24: resync_interval is \"0s\"; want 1s to 24h\n"},

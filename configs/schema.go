@@ -48,6 +48,7 @@ var topFields = []field{
 	decode.Key("node_port_addresses", decode.Unique(nodePortAddress), func(s *Settings) *[]string { return &s.NodePortAddresses }),
 	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
 	decode.Key("http_address", matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.HTTPAddress }),
+	decode.Key("metrics_address", matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
 }
 
 var sections = []section{

@@ -22,6 +22,7 @@ type Settings struct {
 	NodePortAddresses  []string // CIDRs, "primary" or "all"
 	LocalhostNodePorts bool
 	HTTPAddress        string // host:port; empty: none
+	MetricsAddress     string // host:port; empty: HTTPAddress
 
 	Sync       Sync
 	IPVS       IPVS

@@ -64,7 +64,7 @@ func taken(svc *source.Service, c claim, h holder) source.Fault {
 	switch {
 	case h.svc == nil:
 		f.Msg = fmt.Sprintf("service %q: port %d/%s is the one svcproxy itself listens on", svc.Key, c.port, c.protocol)
-		f.Hint = "choose another port, or another http_address"
+		f.Hint = "choose another port, or another http_address or metrics_address"
 	case c.port == 0:
 		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.place())
 	default:

@@ -81,7 +81,7 @@ func TestTrackerClaims(t *testing.T) {
 		{"node port", []source.Changes{set(file("a", "x 30080")), set(file("b", "y 30080"))},
 			"x@a\n" + `b:1:1: service "default/y": node port 30080/tcp is taken by "default/x" (a:1:1)`},
 		{"our own port", []source.Changes{set(file("a", "x 10349"))},
-			`a:1:1: service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address`},
+			`a:1:1: service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address or metrics_address`},
 		{"within one file", []source.Changes{set(file("a", "x "+v1, "y "+v1))},
 			`a:2:1: service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)`},
 		{"same name within one file", []source.Changes{set(file("a", "x "+v1, "x "+v2))},

@@ -88,12 +88,22 @@ func (h *Health) look(now time.Time) (ok bool, updated time.Time) {
 			return false, h.updated[fam]
 		}
 	}
-	if h.loop != nil {
-		if alive := h.loop.Alive(); !alive.IsZero() && now.Sub(alive) >= timeout {
-			return false, updated
-		}
+	return !h.stuckLocked(now), updated
+}
+
+// stuck reports whether the loop has shown no sign of life for too long.
+func (h *Health) stuck(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stuckLocked(now)
+}
+
+func (h *Health) stuckLocked(now time.Time) bool {
+	if h.loop == nil {
+		return false
 	}
-	return true, updated
+	alive := h.loop.Alive()
+	return !alive.IsZero() && now.Sub(alive) >= timeout
 }
 
 // Ready tells whether the first complete sync is done.
@@ -133,11 +143,18 @@ type report struct {
 	NodeEligible *bool     `json:"nodeEligible,omitempty"`
 }
 
+// excludeSync in the query of /healthz or /livez asks about svcproxy itself only, as
+// who restarts it wants to know: a restart mends no sync that the kernel refuses.
+const excludeSync = "sync" // ?exclude=sync, after the words of the API server's /livez
+
 // serve answers /healthz and /livez.
 func (h *Health) serve(path string, asNode bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		now := time.Now()
 		ok, updated := h.look(now)
+		if r.URL.Query().Get("exclude") == excludeSync {
+			ok = !h.stuck(now)
+		}
 		var eligible *bool
 		if asNode {
 			e := h.eligible()
@@ -166,15 +183,21 @@ func (h *Health) ready(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// Handler answers for the node on http_address.
-func Handler(h *Health, m *Metrics) http.Handler {
+// Handlers answers for the node, by listen address: how it does on address, and
+// its metrics on metricsAddress, or on address too where that is empty.
+func Handlers(address, metricsAddress string, h *Health, m *Metrics) map[string]http.Handler {
 	h.answered = func(path string, code int) {
 		m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /healthz", h.serve("healthz", true))
-	mux.Handle("GET /livez", h.serve("livez", false))
-	mux.HandleFunc("GET /readyz", h.ready)
-	mux.Handle("GET /metrics", m.Handler())
-	return mux
+	node := http.NewServeMux()
+	node.Handle("GET /healthz", h.serve("healthz", true))
+	node.Handle("GET /livez", h.serve("livez", false))
+	node.HandleFunc("GET /readyz", h.ready)
+	if metricsAddress == "" || metricsAddress == address {
+		node.Handle("GET /metrics", m.Handler())
+		return map[string]http.Handler{address: node}
+	}
+	metrics := http.NewServeMux()
+	metrics.Handle("GET /metrics", m.Handler())
+	return map[string]http.Handler{address: node, metricsAddress: metrics}
 }

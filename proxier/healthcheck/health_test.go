@@ -107,7 +107,7 @@ func TestHandler(t *testing.T) {
 		h, m := NewHealth(), NewMetrics("v1")
 		loop := &fakeLoop{ready: make(chan struct{})}
 		h.Watch(loop)
-		handler := Handler(h, m)
+		handler := Handlers("a", "", h, m)["a"]
 		check := func(path string, code int, body string) {
 			t.Helper()
 			w := httptest.NewRecorder()
@@ -126,6 +126,9 @@ func TestHandler(t *testing.T) {
 		time.Sleep(timeout)
 		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z","nodeEligible":true}`+"\n")
 		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z"}`+"\n")
+		check("/livez?exclude=sync", 200, `{"lastUpdated":"2000-01-01T00:02:00Z","currentTime":"2000-01-01T00:02:00Z"}`+"\n")
+		loop.alive = time.Now().Add(-timeout)
+		check("/livez?exclude=sync", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z"}`+"\n")
 		check("/else", 404, "404 page not found\n")
 
 		w := httptest.NewRecorder()
@@ -133,7 +136,7 @@ func TestHandler(t *testing.T) {
 		for _, want := range []string{
 			`svcproxy_build_info{version="v1"} 1`,
 			`svcproxy_proxy_health_total{code="200",path="healthz"} 1`,
-			`svcproxy_proxy_health_total{code="503",path="livez"} 1`,
+			`svcproxy_proxy_health_total{code="503",path="livez"} 2`,
 			"go_goroutines ",
 		} {
 			if !strings.Contains(w.Body.String(), want) {

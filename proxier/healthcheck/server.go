@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"svcproxy/proxier"
 )
 
@@ -25,19 +23,16 @@ import (
 // which takes 1 to 2 s.
 const retry = 2 * time.Second
 
-// maxConns is how many connections one listener serves at once; more wait. Health
-// check ports are open to the network, and file descriptors are needed elsewhere.
-const maxConns = 64
-
-// A Server listens on http_address for the node, and on the node port addresses
-// for each service that has a health check port. An address that cannot be bound
-// is tried again until it can: the services of the node matter more.
+// A Server listens for the node on addresses of its own, and on the node port
+// addresses for each service that has a health check port. An address that cannot
+// be bound is tried again until it can: the services of the node matter more.
 type Server struct {
-	address string // http_address; empty: none
-	node    http.Handler
-	health  *Health
-	log     *slog.Logger
-	wake    chan struct{} // has room for one
+	node   map[string]http.Handler // by listen address
+	health *Health
+	log    *slog.Logger
+	wake   chan struct{} // has room for one
+
+	nodeConns, checkConns *crowd // those of health check ports leave the node's alone
 
 	mu     sync.Mutex
 	checks map[uint16]proxier.HealthCheck // by port
@@ -48,11 +43,13 @@ type Server struct {
 	done sync.WaitGroup          // what serves them
 }
 
-// NewServer returns a server that answers with node on address, unless that is empty.
-func NewServer(address string, node http.Handler, h *Health, log *slog.Logger) *Server {
+// NewServer returns a server that answers with the handlers of node, which are by
+// listen address; empty, a handler is nowhere.
+func NewServer(node map[string]http.Handler, h *Health, log *slog.Logger) *Server {
 	return &Server{
-		address: address, node: node, health: h, log: log,
-		wake: make(chan struct{}, 1),
+		node: node, health: h, log: log,
+		wake:      make(chan struct{}, 1),
+		nodeConns: newCrowd(), checkConns: newCrowd(),
 		open: map[string]*http.Server{}, faults: map[string]string{},
 	}
 }
@@ -120,8 +117,10 @@ func (s *Server) wanted() map[string]http.Handler {
 			want[netip.AddrPortFrom(a, port).String()] = h
 		}
 	}
-	if s.address != "" {
-		want[s.address] = s.node
+	for addr, h := range s.node {
+		if addr != "" {
+			want[addr] = h
+		}
 	}
 	return want
 }
@@ -161,6 +160,14 @@ func (s *Server) setFaults(faults map[string]string) {
 	}
 }
 
+// crowdOf returns whom the connections of a listener are among.
+func (s *Server) crowdOf(addr string) *crowd {
+	if s.node[addr] != nil {
+		return s.nodeConns
+	}
+	return s.checkConns
+}
+
 func (s *Server) listen(ctx context.Context, addr string, h http.Handler) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -173,11 +180,12 @@ func (s *Server) listen(ctx context.Context, addr string, h http.Handler) error 
 		WriteTimeout:      30 * time.Second, // /metrics over a slow line
 		IdleTimeout:       time.Minute,      // load balancers ask every few seconds over one connection
 		MaxHeaderBytes:    16 << 10,
+		ConnState:         s.crowdOf(addr).follow,
 		ErrorLog:          log.New(io.Discard, "", 0), // it has only what clients did wrong
 	}
 	s.open[addr] = srv
 	s.done.Go(func() {
-		if err := srv.Serve(netutil.LimitListener(l, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("health check: listener stopped", "address", addr, "err", err)
 		}
 	})

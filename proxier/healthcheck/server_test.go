@@ -19,7 +19,7 @@ import (
 // serve runs a server for health until the test ends.
 func serve(t *testing.T, address string, h *Health) *Server {
 	t.Helper()
-	s := NewServer(address, Handler(h, NewMetrics("v1")), h, slog.New(slog.DiscardHandler))
+	s := NewServer(Handlers(address, "", h, NewMetrics("v1")), h, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()

@@ -209,7 +209,7 @@ func (d *daemon) wire() {
 	d.loopEnded = make(chan struct{})
 	d.metrics = healthcheck.NewMetrics(d.Version)
 	d.health = healthcheck.NewHealth()
-	d.server = healthcheck.NewServer(s.HTTPAddress, healthcheck.Handler(d.health, d.metrics), d.health, d.log)
+	d.server = healthcheck.NewServer(healthcheck.Handlers(s.HTTPAddress, s.MetricsAddress, d.health, d.metrics), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
 	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Rules: d.rules(), Log: d.log})
 	d.loop = proxier.NewLoop(proxier.Config{

@@ -155,12 +155,13 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 	differ("families", slices.Equal(fixed.Families, want.Families))
 	differ("masquerade_bit", fixed.MasqueradeBit == want.MasqueradeBit)
 	differ("http_address", fixed.HTTPAddress == want.HTTPAddress)
+	differ("metrics_address", fixed.MetricsAddress == want.MetricsAddress)
 	differ("ipvs", fixed.IPVS == want.IPVS)
 	differ("kubernetes", fixed.Kubernetes == want.Kubernetes)
 	differ("limits", fixed.Limits == want.Limits)
 	differ("log.format", fixed.Log.Format == want.Log.Format)
 	now.Sources, now.NodeName, now.Families = fixed.Sources, fixed.NodeName, fixed.Families
-	now.MasqueradeBit, now.HTTPAddress = fixed.MasqueradeBit, fixed.HTTPAddress
+	now.MasqueradeBit, now.HTTPAddress, now.MetricsAddress = fixed.MasqueradeBit, fixed.HTTPAddress, fixed.MetricsAddress
 	now.IPVS, now.Kubernetes, now.Limits, now.Log.Format = fixed.IPVS, fixed.Kubernetes, fixed.Limits, fixed.Log.Format
 	return now, restart
 }

@@ -40,6 +40,7 @@ func TestNeedsRestart(t *testing.T) {
 		{"families", func(s *configs.Settings) { s.Families = s.Families[:1] }},
 		{"masquerade_bit", func(s *configs.Settings) { s.MasqueradeBit++ }},
 		{"http_address", func(s *configs.Settings) { s.HTTPAddress = "" }},
+		{"metrics_address", func(s *configs.Settings) { s.MetricsAddress = ":1" }},
 		{"ipvs", func(s *configs.Settings) { s.IPVS.Scheduler = "rr" }},
 		{"kubernetes", func(s *configs.Settings) { s.Kubernetes.ProxyName = "x" }},
 		{"limits", func(s *configs.Settings) { s.Limits.Services = 1 }},

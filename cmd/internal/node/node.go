@@ -84,20 +84,31 @@ func (sel selectors) match(a links.Addr) bool {
 		slices.ContainsFunc(sel.cidrs, func(p netip.Prefix) bool { return p.Contains(a.Addr) })
 }
 
-// Reserved returns the TCP ports that svcproxy itself listens on. A host name
-// stands for any address: what it resolves to may change.
+// Reserved returns the TCP ports that svcproxy itself listens on.
 func Reserved(s configs.Settings) []netip.AddrPort {
-	host, port, err := net.SplitHostPort(s.HTTPAddress)
+	var ports []netip.AddrPort
+	for _, address := range []string{s.HTTPAddress, s.MetricsAddress} {
+		if port, ok := listens(address); ok {
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// listens returns what an address to listen on takes, unless there is none. A
+// host name stands for any address: what it resolves to may change.
+func listens(address string) (netip.AddrPort, bool) {
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil // none
+		return netip.AddrPort{}, false
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
-		return nil
+		return netip.AddrPort{}, false
 	}
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
 		addr = netip.IPv4Unspecified()
 	}
-	return []netip.AddrPort{netip.AddrPortFrom(addr, uint16(n))}
+	return netip.AddrPortFrom(addr, uint16(n)), true
 }
