@@ -28,6 +28,7 @@ func Default() Settings {
 		Sync:              Sync{ResyncInterval: 30 * time.Second},
 		IPVS:              IPVS{Scheduler: "wrr", DrainTimeout: 15 * time.Minute},
 		Conntrack:         Conntrack{TCPBeLiberal: true},
+		Init:              Init{Forwarding: true},
 		Limits:            Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000},
 		Log:               Log{Level: "info", Format: "text"},
 	}

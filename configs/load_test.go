@@ -31,6 +31,7 @@ func every() configs.Settings {
 			Max: 1 << 20, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour, UDPTimeout: 30 * time.Second,
 			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: false,
 		},
+		Init:       configs.Init{Forwarding: false},
 		Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"},
 		Limits:     configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
 		Log:        configs.Log{Level: "debug", Format: "json"},
@@ -77,7 +78,7 @@ func TestSettingsFaults(t *testing.T) {
 		{"comments", "# x\n", ""},
 		{"unknown", "made = 'ipvs'\n[sink]\n", "1:1: unknown key \"made\"; did you mean \"mode\"?\n2:1: unknown key \"sink\"; did you mean \"sync\"?\n"},
 		{"services", "[[services]]\n", "1:1: unknown key \"services\"; want mode, sources, node_name, zone, families, local_cidrs, local_interfaces, masquerade, masquerade_bit, " +
-			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, metrics_address, sync, ipvs, conntrack, kubernetes, limits or log\n"},
+			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, metrics_address, sync, ipvs, conntrack, init, kubernetes, limits or log\n"},
 		{"unknown in a table", "[sync]\ninterval = '1s'\n", "2:1: unknown key \"interval\"; want min_interval or resync_interval\n"},
 		{"table as value", "sync = 1\n", "1:8: sync is 1, a number; want a table\n"},
 		{"dotted keys", "sync.resync_interval = '0s'\n", "1:24: resync_interval is \"0s\"; want 1s to 24h\n"},

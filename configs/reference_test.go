@@ -71,7 +71,7 @@ func keysOf(t *testing.T, hint string) []string {
 
 func TestReferenceHasEveryKey(t *testing.T) {
 	settings, services := reference(t)
-	for _, table := range []string{"", "sync", "ipvs", "conntrack", "kubernetes", "limits", "log"} {
+	for _, table := range []string{"", "sync", "ipvs", "conntrack", "init", "kubernetes", "limits", "log"} {
 		text, part := "qqqqqqqqqq = 1", settings
 		if table != "" {
 			text = "[" + table + "]\n" + text

@@ -72,6 +72,9 @@ var sections = []section{
 		decode.Key("udp_stream_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPStreamTimeout }),
 		decode.Key("tcp_be_liberal", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.TCPBeLiberal }),
 	}},
+	{"init", []field{
+		decode.Key("forwarding", decode.Bool, func(s *Settings) *bool { return &s.Init.Forwarding }),
+	}},
 	{"kubernetes", []field{
 		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
 		decode.Key("api_server", matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Kubernetes.APIServer }),

@@ -27,6 +27,7 @@ type Settings struct {
 	Sync       Sync
 	IPVS       IPVS
 	Conntrack  Conntrack
+	Init       Init
 	Kubernetes Kubernetes
 	Limits     Limits
 	Log        Log
@@ -54,6 +55,11 @@ type Conntrack struct {
 	UDPTimeout            time.Duration
 	UDPStreamTimeout      time.Duration
 	TCPBeLiberal          bool
+}
+
+// Init says what of the host svcproxy init may change.
+type Init struct {
+	Forwarding bool // of the whole host, in each family
 }
 
 // Kubernetes says where the API server is.

@@ -15,13 +15,13 @@ import (
 // Init makes every setting that s asks for in a mode, and writes a line about
 // each that it changed. It goes on past what cannot be set.
 func Init(ctx context.Context, s configs.Settings, mode string, out io.Writer) error {
-	in := &initializer{out: out, tree: kernelTree}
+	in := newInitializer(out, kernelTree)
 	in.modules(ctx, s, mode)
 	if slices.Contains(s.Families, "ipv6") {
 		if _, err := sysctl.Get(forward6); errors.Is(err, sysctl.ErrUnknown) {
 			in.say("this kernel has no IPv6: left out")
 			s.Families = slices.DeleteFunc(slices.Clone(s.Families), func(f string) bool { return f == "ipv6" })
-		} else {
+		} else if s.Init.Forwarding {
 			in.keepRouterAdvertisements()
 		}
 	}
@@ -33,9 +33,14 @@ func Init(ctx context.Context, s configs.Settings, mode string, out io.Writer) e
 
 // An initializer collects what went wrong.
 type initializer struct {
-	out  io.Writer
-	tree tree
-	errs []error
+	out     io.Writer
+	tree    tree
+	missing map[string][]string // why -> modules that could not be loaded
+	errs    []error
+}
+
+func newInitializer(out io.Writer, t tree) *initializer {
+	return &initializer{out: out, tree: t, missing: map[string][]string{}}
 }
 
 func (in *initializer) say(format string, args ...any) {

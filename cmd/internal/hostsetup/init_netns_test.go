@@ -3,6 +3,7 @@
 package hostsetup
 
 import (
+	"io"
 	"runtime"
 	"strings"
 	"testing"
@@ -43,6 +44,7 @@ func namespace(t *testing.T) {
 var settings = configs.Settings{
 	Families: []string{"ipv4", "ipv6"}, LocalhostNodePorts: true,
 	Conntrack: configs.Conntrack{UDPTimeout: 45 * time.Second, TCPBeLiberal: true},
+	Init:      configs.Init{Forwarding: true},
 }
 
 // initAgain runs Init and returns what it said of sysctls.
@@ -85,6 +87,30 @@ net/netfilter/nf_conntrack_tcp_be_liberal = 1 (was 0)
 		if got, err := sysctl.Get(name); got != want || err != nil {
 			t.Errorf("%s = %s, %v; want %s", name, got, err, want)
 		}
+	}
+}
+
+// Forwarding is the whole host's: who does not want it has it left alone, and is
+// told what does not work.
+func TestForwardingIsLeftAlone(t *testing.T) {
+	namespace(t)
+	left := settings
+	left.Init.Forwarding = false
+	t.Setenv("PATH", t.TempDir())
+	if err := Init(t.Context(), left, "iptables", io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{forward4: "0", forward6: "0", "net/ipv6/conf/ra0/accept_ra": "1"} {
+		if got, err := sysctl.Get(name); got != want || err != nil {
+			t.Errorf("%s = %s, %v; want %s", name, got, err, want)
+		}
+	}
+	want := []string{
+		"IPv4 forwarding is off: no endpoint on another host answers; svcproxy init leaves it, as [init] forwarding is false: set net/ipv4/ip_forward=1",
+		"IPv6 forwarding is off: no endpoint on another host answers; svcproxy init leaves it, as [init] forwarding is false: set net/ipv6/conf/all/forwarding=1",
+	}
+	if diff := cmp.Diff(want, Verify(left, "iptables")); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,6 +69,9 @@ func (in *initializer) modules(ctx context.Context, s configs.Settings, mode str
 	if mayBe(mode, "iptables") {
 		in.recent(ctx)
 	}
+	for _, why := range slices.Sorted(maps.Keys(in.missing)) {
+		in.say("modules not loaded, which may be built in or not needed here: %s: %s", strings.Join(in.missing[why], " "), why)
+	}
 }
 
 func (in *initializer) load(ctx context.Context, module string, options ...string) {
@@ -75,7 +79,8 @@ func (in *initializer) load(ctx context.Context, module string, options ...strin
 		return
 	}
 	if err := modprobe(ctx, module, options...); err != nil {
-		in.say("module %s: not loaded: %v", module, err)
+		why := strings.ReplaceAll(err.Error(), " "+module+" ", " ") // as of any other
+		in.missing[why] = append(in.missing[why], module)
 		return
 	}
 	if in.tree.has(module) { // a module that is built in may have no entry

@@ -43,28 +43,32 @@ for o; do echo ${o#*=} >` + sys + `/$m/parameters/${o%=*}; done
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	out := new(strings.Builder)
-	return tree(sys), &initializer{out: out, tree: tree(sys)}, out
+	return tree(sys), newInitializer(out, tree(sys)), out
 }
 
 func TestLoad(t *testing.T) {
 	_, in, out := fakeModprobe(t)
-	for _, m := range []string{"nf_nat", "nf_nat", "gone"} {
+	for _, m := range []string{"nf_nat", "nf_nat", "gone", "gone_too"} {
 		in.load(t.Context(), m)
 	}
-	want := "module nf_nat: loaded\nmodule gone: not loaded: modprobe: FATAL: Module gone not found.\n"
-	if diff := cmp.Diff(want, out.String()); diff != "" || in.errs != nil {
+	if diff := cmp.Diff("module nf_nat: loaded\n", out.String()); diff != "" || in.errs != nil {
 		t.Errorf("errors %v; said (-want +got):\n%s", in.errs, diff)
+	}
+	want := map[string][]string{"modprobe: FATAL: Module not found.": {"gone", "gone_too"}}
+	if diff := cmp.Diff(want, in.missing); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
 	}
 }
 
 func TestWithoutModprobe(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	out := new(strings.Builder)
-	in := &initializer{out: out, tree: tree(t.TempDir())}
-	in.load(t.Context(), "nf_nat")
-	want := "module nf_nat: not loaded: exec: \"modprobe\": executable file not found in $PATH\n"
-	if out.String() != want {
-		t.Errorf("said %s want %s", out, want)
+	in := newInitializer(out, tree(t.TempDir()))
+	in.modules(t.Context(), configs.Settings{}, "nftables")
+	want := "modules not loaded, which may be built in or not needed here: " + strings.Join(needed(configs.Settings{}, "nftables"), " ") +
+		": exec: \"modprobe\": executable file not found in $PATH\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("said (-want +got):\n%s", diff)
 	}
 }
 

@@ -26,12 +26,14 @@ const (
 func sysctls(s configs.Settings, mode string) []setting {
 	var list []setting
 	if slices.Contains(s.Families, "ipv4") {
-		list = append(list, setting{forward4, "1"})
+		if s.Init.Forwarding {
+			list = append(list, setting{forward4, "1"})
+		}
 		if s.LocalhostNodePorts && mayBe(mode, "iptables") {
 			list = append(list, setting{routeLocalnet, "1"})
 		}
 	}
-	if slices.Contains(s.Families, "ipv6") {
+	if slices.Contains(s.Families, "ipv6") && s.Init.Forwarding {
 		list = append(list, setting{forward6, "1"})
 	}
 	list = append(list, conntrackSysctls(s.Conntrack)...)

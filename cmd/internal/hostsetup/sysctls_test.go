@@ -50,6 +50,7 @@ func TestSysctls(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			tt.in.Init.Forwarding = true
 			got := sysctls(tt.in, tt.mode)
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(setting{})); diff != "" {
 				t.Errorf("sysctls (-want +got):\n%s", diff)

@@ -13,16 +13,22 @@ import (
 // cannot be read is not named.
 func Verify(s configs.Settings, mode string) []string {
 	var out []string
-	warn := func(name, text string) {
+	const runInit = "run svcproxy init, or "
+	advised := func(name, text, advice string) {
 		if v, err := sysctl.Get(name); err == nil && v == "0" {
-			out = append(out, text+"; run svcproxy init, or set "+name+"=1")
+			out = append(out, text+"; "+advice+"set "+name+"=1")
 		}
 	}
+	warn := func(name, text string) { advised(name, text, runInit) }
+	forwarding := runInit
+	if !s.Init.Forwarding {
+		forwarding = "svcproxy init leaves it, as [init] forwarding is false: "
+	}
 	if slices.Contains(s.Families, "ipv4") {
-		warn(forward4, "IPv4 forwarding is off: no endpoint on another host answers")
+		advised(forward4, "IPv4 forwarding is off: no endpoint on another host answers", forwarding)
 	}
 	if slices.Contains(s.Families, "ipv6") {
-		warn(forward6, "IPv6 forwarding is off: no endpoint on another host answers")
+		advised(forward6, "IPv6 forwarding is off: no endpoint on another host answers", forwarding)
 	}
 	if s.Conntrack.TCPBeLiberal {
 		warn(beLiberal, "connection tracking takes TCP segments outside their window for invalid: one of them makes the client or this host reset its connection")
