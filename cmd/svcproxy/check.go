@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -11,6 +12,7 @@ import (
 	"svcproxy/cmd/internal/daemon"
 	"svcproxy/configs"
 	"svcproxy/source"
+	"svcproxy/source/file"
 )
 
 func (p *program) checkCommand() *cobra.Command {
@@ -22,7 +24,7 @@ func (p *program) checkCommand() *cobra.Command {
 		Long: `Check reads files as the daemon would and prints every fault of every file to
 standard error, one a line, as FILE:LINE:COLUMN: what is wrong. On a terminal the
 line of the file follows, with a mark under the place. Warnings are printed too;
-they do not count.
+they do not count. Of what has no fault, standard output tells how much it is.
 
 A directory is checked whole, with svcproxy.toml and all clashes between files.
 A file in the configuration directory is checked against the others there, any
@@ -66,11 +68,27 @@ func (p *program) check(stdin io.Reader, paths []string, asJSON bool, flags *con
 		if r.Unreadable {
 			result.code = exitUnreachable
 		}
+		if !r.Unreadable && !check.Fatal(r.Faults) && !asJSON {
+			if err := p.praise(path, r); err != nil {
+				return err
+			}
+		}
 	}
 	if result.code == 0 {
 		return nil
 	}
 	return result
+}
+
+// praise says what was found good, so that nobody takes an empty directory for a
+// good one.
+func (p *program) praise(path string, r check.Report) error {
+	read := fmt.Sprintf("service files: %d, services: %d", r.Files, r.Services)
+	if filepath.Base(path) == file.SettingsName {
+		read = "settings"
+	}
+	_, err := fmt.Fprintf(p.stdout, "%s: no faults; %s, warnings: %d\n", path, read, len(r.Faults)) // all are warnings
+	return err
 }
 
 // print prints faults, on a terminal with the lines that they are about.

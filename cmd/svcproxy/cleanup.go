@@ -23,6 +23,9 @@ refuses: the daemon would put everything back. With --force it goes ahead, which
 daemon write everything anew.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := mayAdminister("cleanup"); err != nil {
+				return err
+			}
 			if !force {
 				if err := p.nobodyRuns(cmd.Context()); err != nil {
 					return fmt.Errorf("%w, or use --force: it would put everything back", err)

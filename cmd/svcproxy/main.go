@@ -86,11 +86,14 @@ goes on.
 
 Exit codes: 0 good; 1 faults found or the work failed; 2 wrong usage; 3 a file
 or the daemon could not be reached.`,
+		Version:           release(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRun:  func(*cobra.Command, []string) { p.working = true },
 	}
+	root.InitDefaultVersionFlag() // it takes no value, which cobra must know before it looks for the command
+	root.SetVersionTemplate("svcproxy {{.Version}}\n")
 	fs := root.PersistentFlags()
 	fs.StringVar(&p.dirs.config, "config-dir", "/etc/svcproxy", "directory of svcproxy.toml and the service files")
 	fs.StringVar(&p.dirs.state, "state-dir", "/var/lib/svcproxy", "directory of what must survive a restart")

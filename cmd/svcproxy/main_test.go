@@ -76,6 +76,9 @@ func TestExitCodes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			if err := mayAdminister(tt.args[0]); err != nil && (tt.args[0] == "run" || tt.args[0] == "cleanup") && tt.code == exitFailed {
+				tt.stderr = err.Error() + "\n"
+			}
 			dir := etc(t, tt.files)
 			t.Chdir(dir)
 			code, _, stderr := call(t, dir, tt.args...)
@@ -83,6 +86,23 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("exit %d: %s\nwant %d: %s", code, stderr, tt.code, tt.stderr)
 			}
 		})
+	}
+}
+
+// Check says what it has read, so that an empty directory does not pass for a good one.
+func TestCheckSaysWhatItRead(t *testing.T) {
+	const service = "[[services]]\nname = \"a\"\nports = [{ port = 1 }]\n"
+	for want, args := range map[string][]string{
+		"etc: no faults; service files: 1, services: 1, warnings: 1\n":        {"check", "etc"},
+		"etc/a.toml: no faults; service files: 1, services: 1, warnings: 1\n": {"check", "etc/a.toml"},
+		"etc/svcproxy.toml: no faults; settings, warnings: 0\n":               {"check", "etc/svcproxy.toml"},
+		"": {"check", "--json", "etc"},
+	} {
+		dir := etc(t, map[string]string{"a.toml": service, "svcproxy.toml": "mode = \"iptables\"\n"})
+		t.Chdir(dir)
+		if code, out, stderr := call(t, dir, args...); code != 0 || out != want {
+			t.Errorf("%q: exit %d, %s\nsaid %swant %s", args, code, stderr, out, want)
+		}
 	}
 }
 
@@ -102,6 +122,9 @@ func TestConfigIsASettingsFile(t *testing.T) {
 func TestVersion(t *testing.T) {
 	version = "v1.2.3"
 	defer func() { version = "" }()
+	if code, out, _ := call(t, t.TempDir(), "--version"); code != 0 || out != "svcproxy v1.2.3\n" {
+		t.Errorf("--version: exit %d: %s", code, out)
+	}
 	code, out, _ := call(t, t.TempDir(), "version")
 	if code != 0 || !strings.HasPrefix(out, "svcproxy v1.2.3, commit ") || !strings.Contains(out, ", go1.") {
 		t.Errorf("exit %d: %s", code, out)

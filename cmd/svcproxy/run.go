@@ -24,6 +24,9 @@ watches both. SIGHUP reads everything again. SIGTERM stops within 1 s and leaves
 the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := mayAdminister("run"); err != nil {
+				return err
+			}
 			hup := make(chan os.Signal, 1)
 			signal.Notify(hup, unix.SIGHUP)
 			defer signal.Stop(hup)

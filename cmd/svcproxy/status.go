@@ -51,7 +51,7 @@ what it warns of. Wide also shows where services are from, and every endpoint.`,
 // status asks once and prints the answer.
 func (p *program) status(ctx context.Context, format string) error {
 	st, err := control.NewClient(p.dirs.run).Status(ctx)
-	if errors.Is(err, control.ErrUnreachable) {
+	if errors.Is(err, control.ErrUnreachable) || errors.Is(err, control.ErrNoRights) {
 		return unreachable(err)
 	}
 	if err != nil {

@@ -41,8 +41,10 @@ type Checker struct {
 	stdin []byte // as it was read
 }
 
-// A Report is what is wrong with something.
+// A Report is what was read of something, and what is wrong with it.
 type Report struct {
+	Files, Services int // service files, and what is in them
+
 	Faults     []source.Fault
 	Unreadable bool // something could not be read; a fault says what and why
 }
@@ -51,6 +53,7 @@ func (r *Report) add(files ...file.File) {
 	for _, f := range files {
 		r.Faults = append(r.Faults, f.Faults...)
 		r.Unreadable = r.Unreadable || f.Unreadable
+		r.Files, r.Services = r.Files+1, r.Services+len(f.Services)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,6 +14,9 @@ import (
 
 // ErrUnreachable is wrapped by errors that say no daemon answers.
 var ErrUnreachable = errors.New("svcproxy does not answer; is it running?")
+
+// ErrNoRights is wrapped by errors that say that this user may not ask.
+var ErrNoRights = errors.New("svcproxy cannot be asked")
 
 // answerTime is how long a daemon may take. Status of 1,000,000 endpoints takes some seconds.
 const answerTime = 30 * time.Second
@@ -63,6 +67,9 @@ func (c *Client) get(ctx context.Context, path string, answer any) error {
 		var dial *url.Error
 		if errors.As(err, &dial) {
 			err = dial.Err // without an address that means nothing on a unix socket
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: %w; the socket is for root and its group", ErrNoRights, err)
 		}
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
