@@ -150,11 +150,8 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 			continue
 		}
 		sound = nil
-		alive, err := k.canary(jumps)
-		if err != nil { // it is met again, and told, by the next look that the Loop asks for
-			continue
-		}
-		if alive {
+		// An error counts as no: iptables has one where a jump leads to a chain that is gone.
+		if alive, err := k.canary(jumps); err == nil && alive {
 			sound = shapes
 			continue
 		}

@@ -5,6 +5,7 @@ package iptables_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -201,23 +202,26 @@ func TestWatchSeesFlush(t *testing.T) {
 			h.randomStep(pick, 30)
 			h.iptables("-A FOREIGN -j ACCEPT")
 		}
-		for _, table := range []string{"nat", "filter"} {
+		for _, flush := range []string{"-t nat -F", "-F", "-t nat -F; -t nat -X"} {
 			select {
 			case e := <-events:
 				h.Errorf("an event although nobody touched our rules: %+v", e)
 			case <-time.After(1200 * time.Millisecond):
 			}
-			h.iptables("-t " + table + " -F")
+			for args := range strings.SplitSeq(flush, "; ") {
+				h.iptables(args)
+			}
 			select {
 			case e := <-events:
 				if h.variant == "nft" && (e.PID == 0 || e.Process != h.tool("")) && !e.Lost {
-					h.Errorf("who flushed %s: got %+v", table, e)
+					h.Errorf("%s: who did that: got %+v", flush, e)
 				}
 			case <-time.After(30 * time.Second):
-				h.Fatalf("%s is flushed, and nobody says so", table)
+				h.Fatalf("%s: nobody says so", flush)
 			}
+			h.foreignNAT()
 			h.sync(&proxier.Delta{})
-			h.settled(table + " flushed")
+			h.settled(flush)
 		}
 	})
 }
