@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/nft"
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 )
@@ -35,6 +36,9 @@ type Kernel struct {
 	unread   int         // looks since the tables were read
 	lookSets *ipset.Conn // its own
 	events   *events     // of the nft variant; nil: there are none
+
+	keeper *nft.Keeper // since the first Mend, where it can be had
+	mortal bool        // it was said that it cannot
 }
 
 // Open finds out which variant of iptables the host uses, and checks that the
@@ -86,6 +90,9 @@ func (k *Kernel) Close() error {
 	}
 	if k.events != nil {
 		errs = append(errs, k.events.close())
+	}
+	if k.keeper != nil {
+		errs = append(errs, k.keeper.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -178,6 +185,7 @@ func (k *Kernel) Changes(h *Held, c Content, st *proxier.State) []proxier.Change
 // ours goes last, so that packets are served all the time.
 func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State) error {
 	k.mirror.forget()
+	k.keep()
 	d := k.compare(h, c, st)
 	if len(d.odd) > 0 {
 		if err := k.removeOdd(ctx, d.odd); err != nil {
