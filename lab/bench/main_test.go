@@ -9,7 +9,8 @@
 //	go test -tags bench -count 1 -run TestBench/legacy/change -v ./lab/bench
 //
 // TestStress shows what a change takes in peace and while tables are full and others
-// write rules, for each variant, in one table.
+// write rules, for each variant, in one table. TestRepair shows how long new
+// connections fail after others have broken what is ours, in another.
 //
 // Without -count 1 go test may print an earlier run again: it does not see that the
 // svcproxy which this package builds and runs has changed.

@@ -152,14 +152,21 @@ func (n *node) restoreOneRule(comment string) (time.Duration, error) {
 
 // natRules returns the rules of the nat table.
 func (n *node) natRules() (string, error) {
+	return n.run(fmt.Sprintf("iptables-%s-save", n.variant), "-t", "nat")
+}
+
+// run is lab.Namespace.Run for tools that have much to do.
+func (n *node) run(tool string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	var stdout bytes.Buffer
-	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-save", n.variant), "-t", "nat")
-	cmd.Stdout = &stdout
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, tool, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := n.Node.Start(cmd); err != nil {
 		return "", err
 	}
-	err := cmd.Wait()
-	return stdout.String(), err
+	if err := cmd.Wait(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
 }
