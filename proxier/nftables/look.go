@@ -43,13 +43,14 @@ func (l *laggers) empty() bool { return !l.shape && len(l.sets) == 0 }
 // Look implements proxier.Backend. It reads nothing while events are heard and
 // none was lost, or, without events, while nobody else has committed. Otherwise it
 // reads our table by a socket of its own, set by set. Affinity's clients are
-// packets' business and never read.
+// packets' business and never read. What Watch has told of is no news: it is for
+// those who heard it to say when that is repaired.
 func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 	if _, _, _, known := b.shape(); !known {
 		return false, nil
 	}
 	if b.touched.Load() {
-		return true, nil
+		return !b.watching.Load(), nil
 	}
 	if differs, err = b.look(ctx); err != nil {
 		b.doubted.Store(true)
