@@ -107,6 +107,9 @@ func (f *family) absorb(o order) {
 	for key, svc := range o.services {
 		f.set(key, svc, o.queued)
 	}
+	if b, ok := f.backend.(doubter); ok && o.full {
+		b.Doubt()
+	}
 	f.open = f.open || o.open
 	f.full = f.full || o.full
 	f.dirty = f.dirty || o.full || o.repair
@@ -291,6 +294,10 @@ func (f *family) done(r *SyncResult) {
 // A delayer is a backend that has something to do at a time of its own, when it
 // wants a Sync: a deadline that passes. Zero: nothing.
 type delayer interface{ NextDue() time.Time }
+
+// A doubter is a backend that may trust what it has heard of the kernel. After
+// Doubt it looks at everything all the same.
+type doubter interface{ Doubt() }
 
 // minDue is the least time between a Sync and one that a delayer wants: what is
 // overdue and cannot be done must not keep a processor busy.

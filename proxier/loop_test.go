@@ -38,6 +38,13 @@ type kernel struct {
 	err      string // the first delta that did not fit
 	damaged  bool   // others changed what is ours
 	looks    int
+	doubts   int
+}
+
+func (k *kernel) Doubt() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.doubts++
 }
 
 // Look takes no time, and finds what the test broke.
@@ -214,6 +221,9 @@ func TestLoopSendsDeltas(t *testing.T) {
 		k.expect(t)
 		l.SetNode(testNode(func(n *Node) { n.MarkBit = 3 }))
 		k.expect(t, "full")
+		if k.doubts != 1 {
+			t.Errorf("what was heard of the kernel was doubted %d times, want once, as one comparison was asked for", k.doubts)
+		}
 	})
 }
 

@@ -11,9 +11,6 @@ func (b *Backend) Reads() int { return b.reads }
 // Family returns the family of the table.
 func (b *Backend) Family() proxier.Family { return b.fam }
 
-// Doubt makes the next Look read the table, as lost events do.
-func (b *Backend) Doubt() { b.doubted.Store(true) }
-
 // Unread returns how many Looks after the last that read the table have not done so.
 func (b *Backend) Unread() int { return b.looks.unread }
 

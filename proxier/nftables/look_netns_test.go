@@ -73,6 +73,24 @@ func TestLookSparesReading(t *testing.T) {
 	})
 }
 
+// Who hears of changes by others says when they are repaired: no look hastens that,
+// and none misses what nobody has heard of.
+func TestLookHastensNothing(t *testing.T) {
+	everywhere(t, func(h *host) {
+		events := h.watch()
+		h.fill(seeded(5), 5)
+		h.sync(nil)
+		h.backend.Doubt()
+		h.nft("flush chain TABLE services")
+		next(h, events, "a flush")
+		if differs, _ := h.looks(); differs {
+			h.Error("a look has repaired at once what was told of")
+		}
+		h.sync(&proxier.Delta{})
+		h.settled("a flush that was told of")
+	})
+}
+
 // With several hundred thousand slots, too.
 func TestLookAtMany(t *testing.T) {
 	enterNamespace(t)

@@ -22,3 +22,7 @@ func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
 		changed(e)
 	})
 }
+
+// Doubt makes the next Look, or a Sync without a delta, read our table, whatever
+// has been heard.
+func (b *Backend) Doubt() { b.doubted.Store(true) }
