@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -200,6 +201,10 @@ type Element struct {
 	KeyEnd  []byte // of an interval, inclusive; else empty
 	Data    []byte // of a map
 	Comment string
+
+	// Of a set with time-outs; zero: none. The kernel counts ticks of some ms.
+	Timeout time.Duration // how long it stays when it is renewed
+	Expires time.Duration // how long it stays now; zero when it is added: Timeout
 }
 
 // AddElement adds an element. That it is there already is no error, unless a map
@@ -210,7 +215,7 @@ func (b *Batch) AddElement(set string, e Element) {
 
 // DeleteElement removes an element, which must be there. Its data counts not.
 func (b *Batch) DeleteElement(set string, e Element) {
-	e.Data, e.Comment = nil, ""
+	e = Element{Key: e.Key, KeyEnd: e.KeyEnd}
 	b.element(unix.NFT_MSG_DELSETELEM, set, e)
 }
 
@@ -230,6 +235,8 @@ func (b *Batch) element(typ uint16, set string, e Element) {
 	if len(e.Data) > 0 {
 		m = putValue(m, unix.NFTA_SET_ELEM_DATA, e.Data)
 	}
+	m = putMilliseconds(m, unix.NFTA_SET_ELEM_TIMEOUT, e.Timeout)
+	m = putMilliseconds(m, unix.NFTA_SET_ELEM_EXPIRATION, e.Expires)
 	if e.Comment != "" {
 		data := len(m)
 		m = append(m, 0, 0, byte(unix.NFTA_SET_ELEM_USERDATA), 0)
@@ -247,7 +254,16 @@ func (e *Element) Size(set string) int { return 96 + len(set) + e.size() }
 
 // size is no less than what an element takes in a message.
 func (e *Element) size() int {
-	return 64 + len(e.Key) + len(e.KeyEnd) + len(e.Data) + len(e.Comment)
+	return 88 + len(e.Key) + len(e.KeyEnd) + len(e.Data) + len(e.Comment)
+}
+
+// putMilliseconds appends a time, rounded up, if there is one.
+func putMilliseconds(m []byte, typ uint16, d time.Duration) []byte {
+	if d <= 0 {
+		return m
+	}
+	ms := uint64((d + time.Millisecond - 1) / time.Millisecond)
+	return putBytes(m, typ, binary.BigEndian.AppendUint64(nil, ms))
 }
 
 func putValue(m []byte, typ uint16, value []byte) []byte {

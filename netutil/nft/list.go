@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -310,7 +311,16 @@ func (e *Element) decode(b []byte) {
 		KeyEnd: find(find(b, setElemKeyEnd), unix.NFTA_DATA_VALUE),
 		Data:   find(find(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE),
 	}
+	e.Timeout = milliseconds(find(b, unix.NFTA_SET_ELEM_TIMEOUT))
+	e.Expires = milliseconds(find(b, unix.NFTA_SET_ELEM_EXPIRATION))
 	if u := find(b, unix.NFTA_SET_ELEM_USERDATA); len(u) > 0 {
 		e.Comment = comment(u, commentUserData)
 	}
+}
+
+func milliseconds(b []byte) time.Duration {
+	if len(b) != 8 {
+		return 0
+	}
+	return time.Duration(binary.BigEndian.Uint64(b)) * time.Millisecond
 }

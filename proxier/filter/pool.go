@@ -101,7 +101,14 @@ func (pr *poolRenderer) remember(t proxier.Target) string {
 
 // list names the list of recent clients of a target.
 func (pr *poolRenderer) list(t proxier.Target) string {
-	return "--name " + hashed(Prefix, pr.name+"/"+t.AddrPort.String()) + " --mask " + pr.words.mask + " --rsource"
+	return "--name " + recentList(pr.name, t) + " --mask " + pr.words.mask + " --rsource"
+}
+
+// RecentList returns the name of the list of clients that keep a target of a pool.
+func RecentList(p *proxier.Pool, t proxier.Target) string { return recentList(poolChain(p), t) }
+
+func recentList(chain string, t proxier.Target) string {
+	return hashed(Prefix, chain+"/"+t.AddrPort.String())
 }
 
 func dnat(t proxier.Target) string {

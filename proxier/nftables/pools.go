@@ -45,6 +45,11 @@ func (n *poolIDs) number(st *proxier.State) {
 			}
 		}
 	}
+	n.numberNames(names)
+}
+
+// numberNames numbers pools by their names, all that there are.
+func (n *poolIDs) numberNames(names []string) {
 	slices.Sort(names)
 	for _, name := range names {
 		id, shifted := n.hash(name), false

@@ -32,6 +32,13 @@ type mode struct {
 	// remove removes what the mode may have left of one family, without what open
 	// needs. Nil: the backend's Cleanup does.
 	remove func(ctx context.Context, fam proxier.Family, at site) error
+
+	// clients returns who keeps which endpoint of pools, up to so many, also where the
+	// mode is not open; with an error those that were read. keep has clients keep their
+	// endpoints in this mode, which holds the pools, and returns how many do. Pools are
+	// all of a family with session affinity. Nil: the mode cannot tell, or not be told.
+	clients func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error)
+	keep    func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, clients []proxier.Client) (int, error)
 }
 
 // A site is what a mode is opened with.
@@ -54,9 +61,9 @@ type backend interface {
 
 // modes are in the order in which auto prefers them.
 var modes = []mode{
-	{name: "nftables", open: openNFTables},
+	{name: "nftables", open: openNFTables, clients: nftables.Clients, keep: nftables.Keep},
 	{name: "ipvs", open: openIPVS, remove: removeIPVS},
-	{name: "iptables", open: openIPTables, remove: removeIPTables},
+	{name: "iptables", open: openIPTables, remove: removeIPTables, clients: iptables.Clients, keep: keepIPTables},
 }
 
 func openIPTables(ctx context.Context, fam proxier.Family, _ site) (backend, error) {
@@ -66,6 +73,10 @@ func openIPTables(ctx context.Context, fam proxier.Family, _ site) (backend, err
 // removeIPTables removes chains and sets, those of ipvs mode among them.
 func removeIPTables(ctx context.Context, fam proxier.Family, _ site) error {
 	return iptables.Cleanup(ctx, fam)
+}
+
+func keepIPTables(ctx context.Context, fam proxier.Family, _ []*proxier.Pool, clients []proxier.Client) (int, error) {
+	return iptables.Keep(ctx, fam, clients)
 }
 
 func openNFTables(ctx context.Context, fam proxier.Family, _ site) (backend, error) {

@@ -43,10 +43,7 @@ func (d *daemon) followMode(ctx context.Context) {
 			open = d.changeMode(ctx, open, s)
 		case in := <-d.modeHolds:
 			if in == open[len(open)-1] {
-				for _, former := range open[:len(open)-1] {
-					former.leaving = true
-				}
-				open = d.retire(ctx, open)
+				open = d.leaveFormer(ctx, open)
 			}
 		case <-again.C:
 			open = d.retire(ctx, open)
@@ -104,6 +101,19 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 		}
 	})
 	return open
+}
+
+// leaveFormer retires the modes before the last of open, which holds everything now.
+// Clients come from the one that was in use until then.
+func (d *daemon) leaveFormer(ctx context.Context, open []*instance) []*instance {
+	last := len(open) - 1
+	if last > 0 && !open[last-1].leaving {
+		d.handOver(ctx, open[last-1].mode, open[last].mode)
+	}
+	for _, former := range open[:last] {
+		former.leaving = true
+	}
+	return d.retire(ctx, open)
 }
 
 // setKernel makes in the one that status tells of.
@@ -255,6 +265,11 @@ func (d *daemon) contended() (problems []string) {
 // what is left for a while, for connections to end.
 func (d *daemon) removeLeftovers(ctx context.Context) []*instance {
 	at := site{d.fixed, d.StateDir, d.log}
+	for _, m := range modes {
+		if m.clients != nil && m.name != d.kernel.mode && !(sharesRules(m.name, d.kernel.mode)) {
+			d.handOver(ctx, m.name, d.kernel.mode)
+		}
+	}
 	leaving := leftIPVS(ctx, d.kernel.mode, at)
 	err := cleanup(ctx, at, func(mode string, fam proxier.Family) bool {
 		ours := mode == d.kernel.mode || sharesRules(mode, d.kernel.mode) && mode == "iptables"

@@ -1,0 +1,70 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"svcproxy/proxier"
+)
+
+// mostClients is how many are taken from one mode to another, for each family: as
+// many as nftables mode remembers of one service port, in 30 MB.
+const mostClients = 1 << 19
+
+// handOverPatience is how long a family's clients may be read, and then written: a
+// change of mode waits no longer for them. The kernel lists some 200,000 in that time.
+var handOverPatience = 4 * time.Second
+
+// handOver has clients with session affinity keep the endpoints that they have in
+// another mode, before that is removed. It fails nothing: who is not handed over is
+// balanced anew.
+func (d *daemon) handOver(ctx context.Context, from, to string) {
+	source, err := modeNamed(from)
+	if err != nil {
+		return
+	}
+	target, err := modeNamed(to)
+	if err != nil {
+		return
+	}
+	for _, fam := range families(d.fixed) {
+		if pools := d.loop.StickyPools(fam); len(pools) > 0 {
+			d.handOverFamily(ctx, fam, pools, source, target)
+		}
+	}
+}
+
+func (d *daemon) handOverFamily(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to mode) {
+	log := d.log.With("family", fam, "from", from.name, "to", to.name)
+	if from.clients == nil {
+		log.Info("clients with session affinity get an endpoint anew: the former mode cannot tell which they have")
+		return
+	}
+	if to.keep == nil {
+		if any, err := from.clients(ctx, fam, pools, 1); len(any) > 0 || err != nil {
+			log.Info("clients with session affinity get an endpoint anew: the new mode cannot be told which they have")
+		}
+		return
+	}
+	reading, stop := context.WithTimeout(ctx, handOverPatience)
+	clients, err := from.clients(reading, fam, pools, mostClients)
+	stop()
+	if err != nil && ctx.Err() == nil {
+		log.Warn("not all clients with session affinity are known: the others get an endpoint anew", "known", len(clients), "err", err)
+	}
+	if len(clients) == 0 || ctx.Err() != nil {
+		return
+	}
+	writing, stop := context.WithTimeout(ctx, handOverPatience)
+	kept, err := to.keep(writing, fam, pools, clients)
+	stop()
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		log.Warn("not all clients with session affinity keep their endpoint", "clients", len(clients), "kept", kept, "err", err)
+	case kept < len(clients) || len(clients) == mostClients:
+		log.Warn("not all clients with session affinity keep their endpoint: there is room for some only", "clients", len(clients), "kept", kept)
+	default:
+		log.Info("clients with session affinity keep their endpoint", "clients", kept)
+	}
+}

@@ -1,0 +1,61 @@
+//go:build netns
+
+package filter
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"svcproxy/netutil/netnstest"
+	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// Both variants of iptables have the same lists of clients, which last as long as
+// rules of either name them: who goes from one variant to the other, which makes
+// before it breaks, takes them along.
+func TestVariantsShareClients(t *testing.T) {
+	netnstest.Enter(t)
+	ctx := context.Background()
+	tools, err := xtables.Installed(ctx, false)
+	if err != nil || len(tools) != 2 {
+		t.Fatalf("want both variants of iptables: %v, %v", tools, err)
+	}
+	w := filtertest.NewWorld(proxier.IPv4)
+	s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: filtertest.Targets(proxier.IPv4, 0, 2)}
+	pool, _ := s.Pools()
+	leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
+	res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: filtertest.Addr(proxier.IPv4, "vip", 1), Port: 80}, Outside: leg, Local: leg})
+	w.Put(res.Key, res)
+
+	list, client := RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")
+	for i, choice := range []xtables.Choice{{Use: tools[0]}, {Use: tools[1], Others: tools[:1]}, {Use: tools[0], Others: tools[1:]}} {
+		k, err := open(ctx, proxier.IPv4, &choice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mend(t, k, NewRules(proxier.IPv4), w)
+		if i == 0 {
+			if err := xtables.AddRecent(list, []netip.Addr{client}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, former := range choice.Others {
+			if tab, err := former.Read(ctx, "nat", Prefix); err != nil || len(tab.Chains) > 0 {
+				t.Errorf("%s still holds %v, %v", former, tab, err)
+			}
+		}
+		recent, err := xtables.ReadRecent(list)
+		if err != nil || !slices.ContainsFunc(recent, func(r xtables.Recent) bool { return r.Addr == client && r.Age < time.Minute }) {
+			t.Errorf("%s: client %s is not on its list: %v, %v", choice.Use, client, recent, err)
+		}
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// A change of mode takes clients along: they are read and written here beside a
+// Backend, or where there is none, and hold up none of its methods.
+
+// Clients returns which endpoint of pools each client keeps, up to so many. Pools
+// are all of the family whose clients do. With an error it returns those that were read.
+func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, fmt.Errorf("nftables, %s: %w", fam, err)
+	}
+	r := clientReader{roster: newRoster(fam, pools), ctx: ctx, conn: conn, limit: limit}
+	err = r.read()
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, errEnough) { // there is no such table or set
+		err = nil
+	}
+	if err = errors.Join(err, conn.Close()); err != nil {
+		err = fmt.Errorf("nftables, %s: reading which clients keep their endpoint: %w", fam, err)
+	}
+	return r.list, err
+}
+
+// A roster knows pools and their endpoints by the numbers that the table has for them.
+type roster struct {
+	*dialect
+	ids       *poolIDs
+	pools     map[uint32]*proxier.Pool
+	endpoints map[*proxier.Pool][]uint32
+}
+
+func newRoster(fam proxier.Family, pools []*proxier.Pool) roster {
+	r := roster{
+		dialect: dialects[fam], ids: newPoolIDs(hash32),
+		pools: make(map[uint32]*proxier.Pool, len(pools)), endpoints: make(map[*proxier.Pool][]uint32, len(pools)),
+	}
+	names := make([]string, len(pools))
+	for i, p := range pools {
+		names[i] = poolName(p)
+	}
+	r.ids.numberNames(names)
+	for _, p := range pools {
+		r.pools[r.ids.id(p)], r.endpoints[p] = p, endpointIDs(p)
+	}
+	return r
+}
+
+// endpoint returns a pool and the endpoint that a client keeps.
+func (r *roster) endpoint(c *proxier.Client) poolNumber {
+	return poolNumber(putNumber(putNumber(nil, r.ids.id(c.Pool)), r.endpoints[c.Pool][c.Target]))
+}
+
+// addrBytes is the length of an address.
+func (d *dialect) addrBytes() int { return d.fam.Bits() / 8 }
+
+var errEnough = errors.New("that is enough")
+
+// A clientReader reads which clients keep which endpoint.
+type clientReader struct {
+	roster
+	ctx    context.Context
+	conn   *nft.Conn
+	owners map[poolNumber]uint32 // of tickets: endpoints
+	limit  int
+	list   []proxier.Client
+}
+
+func (r *clientReader) read() error {
+	r.owners = map[poolNumber]uint32{}
+	err := r.conn.Scan(r.table(), set{kind: ticketOwner}.name(), func(e *nft.Element) error {
+		if len(e.Key) == len(poolNumber{}) && len(e.Data) == 4 {
+			r.owners[poolNumber(e.Key)] = binary.NativeEndian.Uint32(e.Data)
+		}
+		return r.ctx.Err()
+	})
+	if err != nil {
+		return err
+	}
+	return r.conn.Scan(r.table(), set{kind: affinity}.name(), func(e *nft.Element) error {
+		r.add(e)
+		if len(r.list) >= r.limit {
+			return errEnough
+		}
+		return r.ctx.Err()
+	})
+}
+
+// add takes a client, unless its endpoint has left.
+func (r *clientReader) add(e *nft.Element) {
+	n := r.addrBytes()
+	if len(e.Key) != n+4 || len(e.Data) != 4 {
+		return
+	}
+	pool := r.pools[binary.NativeEndian.Uint32(e.Key[n:])]
+	endpoint, known := r.owners[poolNumber(slices.Concat(e.Key[n:], e.Data))]
+	if pool == nil || !known {
+		return
+	}
+	addr, _ := netip.AddrFromSlice(e.Key[:n])
+	if i := slices.Index(r.endpoints[pool], endpoint); i >= 0 {
+		r.list = append(r.list, proxier.Client{Addr: addr, Pool: pool, Target: i, Left: min(e.Expires, pool.Affinity)})
+	}
+}
+
+// clientsAtOnce is how many clients are written in one transaction, some 100 KB:
+// the changes of a Backend wait for no more.
+const clientsAtOnce = 1000
+
+// Keep has clients keep their endpoints as if they had come here before, but for
+// those that have come meanwhile, and returns how many do. Pools are as for Clients.
+func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, clients []proxier.Client) (kept int, err error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return 0, fmt.Errorf("nftables, %s: %w", fam, err)
+	}
+	conn.Hush()
+	d := dialects[fam]
+	k := keeper{
+		roster:  newRoster(fam, pools),
+		backend: &Backend{dialect: d, conn: conn, batch: nft.NewBatch(d.table())},
+		tickets: map[poolNumber][]byte{},
+	}
+	err = k.keepAll(ctx, clients)
+	if err = errors.Join(err, conn.Close()); err != nil {
+		err = fmt.Errorf("nftables, %s: having clients keep their endpoint: %w", fam, err)
+	}
+	return k.kept, err
+}
+
+// A keeper writes which clients keep which endpoint.
+type keeper struct {
+	roster
+	backend *Backend // of this keeper alone: it knows nothing
+	tickets map[poolNumber][]byte
+	kept    int
+}
+
+func (k *keeper) keepAll(ctx context.Context, clients []proxier.Client) error {
+	endpoints := map[poolNumber]bool{}
+	for i := range clients {
+		endpoints[k.endpoint(&clients[i])] = true
+	}
+	list := make([]poolNumber, 0, len(endpoints))
+	for e := range endpoints {
+		list = append(list, e)
+	}
+	for part := range slices.Chunk(list, revokeAtOnce) {
+		if err := k.issue(ctx, part); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(clients, clientsAtOnce) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := k.keep(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// issue gives endpoints tickets, if they have none.
+func (k *keeper) issue(ctx context.Context, endpoints []poolNumber) error {
+	for range revokeAttempts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := k.issueOnce(endpoints)
+		if err == nil {
+			return k.revokeAbsent(ctx, endpoints)
+		}
+		if !clashes(err) {
+			return err
+		}
+	}
+	return errors.New("endpoints get no tickets")
+}
+
+func (k *keeper) issueOnce(endpoints []poolNumber) error {
+	b := k.backend
+	have := map[poolNumber][]byte{}
+	err := b.each(tickets, endpoints, func(e poolNumber, ticket *nft.Element) { have[e] = slices.Clone(ticket.Data) })
+	if err != nil {
+		return err
+	}
+	b.batch.Reset()
+	for _, e := range endpoints {
+		if have[e] == nil {
+			have[e] = putNumber(nil, rand.Uint32())
+		}
+		b.batch.AddElement(set{kind: tickets}.name(), nft.Element{Key: e[:], Data: have[e], Timeout: longestExpiry})
+		owner := slices.Concat(e[:4], have[e])
+		b.batch.AddElement(set{kind: ticketOwner}.name(), nft.Element{Key: owner, Data: e[4:], Timeout: longestExpiry})
+		k.tickets[e] = have[e]
+	}
+	return b.commit()
+}
+
+// revokeAbsent takes the tickets of endpoints that have left their pool. One that
+// is seen here and leaves later loses its ticket then, as any other.
+func (k *keeper) revokeAbsent(ctx context.Context, endpoints []poolNumber) error {
+	present := make([]bool, len(endpoints))
+	err := k.backend.conn.Get(k.table(), set{kind: poolTargets}.name(), len(endpoints),
+		func(i int) []byte { return endpoints[i][:] }, func(i int, _ *nft.Element) { present[i] = true })
+	if err != nil {
+		return err
+	}
+	var absent []poolNumber
+	for i, e := range endpoints {
+		if !present[i] {
+			delete(k.tickets, e)
+			absent = append(absent, e)
+		}
+	}
+	return k.backend.revoke(ctx, absent)
+}
+
+// keep writes clients at once. Packets may have made some of them meanwhile.
+func (k *keeper) keep(clients []proxier.Client) error {
+	name := set{kind: affinity}.name()
+	list := make([]nft.Element, 0, len(clients))
+	for i := range clients {
+		if e, ok := k.element(&clients[i]); ok {
+			list = append(list, e)
+		}
+	}
+	for range revokeAttempts {
+		k.backend.batch.Reset()
+		for _, e := range list {
+			k.backend.batch.AddElement(name, e)
+		}
+		err := k.backend.commit()
+		if err == nil {
+			k.kept += len(list)
+			return nil
+		}
+		if !clashes(err) {
+			return err
+		}
+		if list, err = k.unknown(list); err != nil {
+			return err
+		}
+	}
+	return errors.New("clients come too fast")
+}
+
+// element returns a client as the table has it, if its endpoint has not left.
+func (k *keeper) element(c *proxier.Client) (nft.Element, bool) {
+	ticket, ok := k.tickets[k.endpoint(c)]
+	key := putNumber(putAddr(nil, c.Addr), k.ids.id(c.Pool))
+	return nft.Element{Key: key, Data: ticket, Timeout: expiry(c.Pool.Affinity), Expires: c.Left}, ok
+}
+
+// unknown returns those of list that the table does not have.
+func (k *keeper) unknown(list []nft.Element) (rest []nft.Element, err error) {
+	known := make([]bool, len(list))
+	err = k.backend.conn.Get(k.table(), set{kind: affinity}.name(), len(list),
+		func(i int) []byte { return list[i].Key }, func(i int, _ *nft.Element) { known[i] = true })
+	for i, e := range list {
+		if !known[i] {
+			rest = append(rest, e)
+		}
+	}
+	return rest, err
+}
+
+// clashes reports whether something was not written because something else has its place.
+func clashes(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) }
