@@ -22,6 +22,9 @@ import (
 // are all of the family whose clients do. With an error it returns those that were read.
 func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error) {
 	conn, err := nft.Dial()
+	if lacks(err) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nftables, %s: %w", fam, err)
 	}

@@ -18,6 +18,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 )
@@ -57,6 +59,27 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 		return nil, fmt.Errorf("nftables mode, %s: %w", fam, err)
 	}
 	return b, nil
+}
+
+// Cleanup removes what any Backend may have left of a family. It needs less of the
+// kernel than New: one without nf_tables holds nothing.
+func Cleanup(ctx context.Context, fam proxier.Family) error {
+	conn, err := nft.Dial()
+	if lacks(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("nftables, %s: %w", fam, err)
+	}
+	d := dialects[fam]
+	b := &Backend{dialect: d, conn: conn, batch: nft.NewBatch(d.table())}
+	return errors.Join(b.Cleanup(ctx), conn.Close())
+}
+
+// lacks reports whether an error says that the kernel has no nf_tables at all: the
+// first is of a kernel without netfilter's netlink, the second of one with others of its parts only.
+func lacks(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 func open(ctx context.Context, d *dialect) (*Backend, error) {

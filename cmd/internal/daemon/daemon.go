@@ -88,6 +88,8 @@ type daemon struct {
 	mu       sync.Mutex
 	kernel   *instance        // in use
 	modeErr  error            // why it is not what settings ask for
+	toldMode string           // what systemd was told of it
+	left     []string         // what other modes made and cannot be removed yet, and why
 	settings configs.Settings // in use
 	faults   []source.Fault   // of the present svcproxy.toml
 	restart  []string         // settings that changed but are only read at start

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +60,7 @@ type backend interface {
 
 // modes are in the order in which auto prefers them.
 var modes = []mode{
-	{name: "nftables", open: openNFTables, clients: nftables.Clients, keep: nftables.Keep},
+	{name: "nftables", open: openNFTables, remove: removeNFTables, clients: nftables.Clients, keep: nftables.Keep},
 	{name: "ipvs", open: openIPVS, remove: removeIPVS},
 	{name: "iptables", open: openIPTables, remove: removeIPTables, clients: iptables.Clients, keep: keepIPTables},
 }
@@ -81,6 +80,10 @@ func keepIPTables(ctx context.Context, fam proxier.Family, _ []*proxier.Pool, cl
 
 func openNFTables(ctx context.Context, fam proxier.Family, _ site) (backend, error) {
 	return nftables.New(ctx, fam)
+}
+
+func removeNFTables(ctx context.Context, fam proxier.Family, _ site) error {
+	return nftables.Cleanup(ctx, fam)
 }
 
 // Supported returns which of the settings this build cannot do.
@@ -124,8 +127,9 @@ type instance struct {
 	follow func(proxier.Family, backend) // hears what others change, where the kernel tells of it
 	stop   func()                        // ends that
 
-	leaving   bool // another mode holds everything
-	rulesGone bool // what Retire leaves to RemoveRules is removed
+	leaving   bool   // another mode holds everything
+	rulesGone bool   // what Retire leaves to RemoveRules is removed
+	failed    string // why what it made could not be removed when last tried
 }
 
 // choose opens the mode that settings ask for, or the first that works.
@@ -264,40 +268,6 @@ func supported(fam proxier.Family) error {
 // The state directory says what of IPVS is ours; stderr gets warnings.
 func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
 	log, _ := newLog(stderr, configs.Default().Log)
-	return cleanup(ctx, site{configs.Default(), stateDir, log}, func(string, proxier.Family) bool { return false })
-}
-
-// cleanup removes what each mode may have left in the kernel of each family, but for what is in use.
-func cleanup(ctx context.Context, at site, inUse func(mode string, fam proxier.Family) bool) error {
-	var errs []error
-	for _, m := range modes {
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-			if m.open == nil || inUse(m.name, fam) || supported(fam) != nil {
-				continue
-			}
-			if err := m.cleanup(ctx, fam, at); err != nil {
-				errs = append(errs, fmt.Errorf("cleaning up %s mode, %s: %w", m.name, fam, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (m mode) cleanup(ctx context.Context, fam proxier.Family, at site) error {
-	err := m.removeAll(ctx, fam, at)
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil // a host without the programs that a mode needs has nothing of it
-	}
-	return err
-}
-
-func (m mode) removeAll(ctx context.Context, fam proxier.Family, at site) error {
-	if m.remove != nil {
-		return m.remove(ctx, fam, at)
-	}
-	b, err := m.open(ctx, fam, at)
-	if err != nil {
-		return err
-	}
-	return errors.Join(b.Cleanup(ctx), b.Close())
+	all := remnants(func(string, proxier.Family) bool { return false })
+	return errorOf(remove(ctx, site{configs.Default(), stateDir, log}, all))
 }

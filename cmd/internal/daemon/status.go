@@ -33,6 +33,7 @@ func (d *daemon) status() control.Status {
 	if d.modeErr != nil {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
 	}
+	st.Warnings = append(st.Warnings, d.left...)
 	d.mu.Unlock()
 
 	st.Ready, st.Healthy = d.health.Ready(), d.health.Healthy()

@@ -23,15 +23,16 @@ type watcher interface {
 // everything before what the former one made is removed.
 func (d *daemon) followMode(ctx context.Context) {
 	d.watch(ctx, d.kernel)
-	var open []*instance // all but the last are to be removed
+	open := []*instance{d.kernel} // all but the last are to be removed
+	var left []remnant
 	if d.waitReady(ctx) {
-		open = d.removeLeftovers(ctx)
+		open, left = d.leaveEarlier(ctx)
 	}
-	open = append(open, d.kernel)
 	again, more := time.NewTicker(retireInterval), time.NewTicker(missingInterval)
 	defer again.Stop()
 	defer more.Stop()
 	for {
+		d.tellMode(open, left)
 		select {
 		case <-ctx.Done():
 			<-d.loopEnded
@@ -48,11 +49,24 @@ func (d *daemon) followMode(ctx context.Context) {
 		case <-again.C:
 			open = d.retire(ctx, open)
 		case <-more.C:
+			left = d.removeLeftovers(ctx, open, left)
 			if len(open) == 1 && len(open[0].missing) > 0 { // no change of mode is under way
 				d.tryMissing(ctx, open[0])
 			}
 		}
 	}
+}
+
+// leaveEarlier begins to remove what earlier runs left. It returns the modes that are
+// open, the last one in use, and what could not be removed.
+func (d *daemon) leaveEarlier(ctx context.Context) (open []*instance, left []remnant) {
+	former, left := d.findLeftovers(ctx)
+	if former != nil {
+		open = append(open, former)
+	}
+	open = append(open, d.kernel)
+	d.tellMode(open, left)
+	return open, d.removeLeftovers(ctx, open, left)
 }
 
 func (d *daemon) waitReady(ctx context.Context) bool {
@@ -82,7 +96,7 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 		open = append(open, in)
 	} else { // back to one that still holds something
 		in := open[i]
-		in.leaving, in.rulesGone = false, false
+		in.leaving, in.rulesGone, in.failed = false, false, ""
 		in.stop()
 		d.watch(ctx, in) // nobody listened while it was leaving
 		open = append(slices.Delete(open, i, i+1), in)
@@ -132,7 +146,7 @@ func (d *daemon) noteMode(err error) {
 
 // retireInterval is how often a mode that is leaving is asked whether its
 // connections have ended.
-const retireInterval = 5 * time.Second
+var retireInterval = 5 * time.Second
 
 // missingInterval is how often a family that cannot be had is tried again: its
 // module may be loaded now, or IPv6 switched on.
@@ -148,15 +162,28 @@ func (d *daemon) retire(ctx context.Context, open []*instance) []*instance {
 		}
 		in.stop()
 		done, err := in.leave(ctx, last.mode)
-		if err != nil && ctx.Err() == nil {
-			d.log.Warn("objects of the former mode may be left in the kernel", "mode", in.mode, "err", err)
-		}
+		d.noteLeaving(ctx, in, err)
 		if done {
 			d.closeInstance(in)
 			d.log.Info("removed what the former mode made", "mode", in.mode)
 		}
 		return done
 	})
+}
+
+// noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
+func (d *daemon) noteLeaving(ctx context.Context, in *instance, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	was := in.failed
+	in.failed = ""
+	if err == nil {
+		return
+	}
+	if in.failed = in.mode + " mode: " + err.Error(); in.failed != was {
+		d.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", in.mode, "err", err)
+	}
 }
 
 func (d *daemon) closeInstance(in *instance) {
@@ -258,28 +285,4 @@ func (d *daemon) contended() (problems []string) {
 		}
 	}
 	return problems
-}
-
-// removeLeftovers removes what an earlier run with another mode or other families
-// left in the kernel, after the first complete sync: make before break. It returns
-// what is left for a while, for connections to end.
-func (d *daemon) removeLeftovers(ctx context.Context) []*instance {
-	at := site{d.fixed, d.StateDir, d.log}
-	for _, m := range modes {
-		if m.clients != nil && m.name != d.kernel.mode && !(sharesRules(m.name, d.kernel.mode)) {
-			d.handOver(ctx, m.name, d.kernel.mode)
-		}
-	}
-	leaving := leftIPVS(ctx, d.kernel.mode, at)
-	err := cleanup(ctx, at, func(mode string, fam proxier.Family) bool {
-		ours := mode == d.kernel.mode || sharesRules(mode, d.kernel.mode) && mode == "iptables"
-		return ours && slices.Contains(families(d.fixed), fam) || leaving != nil && mode == leaving.mode
-	})
-	if err != nil && ctx.Err() == nil {
-		d.log.Warn("objects of an earlier run may be left in the kernel", "err", err)
-	}
-	if leaving == nil {
-		return nil
-	}
-	return []*instance{leaving}
 }

@@ -1,0 +1,152 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"svcproxy/proxier"
+)
+
+// A remnant is what earlier runs may have left in the kernel of a mode, in one family.
+type remnant struct {
+	mode mode
+	fam  proxier.Family
+	err  error // why it cannot be removed; nil: that was not tried
+}
+
+// remnants returns those of all modes and families that this host has, but for what is in use.
+func remnants(inUse func(mode string, fam proxier.Family) bool) (list []remnant) {
+	for _, m := range modes {
+		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+			if m.open != nil && !inUse(m.name, fam) && supported(fam) == nil {
+				list = append(list, remnant{mode: m, fam: fam})
+			}
+		}
+	}
+	return list
+}
+
+// remove removes remnants, and returns those that may still be there.
+func remove(ctx context.Context, at site, list []remnant) (left []remnant) {
+	for _, r := range list {
+		if r.err = r.mode.cleanup(ctx, r.fam, at); r.err != nil {
+			left = append(left, r)
+		}
+	}
+	return left
+}
+
+// errorOf says why remnants may still be there; nil: there are none.
+func errorOf(left []remnant) error {
+	var errs []error
+	for _, r := range left {
+		if r.err != nil {
+			errs = append(errs, fmt.Errorf("cleaning up %s mode, %s: %w", r.mode.name, r.fam, r.err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m mode) cleanup(ctx context.Context, fam proxier.Family, at site) error {
+	err := m.removeAll(ctx, fam, at)
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil // a host without the programs that a mode needs has nothing of it
+	}
+	return err
+}
+
+func (m mode) removeAll(ctx context.Context, fam proxier.Family, at site) error {
+	if m.remove != nil {
+		return m.remove(ctx, fam, at)
+	}
+	b, err := m.open(ctx, fam, at)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.Cleanup(ctx), b.Close())
+}
+
+// uses returns whether a mode of open has its objects in a family: then they are no remnant.
+func (d *daemon) uses(open []*instance) func(mode string, fam proxier.Family) bool {
+	return func(mode string, fam proxier.Family) bool {
+		return slices.ContainsFunc(open, func(in *instance) bool {
+			if in.leaving {
+				return mode == in.mode
+			}
+			ours := mode == in.mode || sharesRules(mode, in.mode) && mode == "iptables"
+			return ours && slices.Contains(families(d.fixed), fam)
+		})
+	}
+}
+
+// findLeftovers returns what an earlier run with another mode or other families may
+// have left in the kernel, after the first complete sync: make before break. Clients
+// keep their endpoints. Former is a mode that is left for a while, for connections to end; nil: none.
+func (d *daemon) findLeftovers(ctx context.Context) (former *instance, left []remnant) {
+	for _, m := range modes {
+		if m.clients != nil && m.name != d.kernel.mode && !sharesRules(m.name, d.kernel.mode) {
+			d.handOver(ctx, m.name, d.kernel.mode)
+		}
+	}
+	open := []*instance{d.kernel}
+	if former = leftIPVS(ctx, d.kernel.mode, site{d.fixed, d.StateDir, d.log}); former != nil {
+		open = append(open, former)
+	}
+	return former, remnants(d.uses(open))
+}
+
+// removeLeftovers removes what has not come into use again, and returns what may
+// still be there. It logs what is new.
+func (d *daemon) removeLeftovers(ctx context.Context, open []*instance, left []remnant) []remnant {
+	if len(left) == 0 {
+		return nil
+	}
+	before, inUse := errorOf(left), d.uses(open)
+	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.name, r.fam) })
+	left = remove(ctx, site{d.fixed, d.StateDir, d.log}, left)
+	err := errorOf(left)
+	switch {
+	case ctx.Err() != nil:
+	case err == nil:
+		d.log.Info("nothing is left in the kernel of what an earlier run made in another mode")
+	case before == nil || before.Error() != err.Error():
+		d.log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
+	}
+	return left
+}
+
+// tellMode says which mode is in use and what others still have in the kernel: to
+// systemd, and to status where something cannot be removed.
+func (d *daemon) tellMode(open []*instance, left []remnant) {
+	last := open[len(open)-1]
+	text := "STATUS=" + last.mode + " mode"
+	var problems []string
+	for _, in := range open[:len(open)-1] {
+		switch {
+		case !in.leaving:
+			text += ", taking over from " + in.mode + " mode"
+		default:
+			text += "; " + in.mode + " mode is leaving"
+		}
+		if in.failed != "" {
+			problems = append(problems, "objects of the former mode may be left in the kernel: "+in.failed)
+		}
+	}
+	if len(left) > 0 {
+		text += "; removing what an earlier run may have left of others"
+	}
+	if err := errorOf(left); err != nil {
+		problems = append(problems, "objects of an earlier run may be left in the kernel: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	d.mu.Lock()
+	news := text != d.toldMode
+	d.toldMode, d.left = text, problems
+	d.mu.Unlock()
+	if news {
+		d.Notify(text)
+	}
+}

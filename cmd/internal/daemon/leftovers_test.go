@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A clinging backend can be cleaned up as soon as it may.
+type clinging struct {
+	kernel
+	may   atomic.Bool
+	tries atomic.Int32
+}
+
+func (c *clinging) Cleanup(context.Context) error {
+	c.tries.Add(1)
+	if !c.may.Load() {
+		return errors.New("busy")
+	}
+	return nil
+}
+
+// often makes the daemon try again often.
+func often(t *testing.T) {
+	missing, retire := missingInterval, retireInterval
+	missingInterval, retireInterval = 20*time.Millisecond, 20*time.Millisecond
+	t.Cleanup(func() { missingInterval, retireInterval = missing, retire })
+}
+
+// What an earlier run left in another mode is removed as soon as it can be. It does
+// not wait for that to be ready, and says when it is done.
+func TestLeftoversAreTriedAgain(t *testing.T) {
+	often(t)
+	left := new(clinging)
+	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{name: "nftables", open: opens(left)})
+	r.ready()
+	r.eventually("tried again", func() bool { return left.tries.Load() >= 8 }) // both families, four times
+	const warning = "objects of an earlier run may be left in the kernel"
+	if n := strings.Count(r.log.String(), warning); n != 1 {
+		t.Errorf("warned %d times:\n%s", n, r.log)
+	}
+	const problem = warning + ": cleaning up nftables mode, ipv4: busy; cleaning up nftables mode, ipv6: busy"
+	if w := strings.Join(r.status().Warnings, "\n"); !strings.Contains(w, problem) {
+		t.Errorf("status warns of %q", w)
+	}
+	const removing = "STATUS=iptables mode; removing what an earlier run may have left of others\n"
+	if told := r.toldBut("WATCHDOG="); told != "READY=1\n"+removing && told != removing+"READY=1\n" {
+		t.Errorf("told systemd:\n%s", told)
+	}
+	left.may.Store(true)
+	r.eventually("removed", func() bool {
+		return strings.Contains(r.log.String(), "nothing is left in the kernel") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
+	})
+	if w := strings.Join(r.status().Warnings, "\n"); strings.Contains(w, warning) {
+		t.Errorf("status still warns of %q", w)
+	}
+	n := left.tries.Load()
+	time.Sleep(5 * missingInterval)
+	if now := left.tries.Load(); now != n {
+		t.Errorf("removed %d times more", now-n)
+	}
+}
+
+// A mode that cannot be removed after a change is tried again, and systemd hears of it.
+func TestFormerModeIsTriedAgain(t *testing.T) {
+	often(t)
+	former := new(clinging)
+	former.may.Store(true)
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", mode{name: "nftables", open: opens(former)})
+	r.ready()
+	former.may.Store(false)
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
+	n := former.tries.Load()
+	r.eventually("tried again", func() bool { return former.tries.Load() >= n+8 })
+	const warning = "objects of the former mode may be left in the kernel"
+	if n := strings.Count(r.log.String(), warning); n != 1 {
+		t.Errorf("warned %d times:\n%s", n, r.log)
+	}
+	if w := strings.Join(r.status().Warnings, "\n"); !strings.Contains(w, warning+": nftables mode: busy") {
+		t.Errorf("status warns of %q", w)
+	}
+	former.may.Store(true)
+	r.eventually("removed", func() bool {
+		return strings.Contains(r.log.String(), "removed what the former mode made") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
+	})
+	if told := r.toldBut("WATCHDOG="); !strings.Contains(told, "STATUS=iptables mode, taking over from nftables mode\nSTATUS=iptables mode; nftables mode is leaving\n") {
+		t.Errorf("told systemd:\n%s", told)
+	}
+}
