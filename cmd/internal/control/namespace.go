@@ -154,11 +154,15 @@ func (c *NamespaceClaim) Close() error {
 	return err
 }
 
-// CheckNamespace returns a *HeldError when a daemon works in this network namespace.
+// CheckNamespace returns a *HeldError when a daemon works in this network namespace,
+// and another error when somebody is there of whom that cannot be told.
 func CheckNamespace(name string) error {
 	held, err := askHolder(name)
-	if err != nil || held == nil || !held.counts() {
-		return nil // nobody who could be a daemon is known to be there
+	if err != nil {
+		return err
+	}
+	if held == nil || !held.counts() {
+		return nil
 	}
 	return held
 }

@@ -113,6 +113,32 @@ func squat(t *testing.T, name, answer string) {
 	t.Cleanup(func() { l.Close(); <-done })
 }
 
+// A daemon that stands still, whom so many have asked that no more can, is not
+// taken for one that has ended.
+func TestHolderThatCannotBeAsked(t *testing.T) {
+	t.Parallel()
+	name := uniqueName(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 { // there is room for one
+		conn, err := net.DialTimeout("unix", name, answerPatience)
+		if err != nil {
+			break
+		}
+		defer conn.Close()
+	}
+	var held *HeldError
+	if err := CheckNamespace(name); err == nil || errors.As(err, &held) {
+		t.Errorf("check: %v", err)
+	}
+}
+
 // A local user who takes the name keeps no daemon from starting, and is named.
 func TestHolderOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
