@@ -85,6 +85,8 @@ type daemon struct {
 
 	contention map[disturbance]*proxier.Contention // over what is ours
 
+	sysctls []string // what the log has said of settings of the kernel
+
 	mu       sync.Mutex
 	kernel   *instance        // in use
 	modeErr  error            // why it is not what settings ask for
@@ -201,6 +203,7 @@ func (d *daemon) build(ctx context.Context) error {
 	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(d.fixed, d.kernel.mode)) {
 		d.log.Warn(w)
 	}
+	d.sysctls = hostsetup.VerifySysctls(d.fixed, d.kernel.mode)
 	return nil
 }
 

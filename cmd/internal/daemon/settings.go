@@ -90,6 +90,22 @@ func (d *daemon) reload() {
 	d.Notify("READY=1")
 }
 
+// warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
+// not when it was last called: others change them, and an ip_vs that was removed and
+// loaded anew has the kernel's defaults. It is of the goroutine of followMode.
+func (d *daemon) warnOfSysctls() {
+	d.mu.Lock()
+	s, mode := d.settings, d.kernel.mode
+	d.mu.Unlock()
+	now := hostsetup.VerifySysctls(s, mode)
+	for _, w := range now {
+		if !slices.Contains(d.sysctls, w) {
+			d.log.Warn(w)
+		}
+	}
+	d.sysctls = now
+}
+
 // loadSettings takes over svcproxy.toml as it is now. One with faults changes nothing.
 func (d *daemon) loadSettings() {
 	s, faults, err := d.Load(d.path())

@@ -50,6 +50,7 @@ func (d *daemon) followMode(ctx context.Context) {
 			open = d.retire(ctx, open)
 		case <-more.C:
 			left = d.removeLeftovers(ctx, open, left)
+			d.warnOfSysctls()
 			if len(open) == 1 && len(open[0].missing) > 0 { // no change of mode is under way
 				d.tryMissing(ctx, open[0])
 			}
@@ -149,7 +150,8 @@ func (d *daemon) noteMode(err error) {
 var retireInterval = 5 * time.Second
 
 // missingInterval is how often a family that cannot be had is tried again: its
-// module may be loaded now, or IPv6 switched on.
+// module may be loaded now, or IPv6 switched on. Settings of the kernel are looked
+// at as often.
 var missingInterval = 30 * time.Second
 
 // retire removes what former modes made, but for the last of open, as soon as

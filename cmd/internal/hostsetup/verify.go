@@ -12,6 +12,19 @@ import (
 // Verify names the settings of this host that keep traffic from flowing. What
 // cannot be read is not named.
 func Verify(s configs.Settings, mode string) []string {
+	out := VerifySysctls(s, mode)
+	for _, name := range forwardDrops(mode) {
+		advice := ""
+		if mode == "nftables" && strings.HasSuffix(name, " filter FORWARD") {
+			advice = ", or use iptables mode"
+		}
+		out = append(out, "the policy of "+name+" is drop, which "+mode+" mode cannot overrule: accept the forwarded traffic of services there"+advice)
+	}
+	return out
+}
+
+// VerifySysctls names those below /proc/sys. It starts no program.
+func VerifySysctls(s configs.Settings, mode string) []string {
 	var out []string
 	const runInit = "run svcproxy init, or "
 	advised := func(name, text, advice string) {
@@ -42,13 +55,6 @@ func Verify(s configs.Settings, mode string) []string {
 				out = append(out, fmt.Sprintf("%s is %s, and ipvs mode needs %s; run svcproxy init, or set it", set.name, v, set.value))
 			}
 		}
-	}
-	for _, name := range forwardDrops(mode) {
-		advice := ""
-		if mode == "nftables" && strings.HasSuffix(name, " filter FORWARD") {
-			advice = ", or use iptables mode"
-		}
-		out = append(out, "the policy of "+name+" is drop, which "+mode+" mode cannot overrule: accept the forwarded traffic of services there"+advice)
 	}
 	return out
 }
