@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 	"time"
 
@@ -146,9 +145,7 @@ func (c *Conn) execute(ctx context.Context, m netlink.Message) ([]netlink.Messag
 	defer cancel()
 	c.socket.ctx = ctx
 	replies, err := c.nl.Execute(m)
-	var no syscall.Errno
-	var call *os.SyscallError
-	if err == nil || errors.As(err, &no) && !errors.As(err, &call) { // an answer
+	if _, answered := answer(err); err == nil || answered {
 		return replies, err
 	}
 	return nil, errors.Join(err, c.Close())

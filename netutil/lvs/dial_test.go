@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/netlink"
 )
 
 // The library beneath takes a kernel without IPVS for one that obeys.
@@ -17,6 +20,26 @@ func TestDialSaysWhetherTheKernelHasIPVS(t *testing.T) {
 	}
 	if err == nil {
 		c.Close()
+	}
+}
+
+// Only an answer that is about what was sent is a refusal of it.
+func TestRefusals(t *testing.T) {
+	answer := func(no syscall.Errno) error { return &netlink.OpError{Op: "receive", Err: no} }
+	for _, tt := range []struct {
+		err     error
+		refused bool
+	}{
+		{answer(syscall.EINVAL), true}, {answer(syscall.EAFNOSUPPORT), true},
+		{answer(syscall.ENOMEM), false}, {answer(syscall.EPERM), false}, {answer(syscall.EEXIST), false}, {answer(syscall.ESRCH), false},
+		{&netlink.OpError{Op: "send", Err: os.NewSyscallError("sendto", syscall.EINVAL)}, false},
+		{context.DeadlineExceeded, false}, {ErrReloaded, false}, {nil, false},
+	} {
+		for _, got := range []error{serverError(tt.err), newDestinationError(tt.err)} {
+			if errors.Is(got, ErrRefused) != tt.refused || (got == nil) != (tt.err == nil) {
+				t.Errorf("%v became %v, want a refusal: %v", tt.err, got, tt.refused)
+			}
+		}
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -79,8 +81,12 @@ var (
 	ErrUnsupported = errors.New("the kernel has no IPVS: its module ip_vs is missing or not loaded")
 	ErrNotExist    = errors.New("no such virtual server or destination")
 	ErrExist       = errors.New("it exists")
-	ErrNoScheduler = errors.New("the kernel has no such scheduler")
-	ErrNoUnicast   = errors.New("the kernel takes it for no unicast address")
+
+	// ErrRefused is said of one server or new destination, and of no other: to send it
+	// again is of no use before something changes. The next two are causes of it.
+	ErrRefused           = errors.New("the kernel refuses it")
+	ErrNoScheduler error = refusal("the kernel has no such scheduler")
+	ErrNoUnicast   error = refusal("the kernel takes it for no unicast address")
 
 	// ErrNoServer is an ErrNotExist: it is the virtual server that is missing.
 	ErrNoServer error = noServer{}
@@ -88,6 +94,11 @@ var (
 	// ErrReloaded: all that IPVS held is gone. The next message reaches the new one.
 	ErrReloaded = errors.New("the kernel's module ip_vs was removed and loaded anew")
 )
+
+type refusal string
+
+func (r refusal) Error() string        { return string(r) }
+func (r refusal) Is(target error) bool { return target == ErrRefused }
 
 type noServer struct{}
 
@@ -100,7 +111,30 @@ func serverError(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
 		return ErrNoScheduler
 	}
-	return keyError(err)
+	return refused(keyError(err))
+}
+
+// general are the errnos that say nothing of what was sent: they are about the
+// caller, or about the moment.
+var general = []syscall.Errno{
+	syscall.EPERM, syscall.EACCES, syscall.EINTR, syscall.EAGAIN, syscall.EBUSY, syscall.ENOMEM, syscall.ENOBUFS,
+}
+
+// refused makes an ErrRefused of an answer that is about what was sent.
+func refused(err error) error {
+	no, answered := answer(err)
+	if !answered || slices.Contains(general, no) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrRefused, no)
+}
+
+// answer returns the errno that the kernel answered with, if err is one, and not
+// that of a call that did not reach it.
+func answer(err error) (no syscall.Errno, is bool) {
+	var call *os.SyscallError
+	is = errors.As(err, &no) && !errors.As(err, &call)
+	return no, is
 }
 
 // keyError says what an errno means everywhere else.
@@ -120,10 +154,10 @@ func keyError(err error) error {
 // ip_vs_new_dest, net/netfilter/ipvs/ip_vs_ctl.c: broadcast addresses of the host's
 // networks are not taken, nor those of multicast, nor link-local ones.
 func newDestinationError(err error) error {
-	if errors.Is(err, syscall.EINVAL) {
+	if no, answered := answer(err); answered && no == syscall.EINVAL {
 		return ErrNoUnicast
 	}
-	return keyError(err)
+	return refused(keyError(err))
 }
 
 // wrap says what was being done.

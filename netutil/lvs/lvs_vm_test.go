@@ -290,6 +290,7 @@ func TestRefusalsHaveNames(t *testing.T) {
 		{"a change of no destination", c.UpdateDestination(ctx, web, netip.MustParseAddrPort("10.0.0.1:1"), 1), ErrNotExist},
 		{"an unknown scheduler", c.AddServer(ctx, Server{Key: dns, Scheduler: "nosuch"}), ErrNoScheduler},
 		{"a change to an unknown scheduler", c.UpdateServer(ctx, Server{Key: web, Scheduler: "nosuch"}), ErrNoScheduler},
+		{"a scheduler of 16 bytes and more", c.AddServer(ctx, Server{Key: dns, Scheduler: "longer-than-any-other"}), ErrRefused},
 	}
 	for _, tt := range tests {
 		if !errors.Is(tt.err, tt.want) {

@@ -83,12 +83,9 @@ func (b *Backend) learn(s step, err error) error {
 		b.record.disown(s.key)
 		b.refused[s.key] = notOurs(s.srv.name, s.key)
 		return b.record.flush() // at once: it must never be removed as ours
-	case errors.Is(err, lvs.ErrNoUnicast): // the others of its server are served
-		b.refused[s.key] = refusal{err: err}
-		return nil
 	case errors.Is(err, lvs.ErrNoServer): // the next that somebody makes there is not ours
 		b.record.disown(s.key)
-	case errors.Is(err, lvs.ErrNoScheduler):
+	case errors.Is(err, lvs.ErrRefused): // the other servers, and destinations of this one, are served
 		if s.op == addServer {
 			b.record.disown(s.key)
 		}

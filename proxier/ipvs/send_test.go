@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"svcproxy/netutil/lvs"
@@ -53,6 +54,26 @@ func TestAnotherProgramRemovesAServer(t *testing.T) {
 		err := b.learn(s, fmt.Errorf("changing: %w", tt.err))
 		if !errors.Is(err, lvs.ErrNotExist) || b.record.owns(s.key) != tt.ours {
 			t.Errorf("%d, %v: error %v, recorded %q", tt.op, tt.err, err, b.record.lines())
+		}
+	}
+}
+
+// What the kernel refuses for a reason that nobody knows is set aside, and named;
+// an error that may be of the moment fails the sync.
+func TestUnknownRefusals(t *testing.T) {
+	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
+	for _, op := range []op{addServer, updateServer, addDest} {
+		b := &Backend{record: open(t, "", here), refused: refused{}}
+		s := step{op: op, key: srv.Key, srv: srv}
+		b.record.own(s.key)
+		if err := b.learn(s, fmt.Errorf("adding: %w: %w", lvs.ErrRefused, syscall.ERANGE)); err != nil || b.record.owns(s.key) != (op != addServer) {
+			t.Errorf("%d: error %v, recorded %q", op, err, b.record.lines())
+		}
+		if err := b.refused.unserved(); !errors.Is(err, syscall.ERANGE) {
+			t.Errorf("%d: unserved: %v", op, err)
+		}
+		if err := b.learn(s, syscall.ENOMEM); !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("%d: without memory: %v", op, err)
 		}
 	}
 }
