@@ -42,7 +42,7 @@ func (b *Backend) look(ctx context.Context, st *proxier.State) (*picture, error)
 	if err := b.lookAtDevice(p); err != nil {
 		return nil, err
 	}
-	list, err := b.list(ctx)
+	list, err := b.list(ctx, p.claims.by)
 	if err != nil {
 		return nil, err
 	}
@@ -58,9 +58,15 @@ func (b *Backend) lookAtDevice(p *picture) (err error) {
 }
 
 // list returns the virtual servers of our family. None that is recorded is left out,
-// whatever others change meanwhile, or it would be taken for removed.
-func (b *Backend) list(ctx context.Context) (map[lvs.Key]lvs.Listing, error) {
-	return b.conn.List(ctx, b.fam == proxier.IPv6, maps.Keys(b.record.owned))
+// whatever others change meanwhile, or it would be taken for removed; nor one that
+// is wanted, or a foreign one would be recorded as ours, if only until it is found
+// to exist: whoever is killed then has it removed by the next.
+func (b *Backend) list(ctx context.Context, wanted map[lvs.Key]claim) (map[lvs.Key]lvs.Listing, error) {
+	known := maps.Clone(b.record.owned)
+	for key := range wanted {
+		known[key] = struct{}{}
+	}
+	return b.conn.List(ctx, b.fam == proxier.IPv6, maps.Keys(known))
 }
 
 // sort tells our servers from foreign ones, which matter where we want the same.

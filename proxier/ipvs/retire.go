@@ -102,7 +102,7 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 	if err != nil {
 		return err
 	}
-	list, err := b.list(ctx)
+	list, err := b.list(ctx, nil)
 	if err != nil {
 		return err
 	}
