@@ -60,7 +60,7 @@ type Status struct {
 	Files  []FileStatus `json:"files,omitempty"`
 
 	Connection *Connection  `json:"connection,omitempty"` // of a source that has one
-	Objects    []FileStatus `json:"objects,omitempty"`    // of an API, that are not used as they stand, by namespace/name
+	Objects    []FileStatus `json:"objects,omitempty"`    // of an API, of which not all is used as it stands, by namespace/name
 
 	Warnings []string `json:"warnings,omitempty"` // of what hinders the source itself
 }

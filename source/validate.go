@@ -243,7 +243,7 @@ func (v *validator) endpoints() {
 		if !e.Addr.IsValid() {
 			continue
 		}
-		v.endpointAddr(i, e.Addr)
+		v.endpointAddr(i, e)
 		if e.Addr.Is4() && !four || e.Addr.Is6() && !six {
 			v.fault(At("endpoints", i, "address"), fmt.Sprintf("endpoint %s is %s, and the service has no address of that family", e.Addr, family(e.Addr)),
 				"nothing would be sent to it")
@@ -285,14 +285,26 @@ func (v *validator) endpointWords(i int, e *Endpoint) {
 	}
 }
 
-func (v *validator) endpointAddr(i int, a netip.Addr) {
+func (v *validator) endpointAddr(i int, e *Endpoint) {
 	at := At("endpoints", i, "address")
-	if why := Unusable(a); why != "" {
-		v.fault(at, fmt.Sprintf("endpoint %s is %s", a, why), endpointHint(a))
+	if why := Unusable(e.Addr); why != "" {
+		v.fault(at, fmt.Sprintf("endpoint %s is %s", e.Addr, why), endpointHint(e.Addr))
 	}
-	if own, ok := v.where[a]; ok {
-		v.fault(at, fmt.Sprintf("endpoint %s is an address of its own service, %s", a, own), "")
+	own, ok := v.where[e.Addr]
+	if !ok {
+		return
 	}
+	for _, p := range v.Ports { // a proxy on the address itself, under another port, is none of ours
+		if n := e.Port(p); n != 0 && v.serves(p.Protocol, n) {
+			v.fault(at, fmt.Sprintf("endpoint %s is an address and port of its own service, %s", netip.AddrPortFrom(e.Addr, n), own), "")
+			return
+		}
+	}
+}
+
+// serves reports whether the service itself has a port.
+func (v *validator) serves(protocol Protocol, port uint16) bool {
+	return slices.ContainsFunc(v.Ports, func(p Port) bool { return p.Protocol == protocol && p.Port == port })
 }
 
 // endpointHint says what to write for a loopback endpoint, the one that people try.

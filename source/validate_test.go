@@ -121,9 +121,15 @@ func TestValidate(t *testing.T) {
 		{"endpoint on loopback", func(s *source.Service) { s.Endpoints[0].Addr = addrs("127.0.0.1")[0] },
 			"endpoints[0].address: endpoint 127.0.0.1 is a loopback address; the kernel drops what is redirected there from outside: write an address of an interface"},
 		{"endpoint link-local", func(s *source.Service) { s.Endpoints[0].Addr = addrs("169.254.0.1")[0] }, "endpoints[0].address: endpoint 169.254.0.1 is a link-local address"},
-		{"endpoint is VIP", func(s *source.Service) { s.Endpoints[0].Addr = s.VIPs[0] }, "endpoints[0].address: endpoint 10.96.0.10 is an address of its own service, vips[0]"},
-		{"endpoint is external", func(s *source.Service) { s.ExternalIPs = addrs("10.1.1.1", "192.168.10.11") },
-			"endpoints[0].address: endpoint 192.168.10.11 is an address of its own service, external_ips[1]"},
+		{"endpoint is VIP", func(s *source.Service) { s.Endpoints[0].Addr, s.Ports[0].TargetPort = s.VIPs[0], 443 },
+			"endpoints[0].address: endpoint 10.96.0.10:443 is an address and port of its own service, vips[0]"},
+		{"endpoint is external", func(s *source.Service) {
+			s.ExternalIPs, s.Ports[0].TargetPort = addrs("10.1.1.1", "192.168.10.11"), 80
+		}, "endpoints[0].address: endpoint 192.168.10.11:80 is an address and port of its own service, external_ips[1]"},
+		{"endpoint on an external address, under another port", func(s *source.Service) { s.ExternalIPs = addrs("192.168.10.11") }, ""},
+		{"endpoint on an external address, under a port of the other protocol", func(s *source.Service) {
+			s.ExternalIPs, s.Ports[0].TargetPort, s.Ports[0].Protocol, s.Ports[1].Protocol = addrs("192.168.10.11"), 443, source.UDP, source.TCP
+		}, ""},
 		{"endpoint twice", func(s *source.Service) { s.Endpoints = append(s.Endpoints, s.Endpoints[1]) },
 			`endpoints[2]: endpoint [fd00::11]:8080 of port "http" is already endpoints[1]`},
 		{"endpoint twice, ports that could not be read", func(s *source.Service) {

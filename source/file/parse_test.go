@@ -221,7 +221,7 @@ func TestFaults(t *testing.T) {
 			"a.toml:5:14: the endpoint has a port, and the service has several; write ports = { name = number }\n" +
 				"a.toml:5:60: the endpoint has a port, and the service has several; write ports = { name = number }\n"},
 		{"crossing values", "a.toml", webWith + "endpoints = [\n'10.96.0.10',\n'10.1.1.1',\n'fd00::1',\n'10.1.1.1:80']\n",
-			"a.toml:6:1: endpoint 10.96.0.10 is an address of its own service, vips[0]\n" +
+			"a.toml:6:1: endpoint 10.96.0.10:80 is an address and port of its own service, vips[0]\n" +
 				"a.toml:8:1: endpoint fd00::1 is IPv6, and the service has no address of that family; nothing would be sent to it\n" +
 				"a.toml:9:1: endpoint 10.1.1.1:80 of port \"http\" is already endpoints[1]\n"},
 		{"no consequences of a fault", "a.toml", "[[services]]\nname = 'a'\nvips = ['fd00::x']\nports = [{ prt = 1 }]\nendpoints = ['10.1.1.1']\n",

@@ -50,6 +50,7 @@ type cluster struct {
 type entry struct {
 	svc     *source.Service // nil: there are slices only
 	created int64           // ns since 1970
+	notes   notes           // what of the object is not used
 	slices  []*slice        // in order of their names
 	used    *source.Service // as last handed on; nil: never
 }
@@ -77,10 +78,10 @@ func (c *cluster) entry(key source.Key, now bool) *entry {
 func (c *cluster) setService(key source.Key, svc *service) {
 	e := c.entry(key, true)
 	if svc == nil {
-		e.svc, e.created = nil, 0
+		e.svc, e.created, e.notes = nil, 0, notes{}
 		return
 	}
-	e.svc, e.created = svc.Service, svc.created
+	e.svc, e.created, e.notes = svc.Service, svc.created, svc.notes
 }
 
 // setSlice takes a slice as it is now; nil: it is gone, or of no service.
@@ -154,7 +155,7 @@ func (c *cluster) look(key source.Key, now time.Time, hurry bool, ch *source.Cha
 		c.drop(key, e, ch)
 		return
 	}
-	next := merge(e.svc, e.slices)
+	next, unused := merge(e.svc, e.slices)
 	if e.used != nil && !hurry && loses(e.used.Endpoints, next.Endpoints) {
 		if _, waits := c.due[key]; !waits {
 			c.due[key] = now.Add(moveTime)
@@ -163,7 +164,7 @@ func (c *cluster) look(key source.Key, now time.Time, hurry bool, ch *source.Cha
 	}
 	delete(c.due, key)
 	faults := faultsOf(next)
-	c.src.noteBroken(key, e.used != nil, faults)
+	c.src.note(key, e.used != nil, slices.Concat(faults, e.warnings(unused)))
 	if len(faults) > 0 || e.used != nil && e.used.Equal(next) {
 		return
 	}
@@ -183,7 +184,7 @@ func (e *entry) share() {
 // drop takes away what was handed on of a service that is gone.
 func (c *cluster) drop(key source.Key, e *entry, ch *source.Changes) {
 	delete(c.due, key)
-	c.src.noteBroken(key, false, nil)
+	c.src.note(key, false, nil)
 	if e.used != nil {
 		e.used = nil
 		ch.Delete = append(ch.Delete, unitID(key))
@@ -191,6 +192,22 @@ func (c *cluster) drop(key source.Key, e *entry, ch *source.Changes) {
 	if len(e.slices) == 0 {
 		delete(c.entries, key)
 	}
+}
+
+// warnings say what is not used of the service, of its slices, and of both together.
+func (e *entry) warnings(merged notes) []source.Fault {
+	var out []source.Fault
+	add := func(n *notes) {
+		for _, line := range n.all() {
+			out = append(out, source.Fault{Msg: fmt.Sprintf("service %q: %s", e.svc.Key, line), Warning: true})
+		}
+	}
+	add(&e.notes)
+	for _, s := range e.slices {
+		add(&s.notes)
+	}
+	add(&merged)
+	return out
 }
 
 func unitID(key source.Key) source.UnitID { return source.UnitID{Source: Name, Name: key.String()} }

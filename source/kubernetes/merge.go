@@ -11,25 +11,26 @@ import (
 )
 
 // merge returns the service with the endpoints of its slices, which are in order
-// of their names.
-func merge(svc *source.Service, list []*slice) *source.Service {
+// of their names, and what of them is not used.
+func merge(svc *source.Service, list []*slice) (*source.Service, notes) {
+	var n notes
 	out := *svc
-	out.Endpoints = endpoints(svc, list)
+	out.Endpoints = n.endpoints(svc, list)
 	out.TrafficDistribution = source.Evenly
 	if slices.ContainsFunc(list, func(s *slice) bool { return s.hinted }) {
 		out.TrafficDistribution = distribute(out.Endpoints)
 	}
-	return &out
+	return &out, n
 }
 
 // endpoints returns those of all slices that packets to the service can be sent
 // to, each once: while an endpoint moves between slices it is in both.
-func endpoints(svc *source.Service, list []*slice) []source.Endpoint {
-	n := 0
+func (n *notes) endpoints(svc *source.Service, list []*slice) []source.Endpoint {
+	count := 0
 	for _, s := range list {
-		n += len(s.endpoints)
+		count += len(s.endpoints)
 	}
-	out := make([]source.Endpoint, 0, n)
+	out := make([]source.Endpoint, 0, count)
 	var numbers map[string]uint16
 	for _, s := range list {
 		next, some := ports(svc, s)
@@ -40,8 +41,8 @@ func endpoints(svc *source.Service, list []*slice) []source.Endpoint {
 			numbers = next
 		}
 		for _, e := range s.endpoints {
-			if hasFamily(svc.VIPs, e.Addr) && !isOwn(svc, e.Addr) {
-				e.Ports = numbers
+			e.Ports = numbers
+			if n.fits(svc, &e) {
 				out = append(out, e)
 			}
 		}
@@ -52,8 +53,31 @@ func endpoints(svc *source.Service, list []*slice) []source.Endpoint {
 	return distinct(svc, out)
 }
 
-// isOwn tells whether a is an address of the service itself: what is sent there
-// would come back.
+// fits reports whether packets to the service can be sent to e, and takes from
+// it the ports where it is exactly an address and port of the service.
+func (n *notes) fits(svc *source.Service, e *source.Endpoint) bool {
+	if !hasFamily(svc.VIPs, e.Addr) {
+		n.add("endpoint %s is of a family of which the service has no cluster IP: left out", e.Addr)
+		return false
+	}
+	if !isOwn(svc, e.Addr) {
+		return true
+	}
+	left, own := false, make(map[string]uint16, len(svc.Ports))
+	for _, p := range svc.Ports {
+		number := e.Port(p)
+		if slices.ContainsFunc(svc.Ports, func(q source.Port) bool { return q.Protocol == p.Protocol && q.Port == number }) {
+			n.add("endpoint %s/%s is an address and port of the service itself: left out", netip.AddrPortFrom(e.Addr, number), p.Protocol)
+			number = 0
+		}
+		left = left || number != 0
+		own[p.Name] = number
+	}
+	e.Ports = own
+	return left
+}
+
+// isOwn reports whether a is an address of the service itself.
 func isOwn(svc *source.Service, a netip.Addr) bool {
 	return slices.Contains(svc.VIPs, a) || slices.Contains(svc.ExternalIPs, a) || slices.Contains(svc.LoadBalancerIPs, a)
 }

@@ -32,6 +32,7 @@ func show(svc *source.Service, e source.Endpoint) string {
 func TestMerge(t *testing.T) {
 	two := parseService(svc("a", "10.96.0.1", func(s *core.Service) {
 		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00:96::1")
+		s.Spec.ExternalIPs = []string{"192.0.2.1"}
 		s.Spec.Ports = []core.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: core.ProtocolUDP}}
 	}), newWords()).Service
 	ports := func(http, dns int32, of *discovery.EndpointSlice) *discovery.EndpointSlice {
@@ -74,6 +75,9 @@ func TestMerge(t *testing.T) {
 			[]string{"10.0.0.1 http=80 dns=53", "10.0.0.1 http=81 dns=0"}},
 		{"families, and what is the service's own", []*discovery.EndpointSlice{ports(80, 53, eps("1", "a", "fd00::1", "10.0.0.1", "10.96.0.1"))},
 			[]string{"10.0.0.1 http=80 dns=53", "fd00::1 http=80 dns=53"}},
+		{"a proxy on an external address", []*discovery.EndpointSlice{ports(8080, 5353, eps("1", "a", "192.0.2.1"))}, []string{"192.0.2.1 http=8080 dns=5353"}},
+		{"one that is itself for one port", []*discovery.EndpointSlice{ports(80, 5353, eps("1", "a", "192.0.2.1"))}, []string{"192.0.2.1 http=0 dns=5353"}},
+		{"the number of a port of the other protocol", []*discovery.EndpointSlice{ports(53, 80, eps("1", "a", "192.0.2.1"))}, []string{"192.0.2.1 http=53 dns=80"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -83,7 +87,7 @@ func TestMerge(t *testing.T) {
 					e.put(parseSlice(s, newWords()))
 				}
 				var got []string
-				out := merge(two, e.slices)
+				out, _ := merge(two, e.slices)
 				for _, ep := range out.Endpoints {
 					got = append(got, show(out, ep))
 				}
@@ -130,7 +134,7 @@ func TestMergeHints(t *testing.T) {
 			for i, h := range tt.hints {
 				s.Endpoints[i].Hints = h
 			}
-			out := merge(parseService(svc("a", "10.96.0.1"), newWords()).Service, []*slice{parseSlice(s, newWords())})
+			out, _ := merge(parseService(svc("a", "10.96.0.1"), newWords()).Service, []*slice{parseSlice(s, newWords())})
 			if out.TrafficDistribution != tt.how {
 				t.Errorf("distribution %q, want %q", out.TrafficDistribution, tt.how)
 			}

@@ -21,6 +21,7 @@ import (
 type service struct {
 	*source.Service       // without endpoints
 	created         int64 // ns since 1970
+	notes           notes
 }
 
 // parseService returns nil for a service that has no addresses of its own to
@@ -29,22 +30,25 @@ func parseService(s *core.Service, words *words) *service {
 	if s.Spec.Type == core.ServiceTypeExternalName || s.Spec.ClusterIP == "" || s.Spec.ClusterIP == core.ClusterIPNone {
 		return nil
 	}
-	out := &source.Service{
-		Key:  source.Key{Namespace: words.one(s.Namespace), Name: s.Name},
-		VIPs: addrs(clusterIPs(s)),
-	}
-	addresses(out, s)
-	out.LoadBalancerSourceRanges = sourceRanges(s.Spec.LoadBalancerSourceRanges, out.LoadBalancerIPs)
+	out := &service{created: s.CreationTimestamp.UnixNano(), Service: &source.Service{
+		Key: source.Key{Namespace: words.one(s.Namespace), Name: s.Name},
+	}}
+	out.VIPs = out.notes.addrs("cluster IP", clusterIPs(s))
+	out.addresses(s)
+	out.LoadBalancerSourceRanges = out.notes.sourceRanges(s.Spec.LoadBalancerSourceRanges, out.LoadBalancerIPs)
 	for i := range s.Spec.Ports {
-		if p := parsePort(&s.Spec.Ports[i], words); p.Protocol != 0 && p.Port != 0 {
-			out.Ports = append(out.Ports, p)
+		p := parsePort(&s.Spec.Ports[i], words)
+		if p.Protocol == 0 || p.Port == 0 {
+			out.notes.add("port %d/%s is of no protocol or number that can be served: left out", s.Spec.Ports[i].Port, source.Excerpt(string(s.Spec.Ports[i].Protocol)))
+			continue
 		}
+		out.Ports = append(out.Ports, p)
 	}
-	policies(out, s)
+	policies(out.Service, s)
 	if s.Spec.SessionAffinity == core.ServiceAffinityClientIP {
 		out.Affinity = affinity(s.Spec.SessionAffinityConfig)
 	}
-	return &service{out, s.CreationTimestamp.UnixNano()}
+	return out
 }
 
 // clusterIPs returns the list, which API servers before 1.20 do not have.
@@ -58,15 +62,17 @@ func clusterIPs(s *core.Service) []string {
 // addresses fills in the addresses for external traffic, as far as the service
 // has their family. Kubernetes lets the same address stand in several lists. A
 // load balancer's comes first, for it alone has source ranges.
-func addresses(out *source.Service, s *core.Service) {
+func (out *service) addresses(s *core.Service) {
 	seen := slices.Clone(out.VIPs)
-	take := func(list []string) []netip.Addr {
-		return slices.DeleteFunc(addrs(list), func(a netip.Addr) bool {
-			if slices.Contains(seen, a) || !hasFamily(out.VIPs, a) {
+	take := func(what string, list []string) []netip.Addr {
+		return slices.DeleteFunc(out.notes.addrs(what, list), func(a netip.Addr) bool {
+			if !hasFamily(out.VIPs, a) {
+				out.notes.add("%s %s is of a family of which the service has no cluster IP: left out", what, a)
 				return true
 			}
+			twice := slices.Contains(seen, a)
 			seen = append(seen, a)
-			return false
+			return twice
 		})
 	}
 	var balancers []string
@@ -75,19 +81,8 @@ func addresses(out *source.Service, s *core.Service) {
 			balancers = append(balancers, in.IP)
 		}
 	}
-	out.LoadBalancerIPs = take(balancers)
-	out.ExternalIPs = take(s.Spec.ExternalIPs)
-}
-
-// addrs parses addresses, without those that no packet can be forwarded to.
-func addrs(list []string) []netip.Addr {
-	var out []netip.Addr
-	for _, text := range list {
-		if a, err := netip.ParseAddr(text); err == nil && source.Unusable(a) == "" {
-			out = append(out, a)
-		}
-	}
-	return out
+	out.LoadBalancerIPs = take("load-balancer address", balancers)
+	out.ExternalIPs = take("external IP", s.Spec.ExternalIPs)
 }
 
 func hasFamily(list []netip.Addr, a netip.Addr) bool {
@@ -97,18 +92,25 @@ func hasFamily(list []netip.Addr, a netip.Addr) bool {
 // sourceRanges returns who may use load-balancer addresses. In Kubernetes a
 // family without a range is open to all, and so is one with a range of all
 // (kube-proxy, newBaseServiceInfo); the model closes a family without a range.
-// Kubernetes lets ranges have bits beyond their length, and spaces around them.
-func sourceRanges(list []string, balancers []netip.Addr) []netip.Prefix {
+// kube-proxy passes over what is no range; it may have been the only one of
+// its family, which is therefore closed.
+func (n *notes) sourceRanges(list []string, balancers []netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
+	unread := false
 	for _, text := range list {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && !slices.Contains(out, p.Masked()) {
-			out = append(out, p.Masked())
+		switch p, ok := prefix(text); {
+		case strings.TrimSpace(text) == "":
+		case !ok:
+			n.add("source range %s cannot be read: it admits nobody, and opens no family that has no other range", source.Excerpt(text))
+			unread = true
+		case !slices.Contains(out, p):
+			out = append(out, p)
 		}
 	}
 	closed := false
 	for _, all := range []netip.Prefix{anyIPv4, anyIPv6} {
 		ofFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == all.Addr().Is4() }
-		if slices.Contains(out, all) || !slices.ContainsFunc(out, ofFamily) {
+		if slices.Contains(out, all) || !unread && !slices.ContainsFunc(out, ofFamily) {
 			out = append(slices.DeleteFunc(out, ofFamily), all)
 		} else if hasFamily(balancers, all.Addr()) {
 			closed = true
@@ -117,12 +119,19 @@ func sourceRanges(list []string, balancers []netip.Addr) []netip.Prefix {
 	if !closed {
 		return nil
 	}
-	return slices.DeleteFunc(out, func(p netip.Prefix) bool { return !hasFamily(balancers, p.Addr()) })
+	ours := slices.DeleteFunc(slices.Clone(out), func(p netip.Prefix) bool { return !hasFamily(balancers, p.Addr()) })
+	if len(ours) == 0 { // not even one that admits nobody: an empty list would admit everybody
+		return []netip.Prefix{nobody}
+	}
+	return ours
 }
 
 var (
 	anyIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	anyIPv6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+
+	// nobody has this address: it is of the prefix for discarding, RFC 6666.
+	nobody = netip.MustParsePrefix("100::/128")
 )
 
 // parsePort takes the target port as it stands where it is a number. Slices have
@@ -192,6 +201,7 @@ type slice struct {
 	ports     []slicePort
 	endpoints []source.Endpoint // sorted; with Hints as given, without Ports
 	hinted    bool              // some have Hints
+	notes     notes
 }
 
 // A slicePort is one port of all endpoints of a slice.
@@ -201,13 +211,17 @@ type slicePort struct {
 	number   uint16
 }
 
-// parseSlice returns nil for a slice of no service, or of names instead of addresses.
+// parseSlice returns nil for a slice of no service.
 func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
 	name := s.Labels[discovery.LabelServiceName]
-	if name == "" || s.AddressType == discovery.AddressTypeFQDN {
+	if name == "" {
 		return nil
 	}
 	out := &slice{name: s.Name, service: source.Key{Namespace: words.one(s.Namespace), Name: name}}
+	if s.AddressType == discovery.AddressTypeFQDN {
+		out.notes.add("slice %s has names in place of addresses: left out", source.Excerpt(s.Name))
+		return out
+	}
 	for _, p := range s.Ports {
 		if p.Port != nil && number(*p.Port) != 0 {
 			out.ports = append(out.ports, slicePort{words.one(value(p.Name)), protocol(value(p.Protocol)), number(*p.Port)})
@@ -215,7 +229,7 @@ func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
 	}
 	out.endpoints = make([]source.Endpoint, 0, len(s.Endpoints))
 	for i := range s.Endpoints {
-		e, ok := parseEndpoint(&s.Endpoints[i], words)
+		e, ok := out.notes.endpoint(&s.Endpoints[i], words)
 		if ok {
 			out.endpoints = append(out.endpoints, e)
 			out.hinted = out.hinted || e.Hints != nil
@@ -225,17 +239,21 @@ func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
 	return out
 }
 
-// parseEndpoint takes the first address: others have no meaning (discovery/v1).
+// endpoint takes the first address: others have no meaning (discovery/v1).
 // Conditions that are not written mean that all is well.
-func parseEndpoint(e *discovery.Endpoint, words *words) (source.Endpoint, bool) {
-	list := addrs(e.Addresses[:min(1, len(e.Addresses))])
+func (n *notes) endpoint(e *discovery.Endpoint, words *words) (source.Endpoint, bool) {
+	list := n.addrs("endpoint", e.Addresses[:min(1, len(e.Addresses))])
 	if len(list) == 0 {
 		return source.Endpoint{}, false
+	}
+	zone := value(e.Zone)
+	if !source.IsName(zone) { // it counts nowhere: hints say who is near
+		zone = ""
 	}
 	c := &e.Conditions
 	return source.Endpoint{
 		Addr: list[0], Weight: 1,
-		Node: words.one(value(e.NodeName)), Zone: words.one(value(e.Zone)), Hints: parseHints(e.Hints, words),
+		Node: words.one(value(e.NodeName)), Zone: words.one(zone), Hints: parseHints(e.Hints, words),
 		Ready:       c.Ready == nil || *c.Ready,
 		Serving:     c.Serving == nil || *c.Serving,
 		Terminating: c.Terminating != nil && *c.Terminating,
@@ -289,8 +307,8 @@ const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 func parseNode(n *core.Node) *source.ClusterNode {
 	out := &source.ClusterNode{Zone: n.Labels[core.LabelTopologyZone], Addrs: nodeAddrs(n)}
 	for _, text := range n.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			out.PodCIDRs = append(out.PodCIDRs, p.Masked())
+		if p, ok := prefix(text); ok {
+			out.PodCIDRs = append(out.PodCIDRs, p)
 		}
 	}
 	out.Eligible = n.DeletionTimestamp.IsZero() &&
@@ -301,12 +319,13 @@ func parseNode(n *core.Node) *source.ClusterNode {
 // nodeAddrs returns the first address of each family, internal ones before external ones.
 func nodeAddrs(n *core.Node) []netip.Addr {
 	var out []netip.Addr
+	var unused notes // nodes have addresses for many purposes
 	for _, kind := range []core.NodeAddressType{core.NodeInternalIP, core.NodeExternalIP} {
 		for _, na := range n.Status.Addresses {
 			if na.Type != kind {
 				continue
 			}
-			for _, a := range addrs([]string{na.Address}) {
+			for _, a := range unused.addrs("address", []string{na.Address}) {
 				if !hasFamily(out, a) {
 					out = append(out, a)
 				}

@@ -81,7 +81,9 @@ func TestParseService(t *testing.T) {
 			}
 		}}},
 		{"external addresses of families that it has", []spec{external("192.0.2.1", "2001:db8::1", "10.96.0.1", "127.0.0.1", "010.0.0.1")},
-			[]want{func(s *source.Service) { s.ExternalIPs = mustAddrs("192.0.2.1") }}},
+			[]want{func(s *source.Service) { s.ExternalIPs = mustAddrs("192.0.2.1", "10.0.0.1") }}},
+		{"addresses as kube-proxy reads them", []spec{func(s *core.Service) { s.Spec.ClusterIPs = []string{"010.096.0.01"} }, external("::ffff:192.0.2.1"), balancer("192.000.002.002")},
+			[]want{lb("192.0.2.2"), func(s *source.Service) { s.ExternalIPs = mustAddrs("192.0.2.1") }}},
 		{"address of balancer and external", []spec{external("192.0.2.1", "192.0.2.2"), balancer("192.0.2.1")},
 			[]want{lb("192.0.2.1"), func(s *source.Service) { s.ExternalIPs = mustAddrs("192.0.2.2") }}},
 		{"balancers", []spec{balancer("192.0.2.1", ""), func(s *core.Service) {
@@ -92,6 +94,12 @@ func TestParseService(t *testing.T) {
 		}}, []want{lb("192.0.2.1", "192.0.2.3")}},
 		{"source ranges", []spec{balancer("192.0.2.1"), ranges(" 10.1.2.3/8 ", "10.0.0.0/8", "fd00::/8", "x")},
 			[]want{lb("192.0.2.1"), func(s *source.Service) { s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8") }}},
+		{"source ranges as kube-proxy reads them", []spec{balancer("192.0.2.1"), ranges("010.0.0.0/8", "::ffff:10.1.0.0/112", "")},
+			[]want{lb("192.0.2.1"), func(s *source.Service) { s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8", "10.1.0.0/16") }}},
+		{"a source range that cannot be read admits nobody", []spec{balancer("192.0.2.1"), ranges("10.0.0.0")},
+			[]want{lb("192.0.2.1"), func(s *source.Service) { s.LoadBalancerSourceRanges = []netip.Prefix{nobody} }}},
+		{"and opens no family", []spec{dual, balancer("192.0.2.1", "2001:db8::1"), ranges("10.0.0.0/8", "fd00::/x")},
+			[]want{bothIPs, lb("192.0.2.1", "2001:db8::1"), func(s *source.Service) { s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8") }}},
 		{"source ranges that admit all", []spec{balancer("192.0.2.1"), ranges("10.0.0.0/8", "0.0.0.0/0")}, []want{lb("192.0.2.1")}},
 		{"source ranges of the other family", []spec{balancer("192.0.2.1"), ranges("fd00::/8")}, []want{lb("192.0.2.1")}},
 		{"source ranges of one family of two", []spec{dual, balancer("192.0.2.1", "2001:db8::1"), ranges("10.0.0.0/8")},
@@ -156,7 +164,8 @@ func TestParseSlice(t *testing.T) {
 		discovery.Endpoint{Addresses: []string{"169.254.0.1"}}, discovery.Endpoint{Addresses: []string{"pod"}}, discovery.Endpoint{})
 	s.Ports = append(s.Ports, discovery.EndpointPort{Name: ptr("all")}, discovery.EndpointPort{Port: ptr(int32(53)), Protocol: ptr(core.ProtocolUDP)})
 	want := &slice{
-		name: "s", service: source.Key{Namespace: "default", Name: "a"}, hinted: true,
+		notes: notes{lines: []string{"endpoint 169.254.0.1 is a link-local address: left out", `endpoint "pod" is not an address: left out`}},
+		name:  "s", service: source.Key{Namespace: "default", Name: "a"}, hinted: true,
 		ports: []slicePort{{"", source.TCP, 8080}, {"", source.UDP, 53}},
 		endpoints: []source.Endpoint{
 			{Addr: netip.MustParseAddr("10.0.0.1"), Weight: 1},
@@ -167,17 +176,13 @@ func TestParseSlice(t *testing.T) {
 		},
 	}
 	got := parseSlice(s, newWords())
-	if diff := cmp.Diff(want, got, compareAddrs, cmp.AllowUnexported(slice{}, slicePort{})); diff != "" {
+	if diff := cmp.Diff(want, got, compareAddrs, cmp.AllowUnexported(slice{}, slicePort{}, notes{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	fqdn := eps("s", "a")
-	fqdn.AddressType = discovery.AddressTypeFQDN
 	alone := eps("s", "a")
 	alone.Labels = nil
-	for _, s := range []*discovery.EndpointSlice{fqdn, alone} {
-		if parseSlice(s, newWords()) != nil {
-			t.Errorf("%+v is of a service", s)
-		}
+	if parseSlice(alone, newWords()) != nil {
+		t.Errorf("%+v is of a service", alone)
 	}
 }
 

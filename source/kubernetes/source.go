@@ -37,7 +37,7 @@ type Source struct {
 
 	mu     sync.Mutex // guards what follows, which only Run writes
 	synced bool
-	broken map[source.Key]source.FileStatus // objects that cannot be used as they stand
+	broken map[source.Key]source.FileStatus // objects of which not all is used as it stands
 }
 
 // New returns a Source that does nothing before Run.
@@ -91,8 +91,8 @@ func (s *Source) Status() source.Status {
 	return st
 }
 
-// noteBroken keeps for status what is wrong with an object; no faults: nothing is any more.
-func (s *Source) noteBroken(key source.Key, used bool, faults []source.Fault) {
+// note keeps for status what of an object is not used as it stands; nothing: all of it is.
+func (s *Source) note(key source.Key, used bool, faults []source.Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, had := s.broken[key]
@@ -100,12 +100,18 @@ func (s *Source) noteBroken(key source.Key, used bool, faults []source.Fault) {
 		delete(s.broken, key)
 		return
 	}
-	now := source.FileStatus{Path: key.String(), State: source.Refused, Since: time.Now(), Faults: faults}
-	if used {
-		now.State, now.Services = source.Stale, 1
+	now := source.FileStatus{Path: key.String(), State: source.Accepted, Services: 1, Since: time.Now(), Faults: faults}
+	switch {
+	case faults[0].Warning:
+	case used:
+		now.State = source.Stale
+	default:
+		now.State, now.Services = source.Refused, 0
 	}
 	if had && old.State == now.State {
 		now.Since = old.Since
+	} else if now.State == source.Accepted {
+		s.Log.Warn("part of a service is not used", "service", key.String(), "parts", len(faults), "first", faults[0].String())
 	} else {
 		s.Log.Warn("service cannot be used as it stands", "service", key.String(), "stays_as_before", used, "first", faults[0].String())
 	}

@@ -164,7 +164,7 @@ func (st *Status) warnings() []string {
 	lines := append(faultLines(st.Faults, true), st.Warnings...)
 	for _, s := range st.Sources {
 		lines = append(lines, s.Warnings...)
-		for _, f := range s.Files {
+		for _, f := range slices.Concat(s.Files, s.Objects) {
 			lines = append(lines, faultLines(f.Faults, true)...)
 		}
 	}
