@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
-	"slices"
 
 	"svcproxy/source"
 )
@@ -81,8 +80,8 @@ func (h holder) place() string {
 	return source.Quote(h.unit.ID.Name)
 }
 
-// conflicts returns why u cannot have what it wants: all claims that another
-// unit holds which u may not evict, and all that u makes twice. Of a service that
+// conflicts returns why a file cannot have what it wants: all claims that another
+// file holds, and all that it makes twice. Of a service that
 // is defined elsewhere only the name is told, not what else the two have in common.
 func (t *Tracker) conflicts(u *unit) []source.Fault {
 	var faults []source.Fault
@@ -90,7 +89,7 @@ func (t *Tracker) conflicts(u *unit) []source.Fault {
 	for _, s := range u.wanted {
 		var twin *source.Service // of the same name
 		for c := range claims(s) {
-			h, held := t.obstacle(u, c)
+			h, held := t.claims[c]
 			if !held {
 				h, held = own[c]
 				held = held && (h.svc != s || c.addr.IsValid())
@@ -107,43 +106,29 @@ func (t *Tracker) conflicts(u *unit) []source.Fault {
 	return faults
 }
 
-// obstacle returns who holds a claim that u cannot take away.
-func (t *Tracker) obstacle(u *unit, c claim) (holder, bool) {
-	h, held := t.claims[c]
-	return h, held && !evictable(h, u)
+// touch notes that files took or gave a claim, if objects could want it.
+func (t *Tracker) touch(c claim) {
+	if len(t.objects.first) > 0 {
+		t.touched[c] = true
+	}
 }
 
-// evictable tells whether the holder has to give way to u: files come before Kubernetes.
-func evictable(h holder, u *unit) bool {
-	return h.unit != nil && h.unit.Rank.Class > u.Rank.Class
-}
-
-// evicts tells whether u can have what it wants only by taking it from others.
-func (t *Tracker) evicts(u *unit) bool {
-	return slices.ContainsFunc(u.wanted, func(s *source.Service) bool {
-		for c := range claims(s) {
-			if _, held := t.claims[c]; held {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// acquire gives u the claims of services. They must be free.
+// acquire gives a file the claims of services. They must be free.
 func (t *Tracker) acquire(u *unit, services []*source.Service) {
 	for _, s := range services {
 		for c := range claims(s) {
+			t.touch(c)
 			t.claims[c] = holder{u, s}
 		}
 	}
 }
 
-// release takes all claims that u holds.
+// release takes all claims that a file holds.
 func (t *Tracker) release(u *unit) {
 	for _, s := range u.used {
 		for c := range claims(s) {
 			if t.claims[c].unit == u {
+				t.touch(c)
 				delete(t.claims, c)
 			}
 		}

@@ -29,7 +29,7 @@ type Config struct {
 	// May be nil, and must not block.
 	OnSync   func(SyncResult)    // after each sync, from a goroutine for each family
 	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
-	OnAccept func([]source.Unit) // with units that were accepted, without their services, before they are synced
+	OnAccept func([]source.Unit) // with files that were accepted, without their services, before they are synced
 
 	OnFlowsDeleted func(Family, int) // with how many UDP flows were removed, from goroutines of their own
 }
@@ -184,7 +184,10 @@ func (l *Loop) services() map[source.Key]*source.Service {
 func (l *Loop) tellClaims() {
 	for _, r := range l.tracker.NewRefusals() {
 		what := "refused: it has no services until what it claims is free"
-		if r.Stale {
+		switch {
+		case r.Partial:
+			what = "refused in part: what another has is left out until it is free"
+		case r.Stale:
 			what = "refused: its services stay as last accepted until what it claims is free"
 		}
 		l.cfg.Log.Warn(what, "unit", r.Unit.Name, "faults", len(r.Faults), "first", r.Faults[0].String())

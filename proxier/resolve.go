@@ -75,7 +75,7 @@ func (r *resolver) port(p source.Port) {
 }
 
 func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, local Leg) {
-	if FamilyOf(a) != r.fam {
+	if FamilyOf(a) != r.fam || r.without(p, a, kind) {
 		return
 	}
 	f := &Frontend{
@@ -89,6 +89,17 @@ func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, loc
 		f.SourceRanges = sourceRanges(r.svc.LoadBalancerSourceRanges, a, r.node, r.fam)
 	}
 	r.out.Frontends = append(r.out.Frontends, f)
+}
+
+// without reports whether another service has this address and port.
+func (r *resolver) without(p source.Port, a netip.Addr, kind Kind) bool {
+	if len(r.svc.Without) == 0 {
+		return false
+	}
+	if kind == NodePort {
+		a = netip.Addr{}
+	}
+	return slices.Contains(r.svc.Without, source.PortAddr{Protocol: p.Protocol, AddrPort: netip.AddrPortFrom(a, p.Port)})
 }
 
 // vipLeg is the one leg of internal traffic.

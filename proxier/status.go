@@ -55,10 +55,11 @@ type EndpointStatus struct {
 
 // A Refusal is a unit that is not used as it stands, because another unit holds something it claims.
 type Refusal struct {
-	Unit   source.UnitID  `json:"unit"`
-	Since  time.Time      `json:"since"`
-	Stale  bool           `json:"stale"` // an earlier version of it is in use
-	Faults []source.Fault `json:"faults"`
+	Unit    source.UnitID  `json:"unit"`
+	Since   time.Time      `json:"since"`
+	Stale   bool           `json:"stale"`             // an earlier version of it is in use
+	Partial bool           `json:"partial,omitempty"` // all but what Faults name is in use
+	Faults  []source.Fault `json:"faults"`
 }
 
 // Status returns what the Loop holds and how its syncs go. It may be called from

@@ -11,18 +11,21 @@ import (
 )
 
 // A Tracker knows every unit of every source, and which of them has which
-// claim: a service name, an address with port and protocol, a node port. A unit
+// claim: a service name, an address with port and protocol, a node port. A file
 // is accepted or refused whole; a refused one keeps what was last accepted of
-// it, and is looked at again whenever anything changes.
+// it, and is looked at again whenever anything changes. Of an object of an API
+// only what another has is left out.
 //
-// Claims go to the lower Rank, and among equal ranks to who has them, then to
-// the earlier name. Not safe for concurrent use.
+// Claims go to files, among them to who has them, then to the lower Rank, then to
+// the earlier name. What files leave goes to the older object. Not safe for concurrent use.
 type Tracker struct {
 	units   map[source.UnitID]*unit
-	refused map[source.UnitID]*unit // those of units whose wanted is not used
-	claims  map[claim]holder
+	refused map[source.UnitID]*unit // those of units whose wanted is not used; no objects
+	claims  map[claim]holder        // of files, and of this program itself
+	objects objects
+	touched map[claim]bool // those that files took or gave in this step
 
-	accepted []source.Unit // since last asked; without their services
+	accepted []source.Unit // since last asked; without their services; no objects
 	news     []*unit       // refused since last asked; some may be accepted by now
 }
 
@@ -31,7 +34,8 @@ type unit struct {
 	source.Unit
 	wanted []*source.Service // as the source last gave it
 	used   []*source.Service // as accepted
-	held   bool              // used is accepted, be it empty
+	held   bool              // used is accepted, be it empty; of an object always false
+	named  []bool            // of an object: whether each of wanted has its name
 
 	since  time.Time // of the refusal
 	faults []source.Fault
@@ -49,6 +53,8 @@ func NewTracker(reserved []netip.AddrPort) *Tracker {
 		units:   make(map[source.UnitID]*unit),
 		refused: make(map[source.UnitID]*unit),
 		claims:  make(map[claim]holder),
+		objects: newObjects(),
+		touched: make(map[claim]bool),
 	}
 	for _, a := range reserved {
 		t.claims[claim{protocol: source.TCP, port: a.Port()}] = holder{}
@@ -60,19 +66,46 @@ func NewTracker(reserved []netip.AddrPort) *Tracker {
 // in order of the names of services.
 func (t *Tracker) Apply(ch source.Changes) []Transition {
 	st := step{t, make(map[source.Key]*source.Service)}
-	for _, id := range ch.Delete {
-		st.remove(id)
+	var files, parts []source.Unit
+	for _, u := range ch.Set {
+		if u.Rank.Class > 0 {
+			parts = append(parts, u)
+		} else {
+			files = append(files, u)
+		}
 	}
-	dirty, pending := t.take(ch.Set), t.inOrder(t.refused)
+	st.applyFiles(files, ch.Delete)
+	st.applyObjects(parts, ch.Delete)
+	return st.transitions()
+}
+
+func (t step) applyFiles(set []source.Unit, gone []source.UnitID) {
+	for _, id := range gone {
+		if u := t.units[id]; u != nil && !u.inPart() {
+			t.remove(u)
+		}
+	}
+	dirty, pending := t.take(set), t.inOrder(t.refused)
 	all := union(dirty, pending)
 	switch {
-	case st.swap(all):
-	case len(all) > len(dirty) && st.swap(dirty):
-		st.settle(t.inOrder(t.refused))
+	case t.swap(all):
+	case len(all) > len(dirty) && t.swap(dirty):
+		t.settle(t.inOrder(t.refused))
 	default:
-		st.settle(all)
+		t.settle(all)
 	}
-	return st.transitions()
+}
+
+func (t step) applyObjects(set []source.Unit, gone []source.UnitID) {
+	for _, id := range gone {
+		if u := t.units[id]; u != nil && u.inPart() {
+			t.removeObject(u)
+		}
+	}
+	for _, su := range set {
+		t.setObject(su)
+	}
+	t.settleObjects()
 }
 
 // A step is one Apply. It remembers the services of all units it touches, as they were before.
@@ -81,13 +114,11 @@ type step struct {
 	before map[source.Key]*source.Service // nil: there was none
 }
 
-func (t step) remove(id source.UnitID) {
-	if u := t.units[id]; u != nil {
-		t.remember(u)
-		t.release(u)
-		delete(t.units, id)
-		delete(t.refused, id)
-	}
+func (t step) remove(u *unit) {
+	t.remember(u)
+	t.release(u)
+	delete(t.units, u.ID)
+	delete(t.refused, u.ID)
 }
 
 // take notes what units now want, and returns them in order.
@@ -143,7 +174,7 @@ func (t step) swap(units []*unit) bool {
 		t.release(u)
 	}
 	for i, u := range units {
-		if t.evicts(u) || len(t.conflicts(u)) > 0 {
+		if len(t.conflicts(u)) > 0 {
 			t.undo(units, i)
 			return false
 		}
@@ -163,6 +194,7 @@ func (t step) undo(units []*unit, n int) {
 	for _, u := range units[:n] {
 		for _, s := range u.wanted {
 			for c := range claims(s) {
+				t.touch(c)
 				delete(t.claims, c)
 			}
 		}
@@ -196,39 +228,15 @@ func (t step) try(u *unit) bool {
 		t.refuse(u, faults)
 		return false
 	}
-	losers := t.evict(u)
 	t.acquire(u, u.wanted)
 	t.accept(u)
-	for _, l := range losers {
-		t.refuse(l, t.conflicts(l))
-	}
 	return true
-}
-
-// evict takes everything from the units that hold what u wants.
-func (t step) evict(u *unit) []*unit {
-	var losers []*unit
-	for _, s := range u.wanted {
-		for c := range claims(s) {
-			if h, held := t.claims[c]; held {
-				t.remember(h.unit)
-				t.release(h.unit)
-				h.unit.used, h.unit.held = nil, false
-				losers = append(losers, h.unit)
-			}
-		}
-	}
-	return losers
 }
 
 func (t step) accept(u *unit) {
 	t.remember(u)
-	for _, s := range u.wanted {
-		if _, known := t.before[s.Key]; !known {
-			t.before[s.Key] = nil
-		}
-	}
 	u.used, u.held, u.faults = u.wanted, true, nil
+	t.rememberAbsent(u)
 	t.accepted = append(t.accepted, u.Unit)
 	delete(t.refused, u.ID)
 }
@@ -251,17 +259,40 @@ func (t step) remember(u *unit) {
 	}
 }
 
+// rememberAbsent notes what there was before the step under the names now in use
+// of a unit, where no unit of its kind had them. Files come first, so that of
+// objects there still is what was.
+func (t step) rememberAbsent(u *unit) {
+	for _, s := range u.used {
+		if _, known := t.before[s.Key]; known {
+			continue
+		}
+		t.before[s.Key] = nil
+		if !u.inPart() {
+			t.before[s.Key] = t.objects.used(s.Key)
+		}
+	}
+}
+
 // transitions compares what was before with what is now.
 func (t step) transitions() []Transition {
 	var out []Transition
 	for _, key := range slices.SortedFunc(maps.Keys(t.before), source.Key.Compare) {
-		tr := Transition{Old: t.before[key], New: t.claims[claim{key: key}].svc}
+		tr := Transition{Old: t.before[key], New: t.inUse(key)}
 		if tr.Old == tr.New || tr.Old != nil && tr.New != nil && tr.Old.Equal(tr.New) {
 			continue
 		}
 		out = append(out, tr)
 	}
 	return out
+}
+
+// inUse returns the service of a name; nil: there is none.
+func (t *Tracker) inUse(key source.Key) *source.Service {
+	if h, held := t.claims[claim{key: key}]; held {
+		return h.svc
+	}
+	return t.objects.used(key)
 }
 
 // union returns all units of a and b, each once, in order.
@@ -274,8 +305,10 @@ func union(a, b []*unit) []*unit {
 // Refusals returns the units that are not used as they stand, by name.
 func (t *Tracker) Refusals() []Refusal {
 	var out []Refusal
-	for _, u := range t.inOrder(t.refused) {
-		out = append(out, u.refusal())
+	for _, list := range []map[source.UnitID]*unit{t.refused, t.objects.lacking} {
+		for _, u := range t.inOrder(list) {
+			out = append(out, u.refusal())
+		}
 	}
 	return out
 }
@@ -284,7 +317,7 @@ func (t *Tracker) Refusals() []Refusal {
 func (t *Tracker) NewRefusals() []Refusal {
 	var out []Refusal
 	for _, u := range t.news {
-		if t.refused[u.ID] == u {
+		if t.refused[u.ID] == u || t.objects.lacking[u.ID] == u {
 			out = append(out, u.refusal())
 		}
 	}
@@ -293,10 +326,10 @@ func (t *Tracker) NewRefusals() []Refusal {
 }
 
 func (u *unit) refusal() Refusal {
-	return Refusal{Unit: u.ID, Since: u.since, Stale: u.held, Faults: u.faults}
+	return Refusal{Unit: u.ID, Since: u.since, Stale: u.held, Partial: u.inPart() && len(u.used) > 0, Faults: u.faults}
 }
 
-// Accepted returns the units that were accepted since it was last called, in
+// Accepted returns the files that were accepted since it was last called, in
 // the versions that were, without their services.
 func (t *Tracker) Accepted() []source.Unit {
 	list := t.accepted

@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,11 +51,19 @@ func gone(name string) source.Changes {
 	return source.Changes{Delete: []source.UnitID{{Source: "file", Name: name}}}
 }
 
-// inUse lists "name@unit vip" for all services, and the faults of refused units.
+func goneObject(name string) source.Changes {
+	return source.Changes{Delete: []source.UnitID{{Source: "kubernetes", Name: name}}}
+}
+
+// inUse lists "name@unit without what another has" for all services, and the faults of refused units.
 func inUse(t *Tracker) string {
 	var out []string
 	t.services(func(s *source.Service, id source.UnitID) {
-		out = append(out, fmt.Sprintf("%s@%s", s.Name, id.Name))
+		line := fmt.Sprintf("%s@%s", s.Name, id.Name)
+		for _, w := range s.Without {
+			line += " without " + claim{addr: w.Addr(), protocol: w.Protocol, port: w.Port()}.String()
+		}
+		out = append(out, line)
 	})
 	slices.Sort(out)
 	for _, r := range t.Refusals() {
@@ -106,10 +115,27 @@ func TestTrackerClaims(t *testing.T) {
 		{"older record wins at the start", []source.Changes{set(since(file("a", "x "+v1), 2), since(file("b", "y "+v1), 1))},
 			"y@b\n" + `a:1:1: service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (b:1:1)`},
 		{"files before Kubernetes", []source.Changes{set(object("default/x", 1, "x "+v1)), set(file("a", "y "+v1))},
-			"y@a\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (a:1:1)`},
+			"x@default/x without 10.96.0.1:80/tcp\ny@a\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (a:1:1)`},
 		{"and back again", []source.Changes{set(object("default/x", 1, "x "+v1)), set(file("a", "y "+v1)), gone("a")}, "x@default/x"},
 		{"the older object", []source.Changes{set(object("default/x", 2, "x "+v1), object("default/y", 1, "y "+v1))},
-			"y@default/y\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (default/y)`},
+			"x@default/x without 10.96.0.1:80/tcp\ny@default/y\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (default/y)`},
+		{"the older object, though it came later", []source.Changes{set(object("default/x", 2, "x "+v1)), set(object("default/y", 1, "y "+v1))},
+			"x@default/x without 10.96.0.1:80/tcp\ny@default/y\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (default/y)`},
+		{"of one age, the earlier name", []source.Changes{set(object("default/y", 1, "y 30080")), set(object("default/x", 1, "x 30080"))},
+			"x@default/x\ny@default/y without node port 30080/tcp\n" + `service "default/y": node port 30080/tcp is taken by "default/x" (default/x)`},
+		{"the next oldest after it", []source.Changes{
+			set(object("default/z", 3, "z "+v1), object("default/x", 1, "x "+v1), object("default/y", 2, "y "+v1)), goneObject("default/x")},
+			"y@default/y\nz@default/z without 10.96.0.1:80/tcp\n" + `service "default/z": 10.96.0.1:80/tcp is taken by "default/y" (default/y)`},
+		{"an object under the name of a file", []source.Changes{set(object("default/x", 1, "x "+v1)), set(file("a", "x "+v2))},
+			"x@a\n" + `service "default/x" is already defined (a:1:1)`},
+		{"its addresses are free for others", []source.Changes{
+			set(object("default/x", 1, "x "+v1), object("default/y", 2, "y "+v1)), set(file("a", "x "+v2))},
+			"x@a\ny@default/y\n" + `service "default/x" is already defined (a:1:1)`},
+		{"until it has its name again", []source.Changes{
+			set(file("a", "x "+v2)), set(object("default/y", 2, "y "+v1)), set(object("default/x", 1, "x "+v1)), gone("a")},
+			"x@default/x\ny@default/y without 10.96.0.1:80/tcp\n" + `service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (default/x)`},
+		{"our own port, of an object", []source.Changes{set(object("default/x", 1, "x 10349"))},
+			"x@default/x without node port 10349/tcp\n" + `service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -163,34 +189,48 @@ func randomStep(t *rapid.T) source.Changes {
 	var ch source.Changes
 	used := map[string]bool{}
 	for range rapid.IntRange(1, 3).Draw(t, "units") {
-		name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "unit")
+		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(t, "unit")
 		if used[name] {
 			continue
 		}
 		used[name] = true
+		make, most, id := file, 3, source.UnitID{Source: "file", Name: name}
+		if name >= "d" {
+			make = func(name string, services ...string) source.Unit {
+				return object(name, int64('g'-name[0]), services...)
+			}
+			id.Source, most = "kubernetes", 1 // an object is one service
+		}
 		if rapid.IntRange(0, 4).Draw(t, "delete") == 0 {
-			ch.Delete = append(ch.Delete, source.UnitID{Source: "file", Name: name})
+			ch.Delete = append(ch.Delete, id)
 			continue
 		}
-		u := file(name, rapid.SliceOfN(rapid.SampledFrom([]string{
+		ch.Set = append(ch.Set, make(name, rapid.SliceOfN(rapid.SampledFrom([]string{
 			"x 10.96.0.1:80", "x 10.96.0.2:80", "y 10.96.0.1:80", "y 10.96.0.3:80", "z 10.96.0.3:80", "w 30080", "v 30080",
-		}), 0, 3).Draw(t, "services")...)
-		if name == "d" {
-			u.Rank = source.Rank{Class: 1, Since: 1}
-		}
-		ch.Set = append(ch.Set, u)
+		}), 0, most).Draw(t, "services")...))
 	}
 	return ch
 }
 
 func checkClaims(t *rapid.T, tr *Tracker, seen map[source.Key]*source.Service) {
 	n, services := 0, 0
+	frontends := map[claim]source.Key{}
 	tr.services(func(s *source.Service, id source.UnitID) {
 		services++
-		if seen[s.Key] == nil {
+		if seen[s.Key] == nil || !seen[s.Key].Equal(s) {
 			t.Fatalf("%s is in use, but no transition said so", s.Key)
 		}
 		for c := range claims(s) {
+			if slices.Contains(s.Without, source.PortAddr{Protocol: c.protocol, AddrPort: netip.AddrPortFrom(c.addr, c.port)}) {
+				continue
+			}
+			if other, twice := frontends[c]; twice {
+				t.Fatalf("%s has two owners, %s and %s", c, other, s.Key)
+			}
+			frontends[c] = s.Key
+			if id.Source == "kubernetes" {
+				continue
+			}
 			n++
 			if h := tr.claims[c]; h.svc != s || h.unit.ID != id {
 				t.Fatalf("%s of %s belongs to %+v", c, s.Key, h)
@@ -198,6 +238,32 @@ func checkClaims(t *rapid.T, tr *Tracker, seen map[source.Key]*source.Service) {
 		}
 	})
 	if n != len(tr.claims) || services != len(seen) {
-		t.Fatalf("%d claims of services, %d held; %d services, %d seen", n, len(tr.claims), services, len(seen))
+		t.Fatalf("%d claims of files, %d held; %d services, %d seen", n, len(tr.claims), services, len(seen))
 	}
+}
+
+// What becomes of objects does not depend on the order in which they came and went.
+func TestTrackerObjectsInAnyOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		running, now := NewTracker(nil), map[source.UnitID]source.Unit{}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			ch := randomStep(t)
+			ch.Set = slices.DeleteFunc(ch.Set, func(u source.Unit) bool { return u.ID.Source == "file" })
+			for _, id := range ch.Delete {
+				delete(now, id)
+			}
+			for _, u := range ch.Set {
+				now[u.ID] = u
+			}
+			running.Apply(ch)
+		}
+		fresh := NewTracker(nil)
+		fresh.Apply(source.Changes{Set: slices.Collect(maps.Values(now))})
+		if got, want := inUse(running), inUse(fresh); got != want {
+			t.Fatalf("\nrunning: %s\n  fresh: %s", got, want)
+		}
+		if len(running.objects.first) != len(fresh.objects.first) || len(running.objects.others) != len(fresh.objects.others) {
+			t.Fatalf("running: %v, %v\nfresh: %v, %v", running.objects.first, running.objects.others, fresh.objects.first, fresh.objects.others)
+		}
+	})
 }

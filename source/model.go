@@ -106,7 +106,17 @@ type Service struct {
 	PublishNotReady     bool   // every endpoint counts as ready
 	Scheduler           string // IPVS scheduler; empty: the setting
 
+	// Without are addresses and ports of it that another service has: they are
+	// left out. Sources leave it empty.
+	Without []PortAddr
+
 	Pos Position // where it is written, for messages; not part of its meaning
+}
+
+// A PortAddr is an address and port, or without address a port of the node.
+type PortAddr struct {
+	Protocol
+	netip.AddrPort
 }
 
 // A Port is one port of a service, on all of its addresses.
@@ -171,7 +181,8 @@ func (s *Service) Equal(o *Service) bool {
 		s.TrafficDistribution == o.TrafficDistribution &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		s.PublishNotReady == o.PublishNotReady &&
-		s.Scheduler == o.Scheduler
+		s.Scheduler == o.Scheduler &&
+		slices.Equal(s.Without, o.Without)
 }
 
 func (e Endpoint) equal(o Endpoint) bool {

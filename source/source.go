@@ -38,7 +38,8 @@ type UnitID struct {
 	Name   string // the path of a file, or namespace/name of an object
 }
 
-// A Unit is what is accepted or refused whole: a file, or one object of an API.
+// A Unit is a file, which is accepted or refused whole, or one object of an API,
+// of which what another has is left out.
 type Unit struct {
 	ID       UnitID
 	Rank     Rank
@@ -47,7 +48,7 @@ type Unit struct {
 }
 
 // A Rank orders units that claim the same thing; the lower one has it. Units of
-// equal rank are ordered by name, after those that already hold their claims.
+// equal rank are ordered by name, files after those that already hold their claims.
 type Rank struct {
 	Class int   // 0: files, 1: Kubernetes
 	Since int64 // when the unit was first accepted or created, in ns since 1970; 0: not known, comes last

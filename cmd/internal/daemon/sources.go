@@ -48,18 +48,22 @@ func (d *daemon) joined(n *source.ClusterNode) {
 	d.setNode()
 }
 
-// objects returns those of an API that are refused for what they claim.
-func objects(st source.Status, refusals []proxier.Refusal) []source.FileStatus {
-	var out []source.FileStatus
+// withRefusals adds to the objects of an API what of them others have.
+func withRefusals(st source.Status, refusals []proxier.Refusal) []source.FileStatus {
 	for _, r := range refusals {
 		if r.Unit.Source != st.Source || st.Connection == nil {
 			continue
 		}
-		o := source.FileStatus{Path: r.Unit.Name, State: source.Refused, Since: r.Since, Faults: r.Faults}
-		if r.Stale {
-			o.State, o.Services = source.Stale, 1
+		i := slices.IndexFunc(st.Objects, func(o source.FileStatus) bool { return o.Path == r.Unit.Name })
+		if i < 0 {
+			st.Objects = append(st.Objects, source.FileStatus{Path: r.Unit.Name, State: source.Accepted, Since: r.Since, Services: 1})
+			i = len(st.Objects) - 1
 		}
-		out = append(out, o)
+		o := &st.Objects[i]
+		o.Faults = slices.Concat(o.Faults, r.Faults)
+		if !r.Partial {
+			o.State, o.Since, o.Services = source.Refused, r.Since, 0
+		}
 	}
-	return out
+	return st.Objects
 }

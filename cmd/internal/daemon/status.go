@@ -55,7 +55,7 @@ func asUsed(st source.Status, refusals []proxier.Refusal) source.Status {
 	for _, r := range refusals {
 		refused[r.Unit] = r
 	}
-	st.Objects = append(st.Objects, objects(st, refusals)...)
+	st.Objects = withRefusals(st, refusals)
 	for i := range st.Files {
 		f := &st.Files[i]
 		r, ok := refused[source.UnitID{Source: st.Source, Name: f.Path}]

@@ -1,0 +1,229 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcproxy/source"
+)
+
+// objects knows who of the units that are used in part wants what. The oldest
+// has it, unless a file does; so that who has what depends on what there is, and
+// on no order of events.
+type objects struct {
+	first   map[claim]holder // the oldest that wants it
+	others  map[claim][]holder
+	lacking map[source.UnitID]*unit // those that another has something of
+	dirty   map[*unit]bool          // to be looked at in this step
+}
+
+func newObjects() objects {
+	return objects{
+		first: make(map[claim]holder), others: make(map[claim][]holder),
+		lacking: make(map[source.UnitID]*unit), dirty: make(map[*unit]bool),
+	}
+}
+
+// inPart reports whether the rest of the unit is used where another holds some of it.
+func (u *unit) inPart() bool { return u.Rank.Class > 0 }
+
+// want notes that h wants c.
+func (o *objects) want(c claim, h holder) {
+	old, some := o.first[c]
+	switch {
+	case !some:
+		o.first[c] = h
+	case old == h: // an address that stands in two lists
+	case h.unit.compare(old.unit) < 0:
+		o.first[c] = h
+		o.others[c] = append([]holder{old}, o.others[c]...)
+		o.touch(c)
+	default:
+		list := o.others[c]
+		i, _ := slices.BinarySearchFunc(list, h, func(a, b holder) int { return a.unit.compare(b.unit) })
+		o.others[c] = slices.Insert(list, i, h)
+	}
+}
+
+// leave notes that h wants c no more.
+func (o *objects) leave(c claim, h holder) {
+	list := o.others[c]
+	switch {
+	case o.first[c] != h:
+		list = slices.DeleteFunc(list, func(x holder) bool { return x == h })
+	case len(list) == 0:
+		delete(o.first, c)
+	default:
+		o.touch(c) // who is next, and what the others are told
+		o.first[c], list = list[0], list[1:]
+	}
+	if o.others[c] = list; len(list) == 0 {
+		delete(o.others, c)
+	}
+}
+
+// touch has all looked at that want c.
+func (o *objects) touch(c claim) {
+	if h, some := o.first[c]; some {
+		o.dirty[h.unit] = true
+	}
+	for _, h := range o.others[c] {
+		o.dirty[h.unit] = true
+	}
+}
+
+// used returns the service of a name, as it is used of an object; nil: none is.
+func (o *objects) used(key source.Key) *source.Service {
+	h, some := o.first[claim{key: key}]
+	if !some {
+		return nil
+	}
+	i := slices.IndexFunc(h.unit.used, func(s *source.Service) bool { return s.Key == key })
+	if i < 0 {
+		return nil
+	}
+	return h.unit.used[i]
+}
+
+// setObject takes what an object now wants.
+func (t step) setObject(su source.Unit) {
+	u := t.units[su.ID]
+	if u == nil {
+		u = &unit{}
+		t.units[su.ID] = u
+	} else {
+		t.withdraw(u)
+	}
+	u.Unit, u.wanted, u.named = su, su.Services, make([]bool, len(su.Services))
+	u.Services = nil
+	for _, s := range u.wanted {
+		t.objects.want(claim{key: s.Key}, holder{u, s})
+	}
+	t.objects.dirty[u] = true
+}
+
+// withdraw takes back all that an object wants.
+func (t step) withdraw(u *unit) {
+	for i, s := range u.wanted {
+		t.enter(u, i, false)
+		t.objects.leave(claim{key: s.Key}, holder{u, s})
+	}
+}
+
+// removeObject takes an object away.
+func (t step) removeObject(u *unit) {
+	t.remember(u)
+	t.withdraw(u)
+	delete(t.units, u.ID)
+	delete(t.objects.lacking, u.ID)
+	delete(t.objects.dirty, u)
+}
+
+// enter lets one service of u want all it says, or nothing but its name: under
+// a name that another has, nothing of it is used.
+func (t step) enter(u *unit, i int, named bool) {
+	if u.named[i] == named {
+		return
+	}
+	u.named[i] = named
+	for c := range claims(u.wanted[i]) {
+		switch {
+		case c.port == 0:
+		case named:
+			t.objects.want(c, holder{u, u.wanted[i]})
+		default:
+			t.objects.leave(c, holder{u, u.wanted[i]})
+		}
+	}
+}
+
+// settleObjects gives objects what nobody has who comes before them.
+func (t step) settleObjects() {
+	for c := range t.touched {
+		t.objects.touch(c)
+	}
+	clear(t.touched)
+	var dirty []*unit
+	for len(t.objects.dirty) > 0 { // who enters makes others dirty
+		next := t.inOrder(t.objects.takeDirty())
+		for _, u := range next {
+			for i, s := range u.wanted {
+				t.enter(u, i, t.owner(claim{key: s.Key}) == holder{u, s})
+			}
+		}
+		dirty = append(dirty, next...)
+	}
+	for _, u := range dirty {
+		t.remember(u)
+	}
+	for _, u := range dirty {
+		t.useRest(u)
+	}
+}
+
+func (o *objects) takeDirty() map[source.UnitID]*unit {
+	out := make(map[source.UnitID]*unit, len(o.dirty))
+	for u := range o.dirty {
+		out[u.ID] = u
+	}
+	o.dirty = make(map[*unit]bool) // not cleared: that costs what the first list took, each time
+	return out
+}
+
+// owner returns who has a claim.
+func (t *Tracker) owner(c claim) holder {
+	if h, held := t.claims[c]; held {
+		return h
+	}
+	return t.objects.first[c]
+}
+
+// useRest uses of an object what is its own.
+func (t step) useRest(u *unit) {
+	var used []*source.Service
+	var faults []source.Fault
+	for i, s := range u.wanted {
+		rest, why := t.rest(holder{u, s}, u.named[i])
+		faults = append(faults, why...)
+		if rest != nil {
+			used = append(used, rest)
+		}
+	}
+	u.used, u.faults = used, faults
+	t.rememberAbsent(u)
+	if _, was := t.objects.lacking[u.ID]; len(faults) > 0 && !was {
+		u.since = time.Now()
+		t.objects.lacking[u.ID] = u
+		t.news = append(t.news, u)
+	} else if len(faults) == 0 {
+		delete(t.objects.lacking, u.ID)
+	}
+}
+
+// rest returns the service without what another has, nil under a name that
+// another has, and says what that is.
+func (t step) rest(h holder, named bool) (*source.Service, []source.Fault) {
+	if !named {
+		c := claim{key: h.svc.Key}
+		return nil, []source.Fault{taken(h.svc, c, t.owner(c))}
+	}
+	var faults []source.Fault
+	out := *h.svc
+	for c := range claims(h.svc) {
+		o := t.owner(c)
+		if o == h {
+			continue
+		}
+		faults = append(faults, taken(h.svc, c, o))
+		if !c.addr.IsValid() && c.protocol == source.TCP && c.port == out.HealthCheckNodePort {
+			out.HealthCheckNodePort = 0
+			continue
+		}
+		out.Without = append(out.Without, source.PortAddr{Protocol: c.protocol, AddrPort: netip.AddrPortFrom(c.addr, c.port)})
+	}
+	if len(faults) == 0 {
+		return h.svc, nil
+	}
+	return &out, faults
+}
