@@ -54,6 +54,11 @@ func (n *Node) hasLocalSources() bool {
 	return len(n.LocalCIDRs) > 0 || len(n.LocalInterfaces) > 0
 }
 
+// hasLocalSourcesOf is hasLocalSources in one family.
+func (n *Node) hasLocalSourcesOf(fam Family) bool {
+	return len(n.LocalInterfaces) > 0 || slices.ContainsFunc(n.LocalCIDRs, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == fam })
+}
+
 // host returns what the rules of one family must know of the node.
 func (n *Node) host(fam Family) Host {
 	isFam := func(a netip.Addr) bool { return FamilyOf(a) == fam }

@@ -108,6 +108,8 @@ func (r *resolver) vipLeg(pools [2]*Pool) Leg {
 	switch {
 	case r.node.Masquerade == MasqueradeNever:
 		masq = NoOne
+	case r.node.Masquerade == MasqueradeAuto && r.svc.InCluster && !r.node.hasLocalSourcesOf(r.fam):
+		masq = NoOne // as kube-proxy, whose detection of local sources is for each family
 	case r.node.Masquerade == MasqueradeAuto && r.node.hasLocalSources():
 		masq = NonLocal
 	}

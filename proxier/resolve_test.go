@@ -126,6 +126,16 @@ func TestResolveLegs(t *testing.T) {
 		{"masquerade auto with local sources", edits{testEndpoints("10.0.0.1")}, testNode(localSources),
 			"10.0.0.1:8080 masquerade non-local", ""},
 
+		{"masquerade auto in a cluster without local sources", edits{inCluster, testEndpoints("10.0.0.1")}, testNode(), "10.0.0.1:8080 masquerade no one", ""},
+		{"masquerade auto in a cluster, local sources of the other family", edits{inCluster, testEndpoints("10.0.0.1")},
+			testNode(func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("fd00::/64")} }), "10.0.0.1:8080 masquerade no one", ""},
+		{"masquerade auto in a cluster with local sources", edits{inCluster, testEndpoints("10.0.0.1")}, testNode(localSources), "10.0.0.1:8080 masquerade non-local", ""},
+		{"masquerade auto in a cluster with local interfaces", edits{inCluster, testEndpoints("10.0.0.1")},
+			testNode(func(n *Node) { n.LocalInterfaces = []string{"cni0"} }), "10.0.0.1:8080 masquerade non-local", ""},
+		{"masquerade all in a cluster", edits{inCluster, testEndpoints("10.0.0.1")}, testNode(func(n *Node) { n.Masquerade = MasqueradeAll }),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"external in a cluster", edits{inCluster, external, testEndpoints("10.0.0.1")}, testNode(), "10.0.0.1:8080 masquerade everyone", ""},
+
 		{"internal local", edits{internalLocal, testEndpoints("10.0.0.1", "10.0.0.2 @here")}, testNode(),
 			"10.0.0.2:8080 masquerade everyone", ""},
 		{"internal local by address", edits{internalLocal, testEndpoints("10.0.0.1", "192.0.2.1")}, testNode(),
@@ -178,6 +188,8 @@ func TestResolveLegs(t *testing.T) {
 		})
 	}
 }
+
+func inCluster(s *source.Service) { s.InCluster = true }
 
 func distribution(d source.TrafficDistribution) func(*source.Service) {
 	return func(s *source.Service) { s.TrafficDistribution = d }

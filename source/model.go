@@ -110,6 +110,10 @@ type Service struct {
 	// left out. Sources leave it empty.
 	Without []PortAddr
 
+	// InCluster: it is a service of a Kubernetes cluster, whose pods answer any
+	// source; where no source is known to be local, none of VIPs is masqueraded.
+	InCluster bool
+
 	Pos Position // where it is written, for messages; not part of its meaning
 }
 
@@ -182,7 +186,8 @@ func (s *Service) Equal(o *Service) bool {
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		s.PublishNotReady == o.PublishNotReady &&
 		s.Scheduler == o.Scheduler &&
-		slices.Equal(s.Without, o.Without)
+		slices.Equal(s.Without, o.Without) &&
+		s.InCluster == o.InCluster
 }
 
 func (e Endpoint) equal(o Endpoint) bool {

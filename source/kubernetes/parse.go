@@ -31,7 +31,7 @@ func parseService(s *core.Service, words *words) *service {
 		return nil
 	}
 	out := &service{created: s.CreationTimestamp.UnixNano(), Service: &source.Service{
-		Key: source.Key{Namespace: words.one(s.Namespace), Name: s.Name},
+		Key: source.Key{Namespace: words.one(s.Namespace), Name: s.Name}, InCluster: true,
 	}}
 	out.VIPs = out.notes.addrs("cluster IP", clusterIPs(s))
 	out.addresses(s)

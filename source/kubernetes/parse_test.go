@@ -125,7 +125,7 @@ func TestParseService(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			want := &source.Service{
-				Key: source.Key{Namespace: "default", Name: "a"}, VIPs: mustAddrs("10.96.0.1"),
+				Key: source.Key{Namespace: "default", Name: "a"}, VIPs: mustAddrs("10.96.0.1"), InCluster: true,
 				Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 80}},
 			}
 			for _, f := range tt.want {

@@ -172,7 +172,7 @@ func (d *drawn) endpoints(t *rapid.T, n, f int, ports []core.ServicePort) {
 func TestSameAsFiles(t *testing.T) {
 	node := &proxier.Node{
 		Name: "here", Zone: "z", MarkBit: 14, Addrs: mustAddrs("192.0.2.200"), NodePortAddrs: mustAddrs("192.0.2.200"),
-		LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")},
+		LocalCIDRs: prefixes("10.0.0.0/16", "fd00::/16"), // of both families: without, only services of a cluster masquerade nobody
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		var toml strings.Builder
