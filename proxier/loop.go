@@ -60,13 +60,13 @@ type Loop struct {
 	tracker  *Tracker
 	families []*runningFamily // in order of the IP version
 	node     *Node
+	synced   map[string]bool
 
 	health   health
 	batches  []batch // not yet held by all families
 	number   uint64  // of the last order
-	synced   map[string]bool
-	opened   uint64 // the order that let families begin; 0: not yet
-	first    bool   // the first complete sync is done
+	opened   uint64  // the order that let families begin; 0: not yet
+	first    bool    // the first complete sync is done
 	replaced *replaced
 }
 
@@ -113,9 +113,11 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // absorb decides what becomes of what came in, and tells the families.
 func (l *Loop) absorb(ctx context.Context, in mail) {
+	l.mu.Lock()
 	for _, src := range in.synced {
 		l.synced[src] = true
 	}
+	l.mu.Unlock()
 	if in.minimum != nil {
 		l.cfg.MinInterval, l.cfg.ResyncInterval = *in.minimum, *in.resync
 	}
@@ -230,8 +232,11 @@ func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily 
 	return &runningFamily{f, func() { cancel(); done.Wait() }}
 }
 
-func (l *Loop) allSynced() bool {
-	return !slices.ContainsFunc(l.cfg.Sources, func(s string) bool { return !l.synced[s] })
+func (l *Loop) allSynced() bool { return len(l.unread()) == 0 }
+
+// unread returns the sources that have not applied all that existed.
+func (l *Loop) unread() []string {
+	return keep(l.cfg.Sources, func(s string) bool { return !l.synced[s] })
 }
 
 // Ready is closed after the first complete sync: all families hold everything but

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"svcproxy/source"
@@ -25,6 +26,7 @@ type FamilyStatus struct {
 	Error        string        `json:"error,omitempty"` // of the last sync, if it failed
 	FailingSince time.Time     `json:"failing_since,omitzero"`
 	Unserved     string        `json:"unserved,omitempty"` // virtual servers that could not be had, and why
+	Waiting      string        `json:"waiting,omitempty"`  // for which sources, before anything is programmed
 }
 
 // A ServiceStatus is one service as it is used, over both families.
@@ -41,7 +43,7 @@ type ServiceStatus struct {
 type FrontendStatus struct {
 	Address string `json:"address"` // "10.96.0.10:80/tcp"; "ipv4:30080/tcp" for a node port
 	Kind    string `json:"kind"`
-	Action  string `json:"action"`  // of everyone outside
+	Action  string `json:"action"`  // of everyone outside; "pending" until the kernel holds it
 	Targets int    `json:"targets"` // that get new connections
 }
 
@@ -68,12 +70,14 @@ type Refusal struct {
 func (l *Loop) Status() Status {
 	l.mu.RLock()
 	st := Status{Refusals: l.tracker.Refusals()}
-	node, families := l.node, slices.Clone(l.families)
+	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
 	var list []usedService
 	l.tracker.services(func(s *source.Service, id source.UnitID) { list = append(list, usedService{Service: s, unit: id.Name}) })
 	l.mu.RUnlock()
 	for _, f := range families {
-		st.Families = append(st.Families, f.status(list))
+		fs := f.status(list)
+		fs.Waiting = waiting
+		st.Families = append(st.Families, fs)
 	}
 	for i := range list {
 		st.Services = append(st.Services, list[i].status(node))
@@ -88,7 +92,13 @@ func (l *Loop) Status() Status {
 type usedService struct {
 	*source.Service
 	unit     string
-	resolved []*Resolved
+	resolved []inFamily
+}
+
+// inFamily is a service in one family.
+type inFamily struct {
+	*Resolved
+	held bool // by the kernel
 }
 
 // status returns how the syncs of f go, and adds what it has made of services.
@@ -97,7 +107,8 @@ func (f *family) status(services []usedService) FamilyStatus {
 	defer f.mu.RUnlock()
 	for i := range services {
 		if r := f.state.Services[services[i].Key]; r != nil {
-			services[i].resolved = append(services[i].resolved, r)
+			_, changed := f.changes.services[services[i].Key]
+			services[i].resolved = append(services[i].resolved, inFamily{r, f.news.held > 0 && !changed})
 		}
 	}
 	n := &f.news
@@ -127,7 +138,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit}
 	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
-			st.Frontends = append(st.Frontends, fe.status())
+			st.Frontends = append(st.Frontends, fe.status(r.held))
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
 	}
@@ -137,7 +148,11 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	return st
 }
 
-func (f *Frontend) status() FrontendStatus {
+func (f *Frontend) status(held bool) FrontendStatus {
+	action := "pending"
+	if held {
+		action = f.Outside.Action.String()
+	}
 	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
 	if f.Key.Kind == NodePort {
 		addr = fmt.Sprintf("%s:%d", FamilyOf(f.Key.Addr), f.Key.Port)
@@ -145,7 +160,7 @@ func (f *Frontend) status() FrontendStatus {
 	return FrontendStatus{
 		Address: addr + "/" + f.Key.Protocol.String(),
 		Kind:    f.Key.Kind.String(),
-		Action:  f.Outside.Action.String(),
+		Action:  action,
 		Targets: len(f.Outside.Pool.Targets),
 	}
 }

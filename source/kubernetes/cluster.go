@@ -39,6 +39,8 @@ type cluster struct {
 	heard   [kinds]bool
 	synced  bool // all that existed was handed on
 	started time.Time
+	node    *source.ClusterNode // as last heard
+	keeper  *keeper
 
 	entries map[source.Key]*entry
 	owners  map[source.Key]source.Key // of each slice, by the name of its service
@@ -59,7 +61,7 @@ func newCluster(src *Source, sink source.Sink) *cluster {
 	return &cluster{
 		src: src, sink: sink, started: time.Now(),
 		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{},
-		dirty: map[source.Key]bool{}, due: map[source.Key]time.Time{},
+		dirty: map[source.Key]bool{}, due: map[source.Key]time.Time{}, keeper: newKeeper(src),
 	}
 }
 
@@ -78,7 +80,7 @@ func (c *cluster) entry(key source.Key, now bool) *entry {
 func (c *cluster) setService(key source.Key, svc *service) {
 	e := c.entry(key, true)
 	if svc == nil {
-		e.svc, e.created, e.notes = nil, 0, notes{}
+		e.svc, e.notes = nil, notes{}
 		return
 	}
 	e.svc, e.created, e.notes = svc.Service, svc.created, svc.notes
@@ -115,7 +117,11 @@ func (e *entry) remove(name string) {
 }
 
 // setNode takes the Node object of this host; nil: there is none.
-func (c *cluster) setNode(n *source.ClusterNode) { c.src.OnNode(n) }
+func (c *cluster) setNode(n *source.ClusterNode) {
+	c.node = n
+	c.keepSoon()
+	c.src.OnNode(n)
+}
 
 // flush hands on, in one step, what changed and need not wait.
 func (c *cluster) flush(now time.Time) {
@@ -127,6 +133,11 @@ func (c *cluster) flush(now time.Time) {
 			c.dirty[key] = true
 		}
 	}
+	if !c.synced { // what was last known may be gone
+		for key := range c.entries {
+			c.dirty[key] = true
+		}
+	}
 	var ch source.Changes
 	for key, hurry := range c.dirty {
 		c.look(key, now, hurry, &ch)
@@ -134,6 +145,7 @@ func (c *cluster) flush(now time.Time) {
 	c.dirty = map[source.Key]bool{} // not cleared: that costs what the first list took, each time
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		c.sink.Apply(ch)
+		c.keepSoon()
 	}
 	if !c.synced {
 		c.src.Log.Info("listed everything", "services", len(ch.Set), "slices", len(c.owners), "took", now.Sub(c.started), "merged", time.Since(now))
@@ -144,6 +156,7 @@ func (c *cluster) flush(now time.Time) {
 // announce says that all that existed was handed on.
 func (c *cluster) announce() {
 	c.synced = true
+	c.keepSoon()
 	c.src.noteSynced()
 	c.sink.Synced(Name)
 }
@@ -170,7 +183,7 @@ func (c *cluster) look(key source.Key, now time.Time, hurry bool, ch *source.Cha
 	}
 	e.svc, e.used = next, next // one copy
 	e.share()
-	ch.Set = append(ch.Set, source.Unit{ID: unitID(key), Rank: source.Rank{Class: 1, Since: e.created}, Services: []*source.Service{next}})
+	ch.Set = append(ch.Set, unitOf(key, e))
 }
 
 // share makes the only slice use the endpoints that were handed on, where they
@@ -210,6 +223,11 @@ func (e *entry) warnings(merged notes) []source.Fault {
 	return out
 }
 
+// unitOf returns what is used of an entry.
+func unitOf(key source.Key, e *entry) source.Unit {
+	return source.Unit{ID: unitID(key), Rank: source.Rank{Class: 1, Since: e.created}, Services: []*source.Service{e.used}}
+}
+
 func unitID(key source.Key) source.UnitID { return source.UnitID{Source: Name, Name: key.String()} }
 
 // faultsOf returns what is wrong with a service. Warnings are for those who
@@ -226,6 +244,9 @@ func faultsOf(s *source.Service) []source.Fault {
 
 // nextDue returns when the first that waits need wait no longer.
 func (c *cluster) nextDue() (next time.Time, some bool) {
+	if c.keeper.changed {
+		next, some = c.keeper.due, true
+	}
 	for _, due := range c.due {
 		if !some || due.Before(next) {
 			next, some = due, true

@@ -15,7 +15,9 @@ import (
 // A contact knows whether all kinds of objects are being watched. Several
 // goroutines tell it.
 type contact struct {
-	log *slog.Logger
+	log    *slog.Logger
+	failed chan struct{} // closed by the first failure
+	first  sync.Once
 
 	mu       sync.Mutex
 	watching [kinds]bool
@@ -23,7 +25,7 @@ type contact struct {
 }
 
 func newContact(log *slog.Logger) *contact {
-	return &contact{log: log, conn: source.Connection{Since: time.Now(), Error: "not yet reached"}}
+	return &contact{log: log, failed: make(chan struct{}), conn: source.Connection{Since: time.Now(), Error: "not yet reached"}}
 }
 
 func (c *contact) status() source.Connection {
@@ -54,6 +56,7 @@ func (c *contact) watch(k kind) {
 
 // fail says why a kind of objects cannot be listed or watched; k below 0: none can.
 func (c *contact) fail(k kind, err error) {
+	defer c.first.Do(func() { close(c.failed) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k < 0 {

@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -23,6 +24,8 @@ type Options struct {
 	ProxyName  string // value of the label service.kubernetes.io/service-proxy-name; empty: services without it
 	NodeName   string // of the Node object of this host, if it has one
 	UserAgent  string
+	StateDir   string       // keeps what the cluster last said; empty: nothing does
+	Beside     bool         // other sources are served too: they do not wait for an API server that cannot be reached
 	Log        *slog.Logger // nil: none
 
 	// OnNode is told what the Node object says, for the first time before Synced,
@@ -37,6 +40,7 @@ type Source struct {
 
 	mu     sync.Mutex // guards what follows, which only Run writes
 	synced bool
+	stale  string                           // of services that are as last known
 	broken map[source.Key]source.FileStatus // objects of which not all is used as it stands
 }
 
@@ -52,6 +56,10 @@ func New(o Options) *Source {
 	return &Source{Options: o, contact: newContact(o.Log), broken: map[source.Key]source.FileStatus{}}
 }
 
+// patience is how long the first lists may take before what was last known is
+// served. A failure of one of them ends it.
+const patience = 5 * time.Second
+
 // Run implements source.Source. That the API server cannot be reached is no
 // error: what it said last stays, and status tells since when.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
@@ -60,7 +68,8 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	wg.Go(func() { s.sessions(ctx, steps) })
 	defer wg.Wait()
 	c := newCluster(s, sink)
-	timer := time.NewTimer(0)
+	defer c.keeper.end(c)
+	timer, waited, failed := time.NewTimer(0), time.After(patience), s.contact.failed
 	defer timer.Stop()
 	for {
 		select {
@@ -69,8 +78,16 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		case st := <-steps:
 			st(c)
 		case <-timer.C:
+		case <-waited:
+			waited, failed = nil, nil
+			c.fallBack()
+		case <-failed:
+			waited, failed = nil, nil
+			c.fallBack()
 		}
-		c.flush(time.Now())
+		now := time.Now()
+		c.flush(now)
+		c.keeper.save(c, now)
 		if due, some := c.nextDue(); some {
 			timer.Reset(time.Until(due))
 		}
@@ -84,6 +101,9 @@ func (s *Source) Status() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Synced = s.synced
+	if s.stale != "" {
+		st.Warnings = append(st.Warnings, s.stale)
+	}
 	for _, o := range s.broken {
 		st.Objects = append(st.Objects, o)
 	}
@@ -121,5 +141,12 @@ func (s *Source) note(key source.Key, used bool, faults []source.Fault) {
 func (s *Source) noteSynced() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.synced = true
+	s.synced, s.stale = true, ""
+}
+
+// noteStale says in status that services are as last known.
+func (s *Source) noteStale(services int, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stale = fmt.Sprintf("STALE: the API server has not been listed: the %d services of the cluster are as last known at %s", services, since.Format(time.RFC3339))
 }

@@ -94,6 +94,9 @@ func (t *table) syncs(families []proxier.FamilyStatus) {
 		if f.Unserved != "" {
 			state = "not served: " + f.Unserved
 		}
+		if f.Waiting != "" {
+			state = "waiting for source " + f.Waiting
+		}
 		if f.Error != "" {
 			state = "failing for " + age(t.now, f.FailingSince) + ": " + f.Error
 		}

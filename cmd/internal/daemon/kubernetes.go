@@ -3,7 +3,10 @@
 package daemon
 
 import (
+	"slices"
+
 	"svcproxy/source"
+	"svcproxy/source/file"
 	"svcproxy/source/kubernetes"
 )
 
@@ -13,6 +16,7 @@ var newCluster = func(d *daemon) source.Source {
 	k := d.fixed.Kubernetes
 	return kubernetes.New(kubernetes.Options{
 		Kubeconfig: k.Kubeconfig, APIServer: k.APIServer, ProxyName: k.ProxyName,
-		NodeName: d.fixed.NodeName, UserAgent: "svcproxy/" + d.Version, Log: d.log, OnNode: d.joined,
+		NodeName: d.fixed.NodeName, UserAgent: "svcproxy/" + d.Version,
+		StateDir: d.StateDir, Beside: slices.Contains(d.fixed.Sources, file.Name), Log: d.log, OnNode: d.joined,
 	})
 }

@@ -1,0 +1,224 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"svcproxy/source"
+)
+
+// keeping is a source with a state directory, and one that has ended before it.
+func keeping(t *testing.T, a *apiServer, dir string) Options {
+	o := at(a)
+	o.StateDir = dir
+	return o
+}
+
+// ran runs a source until it has what is wanted, and ends it.
+func ran(t *testing.T, o Options, want string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{&record{now: map[string]*source.Service{}}, t, nil}
+	o.OnNode = r.onNode
+	r.src = New(o)
+	done := make(chan error, 1)
+	go func() { done <- r.src.Run(ctx, r) }()
+	r.wants(want)
+	r.eventually("synced", func() bool { return r.src.Status().Synced })
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A host that starts while the API server is away serves what it last said, and
+// says so; what changed meanwhile is taken over in one step.
+func TestLastKnown(t *testing.T) {
+	dir := t.TempDir()
+	node := &core.Node{ObjectMeta: meta.ObjectMeta{Name: "here", Labels: map[string]string{core.LabelTopologyZone: "z"}}}
+	a := startAPIServer(t, node, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1", "10.0.0.2"), svc("b", "10.96.0.2"), svc("c", "10.96.0.3"))
+	before := "default/a 10.0.0.1 10.0.0.2; default/b; default/c"
+	ran(t, keeping(t, a, dir), before)
+	a.stop()
+
+	r := run(t, keeping(t, a, dir))
+	r.wants(before)
+	st := r.src.Status()
+	if st.Synced || st.Connection.Connected || len(st.Warnings) != 1 || !strings.Contains(st.Warnings[0], "STALE") || !strings.Contains(st.Warnings[0], "3 services") {
+		t.Errorf("status %+v", st)
+	}
+	r.mu.Lock()
+	if r.synced != 1 || r.node == nil || r.node.Zone != "z" {
+		t.Errorf("synced at step %d, node %+v", r.synced, r.node)
+	}
+	r.mu.Unlock()
+
+	a.put(eps("a-1", "a", "10.0.0.1"), svc("d", "10.96.0.4"))
+	a.delete(svc("b", "10.96.0.2"))
+	a.start()
+	after := "default/a 10.0.0.1; default/c; default/d"
+	r.wants(after)
+	r.eventually("synced", func() bool { return r.src.Status().Synced })
+	if st := r.src.Status(); len(st.Warnings) != 0 {
+		t.Errorf("warnings %q", st.Warnings)
+	}
+	if h := r.history(0); len(h) != 2 {
+		t.Errorf("%d steps, want what was known and what is: %q", len(h), h)
+	}
+}
+
+// A reachable API server says what there is, and nothing old is served before.
+func TestLastKnownIsNotUsedBesideAnAnswer(t *testing.T) {
+	dir := t.TempDir()
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	ran(t, keeping(t, a, dir), "default/a")
+	a.delete(svc("a", "10.96.0.1"))
+	a.put(svc("b", "10.96.0.2"))
+	r := run(t, keeping(t, a, dir))
+	r.wants("default/b")
+	if h := r.history(0); len(h) != 1 {
+		t.Errorf("steps %q", h)
+	}
+}
+
+// What is damaged, or of another cluster or node, is not used; other sources go on
+// without it, and without them the first list is waited for.
+func TestLastKnownUnusable(t *testing.T) {
+	dir := t.TempDir()
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	ran(t, keeping(t, a, dir), "default/a")
+	whole, err := os.ReadFile(filepath.Join(dir, lastKnownName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	elsewhere := func(o *Options) { o.APIServer = "http://127.0.0.1:1" }
+	tests := []struct {
+		name string
+		text []byte
+		edit func(*Options)
+	}{
+		{"none", nil, nil},
+		{"empty", []byte{}, nil},
+		{"cut off", whole[:len(whole)-9], nil},
+		{"damaged", append(append([]byte{}, whole[:len(whole)-6]...), "damage"...), nil},
+		{"another cluster", whole, elsewhere},
+		{"another node", whole, func(o *Options) { o.NodeName = "there" }},
+		{"another proxy", whole, func(o *Options) { o.ProxyName = "mine" }},
+	}
+	for _, tt := range tests {
+		for _, beside := range []bool{false, true} {
+			t.Run(tt.name, func(t *testing.T) {
+				dir := t.TempDir()
+				if tt.text != nil {
+					if err := os.WriteFile(filepath.Join(dir, lastKnownName), tt.text, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				o := keeping(t, a, dir)
+				o.Beside = beside
+				if tt.edit != nil {
+					tt.edit(&o)
+				}
+				r := &toldSynced{told: make(chan struct{})}
+				src := New(o)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- src.Run(ctx, r) }()
+				wait := within
+				if !beside {
+					<-src.contact.failed
+					wait = 100 * time.Millisecond
+				}
+				select {
+				case <-r.told:
+					if !beside {
+						t.Error("synced, and nothing is known")
+					}
+				case <-time.After(wait):
+					if beside {
+						t.Error("other sources wait")
+					}
+				}
+				cancel()
+				<-done
+				if r.applied {
+					t.Error("it is used")
+				}
+			})
+		}
+	}
+}
+
+// A toldSynced notes that it was told so.
+type toldSynced struct {
+	told    chan struct{}
+	applied bool
+}
+
+func (s *toldSynced) Apply(source.Changes) { s.applied = true }
+func (s *toldSynced) Synced(string)        { close(s.told) }
+
+// A kill while it is written leaves what was there, and no draft for long.
+func TestLastKnownDrafts(t *testing.T) {
+	dir := t.TempDir()
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	ran(t, keeping(t, a, dir), "default/a")
+	draft := filepath.Join(dir, lastKnownName+".new-1")
+	if err := os.WriteFile(draft, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	run(t, keeping(t, a, dir)).wants("default/a")
+	if _, err := os.Stat(draft); !os.IsNotExist(err) {
+		t.Errorf("the draft is still there: %v", err)
+	}
+}
+
+// What comes back is what was handed on.
+func TestLastKnownSaysTheSame(t *testing.T) {
+	s := parseService(svc("a", "10.96.0.1", func(s *core.Service) {
+		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00::1")
+		s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = core.ServiceTypeLoadBalancer, core.ServiceExternalTrafficPolicyLocal, 32000
+		s.Spec.SessionAffinity, s.Spec.ExternalIPs = core.ServiceAffinityClientIP, []string{"192.0.2.1"}
+		s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
+		s.Status.LoadBalancer.Ingress = []core.LoadBalancerIngress{{IP: "192.0.2.2"}}
+	}), newWords())
+	of := eps("s", "a", "10.0.0.1", "10.0.0.2!")
+	of.Endpoints[0].NodeName, of.Endpoints[0].Zone = ptr("n"), ptr("z")
+	of.Endpoints[0].Hints = nil
+	merged, _ := merge(s.Service, []*slice{parseSlice(of, newWords())})
+	merged.Endpoints[0].Hints = &source.Hints{Nodes: []string{"n"}, Zones: []string{"z"}}
+	dir := t.TempDir()
+	k := &lastKnown{Format: lastKnownFormat, Written: time.Now(), units: []knownUnit{{7, merged}}}
+	if err := k.save(dir); err != nil {
+		t.Fatal(err)
+	}
+	back, err := loadLastKnown(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(back.units) != 1 || back.units[0].Created != 7 || !back.units[0].Service.Equal(merged) {
+		t.Errorf("\n got %+v\nwant %+v", back.units, merged)
+	}
+}
+
+// An API server that answers nothing is not waited for.
+func TestLastKnownWhenNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	ran(t, keeping(t, a, dir), "default/a")
+	release := a.hold("services")
+	defer release()
+	run(t, keeping(t, a, dir)).wants("default/a")
+}
