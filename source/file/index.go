@@ -107,14 +107,19 @@ const (
 // checksum before its extension. A name that is too long for that is replaced
 // by its checksum, behind a dot, with which no service file begins.
 func copyName(name string, sum [sha256.Size]byte) string {
-	ext := filepath.Ext(name)
-	stem := strings.TrimSuffix(name, ext)
-	if len(name)+1+sumDigits > maxName {
-		hash := sha256.Sum256([]byte(name))
-		stem = "." + hex.EncodeToString(hash[:])
-	}
-	return stem + "." + hex.EncodeToString(sum[:])[:sumDigits] + ext
+	stem := copyStem(name)
+	ext := filepath.Ext(stem)
+	return strings.TrimSuffix(stem, ext) + "." + hex.EncodeToString(sum[:])[:sumDigits] + ext
 }
 
-// isCopy matches what copyName returns.
-var isCopy = regexp.MustCompile(`(?s)^.+\.[0-9a-f]{12}\.(toml|json)$`)
+// copyStem returns what the names of all copies of a file have in common: its own name, if that is short enough.
+func copyStem(name string) string {
+	if len(name)+1+sumDigits > maxName {
+		hash := sha256.Sum256([]byte(name))
+		return "." + hex.EncodeToString(hash[:]) + filepath.Ext(name)
+	}
+	return name
+}
+
+// isCopy matches what copyName returns: copyStem without its extension, the start of the checksum, the extension.
+var isCopy = regexp.MustCompile(`(?s)^(.+)\.([0-9a-f]{12})\.(toml|json)$`)

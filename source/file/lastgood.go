@@ -17,6 +17,9 @@ const slack = 2000
 // just read, and the copy of it is not touched.
 func (s *Source) restore(p *probe) {
 	rec, ok := s.store.record(p.name)
+	if !ok && s.store.suspect {
+		rec, ok = s.store.adopt(p.name)
+	}
 	if !ok || p.v == gone {
 		return
 	}
@@ -28,11 +31,17 @@ func (s *Source) restore(p *probe) {
 		return
 	}
 	data, err := s.store.read(p.name, rec)
-	v := newVersion(p.f.path, data, err, s.parse, nil)
-	switch {
-	case err != nil:
+	if err != nil {
 		p.damage = s.damage(p.name, rec, reason(err))
-	case v.broken: // the same
+		older, text, ok := s.store.fallBack(p.name)
+		if !ok {
+			return
+		}
+		p.last, data = record{older.sum, rec.since, older.at}, text
+		p.damage[0].Msg += "; the one before it is used"
+	}
+	switch v := newVersion(p.f.path, data, nil, s.parse, nil); {
+	case v.broken: // it may be to a newer version of this program
 		i := slices.IndexFunc(v.faults, func(f source.Fault) bool { return !f.Warning })
 		p.damage = s.damage(p.name, rec, v.faults[i].Msg)
 	default:
@@ -99,18 +108,20 @@ func (s *Source) tidy() {
 		}
 	}
 	s.forget(lost)
-	for _, name := range s.store.sweep() {
-		if data, _, err := readContent(s.path(name), s.maxSize); err == nil {
-			s.store.renew(name, &version{id: idOf(data, nil), data: data})
+	s.store.ask(func() {
+		for _, name := range s.store.tidy() {
+			if data, _, err := readContent(s.path(name), s.maxSize); err == nil {
+				s.store.renew(name, &version{id: idOf(data, nil), data: data})
+			}
 		}
-	}
+	})
 }
 
 // hand returns f as a unit to be handed on. Without a store nobody tells what
 // becomes of it: it counts as accepted.
 func (s *Source) hand(f *state) source.Unit {
 	if s.store == nil {
-		f.good, f.used.data = f.used, nil
+		f.good = f.used
 	} else {
 		f.sent = append(f.sent, f.used)
 		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
@@ -193,6 +204,7 @@ func (f *state) accept(version string) bool {
 func (s *Source) upkeep() {
 	if s.store != nil && s.synced {
 		s.store.retry()
-		s.store.compact(len(s.files)+slack, false)
+		n := len(s.files) + slack
+		s.store.ask(func() { s.store.compact(n) })
 	}
 }

@@ -49,6 +49,9 @@ const (
 	// blindPoll is how often the directory is listed while it cannot be watched.
 	blindPoll = time.Second
 
+	// stopTime is how long the end of Run may wait for the disk.
+	stopTime = 500 * time.Millisecond
+
 	// hashPoll is how often contents are compared, for what no event told.
 	hashPoll = 30 * time.Second
 )
@@ -171,11 +174,9 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 func (s *Source) run(ctx context.Context, sink source.Sink) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
-	var more <-chan struct{} // to be written by the store
 	if s.store != nil {
-		more = s.store.more
 		s.store.load()
-		s.store.compact(0, true)
+		defer s.keep(ctx)()
 	}
 	if s.watcher != nil {
 		events, errs = s.watcher.Events, s.watcher.Errors
@@ -185,9 +186,6 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	for {
 		select {
 		case <-ctx.Done():
-			if s.store != nil {
-				s.store.writeMore()
-			}
 			return
 		case <-s.reload:
 			s.todo.all, s.todo.hash = true, true
@@ -198,10 +196,21 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
 			s.todo.all = true
 			next.within(merge)
-		case <-more:
-			s.store.writeMore()
 		case <-next.timer.C:
 			next.rings(s.step(sink))
+		}
+	}
+}
+
+// keep has the store work until ctx ends. The function that it returns waits for
+// the end of that, but not for a slow disk: what is lost then, its file still says.
+func (s *Source) keep(ctx context.Context) (wait func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); s.store.run(ctx) }()
+	return func() {
+		select {
+		case <-done:
+		case <-time.After(stopTime):
 		}
 	}
 }

@@ -3,10 +3,9 @@ package file
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -15,33 +14,42 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
-// batch is how many files are written in one go, some 100 µs each.
+// batch is how many files are written and synced in one go.
 const batch = 64
 
 // A store keeps a copy of the last accepted version of each file, as it was
 // written, and an index of them. They are files that an admin can read and copy
 // back: web.toml is kept as lastgood/web.<start of its checksum>.toml.
 //
-// A copy is written before the line of the index that says it counts, and what
-// it replaces is removed after that. So whenever the process is killed, each
-// file has its last good version or the one before. What was written then
-// reaches the disk without fsync; after a power failure, which may lose some of
-// it, checksums tell what is damaged.
+// A copy is written before the line of the index that says it counts; then both
+// reach the disk, with one sync for a whole batch; only then what they replace is
+// removed. So whenever the process is killed or the power fails, each file has its
+// last good version or the one before. Checksums say what is damaged, and what
+// the index does not know any more the copies do (recover.go).
+//
+// Disks can be slow, so all of it is done by one goroutine, that of run, and
+// nobody waits for it.
 type store struct {
-	dir string // lastgood
-	log *slog.Logger
-	err atomic.Value // a string, see trouble
+	dir    string // lastgood
+	log    *slog.Logger
+	err    atomic.Value  // a string, see trouble
+	more   chan struct{} // holds something when writeMore has work
+	chores chan func()   // what else is to be done beside it
 
-	mu      sync.Mutex // held while writing
+	mu      sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
 	records map[string]record
-	lines   int              // of the index, without the header
-	whole   bool             // the index on disk is as we know it, and can be added to
-	suspect bool             // the index was damaged: copies without a record may be all that is left
 	damaged map[string]bool  // files whose copy is, by name
 	pending map[string]entry // what is not written yet, by file name
-	more    chan struct{}    // holds something when writeMore has work
+
+	// Of load, then of the goroutine of run.
+	lines   int                 // of the index, without the header
+	whole   bool                // the index on disk is as we know it, and can be added to
+	suspect bool                // the index was damaged or lost: copies count that it does not name
+	copies  map[string][]string // those that load found, the newest first, by copyStem
 }
 
 // An entry is a record to be written. v is nil when the file was removed.
@@ -55,28 +63,31 @@ func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
 		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{},
-		more: make(chan struct{}, 1),
+		more: make(chan struct{}, 1), chores: make(chan func(), 2),
 	}
 }
 
-// load reads the index. What it cannot read is logged, and left out.
-func (st *store) load() {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	data, err := os.ReadFile(st.index())
-	if errors.Is(err, fs.ErrNotExist) {
-		return
+// run writes what there is to write until ctx ends. What is pending then is
+// written, but not synced: nothing that it replaces is removed before the next start.
+func (st *store) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			st.writeMore(false)
+			return
+		case <-st.more:
+			st.writeMore(true)
+		case f := <-st.chores:
+			f()
+		}
 	}
-	var damaged int
-	if err == nil {
-		st.records, st.lines, damaged = parseIndex(data)
-	}
-	if damaged > 0 {
-		err = fmt.Errorf("%s: %d damaged lines", st.index(), damaged)
-	}
-	st.suspect, st.whole = err != nil, err == nil
-	if err != nil {
-		st.log.Warn("not all last good versions of service files are known", "err", err)
+}
+
+// ask has f done by the goroutine of run, unless that has more than enough to do.
+func (st *store) ask(f func()) {
+	select {
+	case st.chores <- f:
+	default:
 	}
 }
 
@@ -87,7 +98,7 @@ func (st *store) note(err error) {
 	case err != nil && err.Error() != was:
 		st.err.Store(err.Error())
 		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
-	case err == nil && was != "" && len(st.pending) == 0:
+	case err == nil && was != "" && !st.busy():
 		st.err.Store("")
 		st.log.Info("last good versions of service files are kept again")
 	}
@@ -97,6 +108,12 @@ func (st *store) note(err error) {
 func (st *store) trouble() string {
 	why, _ := st.err.Load().(string)
 	return why
+}
+
+func (st *store) busy() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.pending) > 0
 }
 
 func (st *store) index() string { return filepath.Join(st.dir, "index") }
@@ -144,6 +161,7 @@ func (st *store) put(entries map[string]entry) {
 	for name, e := range entries {
 		if st.has(name, e) {
 			delete(st.pending, name)
+			e.drop()
 		} else {
 			st.pending[name] = e
 			st.wake()
@@ -151,10 +169,17 @@ func (st *store) put(entries map[string]entry) {
 	}
 }
 
-// has tells whether e is recorded already.
+// has reports whether e is recorded already.
 func (st *store) has(name string, e entry) bool {
 	r, ok := st.records[name]
 	return r.sum == e.sum && ok == (e.v != nil) && !st.damaged[name]
+}
+
+// drop lets go of the text of e, which is kept.
+func (e entry) drop() {
+	if e.v != nil {
+		e.v.data = nil
+	}
 }
 
 // retry makes writeMore have work if anything is not written yet.
@@ -173,62 +198,106 @@ func (st *store) wake() {
 	}
 }
 
-// writeMore writes some of what is pending. After an error the rest waits for retry.
-func (st *store) writeMore() {
+// A job is one entry on its way to the disk.
+type job struct {
+	entry
+	name string
+	data []byte // of e.v
+	old  record // what it replaces
+}
+
+// next returns some of what is pending.
+func (st *store) next() []job {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	names := make([]string, 0, batch)
-	for name := range st.pending {
-		if names = append(names, name); len(names) == batch {
+	jobs := make([]job, 0, batch)
+	for name, e := range st.pending {
+		j := job{entry: e, name: name, old: st.records[name]}
+		if e.v != nil {
+			j.data = e.v.data
+		}
+		if jobs = append(jobs, j); len(jobs) == batch {
 			break
 		}
 	}
-	if st.write(names) && len(st.pending) > 0 {
+	return jobs
+}
+
+// writeMore writes some of what is pending. After an error the rest waits for retry.
+func (st *store) writeMore(sync bool) {
+	jobs := st.next()
+	if len(jobs) == 0 {
+		return
+	}
+	err := st.write(jobs, sync)
+	st.note(err)
+	if err == nil && st.busy() {
 		st.wake()
 	}
 }
 
-// write writes what is pending of these files, and returns whether it could write all of it.
-func (st *store) write(names []string) bool {
-	if len(names) == 0 {
-		return true
-	}
-	err := st.tryWrite(names)
-	st.note(err)
-	return err == nil
-}
-
-// tryWrite goes on after an error, and returns the first.
-func (st *store) tryWrite(names []string) (err error) {
-	before := make(map[string]record, len(names))
+// write goes on after a copy that cannot be written, and returns the first error.
+func (st *store) write(jobs []job, sync bool) (err error) {
 	var lines strings.Builder
-	for _, name := range names {
-		e := st.pending[name]
-		if e2 := st.writeCopy(name, e); e2 != nil {
-			err = cmp.Or(err, e2)
+	written := jobs[:0]
+	for _, j := range jobs {
+		if e := st.writeCopy(j); e != nil {
+			err = cmp.Or(err, e)
 			continue
 		}
-		before[name] = st.records[name]
-		st.set(name, e.record)
-		lines.WriteString(e.line(name))
+		written = append(written, j)
+		lines.WriteString(j.line(j.name))
 	}
-	if e := st.add(lines.String(), len(before)); e != nil {
-		for name, r := range before {
-			st.set(name, r)
-		}
+	if len(written) == 0 {
+		return err
+	}
+	if e := st.add(lines.String(), len(written)); e != nil {
 		return e
 	}
-	for name, r := range before {
-		st.finish(name, r)
+	if sync {
+		if e := st.sync(); e != nil {
+			return e
+		}
+	}
+	for _, j := range st.finish(written) {
+		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
+			_ = os.Remove(st.copyPath(j.name, j.old)) // or else as an orphan, at the next start
+		}
 	}
 	return err
 }
 
-func (st *store) writeCopy(name string, e entry) error {
-	if e.v == nil {
+func (st *store) writeCopy(j job) error {
+	if j.v == nil {
 		return nil
 	}
-	return st.replace(copyName(name, e.sum), e.v.data, false)
+	return st.replace(copyName(j.name, j.sum), j.data, false)
+}
+
+// sync has everything written that the file system of the store was given: one
+// wait for a batch, be it of one file or of many.
+func (st *store) sync() error {
+	d, err := os.Open(st.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return os.NewSyscallError("syncfs "+st.dir, unix.Syncfs(int(d.Fd())))
+}
+
+// finish notes that jobs are done, and returns them.
+func (st *store) finish(jobs []job) []job {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, j := range jobs {
+		st.set(j.name, j.record)
+		delete(st.damaged, j.name)
+		if st.pending[j.name] == j.entry { // else it has changed again
+			delete(st.pending, j.name)
+			j.drop()
+		}
+	}
+	return jobs
 }
 
 func (st *store) set(name string, r record) {
@@ -239,26 +308,12 @@ func (st *store) set(name string, r record) {
 	}
 }
 
-// finish drops what is not needed once a record is written.
-func (st *store) finish(name string, old record) {
-	e := st.pending[name]
-	delete(st.pending, name)
-	delete(st.damaged, name)
-	if e.v != nil {
-		e.v.data = nil
-	}
-	if !old.removed() && copyName(name, old.sum) != copyName(name, e.sum) {
-		_ = os.Remove(st.copyPath(name, old)) // or else as an orphan, at the next start
-	}
-}
-
 // add adds n lines to the index, in one write.
 func (st *store) add(lines string, n int) error {
-	if n == 0 {
-		return nil
-	}
 	if !st.whole {
-		return st.rewrite(false)
+		if err := st.rewrite(); err != nil {
+			return err
+		}
 	}
 	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -274,17 +329,21 @@ func (st *store) add(lines string, n int) error {
 	return nil
 }
 
-// rewrite writes the index anew, with what counts only.
-func (st *store) rewrite(sync bool) error {
+// rewrite writes the index anew, with what counts only. Synced, even a power
+// failure leaves one of the two.
+func (st *store) rewrite() error {
 	var b bytes.Buffer
 	b.WriteString(indexHeader)
+	st.mu.Lock()
+	n := len(st.records)
 	for name, r := range st.records {
 		b.WriteString(r.line(name))
 	}
-	if err := st.replace("index", b.Bytes(), sync); err != nil {
+	st.mu.Unlock()
+	if err := st.replace("index", b.Bytes(), true); err != nil {
 		return err
 	}
-	st.lines, st.whole = len(st.records), true
+	st.lines, st.whole = n, true
 	return nil
 }
 
@@ -293,7 +352,13 @@ func (st *store) replace(name string, data []byte, sync bool) error {
 	if err := os.MkdirAll(st.dir, 0o700); err != nil {
 		return err
 	}
-	tmp := filepath.Join(st.dir, ".new")
+	return replaceFile(filepath.Join(st.dir, name), data, sync)
+}
+
+// replaceFile makes or replaces a file in one step. Synced, a power failure leaves
+// it as it was or as it is now. There must be no two at a time in one directory.
+func replaceFile(path string, data []byte, sync bool) error {
+	tmp := filepath.Join(filepath.Dir(path), ".new")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -303,56 +368,10 @@ func (st *store) replace(name string, data []byte, sync bool) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(tmp, filepath.Join(st.dir, name))
+		err = os.Rename(tmp, path)
 	}
 	if err != nil {
 		_ = os.Remove(tmp)
 	}
 	return err
-}
-
-// compact rewrites the index if it is damaged, or has more than slack lines that
-// do not count. Synced, even a power failure leaves one of the two; that may
-// take a while, and put waits for it.
-func (st *store) compact(slack int, sync bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.lines > len(st.records)+slack || st.suspect && !st.whole {
-		st.note(st.rewrite(sync))
-	}
-}
-
-// sweep removes copies without a record: the process was killed before it could
-// do so, or before it could write the record. It leaves them once when the index
-// was damaged, for the admin to find. It returns the files whose copy is missing.
-func (st *store) sweep() (missing []string) {
-	entries, err := os.ReadDir(st.dir)
-	if err != nil {
-		return nil // nothing is known
-	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	owner := make(map[string]string, len(st.records))
-	for name, r := range st.records {
-		owner[copyName(name, r.sum)] = name
-	}
-	for _, e := range entries {
-		name := e.Name()
-		if _, ok := owner[name]; !ok && isCopy.MatchString(name) && !st.suspect {
-			_ = os.Remove(filepath.Join(st.dir, name))
-		}
-		delete(owner, name)
-	}
-	return slices.Collect(maps.Values(owner))
-}
-
-// renew writes the copy of a file again that is missing, if v is what it was of.
-func (st *store) renew(name string, v *version) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	r, ok := st.records[name]
-	if _, busy := st.pending[name]; ok && !busy && r.sum == v.id {
-		st.pending[name] = entry{r, v}
-		st.wake()
-	}
 }

@@ -89,7 +89,7 @@ func TestIndexUnwritable(t *testing.T) {
 	keep := func(name, text string) {
 		v := &version{id: idOf([]byte(text), nil), data: []byte(text)}
 		st.put(map[string]entry{name: {record{v.id, time.Now(), time.Now()}, v}})
-		st.writeMore()
+		st.writeMore(true)
 	}
 	keep("a.toml", "a 1\n")
 	check(t, os.Rename(st.index(), st.index()+".away"))
@@ -108,7 +108,7 @@ func TestIndexUnwritable(t *testing.T) {
 	check(t, err)
 	check(t, f.Close())
 	keep("b.toml", "b 1\n")
-	st.writeMore()
+	st.writeMore(true)
 
 	again := newStore(st.dir+"/..", st.log)
 	again.load()
@@ -261,30 +261,102 @@ func TestDamagedCopyMended(t *testing.T) {
 	})
 }
 
-// When the index was damaged, copies without a record may be all that is left of a file.
-func TestOrphansOfDamagedIndex(t *testing.T) {
+// Without an index, or with one that is damaged, copies say what they are of,
+// also when their names cannot hold that of their file.
+func TestCopiesNameThemselves(t *testing.T) {
+	long := strings.Repeat("x", 240) + ".toml"
+	for _, index := range []string{"remove", "", "svcproxy lastg", "\x00\x00\x00\x00"} {
+		t.Run(index, func(t *testing.T) {
+			h := newHost(t)
+			synctest.Test(t, func(t *testing.T) {
+				h.T, h.fixture.T = t, t
+				h.write("a.toml", "a 1\n")
+				h.write(long, "b 1\n")
+				h.start()
+				moment()
+				h.stop()
+				copies := h.copies()
+				check(t, os.Remove(h.src.store.index()))
+				if index != "remove" {
+					write(t, h.src.store.index(), index)
+				}
+				write(t, h.state+"/lastgood/a.0123456789ab.toml", "a 9\n") // cut off: another checksum
+				h.write("a.toml", "bad\n")
+				h.write(long, "bad\n")
+				for i := range 2 {
+					h.start()
+					moment()
+					h.stop()
+					if now, _ := h.sink.look(); now != "a 1, b 1" {
+						t.Errorf("in use after start %d: %q", i, now)
+					}
+					if got := h.copies(); !slices.Equal(got, copies) {
+						t.Errorf("copies after start %d: %q; want %q", i, got, copies)
+					}
+				}
+				if n := count(&h.log, "is not whole"); n != 1 {
+					t.Errorf("logged %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// A power failure may leave the index without the copy that it names. The one
+// before is there still, for it is only removed once the new one is on the disk.
+func TestCopyBefore(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
 		h.T, h.fixture.T = t, t
 		h.write("a.toml", "a 1\n")
 		h.start()
 		moment()
+		before := h.copies()[0]
+		h.write("a.toml", "a 2\n")
+		moment()
 		h.stop()
-		want := h.copies()
-		write(t, h.src.store.index(), "svcproxy lastg")
-		h.write("a.toml", "bad\n")
-		for i, want := range [][]string{want, nil} {
-			h.start()
-			moment()
-			h.stop()
-			if got := h.copies(); !slices.Equal(got, want) {
-				t.Errorf("copies after start %d: %q; want %q", i, got, want)
-			}
+		check(t, os.Truncate(h.state+"/lastgood/"+h.copies()[0], 0))
+		write(t, h.state+"/lastgood/"+before, "a 1\n")
+		h.write("a.toml", "")
+		h.start()
+		moment()
+		h.stop()
+		if now, _ := h.sink.look(); now != "a 1" {
+			t.Errorf("in use: %q; want a 1", now)
 		}
-		if n := count(&h.log, "not all last good versions"); n != 1 {
-			t.Errorf("logged %d times", n)
+		if count(&h.log, "the one before it is used") != 1 {
+			t.Errorf("not logged:\n%s", h.log.String())
 		}
 	})
+}
+
+// A change does not wait for a disk that takes its time.
+func TestSlowDisk(t *testing.T) {
+	h := newHost(t)
+	h.write("a.toml", "a 1\n")
+	h.start()
+	h.awaitStates("a.toml accepted 1")
+	hold := make(chan struct{})
+	h.src.store.chores <- func() { <-hold }
+	h.write("a.toml", "a 2\n")
+	h.src.Reload()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if now, _ := h.sink.look(); now == "a 2" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Error("the change was not applied while the disk was busy")
+			break
+		}
+	}
+	close(hold)
+	for h.src.store.busy() {
+		time.Sleep(time.Millisecond)
+	}
+	h.stop()
+	if data, err := h.src.store.read("a.toml", record{sum: idOf([]byte("a 2\n"), nil)}); err != nil {
+		t.Errorf("the copy: %q, %v", data, err)
+	}
 }
 
 // Copies without a record go at the next start. Nothing else in the directory does.
@@ -326,7 +398,7 @@ func TestCompact(t *testing.T) {
 		for n := range slack + 10 {
 			v := v(n)
 			h.src.store.put(map[string]entry{"a.toml": {record{v.id, time.Now(), time.Now()}, v}})
-			h.src.store.writeMore()
+			synctest.Wait() // until it is written
 		}
 		if got := h.src.store.lines; got != slack+11 {
 			t.Errorf("%d lines; want %d", got, slack+11)

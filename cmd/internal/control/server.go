@@ -53,25 +53,41 @@ func Listen(runDir string) (*Server, error) {
 	return &Server{l, claimed}, nil
 }
 
-// claim takes the lock of a run directory. The kernel releases it when its
-// holder dies, so that, unlike a socket file, it is never stale.
-func claim(runDir string) (*os.File, error) {
+// ErrClaimed says that another daemon has the lock of a directory.
+var ErrClaimed = errors.New("another svcproxy")
+
+// claim takes the lock of the run directory.
+func claim(runDir string) (*os.File, error) { return claimDir("run", runDir) }
+
+// ClaimState takes the lock of a state directory until the file is closed: two
+// daemons would remove each other's copies and records.
+func ClaimState(stateDir string) (*os.File, error) {
+	if err := os.MkdirAll(stateDir, 0o755); err != nil {
+		return nil, fmt.Errorf("making state directory: %w", err)
+	}
+	return claimDir("state", stateDir)
+}
+
+// claimDir takes the lock of a directory of some kind. The kernel releases it when
+// its holder dies, so that, unlike a socket file, it is never stale.
+func claimDir(kind, dir string) (*os.File, error) {
+	fail := func(err error) error { return fmt.Errorf("claiming %s directory %s: %w", kind, dir, err) }
 	// Readable for nobody else: who can open a file can also lock it.
-	f, err := os.OpenFile(filepath.Join(runDir, "svcproxy.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, "svcproxy.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("claiming run directory: %w", err)
+		return nil, fail(err)
 	}
 	if err := lock(f); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("another svcproxy%s is running; give each its own --run-dir", holder(f))
+			err = fmt.Errorf("%w%s is running; give each its own --%s-dir", ErrClaimed, holder(f), kind)
 		}
-		return nil, errors.Join(fmt.Errorf("claiming run directory %s: %w", runDir, err), f.Close())
+		return nil, errors.Join(fail(err), f.Close())
 	}
 	if err := f.Truncate(0); err != nil {
-		return nil, errors.Join(fmt.Errorf("claiming run directory: %w", err), f.Close())
+		return nil, errors.Join(fail(err), f.Close())
 	}
 	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
-		return nil, errors.Join(fmt.Errorf("claiming run directory: %w", err), f.Close())
+		return nil, errors.Join(fail(err), f.Close())
 	}
 	return f, nil
 }

@@ -5,7 +5,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -71,6 +70,7 @@ type daemon struct {
 	text    []byte           // of svcproxy.toml, as last looked at
 
 	claim   *control.NamespaceClaim
+	state   *os.File // the lock of the state directory
 	control *control.Server
 	files   *file.Source
 	cluster source.Source // nil: none
@@ -131,7 +131,7 @@ func (d *daemon) end() {
 	for _, c := range d.contention {
 		c.Stop()
 	}
-	_ = d.claim.Close() // all is done that can fail
+	_, _ = d.claim.Close(), d.state.Close() // all is done that can fail
 }
 
 // unlessDone returns err, or nil when it is only that ctx has ended.
@@ -158,11 +158,17 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 	if d.claim, err = d.claimNamespace(); err != nil {
 		return nil, err
 	}
+	if d.state, err = control.ClaimState(d.StateDir); errors.Is(err, control.ErrClaimed) {
+		return nil, errors.Join(err, d.claim.Close())
+	} else if err != nil { // read-only, say, or full: services matter more
+		d.log.Warn("another svcproxy that uses this state directory will not be refused", "err", err)
+	}
 	if err := d.build(ctx); err != nil {
 		if d.kernel != nil {
 			d.closeInstance(d.kernel)
 		}
-		return nil, errors.Join(err, d.claim.Close())
+		d.end()
+		return nil, err
 	}
 	return d, nil
 }
@@ -182,9 +188,6 @@ func (d *daemon) claimNamespace() (*control.NamespaceClaim, error) {
 // build makes the way of a change, from source to kernel. What ends with Run comes last.
 func (d *daemon) build(ctx context.Context) error {
 	var err error
-	if err := os.MkdirAll(d.StateDir, 0o755); err != nil {
-		return fmt.Errorf("making state directory: %w", err)
-	}
 	if d.kernel, err = choose(ctx, site{d.fixed, d.StateDir, d.log}); err != nil {
 		return err
 	}

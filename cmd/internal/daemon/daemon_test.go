@@ -376,3 +376,21 @@ func TestStartErrors(t *testing.T) {
 		})
 	}
 }
+
+// Two daemons, in network namespaces of their own, would remove each other's state.
+func TestStateDirectoryClaimed(t *testing.T) {
+	r := launch(t, "")
+	r.ready()
+	o := r.options()
+	o.Namespace += "-other"
+	o.RunDir = t.TempDir()
+	want := fmt.Sprintf("claiming state directory %s: another svcproxy (pid %d) is running; give each its own --state-dir", o.StateDir, os.Getpid())
+	if err := Run(t.Context(), o); err == nil || err.Error() != want {
+		t.Errorf("Run: %v\nwant: %s", err, want)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.start() // it is free again
+	r.ready()
+}
