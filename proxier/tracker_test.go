@@ -135,7 +135,7 @@ func TestTrackerClaims(t *testing.T) {
 			set(file("a", "x "+v2)), set(object("default/y", 2, "y "+v1)), set(object("default/x", 1, "x "+v1)), gone("a")},
 			"x@default/x\ny@default/y without 10.96.0.1:80/tcp\n" + `service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (default/x)`},
 		{"our own port, of an object", []source.Changes{set(object("default/x", 1, "x 10349"))},
-			"x@default/x without node port 10349/tcp\n" + `service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address`},
+			"x@default/x without node port 10349/tcp\n" + `service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address or metrics_address`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
