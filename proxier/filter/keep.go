@@ -7,7 +7,7 @@ import (
 )
 
 // keepTable is a table that does nothing, and which others cannot flush.
-const keepTable = "svcproxy-keep"
+const keepTable = "SVCP-KEEP"
 
 // keep has the kernel track and translate connections until Close: without a rule
 // that needs it, it stops, and packets of connections then reach the wrong socket,
@@ -21,7 +21,7 @@ func (k *Kernel) keep() {
 		family = unix.NFPROTO_IPV6
 	}
 	var err error
-	k.keeper, err = nft.Keep(nft.Table{Family: family, Name: keepTable}, "of svcproxy while it runs: connections survive that all rules are flushed")
+	k.keeper, err = nft.Keep(nft.Table{Family: family, Name: keepTable}, "connections survive that all rules are flushed")
 	if err != nil {
 		k.mortal = true
 		k.log.Info("connections will not survive that others flush all rules: this kernel has no table that keeps them", "tool", k.Tool(), "err", err)
