@@ -5,9 +5,10 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults|affinity under a flood)|TestStops
 TAGS       ?=
+IMAGE      ?= dist/svcproxy-$(VERSION).tar
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak bench fuzz lint fmt clean
+.PHONY: help build sizes install image demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +27,9 @@ install: build ## binary, unit and an empty /etc/svcproxy (DESTDIR is honoured)
 	install -D -m 0644 systemd/sysctl.d/*.conf -t $(DESTDIR)/usr/lib/sysctl.d
 	install -D -m 0755 systemd/netfilter-persistent/05-svcproxy $(DESTDIR)/usr/share/netfilter-persistent/plugins.d/05-svcproxy
 	install -d -m 0755 $(DESTDIR)/etc/svcproxy
+
+image: build ## an image for containers, as an OCI archive in IMAGE (root)
+	scripts/image '$(VERSION)' '$(IMAGE)'
 
 demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 	scripts/demo

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -19,6 +20,11 @@ var svcproxyBinary = sync.OnceValues(func() (string, error) { return Build(build
 var buildDir string
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(envContainer); spec != "" {
+		runtime.LockOSThread()
+		fmt.Fprintln(os.Stderr, enter(spec))
+		os.Exit(1)
+	}
 	os.Exit(run(m))
 }
 
