@@ -150,6 +150,8 @@ func (c *Conn) Commit(b *Batch) error {
 	case c.quiet, b.Len() > loudBytes:
 		return c.commitUnheard(b)
 	}
+	listeners.RLock()
+	defer listeners.RUnlock()
 	return c.commit(b)
 }
 

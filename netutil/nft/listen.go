@@ -13,9 +13,10 @@ import (
 // some 6 MB, take 700 MB and three times as long.
 const loudBytes = 256 << 10
 
-// listeners are the monitors of this process that hear events.
+// listeners are the monitors of this process that hear events. The lock is held for
+// reading by each commit, so that none of ours counts as one that was missed.
 var listeners = struct {
-	sync.Mutex
+	sync.RWMutex
 	all map[*Monitor]bool
 }{all: map[*Monitor]bool{}}
 

@@ -1,0 +1,73 @@
+//go:build netns
+
+package nft
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// heard starts a monitor and returns what it tells of.
+func heard(t *testing.T, m *Monitor, err error) <-chan Event {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	listening, events, ended := make(chan struct{}), make(chan Event, 100), make(chan error, 1)
+	go func() { ended <- m.Watch(ctx, func() { close(listening) }, func(e Event) { events <- e }) }()
+	t.Cleanup(func() { cancel(); <-ended; m.Close() })
+	<-listening
+	return events
+}
+
+// What one of our sockets commits while another one is unheard is no event that was missed.
+func TestOwnCommitsAreNotMissed(t *testing.T) {
+	own, other := dial(t), another(t)
+	m, err := NewMonitor(table, own)
+	events := heard(t, m, err)
+	commit(t, own, func(b *Batch) { b.AddTable("") })
+	second := Table{unix.NFPROTO_IPV6, "test"} // the other family's
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			b := NewBatch(second) // which is a commit, though nothing stays
+			b.AddTable("")
+			b.AddChain(&Chain{Name: "c"})
+			b.DeleteChain("c")
+			if err := other.Commit(b); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 5 {
+		err := own.Unheard(1, func() error {
+			time.Sleep(20 * time.Millisecond)
+			b := NewBatch(table)
+			b.AddChain(&Chain{Name: "c"})
+			b.DeleteChain("c")
+			return own.commit(b)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	select {
+	case e := <-events:
+		t.Errorf("told of %+v", e)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
