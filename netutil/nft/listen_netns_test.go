@@ -71,3 +71,34 @@ func TestOwnCommitsAreNotMissed(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 }
+
+// Chains that are there for a moment, and rules of them, are no event.
+func TestScratchChainsAreNoEvent(t *testing.T) {
+	c := dial(t)
+	m, err := NewNameMonitor(Names{
+		Tables: []Table{table}, Ours: "OUR-", Scratch: "OUR-PROBE", Others: "FORWARD", Touched: func() {},
+		Own: func(uint32) bool { return false },
+	})
+	events := heard(t, m, err)
+	rule, err := NewRule(table.Family, "OUR-PROBE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, c, func(b *Batch) { b.AddTable("") })
+	commit(t, c, func(b *Batch) { b.AddChain(&Chain{Name: "OUR-PROBE-1"}); b.AddRule("OUR-PROBE-1", rule) })
+	commit(t, c, func(b *Batch) { b.FlushChain("OUR-PROBE-1"); b.DeleteChain("OUR-PROBE-1") })
+	commit(t, c, func(b *Batch) { b.AddChain(&Chain{Name: "OUR-CHAIN"}) })
+	commit(t, c, func(b *Batch) { b.AddRule("OUR-CHAIN", rule) })
+	for _, what := range []string{"a chain", "a rule of it"} {
+		select {
+		case <-events:
+		case <-time.After(5 * time.Second):
+			t.Errorf("not told of %s", what)
+		}
+	}
+	select {
+	case e := <-events:
+		t.Errorf("also told of %+v", e)
+	case <-time.After(50 * time.Millisecond):
+	}
+}

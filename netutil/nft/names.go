@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,6 +15,8 @@ type Names struct {
 	// Own reports whether a sender is one of us: iptables-restore sends from the port
 	// that is its process id, as this process sees it.
 	Own func(port uint32) bool
+
+	Scratch string // begins the names of those of our chains that are none of anybody's business
 
 	Others  string // is part of other names, whose changes are no event: Touched is called
 	Touched func()
@@ -28,13 +31,27 @@ func NewNameMonitor(n Names) (*Monitor, error) {
 }
 
 func (n Names) concern(m message) bool {
-	if !m.isOfOne(n.Tables) || n.Own(m.port) {
+	if !m.isOfOne(n.Tables) || n.Own(m.port) || n.isScratch(m) {
 		return false
 	}
 	if m.names(n.Others) {
 		n.Touched()
 	}
 	return m.typ == nftMessage(unix.NFT_MSG_DELTABLE) || m.names(n.Ours)
+}
+
+// isScratch reports whether a message is about a scratch chain or a rule of one.
+func (n Names) isScratch(m message) bool {
+	var name uint16
+	switch m.typ {
+	case nftMessage(unix.NFT_MSG_NEWCHAIN), nftMessage(unix.NFT_MSG_DELCHAIN):
+		name = unix.NFTA_CHAIN_NAME
+	case nftMessage(unix.NFT_MSG_NEWRULE), nftMessage(unix.NFT_MSG_DELRULE):
+		name = unix.NFTA_RULE_CHAIN
+	default:
+		return false
+	}
+	return n.Scratch != "" && strings.HasPrefix(getString(find(m.body[genLen:], name)), n.Scratch)
 }
 
 func (m message) isOfOne(tables []Table) bool {

@@ -65,7 +65,7 @@ func openEvents(v6 bool) (*events, error) {
 	}
 	e := &events{conn: conn, tables: tables}
 	e.monitor, err = nft.NewNameMonitor(nft.Names{
-		Tables: tables, Ours: Prefix, Own: xtables.Started,
+		Tables: tables, Ours: Prefix, Own: xtables.Started, Scratch: probePrefix,
 		Others: "FORWARD", Touched: func() { e.unsure.Store(true) }, // rules of ours depend on it
 	})
 	if err != nil {
