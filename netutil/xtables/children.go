@@ -5,27 +5,49 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"time"
 )
 
 // children are the processes of the programs that this process started last.
 var children struct {
 	sync.Mutex
-	pids [64]uint32 // far more than run within the time that an event of nf_tables waits to be read
+	last [64]child // far more than run within childPatience, but for many changes one by one
 	next int
 }
 
-// Started reports whether a process is, or was, a program that changes rules for us.
+type child struct {
+	pid   uint32
+	ended time.Time // zero: it runs
+}
+
+// childPatience is how long a program's last event of nf_tables may wait to be read
+// after it has ended. Its process id may be another program's some time later.
+const childPatience = time.Minute
+
+// Started reports whether a process is, or was just now, a program that changes rules for us.
 func Started(pid uint32) bool {
 	children.Lock()
 	defer children.Unlock()
-	return slices.Contains(children.pids[:], pid)
+	return slices.ContainsFunc(children.last[:], func(c child) bool {
+		return c.pid == pid && (c.ended.IsZero() || time.Since(c.ended) < childPatience)
+	})
 }
 
 func started(pid int) {
 	children.Lock()
 	defer children.Unlock()
-	children.pids[children.next%len(children.pids)] = uint32(pid)
+	children.last[children.next%len(children.last)] = child{pid: uint32(pid)}
 	children.next++
+}
+
+func ended(pid int) {
+	children.Lock()
+	defer children.Unlock()
+	for i := range children.last {
+		if c := &children.last[i]; c.pid == uint32(pid) && c.ended.IsZero() {
+			c.ended = time.Now()
+		}
+	}
 }
 
 // runKnown runs a program that has nothing to do before its process is known to
@@ -37,6 +59,7 @@ func runKnown(cmd *exec.Cmd, stdin io.Reader) error {
 		return err
 	}
 	started(cmd.Process.Pid)
+	defer ended(cmd.Process.Pid)
 	close(known)
 	return cmd.Wait()
 }
