@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/nft"
@@ -32,10 +31,10 @@ type Kernel struct {
 
 	mirror mirror
 
-	looking  sync.Mutex  // held by Examine
-	unread   int         // looks since the tables were read
-	lookSets *ipset.Conn // its own
-	events   *events     // of the nft variant; nil: there are none
+	looking  chan struct{} // has room for the one Examine that runs
+	unread   int           // looks since the tables were read
+	lookSets *ipset.Conn   // its own
+	events   *events       // of the nft variant; nil: there are none
 
 	keeper *nft.Keeper // since the first Mend, where it can be had
 	mortal bool        // it was said that it cannot
@@ -61,7 +60,7 @@ func open(ctx context.Context, fam proxier.Family, choice *xtables.Choice) (*Ker
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
 	}
-	k := &Kernel{words: dialects[fam], tool: choice.Use, stale: choice.Others, sets: conn, log: slog.New(slog.DiscardHandler)}
+	k := &Kernel{words: dialects[fam], tool: choice.Use, stale: choice.Others, sets: conn, log: slog.New(slog.DiscardHandler), looking: make(chan struct{}, 1)}
 	if err := k.openLook(); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}

@@ -152,6 +152,27 @@ func TestPassedOverIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// A look that waits for another one, which an event began, ends when it is told to:
+// whoever gives up the backend waits for it.
+func TestLookWaitsNotForEver(t *testing.T) {
+	k, _, _, _ := watched(t)
+	k.looking <- struct{}{}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { _, err := k.Examine(ctx); ended <- err }()
+	time.Sleep(10 * time.Millisecond) // it waits, or comes too late to
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("look: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the other one")
+	}
+	<-k.looking
+}
+
 // An event while nothing is known, as during the first sync, is told of when that has ended.
 func TestEventDuringFirstSync(t *testing.T) {
 	k, _, _, told := watched(t)

@@ -19,8 +19,12 @@ const probePrefix = Prefix + "PROBE"
 // reports whether something differs, which Repair puts right. It runs beside all
 // other methods, holds up none, and passes over what they have changed meanwhile.
 func (k *Kernel) Examine(ctx context.Context) (bool, error) {
-	k.looking.Lock()
-	defer k.looking.Unlock()
+	select {
+	case k.looking <- struct{}{}:
+		defer func() { <-k.looking }()
+	case <-ctx.Done():
+		return false, fmt.Errorf("waiting for another look: %w", context.Cause(ctx))
+	}
 	if !k.mirror.known() {
 		return false, nil
 	}
