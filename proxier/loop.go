@@ -28,6 +28,7 @@ type Config struct {
 
 	// May be nil, and must not block.
 	OnSync   func(SyncResult)    // after each sync, from a goroutine for each family
+	OnDrop   func(Family)        // with a family that is not programmed any more, after its last OnSync
 	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
 	OnAccept func([]source.Unit) // with files that were accepted, without their services, before they are synced
 
@@ -206,6 +207,9 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	for _, f := range l.families {
 		if backends[f.fam] == nil {
 			f.stop()
+			if l.cfg.OnDrop != nil {
+				l.cfg.OnDrop(f.fam)
+			}
 			continue
 		}
 		f.orders.put(order{backend: backends[f.fam]})

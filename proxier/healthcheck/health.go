@@ -66,6 +66,15 @@ func (h *Health) Synced(r proxier.SyncResult) {
 	h.pending[r.Family] = since
 }
 
+// Dropped forgets a family that is not programmed any more: nobody syncs what
+// waits there.
+func (h *Health) Dropped(fam proxier.Family) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pending, fam)
+	delete(h.updated, fam)
+}
+
 // Healthy tells whether no change has been waiting for too long.
 func (h *Health) Healthy() bool {
 	ok, _ := h.look(time.Now())

@@ -87,6 +87,25 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
+// A family that a change of mode leaves out does not count, whatever waits there.
+func TestDroppedFamilyIsHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+			h.Synced(proxier.SyncResult{Family: fam, Start: time.Now()})
+		}
+		h.Synced(proxier.SyncResult{Family: proxier.IPv6, Start: time.Now(), Err: errors.New("no")})
+		time.Sleep(timeout)
+		if h.Healthy() {
+			t.Error("healthy although IPv6 has been failing for two minutes")
+		}
+		h.Dropped(proxier.IPv6)
+		if !h.Healthy() {
+			t.Error("unhealthy by a family that is not in use")
+		}
+	})
+}
+
 func TestStuckLoopIsUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()

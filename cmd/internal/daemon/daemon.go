@@ -225,6 +225,7 @@ func (d *daemon) wire() {
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log,
 		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); d.metrics.Synced(r) },
+		OnDrop:   d.health.Dropped,
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.files.Accepted,
 

@@ -1,0 +1,42 @@
+package proxier
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// A family that other backends leave out is told of, after all that its syncs were told of.
+func TestLoopTellsOfDroppedFamily(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []string
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, what)
+		}
+		k, v6 := &kernel{}, &kernel{fail: errors.New("no")}
+		l := start(t, k, func(c *Config) {
+			c.Backends[IPv6] = v6
+			c.OnSync = func(r SyncResult) {
+				if r.Family == IPv6 && r.Err != nil {
+					note("failed")
+				}
+			}
+			c.OnDrop = func(fam Family) { note("dropped " + fam.String()) }
+		})
+		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Synced("file")
+		synctest.Wait()
+		l.SetBackends(map[Family]Backend{IPv4: k}, func() {})
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"failed", "dropped ipv6"}; !slices.Equal(told, want) {
+			t.Errorf("told of %q, want %q", told, want)
+		}
+	})
+}
