@@ -60,14 +60,11 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event
 	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	k, err := Open(ctx, proxier.IPv4)
+	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: nftTool(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	if k.tool.Variant != xtables.NFT {
-		t.Skip("plain iptables is the legacy variant here, which tells of nothing")
-	}
 	w := filtertest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
 	mend(t, k, r, w)
@@ -79,6 +76,23 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event
 		t.Fatalf("first look: %v, %v", damaged, err)
 	}
 	return k, r, w, told
+}
+
+// nftTool returns the nft variant of iptables, whichever plain iptables means: the
+// legacy one tells of nothing.
+func nftTool(t *testing.T) *xtables.Tool {
+	t.Helper()
+	tools, err := xtables.Installed(context.Background(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range tools {
+		if tool.Variant == xtables.NFT {
+			return tool
+		}
+	}
+	t.Fatalf("this host has no iptables-nft, only %v; install the package iptables", tools)
+	return nil
 }
 
 // mend makes the kernel hold what w needs.

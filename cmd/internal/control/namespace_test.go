@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -137,51 +136,4 @@ func TestHolderThatCannotBeAsked(t *testing.T) {
 	if err := CheckNamespace(name); err == nil || errors.As(err, &held) {
 		t.Errorf("check: %v", err)
 	}
-}
-
-// A local user who takes the name keeps no daemon from starting, and is named.
-func TestHolderOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can listen as another user")
-	}
-	t.Parallel()
-	const nobody = 65534
-	name := uniqueName(t)
-	fd := listenAs(t, name, nobody)
-	defer unix.Close(fd)
-	c := claimed(t, name)
-	want := fmt.Sprintf("process %d (", os.Getpid())
-	if w := strings.Join(c.Warnings(), "\n"); !strings.HasPrefix(w, want) || !strings.Contains(w, "of user 65534") {
-		t.Errorf("warnings %q, want %q", w, want)
-	}
-	if err := CheckNamespace(name); err != nil {
-		t.Errorf("check: %v", err)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// listenAs listens as another user. The kernel notes who calls listen, unix(7).
-func listenAs(t *testing.T, name string, uid int) int {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err == nil {
-		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), setThreadUID(uid), unix.Listen(fd, 8), setThreadUID(0))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fd
-}
-
-// setThreadUID changes the effective user of this thread; of all threads Go would.
-func setThreadUID(uid int) error {
-	const keep = ^uintptr(0)
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
-		return errno
-	}
-	return nil
 }
