@@ -15,6 +15,7 @@ import (
 // A difference is what is between the table in the kernel and what it should hold.
 type difference struct {
 	want   *content
+	counts map[set]int // of the elements of want
 	chains []*written
 	have   *nft.Listing // nil: there is no table
 
@@ -50,7 +51,7 @@ func (b *Backend) read(ctx context.Context, want *content) (*difference, error) 
 		return nil, err
 	}
 	b.reads++
-	d := &difference{want: want, chains: chains, elements: map[set]*setDifference{}}
+	d := &difference{want: want, counts: want.counts(), chains: chains, elements: map[set]*setDifference{}}
 	if d.have, err = b.conn.List(b.table()); err != nil || d.have == nil {
 		return d, err
 	}
@@ -60,7 +61,7 @@ func (b *Backend) read(ctx context.Context, want *content) (*difference, error) 
 	}
 	d.wake = d.have.Dormant
 	d.rewrite = !d.sameChains() || !d.sameSets()
-	for _, s := range setsInUse(want.counts()) {
+	for _, s := range setsInUse(d.counts) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -100,7 +101,7 @@ func (c *written) isIn(l *nft.Listing) bool {
 }
 
 func (d *difference) sameSets() bool {
-	sets := setsInUse(d.want.counts())
+	sets := setsInUse(d.counts)
 	return len(sets) == len(d.have.Sets) && !slices.ContainsFunc(sets, func(s set) bool { return !d.keeps(s) })
 }
 
@@ -234,7 +235,7 @@ func (d *difference) changes() []proxier.Change {
 	}
 	d.chainChanges(func(op, name string) { add(op, "chain "+table+" "+name) })
 	d.setChanges(func(op, name string) { add(op, "set "+table+" "+name) })
-	for _, s := range setsInUse(d.want.counts()) {
+	for _, s := range setsInUse(d.counts) {
 		d.elementChanges(s, func(op string, e nft.Element) {
 			add(op, "element "+table+" "+s.name()+" { "+elementText(s, d.want.fam, e)+" }")
 		})
@@ -265,7 +266,7 @@ func (d *difference) chainChanges(add func(op, name string)) {
 
 func (d *difference) setChanges(add func(op, name string)) {
 	known := map[string]bool{}
-	for _, s := range setsInUse(d.want.counts()) {
+	for _, s := range setsInUse(d.counts) {
 		known[s.name()] = true
 		switch {
 		case d.have == nil || d.have.Sets[s.name()] == nil:
@@ -315,7 +316,7 @@ func (d *difference) ticketChanges(s set, do func(op string, e nft.Element)) {
 
 // allEdits returns those of every set; packets fill that of clients.
 func (d *difference) allEdits() (list []edits) {
-	for _, s := range setsInUse(d.want.counts()) {
+	for _, s := range setsInUse(d.counts) {
 		if !s.isFilled() {
 			list = append(list, d.edits(s))
 		}

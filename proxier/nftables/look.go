@@ -180,13 +180,14 @@ func (l *look) shapeOnce() func() (finding, error) {
 	}
 }
 
-func (l *look) sameShape(have *nft.Listing, chains map[string]*written, sets []set) bool {
+// sameShape reports whether a table has these chains, rules and sets, whatever is in them.
+func (d *dialect) sameShape(have *nft.Listing, chains map[string]*written, sets []set) bool {
 	same := !have.Dormant && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
 	for _, c := range chains {
 		same = same && c.isIn(have)
 	}
 	for _, s := range sets {
-		same = same && s.isIn(have, l.fam)
+		same = same && s.isIn(have, d.fam)
 	}
 	return same
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 
 	"svcproxy/netutil/nft"
@@ -59,36 +60,72 @@ func (b *Backend) rewrite(ctx context.Context, want *content, anew bool) (d *dif
 	if err != nil {
 		return nil, err
 	}
-	d = &difference{want: want, chains: chains, have: &nft.Listing{}, replace: true}
+	d = &difference{want: want, counts: want.counts(), chains: chains, have: &nft.Listing{}, replace: true}
 	return d, b.write(ctx, d)
 }
 
-// revive gives the packets of connections what translates them, at once, if
-// somebody has removed our table or put it to sleep: until then they reach the wrong
-// socket, which resets them. The kernel remembers connections without us. It
-// reports whether the table was made: its chains are there, without elements.
+// revive gives packets the chains that they should meet, at once, if somebody has
+// removed our table, put it to sleep, or changed its rules. The kernel remembers
+// connections without us, but their packets reach the wrong socket, which resets
+// them, as long as nothing translates. It reports whether the table was made: its
+// chains are there, without elements.
 func (b *Backend) revive(ctx context.Context) (bool, error) {
 	if b.held == nil || !b.touched.Load() {
 		return false, nil
 	}
 	exists, dormant, err := b.conn.Lookup(b.table())
-	if err != nil || exists && !dormant {
+	switch {
+	case err != nil:
+		return false, err
+	case exists && !dormant:
+		return false, b.reviveShape(ctx)
+	}
+	chains, err := b.held.inOrder(b.dialect)
+	if err != nil {
 		return false, err
 	}
 	w := b.writer(ctx, pieceBytes)
 	b.batch.AddTable(tableComment)
 	if !exists {
-		counts := b.held.counts()
-		l := layout{dialect: b.dialect, host: &b.held.host, counts: counts}
-		chains, err := b.marshal(l.chains())
-		if err != nil {
-			return false, err
-		}
-		w.sets(setsInUse(counts))
+		w.sets(setsInUse(b.held.counts()))
 		w.chains(chains)
 	}
 	w.flush()
 	return !exists && w.err == nil, w.err
+}
+
+// inOrder returns the chains, each after those that it leads to.
+func (h *held) inOrder(d *dialect) ([]*written, error) {
+	l := layout{dialect: d, host: &h.host, counts: h.counts()}
+	return d.marshal(l.chains())
+}
+
+// reviveShape makes chains and rules what they should be, without a look at elements,
+// of which there may be a million. Sets that are not as they should be are made
+// anew, and what is refused by them then waits for their elements.
+func (b *Backend) reviveShape(ctx context.Context) error {
+	have, err := b.conn.List(b.table())
+	switch {
+	case errors.Is(err, nft.ErrChanged): // whoever compares all of it has the patience
+		return nil
+	case err != nil:
+		return err
+	case have == nil || have.Others > 0 || b.sameShape(have, b.held.chains, setsInUse(b.held.counts())):
+		return nil
+	}
+	d := &difference{want: &content{dialect: b.dialect}, counts: b.held.counts(), have: have, rewrite: true}
+	chains, err := b.held.inOrder(b.dialect)
+	if err != nil {
+		return err
+	}
+	w := b.writer(ctx, math.MaxInt)
+	w.prepare(d)
+	w.chains(chains)
+	if d.sameSets() {
+		w.lateRules(chains)
+	}
+	w.flush()
+	return w.err
 }
 
 // holds reports whether the kernel is known to hold what it should.
@@ -179,7 +216,7 @@ func (w *writer) prepare(d *difference) {
 		w.clear(d)
 	}
 	var fresh []set
-	for _, s := range setsInUse(d.want.counts()) {
+	for _, s := range setsInUse(d.counts) {
 		if !d.keeps(s) {
 			fresh = append(fresh, s)
 		}

@@ -174,6 +174,40 @@ func TestConnectionsSurviveSlowRepair(t *testing.T) {
 	}
 }
 
+// Rules are back before anything else is done: new connections wait for no look at
+// all elements, nor for the rest of the repair, which may fail.
+func TestRulesComeBackFirst(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.enter(1)
+		h.listen(1)
+		res := h.service("web", 10, 0, 1)
+		h.world.Put(res.Key, res)
+		h.sync(nil)
+		events := h.watch()
+		for _, script := range []string{
+			"flush chain TABLE prerouting\nflush chain TABLE output",
+			"flush table TABLE",
+			"add chain TABLE foreign\nadd rule TABLE foreign jump services\nflush chain TABLE output",
+			"add map TABLE foreign { type inet_service : verdict; }\nadd element TABLE foreign { 1 : jump services }\nflush chain TABLE output",
+		} {
+			h.nft(script)
+			next(h, events, script)
+			if _, err := h.ask(h.at(10), 1, 200*time.Millisecond); err == nil {
+				h.Errorf("%s: is answered without a repair", script)
+			}
+			interfaces := h.world.Host.LocalInterfaces
+			h.world.Host.LocalInterfaces = []string{"no/name"}
+			if err := h.backend.Sync(context.Background(), h.world.State, &proxier.Delta{}); err == nil {
+				h.Errorf("%s: a sync with an impossible interface succeeds", script)
+			}
+			h.mustAsk(h.at(10), 1)
+			h.world.Host.LocalInterfaces = interfaces
+			h.sync(nil)
+			h.settled(script)
+		}
+	})
+}
+
 // Whatever else is done to our table is repaired, and established connections go on.
 func TestConnectionsSurvive(t *testing.T) {
 	for _, harm := range []struct{ name, script string }{
