@@ -13,10 +13,13 @@ type Choice struct {
 	Others []*Tool // where chains of ours are too, left by a run that chose otherwise
 }
 
+// A Reader reads all tables of a tool, as Tool.ReadAll does.
+type Reader func(ctx context.Context, t *Tool) (map[string]*Table, error)
+
 // Choose returns the variant that this host uses: where chains of ours are, else
 // where most foreign rules are, as far as the kernel has them; of two that are
 // equal in that, the one that plain iptables means. It makes no table.
-func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
+func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
 	tools, err := Installed(ctx, v6)
 	if err != nil {
 		return nil, fmt.Errorf("looking for %s: %w", Base(v6), err)
@@ -26,7 +29,7 @@ func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
 	var lacking error
 	most := -1
 	for _, t := range tools {
-		ours, foreign, err := t.count(ctx, prefix)
+		ours, foreign, err := t.count(ctx, read)
 		if errors.Is(err, errors.ErrUnsupported) {
 			lacking = err
 			continue
@@ -51,8 +54,8 @@ func Choose(ctx context.Context, v6 bool, prefix string) (*Choice, error) {
 }
 
 // count looks how far a tool is in use.
-func (t *Tool) count(ctx context.Context, prefix string) (ours bool, foreign int, err error) {
-	tables, err := t.ReadAll(ctx, prefix)
+func (t *Tool) count(ctx context.Context, read Reader) (ours bool, foreign int, err error) {
+	tables, err := read(ctx, t)
 	for _, tab := range tables {
 		ours = ours || len(tab.Chains) > 0
 		foreign += tab.Foreign
@@ -60,18 +63,10 @@ func (t *Tool) count(ctx context.Context, prefix string) (ours bool, foreign int
 	return ours, foreign, err
 }
 
-// Purge removes every chain whose name begins with prefix, and the jumps to them from
-// built-in chains, from all tables. It returns what is left, empty, because chains
-// of others lead to it.
-func (t *Tool) Purge(ctx context.Context, prefix string) (left []string, err error) {
-	tables, err := t.ReadAll(ctx, prefix)
-	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, nil // what the kernel lacks holds nothing
-	}
-	if err != nil {
-		return nil, err
-	}
-	var s Script
+// Purge returns what removes every chain of ours from tables, and the jumps to them
+// from built-in chains, and what will be left, empty, because chains of others lead to it.
+func Purge(tables map[string]*Table) (s *Script, left []string) {
+	s = &Script{}
 	for name, tab := range tables {
 		for chain := range tab.Policies {
 			for _, rule := range tab.Jumps[chain] {
@@ -87,5 +82,5 @@ func (t *Tool) Purge(ctx context.Context, prefix string) (left []string, err err
 			}
 		}
 	}
-	return left, t.Restore(ctx, &s)
+	return s, left
 }

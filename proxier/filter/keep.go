@@ -1,10 +1,6 @@
 package filter
 
-import (
-	"golang.org/x/sys/unix"
-
-	"svcproxy/netutil/nft"
-)
+import "svcproxy/netutil/nft"
 
 // keepTable is a table that does nothing, and which others cannot flush.
 const keepTable = "SVCP-KEEP"
@@ -16,12 +12,8 @@ func (k *Kernel) keep() {
 	if k.keeper != nil || k.mortal {
 		return
 	}
-	family := byte(unix.NFPROTO_IPV4)
-	if k.tool.IPv6 {
-		family = unix.NFPROTO_IPV6
-	}
 	var err error
-	k.keeper, err = nft.Keep(nft.Table{Family: family, Name: keepTable}, "connections survive that all rules are flushed")
+	k.keeper, err = nft.Keep(nft.Table{Family: family(k.tool.IPv6), Name: keepTable}, "connections survive that all rules are flushed")
 	if err != nil {
 		k.mortal = true
 		k.log.Info("connections will not survive that others flush all rules: this kernel has no table that keeps them", "tool", k.Tool(), "err", err)

@@ -40,10 +40,16 @@ type Kernel struct {
 	mortal bool        // it was said that it cannot
 }
 
+// Choose returns which variant of iptables this host uses. It comes to an end while
+// others write without one, too.
+func Choose(ctx context.Context, v6 bool) (*xtables.Choice, error) {
+	return xtables.Choose(ctx, v6, readAll)
+}
+
 // Open finds out which variant of iptables the host uses, and checks that the
 // kernel has ip sets.
 func Open(ctx context.Context, fam proxier.Family) (*Kernel, error) {
-	choice, err := xtables.Choose(ctx, fam == proxier.IPv6, Prefix)
+	choice, err := Choose(ctx, fam == proxier.IPv6)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +110,7 @@ func (k *Kernel) SetMessages() int { return k.sets.Messages }
 
 // Look reads what the kernel holds of ours and the tables that c needs.
 func (k *Kernel) Look(ctx context.Context, c Content) (*Held, error) {
-	tables, err := k.readAll(ctx)
+	tables, err := readAll(ctx, k.tool)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +245,7 @@ func (k *Kernel) Knows() bool { return k.mirror.chains != nil }
 // removeOdd removes sets of our names that are not what we make. Rules that use
 // them must go first, and so all of ours do.
 func (k *Kernel) removeOdd(ctx context.Context, names []string) error {
-	left, err := k.tool.Purge(ctx, Prefix)
+	left, err := k.purge(ctx, k.tool)
 	if err != nil {
 		return err
 	}
@@ -247,9 +253,23 @@ func (k *Kernel) removeOdd(ctx context.Context, names []string) error {
 	return k.destroyAll(ctx, names)
 }
 
+// purge removes all our chains, and the jumps to them. It returns what is left, empty,
+// because chains of others lead to it.
+func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, err error) {
+	tables, err := readAll(ctx, tool)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, nil // what the kernel lacks holds nothing
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, left := xtables.Purge(tables)
+	return left, k.restore(ctx, tool, s)
+}
+
 func (k *Kernel) purgeStale(ctx context.Context) error {
 	for len(k.stale) > 0 {
-		left, err := k.stale[0].Purge(ctx, Prefix)
+		left, err := k.purge(ctx, k.stale[0])
 		if err != nil {
 			return err
 		}
@@ -268,7 +288,7 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 	}
 	var errs []error
 	for _, t := range tools {
-		left, err := t.Purge(ctx, Prefix)
+		left, err := k.purge(ctx, t)
 		errs = append(errs, err)
 		for _, l := range left {
 			errs = append(errs, fmt.Errorf("%s: %s", t, l))

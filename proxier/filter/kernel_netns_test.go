@@ -257,7 +257,7 @@ func TestWaitingForTurnHoldsUpNobody(t *testing.T) {
 	var script xtables.Script
 	script.Set("nat", "SVCP-A", bytes.Repeat([]byte("-A SVCP-A -j RETURN\n"), loudScript/20+1))
 	restored, unheard := make(chan error, 1), make(chan error, 1)
-	go func() { restored <- k.restore(ctx, &script) }()
+	go func() { restored <- k.restore(ctx, k.tool, &script) }()
 	time.Sleep(100 * time.Millisecond) // it waits
 	go func() { unheard <- k.events.conn.Unheard(1, func() error { return nil }) }()
 	select {

@@ -52,7 +52,7 @@ func (k *Kernel) examineTables(ctx context.Context) error {
 		return nil
 	}
 	t := k.mirror.look()
-	tables, err := k.readAll(ctx)
+	tables, err := readAll(ctx, k.tool)
 	if err != nil {
 		k.mirror.looked(t, nil)
 		k.suspect()

@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	readPiece = 32 // chains, of some 10 rules each, that are read at once where others write all the time: 10 ms
-	readTries = 20 // of such a piece, which may not have a chain any more
+	pieceChains = 32 // chains, of some 10 rules each, that are read at once where others write all the time: 10 ms
+	readTries   = 20 // of such a piece, which may not have a chain any more
 )
 
-// readAll returns the tables that exist, by name: whole or, where others do not let
-// that be, in pieces, of which each is as it was at some time since the call.
-func (k *Kernel) readAll(ctx context.Context) (tables map[string]*xtables.Table, err error) {
-	if k.events == nil {
-		return k.tool.ReadAll(ctx, Prefix)
+// readAll returns the tables of a tool that exist, by name: whole or, where others do
+// not let that be, in pieces, of which each is as it was at some time since the call.
+func readAll(ctx context.Context, tool *xtables.Tool) (tables map[string]*xtables.Table, err error) {
+	if tool.Variant != xtables.NFT {
+		return tool.ReadAll(ctx, Prefix)
 	}
-	err = k.undisturbed(ctx, 0, patience, func(ctx context.Context) (err error) {
-		tables, err = k.tool.ReadAll(ctx, Prefix)
+	conn, err := nft.Dial()
+	if err != nil {
+		return tool.ReadAll(ctx, Prefix) // which says so of a kernel that lacks nf_tables
+	}
+	defer conn.Close()
+	err = undisturbed(ctx, 0, patience, func(ctx context.Context) (err error) {
+		tables, err = tool.ReadAll(ctx, Prefix)
 		return err
 	})
 	if !errors.Is(err, errDisturbed) {
 		return tables, err
 	}
-	conn, err := nft.Dial()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
 	tables = map[string]*xtables.Table{}
-	for _, t := range k.events.tables {
-		tab, err := k.readTable(ctx, conn, t)
+	for _, t := range nftTables(tool.IPv6) {
+		tab, err := readTable(ctx, tool, conn, t)
 		if err != nil {
 			return nil, fmt.Errorf("reading table %s in pieces: %w", t.Name, err)
 		}
@@ -48,14 +48,14 @@ func (k *Kernel) readAll(ctx context.Context) (tables map[string]*xtables.Table,
 }
 
 // readTable reads a table in pieces; nil: there is none.
-func (k *Kernel) readTable(ctx context.Context, conn *nft.Conn, t nft.Table) (*xtables.Table, error) {
+func readTable(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Table) (*xtables.Table, error) {
 	names, err := conn.Chains(t)
 	if err != nil || names == nil {
 		return nil, err
 	}
 	tab := xtables.NewTable()
-	for piece := range slices.Chunk(names, readPiece) {
-		part, err := k.readPiece(ctx, conn, t, piece)
+	for piece := range slices.Chunk(names, pieceChains) {
+		part, err := readPiece(ctx, tool, conn, t, piece)
 		if err != nil {
 			return nil, err
 		}
@@ -66,9 +66,9 @@ func (k *Kernel) readTable(ctx context.Context, conn *nft.Conn, t nft.Table) (*x
 }
 
 // readPiece reads some chains of a table. Those that go meanwhile are left out.
-func (k *Kernel) readPiece(ctx context.Context, conn *nft.Conn, t nft.Table, names []string) (part *xtables.Table, err error) {
+func readPiece(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Table, names []string) (part *xtables.Table, err error) {
 	for range readTries {
-		if part, err = k.tool.ReadChains(ctx, t.Name, names, Prefix); err == nil || ctx.Err() != nil {
+		if part, err = tool.ReadChains(ctx, t.Name, names, Prefix); err == nil || ctx.Err() != nil {
 			return part, err
 		}
 		now, errNow := conn.Chains(t)

@@ -31,16 +31,16 @@ const (
 
 // restore runs a script: whole or, where others do not let that be, in pieces that
 // get smaller until they come through. An error leaves some of it done.
-func (k *Kernel) restore(ctx context.Context, s *xtables.Script) error {
-	if k.events == nil || s.Empty() {
-		return k.tool.Restore(ctx, s)
+func (k *Kernel) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
+	if tool.Variant != xtables.NFT || s.Empty() {
+		return tool.Restore(ctx, s)
 	}
-	return k.restorePieces(ctx, s)
+	return k.restorePieces(ctx, tool, s)
 }
 
 // restorePieces runs a script that may be disturbed.
-func (k *Kernel) restorePieces(ctx context.Context, s *xtables.Script) error {
-	err := k.attempt(ctx, s, patience)
+func (k *Kernel) restorePieces(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
+	err := k.attempt(ctx, tool, s, patience)
 	if !errors.Is(err, errDisturbed) {
 		return err
 	}
@@ -48,7 +48,7 @@ func (k *Kernel) restorePieces(ctx context.Context, s *xtables.Script) error {
 	for pieces := s.Pieces(size, Prefix); len(pieces) > 0; {
 		tries := 0
 		for err = errDisturbed; errors.Is(err, errDisturbed) && tries < pieceTries; tries++ {
-			err = k.attempt(ctx, pieces[0], patience/pieceTries)
+			err = k.attempt(ctx, tool, pieces[0], patience/pieceTries)
 		}
 		switch {
 		case err == nil:
@@ -74,17 +74,17 @@ func cut(pieces []*xtables.Script, size int) (smaller []*xtables.Script) {
 
 // attempt runs a script once, in its turn. The error is errDisturbed where it fails, or does not
 // end, while others commit.
-func (k *Kernel) attempt(ctx context.Context, s *xtables.Script, patience time.Duration) error {
-	release, err := k.tool.Turn(ctx)
+func (k *Kernel) attempt(ctx context.Context, tool *xtables.Tool, s *xtables.Script, patience time.Duration) error {
+	release, err := tool.Turn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
 	proxier.Progressed(ctx)
 	run := func() error {
-		return k.undisturbed(ctx, s.Tables(), patience, func(ctx context.Context) error { return k.tool.RestoreNow(ctx, s) })
+		return undisturbed(ctx, s.Tables(), patience, func(ctx context.Context) error { return tool.RestoreNow(ctx, s) })
 	}
-	if s.Len() >= loudScript { // only now: who waits for others to be unheard waits without a context
+	if k.events != nil && s.Len() >= loudScript { // only now: who waits for others to be unheard waits without a context
 		err = k.events.conn.Unheard(s.Tables(), run)
 	} else {
 		err = run()
@@ -97,7 +97,7 @@ func (k *Kernel) attempt(ctx context.Context, s *xtables.Script, patience time.D
 
 // undisturbed calls do, which itself commits up to so many times. It ends the
 // context of do, and returns errDisturbed, where others commit for longer than patience.
-func (k *Kernel) undisturbed(ctx context.Context, commits int, patience time.Duration, do func(context.Context) error) error {
+func undisturbed(ctx context.Context, commits int, patience time.Duration, do func(context.Context) error) error {
 	conn, err := nft.Dial()
 	if err != nil {
 		return err

@@ -44,10 +44,24 @@ func (k *Kernel) Watch(ctx context.Context, changed func(nft.Event)) error {
 type events struct {
 	conn    *nft.Conn
 	monitor *nft.Monitor
-	tables  []nft.Table // of the family, that iptables has
 
 	watching atomic.Bool
 	unsure   atomic.Bool // something may have been changed since the tables were last read
+}
+
+// nftTables returns the tables of the nft variant that there may be.
+func nftTables(v6 bool) (tables []nft.Table) {
+	for _, name := range []string{"nat", "filter", "mangle", "raw", "security"} {
+		tables = append(tables, nft.Table{Family: family(v6), Name: name})
+	}
+	return tables
+}
+
+func family(v6 bool) byte {
+	if v6 {
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
 }
 
 func openEvents(v6 bool) (*events, error) {
@@ -55,17 +69,9 @@ func openEvents(v6 bool) (*events, error) {
 	if err != nil {
 		return nil, err
 	}
-	family := byte(unix.NFPROTO_IPV4)
-	if v6 {
-		family = unix.NFPROTO_IPV6
-	}
-	var tables []nft.Table
-	for _, name := range []string{"nat", "filter", "mangle", "raw", "security"} {
-		tables = append(tables, nft.Table{Family: family, Name: name})
-	}
-	e := &events{conn: conn, tables: tables}
+	e := &events{conn: conn}
 	e.monitor, err = nft.NewNameMonitor(nft.Names{
-		Tables: tables, Ours: Prefix, Own: xtables.Started, Scratch: probePrefix,
+		Tables: nftTables(v6), Ours: Prefix, Own: xtables.Started, Scratch: probePrefix,
 		Others: "FORWARD", Touched: func() { e.unsure.Store(true) }, // rules of ours depend on it
 	})
 	if err != nil {

@@ -27,7 +27,7 @@ func (k *Kernel) writeAll(ctx context.Context, d *difference) error {
 			return err
 		}
 	}
-	if err := k.restore(ctx, &d.script); err != nil {
+	if err := k.restore(ctx, k.tool, &d.script); err != nil {
 		return err
 	}
 	for name, entries := range d.lost {

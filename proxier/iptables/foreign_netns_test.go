@@ -16,6 +16,7 @@ import (
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/iptables"
 )
 
 var poolChain = regexp.MustCompile(`SVCP-SVC-[A-Z2-7]{16}`)
@@ -153,4 +154,34 @@ func disturb(h *host, every time.Duration) (end func()) {
 	end = sync.OnceFunc(func() { close(stop); wg.Wait(); conn.Close() })
 	h.Cleanup(end)
 	return end
+}
+
+// What reads all tables at once, before any sync and in cleanup, comes to an end too
+// while others commit all the time.
+func TestStartAndCleanupBesideWriter(t *testing.T) {
+	enterNamespace(t, "nft")
+	h := &host{TB: t, fam: proxier.IPv4, variant: "nft", world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(t, proxier.IPv4)}
+	for i := range 1500 {
+		res := filtertest.Web(h.fam, i, 10)
+		h.world.Put(res.Key, res)
+	}
+	h.sync(nil)
+	stop := disturb(h, 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	again, err := iptables.New(ctx, proxier.IPv4)
+	if err != nil {
+		t.Fatalf("starting: %v", err)
+	}
+	defer again.Close()
+	if again.Tool() != h.backend.Tool() {
+		t.Errorf("started with %s, rules are in %s", again.Tool(), h.backend.Tool())
+	}
+	if err := again.Cleanup(ctx); err != nil {
+		t.Errorf("cleaning up: %v", err)
+	}
+	stop()
+	if left := h.everything(); strings.Contains(left, ":SVCP-") {
+		t.Errorf("left:\n%s", left)
+	}
 }

@@ -85,7 +85,7 @@ func willAccept(names []string, v6 bool) []string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	choice, err := xtables.Choose(ctx, v6, filter.Prefix)
+	choice, err := filter.Choose(ctx, v6)
 	if err != nil {
 		return names
 	}
