@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	// canaryInterval is how often the legacy variant, which tells of nothing, is asked
-	// at most whether our rules are there. That costs a process for each table, and one more.
+	// The legacy variant, which tells of nothing, is asked whether our rules are there
+	// when this many times as long has passed as the last question took, or canaryInterval.
+	// That costs a process for each table, and one more.
+	canaryShare    = 20
 	canaryInterval = 5 * time.Second
 
 	// glanceInterval is how often it is looked whether a table has another size than
@@ -150,14 +152,15 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 	tick := time.NewTicker(glanceInterval)
 	defer tick.Stop()
 	var sound map[string]xtables.Shape // of the tables when all was there
-	var asked time.Time
+	var next time.Time                 // to ask at
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
-		if time.Since(asked) < canaryInterval {
+		begun := time.Now()
+		if begun.Before(next) {
 			continue
 		}
 		jumps := k.mirror.jumpsNow()
@@ -165,9 +168,11 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 		if sound != nil && maps.Equal(shapes, sound) {
 			continue
 		}
-		sound, asked = nil, time.Now()
+		sound = nil
 		// An error counts as no: iptables has one where a jump leads to a chain that is gone.
-		if alive, err := k.canary(jumps); err == nil && alive {
+		alive, err := k.canary(jumps)
+		next = time.Now().Add(min(canaryShare*time.Since(begun), canaryInterval))
+		if err == nil && alive {
 			sound = shapes
 			continue
 		}
