@@ -9,7 +9,6 @@ import (
 
 	"svcproxy/netutil/links"
 	"svcproxy/netutil/lvs"
-	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 )
 
@@ -25,13 +24,6 @@ func (b *Backend) Look(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("ipvs, %s: looking at the kernel: %w", b.fam, err)
 	}
 	return differs || damaged, nil
-}
-
-// Watch calls changed with each change of our rules by others that the next Sync
-// has something to repair of, until ctx ends, whose error it returns. It runs
-// beside the other methods. Of virtual servers and addresses only a look tells.
-func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
-	return b.kernel.Watch(ctx, changed)
 }
 
 func (b *Backend) lookBeside(ctx context.Context) (differs bool, err error) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcproxy/netutil/netnstest"
+	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
@@ -219,6 +220,39 @@ func TestChangesDoNotWaitForALook(t *testing.T) {
 	if beside[changes/2]*atLeast > resync {
 		t.Errorf("half the changes take %v and more beside looks, of which a resync is not %d times as long: %v", beside[changes/2], atLeast, resync)
 	}
+	h.wantState()
+	h.settled()
+}
+
+// All servers are away for a moment only after a flush, whatever the time of the
+// next look. A change of our own is none of others.
+func TestAFlushIsNoticed(t *testing.T) {
+	h := newHost(t, proxier.IPv4)
+	ctx, cancel := context.WithCancel(t.Context())
+	heard := make(chan nft.Event, 100)
+	var watching sync.WaitGroup
+	watching.Go(netnstest.Here(t, func() {
+		h.backend.Watch(ctx, func(e nft.Event) { heard <- e })
+	}))
+	defer watching.Wait()
+	defer cancel()
+	web := h.service("web", 1, source.TCP, 0)
+	h.put(web)
+	h.put(h.service("dns", 2, source.UDP, 1))
+	h.remove(web)
+	h.put(web)
+	select {
+	case e := <-heard:
+		t.Fatalf("nobody has changed anything, and we hear %+v", e)
+	case <-time.After(8 * glanceInterval):
+	}
+	h.ipvsadm("-C")
+	select {
+	case <-heard:
+	case <-time.After(time.Minute):
+		t.Fatal("a flush is not noticed")
+	}
+	h.must(h.backend.Sync(t.Context(), h.world.State, &proxier.Delta{}))
 	h.wantState()
 	h.settled()
 }

@@ -199,6 +199,20 @@ func (m *mirror) look() (servers, foreign []lvs.Key, known bool) {
 	return slices.Collect(maps.Keys(m.servers)), slices.Collect(maps.Keys(m.foreign)), true
 }
 
+// any returns one of the servers, another one each time. It returns false where it
+// is no matter that one is missing: it may just be removed, or is about to be repaired.
+func (m *mirror) any() (key lvs.Key, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.known || m.busy != nil || len(m.found.servers) > 0 {
+		return key, false
+	}
+	for key := range m.servers {
+		return key, true
+	}
+	return key, false
+}
+
 // looked ends a look, and reports whether it has found anything.
 func (m *mirror) looked() bool {
 	m.mu.Lock()

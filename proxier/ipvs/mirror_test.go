@@ -260,3 +260,26 @@ func TestLooksBesideSyncsFindNothing(t *testing.T) {
 	}
 	t.Logf("%d looks", looks)
 }
+
+// A server that is missing says nothing while a Sync changes some, nor while others
+// are to be repaired.
+func TestAnyServer(t *testing.T) {
+	m, servers, bound := mirrored(3)
+	want := func(when string, want bool) {
+		t.Helper()
+		if key, known := m.any(); known != want || known && servers[key] == nil {
+			t.Errorf("%s: %v, %v", when, key, known)
+		}
+	}
+	want("at rest", true)
+	m.begin(keySet(1), &proxier.Delta{})
+	want("during a Sync", false)
+	m.end(servers, bound, nil)
+	want("after it", true)
+	m.look()
+	m.compare(mirrorKey(1), nil)
+	m.looked()
+	want("with something to repair", false)
+	m.forget()
+	want("when nothing is known", false)
+}
