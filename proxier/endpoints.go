@@ -93,14 +93,16 @@ func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || s
 // present tells whether the endpoint has not left, so that what it serves already goes on.
 func present(svc *source.Service, e *source.Endpoint) bool { return isReady(svc, e) || e.Serving }
 
-// localReady counts the endpoints of this node that health_check_node_port
-// tells of. A service of both families has each of its workloads twice, so the
-// larger number counts.
+// localReady counts the addresses of this node's endpoints that
+// health_check_node_port tells of: one under several ports is one. A service of
+// both families has each of its workloads twice, so the larger number counts.
 func localReady(svc *source.Service, node *Node) int {
+	seen := map[netip.Addr]bool{}
 	n := map[Family]int{}
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		if isLocal(e, node) && isReady(svc, e) && e.Weight > 0 {
+		if isLocal(e, node) && isReady(svc, e) && e.Weight > 0 && !seen[e.Addr] {
+			seen[e.Addr] = true
 			n[FamilyOf(e.Addr)]++
 		}
 	}

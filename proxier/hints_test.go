@@ -63,3 +63,13 @@ func TestResolveEndpointsOfSomePorts(t *testing.T) {
 		}
 	}
 }
+
+// One address under several ports is one local endpoint, and a workload that has
+// an address of each family is not two.
+func TestLocalReadyCountsAddresses(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1 @here", "10.0.0.1 @here", "10.0.0.2 @here", "10.0.0.3 @there", "10.0.0.4 @here notready", "fd00::1 @here", "fd00::2 @here"))
+	svc.Endpoints[1].Ports = map[string]uint16{"": 8081}
+	if got := localReady(svc, testNode()); got != 2 {
+		t.Errorf("%d local endpoints, want 2", got)
+	}
+}

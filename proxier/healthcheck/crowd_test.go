@@ -41,7 +41,7 @@ func TestProbesAreAnswered(t *testing.T) {
 					}
 					defer c.Close()
 					c.(*net.TCPConn).SetLinger(0) // its port is free again at once
-					_, _ = c.Write([]byte(says)) // it may be closed already
+					_, _ = c.Write([]byte(says))  // it may be closed already
 				}
 				for _, from := range []string{"127.0.0.6", "127.0.0.5"} {
 					if err := probe(from, addr); err != nil {

@@ -76,28 +76,29 @@ func (h *Health) Dropped(fam proxier.Family) {
 }
 
 // Healthy tells whether no change has been waiting for too long.
-func (h *Health) Healthy() bool {
-	ok, _ := h.look(time.Now())
-	return ok
-}
+func (h *Health) Healthy() bool { return h.look(time.Now()).Healthy }
 
-// look returns what Healthy does, and when the kernel was last brought up to date.
-func (h *Health) look(now time.Time) (ok bool, updated time.Time) {
+// look returns what there is to say, but of the node.
+func (h *Health) look(now time.Time) report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, t := range h.updated {
-		if t.After(updated) {
-			updated = t
+	r := report{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
+	for fam, t := range h.updated {
+		r.Status[label(fam)] = familyReport{LastUpdated: t.UTC(), Healthy: true}
+		if t.After(r.LastUpdated) {
+			r.LastUpdated = t.UTC()
 		}
 	}
 	for fam, since := range h.pending {
 		_, had := h.updated[fam]
 		leftOut := !had && len(h.updated) > 0 // it cannot be had: the others count
 		if !leftOut && now.Sub(since) >= timeout {
-			return false, h.updated[fam]
+			r.Healthy = false
+			r.Status[label(fam)] = familyReport{LastUpdated: h.updated[fam].UTC()}
 		}
 	}
-	return !h.stuckLocked(now), updated
+	r.Healthy = r.Healthy && !h.stuckLocked(now)
+	return r
 }
 
 // stuck reports whether the loop has shown no sign of life for too long.
@@ -113,6 +114,14 @@ func (h *Health) stuckLocked(now time.Time) bool {
 	}
 	alive := h.loop.Alive()
 	return !alive.IsZero() && now.Sub(alive) >= timeout
+}
+
+// label is what Kubernetes calls a family.
+func label(fam proxier.Family) string {
+	if fam == proxier.IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
 }
 
 // Ready tells whether the first complete sync is done.
@@ -143,13 +152,21 @@ func (h *Health) eligible() bool {
 	return !h.leaves
 }
 
-// A report is the body of /healthz and /livez. nodeEligible is in /healthz only;
-// it is true on every host that no Kubernetes node object says otherwise of, and
-// /healthz fails where it is not, as kube-proxy's.
+// A report is the body of /healthz and /livez, that of kube-proxy. nodeEligible is
+// in /healthz only; it is true on every host that no Kubernetes node object says
+// otherwise of, and /healthz fails where it is not.
 type report struct {
-	LastUpdated  time.Time `json:"lastUpdated"`
-	CurrentTime  time.Time `json:"currentTime"`
-	NodeEligible *bool     `json:"nodeEligible,omitempty"`
+	LastUpdated  time.Time               `json:"lastUpdated"`
+	CurrentTime  time.Time               `json:"currentTime"`
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Healthy      bool                    `json:"healthy"`
+	Status       map[string]familyReport `json:"status,omitempty"`
+}
+
+// A familyReport is one family's part: when the kernel was last brought up to date.
+type familyReport struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
 }
 
 // excludeSync in the query of /healthz or /livez asks about svcproxy itself only, as
@@ -158,27 +175,27 @@ const excludeSync = "sync" // ?exclude=sync, after the words of the API server's
 
 // serve answers /healthz and /livez.
 func (h *Health) serve(path string, asNode bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, req *http.Request) {
 		now := time.Now()
-		ok, updated := h.look(now)
-		if r.URL.Query().Get("exclude") == excludeSync {
-			ok = !h.stuck(now)
+		r := h.look(now)
+		if req.URL.Query().Get("exclude") == excludeSync {
+			r.Healthy = !h.stuck(now)
 		}
-		var eligible *bool
+		ok := r.Healthy
 		if asNode {
 			e := h.eligible()
-			eligible, ok = &e, ok && e
+			r.NodeEligible, ok = &e, ok && e
 		}
 		code := http.StatusServiceUnavailable
 		if ok { // kube-proxy too calls a healthy node up to date as of now
-			code, updated = http.StatusOK, now
+			code, r.LastUpdated = http.StatusOK, r.CurrentTime
 		}
 		h.answered(path, code)
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.WriteHeader(code)
-		// The client may be gone; there is nobody else to tell.
-		_ = json.NewEncoder(w).Encode(report{updated.UTC(), now.UTC(), eligible})
+		body, _ := json.Marshal(r) // has nothing that cannot be written
+		_, _ = w.Write(body)       // the client may be gone; there is nobody else to tell
 	}
 }
 

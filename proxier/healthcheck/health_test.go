@@ -138,16 +138,25 @@ func TestHandler(t *testing.T) {
 		check("/readyz", 503, "not ready: waiting for the first complete sync\n")
 		close(loop.ready)
 		check("/readyz", 200, "ok\n")
-		check("/healthz", 200, `{"lastUpdated":"2000-01-01T00:00:00Z","currentTime":"2000-01-01T00:00:00Z","nodeEligible":true}`+"\n")
+		check("/healthz", 200, `{"lastUpdated":"2000-01-01T00:00:00Z","currentTime":"2000-01-01T00:00:00Z","nodeEligible":true,"healthy":true}`)
 
 		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now(), Duration: time.Second})
 		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now(), Err: errors.New("no")})
 		time.Sleep(timeout)
-		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z","nodeEligible":true}`+"\n")
-		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z"}`+"\n")
-		check("/livez?exclude=sync", 200, `{"lastUpdated":"2000-01-01T00:02:00Z","currentTime":"2000-01-01T00:02:00Z"}`+"\n")
+		four := `"status":{"IPv4":{"lastUpdated":"2000-01-01T00:00:01Z","healthy":false}}}`
+		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z","nodeEligible":true,"healthy":false,`+four)
+		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z","healthy":false,`+four)
+		check("/livez?exclude=sync", 200, `{"lastUpdated":"2000-01-01T00:02:00Z","currentTime":"2000-01-01T00:02:00Z","healthy":true,`+four)
 		loop.alive = time.Now().Add(-timeout)
-		check("/livez?exclude=sync", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z"}`+"\n")
+		check("/livez?exclude=sync", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:02:00Z","healthy":false,`+four)
+		loop.alive = time.Now()
+		h.Synced(proxier.SyncResult{Family: proxier.IPv6, Start: time.Now()})
+		both := strings.TrimSuffix(four, "}}") + `,"IPv6":{"lastUpdated":"2000-01-01T00:02:00Z","healthy":true}}}`
+		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:02:00Z","currentTime":"2000-01-01T00:02:00Z","healthy":false,`+both)
+		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now()})
+		h.SetEligible(false)
+		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:02:00Z","currentTime":"2000-01-01T00:02:00Z","nodeEligible":false,"healthy":true,`+
+			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:02:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:02:00Z","healthy":true}}}`)
 		check("/else", 404, "404 page not found\n")
 
 		w := httptest.NewRecorder()
@@ -155,7 +164,7 @@ func TestHandler(t *testing.T) {
 		for _, want := range []string{
 			`svcproxy_build_info{version="v1"} 1`,
 			`svcproxy_proxy_health_total{code="200",path="healthz"} 1`,
-			`svcproxy_proxy_health_total{code="503",path="livez"} 2`,
+			`svcproxy_proxy_health_total{code="503",path="livez"} 3`,
 			"go_goroutines ",
 		} {
 			if !strings.Contains(w.Body.String(), want) {

@@ -62,6 +62,8 @@ type apiServer struct {
 	streams bool                     // lists may be streamed, as since 1.34
 	lists   int                      // answered, of all resources
 	token   string                   // asked for; empty: none
+	busy    int                      // says to ask again after so many seconds; 0: answers
+	turned  []time.Time              // when somebody was told so
 	tls     *tls.Config              // nil: plain HTTP
 }
 
@@ -203,8 +205,16 @@ func gvkOf(o object) schema.GroupVersionKind {
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	a.mu.Lock()
-	gate, token := a.gates[resource], a.token
+	gate, token, busy := a.gates[resource], a.token, a.busy
+	if busy != 0 {
+		a.turned = append(a.turned, time.Now())
+	}
 	a.mu.Unlock()
+	if busy != 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(busy))
+		http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests) // as its filters do
+		return
+	}
 	if gate != nil {
 		select {
 		case <-gate:

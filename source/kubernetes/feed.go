@@ -46,12 +46,17 @@ func (f *feed[T]) look(obj any) *parsed[T] {
 
 func (p *parsed[T]) key() source.Key { return source.Key{Namespace: p.Namespace, Name: p.Name} }
 
-// send hands on a step, or drops it when ctx has ended. The end is no error: a
-// reflector whose store fails while it takes over a first list leaves its watch,
-// and a goroutine, open.
+// send hands on a step, or drops it when ctx has ended: what a finished session
+// still heard counts no more. The end is no error: a reflector whose store fails
+// while it takes over a first list leaves its watch, and a goroutine, open.
 func (f *feed[T]) send(st step) {
+	unlessEnded := func(c *cluster) {
+		if f.ctx.Err() == nil {
+			st(c)
+		}
+	}
 	select {
-	case f.steps <- st:
+	case f.steps <- unlessEnded:
 	case <-f.ctx.Done():
 	}
 }

@@ -26,10 +26,10 @@ import (
 // identityPoll is how often kubeconfig and certificates are read again.
 const identityPoll = 5 * time.Second
 
-// backoff returns how long to wait after each failure in a row: 0.4 to 0.8 s,
-// twice as long each time, up to 4 s. client-go would wait up to a minute.
+// backoff returns how long a reflector waits after each failure: 0.4 to 0.8 s. The
+// pacer waits longer where that is needed; client-go would wait up to a minute.
 func backoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 400 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 4, Cap: 2 * time.Second}
+	return &wait.Backoff{Duration: firstWait, Factor: 1, Jitter: 1, Steps: 1}
 }
 
 // silence has client-go log nothing of its own: what it cannot do reaches us as
@@ -76,9 +76,11 @@ func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (
 		return func() {}
 	}
 	ctx, stop = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
+	begin(ctx, steps)
+	pace := newPacer()
 	var wg sync.WaitGroup
 	run := func(k kind, from cache.Getter, modify func(*meta.ListOptions), expected runtime.Object, into cache.ReflectorStore) {
-		r := cache.NewReflectorWithOptions(s.reader(ctx, k, from, modify), expected, into, cache.ReflectorOptions{Name: k.String(), Backoff: backoff()})
+		r := cache.NewReflectorWithOptions(s.reader(ctx, pace, k, from, modify), expected, into, cache.ReflectorOptions{Name: k.String(), Backoff: backoff()})
 		wg.Go(func() { r.RunWithContext(ctx) })
 	}
 	run(services, c.core, withLabel(s.ProxyName, true), &core.Service{}, serviceFeed(ctx, steps))
@@ -89,6 +91,15 @@ func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (
 		c.http.CloseIdleConnections()
 	}()
 	return stop
+}
+
+// begin has changes wait until the new session has listed all kinds of objects:
+// services of one cluster and endpoints of another make no sense.
+func begin(ctx context.Context, steps chan<- step) {
+	select {
+	case steps <- func(c *cluster) { c.heard = [kinds]bool{} }:
+	case <-ctx.Done():
+	}
 }
 
 // labelProxyName is the label by which a service chooses who proxies it.
@@ -115,20 +126,24 @@ func named(name string) func(*meta.ListOptions) {
 }
 
 // reader lists and watches one kind of objects, and tells contact how that goes.
-func (s *Source) reader(ctx context.Context, k kind, from cache.Getter, modify func(*meta.ListOptions)) *cache.ListWatch {
+func (s *Source) reader(ctx context.Context, pace *pacer, k kind, from cache.Getter, modify func(*meta.ListOptions)) *cache.ListWatch {
 	lw := cache.NewFilteredListWatchFromClient(once{from}, k.String(), meta.NamespaceAll, modify)
 	list, watcher := lw.ListWithContextFunc, lw.WatchFuncWithContext
 	lw.ListWithContextFunc = func(call context.Context, o meta.ListOptions) (runtime.Object, error) {
+		answered := pace.ask(ctx)
 		out, err := list(call, o)
+		answered(err)
 		s.failed(ctx, k, err)
 		return out, err
 	}
 	lw.WatchFuncWithContext = func(call context.Context, o meta.ListOptions) (watch.Interface, error) {
+		answered := pace.ask(ctx)
 		w, err := watcher(call, o)
 		if _, live := w.(*watch.StreamWatcher); err == nil && !live {
 			err = errNoAnswer
 			s.failed(ctx, k, err)
 		}
+		answered(err)
 		switch first := o.SendInitialEvents != nil; {
 		case err == nil:
 			s.contact.watch(k)

@@ -32,11 +32,17 @@ func (d *daemon) wireCluster() {
 		return
 	}
 	d.cluster = newCluster(d)
+	d.health.SetEligible(d.besideCluster()) // until the cluster says more
 	d.metrics.Watch(kubernetesName, d.cluster.Status)
 }
 
+// besideCluster tells whether this host serves more than a cluster.
+func (d *daemon) besideCluster() bool { return slices.Contains(d.fixed.Sources, file.Name) }
+
 // joined takes over what the cluster says of this host; nil: it has no node
-// object of it. What it said before stays then: stale beats partial.
+// object of it. What it said before stays then: stale beats partial. Load
+// balancers do not send to what is no node, unless it serves files too: then it
+// may be a host beside the cluster, and never was one.
 func (d *daemon) joined(n *source.ClusterNode) {
 	d.mu.Lock()
 	was := d.member
@@ -44,7 +50,7 @@ func (d *daemon) joined(n *source.ClusterNode) {
 		d.member = n
 	}
 	d.mu.Unlock()
-	d.health.SetEligible(n == nil && was == nil || n != nil && n.Eligible)
+	d.health.SetEligible(n == nil && was == nil && d.besideCluster() || n != nil && n.Eligible)
 	d.setNode()
 }
 

@@ -96,6 +96,10 @@ func TestFilesAndCluster(t *testing.T) {
 	if names, _, _ := r.kernel.seen(); names != "default/other default/web" {
 		t.Errorf("kernel holds %q", names)
 	}
+	f.steps <- func(source.Sink) { f.d.joined(nil) } // a host beside the cluster
+	if code, body := get(t, addr, "/healthz"); code != 200 {
+		t.Errorf("/healthz: %d %s", code, body)
+	}
 	st := r.status()
 	if len(st.Sources) != 2 || len(st.Sources[1].Objects) != 1 || len(st.Sources[0].Files[0].Faults) != 0 {
 		t.Fatalf("sources %+v", st.Sources)
@@ -119,7 +123,7 @@ func TestClusterOnly(t *testing.T) {
 	addr := freePort(t)
 	r := launch(t, "http_address = \""+addr+"\"\nsources = [\"kubernetes\"]\n")
 	f.steps <- func(s source.Sink) {
-		f.d.joined(nil) // a host outside of the cluster
+		f.d.joined(nil) // there is no node of this name
 		s.Apply(object("a", "10.96.0.1"))
 		s.Synced(kubernetesName)
 	}
@@ -133,10 +137,11 @@ func TestClusterOnly(t *testing.T) {
 			t.Errorf("/healthz: %d %s, want %d", code, body, want)
 		}
 	}
-	healthz(200)
+	healthz(503)
 	member := &source.ClusterNode{Zone: "z", Eligible: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 	f.steps <- func(source.Sink) { f.d.joined(member) }
 	r.eventually("pod CIDRs in use", func() bool { _, cidrs, _ := r.kernel.seen(); return cidrs == "[10.244.1.0/24]" })
+	r.eventually("eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 200 })
 	healthz(200)
 	leaves := *member
 	leaves.Eligible = false

@@ -1,0 +1,87 @@
+//go:build !nokubernetes
+
+package kubernetes
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// A server that fails is asked again after firstWait, twice as long each time, up
+// to mostWait; or when it says itself, up to longestRetryAfter. Up to half of the
+// wait is left out at random: other hosts ask too.
+const (
+	firstWait         = 400 * time.Millisecond
+	mostWait          = 6 * time.Second
+	longestRetryAfter = time.Minute
+)
+
+// A pacer spares an API server that fails: of those who want to read it only one
+// asks at a time, until it is answered.
+type pacer struct {
+	turn chan struct{} // has one element while nobody asks a server that fails
+
+	mu    sync.Mutex
+	wait  time.Duration // after the last failure; 0: the server answers
+	until time.Time
+}
+
+func newPacer() *pacer {
+	p := &pacer{turn: make(chan struct{}, 1)}
+	p.turn <- struct{}{}
+	return p
+}
+
+// ask returns when it is time to ask, or ctx ends. The function that it returns
+// must be told of the answer.
+func (p *pacer) ask(ctx context.Context) func(error) {
+	if _, failing := p.due(); !failing {
+		return p.answered
+	}
+	select {
+	case <-p.turn:
+	case <-ctx.Done():
+		return func(error) {}
+	}
+	if at, failing := p.due(); failing {
+		timer := time.NewTimer(time.Until(at))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return func(err error) {
+		p.answered(err)
+		p.turn <- struct{}{}
+	}
+}
+
+// due returns when to ask, and whether the server fails.
+func (p *pacer) due() (at time.Time, failing bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.until, p.wait != 0
+}
+
+// answered takes the answer. That something is too old is an answer like any.
+func (p *pacer) answered(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if err == nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err) {
+		p.wait = 0
+		return
+	}
+	if p.wait == 0 || !now.Before(p.until) { // else another one has failed at the same time
+		p.wait = min(max(firstWait, 2*p.wait), mostWait)
+		p.until = now.Add(p.wait - rand.N(p.wait/2))
+	}
+	if secs, asked := apierrors.SuggestsClientDelay(err); asked {
+		p.until = later(p.until, now.Add(min(time.Duration(secs)*time.Second, longestRetryAfter)))
+	}
+}
