@@ -66,9 +66,10 @@ bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kub
 stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)
 	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./lab/bench
 
-soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, and all of stress; hours of it (root)
+soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, and all of stress; hours of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./lab/bench
+	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
 	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./lab/bench

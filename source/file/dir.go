@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -88,17 +89,37 @@ func (rules Rules) ReadText(name string, r io.Reader) (File, []byte) {
 
 // list returns the names of the service files in dir, sorted.
 func list(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+	names, _, err := listID(dir)
+	return names, err
+}
+
+// listID also says which directory that is.
+func listID(dir string) (names []string, id fileID, err error) {
+	d, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("listing service files: %w", err)
+		return nil, id, fmt.Errorf("listing service files: %w", err)
 	}
-	var names []string
+	defer d.Close()
+	info, err := d.Stat()
+	if err != nil {
+		return nil, id, fmt.Errorf("listing service files: %w", err)
+	}
+	entries, err := d.ReadDir(-1)
+	if err != nil {
+		return nil, id, fmt.Errorf("listing service files: %w", err)
+	}
 	for _, e := range entries {
 		if isServiceFile(e.Name()) && !e.IsDir() {
 			names = append(names, e.Name())
 		}
 	}
-	return names, nil
+	slices.Sort(names)
+	return names, idOfDir(info), nil
+}
+
+func idOfDir(info fs.FileInfo) fileID {
+	st := stampOf(info)
+	return fileID{st.dev, st.ino}
 }
 
 // isServiceFile tells by its name whether a file can hold services. What
@@ -178,6 +199,12 @@ func unreadable(path string, err error) source.Fault {
 	if errors.As(err, &large) {
 		return tooLarge(path, int(large))
 	}
+	if errors.Is(err, errAway) {
+		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error()}
+	}
+	if errors.Is(err, errLost) {
+		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error(), Hint: "put it back, or reload svcproxy to remove its services"}
+	}
 	return source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
 }
 
@@ -191,6 +218,10 @@ func reason(err error) string {
 }
 
 var errNotRegular = errors.New("it is not a regular file")
+
+var errAway = errors.New("the directory is not as it was, and the file cannot be read")
+
+var errLost = errors.New("the file was not there after the host had stopped without shutting down")
 
 // An errTooLarge is the size that a file passed.
 type errTooLarge int

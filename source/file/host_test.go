@@ -116,6 +116,11 @@ func (h *host) start() {
 	h.stop = func() { cancel(); <-done }
 }
 
+// warnings returns what Status warns of, but that there are no events.
+func (h *host) warnings() []string {
+	return slices.DeleteFunc(h.src.Status().Warnings, func(w string) bool { return strings.HasSuffix(w, "blind") })
+}
+
 // moment lets a change count, and what is to be written be written.
 func moment() { pass(2 * time.Second) }
 
@@ -129,7 +134,7 @@ func (h *host) copies() []string {
 	check(h.T, err)
 	var names []string
 	for _, e := range entries {
-		if e.Name() != "index" {
+		if !slices.Contains([]string{"index", homeFile, "running"}, e.Name()) {
 			names = append(names, e.Name())
 		}
 	}

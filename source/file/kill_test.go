@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // victim runs a Source until it is killed, and writes down what happens: "begin
 // FILE VERSION" before it is told what is accepted, "end ..." if that is kept,
-// "state SERVICES" when it is synced.
+// "uses SERVICES" after each change, "state SERVICES" when it is synced.
 func victim(dir string) {
 	src := New(Options{Dir: dir + "/etc", StateDir: dir + "/state"})
 	src.parse = parseLines
@@ -51,7 +51,12 @@ type lagging struct {
 }
 
 // Apply implements source.Sink.
-func (l *lagging) Apply(ch source.Changes) { l.accepted <- l.apply(ch) }
+func (l *lagging) Apply(ch source.Changes) {
+	units := l.apply(ch)
+	now, _ := l.look()
+	fmt.Println("uses", now)
+	l.accepted <- units
+}
 
 // Synced implements source.Sink.
 func (l *lagging) Synced(string) {
@@ -62,16 +67,19 @@ func (l *lagging) Synced(string) {
 func (l *lagging) tellAll() {
 	for units := range l.accepted {
 		for _, u := range units {
-			fmt.Println("begin", filepath.Base(u.ID.Name), u.Version)
+			fmt.Println("begin", filepath.Base(u.ID.Name), number(u))
 		}
 		l.src.Accepted(units)
 		for _, u := range units {
 			if l.kept(u) {
-				fmt.Println("end", filepath.Base(u.ID.Name), u.Version)
+				fmt.Println("end", filepath.Base(u.ID.Name), number(u))
 			}
 		}
 	}
 }
+
+// number returns which version of its file a unit is; see killed.
+func number(u source.Unit) int { return len(u.Services[0].Endpoints) }
 
 // kept waits until what is accepted has been written, and tells whether a version
 // is the last good one. It is not when its file broke, or went, before the Source
@@ -110,14 +118,13 @@ func TestKill(t *testing.T) {
 	for i := range 8 {
 		files[fmt.Sprintf("f%d.toml", i)] = &killed{number: -1, good: map[int]bool{0: true}}
 	}
-	versions := map[string]int{} // numbers, by name and version
 	for n := range kills {
-		life(t, dir, n*1000, files, versions)
+		life(t, dir, n*1000, files)
 	}
 }
 
 // life is one run of the process.
-func life(t *testing.T, dir string, n int, files map[string]*killed, versions map[string]int) {
+func life(t *testing.T, dir string, n int, files map[string]*killed) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), killDir+"="+dir)
 	out, err := cmd.StdoutPipe()
@@ -134,20 +141,20 @@ func life(t *testing.T, dir string, n int, files map[string]*killed, versions ma
 			compare(t, files, strings.TrimSpace(state))
 			break
 		}
-		heed(files, versions, line)
+		heed(files, line)
 	}
 	end := time.Now().Add(time.Duration(rand.IntN(400)) * time.Millisecond)
 	for time.Now().Before(end) {
 		n++
 		name := slices.Sorted(maps.Keys(files))[rand.IntN(len(files))]
-		files[name].change(t, filepath.Join(dir, "etc", name), n, versions)
+		files[name].change(t, filepath.Join(dir, "etc", name), n)
 		time.Sleep(time.Duration(rand.IntN(8)) * time.Millisecond)
 	}
 	check(t, cmd.Process.Kill())
 	rest, err := io.ReadAll(r)
 	check(t, err)
 	for line := range strings.Lines(string(rest)) {
-		heed(files, versions, line)
+		heed(files, line)
 	}
 	for name, k := range files { // so that more depends on what was kept
 		if k.number > 0 && rand.IntN(2) == 0 {
@@ -158,9 +165,8 @@ func life(t *testing.T, dir string, n int, files map[string]*killed, versions ma
 }
 
 // change makes another version of a file, or none.
-func (k *killed) change(t *testing.T, path string, n int, versions map[string]int) {
-	name := filepath.Base(path)
-	service := strings.TrimSuffix(name, ".toml")
+func (k *killed) change(t *testing.T, path string, n int) {
+	service := strings.TrimSuffix(filepath.Base(path), ".toml")
 	text := fmt.Sprintf("%s %d\n", service, n)
 	switch rand.IntN(8) {
 	case 0:
@@ -175,20 +181,18 @@ func (k *killed) change(t *testing.T, path string, n int, versions map[string]in
 		k.number = -1
 		return
 	}
-	v := version{id: idOf([]byte(text), nil)}
-	versions[name+" "+hex.EncodeToString(v.id[:])] = n
 	write(t, path, text)
 	k.number = n
 }
 
 // heed takes in a line of the process.
-func heed(files map[string]*killed, versions map[string]int, line string) {
-	what, v, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-	name, _, _ := strings.Cut(v, " ")
-	k, n := files[name], versions[v]
-	if k == nil || n == 0 {
+func heed(files map[string]*killed, line string) {
+	var what, name string
+	var n int
+	if _, err := fmt.Sscanf(line, "%s %s %d\n", &what, &name, &n); err != nil || files[name] == nil {
 		return // cut off by the kill
 	}
+	k := files[name]
 	if what == "end" && n > k.removed {
 		k.good, k.removed = map[int]bool{}, 0
 	}

@@ -108,6 +108,7 @@ func (s *Source) tidy() {
 		}
 	}
 	s.forget(lost)
+	s.mark()
 	s.store.ask(func() {
 		for _, name := range s.store.tidy() {
 			if data, _, err := readContent(s.path(name), s.maxSize); err == nil {
@@ -115,6 +116,30 @@ func (s *Source) tidy() {
 			}
 		}
 	})
+}
+
+// giveUp has nobody wait any more for files that a power failure may have taken.
+func (s *Source) giveUp() {
+	for _, f := range s.files {
+		f.lost = false
+	}
+	s.mark()
+}
+
+// mark notes that this boot uses the store, once no file is missed of another.
+func (s *Source) mark() {
+	for _, f := range s.files {
+		if f.lost {
+			return
+		}
+	}
+	if s.store != nil && s.synced {
+		s.store.ask(func() {
+			if !s.store.marked {
+				s.store.mark()
+			}
+		})
+	}
 }
 
 // hand returns f as a unit to be handed on. Without a store nobody tells what
@@ -206,5 +231,6 @@ func (s *Source) upkeep() {
 		s.store.retry()
 		n := len(s.files) + slack
 		s.store.ask(func() { s.store.compact(n) })
+		s.mark()
 	}
 }

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,7 +25,7 @@ func (st *store) load() {
 	if damaged > 0 {
 		err = fmt.Errorf("%s: %d damaged lines", st.index(), damaged)
 	}
-	st.copies = st.find()
+	st.copies, st.crashed = st.find(), st.lostPower()
 	if errors.Is(err, fs.ErrNotExist) && len(st.copies) == 0 {
 		return
 	}
@@ -32,6 +33,38 @@ func (st *store) load() {
 	if err != nil {
 		st.log.Warn("the index of last good versions of service files is not whole: their copies say what it does not", "err", err)
 		st.recover()
+	}
+}
+
+// bootID changes with each boot of the host, random(4).
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// marker is the path of a file that is there while the store is used, and says in
+// which boot. One of another boot means that the host stopped without shutting
+// down: then a file that was being replaced may be missing altogether.
+func (st *store) marker() string { return filepath.Join(st.dir, "running") }
+
+// lostPower reports whether the host stopped without shutting down since this was last marked.
+func (st *store) lostPower() bool {
+	was, err1 := os.ReadFile(st.marker())
+	is, err2 := os.ReadFile(bootID)
+	return err1 == nil && err2 == nil && !bytes.Equal(was, is)
+}
+
+// mark says that the store is used from now on.
+func (st *store) mark() {
+	is, err := os.ReadFile(bootID)
+	if err == nil {
+		err = st.replace(filepath.Base(st.marker()), is, true)
+	}
+	st.marked = err == nil
+	st.note(err)
+}
+
+// unmark says that it is not used any more.
+func (st *store) unmark() {
+	if st.marked {
+		_ = os.Remove(st.marker()) // or else missing files are kept until somebody reloads
 	}
 }
 

@@ -13,8 +13,6 @@ package file
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -72,13 +70,14 @@ type Options struct {
 
 // A Source is a directory of service files. It implements source.Source.
 type Source struct {
-	dir    string
-	log    *slog.Logger
-	poll   time.Duration
-	parse  parser
-	reload chan struct{}
-	rules  atomic.Int64 // how often Judge was called
-	store  *store       // nil: nothing survives a restart
+	dir     string
+	log     *slog.Logger
+	poll    time.Duration
+	parse   parser
+	reload  chan struct{}
+	rules   atomic.Int64 // how often Judge was called
+	settled atomic.Bool  // what does not exist was removed: Reload was called
+	store   *store       // nil: nothing survives a restart
 
 	maxSize int // of the largest file to read
 
@@ -86,16 +85,17 @@ type Source struct {
 	watcher  *watcher // nil: polls only
 	todo     work
 	nextPoll time.Time // of contents
-	dirErr   string    // why the directory was not listed, as last logged
-	watchErr string    // why it is not watched, as last logged
+	home     *home
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
 	keeping sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
 
-	mu     sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
-	files  map[string]*state
-	synced bool
+	mu       sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
+	files    map[string]*state
+	synced   bool
+	dirErr   string // why the directory was not listed, as last logged
+	watchErr string // why it is not watched, as last logged
 }
 
 // work is what to look at next.
@@ -120,14 +120,21 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
+	s.home = newHome(o.Dir, o.StateDir)
 	if o.StateDir != "" {
 		s.store = newStore(o.StateDir, s.log)
 	}
 	return s
 }
 
-// Reload makes Run read everything again now. It may be called from any goroutine.
+// Reload makes Run read everything again now. A file that a power failure may have
+// taken counts as removed from then on. It may be called from any goroutine.
 func (s *Source) Reload() {
+	s.settled.Store(true)
+	s.again()
+}
+
+func (s *Source) again() {
 	select {
 	case s.reload <- struct{}{}:
 	default: // asked for already
@@ -138,7 +145,7 @@ func (s *Source) Reload() {
 // Rules.Check, whose answers have. It may be called from any goroutine.
 func (s *Source) Judge() {
 	s.rules.Add(1)
-	s.Reload()
+	s.again()
 }
 
 // Status implements source.Source.
@@ -151,8 +158,14 @@ func (s *Source) Status() source.Status {
 			st.Files = append(st.Files, f.status())
 		}
 	}
+	if s.dirErr != "" {
+		st.Warnings = append(st.Warnings, "the directory of service files cannot be read, and services stay as they are: "+s.dirErr)
+	}
+	if s.watchErr != "" {
+		st.Warnings = append(st.Warnings, "service files cannot be watched, and are listed every second: "+s.watchErr)
+	}
 	if s.store != nil && s.store.trouble() != "" {
-		st.Warnings = []string{"last good versions of service files cannot be kept: " + s.store.trouble()}
+		st.Warnings = append(st.Warnings, "last good versions of service files cannot be kept: "+s.store.trouble())
 	}
 	return st
 }
@@ -176,6 +189,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	var errs <-chan error
 	if s.store != nil {
 		s.store.load()
+		s.home.load()
 		defer s.keep(ctx)()
 	}
 	if s.watcher != nil {
@@ -188,6 +202,9 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 		case <-ctx.Done():
 			return
 		case <-s.reload:
+			if s.settled.Swap(false) {
+				s.giveUp()
+			}
 			s.todo.all, s.todo.hash = true, true
 			next.within(merge)
 		case ev := <-events:
@@ -258,29 +275,32 @@ func (s *Source) watch() {
 
 // noteWatch logs once why changes are not told.
 func (s *Source) noteWatch(err error) {
-	if why := message(err); why != s.watchErr {
-		s.watchErr = why
-		if err != nil {
-			s.log.Warn("service files cannot be watched; listing them every second", "err", err)
-		}
+	if s.news(&s.watchErr, err) && err != nil {
+		s.log.Warn("service files cannot be watched; listing them every second", "err", err)
 	}
 }
 
 // noteDir logs once why there are no files to list.
 func (s *Source) noteDir(err error) {
-	why := message(err)
-	if why == s.dirErr {
-		return
-	}
-	s.dirErr = why
 	switch {
+	case !s.news(&s.dirErr, err):
 	case err == nil:
 		s.log.Info("the directory of service files can be read", "dir", s.dir)
-	case errors.Is(err, fs.ErrNotExist):
-		s.log.Warn("the directory of service files does not exist: no services from files until it is made", "dir", s.dir)
-	default:
+	case s.knows():
 		s.log.Error("the directory of service files cannot be read: services stay as they are", "dir", s.dir, "err", err)
+	default:
+		s.log.Error("the directory of service files cannot be read, and nothing is known of its services: not ready before it can", "dir", s.dir, "err", err)
 	}
+}
+
+// news keeps a trouble for Status, and reports whether it is another than before.
+func (s *Source) news(trouble *string, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why := message(err)
+	same := why == *trouble
+	*trouble = why
+	return !same
 }
 
 func message(err error) string {

@@ -23,6 +23,7 @@ type state struct {
 
 	// As last looked at.
 	link  bool  // a symbolic link
+	lost  bool  // a power failure, and nobody who removed it, may be why it does not exist
 	stamp stamp // zero: none
 	racy  bool  // the stamp may be of more than one version
 
@@ -68,6 +69,12 @@ func (p *probe) read(hash bool, parse parser) {
 		info, err = os.Stat(p.f.path)
 	}
 	switch {
+	case p.err == errAway:
+		p.v = p.version(nil, p.err, parse)
+		return
+	case errors.Is(p.err, fs.ErrNotExist) && p.f.lost:
+		p.v = p.version(nil, errLost, parse)
+		return
 	case errors.Is(p.err, fs.ErrNotExist), err == nil && info.IsDir():
 		p.v = gone
 		return

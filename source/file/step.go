@@ -20,24 +20,55 @@ func (s *Source) step(sink source.Sink) time.Duration {
 	}
 	for name, f := range s.waiting {
 		if !time.Now().Before(f.due) {
-			s.todo.names[name] = true // looked at once more before it counts
+			s.todo.names[name] = true                 // looked at once more before it counts
+			s.todo.all = s.todo.all || f.next == gone // and so is the directory
 		}
 	}
 	todo := s.todo
 	s.todo = work{names: map[string]bool{}}
 
 	names, ok := s.names(todo)
-	if ok {
-		probes := s.look(names, todo.hash)
-		if !s.synced {
-			s.begin(probes, sink)
-		} else {
-			s.settle(probes, sink)
+	if !ok {
+		s.todo.all, s.todo.hash = true, todo.hash
+		if !s.synced && s.store != nil && len(s.store.recorded()) > 0 {
+			s.begin(s.remember(), sink) // all that is known
 		}
+		return blindPoll
+	}
+	probes := s.look(names, todo.hash)
+	if !s.trust(probes) {
+		s.todo.all, s.todo.hash = true, todo.hash
+		return merge
+	}
+	if !s.synced {
+		s.begin(probes, sink)
 	} else {
-		s.todo.all = true
+		s.settle(probes, sink)
 	}
 	return s.pause()
+}
+
+// trust reports whether what was found is true of the directory that was listed. A
+// file seems to be gone, too, when the directory has gone meanwhile.
+func (s *Source) trust(probes []probe) bool {
+	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == gone })
+	return !missing || s.home.same()
+}
+
+// remember returns probes of what is recorded, for a directory that cannot be read.
+func (s *Source) remember() []probe {
+	names := s.store.recorded()
+	slices.Sort(names)
+	probes := make([]probe, len(names))
+	for i, name := range names {
+		probes[i] = probe{name: name, max: s.maxSize, rules: s.rules.Load(), err: errAway, at: time.Now()}
+	}
+	s.register(probes)
+	inParallel(len(probes), func(i int) {
+		probes[i].read(false, s.parse)
+		s.restore(&probes[i])
+	})
+	return probes
 }
 
 // names returns the names to look at, sorted. It returns false when it does not
@@ -46,16 +77,25 @@ func (s *Source) names(todo work) ([]string, bool) {
 	names := todo.names
 	if todo.all {
 		s.watch() // first, so that what changes after the listing is told
-		listed, err := list(s.dir)
+		listed, moved, err := s.home.list(s.knows())
 		s.noteDir(err)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
 			return nil, false
+		}
+		if moved && s.store != nil {
+			text := s.home.text()
+			s.store.ask(func() { s.store.note(s.store.replace(homeFile, text, false)) })
 		}
 		for name := range s.files {
 			names[name] = true
 		}
 		for _, name := range listed {
 			names[name] = true
+		}
+		if s.store != nil && s.store.crashed && !s.synced {
+			for _, name := range s.store.recorded() {
+				names[name] = true
+			}
 		}
 	}
 	if todo.links {
@@ -66,6 +106,11 @@ func (s *Source) names(todo work) ([]string, bool) {
 		}
 	}
 	return slices.Sorted(maps.Keys(names)), true
+}
+
+// knows reports whether there is anything that an empty directory would remove.
+func (s *Source) knows() bool {
+	return len(s.files) > 0 || !s.synced && s.store != nil && len(s.store.recorded()) > 0
 }
 
 // look finds out which version each of these files has now.
@@ -101,6 +146,8 @@ func (s *Source) register(probes []probe) (linked bool) {
 			s.files[p.name] = p.f
 		}
 		linked = linked || p.f.link
+		missing := errors.Is(p.err, fs.ErrNotExist) || p.err == errAway
+		p.f.lost = missing && (p.f.lost || s.store != nil && s.store.crashed && !s.synced)
 		p.f.link = p.err == nil && p.info.Mode()&fs.ModeSymlink != 0
 		linked = linked || p.f.link
 	}

@@ -50,6 +50,8 @@ type store struct {
 	whole   bool                // the index on disk is as we know it, and can be added to
 	suspect bool                // the index was damaged or lost: copies count that it does not name
 	copies  map[string][]string // those that load found, the newest first, by copyStem
+	crashed bool                // the host stopped without shutting down, see marker
+	marked  bool
 }
 
 // An entry is a record to be written. v is nil when the file was removed.
@@ -63,7 +65,7 @@ func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
 		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{},
-		more: make(chan struct{}, 1), chores: make(chan func(), 2),
+		more: make(chan struct{}, 1), chores: make(chan func(), 8),
 	}
 }
 
@@ -74,6 +76,7 @@ func (st *store) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			st.writeMore(false)
+			st.unmark()
 			return
 		case <-st.more:
 			st.writeMore(true)

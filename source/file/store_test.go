@@ -31,7 +31,7 @@ func TestStateDirUnusable(t *testing.T) {
 			t.Errorf("services in use: %q", now)
 		}
 		want := "last good versions of service files cannot be kept: mkdir " + h.state + ": not a directory"
-		if got := h.src.Status().Warnings; !slices.Equal(got, []string{want}) {
+		if got := h.warnings(); !slices.Equal(got, []string{want}) {
 			t.Errorf("warnings\n got: %q\nwant: %q", got, want)
 		}
 		if n := count(&h.log, "cannot be kept"); n != 1 {
@@ -40,7 +40,7 @@ func TestStateDirUnusable(t *testing.T) {
 
 		check(t, os.Remove(h.state))
 		pass(h.src.poll)
-		if got := h.src.Status().Warnings; got != nil {
+		if got := h.warnings(); len(got) > 0 {
 			t.Errorf("warnings after it was mended: %q", got)
 		}
 		h.stop()
@@ -65,19 +65,19 @@ func TestOneCopyUnwritable(t *testing.T) {
 		if _, ok := h.src.store.record("b.toml"); !ok {
 			t.Error("b.toml is not recorded")
 		}
-		if got := h.src.Status().Warnings; len(got) != 1 || !strings.Contains(got[0], blocked) {
+		if got := h.warnings(); len(got) != 1 || !strings.Contains(got[0], blocked) {
 			t.Errorf("warnings: %q; want one about %s", got, blocked)
 		}
 		h.write("b.toml", "b 2\n")
 		moment() // what else is written does not make it good
-		if len(h.src.Status().Warnings) != 1 {
+		if len(h.warnings()) != 1 {
 			t.Error("no warning any more")
 		}
 		check(t, os.RemoveAll(blocked))
 		pass(h.src.poll)
 		h.stop()
 		h.checkStore()
-		if got := h.src.Status().Warnings; got != nil {
+		if got := h.warnings(); len(got) > 0 {
 			t.Errorf("warnings after it was mended: %q", got)
 		}
 	})
@@ -328,6 +328,61 @@ func TestCopyBefore(t *testing.T) {
 			t.Errorf("not logged:\n%s", h.log.String())
 		}
 	})
+}
+
+// What does not exist after a power failure may be what somebody was about to
+// replace. It is kept until it is back, or somebody reloads; a file that is removed
+// before a start in the same boot, or after an orderly end, was removed.
+func TestMissingAfterPowerFailure(t *testing.T) {
+	tests := []struct {
+		name   string
+		down   func(h *host)
+		uses   string
+		states string
+		then   func(h *host)
+		end    string
+	}{
+		{"reload", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.src.Reload() }, "b 1"},
+		{"restart", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.stop(); h.start() }, "a 1, b 1"},
+		{"back", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.write("a.toml", "a 2\n") }, "a 2, b 1"},
+		{"killed", func(h *host) { write(h.T, h.src.store.marker(), h.boot()) }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
+		{"orderly", func(*host) {}, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t)
+			synctest.Test(t, func(t *testing.T) {
+				h.T, h.fixture.T = t, t
+				h.write("a.toml", "a 1\n")
+				h.write("b.toml", "b 1\n")
+				h.start()
+				moment()
+				h.stop()
+				check(t, os.Remove(h.path("a.toml")))
+				tt.down(h)
+				h.start()
+				pass(3 * time.Minute) // polls too
+				if now, _ := h.sink.look(); now != tt.uses || h.states() != tt.states {
+					t.Errorf("in use %q, files %s; want %q, %s", now, h.states(), tt.uses, tt.states)
+				}
+				tt.then(h)
+				pass(3 * time.Minute)
+				h.stop()
+				if now, _ := h.sink.look(); now != tt.end {
+					t.Errorf("then in use %q; want %q", now, tt.end)
+				}
+			})
+		})
+	}
+}
+
+// failPower makes it look as if the host had stopped without shutting down.
+func (h *host) failPower() { write(h.T, h.src.store.marker(), "another boot\n") }
+
+func (h *host) boot() string {
+	id, err := os.ReadFile(bootID)
+	check(h.T, err)
+	return string(id)
 }
 
 // A change does not wait for a disk that takes its time.

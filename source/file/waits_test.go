@@ -197,9 +197,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Nothing is concluded from a directory that cannot be listed: not at first,
-// when what is in the kernel might be removed, and not later. No such directory
-// is another matter: it has no files.
+// Nothing is concluded from a directory that cannot be listed, or does not exist:
+// not at first, when what is in the kernel might be removed, and not later.
 func TestDirectoryUnreadable(t *testing.T) {
 	dir := t.TempDir() + "/conf.d"
 	write(t, dir, "not a directory") // as root, permissions would not do
@@ -225,16 +224,15 @@ func TestDirectoryUnreadable(t *testing.T) {
 
 		swap(t, dir, func() {})
 		time.Sleep(2 * time.Second)
-		if got := f.sink.state(); got != "" {
-			t.Errorf("without a directory: sink holds %q; want nothing", got)
+		if got, want := f.sink.state(), "a.toml: a 1"; got != want {
+			t.Errorf("without a directory: sink holds %q; want %q", got, want)
 		}
 		f.stop()
-		checkLog(t, &f.log, dir, `ERROR the directory of service files cannot be read: services stay as they are
+		checkLog(t, &f.log, dir, `ERROR the directory of service files cannot be read, and nothing is known of its services: not ready before it can
 INFO the directory of service files can be read
 INFO service files read 1
 ERROR the directory of service files cannot be read: services stay as they are
-WARN the directory of service files does not exist: no services from files until it is made
-INFO service file removed DIR/a.toml 1
+ERROR the directory of service files cannot be read: services stay as they are
 `)
 	})
 }

@@ -1,0 +1,104 @@
+package file
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What a directory that has gone held stays, while svcproxy runs and when it starts.
+func TestDirectoryGone(t *testing.T) {
+	away := func(h *host) { check(h.T, os.Rename(h.dir, h.dir+".away")) }
+	emptied := func(h *host) { away(h); check(h.T, os.Mkdir(h.dir, 0o755)) }
+	back := func(h *host) { check(h.T, os.RemoveAll(h.dir)); check(h.T, os.Rename(h.dir+".away", h.dir)) }
+	nothing := func(*host) {}
+	const all = "a 1, b 2"
+	tests := []struct {
+		name    string
+		change  func(h *host)
+		uses    string
+		trouble string
+		then    func(h *host)
+		end     string
+	}{
+		{"moved away, and back", away, all, "no such file or directory", back, all},
+		{"moved away, and back with changes", away, all, "no such file or directory", func(h *host) {
+			write(h.T, h.dir+".away/a.toml", "a 3\n")
+			check(h.T, os.Remove(h.dir+".away/b.toml"))
+			back(h)
+		}, "a 3"},
+		{"another and empty", emptied, all, errEmptied.Error(), back, all},
+		{"another that gets files", emptied, all, errEmptied.Error(), func(h *host) { h.write("c.toml", "c 1\n") }, "c 1"},
+		{"another with files", func(h *host) { emptied(h); h.write("c.toml", "c 1\n") }, "c 1", "", nothing, "c 1"},
+		{"not a directory", func(h *host) { away(h); write(h.T, h.dir, "") }, all, "not a directory", back, all},
+		{"removed", func(h *host) { check(h.T, os.RemoveAll(h.dir)) }, all, "no such file or directory", nothing, all},
+		{"the same, and emptied", func(h *host) {
+			check(h.T, os.Remove(h.path("a.toml")))
+			check(h.T, os.Remove(h.path("b.toml")))
+		}, "", "", nothing, ""},
+	}
+	for _, tt := range tests {
+		for _, when := range []string{"running", "stopped"} {
+			t.Run(tt.name+", "+when, func(t *testing.T) {
+				h := newHost(t)
+				h.dir += "/conf.d"
+				check(t, os.Mkdir(h.dir, 0o755))
+				synctest.Test(t, func(t *testing.T) {
+					h.T, h.fixture.T = t, t
+					h.write("a.toml", "a 1\n")
+					h.write("b.toml", "b 2\n")
+					h.start()
+					moment()
+					if when == "stopped" {
+						h.stop()
+						tt.change(h)
+						h.start()
+					} else {
+						tt.change(h)
+					}
+					for range 2 { // a restart changes nothing
+						pass(2 * time.Minute)
+						now, _ := h.sink.look()
+						if now != tt.uses || !h.src.Status().Synced {
+							t.Errorf("in use: %q; want %q; log\n%s", now, tt.uses, h.log.String())
+						}
+						if got := h.warnings(); tt.trouble == "" && len(got) > 0 || tt.trouble != "" && (len(got) != 1 || !strings.Contains(got[0], tt.trouble)) {
+							t.Errorf("warnings: %q; want %q", got, tt.trouble)
+						}
+						h.stop()
+						h.start()
+					}
+					pass(time.Second)
+					tt.then(h)
+					pass(2 * time.Minute)
+					h.stop()
+					if now, _ := h.sink.look(); now != tt.end {
+						t.Errorf("in the end %q; want %q", now, tt.end)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Where nothing is known, a directory that does not exist may be a mistyped one.
+func TestDirectoryMistyped(t *testing.T) {
+	h := newHost(t)
+	h.dir += "/conf.d"
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.start()
+		defer func() { h.stop() }()
+		pass(time.Minute)
+		if h.src.Status().Synced || len(h.warnings()) != 1 || count(&h.log, "level=ERROR") != 1 {
+			t.Errorf("synced %v, warnings %q, log\n%s", h.src.Status().Synced, h.warnings(), h.log.String())
+		}
+		check(t, os.Mkdir(h.dir, 0o755))
+		pass(2 * time.Second)
+		if !h.src.Status().Synced || len(h.warnings()) != 0 {
+			t.Errorf("once it is made: synced %v, warnings %q", h.src.Status().Synced, h.warnings())
+		}
+	})
+}
