@@ -109,7 +109,7 @@ func TestSettingsFaults(t *testing.T) {
 		{"limits", "[limits]\nfile_size = 0\nservices = '1'\nendpoints = 10000001\nports = 65536\nvips = 1\n", "2:13: file_size is 0; want 1 to 1073741824\n3:12: services is \"1\", a string; want a number from 1 to 10000000\n" +
 			"4:13: endpoints is 10000001; want 1 to 10000000\n5:9: ports is 65536; want 1 to 65535\n6:1: unknown key \"vips\"; want file_size, services, endpoints or ports\n"},
 		{"too large", "#" + strings.Repeat("-", 1<<20), " the file has more than 1048576 bytes\n"},
-		{"syntax", "mode = ipvs\n", "1:8: expected value but found \"ipvs\" instead\n"},
+		{"syntax", "mode = ipvs\n", "1:8: \"ipvs\" stands without quotes; write \"ipvs\"\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

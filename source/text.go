@@ -33,7 +33,8 @@ func Either(words []string) string {
 
 // Nearest returns the word that s was most likely meant to be, or "" when it is
 // like none of them. Case does not count, and the beginning of a word of which
-// three letters or more are there is as good as one slip.
+// three letters or more are there is as good as one slip. A word with another
+// first letter must be more alike: nobody who writes host means port.
 func Nearest(s string, words []string) string {
 	if len(s) > maxExcerpt {
 		return ""
@@ -41,6 +42,9 @@ func Nearest(s string, words []string) string {
 	best, least := "", 2+len(s)/4 // one slip in a short word, more in a long one
 	for _, w := range words {
 		d := distance(strings.ToLower(s), w)
+		if w != "" && s != "" && strings.ToLower(s[:1]) != w[:1] && d >= 2+len(s)/5 {
+			continue
+		}
 		if len(s) >= 3 && strings.HasPrefix(w, strings.ToLower(s)) {
 			d = 1
 		}

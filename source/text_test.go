@@ -51,6 +51,8 @@ func TestNearest(t *testing.T) {
 		{"sessionAffinity", "session_affinity"},
 		{"session_afinity_timout", "session_affinity_timeout"},
 		{"color", ""},
+		{"host", ""},
+		{"pirt", "port"},
 		{"a", ""},
 		{"", ""},
 		{strings.Repeat("name", 1000), ""},

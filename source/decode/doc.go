@@ -61,6 +61,9 @@ func decode(d *Doc, data []byte, parse func(string) (map[string]any, []textFault
 	faults := d.check()
 	if faults == nil {
 		d.Root, faults = parse(d.data)
+		if d.Root == nil && len(faults) == 1 {
+			faults[0] = guess(d.data, d.json, faults[0])
+		}
 	}
 	if len(faults) == 0 {
 		return d, nil

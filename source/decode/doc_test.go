@@ -28,8 +28,8 @@ func TestSyntaxFaults(t *testing.T) {
 		{"control character in a key", "a.toml", "\"a\\u001b[1m\" = 1\n\"a\\u001b[1m\" = 1\n", "a.toml:2:2: Key '\"a\\u001b[1m\"' has already been defined.\n"},
 		{"not UTF-8", "a.toml", "a = 1\nb = \"\xff\"\n", "a.toml:2:6: byte 0xff is not UTF-8\n"},
 		{"number too large", "a.toml", "a = 99999999999999999999\n", "a.toml:1:5: 99999999999999999999 is out of range for int64\n"},
-		{"JSON without comma", "a.json", "{\n  \"a\": 1\n  \"b\": 2\n}", "a.json:3:3: invalid character '\"' after object key:value pair\n"},
-		{"JSON with a comma too many", "a.json", "{\"a\": [1,]}", "a.json:1:10: invalid character ']' looking for beginning of value\n"},
+		{"JSON without comma", "a.json", "{\n  \"a\": 1\n  \"b\": 2\n}", "a.json:3:3: invalid character '\"' after object key:value pair; a comma is missing\n"},
+		{"JSON with a comma too many", "a.json", "{\"a\": [1,]}", "a.json:1:9: a comma behind the last element; JSON has commas only between elements\n"},
 		{"JSON cut off", "a.json", "{\"a\": [1,\n", "a.json:2:1: the text ends within a value\n"},
 		{"JSON cut off in a string", "a.json", "{\"a\": \"b", "a.json:1:9: the text ends within a value\n"},
 		{"JSON of white space", "a.json", " \n", "a.json:2:1: the text ends within a value\n"},
@@ -247,7 +247,7 @@ func checkDoc(t *testing.T, doc *Doc, faults []source.Fault) {
 }
 
 func FuzzTOML(f *testing.F) {
-	for _, seed := range []string{"", places, "a = [[1], [{b = 1}]]", "a=\"\"\"\\\n \"\"\"\nb=''", "[a]\r\nb = {c.d = 1, c.e = '''x'''}", "\"\" = 1", "a.\"\" = {}"} {
+	for _, seed := range []string{"", "\f", places, "a = [[1], [{b = 1}]]", "a=\"\"\"\\\n \"\"\"\nb=''", "[a]\r\nb = {c.d = 1, c.e = '''x'''}", "\"\" = 1", "a.\"\" = {}"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -3,7 +3,6 @@ package decode
 import (
 	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +51,20 @@ func (k Kind[V]) And(check func(r *Reader, x V) bool) Kind[V] {
 			return x, true
 		}
 		return none, false
+	}
+	return k
+}
+
+// Instead gives the fault of a value itself, where hint knows one, another hint.
+func (k Kind[V]) Instead(hint func(v any) string) Kind[V] {
+	read := k.Read
+	k.Read = func(r *Reader, v any) (V, bool) {
+		before := len(r.faults)
+		x, ok := read(r, v)
+		if h := hint(v); h != "" && len(r.faults) == before+1 {
+			r.faults[before].hint = h
+		}
+		return x, ok
 	}
 	return k
 }
@@ -179,79 +192,6 @@ func ShortDuration(d time.Duration) string {
 		s = s[:len(s)-2]
 	}
 	return s
-}
-
-// Addr reads an IP address.
-var Addr = Kind[netip.Addr]{readAddr, Schema{Type: "string", Pattern: addrPattern}}
-
-// addrPattern holds no address to what it must be in full: an editor says sooner
-// that a name will not do, and check says the rest.
-const addrPattern = `^[0-9a-fA-F:.]+$`
-
-func readAddr(r *Reader, v any) (netip.Addr, bool) {
-	s, ok := v.(string)
-	if !ok {
-		r.Fault(r.name()+" is "+describe(v), "want an IP address as a string")
-		return netip.Addr{}, false
-	}
-	a, err := netip.ParseAddr(s)
-	switch {
-	case err != nil:
-		r.Fault(source.Excerpt(s)+" is not an IP address", addrHint(s))
-	case a.Zone() != "":
-		r.Fault(source.Excerpt(s)+" has a zone", "want an address that means the same on every link")
-	case a.Is4In6():
-		r.Fault(source.Excerpt(s)+" is an IPv4 address written in IPv6", fmt.Sprintf("write %q", a.Unmap()))
-	default:
-		return a, true
-	}
-	return netip.Addr{}, false
-}
-
-// addrHint says what to write instead of what is no address.
-func addrHint(s string) string {
-	if p, err := netip.ParsePrefix(s); err == nil {
-		return fmt.Sprintf("write %q, without the length", p.Addr())
-	}
-	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return fmt.Sprintf("write %q, without the port", ap.Addr())
-	}
-	if strings.ContainsFunc(s, func(r rune) bool { return r >= 'g' && r <= 'z' }) {
-		return "names are not looked up: write the address"
-	}
-	return ""
-}
-
-// Prefix reads a range of addresses, such as "10.0.0.0/8".
-var Prefix = Kind[netip.Prefix]{readPrefix, Schema{Type: "string", Pattern: prefixPattern}}
-
-const prefixPattern = `^[0-9a-fA-F:.]+/[0-9]+$`
-
-func readPrefix(r *Reader, v any) (netip.Prefix, bool) {
-	s, ok := v.(string)
-	if !ok {
-		r.Fault(r.name()+" is "+describe(v), `want a range as a string, such as "10.0.0.0/8"`)
-		return netip.Prefix{}, false
-	}
-	p, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil:
-		r.Fault(source.Excerpt(s)+" is not a range of addresses", prefixHint(s))
-	case p.Addr().Is4In6():
-		r.Fault(source.Excerpt(s)+" is a range of IPv4 addresses written in IPv6", "write it in IPv4")
-	case p != p.Masked():
-		r.Fault(fmt.Sprintf("%q has bits set behind its length of %d", p, p.Bits()), fmt.Sprintf("write %q", p.Masked()))
-	default:
-		return p, true
-	}
-	return netip.Prefix{}, false
-}
-
-func prefixHint(s string) string {
-	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() {
-		return fmt.Sprintf("write %q for this one address", netip.PrefixFrom(a, a.BitLen()))
-	}
-	return `want an address and a length, such as "10.0.0.0/8"`
 }
 
 // List reads a list of one kind; an empty list is nil. An element at fault is the zero value, and what

@@ -25,6 +25,10 @@ type Reader struct {
 	worse  bool // and one of those was not a warning
 	words  map[string]string
 	limits map[string]limit // of lists and tables, by their key
+
+	// Hint says what was meant by a key that the table at path does not have: one
+	// that it has, or what to do with it. Nil: nobody knows.
+	Hint func(path source.Path, key string) (meant, hint string)
 }
 
 // A limit bounds how many elements a list has.
@@ -81,8 +85,14 @@ func (r *Reader) Problem(p source.Problem) {
 	}
 	at := slices.Concat(r.path, p.Path)
 	for _, f := range r.faults {
-		if !f.crossing && !f.onKey && (f.path.Under(at) || at.Under(f.path)) {
+		if f.crossing {
+			continue
+		}
+		if !f.onKey && (f.path.Under(at) || at.Under(f.path)) {
 			return
+		}
+		if f.onKey && p.Warning && (f.path.Under(at) || at.Under(f.path[:len(f.path)-1])) {
+			return // what is missing may be what that key was meant to be
 		}
 	}
 	r.add(pathFault{path: at, crossing: true, msg: p.Msg, hint: p.Hint, warning: p.Warning})
@@ -200,6 +210,7 @@ func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
 		return false
 	}
 	known := 0
+	var missing []string
 	for i := range fields {
 		f := &fields[i]
 		v, ok := table[f.Key]
@@ -210,20 +221,27 @@ func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
 			f.Read(r, v, to)
 			r.path = r.path[:len(r.path)-1]
 		case f.Required:
-			r.addAt(f.Key, pathFault{msg: fmt.Sprintf("key %q is missing", f.Key)})
+			missing = append(missing, f.Key)
 		}
 	}
+	var meant []string
 	if known < len(table) {
-		unknown(r, table, fields)
+		meant = unknown(r, table, fields)
+	}
+	for _, key := range missing {
+		if !slices.Contains(meant, key) { // else that fault says it
+			r.addAt(key, pathFault{msg: fmt.Sprintf("key %q is missing", key)})
+		}
 	}
 	return true
 }
 
-// unknown reports the keys of a table that are none of its fields.
-func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) {
+// unknown reports the keys of a table that are none of its fields. It returns
+// those that it says were meant.
+func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) (meant []string) {
 	if r.Full() { // nobody would see the hint
 		r.add(pathFault{})
-		return
+		return nil
 	}
 	var names, unused []string
 	for _, f := range fields {
@@ -238,14 +256,26 @@ func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) {
 		}
 		if r.Full() {
 			r.add(pathFault{})
-			return
+			break
 		}
-		hint := "want " + source.Either(names)
-		if near := source.Nearest(key, unused); near != "" {
+		near, hint := r.hint(key, unused)
+		if near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
+			meant = append(meant, near)
 		}
-		r.addAt(key, pathFault{onKey: true, msg: "unknown key " + source.Excerpt(key), hint: hint})
+		r.addAt(key, pathFault{onKey: true, msg: "unknown key " + source.Excerpt(key), hint: cmp.Or(hint, "want "+source.Either(names))})
 	}
+	return meant
+}
+
+// hint returns the unused key that was meant by another, or what to do with it.
+func (r *Reader) hint(key string, unused []string) (meant, hint string) {
+	if r.Hint != nil {
+		if meant, hint = r.Hint(r.path, key); hint != "" || slices.Contains(unused, meant) {
+			return meant, hint
+		}
+	}
+	return source.Nearest(key, unused), ""
 }
 
 // addAt reports what is about a key of the table that is being read.

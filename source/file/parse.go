@@ -86,6 +86,7 @@ type reading struct {
 
 func (rules Rules) reading() *reading {
 	p := &reading{r: decode.NewReader(nil), check: rules.Check}
+	p.r.Hint = keyHint
 	rules.Limits.orDefault().set(p.r)
 	return p
 }
@@ -97,7 +98,10 @@ func (p *reading) file(root map[string]any, isJSON bool) {
 		fields = append(fields, decode.Key(schemaKey, decode.Text, func(p *reading) *string { return &p.schema }))
 	}
 	if _, ok := root["services"]; !ok {
-		p.r.Fault(`key "services" is missing`, noServices)
+		all := len(root)
+		if root = p.headless(root); len(root) == all && !isMisspelt(root) {
+			p.r.Fault(`key "services" is missing`, missingHint(root))
+		}
 	}
 	decode.Table(p.r, root, fields, p)
 }

@@ -149,8 +149,7 @@ func TestFaults(t *testing.T) {
 		{"empty", "a.toml", "", "a.toml: the file is empty; write services = [] for a file without services\n"},
 		{"comments", "a.toml", "# nothing\n", "a.toml:1:1: key \"services\" is missing; write services = [] for a file without services\n"},
 		{"empty object", "a.json", "{}", "a.json:1:1: key \"services\" is missing; write services = [] for a file without services\n"},
-		{"misspelt", "a.toml", "[[service]]\nname = 'x'\n", "a.toml:1:1: key \"services\" is missing; write services = [] for a file without services\n" +
-			"a.toml:1:1: unknown key \"service\"; did you mean \"services\"?\n"},
+		{"misspelt", "a.toml", "[[service]]\nname = 'x'\n", "a.toml:1:1: unknown key \"service\"; did you mean [[services]]?\n"},
 		{"a table", "a.toml", "[services]\n", "a.toml:1:1: services is a table; want a list of tables: write [[services]]\n"},
 		{"null", "a.json", `{"services": null}`, "a.json:1:14: services is null; want a list\n"},
 		{"no tables", "a.json", `{"services": [1, {}]}`, "a.json:1:15: services[0] is 1, a number; want a table\n" +
@@ -158,8 +157,7 @@ func TestFaults(t *testing.T) {
 		{"syntax", "a.toml", "services = [\n", "a.toml:1:13: unexpected EOF; expected value\n"},
 		{"extra key at the top", "a.toml", "mode = 'ipvs'\nservices = []\n", "a.toml:1:1: unknown key \"mode\"; want services\n"},
 		{"key in another case", "a.toml", webWith + "Endpoints = []\n", "a.toml:5:1: unknown key \"Endpoints\"; did you mean \"endpoints\"?\n"},
-		{"key like none", "a.toml", "[[services]]\nname = 'a'\nports = [{ port = 1, colour = 1 }]\n", "a.toml:1:1: warning: service \"a\" has no address and no node port; nothing can reach it\n" +
-			"a.toml:3:22: unknown key \"colour\"; want name, protocol, port, target_port or node_port\n"},
+		{"key like none", "a.toml", "[[services]]\nname = 'a'\nports = [{ port = 1, colour = 1 }]\n", "a.toml:3:22: unknown key \"colour\"; want name, protocol, port, target_port or node_port\n"},
 		{"JSON key twice and more", "a.json", "{\"services\": [{\"name\": \"x\", \"name\": \"X\",\n\"ports\": []}]}",
 			"a.json:1:29: key \"name\" is already in this object\n" +
 				"a.json:1:15: warning: service \"X\" has no address and no node port; nothing can reach it\n" +
@@ -168,7 +166,7 @@ func TestFaults(t *testing.T) {
 		{"types", "a.toml", "[[services]]\nname = 5\nvips = '10.0.0.1'\nports = 80\npublish_not_ready = 'yes'\nsession_affinity_timeout = 30\nhealth_check_node_port = 1.5\nexternal_ips = [1, ['10.0.0.1'], {}]\nscheduler = 2020-01-01\n",
 			"a.toml:2:8: name is 5, a number; want a string\n" +
 				"a.toml:3:8: vips is \"10.0.0.1\", a string; want a list: [\"10.0.0.1\"]\n" +
-				"a.toml:4:9: ports is 80, a number; want a list\n" +
+				"a.toml:4:9: ports is 80, a number; write ports = [{ port = 80 }]\n" +
 				"a.toml:5:21: publish_not_ready is \"yes\", a string; want true or false\n" +
 				"a.toml:6:28: session_affinity_timeout is 30, a number; want a time with its unit, such as \"30s\" or \"1h30m\"\n" +
 				"a.toml:7:26: health_check_node_port is 1.5, a number with a fraction; want a number from 0 to 65535\n" +
@@ -199,14 +197,14 @@ func TestFaults(t *testing.T) {
 				"a.toml:7:1: \"10.0.0.1:80\" is not an IP address; write \"10.0.0.1\", without the port\n" +
 				"a.toml:8:1: \"::ffff:10.0.0.1\" is an IPv4 address written in IPv6; write \"10.0.0.1\"\n" +
 				"a.toml:9:1: \"fe80::1%eth0\" has a zone; want an address that means the same on every link\n" +
-				"a.toml:10:1: \"010.0.0.1\" is not an IP address\n" +
-				"a.toml:11:1: \"\" is not an IP address\n"},
+				"a.toml:10:1: \"010.0.0.1\" is not an IP address; \"010\" begins with 0: some programs read that as octal, so write it without\n" +
+				"a.toml:11:1: \"\" is not an IP address; it is empty\n"},
 		{"ranges", "a.toml", webWith + "load_balancer_ips = ['10.9.9.9']\nload_balancer_source_ranges = [\n'10.0.0.1/8',\n'10.0.0.1',\n'::ffff:10.0.0.0/104',\n'10.0.0.0/33',\n'all']\n",
 			"a.toml:7:1: \"10.0.0.1/8\" has bits set behind its length of 8; write \"10.0.0.0/8\"\n" +
 				"a.toml:8:1: \"10.0.0.1\" is not a range of addresses; write \"10.0.0.1/32\" for this one address\n" +
 				"a.toml:9:1: \"::ffff:10.0.0.0/104\" is a range of IPv4 addresses written in IPv6; write it in IPv4\n" +
-				"a.toml:10:1: \"10.0.0.0/33\" is not a range of addresses; want an address and a length, such as \"10.0.0.0/8\"\n" +
-				"a.toml:11:1: \"all\" is not a range of addresses; want an address and a length, such as \"10.0.0.0/8\"\n"},
+				"a.toml:10:1: \"10.0.0.0/33\" is not a range of addresses; its length can be 0 to 32\n" +
+				"a.toml:11:1: \"all\" is not a range of addresses; write \"0.0.0.0/0\" and \"::/0\", or leave the list out, for everybody\n"},
 		{"endpoints", "a.toml", webWith + "endpoints = [\n'10.1.1.1:0',\n'10.1.1.2:70000',\n'web:80',\n5,\n{ port = 80 },\n{ address = '10.1.1.3', port = 80, ports = { http = 80 } },\n{ address = '10.1.1.4', ports = { htp = 0 } },\n{ address = '10.1.1.5', weight = -1 },\n'[::ffff:10.1.1.1]:80']\n",
 			"a.toml:6:1: \"10.1.1.1:0\" has port \"0\"; want 1 to 65535\n" +
 				"a.toml:7:1: \"10.1.1.2:70000\" has port \"70000\"; want 1 to 65535\n" +
@@ -225,10 +223,10 @@ func TestFaults(t *testing.T) {
 				"a.toml:8:1: endpoint fd00::1 is IPv6, and the service has no address of that family; nothing would be sent to it\n" +
 				"a.toml:9:1: endpoint 10.1.1.1:80 of port \"http\" is already endpoints[1]\n"},
 		{"no consequences of a fault", "a.toml", "[[services]]\nname = 'a'\nvips = ['fd00::x']\nports = [{ prt = 1 }]\nendpoints = ['10.1.1.1']\n",
-			"a.toml:3:9: \"fd00::x\" is not an IP address; names are not looked up: write the address\na.toml:4:10: key \"port\" is missing\na.toml:4:12: unknown key \"prt\"; did you mean \"port\"?\n"},
+			"a.toml:3:9: \"fd00::x\" is not an IP address; \"x\" is not hexadecimal\na.toml:4:12: unknown key \"prt\"; did you mean \"port\"?\n"},
 		{"two services", "a.toml", "[[services]]\nname = 'A'\nnode_port = 1\n[[services]]\nname = 'b c'\nports = []\nvips = []\n",
 			"a.toml:1:1: key \"ports\" is missing\na.toml:2:8: the name \"A\" is not a DNS label; " + label + "\n" +
-				"a.toml:3:1: unknown key \"node_port\"; want NAMES\n" +
+				"a.toml:3:1: unknown key \"node_port\"; it belongs to a port: ports = [{ ... }]\n" +
 				"a.toml:4:1: warning: service \"b c\" has no address and no node port; nothing can reach it\na.toml:5:8: the name \"b c\" is not a DNS label; " + label + "\na.toml:6:9: the service has no ports\n"},
 		{"hostile file name", "a\n\x1b.toml", "x", "\"a\\n\\x1b.toml\":1:1: unexpected EOF; expected key separator '='\n"},
 	}

@@ -87,7 +87,7 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("external_ips", addresses, func(s *service) *[]netip.Addr { return &s.ExternalIPs }),
 	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),
 	decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }),
-	decode.Need(decode.Key("ports", decode.List(port), func(s *service) *[]source.Port { return &s.Ports })),
+	decode.Need(decode.Key("ports", portList, func(s *service) *[]source.Port { return &s.Ports })),
 	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},
 	decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy }),
 	decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy }),
@@ -110,7 +110,7 @@ var portFields = []decode.Field[source.Port]{
 
 // endpointFields are the keys of an endpoint.
 var endpointFields = []decode.Field[endpoint]{
-	decode.Need(decode.Key("address", decode.Addr, func(e *endpoint) *netip.Addr { return &e.Addr })),
+	decode.Need(decode.Key("address", endpointAddress, func(e *endpoint) *netip.Addr { return &e.Addr })),
 	decode.Key("port", portNumber, func(e *endpoint) *uint16 { return &e.port }),
 	decode.Key("ports", decode.MapOf(portNumber), func(e *endpoint) *map[string]uint16 { return &e.Ports }),
 	decode.Key("node", decode.To(name, strings.ToLower), func(e *endpoint) *string { return &e.Node }),

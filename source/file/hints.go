@@ -1,0 +1,126 @@
+package file
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+// otherNames are keys by the names that other programs have for them.
+var otherNames = map[string]map[string]string{
+	"services": {
+		"clusterIP": "vips", "clusterIPs": "vips", "cluster_ip": "vips", "ip": "vips", "ips": "vips", "address": "vips", "addresses": "vips", "virtual_ip": "vips",
+		"port": "ports", "listen": "ports",
+		"backends": "endpoints", "backend": "endpoints", "servers": "endpoints", "targets": "endpoints", "upstreams": "endpoints", "real_server": "endpoints",
+		"loadBalancerIP": "load_balancer_ips", "algorithm": "scheduler", "lb_algo": "scheduler",
+	},
+	"endpoints": {"ip": "address", "host": "address", "hostname": "address", "addr": "address", "target_port": "port", "targetPort": "port"},
+	"ports":     {"number": "port", "listen": "port", "backend_port": "target_port", "proto": "protocol"},
+}
+
+// keyHint says what was meant by a key that the table at path does not have: a
+// key by another name, or one of a table above or below this one.
+func keyHint(path source.Path, key string) (meant, hint string) {
+	of := ""
+	for _, s := range path {
+		if s.Index < 0 {
+			of = s.Key
+		}
+	}
+	isService, isPort, isEndpoint := hasKey(serviceFields, key), hasKey(portFields, key), hasKey(endpointFields, key)
+	switch {
+	case otherNames[of][key] != "":
+		return otherNames[of][key], ""
+	case of == "" && (key == "service" || key == "Services" || key == "Service"):
+		return "", "did you mean [[services]]?"
+	case of == "" && isService:
+		return "", "it belongs to a service: write it below [[services]]" + tables(key)
+	case of == "services" && isPort && !isEndpoint:
+		return "", "it belongs to a port: ports = [{ ... }]"
+	case of == "services" && isEndpoint && !isPort:
+		return "", "it belongs to an endpoint: endpoints = [{ ... }]"
+	case (of == "ports" || of == "endpoints") && isService:
+		return "", fmt.Sprintf("it belongs to the service: write it above [[services.%s]]", of)
+	}
+	return "", ""
+}
+
+func hasKey[T any](fields []decode.Field[T], key string) bool {
+	return slices.ContainsFunc(fields, func(f decode.Field[T]) bool { return f.Key == key })
+}
+
+// tables says how a list of tables is written in a service.
+func tables(key string) string {
+	if key == "ports" || key == "endpoints" {
+		return fmt.Sprintf(", its tables as [[services.%s]]", key)
+	}
+	return ""
+}
+
+// headless reports a root that has no services, but the keys of one, and
+// returns what else it has.
+func (p *reading) headless(root map[string]any) map[string]any {
+	rest := maps.Clone(root)
+	maps.DeleteFunc(rest, func(key string, _ any) bool { return hasKey(serviceFields, key) })
+	if len(rest) < len(root) {
+		p.r.Fault("the keys of a service are not below [[services]]", `write [[services]] above them, in JSON {"services": [{ ... }]}`)
+	}
+	return rest
+}
+
+// isMisspelt reports whether a root without services has them by another name,
+// which is reported as that of an unknown key.
+func isMisspelt(root map[string]any) bool {
+	for key := range root {
+		if _, hint := keyHint(nil, key); hint != "" || source.Nearest(key, []string{"services"}) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// missingHint says what to write in a file without services. To write that there
+// are none is no advice for one that says something: it would remove them all.
+func missingHint(root map[string]any) string {
+	for key := range root {
+		if key != schemaKey {
+			return "services are written below [[services]]"
+		}
+	}
+	return noServices
+}
+
+// portList reads the ports of a service. A number is what people try first.
+var portList = decode.List(onePort).Instead(func(v any) string {
+	if n, ok := v.(int64); ok && n > 0 && n <= 65535 {
+		return fmt.Sprintf("write ports = [{ port = %d }]", n)
+	}
+	if _, ok := v.(map[string]any); ok {
+		return "want a list of tables: write [[services.ports]]"
+	}
+	return ""
+})
+
+// onePort reads one element of ports.
+var onePort = port.Instead(func(v any) string {
+	switch v := v.(type) {
+	case int64:
+		return fmt.Sprintf("write { port = %d }", v)
+	case string:
+		return "want a table, such as { port = 80, target_port = 8080 }"
+	}
+	return ""
+})
+
+// endpointAddress reads the address of an endpoint, which has its port in a key of its own.
+var endpointAddress = decode.Addr.Instead(func(v any) string {
+	s, _ := v.(string)
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return fmt.Sprintf("write address = %q, port = %d", ap.Addr(), ap.Port())
+	}
+	return ""
+})
