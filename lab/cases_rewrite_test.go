@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -129,13 +130,15 @@ func (e *env) move(t *testing.T, do func(from, to func() error) error) {
 	stop := e.streamTo(t,
 		check{from: e.Client, to: e.vip(1)}, check{from: e.Client, to: e.vip(2)}, check{from: e.Client, to: e.vip(3)})
 	moving.Endpoints = at(e.Local[0], e.Local[1])
-	writing := func(name string, services ...Service) func() error {
-		return func() error {
-			_, err := e.daemon.Write(name, services...)
-			return err
-		}
+	from := func() error { // in place: renamed, it would count at once
+		text, err := File(staying)
+		return errors.Join(err, write(e.daemon.path("from.json"), text))
 	}
-	if err := do(writing("from", staying), writing("to", there, moving)); err != nil {
+	to := func() error {
+		_, err := e.daemon.Write("to", there, moving)
+		return err
+	}
+	if err := do(from, to); err != nil {
 		t.Fatal(err)
 	}
 	e.expect(t,

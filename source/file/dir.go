@@ -114,12 +114,7 @@ func listID(dir string) (names []string, id fileID, err error) {
 		}
 	}
 	slices.Sort(names)
-	return names, idOfDir(info), nil
-}
-
-func idOfDir(info fs.FileInfo) fileID {
-	st := stampOf(info)
-	return fileID{st.dev, st.ino}
+	return names, stampOf(info).fileID, nil
 }
 
 // isServiceFile tells by its name whether a file can hold services. What
@@ -143,14 +138,14 @@ func inParallel(n int, f func(i int)) {
 // A stamp tells two versions of a file apart without reading it. The zero
 // stamp is of no file.
 type stamp struct {
-	dev, ino     uint64
+	fileID
 	size         int64
 	mtime, ctime syscall.Timespec
 }
 
 func stampOf(info fs.FileInfo) stamp {
 	st := info.Sys().(*syscall.Stat_t)
-	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}
+	return stamp{fileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim}
 }
 
 // A version is what was found in the place of a file at one time.
@@ -163,6 +158,7 @@ type version struct {
 	faults   []source.Fault
 	judged   int64  // by which rules, see Source.Judge
 	broken   bool   // a fault is more than a warning
+	size     int    // of the contents, in bytes
 	data     []byte // the contents, until they are known to be kept
 }
 
@@ -170,7 +166,7 @@ type version struct {
 var gone = &version{}
 
 func newVersion(path string, data []byte, err error, parse parser, before known) *version {
-	v := &version{id: idOf(data, err)}
+	v := &version{id: idOf(data, err), size: len(data)}
 	if err != nil {
 		v.faults = []source.Fault{unreadable(path, err)}
 	} else {

@@ -61,7 +61,7 @@ func (h *home) text() []byte { return fmt.Appendf(nil, "%d %d\n", h.id.dev, h.id
 // same reports whether the directory is still the one that was listed.
 func (h *home) same() bool {
 	info, err := os.Stat(h.dir)
-	return err == nil && idOfDir(info) == h.id
+	return err == nil && stampOf(info).fileID == h.id
 }
 
 // Away returns why nothing can be concluded from what is not in a directory of

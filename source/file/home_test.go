@@ -90,13 +90,15 @@ func TestDirectoryMistyped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h.T, h.fixture.T = t, t
 		h.start()
-		defer func() { h.stop() }()
 		pass(time.Minute)
+		h.stop()
 		if h.src.Status().Synced || len(h.warnings()) != 1 || count(&h.log, "level=ERROR") != 1 {
 			t.Errorf("synced %v, warnings %q, log\n%s", h.src.Status().Synced, h.warnings(), h.log.String())
 		}
+		h.start()
 		check(t, os.Mkdir(h.dir, 0o755))
 		pass(2 * time.Second)
+		h.stop()
 		if !h.src.Status().Synced || len(h.warnings()) != 0 {
 			t.Errorf("once it is made: synced %v, warnings %q", h.src.Status().Synced, h.warnings())
 		}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,10 +49,19 @@ func victim(dir string) {
 type lagging struct {
 	*tracked
 	accepted chan []source.Unit
+	numbers  sync.Map // see killed, by Unit.Version
+}
+
+func (l *lagging) number(u source.Unit) int {
+	n, _ := l.numbers.Load(u.Version)
+	return n.(int)
 }
 
 // Apply implements source.Sink.
 func (l *lagging) Apply(ch source.Changes) {
+	for _, u := range ch.Set {
+		l.numbers.Store(u.Version, len(u.Services[0].Endpoints))
+	}
 	units := l.apply(ch)
 	now, _ := l.look()
 	fmt.Println("uses", now)
@@ -67,19 +77,16 @@ func (l *lagging) Synced(string) {
 func (l *lagging) tellAll() {
 	for units := range l.accepted {
 		for _, u := range units {
-			fmt.Println("begin", filepath.Base(u.ID.Name), number(u))
+			fmt.Println("begin", filepath.Base(u.ID.Name), l.number(u))
 		}
 		l.src.Accepted(units)
 		for _, u := range units {
 			if l.kept(u) {
-				fmt.Println("end", filepath.Base(u.ID.Name), number(u))
+				fmt.Println("end", filepath.Base(u.ID.Name), l.number(u))
 			}
 		}
 	}
 }
-
-// number returns which version of its file a unit is; see killed.
-func number(u source.Unit) int { return len(u.Services[0].Endpoints) }
 
 // kept waits until what is accepted has been written, and tells whether a version
 // is the last good one. It is not when its file broke, or went, before the Source
@@ -127,6 +134,7 @@ func TestKill(t *testing.T) {
 func life(t *testing.T, dir string, n int, files map[string]*killed) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), killDir+"="+dir)
+	cmd.Stderr = os.Stderr // a panic
 	out, err := cmd.StdoutPipe()
 	check(t, err)
 	check(t, cmd.Start())

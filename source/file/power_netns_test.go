@@ -116,6 +116,7 @@ func (p *power) life(n int) {
 	for i := range len(p.files) {
 		editors.Go(func() { p.edits(fmt.Sprintf("f%d.toml", i), n, off) })
 	}
+	editors.Go(func() { p.others(off) })
 	time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond)
 	check(p.T, unix.IoctlSetPointerInt(int(d.Fd()), ext4Shutdown, noLogFlush))
 	close(off)
@@ -130,6 +131,27 @@ func (p *power) edits(name string, n int, off <-chan struct{}) {
 		case <-off:
 			return
 		case <-time.After(time.Duration(rand.IntN(100)) * time.Millisecond):
+		}
+		if err != nil && !errors.Is(err, unix.EIO) && !errors.Is(err, unix.EROFS) {
+			p.Errorf("before the power failed: %v", err)
+			return
+		}
+	}
+}
+
+// others are programs that have something else written: that makes the disk hold
+// which files there are at that moment, and not what they say.
+func (p *power) others(off <-chan struct{}) {
+	for {
+		f, err := os.Create(p.dir + "/other")
+		if err == nil {
+			_, err = f.WriteString("x")
+			err = errors.Join(err, f.Sync(), f.Close())
+		}
+		select {
+		case <-off:
+			return
+		case <-time.After(time.Duration(rand.IntN(30)) * time.Millisecond):
 		}
 		if err != nil && !errors.Is(err, unix.EIO) && !errors.Is(err, unix.EROFS) {
 			p.Errorf("before the power failed: %v", err)

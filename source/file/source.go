@@ -40,6 +40,15 @@ const (
 	// of it counts that takes something away, or that is broken.
 	quietTime = 200 * time.Millisecond
 
+	// longTime is for how long a file must have been changing all the time for a
+	// version to count because nobody has it open.
+	longTime = time.Second
+
+	// longestTime is how long anything waits, but for a file that somebody has open
+	// and writes all the time: that waits for openTime.
+	longestTime = 2 * time.Second
+	openTime    = 10 * time.Second
+
 	// goneTime is how long a file must be missing before it counts as removed:
 	// editors have a moment without the file.
 	goneTime = 300 * time.Millisecond
@@ -86,6 +95,8 @@ type Source struct {
 	todo     work
 	nextPoll time.Time // of contents
 	home     *home
+	changed  time.Time // when a file was last found that came, went or was replaced
+	from     string    // the path that the last event was about, if it was a rename of that
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
@@ -104,14 +115,18 @@ type work struct {
 	hash  bool // and read files even where nothing seems to have changed
 	links bool
 	names map[string]bool
+
+	placed map[string]bool // of names, what was renamed there
 }
+
+func newWork() work { return work{names: map[string]bool{}, placed: map[string]bool{}} }
 
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{
 		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.parseNew, maxSize: o.Rules.maxSize(),
 		reload:  make(chan struct{}, 1),
-		todo:    work{names: map[string]bool{}},
+		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{},
 	}
 	if s.log == nil {
@@ -234,12 +249,18 @@ func (s *Source) keep(ctx context.Context) (wait func()) {
 
 // note adds what an event is about to the work to do, if it is about us.
 func (s *Source) note(ev fsnotify.Event, next *alarm) {
+	from := s.from // the kernel tells of both ends of a rename at once
+	s.from = ""
+	if ev.Has(fsnotify.Rename) {
+		s.from = ev.Name
+	}
 	concern, name := s.watcher.classify(ev)
 	s.todo.all = s.todo.all || concern == directory
 	s.todo.links = s.todo.links || concern == links
 	switch {
 	case isServiceFile(name):
 		s.todo.names[name] = true
+		s.todo.placed[name] = ev.Has(fsnotify.Create) && from != "" && from != ev.Name
 		if ev.Has(fsnotify.Create) && s.inUse(name) {
 			next.soon()
 			return

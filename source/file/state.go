@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -22,15 +23,20 @@ type state struct {
 	path string
 
 	// As last looked at.
-	link  bool  // a symbolic link
-	lost  bool  // a power failure, and nobody who removed it, may be why it does not exist
-	stamp stamp // zero: none
-	racy  bool  // the stamp may be of more than one version
+	link   bool   // a symbolic link
+	lost   bool   // a power failure, and nobody who removed it, may be why it does not exist
+	stamp  stamp  // zero: none
+	target string // of a link
+	racy   bool   // the stamp may be of more than one version
 
 	seen *version // the last that counted; nil: none yet
 	used *version // the last that was handed on, nil: none; seen, while that is not broken
 	next *version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
+
+	touched time.Time // when it was last found changed
+	held    time.Time // since when it has been changing, never quiet, and without what was accepted; zero: it is not
+	missing time.Time // since when next is gone
 
 	state source.FileState
 	since time.Time
@@ -46,15 +52,21 @@ type state struct {
 
 // A probe is a look at one name.
 type probe struct {
-	name  string
-	f     *state
-	max   int         // size of the largest file to read
-	rules int64       // see Source.Judge
-	info  fs.FileInfo // of the name itself, if it is a link
-	err   error       // why there is no info
-	at    time.Time
-	stamp stamp
-	v     *version // nil: it has not changed since the last look
+	name   string
+	f      *state
+	max    int         // size of the largest file to read
+	rules  int64       // see Source.Judge
+	info   fs.FileInfo // of the name itself, if it is a link
+	err    error       // why there is no info
+	at     time.Time
+	stamp  stamp
+	target string   // of a link
+	v      *version // nil: it has not changed since the last look
+
+	placed  bool // it was renamed into its place
+	partial bool // it may be half written
+	written bool // but is not
+	open    bool // somebody has it open to write it
 
 	// Of a file that was accepted before this start, at the first look.
 	last   record
@@ -83,8 +95,12 @@ func (p *probe) read(hash bool, parse parser) {
 		return
 	}
 	p.stamp = stampOf(info)
+	p.target = p.f.target
 	if p.stamp == p.f.stamp && !p.f.racy && !hash {
 		return
+	}
+	if p.f.link {
+		p.target, _ = filepath.EvalSymlinks(p.f.path)
 	}
 	var data []byte
 	data, p.stamp, err = readContent(p.f.path, p.max)
@@ -127,18 +143,32 @@ func (f *state) take(p *probe, first bool) {
 		c := p.stamp.ctime
 		f.racy = p.at.Sub(time.Unix(c.Unix())) < racyTime
 	}
-	f.stamp = p.stamp
+	if changed {
+		if f.held.IsZero() || p.at.Sub(f.touched) >= quietTime {
+			f.held = p.at
+		}
+		f.touched = p.at
+	}
+	f.stamp, f.target = p.stamp, p.target
 	switch {
-	case p.v == nil, p.v == f.next && !changed:
+	case p.v == f.next && !changed, p.v == nil:
+		if p.placed && f.next != nil { // told late
+			f.due = earlier(f.due, p.at)
+		}
 	case p.v == f.seen:
 		f.next = nil
+		if p.v == f.used {
+			f.held = time.Time{}
+		}
 	default:
-		f.next, f.due = p.v, p.at
-		switch {
-		case !first:
-			f.due = p.at.Add(f.wait(p.v))
-		case f.used != nil: // it may be half written at this moment, but has been as it is for a while
-			f.due = p.changed().Add(f.wait(p.v))
+		if p.v == gone && f.next != gone {
+			f.missing = p.at
+		}
+		f.next = p.v
+		if first && f.used == nil {
+			f.due = p.at
+		} else {
+			f.wait(p)
 		}
 	}
 }
@@ -151,34 +181,6 @@ func (p *probe) changed() time.Time {
 	return p.at
 }
 
-// wait returns for how long a version must last before it counts. What is
-// there for the first time takes nothing away.
-func (f *state) wait(v *version) time.Duration {
-	switch {
-	case v == gone:
-		return goneTime
-	case v.broken, f.used != nil && f.used.exceeds(v):
-		return quietTime
-	case f.good != nil && f.good != f.used && f.good.exceeds(v):
-		return quietTime
-	}
-	return 0
-}
-
-// exceeds tells whether v has a service, or more endpoints of one, that o lacks.
-func (v *version) exceeds(o *version) bool {
-	have := make(map[source.Key]int, len(o.services))
-	for _, s := range o.services {
-		have[s.Key] = len(s.Endpoints)
-	}
-	for _, s := range v.services {
-		if n, ok := have[s.Key]; !ok || n < len(s.Endpoints) {
-			return true
-		}
-	}
-	return false
-}
-
 // count makes f.next count. It returns false when the file is gone.
 func (f *state) count(now time.Time) bool {
 	v := f.next
@@ -187,6 +189,9 @@ func (f *state) count(now time.Time) bool {
 		return false
 	}
 	f.seen = v
+	if !v.broken {
+		f.held = time.Time{}
+	}
 	was := f.state
 	switch {
 	case !v.broken:

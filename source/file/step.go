@@ -19,13 +19,13 @@ func (s *Source) step(sink source.Sink) time.Duration {
 		s.upkeep()
 	}
 	for name, f := range s.waiting {
-		if !time.Now().Before(f.due) {
+		if !time.Now().Before(s.dueTime(f)) {
 			s.todo.names[name] = true                 // looked at once more before it counts
 			s.todo.all = s.todo.all || f.next == gone // and so is the directory
 		}
 	}
 	todo := s.todo
-	s.todo = work{names: map[string]bool{}}
+	s.todo = newWork()
 
 	names, ok := s.names(todo)
 	if !ok {
@@ -35,7 +35,7 @@ func (s *Source) step(sink source.Sink) time.Duration {
 		}
 		return blindPoll
 	}
-	probes := s.look(names, todo.hash)
+	probes := s.look(names, todo)
 	if !s.trust(probes) {
 		s.todo.all, s.todo.hash = true, todo.hash
 		return merge
@@ -114,12 +114,13 @@ func (s *Source) knows() bool {
 }
 
 // look finds out which version each of these files has now.
-func (s *Source) look(names []string, hash bool) []probe {
+func (s *Source) look(names []string, todo work) []probe {
 	probes := make([]probe, len(names))
 	rules := s.rules.Load()
 	inParallel(len(names), func(i int) {
 		p := &probes[i]
 		p.name, p.max, p.rules = names[i], s.maxSize, rules
+		p.placed = todo.placed[p.name]
 		p.info, p.err = os.Lstat(s.path(p.name))
 	})
 	if s.register(probes) {
@@ -127,10 +128,11 @@ func (s *Source) look(names []string, hash bool) []probe {
 	}
 	inParallel(len(probes), func(i int) {
 		probes[i].at = time.Now()
-		probes[i].read(hash, s.parse)
+		probes[i].read(todo.hash, s.parse)
 		if s.store != nil && !s.synced {
 			s.restore(&probes[i])
 		}
+		s.judge(&probes[i])
 	})
 	return probes
 }
@@ -194,8 +196,13 @@ func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []pro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range probes {
+		if p.stamp.fileID != p.f.stamp.fileID {
+			s.changed = p.at
+		}
 		p.f.take(&p, first)
-		due := p.f.next != nil && !p.f.due.After(p.at)
+	}
+	for _, p := range probes {
+		due := p.f.next != nil && !s.dueTime(p.f).After(p.at)
 		switch {
 		case due:
 			delete(s.waiting, p.name)
@@ -259,7 +266,7 @@ func (s *Source) pause() time.Duration {
 		until = earlier(until, time.Now().Add(blindPoll))
 	}
 	for _, f := range s.waiting {
-		until = earlier(until, f.due)
+		until = earlier(until, s.dueTime(f))
 	}
 	return time.Until(until)
 }

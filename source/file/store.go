@@ -156,6 +156,21 @@ func (st *store) read(name string, r record) ([]byte, error) {
 	return data, err
 }
 
+// text returns what an accepted version says; nil: nobody knows any more.
+func (st *store) text(path string, v *version) []byte {
+	st.mu.Lock()
+	data := v.data
+	st.mu.Unlock()
+	if data != nil {
+		return data
+	}
+	data, _, err := readContent(st.copyPath(filepath.Base(path), record{sum: v.id}), maxFileSize)
+	if err != nil || sha256.Sum256(data) != v.id {
+		return nil
+	}
+	return data
+}
+
 // put takes what is to be recorded, by file name, for writeMore: who calls it has
 // something to do that is more urgent. What cannot be written is kept for retry.
 func (st *store) put(entries map[string]entry) {
@@ -357,6 +372,10 @@ func (st *store) replace(name string, data []byte, sync bool) error {
 	}
 	return replaceFile(filepath.Join(st.dir, name), data, sync)
 }
+
+// Replace makes or replaces a file in one step. A power failure leaves it as it was
+// or as it is now. There must be no two at a time in one directory.
+func Replace(path string, data []byte) error { return replaceFile(path, data, true) }
 
 // replaceFile makes or replaces a file in one step. Synced, a power failure leaves
 // it as it was or as it is now. There must be no two at a time in one directory.

@@ -63,6 +63,14 @@ func (f *fixture) move(i int, text string) {
 // after writes down a call of the sink at a time.
 func after(d time.Duration, call string) string { return fmt.Sprintf("%v %s", d, call) }
 
+// rewrites are versions in turn, one each 100 ms for 2.3 s.
+func rewrites(texts ...string) (moves []move) {
+	for i := range 23 {
+		moves = append(moves, move{time.Duration(i) * 100 * time.Millisecond, texts[i%len(texts)]})
+	}
+	return moves
+}
+
 // When a change counts.
 func TestWaits(t *testing.T) {
 	const ms = time.Millisecond
@@ -97,6 +105,11 @@ func TestWaits(t *testing.T) {
 		{"broken at first, then fine", "bad\n", []move{{0, "a 1\n"}}, []string{after(merge, "a.toml: a 1")}, "a.toml accepted 1"},
 		{"broken at first, then gone", "bad\n", []move{{0, "remove"}}, nil, ""},
 
+		{"rewritten all the time", "a 3\n", rewrites("a 2\n", "a 1\n"), []string{after(longTime+merge, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"rewritten all the time, and as before", "a 3\n", rewrites("a 2\n", "a 3\n"), nil, "a.toml accepted 1"},
+		{"rewritten all the time, broken between", "a 3\n", rewrites("a 2\n", ""), []string{after(longTime+merge, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"a beginning", "a 80\n", []move{{0, "a 8"}}, []string{after(merge+quietTime, "a.toml: a 8")}, "a.toml accepted 1"},
+
 		{"gone", "a 3\n", []move{{0, "remove"}}, []string{after(merge+goneTime, "a.toml removed")}, ""},
 		{"gone for a moment", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 3\n"}}, nil, "a.toml accepted 1"},
 		{"gone, then fewer", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 2\n"}}, []string{after(290*ms+merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
@@ -119,7 +132,9 @@ func TestWaits(t *testing.T) {
 					time.Sleep(m.at - time.Since(f.sink.start))
 					f.move(i, m.text)
 				}
-				time.Sleep(900*ms - time.Since(f.sink.start)) // less than blindPoll
+				if len(tt.moves) < 5 {
+					time.Sleep(900*ms - time.Since(f.sink.start)) // less than blindPoll
+				}
 				f.stop()
 				if got := f.sink.take(); !slices.Equal(got, tt.want) {
 					t.Errorf("calls\n got: %q\nwant: %q", got, tt.want)
@@ -152,20 +167,24 @@ func TestMerge(t *testing.T) {
 		op   fsnotify.Op
 		file string
 		text string
+		from string // renamed from there
 	}
 	tests := []struct {
 		name   string
 		events []event
 		want   []string
 	}{
-		{"renamed", []event{{0, fsnotify.Create, "a.toml", "a 2\n"}}, []string{after(0, "a.toml: a 2")}},
-		{"renamed, with less", []event{{0, fsnotify.Create, "a.toml", "a 0\n"}}, []string{after(quietTime, "a.toml: a 0")}},
-		{"written", []event{{0, fsnotify.Write, "a.toml", "a 2\n"}, {2 * ms, fsnotify.Write, "a.toml", "a 3\n"}}, []string{after(merge, "a.toml: a 3")}},
-		{"written, then renamed", []event{{0, fsnotify.Write, "a.toml", "a 2\n"}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n"}}, []string{after(2*ms, "a.toml: a 3")}},
-		{"new", []event{{0, fsnotify.Create, "c.toml", "c 1\n"}}, []string{after(merge, "c.toml: c 1")}},
-		{"without services", []event{{0, fsnotify.Create, "none.toml", "c 1\n"}}, []string{after(merge, "none.toml: c 1")}},
+		{"renamed", []event{{0, fsnotify.Create, "a.toml", "a 2\n", ""}}, []string{after(0, "a.toml: a 2")}},
+		{"renamed, with less", []event{{0, fsnotify.Create, "a.toml", "a 0\n", ""}}, []string{after(quietTime, "a.toml: a 0")}},
+		{"renamed, with less, from a watched directory", []event{{0, fsnotify.Create, "a.toml", "a 0\n", ".new"}}, []string{after(0, "a.toml: a 0")}},
+		{"renamed, broken", []event{{0, fsnotify.Create, "a.toml", "bad\n", ".new"}}, nil},
+		{"renamed, then written", []event{{0, fsnotify.Create, "a.toml", "a 2\n", ".new"}, {ms, fsnotify.Write, "a.toml", "a 0\n", ""}}, []string{after(0, "a.toml: a 2"), after(ms+merge+quietTime, "a.toml: a 0")}},
+		{"written", []event{{0, fsnotify.Write, "a.toml", "a 2\n", ""}, {2 * ms, fsnotify.Write, "a.toml", "a 3\n", ""}}, []string{after(merge, "a.toml: a 3")}},
+		{"written, then renamed", []event{{0, fsnotify.Write, "a.toml", "a 2\n", ""}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n", ""}}, []string{after(2*ms, "a.toml: a 3")}},
+		{"new", []event{{0, fsnotify.Create, "c.toml", "c 1\n", ""}}, []string{after(merge, "c.toml: c 1")}},
+		{"without services", []event{{0, fsnotify.Create, "none.toml", "c 1\n", ""}}, []string{after(merge, "none.toml: c 1")}},
 		{"several", []event{
-			{0, fsnotify.Create, "a.toml", "a 2\n"}, {ms, fsnotify.Create, "b.toml", "b 2\n"}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n"},
+			{0, fsnotify.Create, "a.toml", "a 2\n", ""}, {ms, fsnotify.Create, "b.toml", "b 2\n", ""}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n", ""},
 		}, []string{after(0, "a.toml: a 2"), after(merge, "a.toml: a 3; b.toml: b 2")}},
 	}
 	for _, tt := range tests {
@@ -181,6 +200,10 @@ func TestMerge(t *testing.T) {
 				f.sink.start = time.Now()
 				for i, e := range tt.events {
 					time.Sleep(e.at - time.Since(f.sink.start))
+					if e.from != "" {
+						check(t, os.Remove(f.path(e.file)))
+						events <- fsnotify.Event{Name: f.path(e.from), Op: fsnotify.Rename}
+					}
 					f.write(e.file, e.text)
 					at := time.Unix(1e9+int64(i), 0) // its own for each, see move
 					check(t, os.Chtimes(f.path(e.file), at, at))

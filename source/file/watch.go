@@ -109,8 +109,7 @@ func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist), ignoreMissing(err) // removed since it was traced
 	}
-	st := stampOf(info)
-	id := fileID{st.dev, st.ino}
+	id := stampOf(info).fileID
 	if old, ok := w.watched[dir]; ok && alive && old == id {
 		return false, nil
 	}

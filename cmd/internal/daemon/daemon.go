@@ -68,6 +68,7 @@ type daemon struct {
 	started time.Time
 	fixed   configs.Settings // as they were at start
 	text    []byte           // of svcproxy.toml, as last looked at
+	stale   bool             // at start, the last good settings were used
 
 	claim   *control.NamespaceClaim
 	state   *os.File // the lock of the state directory
@@ -145,13 +146,9 @@ func unlessDone(ctx context.Context, err error) error {
 // start makes all parts.
 func start(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{Options: o, started: time.Now()}
-	d.text, _ = contents(d.path()) // Load says what is wrong with it
-	s, faults, err := o.Load(d.path())
+	s, faults, err := d.firstSettings()
 	if err != nil {
 		return nil, err
-	}
-	if fatal(faults) {
-		return nil, SettingsError(faults)
 	}
 	d.fixed, d.settings, d.faults = s, s, faults
 	d.log, d.level = newLog(o.Stderr, s.Log)
@@ -202,6 +199,12 @@ func (d *daemon) build(ctx context.Context) error {
 	d.log.Info("starting", "version", d.Version, "mode", d.kernel.mode, "why", d.kernel.why, "config_dir", d.ConfigDir, "node", d.node.Name)
 	for _, f := range d.faults {
 		d.log.Warn(f.String())
+	}
+	if d.stale {
+		d.log.Error("svcproxy.toml has faults: the last good one is used", "copy", d.lastGood())
+		d.text = unknown
+	} else {
+		d.keep()
 	}
 	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(d.fixed, d.kernel.mode)) {
 		d.log.Warn(w)

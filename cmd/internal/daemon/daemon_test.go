@@ -86,6 +86,7 @@ func (k *kernel) seen() (names string, cidrs string, full int) {
 type running struct {
 	t      *testing.T
 	dir    string
+	config string // of files, below dir
 	kernel *kernel
 	reload chan os.Signal
 	log    *logged
@@ -159,7 +160,7 @@ func useModes(t *testing.T, k *kernel, more ...mode) {
 
 func (r *running) options() Options {
 	return Options{
-		ConfigDir: r.dir, StateDir: filepath.Join(r.dir, "state"), RunDir: filepath.Join(r.dir, "run"),
+		ConfigDir: filepath.Join(r.dir, r.config), StateDir: filepath.Join(r.dir, "state"), RunDir: filepath.Join(r.dir, "run"),
 		Namespace: fmt.Sprintf("@svcproxy-test-%d-%x", os.Getpid(), crc32.ChecksumIEEE([]byte(r.dir))),
 		Version:   "v1", Load: configs.Load, Reload: r.reload, Stderr: r.log,
 		Notify: func(s string) { fmt.Fprintln(r.told, strings.Split(s, "\n")[0]) },

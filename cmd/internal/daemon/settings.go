@@ -28,26 +28,29 @@ const settingsPoll = 400 * time.Millisecond
 func (d *daemon) followSettings(ctx context.Context) {
 	tick := time.NewTicker(settingsPoll)
 	defer tick.Stop()
-	seen := d.text
+	seen, trouble := d.text, ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.Reload:
-			if now, err := contents(d.path()); err == nil {
-				d.text, seen = now, now
-			}
 			d.reload()
+			seen = d.text
 		case <-tick.C:
-			now, err := contents(d.path())
+			now, err := d.contents()
 			if err != nil {
+				if why := err.Error(); why != trouble { // not for a moment only
+					trouble = why
+				} else if !bytes.Equal(d.text, unknown) {
+					d.refuse([]source.Fault{d.noText(err)})
+				}
 				continue
 			}
 			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, d.text) {
 				d.text = now
 				d.loadSettings()
 			}
-			seen = now
+			seen, trouble = now, ""
 		}
 	}
 }
@@ -77,7 +80,12 @@ func contents(path string) ([]byte, error) {
 func (d *daemon) reload() {
 	d.log.Info("reading everything again")
 	d.Notify(reloading())
-	d.loadSettings()
+	if text, err := d.contents(); err != nil {
+		d.refuse([]source.Fault{d.noText(err)})
+	} else {
+		d.text = text
+		d.loadSettings()
+	}
 	d.files.Reload()
 	d.loop.Resync()
 	d.lookAtAddresses()
@@ -110,19 +118,31 @@ func (d *daemon) warnOfSysctls() {
 func (d *daemon) loadSettings() {
 	s, faults, err := d.Load(d.path())
 	if err != nil {
-		faults = []source.Fault{{Pos: source.Position{File: d.path()}, Msg: err.Error()}}
+		faults = []source.Fault{d.noText(err)}
+	}
+	if fatal(faults) {
+		text := d.text
+		d.refuse(faults)
+		d.text = text
+		return
 	}
 	for _, f := range faults {
 		d.log.Warn(f.String())
 	}
-	if fatal(faults) {
-		d.log.Error("svcproxy.toml has faults: the settings in use stay")
-		d.mu.Lock()
-		d.faults = faults
-		d.mu.Unlock()
-		return
-	}
 	d.use(s, faults)
+	d.keep()
+}
+
+// refuse keeps the settings in use, for the file has faults.
+func (d *daemon) refuse(faults []source.Fault) {
+	for _, f := range faults {
+		d.log.Warn(f.String())
+	}
+	d.log.Error("svcproxy.toml has faults: the settings in use stay")
+	d.text = unknown
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = faults
 }
 
 // use makes s the settings in use, as far as that can be done without a restart.

@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"svcproxy/configs"
+	"svcproxy/source"
+	"svcproxy/source/file"
+)
+
+// lastGood is where the last svcproxy.toml is kept that could be used.
+func (d *daemon) lastGood() string { return filepath.Join(d.StateDir, file.SettingsName) }
+
+// unknown is the text of settings that are not those of the present file: whatever
+// is found there is read.
+var unknown = []byte{0}
+
+// contents returns the text of svcproxy.toml, nil where there is none. That there is
+// none is not to be concluded from a directory that is gone.
+func (d *daemon) contents() ([]byte, error) {
+	text, err := contents(d.path())
+	if text != nil || err != nil {
+		return text, err
+	}
+	if err := file.Away(d.ConfigDir, d.StateDir); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(d.ConfigDir); err != nil && d.text != nil {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// firstSettings reads svcproxy.toml. One that is broken, or cannot be read, is not
+// used: the last good one is, where there is one.
+func (d *daemon) firstSettings() (s configs.Settings, faults []source.Fault, err error) {
+	if d.text, err = d.contents(); err != nil {
+		faults = []source.Fault{d.noText(err)}
+	} else if s, faults, err = d.Load(d.path()); err != nil {
+		return s, nil, err
+	}
+	if !fatal(faults) {
+		return s, faults, nil
+	}
+	if _, err := os.Stat(d.lastGood()); err != nil {
+		return s, nil, SettingsError(faults)
+	}
+	s, old, err := d.Load(d.lastGood())
+	if err != nil || fatal(old) {
+		return s, nil, SettingsError(faults)
+	}
+	d.stale = true
+	return s, faults, nil
+}
+
+// noText is the fault of a svcproxy.toml of which nobody knows what it says.
+func (d *daemon) noText(err error) source.Fault {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return source.Fault{Pos: source.Position{File: d.path()}, Msg: "cannot be read: " + err.Error()}
+}
+
+// keep keeps the text that is in use, for the next start.
+func (d *daemon) keep() {
+	err := d.tryKeep()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Error("the last good svcproxy.toml cannot be kept; a restart will not know it", "err", err)
+	}
+}
+
+func (d *daemon) tryKeep() error {
+	if now, err := d.contents(); err != nil || !bytes.Equal(now, d.text) {
+		return nil // it has changed again
+	}
+	if d.text == nil {
+		return os.Remove(d.lastGood())
+	}
+	if old, err := os.ReadFile(d.lastGood()); err == nil && bytes.Equal(old, d.text) {
+		return nil
+	}
+	return file.Replace(d.lastGood(), d.text)
+}

@@ -1,0 +1,172 @@
+package file
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What may be half written, by what it takes away and how it was written.
+func TestMayBePartial(t *testing.T) {
+	const web = `[[services]]
+name = "web"
+vips = ["10.96.0.10", "fd00:96::10"]
+load_balancer_ips = ["203.0.113.1"]
+endpoints = ["192.168.10.11", "192.168.10.12"]
+internal_traffic_policy = "local"
+external_traffic_policy = "local"
+health_check_node_port = 30900
+load_balancer_source_ranges = ["198.51.100.0/24"]
+ports = [{ name = "a", port = 80 }, { name = "b", port = 90, target_port = 8080 }]
+`
+	const two = web + `
+[[services]]
+name = "two"
+vips = ["10.96.0.20"]
+ports = [{ port = 80 }]
+`
+	without := func(key string) string {
+		var b strings.Builder
+		for line := range strings.Lines(web) {
+			if !strings.HasPrefix(line, key) {
+				b.WriteString(line)
+			}
+		}
+		return b.String()
+	}
+	const last = `services = [{ name = "web", vips = ["10.96.0.10"], ports = [{ port = 80 }] }] # 8080`
+	tests := []struct {
+		name, old, new string
+		placed, want   bool
+	}{
+		{"the same", web, web, false, false},
+		{"a service more", web, two, false, false},
+		{"a service less", two, web, false, true},
+		{"a service less, renamed", two, web, true, false},
+		{"another service", web, strings.Replace(web, `"web"`, `"other"`, 1), false, true},
+		{"explicitly none", web, "services = []\n", false, true},
+		{"an endpoint less", web, strings.Replace(web, `, "192.168.10.12"`, "", 1), false, true},
+		{"another endpoint", web, strings.Replace(web, "10.12", "10.13", 1), false, false},
+		{"a port less", web, strings.Replace(web, `, { name = "b", port = 90, target_port = 8080 }`, "", 1), false, true},
+		{"an address less", web, strings.Replace(web, `, "fd00:96::10"`, "", 1), false, true},
+		{"no source ranges", web, without("load_balancer_source_ranges"), false, true},
+		{"no source ranges, renamed", web, without("load_balancer_source_ranges"), true, false},
+		{"other source ranges", web, strings.Replace(web, "100.0/24", "0.0/16", 1), false, false},
+		{"no internal policy", web, without("internal"), false, true},
+		{"no external policy", web, without("external"), false, true},
+		{"no health check", web, without("health"), false, true},
+		{"restricted", without("load_balancer_source_ranges"), web, false, false},
+		{"a number cut off", web, strings.Replace(web, "8080", "80", 1), false, false}, // and the rest is there
+		{"a beginning", last, last[:len(last)-2], false, true},
+		{"a beginning, renamed", last, last[:len(last)-2], true, false},
+		{"broken", web, web[:20], false, true},
+		{"broken, renamed", web, web[:20], true, false},
+	}
+	for _, tt := range tests {
+		read := func(text string) *version { return newVersion("a.toml", []byte(text), nil, Rules{}.parseNew, nil) }
+		old, v := read(tt.old), read(tt.new)
+		if old.broken {
+			t.Fatalf("%s: %v", tt.name, old.faults)
+		}
+		beginning := len(tt.new) < len(tt.old) && bytes.HasPrefix([]byte(tt.old), []byte(tt.new))
+		if got := mayBePartial(old, v, beginning, tt.placed); got != tt.want {
+			t.Errorf("%s: %v; want %v; faults %v", tt.name, got, tt.want, v.faults)
+		}
+	}
+}
+
+// A file that somebody has open and writes all the time is hardly ever whole. It
+// waits no longer than 10 s.
+func TestWaitsOpen(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 9\n")
+	file, err := os.OpenFile(dir+"/a.toml", os.O_WRONLY, 0)
+	check(t, err)
+	defer file.Close()
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		for i := range 110 {
+			f.move(i, fmt.Sprintf("a %d\n", 8-i%2))
+			time.Sleep(100 * time.Millisecond)
+		}
+		f.stop()
+		want := []string{after(openTime+merge, "a.toml: a 8")}
+		if got := f.sink.take(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("calls\n got: %q\nwant: %q", got, want)
+		}
+	})
+}
+
+// A file that waits holds up no other.
+func TestWaitsAlone(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 2\n")
+	write(t, dir+"/b.toml", "b 2\n")
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		f.write("a.toml", "a 1\n")
+		f.src.Reload()
+		time.Sleep(10 * time.Millisecond)
+		f.write("b.toml", "b 3\n")
+		f.src.Reload()
+		time.Sleep(500 * time.Millisecond)
+		f.stop()
+		want := []string{after(10*time.Millisecond+merge, "b.toml: b 3"), after(merge+quietTime, "a.toml: a 1")}
+		if got := f.sink.take(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("calls\n got: %q\nwant: %q", got, want)
+		}
+	})
+}
+
+// All files get other names, one by one, as a git checkout does it: first all go,
+// then all come. No service is ever absent. What does not come back is removed.
+func TestCheckout(t *testing.T) {
+	const files = 299
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		name := func(kind string, i int) string { return fmt.Sprintf("%s%d.toml", kind, i) }
+		for i := range files {
+			h.write(name("old", i), fmt.Sprintf("s%d 1\n", i))
+		}
+		h.start()
+		moment()
+		_, steps := h.sink.look()
+		before := len(steps)
+		for i := range files {
+			check(t, os.Remove(h.path(name("old", i))))
+			h.src.again()
+			time.Sleep(3 * time.Millisecond)
+		}
+		for i := range files {
+			h.write(name("new", i), fmt.Sprintf("s%d 1\n", i))
+			h.src.again()
+			time.Sleep(3 * time.Millisecond)
+		}
+		time.Sleep(longestTime)
+		_, steps = h.sink.look()
+		for i, s := range steps[before:] {
+			if n := strings.Count(s, "s"); n != files {
+				t.Fatalf("in step %d %d services are in use; want %d", i, n, files)
+			}
+		}
+		check(t, os.Remove(filepath.Join(h.dir, name("new", 0))))
+		for range 30 { // while others come and go
+			h.write("other.toml", "other 1\n")
+			h.src.again()
+			time.Sleep(50 * time.Millisecond)
+			check(t, os.Remove(h.path("other.toml")))
+			h.src.again()
+			time.Sleep(50 * time.Millisecond)
+		}
+		if now, _ := h.sink.look(); strings.Contains(now, "s0 1") {
+			t.Error("a file that went is still used after 3 s")
+		}
+		h.stop()
+	})
+}
