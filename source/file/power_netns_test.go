@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// powerDir is set for the process that TestPowerFailure starts in a mount
-	// namespace of its own, which takes mounts and loop device with it when it ends.
+	// powerDir is set for a process that a test starts in a mount namespace of its
+	// own, which takes mounts and loop device with it when it ends.
 	powerDir = "SVCPROXY_TEST_POWER_DIR"
 
 	// ext4Shutdown is EXT4_IOC_SHUTDOWN, and noLogFlush EXT4_GOING_FLAGS_NOLOGFLUSH:
@@ -38,7 +38,12 @@ func TestPowerFailure(t *testing.T) {
 		fail(t, dir)
 		return
 	}
-	cmd := exec.Command("unshare", "--mount", "--propagation", "private", os.Args[0], "-test.run=^TestPowerFailure$", "-test.timeout=30m", "-test.v")
+	inMountNamespace(t, "TestPowerFailure")
+}
+
+// inMountNamespace runs a test again, in a mount namespace of its own.
+func inMountNamespace(t *testing.T, name string) {
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", os.Args[0], "-test.run=^"+name+"$", "-test.timeout=30m", "-test.v")
 	cmd.Env = append(os.Environ(), powerDir+"="+t.TempDir())
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	out, err := cmd.CombinedOutput()

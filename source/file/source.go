@@ -91,12 +91,16 @@ type Source struct {
 	maxSize int // of the largest file to read
 
 	// Of the goroutine of Run.
-	watcher  *watcher // nil: polls only
+	watcher  *watcher                           // nil: polls only
+	open     func(dir string) (*watcher, error) // nil: there is to be none
 	todo     work
 	nextPoll time.Time // of contents
 	home     *home
-	changed  time.Time // when a file was last found that came, went or was replaced
-	from     string    // the path that the last event was about, if it was a rename of that
+	mounts   mounts
+
+	nextGlance time.Time
+	changed    time.Time // when a file was last found that came, went or was replaced
+	from       string    // the path that the last event was about, if it was a rename of that
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
@@ -135,7 +139,7 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
-	s.home = newHome(o.Dir, o.StateDir)
+	s.home, s.mounts = newHome(o.Dir, o.StateDir), -1
 	if o.StateDir != "" {
 		s.store = newStore(o.StateDir, s.log)
 	}
@@ -188,13 +192,15 @@ func (s *Source) Status() source.Status {
 // Run implements source.Source. It returns nil when ctx ends, and never before.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	warnRemote(s.log, s.dir, unix.Statfs)
-	w, err := newWatcher(s.dir)
-	if err != nil {
-		s.noteWatch(err)
-	} else {
-		s.watcher = w
-		defer w.Close()
-	}
+	s.open = newWatcher
+	s.openWatcher()
+	defer func() {
+		if s.watcher != nil {
+			s.watcher.Close()
+		}
+	}()
+	s.mounts = openMounts()
+	defer s.mounts.close()
 	s.run(ctx, sink)
 	return nil
 }
@@ -207,12 +213,12 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 		s.home.load()
 		defer s.keep(ctx)()
 	}
-	if s.watcher != nil {
-		events, errs = s.watcher.Events, s.watcher.Errors
-	}
 	next := newAlarm()
 	defer next.timer.Stop()
 	for {
+		if s.watcher != nil {
+			events, errs = s.watcher.Events, s.watcher.Errors
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -280,8 +286,22 @@ func (s *Source) inUse(name string) bool {
 	return f != nil && f.handed() > 0
 }
 
+// openWatcher makes the watcher unless there is one: that fails where too many
+// others of the user have one, and is tried at each look at the directory.
+func (s *Source) openWatcher() {
+	if s.watcher != nil || s.open == nil {
+		return
+	}
+	w, err := s.open(s.dir)
+	s.noteWatch(err)
+	if err == nil {
+		s.watcher = w
+	}
+}
+
 // watch sets the watches that are needed now.
 func (s *Source) watch() {
+	s.openWatcher()
 	if s.watcher == nil {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"svcproxy/source"
@@ -23,11 +24,12 @@ type state struct {
 	path string
 
 	// As last looked at.
-	link   bool   // a symbolic link
-	lost   bool   // a power failure, and nobody who removed it, may be why it does not exist
-	stamp  stamp  // zero: none
-	target string // of a link
-	racy   bool   // the stamp may be of more than one version
+	link      bool   // a symbolic link
+	elsewhere bool   // it may be written under another name: a hard link, or mounted from there
+	lost      bool   // a power failure, and nobody who removed it, may be why it does not exist
+	stamp     stamp  // zero: none
+	target    string // of a link
+	racy      bool   // the stamp may be of more than one version
 
 	seen *version // the last that counted; nil: none yet
 	used *version // the last that was handed on, nil: none; seen, while that is not broken
@@ -63,6 +65,9 @@ type probe struct {
 	target string   // of a link
 	v      *version // nil: it has not changed since the last look
 
+	home      fileID // the directory
+	elsewhere bool   // see state
+
 	placed  bool // it was renamed into its place
 	partial bool // it may be half written
 	written bool // but is not
@@ -95,6 +100,7 @@ func (p *probe) read(hash bool, parse parser) {
 		return
 	}
 	p.stamp = stampOf(info)
+	p.elsewhere = info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.dev != p.home.dev
 	p.target = p.f.target
 	if p.stamp == p.f.stamp && !p.f.racy && !hash {
 		return
@@ -149,7 +155,7 @@ func (f *state) take(p *probe, first bool) {
 		}
 		f.touched = p.at
 	}
-	f.stamp, f.target = p.stamp, p.target
+	f.stamp, f.target, f.elsewhere = p.stamp, p.target, p.elsewhere
 	switch {
 	case p.v == f.next && !changed, p.v == nil:
 		if p.placed && f.next != nil { // told late

@@ -18,6 +18,7 @@ func (s *Source) step(sink source.Sink) time.Duration {
 		s.nextPoll = now.Add(s.poll)
 		s.upkeep()
 	}
+	s.glance()
 	for name, f := range s.waiting {
 		if !time.Now().Before(s.dueTime(f)) {
 			s.todo.names[name] = true                 // looked at once more before it counts
@@ -120,7 +121,7 @@ func (s *Source) look(names []string, todo work) []probe {
 	inParallel(len(names), func(i int) {
 		p := &probes[i]
 		p.name, p.max, p.rules = names[i], s.maxSize, rules
-		p.placed = todo.placed[p.name]
+		p.placed, p.home = todo.placed[p.name], s.home.id
 		p.info, p.err = os.Lstat(s.path(p.name))
 	})
 	if s.register(probes) {
@@ -265,6 +266,7 @@ func (s *Source) pause() time.Duration {
 		s.todo.all = true
 		until = earlier(until, time.Now().Add(blindPoll))
 	}
+	until = earlier(until, time.Now().Add(glanceTime))
 	for _, f := range s.waiting {
 		until = earlier(until, s.dueTime(f))
 	}

@@ -196,7 +196,7 @@ func TestMerge(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := blind(t, dir)
 				events := f.told()
-				time.Sleep(time.Second)
+				time.Sleep(glanceTime * 3 / 2) // not just after a step
 				f.sink.start = time.Now()
 				for i, e := range tt.events {
 					time.Sleep(e.at - time.Since(f.sink.start))

@@ -38,7 +38,9 @@ func (d *daemon) contents() ([]byte, error) {
 // firstSettings reads svcproxy.toml. One that is broken, or cannot be read, is not
 // used: the last good one is, where there is one.
 func (d *daemon) firstSettings() (s configs.Settings, faults []source.Fault, err error) {
-	if d.text, err = d.contents(); err != nil {
+	_, none := os.Stat(d.lastGood())
+	d.text, err = d.contents()
+	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{d.noText(err)}
 	} else if s, faults, err = d.Load(d.path()); err != nil {
 		return s, nil, err
@@ -46,7 +48,7 @@ func (d *daemon) firstSettings() (s configs.Settings, faults []source.Fault, err
 	if !fatal(faults) {
 		return s, faults, nil
 	}
-	if _, err := os.Stat(d.lastGood()); err != nil {
+	if none != nil {
 		return s, nil, SettingsError(faults)
 	}
 	s, old, err := d.Load(d.lastGood())

@@ -58,7 +58,10 @@ func (d *daemon) followSettings(ctx context.Context) {
 // path returns where svcproxy.toml is.
 func (d *daemon) path() string { return filepath.Join(d.ConfigDir, file.SettingsName) }
 
-var errNoText = errors.New("it says nothing")
+var (
+	errNoText  = errors.New("it says nothing")
+	errNotFile = errors.New("it is not a regular file")
+)
 
 // contents returns the text at path, nil where there is no file. An empty one,
 // as there is for a moment while a file is written, and what is no file, as a
@@ -70,7 +73,9 @@ func contents(path string) ([]byte, error) {
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case !info.Mode().IsRegular() || info.Size() == 0:
+	case !info.Mode().IsRegular():
+		return nil, errNotFile
+	case info.Size() == 0:
 		return nil, errNoText
 	}
 	return os.ReadFile(path)

@@ -81,7 +81,7 @@ func TestLastGoodSettings(t *testing.T) {
 			if err := unix.Mkfifo(r.dir+"/conf/svcproxy.toml", 0o600); err != nil {
 				r.t.Fatal(err)
 			}
-		}, "cannot be read: it says nothing", "[10.1.0.0/16]"},
+		}, "cannot be read: it is not a regular file", "[10.1.0.0/16]"},
 		{"directory gone", func(r *running) { r.moveAway() }, "no such file or directory", "[10.1.0.0/16]"},
 		{"removed", func(r *running) { _ = os.Remove(r.dir + "/conf/svcproxy.toml") }, "", "[]"},
 	}

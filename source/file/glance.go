@@ -1,0 +1,59 @@
+package file
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// glanceTime is how often that is looked at of which the kernel sends no event: what
+// is mounted, and files that are written under another name.
+const glanceTime = time.Second
+
+// glance adds to the work to do what changed without an event. It costs two system
+// calls, and one more for each file that has another name.
+func (s *Source) glance() {
+	if now := time.Now(); now.Before(s.nextGlance) || !s.synced {
+		return
+	} else {
+		s.nextGlance = now.Add(glanceTime)
+	}
+	if s.mounts.changed() || !s.home.same() {
+		s.todo.all = true
+	}
+	for name, f := range s.files {
+		if f.elsewhere {
+			s.todo.names[name] = true
+		}
+	}
+}
+
+// mounts is the table of mounts of this process, /proc/self/mountinfo; -1: nobody
+// tells of changes, and the poll finds them.
+type mounts int
+
+// openMounts does not use os.Open, whose poller would take the events.
+func openMounts() mounts {
+	fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return mounts(fd)
+}
+
+// changed reports whether something was mounted or unmounted since the last call,
+// proc_pid_mountinfo(5).
+func (m mounts) changed() bool {
+	if m < 0 {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(m), Events: unix.POLLPRI}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&unix.POLLPRI != 0
+}
+
+func (m mounts) close() {
+	if m >= 0 {
+		_ = unix.Close(int(m))
+	}
+}

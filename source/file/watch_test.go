@@ -1,0 +1,38 @@
+package file
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A watcher that cannot be made is told of, and tried again.
+func TestWatcherLater(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 1\n")
+	f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir)}
+	f.src = New(Options{Dir: dir, Poll: time.Hour})
+	f.src.parse = parseLines
+	tries := 0
+	f.src.open = func(dir string) (*watcher, error) {
+		if tries++; tries < 3 {
+			return nil, errors.New("too many open files")
+		}
+		return newWatcher(dir)
+	}
+	f.stop = f.loop()
+	defer func() { f.stop(); f.src.watcher.Close() }()
+	f.sink.await("at first", "a.toml: a 1")
+	want := []string{"service files cannot be watched, and are listed every second: too many open files"}
+	if got := f.src.Status().Warnings; !slices.Equal(got, want) {
+		t.Errorf("warnings: %q; want %q", got, want)
+	}
+	for end := time.Now().Add(10 * time.Second); len(f.src.Status().Warnings) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("warnings after 10 s: %q", f.src.Status().Warnings)
+		}
+	}
+	write(t, dir+"/a.toml", "a 2\n")
+	f.sink.await("with events", "a.toml: a 2")
+}
