@@ -135,6 +135,7 @@ func life(t *testing.T, dir string, n int, files map[string]*killed) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), killDir+"="+dir)
 	cmd.Stderr = os.Stderr // a panic
+	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	check(t, err)
 	check(t, cmd.Start())
