@@ -28,6 +28,9 @@ const (
 	free          = 1000 // so many values in texts of any size
 )
 
+// TooDense is the fault of a text that has too many values for its size.
+const TooDense = "more keys and brackets than a file of this size can need"
+
 // A Doc is a text that has been decoded.
 type Doc struct {
 	Root map[string]any
@@ -87,7 +90,7 @@ func (d *Doc) check() []textFault {
 	case s.tooDeep:
 		return []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}
 	case s.tooMany:
-		return []textFault{{off: s.stop, msg: "more keys and brackets than a file of this size can need"}}
+		return []textFault{{off: s.stop, msg: TooDense}}
 	}
 	return nil
 }

@@ -73,6 +73,8 @@ func guessTOML(text string, f textFault) textFault {
 		return textFault{f.off, "a colon behind a key", "write ="}
 	case strings.HasPrefix(f.msg, "strings cannot contain newlines"):
 		return textFault{f.off, "the string has no closing quote on its line", ""}
+	case broken.MatchString(f.msg) && table.MatchString(lineAt(text, f.off)):
+		return textFault{f.off, "a header within a value", "close the list or table above it"}
 	case broken.MatchString(f.msg) && word.text != "" && word.isValue:
 		return word.fault(f)
 	case header.MatchString(lineAt(text, f.off)):
@@ -85,6 +87,7 @@ func guessTOML(text string, f textFault) textFault {
 
 var (
 	broken = regexp.MustCompile(`^(expected value|Invalid |expected a top-level item|expected a comma|unexpected)`) // of the parser, about values
+	table  = regexp.MustCompile(`^\[\[?[A-Za-z_][\w.]*\]\]?\s*$`)
 	header = regexp.MustCompile(`^\[(services\]\]|\[services\])\s*$`)
 )
 

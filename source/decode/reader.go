@@ -136,6 +136,25 @@ func (r *Reader) Faults(d *Doc) []source.Fault {
 	return out
 }
 
+// Take returns everything found, as Faults does, and forgets it.
+func (r *Reader) Take(d *Doc) []source.Fault {
+	out := r.Faults(d)
+	r.faults, r.failed, r.more, r.worse = nil, false, false, false
+	return out
+}
+
+// TooMany reports whether faults of a file are more than are kept of one.
+func TooMany(faults []source.Fault) bool { return len(faults) > maxFaults }
+
+// Cap returns as many faults of a file as are kept of one.
+func Cap(file string, faults []source.Fault) []source.Fault {
+	if !TooMany(faults) {
+		return faults
+	}
+	worse := slices.ContainsFunc(faults[maxFaults:], func(f source.Fault) bool { return !f.Warning })
+	return append(faults[:maxFaults:maxFaults], source.Fault{Pos: source.Position{File: file}, Msg: fmt.Sprintf(moreFaults, maxFaults), Warning: !worse})
+}
+
 // place gives faults their positions in the text of d.
 func (r *Reader) place(d *Doc, faults []source.Fault) {
 	paths := make([]source.Path, len(r.faults))

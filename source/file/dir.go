@@ -176,7 +176,7 @@ func newVersion(path string, data []byte, err error, parse parser, before known)
 		v.broken = v.broken || !f.Warning
 	}
 	if v.broken {
-		v.services, v.known = nil, nil
+		v.services = nil
 	} else {
 		v.data = data
 	}

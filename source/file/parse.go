@@ -43,8 +43,8 @@ func (rules Rules) parse(path string, data []byte, isJSON bool, before known) ([
 	case len(data) > limits.FileSize:
 		return nil, []source.Fault{tooLarge(path, limits.FileSize)}, nil
 	}
-	if services, now := rules.inPieces(path, data, isJSON, before); services != nil {
-		return services, nil, now
+	if services, faults, now, ok := rules.inPieces(path, data, isJSON, before); ok {
+		return services, faults, now
 	}
 	services, faults := rules.whole(path, data, isJSON)
 	return services, faults, nil
@@ -64,10 +64,14 @@ func (rules Rules) whole(path string, data []byte, isJSON bool) ([]*source.Servi
 	p.pos = doc.Elements("services")
 	p.file(doc.Root, isJSON)
 	faults = append(faults, p.r.Faults(doc)...)
-	if slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning }) {
+	if broken(faults) {
 		return nil, faults
 	}
 	return p.services, faults
+}
+
+func broken(faults []source.Fault) bool {
+	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
 }
 
 const noServices = "write services = [] for a file without services"
@@ -86,9 +90,14 @@ type reading struct {
 
 func (rules Rules) reading() *reading {
 	p := &reading{r: decode.NewReader(nil), check: rules.Check}
-	p.r.Hint = keyHint
-	rules.Limits.orDefault().set(p.r)
+	rules.set(p.r)
 	return p
+}
+
+// set makes r read as the rules say.
+func (rules Rules) set(r *decode.Reader) {
+	r.Hint = keyHint
+	rules.Limits.orDefault().set(r)
 }
 
 // file reads the root of a service file.
@@ -138,7 +147,6 @@ func (s *service) finish(r *decode.Reader, check func(*source.Service) []source.
 		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
 	}
 	s.setEndpoints(r)
-	s.warnIdle(r)
 	problems := source.Validate(&s.Service)
 	if check != nil {
 		problems = append(problems, check(&s.Service)...)
@@ -146,29 +154,11 @@ func (s *service) finish(r *decode.Reader, check func(*source.Service) []source.
 	for _, p := range problems {
 		r.Problem(p)
 	}
+	if !slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning }) {
+		s.warn(r)
+	}
 	out := s.Service
 	return &out
-}
-
-// warnIdle warns of keys that do nothing with what else there is.
-func (s *service) warnIdle(r *decode.Reader) {
-	idle := func(key, hint string) {
-		r.Problem(source.Problem{Path: source.At(key), Msg: key + " does nothing", Hint: hint, Warning: true})
-	}
-	if s.timeout != 0 && !s.clientIP {
-		idle("session_affinity_timeout", `it needs session_affinity = "client_ip"`)
-	}
-	if s.InternalTrafficPolicy == source.Local && len(s.VIPs) == 0 {
-		idle("internal_traffic_policy", "it is for vips, and there are none")
-	}
-	nodePort := slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
-	if s.ExternalTrafficPolicy == source.Local && !nodePort && len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
-		idle("external_traffic_policy", "it is for external_ips, load_balancer_ips and node ports, and there are none")
-	}
-	zoned := slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Zone != "" })
-	if s.TrafficDistribution == source.PreferSameZone && !zoned && len(s.Endpoints) > 0 {
-		idle("traffic_distribution", "no endpoint has a zone")
-	}
 }
 
 // setEndpoints takes the endpoints over, with their port put under its name.
@@ -215,6 +205,7 @@ func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]u
 }
 
 func readEndpoints(r *decode.Reader, v any, s *service) {
+	s.listed = true
 	decode.Each(r, v, func(_ int, v any) {
 		e := endpoint{Endpoint: source.Endpoint{Weight: 1, Ready: true, Serving: true}}
 		if text, ok := v.(string); ok {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"slices"
+	"unicode/utf8"
 
 	"svcproxy/source"
 	"svcproxy/source/decode"
@@ -13,83 +14,149 @@ import (
 // it changes only the services whose text changed are read again: one of a
 // hundred, as a rule. This needs a file that is plainly a list of services:
 // [[services]] at the start of lines in TOML, an object with a list of objects in
-// JSON. One that is not, or that has any fault, be it a warning, is read as a
-// whole, for only the whole tells where everything stands.
+// JSON. Any other is read as a whole.
 //
 // Texts that are good one by one make a good file: one in TOML is a row of lines,
 // and each of ours holds [[services]] once and no other table; of one in JSON,
-// what is left without its services is looked at too.
+// what is left without its services is looked at too. A fault of a service stands
+// as far behind the beginning of the service as it does in the text of its own.
 
 // A piece is the text of one service, and where it begins.
 type piece struct {
+	at   int // offset in the file
 	text []byte
 	pos  source.Position
 }
 
+// move returns where something of the piece is in the file.
+func (pc piece) move(p source.Position) source.Position {
+	switch {
+	case p.Line == 1:
+		p.Line, p.Col = pc.pos.Line, pc.pos.Col+p.Col-1
+	case p.Line > 1:
+		p.Line += pc.pos.Line - 1
+	}
+	p.File = pc.pos.File
+	return p
+}
+
+// A reading of a piece: its service, and warnings with their places in the piece.
+type made struct {
+	service  *source.Service
+	warnings []source.Fault
+}
+
 // known are services by the checksums of their texts.
-type known map[[sha256.Size]byte]*source.Service
+type known map[[sha256.Size]byte]made
 
 // inPieces reads a file service by service, but for those known from before. It
-// returns no services when the file must be read as a whole.
-func (rules Rules) inPieces(path string, data []byte, isJSON bool, before known) ([]*source.Service, known) {
-	list := split(bytes.TrimPrefix(data, []byte("\ufeff")), isJSON)
-	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services { // of one, the whole is as good
-		return nil, nil
+// returns false when the file must be read as a whole.
+func (rules Rules) inPieces(path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known, bool) {
+	text := bytes.TrimPrefix(data, []byte("\ufeff"))
+	list := split(text, isJSON)
+	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services || !utf8.Valid(data) { // of one, the whole is as good
+		return nil, nil, nil, false
 	}
 	p := rules.reading()
+	if !isJSON {
+		p.r = decode.NewReader(source.At("services", 0))
+		rules.set(p.r)
+	}
 	now := make(known, len(list))
+	var faults []source.Fault
 	for _, pc := range list {
 		pc.pos.File = path
 		sum := sha256.Sum256(pc.text)
-		if !p.piece(pc, isJSON, before[sum]) {
-			return nil, nil
+		m, ok := before[sum]
+		if ok && p.keep(m.service, pc.pos) {
+			m.service = p.services[len(p.services)-1]
+			now[sum] = m
+		} else {
+			found, ok := p.piece(pc, isJSON)
+			if !ok {
+				faults, ok = syntaxOf(pc, text[pc.at:], isJSON)
+				return nil, faults, now, ok
+			}
+			if m.warnings = found; !broken(found) {
+				m.service = p.services[len(p.services)-1]
+				if p.check == nil || len(p.check(m.service)) == 0 { // what the host can do may change
+					now[sum] = m
+				}
+			}
 		}
-		now[sum] = p.services[len(p.services)-1]
+		for _, f := range m.warnings {
+			f.Pos = pc.move(f.Pos)
+			faults = append(faults, f)
+		}
+		if decode.TooMany(faults) && broken(faults) { // nobody reads more
+			break
+		}
 	}
-	return p.services, now
+	faults = decode.Cap(path, faults)
+	if broken(faults) {
+		return nil, faults, now, true
+	}
+	return p.services, faults, now, true
 }
 
-// piece reads one service, unless it is known. It returns false when something is wrong with it.
-func (p *reading) piece(pc piece, isJSON bool, s *source.Service) bool {
-	if s != nil {
-		return p.keep(s, pc.pos)
+// piece reads one service, and returns what is wrong with it. It returns false when the
+// text is not one of a service.
+func (p *reading) piece(pc piece, isJSON bool) ([]source.Fault, bool) {
+	doc, v, ok := element(pc.text, isJSON)
+	if !ok {
+		return nil, false
 	}
-	v, ok := element(pc.text, isJSON)
-	if ok {
-		p.service(v, pc.pos)
+	p.service(v, pc.pos)
+	return p.r.Take(doc), true
+}
+
+// syntaxOf returns the fault of a text in TOML that begins with a piece which has
+// one. All before it is good, so it is that of the file. What is no fault to the
+// end of the file is one of cutting it into pieces: it returns false.
+func syntaxOf(pc piece, rest []byte, isJSON bool) ([]source.Fault, bool) {
+	if isJSON {
+		return nil, false
 	}
-	return ok && p.r.Faults(nil) == nil
+	doc, faults := decode.TOML(pc.pos.File, rest)
+	if doc != nil || faults[0].Msg == decode.TooDense { // which the whole need not be
+		return nil, false
+	}
+	faults[0].Pos = pc.move(faults[0].Pos)
+	return faults, true
 }
 
 // keep takes over a service that was good before. What the host can do may have changed since.
 func (p *reading) keep(s *source.Service, pos source.Position) bool {
+	if p.check != nil && len(p.check(s)) > 0 {
+		return false
+	}
 	if s.Pos != pos {
 		moved := *s
 		moved.Pos = pos
 		s = &moved
 	}
 	p.services = append(p.services, s)
-	return p.check == nil || len(p.check(s)) == 0
+	return true
 }
 
 // element returns the one service that a piece holds.
-func element(text []byte, isJSON bool) (any, bool) {
+func element(text []byte, isJSON bool) (*decode.Doc, any, bool) {
 	if isJSON {
 		doc, faults := decode.JSON("", text)
 		if faults != nil {
-			return nil, false
+			return nil, nil, false
 		}
-		return doc.Root, true
+		return doc, doc.Root, true
 	}
 	doc, faults := decode.TOML("", text)
 	if faults != nil || len(doc.Root) != 1 {
-		return nil, false
+		return nil, nil, false
 	}
 	list, _ := doc.Root["services"].([]map[string]any)
 	if len(list) != 1 {
-		return nil, false
+		return nil, nil, false
 	}
-	return list[0], true
+	return doc, list[0], true
 }
 
 // split cuts the text of a file into those of its services. It returns none
@@ -174,7 +241,7 @@ func cut(text []byte, begins, ends []int) []piece {
 			line += bytes.Count(between, []byte("\n"))
 			start = last + nl + 1
 		}
-		list[i] = piece{text[at:ends[i]], source.Position{Line: line, Col: at - start + 1}}
+		list[i] = piece{at, text[at:ends[i]], source.Position{Line: line, Col: at - start + 1}}
 		last = at
 	}
 	return list

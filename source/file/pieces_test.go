@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcproxy/source"
+	"svcproxy/source/decode"
 )
 
 // listed is the text of services with these many endpoints each, in one of the languages.
@@ -50,6 +51,28 @@ func TestOnlyChangedPiecesAreRead(t *testing.T) {
 	}
 }
 
+// Neither a warning nor a fault in one service makes the others be read again,
+// and both stand where they are now.
+func TestFaultsDoNotHinderPieces(t *testing.T) {
+	text := string(listed(false, 1, 1, 1))
+	warned := strings.Replace(text, "name = \"s1\"", "name = \"s1\"\nsession_affinity_timeout = \"10s\"", 1)
+	before, faults, known := Rules{}.parseNew("a.toml", []byte(warned), nil)
+	if len(before) != 3 || len(faults) != 1 || len(known) != 3 {
+		t.Fatalf("%d services, %d known, faults %v; want 3, 3 and one", len(before), len(known), faults)
+	}
+	after, faults, known := Rules{}.parseNew("a.toml", []byte("\n"+warned+"scheduler = \"rr\"\n"), known)
+	if len(after) != 3 || len(known) != 3 || !reflect.DeepEqual(after[1].Endpoints, before[1].Endpoints) || &after[1].Endpoints[0] != &before[1].Endpoints[0] {
+		t.Errorf("%d services, %d known; want 3 and 3, the second as before", len(after), len(known))
+	}
+	if got, want := fmt.Sprint(faults), `[a.toml:11:28: warning: session_affinity_timeout does nothing; it needs session_affinity = "client_ip"]`; got != want {
+		t.Errorf("faults %s; want %s", got, want)
+	}
+	services, faults, known := Rules{}.parseNew("a.toml", []byte(warned+"prot = 1\n"), known)
+	if services != nil || len(faults) != 2 || len(known) != 2 {
+		t.Errorf("%d services, %d known, faults %v; want none, 2 and two", len(services), len(known), faults)
+	}
+}
+
 // A service that has only moved is where it is now.
 func TestKnownServiceMoves(t *testing.T) {
 	for _, path := range []string{"a.toml", "a.json"} {
@@ -90,38 +113,41 @@ func TestKnownServiceIsCheckedAgain(t *testing.T) {
 // Which files are read in pieces.
 func TestPieces(t *testing.T) {
 	const (
-		toml = "[[services]]\nname = \"%s\"\nports = [{ port = 80 }]\nvips = [\"10.96.0.%d\"]\n"
-		json = `{"name": "%s", "ports": [{"port": 80}], "vips": ["10.96.0.%d"]}`
+		toml = "[[services]]\nname = \"%s\"\nports = [{ port = 80 }]\nvips = [\"10.96.0.%d\"]\nendpoints = []\n"
+		json = `{"name": "%s", "ports": [{"port": 80}], "vips": ["10.96.0.%d"], "endpoints": []}`
 	)
 	a, b := fmt.Sprintf(toml, "a", 1), fmt.Sprintf(toml, "b", 2)
 	x, y := fmt.Sprintf(json, "a", 1), fmt.Sprintf(json, "b", 2)
 	tests := []struct {
 		name, path, text string
-		want             string // where services stand, "" if it is read as a whole
+		want             string // where services stand, and what is wrong; "" if it is read as a whole
 	}{
-		{"headers", "a.toml", a + b, "1:1 5:1"},
-		{"a byte order mark", "a.toml", "\ufeff" + a + b, "1:1 5:1"},
-		{"comments", "a.toml", "# [[services]]\n\n" + a + "  # x\n" + b, "3:1 8:1"},
-		{"carriage returns", "a.toml", strings.ReplaceAll(a+b, "\n", "\r\n"), "1:1 5:1"},
+		{"headers", "a.toml", a + b, "1:1 6:1"},
+		{"a byte order mark", "a.toml", "\ufeff" + a + b, "1:1 6:1"},
+		{"comments", "a.toml", "# [[services]]\n\n" + a + "  # x\n" + b, "3:1 9:1"},
+		{"carriage returns", "a.toml", strings.ReplaceAll(a+b, "\n", "\r\n"), "1:1 6:1"},
 		{"one service", "a.toml", a, ""},
 		{"other headers too", "a.toml", a + "[[ services ]]\n" + strings.TrimPrefix(b, header+"\n") + b, ""},
 		{"a header in a string", "a.toml", a + b + "scheduler = '''\n[[services]]\n'''\n", ""},
 		{"a key above", "a.toml", "x = 1\n" + a + b, ""},
 		{"a table between", "a.toml", a + "[x]\n" + b, ""},
-		{"twice the same table", "a.toml", a + "[x]\n" + b + "[x]\n", ""},
-		{"a fault", "a.toml", a + b + "x = 1\n", ""},
-		{"a warning", "a.toml", a + b + "session_affinity_timeout = \"10s\"\n", ""},
-		{"cut off", "a.toml", a + b + "endpoints = [", ""},
+		{"twice the same table", "a.toml", a + "[x]\n" + b + "[x]\n", "a.toml:12:2: Key 'x' has already been defined."},
+		{"a fault", "a.toml", a + b + "node_port = 1\n", "a.toml:11:1: unknown key \"node_port\"; it belongs to a port: ports = [{ ... }]"},
+		{"a warning", "a.toml", a + b + "session_affinity_timeout = \"10s\"\n", "1:1 6:1 a.toml:11:28: warning: session_affinity_timeout does nothing; it needs session_affinity = \"client_ip\""},
+		{"cut off", "a.toml", a + b + "external_ips = [", "a.toml:11:16: unexpected EOF; expected value"},
+		{"cut off before the last", "a.toml", a + "external_ips = [\n" + b, "a.toml:7:3: a header within a value; close the list or table above it"},
+		{"a byte that is not UTF-8", "a.toml", a + b + "# \xff\n", ""},
 
 		{"objects", "a.json", `{"services": [` + x + ",\n" + y + "]}", "1:15 2:1"},
 		{"on lines", "a.json", "{\n\"services\" :\n[ \n " + x + "\n ,\n " + y + " ] \n}\n", "4:2 6:2"},
-		{"a schema", "a.json", `{"$schema": "x", "services": [` + x + "," + y + "]}", "1:31 1:93"},
-		{"brackets in a string", "a.json", `{"services": [` + x + `,{"external_ips": [], "name": "]}\"}"}]}`, ""},
+		{"a schema", "a.json", `{"$schema": "x", "services": [` + x + "," + y + "]}", "1:31 1:110"},
+		{"brackets in a string", "a.json", `{"services": [` + x + `,{"external_ips": [], "name": "]}\"}"}]}`, "a.json:1:94: key \"ports\" is missing " +
+			"a.json:1:123: the name \"]}\\\"}\" is not a DNS label; want 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
 		{"a schema of a kind that is none", "a.json", `{"$schema": 1, "services": [` + x + "," + y + "]}", ""},
 		{"another key", "a.json", `{"services": [` + x + "," + y + `], "x": 1}`, ""},
 		{"another list", "a.json", `{"x": {"services": [` + x + "," + y + `]}, "services": []}`, ""},
 		{"twice", "a.json", `{"services": [` + x + "," + y + `], "services": []}`, ""},
-		{"in a string", "a.json", `{"$schema": "\"services\": [", "services": [` + x + "," + y + "]}", "1:45 1:107"},
+		{"in a string", "a.json", `{"$schema": "\"services\": [", "services": [` + x + "," + y + "]}", "1:45 1:124"},
 		{"at the end of a string", "a.json", `{"$schema": "\"services", "services": [` + x + "," + y + "]}", ""},
 		{"numbers", "a.json", `{"services": [0, 0]}`, ""},
 		{"a comma too many", "a.json", `{"services": [` + x + "," + y + ",]}", ""},
@@ -132,10 +158,13 @@ func TestPieces(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			isJSON := tt.path == "a.json"
-			services, _ := Rules{}.inPieces(tt.path, []byte(tt.text), isJSON, nil)
+			services, faults, _, _ := Rules{}.inPieces(tt.path, []byte(tt.text), isJSON, nil)
 			var at []string
 			for _, s := range services {
 				at = append(at, fmt.Sprintf("%d:%d", s.Pos.Line, s.Pos.Col))
+			}
+			for _, f := range faults {
+				at = append(at, f.String())
 			}
 			if got := strings.Join(at, " "); got != tt.want {
 				t.Errorf("services at %q; want %q", got, tt.want)
@@ -148,16 +177,16 @@ func TestPieces(t *testing.T) {
 // comparePieces fails unless a file has the same services in pieces as it has as a whole.
 func comparePieces(t *testing.T, text []byte, isJSON bool) {
 	t.Helper()
-	pieces, _ := Rules{}.inPieces("a", text, isJSON, nil)
-	if pieces == nil {
+	pieces, found, _, ok := Rules{}.inPieces("a", text, isJSON, nil)
+	if !ok {
 		return
 	}
 	whole, faults := Rules{}.whole("a", text, isJSON)
-	if len(faults) == 1 && strings.HasPrefix(faults[0].Msg, "more keys and brackets") {
+	if len(faults) == 1 && faults[0].Msg == decode.TooDense {
 		return // in proportion to a file; pieces may be dense one by one
 	}
-	if faults != nil || !reflect.DeepEqual(pieces, whole) {
-		t.Errorf("in pieces: %v; as a whole: %v, faults %v\n%q", pieces, whole, faults, text)
+	if !reflect.DeepEqual(found, faults) || len(pieces)+len(whole) > 0 && !reflect.DeepEqual(pieces, whole) {
+		t.Errorf("in pieces: %v, faults %v; as a whole: %v, faults %v\n%q", pieces, found, whole, faults, text)
 	}
 }
 

@@ -17,6 +17,7 @@ type service struct {
 	source.Service
 	clientIP  bool          // session_affinity = "client_ip"
 	timeout   time.Duration // session_affinity_timeout; 0: not written
+	listed    bool          // endpoints is written
 	endpoints []endpoint
 }
 

@@ -131,8 +131,10 @@ func (p *probe) version(data []byte, err error, parse parser) *version {
 		return same
 	}
 	var before known
-	if p.f.used != nil {
-		before = p.f.used.known
+	for _, v := range []*version{p.f.used, p.f.seen, p.f.next} { // the last that has any
+		if v != nil && v.known != nil {
+			before = v.known
+		}
 	}
 	v := newVersion(p.f.path, data, err, parse, before)
 	if same != nil && slices.Equal(same.faults, v.faults) {

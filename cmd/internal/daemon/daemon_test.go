@@ -116,6 +116,7 @@ const web = `[[services]]
 name = "web"
 vips = ["10.96.0.10"]
 ports = [{ port = 80 }]
+endpoints = []
 `
 
 // launch runs a daemon on a directory with these settings and one service file.

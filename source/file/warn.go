@@ -1,0 +1,103 @@
+package file
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+// warn names what a service says that is good, but that nobody can have meant:
+// most of it makes connections fail without a word.
+func (s *service) warn(r *decode.Reader) {
+	s.warnIdle(r)
+	s.warnEndpoints(r)
+	s.warnRanges(r)
+}
+
+func warnAt(r *decode.Reader, path source.Path, msg, hint string) {
+	r.Problem(source.Problem{Path: path, Msg: msg, Hint: hint, Warning: true})
+}
+
+// warnIdle warns of keys that do nothing with what else there is.
+func (s *service) warnIdle(r *decode.Reader) {
+	idle := func(key, hint string) { warnAt(r, source.At(key), key+" does nothing", hint) }
+	if s.timeout != 0 && !s.clientIP {
+		idle("session_affinity_timeout", `it needs session_affinity = "client_ip"`)
+	}
+	if s.InternalTrafficPolicy == source.Local && len(s.VIPs) == 0 {
+		idle("internal_traffic_policy", "it is for vips, and there are none")
+	}
+	if s.ExternalTrafficPolicy == source.Local && !s.hasNodePort() && len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
+		idle("external_traffic_policy", "it is for external_ips, load_balancer_ips and node ports, and there are none")
+	}
+	zoned := slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Zone != "" })
+	if s.TrafficDistribution == source.PreferSameZone && !zoned && len(s.Endpoints) > 0 {
+		idle("traffic_distribution", "no endpoint has a zone")
+	}
+}
+
+func (s *service) hasNodePort() bool {
+	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+}
+
+// warnEndpoints warns of connections that no endpoint takes.
+func (s *service) warnEndpoints(r *decode.Reader) {
+	weighs := func(e source.Endpoint) bool { return e.Weight > 0 || !e.Addr.IsValid() }
+	switch {
+	case len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 && !s.hasNodePort(): // nothing can reach it anyway
+		return
+	case !s.listed:
+		warnAt(r, nil, fmt.Sprintf("service %s has no key endpoints, so its connections are refused", source.Excerpt(s.Name)), "write endpoints = [] if that is meant")
+		return
+	case len(s.Endpoints) == 0:
+		return
+	case !slices.ContainsFunc(s.Endpoints, weighs):
+		warnAt(r, source.At("endpoints"), "all endpoints have weight 0, so new connections are refused", "")
+		return
+	}
+	for _, is := range families {
+		if slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return is.of(e.Addr) || !e.Addr.IsValid() }) {
+			continue
+		}
+		if at, a := s.firstAddr(is); at != nil {
+			warnAt(r, at, fmt.Sprintf("no endpoint is %s, so connections to %s are refused", is.name, a), "")
+		}
+	}
+}
+
+// warnRanges warns of load-balancer addresses that nobody may use.
+func (s *service) warnRanges(r *decode.Reader) {
+	if len(s.LoadBalancerSourceRanges) == 0 {
+		return
+	}
+	for _, is := range families {
+		within := func(p netip.Prefix) bool { return is.of(p.Addr()) || !p.IsValid() }
+		if slices.ContainsFunc(s.LoadBalancerIPs, is.of) && !slices.ContainsFunc(s.LoadBalancerSourceRanges, within) {
+			warnAt(r, source.At("load_balancer_source_ranges"), fmt.Sprintf("no range is %s, so nobody can use the %s addresses of load_balancer_ips", is.name, is.name), "")
+		}
+	}
+}
+
+// An ipFamily is one of the two.
+type ipFamily struct {
+	name string
+	of   func(netip.Addr) bool
+}
+
+var families = []ipFamily{{"IPv4", netip.Addr.Is4}, {"IPv6", netip.Addr.Is6}}
+
+// firstAddr returns the first address of a family that the service has, and where it stands.
+func (s *service) firstAddr(is ipFamily) (source.Path, netip.Addr) {
+	for _, list := range []struct {
+		key   string
+		addrs []netip.Addr
+	}{{"vips", s.VIPs}, {"external_ips", s.ExternalIPs}, {"load_balancer_ips", s.LoadBalancerIPs}} {
+		if i := slices.IndexFunc(list.addrs, is.of); i >= 0 {
+			return source.At(list.key, i), list.addrs[i]
+		}
+	}
+	return nil, netip.Addr{}
+}
