@@ -61,9 +61,12 @@ type textFault struct {
 
 func decode(d *Doc, data []byte, parse func(string) (map[string]any, []textFault)) (*Doc, []source.Fault) {
 	d.data = strings.TrimPrefix(string(data), "\ufeff")
-	faults := d.check()
+	faults, again := d.check()
 	if faults == nil {
 		d.Root, faults = parse(d.data)
+		if again != nil && d.Root != nil {
+			d.Root, faults = nil, []textFault{*again}
+		}
 		if d.Root == nil && len(faults) == 1 {
 			faults[0] = guess(d.data, d.json, faults[0])
 		}
@@ -81,18 +84,19 @@ func decode(d *Doc, data []byte, parse func(string) (map[string]any, []textFault
 	return d, out
 }
 
-// check finds what the parsers must not see.
-func (d *Doc) check() []textFault {
+// check finds what the parsers must not see, and what they do not see.
+func (d *Doc) check() (before []textFault, again *textFault) {
 	if off := invalidUTF8(d.data); off >= 0 {
-		return []textFault{{off: off, msg: fmt.Sprintf("byte 0x%02x is not UTF-8", d.data[off])}}
+		return []textFault{{off: off, msg: fmt.Sprintf("byte 0x%02x is not UTF-8", d.data[off])}}, nil
 	}
 	switch s := scan(d.data, d.json, nil); {
 	case s.tooDeep:
-		return []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}
+		return []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}, nil
 	case s.tooMany:
-		return []textFault{{off: s.stop, msg: TooDense}}
+		return []textFault{{off: s.stop, msg: TooDense}}, nil
+	default:
+		return nil, s.again
 	}
-	return nil
 }
 
 // invalidUTF8 returns the offset of the first byte that is not UTF-8, or -1.

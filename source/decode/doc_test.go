@@ -46,6 +46,11 @@ func TestSyntaxFaults(t *testing.T) {
 		{"tables without text", "a.toml", strings.Repeat("[[a]]\n", 1<<20), "a.toml:394217:4: " + dense},
 		{"JSON tables without text", "a.json", `{"a": [` + strings.Repeat("{},", 1<<20) + "{}]}", "a.json:1:592829: " + dense},
 		{"dotted keys without text", "a.toml", strings.Repeat("a.b.c.d=0\n", 1<<20), "a.toml:218787:6: " + dense},
+		{"a table by dots and a value", "a.toml", "ports.http = 8080\nports = 'rubbish'\n", "a.toml:2:1: this key is a table already, by a key with a dot; leave one of them out\n"},
+		{"a table by dots and a list", "a.toml", "[[s]]\np.h = 1\n\"p\" = []\n", "a.toml:3:1: this key is a table already, by a key with a dot; leave one of them out\n"},
+		{"the same below", "a.toml", "x = { a.b.c = 1, a.b = 2 }\n", "a.toml:1:18: this key is a table already, by a key with a dot; leave one of them out\n"},
+		{"the same in another table", "a.toml", "a.b = 1\n[x]\na = 1\n[[y]]\na.b = 1\n[[y]]\na = 1\nz = [{ a.b = 1 }, { a = 1 }]\n", ""},
+		{"the same and a syntax fault", "a.toml", "a.b = 1\na = 2\nc = \n", "a.toml:3:5: expected value but found '\\n' instead\n"},
 		{"brackets in strings", "a.toml", "a = '" + strings.Repeat("[", 99) + "' # " + strings.Repeat("{", 99) + "\n", ""},
 	}
 	for _, tt := range tests {

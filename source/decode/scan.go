@@ -2,6 +2,7 @@ package decode
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"svcproxy/source"
@@ -54,8 +55,12 @@ type scanner struct {
 	text  string
 	json  bool
 	i     int
-	depth int   // nesting of the value being read
-	root  *node // with what is asked for; nil: nothing
+	depth int    // nesting of the value being read
+	path  string // of the key being read, in its table
+	root  *node  // with what is asked for; nil: nothing
+
+	dots  map[string]bool // tables that keys with dots have made, by their paths in this table; nil: none
+	again *textFault      // one of them has a value too
 
 	values, tables   int  // so far
 	tooDeep, tooMany bool // it stopped
@@ -174,6 +179,7 @@ func (s *scanner) header() *node {
 	}
 	n := s.dotted(s.root)
 	s.count(0, 1)
+	s.dots = nil
 	if n != nil && (!list || n.count == 0) {
 		n.key, n.val = start, start
 	}
@@ -188,6 +194,7 @@ func (s *scanner) header() *node {
 func (s *scanner) pair(table *node) {
 	start, depth := s.i, s.depth
 	n := s.dotted(table)
+	s.defined(start)
 	if s.at("=:") {
 		s.i++
 		s.space()
@@ -204,7 +211,7 @@ func (s *scanner) pair(table *node) {
 
 // dotted reads a key of one or more parts and returns the node it names.
 func (s *scanner) dotted(n *node) *node {
-	for {
+	for s.path = ""; ; {
 		s.space()
 		if s.json {
 			s.blank()
@@ -214,17 +221,34 @@ func (s *scanner) dotted(n *node) *node {
 		}
 		start := s.i
 		s.key()
-		n = s.child(n, s.text[start:s.i], start)
+		raw := s.text[start:s.i]
+		n = s.child(n, raw, start)
 		s.space()
 		if s.json {
 			s.blank()
 		}
 		s.deeper()
-		if !s.at(".") || s.stopped() {
+		more := s.at(".") && !s.stopped()
+		if !s.json && (more || s.dots != nil) {
+			s.path += "." + strconv.Quote(s.unquote(raw))
+		}
+		if !more {
 			return n
 		}
 		s.count(0, 1)
 		s.i++
+		if s.dots == nil {
+			s.dots = map[string]bool{}
+		}
+		s.dots[s.path] = true
+	}
+}
+
+// defined notes when the key that was read is that of a table which keys with
+// dots have made, as in a.b = 1, a = 2. The parser of TOML passes over the second.
+func (s *scanner) defined(at int) {
+	if s.dots[s.path] && s.again == nil {
+		s.again = &textFault{at, "this key is a table already, by a key with a dot", "leave one of them out"}
 	}
 }
 
@@ -272,7 +296,10 @@ func (s *scanner) value(n *node) {
 		})
 	case s.at("{"):
 		s.count(0, 1)
+		outside := s.dots
+		s.dots = nil
 		s.nest('}', func() { s.pair(n) })
+		s.dots = outside
 	default:
 		for s.i < len(s.text) && !s.at(",]}#\n") {
 			s.i++
