@@ -169,6 +169,7 @@ func (s *Source) Judge() {
 
 // Status implements source.Source.
 func (s *Source) Status() source.Status {
+	around := Around(s.dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := source.Status{Source: Name, Synced: s.synced}
@@ -185,6 +186,10 @@ func (s *Source) Status() source.Status {
 	}
 	if s.store != nil && s.store.trouble() != "" {
 		st.Warnings = append(st.Warnings, "last good versions of service files cannot be kept: "+s.store.trouble())
+	}
+	for _, f := range around {
+		f.Warning = false // the word; a status shows it among warnings
+		st.Warnings = append(st.Warnings, f.String())
 	}
 	return st
 }

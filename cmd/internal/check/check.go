@@ -135,6 +135,7 @@ func (c *Checker) directory(dir string, r *Report) {
 		return
 	}
 	r.add(files...)
+	r.Faults = append(r.Faults, file.Around(dir)...)
 	t := proxier.NewTracker(in.reserved)
 	t.Apply(source.Changes{Set: units(files)})
 	r.Faults = append(r.Faults, refusals(t, "")...)

@@ -1,0 +1,71 @@
+package file
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+
+	"svcproxy/source"
+)
+
+// leftBehind matches the names of what editors and package managers leave in a
+// directory: it is passed over without a word.
+var leftBehind = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej)$|\.dpkg-[^.]*$|\.rpm[^.]*$`)
+
+// Around returns warnings of what is in a directory beside service files, and of
+// who may write it: names that are passed over although somebody may think that
+// they are read, and files that others than root may change. What cannot be
+// looked at is for the reader of the files to report.
+func Around(dir string) []source.Fault {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var faults []source.Fault
+	add := func(path, msg, hint string) {
+		if msg != "" {
+			faults = append(faults, source.Fault{Pos: source.Position{File: path}, Msg: msg, Hint: hint, Warning: true})
+		}
+	}
+	add(dir, writers(dir), "whoever can write it directs the traffic of this host")
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case leftBehind.MatchString(e.Name()):
+		case isDir(path, e):
+			add(path, "this directory is not read", "service files lie in the configuration directory itself")
+		case isServiceFile(e.Name()), e.Name() == SettingsName:
+			add(path, writers(path), "whoever can write it directs the traffic of this host")
+		default:
+			add(path, "this file is not read", "names of service files end in .toml or .json")
+		}
+	}
+	return faults
+}
+
+func isDir(path string, e fs.DirEntry) bool {
+	info, err := os.Stat(path)
+	return e.IsDir() || err == nil && info.IsDir()
+}
+
+// writers says who besides root and the user of this process may write a path, links followed.
+func writers(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch mode := info.Mode().Perm(); {
+	case !ok:
+		return ""
+	case mode&0o002 != 0:
+		return "everybody may write this"
+	case mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid():
+		return "its group may write this, which is not that of root"
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return "its owner may write this, who is not root"
+	}
+	return ""
+}
