@@ -28,6 +28,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -187,6 +188,8 @@ func resourceOf(o object) string {
 		return "services"
 	case *discovery.EndpointSlice:
 		return "endpointslices"
+	case *networking.ServiceCIDR:
+		return "servicecidrs"
 	}
 	return "nodes"
 }
@@ -197,6 +200,8 @@ func gvkOf(o object) schema.GroupVersionKind {
 		return core.SchemeGroupVersion.WithKind("Service")
 	case *discovery.EndpointSlice:
 		return discovery.SchemeGroupVersion.WithKind("EndpointSlice")
+	case *networking.ServiceCIDR:
+		return networking.SchemeGroupVersion.WithKind("ServiceCIDR")
 	}
 	return core.SchemeGroupVersion.WithKind("Node")
 }
@@ -206,6 +211,11 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	a.mu.Lock()
 	gate, token, busy := a.gates[resource], a.token, a.busy
+	if resource == "servicecidrs" && a.objects[resource] == nil { // as before 1.33
+		a.mu.Unlock()
+		http.NotFound(w, r)
+		return
+	}
 	if busy != 0 {
 		a.turned = append(a.turned, time.Now())
 	}
@@ -269,6 +279,8 @@ func (a *apiServer) list(w http.ResponseWriter, resource string, match func(obje
 	switch resource {
 	case "endpointslices":
 		kind, group = "EndpointSliceList", "discovery.k8s.io/v1"
+	case "servicecidrs":
+		kind, group = "ServiceCIDRList", "networking.k8s.io/v1"
 	case "nodes":
 		kind = "NodeList"
 	}
@@ -360,6 +372,8 @@ func bookmark(resource string, version int) object {
 		o = &core.Service{ObjectMeta: m}
 	case "endpointslices":
 		o = &discovery.EndpointSlice{ObjectMeta: m}
+	case "servicecidrs":
+		o = &networking.ServiceCIDR{ObjectMeta: m}
 	}
 	o.GetObjectKind().SetGroupVersionKind(gvkOf(o))
 	return o

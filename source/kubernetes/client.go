@@ -12,6 +12,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -80,8 +81,8 @@ func (o *Options) load() (*rest.Config, []string, error) {
 
 // A client asks one API server.
 type client struct {
-	http            *http.Client
-	core, discovery *rest.RESTClient
+	http                        *http.Client
+	core, discovery, networking *rest.RESTClient
 }
 
 // newClient makes connections of its own, none that client-go keeps for ever.
@@ -104,15 +105,18 @@ func newClient(cfg *rest.Config) (*client, error) {
 	if c.core, err = restClient(cfg, codecs, c.http, core.SchemeGroupVersion, "/api"); err != nil {
 		return nil, err
 	}
-	c.discovery, err = restClient(cfg, codecs, c.http, discovery.SchemeGroupVersion, "/apis")
+	if c.discovery, err = restClient(cfg, codecs, c.http, discovery.SchemeGroupVersion, "/apis"); err != nil {
+		return nil, err
+	}
+	c.networking, err = restClient(cfg, codecs, c.http, networking.SchemeGroupVersion, "/apis")
 	return c, err
 }
 
-// newCodecs knows the two groups that we read. The clientset of client-go knows
+// newCodecs knows the three groups that we read. The clientset of client-go knows
 // all of them, which takes 20 MB of a program.
 func newCodecs() (serializer.CodecFactory, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(core.AddToScheme(scheme), discovery.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(core.AddToScheme(scheme), discovery.AddToScheme(scheme), networking.AddToScheme(scheme)); err != nil {
 		return serializer.CodecFactory{}, fmt.Errorf("registering the types of the API: %w", err)
 	}
 	return serializer.NewCodecFactory(scheme), nil

@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -24,9 +25,15 @@ const (
 	endpointSlices
 	nodes
 	kinds int = iota
+
+	// serviceCIDRs are not waited for: API servers before 1.33 have none, and not
+	// everybody may read them.
+	serviceCIDRs = kind(kinds)
 )
 
-func (k kind) String() string { return [...]string{"services", "endpointslices", "nodes"}[k] }
+func (k kind) String() string {
+	return [...]string{"services", "endpointslices", "nodes", "servicecidrs"}[k]
+}
 
 // A step is something to do in the goroutine of Run.
 type step func(*cluster)
@@ -41,6 +48,8 @@ type cluster struct {
 	started time.Time
 	node    *source.ClusterNode // as last heard
 	keeper  *keeper
+	cidrs   map[string][]netip.Prefix // of services, by the name of the object
+	told    []netip.Prefix            // of cidrs
 
 	entries map[source.Key]*entry
 	owners  map[source.Key]source.Key // of each slice, by the name of its service
@@ -62,6 +71,7 @@ func newCluster(src *Source, sink source.Sink) *cluster {
 		src: src, sink: sink, started: time.Now(),
 		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{},
 		dirty: map[source.Key]bool{}, due: map[source.Key]time.Time{}, keeper: newKeeper(src),
+		cidrs: map[string][]netip.Prefix{},
 	}
 }
 
@@ -150,6 +160,27 @@ func (c *cluster) flush(now time.Time) {
 	if !c.synced {
 		c.src.Log.Info("listed everything", "services", len(ch.Set), "slices", len(c.owners), "took", now.Sub(c.started), "merged", time.Since(now))
 		c.announce()
+	}
+	c.tellCIDRs()
+}
+
+// setCIDRs takes a ServiceCIDR object as it is now; nil: it is gone.
+func (c *cluster) setCIDRs(name string, list []netip.Prefix) {
+	if c.cidrs[name] = list; list == nil {
+		delete(c.cidrs, name)
+	}
+}
+
+// tellCIDRs tells of which ranges ClusterIPs are, if that has changed.
+func (c *cluster) tellCIDRs() {
+	var all []netip.Prefix
+	for _, list := range c.cidrs {
+		all = append(all, list...)
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	if all = slices.Compact(all); !slices.Equal(all, c.told) {
+		c.told = all
+		c.src.OnServiceCIDRs(all)
 	}
 }
 

@@ -4,9 +4,11 @@ package kubernetes
 
 import (
 	"context"
+	"net/netip"
 
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -99,7 +101,9 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 		for key, kept := range all {
 			f.set(c, key, kept)
 		}
-		c.heard[f.kind] = true
+		if int(f.kind) < kinds {
+			c.heard[f.kind] = true
+		}
 	})
 	return nil
 }
@@ -168,5 +172,31 @@ func nodeFeed(ctx context.Context, steps chan<- step, name string) *feed[*source
 		},
 		set:   func(c *cluster, _ source.Key, n *source.ClusterNode) { c.setNode(n) },
 		known: func(_ *cluster, visit func(source.Key)) { visit(source.Key{Name: name}) },
+	}
+}
+
+// cidrFeed is of the ranges that ClusterIPs come from.
+func cidrFeed(ctx context.Context, steps chan<- step) *feed[[]netip.Prefix] {
+	return &feed[[]netip.Prefix]{
+		ctx: ctx, kind: serviceCIDRs, steps: steps,
+		parse: func(obj any) []netip.Prefix {
+			s, ok := obj.(*networking.ServiceCIDR)
+			if !ok {
+				return nil
+			}
+			var list []netip.Prefix
+			for _, text := range s.Spec.CIDRs {
+				if p, ok := prefix(text); ok {
+					list = append(list, p)
+				}
+			}
+			return list
+		},
+		set: func(c *cluster, key source.Key, list []netip.Prefix) { c.setCIDRs(key.Name, list) },
+		known: func(c *cluster, visit func(source.Key)) {
+			for name := range c.cidrs {
+				visit(source.Key{Name: name})
+			}
+		},
 	}
 }

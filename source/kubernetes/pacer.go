@@ -17,6 +17,7 @@ import (
 const (
 	firstWait         = 400 * time.Millisecond
 	mostWait          = 6 * time.Second
+	mostWaitOptional  = time.Minute // for what a server may not have
 	longestRetryAfter = time.Minute
 )
 
@@ -24,14 +25,15 @@ const (
 // asks at a time, until it is answered.
 type pacer struct {
 	turn chan struct{} // has one element while nobody asks a server that fails
+	most time.Duration // to wait
 
 	mu    sync.Mutex
 	wait  time.Duration // after the last failure; 0: the server answers
 	until time.Time
 }
 
-func newPacer() *pacer {
-	p := &pacer{turn: make(chan struct{}, 1)}
+func newPacer(most time.Duration) *pacer {
+	p := &pacer{turn: make(chan struct{}, 1), most: most}
 	p.turn <- struct{}{}
 	return p
 }
@@ -78,7 +80,7 @@ func (p *pacer) answered(err error) {
 		return
 	}
 	if p.wait == 0 || !now.Before(p.until) { // else another one has failed at the same time
-		p.wait = min(max(firstWait, 2*p.wait), mostWait)
+		p.wait = min(max(firstWait, 2*p.wait), p.most)
 		p.until = now.Add(p.wait - rand.N(p.wait/2))
 	}
 	if secs, asked := apierrors.SuggestsClientDelay(err); asked {

@@ -19,7 +19,7 @@ import (
 // and all go on when it answers.
 func TestPacerSparesAServerThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer()
+		p := newPacer(mostWait)
 		var mu sync.Mutex
 		var asked []time.Duration // since begin
 		begin, fails := time.Now(), true
@@ -72,7 +72,7 @@ func TestPacerRetryAfter(t *testing.T) {
 			{errors.New("no"), firstWait / 2, firstWait},
 			{apierrors.NewResourceExpired("too old"), 0, 0},
 		} {
-			p := newPacer()
+			p := newPacer(mostWait)
 			p.ask(t.Context())(tt.err)
 			begin := time.Now()
 			p.ask(t.Context())(nil)
@@ -85,7 +85,7 @@ func TestPacerRetryAfter(t *testing.T) {
 
 func TestPacerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer()
+		p := newPacer(mostWait)
 		p.ask(t.Context())(apierrors.NewTooManyRequests("busy", 60))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

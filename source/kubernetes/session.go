@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,7 +78,7 @@ func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (
 	}
 	ctx, stop = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
 	begin(ctx, steps)
-	pace := newPacer()
+	pace, seldom := newPacer(mostWait), newPacer(mostWaitOptional)
 	var wg sync.WaitGroup
 	run := func(k kind, from cache.Getter, modify func(*meta.ListOptions), expected runtime.Object, into cache.ReflectorStore) {
 		r := cache.NewReflectorWithOptions(s.reader(ctx, pace, k, from, modify), expected, into, cache.ReflectorOptions{Name: k.String(), Backoff: backoff()})
@@ -86,6 +87,10 @@ func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (
 	run(services, c.core, withLabel(s.ProxyName, true), &core.Service{}, serviceFeed(ctx, steps))
 	run(endpointSlices, c.discovery, withLabel(s.ProxyName, false), &discovery.EndpointSlice{}, sliceFeed(ctx, steps))
 	run(nodes, c.core, named(s.NodeName), &core.Node{}, nodeFeed(ctx, steps, s.NodeName))
+	if s.ProxyName == "" { // else ClusterIPs that we do not know may be another proxy's
+		pace = seldom
+		run(serviceCIDRs, c.networking, func(*meta.ListOptions) {}, &networking.ServiceCIDR{}, cidrFeed(ctx, steps))
+	}
 	go func() {
 		wg.Wait()
 		c.http.CloseIdleConnections()
@@ -145,8 +150,9 @@ func (s *Source) reader(ctx context.Context, pace *pacer, k kind, from cache.Get
 		}
 		answered(err)
 		switch first := o.SendInitialEvents != nil; {
-		case err == nil:
+		case err == nil && int(k) < kinds:
 			s.contact.watch(k)
+		case err == nil:
 		case first:
 			// An API server without streaming lists refuses this, and is asked for a
 			// list next. The reflector must not take it for an error that passes: it
@@ -173,8 +179,12 @@ var errNoAnswer = errors.New("no answer: connections time out, or end at once")
 
 // failed tells contact of an error, unless it is only that nobody wants to read any more.
 func (s *Source) failed(ctx context.Context, k kind, err error) {
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case int(k) < kinds:
 		s.contact.fail(k, err)
+	default:
+		s.Log.Debug("not watched", "objects", k.String(), "err", err)
 	}
 }
 

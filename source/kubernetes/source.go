@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,10 @@ type Options struct {
 	// OnNode is told what the Node object says, for the first time before Synced,
 	// from the goroutine of Run. Nil: this host is not, or no more, a node of the cluster.
 	OnNode func(*source.ClusterNode)
+
+	// OnServiceCIDRs is told the ranges that ClusterIPs come from, after Synced and from
+	// the goroutine of Run, where the API server says so.
+	OnServiceCIDRs func([]netip.Prefix)
 }
 
 // A Source is the API server of a cluster. It implements source.Source.
@@ -51,6 +56,9 @@ func New(o Options) *Source {
 	}
 	if o.OnNode == nil {
 		o.OnNode = func(*source.ClusterNode) {}
+	}
+	if o.OnServiceCIDRs == nil {
+		o.OnServiceCIDRs = func([]netip.Prefix) {}
 	}
 	silence()
 	return &Source{Options: o, contact: newContact(o.Log), broken: map[source.Key]source.FileStatus{}}

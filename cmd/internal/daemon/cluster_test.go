@@ -3,6 +3,8 @@
 package daemon
 
 import (
+	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -29,4 +31,33 @@ func TestClusterUnknown(t *testing.T) {
 	if st.Ready || st.Loop.Families[0].Waiting != "kubernetes" {
 		t.Errorf("ready %v, families %+v", st.Ready, st.Loop.Families)
 	}
+}
+
+// What tools ask kube-proxy for is answered too.
+func TestModeAndSettingsOverHTTP(t *testing.T) {
+	addr := freePort(t)
+	r := launch(t, "http_address = \""+addr+"\"\nnode_name = \"n\"\n[ipvs]\nstrict_arp = true\n")
+	r.ready()
+	if code, body := get(t, addr, "/proxyMode"); code != 200 || body != "iptables" {
+		t.Errorf("/proxyMode: %d %q", code, body)
+	}
+	code, body := get(t, addr, "/configz")
+	var config struct {
+		Svcproxy struct {
+			NodeName string `json:"node_name"`
+			IPVS     struct {
+				StrictARP bool `json:"strict_arp"`
+			} `json:"ipvs"`
+		} `json:"svcproxy"`
+	}
+	if err := json.Unmarshal([]byte(body), &config); err != nil {
+		t.Fatal(err)
+	}
+	if code != 200 || config.Svcproxy.NodeName != "n" || !config.Svcproxy.IPVS.StrictARP {
+		t.Errorf("/configz: %d %s", code, body)
+	}
+	if code, _ := get(t, addr, "/livez"); code != 200 {
+		t.Errorf("/livez: %d", code)
+	}
+	http.DefaultClient.CloseIdleConnections()
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -100,6 +101,8 @@ type daemon struct {
 	node     *proxier.Node
 	lists    lists               // of clients with session affinity
 	member   *source.ClusterNode // what the cluster last said of this host; nil: nothing
+
+	serviceCIDRs []netip.Prefix // as the cluster says
 }
 
 // Run works until ctx ends, and leaves the kernel as it is.
@@ -220,7 +223,7 @@ func (d *daemon) wire() {
 	d.loopEnded = make(chan struct{})
 	d.metrics = healthcheck.NewMetrics(d.Version)
 	d.health = healthcheck.NewHealth()
-	d.server = healthcheck.NewServer(healthcheck.Handlers(s.HTTPAddress, s.MetricsAddress, d.health, d.metrics), d.health, d.log)
+	d.server = healthcheck.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
 	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Rules: d.rules(), Log: d.log})
 	d.loop = proxier.NewLoop(proxier.Config{

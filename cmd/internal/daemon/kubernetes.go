@@ -14,6 +14,6 @@ var newCluster = func(d *daemon) source.Source {
 	return kubernetes.New(kubernetes.Options{
 		Kubeconfig: k.Kubeconfig, APIServer: k.APIServer, ProxyName: k.ProxyName,
 		NodeName: d.fixed.NodeName, UserAgent: "svcproxy/" + d.Version,
-		StateDir: d.StateDir, Beside: d.besideCluster(), Log: d.log, OnNode: d.joined,
+		StateDir: d.StateDir, Beside: d.besideCluster(), Log: d.log, OnNode: d.joined, OnServiceCIDRs: d.setServiceCIDRs,
 	})
 }

@@ -225,7 +225,7 @@ func (d *daemon) lookAtAddresses() {
 func (d *daemon) setNode() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := node.Build(node.InCluster(d.settings, d.member, d.addrs), d.addrs)
+	n := node.Build(node.InCluster(d.settings, d.member, d.serviceCIDRs, d.addrs), d.addrs)
 	if n.Equal(d.node) {
 		return
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"net/netip"
 	"slices"
 
 	"svcproxy/proxier"
@@ -51,6 +52,14 @@ func (d *daemon) joined(n *source.ClusterNode) {
 	}
 	d.mu.Unlock()
 	d.health.SetEligible(n == nil && was == nil && d.besideCluster() || n != nil && n.Eligible)
+	d.setNode()
+}
+
+// setServiceCIDRs takes over the ranges that a cluster's ClusterIPs come from.
+func (d *daemon) setServiceCIDRs(list []netip.Prefix) {
+	d.mu.Lock()
+	d.serviceCIDRs = list
+	d.mu.Unlock()
 	d.setNode()
 }
 

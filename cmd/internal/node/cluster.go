@@ -9,10 +9,13 @@ import (
 	"svcproxy/source"
 )
 
-// InCluster returns settings with what a cluster says of this host where they
-// leave it open: zone, local sources, and which addresses are the primary ones,
-// as far as this host has those. nil: it says nothing.
-func InCluster(s configs.Settings, n *source.ClusterNode, addrs []links.Addr) configs.Settings {
+// InCluster returns settings with what a cluster says where they leave it open: the
+// ranges of its ClusterIPs, and of this host the zone, local sources, and which
+// addresses are the primary ones, as far as it has those. nil: it says nothing.
+func InCluster(s configs.Settings, n *source.ClusterNode, services []netip.Prefix, addrs []links.Addr) configs.Settings {
+	if len(s.ServiceCIDRs) == 0 {
+		s.ServiceCIDRs = services
+	}
 	if n == nil {
 		return s
 	}

@@ -35,10 +35,20 @@ func TestInCluster(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := InCluster(tt.settings, tt.node, addrs)
+			got := InCluster(tt.settings, tt.node, nil, addrs)
 			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestServiceCIDRsOfCluster(t *testing.T) {
+	cluster, own := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}
+	if got := InCluster(configs.Settings{}, nil, cluster, nil).ServiceCIDRs; !cmp.Equal(got, cluster, cmpopts.EquateComparable(netip.Prefix{})) {
+		t.Errorf("got %v, want the cluster's", got)
+	}
+	if got := InCluster(configs.Settings{ServiceCIDRs: own}, nil, cluster, nil).ServiceCIDRs; !cmp.Equal(got, own, cmpopts.EquateComparable(netip.Prefix{})) {
+		t.Errorf("got %v, want those of the settings", got)
 	}
 }
