@@ -12,6 +12,7 @@ type HealthCheck struct {
 	Key            source.Key
 	Port           uint16
 	LocalEndpoints int // of this node, ready, weight above 0
+	InCluster      bool
 }
 
 // health has the health check of each service that has one.
@@ -31,7 +32,7 @@ func (h *health) set(key source.Key, svc *source.Service, node *Node, number uin
 		h.touch(had, number)
 		return
 	}
-	now := HealthCheck{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node)}
+	now := HealthCheck{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node), InCluster: svc.InCluster}
 	h.checks[key] = now
 	h.touch(now != old, number)
 }

@@ -31,6 +31,7 @@ type Server struct {
 	health *Health
 	log    *slog.Logger
 	wake   chan struct{} // has room for one
+	failed func(proxier.HealthCheck, string)
 
 	nodeConns, checkConns *crowd // those of health check ports leave the node's alone
 
@@ -48,11 +49,14 @@ type Server struct {
 func NewServer(node map[string]http.Handler, h *Health, log *slog.Logger) *Server {
 	return &Server{
 		node: node, health: h, log: log,
-		wake:      make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), failed: func(proxier.HealthCheck, string) {},
 		nodeConns: newCrowd(), checkConns: newCrowd(),
 		open: map[string]*http.Server{}, faults: map[string]string{},
 	}
 }
+
+// OnFailure has f told, before Run, of each service whose port cannot be bound, and why.
+func (s *Server) OnFailure(f func(proxier.HealthCheck, string)) { s.failed = f }
 
 // SetChecks replaces the services that are answered for.
 func (s *Server) SetChecks(checks []proxier.HealthCheck) {
@@ -156,6 +160,7 @@ func (s *Server) setFaults(faults map[string]string) {
 	for _, addr := range slices.Sorted(maps.Keys(faults)) {
 		if old[addr] != faults[addr] {
 			s.log.Warn(faults[addr])
+			s.tell(addr, faults[addr])
 		}
 	}
 }
@@ -166,6 +171,20 @@ func (s *Server) crowdOf(addr string) *crowd {
 		return s.nodeConns
 	}
 	return s.checkConns
+}
+
+// tell says which service has the port of addr.
+func (s *Server) tell(addr, why string) {
+	a, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return // http_address may have a name
+	}
+	s.mu.Lock()
+	check, ok := s.checks[a.Port()]
+	s.mu.Unlock()
+	if ok {
+		s.failed(check, why)
+	}
 }
 
 func (s *Server) listen(ctx context.Context, addr string, h http.Handler) error {

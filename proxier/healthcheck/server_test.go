@@ -175,3 +175,26 @@ func TestOccupiedPortIsRetried(t *testing.T) {
 		t.Errorf("warnings stay: %s", strings.Join(w, "; "))
 	}
 }
+
+// Who wants to know hears which service's port cannot be bound, once.
+func TestServerTellsOfFailure(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
+	s := NewServer(nil, NewHealth(), slog.New(slog.DiscardHandler))
+	var told []string
+	s.OnFailure(func(c proxier.HealthCheck, why string) { told = append(told, c.Key.Name+" "+why) })
+	s.SetAddrs([]netip.Addr{netip.MustParseAddr("127.0.0.1")})
+	s.SetChecks([]proxier.HealthCheck{{Key: source.Key{Namespace: "default", Name: "web"}, Port: port}})
+	for range 2 {
+		if s.reconcile(t.Context(), s.wanted()) {
+			t.Fatal("a port that is taken was bound")
+		}
+	}
+	if len(told) != 1 || !strings.HasPrefix(told[0], "web ") || !strings.Contains(told[0], "in use") {
+		t.Errorf("told %q", told)
+	}
+}

@@ -65,6 +65,7 @@ type apiServer struct {
 	token   string                   // asked for; empty: none
 	busy    int                      // says to ask again after so many seconds; 0: answers
 	turned  []time.Time              // when somebody was told so
+	written []string                 // posted bodies
 	tls     *tls.Config              // nil: plain HTTP
 }
 
@@ -209,6 +210,10 @@ func gvkOf(o object) schema.GroupVersionKind {
 // ServeHTTP implements http.Handler.
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	if r.Method == http.MethodPost {
+		a.take(w, r)
+		return
+	}
 	a.mu.Lock()
 	gate, token, busy := a.gates[resource], a.token, a.busy
 	if resource == "servicecidrs" && a.objects[resource] == nil { // as before 1.33
@@ -243,6 +248,20 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.watch(w, r, resource, match)
+}
+
+// take keeps what is posted, and says it back.
+func (a *apiServer) take(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	a.written = append(a.written, r.URL.Path+" "+string(body))
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(body)
 }
 
 func matcher(r *http.Request) func(object) bool {

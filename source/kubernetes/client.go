@@ -12,6 +12,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	events "k8s.io/api/events/v1"
 	networking "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -83,6 +84,7 @@ func (o *Options) load() (*rest.Config, []string, error) {
 type client struct {
 	http                        *http.Client
 	core, discovery, networking *rest.RESTClient
+	events                      *rest.RESTClient
 }
 
 // newClient makes connections of its own, none that client-go keeps for ever.
@@ -108,15 +110,18 @@ func newClient(cfg *rest.Config) (*client, error) {
 	if c.discovery, err = restClient(cfg, codecs, c.http, discovery.SchemeGroupVersion, "/apis"); err != nil {
 		return nil, err
 	}
-	c.networking, err = restClient(cfg, codecs, c.http, networking.SchemeGroupVersion, "/apis")
+	if c.networking, err = restClient(cfg, codecs, c.http, networking.SchemeGroupVersion, "/apis"); err != nil {
+		return nil, err
+	}
+	c.events, err = restClient(cfg, codecs, c.http, events.SchemeGroupVersion, "/apis")
 	return c, err
 }
 
-// newCodecs knows the three groups that we read. The clientset of client-go knows
+// newCodecs knows the four groups that we read or write. The clientset of client-go knows
 // all of them, which takes 20 MB of a program.
 func newCodecs() (serializer.CodecFactory, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(core.AddToScheme(scheme), discovery.AddToScheme(scheme), networking.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(core.AddToScheme(scheme), discovery.AddToScheme(scheme), networking.AddToScheme(scheme), events.AddToScheme(scheme)); err != nil {
 		return serializer.CodecFactory{}, fmt.Errorf("registering the types of the API: %w", err)
 	}
 	return serializer.NewCodecFactory(scheme), nil

@@ -91,6 +91,7 @@ func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (
 		pace = seldom
 		run(serviceCIDRs, c.networking, func(*meta.ListOptions) {}, &networking.ServiceCIDR{}, cidrFeed(ctx, steps))
 	}
+	wg.Go(func() { s.sendEvents(ctx, c) })
 	go func() {
 		wg.Wait()
 		c.http.CloseIdleConnections()

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	events "k8s.io/api/events/v1"
+
 	"svcproxy/source"
 )
 
@@ -42,6 +44,7 @@ type Options struct {
 type Source struct {
 	Options
 	contact *contact
+	events  chan *events.Event // to send
 
 	mu     sync.Mutex // guards what follows, which only Run writes
 	synced bool
@@ -61,7 +64,7 @@ func New(o Options) *Source {
 		o.OnServiceCIDRs = func([]netip.Prefix) {}
 	}
 	silence()
-	return &Source{Options: o, contact: newContact(o.Log), broken: map[source.Key]source.FileStatus{}}
+	return &Source{Options: o, contact: newContact(o.Log), events: make(chan *events.Event, maxEvents), broken: map[source.Key]source.FileStatus{}}
 }
 
 // patience is how long the first lists may take before what was last known is
