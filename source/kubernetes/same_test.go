@@ -77,10 +77,10 @@ func (d *drawn) addresses(t *rapid.T, n int, fams []int) {
 		fam := families[f]
 		spec.ClusterIPs = append(spec.ClusterIPs, fmt.Sprintf(fam.vip, n+1))
 		if rapid.Bool().Draw(t, "external") {
-			spec.ExternalIPs = append(spec.ExternalIPs, fmt.Sprintf(fam.ext, n+1))
+			spec.ExternalIPs = append(spec.ExternalIPs, fmt.Sprintf(fam.ext, ownOrShared(t, n)))
 		}
 		if rapid.Bool().Draw(t, "balancer") {
-			lbs = append(lbs, fmt.Sprintf(fam.lb, n+1))
+			lbs = append(lbs, fmt.Sprintf(fam.lb, ownOrShared(t, n)))
 		}
 	}
 	spec.ClusterIP = spec.ClusterIPs[0]
@@ -97,6 +97,14 @@ func (d *drawn) addresses(t *rapid.T, n int, fams []int) {
 	d.key("external_ips", quoted(spec.ExternalIPs))
 	d.key("load_balancer_ips", quoted(lbs))
 	d.key("load_balancer_source_ranges", quoted(ranges))
+}
+
+// ownOrShared draws the last number of an address: that of service n, or of several.
+func ownOrShared(t *rapid.T, n int) int {
+	if rapid.Bool().Draw(t, "shared") {
+		return 99
+	}
+	return n + 1
 }
 
 func (d *drawn) options(t *rapid.T, n int) {
@@ -139,6 +147,16 @@ func (d *drawn) ports(t *rapid.T, n int) []core.ServicePort {
 	return spec.Ports
 }
 
+// external returns an external address of the service, in a family; empty: it has none.
+func (d *drawn) external(f int) string {
+	for _, a := range d.service.Spec.ExternalIPs {
+		if strings.Contains(a, ":") == (f == 1) {
+			return a
+		}
+	}
+	return ""
+}
+
 // endpoints draws those of one family, in up to three slices. Each slice has its
 // own numbers for the ports.
 func (d *drawn) endpoints(t *rapid.T, n, f int, ports []core.ServicePort) {
@@ -155,6 +173,9 @@ func (d *drawn) endpoints(t *rapid.T, n, f int, ports []core.ServicePort) {
 		}
 		for j := range rapid.IntRange(0, 4).Draw(t, "endpoints") {
 			addr := fmt.Sprintf(fam.ep, n*10+i, j+1)
+			if own := d.external(f); i == 0 && j == 0 && own != "" && rapid.Bool().Draw(t, "own address") {
+				addr = own // under another port: a proxy with hostNetwork
+			}
 			node := rapid.SampledFrom([]string{"here", "there"}).Draw(t, "node")
 			ready, serving, terminating := rapid.Bool().Draw(t, "ready"), rapid.Bool().Draw(t, "serving"), rapid.Bool().Draw(t, "terminating")
 			s.Endpoints = append(s.Endpoints, discovery.Endpoint{
