@@ -158,8 +158,8 @@ func TestKubernetes(t *testing.T) {
 // Services, slices and what they say come to the kernel.
 func testObjects(t *testing.T, n *node) {
 	local, remote := n.lab.Local, n.lab.Remote
-	web := tcp(n.lab.Client, "10.96.10.1:80")
-	n.wants(t, web, "untouched")
+	web := tcp(n.lab.Client, "10.96.10.1:80") // in the ServiceCIDR that the API server makes
+	n.wants(t, web, "refused")
 	n.put(service("web", "10.96.10.1"))
 	n.wants(t, web, "refused")
 	n.put(slice("web-1", "web", local[0]), slice("web-2", "web", remote[0]))
@@ -183,7 +183,7 @@ func testObjects(t *testing.T, n *node) {
 	n.deleteSlice("web-2")
 	n.wants(t, web, "refused")
 	n.deleteService("web")
-	n.wants(t, web, "untouched")
+	n.wants(t, web, "refused")
 }
 
 // outage is for how long the API server is away.
@@ -212,13 +212,13 @@ func testOutage(t *testing.T, n *node) {
 	}
 	time.Sleep(time.Until(begin.Add(outage)))
 	n.wants(t, goes, "local2")
-	n.wants(t, comes, "untouched")
+	n.wants(t, comes, "refused")
 	n.stopAPI()
 	n.startAPI(usual)
 	back := time.Now()
 	n.wants(t, comes, "remote1")
 	n.wants(t, stays, "remote3")
-	n.wants(t, goes, "untouched")
+	n.wants(t, goes, "refused")
 	t.Logf("in step %v after the API server was ready; %d connections made all the while", time.Since(back).Round(time.Millisecond), stop())
 	// An API server that has just started may not know yet who may watch what.
 	err = lab.Poll(patience, func() error {
@@ -235,7 +235,7 @@ func testOutage(t *testing.T, n *node) {
 		n.deleteService(name)
 		n.deleteSlice(name + "-1")
 	}
-	n.wants(t, comes, "untouched")
+	n.wants(t, comes, "refused")
 }
 
 // ask asks a question over and over, which must always be answered. stop says how often it was.
@@ -245,7 +245,7 @@ func ask(t *testing.T, q lab.Question) (stop func() int) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ; ctx.Err() == nil; asked++ {
-			// Without its rules the service would be untouched or refused, which is told
+			// Without its rules the service would be refused or untouched, which is told
 			// at once. An answer may take its time while an API server starts beside it.
 			if got := lab.Ask(q); got.Outcome != lab.Answered {
 				t.Errorf("connection %d: %s", asked, got)
