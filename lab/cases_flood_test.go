@@ -14,7 +14,7 @@ var floodGroups = []group{{
 	name:     "affinity under a flood",
 	settings: "masquerade = \"never\"\n",
 	cases:    []testCase{{name: "forged clients", run: testForgedClients}},
-	except:   []string{"iptables", "ipvs"}, // they remember few clients, and by connections
+	except:   []string{"ipvs"}, // it remembers clients by connections
 }}
 
 // Clients that nobody is come to one service: this many a second, for so long.
