@@ -142,13 +142,17 @@ func (c *Checker) directory(dir string, r *Report) {
 	r.Faults = append(r.Faults, in.affinity(dir, files)...)
 }
 
-// affinity warns where all files together ask a mode for more session affinity than it does well.
+// affinity says where all files together ask a mode for more session affinity than
+// it can do, or warns where it does not do that well.
 func (in setting) affinity(dir string, files []file.File) []source.Fault {
 	lists := 0
 	for _, f := range files {
 		for _, s := range f.Services {
 			lists += configs.AffinityLists(s)
 		}
+	}
+	if msg := configs.RefuseLists(lists, in.mode); msg != "" {
+		return []source.Fault{{Pos: source.Position{File: dir}, Msg: msg, Hint: "leave it out of some, or use nftables mode"}}
 	}
 	if w := configs.WarnLists(lists, in.mode); w != "" {
 		return []source.Fault{{Pos: source.Position{File: dir}, Msg: w, Warning: true}}

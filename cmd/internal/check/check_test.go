@@ -95,6 +95,9 @@ func TestPath(t *testing.T) {
 		{"too much affinity together", map[string]string{
 			"svcproxy.toml": "mode = \"iptables\"\n", "a.toml": sticky("a", 600), "b.toml": sticky("b", 401),
 		}, ".", "", []string{`: warning: session affinity for 1001 endpoints and ports in iptables mode: `}},
+		{"far too much affinity together", map[string]string{
+			"svcproxy.toml": "mode = \"iptables\"\n", "a.toml": sticky("a", 6000), "b.toml": sticky("b", 4001),
+		}, ".", "", []string{`: session affinity for 10001 endpoints and ports of all services is more than iptables mode can have, 10000; leave it out of some, or use nftables mode`}},
 		{"too much affinity of one service", map[string]string{
 			"svcproxy.toml": "mode = \"iptables\"\nlimits.endpoints = 20000\n", "a.toml": sticky("a", 10001), "b.toml": service("b", "10.96.0.1"),
 		}, "a.toml", "", []string{`a.toml:5:20: session affinity for 10001 endpoints and ports is more than iptables mode can have, 10000; leave it out, or use nftables mode`}},
