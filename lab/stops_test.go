@@ -94,6 +94,7 @@ func (s *stopper) run(t *testing.T) {
 		if err := s.once(); err != nil {
 			t.Fatalf("stop %d, after %q: %v\n%s", n, s.done, err, s.daemon.LogTail(logLines))
 		}
+		t.Logf("stop %d, %v since the start: %s", n, time.Since(began).Round(time.Second), s.done[len(s.done)-1])
 		if n < stops && oneIn(s.random, 3) {
 			continue // there is more for the next cleanup
 		}
@@ -160,11 +161,11 @@ func (s *stopper) other() string {
 	return pick(s.random, names...)
 }
 
-// Random services, and the files that have them.
-const (
-	stopServices = 240
-	stopFiles    = 3
-)
+// Random services, and the files that have them. What a stop takes goes with how
+// long a first sync does, in which there are as many moments where all is slower.
+var stopServices = fewer(240)
+
+const stopFiles = 3
 
 func stopFile(i int) string { return fmt.Sprintf("stop-%d.json", i) }
 
