@@ -4,11 +4,12 @@ GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOAK        = (TestCases|TestModesAgree)/.*/(ways of writing|rewriting|moving|restarts|kills|faults|affinity under a flood)|TestStops
+GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install image demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak bench fuzz lint fmt clean
+.PHONY: help build sizes install image demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +71,10 @@ soak: ## what is random, many times: files, services and faults while svcproxy r
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./lab/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
+
+soak-vm: build ## the stops of ipvs mode at random moments, in a guest; an hour and more (as test-vm)
+	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./lab
+	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
 	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./lab/bench
