@@ -36,8 +36,8 @@ var (
 
 	// nothing matches lines that say nothing: comments, the frame of a table, the
 	// built-in chains of a table that is there but empty, and in nft's listing
-	// the tables of iptables-nft, and those that are there while svcproxy runs.
-	nothing = regexp.MustCompile(`^#|^\*|^COMMIT$|^:[A-Z]+ ACCEPT |^table ip6? (filter|nat|mangle|raw|security|svcproxy-keep):|^$`)
+	// the tables of iptables-nft.
+	nothing = regexp.MustCompile(`^#|^\*|^COMMIT$|^:[A-Z]+ ACCEPT |^table ip6? (filter|nat|mangle|raw|security):|^$`)
 )
 
 // Snapshot lists the kernel objects of a host: what is foreign to svcproxy, and

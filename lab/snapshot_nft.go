@@ -16,7 +16,7 @@ func flattenRuleset(listing string) string {
 	var path []string
 	lines := strings.Split(listing, "\n")
 	for i := 0; i < len(lines); i++ {
-		line, _, _ := strings.Cut(strings.TrimSpace(lines[i]), " # progname ") // of a table with an owner
+		line := strings.TrimSpace(lines[i])
 		name := strings.Join(path, ": ") + ": "
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):

@@ -64,11 +64,9 @@ func (b *Batch) message(typ, flags uint16, fill func([]byte) []byte) {
 }
 
 // AddTable makes the table, or wakes one that is dormant.
-func (b *Batch) AddTable(comment string) { b.addTable(0, comment) }
-
-func (b *Batch) addTable(flags uint32, comment string) {
+func (b *Batch) AddTable(comment string) {
 	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(m []byte) []byte {
-		m = putUint32(m, unix.NFTA_TABLE_FLAGS, flags)
+		m = putUint32(m, unix.NFTA_TABLE_FLAGS, 0)
 		return putBytes(m, tableUserData, appendComment(nil, commentUserData, comment))
 	})
 }

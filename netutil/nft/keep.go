@@ -9,26 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tableOwner is NFT_TABLE_F_OWNER, <linux/netfilter/nf_tables.h>: only the socket
-// that made the table can change it, others cannot even flush it, and it goes with
-// the socket. Kernel 5.12.
-const tableOwner = 2
-
-// A Keeper keeps the kernel tracking and translating connections of one family: by
-// itself it does so only as long as there are rules that ask for it, and when
-// somebody flushes the last of them, connections are cut.
-type Keeper struct{ conn *Conn }
-
-// Keep begins that, in a table of its own which does nothing else.
-func Keep(t Table, comment string) (*Keeper, error) {
+// Keep makes a table which does nothing but keep the kernel tracking and translating
+// connections of one family: by itself it does so only as long as there are rules
+// that ask for it, and when somebody removes the last of them, connections are cut.
+// One that is there already is replaced at once.
+func Keep(t Table, comment string) error {
 	conn, err := Dial()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := conn.keep(t, comment); err != nil {
-		return nil, errors.Join(fmt.Errorf("making table %s: %w", t.Name, err), conn.Close())
+		return errors.Join(fmt.Errorf("making table %s: %w", t.Name, err), conn.Close())
 	}
-	return &Keeper{conn}, nil
+	return conn.Close()
 }
 
 // keep makes the table. The rule has connections tracked, the chain translated.
@@ -43,12 +36,34 @@ func (c *Conn) keep(t Table, comment string) error {
 	if err != nil {
 		return err
 	}
+	const chain = "postrouting"
 	b := NewBatch(t)
-	b.addTable(tableOwner, comment)
-	b.AddChain(&Chain{Name: "postrouting", Hook: &Hook{Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: 100, Policy: Accept}})
-	b.AddRule("postrouting", rule)
+	b.EnsureTable()
+	b.DeleteTable()
+	b.AddTable(comment)
+	b.AddChain(&Chain{Name: chain, Hook: &Hook{Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: 100, Policy: Accept}})
+	b.AddRule(chain, rule)
 	return c.Commit(b)
 }
 
-// Close ends it.
-func (k *Keeper) Close() error { return k.conn.Close() }
+// RemoveTable removes a table with all that is in it. That there is none, or no
+// nf_tables, is no error.
+func RemoveTable(t Table) error {
+	conn, err := Dial()
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b := NewBatch(t)
+	b.DeleteTable()
+	err = conn.Commit(b)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("removing table %s: %w", t.Name, err)
+	}
+	return errors.Join(err, conn.Close())
+}

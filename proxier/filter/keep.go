@@ -1,21 +1,33 @@
 package filter
 
-import "svcproxy/netutil/nft"
+import (
+	"fmt"
 
-// keepTable is a table that does nothing, and which others cannot flush.
+	"svcproxy/netutil/nft"
+)
+
+// keepTable is a table that does nothing, and which programs of iptables do not see.
 const keepTable = "SVCP-KEEP"
 
-// keep has the kernel track and translate connections until Close: without a rule
-// that needs it, it stops, and packets of connections then reach the wrong socket,
-// which resets them. iptables -F is followed by our repair, but not soon enough for them.
+// keep has the kernel go on tracking and translating connections when others flush
+// all rules. Without a rule that needs it, it stops, and packets of connections then
+// reach the wrong socket, which resets them: our repair comes too late for them.
 func (k *Kernel) keep() {
-	if k.keeper != nil || k.mortal {
-		return
+	err := nft.Keep(k.keepTable(), "connections survive that all rules of iptables are flushed")
+	if err != nil && !k.mortal {
+		k.log.Info("connections will not survive that others flush all rules: the kernel does not take a table that keeps them", "tool", k.Tool(), "err", err)
 	}
-	var err error
-	k.keeper, err = nft.Keep(nft.Table{Family: family(k.tool.IPv6), Name: keepTable}, "connections survive that all rules are flushed")
-	if err != nil {
-		k.mortal = true
-		k.log.Info("connections will not survive that others flush all rules: this kernel has no table that keeps them", "tool", k.Tool(), "err", err)
+	k.mortal = err != nil
+}
+
+// unkeep removes what keep has made.
+func (k *Kernel) unkeep() error {
+	if err := nft.RemoveTable(k.keepTable()); err != nil {
+		return fmt.Errorf("cleaning up: %w", err)
 	}
+	return nil
+}
+
+func (k *Kernel) keepTable() nft.Table {
+	return nft.Table{Family: family(k.tool.IPv6), Name: keepTable}
 }

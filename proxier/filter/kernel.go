@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/nft"
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 )
@@ -36,8 +35,7 @@ type Kernel struct {
 	lookSets *ipset.Conn   // its own
 	events   *events       // of the nft variant; nil: there are none
 
-	keeper *nft.Keeper // since the first Mend, where it can be had
-	mortal bool        // it was said that it cannot
+	mortal bool // it was said that keep failed
 }
 
 // Choose returns which variant of iptables this host uses. It comes to an end while
@@ -95,9 +93,6 @@ func (k *Kernel) Close() error {
 	}
 	if k.events != nil {
 		errs = append(errs, k.events.close())
-	}
-	if k.keeper != nil {
-		errs = append(errs, k.keeper.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -294,6 +289,7 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s", t, l))
 		}
 	}
+	errs = append(errs, k.unkeep())
 	sets, err := k.ourSets(ctx)
 	errs = append(errs, err)
 	for name := range sets {

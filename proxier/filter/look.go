@@ -147,6 +147,7 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 		t.sets[name] = true
 	}
 	k.mirror.begin(t)
+	k.keep()
 	err := k.makeSets(ctx, d.make)
 	if err == nil {
 		err = k.writeAll(ctx, d)
