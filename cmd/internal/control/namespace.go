@@ -157,7 +157,7 @@ func (c *NamespaceClaim) Close() error {
 // CheckNamespace returns a *HeldError when a daemon works in this network namespace,
 // and another error when somebody is there of whom that cannot be told.
 func CheckNamespace(name string) error {
-	held, err := askHolder(name)
+	held, err := askPatiently(name)
 	if err != nil {
 		return err
 	}
@@ -165,6 +165,17 @@ func CheckNamespace(name string) error {
 		return nil
 	}
 	return held
+}
+
+// askPatiently returns who has name, after a while also where that does not answer:
+// a daemon that was killed may seem to have it for a moment.
+func askPatiently(name string) (*HeldError, error) {
+	for deadline := time.Now().Add(namespacePatience); ; time.Sleep(10 * time.Millisecond) {
+		held, err := askHolder(name)
+		if err != nil || held == nil || held.Answered || time.Now().After(deadline) {
+			return held, err
+		}
+	}
 }
 
 // askHolder returns who has name; nil: nobody.
