@@ -254,7 +254,7 @@ func checkDoc(t *testing.T, doc *Doc, faults []source.Fault) {
 }
 
 // withEmptyKey reports whether a path leads through an empty key. BurntSushi/toml
-// 1.6.0 loses elements of arrays below a dotted one, as in a.''=[1,{c=2}]. It does no
+// 1.6.0 loses elements of arrays below a dotted one, as in a.”=[1,{c=2}]. It does no
 // harm: no key that is known is empty.
 func withEmptyKey(path source.Path) bool {
 	return slices.ContainsFunc(path, func(s source.Step) bool { return s.Index < 0 && s.Key == "" })
