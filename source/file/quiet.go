@@ -79,10 +79,10 @@ func (s *Source) begins(f *state, v, old *version) bool {
 	if v.broken || v.size >= old.size {
 		return false
 	}
-	text := old.data
-	if s.store != nil {
-		text = s.store.text(f.path, old)
+	if s.store == nil { // nobody drops texts
+		return bytes.HasPrefix(old.data, v.data)
 	}
+	text := s.store.text(f.path, old)
 	return text == nil || bytes.HasPrefix(text, v.data)
 }
 
