@@ -50,6 +50,7 @@ type validator struct {
 	*Service
 	problems []Problem
 	where    map[netip.Addr]Path // of each address of the service
+	served   map[servedPort]bool // nil: not made yet
 }
 
 func (v *validator) fault(at Path, msg, hint string) {
@@ -295,16 +296,28 @@ func (v *validator) endpointAddr(i int, e *Endpoint) {
 		return
 	}
 	for _, p := range v.Ports { // a proxy on the address itself, under another port, is none of ours
-		if n := e.Port(p); n != 0 && v.serves(p.Protocol, n) {
+		if n := e.Port(p); n != 0 && v.serves()[servedPort{p.Protocol, n}] {
 			v.fault(at, fmt.Sprintf("endpoint %s is an address and port of its own service, %s", netip.AddrPortFrom(e.Addr, n), own), "")
 			return
 		}
 	}
 }
 
-// serves reports whether the service itself has a port.
-func (v *validator) serves(protocol Protocol, port uint16) bool {
-	return slices.ContainsFunc(v.Ports, func(p Port) bool { return p.Protocol == protocol && p.Port == port })
+// A servedPort is a port that clients of the service use.
+type servedPort struct {
+	protocol Protocol
+	port     uint16
+}
+
+// serves returns the ports of the service itself.
+func (v *validator) serves() map[servedPort]bool {
+	if v.served == nil {
+		v.served = make(map[servedPort]bool, len(v.Ports))
+		for _, p := range v.Ports {
+			v.served[servedPort{p.Protocol, p.Port}] = true
+		}
+	}
+	return v.served
 }
 
 // endpointHint says what to write for a loopback endpoint, the one that people try.

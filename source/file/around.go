@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy/source"
 )
 
@@ -53,7 +55,7 @@ func isDir(path string, e fs.DirEntry) bool {
 // writers says who besides root and the user of this process may write a path, links followed.
 func writers(path string) string {
 	info, err := os.Stat(path)
-	if err != nil {
+	if err != nil || readOnly(path) {
 		return ""
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
@@ -68,4 +70,11 @@ func writers(path string) string {
 		return "its owner may write this, who is not root"
 	}
 	return ""
+}
+
+// readOnly reports whether nobody can write below this mount, whatever the modes say:
+// volumes of a ConfigMap are so.
+func readOnly(path string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(path, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0
 }

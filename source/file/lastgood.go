@@ -38,6 +38,7 @@ func (s *Source) restore(p *probe) {
 			return
 		}
 		p.last, data = record{older.sum, rec.since, older.at}, text
+		s.store.restored(p.name, p.last)
 		p.damage[0].Msg += "; the one before it is used"
 	}
 	switch v := newVersion(p.f.path, data, nil, s.parse, nil); {
@@ -45,7 +46,10 @@ func (s *Source) restore(p *probe) {
 		i := slices.IndexFunc(v.faults, func(f source.Fault) bool { return !f.Warning })
 		p.damage = s.damage(p.name, rec, v.faults[i].Msg)
 	default:
-		p.good, v.data = v, nil
+		p.good = v
+		if p.damage == nil { // else it is written again
+			v.data = nil
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func (s *Source) judge(p *probe) {
 		return
 	}
 	p.placed = p.placed || f.stamp != (stamp{}) && p.replaced()
-	for _, old := range []*version{f.used, f.good, p.good} {
+	for _, old := range []*version{f.used, p.accepted, p.good} {
 		if old != nil {
 			p.partial = p.partial || mayBePartial(old, p.v, s.begins(f, p.v, old), p.placed)
 		}

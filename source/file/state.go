@@ -19,6 +19,17 @@ import (
 // at HZ=100), and two writes in one tick give the same stamp.
 const racyTime = 50 * time.Millisecond
 
+// coarseTick is what stamps of whole seconds may count in: vfat has steps of 2 s.
+const coarseTick = 2 * time.Second
+
+// racy returns for how long a stamp with these nanoseconds may be of more than one version.
+func racy(nsec int64) time.Duration {
+	if nsec == 0 {
+		return coarseTick + racyTime
+	}
+	return racyTime
+}
+
 // A state is what is known of one name in the directory.
 type state struct {
 	path string
@@ -72,6 +83,8 @@ type probe struct {
 	partial bool // it may be half written
 	written bool // but is not
 	open    bool // somebody has it open to write it
+
+	accepted *version // f.good, which another goroutine sets
 
 	// Of a file that was accepted before this start, at the first look.
 	last   record
@@ -149,7 +162,7 @@ func (f *state) take(p *probe, first bool) {
 	changed := p.stamp != f.stamp
 	if changed || p.v != nil {
 		c := p.stamp.ctime
-		f.racy = p.at.Sub(time.Unix(c.Unix())) < racyTime
+		f.racy = p.at.Sub(time.Unix(c.Unix())) < racy(c.Nsec)
 	}
 	if changed {
 		if f.held.IsZero() || p.at.Sub(f.touched) >= quietTime {

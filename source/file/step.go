@@ -149,6 +149,7 @@ func (s *Source) register(probes []probe) (linked bool) {
 			s.files[p.name] = p.f
 		}
 		linked = linked || p.f.link
+		p.accepted = p.f.good
 		missing := errors.Is(p.err, fs.ErrNotExist) || p.err == errAway
 		p.f.lost = missing && (p.f.lost || s.store != nil && s.store.crashed && !s.synced)
 		p.f.link = p.err == nil && p.info.Mode()&fs.ModeSymlink != 0

@@ -140,6 +140,14 @@ func (st *store) copyPath(name string, r record) string {
 	return filepath.Join(st.dir, copyName(name, r.sum))
 }
 
+// restored notes that an older copy is used of a file whose copy is damaged. It
+// stays damaged, so that it is written again, with a line of the index.
+func (st *store) restored(name string, r record) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.records[name] = r
+}
+
 var errDamaged = errors.New("its checksum is not the recorded one")
 
 // read returns the recorded version of a file.

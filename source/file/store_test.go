@@ -327,6 +327,12 @@ func TestCopyBefore(t *testing.T) {
 		if count(&h.log, "the one before it is used") != 1 {
 			t.Errorf("not logged:\n%s", h.log.String())
 		}
+		h.start()
+		moment()
+		h.stop()
+		if now, _ := h.sink.look(); now != "a 1" {
+			t.Errorf("in use after another start: %q; want a 1", now)
+		}
 	})
 }
 

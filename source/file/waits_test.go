@@ -316,11 +316,11 @@ INFO service file accepted DIR/a.toml 2
 // Two writes within one tick of the clock of files give one stamp, so a stamp
 // is not trusted while the last change is that fresh.
 func TestRacy(t *testing.T) {
-	now := time.Unix(1e9, 0)
+	now := time.Unix(1e9, 1)
 	for _, tt := range []struct {
 		age  time.Duration
 		want bool
-	}{{time.Second, false}, {racyTime, false}, {racyTime - 1, true}, {0, true}, {-time.Hour, true}} {
+	}{{time.Second, false}, {time.Second + 1, true}, {time.Minute + 1, false}, {racyTime, false}, {racyTime - 1, true}, {0, true}, {-time.Hour, true}} {
 		p := probe{at: now, v: &version{}, stamp: stamp{ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
 		f := state{seen: &version{}}
 		f.take(&p, false)

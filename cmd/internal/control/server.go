@@ -57,7 +57,7 @@ func Listen(runDir string) (*Server, error) {
 var ErrClaimed = errors.New("another svcproxy")
 
 // claim takes the lock of the run directory.
-func claim(runDir string) (*os.File, error) { return claimDir("run", runDir) }
+func claim(runDir string) (*os.File, error) { return claimDir("run", runDir, "svcproxy.lock") }
 
 // ClaimState takes the lock of a state directory until the file is closed: two
 // daemons would remove each other's copies and records.
@@ -65,15 +65,15 @@ func ClaimState(stateDir string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {
 		return nil, fmt.Errorf("making state directory: %w", err)
 	}
-	return claimDir("state", stateDir)
+	return claimDir("state", stateDir, "state.lock") // another one: it may be the run directory, too
 }
 
-// claimDir takes the lock of a directory of some kind. The kernel releases it when
+// claimDir takes the lock of a directory of some kind, a file of that name. The kernel releases it when
 // its holder dies, so that, unlike a socket file, it is never stale.
-func claimDir(kind, dir string) (*os.File, error) {
+func claimDir(kind, dir, name string) (*os.File, error) {
 	fail := func(err error) error { return fmt.Errorf("claiming %s directory %s: %w", kind, dir, err) }
 	// Readable for nobody else: who can open a file can also lock it.
-	f, err := os.OpenFile(filepath.Join(dir, "svcproxy.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fail(err)
 	}

@@ -185,12 +185,12 @@ func (r *running) status() control.Status {
 	return st
 }
 
-// eventually waits up to 5 s for ok.
+// eventually waits up to 30 s for ok.
 func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("after 5 s: not %s; log:\n%s", what, r.log)
+			r.t.Fatalf("after 30 s: not %s; log:\n%s", what, r.log)
 		}
 	}
 }

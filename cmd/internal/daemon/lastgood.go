@@ -27,13 +27,18 @@ func (d *daemon) contents() ([]byte, error) {
 		return text, err
 	}
 	if err := file.Away(d.ConfigDir, d.StateDir); err != nil {
-		return nil, err
+		return nil, awayError{err}
 	}
 	if _, err := os.Stat(d.ConfigDir); err != nil && d.text != nil {
 		return nil, err
 	}
 	return nil, nil
 }
+
+// An awayError says why the directory of svcproxy.toml is not the one that it was.
+type awayError struct{ error }
+
+func (e awayError) Unwrap() error { return e.error }
 
 // firstSettings reads svcproxy.toml. One that is broken, or cannot be read, is not
 // used: the last good one is, where there is one.
@@ -49,13 +54,30 @@ func (d *daemon) firstSettings() (s configs.Settings, faults []source.Fault, err
 		return s, faults, nil
 	}
 	if none != nil {
-		return s, nil, SettingsError(faults)
+		return d.settingsWithoutFile(err, faults)
 	}
 	s, old, err := d.Load(d.lastGood())
 	if err != nil || fatal(old) {
 		return s, nil, SettingsError(faults)
 	}
 	d.stale = true
+	return s, faults, nil
+}
+
+// settingsWithoutFile returns the settings that there are where none was ever in use,
+// and why there is no text now. A directory that is gone had none when it was last seen.
+func (d *daemon) settingsWithoutFile(err error, faults []source.Fault) (configs.Settings, []source.Fault, error) {
+	var away awayError
+	if !errors.As(err, &away) {
+		return configs.Default(), nil, SettingsError(faults)
+	}
+	s, more, err := d.Load(d.path()) // flags count
+	if err != nil || fatal(more) {
+		return s, nil, SettingsError(append(faults, more...))
+	}
+	for i := range faults {
+		faults[i].Warning = true
+	}
 	return s, faults, nil
 }
 

@@ -38,6 +38,9 @@ func (d *daemon) followSettings(ctx context.Context) {
 			seen = d.text
 		case <-tick.C:
 			now, err := d.contents()
+			if errors.Is(err, errNoText) && d.text == nil {
+				continue // it says as much as none
+			}
 			if err != nil {
 				if why := err.Error(); why != trouble { // not for a moment only
 					trouble = why
