@@ -396,3 +396,22 @@ func TestStateDirectoryClaimed(t *testing.T) {
 	r.start() // it is free again
 	r.ready()
 }
+
+// One directory for all does no harm: the daemon does not meet itself.
+func TestOneDirectory(t *testing.T) {
+	dir := t.TempDir()
+	state, err := control.ClaimState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Close()
+	server, err := control.Listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := server.Serve(ctx, func() control.Status { return control.Status{} }); err != nil {
+		t.Error(err)
+	}
+}

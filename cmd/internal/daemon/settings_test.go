@@ -118,6 +118,31 @@ func TestLastGoodSettings(t *testing.T) {
 	}
 }
 
+// A host without svcproxy.toml starts as before when the directory has gone.
+func TestDirectoryGoneWithoutSettings(t *testing.T) {
+	r := launch(t, "http_address = \"\"\n")
+	restart := func(change func()) {
+		t.Helper()
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		change()
+		r.told = new(logged)
+		r.start()
+		r.ready()
+	}
+	restart(func() {
+		r.toSubdirectory()
+		if err := os.Remove(r.dir + "/conf/svcproxy.toml"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	restart(r.moveAway)
+	if st := r.status(); len(st.Faults) != 1 || !strings.Contains(st.Faults[0].String(), "cannot be read") {
+		t.Errorf("faults: %v", st.Faults)
+	}
+}
+
 // toSubdirectory moves the files to a directory that can be moved away itself.
 func (r *running) toSubdirectory() {
 	r.t.Helper()
