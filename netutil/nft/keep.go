@@ -24,6 +24,10 @@ func Keep(t Table, comment string) error {
 	return conn.Close()
 }
 
+// keepPriority is after all that translates: before kernel 4.16 the first chain that
+// a connection meets translates it, were it by nothing, and no other.
+const keepPriority = 300
+
 // keep makes the table. The rule has connections tracked, the chain translated.
 func (c *Conn) keep(t Table, comment string) error {
 	const isNew = 8 // NF_CT_STATE_BIT(IP_CT_NEW), <linux/netfilter/nf_conntrack_common.h>
@@ -41,16 +45,32 @@ func (c *Conn) keep(t Table, comment string) error {
 	b.EnsureTable()
 	b.DeleteTable()
 	b.AddTable(comment)
-	b.AddChain(&Chain{Name: chain, Hook: &Hook{Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: 100, Policy: Accept}})
+	b.AddChain(&Chain{Name: chain, Hook: &Hook{Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: keepPriority, Policy: Accept}})
 	b.AddRule(chain, rule)
 	return c.Commit(b)
+}
+
+// Exists reports whether a table is there.
+func Exists(t Table) (bool, error) {
+	conn, err := Dial()
+	if err != nil {
+		return false, err
+	}
+	there, _, err := conn.Lookup(t)
+	return there, errors.Join(err, conn.Close())
+}
+
+// Lacks reports whether an error says that the kernel has no nf_tables at all: the
+// first is of a kernel without netfilter's netlink, the second of one with others of its parts only.
+func Lacks(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 // RemoveTable removes a table with all that is in it. That there is none, or no
 // nf_tables, is no error.
 func RemoveTable(t Table) error {
 	conn, err := Dial()
-	if errors.Is(err, errors.ErrUnsupported) {
+	if Lacks(err) || errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
 	if err != nil {
@@ -59,7 +79,7 @@ func RemoveTable(t Table) error {
 	b := NewBatch(t)
 	b.DeleteTable()
 	err = conn.Commit(b)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+	if errors.Is(err, unix.ENOENT) || Lacks(err) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EAFNOSUPPORT) {
 		err = nil
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"context"
 	"fmt"
 
 	"svcproxy/netutil/nft"
@@ -12,12 +13,34 @@ const keepTable = "SVCP-KEEP"
 // keep has the kernel go on tracking and translating connections when others flush
 // all rules. Without a rule that needs it, it stops, and packets of connections then
 // reach the wrong socket, which resets them: our repair comes too late for them.
-func (k *Kernel) keep() {
-	err := nft.Keep(k.keepTable(), "connections survive that all rules of iptables are flushed")
-	if err != nil && !k.mortal {
+func (k *Kernel) keep(ctx context.Context) {
+	err := k.tryToKeep(ctx)
+	if err != nil && !k.mortal.Load() {
 		k.log.Info("connections will not survive that others flush all rules: the kernel does not take a table that keeps them", "tool", k.Tool(), "err", err)
 	}
-	k.mortal = err != nil
+	k.mortal.Store(err != nil)
+	k.keeps.Store(err == nil)
+}
+
+// keepOn makes the table again that others have removed. It changes nothing that a
+// sync does, so a look may do it.
+func (k *Kernel) keepOn(ctx context.Context) {
+	if !k.keeps.Load() {
+		return
+	}
+	if there, err := nft.Exists(k.keepTable()); err == nil && !there {
+		k.keep(ctx)
+	}
+}
+
+// tryToKeep takes its turn, for whoever writes rules by iptables-restore meanwhile.
+func (k *Kernel) tryToKeep(ctx context.Context) error {
+	release, err := k.tool.Turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return nft.Keep(k.keepTable(), "connections survive that all rules of iptables are flushed")
 }
 
 // unkeep removes what keep has made.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/xtables"
@@ -35,7 +36,8 @@ type Kernel struct {
 	lookSets *ipset.Conn   // its own
 	events   *events       // of the nft variant; nil: there are none
 
-	mortal bool // it was said that keep failed
+	keeps  atomic.Bool // keep has succeeded
+	mortal atomic.Bool // it was said that it failed
 }
 
 // Choose returns which variant of iptables this host uses. It comes to an end while
@@ -185,7 +187,7 @@ func (k *Kernel) Changes(h *Held, c Content, st *proxier.State) []proxier.Change
 // ours goes last, so that packets are served all the time.
 func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State) error {
 	k.mirror.forget()
-	k.keep()
+	k.keep(ctx)
 	d := k.compare(h, c, st)
 	if len(d.odd) > 0 {
 		if err := k.removeOdd(ctx, d.odd); err != nil {

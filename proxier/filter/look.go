@@ -28,6 +28,7 @@ func (k *Kernel) Examine(ctx context.Context) (bool, error) {
 	if !k.mirror.known() {
 		return false, nil
 	}
+	k.keepOn(ctx)
 	if err := k.examineTables(ctx); err != nil {
 		return false, fmt.Errorf("looking at the rules: %w", err)
 	}
@@ -147,7 +148,7 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 		t.sets[name] = true
 	}
 	k.mirror.begin(t)
-	k.keep()
+	k.keep(ctx)
 	err := k.makeSets(ctx, d.make)
 	if err == nil {
 		err = k.writeAll(ctx, d)

@@ -148,6 +148,13 @@ func (m *mirror) damaged() bool {
 	return !m.damage.empty()
 }
 
+// unsettled reports whether something is being written, or waits to be repaired.
+func (m *mirror) unsettled() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.busy != nil || !m.damage.empty()
+}
+
 // takeDamage returns what looks have found, and forgets it.
 func (m *mirror) takeDamage() damage {
 	m.mu.Lock()

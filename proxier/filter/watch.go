@@ -160,7 +160,7 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 		case <-tick.C:
 		}
 		begun := time.Now()
-		if begun.Before(next) {
+		if begun.Before(next) || k.mirror.unsettled() {
 			continue
 		}
 		jumps := k.mirror.jumpsNow()

@@ -65,7 +65,7 @@ func (h *host) set(name string) string {
 // destroy destroys a set as soon as nf_tables has let go of it.
 func destroy(h *host, set string) {
 	h.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		names := run(h, "sh", "-c", "ipset destroy "+set+" 2>&1 || true")
 		if names == "" {
 			return
@@ -188,6 +188,22 @@ func (h *host) watch() <-chan nft.Event {
 		<-ended
 	})
 	return events
+}
+
+// The table that keeps connections while all rules are flushed comes back, too.
+func TestLookKeepsOn(t *testing.T) {
+	everywhere(t, func(h *host) {
+		family := map[proxier.Family]string{proxier.IPv4: "ip", proxier.IPv6: "ip6"}[h.fam]
+		h.fill(seeded(3), 3)
+		h.sync(nil)
+		run(h, "nft", "delete", "table", family, "SVCP-KEEP")
+		if h.look() {
+			h.Error("no rule differs, but a look says so")
+		}
+		if tables := run(h, "nft", "list", "tables"); !strings.Contains(tables, "table "+family+" SVCP-KEEP") {
+			h.Errorf("after a look there are only\n%s", tables)
+		}
+	})
 }
 
 // Who flushes our rules is seen: at once where nf_tables tells, else within some

@@ -22,7 +22,7 @@ import (
 // are all of the family whose clients do. With an error it returns those that were read.
 func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error) {
 	conn, err := nft.Dial()
-	if lacks(err) {
+	if nft.Lacks(err) {
 		return nil, nil
 	}
 	if err != nil {

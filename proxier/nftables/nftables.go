@@ -18,8 +18,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 )
@@ -65,7 +63,7 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 // kernel than New: one without nf_tables holds nothing.
 func Cleanup(ctx context.Context, fam proxier.Family) error {
 	conn, err := nft.Dial()
-	if lacks(err) {
+	if nft.Lacks(err) {
 		return nil
 	}
 	if err != nil {
@@ -74,12 +72,6 @@ func Cleanup(ctx context.Context, fam proxier.Family) error {
 	d := dialects[fam]
 	b := &Backend{dialect: d, conn: conn, batch: nft.NewBatch(d.table())}
 	return errors.Join(b.Cleanup(ctx), conn.Close())
-}
-
-// lacks reports whether an error says that the kernel has no nf_tables at all: the
-// first is of a kernel without netfilter's netlink, the second of one with others of its parts only.
-func lacks(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 func open(ctx context.Context, d *dialect) (*Backend, error) {
