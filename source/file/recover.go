@@ -140,7 +140,7 @@ func (st *store) tidy() (missing []string) {
 	if err != nil {
 		return nil // nothing is known
 	}
-	if err := st.sync(); err != nil { // what an earlier run wrote last may not be on the disk
+	if err := st.sync(false); err != nil { // what an earlier run wrote last may not be on the disk
 		st.note(err)
 		return nil
 	}

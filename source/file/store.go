@@ -18,15 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many files are written and synced in one go.
-const batch = 64
+const (
+	// batch is how many files are written and synced in one go.
+	batch = 64
+
+	// few is how many are synced one by one: a sync of the whole file system also
+	// waits for what everybody else has written to it.
+	few = 8
+)
 
 // A store keeps a copy of the last accepted version of each file, as it was
 // written, and an index of them. They are files that an admin can read and copy
 // back: web.toml is kept as lastgood/web.<start of its checksum>.toml.
 //
 // A copy is written before the line of the index that says it counts; then both
-// reach the disk, with one sync for a whole batch; only then what they replace is
+// reach the disk, with one sync for a large batch; only then what they replace is
 // removed. So whenever the process is killed or the power fails, each file has its
 // last good version or the one before. Checksums say what is damaged, and what
 // the index does not know any more the copies do (recover.go).
@@ -265,9 +271,9 @@ func (st *store) writeMore(sync bool) {
 // write goes on after a copy that cannot be written, and returns the first error.
 func (st *store) write(jobs []job, sync bool) (err error) {
 	var lines strings.Builder
-	written := jobs[:0]
+	written, each := jobs[:0], sync && len(jobs) <= few
 	for _, j := range jobs {
-		if e := st.writeCopy(j); e != nil {
+		if e := st.writeCopy(j, each); e != nil {
 			err = cmp.Or(err, e)
 			continue
 		}
@@ -277,11 +283,11 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	if len(written) == 0 {
 		return err
 	}
-	if e := st.add(lines.String(), len(written)); e != nil {
+	if e := st.add(lines.String(), len(written), each); e != nil {
 		return e
 	}
 	if sync {
-		if e := st.sync(); e != nil {
+		if e := st.sync(each); e != nil {
 			return e
 		}
 	}
@@ -293,22 +299,30 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	return err
 }
 
-func (st *store) writeCopy(j job) error {
+func (st *store) writeCopy(j job, sync bool) error {
 	if j.v == nil {
 		return nil
 	}
-	return st.replace(copyName(j.name, j.sum), j.data, false)
+	return st.replace(copyName(j.name, j.sum), j.data, sync)
 }
 
-// sync has everything written that the file system of the store was given: one
-// wait for a batch, be it of one file or of many.
-func (st *store) sync() error {
+// sync has the names of copies written that were synced each, or else everything
+// that the file system of the store was given: one wait for many.
+func (st *store) sync(each bool) error {
 	d, err := os.Open(st.dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return os.NewSyscallError("syncfs "+st.dir, unix.Syncfs(int(d.Fd())))
+	if each {
+		return d.Sync()
+	}
+	err = unix.Syncfs(int(d.Fd()))
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
+		unix.Sync()
+		return nil
+	}
+	return os.NewSyscallError("syncfs "+st.dir, err)
 }
 
 // finish notes that jobs are done, and returns them.
@@ -335,7 +349,7 @@ func (st *store) set(name string, r record) {
 }
 
 // add adds n lines to the index, in one write.
-func (st *store) add(lines string, n int) error {
+func (st *store) add(lines string, n int, sync bool) error {
 	if !st.whole {
 		if err := st.rewrite(); err != nil {
 			return err
@@ -347,6 +361,9 @@ func (st *store) add(lines string, n int) error {
 		return err
 	}
 	_, err = f.WriteString(lines)
+	if err == nil && sync {
+		err = f.Sync()
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		st.whole = false // there may be half a line
 		return err

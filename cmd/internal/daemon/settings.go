@@ -23,12 +23,17 @@ import (
 // found twice, so that none is taken that is half written.
 const settingsPoll = 400 * time.Millisecond
 
+// goneAfter is how many looks in a row must find no svcproxy.toml, 2 s, for it to be
+// gone: as long as a service file may wait for others.
+const goneAfter = 5
+
 // followSettings takes over what changes in svcproxy.toml, and reads everything
 // again when told to, until ctx ends.
 func (d *daemon) followSettings(ctx context.Context) {
 	tick := time.NewTicker(settingsPoll)
 	defer tick.Stop()
 	seen, trouble := d.text, ""
+	missed := 0 // looks that found no file
 	for {
 		select {
 		case <-ctx.Done():
@@ -48,6 +53,11 @@ func (d *daemon) followSettings(ctx context.Context) {
 					d.refuse([]source.Fault{d.noText(err)})
 				}
 				continue
+			}
+			if missed++; now != nil {
+				missed = 0
+			} else if missed < goneAfter && d.text != nil {
+				continue // somebody may be about to put it back
 			}
 			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, d.text) {
 				d.text = now
