@@ -18,7 +18,7 @@ forwarding of the whole host (with accept_ra=2 where router advertisements are i
 use), unless [init] forwarding is false. It prints each thing that it changed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := p.settings(&flags)
+			s, err := p.settingsOrLastGood(&flags)
 			if err != nil {
 				return err
 			}

@@ -106,6 +106,23 @@ func TestCheckSaysWhatItRead(t *testing.T) {
 	}
 }
 
+// Init goes by the settings that the daemon uses, where those of the file have faults.
+func TestInitUsesLastGood(t *testing.T) {
+	var flags configs.Flags
+	dir := etc(t, map[string]string{"svcproxy.toml": "zone = 1\n"})
+	var stderr strings.Builder
+	p := &program{stderr: &stderr, dirs: dirs{config: filepath.Join(dir, "etc"), state: dir}}
+	if _, err := p.settingsOrLastGood(&flags); err == nil {
+		t.Error("no error, and nothing good")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "svcproxy.toml"), []byte("zone = \"good\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := p.settingsOrLastGood(&flags); err != nil || s.Zone != "good" || !strings.Contains(stderr.String(), "using the last good settings") {
+		t.Errorf("zone %q, %v, said %s", s.Zone, err, stderr.String())
+	}
+}
+
 // What config prints, check finds good and config prints again.
 func TestConfigIsASettingsFile(t *testing.T) {
 	dir := etc(t, map[string]string{"svcproxy.toml": "zone = \"file\"\nmasquerade = \"all\"\n"})

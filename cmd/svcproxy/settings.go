@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 
 	"svcproxy/cmd/internal/check"
@@ -50,4 +52,23 @@ func (p *program) settings(flags *configs.Flags) (configs.Settings, error) {
 		return s, &codedError{code: exitFailed}
 	}
 	return s, nil
+}
+
+// settingsOrLastGood is settings, or where these have faults the last ones that the
+// daemon could use, as it does.
+func (p *program) settingsOrLastGood(flags *configs.Flags) (configs.Settings, error) {
+	s, err := p.settings(flags)
+	if err == nil {
+		return s, nil
+	}
+	path := filepath.Join(p.dirs.state, file.SettingsName)
+	if _, none := os.Stat(path); none != nil {
+		return s, err
+	}
+	good, faults, unread := load(path, flags)
+	if unread != nil || check.Fatal(faults) {
+		return s, err
+	}
+	_, err = fmt.Fprintf(p.stderr, "using the last good settings, %s\n", path)
+	return good, err
 }
