@@ -49,8 +49,8 @@ Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be re
 // the others from being checked.
 func (p *program) check(stdin io.Reader, paths []string, asJSON bool, flags *configs.Flags) error {
 	c := check.Checker{
-		ConfigDir: p.dirs.config,
-		Stdin:     stdin,
+		ConfigDir: p.dirs.config, StateDir: p.dirs.state,
+		Stdin: stdin,
 		Load: func(path string) (configs.Settings, []source.Fault, error) {
 			return load(path, flags)
 		},

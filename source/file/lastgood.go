@@ -2,6 +2,7 @@ package file
 
 import (
 	"encoding/hex"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"time"
@@ -237,4 +238,30 @@ func (s *Source) upkeep() {
 		s.store.ask(func() { s.store.compact(n) })
 		s.mark()
 	}
+}
+
+// LastGood returns the versions of these files of dir that were last accepted, as
+// stateDir keeps them: what a daemon that starts now would give them back before it
+// reads what they say. It writes nothing. Without a right to read there are none.
+func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit {
+	st := newStore(stateDir, slog.New(slog.DiscardHandler))
+	st.load()
+	var units []source.Unit
+	for _, name := range names {
+		r, ok := st.record(name)
+		if !ok {
+			continue
+		}
+		data, err := st.read(name, r)
+		path := filepath.Join(dir, name)
+		v := newVersion(path, data, err, rules.parseNew, nil)
+		if v.broken {
+			continue
+		}
+		units = append(units, source.Unit{
+			ID: source.UnitID{Source: Name, Name: path}, Version: v.name(),
+			Rank: source.Rank{Since: r.since.UnixNano()}, Services: v.services,
+		})
+	}
+	return units
 }

@@ -30,6 +30,7 @@ const (
 // A Checker says what is wrong with files.
 type Checker struct {
 	ConfigDir string
+	StateDir  string // says which files of ConfigDir were accepted, and when; empty: none
 	Stdin     io.Reader
 
 	// Load reads a settings file. One that does not exist gives the defaults.
@@ -101,6 +102,38 @@ type setting struct {
 	reserved []netip.AddrPort
 	others   []file.File
 	mode     string
+
+	dir      string        // the configuration directory, where it matters; else empty
+	accepted []source.Unit // last good versions of its files
+}
+
+// id names a file, however its path was given.
+func (in setting) id(f file.File) source.UnitID {
+	if in.dir == "" {
+		return source.UnitID{Source: file.Name, Name: f.Path}
+	}
+	return source.UnitID{Source: file.Name, Name: filepath.Join(in.dir, filepath.Base(f.Path))}
+}
+
+// recall takes up what the state directory says of these files of the configuration
+// directory, so that what is theirs stays theirs, as the daemon has it.
+func (c *Checker) recall(in *setting, dir string, files []file.File) {
+	if c.StateDir == "" || !sameDir(dir, c.ConfigDir) {
+		return
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, filepath.Base(f.Path))
+	}
+	in.dir, in.accepted = dir, in.rules.LastGood(dir, c.StateDir, names)
+}
+
+// tracker returns one that holds what was accepted, and then these files.
+func (in setting) tracker(files []file.File) *proxier.Tracker {
+	t := proxier.NewTracker(in.reserved)
+	t.Apply(source.Changes{Set: in.accepted})
+	t.Apply(source.Changes{Set: in.units(files)})
+	return t
 }
 
 // settings checks a settings file, and returns what it says.
@@ -136,8 +169,8 @@ func (c *Checker) directory(dir string, r *Report) {
 	}
 	r.add(files...)
 	r.Faults = append(r.Faults, file.Around(dir)...)
-	t := proxier.NewTracker(in.reserved)
-	t.Apply(source.Changes{Set: units(files)})
+	c.recall(&in, dir, files)
+	t := in.tracker(files)
 	r.Faults = append(r.Faults, refusals(t, "")...)
 	r.Faults = append(r.Faults, in.affinity(dir, files)...)
 }
@@ -172,6 +205,7 @@ func (c *Checker) beside(name string, r *Report) setting {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.unreadable(c.ConfigDir, err)
 	}
+	c.recall(&in, c.ConfigDir, files)
 	in.others = slices.DeleteFunc(files, func(f file.File) bool { return filepath.Base(f.Path) == name })
 	return in
 }
@@ -187,10 +221,9 @@ func (c *Checker) standardInput(r *Report) {
 // last checks a file that came after others. What they claim is theirs.
 func (in setting) last(f file.File, r *Report) {
 	r.add(f)
-	t := proxier.NewTracker(in.reserved)
-	t.Apply(source.Changes{Set: units(in.others)})
-	t.Apply(source.Changes{Set: units([]file.File{f})})
-	r.Faults = append(r.Faults, refusals(t, f.Path)...)
+	t := in.tracker(in.others)
+	t.Apply(source.Changes{Set: in.units([]file.File{f})})
+	r.Faults = append(r.Faults, refusals(t, in.id(f).Name)...)
 }
 
 // bom is the byte order mark, which columns do not count.
@@ -213,11 +246,15 @@ func (c *Checker) Text(name string) []byte {
 }
 
 // units returns the files that can be used.
-func units(files []file.File) []source.Unit {
+func (in setting) units(files []file.File) []source.Unit {
+	ranks := make(map[source.UnitID]source.Rank)
+	for _, u := range in.accepted {
+		ranks[u.ID] = u.Rank
+	}
 	var out []source.Unit
 	for _, f := range files {
 		if !Fatal(f.Faults) {
-			out = append(out, source.Unit{ID: source.UnitID{Source: file.Name, Name: f.Path}, Services: f.Services})
+			out = append(out, source.Unit{ID: in.id(f), Rank: ranks[in.id(f)], Services: f.Services})
 		}
 	}
 	return out

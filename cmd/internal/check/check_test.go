@@ -1,7 +1,9 @@
 package check_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -201,3 +203,55 @@ func TestText(t *testing.T) {
 		t.Errorf("text of no file: %q", text)
 	}
 }
+
+// What was accepted first stays whose it is, as the daemon has it: the state
+// directory says so, also of a file that is broken now, and however a path is given.
+func TestAcceptedFirst(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("b.toml", service("b", "10.96.0.1"))
+	accept(t, dir, state)
+	put("a.toml", service("a", "10.96.0.1"))
+	t.Chdir(dir)
+	for _, text := range []string{service("b", "10.96.0.1"), "broken\n"} {
+		put("b.toml", text)
+		for path, want := range map[string]string{dir: "a.toml:", dir + "/a.toml": "a.toml:", "a.toml": "a.toml:", "b.toml": ""} {
+			c := checker(dir, "")
+			c.StateDir = state
+			var taken []string
+			for _, f := range c.Path(path).Faults {
+				if strings.Contains(f.Msg, "is taken by") {
+					taken = append(taken, filepath.Base(f.Pos.File)+":")
+				}
+			}
+			if got := strings.Join(taken, " "); got != want {
+				t.Errorf("%s blames %q, want %q", path, got, want)
+			}
+		}
+	}
+}
+
+// accept has a Source accept the files of dir.
+func accept(t *testing.T, dir, state string) {
+	t.Helper()
+	src := file.New(file.Options{Dir: dir, StateDir: state, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	accepted := make(chan struct{}, 1)
+	go func() { done <- src.Run(ctx, sinkFunc(func(ch source.Changes) { src.Accepted(ch.Set); accepted <- struct{}{} })) }()
+	<-accepted
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+type sinkFunc func(source.Changes)
+
+func (f sinkFunc) Apply(ch source.Changes) { f(ch) }
+func (f sinkFunc) Synced(string)           {}

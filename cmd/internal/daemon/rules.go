@@ -18,7 +18,30 @@ func Rules(s configs.Settings) file.Rules {
 			}
 		}
 	}
-	return file.Rules{Limits: file.Limits(s.Limits), Check: hold(s, func() []string { return names })}
+	check := hold(s, func() []string { return names })
+	if s.Mode == auto {
+		check = warnOfModes(check, names)
+	}
+	return file.Rules{Limits: file.Limits(s.Limits), Check: check}
+}
+
+// warnOfModes adds warnings of what one of the modes that auto may take cannot do,
+// the first of them.
+func warnOfModes(check func(*source.Service) []source.Problem, names []string) func(*source.Service) []source.Problem {
+	return func(svc *source.Service) []source.Problem {
+		problems := check(svc)
+		for _, name := range names {
+			refused := configs.Refuse(svc, name)
+			if len(refused) == 0 || len(problems) > 0 {
+				continue
+			}
+			for _, p := range refused {
+				p.Warning, p.Hint = true, "mode = \"auto\" may take that mode, which refuses the file"
+				problems = append(problems, p)
+			}
+		}
+		return problems
+	}
 }
 
 // rules returns what service files are held to in the mode that is in use.
