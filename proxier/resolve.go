@@ -217,14 +217,17 @@ func (r *resolver) bound() {
 // address. A range that holds an address of this node admits the whole node,
 // under any of its addresses, and under the load-balancer address itself, which
 // a host that carries it takes as source. One that holds only its address among
-// local sources, that of a bridge of pods, is a range of those.
+// local sources, that of a bridge of pods, is a range of those; an address that
+// serves node ports is the node's own, whatever is local beside it.
 func sourceRanges(ranges []netip.Prefix, lb netip.Addr, node *Node, fam Family) []netip.Prefix {
 	var out []netip.Prefix
 	admitNode := false
 	for _, p := range ranges {
 		if FamilyOf(p.Addr()) == fam {
 			out = append(out, p)
-			admitNode = admitNode || slices.ContainsFunc(node.Addrs, func(a netip.Addr) bool { return p.Contains(a) && !inAny(node.LocalCIDRs, a) })
+			admitNode = admitNode || slices.ContainsFunc(node.Addrs, func(a netip.Addr) bool {
+				return p.Contains(a) && (!inAny(node.LocalCIDRs, a) || slices.Contains(node.NodePortAddrs, a))
+			})
 		}
 	}
 	if admitNode {

@@ -256,16 +256,14 @@ func TestResolveFamilies(t *testing.T) {
 }
 
 func TestResolveSourceRanges(t *testing.T) {
-	tests := []struct{ name, ranges, want string }{
-		{"merged", "10.1.0.0/16 10.1.2.0/24 10.0.0.0/24", "[10.0.0.0/24 10.1.0.0/16]"},
-		{"node inside", "192.0.2.0/24", "[10.244.1.1/32 192.0.2.0/24 198.51.100.1/32]"},
-		{"other family only", "2001:db8::/32", "[]"},
-		{"a bridge of pods inside", "10.244.0.0/16", "[10.244.0.0/16]"},
+	const pods = "10.244.1.0/24"
+	tests := []struct{ name, local, ranges, want string }{
+		{"merged", pods, "10.1.0.0/16 10.1.2.0/24 10.0.0.0/24", "[10.0.0.0/24 10.1.0.0/16]"},
+		{"node inside", pods, "192.0.2.0/24", "[10.244.1.1/32 192.0.2.0/24 198.51.100.1/32]"},
+		{"node inside, among local sources", pods + " 192.0.2.0/24", "192.0.2.0/24", "[10.244.1.1/32 192.0.2.0/24 198.51.100.1/32]"},
+		{"other family only", pods, "2001:db8::/32", "[]"},
+		{"a bridge of pods inside", pods, "10.244.0.0/16", "[10.244.0.0/16]"},
 	}
-	node := testNode(func(n *Node) {
-		n.Addrs = addrs("10.244.1.1", "192.0.2.1", "2001:db8::1")
-		n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	})
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := testService(testEndpoints("10.0.0.1"))
@@ -273,6 +271,12 @@ func TestResolveSourceRanges(t *testing.T) {
 			for _, p := range strings.Fields(tt.ranges) {
 				svc.LoadBalancerSourceRanges = append(svc.LoadBalancerSourceRanges, netip.MustParsePrefix(p))
 			}
+			node := testNode(func(n *Node) {
+				n.Addrs = addrs("10.244.1.1", "192.0.2.1", "2001:db8::1")
+				for _, p := range strings.Fields(tt.local) {
+					n.LocalCIDRs = append(n.LocalCIDRs, netip.MustParsePrefix(p))
+				}
+			})
 			f := Resolve(svc, node, IPv4).Frontends[0]
 			if got := fmt.Sprint(f.SourceRanges); !f.Restricted || got != tt.want {
 				t.Errorf("restricted %v to %s, want %s", f.Restricted, got, tt.want)
