@@ -133,9 +133,13 @@ func (c *cluster) setNode(n *source.ClusterNode) {
 	c.src.OnNode(n)
 }
 
+// listed reports whether the present session has listed all kinds. Until then
+// nothing is handed on, and nothing kept.
+func (c *cluster) listed() bool { return !slices.Contains(c.heard[:], false) }
+
 // flush hands on, in one step, what changed and need not wait.
 func (c *cluster) flush(now time.Time) {
-	if slices.Contains(c.heard[:], false) {
+	if !c.listed() {
 		return
 	}
 	for key, due := range c.due {
@@ -273,8 +277,12 @@ func faultsOf(s *source.Service) []source.Fault {
 	return out
 }
 
-// nextDue returns when the first that waits need wait no longer.
+// nextDue returns when the first that waits need wait no longer. While all waits for
+// a list that is none: its last step looks again, and a time of the past would not pass.
 func (c *cluster) nextDue() (next time.Time, some bool) {
+	if !c.listed() {
+		return next, false
+	}
 	if c.keeper.changed {
 		next, some = c.keeper.due, true
 	}

@@ -171,7 +171,7 @@ func (k *keeper) note() {
 
 // save writes what c knows, if that is due and nothing is being written.
 func (k *keeper) save(c *cluster, now time.Time) {
-	if !k.changed || now.Before(k.due) {
+	if !k.changed || !c.listed() || now.Before(k.due) {
 		return
 	}
 	select {
