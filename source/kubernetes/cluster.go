@@ -60,10 +60,11 @@ type cluster struct {
 // An entry is what there is under the name of one service.
 type entry struct {
 	svc     *source.Service // nil: there are slices only
-	created int64           // ns since 1970
+	created int64           // ns since 1970; 0: not known
 	notes   notes           // what of the object is not used
 	slices  []*slice        // in order of their names
 	used    *source.Service // as last handed on; nil: never
+	sent    int64           // created, as handed on with used
 }
 
 func newCluster(src *Source, sink source.Sink) *cluster {
@@ -213,10 +214,10 @@ func (c *cluster) look(key source.Key, now time.Time, hurry bool, ch *source.Cha
 	delete(c.due, key)
 	faults := faultsOf(next)
 	c.src.note(key, e.used != nil, slices.Concat(faults, e.warnings(unused)))
-	if len(faults) > 0 || e.used != nil && e.used.Equal(next) {
+	if len(faults) > 0 || e.used != nil && e.sent == e.created && e.used.Equal(next) {
 		return
 	}
-	e.svc, e.used = next, next // one copy
+	e.svc, e.used, e.sent = next, next, e.created // one copy
 	e.share()
 	ch.Set = append(ch.Set, unitOf(key, e))
 }
@@ -260,7 +261,7 @@ func (e *entry) warnings(merged notes) []source.Fault {
 
 // unitOf returns what is used of an entry.
 func unitOf(key source.Key, e *entry) source.Unit {
-	return source.Unit{ID: unitID(key), Rank: source.Rank{Class: 1, Since: e.created}, Services: []*source.Service{e.used}}
+	return source.Unit{ID: unitID(key), Rank: source.Rank{Class: 1, Since: e.sent}, Services: []*source.Service{e.used}}
 }
 
 func unitID(key source.Key) source.UnitID { return source.UnitID{Source: Name, Name: key.String()} }

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"svcproxy/source"
 )
 
@@ -45,5 +48,37 @@ func TestNothingIsDueBeforeAllIsListed(t *testing.T) {
 	c.flush(now)
 	if got := rec.look(); got != "default/a" {
 		t.Errorf("have %q", got)
+	}
+}
+
+// Who came first is decided by when the object of now was created: one that was
+// deleted and made anew is another, also when it says the same, and one that was
+// served as last known too.
+func TestCreatedAnew(t *testing.T) {
+	c, rec := listedCluster(t, Options{})
+	made := func(at meta.Time, want int64) {
+		t.Helper()
+		c.setService(key("a"), parseService(svc("a", "10.96.0.1", func(s *core.Service) { s.CreationTimestamp = at }), newWords()))
+		c.flush(time.Now())
+		if got := rec.since["default/a"]; got != want {
+			t.Errorf("created %v: handed on as of %d, want %d", at, got, want)
+		}
+	}
+	made(meta.Unix(2000, 0), 2000e9)
+	steps := len(rec.states)
+	made(meta.Unix(2000, 0), 2000e9)
+	if len(rec.states) != steps {
+		t.Error("handed on though nothing changed")
+	}
+	made(meta.Time{}, 0)
+
+	made(meta.Unix(3000, 0), 3000e9)
+	c.use(&lastKnown{units: []knownUnit{{1000e9, rec.now["default/a"]}}})
+	if got := rec.since["default/a"]; got != 1000e9 {
+		t.Errorf("last known as of %d", got)
+	}
+	c.flush(time.Now())
+	if got := rec.since["default/a"]; got != 3000e9 {
+		t.Errorf("handed on as of %d, and it was listed with 3000e9", got)
 	}
 }

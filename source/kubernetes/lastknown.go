@@ -227,7 +227,7 @@ func (c *cluster) lastKnown(now time.Time) *lastKnown {
 	}
 	for _, e := range c.entries {
 		if e.used != nil {
-			k.units = append(k.units, knownUnit{e.created, e.used})
+			k.units = append(k.units, knownUnit{e.sent, e.used})
 		}
 	}
 	return k
@@ -277,7 +277,7 @@ func (c *cluster) use(known *lastKnown) {
 	for _, u := range known.units {
 		key := u.Service.Key
 		e := c.entry(key, true)
-		e.created, e.used = u.Created, u.Service
+		e.used, e.sent = u.Service, u.Created // created is of what this session has heard
 		ch.Set = append(ch.Set, unitOf(key, e))
 	}
 	c.src.Log.Warn("the API server has not been listed: services are as last known", "services", len(ch.Set), "written", known.Written)

@@ -12,6 +12,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"svcproxy/source"
@@ -20,7 +21,7 @@ import (
 // A service is what we keep of a Service object.
 type service struct {
 	*source.Service       // without endpoints
-	created         int64 // ns since 1970
+	created         int64 // ns since 1970; 0: not known
 	notes           notes
 }
 
@@ -30,7 +31,7 @@ func parseService(s *core.Service, words *words) *service {
 	if s.Spec.Type == core.ServiceTypeExternalName || s.Spec.ClusterIP == "" || s.Spec.ClusterIP == core.ClusterIPNone {
 		return nil
 	}
-	out := &service{created: s.CreationTimestamp.UnixNano(), Service: &source.Service{
+	out := &service{created: nanoseconds(s.CreationTimestamp), Service: &source.Service{
 		Key: source.Key{Namespace: words.one(s.Namespace), Name: s.Name}, InCluster: true,
 	}}
 	out.VIPs = out.notes.addrs("cluster IP", clusterIPs(s))
@@ -49,6 +50,15 @@ func parseService(s *core.Service, words *words) *service {
 		out.Affinity = affinity(s.Spec.SessionAffinityConfig)
 	}
 	return out
+}
+
+// nanoseconds returns 0 for an object that says nothing of when it was created:
+// the zero time, long before 1970, would make it the oldest.
+func nanoseconds(t meta.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
 }
 
 // clusterIPs returns the list, which API servers before 1.20 do not have.

@@ -23,7 +23,8 @@ import (
 type record struct {
 	mu     sync.Mutex
 	now    map[string]*source.Service
-	states []string // after each step
+	since  map[string]int64 // as handed on last
+	states []string         // after each step
 	synced int
 	node   *source.ClusterNode
 }
@@ -34,8 +35,11 @@ func (r *record) Apply(ch source.Changes) {
 	for _, id := range ch.Delete {
 		delete(r.now, id.Name)
 	}
+	if r.since == nil {
+		r.since = map[string]int64{}
+	}
 	for _, u := range ch.Set {
-		r.now[u.ID.Name] = u.Services[0]
+		r.now[u.ID.Name], r.since[u.ID.Name] = u.Services[0], u.Rank.Since
 	}
 	r.states = append(r.states, r.text())
 }
