@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -90,6 +91,43 @@ func TestLastKnownIsNotUsedBesideAnAnswer(t *testing.T) {
 	}
 }
 
+// One failure that passes does not bring back what is old.
+func TestLastKnownIsNotUsedAfterOneFailure(t *testing.T) {
+	dir := t.TempDir()
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	ran(t, keeping(t, a, dir), "default/a")
+	a.stop()
+	a.delete(svc("a", "10.96.0.1"))
+	a.put(svc("b", "10.96.0.2"))
+	begin := time.Now()
+	r := run(t, keeping(t, a, dir))
+	<-r.src.contact.failed
+	a.start()
+	r.wants("default/b")
+	took := time.Since(begin)
+	if h := r.history(0); len(h) != 1 && took < failedPatience { // else this machine is too busy to say
+		t.Errorf("listed after %v, and steps %q", took, h)
+	}
+}
+
+// A failure shortens the wait, and never makes it longer.
+func TestDeadline(t *testing.T) {
+	for _, tt := range []struct{ after, want time.Duration }{
+		{0, failedPatience},
+		{2 * time.Second, 2*time.Second + failedPatience},
+		{patience - failedPatience/2, patience},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begin, d := time.Now(), newDeadline(patience)
+			time.Sleep(tt.after)
+			d.within(failedPatience)
+			if <-d.C; time.Since(begin) != tt.want {
+				t.Errorf("failed after %v: waited %v, want %v", tt.after, time.Since(begin), tt.want)
+			}
+		})
+	}
+}
+
 // What is damaged, or of another cluster or node, is not used; other sources go on
 // without it, and without them the first list is waited for.
 func TestLastKnownUnusable(t *testing.T) {
@@ -117,7 +155,11 @@ func TestLastKnownUnusable(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for _, beside := range []bool{false, true} {
+			if !beside && tt.text != nil && tt.name != "damaged" {
+				continue // alone, all that matters is whether there is anything
+			}
 			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
 				dir := t.TempDir()
 				if tt.text != nil {
 					if err := os.WriteFile(filepath.Join(dir, lastKnownName), tt.text, 0o600); err != nil {
@@ -137,7 +179,7 @@ func TestLastKnownUnusable(t *testing.T) {
 				wait := within
 				if !beside {
 					<-src.contact.failed
-					wait = 100 * time.Millisecond
+					wait = failedPatience + 200*time.Millisecond
 				}
 				select {
 				case <-r.told:

@@ -68,8 +68,30 @@ func New(o Options) *Source {
 }
 
 // patience is how long the first lists may take before what was last known is
-// served. A failure of one of them ends it.
-const patience = 5 * time.Second
+// served; failedPatience, from the first failure of one of them: that is a second
+// try, so that what passes at once does not bring back what is old.
+const (
+	patience       = 5 * time.Second
+	failedPatience = time.Second
+)
+
+// A deadline can be brought forward, and is not put off.
+type deadline struct {
+	*time.Timer
+	at time.Time
+}
+
+func newDeadline(wait time.Duration) *deadline {
+	return &deadline{time.NewTimer(wait), time.Now().Add(wait)}
+}
+
+// within brings d forward, where it is later than that.
+func (d *deadline) within(wait time.Duration) {
+	if at := time.Now().Add(wait); at.Before(d.at) {
+		d.at = at
+		d.Reset(wait)
+	}
+}
 
 // Run implements source.Source. That the API server cannot be reached is no
 // error: what it said last stays, and status tells since when.
@@ -80,8 +102,9 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	defer wg.Wait()
 	c := newCluster(s, sink)
 	defer c.keeper.end(c)
-	timer, waited, failed := time.NewTimer(0), time.After(patience), s.contact.failed
+	timer, patient, failed := time.NewTimer(0), newDeadline(patience), s.contact.failed
 	defer timer.Stop()
+	defer patient.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -89,12 +112,12 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		case st := <-steps:
 			st(c)
 		case <-timer.C:
-		case <-waited:
-			waited, failed = nil, nil
+		case <-patient.C:
+			failed = nil
 			c.fallBack()
 		case <-failed:
-			waited, failed = nil, nil
-			c.fallBack()
+			failed = nil
+			patient.within(failedPatience)
 		}
 		now := time.Now()
 		c.flush(now)
