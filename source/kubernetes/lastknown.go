@@ -32,6 +32,10 @@ const (
 	saveShare = 100
 )
 
+// endWait is how long the end of Run may wait for writes: a daemon that is told to stop
+// does so within 1 s.
+const endWait = 500 * time.Millisecond
+
 // maxUnits bounds what is read: far more services than a kernel can hold.
 const maxUnits = 10_000_000
 
@@ -182,17 +186,35 @@ func (k *keeper) save(c *cluster, now time.Time) {
 	}
 	k.changed, k.due = false, now.Add(saveShare*k.took)
 	known := c.lastKnown(now)
+	k.start(known)
+}
+
+// start writes known, by who has taken what is in free.
+func (k *keeper) start(known *lastKnown) {
 	go func() {
 		k.write(known)
 		k.free <- struct{}{}
 	}()
 }
 
-// end writes what is new, unless that would hold up the end.
+// end writes what is new, unless that would hold up the end: a write that hangs, as on
+// a disk that is gone, is left behind.
 func (k *keeper) end(c *cluster) {
-	<-k.free
-	if k.changed && k.took < time.Second/4 {
-		k.write(c.lastKnown(time.Now()))
+	enough := time.After(endWait)
+	if !k.idle(enough) || !k.changed || !c.listed() || k.took >= endWait {
+		return
+	}
+	k.start(c.lastKnown(time.Now()))
+	k.idle(enough)
+}
+
+// idle waits until nothing is being written, and reports whether that came first.
+func (k *keeper) idle(enough <-chan time.Time) bool {
+	select {
+	case <-k.free:
+		return true
+	case <-enough:
+		return false
 	}
 }
 

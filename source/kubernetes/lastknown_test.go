@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -263,4 +264,35 @@ func TestLastKnownWhenNobodyAnswers(t *testing.T) {
 	release := a.hold("services")
 	defer release()
 	run(t, keeping(t, a, dir)).wants("default/a")
+}
+
+// A blockingLog is told something and does not come back before it is released.
+type blockingLog struct {
+	slog.Handler
+	release chan struct{}
+}
+
+func (b *blockingLog) Enabled(context.Context, slog.Level) bool      { return true }
+func (b *blockingLog) Handle(_ context.Context, _ slog.Record) error { <-b.release; return nil }
+
+// A write that hangs does not hold up the end, whether it began before or then.
+func TestKeeperEnds(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			hang := &blockingLog{slog.DiscardHandler, make(chan struct{})}
+			c := newCluster(New(Options{StateDir: filepath.Join(t.TempDir(), "gone"), Log: slog.New(hang)}), &record{})
+			c.heard = [kinds]bool{true, true, true}
+			c.keeper.note()
+			if before {
+				c.keeper.save(c, c.keeper.due)
+				c.keeper.note()
+			}
+			begin := time.Now()
+			c.keeper.end(c)
+			if took := time.Since(begin); took != endWait {
+				t.Errorf("hangs before the end %v: ended after %v, want %v", before, took, endWait)
+			}
+			close(hang.release)
+		})
+	}
 }
