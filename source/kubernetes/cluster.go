@@ -5,6 +5,7 @@ package kubernetes
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -129,8 +130,10 @@ func (e *entry) remove(name string) {
 
 // setNode takes the Node object of this host; nil: there is none.
 func (c *cluster) setNode(n *source.ClusterNode) {
+	if !reflect.DeepEqual(n, c.node) { // its status is written every few minutes at least
+		c.keepSoon()
+	}
 	c.node = n
-	c.keepSoon()
 	c.src.OnNode(n)
 }
 

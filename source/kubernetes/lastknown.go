@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"svcproxy/source"
@@ -95,7 +96,6 @@ func (k *lastKnown) write(w io.Writer) error {
 
 // loadLastKnown returns what is in dir; nil: nothing.
 func loadLastKnown(dir string) (*lastKnown, error) {
-	removeDrafts(dir)
 	f, err := os.Open(filepath.Join(dir, lastKnownName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -157,13 +157,23 @@ type keeper struct {
 	changed bool
 	due     time.Time     // when to write what has changed
 	free    chan struct{} // has one element while nothing is being written
-	took    time.Duration // of the last write; by who holds what is in free
+
+	// Of the last write; by who holds what is in free.
+	took time.Duration
+	said string // why it failed, as warned of; empty: it did not
 }
 
 func newKeeper(src *Source) *keeper {
 	k := &keeper{src: src, free: make(chan struct{}, 1)}
 	k.free <- struct{}{}
 	return k
+}
+
+// begin is called before the first write.
+func (k *keeper) begin() {
+	if k.src.StateDir != "" {
+		removeDrafts(k.src.StateDir)
+	}
 }
 
 // note says that there is something new to write.
@@ -220,10 +230,24 @@ func (k *keeper) idle(enough <-chan time.Time) bool {
 
 func (k *keeper) write(known *lastKnown) {
 	begin := time.Now()
-	if err := known.save(k.src.StateDir); err != nil {
+	err := known.save(k.src.StateDir)
+	k.took = time.Since(begin)
+	why := reason(err)
+	if why != "" && why != k.said {
 		k.src.Log.Warn("what the cluster last said cannot be kept for the next start", "err", err)
 	}
-	k.took = time.Since(begin)
+	k.said = why
+}
+
+// reason returns err without the name of the draft, which differs each time; empty: no error.
+func reason(err error) string {
+	if number := syscall.Errno(0); errors.As(err, &number) {
+		return number.Error()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 func later(a, b time.Time) time.Time {

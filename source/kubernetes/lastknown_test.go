@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"os"
@@ -215,15 +216,60 @@ func (s *toldSynced) Synced(string)        { close(s.told) }
 func TestLastKnownDrafts(t *testing.T) {
 	dir := t.TempDir()
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
-	ran(t, keeping(t, a, dir), "default/a")
 	draft := filepath.Join(dir, lastKnownName+".new-1")
 	if err := os.WriteFile(draft, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.stop()
-	run(t, keeping(t, a, dir)).wants("default/a")
+	ran(t, keeping(t, a, dir), "default/a")
 	if _, err := os.Stat(draft); !os.IsNotExist(err) {
 		t.Errorf("the draft is still there: %v", err)
+	}
+}
+
+// Why nothing can be kept is said once, and again when that changes or comes back.
+func TestKeeperWarnsOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	var log bytes.Buffer
+	k := newKeeper(New(Options{StateDir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))}))
+	said := func(what string, want int) {
+		t.Helper()
+		k.write(&lastKnown{})
+		k.write(&lastKnown{})
+		if n := strings.Count(log.String(), "level=WARN"); n != want {
+			t.Errorf("%s: %d warnings, want %d: %s", what, n, want, log.String())
+		}
+	}
+	put := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	said("no directory", 1)
+	put(os.WriteFile(dir, nil, 0o600))
+	said("a file in its place", 2)
+	put(os.Remove(dir))
+	put(os.Mkdir(dir, 0o700))
+	said("in order", 2)
+	put(os.RemoveAll(dir))
+	said("no directory again", 3)
+}
+
+// What a node says again changes nothing, and nothing is written for it.
+func TestNodeSaysTheSame(t *testing.T) {
+	c, _ := listedCluster(t, Options{StateDir: t.TempDir()})
+	node := func(zone string) *source.ClusterNode {
+		return parseNode(&core.Node{ObjectMeta: meta.ObjectMeta{Name: "here", Labels: map[string]string{core.LabelTopologyZone: zone}}})
+	}
+	for i, tt := range []struct {
+		zone    string
+		changes bool
+	}{{"z", true}, {"z", false}, {"y", true}} {
+		c.keeper.changed = false
+		c.setNode(node(tt.zone))
+		if c.keeper.changed != tt.changes {
+			t.Errorf("%d: zone %s: to be written %v, want %v", i, tt.zone, c.keeper.changed, tt.changes)
+		}
 	}
 }
 
