@@ -44,8 +44,10 @@ type step func(*cluster)
 type cluster struct {
 	src     *Source
 	sink    source.Sink
-	heard   [kinds]bool
-	synced  bool // all that existed was handed on
+	server  string      // of the present session
+	heard   [kinds]bool // in the present session
+	fresh   bool        // nothing was handed on yet of what server has
+	synced  bool        // all that existed was handed on
 	started time.Time
 	node    *source.ClusterNode // as last heard
 	keeper  *keeper
@@ -70,11 +72,19 @@ type entry struct {
 
 func newCluster(src *Source, sink source.Sink) *cluster {
 	return &cluster{
-		src: src, sink: sink, started: time.Now(),
+		src: src, sink: sink, started: time.Now(), fresh: true,
 		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{},
 		dirty: map[source.Key]bool{}, due: map[source.Key]time.Time{}, keeper: newKeeper(src),
 		cidrs: map[string][]netip.Prefix{},
 	}
+}
+
+// begin has changes wait until a new session has listed all kinds of objects:
+// services of one cluster and endpoints of another make no sense.
+func (c *cluster) begin(server string) {
+	c.heard = [kinds]bool{}
+	c.fresh = c.fresh || server != c.server
+	c.server = server
 }
 
 // entry returns that of a name, and has it looked at; now: at once.
@@ -151,10 +161,12 @@ func (c *cluster) flush(now time.Time) {
 			c.dirty[key] = true
 		}
 	}
-	if !c.synced { // what was last known may be gone
+	if c.fresh { // what was last known, or another server had, may be gone, and moves nowhere
 		for key := range c.entries {
 			c.dirty[key] = true
 		}
+		c.fresh = false
+		c.keepSoon() // also where it has the same: under its name
 	}
 	var ch source.Changes
 	for key, hurry := range c.dirty {

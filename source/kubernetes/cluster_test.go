@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -81,4 +82,56 @@ func TestCreatedAnew(t *testing.T) {
 	if got := rec.since["default/a"]; got != 3000e9 {
 		t.Errorf("handed on as of %d, and it was listed with 3000e9", got)
 	}
+}
+
+// What is kept under the name of a server is what that one has: nothing is kept while
+// it lists, and nothing of the one before waits to move.
+func TestKeptUnderItsServer(t *testing.T) {
+	dir := t.TempDir()
+	c, _ := listedCluster(t, Options{StateDir: dir})
+	kept := func(what, want string) {
+		t.Helper()
+		if c.keeper.save(c, c.keeper.due); !c.keeper.idle(time.After(within)) {
+			t.Fatal("it is still being written")
+		}
+		c.keeper.free <- struct{}{}
+		k, err := loadLastKnown(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := "nothing"
+		if k != nil {
+			got = k.Server
+			for _, u := range k.units {
+				got += fmt.Sprintf(" %s %d", u.Service.Key, len(u.Service.Endpoints))
+			}
+		}
+		if got != want {
+			t.Errorf("%s: kept %q, want %q", what, got, want)
+		}
+	}
+	c.begin("one")
+	kept("first list", "nothing")
+	c.heard = [kinds]bool{true, true, true}
+	c.flush(time.Now())
+	kept("listed", "one default/a 1")
+
+	c.keepSoon()
+	c.src.contact.use("two")
+	kept("the new session has not begun", "one default/a 1")
+	c.begin("two")
+	c.keepSoon()
+	kept("the new session lists", "one default/a 1")
+	c.keeper.end(c)
+	c.keeper.free <- struct{}{}
+	kept("the end while it lists", "one default/a 1")
+	c.setSlice(key("a-1"), nil)
+	c.heard = [kinds]bool{true, true, true}
+	c.flush(time.Now())
+	kept("listed anew", "two default/a 0")
+
+	c.begin("three")
+	c.heard = [kinds]bool{true, true, true}
+	c.flush(time.Now())
+	kept("a server that has the same", "three default/a 0")
 }

@@ -265,10 +265,11 @@ func (c *cluster) keepSoon() {
 	}
 }
 
-// lastKnown returns all that was handed on.
+// lastKnown returns all that was handed on. The present session must have listed
+// everything: before, it is of the server of the one before.
 func (c *cluster) lastKnown(now time.Time) *lastKnown {
 	k := &lastKnown{
-		Format: lastKnownFormat, Server: c.src.contact.status().Server, Written: now,
+		Format: lastKnownFormat, Server: c.server, Written: now,
 		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.node,
 	}
 	for _, e := range c.entries {

@@ -149,7 +149,7 @@ func TestFinishedSession(t *testing.T) {
 		}
 	}
 	old, end := context.WithCancel(t.Context())
-	begin(old, steps)
+	begin(old, steps, "one")
 	first := serviceFeed(old, steps)
 	if err := first.Replace([]any{svc("a", "10.96.0.1")}, "1"); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestFinishedSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	end()
-	begin(t.Context(), steps)
+	begin(t.Context(), steps, "one")
 	second := serviceFeed(t.Context(), steps)
 	if err := second.Replace([]any{svc("a", "10.96.0.1"), svc("b", "10.96.0.2")}, "1"); err != nil {
 		t.Fatal(err)

@@ -77,7 +77,7 @@ func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (
 		return func() {}
 	}
 	ctx, stop = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
-	begin(ctx, steps)
+	begin(ctx, steps, id.config.Host)
 	pace, seldom := newPacer(mostWait), newPacer(mostWaitOptional)
 	var wg sync.WaitGroup
 	run := func(k kind, from cache.Getter, modify func(*meta.ListOptions), expected runtime.Object, into cache.ReflectorStore) {
@@ -99,11 +99,10 @@ func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (
 	return stop
 }
 
-// begin has changes wait until the new session has listed all kinds of objects:
-// services of one cluster and endpoints of another make no sense.
-func begin(ctx context.Context, steps chan<- step) {
+// begin tells the goroutine of Run of a new session.
+func begin(ctx context.Context, steps chan<- step, server string) {
 	select {
-	case steps <- func(c *cluster) { c.heard = [kinds]bool{} }:
+	case steps <- func(c *cluster) { c.begin(server) }:
 	case <-ctx.Done():
 	}
 }
