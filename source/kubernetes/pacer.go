@@ -49,17 +49,24 @@ func (p *pacer) ask(ctx context.Context) func(error) {
 	case <-ctx.Done():
 		return func(error) {}
 	}
-	if at, failing := p.due(); failing {
-		timer := time.NewTimer(time.Until(at))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}
+	p.sleep(ctx)
 	return func(err error) {
 		p.answered(err)
 		p.turn <- struct{}{}
+	}
+}
+
+// sleep returns when it is time to ask a server that fails, or ctx ends. One who asked
+// before it failed may be answered meanwhile, and told to ask later still.
+func (p *pacer) sleep(ctx context.Context) {
+	for at, failing := p.due(); failing && time.Now().Before(at); at, failing = p.due() {
+		timer := time.NewTimer(time.Until(at))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
 	}
 }
 

@@ -83,6 +83,24 @@ func TestPacerRetryAfter(t *testing.T) {
 	})
 }
 
+// Who waits is bound by what another one is told meanwhile.
+func TestPacerIsToldLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPacer(mostWait)
+		one, other := p.ask(t.Context()), p.ask(t.Context())
+		begin := time.Now()
+		one(errors.New("no"))
+		var wg sync.WaitGroup
+		wg.Go(func() { p.ask(t.Context())(nil) })
+		synctest.Wait()
+		other(apierrors.NewTooManyRequests("busy", 20))
+		wg.Wait()
+		if d := time.Since(begin); d != 20*time.Second {
+			t.Errorf("asked again after %v, and told 20 s", d)
+		}
+	})
+}
+
 func TestPacerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPacer(mostWait)
