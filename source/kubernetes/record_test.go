@@ -126,6 +126,16 @@ func (r *running) wants(text string) {
 	r.eventually(fmt.Sprintf("%q", text), func() bool { return r.look() == text })
 }
 
+// syncedAfter waits until the sink was told so, which comes after its step, and after status.
+func (r *running) syncedAfter(step int) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("synced after step %d", step), func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.synced == step
+	})
+}
+
 func (r *running) connected(want bool) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("connected: %v", want), func() bool { return r.src.Status().Connection.Connected == want })

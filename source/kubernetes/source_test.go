@@ -70,11 +70,7 @@ func TestSlowSync(t *testing.T) {
 			}
 			release()
 			r.wants("default/a 10.0.0.1")
-			r.eventually("synced", func() bool { return r.src.Status().Synced })
-			if r.mu.Lock(); r.synced != 1 {
-				t.Errorf("synced after step %d, want 1", r.synced)
-			}
-			r.mu.Unlock()
+			r.syncedAfter(1)
 		})
 	}
 }

@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,10 +55,15 @@ func object(name string, vip string) source.Changes {
 	}}}
 }
 
-// get returns status and body of a path on http_address.
+// get returns status and body of a path on http_address, which is not listened on from
+// the first: that it refuses is not yet an answer.
 func get(t *testing.T, addr, path string) (int, string) {
 	t.Helper()
 	resp, err := http.Get("http://" + addr + path)
+	for deadline := time.Now().Add(20 * time.Second); errors.Is(err, syscall.ECONNREFUSED) && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+		resp, err = http.Get("http://" + addr + path)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
