@@ -243,7 +243,9 @@ func accept(t *testing.T, dir, state string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	accepted := make(chan struct{}, 1)
-	go func() { done <- src.Run(ctx, sinkFunc(func(ch source.Changes) { src.Accepted(ch.Set); accepted <- struct{}{} })) }()
+	go func() {
+		done <- src.Run(ctx, sinkFunc(func(ch source.Changes) { src.Accepted(ch.Set); accepted <- struct{}{} }))
+	}()
 	<-accepted
 	cancel()
 	if err := <-done; err != nil {
