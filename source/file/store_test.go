@@ -411,11 +411,14 @@ func TestSlowDisk(t *testing.T) {
 		}
 	}
 	close(hold)
-	for h.src.store.busy() {
-		time.Sleep(time.Millisecond)
+	want := record{sum: idOf([]byte("a 2\n"), nil)}
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if r, _ := h.src.store.record("a.toml"); r.sum == want.sum {
+			break
+		}
 	}
 	h.stop()
-	if data, err := h.src.store.read("a.toml", record{sum: idOf([]byte("a 2\n"), nil)}); err != nil {
+	if data, err := h.src.store.read("a.toml", want); err != nil {
 		t.Errorf("the copy: %q, %v", data, err)
 	}
 }
