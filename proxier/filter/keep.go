@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy/netutil/nft"
 )
 
-// keepTable is a table that does nothing, and which programs of iptables do not see.
+// keepTable begins the name of a table, one for each family, that does nothing, and
+// which programs of iptables do not see. It is of the family inet, whose chains
+// translate since kernel 5.2, so that nobody takes it for one of nftables mode.
 const keepTable = "SVCP-KEEP"
 
 // keep has the kernel go on tracking and translating connections when others flush
@@ -52,5 +56,5 @@ func (k *Kernel) unkeep() error {
 }
 
 func (k *Kernel) keepTable() nft.Table {
-	return nft.Table{Family: family(k.tool.IPv6), Name: keepTable}
+	return nft.Table{Family: unix.NFPROTO_INET, Name: keepTable + k.words.suffix}
 }

@@ -193,14 +193,14 @@ func (h *host) watch() <-chan nft.Event {
 // The table that keeps connections while all rules are flushed comes back, too.
 func TestLookKeepsOn(t *testing.T) {
 	everywhere(t, func(h *host) {
-		family := map[proxier.Family]string{proxier.IPv4: "ip", proxier.IPv6: "ip6"}[h.fam]
+		table := h.set("SVCP-KEEP")
 		h.fill(seeded(3), 3)
 		h.sync(nil)
-		run(h, "nft", "delete", "table", family, "SVCP-KEEP")
+		run(h, "nft", "delete", "table", "inet", table)
 		if h.look() {
 			h.Error("no rule differs, but a look says so")
 		}
-		if tables := run(h, "nft", "list", "tables"); !strings.Contains(tables, "table "+family+" SVCP-KEEP") {
+		if tables := run(h, "nft", "list", "tables"); !strings.Contains(tables, "table inet "+table) {
 			h.Errorf("after a look there are only\n%s", tables)
 		}
 	})
