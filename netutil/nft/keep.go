@@ -24,8 +24,8 @@ func Keep(t Table, comment string) error {
 	return conn.Close()
 }
 
-// keepPriority is after all that translates: before kernel 4.16 the first chain that
-// a connection meets translates it, were it by nothing, and no other.
+// keepPriority is after all that translates, which have -100 and 100 by custom: the
+// chain is met by connections that nobody else had a word about.
 const keepPriority = 300
 
 // keep makes the table. The rule has connections tracked, the chain translated.

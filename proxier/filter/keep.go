@@ -19,6 +19,9 @@ const keepTable = "SVCP-KEEP"
 // reach the wrong socket, which resets them: our repair comes too late for them.
 func (k *Kernel) keep(ctx context.Context) {
 	err := k.tryToKeep(ctx)
+	if ctx.Err() != nil {
+		return // the next sync does it
+	}
 	if err != nil && !k.mortal.Load() {
 		k.log.Info("connections will not survive that others flush all rules: the kernel does not take a table that keeps them", "tool", k.Tool(), "err", err)
 	}
