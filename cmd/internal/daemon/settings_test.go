@@ -118,6 +118,34 @@ func TestLastGoodSettings(t *testing.T) {
 	}
 }
 
+// A svcproxy.toml that comes back after a moment, as by rm and cp, changes nothing.
+func TestSettingsGoneForAMoment(t *testing.T) {
+	const settings = "http_address = \"\"\nlocal_cidrs = [\"10.1.0.0/16\"]\n"
+	for range 10 {
+		r := launch(t, settings)
+		r.ready()
+		began := time.Now()
+		if err := os.Remove(r.dir + "/svcproxy.toml"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * settingsPoll)
+		r.write("svcproxy.toml", settings)
+		took := time.Since(began)
+		time.Sleep(2 * settingsPoll)
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if took > (goneAfter-1)*settingsPoll {
+			continue // that was no moment: the machine is busy
+		}
+		if strings.Contains(r.log.String(), "settings changed") {
+			t.Errorf("gone for %v:\n%s", took, r.log)
+		}
+		return
+	}
+	t.Error("the machine is too busy for a moment of 1.2 s")
+}
+
 // A host without svcproxy.toml starts as before when the directory has gone.
 func TestDirectoryGoneWithoutSettings(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
