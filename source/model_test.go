@@ -1,0 +1,23 @@
+package source
+
+import (
+	"strings"
+	"testing"
+
+	"svcproxy/internal/structtest"
+)
+
+// A service that differs in anything but its place is another one: what Equal
+// passes over never reaches the kernel.
+func TestServiceEqual(t *testing.T) {
+	same := structtest.Filled[Service]()
+	if !same.Equal(structtest.Filled[Service]()) {
+		t.Error("a service does not equal itself")
+	}
+	for path, other := range structtest.Changes[Service]() {
+		place := strings.HasPrefix(path, ".Pos.")
+		if got := same.Equal(other); got != place {
+			t.Errorf("with another %s: Equal is %v, want %v", path, got, place)
+		}
+	}
+}
