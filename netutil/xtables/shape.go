@@ -32,21 +32,27 @@ func (t *Tool) ShapeOf(table string) (Shape, error) {
 }
 
 func (t *Tool) shapeOf(table string) (s Shape, err error) {
+	copy(s.name[:len(s.name)-1], table)
+	err = t.ask(getInfo, unsafe.Pointer(&s), unsafe.Sizeof(s))
+	return s, err
+}
+
+// ask has the kernel answer a question of the legacy variant into memory that names the table.
+func (t *Tool) ask(question uintptr, answer unsafe.Pointer, room uintptr) (err error) {
 	domain, level := unix.AF_INET, unix.SOL_IP
 	if t.IPv6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
-		return s, err
+		return err
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	copy(s.name[:len(s.name)-1], table)
-	size := uint32(unsafe.Sizeof(s))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), getInfo,
-		uintptr(unsafe.Pointer(&s)), uintptr(unsafe.Pointer(&size)), 0)
+	size := uint32(room)
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), question,
+		uintptr(answer), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
-		return s, errno
+		return errno
 	}
-	return s, nil
+	return nil
 }

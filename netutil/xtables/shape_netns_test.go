@@ -38,6 +38,25 @@ func TestShapeOf(t *testing.T) {
 		if filled == before || filled.Entries != before.Entries+3 || shape() != filled {
 			t.Errorf("%s: before %+v, with a chain and a rule %+v, then %+v", tool, before, filled, shape())
 		}
+		content := func() Sum {
+			t.Helper()
+			sum, err := tool.ContentOf("nat")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sum
+		}
+		held := content()
+		iptables("-A", "SVCP-A", "-p", "tcp", "--dport", "80", "-j", "RETURN")
+		added := content()
+		iptables("-R", "SVCP-A", "1", "-p", "tcp", "--dport", "81", "-j", "RETURN")
+		if replaced := content(); added == held || replaced == added || content() != replaced {
+			t.Errorf("%s: content %d, with a rule %d, another one %d, then %d", tool, held, added, replaced, content())
+		}
+		iptables("-D", "SVCP-A", "1")
+		if content() != held {
+			t.Errorf("%s: the same rules have another content", tool)
+		}
 		iptables("-F")
 		if flushed := shape(); flushed == filled || flushed == before {
 			t.Errorf("%s: flushed: got %+v", tool, flushed)

@@ -33,6 +33,7 @@ type Kernel struct {
 
 	looking  chan struct{} // has room for the one Examine that runs
 	unread   int           // looks since the tables were read
+	lastRead reading       // what they were then; zero: they are to be read
 	lookSets *ipset.Conn   // its own
 	events   *events       // of the nft variant; nil: there are none
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os/exec"
 	"strings"
 	"testing"
@@ -60,7 +61,7 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event
 	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: nftTool(t)})
+	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,20 +79,19 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event
 	return k, r, w, told
 }
 
-// nftTool returns the nft variant of iptables, whichever plain iptables means: the
-// legacy one tells of nothing.
-func nftTool(t *testing.T) *xtables.Tool {
+// toolOf returns a variant of iptables, whichever plain iptables means.
+func toolOf(t *testing.T, variant xtables.Variant) *xtables.Tool {
 	t.Helper()
 	tools, err := xtables.Installed(context.Background(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tool := range tools {
-		if tool.Variant == xtables.NFT {
+		if tool.Variant == variant {
 			return tool
 		}
 	}
-	t.Fatalf("this host has no iptables-nft, only %v; install the package iptables", tools)
+	t.Fatalf("this host has no %s variant of iptables, only %v; install the package iptables", variant, tools)
 	return nil
 }
 
@@ -273,4 +273,56 @@ func TestWaitingForTurnHoldsUpNobody(t *testing.T) {
 		t.Errorf("restore: %v", err)
 	}
 	release()
+}
+
+// As long as the tables of the legacy variant are what they were, whatever packets
+// count in them, a look reads none with a program, here it could not.
+func TestLegacyLooksAreCheap(t *testing.T) {
+	netnstest.Enter(t)
+	command(t, "ip", "link", "set", "lo", "up")
+	ctx := context.Background()
+	legacy := toolOf(t, xtables.Legacy)
+	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: legacy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	w, r := filtertest.NewWorld(proxier.IPv4), NewRules(proxier.IPv4)
+	mend(t, k, r, w)
+	look := func(tool *xtables.Tool) (bool, error) {
+		t.Helper()
+		k.tool = tool
+		return k.Examine(ctx)
+	}
+	none := &xtables.Tool{Variant: xtables.Legacy}
+	if _, err := look(none); err == nil {
+		t.Error("the first look read nothing")
+	}
+	if damaged, err := look(legacy); err != nil || damaged {
+		t.Fatalf("first look: %v, %v", damaged, err)
+	}
+	send(t, "127.0.0.1:9")
+	if damaged, err := look(none); err != nil || damaged {
+		t.Errorf("nothing but counters has changed: %v, %v", damaged, err)
+	}
+	command(t, "iptables-legacy", "-t", "nat", "-R", MarkMasq, "1", "-j", "MARK", "--or-mark", "0x8000")
+	if _, err := look(none); err == nil {
+		t.Error("a rule was replaced, and nothing is read")
+	}
+	if damaged, err := look(legacy); err != nil || !damaged {
+		t.Errorf("a rule was replaced: %v, %v", damaged, err)
+	}
+}
+
+// send sends a packet, which rules count.
+func send(t *testing.T, to string) {
+	t.Helper()
+	conn, err := net.Dial("udp", to)
+	if err == nil {
+		_, err = conn.Write([]byte("counted"))
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -45,11 +45,12 @@ func (k *Kernel) Damaged() bool { return k.mirror.damaged() }
 // reads them all the same, for what no event tells of, a fault of the kernel or of ours.
 const looksUnread = 60
 
-// examineTables reads all tables, unless nf_tables has told of no change since they
-// were last read. What it has passed over is left to the next look.
+// examineTables reads all tables, unless none has changed since they were last read.
+// What it has passed over is left to the next look.
 func (k *Kernel) examineTables(ctx context.Context) error {
 	k.unread++
-	if k.events != nil && !k.events.suspect() && k.unread < looksUnread {
+	now := k.reading()
+	if k.unchanged(now) && k.unread < looksUnread {
 		return nil
 	}
 	t := k.mirror.look()
@@ -59,7 +60,7 @@ func (k *Kernel) examineTables(ctx context.Context) error {
 		k.suspect()
 		return err
 	}
-	k.unread = 0
+	k.unread, k.lastRead = 0, now
 	for _, tab := range tables {
 		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
 	}
@@ -71,9 +72,35 @@ func (k *Kernel) examineTables(ctx context.Context) error {
 
 // suspect makes the next look read all tables.
 func (k *Kernel) suspect() {
+	k.lastRead = reading{}
 	if k.events != nil {
 		k.events.unsure.Store(true)
 	}
+}
+
+// A reading is what the tables of the legacy variant, which tells of no change, held
+// when they were read, and what we had written by then.
+type reading struct {
+	content map[string]xtables.Sum // nil: it cannot be told
+	writes  int
+}
+
+// reading returns what the tables that have rules of ours hold now.
+func (k *Kernel) reading() reading {
+	r := reading{writes: k.mirror.writesNow()}
+	if k.events == nil {
+		r.content = byTable(k.mirror.jumpsNow(), k.tool.ContentOf)
+	}
+	return r
+}
+
+// unchanged reports whether the tables are as they were when they were last read.
+func (k *Kernel) unchanged(now reading) bool {
+	if k.events != nil {
+		return !k.events.suspect()
+	}
+	was := k.lastRead
+	return len(now.content) > 0 && now.writes == was.writes && maps.Equal(now.content, was.content)
 }
 
 // examineSets lists the sets one by one, so that a change of one overtakes no other.

@@ -23,6 +23,7 @@ type mirror struct {
 	damage damage
 
 	forgotten int // how often
+	writes    int // that have begun
 }
 
 type chainID struct{ table, name string }
@@ -81,6 +82,7 @@ func (m *mirror) begin(t *touched) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busy = t
+	m.writes++
 	for l := range m.looks {
 		l.merge(t)
 	}
@@ -100,6 +102,7 @@ func (m *mirror) forget() {
 	defer m.mu.Unlock()
 	m.busy, m.chains, m.sets, m.damage = nil, nil, nil, damage{}
 	m.forgotten++
+	m.writes++
 	for l := range m.looks {
 		l.all = true
 	}
@@ -110,6 +113,13 @@ func (m *mirror) count() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.forgotten
+}
+
+// writesNow returns how many writes have begun.
+func (m *mirror) writesNow() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.writes
 }
 
 // look begins a look: what syncs change from now on is noted in the result.

@@ -164,7 +164,7 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 			continue
 		}
 		jumps := k.mirror.jumpsNow()
-		shapes := k.shapes(jumps)
+		shapes := byTable(jumps, k.tool.ShapeOf)
 		if sound != nil && maps.Equal(shapes, sound) {
 			continue
 		}
@@ -182,20 +182,20 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 	}
 }
 
-// shapes returns the shapes of the tables with jumps; nil: they cannot be told.
-func (k *Kernel) shapes(jumps []Jump) map[string]xtables.Shape {
-	shapes := map[string]xtables.Shape{}
+// byTable returns what ask says of each table with jumps; nil: of one it has failed.
+func byTable[T any](jumps []Jump, ask func(table string) (T, error)) map[string]T {
+	all := map[string]T{}
 	for _, j := range jumps {
-		if _, known := shapes[j.Table]; known {
+		if _, known := all[j.Table]; known {
 			continue
 		}
-		s, err := k.tool.ShapeOf(j.Table)
+		v, err := ask(j.Table)
 		if err != nil {
 			return nil
 		}
-		shapes[j.Table] = s
+		all[j.Table] = v
 	}
-	return shapes
+	return all
 }
 
 // canary asks for one jump of each table, and for the chain where services begin.
