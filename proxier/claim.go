@@ -57,25 +57,36 @@ func (c claim) String() string {
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.addr, c.port), c.protocol)
 }
 
+// pos is where a service says that it wants c.
+func (c claim) pos(s *source.Service) source.Position {
+	switch {
+	case c.port == 0:
+		return s.NamePos()
+	case c.addr.IsValid():
+		return s.AddrPos(c.addr)
+	}
+	return s.NodePortPos(c.protocol, c.port)
+}
+
 // taken says that svc cannot have c because of h.
 func taken(svc *source.Service, c claim, h holder) source.Fault {
-	f := source.Fault{Pos: svc.Pos}
+	f := source.Fault{Pos: c.pos(svc)}
 	switch {
 	case h.svc == nil:
 		f.Msg = fmt.Sprintf("service %q: port %d/%s is the one svcproxy itself listens on", svc.Key, c.port, c.protocol)
 		f.Hint = "choose another port, or another http_address or metrics_address"
 	case c.port == 0:
-		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.place())
+		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.place(c))
 	default:
-		f.Msg = fmt.Sprintf("service %q: %s is taken by %q (%s)", svc.Key, c, h.svc.Key, h.place())
+		f.Msg = fmt.Sprintf("service %q: %s is taken by %q (%s)", svc.Key, c, h.svc.Key, h.place(c))
 	}
 	return f
 }
 
-// place is where the holder is written.
-func (h holder) place() string {
+// place is where the holder says that it wants c.
+func (h holder) place(c claim) string {
 	if h.svc.Pos.File != "" || h.unit == nil {
-		return h.svc.Pos.String()
+		return c.pos(h.svc).String()
 	}
 	return source.Quote(h.unit.ID.Name)
 }

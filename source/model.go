@@ -114,7 +114,10 @@ type Service struct {
 	// source; where no source is known to be local, none of VIPs is masqueraded.
 	InCluster bool
 
-	Pos Position // where it is written, for messages; not part of its meaning
+	// Where it is written, and what of it no other can have, as Unique names it; for
+	// messages, and not part of its meaning. Without Places nobody knows more than Pos.
+	Pos    Position
+	Places []Place
 }
 
 // A PortAddr is an address and port, or without address a port of the node.

@@ -126,6 +126,15 @@ func (d *Doc) KeyPos(path source.Path) source.Position {
 	return d.place(d.nodes([]source.Path{path})[0].key)
 }
 
+// Positions is Pos for many paths at the price of one.
+func (d *Doc) Positions(paths []source.Path) []source.Position {
+	out := make([]source.Position, len(paths))
+	for i, n := range d.nodes(paths) {
+		out[i] = d.place(n.val)
+	}
+	return out
+}
+
 // Elements returns where each element of a list at the top stands.
 func (d *Doc) Elements(key string) []source.Position {
 	list, root := &node{all: true}, &node{}

@@ -67,6 +67,7 @@ func (rules Rules) whole(path string, data []byte, isJSON bool) ([]*source.Servi
 	if broken(faults) {
 		return nil, faults
 	}
+	place(doc, p.services, source.At("services"))
 	return p.services, faults
 }
 

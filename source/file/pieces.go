@@ -59,7 +59,7 @@ func (rules Rules) inPieces(path string, data []byte, isJSON bool, before known)
 	}
 	p := rules.reading()
 	if !isJSON {
-		p.r = decode.NewReader(source.At("services", 0))
+		p.r = decode.NewReader(elementPath(isJSON))
 		rules.set(p.r)
 	}
 	now := make(known, len(list))
@@ -106,7 +106,11 @@ func (p *reading) piece(pc piece, isJSON bool) ([]source.Fault, bool) {
 	if !ok {
 		return nil, false
 	}
+	before := len(p.services)
 	p.service(v, pc.pos)
+	if len(p.services) > before {
+		placeOne(doc, p.services[before], elementPath(isJSON))
+	}
 	return p.r.Take(doc), true
 }
 
@@ -137,6 +141,14 @@ func (p *reading) keep(s *source.Service, pos source.Position) bool {
 	}
 	p.services = append(p.services, s)
 	return true
+}
+
+// elementPath is where a piece holds its service.
+func elementPath(isJSON bool) source.Path {
+	if isJSON {
+		return nil
+	}
+	return source.At("services", 0)
 }
 
 // element returns the one service that a piece holds.

@@ -60,10 +60,10 @@ func TestPath(t *testing.T) {
 		}},
 		{"clash in a directory", map[string]string{
 			"a.toml": service("a", "10.96.0.1"), "b.toml": service("b", "10.96.0.1"),
-		}, ".", "", []string{`b.toml:1:1: service "default/b": 10.96.0.1:80/tcp is taken by "default/a" (`}},
+		}, ".", "", []string{`b.toml:3:9: service "default/b": 10.96.0.1:80/tcp is taken by "default/a" (`}},
 		{"a member that comes last", map[string]string{
 			"a.toml": service("a", "10.96.0.1"), "b.toml": service("b", "10.96.0.1"),
-		}, "a.toml", "", []string{`a.toml:1:1: service "default/a": 10.96.0.1:80/tcp is taken by "default/b" (`}},
+		}, "a.toml", "", []string{`a.toml:3:9: service "default/a": 10.96.0.1:80/tcp is taken by "default/b" (`}},
 		{"a member among faults of others", map[string]string{
 			"a.toml": service("a", "10.96.0.1"), "b.toml": broken,
 		}, "a.toml", "", nil},
@@ -89,11 +89,11 @@ func TestPath(t *testing.T) {
 		{"too much on standard input", map[string]string{"svcproxy.toml": "limits.file_size = 10\n"}, "-", "#          ", []string{
 			`<stdin>: the file has more than 10 bytes; split it, or raise file_size in [limits] of svcproxy.toml`}},
 		{"standard input comes last", map[string]string{"z.toml": service("a", "10.96.0.1")}, "-", service("a", "10.96.0.2"), []string{
-			`<stdin>:1:1: service "default/a" is already defined (`}},
+			`<stdin>:2:8: service "default/a" is already defined (`}},
 		{"node port over files", map[string]string{
 			"a.toml": strings.Replace(service("a", "10.96.0.1"), "port = 80", "port = 80, node_port = 30080", 1),
 			"b.toml": strings.Replace(service("b", "10.96.0.2"), "port = 80", "port = 80, node_port = 30080", 1),
-		}, ".", "", []string{`b.toml:1:1: service "default/b": node port 30080/tcp is taken by "default/a" (`}},
+		}, ".", "", []string{`b.toml:4:35: service "default/b": node port 30080/tcp is taken by "default/a" (`}},
 		{"too much affinity together", map[string]string{
 			"svcproxy.toml": "mode = \"iptables\"\n", "a.toml": sticky("a", 600), "b.toml": sticky("b", 401),
 		}, ".", "", []string{`: warning: session affinity for 1001 endpoints and ports in iptables mode: `}},
@@ -107,7 +107,7 @@ func TestPath(t *testing.T) {
 		{"our own port", map[string]string{
 			"svcproxy.toml": "http_address = \":8080\"\n",
 			"a.toml":        strings.Replace(service("a", "10.96.0.1"), "port = 80", "port = 80, node_port = 8080", 1),
-		}, "a.toml", "", []string{`a.toml:1:1: service "default/a": port 8080/tcp is the one svcproxy itself listens on`}},
+		}, "a.toml", "", []string{`a.toml:4:35: service "default/a": port 8080/tcp is the one svcproxy itself listens on`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -112,7 +112,7 @@ func TestFilesAndCluster(t *testing.T) {
 		t.Fatalf("sources %+v", st.Sources)
 	}
 	o := st.Sources[1].Objects[0]
-	if o.Path != "default/web" || o.State != source.Refused || !strings.Contains(o.Faults[0].Msg, "web.toml:1:1") {
+	if o.Path != "default/web" || o.State != source.Refused || !strings.Contains(o.Faults[0].Msg, "web.toml:2:8") {
 		t.Errorf("object %+v", o)
 	}
 	if _, body := get(t, addr, "/metrics"); !strings.Contains(body, `svcproxy_source_connected{source="kubernetes"} 1`) ||
