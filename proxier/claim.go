@@ -30,11 +30,9 @@ func claims(s *source.Service) iter.Seq[claim] {
 			return
 		}
 		for _, p := range s.Ports {
-			for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
-				for _, a := range list {
-					if !yield(claim{addr: a, protocol: p.Protocol, port: p.Port}) {
-						return
-					}
+			for a := range addresses(s) {
+				if !yield(claim{addr: a, protocol: p.Protocol, port: p.Port}) {
+					return
 				}
 			}
 			if p.NodePort != 0 && !yield(claim{protocol: p.Protocol, port: p.NodePort}) {
@@ -45,6 +43,11 @@ func claims(s *source.Service) iter.Seq[claim] {
 			yield(claim{protocol: source.TCP, port: s.HealthCheckNodePort})
 		}
 	}
+}
+
+// portAddr is the claim as one of source.Service.Without.
+func (c claim) portAddr() source.PortAddr {
+	return source.PortAddr{Protocol: c.protocol, AddrPort: netip.AddrPortFrom(c.addr, c.port)}
 }
 
 func (c claim) String() string {

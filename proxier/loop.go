@@ -26,6 +26,10 @@ type Config struct {
 
 	Log *slog.Logger
 
+	// Listening returns where processes of this host listen, for Doubts; nil: that is
+	// not known. It is called from any goroutine.
+	Listening func() []Listener
+
 	// May be nil, and must not block.
 	OnSync   func(SyncResult)    // after each sync, from a goroutine for each family
 	OnDrop   func(Family)        // with a family that is not programmed any more, after its last OnSync

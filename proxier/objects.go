@@ -1,7 +1,6 @@
 package proxier
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -220,7 +219,7 @@ func (t step) rest(h holder, named bool) (*source.Service, []source.Fault) {
 			out.HealthCheckNodePort = 0
 			continue
 		}
-		out.Without = append(out.Without, source.PortAddr{Protocol: c.protocol, AddrPort: netip.AddrPortFrom(c.addr, c.port)})
+		out.Without = append(out.Without, c.portAddr())
 	}
 	if len(faults) == 0 {
 		return h.svc, nil

@@ -79,8 +79,14 @@ func (l *Loop) Status() Status {
 		fs.Waiting = waiting
 		st.Families = append(st.Families, fs)
 	}
+	suspect := make(map[source.Key][]string)
+	for _, d := range l.Doubts() {
+		suspect[d.Key] = append(suspect[d.Key], d.String())
+	}
 	for i := range list {
-		st.Services = append(st.Services, list[i].status(node))
+		s := list[i].status(node)
+		s.Warnings = append(s.Warnings, suspect[list[i].Key]...)
+		st.Services = append(st.Services, s)
 	}
 	slices.SortFunc(st.Services, func(a, b ServiceStatus) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

@@ -10,7 +10,9 @@ import (
 
 	"svcproxy/cmd/internal/check"
 	"svcproxy/cmd/internal/daemon"
+	"svcproxy/cmd/internal/node"
 	"svcproxy/configs"
+	"svcproxy/proxier"
 	"svcproxy/source"
 	"svcproxy/source/file"
 )
@@ -55,6 +57,10 @@ func (p *program) check(stdin io.Reader, paths []string, asJSON bool, flags *con
 			return load(path, flags)
 		},
 		Rules: daemon.Rules,
+		Host: func(s configs.Settings) proxier.Surroundings {
+			host, _ := node.Surroundings(s) // without rights to look, warnings are fewer
+			return host
+		},
 	}
 	result := new(codedError)
 	for _, path := range paths {

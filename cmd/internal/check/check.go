@@ -39,6 +39,10 @@ type Checker struct {
 	// Rules returns what service files are held to under settings.
 	Rules func(configs.Settings) file.Rules
 
+	// Host returns what a daemon with these settings finds on this host, which is where
+	// files of ConfigDir are for; nil: that is not known.
+	Host func(configs.Settings) proxier.Surroundings
+
 	stdin []byte // as it was read
 }
 
@@ -101,7 +105,8 @@ type setting struct {
 	rules    file.Rules
 	reserved []netip.AddrPort
 	others   []file.File
-	mode     string
+	settings configs.Settings
+	host     proxier.Surroundings // where files of the configuration directory matter; else nothing
 
 	dir      string        // the configuration directory, where it matters; else empty
 	accepted []source.Unit // last good versions of its files
@@ -115,10 +120,16 @@ func (in setting) id(f file.File) source.UnitID {
 	return source.UnitID{Source: file.Name, Name: filepath.Join(in.dir, filepath.Base(f.Path))}
 }
 
-// recall takes up what the state directory says of these files of the configuration
-// directory, so that what is theirs stays theirs, as the daemon has it.
+// recall takes up what the host and the state directory say of these files, if they are
+// of the configuration directory, so that what is theirs stays theirs, as the daemon has it.
 func (c *Checker) recall(in *setting, dir string, files []file.File) {
-	if c.StateDir == "" || !sameDir(dir, c.ConfigDir) {
+	if !sameDir(dir, c.ConfigDir) {
+		return
+	}
+	if c.Host != nil {
+		in.host = c.Host(in.settings)
+	}
+	if c.StateDir == "" {
 		return
 	}
 	var names []string
@@ -151,7 +162,7 @@ func (c *Checker) settings(path string, r *Report) configs.Settings {
 func (c *Checker) setting(dir string, r *Report) setting {
 	var found Report
 	s := c.settings(filepath.Join(dir, file.SettingsName), &found)
-	in := setting{rules: c.Rules(s), reserved: node.Reserved(s), mode: s.Mode}
+	in := setting{rules: c.Rules(s), reserved: node.Reserved(s), settings: s}
 	if found.Unreadable || Fatal(found.Faults) {
 		in.rules.Check = nil
 	}
@@ -172,6 +183,7 @@ func (c *Checker) directory(dir string, r *Report) {
 	c.recall(&in, dir, files)
 	t := in.tracker(files)
 	r.Faults = append(r.Faults, refusals(t, "")...)
+	r.Faults = append(r.Faults, in.doubts(t, files...)...)
 	r.Faults = append(r.Faults, in.affinity(dir, files)...)
 }
 
@@ -184,10 +196,10 @@ func (in setting) affinity(dir string, files []file.File) []source.Fault {
 			lists += configs.AffinityLists(s)
 		}
 	}
-	if msg := configs.RefuseLists(lists, in.mode); msg != "" {
+	if msg := configs.RefuseLists(lists, in.settings.Mode); msg != "" {
 		return []source.Fault{{Pos: source.Position{File: dir}, Msg: msg, Hint: "leave it out of some, or use nftables mode"}}
 	}
-	if w := configs.WarnLists(lists, in.mode); w != "" {
+	if w := configs.WarnLists(lists, in.settings.Mode); w != "" {
 		return []source.Fault{{Pos: source.Position{File: dir}, Msg: w, Warning: true}}
 	}
 	return nil
@@ -224,6 +236,26 @@ func (in setting) last(f file.File, r *Report) {
 	t := in.tracker(in.others)
 	t.Apply(source.Changes{Set: in.units([]file.File{f})})
 	r.Faults = append(r.Faults, refusals(t, in.id(f).Name)...)
+	r.Faults = append(r.Faults, in.doubts(t, f)...)
+}
+
+// doubts warns of what is wrong with services of files for what other services, and
+// processes of this host, are.
+func (in setting) doubts(t *proxier.Tracker, files ...file.File) []source.Fault {
+	of := map[source.Key]bool{}
+	for _, f := range files {
+		for _, s := range f.Services {
+			of[s.Key] = true
+		}
+	}
+	var faults []source.Fault
+	for _, d := range t.Doubts(in.host) {
+		if of[d.Key] {
+			faults = append(faults, d.Fault())
+		}
+	}
+	sortByPlace(faults)
+	return faults
 }
 
 // bom is the byte order mark, which columns do not count.
@@ -269,10 +301,14 @@ func refusals(t *proxier.Tracker, path string) []source.Fault {
 			faults = append(faults, r.Faults...)
 		}
 	}
+	sortByPlace(faults)
+	return faults
+}
+
+func sortByPlace(faults []source.Fault) {
 	slices.SortStableFunc(faults, func(a, b source.Fault) int {
 		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
 	})
-	return faults
 }
 
 // Fatal tells whether any fault is more than a warning.

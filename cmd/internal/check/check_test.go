@@ -15,6 +15,7 @@ import (
 	"svcproxy/cmd/internal/check"
 	"svcproxy/cmd/internal/daemon"
 	"svcproxy/configs"
+	"svcproxy/proxier"
 	"svcproxy/source"
 	"svcproxy/source/file"
 )
@@ -94,6 +95,12 @@ func TestPath(t *testing.T) {
 			"a.toml": strings.Replace(service("a", "10.96.0.1"), "port = 80", "port = 80, node_port = 30080", 1),
 			"b.toml": strings.Replace(service("b", "10.96.0.2"), "port = 80", "port = 80, node_port = 30080", 1),
 		}, ".", "", []string{`b.toml:4:35: service "default/b": node port 30080/tcp is taken by "default/a" (`}},
+		{"another service as endpoint", map[string]string{
+			"a.toml": service("a", "10.96.0.1"), "b.toml": strings.Replace(service("b", "10.96.0.2"), "192.0.2.1", "10.96.0.1", 1),
+		}, ".", "", []string{`b.toml:1:1: warning: service "default/b": endpoint 10.96.0.1:80/tcp is service "default/a" (`}},
+		{"another service as endpoint, of a file that comes last", map[string]string{
+			"a.toml": service("a", "10.96.0.1"), "b.toml": strings.Replace(service("b", "10.96.0.2"), "192.0.2.1", "10.96.0.1", 1),
+		}, "-", strings.Replace(service("c", "10.96.0.3"), "192.0.2.1", "10.96.0.2", 1), []string{`<stdin>:1:1: warning: service "default/c": endpoint 10.96.0.2:80/tcp is service "default/b" (`}},
 		{"too much affinity together", map[string]string{
 			"svcproxy.toml": "mode = \"iptables\"\n", "a.toml": sticky("a", 600), "b.toml": sticky("b", 401),
 		}, ".", "", []string{`: warning: session affinity for 1001 endpoints and ports in iptables mode: `}},
@@ -257,3 +264,27 @@ type sinkFunc func(source.Changes)
 
 func (f sinkFunc) Apply(ch source.Changes) { f(ch) }
 func (f sinkFunc) Synced(string)           {}
+
+// What this host listens on counts for files of the configuration directory only.
+func TestListeners(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etc")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a.toml", "../b.txt"} {
+		if err := place(filepath.Join(dir, name), strings.Replace(service("a", "192.0.2.9"), "port = 80", "port = 22", 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := checker(dir, "")
+	c.Host = func(configs.Settings) proxier.Surroundings {
+		return proxier.Surroundings{
+			Node: &proxier.Node{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, Families: []proxier.Family{proxier.IPv4},
+			Listeners: []proxier.Listener{{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:22")}},
+		}
+	}
+	const want = `a.toml:3:9: warning: service "default/a": a process of this host listens on 0.0.0.0:22/tcp, and becomes unreachable at 192.0.2.9:22/tcp; your sshd becomes unreachable here`
+	compare(t, dir, []string{want}, c.Path(dir).Faults)
+	compare(t, dir, []string{want}, c.Path(dir+"/a.toml").Faults)
+	compare(t, dir, nil, c.Path(filepath.Join(dir, "../b.txt")).Faults)
+}

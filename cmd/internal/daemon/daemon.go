@@ -89,6 +89,9 @@ type daemon struct {
 
 	sysctls []string // what the log has said of settings of the kernel
 
+	synced chan struct{} // services have changed
+	deaf   sync.Once     // where processes listen is not known, and the log says so
+
 	mu       sync.Mutex
 	kernel   *instance        // in use
 	modeErr  error            // why it is not what settings ask for
@@ -127,6 +130,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.tellSystemd(ctx); return nil })
 	g.Go(func() error { d.followMode(ctx); return nil })
 	g.Go(func() error { d.saveMemory(ctx); return nil })
+	g.Go(func() error { d.tellDoubts(ctx); return nil })
 	return g.Wait()
 }
 
@@ -220,7 +224,7 @@ func (d *daemon) build(ctx context.Context) error {
 func (d *daemon) wire() {
 	s := d.fixed
 	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan *instance, 1)
-	d.loopEnded = make(chan struct{})
+	d.loopEnded, d.synced = make(chan struct{}), make(chan struct{}, 1)
 	d.metrics = healthcheck.NewMetrics(d.Version)
 	d.health = healthcheck.NewHealth()
 	d.server = healthcheck.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
@@ -229,8 +233,8 @@ func (d *daemon) wire() {
 	d.loop = proxier.NewLoop(proxier.Config{
 		Backends: d.kernel.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
-		SyncTimeout: syncTimeout, Log: d.log,
-		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); d.metrics.Synced(r) },
+		SyncTimeout: syncTimeout, Log: d.log, Listening: d.listening,
+		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); d.metrics.Synced(r); d.doubt(r) },
 		OnDrop:   d.health.Dropped,
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.files.Accepted,

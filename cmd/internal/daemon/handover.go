@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"svcproxy/cmd/internal/node"
 	"svcproxy/proxier"
 )
 
@@ -27,7 +28,7 @@ func (d *daemon) handOver(ctx context.Context, from, to string) {
 	if err != nil {
 		return
 	}
-	for _, fam := range families(d.fixed) {
+	for _, fam := range node.Families(d.fixed) {
 		if pools := d.loop.StickyPools(fam); len(pools) > 0 {
 			d.handOverFamily(ctx, fam, pools, source, target)
 		}

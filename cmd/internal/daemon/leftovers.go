@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcproxy/cmd/internal/node"
 	"svcproxy/proxier"
 )
 
@@ -78,7 +79,7 @@ func (d *daemon) uses(open []*instance) func(mode string, fam proxier.Family) bo
 				return mode == in.mode
 			}
 			ours := mode == in.mode || sharesRules(mode, in.mode) && mode == "iptables"
-			return ours && slices.Contains(families(d.fixed), fam)
+			return ours && slices.Contains(node.Families(d.fixed), fam)
 		})
 	}
 }

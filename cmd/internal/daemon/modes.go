@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy/cmd/internal/node"
 	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/proxier/iptables"
@@ -171,7 +171,7 @@ func (m mode) suits(ctx context.Context, s site) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, fam := range families(s.Settings) {
+	for _, fam := range node.Families(s.Settings) {
 		if in.backends[fam] == nil && supported(fam) == nil {
 			return nil, errors.Join(fmt.Errorf("%s: %s", m.name, strings.Join(in.missing, "; ")), in.close())
 		}
@@ -193,7 +193,7 @@ func (m mode) openAll(ctx context.Context, s site) (*instance, error) {
 // open, and returns why others cannot be had.
 func (m mode) openMore(ctx context.Context, s site, open map[proxier.Family]backend) (opened map[proxier.Family]backend, missing []string) {
 	opened = make(map[proxier.Family]backend)
-	for _, fam := range families(s.Settings) {
+	for _, fam := range node.Families(s.Settings) {
 		if open[fam] != nil {
 			continue
 		}
@@ -238,17 +238,6 @@ func openFamily(ctx context.Context, m mode, fam proxier.Family, at site) (backe
 		w.SetLog(at.log)
 	}
 	return b, nil
-}
-
-// families returns those that settings ask for.
-func families(s configs.Settings) []proxier.Family {
-	var list []proxier.Family
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-		if slices.Contains(s.Families, fam.String()) {
-			list = append(list, fam)
-		}
-	}
-	return list
 }
 
 // supported tries whether the kernel has a family: IPv6 may be left out of it, or be disabled at boot.

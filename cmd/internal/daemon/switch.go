@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy/cmd/internal/node"
 	"svcproxy/configs"
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
@@ -281,7 +282,7 @@ func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
 
 // contended says who changes what is ours again and again.
 func (d *daemon) contended() (problems []string) {
-	for _, fam := range families(d.fixed) {
+	for _, fam := range node.Families(d.fixed) {
 		if p := d.contention[disturbance{fam: fam}].Problem(); p != "" {
 			problems = append(problems, fam.String()+": "+p)
 		}

@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"svcproxy/cmd/internal/node"
+	"svcproxy/proxier"
+)
+
+const (
+	// doubtsAfter is how long after a change services are looked through for what
+	// nobody can have meant: many changes come together, and nobody waits for the log.
+	doubtsAfter = time.Second
+
+	// doubtsPause is the least time between two such looks, which go through all services.
+	doubtsPause = 10 * time.Second
+
+	// maxDoubts is how many the log names at a time; status names all.
+	maxDoubts = 10
+)
+
+// listening returns where processes of this host listen. That it cannot be had
+// costs warnings only, and is told once.
+func (d *daemon) listening() []proxier.Listener {
+	list, err := node.Listeners()
+	if err != nil {
+		d.deaf.Do(func() {
+			d.log.Warn("nobody is warned of services that take the ports of processes of this host", "err", err)
+		})
+	}
+	return list
+}
+
+// doubt has services looked through after a sync of changes.
+func (d *daemon) doubt(r proxier.SyncResult) {
+	if r.Queued.IsZero() || r.Err != nil {
+		return
+	}
+	select {
+	case d.synced <- struct{}{}:
+	default:
+	}
+}
+
+// tellDoubts logs what is new among the doubts about services after each change,
+// until ctx ends.
+func (d *daemon) tellDoubts(ctx context.Context) {
+	var told []proxier.Doubt
+	wait := func(t time.Duration) bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(t):
+			return true
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.synced:
+		}
+		if !wait(doubtsAfter) {
+			return
+		}
+		now := d.loop.Doubts()
+		d.logDoubts(now, told)
+		if told = now; !wait(doubtsPause) {
+			return
+		}
+	}
+}
+
+// logDoubts logs those that are not among the ones already told.
+func (d *daemon) logDoubts(now, told []proxier.Doubt) {
+	known := make(map[proxier.Doubt]bool, len(told))
+	for _, t := range told {
+		known[t] = true
+	}
+	news := slices.DeleteFunc(slices.Clone(now), func(n proxier.Doubt) bool { return known[n] })
+	for i, n := range news {
+		if i == maxDoubts {
+			d.log.Warn("more such warnings are in svcproxy status", "warnings", len(news)-i)
+			return
+		}
+		d.log.Warn(n.Fault().String())
+	}
+}

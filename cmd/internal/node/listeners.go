@@ -1,0 +1,51 @@
+package node
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy/configs"
+	"svcproxy/netutil/links"
+	"svcproxy/netutil/sockets"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// Listeners returns where processes of this host listen, as far as it tells.
+func Listeners() ([]proxier.Listener, error) {
+	list, err := sockets.Listeners()
+	out := make([]proxier.Listener, len(list))
+	for i, l := range list {
+		out[i] = proxier.Listener{Protocol: source.Protocol(l.Protocol), AddrPort: l.AddrPort, Both: l.Both, Own: l.Own}
+	}
+	return out, err
+}
+
+// Surroundings returns what a daemon with these settings would find on this host,
+// which may run: where that listens is left out.
+func Surroundings(s configs.Settings) (proxier.Surroundings, error) {
+	addrs, err := links.Addrs()
+	if err != nil {
+		return proxier.Surroundings{}, err
+	}
+	list, err := Listeners()
+	if err != nil {
+		return proxier.Surroundings{}, err
+	}
+	reserved := Reserved(s)
+	list = slices.DeleteFunc(list, func(l proxier.Listener) bool {
+		return l.Protocol == source.TCP && slices.ContainsFunc(reserved, func(r netip.AddrPort) bool { return r.Port() == l.Port() })
+	})
+	return proxier.Surroundings{Node: Build(s, addrs), Families: Families(s), Listeners: list}, nil
+}
+
+// Families returns those that settings ask for.
+func Families(s configs.Settings) []proxier.Family {
+	var list []proxier.Family
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		if slices.Contains(s.Families, fam.String()) {
+			list = append(list, fam)
+		}
+	}
+	return list
+}

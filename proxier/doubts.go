@@ -1,0 +1,250 @@
+package proxier
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// A Listener is a socket of this host on which a process takes packets from anybody.
+type Listener struct {
+	source.Protocol
+	netip.AddrPort      // of 0.0.0.0 or [::]: on all addresses
+	Both           bool // it is of [::], and takes IPv4 packets too
+	Own            bool // it is one of this program
+}
+
+// takes reports whether packets to an address are the listener's.
+func (l Listener) takes(a netip.Addr) bool {
+	if !l.Addr().IsUnspecified() {
+		return l.Addr() == a
+	}
+	return l.Both || FamilyOf(l.Addr()) == FamilyOf(a)
+}
+
+func (l Listener) String() string { return fmt.Sprintf("%s/%s", l.AddrPort, l.Protocol) }
+
+// A Doubt is something in a service that is good by itself, and that other
+// services or processes of this host make into what nobody can have meant.
+type Doubt struct {
+	Key  source.Key
+	Pos  source.Position
+	Msg  string
+	Hint string // may be empty
+}
+
+// Fault returns the doubt as a warning.
+func (d Doubt) Fault() source.Fault {
+	return source.Fault{Pos: d.Pos, Msg: fmt.Sprintf("service %q: %s", d.Key, d.Msg), Hint: d.Hint, Warning: true}
+}
+
+// String returns the doubt without the name of the service.
+func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.String() }
+
+// Surroundings are what doubts come from, besides the services themselves.
+type Surroundings struct {
+	Node      *Node // nil: not known
+	Families  []Family
+	Listeners []Listener // of this host
+}
+
+// Doubts returns those about the services in use, in order of their names.
+func (t *Tracker) Doubts(in Surroundings) []Doubt {
+	var list []*source.Service
+	t.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
+	return doubts(list, in)
+}
+
+// Doubts returns those about the services in use. It may be called from any
+// goroutine, and looks through all endpoints.
+func (l *Loop) Doubts() []Doubt {
+	l.mu.RLock()
+	var list []*source.Service
+	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
+	in := Surroundings{Node: l.node}
+	for _, f := range l.families {
+		in.Families = append(in.Families, f.fam)
+	}
+	l.mu.RUnlock()
+	if l.cfg.Listening != nil {
+		in.Listeners = l.cfg.Listening()
+	}
+	return doubts(list, in)
+}
+
+func doubts(list []*source.Service, in Surroundings) []Doubt {
+	s := newSuspicion(list, in)
+	var out []Doubt
+	for _, svc := range list {
+		out = append(out, s.endpoints(svc)...)
+		out = append(out, s.listeners(svc)...)
+	}
+	slices.SortStableFunc(out, func(a, b Doubt) int { return a.Key.Compare(b.Key) })
+	return out
+}
+
+// A suspicion has what services and listeners are looked up in.
+type suspicion struct {
+	Surroundings
+	having map[netip.Addr][]*source.Service // who has an address
+	at     map[portOf][]Listener
+}
+
+type portOf struct {
+	protocol source.Protocol
+	port     uint16
+}
+
+func newSuspicion(list []*source.Service, in Surroundings) *suspicion {
+	s := &suspicion{in, make(map[netip.Addr][]*source.Service), make(map[portOf][]Listener)}
+	for _, svc := range list {
+		for a := range addresses(svc) {
+			s.having[a] = append(s.having[a], svc)
+		}
+	}
+	for _, l := range in.Listeners {
+		p := portOf{l.Protocol, l.Port()}
+		s.at[p] = append(s.at[p], l)
+	}
+	return s
+}
+
+// owns reports whether an interface of this host is known to carry an address.
+func (s *suspicion) owns(a netip.Addr) bool { return s.Node != nil && s.Node.Owns(a) }
+
+// endpoints returns what there is to say of endpoints on addresses of other services: of
+// the first of them, and how many there are. A connection is balanced once, so that
+// one to such an endpoint gets no further, unless the address is on an interface too.
+func (s *suspicion) endpoints(svc *source.Service) []Doubt {
+	var first Doubt
+	more := 0
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		owners := s.having[e.Addr]
+		if len(owners) == 0 || s.owns(e.Addr) {
+			continue
+		}
+		why := lost(svc, e, owners)
+		switch {
+		case why == "":
+		case first.Msg == "":
+			first = Doubt{Key: svc.Key, Pos: svc.Pos, Msg: why, Hint: "write the endpoints of that service, or other addresses"}
+		default:
+			more++
+		}
+	}
+	if first.Msg == "" {
+		return nil
+	}
+	if more > 0 {
+		first.Msg += fmt.Sprintf("; so is it with %d more endpoints", more)
+	}
+	return []Doubt{first}
+}
+
+// lost says why a connection to an endpoint on an address of these services gets nowhere; empty: it may.
+func lost(svc *source.Service, e *source.Endpoint, owners []*source.Service) string {
+	for _, o := range owners {
+		if o == svc {
+			continue
+		}
+		isVIP := slices.Contains(o.VIPs, e.Addr)
+		for _, p := range svc.Ports {
+			n := e.Port(p)
+			to := netip.AddrPortFrom(e.Addr, n)
+			served := slices.ContainsFunc(o.Ports, func(q source.Port) bool { return q.Port == n && q.Protocol == p.Protocol })
+			switch {
+			case n == 0:
+			case served && (isVIP || !o.InCluster): // hosts of a cluster have external addresses on their interfaces
+				return fmt.Sprintf("endpoint %s/%s is service %q%s: no connection is balanced twice, so that none gets to the endpoints of that service", to, p.Protocol, o.Key, written(o.AddrPos(e.Addr)))
+			case !served && isVIP:
+				return fmt.Sprintf("endpoint %s/%s is on a vip of service %q%s, where that port is refused", to, p.Protocol, o.Key, written(o.AddrPos(e.Addr)))
+			}
+		}
+	}
+	return ""
+}
+
+// written returns " (file:line:col)", or nothing where that is not known.
+func written(pos source.Position) string {
+	if pos.File == "" {
+		return ""
+	}
+	return " (" + pos.String() + ")"
+}
+
+// listeners returns what there is to say of processes that listen where a service
+// takes the packets. Node ports on which this program itself listens are claims.
+func (s *suspicion) listeners(svc *source.Service) []Doubt {
+	if len(s.at) == 0 {
+		return nil
+	}
+	var out []Doubt
+	for c := range claims(svc) {
+		list := s.at[portOf{c.protocol, c.port}]
+		if len(list) == 0 || slices.Contains(svc.Without, c.portAddr()) {
+			continue
+		}
+		i := slices.IndexFunc(list, func(l Listener) bool { return s.hides(svc, c, l) })
+		if i >= 0 {
+			out = append(out, Doubt{Key: svc.Key, Pos: c.pos(svc), Msg: hidden(c, list[i]), Hint: hiddenHint(c)})
+		}
+	}
+	return out
+}
+
+// hides reports whether svc takes packets of l by what it claims.
+func (s *suspicion) hides(svc *source.Service, c claim, l Listener) bool {
+	switch {
+	case c.addr.IsValid():
+		return slices.Contains(s.Families, FamilyOf(c.addr)) && l.takes(c.addr) && (l.Addr() == c.addr || s.owns(c.addr))
+	case l.Own, c.port == svc.HealthCheckNodePort && c.protocol == source.TCP, s.Node == nil:
+		return false
+	}
+	own := s.Node.NodePortAddrs
+	if s.Node.LocalhostNodePorts {
+		own = append(slices.Clone(own), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	}
+	return slices.ContainsFunc(own, func(a netip.Addr) bool {
+		return slices.Contains(s.Families, FamilyOf(a)) && serves(svc, FamilyOf(a)) && l.takes(a)
+	})
+}
+
+// hidden says that packets to c do not reach a listener any more.
+func hidden(c claim, l Listener) string {
+	who := "a process of this host"
+	if l.Own {
+		who = "svcproxy itself"
+	}
+	where := c.String()
+	if !c.addr.IsValid() {
+		where = "the node port addresses"
+	}
+	return fmt.Sprintf("%s listens on %s, and becomes unreachable at %s", who, l, where)
+}
+
+// ssh is the port whose listener nobody wants to lose.
+const ssh = 22
+
+func hiddenHint(c claim) string {
+	if c.port == ssh && c.protocol == source.TCP {
+		return "your sshd becomes unreachable here"
+	}
+	return ""
+}
+
+// addresses yields the addresses of a service.
+func addresses(s *source.Service) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
+			for _, a := range list {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
+}
