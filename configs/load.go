@@ -12,6 +12,7 @@ import (
 
 	"svcproxy/source"
 	"svcproxy/source/decode"
+	"svcproxy/source/file"
 )
 
 // Default returns the settings of a host without svcproxy.toml.
@@ -64,7 +65,7 @@ const maxSize = 1 << 20
 
 // read returns the text of a file, and not much more than Parse takes of it.
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, _, err := file.Open(path)
 	if err != nil {
 		return nil, err
 	}

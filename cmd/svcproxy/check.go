@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os/signal"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"svcproxy/cmd/internal/check"
 	"svcproxy/cmd/internal/daemon"
@@ -32,14 +35,16 @@ A directory is checked whole, with svcproxy.toml and all clashes between files.
 A file in the configuration directory is checked against the others there, any
 other one alone. "-" is standard input, TOML or JSON, checked as a file that is
 about to be put into the configuration directory. Without PATH the configuration
-directory is checked.
+directory is checked. What a daemon reads is read with the rights of the one that runs
+or, where none does, of svcproxy.service, which modes of files bind also as root.
 
 Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be read.`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if len(paths) == 0 {
 				paths = []string{p.dirs.config}
 			}
-			return p.check(cmd.InOrStdin(), paths, asJSON, &flags)
+			signal.Reset(unix.SIGINT, unix.SIGTERM) // they end it, whatever it waits for
+			return p.check(cmd.Context(), cmd.InOrStdin(), paths, asJSON, &flags)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each fault as a JSON object")
@@ -49,7 +54,7 @@ Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be re
 
 // check prints the faults of all paths. One that cannot be read does not keep
 // the others from being checked.
-func (p *program) check(stdin io.Reader, paths []string, asJSON bool, flags *configs.Flags) error {
+func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, asJSON bool, flags *configs.Flags) error {
 	c := check.Checker{
 		ConfigDir: p.dirs.config, StateDir: p.dirs.state,
 		Stdin: stdin,
@@ -61,6 +66,9 @@ func (p *program) check(stdin io.Reader, paths []string, asJSON bool, flags *con
 			host, _ := node.Surroundings(s) // without rights to look, warnings are fewer
 			return host
 		},
+	}
+	if p.isProgram {
+		p.readAsDaemon(ctx, &c, paths)
 	}
 	result := new(codedError)
 	for _, path := range paths {

@@ -24,16 +24,19 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit((&program{stdout: os.Stdout, stderr: os.Stderr, isProgram: true}).run(ctx, os.Args[1:]))
 }
 
 // run does what args say and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	p := &program{stdout: stdout, stderr: stderr}
+	return (&program{stdout: stdout, stderr: stderr}).run(ctx, args)
+}
+
+func (p *program) run(ctx context.Context, args []string) int {
 	root := p.command()
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
@@ -41,15 +44,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var coded *codedError
 	switch {
 	case !p.working:
-		fmt.Fprintf(stderr, "svcproxy: %v\nRun 'svcproxy --help' for usage.\n", err)
+		fmt.Fprintf(p.stderr, "svcproxy: %v\nRun 'svcproxy --help' for usage.\n", err)
 		return exitUsage
 	case errors.As(err, &coded):
 		if coded.err != nil {
-			fmt.Fprintln(stderr, coded.err)
+			fmt.Fprintln(p.stderr, coded.err)
 		}
 		return coded.code
 	}
-	fmt.Fprintln(stderr, err)
+	fmt.Fprintln(p.stderr, err)
 	return exitFailed
 }
 
@@ -70,6 +73,7 @@ type program struct {
 	stdout, stderr io.Writer
 	dirs           dirs
 	working        bool // arguments and flags were good
+	isProgram      bool // it is the process, which may start itself anew
 }
 
 // dirs tell instances apart.

@@ -31,7 +31,11 @@ func Around(dir string) []source.Fault {
 			faults = append(faults, source.Fault{Pos: source.Position{File: path}, Msg: msg, Hint: hint, Warning: true})
 		}
 	}
-	add(dir, writers(dir), "whoever can write it directs the traffic of this host")
+	modes := func(path string) {
+		add(path, writers(path), "whoever can write it directs the traffic of this host")
+		add(path, hidden(path), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")
+	}
+	modes(dir)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		switch {
@@ -39,7 +43,7 @@ func Around(dir string) []source.Fault {
 		case isDir(path, e):
 			add(path, "this directory is not read", "service files lie in the configuration directory itself")
 		case isServiceFile(e.Name()), e.Name() == SettingsName:
-			add(path, writers(path), "whoever can write it directs the traffic of this host")
+			modes(path)
 		default:
 			add(path, "this file is not read", "names of service files end in .toml or .json")
 		}
@@ -70,6 +74,29 @@ func writers(path string) string {
 		return "its owner may write this, who is not root"
 	}
 	return ""
+}
+
+// hidden says that the mode of a path keeps root from reading it, which this process,
+// as root, may do all the same. Where it may not, that is a fault of the file.
+func hidden(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || os.Geteuid() != 0 {
+		return ""
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	bit := fs.FileMode(0o004)
+	switch {
+	case !ok:
+		return ""
+	case st.Uid == 0:
+		bit = 0o400
+	case st.Gid == 0:
+		bit = 0o040
+	}
+	if info.Mode()&bit != 0 || unix.Access(path, unix.R_OK) != nil {
+		return ""
+	}
+	return "its mode does not let root read this"
 }
 
 // readOnly reports whether nobody can write below this mount, whatever the modes say:

@@ -201,7 +201,17 @@ func unreadable(path string, err error) source.Fault {
 	if errors.Is(err, errLost) {
 		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error(), Hint: "put it back, or reload svcproxy to remove its services"}
 	}
-	return source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
+	return Unreadable(path, err)
+}
+
+// Unreadable is the fault of a file or directory that cannot be read. Root without
+// the right to pass over modes, as the unit has it, may need to be told why.
+func Unreadable(path string, err error) source.Fault {
+	f := source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0 {
+		f.Hint = "svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r"
+	}
+	return f
 }
 
 // reason returns why something failed, without the path.
@@ -227,31 +237,46 @@ func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d by
 // readContent reads a file of at most max bytes, and says which version of it was
 // read: one that is written meanwhile has another stamp afterwards.
 func readContent(path string, max int) ([]byte, stamp, error) {
-	// Looked at before it is opened, for opening a device can do things; opened
-	// without blocking, for it may have become a pipe since.
-	info, err := os.Stat(path)
-	if err != nil {
+	f, info, err := Open(path)
+	if info == nil {
 		return nil, stamp{}, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, stampOf(info), errNotRegular
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, stampOf(info), err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err != nil {
-		return nil, stamp{}, err
-	}
 	data, err := readBounded(f, info, max)
 	return data, stampOf(info), err
 }
 
-func readBounded(f *os.File, info fs.FileInfo, max int) ([]byte, error) {
-	if !info.Mode().IsRegular() {
-		return nil, errNotRegular
+// Open opens a file to read it, if it is a regular one: nobody knows for how long
+// a pipe would be waited for. After an error there may be info of what is there.
+func Open(path string) (*os.File, fs.FileInfo, error) {
+	// Looked at before it is opened, for opening a device can do things; opened
+	// without blocking, for it may have become a pipe since.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, err
 	}
+	irregular := &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
+	if !info.Mode().IsRegular() {
+		return nil, info, irregular
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, info, err
+	}
+	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
+		err = irregular
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, info, err
+	}
+	return f, info, nil
+}
+
+func readBounded(f *os.File, info fs.FileInfo, max int) ([]byte, error) {
 	if info.Size() > int64(max) {
 		return nil, errTooLarge(max)
 	}

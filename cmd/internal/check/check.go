@@ -65,11 +65,16 @@ func (r *Report) add(files ...file.File) {
 // unreadable reports that path could not be read.
 func (r *Report) unreadable(path string, err error) {
 	var pe *fs.PathError
-	if errors.As(err, &pe) { // the position names the path
-		path, err = pe.Path, pe.Err
+	if errors.As(err, &pe) {
+		path = pe.Path
 	}
-	r.Faults = append(r.Faults, source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + err.Error()})
+	r.Faults = append(r.Faults, file.Unreadable(path, err))
 	r.Unreadable = true
+}
+
+// OfDaemon reports whether what is at path is what a daemon reads, or about to become so.
+func (c *Checker) OfDaemon(path string) bool {
+	return path == Stdin || sameDir(path, c.ConfigDir) || sameDir(filepath.Dir(path), c.ConfigDir)
 }
 
 // Path returns every fault of what is at path. A directory is checked as one to

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrUnreachable is wrapped by errors that say no daemon answers.
@@ -49,12 +52,28 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 
 // Running tells whether a daemon answers at all.
 func (c *Client) Running(ctx context.Context) bool {
+	_, err := c.PID(ctx)
+	return err == nil
+}
+
+// PID returns the process that listens on the socket, as this one sees it. It does not ask it.
+func (c *Client) PID(ctx context.Context) (int, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.path)
 	if err != nil {
-		return false
+		return 0, err
 	}
-	conn.Close()
-	return true
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = cmp.Or(err, failed); err != nil {
+		return 0, fmt.Errorf("asking who listens on %s: %w", c.path, err)
+	}
+	return int(cred.Pid), nil
 }
 
 func (c *Client) get(ctx context.Context, path string, answer any) error {

@@ -83,11 +83,7 @@ func (d *daemon) settingsWithoutFile(err error, faults []source.Fault) (configs.
 
 // noText is the fault of a svcproxy.toml of which nobody knows what it says.
 func (d *daemon) noText(err error) source.Fault {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		err = pe.Err
-	}
-	return source.Fault{Pos: source.Position{File: d.path()}, Msg: "cannot be read: " + err.Error()}
+	return file.Unreadable(d.path(), err)
 }
 
 // keep keeps the text that is in use, for the next start.

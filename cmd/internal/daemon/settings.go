@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -71,27 +71,24 @@ func (d *daemon) followSettings(ctx context.Context) {
 // path returns where svcproxy.toml is.
 func (d *daemon) path() string { return filepath.Join(d.ConfigDir, file.SettingsName) }
 
-var (
-	errNoText  = errors.New("it says nothing")
-	errNotFile = errors.New("it is not a regular file")
-)
+var errNoText = errors.New("it says nothing")
 
 // contents returns the text at path, nil where there is no file. An empty one,
 // as there is for a moment while a file is written, and what is no file, as a
 // pipe that would block, are errors.
 func contents(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+	f, info, err := file.Open(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, errNotFile
-	case info.Size() == 0:
+	}
+	defer f.Close()
+	if info.Size() == 0 {
 		return nil, errNoText
 	}
-	return os.ReadFile(path)
+	return io.ReadAll(f)
 }
 
 // reload reads settings and services again, and compares all with the kernel.
