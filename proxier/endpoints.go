@@ -94,19 +94,29 @@ func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || s
 func present(svc *source.Service, e *source.Endpoint) bool { return isReady(svc, e) || e.Serving }
 
 // localReady counts the addresses of this node's endpoints that
-// health_check_node_port tells of: one under several ports is one. A service of
-// both families has each of its workloads twice, so the larger number counts.
-func localReady(svc *source.Service, node *Node) int {
+// health_check_node_port tells of: one under several ports is one. A load balancer
+// that asks in one family wants to send packets of it; in a family that the service
+// does not have, what is asked for can only be the other.
+func localReady(svc *source.Service, node *Node) PerFamily {
 	seen := map[netip.Addr]bool{}
-	n := map[Family]int{}
+	var n PerFamily
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		if isLocal(e, node) && isReady(svc, e) && e.Weight > 0 && !seen[e.Addr] {
-			seen[e.Addr] = true
-			n[FamilyOf(e.Addr)]++
+		switch {
+		case !isLocal(e, node) || !isReady(svc, e) || e.Weight == 0 || seen[e.Addr]:
+		case FamilyOf(e.Addr) == IPv4:
+			n.IPv4++
+		default:
+			n.IPv6++
 		}
+		seen[e.Addr] = true
 	}
-	return max(n[IPv4], n[IPv6])
+	if !serves(svc, IPv4) {
+		n.IPv4 = n.IPv6
+	} else if !serves(svc, IPv6) {
+		n.IPv6 = n.IPv4
+	}
+	return n
 }
 
 // servesSome tells whether the endpoint serves some of the service's ports only.

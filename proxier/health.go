@@ -11,8 +11,19 @@ import (
 type HealthCheck struct {
 	Key            source.Key
 	Port           uint16
-	LocalEndpoints int // of this node, ready, weight above 0
+	LocalEndpoints PerFamily // of this node, ready, weight above 0
 	InCluster      bool
+}
+
+// PerFamily is a number for each address family.
+type PerFamily struct{ IPv4, IPv6 int }
+
+// Of returns the number of one family.
+func (p PerFamily) Of(fam Family) int {
+	if fam == IPv6 {
+		return p.IPv6
+	}
+	return p.IPv4
 }
 
 // health has the health check of each service that has one.

@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"strings"
 	"testing"
 
 	"svcproxy/source"
@@ -64,12 +65,18 @@ func TestResolveEndpointsOfSomePorts(t *testing.T) {
 	}
 }
 
-// One address under several ports is one local endpoint, and a workload that has
-// an address of each family is not two.
+// One address under several ports is one local endpoint. Each family has its own
+// number, but where the service has one family only.
 func TestLocalReadyCountsAddresses(t *testing.T) {
-	svc := testService(testEndpoints("10.0.0.1 @here", "10.0.0.1 @here", "10.0.0.2 @here", "10.0.0.3 @there", "10.0.0.4 @here notready", "fd00::1 @here", "fd00::2 @here"))
+	svc := testService(testEndpoints("10.0.0.1 @here", "10.0.0.1 @here", "10.0.0.2 @here", "10.0.0.3 @there", "10.0.0.4 @here notready", "fd00::1 @here", "fd00::2 @there"))
 	svc.Endpoints[1].Ports = map[string]uint16{"": 8081}
-	if got := localReady(svc, testNode()); got != 2 {
-		t.Errorf("%d local endpoints, want 2", got)
+	for _, c := range []struct {
+		vips string
+		want PerFamily
+	}{{"10.96.0.1 fd00:96::1", PerFamily{2, 1}}, {"10.96.0.1", PerFamily{2, 2}}, {"fd00:96::1", PerFamily{1, 1}}} {
+		svc.VIPs = addrs(strings.Fields(c.vips)...)
+		if got := localReady(svc, testNode()); got != c.want {
+			t.Errorf("%s: %+v local endpoints, want %+v", c.vips, got, c.want)
+		}
 	}
 }

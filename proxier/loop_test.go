@@ -632,7 +632,7 @@ func TestLoopHealth(t *testing.T) {
 		synctest.Wait()
 		l.Apply(gone("a"))
 		synctest.Wait()
-		want := [][]HealthCheck{{{Key: source.Key{Namespace: "default", Name: "web"}, Port: 32000, LocalEndpoints: 2}}, nil}
+		want := [][]HealthCheck{{{Key: source.Key{Namespace: "default", Name: "web"}, Port: 32000, LocalEndpoints: PerFamily{2, 2}}}, nil}
 		if diff := cmp.Diff(want, told); diff != "" {
 			t.Errorf("health checks told (-want +got):\n%s", diff)
 		}

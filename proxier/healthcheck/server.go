@@ -116,9 +116,10 @@ func (s *Server) wanted() map[string]http.Handler {
 	defer s.mu.Unlock()
 	want := map[string]http.Handler{}
 	for port := range s.checks {
-		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.serveService(w, port) })
 		for _, a := range s.addrs {
-			want[netip.AddrPortFrom(a, port).String()] = h
+			want[netip.AddrPortFrom(a, port).String()] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				s.serveService(w, port, proxier.FamilyOf(a))
+			})
 		}
 	}
 	for addr, h := range s.node {

@@ -94,18 +94,18 @@ func TestServiceAnswers(t *testing.T) {
 			}
 		}
 	}
-	set := func(endpoints int) {
+	set := func(endpoints proxier.PerFamily) {
 		s.SetChecks([]proxier.HealthCheck{{
 			Key: source.Key{Namespace: "shop", Name: "web"}, Port: port, LocalEndpoints: endpoints,
 		}})
 	}
-	set(2)
+	set(proxier.PerFamily{IPv4: 2})
 	s.SetAddrs([]netip.Addr{addr.Addr()})
 	eventually(t, "listening", func() bool { r, _ := fetch(t, http.DefaultClient, addr); return r != nil })
 	check(200, "2", "2", "true")
-	set(0)
+	set(proxier.PerFamily{IPv6: 2}) // is of no use to who asks over IPv4
 	check(503, "0", "0", "true")
-	set(1)
+	set(proxier.PerFamily{IPv4: 1})
 	health.Synced(proxier.SyncResult{Family: proxier.IPv4, Err: errors.New("no"), Start: time.Now().Add(-timeout)})
 	check(503, "1", "1", "false")
 }
@@ -115,7 +115,7 @@ func TestListenersFollow(t *testing.T) {
 	s := serve(t, "", NewHealth())
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	kept, gone := freePort(t), freePort(t)
-	checks := []proxier.HealthCheck{{Port: kept, LocalEndpoints: 1}, {Port: gone, LocalEndpoints: 1}}
+	checks := []proxier.HealthCheck{{Port: kept}, {Port: gone}}
 	s.SetAddrs([]netip.Addr{one})
 	s.SetChecks(checks)
 	up := func(a netip.Addr, port uint16) bool {
