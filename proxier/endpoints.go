@@ -53,31 +53,40 @@ func usable(svc *source.Service, list []*source.Endpoint, prefer func([]*source.
 
 // near leaves only the preferred endpoints over, as far as there are any.
 func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []*source.Endpoint {
+	if d == source.AsHinted {
+		return hinted(ready, node)
+	}
 	if d == source.PreferSameNode {
-		if here := keep(ready, func(e *source.Endpoint) bool { return forNode(e, node) }); len(here) > 0 {
+		if here := keep(ready, func(e *source.Endpoint) bool { return isLocal(e, node) }); len(here) > 0 {
 			return here
 		}
 	}
 	if d != source.Evenly && node.Zone != "" {
-		if zone := keep(ready, func(e *source.Endpoint) bool { return forZone(e, node) }); len(zone) > 0 {
+		if zone := keep(ready, func(e *source.Endpoint) bool { return e.Zone == node.Zone }); len(zone) > 0 {
 			return zone
 		}
 	}
 	return ready
 }
 
-func forNode(e *source.Endpoint, node *Node) bool {
-	if e.Hints != nil {
-		return slices.Contains(e.Hints.Nodes, node.Name)
+// hinted leaves over who is meant for this node, if all are meant for some nodes; or
+// else who is meant for its zone, if all are meant for some zones (kube-proxy, topologyModeFromHints).
+func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
+	for _, by := range []struct {
+		name string
+		of   func(*source.Hints) []string
+	}{
+		{node.Name, func(h *source.Hints) []string { return h.Nodes }},
+		{node.Zone, func(h *source.Hints) []string { return h.Zones }},
+	} {
+		if slices.ContainsFunc(ready, func(e *source.Endpoint) bool { return e.Hints == nil || len(by.of(e.Hints)) == 0 }) {
+			continue
+		}
+		if meant := keep(ready, func(e *source.Endpoint) bool { return slices.Contains(by.of(e.Hints), by.name) }); len(meant) > 0 {
+			return meant
+		}
 	}
-	return isLocal(e, node)
-}
-
-func forZone(e *source.Endpoint, node *Node) bool {
-	if e.Hints != nil {
-		return slices.Contains(e.Hints.Zones, node.Zone)
-	}
-	return e.Zone == node.Zone
+	return ready
 }
 
 // isLocal tells whether the endpoint runs on this node.

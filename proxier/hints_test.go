@@ -7,30 +7,37 @@ import (
 	"svcproxy/source"
 )
 
-// Hints stand in for node and zone of an endpoint, and for nothing else.
+// Hints count where all endpoints that get new connections have them, those for nodes
+// before those for zones.
 func TestResolveHints(t *testing.T) {
 	hints := func(h ...*source.Hints) func(*source.Service) {
 		return func(s *source.Service) {
 			for i := range s.Endpoints {
 				s.Endpoints[i].Hints = h[i]
 			}
+			s.TrafficDistribution = source.AsHinted
 		}
 	}
 	zones := func(z ...string) *source.Hints { return &source.Hints{Zones: z} }
 	nodes := func(n ...string) *source.Hints { return &source.Hints{Nodes: n} }
+	both := func(n, z string) *source.Hints { return &source.Hints{Nodes: []string{n}, Zones: []string{z}} }
+	type edits = []func(*source.Service)
+	two := testEndpoints("10.0.0.1 zone=a @here", "10.0.0.2 zone=b @there")
 	tests := []struct {
 		name string
 		svc  []func(*source.Service)
 		want string
 	}{
-		{"one of several zones", []func(*source.Service){testEndpoints("10.0.0.1 zone=a", "10.0.0.2 zone=b"),
-			hints(zones("b"), zones("c", "a")), distribution(source.PreferSameZone)}, "10.0.0.2:8080 masquerade everyone"},
-		{"no zone is meant", []func(*source.Service){testEndpoints("10.0.0.1 zone=a", "10.0.0.2 zone=b"),
-			hints(zones(), zones()), distribution(source.PreferSameZone)}, "10.0.0.1:8080 10.0.0.2:8080 masquerade everyone"},
-		{"node", []func(*source.Service){testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"),
-			hints(nodes("there"), nodes("here")), distribution(source.PreferSameNode)}, "10.0.0.2:8080 masquerade everyone"},
-		{"local is who runs here", []func(*source.Service){internalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"),
-			hints(nodes("there"), nodes("here")), distribution(source.PreferSameNode)}, "10.0.0.1:8080 masquerade everyone"},
+		{"one of several zones", edits{two, hints(zones("b"), zones("c", "a"))}, "10.0.0.2:8080 masquerade everyone"},
+		{"no zone is meant", edits{two, hints(zones(), zones())}, "10.0.0.1:8080 10.0.0.2:8080 masquerade everyone"},
+		{"another zone is meant", edits{two, hints(zones("b"), zones("c"))}, "10.0.0.1:8080 10.0.0.2:8080 masquerade everyone"},
+		{"node", edits{two, hints(nodes("there"), nodes("here"))}, "10.0.0.2:8080 masquerade everyone"},
+		{"node before zone", edits{two, hints(both("there", "a"), both("here", "b"))}, "10.0.0.2:8080 masquerade everyone"},
+		{"zone where no node is meant", edits{two, hints(both("there", "a"), both("there", "b"))}, "10.0.0.1:8080 masquerade everyone"},
+		{"zone where one has no node", edits{two, hints(both("here", "b"), zones("a"))}, "10.0.0.2:8080 masquerade everyone"},
+		{"one without", edits{two, hints(nil, both("here", "a"))}, "10.0.0.1:8080 10.0.0.2:8080 masquerade everyone"},
+		{"one without that is not ready", edits{testEndpoints("10.0.0.1 notready", "10.0.0.2", "10.0.0.3"), hints(nil, zones("b"), zones("a"))}, "10.0.0.3:8080 masquerade everyone"},
+		{"local is who runs here", edits{two, internalLocal, hints(nodes("there"), nodes("here"))}, "10.0.0.1:8080 masquerade everyone"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -61,6 +68,20 @@ func TestResolveEndpointsOfSomePorts(t *testing.T) {
 		}
 		if i == 0 && len(f.Outside.Pool.Kept) != 1 {
 			t.Errorf("port 80 keeps %v, want the one that terminates", f.Outside.Pool.Kept)
+		}
+	}
+}
+
+// Whether all have hints is decided for each port.
+func TestResolveHintsOfSomePorts(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"), distribution(source.AsHinted))
+	svc.Ports = []source.Port{{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080}, {Name: "old", Protocol: source.TCP, Port: 81, TargetPort: 8081}}
+	svc.Endpoints[0].Hints, svc.Endpoints[1].Hints = &source.Hints{Zones: []string{"a"}}, &source.Hints{Zones: []string{"b"}}
+	svc.Endpoints[2].Ports = map[string]uint16{"http": 0}
+	want := []string{"10.0.0.1:8080 masquerade everyone", "10.0.0.1:8081 10.0.0.2:8081 10.0.0.3:8081 masquerade everyone"}
+	for i, f := range Resolve(svc, testNode(), IPv4).Frontends {
+		if got := show(f.Outside); got != want[i] {
+			t.Errorf("port %d: got %s, want %s", f.Key.Port, got, want[i])
 		}
 	}
 }

@@ -63,11 +63,13 @@ func (p TrafficPolicy) String() string {
 // A TrafficDistribution says which endpoints are preferred while one of them is ready.
 type TrafficDistribution uint8
 
-// Evenly prefers none; the others prefer near endpoints and fall back to those farther away.
+// Evenly prefers none; the others prefer near endpoints and fall back to those farther away:
+// those of the same zone or node, or those that are meant for it by their Hints.
 const (
 	Evenly TrafficDistribution = iota
 	PreferSameZone
 	PreferSameNode
+	AsHinted
 )
 
 func (d TrafficDistribution) String() string {
@@ -76,6 +78,8 @@ func (d TrafficDistribution) String() string {
 		return "prefer_same_zone"
 	case PreferSameNode:
 		return "prefer_same_node"
+	case AsHinted:
+		return "as_hinted"
 	}
 	return ""
 }
@@ -145,15 +149,15 @@ type Endpoint struct {
 
 	Node   string // the node it runs on; empty: the node that owns Addr
 	Zone   string
-	Hints  *Hints // whom it is meant to serve; nil: as Node and Zone say
+	Hints  *Hints // whom it is meant to serve, for AsHinted; nil: nobody more than others
 	Weight uint16 // share of new connections relative to the others; 0: none
 
 	// As the conditions of a Kubernetes EndpointSlice.
 	Ready, Serving, Terminating bool
 }
 
-// Hints say for TrafficDistribution to which clients an endpoint is near, where
-// that is not those of its own node and zone. They may be shared by endpoints.
+// Hints say which clients an endpoint is meant for: those on some nodes, and those
+// in some zones. They may be shared by endpoints.
 type Hints struct {
 	Nodes, Zones []string // names
 }

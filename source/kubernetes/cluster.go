@@ -240,7 +240,7 @@ func (c *cluster) look(key source.Key, now time.Time, hurry bool, ch *source.Cha
 // share makes the only slice use the endpoints that were handed on, where they
 // say all that it said.
 func (e *entry) share() {
-	if len(e.slices) == 1 && !e.slices[0].hinted && len(e.slices[0].endpoints) == len(e.used.Endpoints) {
+	if len(e.slices) == 1 && len(e.slices[0].endpoints) == len(e.used.Endpoints) {
 		e.slices[0].endpoints = e.used.Endpoints
 	}
 }

@@ -18,7 +18,7 @@ func merge(svc *source.Service, list []*slice) (*source.Service, notes) {
 	out.Endpoints = n.endpoints(svc, list)
 	out.TrafficDistribution = source.Evenly
 	if slices.ContainsFunc(list, func(s *slice) bool { return s.hinted }) {
-		out.TrafficDistribution = distribute(out.Endpoints)
+		out.TrafficDistribution = source.AsHinted
 	}
 	return &out, n
 }
@@ -141,62 +141,6 @@ func remainder(svc *source.Service, e *source.Endpoint, others []source.Endpoint
 	}
 	e.Ports = numbers
 	return left
-}
-
-// distribute decides by the hints of endpoints how near ones are preferred, and
-// takes the hints away that do not count: those for nodes, or for zones, of a
-// family in which a ready endpoint has none (kube-proxy, topologyModeFromHints;
-// it decides for each port).
-func distribute(list []source.Endpoint) source.TrafficDistribution {
-	four, six := counts(list, true), counts(list, false)
-	for i := range list {
-		e := &list[i]
-		h := six
-		if e.Addr.Is4() {
-			h = four
-		}
-		e.Hints = h.of(e.Hints)
-	}
-	switch {
-	case four.nodes || six.nodes:
-		return source.PreferSameNode
-	case four.zones || six.zones:
-		return source.PreferSameZone
-	}
-	return source.Evenly
-}
-
-// counting says which hints of one family count.
-type counting struct{ nodes, zones bool }
-
-func counts(list []source.Endpoint, four bool) counting {
-	some, out := false, counting{true, true}
-	for i := range list {
-		e := &list[i]
-		if e.Addr.Is4() != four || !e.Ready {
-			continue
-		}
-		some = true
-		out.nodes = out.nodes && e.Hints != nil && len(e.Hints.Nodes) > 0
-		out.zones = out.zones && e.Hints != nil && len(e.Hints.Zones) > 0
-	}
-	return counting{some && out.nodes, some && out.zones}
-}
-
-// noHints is of an endpoint that is near to nobody.
-var noHints = new(source.Hints)
-
-// of returns what counts of the hints of one endpoint.
-func (c counting) of(h *source.Hints) *source.Hints {
-	switch {
-	case h == nil || !c.nodes && !c.zones:
-		return noHints
-	case c.nodes && c.zones:
-		return h
-	case c.nodes:
-		return &source.Hints{Nodes: h.Nodes}
-	}
-	return &source.Hints{Zones: h.Zones}
 }
 
 // loses tells whether now lacks an address that was ready in before. One that
