@@ -110,16 +110,16 @@ func begin(ctx context.Context, steps chan<- step, server string) {
 // labelProxyName is the label by which a service chooses who proxies it.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// withLabel selects the services, or their slices, that are for a proxy of this
-// name, as kube-proxy does. Slices have the labels of their service only where
-// the controller of Kubernetes made them, so a name is asked of services alone.
+// withLabel selects the services that are for a proxy of this name, and the slices of
+// all but headless services, as kube-proxy does: slices have the labels of their service
+// only where the controller of Kubernetes made them, and some time after it.
 func withLabel(proxy string, ofServices bool) func(*meta.ListOptions) {
 	selector := "!" + core.IsHeadlessService
 	switch {
-	case proxy == "":
-		selector += ",!" + labelProxyName
+	case ofServices && proxy == "":
+		selector = "!" + labelProxyName
 	case ofServices:
-		selector += "," + labelProxyName + "=" + proxy
+		selector = labelProxyName + "=" + proxy
 	}
 	return func(o *meta.ListOptions) { o.LabelSelector = selector }
 }

@@ -55,6 +55,14 @@ func TestProxyName(t *testing.T) {
 	run(t, o).wants("default/b 10.0.0.2")
 }
 
+// A slice is of its service whatever it says of a proxy: its labels follow those of the service late.
+func TestLabelsOfSlices(t *testing.T) {
+	late := eps("a-1", "a", "10.0.0.1")
+	late.Labels[labelProxyName] = "else"
+	a := startAPIServer(t, svc("a", "10.96.0.1"), late)
+	run(t, at(a)).wants("default/a 10.0.0.1")
+}
+
 // Nothing is handed on before all kinds have been listed.
 func TestSlowSync(t *testing.T) {
 	for _, slow := range []string{"services", "endpointslices", "nodes"} {
