@@ -36,11 +36,20 @@ func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node
 	for key, f := range now {
 		if moves(was[key], f) {
 			for _, a := range t.host.addrs(f.Key) {
-				l.note(netip.AddrPortFrom(a, f.Key.Port), place{appeared: was[key] == nil || refused(was[key])})
+				l.note(netip.AddrPortFrom(a, f.Key.Port), placeOf(was[key]))
 			}
 		}
 	}
 	return l
+}
+
+// placeOf returns the place of a frontend that has changed; nil: it is new. Its
+// endpoints are noted in case it goes before its flows are judged.
+func placeOf(was *Frontend) place {
+	if was == nil {
+		return place{appeared: true}
+	}
+	return place{appeared: refused(was), former: was.endpoints()}
 }
 
 // replace puts the frontends of changed services into the table. It returns what

@@ -245,7 +245,7 @@ type look struct {
 // A place is an address and port, of a frontend or of one that is gone.
 type place struct {
 	appeared bool             // a frontend has come here, or refused flows until now
-	former   []netip.AddrPort // endpoints of a frontend that is gone: only flows to these were ours
+	former   []netip.AddrPort // endpoints that a frontend had: where it is gone, only flows to these were ours
 }
 
 // merge adds what o looks for.

@@ -106,13 +106,20 @@ func startWorker(t *testing.T) *worker {
 	return w
 }
 
-// dns tells the worker that a service was synced; nil: that it is gone.
+// dns tells the worker that a service was synced.
 func (w *worker) dns(n int, endpoints ...string) {
 	s := dns(testEndpoints(endpoints...))
 	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
 	s.Name = fmt.Sprint("dns-", n)
 	ch := ServiceChange{New: Resolve(s, testNode(), IPv4)}
 	w.synced(map[source.Key]ServiceChange{s.Key: ch}, testNode().host(IPv4), testNode(), false)
+}
+
+// gone tells the worker that a service of dns is gone.
+func (w *worker) gone(n int) {
+	key := dns(testEndpoints()).Key
+	key.Name = fmt.Sprint("dns-", n)
+	w.synced(map[source.Key]ServiceChange{key: {}}, testNode().host(IPv4), testNode(), false)
 }
 
 func toDNS(n int, endpoint string) testFlow {
@@ -133,6 +140,28 @@ func TestFlowWorkerSparesAnswersUnderWay(t *testing.T) {
 		time.Sleep(2 * secondLook)
 		w.track.expect(t)
 	})
+}
+
+// A service that goes shortly after its endpoint leaves no flow of that endpoint behind.
+func TestFlowWorkerEndpointThenService(t *testing.T) {
+	for _, took := range []time.Duration{0, 400 * time.Millisecond} {
+		for _, left := range [][]string{nil, {"10.0.0.2"}} {
+			synctest.Test(t, func(t *testing.T) {
+				w := startWorker(t)
+				w.dns(1, "10.0.0.1")
+				time.Sleep(time.Minute)
+				w.track.set(func() {
+					w.track.unreplied, w.track.took = took == 0, took
+					w.track.flows = []testFlow{toDNS(1, "10.0.0.1")}
+				})
+				w.dns(1, left...)
+				time.Sleep(secondLook / 3)
+				w.gone(1)
+				time.Sleep(10 * time.Minute)
+				w.track.expect(t)
+			})
+		}
+	}
 }
 
 // Whatever connection tracking does, a change is handed over at once, and many are one look.
