@@ -216,6 +216,9 @@ func (p *parser) flush() {
 func target(rule, prefix []byte) bool {
 	i := bytes.LastIndexByte(rule, ' ')
 	verb, name := rule[:max(i, 0)], rule[i+1:]
+	if bytes.IndexByte(name, '"') >= 0 {
+		return false // the end of a quoted text; no chain of ours has one in its name
+	}
 	return bytes.HasPrefix(name, prefix) && (bytes.HasSuffix(verb, []byte("-j")) || bytes.HasSuffix(verb, []byte("-g")))
 }
 

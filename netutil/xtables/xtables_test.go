@@ -38,6 +38,7 @@ COMMIT
 -A FORWARD -i eth0 -j DOCKER-USER
 -A FORWARD -j DOCKER-USER
 -A FORWARD -j SVCP-G
+-A FORWARD -j LOG --log-prefix "before -j SVCP-F"
 -A DOCKER-USER -j RETURN
 COMMIT
 `
@@ -67,7 +68,7 @@ func TestParse(t *testing.T) {
 			Policies: map[string]string{"INPUT": "ACCEPT", "FORWARD": "DROP"},
 			Jumps:    map[string][]string{"FORWARD": {"-j SVCP-F", "-j SVCP-G"}},
 			Users:    map[string]Place{"FORWARD": {Rules: 3, Jumps: 1}},
-			Foreign:  4,
+			Foreign:  5,
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
