@@ -57,6 +57,7 @@ func (k *Kernel) examineTables(ctx context.Context) error {
 	tables, err := readAll(ctx, k.tool)
 	if err != nil {
 		k.mirror.looked(t, nil)
+		k.lastRead = reading{}
 		k.suspect()
 		return err
 	}
@@ -65,14 +66,14 @@ func (k *Kernel) examineTables(ctx context.Context) error {
 		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
 	}
 	if !k.mirror.looked(t, func(d *damage) { k.mirror.compareTables(tables, t, d) }) {
+		k.lastRead = reading{}
 		k.suspect()
 	}
 	return nil
 }
 
-// suspect makes the next look read all tables.
+// suspect makes the next look read all tables of the nft variant. Any goroutine may call it.
 func (k *Kernel) suspect() {
-	k.lastRead = reading{}
 	if k.events != nil {
 		k.events.unsure.Store(true)
 	}
