@@ -84,13 +84,19 @@ func (c *Conn) Create(ctx context.Context, s Set) error {
 // Probe returns nil if the kernel has a type of set.
 func (c *Conn) Probe(ctx context.Context, t Type, v6 bool) error {
 	_, err := c.revision(ctx, t, v6)
-	if errors.Is(err, unix.EINVAL) { // of nfnetlink_rcv_msg: nobody answers for NFNL_SUBSYS_IPSET
+	if Lacks(err) {
 		return fmt.Errorf("the kernel has no IP sets: module ip_set cannot be loaded, or is not there (svcproxy init loads it): %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("type %s: %w", t, err)
 	}
 	return nil
+}
+
+// Lacks reports whether an error says that the kernel has no IP sets: of a kernel
+// without netfilter's netlink, or, of nfnetlink_rcv_msg, that nobody answers for NFNL_SUBSYS_IPSET.
+func Lacks(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 func family(v6 bool) byte {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 
@@ -277,14 +278,29 @@ func (k *Kernel) purgeStale(ctx context.Context) error {
 	return nil
 }
 
-// Cleanup removes all chains, jumps and sets of ours, whichever variant they are in.
-func (k *Kernel) Cleanup(ctx context.Context) error {
-	k.mirror.forget()
-	tools, err := xtables.Installed(ctx, k.tool.IPv6)
+// Cleanup removes what any run may have left of a family, and needs no more of the
+// host than what holds it: what it cannot have is not there.
+func Cleanup(ctx context.Context, fam proxier.Family) error {
+	conn, err := ipset.Dial()
+	if ipset.Lacks(err) {
+		conn, err = &ipset.Conn{}, nil
+	}
 	if err != nil {
 		return err
 	}
-	var errs []error
+	k := &Kernel{words: dialects[fam], tool: &xtables.Tool{IPv6: fam == proxier.IPv6}, sets: conn, log: slog.New(slog.DiscardHandler)}
+	return errors.Join(k.Cleanup(ctx), k.Close())
+}
+
+// Cleanup removes all chains, jumps and sets of ours, whichever variant they are in,
+// and the table of keep. Without iptables there are no chains, as far as anybody can tell.
+func (k *Kernel) Cleanup(ctx context.Context) error {
+	k.mirror.forget()
+	tools, err := xtables.Installed(ctx, k.tool.IPv6)
+	if errors.Is(err, exec.ErrNotFound) {
+		err = nil
+	}
+	errs := []error{err}
 	for _, t := range tools {
 		left, err := k.purge(ctx, t)
 		errs = append(errs, err)
@@ -292,11 +308,23 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s", t, l))
 		}
 	}
-	errs = append(errs, k.unkeep())
+	errs = append(errs, k.unkeep(), k.destroyOurs(ctx, len(tools) > 0))
+	return errors.Join(errs...)
+}
+
+// destroyOurs destroys all sets of ours. Where no chain was removed just now it does
+// not wait until they are out of use.
+func (k *Kernel) destroyOurs(ctx context.Context, wait bool) error {
 	sets, err := k.ourSets(ctx)
-	errs = append(errs, err)
+	if ipset.Lacks(err) {
+		return nil
+	}
+	errs, patience := []error{err}, busyFor
+	if !wait {
+		patience = 0
+	}
 	for name := range sets {
-		errs = append(errs, k.destroy(ctx, name))
+		errs = append(errs, k.destroyWithin(ctx, name, patience))
 	}
 	return errors.Join(errs...)
 }

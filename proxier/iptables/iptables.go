@@ -39,13 +39,13 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	return b, nil
 }
 
-// Cleanup removes all that iptables mode may have left of a family. It needs less of the host than New.
+// Cleanup removes all that iptables mode may have left of a family. It needs nothing
+// of the host.
 func Cleanup(ctx context.Context, fam proxier.Family) error {
-	b, err := open(ctx, fam)
-	if err != nil {
-		return fmt.Errorf("iptables mode, %s: %w", fam, err)
+	if err := filter.Cleanup(ctx, fam); err != nil {
+		return fmt.Errorf("iptables, %s: removing what is ours: %w", fam, err)
 	}
-	return errors.Join(b.Cleanup(ctx), b.Close())
+	return nil
 }
 
 func open(ctx context.Context, fam proxier.Family) (*Backend, error) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
 
@@ -218,6 +220,29 @@ func TestCleanup(t *testing.T) {
 		}
 		h.sync(nil)
 		h.settled("sync after cleanup")
+	})
+}
+
+// Without the programs of iptables there are no chains to be removed; sets go, and
+// the table that keeps connections.
+func TestCleanupWithoutPrograms(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.fill(seeded(9), 3)
+		h.sync(nil)
+		for _, table := range []string{"nat", "filter", "mangle"} {
+			h.iptables("-t " + table + " -F")
+			h.iptables("-t " + table + " -X")
+		}
+		path := os.Getenv("PATH")
+		h.Setenv("PATH", h.TempDir())
+		err := iptables.Cleanup(context.Background(), h.fam)
+		h.Setenv("PATH", path)
+		if err != nil {
+			h.Error(err)
+		}
+		if left := run(h, "nft", "list", "tables") + run(h, "ipset", "list", "-n"); strings.Contains(left, "SVCP-") {
+			h.Errorf("left:\n%s", left)
+		}
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -53,14 +52,6 @@ func errorOf(left []remnant) error {
 }
 
 func (m mode) cleanup(ctx context.Context, fam proxier.Family, at site) error {
-	err := m.removeAll(ctx, fam, at)
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil // a host without the programs that a mode needs has nothing of it
-	}
-	return err
-}
-
-func (m mode) removeAll(ctx context.Context, fam proxier.Family, at site) error {
 	if m.remove != nil {
 		return m.remove(ctx, fam, at)
 	}

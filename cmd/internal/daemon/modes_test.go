@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -126,9 +125,6 @@ func (*stubborn) Cleanup(context.Context) error { return errors.New("busy") }
 
 func TestCleanupGoesOn(t *testing.T) {
 	with(t, []mode{
-		{name: "nftables", open: func(context.Context, proxier.Family, site) (backend, error) {
-			return nil, &exec.Error{Name: "nft", Err: exec.ErrNotFound}
-		}},
 		{name: "ipvs", open: func(context.Context, proxier.Family, site) (backend, error) { return new(kernel), nil }},
 		{name: "iptables", open: func(context.Context, proxier.Family, site) (backend, error) { return new(stubborn), nil }},
 	}...)
