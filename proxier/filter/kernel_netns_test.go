@@ -59,9 +59,19 @@ func TestMembersNeedNoProgram(t *testing.T) {
 // needs, and is watched. What it tells of is sent.
 func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event) {
 	t.Helper()
+	k, r, w, told := watchedBy(t, xtables.NFT)
+	until(t, "watching", k.events.watching.Load)
+	if damaged, err := k.Examine(context.Background()); err != nil || damaged { // what was before is unknown
+		t.Fatalf("first look: %v, %v", damaged, err)
+	}
+	return k, r, w, told
+}
+
+func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event) {
+	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
+	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: toolOf(t, v)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,26 +82,22 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event
 	ended, told := make(chan error), make(chan nft.Event, 100)
 	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(e nft.Event) { told <- e }) })()
 	t.Cleanup(func() { cancel(); <-ended })
-	until(t, "watching", k.events.watching.Load)
-	if damaged, err := k.Examine(ctx); err != nil || damaged { // what was before is unknown
-		t.Fatalf("first look: %v, %v", damaged, err)
-	}
 	return k, r, w, told
 }
 
 // toolOf returns a variant of iptables, whichever plain iptables means.
-func toolOf(t *testing.T, variant xtables.Variant) *xtables.Tool {
+func toolOf(t *testing.T, v xtables.Variant) *xtables.Tool {
 	t.Helper()
 	tools, err := xtables.Installed(context.Background(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tool := range tools {
-		if tool.Variant == variant {
+		if tool.Variant == v {
 			return tool
 		}
 	}
-	t.Fatalf("this host has no %s variant of iptables, only %v; install the package iptables", variant, tools)
+	t.Fatalf("this host has no iptables-%s, only %v; install the package iptables", v, tools)
 	return nil
 }
 
@@ -200,6 +206,25 @@ func TestEventDuringFirstSync(t *testing.T) {
 	case <-told:
 	case <-time.After(20 * time.Second):
 		t.Error("nothing is told of")
+	}
+}
+
+// The questions of the legacy variant wait while something is written, or they would
+// find what is not there yet, and call it another program's work.
+func TestCanaryWaitsForWrites(t *testing.T) {
+	k, _, _, told := watchedBy(t, xtables.Legacy)
+	k.mirror.begin(newTouched())
+	command(t, "iptables-legacy", "-t", "nat", "-F")
+	select {
+	case <-told:
+		t.Error("told of during a write")
+	case <-time.After(2 * time.Second):
+	}
+	k.mirror.end(func() {})
+	select {
+	case <-told:
+	case <-time.After(20 * time.Second):
+		t.Error("not told of after the write")
 	}
 }
 

@@ -41,6 +41,9 @@ func (k *Kernel) Examine(ctx context.Context) (bool, error) {
 // Damaged reports whether there is something for Repair.
 func (k *Kernel) Damaged() bool { return k.mirror.damaged() }
 
+// Told reports whether Watch has told of what there is for Repair.
+func (k *Kernel) Told() bool { return k.mirror.isTold() }
+
 // looksUnread is how many looks at most read no table as nothing was heard: then one
 // reads them all the same, for what no event tells of, a fault of the kernel or of ours.
 const looksUnread = 60

@@ -165,6 +165,20 @@ func (m *mirror) unsettled() bool {
 	return m.busy != nil || !m.damage.empty()
 }
 
+// tell says that somebody hears of the damage, who will have it repaired.
+func (m *mirror) tell() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.damage.told = !m.damage.empty()
+}
+
+// isTold reports whether somebody has heard of the damage.
+func (m *mirror) isTold() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.damage.told
+}
+
 // takeDamage returns what looks have found, and forgets it.
 func (m *mirror) takeDamage() damage {
 	m.mu.Lock()
@@ -180,6 +194,7 @@ type damage struct {
 	jumps  map[chainID]bool // built-in chains whose rules that lead to ours differ
 	sets   map[string]bool  // changed, missing, or too many
 	whole  bool             // only a full comparison can repair it
+	told   bool             // somebody was told of it, and has it repaired
 }
 
 func (d *damage) empty() bool {

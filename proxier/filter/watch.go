@@ -142,6 +142,7 @@ func (k *Kernel) lookWhen(ctx context.Context, heard chan disturbance, changed f
 // repaired everything before the look.
 func (k *Kernel) heed(ctx context.Context, d disturbance, changed func(nft.Event)) {
 	if damaged, err := k.Examine(ctx); err == nil && (damaged || k.mirror.count() != d.forgotten) {
+		k.mirror.tell()
 		changed(d.Event)
 	}
 }
@@ -177,6 +178,7 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 			continue
 		}
 		if damaged, err := k.Examine(ctx); err == nil && damaged {
+			k.mirror.tell()
 			changed(nft.Event{})
 		}
 	}

@@ -111,13 +111,14 @@ func (b *Backend) probeAgain(ctx context.Context) error {
 	return nil
 }
 
-// Look implements proxier.Backend.
+// Look implements proxier.Backend. What Watch has told of is no news: it is for
+// those who heard it to say when that is repaired.
 func (b *Backend) Look(ctx context.Context) (bool, error) {
 	damaged, err := b.kernel.Examine(ctx)
 	if err != nil {
 		return false, fmt.Errorf("iptables, %s: %w", b.fam, err)
 	}
-	return damaged, nil
+	return damaged && !b.kernel.Told(), nil
 }
 
 // Watch calls changed with each change of our rules by others that the next Sync

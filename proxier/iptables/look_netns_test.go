@@ -241,3 +241,37 @@ func TestWatchSeesFlush(t *testing.T) {
 		}
 	})
 }
+
+// What a watch has told of is repaired when those who heard it say so, later where
+// somebody breaks it again and again: a look brings that not forward, and the
+// questions of the legacy variant do not tell of it again.
+func TestLookLeavesWhatWasTold(t *testing.T) {
+	everywhere(t, func(h *host) {
+		events := h.watch()
+		h.fill(seeded(16), 20)
+		h.sync(nil)
+		h.iptables("-t nat -F")
+		select {
+		case <-events:
+		case <-time.After(30 * time.Second):
+			h.Fatal("nobody says that the rules were flushed")
+		}
+		if h.look() {
+			h.Error("a look finds what the watch has told of")
+		}
+		if h.variant == "legacy" && h.fam == proxier.IPv4 {
+			select {
+			case <-events:
+				h.Error("told again while the repair waits")
+			case <-time.After(4 * time.Second): // the next question comes after 2 s or so
+			}
+		}
+		h.foreignNAT()
+		h.sync(&proxier.Delta{})
+		h.settled("repair")
+		run(h, "ipset", "flush", h.set("SVCP-VIPS"))
+		if !h.look() {
+			h.Error("a look does not find what nobody has told of")
+		}
+	})
+}

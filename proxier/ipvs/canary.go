@@ -50,6 +50,7 @@ func (b *Backend) askCanary(ctx context.Context, conn *lvs.Conn, changed func())
 			continue
 		}
 		if differs, err := b.lookForServers(ctx, conn); err == nil && differs {
+			b.mirror.tell()
 			changed()
 		}
 	}

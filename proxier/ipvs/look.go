@@ -14,7 +14,8 @@ import (
 
 // Look implements proxier.Backend. It reads servers one by one, on sockets of its
 // own, and takes note of those that differ, which the next Sync repairs. Foreign
-// servers are none of its business.
+// servers are none of its business. What Watch has told of is no news: it is for
+// those who heard it to say when that is repaired.
 func (b *Backend) Look(ctx context.Context) (bool, error) {
 	b.looking.Lock()
 	defer b.looking.Unlock()
@@ -23,7 +24,7 @@ func (b *Backend) Look(ctx context.Context) (bool, error) {
 	if err = errors.Join(err, rulesErr); err != nil {
 		return false, fmt.Errorf("ipvs, %s: looking at the kernel: %w", b.fam, err)
 	}
-	return differs || damaged, nil
+	return differs && !b.mirror.isTold() || damaged && !b.kernel.Told(), nil
 }
 
 func (b *Backend) lookBeside(ctx context.Context) (differs bool, err error) {

@@ -62,6 +62,7 @@ type found struct {
 	servers  map[lvs.Key]bool // whether one of ours was missing, whatever is there by now
 	addrs    map[netip.Addr]struct{}
 	timeouts bool
+	told     bool // somebody was told of it, and has it repaired
 }
 
 // maxRepairs is how many servers one Sync repairs, at some ten messages each: a
@@ -221,11 +222,26 @@ func (m *mirror) looked() bool {
 	return m.differs
 }
 
-// unrepaired reports whether looks have found something that no Sync has repaired.
+// unrepaired reports whether looks have found something that no Sync has repaired,
+// nor somebody was told of who will have it repaired.
 func (m *mirror) unrepaired() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.found.servers)+len(m.found.addrs) > 0 || m.found.timeouts
+	return !m.found.told && (len(m.found.servers)+len(m.found.addrs) > 0 || m.found.timeouts)
+}
+
+// tell says that somebody hears of what looks have found, who will have it repaired.
+func (m *mirror) tell() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.found.told = true
+}
+
+// isTold reports whether somebody has heard of what looks have found.
+func (m *mirror) isTold() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.found.told
 }
 
 // overtaken reports whether a Sync has changed a server since the look began.

@@ -283,3 +283,27 @@ func TestAnyServer(t *testing.T) {
 	m.forget()
 	want("when nothing is known", false)
 }
+
+// What somebody was told of is no Sync's business by itself, until a Sync has taken it:
+// what that leaves over goes on.
+func TestMirrorWasTold(t *testing.T) {
+	m, servers := mirror{}, map[lvs.Key]*server{}
+	for n := range maxRepairs + 1 {
+		servers[mirrorKey(n)] = &server{}
+	}
+	m.end(servers, nil, nil)
+	m.look()
+	for key := range servers {
+		m.compare(key, nil)
+	}
+	if !m.looked() || !m.unrepaired() {
+		t.Error("nothing is found, or nothing to be repaired")
+	}
+	if m.tell(); m.unrepaired() || !m.isTold() {
+		t.Error("what was told of is to be repaired at once")
+	}
+	m.begin(map[lvs.Key]struct{}{}, &proxier.Delta{})
+	if !m.unrepaired() || m.isTold() {
+		t.Error("the rest is not to be repaired")
+	}
+}
