@@ -49,7 +49,12 @@ func ReadRecent(list string) ([]Recent, error) {
 
 // AddRecent puts addresses on a list as if each came now, the last one last: a list
 // that is full forgets who came first.
-func AddRecent(list string, addrs []netip.Addr) error {
+func AddRecent(list string, addrs []netip.Addr) error { return writeRecent(list, "+", addrs) }
+
+// RemoveRecent takes addresses from a list. Those that are not on it are no error.
+func RemoveRecent(list string, addrs []netip.Addr) error { return writeRecent(list, "-", addrs) }
+
+func writeRecent(list, sign string, addrs []netip.Addr) error {
 	f, err := os.OpenFile(filepath.Join(recentDir, list), os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("noting who came recently: %w", err)
@@ -58,7 +63,7 @@ func AddRecent(list string, addrs []netip.Addr) error {
 	for _, a := range addrs {
 		// One address a write, at the beginning of the file: recent_mt_proc_write, net/netfilter/xt_recent.c.
 		if _, err = f.Seek(0, io.SeekStart); err == nil {
-			_, err = f.WriteString("+" + a.String() + "\n")
+			_, err = f.WriteString(sign + a.String() + "\n")
 		}
 		if err != nil {
 			return fmt.Errorf("noting who came recently: %w", err)

@@ -59,46 +59,107 @@ func clientsOf(ctx context.Context, fam proxier.Family, p *proxier.Pool) (list [
 }
 
 // Keep has clients keep their endpoints as if they had come here just now, and
-// returns how many do: each list has room for so many, and gets those that would be
-// remembered longest. Its order is that in which they would be forgotten.
+// returns how many do. Who has come here meanwhile and was given another endpoint
+// gets the former one back. A list has room for so many: nobody who is on it goes,
+// and those come to it that would be remembered longest.
 func Keep(ctx context.Context, fam proxier.Family, clients []proxier.Client) (kept int, err error) {
+	pools := map[*proxier.Pool][]proxier.Client{}
+	for _, c := range clients {
+		pools[c.Pool] = append(pools[c.Pool], c)
+	}
 	limit := xtables.RecentLimit()
-	for list, of := range byList(clients) {
-		if err := ctx.Err(); err != nil {
-			return kept, err
+	for p, of := range pools {
+		k := keeper{pool: p, fam: fam}
+		err := k.read(ctx)
+		if err == nil {
+			k.choose(of, limit)
+			err = k.write(ctx)
 		}
-		slices.SortFunc(of, func(a, b proxier.Client) int { return cmp.Compare(a.Left, b.Left) })
-		if limit > 0 && len(of) > limit {
-			of = of[len(of)-limit:]
-		}
-		addrs := make([]netip.Addr, len(of))
-		for i, c := range of {
-			addrs[i] = c.Addr
-		}
-		err := xtables.AddRecent(list, addrs)
-		if errors.Is(err, fs.ErrNotExist) { // the endpoint has left
-			continue
-		}
+		kept += k.kept
 		if err != nil {
 			return kept, fmt.Errorf("iptables, %s: having clients keep their endpoint: %w", fam, err)
 		}
-		kept += len(of)
 	}
 	return kept, nil
 }
 
-func byList(clients []proxier.Client) map[string][]proxier.Client {
-	type endpoint struct {
-		pool   *proxier.Pool
-		target int
-	}
-	names, lists := map[endpoint]string{}, map[string][]proxier.Client{}
-	for _, c := range clients {
-		at := endpoint{c.Pool, c.Target}
-		if names[at] == "" {
-			names[at] = filter.RecentList(c.Pool, c.Pool.Targets[c.Target])
+// A keeper has clients of a pool keep their endpoints. Its lists are those of the
+// targets, in their order; nil: there is none, for the endpoint has left.
+type keeper struct {
+	pool *proxier.Pool
+	fam  proxier.Family
+
+	present      []map[netip.Addr]bool
+	come, depart [][]netip.Addr
+	kept         int
+}
+
+func (k *keeper) list(target int) string { return filter.RecentList(k.pool, k.pool.Targets[target]) }
+
+// read finds out who is on the lists.
+func (k *keeper) read(ctx context.Context) error {
+	n := len(k.pool.Targets)
+	k.present, k.come, k.depart = make([]map[netip.Addr]bool, n), make([][]netip.Addr, n), make([][]netip.Addr, n)
+	for i := range k.pool.Targets {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		lists[names[at]] = append(lists[names[at]], c)
+		recent, err := xtables.ReadRecent(k.list(i))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		k.present[i] = make(map[netip.Addr]bool, len(recent))
+		for _, r := range recent {
+			k.present[i][r.Addr] = true
+		}
 	}
-	return lists
+	return nil
+}
+
+// choose decides who comes to which list, in the order in which they would be
+// forgotten, and who leaves the one that he is on.
+func (k *keeper) choose(clients []proxier.Client, limit int) {
+	slices.SortStableFunc(clients, func(a, b proxier.Client) int { return cmp.Compare(b.Left, a.Left) })
+	for _, c := range clients {
+		at := k.present[c.Target]
+		if at == nil || limit > 0 && !at[c.Addr] && len(at) >= limit {
+			continue
+		}
+		at[c.Addr] = true
+		k.come[c.Target] = append(k.come[c.Target], c.Addr)
+		for i, other := range k.present {
+			if i != c.Target && other[c.Addr] {
+				k.depart[i] = append(k.depart[i], c.Addr)
+			}
+		}
+	}
+	for _, list := range k.come {
+		slices.Reverse(list)
+	}
+}
+
+func (k *keeper) write(ctx context.Context) error {
+	for i := range k.pool.Targets {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if k.present[i] == nil {
+			continue
+		}
+		err := xtables.AddRecent(k.list(i), k.come[i])
+		if err == nil {
+			err = xtables.RemoveRecent(k.list(i), k.depart[i])
+		}
+		if errors.Is(err, fs.ErrNotExist) { // the endpoint has left meanwhile
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		k.kept += len(k.come[i])
+	}
+	return nil
 }

@@ -4,18 +4,24 @@ package iptables_test
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
 
 // Clients that are written are those that are read, but for those for whom there is
-// no room: they are the ones that would have been forgotten first.
+// no room: they are the ones that would have been forgotten first. Who has come here
+// meanwhile stays, on the endpoint of before if there was one.
 func TestClientsAreTakenOver(t *testing.T) {
 	everywhere(t, func(h *host) {
 		s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: filtertest.Targets(h.fam, 0, 2)}
@@ -36,30 +42,42 @@ func TestClientsAreTakenOver(t *testing.T) {
 		client := func(n, target int) proxier.Client {
 			return proxier.Client{Addr: filtertest.Addr(h.fam, "external", n), Pool: pool, Target: target, Left: time.Duration(1+n) * time.Second}
 		}
-		want := map[proxier.Client]bool{}
+		// Of those that came here meanwhile one is known from before, on another endpoint.
+		newcomers := []netip.Addr{filtertest.Addr(h.fam, "external", 2000), filtertest.Addr(h.fam, "external", 2001), client(room-1, 0).Addr}
+		for i, target := range []int{0, 0, 1} {
+			if err := xtables.AddRecent(filter.RecentList(pool, pool.Targets[target]), newcomers[i:i+1]); err != nil {
+				h.Fatal(err)
+			}
+		}
 		var list []proxier.Client
+		want := map[netip.Addr]int{newcomers[0]: 0, newcomers[1]: 0}
 		for n := range room + 5 {
 			list = append(list, client(n, 0))
-			want[client(n, 0)] = n >= 5
+			if n >= 7 { // two places are taken
+				want[client(n, 0).Addr] = 0
+			}
 		}
 		list = append(list, client(room+5, 1))
-		want[client(room+5, 1)] = true
-		if n, err := iptables.Keep(ctx, h.fam, list); err != nil || n != room+1 {
-			h.Errorf("%d of %d clients are kept, want %d: %v", n, len(list), room+1, err)
+		want[client(room+5, 1).Addr] = 1
+		if n, err := iptables.Keep(ctx, h.fam, list); err != nil || n != room-1 {
+			h.Errorf("%d of %d clients are kept, want %d: %v", n, len(list), room-1, err)
 		}
 		got, err := iptables.Clients(ctx, h.fam, pools, 10*room)
-		if err != nil || len(got) != room+1 {
-			h.Errorf("%d clients are known, want %d: %v", len(got), room+1, err)
+		if err != nil {
+			h.Fatal(err)
 		}
+		targets := map[netip.Addr]int{}
 		for _, c := range got {
+			targets[c.Addr] = c.Target
 			if c.Left > time.Hour || c.Left < 50*time.Minute {
 				h.Errorf("client %s is remembered for %v, want an hour", c.Addr, c.Left)
 			}
-			for n := range room + 6 {
-				if w := client(n, c.Target); w.Addr == c.Addr && !want[w] {
-					h.Errorf("client %s keeps target %d", c.Addr, c.Target)
-				}
-			}
+		}
+		if diff := cmp.Diff(want, targets, cmpopts.EquateComparable(netip.Addr{})); diff != "" || len(got) != len(want) {
+			h.Errorf("who keeps which endpoint (-want +got):\n%s", diff)
+		}
+		if recent, err := xtables.ReadRecent(filter.RecentList(pool, pool.Targets[1])); err != nil || len(recent) != 1 {
+			h.Errorf("on the second list there are %v, want one: %v", recent, err)
 		}
 		if got, err = iptables.Clients(ctx, h.fam, pools, 7); err != nil || len(got) != 7 {
 			h.Errorf("of at most 7 clients there are %d: %v", len(got), err)

@@ -124,8 +124,9 @@ func (r *clientReader) add(e *nft.Element) {
 // the changes of a Backend wait for no more.
 const clientsAtOnce = 1000
 
-// Keep has clients keep their endpoints as if they had come here before, but for
-// those that have come meanwhile, and returns how many do. Pools are as for Clients.
+// Keep has clients keep their endpoints as if they had come here before, and returns
+// how many do. Who has come meanwhile and was given another endpoint gets the former
+// one back. Pools are as for Clients.
 func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, clients []proxier.Client) (kept int, err error) {
 	conn, err := nft.Dial()
 	if err != nil {
@@ -234,7 +235,8 @@ func (k *keeper) revokeAbsent(ctx context.Context, endpoints []poolNumber) error
 	return k.backend.revoke(ctx, absent)
 }
 
-// keep writes clients at once. Packets may have made some of them meanwhile.
+// keep writes clients at once. Packets may have made some of them meanwhile, for
+// other endpoints: these are replaced.
 func (k *keeper) keep(clients []proxier.Client) error {
 	name := set{kind: affinity}.name()
 	list := make([]nft.Element, 0, len(clients))
@@ -243,8 +245,12 @@ func (k *keeper) keep(clients []proxier.Client) error {
 			list = append(list, e)
 		}
 	}
+	var stale []nft.Element
 	for range revokeAttempts {
 		k.backend.batch.Reset()
+		for _, e := range stale {
+			k.backend.batch.DeleteElement(name, e)
+		}
 		for _, e := range list {
 			k.backend.batch.AddElement(name, e)
 		}
@@ -253,10 +259,10 @@ func (k *keeper) keep(clients []proxier.Client) error {
 			k.kept += len(list)
 			return nil
 		}
-		if !clashes(err) {
+		if !clashes(err) && !errors.Is(err, unix.ENOENT) { // one of stale may have expired
 			return err
 		}
-		if list, err = k.unknown(list); err != nil {
+		if stale, err = k.stale(list); err != nil {
 			return err
 		}
 	}
@@ -270,17 +276,15 @@ func (k *keeper) element(c *proxier.Client) (nft.Element, bool) {
 	return nft.Element{Key: key, Data: ticket, Timeout: expiry(c.Pool.Affinity), Expires: c.Left}, ok
 }
 
-// unknown returns those of list that the table does not have.
-func (k *keeper) unknown(list []nft.Element) (rest []nft.Element, err error) {
-	known := make([]bool, len(list))
+// stale returns what the table has of clients of list, to be replaced. What is left
+// to them is not made shorter.
+func (k *keeper) stale(list []nft.Element) (stale []nft.Element, err error) {
 	err = k.backend.conn.Get(k.table(), set{kind: affinity}.name(), len(list),
-		func(i int) []byte { return list[i].Key }, func(i int, _ *nft.Element) { known[i] = true })
-	for i, e := range list {
-		if !known[i] {
-			rest = append(rest, e)
-		}
-	}
-	return rest, err
+		func(i int) []byte { return list[i].Key }, func(i int, e *nft.Element) {
+			list[i].Expires = max(list[i].Expires, e.Expires)
+			stale = append(stale, nft.Element{Key: list[i].Key})
+		})
+	return stale, err
 }
 
 // clashes reports whether something was not written because something else has its place.
