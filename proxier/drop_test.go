@@ -31,7 +31,7 @@ func TestLoopTellsOfDroppedFamily(t *testing.T) {
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		synctest.Wait()
-		l.SetBackends(map[Family]Backend{IPv4: k}, func() {})
+		l.SetBackends(map[Family]Backend{IPv4: k})
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()

@@ -21,7 +21,7 @@ type mail struct {
 	changes         []source.Changes
 	synced          []string
 	node            *Node
-	backends        *replacement
+	backends        map[Family]Backend // nil: the same
 	full            bool
 	repair, look    map[Family]bool
 	minimum, resync *time.Duration
@@ -72,17 +72,13 @@ func (l *Loop) Synced(src string) {
 // anew and compared with the kernel.
 func (l *Loop) SetNode(n *Node) { l.inbox.put(func(m *mail) { m.node = n }) }
 
-// A replacement is a change of mode.
-type replacement struct {
-	backends map[Family]Backend
-	done     func()
-}
-
-// SetBackends goes on with other backends. done is called from the goroutine of
-// the Loop when they hold everything, so that what the former ones hold can go.
-// If backends are replaced again before that, it is not called.
-func (l *Loop) SetBackends(backends map[Family]Backend, done func()) {
-	l.inbox.put(func(m *mail) { m.backends = &replacement{backends, done} })
+// SetBackends goes on with other backends, for these families only. Those that are
+// given up are still in use until OnHolds, or OnDrop, is called for their families.
+func (l *Loop) SetBackends(backends map[Family]Backend) {
+	if backends == nil {
+		backends = map[Family]Backend{}
+	}
+	l.inbox.put(func(m *mail) { m.backends = backends })
 }
 
 // SetIntervals changes Config.MinInterval and Config.ResyncInterval.

@@ -32,6 +32,7 @@ type Config struct {
 
 	// May be nil, and must not block.
 	OnSync   func(SyncResult)    // after each sync, from a goroutine for each family
+	OnHolds  func(Family)        // with a family that holds everything in its backend, the first time since it has this one
 	OnDrop   func(Family)        // with a family that is not programmed any more, after its last OnSync
 	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
 	OnAccept func([]source.Unit) // with files that were accepted, without their services, before they are synced
@@ -67,24 +68,21 @@ type Loop struct {
 	node     *Node
 	synced   map[string]bool
 
-	health   health
-	batches  []batch // not yet held by all families
-	number   uint64  // of the last order
-	opened   uint64  // the order that let families begin; 0: not yet
-	first    bool    // the first complete sync is done
-	replaced *replaced
+	health  health
+	batches []batch // not yet held by all families
+	number  uint64  // of the last order
+	opened  uint64  // the order that let families begin; 0: not yet
+	first   bool    // the first complete sync is done
 }
 
 // A runningFamily is a family whose goroutine runs.
 type runningFamily struct {
 	*family
 	stop func() // ends it, and waits
-}
 
-// replaced is a change of mode that families have been told of.
-type replaced struct {
-	number uint64
-	done   func()
+	wanted Backend // that it was last told to use
+	from   uint64  // the order that told it so, or any after
+	holds  bool    // everything, in that backend
 }
 
 // NewLoop returns a Loop that does nothing yet.
@@ -135,8 +133,7 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 		l.opened = l.number + 1
 	}
 	if in.backends != nil {
-		l.replace(ctx, in.backends.backends)
-		l.replaced = &replaced{l.number + 1, in.backends.done}
+		l.replace(ctx, in.backends)
 	}
 	l.tell(o, &in)
 	l.tellClaims()
@@ -217,7 +214,7 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 			continue
 		}
 		f.orders.put(order{backend: backends[f.fam]})
-		keep = append(keep, f)
+		keep = append(keep, f.using(backends[f.fam], l.number+1))
 	}
 	for fam, b := range backends {
 		if !slices.ContainsFunc(keep, func(f *runningFamily) bool { return f.fam == fam }) {
@@ -230,6 +227,14 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	l.families = keep
 }
 
+// using returns the family with another backend, which counts from an order on.
+func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
+	if b == f.wanted {
+		return f
+	}
+	return &runningFamily{family: f.family, stop: f.stop, wanted: b, from: from}
+}
+
 // begin runs a family, with all services that there are.
 func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
@@ -237,7 +242,7 @@ func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily 
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() { f.run(ctx) })
-	return &runningFamily{f, func() { cancel(); done.Wait() }}
+	return &runningFamily{family: f, stop: func() { cancel(); done.Wait() }, wanted: b, from: 1}
 }
 
 func (l *Loop) allSynced() bool { return len(l.unread()) == 0 }

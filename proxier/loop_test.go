@@ -278,7 +278,7 @@ func TestLoopSlowLook(t *testing.T) {
 		time.Sleep(time.Minute) // the look is given up: nobody knows what the kernel holds
 		k.expect(t, "full")
 		time.Sleep(31 * time.Second)
-		l.SetBackends(map[Family]Backend{IPv4: other}, func() {}) // during the next look
+		l.SetBackends(map[Family]Backend{IPv4: other}) // during the next look
 		other.expect(t, "full")
 		k.expect(t)
 	})
@@ -593,27 +593,48 @@ func TestLoopLogsRefusals(t *testing.T) {
 	})
 }
 
+// A family holds everything in another backend as soon as that does, whatever the
+// other family does, and not before.
 func TestLoopReplacesBackends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old, other, v6 := &kernel{}, &kernel{}, &kernel{}
-		l := start(t, old)
+		old, other, v6, third := &kernel{}, &kernel{}, &kernel{}, &kernel{}
+		var told []Family // from the goroutine of the Loop
+		l := start(t, old, func(c *Config) { c.OnHolds = func(fam Family) { told = append(told, fam) } })
+		expect := func(when string, v4, v6holds bool, want ...Family) {
+			t.Helper()
+			synctest.Wait()
+			if l.Holds(IPv4, other) != v4 || l.Holds(IPv6, v6) != v6holds || !slices.Equal(told, want) {
+				t.Errorf("%s: the new backends hold everything: %v, %v; told of %v, want %v, %v, %v",
+					when, l.Holds(IPv4, other), l.Holds(IPv6, v6), told, v4, v6holds, want)
+			}
+		}
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		expect("before any sync", false, false)
 		l.Synced("file")
 		old.expect(t, "full")
-		done := false
-		other.failWith(errors.New("no"))
-		l.SetBackends(map[Family]Backend{IPv4: other, IPv6: v6}, func() { done = true })
-		other.expect(t, "failed")
-		if done {
-			t.Error("done before the new backend holds everything")
+		expect("after the first sync", false, false, IPv4)
+		if !l.Holds(IPv4, old) {
+			t.Error("the first backend does not hold everything")
 		}
+		other.failWith(errors.New("no"))
+		v6.failWith(errors.New("no"))
+		l.SetBackends(map[Family]Backend{IPv4: other, IPv6: v6})
+		other.expect(t, "failed")
+		expect("while both fail", false, false, IPv4)
 		other.failWith(nil)
 		time.Sleep(time.Second)
 		other.expect(t, "full")
-		v6.expect(t, "full")
 		old.expect(t)
-		if !done || len(other.services) != 1 {
-			t.Errorf("done %v, %d services in the new backend, want 1", done, len(other.services))
+		expect("while the other family fails", true, false, IPv4, IPv4)
+		l.Apply(set(file("a", "x 10.96.0.2:80")))
+		other.expect(t, "x")
+		v6.failWith(nil)
+		time.Sleep(time.Minute)
+		expect("at the end", true, true, IPv4, IPv4, IPv6)
+		l.SetBackends(map[Family]Backend{IPv4: other, IPv6: third})
+		expect("after one was replaced", true, false, IPv4, IPv4, IPv6, IPv6)
+		if len(other.services) != 1 || !l.Holds(IPv6, third) {
+			t.Errorf("%d services in the new backend, want 1", len(other.services))
 		}
 	})
 }

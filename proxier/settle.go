@@ -48,11 +48,8 @@ func (l *Loop) keep(b batch) {
 
 // settle does what waits until the families hold what they were told.
 func (l *Loop) settle() {
-	held, all, took := l.held()
-	if l.replaced != nil && all >= l.replaced.number {
-		l.replaced.done()
-		l.replaced = nil
-	}
+	l.noteHolds()
+	held, took := l.held()
 	if l.opened == 0 || held < l.opened {
 		return
 	}
@@ -68,14 +65,37 @@ func (l *Loop) settle() {
 	l.batches = slices.Delete(l.batches, 0, n)
 }
 
-// held returns the last order that every family holds, of those that can be had
-// and of all, and how long their last Syncs took.
-func (l *Loop) held() (held, all uint64, took time.Duration) {
+// noteHolds says which families hold everything in their present backends, each
+// of them by itself: one that cannot be had keeps no other from leaving its former backend.
+func (l *Loop) noteHolds() {
+	for _, f := range l.families {
+		if f.holds || f.latest().held < f.from {
+			continue
+		}
+		l.mu.Lock()
+		f.holds = true
+		l.mu.Unlock()
+		if l.cfg.OnHolds != nil {
+			l.cfg.OnHolds(f.fam)
+		}
+	}
+}
+
+// Holds reports whether a family holds everything in this backend since it has it,
+// so that what others hold of the family can go.
+func (l *Loop) Holds(fam Family, b Backend) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.ContainsFunc(l.families, func(f *runningFamily) bool { return f.fam == fam && f.wanted == b && f.holds })
+}
+
+// held returns the last order that every family holds of those that can be had,
+// and how long their last Syncs took.
+func (l *Loop) held() (held uint64, took time.Duration) {
 	const none = ^uint64(0)
-	held, all = none, none
+	held = none
 	for _, f := range l.families {
 		n := f.latest()
-		all = min(all, n.held)
 		if n.failures < leftOutAfter && (n.held > 0 || !l.first) { // nor is one waited for that came later
 			held = min(held, n.held)
 			took = max(took, n.took)
@@ -84,7 +104,7 @@ func (l *Loop) held() (held, all uint64, took time.Duration) {
 	if held == none { // there is none
 		held = 0
 	}
-	return held, all, took
+	return held, took
 }
 
 // beReady says that the first complete sync is done.

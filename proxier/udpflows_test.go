@@ -385,8 +385,8 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 		{"asked for", func(l *Loop, _ *kernel) { l.Resync() }, 2},
 		{"another node", func(l *Loop, _ *kernel) { l.SetNode(testNode(func(n *Node) { n.LocalInterfaces = []string{"lo"} })) }, 2},
 		{"the same node", func(l *Loop, _ *kernel) { l.SetNode(testNode()) }, 0},
-		{"another backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: &kernel{}}, func() {}) }, 2},
-		{"the same backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: k}, func() {}) }, 0},
+		{"another backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: &kernel{}}) }, 2},
+		{"the same backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: k}) }, 0},
 		{"after an error", func(l *Loop, k *kernel) {
 			k.failWith(errors.New("no"))
 			l.Apply(set(file("a", "x 10.96.0.1:80")))
@@ -409,7 +409,7 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 			time.Sleep(time.Minute)
 		}, 2},
 		{"an address that the rules need not know", func(l *Loop, _ *kernel) { l.SetNode(testNode(owns("10.9.9.9"))) }, 0},
-		{"family dropped", func(l *Loop, _ *kernel) { l.SetBackends(nil, func() {}) }, 0},
+		{"family dropped", func(l *Loop, _ *kernel) { l.SetBackends(nil) }, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

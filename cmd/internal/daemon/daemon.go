@@ -82,8 +82,10 @@ type daemon struct {
 	server  *healthcheck.Server
 
 	modeWanted chan configs.Settings // the mode changed in these
-	modeHolds  chan *instance        // holds everything now
+	modeHolds  chan struct{}         // a family holds everything in its mode now
 	loopEnded  chan struct{}         // closed when no backend is used any more
+
+	taken familySet // of which clients of earlier runs were taken over
 
 	contention map[disturbance]*proxier.Contention // over what is ours
 
@@ -223,7 +225,7 @@ func (d *daemon) build(ctx context.Context) error {
 // wire makes what works for the node, and tells each of the other.
 func (d *daemon) wire() {
 	s := d.fixed
-	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan *instance, 1)
+	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan struct{}, 1)
 	d.loopEnded, d.synced = make(chan struct{}), make(chan struct{}, 1)
 	d.metrics = healthcheck.NewMetrics(d.Version)
 	d.health = healthcheck.NewHealth()
@@ -235,6 +237,7 @@ func (d *daemon) wire() {
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.listening,
 		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); d.metrics.Synced(r); d.doubt(r) },
+		OnHolds:  func(proxier.Family) { d.familyHolds() },
 		OnDrop:   d.health.Dropped,
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.files.Accepted,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"svcproxy/cmd/internal/node"
 	"svcproxy/proxier"
 )
 
@@ -16,10 +15,10 @@ const mostClients = 1 << 19
 // change of mode waits no longer for them. The kernel lists some 200,000 in that time.
 var handOverPatience = 4 * time.Second
 
-// handOver has clients with session affinity keep the endpoints that they have in
-// another mode, before that is removed. It fails nothing: who is not handed over is
-// balanced anew.
-func (d *daemon) handOver(ctx context.Context, from, to string) {
+// handOver has clients of a family with session affinity keep the endpoints that they
+// have in another mode, before that is removed. It fails nothing: who is not handed
+// over is balanced anew.
+func (d *daemon) handOver(ctx context.Context, fam proxier.Family, from, to string) {
 	source, err := modeNamed(from)
 	if err != nil {
 		return
@@ -28,14 +27,12 @@ func (d *daemon) handOver(ctx context.Context, from, to string) {
 	if err != nil {
 		return
 	}
-	for _, fam := range node.Families(d.fixed) {
-		if pools := d.loop.StickyPools(fam); len(pools) > 0 {
-			d.handOverFamily(ctx, fam, pools, source, target)
-		}
+	if pools := d.loop.StickyPools(fam); len(pools) > 0 {
+		d.handOverPools(ctx, fam, pools, source, target)
 	}
 }
 
-func (d *daemon) handOverFamily(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to mode) {
+func (d *daemon) handOverPools(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to mode) {
 	log := d.log.With("family", fam, "from", from.name, "to", to.name)
 	if from.clients == nil {
 		log.Info("clients with session affinity get an endpoint anew: the former mode cannot tell which they have")

@@ -3,7 +3,10 @@ package daemon
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
+	"svcproxy/cmd/internal/node"
 	"svcproxy/proxier"
 	"svcproxy/proxier/ipvs"
 )
@@ -40,44 +43,87 @@ type retirer interface {
 	RemoveRules(ctx context.Context) error
 }
 
-// leave removes what a mode made from the kernel, in the families that are open,
-// now that another holds everything. It is called again until it returns true.
-func (in *instance) leave(ctx context.Context, next string) (done bool, err error) {
-	done = true
-	var errs []error
-	for _, b := range in.backends {
-		r, drains := b.(retirer)
-		switch {
-		case drains:
-			gone, err := r.Retire(ctx)
-			done = done && gone
-			errs = append(errs, err)
-			if !sharesRules(in.mode, next) && !in.rulesGone {
-				errs = append(errs, r.RemoveRules(ctx))
-			}
-		case !sharesRules(in.mode, next):
-			errs = append(errs, b.Cleanup(ctx))
-		}
+// leave removes what a mode made of a family from the kernel, now that next holds
+// everything of it. It is called again until all is gone.
+func (in *instance) leave(ctx context.Context, fam proxier.Family, next *instance) error {
+	in.stopFamily(fam)
+	b := in.backends[fam]
+	shared := sharesRules(in.mode, next.mode) && next.backends[fam] != nil
+	if r, drains := b.(retirer); drains {
+		return in.retire(ctx, fam, r, shared)
 	}
-	err = errors.Join(errs...)
-	in.rulesGone = in.rulesGone || err == nil && !sharesRules(in.mode, next)
-	return done && err == nil, err
+	return in.cleanUp(ctx, fam, b, shared)
 }
 
-// leftIPVS returns ipvs mode as it was left by an earlier run, in the families in
-// use, so that its connections can end. Nil: it is in use, cannot be opened, or
-// has nothing to wait for; then all of it can be removed.
-func leftIPVS(ctx context.Context, mode string, at site) *instance {
+// cleanUp removes what a mode made of a family, unless it is the next mode's by now.
+func (in *instance) cleanUp(ctx context.Context, fam proxier.Family, b backend, shared bool) error {
+	if !shared {
+		if err := b.Cleanup(ctx); err != nil {
+			return err
+		}
+	}
+	in.gone.add(fam)
+	return nil
+}
+
+// retire lets connections of a family end. Chains and sets go at once, unless they
+// are the next mode's by now.
+func (in *instance) retire(ctx context.Context, fam proxier.Family, r retirer, shared bool) error {
+	done, err := r.Retire(ctx)
+	if !shared && !in.rulesGone[fam] {
+		rulesErr := r.RemoveRules(ctx)
+		if rulesErr == nil {
+			in.rulesGone.add(fam)
+		}
+		err = errors.Join(err, rulesErr)
+	}
+	if done && err == nil {
+		in.gone.add(fam)
+	}
+	return err
+}
+
+// due returns the families that are being left and of which something is there.
+func (in *instance) due() (list []proxier.Family) {
+	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
+		if in.leaving[fam] && !in.gone[fam] {
+			list = append(list, fam)
+		}
+	}
+	return list
+}
+
+// isGone reports whether nothing is left of any family.
+func (in *instance) isGone() bool {
+	for fam := range in.backends {
+		if !in.gone[fam] {
+			return false
+		}
+	}
+	return true
+}
+
+// leftIPVS returns ipvs mode as it was left by an earlier run, so that its connections
+// can end, and lets go of the families that the mode in use holds. Nil: ipvs mode is
+// in use, cannot be opened, or has nothing to wait for; then all of it can be removed.
+func (d *daemon) leftIPVS(ctx context.Context) *instance {
 	m, err := modeNamed("ipvs")
-	if err != nil || mode == m.name {
+	if err != nil || d.kernel.mode == m.name {
 		return nil
 	}
-	in, err := m.openAll(ctx, at)
+	in, err := m.openAll(ctx, site{d.fixed, d.StateDir, d.log})
 	if err != nil {
 		return nil
 	}
-	in.leaving = true
-	if done, err := in.leave(ctx, mode); done || err != nil {
+	for _, fam := range node.Families(d.fixed) {
+		if d.holds(d.kernel, fam) {
+			in.leaving.add(fam)
+		}
+	}
+	for _, fam := range in.due() {
+		err = errors.Join(err, in.leave(ctx, fam, d.kernel))
+	}
+	if in.isGone() || err != nil {
 		_ = in.close() // Cleanup comes next
 		return nil
 	}

@@ -22,21 +22,32 @@ func (p *patient) Retire(context.Context) (bool, error) {
 func (p *patient) RemoveRules(context.Context) error { p.removed++; return nil }
 func (p *patient) Cleanup(context.Context) error     { p.cleanups++; return nil }
 
+// leaving returns a mode that another one has taken IPv4 over from, and IPv6 not.
+func leaving(mode string, b backend) *instance {
+	return &instance{mode: mode, backends: map[proxier.Family]backend{proxier.IPv4: b}, leaving: familySet{proxier.IPv4: true}}
+}
+
 // Ipvs mode leaves when its connections have ended. Its chains and sets go at
-// once, unless the next mode has taken them over.
+// once, unless the next mode has taken them over, which it has not without the family.
 func TestLeave(t *testing.T) {
-	for next, removed := range map[string]int{"nftables": 1, "iptables": 0} {
+	for _, tt := range []struct {
+		next    *instance
+		removed int
+	}{
+		{leaving("nftables", new(kernel)), 1},
+		{leaving("iptables", new(kernel)), 0},
+		{&instance{mode: "iptables"}, 1},
+	} {
 		p := &patient{left: 3}
-		in := &instance{mode: "ipvs", backends: map[proxier.Family]backend{proxier.IPv4: p}}
+		in := leaving("ipvs", p)
 		calls := 0
-		for done := false; !done; calls++ {
-			var err error
-			if done, err = in.leave(t.Context(), next); err != nil {
+		for ; !in.isGone(); calls++ {
+			if err := in.leave(t.Context(), proxier.IPv4, tt.next); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if calls != 3 || p.retired != 3 || p.removed != removed || p.cleanups != 0 {
-			t.Errorf("to %s: %d calls, %+v", next, calls, p)
+		if calls != 3 || p.retired != 3 || p.removed != tt.removed || p.cleanups != 0 {
+			t.Errorf("to %s: %d calls, %+v", tt.next.mode, calls, p)
 		}
 	}
 }
@@ -48,9 +59,9 @@ func TestLeaveSharesRules(t *testing.T) {
 		cleanups int
 	}{{"iptables", "ipvs", 0}, {"iptables", "nftables", 1}, {"nftables", "ipvs", 1}} {
 		b := &counting{}
-		in := &instance{mode: tt.from, backends: map[proxier.Family]backend{proxier.IPv4: b}}
-		if done, err := in.leave(t.Context(), tt.to); !done || err != nil || b.cleanups != tt.cleanups {
-			t.Errorf("%s to %s: done %v, %v, %d cleanups", tt.from, tt.to, done, err, b.cleanups)
+		in := leaving(tt.from, b)
+		if err := in.leave(t.Context(), proxier.IPv4, leaving(tt.to, new(kernel))); err != nil || !in.isGone() || b.cleanups != tt.cleanups {
+			t.Errorf("%s to %s: gone %v, %v, %d cleanups", tt.from, tt.to, in.isGone(), err, b.cleanups)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -66,7 +67,7 @@ func (m mode) cleanup(ctx context.Context, fam proxier.Family, at site) error {
 func (d *daemon) uses(open []*instance) func(mode string, fam proxier.Family) bool {
 	return func(mode string, fam proxier.Family) bool {
 		return slices.ContainsFunc(open, func(in *instance) bool {
-			if in.leaving {
+			if in.leaving[fam] {
 				return mode == in.mode
 			}
 			ours := mode == in.mode || sharesRules(mode, in.mode) && mode == "iptables"
@@ -79,36 +80,62 @@ func (d *daemon) uses(open []*instance) func(mode string, fam proxier.Family) bo
 // have left in the kernel, after the first complete sync: make before break. Clients
 // keep their endpoints. Former is a mode that is left for a while, for connections to end; nil: none.
 func (d *daemon) findLeftovers(ctx context.Context) (former *instance, left []remnant) {
-	for _, m := range modes {
-		if m.clients != nil && m.name != d.kernel.mode && !sharesRules(m.name, d.kernel.mode) {
-			d.handOver(ctx, m.name, d.kernel.mode)
-		}
-	}
+	d.takeOver(ctx)
 	open := []*instance{d.kernel}
-	if former = leftIPVS(ctx, d.kernel.mode, site{d.fixed, d.StateDir, d.log}); former != nil {
+	if former = d.leftIPVS(ctx); former != nil {
 		open = append(open, former)
 	}
 	return former, remnants(d.uses(open))
 }
 
-// removeLeftovers removes what has not come into use again, and returns what may
-// still be there. It logs what is new.
+// takeOver has clients that earlier runs knew keep their endpoints, of each family
+// once: as soon as the mode in use holds everything of it.
+func (d *daemon) takeOver(ctx context.Context) {
+	for _, fam := range node.Families(d.fixed) {
+		if d.taken[fam] || !d.holds(d.kernel, fam) {
+			continue
+		}
+		d.taken.add(fam)
+		for _, m := range modes {
+			if m.clients != nil && m.name != d.kernel.mode && !sharesRules(m.name, d.kernel.mode) {
+				d.handOver(ctx, fam, m.name, d.kernel.mode)
+			}
+		}
+	}
+}
+
+// removeLeftovers removes what has not come into use again, of families that the mode
+// in use holds or that are not in use, and returns what may still be there. It logs what is new.
 func (d *daemon) removeLeftovers(ctx context.Context, open []*instance, left []remnant) []remnant {
 	if len(left) == 0 {
 		return nil
 	}
 	before, inUse := errorOf(left), d.uses(open)
 	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.name, r.fam) })
-	left = remove(ctx, site{d.fixed, d.StateDir, d.log}, left)
+	due, later := d.divide(left, open[len(open)-1])
+	left = append(later, remove(ctx, site{d.fixed, d.StateDir, d.log}, due)...)
 	err := errorOf(left)
 	switch {
 	case ctx.Err() != nil:
-	case err == nil:
+	case len(left) == 0:
 		d.log.Info("nothing is left in the kernel of what an earlier run made in another mode")
-	case before == nil || before.Error() != err.Error():
+	case err != nil && (before == nil || before.Error() != err.Error()):
 		d.log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
 	}
 	return left
+}
+
+// divide tells remnants that can be removed now from those of families that are in
+// use and not yet held by another mode.
+func (d *daemon) divide(left []remnant, current *instance) (due, later []remnant) {
+	for _, r := range left {
+		if slices.Contains(node.Families(d.fixed), r.fam) && !d.holds(current, r.fam) {
+			later = append(later, r)
+		} else {
+			due = append(due, r)
+		}
+	}
+	return due, later
 }
 
 // tellMode says which mode is in use and what others still have in the kernel: to
@@ -118,14 +145,9 @@ func (d *daemon) tellMode(open []*instance, left []remnant) {
 	text := "STATUS=" + last.mode + " mode"
 	var problems []string
 	for _, in := range open[:len(open)-1] {
-		switch {
-		case !in.leaving:
-			text += ", taking over from " + in.mode + " mode"
-		default:
-			text += "; " + in.mode + " mode is leaving"
-		}
-		if in.failed != "" {
-			problems = append(problems, "objects of the former mode may be left in the kernel: "+in.failed)
+		text += in.leavingText()
+		for _, fam := range slices.Sorted(maps.Keys(in.failed)) {
+			problems = append(problems, fmt.Sprintf("objects of the former mode may be left in the kernel: %s mode, %s: %s", in.mode, fam, in.failed[fam]))
 		}
 	}
 	if len(left) > 0 {
@@ -141,4 +163,29 @@ func (d *daemon) tellMode(open []*instance, left []remnant) {
 	if news {
 		d.Notify(text)
 	}
+}
+
+// leavingText says how far a former mode has been left.
+func (in *instance) leavingText() string {
+	var waits, leaves []string
+	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
+		switch {
+		case in.gone[fam]:
+		case in.leaving[fam]:
+			leaves = append(leaves, fam.String())
+		default:
+			waits = append(waits, fam.String())
+		}
+	}
+	switch {
+	case len(waits) == 0:
+		return "; " + in.mode + " mode is leaving"
+	case len(waits) == len(in.backends):
+		return ", taking over from " + in.mode + " mode"
+	}
+	text := ", taking over " + strings.Join(waits, " and ") + " from " + in.mode + " mode"
+	if len(leaves) > 0 {
+		text += ", which is leaving " + strings.Join(leaves, " and ")
+	}
+	return text
 }

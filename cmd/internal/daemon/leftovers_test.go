@@ -77,17 +77,18 @@ func TestFormerModeIsTriedAgain(t *testing.T) {
 	n := former.tries.Load()
 	r.eventually("tried again", func() bool { return former.tries.Load() >= n+8 })
 	const warning = "objects of the former mode may be left in the kernel"
-	if n := strings.Count(r.log.String(), warning); n != 1 {
-		t.Errorf("warned %d times:\n%s", n, r.log)
+	if n := strings.Count(r.log.String(), warning); n != 2 {
+		t.Errorf("warned %d times, want once for each family:\n%s", n, r.log)
 	}
-	if w := strings.Join(r.status().Warnings, "\n"); !strings.Contains(w, warning+": nftables mode: busy") {
+	if w := strings.Join(r.status().Warnings, "\n"); !strings.Contains(w, warning+": nftables mode, ipv4: busy\n"+warning+": nftables mode, ipv6: busy") {
 		t.Errorf("status warns of %q", w)
 	}
 	former.may.Store(true)
 	r.eventually("removed", func() bool {
 		return strings.Contains(r.log.String(), "removed what the former mode made") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
 	})
-	if told := r.toldBut("WATCHDOG="); !strings.Contains(told, "STATUS=iptables mode, taking over from nftables mode\nSTATUS=iptables mode; nftables mode is leaving\n") {
+	told := r.toldBut("WATCHDOG=")
+	if _, after, ok := strings.Cut(told, "STATUS=iptables mode, taking over from nftables mode\n"); !ok || !strings.Contains(after, "STATUS=iptables mode; nftables mode is leaving\n") {
 		t.Errorf("told systemd:\n%s", told)
 	}
 }

@@ -124,12 +124,24 @@ type instance struct {
 	missing  []string // families left out, and why; those in use change it with daemon.mu held
 	why      string   // it was chosen
 
-	follow func(proxier.Family, backend) // hears what others change, where the kernel tells of it
-	stop   func()                        // ends that
+	watched map[proxier.Family]func() // each ends what hears of changes by others
 
-	leaving   bool   // another mode holds everything
-	rulesGone bool   // what Retire leaves to RemoveRules is removed
-	failed    string // why what it made could not be removed when last tried
+	held      familySet // of which it holds everything, or did until another mode was wanted
+	leaving   familySet // of which another mode holds everything
+	rulesGone familySet // of which what Retire leaves to RemoveRules is removed
+	gone      familySet // of which nothing is left
+
+	failed map[proxier.Family]string // why what it made could not be removed when last tried
+}
+
+// A familySet is families that something is true of.
+type familySet map[proxier.Family]bool
+
+func (s *familySet) add(fam proxier.Family) {
+	if *s == nil {
+		*s = make(familySet)
+	}
+	(*s)[fam] = true
 }
 
 // choose opens the mode that settings ask for, or the first that works.
@@ -181,7 +193,7 @@ func (m mode) suits(ctx context.Context, s site) (*instance, error) {
 
 // openAll opens a mode for the families that this host has.
 func (m mode) openAll(ctx context.Context, s site) (*instance, error) {
-	in := &instance{mode: m.name, follow: func(proxier.Family, backend) {}, stop: func() {}}
+	in := &instance{mode: m.name, watched: make(map[proxier.Family]func())}
 	in.backends, in.missing = m.openMore(ctx, s, nil)
 	if len(in.backends) == 0 {
 		return nil, fmt.Errorf("%s mode: %s", m.name, strings.Join(in.missing, "; "))
@@ -214,6 +226,20 @@ func (in *instance) proxies() map[proxier.Family]proxier.Backend {
 		out[fam] = b
 	}
 	return out
+}
+
+// stop ends what hears of changes by others.
+func (in *instance) stop() {
+	for fam := range in.watched {
+		in.stopFamily(fam)
+	}
+}
+
+func (in *instance) stopFamily(fam proxier.Family) {
+	if stop := in.watched[fam]; stop != nil {
+		stop()
+	}
+	delete(in.watched, fam)
 }
 
 // close gives up what is open. The kernel stays as it is.

@@ -21,7 +21,8 @@ type watcher interface {
 
 // followMode removes what earlier runs left and changes the mode when settings
 // do, one change at a time, until ctx ends: make before break. The new mode holds
-// everything before what the former one made is removed.
+// everything of a family before what the former one made of it is removed; one
+// family that fails keeps no other from that.
 func (d *daemon) followMode(ctx context.Context) {
 	d.watch(ctx, d.kernel)
 	open := []*instance{d.kernel} // all but the last are to be removed
@@ -43,10 +44,10 @@ func (d *daemon) followMode(ctx context.Context) {
 			return
 		case s := <-d.modeWanted:
 			open = d.changeMode(ctx, open, s)
-		case in := <-d.modeHolds:
-			if in == open[len(open)-1] {
-				open = d.leaveFormer(ctx, open)
-			}
+		case <-d.modeHolds:
+			d.takeOver(ctx)
+			open = d.leaveFormer(ctx, open)
+			left = d.removeLeftovers(ctx, open, left)
 		case <-again.C:
 			open = d.retire(ctx, open)
 		case <-more.C:
@@ -82,6 +83,7 @@ func (d *daemon) waitReady(ctx context.Context) bool {
 
 // changeMode goes on with the mode of s. It stays with the present one where that cannot be.
 func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Settings) []*instance {
+	d.noteHeld(open[len(open)-1])
 	i := slices.IndexFunc(open, func(in *instance) bool { return in.mode == s.Mode })
 	if i < 0 {
 		in, err := choose(ctx, site{s, d.StateDir, d.log})
@@ -98,7 +100,7 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 		open = append(open, in)
 	} else { // back to one that still holds something
 		in := open[i]
-		in.leaving, in.rulesGone, in.failed = false, false, ""
+		in.leaving, in.rulesGone, in.gone, in.failed = nil, nil, nil, nil
 		in.stop()
 		d.watch(ctx, in) // nobody listened while it was leaving
 		open = append(slices.Delete(open, i, i+1), in)
@@ -110,26 +112,69 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 	}
 	d.setKernel(in)
 	d.files.Judge() // modes differ in what they can do
-	d.loop.SetBackends(in.proxies(), func() {
-		select {
-		case d.modeHolds <- in:
-		case <-ctx.Done():
-		}
-	})
+	d.loop.SetBackends(in.proxies())
 	return open
 }
 
-// leaveFormer retires the modes before the last of open, which holds everything now.
-// Clients come from the one that was in use until then.
-func (d *daemon) leaveFormer(ctx context.Context, open []*instance) []*instance {
-	last := len(open) - 1
-	if last > 0 && !open[last-1].leaving {
-		d.handOver(ctx, open[last-1].mode, open[last].mode)
+// familyHolds has followMode look which families hold everything.
+func (d *daemon) familyHolds() {
+	select {
+	case d.modeHolds <- struct{}{}:
+	default: // it will look
 	}
-	for _, former := range open[:last] {
-		former.leaving = true
+}
+
+// holds reports whether everything of a family is in the kernel by in, which is in
+// use. A family that its mode cannot have waits for the others.
+func (d *daemon) holds(in *instance, fam proxier.Family) bool {
+	if b := in.backends[fam]; b != nil {
+		return d.loop.Holds(fam, b)
+	}
+	for fam, b := range in.backends {
+		if !d.loop.Holds(fam, b) {
+			return false
+		}
+	}
+	return true
+}
+
+// noteHeld notes of which families in, which is in use, has held everything.
+func (d *daemon) noteHeld(in *instance) {
+	for fam, b := range in.backends {
+		if d.loop.Holds(fam, b) {
+			in.held.add(fam)
+		}
+	}
+}
+
+// leaveFormer retires the modes before the last of open in the families of which
+// that holds everything now. Clients come from the last mode that held these too.
+func (d *daemon) leaveFormer(ctx context.Context, open []*instance) []*instance {
+	last := open[len(open)-1]
+	d.noteHeld(last)
+	for _, fam := range node.Families(d.fixed) {
+		if !d.holds(last, fam) {
+			continue
+		}
+		if former := served(open[:len(open)-1], fam); former != nil {
+			d.handOver(ctx, fam, former.mode, last.mode)
+		}
+		for _, former := range open[:len(open)-1] {
+			former.leaving.add(fam)
+		}
 	}
 	return d.retire(ctx, open)
+}
+
+// served returns the last of former modes that held all of a family and has not
+// been left; nil: none. One that was wanted for too short a time held none of it.
+func served(former []*instance, fam proxier.Family) *instance {
+	for _, in := range slices.Backward(former) {
+		if in.held[fam] && !in.leaving[fam] {
+			return in
+		}
+	}
+	return nil
 }
 
 // setKernel makes in the one that status tells of.
@@ -155,37 +200,41 @@ var retireInterval = 5 * time.Second
 // at as often.
 var missingInterval = 30 * time.Second
 
-// retire removes what former modes made, but for the last of open, as soon as
-// the last holds everything. It returns open without those that are gone.
+// retire removes what former modes made, but for the last of open, of the families
+// that the last holds everything of. It returns open without those that are gone.
 func (d *daemon) retire(ctx context.Context, open []*instance) []*instance {
 	last := open[len(open)-1]
 	return slices.DeleteFunc(open, func(in *instance) bool {
-		if !in.leaving || in == last {
+		if in == last {
 			return false
 		}
-		in.stop()
-		done, err := in.leave(ctx, last.mode)
-		d.noteLeaving(ctx, in, err)
-		if done {
-			d.closeInstance(in)
-			d.log.Info("removed what the former mode made", "mode", in.mode)
+		for _, fam := range in.due() {
+			d.noteLeaving(ctx, in, fam, in.leave(ctx, fam, last))
 		}
-		return done
+		if !in.isGone() {
+			return false
+		}
+		d.closeInstance(in)
+		d.log.Info("removed what the former mode made", "mode", in.mode)
+		return true
 	})
 }
 
 // noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (d *daemon) noteLeaving(ctx context.Context, in *instance, err error) {
+func (d *daemon) noteLeaving(ctx context.Context, in *instance, fam proxier.Family, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	was := in.failed
-	in.failed = ""
+	was := in.failed[fam]
+	delete(in.failed, fam)
 	if err == nil {
 		return
 	}
-	if in.failed = in.mode + " mode: " + err.Error(); in.failed != was {
-		d.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", in.mode, "err", err)
+	if in.failed == nil {
+		in.failed = make(map[proxier.Family]string)
+	}
+	if in.failed[fam] = err.Error(); in.failed[fam] != was {
+		d.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", in.mode, "family", fam, "err", err)
 	}
 }
 
@@ -197,17 +246,20 @@ func (d *daemon) closeInstance(in *instance) {
 
 // watch repairs at once what others change, where the kernel tells of it.
 func (d *daemon) watch(ctx context.Context, in *instance) {
-	ctx, cancel := context.WithCancel(ctx)
-	var watchers sync.WaitGroup
-	in.follow = func(fam proxier.Family, b backend) {
-		if w, tells := b.(watcher); tells {
-			watchers.Go(func() { d.watchFamily(ctx, fam, w) })
-		}
-	}
-	in.stop = func() { cancel(); watchers.Wait() }
 	for fam, b := range in.backends {
-		in.follow(fam, b)
+		d.watchBackend(ctx, in, fam, b)
 	}
+}
+
+func (d *daemon) watchBackend(ctx context.Context, in *instance, fam proxier.Family, b backend) {
+	w, tells := b.(watcher)
+	if !tells {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { d.watchFamily(ctx, fam, w) })
+	in.watched[fam] = func() { cancel(); watching.Wait() }
 }
 
 func (d *daemon) watchFamily(ctx context.Context, fam proxier.Family, w watcher) {
@@ -236,9 +288,9 @@ func (d *daemon) tryMissing(ctx context.Context, in *instance) {
 	for fam, b := range opened {
 		d.log.Info("a family that was left out can be had now", "family", fam, "mode", in.mode)
 		in.backends[fam] = b
-		in.follow(fam, b)
+		d.watchBackend(ctx, in, fam, b)
 	}
-	d.loop.SetBackends(in.proxies(), func() {})
+	d.loop.SetBackends(in.proxies())
 }
 
 // A disturbance is a kind of event that makes us compare and repair what a family has.

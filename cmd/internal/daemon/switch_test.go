@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+)
+
+// A half is a backend of one family.
+type half struct {
+	kernel
+	cleaned atomic.Bool
+}
+
+func (h *half) Cleanup(context.Context) error { h.cleaned.Store(true); return nil }
+
+func (h *half) failWith(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fail = err
+}
+
+// halves is a mode with a backend for each family.
+type halves struct{ v4, v6 half }
+
+func (h *halves) of(name string) mode {
+	return mode{name: name, open: func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
+		if fam == proxier.IPv4 {
+			return &h.v4, nil
+		}
+		return &h.v6, nil
+	}}
+}
+
+// expectLeftInIPv4 waits until a mode was cleaned up in IPv4, and checks that it was not in IPv6.
+func (r *running) expectLeftInIPv4(h *halves) {
+	r.t.Helper()
+	r.eventually("IPv4 cleaned up", h.v4.cleaned.Load)
+	time.Sleep(10 * retireInterval)
+	if h.v6.cleaned.Load() {
+		r.t.Error("IPv6 is cleaned up, although the new mode does not hold it")
+	}
+}
+
+// A family that the new mode cannot hold stays in the former one, which gives up the other.
+func TestModeChangesByFamily(t *testing.T) {
+	often(t)
+	former, next := new(halves), new(halves)
+	next.v6.failWith(errors.New("busy"))
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", former.of("nftables"), next.of("ipvs"))
+	r.ready()
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
+	r.expectLeftInIPv4(former)
+	const taking = "STATUS=ipvs mode, taking over ipv6 from nftables mode\n"
+	r.eventually("told systemd", func() bool { return strings.HasSuffix(r.toldBut("WATCHDOG="), taking) })
+	if st := r.status(); st.Settings.Mode != "ipvs" || st.Loop.Families[1].Error == "" {
+		t.Errorf("status %+v", st)
+	}
+	next.v6.failWith(nil)
+	r.eventually("all of it removed", func() bool {
+		return former.v6.cleaned.Load() && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=ipvs mode\n")
+	})
+}
+
+// What an earlier run left of a family in another mode stays as long as nothing else
+// holds that family.
+func TestLeftoversGoByFamily(t *testing.T) {
+	often(t)
+	left, used := new(halves), new(halves)
+	used.v6.failWith(errors.New("busy"))
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", left.of("nftables"), used.of("ipvs"))
+	r.ready()
+	r.expectLeftInIPv4(left)
+	if strings.Contains(r.log.String(), "nothing is left") {
+		t.Errorf("log:\n%s", r.log)
+	}
+	used.v6.failWith(nil)
+	r.eventually("all of it removed", func() bool {
+		return left.v6.cleaned.Load() && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=ipvs mode\n")
+	})
+}
+
+// Clients come from the mode that held a family last: one that was wanted in between
+// and never held it knows none.
+func TestClientsSkipAModeThatNeverHeld(t *testing.T) {
+	first, second, third := new(halves), new(halves), new(halves)
+	second.v4.failWith(errors.New("busy"))
+	asked := make(chan string, 10)
+	tells := func(m mode) mode {
+		m.clients = func(_ context.Context, fam proxier.Family, pools []*proxier.Pool, _ int) ([]proxier.Client, error) {
+			asked <- m.name + " " + fam.String()
+			return nil, nil
+		}
+		m.keep = func(context.Context, proxier.Family, []*proxier.Pool, []proxier.Client) (int, error) { return 0, nil }
+		return m
+	}
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", tells(first.of("nftables")), tells(second.of("ipvs")), tells(third.of("iptables")))
+	r.ready()
+	r.write("web.toml", stickyService)
+	r.eventually("sticky", func() bool { return strings.Contains(r.log.String(), "service synced") })
+	for len(asked) > 0 {
+		<-asked
+	}
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
+	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
+	r.eventually("changed", func() bool { return first.v4.cleaned.Load() && second.v4.cleaned.Load() })
+	if got := <-asked; got != "nftables ipv4" {
+		t.Errorf("clients are asked of %s, want of nftables ipv4", got)
+	}
+}
