@@ -11,6 +11,7 @@ import (
 const (
 	EnvBinary = "SVCPROXY_LAB_BINARY" // a svcproxy to test, for hosts without Go
 	EnvRace   = "SVCPROXY_LAB_RACE"   // "1": build svcproxy with the race detector
+	EnvStops  = "SVCPROXY_LAB_STOPS"  // a number: how often TestStops stops a daemon in each mode
 	EnvSeed   = "SVCPROXY_LAB_SEED"   // a number: have the random services and faults of an earlier run again
 )
 

@@ -10,7 +10,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stops is how often a daemon is stopped in each mode: 510 in three modes in a soak.
-var stops = soak(max(5, fewer(20)), 170)
+// stops is how often a daemon is stopped in each mode.
+var stops = func() int {
+	if n, err := strconv.Atoi(os.Getenv(EnvStops)); err == nil {
+		return n
+	}
+	return soak(max(5, fewer(20)), 500)
+}()
 
 // TestStops stops svcproxy at random moments of first syncs, of removals and of
 // changes of the mode. After that cleanup leaves the kernel as it was before the
@@ -38,13 +45,23 @@ type stopper struct {
 	*env
 	random *rand.Rand
 	before string        // the kernel, before the first start
-	start  time.Duration // from start to ready, of the first time
+	start  time.Duration // from start to ready, the last time
 	done   []string      // since the kernel was last clean
+
+	spent map[string]time.Duration // by what
+}
+
+// timed notes how long something takes.
+func (s *stopper) timed(what string, do func() error) error {
+	began := time.Now()
+	err := do()
+	s.spent[what] += time.Since(began)
+	return err
 }
 
 func newStopper(t *testing.T, m mode) *stopper {
 	t.Helper()
-	s := &stopper{env: &env{Lab: newLab(t), mode: m, number: 1}, random: newRandom(t)}
+	s := &stopper{env: &env{Lab: newLab(t), mode: m, number: 1}, random: newRandom(t), spent: map[string]time.Duration{}}
 	err := m.prepare(s.Node)
 	if err == nil {
 		err = makeBuiltins(s.Node, cmp.Or(m.variant, "nft"))
@@ -83,12 +100,13 @@ func makeBuiltins(h *Host, variant string) error {
 
 func (s *stopper) run(t *testing.T) {
 	began := time.Now()
-	if err := errors.Join(s.use(s.mode.name), s.write(), s.daemon.Start()); err != nil {
-		t.Fatalf("%v\n%s", err, s.daemon.LogTail(logLines))
-	}
-	s.start = time.Since(began)
-	if err := errors.Join(s.end(unix.SIGTERM), s.clean()); err != nil {
-		t.Fatal(err)
+	for range 2 { // the first time modules are loaded
+		if err := errors.Join(s.use(s.mode.name), s.write(), s.begin()); err != nil {
+			t.Fatalf("%v\n%s", err, s.daemon.LogTail(logLines))
+		}
+		if err := errors.Join(s.end(unix.SIGTERM), s.clean()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for n := 1; n <= stops; n++ {
 		if err := s.once(); err != nil {
@@ -103,7 +121,15 @@ func (s *stopper) run(t *testing.T) {
 		}
 		s.done = nil
 	}
-	t.Logf("%d stops; from start to ready %v", stops, s.start)
+	t.Logf("%d stops; from start to ready %v; all of them took %v", stops, s.start, s.spent)
+}
+
+// begin starts the daemon, and notes how long that takes now.
+func (s *stopper) begin() error {
+	began := time.Now()
+	err := s.daemon.Start()
+	s.start = time.Since(began)
+	return err
 }
 
 // once starts the daemon and stops it at a random moment of something.
@@ -111,20 +137,25 @@ func (s *stopper) once() error {
 	moments := []struct {
 		name    string
 		prepare func() error
-		within  time.Duration // the stop comes, from the end of prepare
+		within  func() time.Duration // the stop comes, from the end of prepare
 	}{
-		{"first sync", func() error { return s.daemon.Launch() }, s.start * 3 / 2},
-		{"removal", func() error { return errors.Join(s.daemon.Start(), s.remove()) }, settleTime + s.start},
-		{"mode change", func() error { return errors.Join(s.daemon.Start(), s.changeMode()) }, s.start * 2},
+		{"first sync", s.daemon.Launch, func() time.Duration { return s.start * 3 / 2 }},
+		{"removal", func() error { return errors.Join(s.begin(), s.remove()) }, func() time.Duration { return settleTime + s.start }},
+		{"mode change", func() error { return errors.Join(s.begin(), s.changeMode()) }, func() time.Duration { return s.start * 2 }},
 	}
 	m := pick(s.random, moments...)
-	if err := errors.Join(s.use(s.mode.name), s.write(), m.prepare()); err != nil {
+	err := s.timed("files", func() error { return errors.Join(s.use(s.mode.name), s.write()) })
+	if err == nil {
+		err = s.timed(m.name, m.prepare)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", m.name, err)
 	}
-	after, sig := time.Duration(s.random.Int64N(int64(m.within))), pick(s.random, unix.SIGTERM, unix.SIGKILL)
+	after, sig := time.Duration(s.random.Int64N(int64(m.within()))), pick(s.random, unix.SIGTERM, unix.SIGKILL)
 	time.Sleep(after)
+	s.spent["waiting"] += after
 	s.done = append(s.done, fmt.Sprintf("%s, %v after %v", m.name, sig, after.Round(time.Millisecond)))
-	return s.end(sig)
+	return s.timed("stopping", func() error { return s.end(sig) })
 }
 
 // settleTime is until a file that is gone counts as gone.
@@ -162,8 +193,14 @@ func (s *stopper) other() string {
 }
 
 // Random services, and the files that have them. What a stop takes goes with how
-// long a first sync does, in which there are as many moments where all is slower.
-var stopServices = fewer(240)
+// long a first sync does, in which there are as many moments where all is slower:
+// a guest takes 2 s and more for a few services.
+var stopServices = func() int {
+	if slowness > 1 {
+		return 16
+	}
+	return 240
+}()
 
 const stopFiles = 3
 
@@ -214,29 +251,40 @@ func (s *stopper) end(sig unix.Signal) error {
 // clean removes all of ours and compares the kernel with what it was before. A
 // child of a daemon that was killed may write a little longer, and is waited for.
 func (s *stopper) clean() error {
-	if err := s.childrenEnd(); err != nil {
+	if err := s.timed("children", s.childrenEnd); err != nil {
 		return err
 	}
-	if _, err := s.daemon.Command("cleanup"); err != nil {
+	err := s.timed("cleanup", func() error { _, err := s.daemon.Command("cleanup"); return err })
+	if err != nil {
 		return err
 	}
-	now, err := Listing(s.Node)
-	if err == nil && now != s.before {
-		err = Difference(strings.Split(s.before, "\n"), strings.Split(now, "\n"))
-	}
-	return err
+	return s.timed("listing", func() error {
+		now, err := Listing(s.Node)
+		if err == nil && now != s.before {
+			err = Difference(strings.Split(s.before, "\n"), strings.Split(now, "\n"))
+		}
+		return err
+	})
 }
 
-// childrenEnd waits until nothing that the daemon has started runs on node.
+// childrenEnd waits until no program of iptables runs on node, which the daemon may have started.
 func (s *stopper) childrenEnd() error {
+	node, err := os.Stat(filepath.Join(namespaceDir, s.Node.Name))
+	if err != nil {
+		return err
+	}
 	return Poll(stopPatience, func() error {
-		pids, err := s.Node.Run("ip", "netns", "pids", s.Node.Name)
+		names, err := filepath.Glob("/proc/[0-9]*/comm")
 		if err != nil {
 			return err
 		}
-		for pid := range strings.FieldsSeq(pids) {
-			if comm, err := os.ReadFile("/proc/" + pid + "/comm"); err == nil && strings.Contains(string(comm), "tables") {
-				return fmt.Errorf("process %s still runs: %s", pid, comm)
+		for _, name := range names {
+			comm, err := os.ReadFile(name) // it may have ended
+			if err != nil || !strings.Contains(string(comm), "tables") {
+				continue
+			}
+			if ns, err := os.Stat(filepath.Join(filepath.Dir(name), "ns/net")); err == nil && os.SameFile(node, ns) {
+				return fmt.Errorf("process %s still runs: %s", filepath.Dir(name), comm)
 			}
 		}
 		return nil
