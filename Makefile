@@ -55,11 +55,11 @@ test-nokubernetes: ## vet and test what differs without the Kubernetes source
 	$(GO) vet -tags nokubernetes ./...
 	$(GO) test -tags nokubernetes ./cmd/... .
 
-test-kubernetes: ## against a real API server in namespaces (root); builds it the first time, which takes 10 minutes
-	cd kubernetestests && $(GO) vet -tags netns ./... && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestKubernetes .
+test-kubernetes: ## against a real API server in namespaces, and against kube-proxy (root); builds them the first time, which takes 10 minutes
+	cd kubernetestests && $(GO) vet -tags netns ./... && $(GO) test -tags netns -count=1 -p 1 -v -timeout 1h -run TestKubernetes ./...
 
-kubernetes-programs: ## the API server and etcd for that, ahead of it
-	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPrograms .
+kubernetes-programs: ## the API server, etcd and kube-proxy for that, ahead of it
+	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPrograms ./...
 
 bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kube-proxy (root)
 	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .
@@ -71,6 +71,7 @@ soak: ## what is random, many times: files, services and faults while svcproxy r
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./lab/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
+	cd kubernetestests && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
 
 soak-vm: build ## the stops of ipvs mode at random moments, in a guest; an hour and more (as test-vm)
 	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./lab

@@ -1,0 +1,9 @@
+// Package kubeproxy holds what objects of a cluster mean to svcproxy against what
+// they mean to kube-proxy's own packages: the same random objects go through both,
+// and packets from every kind of source to every address must fare alike, but for
+// the differences that README names.
+//
+//	                ┌─► source/kubernetes ─► proxier.Loop ─► State ──┐
+//	random objects ─┤                                                ├─► the same packets
+//	                └─► pkg/proxy/iptables ─► rules, as restored ────┘
+package kubeproxy
