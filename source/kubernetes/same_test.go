@@ -3,16 +3,19 @@
 package kubernetes
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
@@ -76,11 +79,13 @@ func (d *drawn) addresses(t *rapid.T, n int, fams []int) {
 	for _, f := range fams {
 		fam := families[f]
 		spec.ClusterIPs = append(spec.ClusterIPs, fmt.Sprintf(fam.vip, n+1))
+		shared := fmt.Sprintf(fam.ext, 99) // several services may have it, in either list
 		if rapid.Bool().Draw(t, "external") {
-			spec.ExternalIPs = append(spec.ExternalIPs, fmt.Sprintf(fam.ext, ownOrShared(t, n)))
+			next := fmt.Sprintf(fam.vip, n+2) // perhaps the VIP of another one
+			spec.ExternalIPs = append(spec.ExternalIPs, rapid.SampledFrom([]string{fmt.Sprintf(fam.ext, n+1), shared, next}).Draw(t, "external IP"))
 		}
-		if rapid.Bool().Draw(t, "balancer") {
-			lbs = append(lbs, fmt.Sprintf(fam.lb, ownOrShared(t, n)))
+		if rapid.Bool().Draw(t, "balancer") && !slices.Contains(spec.ExternalIPs, shared) {
+			lbs = append(lbs, rapid.SampledFrom([]string{fmt.Sprintf(fam.lb, n+1), shared}).Draw(t, "balancer IP"))
 		}
 	}
 	spec.ClusterIP = spec.ClusterIPs[0]
@@ -97,14 +102,6 @@ func (d *drawn) addresses(t *rapid.T, n int, fams []int) {
 	d.key("external_ips", quoted(spec.ExternalIPs))
 	d.key("load_balancer_ips", quoted(lbs))
 	d.key("load_balancer_source_ranges", quoted(ranges))
-}
-
-// ownOrShared draws the last number of an address: that of service n, or of several.
-func ownOrShared(t *rapid.T, n int) int {
-	if rapid.Bool().Draw(t, "shared") {
-		return 99
-	}
-	return n + 1
 }
 
 func (d *drawn) options(t *rapid.T, n int) {
@@ -137,7 +134,7 @@ func (d *drawn) ports(t *rapid.T, n int) []core.ServicePort {
 			Protocol: rapid.SampledFrom([]core.Protocol{core.ProtocolTCP, core.ProtocolUDP, core.ProtocolSCTP}).Draw(t, "protocol"),
 		}
 		if rapid.Bool().Draw(t, "node port") {
-			p.NodePort = int32(30000 + 10*n + i)
+			p.NodePort = rapid.SampledFrom([]int32{int32(30000 + 10*n + i), int32(30099 - i)}).Draw(t, "number")
 		}
 		spec.Ports = append(spec.Ports, p)
 		list = append(list, fmt.Sprintf(`{ name = %q, protocol = %q, port = %d, target_port = %d, node_port = %d }`,
@@ -189,7 +186,8 @@ func (d *drawn) endpoints(t *rapid.T, n, f int, ports []core.ServicePort) {
 	}
 }
 
-// The same services from files and from Kubernetes are the same to proxier.
+// The same services from files and from Kubernetes are the same to proxier. Of what
+// several want, an object has what no older one wants; that much of it is written in files.
 func TestSameAsFiles(t *testing.T) {
 	node := &proxier.Node{
 		Name: "here", Zone: "z", MarkBit: 14, Addrs: mustAddrs("192.0.2.200"), NodePortAddrs: mustAddrs("192.0.2.200"),
@@ -203,6 +201,7 @@ func TestSameAsFiles(t *testing.T) {
 		c.heard = [kinds]bool{true, true, true}
 		for n := range rapid.IntRange(1, 3).Draw(t, "services") {
 			d := drawService(t, n)
+			d.service.CreationTimestamp = meta.Unix(rapid.Int64Range(1000, 1002).Draw(t, "created"), 0)
 			toml.WriteString(d.toml.String())
 			for _, s := range d.slices {
 				c.setSlice(source.Key{Namespace: s.Namespace, Name: s.Name}, parseSlice(s, newWords()))
@@ -216,15 +215,51 @@ func TestSameAsFiles(t *testing.T) {
 				t.Fatalf("%s in\n%s", f, toml.String())
 			}
 		}
-		var fromAPI []*source.Service
-		for _, s := range maps.All(rec.now) {
-			fromAPI = append(fromAPI, s)
-		}
+		slices.SortFunc(fromFile, func(a, b *source.Service) int {
+			x, y := a.Key.String(), b.Key.String()
+			return cmp.Or(cmp.Compare(rec.since[x], rec.since[y]), cmp.Compare(x, y))
+		})
+		leaveOut(fromFile)
+		fromAPI := rec.tracked()
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
 			want, got := proxier.NewState(fam, node, fromFile), proxier.NewState(fam, node, fromAPI)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); diff != "" {
+			if diff := gocmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); diff != "" {
 				t.Fatalf("%s: (-file +kubernetes)\n%s\nof\n%s", fam, diff, toml.String())
 			}
 		}
 	})
+}
+
+// leaveOut says of each service what one before it has.
+func leaveOut(services []*source.Service) {
+	taken := map[source.PortAddr]bool{}
+	for _, s := range services {
+		want := map[source.PortAddr]bool{}
+		for _, p := range s.Ports {
+			for _, a := range slices.Concat(s.VIPs, s.ExternalIPs, s.LoadBalancerIPs) {
+				want[source.PortAddr{Protocol: p.Protocol, AddrPort: netip.AddrPortFrom(a, p.Port)}] = true
+			}
+			if p.NodePort != 0 {
+				want[source.PortAddr{Protocol: p.Protocol, AddrPort: netip.AddrPortFrom(netip.Addr{}, p.NodePort)}] = true
+			}
+		}
+		for c := range want {
+			if taken[c] {
+				s.Without = append(s.Without, c)
+			}
+			taken[c] = true
+		}
+	}
+}
+
+// tracked returns what is used of the objects, told in any order.
+func (r *record) tracked() []*source.Service {
+	tracker, used := proxier.NewTracker(nil), map[source.Key]*source.Service{}
+	for name, s := range r.now {
+		u := source.Unit{ID: source.UnitID{Source: Name, Name: name}, Rank: source.Rank{Class: 1, Since: r.since[name]}, Services: []*source.Service{s}}
+		for _, tr := range tracker.Apply(source.Changes{Set: []source.Unit{u}}) {
+			used[tr.New.Key] = tr.New
+		}
+	}
+	return slices.Collect(maps.Values(used))
 }
