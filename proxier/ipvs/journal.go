@@ -14,6 +14,7 @@ import (
 	"svcproxy/netutil/lvs"
 	"svcproxy/proxier"
 	"svcproxy/source"
+	"svcproxy/source/disk"
 )
 
 // A journal is the file of a record, one for each family. Changes are appended, a
@@ -202,10 +203,7 @@ func (j *journal) replace(live int, all []byte) error {
 		return err
 	}
 	data := append([]byte(j.head+"\n"), all...)
-	if err := os.WriteFile(j.draft(), data, 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(j.draft(), j.path); err != nil {
+	if err := disk.Replace(j.path, j.draft(), false, disk.Bytes(data)); err != nil {
 		return err
 	}
 	j.size, j.count, j.void = int64(len(data)), live, false

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy/source/disk"
 )
 
 const (
@@ -390,35 +392,13 @@ func (st *store) rewrite() error {
 	return nil
 }
 
+// draft is where a file is written before it takes the place of another.
+const draft = ".new"
+
 // replace makes or replaces a file in one step.
 func (st *store) replace(name string, data []byte, sync bool) error {
 	if err := os.MkdirAll(st.dir, 0o700); err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(st.dir, name), data, sync)
-}
-
-// Replace makes or replaces a file in one step. A power failure leaves it as it was
-// or as it is now. There must be no two at a time in one directory.
-func Replace(path string, data []byte) error { return replaceFile(path, data, true) }
-
-// replaceFile makes or replaces a file in one step. Synced, a power failure leaves
-// it as it was or as it is now. There must be no two at a time in one directory.
-func replaceFile(path string, data []byte, sync bool) error {
-	tmp := filepath.Join(filepath.Dir(path), ".new")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil && sync {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp)
-	}
-	return err
+	return disk.Replace(filepath.Join(st.dir, name), filepath.Join(st.dir, draft), sync, disk.Bytes(data))
 }

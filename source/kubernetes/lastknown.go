@@ -12,10 +12,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"svcproxy/source"
+	"svcproxy/source/disk"
 )
 
 // lastKnownName is the file in the state directory that has what a cluster last
@@ -59,24 +59,9 @@ type knownUnit struct {
 }
 
 // save writes k into dir, so that a power failure leaves what was there before, or k.
-func (k *lastKnown) save(dir string) (err error) {
-	f, err := os.CreateTemp(dir, lastKnownName+".new-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	err = k.write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), filepath.Join(dir, lastKnownName))
+func (k *lastKnown) save(dir string) error {
+	path := filepath.Join(dir, lastKnownName)
+	return disk.Replace(path, path+".new", true, k.write)
 }
 
 func (k *lastKnown) write(w io.Writer) error {
@@ -113,17 +98,6 @@ func loadLastKnown(dir string) (*lastKnown, error) {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	return k, nil
-}
-
-// removeDrafts removes what a daemon that was killed while it wrote has left.
-func removeDrafts(dir string) {
-	drafts, err := filepath.Glob(filepath.Join(dir, lastKnownName+".new-*"))
-	if err != nil {
-		return
-	}
-	for _, d := range drafts {
-		_ = os.Remove(d) // it does no harm
-	}
 }
 
 func readLastKnown(r io.Reader) (*lastKnown, error) {
@@ -167,13 +141,6 @@ func newKeeper(src *Source) *keeper {
 	k := &keeper{src: src, free: make(chan struct{}, 1)}
 	k.free <- struct{}{}
 	return k
-}
-
-// begin is called before the first write.
-func (k *keeper) begin() {
-	if k.src.StateDir != "" {
-		removeDrafts(k.src.StateDir)
-	}
 }
 
 // note says that there is something new to write.
@@ -232,22 +199,14 @@ func (k *keeper) write(known *lastKnown) {
 	begin := time.Now()
 	err := known.save(k.src.StateDir)
 	k.took = time.Since(begin)
-	why := reason(err)
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
 	if why != "" && why != k.said {
 		k.src.Log.Warn("what the cluster last said cannot be kept for the next start", "err", err)
 	}
 	k.said = why
-}
-
-// reason returns err without the name of the draft, which differs each time; empty: no error.
-func reason(err error) string {
-	if number := syscall.Errno(0); errors.As(err, &number) {
-		return number.Error()
-	}
-	if err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 func later(a, b time.Time) time.Time {

@@ -217,7 +217,7 @@ func (s *toldSynced) Synced(string)        { close(s.told) }
 func TestLastKnownDrafts(t *testing.T) {
 	dir := t.TempDir()
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
-	draft := filepath.Join(dir, lastKnownName+".new-1")
+	draft := filepath.Join(dir, lastKnownName+".new")
 	if err := os.WriteFile(draft, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,6 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	wg.Go(func() { s.sessions(ctx, steps) })
 	defer wg.Wait()
 	c := newCluster(s, sink)
-	c.keeper.begin()
 	defer c.keeper.end(c)
 	timer, patient, failed := time.NewTimer(0), newDeadline(patience), s.contact.failed
 	defer timer.Stop()

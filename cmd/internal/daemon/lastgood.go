@@ -9,6 +9,7 @@ import (
 
 	"svcproxy/configs"
 	"svcproxy/source"
+	"svcproxy/source/disk"
 	"svcproxy/source/file"
 )
 
@@ -104,5 +105,5 @@ func (d *daemon) tryKeep() error {
 	if old, err := os.ReadFile(d.lastGood()); err == nil && bytes.Equal(old, d.text) {
 		return nil
 	}
-	return file.Replace(d.lastGood(), d.text)
+	return disk.Replace(d.lastGood(), d.lastGood()+".new", true, disk.Bytes(d.text))
 }
