@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// glanceTime is how often that is looked at of which the kernel sends no event: what
-// is mounted, and files that are written under another name.
-const glanceTime = time.Second
+// glanceTime is how often that is looked at of which no event tells: what is mounted,
+// and files that are written under another name, or by way of a mapping.
+const glanceTime = 500 * time.Millisecond
 
-// glance adds to the work to do what changed without an event. It costs two system
+// glance adds to the work to do what changed without an event. It costs three system
 // calls, and one more for each file that has another name.
 func (s *Source) glance() {
 	if now := time.Now(); now.Before(s.nextGlance) || !s.synced {
@@ -26,6 +26,32 @@ func (s *Source) glance() {
 			s.todo.names[name] = true
 		}
 	}
+	s.glanceClosed()
+}
+
+// glanceClosed has files read that were closed, also where nothing seems to have
+// changed: a mapping changes the time of a file when it is first written, not later.
+func (s *Source) glanceClosed() {
+	if s.watcher == nil || s.watcher.closings == nil {
+		return
+	}
+	paths, lost := s.watcher.closings.take()
+	s.todo.all, s.todo.hash = s.todo.all || lost, s.todo.hash || lost
+	for _, path := range paths {
+		_, name := s.classify(path)
+		if f := s.files[name]; f != nil {
+			s.todo.names[name] = true
+			f.racy = true
+		}
+	}
+}
+
+// isMounted reports whether a file is mounted where it is, and so may be written
+// somewhere else. Before Linux 5.8 nobody knows.
+func isMounted(path string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // mounts is the table of mounts of this process, /proc/self/mountinfo; -1: nobody

@@ -201,7 +201,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.openWatcher()
 	defer func() {
 		if s.watcher != nil {
-			s.watcher.Close()
+			s.watcher.close()
 		}
 	}()
 	s.mounts = openMounts()
@@ -265,9 +265,7 @@ func (s *Source) note(ev fsnotify.Event, next *alarm) {
 	if ev.Has(fsnotify.Rename) {
 		s.from = ev.Name
 	}
-	concern, name := s.watcher.classify(ev)
-	s.todo.all = s.todo.all || concern == directory
-	s.todo.links = s.todo.links || concern == links
+	concern, name := s.classify(ev.Name)
 	switch {
 	case isServiceFile(name):
 		s.todo.names[name] = true
@@ -280,6 +278,15 @@ func (s *Source) note(ev fsnotify.Event, next *alarm) {
 	case concern != nothing:
 		next.within(merge)
 	}
+}
+
+// classify returns what something that happened to a path is about, after adding to
+// the work to do what is to be looked at besides the file of that name.
+func (s *Source) classify(path string) (concern, string) {
+	c, name := s.watcher.classify(path)
+	s.todo.all = s.todo.all || c == directory
+	s.todo.links = s.todo.links || c == links
+	return c, name
 }
 
 // inUse tells whether there are services of a file. Another one that takes its

@@ -113,7 +113,7 @@ func (p *probe) read(hash bool, parse parser) {
 		return
 	}
 	p.stamp = stampOf(info)
-	p.elsewhere = info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.dev != p.home.dev
+	p.elsewhere = info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.dev != p.home.dev || isMounted(p.f.path)
 	p.target = p.f.target
 	if p.stamp == p.f.stamp && !p.f.racy && !hash {
 		return

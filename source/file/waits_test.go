@@ -228,7 +228,7 @@ func TestDirectoryUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := blind(t, dir)
 		defer f.stop()
-		time.Sleep(1500 * time.Millisecond) // between two looks
+		time.Sleep(1700 * time.Millisecond) // between two looks
 		if got := f.sink.take(); got != nil || f.src.Status().Synced {
 			t.Errorf("with an unreadable directory: calls %q; want none", got)
 		}

@@ -30,6 +30,8 @@ const (
 // to one of our files, or that file.
 type watcher struct {
 	*fsnotify.Watcher
+	closings *closings // nil: nobody tells of them
+
 	dir     string             // absolute
 	real    string             // dir with all links followed; empty while it does not exist
 	watched map[string]fileID  // directories, as they were when the watch was set
@@ -48,12 +50,22 @@ func newWatcher(dir string) (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", dir, err)
 	}
-	return &watcher{Watcher: w, dir: abs, watched: map[string]fileID{}}, nil
+	c, err := newClosings()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("watching %s: %w", dir, err), w.Close())
+	}
+	return &watcher{Watcher: w, closings: c, dir: abs, watched: map[string]fileID{}}, nil
 }
 
-// classify returns what an event is about, and the name in the directory if it is there.
-func (w *watcher) classify(ev fsnotify.Event) (c concern, name string) {
-	path := filepath.Clean(ev.Name) // a watch on / gives //etc
+// close ends all watches.
+func (w *watcher) close() {
+	_ = w.Close()
+	w.closings.close()
+}
+
+// classify returns what an event of a path is about, and the name in the directory if it is there.
+func (w *watcher) classify(path string) (c concern, name string) {
+	path = filepath.Clean(path) // a watch on / gives //etc
 	if w.real != "" && filepath.Dir(path) == w.real {
 		name = filepath.Base(path)
 	}
@@ -89,8 +101,7 @@ func (w *watcher) set(dirs map[string]bool) (added bool, err error) {
 	}
 	for d := range w.watched {
 		if !dirs[d] {
-			_ = w.Remove(d) // it may be gone by itself
-			delete(w.watched, d)
+			w.unwatch(d)
 		}
 	}
 	for d := range dirs {
@@ -113,13 +124,19 @@ func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
 	if old, ok := w.watched[dir]; ok && alive && old == id {
 		return false, nil
 	}
-	_ = w.Remove(dir)
+	w.unwatch(dir)
 	if err := w.Add(dir); err != nil {
-		delete(w.watched, dir)
 		return errors.Is(err, fs.ErrNotExist), ignoreMissing(fmt.Errorf("watching %s: %w", dir, err))
 	}
+	w.closings.add(dir)
 	w.watched[dir] = id
 	return true, nil
+}
+
+func (w *watcher) unwatch(dir string) {
+	_ = w.Remove(dir) // it may be gone by itself
+	w.closings.remove(dir)
+	delete(w.watched, dir)
 }
 
 func ignoreMissing(err error) error {

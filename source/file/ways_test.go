@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Every way to write a file. Only events can tell: the poll is an hour.
@@ -36,6 +38,20 @@ func TestWaysToWrite(t *testing.T) {
 				}
 			},
 			before: "a.toml: a 3, b 3", after: "a.toml: a 4, b 5",
+		},
+		{
+			name:    "by way of a mapping",
+			prepare: func(t *testing.T, d string) { write(t, d+"/a.toml", "a 1\n") },
+			change: func(t *testing.T, d string) {
+				f, err := os.OpenFile(d+"/a.toml", os.O_RDWR, 0)
+				check(t, err)
+				memory, err := unix.Mmap(int(f.Fd()), 0, 4, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+				check(t, err)
+				copy(memory, "a 2\n")
+				check(t, unix.Munmap(memory))
+				check(t, f.Close())
+			},
+			before: "a.toml: a 1", after: "a.toml: a 2",
 		},
 		{
 			name:    "renamed over",
