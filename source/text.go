@@ -41,6 +41,9 @@ func Nearest(s string, words []string) string {
 	}
 	best, least := "", 2+len(s)/4 // one slip in a short word, more in a long one
 	for _, w := range words {
+		if max(len(w)-len(s), len(s)-len(w)) >= least && !strings.HasPrefix(w, strings.ToLower(s)) {
+			continue // at least as many letters to insert or leave out
+		}
 		d := distance(strings.ToLower(s), w)
 		if w != "" && s != "" && strings.ToLower(s[:1]) != w[:1] && d >= 2+len(s)/5 {
 			continue

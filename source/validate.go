@@ -51,6 +51,7 @@ type validator struct {
 	problems []Problem
 	where    map[netip.Addr]Path // of each address of the service
 	served   map[servedPort]bool // nil: not made yet
+	named    map[string]bool     // ports, by name; nil: not made yet
 }
 
 func (v *validator) fault(at Path, msg, hint string) {
@@ -332,22 +333,49 @@ func (v *validator) endpointPorts(i int, e *Endpoint) {
 	if len(e.Ports) == 0 {
 		return
 	}
-	names := make([]string, len(v.Ports))
-	for j, p := range v.Ports {
-		names[j] = p.Name
-	}
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
-		if slices.Contains(names, name) || v.full() {
-			continue
+		if v.full() {
+			return
 		}
-		hint := ""
-		if near := Nearest(name, names); near != "" {
-			hint = fmt.Sprintf("did you mean %q?", near)
-		} else if len(names) <= 10 && !slices.Contains(names, "") {
-			hint = "want " + Either(names)
+		if !v.portNames()[name] {
+			v.fault(At("endpoints", i, "ports", name), "the service has no port named "+Excerpt(name), v.portHint(name))
 		}
-		v.fault(At("endpoints", i, "ports", name), "the service has no port named "+Excerpt(name), hint)
 	}
+}
+
+// portNames returns the names of the ports.
+func (v *validator) portNames() map[string]bool {
+	if v.named == nil {
+		v.named = make(map[string]bool, len(v.Ports))
+		for _, p := range v.Ports {
+			v.named[p.Name] = true
+		}
+	}
+	return v.named
+}
+
+// maxHints is how many names are compared with how many others for a hint: that
+// takes a thousand times as long as to find that they are wrong.
+const maxHints = 100
+
+// portHint says which port was meant by a name that none has.
+func (v *validator) portHint(name string) string {
+	if len(v.Ports) > maxHints || len(v.problems) > maxHints {
+		return ""
+	}
+	var names []string
+	for _, p := range v.Ports {
+		if IsLabel(p.Name) { // else it is at fault itself
+			names = append(names, p.Name)
+		}
+	}
+	if near := Nearest(name, names); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	if len(names) == len(v.Ports) && len(names) <= 10 {
+		return "want " + Either(names)
+	}
+	return ""
 }
 
 // endpointsTwice finds endpoints that another one is already, for some port of

@@ -5,6 +5,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy/source/file"
 )
@@ -50,9 +53,31 @@ func hostile() map[string]string {
 		"bad addresses.toml":    fill(one+"external_ips = [", "'x',    ", "]"),
 		"endpoints.toml":        fill(one+"endpoints = [", "'1.1.1.1',", "]"),
 		"endpoint ports.toml":   count(one+"endpoints = [{ address = '1.1.1.1', ports = {", "a%d=1,", "}}]"),
+		"port names.toml":       misnamed(strings.Repeat("a", 50), 1000)(size),
+		"long port names.toml":  misnamed(strings.Repeat("a", size/3), 2)(size),
 		"services.toml":         fill("", one, ""),
 		"warnings.toml":         count("", "[[services]]\nname = 'a%d'\nports = [{ port = 80 }]\n", ""),
 		"cut off in lists.json": fill(`{"services": [`, "      1,", ""),
+	}
+}
+
+// misnamed returns services with ports of which the endpoints have other names that
+// are nearly the same.
+func misnamed(name string, ports int) func(size int) string {
+	return func(size int) string {
+		var b strings.Builder
+		for b.Len() < size {
+			b.WriteString("[[services]]\nname = 'a'\nvips = ['10.96.0.1']\nports = [")
+			for i := range ports {
+				fmt.Fprintf(&b, "{ name = '%s%d', port = %d }, ", name, i, i+1)
+			}
+			b.WriteString("]\nendpoints = [{ address = '10.0.0.1', ports = {")
+			for i := range 1000 {
+				fmt.Fprintf(&b, " %sb%d = 1,", name[:min(len(name), 50)], i)
+			}
+			b.WriteString(" } }]\n")
+		}
+		return b.String()
 	}
 }
 
@@ -76,6 +101,48 @@ func TestMemory(t *testing.T) {
 	for name, text := range hostile() {
 		if got := allocated(name, text); got > 4*good {
 			t.Errorf("%s takes %.0f times its size; a good file takes %.0f times", name, got, good)
+		}
+	}
+}
+
+// cpu returns how long this process works to read a text, the least of some.
+func cpu(t *testing.T, text string, times int) time.Duration {
+	t.Helper()
+	least := time.Hour
+	for range times {
+		before := worked(t)
+		_, _ = file.Parse("a.toml", []byte(text))
+		least = min(least, worked(t)-before)
+	}
+	return least
+}
+
+func worked(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// What is wrong with a broken file is found in a time that grows as the file does,
+// and is like that of a good one.
+func TestTimeOfBrokenFiles(t *testing.T) {
+	const small = 1 << 20
+	good := func(size int) string { return manyServices(size / 560) }
+	for name, text := range map[string]func(size int) string{
+		"an unknown key at the end": func(size int) string { return good(size) + "[x]\n" },
+		"an unknown key everywhere": func(size int) string { return strings.ReplaceAll(good(size), "\nvips", "\nprot = 1\nvips") },
+		"names of ports everywhere": misnamed(strings.Repeat("a", 50), 1000),
+		"a string without an end":   func(size int) string { return good(size) + "x = '''\n" + good(size/4) },
+	} {
+		one, four := cpu(t, text(small), 2), cpu(t, text(4*small), 1)
+		if four > 20*one+time.Second {
+			t.Errorf("%s: %v for 1 MiB, %v for 4 MiB", name, one, four)
+		}
+		if like := cpu(t, good(small), 1); one > 10*like+time.Second {
+			t.Errorf("%s: %v for 1 MiB; a good file takes %v", name, one, like)
 		}
 	}
 }
