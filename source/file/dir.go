@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
@@ -31,8 +33,9 @@ type File struct {
 }
 
 // A parser reads a service file's text, as Parse does, but for the services that
-// are known from before. It returns those that are known by now.
-type parser func(path string, data []byte, before known) ([]*source.Service, []source.Fault, known)
+// are known from before. It returns those that are known by now. When ctx ends
+// nobody wants to know any more, and what it returns is at fault.
+type parser func(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known)
 
 // ReadDir reads all service files of a directory, in name order. The error is
 // about the directory; what is wrong with a file is among its faults.
@@ -70,7 +73,7 @@ func (rules Rules) ReadFile(path string) File {
 
 func readFile(path string, max int, parse parser) File {
 	data, _, err := readContent(path, max)
-	v := newVersion(path, data, err, parse, nil)
+	v := newVersion(context.Background(), path, data, err, parse, nil)
 	var large errTooLarge
 	return File{Path: path, Services: v.services, Faults: v.faults, Unreadable: err != nil && !errors.As(err, &large)}
 }
@@ -83,7 +86,7 @@ func (rules Rules) ReadText(name string, r io.Reader) (File, []byte) {
 		return File{Path: name, Faults: []source.Fault{unreadable(name, err)}, Unreadable: true}, nil
 	}
 	start := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n")
-	services, faults, _ := rules.parse(name, data, bytes.HasPrefix(start, []byte("{")), nil)
+	services, faults, _ := rules.parse(context.Background(), name, data, bytes.HasPrefix(start, []byte("{")), nil)
 	return File{Path: name, Services: services, Faults: faults}, data
 }
 
@@ -156,21 +159,21 @@ type version struct {
 	services []*source.Service
 	known    known // of those
 	faults   []source.Fault
-	judged   int64  // by which rules, see Source.Judge
-	broken   bool   // a fault is more than a warning
-	size     int    // of the contents, in bytes
-	data     []byte // the contents, until they are known to be kept
+	judged   atomic.Int64 // by which rules, see Source.Judge
+	broken   bool         // a fault is more than a warning
+	size     int          // of the contents, in bytes
+	data     []byte       // the contents, until they are known to be kept
 }
 
 // gone is the version of a file that does not exist.
 var gone = &version{}
 
-func newVersion(path string, data []byte, err error, parse parser, before known) *version {
+func newVersion(ctx context.Context, path string, data []byte, err error, parse parser, before known) *version {
 	v := &version{id: idOf(data, err), size: len(data)}
 	if err != nil {
 		v.faults = []source.Fault{unreadable(path, err)}
 	} else {
-		v.services, v.faults, v.known = parse(path, data, before)
+		v.services, v.faults, v.known = parse(ctx, path, data, before)
 	}
 	for _, f := range v.faults {
 		v.broken = v.broken || !f.Warning

@@ -95,7 +95,8 @@ type host struct {
 	*fixture
 	state  string
 	sink   *tracked
-	parsed atomic.Int32 // files, and copies
+	parsed atomic.Int32                           // files, and copies
+	before func(ctx context.Context, text string) // see held; nil: nothing
 }
 
 func newHost(t *testing.T) *host {
@@ -104,9 +105,12 @@ func newHost(t *testing.T) *host {
 
 func (h *host) start() {
 	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil))})
-	h.src.parse = func(path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
+	h.src.parse = func(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
 		h.parsed.Add(1)
-		return parseLines(path, data, before)
+		if h.before != nil {
+			return held(h.before)(ctx, path, data, before)
+		}
+		return parseLines(ctx, path, data, before)
 	}
 	h.src.watchErr = "blind"
 	h.sink = newTracked(h.src)

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"encoding/hex"
 	"log/slog"
 	"path/filepath"
@@ -16,7 +17,7 @@ const slack = 2000
 
 // restore finds the last good version of p's file. As a rule that is the one
 // just read, and the copy of it is not touched.
-func (s *Source) restore(p *probe) {
+func (s *Source) restore(ctx context.Context, p *probe) {
 	rec, ok := s.store.record(p.name)
 	if !ok && s.store.suspect {
 		rec, ok = s.store.adopt(p.name)
@@ -42,7 +43,7 @@ func (s *Source) restore(p *probe) {
 		s.store.restored(p.name, p.last)
 		p.damage[0].Msg += "; the one before it is used"
 	}
-	switch v := newVersion(p.f.path, data, nil, s.parse, nil); {
+	switch v := newVersion(ctx, p.f.path, data, nil, s.parse, nil); {
 	case v.broken: // it may be to a newer version of this program
 		i := slices.IndexFunc(v.faults, func(f source.Fault) bool { return !f.Warning })
 		p.damage = s.damage(p.name, rec, v.faults[i].Msg)
@@ -254,7 +255,7 @@ func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit 
 		}
 		data, err := st.read(name, r)
 		path := filepath.Join(dir, name)
-		v := newVersion(path, data, err, rules.parseNew, nil)
+		v := newVersion(context.Background(), path, data, err, rules.parseNew, nil)
 		if v.broken {
 			continue
 		}

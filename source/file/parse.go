@@ -2,6 +2,7 @@ package file
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net"
 	"net/netip"
@@ -25,17 +26,17 @@ func Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
 
 // Parse is Parse under these rules.
 func (rules Rules) Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
-	services, faults, _ := rules.parseNew(path, data, nil)
+	services, faults, _ := rules.parseNew(context.Background(), path, data, nil)
 	return services, faults
 }
 
 // parseNew is Parse of a file of which some services are known. It returns all
 // that are known of it then.
-func (rules Rules) parseNew(path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
-	return rules.parse(path, data, filepath.Ext(path) == ".json", before)
+func (rules Rules) parseNew(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
+	return rules.parse(ctx, path, data, filepath.Ext(path) == ".json", before)
 }
 
-func (rules Rules) parse(path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known) {
+func (rules Rules) parse(ctx context.Context, path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known) {
 	limits := rules.Limits.orDefault()
 	switch {
 	case len(data) == 0:
@@ -43,7 +44,7 @@ func (rules Rules) parse(path string, data []byte, isJSON bool, before known) ([
 	case len(data) > limits.FileSize:
 		return nil, []source.Fault{tooLarge(path, limits.FileSize)}, nil
 	}
-	if services, faults, now, ok := rules.inPieces(path, data, isJSON, before); ok {
+	if services, faults, now, ok := rules.inPieces(ctx, path, data, isJSON, before); ok {
 		return services, faults, now
 	}
 	services, faults := rules.whole(path, data, isJSON)

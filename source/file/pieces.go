@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"slices"
 	"unicode/utf8"
@@ -51,7 +52,7 @@ type known map[[sha256.Size]byte]made
 
 // inPieces reads a file service by service, but for those known from before. It
 // returns false when the file must be read as a whole.
-func (rules Rules) inPieces(path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known, bool) {
+func (rules Rules) inPieces(ctx context.Context, path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known, bool) {
 	text := bytes.TrimPrefix(data, []byte("\ufeff"))
 	list := split(text, isJSON)
 	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services || !utf8.Valid(data) { // of one, the whole is as good
@@ -65,6 +66,9 @@ func (rules Rules) inPieces(path string, data []byte, isJSON bool, before known)
 	now := make(known, len(list))
 	var faults []source.Fault
 	for _, pc := range list {
+		if ctx.Err() != nil {
+			return nil, []source.Fault{unreadable(path, context.Cause(ctx))}, nil, true
+		}
 		pc.pos.File = path
 		sum := sha256.Sum256(pc.text)
 		m, ok := before[sum]

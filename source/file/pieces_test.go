@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"strings"
@@ -36,11 +37,11 @@ func TestOnlyChangedPiecesAreRead(t *testing.T) {
 	for _, path := range []string{"a.toml", "a.json"} {
 		t.Run(path, func(t *testing.T) {
 			isJSON := path == "a.json"
-			before, faults, known := Rules{}.parseNew(path, listed(isJSON, 3, 2, 1), nil)
+			before, faults, known := Rules{}.parseNew(context.Background(), path, listed(isJSON, 3, 2, 1), nil)
 			if faults != nil || len(known) != 3 {
 				t.Fatalf("%d services known, faults %v; want 3 and none", len(known), faults)
 			}
-			after, faults, known := Rules{}.parseNew(path, listed(isJSON, 3, 4, 1), known)
+			after, faults, known := Rules{}.parseNew(context.Background(), path, listed(isJSON, 3, 4, 1), known)
 			if faults != nil || len(after) != 3 || len(known) != 3 {
 				t.Fatalf("%d services, %d known, faults %v; want 3, 3 and none", len(after), len(known), faults)
 			}
@@ -56,18 +57,18 @@ func TestOnlyChangedPiecesAreRead(t *testing.T) {
 func TestFaultsDoNotHinderPieces(t *testing.T) {
 	text := string(listed(false, 1, 1, 1))
 	warned := strings.Replace(text, "name = \"s1\"", "name = \"s1\"\nsession_affinity_timeout = \"10s\"", 1)
-	before, faults, known := Rules{}.parseNew("a.toml", []byte(warned), nil)
+	before, faults, known := Rules{}.parseNew(context.Background(), "a.toml", []byte(warned), nil)
 	if len(before) != 3 || len(faults) != 1 || len(known) != 3 {
 		t.Fatalf("%d services, %d known, faults %v; want 3, 3 and one", len(before), len(known), faults)
 	}
-	after, faults, known := Rules{}.parseNew("a.toml", []byte("\n"+warned+"scheduler = \"rr\"\n"), known)
+	after, faults, known := Rules{}.parseNew(context.Background(), "a.toml", []byte("\n"+warned+"scheduler = \"rr\"\n"), known)
 	if len(after) != 3 || len(known) != 3 || !reflect.DeepEqual(after[1].Endpoints, before[1].Endpoints) || &after[1].Endpoints[0] != &before[1].Endpoints[0] {
 		t.Errorf("%d services, %d known; want 3 and 3, the second as before", len(after), len(known))
 	}
 	if got, want := fmt.Sprint(faults), `[a.toml:11:28: warning: session_affinity_timeout does nothing; it needs session_affinity = "client_ip"]`; got != want {
 		t.Errorf("faults %s; want %s", got, want)
 	}
-	services, faults, known := Rules{}.parseNew("a.toml", []byte(warned+"prot = 1\n"), known)
+	services, faults, known := Rules{}.parseNew(context.Background(), "a.toml", []byte(warned+"prot = 1\n"), known)
 	if services != nil || len(faults) != 2 || len(known) != 2 {
 		t.Errorf("%d services, %d known, faults %v; want none, 2 and two", len(services), len(known), faults)
 	}
@@ -77,9 +78,9 @@ func TestFaultsDoNotHinderPieces(t *testing.T) {
 func TestKnownServiceMoves(t *testing.T) {
 	for _, path := range []string{"a.toml", "a.json"} {
 		isJSON := path == "a.json"
-		before, _, known := Rules{}.parseNew(path, listed(isJSON, 1, 1), nil)
+		before, _, known := Rules{}.parseNew(context.Background(), path, listed(isJSON, 1, 1), nil)
 		text := append([]byte("\n\n"), listed(isJSON, 1, 1)...)
-		after, _, _ := Rules{}.parseNew(path, text, known)
+		after, _, _ := Rules{}.parseNew(context.Background(), path, text, known)
 		whole, _ := Rules{}.whole(path, text, isJSON)
 		if !reflect.DeepEqual(after, whole) {
 			t.Errorf("%s: got %v; want %v", path, after, whole)
@@ -100,12 +101,12 @@ func TestKnownServiceIsCheckedAgain(t *testing.T) {
 		return nil
 	}}
 	text := listed(false, 1, 1)
-	_, faults, known := rules.parseNew("a.toml", text, nil)
+	_, faults, known := rules.parseNew(context.Background(), "a.toml", text, nil)
 	if faults != nil || len(known) != 2 {
 		t.Fatalf("%d services known, faults %v; want 2 and none", len(known), faults)
 	}
 	refuse = true
-	if services, faults, _ := rules.parseNew("a.toml", text, known); services != nil || len(faults) != 2 {
+	if services, faults, _ := rules.parseNew(context.Background(), "a.toml", text, known); services != nil || len(faults) != 2 {
 		t.Errorf("services %v, faults %v; want none and two", services, faults)
 	}
 }
@@ -158,7 +159,7 @@ func TestPieces(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			isJSON := tt.path == "a.json"
-			services, faults, _, _ := Rules{}.inPieces(tt.path, []byte(tt.text), isJSON, nil)
+			services, faults, _, _ := Rules{}.inPieces(context.Background(), tt.path, []byte(tt.text), isJSON, nil)
 			var at []string
 			for _, s := range services {
 				at = append(at, fmt.Sprintf("%d:%d", s.Pos.Line, s.Pos.Col))
@@ -177,7 +178,7 @@ func TestPieces(t *testing.T) {
 // comparePieces fails unless a file has the same services in pieces as it has as a whole.
 func comparePieces(t *testing.T, text []byte, isJSON bool) {
 	t.Helper()
-	pieces, found, _, ok := Rules{}.inPieces("a", text, isJSON, nil)
+	pieces, found, _, ok := Rules{}.inPieces(context.Background(), "a", text, isJSON, nil)
 	if !ok {
 		return
 	}
@@ -211,11 +212,11 @@ func BenchmarkOneChanged(b *testing.B) {
 			endpoints[70]++
 			texts[1] = listed(path == "a.json", endpoints...)
 			endpoints[70]--
-			_, _, known := Rules{}.parseNew(path, texts[1], nil)
+			_, _, known := Rules{}.parseNew(context.Background(), path, texts[1], nil)
 			b.SetBytes(int64(len(texts[0])))
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
-				if _, _, known = (Rules{}).parseNew(path, texts[n%2], known); len(known) != 100 {
+				if _, _, known = (Rules{}).parseNew(context.Background(), path, texts[n%2], known); len(known) != 100 {
 					b.Fatal(len(known))
 				}
 			}

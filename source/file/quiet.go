@@ -26,10 +26,7 @@ func mayBePartial(old, v *version, beginning, placed bool) bool {
 // exceeds reports whether something of v is not in o: a service, an endpoint, an
 // address or a port, or what keeps clients from a service.
 func (v *version) exceeds(o *version) bool {
-	have := make(map[source.Key]*source.Service, len(o.services))
-	for _, s := range o.services {
-		have[s.Key] = s
-	}
+	have := byKey(o.services)
 	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
 		is, ok := have[s.Key]
 		return !ok || less(is, s) || opens(is, s)
@@ -49,6 +46,45 @@ func opens(s, was *source.Service) bool {
 		s.HealthCheckNodePort == 0 && was.HealthCheckNodePort != 0
 }
 
+// frees reports whether v claims something that o does not: another file may be about to.
+func (v *version) frees(o *version) bool {
+	have := byKey(o.services)
+	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
+		is, ok := have[s.Key]
+		return !ok || !holds(is.VIPs, s.VIPs) || !holds(is.ExternalIPs, s.ExternalIPs) || !holds(is.LoadBalancerIPs, s.LoadBalancerIPs) ||
+			!holds(reached(is), reached(s)) || is.HealthCheckNodePort != s.HealthCheckNodePort
+	})
+}
+
+// reached returns the ports of a service as far as clients see them.
+func reached(s *source.Service) []source.Port {
+	ports := slices.Clone(s.Ports)
+	for i := range ports {
+		ports[i].Name, ports[i].TargetPort = "", 0
+	}
+	return ports
+}
+
+// holds reports whether all of some are in list.
+func holds[T comparable](list, some []T) bool {
+	if slices.Equal(list, some) {
+		return true
+	}
+	in := make(map[T]bool, len(list))
+	for _, x := range list {
+		in[x] = true
+	}
+	return !slices.ContainsFunc(some, func(x T) bool { return !in[x] })
+}
+
+func byKey(services []*source.Service) map[source.Key]*source.Service {
+	m := make(map[source.Key]*source.Service, len(services))
+	for _, s := range services {
+		m[s.Key] = s
+	}
+	return m
+}
+
 // judge finds out what take needs to know of a version that is new.
 func (s *Source) judge(p *probe) {
 	f := p.f
@@ -56,6 +92,7 @@ func (s *Source) judge(p *probe) {
 		return
 	}
 	p.placed = p.placed || f.stamp != (stamp{}) && p.replaced()
+	p.frees = !p.v.broken && f.used != nil && f.used.frees(p.v)
 	for _, old := range []*version{f.used, p.accepted, p.good} {
 		if old != nil {
 			p.partial = p.partial || mayBePartial(old, p.v, s.begins(f, p.v, old), p.placed)
@@ -119,10 +156,15 @@ func (f *state) wait(p *probe) {
 }
 
 // dueTime returns when f.next counts. A file that is gone may come back under another
-// name, so it does not count while the directory is changing.
+// name, so it does not count while the directory is changing; and what a file does
+// not claim any more may have moved to one that is still being read.
 func (s *Source) dueTime(f *state) time.Time {
-	if f.next != gone {
-		return f.due
+	due := f.due
+	if f.next == gone {
+		due = later(due, earlier(s.changed.Add(quietTime), f.missing.Add(longestTime)))
 	}
-	return later(f.due, earlier(s.changed.Add(quietTime), f.missing.Add(longestTime)))
+	if (f.next == gone || f.frees) && s.loading(f) {
+		due = later(due, f.due.Add(openTime))
+	}
+	return due
 }

@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,7 +69,9 @@ ports = [{ port = 80 }]
 		{"broken, renamed", web, web[:20], true, false},
 	}
 	for _, tt := range tests {
-		read := func(text string) *version { return newVersion("a.toml", []byte(text), nil, Rules{}.parseNew, nil) }
+		read := func(text string) *version {
+			return newVersion(context.Background(), "a.toml", []byte(text), nil, Rules{}.parseNew, nil)
+		}
 		old, v := read(tt.old), read(tt.new)
 		if old.broken {
 			t.Fatalf("%s: %v", tt.name, old.faults)

@@ -5,6 +5,9 @@
 //	  only wake   read,    version? after a
 //	  us          parse             quiet time
 //
+// One goroutine, that of Run, does all of it but for reading large files, which others
+// do beside it (beside.go).
+//
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for
 // it may be half written. What was accepted is kept in a state directory, so
@@ -16,6 +19,7 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -56,7 +60,7 @@ const (
 	// blindPoll is how often the directory is listed while it cannot be watched.
 	blindPoll = time.Second
 
-	// stopTime is how long the end of Run may wait for the disk.
+	// stopTime is how long the end of Run may wait for the disk, or for a long text.
 	stopTime = 500 * time.Millisecond
 
 	// hashPoll is how often contents are compared, for what no event told.
@@ -104,6 +108,11 @@ type Source struct {
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
+	loads  map[string]*load // of large files, by name
+	loaded chan *load       // those that have ended
+	slots  chan struct{}    // as many as can be read at a time
+	others sync.WaitGroup   // what runs beside Run
+
 	keeping sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
 
 	mu       sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
@@ -132,6 +141,7 @@ func New(o Options) *Source {
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{},
+		loads: map[string]*load{}, loaded: make(chan *load), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -216,8 +226,9 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	if s.store != nil {
 		s.store.load()
 		s.home.load()
-		defer s.keep(ctx)()
+		s.others.Go(func() { s.store.run(ctx) })
 	}
+	defer s.leave()
 	next := newAlarm()
 	defer next.timer.Stop()
 	for {
@@ -239,21 +250,13 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
 			s.todo.all = true
 			next.within(merge)
+		case l := <-s.loaded:
+			if s.loads[l.name] == l { // else it was dropped
+				l.ended = true
+				next.soon()
+			}
 		case <-next.timer.C:
-			next.rings(s.step(sink))
-		}
-	}
-}
-
-// keep has the store work until ctx ends. The function that it returns waits for
-// the end of that, but not for a slow disk: what is lost then, its file still says.
-func (s *Source) keep(ctx context.Context) (wait func()) {
-	done := make(chan struct{})
-	go func() { defer close(done); s.store.run(ctx) }()
-	return func() {
-		select {
-		case <-done:
-		case <-time.After(stopTime):
+			next.rings(s.step(ctx, sink))
 		}
 	}
 }

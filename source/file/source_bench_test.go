@@ -3,6 +3,9 @@ package file
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,9 +21,17 @@ func (s signal) Apply(source.Changes) { s <- struct{}{} }
 // Synced implements source.Sink.
 func (s signal) Synced(string) {}
 
-// From a file's last write to the sink, beside 10,000 other files. It includes
-// the time for which events are merged.
+// From a file's last write to the sink, beside 10,000 other files, and while a large
+// one is read again and again. It includes the time for which events are merged.
 func BenchmarkChange(b *testing.B) {
+	b.Run("alone", func(b *testing.B) { benchChange(b, nil) })
+	b.Run("beside", func(b *testing.B) {
+		large := listed(false, slices.Repeat([]int{10}, 60_000)...)
+		benchChange(b, append(large, "prot = 1\n"...))
+	})
+}
+
+func benchChange(b *testing.B, large []byte) {
 	dir := b.TempDir()
 	for i := range 10_000 {
 		benchWrite(b, dir, i, 1)
@@ -28,18 +39,35 @@ func BenchmarkChange(b *testing.B) {
 	sink := make(signal, 1)
 	src := New(Options{Dir: dir, Poll: time.Hour})
 	ctx, cancel := context.WithCancel(b.Context())
-	done := make(chan error)
+	done, stop := make(chan error), make(chan struct{})
 	start := time.Now()
 	go func() { done <- src.Run(ctx, sink) }()
 	<-sink
 	load := time.Since(start)
+	go func() { // it is broken, so the sink is not told
+		defer close(stop)
+		for i := 0; large != nil && ctx.Err() == nil; i++ {
+			text := strings.ReplaceAll(string(large), "port = 80", fmt.Sprintf("port = %d", 80+i))
+			check(b, os.WriteFile(dir+"/.new", []byte(text), 0o600))
+			check(b, os.Rename(dir+"/.new", dir+"/large.toml"))
+			time.Sleep(time.Second)
+		}
+	}()
+	var took []time.Duration
 	for n := 0; b.Loop(); n++ {
+		begin := time.Now()
 		benchWrite(b, dir, n%10_000, n%7+2)
 		<-sink
+		took = append(took, time.Since(begin))
+		time.Sleep(merge)
 	}
+	slices.Sort(took)
 	b.ReportMetric(float64(load.Milliseconds()), "ms-load")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "ms-median")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "ms-99%")
 	cancel()
 	<-done
+	<-stop
 }
 
 // A start with 10,000 files: the first one, one that finds all of them recorded,

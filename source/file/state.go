@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -47,6 +48,7 @@ type state struct {
 	next *version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
 
+	frees   bool      // next lacks something that used claims
 	touched time.Time // when it was last found changed
 	held    time.Time // since when it has been changing, never quiet, and without what was accepted; zero: it is not
 	missing time.Time // since when next is gone
@@ -72,6 +74,7 @@ type probe struct {
 	info   fs.FileInfo // of the name itself, if it is a link
 	err    error       // why there is no info
 	at     time.Time
+	opened time.Time // before its text was read, if that is not at
 	stamp  stamp
 	target string   // of a link
 	v      *version // nil: it has not changed since the last look
@@ -79,9 +82,11 @@ type probe struct {
 	home      fileID // the directory
 	elsewhere bool   // see state
 
+	beside  bool // its text is not read yet, see readBeside
 	placed  bool // it was renamed into its place
 	partial bool // it may be half written
 	written bool // but is not
+	frees   bool // it lacks something that the file claims
 	open    bool // somebody has it open to write it
 
 	accepted *version // f.good, which another goroutine sets
@@ -92,47 +97,57 @@ type probe struct {
 	damage []source.Fault // which tells why
 }
 
-// read finds out which version p's file has.
-func (p *probe) read(hash bool, parse parser) {
+// look finds out which version p's file has, as far as its text need not be read.
+// It returns true when that is to be read.
+func (p *probe) look(hash bool) bool {
 	info, err := p.info, p.err
 	if p.f.link {
 		info, err = os.Stat(p.f.path)
 	}
 	switch {
 	case p.err == errAway:
-		p.v = p.version(nil, p.err, parse)
-		return
+		p.v = p.unread(p.err)
+		return false
 	case errors.Is(p.err, fs.ErrNotExist) && p.f.lost:
-		p.v = p.version(nil, errLost, parse)
-		return
+		p.v = p.unread(errLost)
+		return false
 	case errors.Is(p.err, fs.ErrNotExist), err == nil && info.IsDir():
 		p.v = gone
-		return
+		return false
 	case err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
-		p.v = p.version(nil, err, parse)
-		return
+		p.v = p.unread(err)
+		return false
 	}
 	p.stamp = stampOf(info)
 	p.elsewhere = info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.dev != p.home.dev || isMounted(p.f.path)
 	p.target = p.f.target
-	if p.stamp == p.f.stamp && !p.f.racy && !hash {
-		return
-	}
+	return p.stamp != p.f.stamp || p.f.racy || hash
+}
+
+// load reads the text of p's file.
+func (p *probe) load(ctx context.Context, parse parser) {
 	if p.f.link {
 		p.target, _ = filepath.EvalSymlinks(p.f.path)
 	}
 	var data []byte
+	var err error
+	p.opened = time.Now()
 	data, p.stamp, err = readContent(p.f.path, p.max)
 	if errors.Is(err, fs.ErrNotExist) && !p.f.link {
 		p.v, p.stamp = gone, stamp{}
 		return
 	}
-	p.v = p.version(data, err, parse)
+	p.v = p.version(ctx, data, err, parse)
+}
+
+// unread returns the version of a file whose text is not known.
+func (p *probe) unread(why error) *version {
+	return p.version(context.Background(), nil, why, nil)
 }
 
 // version returns the version with this text, parsed only when it is new, or was
 // judged by other rules.
-func (p *probe) version(data []byte, err error, parse parser) *version {
+func (p *probe) version(ctx context.Context, data []byte, err error, parse parser) *version {
 	id := idOf(data, err)
 	var same *version
 	for _, v := range []*version{p.f.seen, p.f.next, p.f.used} {
@@ -140,7 +155,7 @@ func (p *probe) version(data []byte, err error, parse parser) *version {
 			same = v
 		}
 	}
-	if same != nil && same.judged == p.rules {
+	if same != nil && same.judged.Load() == p.rules {
 		return same
 	}
 	var before known
@@ -149,11 +164,11 @@ func (p *probe) version(data []byte, err error, parse parser) *version {
 			before = v.known
 		}
 	}
-	v := newVersion(p.f.path, data, err, parse, before)
+	v := newVersion(ctx, p.f.path, data, err, parse, before)
 	if same != nil && slices.Equal(same.faults, v.faults) {
 		v = same
 	}
-	v.judged = p.rules
+	v.judged.Store(p.rules)
 	return v
 }
 
@@ -162,13 +177,10 @@ func (f *state) take(p *probe, first bool) {
 	changed := p.stamp != f.stamp
 	if changed || p.v != nil {
 		c := p.stamp.ctime
-		f.racy = p.at.Sub(time.Unix(c.Unix())) < racy(c.Nsec)
+		f.racy = cmp.Or(p.opened, p.at).Sub(time.Unix(c.Unix())) < racy(c.Nsec)
 	}
 	if changed {
-		if f.held.IsZero() || p.at.Sub(f.touched) >= quietTime {
-			f.held = p.at
-		}
-		f.touched = p.at
+		f.touch(p.at)
 	}
 	f.stamp, f.target, f.elsewhere = p.stamp, p.target, p.elsewhere
 	switch {
@@ -185,13 +197,21 @@ func (f *state) take(p *probe, first bool) {
 		if p.v == gone && f.next != gone {
 			f.missing = p.at
 		}
-		f.next = p.v
+		f.next, f.frees = p.v, p.frees
 		if first && f.used == nil {
 			f.due = p.at
 		} else {
 			f.wait(p)
 		}
 	}
+}
+
+// touch notes that the file was found changed.
+func (f *state) touch(at time.Time) {
+	if f.held.IsZero() || at.Sub(f.touched) >= quietTime {
+		f.held = at
+	}
+	f.touched = at
 }
 
 // changed returns when p's file was last changed, and never a time after p.

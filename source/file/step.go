@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"maps"
@@ -11,8 +12,9 @@ import (
 	"svcproxy/source"
 )
 
-// step does the work there is and returns how long to wait for the next step.
-func (s *Source) step(sink source.Sink) time.Duration {
+// step does the work there is and returns how long to wait for the next step. It does
+// nothing when ctx ends meanwhile.
+func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	if now := time.Now(); !now.Before(s.nextPoll) {
 		s.todo.all, s.todo.hash = true, true
 		s.nextPoll = now.Add(s.poll)
@@ -20,7 +22,7 @@ func (s *Source) step(sink source.Sink) time.Duration {
 	}
 	s.glance()
 	for name, f := range s.waiting {
-		if !time.Now().Before(s.dueTime(f)) {
+		if s.loads[name] == nil && !time.Now().Before(s.dueTime(f)) {
 			s.todo.names[name] = true                 // looked at once more before it counts
 			s.todo.all = s.todo.all || f.next == gone // and so is the directory
 		}
@@ -28,16 +30,22 @@ func (s *Source) step(sink source.Sink) time.Duration {
 	todo := s.todo
 	s.todo = newWork()
 
+	probes := s.ended(todo)
 	names, ok := s.names(todo)
 	if !ok {
 		s.todo.all, s.todo.hash = true, todo.hash
 		if !s.synced && s.store != nil && len(s.store.recorded()) > 0 {
-			s.begin(s.remember(), sink) // all that is known
+			if known, ok := s.remember(ctx); ok {
+				s.begin(known, sink) // all there is
+			}
 		}
 		return blindPoll
 	}
-	probes := s.look(names, todo)
-	if !s.trust(probes) {
+	found, ok := s.look(ctx, s.besides(names, todo), todo)
+	if !ok {
+		return blindPoll
+	}
+	if probes = append(probes, found...); !s.trust(probes) {
 		s.todo.all, s.todo.hash = true, todo.hash
 		return merge
 	}
@@ -46,6 +54,7 @@ func (s *Source) step(sink source.Sink) time.Duration {
 	} else {
 		s.settle(probes, sink)
 	}
+	s.finish()
 	return s.pause()
 }
 
@@ -57,7 +66,8 @@ func (s *Source) trust(probes []probe) bool {
 }
 
 // remember returns probes of what is recorded, for a directory that cannot be read.
-func (s *Source) remember() []probe {
+// It returns false when ctx ended before.
+func (s *Source) remember(ctx context.Context) ([]probe, bool) {
 	names := s.store.recorded()
 	slices.Sort(names)
 	probes := make([]probe, len(names))
@@ -65,11 +75,10 @@ func (s *Source) remember() []probe {
 		probes[i] = probe{name: name, max: s.maxSize, rules: s.rules.Load(), err: errAway, at: time.Now()}
 	}
 	s.register(probes)
-	inParallel(len(probes), func(i int) {
-		probes[i].read(false, s.parse)
-		s.restore(&probes[i])
+	return probes, s.each(ctx, len(probes), func(i int) {
+		probes[i].look(false)
+		s.restore(ctx, &probes[i])
 	})
-	return probes
 }
 
 // names returns the names to look at, sorted. It returns false when it does not
@@ -114,8 +123,9 @@ func (s *Source) knows() bool {
 	return len(s.files) > 0 || !s.synced && s.store != nil && len(s.store.recorded()) > 0
 }
 
-// look finds out which version each of these files has now.
-func (s *Source) look(names []string, todo work) []probe {
+// look finds out which version each of these files has now. A large one, once there
+// are services, is read beside. It returns false when ctx ended before.
+func (s *Source) look(ctx context.Context, names []string, todo work) ([]probe, bool) {
 	probes := make([]probe, len(names))
 	rules := s.rules.Load()
 	inParallel(len(names), func(i int) {
@@ -127,15 +137,30 @@ func (s *Source) look(names []string, todo work) []probe {
 	if s.register(probes) {
 		s.watch() // before the links are followed, so that what changes afterwards is told
 	}
-	inParallel(len(probes), func(i int) {
-		probes[i].at = time.Now()
-		probes[i].read(todo.hash, s.parse)
-		if s.store != nil && !s.synced {
-			s.restore(&probes[i])
+	ok := s.each(ctx, len(probes), func(i int) {
+		p := &probes[i]
+		p.at = time.Now()
+		toRead := p.look(todo.hash)
+		if p.beside = toRead && s.synced && p.stamp.size > large; p.beside {
+			return
 		}
-		s.judge(&probes[i])
+		if toRead {
+			p.load(ctx, s.parse)
+		}
+		if s.store != nil && !s.synced {
+			s.restore(ctx, p)
+		}
+		s.judge(p)
 	})
-	return probes
+	if !ok {
+		return nil, false
+	}
+	return slices.DeleteFunc(probes, func(p probe) bool {
+		if p.beside {
+			s.readBeside(ctx, p)
+		}
+		return p.beside
+	}), true
 }
 
 // register gives each probe its state, and tells whether there is a link among them.
@@ -268,8 +293,13 @@ func (s *Source) pause() time.Duration {
 		until = earlier(until, time.Now().Add(blindPoll))
 	}
 	until = earlier(until, time.Now().Add(glanceTime))
-	for _, f := range s.waiting {
-		until = earlier(until, s.dueTime(f))
+	for name, f := range s.waiting {
+		if s.loads[name] == nil { // else it is looked at when that has ended
+			until = earlier(until, s.dueTime(f))
+		}
+	}
+	if len(s.todo.names) > 0 {
+		until = earlier(until, time.Now().Add(merge))
 	}
 	return time.Until(until)
 }

@@ -363,11 +363,11 @@ func TestPoll(t *testing.T) {
 		parsed := map[string]int{}
 		var mu sync.Mutex
 		f.stop()
-		f.src.parse = func(path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
+		f.src.parse = func(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
 			mu.Lock()
 			defer mu.Unlock()
 			parsed[filepath.Base(path)]++
-			return parseLines(path, data, before)
+			return parseLines(ctx, path, data, before)
 		}
 		f.stop = f.loop()
 		f.src.Reload()
