@@ -59,8 +59,8 @@ func checkPlaces(t *testing.T, text string, s *source.Service) {
 // A service that only moves in its file takes its places along, and is not read again.
 func TestPlacesMove(t *testing.T) {
 	const a, b = "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 80 }]\nendpoints = []\n", "[[services]]\nname = \"b\"\nvips = [\"10.96.0.2\"]\nports = [{ port = 80 }]\nendpoints = []\n"
-	_, _, before := Rules{}.parseNew("x.toml", []byte(a+b), nil)
-	services, faults, _ := Rules{}.parseNew("x.toml", []byte("# one more\n"+a+b), before)
+	_, _, before := Rules{}.parseNew(t.Context(), "x.toml", []byte(a+b), nil)
+	services, faults, _ := Rules{}.parseNew(t.Context(), "x.toml", []byte("# one more\n"+a+b), before)
 	if len(faults) > 0 || len(services) != 2 {
 		t.Fatal(services, faults)
 	}
