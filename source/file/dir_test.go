@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestIsServiceFile(t *testing.T) {
@@ -135,35 +136,75 @@ func TestTracer(t *testing.T) {
 
 	tests := []struct {
 		path, leads string
-		watch       []string // directories
-		meaning     []string // paths
+		passed      []string
 	}{
-		{"/real/deep/file", "/real/deep/file", []string{"/real/deep"}, []string{"/real/deep/file"}},
-		{"/rel/deep/file", "/real/deep/file", []string{"", "/real/deep"}, []string{"/real/deep/file", "/rel"}},
-		{"/abs/file", "/real/deep/file", []string{"", "/real/deep"}, []string{"/abs", "/real/deep/file", "/rel"}},
-		{"/real/dots", "/real/deep/file", []string{"", "/real", "/real/deep"}, []string{"/abs", "/real/deep/file", "/real/dots", "/rel"}},
-		{"/real/no/such", "", []string{"/real"}, []string{"/real/no"}},
-		{"/loop", "", []string{""}, []string{"/loop"}},
+		{"/real/deep/file", "/real/deep/file", []string{"/real/deep/file"}},
+		{"/rel/deep/file", "/real/deep/file", []string{"/rel", "/real/deep/file"}},
+		{"/abs/file", "/real/deep/file", []string{"/abs", "/rel", "/real/deep/file"}},
+		{"/real/dots", "/real/deep/file", []string{"/real/dots", "/abs", "/rel", "/real/deep/file"}},
+		{"/real/no/such", "", []string{"/real/no"}},
+		{"/loop", "", []string{"/loop"}},
 	}
 	for _, tt := range tests {
-		tr := newTracer()
-		leads := tr.trace(root+tt.path, links)
+		leads, passed := newTracer().trace(root + tt.path)
+		for i := range passed {
+			passed[i] = strings.TrimPrefix(passed[i], root)
+		}
 		if strings.TrimPrefix(leads, root) != tt.leads {
 			t.Errorf("%s leads to %q; want %q", tt.path, leads, tt.leads)
 		}
-		if got := keys(root, tr.watch); !slices.Equal(got, tt.watch) {
-			t.Errorf("%s: watches %q; want %q", tt.path, got, tt.watch)
-		}
-		if got := keys(root, tr.meaning); !slices.Equal(got, tt.meaning) {
-			t.Errorf("%s: meaning %q; want %q", tt.path, got, tt.meaning)
+		if got := slices.Compact(passed); !slices.Equal(got, tt.passed) {
+			t.Errorf("%s: passes %q; want %q", tt.path, got, tt.passed)
 		}
 	}
 }
 
-func keys[V any](root string, m map[string]V) (ks []string) {
-	for k := range m {
-		ks = append(ks, strings.TrimPrefix(k, root))
+// A watcher watches what its links need, whichever of them change.
+func TestFollowAgain(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	check(t, err)
+	for _, d := range []string{"/etc", "/one", "/two", "/three"} {
+		check(t, os.Mkdir(root+d, 0o755))
 	}
-	slices.Sort(ks)
-	return ks
+	w, err := newWatcher(root + "/etc")
+	check(t, err)
+	defer w.Close()
+	isLink := func(name string) bool { _, err := os.Readlink(root + "/etc/" + name); return err == nil }
+	wants := func(names string, dirs ...string) {
+		t.Helper()
+		check(t, w.followAgain(strings.Fields(names), isLink))
+		needed, meaning := w.needed, w.meaning
+		check(t, w.follow(slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return !isLink(name) })))
+		if diff := cmp.Diff(w.needed, needed) + cmp.Diff(w.meaning, meaning); diff != "" {
+			t.Errorf("of all links, and of %s (-want +got):\n%s", names, diff)
+		}
+		var got []string
+		for _, d := range w.WatchList() {
+			got = append(got, strings.TrimPrefix(d, root))
+		}
+		slices.Sort(got)
+		if want := append([]string{"", "/etc"}, dirs...); !slices.Equal(got, want) {
+			t.Errorf("watches %q; want %q", got, want)
+		}
+	}
+	check(t, w.follow(nil))
+	wants("")
+	check(t, os.Symlink("../one/a", root+"/etc/a"))
+	check(t, os.Symlink("../one/b", root+"/etc/b"))
+	check(t, os.Symlink("c", root+"/etc/c")) // leads to itself
+	wants("a b c", "/one")
+	check(t, os.Remove(root+"/etc/a"))
+	check(t, os.Symlink("../two/a", root+"/etc/a"))
+	wants("a", "/one", "/two")
+	if a := w.classify(root + "/two/a"); len(a.links) != 1 || !a.links["a"] || a.all {
+		t.Errorf("what a leads to is about %v", a)
+	}
+	check(t, os.Remove(root+"/etc/b"))
+	check(t, os.Remove(root+"/etc/c"))
+	wants("b c", "/two")
+	check(t, os.Remove(root+"/etc/a"))
+	wants("a")
+	if a := w.classify(root + "/two/a"); len(a.links) != 0 {
+		t.Errorf("what a led to is about %v", a)
+	}
 }

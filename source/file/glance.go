@@ -1,6 +1,8 @@
 package file
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,10 +40,12 @@ func (s *Source) glanceClosed() {
 	paths, lost := s.watcher.closings.take()
 	s.todo.all, s.todo.hash = s.todo.all || lost, s.todo.hash || lost
 	for _, path := range paths {
-		_, name := s.classify(path)
-		if f := s.files[name]; f != nil {
-			s.todo.names[name] = true
-			f.racy = true
+		about := s.classify(path)
+		for _, name := range append(slices.Collect(maps.Keys(about.links)), about.name) {
+			if f := s.files[name]; f != nil {
+				s.todo.names[name] = true
+				f.racy = true
+			}
 		}
 	}
 }

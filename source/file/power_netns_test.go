@@ -3,6 +3,7 @@
 package file
 
 import (
+	"context"
 	"bufio"
 	"errors"
 	"fmt"
@@ -276,7 +277,7 @@ func (p *power) onDisk(name string) (int, error) {
 	if err != nil || len(data) == 0 {
 		return 0, err
 	}
-	services, faults, _ := parseLines(name, data, nil)
+	services, faults, _ := parseLines(context.Background(), name, data, nil)
 	if len(faults) > 0 || len(services) != 1 {
 		return 0, errors.New("no version")
 	}

@@ -126,7 +126,6 @@ type Source struct {
 type work struct {
 	all   bool // list the directory
 	hash  bool // and read files even where nothing seems to have changed
-	links bool
 	names map[string]bool
 
 	placed map[string]bool // of names, what was renamed there
@@ -268,8 +267,8 @@ func (s *Source) note(ev fsnotify.Event, next *alarm) {
 	if ev.Has(fsnotify.Rename) {
 		s.from = ev.Name
 	}
-	concern, name := s.classify(ev.Name)
-	switch {
+	about := s.classify(ev.Name)
+	switch name := about.name; {
 	case isServiceFile(name):
 		s.todo.names[name] = true
 		s.todo.placed[name] = ev.Has(fsnotify.Create) && from != "" && from != ev.Name
@@ -278,18 +277,18 @@ func (s *Source) note(ev fsnotify.Event, next *alarm) {
 			return
 		}
 		next.within(merge)
-	case concern != nothing:
+	case about.all || len(about.links) > 0:
 		next.within(merge)
 	}
 }
 
 // classify returns what something that happened to a path is about, after adding to
 // the work to do what is to be looked at besides the file of that name.
-func (s *Source) classify(path string) (concern, string) {
-	c, name := s.watcher.classify(path)
-	s.todo.all = s.todo.all || c == directory
-	s.todo.links = s.todo.links || c == links
-	return c, name
+func (s *Source) classify(path string) affair {
+	about := s.watcher.classify(path)
+	s.todo.all = s.todo.all || about.all
+	maps.Copy(s.todo.names, about.links)
+	return about
 }
 
 // inUse tells whether there are services of a file. Another one that takes its
@@ -327,6 +326,17 @@ func (s *Source) watch() {
 		}
 	}
 	s.noteWatch(s.watcher.follow(linked))
+}
+
+// watchLinks is watch where nothing has changed but these names, some of which are links.
+func (s *Source) watchLinks(names []string) {
+	if s.watcher == nil {
+		return
+	}
+	isLink := func(name string) bool { return s.files[name] != nil && s.files[name].link }
+	if err := s.watcher.followAgain(names, isLink); err != nil {
+		s.noteWatch(err) // that there is no more of it, watch finds out
+	}
 }
 
 // noteWatch logs once why changes are not told.

@@ -108,13 +108,6 @@ func (s *Source) names(todo work) ([]string, bool) {
 			}
 		}
 	}
-	if todo.links {
-		for name, f := range s.files {
-			if f.link {
-				names[name] = true
-			}
-		}
-	}
 	return slices.Sorted(maps.Keys(names)), true
 }
 
@@ -134,8 +127,8 @@ func (s *Source) look(ctx context.Context, names []string, todo work) ([]probe, 
 		p.placed, p.home = todo.placed[p.name], s.home.id
 		p.info, p.err = os.Lstat(s.path(p.name))
 	})
-	if s.register(probes) {
-		s.watch() // before the links are followed, so that what changes afterwards is told
+	if links := s.register(probes); len(links) > 0 {
+		s.watchLinks(links) // before the links are followed, so that what changes afterwards is told
 	}
 	ok := s.each(ctx, len(probes), func(i int) {
 		p := &probes[i]
@@ -163,8 +156,8 @@ func (s *Source) look(ctx context.Context, names []string, todo work) ([]probe, 
 	}), true
 }
 
-// register gives each probe its state, and tells whether there is a link among them.
-func (s *Source) register(probes []probe) (linked bool) {
+// register gives each probe its state, and returns the names of those that are, or were, links.
+func (s *Source) register(probes []probe) (links []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range probes {
@@ -173,14 +166,16 @@ func (s *Source) register(probes []probe) (linked bool) {
 			p.f = &state{path: s.path(p.name)}
 			s.files[p.name] = p.f
 		}
-		linked = linked || p.f.link
+		was := p.f.link
 		p.accepted = p.f.good
 		missing := errors.Is(p.err, fs.ErrNotExist) || p.err == errAway
 		p.f.lost = missing && (p.f.lost || s.store != nil && s.store.crashed && !s.synced)
 		p.f.link = p.err == nil && p.info.Mode()&fs.ModeSymlink != 0
-		linked = linked || p.f.link
+		if was || p.f.link {
+			links = append(links, p.name)
+		}
 	}
-	return linked
+	return links
 }
 
 // begin hands on all there is: first what was accepted before this start, so

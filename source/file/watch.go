@@ -4,20 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fsnotify/fsnotify"
-)
-
-// A concern says what an event under a path is about.
-type concern uint8
-
-const (
-	nothing   concern = iota
-	links             // a symbolic link of ours, or a file that one leads to
-	directory         // the directory itself, or a link on the way to it
 )
 
 // A watcher tells that something happened to a directory of files, or to what
@@ -32,10 +25,14 @@ type watcher struct {
 	*fsnotify.Watcher
 	closings *closings // nil: nobody tells of them
 
-	dir     string             // absolute
-	real    string             // dir with all links followed; empty while it does not exist
-	watched map[string]fileID  // directories, as they were when the watch was set
-	meaning map[string]concern // of events by path
+	dir     string            // absolute
+	real    string            // dir with all links followed; empty while it does not exist
+	watched map[string]fileID // directories, as they were when the watch was set
+
+	way     map[string]bool            // paths of the directory itself, and of links on the way to it
+	meaning map[string]map[string]bool // which links in the directory lead over a path, by their names
+	paths   map[string][]string        // the other way round
+	needed  map[string]int             // by how many paths of meaning and way a directory is
 }
 
 // A fileID tells a directory from another that has taken its path.
@@ -54,7 +51,9 @@ func newWatcher(dir string) (*watcher, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watching %s: %w", dir, err), w.Close())
 	}
-	return &watcher{Watcher: w, closings: c, dir: abs, watched: map[string]fileID{}}, nil
+	out := &watcher{Watcher: w, closings: c, dir: abs, watched: map[string]fileID{}}
+	out.reset()
+	return out, nil
 }
 
 // close ends all watches.
@@ -63,48 +62,122 @@ func (w *watcher) close() {
 	w.closings.close()
 }
 
-// classify returns what an event of a path is about, and the name in the directory if it is there.
-func (w *watcher) classify(path string) (c concern, name string) {
+// reset forgets all ways.
+func (w *watcher) reset() {
+	w.way, w.meaning, w.paths, w.needed = map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
+}
+
+// An affair is what something that happened to a path is about.
+type affair struct {
+	name  string          // in the directory; empty if it is elsewhere
+	all   bool            // the directory itself, or a link on the way to it
+	links map[string]bool // links in the directory that lead to it or over it
+}
+
+func (w *watcher) classify(path string) (a affair) {
 	path = filepath.Clean(path) // a watch on / gives //etc
 	if w.real != "" && filepath.Dir(path) == w.real {
-		name = filepath.Base(path)
+		a.name = filepath.Base(path)
 	}
-	return w.meaning[path], name
+	a.all, a.links = w.way[path], w.meaning[path]
+	return a
 }
 
 // follow sets the watches that the directory and these links in it need now.
 // What it does not see change while it works will come as an event.
 func (w *watcher) follow(linkNames []string) error {
-	for range 10 { // once more when a new watch may have come too late for a change
+	return w.retry(func() []string {
 		t := newTracer()
-		w.real = t.trace(w.dir, directory)
-		if w.real != "" {
-			t.watch[w.real] = true
+		w.reset()
+		real, passed := t.trace(w.dir)
+		for _, path := range passed {
+			w.way[path] = true
+			w.needed[filepath.Dir(path)]++
+		}
+		if w.real = real; real != "" {
+			w.needed[real]++
 		}
 		for _, name := range linkNames {
-			t.trace(filepath.Join(w.dir, name), links)
+			w.lead(t, name)
 		}
-		w.meaning = t.meaning
-		added, err := w.set(t.watch)
-		if err != nil || !added {
+		return slices.Collect(maps.Keys(w.needed))
+	})
+}
+
+// followAgain is follow for names that may have become links, lead elsewhere, or be
+// none any more: nothing else has changed.
+func (w *watcher) followAgain(names []string, isLink func(name string) bool) error {
+	return w.retry(func() (dirs []string) {
+		t := newTracer()
+		for _, name := range names {
+			w.forget(name)
+			if isLink(name) {
+				w.lead(t, name)
+			}
+			for _, path := range w.paths[name] {
+				dirs = append(dirs, filepath.Dir(path))
+			}
+		}
+		return dirs
+	})
+}
+
+// retry finds out which directories are needed, and watches them, once more when a
+// new watch may have come too late for a change.
+func (w *watcher) retry(find func() []string) error {
+	for range 10 {
+		if added, err := w.set(find()); err != nil || !added {
 			return err
 		}
 	}
 	return nil
 }
 
-// set watches these directories and no others.
-func (w *watcher) set(dirs map[string]bool) (added bool, err error) {
+// lead notes the way of a link in the directory.
+func (w *watcher) lead(t *tracer, name string) {
+	_, w.paths[name] = t.trace(filepath.Join(w.dir, name))
+	for _, path := range w.paths[name] {
+		if w.meaning[path] == nil {
+			w.meaning[path] = map[string]bool{}
+			w.needed[filepath.Dir(path)]++
+		}
+		w.meaning[path][name] = true
+	}
+}
+
+// forget takes back what lead has noted.
+func (w *watcher) forget(name string) {
+	for _, path := range w.paths[name] {
+		if !w.meaning[path][name] { // it is in there twice
+			continue
+		}
+		if delete(w.meaning[path], name); len(w.meaning[path]) == 0 {
+			delete(w.meaning, path)
+			w.release(filepath.Dir(path))
+		}
+	}
+	delete(w.paths, name)
+}
+
+func (w *watcher) release(dir string) {
+	if w.needed[dir]--; w.needed[dir] == 0 {
+		delete(w.needed, dir)
+	}
+}
+
+// set watches these directories, and none that is not needed.
+func (w *watcher) set(dirs []string) (added bool, err error) {
 	alive := map[string]bool{} // fsnotify drops the watch of a directory that is removed or renamed
 	for _, d := range w.WatchList() {
 		alive[d] = true
 	}
 	for d := range w.watched {
-		if !dirs[d] {
+		if w.needed[d] == 0 {
 			w.unwatch(d)
 		}
 	}
-	for d := range dirs {
+	slices.Sort(dirs)
+	for _, d := range slices.Compact(dirs) {
 		a, e := w.ensure(d, alive[d])
 		added = added || a
 		if e != nil && err == nil {
@@ -149,11 +222,9 @@ func ignoreMissing(err error) error {
 // maxHops is how many links the kernel follows in one path, MAXSYMLINKS.
 const maxHops = 40
 
-// A tracer finds out on which directories and names the meaning of paths depends.
+// A tracer finds out on which paths the meaning of others depends.
 type tracer struct {
-	watch   map[string]bool
-	meaning map[string]concern
-	seen    map[string]component // paths share most of their directories
+	seen map[string]component // paths share most of their directories
 }
 
 type component struct {
@@ -161,15 +232,13 @@ type component struct {
 	exists bool
 }
 
-func newTracer() *tracer {
-	return &tracer{map[string]bool{}, map[string]concern{}, map[string]component{}}
-}
+func newTracer() *tracer { return &tracer{map[string]component{}} }
 
-// trace follows an absolute path and returns where it leads, empty if nowhere.
-// Where it ends early, the directory is watched in which the next name is missing.
-func (t *tracer) trace(path string, c concern) string {
+// trace follows an absolute path and returns where it leads, empty if nowhere, and
+// the paths that say so: those of the links on the way, and the end of it. Where it ends
+// early, that is the name that is missing.
+func (t *tracer) trace(path string) (end string, passed []string) {
 	at, rest := "/", strings.Split(path, "/")
-	hops := 0
 	for len(rest) > 0 {
 		name := rest[0]
 		rest = rest[1:]
@@ -182,24 +251,16 @@ func (t *tracer) trace(path string, c concern) string {
 			at = next
 			continue
 		}
-		t.note(next, c)
-		hops++
-		if !found.exists || hops > maxHops {
-			return ""
+		passed = append(passed, next)
+		if !found.exists || len(passed) > maxHops {
+			return "", passed
 		}
 		if filepath.IsAbs(found.target) {
 			at = "/"
 		}
 		rest = append(strings.Split(found.target, "/"), rest...)
 	}
-	t.note(at, c)
-	return at
-}
-
-// note watches for events about a path.
-func (t *tracer) note(path string, c concern) {
-	t.watch[filepath.Dir(path)] = true
-	t.meaning[path] = max(t.meaning[path], c)
+	return at, append(passed, at)
 }
 
 func (t *tracer) look(path string) component {

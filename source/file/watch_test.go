@@ -2,9 +2,12 @@ package file
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // A watcher that cannot be made is told of, and tried again.
@@ -35,4 +38,26 @@ func TestWatcherLater(t *testing.T) {
 	}
 	write(t, dir+"/a.toml", "a 2\n")
 	f.sink.await("with events", "a.toml: a 2")
+}
+
+// What happens to one of many links is no business of the others.
+func TestOneOfManyLinks(t *testing.T) {
+	dir, data := t.TempDir(), t.TempDir()
+	for _, name := range []string{"a", "b", "c"} {
+		write(t, data+"/"+name, name+" 1\n")
+		check(t, os.Symlink(data+"/"+name, dir+"/"+name+".toml"))
+	}
+	src := New(Options{Dir: dir, Poll: time.Hour})
+	src.parse, src.open = parseLines, newWatcher
+	src.step(t.Context(), newRecorder(t, dir))
+	defer src.watcher.Close()
+	next := newAlarm()
+	defer next.timer.Stop()
+	for _, path := range []string{data + "/b", dir + "/b.toml"} {
+		src.todo = newWork()
+		src.note(fsnotify.Event{Name: path, Op: fsnotify.Create}, next)
+		if len(src.todo.names) != 1 || !src.todo.names["b.toml"] || src.todo.all {
+			t.Errorf("after %s there is to look at %+v", path, src.todo)
+		}
+	}
 }
