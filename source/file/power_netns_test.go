@@ -3,8 +3,8 @@
 package file
 
 import (
-	"context"
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
