@@ -65,6 +65,7 @@ func (rules Rules) inPieces(ctx context.Context, path string, data []byte, isJSO
 	}
 	now := make(known, len(list))
 	var faults []source.Fault
+	bad := false
 	for _, pc := range list {
 		if ctx.Err() != nil {
 			return nil, []source.Fault{unreadable(path, context.Cause(ctx))}, nil, true
@@ -88,16 +89,17 @@ func (rules Rules) inPieces(ctx context.Context, path string, data []byte, isJSO
 				}
 			}
 		}
+		bad = bad || broken(m.warnings)
 		for _, f := range m.warnings {
 			f.Pos = pc.move(f.Pos)
 			faults = append(faults, f)
 		}
-		if decode.TooMany(faults) && broken(faults) { // nobody reads more
+		if decode.TooMany(faults) && bad { // nobody reads more
 			break
 		}
 	}
 	faults = decode.Cap(path, faults)
-	if broken(faults) {
+	if bad {
 		return nil, faults, now, true
 	}
 	return p.services, faults, now, true

@@ -1,9 +1,11 @@
 package file
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,13 +19,13 @@ func listed(isJSON bool, endpoints ...int) []byte {
 	for i, n := range endpoints {
 		list := make([]string, n)
 		for j := range list {
-			list[j] = fmt.Sprintf("%q", fmt.Sprintf("10.%d.%d.%d", i+1, j/250, j%250+1))
+			list[j] = fmt.Sprintf("%q", fmt.Sprintf("10.%d.%d.%d", i%250+1, i/250+j/250, j%250+1))
 		}
 		all := strings.Join(list, ", ")
 		if isJSON {
-			fmt.Fprintf(&b, ",\n\t{\"name\": \"s%d\", \"vips\": [\"10.96.0.%d\"], \"ports\": [{\"port\": 80}],\n\t\"endpoints\": [%s]}", i, i+1, all)
+			fmt.Fprintf(&b, ",\n\t{\"name\": \"s%d\", \"vips\": [\"10.96.%d.%d\"], \"ports\": [{\"port\": 80}],\n\t\"endpoints\": [%s]}", i, i/250, i%250+1, all)
 		} else {
-			fmt.Fprintf(&b, "[[services]]\nname = \"s%d\"\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\nendpoints = [%s]\n\n", i, i+1, all)
+			fmt.Fprintf(&b, "[[services]]\nname = \"s%d\"\nvips = [\"10.96.%d.%d\"]\nports = [{ port = 80 }]\nendpoints = [%s]\n\n", i, i/250, i%250+1, all)
 		}
 	}
 	if isJSON {
@@ -200,26 +202,37 @@ func FuzzPieces(f *testing.F) {
 	f.Fuzz(comparePieces)
 }
 
-// BenchmarkOneChanged parses a file of 100 services, of which all but one are known.
+// BenchmarkOneChanged parses files of 100 and 10,000 services, of which all but one are
+// known, without and with a warning in each.
 func BenchmarkOneChanged(b *testing.B) {
-	endpoints := make([]int, 100)
-	for i := range endpoints {
-		endpoints[i] = 10
-	}
-	for _, path := range []string{"a.toml", "a.json"} {
-		b.Run(path, func(b *testing.B) {
-			texts := [][]byte{listed(path == "a.json", endpoints...), nil}
-			endpoints[70]++
-			texts[1] = listed(path == "a.json", endpoints...)
-			endpoints[70]--
-			_, _, known := Rules{}.parseNew(context.Background(), path, texts[1], nil)
+	for _, bb := range []struct {
+		name, path string
+		services   int
+		warn       bool
+	}{
+		{"100.toml", "a.toml", 100, false}, {"100.json", "a.json", 100, false},
+		{"10000.toml", "a.toml", 10_000, false}, {"10000.json", "a.json", 10_000, false}, {"10000-warnings.toml", "a.toml", 10_000, true},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			endpoints := slices.Repeat([]int{10}, bb.services)
+			var texts [2][]byte
+			for i := range texts {
+				endpoints[70] += i
+				texts[i] = listed(bb.path == "a.json", endpoints...)
+				if bb.warn {
+					texts[i] = bytes.ReplaceAll(texts[i], []byte("\nports"), []byte("\nsession_affinity_timeout = \"10s\"\nports"))
+				}
+			}
+			_, _, known := Rules{}.parseNew(b.Context(), bb.path, texts[1], nil)
 			b.SetBytes(int64(len(texts[0])))
 			b.ReportAllocs()
+			before := worked(b)
 			for n := 0; b.Loop(); n++ {
-				if _, _, known = (Rules{}).parseNew(context.Background(), path, texts[n%2], known); len(known) != 100 {
+				if _, _, known = (Rules{}).parseNew(b.Context(), bb.path, texts[n%2], known); len(known) != bb.services {
 					b.Fatal(len(known))
 				}
 			}
+			b.ReportMetric(float64((worked(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 		})
 	}
 }
