@@ -62,6 +62,24 @@ svcproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="ipv4"} 1002
 	}
 }
 
+// Every trouble has a series from the start, and is asked about each time.
+func TestTroubles(t *testing.T) {
+	m := NewMetrics("v1")
+	has := map[string]bool{"directory": false, "watch": false}
+	m.WatchTroubles("file", func() map[string]bool { return has })
+	for _, value := range []string{"0", "1"} {
+		want := `
+# HELP svcproxy_source_trouble 1 while something hinders a source, which status tells of: of files that their directory cannot be read or watched, or last good versions not be kept.
+# TYPE svcproxy_source_trouble gauge
+svcproxy_source_trouble{kind="directory",source="file"} 0
+svcproxy_source_trouble{kind="watch",source="file"} ` + value + "\n"
+		if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "svcproxy_source_trouble"); err != nil {
+			t.Error(err)
+		}
+		has["watch"] = true
+	}
+}
+
 type sample struct {
 	sum   float64 // s
 	count uint64

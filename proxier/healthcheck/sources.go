@@ -24,3 +24,18 @@ func (m *Metrics) Watch(name string, status func() source.Status) {
 			return float64(c.Since.UnixNano()) / 1e9
 		}))
 }
+
+// WatchTroubles tells what hinders a source, by kind. troubles returns all kinds each time.
+func (m *Metrics) WatchTroubles(name string, troubles func() map[string]bool) {
+	for kind := range troubles() {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "svcproxy", Name: "source_trouble", ConstLabels: prometheus.Labels{"source": name, "kind": kind},
+			Help: "1 while something hinders a source, which status tells of: of files that their directory cannot be read or watched, or last good versions not be kept.",
+		}, func() float64 {
+			if troubles()[kind] {
+				return 1
+			}
+			return 0
+		}))
+	}
+}

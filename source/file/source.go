@@ -16,6 +16,8 @@ package file
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -187,20 +189,48 @@ func (s *Source) Status() source.Status {
 			st.Files = append(st.Files, f.status())
 		}
 	}
-	if s.dirErr != "" {
-		st.Warnings = append(st.Warnings, "the directory of service files cannot be read, and services stay as they are: "+s.dirErr)
-	}
-	if s.watchErr != "" {
-		st.Warnings = append(st.Warnings, "service files cannot be watched, and are listed every second: "+s.watchErr)
-	}
-	if s.store != nil && s.store.trouble() != "" {
-		st.Warnings = append(st.Warnings, "last good versions of service files cannot be kept: "+s.store.trouble())
+	for _, t := range s.troubles() {
+		if t.why != "" {
+			st.Warnings = append(st.Warnings, t.means+": "+t.why)
+		}
 	}
 	for _, f := range around {
 		f.Warning = false // the word; a status shows it among warnings
 		st.Warnings = append(st.Warnings, f.String())
 	}
 	return st
+}
+
+// A trouble is something that may hinder a Source.
+type trouble struct {
+	kind  string
+	means string
+	why   string // empty: it does not
+}
+
+// troubles returns all kinds. The caller holds s.mu.
+func (s *Source) troubles() []trouble {
+	list := []trouble{
+		{"directory", "the directory of service files cannot be read, and services stay as they are", s.dirErr},
+		{"watch", "service files cannot be watched, and are listed every second", s.watchErr},
+		{kind: "last_good", means: "last good versions of service files cannot be kept"},
+	}
+	if s.store != nil {
+		list[2].why = s.store.trouble()
+	}
+	return list
+}
+
+// Troubles returns which kinds of trouble the source has, of all there are: its
+// directory cannot be read, or not be watched, or last good versions not be kept.
+func (s *Source) Troubles() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	has := make(map[string]bool)
+	for _, t := range s.troubles() {
+		has[t.kind] = t.why != ""
+	}
+	return has
 }
 
 // Run implements source.Source. It returns nil when ctx ends, and never before.
@@ -341,6 +371,12 @@ func (s *Source) watchLinks(names []string) {
 
 // noteWatch logs once why changes are not told.
 func (s *Source) noteWatch(err error) {
+	switch { // what these say is not what is to be done
+	case errors.Is(err, unix.EMFILE):
+		err = fmt.Errorf("%w; raise fs.inotify.max_user_instances, or the limit of open files", err)
+	case errors.Is(err, unix.ENOSPC):
+		err = fmt.Errorf("%w; raise fs.inotify.max_user_watches", err)
+	}
 	if s.news(&s.watchErr, err) && err != nil {
 		s.log.Warn("service files cannot be watched; listing them every second", "err", err)
 	}

@@ -232,6 +232,9 @@ func (d *daemon) wire() {
 	d.server = healthcheck.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
 	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Rules: d.rules(), Log: d.log})
+	if slices.Contains(s.Sources, file.Name) {
+		d.metrics.WatchTroubles(file.Name, d.files.Troubles)
+	}
 	d.loop = proxier.NewLoop(proxier.Config{
 		Backends: d.kernel.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,

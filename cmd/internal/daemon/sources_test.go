@@ -115,6 +115,9 @@ func TestFilesAndCluster(t *testing.T) {
 	if o.Path != "default/web" || o.State != source.Refused || !strings.Contains(o.Faults[0].Msg, "web.toml:2:8") {
 		t.Errorf("object %+v", o)
 	}
+	if _, body := get(t, addr, "/metrics"); !strings.Contains(body, `svcproxy_source_trouble{kind="watch",source="file"} 0`) {
+		t.Errorf("metrics do not tell of files:\n%s", body)
+	}
 	if _, body := get(t, addr, "/metrics"); !strings.Contains(body, `svcproxy_source_connected{source="kubernetes"} 1`) ||
 		!strings.Contains(body, `svcproxy_source_connection_changed_timestamp_seconds{source="kubernetes"} 7`) {
 		t.Errorf("metrics do not tell of the connection:\n%s", body)
