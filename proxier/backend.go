@@ -33,6 +33,25 @@ type Backend interface {
 type Unserved struct {
 	N   int   // how many virtual servers
 	Err error // why, the first ones
+
+	// Frontends are those that do not balance in the kernel as the State says: true
+	// where not at all, false where in part. Others of them may be that do not balance anyway.
+	Frontends map[FrontendKey]bool
+}
+
+// action returns what the kernel does in place of an action of a frontend. u may be nil.
+func (u *Unserved) action(f *Frontend) (action string, targets int) {
+	action, targets = f.Outside.Action.String(), len(f.Outside.Pool.Targets)
+	if u == nil || f.Outside.Action != Balance {
+		return action, targets
+	}
+	switch whole, lacks := u.Frontends[f.Key]; {
+	case whole:
+		return "unserved", 0
+	case lacks:
+		return "in part", targets
+	}
+	return action, targets
 }
 
 func (u *Unserved) Error() string { return u.Err.Error() }

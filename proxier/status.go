@@ -43,7 +43,7 @@ type ServiceStatus struct {
 type FrontendStatus struct {
 	Address string `json:"address"` // "10.96.0.10:80/tcp"; "ipv4:30080/tcp" for a node port
 	Kind    string `json:"kind"`
-	Action  string `json:"action"`  // of everyone outside; "pending" until the kernel holds it
+	Action  string `json:"action"`  // of everyone outside; "pending" until the kernel holds it, "unserved" or "in part" where it cannot
 	Targets int    `json:"targets"` // that get new connections
 }
 
@@ -104,7 +104,8 @@ type usedService struct {
 // inFamily is a service in one family.
 type inFamily struct {
 	*Resolved
-	held bool // by the kernel
+	held     bool // by the kernel
+	unserved *Unserved
 }
 
 // status returns how the syncs of f go, and adds what it has made of services.
@@ -114,7 +115,7 @@ func (f *family) status(services []usedService) FamilyStatus {
 	for i := range services {
 		if r := f.state.Services[services[i].Key]; r != nil {
 			_, changed := f.changes.services[services[i].Key]
-			services[i].resolved = append(services[i].resolved, inFamily{r, f.news.held > 0 && !changed})
+			services[i].resolved = append(services[i].resolved, inFamily{r, f.news.held > 0 && !changed, f.news.unserved})
 		}
 	}
 	n := &f.news
@@ -144,7 +145,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit}
 	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
-			st.Frontends = append(st.Frontends, fe.status(r.held))
+			st.Frontends = append(st.Frontends, fe.status(r.held, r.unserved))
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
 	}
@@ -154,10 +155,10 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	return st
 }
 
-func (f *Frontend) status(held bool) FrontendStatus {
-	action := "pending"
-	if held {
-		action = f.Outside.Action.String()
+func (f *Frontend) status(held bool, unserved *Unserved) FrontendStatus {
+	action, targets := unserved.action(f)
+	if !held {
+		action = "pending"
 	}
 	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
 	if f.Key.Kind == NodePort {
@@ -167,7 +168,7 @@ func (f *Frontend) status(held bool) FrontendStatus {
 		Address: addr + "/" + f.Key.Protocol.String(),
 		Kind:    f.Key.Kind.String(),
 		Action:  action,
-		Targets: len(f.Outside.Pool.Targets),
+		Targets: targets,
 	}
 }
 

@@ -2,6 +2,9 @@ package proxier
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,5 +46,41 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 		k.failWith(nil)
 		time.Sleep(time.Minute)
 		wants("", "balance", "reject")
+	})
+}
+
+// What a mode has set aside is not called balanced.
+func TestStatusOfWhatIsSetAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := func(addr string) FrontendKey {
+			return FrontendKey{Addr: netip.MustParseAddr(addr), Protocol: source.TCP, Port: 80}
+		}
+		k := &kernel{unserved: &Unserved{N: 3, Err: errors.New("no such scheduler"), Frontends: map[FrontendKey]bool{
+			key("10.96.0.1"): true, key("10.96.0.2"): false, key("10.96.0.4"): true,
+		}}}
+		l := start(t, k)
+		u := file("a", "a 10.96.0.1:80", "b 10.96.0.2:80", "c 10.96.0.3:80", "d 10.96.0.4:80")
+		for _, s := range u.Services[:3] {
+			s.Endpoints = []source.Endpoint{testEndpoint("10.0.0.1")}
+		}
+		l.Apply(set(u))
+		l.Synced("file")
+		wants := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for _, s := range l.Status().Services {
+				got = append(got, fmt.Sprintf("%s %d", s.Frontends[0].Action, s.Frontends[0].Targets))
+			}
+			if text := strings.Join(got, ", "); text != want {
+				t.Errorf("status says %s\nwant %s", text, want)
+			}
+		}
+		wants("unserved 0, in part 1, balance 1, reject 0")
+		k.mu.Lock()
+		k.unserved = nil
+		k.mu.Unlock()
+		l.Resync()
+		wants("balance 1, balance 1, balance 1, reject 0")
 	})
 }

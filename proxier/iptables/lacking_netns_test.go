@@ -77,6 +77,11 @@ func TestMissingMatch(t *testing.T) {
 		if u == nil || u.N != 1 || !strings.Contains(u.Error(), "service default/web-2 needs the match recent, which this host lacks: ") {
 			h.Fatalf("unserved: got %v", u)
 		}
+		for _, f := range sticky(h.fam, 2).Frontends {
+			if !u.Frontends[f.Key] {
+				h.Errorf("unserved: %v, without %v", u.Frontends, f.Key)
+			}
+		}
 		later := filtertest.Web(h.fam, 4, 2)
 		if u := h.syncUnserved(b, h.world.Put(later.Key, later)); u == nil || u.N != 1 {
 			h.Errorf("a later service: unserved: got %v", u)

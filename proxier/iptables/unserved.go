@@ -110,5 +110,11 @@ func (b *Backend) unserved() error {
 		lacks := b.aside.why[key]
 		errs = append(errs, fmt.Errorf("service %s needs the match %s, which this host lacks: %s", key, lacks, b.lacking[lacks]))
 	}
-	return &proxier.Unserved{N: len(b.aside.why), Err: errors.Join(errs...)}
+	frontends := make(map[proxier.FrontendKey]bool)
+	for _, res := range b.aside.refusing {
+		for _, f := range res.Frontends {
+			frontends[f.Key] = true
+		}
+	}
+	return &proxier.Unserved{N: len(b.aside.why), Err: errors.Join(errs...), Frontends: frontends}
 }

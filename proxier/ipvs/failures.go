@@ -47,7 +47,7 @@ type refusal struct {
 }
 
 // unserved returns what there is to tell of them; nil: nothing.
-func (r refused) unserved() error {
+func (r refused) unserved() *proxier.Unserved {
 	if len(r) == 0 {
 		return nil
 	}
@@ -56,6 +56,24 @@ func (r refused) unserved() error {
 		errs.add(r[key].err)
 	}
 	return &proxier.Unserved{N: len(r), Err: errs.join()}
+}
+
+// unserved returns what there is to tell of virtual servers that are refused; nil: nothing.
+func (b *Backend) unserved() error {
+	u := b.refused.unserved()
+	if u == nil {
+		return nil
+	}
+	u.Frontends = make(map[proxier.FrontendKey]bool, len(b.refused))
+	for key, why := range b.refused {
+		f := b.claims.by[key].frontend()
+		if f == nil {
+			continue
+		}
+		elsewhere := f.Key.Kind == proxier.NodePort && len(b.claims.nodePortAddrs) > 1
+		u.Frontends[f.Key] = !elsewhere && (why.foreign || b.servers[key] == nil)
+	}
+	return u
 }
 
 // without returns those that are not there at all. A foreign one is: IPVS takes its

@@ -152,7 +152,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	b.logForeign()
 	b.mirror.end(b.servers, b.bound, b.foreign)
 	b.lacking.count(b.refused, time.Now())
-	return b.refused.unserved()
+	return b.unserved()
 }
 
 // recorded completes the record after a Sync, and returns its error or that of the
