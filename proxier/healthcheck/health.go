@@ -11,8 +11,9 @@ import (
 )
 
 // timeout is how long a change may wait for the kernel, and the loop may be
-// stuck, before the node counts as unhealthy. It is kube-proxy's: 2 minutes.
-const timeout = 2 * time.Minute
+// stuck, before the node counts as unhealthy. It is kube-proxy's: twice its syncPeriod
+// of 30 s, which is our resync_interval.
+const timeout = time.Minute
 
 // A Loop is what Health needs of proxier.Loop.
 type Loop interface {
