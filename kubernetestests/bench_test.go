@@ -6,10 +6,8 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,8 +17,6 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"svcproxy/lab"
 )
 
 // The size of the comparison.
@@ -111,29 +107,8 @@ func (n *node) measureSvcproxy(t *testing.T) memory {
 }
 
 func (n *node) measureKubeProxy(t *testing.T) memory {
-	n.write("kubeproxy.conf", fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: lab
-contexts: [{name: lab, context: {cluster: lab, user: admin}}]
-clusters: [{name: lab, cluster: {server: 'https://127.0.0.1:%d', certificate-authority: certs/apiserver.crt}}]
-users: [{name: admin, user: {token: %s}}]
-`, usual, adminToken))
 	begin := time.Now()
-	cmd := n.start("kube-proxy", "--kubeconfig="+n.path("kubeproxy.conf"), "--proxy-mode=nftables", "--hostname-override=node",
-		"--cluster-cidr=10.4.0.0/16", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
-	synced := regexp.MustCompile(`kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} [1-9]`)
-	err := lab.Poll(10*time.Minute, func() error {
-		time.Sleep(200 * time.Millisecond)
-		code, body, err := n.lab.Get(n.lab.Node, "http://127.0.0.1:10249/metrics")
-		if err == nil && (code != http.StatusOK || !synced.MatchString(body)) {
-			err = fmt.Errorf("kube-proxy has not synced: %d", code)
-		}
-		return err
-	})
-	if err != nil {
-		text, _ := os.ReadFile(n.path("kube-proxy.log"))
-		t.Fatalf("%v\n%s", err, text[max(0, len(text)-3000):])
-	}
+	cmd := n.startKubeProxy("nftables")
 	t.Logf("kube-proxy synced after %v", time.Since(begin).Round(time.Millisecond))
 	time.Sleep(settling)
 	return memoryOf(t, cmd.Process.Pid)

@@ -71,7 +71,7 @@ func buildSvcproxy(dir string) (string, error) {
 
 // TestPrograms builds what the tests need, ahead of them.
 func TestPrograms(t *testing.T) {
-	for _, name := range []string{"etcd", "kube-apiserver"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-proxy"} {
 		t.Log(binary(t, name))
 	}
 }

@@ -152,6 +152,9 @@ func TestKubernetes(t *testing.T) {
 			t.Run("outage", func(t *testing.T) { testOutage(t, n) })
 		})
 	}
+	for _, modes := range [][2]string{{"nftables", "nftables"}, {"iptables", "nftables"}, {"iptables", "iptables"}} {
+		t.Run("move from "+modes[0]+" to "+modes[1], func(t *testing.T) { testMove(t, n, modes[0], modes[1]) })
+	}
 	t.Run("files and cluster", func(t *testing.T) { testFilesAndCluster(t, n) })
 }
 
@@ -197,9 +200,7 @@ func testOutage(t *testing.T, n *node) {
 	stays, goes, comes := tcp(n.lab.Client, "10.96.10.2:80"), tcp(n.lab.Client, "10.96.10.3:80"), tcp(n.lab.Client, "10.96.10.4:80")
 	n.wants(t, stays, "local1")
 	n.wants(t, goes, "local2")
-	all := stays
-	all.Patience = patience
-	stop := ask(t, all)
+	stop := ask(t, func() error { return answered(stays) })
 	begin := time.Now()
 	n.stopAPI()
 	n.startAPI(elsewhere)
@@ -238,17 +239,16 @@ func testOutage(t *testing.T, n *node) {
 	n.wants(t, comes, "refused")
 }
 
-// ask asks a question over and over, which must always be answered. stop says how often it was.
-func ask(t *testing.T, q lab.Question) (stop func() int) {
-	ctx, cancel := context.WithCancel(context.Background())
+// ask tries something over and over, which must always succeed. stop says how often it was.
+func ask(t *testing.T, try func() error) (stop func() int) {
+	ctx, cancel := context.WithCancel(t.Context())
 	asked := 0
 	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
 	wg.Go(func() {
 		for ; ctx.Err() == nil; asked++ {
-			// Without its rules the service would be refused or untouched, which is told
-			// at once. An answer may take its time while an API server starts beside it.
-			if got := lab.Ask(q); got.Outcome != lab.Answered {
-				t.Errorf("connection %d: %s", asked, got)
+			if err := try(); err != nil {
+				t.Errorf("connection %d: %v", asked, err)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -258,6 +258,17 @@ func ask(t *testing.T, q lab.Question) (stop func() int) {
 		wg.Wait()
 		return asked
 	}
+}
+
+// answered makes a connection. Without its rules the service would be refused or
+// untouched, which is told at once. An answer may take its time while an API server
+// starts beside it.
+func answered(q lab.Question) error {
+	q.Patience = patience
+	if got := lab.Ask(q); got.Outcome != lab.Answered {
+		return fmt.Errorf("%s: %s", q, got)
+	}
+	return nil
 }
 
 // A file takes an address from an object, and gives it back.
