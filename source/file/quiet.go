@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"slices"
 	"syscall"
@@ -14,7 +15,8 @@ import (
 )
 
 // A text that is cut off can be valid, so what takes something away may be half
-// written, and waits. It waits for its own file only: each has its own time.
+// written, and waits: until its file has been left alone for a while, and nobody has
+// it open to write it. It waits for its own file only: each has its own time.
 
 // mayBePartial reports whether v, found where old was accepted, may be what is there
 // of a text so far. beginning: its text is a beginning of old's; placed: it was
@@ -85,12 +87,27 @@ func byKey(services []*source.Service) map[source.Key]*source.Service {
 	return m
 }
 
-// judge finds out what take needs to know of a version that is new.
+// judge finds out what take needs to know of a version that is new, or waits.
 func (s *Source) judge(p *probe) {
 	f := p.f
-	if p.v == nil || p.v == gone || p.v == f.seen || p.v == f.used || p.v == p.good {
+	switch p.v {
+	case nil: // as at the last look
+		p.partial = f.next != nil && f.partial && !p.placed
+	case gone, f.seen, f.used, p.good:
 		return
+	default:
+		s.compare(p)
 	}
+	quiet := p.at.Sub(p.changed()) >= quietTime
+	long := !f.held.IsZero() && p.at.Sub(f.held) >= longTime
+	if p.partial && (quiet || long) {
+		p.written, p.open = p.writers()
+	}
+}
+
+// compare finds out whether p's version may be half written.
+func (s *Source) compare(p *probe) {
+	f := p.f
 	p.placed = p.placed || f.stamp != (stamp{}) && p.replaced()
 	p.frees = !p.v.broken && f.used != nil && f.used.frees(p.v)
 	for _, old := range []*version{f.used, p.accepted, p.good} {
@@ -99,9 +116,6 @@ func (s *Source) judge(p *probe) {
 		}
 	}
 	p.partial = p.partial || p.v.broken && !p.placed
-	if p.partial && !f.held.IsZero() && p.at.Sub(f.held) >= longTime {
-		p.written, p.open = p.writers()
-	}
 }
 
 // replaced reports whether another file was put in the place of p's, not written
@@ -124,11 +138,12 @@ func (s *Source) begins(f *state, v, old *version) bool {
 }
 
 // writers says whether it is certain that p's file has been read whole, for nobody
-// had it open to write it, or that somebody has: then the kernel gives no lease, fcntl(2).
+// has it open to write it, or that it has not: then the kernel gives no lease,
+// fcntl(2), or it has been written since. Some file systems have no leases.
 func (p *probe) writers() (none, some bool) {
 	f, err := os.OpenFile(p.f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return false, false
+		return false, errors.Is(err, fs.ErrNotExist)
 	}
 	defer f.Close()
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
@@ -136,23 +151,50 @@ func (p *probe) writers() (none, some bool) {
 	}
 	defer func() { _, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) }() // closing it does the same
 	info, err := f.Stat()
-	return err == nil && stampOf(info) == p.stamp, false
+	none = err == nil && stampOf(info) == p.stamp
+	return none, !none
 }
 
 // wait sets when f.next counts, after a look that found it, or found it changed.
 func (f *state) wait(p *probe) {
+	f.partial = p.partial
 	switch {
 	case f.next == gone:
 		f.due = f.missing.Add(goneTime)
 	case !p.partial || p.written:
 		f.due = p.at
+	case p.open:
+		f.due = f.dueOpen(p)
 	default:
-		most := longestTime
-		if p.open {
-			most = openTime
-		}
-		f.due = earlier(p.changed().Add(quietTime), f.held.Add(most))
+		f.due = earlier(p.changed().Add(quietTime), f.held.Add(longestTime))
 	}
+}
+
+// waitOn sets when f.next counts after a look that found it as it was.
+func (f *state) waitOn(p *probe) {
+	switch {
+	case f.next == nil:
+	case p.placed, p.written: // told late
+		f.due = earlier(f.due, p.at)
+	case p.open:
+		f.due = f.dueOpen(p)
+	}
+}
+
+// dueOpen returns when a file is to be looked at again that somebody has open.
+func (f *state) dueOpen(p *probe) time.Time {
+	return earlier(p.at.Add(openPoll), f.held.Add(longestTime))
+}
+
+// found returns when what waits was first found.
+func (f *state) found() time.Time {
+	if f.next == gone {
+		return f.missing
+	}
+	if f.held.IsZero() {
+		return f.touched
+	}
+	return f.held
 }
 
 // dueTime returns when f.next counts. A file that is gone may come back under another
@@ -164,7 +206,7 @@ func (s *Source) dueTime(f *state) time.Time {
 		due = later(due, earlier(s.changed.Add(quietTime), f.missing.Add(longestTime)))
 	}
 	if (f.next == gone || f.frees) && s.loading(f) {
-		due = later(due, f.due.Add(openTime))
+		due = later(due, f.found().Add(longestTime))
 	}
 	return due
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,26 +84,49 @@ ports = [{ port = 80 }]
 	}
 }
 
-// A file that somebody has open and writes all the time is hardly ever whole. It
-// waits no longer than 10 s.
+// What may be half written does not count while somebody has the file open to write
+// it, for 2 s at most, however long that writer is held up in the middle.
 func TestWaitsOpen(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir+"/a.toml", "a 9\n")
-	file, err := os.OpenFile(dir+"/a.toml", os.O_WRONLY, 0)
-	check(t, err)
-	defer file.Close()
-	synctest.Test(t, func(t *testing.T) {
-		f := blind(t, dir)
-		for i := range 110 {
-			f.move(i, fmt.Sprintf("a %d\n", 8-i%2))
-			time.Sleep(100 * time.Millisecond)
-		}
-		f.stop()
-		want := []string{after(openTime+merge, "a.toml: a 8")}
-		if got := f.sink.take(); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("calls\n got: %q\nwant: %q", got, want)
-		}
-	})
+	const ms = time.Millisecond
+	tests := []struct {
+		name  string
+		moves []move // "close": who has it open closes it
+		want  []string
+	}{
+		{"left open", []move{{0, "a 8\n"}}, []string{after(longestTime+merge, "a.toml: a 8")}},
+		{"closed", []move{{0, "a 8\n"}, {900 * ms, "close"}}, []string{after(merge+quietTime+35*openPoll, "a.toml: a 8")}},
+		{"closed soon", []move{{0, "a 8\n"}, {50 * ms, "close"}}, []string{after(merge+quietTime, "a.toml: a 8")}},
+		{"held up", []move{{0, ""}, {600 * ms, "a 9"}, {1200 * ms, "a 9\nb 1\n"}}, []string{after(1200*ms+merge, "a.toml: a 9, b 1")}},
+		{"held up, and slow", []move{{0, "a 8\n"}, {600 * ms, "a 7\n"}, {1200 * ms, "a 6\n"}}, []string{after(longestTime+merge, "a.toml: a 6")}},
+		{"more", []move{{0, "a 10\n"}}, []string{after(merge, "a.toml: a 10")}},
+		{"broken", []move{{0, "bad\n"}}, nil},
+		{"written all the time", rewrites("a 8\n", "a 7\n"), []string{after(longestTime+merge, "a.toml: a 8")}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir+"/a.toml", "a 9\n")
+			file, err := os.OpenFile(dir+"/a.toml", os.O_WRONLY, 0)
+			check(t, err)
+			defer file.Close()
+			synctest.Test(t, func(t *testing.T) {
+				f := blind(t, dir)
+				for i, m := range tt.moves {
+					time.Sleep(m.at - time.Since(f.sink.start))
+					if m.text == "close" {
+						check(t, file.Close())
+					} else {
+						f.move(i, m.text)
+					}
+				}
+				time.Sleep(2400*ms - time.Since(f.sink.start))
+				f.stop()
+				if got := f.sink.take(); !slices.Equal(got, tt.want) {
+					t.Errorf("calls\n got: %q\nwant: %q", got, tt.want)
+				}
+			})
+		})
+	}
 }
 
 // A file that waits holds up no other.

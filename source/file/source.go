@@ -50,10 +50,12 @@ const (
 	// version to count because nobody has it open.
 	longTime = time.Second
 
-	// longestTime is how long anything waits, but for a file that somebody has open
-	// and writes all the time: that waits for openTime.
+	// longestTime is how long anything waits.
 	longestTime = 2 * time.Second
-	openTime    = 10 * time.Second
+
+	// openPoll is how often a file is looked at that waits because somebody has it
+	// open to write it: no event tells that it is closed.
+	openPoll = 20 * time.Millisecond
 
 	// goneTime is how long a file must be missing before it counts as removed:
 	// editors have a moment without the file.

@@ -48,7 +48,9 @@ type state struct {
 	next *version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
 
-	frees   bool      // next lacks something that used claims
+	frees   bool // next lacks something that used claims
+	partial bool // next may be half written
+
 	touched time.Time // when it was last found changed
 	held    time.Time // since when it has been changing, never quiet, and without what was accepted; zero: it is not
 	missing time.Time // since when next is gone
@@ -84,10 +86,10 @@ type probe struct {
 
 	beside  bool // its text is not read yet, see readBeside
 	placed  bool // it was renamed into its place
-	partial bool // it may be half written
+	partial bool // it may be half written; where v is nil, what waits
 	written bool // but is not
 	frees   bool // it lacks something that the file claims
-	open    bool // somebody has it open to write it
+	open    bool // and somebody has it open to write it
 
 	accepted *version // f.good, which another goroutine sets
 
@@ -179,15 +181,13 @@ func (f *state) take(p *probe, first bool) {
 		c := p.stamp.ctime
 		f.racy = cmp.Or(p.opened, p.at).Sub(time.Unix(c.Unix())) < racy(c.Nsec)
 	}
-	if changed {
+	if changed || p.v != nil && p.v != f.next && p.v != f.seen {
 		f.touch(p.at)
 	}
 	f.stamp, f.target, f.elsewhere = p.stamp, p.target, p.elsewhere
 	switch {
 	case p.v == f.next && !changed, p.v == nil:
-		if p.placed && f.next != nil { // told late
-			f.due = earlier(f.due, p.at)
-		}
+		f.waitOn(p)
 	case p.v == f.seen:
 		f.next = nil
 		if p.v == f.used {
@@ -208,18 +208,22 @@ func (f *state) take(p *probe, first bool) {
 
 // touch notes that the file was found changed.
 func (f *state) touch(at time.Time) {
-	if f.held.IsZero() || at.Sub(f.touched) >= quietTime {
+	if f.held.IsZero() || f.next == nil && at.Sub(f.touched) >= quietTime {
 		f.held = at
 	}
 	f.touched = at
 }
 
-// changed returns when p's file was last changed, and never a time after p.
+// changed returns when p's file was last changed, and never a time after that was found.
 func (p *probe) changed() time.Time {
-	if c := time.Unix(p.stamp.ctime.Unix()); p.stamp != (stamp{}) && c.Before(p.at) {
+	at := p.at
+	if p.stamp == p.f.stamp && !p.f.touched.IsZero() {
+		at = p.f.touched
+	}
+	if c := time.Unix(p.stamp.ctime.Unix()); p.stamp != (stamp{}) && c.Before(at) {
 		return c
 	}
-	return p.at
+	return at
 }
 
 // count makes f.next count. It returns false when the file is gone.
