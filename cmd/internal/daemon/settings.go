@@ -91,10 +91,14 @@ func contents(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// reload reads settings and services again, and compares all with the kernel.
+// reload reads settings and services again, and compares all with the kernel. systemd
+// is not told of it before the first sync: READY=1 would say that services are held.
 func (d *daemon) reload() {
 	d.log.Info("reading everything again")
-	d.Notify(reloading())
+	if d.health.Ready() {
+		d.Notify(reloading())
+		defer d.Notify("READY=1")
+	}
 	if text, err := d.contents(); err != nil {
 		d.refuse([]source.Fault{d.noText(err)})
 	} else {
@@ -110,7 +114,6 @@ func (d *daemon) reload() {
 	for _, w := range hostsetup.Verify(d.fixed, mode) {
 		d.log.Warn(w)
 	}
-	d.Notify("READY=1")
 }
 
 // warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
