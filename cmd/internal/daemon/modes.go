@@ -170,6 +170,21 @@ func choose(ctx context.Context, s site) (*instance, error) {
 	return nil, fmt.Errorf("no mode works on this host: %s", strings.Join(passed, "; "))
 }
 
+// sameChoice reports whether choose has the same modes to try under both settings,
+// which differ only in what can change at run time.
+func sameChoice(a, b configs.Settings) bool {
+	if a.Mode != b.Mode || a.Mode != auto {
+		return a.Mode == b.Mode
+	}
+	for _, m := range modes {
+		a.Mode, b.Mode = m.name, m.name
+		if (a.Check() == nil) != (b.Check() == nil) {
+			return false
+		}
+	}
+	return true
+}
+
 // suits opens a mode for auto, which takes none that would leave out what another may have.
 func (m mode) suits(ctx context.Context, s site) (*instance, error) {
 	if m.open == nil {

@@ -157,3 +157,30 @@ func TestMissingFamilyComesLater(t *testing.T) {
 	can.Store(true)
 	r.eventually("both families in use", func() bool { return len(r.status().Loop.Families) == 2 && !warned() })
 }
+
+// auto chooses anew when settings rule a mode out, or allow it again.
+func TestAutoFollowsSettings(t *testing.T) {
+	const auto, localhost = "http_address = \"\"\n", "http_address = \"\"\nlocalhost_node_ports = true\n"
+	r := launch(t, auto, mode{name: "nftables", open: opens(new(kernel))})
+	r.ready()
+	r.write("svcproxy.toml", localhost)
+	r.eventually("in iptables mode", func() bool { return r.status().Settings.Mode == "iptables" })
+	r.write("svcproxy.toml", auto)
+	r.eventually("back in nftables mode", func() bool { return r.status().Settings.Mode == "nftables" })
+}
+
+// What the mode in use does not do is said where no other can be had.
+func TestAutoWithoutTheModeThatSettingsNeed(t *testing.T) {
+	const settings = "http_address = \"\"\nfamilies = [\"ipv4\"]\n"
+	r := launch(t, settings, mode{name: "nftables", open: opens(new(kernel))})
+	modes[len(modes)-1].open = fails("no iptables") // nothing has looked at it so far
+	r.ready()
+	r.write("svcproxy.toml", settings+"localhost_node_ports = true\n")
+	r.eventually("warned of", func() bool {
+		w := strings.Join(r.status().Warnings, "\n")
+		return strings.Contains(w, `localhost_node_ports is for iptables mode, and mode is "nftables"`) && strings.Contains(w, "no iptables")
+	})
+	if mode := r.status().Settings.Mode; mode != "nftables" {
+		t.Errorf("mode %q", mode)
+	}
+}

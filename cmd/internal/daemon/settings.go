@@ -167,7 +167,7 @@ func (d *daemon) refuse(faults []source.Fault) {
 func (d *daemon) use(s configs.Settings, faults []source.Fault) {
 	now, restart := atRunTime(d.fixed, s)
 	d.mu.Lock()
-	changed, mode := !reflect.DeepEqual(now, d.settings), now.Mode != d.settings.Mode
+	changed, mode := !reflect.DeepEqual(now, d.settings), !sameChoice(now, d.settings)
 	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(d.restart, name) })
 	d.settings, d.faults, d.restart = now, faults, restart
 	d.mu.Unlock()

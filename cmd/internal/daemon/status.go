@@ -30,10 +30,7 @@ func (d *daemon) status() control.Status {
 		st.Settings.NodePortAddresses = append(st.Settings.NodePortAddresses, a.String())
 	}
 	settings, lists, kernel, missing := d.settings, d.lists.total, d.kernel, d.kernel.missing
-	if d.modeErr != nil {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
-	}
-	st.Warnings = append(st.Warnings, d.left...)
+	st.Warnings = slices.Concat(d.modeWarnings(), d.left)
 	d.mu.Unlock()
 
 	st.Ready, st.Healthy = d.health.Ready(), d.health.Healthy()
@@ -47,6 +44,20 @@ func (d *daemon) status() control.Status {
 	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings(),
 		hostsetup.VerifyAffinity(kernel.mode, lists))
 	return st
+}
+
+// modeWarnings says why the mode in use is not the one that settings ask for, and what
+// it does not do of what they ask for. d.mu is held.
+func (d *daemon) modeWarnings() (list []string) {
+	if d.modeErr != nil {
+		list = append(list, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
+	}
+	used := d.settings
+	used.Mode = d.kernel.mode
+	if err := used.Check(); err != nil {
+		list = append(list, err.Error())
+	}
+	return list
 }
 
 // asUsed lays over what a source knows of its files what became of their claims.
