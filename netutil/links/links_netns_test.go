@@ -4,6 +4,7 @@ package links
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -200,12 +201,34 @@ func TestWatch(t *testing.T) {
 		defer cancel()
 		got = steps(h, calls)
 	}()
-	Watch(ctx, slog.New(slog.DiscardHandler), func() { calls <- struct{}{} })
+	Watch(ctx, slog.New(slog.DiscardHandler), func() error { calls <- struct{}{}; return nil })
 
 	want := []string{"start: told", "address: told", "own addresses: quiet", "route to a network: quiet",
 		"default route: told", "link down: told", "own device removed: quiet", "own device again: told", "own address: quiet"}
 	if !slices.Equal(got, want) {
 		t.Errorf("Watch\n got: %q\nwant: %q", got, want)
+	}
+}
+
+// Addresses that could not be read are read again, without another change.
+func TestWatchTriesAgain(t *testing.T) {
+	namespace(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var log strings.Builder
+	n := 0
+	Watch(ctx, slog.New(slog.NewTextHandler(&log, nil)), func() error {
+		if n++; n < 3 {
+			return errors.New("interrupted")
+		}
+		cancel()
+		return nil
+	})
+	if n != 3 {
+		t.Errorf("addresses were read %d times, want 3", n)
+	}
+	if told := strings.Count(log.String(), "interrupted"); told != 1 {
+		t.Errorf("told %d times:\n%s", told, log.String())
 	}
 }
 

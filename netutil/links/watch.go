@@ -20,13 +20,16 @@ const (
 
 	// reopen is how long to wait before a socket that broke is opened again.
 	reopen = time.Second
+
+	// reread is how long to wait before addresses that could not be read are read again.
+	reread = time.Second
 )
 
 // Watch calls changed, from the goroutine that called it, whenever what Addrs
 // returns may have changed, at most every 50 ms, until ctx ends. It calls it
 // once at the start, when changes are being watched, and whenever some may have
-// been missed.
-func Watch(ctx context.Context, log *slog.Logger, changed func()) {
+// been missed. After an error it calls it again until there is none.
+func Watch(ctx context.Context, log *slog.Logger, changed func() error) {
 	wake := make(chan struct{}, 1)
 	done := make(chan struct{})
 	s, err := subscribe() // here, for the network namespace of this thread
@@ -35,11 +38,14 @@ func Watch(ctx context.Context, log *slog.Logger, changed func()) {
 		listen(ctx, log, wake, s, err)
 	}()
 	defer func() { <-done }()
+	var failed error
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-wake:
+		case <-again:
 		}
 		select {
 		case <-ctx.Done():
@@ -50,7 +56,14 @@ func Watch(ctx context.Context, log *slog.Logger, changed func()) {
 		case <-wake:
 		default:
 		}
-		changed()
+		err := changed()
+		if again = nil; err != nil {
+			again = time.After(reread)
+		}
+		if err != nil && failed == nil { // once
+			log.Warn("the addresses of this host stay as last read", "err", err, "retry", reread)
+		}
+		failed = err
 	}
 }
 

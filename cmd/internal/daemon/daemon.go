@@ -94,6 +94,8 @@ type daemon struct {
 	synced chan struct{} // services have changed
 	deaf   sync.Once     // where processes listen is not known, and the log says so
 
+	looking sync.Mutex // held from reading addresses until they are told; before mu
+
 	mu       sync.Mutex
 	kernel   *instance        // in use
 	modeErr  error            // why it is not what settings ask for
@@ -197,7 +199,7 @@ func (d *daemon) build(ctx context.Context) error {
 	if d.kernel, err = choose(ctx, site{d.fixed, d.StateDir, d.log}); err != nil {
 		return err
 	}
-	if d.addrs, err = links.Addrs(); err != nil {
+	if d.addrs, err = firstAddresses(ctx); err != nil {
 		return err
 	}
 	d.node = node.Build(d.fixed, d.addrs)

@@ -178,11 +178,16 @@ func (r *running) write(name, text string) {
 
 func (r *running) status() control.Status {
 	r.t.Helper()
-	st, err := control.NewClient(filepath.Join(r.dir, "run")).Status(r.t.Context())
+	st, err := r.ask()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return st
+}
+
+// ask returns status, or why nobody tells it.
+func (r *running) ask() (control.Status, error) {
+	return control.NewClient(filepath.Join(r.dir, "run")).Status(r.t.Context())
 }
 
 // eventually waits up to 30 s for ok.

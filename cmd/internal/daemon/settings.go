@@ -12,9 +12,7 @@ import (
 	"time"
 
 	"svcproxy/cmd/internal/hostsetup"
-	"svcproxy/cmd/internal/node"
 	"svcproxy/configs"
-	"svcproxy/netutil/links"
 	"svcproxy/source"
 	"svcproxy/source/file"
 )
@@ -107,7 +105,9 @@ func (d *daemon) reload() {
 	}
 	d.files.Reload()
 	d.loop.Resync()
-	d.lookAtAddresses()
+	if err := d.lookAtAddresses(); err != nil {
+		d.log.Warn("the addresses of this host stay as last read", "err", err)
+	}
 	d.mu.Lock()
 	mode := d.kernel.mode
 	d.mu.Unlock()
@@ -218,34 +218,6 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 	now.MasqueradeBit, now.HTTPAddress, now.MetricsAddress = fixed.MasqueradeBit, fixed.HTTPAddress, fixed.MetricsAddress
 	now.IPVS, now.Kubernetes, now.Limits, now.Log.Format = fixed.IPVS, fixed.Kubernetes, fixed.Limits, fixed.Log.Format
 	return now, restart
-}
-
-// lookAtAddresses takes over the addresses that this host has now.
-func (d *daemon) lookAtAddresses() {
-	addrs, err := links.Addrs()
-	if err != nil {
-		d.log.Warn("the addresses of this host stay as last read", "err", err)
-		return
-	}
-	d.mu.Lock()
-	d.addrs = addrs
-	d.mu.Unlock()
-	d.setNode()
-}
-
-// setNode tells everyone what settings and addresses make. Telling is part of
-// the lock: of two changes at a time the later one must be told last.
-func (d *daemon) setNode() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := node.Build(node.InCluster(d.settings, d.member, d.serviceCIDRs, d.addrs), d.addrs)
-	if n.Equal(d.node) {
-		return
-	}
-	d.node = n
-	d.log.Info("node changed", "addresses", n.Addrs, "node_port_addresses", n.NodePortAddrs)
-	d.server.SetAddrs(n.NodePortAddrs)
-	d.loop.SetNode(n)
 }
 
 // fatal tells whether any fault is more than a warning.
