@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -234,15 +235,28 @@ func (e *env) whole(want []string) error {
 	return Difference(want, now)
 }
 
+// removed is what cleanup says of what the mode has made.
+func (m mode) removed() *regexp.Regexp {
+	if m.name == "nftables" {
+		return regexp.MustCompile(`^removed table ip svcproxy\nremoved table ip6 svcproxy\n$`)
+	}
+	const rules = `removed chains SVCP-\* of ip(6?)tables-\w+: \d+\n(removed table inet SVCP-KEEP-\d\n)?removed ipsets SVCP-\* of ip6?tables: \d+\n`
+	if m.name == "ipvs" {
+		return regexp.MustCompile(`(?s)^removed virtual servers, ipv4: \d+\n.*removed device svcproxy0\nremoved chains SVCP-.*`)
+	}
+	return regexp.MustCompile("^(" + rules + "){2}$")
+}
+
 // testCleanup: the command needs neither a daemon nor its state, and can be repeated; the daemon then starts anew.
 func testCleanup(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0])...))
 	if err := e.daemon.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		if _, err := e.daemon.Command("cleanup"); err != nil {
-			t.Error(err)
+	for _, want := range []*regexp.Regexp{e.mode.removed(), regexp.MustCompile(`^nothing of svcproxy was there\n$`)} {
+		said, err := e.daemon.Command("cleanup")
+		if err != nil || !want.MatchString(said) {
+			t.Errorf("%v; it said %q, want %s", err, said, want)
 		}
 		_, own, err := Snapshot(e.Node)
 		if err != nil || len(own) > 0 {

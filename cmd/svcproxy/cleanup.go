@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"svcproxy/cmd/internal/control"
 	"svcproxy/cmd/internal/daemon"
+	"svcproxy/proxier"
 )
 
 func (p *program) cleanupCommand() *cobra.Command {
@@ -16,7 +18,7 @@ func (p *program) cleanupCommand() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything of ours from the kernel, in every mode, and nothing else",
 		Long: `Cleanup removes all that any mode may have left in the kernel, for IPv4 and IPv6.
-That there is nothing to remove is no error.
+It says what that was. That there is nothing to remove is no error.
 
 While a daemon works in this network namespace or has the run directory, cleanup
 refuses: the daemon would put everything back. With --force it goes ahead, which is a way to make a running
@@ -31,11 +33,27 @@ daemon write everything anew.`,
 					return fmt.Errorf("%w, or use --force: it would put everything back", err)
 				}
 			}
-			return daemon.Cleanup(cmd.Context(), p.dirs.state, cmd.ErrOrStderr())
+			ctx, removed := proxier.WithTally(cmd.Context())
+			err := daemon.Cleanup(ctx, p.dirs.state, cmd.ErrOrStderr())
+			return errors.Join(err, p.tellRemoved(removed.Lines(), err))
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also while svcproxy is running")
 	return cmd
+}
+
+// tellRemoved says what was removed, as far as it went.
+func (p *program) tellRemoved(lines []string, failed error) error {
+	for _, line := range lines {
+		if _, err := fmt.Fprintf(p.stdout, "removed %s\n", line); err != nil {
+			return err
+		}
+	}
+	if len(lines) > 0 || failed != nil {
+		return nil
+	}
+	_, err := fmt.Fprintln(p.stdout, "nothing of svcproxy was there")
+	return err
 }
 
 // nobodyRuns returns which daemon works in this network namespace, or with the

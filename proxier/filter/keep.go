@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
 )
 
 // keepTable begins the name of a table, one for each family, that does nothing, and
@@ -51,9 +52,14 @@ func (k *Kernel) tryToKeep(ctx context.Context) error {
 }
 
 // unkeep removes what keep has made.
-func (k *Kernel) unkeep() error {
+func (k *Kernel) unkeep(ctx context.Context) error {
+	there, err := nft.Exists(k.keepTable())
+	there = there && err == nil // only to tell of
 	if err := nft.RemoveTable(k.keepTable()); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
+	}
+	if there {
+		proxier.Removed(ctx, "table inet "+k.keepTable().Name)
 	}
 	return nil
 }

@@ -263,7 +263,15 @@ func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, 
 		return nil, err
 	}
 	s, left := xtables.Purge(tables)
-	return left, k.restore(ctx, tool, s)
+	if err := k.restore(ctx, tool, s); err != nil {
+		return left, err
+	}
+	removed := -len(left)
+	for _, tab := range tables {
+		removed += len(tab.Chains)
+	}
+	proxier.RemovedSome(ctx, "chains "+Prefix+"* of "+tool.String(), removed)
+	return left, nil
 }
 
 func (k *Kernel) purgeStale(ctx context.Context) error {
@@ -308,7 +316,7 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s", t, l))
 		}
 	}
-	errs = append(errs, k.unkeep(), k.destroyOurs(ctx, len(tools) > 0))
+	errs = append(errs, k.unkeep(ctx), k.destroyOurs(ctx, len(tools) > 0))
 	return errors.Join(errs...)
 }
 
@@ -323,8 +331,14 @@ func (k *Kernel) destroyOurs(ctx context.Context, wait bool) error {
 	if !wait {
 		patience = 0
 	}
+	removed := 0
 	for name := range sets {
-		errs = append(errs, k.destroyWithin(ctx, name, patience))
+		if err := k.destroyWithin(ctx, name, patience); err != nil {
+			errs = append(errs, err)
+		} else {
+			removed++
+		}
 	}
+	proxier.RemovedSome(ctx, fmt.Sprintf("ipsets %s* of %s", Prefix, xtables.Base(k.tool.IPv6)), removed)
 	return errors.Join(errs...)
 }

@@ -39,7 +39,7 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 	errs.add(b.record.flush())
 	errs.add(b.release(ctx, p.diff.last))
 	if errs.n == 0 && len(p.after) == 0 {
-		errs.add(b.removeDevice())
+		errs.add(b.removeDevice(ctx))
 	}
 	return errs.n == 0 && len(p.after) == 0, errs.join()
 }
@@ -78,11 +78,16 @@ func (b *Backend) remove(ctx context.Context) error {
 	}
 	var errs failures
 	errs.add(b.removeServers(ctx, p.bound))
+	unbound := 0
 	for a := range p.bound {
-		errs.add(b.device.Unbind(a))
+		err := b.device.Unbind(a)
+		if errs.add(err); err == nil {
+			unbound++
+		}
 	}
+	proxier.RemovedSome(ctx, fmt.Sprintf("addresses of %s, %s", links.Own, b.fam), unbound)
 	b.bound = nil
-	errs.add(b.removeDevice())
+	errs.add(b.removeDevice(ctx))
 	if errs.n == 0 {
 		errs.add(b.record.clear())
 	} else {
@@ -109,15 +114,20 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 	b.disownMissing(list)
 	var errs failures
 	var stay []lvs.Key
+	removed := 0
 	for key := range list {
 		_, on := bound[key.Addr]
 		switch {
 		case b.record.owns(key):
-			errs.add(b.learn(step{op: deleteServer, key: key}, b.conn.DeleteServer(ctx, key)))
+			err := b.learn(step{op: deleteServer, key: key}, b.conn.DeleteServer(ctx, key))
+			if errs.add(err); err == nil {
+				removed++
+			}
 		case on:
 			stay = append(stay, key)
 		}
 	}
+	proxier.RemovedSome(ctx, fmt.Sprintf("virtual servers, %s", b.fam), removed)
 	b.nameAll(stay, func(lvs.Key) string {
 		return "a virtual server on an address of " + links.Own + " is not recorded as ours: it stays"
 	})
@@ -134,7 +144,7 @@ func (b *Backend) disownMissing(list map[lvs.Key]lvs.Listing) {
 }
 
 // removeDevice removes our device unless the other family has addresses on it.
-func (b *Backend) removeDevice() error {
+func (b *Backend) removeDevice(ctx context.Context) error {
 	there, err := b.device.Find()
 	if err != nil || !there {
 		return err
@@ -144,7 +154,11 @@ func (b *Backend) removeDevice() error {
 			return err
 		}
 	}
-	return b.device.Remove()
+	if err := b.device.Remove(); err != nil {
+		return err
+	}
+	proxier.Removed(ctx, "device "+links.Own)
+	return nil
 }
 
 // Cleanup removes the virtual servers, addresses, device and record of a family

@@ -153,7 +153,9 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 // Cleanup implements proxier.Backend. The rules go first, all at once: those of a
 // chain that is deleted work until the kernel comes to its hook, and what is
 // balanced no more would be refused meanwhile.
-func (b *Backend) Cleanup(context.Context) error {
+func (b *Backend) Cleanup(ctx context.Context) error {
+	there, _, err := b.conn.Lookup(b.table())
+	there = there && err == nil // only to tell of
 	b.know(nil)
 	b.loaded = false
 	for _, remove := range []func(){func() { b.batch.FlushChain("") }, b.batch.DeleteTable} {
@@ -163,6 +165,9 @@ func (b *Backend) Cleanup(context.Context) error {
 		if err := b.commit(); err != nil {
 			return fmt.Errorf("nftables, %s: removing what is ours: %w", b.fam, err)
 		}
+	}
+	if there {
+		proxier.Removed(ctx, "table "+b.word+" "+tableName)
 	}
 	return nil
 }
