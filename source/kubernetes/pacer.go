@@ -19,10 +19,12 @@ const (
 	mostWait          = 6 * time.Second
 	mostWaitOptional  = time.Minute // for what a server may not have
 	longestRetryAfter = time.Minute
+
+	longestTurn = 10 * time.Second // then another one asks: what hangs may be only one list
 )
 
 // A pacer spares an API server that fails: of those who want to read it only one
-// asks at a time, until it is answered.
+// asks at a time, until it is answered, or has waited long.
 type pacer struct {
 	turn chan struct{} // has one element while nobody asks a server that fails
 	most time.Duration // to wait
@@ -50,9 +52,12 @@ func (p *pacer) ask(ctx context.Context) func(error) {
 		return func(error) {}
 	}
 	p.sleep(ctx)
+	pass := sync.OnceFunc(func() { p.turn <- struct{}{} })
+	enough := time.AfterFunc(longestTurn, pass)
 	return func(err error) {
+		enough.Stop()
 		p.answered(err)
-		p.turn <- struct{}{}
+		pass()
 	}
 }
 

@@ -101,6 +101,26 @@ func TestPacerIsToldLater(t *testing.T) {
 	})
 }
 
+// A list that hangs holds up the others no longer than a turn.
+func TestPacerPassesWhoHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPacer(mostWait)
+		p.ask(t.Context())(errors.New("no"))
+		hangs := p.ask(t.Context())
+		begin := time.Now()
+		for range 2 { // the first is answered with an error, so that the server still fails
+			p.ask(t.Context())(errors.New("no"))
+		}
+		if d := time.Since(begin); d < longestTurn || d > longestTurn+2*mostWait {
+			t.Errorf("others asked after %v, want %v", d, longestTurn)
+		}
+		hangs(errors.New("no")) // gives back no second turn
+		if n := len(p.turn); n != 1 {
+			t.Errorf("%d turns, want one", n)
+		}
+	})
+}
+
 func TestPacerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPacer(mostWait)
