@@ -52,7 +52,8 @@ type cluster struct {
 	node    *source.ClusterNode // as last heard
 	keeper  *keeper
 	cidrs   map[string][]netip.Prefix // of services, by the name of the object
-	told    []netip.Prefix            // of cidrs
+	told    []netip.Prefix            // of cidrs, or as last known
+	ranges  bool                      // cidrs were listed in the present session
 
 	entries map[source.Key]*entry
 	owners  map[source.Key]source.Key // of each slice, by the name of its service
@@ -82,7 +83,7 @@ func newCluster(src *Source, sink source.Sink) *cluster {
 // begin has changes wait until a new session has listed all kinds of objects:
 // services of one cluster and endpoints of another make no sense.
 func (c *cluster) begin(server string) {
-	c.heard = [kinds]bool{}
+	c.heard, c.ranges = [kinds]bool{}, false
 	c.fresh = c.fresh || server != c.server
 	c.server = server
 }
@@ -193,6 +194,9 @@ func (c *cluster) setCIDRs(name string, list []netip.Prefix) {
 
 // tellCIDRs tells of which ranges ClusterIPs are, if that has changed.
 func (c *cluster) tellCIDRs() {
+	if !c.ranges {
+		return
+	}
 	var all []netip.Prefix
 	for _, list := range c.cidrs {
 		all = append(all, list...)
@@ -201,6 +205,7 @@ func (c *cluster) tellCIDRs() {
 	if all = slices.Compact(all); !slices.Equal(all, c.told) {
 		c.told = all
 		c.src.OnServiceCIDRs(all)
+		c.keepSoon()
 	}
 }
 

@@ -103,6 +103,8 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 		}
 		if int(f.kind) < kinds {
 			c.heard[f.kind] = true
+		} else {
+			c.ranges = true
 		}
 	})
 	return nil

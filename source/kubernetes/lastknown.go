@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -47,7 +48,8 @@ type lastKnown struct {
 	ProxyName string              `json:"proxy_name"`
 	NodeName  string              `json:"node_name"`
 	Written   time.Time           `json:"written"`
-	Node      *source.ClusterNode `json:"node"` // what it said of this host; nil: nothing
+	Node      *source.ClusterNode `json:"node"`                    // what it said of this host; nil: nothing
+	Ranges    []netip.Prefix      `json:"service_cidrs,omitempty"` // that ClusterIPs come from
 	Count     int                 `json:"services"`
 	units     []knownUnit
 }
@@ -229,7 +231,7 @@ func (c *cluster) keepSoon() {
 func (c *cluster) lastKnown(now time.Time) *lastKnown {
 	k := &lastKnown{
 		Format: lastKnownFormat, Server: c.server, Written: now,
-		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.node,
+		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.node, Ranges: c.told,
 	}
 	for _, e := range c.entries {
 		if e.used != nil {
@@ -292,5 +294,8 @@ func (c *cluster) use(known *lastKnown) {
 		c.src.OnNode(known.Node)
 	}
 	c.sink.Apply(ch)
+	if c.told = known.Ranges; len(c.told) > 0 {
+		c.src.OnServiceCIDRs(c.told)
+	}
 	c.sink.Synced(Name)
 }

@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -78,6 +80,45 @@ func TestLastKnown(t *testing.T) {
 	if h := r.history(0); len(h) != 2 {
 		t.Errorf("%d steps, want what was known and what is: %q", len(h), h)
 	}
+}
+
+// The ranges of ClusterIPs are kept too, for the first sync, and stay until the API
+// server has said which there are.
+func TestLastKnownServiceCIDRs(t *testing.T) {
+	dir := t.TempDir()
+	c, _ := listedCluster(t, Options{StateDir: dir})
+	c.setCIDRs("kubernetes", prefixes("10.96.0.0/16"))
+	c.ranges = true
+	c.flush(time.Now())
+	if err := c.lastKnown(time.Now()).save(dir); err != nil {
+		t.Fatal(err)
+	}
+	known, err := loadLastKnown(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := &record{now: map[string]*source.Service{}}
+	var told []netip.Prefix
+	is := func(when string, want ...string) {
+		t.Helper()
+		if !slices.Equal(told, prefixes(want...)) {
+			t.Errorf("%s: told %v, want %v", when, told, want)
+		}
+	}
+	c = newCluster(New(Options{OnServiceCIDRs: func(list []netip.Prefix) {
+		if told = list; rec.synced != 0 && len(list) > 0 {
+			t.Error("told after the first sync")
+		}
+	}}), rec)
+	c.use(known)
+	is("last known", "10.96.0.0/16")
+	c.begin("one")
+	c.heard = [kinds]bool{true, true, true}
+	c.flush(time.Now())
+	is("all but the ranges are listed", "10.96.0.0/16")
+	c.ranges = true
+	c.flush(time.Now())
+	is("there are none")
 }
 
 // A reachable API server says what there is, and nothing old is served before.
