@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
 
 	"svcproxy/source"
 )
@@ -94,34 +95,75 @@ func (h holder) place(c claim) string {
 	return source.Quote(h.unit.ID.Name)
 }
 
-// conflicts returns why a file cannot have what it wants: all claims that another
-// file holds, and all that it makes twice. Of a service that
-// is defined elsewhere only the name is told, not what else the two have in common.
-func (t *Tracker) conflicts(u *unit) []source.Fault {
-	var faults []source.Fault
-	own := make(map[claim]holder)
-	for _, s := range u.wanted {
-		var twin *source.Service // of the same name
-		for c := range claims(s) {
-			h, held := t.claims[c]
-			if !held {
-				h, held = own[c]
-				held = held && (h.svc != s || c.addr.IsValid())
-			}
-			if held && (twin == nil || h.svc != twin) {
-				faults = append(faults, taken(s, c, h))
-			}
-			if held && c.port == 0 {
-				twin = h.svc
-			}
-			own[c] = holder{u, s}
-		}
-	}
-	return faults
+// A clash is a claim of a file that it cannot have.
+type clash struct {
+	svc   *source.Service
+	claim claim
+	by    holder // another file or this program; if neither has it, the file itself
+	held  bool   // one of these two has it
+	twice bool   // the file makes it twice: it never can have it
 }
 
-// touch notes that files took or gave a claim, if objects could want it.
+// clashes yields all claims that a file wants and another one holds, and all that it makes twice.
+func (t *Tracker) clashes(u *unit) iter.Seq[clash] {
+	return func(yield func(clash) bool) {
+		own := make(map[claim]holder)
+		for _, s := range u.wanted {
+			for c := range claims(s) {
+				x := clash{svc: s, claim: c}
+				x.by, x.held = t.claims[c]
+				x.held = x.held && x.by.unit != u
+				first, again := own[c]
+				x.twice = again && (first.svc != s || c.addr.IsValid())
+				own[c] = holder{u, s}
+				if !x.held {
+					x.by = first
+				}
+				if (x.held || x.twice) && !yield(x) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// conflicts returns why a file cannot have what it wants. Of a service that
+// is defined elsewhere only the name is told, not what else the two have in common.
+// It also returns who has it, each once: nil is this program, or the file itself.
+func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
+	var svc, twin *source.Service // of the same name
+	for x := range t.clashes(u) {
+		if x.svc != svc {
+			svc, twin = x.svc, nil
+		}
+		if twin == nil || x.by.svc != twin {
+			faults = append(faults, taken(x.svc, x.claim, x.by))
+		}
+		if x.claim.port == 0 {
+			twin = x.by.svc
+		}
+		if x.held {
+			holders = including(holders, x.by.unit)
+		}
+		if x.twice {
+			holders = including(holders, nil)
+		}
+	}
+	return faults, holders
+}
+
+func including(list []*unit, u *unit) []*unit {
+	if slices.Contains(list, u) {
+		return list
+	}
+	return append(list, u)
+}
+
+// touch notes that files took or gave a claim, for who else could want it.
 func (t *Tracker) touch(c claim) {
+	for _, u := range t.waiting[c] {
+		u.stale = true
+	}
 	if len(t.objects.first) > 0 {
 		t.touched[c] = true
 	}

@@ -13,8 +13,9 @@ import (
 // A Tracker knows every unit of every source, and which of them has which
 // claim: a service name, an address with port and protocol, a node port. A file
 // is accepted or refused whole; a refused one keeps what was last accepted of
-// it, and is looked at again whenever anything changes. Of an object of an API
-// only what another has is left out.
+// it, and is looked at again whenever something changes that it wants. Files that trade
+// what they have change at once, when the last of them wants it. Of an object of
+// an API only what another has is left out.
 //
 // Claims go to files, among them to who has them, then to the lower Rank, then to
 // the earlier name. What files leave goes to the older object. Not safe for concurrent use.
@@ -22,6 +23,7 @@ type Tracker struct {
 	units   map[source.UnitID]*unit
 	refused map[source.UnitID]*unit // those of units whose wanted is not used; no objects
 	claims  map[claim]holder        // of files, and of this program itself
+	waiting map[claim][]*unit       // what refused files want, and which of them do
 	objects objects
 	touched map[claim]bool // those that files took or gave in this step
 
@@ -36,6 +38,12 @@ type unit struct {
 	used   []*source.Service // as accepted
 	held   bool              // used is accepted, be it empty; of an object always false
 	named  []bool            // of an object: whether each of wanted has its name
+
+	// Of a file.
+	pending bool    // wanted is not accepted
+	waits   bool    // it is in Tracker.waiting; it has been looked at
+	stale   bool    // something that it wants was touched since
+	holders []*unit // who has what it wants; nil among them: it can never have it
 
 	since  time.Time // of the refusal
 	faults []source.Fault
@@ -53,6 +61,7 @@ func NewTracker(reserved []netip.AddrPort) *Tracker {
 		units:   make(map[source.UnitID]*unit),
 		refused: make(map[source.UnitID]*unit),
 		claims:  make(map[claim]holder),
+		waiting: make(map[claim][]*unit),
 		objects: newObjects(),
 		touched: make(map[claim]bool),
 	}
@@ -65,7 +74,7 @@ func NewTracker(reserved []netip.AddrPort) *Tracker {
 // Apply takes one step of a source and returns what it changed, over all units,
 // in order of the names of services.
 func (t *Tracker) Apply(ch source.Changes) []Transition {
-	st := step{t, make(map[source.Key]*source.Service)}
+	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool)}
 	var files, parts []source.Unit
 	for _, u := range ch.Set {
 		if u.Rank.Class > 0 {
@@ -85,15 +94,7 @@ func (t step) applyFiles(set []source.Unit, gone []source.UnitID) {
 			t.remove(u)
 		}
 	}
-	dirty, pending := t.take(set), t.inOrder(t.refused)
-	all := union(dirty, pending)
-	switch {
-	case t.swap(all):
-	case len(all) > len(dirty) && t.swap(dirty):
-		t.settle(t.inOrder(t.refused))
-	default:
-		t.settle(all)
-	}
+	t.settle(t.candidates(t.take(set)))
 }
 
 func (t step) applyObjects(set []source.Unit, gone []source.UnitID) {
@@ -112,17 +113,19 @@ func (t step) applyObjects(set []source.Unit, gone []source.UnitID) {
 type step struct {
 	*Tracker
 	before map[source.Key]*source.Service // nil: there was none
+	failed map[*unit]bool                 // files that cannot have what they want in this step
 }
 
 func (t step) remove(u *unit) {
 	t.remember(u)
 	t.release(u)
+	t.unwait(u)
 	delete(t.units, u.ID)
 	delete(t.refused, u.ID)
 }
 
-// take notes what units now want, and returns them in order.
-func (t *Tracker) take(set []source.Unit) []*unit {
+// take notes what files now want, and returns them.
+func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 	dirty := make(map[source.UnitID]*unit, len(set))
 	for _, su := range set {
 		u := t.units[su.ID]
@@ -130,11 +133,12 @@ func (t *Tracker) take(set []source.Unit) []*unit {
 			u = &unit{}
 			t.units[su.ID] = u
 		}
-		u.Unit, u.wanted = su, su.Services
+		t.unwait(u)
+		u.Unit, u.wanted, u.pending = su, su.Services, true
 		u.Services = nil
 		dirty[su.ID] = u
 	}
-	return t.inOrder(dirty)
+	return dirty
 }
 
 // inOrder sorts units so that who comes first has the better right.
@@ -167,87 +171,20 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-// swap tries to give all units what they want in one step, so that two that
-// trade claims do not stand in each other's way. It changes nothing if that fails.
-func (t step) swap(units []*unit) bool {
-	for _, u := range units {
-		t.release(u)
-	}
-	for i, u := range units {
-		if len(t.conflicts(u)) > 0 {
-			t.undo(units, i)
-			return false
-		}
-		t.acquire(u, u.wanted)
-	}
-	for _, u := range units {
-		t.remember(u)
-	}
-	for _, u := range units {
-		t.accept(u)
-	}
-	return true
-}
-
-// undo takes back a swap that gave the first n units what they want.
-func (t step) undo(units []*unit, n int) {
-	for _, u := range units[:n] {
-		for _, s := range u.wanted {
-			for c := range claims(s) {
-				t.touch(c)
-				delete(t.claims, c)
-			}
-		}
-	}
-	for _, u := range units {
-		t.acquire(u, u.used)
-	}
-}
-
-// settle gives units what they want one by one, until no more of them can have it.
-func (t step) settle(units []*unit) {
-	for progress := true; progress; {
-		progress = false
-		var left []*unit
-		for _, u := range units {
-			if t.try(u) {
-				progress = true
-			} else {
-				left = append(left, u)
-			}
-		}
-		units = left
-	}
-}
-
-// try gives one unit what it wants, or notes why it cannot have it.
-func (t step) try(u *unit) bool {
-	t.release(u)
-	if faults := t.conflicts(u); len(faults) > 0 {
-		t.acquire(u, u.used)
-		t.refuse(u, faults)
-		return false
-	}
-	t.acquire(u, u.wanted)
-	t.accept(u)
-	return true
-}
-
 func (t step) accept(u *unit) {
-	t.remember(u)
-	u.used, u.held, u.faults = u.wanted, true, nil
+	t.unwait(u)
+	u.used, u.held, u.pending, u.faults = u.wanted, true, false, nil
 	t.rememberAbsent(u)
 	t.accepted = append(t.accepted, u.Unit)
 	delete(t.refused, u.ID)
 }
 
-func (t step) refuse(u *unit, faults []source.Fault) {
+func (t step) refuse(u *unit) {
 	if t.refused[u.ID] == nil {
 		u.since = time.Now()
 		t.refused[u.ID] = u
 		t.news = append(t.news, u)
 	}
-	u.faults = faults
 }
 
 // remember notes the services in use of a unit, as they were before the step.
@@ -293,13 +230,6 @@ func (t *Tracker) inUse(key source.Key) *source.Service {
 		return h.svc
 	}
 	return t.objects.used(key)
-}
-
-// union returns all units of a and b, each once, in order.
-func union(a, b []*unit) []*unit {
-	out := slices.Concat(a, b)
-	slices.SortFunc(out, (*unit).compare)
-	return slices.Compact(out)
 }
 
 // Refusals returns the units that are not used as they stand, by name.

@@ -75,7 +75,7 @@ func inUse(t *Tracker) string {
 }
 
 func TestTrackerClaims(t *testing.T) {
-	const v1, v2 = "10.96.0.1:80", "10.96.0.2:80"
+	const v1, v2, v3 = "10.96.0.1:80", "10.96.0.2:80", "10.96.0.3:80"
 	tests := []struct {
 		name  string
 		steps []source.Changes
@@ -110,6 +110,24 @@ func TestTrackerClaims(t *testing.T) {
 		{"moved, target saved first", []source.Changes{set(file("a", "x "+v1, "y "+v2)), set(file("b", "y "+v2)), set(file("a", "x "+v1))}, "x@a\ny@b"},
 		{"traded in one step", []source.Changes{set(file("a", "x "+v1), file("b", "y "+v2)), set(file("a", "x "+v2), file("b", "y "+v1))}, "x@a\ny@b"},
 		{"traded one by one", []source.Changes{set(file("a", "x "+v1), file("b", "y "+v2)), set(file("a", "x "+v2)), set(file("b", "y "+v1))}, "x@a\ny@b"},
+		{"traded beside a refused file", []source.Changes{
+			set(file("a", "x "+v1), file("b", "y "+v2), file("e", "e "+v3)), set(file("d", "d "+v3)), set(file("a", "x "+v2)), set(file("b", "y "+v1))},
+			"e@e\nx@a\ny@b\n" + `d:1:1: service "default/d": 10.96.0.3:80/tcp is taken by "default/e" (e:1:1)`},
+		{"traded beside a new file that is refused", []source.Changes{
+			set(file("a", "x "+v1), file("b", "y "+v2), file("e", "e "+v3)), set(file("a", "x "+v2), file("b", "y "+v1), file("d", "d "+v3))},
+			"e@e\nx@a\ny@b\n" + `d:1:1: service "default/d": 10.96.0.3:80/tcp is taken by "default/e" (e:1:1)`},
+		{"traded with a third that wants it too", []source.Changes{
+			set(file("b", "x "+v1), file("c", "y "+v2)), set(file("a", "z "+v1)), set(file("b", "x "+v2)), set(file("c", "y "+v1))},
+			"x@b\ny@c\n" + `a:1:1: service "default/z": 10.96.0.1:80/tcp is taken by "default/y" (c:1:1)`},
+		{"a trade in which one wants something twice", []source.Changes{
+			set(file("a", "x "+v1), file("b", "y "+v2)), set(file("a", "x "+v2, "z "+v2)), set(file("b", "y "+v3))},
+			"x@a\ny@b\n" + `a:2:1: service "default/z": 10.96.0.2:80/tcp is taken by "default/x" (a:1:1)`},
+		{"a ring of three, one of them refused for good", []source.Changes{
+			set(file("a", "x "+v1), file("b", "y "+v2), file("c", "z "+v3)), set(file("a", "x "+v2)), set(file("b", "y "+v3)), set(file("c", "z "+v1, "w 10349"))},
+			"x@a\ny@b\nz@c\n" + `a:1:1: service "default/x": 10.96.0.2:80/tcp is taken by "default/y" (b:1:1)` + "\n" +
+				`b:1:1: service "default/y": 10.96.0.3:80/tcp is taken by "default/z" (c:1:1)` + "\n" +
+				`c:1:1: service "default/z": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)` + "\n" +
+				`c:2:1: service "default/w": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address or metrics_address`},
 		{"chain of releases", []source.Changes{
 			set(file("a", "x "+v1), file("b", "y "+v2)), set(file("b", "y "+v1)), set(file("c", "z "+v2)), gone("a")}, "y@b\nz@c"},
 		{"older record wins at the start", []source.Changes{set(since(file("a", "x "+v1), 2), since(file("b", "y "+v1), 1))},
@@ -266,4 +284,95 @@ func TestTrackerObjectsInAnyOrder(t *testing.T) {
 			t.Fatalf("running: %v, %v\nfresh: %v, %v", running.objects.first, running.objects.others, fresh.objects.first, fresh.objects.others)
 		}
 	})
+}
+
+// What becomes of files follows from what each has and wants, and from nothing
+// else: not from the order in which they came to want it, nor from who was refused before.
+func TestTrackerFilesFollowFromWhatTheyWant(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		running, wanted := NewTracker(nil), map[source.UnitID]source.Unit{}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			ch := randomFiles(t)
+			before := accepted(running)
+			running.Apply(ch)
+			for _, id := range ch.Delete {
+				delete(wanted, id)
+				before = slices.DeleteFunc(before, func(u source.Unit) bool { return u.ID == id })
+			}
+			for _, u := range ch.Set {
+				wanted[u.ID] = u
+			}
+			all := source.Changes{Set: slices.Collect(maps.Values(wanted))}
+			fresh := NewTracker(nil)
+			fresh.Apply(source.Changes{Set: before})
+			fresh.Apply(all)
+			if got, want := holdings(running), holdings(fresh); got != want {
+				t.Fatalf("\nrunning: %s\n  fresh: %s", got, want)
+			}
+			if again := fresh.Apply(all); len(again) > 0 || holdings(fresh) != holdings(running) {
+				t.Fatalf("after the same once more: %s, %+v\nbefore: %s", holdings(fresh), again, holdings(running))
+			}
+			checkNoMoreFit(t, running)
+		}
+	})
+}
+
+// randomFiles is a step of files that want a few claims, so that some trade, some
+// wait in a ring, and some are refused for good.
+func randomFiles(t *rapid.T) source.Changes {
+	var ch source.Changes
+	for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(strings.Split("abcdef", "")), 1, 3, rapid.ID).Draw(t, "files") {
+		if rapid.IntRange(0, 9).Draw(t, "delete") == 0 {
+			ch.Delete = append(ch.Delete, source.UnitID{Source: "file", Name: name})
+			continue
+		}
+		var services []string
+		for i, vip := range rapid.SliceOfN(rapid.IntRange(1, 7), 1, 2).Draw(t, "addresses") {
+			services = append(services, fmt.Sprintf("%s%d 10.96.0.%d:80", name, i, vip))
+		}
+		ch.Set = append(ch.Set, file(name, services...))
+	}
+	return ch
+}
+
+// accepted returns the files of which a version is in use, with that.
+func accepted(t *Tracker) (out []source.Unit) {
+	for _, u := range t.units {
+		if u.held {
+			out = append(out, source.Unit{ID: u.ID, Rank: u.Rank, Services: u.used})
+		}
+	}
+	return out
+}
+
+// holdings lists who has what, and the faults of refused files.
+func holdings(t *Tracker) string {
+	var out []string
+	for c, h := range t.claims {
+		out = append(out, fmt.Sprintf("%s of %s: %s", c, h.svc.Key, h.unit.ID.Name))
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n") + "\n" + inUse(t)
+}
+
+// checkNoMoreFit tries all sets of refused files: none can have what it wants, not even at once.
+func checkNoMoreFit(t *rapid.T, tr *Tracker) {
+	refused := tr.inOrder(tr.refused)
+	for set := 1; set < 1<<len(refused); set++ {
+		owners, names := map[claim]int{}, ""
+		for _, u := range tr.units {
+			services := u.used
+			if i := slices.Index(refused, u); i >= 0 && set>>i&1 == 1 {
+				services, names = u.wanted, names+u.ID.Name
+			}
+			for _, s := range services {
+				for c := range claims(s) {
+					owners[c]++
+				}
+			}
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Values(owners)), func(n int) bool { return n > 1 }) {
+			t.Fatalf("files %q are refused, but can have what they want:\n%s", names, inUse(tr))
+		}
+	}
 }
