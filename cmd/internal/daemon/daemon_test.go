@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -416,7 +417,5 @@ func TestOneDirectory(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := server.Serve(ctx, func() control.Status { return control.Status{} }); err != nil {
-		t.Error(err)
-	}
+	server.Serve(ctx, slog.New(slog.DiscardHandler), func(context.Context) control.Status { return control.Status{} })
 }

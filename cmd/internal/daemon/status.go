@@ -16,7 +16,7 @@ import (
 )
 
 // status returns what the daemon tells of itself.
-func (d *daemon) status() control.Status {
+func (d *daemon) status(context.Context) control.Status {
 	d.mu.Lock()
 	st := control.Status{
 		Version: d.Version, PID: os.Getpid(), Started: d.started,

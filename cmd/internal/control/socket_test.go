@@ -1,0 +1,94 @@
+package control
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// often has the socket looked at all the time.
+func often(t *testing.T) {
+	old := lookInterval
+	lookInterval = 10 * time.Millisecond
+	t.Cleanup(func() { lookInterval = old })
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after 30 s: not %s", what)
+		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A disk that is full keeps nobody from claiming a directory.
+func TestClaimOnAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	check(t, os.Symlink("/dev/full", filepath.Join(dir, lockName)))
+	defer start(t, dir)()
+	if _, err := NewClient(dir).Status(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := claimDir("run", dir, lockName, 0); !errors.Is(err, ErrClaimed) {
+		t.Errorf("claimed again: %v, want ErrClaimed", err)
+	}
+}
+
+// A socket that was removed comes again, with its directory and its claim.
+func TestSocketComesAgain(t *testing.T) {
+	often(t)
+	for _, name := range []string{"svcproxy.sock", lockName, ""} {
+		t.Run("removed "+name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "run")
+			defer start(t, dir)()
+			check(t, os.RemoveAll(filepath.Join(dir, name)))
+			eventually(t, "claimed again", func() bool { _, err := os.Stat(filepath.Join(dir, lockName)); return err == nil })
+			eventually(t, "answering", func() bool { return NewClient(dir).Running(t.Context()) })
+			if _, err := claimDir("run", dir, lockName, 0); !errors.Is(err, ErrClaimed) {
+				t.Errorf("claimed again: %v, want ErrClaimed", err)
+			}
+		})
+	}
+}
+
+// A run directory that cannot be had now is had when it can be.
+func TestRunDirectoryComesLater(t *testing.T) {
+	often(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	check(t, os.WriteFile(dir, nil, 0o600))
+	defer start(t, dir)()
+	if NewClient(dir).Running(t.Context()) {
+		t.Fatal("a socket in a file answers")
+	}
+	check(t, os.Remove(dir))
+	eventually(t, "answering", func() bool { return NewClient(dir).Running(t.Context()) })
+}
+
+// What another daemon made meanwhile in the place of a removed directory is left alone.
+func TestRunDirectoryTakenByAnother(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	stop := start(t, dir)
+	check(t, os.RemoveAll(dir))
+	check(t, os.Mkdir(dir, 0o755))
+	lock, err := claimDir("run", dir, lockName, 0)
+	check(t, err)
+	defer lock.Close()
+	l, err := net.Listen("unix", socketPath(dir))
+	check(t, err)
+	defer l.Close()
+	stop()
+	if !NewClient(dir).Running(t.Context()) {
+		t.Error("the other's socket was removed")
+	}
+}
