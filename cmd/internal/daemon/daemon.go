@@ -123,19 +123,41 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.control.Serve(ctx, d.log, d.status); return nil })
 	g.Go(func() error { return d.server.Run(ctx) })
 	for _, s := range d.sources() {
-		g.Go(func() error { return s.Run(ctx, sink{d.loop, d}) })
+		g.Go(func() error { return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d}) }) })
 	}
 	g.Go(func() error {
 		defer close(d.loopEnded)
 		return unlessDone(ctx, d.loop.Run(ctx))
 	})
 	g.Go(func() error { links.Watch(ctx, d.log, d.lookAtAddresses); return nil })
-	g.Go(func() error { d.followSettings(ctx); return nil })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.followSettings(ctx); return nil }) })
 	g.Go(func() error { d.tellSystemd(ctx); return nil })
 	g.Go(func() error { d.followMode(ctx); return nil })
 	g.Go(func() error { d.saveMemory(ctx); return nil })
 	g.Go(func() error { d.tellDoubts(ctx); return nil })
 	return g.Wait()
+}
+
+// endPatience is how long a disk that does not answer can keep svcproxy from ending,
+// half of what all of that may take.
+const endPatience = 500 * time.Millisecond
+
+// untilEnd does work that ends with ctx, or soon after: it is not waited for any longer
+// when it hangs on a disk, as that of a file server that is gone.
+func untilEnd(ctx context.Context, work func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- work() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(endPatience):
+		return nil
+	}
 }
 
 // end gives up what outlives the goroutines of Run.
@@ -215,9 +237,9 @@ func (d *daemon) build(ctx context.Context) error {
 		d.log.Error("svcproxy.toml has faults: the last good one is used", "copy", d.lastGood())
 		d.text = unknown
 	} else {
-		d.keep()
+		d.keep(ctx)
 	}
-	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(d.fixed, d.kernel.mode)) {
+	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(ctx, d.fixed, d.kernel.mode)) {
 		d.log.Warn(w)
 	}
 	d.sysctls = hostsetup.VerifySysctls(d.fixed, d.kernel.mode)

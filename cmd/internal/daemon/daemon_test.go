@@ -90,6 +90,7 @@ type running struct {
 	config string // of files, below dir
 	kernel *kernel
 	reload chan os.Signal
+	load   func(path string) (configs.Settings, []source.Fault, error)
 	log    *logged
 	told   *logged // systemd
 	stop   func() error
@@ -124,7 +125,7 @@ endpoints = []
 func launch(t *testing.T, settings string, more ...mode) *running {
 	t.Helper()
 	r := &running{
-		t: t, dir: t.TempDir(), kernel: new(kernel), reload: make(chan os.Signal),
+		t: t, dir: t.TempDir(), kernel: new(kernel), reload: make(chan os.Signal), load: configs.Load,
 		log: new(logged), told: new(logged),
 	}
 	useModes(t, r.kernel, more...)
@@ -164,7 +165,7 @@ func (r *running) options() Options {
 	return Options{
 		ConfigDir: filepath.Join(r.dir, r.config), StateDir: filepath.Join(r.dir, "state"), RunDir: filepath.Join(r.dir, "run"),
 		Namespace: fmt.Sprintf("@svcproxy-test-%d-%x", os.Getpid(), crc32.ChecksumIEEE([]byte(r.dir))),
-		Version:   "v1", Load: configs.Load, Reload: r.reload, Stderr: r.log,
+		Version:   "v1", Load: r.load, Reload: r.reload, Stderr: r.log,
 		Notify: func(s string) { fmt.Fprintln(r.told, strings.Split(s, "\n")[0]) },
 		Watch:  100 * time.Millisecond,
 	}
@@ -329,21 +330,6 @@ func TestSettingsSettle(t *testing.T) {
 	if _, got, _ := r.kernel.seen(); got != "[10.1.0.0/16]" {
 		t.Errorf("an empty file changed local_cidrs to %s", got)
 	}
-}
-
-func TestReload(t *testing.T) {
-	r := launch(t, "http_address = \"\"\n")
-	r.ready()
-	_, _, before := r.kernel.seen()
-	r.write("svcproxy.toml", "http_address = \"\"\nzone = \"new\"\n")
-	r.reload <- syscall.SIGHUP
-	r.eventually("told systemd", func() bool {
-		return strings.HasSuffix(r.toldBut("WATCHDOG=", "STATUS="), "RELOADING=1\nREADY=1\n")
-	})
-	if zone := r.status().Settings.Zone; zone != "new" {
-		t.Errorf("zone %q right after the reload", zone)
-	}
-	r.eventually("compared with the kernel", func() bool { _, _, n := r.kernel.seen(); return n > before })
 }
 
 func TestFailingSyncIsShown(t *testing.T) {

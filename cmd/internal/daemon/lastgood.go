@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -88,16 +89,19 @@ func (d *daemon) noText(err error) source.Fault {
 }
 
 // keep keeps the text that is in use, for the next start.
-func (d *daemon) keep() {
-	err := d.tryKeep()
+func (d *daemon) keep(ctx context.Context) {
+	err := d.tryKeep(ctx)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Error("the last good svcproxy.toml cannot be kept; a restart will not know it", "err", err)
 	}
 }
 
-func (d *daemon) tryKeep() error {
+func (d *daemon) tryKeep(ctx context.Context) error {
 	if now, err := d.contents(); err != nil || !bytes.Equal(now, d.text) {
 		return nil // it has changed again
+	}
+	if ctx.Err() != nil {
+		return nil // the next daemon may have the directory
 	}
 	if d.text == nil {
 		return os.Remove(d.lastGood())

@@ -7,6 +7,21 @@ import (
 	"testing"
 )
 
+func TestReload(t *testing.T) {
+	r := launch(t, "http_address = \"\"\n")
+	r.ready()
+	_, _, before := r.kernel.seen()
+	r.write("svcproxy.toml", "http_address = \"\"\nzone = \"new\"\n")
+	r.reload <- syscall.SIGHUP
+	r.eventually("told systemd", func() bool {
+		return strings.HasSuffix(r.toldBut("WATCHDOG=", "STATUS="), "RELOADING=1\nREADY=1\n")
+	})
+	if zone := r.status().Settings.Zone; zone != "new" {
+		t.Errorf("zone %q right after the reload", zone)
+	}
+	r.eventually("compared with the kernel", func() bool { _, _, n := r.kernel.seen(); return n > before })
+}
+
 // systemd is told READY=1 for the first complete sync, and not for a reload before it.
 func TestReloadBeforeTheFirstSync(t *testing.T) {
 	k := &kernel{fail: errors.New("broken")}

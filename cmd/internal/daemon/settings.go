@@ -26,7 +26,8 @@ const settingsPoll = 400 * time.Millisecond
 const goneAfter = 5
 
 // followSettings takes over what changes in svcproxy.toml, and reads everything
-// again when told to, until ctx ends.
+// again when told to, until ctx ends. A disk may keep it for longer: it then changes
+// nothing any more.
 func (d *daemon) followSettings(ctx context.Context) {
 	tick := time.NewTicker(settingsPoll)
 	defer tick.Stop()
@@ -37,10 +38,13 @@ func (d *daemon) followSettings(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-d.Reload:
-			d.reload()
+			d.reload(ctx)
 			seen = d.text
 		case <-tick.C:
 			now, err := d.contents()
+			if ctx.Err() != nil {
+				return
+			}
 			if errors.Is(err, errNoText) && d.text == nil {
 				continue // it says as much as none
 			}
@@ -59,7 +63,7 @@ func (d *daemon) followSettings(ctx context.Context) {
 			}
 			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, d.text) {
 				d.text = now
-				d.loadSettings()
+				d.loadSettings(ctx)
 			}
 			seen, trouble = now, ""
 		}
@@ -91,17 +95,24 @@ func contents(path string) ([]byte, error) {
 
 // reload reads settings and services again, and compares all with the kernel. systemd
 // is not told of it before the first sync: READY=1 would say that services are held.
-func (d *daemon) reload() {
+func (d *daemon) reload(ctx context.Context) {
 	d.log.Info("reading everything again")
 	if d.health.Ready() {
 		d.Notify(reloading())
-		defer d.Notify("READY=1")
+		defer func() {
+			if ctx.Err() == nil {
+				d.Notify("READY=1")
+			}
+		}()
 	}
-	if text, err := d.contents(); err != nil {
+	switch text, err := d.contents(); {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
 		d.refuse([]source.Fault{d.noText(err)})
-	} else {
+	default:
 		d.text = text
-		d.loadSettings()
+		d.loadSettings(ctx)
 	}
 	d.files.Reload()
 	d.loop.Resync()
@@ -111,7 +122,7 @@ func (d *daemon) reload() {
 	d.mu.Lock()
 	mode := d.kernel.mode
 	d.mu.Unlock()
-	for _, w := range hostsetup.Verify(d.fixed, mode) {
+	for _, w := range hostsetup.Verify(ctx, d.fixed, mode) {
 		d.log.Warn(w)
 	}
 }
@@ -133,8 +144,11 @@ func (d *daemon) warnOfSysctls() {
 }
 
 // loadSettings takes over svcproxy.toml as it is now. One with faults changes nothing.
-func (d *daemon) loadSettings() {
+func (d *daemon) loadSettings(ctx context.Context) {
 	s, faults, err := d.Load(d.path())
+	if ctx.Err() != nil {
+		return
+	}
 	if err != nil {
 		faults = []source.Fault{d.noText(err)}
 	}
@@ -148,7 +162,7 @@ func (d *daemon) loadSettings() {
 		d.log.Warn(f.String())
 	}
 	d.use(s, faults)
-	d.keep()
+	d.keep(ctx)
 }
 
 // refuse keeps the settings in use, for the file has faults.

@@ -15,8 +15,8 @@ import (
 	"svcproxy/source"
 )
 
-// status returns what the daemon tells of itself.
-func (d *daemon) status(context.Context) control.Status {
+// status returns what the daemon tells of itself, without what is not known before ctx ends.
+func (d *daemon) status(ctx context.Context) control.Status {
 	d.mu.Lock()
 	st := control.Status{
 		Version: d.Version, PID: os.Getpid(), Started: d.started,
@@ -41,7 +41,7 @@ func (d *daemon) status(context.Context) control.Status {
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
-	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), missing, hostsetup.Verify(settings, kernel.mode), d.server.Warnings(),
+	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), missing, hostsetup.Verify(ctx, settings, kernel.mode), d.server.Warnings(),
 		hostsetup.VerifyAffinity(kernel.mode, lists))
 	return st
 }

@@ -13,13 +13,13 @@ import (
 )
 
 // lookTime is how long looking at legacy iptables may take. Usually it takes milliseconds.
-const lookTime = 2 * time.Second
+var lookTime = 2 * time.Second
 
 // forwardDrops names the chains that drop what is forwarded unless a rule accepts
 // it: those of nf_tables, iptables-nft among them, and those of legacy iptables.
 // Rules that drop are not looked for: what they match is not ours to judge. What
 // cannot be read is not named, nor is a chain in front of which a mode accepts.
-func forwardDrops(mode string) []string {
+func forwardDrops(ctx context.Context, mode string) []string {
 	own := filter.Forward
 	if mode == "nftables" {
 		own = "" // it accepts nowhere
@@ -31,10 +31,10 @@ func forwardDrops(mode string) []string {
 	for file, v6 := range map[string]bool{"/proc/thread-self/net/ip_tables_names": false, "/proc/thread-self/net/ip6_tables_names": true} {
 		tables, err := os.ReadFile(file)
 		if err == nil && slices.Contains(strings.Fields(string(tables)), "filter") {
-			names = append(names, legacyForward(v6, own)...)
+			names = append(names, legacyForward(ctx, v6, own)...)
 		}
 		if mode != "nftables" {
-			names = willAccept(names, v6)
+			names = willAccept(ctx, names, v6)
 		}
 	}
 	slices.Sort(names)
@@ -42,8 +42,8 @@ func forwardDrops(mode string) []string {
 }
 
 // legacyForward names FORWARD of legacy iptables where its policy is DROP and no chain own is there.
-func legacyForward(v6 bool, own string) []string {
-	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+func legacyForward(ctx context.Context, v6 bool, own string) []string {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	tools, err := xtables.Installed(ctx, v6)
 	if err != nil {
@@ -76,14 +76,14 @@ func forwardOf(t *xtables.Tool) string {
 }
 
 // willAccept takes the chain out of names in front of which the first sync will accept.
-func willAccept(names []string, v6 bool) []string {
+func willAccept(ctx context.Context, names []string, v6 bool) []string {
 	ours := func(name string) bool {
 		return strings.HasPrefix(name, xtables.Base(v6)+"-") || name == forwardOf(&xtables.Tool{Variant: xtables.NFT, IPv6: v6})
 	}
 	if !slices.ContainsFunc(names, ours) {
 		return names // and no program is started
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	choice, err := filter.Choose(ctx, v6)
 	if err != nil {

@@ -109,7 +109,7 @@ func TestForwardingIsLeftAlone(t *testing.T) {
 		"IPv4 forwarding is off: no endpoint on another host answers; svcproxy init leaves it, as [init] forwarding is false: set net/ipv4/ip_forward=1",
 		"IPv6 forwarding is off: no endpoint on another host answers; svcproxy init leaves it, as [init] forwarding is false: set net/ipv6/conf/all/forwarding=1",
 	}
-	if diff := cmp.Diff(want, Verify(left, "iptables")); diff != "" {
+	if diff := cmp.Diff(want, Verify(t.Context(), left, "iptables")); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 }
@@ -122,11 +122,11 @@ func TestVerify(t *testing.T) {
 		"connection tracking takes TCP segments outside their window for invalid: one of them makes the client or this host reset its connection; run svcproxy init, or set net/netfilter/nf_conntrack_tcp_be_liberal=1",
 		"localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1; run svcproxy init, or set net/ipv4/conf/all/route_localnet=1",
 	}
-	if diff := cmp.Diff(want, Verify(settings, "iptables")); diff != "" {
+	if diff := cmp.Diff(want, Verify(t.Context(), settings, "iptables")); diff != "" {
 		t.Errorf("before init (-want +got):\n%s", diff)
 	}
 	initAgain(t)
-	if got := Verify(settings, "iptables"); got != nil {
+	if got := Verify(t.Context(), settings, "iptables"); got != nil {
 		t.Errorf("after init: %q", got)
 	}
 }

@@ -1,6 +1,7 @@
 package hostsetup
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,10 +11,10 @@ import (
 )
 
 // Verify names the settings of this host that keep traffic from flowing. What
-// cannot be read is not named.
-func Verify(s configs.Settings, mode string) []string {
+// cannot be read until ctx ends is not named.
+func Verify(ctx context.Context, s configs.Settings, mode string) []string {
 	out := VerifySysctls(s, mode)
-	for _, name := range forwardDrops(mode) {
+	for _, name := range forwardDrops(ctx, mode) {
 		advice := ""
 		if mode == "nftables" && strings.HasSuffix(name, " filter FORWARD") {
 			advice = ", or use iptables mode"

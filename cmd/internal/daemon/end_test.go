@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"svcproxy/configs"
+	"svcproxy/source"
+)
+
+// A disk hangs as long as a test wants.
+type disk struct {
+	hangs         atomic.Bool
+	hung, release chan struct{}
+}
+
+// read waits for a disk that hangs.
+func (d *disk) read() {
+	if d.hangs.Swap(false) {
+		close(d.hung)
+		<-d.release
+	}
+}
+
+// expectEnd stops r while the disk hangs.
+func (d *disk) expectEnd(r *running) {
+	r.t.Helper()
+	defer close(d.release)
+	<-d.hung
+	ended := make(chan error, 1)
+	go func() { ended <- r.stop() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			r.t.Errorf("Run: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		r.t.Error("30 s after it was told to end it still waits for a disk")
+	}
+}
+
+func newDisk() *disk { return &disk{hung: make(chan struct{}), release: make(chan struct{})} }
+
+// Settings that cannot be read keep svcproxy from nothing that it is told, to end among that.
+func TestEndWhileSettingsHang(t *testing.T) {
+	r := launch(t, "http_address = \"\"\n")
+	r.ready()
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	d := newDisk()
+	r.load = func(path string) (configs.Settings, []source.Fault, error) {
+		d.read()
+		return configs.Load(path)
+	}
+	r.told = new(logged)
+	r.start()
+	r.ready()
+	d.hangs.Store(true)
+	r.write("svcproxy.toml", "http_address = \"\"\nzone = \"z\"\n")
+	d.expectEnd(r)
+}
+
+// Nor does a source that does not come back.
+func TestEndWhileASourceHangs(t *testing.T) {
+	f, d := withCluster(t), newDisk()
+	r := launch(t, "http_address = \"\"\nsources = [\"file\", \"kubernetes\"]\n")
+	d.hangs.Store(true)
+	f.steps <- func(source.Sink) { d.read() }
+	d.expectEnd(r)
+}

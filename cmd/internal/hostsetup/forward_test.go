@@ -1,0 +1,43 @@
+package hostsetup
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Programs that hang keep nobody who is told to stop.
+func TestLookingAtLegacyIPTablesEnds(t *testing.T) {
+	old := lookTime
+	lookTime = time.Hour
+	t.Cleanup(func() { lookTime = old })
+	dir := t.TempDir()
+	started := filepath.Join(dir, "started")
+	for _, name := range []string{"iptables-save", "iptables-restore"} {
+		script := "#!/bin/sh\n: > " + started + "\nexec /bin/sleep 3600\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	looked := make(chan struct{})
+	go func() { defer close(looked); legacyForward(ctx, false, "") }()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(started); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("after 30 s no program was started")
+		}
+	}
+	cancel()
+	select {
+	case <-looked:
+	case <-time.After(30 * time.Second):
+		t.Error("30 s after it was told to stop it still waits for a program")
+	}
+}
