@@ -9,14 +9,14 @@ import (
 	"svcproxy/source"
 )
 
-// A disk hangs as long as a test wants.
-type disk struct {
+// A hungDisk hangs as long as a test wants.
+type hungDisk struct {
 	hangs         atomic.Bool
 	hung, release chan struct{}
 }
 
 // read waits for a disk that hangs.
-func (d *disk) read() {
+func (d *hungDisk) read() {
 	if d.hangs.Swap(false) {
 		close(d.hung)
 		<-d.release
@@ -24,7 +24,7 @@ func (d *disk) read() {
 }
 
 // expectEnd stops r while the disk hangs.
-func (d *disk) expectEnd(r *running) {
+func (d *hungDisk) expectEnd(r *running) {
 	r.t.Helper()
 	defer close(d.release)
 	<-d.hung
@@ -40,7 +40,7 @@ func (d *disk) expectEnd(r *running) {
 	}
 }
 
-func newDisk() *disk { return &disk{hung: make(chan struct{}), release: make(chan struct{})} }
+func newHungDisk() *hungDisk { return &hungDisk{hung: make(chan struct{}), release: make(chan struct{})} }
 
 // Settings that cannot be read keep svcproxy from nothing that it is told, to end among that.
 func TestEndWhileSettingsHang(t *testing.T) {
@@ -49,7 +49,7 @@ func TestEndWhileSettingsHang(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
-	d := newDisk()
+	d := newHungDisk()
 	r.load = func(path string) (configs.Settings, []source.Fault, error) {
 		d.read()
 		return configs.Load(path)
@@ -64,7 +64,7 @@ func TestEndWhileSettingsHang(t *testing.T) {
 
 // Nor does a source that does not come back.
 func TestEndWhileASourceHangs(t *testing.T) {
-	f, d := withCluster(t), newDisk()
+	f, d := withCluster(t), newHungDisk()
 	r := launch(t, "http_address = \"\"\nsources = [\"file\", \"kubernetes\"]\n")
 	d.hangs.Store(true)
 	f.steps <- func(source.Sink) { d.read() }
