@@ -43,14 +43,20 @@ type Doc struct {
 
 // TOML decodes a text in TOML. The Doc is nil when the text is at fault.
 func TOML(file string, data []byte) (*Doc, []source.Fault) {
-	return decode(&Doc{file: file}, data, parseTOML)
+	return decode(&Doc{file: file}, data, func(s *scanner) (map[string]any, []textFault) {
+		tree, faults := parseTOML(s.text)
+		if tree != nil && s.again != nil {
+			return nil, []textFault{*s.again}
+		}
+		return tree, faults
+	})
 }
 
 // JSON decodes a text in JSON, whose root must be an object. The Doc is nil
 // when the text is at fault. A key that is in an object twice is a fault too, but
 // leaves a Doc, so that more faults can be found.
 func JSON(file string, data []byte) (*Doc, []source.Fault) {
-	return decode(&Doc{file: file, json: true}, data, parseJSON)
+	return decode(&Doc{file: file, json: true}, data, treeOf)
 }
 
 // A textFault is a fault at an offset of the text.
@@ -59,14 +65,11 @@ type textFault struct {
 	msg, hint string
 }
 
-func decode(d *Doc, data []byte, parse func(string) (map[string]any, []textFault)) (*Doc, []source.Fault) {
+func decode(d *Doc, data []byte, parse func(*scanner) (map[string]any, []textFault)) (*Doc, []source.Fault) {
 	d.data = strings.TrimPrefix(string(data), "\ufeff")
-	faults, again := d.check()
+	s, faults := d.check()
 	if faults == nil {
-		d.Root, faults = parse(d.data)
-		if again != nil && d.Root != nil {
-			d.Root, faults = nil, []textFault{*again}
-		}
+		d.Root, faults = parse(s)
 		if d.Root == nil && len(faults) == 1 {
 			faults[0] = guess(d.data, d.json, faults[0])
 		}
@@ -84,18 +87,18 @@ func decode(d *Doc, data []byte, parse func(string) (map[string]any, []textFault
 	return d, out
 }
 
-// check finds what the parsers must not see, and what they do not see.
-func (d *Doc) check() (before []textFault, again *textFault) {
+// check scans the text, and finds what the parsers must not see.
+func (d *Doc) check() (*scanner, []textFault) {
 	if off := invalidUTF8(d.data); off >= 0 {
-		return []textFault{{off: off, msg: fmt.Sprintf("byte 0x%02x is not UTF-8", d.data[off])}}, nil
+		return nil, []textFault{{off: off, msg: fmt.Sprintf("byte 0x%02x is not UTF-8", d.data[off])}}
 	}
 	switch s := scan(d.data, d.json, nil); {
 	case s.tooDeep:
-		return []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}, nil
+		return nil, []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}
 	case s.tooMany:
-		return []textFault{{off: s.stop, msg: TooDense}}, nil
+		return nil, []textFault{{off: s.stop, msg: TooDense}}
 	default:
-		return nil, s.again
+		return s, nil
 	}
 }
 
@@ -145,6 +148,17 @@ func (d *Doc) Elements(key string) []source.Position {
 		pos[i] = d.place(off)
 	}
 	return pos
+}
+
+// Spans returns where the elements of a list at the top of a text in JSON begin and
+// end. In one that is not valid they may be anywhere.
+func Spans(text, key string) (begins, ends []int) {
+	list, root := &node{all: true}, &node{}
+	root.add(source.Step{Key: key, Index: -1}, list)
+	if s := scan(text, true, root); s.stopped() {
+		return nil, nil
+	}
+	return list.elems, list.ends
 }
 
 // nodes returns the node at the end of each path, or the last on the way. The

@@ -14,8 +14,9 @@ type node struct {
 	key, val int // offsets; those of a [header] are the same
 	found    bool
 	kids     map[source.Step]*node // that were asked for
-	all      bool                  // keep the offsets of all elements
+	all      bool                  // keep where all elements begin and end
 	elems    []int
+	ends     []int
 	count    int   // of elements so far
 	current  *node // the last element; nil if nobody asked for it
 }
@@ -48,9 +49,9 @@ func (n *node) last(path source.Path) *node {
 }
 
 // A scanner finds where keys and values begin. It reads JSON too, which looks
-// like the inside of TOML with ":" for "=". The parsers say whether a text is
-// valid; the scanner follows a valid one exactly, and an invalid one up to where
-// it stops being valid, as far as nesting goes.
+// like the inside of TOML with ":" for "=", and of that it also makes the values.
+// Libraries say whether a text is valid; the scanner follows a valid one exactly,
+// and an invalid one up to where it stops being valid, as far as nesting goes.
 type scanner struct {
 	text  string
 	json  bool
@@ -58,6 +59,11 @@ type scanner struct {
 	depth int    // nesting of the value being read
 	path  string // of the key being read, in its table
 	root  *node  // with what is asked for; nil: nothing
+	makes bool   // values, of JSON
+
+	start int         // of a text in JSON, behind white space
+	made  any         // of it
+	twice []textFault // keys that are in their object already
 
 	dots  map[string]bool // tables that keys with dots have made, by their paths in this table; nil: none
 	again *textFault      // one of them has a value too
@@ -68,12 +74,13 @@ type scanner struct {
 }
 
 // scan reads a text, and finds all places that are asked for below root. With a
-// nil root it only measures the text.
+// nil root it measures the text, and makes what one in JSON says.
 func scan(text string, isJSON bool, root *node) *scanner {
-	s := &scanner{text: text, json: isJSON, root: root}
+	s := &scanner{text: text, json: isJSON, root: root, makes: isJSON && root == nil}
 	if isJSON {
 		s.blank()
-		s.value(s.root)
+		s.start = s.i
+		s.made = s.value(s.root)
 		return s
 	}
 	table := s.root
@@ -177,7 +184,7 @@ func (s *scanner) header() *node {
 	if list {
 		s.i++
 	}
-	n := s.dotted(s.root)
+	n, _ := s.dotted(s.root)
 	s.count(0, 1)
 	s.dots = nil
 	if n != nil && (!list || n.count == 0) {
@@ -190,10 +197,10 @@ func (s *scanner) header() *node {
 	return n
 }
 
-// pair reads key = value below table.
-func (s *scanner) pair(table *node) {
+// pair reads key = value below table, and returns the last part of the key.
+func (s *scanner) pair(table *node) (raw string, v any) {
 	start, depth := s.i, s.depth
-	n := s.dotted(table)
+	n, raw := s.dotted(table)
 	s.defined(start)
 	if s.at("=:") {
 		s.i++
@@ -201,16 +208,17 @@ func (s *scanner) pair(table *node) {
 		if s.json {
 			s.blank()
 		}
-		s.value(n)
+		v = s.value(n)
 	}
 	if s.i == start {
 		s.i++ // not valid, but go on
 	}
 	s.depth = depth
+	return raw, v
 }
 
-// dotted reads a key of one or more parts and returns the node it names.
-func (s *scanner) dotted(n *node) *node {
+// dotted reads a key of one or more parts and returns the node it names, and the last part.
+func (s *scanner) dotted(n *node) (named *node, raw string) {
 	for s.path = ""; ; {
 		s.space()
 		if s.json {
@@ -221,7 +229,7 @@ func (s *scanner) dotted(n *node) *node {
 		}
 		start := s.i
 		s.key()
-		raw := s.text[start:s.i]
+		raw = s.text[start:s.i]
 		n = s.child(n, raw, start)
 		s.space()
 		if s.json {
@@ -233,7 +241,7 @@ func (s *scanner) dotted(n *node) *node {
 			s.path += "." + strconv.Quote(s.unquote(raw))
 		}
 		if !more {
-			return n
+			return n, raw
 		}
 		s.count(0, 1)
 		s.i++
@@ -282,29 +290,97 @@ func (s *scanner) unquote(raw string) string {
 	return key
 }
 
-// value reads a value whose place is n.
-func (s *scanner) value(n *node) {
+// value reads a value whose place is n, and makes it if asked to.
+func (s *scanner) value(n *node) any {
 	if n != nil {
 		n.val = s.i
 	}
+	start := s.i
 	switch {
 	case s.at(`"'`):
 		s.str()
+		if s.makes {
+			return s.unquote(s.text[start:s.i])
+		}
 	case s.at("["):
-		s.nest(']', func() {
-			s.value(s.elem(n, s.i))
-		})
+		return s.list(n)
 	case s.at("{"):
-		s.count(0, 1)
-		outside := s.dots
-		s.dots = nil
-		s.nest('}', func() { s.pair(n) })
-		s.dots = outside
+		return s.table(n)
 	default:
 		for s.i < len(s.text) && !s.at(",]}#\n") {
 			s.i++
 		}
+		if s.makes {
+			return word(strings.TrimRight(s.text[start:s.i], " \t\r"))
+		}
 	}
+	return nil
+}
+
+func (s *scanner) list(n *node) any {
+	list := []any{}
+	s.nest(']', func() {
+		v := s.value(s.elem(n, s.i))
+		if s.makes {
+			list = append(list, v)
+		}
+		if n != nil && n.all {
+			n.ends = append(n.ends, s.i)
+		}
+	})
+	return list
+}
+
+func (s *scanner) table(n *node) any {
+	s.count(0, 1)
+	outside := s.dots
+	s.dots = nil
+	var object map[string]any
+	if s.makes {
+		object = map[string]any{}
+	}
+	s.nest('}', func() {
+		start := s.i
+		raw, v := s.pair(n)
+		if s.makes {
+			s.member(object, s.unquote(raw), v, start)
+		}
+	})
+	s.dots = outside
+	return object
+}
+
+// member adds to an object in JSON. Unlike encoding/json it sees keys that are there twice.
+func (s *scanner) member(object map[string]any, key string, v any, at int) {
+	if _, twice := object[key]; twice {
+		switch len(s.twice) {
+		case maxFaults:
+		case maxFaults - 1:
+			s.twice = append(s.twice, textFault{off: at, msg: "more keys are in their object twice"})
+		default:
+			s.twice = append(s.twice, textFault{off: at, msg: "key " + source.Excerpt(key) + " is already in this object"})
+		}
+	}
+	object[key] = v
+}
+
+// word returns the value of what is not in quotes or brackets, in JSON. It keeps the
+// difference between integers and other numbers that TOML makes: 80 is an int64;
+// 80.0, 8e1 and what is too large for one are a float64.
+func word(s string) any {
+	switch s {
+	case "true":
+		return true
+	case "false":
+		return false
+	case "null":
+		return nil
+	}
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return n
+	}
+	f, _ := strconv.ParseFloat(s, 64) // out of range: infinite, which no key takes
+	return f
 }
 
 // nest reads a list or a table up to its closing bracket.

@@ -175,7 +175,7 @@ func TestEveryMessageHasACase(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := 0
-	for _, path := range []string{"parse.go", "hints.go", "warn.go", "rules.go", "../validate.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go"} {
+	for _, path := range []string{"parse.go", "hints.go", "warn.go", "rules.go", "../validate.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go"} {
 		for _, words := range messagesOf(t, path) {
 			switch {
 			case elsewhere[words] != "":

@@ -214,30 +214,27 @@ func holdsNothing(text []byte) bool {
 }
 
 func splitJSON(text []byte) []piece {
-	const key = `"services"`
-	c := cursor{text, bytes.Index(text, []byte(key)) + len(key)}
-	if c.at < len(key) || !c.take(':') || !c.take('[') {
-		return nil
-	}
-	list := c.at
-	var begins, ends []int
-	for more := true; more; more = c.take(',') {
-		c.blank()
-		begins = append(begins, c.at)
-		if !c.object() {
-			return nil
-		}
-		ends = append(ends, c.at)
-	}
-	if !c.take(']') || !holdsServices(slices.Concat(text[:list], []byte("0]"), text[c.at:])) {
+	begins, ends := decode.Spans(string(text), "services")
+	if len(begins) == 0 || !holdsServices(text, begins, ends) {
 		return nil
 	}
 	return cut(text, begins, ends)
 }
 
-// holdsServices tells whether a text in JSON is a file with 0 in the place of all services.
-func holdsServices(text []byte) bool {
-	doc, faults := decode.JSON("", text)
+// A dummy stands for a service in what is left of a text in JSON. As a string it cannot
+// become part of what is beside it.
+const dummy = "a service"
+
+// holdsServices tells whether a text in JSON is a file with services there and
+// nothing else, whatever they are.
+func holdsServices(text []byte, begins, ends []int) bool {
+	var rest []byte
+	last := 0
+	for i, at := range begins {
+		rest = append(append(rest, text[last:at]...), `"`+dummy+`"`...)
+		last = ends[i]
+	}
+	doc, faults := decode.JSON("", append(rest, text[last:]...))
 	if faults != nil {
 		return false
 	}
@@ -246,7 +243,7 @@ func holdsServices(text []byte) bool {
 		keys++
 	}
 	list, _ := doc.Root["services"].([]any)
-	return len(doc.Root) == keys && len(list) == 1 && list[0] == int64(0)
+	return len(doc.Root) == keys && len(list) == len(begins) && !slices.ContainsFunc(list, func(v any) bool { return v != dummy })
 }
 
 // cut returns the pieces that begin and end there.
@@ -263,56 +260,4 @@ func cut(text []byte, begins, ends []int) []piece {
 		last = at
 	}
 	return list
-}
-
-// A cursor goes through a text in JSON. It finds where an object ends if that is
-// valid; whether it is, is for the parser to say.
-type cursor struct {
-	text []byte
-	at   int
-}
-
-func (c *cursor) blank() {
-	for c.at < len(c.text) && bytes.IndexByte([]byte(" \t\r\n"), c.text[c.at]) >= 0 {
-		c.at++
-	}
-}
-
-// take skips white space and b. It returns false if something else is there.
-func (c *cursor) take(b byte) bool {
-	c.blank()
-	if c.at >= len(c.text) || c.text[c.at] != b {
-		return false
-	}
-	c.at++
-	return true
-}
-
-// object skips an object. It returns false when the text ends within it.
-func (c *cursor) object() bool {
-	depth := 0
-	for c.at < len(c.text) {
-		switch c.text[c.at] {
-		case '"':
-			c.str()
-		case '{':
-			depth++
-		case '}':
-			depth--
-		}
-		c.at++
-		if depth <= 0 {
-			return c.at <= len(c.text) // else a string has no end
-		}
-	}
-	return false
-}
-
-// str skips a string up to its closing quote.
-func (c *cursor) str() {
-	for c.at++; c.at < len(c.text) && c.text[c.at] != '"'; c.at++ {
-		if c.text[c.at] == '\\' {
-			c.at++
-		}
-	}
 }

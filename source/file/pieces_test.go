@@ -151,7 +151,7 @@ func TestPieces(t *testing.T) {
 		{"another list", "a.json", `{"x": {"services": [` + x + "," + y + `]}, "services": []}`, ""},
 		{"twice", "a.json", `{"services": [` + x + "," + y + `], "services": []}`, ""},
 		{"in a string", "a.json", `{"$schema": "\"services\": [", "services": [` + x + "," + y + "]}", "1:45 1:124"},
-		{"at the end of a string", "a.json", `{"$schema": "\"services", "services": [` + x + "," + y + "]}", ""},
+		{"at the end of a string", "a.json", `{"$schema": "\"services", "services": [` + x + "," + y + "]}", "1:40 1:119"},
 		{"numbers", "a.json", `{"services": [0, 0]}`, ""},
 		{"a comma too many", "a.json", `{"services": [` + x + "," + y + ",]}", ""},
 		{"no comma", "a.json", `{"services": [` + x + y + "]}", ""},
