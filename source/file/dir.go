@@ -97,14 +97,13 @@ func list(dir string) ([]string, error) {
 }
 
 // listID also says which directory that is.
-func listID(dir string) (names []string, id fileID, err error) {
+func listID(dir string) (names []string, id homeID, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, id, fmt.Errorf("listing service files: %w", err)
 	}
 	defer d.Close()
-	info, err := d.Stat()
-	if err != nil {
+	if id, err = homeIDOf(int(d.Fd()), ""); err != nil {
 		return nil, id, fmt.Errorf("listing service files: %w", err)
 	}
 	entries, err := d.ReadDir(-1)
@@ -117,7 +116,7 @@ func listID(dir string) (names []string, id fileID, err error) {
 		}
 	}
 	slices.Sort(names)
-	return names, stampOf(info).fileID, nil
+	return names, id, nil
 }
 
 // isServiceFile tells by its name whether a file can hold services. What

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // A home is the directory of files that services were last read from. Where that
@@ -14,11 +16,35 @@ import (
 type home struct {
 	dir  string
 	keep string // where its id is kept over a restart; empty: nowhere
-	id   fileID // zero: not known
+	id   homeID // zero: not known
+}
+
+// A homeID tells a directory from another that has taken its path, and maybe its
+// inode: what is made next, ext4 gives the inode of what was removed last.
+type homeID struct {
+	fileID
+	born int64 // ns since 1970; 0: the file system does not say
+}
+
+func (id homeID) is(o homeID) bool {
+	return id.fileID == o.fileID && (id.born == o.born || id.born == 0 || o.born == 0)
+}
+
+// homeIDOf returns that of an open directory, or of the one at path where fd is AT_FDCWD.
+func homeIDOf(fd int, path string) (homeID, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, path, unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return homeID{}, err
+	}
+	id := homeID{fileID: fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		id.born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+	}
+	return id, nil
 }
 
 // errEmptied says that there is nothing to conclude from a directory without files.
-var errEmptied = errors.New("it is another directory than before, and has no service files: its disk may not be mounted")
+var errEmptied = errors.New("it is another directory than before, and has no service files: its disk may not be mounted; a file with services = [] there says that there are none")
 
 const homeFile = "directory" // beside the index of the store
 
@@ -34,8 +60,8 @@ func newHome(dir, stateDir string) *home {
 // load takes up what an earlier run kept.
 func (h *home) load() {
 	if data, err := os.ReadFile(h.keep); err == nil {
-		if _, err := fmt.Sscanf(string(data), "%d %d\n", &h.id.dev, &h.id.ino); err != nil {
-			h.id = fileID{}
+		if n, _ := fmt.Sscan(string(data), &h.id.dev, &h.id.ino, &h.id.born); n < 2 { // the first versions kept two
+			h.id = homeID{}
 		}
 	}
 }
@@ -47,7 +73,7 @@ func (h *home) list(known bool) (names []string, moved bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	if len(names) == 0 && known && id != h.id {
+	if len(names) == 0 && known && !id.is(h.id) {
 		return nil, false, errEmptied
 	}
 	moved = id != h.id
@@ -56,12 +82,12 @@ func (h *home) list(known bool) (names []string, moved bool, err error) {
 }
 
 // text is what keep holds.
-func (h *home) text() []byte { return fmt.Appendf(nil, "%d %d\n", h.id.dev, h.id.ino) }
+func (h *home) text() []byte { return fmt.Appendf(nil, "%d %d %d\n", h.id.dev, h.id.ino, h.id.born) }
 
 // same reports whether the directory is still the one that was listed.
 func (h *home) same() bool {
-	info, err := os.Stat(h.dir)
-	return err == nil && stampOf(info).fileID == h.id
+	id, err := homeIDOf(unix.AT_FDCWD, h.dir)
+	return err == nil && id == h.id
 }
 
 // Away returns why nothing can be concluded from what is not in a directory of
@@ -70,8 +96,8 @@ func (h *home) same() bool {
 func Away(dir, stateDir string) error {
 	h := newHome(dir, stateDir)
 	h.load()
-	_, _, err := h.list(h.id != fileID{})
-	if errors.Is(err, fs.ErrNotExist) && (h.id == fileID{}) {
+	_, _, err := h.list(h.id != homeID{})
+	if errors.Is(err, fs.ErrNotExist) && (h.id == homeID{}) {
 		return nil // there never was one
 	}
 	return err

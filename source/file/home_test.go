@@ -1,11 +1,14 @@
 package file
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a directory that has gone held stays, while svcproxy runs and when it starts.
@@ -14,6 +17,16 @@ func TestDirectoryGone(t *testing.T) {
 	emptied := func(h *host) { away(h); check(h.T, os.Mkdir(h.dir, 0o755)) }
 	back := func(h *host) { check(h.T, os.RemoveAll(h.dir)); check(h.T, os.Rename(h.dir+".away", h.dir)) }
 	nothing := func(*host) {}
+	remade := func(h *host) { // with the same inode, where the file system gives it out again
+		was, err := homeIDOf(unix.AT_FDCWD, h.dir)
+		check(h.T, err)
+		for try, now := 0, was; now.born == was.born && was.born != 0 || now.ino != was.ino && try < 100; try++ { // its clock goes in ticks
+			check(h.T, os.RemoveAll(h.dir))
+			check(h.T, os.Mkdir(h.dir, 0o755))
+			now, err = homeIDOf(unix.AT_FDCWD, h.dir)
+			check(h.T, err)
+		}
+	}
 	const all = "a 1, b 2"
 	tests := []struct {
 		name    string
@@ -34,6 +47,8 @@ func TestDirectoryGone(t *testing.T) {
 		{"another with files", func(h *host) { emptied(h); h.write("c.toml", "c 1\n") }, "c 1", "", nothing, "c 1"},
 		{"not a directory", func(h *host) { away(h); write(h.T, h.dir, "") }, all, "not a directory", back, all},
 		{"removed", func(h *host) { check(h.T, os.RemoveAll(h.dir)) }, all, "no such file or directory", nothing, all},
+		{"removed and made again", remade, all, errEmptied.Error(), nothing, all},
+		{"made again with settings only", func(h *host) { remade(h); h.write(SettingsName, "") }, all, errEmptied.Error(), nothing, all},
 		{"the same, and emptied", func(h *host) {
 			check(h.T, os.Remove(h.path("a.toml")))
 			check(h.T, os.Remove(h.path("b.toml")))
@@ -103,4 +118,18 @@ func TestDirectoryMistyped(t *testing.T) {
 			t.Errorf("once it is made: synced %v, warnings %q", h.src.Status().Synced, h.warnings())
 		}
 	})
+}
+
+// What the first versions kept of a directory, without its time of birth, still tells it.
+func TestHomeOfFirstVersions(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	check(t, os.Mkdir(state+"/lastgood", 0o755))
+	id, err := homeIDOf(unix.AT_FDCWD, dir)
+	check(t, err)
+	write(t, state+"/lastgood/"+homeFile, fmt.Sprintf("%d %d\n", id.dev, id.ino))
+	check(t, Away(dir, state))
+	write(t, state+"/lastgood/"+homeFile, fmt.Sprintf("%d %d\n", id.dev, id.ino+1))
+	if err := Away(dir, state); err != errEmptied {
+		t.Errorf("Away of another directory: %v", err)
+	}
 }

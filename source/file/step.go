@@ -124,7 +124,7 @@ func (s *Source) look(ctx context.Context, names []string, todo work) ([]probe, 
 	inParallel(len(names), func(i int) {
 		p := &probes[i]
 		p.name, p.max, p.rules = names[i], s.maxSize, rules
-		p.placed, p.home = todo.placed[p.name], s.home.id
+		p.placed, p.home = todo.placed[p.name], s.home.id.fileID
 		p.info, p.err = os.Lstat(s.path(p.name))
 	})
 	if links := s.register(probes); len(links) > 0 {
