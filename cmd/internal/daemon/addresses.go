@@ -65,4 +65,5 @@ func (d *daemon) setNode() {
 	d.log.Info("node changed", "addresses", n.Addrs, "node_port_addresses", n.NodePortAddrs)
 	d.server.SetAddrs(n.NodePortAddrs)
 	d.loop.SetNode(n)
+	d.doubt()
 }

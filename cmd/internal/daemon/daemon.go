@@ -91,8 +91,8 @@ type daemon struct {
 
 	sysctls []string // what the log has said of settings of the kernel
 
-	synced chan struct{} // services have changed
-	deaf   sync.Once     // where processes listen is not known, and the log says so
+	doubtful chan struct{} // services or addresses have changed
+	deaf     sync.Once     // where processes listen is not known, and the log says so
 
 	looking sync.Mutex // held from reading addresses until they are told; before mu
 
@@ -250,7 +250,7 @@ func (d *daemon) build(ctx context.Context) error {
 func (d *daemon) wire() {
 	s := d.fixed
 	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan struct{}, 1)
-	d.loopEnded, d.synced = make(chan struct{}), make(chan struct{}, 1)
+	d.loopEnded, d.doubtful = make(chan struct{}), make(chan struct{}, 1)
 	d.metrics = healthcheck.NewMetrics(d.Version)
 	d.health = healthcheck.NewHealth()
 	d.server = healthcheck.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
@@ -263,7 +263,7 @@ func (d *daemon) wire() {
 		Backends: d.kernel.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.listening,
-		OnSync:   func(r proxier.SyncResult) { d.health.Synced(r); d.metrics.Synced(r); d.doubt(r) },
+		OnSync:   d.synced,
 		OnHolds:  func(proxier.Family) { d.familyHolds() },
 		OnDrop:   d.health.Dropped,
 		OnHealth: d.server.SetChecks,

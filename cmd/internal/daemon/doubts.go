@@ -33,14 +33,20 @@ func (d *daemon) listening() []proxier.Listener {
 	return list
 }
 
-// doubt has services looked through after a sync of changes.
-func (d *daemon) doubt(r proxier.SyncResult) {
-	if r.Queued.IsZero() || r.Err != nil {
-		return
-	}
+// doubt has services looked through: they, or the addresses of this host, have changed.
+func (d *daemon) doubt() {
 	select {
-	case d.synced <- struct{}{}:
+	case d.doubtful <- struct{}{}:
 	default:
+	}
+}
+
+// synced is told of each sync.
+func (d *daemon) synced(r proxier.SyncResult) {
+	d.health.Synced(r)
+	d.metrics.Synced(r)
+	if !r.Queued.IsZero() && r.Err == nil {
+		d.doubt()
 	}
 }
 
@@ -60,7 +66,7 @@ func (d *daemon) tellDoubts(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.synced:
+		case <-d.doubtful:
 		}
 		if !wait(doubtsAfter) {
 			return
