@@ -198,15 +198,35 @@ func (f *state) found() time.Time {
 }
 
 // dueTime returns when f.next counts. A file that is gone may come back under another
-// name, so it does not count while the directory is changing; and what a file does
-// not claim any more may have moved to one that is still being read.
-func (s *Source) dueTime(f *state) time.Time {
+// name, so it does not count while the directory is changing (arriving: another file is
+// being written); and what a file does not claim any more may have moved to one that is
+// still being read.
+func (s *Source) dueTime(f *state, arriving bool) time.Time {
 	due := f.due
-	if f.next == gone {
-		due = later(due, earlier(s.changed.Add(quietTime), f.missing.Add(longestTime)))
+	switch most := f.missing.Add(longestTime); {
+	case f.next != gone:
+	case arriving:
+		due = most
+	default:
+		due = later(due, earlier(s.changed.Add(quietTime), most))
 	}
 	if (f.next == gone || f.frees) && s.loading(f) {
 		due = later(due, f.found().Add(longestTime))
 	}
 	return due
+}
+
+// arrives reports whether f is new, and may be half written.
+func (f *state) arrives() bool {
+	return f.seen == nil && f.next != nil && f.next != gone && f.partial
+}
+
+// arriving reports whether a file that waits arrives.
+func (s *Source) arriving() bool {
+	for _, f := range s.waiting {
+		if f.arrives() {
+			return true
+		}
+	}
+	return false
 }

@@ -197,3 +197,35 @@ func TestCheckout(t *testing.T) {
 		h.stop()
 	})
 }
+
+// A file gets another name and is written there. Its service is not absent while who
+// writes it is held up.
+func TestRenamedAndHeldUp(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("old.toml", "s 1\n")
+		h.start()
+		moment()
+		check(t, os.Rename(h.path("old.toml"), h.path("new.toml")))
+		file, err := os.OpenFile(h.path("new.toml"), os.O_WRONLY|os.O_TRUNC, 0)
+		check(t, err)
+		h.src.again()
+		pass(time.Second)
+		_, err = file.WriteString("s 2\n")
+		check(t, err)
+		check(t, file.Close())
+		h.src.again()
+		moment()
+		h.stop()
+		now, steps := h.sink.look()
+		for _, s := range steps {
+			if s == "" {
+				t.Errorf("no service is in use in one of the steps %q", steps)
+			}
+		}
+		if now != "s 2" {
+			t.Errorf("at last %q is in use; want %q", now, "s 2")
+		}
+	})
+}

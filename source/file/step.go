@@ -21,8 +21,9 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 		s.upkeep()
 	}
 	s.glance()
+	arriving := s.arriving()
 	for name, f := range s.waiting {
-		if s.loads[name] == nil && !time.Now().Before(s.dueTime(f)) {
+		if s.loads[name] == nil && !time.Now().Before(s.dueTime(f, arriving)) {
 			s.todo.names[name] = true                 // looked at once more before it counts
 			s.todo.all = s.todo.all || f.next == gone // and so is the directory
 		}
@@ -217,14 +218,16 @@ func (s *Source) settle(probes []probe, sink source.Sink) {
 func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []probe) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	arriving := s.arriving()
 	for _, p := range probes {
 		if p.stamp.fileID != p.f.stamp.fileID {
 			s.changed = p.at
 		}
 		p.f.take(&p, first)
+		arriving = arriving || p.f.arrives()
 	}
 	for _, p := range probes {
-		due := p.f.next != nil && !s.dueTime(p.f).After(p.at)
+		due := p.f.next != nil && !s.dueTime(p.f, arriving).After(p.at)
 		switch {
 		case due:
 			delete(s.waiting, p.name)
@@ -288,9 +291,10 @@ func (s *Source) pause() time.Duration {
 		until = earlier(until, time.Now().Add(blindPoll))
 	}
 	until = earlier(until, time.Now().Add(glanceTime))
+	arriving := s.arriving()
 	for name, f := range s.waiting {
 		if s.loads[name] == nil { // else it is looked at when that has ended
-			until = earlier(until, s.dueTime(f))
+			until = earlier(until, s.dueTime(f, arriving))
 		}
 	}
 	if len(s.todo.names) > 0 {

@@ -40,7 +40,9 @@ func (d *hungDisk) expectEnd(r *running) {
 	}
 }
 
-func newHungDisk() *hungDisk { return &hungDisk{hung: make(chan struct{}), release: make(chan struct{})} }
+func newHungDisk() *hungDisk {
+	return &hungDisk{hung: make(chan struct{}), release: make(chan struct{})}
+}
 
 // Settings that cannot be read keep svcproxy from nothing that it is told, to end among that.
 func TestEndWhileSettingsHang(t *testing.T) {
