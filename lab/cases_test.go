@@ -18,7 +18,6 @@ type group struct {
 	settings string // beside mode and node_name
 	cases    []testCase
 	damaging bool // others lose their kernel objects too
-	once     bool // in the first mode only: it is about files
 	exact    bool // what services have given up must go, in ipvs mode too
 	drops    bool // the policy of FORWARD is DROP
 
@@ -34,14 +33,14 @@ type testCase struct {
 }
 
 var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, policyGroups, masqueradeGroups, affinityGroups, floodGroups, flowGroups, upheavalGroups, rollingGroups,
-	fileGroups, wayGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups)
+	fileGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups)
 
 func TestCases(t *testing.T) {
-	for i, m := range modes {
+	for _, m := range modes {
 		t.Run(m.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, g := range groups {
-				if g.once && i > 0 || slices.Contains(g.except, m.name) {
+				if slices.Contains(g.except, m.name) {
 					continue
 				}
 				t.Run(g.name, func(t *testing.T) {

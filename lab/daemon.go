@@ -38,6 +38,7 @@ type Daemon struct {
 	Dir   string // holds config, state and run, and the log
 	Steps bool   // a sync is many steps: some of it is there before the rest
 
+	Mounts  bool // it has mounts of its own, which end with it
 	lab     *Lab
 	binary  string
 	cmd     *exec.Cmd
@@ -99,6 +100,9 @@ func (d *Daemon) Launch() error {
 	defer log.Close()
 	cmd := exec.Command(d.binary, append([]string{"run"}, d.directories()...)...)
 	cmd.Stdout, cmd.Stderr = log, log
+	if d.Mounts {
+		cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	}
 	if err := d.lab.Node.Start(cmd); err != nil {
 		return err
 	}
@@ -109,6 +113,14 @@ func (d *Daemon) Launch() error {
 
 // Running tells whether Start was called and nothing has ended the daemon since.
 func (d *Daemon) Running() bool { return d.cmd != nil }
+
+// Pid returns the process id of the daemon; 0: it does not run.
+func (d *Daemon) Pid() int {
+	if d.cmd == nil {
+		return 0
+	}
+	return d.cmd.Process.Pid
+}
 
 // ready asks the daemon whether its first sync is complete.
 func (d *Daemon) ready() error {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,42 +17,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A way is one of writing a service file, web.json.
+// A way is one of writing a service file.
 type way struct {
 	name    string
-	prepare func(s *site, text string) error // with the first version, before the daemon runs
+	prepare func(s *site, text string) error // with the first version, before the daemon runs; nil: plain
 	write   func(s *site, text string) error
 }
 
 // A site is where a way writes.
 type site struct {
-	daemon   *Daemon
-	dir      string // the configuration directory
-	aside    string // another one beside it
-	settings string // the text of svcproxy.toml
-	run      int    // how often it has been written, and the number of the version
+	env       *env
+	dir       string  // the configuration directory
+	aside     string  // another one, elsewhere
+	title     string  // of the file, whatever its name
+	name      string  // of the file
+	run       int     // how often it has been written, and the number of the version
+	runs      int     // how often it is to be written
+	web, more Dual    // addresses of its services
+	others    []check // what else is never absent
+	services  []Service
 }
 
-func (s *site) file() string   { return s.dir + "/web.json" }
-func (s *site) target() string { return s.aside + "/web.json" }
+func (s *site) file() string   { return filepath.Join(s.dir, s.name) }
+func (s *site) target() string { return filepath.Join(s.aside, s.name) }
 
-var ways = []way{
-	{"in place", (*site).plain, (*site).plain},
-	{"in place, in pieces", (*site).plain, func(s *site, text string) error { return writePieces(s.file(), text) }},
-	{"renamed over", (*site).plain, func(s *site, text string) error { return renameOver(s.file(), text) }},
-	{"backup dance", (*site).plain, func(s *site, text string) error { return backupDance(s.file(), text) }},
-	{"older, renamed over", (*site).plain, (*site).older},
-	{"older, in place", (*site).plain, (*site).olderInPlace},
-	{"removed and written again", (*site).plain, func(s *site, text string) error { return removeAndWrite(s.file(), text) }},
+// fresh returns a path aside that no earlier version has had.
+func (s *site) fresh() string { return filepath.Join(s.aside, strconv.Itoa(s.run)) }
+
+// writing returns a way to write the file of a site.
+func writing(write func(path, text string) error) func(*site, string) error {
+	return func(s *site, text string) error { return write(s.file(), text) }
+}
+
+// fileWays are those that change one file.
+var fileWays = slices.Concat(plainWays, commandWays, editorWays, managerWays, callWays)
+
+// plainWays are those that hardly need a name.
+var plainWays = []way{
+	{"in place", nil, (*site).plain},
+	{"in place, in pieces", nil, writing(writePieces)},
+	{"renamed over", nil, writing(renameOver)},
+	{"backup dance", nil, writing(backupDance)},
+	{"older, renamed over", nil, (*site).older},
+	{"older, in place", nil, (*site).olderInPlace},
+	{"removed and written again", nil, writing(removeAndWrite)},
 	{"symlink swapped", (*site).swapLink, (*site).swapLink},
 	{"target of a symlink written", (*site).linkToTarget, func(s *site, text string) error { return write(s.target(), text) }},
 	{"target of a symlink replaced", (*site).linkToTarget, func(s *site, text string) error { return renameOver(s.target(), text) }},
+}
+
+// directoryWays are those that change the whole directory.
+var directoryWays = slices.Concat([]way{
 	{"ConfigMap", (*site).firstConfigMap, (*site).configMap},
 	{"directory behind a symlink swapped", (*site).swapDirectory, (*site).swapDirectory},
-	{"directory removed and made again", (*site).plain, (*site).remakeDirectory},
-	{"directory renamed away", (*site).plain, (*site).replaceDirectory},
-	{"overflow of the event queue", (*site).plain, (*site).overflow},
-}
+	{"directory removed and made again", nil, (*site).remakeDirectory},
+	{"directory renamed away", nil, (*site).replaceDirectory},
+	{"directories exchanged", nil, (*site).exchangeDirectory},
+	{"directory unpacked and copied over", nil, (*site).unpack},
+	{"overflow of the event queue", nil, (*site).overflow},
+}, directoryMountWays, gitWays)
 
 // longestPause of a writer leaves the rest of quietTime to a busy machine.
 var longestPause = soak(60*time.Millisecond, 90*time.Millisecond)
@@ -101,7 +125,7 @@ func (s *site) plain(text string) error { return write(s.file(), text) }
 
 // older replaces the file by one that was last changed before it.
 func (s *site) older(text string) error {
-	temporary := filepath.Join(s.dir, ".new")
+	temporary := filepath.Join(s.dir, "."+s.name)
 	old := time.Now().Add(-time.Duration(s.run) * time.Hour)
 	return errors.Join(write(temporary, text), os.Chtimes(temporary, old, old), os.Rename(temporary, s.file()))
 }
@@ -114,17 +138,17 @@ func (s *site) olderInPlace(text string) error {
 
 // swapLink makes the file a link to a new one elsewhere.
 func (s *site) swapLink(text string) error {
-	target := filepath.Join(s.aside, strconv.Itoa(s.run))
-	return errors.Join(write(target, text), swapLink(target, s.file()))
+	return errors.Join(write(s.fresh(), text), swapLink(s.fresh(), s.file()))
 }
 
 func swapLink(target, link string) error {
-	temporary := filepath.Join(filepath.Dir(link), ".link")
+	temporary := filepath.Join(filepath.Dir(link), "."+filepath.Base(link))
 	return errors.Join(os.Symlink(target, temporary), os.Rename(temporary, link))
 }
 
 func (s *site) linkToTarget(text string) error {
-	return errors.Join(write(s.target(), text), os.Symlink("../aside/web.json", s.file()))
+	relative, err := filepath.Rel(s.dir, s.target())
+	return errors.Join(err, write(s.target(), text), os.Symlink(relative, s.file()))
 }
 
 // firstConfigMap turns the directory into a volume as kubelet makes it: files are
@@ -134,7 +158,7 @@ func (s *site) firstConfigMap(text string) error {
 	return errors.Join(
 		s.configMap(text),
 		os.Remove(settings), os.Symlink("..data/svcproxy.toml", settings),
-		os.Symlink("..data/web.json", s.file()))
+		os.Symlink("..data/"+s.name, s.file()))
 }
 
 // configMap swaps ..data to a new version, and removes the one before.
@@ -156,20 +180,20 @@ func (s *site) configMap(text string) error {
 
 // fill makes a directory with all files.
 func (s *site) fill(dir, text string) error {
-	return errors.Join(
-		os.Mkdir(dir, 0o755), write(filepath.Join(dir, "svcproxy.toml"), s.settings), write(filepath.Join(dir, "web.json"), text))
+	steady, err := s.env.steadyText()
+	return errors.Join(err, os.Mkdir(dir, 0o755),
+		write(filepath.Join(dir, "svcproxy.toml"), s.env.settings), write(filepath.Join(dir, steadyName), steady), write(filepath.Join(dir, s.name), text))
 }
 
 // swapDirectory makes the directory a link to a new one elsewhere.
 func (s *site) swapDirectory(text string) error {
-	target := filepath.Join(s.aside, strconv.Itoa(s.run))
-	if err := s.fill(target, text); err != nil {
+	if err := s.fill(s.fresh(), text); err != nil {
 		return err
 	}
 	if s.run == 0 {
-		return errors.Join(os.RemoveAll(s.dir), os.Symlink(target, s.dir))
+		return errors.Join(os.RemoveAll(s.dir), os.Symlink(s.fresh(), s.dir))
 	}
-	return swapLink(target, s.dir)
+	return swapLink(s.fresh(), s.dir)
 }
 
 func (s *site) remakeDirectory(text string) error {
@@ -180,10 +204,26 @@ func (s *site) remakeDirectory(text string) error {
 
 // replaceDirectory puts another directory in the place of the present one.
 func (s *site) replaceDirectory(text string) error {
-	fresh := filepath.Join(s.aside, strconv.Itoa(s.run))
-	err := errors.Join(s.fill(fresh, text), os.Rename(s.dir, fresh+".old"))
+	err := errors.Join(s.fill(s.fresh(), text), os.Rename(s.dir, s.fresh()+".old"))
 	briefly()
-	return errors.Join(err, os.Rename(fresh, s.dir))
+	return errors.Join(err, os.Rename(s.fresh(), s.dir))
+}
+
+func (s *site) exchangeDirectory(text string) error {
+	return errors.Join(
+		s.fill(s.fresh(), text),
+		unix.Renameat2(unix.AT_FDCWD, s.fresh(), unix.AT_FDCWD, s.dir, unix.RENAME_EXCHANGE))
+}
+
+// unpack copies a whole directory over the present one, in one of several ways.
+func (s *site) unpack(text string) error {
+	scripts := []string{
+		"cp -a $aside/$n/. $dir",
+		"tar -C $aside/$n -cf a.tar .; tar -C $dir -xf a.tar",
+		"tar -C $aside/$n -cf - . | tar -C $dir -xf - --overwrite",
+		"for f in $aside/$n/*; do install -m 644 $f $dir; done",
+	}
+	return errors.Join(s.fill(s.fresh(), text), shell(scripts[s.run%len(scripts)])(s, text))
 }
 
 // overflow fills the daemon's queue of events while it cannot read them, so that
@@ -197,16 +237,16 @@ func (s *site) overflow(text string) error {
 	if err != nil {
 		return fmt.Errorf("reading how many events are queued: %w", err)
 	}
-	if err := s.daemon.Freeze(); err != nil {
+	if err := s.env.daemon.Freeze(); err != nil {
 		return err
 	}
 	err = errors.Join(flood(s.dir, events), s.plain(text))
-	before := strings.Count(s.daemon.LogTail(1<<20), overflowed)
-	if err := errors.Join(err, s.daemon.Signal(unix.SIGCONT)); err != nil {
+	before := strings.Count(s.env.daemon.LogTail(1<<20), overflowed)
+	if err := errors.Join(err, s.env.daemon.Signal(unix.SIGCONT)); err != nil {
 		return err
 	}
 	return Poll(expectPatience, func() error {
-		if strings.Count(s.daemon.LogTail(1<<20), overflowed) == before {
+		if strings.Count(s.env.daemon.LogTail(1<<20), overflowed) == before {
 			return errors.New("the daemon does not say that events were lost")
 		}
 		return nil
