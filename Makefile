@@ -68,12 +68,14 @@ stress: ## how long a change takes while tables are full and others write rules,
 	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./lab/bench
 
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, and all of stress; hours of it (root)
-	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 2h -run '$(SOAK)' ./lab
+	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 4h -run '$(SOAK)' ./lab
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./lab/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
 	cd kubernetestests && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
 
-soak-vm: build ## the stops of ipvs mode at random moments, in a guest; an hour and more (as test-vm)
+soak-vm: build ## the stops of ipvs mode at random moments, and its changes under stress, in a guest; an hour and more (as test-vm)
+	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./lab/bench
+	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
 	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./lab
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 

@@ -59,11 +59,7 @@ const foreignServer = "203.0.113.9:80"
 
 // prepareIPVS does what svcproxy init does for IPVS, and makes the objects of others.
 func prepareIPVS(h *Host) error {
-	if _, err := h.Run("modprobe", "ip_vs"); err != nil {
-		return err
-	}
-	err := h.Sysctl("net.ipv4.vs.conntrack=1", "net.ipv4.vs.expire_nodest_conn=1", "net.ipv4.vs.expire_quiescent_template=1")
-	return cmp.Or(err, makeForeign(h, "nft"), makeForeignServer(h))
+	return cmp.Or(PrepareIPVS(h), makeForeign(h, "nft"), makeForeignServer(h))
 }
 
 func makeForeignServer(h *Host) error {

@@ -119,18 +119,22 @@ func (d *daemon) churn(i int) error {
 	return d.rename("sticky.json", s)
 }
 
-// write is one change of foreign rules, by the tool of the variant.
+// write is one change of foreign rules, by the tool of the variant, and of a foreign virtual server.
 func (n *node) write(i int) error {
 	if n.variant == nftables {
 		script := "add table ip neighbour\nadd chain ip neighbour c\nflush chain ip neighbour c\n" + strings.Repeat("add rule ip neighbour c counter\n", 1+i%3)
 		_, err := n.Node.RunInput(script, "nft", "-f", "-")
 		return err
 	}
-	tool := fmt.Sprintf("iptables-%s", n.variant)
+	tool := n.variant.tool("iptables")
 	rule := []string{"INPUT", "-s", "192.0.2.77", "-j", "ACCEPT"}
 	_, err := n.Node.Run(tool, append([]string{"-w", "-A"}, rule...)...)
 	if err == nil {
 		_, err = n.Node.Run(tool, append([]string{"-w", "-D"}, rule...)...)
+	}
+	if err == nil && n.variant == ipvs {
+		command := []string{"-A -t 203.0.113.9:80 -s rr", "-D -t 203.0.113.9:80"}[i%2]
+		_, err = n.Node.RunInput(command+"\n", "ipvsadm", "-R")
 	}
 	return err
 }

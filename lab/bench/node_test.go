@@ -19,29 +19,39 @@ import (
 // commandTimeout ends a command that hangs. kube-proxy's layout takes iptables-nft-restore some 5 s.
 const commandTimeout = 5 * time.Minute
 
-// A variant is a kernel interface: one of the two that iptables speaks, or nftables itself.
+// A variant is a kernel interface: one of the two that iptables speaks, nftables
+// itself, or IPVS, beside iptables-nft.
 type variant string
 
 const (
 	legacy   variant = "legacy"
 	nft      variant = "nft"
 	nftables variant = "nftables"
+	ipvs     variant = "ipvs" // in guests only
 )
 
 // tables names whose tables the variant changes.
 func (v variant) tables() string {
-	if v == nftables {
-		return "nftables"
+	if v == nftables || v == ipvs {
+		return string(v)
 	}
 	return "iptables-" + string(v)
 }
 
 // mode is the mode of svcproxy that uses the interface.
 func (v variant) mode() string {
-	if v == nftables {
-		return "nftables"
+	if v == nftables || v == ipvs {
+		return string(v)
 	}
 	return "iptables"
+}
+
+// tool names the programs of iptables that others use beside the variant, in a family.
+func (v variant) tool(family string) string {
+	if v == ipvs {
+		v = nft
+	}
+	return family + "-" + string(v)
 }
 
 // A node is the node of a lab of its own, whose first local host answers for all endpoints.
@@ -67,6 +77,11 @@ func newNode(t *testing.T, v variant) (*node, error) {
 	if n.dir, err = os.MkdirTemp("", "svcproxy-bench-"); err != nil {
 		return nil, err
 	}
+	if v == ipvs {
+		if err := lab.PrepareIPVS(n.Node); err != nil {
+			return nil, err
+		}
+	}
 	return n, errors.Join(n.addForeignRules(), n.routeEndpoints())
 }
 
@@ -77,8 +92,7 @@ func (n *node) addForeignRules() error {
 		return nil
 	}
 	for _, family := range []string{"iptables", "ip6tables"} {
-		tool := fmt.Sprintf("%s-%s", family, n.variant)
-		if _, err := n.Node.Run(tool, "-w", "-A", "INPUT", "-m", "comment", "--comment", "of another program"); err != nil {
+		if _, err := n.Node.Run(n.variant.tool(family), "-w", "-A", "INPUT", "-m", "comment", "--comment", "of another program"); err != nil {
 			return err
 		}
 	}

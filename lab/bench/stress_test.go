@@ -41,11 +41,26 @@ type stress struct {
 	phase   time.Duration // after which no further sample is begun
 	idle    time.Duration // for which processor time is looked at: more than a resync_interval
 
-	target time.Duration // p99 under stress; 0: 1.5 times the quiet one and 50 ms
+	target time.Duration // p99 under stress; 0: 1.5 times the quiet one and slack
 }
+
+// slack is how much longer a change may take under stress, whatever it takes in
+// peace: in a guest, whose processor is emulated, five times as much.
+func (s stress) slack() time.Duration {
+	if s.variant == ipvs {
+		return 250 * time.Millisecond
+	}
+	return 50 * time.Millisecond
+}
+
+// inGuest are what there is to measure in a guest; nil: this is none.
+var inGuest []stress
 
 // stresses are what there is to measure. nf_conntrack_max is 262,144 by default.
 func stresses() []stress {
+	if inGuest != nil {
+		return inGuest
+	}
 	if os.Getenv(envSoak) == "1" {
 		const entries, clients, samples, phase, idle = 250_000, 400_000, 300, 3 * time.Minute, time.Minute
 		return []stress{
@@ -290,7 +305,7 @@ func (f *figures) hold(t *testing.T) {
 	}
 	target := f.target
 	if target == 0 {
-		target = quantile(f.quiet, 99)*3/2 + 50*time.Millisecond
+		target = quantile(f.quiet, 99)*3/2 + f.slack()
 	}
 	if got := quantile(f.stressed, 99); got > target {
 		t.Errorf("p99 under stress %v, want at most %v", round(got), round(target))
