@@ -127,6 +127,9 @@ func (t *Tracker) clashes(u *unit) iter.Seq[clash] {
 	}
 }
 
+// maxTaken is how many claims that a file cannot have are told, each in words.
+const maxTaken = 100
+
 // conflicts returns why a file cannot have what it wants. Of a service that
 // is defined elsewhere only the name is told, not what else the two have in common.
 // It also returns who has it, each once: nil is this program, or the file itself.
@@ -137,7 +140,7 @@ func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
 			svc, twin = x.svc, nil
 		}
 		if twin == nil || x.by.svc != twin {
-			faults = append(faults, taken(x.svc, x.claim, x.by))
+			faults = x.tell(faults)
 		}
 		if x.claim.port == 0 {
 			twin = x.by.svc
@@ -150,6 +153,18 @@ func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
 		}
 	}
 	return faults, holders
+}
+
+// tell adds the clash to faults, or that there are more than are told.
+func (x *clash) tell(faults []source.Fault) []source.Fault {
+	switch n := len(faults); {
+	case n < maxTaken:
+		return append(faults, taken(x.svc, x.claim, x.by))
+	case n == maxTaken:
+		msg := fmt.Sprintf("more of what this file claims is taken; the first %d are shown", maxTaken)
+		return append(faults, source.Fault{Pos: x.claim.pos(x.svc), Msg: msg})
+	}
+	return faults
 }
 
 func including(list []*unit, u *unit) []*unit {
