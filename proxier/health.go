@@ -26,40 +26,80 @@ func (p PerFamily) Of(fam Family) int {
 	return p.IPv4
 }
 
-// health has the health check of each service that has one.
+// health has the health check of each service that has one. A load balancer must
+// not be told of endpoints that the kernel does not send to yet: what rises is told
+// when the kernel holds it, what falls at once.
 type health struct {
 	checks map[source.Key]HealthCheck
-	dirty  bool   // changed since last told
-	number uint64 // of the order that told the families of the first such change
+	rises  map[source.Key]uint64 // of those that must not be told yet: the order that the kernel must hold
+	told   map[source.Key]HealthCheck
+	dirty  bool // something may have to be told
+	begun  bool // something was told, be it that there is none
 }
 
-func newHealth() health { return health{checks: make(map[source.Key]HealthCheck), dirty: true} }
+func newHealth() health {
+	return health{checks: make(map[source.Key]HealthCheck), rises: make(map[source.Key]uint64), dirty: true}
+}
 
-// set brings the health check of one service up to date; svc is nil when it is gone.
+// set brings the health check of one service up to date; svc is nil when it is
+// gone. number is that of the order that tells the families of the service.
 func (h *health) set(key source.Key, svc *source.Service, node *Node, number uint64) {
 	old, had := h.checks[key]
 	if svc == nil || svc.HealthCheckNodePort == 0 {
 		delete(h.checks, key)
-		h.touch(had, number)
+		delete(h.rises, key)
+		h.dirty = h.dirty || had
 		return
 	}
 	now := HealthCheck{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node), InCluster: svc.InCluster}
 	h.checks[key] = now
-	h.touch(now != old, number)
-}
-
-func (h *health) touch(changed bool, number uint64) {
-	if changed && !h.dirty {
-		h.dirty, h.number = true, number
+	h.dirty = h.dirty || now != old
+	if !had || now.Port != old.Port || now.LocalEndpoints.rose(old.LocalEndpoints) {
+		h.rises[key] = number
 	}
 }
 
-// tell calls f with all health checks, in order of their names, if one changed
-// since it was last called and the kernel holds what changed it.
+// rose reports whether a family has endpoints that had none.
+func (p PerFamily) rose(from PerFamily) bool {
+	return from.IPv4 == 0 && p.IPv4 > 0 || from.IPv6 == 0 && p.IPv6 > 0
+}
+
+// tell calls f with all health checks, in order of their names, as far as the
+// kernel holds what they tell of, if that changed since it was last called.
 func (h *health) tell(held uint64, f func([]HealthCheck)) {
-	if !h.dirty || held < h.number || f == nil {
+	for key, number := range h.rises {
+		if number <= held {
+			delete(h.rises, key)
+			h.dirty = true
+		}
+	}
+	if !h.dirty || f == nil {
 		return
 	}
 	h.dirty = false
-	f(slices.SortedFunc(maps.Values(h.checks), func(a, b HealthCheck) int { return a.Key.Compare(b.Key) }))
+	now := h.now()
+	if h.begun && maps.Equal(now, h.told) {
+		return
+	}
+	h.told, h.begun = now, true
+	f(slices.SortedFunc(maps.Values(now), func(a, b HealthCheck) int { return a.Key.Compare(b.Key) }))
+}
+
+// now returns what may be told: of what rises only what was told before, as far
+// as that is still so, and nothing on a port that another one has meanwhile.
+func (h *health) now() map[source.Key]HealthCheck {
+	out, ports := make(map[source.Key]HealthCheck), make(map[uint16]bool)
+	for key, c := range h.checks {
+		if _, waits := h.rises[key]; !waits {
+			out[key], ports[c.Port] = c, true
+		}
+	}
+	for key := range h.rises {
+		if c, some := h.told[key]; some && !ports[c.Port] {
+			c.LocalEndpoints.IPv4 = min(c.LocalEndpoints.IPv4, h.checks[key].LocalEndpoints.IPv4)
+			c.LocalEndpoints.IPv6 = min(c.LocalEndpoints.IPv6, h.checks[key].LocalEndpoints.IPv6)
+			out[key] = c
+		}
+	}
+	return out
 }

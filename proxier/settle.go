@@ -50,10 +50,13 @@ func (l *Loop) keep(b batch) {
 func (l *Loop) settle() {
 	l.noteHolds()
 	held, took := l.held()
-	if l.opened == 0 || held < l.opened {
+	begun := l.opened != 0 && held >= l.opened
+	if begun || l.first {
+		l.health.tell(held, l.cfg.OnHealth)
+	}
+	if !begun {
 		return
 	}
-	l.health.tell(held, l.cfg.OnHealth)
 	if !l.first {
 		l.beReady(took)
 	}

@@ -1,0 +1,104 @@
+package proxier
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy/source"
+)
+
+// checked is a file of one service with a health check port, and with endpoints of this node.
+func checked(name string, port uint16, endpoints ...string) source.Unit {
+	u := file(name, fmt.Sprintf("%s 10.96.0.%d:80", name, name[0]))
+	s := u.Services[0]
+	s.ExternalIPs, s.VIPs = s.VIPs, nil
+	s.ExternalTrafficPolicy, s.HealthCheckNodePort = source.Local, port
+	for _, e := range endpoints {
+		e := testEndpoint(e)
+		e.Node = testNode().Name
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return u
+}
+
+// Health checks tell of no endpoint before the kernel sends to it, whatever else is
+// in the kernel already, and at once of one that has left.
+func TestHealthIsWhatTheKernelHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, told := &kernel{}, ""
+		l := start(t, k, func(c *Config) {
+			c.OnHealth = func(list []HealthCheck) {
+				var out []string
+				for _, h := range list {
+					out = append(out, fmt.Sprintf("%s:%d=%d", h.Key.Name, h.Port, h.LocalEndpoints.IPv4))
+				}
+				told = strings.Join(out, " ")
+			}
+		})
+		wants := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			if told != want {
+				t.Errorf("told %q, want %q", told, want)
+			}
+		}
+		l.Apply(set(checked("a", 32001), checked("b", 32002), checked("c", 32003, "10.0.0.9")))
+		l.Synced("file")
+		wants("a:32001=0 b:32002=0 c:32003=1")
+
+		k.mu.Lock()
+		k.took = 10 * time.Second
+		k.mu.Unlock()
+		l.Apply(set(checked("a", 32001, "10.0.0.2"))) // is synced at once
+		time.Sleep(time.Second)
+		l.Apply(set(checked("b", 32002, "10.0.0.3"))) // in the next sync
+		l.Apply(set(checked("d", 32004, "10.0.0.4")))
+		wants("a:32001=0 b:32002=0 c:32003=1")
+		l.Apply(set(checked("c", 32003))) // leaves
+		wants("a:32001=0 b:32002=0 c:32003=0")
+		time.Sleep(9*time.Second + 500*time.Millisecond)
+		wants("a:32001=1 b:32002=0 c:32003=0")
+		l.Apply(set(checked("b", 32002, "10.0.0.3", "10.0.0.5"))) // in the sync after it: it rises in this one
+		time.Sleep(10 * time.Second)
+		wants("a:32001=1 b:32002=2 c:32003=0 d:32004=1")
+		time.Sleep(30 * time.Second)
+
+		l.Apply(set(checked("a", 32009, "10.0.0.2"))) // another port
+		l.Apply(set(checked("a", 32010, "10.0.0.2"), checked("e", 32001, "10.0.0.6")))
+		wants("a:32001=1 b:32002=2 c:32003=0 d:32004=1")
+		time.Sleep(30 * time.Second)
+		wants("a:32010=1 b:32002=2 c:32003=0 d:32004=1 e:32001=1")
+	})
+}
+
+// What falls is told also while nothing can be synced; what goes, too.
+func TestHealthFallsWhileSyncsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, ports := &kernel{}, ""
+		l := start(t, k, func(c *Config) {
+			c.OnHealth = func(list []HealthCheck) {
+				ports = ""
+				for _, h := range list {
+					ports += fmt.Sprintf("%d=%d ", h.Port, h.LocalEndpoints.IPv4)
+				}
+			}
+		})
+		l.Apply(set(checked("a", 32001, "10.0.0.2"), checked("b", 32002, "10.0.0.3")))
+		l.Synced("file")
+		synctest.Wait()
+		k.failWith(errors.New("no"))
+		l.Resync()
+		time.Sleep(time.Minute)
+		l.Apply(set(checked("a", 32001)))
+		l.Apply(gone("b"))
+		l.Apply(set(checked("c", 32003, "10.0.0.4")))
+		synctest.Wait()
+		if want := "32001=0 "; ports != want {
+			t.Errorf("told %q, want %q", ports, want)
+		}
+	})
+}
