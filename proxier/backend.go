@@ -1,6 +1,9 @@
 package proxier
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // A Backend holds one kernel subsystem to a State, for one family. Its methods
 // are called from one goroutine at a time, but for Look.
@@ -66,6 +69,34 @@ func (u *Unserved) text() string {
 
 // Unwrap returns why.
 func (u *Unserved) Unwrap() error { return u.Err }
+
+// JoinUnserved returns one error for all that are not nil; nil: there are none.
+func JoinUnserved(all ...*Unserved) error {
+	var sum Unserved
+	var errs []error
+	for _, u := range all {
+		if u != nil {
+			sum.N += u.N
+			errs = append(errs, u.Err)
+			sum.note(u.Frontends)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	sum.Err = errors.Join(errs...)
+	return &sum
+}
+
+// note adds frontends: what one of two says serves nothing does not.
+func (u *Unserved) note(frontends map[FrontendKey]bool) {
+	if u.Frontends == nil {
+		u.Frontends = make(map[FrontendKey]bool, len(frontends))
+	}
+	for key, whole := range frontends {
+		u.Frontends[key] = u.Frontends[key] || whole
+	}
+}
 
 // A Change is one kernel object that a Sync would touch.
 type Change struct {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 )
 
@@ -60,7 +61,11 @@ var ipvs = layout{
 	},
 	sendOutsiders: func(_ *Rules, c *chain, _ proxier.Leg) { c.rule("-j RETURN") },
 	passServed:    (*Rules).passServed,
-	ipvs:          true,
+	needs: []xtables.Feature{
+		feature("filter", "ipvs", ofIPVS+" -j RETURN"),
+		feature("mangle", "DROP", "-j DROP"),
+	},
+	ipvs: true,
 }
 
 // dnatsLocal tells whether rules balance packets of local sources.
@@ -115,9 +120,12 @@ func (r *Rules) passBalanced(c *chain) {
 	if !r.followsIPVS {
 		return
 	}
-	c.rule("-m ipvs --ipvs -j CONNMARK --set-xmark", r.bit())
-	c.rule("-m ipvs --ipvs -j RETURN")
+	c.rule(ofIPVS, "-j CONNMARK --set-xmark", r.bit())
+	c.rule(ofIPVS, "-j RETURN")
 }
+
+// ofIPVS matches packets that IPVS balances.
+const ofIPVS = "-m ipvs --ipvs"
 
 // Late takes out of ch, and returns, what the sets may only say when IPVS holds
 // the servers: which frontends it serves.

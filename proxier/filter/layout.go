@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 )
 
@@ -36,6 +37,9 @@ type layout struct {
 	// balanced matches packets that may need masquerading because they go back to
 	// where they came from; empty: all may.
 	balanced string
+
+	// needs are rules that need what those of other modes do not.
+	needs []xtables.Feature
 
 	ipvs bool // IPVS balances
 }
@@ -79,13 +83,11 @@ var (
 // iptables is the layout of iptables mode: rules of the nat table balance everything.
 // They come first: what they take is not refused.
 var iptables = layout{
-	tables: []string{"nat", "filter"},
-	chains: slices.Concat(natChains, filterChains),
-	jumps:  sharedJumps,
-	sets:   []setType{{vipsSet, ipset.HashIP}},
-	leads: func(f *proxier.Frontend) bool {
-		return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
-	},
+	tables:   []string{"nat", "filter"},
+	chains:   slices.Concat(natChains, filterChains),
+	jumps:    sharedJumps,
+	sets:     []setType{{vipsSet, ipset.HashIP}},
+	leads:    balances,
 	usesPool: func(*proxier.Resolved, *proxier.Pool) bool { return true },
 	memberOf: refusalSets,
 	refused: addrSet{

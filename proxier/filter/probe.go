@@ -19,9 +19,9 @@ import (
 // endpoints, with session affinity, of SCTP. Without one of the others there is no service at all.
 var optional = []string{"statistic", "recent", "sctp"}
 
-// Probe finds out what of all that our rules may need this host lacks: optional
-// features are returned, and why they cannot be had; the others are an error.
-func (k *Kernel) Probe(ctx context.Context) (xtables.Lacking, error) {
+// Probe finds out what of all that r may need this host lacks: optional features are
+// returned, and why they cannot be had; the others are an error.
+func (k *Kernel) Probe(ctx context.Context, r *Rules) (xtables.Lacking, error) {
 	fully, version, err := k.tool.HasRandomFully()
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (k *Kernel) Probe(ctx context.Context) (xtables.Lacking, error) {
 	if err := k.sets.Create(ctx, set); err != nil && !errors.Is(err, ipset.ErrExist) {
 		return nil, err
 	}
-	together, each := k.words.features(set.Name)
+	together, each := r.features(set.Name)
 	lacking, err := k.tool.Probe(ctx, probePrefix, together, each)
 	if err = errors.Join(err, k.destroy(ctx, set.Name)); err != nil {
 		return nil, err
@@ -47,14 +47,12 @@ func (k *Kernel) Probe(ctx context.Context) (xtables.Lacking, error) {
 }
 
 // features returns rules that need all that ours may, and one for each of that.
-func (d dialect) features(set string) (together, each []xtables.Feature) {
+func (r *Rules) features(set string) (together, each []xtables.Feature) {
 	target := "192.0.2.1:1"
-	if d.fam == proxier.IPv6 {
+	if r.words.fam == proxier.IPv6 {
 		target = "[2001:db8::1]:1"
 	}
-	rule := func(table, name, words string) xtables.Feature {
-		return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
-	}
+	rule := feature
 	matches := []xtables.Feature{
 		rule("nat", "tcp", "-p tcp -m tcp --dport 1"),
 		rule("nat", "comment", "-m comment --comment probe"),
@@ -64,7 +62,7 @@ func (d dialect) features(set string) (together, each []xtables.Feature) {
 		rule("nat", "connmark", "-m connmark --mark 0x1/0x1"),
 		rule("nat", "set", "-m set --match-set "+set+" dst"),
 		rule("nat", "statistic", "-m statistic --mode random --probability 0.5"),
-		rule("nat", "recent", "-m recent --set --name "+probePrefix+" --mask "+d.mask+" --rsource"),
+		rule("nat", "recent", "-m recent --set --name "+probePrefix+" --mask "+r.words.mask+" --rsource"),
 	}
 	all := ""
 	for _, m := range matches {
@@ -77,7 +75,7 @@ func (d dialect) features(set string) (together, each []xtables.Feature) {
 		rule("filter", "REJECT", "-p tcp -j REJECT --reject-with tcp-reset"),
 		rule("nat", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
 	}
-	together = append([]xtables.Feature{rule("nat", "all", all+dnat)}, rest...)
+	together = slices.Concat([]xtables.Feature{rule("nat", "all", all+dnat)}, rest, r.layout.needs)
 	each = slices.Concat(matches, []xtables.Feature{
 		rule("nat", "DNAT", "-p tcp "+dnat),
 		rule("nat", "MARK", "-j MARK --set-xmark 0x1/0x1"),
@@ -85,13 +83,17 @@ func (d dialect) features(set string) (together, each []xtables.Feature) {
 		rule("nat", "sctp", "-p sctp -m sctp --dport 1"),
 		rule("nat", "udp", "-p udp -m udp --dport 1"),
 		rest[2], rest[3],
-	})
+	}, r.layout.needs)
 	return together, each
 }
 
-// Needs returns the first of the features lacking that the rules of a service need;
+func feature(table, name, words string) xtables.Feature {
+	return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
+}
+
+// needs returns the first of the features lacking that the rules of a service need;
 // nothing if they need none.
-func (r *Rules) Needs(res *proxier.Resolved, lacking xtables.Lacking) string {
+func (r *Rules) needs(res *proxier.Resolved, lacking xtables.Lacking) string {
 	if len(lacking) == 0 {
 		return ""
 	}

@@ -271,7 +271,7 @@ func FuzzNames(f *testing.F) {
 		leg := filtertest.Leg(cluster, proxier.Everyone, proxier.Reject)
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
 		chains := render(t, filtertest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
-		checkChains(t, chains)
+		checkChains(t, chains, nil)
 		rule := regexp.MustCompile(`^-A SVCP-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 53 -m comment --comment "[-\w./:?]{1,200}" -j SVCP-[-A-Z0-9]+\n$`)
 		lines := slices.Collect(strings.Lines(chains[Services]))
 		if len(lines) != 4 || !rule.MatchString(lines[0]) || !rule.MatchString(lines[1]) {

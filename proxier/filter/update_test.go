@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"svcproxy/netutil/ipset"
+	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
@@ -67,7 +68,8 @@ func families(t *testing.T, test func(*testing.T, proxier.Family)) {
 	}
 }
 
-// Whatever way leads to a State, its chains and sets are the same.
+// Whatever way leads to a State, its chains and sets are the same, and no rule needs
+// what the host lacks.
 func TestDeltasGiveWhatAResetGives(t *testing.T) {
 	families(t, func(t *testing.T, fam proxier.Family) {
 		for name, rules := range map[string]func(proxier.Family) *Rules{"iptables": NewRules, "ipvs": NewIPVSRules} {
@@ -83,7 +85,13 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 	w := filtertest.NewWorld(fam)
 	r := newRules(fam)
 	r.followsIPVS = pick(2) == 0
-	if err := r.Reset(w.State); err != nil {
+	aside := &SetAside{rules: r, lacking: xtables.Lacking{}}
+	for _, name := range optional {
+		if pick(4) == 0 {
+			aside.lacking[name] = "not there"
+		}
+	}
+	if err := r.Reset(aside.State(w.State)); err != nil {
 		rt.Fatal(err)
 	}
 	got := pictureOf(r, w.State)
@@ -93,16 +101,17 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 			number := pick(16)
 			key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}
 			delta := w.Put(key, nil) // frontends of one may move to another in one step
-			got.apply(r, r.Update(delta))
+			got.apply(r, r.Update(aside.Delta(delta)))
 			change[key] = nil
 			if pick(4) > 0 {
 				change[key] = w.Random(pick, number)
-				got.apply(r, r.Update(w.Put(key, change[key])))
+				got.apply(r, r.Update(aside.Delta(w.Put(key, change[key]))))
 			}
 		}
 		fresh := newRules(fam)
 		fresh.followsIPVS = r.followsIPVS
-		if err := fresh.Reset(w.State); err != nil {
+		whole := &SetAside{rules: fresh, lacking: aside.lacking}
+		if err := fresh.Reset(whole.State(w.State)); err != nil {
 			rt.Fatal(err)
 		}
 		want := pictureOf(fresh, w.State)
@@ -112,17 +121,25 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 		if diff := cmp.Diff(want.members, got.members, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			rt.Fatalf("sets (-reset +deltas):\n%s", diff)
 		}
-		checkChains(rt, got.chains)
+		if diff := cmp.Diff(whole.why, aside.why); len(aside.lacking) > 0 && diff != "" {
+			rt.Fatalf("set aside (-reset +deltas):\n%s", diff)
+		}
+		checkChains(rt, got.chains, aside.lacking)
 	}
 }
 
 // checkChains sees that every chain has a name the kernel takes, is one line a
-// rule, leads to chains that exist, and is led to.
-func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string) {
+// rule, leads to chains that exist, is led to, and needs nothing that is lacking.
+func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string, lacking xtables.Lacking) {
 	led := map[string]bool{Services: true, Postrouting: true, Filter: true, Forward: true, NodePorts: true, MarkMasq: true, MarkNonLocal: true, masqueradeChain: true, firewallChain: true}
 	for name, rules := range chains {
 		if len(name) > maxChain || !strings.HasPrefix(name, Prefix) {
 			t.Fatalf("bad name of a chain: %s", name)
+		}
+		for feature := range lacking {
+			if strings.Contains(rules, "-m "+feature+" ") {
+				t.Fatalf("chain %s needs %s:\n%s", name, feature, rules)
+			}
 		}
 		for line := range strings.Lines(rules) {
 			words := strings.Fields(line)

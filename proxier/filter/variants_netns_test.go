@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,27 @@ func TestVariantsShareClients(t *testing.T) {
 		}
 		if err := k.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// What rules of one mode only need is asked for by that mode only.
+func TestNeedsOfTheMode(t *testing.T) {
+	netnstest.Enter(t)
+	filtertest.WithoutExtension(t, "xt_ipvs")
+	ctx := context.Background()
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		k, err := Open(ctx, fam)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer k.Close()
+		if _, err := NewSetAside(ctx, k, NewRules(fam)); err != nil {
+			t.Errorf("iptables mode: %v", err)
+		}
+		want := "this host lacks ipvs, which " + k.Tool() + " needs: "
+		if _, err := NewSetAside(ctx, k, NewIPVSRules(fam)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ipvs mode: got %v, want %s", err, want)
 		}
 	}
 }

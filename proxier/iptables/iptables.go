@@ -8,7 +8,6 @@ import (
 	"log/slog"
 
 	"svcproxy/netutil/nft"
-	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter"
 )
@@ -20,9 +19,7 @@ type Backend struct {
 	rules  *filter.Rules
 	log    *slog.Logger
 
-	lacking xtables.Lacking // what this host lacks of what services may need
-	aside   setAside        // of the State that is synced
-	doubted bool            // a full sync has failed, maybe by what has come to be lacking
+	aside *filter.SetAside // of the State that is synced; nil: only Cleanup is to be called
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -33,7 +30,7 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
 	}
-	if b.lacking, err = b.kernel.Probe(ctx); err != nil {
+	if b.aside, err = filter.NewSetAside(ctx, b.kernel, b.rules); err != nil {
 		return nil, errors.Join(fmt.Errorf("iptables mode, %s: %w", fam, err), b.Close())
 	}
 	return b, nil
@@ -54,7 +51,7 @@ func open(ctx context.Context, fam proxier.Family) (*Backend, error) {
 		return nil, err
 	}
 	log := slog.New(slog.DiscardHandler)
-	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: log, aside: newSetAside()}, nil
+	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: log}, nil
 }
 
 // Close gives up what the Backend keeps open. The kernel stays as it is.
@@ -70,12 +67,12 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	if err != nil {
 		return fmt.Errorf("iptables, %s: %w", b.fam, b.rules.Blame(err))
 	}
-	return b.unserved()
+	return proxier.JoinUnserved(b.aside.Unserved())
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	if delta != nil && b.kernel.Knows() {
-		err := b.kernel.Apply(ctx, b.rules.Update(b.delta(delta)), b.rules)
+		err := b.kernel.Apply(ctx, b.rules.Update(b.aside.Delta(delta)), b.rules)
 		if err == nil {
 			err = b.kernel.Repair(ctx, b.rules, st)
 		}
@@ -84,31 +81,17 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		}
 		b.log.Warn("a change could not be written: comparing everything", "family", b.fam, "err", err)
 	}
-	if err := b.probeAgain(ctx); err != nil {
+	if err := b.aside.ProbeAgain(ctx); err != nil {
 		return err
 	}
-	st = b.state(st)
+	st = b.aside.State(st)
 	held, err := look(ctx, b.kernel, b.rules, st)
 	if err != nil {
 		return err
 	}
 	err = b.kernel.Mend(ctx, held, b.rules, st)
-	b.doubted = err != nil
+	b.aside.Doubt(err)
 	return err
-}
-
-// probeAgain finds out whether what this host lacked has come, a module that was
-// loaded, and after a failure whether something has gone.
-func (b *Backend) probeAgain(ctx context.Context) error {
-	if len(b.lacking) == 0 && !b.doubted {
-		return nil
-	}
-	lacking, err := b.kernel.Probe(ctx)
-	if err != nil { // what was lacking may still be
-		return err
-	}
-	b.lacking = lacking
-	return nil
 }
 
 // Look implements proxier.Backend. What Watch has told of is no news: it is for
@@ -150,7 +133,7 @@ func look(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxie
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	rules := filter.NewRules(b.fam)
-	st = b.without(newSetAside(), st)
+	st = b.aside.Preview(st)
 	held, err := look(ctx, b.kernel, rules, st)
 	if err != nil {
 		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,25 +15,6 @@ import (
 	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
-
-// without makes iptables do without an extension, in this process and its children.
-func without(t *testing.T, extension string) {
-	t.Helper()
-	dir := t.TempDir()
-	libs, err := filepath.Glob("/usr/lib/*/xtables/*.so")
-	if err != nil || len(libs) == 0 {
-		t.Fatalf("the extensions of iptables are not where Debian has them: %v", err)
-	}
-	for _, lib := range libs {
-		if filepath.Base(lib) == "lib"+extension+".so" {
-			continue
-		}
-		if err := os.Symlink(lib, filepath.Join(dir, filepath.Base(lib))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("XTABLES_LIBDIR", dir)
-}
 
 // syncUnserved syncs and returns what could not be had.
 func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.Unserved {
@@ -60,7 +40,7 @@ func sticky(fam proxier.Family, n int) *proxier.Resolved {
 // stops no other, and its address refuses.
 func TestMissingMatch(t *testing.T) {
 	everywhere(t, func(h *host) {
-		without(h.TB.(*testing.T), "xt_recent")
+		filtertest.WithoutExtension(h.TB, "xt_recent")
 		b := newBackend(h, h.fam)
 		for _, res := range []*proxier.Resolved{filtertest.Web(h.fam, 1, 2), sticky(h.fam, 2), filtertest.Web(h.fam, 3, 2)} {
 			h.world.Put(res.Key, res)
@@ -122,7 +102,7 @@ func TestMissingNeed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		before := h.everything()
 		for extension, name := range map[string]string{"xt_set": "set", "xt_addrtype": "addrtype"} {
-			without(h.TB.(*testing.T), extension)
+			filtertest.WithoutExtension(h.TB, extension)
 			_, err := iptables.New(context.Background(), h.fam)
 			if err == nil || !strings.Contains(err.Error(), "this host lacks "+name+", which "+h.tool("")+" needs: ") {
 				h.Errorf("without %s: got %v", extension, err)
@@ -139,7 +119,7 @@ func TestMissingNeed(t *testing.T) {
 func TestErrorsNameTheService(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.sync(nil)
-		without(h.TB.(*testing.T), "xt_recent") // after it was there
+		filtertest.WithoutExtension(h.TB, "xt_recent") // after it was there
 		res := sticky(h.fam, 2)
 		h.world.Put(res.Key, res)
 		err := h.backend.Sync(context.Background(), h.world.State, nil)

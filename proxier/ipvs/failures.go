@@ -59,7 +59,7 @@ func (r refused) unserved() *proxier.Unserved {
 }
 
 // unserved returns what there is to tell of virtual servers that are refused; nil: nothing.
-func (b *Backend) unserved() error {
+func (b *Backend) unserved() *proxier.Unserved {
 	u := b.refused.unserved()
 	if u == nil {
 		return nil

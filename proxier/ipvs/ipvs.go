@@ -53,6 +53,7 @@ type Backend struct {
 	device *links.Dummy
 	kernel *filter.Kernel
 	rules  *filter.Rules
+	aside  *filter.SetAside // of the State that is synced
 	record *record
 	unsent map[lvs.Key]struct{} // to be made by the Sync under way, which has not come to them
 
@@ -73,7 +74,8 @@ type Backend struct {
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
-// the kernel has no IPVS, no dummy devices or no ip sets, or the host no iptables.
+// the kernel has no IPVS, no dummy devices or no ip sets, or the host no iptables, or
+// either not what all rules need: that is tried. What only some services need may be lacking.
 func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
 	b := &Backend{fam: fam, opts: opts, log: orNone(opts.Log), rules: filter.NewIPVSRules(fam)}
 	if err := b.open(ctx); err != nil {
@@ -95,9 +97,11 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if err = b.openRecord(b.opts.StateDir); err != nil {
 		return err
 	}
-	if b.kernel, err = filter.Open(ctx, b.fam); err == nil {
-		b.kernel.SetLog(b.log)
+	if b.kernel, err = filter.Open(ctx, b.fam); err != nil {
+		return err
 	}
+	b.kernel.SetLog(b.log)
+	b.aside, err = filter.NewSetAside(ctx, b.kernel, b.rules)
 	return err
 }
 
@@ -139,20 +143,21 @@ func (b *Backend) Tool() string { return b.kernel.Tool() }
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	var err error
 	if delta != nil && b.servers != nil && b.kernel.Knows() {
-		err = b.follow(ctx, st, delta)
+		err = b.follow(ctx, st, b.aside.Delta(delta))
 	} else {
 		b.forget()
 		err = b.mend(ctx, st)
 	}
+	b.aside.Doubt(err)
 	b.disownUnsent()
 	if err = b.recorded(err); err != nil {
 		b.servers = nil
-		return fmt.Errorf("ipvs, %s: %w", b.fam, err)
+		return fmt.Errorf("ipvs, %s: %w", b.fam, b.rules.Blame(err))
 	}
 	b.logForeign()
 	b.mirror.end(b.servers, b.bound, b.foreign)
 	b.lacking.count(b.refused, time.Now())
-	return b.unserved()
+	return proxier.JoinUnserved(b.unserved(), b.aside.Unserved())
 }
 
 // recorded completes the record after a Sync, and returns its error or that of the

@@ -159,6 +159,10 @@ func (p *picture) wantAddrs(st *proxier.State) {
 
 // mend looks at everything and mends every difference.
 func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
+	if err := b.aside.ProbeAgain(ctx); err != nil {
+		return err
+	}
+	st = b.aside.State(st)
 	p, err := b.look(ctx, st)
 	if err != nil {
 		return err
@@ -286,6 +290,7 @@ func (b *Backend) timeoutsDiffer(ctx context.Context, conn *lvs.Conn) (bool, err
 
 // plan says what mend would change.
 func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+	st = b.aside.Preview(st)
 	p, err := b.look(ctx, st)
 	if err != nil {
 		return nil, err

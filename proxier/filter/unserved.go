@@ -1,0 +1,174 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// maxErrors is how many services that cannot be served are told of one by one.
+const maxErrors = 8
+
+// A SetAside is the services whose rules this host cannot have: it lacks a match.
+// What they refuse they still refuse, but nothing of them that rules would balance is balanced.
+type SetAside struct {
+	kernel  *Kernel
+	rules   *Rules
+	lacking xtables.Lacking // what this host lacks of what services may need
+	doubted bool            // a sync has failed, maybe by what has come to be lacking
+
+	refusing map[source.Key]*proxier.Resolved // in place of what they were resolved to
+	why      map[source.Key]string
+}
+
+// NewSetAside returns one of no services. It fails where the host lacks what all of
+// rules need: that is tried, in chains of its own.
+func NewSetAside(ctx context.Context, k *Kernel, r *Rules) (*SetAside, error) {
+	a := &SetAside{kernel: k, rules: r}
+	return a, a.probe(ctx)
+}
+
+func (a *SetAside) probe(ctx context.Context) error {
+	lacking, err := a.kernel.Probe(ctx, a.rules)
+	if err != nil { // what was lacking may still be
+		return err
+	}
+	a.lacking = lacking
+	return nil
+}
+
+// ProbeAgain finds out whether what this host lacked has come, a module that was
+// loaded, and after a failure whether something has gone.
+func (a *SetAside) ProbeAgain(ctx context.Context) error {
+	if len(a.lacking) == 0 && !a.doubted {
+		return nil
+	}
+	return a.probe(ctx)
+}
+
+// Doubt follows the end of a sync: one that has failed makes the next ProbeAgain try.
+func (a *SetAside) Doubt(err error) { a.doubted = err != nil }
+
+// State returns st with services that cannot be had set aside, and notes them.
+func (a *SetAside) State(st *proxier.State) *proxier.State {
+	a.refusing, a.why = map[source.Key]*proxier.Resolved{}, map[source.Key]string{}
+	if len(a.lacking) == 0 {
+		return st
+	}
+	shown := *st
+	shown.Services = maps.Clone(st.Services)
+	for key, res := range st.Services {
+		shown.Services[key] = a.shown(res)
+	}
+	return &shown
+}
+
+// Preview returns what State would, and notes nothing.
+func (a *SetAside) Preview(st *proxier.State) *proxier.State {
+	other := *a
+	return other.State(st)
+}
+
+// Delta does the same as State for a change of that.
+func (a *SetAside) Delta(d *proxier.Delta) *proxier.Delta {
+	if len(a.lacking) == 0 {
+		return d
+	}
+	shown := *d
+	shown.Services = slices.Clone(d.Services)
+	for i, ch := range d.Services {
+		if ch.Old == nil {
+			continue
+		}
+		if was := a.refusing[ch.Old.Key]; was != nil {
+			shown.Services[i].Old = was
+			delete(a.refusing, ch.Old.Key)
+			delete(a.why, ch.Old.Key)
+		}
+	}
+	for i, ch := range d.Services {
+		if ch.New != nil {
+			shown.Services[i].New = a.shown(ch.New)
+		}
+	}
+	return &shown
+}
+
+// shown returns a service as it can be had, and notes where that is not what it asks for.
+func (a *SetAside) shown(res *proxier.Resolved) *proxier.Resolved {
+	lacks := a.rules.needs(res, a.lacking)
+	if lacks == "" {
+		return res
+	}
+	a.why[res.Key] = lacks
+	a.refusing[res.Key] = a.rules.refusing(res)
+	return a.refusing[res.Key]
+}
+
+// refusing returns a service that refuses where rules would balance res.
+func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
+	out := *res
+	out.Frontends = slices.Clone(res.Frontends)
+	for i, f := range res.Frontends {
+		if !r.layout.leads(f) {
+			continue
+		}
+		g := *f
+		for _, l := range []*proxier.Leg{&g.Outside, &g.Local} {
+			if l.Action == proxier.Balance {
+				*l = proxier.Leg{Action: proxier.Reject, Pool: withoutTargets(l.Pool)}
+			}
+		}
+		out.Frontends[i] = &g
+	}
+	if !slices.ContainsFunc(out.Frontends, balances) {
+		out.Pools, out.Hairpins = nil, nil
+	}
+	return &out
+}
+
+func withoutTargets(p *proxier.Pool) *proxier.Pool {
+	out := *p
+	out.Targets = nil
+	return &out
+}
+
+func balances(f *proxier.Frontend) bool {
+	return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
+}
+
+// Unserved returns what there is to tell of services that are set aside; nil: nothing.
+func (a *SetAside) Unserved() *proxier.Unserved {
+	if len(a.why) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, key := range slices.SortedFunc(maps.Keys(a.why), source.Key.Compare) {
+		if len(errs) == maxErrors {
+			errs = append(errs, fmt.Errorf("and %d more", len(a.why)-maxErrors))
+			break
+		}
+		lacks := a.why[key]
+		errs = append(errs, fmt.Errorf("service %s needs the match %s, which this host lacks: %s", key, lacks, a.lacking[lacks]))
+	}
+	return &proxier.Unserved{N: len(a.why), Err: errors.Join(errs...), Frontends: a.frontends()}
+}
+
+// frontends returns those that rules would balance, of services that are set aside.
+func (a *SetAside) frontends() map[proxier.FrontendKey]bool {
+	all := make(map[proxier.FrontendKey]bool)
+	for _, res := range a.refusing {
+		for _, f := range res.Frontends {
+			if a.rules.layout.leads(f) {
+				all[f.Key] = true
+			}
+		}
+	}
+	return all
+}

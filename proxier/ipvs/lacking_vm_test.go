@@ -1,0 +1,81 @@
+//go:build vm
+
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// What all rules need is proved at once, and named, or another mode would not be tried.
+func TestMissingNeed(t *testing.T) {
+	everywhere(t, func(h *host) {
+		for extension, name := range map[string]string{"xt_ipvs": "ipvs", "xt_connmark": "connmark"} {
+			filtertest.WithoutExtension(h.TB, extension)
+			b, err := New(h.Context(), h.fam, h.opts)
+			if err == nil {
+				b.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), "this host lacks "+name+", which ") {
+				h.Errorf("without %s: got %v", extension, err)
+			}
+		}
+	})
+}
+
+// sticky returns a service whose node port has rules that need the match recent, and
+// whose VIP has none: local sources reach all endpoints, others a local one.
+func (h *host) sticky() *proxier.Resolved {
+	s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour}
+	s.Targets = []proxier.Target{{AddrPort: h.endpoint(0), Weight: 1}, {AddrPort: h.endpoint(1), Weight: 1}}
+	s.Local = s.Targets[:1]
+	cluster, local := s.Pools()
+	everyone := filtertest.Leg(cluster, proxier.NoOne, proxier.Reject)
+	return s.Resolve(
+		&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, Local: everyone},
+		&proxier.Frontend{
+			Key:     proxier.FrontendKey{Addr: h.fam.Unspecified(), Port: 30707, Kind: proxier.NodePort},
+			Outside: filtertest.Leg(local, proxier.NoOne, proxier.Drop), Local: everyone,
+		})
+}
+
+// A service whose rules need a match which the host lacks is set aside as far as
+// rules balance it, by name: it stops no other.
+func TestMissingMatch(t *testing.T) {
+	everywhere(t, func(h *host) {
+		filtertest.WithoutExtension(h.TB, "xt_recent")
+		h.restart()
+		h.listen(2)
+		res := h.sticky()
+		h.world.Put(res.Key, res)
+		h.unserved(nil, 1)
+		err := h.backend.Sync(h.Context(), h.world.State, nil)
+		if want := "service default/sticky needs the match recent, which this host lacks: "; !strings.Contains(fmt.Sprint(err), want) {
+			h.Errorf("got %v, want %s", err, want)
+		}
+		later := h.service("web", 1, source.TCP, 1)
+		h.unserved(h.world.Put(later.Key, later), 1)
+		h.mustDial(h.vip(1))
+		h.mustDial(h.vip(7))
+		for _, a := range h.world.Host.NodePortAddrs {
+			if _, _, err := h.dial(netip.AddrPortFrom(a, 30707)); err == nil {
+				h.Errorf("node port on %v: connected, want refused", a)
+			}
+		}
+		if changes, err := h.backend.Plan(h.Context(), h.world.State); err != nil || len(changes) > 0 {
+			h.Errorf("still to change: %v, %v", changes, err)
+		}
+		os.Unsetenv("XTABLES_LIBDIR") // the match comes
+		h.mend()
+		h.mustDial(netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30707))
+		h.settled()
+	})
+}
