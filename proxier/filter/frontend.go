@@ -9,8 +9,19 @@ import (
 // hostProcess matches packets that this host itself sends.
 const hostProcess = "-m addrtype --src-type LOCAL"
 
-// frontendRules appends the rules that a packet to f meets.
+// frontendRules appends the rules that a packet to f meets. What IPVS balances must
+// not come to the node ports, whoever may use it.
 func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
+	if r.layout.leads(f) {
+		r.balance(c, f)
+	}
+	if r.takes(f) {
+		c.rule(r.destination(f), comment(f.ServicePort.String()), "-j ACCEPT")
+	}
+}
+
+// balance appends the rules that lead to pools.
+func (r *Rules) balance(c *chain, f *proxier.Frontend) {
 	match := r.addressed(f)
 	if f.Split() {
 		c.rule(match, "-j", splitChain(f))

@@ -36,6 +36,9 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	}
 	for _, a := range addrs {
 		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
+		if f.Key.Kind == proxier.NodePort && r.meetings.taken[e] {
+			continue
+		}
 		for _, set := range sets {
 			do(member{set, e})
 		}

@@ -101,7 +101,7 @@ func (r *Rules) needs(res *proxier.Resolved, lacking xtables.Lacking) string {
 	r.serviceChains(res, func(_, _ string, rules []byte) { text += string(rules) })
 	c := &chain{}
 	for _, f := range res.Frontends {
-		if r.layout.leads(f) {
+		if r.leads(f) {
 			r.frontendRules(c, f)
 		}
 	}

@@ -26,6 +26,7 @@ type Rules struct {
 	services, nodePorts tree
 	resolved            map[source.Key]*proxier.Resolved
 	members             memberCount
+	meetings            meetings
 
 	withheld map[ipset.Entry]bool // see Withhold
 }
@@ -44,6 +45,7 @@ func newRules(fam proxier.Family, l *layout) *Rules {
 		nodePorts: tree{root: NodePorts},
 		resolved:  map[source.Key]*proxier.Resolved{},
 		members:   memberCount{},
+		meetings:  newMeetings(),
 
 		followsIPVS: l.ipvs,
 	}
@@ -55,15 +57,20 @@ func (r *Rules) Reset(st *proxier.State) error {
 		return err
 	}
 	r.host = st.Host
-	r.members = memberCount{}
+	r.members, r.meetings = memberCount{}, newMeetings()
 	r.resolved = make(map[source.Key]*proxier.Resolved, len(st.Services))
 	var services, nodePorts []entry
 	for key, res := range st.Services {
 		r.resolved[key] = res
 		for _, f := range res.Frontends {
+			r.meet(f)
+		}
+	}
+	for _, res := range r.resolved {
+		for _, f := range res.Frontends {
 			r.eachMember(f, func(m member) { r.members[m]++ })
 			switch {
-			case !r.layout.leads(f):
+			case !r.leads(f):
 			case f.Key.Kind == proxier.NodePort:
 				nodePorts = append(nodePorts, entry{r.nodePorts.key(f), f})
 			default:

@@ -116,7 +116,7 @@ func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
 	out := *res
 	out.Frontends = slices.Clone(res.Frontends)
 	for i, f := range res.Frontends {
-		if !r.layout.leads(f) {
+		if !r.leads(f) {
 			continue
 		}
 		g := *f

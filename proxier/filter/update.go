@@ -55,26 +55,19 @@ func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*
 	services, nodePorts = map[key]*proxier.Frontend{}, map[key]*proxier.Frontend{}
 	put := func(f, value *proxier.Frontend) {
 		switch {
-		case !r.layout.leads(f):
+		case !r.leads(f):
 		case f.Key.Kind == proxier.NodePort:
 			nodePorts[r.nodePorts.key(f)] = value
 		default:
 			services[r.services.key(f)] = value
 		}
 	}
-	for _, s := range d.Services {
-		if s.Old != nil {
-			for _, f := range s.Old.Frontends {
-				put(f, nil)
-			}
-		}
+	old, now := frontends(d)
+	for _, f := range old {
+		put(f, nil)
 	}
-	for _, s := range d.Services {
-		if s.New != nil {
-			for _, f := range s.New.Frontends {
-				put(f, f)
-			}
-		}
+	for _, f := range now {
+		put(f, f)
 	}
 	return services, nodePorts
 }
@@ -139,23 +132,38 @@ func (r *Rules) sameRules(a, b *proxier.Frontend) bool {
 // updateMembers follows the sets that hold frontends.
 func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 	net := memberCount{}
-	for _, s := range d.Services {
-		if s.Old != nil {
-			for _, f := range s.Old.Frontends {
-				r.eachMember(f, func(m member) { net[m]-- })
-			}
-		}
-		if s.New != nil {
-			for _, f := range s.New.Frontends {
-				r.eachMember(f, func(m member) { net[m]++ })
-			}
-		}
+	old, now := frontends(d)
+	stay := r.beside(old, now)
+	for _, f := range slices.Concat(old, stay) {
+		r.eachMember(f, func(m member) { net[m]-- })
+	}
+	for _, f := range old {
+		r.part(f)
+	}
+	for _, f := range now {
+		r.meet(f)
+	}
+	for _, f := range slices.Concat(now, stay) {
+		r.eachMember(f, func(m member) { net[m]++ })
 	}
 	for m, n := range net {
 		was := r.members[m]
 		r.members.add(m, n)
 		ch.member(r.words.set(m.set), m.Entry, was > 0 && !r.withholds(m), was+n > 0)
 	}
+}
+
+// frontends returns those that a delta removes and adds.
+func frontends(d *proxier.Delta) (old, now []*proxier.Frontend) {
+	for _, s := range d.Services {
+		if s.Old != nil {
+			old = append(old, s.Old.Frontends...)
+		}
+		if s.New != nil {
+			now = append(now, s.New.Frontends...)
+		}
+	}
+	return old, now
 }
 
 // updateShared follows the sets that the State counts itself.

@@ -29,20 +29,23 @@ type dest struct {
 }
 
 // A claim is what frontends want of one address, port and protocol. A node port
-// may meet an external address that is an address of this node; that comes first.
+// may meet an external address that is an address of this node; that comes first,
+// unless it only keeps connections and the node port takes new ones.
 type claim struct{ address, nodePort *proxier.Frontend }
 
 func (c claim) frontend() *proxier.Frontend {
-	if c.address != nil {
-		return c.address
+	if c.address == nil || c.nodePort != nil && !balances(c.address) && balances(c.nodePort) {
+		return c.nodePort
 	}
-	return c.nodePort
+	return c.address
 }
+
+func balances(f *proxier.Frontend) bool { return f.Outside.Action == proxier.Balance }
 
 // needsServer tells whether IPVS has anything to do for a frontend. Where
 // nothing takes new connections, endpoints of weight 0 still keep what they have.
 func needsServer(f *proxier.Frontend) bool {
-	return f.Outside.Action == proxier.Balance || len(f.Outside.Pool.Kept) > 0
+	return balances(f) || len(f.Outside.Pool.Kept) > 0
 }
 
 // claims are those of all frontends that need a server.

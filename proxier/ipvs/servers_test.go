@@ -1,0 +1,45 @@
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+
+	"svcproxy/netutil/lvs"
+	"svcproxy/proxier"
+	"svcproxy/source"
+)
+
+// Where an external address is an address of the node, and another service has its
+// port for a node port, who takes new connections has the server; of two, the address.
+func TestAddressMeetsNodePort(t *testing.T) {
+	node := netip.MustParseAddr("192.0.2.1")
+	at, left := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
+	balanced := proxier.Leg{Pool: &proxier.Pool{Targets: []proxier.Target{{AddrPort: at, Weight: 1}}}}
+	kept := proxier.Leg{Action: proxier.Reject, Pool: &proxier.Pool{Kept: []netip.AddrPort{left}}}
+	nobody := proxier.Leg{Action: proxier.Reject, Pool: &proxier.Pool{}}
+	for _, tt := range []struct {
+		what              string
+		address, nodePort proxier.Leg
+		want              string // whose server
+	}{
+		{"both", balanced, balanced, "address"},
+		{"address keeps", kept, balanced, "node-port"},
+		{"address refuses", nobody, balanced, "node-port"},
+		{"node port keeps", balanced, kept, "address"},
+		{"both keep", kept, kept, "address"},
+	} {
+		frontend := func(name string, leg proxier.Leg, addr netip.Addr, kind proxier.Kind) *proxier.Resolved {
+			f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: addr, Protocol: source.TCP, Port: 30080, Kind: kind}, Outside: leg, Local: leg}
+			f.ServicePort.Name = name
+			return &proxier.Resolved{Key: source.Key{Name: name}, Frontends: []*proxier.Frontend{f}}
+		}
+		st := &proxier.State{Host: proxier.Host{NodePortAddrs: []netip.Addr{node}}, Services: map[source.Key]*proxier.Resolved{
+			{Name: "address"}:   frontend("address", tt.address, node, proxier.External),
+			{Name: "node-port"}: frontend("node-port", tt.nodePort, netip.IPv4Unspecified(), proxier.NodePort),
+		}}
+		s := newClaims(st).server(lvs.Key{Addr: node, Protocol: uint8(source.TCP), Port: 30080}, "wrr", map[*proxier.Pool][]dest{})
+		if s == nil || s.name.Name != tt.want {
+			t.Errorf("%s: server %+v, want that of %s", tt.what, s, tt.want)
+		}
+	}
+}
