@@ -25,7 +25,7 @@ func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.
 	freed := b.compare(d, keys, st)
 	b.plans(d.first)
 	b.note(claimed, d.drained, b.servers, &errs)
-	bind, shown := b.addrChanges(delta, freed)
+	bind, shown := b.addrChanges(st, delta, freed)
 	rules := b.rules.Update(shown)
 	served := b.rules.Late(rules)
 	b.unbind(ctx, shown.BoundAddrs.Lost, &errs)
@@ -83,8 +83,8 @@ func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (fre
 		if now == nil {
 			delete(b.servers, key)
 		}
-		_, bound := b.bound[key.Addr]
-		if bound && b.lingers[key.Addr] == 0 && st.BoundAddrs[key.Addr] == 0 {
+		_, member := b.members[key.Addr]
+		if member && b.lingers[key.Addr] == 0 && st.BoundAddrs[key.Addr] == 0 {
 			freed = append(freed, key.Addr)
 		}
 	}
@@ -103,16 +103,25 @@ func (b *Backend) linger(a netip.Addr, s *server, by int) {
 
 // addrChanges returns which addresses are to be bound, and the delta as the
 // chains and sets shall see it: addresses where servers drain stay until they are freed.
-func (b *Backend) addrChanges(delta *proxier.Delta, freed []netip.Addr) (bind []netip.Addr, shown *proxier.Delta) {
+func (b *Backend) addrChanges(st *proxier.State, delta *proxier.Delta, freed []netip.Addr) (bind []netip.Addr, shown *proxier.Delta) {
 	for _, a := range delta.BoundAddrs.Gained {
 		if _, has := b.bound[a]; !has {
 			bind = append(bind, a)
 		}
 	}
 	d := *delta
-	d.BoundAddrs.Lost = slices.Concat(d.BoundAddrs.Lost, freed)
+	d.BoundAddrs = proxier.SetDelta[netip.Addr]{}
+	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost, freed) {
+		_, was := b.members[a]
+		switch is := st.BoundAddrs[a] > 0 || b.lingers[a] > 0; {
+		case is && !was:
+			b.members[a] = struct{}{}
+			d.BoundAddrs.Gained = append(d.BoundAddrs.Gained, a)
+		case was && !is:
+			delete(b.members, a)
+			d.BoundAddrs.Lost = append(d.BoundAddrs.Lost, a)
+		}
+	}
 	slices.SortFunc(d.BoundAddrs.Lost, netip.Addr.Compare)
-	d.BoundAddrs.Lost = slices.Compact(d.BoundAddrs.Lost)
-	d.BoundAddrs.Lost = slices.DeleteFunc(d.BoundAddrs.Lost, func(a netip.Addr) bool { return b.lingers[a] > 0 })
 	return bind, &d
 }

@@ -64,6 +64,7 @@ type Backend struct {
 	servers map[lvs.Key]*server
 	claims  *claims
 	bound   map[netip.Addr]struct{} // addresses of our device
+	members map[netip.Addr]struct{} // the same in the set of them: services', and where servers drain
 	lingers map[netip.Addr]int      // how many servers there that nobody wants still drain
 	refused refused
 	foreign map[lvs.Key]struct{} // those of refused that the log has named

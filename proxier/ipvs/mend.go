@@ -196,9 +196,13 @@ func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
 // shown returns st as the chains and sets shall see it: addresses where servers
 // drain refuse what is new.
 func (p *picture) shown(st *proxier.State) *proxier.State {
+	return withBound(st, p.addrs)
+}
+
+func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State {
 	out := *st
-	out.BoundAddrs = make(map[netip.Addr]int, len(p.addrs))
-	for a := range p.addrs {
+	out.BoundAddrs = make(map[netip.Addr]int, len(addrs))
+	for a := range addrs {
 		out.BoundAddrs[a] = 1
 	}
 	return &out
@@ -228,7 +232,7 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 	}
 	b.bind(ctx, missing, errs)
 	b.run(ctx, p.diff.last, p.after, errs)
-	b.servers, b.claims, b.lingers = p.after, p.claims, p.lingers
+	b.servers, b.claims, b.lingers, b.members = p.after, p.claims, p.lingers, p.addrs
 	b.remindOfAll(p.diff.now)
 }
 

@@ -215,6 +215,7 @@ func mirroring(t *testing.T, n int) *Backend {
 		claims: newClaims(&proxier.State{}), lingers: map[netip.Addr]int{}, refused: refused{},
 	}
 	_, b.servers, b.bound = mirrored(n)
+	b.members = maps.Clone(b.bound)
 	b.mirror.end(b.servers, b.bound, nil)
 	for key := range b.servers {
 		b.record.own(key)

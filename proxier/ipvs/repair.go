@@ -99,28 +99,15 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, f found, errs *
 		errs.add(b.setTimeouts(ctx))
 	}
 	if len(f.addrs) > 0 {
-		b.repairAddrs(ctx, st, f.addrs, errs)
+		b.repairAddrs(ctx, f.addrs, errs)
 	}
 	if b.kernel.Damaged() {
-		errs.add(b.kernel.Repair(ctx, b.rules, b.shown(st)))
+		errs.add(b.kernel.Repair(ctx, b.rules, withBound(st, b.members)))
 	}
-}
-
-// shown returns st as the chains and sets see it: addresses where servers drain
-// refuse what is new.
-func (b *Backend) shown(st *proxier.State) *proxier.State {
-	out := *st
-	out.BoundAddrs = maps.Clone(st.BoundAddrs)
-	for a := range b.lingers {
-		if _, bound := b.bound[a]; bound {
-			out.BoundAddrs[a] = 1
-		}
-	}
-	return &out
 }
 
 // repairAddrs has our device carry the given addresses if they are wanted there.
-func (b *Backend) repairAddrs(ctx context.Context, st *proxier.State, addrs map[netip.Addr]struct{}, errs *failures) {
+func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}, errs *failures) {
 	there, have, err := addrsOf(b.device, b.fam)
 	if err == nil && !there {
 		err = b.device.Make()
@@ -131,7 +118,7 @@ func (b *Backend) repairAddrs(ctx context.Context, st *proxier.State, addrs map[
 	}
 	want := map[netip.Addr]struct{}{}
 	for a := range addrs {
-		if _, was := b.bound[a]; st.BoundAddrs[a] > 0 || was && b.lingers[a] > 0 {
+		if _, member := b.members[a]; member {
 			want[a] = struct{}{}
 		}
 	}
