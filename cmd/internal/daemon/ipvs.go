@@ -105,10 +105,10 @@ func (in *instance) isGone() bool {
 
 // leftIPVS returns ipvs mode as it was left by an earlier run, so that its connections
 // can end, and lets go of the families that the mode in use holds. Nil: ipvs mode is
-// in use, cannot be opened, or has nothing to wait for; then all of it can be removed.
-func (d *daemon) leftIPVS(ctx context.Context) *instance {
+// open, cannot be opened, or has nothing to wait for; then all of it can be removed.
+func (d *daemon) leftIPVS(ctx context.Context, open []*instance) *instance {
 	m, err := modeNamed("ipvs")
-	if err != nil || d.kernel.mode == m.name {
+	if err != nil || opened(open, m.name) != nil {
 		return nil
 	}
 	in, err := m.openAll(ctx, site{d.fixed, d.StateDir, d.log})

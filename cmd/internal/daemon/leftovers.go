@@ -78,14 +78,13 @@ func (d *daemon) uses(open []*instance) func(mode string, fam proxier.Family) bo
 
 // findLeftovers returns what an earlier run with another mode or other families may
 // have left in the kernel, after the first complete sync: make before break. Clients
-// keep their endpoints. Former is a mode that is left for a while, for connections to end; nil: none.
-func (d *daemon) findLeftovers(ctx context.Context) (former *instance, left []remnant) {
+// keep their endpoints. A mode that is left for a while, for connections to end, is open now.
+func (d *daemon) findLeftovers(ctx context.Context, open []*instance) ([]*instance, []remnant) {
 	d.takeOver(ctx)
-	open := []*instance{d.kernel}
-	if former = d.leftIPVS(ctx); former != nil {
-		open = append(open, former)
+	if former := d.leftIPVS(ctx, open); former != nil {
+		open = append([]*instance{former}, open...)
 	}
-	return former, remnants(d.uses(open))
+	return open, remnants(d.uses(open))
 }
 
 // takeOver has clients that earlier runs knew keep their endpoints, of each family

@@ -25,10 +25,10 @@ type watcher interface {
 // family that fails keeps no other from that.
 func (d *daemon) followMode(ctx context.Context) {
 	d.watch(ctx, d.kernel)
-	open := []*instance{d.kernel} // all but the last are to be removed
+	open := []*instance{d.kernel} // all but the last are to be removed; no two of a mode, which share what they made
 	var left []remnant
 	if d.waitReady(ctx) {
-		open, left = d.leaveEarlier(ctx)
+		open, left = d.leaveEarlier(ctx, open)
 	}
 	again, more := time.NewTicker(retireInterval), time.NewTicker(missingInterval)
 	defer again.Stop()
@@ -61,13 +61,9 @@ func (d *daemon) followMode(ctx context.Context) {
 }
 
 // leaveEarlier begins to remove what earlier runs left. It returns the modes that are
-// open, the last one in use, and what could not be removed.
-func (d *daemon) leaveEarlier(ctx context.Context) (open []*instance, left []remnant) {
-	former, left := d.findLeftovers(ctx)
-	if former != nil {
-		open = append(open, former)
-	}
-	open = append(open, d.kernel)
+// then open, the last one in use, and what could not be removed.
+func (d *daemon) leaveEarlier(ctx context.Context, open []*instance) ([]*instance, []remnant) {
+	open, left := d.findLeftovers(ctx, open)
 	d.tellMode(open, left)
 	return open, d.removeLeftovers(ctx, open, left)
 }
@@ -83,29 +79,20 @@ func (d *daemon) waitReady(ctx context.Context) bool {
 
 // changeMode goes on with the mode of s. It stays with the present one where that cannot be.
 func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Settings) []*instance {
-	d.noteHeld(open[len(open)-1])
-	i := slices.IndexFunc(open, func(in *instance) bool { return in.mode == s.Mode })
-	if i < 0 {
-		in, err := choose(ctx, site{s, d.StateDir, d.log})
-		d.noteMode(err)
-		if err != nil {
-			d.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
-			return open
-		}
-		if in.mode == open[len(open)-1].mode { // auto chose what we have
-			d.closeInstance(in)
-			return open
-		}
-		d.watch(ctx, in)
-		open = append(open, in)
-	} else { // back to one that still holds something
-		in := open[i]
-		in.leaving, in.rulesGone, in.gone, in.failed = nil, nil, nil, nil
-		in.stop()
-		d.watch(ctx, in) // nobody listened while it was leaving
-		open = append(slices.Delete(open, i, i+1), in)
+	last := open[len(open)-1]
+	d.noteHeld(last)
+	in, err := d.wanted(ctx, open, s)
+	d.noteMode(err)
+	if err != nil {
+		d.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
 	}
-	in := open[len(open)-1]
+	if err != nil || in == last {
+		return open
+	}
+	in.stop()
+	in.leaving, in.rulesGone, in.gone, in.failed = nil, nil, nil, nil
+	d.watch(ctx, in) // of one that was leaving nobody listened to changes
+	open = append(slices.DeleteFunc(open, func(o *instance) bool { return o == in }), in)
 	d.log.Info("changing mode", "to", in.mode, "why", in.why)
 	for _, w := range in.missing {
 		d.log.Warn(w)
@@ -114,6 +101,33 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 	d.files.Judge() // modes differ in what they can do
 	d.loop.SetBackends(in.proxies())
 	return open
+}
+
+// wanted returns the mode that settings ask for: that of open, where there is one, for
+// another would not know what it made.
+func (d *daemon) wanted(ctx context.Context, open []*instance, s configs.Settings) (*instance, error) {
+	if in := opened(open, s.Mode); in != nil {
+		return in, nil
+	}
+	in, err := choose(ctx, site{s, d.StateDir, d.log})
+	if err != nil {
+		return nil, err
+	}
+	had := opened(open, in.mode) // auto may choose it
+	if had == nil {
+		return in, nil
+	}
+	had.why = in.why
+	d.closeInstance(in)
+	return had, nil
+}
+
+// opened returns the instance of a mode; nil: none is open.
+func opened(open []*instance, mode string) *instance {
+	if i := slices.IndexFunc(open, func(in *instance) bool { return in.mode == mode }); i >= 0 {
+		return open[i]
+	}
+	return nil
 }
 
 // familyHolds has followMode look which families hold everything.
