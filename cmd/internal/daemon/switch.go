@@ -22,19 +22,21 @@ type watcher interface {
 // followMode removes what earlier runs left and changes the mode when settings
 // do, one change at a time, until ctx ends: make before break. The new mode holds
 // everything of a family before what the former one made of it is removed; one
-// family that fails keeps no other from that.
+// family that fails keeps no other from that. What earlier runs left stays until the
+// first complete sync, which a mode that does not work never has: it can be changed
+// before.
 func (d *daemon) followMode(ctx context.Context) {
 	d.watch(ctx, d.kernel)
 	open := []*instance{d.kernel} // all but the last are to be removed; no two of a mode, which share what they made
 	var left []remnant
-	if d.waitReady(ctx) {
-		open, left = d.leaveEarlier(ctx, open)
-	}
+	ready := d.loop.Ready() // nil: it is
 	again, more := time.NewTicker(retireInterval), time.NewTicker(missingInterval)
 	defer again.Stop()
 	defer more.Stop()
 	for {
-		d.tellMode(open, left)
+		if ready == nil {
+			d.tellMode(open, left)
+		}
 		select {
 		case <-ctx.Done():
 			<-d.loopEnded
@@ -42,6 +44,9 @@ func (d *daemon) followMode(ctx context.Context) {
 				d.closeInstance(in)
 			}
 			return
+		case <-ready:
+			ready = nil
+			open, left = d.leaveEarlier(ctx, open)
 		case s := <-d.modeWanted:
 			open = d.changeMode(ctx, open, s)
 		case <-d.modeHolds:

@@ -43,3 +43,22 @@ func TestBackToAutoDuringAChange(t *testing.T) {
 		t.Errorf("the table in use was removed %d times; log:\n%s", n, r.log)
 	}
 }
+
+// A mode in which nothing works can be left before the first sync.
+func TestModeChangesBeforeTheFirstSync(t *testing.T) {
+	often(t)
+	broken, good := &kernel{fail: errors.New("broken")}, new(kernel)
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n",
+		mode{name: "nftables", open: opens(good)}, mode{name: "ipvs", open: opens(broken)})
+	r.kernel.set(func(k *kernel) { k.names = []string{"left by an earlier run"} })
+	r.eventually("tried", func() bool { return strings.Contains(r.log.String(), "sync failed") })
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
+	r.ready()
+	if names, _, _ := good.seen(); names != "default/web" {
+		t.Errorf("the new mode holds %q", names)
+	}
+	r.eventually("all else removed", func() bool {
+		left, _, _ := r.kernel.seen()
+		return left == "" && strings.HasSuffix(r.toldBut("WATCHDOG=", "READY=1"), "STATUS=nftables mode\n")
+	})
+}
