@@ -114,6 +114,9 @@ func (d *daemon) reload(ctx context.Context) {
 		d.text = text
 		d.loadSettings(ctx)
 	}
+	if s, failed := d.modeFailed(); failed {
+		d.wantMode(s)
+	}
 	d.files.Reload()
 	d.loop.Resync()
 	if err := d.lookAtAddresses(); err != nil {

@@ -58,6 +58,9 @@ func (d *daemon) followMode(ctx context.Context) {
 		case <-more.C:
 			left = d.removeLeftovers(ctx, open, left)
 			d.warnOfSysctls()
+			if s, failed := d.modeFailed(); failed {
+				open = d.changeMode(ctx, open, s)
+			}
 			if len(open) == 1 && len(open[0].missing) > 0 { // no change of mode is under way
 				d.tryMissing(ctx, open[0])
 			}
@@ -87,8 +90,7 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 	last := open[len(open)-1]
 	d.noteHeld(last)
 	in, err := d.wanted(ctx, open, s)
-	d.noteMode(err)
-	if err != nil {
+	if news := d.noteMode(err); err != nil && news {
 		d.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
 	}
 	if err != nil || in == last {
@@ -203,11 +205,22 @@ func (d *daemon) setKernel(in *instance) {
 	d.kernel = in
 }
 
-// noteMode keeps for status why the mode that settings ask for is not in use; nil: it is.
-func (d *daemon) noteMode(err error) {
+// noteMode keeps for status why the mode that settings ask for is not in use; nil: it
+// is. It reports whether that is new.
+func (d *daemon) noteMode(err error) (news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	was := d.modeErr
 	d.modeErr = err
+	return (was == nil) != (err == nil) || err != nil && was.Error() != err.Error()
+}
+
+// modeFailed reports whether the mode that settings ask for could not be had when it
+// was last tried.
+func (d *daemon) modeFailed() (s configs.Settings, failed bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.settings, d.modeErr != nil
 }
 
 // retireInterval is how often a mode that is leaving is asked whether its

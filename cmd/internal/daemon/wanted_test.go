@@ -5,7 +5,9 @@ import (
 	"errors"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"svcproxy/proxier"
 )
@@ -61,4 +63,49 @@ func TestModeChangesBeforeTheFirstSync(t *testing.T) {
 		left, _, _ := r.kernel.seen()
 		return left == "" && strings.HasSuffix(r.toldBut("WATCHDOG=", "READY=1"), "STATUS=nftables mode\n")
 	})
+}
+
+// launchWithout runs a daemon in iptables mode on a host that cannot have nftables
+// mode. Want asks for a mode, and warned reports whether status says that there is none.
+func launchWithout(t *testing.T, missing *kernel) (r *running, want func(mode string), warned func() bool) {
+	missing.none = errors.New("no nft")
+	r = launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{
+		name: "nftables", open: missing.open,
+		remove: func(context.Context, proxier.Family, site) error { return nil },
+	})
+	r.ready()
+	want = func(mode string) { r.write("svcproxy.toml", "http_address = \"\"\nmode = \""+mode+"\"\n") }
+	warned = func() bool { return strings.Contains(strings.Join(r.status().Warnings, "\n"), "no nft") }
+	return r, want, warned
+}
+
+// A mode that could not be had is forgotten when another is wanted, and a reload tries
+// the wanted one again.
+func TestModeThatCannotBeHad(t *testing.T) {
+	missing := new(kernel)
+	r, want, warned := launchWithout(t, missing)
+	want("nftables")
+	r.eventually("warned of", warned)
+	want("iptables")
+	r.eventually("forgotten", func() bool { return !warned() })
+	want("nftables")
+	r.eventually("warned of again", warned)
+	missing.set(func(k *kernel) { k.none = nil })
+	r.reload <- syscall.SIGHUP
+	r.eventually("had", func() bool { return r.status().Settings.Mode == "nftables" && !warned() })
+}
+
+// Nobody has to ask for it, and the log tells of it once.
+func TestModeThatCannotBeHadIsTriedAgain(t *testing.T) {
+	often(t)
+	missing := new(kernel)
+	r, want, warned := launchWithout(t, missing)
+	want("nftables")
+	r.eventually("warned of", warned)
+	time.Sleep(10 * missingInterval)
+	missing.set(func(k *kernel) { k.none = nil })
+	r.eventually("had", func() bool { return r.status().Settings.Mode == "nftables" && !warned() })
+	if n := strings.Count(r.log.String(), "the mode cannot be changed"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, r.log)
+	}
 }
