@@ -160,12 +160,12 @@ func (a *SetAside) Unserved() *proxier.Unserved {
 	return &proxier.Unserved{N: len(a.why), Err: errors.Join(errs...), Frontends: a.frontends()}
 }
 
-// frontends returns those that rules would balance, of services that are set aside.
+// frontends returns those of services that are set aside that refuse now.
 func (a *SetAside) frontends() map[proxier.FrontendKey]bool {
 	all := make(map[proxier.FrontendKey]bool)
 	for _, res := range a.refusing {
 		for _, f := range res.Frontends {
-			if a.rules.layout.leads(f) {
+			if !balances(f) {
 				all[f.Key] = true
 			}
 		}
