@@ -35,6 +35,23 @@ type kernel struct {
 	full  int      // syncs that were
 	calls int      // of Sync and Look
 	fail  error
+	none  error // why it cannot be opened
+}
+
+func (k *kernel) open(context.Context, proxier.Family, site) (backend, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.none != nil {
+		return nil, k.none
+	}
+	return k, nil
+}
+
+// set changes k while a daemon uses it.
+func (k *kernel) set(change func(k *kernel)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(k)
 }
 
 func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta) error {
@@ -153,7 +170,7 @@ func useModes(t *testing.T, k *kernel, more ...mode) {
 	old := modes
 	modes = []mode{
 		{name: "nftables"},
-		{name: "iptables", open: func(context.Context, proxier.Family, site) (backend, error) { return k, nil }},
+		{name: "iptables", open: k.open},
 	}
 	if len(more) > 0 {
 		modes = append(more, modes[1])

@@ -173,8 +173,8 @@ func TestAutoFollowsSettings(t *testing.T) {
 func TestAutoWithoutTheModeThatSettingsNeed(t *testing.T) {
 	const settings = "http_address = \"\"\nfamilies = [\"ipv4\"]\n"
 	r := launch(t, settings, mode{name: "nftables", open: opens(new(kernel))})
-	modes[len(modes)-1].open = fails("no iptables") // nothing has looked at it so far
 	r.ready()
+	r.kernel.set(func(k *kernel) { k.none = errors.New("no iptables") })
 	r.write("svcproxy.toml", settings+"localhost_node_ports = true\n")
 	r.eventually("warned of", func() bool {
 		w := strings.Join(r.status().Warnings, "\n")
