@@ -129,7 +129,7 @@ func worked(t *testing.T) time.Duration {
 // What is wrong with a broken file is found in a time that grows as the file does,
 // and is like that of a good one.
 func TestTimeOfBrokenFiles(t *testing.T) {
-	const small = 1 << 20
+	const small = 1 << 18
 	good := func(size int) string { return manyServices(size / 560) }
 	for name, text := range map[string]func(size int) string{
 		"an unknown key at the end": func(size int) string { return good(size) + "[x]\n" },
@@ -138,11 +138,11 @@ func TestTimeOfBrokenFiles(t *testing.T) {
 		"a string without an end":   func(size int) string { return good(size) + "x = '''\n" + good(size/4) },
 	} {
 		one, four := cpu(t, text(small), 2), cpu(t, text(4*small), 1)
-		if four > 20*one+time.Second {
-			t.Errorf("%s: %v for 1 MiB, %v for 4 MiB", name, one, four)
+		if four > 10*one+time.Second/2 {
+			t.Errorf("%s: %v for 256 KiB, %v for 1 MiB", name, one, four)
 		}
-		if like := cpu(t, good(small), 1); one > 10*like+time.Second {
-			t.Errorf("%s: %v for 1 MiB; a good file takes %v", name, one, like)
+		if like := cpu(t, good(small), 1); one > 10*like+time.Second/2 {
+			t.Errorf("%s: %v for 256 KiB; a good file takes %v", name, one, like)
 		}
 	}
 }
