@@ -70,7 +70,7 @@ func (w *watcher) reset() {
 // An affair is what something that happened to a path is about.
 type affair struct {
 	name  string          // in the directory; empty if it is elsewhere
-	all   bool            // the directory itself, or a link on the way to it
+	all   bool            // the directory itself, a link on the way to it, or a directory that was watched
 	links map[string]bool // links in the directory that lead to it or over it
 }
 
@@ -79,7 +79,8 @@ func (w *watcher) classify(path string) (a affair) {
 	if w.real != "" && filepath.Dir(path) == w.real {
 		a.name = filepath.Base(path)
 	}
-	a.all, a.links = w.way[path], w.meaning[path]
+	gone := w.needed[path] > 0 && ev.Has(fsnotify.Remove|fsnotify.Rename) // with the watch of it
+	a.all, a.links = w.way[path] || gone, w.meaning[path]
 	return a
 }
 

@@ -114,6 +114,20 @@ func TestWaysToWrite(t *testing.T) {
 			before: "a.toml: a 1", after: "a.toml: a 3",
 		},
 		{
+			name: "directory of the target of a symlink replaced",
+			prepare: func(t *testing.T, d string) {
+				check(t, os.Mkdir(d+"/../far", 0o755))
+				write(t, d+"/../far/x", "a 1\n")
+				check(t, os.Symlink("../far/x", d+"/a.toml"))
+			},
+			change: func(t *testing.T, d string) {
+				check(t, os.Rename(d+"/../far", d+"/../near"))
+				check(t, os.Mkdir(d+"/../far", 0o755))
+				write(t, d+"/../far/x", "a 2\n")
+			},
+			before: "a.toml: a 1", after: "a.toml: a 2",
+		},
+		{
 			name: "symlink to a file in the same directory",
 			prepare: func(t *testing.T, d string) {
 				write(t, d+"/base", "a 1\n")
