@@ -143,15 +143,16 @@ func (c *cluster) dial(ctx context.Context, network, addr string) (conn net.Conn
 // stopAPI kills the API server.
 func (c *cluster) stopAPI() { kill(c.api) }
 
-// kubeconfig writes one for svcproxy and returns its path.
-func (c *cluster) kubeconfig() string {
+// kubeconfig writes one for a user and returns its path.
+func (c *cluster) kubeconfig(user, token string) string {
 	c.t.Helper()
-	c.write("kubeconfig", fmt.Appendf(nil, `apiVersion: v1
+	name := "kubeconfig-" + user
+	c.write(name, fmt.Appendf(nil, `apiVersion: v1
 kind: Config
 current-context: lab
-contexts: [{name: lab, context: {cluster: lab, user: svcproxy}}]
-clusters: [{name: lab, cluster: {server: 'https://127.0.0.1:%d', certificate-authority: certs/apiserver.crt}}]
-users: [{name: svcproxy, user: {token: %s}}]
-`, usual, svcproxyToken))
-	return c.path("kubeconfig")
+contexts: [{name: lab, context: {cluster: lab, user: %[2]s}}]
+clusters: [{name: lab, cluster: {server: 'https://127.0.0.1:%[1]d', certificate-authority: certs/apiserver.crt}}]
+users: [{name: %[2]s, user: {token: %[3]s}}]
+`, usual, user, token))
+	return c.path(name)
 }

@@ -27,14 +27,7 @@ var synced = regexp.MustCompile(`kubeproxy_sync_proxy_rules_last_timestamp_secon
 // startKubeProxy starts kube-proxy on the node, and waits for its first sync.
 func (n *node) startKubeProxy(mode string) *exec.Cmd {
 	n.t.Helper()
-	n.write("kubeproxy.conf", fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: lab
-contexts: [{name: lab, context: {cluster: lab, user: admin}}]
-clusters: [{name: lab, cluster: {server: 'https://127.0.0.1:%d', certificate-authority: certs/apiserver.crt}}]
-users: [{name: admin, user: {token: %s}}]
-`, usual, adminToken))
-	cmd := n.start("kube-proxy", "--kubeconfig="+n.path("kubeproxy.conf"), "--proxy-mode="+mode, "--hostname-override=node",
+	cmd := n.start("kube-proxy", "--kubeconfig="+n.kubeconfig("admin", adminToken), "--proxy-mode="+mode, "--hostname-override=node",
 		"--cluster-cidr=10.4.0.0/16", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
 	err := lab.Poll(10*time.Minute, func() error {
 		time.Sleep(200 * time.Millisecond)

@@ -83,7 +83,7 @@ func (n *node) startSvcproxy(t *testing.T, mode, sources string) {
 			t.Error(err)
 		}
 	})
-	settings := fmt.Sprintf("mode = %q\nsources = %s\nnode_name = \"node\"\n[kubernetes]\nkubeconfig = %q\n", mode, sources, n.kubeconfig())
+	settings := fmt.Sprintf("mode = %q\nsources = %s\nnode_name = \"node\"\n[kubernetes]\nkubeconfig = %q\n", mode, sources, n.kubeconfig("svcproxy", svcproxyToken))
 	if err := errors.Join(d.Settings(settings), d.Start()); err != nil {
 		t.Fatalf("%v\n%s", err, d.LogTail(40))
 	}

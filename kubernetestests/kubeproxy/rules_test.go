@@ -22,7 +22,7 @@ import (
 	iptablestest "k8s.io/kubernetes/pkg/util/iptables/testing"
 )
 
-// Rules are what kube-proxy has iptables-restore make, by table and chain.
+// rules are what kube-proxy has iptables-restore make, by table and chain.
 type rules map[string]map[string][]*rule
 
 // A rule is one line of them. Of what it matches, what is not set matches everything.

@@ -4,7 +4,7 @@ package kubeproxy
 
 import (
 	"fmt"
-	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -41,9 +41,8 @@ const (
 
 // What objects mean to svcproxy is what they mean to kube-proxy, but for differences.
 func TestKubernetesSameAsKubeProxy(t *testing.T) {
-	netnstest.Enter(t) // kube-proxy looks after connection tracking
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	netnstest.Enter(t)                                // kube-proxy looks after connection tracking
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // it tells of each odd address
 	sets, seed := usualSets, uint64(1)
 	if os.Getenv(envSoak) != "" {
 		sets, seed = soakSets, uint64(time.Now().UnixNano())

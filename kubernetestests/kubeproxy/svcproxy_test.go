@@ -26,7 +26,7 @@ import (
 	"svcproxy/source/kubernetes"
 )
 
-// Held is what svcproxy would have the kernel hold.
+// A held is what svcproxy would have the kernel hold.
 type held struct {
 	*proxier.Node
 	families map[proxier.Family]*state
@@ -65,7 +65,12 @@ func svcproxy(c *cluster) (*held, error) {
 	}
 	loop := proxier.NewLoop(proxier.Config{
 		Backends: backends, Node: h.Node, Sources: []string{kubernetes.Name}, ResyncInterval: time.Hour, SyncTimeout: time.Hour,
-		Log: slog.New(slog.DiscardHandler), OnHealth: func(list []proxier.HealthCheck) { health <- list },
+		Log: slog.New(slog.DiscardHandler), OnHealth: func(list []proxier.HealthCheck) {
+			select {
+			case health <- list:
+			default: // it must not block; nothing changes after the first
+			}
+		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -206,23 +211,27 @@ func (a *apiServer) list(path string, match labels.Selector) any {
 	version := meta.ListMeta{ResourceVersion: "100"}
 	switch {
 	case strings.HasSuffix(path, "/services"):
-		out := &core.ServiceList{TypeMeta: meta.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}, ListMeta: version}
-		for _, s := range a.services {
-			if match.Matches(labels.Set(s.Labels)) {
-				out.Items = append(out.Items, *s)
-			}
+		return &core.ServiceList{
+			TypeMeta: meta.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}, ListMeta: version,
+			Items: matching(a.services, match, func(s *core.Service) labels.Set { return s.Labels }),
 		}
-		return out
 	case strings.HasSuffix(path, "/endpointslices"):
-		out := &discovery.EndpointSliceList{TypeMeta: meta.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}, ListMeta: version}
-		for _, s := range a.slices {
-			if match.Matches(labels.Set(s.Labels)) {
-				out.Items = append(out.Items, *s)
-			}
+		return &discovery.EndpointSliceList{
+			TypeMeta: meta.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}, ListMeta: version,
+			Items: matching(a.slices, match, func(s *discovery.EndpointSlice) labels.Set { return s.Labels }),
 		}
-		return out
 	case strings.HasSuffix(path, "/nodes"):
 		return &core.NodeList{TypeMeta: meta.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: version}
 	}
 	return map[string]any{"kind": "ServiceCIDRList", "apiVersion": "networking.k8s.io/v1", "metadata": version, "items": []any{}}
+}
+
+func matching[T any](all []*T, match labels.Selector, of func(*T) labels.Set) []T {
+	var out []T
+	for _, o := range all {
+		if match.Matches(of(o)) {
+			out = append(out, *o)
+		}
+	}
+	return out
 }
