@@ -2,6 +2,7 @@ package filter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -19,14 +20,11 @@ const keepTable = "SVCP-KEEP"
 // all rules. Without a rule that needs it, it stops, and packets of connections then
 // reach the wrong socket, which resets them: our repair comes too late for them.
 func (k *Kernel) keep(ctx context.Context) {
-	err := k.tryToKeep(ctx)
+	err := k.tryToKeep(ctx, func() bool { return true })
 	if ctx.Err() != nil {
 		return // the next sync does it
 	}
-	if err != nil && !k.mortal.Load() {
-		k.log.Info("connections will not survive that others flush all rules: the kernel does not take a table that keeps them", "tool", k.Tool(), "err", err)
-	}
-	k.mortal.Store(err != nil)
+	k.tellMortal(err)
 	k.keeps.Store(err == nil)
 }
 
@@ -36,26 +34,48 @@ func (k *Kernel) keepOn(ctx context.Context) {
 	if !k.keeps.Load() {
 		return
 	}
-	if there, err := nft.Exists(k.keepTable()); err == nil && !there {
-		k.keep(ctx)
+	if there, err := nft.Exists(k.keepTable()); err != nil || there {
+		return
+	}
+	if err := k.tryToKeep(ctx, k.keeps.Load); ctx.Err() == nil {
+		k.tellMortal(err)
 	}
 }
 
-// tryToKeep takes its turn, for whoever writes rules by iptables-restore meanwhile.
-func (k *Kernel) tryToKeep(ctx context.Context) error {
+// tellMortal tells once that the kernel does not take the table.
+func (k *Kernel) tellMortal(err error) {
+	if err != nil && !k.mortal.Load() {
+		k.log.Info("connections will not survive that others flush all rules: the kernel does not take a table that keeps them", "tool", k.Tool(), "err", err)
+	}
+	k.mortal.Store(err != nil)
+}
+
+// tryToKeep takes its turn, for whoever writes rules by iptables-restore meanwhile,
+// and makes the table if it is still wanted then.
+func (k *Kernel) tryToKeep(ctx context.Context, wanted func() bool) error {
 	release, err := k.tool.Turn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
+	k.keeping.Lock()
+	defer k.keeping.Unlock()
+	if !wanted() {
+		return nil
+	}
 	return nft.Keep(k.keepTable(), "connections survive that all rules of iptables are flushed")
 }
 
-// unkeep removes what keep has made.
+// unkeep removes what keep has made, also that of earlier versions. A look that has
+// waited meanwhile does not make it again.
 func (k *Kernel) unkeep(ctx context.Context) error {
+	k.keeping.Lock()
+	defer k.keeping.Unlock()
+	k.keeps.Store(false)
 	there, err := nft.Exists(k.keepTable())
 	there = there && err == nil // only to tell of
-	if err := nft.RemoveTable(k.keepTable()); err != nil {
+	earlier := nft.Table{Family: family(k.tool.IPv6), Name: keepTable}
+	if err := errors.Join(nft.RemoveTable(k.keepTable()), nft.RemoveTable(earlier)); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}
 	if there {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"svcproxy/netutil/ipset"
@@ -38,8 +39,9 @@ type Kernel struct {
 	lookSets *ipset.Conn   // its own
 	events   *events       // of the nft variant; nil: there are none
 
-	keeps  atomic.Bool // keep has succeeded
-	mortal atomic.Bool // it was said that it failed
+	keeping sync.Mutex  // held while its table is made or removed
+	keeps   atomic.Bool // keep has succeeded
+	mortal  atomic.Bool // it was said that it failed
 }
 
 // Choose returns which variant of iptables this host uses. It comes to an end while

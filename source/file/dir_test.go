@@ -196,7 +196,7 @@ func TestFollowAgain(t *testing.T) {
 	check(t, os.Remove(root+"/etc/a"))
 	check(t, os.Symlink("../two/a", root+"/etc/a"))
 	wants("a", "/one", "/two")
-	if a := w.classify(root + "/two/a"); len(a.links) != 1 || !a.links["a"] || a.all {
+	if a := w.classify(fsnotify.Event{Name: root + "/two/a"}); len(a.links) != 1 || !a.links["a"] || a.all {
 		t.Errorf("what a leads to is about %v", a)
 	}
 	check(t, os.Remove(root+"/etc/b"))
@@ -204,7 +204,7 @@ func TestFollowAgain(t *testing.T) {
 	wants("b c", "/two")
 	check(t, os.Remove(root+"/etc/a"))
 	wants("a")
-	if a := w.classify(root + "/two/a"); len(a.links) != 0 {
+	if a := w.classify(fsnotify.Event{Name: root + "/two/a"}); len(a.links) != 0 {
 		t.Errorf("what a led to is about %v", a)
 	}
 }

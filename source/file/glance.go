@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,7 +41,7 @@ func (s *Source) glanceClosed() {
 	paths, lost := s.watcher.closings.take()
 	s.todo.all, s.todo.hash = s.todo.all || lost, s.todo.hash || lost
 	for _, path := range paths {
-		about := s.classify(path)
+		about := s.classify(fsnotify.Event{Name: path, Op: fsnotify.Write})
 		for _, name := range append(slices.Collect(maps.Keys(about.links)), about.name) {
 			if f := s.files[name]; f != nil {
 				s.todo.names[name] = true

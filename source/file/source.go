@@ -299,7 +299,7 @@ func (s *Source) note(ev fsnotify.Event, next *alarm) {
 	if ev.Has(fsnotify.Rename) {
 		s.from = ev.Name
 	}
-	about := s.classify(ev.Name)
+	about := s.classify(ev)
 	switch name := about.name; {
 	case isServiceFile(name):
 		s.todo.names[name] = true
@@ -314,10 +314,10 @@ func (s *Source) note(ev fsnotify.Event, next *alarm) {
 	}
 }
 
-// classify returns what something that happened to a path is about, after adding to
-// the work to do what is to be looked at besides the file of that name.
-func (s *Source) classify(path string) affair {
-	about := s.watcher.classify(path)
+// classify returns what an event is about, after adding to the work to do what is to
+// be looked at besides the file of that name.
+func (s *Source) classify(ev fsnotify.Event) affair {
+	about := s.watcher.classify(ev)
 	s.todo.all = s.todo.all || about.all
 	maps.Copy(s.todo.names, about.links)
 	return about

@@ -67,15 +67,15 @@ func (w *watcher) reset() {
 	w.way, w.meaning, w.paths, w.needed = map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
 }
 
-// An affair is what something that happened to a path is about.
+// An affair is what an event is about.
 type affair struct {
 	name  string          // in the directory; empty if it is elsewhere
 	all   bool            // the directory itself, a link on the way to it, or a directory that was watched
 	links map[string]bool // links in the directory that lead to it or over it
 }
 
-func (w *watcher) classify(path string) (a affair) {
-	path = filepath.Clean(path) // a watch on / gives //etc
+func (w *watcher) classify(ev fsnotify.Event) (a affair) {
+	path := filepath.Clean(ev.Name) // a watch on / gives //etc
 	if w.real != "" && filepath.Dir(path) == w.real {
 		a.name = filepath.Base(path)
 	}

@@ -1,0 +1,68 @@
+//go:build netns
+
+package filter
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy/netutil/netnstest"
+)
+
+func keepTables(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("nft", "list", "tables").CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft list tables: %v\n%s", err, out)
+	}
+	var list []string
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, keepTable) {
+			list = append(list, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// A look that finds the table gone and waits for its turn does not make it again
+// when all that is ours has been removed meanwhile.
+func TestLookBesideCleanupKeepsNothing(t *testing.T) {
+	k, _, _, _ := watched(t)
+	ctx := context.Background()
+	release, err := k.tool.Turn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, "nft", "delete", "table", "inet", keepTable+"-4")
+	done := make(chan error)
+	go netnstest.Here(t, func() { _, err := k.Examine(ctx); done <- err })()
+	until(t, "a look", func() bool { return len(k.looking) == 1 })
+	time.Sleep(500 * time.Millisecond) // it comes to its turn, and waits
+	k.mirror.forget()
+	if err := k.unkeep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := keepTables(t); got != "" {
+		t.Errorf("after cleaning up: %s", got)
+	}
+}
+
+// Cleaning up removes the tables that earlier versions made, of its family.
+func TestCleanupRemovesEarlierTables(t *testing.T) {
+	k, _, _, _ := watched(t)
+	command(t, "nft", "add", "table", "ip", keepTable)
+	command(t, "nft", "add", "table", "ip6", keepTable)
+	if err := k.Cleanup(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := keepTables(t); got != "table ip6 "+keepTable {
+		t.Errorf("left: %q", got)
+	}
+}
