@@ -180,6 +180,8 @@ func (b *Backend) commit() error {
 	if b.batch.Empty() {
 		return nil
 	}
+	b.turns.Add(1)
+	defer b.turns.Add(1)
 	if err := b.conn.Commit(b.batch); err != nil {
 		return err
 	}

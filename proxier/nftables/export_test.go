@@ -14,6 +14,9 @@ func (b *Backend) Family() proxier.Family { return b.fam }
 // Unread returns how many Looks after the last that read the table have not done so.
 func (b *Backend) Unread() int { return b.looks.unread }
 
+// Foreign tells how many commits of others were counted when the table was last compared.
+func (b *Backend) Foreign() uint32 { return b.foreign.Load() }
+
 // LooksUnread is how many Looks at most follow one another without reading the table, while events are heard.
 const LooksUnread = looksUnread
 

@@ -79,12 +79,12 @@ func (b *Backend) look(ctx context.Context) (bool, error) {
 // lookBy reads all of the table, or what was left by the last look if there is
 // no reason for more.
 func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool, error) {
-	foreign, err := b.strangers(conn)
+	foreign, sure, err := b.strangers(conn)
 	if err != nil {
 		return false, err
 	}
 	what := b.looks.later
-	if b.doubted.Swap(false) || !heard && (b.watching.Load() || foreign != b.foreign.Load()) {
+	if b.doubted.Swap(false) || !heard && (b.watching.Load() || !sure || foreign != b.foreign.Load()) {
 		_, sets, _, _ := b.shape()
 		what = laggers{shape: true, sets: sets}
 		b.looks.unread = 0
@@ -93,6 +93,8 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 	differs, err := l.at(what)
 	if err == nil {
 		b.looks.later = l.later
+	}
+	if err == nil && sure {
 		b.foreign.Store(foreign)
 	}
 	return differs, err

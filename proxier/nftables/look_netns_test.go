@@ -186,3 +186,45 @@ func TestDeltaBeforeRepair(t *testing.T) {
 		h.settled("delta and repair")
 	})
 }
+
+// Looks beside changes of ours count none of them as one of others, or the next that
+// others make would give the number that is known, and be passed over.
+func TestLookBesideCommitsCountsNone(t *testing.T) {
+	enterNamespace(t)
+	nft(t, foreign)
+	h := &host{TB: t, fam: proxier.IPv4, world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(t, proxier.IPv4)}
+	web := filtertest.Web(h.fam, 1, 1)
+	h.world.Put(web.Key, web)
+	h.sync(nil)
+	h.looks()
+	want := h.backend.Foreign()
+	ended, looked := make(chan struct{}), make(chan int)
+	go netnstest.Here(t, func() {
+		n := 0
+		for ; ; n++ {
+			select {
+			case <-ended:
+				looked <- n
+				return
+			default:
+			}
+			if differs, err := h.backend.Look(context.Background()); differs || err != nil {
+				t.Errorf("look %d: %v, %v", n, differs, err)
+			}
+			if got := h.backend.Foreign(); got != want {
+				t.Errorf("look %d: %d commits of others, want %d", n, got, want)
+			}
+		}
+	})()
+	for i := range 500 {
+		h.sync(h.world.Put(web.Key, filtertest.Web(h.fam, 1, 1+i%3)))
+	}
+	close(ended)
+	if n := <-looked; n == 0 {
+		t.Error("no look was beside the changes")
+	}
+	h.nft("add set inet svcproxy more { type inet_service; }")
+	if _, read := h.looks(); !read {
+		t.Error("a commit of others was passed over")
+	}
+}

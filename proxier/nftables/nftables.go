@@ -44,6 +44,7 @@ type Backend struct {
 	touched  atomic.Bool   // somebody else has changed our table: the next Sync repairs it
 	doubted  atomic.Bool   // somebody else may have changed our table
 	commits  atomic.Uint32 // of ours
+	turns    atomic.Uint32 // beginnings and ends of these: odd while one is under way
 	foreign  atomic.Uint32 // commits that are not ours, see strangers, when the table was last compared
 
 	looks looks
