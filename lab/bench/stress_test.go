@@ -44,14 +44,17 @@ type stress struct {
 	target time.Duration // p99 under stress; 0: 1.5 times the quiet one and slack
 }
 
-// slack is how much longer a change may take under stress, whatever it takes in
-// peace: in a guest, whose processor is emulated, five times as much.
-func (s stress) slack() time.Duration {
+// pace returns how long d on a host is here: in a guest, whose processor is emulated,
+// five times as long, or all that goes on beside would leave it no time.
+func (s stress) pace(d time.Duration) time.Duration {
 	if s.variant == ipvs {
-		return 250 * time.Millisecond
+		return 5 * d
 	}
-	return 50 * time.Millisecond
+	return d
 }
+
+// slack is how much longer a change may take under stress, whatever it takes in peace.
+func (s stress) slack() time.Duration { return s.pace(50 * time.Millisecond) }
 
 // inGuest are what there is to measure in a guest; nil: this is none.
 var inGuest []stress
@@ -84,7 +87,7 @@ const stressPatience = time.Minute
 // Settings quiet, which are the defaults, and under stress.
 const (
 	quietSettings  = "mode = %q\n"
-	stressSettings = "mode = %q\n[sync]\nresync_interval = \"1s\"\n"
+	stressSettings = "mode = %q\n[sync]\nresync_interval = \"%v\"\n"
 )
 
 // TestStress measures what a change of one service takes from the rename of its
@@ -164,13 +167,13 @@ func (s stress) underStress(t *testing.T, d *daemon, f *figures) (err error) {
 	if f.entriesMade, err = d.node.entries(); err != nil {
 		return err
 	}
-	if err := d.settle(fmt.Sprintf(stressSettings, s.variant.mode())); err != nil {
+	if err := d.settle(fmt.Sprintf(stressSettings, s.variant.mode(), s.pace(time.Second))); err != nil {
 		return err
 	}
 	if s.clients > 0 {
 		defer background(t, time.Second, d.churn)()
 	}
-	stop := background(t, 100*time.Millisecond, d.node.write)
+	stop := background(t, s.pace(100*time.Millisecond), d.node.write)
 	f.stressed, err = s.sample(d)
 	f.writesBeside = stop()
 	if err != nil {
