@@ -77,7 +77,7 @@ func TestScratchChainsAreNoEvent(t *testing.T) {
 	c := dial(t)
 	m, err := NewNameMonitor(Names{
 		Tables: []Table{table}, Ours: "OUR-", Scratch: "OUR-PROBE", Others: "FORWARD", Touched: func() {},
-		Own: func(uint32) bool { return false },
+		Own: func(uint32, uint32) bool { return false },
 	})
 	events := heard(t, m, err)
 	rule, err := NewRule(table.Family, "OUR-PROBE")

@@ -22,18 +22,33 @@ type Event struct {
 
 // A Monitor watches a table for changes by others than one Conn.
 type Monitor struct {
-	concerns func(message) bool // whether a change is one to tell of
+	concerns func(message) concern
+	own      func(port, generation uint32) bool // whether a transaction is none to tell of; nil: none is
+	touched  func()
 	space    uint64
 	file     *os.File
 	in       []byte
 	missed   atomic.Bool // it did not listen while somebody committed
 
-	named map[uint32]bool // senders whose transaction, of which we see a part so far, names our table
+	heard map[uint32]concern // by sender, of a transaction of which we see a part so far
 }
+
+// A concern says what a message is to who watches.
+type concern uint8
+
+const (
+	changes concern = 1 << iota // one to tell of
+	touches                     // no event, but not to be passed over
+)
 
 // NewMonitor opens a socket that hears nothing until Watch is called.
 func NewMonitor(t Table, own *Conn) (*Monitor, error) {
-	m, fd, err := newMonitor(func(msg message) bool { return msg.isOf(t) })
+	m, fd, err := newMonitor(func(msg message) concern {
+		if msg.isOf(t) {
+			return changes
+		}
+		return 0
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +58,7 @@ func NewMonitor(t Table, own *Conn) (*Monitor, error) {
 	return m, nil
 }
 
-func newMonitor(concerns func(message) bool) (*Monitor, int, error) {
+func newMonitor(concerns func(message) concern) (*Monitor, int, error) {
 	fd, err := openSocket(eventBuffer)
 	if err != nil {
 		return nil, 0, err
@@ -53,7 +68,7 @@ func newMonitor(concerns func(message) bool) (*Monitor, int, error) {
 	}
 	return &Monitor{
 		concerns: concerns, space: namespace(), file: os.NewFile(uintptr(fd), "nf_tables monitor"),
-		in: make([]byte, receiveBuffer), named: map[uint32]bool{},
+		in: make([]byte, receiveBuffer), heard: map[uint32]concern{},
 	}, fd, nil
 }
 
@@ -146,19 +161,22 @@ func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 // generation comes last, and tells the process.
 func (m *Monitor) event(msg message, changed func(Event)) error {
 	if msg.typ != nftMessage(unix.NFT_MSG_NEWGEN) {
-		if m.concerns(msg) {
-			m.named[msg.port] = true
+		if c := m.concerns(msg); c != 0 {
+			m.heard[msg.port] |= c
 		}
 		return nil
 	}
-	if !m.named[msg.port] {
-		return nil
-	}
-	delete(m.named, msg.port)
+	what := m.heard[msg.port]
+	delete(m.heard, msg.port)
 	g, err := generation(msg)
-	if err != nil {
+	if err != nil || what == 0 || m.own != nil && m.own(msg.port, g.ID) {
 		return err
 	}
-	changed(Event{PID: g.PID, Process: g.Process})
+	if what&touches != 0 {
+		m.touched()
+	}
+	if what&changes != 0 {
+		changed(Event{PID: g.PID, Process: g.Process})
+	}
 	return nil
 }

@@ -12,9 +12,10 @@ type Names struct {
 	Tables []Table
 	Ours   string // is part of the names of our chains and sets
 
-	// Own reports whether a sender is one of us: iptables-restore sends from the port
-	// that is its process id, as this process sees it.
-	Own func(port uint32) bool
+	// Own reports whether a transaction is one of ours, by its sender and the generation
+	// that it gave: iptables-restore sends from the port that is its process id, in
+	// its own pid namespace.
+	Own func(port, generation uint32) bool
 
 	Scratch string // begins the names of those of our chains that are none of anybody's business
 
@@ -27,17 +28,27 @@ type Names struct {
 // them, or all of a table.
 func NewNameMonitor(n Names) (*Monitor, error) {
 	m, _, err := newMonitor(n.concern)
+	if err == nil {
+		m.own, m.touched = n.Own, n.Touched
+	}
 	return m, err
 }
 
-func (n Names) concern(m message) bool {
-	if !m.isOfOne(n.Tables) || n.Own(m.port) || n.isScratch(m) {
-		return false
+func (n Names) concern(m message) concern {
+	switch {
+	case !m.isOfOne(n.Tables) || n.isScratch(m):
+		return 0
+	case m.typ == nftMessage(unix.NFT_MSG_DELTABLE):
+		return changes
+	}
+	var c concern
+	if m.names(n.Ours) {
+		c |= changes
 	}
 	if m.names(n.Others) {
-		n.Touched()
+		c |= touches
 	}
-	return m.typ == nftMessage(unix.NFT_MSG_DELTABLE) || m.names(n.Ours)
+	return c
 }
 
 // isScratch reports whether a message is about a scratch chain or a rule of one.

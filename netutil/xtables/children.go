@@ -1,67 +1,90 @@
 package xtables
 
 import (
+	"errors"
 	"io"
 	"os/exec"
 	"slices"
 	"sync"
-	"time"
+
+	"svcproxy/netutil/nft"
 )
 
 // children are the processes of the programs that this process started last.
 var children struct {
 	sync.Mutex
-	last [64]child // far more than run within childPatience, but for many changes one by one
+	last [64]child // far more than run before their events are read, but for many changes one by one
 	next int
 }
 
+// A child commits to nf_tables after one generation and up to another. Its process id
+// alone says nothing: one in another pid namespace may have the same at any time.
 type child struct {
-	pid   uint32
-	ended time.Time // zero: it runs
+	pid         uint32
+	after, upTo uint32
+	runs        bool // upTo is not known yet
 }
 
-// childPatience is how long a program's last event of nf_tables may wait to be read
-// after it has ended. Its process id may be another program's some time later.
-const childPatience = time.Minute
-
-// Started reports whether a process is, or was just now, a program that changes rules for us.
-func Started(pid uint32) bool {
-	children.Lock()
-	defer children.Unlock()
-	return slices.ContainsFunc(children.last[:], func(c child) bool {
-		return c.pid == pid && (c.ended.IsZero() || time.Since(c.ended) < childPatience)
-	})
+// committed reports whether the commit that gave a generation may be c's. Generations wrap.
+func (c child) committed(generation uint32) bool {
+	return int32(generation-c.after) > 0 && (c.runs || int32(c.upTo-generation) >= 0)
 }
 
-func started(pid int) {
+// Committed reports whether a commit was one of a program that changes rules for us.
+func Committed(pid, generation uint32) bool {
 	children.Lock()
 	defer children.Unlock()
-	children.last[children.next%len(children.last)] = child{pid: uint32(pid)}
+	return slices.ContainsFunc(children.last[:], func(c child) bool { return c.pid == pid && c.committed(generation) })
+}
+
+func started(pid int, generation uint32) {
+	children.Lock()
+	defer children.Unlock()
+	children.last[children.next%len(children.last)] = child{pid: uint32(pid), after: generation, runs: true}
 	children.next++
 }
 
-func ended(pid int) {
+func ended(pid int, generation uint32) {
 	children.Lock()
 	defer children.Unlock()
 	for i := range children.last {
-		if c := &children.last[i]; c.pid == uint32(pid) && c.ended.IsZero() {
-			c.ended = time.Now()
+		if c := &children.last[i]; c.pid == uint32(pid) && c.runs {
+			c.runs, c.upTo = false, generation
 		}
 	}
 }
 
 // runKnown runs a program that has nothing to do before its process is known to
-// Started: it gets its input after that.
+// Committed: it gets its input after that. Where nf_tables does not say its
+// generation, nobody hears of its commits either.
 func runKnown(cmd *exec.Cmd, stdin io.Reader) error {
+	before, unknown := generation()
 	known := make(chan struct{})
 	cmd.Stdin = waitingReader{known, stdin}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	started(cmd.Process.Pid)
-	defer ended(cmd.Process.Pid)
+	if unknown == nil {
+		started(cmd.Process.Pid, before)
+	}
 	close(known)
-	return cmd.Wait()
+	err := cmd.Wait()
+	after, unknown := generation()
+	if unknown != nil {
+		after = before // what it committed is taken for another's, and looked at
+	}
+	ended(cmd.Process.Pid, after)
+	return err
+}
+
+// generation returns that of nf_tables in the network namespace of the calling thread.
+func generation() (uint32, error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return 0, err
+	}
+	g, err := conn.Generation()
+	return g.ID, errors.Join(err, conn.Close())
 }
 
 // A waitingReader reads when a channel is closed.

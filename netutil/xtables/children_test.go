@@ -1,28 +1,31 @@
 package xtables
 
-import (
-	"testing"
-	"testing/synctest"
-	"time"
-)
+import "testing"
 
-// A process is one of ours until some time after it has ended: then another may have its id.
-func TestChildrenAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const pid = 1 << 30 // more than there can be
-		started(pid)
-		time.Sleep(time.Hour)
-		if !Started(pid) {
-			t.Error("one that runs is not known")
+// A commit is one of ours by process and generation: another process may have the
+// same id in its own pid namespace, while one of ours runs or after.
+func TestCommitsOfChildren(t *testing.T) {
+	const first, second = 1 << 30, 1<<30 + 1 // more than there can be
+	expect := func(when string, pid, generation uint32, want bool) {
+		t.Helper()
+		if got := Committed(pid, generation); got != want {
+			t.Errorf("%s: generation %d: ours %v, want %v", when, generation, got, want)
 		}
-		ended(pid)
-		time.Sleep(childPatience - time.Second)
-		if !Started(pid) {
-			t.Error("one that has just ended is not known")
-		}
-		time.Sleep(time.Second)
-		if Started(pid) {
-			t.Error("one that has ended is known for ever")
-		}
-	})
+	}
+	started(first, 100)
+	expect("while it runs, before it", first, 100, false)
+	expect("while it runs", first, 101, true)
+	expect("while it runs, another process", second, 101, false)
+	ended(first, 103)
+	expect("after it has ended", first, 103, true)
+	expect("after it has ended, another's commit", first, 104, false)
+	started(first, 200)
+	expect("the same id again", first, 201, true)
+	expect("the same id again, between", first, 150, false)
+	ended(first, 201)
+	started(second, 1<<32-2)
+	ended(second, 1)
+	expect("generations wrap", second, 0, true)
+	expect("generations wrap, after", second, 2, false)
+	expect("generations wrap, before", second, 1<<32-2, false)
 }

@@ -73,7 +73,7 @@ func openEvents(v6 bool) (*events, error) {
 	}
 	e := &events{conn: conn}
 	e.monitor, err = nft.NewNameMonitor(nft.Names{
-		Tables: nftTables(v6), Ours: Prefix, Own: xtables.Started, Scratch: probePrefix,
+		Tables: nftTables(v6), Ours: Prefix, Own: xtables.Committed, Scratch: probePrefix,
 		Others: "FORWARD", Touched: func() { e.unsure.Store(true) }, // rules of ours depend on it
 	})
 	if err != nil {
