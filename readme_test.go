@@ -15,21 +15,52 @@ import (
 
 var snippet = regexp.MustCompile("(?ms)^```(toml|json)\n(.*?)^```$")
 
-// Every snippet of README is a whole file that svcproxy reads without a fault.
+// Every snippet of README and docs is a whole file that svcproxy reads without a fault.
 func TestReadmeSnippets(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := snippet.FindAllSubmatch(text, -1)
-	if len(found) < 2 {
-		t.Fatalf("%d snippets found, want some of TOML and of JSON", len(found))
-	}
-	for _, m := range found {
-		for _, f := range parseSnippet("README."+string(m[1]), m[2]) {
-			t.Errorf("%s\nin:\n%s", f, m[2])
+	found := 0
+	for _, name := range pages(t) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range snippet.FindAllSubmatch(text, -1) {
+			found++
+			for _, f := range parseSnippet(filepath.Base(name)+"."+string(m[1]), m[2]) {
+				t.Errorf("%s\nin:\n%s", f, m[2])
+			}
 		}
 	}
+	if found < 2 {
+		t.Fatalf("%d snippets found, want some of TOML and of JSON", found)
+	}
+}
+
+// link is one to a file of the tree.
+var link = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+
+// What a page links to is there.
+func TestLinks(t *testing.T) {
+	for _, name := range pages(t) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(name), string(m[1]))); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// pages returns what users and those who work on the code read.
+func pages(t *testing.T) []string {
+	t.Helper()
+	docs, err := filepath.Glob("docs/*.md")
+	if err != nil || len(docs) == 0 {
+		t.Fatalf("docs: %q, %v", docs, err)
+	}
+	return append(docs, "README.md", "CONTRIBUTING.md")
 }
 
 func parseSnippet(name string, text []byte) []source.Fault {

@@ -80,7 +80,7 @@ func (n *node) rulesOf(words ...string) string {
 // settled is how long each state of a move is left alone.
 const settled = 500 * time.Millisecond
 
-// A node moves from kube-proxy to svcproxy by the steps of README, and back, while
+// A node moves from kube-proxy to svcproxy by the steps of docs/kubernetes.md, and back, while
 // connections are made all the time: none fails, and those that there are go on.
 func testMove(t *testing.T, n *node, theirs, ours string) {
 	n.putMoved()

@@ -29,7 +29,7 @@ type group struct {
 type testCase struct {
 	name   string
 	run    func(t *testing.T, e *env)
-	except []string // modes that cannot do this, as README says
+	except []string // modes that cannot do this, as docs/packets.md says
 }
 
 var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, policyGroups, masqueradeGroups, affinityGroups, floodGroups, flowGroups, upheavalGroups, rollingGroups,

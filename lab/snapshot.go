@@ -28,7 +28,7 @@ var views = []view{
 }
 
 var (
-	// ours are the names that README gives to svcproxy.
+	// ours are the names that docs/modes.md gives to svcproxy.
 	ours = regexp.MustCompile(`\bSVCP-|^table ip6? svcproxy:|^svcproxy0\b`)
 
 	// counters are what differs although nothing has changed: the address of a card is random too.

@@ -17,7 +17,7 @@ import (
 	"svcproxy/source"
 )
 
-// A difference is one that README names.
+// A difference is one that docs/kubernetes.md names.
 type difference struct {
 	name     string
 	health   bool // of health check node ports too

@@ -1,7 +1,7 @@
 // Package kubeproxy holds what objects of a cluster mean to svcproxy against what
 // they mean to kube-proxy's own packages: the same random objects go through both,
 // and packets from every kind of source to every address must fare alike, but for
-// the differences that README names.
+// the differences that docs/kubernetes.md names.
 //
 //	                ┌─► source/kubernetes ─► proxier.Loop ─► State ──┐
 //	random objects ─┤                                                ├─► the same packets

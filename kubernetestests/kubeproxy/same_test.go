@@ -62,7 +62,7 @@ func TestKubernetesSameAsKubeProxy(t *testing.T) {
 		}
 	}
 	t.Logf("%d services, %d addresses, %d packets, %d health checks; differences %v", c.services, c.addresses, c.packets, c.checks, c.seen)
-	readme, err := os.ReadFile("../../README.md")
+	readme, err := os.ReadFile("../../docs/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestKubernetesSameAsKubeProxy(t *testing.T) {
 			t.Errorf("the difference %q did not occur", d.name)
 		}
 		if !strings.Contains(string(readme), d.name) {
-			t.Errorf("README does not name the difference %q", d.name)
+			t.Errorf("docs/kubernetes.md does not name the difference %q", d.name)
 		}
 	}
 }

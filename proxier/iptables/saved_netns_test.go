@@ -19,22 +19,22 @@ import (
 	"svcproxy/source"
 )
 
-// snippet is what README says to those who save rules by themselves.
+// snippet is what docs/modes.md says to those who save rules by themselves.
 func snippet(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/modes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := regexp.MustCompile("`iptables-save \\| (sed -E '[^']+') > rules.v4`").FindSubmatch(text)
 	if m == nil {
-		t.Fatal("README does not say how to leave out our rules")
+		t.Fatal("docs/modes.md does not say how to leave out our rules")
 	}
 	return string(m[1])
 }
 
 // Saved rules are restored in a fresh namespace, as at boot, once ours are taken
-// out, by the plugin of netfilter-persistent and by what README says; those of others are
+// out, by the plugin of netfilter-persistent and by what docs/modes.md says; those of others are
 // there then, and ours are made again.
 func TestSavedRules(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
