@@ -154,7 +154,7 @@ func (f *family) set(key source.Key, svc *source.Service, queued time.Time) {
 	}
 }
 
-// rebase goes on for a changed node. The Loop orders all services again with it.
+// rebase goes on for a changed node. The Loop orders all services that it touches again with it.
 func (f *family) rebase(node *Node) {
 	host := node.host(f.fam)
 	f.mu.Lock()

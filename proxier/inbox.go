@@ -68,8 +68,8 @@ func (l *Loop) Synced(src string) {
 	l.inbox.put(func(m *mail) { m.synced = append(m.synced, src) })
 }
 
-// SetNode tells that the node or the settings changed: everything is resolved
-// anew and compared with the kernel.
+// SetNode tells that the node or the settings changed: what that touches is
+// resolved anew.
 func (l *Loop) SetNode(n *Node) { l.inbox.put(func(m *mail) { m.node = n }) }
 
 // SetBackends goes on with other backends, for these families only. Those that are

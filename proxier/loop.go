@@ -167,15 +167,18 @@ func (l *Loop) apply(steps []source.Changes) map[source.Key]*source.Service {
 	return services
 }
 
-// rebase has everything resolved anew for a changed node.
+// rebase has resolved anew what a changed node touches.
 func (l *Loop) rebase(node *Node, o *order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	change := nodeChangeOf(l.node, node)
 	l.node, o.node = node, node
-	for key, s := range l.services() {
-		o.services[key] = s
-		l.health.set(key, s, node, l.number+1)
-	}
+	l.tracker.services(func(s *source.Service, _ source.UnitID) {
+		if change.touches(s) {
+			o.services[s.Key] = s
+			l.health.set(s.Key, s, node, l.number+1)
+		}
+	})
 }
 
 func (l *Loop) services() map[source.Key]*source.Service {

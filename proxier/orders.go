@@ -12,7 +12,7 @@ type order struct {
 	number   uint64 // of the last one; they only grow
 	queued   time.Time
 	services map[source.Key]*source.Service // nil: it is gone
-	node     *Node                          // all services come with it
+	node     *Node                          // all services that it touches come with it
 	backend  Backend
 	open     bool // every source has been read
 	full     bool // everything is to be compared with the kernel

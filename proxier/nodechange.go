@@ -1,0 +1,51 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy/source"
+)
+
+// A nodeChange is what differs between two nodes, as Resolve sees them. Addresses
+// of a host can come and go all the time (keepalived, containers, IPv6 privacy),
+// and few services have to do with them.
+type nodeChange struct {
+	all   bool                // more than addresses
+	addrs map[netip.Addr]bool // of Node.Addrs, that only one of the two has
+	ports bool                // Node.NodePortAddrs differ
+}
+
+func nodeChangeOf(old, now *Node) nodeChange {
+	rest := *old
+	rest.Addrs, rest.NodePortAddrs = now.Addrs, now.NodePortAddrs
+	ch := nodeChange{
+		all: !rest.Equal(now), addrs: make(map[netip.Addr]bool),
+		ports: !slices.Equal(old.NodePortAddrs, now.NodePortAddrs),
+	}
+	for _, pair := range [][2]*Node{{old, now}, {now, old}} {
+		for _, a := range pair[0].Addrs {
+			if !pair[1].Owns(a) {
+				ch.addrs[a] = true
+			}
+		}
+	}
+	return ch
+}
+
+// touches reports whether the service must be resolved anew: Resolve and
+// localReady ask whether the host owns addresses of the service and of endpoints
+// that name no node, and source ranges admit the addresses of the host.
+func (ch *nodeChange) touches(s *source.Service) bool {
+	if ch.all || len(s.LoadBalancerSourceRanges) > 0 && (ch.ports || len(ch.addrs) > 0) {
+		return true
+	}
+	for a := range addresses(s) {
+		if ch.addrs[a] {
+			return true
+		}
+	}
+	return len(ch.addrs) > 0 && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool {
+		return e.Node == "" && ch.addrs[e.Addr]
+	})
+}
