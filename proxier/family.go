@@ -50,6 +50,7 @@ type familyNews struct {
 	took      time.Duration
 	since     time.Time // of the first failure in a row
 	err       error     // of the last Sync
+	unsure    bool      // Syncs fail since others have changed the kernel, or all of it was to change
 	unserved  *Unserved // by the last Sync that succeeded
 	working   *progress // of the Sync that runs; nil: none
 }
@@ -276,6 +277,7 @@ func (f *family) done(r *SyncResult) {
 	defer f.mu.Unlock()
 	n := &f.news
 	n.err, n.took = r.Err, r.Duration
+	n.unsure = r.Err != nil && (n.unsure || f.full || f.broken)
 	if r.Err != nil {
 		n.failures++
 		if n.since.IsZero() {

@@ -43,7 +43,7 @@ type ServiceStatus struct {
 type FrontendStatus struct {
 	Address string `json:"address"` // "10.96.0.10:80/tcp"; "ipv4:30080/tcp" for a node port
 	Kind    string `json:"kind"`
-	Action  string `json:"action"`  // of everyone outside; "pending" until the kernel holds it, "unserved" or "in part" where it cannot
+	Action  string `json:"action"`  // of everyone outside; "pending" while the kernel is not known to hold it, "unserved" or "in part" where it cannot
 	Targets int    `json:"targets"` // that get new connections
 }
 
@@ -115,7 +115,7 @@ func (f *family) status(services []usedService) FamilyStatus {
 	for i := range services {
 		if r := f.state.Services[services[i].Key]; r != nil {
 			_, changed := f.changes.services[services[i].Key]
-			services[i].resolved = append(services[i].resolved, inFamily{r, f.news.held > 0 && !changed, f.news.unserved})
+			services[i].resolved = append(services[i].resolved, inFamily{r, f.news.held > 0 && !changed && !f.news.unsure, f.news.unserved})
 		}
 	}
 	n := &f.news

@@ -46,6 +46,21 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 		k.failWith(nil)
 		time.Sleep(time.Minute)
 		wants("", "balance", "reject")
+
+		for name, disturb := range map[string]func(){
+			"others flushed it":   func() { l.Repair(IPv4) },
+			"all is to be synced": func() { l.Resync() },
+			"the host changed":    func() { l.SetNode(testNode(func(n *Node) { n.MarkBit = 3 })) },
+		} {
+			t.Log(name)
+			k.failWith(errors.New("no"))
+			disturb()
+			time.Sleep(time.Minute)
+			wants("", "pending", "pending")
+			k.failWith(nil)
+			time.Sleep(time.Minute)
+			wants("", "balance", "reject")
+		}
 	})
 }
 
