@@ -128,7 +128,7 @@ func (t *Tracker) clashes(u *unit) iter.Seq[clash] {
 }
 
 // maxTaken is how many claims that a file cannot have are told, each in words.
-const maxTaken = 100
+const maxTaken = 1000
 
 // conflicts returns why a file cannot have what it wants. Of a service that
 // is defined elsewhere only the name is told, not what else the two have in common.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"svcproxy/cmd/internal/node"
@@ -62,8 +63,17 @@ func (d *daemon) setNode() {
 		return
 	}
 	d.node = n
-	d.log.Info("node changed", "addresses", n.Addrs, "node_port_addresses", n.NodePortAddrs)
+	d.log.Info("node changed", "addresses", firstAddrs(n.Addrs), "node_port_addresses", firstAddrs(n.NodePortAddrs))
 	d.server.SetAddrs(n.NodePortAddrs)
 	d.loop.SetNode(n)
 	d.doubt()
+}
+
+// firstAddrs names no more addresses than a line of the log should.
+func firstAddrs(list []netip.Addr) string {
+	const most = 10
+	if len(list) <= most {
+		return fmt.Sprint(list)
+	}
+	return fmt.Sprintf("%v and %d more", list[:most], len(list)-most)
 }
