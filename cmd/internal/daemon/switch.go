@@ -97,7 +97,7 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 		return open
 	}
 	in.stop()
-	in.leaving, in.rulesGone, in.gone, in.failed = nil, nil, nil, nil
+	in.leaving, in.rulesGone, in.gone, in.held, in.failed = nil, nil, nil, nil, nil
 	d.watch(ctx, in) // of one that was leaving nobody listened to changes
 	open = append(slices.DeleteFunc(open, func(o *instance) bool { return o == in }), in)
 	d.log.Info("changing mode", "to", in.mode, "why", in.why)
