@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,21 +30,21 @@ func checked(name string, port uint16, endpoints ...string) source.Unit {
 // in the kernel already, and at once of one that has left.
 func TestHealthIsWhatTheKernelHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, told := &kernel{}, ""
+		k, told := &kernel{}, atomic.Value{}
 		l := start(t, k, func(c *Config) {
 			c.OnHealth = func(list []HealthCheck) {
 				var out []string
 				for _, h := range list {
 					out = append(out, fmt.Sprintf("%s:%d=%d", h.Key.Name, h.Port, h.LocalEndpoints.IPv4))
 				}
-				told = strings.Join(out, " ")
+				told.Store(strings.Join(out, " "))
 			}
 		})
 		wants := func(want string) {
 			t.Helper()
 			synctest.Wait()
-			if told != want {
-				t.Errorf("told %q, want %q", told, want)
+			if got := told.Load(); got != want {
+				t.Errorf("told %q, want %q", got, want)
 			}
 		}
 		l.Apply(set(checked("a", 32001), checked("b", 32002), checked("c", 32003, "10.0.0.9")))
@@ -78,13 +79,14 @@ func TestHealthIsWhatTheKernelHolds(t *testing.T) {
 // What falls is told also while nothing can be synced; what goes, too.
 func TestHealthFallsWhileSyncsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, ports := &kernel{}, ""
+		k, told := &kernel{}, atomic.Value{}
 		l := start(t, k, func(c *Config) {
 			c.OnHealth = func(list []HealthCheck) {
-				ports = ""
+				ports := ""
 				for _, h := range list {
 					ports += fmt.Sprintf("%d=%d ", h.Port, h.LocalEndpoints.IPv4)
 				}
+				told.Store(ports)
 			}
 		})
 		l.Apply(set(checked("a", 32001, "10.0.0.2"), checked("b", 32002, "10.0.0.3")))
@@ -97,8 +99,8 @@ func TestHealthFallsWhileSyncsFail(t *testing.T) {
 		l.Apply(gone("b"))
 		l.Apply(set(checked("c", 32003, "10.0.0.4")))
 		synctest.Wait()
-		if want := "32001=0 "; ports != want {
-			t.Errorf("told %q, want %q", ports, want)
+		if got, want := told.Load(), "32001=0 "; got != want {
+			t.Errorf("told %q, want %q", got, want)
 		}
 	})
 }
