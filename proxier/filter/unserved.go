@@ -27,14 +27,12 @@ type SetAside struct {
 	why      map[source.Key]string
 }
 
-// NewSetAside returns one of no services. It fails where the host lacks what all of
-// rules need: that is tried, in chains of its own.
-func NewSetAside(ctx context.Context, k *Kernel, r *Rules) (*SetAside, error) {
-	a := &SetAside{kernel: k, rules: r}
-	return a, a.probe(ctx)
-}
+// NewSetAside returns one of no services, for a host that lacks nothing as far as is known.
+func NewSetAside(k *Kernel, r *Rules) *SetAside { return &SetAside{kernel: k, rules: r} }
 
-func (a *SetAside) probe(ctx context.Context) error {
+// Probe finds out what this host lacks, by rules in chains of their own. It fails where
+// that is something all of the rules need.
+func (a *SetAside) Probe(ctx context.Context) error {
 	lacking, err := a.kernel.Probe(ctx, a.rules)
 	if err != nil { // what was lacking may still be
 		return err
@@ -49,7 +47,7 @@ func (a *SetAside) ProbeAgain(ctx context.Context) error {
 	if len(a.lacking) == 0 && !a.doubted {
 		return nil
 	}
-	return a.probe(ctx)
+	return a.Probe(ctx)
 }
 
 // Doubt follows the end of a sync: one that has failed makes the next ProbeAgain try.

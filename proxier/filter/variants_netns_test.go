@@ -72,11 +72,11 @@ func TestNeedsOfTheMode(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer k.Close()
-		if _, err := NewSetAside(ctx, k, NewRules(fam)); err != nil {
+		if err := NewSetAside(k, NewRules(fam)).Probe(ctx); err != nil {
 			t.Errorf("iptables mode: %v", err)
 		}
 		want := "this host lacks ipvs, which " + k.Tool() + " needs: "
-		if _, err := NewSetAside(ctx, k, NewIPVSRules(fam)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := NewSetAside(k, NewIPVSRules(fam)).Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ipvs mode: got %v, want %s", err, want)
 		}
 	}

@@ -30,7 +30,8 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
 	}
-	if b.aside, err = filter.NewSetAside(ctx, b.kernel, b.rules); err != nil {
+	b.aside = filter.NewSetAside(b.kernel, b.rules)
+	if err := b.aside.Probe(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("iptables mode, %s: %w", fam, err), b.Close())
 	}
 	return b, nil

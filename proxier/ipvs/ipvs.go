@@ -39,6 +39,10 @@ type Options struct {
 	// How long the kernel keeps idle connections, of the whole namespace; 0 leaves one alone.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 
+	// Leaving: there will be no Sync, only the end of what an earlier run made. What
+	// rules need is not proved then, for that makes some.
+	Leaving bool
+
 	Log *slog.Logger // names foreign virtual servers; nil: nowhere
 }
 
@@ -102,8 +106,11 @@ func (b *Backend) open(ctx context.Context) (err error) {
 		return err
 	}
 	b.kernel.SetLog(b.log)
-	b.aside, err = filter.NewSetAside(ctx, b.kernel, b.rules)
-	return err
+	b.aside = filter.NewSetAside(b.kernel, b.rules)
+	if b.opts.Leaving {
+		return nil
+	}
+	return b.aside.Probe(ctx)
 }
 
 func (b *Backend) openRecord(dir string) error {

@@ -100,6 +100,7 @@ func (h *host) forget() {
 	was.device.Close()
 	h.must(was.conn.Close())
 	h.backend = &Backend{fam: h.fam, opts: h.opts, log: was.log, kernel: was.kernel, rules: filter.NewIPVSRules(h.fam), conn: &lvs.Conn{}}
+	h.backend.aside = filter.NewSetAside(was.kernel, h.backend.rules)
 	h.must(h.backend.openRecord(h.opts.StateDir))
 	var err error
 	h.backend.device, err = links.OpenDummy()

@@ -218,7 +218,7 @@ func (d *daemon) claimNamespace() (*control.NamespaceClaim, error) {
 // build makes the way of a change, from source to kernel. What ends with Run comes last.
 func (d *daemon) build(ctx context.Context) error {
 	var err error
-	if d.kernel, err = choose(ctx, site{d.fixed, d.StateDir, d.log}); err != nil {
+	if d.kernel, err = choose(ctx, d.site(d.fixed)); err != nil {
 		return err
 	}
 	if d.addrs, err = firstAddresses(ctx); err != nil {

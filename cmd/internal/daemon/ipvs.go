@@ -15,7 +15,7 @@ func openIPVS(ctx context.Context, fam proxier.Family, at site) (backend, error)
 	s := at.IPVS
 	return ipvs.New(ctx, fam, ipvs.Options{
 		StateDir: at.stateDir, Scheduler: s.Scheduler, DrainTimeout: s.DrainTimeout,
-		TCPTimeout: s.TCPTimeout, TCPFinTimeout: s.TCPFinTimeout, UDPTimeout: s.UDPTimeout,
+		Leaving: at.leaving, TCPTimeout: s.TCPTimeout, TCPFinTimeout: s.TCPFinTimeout, UDPTimeout: s.UDPTimeout,
 		Log: at.log,
 	})
 }
@@ -111,7 +111,9 @@ func (d *daemon) leftIPVS(ctx context.Context, open []*instance) *instance {
 	if err != nil || opened(open, m.name) != nil {
 		return nil
 	}
-	in, err := m.openAll(ctx, site{d.fixed, d.StateDir, d.log})
+	at := d.site(d.fixed)
+	at.leaving = true
+	in, err := m.openAll(ctx, at)
 	if err != nil {
 		return nil
 	}

@@ -112,7 +112,7 @@ func (d *daemon) removeLeftovers(ctx context.Context, open []*instance, left []r
 	before, inUse := errorOf(left), d.uses(open)
 	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.name, r.fam) })
 	due, later := d.divide(left, open[len(open)-1])
-	left = append(later, remove(ctx, site{d.fixed, d.StateDir, d.log}, due)...)
+	left = append(later, remove(ctx, d.site(d.fixed), due)...)
 	err := errorOf(left)
 	switch {
 	case ctx.Err() != nil:

@@ -45,6 +45,11 @@ type site struct {
 	configs.Settings
 	stateDir string
 	log      *slog.Logger // nil: none
+	leaving  bool         // only to leave what an earlier run made
+}
+
+func (d *daemon) site(s configs.Settings) site {
+	return site{Settings: s, stateDir: d.StateDir, log: d.log}
 }
 
 // A warner is a backend that warns of what is no error.
@@ -299,5 +304,5 @@ func supported(fam proxier.Family) error {
 func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
 	log, _ := newLog(stderr, configs.Default().Log)
 	all := remnants(func(string, proxier.Family) bool { return false })
-	return errorOf(remove(ctx, site{configs.Default(), stateDir, log}, all))
+	return errorOf(remove(ctx, site{Settings: configs.Default(), stateDir: stateDir, log: log}, all))
 }

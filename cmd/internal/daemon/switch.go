@@ -116,7 +116,7 @@ func (d *daemon) wanted(ctx context.Context, open []*instance, s configs.Setting
 	if in := opened(open, s.Mode); in != nil {
 		return in, nil
 	}
-	in, err := choose(ctx, site{s, d.StateDir, d.log})
+	in, err := choose(ctx, d.site(s))
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +308,7 @@ func (d *daemon) tryMissing(ctx context.Context, in *instance) {
 		return
 	}
 	d.mu.Lock()
-	at := site{d.settings, d.StateDir, d.log}
+	at := d.site(d.settings)
 	d.mu.Unlock()
 	opened, missing := m.openMore(ctx, at, in.backends)
 	d.mu.Lock()
