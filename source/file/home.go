@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -101,4 +102,30 @@ func Away(dir, stateDir string) error {
 		return nil // there never was one
 	}
 	return err
+}
+
+// putHome takes what is to be kept of the directory of files, for writeMore.
+func (st *store) putHome(text []byte) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.home = text
+	st.wake()
+}
+
+func (st *store) writeHome() error {
+	st.mu.Lock()
+	text := st.home
+	st.mu.Unlock()
+	if text == nil {
+		return nil
+	}
+	if err := st.replace(homeFile, text, false); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if bytes.Equal(st.home, text) { // else it has moved again
+		st.home = nil
+	}
+	return nil
 }

@@ -1,7 +1,10 @@
 package file
 
 import (
+	"context"
+	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -131,5 +134,28 @@ func TestHomeOfFirstVersions(t *testing.T) {
 	write(t, state+"/lastgood/"+homeFile, fmt.Sprintf("%d %d\n", id.dev, id.ino+1))
 	if err := Away(dir, state); err != errEmptied {
 		t.Errorf("Away of another directory: %v", err)
+	}
+}
+
+// Which directory it was is kept at the latest when the source ends, however soon, and
+// however many files are to be kept with it.
+func TestHomeIsKeptAtTheEnd(t *testing.T) {
+	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	entries := map[string]entry{}
+	for i := range 2*batch + 1 {
+		data := fmt.Appendf(nil, "a %d\n", i)
+		v := &version{id: sha256.Sum256(data), data: data}
+		entries[fmt.Sprintf("%d.toml", i)] = entry{record{sum: v.id}, v}
+	}
+	st.put(entries)
+	st.putHome([]byte("1 2 3\n"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	st.run(ctx)
+	if got, err := os.ReadFile(st.dir + "/" + homeFile); err != nil || string(got) != "1 2 3\n" {
+		t.Errorf("kept %q, %v", got, err)
+	}
+	if got := len(st.recorded()); got != len(entries) {
+		t.Errorf("%d of %d files are kept", got, len(entries))
 	}
 }

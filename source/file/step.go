@@ -94,8 +94,7 @@ func (s *Source) names(todo work) ([]string, bool) {
 			return nil, false
 		}
 		if moved && s.store != nil {
-			text := s.home.text()
-			s.store.ask(func() { s.store.note(s.store.replace(homeFile, text, false)) })
+			s.store.putHome(s.home.text())
 		}
 		for name := range s.files {
 			names[name] = true

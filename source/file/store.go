@@ -52,6 +52,7 @@ type store struct {
 	records map[string]record
 	damaged map[string]bool  // files whose copy is, by name
 	pending map[string]entry // what is not written yet, by file name
+	home    []byte           // of the directory, if that is not written yet
 
 	// Of load, then of the goroutine of run.
 	lines   int                 // of the index, without the header
@@ -83,11 +84,14 @@ func (st *store) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			st.writeMore(false)
+			for st.writeMore(false) {
+			}
 			st.unmark()
 			return
 		case <-st.more:
-			st.writeMore(true)
+			if st.writeMore(true) {
+				st.wake()
+			}
 		case f := <-st.chores:
 			f()
 		}
@@ -124,7 +128,7 @@ func (st *store) trouble() string {
 func (st *store) busy() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.pending) > 0
+	return len(st.pending) > 0 || st.home != nil
 }
 
 func (st *store) index() string { return filepath.Join(st.dir, "index") }
@@ -220,7 +224,7 @@ func (e entry) drop() {
 func (st *store) retry() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if len(st.pending) > 0 {
+	if len(st.pending) > 0 || st.home != nil {
 		st.wake()
 	}
 }
@@ -257,17 +261,15 @@ func (st *store) next() []job {
 	return jobs
 }
 
-// writeMore writes some of what is pending. After an error the rest waits for retry.
-func (st *store) writeMore(sync bool) {
-	jobs := st.next()
-	if len(jobs) == 0 {
-		return
+// writeMore writes some of what is pending, and reports whether there is more. After
+// an error the rest waits for retry.
+func (st *store) writeMore(sync bool) bool {
+	err := st.writeHome()
+	if jobs := st.next(); len(jobs) > 0 {
+		err = cmp.Or(err, st.write(jobs, sync))
 	}
-	err := st.write(jobs, sync)
 	st.note(err)
-	if err == nil && st.busy() {
-		st.wake()
-	}
+	return err == nil && st.busy()
 }
 
 // write goes on after a copy that cannot be written, and returns the first error.
