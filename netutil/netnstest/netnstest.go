@@ -2,6 +2,7 @@
 package netnstest
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 
@@ -47,5 +48,23 @@ func Here(t testing.TB, f func()) func() {
 			return
 		}
 		f()
+	}
+}
+
+// Example runs the body of an example in a new network namespace, and says on
+// standard output what fails.
+func Example(f func() error) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and the namespace with it
+		ns, err := netns.New()
+		if err == nil {
+			defer ns.Close()
+			err = f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		fmt.Println(err)
 	}
 }
