@@ -6,7 +6,7 @@ import (
 )
 
 // A Backend holds one kernel subsystem to a State, for one family. Its methods
-// are called from one goroutine at a time, but for Look.
+// are called from one goroutine at a time, except for Look.
 type Backend interface {
 	// Sync makes the kernel hold st. delta says what changed since the last Sync
 	// that succeeded, which may be nothing, and what Look has found is repaired with
@@ -30,19 +30,19 @@ type Backend interface {
 	Cleanup(ctx context.Context) error
 }
 
-// Unserved says that virtual servers of some services cannot be had: the kernel
-// lacks what they want, or somebody else has them. Every Sync tells of all of
-// them, and one with a nil delta tries them again.
+// Unserved is the error of a Sync that could not make the virtual servers of some
+// services: the kernel lacks what they need, or another program has them. Every Sync
+// names all of them, and one with a nil delta tries them again.
 type Unserved struct {
 	N   int   // how many virtual servers
 	Err error // why, the first ones
 
-	// Frontends are those that do not balance in the kernel as the State says: true
-	// where not at all, false where in part. Others of them may be that do not balance anyway.
+	// Frontends do not balance in the kernel as the State says: true if not at all,
+	// false if only in part. Frontends that do not balance anyway may be among them.
 	Frontends map[FrontendKey]bool
 }
 
-// action returns what the kernel does in place of an action of a frontend. u may be nil.
+// action returns what the kernel does with a frontend, instead of its action. u may be nil.
 func (u *Unserved) action(f *Frontend) (action string, targets int) {
 	action, targets = f.Outside.Action.String(), len(f.Outside.Pool.Targets)
 	if u == nil || f.Outside.Action != Balance {
@@ -59,7 +59,7 @@ func (u *Unserved) action(f *Frontend) (action string, targets int) {
 
 func (u *Unserved) Error() string { return u.Err.Error() }
 
-// text is of a nil Unserved, too.
+// text is the error's text; u may be nil.
 func (u *Unserved) text() string {
 	if u == nil {
 		return ""
@@ -67,10 +67,10 @@ func (u *Unserved) text() string {
 	return u.Error()
 }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (u *Unserved) Unwrap() error { return u.Err }
 
-// JoinUnserved returns one error for all that are not nil; nil: there are none.
+// JoinUnserved joins those that are not nil into one error; nil if there are none.
 func JoinUnserved(all ...*Unserved) error {
 	var sum Unserved
 	var errs []error
@@ -88,7 +88,7 @@ func JoinUnserved(all ...*Unserved) error {
 	return &sum
 }
 
-// note adds frontends: what one of two says serves nothing does not.
+// note adds frontends. One that serves nothing according to either is noted so.
 func (u *Unserved) note(frontends map[FrontendKey]bool) {
 	if u.Frontends == nil {
 		u.Frontends = make(map[FrontendKey]bool, len(frontends))

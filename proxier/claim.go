@@ -9,8 +9,8 @@ import (
 	"svcproxy/source"
 )
 
-// A claim is something that only one service can have: its name (key), an
-// address with protocol and port, or, without address, a port of the node.
+// A claim is something that only one service can own: its name (key), an
+// address with protocol and port, or, without an address, a port of the node.
 type claim struct {
 	key      source.Key
 	addr     netip.Addr
@@ -18,13 +18,13 @@ type claim struct {
 	port     uint16
 }
 
-// A holder has a claim. The zero holder is this program itself.
+// A holder owns a claim. The zero holder is this program itself.
 type holder struct {
 	unit *unit
 	svc  *source.Service
 }
 
-// claims yields all that a service claims.
+// claims yields all claims of a service.
 func claims(s *source.Service) iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		if !yield(claim{key: s.Key}) {
@@ -46,7 +46,7 @@ func claims(s *source.Service) iter.Seq[claim] {
 	}
 }
 
-// portAddr is the claim as one of source.Service.Without.
+// portAddr returns the claim as an element of source.Service.Without.
 func (c claim) portAddr() source.PortAddr {
 	return source.PortAddr{Protocol: c.protocol, AddrPort: netip.AddrPortFrom(c.addr, c.port)}
 }
@@ -61,7 +61,7 @@ func (c claim) String() string {
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.addr, c.port), c.protocol)
 }
 
-// pos is where a service says that it wants c.
+// pos is where a service states c in its file.
 func (c claim) pos(s *source.Service) source.Position {
 	switch {
 	case c.port == 0:
@@ -72,7 +72,7 @@ func (c claim) pos(s *source.Service) source.Position {
 	return s.NodePortPos(c.protocol, c.port)
 }
 
-// taken says that svc cannot have c because of h.
+// taken returns the fault that h already owns c, which svc claims.
 func taken(svc *source.Service, c claim, h holder) source.Fault {
 	f := source.Fault{Pos: c.pos(svc)}
 	switch {
@@ -87,7 +87,7 @@ func taken(svc *source.Service, c claim, h holder) source.Fault {
 	return f
 }
 
-// place is where the holder says that it wants c.
+// place is where the holder states c in its file.
 func (h holder) place(c claim) string {
 	if h.svc.Pos.File != "" || h.unit == nil {
 		return c.pos(h.svc).String()
@@ -95,16 +95,16 @@ func (h holder) place(c claim) string {
 	return source.Quote(h.unit.ID.Name)
 }
 
-// A clash is a claim of a file that it cannot have.
+// A clash is a claim that a file cannot get.
 type clash struct {
 	svc   *source.Service
 	claim claim
-	by    holder // another file or this program; if neither has it, the file itself
-	held  bool   // one of these two has it
-	twice bool   // the file makes it twice: it never can have it
+	by    holder // another file or this program; if neither owns it, the file itself
+	held  bool   // one of these two owns it
+	twice bool   // the file makes it twice, so it can never get it
 }
 
-// clashes yields all claims that a file wants and another one holds, and all that it makes twice.
+// clashes yields all claims of a file that another one owns, and those that it makes twice.
 func (t *Tracker) clashes(u *unit) iter.Seq[clash] {
 	return func(yield func(clash) bool) {
 		own := make(map[claim]holder)
@@ -127,12 +127,12 @@ func (t *Tracker) clashes(u *unit) iter.Seq[clash] {
 	}
 }
 
-// maxTaken is how many claims that a file cannot have are told, each in words.
+// maxTaken is how many of the claims that a file cannot get are reported one by one.
 const maxTaken = 1000
 
-// conflicts returns why a file cannot have what it wants. Of a service that
-// is defined elsewhere only the name is told, not what else the two have in common.
-// It also returns who has it, each once: nil is this program, or the file itself.
+// conflicts returns why a file cannot get its claims. For a service that is defined
+// elsewhere only the name is reported, not what else the two have in common. It also
+// returns the owners, each once: nil is this program, or the file itself.
 func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
 	var svc, twin *source.Service // of the same name
 	for x := range t.clashes(u) {
@@ -155,7 +155,7 @@ func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
 	return faults, holders
 }
 
-// tell adds the clash to faults, or that there are more than are told.
+// tell adds the clash to faults or, beyond maxTaken, that there are more.
 func (x *clash) tell(faults []source.Fault) []source.Fault {
 	switch n := len(faults); {
 	case n < maxTaken:
@@ -174,7 +174,7 @@ func including(list []*unit, u *unit) []*unit {
 	return append(list, u)
 }
 
-// touch notes that files took or gave a claim, for who else could want it.
+// touch notes that files took or released a claim, for other files that want it.
 func (t *Tracker) touch(c claim) {
 	for _, u := range t.waiting[c] {
 		u.stale = true
@@ -184,7 +184,7 @@ func (t *Tracker) touch(c claim) {
 	}
 }
 
-// acquire gives a file the claims of services. They must be free.
+// acquire grants a file the claims of services, which must be free.
 func (t *Tracker) acquire(u *unit, services []*source.Service) {
 	for _, s := range services {
 		for c := range claims(s) {
@@ -194,7 +194,7 @@ func (t *Tracker) acquire(u *unit, services []*source.Service) {
 	}
 }
 
-// release takes all claims that a file holds.
+// release releases all claims of a file.
 func (t *Tracker) release(u *unit) {
 	for _, s := range u.used {
 		for c := range claims(s) {

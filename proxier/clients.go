@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A Client is one whose session affinity keeps an endpoint, as one mode tells another.
+// A Client is a client with session affinity, as handed over between modes.
 type Client struct {
 	Addr   netip.Addr
 	Pool   *Pool
 	Target int           // index of the endpoint in Pool.Targets
-	Left   time.Duration // until it is forgotten, unless it comes again
+	Left   time.Duration // until the record expires, unless the client comes again
 }
 
-// StickyPools returns the pools of a family whose clients keep their endpoint, as
-// they are resolved now; none if the family is not in use.
+// StickyPools returns the pools of a family that have session affinity, as currently
+// resolved; none if the family is not in use.
 func (l *Loop) StickyPools(fam Family) (pools []*Pool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// Up to contentionRepairs within contentionWindow, changes by others are
-	// repaired at once: a firewall that loads its rules anew makes a few.
+	// Up to contentionRepairs within contentionWindow, foreign changes are repaired
+	// at once: a firewall that reloads its rules makes a few.
 	contentionRepairs = 10
 	contentionWindow  = 10 * time.Second
 
@@ -16,17 +16,17 @@ const (
 	contentionFirstWait = 250 * time.Millisecond
 	contentionMaxWait   = 30 * time.Second
 
-	// contentionEnds is for how long nobody must have changed anything for all to
-	// be forgotten. It is longer than the longest wait, in which nothing may be left to change.
+	// contentionEnds is after how long without a foreign change the contention is over.
+	// It is longer than the longest wait, during which nothing may be left to change.
 	contentionEnds = 2 * contentionMaxWait
 
-	// contentionShown is from how many changes on they are a problem to show.
+	// contentionShown is from how many changes on the contention is a problem to report.
 	contentionShown = 5
 )
 
-// A Contention repairs what others change of ours: at once, but ever later where
-// they do so again and again. Two programs that undo each other's work as fast as
-// they can leave no connection whole, and no processor for anything else.
+// A Contention paces the repair of our objects after foreign changes: at once, but
+// ever later if they go on. Two programs that undo each other's work as fast as they
+// can would break every connection and use up a processor.
 type Contention struct {
 	repair func()
 
@@ -38,14 +38,14 @@ type Contention struct {
 
 	changes     int // since first
 	first, last time.Time
-	who         string // made the last
+	who         string // made the last change
 }
 
 // NewContention returns a Contention that calls repair, which must not block, for each repair.
 func NewContention(repair func()) *Contention { return &Contention{repair: repair} }
 
-// Changed says that somebody changed what is ours. It returns how long the repair
-// waits, and whether that is worth a line in the log: no more than one tells that repairs wait.
+// Changed notes a foreign change of our objects. It returns how long the repair
+// waits, and whether to log it: that repairs wait is logged once.
 func (c *Contention) Changed(who string) (wait time.Duration, news bool) {
 	wait, news = c.changed(who)
 	if news && wait == 0 {
@@ -54,7 +54,7 @@ func (c *Contention) Changed(who string) (wait time.Duration, news bool) {
 	return wait, news
 }
 
-// changed is Changed without a repair at once, which is due when that is news without a wait.
+// changed is Changed without the immediate repair, which is due if news and wait is 0.
 func (c *Contention) changed(who string) (wait time.Duration, news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Contention) changed(who string) (wait time.Duration, news bool) {
 	return c.wait, news
 }
 
-// note counts a change, from the beginning where it is long since the last one.
+// note counts a change, starting over if the last one is long ago.
 func (c *Contention) note(now time.Time, who string) {
 	if now.Sub(c.last) > contentionEnds {
 		c.changes, c.first, c.wait, c.recent = 0, now, 0, nil
@@ -82,7 +82,7 @@ func (c *Contention) note(now time.Time, who string) {
 	c.last, c.who = now, who
 }
 
-// tooOften tells whether a repair now would be one too many.
+// tooOften reports whether a repair now would be one too many.
 func (c *Contention) tooOften(now time.Time) bool {
 	if len(c.recent) < contentionRepairs {
 		return false
@@ -101,7 +101,7 @@ func (c *Contention) fire() {
 	}
 }
 
-// Stop ends it: nothing is repaired any more.
+// Stop stops it: nothing is repaired after that.
 func (c *Contention) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +111,7 @@ func (c *Contention) Stop() {
 	}
 }
 
-// Problem says who changes our objects again and again; empty: nobody.
+// Problem says who keeps changing our objects; empty: no one.
 func (c *Contention) Problem() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,7 @@ func fight(c *Contention, who string, interval, duration time.Duration) (news in
 	return news
 }
 
-// A change now and then is repaired at once, for ever.
+// A change now and then is repaired at once, forever.
 func TestContentionRepairsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var repairs atomic.Int32

@@ -79,8 +79,8 @@ func (n netChange[T]) delta(compare func(a, b T) int) SetDelta[T] {
 	return d
 }
 
-// put makes r the part of service key in st, or removes it when r is nil, and
-// notes what changes.
+// put sets what service key contributes to st, or removes it if r is nil, and notes
+// what changes.
 func (c *changes) put(st *State, key source.Key, r *Resolved) (old *Resolved, changed bool) {
 	old = st.Services[key]
 	if old == r || old != nil && r != nil && reflect.DeepEqual(old, r) {
@@ -97,7 +97,7 @@ func (c *changes) put(st *State, key source.Key, r *Resolved) (old *Resolved, ch
 	return old, true
 }
 
-// note keeps the oldest state before and the newest after.
+// note keeps the first old and the last new value.
 func (c *changes) note(key source.Key, old, r *Resolved) {
 	ch, again := c.services[key]
 	if !again {
@@ -111,7 +111,7 @@ func (c *changes) note(key source.Key, old, r *Resolved) {
 	c.services[key] = ch
 }
 
-// count adds by to all that r puts into the counted sets.
+// count adds by to the count of all that r puts into the counted sets.
 func (c *changes) count(st *State, r *Resolved, by int) {
 	if r == nil {
 		return
@@ -136,7 +136,7 @@ func countAll[T comparable](set map[T]int, net netChange[T], list []T, by int) {
 	}
 }
 
-// delta returns what was gathered, in order.
+// delta returns the gathered changes, sorted.
 func (c *changes) delta() *Delta {
 	d := &Delta{
 		RefusedVIPs: c.vips.delta(netip.Addr.Compare),

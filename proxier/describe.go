@@ -17,7 +17,7 @@ func (tr Transition) key() source.Key {
 	return tr.Old.Key
 }
 
-// describe says what a transition changes; nothing if it changes nothing.
+// describe describes a transition; empty if it changes nothing.
 func describe(tr Transition) string {
 	switch {
 	case tr.Old == nil && tr.New == nil:
@@ -40,7 +40,7 @@ func describe(tr Transition) string {
 	return strings.Join(parts, ", ")
 }
 
-// sameButEndpoints tells whether two services differ in their endpoints at most.
+// sameButEndpoints reports whether two services differ at most in their endpoints.
 func sameButEndpoints(a, b *source.Service) bool {
 	c := *b
 	c.Endpoints = a.Endpoints

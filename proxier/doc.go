@@ -1,10 +1,29 @@
 // Package proxier holds one node's kernel to the services it was given.
 //
 //	source ──► Tracker ──► Resolve ──► Backend.Sync ──► kernel
-//	           who has      policy,     one language each
+//	           who owns     policy,     one language each
 //	           which claim  once
 //
 // Every choice of policy (which endpoints are usable, what an empty service
 // answers, whom to masquerade, what is local) is made once, in Resolve. A
 // Backend only says the resulting State in its own kernel's language.
+//
+// The words used here and in the backends:
+//
+//   - service, service port, endpoint: as in the files. A target is an endpoint
+//     that gets new connections, at the port of one service port.
+//   - frontend: an address, protocol and port that packets are sent to: a VIP, an
+//     external or load-balancer address, or a node port.
+//   - route: what a frontend does with a packet: balance, reject or drop. It has
+//     one for everyone (Outside) and one for host processes and local sources (Local).
+//   - pool: the targets that frontends of one service port share.
+//   - local source: the host itself, or an address or interface that the settings name as local.
+//   - hairpin: a packet whose target is its own source; it is masqueraded.
+//   - claim: what only one service can own: a name, an address with a port, a node port.
+//   - unit: what a source hands on at once, a file or an object; accepted or refused.
+//   - family: IPv4 or IPv6. Each has a backend and a goroutine of its own.
+//   - sync: making the kernel hold a State, by a delta or, at a resync, by comparing all of it.
+//   - look: a comparison beside the syncs. What differs is repaired by the next sync.
+//   - foreign: made or changed by another program. Contention: it goes on doing so.
+//   - mirror: what a backend knows the kernel to hold.
 package proxier

@@ -13,8 +13,8 @@ import (
 type Listener struct {
 	source.Protocol
 	netip.AddrPort      // of 0.0.0.0 or [::]: on all addresses
-	Both           bool // it is of [::], and takes IPv4 packets too
-	Own            bool // it is one of this program
+	Both           bool // on [::], and takes IPv4 packets too
+	Own            bool // this program's
 }
 
 // takes reports whether packets to an address are the listener's.
@@ -27,8 +27,8 @@ func (l Listener) takes(a netip.Addr) bool {
 
 func (l Listener) String() string { return fmt.Sprintf("%s/%s", l.AddrPort, l.Protocol) }
 
-// A Doubt is something in a service that is good by itself, and that other
-// services or processes of this host make into what nobody can have meant.
+// A Doubt is something in a service that is valid by itself, but that cannot be meant
+// in view of other services or processes of this host.
 type Doubt struct {
 	Key  source.Key
 	Pos  source.Position
@@ -44,7 +44,7 @@ func (d Doubt) Fault() source.Fault {
 // String returns the doubt without the name of the service.
 func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.String() }
 
-// Surroundings are what doubts come from, besides the services themselves.
+// Surroundings are what Doubts looks at besides the services themselves.
 type Surroundings struct {
 	Node      *Node // nil: not known
 	Families  []Family
@@ -86,10 +86,10 @@ func doubts(list []*source.Service, in Surroundings) []Doubt {
 	return out
 }
 
-// A suspicion has what services and listeners are looked up in.
+// A suspicion indexes services and listeners.
 type suspicion struct {
 	Surroundings
-	having map[netip.Addr][]*source.Service // who has an address
+	having map[netip.Addr][]*source.Service // by address
 	at     map[portOf][]Listener
 }
 
@@ -226,7 +226,7 @@ func hidden(c claim, l Listener) string {
 	return fmt.Sprintf("%s listens on %s, and becomes unreachable at %s", who, l, where)
 }
 
-// ssh is the port whose listener nobody wants to lose.
+// ssh is the port of the listener that a remote admin depends on.
 const ssh = 22
 
 func hiddenHint(c claim) string {

@@ -126,7 +126,7 @@ func TestDoubtsElsewhere(t *testing.T) {
 	}
 }
 
-// Status shows doubts with the service, and asks anew who listens.
+// Status shows doubts with the service, and asks again who listens.
 func TestStatusShowsDoubts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var listeners []Listener

@@ -7,17 +7,17 @@ import (
 	"svcproxy/source"
 )
 
-// A choice says which endpoints of a service are used, in one family: for all
+// An endpointSelection says which endpoints of a service are used, in one family: for all
 // its ports, or for one port where some endpoints do not serve every port.
-type choice struct {
+type endpointSelection struct {
 	targets [2][]*source.Endpoint // by Scope: get new connections
-	kept    [2][]*source.Endpoint // by Scope: have not left, get none
+	kept    [2][]*source.Endpoint // by Scope: still there, get no new connections
 }
 
 // choose picks the usable endpoints: those ready, and near enough; where there
 // is none, those serving while they terminate. The endpoints of this node are
 // chosen among themselves. Only those that serve a port count where one is given.
-func choose(svc *source.Service, node *Node, fam Family, p *source.Port) choice {
+func choose(svc *source.Service, node *Node, fam Family, p *source.Port) endpointSelection {
 	var all, local []*source.Endpoint
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
@@ -29,7 +29,7 @@ func choose(svc *source.Service, node *Node, fam Family, p *source.Port) choice 
 			local = append(local, e)
 		}
 	}
-	var c choice
+	var c endpointSelection
 	c.targets[ClusterScope] = usable(svc, all, func(ready []*source.Endpoint) []*source.Endpoint {
 		return near(svc.TrafficDistribution, ready, node)
 	})
@@ -39,7 +39,7 @@ func choose(svc *source.Service, node *Node, fam Family, p *source.Port) choice 
 	return c
 }
 
-// usable returns the ready endpoints of list that prefer leaves over, or else the terminating ones.
+// usable returns the ready endpoints of list that prefer keeps, or else the terminating ones.
 func usable(svc *source.Service, list []*source.Endpoint, prefer func([]*source.Endpoint) []*source.Endpoint) []*source.Endpoint {
 	ready := keep(list, func(e *source.Endpoint) bool { return isReady(svc, e) && e.Weight > 0 })
 	if len(ready) == 0 {
@@ -51,7 +51,7 @@ func usable(svc *source.Service, list []*source.Endpoint, prefer func([]*source.
 	return ready
 }
 
-// near leaves only the preferred endpoints over, as far as there are any.
+// near keeps only the preferred endpoints, if there are any.
 func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []*source.Endpoint {
 	if d == source.AsHinted {
 		return hinted(ready, node)
@@ -69,8 +69,8 @@ func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []
 	return ready
 }
 
-// hinted leaves over who is meant for this node, if all are meant for some nodes; or
-// else who is meant for its zone, if all are meant for some zones (kube-proxy, topologyModeFromHints).
+// hinted keeps the endpoints with a hint for this node, if all have node hints, or
+// else for its zone, if all have zone hints (kube-proxy, topologyModeFromHints).
 func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
 	for _, by := range []struct {
 		name string
@@ -89,7 +89,7 @@ func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
 	return ready
 }
 
-// isLocal tells whether the endpoint runs on this node.
+// isLocal reports whether the endpoint runs on this node.
 func isLocal(e *source.Endpoint, node *Node) bool {
 	if e.Node != "" {
 		return e.Node == node.Name
@@ -99,7 +99,7 @@ func isLocal(e *source.Endpoint, node *Node) bool {
 
 func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || svc.PublishNotReady }
 
-// present tells whether the endpoint has not left, so that what it serves already goes on.
+// present reports whether the endpoint still serves its established connections.
 func present(svc *source.Service, e *source.Endpoint) bool { return isReady(svc, e) || e.Serving }
 
 // localReady counts the addresses of this node's endpoints that
@@ -128,7 +128,7 @@ func localReady(svc *source.Service, node *Node) PerFamily {
 	return n
 }
 
-// servesSome tells whether the endpoint serves some of the service's ports only.
+// servesSome reports whether the endpoint serves only some of the service's ports.
 func servesSome(e source.Endpoint) bool {
 	for _, n := range e.Ports {
 		if n == 0 {
@@ -138,7 +138,7 @@ func servesSome(e source.Endpoint) bool {
 	return false
 }
 
-// pools makes both pools of a service port.
+// pools returns both pools of a service port.
 func (r *resolver) pools(p source.Port) [2]*Pool {
 	var out [2]*Pool
 	use := r.use
@@ -159,7 +159,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 	return out
 }
 
-// keepUsedPools hands out those of pools that a frontend of this port refers to.
+// keepUsedPools adds the pools to the result that a frontend of this port refers to.
 func (r *resolver) keepUsedPools(pools [2]*Pool) {
 	for _, pool := range pools {
 		if slices.ContainsFunc(r.out.Frontends, func(f *Frontend) bool {

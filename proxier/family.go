@@ -10,14 +10,14 @@ import (
 	"svcproxy/source"
 )
 
-// A family keeps one address family's backend in step, in a goroutine of its own:
-// neither a slow nor a failing one holds up the other, nor the Loop, which tells
-// it what there is by orders. What a Sync has not been told of yet waits for the next.
+// A family keeps one address family's backend in step, in a goroutine of its own, so
+// that a slow or failing family holds up neither the other nor the Loop, which sends
+// it orders. What arrives during a Sync waits for the next.
 type family struct {
 	fam    Family
 	cfg    *Config
 	orders orders
-	report func() // tells the Loop that there is news of this family
+	report func() // tells the Loop that this family has news
 
 	state   *State
 	backend Backend
@@ -27,7 +27,7 @@ type family struct {
 	open   bool      // every source has been read
 	full   bool      // the next Sync compares everything with the kernel
 	dirty  bool      // there is something to sync
-	broken bool      // others have changed the kernel since the last Sync that succeeded
+	broken bool      // foreign changes were found since the last Sync that succeeded
 	queued time.Time // when the oldest change not yet synced arrived
 	node   *Node
 
@@ -40,7 +40,7 @@ type family struct {
 	news familyNews
 }
 
-// familyNews is what others may know of a family.
+// familyNews is what other goroutines may read of a family.
 type familyNews struct {
 	told      uint64 // the last order that is in the State
 	held      uint64 // the last order that the kernel holds
@@ -50,8 +50,8 @@ type familyNews struct {
 	took      time.Duration
 	since     time.Time // of the first failure in a row
 	err       error     // of the last Sync
-	unsure    bool      // Syncs fail since others have changed the kernel, or all of it was to change
-	unserved  *Unserved // by the last Sync that succeeded
+	unsure    bool      // Syncs fail since a foreign change, or since all of the kernel's rules were to change
+	unserved  *Unserved // what the last successful Sync could not make
 	working   *progress // of the Sync that runs; nil: none
 }
 
@@ -64,7 +64,7 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 	}
 }
 
-// run works until ctx ends. The kernel then stays as it is, and the backend is not used any more.
+// run runs until ctx ends. It leaves the kernel as it is, and no longer uses the backend.
 func (f *family) run(ctx context.Context) {
 	var flows sync.WaitGroup
 	flows.Go(func() { f.flows.Run(ctx) })
@@ -94,7 +94,7 @@ func (f *family) run(ctx context.Context) {
 	}
 }
 
-// absorb brings the State up to date with what the Loop ordered.
+// absorb updates the State as the Loop ordered.
 func (f *family) absorb(o order) {
 	if o.minimum != nil {
 		f.minimum, f.resync = *o.minimum, *o.resync
@@ -120,8 +120,8 @@ func (f *family) absorb(o order) {
 	f.told(o.number)
 }
 
-// told notes the last order that is in the State. The kernel holds it already if
-// that changed nothing.
+// told notes the last order that is in the State. If it changed nothing, the kernel
+// holds it already.
 func (f *family) told(number uint64) {
 	f.mu.Lock()
 	f.news.told = max(f.news.told, number)
@@ -135,7 +135,7 @@ func (f *family) told(number uint64) {
 	}
 }
 
-// set resolves one service anew; svc is nil when it is gone.
+// set resolves one service again; svc is nil when it was removed.
 func (f *family) set(key source.Key, svc *source.Service, queued time.Time) {
 	var r *Resolved
 	if svc != nil {
@@ -155,7 +155,7 @@ func (f *family) set(key source.Key, svc *source.Service, queued time.Time) {
 	}
 }
 
-// rebase goes on for a changed node. The Loop orders all services that it touches again with it.
+// rebase switches to a changed node. The same order has all services that it touches.
 func (f *family) rebase(node *Node) {
 	host := node.host(f.fam)
 	f.mu.Lock()
@@ -169,7 +169,7 @@ func (f *family) rebase(node *Node) {
 	f.pace.changed = true
 }
 
-// replace goes on with another backend.
+// replace switches to another backend.
 func (f *family) replace(b Backend) {
 	if b == f.backend {
 		return
@@ -198,7 +198,7 @@ func (f *family) syncAt(now time.Time) time.Time {
 	return now.Add(time.Hour)
 }
 
-// next returns when there is something to do, if nothing is told before.
+// next returns when there is something to do if no order comes before.
 func (f *family) next() time.Time {
 	at := f.syncAt(time.Now())
 	if due := f.lookAt(); due.Before(at) {
@@ -207,11 +207,11 @@ func (f *family) next() time.Time {
 	return at
 }
 
-// syncNow makes the kernel hold the State, and tells of it.
+// syncNow makes the kernel hold the State, and reports the result.
 func (f *family) syncNow(ctx context.Context) {
 	r := f.sync(ctx)
 	if ctx.Err() != nil && r.Err != nil {
-		return // it was told to end: nobody asks for the result
+		return // it was stopped, and the result is of no interest
 	}
 	f.log(&r)
 	if r.Err == nil {
@@ -256,7 +256,7 @@ func (f *family) works(p *progress) {
 	f.news.working = p
 }
 
-// log says what failed, and what cannot be served when that changes.
+// log logs a failure, and what is not served when that changes.
 func (f *family) log(r *SyncResult) {
 	switch {
 	case r.Err != nil:
@@ -269,7 +269,7 @@ func (f *family) log(r *SyncResult) {
 	}
 }
 
-// done takes the result of a sync.
+// done records the result of a sync.
 func (f *family) done(r *SyncResult) {
 	end := r.Start.Add(r.Duration)
 	f.pace.done(r)
@@ -293,16 +293,16 @@ func (f *family) done(r *SyncResult) {
 	}
 }
 
-// A delayer is a backend that has something to do at a time of its own, when it
-// wants a Sync: a deadline that passes. Zero: nothing.
+// A delayer is a backend that needs a Sync at a certain time, such as at the end of a
+// deadline. Zero: none.
 type delayer interface{ NextDue() time.Time }
 
-// A doubter is a backend that may trust what it has heard of the kernel. After
-// Doubt it looks at everything all the same.
+// A doubter is a backend that may rely on the kernel's notifications. After Doubt it
+// compares everything nevertheless.
 type doubter interface{ Doubt() }
 
-// minDue is the least time between a Sync and one that a delayer wants: what is
-// overdue and cannot be done must not keep a processor busy.
+// minDue is the least time between a Sync and one that a delayer asks for, so that
+// something overdue that cannot be done does not keep a processor busy.
 const minDue = 50 * time.Millisecond
 
 func later(a, b time.Time) time.Time {
@@ -312,7 +312,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// endpoints counts the targets of a service, each port once.
+// endpoints counts the targets of a service, once for each port.
 func endpoints(r *Resolved) int {
 	if r == nil {
 		return 0

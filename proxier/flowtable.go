@@ -22,7 +22,7 @@ func newFlowTable() flowTable {
 
 func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
 
-// update takes changes and returns which flows may be at a wrong place by now.
+// update applies changes and returns which flows may now be at a wrong endpoint.
 func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.noteUnserved(l, &host)
@@ -43,8 +43,8 @@ func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node
 	return l
 }
 
-// placeOf returns the place of a frontend that has changed; nil: it is new. Its
-// endpoints are noted in case it goes before its flows are judged.
+// placeOf returns the place of a changed frontend; was is nil if it is new. Its
+// endpoints are noted in case it is removed before its flows are judged.
 func placeOf(was *Frontend) place {
 	if was == nil {
 		return place{appeared: true}
@@ -53,7 +53,7 @@ func placeOf(was *Frontend) place {
 }
 
 // replace puts the frontends of changed services into the table. It returns what
-// was there before, and what is instead: a frontend may go from one service to another.
+// was there before and what replaces it: a frontend may move between services.
 func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
 	was, now = make(map[netip.AddrPort]*Frontend), make(map[netip.AddrPort]*Frontend)
 	for key := range changes {
@@ -72,7 +72,7 @@ func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[
 	return was, now
 }
 
-// noteUnserved notes the flows to node ports on addresses that serve none any more.
+// noteUnserved notes the flows to node ports on addresses that no longer serve them.
 func (t *flowTable) noteUnserved(l *look, host *Host) {
 	serve := host.addrs(FrontendKey{Kind: NodePort})
 	lost := slices.DeleteFunc(slices.Clone(t.host.addrs(FrontendKey{Kind: NodePort})), func(a netip.Addr) bool {
@@ -117,7 +117,7 @@ func (t *flowTable) stale(l *look, fl Flow) bool {
 	return t.misled(l, fl) && !(l.done == 0 && fl.waits())
 }
 
-// misled reports whether a flow that l is about goes where it should not.
+// misled reports whether a flow that l is about goes to a wrong endpoint.
 func (t *flowTable) misled(l *look, fl Flow) bool {
 	if l.about(fl.Src) && t.foreign(fl.Src) {
 		return true // it is an answer
@@ -132,7 +132,7 @@ func (t *flowTable) misled(l *look, fl Flow) bool {
 	return !t.fits(fl, addressed, nodePort)
 }
 
-// at returns the frontends that a packet may meet. Either may be nil.
+// at returns the frontends that match a destination. Either may be nil.
 func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 	nodePort = t.frontends[netip.AddrPortFrom(FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
 	if nodePort != nil && !slices.Contains(t.host.addrs(nodePort.Key), dst.Addr()) {
@@ -141,9 +141,9 @@ func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 	return t.frontends[dst], nodePort
 }
 
-// fits reports whether a flow is where the frontend that it met may have sent it.
-// In every mode a frontend with an address of its own comes before a node port of
-// the same number, and leaves to that what it does not balance itself.
+// fits reports whether the frontend that a flow matched may have sent it where it is.
+// In every mode a frontend with an address of its own comes before a node port of the
+// same number, which gets what the former does not balance.
 func (t *flowTable) fits(fl Flow, addressed, nodePort *Frontend) bool {
 	from := t.origin(fl)
 	if addressed != nil && (from.has(addressed, fl.Reply) || from.takenBy(addressed, fl.Src.Addr())) {
@@ -152,11 +152,11 @@ func (t *flowTable) fits(fl Flow, addressed, nodePort *Frontend) bool {
 	return nodePort != nil && from.has(nodePort, fl.Reply)
 }
 
-// An origin says which leg of a frontend a flow met.
+// An origin says which leg of a frontend applies to a flow.
 type origin uint8
 
-// The origins. By what interface a flow came connection tracking does not know,
-// nor whether a link-local address is one of this host.
+// The origins. Connection tracking knows neither the input interface of a flow nor
+// whether a link-local address belongs to this host.
 const (
 	fromOutside origin = iota
 	fromHere           // host processes and local sources

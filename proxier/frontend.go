@@ -101,7 +101,7 @@ type Frontend struct {
 	SourceRanges []netip.Prefix
 }
 
-// Split tells whether host processes and local sources are treated differently.
+// Split reports whether host processes and local sources are treated differently.
 func (f *Frontend) Split() bool { return f.Local != f.Outside }
 
 // A Leg says what becomes of a packet.

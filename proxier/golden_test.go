@@ -119,7 +119,7 @@ func servers(t *testing.T, fam proxier.Family, node *proxier.Node, services []*s
 }
 
 // table returns what nft would take for our table: its elements, and its rules
-// but for those that are there in every scenario.
+// except for those that are there in every scenario.
 func table(fam proxier.Family, node *proxier.Node, services []*source.Service) string {
 	constant := nftables.Text(proxier.NewState(fam, &proxier.Node{MarkBit: configs.Default().MasqueradeBit}, nil))
 	var b strings.Builder

@@ -18,7 +18,7 @@ type HealthCheck struct {
 // PerFamily is a number for each address family.
 type PerFamily struct{ IPv4, IPv6 int }
 
-// Of returns the number of one family.
+// Of returns the number for one family.
 func (p PerFamily) Of(fam Family) int {
 	if fam == IPv6 {
 		return p.IPv6
@@ -27,22 +27,22 @@ func (p PerFamily) Of(fam Family) int {
 }
 
 // health has the health check of each service that has one. A load balancer must
-// not be told of endpoints that the kernel does not send to yet: what rises is told
-// when the kernel holds it, what falls at once.
+// not learn of endpoints that the kernel does not send to yet: a rise is reported
+// when the kernel holds it, a fall at once.
 type health struct {
 	checks map[source.Key]HealthCheck
 	rises  map[source.Key]uint64 // of those that must not be told yet: the order that the kernel must hold
 	told   map[source.Key]HealthCheck
-	dirty  bool // something may have to be told
-	begun  bool // something was told, be it that there is none
+	dirty  bool // something may have to be reported
+	begun  bool // something was reported, even if only that there is none
 }
 
 func newHealth() health {
 	return health{checks: make(map[source.Key]HealthCheck), rises: make(map[source.Key]uint64), dirty: true}
 }
 
-// set brings the health check of one service up to date; svc is nil when it is
-// gone. number is that of the order that tells the families of the service.
+// set updates the health check of one service; svc is nil when it was removed.
+// number is that of the order that has the service.
 func (h *health) set(key source.Key, svc *source.Service, node *Node, number uint64) {
 	old, had := h.checks[key]
 	if svc == nil || svc.HealthCheckNodePort == 0 {
@@ -85,8 +85,8 @@ func (h *health) tell(held uint64, f func([]HealthCheck)) {
 	f(slices.SortedFunc(maps.Values(now), func(a, b HealthCheck) int { return a.Key.Compare(b.Key) }))
 }
 
-// now returns what may be told: of what rises only what was told before, as far
-// as that is still so, and nothing on a port that another one has meanwhile.
+// now returns what may be reported: for a rise what was reported before, as far as
+// that still holds, and nothing on a port that now belongs to another service.
 func (h *health) now() map[source.Key]HealthCheck {
 	out, ports := make(map[source.Key]HealthCheck), make(map[uint16]bool)
 	for key, c := range h.checks {

@@ -7,7 +7,7 @@ import (
 	"svcproxy/source"
 )
 
-// An inbox keeps what a Loop is told until it has time for it. Telling never blocks.
+// An inbox keeps what a Loop is told until it gets to it. Writing never blocks.
 type inbox struct {
 	wake chan struct{} // room for one
 
@@ -27,7 +27,7 @@ type mail struct {
 	minimum, resync *time.Duration
 }
 
-// empty reports whether nothing came in: a family only has news.
+// empty reports whether nothing came in, because only a family has news.
 func (m *mail) empty() bool { return m.queued.IsZero() }
 
 func newInbox() inbox { return inbox{wake: make(chan struct{}, 1)} }
@@ -42,7 +42,7 @@ func (b *inbox) put(write func(*mail)) {
 	b.ring()
 }
 
-// ring has the Loop look at its families.
+// ring wakes the Loop to look at its families.
 func (b *inbox) ring() {
 	select {
 	case b.wake <- struct{}{}:
@@ -68,12 +68,11 @@ func (l *Loop) Synced(src string) {
 	l.inbox.put(func(m *mail) { m.synced = append(m.synced, src) })
 }
 
-// SetNode tells that the node or the settings changed: what that touches is
-// resolved anew.
+// SetNode switches to a changed node: services that it touches are resolved again.
 func (l *Loop) SetNode(n *Node) { l.inbox.put(func(m *mail) { m.node = n }) }
 
-// SetBackends goes on with other backends, for these families only. Those that are
-// given up are still in use until OnHolds, or OnDrop, is called for their families.
+// SetBackends switches to other backends, for these families only. The former ones
+// remain in use until OnHolds, or OnDrop, is called for their families.
 func (l *Loop) SetBackends(backends map[Family]Backend) {
 	if backends == nil {
 		backends = map[Family]Backend{}

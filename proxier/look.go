@@ -5,26 +5,27 @@ import (
 	"time"
 )
 
-// A lookout compares the kernel with what was written, beside the Syncs of a family.
+// A lookout schedules the looks of a family, which compare the kernel with what was
+// written while Syncs go on.
 type lookout struct {
-	last   time.Time // when one ended, or a Sync compared everything
-	wanted bool      // one is due at once
+	last   time.Time // when a look ended, or a Sync compared everything
+	wanted bool      // a look is due at once
 	result chan finding
-	cancel func() // of the one that runs; nil: none runs
+	cancel func() // of the running look; nil: none runs
 }
 
-// A finding is what came of a look.
+// A finding is the result of a look.
 type finding uint8
 
 const (
 	asWritten finding = iota
-	differs           // and the backend knows what
+	differs           // the backend knows what
 	unknown           // the kernel could not be read
 )
 
 func newLookout() lookout { return lookout{result: make(chan finding, 1)} }
 
-// stop ends the look that runs, and waits for it: its backend may be closed after that.
+// stop ends the running look and waits for it, so that its backend can be closed.
 func (l *lookout) stop() {
 	if l.cancel == nil {
 		return
@@ -34,8 +35,8 @@ func (l *lookout) stop() {
 	l.cancel = nil
 }
 
-// lookAt returns when the next look is due; far away while one runs, and while
-// Syncs fail, which look at everything.
+// lookAt returns when the next look is due: far in the future while one runs, and
+// while Syncs fail, because the next Sync compares everything.
 func (f *family) lookAt() time.Time {
 	if f.lookout.cancel != nil || f.news.err != nil || f.news.good.IsZero() {
 		return time.Now().Add(time.Hour)
@@ -46,7 +47,7 @@ func (f *family) lookAt() time.Time {
 	return f.lookout.last.Add(f.resync)
 }
 
-// lookIfDue begins a look whose time has come.
+// lookIfDue starts a look if one is due.
 func (f *family) lookIfDue(ctx context.Context) {
 	if f.lookAt().After(time.Now()) {
 		return
@@ -75,7 +76,7 @@ func (f *family) compare(ctx context.Context, b Backend) finding {
 	return asWritten
 }
 
-// looked takes what came of a look.
+// looked records the result of a look.
 func (f *family) looked(what finding) {
 	f.lookout.cancel()
 	f.lookout.cancel, f.lookout.last = nil, time.Now()

@@ -12,7 +12,7 @@ import (
 	"svcproxy/source"
 )
 
-// Config is what a Loop works with.
+// Config configures a Loop.
 type Config struct {
 	Backends map[Family]Backend // one for each family to program
 	Flows    Flows              // nil: UDP flows are left alone
@@ -32,35 +32,35 @@ type Config struct {
 
 	// May be nil, and must not block.
 	OnSync   func(SyncResult)    // after each sync, from a goroutine for each family
-	OnHolds  func(Family)        // with a family that holds everything in its backend, the first time since it has this one
-	OnDrop   func(Family)        // with a family that is not programmed any more, after its last OnSync
-	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of it changed
+	OnHolds  func(Family)        // with a family whose backend holds everything, once for each backend
+	OnDrop   func(Family)        // with a family that is no longer programmed, after its last OnSync
+	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of them changed
 	OnAccept func([]source.Unit) // with files that were accepted, without their services, before they are synced
 
 	OnFlowsDeleted func(Family, int) // with how many UDP flows were removed, from goroutines of their own
 }
 
-// A SyncResult tells how one Sync of one family went.
+// A SyncResult is the outcome of one Sync of one family.
 type SyncResult struct {
 	Family    Family
 	Full      bool      // compared with the kernel, rather than a delta
-	Queued    time.Time // when the oldest change in it arrived; zero for a mere resync
+	Queued    time.Time // when the oldest change in it arrived; zero for a resync without changes
 	Start     time.Time
 	Duration  time.Duration
 	Err       error
-	Unserved  *Unserved // what could not be had of a sync that succeeded otherwise; nil: nothing
+	Unserved  *Unserved // what an otherwise successful sync could not make; nil: nothing
 	Services  int       // in the State, after it
-	Endpoints int       // that get new connections, each port of a service counted
+	Endpoints int       // that get new connections, counted for each port of a service
 }
 
-// A Loop keeps backends in step with sources. It implements source.Sink. It only
-// decides, in one goroutine, Run: whose claims count, and who must hear of a
-// change. Each family resolves and syncs in a goroutine of its own.
+// A Loop keeps backends in step with sources. It implements source.Sink. Its own
+// goroutine, Run, only decides which claims are granted and which families a change
+// concerns. Each family resolves and syncs in a goroutine of its own.
 type Loop struct {
 	cfg   Config
 	ready chan struct{}
 	inbox inbox
-	busy  atomic.Pointer[time.Time] // since when Run has been at work; nil: it waits
+	busy  atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
 
 	mu       sync.RWMutex // held for writing by Run while it changes what follows
 	tracker  *Tracker
@@ -71,7 +71,7 @@ type Loop struct {
 	health  health
 	batches []batch // not yet held by all families
 	number  uint64  // of the last order
-	opened  uint64  // the order that let families begin; 0: not yet
+	opened  uint64  // the order that allowed families to begin; 0: not yet
 	first   bool    // the first complete sync is done
 }
 
@@ -80,9 +80,9 @@ type runningFamily struct {
 	*family
 	stop func() // ends it, and waits
 
-	wanted Backend // that it was last told to use
-	from   uint64  // the order that told it so, or any after
-	holds  bool    // everything, in that backend
+	wanted Backend // the one it was last ordered to use
+	from   uint64  // that order, or a later one
+	holds  bool    // that backend holds everything
 }
 
 // NewLoop returns a Loop that does nothing yet.
@@ -94,7 +94,7 @@ func NewLoop(cfg Config) *Loop {
 	}
 }
 
-// Run works until ctx ends. The kernel then stays as it is.
+// Run runs the loop until ctx ends, and leaves the kernel as it is.
 func (l *Loop) Run(ctx context.Context) error {
 	l.replace(ctx, l.cfg.Backends)
 	defer l.replace(ctx, nil)
@@ -114,7 +114,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// absorb decides what becomes of what came in, and tells the families.
+// absorb takes in everything that arrived, and sends orders to the families.
 func (l *Loop) absorb(ctx context.Context, in mail) {
 	l.mu.Lock()
 	for _, src := range in.synced {
@@ -139,7 +139,7 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 	l.tellClaims()
 }
 
-// tell gives all families one order.
+// tell sends one order to all families.
 func (l *Loop) tell(o order, in *mail) {
 	l.number++
 	o.number = l.number
@@ -149,7 +149,7 @@ func (l *Loop) tell(o order, in *mail) {
 	}
 }
 
-// apply takes steps of sources, and returns the services that they changed.
+// apply applies changes of sources, and returns the services that changed.
 func (l *Loop) apply(steps []source.Changes) map[source.Key]*source.Service {
 	b := batch{number: l.number + 1, edits: make(map[source.Key]Transition)}
 	l.mu.Lock()
@@ -167,7 +167,7 @@ func (l *Loop) apply(steps []source.Changes) map[source.Key]*source.Service {
 	return services
 }
 
-// rebase has resolved anew what a changed node touches.
+// rebase has the services resolved again that a changed node touches.
 func (l *Loop) rebase(node *Node, o *order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,7 +187,7 @@ func (l *Loop) services() map[source.Key]*source.Service {
 	return all
 }
 
-// tellClaims says which units were accepted, and logs which were refused, once each.
+// tellClaims reports accepted units, and logs each refused one once.
 func (l *Loop) tellClaims() {
 	for _, r := range l.tracker.NewRefusals() {
 		what := "refused: it has no services until what it claims is free"
@@ -204,8 +204,8 @@ func (l *Loop) tellClaims() {
 	}
 }
 
-// replace goes on with other backends, which may be of other families. Those that
-// are given up are not used any more when it returns.
+// replace switches to other backends, possibly of other families. When it returns,
+// dropped families no longer use theirs.
 func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	var keep []*runningFamily
 	for _, f := range l.families {
@@ -230,7 +230,7 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	l.families = keep
 }
 
-// using returns the family with another backend, which counts from an order on.
+// using returns the family with another backend, in use from the given order on.
 func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
 	if b == f.wanted {
 		return f
@@ -238,7 +238,7 @@ func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
 	return &runningFamily{family: f.family, stop: f.stop, wanted: b, from: from}
 }
 
-// begin runs a family, with all services that there are.
+// begin starts a family with all services.
 func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
 	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
@@ -250,13 +250,13 @@ func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily 
 
 func (l *Loop) allSynced() bool { return len(l.unread()) == 0 }
 
-// unread returns the sources that have not applied all that existed.
+// unread returns the sources that have not called Synced yet.
 func (l *Loop) unread() []string {
 	return keep(l.cfg.Sources, func(s string) bool { return !l.synced[s] })
 }
 
-// Ready is closed after the first complete sync: all families hold everything but
-// those that cannot be had, of which there is a warning.
+// Ready is closed after the first complete sync: all families hold everything, except
+// those that fail, which were warned of.
 func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
 // Alive returns when the Loop last showed that it is not stuck: now, unless a Sync

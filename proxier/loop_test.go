@@ -308,7 +308,7 @@ func TestLoopFamiliesAlone(t *testing.T) {
 		select {
 		case <-l.Ready():
 		default:
-			t.Error("not ready, although one family holds everything and the other cannot be had")
+			t.Error("not ready, although one family holds everything and the other fails")
 		}
 		if told.Load() != 1 {
 			t.Errorf("health checks told %d times, want once", told.Load())

@@ -31,13 +31,13 @@ type Node struct {
 	ServiceCIDRs       []netip.Prefix
 }
 
-// Owns tells whether an interface of this host carries a.
+// Owns reports whether an interface of this host carries a.
 func (n *Node) Owns(a netip.Addr) bool {
 	_, ok := slices.BinarySearchFunc(n.Addrs, a, netip.Addr.Compare)
 	return ok
 }
 
-// Equal tells whether two nodes are alike in all that Resolve looks at.
+// Equal reports whether two nodes are the same for Resolve.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone &&
 		slices.Equal(n.Addrs, o.Addrs) &&
@@ -49,7 +49,7 @@ func (n *Node) Equal(o *Node) bool {
 		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)
 }
 
-// hasLocalSources tells whether anything but this host itself can be a local source.
+// hasLocalSources reports whether anything except this host itself can be a local source.
 func (n *Node) hasLocalSources() bool {
 	return len(n.LocalCIDRs) > 0 || len(n.LocalInterfaces) > 0
 }

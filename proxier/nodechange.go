@@ -33,7 +33,7 @@ func nodeChangeOf(old, now *Node) nodeChange {
 	return ch
 }
 
-// touches reports whether the service must be resolved anew: Resolve and
+// touches reports whether the service must be resolved again: Resolve and
 // localReady ask whether the host owns addresses of the service and of endpoints
 // that name no node, and source ranges admit the addresses of the host.
 func (ch *nodeChange) touches(s *source.Service) bool {

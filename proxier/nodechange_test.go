@@ -14,7 +14,7 @@ import (
 	"svcproxy/source"
 )
 
-// After any changes of a node and of services, what was resolved anew makes the
+// After any changes of a node and of services, what was resolved again makes the
 // same as if everything had been, and the same health checks.
 func TestRebaseResolvesEnough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -43,10 +43,10 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 	})
 	same := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateEmpty()}
 	if diff := cmp.Diff(want, f.state, same); diff != "" {
-		t.Fatalf("%s (-everything anew +rebased):\n%s", f.fam, diff)
+		t.Fatalf("%s (-everything again +rebased):\n%s", f.fam, diff)
 	}
 	if diff := cmp.Diff(checks.checks, l.health.checks); diff != "" {
-		t.Fatalf("health checks (-everything anew +rebased):\n%s", diff)
+		t.Fatalf("health checks (-everything again +rebased):\n%s", diff)
 	}
 }
 
@@ -102,7 +102,7 @@ func randomServices(t *rapid.T) (units []source.Unit) {
 	return units
 }
 
-// An address that no service has to do with has none resolved anew.
+// An address that no service has to do with has none resolved again.
 func TestRebaseResolvesLittle(t *testing.T) {
 	l := NewLoop(Config{Node: testNode()})
 	ranges := file("r", "r 10.96.0.7:80")
@@ -125,7 +125,7 @@ func TestRebaseResolvesLittle(t *testing.T) {
 		}
 		slices.Sort(names)
 		if got := strings.Join(names, " "); got != tt.want {
-			t.Errorf("%s came: %s are resolved anew, want %s", tt.added, got, tt.want)
+			t.Errorf("%s came: %s are resolved again, want %s", tt.added, got, tt.want)
 		}
 		l.rebase(testNode(), &order{services: map[source.Key]*source.Service{}})
 	}

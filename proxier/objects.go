@@ -7,14 +7,14 @@ import (
 	"svcproxy/source"
 )
 
-// objects knows who of the units that are used in part wants what. The oldest
-// has it, unless a file does; so that who has what depends on what there is, and
-// on no order of events.
+// objects knows which of the units that can be used in part wants which claim. The
+// oldest gets it, unless a file does, so that the outcome does not depend on the
+// order of events.
 type objects struct {
-	first   map[claim]holder // the oldest that wants it
+	first   map[claim]holder // the oldest that wants the claim
 	others  map[claim][]holder
-	lacking map[source.UnitID]*unit // those that another has something of
-	dirty   map[*unit]bool          // to be looked at in this step
+	lacking map[source.UnitID]*unit // some of whose claims another unit owns
+	dirty   map[*unit]bool          // to be settled in this step
 }
 
 func newObjects() objects {
@@ -24,7 +24,7 @@ func newObjects() objects {
 	}
 }
 
-// inPart reports whether the rest of the unit is used where another holds some of it.
+// inPart reports whether the rest of the unit is used if another unit owns some of its claims.
 func (u *unit) inPart() bool { return u.Rank.Class > 0 }
 
 // want notes that h wants c.
@@ -45,7 +45,7 @@ func (o *objects) want(c claim, h holder) {
 	}
 }
 
-// leave notes that h wants c no more.
+// leave notes that h no longer wants c.
 func (o *objects) leave(c claim, h holder) {
 	list := o.others[c]
 	switch {
@@ -54,7 +54,7 @@ func (o *objects) leave(c claim, h holder) {
 	case len(list) == 0:
 		delete(o.first, c)
 	default:
-		o.touch(c) // who is next, and what the others are told
+		o.touch(c) // another one gets it, and the messages of the rest change
 		o.first[c], list = list[0], list[1:]
 	}
 	if o.others[c] = list; len(list) == 0 {
@@ -62,7 +62,7 @@ func (o *objects) leave(c claim, h holder) {
 	}
 }
 
-// touch has all looked at that want c.
+// touch has all units settled that want c.
 func (o *objects) touch(c claim) {
 	if h, some := o.first[c]; some {
 		o.dirty[h.unit] = true
@@ -72,7 +72,7 @@ func (o *objects) touch(c claim) {
 	}
 }
 
-// used returns the service of a name, as it is used of an object; nil: none is.
+// used returns the service of a name as an object provides it; nil: none does.
 func (o *objects) used(key source.Key) *source.Service {
 	h, some := o.first[claim{key: key}]
 	if !some {
@@ -85,7 +85,7 @@ func (o *objects) used(key source.Key) *source.Service {
 	return h.unit.used[i]
 }
 
-// setObject takes what an object now wants.
+// setObject sets what an object wants.
 func (t step) setObject(su source.Unit) {
 	u := t.units[su.ID]
 	if u == nil {
@@ -102,7 +102,7 @@ func (t step) setObject(su source.Unit) {
 	t.objects.dirty[u] = true
 }
 
-// withdraw takes back all that an object wants.
+// withdraw withdraws all claims of an object.
 func (t step) withdraw(u *unit) {
 	for i, s := range u.wanted {
 		t.enter(u, i, false)
@@ -110,7 +110,7 @@ func (t step) withdraw(u *unit) {
 	}
 }
 
-// removeObject takes an object away.
+// removeObject removes an object.
 func (t step) removeObject(u *unit) {
 	t.remember(u)
 	t.withdraw(u)
@@ -119,8 +119,8 @@ func (t step) removeObject(u *unit) {
 	delete(t.objects.dirty, u)
 }
 
-// enter lets one service of u want all it says, or nothing but its name: under
-// a name that another has, nothing of it is used.
+// enter lets one service of u claim everything, or only its name: if another unit
+// owns the name, nothing of the service is used.
 func (t step) enter(u *unit, i int, named bool) {
 	if u.named[i] == named {
 		return
@@ -137,14 +137,14 @@ func (t step) enter(u *unit, i int, named bool) {
 	}
 }
 
-// settleObjects gives objects what nobody has who comes before them.
+// settleObjects grants objects the claims that no unit before them owns.
 func (t step) settleObjects() {
 	for c := range t.touched {
 		t.objects.touch(c)
 	}
 	clear(t.touched)
 	var dirty []*unit
-	for len(t.objects.dirty) > 0 { // who enters makes others dirty
+	for len(t.objects.dirty) > 0 { // a unit that enters makes others dirty
 		next := t.inOrder(t.objects.takeDirty())
 		for _, u := range next {
 			for i, s := range u.wanted {
@@ -170,7 +170,7 @@ func (o *objects) takeDirty() map[source.UnitID]*unit {
 	return out
 }
 
-// owner returns who has a claim.
+// owner returns the holder of a claim.
 func (t *Tracker) owner(c claim) holder {
 	if h, held := t.claims[c]; held {
 		return h
@@ -178,7 +178,7 @@ func (t *Tracker) owner(c claim) holder {
 	return t.objects.first[c]
 }
 
-// useRest uses of an object what is its own.
+// useRest uses the part of an object whose claims it owns.
 func (t step) useRest(u *unit) {
 	var used []*source.Service
 	var faults []source.Fault
@@ -200,8 +200,8 @@ func (t step) useRest(u *unit) {
 	}
 }
 
-// rest returns the service without what another has, nil under a name that
-// another has, and says what that is.
+// rest returns the service without the claims that another unit owns (nil if it owns
+// the name), and says which they are.
 func (t step) rest(h holder, named bool) (*source.Service, []source.Fault) {
 	if !named {
 		c := claim{key: h.svc.Key}

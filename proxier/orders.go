@@ -7,7 +7,7 @@ import (
 	"svcproxy/source"
 )
 
-// An order is what the Loop tells a family: all that came since it last took one.
+// An order is what the Loop sends to a family: all that came since it last took one.
 type order struct {
 	number   uint64 // of the last one; they only grow
 	queued   time.Time
@@ -22,7 +22,7 @@ type order struct {
 	minimum, resync *time.Duration
 }
 
-// orders is the mailbox of a family. Telling never blocks.
+// orders is the mailbox of a family. Sending never blocks.
 type orders struct {
 	wake chan struct{} // room for one
 
@@ -32,7 +32,7 @@ type orders struct {
 
 func newOrders() orders { return orders{wake: make(chan struct{}, 1)} }
 
-// put adds o to what is not yet taken. A later word on the same thing counts.
+// put adds o to what is not yet taken. For the same thing the later order wins.
 func (b *orders) put(o order) {
 	b.mu.Lock()
 	b.next.merge(o)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// errStuck is why a Sync or a Look was given up that was not told to end.
+// errStuck is the cause when a Sync or a Look was given up.
 var errStuck = errors.New("no progress for too long")
 
 type progressKey struct{}

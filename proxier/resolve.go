@@ -8,7 +8,7 @@ import (
 	"svcproxy/source"
 )
 
-// Resolve decides what becomes of packets to svc on node, in one family. It
+// Resolve decides what happens to packets to svc on node, in one family. It
 // returns nil when the service has nothing in that family.
 func Resolve(svc *source.Service, node *Node, fam Family) *Resolved {
 	if !serves(svc, fam) {
@@ -29,8 +29,8 @@ func Resolve(svc *source.Service, node *Node, fam Family) *Resolved {
 	return &r.out
 }
 
-// serves tells whether the service has an address of the family. One with node
-// ports only has both families.
+// serves reports whether the service has an address of the family. One with only node
+// ports has both families.
 func serves(svc *source.Service, fam Family) bool {
 	any := false
 	for _, list := range [][]netip.Addr{svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
@@ -42,15 +42,15 @@ func serves(svc *source.Service, fam Family) bool {
 	return !any && slices.ContainsFunc(svc.Ports, func(p source.Port) bool { return p.NodePort != 0 })
 }
 
-// A resolver holds one call of Resolve together.
+// A resolver is the state of one call of Resolve.
 type resolver struct {
 	svc  *source.Service
 	node *Node
 	fam  Family
 	out  Resolved
 
-	partial bool   // some endpoints do not serve every port
-	use     choice // for all ports, unless partial
+	partial bool              // some endpoints do not serve every port
+	use     endpointSelection // for all ports, unless partial
 }
 
 // port adds the frontends and pools of one service port.
@@ -102,7 +102,7 @@ func (r *resolver) without(p source.Port, a netip.Addr, kind Kind) bool {
 	return slices.Contains(r.svc.Without, source.PortAddr{Protocol: p.Protocol, AddrPort: netip.AddrPortFrom(a, p.Port)})
 }
 
-// vipLeg is the one leg of internal traffic.
+// vipLeg returns the one leg of internal traffic.
 func (r *resolver) vipLeg(pools [2]*Pool) Leg {
 	masq := Everyone
 	switch {
@@ -119,7 +119,7 @@ func (r *resolver) vipLeg(pools [2]*Pool) Leg {
 	return clusterLeg(pools, masq)
 }
 
-// externalLegs are those of external addresses and node ports. Under policy
+// externalLegs returns the legs of external addresses and node ports. Under policy
 // local, host processes and local sources are short-circuited to all endpoints.
 func (r *resolver) externalLegs(pools [2]*Pool) (outside, local Leg) {
 	if r.svc.ExternalTrafficPolicy == source.Cluster {
@@ -127,7 +127,7 @@ func (r *resolver) externalLegs(pools [2]*Pool) (outside, local Leg) {
 		return leg, leg
 	}
 	outside = localLeg(pools, NoOne)
-	masq := Everyone // nobody but the host itself can be local
+	masq := Everyone // only the host itself can be local
 	if r.node.hasLocalSources() {
 		masq = HostProcesses
 	}
@@ -138,7 +138,7 @@ func (r *resolver) externalLegs(pools [2]*Pool) (outside, local Leg) {
 	return outside, local
 }
 
-// clusterLeg balances over all endpoints, and refuses when there is none.
+// clusterLeg balances over all endpoints, and refuses if there are none.
 func clusterLeg(pools [2]*Pool, masq Masquerade) Leg {
 	if len(pools[ClusterScope].Targets) == 0 {
 		return Leg{Action: Reject, Pool: pools[ClusterScope]}
@@ -146,8 +146,8 @@ func clusterLeg(pools [2]*Pool, masq Masquerade) Leg {
 	return Leg{Action: Balance, Masquerade: masq, Pool: pools[ClusterScope]}
 }
 
-// localLeg balances over the endpoints of this node. When there is none it
-// drops if there are others elsewhere, so that a client tries another node.
+// localLeg balances over the endpoints of this node. Without any it drops if there are
+// endpoints elsewhere, so that a client tries another node.
 func localLeg(pools [2]*Pool, masq Masquerade) Leg {
 	switch {
 	case len(pools[LocalScope].Targets) > 0:
@@ -158,8 +158,8 @@ func localLeg(pools [2]*Pool, masq Masquerade) Leg {
 	return Leg{Action: Reject, Pool: pools[LocalScope]}
 }
 
-// refusals says on which addresses unserved ports are refused, and which
-// addresses are spared the refusal of Host.ServiceCIDRs.
+// refusals sets on which addresses unserved ports are refused, and which addresses
+// are exempt from the refusal of Host.ServiceCIDRs.
 func (r *resolver) refusals() {
 	for _, a := range r.svc.VIPs {
 		switch {
@@ -202,8 +202,8 @@ func (r *resolver) hairpins() {
 	}
 }
 
-// bound adds the addresses that this host must carry to balance as IPVS does. One
-// that another of its interfaces has is there already, and not ours to remove.
+// bound adds the addresses that this host must carry for IPVS to balance them. One
+// that another interface has is already there, and not ours to remove.
 func (r *resolver) bound() {
 	for _, f := range r.out.Frontends { // sorted by address
 		n := len(r.out.BoundAddrs)

@@ -9,13 +9,13 @@ import (
 	"svcproxy/source"
 )
 
-// A family that fails this many Syncs in a row is not waited for any more: what
-// the others hold is ready, and counts. It is tried again all the time.
+// A family that fails this many Syncs in a row is no longer waited for: what the
+// others hold is ready. It keeps being tried.
 const leftOutAfter = 3
 
 // A batch is what came in one step and is not yet in the kernel.
 type batch struct {
-	number uint64 // of the order that told of it
+	number uint64 // of the order that has it
 	edits  map[source.Key]Transition
 }
 
@@ -26,8 +26,8 @@ func (b *batch) add(key source.Key, tr Transition) {
 	b.edits[key] = tr
 }
 
-// manyBatches is how many are kept apart. While no family holds anything they
-// only grow, and beyond this they are told of together.
+// manyBatches is how many are kept apart; further ones are merged, for while no
+// family holds anything their number only grows.
 const manyBatches = 100
 
 // keep keeps a batch until it is in the kernel.
@@ -46,7 +46,7 @@ func (l *Loop) keep(b batch) {
 	}
 }
 
-// settle does what waits until the families hold what they were told.
+// settle does what had to wait until the families hold what they were ordered.
 func (l *Loop) settle() {
 	l.noteHolds()
 	held, took := l.held()
@@ -68,8 +68,8 @@ func (l *Loop) settle() {
 	l.batches = slices.Delete(l.batches, 0, n)
 }
 
-// noteHolds says which families hold everything in their present backends, each
-// of them by itself: one that cannot be had keeps no other from leaving its former backend.
+// noteHolds reports the families that hold everything in their present backends, each
+// for itself: one that fails does not keep another on its former backend.
 func (l *Loop) noteHolds() {
 	for _, f := range l.families {
 		if f.holds || f.latest().held < f.from {
@@ -84,16 +84,16 @@ func (l *Loop) noteHolds() {
 	}
 }
 
-// Holds reports whether a family holds everything in this backend since it has it,
-// so that what others hold of the family can go.
+// Holds reports whether this backend holds everything of a family, so that what other
+// backends hold of the family can be removed.
 func (l *Loop) Holds(fam Family, b Backend) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.ContainsFunc(l.families, func(f *runningFamily) bool { return f.fam == fam && f.wanted == b && f.holds })
 }
 
-// held returns the last order that every family holds of those that can be had,
-// and how long their last Syncs took.
+// held returns the last order that every working family holds, and how long their
+// last Syncs took.
 func (l *Loop) held() (held uint64, took time.Duration) {
 	const none = ^uint64(0)
 	held = none
@@ -110,14 +110,14 @@ func (l *Loop) held() (held uint64, took time.Duration) {
 	return held, took
 }
 
-// beReady says that the first complete sync is done.
+// beReady reports that the first complete sync is done.
 func (l *Loop) beReady(took time.Duration) {
 	l.first = true
 	l.batches = slices.DeleteFunc(l.batches, func(b batch) bool { return b.number <= l.opened })
 	l.cfg.Log.Info("first sync complete", "services", len(l.services()), slog.Duration("sync", took))
 	for _, f := range l.families {
 		if n := f.latest(); n.held == 0 {
-			l.cfg.Log.Warn("a family cannot be had: it is left out, and tried again", "family", f.fam, "err", n.err)
+			l.cfg.Log.Warn("a family fails: it is left out, and tried again", "family", f.fam, "err", n.err)
 		}
 	}
 	close(l.ready)

@@ -22,7 +22,7 @@ type State struct {
 	BoundAddrs  map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
 }
 
-// A Host is what the rules must know of this host, in one family.
+// A Host is what rules depend on of this host, in one family.
 type Host struct {
 	MarkBit            int            // bit of the packet mark that is ours, 0 to 31
 	NodePortAddrs      []netip.Addr   // serve node ports; sorted
@@ -33,7 +33,7 @@ type Host struct {
 	ServiceCIDRExempt  []netip.Addr   // addresses of this host in ServiceCIDRs: not refused; sorted
 }
 
-// Equal reports whether rules must know the same of two hosts.
+// Equal reports whether two hosts are the same for rules.
 func (h *Host) Equal(o *Host) bool { return reflect.DeepEqual(h, o) }
 
 // Mark returns the mark bit as a mask.

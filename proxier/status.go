@@ -11,21 +11,21 @@ import (
 	"svcproxy/source"
 )
 
-// A Status is what a Loop tells of itself.
+// A Status is the status of a Loop.
 type Status struct {
 	Families []FamilyStatus  `json:"families"`
 	Services []ServiceStatus `json:"services"` // sorted by name
 	Refusals []Refusal       `json:"refusals,omitempty"`
 }
 
-// A FamilyStatus tells how the syncs of one family go.
+// A FamilyStatus is the status of the syncs of one family.
 type FamilyStatus struct {
 	Family       string        `json:"family"`
 	LastSync     time.Time     `json:"last_sync"`       // that succeeded; zero: none yet
 	Took         time.Duration `json:"took_ns"`         // the last that succeeded
 	Error        string        `json:"error,omitempty"` // of the last sync, if it failed
 	FailingSince time.Time     `json:"failing_since,omitzero"`
-	Unserved     string        `json:"unserved,omitempty"` // virtual servers that could not be had, and why
+	Unserved     string        `json:"unserved,omitempty"` // virtual servers that could not be made, and why
 	Waiting      string        `json:"waiting,omitempty"`  // for which sources, before anything is programmed
 }
 
@@ -64,9 +64,8 @@ type Refusal struct {
 	Faults  []source.Fault `json:"faults"`
 }
 
-// Status returns what the Loop holds and how its syncs go. It may be called from
-// any goroutine, also during a sync, and holds up none for longer than it takes to
-// note where things are.
+// Status returns what the Loop holds and how its syncs go. It may be called from any
+// goroutine, also during a sync, and blocks one only while it copies references.
 func (l *Loop) Status() Status {
 	l.mu.RLock()
 	st := Status{Refusals: l.tracker.Refusals()}
@@ -94,7 +93,7 @@ func (l *Loop) Status() Status {
 	return st
 }
 
-// A usedService is a service and what the families have made of it.
+// A usedService is a service as the families resolved it.
 type usedService struct {
 	*source.Service
 	unit     string
@@ -126,7 +125,7 @@ func (f *family) status(services []usedService) FamilyStatus {
 	return st
 }
 
-// latest returns what there is to know of f now.
+// latest returns the news of f.
 func (f *family) latest() familyNews {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

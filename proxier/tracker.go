@@ -10,15 +10,15 @@ import (
 	"svcproxy/source"
 )
 
-// A Tracker knows every unit of every source, and which of them has which
-// claim: a service name, an address with port and protocol, a node port. A file
-// is accepted or refused whole; a refused one keeps what was last accepted of
-// it, and is looked at again whenever something changes that it wants. Files that trade
-// what they have change at once, when the last of them wants it. Of an object of
-// an API only what another has is left out.
+// A Tracker knows every unit of every source, and which of them owns which claim: a
+// service name, an address with port and protocol, a node port. A file is accepted or
+// refused as a whole; a refused one keeps what was last accepted of it, and is tried
+// again whenever a claim changes that it wants. Files that exchange claims change
+// together, as soon as the last of them wants to. Of an object of an API only what
+// another unit owns is left out.
 //
-// Claims go to files, among them to who has them, then to the lower Rank, then to
-// the earlier name. What files leave goes to the older object. Not safe for concurrent use.
+// Claims go to files: first to their present owner, then by lower Rank, then by name.
+// What files leave goes to the oldest object. Not safe for concurrent use.
 type Tracker struct {
 	units   map[source.UnitID]*unit
 	refused map[source.UnitID]*unit // those of units whose wanted is not used; no objects
@@ -31,19 +31,19 @@ type Tracker struct {
 	news     []*unit       // refused since last asked; some may be accepted by now
 }
 
-// A unit is one source.Unit with what became of it.
+// A unit is one source.Unit and how it is used.
 type unit struct {
 	source.Unit
 	wanted []*source.Service // as the source last gave it
 	used   []*source.Service // as accepted
-	held   bool              // used is accepted, be it empty; of an object always false
+	held   bool              // used is accepted, even if empty; of an object always false
 	named  []bool            // of an object: whether each of wanted has its name
 
 	// Of a file.
 	pending bool    // wanted is not accepted
 	waits   bool    // it is in Tracker.waiting; it has been looked at
 	stale   bool    // something that it wants was touched since
-	holders []*unit // who has what it wants; nil among them: it can never have it
+	holders []*unit // own what it wants; nil among them: it can never get it
 
 	since  time.Time // of the refusal
 	faults []source.Fault
@@ -71,8 +71,8 @@ func NewTracker(reserved []netip.AddrPort) *Tracker {
 	return t
 }
 
-// Apply takes one step of a source and returns what it changed, over all units,
-// in order of the names of services.
+// Apply applies one step of a source and returns what it changed, over all units,
+// sorted by the names of services.
 func (t *Tracker) Apply(ch source.Changes) []Transition {
 	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool)}
 	var files, parts []source.Unit
@@ -109,11 +109,11 @@ func (t step) applyObjects(set []source.Unit, gone []source.UnitID) {
 	t.settleObjects()
 }
 
-// A step is one Apply. It remembers the services of all units it touches, as they were before.
+// A step is one Apply. It remembers the services of all units that it touches as they were.
 type step struct {
 	*Tracker
 	before map[source.Key]*source.Service // nil: there was none
-	failed map[*unit]bool                 // files that cannot have what they want in this step
+	failed map[*unit]bool                 // files that cannot get what they want in this step
 }
 
 func (t step) remove(u *unit) {
@@ -124,7 +124,7 @@ func (t step) remove(u *unit) {
 	delete(t.refused, u.ID)
 }
 
-// take notes what files now want, and returns them.
+// take sets what files want, and returns them.
 func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 	dirty := make(map[source.UnitID]*unit, len(set))
 	for _, su := range set {
@@ -141,7 +141,7 @@ func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 	return dirty
 }
 
-// inOrder sorts units so that who comes first has the better right.
+// inOrder sorts units by precedence.
 func (t *Tracker) inOrder(units map[source.UnitID]*unit) []*unit {
 	list := make([]*unit, 0, len(units))
 	for _, u := range units {
@@ -196,9 +196,9 @@ func (t step) remember(u *unit) {
 	}
 }
 
-// rememberAbsent notes what there was before the step under the names now in use
-// of a unit, where no unit of its kind had them. Files come first, so that of
-// objects there still is what was.
+// rememberAbsent notes what the names that a unit now uses stood for before the step,
+// if no unit of its kind had them. Files are settled first, when objects are still as
+// they were.
 func (t step) rememberAbsent(u *unit) {
 	for _, s := range u.used {
 		if _, known := t.before[s.Key]; known {
@@ -243,7 +243,7 @@ func (t *Tracker) Refusals() []Refusal {
 	return out
 }
 
-// NewRefusals returns the units that have come to be refused since it was last called.
+// NewRefusals returns the units that were refused since it was last called.
 func (t *Tracker) NewRefusals() []Refusal {
 	var out []Refusal
 	for _, u := range t.news {

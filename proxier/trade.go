@@ -6,9 +6,9 @@ import (
 	"svcproxy/source"
 )
 
-// candidates returns, in order, the files that may get what they want in this
-// step: those of the step, and, where one of these or one that went has something
-// of a refused one, all refused ones. For these nothing has changed otherwise.
+// candidates returns, in order, the files that may get what they want in this step:
+// those of the step and, if one of these or a removed one owns a claim that a refused
+// file wants, all refused ones. Otherwise nothing has changed for them.
 func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 	moved := func(u *unit) bool {
 		return u.stale || slices.ContainsFunc(u.holders, func(h *unit) bool { return h != nil && dirty[h.ID] == h })
@@ -24,10 +24,10 @@ func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 	return t.inOrder(dirty)
 }
 
-// settle gives files what they want, in order, each together with those that must
-// change at once with it. Who cannot have it now cannot have it after that either:
-// otherwise the two could have changed at once. So what becomes of them follows from what
-// all have and want, and one look at each is enough.
+// settle grants files what they want, in order, each together with those that must
+// change with it. A file that cannot change now cannot change after a later one
+// either, otherwise the two could have changed together. So the outcome follows from
+// what all own and want, and one look at each is enough.
 func (t step) settle(files []*unit) {
 	for _, u := range files {
 		if !u.pending { // it changed with one before it
@@ -49,12 +49,11 @@ func (t step) settle(files []*unit) {
 	}
 }
 
-// A team is files that can have what they want only at once: one has what another wants.
+// A team is a set of files that can only change together: one owns what another wants.
 type team struct{ files []*unit }
 
-// gather adds a file to a team, and all that must change with it. It reports
-// whether all of them want something else than what they have of each other's, as
-// far as one can see of each alone.
+// gather adds a file to a team, and all that must change with it. It reports whether
+// all of them are about to release what the others want, as far as each alone shows.
 func (t step) gather(u *unit, team *team) bool {
 	if slices.Contains(team.files, u) {
 		return true
@@ -70,8 +69,8 @@ func (t step) gather(u *unit, team *team) bool {
 	return true
 }
 
-// clashes reports whether two files of a team want the same. A file that keeps what
-// another one wants is such a case.
+// clashes reports whether two files of a team want the same claim, for instance because
+// one keeps what another wants.
 func (t *team) clashes() bool {
 	if len(t.files) == 1 {
 		return false
@@ -90,8 +89,8 @@ func (t *team) clashes() bool {
 	return false
 }
 
-// swap gives all files of a team what they want, which must be free when they
-// have left what they have.
+// swap grants all files of a team what they want, which must be free once they have
+// released what they own.
 func (t step) swap(files []*unit) {
 	for _, u := range files {
 		t.remember(u)
@@ -103,8 +102,8 @@ func (t step) swap(files []*unit) {
 	}
 }
 
-// look brings up to date why a file cannot have what it wants. One that cannot is
-// looked at again when something it wants was touched.
+// look updates why a file cannot get what it wants. One that cannot is tried again
+// when a claim that it wants is touched.
 func (t *Tracker) look(u *unit) {
 	if u.waits && !u.stale {
 		return
@@ -116,7 +115,7 @@ func (t *Tracker) look(u *unit) {
 	}
 }
 
-// wait has a file looked at again when something it wants is touched.
+// wait has a file tried again when a claim that it wants is touched.
 func (t *Tracker) wait(u *unit) {
 	if u.waits {
 		return
@@ -129,7 +128,7 @@ func (t *Tracker) wait(u *unit) {
 	}
 }
 
-// unwait takes back wait.
+// unwait undoes wait.
 func (t *Tracker) unwait(u *unit) {
 	if !u.waits {
 		return

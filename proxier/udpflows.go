@@ -28,31 +28,31 @@ type FlowQuery struct {
 	From, To []netip.AddrPort
 }
 
-// Flows is what a Loop needs of connection tracking.
+// Flows is the part of connection tracking that a Loop needs.
 type Flows interface {
 	// Prune looks at every UDP flow of a family that q is about and removes, by its
 	// full tuple, each for which stale returns true. It returns how many it removed,
-	// also with an error. A flow that is gone already is no error.
+	// also with an error. A flow that no longer exists is no error.
 	Prune(ctx context.Context, fam Family, q FlowQuery, stale func(Flow) bool) (int, error)
 }
 
-// A flow that goes elsewhere can come back after it was removed: an answer that
-// was under way looks like a new flow, from the frontend to the client, and the
-// client's later packets pass for its answers. So flows are looked for once more
+// A flow to a former endpoint can come back after it was removed: an answer in
+// flight looks like a new flow from the frontend to the client, and the client's
+// later packets pass for its answers. So flows are looked for once more
 // after secondLook, longer than most answers are under way, and short enough for a
 // flow to move within a second. As long as some come back, others may come back in
 // the same way: looks go on, quickLooks of them in that time, then more slowly, at
 // last every retryMax.
 //
-// One that has not been answered yet is left to the second look: its endpoint may
-// have left and answer all the same.
+// A flow that has not been answered yet is left to the second look: its endpoint may
+// have left and still answer.
 const (
 	secondLook = 300 * time.Millisecond
 	quickLooks = 10
 )
 
-// maxRest is the longest that a flowWorker rests after it has looked. It rests
-// as long as it worked, so that changes that never end leave half of a processor.
+// maxRest is the longest pause of a flowWorker after a look. It pauses as long as it
+// worked, so that endless changes cost at most half a processor.
 const maxRest = 250 * time.Millisecond
 
 // A flowWorker removes from connection tracking the UDP flows of one family that
@@ -91,9 +91,9 @@ func newFlowWorker(fam Family, flows Flows, log *slog.Logger, deleted func(Famil
 	}
 }
 
-// synced takes what a Sync that succeeded changed since the one before. How each
-// service was then is known: only New counts. all: the kernel may have held
-// something else meanwhile, so all flows are looked at. It does not block.
+// synced takes what a successful Sync changed since the one before. Of each change
+// only New is used. all: the kernel may have held something else meanwhile, so all
+// flows are looked at. It does not block.
 func (w *flowWorker) synced(changes map[source.Key]ServiceChange, host Host, node *Node, all bool) {
 	if w == nil {
 		return
@@ -146,7 +146,7 @@ func (w *flowWorker) Run(ctx context.Context) {
 	}
 }
 
-// due takes all looks whose time has come, as one; nil: none.
+// due takes all due looks, merged into one; nil: none.
 func (w *flowWorker) due() *look {
 	if time.Now().Before(w.rested) {
 		return nil
@@ -211,8 +211,8 @@ func (w *flowWorker) query(l *look) FlowQuery {
 	return w.table.query(l)
 }
 
-// again has a look done once more that failed, after retryMin, and twice as long
-// for each failure up to retryMax. All others wait too: they would fail as well.
+// again retries a failed look after retryMin, and twice as long after each further
+// failure, up to retryMax. All others wait too, as they would fail as well.
 func (w *flowWorker) again(l *look, err error) {
 	w.retry = min(max(2*w.retry, retryMin), retryMax)
 	w.rested = time.Now().Add(w.retry)
@@ -242,7 +242,7 @@ type look struct {
 	places map[netip.AddrPort]place
 }
 
-// A place is an address and port, of a frontend or of one that is gone.
+// A place is an address and port of a frontend, present or former.
 type place struct {
 	appeared bool             // a frontend has come here, or refused flows until now
 	former   []netip.AddrPort // endpoints that a frontend had: where it is gone, only flows to these were ours
@@ -257,7 +257,7 @@ func (l *look) merge(o *look) {
 	}
 }
 
-// noteGone notes the flows of a frontend that is gone from some addresses.
+// noteGone notes the flows of a frontend that was removed from some addresses.
 func (l *look) noteGone(f *Frontend, addrs []netip.Addr) {
 	for _, a := range addrs {
 		l.note(netip.AddrPortFrom(a, f.Key.Port), place{former: f.endpoints()})
