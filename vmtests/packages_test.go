@@ -47,7 +47,7 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// vmTests returns patterns of the tests with the tag vm, by package, but for those of this one and the lab.
+// vmTests returns patterns of the tests with the tag vm, by package, except for those of this one and the lab.
 func vmTests(t *testing.T) map[string]string {
 	t.Helper()
 	patterns := make(map[string]string)

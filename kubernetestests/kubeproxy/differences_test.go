@@ -78,14 +78,14 @@ func (q *question) oursHas(a netip.Addr) bool {
 	return q.ours.targets == nil
 }
 
-// isItself tells whether a target is an address and port of the service.
+// isItself reports whether a target is an address and port of the service.
 func (q *question) isItself(t netip.AddrPort) bool {
 	return q.isOwn(t.Addr()) && slices.ContainsFunc(q.service.Spec.Ports, func(p core.ServicePort) bool { return uint16(p.Port) == t.Port() })
 }
 
 func (q *question) isUnusable(t netip.AddrPort) bool { return source.Unusable(t.Addr()) != "" }
 
-// lacks tells whether what we have is what kube-proxy has, without targets of a kind
+// lacks reports whether what we have is what kube-proxy has, without targets of a kind
 // that we leave out. Where kube-proxy has no others, what is next is another question.
 func (q *question) lacks(kind func(*question, netip.AddrPort) bool) bool {
 	if len(q.theirs.targets) == 0 { // refused in place of dropped, or a health check
@@ -97,7 +97,7 @@ func (q *question) lacks(kind func(*question, netip.AddrPort) bool) bool {
 		(len(left) == 0 || maps.Equal(left, q.ours.targets))
 }
 
-// anyTarget tells whether an endpoint of this family, under a port of its slice, is of a kind.
+// anyTarget reports whether an endpoint of this family, under a port of its slice, is of a kind.
 func (q *question) anyTarget(kind func(*question, netip.AddrPort) bool) bool {
 	for _, s := range q.slices {
 		for _, p := range s.Ports {
@@ -114,7 +114,7 @@ func (q *question) anyTarget(kind func(*question, netip.AddrPort) bool) bool {
 
 func (q *question) name() string { return q.service.Namespace + "/" + q.service.Name }
 
-// anyEndpoint tells whether ok holds for an endpoint of this family.
+// anyEndpoint reports whether ok holds for an endpoint of this family.
 func (q *question) anyEndpoint(ok func(*discovery.Endpoint, netip.Addr) bool) bool {
 	for _, s := range q.slices {
 		for i := range s.Endpoints {
@@ -143,7 +143,7 @@ func (q *question) isBalancer() bool {
 	return false
 }
 
-// isOwn tells whether a is an address of the service.
+// isOwn reports whether a is an address of the service.
 func (q *question) isOwn(a netip.Addr) bool {
 	spec := &q.service.Spec
 	all := slices.Concat(spec.ClusterIPs, spec.ExternalIPs, []string{spec.ClusterIP})

@@ -39,7 +39,7 @@ const (
 	envSeed = "SVCPROXY_SEED"
 )
 
-// What objects mean to svcproxy is what they mean to kube-proxy, but for differences.
+// What objects mean to svcproxy is what they mean to kube-proxy, except for differences.
 func TestKubernetesSameAsKubeProxy(t *testing.T) {
 	netnstest.Enter(t)                                // kube-proxy looks after connection tracking
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // it tells of each odd address

@@ -75,7 +75,7 @@ func Boot(ctx context.Context, cfg Config) (*Guest, error) {
 	return meet(ctx, cfg.Name, m)
 }
 
-// Attach meets a machine that somebody else has booted: the agent at the standard
+// Attach meets a machine that another program has booted: the agent at the standard
 // input and output of a program, as ssh has it. It ends with ctx; the machine goes on.
 func Attach(ctx context.Context, name string, args ...string) (*Guest, error) {
 	m, err := attach(ctx, args)

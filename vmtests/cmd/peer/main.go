@@ -1,5 +1,5 @@
 // Peer is the servers and clients of whole-system tests, and their agent where
-// machines were booted by somebody else.
+// machines were booted by another program.
 //
 //	peer serve NAME ADDRESS ...        answer each TCP connection with a line, NAME, and then echo
 //	peer ask COUNT ADDRESS ...         print who answers each of COUNT connections to each address
