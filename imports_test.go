@@ -40,7 +40,7 @@ var forbidden = []struct{ from, to string }{
 	{"proxier/filter", "svcproxy/proxier/ipvs"},
 	{"proxier/filter", "svcproxy/proxier/iptables"},
 	{"proxier/filter", "svcproxy/proxier/nftables"},
-	{"proxier/healthcheck", "svcproxy/netutil"},
+	{"proxier/healthz", "svcproxy/netutil"},
 	{"lab", "svcproxy/vmtests"},
 	{"vmtests/guest", "svcproxy/lab"},
 	{"vmtests/internal", "svcproxy/vmtests/guest"},

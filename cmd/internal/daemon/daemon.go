@@ -24,7 +24,7 @@ import (
 	"svcproxy/netutil/conntrack"
 	"svcproxy/netutil/links"
 	"svcproxy/proxier"
-	"svcproxy/proxier/healthcheck"
+	"svcproxy/proxier/healthz"
 	"svcproxy/source"
 	"svcproxy/source/file"
 )
@@ -77,9 +77,9 @@ type daemon struct {
 	files   *file.Source
 	cluster source.Source // nil: none
 	loop    *proxier.Loop
-	health  *healthcheck.Health
-	metrics *healthcheck.Metrics
-	server  *healthcheck.Server
+	health  *healthz.Health
+	metrics *healthz.Metrics
+	server  *healthz.Server
 
 	modeWanted chan configs.Settings // the mode changed in these
 	modeHolds  chan struct{}         // a family holds everything in its mode now
@@ -251,9 +251,9 @@ func (d *daemon) wire() {
 	s := d.fixed
 	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan struct{}, 1)
 	d.loopEnded, d.doubtful = make(chan struct{}), make(chan struct{}, 1)
-	d.metrics = healthcheck.NewMetrics(d.Version)
-	d.health = healthcheck.NewHealth()
-	d.server = healthcheck.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
+	d.metrics = healthz.NewMetrics(d.Version)
+	d.health = healthz.NewHealth()
+	d.server = healthz.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
 	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Rules: d.rules(), Log: d.log})
 	if slices.Contains(s.Sources, file.Name) {

@@ -8,13 +8,13 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"svcproxy/configs"
-	"svcproxy/proxier/healthcheck"
+	"svcproxy/proxier/healthz"
 )
 
 // handlers answers for the node, by listen address. The mode and the settings in
 // use are where metrics are, as kube-proxy's.
 func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handler {
-	all := healthcheck.Handlers(address, metricsAddress, d.health, d.metrics)
+	all := healthz.Handlers(address, metricsAddress, d.health, d.metrics)
 	at := cmp.Or(metricsAddress, address)
 	mux := http.NewServeMux()
 	mux.Handle("/", all[at])
