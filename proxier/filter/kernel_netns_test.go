@@ -15,7 +15,6 @@ import (
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/netnstest"
-	"svcproxy/netutil/nft"
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
@@ -57,7 +56,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 
 // watched returns a Kernel of the nft variant that holds what a World without services
 // needs, and is watched. What it tells of is sent.
-func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event) {
+func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan proxier.ForeignChange) {
 	t.Helper()
 	k, r, w, told := watchedBy(t, xtables.NFT)
 	until(t, "watching", k.events.watching.Load)
@@ -67,7 +66,7 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event
 	return k, r, w, told
 }
 
-func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *filtertest.World, <-chan nft.Event) {
+func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *filtertest.World, <-chan proxier.ForeignChange) {
 	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -79,8 +78,8 @@ func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *filtertest.Wo
 	w := filtertest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
 	mend(t, k, r, w)
-	ended, told := make(chan error), make(chan nft.Event, 100)
-	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(e nft.Event) { told <- e }) })()
+	ended, told := make(chan error), make(chan proxier.ForeignChange, 100)
+	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(e proxier.ForeignChange) { told <- e }) })()
 	t.Cleanup(func() { cancel(); <-ended })
 	return k, r, w, told
 }

@@ -13,6 +13,7 @@ import (
 
 	"svcproxy/netutil/nft"
 	"svcproxy/netutil/xtables"
+	"svcproxy/proxier"
 )
 
 const (
@@ -35,7 +36,7 @@ const restFor = time.Second
 // that something is to be repaired, until ctx ends, whose error it returns. The nft
 // variant hears of it at once, the legacy variant asks every few seconds. It runs
 // beside the other methods.
-func (k *Kernel) Watch(ctx context.Context, changed func(nft.Event)) error {
+func (k *Kernel) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	if k.events == nil {
 		return k.askCanary(ctx, changed)
 	}
@@ -89,12 +90,12 @@ func (e *events) suspect() bool { return e.unsure.Swap(false) || !e.watching.Loa
 
 // A disturbance is what others did, and how often the mirror had been forgotten by then.
 type disturbance struct {
-	nft.Event
+	proxier.ForeignChange
 	forgotten int
 }
 
 // listen looks at the kernel when nf_tables tells of changes by others.
-func (k *Kernel) listen(ctx context.Context, changed func(nft.Event)) error {
+func (k *Kernel) listen(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	heard := make(chan disturbance, 1)
@@ -104,7 +105,7 @@ func (k *Kernel) listen(ctx context.Context, changed func(nft.Event)) error {
 		stop(k.events.monitor.Watch(ctx, func() { k.events.unsure.Store(true); k.events.watching.Store(true) }, func(e nft.Event) {
 			k.events.unsure.Store(true)
 			select {
-			case heard <- disturbance{e, k.mirror.count()}:
+			case heard <- disturbance{proxier.ForeignChange(e), k.mirror.count()}:
 			default: // there is a look to come
 			}
 		}))
@@ -116,7 +117,7 @@ func (k *Kernel) listen(ctx context.Context, changed func(nft.Event)) error {
 
 // lookWhen looks at the kernel after each event. It works in the goroutine of the
 // caller of Watch, whose network namespace is where programs run.
-func (k *Kernel) lookWhen(ctx context.Context, heard chan disturbance, changed func(nft.Event)) {
+func (k *Kernel) lookWhen(ctx context.Context, heard chan disturbance, changed func(proxier.ForeignChange)) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -140,16 +141,16 @@ func (k *Kernel) lookWhen(ctx context.Context, heard chan disturbance, changed f
 // heed looks at the kernel after an event. An error is met again, and told, by the
 // next look that the Loop asks for. A full sync, for the other family maybe, may have
 // repaired everything before the look.
-func (k *Kernel) heed(ctx context.Context, d disturbance, changed func(nft.Event)) {
+func (k *Kernel) heed(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) {
 	if damaged, err := k.Examine(ctx); err == nil && (damaged || k.mirror.count() != d.forgotten) {
 		k.mirror.tell()
-		changed(d.Event)
+		changed(d.ForeignChange)
 	}
 }
 
 // askCanary looks at the kernel when a jump or a chain of ours is missing. It asks
 // only when a table has changed: each question reads a whole table, 65 ms of CPU at 5,000 services.
-func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
+func (k *Kernel) askCanary(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	tick := time.NewTicker(glanceInterval)
 	defer tick.Stop()
 	var sound map[string]xtables.Shape // of the tables when all was there
@@ -179,7 +180,7 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(nft.Event)) error {
 		}
 		if damaged, err := k.Examine(ctx); err == nil && damaged {
 			k.mirror.tell()
-			changed(nft.Event{})
+			changed(proxier.ForeignChange{})
 		}
 	}
 }

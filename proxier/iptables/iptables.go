@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter"
 )
@@ -108,7 +107,7 @@ func (b *Backend) Look(ctx context.Context) (bool, error) {
 // Watch calls changed with each change of our rules by others that the next Sync
 // has something to repair of, until ctx ends, whose error it returns. It has looked by then. It runs
 // beside the other methods.
-func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
+func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	return b.kernel.Watch(ctx, changed)
 }
 
@@ -150,4 +149,4 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-var _ proxier.Backend = (*Backend)(nil)
+var _ proxier.Watcher = (*Backend)(nil)

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy/netutil/netnstest"
-	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 	"svcproxy/source"
 )
@@ -178,11 +177,11 @@ func TestLookBesideSyncs(t *testing.T) {
 }
 
 // watch starts a watch that sends its events.
-func (h *host) watch() <-chan nft.Event {
+func (h *host) watch() <-chan proxier.ForeignChange {
 	h.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	events, ended := make(chan nft.Event, 100), make(chan error, 1)
-	go netnstest.Here(h, func() { ended <- h.backend.Watch(ctx, func(e nft.Event) { events <- e }) })()
+	events, ended := make(chan proxier.ForeignChange, 100), make(chan error, 1)
+	go netnstest.Here(h, func() { ended <- h.backend.Watch(ctx, func(e proxier.ForeignChange) { events <- e }) })()
 	h.Cleanup(func() {
 		cancel()
 		<-ended

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"svcproxy/netutil/lvs"
-	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
 )
 
 // glanceInterval is how often it is asked whether one of our servers, any of them,
@@ -17,14 +17,14 @@ const glanceInterval = 250 * time.Millisecond
 // has something to repair of, until ctx ends, whose error it returns. It runs beside
 // the other methods. It notices soon that all virtual servers are gone, as after
 // ipvsadm -C; of single ones, and of addresses, only a look tells.
-func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
+func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	conn, err := lvs.Dial(ctx) // in the network namespace of the caller
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
-	asking.Go(func() { b.askCanary(ctx, conn, func() { changed(nft.Event{}) }) })
+	asking.Go(func() { b.askCanary(ctx, conn, func() { changed(proxier.ForeignChange{}) }) })
 	err = b.kernel.Watch(ctx, changed)
 	cancel()
 	asking.Wait()

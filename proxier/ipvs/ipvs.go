@@ -199,4 +199,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-var _ proxier.Backend = (*Backend)(nil)
+var (
+	_ proxier.Watcher = (*Backend)(nil)
+	_ proxier.Retirer = (*Backend)(nil)
+)

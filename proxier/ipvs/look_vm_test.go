@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"svcproxy/netutil/netnstest"
-	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
@@ -229,10 +228,10 @@ func TestChangesDoNotWaitForALook(t *testing.T) {
 func TestAFlushIsNoticed(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
 	ctx, cancel := context.WithCancel(t.Context())
-	heard := make(chan nft.Event, 100)
+	heard := make(chan proxier.ForeignChange, 100)
 	var watching sync.WaitGroup
 	watching.Go(netnstest.Here(t, func() {
-		h.backend.Watch(ctx, func(e nft.Event) { heard <- e })
+		h.backend.Watch(ctx, func(e proxier.ForeignChange) { heard <- e })
 	}))
 	defer watching.Wait()
 	defer cancel()

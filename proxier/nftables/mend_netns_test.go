@@ -163,11 +163,11 @@ func generation(h *host) uint32 {
 }
 
 // watch starts a watch that sends its events.
-func (h *host) watch() <-chan nfnetlink.Event {
+func (h *host) watch() <-chan proxier.ForeignChange {
 	h.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	events, ended := make(chan nfnetlink.Event, 100), make(chan error, 1)
-	go func() { ended <- h.backend.Watch(ctx, func(e nfnetlink.Event) { events <- e }) }()
+	events, ended := make(chan proxier.ForeignChange, 100), make(chan error, 1)
+	go func() { ended <- h.backend.Watch(ctx, func(e proxier.ForeignChange) { events <- e }) }()
 	h.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -184,7 +184,7 @@ func (h *host) watch() <-chan nfnetlink.Event {
 	return events
 }
 
-func next(h *host, events <-chan nfnetlink.Event, after string) nfnetlink.Event {
+func next(h *host, events <-chan proxier.ForeignChange, after string) proxier.ForeignChange {
 	h.Helper()
 	select {
 	case e := <-events:
@@ -192,7 +192,7 @@ func next(h *host, events <-chan nfnetlink.Event, after string) nfnetlink.Event 
 	case <-time.After(5 * time.Second):
 		h.Fatalf("%s: no event after 5 s", after)
 	}
-	return nfnetlink.Event{}
+	return proxier.ForeignChange{}
 }
 
 // What others do to our table is told at once, with their name; what we do, and

@@ -173,4 +173,4 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-var _ proxier.Backend = (*Backend)(nil)
+var _ proxier.Watcher = (*Backend)(nil)

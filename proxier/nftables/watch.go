@@ -4,13 +4,14 @@ import (
 	"context"
 
 	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
 )
 
-// Watch calls changed with each transaction of somebody else that changed our
+// Watch calls changed with each transaction of other processes that changed our
 // table, as soon as the kernel tells, until ctx ends, whose error it returns. The
 // next Sync repairs it then. After lost events, the next Look, or a Sync without a
 // delta, finds out whether there is something to repair. It runs beside the other methods.
-func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
+func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	b.doubted.Store(true) // what happened before we listened is unknown
 	defer b.watching.Store(false)
 	return b.monitor.Watch(ctx, func() { b.watching.Store(true) }, func(e nft.Event) {
@@ -19,7 +20,7 @@ func (b *Backend) Watch(ctx context.Context, changed func(nft.Event)) error {
 		} else {
 			b.touched.Store(true)
 		}
-		changed(e)
+		changed(proxier.ForeignChange(e))
 	})
 }
 

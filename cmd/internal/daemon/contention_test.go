@@ -5,16 +5,16 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
 )
 
 // A disturbed kernel tells of changes by others.
 type disturbed struct {
 	*kernel
-	events chan nft.Event
+	events chan proxier.ForeignChange
 }
 
-func (k disturbed) Watch(ctx context.Context, changed func(nft.Event)) error {
+func (k disturbed) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,20 +28,20 @@ func (k disturbed) Watch(ctx context.Context, changed func(nft.Event)) error {
 // Who changes our table again and again is told once, shown by status, and not
 // answered by as many comparisons. Events that were lost say nothing of anybody.
 func TestContentionIsShown(t *testing.T) {
-	k := disturbed{new(kernel), make(chan nft.Event)}
+	k := disturbed{new(kernel), make(chan proxier.ForeignChange)}
 	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nfamilies = [\"ipv4\"]\n", mode{name: "nftables", open: opens(k)})
 	r.ready()
 	const events = 50
-	send := func(e nft.Event) {
+	send := func(e proxier.ForeignChange) {
 		for range events {
 			k.events <- e
 		}
 	}
-	send(nft.Event{Lost: true})
+	send(proxier.ForeignChange{Lost: true})
 	if st := r.status(); len(st.Warnings) > 0 && strings.Contains(strings.Join(st.Warnings, "\n"), "changes what svcproxy has") {
 		t.Errorf("events that were lost are shown as a contention: %q", st.Warnings)
 	}
-	send(nft.Event{PID: 7, Process: "rival"})
+	send(proxier.ForeignChange{PID: 7, Process: "rival"})
 	const want = "ipv4: process 7 (rival) changes what svcproxy has in the kernel: "
 	if st := r.status(); !strings.Contains(strings.Join(st.Warnings, "\n"), want) {
 		t.Errorf("status warns of %q, want %q", st.Warnings, want)

@@ -33,23 +33,13 @@ func sharesRules(a, b string) bool {
 	return shared(a) && shared(b)
 }
 
-// A retirer is a backend whose connections go on for a while after another mode
-// holds everything.
-type retirer interface {
-	// Retire lets connections end, and tells whether nothing is left.
-	Retire(ctx context.Context) (done bool, err error)
-
-	// RemoveRules removes chains and sets at once.
-	RemoveRules(ctx context.Context) error
-}
-
 // leave removes what a mode made of a family from the kernel, now that next holds
 // everything of it. It is called again until all is gone.
 func (in *instance) leave(ctx context.Context, fam proxier.Family, next *instance) error {
 	in.stopFamily(fam)
 	b := in.backends[fam]
 	shared := sharesRules(in.mode, next.mode) && next.backends[fam] != nil
-	if r, drains := b.(retirer); drains {
+	if r, drains := b.(proxier.Retirer); drains {
 		return in.retire(ctx, fam, r, shared)
 	}
 	return in.cleanUp(ctx, fam, b, shared)
@@ -68,7 +58,7 @@ func (in *instance) cleanUp(ctx context.Context, fam proxier.Family, b backend, 
 
 // retire lets connections of a family end. Chains and sets go at once, unless they
 // are the next mode's by now.
-func (in *instance) retire(ctx context.Context, fam proxier.Family, r retirer, shared bool) error {
+func (in *instance) retire(ctx context.Context, fam proxier.Family, r proxier.Retirer, shared bool) error {
 	done, err := r.Retire(ctx)
 	if !shared && !in.rulesGone[fam] {
 		rulesErr := r.RemoveRules(ctx)

@@ -9,15 +9,8 @@ import (
 
 	"svcproxy/cmd/internal/node"
 	"svcproxy/configs"
-	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 )
-
-// A watcher is a backend whose kernel tells of changes by others.
-type watcher interface {
-	// Watch calls changed with each such change until ctx ends, whose error it returns.
-	Watch(ctx context.Context, changed func(nft.Event)) error
-}
 
 // followMode removes what earlier runs left and changes the mode when settings
 // do, one change at a time, until ctx ends: make before break. The new mode holds
@@ -284,7 +277,7 @@ func (d *daemon) watch(ctx context.Context, in *instance) {
 }
 
 func (d *daemon) watchBackend(ctx context.Context, in *instance, fam proxier.Family, b backend) {
-	w, tells := b.(watcher)
+	w, tells := b.(proxier.Watcher)
 	if !tells {
 		return
 	}
@@ -294,8 +287,8 @@ func (d *daemon) watchBackend(ctx context.Context, in *instance, fam proxier.Fam
 	in.watched[fam] = func() { cancel(); watching.Wait() }
 }
 
-func (d *daemon) watchFamily(ctx context.Context, fam proxier.Family, w watcher) {
-	err := w.Watch(ctx, func(e nft.Event) { d.changedByOthers(fam, e) })
+func (d *daemon) watchFamily(ctx context.Context, fam proxier.Family, w proxier.Watcher) {
+	err := w.Watch(ctx, func(e proxier.ForeignChange) { d.changedByOthers(fam, e) })
 	if ctx.Err() == nil {
 		d.log.Warn("changes by others are noticed at the next resync only", "family", fam, "err", err)
 	}
@@ -341,7 +334,7 @@ func disturbances(l *proxier.Loop) map[disturbance]*proxier.Contention {
 	return all
 }
 
-func (d *daemon) changedByOthers(fam proxier.Family, e nft.Event) {
+func (d *daemon) changedByOthers(fam proxier.Family, e proxier.ForeignChange) {
 	d.metrics.Disturbed(fam)
 	who := "another program" // the kernel does not always say which
 	if e.PID != 0 {

@@ -1,0 +1,31 @@
+package proxier
+
+import "context"
+
+// A ForeignChange says that another process changed what a Backend has in the kernel.
+type ForeignChange struct {
+	PID     uint32 // of the process; 0: the kernel does not say
+	Process string // its name
+	Lost    bool   // events were lost: it is unknown whether anything was changed
+}
+
+// A Watcher is a Backend that hears of foreign changes.
+type Watcher interface {
+	Backend
+
+	// Watch calls changed after each foreign change until ctx ends, whose error it
+	// returns. It runs beside the other methods.
+	Watch(ctx context.Context, changed func(ForeignChange)) error
+}
+
+// A Retirer is a Backend whose connections go on for a while after another one holds
+// everything.
+type Retirer interface {
+	Backend
+
+	// Retire lets connections end, and reports whether nothing is left but rules.
+	Retire(ctx context.Context) (done bool, err error)
+
+	// RemoveRules removes chains and sets at once.
+	RemoveRules(ctx context.Context) error
+}
