@@ -2,7 +2,6 @@ package configs
 
 import (
 	"fmt"
-	"slices"
 
 	"svcproxy/source"
 )
@@ -15,8 +14,8 @@ import (
 // and 0.15 s without affinity; the nft variant takes 5.5 s to load 10,000. Of 30,000,
 // 300 each of 100 services, neither had loaded any after 100 s.
 const (
-	manyLists = 1000   // a warning
-	maxLists  = 10_000 // a fault, of a service alone or of all together
+	manyRecent = 1000   // a warning
+	maxRecent  = 10_000 // a fault, of a service alone or of all together
 )
 
 // AffinityLists returns how many lists a service with affinity needs at most: one
@@ -34,30 +33,33 @@ func AffinityLists(s *source.Service) int {
 
 // WarnLists says what so many lists of all services cost a mode, or nothing.
 func WarnLists(n int, mode string) string {
-	if mode != iptables || n <= manyLists {
+	m := modeNamed(mode)
+	if m.manyLists == 0 || n <= m.manyLists {
 		return ""
 	}
-	return fmt.Sprintf("session affinity for %d endpoints and ports in iptables mode: the kernel searches a list of them for each rule, "+
-		"so that changes become slow with their square, with 2000 half a second in iptables-legacy, with 10000 ten; use nftables mode", n)
+	return fmt.Sprintf("session affinity for %d endpoints and ports in %s mode: the kernel searches a list of them for each rule, "+
+		"so that changes become slow with their square, with 2000 half a second in iptables-legacy, with 10000 ten; use nftables mode", n, m.Name)
 }
 
 // RefuseLists says that a mode cannot have so many lists of all services, or nothing.
-func RefuseLists(n int, mode string) string {
-	if mode != iptables || n <= maxLists {
+func RefuseLists(n int, mode string) string { return tooMany(n, mode, " of all services") }
+
+func tooMany(n int, mode, of string) string {
+	m := modeNamed(mode)
+	if m.maxLists == 0 || n <= m.maxLists {
 		return ""
 	}
-	return fmt.Sprintf("session affinity for %d endpoints and ports of all services is more than iptables mode can have, %d", n, maxLists)
+	return fmt.Sprintf("session affinity for %d endpoints and ports%s is more than %s mode can have, %d", n, of, m.Name, m.maxLists)
 }
 
-// refuseLists returns what is wrong with a service that alone needs too many.
+// refuseLists returns what is wrong with a service that alone needs too many in the only mode.
 func refuseLists(s *source.Service, modes []string) []source.Problem {
-	n := AffinityLists(s)
-	if n <= maxLists || !slices.Equal(modes, []string{iptables}) {
+	if len(modes) != 1 {
 		return nil
 	}
-	return []source.Problem{{
-		Path: source.At("session_affinity"),
-		Msg:  fmt.Sprintf("session affinity for %d endpoints and ports is more than iptables mode can have, %d", n, maxLists),
-		Hint: "leave it out, or use nftables mode",
-	}}
+	msg := tooMany(AffinityLists(s), modes[0], "")
+	if msg == "" {
+		return nil
+	}
+	return []source.Problem{{Path: source.At("session_affinity"), Msg: msg, Hint: "leave it out, or use nftables mode"}}
 }

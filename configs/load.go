@@ -18,7 +18,7 @@ import (
 // Default returns the settings of a host without svcproxy.toml.
 func Default() Settings {
 	return Settings{
-		Mode:              "auto",
+		Mode:              Auto,
 		Sources:           []string{"file"},
 		NodeName:          hostName(),
 		Families:          []string{"ipv4", "ipv6"},

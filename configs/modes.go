@@ -7,23 +7,73 @@ import (
 	"svcproxy/source"
 )
 
-const iptables = "iptables"
+// A Mode is what settings and service files may ask of a kernel subsystem that can
+// hold services. What else there is to a mode stands in cmd/internal/modes.
+type Mode struct {
+	Name string
 
-// abilities are what only one mode can do, by the key that asks for it. A mode
-// that cannot do a thing refuses it instead of passing the key over.
-var abilities = map[string]string{
-	"scheduler":            "ipvs",   // others choose endpoints by rules, at random
-	"localhost_node_ports": iptables, // as in kube-proxy
+	// special are keys that a mode must do something for. One without them refuses
+	// what they ask for instead of passing it over.
+	special []string
+
+	manyLists, maxLists int // of clients with session affinity: a warning and a fault; 0: any number
 }
 
-// can tells whether a mode can do what a key asks for.
-func can(mode, key string) bool { return abilities[key] == mode }
+// The modes, in the order in which messages list them.
+var (
+	NFTablesMode = Mode{Name: "nftables"}
+	IPVSMode     = Mode{Name: "ipvs", special: []string{keyScheduler}} // others choose endpoints by rules, at random
+	IPTablesMode = Mode{Name: "iptables", special: []string{keyLocalhost}, manyLists: manyRecent, maxLists: maxRecent}
+
+	Modes = []Mode{NFTablesMode, IPVSMode, IPTablesMode}
+)
+
+// Auto is the setting that leaves the choice of the mode to what the kernel has.
+const Auto = "auto"
+
+const (
+	keyScheduler = "scheduler"
+	keyLocalhost = "localhost_node_ports"
+)
+
+// LocalhostNodePorts reports whether the mode can serve node ports on 127.0.0.1.
+func (m Mode) LocalhostNodePorts() bool { return m.can(keyLocalhost) }
+
+func (m Mode) can(key string) bool { return slices.Contains(m.special, key) }
+
+// modeNames returns the names of the modes that ok is true of.
+func modeNames(ok func(Mode) bool) (names []string) {
+	for _, m := range Modes {
+		if ok(m) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// able returns the names of the modes that can do what a key asks for.
+func able(key string) []string {
+	return modeNames(func(m Mode) bool { return m.can(key) })
+}
+
+// modeSettings are what the setting mode can be.
+func modeSettings() []string {
+	return append([]string{Auto}, modeNames(func(Mode) bool { return true })...)
+}
+
+// modeNamed returns the mode of that name; for Auto one that can do nothing special.
+func modeNamed(name string) Mode {
+	if i := slices.IndexFunc(Modes, func(m Mode) bool { return m.Name == name }); i >= 0 {
+		return Modes[i]
+	}
+	return Mode{Name: name}
+}
 
 // Check returns what is wrong with settings together. It is for the effective
 // ones: a flag may set right what the file alone contradicts.
 func (s *Settings) Check() error {
-	if s.LocalhostNodePorts && s.Mode != "auto" && !can(s.Mode, "localhost_node_ports") {
-		return fmt.Errorf("localhost_node_ports is for %s mode, and mode is %q", abilities["localhost_node_ports"], s.Mode)
+	if s.LocalhostNodePorts && s.Mode != Auto && !modeNamed(s.Mode).LocalhostNodePorts() {
+		return fmt.Errorf("%s is for %s mode, and mode is %q", keyLocalhost, source.Either(able(keyLocalhost)), s.Mode)
 	}
 	return nil
 }
@@ -34,13 +84,12 @@ func Refuse(s *source.Service, modes ...string) []source.Problem {
 }
 
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {
-	able := func(mode string) bool { return can(mode, "scheduler") }
-	if s.Scheduler == "" || slices.ContainsFunc(modes, able) {
+	if s.Scheduler == "" || slices.ContainsFunc(modes, func(mode string) bool { return modeNamed(mode).can(keyScheduler) }) {
 		return unknownScheduler(s.Scheduler)
 	}
 	return []source.Problem{{
-		Path: source.At("scheduler"),
-		Msg:  fmt.Sprintf("scheduler is for %s mode, and this is %s mode", abilities["scheduler"], source.Either(modes)),
+		Path: source.At(keyScheduler),
+		Msg:  fmt.Sprintf("scheduler is for %s mode, and this is %s mode", source.Either(able(keyScheduler)), source.Either(modes)),
 		Hint: "leave it out",
 	}}
 }

@@ -36,7 +36,8 @@ func (s *Settings) Warn(svc *source.Service, modes ...string) []source.Problem {
 	if name == "" {
 		name = s.IPVS.Scheduler
 	}
-	if !slices.Equal(modes, []string{abilities["scheduler"]}) || !schedulers[name].ignoresWeights || !weightsDiffer(svc.Endpoints) {
+	passes := func(mode string) bool { return !modeNamed(mode).can(keyScheduler) }
+	if slices.ContainsFunc(modes, passes) || !schedulers[name].ignoresWeights || !weightsDiffer(svc.Endpoints) {
 		return nil
 	}
 	return []source.Problem{{

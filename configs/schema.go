@@ -35,7 +35,7 @@ type field = decode.Field[Settings]
 
 // topFields are the keys above the first table; each is a flag too.
 var topFields = []field{
-	decode.Key("mode", decode.Word("mode", "auto", "nftables", "ipvs", "iptables"), func(s *Settings) *string { return &s.Mode }),
+	decode.Key("mode", decode.Word("mode", modeSettings()...), func(s *Settings) *string { return &s.Mode }),
 	decode.Key("sources", some(decode.Unique(decode.Word("source", "file", "kubernetes"))), func(s *Settings) *[]string { return &s.Sources }),
 	decode.Key("node_name", nodeName, func(s *Settings) *string { return &s.NodeName }),
 	decode.Key("zone", matching("letters, digits, -, _ and .", orEmpty(source.IsName)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Zone }),

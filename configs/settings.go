@@ -9,7 +9,7 @@ import (
 // Settings are the effective settings of the daemon. reference.toml, beside this
 // file, says what each means.
 type Settings struct {
-	Mode               string   // "auto", "nftables", "ipvs" or "iptables"
+	Mode               string   // the name of one of Modes, or Auto
 	Sources            []string // "file", "kubernetes"
 	NodeName           string   // never empty: the host name by default
 	Zone               string

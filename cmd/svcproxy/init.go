@@ -25,7 +25,7 @@ use), unless [init] forwarding is false. It prints each thing that it changed.`,
 			if err := mayAdminister("init"); err != nil {
 				return err
 			}
-			return hostsetup.Init(cmd.Context(), s, s.Mode, p.stdout)
+			return hostsetup.Init(cmd.Context(), s, p.stdout)
 		},
 	}
 	flags.Bind(cmd.Flags(), "mode", "families", "localhost_node_ports")

@@ -52,7 +52,7 @@ func (l *lists) apply(ch source.Changes) {
 func (d *daemon) countLists(ch source.Changes) {
 	d.mu.Lock()
 	d.lists.apply(ch)
-	total, mode := d.lists.total, d.kernel.mode
+	total, mode := d.lists.total, d.kernel.Mode
 	d.mu.Unlock()
 	warnings := hostsetup.VerifyAffinity(mode, total)
 	d.mu.Lock()

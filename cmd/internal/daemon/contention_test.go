@@ -29,7 +29,7 @@ func (k disturbed) Watch(ctx context.Context, changed func(proxier.ForeignChange
 // answered by as many comparisons. Events that were lost say nothing of anybody.
 func TestContentionIsShown(t *testing.T) {
 	k := disturbed{new(kernel), make(chan proxier.ForeignChange)}
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nfamilies = [\"ipv4\"]\n", mode{name: "nftables", open: opens(k)})
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nfamilies = [\"ipv4\"]\n", stub("nftables", opens(k)))
 	r.ready()
 	const events = 50
 	send := func(e proxier.ForeignChange) {

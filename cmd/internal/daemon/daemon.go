@@ -97,7 +97,7 @@ type daemon struct {
 	looking sync.Mutex // held from reading addresses until they are told; before mu
 
 	mu       sync.Mutex
-	kernel   *instance        // in use
+	kernel   *activeMode      // in use
 	modeErr  error            // why it is not what settings ask for
 	toldMode string           // what systemd was told of it
 	left     []string         // what other modes made and cannot be removed yet, and why
@@ -195,7 +195,7 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 	}
 	if err := d.build(ctx); err != nil {
 		if d.kernel != nil {
-			d.closeInstance(d.kernel)
+			d.closeMode(d.kernel)
 		}
 		d.end()
 		return nil, err
@@ -218,7 +218,7 @@ func (d *daemon) claimNamespace() (*control.NamespaceClaim, error) {
 // build makes the way of a change, from source to kernel. What ends with Run comes last.
 func (d *daemon) build(ctx context.Context) error {
 	var err error
-	if d.kernel, err = choose(ctx, d.site(d.fixed)); err != nil {
+	if d.kernel, err = choose(ctx, d.openConfig(d.fixed)); err != nil {
 		return err
 	}
 	if d.addrs, err = firstAddresses(ctx); err != nil {
@@ -229,7 +229,7 @@ func (d *daemon) build(ctx context.Context) error {
 	if d.control, err = control.Listen(d.RunDir); err != nil {
 		return err
 	}
-	d.log.Info("starting", "version", d.Version, "mode", d.kernel.mode, "why", d.kernel.why, "config_dir", d.ConfigDir, "node", d.node.Name)
+	d.log.Info("starting", "version", d.Version, "mode", d.kernel.Name, "why", d.kernel.why, "config_dir", d.ConfigDir, "node", d.node.Name)
 	for _, f := range d.faults {
 		d.log.Warn(f.String())
 	}
@@ -239,10 +239,10 @@ func (d *daemon) build(ctx context.Context) error {
 	} else {
 		d.keep(ctx)
 	}
-	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(ctx, d.fixed, d.kernel.mode)) {
+	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(ctx, d.fixed, d.kernel.Mode)) {
 		d.log.Warn(w)
 	}
-	d.sysctls = hostsetup.VerifySysctls(d.fixed, d.kernel.mode)
+	d.sysctls = hostsetup.VerifySysctls(d.fixed, d.kernel.Mode)
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy/cmd/internal/control"
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/source"
@@ -38,7 +39,7 @@ type kernel struct {
 	none  error // why it cannot be opened
 }
 
-func (k *kernel) open(context.Context, proxier.Family, site) (backend, error) {
+func (k *kernel) open(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.none != nil {
@@ -139,7 +140,7 @@ endpoints = []
 `
 
 // launch runs a daemon on a directory with these settings and one service file.
-func launch(t *testing.T, settings string, more ...mode) *running {
+func launch(t *testing.T, settings string, more ...modes.Mode) *running {
 	t.Helper()
 	r := &running{
 		t: t, dir: t.TempDir(), kernel: new(kernel), reload: make(chan os.Signal), load: configs.Load,
@@ -165,17 +166,13 @@ func (r *running) start() {
 }
 
 // useModes makes k the kernel of the only mode until the test ends.
-func useModes(t *testing.T, k *kernel, more ...mode) {
+func useModes(t *testing.T, k *kernel, more ...modes.Mode) {
 	t.Helper()
-	old := modes
-	modes = []mode{
-		{name: "nftables"},
-		{name: "iptables", open: k.open},
-	}
+	list := []modes.Mode{stub("nftables", nil), stub("iptables", k.open)}
 	if len(more) > 0 {
-		modes = append(more, modes[1])
+		list = append(more, list[1])
 	}
-	t.Cleanup(func() { modes = old })
+	with(t, list...)
 }
 
 func (r *running) options() Options {
@@ -310,7 +307,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 // does not work changes nothing.
 func TestModeChanges(t *testing.T) {
 	next := &kernel{fail: errors.New("busy")}
-	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{name: "nftables", open: opens(next)}, mode{name: "ipvs", open: fails("no ip_vs")})
+	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", stub("nftables", opens(next)), stub("ipvs", fails("no ip_vs")))
 	r.ready()
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
 	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })

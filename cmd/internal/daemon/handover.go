@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/proxier"
 )
 
@@ -18,34 +19,26 @@ var handOverPatience = 4 * time.Second
 // handOver has clients of a family with session affinity keep the endpoints that they
 // have in another mode, before that is removed. It fails nothing: who is not handed
 // over is balanced anew.
-func (d *daemon) handOver(ctx context.Context, fam proxier.Family, from, to string) {
-	source, err := modeNamed(from)
-	if err != nil {
-		return
-	}
-	target, err := modeNamed(to)
-	if err != nil {
-		return
-	}
+func (d *daemon) handOver(ctx context.Context, fam proxier.Family, from, to modes.Mode) {
 	if pools := d.loop.StickyPools(fam); len(pools) > 0 {
-		d.handOverPools(ctx, fam, pools, source, target)
+		d.handOverPools(ctx, fam, pools, from, to)
 	}
 }
 
-func (d *daemon) handOverPools(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to mode) {
-	log := d.log.With("family", fam, "from", from.name, "to", to.name)
-	if from.clients == nil {
+func (d *daemon) handOverPools(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to modes.Mode) {
+	log := d.log.With("family", fam, "from", from.Name, "to", to.Name)
+	if from.Clients == nil {
 		log.Info("clients with session affinity get an endpoint anew: the former mode cannot tell which they have")
 		return
 	}
-	if to.keep == nil {
-		if any, err := from.clients(ctx, fam, pools, 1); len(any) > 0 || err != nil {
+	if to.Keep == nil {
+		if any, err := from.Clients(ctx, fam, pools, 1); len(any) > 0 || err != nil {
 			log.Info("clients with session affinity get an endpoint anew: the new mode cannot be told which they have")
 		}
 		return
 	}
 	reading, stop := context.WithTimeout(ctx, handOverPatience)
-	clients, err := from.clients(reading, fam, pools, mostClients)
+	clients, err := from.Clients(reading, fam, pools, mostClients)
 	stop()
 	if err != nil && ctx.Err() == nil {
 		log.Warn("not all clients with session affinity are known: the others get an endpoint anew", "known", len(clients), "err", err)
@@ -54,7 +47,7 @@ func (d *daemon) handOverPools(ctx context.Context, fam proxier.Family, pools []
 		return
 	}
 	writing, stop := context.WithTimeout(ctx, handOverPatience)
-	kept, err := to.keep(writing, fam, pools, clients)
+	kept, err := to.Keep(writing, fam, pools, clients)
 	stop()
 	switch {
 	case ctx.Err() != nil:

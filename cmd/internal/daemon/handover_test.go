@@ -34,8 +34,10 @@ func TestHandOverFailsNothing(t *testing.T) {
 		written <- clients[0]
 		return 0, errors.New("no room")
 	}
+	tells, isTold := stub("nftables", opens(first)), stub("ipvs", opens(second))
+	tells.Clients, isTold.Keep = hangs, full
 	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n",
-		mode{name: "nftables", open: opens(first), clients: hangs}, mode{name: "ipvs", open: opens(second), keep: full})
+		tells, isTold)
 	r.ready()
 	r.write("web.toml", stickyService)
 	r.eventually("sticky", func() bool { return strings.Contains(r.log.String(), "service synced") })

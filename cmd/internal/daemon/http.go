@@ -26,7 +26,7 @@ func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handle
 
 func (d *daemon) serveMode(w http.ResponseWriter, _ *http.Request) {
 	d.mu.Lock()
-	mode := d.kernel.mode
+	mode := d.kernel.Name
 	d.mu.Unlock()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

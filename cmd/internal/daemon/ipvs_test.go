@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/proxier"
 )
 
@@ -23,20 +24,20 @@ func (p *patient) RemoveRules(context.Context) error { p.removed++; return nil }
 func (p *patient) Cleanup(context.Context) error     { p.cleanups++; return nil }
 
 // leaving returns a mode that another one has taken IPv4 over from, and IPv6 not.
-func leaving(mode string, b backend) *instance {
-	return &instance{mode: mode, backends: map[proxier.Family]backend{proxier.IPv4: b}, leaving: familySet{proxier.IPv4: true}}
+func leaving(mode string, b modes.Backend) *activeMode {
+	return &activeMode{Mode: stub(mode, nil), backends: map[proxier.Family]modes.Backend{proxier.IPv4: b}, leaving: familySet{proxier.IPv4: true}}
 }
 
 // Ipvs mode leaves when its connections have ended. Its chains and sets go at
 // once, unless the next mode has taken them over, which it has not without the family.
 func TestLeave(t *testing.T) {
 	for _, tt := range []struct {
-		next    *instance
+		next    *activeMode
 		removed int
 	}{
 		{leaving("nftables", new(kernel)), 1},
 		{leaving("iptables", new(kernel)), 0},
-		{&instance{mode: "iptables"}, 1},
+		{&activeMode{Mode: stub("iptables", nil)}, 1},
 	} {
 		p := &patient{left: 3}
 		in := leaving("ipvs", p)
@@ -47,7 +48,7 @@ func TestLeave(t *testing.T) {
 			}
 		}
 		if calls != 3 || p.retired != 3 || p.removed != tt.removed || p.cleanups != 0 {
-			t.Errorf("to %s: %d calls, %+v", tt.next.mode, calls, p)
+			t.Errorf("to %s: %d calls, %+v", tt.next.Name, calls, p)
 		}
 	}
 }

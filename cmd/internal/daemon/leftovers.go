@@ -8,22 +8,23 @@ import (
 	"slices"
 	"strings"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/cmd/internal/node"
 	"svcproxy/proxier"
 )
 
 // A remnant is what earlier runs may have left in the kernel of a mode, in one family.
 type remnant struct {
-	mode mode
+	mode modes.Mode
 	fam  proxier.Family
 	err  error // why it cannot be removed; nil: that was not tried
 }
 
 // remnants returns those of all modes and families that this host has, but for what is in use.
 func remnants(inUse func(mode string, fam proxier.Family) bool) (list []remnant) {
-	for _, m := range modes {
+	for _, m := range available {
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-			if m.open != nil && !inUse(m.name, fam) && supported(fam) == nil {
+			if m.Open != nil && !inUse(m.Name, fam) && supported(fam) == nil {
 				list = append(list, remnant{mode: m, fam: fam})
 			}
 		}
@@ -32,9 +33,9 @@ func remnants(inUse func(mode string, fam proxier.Family) bool) (list []remnant)
 }
 
 // remove removes remnants, and returns those that may still be there.
-func remove(ctx context.Context, at site, list []remnant) (left []remnant) {
+func remove(ctx context.Context, c modes.OpenConfig, list []remnant) (left []remnant) {
 	for _, r := range list {
-		if r.err = r.mode.cleanup(ctx, r.fam, at); r.err != nil {
+		if r.err = cleanUp(ctx, r.mode, r.fam, c); r.err != nil {
 			left = append(left, r)
 		}
 	}
@@ -46,32 +47,31 @@ func errorOf(left []remnant) error {
 	var errs []error
 	for _, r := range left {
 		if r.err != nil {
-			errs = append(errs, fmt.Errorf("cleaning up %s mode, %s: %w", r.mode.name, r.fam, r.err))
+			errs = append(errs, fmt.Errorf("cleaning up %s mode, %s: %w", r.mode.Name, r.fam, r.err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (m mode) cleanup(ctx context.Context, fam proxier.Family, at site) error {
-	if m.remove != nil {
-		return m.remove(ctx, fam, at)
+func cleanUp(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.OpenConfig) error {
+	if m.Remove != nil {
+		return m.Remove(ctx, fam, c)
 	}
-	b, err := m.open(ctx, fam, at)
+	b, err := m.Open(ctx, fam, c)
 	if err != nil {
 		return err
 	}
 	return errors.Join(b.Cleanup(ctx), b.Close())
 }
 
-// uses returns whether a mode of open has its objects in a family: then they are no remnant.
-func (d *daemon) uses(open []*instance) func(mode string, fam proxier.Family) bool {
+// uses reports whether a mode of open has its objects in a family: then they are no remnant.
+func (d *daemon) uses(open []*activeMode) func(mode string, fam proxier.Family) bool {
 	return func(mode string, fam proxier.Family) bool {
-		return slices.ContainsFunc(open, func(in *instance) bool {
+		return slices.ContainsFunc(open, func(in *activeMode) bool {
 			if in.leaving[fam] {
-				return mode == in.mode
+				return mode == in.Name
 			}
-			ours := mode == in.mode || sharesRules(mode, in.mode) && mode == "iptables"
-			return ours && slices.Contains(node.Families(d.fixed), fam)
+			return (mode == in.Name || mode == in.RulesOf) && slices.Contains(node.Families(d.fixed), fam)
 		})
 	}
 }
@@ -79,10 +79,12 @@ func (d *daemon) uses(open []*instance) func(mode string, fam proxier.Family) bo
 // findLeftovers returns what an earlier run with another mode or other families may
 // have left in the kernel, after the first complete sync: make before break. Clients
 // keep their endpoints. A mode that is left for a while, for connections to end, is open now.
-func (d *daemon) findLeftovers(ctx context.Context, open []*instance) ([]*instance, []remnant) {
+func (d *daemon) findLeftovers(ctx context.Context, open []*activeMode) ([]*activeMode, []remnant) {
 	d.takeOver(ctx)
-	if former := d.leftIPVS(ctx, open); former != nil {
-		open = append([]*instance{former}, open...)
+	for _, m := range available {
+		if former := d.leftDraining(ctx, m, open); former != nil {
+			open = append([]*activeMode{former}, open...)
+		}
 	}
 	return open, remnants(d.uses(open))
 }
@@ -95,9 +97,9 @@ func (d *daemon) takeOver(ctx context.Context) {
 			continue
 		}
 		d.taken.add(fam)
-		for _, m := range modes {
-			if m.clients != nil && m.name != d.kernel.mode && !sharesRules(m.name, d.kernel.mode) {
-				d.handOver(ctx, fam, m.name, d.kernel.mode)
+		for _, m := range available {
+			if m.Clients != nil && m.Name != d.kernel.Name && !m.SharesRules(d.kernel.Mode) {
+				d.handOver(ctx, fam, m, d.kernel.Mode)
 			}
 		}
 	}
@@ -105,14 +107,14 @@ func (d *daemon) takeOver(ctx context.Context) {
 
 // removeLeftovers removes what has not come into use again, of families that the mode
 // in use holds or that are not in use, and returns what may still be there. It logs what is new.
-func (d *daemon) removeLeftovers(ctx context.Context, open []*instance, left []remnant) []remnant {
+func (d *daemon) removeLeftovers(ctx context.Context, open []*activeMode, left []remnant) []remnant {
 	if len(left) == 0 {
 		return nil
 	}
 	before, inUse := errorOf(left), d.uses(open)
-	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.name, r.fam) })
+	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.Name, r.fam) })
 	due, later := d.divide(left, open[len(open)-1])
-	left = append(later, remove(ctx, d.site(d.fixed), due)...)
+	left = append(later, remove(ctx, d.openConfig(d.fixed), due)...)
 	err := errorOf(left)
 	switch {
 	case ctx.Err() != nil:
@@ -126,7 +128,7 @@ func (d *daemon) removeLeftovers(ctx context.Context, open []*instance, left []r
 
 // divide tells remnants that can be removed now from those of families that are in
 // use and not yet held by another mode.
-func (d *daemon) divide(left []remnant, current *instance) (due, later []remnant) {
+func (d *daemon) divide(left []remnant, current *activeMode) (due, later []remnant) {
 	for _, r := range left {
 		if slices.Contains(node.Families(d.fixed), r.fam) && !d.holds(current, r.fam) {
 			later = append(later, r)
@@ -139,14 +141,14 @@ func (d *daemon) divide(left []remnant, current *instance) (due, later []remnant
 
 // tellMode says which mode is in use and what others still have in the kernel: to
 // systemd, and to status where something cannot be removed.
-func (d *daemon) tellMode(open []*instance, left []remnant) {
+func (d *daemon) tellMode(open []*activeMode, left []remnant) {
 	last := open[len(open)-1]
-	text := "STATUS=" + last.mode + " mode"
+	text := "STATUS=" + last.Name + " mode"
 	var problems []string
 	for _, in := range open[:len(open)-1] {
 		text += in.leavingText()
 		for _, fam := range slices.Sorted(maps.Keys(in.failed)) {
-			problems = append(problems, fmt.Sprintf("objects of the former mode may be left in the kernel: %s mode, %s: %s", in.mode, fam, in.failed[fam]))
+			problems = append(problems, fmt.Sprintf("objects of the former mode may be left in the kernel: %s mode, %s: %s", in.Name, fam, in.failed[fam]))
 		}
 	}
 	if len(left) > 0 {
@@ -165,7 +167,7 @@ func (d *daemon) tellMode(open []*instance, left []remnant) {
 }
 
 // leavingText says how far a former mode has been left.
-func (in *instance) leavingText() string {
+func (in *activeMode) leavingText() string {
 	var waits, leaves []string
 	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
 		switch {
@@ -178,11 +180,11 @@ func (in *instance) leavingText() string {
 	}
 	switch {
 	case len(waits) == 0:
-		return "; " + in.mode + " mode is leaving"
+		return "; " + in.Name + " mode is leaving"
 	case len(waits) == len(in.backends):
-		return ", taking over from " + in.mode + " mode"
+		return ", taking over from " + in.Name + " mode"
 	}
-	text := ", taking over " + strings.Join(waits, " and ") + " from " + in.mode + " mode"
+	text := ", taking over " + strings.Join(waits, " and ") + " from " + in.Name + " mode"
 	if len(leaves) > 0 {
 		text += ", which is leaving " + strings.Join(leaves, " and ")
 	}

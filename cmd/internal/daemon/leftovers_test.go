@@ -36,7 +36,7 @@ func often(t *testing.T) {
 func TestLeftoversAreTriedAgain(t *testing.T) {
 	often(t)
 	left := new(clinging)
-	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{name: "nftables", open: opens(left)})
+	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", stub("nftables", opens(left)))
 	r.ready()
 	r.eventually("tried again", func() bool { return left.tries.Load() >= 8 }) // both families, four times
 	const warning = "objects of an earlier run may be left in the kernel"
@@ -70,7 +70,7 @@ func TestFormerModeIsTriedAgain(t *testing.T) {
 	often(t)
 	former := new(clinging)
 	former.may.Store(true)
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", mode{name: "nftables", open: opens(former)})
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", stub("nftables", opens(former)))
 	r.ready()
 	former.may.Store(false)
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,61 +11,73 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 	"svcproxy/proxier"
 )
 
 // with replaces the table of modes for one test.
-func with(t *testing.T, list ...mode) {
-	old := modes
-	modes = list
-	t.Cleanup(func() { modes = old })
+func with(t *testing.T, list ...modes.Mode) {
+	old := available
+	available = list
+	t.Cleanup(func() { available = old })
 }
 
-func opens(b backend) func(context.Context, proxier.Family, site) (backend, error) {
-	return func(context.Context, proxier.Family, site) (backend, error) { return b, nil }
+// stub returns the mode of that name with another way to open it; nil: this build
+// does not have it.
+func stub(name string, open func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error)) modes.Mode {
+	i := slices.IndexFunc(modes.All, func(m modes.Mode) bool { return m.Name == name })
+	m := modes.All[i]
+	m.Open, m.Remove, m.Clients, m.Keep = open, nil, nil, nil
+	return m
 }
 
-func fails(why string) func(context.Context, proxier.Family, site) (backend, error) {
-	return func(context.Context, proxier.Family, site) (backend, error) { return nil, errors.New(why) }
+func opens(b modes.Backend) func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
+	return func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) { return b, nil }
+}
+
+func fails(why string) func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
+	return func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
+		return nil, errors.New(why)
+	}
 }
 
 func TestChoose(t *testing.T) {
-	four := func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
+	four := func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
 		if fam == proxier.IPv6 {
 			return nil, errors.New("no ip6")
 		}
 		return new(kernel), nil
 	}
-	works := mode{name: "iptables", open: opens(new(kernel))}
+	works := stub("iptables", opens(new(kernel)))
 	tests := []struct {
 		name, set      string
-		modes          []mode
+		available      []modes.Mode
 		mode, why, err string
 	}{
-		{"auto takes the first", "auto", []mode{{name: "nftables", open: opens(new(kernel))}, works}, "nftables", "nftables works", ""},
-		{"auto says why not", "auto", []mode{{name: "nftables", open: fails("no map")}, {name: "ipvs"}, works}, "iptables",
+		{"auto takes the first", "auto", []modes.Mode{stub("nftables", opens(new(kernel))), works}, "nftables", "nftables works", ""},
+		{"auto says why not", "auto", []modes.Mode{stub("nftables", fails("no map")), stub("ipvs", nil), works}, "iptables",
 			"nftables mode: ipv4 is left out: no map; ipv6 is left out: no map; ipvs is not in this build; iptables works", ""},
-		{"auto leaves no family out", "auto", []mode{{name: "nftables", open: four}, works}, "iptables",
+		{"auto leaves no family out", "auto", []modes.Mode{stub("nftables", four), works}, "iptables",
 			"nftables: ipv6 is left out: no ip6; iptables works", ""},
-		{"auto without any", "auto", []mode{{name: "nftables", open: fails("no")}}, "", "",
+		{"auto without any", "auto", []modes.Mode{stub("nftables", fails("no"))}, "", "",
 			"no mode works on this host: nftables mode: ipv4 is left out: no; ipv6 is left out: no"},
-		{"set", "nftables", []mode{{name: "nftables", open: four}, works}, "nftables", "it is set", ""},
-		{"set and impossible", "nftables", []mode{{name: "nftables", open: fails("no")}, works}, "", "",
+		{"set", "nftables", []modes.Mode{stub("nftables", four), works}, "nftables", "it is set", ""},
+		{"set and impossible", "nftables", []modes.Mode{stub("nftables", fails("no")), works}, "", "",
 			"nftables mode: ipv4 is left out: no; ipv6 is left out: no"},
-		{"set and not built", "ipvs", []mode{{name: "ipvs"}, works}, "", "",
+		{"set and not built", "ipvs", []modes.Mode{stub("ipvs", nil), works}, "", "",
 			`mode "ipvs" is not in this build; set mode to "auto" or "iptables"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			with(t, tt.modes...)
-			in, err := choose(t.Context(), site{Settings: configs.Settings{Mode: tt.set, Families: []string{"ipv4", "ipv6"}}})
+			with(t, tt.available...)
+			in, err := choose(t.Context(), modes.OpenConfig{Settings: configs.Settings{Mode: tt.set, Families: []string{"ipv4", "ipv6"}}})
 			text := ""
 			if err != nil {
-				text, in = err.Error(), &instance{}
+				text, in = err.Error(), &activeMode{}
 			}
-			if in.mode != tt.mode || in.why != tt.why || text != tt.err {
-				t.Errorf("choose = %q, why %q, error %q", in.mode, in.why, text)
+			if in.Name != tt.mode || in.why != tt.why || text != tt.err {
+				t.Errorf("choose = %q, why %q, error %q", in.Name, in.why, text)
 			}
 		})
 	}
@@ -72,9 +85,9 @@ func TestChoose(t *testing.T) {
 
 // localhost_node_ports is for iptables mode, so auto takes that.
 func TestChooseForLocalhostNodePorts(t *testing.T) {
-	with(t, mode{name: "nftables", open: opens(new(kernel))}, mode{name: "iptables", open: opens(new(kernel))})
-	in, err := choose(t.Context(), site{Settings: configs.Settings{Mode: "auto", Families: []string{"ipv4"}, LocalhostNodePorts: true}})
-	if err != nil || in.mode != "iptables" {
+	with(t, stub("nftables", opens(new(kernel))), stub("iptables", opens(new(kernel))))
+	in, err := choose(t.Context(), modes.OpenConfig{Settings: configs.Settings{Mode: "auto", Families: []string{"ipv4"}, LocalhostNodePorts: true}})
+	if err != nil || in.Name != "iptables" {
 		t.Errorf("choose = %+v, %v, want iptables", in, err)
 	}
 }
@@ -99,20 +112,20 @@ func TestSupported(t *testing.T) {
 
 func TestOpenLeavesOutAFamily(t *testing.T) {
 	four := new(kernel)
-	m := mode{name: "iptables", open: func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
+	m := stub("iptables", func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
 		if fam == proxier.IPv6 {
 			return nil, errors.New("no ip6tables")
 		}
 		return four, nil
-	}}
-	in, err := m.openAll(t.Context(), site{Settings: configs.Settings{Families: []string{"ipv4", "ipv6"}}})
+	})
+	in, err := openAll(t.Context(), m, modes.OpenConfig{Settings: configs.Settings{Families: []string{"ipv4", "ipv6"}}})
 	if err != nil || len(in.backends) != 1 || in.backends[proxier.IPv4] != four {
 		t.Fatalf("openAll = %+v, %v", in, err)
 	}
 	if diff := cmp.Diff([]string{"ipv6 is left out: no ip6tables"}, in.missing); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
 	}
-	_, err = m.openAll(t.Context(), site{Settings: configs.Settings{Families: []string{"ipv6"}}})
+	_, err = openAll(t.Context(), m, modes.OpenConfig{Settings: configs.Settings{Families: []string{"ipv6"}}})
 	if want := "iptables mode: ipv6 is left out: no ip6tables"; err == nil || err.Error() != want {
 		t.Errorf("open with no family: %v, want %s", err, want)
 	}
@@ -124,10 +137,7 @@ type stubborn struct{ kernel }
 func (*stubborn) Cleanup(context.Context) error { return errors.New("busy") }
 
 func TestCleanupGoesOn(t *testing.T) {
-	with(t, []mode{
-		{name: "ipvs", open: func(context.Context, proxier.Family, site) (backend, error) { return new(kernel), nil }},
-		{name: "iptables", open: func(context.Context, proxier.Family, site) (backend, error) { return new(stubborn), nil }},
-	}...)
+	with(t, stub("ipvs", opens(new(kernel))), stub("iptables", opens(new(stubborn))))
 	want := "cleaning up iptables mode, ipv4: busy\ncleaning up iptables mode, ipv6: busy"
 	if err := Cleanup(t.Context(), t.TempDir(), t.Output()); err == nil || err.Error() != want {
 		t.Errorf("Cleanup: %v\n   want: %s", err, want)
@@ -141,12 +151,12 @@ func TestMissingFamilyComesLater(t *testing.T) {
 	t.Cleanup(func() { missingInterval = old })
 	var can atomic.Bool
 	k := new(kernel)
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", mode{name: "nftables", open: func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", stub("nftables", func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
 		if fam == proxier.IPv6 && !can.Load() {
 			return nil, errors.New("no module")
 		}
 		return k, nil
-	}})
+	}))
 	r.ready()
 	warned := func() bool {
 		return strings.Contains(strings.Join(r.status().Warnings, "\n"), "ipv6 is left out: no module")
@@ -161,7 +171,7 @@ func TestMissingFamilyComesLater(t *testing.T) {
 // auto chooses anew when settings rule a mode out, or allow it again.
 func TestAutoFollowsSettings(t *testing.T) {
 	const auto, localhost = "http_address = \"\"\n", "http_address = \"\"\nlocalhost_node_ports = true\n"
-	r := launch(t, auto, mode{name: "nftables", open: opens(new(kernel))})
+	r := launch(t, auto, stub("nftables", opens(new(kernel))))
 	r.ready()
 	r.write("svcproxy.toml", localhost)
 	r.eventually("in iptables mode", func() bool { return r.status().Settings.Mode == "iptables" })
@@ -172,7 +182,7 @@ func TestAutoFollowsSettings(t *testing.T) {
 // What the mode in use does not do is said where no other can be had.
 func TestAutoWithoutTheModeThatSettingsNeed(t *testing.T) {
 	const settings = "http_address = \"\"\nfamilies = [\"ipv4\"]\n"
-	r := launch(t, settings, mode{name: "nftables", open: opens(new(kernel))})
+	r := launch(t, settings, stub("nftables", opens(new(kernel))))
 	r.ready()
 	r.kernel.set(func(k *kernel) { k.none = errors.New("no iptables") })
 	r.write("svcproxy.toml", settings+"localhost_node_ports = true\n")

@@ -25,7 +25,7 @@ func TestReload(t *testing.T) {
 // systemd is told READY=1 for the first complete sync, and not for a reload before it.
 func TestReloadBeforeTheFirstSync(t *testing.T) {
 	k := &kernel{fail: errors.New("broken")}
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", mode{name: "nftables", open: opens(k)})
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", stub("nftables", opens(k)))
 	for range 2 { // that the second is taken says that the first is done
 		r.reload <- syscall.SIGHUP
 	}

@@ -10,16 +10,16 @@ import (
 // the mode open, a file may ask for what any mode of this build can do.
 func Rules(s configs.Settings) file.Rules {
 	names := []string{s.Mode}
-	if s.Mode == auto {
+	if s.Mode == configs.Auto {
 		names = nil
-		for _, m := range modes {
-			if m.open != nil {
-				names = append(names, m.name)
+		for _, m := range available {
+			if m.Open != nil {
+				names = append(names, m.Name)
 			}
 		}
 	}
 	check := hold(s, func() []string { return names })
-	if s.Mode == auto {
+	if s.Mode == configs.Auto {
 		check = warnOfModes(check, names)
 	}
 	return file.Rules{Limits: file.Limits(s.Limits), Check: check}
@@ -49,14 +49,14 @@ func (d *daemon) rules() file.Rules {
 	return file.Rules{Limits: file.Limits(d.fixed.Limits), Check: hold(d.fixed, func() []string {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return []string{d.kernel.mode}
+		return []string{d.kernel.Name}
 	})}
 }
 
 // hold returns what holds services to what modes can do.
-func hold(s configs.Settings, modes func() []string) func(*source.Service) []source.Problem {
+func hold(s configs.Settings, names func() []string) func(*source.Service) []source.Problem {
 	return func(svc *source.Service) []source.Problem {
-		names := modes()
-		return append(configs.Refuse(svc, names...), s.Warn(svc, names...)...)
+		modes := names()
+		return append(configs.Refuse(svc, modes...), s.Warn(svc, modes...)...)
 	}
 }

@@ -39,7 +39,7 @@ func (r *running) faultsOf(name string) string {
 // A change of mode is one of what can be done: files that did not change are judged anew.
 func TestRulesFollowTheMode(t *testing.T) {
 	const settings = "http_address = \"\"\nmode = "
-	r := launch(t, settings+"\"ipvs\"\n", mode{name: "ipvs", open: opens(new(kernel))}, mode{name: "nftables", open: opens(new(kernel))})
+	r := launch(t, settings+"\"ipvs\"\n", stub("ipvs", opens(new(kernel))), stub("nftables", opens(new(kernel))))
 	r.ready()
 	r.write("web.toml", web+"scheduler = \"rr\"\n")
 	r.eventually("accepted", func() bool { return r.stateOf("web.toml") == source.Accepted })

@@ -123,7 +123,7 @@ func (d *daemon) reload(ctx context.Context) {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)
 	}
 	d.mu.Lock()
-	mode := d.kernel.mode
+	mode := d.kernel.Mode
 	d.mu.Unlock()
 	for _, w := range hostsetup.Verify(ctx, d.fixed, mode) {
 		d.log.Warn(w)
@@ -135,7 +135,7 @@ func (d *daemon) reload(ctx context.Context) {
 // loaded anew has the kernel's defaults. It is of the goroutine of followMode.
 func (d *daemon) warnOfSysctls() {
 	d.mu.Lock()
-	s, mode := d.settings, d.kernel.mode
+	s, mode := d.settings, d.kernel.Mode
 	d.mu.Unlock()
 	now := hostsetup.VerifySysctls(s, mode)
 	for _, w := range now {

@@ -21,7 +21,7 @@ func (d *daemon) status(ctx context.Context) control.Status {
 	st := control.Status{
 		Version: d.Version, PID: os.Getpid(), Started: d.started,
 		Settings: control.Settings{
-			ConfigDir: d.ConfigDir, Mode: d.kernel.mode, NodeName: d.node.Name, Zone: d.node.Zone,
+			ConfigDir: d.ConfigDir, Mode: d.kernel.Name, NodeName: d.node.Name, Zone: d.node.Zone,
 			Families: []string{}, NodePortAddresses: []string{},
 		},
 		Faults: d.faults, Restart: d.restart,
@@ -41,8 +41,8 @@ func (d *daemon) status(ctx context.Context) control.Status {
 	for _, f := range st.Loop.Families {
 		st.Settings.Families = append(st.Settings.Families, f.Family)
 	}
-	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), missing, hostsetup.Verify(ctx, settings, kernel.mode), d.server.Warnings(),
-		hostsetup.VerifyAffinity(kernel.mode, lists))
+	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), missing, hostsetup.Verify(ctx, settings, kernel.Mode), d.server.Warnings(),
+		hostsetup.VerifyAffinity(kernel.Mode, lists))
 	return st
 }
 
@@ -53,7 +53,7 @@ func (d *daemon) modeWarnings() (list []string) {
 		list = append(list, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
 	}
 	used := d.settings
-	used.Mode = d.kernel.mode
+	used.Mode = d.kernel.Name
 	if err := used.Check(); err != nil {
 		list = append(list, err.Error())
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/cmd/internal/node"
 	"svcproxy/configs"
 	"svcproxy/proxier"
@@ -20,7 +21,7 @@ import (
 // before.
 func (d *daemon) followMode(ctx context.Context) {
 	d.watch(ctx, d.kernel)
-	open := []*instance{d.kernel} // all but the last are to be removed; no two of a mode, which share what they made
+	open := []*activeMode{d.kernel} // all but the last are to be removed; no two of a mode, which share what they made
 	var left []remnant
 	ready := d.loop.Ready() // nil: it is
 	again, more := time.NewTicker(retireInterval), time.NewTicker(missingInterval)
@@ -34,7 +35,7 @@ func (d *daemon) followMode(ctx context.Context) {
 		case <-ctx.Done():
 			<-d.loopEnded
 			for _, in := range open {
-				d.closeInstance(in)
+				d.closeMode(in)
 			}
 			return
 		case <-ready:
@@ -63,7 +64,7 @@ func (d *daemon) followMode(ctx context.Context) {
 
 // leaveEarlier begins to remove what earlier runs left. It returns the modes that are
 // then open, the last one in use, and what could not be removed.
-func (d *daemon) leaveEarlier(ctx context.Context, open []*instance) ([]*instance, []remnant) {
+func (d *daemon) leaveEarlier(ctx context.Context, open []*activeMode) ([]*activeMode, []remnant) {
 	open, left := d.findLeftovers(ctx, open)
 	d.tellMode(open, left)
 	return open, d.removeLeftovers(ctx, open, left)
@@ -79,7 +80,7 @@ func (d *daemon) waitReady(ctx context.Context) bool {
 }
 
 // changeMode goes on with the mode of s. It stays with the present one where that cannot be.
-func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Settings) []*instance {
+func (d *daemon) changeMode(ctx context.Context, open []*activeMode, s configs.Settings) []*activeMode {
 	last := open[len(open)-1]
 	d.noteHeld(last)
 	in, err := d.wanted(ctx, open, s)
@@ -92,8 +93,8 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 	in.stop()
 	in.leaving, in.rulesGone, in.gone, in.held, in.failed = nil, nil, nil, nil, nil
 	d.watch(ctx, in) // of one that was leaving nobody listened to changes
-	open = append(slices.DeleteFunc(open, func(o *instance) bool { return o == in }), in)
-	d.log.Info("changing mode", "to", in.mode, "why", in.why)
+	open = append(slices.DeleteFunc(open, func(o *activeMode) bool { return o == in }), in)
+	d.log.Info("changing mode", "to", in.Name, "why", in.why)
 	for _, w := range in.missing {
 		d.log.Warn(w)
 	}
@@ -105,26 +106,26 @@ func (d *daemon) changeMode(ctx context.Context, open []*instance, s configs.Set
 
 // wanted returns the mode that settings ask for: that of open, where there is one, for
 // another would not know what it made.
-func (d *daemon) wanted(ctx context.Context, open []*instance, s configs.Settings) (*instance, error) {
+func (d *daemon) wanted(ctx context.Context, open []*activeMode, s configs.Settings) (*activeMode, error) {
 	if in := opened(open, s.Mode); in != nil {
 		return in, nil
 	}
-	in, err := choose(ctx, d.site(s))
+	in, err := choose(ctx, d.openConfig(s))
 	if err != nil {
 		return nil, err
 	}
-	had := opened(open, in.mode) // auto may choose it
+	had := opened(open, in.Name) // auto may choose it
 	if had == nil {
 		return in, nil
 	}
 	had.why = in.why
-	d.closeInstance(in)
+	d.closeMode(in)
 	return had, nil
 }
 
-// opened returns the instance of a mode; nil: none is open.
-func opened(open []*instance, mode string) *instance {
-	if i := slices.IndexFunc(open, func(in *instance) bool { return in.mode == mode }); i >= 0 {
+// opened returns the active mode of that name; nil: none is open.
+func opened(open []*activeMode, mode string) *activeMode {
+	if i := slices.IndexFunc(open, func(in *activeMode) bool { return in.Name == mode }); i >= 0 {
 		return open[i]
 	}
 	return nil
@@ -140,7 +141,7 @@ func (d *daemon) familyHolds() {
 
 // holds reports whether everything of a family is in the kernel by in, which is in
 // use. A family that its mode cannot have waits for the others.
-func (d *daemon) holds(in *instance, fam proxier.Family) bool {
+func (d *daemon) holds(in *activeMode, fam proxier.Family) bool {
 	if b := in.backends[fam]; b != nil {
 		return d.loop.Holds(fam, b)
 	}
@@ -153,7 +154,7 @@ func (d *daemon) holds(in *instance, fam proxier.Family) bool {
 }
 
 // noteHeld notes of which families in, which is in use, has held everything.
-func (d *daemon) noteHeld(in *instance) {
+func (d *daemon) noteHeld(in *activeMode) {
 	for fam, b := range in.backends {
 		if d.loop.Holds(fam, b) {
 			in.held.add(fam)
@@ -163,7 +164,7 @@ func (d *daemon) noteHeld(in *instance) {
 
 // leaveFormer retires the modes before the last of open in the families of which
 // that holds everything now. Clients come from the last mode that held these too.
-func (d *daemon) leaveFormer(ctx context.Context, open []*instance) []*instance {
+func (d *daemon) leaveFormer(ctx context.Context, open []*activeMode) []*activeMode {
 	last := open[len(open)-1]
 	d.noteHeld(last)
 	for _, fam := range node.Families(d.fixed) {
@@ -171,7 +172,7 @@ func (d *daemon) leaveFormer(ctx context.Context, open []*instance) []*instance 
 			continue
 		}
 		if former := served(open[:len(open)-1], fam); former != nil {
-			d.handOver(ctx, fam, former.mode, last.mode)
+			d.handOver(ctx, fam, former.Mode, last.Mode)
 		}
 		for _, former := range open[:len(open)-1] {
 			former.leaving.add(fam)
@@ -182,7 +183,7 @@ func (d *daemon) leaveFormer(ctx context.Context, open []*instance) []*instance 
 
 // served returns the last of former modes that held all of a family and has not
 // been left; nil: none. One that was wanted for too short a time held none of it.
-func served(former []*instance, fam proxier.Family) *instance {
+func served(former []*activeMode, fam proxier.Family) *activeMode {
 	for _, in := range slices.Backward(former) {
 		if in.held[fam] && !in.leaving[fam] {
 			return in
@@ -192,7 +193,7 @@ func served(former []*instance, fam proxier.Family) *instance {
 }
 
 // setKernel makes in the one that status tells of.
-func (d *daemon) setKernel(in *instance) {
+func (d *daemon) setKernel(in *activeMode) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.kernel = in
@@ -227,9 +228,9 @@ var missingInterval = 30 * time.Second
 
 // retire removes what former modes made, but for the last of open, of the families
 // that the last holds everything of. It returns open without those that are gone.
-func (d *daemon) retire(ctx context.Context, open []*instance) []*instance {
+func (d *daemon) retire(ctx context.Context, open []*activeMode) []*activeMode {
 	last := open[len(open)-1]
-	return slices.DeleteFunc(open, func(in *instance) bool {
+	return slices.DeleteFunc(open, func(in *activeMode) bool {
 		if in == last {
 			return false
 		}
@@ -239,14 +240,14 @@ func (d *daemon) retire(ctx context.Context, open []*instance) []*instance {
 		if !in.isGone() {
 			return false
 		}
-		d.closeInstance(in)
-		d.log.Info("removed what the former mode made", "mode", in.mode)
+		d.closeMode(in)
+		d.log.Info("removed what the former mode made", "mode", in.Name)
 		return true
 	})
 }
 
 // noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (d *daemon) noteLeaving(ctx context.Context, in *instance, fam proxier.Family, err error) {
+func (d *daemon) noteLeaving(ctx context.Context, in *activeMode, fam proxier.Family, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -259,24 +260,24 @@ func (d *daemon) noteLeaving(ctx context.Context, in *instance, fam proxier.Fami
 		in.failed = make(map[proxier.Family]string)
 	}
 	if in.failed[fam] = err.Error(); in.failed[fam] != was {
-		d.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", in.mode, "family", fam, "err", err)
+		d.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", in.Name, "family", fam, "err", err)
 	}
 }
 
-func (d *daemon) closeInstance(in *instance) {
+func (d *daemon) closeMode(in *activeMode) {
 	if err := in.close(); err != nil {
-		d.log.Warn("closing a mode", "mode", in.mode, "err", err)
+		d.log.Warn("closing a mode", "mode", in.Name, "err", err)
 	}
 }
 
 // watch repairs at once what others change, where the kernel tells of it.
-func (d *daemon) watch(ctx context.Context, in *instance) {
+func (d *daemon) watch(ctx context.Context, in *activeMode) {
 	for fam, b := range in.backends {
 		d.watchBackend(ctx, in, fam, b)
 	}
 }
 
-func (d *daemon) watchBackend(ctx context.Context, in *instance, fam proxier.Family, b backend) {
+func (d *daemon) watchBackend(ctx context.Context, in *activeMode, fam proxier.Family, b modes.Backend) {
 	w, tells := b.(proxier.Watcher)
 	if !tells {
 		return
@@ -295,15 +296,11 @@ func (d *daemon) watchFamily(ctx context.Context, fam proxier.Family, w proxier.
 }
 
 // tryMissing opens families that could not be had so far.
-func (d *daemon) tryMissing(ctx context.Context, in *instance) {
-	m, err := modeNamed(in.mode)
-	if err != nil {
-		return
-	}
+func (d *daemon) tryMissing(ctx context.Context, in *activeMode) {
 	d.mu.Lock()
-	at := d.site(d.settings)
+	c := d.openConfig(d.settings)
 	d.mu.Unlock()
-	opened, missing := m.openMore(ctx, at, in.backends)
+	opened, missing := openMore(ctx, in.Mode, c, in.backends)
 	d.mu.Lock()
 	in.missing = missing
 	d.mu.Unlock()
@@ -311,7 +308,7 @@ func (d *daemon) tryMissing(ctx context.Context, in *instance) {
 		return
 	}
 	for fam, b := range opened {
-		d.log.Info("a family that was left out can be had now", "family", fam, "mode", in.mode)
+		d.log.Info("a family that was left out can be had now", "family", fam, "mode", in.Name)
 		in.backends[fam] = b
 		d.watchBackend(ctx, in, fam, b)
 	}

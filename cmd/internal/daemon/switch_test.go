@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/proxier"
 )
 
@@ -28,13 +29,13 @@ func (h *half) failWith(err error) {
 // halves is a mode with a backend for each family.
 type halves struct{ v4, v6 half }
 
-func (h *halves) of(name string) mode {
-	return mode{name: name, open: func(_ context.Context, fam proxier.Family, _ site) (backend, error) {
+func (h *halves) of(name string) modes.Mode {
+	return stub(name, func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
 		if fam == proxier.IPv4 {
 			return &h.v4, nil
 		}
 		return &h.v6, nil
-	}}
+	})
 }
 
 // expectLeftInIPv4 waits until a mode was cleaned up in IPv4, and checks that it was not in IPv6.
@@ -91,12 +92,12 @@ func TestClientsSkipAModeThatNeverHeld(t *testing.T) {
 	first, second, third := new(halves), new(halves), new(halves)
 	second.v4.failWith(errors.New("busy"))
 	asked := make(chan string, 10)
-	tells := func(m mode) mode {
-		m.clients = func(_ context.Context, fam proxier.Family, pools []*proxier.Pool, _ int) ([]proxier.Client, error) {
-			asked <- m.name + " " + fam.String()
+	tells := func(m modes.Mode) modes.Mode {
+		m.Clients = func(_ context.Context, fam proxier.Family, pools []*proxier.Pool, _ int) ([]proxier.Client, error) {
+			asked <- m.Name + " " + fam.String()
 			return nil, nil
 		}
-		m.keep = func(context.Context, proxier.Family, []*proxier.Pool, []proxier.Client) (int, error) { return 0, nil }
+		m.Keep = func(context.Context, proxier.Family, []*proxier.Pool, []proxier.Client) (int, error) { return 0, nil }
 		return m
 	}
 	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", tells(first.of("nftables")), tells(second.of("ipvs")), tells(third.of("iptables")))

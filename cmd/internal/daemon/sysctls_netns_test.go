@@ -18,7 +18,7 @@ import (
 func TestSysctlsThatTurnWrong(t *testing.T) {
 	netnstest.Enter(t)
 	var log bytes.Buffer
-	d := &daemon{kernel: &instance{mode: "ipvs"}, settings: configs.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}
+	d := &daemon{kernel: &activeMode{Mode: stub("ipvs", nil)}, settings: configs.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}
 	d.settings.Families = []string{"ipv4"}
 	for i, step := range []struct {
 		value string

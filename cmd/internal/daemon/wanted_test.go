@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/proxier"
 )
 
@@ -30,10 +31,10 @@ func (s *sharer) Cleanup(context.Context) error {
 func TestBackToAutoDuringAChange(t *testing.T) {
 	often(t)
 	common, next := new(table), &kernel{fail: errors.New("busy")}
-	nftables := mode{name: "nftables", open: func(context.Context, proxier.Family, site) (backend, error) {
+	nftables := stub("nftables", func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
 		return &sharer{table: common}, nil
-	}}
-	r := launch(t, "http_address = \"\"\n", nftables, mode{name: "ipvs", open: opens(next)})
+	})
+	r := launch(t, "http_address = \"\"\n", nftables, stub("ipvs", opens(next)))
 	r.ready()
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
 	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })
@@ -51,7 +52,7 @@ func TestModeChangesBeforeTheFirstSync(t *testing.T) {
 	often(t)
 	broken, good := &kernel{fail: errors.New("broken")}, new(kernel)
 	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n",
-		mode{name: "nftables", open: opens(good)}, mode{name: "ipvs", open: opens(broken)})
+		stub("nftables", opens(good)), stub("ipvs", opens(broken)))
 	r.kernel.set(func(k *kernel) { k.names = []string{"left by an earlier run"} })
 	r.eventually("tried", func() bool { return strings.Contains(r.log.String(), "sync failed") })
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
@@ -69,10 +70,9 @@ func TestModeChangesBeforeTheFirstSync(t *testing.T) {
 // mode. Want asks for a mode, and warned reports whether status says that there is none.
 func launchWithout(t *testing.T, missing *kernel) (r *running, want func(mode string), warned func() bool) {
 	missing.none = errors.New("no nft")
-	r = launch(t, "http_address = \"\"\nmode = \"iptables\"\n", mode{
-		name: "nftables", open: missing.open,
-		remove: func(context.Context, proxier.Family, site) error { return nil },
-	})
+	m := stub("nftables", missing.open)
+	m.Remove = func(context.Context, proxier.Family, modes.OpenConfig) error { return nil }
+	r = launch(t, "http_address = \"\"\nmode = \"iptables\"\n", m)
 	r.ready()
 	want = func(mode string) { r.write("svcproxy.toml", "http_address = \"\"\nmode = \""+mode+"\"\n") }
 	warned = func() bool { return strings.Contains(strings.Join(r.status().Warnings, "\n"), "no nft") }

@@ -18,12 +18,9 @@ var lookTime = 2 * time.Second
 // forwardDrops names the chains that drop what is forwarded unless a rule accepts
 // it: those of nf_tables, iptables-nft among them, and those of legacy iptables.
 // Rules that drop are not looked for: what they match is not ours to judge. What
-// cannot be read is not named, nor is a chain in front of which a mode accepts.
-func forwardDrops(ctx context.Context, mode string) []string {
-	own := filter.Forward
-	if mode == "nftables" {
-		own = "" // it accepts nowhere
-	}
+// cannot be read is not named, nor is a chain in front of which own accepts; empty:
+// a mode accepts nowhere.
+func forwardDrops(ctx context.Context, own string) []string {
 	names, err := nft.ForwardDrops(own)
 	if err != nil {
 		names = nil
@@ -33,7 +30,7 @@ func forwardDrops(ctx context.Context, mode string) []string {
 		if err == nil && slices.Contains(strings.Fields(string(tables)), "filter") {
 			names = append(names, legacyForward(ctx, v6, own)...)
 		}
-		if mode != "nftables" {
+		if own != "" {
 			names = willAccept(ctx, names, v6)
 		}
 	}

@@ -9,11 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 )
 
 func TestForwardDrops(t *testing.T) {
 	namespace(t)
+	nftables, ipvs := modes.OfSetting("nftables")[0], modes.OfSetting("ipvs")[0]
 	run := func(words string) {
 		t.Helper()
 		f := strings.Fields(words)
@@ -21,7 +23,7 @@ func TestForwardDrops(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", words, err, out)
 		}
 	}
-	if got := forwardDrops(t.Context(), "nftables"); len(got) > 0 {
+	if got := forwardDrops(t.Context(), nftables.Forward); len(got) > 0 {
 		t.Errorf("nothing drops, but: %q", got)
 	}
 	run("iptables-nft -P FORWARD DROP")
@@ -30,10 +32,10 @@ func TestForwardDrops(t *testing.T) {
 	run("nft add table inet host")
 	run("nft add chain inet host forwarded { type filter hook forward priority 0; policy drop; }")
 	want := []string{"inet host forwarded", "ip filter FORWARD", "ip6tables-legacy filter FORWARD"}
-	if diff := cmp.Diff(want, forwardDrops(t.Context(), "nftables")); diff != "" {
+	if diff := cmp.Diff(want, forwardDrops(t.Context(), nftables.Forward)); diff != "" {
 		t.Errorf("chains that drop (-want +got):\n%s", diff)
 	}
-	if got := Verify(t.Context(), configs.Settings{}, "nftables"); len(got) != 3 || !strings.Contains(got[1], "ip filter FORWARD") {
+	if got := Verify(t.Context(), configs.Settings{}, nftables); len(got) != 3 || !strings.Contains(got[1], "ip filter FORWARD") {
 		t.Errorf("warnings in nftables mode: %q", got)
 	}
 	// Iptables mode will use the variant that holds rules, or does.
@@ -49,11 +51,11 @@ func TestForwardDrops(t *testing.T) {
 		{"iptables-legacy -P FORWARD DROP", []string{"inet host forwarded", "iptables-legacy filter FORWARD"}},
 	} {
 		run(step.words)
-		if diff := cmp.Diff(step.want, forwardDrops(t.Context(), "iptables")); diff != "" {
+		if diff := cmp.Diff(step.want, forwardDrops(t.Context(), iptables.Forward)); diff != "" {
 			t.Errorf("%s: chains that iptables mode cannot overrule (-want +got):\n%s", step.words, diff)
 		}
 	}
-	if got := Verify(t.Context(), configs.Settings{}, "ipvs"); len(got) < 2 || !strings.Contains(strings.Join(got, "\n"), "the policy of inet host forwarded is drop, which ipvs mode cannot overrule") {
+	if got := Verify(t.Context(), configs.Settings{}, ipvs); len(got) < 2 || !strings.Contains(strings.Join(got, "\n"), "the policy of inet host forwarded is drop, which ipvs mode cannot overrule") {
 		t.Errorf("warnings in ipvs mode: %q", got)
 	}
 }

@@ -8,15 +8,16 @@ import (
 	"path/filepath"
 	"slices"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 	"svcproxy/netutil/sysctl"
 )
 
-// Init makes every setting that s asks for in a mode, and writes a line about
-// each that it changed. It goes on past what cannot be set.
-func Init(ctx context.Context, s configs.Settings, mode string, out io.Writer) error {
-	in := newInitializer(out, kernelTree)
-	in.modules(ctx, s, mode)
+// Init makes every setting that s asks for, in the modes that it may lead to, and writes
+// a line about each that it changed. It goes on past what cannot be set.
+func Init(ctx context.Context, s configs.Settings, out io.Writer) error {
+	in, list := newInitializer(out, kernelTree), modes.OfSetting(s.Mode)
+	in.modules(ctx, s, list)
 	if slices.Contains(s.Families, "ipv6") {
 		if _, err := sysctl.Get(forward6); errors.Is(err, sysctl.ErrUnknown) {
 			in.say("this kernel has no IPv6: left out")
@@ -25,7 +26,7 @@ func Init(ctx context.Context, s configs.Settings, mode string, out io.Writer) e
 			in.keepRouterAdvertisements()
 		}
 	}
-	for _, set := range sysctls(s, mode) {
+	for _, set := range sysctls(s, list) {
 		in.set(set)
 	}
 	return errors.Join(in.errs...)
@@ -57,20 +58,20 @@ func (in *initializer) fail(err error) {
 
 // set gives a setting its value.
 func (in *initializer) set(s setting) {
-	old, err := sysctl.Get(s.name)
-	if s.name == beLiberal && errors.Is(err, sysctl.ErrUnknown) { // nobody need have asked for it
-		in.say("%s: left out: %v", s.name, err)
+	old, err := sysctl.Get(s.Name)
+	if s.Name == beLiberal && errors.Is(err, sysctl.ErrUnknown) { // nobody need have asked for it
+		in.say("%s: left out: %v", s.Name, err)
 		return
 	}
-	if err != nil || old == s.value {
+	if err != nil || old == s.Value {
 		in.fail(err)
 		return
 	}
-	if err := sysctl.Set(s.name, s.value); err != nil {
+	if err := sysctl.Set(s.Name, s.Value); err != nil {
 		in.fail(err)
 		return
 	}
-	in.say("%s = %s (was %s)", s.name, s.value, old)
+	in.say("%s = %s (was %s)", s.Name, s.Value, old)
 }
 
 // keepRouterAdvertisements lets interfaces that have their address or default
@@ -91,7 +92,7 @@ func (in *initializer) keepRouterAdvertisements() {
 	}
 }
 
-// is tells whether a setting of an interface has a value. An interface that is gone meanwhile has none.
+// is reports whether a setting of an interface has a value. An interface that is gone meanwhile has none.
 func is(ifname, name, value string) bool {
 	got, err := sysctl.Get("net/ipv6/conf/" + ifname + "/" + name)
 	return err == nil && got == value

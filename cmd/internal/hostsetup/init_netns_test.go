@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 	"svcproxy/netutil/sysctl"
 )
@@ -35,13 +36,16 @@ func namespace(t *testing.T) {
 		{"net/ipv6/conf/ra0/accept_ra", "1"}, {"net/ipv6/conf/still0/accept_ra", "0"},
 		{"net/netfilter/nf_conntrack_udp_timeout", "30"}, {beLiberal, "0"},
 	} {
-		if err := sysctl.Set(s.name, s.value); err != nil {
+		if err := sysctl.Set(s.Name, s.Value); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
+var iptables = modes.OfSetting("iptables")[0]
+
 var settings = configs.Settings{
+	Mode:     "iptables",
 	Families: []string{"ipv4", "ipv6"}, LocalhostNodePorts: true,
 	Conntrack: configs.Conntrack{UDPTimeout: 45 * time.Second, TCPBeLiberal: true},
 	Init:      configs.Init{Forwarding: true},
@@ -52,7 +56,7 @@ func initAgain(t *testing.T) string {
 	t.Helper()
 	t.Setenv("PATH", t.TempDir()) // modules are the host's, not the test's
 	var out strings.Builder
-	if err := Init(t.Context(), settings, "iptables", &out); err != nil {
+	if err := Init(t.Context(), settings, &out); err != nil {
 		t.Fatal(err)
 	}
 	var said strings.Builder
@@ -97,7 +101,7 @@ func TestForwardingIsLeftAlone(t *testing.T) {
 	left := settings
 	left.Init.Forwarding = false
 	t.Setenv("PATH", t.TempDir())
-	if err := Init(t.Context(), left, "iptables", io.Discard); err != nil {
+	if err := Init(t.Context(), left, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{forward4: "0", forward6: "0", "net/ipv6/conf/ra0/accept_ra": "1"} {
@@ -109,7 +113,7 @@ func TestForwardingIsLeftAlone(t *testing.T) {
 		"IPv4 forwarding is off: no endpoint on another host answers; svcproxy init leaves it, as [init] forwarding is false: set net/ipv4/ip_forward=1",
 		"IPv6 forwarding is off: no endpoint on another host answers; svcproxy init leaves it, as [init] forwarding is false: set net/ipv6/conf/all/forwarding=1",
 	}
-	if diff := cmp.Diff(want, Verify(t.Context(), left, "iptables")); diff != "" {
+	if diff := cmp.Diff(want, Verify(t.Context(), left, iptables)); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 }
@@ -122,11 +126,11 @@ func TestVerify(t *testing.T) {
 		"connection tracking takes TCP segments outside their window for invalid: one of them makes the client or this host reset its connection; run svcproxy init, or set net/netfilter/nf_conntrack_tcp_be_liberal=1",
 		"localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1; run svcproxy init, or set net/ipv4/conf/all/route_localnet=1",
 	}
-	if diff := cmp.Diff(want, Verify(t.Context(), settings, "iptables")); diff != "" {
+	if diff := cmp.Diff(want, Verify(t.Context(), settings, iptables)); diff != "" {
 		t.Errorf("before init (-want +got):\n%s", diff)
 	}
 	initAgain(t)
-	if got := Verify(t.Context(), settings, "iptables"); got != nil {
+	if got := Verify(t.Context(), settings, iptables); got != nil {
 		t.Errorf("after init: %q", got)
 	}
 }

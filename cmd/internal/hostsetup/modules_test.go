@@ -9,14 +9,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 )
+
+// modulesOf returns the names of the modules of a mode.
+func modulesOf(s configs.Settings, mode string) (names []string) {
+	for _, m := range needed(s, modes.OfSetting(mode)) {
+		names = append(names, m.Name)
+	}
+	return names
+}
 
 func TestNeeded(t *testing.T) {
 	four := configs.Settings{Families: []string{"ipv4"}, IPVS: configs.IPVS{Scheduler: "wrr"}}
 	has := func(s configs.Settings, mode, module string, want bool) {
 		t.Helper()
-		if got := slices.Contains(needed(s, mode), module); got != want {
+		if got := slices.Contains(modulesOf(s, mode), module); got != want {
 			t.Errorf("%s mode has %s: %v, want %v", mode, module, got, want)
 		}
 	}
@@ -64,8 +73,8 @@ func TestWithoutModprobe(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	out := new(strings.Builder)
 	in := newInitializer(out, tree(t.TempDir()))
-	in.modules(t.Context(), configs.Settings{}, "nftables")
-	want := "modules not loaded, which may be built in or not needed here: " + strings.Join(needed(configs.Settings{}, "nftables"), " ") +
+	in.modules(t.Context(), configs.Settings{}, modes.OfSetting("nftables"))
+	want := "modules not loaded, which may be built in or not needed here: " + strings.Join(modulesOf(configs.Settings{}, "nftables"), " ") +
 		": exec: \"modprobe\": executable file not found in $PATH\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("said (-want +got):\n%s", diff)
@@ -73,12 +82,13 @@ func TestWithoutModprobe(t *testing.T) {
 }
 
 func TestRecent(t *testing.T) {
+	const loaded = "module xt_recent: loaded ip_list_tot=10000 ip_list_hash_size=1024\n"
+	iptables := modes.OfSetting("iptables")
 	t.Run("loaded with long lists", func(t *testing.T) {
 		sys, in, out := fakeModprobe(t)
-		in.recent(t.Context())
-		want := "module xt_recent: loaded ip_list_tot=10000 ip_list_hash_size=1024\n"
-		if out.String() != want || sys.shortLists() != "" {
-			t.Errorf("said %swant %sand then %q", out, want, sys.shortLists())
+		in.modules(t.Context(), configs.Settings{}, iptables)
+		if short := sys.verifyClients(iptables[0]); !strings.HasSuffix(out.String(), loaded) || short != "" {
+			t.Errorf("said %swant %sand then %q", out, loaded, short)
 		}
 	})
 	t.Run("loaded already", func(t *testing.T) {
@@ -86,9 +96,10 @@ func TestRecent(t *testing.T) {
 		if err := modprobe(t.Context(), "xt_recent", "ip_list_tot=100"); err != nil {
 			t.Fatal(err)
 		}
-		in.recent(t.Context())
-		if out.String() != sys.shortLists()+"\n" ||
-			!strings.HasPrefix(out.String(), "session affinity remembers only 100 clients of an endpoint: module xt_recent has ip_list_tot=100, ") {
+		in.modules(t.Context(), configs.Settings{}, iptables)
+		_, said, _ := strings.Cut(out.String(), "module xt_statistic: loaded\n") // the last of all modes
+		if said != sys.verifyClients(iptables[0])+"\n" ||
+			!strings.HasPrefix(said, "session affinity remembers only 100 clients of an endpoint: module xt_recent has ip_list_tot=100, ") {
 			t.Errorf("said %s", out)
 		}
 	})
@@ -109,7 +120,7 @@ func TestSnippetsAgree(t *testing.T) {
 		}
 		return lines
 	}
-	want := append(needed(configs.Settings{Families: []string{"ipv4", "ipv6"}}, "iptables"), "xt_recent")
+	want := modulesOf(configs.Settings{Families: []string{"ipv4", "ipv6"}}, "iptables")
 	want = slices.DeleteFunc(want, func(m string) bool { return strings.Contains(m, "table") && m != "nf_tables" })
 	got := read("modules-load.d/svcproxy.conf")
 	slices.Sort(want)

@@ -1,19 +1,17 @@
 package hostsetup
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 )
 
-// A setting is a kernel setting by its path below /proc/sys, and the value it should have.
-type setting struct{ name, value string }
+// A setting is a kernel setting and the value it should have.
+type setting modes.Sysctl
 
 const (
 	forward4      = "net/ipv4/ip_forward"
@@ -22,14 +20,14 @@ const (
 	beLiberal     = "net/netfilter/nf_conntrack_tcp_be_liberal"
 )
 
-// sysctls returns what s asks for in a mode, in the order to set it in.
-func sysctls(s configs.Settings, mode string) []setting {
+// sysctls returns what s asks for in modes, in the order to set it in.
+func sysctls(s configs.Settings, in []modes.Mode) []setting {
 	var list []setting
 	if slices.Contains(s.Families, "ipv4") {
 		if s.Init.Forwarding {
 			list = append(list, setting{forward4, "1"})
 		}
-		if s.LocalhostNodePorts && mayBe(mode, "iptables") {
+		if s.LocalhostNodePorts && slices.ContainsFunc(in, modes.Mode.LocalhostNodePorts) {
 			list = append(list, setting{routeLocalnet, "1"})
 		}
 	}
@@ -37,9 +35,11 @@ func sysctls(s configs.Settings, mode string) []setting {
 		list = append(list, setting{forward6, "1"})
 	}
 	list = append(list, conntrackSysctls(s.Conntrack)...)
-	if mode == "ipvs" {
-		list = append(list, ipvsSysctls(s.IPVS)...)
-		list = append(list, reuseSysctls(kernelRelease())...)
+	for _, m := range in {
+		needs := m.Of(s)
+		for _, set := range slices.Concat(needs.Sysctls, needs.Quirks) {
+			list = append(list, setting(set))
+		}
 	}
 	return list
 }
@@ -68,45 +68,6 @@ func conntrackSysctls(c configs.Conntrack) []setting {
 		list = append(list, setting{beLiberal, "1"})
 	}
 	return list
-}
-
-// ipvsSysctls returns what masquerading and removing servers needs of IPVS, and
-// what keeps this host from answering ARP for the addresses of svcproxy0.
-func ipvsSysctls(s configs.IPVS) []setting {
-	list := []setting{
-		{"net/ipv4/vs/conntrack", "1"},
-		{"net/ipv4/vs/expire_nodest_conn", "1"},
-		{"net/ipv4/vs/expire_quiescent_template", "1"},
-	}
-	if s.StrictARP {
-		list = append(list,
-			setting{"net/ipv4/conf/all/arp_ignore", "1"},
-			setting{"net/ipv4/conf/all/arp_announce", "2"})
-	}
-	return list
-}
-
-// reuseSysctls returns what keeps a client's port that comes back from waiting a
-// second for the end of its old connection, on the kernels, from 4.1 to before
-// 5.9, that drop its first packet. Elsewhere the kernel's default is right.
-func reuseSysctls(release string) []setting {
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return nil
-	}
-	if before := func(a, b int) bool { return major < a || major == a && minor < b }; before(4, 1) || !before(5, 9) {
-		return nil
-	}
-	return []setting{{"net/ipv4/vs/conn_reuse_mode", "0"}}
-}
-
-// kernelRelease returns what uname -r says, as in "6.1.0-18-amd64".
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }
 
 // seconds returns d in the kernel's unit, rounded up: 0 would mean at once.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 )
 
@@ -51,8 +52,8 @@ func TestSysctls(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.in.Init.Forwarding = true
-			got := sysctls(tt.in, tt.mode)
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(setting{})); diff != "" {
+			got := sysctls(tt.in, modes.OfSetting(tt.mode))
+			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("sysctls (-want +got):\n%s", diff)
 			}
 		})

@@ -6,26 +6,27 @@ import (
 	"slices"
 	"strings"
 
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 	"svcproxy/netutil/sysctl"
 )
 
 // Verify names the settings of this host that keep traffic from flowing. What
 // cannot be read until ctx ends is not named.
-func Verify(ctx context.Context, s configs.Settings, mode string) []string {
-	out := VerifySysctls(s, mode)
-	for _, name := range forwardDrops(ctx, mode) {
+func Verify(ctx context.Context, s configs.Settings, m modes.Mode) []string {
+	out := VerifySysctls(s, m)
+	for _, name := range forwardDrops(ctx, m.Forward) {
 		advice := ""
-		if mode == "nftables" && strings.HasSuffix(name, " filter FORWARD") {
-			advice = ", or use iptables mode"
+		if m.Forward == "" && strings.HasSuffix(name, " filter FORWARD") {
+			advice = ", or use " + configs.IPTablesMode.Name + " mode"
 		}
-		out = append(out, "the policy of "+name+" is drop, which "+mode+" mode cannot overrule: accept the forwarded traffic of services there"+advice)
+		out = append(out, "the policy of "+name+" is drop, which "+m.Name+" mode cannot overrule: accept the forwarded traffic of services there"+advice)
 	}
 	return out
 }
 
 // VerifySysctls names those below /proc/sys. It starts no program.
-func VerifySysctls(s configs.Settings, mode string) []string {
+func VerifySysctls(s configs.Settings, m modes.Mode) []string {
 	var out []string
 	const runInit = "run svcproxy init, or "
 	advised := func(name, text, advice string) {
@@ -47,14 +48,12 @@ func VerifySysctls(s configs.Settings, mode string) []string {
 	if s.Conntrack.TCPBeLiberal {
 		warn(beLiberal, "connection tracking takes TCP segments outside their window for invalid: one of them makes the client or this host reset its connection")
 	}
-	if s.LocalhostNodePorts && mode == "iptables" {
+	if s.LocalhostNodePorts && m.LocalhostNodePorts() {
 		warn(routeLocalnet, "localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1")
 	}
-	if mode == "ipvs" {
-		for _, set := range ipvsSysctls(s.IPVS) {
-			if v, err := sysctl.Get(set.name); err == nil && v != set.value {
-				out = append(out, fmt.Sprintf("%s is %s, and ipvs mode needs %s; run svcproxy init, or set it", set.name, v, set.value))
-			}
+	for _, set := range m.Of(s).Sysctls {
+		if v, err := sysctl.Get(set.Name); err == nil && v != set.Value {
+			out = append(out, fmt.Sprintf("%s is %s, and %s mode needs %s; run svcproxy init, or set it", set.Name, v, m.Name, set.Value))
 		}
 	}
 	return out
@@ -63,10 +62,10 @@ func VerifySysctls(s configs.Settings, mode string) []string {
 // VerifyAffinity says what is wrong with session affinity for so many endpoints
 // and ports: whether this host forgets clients too early, and whether they make
 // changes slow. It returns nothing where that is not so, or not known.
-func VerifyAffinity(mode string, lists int) []string {
-	if mode != "iptables" || lists == 0 {
+func VerifyAffinity(m modes.Mode, lists int) []string {
+	if lists == 0 {
 		return nil
 	}
-	texts := []string{kernelTree.shortLists(), configs.WarnLists(lists, mode)}
+	texts := []string{kernelTree.verifyClients(m), configs.WarnLists(lists, m.Name)}
 	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
 }

@@ -1,4 +1,4 @@
-package hostsetup
+package modes
 
 import "testing"
 

@@ -1,0 +1,128 @@
+// Package modes has the modes: what the rest of svcproxy must know of each kernel
+// subsystem that can hold services.
+package modes
+
+import (
+	"context"
+	"log/slog"
+
+	"svcproxy/configs"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter"
+	"svcproxy/proxier/iptables"
+	"svcproxy/proxier/nftables"
+)
+
+// All modes are in the order in which auto prefers them.
+var All = []Mode{
+	{
+		Mode: configs.NFTablesMode,
+		Open: func(ctx context.Context, fam proxier.Family, _ OpenConfig) (Backend, error) {
+			return nftables.New(ctx, fam)
+		},
+		Remove: func(ctx context.Context, fam proxier.Family, _ OpenConfig) error {
+			return nftables.Cleanup(ctx, fam)
+		},
+		Clients: nftables.Clients, Keep: nftables.Keep,
+	},
+	{
+		Mode: configs.IPVSMode,
+		Open: openIPVS, Remove: removeIPVS, Drains: true,
+		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
+		ByNameOnly: true, Needs: ipvsNeeds,
+	},
+	{
+		Mode: configs.IPTablesMode,
+		Open: openIPTables, Remove: removeIPTables,
+		Clients: iptables.Clients, Keep: keepIPTables,
+		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
+		Needs: iptablesNeeds, VerifyClients: verifyRecent,
+	},
+}
+
+// A Mode is one kernel subsystem that can hold services. Whatever is not set, the
+// mode does not need.
+type Mode struct {
+	configs.Mode // what settings and service files may ask of it
+
+	// Open returns the backend of one family, or why this host cannot have it.
+	// Nil: this build does not have the mode.
+	Open func(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error)
+
+	// Remove removes what the mode may have left of one family, without what Open
+	// needs. Nil: the backend's Cleanup does.
+	Remove func(ctx context.Context, fam proxier.Family, c OpenConfig) error
+
+	// Clients returns who keeps which endpoint of pools, up to so many, also where the
+	// mode is not open; with an error those that were read. Keep has clients keep their
+	// endpoints in this mode, which holds the pools, and returns how many do. Pools are
+	// all of a family with session affinity. Nil: the mode cannot tell, or not be told.
+	Clients func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error)
+	Keep    func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, clients []proxier.Client) (int, error)
+
+	Drains  bool   // Open with Leaving lets the connections end that an earlier run left; its backends are Retirers
+	RulesOf string // the mode that removes the chains and sets of this one: all of the same share them by name
+	Forward string // chain that accepts forwarded traffic of services, whatever the policy of FORWARD; empty: none can
+
+	// ByNameOnly: init prepares a host for it where it is named only. Auto takes it
+	// where nothing else works.
+	ByNameOnly bool
+
+	Needs func(configs.Settings) Needs // see Of
+
+	// VerifyClients says what is wrong with how the kernel remembers clients with
+	// session affinity, or nothing. sys is where modules have their parameters.
+	VerifyClients func(sys string) string
+}
+
+// Needs are what a mode needs of a host besides what all modes do. Init sets all of it.
+type Needs struct {
+	Modules []Module
+	Sysctls []Sysctl // run warns where they have another value
+	Quirks  []Sysctl // that this very kernel does better with
+}
+
+// Of returns what a mode needs under settings.
+func (m Mode) Of(s configs.Settings) Needs {
+	if m.Needs == nil {
+		return Needs{}
+	}
+	return m.Needs(s)
+}
+
+// A Module of the kernel, and with which options it is loaded.
+type Module struct {
+	Name    string
+	Options []string
+}
+
+// A Sysctl is a setting of the kernel by its path below /proc/sys, and the value it should have.
+type Sysctl struct{ Name, Value string }
+
+// An OpenConfig is what a mode is opened with.
+type OpenConfig struct {
+	configs.Settings
+	StateDir string
+	Log      *slog.Logger // nil: none
+	Leaving  bool         // only to leave what an earlier run made
+}
+
+// A Backend is one that keeps something open. It may be a proxier.Watcher too.
+type Backend interface {
+	proxier.Backend
+	Close() error
+}
+
+// SharesRules reports whether two modes have chains and sets of the same names, so
+// that one takes over those of the other.
+func (m Mode) SharesRules(other Mode) bool { return m.RulesOf != "" && m.RulesOf == other.RulesOf }
+
+// OfSetting returns the modes that init prepares a host for under the setting mode.
+func OfSetting(setting string) (list []Mode) {
+	for _, m := range All {
+		if m.Name == setting || setting == configs.Auto && !m.ByNameOnly {
+			list = append(list, m)
+		}
+	}
+	return list
+}

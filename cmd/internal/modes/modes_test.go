@@ -1,0 +1,41 @@
+package modes
+
+import (
+	"slices"
+	"testing"
+
+	"svcproxy/configs"
+)
+
+// What settings can name is what there is, and in the same order, which is that of auto.
+func TestAllModesHaveAName(t *testing.T) {
+	names := func(list []configs.Mode) (names []string) {
+		for _, m := range list {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	var all []configs.Mode
+	for _, m := range All {
+		all = append(all, m.Mode)
+		if !slices.ContainsFunc(All, func(o Mode) bool { return m.RulesOf == "" || m.RulesOf == o.Name }) {
+			t.Errorf("%s mode leaves its rules to %q, which is none", m.Name, m.RulesOf)
+		}
+	}
+	if got, want := names(all), names(configs.Modes); !slices.Equal(got, want) {
+		t.Errorf("modes %q, and settings know %q", got, want)
+	}
+}
+
+// Init prepares a host for what auto may take, but for modes that are to be named.
+func TestOfSetting(t *testing.T) {
+	for setting, want := range map[string][]string{"auto": {"nftables", "iptables"}, "ipvs": {"ipvs"}, "other": nil} {
+		var got []string
+		for _, m := range OfSetting(setting) {
+			got = append(got, m.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("mode %q: %q, want %q", setting, got, want)
+		}
+	}
+}

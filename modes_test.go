@@ -1,0 +1,66 @@
+package svcproxy_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"svcproxy/configs"
+)
+
+// namesOfOtherThings are files that write the name of a mode and mean another thing.
+var namesOfOtherThings = []string{
+	"configs/schema.go",               // the table [ipvs] of svcproxy.toml
+	"cmd/internal/daemon/settings.go", // the same
+	"proxier/filter/ipvs.go",          // a match of iptables
+}
+
+// A mode is named where it is described. Code elsewhere asks its descriptor.
+func TestModesAreNamedOnce(t *testing.T) {
+	var names []string
+	for _, m := range configs.Modes {
+		names = append(names, m.Name)
+	}
+	for _, room := range []string{"cmd", "configs", "proxier", "source"} {
+		err := filepath.WalkDir(room, func(path string, _ fs.DirEntry, err error) error {
+			other := path == "configs/modes.go" || slices.Contains(namesOfOtherThings, path)
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || other {
+				return err
+			}
+			for _, text := range literals(t, path) {
+				if slices.Contains(names, text) {
+					t.Errorf("%s names the mode %q; its descriptor in cmd/internal/modes can say what is asked", path, text)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// literals returns the strings that a file of Go writes.
+func literals(t *testing.T, path string) (all []string) {
+	f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			text, err := strconv.Unquote(lit.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, text)
+		}
+		return true
+	})
+	return all
+}
