@@ -1,7 +1,11 @@
 package daemon
 
 import (
+	"log/slog"
+	"sync"
+
 	"svcproxy/cmd/internal/hostsetup"
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/source"
@@ -10,11 +14,11 @@ import (
 // A sink counts what session affinity needs on its way to the Loop.
 type sink struct {
 	*proxier.Loop
-	d *daemon
+	affinity *affinity
 }
 
 func (s sink) Apply(ch source.Changes) {
-	s.d.countLists(ch)
+	s.affinity.count(ch)
 	s.Loop.Apply(ch)
 }
 
@@ -47,20 +51,36 @@ func (l *lists) apply(ch source.Changes) {
 	}
 }
 
-// countLists warns where this host forgets clients too early, or has too many
+// An affinity says what session affinity costs this host.
+type affinity struct {
+	log  *slog.Logger
+	mode func() modes.Mode // in use
+
+	mu    sync.Mutex
+	lists lists
+}
+
+// warnings says where this host forgets clients too early, or has too many lists of them.
+func (a *affinity) warnings() []string {
+	a.mu.Lock()
+	total := a.lists.total
+	a.mu.Unlock()
+	return hostsetup.VerifyAffinity(a.mode(), total)
+}
+
+// count warns where this host forgets clients too early, or has too many
 // lists of them, when there is something new to say.
-func (d *daemon) countLists(ch source.Changes) {
-	d.mu.Lock()
-	d.lists.apply(ch)
-	total, mode := d.lists.total, d.kernel.Mode
-	d.mu.Unlock()
-	warnings := hostsetup.VerifyAffinity(mode, total)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(warnings) > d.lists.warned {
+func (a *affinity) count(ch source.Changes) {
+	a.mu.Lock()
+	a.lists.apply(ch)
+	a.mu.Unlock()
+	warnings := a.warnings()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(warnings) > a.lists.warned {
 		for _, w := range warnings {
-			d.log.Warn(w)
+			a.log.Warn(w)
 		}
 	}
-	d.lists.warned = max(d.lists.warned, len(warnings))
+	a.lists.warned = max(a.lists.warned, len(warnings))
 }

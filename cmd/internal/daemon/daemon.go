@@ -7,18 +7,17 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"svcproxy/cmd/internal/control"
 	"svcproxy/cmd/internal/hostsetup"
+	"svcproxy/cmd/internal/modes"
 	"svcproxy/cmd/internal/node"
 	"svcproxy/configs"
 	"svcproxy/netutil/conntrack"
@@ -61,55 +60,30 @@ func (e SettingsError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// A daemon is all that runs, and what it was made from.
+// A daemon is all that runs, and connects its parts.
 type daemon struct {
 	Options
-	log     *slog.Logger
-	level   *slog.LevelVar
-	started time.Time
-	fixed   configs.Settings // as they were at start
-	text    []byte           // of svcproxy.toml, as last looked at
-	stale   bool             // at start, the last good settings were used
+	*host
+	log   *slog.Logger
+	level *slog.LevelVar
+	fixed configs.Settings // as they were at start
 
 	claim   *control.NamespaceClaim
 	state   *os.File // the lock of the state directory
 	control *control.Server
-	files   *file.Source
-	cluster source.Source // nil: none
-	loop    *proxier.Loop
+
+	files    *file.Source
+	cluster  source.Source // nil: none
+	loop     *proxier.Loop
+	settings *settingsWatcher
+	mode     *modeSwitch
+	affinity *affinity
+	doubts   *doubter
+	report   *reporter
+
 	health  *healthz.Health
 	metrics *healthz.Metrics
 	server  *healthz.Server
-
-	modeWanted chan configs.Settings // the mode changed in these
-	modeHolds  chan struct{}         // a family holds everything in its mode now
-	loopEnded  chan struct{}         // closed when no backend is used any more
-
-	taken familySet // of which clients of earlier runs were taken over
-
-	contention map[disturbance]*proxier.Contention // over what is ours
-
-	sysctls []string // what the log has said of settings of the kernel
-
-	doubtful chan struct{} // services or addresses have changed
-	deaf     sync.Once     // where processes listen is not known, and the log says so
-
-	looking sync.Mutex // held from reading addresses until they are told; before mu
-
-	mu       sync.Mutex
-	kernel   *activeMode      // in use
-	modeErr  error            // why it is not what settings ask for
-	toldMode string           // what systemd was told of it
-	left     []string         // what other modes made and cannot be removed yet, and why
-	settings configs.Settings // in use
-	faults   []source.Fault   // of the present svcproxy.toml
-	restart  []string         // settings that changed but are only read at start
-	addrs    []links.Addr
-	node     *proxier.Node
-	lists    lists               // of clients with session affinity
-	member   *source.ClusterNode // what the cluster last said of this host; nil: nothing
-
-	serviceCIDRs []netip.Prefix // as the cluster says
 }
 
 // Run works until ctx ends, and leaves the kernel as it is.
@@ -120,21 +94,21 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.end()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { d.control.Serve(ctx, d.log, d.status); return nil })
+	g.Go(func() error { d.control.Serve(ctx, d.log, d.report.status); return nil })
 	g.Go(func() error { return d.server.Run(ctx) })
 	for _, s := range d.sources() {
-		g.Go(func() error { return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d}) }) })
+		g.Go(func() error { return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d.affinity}) }) })
 	}
 	g.Go(func() error {
-		defer close(d.loopEnded)
+		defer close(d.mode.loopEnded)
 		return unlessDone(ctx, d.loop.Run(ctx))
 	})
 	g.Go(func() error { links.Watch(ctx, d.log, d.lookAtAddresses); return nil })
-	g.Go(func() error { return untilEnd(ctx, func() error { d.followSettings(ctx); return nil }) })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.follow(ctx); return nil }) })
 	g.Go(func() error { d.tellSystemd(ctx); return nil })
-	g.Go(func() error { d.followMode(ctx); return nil })
+	g.Go(func() error { d.mode.follow(ctx); return nil })
 	g.Go(func() error { d.saveMemory(ctx); return nil })
-	g.Go(func() error { d.tellDoubts(ctx); return nil })
+	g.Go(func() error { d.doubts.tell(ctx); return nil })
 	return g.Wait()
 }
 
@@ -162,8 +136,8 @@ func untilEnd(ctx context.Context, work func() error) error {
 
 // end gives up what outlives the goroutines of Run.
 func (d *daemon) end() {
-	for _, c := range d.contention {
-		c.Stop()
+	if d.mode.foreign != nil {
+		d.mode.foreign.stop()
 	}
 	_, _ = d.claim.Close(), d.state.Close() // all is done that can fail
 }
@@ -178,12 +152,15 @@ func unlessDone(ctx context.Context, err error) error {
 
 // start makes all parts.
 func start(ctx context.Context, o Options) (*daemon, error) {
-	d := &daemon{Options: o, started: time.Now()}
-	s, faults, err := d.firstSettings()
+	d := &daemon{
+		Options: o, report: &reporter{version: o.Version, configDir: o.ConfigDir, started: time.Now()},
+		settings: &settingsWatcher{configDir: o.ConfigDir, stateDir: o.StateDir, load: o.Load, asked: o.Reload},
+	}
+	s, err := d.settings.open()
 	if err != nil {
 		return nil, err
 	}
-	d.fixed, d.settings, d.faults = s, s, faults
+	d.fixed = s
 	d.log, d.level = newLog(o.Stderr, s.Log)
 	if d.claim, err = d.claimNamespace(); err != nil {
 		return nil, err
@@ -193,9 +170,10 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 	} else if err != nil { // read-only, say, or full: services matter more
 		d.log.Warn("another svcproxy that uses this state directory will not be refused", "err", err)
 	}
+	d.connectParts()
 	if err := d.build(ctx); err != nil {
-		if d.kernel != nil {
-			d.closeMode(d.kernel)
+		if d.mode.active != nil {
+			d.mode.closeMode(d.mode.active)
 		}
 		d.end()
 		return nil, err
@@ -217,8 +195,8 @@ func (d *daemon) claimNamespace() (*control.NamespaceClaim, error) {
 
 // build makes the way of a change, from source to kernel. What ends with Run comes last.
 func (d *daemon) build(ctx context.Context) error {
-	var err error
-	if d.kernel, err = choose(ctx, d.openConfig(d.fixed)); err != nil {
+	err := d.mode.openFirst(ctx)
+	if err != nil {
 		return err
 	}
 	if d.addrs, err = firstAddresses(ctx); err != nil {
@@ -229,28 +207,28 @@ func (d *daemon) build(ctx context.Context) error {
 	if d.control, err = control.Listen(d.RunDir); err != nil {
 		return err
 	}
-	d.log.Info("starting", "version", d.Version, "mode", d.kernel.Name, "why", d.kernel.why, "config_dir", d.ConfigDir, "node", d.node.Name)
-	for _, f := range d.faults {
-		d.log.Warn(f.String())
-	}
-	if d.stale {
-		d.log.Error("svcproxy.toml has faults: the last good one is used", "copy", d.lastGood())
-		d.text = unknown
-	} else {
-		d.keep(ctx)
-	}
-	for _, w := range slices.Concat(d.claim.Warnings(), d.kernel.missing, hostsetup.Verify(ctx, d.fixed, d.kernel.Mode)) {
+	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.node.Name)
+	d.settings.begin(ctx)
+	for _, w := range slices.Concat(d.claim.Warnings(), d.mode.active.missing, hostsetup.Verify(ctx, d.fixed, d.mode.active.Mode)) {
 		d.log.Warn(w)
 	}
-	d.sysctls = hostsetup.VerifySysctls(d.fixed, d.kernel.Mode)
+	d.mode.sysctls = hostsetup.VerifySysctls(d.fixed, d.mode.active.Mode)
 	return nil
 }
 
-// wire makes what works for the node, and tells each of the other.
+// connectParts makes the parts that need no kernel, and what they hand on.
+func (d *daemon) connectParts() {
+	w := d.settings
+	w.log, w.everything, w.changed = d.log, d.reload, d.use
+	d.host = &host{log: d.log, settings: w.current, changed: d.useNode}
+	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: d.fixed, settings: w.current, notify: d.Notify}
+	d.affinity = &affinity{log: d.log, mode: func() modes.Mode { return d.mode.current().Mode }}
+	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
+}
+
+// wire builds the components and connects them.
 func (d *daemon) wire() {
 	s := d.fixed
-	d.modeWanted, d.modeHolds = make(chan configs.Settings, 1), make(chan struct{}, 1)
-	d.loopEnded, d.doubtful = make(chan struct{}), make(chan struct{}, 1)
 	d.metrics = healthz.NewMetrics(d.Version)
 	d.health = healthz.NewHealth()
 	d.server = healthz.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
@@ -259,21 +237,81 @@ func (d *daemon) wire() {
 	if slices.Contains(s.Sources, file.Name) {
 		d.metrics.WatchTroubles(file.Name, d.files.Troubles)
 	}
-	d.loop = proxier.NewLoop(proxier.Config{
-		Backends: d.kernel.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
+	d.loop = d.newLoop()
+	d.doubts.loop, d.mode.loop = d.loop, d.loop
+	d.mode.changed = d.files.Judge // modes differ in what they can do
+	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
+	d.report.connect(d)
+	d.health.Watch(d.loop)
+	d.wireCluster()
+}
+
+func (d *daemon) newLoop() *proxier.Loop {
+	s := d.fixed
+	return proxier.NewLoop(proxier.Config{
+		Backends: d.mode.active.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
-		SyncTimeout: syncTimeout, Log: d.log, Listening: d.listening,
+		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening,
 		OnSync:   d.synced,
-		OnHolds:  func(proxier.Family) { d.familyHolds() },
+		OnHolds:  func(proxier.Family) { d.mode.familyHolds() },
 		OnDrop:   d.health.Dropped,
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.files.Accepted,
 
 		OnFlowsDeleted: d.metrics.FlowsDeleted,
 	})
-	d.contention = disturbances(d.loop)
-	d.health.Watch(d.loop)
-	d.wireCluster()
+}
+
+// synced is told of each sync.
+func (d *daemon) synced(r proxier.SyncResult) {
+	d.health.Synced(r)
+	d.metrics.Synced(r)
+	if !r.Queued.IsZero() && r.Err == nil {
+		d.doubts.doubt()
+	}
+}
+
+// use takes over settings as far as that can be done without a restart.
+func (d *daemon) use(now configs.Settings, choice bool) {
+	setLevel(d.level, now.Log.Level)
+	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
+	d.setNode()
+	if choice {
+		d.mode.want(now)
+	}
+}
+
+// useNode takes over what this host is now.
+func (d *daemon) useNode(n *proxier.Node) {
+	d.server.SetAddrs(n.NodePortAddrs)
+	d.loop.SetNode(n)
+	d.doubts.doubt()
+}
+
+// reload reads settings and services again, and compares all with the kernel. systemd
+// is not told of it before the first sync: READY=1 would say that services are held.
+func (d *daemon) reload(ctx context.Context) {
+	d.log.Info("reading everything again")
+	if d.health.Ready() {
+		d.Notify(reloading())
+		defer func() {
+			if ctx.Err() == nil {
+				d.Notify("READY=1")
+			}
+		}()
+	}
+	if !d.settings.read(ctx) {
+		return
+	}
+	d.mode.retry()
+	d.files.Reload()
+	d.loop.Resync()
+	if err := d.lookAtAddresses(); err != nil {
+		d.log.Warn("the addresses of this host stay as last read", "err", err)
+	}
+	for _, w := range hostsetup.Verify(ctx, d.fixed, d.mode.current().Mode) {
+		d.log.Warn(w)
+	}
 }
 
 // flows is what the Loop needs of connection tracking.

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"svcproxy/cmd/internal/node"
@@ -21,9 +23,18 @@ const (
 	maxDoubts = 10
 )
 
+// A doubter logs what nobody can have meant.
+type doubter struct {
+	log  *slog.Logger
+	loop *proxier.Loop
+
+	doubtful chan struct{} // services or addresses have changed
+	deaf     sync.Once     // where processes listen is not known, and the log says so
+}
+
 // listening returns where processes of this host listen. That it cannot be had
 // costs warnings only, and is told once.
-func (d *daemon) listening() []proxier.Listener {
+func (d *doubter) listening() []proxier.Listener {
 	list, err := node.Listeners()
 	if err != nil {
 		d.deaf.Do(func() {
@@ -34,25 +45,16 @@ func (d *daemon) listening() []proxier.Listener {
 }
 
 // doubt has services looked through: they, or the addresses of this host, have changed.
-func (d *daemon) doubt() {
+func (d *doubter) doubt() {
 	select {
 	case d.doubtful <- struct{}{}:
 	default:
 	}
 }
 
-// synced is told of each sync.
-func (d *daemon) synced(r proxier.SyncResult) {
-	d.health.Synced(r)
-	d.metrics.Synced(r)
-	if !r.Queued.IsZero() && r.Err == nil {
-		d.doubt()
-	}
-}
-
-// tellDoubts logs what is new among the doubts about services after each change,
+// tell logs what is new among the doubts about services after each change,
 // until ctx ends.
-func (d *daemon) tellDoubts(ctx context.Context) {
+func (d *doubter) tell(ctx context.Context) {
 	var told []proxier.Doubt
 	wait := func(t time.Duration) bool {
 		select {
@@ -72,15 +74,15 @@ func (d *daemon) tellDoubts(ctx context.Context) {
 			return
 		}
 		now := d.loop.Doubts()
-		d.logDoubts(now, told)
+		d.note(now, told)
 		if told = now; !wait(doubtsPause) {
 			return
 		}
 	}
 }
 
-// logDoubts logs those that are not among the ones already told.
-func (d *daemon) logDoubts(now, told []proxier.Doubt) {
+// note logs those that are not among the ones already told.
+func (d *doubter) note(now, told []proxier.Doubt) {
 	known := make(map[proxier.Doubt]bool, len(told))
 	for _, t := range told {
 		known[t] = true

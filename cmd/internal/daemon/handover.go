@@ -19,14 +19,14 @@ var handOverPatience = 4 * time.Second
 // handOver has clients of a family with session affinity keep the endpoints that they
 // have in another mode, before that is removed. It fails nothing: who is not handed
 // over is balanced anew.
-func (d *daemon) handOver(ctx context.Context, fam proxier.Family, from, to modes.Mode) {
-	if pools := d.loop.StickyPools(fam); len(pools) > 0 {
-		d.handOverPools(ctx, fam, pools, from, to)
+func (sw *modeSwitch) handOver(ctx context.Context, fam proxier.Family, from, to modes.Mode) {
+	if pools := sw.loop.StickyPools(fam); len(pools) > 0 {
+		sw.handOverPools(ctx, fam, pools, from, to)
 	}
 }
 
-func (d *daemon) handOverPools(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to modes.Mode) {
-	log := d.log.With("family", fam, "from", from.Name, "to", to.Name)
+func (sw *modeSwitch) handOverPools(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to modes.Mode) {
+	log := sw.log.With("family", fam, "from", from.Name, "to", to.Name)
 	if from.Clients == nil {
 		log.Info("clients with session affinity get an endpoint anew: the former mode cannot tell which they have")
 		return

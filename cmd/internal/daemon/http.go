@@ -25,19 +25,14 @@ func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handle
 }
 
 func (d *daemon) serveMode(w http.ResponseWriter, _ *http.Request) {
-	d.mu.Lock()
-	mode := d.kernel.Name
-	d.mu.Unlock()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write([]byte(mode)) // the client may be gone
+	_, _ = w.Write([]byte(d.mode.current().Name)) // the client may be gone
 }
 
 // serveSettings answers with the keys of svcproxy.toml, under the name of this program.
 func (d *daemon) serveSettings(w http.ResponseWriter, _ *http.Request) {
-	d.mu.Lock()
-	text := configs.Format(d.settings)
-	d.mu.Unlock()
+	text := configs.Format(d.settings.current())
 	var keys map[string]any
 	err := toml.Unmarshal(text, &keys)
 	body, err2 := json.Marshal(map[string]any{"svcproxy": keys})

@@ -15,7 +15,7 @@ import (
 )
 
 // lastGood is where the last svcproxy.toml is kept that could be used.
-func (d *daemon) lastGood() string { return filepath.Join(d.StateDir, file.SettingsName) }
+func (w *settingsWatcher) lastGood() string { return filepath.Join(w.stateDir, file.SettingsName) }
 
 // unknown is the text of settings that are not those of the present file: whatever
 // is found there is read.
@@ -23,15 +23,15 @@ var unknown = []byte{0}
 
 // contents returns the text of svcproxy.toml, nil where there is none. That there is
 // none is not to be concluded from a directory that is gone.
-func (d *daemon) contents() ([]byte, error) {
-	text, err := contents(d.path())
+func (w *settingsWatcher) contents() ([]byte, error) {
+	text, err := contents(w.path())
 	if text != nil || err != nil {
 		return text, err
 	}
-	if err := file.Away(d.ConfigDir, d.StateDir); err != nil {
+	if err := file.Away(w.configDir, w.stateDir); err != nil {
 		return nil, awayError{err}
 	}
-	if _, err := os.Stat(d.ConfigDir); err != nil && d.text != nil {
+	if _, err := os.Stat(w.configDir); err != nil && w.text != nil {
 		return nil, err
 	}
 	return nil, nil
@@ -42,38 +42,58 @@ type awayError struct{ error }
 
 func (e awayError) Unwrap() error { return e.error }
 
-// firstSettings reads svcproxy.toml. One that is broken, or cannot be read, is not
+// open returns the settings to begin with.
+func (w *settingsWatcher) open() (configs.Settings, error) {
+	s, faults, err := w.first()
+	w.fixed, w.inUse, w.faults = s, s, faults
+	return s, err
+}
+
+// begin logs what is wrong with svcproxy.toml, and keeps it if it is used.
+func (w *settingsWatcher) begin(ctx context.Context) {
+	for _, f := range w.faults {
+		w.log.Warn(f.String())
+	}
+	if w.stale {
+		w.log.Error("svcproxy.toml has faults: the last good one is used", "copy", w.lastGood())
+		w.text = unknown
+	} else {
+		w.keep(ctx)
+	}
+}
+
+// first reads svcproxy.toml. One that is broken, or cannot be read, is not
 // used: the last good one is, where there is one.
-func (d *daemon) firstSettings() (s configs.Settings, faults []source.Fault, err error) {
-	_, none := os.Stat(d.lastGood())
-	d.text, err = d.contents()
+func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, err error) {
+	_, none := os.Stat(w.lastGood())
+	w.text, err = w.contents()
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
-		faults = []source.Fault{d.noText(err)}
-	} else if s, faults, err = d.Load(d.path()); err != nil {
+		faults = []source.Fault{w.noText(err)}
+	} else if s, faults, err = w.load(w.path()); err != nil {
 		return s, nil, err
 	}
 	if !fatal(faults) {
 		return s, faults, nil
 	}
 	if none != nil {
-		return d.settingsWithoutFile(err, faults)
+		return w.withoutFile(err, faults)
 	}
-	s, old, err := d.Load(d.lastGood())
+	s, old, err := w.load(w.lastGood())
 	if err != nil || fatal(old) {
 		return s, nil, SettingsError(faults)
 	}
-	d.stale = true
+	w.stale = true
 	return s, faults, nil
 }
 
-// settingsWithoutFile returns the settings that there are where none was ever in use,
+// withoutFile returns the settings that there are where none was ever in use,
 // and why there is no text now. A directory that is gone had none when it was last seen.
-func (d *daemon) settingsWithoutFile(err error, faults []source.Fault) (configs.Settings, []source.Fault, error) {
+func (w *settingsWatcher) withoutFile(err error, faults []source.Fault) (configs.Settings, []source.Fault, error) {
 	var away awayError
 	if !errors.As(err, &away) {
 		return configs.Default(), nil, SettingsError(faults)
 	}
-	s, more, err := d.Load(d.path()) // flags count
+	s, more, err := w.load(w.path()) // flags count
 	if err != nil || fatal(more) {
 		return s, nil, SettingsError(append(faults, more...))
 	}
@@ -84,30 +104,30 @@ func (d *daemon) settingsWithoutFile(err error, faults []source.Fault) (configs.
 }
 
 // noText is the fault of a svcproxy.toml of which nobody knows what it says.
-func (d *daemon) noText(err error) source.Fault {
-	return file.Unreadable(d.path(), err)
+func (w *settingsWatcher) noText(err error) source.Fault {
+	return file.Unreadable(w.path(), err)
 }
 
 // keep keeps the text that is in use, for the next start.
-func (d *daemon) keep(ctx context.Context) {
-	err := d.tryKeep(ctx)
+func (w *settingsWatcher) keep(ctx context.Context) {
+	err := w.tryKeep(ctx)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Error("the last good svcproxy.toml cannot be kept; a restart will not know it", "err", err)
+		w.log.Error("the last good svcproxy.toml cannot be kept; a restart will not know it", "err", err)
 	}
 }
 
-func (d *daemon) tryKeep(ctx context.Context) error {
-	if now, err := d.contents(); err != nil || !bytes.Equal(now, d.text) {
+func (w *settingsWatcher) tryKeep(ctx context.Context) error {
+	if now, err := w.contents(); err != nil || !bytes.Equal(now, w.text) {
 		return nil // it has changed again
 	}
 	if ctx.Err() != nil {
 		return nil // the next daemon may have the directory
 	}
-	if d.text == nil {
-		return os.Remove(d.lastGood())
+	if w.text == nil {
+		return os.Remove(w.lastGood())
 	}
-	if old, err := os.ReadFile(d.lastGood()); err == nil && bytes.Equal(old, d.text) {
+	if old, err := os.ReadFile(w.lastGood()); err == nil && bytes.Equal(old, w.text) {
 		return nil
 	}
-	return disk.Replace(d.lastGood(), d.lastGood()+".new", true, disk.Bytes(d.text))
+	return disk.Replace(w.lastGood(), w.lastGood()+".new", true, disk.Bytes(w.text))
 }

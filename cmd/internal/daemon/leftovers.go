@@ -65,13 +65,13 @@ func cleanUp(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.Open
 }
 
 // uses reports whether a mode of open has its objects in a family: then they are no remnant.
-func (d *daemon) uses(open []*activeMode) func(mode string, fam proxier.Family) bool {
+func (sw *modeSwitch) uses(open []*activeMode) func(mode string, fam proxier.Family) bool {
 	return func(mode string, fam proxier.Family) bool {
 		return slices.ContainsFunc(open, func(in *activeMode) bool {
 			if in.leaving[fam] {
 				return mode == in.Name
 			}
-			return (mode == in.Name || mode == in.RulesOf) && slices.Contains(node.Families(d.fixed), fam)
+			return (mode == in.Name || mode == in.RulesOf) && slices.Contains(node.Families(sw.fixed), fam)
 		})
 	}
 }
@@ -79,27 +79,27 @@ func (d *daemon) uses(open []*activeMode) func(mode string, fam proxier.Family) 
 // findLeftovers returns what an earlier run with another mode or other families may
 // have left in the kernel, after the first complete sync: make before break. Clients
 // keep their endpoints. A mode that is left for a while, for connections to end, is open now.
-func (d *daemon) findLeftovers(ctx context.Context, open []*activeMode) ([]*activeMode, []remnant) {
-	d.takeOver(ctx)
+func (sw *modeSwitch) findLeftovers(ctx context.Context, open []*activeMode) ([]*activeMode, []remnant) {
+	sw.takeOver(ctx)
 	for _, m := range available {
-		if former := d.leftDraining(ctx, m, open); former != nil {
+		if former := sw.leftDraining(ctx, m, open); former != nil {
 			open = append([]*activeMode{former}, open...)
 		}
 	}
-	return open, remnants(d.uses(open))
+	return open, remnants(sw.uses(open))
 }
 
 // takeOver has clients that earlier runs knew keep their endpoints, of each family
 // once: as soon as the mode in use holds everything of it.
-func (d *daemon) takeOver(ctx context.Context) {
-	for _, fam := range node.Families(d.fixed) {
-		if d.taken[fam] || !d.holds(d.kernel, fam) {
+func (sw *modeSwitch) takeOver(ctx context.Context) {
+	for _, fam := range node.Families(sw.fixed) {
+		if sw.taken[fam] || !sw.holdsAll(sw.active, fam) {
 			continue
 		}
-		d.taken.add(fam)
+		sw.taken.add(fam)
 		for _, m := range available {
-			if m.Clients != nil && m.Name != d.kernel.Name && !m.SharesRules(d.kernel.Mode) {
-				d.handOver(ctx, fam, m, d.kernel.Mode)
+			if m.Clients != nil && m.Name != sw.active.Name && !m.SharesRules(sw.active.Mode) {
+				sw.handOver(ctx, fam, m, sw.active.Mode)
 			}
 		}
 	}
@@ -107,30 +107,30 @@ func (d *daemon) takeOver(ctx context.Context) {
 
 // removeLeftovers removes what has not come into use again, of families that the mode
 // in use holds or that are not in use, and returns what may still be there. It logs what is new.
-func (d *daemon) removeLeftovers(ctx context.Context, open []*activeMode, left []remnant) []remnant {
+func (sw *modeSwitch) removeLeftovers(ctx context.Context, open []*activeMode, left []remnant) []remnant {
 	if len(left) == 0 {
 		return nil
 	}
-	before, inUse := errorOf(left), d.uses(open)
+	before, inUse := errorOf(left), sw.uses(open)
 	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.Name, r.fam) })
-	due, later := d.divide(left, open[len(open)-1])
-	left = append(later, remove(ctx, d.openConfig(d.fixed), due)...)
+	due, later := sw.divide(left, open[len(open)-1])
+	left = append(later, remove(ctx, sw.openConfig(sw.fixed), due)...)
 	err := errorOf(left)
 	switch {
 	case ctx.Err() != nil:
 	case len(left) == 0:
-		d.log.Info("nothing is left in the kernel of what an earlier run made in another mode")
+		sw.log.Info("nothing is left in the kernel of what an earlier run made in another mode")
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		d.log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
+		sw.log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
 	}
 	return left
 }
 
 // divide tells remnants that can be removed now from those of families that are in
 // use and not yet held by another mode.
-func (d *daemon) divide(left []remnant, current *activeMode) (due, later []remnant) {
+func (sw *modeSwitch) divide(left []remnant, current *activeMode) (due, later []remnant) {
 	for _, r := range left {
-		if slices.Contains(node.Families(d.fixed), r.fam) && !d.holds(current, r.fam) {
+		if slices.Contains(node.Families(sw.fixed), r.fam) && !sw.holdsAll(current, r.fam) {
 			later = append(later, r)
 		} else {
 			due = append(due, r)
@@ -141,7 +141,7 @@ func (d *daemon) divide(left []remnant, current *activeMode) (due, later []remna
 
 // tellMode says which mode is in use and what others still have in the kernel: to
 // systemd, and to status where something cannot be removed.
-func (d *daemon) tellMode(open []*activeMode, left []remnant) {
+func (sw *modeSwitch) tellMode(open []*activeMode, left []remnant) {
 	last := open[len(open)-1]
 	text := "STATUS=" + last.Name + " mode"
 	var problems []string
@@ -157,36 +157,39 @@ func (d *daemon) tellMode(open []*activeMode, left []remnant) {
 	if err := errorOf(left); err != nil {
 		problems = append(problems, "objects of an earlier run may be left in the kernel: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	d.mu.Lock()
-	news := text != d.toldMode
-	d.toldMode, d.left = text, problems
-	d.mu.Unlock()
+	sw.mu.Lock()
+	news := text != sw.told
+	sw.told, sw.left = text, problems
+	sw.mu.Unlock()
 	if news {
-		d.Notify(text)
+		sw.notify(text)
 	}
 }
 
-// leavingText says how far a former mode has been left.
-func (in *activeMode) leavingText() string {
-	var waits, leaves []string
-	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
-		switch {
-		case in.gone[fam]:
-		case in.leaving[fam]:
-			leaves = append(leaves, fam.String())
-		default:
-			waits = append(waits, fam.String())
+// leftDraining returns a mode as it was left by an earlier run, so that its connections
+// can end, and lets go of the families that the mode in use holds. Nil: it is open,
+// cannot be opened, or has nothing to wait for; then all of it can be removed.
+func (sw *modeSwitch) leftDraining(ctx context.Context, m modes.Mode, open []*activeMode) *activeMode {
+	if !m.Drains || m.Open == nil || opened(open, m.Name) != nil {
+		return nil
+	}
+	c := sw.openConfig(sw.fixed)
+	c.Leaving = true
+	in, err := openAll(ctx, m, c)
+	if err != nil {
+		return nil
+	}
+	for _, fam := range node.Families(sw.fixed) {
+		if sw.holdsAll(sw.active, fam) {
+			in.leaving.add(fam)
 		}
 	}
-	switch {
-	case len(waits) == 0:
-		return "; " + in.Name + " mode is leaving"
-	case len(waits) == len(in.backends):
-		return ", taking over from " + in.Name + " mode"
+	for _, fam := range in.due() {
+		err = errors.Join(err, in.leave(ctx, fam, sw.active))
 	}
-	text := ", taking over " + strings.Join(waits, " and ") + " from " + in.Name + " mode"
-	if len(leaves) > 0 {
-		text += ", which is leaving " + strings.Join(leaves, " and ")
+	if in.isGone() || err != nil {
+		_ = in.close() // Cleanup comes next
+		return nil
 	}
-	return text
+	return in
 }

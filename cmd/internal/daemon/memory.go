@@ -16,8 +16,10 @@ const steadyGC = 25
 // saveMemory gives back what the first load took and does not need any more.
 // GOGC in the environment has the last word.
 func (d *daemon) saveMemory(ctx context.Context) {
-	if !d.waitReady(ctx) {
+	select {
+	case <-ctx.Done():
 		return
+	case <-d.loop.Ready():
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(steadyGC)

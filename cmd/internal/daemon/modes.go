@@ -21,10 +21,6 @@ import (
 // available are the modes that there are, in the order in which auto prefers them.
 var available = modes.All
 
-func (d *daemon) openConfig(s configs.Settings) modes.OpenConfig {
-	return modes.OpenConfig{Settings: s, StateDir: d.StateDir, Log: d.log}
-}
-
 // Supported returns which of the settings this build cannot do.
 func Supported(s configs.Settings) error {
 	for _, name := range s.Sources {
@@ -51,33 +47,6 @@ func modeNamed(name string) (modes.Mode, error) {
 		}
 	}
 	return modes.Mode{}, fmt.Errorf("mode %q is not in this build; set mode to %s", name, source.Either(built))
-}
-
-// An activeMode is a mode that is open.
-type activeMode struct {
-	modes.Mode
-	backends map[proxier.Family]modes.Backend
-	missing  []string // families left out, and why; those in use change it with daemon.mu held
-	why      string   // it was chosen
-
-	watched map[proxier.Family]func() // each ends what hears of changes by others
-
-	held      familySet // of which it holds everything, or did until another mode was wanted
-	leaving   familySet // of which another mode holds everything
-	rulesGone familySet // of which what Retire leaves to RemoveRules is removed
-	gone      familySet // of which nothing is left
-
-	failed map[proxier.Family]string // why what it made could not be removed when last tried
-}
-
-// A familySet is families that something is true of.
-type familySet map[proxier.Family]bool
-
-func (s *familySet) add(fam proxier.Family) {
-	if *s == nil {
-		*s = make(familySet)
-	}
-	(*s)[fam] = true
 }
 
 // choose opens the mode that settings ask for, or the first that works.
@@ -140,74 +109,6 @@ func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, 
 		}
 	}
 	return in, nil
-}
-
-// openAll opens a mode for the families that this host has.
-func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, error) {
-	in := &activeMode{Mode: m, watched: make(map[proxier.Family]func())}
-	in.backends, in.missing = openMore(ctx, m, c, nil)
-	if len(in.backends) == 0 {
-		return nil, fmt.Errorf("%s mode: %s", m.Name, strings.Join(in.missing, "; "))
-	}
-	return in, nil
-}
-
-// openMore opens a mode for those families that settings ask for and that are not
-// open, and returns why others cannot be had.
-func openMore(ctx context.Context, m modes.Mode, c modes.OpenConfig, open map[proxier.Family]modes.Backend) (opened map[proxier.Family]modes.Backend, missing []string) {
-	opened = make(map[proxier.Family]modes.Backend)
-	for _, fam := range node.Families(c.Settings) {
-		if open[fam] != nil {
-			continue
-		}
-		b, err := openFamily(ctx, m, fam, c)
-		if err != nil {
-			missing = append(missing, fmt.Sprintf("%s is left out: %v", fam, err))
-			continue
-		}
-		opened[fam] = b
-	}
-	return opened, missing
-}
-
-// proxies returns the backends as the Loop knows them.
-func (in *activeMode) proxies() map[proxier.Family]proxier.Backend {
-	out := make(map[proxier.Family]proxier.Backend, len(in.backends))
-	for fam, b := range in.backends {
-		out[fam] = b
-	}
-	return out
-}
-
-// stop ends what hears of changes by others.
-func (in *activeMode) stop() {
-	for fam := range in.watched {
-		in.stopFamily(fam)
-	}
-}
-
-func (in *activeMode) stopFamily(fam proxier.Family) {
-	if stop := in.watched[fam]; stop != nil {
-		stop()
-	}
-	delete(in.watched, fam)
-}
-
-// close gives up what is open. The kernel stays as it is.
-func (in *activeMode) close() error {
-	in.stop()
-	var errs []error
-	for _, b := range in.backends {
-		errs = append(errs, b.Close())
-	}
-	return errors.Join(errs...)
-}
-
-func openFamily(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.OpenConfig) (modes.Backend, error) {
-	if err := supported(fam); err != nil {
-		return nil, err
-	}
-	return m.Open(ctx, fam, c)
 }
 
 // supported tries whether the kernel has a family: IPv6 may be left out of it, or be disabled at boot.

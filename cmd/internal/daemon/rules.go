@@ -47,9 +47,7 @@ func warnOfModes(check func(*source.Service) []source.Problem, names []string) f
 // rules returns what service files are held to in the mode that is in use.
 func (d *daemon) rules() file.Rules {
 	return file.Rules{Limits: file.Limits(d.fixed.Limits), Check: hold(d.fixed, func() []string {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return []string{d.kernel.Name}
+		return []string{d.mode.current().Name}
 	})}
 }
 

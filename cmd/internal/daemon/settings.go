@@ -6,12 +6,14 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
-	"svcproxy/cmd/internal/hostsetup"
 	"svcproxy/configs"
 	"svcproxy/source"
 	"svcproxy/source/file"
@@ -25,45 +27,82 @@ const settingsPoll = 400 * time.Millisecond
 // gone: as long as a service file may wait for others.
 const goneAfter = 5
 
-// followSettings takes over what changes in svcproxy.toml, and reads everything
+// A settingsWatcher has settings follow svcproxy.toml.
+type settingsWatcher struct {
+	configDir, stateDir string
+
+	load func(path string) (configs.Settings, []source.Fault, error)
+	log  *slog.Logger
+
+	asked      <-chan os.Signal      // to read everything again
+	everything func(context.Context) // reads everything again
+
+	// changed takes over settings; choice: they may lead to another mode.
+	changed func(now configs.Settings, choice bool)
+
+	fixed configs.Settings // as they were at start
+	text  []byte           // of svcproxy.toml, as last looked at
+	stale bool             // at start, the last good settings were used
+
+	mu      sync.Mutex
+	inUse   configs.Settings
+	faults  []source.Fault // of the present svcproxy.toml
+	restart []string       // settings that changed but are only read at start
+}
+
+// current returns the settings in use.
+func (w *settingsWatcher) current() configs.Settings {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.inUse
+}
+
+// pending returns what is wrong with the present svcproxy.toml, and which settings of it wait for a restart.
+func (w *settingsWatcher) pending() (faults []source.Fault, restart []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.faults, w.restart
+}
+
+// follow takes over what changes in svcproxy.toml, and reads everything
 // again when told to, until ctx ends. A disk may keep it for longer: it then changes
 // nothing any more.
-func (d *daemon) followSettings(ctx context.Context) {
+func (w *settingsWatcher) follow(ctx context.Context) {
 	tick := time.NewTicker(settingsPoll)
 	defer tick.Stop()
-	seen, trouble := d.text, ""
+	seen, trouble := w.text, ""
 	missed := 0 // looks that found no file
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.Reload:
-			d.reload(ctx)
-			seen = d.text
+		case <-w.asked:
+			w.everything(ctx)
+			seen = w.text
 		case <-tick.C:
-			now, err := d.contents()
+			now, err := w.contents()
 			if ctx.Err() != nil {
 				return
 			}
-			if errors.Is(err, errNoText) && d.text == nil {
+			if errors.Is(err, errNoText) && w.text == nil {
 				continue // it says as much as none
 			}
 			if err != nil {
 				if why := err.Error(); why != trouble { // not for a moment only
 					trouble = why
-				} else if !bytes.Equal(d.text, unknown) {
-					d.refuse([]source.Fault{d.noText(err)})
+				} else if !bytes.Equal(w.text, unknown) {
+					w.refuse([]source.Fault{w.noText(err)})
 				}
 				continue
 			}
 			if missed++; now != nil {
 				missed = 0
-			} else if missed < goneAfter && d.text != nil {
+			} else if missed < goneAfter && w.text != nil {
 				continue // somebody may be about to put it back
 			}
-			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, d.text) {
-				d.text = now
-				d.loadSettings(ctx)
+			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, w.text) {
+				w.text = now
+				w.reload(ctx)
 			}
 			seen, trouble = now, ""
 		}
@@ -71,7 +110,7 @@ func (d *daemon) followSettings(ctx context.Context) {
 }
 
 // path returns where svcproxy.toml is.
-func (d *daemon) path() string { return filepath.Join(d.ConfigDir, file.SettingsName) }
+func (w *settingsWatcher) path() string { return filepath.Join(w.configDir, file.SettingsName) }
 
 var errNoText = errors.New("it says nothing")
 
@@ -93,123 +132,70 @@ func contents(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// reload reads settings and services again, and compares all with the kernel. systemd
-// is not told of it before the first sync: READY=1 would say that services are held.
-func (d *daemon) reload(ctx context.Context) {
-	d.log.Info("reading everything again")
-	if d.health.Ready() {
-		d.Notify(reloading())
-		defer func() {
-			if ctx.Err() == nil {
-				d.Notify("READY=1")
-			}
-		}()
-	}
-	switch text, err := d.contents(); {
+// read takes over svcproxy.toml at once. It reports false where ctx has ended.
+func (w *settingsWatcher) read(ctx context.Context) bool {
+	switch text, err := w.contents(); {
 	case ctx.Err() != nil:
-		return
+		return false
 	case err != nil:
-		d.refuse([]source.Fault{d.noText(err)})
+		w.refuse([]source.Fault{w.noText(err)})
 	default:
-		d.text = text
-		d.loadSettings(ctx)
+		w.text = text
+		w.reload(ctx)
 	}
-	if s, failed := d.modeFailed(); failed {
-		d.wantMode(s)
-	}
-	d.files.Reload()
-	d.loop.Resync()
-	if err := d.lookAtAddresses(); err != nil {
-		d.log.Warn("the addresses of this host stay as last read", "err", err)
-	}
-	d.mu.Lock()
-	mode := d.kernel.Mode
-	d.mu.Unlock()
-	for _, w := range hostsetup.Verify(ctx, d.fixed, mode) {
-		d.log.Warn(w)
-	}
+	return true
 }
 
-// warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
-// not when it was last called: others change them, and an ip_vs that was removed and
-// loaded anew has the kernel's defaults. It is of the goroutine of followMode.
-func (d *daemon) warnOfSysctls() {
-	d.mu.Lock()
-	s, mode := d.settings, d.kernel.Mode
-	d.mu.Unlock()
-	now := hostsetup.VerifySysctls(s, mode)
-	for _, w := range now {
-		if !slices.Contains(d.sysctls, w) {
-			d.log.Warn(w)
-		}
-	}
-	d.sysctls = now
-}
-
-// loadSettings takes over svcproxy.toml as it is now. One with faults changes nothing.
-func (d *daemon) loadSettings(ctx context.Context) {
-	s, faults, err := d.Load(d.path())
+// reload takes over svcproxy.toml as it is now. One with faults changes nothing.
+func (w *settingsWatcher) reload(ctx context.Context) {
+	s, faults, err := w.load(w.path())
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
-		faults = []source.Fault{d.noText(err)}
+		faults = []source.Fault{w.noText(err)}
 	}
 	if fatal(faults) {
-		text := d.text
-		d.refuse(faults)
-		d.text = text
+		text := w.text
+		w.refuse(faults)
+		w.text = text
 		return
 	}
 	for _, f := range faults {
-		d.log.Warn(f.String())
+		w.log.Warn(f.String())
 	}
-	d.use(s, faults)
-	d.keep(ctx)
+	w.use(s, faults)
+	w.keep(ctx)
 }
 
 // refuse keeps the settings in use, for the file has faults.
-func (d *daemon) refuse(faults []source.Fault) {
+func (w *settingsWatcher) refuse(faults []source.Fault) {
 	for _, f := range faults {
-		d.log.Warn(f.String())
+		w.log.Warn(f.String())
 	}
-	d.log.Error("svcproxy.toml has faults: the settings in use stay")
-	d.text = unknown
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.faults = faults
+	w.log.Error("svcproxy.toml has faults: the settings in use stay")
+	w.text = unknown
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = faults
 }
 
 // use makes s the settings in use, as far as that can be done without a restart.
-func (d *daemon) use(s configs.Settings, faults []source.Fault) {
-	now, restart := atRunTime(d.fixed, s)
-	d.mu.Lock()
-	changed, mode := !reflect.DeepEqual(now, d.settings), !sameChoice(now, d.settings)
-	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(d.restart, name) })
-	d.settings, d.faults, d.restart = now, faults, restart
-	d.mu.Unlock()
+func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
+	now, restart := atRunTime(w.fixed, s)
+	w.mu.Lock()
+	changed, choice := !reflect.DeepEqual(now, w.inUse), !sameChoice(now, w.inUse)
+	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(w.restart, name) })
+	w.inUse, w.faults, w.restart = now, faults, restart
+	w.mu.Unlock()
 	if len(news) > 0 {
-		d.log.Warn("settings changed that are read at start only: restart svcproxy to use them", "settings", news)
+		w.log.Warn("settings changed that are read at start only: restart svcproxy to use them", "settings", news)
 	}
 	if !changed {
 		return
 	}
-	d.log.Info("settings changed")
-	setLevel(d.level, now.Log.Level)
-	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
-	d.setNode()
-	if mode {
-		d.wantMode(now)
-	}
-}
-
-// wantMode has the mode of s used, in place of one asked for but not yet looked at.
-func (d *daemon) wantMode(s configs.Settings) {
-	select {
-	case <-d.modeWanted:
-	default:
-	}
-	d.modeWanted <- s
+	w.log.Info("settings changed")
+	w.changed(now, choice)
 }
 
 // atRunTime returns want with all that only a restart can change as it is in
@@ -237,7 +223,7 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 	return now, restart
 }
 
-// fatal tells whether any fault is more than a warning.
+// fatal reports whether any fault is more than a warning.
 func fatal(faults []source.Fault) bool {
 	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
 }

@@ -12,52 +12,64 @@ import (
 	"svcproxy/cmd/internal/control"
 	"svcproxy/cmd/internal/hostsetup"
 	"svcproxy/proxier"
+	"svcproxy/proxier/healthz"
 	"svcproxy/source"
 )
 
-// status returns what the daemon tells of itself, without what is not known before ctx ends.
-func (d *daemon) status(ctx context.Context) control.Status {
-	d.mu.Lock()
-	st := control.Status{
-		Version: d.Version, PID: os.Getpid(), Started: d.started,
-		Settings: control.Settings{
-			ConfigDir: d.ConfigDir, Mode: d.kernel.Name, NodeName: d.node.Name, Zone: d.node.Zone,
-			Families: []string{}, NodePortAddresses: []string{},
-		},
-		Faults: d.faults, Restart: d.restart,
-	}
-	for _, a := range d.node.NodePortAddrs {
-		st.Settings.NodePortAddresses = append(st.Settings.NodePortAddresses, a.String())
-	}
-	settings, lists, kernel, missing := d.settings, d.lists.total, d.kernel, d.kernel.missing
-	st.Warnings = slices.Concat(d.modeWarnings(), d.left)
-	d.mu.Unlock()
+// A reporter tells what the daemon knows of itself, from all its parts.
+type reporter struct {
+	version, configDir string
+	started            time.Time
 
-	st.Ready, st.Healthy = d.health.Ready(), d.health.Healthy()
-	st.Loop = d.loop.Status()
-	for _, s := range d.sources() {
+	settings *settingsWatcher
+	mode     *modeSwitch
+	host     *host
+	affinity *affinity
+	foreign  *foreignChanges
+	claim    *control.NamespaceClaim
+	loop     *proxier.Loop
+	health   *healthz.Health
+	server   *healthz.Server
+	sources  func() []source.Source
+}
+
+// connect has r ask the parts of d.
+func (r *reporter) connect(d *daemon) {
+	r.settings, r.mode, r.host, r.affinity, r.foreign = d.settings, d.mode, d.host, d.affinity, d.mode.foreign
+	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
+}
+
+// status returns what is known, without what is not known before ctx ends.
+func (r *reporter) status(ctx context.Context) control.Status {
+	st := control.Status{
+		Version: r.version, PID: os.Getpid(), Started: r.started,
+		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Loop: r.loop.Status(),
+	}
+	st.Settings = r.inUse(st.Loop)
+	for _, s := range r.sources() {
 		st.Sources = append(st.Sources, asUsed(s.Status(), st.Loop.Refusals))
 	}
-	for _, f := range st.Loop.Families {
-		st.Settings.Families = append(st.Settings.Families, f.Family)
-	}
-	st.Warnings = slices.Concat(st.Warnings, d.claim.Warnings(), d.contended(), missing, hostsetup.Verify(ctx, settings, kernel.Mode), d.server.Warnings(),
-		hostsetup.VerifyAffinity(kernel.Mode, lists))
+	st.Faults, st.Restart = r.settings.pending()
+	mode := r.mode.current().Mode
+	st.Warnings = slices.Concat(r.mode.warnings(), r.claim.Warnings(), r.foreign.problems(), r.mode.missing(),
+		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings())
 	return st
 }
 
-// modeWarnings says why the mode in use is not the one that settings ask for, and what
-// it does not do of what they ask for. d.mu is held.
-func (d *daemon) modeWarnings() (list []string) {
-	if d.modeErr != nil {
-		list = append(list, fmt.Sprintf("mode %q is not in use: %v", d.settings.Mode, d.modeErr))
+// inUse returns which settings are in use.
+func (r *reporter) inUse(loop proxier.Status) control.Settings {
+	n := r.host.current()
+	s := control.Settings{
+		ConfigDir: r.configDir, Mode: r.mode.current().Name, NodeName: n.Name, Zone: n.Zone,
+		Families: []string{}, NodePortAddresses: []string{},
 	}
-	used := d.settings
-	used.Mode = d.kernel.Name
-	if err := used.Check(); err != nil {
-		list = append(list, err.Error())
+	for _, a := range n.NodePortAddrs {
+		s.NodePortAddresses = append(s.NodePortAddresses, a.String())
 	}
-	return list
+	for _, f := range loop.Families {
+		s.Families = append(s.Families, f.Family)
+	}
+	return s
 }
 
 // asUsed lays over what a source knows of its files what became of their claims.

@@ -18,8 +18,12 @@ import (
 func TestSysctlsThatTurnWrong(t *testing.T) {
 	netnstest.Enter(t)
 	var log bytes.Buffer
-	d := &daemon{kernel: &activeMode{Mode: stub("ipvs", nil)}, settings: configs.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}
-	d.settings.Families = []string{"ipv4"}
+	settings := configs.Default()
+	settings.Families = []string{"ipv4"}
+	sw := &modeSwitch{
+		active:   &activeMode{Mode: stub("ipvs", nil)},
+		settings: func() configs.Settings { return settings }, log: slog.New(slog.NewTextHandler(&log, nil)),
+	}
 	for i, step := range []struct {
 		value string
 		want  int // warnings so far
@@ -27,7 +31,7 @@ func TestSysctlsThatTurnWrong(t *testing.T) {
 		if err := sysctl.Set("net/ipv4/ip_forward", step.value); err != nil {
 			t.Fatal(err)
 		}
-		d.warnOfSysctls()
+		sw.warnOfSysctls()
 		if n := strings.Count(log.String(), "IPv4 forwarding is off"); n != step.want {
 			t.Fatalf("step %d, ip_forward=%s: %d warnings, want %d:\n%s", i, step.value, n, step.want, log.String())
 		}

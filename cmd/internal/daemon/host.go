@@ -3,11 +3,16 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"svcproxy/cmd/internal/node"
+	"svcproxy/configs"
 	"svcproxy/netutil/links"
+	"svcproxy/proxier"
+	"svcproxy/source"
 )
 
 // listAddrs returns the addresses of this host.
@@ -37,36 +42,56 @@ func firstAddresses(ctx context.Context) ([]links.Addr, error) {
 	}
 }
 
+// A host is this host as Resolve sees it.
+type host struct {
+	log      *slog.Logger
+	settings func() configs.Settings // in use
+	changed  func(*proxier.Node)     // hands a node on, in the order of changes
+
+	looking sync.Mutex // held from reading addresses until they are told; before mu
+
+	mu           sync.Mutex
+	addrs        []links.Addr
+	node         *proxier.Node
+	member       *source.ClusterNode // what the cluster last said of this host; nil: nothing
+	serviceCIDRs []netip.Prefix      // as the cluster says
+}
+
+// current returns this host as it is now.
+func (h *host) current() *proxier.Node {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.node
+}
+
 // lookAtAddresses takes over the addresses that this host has now, one caller at a
 // time: of two lists the later one must stay.
-func (d *daemon) lookAtAddresses() error {
-	d.looking.Lock()
-	defer d.looking.Unlock()
+func (h *host) lookAtAddresses() error {
+	h.looking.Lock()
+	defer h.looking.Unlock()
 	addrs, err := listAddrs()
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.addrs = addrs
-	d.mu.Unlock()
-	d.setNode()
+	h.mu.Lock()
+	h.addrs = addrs
+	h.mu.Unlock()
+	h.setNode()
 	return nil
 }
 
 // setNode tells everyone what settings and addresses make. Telling is part of
 // the lock: of two changes at a time the later one must be told last.
-func (d *daemon) setNode() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := node.Build(node.InCluster(d.settings, d.member, d.serviceCIDRs, d.addrs), d.addrs)
-	if n.Equal(d.node) {
+func (h *host) setNode() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := node.Build(node.InCluster(h.settings(), h.member, h.serviceCIDRs, h.addrs), h.addrs)
+	if n.Equal(h.node) {
 		return
 	}
-	d.node = n
-	d.log.Info("node changed", "addresses", firstAddrs(n.Addrs), "node_port_addresses", firstAddrs(n.NodePortAddrs))
-	d.server.SetAddrs(n.NodePortAddrs)
-	d.loop.SetNode(n)
-	d.doubt()
+	h.node = n
+	h.log.Info("node changed", "addresses", firstAddrs(n.Addrs), "node_port_addresses", firstAddrs(n.NodePortAddrs))
+	h.changed(n)
 }
 
 // firstAddrs names no more addresses than a line of the log should.

@@ -1,0 +1,194 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcproxy/cmd/internal/modes"
+	"svcproxy/cmd/internal/node"
+	"svcproxy/proxier"
+)
+
+// An activeMode is a mode that is open.
+type activeMode struct {
+	modes.Mode
+	backends map[proxier.Family]modes.Backend
+	missing  []string // families left out, and why; those in use change it with modeSwitch.mu held
+	why      string   // it was chosen
+
+	watched map[proxier.Family]func() // each ends what hears of changes by others
+
+	held      familySet // of which it holds everything, or did until another mode was wanted
+	leaving   familySet // of which another mode holds everything
+	rulesGone familySet // of which what Retire leaves to RemoveRules is removed
+	gone      familySet // of which nothing is left
+
+	failed map[proxier.Family]string // why what it made could not be removed when last tried
+}
+
+// A familySet is families that something is true of.
+type familySet map[proxier.Family]bool
+
+func (s *familySet) add(fam proxier.Family) {
+	if *s == nil {
+		*s = make(familySet)
+	}
+	(*s)[fam] = true
+}
+
+// openAll opens a mode for the families that this host has.
+func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, error) {
+	in := &activeMode{Mode: m, watched: make(map[proxier.Family]func())}
+	in.backends, in.missing = openMore(ctx, m, c, nil)
+	if len(in.backends) == 0 {
+		return nil, fmt.Errorf("%s mode: %s", m.Name, strings.Join(in.missing, "; "))
+	}
+	return in, nil
+}
+
+// openMore opens a mode for those families that settings ask for and that are not
+// open, and returns why others cannot be had.
+func openMore(ctx context.Context, m modes.Mode, c modes.OpenConfig, open map[proxier.Family]modes.Backend) (opened map[proxier.Family]modes.Backend, missing []string) {
+	opened = make(map[proxier.Family]modes.Backend)
+	for _, fam := range node.Families(c.Settings) {
+		if open[fam] != nil {
+			continue
+		}
+		b, err := openFamily(ctx, m, fam, c)
+		if err != nil {
+			missing = append(missing, fmt.Sprintf("%s is left out: %v", fam, err))
+			continue
+		}
+		opened[fam] = b
+	}
+	return opened, missing
+}
+
+// proxies returns the backends as the Loop knows them.
+func (in *activeMode) proxies() map[proxier.Family]proxier.Backend {
+	out := make(map[proxier.Family]proxier.Backend, len(in.backends))
+	for fam, b := range in.backends {
+		out[fam] = b
+	}
+	return out
+}
+
+// stop ends what hears of changes by others.
+func (in *activeMode) stop() {
+	for fam := range in.watched {
+		in.stopFamily(fam)
+	}
+}
+
+func (in *activeMode) stopFamily(fam proxier.Family) {
+	if stop := in.watched[fam]; stop != nil {
+		stop()
+	}
+	delete(in.watched, fam)
+}
+
+// close gives up what is open. The kernel stays as it is.
+func (in *activeMode) close() error {
+	in.stop()
+	var errs []error
+	for _, b := range in.backends {
+		errs = append(errs, b.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func openFamily(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.OpenConfig) (modes.Backend, error) {
+	if err := supported(fam); err != nil {
+		return nil, err
+	}
+	return m.Open(ctx, fam, c)
+}
+
+// leave removes what a mode made of a family from the kernel, now that next holds
+// everything of it. It is called again until all is gone.
+func (in *activeMode) leave(ctx context.Context, fam proxier.Family, next *activeMode) error {
+	in.stopFamily(fam)
+	b := in.backends[fam]
+	shared := in.SharesRules(next.Mode) && next.backends[fam] != nil
+	if r, drains := b.(proxier.Retirer); drains {
+		return in.retire(ctx, fam, r, shared)
+	}
+	return in.cleanUp(ctx, fam, b, shared)
+}
+
+// cleanUp removes what a mode made of a family, unless it is the next mode's by now.
+func (in *activeMode) cleanUp(ctx context.Context, fam proxier.Family, b modes.Backend, shared bool) error {
+	if !shared {
+		if err := b.Cleanup(ctx); err != nil {
+			return err
+		}
+	}
+	in.gone.add(fam)
+	return nil
+}
+
+// retire lets connections of a family end. Chains and sets go at once, unless they
+// are the next mode's by now.
+func (in *activeMode) retire(ctx context.Context, fam proxier.Family, r proxier.Retirer, shared bool) error {
+	done, err := r.Retire(ctx)
+	if !shared && !in.rulesGone[fam] {
+		rulesErr := r.RemoveRules(ctx)
+		if rulesErr == nil {
+			in.rulesGone.add(fam)
+		}
+		err = errors.Join(err, rulesErr)
+	}
+	if done && err == nil {
+		in.gone.add(fam)
+	}
+	return err
+}
+
+// due returns the families that are being left and of which something is there.
+func (in *activeMode) due() (list []proxier.Family) {
+	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
+		if in.leaving[fam] && !in.gone[fam] {
+			list = append(list, fam)
+		}
+	}
+	return list
+}
+
+// isGone reports whether nothing is left of any family.
+func (in *activeMode) isGone() bool {
+	for fam := range in.backends {
+		if !in.gone[fam] {
+			return false
+		}
+	}
+	return true
+}
+
+// leavingText says how far a former mode has been left.
+func (in *activeMode) leavingText() string {
+	var waits, leaves []string
+	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
+		switch {
+		case in.gone[fam]:
+		case in.leaving[fam]:
+			leaves = append(leaves, fam.String())
+		default:
+			waits = append(waits, fam.String())
+		}
+	}
+	switch {
+	case len(waits) == 0:
+		return "; " + in.Name + " mode is leaving"
+	case len(waits) == len(in.backends):
+		return ", taking over from " + in.Name + " mode"
+	}
+	text := ", taking over " + strings.Join(waits, " and ") + " from " + in.Name + " mode"
+	if len(leaves) > 0 {
+		text += ", which is leaving " + strings.Join(leaves, " and ")
+	}
+	return text
+}
