@@ -49,7 +49,7 @@ func TestFlags(t *testing.T) {
 
 func TestFlagFaults(t *testing.T) {
 	tests := []struct{ arg, want string }{
-		{"--mode=ipsv", `invalid argument "ipsv" for "--mode" flag: unknown mode "ipsv"; want auto, nftables, ipvs or iptables; did you mean "ipvs"?`},
+		{"--masquerade=nevre", `invalid argument "nevre" for "--masquerade" flag: unknown masquerade mode "nevre"; want auto, all or never; did you mean "never"?`},
 		{"--masquerade-bit=32", `invalid argument "32" for "--masquerade-bit" flag: masquerade_bit is 32; want 0 to 31`},
 		{"--masquerade-bit=x", `invalid argument "x" for "--masquerade-bit" flag: masquerade_bit is "x", a string; want a number from 0 to 31`},
 		{"--localhost-node-ports=maybe", `invalid argument "maybe" for "--localhost-node-ports" flag: localhost_node_ports is "maybe", a string; want true or false`},

@@ -275,7 +275,7 @@ func TestSchemasRefuse(t *testing.T) {
 		{"service", svc + "endpoints = ['web:80']", "services: [0]: endpoints: [0]: web:80 is none of those wanted"},
 		{"service", svc + "endpoints = [{ address = '10.0.0.1', ports = { a = 0 } }]", "services: [0]: endpoints: [0]: map[address:10.0.0.1 ports:map[a:0]] is none of those wanted"},
 		{"service", svc + "[[services.endpoints]]\nport = 1", "services: [0]: endpoints: [0]: map[port:1] is none of those wanted"},
-		{"svcproxy", "mode = 'nft'", `mode: "nft" is not a  of ["auto" "nftables" "ipvs" "iptables"] `},
+		{"svcproxy", "masquerade = 'nat'", `masquerade: "nat" is not a  of ["auto" "all" "never"] `},
 		{"svcproxy", "sources = []", "sources: a list of 0 is not a array"},
 		{"svcproxy", "sync.x = 1", "sync: x is unknown"},
 		{"svcproxy", "limits.ports = 0", "limits: ports: 0 is not a integer in range"},

@@ -35,8 +35,8 @@ func etc(t *testing.T, files map[string]string) string {
 
 func TestExitCodes(t *testing.T) {
 	const usage = "\nRun 'svcproxy --help' for usage.\n"
-	broken := map[string]string{"svcproxy.toml": "mode = \"x\"\n"}
-	const fault = "etc/svcproxy.toml:1:8: unknown mode \"x\"; want auto, nftables, ipvs or iptables\n"
+	broken := map[string]string{"svcproxy.toml": "masquerade = \"x\"\n"}
+	const fault = "etc/svcproxy.toml:1:14: unknown masquerade mode \"x\"; want auto, all or never\n"
 	const scheduler = "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 1 }]\nscheduler = \"rr\"\n"
 	tests := []struct {
 		name   string
@@ -52,7 +52,7 @@ func TestExitCodes(t *testing.T) {
 		{"fault of init", broken, []string{"init"}, 1, fault},
 		{"fault of run", broken, []string{"run"}, 1, fault},
 		{"fault as JSON", broken, []string{"check", "--json"}, 1,
-			`{"pos":{"file":"etc/svcproxy.toml","line":1,"col":8},"message":"unknown mode \"x\"","hint":"want auto, nftables, ipvs or iptables"}` + "\n"},
+			`{"pos":{"file":"etc/svcproxy.toml","line":1,"col":14},"message":"unknown masquerade mode \"x\"","hint":"want auto, all or never"}` + "\n"},
 		{"a flag sets it right", map[string]string{"svcproxy.toml": "mode = \"ipvs\"\n"}, []string{"config", "--mode", "auto"}, 0, ""},
 		{"unknown command", nil, []string{"foo"}, 2, "svcproxy: unknown command \"foo\" for \"svcproxy\"" + usage},
 		{"unknown flag", nil, []string{"check", "--foo"}, 2, "svcproxy: unknown flag: --foo" + usage},
