@@ -33,7 +33,7 @@ var usages = map[string]string{
 	"masquerade_bit":       "bit of the packet mark to use, 0 to 31",
 	"service_cidrs":        "ranges that VIPs come from; the rest of them is refused",
 	"node_port_addresses":  "addresses that serve node ports: primary, all or CIDRs",
-	"localhost_node_ports": "serve node ports on 127.0.0.1 too (" + source.Either(able(keyLocalhost)) + " mode only)",
+	"localhost_node_ports": "serve node ports on 127.0.0.1 too (" + able(canServeLocalhost) + " mode only)",
 	"http_address":         "address of /metrics and the health checks; empty: none",
 	"metrics_address":      "address of /metrics in place of http_address",
 	"kubeconfig":           "file that says where the API server is (default: the service account of the pod, then $KUBECONFIG)",

@@ -12,9 +12,9 @@ import (
 type Mode struct {
 	Name string
 
-	// special are keys that a mode must do something for. One without them refuses
-	// what they ask for instead of passing it over.
-	special []string
+	// Keys that not every mode can do. Where one is false, what asks for it is refused
+	// instead of passed over.
+	Scheduler, LocalhostNodePorts bool
 
 	manyLists, maxLists int // of clients with session affinity: a warning and a fault; 0: any number
 }
@@ -22,8 +22,8 @@ type Mode struct {
 // The modes, in the order in which messages list them.
 var (
 	NFTablesMode = Mode{Name: "nftables"}
-	IPVSMode     = Mode{Name: "ipvs", special: []string{keyScheduler}} // others choose endpoints by rules, at random
-	IPTablesMode = Mode{Name: "iptables", special: []string{keyLocalhost}, manyLists: manyRecent, maxLists: maxRecent}
+	IPVSMode     = Mode{Name: "ipvs", Scheduler: true} // others choose endpoints by rules, at random
+	IPTablesMode = Mode{Name: "iptables", LocalhostNodePorts: true, manyLists: manyRecent, maxLists: maxRecent}
 
 	Modes = []Mode{NFTablesMode, IPVSMode, IPTablesMode}
 )
@@ -31,34 +31,27 @@ var (
 // Auto is the setting that leaves the choice of the mode to what the kernel has.
 const Auto = "auto"
 
-const (
-	keyScheduler = "scheduler"
-	keyLocalhost = "localhost_node_ports"
-)
+func canSchedule(m Mode) bool       { return m.Scheduler }
+func canServeLocalhost(m Mode) bool { return m.LocalhostNodePorts }
 
-// LocalhostNodePorts reports whether the mode can serve node ports on 127.0.0.1.
-func (m Mode) LocalhostNodePorts() bool { return m.can(keyLocalhost) }
-
-func (m Mode) can(key string) bool { return slices.Contains(m.special, key) }
-
-// modeNames returns the names of the modes that ok is true of.
-func modeNames(ok func(Mode) bool) (names []string) {
+// able names the modes that can do something.
+func able(can func(Mode) bool) string {
+	var names []string
 	for _, m := range Modes {
-		if ok(m) {
+		if can(m) {
 			names = append(names, m.Name)
 		}
 	}
-	return names
-}
-
-// able returns the names of the modes that can do what a key asks for.
-func able(key string) []string {
-	return modeNames(func(m Mode) bool { return m.can(key) })
+	return source.Either(names)
 }
 
 // modeSettings are what the setting mode can be.
 func modeSettings() []string {
-	return append([]string{Auto}, modeNames(func(Mode) bool { return true })...)
+	names := []string{Auto}
+	for _, m := range Modes {
+		names = append(names, m.Name)
+	}
+	return names
 }
 
 // modeNamed returns the mode of that name; for Auto one that can do nothing special.
@@ -72,8 +65,8 @@ func modeNamed(name string) Mode {
 // Check returns what is wrong with settings together. It is for the effective
 // ones: a flag may set right what the file alone contradicts.
 func (s *Settings) Check() error {
-	if s.LocalhostNodePorts && s.Mode != Auto && !modeNamed(s.Mode).LocalhostNodePorts() {
-		return fmt.Errorf("%s is for %s mode, and mode is %q", keyLocalhost, source.Either(able(keyLocalhost)), s.Mode)
+	if s.LocalhostNodePorts && s.Mode != Auto && !modeNamed(s.Mode).LocalhostNodePorts {
+		return fmt.Errorf("localhost_node_ports is for %s mode, and mode is %q", able(canServeLocalhost), s.Mode)
 	}
 	return nil
 }
@@ -84,12 +77,12 @@ func Refuse(s *source.Service, modes ...string) []source.Problem {
 }
 
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {
-	if s.Scheduler == "" || slices.ContainsFunc(modes, func(mode string) bool { return modeNamed(mode).can(keyScheduler) }) {
+	if s.Scheduler == "" || slices.ContainsFunc(modes, func(mode string) bool { return modeNamed(mode).Scheduler }) {
 		return unknownScheduler(s.Scheduler)
 	}
 	return []source.Problem{{
-		Path: source.At(keyScheduler),
-		Msg:  fmt.Sprintf("scheduler is for %s mode, and this is %s mode", source.Either(able(keyScheduler)), source.Either(modes)),
+		Path: source.At("scheduler"),
+		Msg:  fmt.Sprintf("scheduler is for %s mode, and this is %s mode", able(canSchedule), source.Either(modes)),
 		Hint: "leave it out",
 	}}
 }

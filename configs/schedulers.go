@@ -36,7 +36,7 @@ func (s *Settings) Warn(svc *source.Service, modes ...string) []source.Problem {
 	if name == "" {
 		name = s.IPVS.Scheduler
 	}
-	passes := func(mode string) bool { return !modeNamed(mode).can(keyScheduler) }
+	passes := func(mode string) bool { return !modeNamed(mode).Scheduler }
 	if slices.ContainsFunc(modes, passes) || !schedulers[name].ignoresWeights || !weightsDiffer(svc.Endpoints) {
 		return nil
 	}

@@ -27,7 +27,7 @@ func sysctls(s configs.Settings, in []modes.Mode) []setting {
 		if s.Init.Forwarding {
 			list = append(list, setting{forward4, "1"})
 		}
-		if s.LocalhostNodePorts && slices.ContainsFunc(in, modes.Mode.LocalhostNodePorts) {
+		if s.LocalhostNodePorts && slices.ContainsFunc(in, func(m modes.Mode) bool { return m.LocalhostNodePorts }) {
 			list = append(list, setting{routeLocalnet, "1"})
 		}
 	}

@@ -48,7 +48,7 @@ func VerifySysctls(s configs.Settings, m modes.Mode) []string {
 	if s.Conntrack.TCPBeLiberal {
 		warn(beLiberal, "connection tracking takes TCP segments outside their window for invalid: one of them makes the client or this host reset its connection")
 	}
-	if s.LocalhostNodePorts && m.LocalhostNodePorts() {
+	if s.LocalhostNodePorts && m.LocalhostNodePorts {
 		warn(routeLocalnet, "localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1")
 	}
 	for _, set := range m.Of(s).Sysctls {
