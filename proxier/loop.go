@@ -19,7 +19,7 @@ type Config struct {
 	Node     *Node
 	Reserved []netip.AddrPort // TCP ports this program itself listens on
 
-	Sources        []string      // nothing is programmed before each of these has called Synced
+	Sources        []string      // in order of precedence; nothing is programmed before each of these has called Synced
 	MinInterval    time.Duration // least time between two syncs of one family
 	ResyncInterval time.Duration // how often the kernel is compared with what it should hold
 	SyncTimeout    time.Duration // after which a Sync that makes no progress is given up, see Progressed
@@ -89,7 +89,7 @@ type runningFamily struct {
 func NewLoop(cfg Config) *Loop {
 	return &Loop{
 		cfg: cfg, ready: make(chan struct{}), inbox: newInbox(),
-		tracker: NewTracker(cfg.Reserved), node: cfg.Node,
+		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		health: newHealth(), synced: make(map[string]bool),
 	}
 }

@@ -24,9 +24,6 @@ func newObjects() objects {
 	}
 }
 
-// inPart reports whether the rest of the unit is used if another unit owns some of its claims.
-func (u *unit) inPart() bool { return u.Rank.Class > 0 }
-
 // want notes that h wants c.
 func (o *objects) want(c claim, h holder) {
 	old, some := o.first[c]
@@ -89,7 +86,7 @@ func (o *objects) used(key source.Key) *source.Service {
 func (t step) setObject(su source.Unit) {
 	u := t.units[su.ID]
 	if u == nil {
-		u = &unit{}
+		u = &unit{rank: t.ranks[su.ID.Source]}
 		t.units[su.ID] = u
 	} else {
 		t.withdraw(u)
@@ -192,7 +189,7 @@ func (t step) useRest(u *unit) {
 	u.used, u.faults = used, faults
 	t.rememberAbsent(u)
 	if _, was := t.objects.lacking[u.ID]; len(faults) > 0 && !was {
-		u.since = time.Now()
+		u.refusedAt = time.Now()
 		t.objects.lacking[u.ID] = u
 		t.news = append(t.news, u)
 	} else if len(faults) == 0 {

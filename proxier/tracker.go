@@ -17,9 +17,11 @@ import (
 // together, as soon as the last of them wants to. Of an object of an API only what
 // another unit owns is left out.
 //
-// Claims go to files: first to their present owner, then by lower Rank, then by name.
-// What files leave goes to the oldest object. Not safe for concurrent use.
+// Claims go to files: first to their present owner, then by age, then by name. What files
+// leave goes to objects: to that of the earliest source, then to the oldest. Not safe for
+// concurrent use.
 type Tracker struct {
+	ranks   map[string]int // of sources
 	units   map[source.UnitID]*unit
 	refused map[source.UnitID]*unit // those of units whose wanted is not used; no objects
 	claims  map[claim]holder        // of files, and of this program itself
@@ -34,6 +36,7 @@ type Tracker struct {
 // A unit is one source.Unit and how it is used.
 type unit struct {
 	source.Unit
+	rank   int               // of its source
 	wanted []*source.Service // as the source last gave it
 	used   []*source.Service // as accepted
 	held   bool              // used is accepted, even if empty; of an object always false
@@ -45,8 +48,8 @@ type unit struct {
 	stale   bool    // something that it wants was touched since
 	holders []*unit // own what it wants; nil among them: it can never get it
 
-	since  time.Time // of the refusal
-	faults []source.Fault
+	refusedAt time.Time
+	faults    []source.Fault
 }
 
 // A Transition is one service before and after. One of the two may be nil.
@@ -55,15 +58,19 @@ type Transition struct {
 }
 
 // NewTracker returns a Tracker that holds nothing. TCP ports of reserved cannot
-// be node ports or health check ports.
-func NewTracker(reserved []netip.AddrPort) *Tracker {
+// be node ports or health check ports. Sources are in order of precedence.
+func NewTracker(reserved []netip.AddrPort, sources ...string) *Tracker {
 	t := &Tracker{
+		ranks:   make(map[string]int, len(sources)),
 		units:   make(map[source.UnitID]*unit),
 		refused: make(map[source.UnitID]*unit),
 		claims:  make(map[claim]holder),
 		waiting: make(map[claim][]*unit),
 		objects: newObjects(),
 		touched: make(map[claim]bool),
+	}
+	for i, name := range sources {
+		t.ranks[name] = i
 	}
 	for _, a := range reserved {
 		t.claims[claim{protocol: source.TCP, port: a.Port()}] = holder{}
@@ -77,7 +84,7 @@ func (t *Tracker) Apply(ch source.Changes) []Transition {
 	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool)}
 	var files, parts []source.Unit
 	for _, u := range ch.Set {
-		if u.Rank.Class > 0 {
+		if u.Partial {
 			parts = append(parts, u)
 		} else {
 			files = append(files, u)
@@ -90,7 +97,7 @@ func (t *Tracker) Apply(ch source.Changes) []Transition {
 
 func (t step) applyFiles(set []source.Unit, gone []source.UnitID) {
 	for _, id := range gone {
-		if u := t.units[id]; u != nil && !u.inPart() {
+		if u := t.units[id]; u != nil && !u.Partial {
 			t.remove(u)
 		}
 	}
@@ -99,7 +106,7 @@ func (t step) applyFiles(set []source.Unit, gone []source.UnitID) {
 
 func (t step) applyObjects(set []source.Unit, gone []source.UnitID) {
 	for _, id := range gone {
-		if u := t.units[id]; u != nil && u.inPart() {
+		if u := t.units[id]; u != nil && u.Partial {
 			t.removeObject(u)
 		}
 	}
@@ -130,7 +137,7 @@ func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 	for _, su := range set {
 		u := t.units[su.ID]
 		if u == nil {
-			u = &unit{}
+			u = &unit{rank: t.ranks[su.ID.Source]}
 			t.units[su.ID] = u
 		}
 		t.unwait(u)
@@ -153,10 +160,10 @@ func (t *Tracker) inOrder(units map[source.UnitID]*unit) []*unit {
 
 func (u *unit) compare(o *unit) int {
 	return cmp.Or(
-		cmp.Compare(u.Rank.Class, o.Rank.Class),
+		cmp.Compare(u.rank, o.rank),
 		compareTrueFirst(u.held, o.held),
-		compareTrueFirst(u.Rank.Since != 0, o.Rank.Since != 0),
-		cmp.Compare(u.Rank.Since, o.Rank.Since),
+		compareTrueFirst(u.Since != 0, o.Since != 0),
+		cmp.Compare(u.Since, o.Since),
 		cmp.Compare(u.ID.Name, o.ID.Name),
 	)
 }
@@ -181,7 +188,7 @@ func (t step) accept(u *unit) {
 
 func (t step) refuse(u *unit) {
 	if t.refused[u.ID] == nil {
-		u.since = time.Now()
+		u.refusedAt = time.Now()
 		t.refused[u.ID] = u
 		t.news = append(t.news, u)
 	}
@@ -205,7 +212,7 @@ func (t step) rememberAbsent(u *unit) {
 			continue
 		}
 		t.before[s.Key] = nil
-		if !u.inPart() {
+		if !u.Partial {
 			t.before[s.Key] = t.objects.used(s.Key)
 		}
 	}
@@ -256,7 +263,7 @@ func (t *Tracker) NewRefusals() []Refusal {
 }
 
 func (u *unit) refusal() Refusal {
-	return Refusal{Unit: u.ID, Since: u.since, Stale: u.held, Partial: u.inPart() && len(u.used) > 0, Faults: u.faults}
+	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.held, Partial: u.Partial && len(u.used) > 0, Faults: u.faults}
 }
 
 // Accepted returns the files that were accepted since it was last called, in

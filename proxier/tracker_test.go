@@ -38,7 +38,7 @@ func claimant(text string, pos source.Position) *source.Service {
 
 func object(name string, created int64, services ...string) source.Unit {
 	u := file(name, services...)
-	u.ID.Source, u.Rank = "kubernetes", source.Rank{Class: 1, Since: created}
+	u.ID.Source, u.Partial, u.Since = "kubernetes", true, created
 	for _, s := range u.Services {
 		s.Pos = source.Position{}
 	}
@@ -168,7 +168,20 @@ func TestTrackerClaims(t *testing.T) {
 	}
 }
 
-func since(u source.Unit, ns int64) source.Unit { u.Rank.Since = ns; return u }
+func since(u source.Unit, ns int64) source.Unit { u.Since = ns; return u }
+
+// What two sources have an object for is of the earlier source, however old the objects are.
+func TestTrackerPrefersTheEarlierSource(t *testing.T) {
+	tr := NewTracker(nil, "file", "first", "kubernetes")
+	later, earlier := object("a", 1, "x 10.96.0.1:80"), object("b", 2, "y 10.96.0.1:80")
+	earlier.ID.Source = "first"
+	tr.Apply(set(later))
+	tr.Apply(set(earlier))
+	want := "x@a without 10.96.0.1:80/tcp\ny@b\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (b)`
+	if got := inUse(tr); got != want {
+		t.Errorf("\n got: %s\nwant: %s", got, want)
+	}
+}
 
 // A move between files is one transition of one service, never a removal.
 func TestTrackerMoveHasNoGap(t *testing.T) {
@@ -339,7 +352,7 @@ func randomFiles(t *rapid.T) source.Changes {
 func accepted(t *Tracker) (out []source.Unit) {
 	for _, u := range t.units {
 		if u.held {
-			out = append(out, source.Unit{ID: u.ID, Rank: u.Rank, Services: u.used})
+			out = append(out, source.Unit{ID: u.ID, Partial: u.Partial, Since: u.Since, Services: u.used})
 		}
 	}
 	return out

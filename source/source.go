@@ -34,24 +34,17 @@ type Changes struct {
 
 // A UnitID names a unit.
 type UnitID struct {
-	Source string // "file" or "kubernetes"
+	Source string // its name, as settings have it
 	Name   string // the path of a file, or namespace/name of an object
 }
 
-// A Unit is a file, which is accepted or refused whole, or one object of an API,
-// of which what another has is left out.
+// A Unit is a file, which is accepted or refused whole, or one object of an API.
 type Unit struct {
 	ID       UnitID
-	Rank     Rank
+	Partial  bool   // what another unit has is left out of it, and the rest is used
+	Since    int64  // when it was first accepted or created, in ns since 1970; 0: not known, comes last
 	Version  string // tells versions of the unit apart; opaque to all but its source
 	Services []*Service
-}
-
-// A Rank orders units that claim the same thing; the lower one has it. Units of
-// equal rank are ordered by name, files after those that already hold their claims.
-type Rank struct {
-	Class int   // 0: files, 1: Kubernetes
-	Since int64 // when the unit was first accepted or created, in ns since 1970; 0: not known, comes last
 }
 
 // A Status is what a source knows of itself.

@@ -159,7 +159,7 @@ func (s *Source) hand(f *state) source.Unit {
 	}
 	u := source.Unit{ID: f.id(), Version: f.used.name(), Services: f.used.services}
 	if !f.claimed.IsZero() {
-		u.Rank.Since = f.claimed.UnixNano()
+		u.Since = f.claimed.UnixNano()
 	}
 	return u
 }
@@ -261,7 +261,7 @@ func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit 
 		}
 		units = append(units, source.Unit{
 			ID: source.UnitID{Source: Name, Name: path}, Version: v.name(),
-			Rank: source.Rank{Since: r.since.UnixNano()}, Services: v.services,
+			Since: r.since.UnixNano(), Services: v.services,
 		})
 	}
 	return units

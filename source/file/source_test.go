@@ -68,8 +68,8 @@ func (r *recorder) Apply(ch source.Changes) {
 			b = append(b, fmt.Sprintf("%s %d", s.Name, len(s.Endpoints)))
 		}
 		name := r.name(u.ID)
-		if u.Rank != (source.Rank{}) {
-			r.t.Errorf("unit %v has rank %v", u.ID, u.Rank)
+		if u.Since != 0 || u.Partial {
+			r.t.Errorf("unit %v is partial (%v), or of %d", u.ID, u.Partial, u.Since)
 		}
 		r.holds[name] = strings.Join(b, ", ")
 		call = append(call, name+": "+r.holds[name])

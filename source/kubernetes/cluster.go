@@ -281,7 +281,7 @@ func (e *entry) warnings(merged notes) []source.Fault {
 
 // unitOf returns what is used of an entry.
 func unitOf(key source.Key, e *entry) source.Unit {
-	return source.Unit{ID: unitID(key), Rank: source.Rank{Class: 1, Since: e.sent}, Services: []*source.Service{e.used}}
+	return source.Unit{ID: unitID(key), Partial: true, Since: e.sent, Services: []*source.Service{e.used}}
 }
 
 func unitID(key source.Key) source.UnitID { return source.UnitID{Source: Name, Name: key.String()} }

@@ -39,7 +39,7 @@ func (r *record) Apply(ch source.Changes) {
 		r.since = map[string]int64{}
 	}
 	for _, u := range ch.Set {
-		r.now[u.ID.Name], r.since[u.ID.Name] = u.Services[0], u.Rank.Since
+		r.now[u.ID.Name], r.since[u.ID.Name] = u.Services[0], u.Since
 	}
 	r.states = append(r.states, r.text())
 }

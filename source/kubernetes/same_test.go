@@ -256,7 +256,7 @@ func leaveOut(services []*source.Service) {
 func (r *record) tracked() []*source.Service {
 	tracker, used := proxier.NewTracker(nil), map[source.Key]*source.Service{}
 	for name, s := range r.now {
-		u := source.Unit{ID: source.UnitID{Source: Name, Name: name}, Rank: source.Rank{Class: 1, Since: r.since[name]}, Services: []*source.Service{s}}
+		u := source.Unit{ID: source.UnitID{Source: Name, Name: name}, Partial: true, Since: r.since[name], Services: []*source.Service{s}}
 		for _, tr := range tracker.Apply(source.Changes{Set: []source.Unit{u}}) {
 			used[tr.New.Key] = tr.New
 		}

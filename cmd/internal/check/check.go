@@ -284,14 +284,14 @@ func (c *Checker) Text(name string) []byte {
 
 // units returns the files that can be used.
 func (in setting) units(files []file.File) []source.Unit {
-	ranks := make(map[source.UnitID]source.Rank)
+	since := make(map[source.UnitID]int64)
 	for _, u := range in.accepted {
-		ranks[u.ID] = u.Rank
+		since[u.ID] = u.Since
 	}
 	var out []source.Unit
 	for _, f := range files {
 		if !Fatal(f.Faults) {
-			out = append(out, source.Unit{ID: in.id(f), Rank: ranks[in.id(f)], Services: f.Services})
+			out = append(out, source.Unit{ID: in.id(f), Since: since[in.id(f)], Services: f.Services})
 		}
 	}
 	return out

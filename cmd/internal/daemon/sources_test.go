@@ -47,7 +47,7 @@ func withCluster(t *testing.T) *fakeCluster {
 
 func object(name string, vip string) source.Changes {
 	return source.Changes{Set: []source.Unit{{
-		ID: source.UnitID{Source: kubernetesName, Name: "default/" + name}, Rank: source.Rank{Class: 1, Since: 1},
+		ID: source.UnitID{Source: kubernetesName, Name: "default/" + name}, Partial: true, Since: 1,
 		Services: []*source.Service{{
 			Key: source.Key{Namespace: "default", Name: name}, VIPs: []netip.Addr{netip.MustParseAddr(vip)},
 			Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 80}},
