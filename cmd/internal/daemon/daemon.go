@@ -25,7 +25,6 @@ import (
 	"svcproxy/proxier"
 	"svcproxy/proxier/healthz"
 	"svcproxy/source"
-	"svcproxy/source/file"
 )
 
 // syncTimeout is how long a part of a sync may take, see proxier.Progressed. All of
@@ -72,8 +71,7 @@ type daemon struct {
 	state   *os.File // the lock of the state directory
 	control *control.Server
 
-	files    *file.Source
-	cluster  source.Source // nil: none
+	sources  []source.Source // that settings ask for
 	loop     *proxier.Loop
 	settings *settingsWatcher
 	mode     *modeSwitch
@@ -96,7 +94,7 @@ func Run(ctx context.Context, o Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { d.control.Serve(ctx, d.log, d.report.status); return nil })
 	g.Go(func() error { return d.server.Run(ctx) })
-	for _, s := range d.sources() {
+	for _, s := range d.sources {
 		g.Go(func() error { return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d.affinity}) }) })
 	}
 	g.Go(func() error {
@@ -233,30 +231,26 @@ func (d *daemon) wire() {
 	d.health = healthz.NewHealth()
 	d.server = healthz.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
-	d.files = file.New(file.Options{Dir: d.ConfigDir, StateDir: d.StateDir, Rules: d.rules(), Log: d.log})
-	if slices.Contains(s.Sources, file.Name) {
-		d.metrics.WatchTroubles(file.Name, d.files.Troubles)
-	}
-	d.loop = d.newLoop()
+	names := d.openSources()
+	d.loop = d.newLoop(names)
 	d.doubts.loop, d.mode.loop = d.loop, d.loop
-	d.mode.changed = d.files.Judge // modes differ in what they can do
+	d.mode.changed = func() { each(d.sources, judge.Judge) } // modes differ in what they can do
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
 	d.report.connect(d)
 	d.health.Watch(d.loop)
-	d.wireCluster()
 }
 
-func (d *daemon) newLoop() *proxier.Loop {
+func (d *daemon) newLoop(sources []string) *proxier.Loop {
 	s := d.fixed
 	return proxier.NewLoop(proxier.Config{
 		Backends: d.mode.active.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
-		Sources: s.Sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
+		Sources: sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening,
 		OnSync:   d.synced,
 		OnHolds:  func(proxier.Family) { d.mode.familyHolds() },
 		OnDrop:   d.health.Dropped,
 		OnHealth: d.server.SetChecks,
-		OnAccept: d.files.Accepted,
+		OnAccept: func(units []source.Unit) { each(d.sources, func(s accepter) { s.Accepted(units) }) },
 
 		OnFlowsDeleted: d.metrics.FlowsDeleted,
 	})
@@ -304,7 +298,7 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	d.mode.retry()
-	d.files.Reload()
+	each(d.sources, reloader.Reload)
 	d.loop.Resync()
 	if err := d.lookAtAddresses(); err != nil {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)

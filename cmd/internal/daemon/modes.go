@@ -15,7 +15,6 @@ import (
 	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/source"
-	"svcproxy/source/file"
 )
 
 // available are the modes that there are, in the order in which auto prefers them.
@@ -23,13 +22,8 @@ var available = modes.All
 
 // Supported returns which of the settings this build cannot do.
 func Supported(s configs.Settings) error {
-	for _, name := range s.Sources {
-		if name != file.Name && !builtWith(name) {
-			return fmt.Errorf("source %q is not in this build; set sources to [%q]", name, file.Name)
-		}
-	}
-	if s.Mode == configs.Auto {
-		return nil
+	if err := supportedSources(s); err != nil || s.Mode == configs.Auto {
+		return err
 	}
 	_, err := modeNamed(s.Mode)
 	return err

@@ -94,12 +94,11 @@ func TestChooseForLocalhostNodePorts(t *testing.T) {
 
 func TestSupported(t *testing.T) {
 	s := configs.Settings{Mode: "auto", Sources: []string{"file", "kubernetes"}}
-	if err := Supported(s); err != nil && newCluster != nil {
+	withCluster(t)
+	if err := Supported(s); err != nil {
 		t.Error(err)
 	}
-	built := newCluster
-	t.Cleanup(func() { newCluster = built })
-	newCluster = nil
+	withSources(t)
 	want := `source "kubernetes" is not in this build; set sources to ["file"]`
 	if err := Supported(s); err == nil || err.Error() != want {
 		t.Errorf("Supported: %v\n     want: %s", err, want)

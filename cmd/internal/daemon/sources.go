@@ -1,44 +1,116 @@
 package daemon
 
 import (
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
+	"svcproxy/configs"
 	"svcproxy/proxier"
 	"svcproxy/source"
 	"svcproxy/source/file"
 )
 
-// sources returns those that settings ask for.
-func (d *daemon) sources() []source.Source {
-	var list []source.Source
-	if slices.Contains(d.fixed.Sources, file.Name) {
-		list = append(list, d.files)
-	}
-	if d.cluster != nil {
-		list = append(list, d.cluster)
-	}
-	return list
+// A sourceType is a source that this build has.
+type sourceType struct {
+	name     string // as settings and units have it
+	open     func(sourceConfig) source.Source
+	remote   bool // its status has a connection
+	ofMember bool // it says whether load balancers may send to this host
 }
 
-// builtWith tells whether this build has a source.
-func builtWith(name string) bool { return name == kubernetesName && newCluster != nil }
+// sourceTypes are in order of precedence: of what two partial units want, that of the
+// earlier source has it. Those that a build may lack add themselves.
+var sourceTypes = []sourceType{{name: file.Name, open: openFiles}}
 
-// kubernetesName is what the source is called in settings.
-const kubernetesName = "kubernetes"
-
-// wireCluster makes the source that is a cluster, if settings ask for it.
-func (d *daemon) wireCluster() {
-	if !slices.Contains(d.fixed.Sources, kubernetesName) || newCluster == nil {
-		return
-	}
-	d.cluster = newCluster(d)
-	d.health.SetEligible(d.besideCluster()) // until the cluster says more
-	d.metrics.Watch(kubernetesName, d.cluster.Status)
+// A sourceConfig is what a source is opened with.
+type sourceConfig struct {
+	configs.Settings
+	configDir, stateDir, version string
+	beside                       bool       // other sources are served too
+	rules                        file.Rules // for what people write
+	log                          *slog.Logger
+	host                         clusterListener
 }
 
-// besideCluster tells whether this host serves more than a cluster.
-func (d *daemon) besideCluster() bool { return slices.Contains(d.fixed.Sources, file.Name) }
+// A clusterListener is told, once a source runs, what a cluster says of this host.
+type clusterListener interface {
+	joined(*source.ClusterNode)
+	setServiceCIDRs([]netip.Prefix)
+}
+
+// What a source does besides, if it has the method.
+type (
+	reloader     interface{ Reload() }                   // reads everything again
+	judge        interface{ Judge() }                    // holds all to what the mode now in use can do
+	accepter     interface{ Accepted([]source.Unit) }    // is told which units were accepted whole, of any source
+	troubled     interface{ Troubles() map[string]bool } // knows kinds of what may hinder it
+	healthTeller interface {
+		HealthPortFailed(service source.Key, port uint16, why string)
+	}
+)
+
+// each calls do with the sources that have the methods of T.
+func each[T any](list []source.Source, do func(T)) {
+	for _, s := range list {
+		if t, ok := s.(T); ok {
+			do(t)
+		}
+	}
+}
+
+// asked returns those of the source types that settings ask for.
+func asked(s configs.Settings) []sourceType {
+	return slices.DeleteFunc(slices.Clone(sourceTypes), func(t sourceType) bool { return !slices.Contains(s.Sources, t.name) })
+}
+
+// supportedSources returns which source of the settings this build does not have.
+func supportedSources(s configs.Settings) error {
+	var built []string
+	for _, t := range sourceTypes {
+		built = append(built, strconv.Quote(t.name))
+	}
+	for _, name := range s.Sources {
+		if !slices.Contains(built, strconv.Quote(name)) {
+			return fmt.Errorf("source %q is not in this build; set sources to [%s]", name, strings.Join(built, ", "))
+		}
+	}
+	return nil
+}
+
+// openSources opens the sources that settings ask for, and connects them. It returns their names.
+func (d *daemon) openSources() (names []string) {
+	for _, t := range asked(d.fixed) {
+		s := t.open(sourceConfig{
+			Settings: d.fixed, configDir: d.ConfigDir, stateDir: d.StateDir, version: d.Version,
+			beside: d.beside(), rules: d.rules(), log: d.log, host: d,
+		})
+		d.sources, names = append(d.sources, s), append(names, t.name)
+		if t.ofMember {
+			d.health.SetEligible(d.beside()) // until it says more
+		}
+		if t.remote {
+			d.metrics.Watch(t.name, s.Status)
+		}
+		each([]source.Source{s}, func(s troubled) { d.metrics.WatchTroubles(t.name, s.Troubles) })
+	}
+	d.server.OnFailure(func(c proxier.HealthCheck, why string) {
+		if c.InCluster {
+			each(d.sources, func(s healthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
+		}
+	})
+	return names
+}
+
+func openFiles(c sourceConfig) source.Source {
+	return file.New(file.Options{Dir: c.configDir, StateDir: c.stateDir, Rules: c.rules, Log: c.log})
+}
+
+// beside reports whether more than one source is served.
+func (d *daemon) beside() bool { return len(d.fixed.Sources) > 1 }
 
 // joined takes over what the cluster says of this host; nil: it has no node
 // object of it. What it said before stays then: stale beats partial. Load
@@ -51,7 +123,7 @@ func (d *daemon) joined(n *source.ClusterNode) {
 		d.member = n
 	}
 	d.mu.Unlock()
-	d.health.SetEligible(n == nil && was == nil && d.besideCluster() || n != nil && n.Eligible)
+	d.health.SetEligible(n == nil && was == nil && d.beside() || n != nil && n.Eligible)
 	d.setNode()
 }
 

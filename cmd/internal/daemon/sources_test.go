@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,12 +37,21 @@ func (f *fakeCluster) Status() source.Status {
 	return source.Status{Source: kubernetesName, Connection: &source.Connection{Connected: true, Since: time.Unix(7, 0)}}
 }
 
+// kubernetesName is what the fake is called: what settings can ask for.
+const kubernetesName = "kubernetes"
+
+// withSources has the next daemons know files, and these sources.
+func withSources(t *testing.T, more ...sourceType) {
+	old := sourceTypes
+	sourceTypes = append(slices.Clone(old[:1]), more...)
+	t.Cleanup(func() { sourceTypes = old })
+}
+
 // withCluster makes f the cluster of the next daemon.
 func withCluster(t *testing.T) *fakeCluster {
 	f := &fakeCluster{steps: make(chan func(source.Sink))}
-	old := newCluster
-	newCluster = func(d *daemon) source.Source { f.d = d; return f }
-	t.Cleanup(func() { newCluster = old })
+	open := func(c sourceConfig) source.Source { f.d = c.host.(*daemon); return f }
+	withSources(t, sourceType{name: kubernetesName, open: open, remote: true, ofMember: true})
 	return f
 }
 

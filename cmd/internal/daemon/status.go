@@ -30,7 +30,7 @@ type reporter struct {
 	loop     *proxier.Loop
 	health   *healthz.Health
 	server   *healthz.Server
-	sources  func() []source.Source
+	sources  []source.Source
 }
 
 // connect has r ask the parts of d.
@@ -46,7 +46,7 @@ func (r *reporter) status(ctx context.Context) control.Status {
 		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Loop: r.loop.Status(),
 	}
 	st.Settings = r.inUse(st.Loop)
-	for _, s := range r.sources() {
+	for _, s := range r.sources {
 		st.Sources = append(st.Sources, asUsed(s.Status(), st.Loop.Refusals))
 	}
 	st.Faults, st.Restart = r.settings.pending()

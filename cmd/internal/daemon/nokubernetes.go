@@ -1,7 +1,0 @@
-//go:build nokubernetes
-
-package daemon
-
-import "svcproxy/source"
-
-var newCluster func(*daemon) source.Source
