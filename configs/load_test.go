@@ -31,10 +31,10 @@ func every() configs.Settings {
 			Max: 1 << 20, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour, UDPTimeout: 30 * time.Second,
 			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: false,
 		},
-		Init:       configs.Init{Forwarding: false},
-		Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"},
-		Limits:     configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
-		Log:        configs.Log{Level: "debug", Format: "json"},
+		Init:      configs.Init{Forwarding: false},
+		OfSources: configs.OfSources{Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}},
+		Limits:    configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
+		Log:       configs.Log{Level: "debug", Format: "json"},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy/configs"
+	"svcproxy/source/decode"
 	"svcproxy/source/file"
 )
 
@@ -69,9 +70,20 @@ func keysOf(t *testing.T, hint string) []string {
 	return regexp.MustCompile(", | or ").Split(hint, -1)
 }
 
+// tablesOf returns the names of all tables of svcproxy.toml, and that of its top.
+func tablesOf(s decode.Schema) []string {
+	names := []string{""}
+	for _, p := range s.Properties {
+		if p.Schema.Type == "object" {
+			names = append(names, p.Key)
+		}
+	}
+	return names
+}
+
 func TestReferenceHasEveryKey(t *testing.T) {
 	settings, services := reference(t)
-	for _, table := range []string{"", "sync", "ipvs", "conntrack", "init", "kubernetes", "limits", "log"} {
+	for _, table := range tablesOf(configs.Schema()) {
 		text, part := "qqqqqqqqqq = 1", settings
 		if table != "" {
 			text = "[" + table + "]\n" + text

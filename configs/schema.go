@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ type field = decode.Field[Settings]
 // topFields are the keys above the first table; each is a flag too.
 var topFields = []field{
 	decode.Key("mode", decode.Word("mode", modeSettings()...), func(s *Settings) *string { return &s.Mode }),
-	decode.Key("sources", some(decode.Unique(decode.Word("source", "file", "kubernetes"))), func(s *Settings) *[]string { return &s.Sources }),
+	decode.Key("sources", some(decode.Unique(decode.Word("source", sourceNames()...))), func(s *Settings) *[]string { return &s.Sources }),
 	decode.Key("node_name", nodeName, func(s *Settings) *string { return &s.NodeName }),
 	decode.Key("zone", matching("letters, digits, -, _ and .", orEmpty(source.IsName)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Zone }),
 	decode.Key("families", some(decode.Unique(decode.Word("family", "ipv4", "ipv6"))), func(s *Settings) *[]string { return &s.Families }),
@@ -51,7 +52,7 @@ var topFields = []field{
 	decode.Key("metrics_address", matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
 }
 
-var sections = []section{
+var sections = slices.Concat([]section{
 	{"sync", []field{
 		decode.Key("min_interval", decode.Duration(0, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.MinInterval }),
 		decode.Key("resync_interval", decode.Duration(time.Second, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.ResyncInterval }),
@@ -75,11 +76,7 @@ var sections = []section{
 	{"init", []field{
 		decode.Key("forwarding", decode.Bool, func(s *Settings) *bool { return &s.Init.Forwarding }),
 	}},
-	{"kubernetes", []field{
-		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
-		decode.Key("api_server", matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
-		decode.Key("proxy_name", matching("letters, digits, -, _ and .", orEmpty(isLabelValue)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
-	}},
+}, sourceTables(), []section{
 	{"limits", []field{
 		decode.Key("file_size", decode.Number(1, 1<<30), func(s *Settings) *int { return &s.Limits.FileSize }),
 		decode.Key("services", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Services }),
@@ -90,7 +87,7 @@ var sections = []section{
 		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error"), func(s *Settings) *string { return &s.Log.Level }),
 		decode.Key("format", decode.Word("log format", "text", "json"), func(s *Settings) *string { return &s.Log.Format }),
 	}},
-}
+})
 
 // fileFields are all keys of svcproxy.toml: those at the top, and its tables.
 func fileFields() []field {

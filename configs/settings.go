@@ -10,7 +10,7 @@ import (
 // file, says what each means.
 type Settings struct {
 	Mode               string   // the name of one of Modes, or Auto
-	Sources            []string // "file", "kubernetes"
+	Sources            []string // names; of all that there are: sourceNames
 	NodeName           string   // never empty: the host name by default
 	Zone               string
 	Families           []string // "ipv4", "ipv6"
@@ -24,13 +24,13 @@ type Settings struct {
 	HTTPAddress        string // host:port; empty: none
 	MetricsAddress     string // host:port; empty: HTTPAddress
 
-	Sync       Sync
-	IPVS       IPVS
-	Conntrack  Conntrack
-	Init       Init
-	Kubernetes Kubernetes
-	Limits     Limits
-	Log        Log
+	Sync      Sync
+	IPVS      IPVS
+	Conntrack Conntrack
+	Init      Init
+	OfSources
+	Limits Limits
+	Log    Log
 }
 
 // Sync says how often the kernel is written and compared.
@@ -60,11 +60,6 @@ type Conntrack struct {
 // Init says what of the host svcproxy init may change.
 type Init struct {
 	Forwarding bool // of the whole host, in each family
-}
-
-// Kubernetes says where the API server is.
-type Kubernetes struct {
-	Kubeconfig, APIServer, ProxyName string
 }
 
 // Limits bound what one service file may hold.

@@ -214,12 +214,12 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 	differ("http_address", fixed.HTTPAddress == want.HTTPAddress)
 	differ("metrics_address", fixed.MetricsAddress == want.MetricsAddress)
 	differ("ipvs", fixed.IPVS == want.IPVS)
-	differ("kubernetes", fixed.Kubernetes == want.Kubernetes)
+	restart = append(restart, configs.DifferentSources(fixed, want)...)
 	differ("limits", fixed.Limits == want.Limits)
 	differ("log.format", fixed.Log.Format == want.Log.Format)
 	now.Sources, now.NodeName, now.Families = fixed.Sources, fixed.NodeName, fixed.Families
 	now.MasqueradeBit, now.HTTPAddress, now.MetricsAddress = fixed.MasqueradeBit, fixed.HTTPAddress, fixed.MetricsAddress
-	now.IPVS, now.Kubernetes, now.Limits, now.Log.Format = fixed.IPVS, fixed.Kubernetes, fixed.Limits, fixed.Log.Format
+	now.IPVS, now.OfSources, now.Limits, now.Log.Format = fixed.IPVS, fixed.OfSources, fixed.Limits, fixed.Log.Format
 	return now, restart
 }
 
