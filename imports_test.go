@@ -25,6 +25,8 @@ var forbidden = []struct{ from, to string }{
 	{"proxier", "svcproxy/source/decode"},
 	{"proxier", "svcproxy/source/kubernetes"},
 	{"source/kubernetes", "svcproxy/source/file"},
+	{"source/remote", "svcproxy/source/file"},
+	{"source/remote", "svcproxy/source/kubernetes"},
 	{"source/file", "svcproxy/source/kubernetes"},
 	{"netutil", "svcproxy/source"},
 	{"netutil", "svcproxy/proxier"},

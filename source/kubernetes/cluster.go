@@ -11,12 +11,8 @@ import (
 	"time"
 
 	"svcproxy/source"
+	"svcproxy/source/remote"
 )
-
-// moveTime is how long a service stays as it was when slices no longer have an
-// endpoint that was ready: it may be about to appear in another slice. A pod that
-// ends is not ready first, so that this delays nothing that is in order.
-const moveTime = 300 * time.Millisecond
 
 // A kind is one of the kinds of objects that are read.
 type kind int
@@ -43,22 +39,20 @@ type step func(*cluster)
 // the goroutine of Run.
 type cluster struct {
 	src     *Source
-	sink    source.Sink
+	out     *remote.Publisher
 	server  string      // of the present session
 	heard   [kinds]bool // in the present session
 	fresh   bool        // nothing was handed on yet of what server has
 	synced  bool        // all that existed was handed on
 	started time.Time
 	node    *source.ClusterNode // as last heard
-	keeper  *keeper
+	keeper  *remote.Keeper
 	cidrs   map[string][]netip.Prefix // of services, by the name of the object
 	told    []netip.Prefix            // of cidrs, or as last known
 	ranges  bool                      // cidrs were listed in the present session
 
 	entries map[source.Key]*entry
 	owners  map[source.Key]source.Key // of each slice, by the name of its service
-	dirty   map[source.Key]bool       // to be looked at; true: as soon as possible
-	due     map[source.Key]time.Time  // those that wait
 }
 
 // An entry is what there is under the name of one service.
@@ -67,17 +61,16 @@ type entry struct {
 	created int64           // ns since 1970; 0: not known
 	notes   notes           // what of the object is not used
 	slices  []*slice        // in order of their names
-	used    *source.Service // as last handed on; nil: never
-	sent    int64           // created, as handed on with used
+	used    remote.Handed
 }
 
 func newCluster(src *Source, sink source.Sink) *cluster {
-	return &cluster{
-		src: src, sink: sink, started: time.Now(), fresh: true,
-		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{},
-		dirty: map[source.Key]bool{}, due: map[source.Key]time.Time{}, keeper: newKeeper(src),
-		cidrs: map[string][]netip.Prefix{},
+	c := &cluster{
+		src: src, out: remote.NewPublisher(src.State, sink), started: time.Now(), fresh: true,
+		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{}, cidrs: map[string][]netip.Prefix{},
 	}
+	c.keeper = remote.NewKeeper(src.lastKnownPath(), src.Log, c.lastKnown)
+	return c
 }
 
 // begin has changes wait until a new session has listed all kinds of objects:
@@ -95,7 +88,7 @@ func (c *cluster) entry(key source.Key, now bool) *entry {
 		e = &entry{}
 		c.entries[key] = e
 	}
-	c.dirty[key] = c.dirty[key] || now
+	c.out.Touch(key, now)
 	return e
 }
 
@@ -157,29 +150,22 @@ func (c *cluster) flush(now time.Time) {
 	if !c.listed() {
 		return
 	}
-	for key, due := range c.due {
-		if !now.Before(due) {
-			c.dirty[key] = true
-		}
-	}
 	if c.fresh { // what was last known, or another server had, may be gone, and moves nowhere
 		for key := range c.entries {
-			c.dirty[key] = true
+			c.out.Touch(key, true)
 		}
 		c.fresh = false
 		c.keepSoon() // also where it has the same: under its name
 	}
-	var ch source.Changes
-	for key, hurry := range c.dirty {
-		c.look(key, now, hurry, &ch)
+	for key, hurry := range c.out.Dirty(now) {
+		c.look(key, now, hurry)
 	}
-	c.dirty = map[source.Key]bool{} // not cleared: that costs what the first list took, each time
-	if len(ch.Set)+len(ch.Delete) > 0 {
-		c.sink.Apply(ch)
+	set, deleted := c.out.Flush()
+	if set+deleted > 0 {
 		c.keepSoon()
 	}
 	if !c.synced {
-		c.src.Log.Info("listed everything", "services", len(ch.Set), "slices", len(c.owners), "took", now.Sub(c.started), "merged", time.Since(now))
+		c.src.Log.Info("listed everything", "services", set, "slices", len(c.owners), "took", now.Sub(c.started), "merged", time.Since(now))
 		c.announce()
 	}
 	c.tellCIDRs()
@@ -213,53 +199,32 @@ func (c *cluster) tellCIDRs() {
 func (c *cluster) announce() {
 	c.synced = true
 	c.keepSoon()
-	c.src.noteSynced()
-	c.sink.Synced(Name)
+	c.src.Synced()
+	c.out.Synced()
 }
 
-// look adds to ch what became of one name.
-func (c *cluster) look(key source.Key, now time.Time, hurry bool, ch *source.Changes) {
+// look hands on what became of one name.
+func (c *cluster) look(key source.Key, now time.Time, hurry bool) {
 	e := c.entries[key]
 	if e.svc == nil {
-		c.drop(key, e, ch)
-		return
-	}
-	next, unused := merge(e.svc, e.slices)
-	if e.used != nil && !hurry && loses(e.used.Endpoints, next.Endpoints) {
-		if _, waits := c.due[key]; !waits {
-			c.due[key] = now.Add(moveTime)
+		c.out.Remove(key, &e.used)
+		if len(e.slices) == 0 {
+			delete(c.entries, key)
 		}
 		return
 	}
-	delete(c.due, key)
-	faults := faultsOf(next)
-	c.src.note(key, e.used != nil, slices.Concat(faults, e.warnings(unused)))
-	if len(faults) > 0 || e.used != nil && e.sent == e.created && e.used.Equal(next) {
-		return
+	next, unused := merge(e.svc, e.slices)
+	if c.out.Set(&e.used, remote.Handed{Since: e.created, Service: next}, e.warnings(unused), now, hurry) {
+		e.svc = next // one copy
+		e.share()
 	}
-	e.svc, e.used, e.sent = next, next, e.created // one copy
-	e.share()
-	ch.Set = append(ch.Set, unitOf(key, e))
 }
 
 // share makes the only slice use the endpoints that were handed on, where they
 // say all that it said.
 func (e *entry) share() {
-	if len(e.slices) == 1 && len(e.slices[0].endpoints) == len(e.used.Endpoints) {
-		e.slices[0].endpoints = e.used.Endpoints
-	}
-}
-
-// drop takes away what was handed on of a service that is gone.
-func (c *cluster) drop(key source.Key, e *entry, ch *source.Changes) {
-	delete(c.due, key)
-	c.src.note(key, false, nil)
-	if e.used != nil {
-		e.used = nil
-		ch.Delete = append(ch.Delete, unitID(key))
-	}
-	if len(e.slices) == 0 {
-		delete(c.entries, key)
+	if len(e.slices) == 1 && len(e.slices[0].endpoints) == len(e.used.Service.Endpoints) {
+		e.slices[0].endpoints = e.used.Service.Endpoints
 	}
 }
 
@@ -279,38 +244,15 @@ func (e *entry) warnings(merged notes) []source.Fault {
 	return out
 }
 
-// unitOf returns what is used of an entry.
-func unitOf(key source.Key, e *entry) source.Unit {
-	return source.Unit{ID: unitID(key), Partial: true, Since: e.sent, Services: []*source.Service{e.used}}
-}
-
-func unitID(key source.Key) source.UnitID { return source.UnitID{Source: Name, Name: key.String()} }
-
-// faultsOf returns what is wrong with a service. Warnings are for those who
-// write files: Kubernetes has its own rules.
-func faultsOf(s *source.Service) []source.Fault {
-	var out []source.Fault
-	for _, p := range source.Validate(s) {
-		if !p.Warning {
-			out = append(out, source.Fault{Msg: fmt.Sprintf("service %q: %s", s.Key, p.Msg)})
-		}
-	}
-	return out
-}
-
 // nextDue returns when the first that waits need wait no longer. While all waits for
 // a list that is none: its last step looks again, and a time of the past would not pass.
 func (c *cluster) nextDue() (next time.Time, some bool) {
 	if !c.listed() {
 		return next, false
 	}
-	if c.keeper.changed {
-		next, some = c.keeper.due, true
-	}
-	for _, due := range c.due {
-		if !some || due.Before(next) {
-			next, some = due, true
-		}
+	next, some = c.out.Due()
+	if at, changed := c.keeper.Due(); changed && (!some || at.Before(next)) {
+		return at, true
 	}
 	return next, some
 }

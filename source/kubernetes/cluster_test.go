@@ -3,7 +3,9 @@
 package kubernetes
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"svcproxy/source"
+	"svcproxy/source/remote"
 )
 
 // listedCluster has listed all kinds, and handed on a service with an endpoint.
@@ -36,8 +39,8 @@ func TestNothingIsDueBeforeAllIsListed(t *testing.T) {
 	c.setSlice(key("a-1"), nil)
 	now := time.Now()
 	c.flush(now)
-	if due, some := c.nextDue(); !some || !due.Equal(now.Add(moveTime)) {
-		t.Fatalf("due %v %v, want %v", due, some, now.Add(moveTime))
+	if due, some := c.nextDue(); !some || !due.Equal(now.Add(remote.MoveTime)) {
+		t.Fatalf("due %v %v, want %v", due, some, now.Add(remote.MoveTime))
 	}
 	c.heard = [kinds]bool{}
 	now = now.Add(time.Hour)
@@ -74,7 +77,7 @@ func TestCreatedAnew(t *testing.T) {
 	made(meta.Time{}, 0)
 
 	made(meta.Unix(3000, 0), 3000e9)
-	c.use(&lastKnown{units: []knownUnit{{1000e9, rec.now["default/a"]}}})
+	c.use(new(lastKnown), []remote.Handed{{Since: 1000e9, Service: rec.now["default/a"]}})
 	if got := rec.since["default/a"]; got != 1000e9 {
 		t.Errorf("last known as of %d", got)
 	}
@@ -87,24 +90,24 @@ func TestCreatedAnew(t *testing.T) {
 // What is kept under the name of a server is what that one has: nothing is kept while
 // it lists, and nothing of the one before waits to move.
 func TestKeptUnderItsServer(t *testing.T) {
-	dir := t.TempDir()
-	c, _ := listedCluster(t, Options{StateDir: dir})
+	c, _ := listedCluster(t, Options{StateDir: t.TempDir()})
 	kept := func(what, want string) {
 		t.Helper()
-		if c.keeper.save(c, c.keeper.due); !c.keeper.idle(time.After(within)) {
+		if at, _ := c.keeper.Due(); c.listed() {
+			c.keeper.Save(at)
+		}
+		if !c.keeper.Idle(time.After(within)) {
 			t.Fatal("it is still being written")
 		}
-		c.keeper.free <- struct{}{}
-		k, err := loadLastKnown(dir)
-		if err != nil {
+		got, k := "nothing", new(lastKnown)
+		services, err := remote.Load(c.src.lastKnownPath(), k)
+		if err == nil {
+			got = k.Server
+		} else if !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
-		got := "nothing"
-		if k != nil {
-			got = k.Server
-			for _, u := range k.units {
-				got += fmt.Sprintf(" %s %d", u.Service.Key, len(u.Service.Endpoints))
-			}
+		for _, s := range services {
+			got += fmt.Sprintf(" %s %d", s.Service.Key, len(s.Service.Endpoints))
 		}
 		if got != want {
 			t.Errorf("%s: kept %q, want %q", what, got, want)
@@ -117,13 +120,12 @@ func TestKeptUnderItsServer(t *testing.T) {
 	kept("listed", "one default/a 1")
 
 	c.keepSoon()
-	c.src.contact.use("two")
+	c.src.Use("two")
 	kept("the new session has not begun", "one default/a 1")
 	c.begin("two")
 	c.keepSoon()
 	kept("the new session lists", "one default/a 1")
-	c.keeper.end(c)
-	c.keeper.free <- struct{}{}
+	c.keeper.End(c.listed())
 	kept("the end while it lists", "one default/a 1")
 	c.setSlice(key("a-1"), nil)
 	c.heard = [kinds]bool{true, true, true}

@@ -3,22 +3,20 @@
 package kubernetes
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"svcproxy/source"
+	"svcproxy/source/remote"
 )
 
 // keeping is a source with a state directory, and one that has ended before it.
@@ -90,10 +88,11 @@ func TestLastKnownServiceCIDRs(t *testing.T) {
 	c.setCIDRs("kubernetes", prefixes("10.96.0.0/16"))
 	c.ranges = true
 	c.flush(time.Now())
-	if err := c.lastKnown(time.Now()).save(dir); err != nil {
+	h, services := c.lastKnown()
+	if err := remote.Save(c.src.lastKnownPath(), h, services); err != nil {
 		t.Fatal(err)
 	}
-	known, err := loadLastKnown(dir)
+	known, services, err := c.src.recall()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +109,7 @@ func TestLastKnownServiceCIDRs(t *testing.T) {
 			t.Error("told after the first sync")
 		}
 	}}), rec)
-	c.use(known)
+	c.use(known, services)
 	is("last known", "10.96.0.0/16")
 	c.begin("one")
 	c.heard = [kinds]bool{true, true, true}
@@ -145,30 +144,12 @@ func TestLastKnownIsNotUsedAfterOneFailure(t *testing.T) {
 	a.put(svc("b", "10.96.0.2"))
 	begin := time.Now()
 	r := run(t, keeping(t, a, dir))
-	<-r.src.contact.failed
+	<-r.src.Failed()
 	a.start()
 	r.wants("default/b")
 	took := time.Since(begin)
 	if h := r.history(0); len(h) != 1 && took < failedPatience { // else this machine is too busy to say
 		t.Errorf("listed after %v, and steps %q", took, h)
-	}
-}
-
-// A failure shortens the wait, and never makes it longer.
-func TestDeadline(t *testing.T) {
-	for _, tt := range []struct{ after, want time.Duration }{
-		{0, failedPatience},
-		{2 * time.Second, 2*time.Second + failedPatience},
-		{patience - failedPatience/2, patience},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			begin, d := time.Now(), newDeadline(patience)
-			time.Sleep(tt.after)
-			d.within(failedPatience)
-			if <-d.C; time.Since(begin) != tt.want {
-				t.Errorf("failed after %v: waited %v, want %v", tt.after, time.Since(begin), tt.want)
-			}
-		})
 	}
 }
 
@@ -222,7 +203,7 @@ func TestLastKnownUnusable(t *testing.T) {
 				go func() { done <- src.Run(ctx, r) }()
 				wait := within
 				if !beside {
-					<-src.contact.failed
+					<-src.Failed()
 					wait = failedPatience + 200*time.Millisecond
 				}
 				select {
@@ -268,35 +249,6 @@ func TestLastKnownDrafts(t *testing.T) {
 	}
 }
 
-// Why nothing can be kept is said once, and again when that changes or comes back.
-func TestKeeperWarnsOnce(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "gone")
-	var log bytes.Buffer
-	k := newKeeper(New(Options{StateDir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))}))
-	said := func(what string, want int) {
-		t.Helper()
-		k.write(&lastKnown{})
-		k.write(&lastKnown{})
-		if n := strings.Count(log.String(), "level=WARN"); n != want {
-			t.Errorf("%s: %d warnings, want %d: %s", what, n, want, log.String())
-		}
-	}
-	put := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	said("no directory", 1)
-	put(os.WriteFile(dir, nil, 0o600))
-	said("a file in its place", 2)
-	put(os.Remove(dir))
-	put(os.Mkdir(dir, 0o700))
-	said("in order", 2)
-	put(os.RemoveAll(dir))
-	said("no directory again", 3)
-}
-
 // What a node says again changes nothing, and nothing is written for it.
 func TestNodeSaysTheSame(t *testing.T) {
 	c, _ := listedCluster(t, Options{StateDir: t.TempDir()})
@@ -307,11 +259,13 @@ func TestNodeSaysTheSame(t *testing.T) {
 		zone    string
 		changes bool
 	}{{"z", true}, {"z", false}, {"y", true}} {
-		c.keeper.changed = false
+		at, _ := c.keeper.Due()
+		c.keeper.Save(at)
 		c.setNode(node(tt.zone))
-		if c.keeper.changed != tt.changes {
-			t.Errorf("%d: zone %s: to be written %v, want %v", i, tt.zone, c.keeper.changed, tt.changes)
+		if _, changed := c.keeper.Due(); changed != tt.changes {
+			t.Errorf("%d: zone %s: to be written %v, want %v", i, tt.zone, changed, tt.changes)
 		}
+		c.keeper.Idle(time.After(within))
 	}
 }
 
@@ -329,17 +283,16 @@ func TestLastKnownSaysTheSame(t *testing.T) {
 	of.Endpoints[0].Hints = nil
 	merged, _ := merge(s.Service, []*slice{parseSlice(of, newWords())})
 	merged.Endpoints[0].Hints = &source.Hints{Nodes: []string{"n"}, Zones: []string{"z"}}
-	dir := t.TempDir()
-	k := &lastKnown{Format: lastKnownFormat, Written: time.Now(), units: []knownUnit{{7, merged}}}
-	if err := k.save(dir); err != nil {
+	path := filepath.Join(t.TempDir(), lastKnownName)
+	if err := remote.Save(path, new(lastKnown), []remote.Handed{{Since: 7, Service: merged}}); err != nil {
 		t.Fatal(err)
 	}
-	back, err := loadLastKnown(dir)
+	back, err := remote.Load(path, new(lastKnown))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(back.units) != 1 || back.units[0].Created != 7 || !back.units[0].Service.Equal(merged) {
-		t.Errorf("\n got %+v\nwant %+v", back.units, merged)
+	if len(back) != 1 || back[0].Since != 7 || !back[0].Service.Equal(merged) {
+		t.Errorf("\n got %+v\nwant %+v", back, merged)
 	}
 }
 
@@ -352,35 +305,4 @@ func TestLastKnownWhenNobodyAnswers(t *testing.T) {
 	release := a.hold("services")
 	defer release()
 	run(t, keeping(t, a, dir)).wants("default/a")
-}
-
-// A blockingLog is told something and does not come back before it is released.
-type blockingLog struct {
-	slog.Handler
-	release chan struct{}
-}
-
-func (b *blockingLog) Enabled(context.Context, slog.Level) bool      { return true }
-func (b *blockingLog) Handle(_ context.Context, _ slog.Record) error { <-b.release; return nil }
-
-// A write that hangs does not hold up the end, whether it began before or then.
-func TestKeeperEnds(t *testing.T) {
-	for _, before := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			hang := &blockingLog{slog.DiscardHandler, make(chan struct{})}
-			c := newCluster(New(Options{StateDir: filepath.Join(t.TempDir(), "gone"), Log: slog.New(hang)}), &record{})
-			c.heard = [kinds]bool{true, true, true}
-			c.keeper.note()
-			if before {
-				c.keeper.save(c, c.keeper.due)
-				c.keeper.note()
-			}
-			begin := time.Now()
-			c.keeper.end(c)
-			if took := time.Since(begin); took != endWait {
-				t.Errorf("hangs before the end %v: ended after %v, want %v", before, took, endWait)
-			}
-			close(hang.release)
-		})
-	}
 }

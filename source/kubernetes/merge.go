@@ -126,7 +126,7 @@ func distinct(svc *source.Service, list []source.Endpoint) []source.Endpoint {
 }
 
 // remainder takes from e the ports under which one of others serves too, and
-// tells whether any is left.
+// reports whether any is left.
 func remainder(svc *source.Service, e *source.Endpoint, others []source.Endpoint) (left bool) {
 	numbers := make(map[string]uint16, len(svc.Ports))
 	for _, p := range svc.Ports {
@@ -141,20 +141,4 @@ func remainder(svc *source.Service, e *source.Endpoint, others []source.Endpoint
 	}
 	e.Ports = numbers
 	return left
-}
-
-// loses tells whether now lacks an address that was ready in before. One that
-// was not is on its way out already.
-func loses(before, now []source.Endpoint) bool {
-	for i := range before {
-		e := &before[i]
-		if !e.Ready {
-			continue
-		}
-		_, found := slices.BinarySearchFunc(now, e.Addr, func(o source.Endpoint, a netip.Addr) int { return o.Addr.Compare(a) })
-		if !found {
-			return true
-		}
-	}
-	return false
 }

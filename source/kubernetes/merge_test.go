@@ -94,8 +94,11 @@ func TestMerge(t *testing.T) {
 				if !slices.Equal(got, tt.want) {
 					t.Errorf("\n got: %s\nwant: %s", strings.Join(got, "\n      "), strings.Join(tt.want, "\n      "))
 				}
-				if f := faultsOf(out); len(f) > 0 {
-					t.Errorf("faults %v", f)
+				for _, p := range source.Validate(out) {
+					if p.Warning {
+						continue
+					}
+					t.Errorf("fault %v", p)
 				}
 				slices.Reverse(tt.slices)
 			}

@@ -195,9 +195,8 @@ func TestSameAsFiles(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		var toml strings.Builder
-		c := newCluster(New(Options{}), nil)
 		rec := &record{now: map[string]*source.Service{}}
-		c.sink = rec
+		c := newCluster(New(Options{}), rec)
 		c.heard = [kinds]bool{true, true, true}
 		for n := range rapid.IntRange(1, 3).Draw(t, "services") {
 			d := drawService(t, n)

@@ -12,6 +12,7 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	networking "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"svcproxy/source"
+	"svcproxy/source/remote"
 )
 
 // identityPoll is how often kubeconfig and certificates are read again.
@@ -30,11 +32,11 @@ const identityPoll = 5 * time.Second
 // backoff returns how long a reflector waits after each failure: 0.4 to 0.8 s. The
 // pacer waits longer where that is needed; client-go would wait up to a minute.
 func backoff() *wait.Backoff {
-	return &wait.Backoff{Duration: firstWait, Factor: 1, Jitter: 1, Steps: 1}
+	return &wait.Backoff{Duration: remote.FirstWait, Factor: 1, Jitter: 1, Steps: 1}
 }
 
 // silence has client-go log nothing of its own: what it cannot do reaches us as
-// an error, and contact says it once.
+// an error, and status says it once.
 var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
 // sessions reads the API server until ctx ends, anew with each identity. What is
@@ -49,7 +51,7 @@ func (s *Source) sessions(ctx context.Context, steps chan<- step) {
 		now, err := s.identify()
 		switch {
 		case err != nil && old == nil:
-			s.contact.fail(-1, err)
+			s.Fail(remote.AllParts, err)
 		case err != nil: // it is being written, perhaps: the one in use may go on
 			s.Log.Debug("identity for the API server cannot be read", "err", err)
 		case old == nil || now.version != old.version:
@@ -70,26 +72,26 @@ func (s *Source) sessions(ctx context.Context, steps chan<- step) {
 // session starts to read the API server, until stop is called or ctx ends. It
 // does not wait then: a reflector may sleep for seconds before it looks at ctx.
 func (s *Source) session(ctx context.Context, id *identity, steps chan<- step) (stop func()) {
-	s.contact.use(id.config.Host)
+	s.Use(id.config.Host)
 	c, err := newClient(id.config)
 	if err != nil {
-		s.contact.fail(-1, err)
+		s.Fail(remote.AllParts, err)
 		return func() {}
 	}
 	ctx, stop = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
 	begin(ctx, steps, id.config.Host)
-	pace, seldom := newPacer(mostWait), newPacer(mostWaitOptional)
+	pace, seldom := remote.NewPacer(remote.MostWait, answered), remote.NewPacer(remote.MostWaitOptional, answered)
 	var wg sync.WaitGroup
 	run := func(k kind, from cache.Getter, modify func(*meta.ListOptions), expected runtime.Object, into cache.ReflectorStore) {
 		r := cache.NewReflectorWithOptions(s.reader(ctx, pace, k, from, modify), expected, into, cache.ReflectorOptions{Name: k.String(), Backoff: backoff()})
 		wg.Go(func() { r.RunWithContext(ctx) })
 	}
-	run(services, c.core, withLabel(s.ProxyName, true), &core.Service{}, serviceFeed(ctx, steps))
-	run(endpointSlices, c.discovery, withLabel(s.ProxyName, false), &discovery.EndpointSlice{}, sliceFeed(ctx, steps))
-	run(nodes, c.core, named(s.NodeName), &core.Node{}, nodeFeed(ctx, steps, s.NodeName))
+	run(services, c.core, withLabel(s.ProxyName, true), &core.Service{}, serviceStore(ctx, steps))
+	run(endpointSlices, c.discovery, withLabel(s.ProxyName, false), &discovery.EndpointSlice{}, sliceStore(ctx, steps))
+	run(nodes, c.core, named(s.NodeName), &core.Node{}, nodeStore(ctx, steps, s.NodeName))
 	if s.ProxyName == "" { // else ClusterIPs that we do not know may be another proxy's
 		pace = seldom
-		run(serviceCIDRs, c.networking, func(*meta.ListOptions) {}, &networking.ServiceCIDR{}, cidrFeed(ctx, steps))
+		run(serviceCIDRs, c.networking, func(*meta.ListOptions) {}, &networking.ServiceCIDR{}, cidrStore(ctx, steps))
 	}
 	wg.Go(func() { s.sendEvents(ctx, c) })
 	go func() {
@@ -130,28 +132,28 @@ func named(name string) func(*meta.ListOptions) {
 	return func(o *meta.ListOptions) { o.FieldSelector = selector }
 }
 
-// reader lists and watches one kind of objects, and tells contact how that goes.
-func (s *Source) reader(ctx context.Context, pace *pacer, k kind, from cache.Getter, modify func(*meta.ListOptions)) *cache.ListWatch {
+// reader lists and watches one kind of objects, and tells status how that goes.
+func (s *Source) reader(ctx context.Context, pace *remote.Pacer, k kind, from cache.Getter, modify func(*meta.ListOptions)) *cache.ListWatch {
 	lw := cache.NewFilteredListWatchFromClient(once{from}, k.String(), meta.NamespaceAll, modify)
 	list, watcher := lw.ListWithContextFunc, lw.WatchFuncWithContext
 	lw.ListWithContextFunc = func(call context.Context, o meta.ListOptions) (runtime.Object, error) {
-		answered := pace.ask(ctx)
+		done := pace.Ask(ctx)
 		out, err := list(call, o)
-		answered(err)
+		done(err)
 		s.failed(ctx, k, err)
 		return out, err
 	}
 	lw.WatchFuncWithContext = func(call context.Context, o meta.ListOptions) (watch.Interface, error) {
-		answered := pace.ask(ctx)
+		done := pace.Ask(ctx)
 		w, err := watcher(call, o)
 		if _, live := w.(*watch.StreamWatcher); err == nil && !live {
 			err = errNoAnswer
 			s.failed(ctx, k, err)
 		}
-		answered(err)
+		done(err)
 		switch first := o.SendInitialEvents != nil; {
 		case err == nil && int(k) < kinds:
-			s.contact.watch(k)
+			s.Watching(int(k))
 		case err == nil:
 		case first:
 			// An API server without streaming lists refuses this, and is asked for a
@@ -172,17 +174,24 @@ type once struct{ cache.Getter }
 
 func (o once) Get() *rest.Request { return o.Getter.Get().MaxRetries(0) }
 
+// answered says of an error whether the API server answers, as that something is too
+// old, and else when it wants to be asked again.
+func answered(err error) (bool, time.Duration) {
+	secs, _ := apierrors.SuggestsClientDelay(err)
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err), time.Duration(secs) * time.Second
+}
+
 // errNoAnswer is why there is nothing to watch where client-go gives a watch that
 // has ended instead of an error: rest.Request.Watch, of time-outs and of
 // connections that end before an answer.
 var errNoAnswer = errors.New("no answer: connections time out, or end at once")
 
-// failed tells contact of an error, unless it is only that nobody wants to read any more.
+// failed tells status of an error, unless it is only that nobody wants to read any more.
 func (s *Source) failed(ctx context.Context, k kind, err error) {
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case int(k) < kinds:
-		s.contact.fail(k, err)
+		s.Fail(int(k), err)
 	default:
 		s.Log.Debug("not watched", "objects", k.String(), "err", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy/source"
+	"svcproxy/source/remote"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -216,7 +217,7 @@ func TestNoServerNamed(t *testing.T) {
 }
 
 // An endpoint that moves from slice to slice never goes, in whatever order the
-// slices change. One that is removed goes after moveTime, one that was not ready at once.
+// slices change. One that is removed goes after remote.MoveTime, one that was not ready at once.
 func TestMoves(t *testing.T) {
 	a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1", "10.0.0.2"), eps("a-2", "a", "10.0.0.3"))
 	r := run(t, at(a))
@@ -239,7 +240,7 @@ func TestMoves(t *testing.T) {
 	begin := time.Now()
 	a.put(eps("a-2", "a", "10.0.0.2"))
 	r.wants("default/a 10.0.0.1 10.0.0.2 10.0.0.4; default/b")
-	if took := time.Since(begin); took < moveTime*9/10 {
+	if took := time.Since(begin); took < remote.MoveTime*9/10 {
 		t.Errorf("an endpoint that was ready went after %v", took)
 	}
 	a.put(eps("a-2", "a", "10.0.0.2!"))
@@ -247,7 +248,7 @@ func TestMoves(t *testing.T) {
 	begin = time.Now()
 	a.put(eps("a-2", "a"))
 	r.wants("default/a 10.0.0.1 10.0.0.4; default/b")
-	if took := time.Since(begin); took > moveTime*9/10 {
+	if took := time.Since(begin); took > remote.MoveTime*9/10 {
 		t.Errorf("an endpoint that was not ready went after %v", took)
 	}
 }
@@ -311,10 +312,10 @@ func TestNodeIsFollowed(t *testing.T) {
 }
 
 // The end is no error to a reflector: it would leave its watch open.
-func TestFeedAfterTheEnd(t *testing.T) {
+func TestStoreAfterTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	f := serviceFeed(ctx, make(chan step)) // that nobody reads
+	f := serviceStore(ctx, make(chan step)) // that nobody reads
 	a := svc("a", "10.96.0.1")
 	for what, err := range map[string]error{"replace": f.Replace([]any{a}, "1"), "add": f.Add(a), "delete": f.Delete(a)} {
 		if err != nil {

@@ -15,11 +15,11 @@ import (
 	"svcproxy/source"
 )
 
-// A feed takes what a reflector hears of one kind of objects to the goroutine of
+// A store takes what a reflector hears of one kind of objects to the goroutine of
 // Run. It stands where an informer has its cache, which would be a second copy.
 // It implements cache.TransformingStore. T is what we keep of an object; the zero
 // T stands for one that is gone or does not concern us.
-type feed[T any] struct {
+type store[T any] struct {
 	ctx   context.Context // of the reflector; its methods have none
 	kind  kind
 	parse func(obj any) T
@@ -35,11 +35,11 @@ type parsed[T any] struct {
 	kept T
 }
 
-func (f *feed[T]) look(obj any) *parsed[T] {
+func (s *store[T]) look(obj any) *parsed[T] {
 	if p, ok := obj.(*parsed[T]); ok {
 		return p
 	}
-	p := &parsed[T]{kept: f.parse(obj)}
+	p := &parsed[T]{kept: s.parse(obj)}
 	if o, ok := obj.(meta.Object); ok {
 		p.Namespace, p.Name = o.GetNamespace(), o.GetName()
 	}
@@ -51,58 +51,58 @@ func (p *parsed[T]) key() source.Key { return source.Key{Namespace: p.Namespace,
 // send hands on a step, or drops it when ctx has ended: what a finished session
 // still heard counts no more. The end is no error: a reflector whose store fails
 // while it takes over a first list leaves its watch, and a goroutine, open.
-func (f *feed[T]) send(st step) {
+func (s *store[T]) send(st step) {
 	unlessEnded := func(c *cluster) {
-		if f.ctx.Err() == nil {
+		if s.ctx.Err() == nil {
 			st(c)
 		}
 	}
 	select {
-	case f.steps <- unlessEnded:
-	case <-f.ctx.Done():
+	case s.steps <- unlessEnded:
+	case <-s.ctx.Done():
 	}
 }
 
 // Add implements cache.ReflectorStore.
-func (f *feed[T]) Add(obj any) error {
-	p := f.look(obj)
-	f.send(func(c *cluster) { f.set(c, p.key(), p.kept) })
+func (s *store[T]) Add(obj any) error {
+	p := s.look(obj)
+	s.send(func(c *cluster) { s.set(c, p.key(), p.kept) })
 	return nil
 }
 
 // Update implements cache.ReflectorStore.
-func (f *feed[T]) Update(obj any) error { return f.Add(obj) }
+func (s *store[T]) Update(obj any) error { return s.Add(obj) }
 
 // Delete implements cache.ReflectorStore.
-func (f *feed[T]) Delete(obj any) error {
-	key := f.look(obj).key()
-	f.send(func(c *cluster) {
+func (s *store[T]) Delete(obj any) error {
+	key := s.look(obj).key()
+	s.send(func(c *cluster) {
 		var gone T
-		f.set(c, key, gone)
+		s.set(c, key, gone)
 	})
 	return nil
 }
 
 // Replace implements cache.ReflectorStore: these are all objects there are.
-func (f *feed[T]) Replace(list []any, _ string) error {
+func (s *store[T]) Replace(list []any, _ string) error {
 	all := make(map[source.Key]T, len(list))
 	for i, obj := range list {
-		p := f.look(obj)
+		p := s.look(obj)
 		all[p.key()] = p.kept
 		list[i] = nil // can go
 	}
-	f.send(func(c *cluster) {
-		f.known(c, func(key source.Key) {
+	s.send(func(c *cluster) {
+		s.known(c, func(key source.Key) {
 			if _, still := all[key]; !still {
 				var gone T
-				f.set(c, key, gone)
+				s.set(c, key, gone)
 			}
 		})
 		for key, kept := range all {
-			f.set(c, key, kept)
+			s.set(c, key, kept)
 		}
-		if int(f.kind) < kinds {
-			c.heard[f.kind] = true
+		if int(s.kind) < kinds {
+			c.heard[s.kind] = true
 		} else {
 			c.ranges = true
 		}
@@ -111,17 +111,17 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 }
 
 // Resync implements cache.ReflectorStore.
-func (f *feed[T]) Resync() error { return nil }
+func (s *store[T]) Resync() error { return nil }
 
 // Transformer implements cache.TransformingStore: while a reflector gathers a
 // first list, it holds no more than we keep.
-func (f *feed[T]) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return f.look(obj), nil }
+func (s *store[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return s.look(obj), nil }
 }
 
-func serviceFeed(ctx context.Context, steps chan<- step) *feed[*service] {
+func serviceStore(ctx context.Context, steps chan<- step) *store[*service] {
 	words := newWords()
-	return &feed[*service]{
+	return &store[*service]{
 		ctx: ctx, kind: services, steps: steps,
 		parse: func(obj any) *service {
 			s, ok := obj.(*core.Service)
@@ -141,9 +141,9 @@ func serviceFeed(ctx context.Context, steps chan<- step) *feed[*service] {
 	}
 }
 
-func sliceFeed(ctx context.Context, steps chan<- step) *feed[*slice] {
+func sliceStore(ctx context.Context, steps chan<- step) *store[*slice] {
 	words := newWords()
-	return &feed[*slice]{
+	return &store[*slice]{
 		ctx: ctx, kind: endpointSlices, steps: steps,
 		parse: func(obj any) *slice {
 			s, ok := obj.(*discovery.EndpointSlice)
@@ -161,9 +161,9 @@ func sliceFeed(ctx context.Context, steps chan<- step) *feed[*slice] {
 	}
 }
 
-// nodeFeed is of the one Node object that has the name of this host, or of none.
-func nodeFeed(ctx context.Context, steps chan<- step, name string) *feed[*source.ClusterNode] {
-	return &feed[*source.ClusterNode]{
+// nodeStore is of the one Node object that has the name of this host, or of none.
+func nodeStore(ctx context.Context, steps chan<- step, name string) *store[*source.ClusterNode] {
+	return &store[*source.ClusterNode]{
 		ctx: ctx, kind: nodes, steps: steps,
 		parse: func(obj any) *source.ClusterNode {
 			n, ok := obj.(*core.Node)
@@ -177,9 +177,9 @@ func nodeFeed(ctx context.Context, steps chan<- step, name string) *feed[*source
 	}
 }
 
-// cidrFeed is of the ranges that ClusterIPs come from.
-func cidrFeed(ctx context.Context, steps chan<- step) *feed[[]netip.Prefix] {
-	return &feed[[]netip.Prefix]{
+// cidrStore is of the ranges that ClusterIPs come from.
+func cidrStore(ctx context.Context, steps chan<- step) *store[[]netip.Prefix] {
+	return &store[[]netip.Prefix]{
 		ctx: ctx, kind: serviceCIDRs, steps: steps,
 		parse: func(obj any) []netip.Prefix {
 			s, ok := obj.(*networking.ServiceCIDR)

@@ -1,0 +1,10 @@
+// Package remote has what a source needs that hears of services from a server,
+// whatever it speaks with it.
+//
+//	Pacer      when to ask a server that fails
+//	State      the connection, and what of which object is not used, for status
+//	Publisher  services ──► sink, in steps; endpoints that move are waited for
+//	Keeper     what was handed on ──► state directory, for a start without the server
+//
+// Stale beats partial: what cannot be reached takes nothing away.
+package remote
