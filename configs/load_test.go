@@ -15,6 +15,17 @@ import (
 	"svcproxy/source"
 )
 
+// known returns the keys and tables of svcproxy.toml, and the sources that it can ask for.
+func known() (keys, sources []string) {
+	for _, p := range configs.Schema().Properties {
+		keys = append(keys, p.Key)
+		if p.Key == "sources" {
+			sources = p.Schema.Items.Enum
+		}
+	}
+	return keys, sources
+}
+
 // every is settings in which no key has its default.
 func every() configs.Settings {
 	return configs.Settings{
@@ -73,17 +84,17 @@ func TestFormatText(t *testing.T) {
 }
 
 func TestSettingsFaults(t *testing.T) {
+	keys, sources := known()
 	tests := []struct{ name, in, want string }{
 		{"nothing", "", ""},
 		{"comments", "# x\n", ""},
 		{"unknown", "made = 'ipvs'\n[sink]\n", "1:1: unknown key \"made\"; did you mean \"mode\"?\n2:1: unknown key \"sink\"; did you mean \"sync\"?\n"},
-		{"services", "[[services]]\n", "1:1: unknown key \"services\"; want mode, sources, node_name, zone, families, local_cidrs, local_interfaces, masquerade, masquerade_bit, " +
-			"service_cidrs, node_port_addresses, localhost_node_ports, http_address, metrics_address, sync, ipvs, conntrack, init, kubernetes, limits or log\n"},
+		{"services", "[[services]]\n", "1:1: unknown key \"services\"; want " + source.Either(keys) + "\n"},
 		{"unknown in a table", "[sync]\ninterval = '1s'\n", "2:1: unknown key \"interval\"; want min_interval or resync_interval\n"},
 		{"table as value", "sync = 1\n", "1:8: sync is 1, a number; want a table\n"},
 		{"dotted keys", "sync.resync_interval = '0s'\n", "1:24: resync_interval is \"0s\"; want 1s to 24h\n"},
 		{"mode", "mode = 'nft'\n", "1:8: unknown mode \"nft\"; want auto, nftables, ipvs or iptables; did you mean \"nftables\"?\n"},
-		{"sources", "sources = ['file', 'k8s', 'file']\n", "1:20: unknown source \"k8s\"; want file or kubernetes\n1:27: sources[2] is the same as sources[0]\n"},
+		{"sources", "sources = ['file', 'k8s', 'file']\n", "1:20: unknown source \"k8s\"; want " + source.Either(sources) + "\n1:27: sources[2] is the same as sources[0]\n"},
 		{"no sources", "sources = []\nfamilies = []\n", "1:11: the list is empty; want one at least\n2:12: the list is empty; want one at least\n"},
 		{"node name", "node_name = 'a b'\nzone = 'x;y'\n", "1:13: node_name is \"a b\"; want 1 to 253 letters, digits, -, _ and .\n2:8: zone is \"x;y\"; want letters, digits, -, _ and .\n"},
 		{"empty node name", "node_name = ''\n", "1:13: node_name is \"\"; want 1 to 253 letters, digits, -, _ and .\n"},
