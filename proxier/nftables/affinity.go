@@ -19,18 +19,14 @@ import (
 // are read again.
 const revokeAttempts = 20
 
-// A poolNumber is a pool and a number of it, an endpoint's or a ticket: a key of
-// the maps of tickets.
-type poolNumber [8]byte
-
 // revokeAtOnce is of how many endpoints tickets are removed at once: one that expires
 // meanwhile has all of them read again.
 const revokeAtOnce = 500
 
 // revoke removes the tickets of endpoints.
-func (b *Backend) revoke(ctx context.Context, endpoints []poolNumber) error {
+func (t *tableConn) revoke(ctx context.Context, endpoints []poolNumber) error {
 	for part := range slices.Chunk(endpoints, revokeAtOnce) {
-		if err := cmp.Or(ctx.Err(), b.revokePart(part)); err != nil {
+		if err := cmp.Or(ctx.Err(), t.revokePart(part)); err != nil {
 			return err
 		}
 		proxier.Progressed(ctx)
@@ -38,13 +34,13 @@ func (b *Backend) revoke(ctx context.Context, endpoints []poolNumber) error {
 	return nil
 }
 
-func (b *Backend) revokePart(endpoints []poolNumber) error {
+func (t *tableConn) revokePart(endpoints []poolNumber) error {
 	for range revokeAttempts {
-		found, err := b.ticketsOf(endpoints)
+		found, err := t.ticketsOf(endpoints)
 		if err != nil || len(found) == 0 {
 			return err
 		}
-		if err = b.commitRevoked(found); !errors.Is(err, unix.ENOENT) {
+		if err = t.commitRevoked(found); !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
@@ -52,16 +48,16 @@ func (b *Backend) revokePart(endpoints []poolNumber) error {
 }
 
 // ticketsOf returns the elements that make the tickets of endpoints.
-func (b *Backend) ticketsOf(endpoints []poolNumber) (found []setKey, err error) {
+func (t *tableConn) ticketsOf(endpoints []poolNumber) (found []setKey, err error) {
 	var owners []poolNumber
-	err = b.each(tickets, endpoints, func(k poolNumber, e *nft.Element) {
+	err = t.each(tickets, endpoints, func(k poolNumber, e *nft.Element) {
 		found = append(found, setKey{tickets, k})
 		owners = append(owners, poolNumber(slices.Concat(k[:4], e.Data)))
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = b.each(ticketOwner, owners, func(k poolNumber, _ *nft.Element) {
+	err = t.each(ticketOwner, owners, func(k poolNumber, _ *nft.Element) {
 		found = append(found, setKey{ticketOwner, k})
 	})
 	return found, err
@@ -73,31 +69,31 @@ type setKey struct {
 }
 
 // each asks for elements by their keys.
-func (b *Backend) each(k kind, keys []poolNumber, found func(poolNumber, *nft.Element)) error {
+func (t *tableConn) each(k kind, keys []poolNumber, found func(poolNumber, *nft.Element)) error {
 	key := func(i int) []byte { return keys[i][:] }
-	return b.conn.Get(b.table(), set{kind: k}.name(), len(keys), key, func(i int, e *nft.Element) {
+	return t.conn.Get(t.table(), set{kind: k}.name(), len(keys), key, func(i int, e *nft.Element) {
 		if len(e.Data) == 4 {
 			found(keys[i], e)
 		}
 	})
 }
 
-func (b *Backend) commitRevoked(found []setKey) error {
-	b.batch.Reset()
+func (t *tableConn) commitRevoked(found []setKey) error {
+	t.batch.Reset()
 	for _, f := range found {
-		b.batch.DeleteElement(set{kind: f.kind}.name(), nft.Element{Key: f.key[:]})
+		t.batch.DeleteElement(set{kind: f.kind}.name(), nft.Element{Key: f.key[:]})
 	}
-	return b.commit()
+	return t.commit()
 }
 
 // revokeLost removes the tickets of endpoints that a change took from their pool.
 func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChange) error {
-	lost := map[poolNumber]bool{}
+	ids, lost := b.held.pools, map[poolNumber]bool{}
 	for _, c := range changes {
-		b.eachEndpoint(c.Old, func(e poolNumber) { lost[e] = true })
+		ids.eachEndpoint(c.Old, func(e poolNumber) { lost[e] = true })
 	}
 	for _, c := range changes {
-		b.eachEndpoint(c.New, func(e poolNumber) { delete(lost, e) })
+		ids.eachEndpoint(c.New, func(e poolNumber) { delete(lost, e) })
 	}
 	if len(lost) == 0 || !slices.Contains(setsInUse(b.held.counts()), set{kind: tickets}) {
 		return nil
@@ -109,25 +105,10 @@ func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChang
 	return b.revoke(ctx, list)
 }
 
-func (b *Backend) eachEndpoint(res *proxier.Resolved, do func(poolNumber)) {
-	if res == nil {
-		return
-	}
-	for _, p := range res.Pools {
-		if p.Affinity <= 0 {
-			continue
-		}
-		id := b.held.pools.id(p)
-		for _, endpoint := range endpointIDs(p) {
-			do(poolNumber(putNumber(putNumber(nil, id), endpoint)))
-		}
-	}
-}
-
 // lostTickets lists the tickets, those whose endpoint has left its pool.
-func (b *Backend) lostTickets(c *content) (list []nft.Element, err error) {
+func (t *tableConn) lostTickets(c *content) (list []nft.Element, err error) {
 	targets := c.sets[set{kind: poolTargets}]
-	err = b.conn.Scan(b.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
+	err = t.conn.Scan(t.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
 		if len(e.Key) == len(poolNumber{}) && targets.find(e.Key) < 0 {
 			list = append(list, clone(e))
 		}
@@ -137,10 +118,10 @@ func (b *Backend) lostTickets(c *content) (list []nft.Element, err error) {
 }
 
 // revokeListed removes the tickets that lostTickets returned.
-func (b *Backend) revokeListed(ctx context.Context, list []nft.Element) error {
+func (t *tableConn) revokeListed(ctx context.Context, list []nft.Element) error {
 	endpoints := make([]poolNumber, len(list))
 	for i, e := range list {
 		endpoints[i] = poolNumber(e.Key)
 	}
-	return b.revoke(ctx, endpoints)
+	return t.revoke(ctx, endpoints)
 }

@@ -175,20 +175,6 @@ func (b *Backend) applyPiece(ctx context.Context, d *proxier.Delta) error {
 	return w.err
 }
 
-// commit sends the batch, and counts it as ours. An empty one is none.
-func (b *Backend) commit() error {
-	if b.batch.Empty() {
-		return nil
-	}
-	b.turns.Add(1)
-	defer b.turns.Add(1)
-	if err := b.conn.Commit(b.batch); err != nil {
-		return err
-	}
-	b.commits.Add(1)
-	return nil
-}
-
 // count takes a change into the tallies.
 func (h *held) count(c *change) {
 	t := h.tallies[c.set]

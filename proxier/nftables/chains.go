@@ -88,7 +88,7 @@ func (l *layout) base() []*chain {
 	out := hooked("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
 	for _, c := range []*chain{pre, out} {
 		for _, r := range l.realms(frontends) {
-			lead := append(l.addressedTo(r, frontends), jump(l.name(r)))
+			lead := append(l.addressedTo(r, frontends), jump(r.chain()))
 			c.rule(lead...)
 			c.rules = append(c.rules, rule{clauses: lead, comment: "once more, if a slot was just moved"})
 		}
@@ -129,14 +129,9 @@ func (l *layout) addressedTo(r realm, k kind) []clause {
 	return match
 }
 
-// name returns the name of a realm's first chain.
-func (l *layout) name(r realm) string {
-	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[r]
-}
-
 // realm returns the chains of a realm: the first, and one for each number of slots.
 func (l *layout) realm(r realm) []*chain {
-	first := plain(l.name(r), "packets to "+set{kind: frontends, realm: r}.name())
+	first := plain(r.chain(), "packets to "+set{kind: frontends, realm: r}.name())
 	list := []*chain{}
 	for _, s := range l.ordered(sized, r) {
 		list = append(list, l.pick(s))
@@ -149,7 +144,7 @@ func (l *layout) realm(r realm) []*chain {
 		l.restrict(first)
 	}
 	if split := (set{kind: frontends, realm: r.local()}); l.has(split) {
-		first.rule(in(l.frontend(r, 0), split), jump(l.name(r.local())))
+		first.rule(in(l.frontend(r, 0), split), jump(r.local().chain()))
 	}
 	l.mark(first, r, masquerade, setMark(l.host.Mark()))
 	l.mark(first, r, masqueradeNonLocal, jump(markNonLocal))
@@ -206,7 +201,7 @@ func often(count int) int { return bits.Len(uint(count)) }
 // fromLocal returns the chains for frontends that treat host processes and local
 // sources differently. All others go on as if they had not been here.
 func (l *layout) fromLocal(r realm) []*chain {
-	first := plain(l.name(r), "host processes and local sources are served differently")
+	first := plain(r.chain(), "host processes and local sources are served differently")
 	host := plain(r.prefix()+"host", "host processes")
 	near := plain(r.prefix()+"sources", "local sources")
 	pick := plain(r.prefix()+"pick", "whom host processes and local sources reach")

@@ -65,7 +65,7 @@ func newRoster(fam proxier.Family, pools []*proxier.Pool) roster {
 
 // endpoint returns a pool and the endpoint that a client keeps.
 func (r *roster) endpoint(c *proxier.Client) poolNumber {
-	return poolNumber(putNumber(putNumber(nil, r.ids.id(c.Pool)), r.endpoints[c.Pool][c.Target]))
+	return newPoolNumber(r.ids.id(c.Pool), r.endpoints[c.Pool][c.Target])
 }
 
 // addrBytes is the length of an address.
@@ -133,10 +133,9 @@ func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, client
 		return 0, fmt.Errorf("nftables, %s: %w", fam, err)
 	}
 	conn.Hush()
-	d := dialects[fam]
 	k := keeper{
 		roster:  newRoster(fam, pools),
-		backend: &Backend{dialect: d, conn: conn, batch: nft.NewBatch(d.table())},
+		table:   newTableConn(dialects[fam], conn),
 		tickets: map[poolNumber][]byte{},
 	}
 	err = k.keepAll(ctx, clients)
@@ -149,7 +148,7 @@ func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, client
 // A keeper writes which clients keep which endpoint.
 type keeper struct {
 	roster
-	backend *Backend // of this keeper alone: it knows nothing
+	table   *tableConn
 	tickets map[poolNumber][]byte
 	kept    int
 }
@@ -197,30 +196,30 @@ func (k *keeper) issue(ctx context.Context, endpoints []poolNumber) error {
 }
 
 func (k *keeper) issueOnce(endpoints []poolNumber) error {
-	b := k.backend
+	t := k.table
 	have := map[poolNumber][]byte{}
-	err := b.each(tickets, endpoints, func(e poolNumber, ticket *nft.Element) { have[e] = slices.Clone(ticket.Data) })
+	err := t.each(tickets, endpoints, func(e poolNumber, ticket *nft.Element) { have[e] = slices.Clone(ticket.Data) })
 	if err != nil {
 		return err
 	}
-	b.batch.Reset()
+	t.batch.Reset()
 	for _, e := range endpoints {
 		if have[e] == nil {
 			have[e] = putNumber(nil, rand.Uint32())
 		}
-		b.batch.AddElement(set{kind: tickets}.name(), nft.Element{Key: e[:], Data: have[e], Timeout: longestExpiry})
+		t.batch.AddElement(set{kind: tickets}.name(), nft.Element{Key: e[:], Data: have[e], Timeout: longestExpiry})
 		owner := slices.Concat(e[:4], have[e])
-		b.batch.AddElement(set{kind: ticketOwner}.name(), nft.Element{Key: owner, Data: e[4:], Timeout: longestExpiry})
+		t.batch.AddElement(set{kind: ticketOwner}.name(), nft.Element{Key: owner, Data: e[4:], Timeout: longestExpiry})
 		k.tickets[e] = have[e]
 	}
-	return b.commit()
+	return t.commit()
 }
 
 // revokeAbsent takes the tickets of endpoints that have left their pool. One that
 // is seen here and leaves later loses its ticket then, as any other.
 func (k *keeper) revokeAbsent(ctx context.Context, endpoints []poolNumber) error {
 	present := make([]bool, len(endpoints))
-	err := k.backend.conn.Get(k.table(), set{kind: poolTargets}.name(), len(endpoints),
+	err := k.table.conn.Get(k.dialect.table(), set{kind: poolTargets}.name(), len(endpoints),
 		func(i int) []byte { return endpoints[i][:] }, func(i int, _ *nft.Element) { present[i] = true })
 	if err != nil {
 		return err
@@ -232,7 +231,7 @@ func (k *keeper) revokeAbsent(ctx context.Context, endpoints []poolNumber) error
 			absent = append(absent, e)
 		}
 	}
-	return k.backend.revoke(ctx, absent)
+	return k.table.revoke(ctx, absent)
 }
 
 // keep writes clients at once. Packets may have made some of them meanwhile, for
@@ -247,14 +246,14 @@ func (k *keeper) keep(clients []proxier.Client) error {
 	}
 	var stale []nft.Element
 	for range revokeAttempts {
-		k.backend.batch.Reset()
+		k.table.batch.Reset()
 		for _, e := range stale {
-			k.backend.batch.DeleteElement(name, e)
+			k.table.batch.DeleteElement(name, e)
 		}
 		for _, e := range list {
-			k.backend.batch.AddElement(name, e)
+			k.table.batch.AddElement(name, e)
 		}
-		err := k.backend.commit()
+		err := k.table.commit()
 		if err == nil {
 			k.kept += len(list)
 			return nil
@@ -279,7 +278,7 @@ func (k *keeper) element(c *proxier.Client) (nft.Element, bool) {
 // stale returns what the table has of clients of list, to be replaced. What is left
 // to them is not made shorter.
 func (k *keeper) stale(list []nft.Element) (stale []nft.Element, err error) {
-	err = k.backend.conn.Get(k.table(), set{kind: affinity}.name(), len(list),
+	err = k.table.conn.Get(k.dialect.table(), set{kind: affinity}.name(), len(list),
 		func(i int) []byte { return list[i].Key }, func(i int, e *nft.Element) {
 			list[i].Expires = max(list[i].Expires, e.Expires)
 			stale = append(stale, nft.Element{Key: list[i].Key})

@@ -35,24 +35,24 @@ type setDifference struct {
 
 // compare reads our table and returns what is between it and want. What somebody
 // commits meanwhile makes it start again.
-func (b *Backend) compare(ctx context.Context, want *content) (*difference, error) {
+func (t *tableConn) compare(ctx context.Context, want *content) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
-		d, err := b.read(ctx, want)
+		d, err := t.read(ctx, want)
 		if !errors.Is(err, nft.ErrChanged) || n == attempts {
 			return d, err
 		}
 	}
 }
 
-func (b *Backend) read(ctx context.Context, want *content) (*difference, error) {
-	chains, err := b.marshal(want.chains)
+func (t *tableConn) read(ctx context.Context, want *content) (*difference, error) {
+	chains, err := t.marshal(want.chains)
 	if err != nil {
 		return nil, err
 	}
-	b.reads++
+	t.reads++
 	d := &difference{want: want, counts: want.counts(), chains: chains, elements: map[set]*setDifference{}}
-	if d.have, err = b.conn.List(b.table()); err != nil || d.have == nil {
+	if d.have, err = t.conn.List(t.table()); err != nil || d.have == nil {
 		return d, err
 	}
 	d.replace = d.have.Others > 0
@@ -71,12 +71,12 @@ func (b *Backend) read(ctx context.Context, want *content) (*difference, error) 
 		}
 		switch {
 		case s.kind == tickets:
-			d.tickets, err = b.lostTickets(want)
+			d.tickets, err = t.lostTickets(want)
 		case s.isFilled():
 		case s.kind == slotMap && s.size <= exactSizes && want.sets[s].count() > manyElements:
-			err = b.compareWanted(d, s)
+			err = t.compareWanted(d, s)
 		default:
-			err = b.compareSet(d, s)
+			err = t.compareSet(d, s)
 		}
 		if err != nil {
 			return nil, err
@@ -136,12 +136,12 @@ func (r *records) sight(i int, e *nft.Element) sight {
 }
 
 // compareSet compares the elements of a set with those that the kernel lists.
-func (b *Backend) compareSet(d *difference, s set) error {
+func (t *tableConn) compareSet(d *difference, s set) error {
 	rec := d.want.sets[s]
 	seen := make([]sight, rec.count())
 	diff := &setDifference{}
 	var key []byte
-	err := b.conn.Scan(b.table(), s.name(), func(e *nft.Element) error {
+	err := t.conn.Scan(t.table(), s.name(), func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
 		if i := rec.find(key); i >= 0 {
 			seen[i] = rec.sight(i, e)
@@ -151,7 +151,7 @@ func (b *Backend) compareSet(d *difference, s set) error {
 		return nil
 	})
 	if err == nil && !rec.interval {
-		err = b.confirm(s, rec, seen)
+		err = t.confirm(s, rec, seen)
 	}
 	if err != nil {
 		return err
@@ -162,14 +162,14 @@ func (b *Backend) compareSet(d *difference, s set) error {
 }
 
 // confirm asks for what a listing left out: it may be there.
-func (b *Backend) confirm(s set, rec *records, seen []sight) error {
+func (t *tableConn) confirm(s set, rec *records, seen []sight) error {
 	var missing []int
 	for i, found := range seen {
 		if found == unseen {
 			missing = append(missing, i)
 		}
 	}
-	return b.conn.Get(b.table(), s.name(), len(missing), func(i int) []byte { return rec.key(missing[i]) },
+	return t.conn.Get(t.table(), s.name(), len(missing), func(i int) []byte { return rec.key(missing[i]) },
 		func(i int, e *nft.Element) { seen[missing[i]] = rec.sight(missing[i], e) })
 }
 
@@ -187,10 +187,10 @@ const manyElements = 100_000
 
 // compareWanted asks the kernel for each slot that should be there. What else
 // there may be no packet meets: every frontend of the size has all its slots.
-func (b *Backend) compareWanted(d *difference, s set) error {
+func (t *tableConn) compareWanted(d *difference, s set) error {
 	rec := d.want.sets[s]
 	seen := make([]sight, rec.count())
-	err := b.conn.Get(b.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.sight(i, e) })
+	err := t.conn.Get(t.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.sight(i, e) })
 	if err != nil {
 		return err
 	}

@@ -33,10 +33,8 @@ func (r *renderer) service(res *proxier.Resolved) {
 	for _, f := range res.Frontends {
 		r.frontend(f)
 	}
-	for _, p := range res.Pools {
-		if p.Affinity > 0 {
-			r.pool(p)
-		}
+	for p := range affinityPools(res) {
+		r.pool(p)
 	}
 }
 
@@ -82,25 +80,10 @@ func (r *renderer) refusals(in realm, f *proxier.Frontend) {
 
 func (r *renderer) ranges(prefixes []netip.Prefix) {
 	n := len(r.key)
-	for _, p := range withoutContained(prefixes) {
+	for _, p := range prefixes { // they do not overlap, which the kernel would refuse
 		key := slices.Concat(putAddr(r.key, p.Addr()), putAddr(r.key[:n:n], last(p)))
 		r.emit(set{kind: sourceRanges}, key, nil, "")
 	}
-}
-
-// withoutContained returns prefixes that do not overlap: the kernel refuses those that do.
-func withoutContained(in []netip.Prefix) (out []netip.Prefix) {
-	sorted := make([]netip.Prefix, len(in))
-	for i, p := range in {
-		sorted[i] = p.Masked()
-	}
-	slices.SortFunc(sorted, netip.Prefix.Compare)
-	for _, p := range sorted {
-		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // last returns the last address of a prefix.

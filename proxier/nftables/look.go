@@ -79,7 +79,7 @@ func (b *Backend) look(ctx context.Context) (bool, error) {
 // lookBy reads all of the table, or what was left by the last look if there is
 // no reason for more.
 func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool, error) {
-	foreign, sure, err := b.strangers(conn)
+	foreign, sure, err := b.foreignCommits(conn)
 	if err != nil {
 		return false, err
 	}

@@ -24,7 +24,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	}
 	suspect := b.touched.Swap(false)
 	suspect = b.doubted.Swap(false) || suspect
-	foreign, _, err := b.strangers(b.conn) // before the table is read: who comes later is noticed
+	foreign, _, err := b.foreignCommits(b.conn) // before the table is read: who comes later is noticed
 	if err != nil {
 		return err
 	}
@@ -134,15 +134,6 @@ func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32
 		return false
 	}
 	return b.watching.Load() || foreign == b.foreign.Load() // events would have told
-}
-
-// strangers returns how many of the commits in this network namespace were not
-// ours. It means something beside another such number only, and nothing where one of
-// ours came while the kernel was asked, which may be among them or not.
-func (b *Backend) strangers(conn *nft.Conn) (n uint32, sure bool, err error) {
-	turn, ours := b.turns.Load(), b.commits.Load()
-	g, err := conn.Generation()
-	return g.ID - ours, turn%2 == 0 && b.turns.Load() == turn, err
 }
 
 // sameHost compares what the chains depend on; node addresses are elements.

@@ -29,23 +29,17 @@ const tableComment = "made and kept by svcproxy: changes by others are undone"
 
 // A Backend holds one family's table to a State. It implements proxier.Backend.
 type Backend struct {
-	*dialect
-	conn    *nft.Conn
+	*tableConn
 	monitor *nft.Monitor
-	batch   *nft.Batch // kept for its memory
 
 	mirror // what the kernel holds since the last Sync, if that succeeded
 
 	loaded bool // packets have met what a Sync loaded
 
-	reads int // how often the table was read
-
 	watching atomic.Bool   // Watch runs
-	touched  atomic.Bool   // somebody else has changed our table: the next Sync repairs it
-	doubted  atomic.Bool   // somebody else may have changed our table
-	commits  atomic.Uint32 // of ours
-	turns    atomic.Uint32 // beginnings and ends of these: odd while one is under way
-	foreign  atomic.Uint32 // commits that are not ours, see strangers, when the table was last compared
+	touched  atomic.Bool   // another process modified our table: the next Sync repairs it
+	doubted  atomic.Bool   // another process may have modified our table
+	foreign  atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
 
 	looks looks
 }
@@ -70,8 +64,7 @@ func Cleanup(ctx context.Context, fam proxier.Family) error {
 	if err != nil {
 		return fmt.Errorf("nftables, %s: %w", fam, err)
 	}
-	d := dialects[fam]
-	b := &Backend{dialect: d, conn: conn, batch: nft.NewBatch(d.table())}
+	b := &Backend{tableConn: newTableConn(dialects[fam], conn)}
 	return errors.Join(b.Cleanup(ctx), conn.Close())
 }
 
@@ -90,7 +83,7 @@ func open(ctx context.Context, d *dialect) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Backend{dialect: d, conn: conn, monitor: monitor, batch: nft.NewBatch(d.table())}, nil
+	return &Backend{tableConn: newTableConn(d, conn), monitor: monitor}, nil
 }
 
 // Close gives up the sockets. The kernel keeps what it holds.

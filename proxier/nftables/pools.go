@@ -3,6 +3,7 @@ package nftables
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"iter"
 	"slices"
 
 	"svcproxy/proxier"
@@ -25,6 +26,21 @@ func newPoolIDs(hash func(string) uint32) *poolIDs {
 	return &poolIDs{hash: hash, names: map[uint32]string{}, ids: map[string]uint32{}}
 }
 
+// affinityPools returns the pools of a service whose clients keep their endpoint;
+// none where there is no service.
+func affinityPools(res *proxier.Resolved) iter.Seq[*proxier.Pool] {
+	return func(yield func(*proxier.Pool) bool) {
+		if res == nil {
+			return
+		}
+		for _, p := range res.Pools {
+			if p.Affinity > 0 && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
 // poolName names a pool, for its number and for who reads the table.
 func poolName(p *proxier.Pool) string {
 	return p.ServicePort.String() + "/" + p.Protocol.String() + " " + p.Scope.String()
@@ -39,10 +55,8 @@ func hash32(s string) uint32 {
 func (n *poolIDs) number(st *proxier.State) {
 	var names []string
 	for _, res := range st.Services {
-		for _, p := range res.Pools {
-			if p.Affinity > 0 {
-				names = append(names, poolName(p))
-			}
+		for p := range affinityPools(res) {
+			names = append(names, poolName(p))
 		}
 	}
 	n.numberNames(names)
@@ -66,27 +80,20 @@ func (n *poolIDs) numberNames(names []string) {
 // follow numbers the pools that a change brings, and tells whether that could be
 // done without a look at all the others.
 func (n *poolIDs) follow(changes []proxier.ServiceChange) bool {
-	each := func(res *proxier.Resolved, do func(id uint32, name string)) {
-		if res == nil {
-			return
-		}
-		for _, p := range res.Pools {
-			if p.Affinity > 0 {
-				name := poolName(p)
-				do(n.hash(name), name)
-			}
-		}
-	}
 	touched, clash := false, false
 	for _, c := range changes {
-		each(c.Old, func(id uint32, name string) { touched = true; delete(n.names, id) })
+		for p := range affinityPools(c.Old) {
+			touched = true
+			delete(n.names, n.hash(poolName(p)))
+		}
 	}
 	for _, c := range changes {
-		each(c.New, func(id uint32, name string) {
-			touched = true
-			clash = clash || n.names[id] != ""
+		for p := range affinityPools(c.New) {
+			name := poolName(p)
+			id := n.hash(name)
+			touched, clash = true, clash || n.names[id] != ""
 			n.names[id] = name
-		})
+		}
 	}
 	return !clash && (!touched || len(n.ids) == 0)
 }
@@ -112,4 +119,22 @@ func endpointIDs(p *proxier.Pool) []uint32 {
 		ids[i], taken[id] = id, true
 	}
 	return ids
+}
+
+// A poolNumber is a pool and a number of it, an endpoint's or a ticket: a key of
+// the maps of tickets.
+type poolNumber [8]byte
+
+func newPoolNumber(pool, n uint32) poolNumber {
+	return poolNumber(putNumber(putNumber(nil, pool), n))
+}
+
+// eachEndpoint calls do with each endpoint of a service's pools with affinity.
+func (n *poolIDs) eachEndpoint(res *proxier.Resolved, do func(poolNumber)) {
+	for p := range affinityPools(res) {
+		id := n.id(p)
+		for _, endpoint := range endpointIDs(p) {
+			do(newPoolNumber(id, endpoint))
+		}
+	}
 }

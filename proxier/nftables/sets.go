@@ -33,6 +33,11 @@ func (r realm) prefix() string {
 	return [...]string{"", "node-port-", "local-", "local-node-port-"}[r]
 }
 
+// chain returns the name of the first chain of a realm.
+func (r realm) chain() string {
+	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[r]
+}
+
 // A kind is what a set is for.
 type kind uint8
 

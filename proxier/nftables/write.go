@@ -26,10 +26,10 @@ type edits struct {
 	added, changed, removed iter.Seq[nft.Element] // nil: none
 }
 
-// A writer fills the batch of a Backend, and commits it each time that it is
+// A writer fills the batch of a tableConn, and commits it each time that it is
 // full. After an error, which it keeps, it does nothing.
 type writer struct {
-	*Backend
+	*tableConn
 	ctx  context.Context
 	most int // bytes of a transaction
 	err  error
@@ -37,9 +37,9 @@ type writer struct {
 
 // writer returns one whose transactions have so many bytes at most, or fewer
 // where the kernel takes no more of us.
-func (b *Backend) writer(ctx context.Context, most int) *writer {
-	b.batch.Reset()
-	return &writer{Backend: b, ctx: ctx, most: min(most, b.conn.MaxBatch())}
+func (t *tableConn) writer(ctx context.Context, most int) *writer {
+	t.batch.Reset()
+	return &writer{tableConn: t, ctx: ctx, most: min(most, t.conn.MaxBatch())}
 }
 
 // room makes room for so many bytes.

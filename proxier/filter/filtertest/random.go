@@ -77,14 +77,18 @@ func (w *World) randomFrontend(pick Pick, cluster, local *proxier.Pool) *proxier
 	}
 	if f.Key.Kind == proxier.LoadBalancer && pick(2) == 0 {
 		f.Restricted = true
-		f.SourceRanges = w.ranges()[pick(3):]
+		f.SourceRanges = w.ranges()[pick(3)]
 	}
 	return f
 }
 
-func (w *World) ranges() []netip.Prefix {
-	if w.Family == proxier.IPv4 {
-		return []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("198.51.100.0/24")}
+// ranges returns everyone, two ranges, and no one.
+func (w *World) ranges() [3][]netip.Prefix {
+	all, some := "0.0.0.0/0", []string{"198.51.100.0/24", "203.0.113.0/25"}
+	if w.Family == proxier.IPv6 {
+		all, some = "::/0", []string{"2001:db8:51::/48", "2001:db8:52::/49"}
 	}
-	return []netip.Prefix{netip.MustParsePrefix("::/0"), netip.MustParsePrefix("2001:db8:51::/48")}
+	return [3][]netip.Prefix{
+		{netip.MustParsePrefix(all)}, {netip.MustParsePrefix(some[0]), netip.MustParsePrefix(some[1])}, nil,
+	}
 }

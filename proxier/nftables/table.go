@@ -1,0 +1,45 @@
+package nftables
+
+import (
+	"sync/atomic"
+
+	"svcproxy/netutil/nft"
+)
+
+// A tableConn reads and changes our table of one family. It knows nothing of what
+// the table should hold.
+type tableConn struct {
+	*dialect
+	conn    *nft.Conn
+	batch   *nft.Batch    // reused by each transaction
+	reads   int           // how often the whole table was read
+	commits atomic.Uint32 // transactions of ours
+	turns   atomic.Uint32 // starts and ends of these: odd while one is in progress
+}
+
+func newTableConn(d *dialect, conn *nft.Conn) *tableConn {
+	return &tableConn{dialect: d, conn: conn, batch: nft.NewBatch(d.table())}
+}
+
+// commit sends the batch, and counts it as ours. An empty batch is not sent.
+func (t *tableConn) commit() error {
+	if t.batch.Empty() {
+		return nil
+	}
+	t.turns.Add(1)
+	defer t.turns.Add(1)
+	if err := t.conn.Commit(t.batch); err != nil {
+		return err
+	}
+	t.commits.Add(1)
+	return nil
+}
+
+// foreignCommits returns how many commits in this network namespace were not ours,
+// as a number to compare with an earlier one. It is exact unless a commit of ours
+// ran while the kernel was asked.
+func (t *tableConn) foreignCommits(conn *nft.Conn) (n uint32, exact bool, err error) {
+	turn, ours := t.turns.Load(), t.commits.Load()
+	g, err := conn.Generation()
+	return g.ID - ours, turn%2 == 0 && t.turns.Load() == turn, err
+}
