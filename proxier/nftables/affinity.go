@@ -106,8 +106,7 @@ func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChang
 }
 
 // lostTickets lists the tickets, those whose endpoint has left its pool.
-func (t *tableConn) lostTickets(c *content) (list []nft.Element, err error) {
-	targets := c.sets[set{kind: poolTargets}]
+func (t *tableConn) lostTickets(targets *records) (list []nft.Element, err error) {
 	err = t.conn.Scan(t.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
 		if len(e.Key) == len(poolNumber{}) && targets.find(e.Key) < 0 {
 			list = append(list, clone(e))

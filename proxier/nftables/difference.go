@@ -69,17 +69,21 @@ func (t *tableConn) read(ctx context.Context, want *content) (*difference, error
 		if !d.keeps(s) {
 			continue
 		}
+		diff := &setDifference{}
 		switch {
 		case s.kind == tickets:
-			d.tickets, err = t.lostTickets(want)
+			d.tickets, err = t.lostTickets(want.sets[set{kind: poolTargets}])
 		case s.isFilled():
 		case s.kind == slotMap && s.size <= exactSizes && want.sets[s].count() > manyElements:
-			err = t.compareWanted(d, s)
+			diff, err = t.compareWanted(s, want.sets[s])
 		default:
-			err = t.compareSet(d, s)
+			diff, err = t.compareSet(s, want.sets[s])
 		}
 		if err != nil {
 			return nil, err
+		}
+		if !diff.empty() {
+			d.elements[s] = diff
 		}
 	}
 	return d, nil
@@ -136,8 +140,7 @@ func (r *records) sight(i int, e *nft.Element) sight {
 }
 
 // compareSet compares the elements of a set with those that the kernel lists.
-func (t *tableConn) compareSet(d *difference, s set) error {
-	rec := d.want.sets[s]
+func (t *tableConn) compareSet(s set, rec *records) (*setDifference, error) {
 	seen := make([]sight, rec.count())
 	diff := &setDifference{}
 	var key []byte
@@ -154,11 +157,11 @@ func (t *tableConn) compareSet(d *difference, s set) error {
 		err = t.confirm(s, rec, seen)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	diff.surplus = withoutTwins(diff.surplus)
-	d.note(s, diff, seen)
-	return nil
+	diff.note(seen)
+	return diff, nil
 }
 
 // confirm asks for what a listing left out: it may be there.
@@ -187,31 +190,26 @@ const manyElements = 100_000
 
 // compareWanted asks the kernel for each slot that should be there. What else
 // there may be no packet meets: every frontend of the size has all its slots.
-func (t *tableConn) compareWanted(d *difference, s set) error {
-	rec := d.want.sets[s]
-	seen := make([]sight, rec.count())
+func (t *tableConn) compareWanted(s set, rec *records) (*setDifference, error) {
+	seen, diff := make([]sight, rec.count()), &setDifference{}
 	err := t.conn.Get(t.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.sight(i, e) })
-	if err != nil {
-		return err
-	}
-	d.note(s, &setDifference{}, seen)
-	return nil
+	diff.note(seen)
+	return diff, err
 }
 
-// note keeps a difference.
-func (d *difference) note(s set, diff *setDifference, seen []sight) {
+// note adds the records that are missing or differ.
+func (d *setDifference) note(seen []sight) {
 	for i, found := range seen {
 		switch found {
 		case unseen:
-			diff.missing = append(diff.missing, i)
+			d.missing = append(d.missing, i)
 		case other:
-			diff.wrong = append(diff.wrong, i)
+			d.wrong = append(d.wrong, i)
 		}
 	}
-	if len(diff.missing)+len(diff.wrong)+len(diff.surplus) > 0 {
-		d.elements[s] = diff
-	}
 }
+
+func (d *setDifference) empty() bool { return len(d.missing)+len(d.wrong)+len(d.surplus) == 0 }
 
 func clone(e *nft.Element) nft.Element {
 	return nft.Element{Key: bytes.Clone(e.Key), KeyEnd: bytes.Clone(e.KeyEnd), Data: bytes.Clone(e.Data), Comment: e.Comment}
