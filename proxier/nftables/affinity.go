@@ -24,7 +24,7 @@ const revokeAttempts = 20
 const revokeAtOnce = 500
 
 // revoke removes the tickets of endpoints.
-func (t *tableConn) revoke(ctx context.Context, endpoints []poolNumber) error {
+func (t *tableConn) revoke(ctx context.Context, endpoints []poolKey) error {
 	for part := range slices.Chunk(endpoints, revokeAtOnce) {
 		if err := cmp.Or(ctx.Err(), t.revokePart(part)); err != nil {
 			return err
@@ -34,7 +34,7 @@ func (t *tableConn) revoke(ctx context.Context, endpoints []poolNumber) error {
 	return nil
 }
 
-func (t *tableConn) revokePart(endpoints []poolNumber) error {
+func (t *tableConn) revokePart(endpoints []poolKey) error {
 	for range revokeAttempts {
 		found, err := t.ticketsOf(endpoints)
 		if err != nil || len(found) == 0 {
@@ -48,28 +48,28 @@ func (t *tableConn) revokePart(endpoints []poolNumber) error {
 }
 
 // ticketsOf returns the elements that make the tickets of endpoints.
-func (t *tableConn) ticketsOf(endpoints []poolNumber) (found []setKey, err error) {
-	var owners []poolNumber
-	err = t.each(tickets, endpoints, func(k poolNumber, e *nft.Element) {
-		found = append(found, setKey{tickets, k})
-		owners = append(owners, poolNumber(slices.Concat(k[:4], e.Data)))
+func (t *tableConn) ticketsOf(endpoints []poolKey) (found []ticketElement, err error) {
+	var owners []poolKey
+	err = t.getElements(tickets, endpoints, func(k poolKey, e *nft.Element) {
+		found = append(found, ticketElement{tickets, k})
+		owners = append(owners, poolKey(slices.Concat(k[:4], e.Data)))
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = t.each(ticketOwner, owners, func(k poolNumber, _ *nft.Element) {
-		found = append(found, setKey{ticketOwner, k})
+	err = t.getElements(ticketOwner, owners, func(k poolKey, _ *nft.Element) {
+		found = append(found, ticketElement{ticketOwner, k})
 	})
 	return found, err
 }
 
-type setKey struct {
+type ticketElement struct {
 	kind kind
-	key  poolNumber
+	key  poolKey
 }
 
 // each asks for elements by their keys.
-func (t *tableConn) each(k kind, keys []poolNumber, found func(poolNumber, *nft.Element)) error {
+func (t *tableConn) getElements(k kind, keys []poolKey, found func(poolKey, *nft.Element)) error {
 	key := func(i int) []byte { return keys[i][:] }
 	return t.conn.Get(t.table(), set{kind: k}.name(), len(keys), key, func(i int, e *nft.Element) {
 		if len(e.Data) == 4 {
@@ -78,7 +78,7 @@ func (t *tableConn) each(k kind, keys []poolNumber, found func(poolNumber, *nft.
 	})
 }
 
-func (t *tableConn) commitRevoked(found []setKey) error {
+func (t *tableConn) commitRevoked(found []ticketElement) error {
 	t.batch.Reset()
 	for _, f := range found {
 		t.batch.DeleteElement(set{kind: f.kind}.name(), nft.Element{Key: f.key[:]})
@@ -88,17 +88,17 @@ func (t *tableConn) commitRevoked(found []setKey) error {
 
 // revokeLost removes the tickets of endpoints that a change took from their pool.
 func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChange) error {
-	ids, lost := b.held.pools, map[poolNumber]bool{}
+	ids, lost := b.mirror.pools, map[poolKey]bool{}
 	for _, c := range changes {
-		ids.eachEndpoint(c.Old, func(e poolNumber) { lost[e] = true })
+		ids.eachEndpoint(c.Old, func(e poolKey) { lost[e] = true })
 	}
 	for _, c := range changes {
-		ids.eachEndpoint(c.New, func(e poolNumber) { delete(lost, e) })
+		ids.eachEndpoint(c.New, func(e poolKey) { delete(lost, e) })
 	}
-	if len(lost) == 0 || !slices.Contains(setsInUse(b.held.counts()), set{kind: tickets}) {
+	if len(lost) == 0 || !slices.Contains(setsInUse(b.mirror.counts()), set{kind: tickets}) {
 		return nil
 	}
-	list := make([]poolNumber, 0, len(lost))
+	list := make([]poolKey, 0, len(lost))
 	for e := range lost {
 		list = append(list, e)
 	}
@@ -106,21 +106,21 @@ func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChang
 }
 
 // lostTickets lists the tickets, those whose endpoint has left its pool.
-func (t *tableConn) lostTickets(targets *records) (list []nft.Element, err error) {
+func (t *tableConn) staleTickets(targets *records) (list []nft.Element, err error) {
 	err = t.conn.Scan(t.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
-		if len(e.Key) == len(poolNumber{}) && targets.find(e.Key) < 0 {
+		if len(e.Key) == len(poolKey{}) && targets.find(e.Key) < 0 {
 			list = append(list, clone(e))
 		}
 		return nil
 	})
-	return withoutTwins(list), err
+	return withoutDuplicates(list), err
 }
 
 // revokeListed removes the tickets that lostTickets returned.
 func (t *tableConn) revokeListed(ctx context.Context, list []nft.Element) error {
-	endpoints := make([]poolNumber, len(list))
+	endpoints := make([]poolKey, len(list))
 	for i, e := range list {
-		endpoints[i] = poolNumber(e.Key)
+		endpoints[i] = poolKey(e.Key)
 	}
 	return t.revoke(ctx, endpoints)
 }

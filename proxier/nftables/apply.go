@@ -14,19 +14,19 @@ import (
 
 // A change is one element before and after.
 type change struct {
-	set          set
-	key          string
-	was, is      bool
-	old, new     []byte // data
-	oldNote, now string // comments
+	set                    set
+	key                    string
+	existed, exists        bool
+	oldData, newData       []byte // data
+	oldComment, newComment string // comments
 }
 
-func (c *change) idle() bool {
-	return c.was == c.is && string(c.old) == string(c.new) && c.oldNote == c.now
+func (c *change) isNoop() bool {
+	return c.existed == c.exists && string(c.oldData) == string(c.newData) && c.oldComment == c.newComment
 }
 
 // changeKey is what makes an element the same.
-type changeKey struct {
+type elementKey struct {
 	set set
 	key string
 }
@@ -38,18 +38,18 @@ type update struct {
 	freshSets []set
 	widened   chainChanges // to lead to what was and to what will be
 
-	elements []*change // by set
-	narrowed chainChanges
-	oldSets  []set
+	elements  []*change // by set
+	narrowed  chainChanges
+	staleSets []set
 }
 
 // reshapes reports whether chains change, or which sets there are.
-func (u *update) reshapes() bool {
-	return len(u.freshSets)+len(u.oldSets) > 0 || !u.widened.empty() || !u.narrowed.empty()
+func (u *update) changesStructure() bool {
+	return len(u.freshSets)+len(u.staleSets) > 0 || !u.widened.empty() || !u.narrowed.empty()
 }
 
 // follow makes h what it is after a delta, and returns what that does to the table.
-func (h *held) follow(d *dialect, delta *proxier.Delta) (*update, error) {
+func (h *mirror) follow(d *dialect, delta *proxier.Delta) (*update, error) {
 	u := &update{elements: h.elementChanges(d.fam, delta)}
 	before := h.counts()
 	for _, c := range u.elements {
@@ -57,18 +57,18 @@ func (h *held) follow(d *dialect, delta *proxier.Delta) (*update, error) {
 	}
 	next := h.counts()
 	was, is := setsInUse(before), setsInUse(next)
-	u.freshSets, u.oldSets = without(is, was), without(was, is)
-	both := most(before, next)
+	u.freshSets, u.staleSets = without(is, was), without(was, is)
+	both := maxCounts(before, next)
 	var err error
-	if u.widened, err = h.reshape(d, before, both); err == nil {
-		u.narrowed, err = h.reshape(d, both, next)
+	if u.widened, err = h.updateChains(d, before, both); err == nil {
+		u.narrowed, err = h.updateChains(d, both, next)
 	}
 	return u, err
 }
 
 // reshape makes the chains of h follow from some counts to others.
-func (h *held) reshape(d *dialect, from, to map[set]int) (chainChanges, error) {
-	if sameShape(from, to) {
+func (h *mirror) updateChains(d *dialect, from, to map[set]int) (chainChanges, error) {
+	if sameLayout(from, to) {
 		return chainChanges{}, nil
 	}
 	l := layout{dialect: d, host: &h.host, counts: to}
@@ -80,7 +80,7 @@ func (h *held) reshape(d *dialect, from, to map[set]int) (chainChanges, error) {
 }
 
 // most returns the greater count of each set.
-func most(a, b map[set]int) map[set]int {
+func maxCounts(a, b map[set]int) map[set]int {
 	counts := maps.Clone(a)
 	for s, n := range b {
 		counts[s] = max(counts[s], n)
@@ -94,23 +94,23 @@ func without(list, other []set) []set {
 }
 
 // elementChanges returns the elements that differ after a delta, by set.
-func (h *held) elementChanges(fam proxier.Family, d *proxier.Delta) []*change {
-	all := map[changeKey]*change{}
+func (h *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*change {
+	all := map[elementKey]*change{}
 	at := func(s set, key []byte) *change {
-		c := all[changeKey{s, string(key)}]
+		c := all[elementKey{s, string(key)}]
 		if c == nil {
 			c = &change{set: s, key: string(key)}
-			all[changeKey{s, c.key}] = c
+			all[elementKey{s, c.key}] = c
 		}
 		return c
 	}
-	before := renderer{fam: fam, pools: h.pools, emit: noted(func(s set, key, data []byte, note string) {
+	before := renderer{fam: fam, pools: h.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
 		c := at(s, key)
-		c.was, c.old, c.oldNote = true, slices.Clone(data), note
+		c.existed, c.oldData, c.oldComment = true, slices.Clone(data), note
 	})}
-	after := renderer{fam: fam, pools: h.pools, emit: noted(func(s set, key, data []byte, note string) {
+	after := renderer{fam: fam, pools: h.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
 		c := at(s, key)
-		c.is, c.new, c.now = true, slices.Clone(data), note
+		c.exists, c.newData, c.newComment = true, slices.Clone(data), note
 	})}
 	for _, s := range d.Services {
 		if s.Old != nil {
@@ -122,14 +122,14 @@ func (h *held) elementChanges(fam proxier.Family, d *proxier.Delta) []*change {
 	}
 	before.shared(d, &h.host, false)
 	after.shared(d, &h.host, true)
-	return sorted(all)
+	return sortedChanges(all)
 }
 
 // sorted returns the changes that change something, those of a set together.
-func sorted(all map[changeKey]*change) []*change {
+func sortedChanges(all map[elementKey]*change) []*change {
 	list := make([]*change, 0, len(all))
 	for _, c := range all {
-		if !c.idle() {
+		if !c.isNoop() {
 			list = append(list, c)
 		}
 	}
@@ -141,8 +141,8 @@ func sorted(all map[changeKey]*change) []*change {
 
 // apply makes the kernel follow a delta, without looking at it.
 func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
-	for _, piece := range pieces(d, max(1, min(pieceElements, b.conn.MaxBatch()/elementBytes))) {
-		if err := b.applyPiece(ctx, piece); err != nil {
+	for _, piece := range chunks(d, max(1, min(chunkElements, b.conn.MaxBatch()/elementBytes))) {
+		if err := b.applyChunk(ctx, piece); err != nil {
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
 
 // applyPiece makes the kernel follow a delta in one transaction, if the kernel
 // takes so much at once, but for chains that are needed before.
-func (b *Backend) applyPiece(ctx context.Context, d *proxier.Delta) error {
+func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
 	u, err := b.begin(b.dialect, d)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (b *Backend) applyPiece(ctx context.Context, d *proxier.Delta) error {
 	w.flush()
 	w.elements(editsOf(u.elements))
 	w.changeChains(u.narrowed)
-	for _, s := range u.oldSets {
+	for _, s := range u.staleSets {
 		w.room(objectSize)
 		b.batch.DeleteSet(s.name())
 	}
@@ -176,13 +176,13 @@ func (b *Backend) applyPiece(ctx context.Context, d *proxier.Delta) error {
 }
 
 // count takes a change into the tallies.
-func (h *held) count(c *change) {
+func (h *mirror) count(c *change) {
 	t := h.tallies[c.set]
-	if c.was {
-		t.add([]byte(c.key), c.old, c.oldNote, -1)
+	if c.existed {
+		t.add([]byte(c.key), c.oldData, c.oldComment, -1)
 	}
-	if c.is {
-		t.add([]byte(c.key), c.new, c.now, 1)
+	if c.exists {
+		t.add([]byte(c.key), c.newData, c.newComment, 1)
 	}
 	h.tallies[c.set] = t
 	if t.count == 0 {
@@ -190,7 +190,7 @@ func (h *held) count(c *change) {
 	}
 }
 
-func (h *held) counts() map[set]int {
+func (h *mirror) counts() map[set]int {
 	counts := make(map[set]int, len(h.tallies))
 	for s, t := range h.tallies {
 		counts[s] = t.count
@@ -200,16 +200,16 @@ func (h *held) counts() map[set]int {
 
 // chainChanges are chains that a delta makes, rewrites and removes.
 type chainChanges struct {
-	fresh, rewritten []*written
+	fresh, rewritten []*kernelChain
 	gone             []string
 }
 
 func (ch *chainChanges) empty() bool { return len(ch.fresh)+len(ch.rewritten)+len(ch.gone) == 0 }
 
 // chainChanges makes chains those of h, and returns how they change.
-func (h *held) chainChanges(chains []*written) (ch chainChanges) {
+func (h *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
 	old := h.chains
-	h.chains = make(map[string]*written, len(chains))
+	h.chains = make(map[string]*kernelChain, len(chains))
 	for _, c := range chains {
 		switch was := old[c.Name]; {
 		case was == nil:
@@ -225,12 +225,12 @@ func (h *held) chainChanges(chains []*written) (ch chainChanges) {
 }
 
 // sameShape tells whether the chains of two layouts are surely alike.
-func sameShape(a, b map[set]int) bool {
+func sameLayout(a, b map[set]int) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for s, n := range a {
-		if m := b[s]; m == 0 || s.isOrdered() && often(n) != often(m) {
+		if m := b[s]; m == 0 || s.isOrdered() && log2(n) != log2(m) {
 			return false
 		}
 	}
@@ -247,9 +247,9 @@ func editsOf(changes []*change) (list []edits) {
 		}
 		list = append(list, edits{
 			set:     s,
-			added:   elementsAfter(changes[:n], func(c *change) bool { return c.is && !c.was }),
-			changed: elementsAfter(changes[:n], func(c *change) bool { return c.is && c.was }),
-			removed: elementsAfter(changes[:n], func(c *change) bool { return !c.is }),
+			added:   elementsAfter(changes[:n], func(c *change) bool { return c.exists && !c.existed }),
+			changed: elementsAfter(changes[:n], func(c *change) bool { return c.exists && c.existed }),
+			removed: elementsAfter(changes[:n], func(c *change) bool { return !c.exists }),
 		})
 		changes = changes[n:]
 	}
@@ -260,7 +260,7 @@ func editsOf(changes []*change) (list []edits) {
 func elementsAfter(changes []*change, of func(*change) bool) iter.Seq[nft.Element] {
 	return func(yield func(nft.Element) bool) {
 		for _, c := range changes {
-			if of(c) && !yield(element([]byte(c.key), c.new, c.now, c.set.isInterval())) {
+			if of(c) && !yield(element([]byte(c.key), c.newData, c.newComment, c.set.isInterval())) {
 				return
 			}
 		}

@@ -34,63 +34,63 @@ func (l *layout) has(s set) bool { return l.counts[s] > 0 }
 func (l *layout) chains() []*chain {
 	var list []*chain
 	list = append(list, l.hostChains()...)
-	for _, r := range []realm{localAddressed, localNodePorts, addressed, nodePorts} {
-		if l.has(set{kind: frontends, realm: r}) {
-			list = append(list, l.realm(r)...)
+	for _, r := range []lookupClass{classLocalAddr, classLocalNodePort, classAddr, classNodePort} {
+		if l.has(set{kind: frontends, class: r}) {
+			list = append(list, l.classChains(r)...)
 		}
 	}
-	return append(list, l.base()...)
+	return append(list, l.baseChains()...)
 }
 
-func plain(name, comment string) *chain {
+func newChain(name, comment string) *chain {
 	return &chain{Chain: nft.Chain{Name: name, Comment: comment}}
 }
 
-func hooked(name, typ string, hook uint32, priority int32) *chain {
+func newBaseChain(name, typ string, hook uint32, priority int32) *chain {
 	return &chain{Chain: nft.Chain{Name: name, Hook: &nft.Hook{Type: typ, Number: hook, Priority: priority, Policy: nft.Accept}}}
 }
 
 // The chains that others lead to, whatever services there are.
 const (
-	markNonLocal = "mark-non-local"
-	refuse       = "refusals"
-	rejected     = "refused"
+	markNonLocalChain = "mark-non-local"
+	refusalsChain     = "refusals"
+	refusedChain      = "refused"
 )
 
 // hostChains returns the chains that depend on this host only.
 func (l *layout) hostChains() []*chain {
-	m := plain(markNonLocal, "masquerade every source that is not local")
+	m := newChain(markNonLocalChain, "masquerade every source that is not local")
 	for _, c := range l.localSources() {
-		m.rule(c, goBack)
+		m.rule(c, returnVerdict)
 	}
 	m.rule(setMark(l.host.Mark()))
 
-	r := plain(rejected, "")
-	r.rule(isTCP, resetIt)
+	r := newChain(refusedChain, "")
+	r.rule(tcpOnly, tcpReset)
 	r.rule(l.unreachable())
 	return []*chain{m, r, l.refusals()}
 }
 
 // localSources returns what matches each kind of local source.
-func (l *layout) localSources() (list []clause) {
+func (l *layout) localSources() (list []stmt) {
 	for _, p := range l.host.LocalCIDRs {
-		list = append(list, l.from(p))
+		list = append(list, l.fromPrefix(p))
 	}
 	for _, name := range l.host.LocalInterfaces {
-		list = append(list, through(name))
+		list = append(list, fromInterface(name))
 	}
 	return list
 }
 
 // base returns the chains by which packets come.
-func (l *layout) base() []*chain {
-	pre := hooked("prerouting", "nat", unix.NF_INET_PRE_ROUTING, priorityDNAT)
-	out := hooked("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
+func (l *layout) baseChains() []*chain {
+	pre := newBaseChain("prerouting", "nat", unix.NF_INET_PRE_ROUTING, priorityDNAT)
+	out := newBaseChain("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
 	for _, c := range []*chain{pre, out} {
-		for _, r := range l.realms(frontends) {
+		for _, r := range l.classesWith(frontends) {
 			lead := append(l.addressedTo(r, frontends), jump(r.chain()))
 			c.rule(lead...)
-			c.rules = append(c.rules, rule{clauses: lead, comment: "once more, if a slot was just moved"})
+			c.rules = append(c.rules, rule{stmts: lead, comment: "once more, if a slot was just moved"})
 		}
 	}
 	list := []*chain{pre, out, l.postrouting()}
@@ -102,18 +102,18 @@ func (l *layout) base() []*chain {
 		{"filter-forward", unix.NF_INET_FORWARD},
 		{"filter-output", unix.NF_INET_LOCAL_OUT},
 	} {
-		c := hooked(f.name, "filter", f.hook, priorityFilter)
-		c.rule(isNew, jump(refuse))
+		c := newBaseChain(f.name, "filter", f.hook, priorityFilter)
+		c.rule(isNew, jump(refusalsChain))
 		list = append(list, c)
 	}
 	return list
 }
 
 // realms returns those in which packets can be addressed to a frontend in the set of a kind.
-func (l *layout) realms(k kind) (list []realm) {
-	for _, r := range []realm{addressed, nodePorts} {
+func (l *layout) classesWith(k kind) (list []lookupClass) {
+	for _, r := range []lookupClass{classAddr, classNodePort} {
 		reachable := !r.isNodePort() || l.has(set{kind: nodeAddrs})
-		if l.has(set{kind: k, realm: r}) && reachable {
+		if l.has(set{kind: k, class: r}) && reachable {
 			list = append(list, r)
 		}
 	}
@@ -121,113 +121,113 @@ func (l *layout) realms(k kind) (list []realm) {
 }
 
 // addressedTo matches packets that are addressed to a frontend in the set of a kind.
-func (l *layout) addressedTo(r realm, k kind) []clause {
-	match := []clause{in(l.frontend(r, 0), set{kind: k, realm: r})}
+func (l *layout) addressedTo(r lookupClass, k kind) []stmt {
+	match := []stmt{inSet(l.frontend(r, 0), set{kind: k, class: r})}
 	if r.isNodePort() {
-		match = append([]clause{in(l.destination(0), set{kind: nodeAddrs})}, match...)
+		match = append([]stmt{inSet(l.destination(0), set{kind: nodeAddrs})}, match...)
 	}
 	return match
 }
 
 // realm returns the chains of a realm: the first, and one for each number of slots.
-func (l *layout) realm(r realm) []*chain {
-	first := plain(r.chain(), "packets to "+set{kind: frontends, realm: r}.name())
+func (l *layout) classChains(r lookupClass) []*chain {
+	first := newChain(r.chain(), "packets to "+set{kind: frontends, class: r}.name())
 	list := []*chain{}
-	for _, s := range l.ordered(sized, r) {
+	for _, s := range l.ordered(bySize, r) {
 		list = append(list, l.pick(s))
 	}
-	list = append(list, l.sticky(r)...)
+	list = append(list, l.affinityChains(r)...)
 	if r.isLocal() {
 		return append(list, l.fromLocal(r)...)
 	}
-	if r == addressed && l.has(set{kind: restricted}) {
+	if r == classAddr && l.has(set{kind: restricted}) {
 		l.restrict(first)
 	}
-	if split := (set{kind: frontends, realm: r.local()}); l.has(split) {
-		first.rule(in(l.frontend(r, 0), split), jump(r.local().chain()))
+	if split := (set{kind: frontends, class: r.local()}); l.has(split) {
+		first.rule(inSet(l.frontend(r, 0), split), jump(r.local().chain()))
 	}
 	l.mark(first, r, masquerade, setMark(l.host.Mark()))
-	l.mark(first, r, masqueradeNonLocal, jump(markNonLocal))
-	l.mark(first, r, masqueradeHost, ofHost, setMark(l.host.Mark()))
+	l.mark(first, r, masqueradeNonLocal, jump(markNonLocalChain))
+	l.mark(first, r, masqueradeHost, fromHost, setMark(l.host.Mark()))
 	l.dispatch(first, r)
 	return append(list, first)
 }
 
 // mark appends what is done to packets of frontends in a set of a kind.
-func (l *layout) mark(c *chain, r realm, k kind, do ...clause) {
-	if s := (set{kind: k, realm: r}); l.has(s) {
-		c.rule(append([]clause{in(l.frontend(r, 0), s)}, do...)...)
+func (l *layout) mark(c *chain, r lookupClass, k kind, do ...stmt) {
+	if s := (set{kind: k, class: r}); l.has(s) {
+		c.rule(append([]stmt{inSet(l.frontend(r, 0), s)}, do...)...)
 	}
 }
 
 // restrict drops packets to restricted frontends from sources that may not use them.
 func (l *layout) restrict(c *chain) {
-	match := []clause{in(l.frontend(addressed, 0), set{kind: restricted})}
+	match := []stmt{inSet(l.frontend(classAddr, 0), set{kind: restricted})}
 	if s := (set{kind: sourceRanges}); l.has(s) {
-		front := l.frontend(addressed, 0)
-		match = append(match, notIn(join(front, l.source(front.next)), s))
+		front := l.frontend(classAddr, 0)
+		match = append(match, notInSet(join(front, l.source(front.next)), s))
 	}
-	c.rule(append(match, ignore)...)
+	c.rule(append(match, dropVerdict)...)
 }
 
 // dispatch appends what leads packets to the chain of their number of slots, or of
 // clients that keep their endpoint.
-func (l *layout) dispatch(c *chain, r realm) {
-	if s := (set{kind: sticky, realm: r}); l.has(s) {
-		c.rule(in(l.frontend(r, 0), s), goTo(r.prefix()+"sticky"))
+func (l *layout) dispatch(c *chain, r lookupClass) {
+	if s := (set{kind: withAffinity, class: r}); l.has(s) {
+		c.rule(inSet(l.frontend(r, 0), s), goTo(r.prefix()+"sticky"))
 	}
-	for _, s := range l.ordered(sized, r) {
-		c.rule(in(l.frontend(r, 0), s), goTo(s.chain()))
+	for _, s := range l.ordered(bySize, r) {
+		c.rule(inSet(l.frontend(r, 0), s), goTo(s.chain()))
 	}
 }
 
 // ordered returns the sets of a kind and realm, those with more frontends first.
 // The order goes by powers of two, so that it seldom changes.
-func (l *layout) ordered(k kind, r realm) []set {
+func (l *layout) ordered(k kind, r lookupClass) []set {
 	var list []set
 	for s, n := range l.counts {
-		if s.kind == k && s.realm == r && n > 0 {
+		if s.kind == k && s.class == r && n > 0 {
 			list = append(list, s)
 		}
 	}
 	slices.SortFunc(list, func(a, b set) int {
-		return cmp.Or(cmp.Compare(often(l.counts[b]), often(l.counts[a])), a.compare(b))
+		return cmp.Or(cmp.Compare(log2(l.counts[b]), log2(l.counts[a])), a.compare(b))
 	})
 	return list
 }
 
-func often(count int) int { return bits.Len(uint(count)) }
+func log2(count int) int { return bits.Len(uint(count)) }
 
 // fromLocal returns the chains for frontends that treat host processes and local
 // sources differently. All others go on as if they had not been here.
-func (l *layout) fromLocal(r realm) []*chain {
-	first := plain(r.chain(), "host processes and local sources are served differently")
-	host := plain(r.prefix()+"host", "host processes")
-	near := plain(r.prefix()+"sources", "local sources")
-	pick := plain(r.prefix()+"pick", "whom host processes and local sources reach")
-	first.rule(ofHost, goTo(host.Name))
+func (l *layout) fromLocal(r lookupClass) []*chain {
+	first := newChain(r.chain(), "host processes and local sources are served differently")
+	host := newChain(r.prefix()+"host", "host processes")
+	near := newChain(r.prefix()+"sources", "local sources")
+	pick := newChain(r.prefix()+"pick", "whom host processes and local sources reach")
+	first.rule(fromHost, goTo(host.Name))
 	for _, c := range l.localSources() {
 		first.rule(c, goTo(near.Name))
 	}
 	bit := setMark(l.host.Mark())
 	l.mark(host, r, masquerade, bit)
-	l.mark(host, r, masqueradeNonLocal, jump(markNonLocal))
+	l.mark(host, r, masqueradeNonLocal, jump(markNonLocalChain))
 	l.mark(host, r, masqueradeHost, bit)
 	host.rule(goTo(pick.Name))
 	l.mark(near, r, masquerade, bit)
 	near.rule(goTo(pick.Name))
 	l.dispatch(pick, r)
-	pick.rule(accept) // nobody to reach: refused or dropped later, never balanced as others are
+	pick.rule(acceptVerdict) // nobody to reach: refused or dropped later, never balanced as others are
 	return []*chain{pick, near, host, first}
 }
 
 // pick returns the chain that takes one of the slots of a sized set's frontends.
 func (l *layout) pick(s set) *chain {
-	c := plain(s.chain(), fmt.Sprintf("one of %d slots", s.size))
+	c := newChain(s.chain(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
-		front := l.frontend(s.realm, 0)
-		slots := set{kind: slotMap, realm: s.realm, size: s.size}
-		c.rule(l.dnat(find(join(front, random(below, front.next)), 0, slots, 8), 8))
+		front := l.frontend(s.class, 0)
+		slots := set{kind: slotMap, class: s.class, size: s.size}
+		c.rule(l.dnat(mapLookup(join(front, numgen(below, front.next)), 0, slots, 8), 8))
 	}
 	return c
 }
@@ -235,7 +235,7 @@ func (l *layout) pick(s set) *chain {
 // moduli returns what random numbers are drawn below, one after the other until
 // one falls on a slot.
 func moduli(size uint32) []uint32 {
-	if sure := surely(size); sure < size {
+	if sure := minSlots(size); sure < size {
 		return []uint32{size, size, sure}
 	}
 	return []uint32{size}
@@ -243,45 +243,45 @@ func moduli(size uint32) []uint32 {
 
 // postrouting masquerades what is marked, and what reaches itself.
 func (l *layout) postrouting() *chain {
-	c := hooked("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
+	c := newBaseChain("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
 	if s := (set{kind: hairpins}); l.has(s) {
-		front := l.frontend(addressed, 0)
-		c.rule(hasDNAT, in(join(front, l.source(front.next)), s), masqueraded)
+		front := l.frontend(classAddr, 0)
+		c.rule(hasDNAT, inSet(join(front, l.source(front.next)), s), masqueradeStmt)
 	}
 	bit := l.host.Mark()
-	c.rule(unmarked(bit), goBack)
+	c.rule(unmarked(bit), returnVerdict)
 	c.rule(clearMark(bit)) // a tunnel would carry the mark on to the outer packet
-	c.rule(masqueraded)
+	c.rule(masqueradeStmt)
 	return c
 }
 
 // refusals returns the chain that refuses new connections. Those that were
 // balanced are addressed to their endpoint by now and are none of its business.
 func (l *layout) refusals() *chain {
-	c := plain(refuse, "new connections that were not balanced")
-	c.rule(hasDNAT, goBack)
-	for _, r := range l.realms(reject) {
-		c.rule(append(l.addressedTo(r, reject), goTo(rejected))...)
+	c := newChain(refusalsChain, "new connections that were not balanced")
+	c.rule(hasDNAT, returnVerdict)
+	for _, r := range l.classesWith(noEndpointsReject) {
+		c.rule(append(l.addressedTo(r, noEndpointsReject), goTo(refusedChain))...)
 	}
-	for _, r := range l.realms(drop) {
-		c.rule(append(l.addressedTo(r, drop), ignore)...)
+	for _, r := range l.classesWith(noEndpointsDrop) {
+		c.rule(append(l.addressedTo(r, noEndpointsDrop), dropVerdict)...)
 	}
-	for _, r := range l.realms(frontends) {
+	for _, r := range l.classesWith(frontends) {
 		// Its slot was moved twice. It will be sent again; its connection goes with it.
-		c.rule(append([]clause{isFirst}, append(l.addressedTo(r, frontends), ignore)...)...)
+		c.rule(append([]stmt{unconfirmed}, append(l.addressedTo(r, frontends), dropVerdict)...)...)
 	}
 	early := len(c.rules) // what follows would refuse packets to frontends that are not there yet
 	if s := (set{kind: vips}); l.has(s) {
-		c.rule(in(l.destination(0), s), goTo(rejected))
+		c.rule(inSet(l.destination(0), s), goTo(refusedChain))
 	}
 	for _, p := range l.host.ServiceCIDRs {
-		match := []clause{l.to(p)}
+		match := []stmt{l.toPrefix(p)}
 		if s := (set{kind: exempt}); l.has(s) {
-			match = append(match, notIn(l.destination(0), s))
+			match = append(match, notInSet(l.destination(0), s))
 		}
-		c.rule(append(match, goTo(rejected))...)
+		c.rule(append(match, goTo(refusedChain))...)
 	}
-	c.late = len(c.rules) - early
+	c.deferred = len(c.rules) - early
 	return c
 }
 
@@ -293,11 +293,11 @@ func setsInUse(counts map[set]int) []set {
 	for s, n := range counts {
 		if n > 0 {
 			list = append(list, s)
-			keeps = keeps || s.kind == sticky
+			keeps = keeps || s.kind == withAffinity
 		}
 	}
 	if keeps {
-		list = append(list, filled...)
+		list = append(list, dynamicSets...)
 	}
 	slices.SortFunc(list, set.compare)
 	return list

@@ -28,9 +28,9 @@ func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, lim
 	if err != nil {
 		return nil, fmt.Errorf("nftables, %s: %w", fam, err)
 	}
-	r := clientReader{roster: newRoster(fam, pools), ctx: ctx, conn: conn, limit: limit}
+	r := clientReader{poolIndex: newPoolIndex(fam, pools), ctx: ctx, conn: conn, limit: limit}
 	err = r.read()
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, errEnough) { // there is no such table or set
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, errLimit) { // there is no such table or set
 		err = nil
 	}
 	if err = errors.Join(err, conn.Close()); err != nil {
@@ -40,15 +40,15 @@ func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, lim
 }
 
 // A roster knows pools and their endpoints by the numbers that the table has for them.
-type roster struct {
+type poolIndex struct {
 	*dialect
 	ids       *poolIDs
 	pools     map[uint32]*proxier.Pool
 	endpoints map[*proxier.Pool][]uint32
 }
 
-func newRoster(fam proxier.Family, pools []*proxier.Pool) roster {
-	r := roster{
+func newPoolIndex(fam proxier.Family, pools []*proxier.Pool) poolIndex {
+	r := poolIndex{
 		dialect: dialects[fam], ids: newPoolIDs(hash32),
 		pools: make(map[uint32]*proxier.Pool, len(pools)), endpoints: make(map[*proxier.Pool][]uint32, len(pools)),
 	}
@@ -64,30 +64,30 @@ func newRoster(fam proxier.Family, pools []*proxier.Pool) roster {
 }
 
 // endpoint returns a pool and the endpoint that a client keeps.
-func (r *roster) endpoint(c *proxier.Client) poolNumber {
-	return newPoolNumber(r.ids.id(c.Pool), r.endpoints[c.Pool][c.Target])
+func (r *poolIndex) endpoint(c *proxier.Client) poolKey {
+	return newPoolKey(r.ids.id(c.Pool), r.endpoints[c.Pool][c.Target])
 }
 
 // addrBytes is the length of an address.
 func (d *dialect) addrBytes() int { return d.fam.Bits() / 8 }
 
-var errEnough = errors.New("that is enough")
+var errLimit = errors.New("that is enough")
 
 // A clientReader reads which clients keep which endpoint.
 type clientReader struct {
-	roster
+	poolIndex
 	ctx    context.Context
 	conn   *nft.Conn
-	owners map[poolNumber]uint32 // of tickets: endpoints
+	owners map[poolKey]uint32 // of tickets: endpoints
 	limit  int
 	list   []proxier.Client
 }
 
 func (r *clientReader) read() error {
-	r.owners = map[poolNumber]uint32{}
+	r.owners = map[poolKey]uint32{}
 	err := r.conn.Scan(r.table(), set{kind: ticketOwner}.name(), func(e *nft.Element) error {
-		if len(e.Key) == len(poolNumber{}) && len(e.Data) == 4 {
-			r.owners[poolNumber(e.Key)] = binary.NativeEndian.Uint32(e.Data)
+		if len(e.Key) == len(poolKey{}) && len(e.Data) == 4 {
+			r.owners[poolKey(e.Key)] = binary.NativeEndian.Uint32(e.Data)
 		}
 		return r.ctx.Err()
 	})
@@ -95,22 +95,22 @@ func (r *clientReader) read() error {
 		return err
 	}
 	return r.conn.Scan(r.table(), set{kind: affinity}.name(), func(e *nft.Element) error {
-		r.add(e)
+		r.addClient(e)
 		if len(r.list) >= r.limit {
-			return errEnough
+			return errLimit
 		}
 		return r.ctx.Err()
 	})
 }
 
 // add takes a client, unless its endpoint has left.
-func (r *clientReader) add(e *nft.Element) {
+func (r *clientReader) addClient(e *nft.Element) {
 	n := r.addrBytes()
 	if len(e.Key) != n+4 || len(e.Data) != 4 {
 		return
 	}
 	pool := r.pools[binary.NativeEndian.Uint32(e.Key[n:])]
-	endpoint, known := r.owners[poolNumber(slices.Concat(e.Key[n:], e.Data))]
+	endpoint, known := r.owners[poolKey(slices.Concat(e.Key[n:], e.Data))]
 	if pool == nil || !known {
 		return
 	}
@@ -133,37 +133,37 @@ func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, client
 		return 0, fmt.Errorf("nftables, %s: %w", fam, err)
 	}
 	conn.Hush()
-	k := keeper{
-		roster:  newRoster(fam, pools),
-		table:   newTableConn(dialects[fam], conn),
-		tickets: map[poolNumber][]byte{},
+	k := clientWriter{
+		poolIndex: newPoolIndex(fam, pools),
+		table:     newTableConn(dialects[fam], conn),
+		tickets:   map[poolKey][]byte{},
 	}
-	err = k.keepAll(ctx, clients)
+	err = k.writeAll(ctx, clients)
 	if err = errors.Join(err, conn.Close()); err != nil {
 		err = fmt.Errorf("nftables, %s: having clients keep their endpoint: %w", fam, err)
 	}
-	return k.kept, err
+	return k.written, err
 }
 
 // A keeper writes which clients keep which endpoint.
-type keeper struct {
-	roster
+type clientWriter struct {
+	poolIndex
 	table   *tableConn
-	tickets map[poolNumber][]byte
-	kept    int
+	tickets map[poolKey][]byte
+	written int
 }
 
-func (k *keeper) keepAll(ctx context.Context, clients []proxier.Client) error {
-	endpoints := map[poolNumber]bool{}
+func (k *clientWriter) writeAll(ctx context.Context, clients []proxier.Client) error {
+	endpoints := map[poolKey]bool{}
 	for i := range clients {
 		endpoints[k.endpoint(&clients[i])] = true
 	}
-	list := make([]poolNumber, 0, len(endpoints))
+	list := make([]poolKey, 0, len(endpoints))
 	for e := range endpoints {
 		list = append(list, e)
 	}
 	for part := range slices.Chunk(list, revokeAtOnce) {
-		if err := k.issue(ctx, part); err != nil {
+		if err := k.ensureTickets(ctx, part); err != nil {
 			return err
 		}
 	}
@@ -171,7 +171,7 @@ func (k *keeper) keepAll(ctx context.Context, clients []proxier.Client) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := k.keep(part); err != nil {
+		if err := k.write(part); err != nil {
 			return err
 		}
 	}
@@ -179,26 +179,26 @@ func (k *keeper) keepAll(ctx context.Context, clients []proxier.Client) error {
 }
 
 // issue gives endpoints tickets, if they have none.
-func (k *keeper) issue(ctx context.Context, endpoints []poolNumber) error {
+func (k *clientWriter) ensureTickets(ctx context.Context, endpoints []poolKey) error {
 	for range revokeAttempts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err := k.issueOnce(endpoints)
+		err := k.tryTickets(endpoints)
 		if err == nil {
 			return k.revokeAbsent(ctx, endpoints)
 		}
-		if !clashes(err) {
+		if !isConflict(err) {
 			return err
 		}
 	}
 	return errors.New("endpoints get no tickets")
 }
 
-func (k *keeper) issueOnce(endpoints []poolNumber) error {
+func (k *clientWriter) tryTickets(endpoints []poolKey) error {
 	t := k.table
-	have := map[poolNumber][]byte{}
-	err := t.each(tickets, endpoints, func(e poolNumber, ticket *nft.Element) { have[e] = slices.Clone(ticket.Data) })
+	have := map[poolKey][]byte{}
+	err := t.getElements(tickets, endpoints, func(e poolKey, ticket *nft.Element) { have[e] = slices.Clone(ticket.Data) })
 	if err != nil {
 		return err
 	}
@@ -217,14 +217,14 @@ func (k *keeper) issueOnce(endpoints []poolNumber) error {
 
 // revokeAbsent takes the tickets of endpoints that have left their pool. One that
 // is seen here and leaves later loses its ticket then, as any other.
-func (k *keeper) revokeAbsent(ctx context.Context, endpoints []poolNumber) error {
+func (k *clientWriter) revokeAbsent(ctx context.Context, endpoints []poolKey) error {
 	present := make([]bool, len(endpoints))
 	err := k.table.conn.Get(k.dialect.table(), set{kind: poolTargets}.name(), len(endpoints),
 		func(i int) []byte { return endpoints[i][:] }, func(i int, _ *nft.Element) { present[i] = true })
 	if err != nil {
 		return err
 	}
-	var absent []poolNumber
+	var absent []poolKey
 	for i, e := range endpoints {
 		if !present[i] {
 			delete(k.tickets, e)
@@ -236,7 +236,7 @@ func (k *keeper) revokeAbsent(ctx context.Context, endpoints []poolNumber) error
 
 // keep writes clients at once. Packets may have made some of them meanwhile, for
 // other endpoints: these are replaced.
-func (k *keeper) keep(clients []proxier.Client) error {
+func (k *clientWriter) write(clients []proxier.Client) error {
 	name := set{kind: affinity}.name()
 	list := make([]nft.Element, 0, len(clients))
 	for i := range clients {
@@ -255,10 +255,10 @@ func (k *keeper) keep(clients []proxier.Client) error {
 		}
 		err := k.table.commit()
 		if err == nil {
-			k.kept += len(list)
+			k.written += len(list)
 			return nil
 		}
-		if !clashes(err) && !errors.Is(err, unix.ENOENT) { // one of stale may have expired
+		if !isConflict(err) && !errors.Is(err, unix.ENOENT) { // one of stale may have expired
 			return err
 		}
 		if stale, err = k.stale(list); err != nil {
@@ -269,7 +269,7 @@ func (k *keeper) keep(clients []proxier.Client) error {
 }
 
 // element returns a client as the table has it, if its endpoint has not left.
-func (k *keeper) element(c *proxier.Client) (nft.Element, bool) {
+func (k *clientWriter) element(c *proxier.Client) (nft.Element, bool) {
 	ticket, ok := k.tickets[k.endpoint(c)]
 	key := putNumber(putAddr(nil, c.Addr), k.ids.id(c.Pool))
 	return nft.Element{Key: key, Data: ticket, Timeout: expiry(c.Pool.Affinity), Expires: c.Left}, ok
@@ -277,7 +277,7 @@ func (k *keeper) element(c *proxier.Client) (nft.Element, bool) {
 
 // stale returns what the table has of clients of list, to be replaced. What is left
 // to them is not made shorter.
-func (k *keeper) stale(list []nft.Element) (stale []nft.Element, err error) {
+func (k *clientWriter) stale(list []nft.Element) (stale []nft.Element, err error) {
 	err = k.table.conn.Get(k.dialect.table(), set{kind: affinity}.name(), len(list),
 		func(i int) []byte { return list[i].Key }, func(i int, e *nft.Element) {
 			list[i].Expires = max(list[i].Expires, e.Expires)
@@ -287,4 +287,4 @@ func (k *keeper) stale(list []nft.Element) (stale []nft.Element, err error) {
 }
 
 // clashes reports whether something was not written because something else has its place.
-func clashes(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) }
+func isConflict(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) }

@@ -17,7 +17,7 @@ type content struct {
 func render(d *dialect, st *proxier.State) *content {
 	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32)}
 	c.pools.number(st)
-	r := renderer{fam: d.fam, pools: c.pools, emit: noted(c.add)}
+	r := renderer{fam: d.fam, pools: c.pools, emit: truncateComments(c.addElement)}
 	for _, res := range st.Services {
 		r.service(res)
 	}
@@ -28,11 +28,11 @@ func render(d *dialect, st *proxier.State) *content {
 }
 
 // noted returns an emit whose comments are as they will be read back.
-func noted(to emit) emit {
+func truncateComments(to emit) emit {
 	return func(s set, key, data []byte, note string) { to(s, key, data, nft.Comment(note)) }
 }
 
-func (c *content) add(s set, key, data []byte, note string) {
+func (c *content) addElement(s set, key, data []byte, note string) {
 	rec := c.sets[s]
 	if rec == nil {
 		rec = newRecords(s, c.fam)
@@ -55,7 +55,7 @@ func (c *content) tallies() map[set]tally {
 	for s, rec := range c.sets {
 		var t tally
 		for i := range rec.count() {
-			t.add(rec.key(i), rec.data(i), rec.note(i), 1)
+			t.add(rec.key(i), rec.data(i), rec.comment(i), 1)
 		}
 		all[s] = t
 	}
@@ -63,18 +63,18 @@ func (c *content) tallies() map[set]tally {
 }
 
 // A written chain is one as the kernel takes it.
-type written struct {
+type kernelChain struct {
 	nft.Chain
-	rules []nft.Rule
-	late  int // how many of the rules, the last, wait until all elements are there
+	rules    []nft.Rule
+	deferred int // how many of the rules, the last, wait until all elements are there
 }
 
 // marshal returns the chains as the kernel takes them, by name and in order.
-func (d *dialect) marshal(chains []*chain) (list []*written, err error) {
+func (d *dialect) marshal(chains []*chain) (list []*kernelChain, err error) {
 	for _, c := range chains {
-		w := &written{Chain: c.Chain, late: c.late}
+		w := &kernelChain{Chain: c.Chain, deferred: c.deferred}
 		for _, r := range c.rules {
-			m, err := r.marshal(d.number)
+			m, err := r.marshal(d.family)
 			if err != nil {
 				return nil, err
 			}

@@ -16,21 +16,21 @@ import (
 type difference struct {
 	want   *content
 	counts map[set]int // of the elements of want
-	chains []*written
+	chains []*kernelChain
 	have   *nft.Listing // nil: there is no table
 
 	replace bool // the table holds what can only be removed with it
 	rewrite bool // of all rules, chains and sets that differ
 	wake    bool // the table is there, but no packet meets it
 
-	elements map[set]*setDifference // of sets that stay, where there is one
-	tickets  []nft.Element          // whose endpoint has left
+	elements     map[set]*setDifference // of sets that stay, where there is one
+	staleTickets []nft.Element          // whose endpoint has left
 }
 
 // A setDifference is what is between the elements of a set.
 type setDifference struct {
-	missing, wrong []int         // numbers of records
-	surplus        []nft.Element // whose keys no record has
+	missing, changed []int         // numbers of records
+	extra            []nft.Element // whose keys no record has
 }
 
 // compare reads our table and returns what is between it and want. What somebody
@@ -66,16 +66,16 @@ func (t *tableConn) read(ctx context.Context, want *content) (*difference, error
 			return nil, err
 		}
 		proxier.Progressed(ctx)
-		if !d.keeps(s) {
+		if !d.hasSet(s) {
 			continue
 		}
 		diff := &setDifference{}
 		switch {
 		case s.kind == tickets:
-			d.tickets, err = t.lostTickets(want.sets[set{kind: poolTargets}])
-		case s.isFilled():
+			d.staleTickets, err = t.staleTickets(want.sets[set{kind: poolTargets}])
+		case s.isDynamic():
 		case s.kind == slotMap && s.size <= exactSizes && want.sets[s].count() > manyElements:
-			diff, err = t.compareWanted(s, want.sets[s])
+			diff, err = t.compareByKey(s, want.sets[s])
 		default:
 			diff, err = t.compareSet(s, want.sets[s])
 		}
@@ -93,24 +93,24 @@ func (d *difference) sameChains() bool {
 	if len(d.have.Chains) != len(d.chains) {
 		return false
 	}
-	return !slices.ContainsFunc(d.chains, func(c *written) bool { return !d.sameChain(c) })
+	return !slices.ContainsFunc(d.chains, func(c *kernelChain) bool { return !d.sameChain(c) })
 }
 
-func (d *difference) sameChain(c *written) bool { return c.isIn(d.have) }
+func (d *difference) sameChain(c *kernelChain) bool { return c.isIn(d.have) }
 
 // isIn reports whether a table has the chain with its rules.
-func (c *written) isIn(l *nft.Listing) bool {
+func (c *kernelChain) isIn(l *nft.Listing) bool {
 	have := l.Chains[c.Name]
 	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(l.Rules[c.Name], c.rules, nft.Rule.Equal)
 }
 
 func (d *difference) sameSets() bool {
 	sets := setsInUse(d.counts)
-	return len(sets) == len(d.have.Sets) && !slices.ContainsFunc(sets, func(s set) bool { return !d.keeps(s) })
+	return len(sets) == len(d.have.Sets) && !slices.ContainsFunc(sets, func(s set) bool { return !d.hasSet(s) })
 }
 
 // keeps tells whether the kernel has a set as it should be, whatever is in it.
-func (d *difference) keeps(s set) bool {
+func (d *difference) hasSet(s set) bool {
 	if d.have == nil || d.replace {
 		return false
 	}
@@ -124,32 +124,32 @@ func (s set) isIn(l *nft.Listing, fam proxier.Family) bool {
 }
 
 // What is known of a record: the kernel has none with its key, the same, or another.
-type sight uint8
+type presence uint8
 
 const (
-	unseen sight = iota
-	same
-	other
+	absent presence = iota
+	equal
+	differs
 )
 
-func (r *records) sight(i int, e *nft.Element) sight {
-	if bytes.Equal(r.data(i), e.Data) && r.note(i) == e.Comment {
-		return same
+func (r *records) presence(i int, e *nft.Element) presence {
+	if bytes.Equal(r.data(i), e.Data) && r.comment(i) == e.Comment {
+		return equal
 	}
-	return other
+	return differs
 }
 
 // compareSet compares the elements of a set with those that the kernel lists.
 func (t *tableConn) compareSet(s set, rec *records) (*setDifference, error) {
-	seen := make([]sight, rec.count())
+	seen := make([]presence, rec.count())
 	diff := &setDifference{}
 	var key []byte
 	err := t.conn.Scan(t.table(), s.name(), func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
 		if i := rec.find(key); i >= 0 {
-			seen[i] = rec.sight(i, e)
+			seen[i] = rec.presence(i, e)
 		} else {
-			diff.surplus = append(diff.surplus, clone(e))
+			diff.extra = append(diff.extra, clone(e))
 		}
 		return nil
 	})
@@ -159,25 +159,25 @@ func (t *tableConn) compareSet(s set, rec *records) (*setDifference, error) {
 	if err != nil {
 		return nil, err
 	}
-	diff.surplus = withoutTwins(diff.surplus)
-	diff.note(seen)
+	diff.extra = withoutDuplicates(diff.extra)
+	diff.classify(seen)
 	return diff, nil
 }
 
 // confirm asks for what a listing left out: it may be there.
-func (t *tableConn) confirm(s set, rec *records, seen []sight) error {
+func (t *tableConn) confirm(s set, rec *records, seen []presence) error {
 	var missing []int
 	for i, found := range seen {
-		if found == unseen {
+		if found == absent {
 			missing = append(missing, i)
 		}
 	}
 	return t.conn.Get(t.table(), s.name(), len(missing), func(i int) []byte { return rec.key(missing[i]) },
-		func(i int, e *nft.Element) { seen[missing[i]] = rec.sight(missing[i], e) })
+		func(i int, e *nft.Element) { seen[missing[i]] = rec.presence(missing[i], e) })
 }
 
 // withoutTwins returns elements without those that were listed twice.
-func withoutTwins(list []nft.Element) []nft.Element {
+func withoutDuplicates(list []nft.Element) []nft.Element {
 	slices.SortFunc(list, func(a, b nft.Element) int { return bytes.Compare(a.Key, b.Key) })
 	return slices.CompactFunc(list, func(a, b nft.Element) bool {
 		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
@@ -190,26 +190,26 @@ const manyElements = 100_000
 
 // compareWanted asks the kernel for each slot that should be there. What else
 // there may be no packet meets: every frontend of the size has all its slots.
-func (t *tableConn) compareWanted(s set, rec *records) (*setDifference, error) {
-	seen, diff := make([]sight, rec.count()), &setDifference{}
-	err := t.conn.Get(t.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.sight(i, e) })
-	diff.note(seen)
+func (t *tableConn) compareByKey(s set, rec *records) (*setDifference, error) {
+	seen, diff := make([]presence, rec.count()), &setDifference{}
+	err := t.conn.Get(t.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.presence(i, e) })
+	diff.classify(seen)
 	return diff, err
 }
 
 // note adds the records that are missing or differ.
-func (d *setDifference) note(seen []sight) {
+func (d *setDifference) classify(seen []presence) {
 	for i, found := range seen {
 		switch found {
-		case unseen:
+		case absent:
 			d.missing = append(d.missing, i)
-		case other:
-			d.wrong = append(d.wrong, i)
+		case differs:
+			d.changed = append(d.changed, i)
 		}
 	}
 }
 
-func (d *setDifference) empty() bool { return len(d.missing)+len(d.wrong)+len(d.surplus) == 0 }
+func (d *setDifference) empty() bool { return len(d.missing)+len(d.changed)+len(d.extra) == 0 }
 
 func clone(e *nft.Element) nft.Element {
 	return nft.Element{Key: bytes.Clone(e.Key), KeyEnd: bytes.Clone(e.KeyEnd), Data: bytes.Clone(e.Data), Comment: e.Comment}
@@ -217,13 +217,13 @@ func clone(e *nft.Element) nft.Element {
 
 // empty tells whether there is nothing to do.
 func (d *difference) empty() bool {
-	return d.have != nil && !d.replace && !d.rewrite && !d.wake && len(d.elements) == 0 && len(d.tickets) == 0
+	return d.have != nil && !d.replace && !d.rewrite && !d.wake && len(d.elements) == 0 && len(d.staleTickets) == 0
 }
 
 // changes returns the difference for a reader.
 func (d *difference) changes() []proxier.Change {
 	var list []proxier.Change
-	table := d.want.word + " " + tableName
+	table := d.want.keyword + " " + tableName
 	add := func(op, object string) { list = append(list, proxier.Change{Op: op, Object: object}) }
 	switch {
 	case d.have == nil:
@@ -269,7 +269,7 @@ func (d *difference) setChanges(add func(op, name string)) {
 		switch {
 		case d.have == nil || d.have.Sets[s.name()] == nil:
 			add("add", s.name())
-		case !d.keeps(s):
+		case !d.hasSet(s):
 			add("change", s.name())
 		}
 	}
@@ -285,7 +285,7 @@ func (d *difference) setChanges(add func(op, name string)) {
 
 // elementChanges calls do with each element that is added, changed or removed.
 func (d *difference) elementChanges(s set, do func(op string, e nft.Element)) {
-	if s.isFilled() {
+	if s.isDynamic() {
 		d.ticketChanges(s, do)
 		return
 	}
@@ -307,7 +307,7 @@ func (d *difference) ticketChanges(s set, do func(op string, e nft.Element)) {
 	if s.kind != tickets {
 		return
 	}
-	for _, e := range d.tickets {
+	for _, e := range d.staleTickets {
 		do("remove", e)
 	}
 }
@@ -315,7 +315,7 @@ func (d *difference) ticketChanges(s set, do func(op string, e nft.Element)) {
 // allEdits returns those of every set; packets fill that of clients.
 func (d *difference) allEdits() (list []edits) {
 	for _, s := range setsInUse(d.counts) {
-		if !s.isFilled() {
+		if !s.isDynamic() {
 			list = append(list, d.edits(s))
 		}
 	}
@@ -326,10 +326,10 @@ func (d *difference) allEdits() (list []edits) {
 func (d *difference) edits(s set) edits {
 	rec, diff := d.want.sets[s], d.elements[s]
 	switch {
-	case !d.keeps(s):
+	case !d.hasSet(s):
 		return edits{set: s, added: rec.all()}
 	case diff == nil:
 		return edits{set: s}
 	}
-	return edits{set: s, added: rec.some(diff.missing), changed: rec.some(diff.wrong), removed: slices.Values(diff.surplus)}
+	return edits{set: s, added: rec.some(diff.missing), changed: rec.some(diff.changed), removed: slices.Values(diff.extra)}
 }

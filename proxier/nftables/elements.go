@@ -39,10 +39,10 @@ func (r *renderer) service(res *proxier.Resolved) {
 }
 
 func (r *renderer) frontend(f *proxier.Frontend) {
-	in := addressed
+	in := classAddr
 	r.key = r.key[:0]
 	if f.Key.Kind == proxier.NodePort {
-		in = nodePorts
+		in = classNodePort
 	} else {
 		r.key = putAddr(r.key, f.Key.Addr)
 	}
@@ -50,19 +50,19 @@ func (r *renderer) frontend(f *proxier.Frontend) {
 	r.key = putPort(r.key, f.Key.Port)
 
 	name := f.ServicePort.String()
-	r.emit(set{kind: frontends, realm: in}, r.key, nil, name)
+	r.emit(set{kind: frontends, class: in}, r.key, nil, name)
 	r.refusals(in, f)
-	r.leg(in, f, f.Outside)
+	r.route(in, f, f.Outside)
 	if f.Split() {
-		r.emit(set{kind: frontends, realm: in.local()}, r.key, nil, name)
-		r.leg(in.local(), f, f.Local)
+		r.emit(set{kind: frontends, class: in.local()}, r.key, nil, name)
+		r.route(in.local(), f, f.Local)
 	}
 }
 
 // refusals emits what keeps packets of f from being balanced. Node ports have no
 // source ranges.
-func (r *renderer) refusals(in realm, f *proxier.Frontend) {
-	if f.Restricted && in == addressed {
+func (r *renderer) refusals(in lookupClass, f *proxier.Frontend) {
+	if f.Restricted && in == classAddr {
 		r.emit(set{kind: restricted}, r.key, nil, "")
 		r.ranges(f.SourceRanges)
 	}
@@ -72,9 +72,9 @@ func (r *renderer) refusals(in realm, f *proxier.Frontend) {
 	}
 	switch action {
 	case proxier.Reject:
-		r.emit(set{kind: reject, realm: in}, r.key, nil, "")
+		r.emit(set{kind: noEndpointsReject, class: in}, r.key, nil, "")
 	case proxier.Drop:
-		r.emit(set{kind: drop, realm: in}, r.key, nil, "")
+		r.emit(set{kind: noEndpointsDrop, class: in}, r.key, nil, "")
 	}
 }
 
@@ -97,15 +97,15 @@ func last(p netip.Prefix) netip.Addr {
 }
 
 // leg emits the elements of one leg of f, whose key is in r.key.
-func (r *renderer) leg(in realm, f *proxier.Frontend, l proxier.Leg) {
+func (r *renderer) route(in lookupClass, f *proxier.Frontend, l proxier.Leg) {
 	if l.Action != proxier.Balance {
 		return
 	}
 	if k := masqueradeKind(in, f, l); k != frontends {
-		r.emit(set{kind: k, realm: in}, r.key, nil, "")
+		r.emit(set{kind: k, class: in}, r.key, nil, "")
 	}
 	r.slots = spread(r.slots[:0], l.Pool.Targets)
-	s := set{kind: sized, realm: in, size: size(len(r.slots))}
+	s := set{kind: bySize, class: in, size: sizeClass(len(r.slots))}
 	if l.Pool.Affinity > 0 {
 		r.sticky(in, l.Pool, s.size)
 		return
@@ -115,25 +115,25 @@ func (r *renderer) leg(in realm, f *proxier.Frontend, l proxier.Leg) {
 	for slot, target := range r.slots {
 		r.key = putNumber(r.key[:n], uint32(slot))
 		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
-		r.emit(set{kind: slotMap, realm: in, size: s.size}, r.key, r.data, "")
+		r.emit(set{kind: slotMap, class: in, size: s.size}, r.key, r.data, "")
 	}
 	r.key = r.key[:n]
 }
 
 // sticky emits the elements of a frontend, whose key is in r.key, of a pool whose
 // clients keep their endpoint.
-func (r *renderer) sticky(in realm, p *proxier.Pool, size uint32) {
-	r.emit(set{kind: sticky, realm: in}, r.key, nil, "")
-	r.emit(set{kind: stickyClass, realm: in, expiry: expiry(p.Affinity)}, r.key, nil, "")
-	r.emit(set{kind: stickySized, realm: in, size: size}, r.key, nil, "")
+func (r *renderer) sticky(in lookupClass, p *proxier.Pool, size uint32) {
+	r.emit(set{kind: withAffinity, class: in}, r.key, nil, "")
+	r.emit(set{kind: affinityByTimeout, class: in, expiry: expiry(p.Affinity)}, r.key, nil, "")
+	r.emit(set{kind: affinityBySize, class: in, size: size}, r.key, nil, "")
 	r.data = putNumber(r.data[:0], r.pools.id(p))
-	r.emit(set{kind: affinePool, realm: in}, r.key, r.data, poolName(p))
+	r.emit(set{kind: affinityPool, class: in}, r.key, r.data, poolName(p))
 }
 
 // masqueradeKind returns the kind of set that says whom a leg masquerades,
 // frontends if there is none. Packets that come from outside of a split frontend
 // are of no local source and of no host process.
-func masqueradeKind(in realm, f *proxier.Frontend, l proxier.Leg) kind {
+func masqueradeKind(in lookupClass, f *proxier.Frontend, l proxier.Leg) kind {
 	outside := f.Split() && !in.isLocal()
 	switch {
 	case l.Masquerade == proxier.Everyone, l.Masquerade == proxier.NonLocal && outside:

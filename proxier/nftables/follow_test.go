@@ -32,7 +32,7 @@ func newModel(t *rapid.T, d *dialect, c *content) *model {
 			if old, ok := m.sets[s.name()][string(rec.key(i))]; ok {
 				t.Fatalf("set %s: %x twice, the first with %q", s.name(), rec.key(i), old)
 			}
-			m.sets[s.name()][string(rec.key(i))] = string(rec.data(i)) + rec.note(i)
+			m.sets[s.name()][string(rec.key(i))] = string(rec.data(i)) + rec.comment(i)
 		}
 	}
 	for _, w := range marshalled(t, d, c) {
@@ -41,7 +41,7 @@ func newModel(t *rapid.T, d *dialect, c *content) *model {
 	return m
 }
 
-func marshalled(t *rapid.T, d *dialect, c *content) []*written {
+func marshalled(t *rapid.T, d *dialect, c *content) []*kernelChain {
 	list, err := d.marshal(c.chains)
 	if err != nil {
 		t.Fatal(err)
@@ -58,24 +58,24 @@ func (m *model) apply(t *rapid.T, u *update) {
 	}
 	m.changeChains(t, u.widened)
 	for _, c := range u.elements {
-		if _, ok := m.sets[c.set.name()][c.key]; c.was && !ok {
+		if _, ok := m.sets[c.set.name()][c.key]; c.existed && !ok {
 			t.Fatalf("set %s: removing %x, which is not there", c.set.name(), c.key)
 		}
-		if c.was {
+		if c.existed {
 			delete(m.sets[c.set.name()], c.key)
 		}
 	}
 	for _, c := range u.elements {
-		if _, ok := m.sets[c.set.name()][c.key]; c.is && ok {
+		if _, ok := m.sets[c.set.name()][c.key]; c.exists && ok {
 			t.Fatalf("set %s: adding %x, which is there", c.set.name(), c.key)
 		}
-		if c.is {
-			m.sets[c.set.name()][c.key] = string(c.new) + c.now
+		if c.exists {
+			m.sets[c.set.name()][c.key] = string(c.newData) + c.newComment
 		}
 	}
 	m.changeChains(t, u.narrowed)
-	for _, s := range u.oldSets {
-		if n := len(m.sets[s.name()]); n > 0 && !s.isFilled() {
+	for _, s := range u.staleSets {
+		if n := len(m.sets[s.name()]); n > 0 && !s.isDynamic() {
 			t.Fatalf("set %s is removed with %d elements", s.name(), n)
 		}
 		delete(m.sets, s.name())
@@ -101,8 +101,8 @@ func (m *model) changeChains(t *rapid.T, ch chainChanges) {
 }
 
 // hold returns the mirror of a kernel that holds c.
-func hold(t *rapid.T, d *dialect, c *content, st *proxier.State) *held {
-	h := &held{tallies: c.tallies(), chains: map[string]*written{}, pools: c.pools, host: st.Host}
+func hold(t *rapid.T, d *dialect, c *content, st *proxier.State) *mirror {
+	h := &mirror{tallies: c.tallies(), chains: map[string]*kernelChain{}, pools: c.pools, host: st.Host}
 	for _, w := range marshalled(t, d, c) {
 		h.chains[w.Name] = w
 	}
@@ -137,8 +137,8 @@ func TestDeltasEqualRender(t *testing.T) {
 			if !h.pools.follow(delta.Services) {
 				t.Fatal("pools of random names have the same hash")
 			}
-			most := []int{1, 30, pieceElements}[pick(3)]
-			for _, piece := range pieces(delta, most) {
+			most := []int{1, 30, chunkElements}[pick(3)]
+			for _, piece := range chunks(delta, most) {
 				u, err := h.follow(d, piece)
 				if err != nil {
 					t.Fatal(err)
@@ -214,7 +214,7 @@ func TestPoolsOfOneHash(t *testing.T) {
 func TestOrderFollowsCounts(t *testing.T) {
 	w, d := filtertest.NewWorld(proxier.IPv4), dialects[proxier.IPv4]
 	start := render(d, w.State)
-	h := &held{tallies: start.tallies(), chains: map[string]*written{}, pools: start.pools, host: w.Host}
+	h := &mirror{tallies: start.tallies(), chains: map[string]*kernelChain{}, pools: start.pools, host: w.Host}
 	var order []string
 	for n, endpoints := range []int{1, 2, 2, 2, 2} {
 		res := filtertest.Web(w.Family, n, endpoints)
@@ -231,7 +231,7 @@ func TestOrderFollowsCounts(t *testing.T) {
 			}
 		}
 		l := layout{dialect: d, host: &w.Host, counts: h.counts()}
-		order = append(order, l.ordered(sized, addressed)[0].name())
+		order = append(order, l.ordered(bySize, classAddr)[0].name())
 	}
 	want := []string{"size-1", "size-1", "size-2", "size-2", "size-2"}
 	if diff := cmp.Diff(want, order); diff != "" {
@@ -253,14 +253,14 @@ func TestExemptForTwoReasons(t *testing.T) {
 		var got []string
 		for _, c := range u.elements {
 			if c.set.kind == exempt {
-				got = append(got, fmt.Sprint(c.is, " ", elementText(c.set, w.Family, nft.Element{Key: []byte(c.key)})))
+				got = append(got, fmt.Sprint(c.exists, " ", elementText(c.set, w.Family, nft.Element{Key: []byte(c.key)})))
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", after, diff)
 		}
 	}
-	h := &held{tallies: render(d, w.State).tallies(), chains: map[string]*written{}, pools: newPoolIDs(hash32), host: w.Host}
+	h := &mirror{tallies: render(d, w.State).tallies(), chains: map[string]*kernelChain{}, pools: newPoolIDs(hash32), host: w.Host}
 	for _, step := range []struct {
 		name string
 		res  *proxier.Resolved

@@ -27,18 +27,18 @@ const (
 )
 
 // looks is what Look keeps from one call to the next.
-type looks struct {
-	unread int     // calls that have read nothing
-	later  laggers // what the last one could not decide on
+type lookState struct {
+	unread    int            // calls that have read nothing
+	unsettled unsettledParts // what the last one could not decide on
 }
 
 // laggers are what syncs changed each time that a look came to it.
-type laggers struct {
-	shape bool
-	sets  []set
+type unsettledParts struct {
+	structure bool
+	sets      []set
 }
 
-func (l *laggers) empty() bool { return !l.shape && len(l.sets) == 0 }
+func (l *unsettledParts) empty() bool { return !l.structure && len(l.sets) == 0 }
 
 // Look implements proxier.Backend. It reads nothing while events are heard and
 // none was lost, or, without events, while nobody else has committed. Otherwise it
@@ -46,18 +46,18 @@ func (l *laggers) empty() bool { return !l.shape && len(l.sets) == 0 }
 // packets' business and never read. What Watch has told of is no news: it is for
 // those who heard it to say when that is repaired.
 func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
-	if _, _, _, known := b.shape(); !known {
+	if _, _, _, known := b.structure(); !known {
 		return false, nil
 	}
-	if b.touched.Load() {
+	if b.modified.Load() {
 		return !b.watching.Load(), nil
 	}
 	if differs, err = b.look(ctx); err != nil {
-		b.doubted.Store(true)
+		b.uncertain.Store(true)
 		return false, fmt.Errorf("nftables, %s: looking at what the kernel holds: %w", b.fam, err)
 	}
 	if differs {
-		b.touched.Store(true)
+		b.modified.Store(true)
 	}
 	return differs, nil
 }
@@ -65,7 +65,7 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 func (b *Backend) look(ctx context.Context) (bool, error) {
 	b.looks.unread++
 	heard := b.watching.Load() && b.looks.unread < looksUnread
-	if heard && !b.doubted.Load() && b.looks.later.empty() {
+	if heard && !b.uncertain.Load() && b.looks.unsettled.empty() {
 		return false, nil
 	}
 	conn, err := nft.Dial()
@@ -83,16 +83,16 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 	if err != nil {
 		return false, err
 	}
-	what := b.looks.later
-	if b.doubted.Swap(false) || !heard && (b.watching.Load() || !sure || foreign != b.foreign.Load()) {
-		_, sets, _, _ := b.shape()
-		what = laggers{shape: true, sets: sets}
+	what := b.looks.unsettled
+	if b.uncertain.Swap(false) || !heard && (b.watching.Load() || !sure || foreign != b.foreign.Load()) {
+		_, sets, _, _ := b.structure()
+		what = unsettledParts{structure: true, sets: sets}
 		b.looks.unread = 0
 	}
 	l := look{Backend: b, ctx: ctx, conn: conn}
-	differs, err := l.at(what)
+	differs, err := l.check(what)
 	if err == nil {
-		b.looks.later = l.later
+		b.looks.unsettled = l.unsettled
 	}
 	if err == nil && sure {
 		b.foreign.Store(foreign)
@@ -103,51 +103,51 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 // A look is one in progress.
 type look struct {
 	*Backend
-	ctx   context.Context
-	conn  *nft.Conn
-	later laggers
+	ctx       context.Context
+	conn      *nft.Conn
+	unsettled unsettledParts
 }
 
 // A finding is the result of a look at one thing.
 type finding int
 
 const (
-	asItShouldBe finding = iota
-	changing             // by us, or the kernel is at it: look again
-	different
+	matches   finding = iota
+	unsettled         // by us, or the kernel is at it: look again
+	mismatch
 )
 
 // at looks at parts of the table until it finds a difference.
-func (l *look) at(what laggers) (bool, error) {
-	if what.shape {
-		switch found, err := l.repeat(l.shapeOnce()); {
-		case err != nil || found == different:
-			return found == different, err
-		case found == changing:
-			l.later.shape = true
+func (l *look) check(what unsettledParts) (bool, error) {
+	if what.structure {
+		switch found, err := l.retry(l.structureCheck()); {
+		case err != nil || found == mismatch:
+			return found == mismatch, err
+		case found == unsettled:
+			l.unsettled.structure = true
 		}
 	}
 	for _, s := range what.sets {
 		proxier.Progressed(l.ctx)
-		if s.isFilled() {
+		if s.isDynamic() {
 			continue
 		}
-		switch found, err := l.repeat(l.setOnce(s)); {
-		case err != nil || found == different:
-			return found == different, err
-		case found == changing:
-			l.later.sets = append(l.later.sets, s)
+		switch found, err := l.retry(l.setCheck(s)); {
+		case err != nil || found == mismatch:
+			return found == mismatch, err
+		case found == unsettled:
+			l.unsettled.sets = append(l.unsettled.sets, s)
 		}
 	}
 	return false, nil
 }
 
 // repeat looks at one thing until it is decided, a few times.
-func (l *look) repeat(once func() (finding, error)) (finding, error) {
+func (l *look) retry(once func() (finding, error)) (finding, error) {
 	pause := lookPause
 	for n := 1; ; n++ {
 		found, err := once()
-		if err != nil || found != changing || n == lookAttempts {
+		if err != nil || found != unsettled || n == lookAttempts {
 			return found, err
 		}
 		select {
@@ -160,30 +160,30 @@ func (l *look) repeat(once func() (finding, error)) (finding, error) {
 }
 
 // shapeOnce returns what compares chains, rules and which sets there are.
-func (l *look) shapeOnce() func() (finding, error) {
+func (l *look) structureCheck() func() (finding, error) {
 	return func() (finding, error) {
-		chains, sets, stamp, known := l.shape()
+		chains, sets, stamp, known := l.structure()
 		if !known {
-			return asItShouldBe, nil // the next sync compares it
+			return matches, nil // the next sync compares it
 		}
 		have, err := l.conn.List(l.table())
 		switch {
 		case errors.Is(err, nft.ErrChanged):
-			return changing, nil
+			return unsettled, nil
 		case err != nil:
-			return changing, err
-		case have != nil && l.sameShape(have, chains, sets):
-			return asItShouldBe, nil
+			return unsettled, err
+		case have != nil && l.sameStructure(have, chains, sets):
+			return matches, nil
 		}
-		if _, _, now, _ := l.shape(); now != stamp || stamp == 0 {
-			return changing, nil
+		if _, _, now, _ := l.structure(); now != stamp || stamp == 0 {
+			return unsettled, nil
 		}
-		return different, nil
+		return mismatch, nil
 	}
 }
 
 // sameShape reports whether a table has these chains, rules and sets, whatever is in them.
-func (d *dialect) sameShape(have *nft.Listing, chains map[string]*written, sets []set) bool {
+func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChain, sets []set) bool {
 	same := !have.Dormant && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
 	for _, c := range chains {
 		same = same && c.isIn(have)
@@ -197,27 +197,27 @@ func (d *dialect) sameShape(have *nft.Listing, chains map[string]*written, sets 
 // setOnce returns what compares the elements of a set. A tally that is as it
 // should be proves the set, whatever happened while it was listed; one that is not
 // means something when it comes twice, and nothing of ours was in between.
-func (l *look) setOnce(s set) func() (finding, error) {
+func (l *look) setCheck(s set) func() (finding, error) {
 	var last tally
 	var lastStamp uint64
 	return func() (finding, error) {
 		want, stamp, ok := l.Backend.tally(s)
 		if !ok {
-			return asItShouldBe, nil // it has gone meanwhile
+			return matches, nil // it has gone meanwhile
 		}
 		got, err := l.tallyOf(s, want.count)
 		switch {
 		case err != nil:
-			return changing, err
+			return unsettled, err
 		case got == want:
-			return asItShouldBe, nil
+			return matches, nil
 		}
 		_, now, _ := l.Backend.tally(s)
 		if now == stamp && stamp == lastStamp && stamp > 0 && got == last {
-			return different, nil
+			return mismatch, nil
 		}
 		last, lastStamp = got, stamp
-		return changing, nil
+		return unsettled, nil
 	}
 }
 
@@ -245,7 +245,7 @@ func (l *look) tallyOf(s set, count int) (t tally, err error) {
 // frontends that lack some.
 func (l *look) eachSlot(s set, each func(*nft.Element) error) error {
 	var fronts [][]byte
-	of := set{kind: sized, realm: s.realm, size: s.size}
+	of := set{kind: bySize, class: s.class, size: s.size}
 	err := l.conn.Scan(l.table(), of.name(), func(e *nft.Element) error {
 		fronts = append(fronts, append(make([]byte, 0, len(e.Key)+4), e.Key...))
 		return l.ctx.Err()

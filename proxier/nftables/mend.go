@@ -14,7 +14,7 @@ import (
 // pieceBytes is about how much of a repair is sent at once, some 20,000 elements:
 // the kernel works through it without a pause, and holds a buffer of 4 KiB for each
 // as long as it does, if anybody listens for events.
-const pieceBytes = 1 << 20
+const chunkBytes = 1 << 20
 
 // repair makes the kernel hold st. It reads our table only if somebody else may
 // have changed it, and not if it was just revived.
@@ -22,8 +22,8 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	if err := checkHost(&st.Host); err != nil {
 		return err
 	}
-	suspect := b.touched.Swap(false)
-	suspect = b.doubted.Swap(false) || suspect
+	suspect := b.modified.Swap(false)
+	suspect = b.uncertain.Swap(false) || suspect
 	foreign, _, err := b.foreignCommits(b.conn) // before the table is read: who comes later is noticed
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	if !suspect && !revived && b.holds(st, tallies, foreign) {
 		return nil
 	}
-	b.know(nil)
+	b.set(nil)
 	diff, err := b.rewrite(ctx, want, revived)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (b *Backend) rewrite(ctx context.Context, want *content, anew bool) (d *dif
 // them, as long as nothing translates. It reports whether the table was made: its
 // chains are there, without elements.
 func (b *Backend) revive(ctx context.Context) (bool, error) {
-	if b.held == nil || !b.touched.Load() {
+	if b.mirror == nil || !b.modified.Load() {
 		return false, nil
 	}
 	exists, dormant, err := b.conn.Lookup(b.table())
@@ -78,16 +78,16 @@ func (b *Backend) revive(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, err
 	case exists && !dormant:
-		return false, b.reviveShape(ctx)
+		return false, b.reviveStructure(ctx)
 	}
-	chains, err := b.held.inOrder(b.dialect)
+	chains, err := b.mirror.inOrder(b.dialect)
 	if err != nil {
 		return false, err
 	}
-	w := b.writer(ctx, pieceBytes)
+	w := b.writer(ctx, chunkBytes)
 	b.batch.AddTable(tableComment)
 	if !exists {
-		w.sets(setsInUse(b.held.counts()))
+		w.sets(setsInUse(b.mirror.counts()))
 		w.chains(chains)
 	}
 	w.flush()
@@ -95,7 +95,7 @@ func (b *Backend) revive(ctx context.Context) (bool, error) {
 }
 
 // inOrder returns the chains, each after those that it leads to.
-func (h *held) inOrder(d *dialect) ([]*written, error) {
+func (h *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
 	l := layout{dialect: d, host: &h.host, counts: h.counts()}
 	return d.marshal(l.chains())
 }
@@ -103,18 +103,18 @@ func (h *held) inOrder(d *dialect) ([]*written, error) {
 // reviveShape makes chains and rules what they should be, without a look at elements,
 // of which there may be a million. Sets that are not as they should be are made
 // anew, and what is refused by them then waits for their elements.
-func (b *Backend) reviveShape(ctx context.Context) error {
+func (b *Backend) reviveStructure(ctx context.Context) error {
 	have, err := b.conn.List(b.table())
 	switch {
 	case errors.Is(err, nft.ErrChanged): // whoever compares all of it has the patience
 		return nil
 	case err != nil:
 		return err
-	case have == nil || have.Others > 0 || b.sameShape(have, b.held.chains, setsInUse(b.held.counts())):
+	case have == nil || have.Others > 0 || b.sameStructure(have, b.mirror.chains, setsInUse(b.mirror.counts())):
 		return nil
 	}
-	d := &difference{want: &content{dialect: b.dialect}, counts: b.held.counts(), have: have, rewrite: true}
-	chains, err := b.held.inOrder(b.dialect)
+	d := &difference{want: &content{dialect: b.dialect}, counts: b.mirror.counts(), have: have, rewrite: true}
+	chains, err := b.mirror.inOrder(b.dialect)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (b *Backend) reviveShape(ctx context.Context) error {
 	w.prepare(d)
 	w.chains(chains)
 	if d.sameSets() {
-		w.lateRules(chains)
+		w.deferredRules(chains)
 	}
 	w.flush()
 	return w.err
@@ -130,7 +130,7 @@ func (b *Backend) reviveShape(ctx context.Context) error {
 
 // holds reports whether the kernel is known to hold what it should.
 func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32) bool {
-	if b.held == nil || !maps.Equal(b.held.tallies, tallies) || !sameHost(&b.held.host, &st.Host) {
+	if b.mirror == nil || !maps.Equal(b.mirror.tallies, tallies) || !sameHost(&b.mirror.host, &st.Host) {
 		return false
 	}
 	return b.watching.Load() || foreign == b.foreign.Load() // events would have told
@@ -144,12 +144,12 @@ func sameHost(a, b *proxier.Host) bool {
 
 // settle remembers what the kernel holds now.
 func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally) {
-	chains := make(map[string]*written, len(d.chains))
+	chains := make(map[string]*kernelChain, len(d.chains))
 	for _, c := range d.chains {
 		chains[c.Name] = c
 	}
 	b.loaded = true
-	b.know(&held{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
+	b.set(&mirror{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
 }
 
 // write sends a difference, in pieces. Where packets have met the table, the
@@ -160,7 +160,7 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	if d.empty() {
 		return nil
 	}
-	w := b.writer(ctx, pieceBytes)
+	w := b.writer(ctx, chunkBytes)
 	unmet := !b.loaded && !d.replace && (d.have == nil || !hooks(d.have))
 	chains := d.have == nil || d.replace || d.rewrite
 	w.prepare(d)
@@ -172,12 +172,12 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 		w.chains(d.chains)
 	}
 	if chains {
-		w.lateRules(d.chains)
+		w.deferredRules(d.chains)
 	}
 	if w.flush(); w.err != nil {
 		return w.err
 	}
-	return b.revokeListed(ctx, d.tickets)
+	return b.revokeListed(ctx, d.staleTickets)
 }
 
 // hooks tells whether packets meet a table.
@@ -209,7 +209,7 @@ func (w *writer) prepare(d *difference) {
 	}
 	var fresh []set
 	for _, s := range setsInUse(d.counts) {
-		if !d.keeps(s) {
+		if !d.hasSet(s) {
 			fresh = append(fresh, s)
 		}
 	}

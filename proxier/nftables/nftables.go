@@ -32,16 +32,16 @@ type Backend struct {
 	*tableConn
 	monitor *nft.Monitor
 
-	mirror // what the kernel holds since the last Sync, if that succeeded
+	stampedMirror // what the kernel holds since the last Sync, if that succeeded
 
 	loaded bool // packets have met what a Sync loaded
 
-	watching atomic.Bool   // Watch runs
-	touched  atomic.Bool   // another process modified our table: the next Sync repairs it
-	doubted  atomic.Bool   // another process may have modified our table
-	foreign  atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
+	watching  atomic.Bool   // Watch runs
+	modified  atomic.Bool   // another process modified our table: the next Sync repairs it
+	uncertain atomic.Bool   // another process may have modified our table
+	foreign   atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
 
-	looks looks
+	looks lookState
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -100,7 +100,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		err = b.sync(ctx, st, delta)
 	}
 	if err != nil {
-		b.know(nil)
+		b.set(nil)
 		return fmt.Errorf("nftables, %s: %w", b.fam, err)
 	}
 	return nil
@@ -108,14 +108,14 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	revived, err := b.revive(ctx)
-	if err == nil && !revived && delta != nil && b.held != nil && b.held.pools.follow(delta.Services) {
-		if err = b.apply(ctx, delta); err == nil && !b.touched.Load() {
+	if err == nil && !revived && delta != nil && b.mirror != nil && b.mirror.pools.follow(delta.Services) {
+		if err = b.apply(ctx, delta); err == nil && !b.modified.Load() {
 			return nil
 		}
 	}
 	var refused *nft.CommitError
 	if errors.As(err, &refused) { // our table is not what it was
-		b.touched.Store(true)
+		b.modified.Store(true)
 		revived, err = b.revive(ctx)
 	}
 	if err != nil && !errors.As(err, &refused) {
@@ -150,7 +150,7 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 func (b *Backend) Cleanup(ctx context.Context) error {
 	there, _, err := b.conn.Lookup(b.table())
 	there = there && err == nil // only to tell of
-	b.know(nil)
+	b.set(nil)
 	b.loaded = false
 	for _, remove := range []func(){func() { b.batch.FlushChain("") }, b.batch.DeleteTable} {
 		b.batch.Reset()
@@ -161,7 +161,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		}
 	}
 	if there {
-		proxier.Removed(ctx, "table "+b.word+" "+tableName)
+		proxier.Removed(ctx, "table "+b.keyword+" "+tableName)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 // pieceElements is about how many elements a transaction changes at most in a
 // table that packets meet. The kernel works through one without a pause, some
 // 5 us an element, and nothing else runs on that core.
-const pieceElements = 5_000
+const chunkElements = 5_000
 
 // elementBytes is what an element takes in a transaction, from above: one without
 // a comment some 60 bytes, the greatest 300.
@@ -23,7 +23,7 @@ const elementBytes = 256
 //
 // What keeps packets from being refused or misled comes before the services, what
 // refuses comes after them.
-func pieces(d *proxier.Delta, most int) []*proxier.Delta {
+func chunks(d *proxier.Delta, most int) []*proxier.Delta {
 	if elementsOf(d) <= most {
 		return []*proxier.Delta{d}
 	}
@@ -34,7 +34,7 @@ func pieces(d *proxier.Delta, most int) []*proxier.Delta {
 	for part := range slices.Chunk(d.ExemptAddrs.Gained, most) {
 		list = append(list, &proxier.Delta{ExemptAddrs: gained(part)})
 	}
-	list = append(list, servicePieces(d.Services, most)...)
+	list = append(list, serviceChunks(d.Services, most)...)
 	for part := range slices.Chunk(d.RefusedVIPs.Gained, most) {
 		list = append(list, &proxier.Delta{RefusedVIPs: gained(part)})
 	}
@@ -54,10 +54,10 @@ func gained[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelt
 func lost[T comparable](list []T) proxier.SetDelta[T]   { return proxier.SetDelta[T]{Lost: list} }
 
 // servicePieces puts services together that are applied together.
-func servicePieces(changes []proxier.ServiceChange, most int) []*proxier.Delta {
+func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 	var list []*proxier.Delta
 	room := 0
-	for _, group := range entangled(changes) {
+	for _, group := range groupDependent(changes) {
 		n := 0
 		for _, c := range group {
 			n += elementsOfService(c.Old) + elementsOfService(c.New)
@@ -75,19 +75,21 @@ func servicePieces(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 
 // A place is what at most one frontend has, but for node ports and others: they
 // are in sets of their own, and have no address.
-type place struct {
+type frontendAddr struct {
 	addr     netip.Addr
 	protocol source.Protocol
 	port     uint16
 }
 
-func placeOf(f *proxier.Frontend) place { return place{f.Key.Addr, f.Key.Protocol, f.Key.Port} }
+func frontendAddrOf(f *proxier.Frontend) frontendAddr {
+	return frontendAddr{f.Key.Addr, f.Key.Protocol, f.Key.Port}
+}
 
 // entangled groups services: one that gets a place is with the one that had it.
-func entangled(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
-	had := map[place]int{}
+func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
+	had := map[frontendAddr]int{}
 	for i, c := range changes {
-		eachFrontend(c.Old, func(f *proxier.Frontend) { had[placeOf(f)] = i })
+		eachFrontend(c.Old, func(f *proxier.Frontend) { had[frontendAddrOf(f)] = i })
 	}
 	group := make([]int, len(changes)) // of each, the first of its group or one nearer to it
 	for i := range group {
@@ -101,7 +103,7 @@ func entangled(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 	}
 	for i, c := range changes {
 		eachFrontend(c.New, func(f *proxier.Frontend) {
-			if j, ok := had[placeOf(f)]; ok {
+			if j, ok := had[frontendAddrOf(f)]; ok {
 				a, b := first(i), first(j)
 				group[max(a, b)] = min(a, b)
 			}

@@ -28,7 +28,7 @@ func TestPieces(t *testing.T) {
 	slices.SortFunc(delta.Services, func(a, b proxier.ServiceChange) int { return strings.Compare(nameOf(a), nameOf(b)) })
 	var got [][]string
 	vips := 0
-	for _, piece := range pieces(delta, 20) {
+	for _, piece := range chunks(delta, 20) {
 		var names []string
 		for _, c := range piece.Services {
 			names = append(names, nameOf(c))
@@ -50,7 +50,7 @@ func TestPieces(t *testing.T) {
 	if vips != len(delta.RefusedVIPs.Gained) {
 		t.Errorf("pieces refuse on %d VIPs, the delta on %d", vips, len(delta.RefusedVIPs.Gained))
 	}
-	if whole := pieces(delta, pieceElements); len(whole) != 1 || whole[0] != delta {
+	if whole := chunks(delta, chunkElements); len(whole) != 1 || whole[0] != delta {
 		t.Errorf("a small delta goes in %d pieces", len(whole))
 	}
 }

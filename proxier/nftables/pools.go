@@ -123,18 +123,18 @@ func endpointIDs(p *proxier.Pool) []uint32 {
 
 // A poolNumber is a pool and a number of it, an endpoint's or a ticket: a key of
 // the maps of tickets.
-type poolNumber [8]byte
+type poolKey [8]byte
 
-func newPoolNumber(pool, n uint32) poolNumber {
-	return poolNumber(putNumber(putNumber(nil, pool), n))
+func newPoolKey(pool, n uint32) poolKey {
+	return poolKey(putNumber(putNumber(nil, pool), n))
 }
 
 // eachEndpoint calls do with each endpoint of a service's pools with affinity.
-func (n *poolIDs) eachEndpoint(res *proxier.Resolved, do func(poolNumber)) {
+func (n *poolIDs) eachEndpoint(res *proxier.Resolved, do func(poolKey)) {
 	for p := range affinityPools(res) {
 		id := n.id(p)
 		for _, endpoint := range endpointIDs(p) {
-			do(newPoolNumber(id, endpoint))
+			do(newPoolKey(id, endpoint))
 		}
 	}
 }

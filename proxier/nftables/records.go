@@ -12,11 +12,11 @@ import (
 // Records are the elements of one set, each a key and data of fixed lengths, one
 // after another: a million of them make no work for the garbage collector.
 type records struct {
-	keyLen, len int // of a record's key, and of all of it, in bytes
-	interval    bool
-	buf         []byte
-	notes       []string // comments; nil where the set has none
-	index       []uint32 // hash table of numbers of records, plus one; nil: not made yet
+	keyLen, recordLen int // of a record's key, and of all of it, in bytes
+	interval          bool
+	buf               []byte
+	comments          []string // comments; nil where the set has none
+	index             []uint32 // hash table of numbers of records, plus one; nil: not made yet
 }
 
 func newRecords(s set, fam proxier.Family) *records {
@@ -25,7 +25,7 @@ func newRecords(s set, fam proxier.Family) *records {
 	if r.interval {
 		r.keyLen *= 2 // first and last
 	}
-	r.len = r.keyLen + int(padded(data))
+	r.recordLen = r.keyLen + int(padded(data))
 	return r
 }
 
@@ -37,24 +37,24 @@ func padded(fields []nft.Type) (n uint32) {
 	return n
 }
 
-func (r *records) count() int { return len(r.buf) / r.len }
+func (r *records) count() int { return len(r.buf) / r.recordLen }
 
 // add appends a record. The caller knows that its key is new.
 func (r *records) add(key, data []byte, note string) {
 	r.buf = append(append(r.buf, key...), data...)
-	if note != "" || r.notes != nil {
-		r.notes = append(r.notes, note)
+	if note != "" || r.comments != nil {
+		r.comments = append(r.comments, note)
 	}
 }
 
-func (r *records) key(i int) []byte  { return r.buf[i*r.len:][:r.keyLen] }
-func (r *records) data(i int) []byte { return r.buf[i*r.len:][r.keyLen:r.len] }
+func (r *records) key(i int) []byte  { return r.buf[i*r.recordLen:][:r.keyLen] }
+func (r *records) data(i int) []byte { return r.buf[i*r.recordLen:][r.keyLen:r.recordLen] }
 
-func (r *records) note(i int) string {
-	if r.notes == nil {
+func (r *records) comment(i int) string {
+	if r.comments == nil {
 		return ""
 	}
-	return r.notes[i]
+	return r.comments[i]
 }
 
 var seed = maphash.MakeSeed()
@@ -95,7 +95,7 @@ func (r *records) makeIndex() {
 
 // element returns a record as the kernel takes it.
 func (r *records) element(i int) nft.Element {
-	return element(r.key(i), r.data(i), r.note(i), r.interval)
+	return element(r.key(i), r.data(i), r.comment(i), r.interval)
 }
 
 func element(key, data []byte, note string, interval bool) nft.Element {

@@ -16,23 +16,23 @@ import (
 
 // A clause is a part of a rule: in the words of nft, and in the expressions that
 // the kernel takes.
-type clause struct {
-	words string
+type stmt struct {
+	text  string
 	exprs []expr.Any
 }
 
 // A rule is a sequence of clauses.
 type rule struct {
 	comment string
-	clauses []clause
+	stmts   []stmt
 }
 
 // String returns the rule as nft prints it.
 func (r rule) String() string {
 	var words []string
-	for _, c := range r.clauses {
-		if c.words != "" {
-			words = append(words, c.words)
+	for _, c := range r.stmts {
+		if c.text != "" {
+			words = append(words, c.text)
 		}
 	}
 	if r.comment != "" {
@@ -43,7 +43,7 @@ func (r rule) String() string {
 
 func (r rule) marshal(family byte) (nft.Rule, error) {
 	var exprs []expr.Any
-	for _, c := range r.clauses {
+	for _, c := range r.stmts {
 		exprs = append(exprs, c.exprs...)
 	}
 	return nft.NewRule(family, r.comment, exprs...)
@@ -52,19 +52,19 @@ func (r rule) marshal(family byte) (nft.Rule, error) {
 // A chain is one chain with its rules.
 type chain struct {
 	nft.Chain
-	rules []rule
-	late  int // how many of the rules, the last, wait until all elements are there
+	rules    []rule
+	deferred int // how many of the rules, the last, wait until all elements are there
 }
 
-func (c *chain) rule(clauses ...clause) { c.rules = append(c.rules, rule{clauses: clauses}) }
+func (c *chain) rule(clauses ...stmt) { c.rules = append(c.rules, rule{stmts: clauses}) }
 
 // A dialect is what differs between the families.
 type dialect struct {
-	fam          proxier.Family
-	number       byte   // in netlink
-	word         string // in nft
-	saddr, daddr uint32 // offsets in the header
-	refused      uint8  // code of ICMP
+	fam             proxier.Family
+	family          byte   // in netlink
+	keyword         string // in nft
+	saddr, daddr    uint32 // offsets in the header
+	portUnreachable uint8  // code of ICMP
 }
 
 var dialects = map[proxier.Family]*dialect{
@@ -72,7 +72,7 @@ var dialects = map[proxier.Family]*dialect{
 	proxier.IPv6: {proxier.IPv6, unix.NFPROTO_IPV6, "ip6", 8, 24, 4},
 }
 
-func (d *dialect) table() nft.Table { return nft.Table{Family: d.number, Name: tableName} }
+func (d *dialect) table() nft.Table { return nft.Table{Family: d.family, Name: tableName} }
 
 // Registers hold 4 bytes and are counted from 0 to 15. The kernel calls each
 // fourth by another number, of the time when they held 16.
@@ -91,7 +91,7 @@ func (d *dialect) addrRegisters() register { return register(d.fam.Bits() / 32) 
 // A key is something of a packet, loaded into registers to be looked up. Each
 // field is loaded by an expression of its own, or nft cannot print the rule.
 type key struct {
-	clause
+	stmt
 	next register // after the last field
 }
 
@@ -100,13 +100,13 @@ func join(keys ...key) key {
 	var words []string
 	k := key{}
 	for _, part := range keys {
-		if part.words != "" {
-			words = append(words, part.words)
+		if part.text != "" {
+			words = append(words, part.text)
 		}
 		k.exprs = append(k.exprs, part.exprs...)
 		k.next = part.next
 	}
-	k.words = strings.Join(words, " . ")
+	k.text = strings.Join(words, " . ")
 	return k
 }
 
@@ -118,117 +118,117 @@ func (d *dialect) address(side string, offset uint32, at register) key {
 		DestRegister: at.number(), Base: expr.PayloadBaseNetworkHeader,
 		Offset: offset, Len: uint32(d.fam.Bits() / 8),
 	}
-	return key{clause{d.word + " " + side, []expr.Any{load}}, at + d.addrRegisters()}
+	return key{stmt{d.keyword + " " + side, []expr.Any{load}}, at + d.addrRegisters()}
 }
 
-func protocol(at register) key {
-	return key{clause{"meta l4proto", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at.number()}}}, at + 1}
+func loadProtocol(at register) key {
+	return key{stmt{"meta l4proto", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at.number()}}}, at + 1}
 }
 
 // port loads the destination port, which TCP, UDP and SCTP have at the same place.
-func port(at register) key {
+func loadPort(at register) key {
 	load := &expr.Payload{DestRegister: at.number(), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
-	return key{clause{"th dport", []expr.Any{load}}, at + 1}
+	return key{stmt{"th dport", []expr.Any{load}}, at + 1}
 }
 
-func mark(at register) key {
-	return key{clause{"meta mark", []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: at.number()}}}, at + 1}
+func loadMark(at register) key {
+	return key{stmt{"meta mark", []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: at.number()}}}, at + 1}
 }
 
-func random(below uint32, at register) key {
+func numgen(below uint32, at register) key {
 	load := &expr.Numgen{Register: at.number(), Modulus: below, Type: unix.NFT_NG_RANDOM}
-	return key{clause{fmt.Sprintf("numgen random mod %d", below), []expr.Any{load}}, at + 1}
+	return key{stmt{fmt.Sprintf("numgen random mod %d", below), []expr.Any{load}}, at + 1}
 }
 
 // frontend loads what a packet is addressed to, as the sets of a realm have it.
-func (d *dialect) frontend(in realm, at register) key {
+func (d *dialect) frontend(in lookupClass, at register) key {
 	if in.isNodePort() {
-		return join(protocol(at), port(at+1))
+		return join(loadProtocol(at), loadPort(at+1))
 	}
 	addr := d.destination(at)
-	return join(addr, protocol(addr.next), port(addr.next+1))
+	return join(addr, loadProtocol(addr.next), loadPort(addr.next+1))
 }
 
 // in matches packets whose key, loaded at register 0, is in a set; notIn the others.
-func in(k key, s set) clause    { return lookup(k, s, "@", false) }
-func notIn(k key, s set) clause { return lookup(k, s, "!= @", true) }
+func inSet(k key, s set) stmt    { return lookup(k, s, "@", false) }
+func notInSet(k key, s set) stmt { return lookup(k, s, "!= @", true) }
 
-func lookup(k key, s set, sign string, invert bool) clause {
+func lookup(k key, s set, sign string, invert bool) stmt {
 	look := &expr.Lookup{SourceRegister: register(0).number(), SetName: s.name(), Invert: invert}
-	return clause{k.words + " " + sign + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], look)}
+	return stmt{k.text + " " + sign + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], look)}
 }
 
 // find looks a key up that begins at register from, and loads the data.
-func find(k key, from register, s set, to register) clause {
+func mapLookup(k key, from register, s set, to register) stmt {
 	look := &expr.Lookup{
 		SourceRegister: from.number(), SetName: s.name(),
 		DestRegister: to.number(), IsDestRegSet: true,
 	}
-	return clause{k.words + " map @" + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], look)}
+	return stmt{k.text + " map @" + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], look)}
 }
 
 // dnat sends packets to the address in register at, and the port after it.
-func (d *dialect) dnat(to clause, at register) clause {
+func (d *dialect) dnat(to stmt, at register) stmt {
 	addr, port := at.number(), (at + d.addrRegisters()).number()
 	nat := &expr.NAT{
-		Type: expr.NATTypeDestNAT, Family: uint32(d.number),
+		Type: expr.NATTypeDestNAT, Family: uint32(d.family),
 		RegAddrMin: addr, RegAddrMax: addr, RegProtoMin: port, RegProtoMax: port,
 	}
-	return clause{"dnat " + d.word + " to " + to.words, append(to.exprs, nat)}
+	return stmt{"dnat " + d.keyword + " to " + to.text, append(to.exprs, nat)}
 }
 
-func verdict(kind expr.VerdictKind, words, chain string) clause {
+func verdict(kind expr.VerdictKind, words, chain string) stmt {
 	if chain != "" {
 		words += " " + chain
 	}
-	return clause{words, []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}}
+	return stmt{words, []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}}
 }
 
-func jump(chain string) clause { return verdict(expr.VerdictJump, "jump", chain) }
-func goTo(chain string) clause { return verdict(expr.VerdictGoto, "goto", chain) }
+func jump(chain string) stmt { return verdict(expr.VerdictJump, "jump", chain) }
+func goTo(chain string) stmt { return verdict(expr.VerdictGoto, "goto", chain) }
 
 var (
-	goBack = verdict(expr.VerdictReturn, "return", "")
-	accept = verdict(expr.VerdictAccept, "accept", "")
-	ignore = verdict(expr.VerdictDrop, "drop", "")
+	returnVerdict = verdict(expr.VerdictReturn, "return", "")
+	acceptVerdict = verdict(expr.VerdictAccept, "accept", "")
+	dropVerdict   = verdict(expr.VerdictDrop, "drop", "")
 
 	// masqueraded takes ports at random: a port that was free when it was chosen
 	// may be taken by the time a packet leaves.
-	masqueraded = clause{"masquerade fully-random", []expr.Any{&expr.Masq{FullyRandom: true, ToPorts: false}}}
+	masqueradeStmt = stmt{"masquerade fully-random", []expr.Any{&expr.Masq{FullyRandom: true, ToPorts: false}}}
 
 	isNew   = flag("ct state new", expr.CtKeySTATE, expr.CtStateBitNEW)
 	hasDNAT = flag("ct status dnat", expr.CtKeySTATUS, 1<<5) // IPS_DST_NAT, <linux/netfilter/nf_conntrack_common.h>
 
 	// isFirst matches the first packet of a connection, but not when it is sent again.
-	isFirst = unset("ct status ! confirmed", expr.CtKeySTATUS, 1<<3) // IPS_CONFIRMED
+	unconfirmed = unset("ct status ! confirmed", expr.CtKeySTATUS, 1<<3) // IPS_CONFIRMED
 
 	// isTCP has no words: those of resetIt say it too.
-	isTCP   = clause{"", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equals([]byte{unix.IPPROTO_TCP})}}
-	resetIt = clause{"reject with tcp reset", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}}
+	tcpOnly  = stmt{"", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equals([]byte{unix.IPPROTO_TCP})}}
+	tcpReset = stmt{"reject with tcp reset", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}}
 
 	// ofHost matches what has an address of this host as source: its own packets.
-	ofHost = clause{"fib saddr type local", []expr.Any{
-		&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, equals(number(unix.RTN_LOCAL)),
+	fromHost = stmt{"fib saddr type local", []expr.Any{
+		&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, equals(hostEndian(unix.RTN_LOCAL)),
 	}}
 )
 
-func number(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+func hostEndian(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
 func equals(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
 
-func flag(words string, k expr.CtKey, bit uint32) clause {
+func flag(words string, k expr.CtKey, bit uint32) stmt {
 	return compareFlag(words, k, bit, expr.CmpOpNeq)
 }
 
-func unset(words string, k expr.CtKey, bit uint32) clause {
+func unset(words string, k expr.CtKey, bit uint32) stmt {
 	return compareFlag(words, k, bit, expr.CmpOpEq)
 }
 
-func compareFlag(words string, k expr.CtKey, bit uint32, op expr.CmpOp) clause {
-	return clause{words, []expr.Any{
+func compareFlag(words string, k expr.CtKey, bit uint32, op expr.CmpOp) stmt {
+	return stmt{words, []expr.Any{
 		&expr.Ct{Key: k, Register: 1},
-		bitwise(1, number(bit), number(0)),
-		&expr.Cmp{Op: op, Register: 1, Data: number(0)},
+		bitwise(1, hostEndian(bit), hostEndian(0)),
+		&expr.Cmp{Op: op, Register: 1, Data: hostEndian(0)},
 	}}
 }
 
@@ -236,52 +236,52 @@ func bitwise(reg uint32, mask, xor []byte) expr.Any {
 	return &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(mask)), Mask: mask, Xor: xor}
 }
 
-func (d *dialect) unreachable() clause {
+func (d *dialect) unreachable() stmt {
 	word := "reject" // nft's word for port-unreachable, which is its default
-	return clause{word, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: d.refused}}}
+	return stmt{word, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: d.portUnreachable}}}
 }
 
 // setMark sets our bit of the mark, clearMark clears it, unmarked matches
 // packets without it.
-func setMark(bit uint32) clause {
-	return clause{fmt.Sprintf("meta mark set meta mark | 0x%08x", bit), changeMark(number(^bit), number(bit))}
+func setMark(bit uint32) stmt {
+	return stmt{fmt.Sprintf("meta mark set meta mark | 0x%08x", bit), changeMark(hostEndian(^bit), hostEndian(bit))}
 }
 
-func clearMark(bit uint32) clause {
-	return clause{fmt.Sprintf("meta mark set meta mark & 0x%08x", ^bit), changeMark(number(^bit), number(0))}
+func clearMark(bit uint32) stmt {
+	return stmt{fmt.Sprintf("meta mark set meta mark & 0x%08x", ^bit), changeMark(hostEndian(^bit), hostEndian(0))}
 }
 
 func changeMark(mask, xor []byte) []expr.Any {
-	return append(mark(0).exprs, bitwise(1, mask, xor), storeMark(0))
+	return append(loadMark(0).exprs, bitwise(1, mask, xor), storeMark(0))
 }
 
 func storeMark(from register) expr.Any {
 	return &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: from.number()}
 }
 
-func unmarked(bit uint32) clause {
-	exprs := append(mark(0).exprs, bitwise(1, number(bit), number(0)), equals(number(0)))
-	return clause{fmt.Sprintf("meta mark & 0x%08x == 0x00000000", bit), exprs}
+func unmarked(bit uint32) stmt {
+	exprs := append(loadMark(0).exprs, bitwise(1, hostEndian(bit), hostEndian(0)), equals(hostEndian(0)))
+	return stmt{fmt.Sprintf("meta mark & 0x%08x == 0x00000000", bit), exprs}
 }
 
 // from and to match a side of a packet; nothing is needed for all addresses.
-func (d *dialect) from(p netip.Prefix) clause { return d.within(d.source(0), p) }
-func (d *dialect) to(p netip.Prefix) clause   { return d.within(d.destination(0), p) }
+func (d *dialect) fromPrefix(p netip.Prefix) stmt { return d.matchPrefix(d.source(0), p) }
+func (d *dialect) toPrefix(p netip.Prefix) stmt   { return d.matchPrefix(d.destination(0), p) }
 
-func (d *dialect) within(side key, p netip.Prefix) clause {
+func (d *dialect) matchPrefix(side key, p netip.Prefix) stmt {
 	p = p.Masked()
-	c := side.clause
+	c := side.stmt
 	mask := make([]byte, d.fam.Bits()/8)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	switch p.Bits() {
 	case 0:
-		return clause{}
+		return stmt{}
 	case d.fam.Bits():
-		c.words += " " + p.Addr().String()
+		c.text += " " + p.Addr().String()
 	default:
-		c.words += " " + p.String()
+		c.text += " " + p.String()
 		c.exprs = append(c.exprs, bitwise(1, mask, make([]byte, len(mask))))
 	}
 	c.exprs = append(c.exprs, equals(p.Addr().AsSlice()))
@@ -290,9 +290,9 @@ func (d *dialect) within(side key, p netip.Prefix) clause {
 
 // through matches an input interface, by name, or by a prefix that ends in *;
 // nothing is needed for "*", which is all of them.
-func through(name string) clause {
+func fromInterface(name string) stmt {
 	if name == "*" {
-		return clause{}
+		return stmt{}
 	}
 	data := make([]byte, unix.IFNAMSIZ)
 	copy(data, name)
@@ -300,7 +300,7 @@ func through(name string) clause {
 		data = []byte(stem)
 	}
 	load := &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}
-	return clause{`iifname "` + name + `"`, []expr.Any{load, equals(data)}}
+	return stmt{`iifname "` + name + `"`, []expr.Any{load, equals(data)}}
 }
 
 // checkHost refuses names of interfaces that no interface can have.

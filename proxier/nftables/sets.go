@@ -12,29 +12,29 @@ import (
 // A realm is one way to find what a packet is addressed to. Each has sets and
 // chains of its own: packets to addresses of services and to node ports, and of
 // both those of local sources where these are treated differently.
-type realm uint8
+type lookupClass uint8
 
 const (
-	addressed realm = iota
-	nodePorts
-	localAddressed
-	localNodePorts
-	realms
+	classAddr lookupClass = iota
+	classNodePort
+	classLocalAddr
+	classLocalNodePort
+	lookupClasses
 )
 
-func (r realm) isLocal() bool    { return r >= localAddressed }
-func (r realm) isNodePort() bool { return r == nodePorts || r == localNodePorts }
+func (r lookupClass) isLocal() bool    { return r >= classLocalAddr }
+func (r lookupClass) isNodePort() bool { return r == classNodePort || r == classLocalNodePort }
 
 // local returns the realm of local sources.
-func (r realm) local() realm { return r | localAddressed }
+func (r lookupClass) local() lookupClass { return r | classLocalAddr }
 
 // prefix begins the names of a realm's sets and chains.
-func (r realm) prefix() string {
+func (r lookupClass) prefix() string {
 	return [...]string{"", "node-port-", "local-", "local-node-port-"}[r]
 }
 
 // chain returns the name of the first chain of a realm.
-func (r realm) chain() string {
+func (r lookupClass) chain() string {
 	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[r]
 }
 
@@ -46,16 +46,16 @@ const (
 	masquerade
 	masqueradeNonLocal
 	masqueradeHost
-	sized       // frontends whose pool has a number of slots
-	slotMap     // frontend and slot to target
-	sticky      // frontends whose clients keep their endpoint
-	stickyClass // those of a time-out
-	stickySized // those whose pool has a number of slots
-	affinePool  // frontend to pool, where a client keeps its target
+	bySize            // frontends whose pool has a number of slots
+	slotMap           // frontend and slot to target
+	withAffinity      // frontends whose clients keep their endpoint
+	affinityByTimeout // those of a time-out
+	affinityBySize    // those whose pool has a number of slots
+	affinityPool      // frontend to pool, where a client keeps its target
 	restricted
 	sourceRanges
-	reject
-	drop
+	noEndpointsReject
+	noEndpointsDrop
 	poolSlots   // pool and slot to endpoint
 	poolTargets // pool and endpoint to target
 	affinity    // client and pool to ticket
@@ -71,28 +71,28 @@ const (
 // A set is one set or map of the table. It is there while it has elements.
 type set struct {
 	kind   kind
-	realm  realm         // of kinds before restricted, and of reject and drop
+	class  lookupClass   // of kinds before restricted, and of reject and drop
 	size   uint32        // of sized, stickySized, and of slotMap: when a rule comes to use a map, the kernel walks through all of it
 	expiry time.Duration // of stickyClass: how long a client keeps its target
 }
 
 // isOrdered reports whether those with more frontends come first in a chain.
 func (s set) isOrdered() bool {
-	return s.kind == sized || s.kind == stickyClass || s.kind == stickySized
+	return s.kind == bySize || s.kind == affinityByTimeout || s.kind == affinityBySize
 }
 
 // isFilled reports whether packets make the elements, which time out.
-func (s set) isFilled() bool { return s.kind >= affinity && s.kind <= newClients }
+func (s set) isDynamic() bool { return s.kind >= affinity && s.kind <= newClients }
 
 // filled are the sets that packets fill.
-var filled = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}}
+var dynamicSets = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}}
 
 var kindNames = [...]string{
 	frontends: "frontends", masquerade: "masquerade-all", masqueradeNonLocal: "masquerade-non-local",
-	masqueradeHost: "masquerade-host", sized: "size", slotMap: "slots",
-	sticky: "sticky", stickyClass: "sticky", stickySized: "sticky-size", affinePool: "pools",
-	restricted: "restricted", sourceRanges: "source-ranges", reject: "no-endpoints-reject",
-	drop: "no-endpoints-drop", poolSlots: "pool-slots", poolTargets: "pool-targets", affinity: "affinity",
+	masqueradeHost: "masquerade-host", bySize: "size", slotMap: "slots",
+	withAffinity: "sticky", affinityByTimeout: "sticky", affinityBySize: "sticky-size", affinityPool: "pools",
+	restricted: "restricted", sourceRanges: "source-ranges", noEndpointsReject: "no-endpoints-reject",
+	noEndpointsDrop: "no-endpoints-drop", poolSlots: "pool-slots", poolTargets: "pool-targets", affinity: "affinity",
 	tickets: "tickets", ticketOwner: "ticket-endpoints", newClients: "new-clients",
 	nodeAddrs: "node-addresses", vips: "vips", exempt: "exempt", hairpins: "hairpin",
 }
@@ -102,16 +102,16 @@ var kindComments = [...]string{
 	masquerade:         "every source becomes this node",
 	masqueradeNonLocal: "every source but local ones becomes this node",
 	masqueradeHost:     "what this host itself sends is masqueraded",
-	sized:              "frontends with so many slots",
+	bySize:             "frontends with so many slots",
 	slotMap:            "slots of frontends; a random one is taken",
-	sticky:             "frontends whose clients keep their endpoint",
-	stickyClass:        "frontends whose clients keep their endpoint for so long",
-	stickySized:        "frontends whose pool has so many slots",
-	affinePool:         "pools of frontends whose clients keep their endpoint",
+	withAffinity:       "frontends whose clients keep their endpoint",
+	affinityByTimeout:  "frontends whose clients keep their endpoint for so long",
+	affinityBySize:     "frontends whose pool has so many slots",
+	affinityPool:       "pools of frontends whose clients keep their endpoint",
 	restricted:         "only source-ranges may use these",
 	sourceRanges:       "who may use restricted frontends",
-	reject:             "no endpoint anywhere: refused",
-	drop:               "no endpoint on this node: dropped",
+	noEndpointsReject:  "no endpoint anywhere: refused",
+	noEndpointsDrop:    "no endpoint on this node: dropped",
 	poolSlots:          "slots of pools with affinity, and the number of their endpoint",
 	poolTargets:        "endpoints of pools with affinity",
 	affinity:           "client and pool: the ticket of the endpoint it keeps",
@@ -127,7 +127,7 @@ var kindComments = [...]string{
 // compare orders sets by kind, realm, time-out and size.
 func (s set) compare(o set) int {
 	return cmp.Or(
-		cmp.Compare(s.kind, o.kind), cmp.Compare(s.realm, o.realm),
+		cmp.Compare(s.kind, o.kind), cmp.Compare(s.class, o.class),
 		cmp.Compare(s.expiry, o.expiry), cmp.Compare(s.size, o.size),
 	)
 }
@@ -136,23 +136,23 @@ func (s set) compare(o set) int {
 func (s set) name() string {
 	switch s.kind {
 	case frontends:
-		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports"}[s.realm]
-	case sized, slotMap, stickySized, stickyClass:
-		return s.realm.prefix() + kindNames[s.kind] + "-" + s.suffix()
+		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports"}[s.class]
+	case bySize, slotMap, affinityBySize, affinityByTimeout:
+		return s.class.prefix() + kindNames[s.kind] + "-" + s.suffix()
 	}
-	return s.realm.prefix() + kindNames[s.kind]
+	return s.class.prefix() + kindNames[s.kind]
 }
 
 // suffix ends the names of a sized set or one of a time-out, and of its chains.
 func (s set) suffix() string {
-	if s.kind == stickyClass {
+	if s.kind == affinityByTimeout {
 		return strconv.FormatInt(int64(s.expiry/time.Second), 10) + "s"
 	}
 	return strconv.FormatUint(uint64(s.size), 10)
 }
 
 // chain returns the name of the chain that takes one of the slots of a sized set's frontends.
-func (s set) chain() string { return s.realm.prefix() + "pick-" + s.suffix() }
+func (s set) chain() string { return s.class.prefix() + "pick-" + s.suffix() }
 
 // A client that is remembered takes about 150 bytes of the kernel's memory.
 var (
@@ -173,14 +173,14 @@ func (s set) layout(fam proxier.Family) (key, data []nft.Type) {
 		addr = nft.IPv6Addr
 	}
 	front := []nft.Type{addr, nft.InetProto, nft.InetService}
-	if s.realm.isNodePort() {
+	if s.class.isNodePort() {
 		front = front[1:]
 	}
 	target := []nft.Type{addr, nft.InetService}
 	switch s.kind {
 	case slotMap:
 		return append(front, nft.Mark), target
-	case affinePool:
+	case affinityPool:
 		return front, []nft.Type{nft.Mark}
 	case sourceRanges, hairpins:
 		return append(front, addr), nil
@@ -215,7 +215,7 @@ func (s set) define(fam proxier.Family) *nft.Set {
 			def.Fields = append(def.Fields, t.Len)
 		}
 	}
-	if s.isFilled() {
+	if s.isDynamic() {
 		def.Dynamic, def.Timeouts, def.Size = true, true, maxClients
 	}
 	return def

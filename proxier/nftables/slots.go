@@ -89,7 +89,7 @@ func next(slots uint64) uint64 {
 	if slots < fewSlots {
 		return slots + 1
 	}
-	return uint64(size(int(slots) + 1))
+	return uint64(sizeClass(int(slots) + 1))
 }
 
 // share gives each target the whole number of slots below or above its share of
@@ -162,7 +162,7 @@ func weightSum(targets []proxier.Target) (sum uint64) {
 // missedTwice returns how likely it is, in thousandths, that two random numbers
 // both fall on no slot: so much is a share off, as the third favours the first slots.
 func missedTwice(slots uint64) uint64 {
-	all := uint64(size(int(slots)))
+	all := uint64(sizeClass(int(slots)))
 	missed := all - slots
 	return (1000*missed*missed + all*all - 1) / (all * all)
 }
@@ -179,7 +179,7 @@ func gcd(a, b uint64) uint64 {
 // size returns the number that a connection's random number is below, for a pool
 // of n slots: n itself, or above exactSizes the next of few. A number that falls
 // on no slot is drawn again, so that every slot is as likely as the others.
-func size(n int) uint32 {
+func sizeClass(n int) uint32 {
 	if n <= exactSizes {
 		return uint32(n)
 	}
@@ -188,7 +188,7 @@ func size(n int) uint32 {
 }
 
 // surely returns how many slots every pool of a size has.
-func surely(size uint32) uint32 {
+func minSlots(size uint32) uint32 {
 	if size <= exactSizes {
 		return size
 	}

@@ -83,18 +83,18 @@ func TestSizes(t *testing.T) {
 		{129, 144, 129}, {1000, 1024, 961}, {1025, 1152, 1025}, {65535, 65536, 61441},
 	}
 	for _, tt := range tests {
-		if got := size(tt.slots); got != tt.size {
+		if got := sizeClass(tt.slots); got != tt.size {
 			t.Errorf("size of %d slots: got %d, want %d", tt.slots, got, tt.size)
 		}
-		if got := surely(tt.size); got != tt.surely {
+		if got := minSlots(tt.size); got != tt.surely {
 			t.Errorf("slots that size %d surely has: got %d, want %d", tt.size, got, tt.surely)
 		}
 	}
 	seen := map[uint32]bool{}
 	for n := 1; n <= 65536; n++ {
-		s := size(n)
-		if seen[s] = true; int(s) < n || int(surely(s)) > n {
-			t.Fatalf("%d slots: size %d, of which %d are surely there", n, s, surely(s))
+		s := sizeClass(n)
+		if seen[s] = true; int(s) < n || int(minSlots(s)) > n {
+			t.Fatalf("%d slots: size %d, of which %d are surely there", n, s, minSlots(s))
 		}
 	}
 	if want := 32 + 8*11; len(seen) != want {
@@ -106,8 +106,8 @@ func TestSizes(t *testing.T) {
 // twice, then one that falls on a slot for sure.
 func shares(targets []proxier.Target) []float64 {
 	slots := spread(nil, targets)
-	size := float64(size(len(slots)))
-	sure := int(surely(uint32(size)))
+	size := float64(sizeClass(len(slots)))
+	sure := int(minSlots(uint32(size)))
 	missed := 1 - float64(len(slots))/size
 	out := make([]float64, len(targets))
 	for i, target := range slots {

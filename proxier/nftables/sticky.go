@@ -28,23 +28,23 @@ import (
 // is back: nobody has to look for them.
 
 // sticky returns the chains of a realm for frontends whose clients keep their endpoint.
-func (l *layout) sticky(r realm) []*chain {
-	if !l.has(set{kind: sticky, realm: r}) {
+func (l *layout) affinityChains(r lookupClass) []*chain {
+	if !l.has(set{kind: withAffinity, class: r}) {
 		return nil
 	}
 	p := r.prefix()
-	draw, forget := plain(p+"draw", "an endpoint for a client"), plain(p+"forget", "an endpoint for one connection")
+	draw, forget := newChain(p+"draw", "an endpoint for a client"), newChain(p+"forget", "an endpoint for one connection")
 	var list []*chain
-	for _, s := range l.ordered(stickySized, r) {
+	for _, s := range l.ordered(affinityBySize, r) {
 		list = append(list, l.drawOne(s), l.forgetOne(s))
-		draw.rule(in(l.frontend(r, 0), s), goTo(p+"draw-"+s.suffix()))
-		forget.rule(in(l.frontend(r, 0), s), goTo(p+"forget-"+s.suffix()))
+		draw.rule(inSet(l.frontend(r, 0), s), goTo(p+"draw-"+s.suffix()))
+		forget.rule(inSet(l.frontend(r, 0), s), goTo(p+"forget-"+s.suffix()))
 	}
 	list = append(list, draw, forget)
-	first := plain(p+"sticky", "clients keep their endpoint")
-	for _, s := range l.ordered(stickyClass, r) {
+	first := newChain(p+"sticky", "clients keep their endpoint")
+	for _, s := range l.ordered(affinityByTimeout, r) {
 		list = append(list, l.renew(s), l.keep(s))
-		first.rule(in(l.frontend(r, 0), s), goTo(p+"keep-"+s.suffix()))
+		first.rule(inSet(l.frontend(r, 0), s), goTo(p+"keep-"+s.suffix()))
 	}
 	return append(list, first)
 }
@@ -66,67 +66,67 @@ func (d *dialect) regClient() register { return regPool - d.addrRegisters() }
 // viaMark looks a key up that begins at register from, and loads the data, by way
 // of the packet's mark, which then is as it was: else nft cannot print what looks
 // up what was just looked up.
-func viaMark(k key, from register, in set, to ...register) clause {
-	look := find(k, from, in, regFound)
-	exprs := append(look.exprs, mark(regMark).exprs...)
+func viaMark(k key, from register, in set, to ...register) stmt {
+	look := mapLookup(k, from, in, regFound)
+	exprs := append(look.exprs, loadMark(regMark).exprs...)
 	exprs = append(exprs, storeMark(regFound))
 	for _, r := range to {
-		exprs = append(exprs, mark(r).exprs...)
+		exprs = append(exprs, loadMark(r).exprs...)
 	}
-	return clause{"meta mark set " + look.words + " meta mark set meta mark", append(exprs, storeMark(regMark))}
+	return stmt{"meta mark set " + look.text + " meta mark set meta mark", append(exprs, storeMark(regMark))}
 }
 
 // loaded is a number that is in its register already.
-var loaded = key{clause: clause{words: "meta mark"}}
+var inRegister = key{stmt: stmt{text: "meta mark"}}
 
-func (l *layout) poolOf(r realm) clause {
-	return viaMark(l.frontend(r, 0), 0, set{kind: affinePool, realm: r}, regPool, regAgain)
+func (l *layout) poolOf(r lookupClass) stmt {
+	return viaMark(l.frontend(r, 0), 0, set{kind: affinityPool, class: r}, regPool, regAgain)
 }
 
 // client is a client's address and its pool, knownAs how it is known once loaded.
-func (l *layout) client() key { return join(l.source(l.regClient()), loaded) }
+func (l *layout) client() key { return join(l.source(l.regClient()), inRegister) }
 
-func (l *layout) knownAs() key { return key{clause: clause{words: l.client().words}} }
+func (l *layout) knownAs() key { return key{stmt: stmt{text: l.client().text}} }
 
 // numbered is a pool and a number of it, an endpoint's or a ticket.
-var numbered = join(loaded, loaded)
+var poolAndNumber = join(inRegister, inRegister)
 
 var (
-	ticketOf    = viaMark(numbered, regPool, set{kind: tickets}, regTicket)
-	ticketFrom  = viaMark(numbered, regAgain, set{kind: ticketOwner}, regEndpoint)
-	endpointAt  = find(numbered, regPool, set{kind: poolTargets}, 0)
-	loadTarget  = clause{exprs: endpointAt.exprs} // the words come where it is used
-	targetFound = clause{words: endpointAt.words}
+	ticketOf    = viaMark(poolAndNumber, regPool, set{kind: tickets}, regTicket)
+	ticketFrom  = viaMark(poolAndNumber, regAgain, set{kind: ticketOwner}, regEndpoint)
+	endpointAt  = mapLookup(poolAndNumber, regPool, set{kind: poolTargets}, 0)
+	loadTarget  = stmt{exprs: endpointAt.exprs} // the words come where it is used
+	targetFound = stmt{text: endpointAt.text}
 )
 
 // toKnown sends a client that is known to its endpoint, and renews what is known.
-func (l *layout) toKnown(s set) []clause {
-	return []clause{
-		l.poolOf(s.realm), viaMark(l.client(), l.regClient(), set{kind: affinity}, regTicket),
+func (l *layout) toKnown(s set) []stmt {
+	return []stmt{
+		l.poolOf(s.class), viaMark(l.client(), l.regClient(), set{kind: affinity}, regTicket),
 		ticketFrom, loadTarget,
-		l.store(affinity, l.knownAs(), l.regClient(), loaded, regTicket, s.expiry),
-		l.store(tickets, numbered, regPool, loaded, regTicket, s.expiry),
-		l.store(ticketOwner, numbered, regAgain, loaded, regEndpoint, s.expiry),
+		l.store(affinity, l.knownAs(), l.regClient(), inRegister, regTicket, s.expiry),
+		l.store(tickets, poolAndNumber, regPool, inRegister, regTicket, s.expiry),
+		l.store(ticketOwner, poolAndNumber, regAgain, inRegister, regEndpoint, s.expiry),
 		l.dnat(targetFound, 0),
 	}
 }
 
 // keep returns the chain of a time-out.
 func (l *layout) keep(s set) *chain {
-	p := s.realm.prefix()
-	c := plain(p+"keep-"+s.suffix(), "a client keeps its endpoint")
+	p := s.class.prefix()
+	c := newChain(p+"keep-"+s.suffix(), "a client keeps its endpoint")
 	c.rule(l.toKnown(s)...)
-	moved := []clause{l.poolOf(s.realm), viaMark(l.client(), l.regClient(), set{kind: affinity}, regTicket), goTo(p + "renew-" + s.suffix())}
-	c.rules = append(c.rules, rule{clauses: moved, comment: "its endpoint has left"})
-	c.rule(l.poolOf(s.realm), charge(s.expiry), goTo(p+"renew-"+s.suffix()))
+	moved := []stmt{l.poolOf(s.class), viaMark(l.client(), l.regClient(), set{kind: affinity}, regTicket), goTo(p + "renew-" + s.suffix())}
+	c.rules = append(c.rules, rule{stmts: moved, comment: "its endpoint has left"})
+	c.rule(l.poolOf(s.class), charge(s.expiry), goTo(p+"renew-"+s.suffix()))
 	c.rule(goTo(p + "forget"))
 	return c
 }
 
 // renew returns the chain that finds an endpoint for a client that has none.
 func (l *layout) renew(s set) *chain {
-	p := s.realm.prefix()
-	c := plain(p+"renew-"+s.suffix(), "a client gets an endpoint")
+	p := s.class.prefix()
+	c := newChain(p+"renew-"+s.suffix(), "a client gets an endpoint")
 	c.rule(jump(p + "draw"))
 	c.rule(l.toKnown(s)...)
 	c.rule(goTo(p + "forget")) // there are too many clients
@@ -136,38 +136,38 @@ func (l *layout) renew(s set) *chain {
 // drawOne returns the chain that remembers one of a number of slots for a client,
 // for as long as it takes to renew it.
 func (l *layout) drawOne(s set) *chain {
-	c := plain(s.realm.prefix()+"draw-"+s.suffix(), fmt.Sprintf("a client gets one of %d slots", s.size))
-	chance := random(1<<32-1, regFound)
+	c := newChain(s.class.prefix()+"draw-"+s.suffix(), fmt.Sprintf("a client gets one of %d slots", s.size))
+	chance := numgen(1<<32-1, regFound)
 	for _, below := range moduli(s.size) {
-		c.rule(l.poolOf(s.realm), drawn(below), clause{exprs: l.source(l.regClient()).exprs}, loadTarget,
-			issue(numbered, regPool, chance, regFound, tickets), ticketOf,
-			issue(numbered, regAgain, loaded, regEndpoint, ticketOwner),
-			dynset(dynsetDelete, affinity, l.knownAs(), l.regClient(), loaded, regTicket, 0),
-			issue(l.knownAs(), l.regClient(), loaded, regTicket, affinity), goBack)
+		c.rule(l.poolOf(s.class), drawn(below), stmt{exprs: l.source(l.regClient()).exprs}, loadTarget,
+			issue(poolAndNumber, regPool, chance, regFound, tickets), ticketOf,
+			issue(poolAndNumber, regAgain, inRegister, regEndpoint, ticketOwner),
+			dynset(dynsetDelete, affinity, l.knownAs(), l.regClient(), inRegister, regTicket, 0),
+			issue(l.knownAs(), l.regClient(), inRegister, regTicket, affinity), returnVerdict)
 	}
 	return c
 }
 
 // forgetOne returns the chain that takes one of a number of slots.
 func (l *layout) forgetOne(s set) *chain {
-	c := plain(s.realm.prefix()+"forget-"+s.suffix(), fmt.Sprintf("one of %d slots", s.size))
+	c := newChain(s.class.prefix()+"forget-"+s.suffix(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
-		c.rule(l.poolOf(s.realm), drawn(below), l.dnat(endpointAt, 0))
+		c.rule(l.poolOf(s.class), drawn(below), l.dnat(endpointAt, 0))
 	}
 	return c
 }
 
-func drawn(below uint32) clause {
-	return viaMark(join(loaded, random(below, regEndpoint)), regPool, set{kind: poolSlots}, regEndpoint)
+func drawn(below uint32) stmt {
+	return viaMark(join(inRegister, numgen(below, regEndpoint)), regPool, set{kind: poolSlots}, regEndpoint)
 }
 
 // store renews an element, issue makes one that is not there. Neither changes the
 // data of one that is: the kernel cannot, in a packet's way, but delete and make it.
-func (l *layout) store(k kind, at key, from register, data key, reg register, timeout time.Duration) clause {
+func (l *layout) store(k kind, at key, from register, data key, reg register, timeout time.Duration) stmt {
 	return dynset(unix.NFT_DYNSET_OP_UPDATE, k, at, from, data, reg, timeout)
 }
 
-func issue(at key, from register, data key, reg register, k kind) clause {
+func issue(at key, from register, data key, reg register, k kind) stmt {
 	c := dynset(unix.NFT_DYNSET_OP_ADD, k, at, from, data, reg, longestExpiry)
 	c.exprs = slices.Concat(data.exprs, c.exprs)
 	return c
@@ -177,23 +177,23 @@ func issue(at key, from register, data key, reg register, k kind) clause {
 const dynsetDelete = 2
 
 // dynset changes an element of a map: its key begins at register from, its data is in reg.
-func dynset(op uint32, k kind, at key, from register, data key, reg register, timeout time.Duration) clause {
+func dynset(op uint32, k kind, at key, from register, data key, reg register, timeout time.Duration) stmt {
 	s := set{kind: k}
 	word := map[uint32]string{
 		unix.NFT_DYNSET_OP_ADD: "add", unix.NFT_DYNSET_OP_UPDATE: "update", dynsetDelete: "delete",
 	}[op]
-	words := word + " @" + s.name() + " { " + at.words
+	words := word + " @" + s.name() + " { " + at.text
 	if timeout > 0 {
 		words += " timeout " + nftDuration(timeout)
 	}
-	return clause{words + " : " + data.words + " }", []expr.Any{&expr.Dynset{
+	return stmt{words + " : " + data.text + " }", []expr.Any{&expr.Dynset{
 		SrcRegKey: from.number(), SrcRegData: reg.number(), SetName: s.name(), Operation: op, Timeout: timeout,
 	}}}
 }
 
 // charge matches as long as a pool may have one more client: as many as poolClients
 // at once, and as many again within a time-out. Beyond that it has as many as expire.
-func charge(timeout time.Duration) clause {
+func charge(timeout time.Duration) stmt {
 	s := set{kind: newClients}
 	each := uint64(timeout / time.Second)
 	limit := &expr.Limit{
@@ -201,7 +201,7 @@ func charge(timeout time.Duration) clause {
 	}
 	words := fmt.Sprintf("update @%s { meta mark timeout %s limit rate %d/hour burst %d packets }",
 		s.name(), nftDuration(timeout), limit.Rate, limit.Burst)
-	return clause{words, []expr.Any{&expr.Dynset{
+	return stmt{words, []expr.Any{&expr.Dynset{
 		SrcRegKey: regPool.number(), SetName: s.name(), Operation: unix.NFT_DYNSET_OP_UPDATE,
 		Timeout: timeout, Exprs: []expr.Any{limit},
 	}}}

@@ -79,7 +79,7 @@ func rangeText(first, end string) string {
 // as nft would take and print it. Chains and sets are in order of their names.
 func Text(st *proxier.State) []string {
 	c := render(dialects[st.Family], st)
-	table := c.word + " " + tableName
+	table := c.keyword + " " + tableName
 	var lines []string
 	for s, rec := range c.sets {
 		for i := range rec.count() {

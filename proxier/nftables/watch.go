@@ -12,13 +12,13 @@ import (
 // next Sync repairs it then. After lost events, the next Look, or a Sync without a
 // delta, finds out whether there is something to repair. It runs beside the other methods.
 func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
-	b.doubted.Store(true) // what happened before we listened is unknown
+	b.uncertain.Store(true) // what happened before we listened is unknown
 	defer b.watching.Store(false)
 	return b.monitor.Watch(ctx, func() { b.watching.Store(true) }, func(e nft.Event) {
 		if e.Lost {
-			b.doubted.Store(true)
+			b.uncertain.Store(true)
 		} else {
-			b.touched.Store(true)
+			b.modified.Store(true)
 		}
 		changed(proxier.ForeignChange(e))
 	})
@@ -26,4 +26,4 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 
 // Doubt makes the next Look, or a Sync without a delta, read our table, whatever
 // has been heard.
-func (b *Backend) Doubt() { b.doubted.Store(true) }
+func (b *Backend) Doubt() { b.uncertain.Store(true) }

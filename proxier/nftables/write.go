@@ -17,7 +17,7 @@ import (
 // packets is there before they are balanced, which its size begins.
 var loadOrder = []kind{
 	nodeAddrs, exempt, frontends, sourceRanges, restricted, masquerade, masqueradeNonLocal, masqueradeHost,
-	reject, drop, hairpins, poolTargets, poolSlots, affinePool, slotMap, stickySized, stickyClass, sticky, sized, vips,
+	noEndpointsReject, noEndpointsDrop, hairpins, poolTargets, poolSlots, affinityPool, slotMap, affinityBySize, affinityByTimeout, withAffinity, bySize, vips,
 }
 
 // edits is what is to be done with the elements of one set.
@@ -30,21 +30,21 @@ type edits struct {
 // full. After an error, which it keeps, it does nothing.
 type writer struct {
 	*tableConn
-	ctx  context.Context
-	most int // bytes of a transaction
-	err  error
+	ctx   context.Context
+	limit int // bytes of a transaction
+	err   error
 }
 
 // writer returns one whose transactions have so many bytes at most, or fewer
 // where the kernel takes no more of us.
 func (t *tableConn) writer(ctx context.Context, most int) *writer {
 	t.batch.Reset()
-	return &writer{tableConn: t, ctx: ctx, most: min(most, t.conn.MaxBatch())}
+	return &writer{tableConn: t, ctx: ctx, limit: min(most, t.conn.MaxBatch())}
 }
 
 // room makes room for so many bytes.
 func (w *writer) room(n int) {
-	if w.batch.Len()+n > w.most {
+	if w.batch.Len()+n > w.limit {
 		w.flush()
 	}
 }
@@ -120,20 +120,20 @@ func (w *writer) change(s set, elements iter.Seq[nft.Element]) {
 }
 
 // chains makes chains, without the rules that are late.
-func (w *writer) chains(list []*written) {
+func (w *writer) chains(list []*kernelChain) {
 	for _, c := range list {
 		w.room(c.size())
 		w.batch.AddChain(&c.Chain)
-		for _, r := range c.rules[:len(c.rules)-c.late] {
+		for _, r := range c.rules[:len(c.rules)-c.deferred] {
 			w.batch.AddRule(c.Name, r)
 		}
 	}
 }
 
 // lateRules adds those that chains leaves out.
-func (w *writer) lateRules(list []*written) {
+func (w *writer) deferredRules(list []*kernelChain) {
 	for _, c := range list {
-		for _, r := range c.rules[len(c.rules)-c.late:] {
+		for _, r := range c.rules[len(c.rules)-c.deferred:] {
 			w.room(ruleSize(r))
 			w.batch.AddRule(c.Name, r)
 		}
@@ -163,7 +163,7 @@ func (w *writer) changeChains(ch chainChanges) {
 	}
 }
 
-func (w *writer) rules(c *written) {
+func (w *writer) rules(c *kernelChain) {
 	for _, r := range c.rules {
 		w.batch.AddRule(c.Name, r)
 	}
@@ -175,7 +175,7 @@ const objectSize = 512
 
 func ruleSize(r nft.Rule) int { return objectSize + len(r.Exprs) }
 
-func (c *written) size() int {
+func (c *kernelChain) size() int {
 	n := 2 * objectSize
 	for _, r := range c.rules {
 		n += ruleSize(r)

@@ -9,11 +9,11 @@ import (
 func TestLoadOrder(t *testing.T) {
 	for i := range kindComments {
 		k := kind(i)
-		if n := slices.Index(loadOrder, k); (n < 0) != (set{kind: k}).isFilled() {
+		if n := slices.Index(loadOrder, k); (n < 0) != (set{kind: k}).isDynamic() {
 			t.Errorf("set %q: place %d", set{kind: k}.name(), n)
 		}
 	}
-	if n := len(kindComments) - len(filled); len(loadOrder) != n {
+	if n := len(kindComments) - len(dynamicSets); len(loadOrder) != n {
 		t.Errorf("%d kinds have a place, want %d", len(loadOrder), n)
 	}
 }
