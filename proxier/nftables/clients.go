@@ -68,9 +68,6 @@ func (r *poolIndex) endpoint(c *proxier.Client) poolKey {
 	return newPoolKey(r.ids.id(c.Pool), r.endpoints[c.Pool][c.Target])
 }
 
-// addrBytes is the length of an address.
-func (d *dialect) addrBytes() int { return d.fam.Bits() / 8 }
-
 var errLimit = errors.New("that is enough")
 
 // A clientReader reads which clients keep which endpoint.
@@ -272,7 +269,7 @@ func (k *clientWriter) write(clients []proxier.Client) error {
 func (k *clientWriter) element(c *proxier.Client) (nft.Element, bool) {
 	ticket, ok := k.tickets[k.endpoint(c)]
 	key := putNumber(putAddr(nil, c.Addr), k.ids.id(c.Pool))
-	return nft.Element{Key: key, Data: ticket, Timeout: expiry(c.Pool.Affinity), Expires: c.Left}, ok
+	return nft.Element{Key: key, Data: ticket, Timeout: expiryClass(c.Pool.Affinity), Expires: c.Left}, ok
 }
 
 // stale returns what the table has of clients of list, to be replaced. What is left

@@ -20,13 +20,13 @@ func TestExpiry(t *testing.T) {
 		{25*time.Hour + 1, 25*time.Hour + time.Second},
 	}
 	for _, tt := range tests {
-		if got := expiry(tt.asked); got != tt.want {
+		if got := expiryClass(tt.asked); got != tt.want {
 			t.Errorf("time-out %s: got %s, want %s", tt.asked, got, tt.want)
 		}
 	}
 	distinct := map[time.Duration]bool{}
 	for asked := time.Second; asked <= 24*time.Hour; asked += time.Second {
-		got := expiry(asked)
+		got := expiryClass(asked)
 		if longer := got - asked; longer < 0 || longer > asked/5+time.Second {
 			t.Fatalf("time-out %s: got %s", asked, got)
 		}

@@ -49,7 +49,7 @@ func marshalled(t *rapid.T, d *dialect, c *content) []*kernelChain {
 	return list
 }
 
-func (m *model) apply(t *rapid.T, u *update) {
+func (m *model) apply(t *rapid.T, u *tableUpdate) {
 	for _, s := range u.freshSets {
 		if m.sets[s.name()] != nil {
 			t.Fatalf("set %s is there already", s.name())
@@ -248,7 +248,7 @@ func TestExemptForTwoReasons(t *testing.T) {
 	other := filtertest.Addr(w.Family, "vip", 7)
 	res := filtertest.Web(w.Family, 1, 1)
 	res.ExemptAddrs = []netip.Addr{own, other}
-	exempted := func(after string, u *update, want ...string) {
+	exempted := func(after string, u *tableUpdate, want ...string) {
 		t.Helper()
 		var got []string
 		for _, c := range u.elements {

@@ -26,20 +26,6 @@ const (
 	lookPause    = 10 * time.Millisecond // before the second attempt, then twice as long each time
 )
 
-// looks is what Look keeps from one call to the next.
-type lookState struct {
-	unread    int            // calls that have read nothing
-	unsettled unsettledParts // what the last one could not decide on
-}
-
-// laggers are what syncs changed each time that a look came to it.
-type unsettledParts struct {
-	structure bool
-	sets      []set
-}
-
-func (l *unsettledParts) empty() bool { return !l.structure && len(l.sets) == 0 }
-
 // Look implements proxier.Backend. It reads nothing while events are heard and
 // none was lost, or, without events, while nobody else has committed. Otherwise it
 // reads our table by a socket of its own, set by set. Affinity's clients are
@@ -89,7 +75,7 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 		what = unsettledParts{structure: true, sets: sets}
 		b.looks.unread = 0
 	}
-	l := look{Backend: b, ctx: ctx, conn: conn}
+	l := inspection{Backend: b, ctx: ctx, conn: conn}
 	differs, err := l.check(what)
 	if err == nil {
 		b.looks.unsettled = l.unsettled
@@ -101,7 +87,7 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 }
 
 // A look is one in progress.
-type look struct {
+type inspection struct {
 	*Backend
 	ctx       context.Context
 	conn      *nft.Conn
@@ -112,18 +98,18 @@ type look struct {
 type finding int
 
 const (
-	matches   finding = iota
-	unsettled         // by us, or the kernel is at it: look again
-	mismatch
+	foundMatch     finding = iota
+	foundUnsettled         // by us, or the kernel is at it: look again
+	foundMismatch
 )
 
 // at looks at parts of the table until it finds a difference.
-func (l *look) check(what unsettledParts) (bool, error) {
+func (l *inspection) check(what unsettledParts) (bool, error) {
 	if what.structure {
 		switch found, err := l.retry(l.structureCheck()); {
-		case err != nil || found == mismatch:
-			return found == mismatch, err
-		case found == unsettled:
+		case err != nil || found == foundMismatch:
+			return found == foundMismatch, err
+		case found == foundUnsettled:
 			l.unsettled.structure = true
 		}
 	}
@@ -133,9 +119,9 @@ func (l *look) check(what unsettledParts) (bool, error) {
 			continue
 		}
 		switch found, err := l.retry(l.setCheck(s)); {
-		case err != nil || found == mismatch:
-			return found == mismatch, err
-		case found == unsettled:
+		case err != nil || found == foundMismatch:
+			return found == foundMismatch, err
+		case found == foundUnsettled:
 			l.unsettled.sets = append(l.unsettled.sets, s)
 		}
 	}
@@ -143,11 +129,11 @@ func (l *look) check(what unsettledParts) (bool, error) {
 }
 
 // repeat looks at one thing until it is decided, a few times.
-func (l *look) retry(once func() (finding, error)) (finding, error) {
+func (l *inspection) retry(once func() (finding, error)) (finding, error) {
 	pause := lookPause
 	for n := 1; ; n++ {
 		found, err := once()
-		if err != nil || found != unsettled || n == lookAttempts {
+		if err != nil || found != foundUnsettled || n == lookAttempts {
 			return found, err
 		}
 		select {
@@ -160,69 +146,57 @@ func (l *look) retry(once func() (finding, error)) (finding, error) {
 }
 
 // shapeOnce returns what compares chains, rules and which sets there are.
-func (l *look) structureCheck() func() (finding, error) {
+func (l *inspection) structureCheck() func() (finding, error) {
 	return func() (finding, error) {
 		chains, sets, stamp, known := l.structure()
 		if !known {
-			return matches, nil // the next sync compares it
+			return foundMatch, nil // the next sync compares it
 		}
 		have, err := l.conn.List(l.table())
 		switch {
 		case errors.Is(err, nft.ErrChanged):
-			return unsettled, nil
+			return foundUnsettled, nil
 		case err != nil:
-			return unsettled, err
+			return foundUnsettled, err
 		case have != nil && l.sameStructure(have, chains, sets):
-			return matches, nil
+			return foundMatch, nil
 		}
 		if _, _, now, _ := l.structure(); now != stamp || stamp == 0 {
-			return unsettled, nil
+			return foundUnsettled, nil
 		}
-		return mismatch, nil
+		return foundMismatch, nil
 	}
-}
-
-// sameShape reports whether a table has these chains, rules and sets, whatever is in them.
-func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChain, sets []set) bool {
-	same := !have.Dormant && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
-	for _, c := range chains {
-		same = same && c.isIn(have)
-	}
-	for _, s := range sets {
-		same = same && s.isIn(have, d.fam)
-	}
-	return same
 }
 
 // setOnce returns what compares the elements of a set. A tally that is as it
 // should be proves the set, whatever happened while it was listed; one that is not
 // means something when it comes twice, and nothing of ours was in between.
-func (l *look) setCheck(s set) func() (finding, error) {
+func (l *inspection) setCheck(s set) func() (finding, error) {
 	var last tally
 	var lastStamp uint64
 	return func() (finding, error) {
 		want, stamp, ok := l.Backend.tally(s)
 		if !ok {
-			return matches, nil // it has gone meanwhile
+			return foundMatch, nil // it has gone meanwhile
 		}
 		got, err := l.tallyOf(s, want.count)
 		switch {
 		case err != nil:
-			return unsettled, err
+			return foundUnsettled, err
 		case got == want:
-			return matches, nil
+			return foundMatch, nil
 		}
 		_, now, _ := l.Backend.tally(s)
 		if now == stamp && stamp == lastStamp && stamp > 0 && got == last {
-			return mismatch, nil
+			return foundMismatch, nil
 		}
 		last, lastStamp = got, stamp
-		return unsettled, nil
+		return foundUnsettled, nil
 	}
 }
 
 // tallyOf lists a set that should have so many elements.
-func (l *look) tallyOf(s set, count int) (t tally, err error) {
+func (l *inspection) tallyOf(s set, count int) (t tally, err error) {
 	var key []byte
 	add := func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
@@ -243,7 +217,7 @@ func (l *look) tallyOf(s set, count int) (t tally, err error) {
 // eachSlot asks for the slots that the frontends of a size should have, as
 // compareWanted does: there are too many to be listed. It ends with the first
 // frontends that lack some.
-func (l *look) eachSlot(s set, each func(*nft.Element) error) error {
+func (l *inspection) eachSlot(s set, each func(*nft.Element) error) error {
 	var fronts [][]byte
 	of := set{kind: bySize, class: s.class, size: s.size}
 	err := l.conn.Scan(l.table(), of.name(), func(e *nft.Element) error {

@@ -16,33 +16,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 )
-
-// tableName is the name of our table, in each family.
-const tableName = "svcproxy"
-
-const tableComment = "made and kept by svcproxy: changes by others are undone"
-
-// A Backend holds one family's table to a State. It implements proxier.Backend.
-type Backend struct {
-	*tableConn
-	monitor *nft.Monitor
-
-	stampedMirror // what the kernel holds since the last Sync, if that succeeded
-
-	loaded bool // packets have met what a Sync loaded
-
-	watching  atomic.Bool   // Watch runs
-	modified  atomic.Bool   // another process modified our table: the next Sync repairs it
-	uncertain atomic.Bool   // another process may have modified our table
-	foreign   atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
-
-	looks lookState
-}
 
 // New returns a Backend for the network namespace of the caller. It fails where
 // the kernel lacks something that our rules need: it is tried, whatever the version.

@@ -20,12 +20,6 @@ var loadOrder = []kind{
 	noEndpointsReject, noEndpointsDrop, hairpins, poolTargets, poolSlots, affinityPool, slotMap, affinityBySize, affinityByTimeout, withAffinity, bySize, vips,
 }
 
-// edits is what is to be done with the elements of one set.
-type edits struct {
-	set                     set
-	added, changed, removed iter.Seq[nft.Element] // nil: none
-}
-
 // A writer fills the batch of a tableConn, and commits it each time that it is
 // full. After an error, which it keeps, it does nothing.
 type writer struct {
@@ -59,6 +53,13 @@ func (w *writer) flush() {
 		proxier.Progressed(w.ctx)
 	}
 	w.batch.Reset()
+}
+
+func (w *writer) sets(list []set) {
+	for _, s := range list {
+		w.room(objectSize)
+		w.batch.AddSet(s.define(w.fam))
+	}
 }
 
 // elements does edits: first what adds, then what removes.

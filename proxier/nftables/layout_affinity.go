@@ -28,23 +28,23 @@ import (
 // is back: nobody has to look for them.
 
 // sticky returns the chains of a realm for frontends whose clients keep their endpoint.
-func (l *layout) affinityChains(r lookupClass) []*chain {
-	if !l.has(set{kind: withAffinity, class: r}) {
+func (l *layout) affinityChains(class lookupClass) []*chain {
+	if !l.has(set{kind: withAffinity, class: class}) {
 		return nil
 	}
-	p := r.prefix()
+	p := class.prefix()
 	draw, forget := newChain(p+"draw", "an endpoint for a client"), newChain(p+"forget", "an endpoint for one connection")
 	var list []*chain
-	for _, s := range l.ordered(affinityBySize, r) {
+	for _, s := range l.ordered(affinityBySize, class) {
 		list = append(list, l.drawOne(s), l.forgetOne(s))
-		draw.rule(inSet(l.frontend(r, 0), s), goTo(p+"draw-"+s.suffix()))
-		forget.rule(inSet(l.frontend(r, 0), s), goTo(p+"forget-"+s.suffix()))
+		draw.rule(inSet(l.frontend(class, 0), s), goTo(p+"draw-"+s.suffix()))
+		forget.rule(inSet(l.frontend(class, 0), s), goTo(p+"forget-"+s.suffix()))
 	}
 	list = append(list, draw, forget)
 	first := newChain(p+"sticky", "clients keep their endpoint")
-	for _, s := range l.ordered(affinityByTimeout, r) {
+	for _, s := range l.ordered(affinityByTimeout, class) {
 		list = append(list, l.renew(s), l.keep(s))
-		first.rule(inSet(l.frontend(r, 0), s), goTo(p+"keep-"+s.suffix()))
+		first.rule(inSet(l.frontend(class, 0), s), goTo(p+"keep-"+s.suffix()))
 	}
 	return append(list, first)
 }
@@ -66,27 +66,27 @@ func (d *dialect) regClient() register { return regPool - d.addrRegisters() }
 // viaMark looks a key up that begins at register from, and loads the data, by way
 // of the packet's mark, which then is as it was: else nft cannot print what looks
 // up what was just looked up.
-func viaMark(k key, from register, in set, to ...register) stmt {
-	look := mapLookup(k, from, in, regFound)
-	exprs := append(look.exprs, loadMark(regMark).exprs...)
+func viaMark(k loadedKey, from register, s set, to ...register) stmt {
+	load := mapLookup(k, from, s, regFound)
+	exprs := append(load.exprs, loadMark(regMark).exprs...)
 	exprs = append(exprs, storeMark(regFound))
 	for _, r := range to {
 		exprs = append(exprs, loadMark(r).exprs...)
 	}
-	return stmt{"meta mark set " + look.text + " meta mark set meta mark", append(exprs, storeMark(regMark))}
+	return stmt{"meta mark set " + load.text + " meta mark set meta mark", append(exprs, storeMark(regMark))}
 }
 
 // loaded is a number that is in its register already.
-var inRegister = key{stmt: stmt{text: "meta mark"}}
+var inRegister = loadedKey{stmt: stmt{text: "meta mark"}}
 
-func (l *layout) poolOf(r lookupClass) stmt {
-	return viaMark(l.frontend(r, 0), 0, set{kind: affinityPool, class: r}, regPool, regAgain)
+func (l *layout) poolOf(class lookupClass) stmt {
+	return viaMark(l.frontend(class, 0), 0, set{kind: affinityPool, class: class}, regPool, regAgain)
 }
 
 // client is a client's address and its pool, knownAs how it is known once loaded.
-func (l *layout) client() key { return join(l.source(l.regClient()), inRegister) }
+func (l *layout) client() loadedKey { return join(l.source(l.regClient()), inRegister) }
 
-func (l *layout) knownAs() key { return key{stmt: stmt{text: l.client().text}} }
+func (l *layout) knownAs() loadedKey { return loadedKey{stmt: stmt{text: l.client().text}} }
 
 // numbered is a pool and a number of it, an endpoint's or a ticket.
 var poolAndNumber = join(inRegister, inRegister)
@@ -163,12 +163,12 @@ func drawn(below uint32) stmt {
 
 // store renews an element, issue makes one that is not there. Neither changes the
 // data of one that is: the kernel cannot, in a packet's way, but delete and make it.
-func (l *layout) store(k kind, at key, from register, data key, reg register, timeout time.Duration) stmt {
-	return dynset(unix.NFT_DYNSET_OP_UPDATE, k, at, from, data, reg, timeout)
+func (l *layout) store(k kind, key loadedKey, from register, data loadedKey, reg register, timeout time.Duration) stmt {
+	return dynset(unix.NFT_DYNSET_OP_UPDATE, k, key, from, data, reg, timeout)
 }
 
-func issue(at key, from register, data key, reg register, k kind) stmt {
-	c := dynset(unix.NFT_DYNSET_OP_ADD, k, at, from, data, reg, longestExpiry)
+func issue(key loadedKey, from register, data loadedKey, reg register, k kind) stmt {
+	c := dynset(unix.NFT_DYNSET_OP_ADD, k, key, from, data, reg, longestExpiry)
 	c.exprs = slices.Concat(data.exprs, c.exprs)
 	return c
 }
@@ -177,12 +177,12 @@ func issue(at key, from register, data key, reg register, k kind) stmt {
 const dynsetDelete = 2
 
 // dynset changes an element of a map: its key begins at register from, its data is in reg.
-func dynset(op uint32, k kind, at key, from register, data key, reg register, timeout time.Duration) stmt {
+func dynset(op uint32, k kind, key loadedKey, from register, data loadedKey, reg register, timeout time.Duration) stmt {
 	s := set{kind: k}
 	word := map[uint32]string{
 		unix.NFT_DYNSET_OP_ADD: "add", unix.NFT_DYNSET_OP_UPDATE: "update", dynsetDelete: "delete",
 	}[op]
-	words := word + " @" + s.name() + " { " + at.text
+	words := word + " @" + s.name() + " { " + key.text
 	if timeout > 0 {
 		words += " timeout " + nftDuration(timeout)
 	}

@@ -1,9 +1,44 @@
 package nftables
 
 import (
+	"math/bits"
 	"slices"
 	"time"
 )
+
+// exactSizes is up to which number of slots each number has chains of its own.
+const exactSizes = 32
+
+// sizeClass returns the number that a connection's random number is below, for a pool
+// of n slots: n itself, or above exactSizes the next of few. A number that falls
+// on no slot is drawn again, so that every slot is as likely as the others.
+func sizeClass(n int) uint32 {
+	if n <= exactSizes {
+		return uint32(n)
+	}
+	step := 1 << (bits.Len(uint(n-1)) - 4) // eight sizes from one power of two to the next
+	return uint32((n + step - 1) / step * step)
+}
+
+// surely returns how many slots every pool of a size has.
+func minSlots(size uint32) uint32 {
+	if size <= exactSizes {
+		return size
+	}
+	step := uint32(1) << (bits.Len32(size-1) - 4)
+	return size - step + 1
+}
+
+// moduli returns what random numbers are drawn below, one after the other until
+// one falls on a slot.
+func moduli(size uint32) []uint32 {
+	if sure := minSlots(size); sure < size {
+		return []uint32{size, size, sure}
+	}
+	return []uint32{size}
+}
+
+func log2(count int) int { return bits.Len(uint(count)) }
 
 // Time-outs of affinity are rounded up to one of few, or each that somebody thinks
 // of would have chains of its own: four from one half of a day to the next, so that
@@ -30,7 +65,7 @@ func roundUp(d time.Duration) time.Duration {
 }
 
 // expiry returns the time-out that stands for another one.
-func expiry(d time.Duration) time.Duration {
+func expiryClass(d time.Duration) time.Duration {
 	i, _ := slices.BinarySearch(expiries, d)
 	if i == len(expiries) {
 		return roundUp(d)

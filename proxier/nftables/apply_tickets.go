@@ -86,36 +86,6 @@ func (t *tableConn) commitRevoked(found []ticketElement) error {
 	return t.commit()
 }
 
-// revokeLost removes the tickets of endpoints that a change took from their pool.
-func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChange) error {
-	ids, lost := b.mirror.pools, map[poolKey]bool{}
-	for _, c := range changes {
-		ids.eachEndpoint(c.Old, func(e poolKey) { lost[e] = true })
-	}
-	for _, c := range changes {
-		ids.eachEndpoint(c.New, func(e poolKey) { delete(lost, e) })
-	}
-	if len(lost) == 0 || !slices.Contains(setsInUse(b.mirror.counts()), set{kind: tickets}) {
-		return nil
-	}
-	list := make([]poolKey, 0, len(lost))
-	for e := range lost {
-		list = append(list, e)
-	}
-	return b.revoke(ctx, list)
-}
-
-// lostTickets lists the tickets, those whose endpoint has left its pool.
-func (t *tableConn) staleTickets(targets *records) (list []nft.Element, err error) {
-	err = t.conn.Scan(t.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
-		if len(e.Key) == len(poolKey{}) && targets.find(e.Key) < 0 {
-			list = append(list, clone(e))
-		}
-		return nil
-	})
-	return withoutDuplicates(list), err
-}
-
 // revokeListed removes the tickets that lostTickets returned.
 func (t *tableConn) revokeListed(ctx context.Context, list []nft.Element) error {
 	endpoints := make([]poolKey, len(list))

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 
 	"svcproxy/proxier"
@@ -25,9 +24,6 @@ const (
 
 	// tolerance is how far a target's share may be off, in thousandths of it.
 	tolerance = 20
-
-	// exactSizes is up to which number of slots each number has a chain of its own.
-	exactSizes = 32
 )
 
 // weights returns what the weights of targets have in common, and what they add
@@ -74,7 +70,7 @@ func appendSlots(buf []uint32, target int, n uint64) []uint32 {
 func rounded(targets []proxier.Target) []uint64 {
 	counts := make([]uint64, len(targets))
 	limit := slotLimit(len(targets))
-	for slots := uint64(len(targets)); slots <= limit; slots = next(slots) {
+	for slots := uint64(len(targets)); slots <= limit; slots = nextSlotCount(slots) {
 		if share(counts, targets, slots) {
 			return counts
 		}
@@ -85,7 +81,7 @@ func rounded(targets []proxier.Target) []uint64 {
 
 // next returns the number of slots that is tried after another: each of few, of
 // many those whose random numbers all fall on a slot.
-func next(slots uint64) uint64 {
+func nextSlotCount(slots uint64) uint64 {
 	if slots < fewSlots {
 		return slots + 1
 	}
@@ -174,24 +170,4 @@ func gcd(a, b uint64) uint64 {
 		a, b = b, a%b
 	}
 	return a
-}
-
-// size returns the number that a connection's random number is below, for a pool
-// of n slots: n itself, or above exactSizes the next of few. A number that falls
-// on no slot is drawn again, so that every slot is as likely as the others.
-func sizeClass(n int) uint32 {
-	if n <= exactSizes {
-		return uint32(n)
-	}
-	step := 1 << (bits.Len(uint(n-1)) - 4) // eight sizes from one power of two to the next
-	return uint32((n + step - 1) / step * step)
-}
-
-// surely returns how many slots every pool of a size has.
-func minSlots(size uint32) uint32 {
-	if size <= exactSizes {
-		return size
-	}
-	step := uint32(1) << (bits.Len32(size-1) - 4)
-	return size - step + 1
 }

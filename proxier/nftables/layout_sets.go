@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,20 +23,21 @@ const (
 	lookupClasses
 )
 
-func (r lookupClass) isLocal() bool    { return r >= classLocalAddr }
-func (r lookupClass) isNodePort() bool { return r == classNodePort || r == classLocalNodePort }
+func (c lookupClass) isLocal() bool { return c >= classLocalAddr }
+
+func (c lookupClass) isNodePort() bool { return c == classNodePort || c == classLocalNodePort }
 
 // local returns the realm of local sources.
-func (r lookupClass) local() lookupClass { return r | classLocalAddr }
+func (c lookupClass) local() lookupClass { return c | classLocalAddr }
 
 // prefix begins the names of a realm's sets and chains.
-func (r lookupClass) prefix() string {
-	return [...]string{"", "node-port-", "local-", "local-node-port-"}[r]
+func (c lookupClass) prefix() string {
+	return [...]string{"", "node-port-", "local-", "local-node-port-"}[c]
 }
 
 // chain returns the name of the first chain of a realm.
-func (r lookupClass) chain() string {
-	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[r]
+func (c lookupClass) chainName() string {
+	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[c]
 }
 
 // A kind is what a set is for.
@@ -152,7 +154,7 @@ func (s set) suffix() string {
 }
 
 // chain returns the name of the chain that takes one of the slots of a sized set's frontends.
-func (s set) chain() string { return s.class.prefix() + "pick-" + s.suffix() }
+func (s set) pickChain() string { return s.class.prefix() + "pick-" + s.suffix() }
 
 // A client that is remembered takes about 150 bytes of the kernel's memory.
 var (
@@ -167,7 +169,7 @@ var (
 )
 
 // layout returns the types of a set's key and data.
-func (s set) layout(fam proxier.Family) (key, data []nft.Type) {
+func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
 	addr := nft.IPv4Addr
 	if fam == proxier.IPv6 {
 		addr = nft.IPv6Addr
@@ -205,7 +207,7 @@ func (s set) isInterval() bool { return s.kind == sourceRanges }
 
 // define returns the set as the kernel is told of it.
 func (s set) define(fam proxier.Family) *nft.Set {
-	key, data := s.layout(fam)
+	key, data := s.fieldTypes(fam)
 	def := &nft.Set{Name: s.name(), Key: nft.Concat(key...), Comment: kindComments[s.kind], Interval: s.isInterval()}
 	if len(data) > 0 {
 		def.Data = nft.Concat(data...)
@@ -219,4 +221,22 @@ func (s set) define(fam proxier.Family) *nft.Set {
 		def.Dynamic, def.Timeouts, def.Size = true, true, maxClients
 	}
 	return def
+}
+
+// setsInUse returns the sets that have elements, in order, with those that packets
+// fill where clients keep their endpoint.
+func setsInUse(counts map[set]int) []set {
+	var list []set
+	keeps := false
+	for s, n := range counts {
+		if n > 0 {
+			list = append(list, s)
+			keeps = keeps || s.kind == withAffinity
+		}
+	}
+	if keeps {
+		list = append(list, dynamicSets...)
+	}
+	slices.SortFunc(list, set.compare)
+	return list
 }

@@ -61,26 +61,3 @@ func (c *content) tallies() map[set]tally {
 	}
 	return all
 }
-
-// A written chain is one as the kernel takes it.
-type kernelChain struct {
-	nft.Chain
-	rules    []nft.Rule
-	deferred int // how many of the rules, the last, wait until all elements are there
-}
-
-// marshal returns the chains as the kernel takes them, by name and in order.
-func (d *dialect) marshal(chains []*chain) (list []*kernelChain, err error) {
-	for _, c := range chains {
-		w := &kernelChain{Chain: c.Chain, deferred: c.deferred}
-		for _, r := range c.rules {
-			m, err := r.marshal(d.family)
-			if err != nil {
-				return nil, err
-			}
-			w.rules = append(w.rules, m)
-		}
-		list = append(list, w)
-	}
-	return list, nil
-}

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -21,13 +20,6 @@ type renderer struct {
 	slots     []uint32
 }
 
-// putAddr, putPort and putNumber append one field, padded to 4 bytes.
-func putAddr(b []byte, a netip.Addr) []byte { return append(b, a.AsSlice()...) }
-func putPort(b []byte, p uint16) []byte     { return append(b, byte(p>>8), byte(p), 0, 0) }
-func putNumber(b []byte, n uint32) []byte   { return binary.NativeEndian.AppendUint32(b, n) }
-
-func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(putAddr(b, t.Addr()), t.Port()) }
-
 // service emits the elements of one service.
 func (r *renderer) service(res *proxier.Resolved) {
 	for _, f := range res.Frontends {
@@ -39,10 +31,10 @@ func (r *renderer) service(res *proxier.Resolved) {
 }
 
 func (r *renderer) frontend(f *proxier.Frontend) {
-	in := classAddr
+	class := classAddr
 	r.key = r.key[:0]
 	if f.Key.Kind == proxier.NodePort {
-		in = classNodePort
+		class = classNodePort
 	} else {
 		r.key = putAddr(r.key, f.Key.Addr)
 	}
@@ -50,19 +42,19 @@ func (r *renderer) frontend(f *proxier.Frontend) {
 	r.key = putPort(r.key, f.Key.Port)
 
 	name := f.ServicePort.String()
-	r.emit(set{kind: frontends, class: in}, r.key, nil, name)
-	r.refusals(in, f)
-	r.route(in, f, f.Outside)
+	r.emit(set{kind: frontends, class: class}, r.key, nil, name)
+	r.refusals(class, f)
+	r.route(class, f, f.Outside)
 	if f.Split() {
-		r.emit(set{kind: frontends, class: in.local()}, r.key, nil, name)
-		r.route(in.local(), f, f.Local)
+		r.emit(set{kind: frontends, class: class.local()}, r.key, nil, name)
+		r.route(class.local(), f, f.Local)
 	}
 }
 
 // refusals emits what keeps packets of f from being balanced. Node ports have no
 // source ranges.
-func (r *renderer) refusals(in lookupClass, f *proxier.Frontend) {
-	if f.Restricted && in == classAddr {
+func (r *renderer) refusals(class lookupClass, f *proxier.Frontend) {
+	if f.Restricted && class == classAddr {
 		r.emit(set{kind: restricted}, r.key, nil, "")
 		r.ranges(f.SourceRanges)
 	}
@@ -72,22 +64,22 @@ func (r *renderer) refusals(in lookupClass, f *proxier.Frontend) {
 	}
 	switch action {
 	case proxier.Reject:
-		r.emit(set{kind: noEndpointsReject, class: in}, r.key, nil, "")
+		r.emit(set{kind: noEndpointsReject, class: class}, r.key, nil, "")
 	case proxier.Drop:
-		r.emit(set{kind: noEndpointsDrop, class: in}, r.key, nil, "")
+		r.emit(set{kind: noEndpointsDrop, class: class}, r.key, nil, "")
 	}
 }
 
 func (r *renderer) ranges(prefixes []netip.Prefix) {
 	n := len(r.key)
 	for _, p := range prefixes { // they do not overlap, which the kernel would refuse
-		key := slices.Concat(putAddr(r.key, p.Addr()), putAddr(r.key[:n:n], last(p)))
+		key := slices.Concat(putAddr(r.key, p.Addr()), putAddr(r.key[:n:n], lastAddr(p)))
 		r.emit(set{kind: sourceRanges}, key, nil, "")
 	}
 }
 
 // last returns the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
+func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 0x80 >> (i % 8)
@@ -97,17 +89,17 @@ func last(p netip.Prefix) netip.Addr {
 }
 
 // leg emits the elements of one leg of f, whose key is in r.key.
-func (r *renderer) route(in lookupClass, f *proxier.Frontend, l proxier.Leg) {
+func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Leg) {
 	if l.Action != proxier.Balance {
 		return
 	}
-	if k := masqueradeKind(in, f, l); k != frontends {
-		r.emit(set{kind: k, class: in}, r.key, nil, "")
+	if k := masqueradeKind(class, f, l); k != frontends {
+		r.emit(set{kind: k, class: class}, r.key, nil, "")
 	}
 	r.slots = spread(r.slots[:0], l.Pool.Targets)
-	s := set{kind: bySize, class: in, size: sizeClass(len(r.slots))}
+	s := set{kind: bySize, class: class, size: sizeClass(len(r.slots))}
 	if l.Pool.Affinity > 0 {
-		r.sticky(in, l.Pool, s.size)
+		r.sticky(class, l.Pool, s.size)
 		return
 	}
 	r.emit(s, r.key, nil, "")
@@ -115,26 +107,26 @@ func (r *renderer) route(in lookupClass, f *proxier.Frontend, l proxier.Leg) {
 	for slot, target := range r.slots {
 		r.key = putNumber(r.key[:n], uint32(slot))
 		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
-		r.emit(set{kind: slotMap, class: in, size: s.size}, r.key, r.data, "")
+		r.emit(set{kind: slotMap, class: class, size: s.size}, r.key, r.data, "")
 	}
 	r.key = r.key[:n]
 }
 
 // sticky emits the elements of a frontend, whose key is in r.key, of a pool whose
 // clients keep their endpoint.
-func (r *renderer) sticky(in lookupClass, p *proxier.Pool, size uint32) {
-	r.emit(set{kind: withAffinity, class: in}, r.key, nil, "")
-	r.emit(set{kind: affinityByTimeout, class: in, expiry: expiry(p.Affinity)}, r.key, nil, "")
-	r.emit(set{kind: affinityBySize, class: in, size: size}, r.key, nil, "")
+func (r *renderer) sticky(class lookupClass, p *proxier.Pool, size uint32) {
+	r.emit(set{kind: withAffinity, class: class}, r.key, nil, "")
+	r.emit(set{kind: affinityByTimeout, class: class, expiry: expiryClass(p.Affinity)}, r.key, nil, "")
+	r.emit(set{kind: affinityBySize, class: class, size: size}, r.key, nil, "")
 	r.data = putNumber(r.data[:0], r.pools.id(p))
-	r.emit(set{kind: affinityPool, class: in}, r.key, r.data, poolName(p))
+	r.emit(set{kind: affinityPool, class: class}, r.key, r.data, poolName(p))
 }
 
 // masqueradeKind returns the kind of set that says whom a leg masquerades,
 // frontends if there is none. Packets that come from outside of a split frontend
 // are of no local source and of no host process.
-func masqueradeKind(in lookupClass, f *proxier.Frontend, l proxier.Leg) kind {
-	outside := f.Split() && !in.isLocal()
+func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Leg) kind {
+	outside := f.Split() && !class.isLocal()
 	switch {
 	case l.Masquerade == proxier.Everyone, l.Masquerade == proxier.NonLocal && outside:
 		return masquerade

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math"
-	"slices"
 
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
@@ -43,6 +41,14 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	return nil
 }
 
+// holds reports whether the kernel is known to hold what it should.
+func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32) bool {
+	if b.mirror == nil || !maps.Equal(b.mirror.tallies, tallies) || !sameHost(&b.mirror.host, &st.Host) {
+		return false
+	}
+	return b.watching.Load() || foreign == b.foreign.Load() // events would have told
+}
+
 // rewrite makes our table hold what it should. What the kernel refuses to change,
 // as others lead there by means that we do not know, goes with the whole table, in
 // the transaction that makes the chains of a new one.
@@ -62,84 +68,6 @@ func (b *Backend) rewrite(ctx context.Context, want *content, anew bool) (d *dif
 	}
 	d = &difference{want: want, counts: want.counts(), chains: chains, have: &nft.Listing{}, replace: true}
 	return d, b.write(ctx, d)
-}
-
-// revive gives packets the chains that they should meet, at once, if somebody has
-// removed our table, put it to sleep, or changed its rules. The kernel remembers
-// connections without us, but their packets reach the wrong socket, which resets
-// them, as long as nothing translates. It reports whether the table was made: its
-// chains are there, without elements.
-func (b *Backend) revive(ctx context.Context) (bool, error) {
-	if b.mirror == nil || !b.modified.Load() {
-		return false, nil
-	}
-	exists, dormant, err := b.conn.Lookup(b.table())
-	switch {
-	case err != nil:
-		return false, err
-	case exists && !dormant:
-		return false, b.reviveStructure(ctx)
-	}
-	chains, err := b.mirror.inOrder(b.dialect)
-	if err != nil {
-		return false, err
-	}
-	w := b.writer(ctx, chunkBytes)
-	b.batch.AddTable(tableComment)
-	if !exists {
-		w.sets(setsInUse(b.mirror.counts()))
-		w.chains(chains)
-	}
-	w.flush()
-	return !exists && w.err == nil, w.err
-}
-
-// inOrder returns the chains, each after those that it leads to.
-func (h *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
-	l := layout{dialect: d, host: &h.host, counts: h.counts()}
-	return d.marshal(l.chains())
-}
-
-// reviveShape makes chains and rules what they should be, without a look at elements,
-// of which there may be a million. Sets that are not as they should be are made
-// anew, and what is refused by them then waits for their elements.
-func (b *Backend) reviveStructure(ctx context.Context) error {
-	have, err := b.conn.List(b.table())
-	switch {
-	case errors.Is(err, nft.ErrChanged): // whoever compares all of it has the patience
-		return nil
-	case err != nil:
-		return err
-	case have == nil || have.Others > 0 || b.sameStructure(have, b.mirror.chains, setsInUse(b.mirror.counts())):
-		return nil
-	}
-	d := &difference{want: &content{dialect: b.dialect}, counts: b.mirror.counts(), have: have, rewrite: true}
-	chains, err := b.mirror.inOrder(b.dialect)
-	if err != nil {
-		return err
-	}
-	w := b.writer(ctx, math.MaxInt)
-	w.prepare(d)
-	w.chains(chains)
-	if d.sameSets() {
-		w.deferredRules(chains)
-	}
-	w.flush()
-	return w.err
-}
-
-// holds reports whether the kernel is known to hold what it should.
-func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32) bool {
-	if b.mirror == nil || !maps.Equal(b.mirror.tallies, tallies) || !sameHost(&b.mirror.host, &st.Host) {
-		return false
-	}
-	return b.watching.Load() || foreign == b.foreign.Load() // events would have told
-}
-
-// sameHost compares what the chains depend on; node addresses are elements.
-func sameHost(a, b *proxier.Host) bool {
-	return a.MarkBit == b.MarkBit && slices.Equal(a.LocalCIDRs, b.LocalCIDRs) &&
-		slices.Equal(a.LocalInterfaces, b.LocalInterfaces) && slices.Equal(a.ServiceCIDRs, b.ServiceCIDRs)
 }
 
 // settle remembers what the kernel holds now.
@@ -180,16 +108,6 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	return b.revokeListed(ctx, d.staleTickets)
 }
 
-// hooks tells whether packets meet a table.
-func hooks(l *nft.Listing) bool {
-	for _, c := range l.Chains {
-		if c.Hook != nil {
-			return true
-		}
-	}
-	return false
-}
-
 // prepare removes what is not as it should be, and makes the sets. Foreign maps
 // go before the chains that they may lead to.
 func (w *writer) prepare(d *difference) {
@@ -226,12 +144,5 @@ func (w *writer) clear(d *difference) {
 	})
 	for name := range d.have.Chains {
 		w.batch.DeleteChain(name)
-	}
-}
-
-func (w *writer) sets(list []set) {
-	for _, s := range list {
-		w.room(objectSize)
-		w.batch.AddSet(s.define(w.fam))
 	}
 }

@@ -29,29 +29,30 @@ func chunks(d *proxier.Delta, most int) []*proxier.Delta {
 	}
 	var list []*proxier.Delta
 	for part := range slices.Chunk(d.Hairpins.Gained, most) {
-		list = append(list, &proxier.Delta{Hairpins: gained(part)})
+		list = append(list, &proxier.Delta{Hairpins: onlyGained(part)})
 	}
 	for part := range slices.Chunk(d.ExemptAddrs.Gained, most) {
-		list = append(list, &proxier.Delta{ExemptAddrs: gained(part)})
+		list = append(list, &proxier.Delta{ExemptAddrs: onlyGained(part)})
 	}
 	list = append(list, serviceChunks(d.Services, most)...)
 	for part := range slices.Chunk(d.RefusedVIPs.Gained, most) {
-		list = append(list, &proxier.Delta{RefusedVIPs: gained(part)})
+		list = append(list, &proxier.Delta{RefusedVIPs: onlyGained(part)})
 	}
 	for part := range slices.Chunk(d.RefusedVIPs.Lost, most) {
-		list = append(list, &proxier.Delta{RefusedVIPs: lost(part)})
+		list = append(list, &proxier.Delta{RefusedVIPs: onlyLost(part)})
 	}
 	for part := range slices.Chunk(d.ExemptAddrs.Lost, most) {
-		list = append(list, &proxier.Delta{ExemptAddrs: lost(part)})
+		list = append(list, &proxier.Delta{ExemptAddrs: onlyLost(part)})
 	}
 	for part := range slices.Chunk(d.Hairpins.Lost, most) {
-		list = append(list, &proxier.Delta{Hairpins: lost(part)})
+		list = append(list, &proxier.Delta{Hairpins: onlyLost(part)})
 	}
 	return list
 }
 
-func gained[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelta[T]{Gained: list} }
-func lost[T comparable](list []T) proxier.SetDelta[T]   { return proxier.SetDelta[T]{Lost: list} }
+func onlyGained[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelta[T]{Gained: list} }
+
+func onlyLost[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelta[T]{Lost: list} }
 
 // servicePieces puts services together that are applied together.
 func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {

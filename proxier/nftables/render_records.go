@@ -2,12 +2,23 @@ package nftables
 
 import (
 	"bytes"
+	"encoding/binary"
 	"hash/maphash"
 	"iter"
+	"net/netip"
 
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
 )
+
+// putAddr, putPort and putNumber append one field, padded to 4 bytes.
+func putAddr(b []byte, a netip.Addr) []byte { return append(b, a.AsSlice()...) }
+
+func putPort(b []byte, p uint16) []byte { return append(b, byte(p>>8), byte(p), 0, 0) }
+
+func putNumber(b []byte, n uint32) []byte { return binary.NativeEndian.AppendUint32(b, n) }
+
+func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(putAddr(b, t.Addr()), t.Port()) }
 
 // Records are the elements of one set, each a key and data of fixed lengths, one
 // after another: a million of them make no work for the garbage collector.
@@ -20,7 +31,7 @@ type records struct {
 }
 
 func newRecords(s set, fam proxier.Family) *records {
-	key, data := s.layout(fam)
+	key, data := s.fieldTypes(fam)
 	r := &records{keyLen: int(padded(key)), interval: s.isInterval()}
 	if r.interval {
 		r.keyLen *= 2 // first and last
@@ -47,7 +58,8 @@ func (r *records) add(key, data []byte, note string) {
 	}
 }
 
-func (r *records) key(i int) []byte  { return r.buf[i*r.recordLen:][:r.keyLen] }
+func (r *records) key(i int) []byte { return r.buf[i*r.recordLen:][:r.keyLen] }
+
 func (r *records) data(i int) []byte { return r.buf[i*r.recordLen:][r.keyLen:r.recordLen] }
 
 func (r *records) comment(i int) string {

@@ -49,56 +49,17 @@ func (r rule) marshal(family byte) (nft.Rule, error) {
 	return nft.NewRule(family, r.comment, exprs...)
 }
 
-// A chain is one chain with its rules.
-type chain struct {
-	nft.Chain
-	rules    []rule
-	deferred int // how many of the rules, the last, wait until all elements are there
-}
-
-func (c *chain) rule(clauses ...stmt) { c.rules = append(c.rules, rule{stmts: clauses}) }
-
-// A dialect is what differs between the families.
-type dialect struct {
-	fam             proxier.Family
-	family          byte   // in netlink
-	keyword         string // in nft
-	saddr, daddr    uint32 // offsets in the header
-	portUnreachable uint8  // code of ICMP
-}
-
-var dialects = map[proxier.Family]*dialect{
-	proxier.IPv4: {proxier.IPv4, unix.NFPROTO_IPV4, "ip", 12, 16, 3},
-	proxier.IPv6: {proxier.IPv6, unix.NFPROTO_IPV6, "ip6", 8, 24, 4},
-}
-
-func (d *dialect) table() nft.Table { return nft.Table{Family: d.family, Name: tableName} }
-
-// Registers hold 4 bytes and are counted from 0 to 15. The kernel calls each
-// fourth by another number, of the time when they held 16.
-type register uint32
-
-func (r register) number() uint32 {
-	if r%4 == 0 {
-		return unix.NFT_REG_1 + uint32(r)/4
-	}
-	return 8 + uint32(r) // NFT_REG32_00 + r
-}
-
-// addrRegisters is how many registers an address takes.
-func (d *dialect) addrRegisters() register { return register(d.fam.Bits() / 32) }
-
 // A key is something of a packet, loaded into registers to be looked up. Each
 // field is loaded by an expression of its own, or nft cannot print the rule.
-type key struct {
+type loadedKey struct {
 	stmt
 	next register // after the last field
 }
 
 // join returns the fields of several keys, one after another.
-func join(keys ...key) key {
+func join(keys ...loadedKey) loadedKey {
 	var words []string
-	k := key{}
+	k := loadedKey{}
 	for _, part := range keys {
 		if part.text != "" {
 			words = append(words, part.text)
@@ -110,39 +71,40 @@ func join(keys ...key) key {
 	return k
 }
 
-func (d *dialect) source(at register) key      { return d.address("saddr", d.saddr, at) }
-func (d *dialect) destination(at register) key { return d.address("daddr", d.daddr, at) }
+func (d *dialect) source(at register) loadedKey { return d.address("saddr", d.saddr, at) }
 
-func (d *dialect) address(side string, offset uint32, at register) key {
+func (d *dialect) destination(at register) loadedKey { return d.address("daddr", d.daddr, at) }
+
+func (d *dialect) address(side string, offset uint32, at register) loadedKey {
 	load := &expr.Payload{
 		DestRegister: at.number(), Base: expr.PayloadBaseNetworkHeader,
 		Offset: offset, Len: uint32(d.fam.Bits() / 8),
 	}
-	return key{stmt{d.keyword + " " + side, []expr.Any{load}}, at + d.addrRegisters()}
+	return loadedKey{stmt{d.keyword + " " + side, []expr.Any{load}}, at + d.addrRegisters()}
 }
 
-func loadProtocol(at register) key {
-	return key{stmt{"meta l4proto", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at.number()}}}, at + 1}
+func loadProtocol(at register) loadedKey {
+	return loadedKey{stmt{"meta l4proto", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at.number()}}}, at + 1}
 }
 
 // port loads the destination port, which TCP, UDP and SCTP have at the same place.
-func loadPort(at register) key {
+func loadPort(at register) loadedKey {
 	load := &expr.Payload{DestRegister: at.number(), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
-	return key{stmt{"th dport", []expr.Any{load}}, at + 1}
+	return loadedKey{stmt{"th dport", []expr.Any{load}}, at + 1}
 }
 
-func loadMark(at register) key {
-	return key{stmt{"meta mark", []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: at.number()}}}, at + 1}
+func loadMark(at register) loadedKey {
+	return loadedKey{stmt{"meta mark", []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: at.number()}}}, at + 1}
 }
 
-func numgen(below uint32, at register) key {
+func numgen(below uint32, at register) loadedKey {
 	load := &expr.Numgen{Register: at.number(), Modulus: below, Type: unix.NFT_NG_RANDOM}
-	return key{stmt{fmt.Sprintf("numgen random mod %d", below), []expr.Any{load}}, at + 1}
+	return loadedKey{stmt{fmt.Sprintf("numgen random mod %d", below), []expr.Any{load}}, at + 1}
 }
 
 // frontend loads what a packet is addressed to, as the sets of a realm have it.
-func (d *dialect) frontend(in lookupClass, at register) key {
-	if in.isNodePort() {
+func (d *dialect) frontend(class lookupClass, at register) loadedKey {
+	if class.isNodePort() {
 		return join(loadProtocol(at), loadPort(at+1))
 	}
 	addr := d.destination(at)
@@ -150,21 +112,22 @@ func (d *dialect) frontend(in lookupClass, at register) key {
 }
 
 // in matches packets whose key, loaded at register 0, is in a set; notIn the others.
-func inSet(k key, s set) stmt    { return lookup(k, s, "@", false) }
-func notInSet(k key, s set) stmt { return lookup(k, s, "!= @", true) }
+func inSet(k loadedKey, s set) stmt { return lookup(k, s, "@", false) }
 
-func lookup(k key, s set, sign string, invert bool) stmt {
-	look := &expr.Lookup{SourceRegister: register(0).number(), SetName: s.name(), Invert: invert}
-	return stmt{k.text + " " + sign + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], look)}
+func notInSet(k loadedKey, s set) stmt { return lookup(k, s, "!= @", true) }
+
+func lookup(k loadedKey, s set, sign string, invert bool) stmt {
+	load := &expr.Lookup{SourceRegister: register(0).number(), SetName: s.name(), Invert: invert}
+	return stmt{k.text + " " + sign + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], load)}
 }
 
 // find looks a key up that begins at register from, and loads the data.
-func mapLookup(k key, from register, s set, to register) stmt {
-	look := &expr.Lookup{
+func mapLookup(k loadedKey, from register, s set, to register) stmt {
+	load := &expr.Lookup{
 		SourceRegister: from.number(), SetName: s.name(),
 		DestRegister: to.number(), IsDestRegSet: true,
 	}
-	return stmt{k.text + " map @" + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], look)}
+	return stmt{k.text + " map @" + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], load)}
 }
 
 // dnat sends packets to the address in register at, and the port after it.
@@ -177,15 +140,16 @@ func (d *dialect) dnat(to stmt, at register) stmt {
 	return stmt{"dnat " + d.keyword + " to " + to.text, append(to.exprs, nat)}
 }
 
-func verdict(kind expr.VerdictKind, words, chain string) stmt {
-	if chain != "" {
-		words += " " + chain
+func verdict(kind expr.VerdictKind, words, target string) stmt {
+	if target != "" {
+		words += " " + target
 	}
-	return stmt{words, []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}}
+	return stmt{words, []expr.Any{&expr.Verdict{Kind: kind, Chain: target}}}
 }
 
-func jump(chain string) stmt { return verdict(expr.VerdictJump, "jump", chain) }
-func goTo(chain string) stmt { return verdict(expr.VerdictGoto, "goto", chain) }
+func jump(target string) stmt { return verdict(expr.VerdictJump, "jump", target) }
+
+func goTo(target string) stmt { return verdict(expr.VerdictGoto, "goto", target) }
 
 var (
 	returnVerdict = verdict(expr.VerdictReturn, "return", "")
@@ -266,9 +230,10 @@ func unmarked(bit uint32) stmt {
 
 // from and to match a side of a packet; nothing is needed for all addresses.
 func (d *dialect) fromPrefix(p netip.Prefix) stmt { return d.matchPrefix(d.source(0), p) }
-func (d *dialect) toPrefix(p netip.Prefix) stmt   { return d.matchPrefix(d.destination(0), p) }
 
-func (d *dialect) matchPrefix(side key, p netip.Prefix) stmt {
+func (d *dialect) toPrefix(p netip.Prefix) stmt { return d.matchPrefix(d.destination(0), p) }
+
+func (d *dialect) matchPrefix(side loadedKey, p netip.Prefix) stmt {
 	p = p.Masked()
 	c := side.stmt
 	mask := make([]byte, d.fam.Bits()/8)

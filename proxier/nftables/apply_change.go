@@ -1,0 +1,112 @@
+package nftables
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+
+	"svcproxy/netutil/nft"
+)
+
+// A change is one element before and after.
+type elementChange struct {
+	set                    set
+	key                    string
+	existed, exists        bool
+	oldData, newData       []byte // data
+	oldComment, newComment string // comments
+}
+
+func (c *elementChange) isNoop() bool {
+	return c.existed == c.exists && string(c.oldData) == string(c.newData) && c.oldComment == c.newComment
+}
+
+// changeKey is what makes an element the same.
+type elementKey struct {
+	set set
+	key string
+}
+
+// sorted returns the changes that change something, those of a set together.
+func sortedChanges(all map[elementKey]*elementChange) []*elementChange {
+	list := make([]*elementChange, 0, len(all))
+	for _, c := range all {
+		if !c.isNoop() {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(x, y *elementChange) int {
+		return cmp.Or(x.set.compare(y.set), cmp.Compare(x.key, y.key))
+	})
+	return list
+}
+
+// An update is what a delta does to our table. A packet on its way through the
+// chains meets their old rules and the new elements, so chains that lead to what
+// elements move to are there before they do.
+type tableUpdate struct {
+	freshSets []set
+	widened   chainChanges // to lead to what was and to what will be
+
+	elements  []*elementChange // by set
+	narrowed  chainChanges
+	staleSets []set
+}
+
+// reshapes reports whether chains change, or which sets there are.
+func (u *tableUpdate) changesStructure() bool {
+	return len(u.freshSets)+len(u.staleSets) > 0 || !u.widened.empty() || !u.narrowed.empty()
+}
+
+// without returns the sets of list that are not in other.
+func without(list, other []set) []set {
+	return slices.DeleteFunc(slices.Clone(list), func(s set) bool { return slices.Contains(other, s) })
+}
+
+// most returns the greater count of each set.
+func maxCounts(a, b map[set]int) map[set]int {
+	counts := maps.Clone(a)
+	for s, n := range b {
+		counts[s] = max(counts[s], n)
+	}
+	return counts
+}
+
+// chainChanges are chains that a delta makes, rewrites and removes.
+type chainChanges struct {
+	fresh, rewritten []*kernelChain
+	gone             []string
+}
+
+func (ch *chainChanges) empty() bool { return len(ch.fresh)+len(ch.rewritten)+len(ch.gone) == 0 }
+
+// editsOf returns what changes do to each set; they are sorted by set.
+func editsOf(changes []*elementChange) (list []edits) {
+	for len(changes) > 0 {
+		s := changes[0].set
+		n := slices.IndexFunc(changes, func(c *elementChange) bool { return c.set != s })
+		if n < 0 {
+			n = len(changes)
+		}
+		list = append(list, edits{
+			set:     s,
+			added:   elementsAfter(changes[:n], func(c *elementChange) bool { return c.exists && !c.existed }),
+			changed: elementsAfter(changes[:n], func(c *elementChange) bool { return c.exists && c.existed }),
+			removed: elementsAfter(changes[:n], func(c *elementChange) bool { return !c.exists }),
+		})
+		changes = changes[n:]
+	}
+	return list
+}
+
+// elementsAfter returns the elements of some changes as they will be.
+func elementsAfter(changes []*elementChange, of func(*elementChange) bool) iter.Seq[nft.Element] {
+	return func(yield func(nft.Element) bool) {
+		for _, c := range changes {
+			if of(c) && !yield(element([]byte(c.key), c.newData, c.newComment, c.set.isInterval())) {
+				return
+			}
+		}
+	}
+}

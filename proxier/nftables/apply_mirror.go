@@ -1,0 +1,219 @@
+package nftables
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// held says what the kernel holds, without elements.
+type mirror struct {
+	tallies map[set]tally
+	chains  map[string]*kernelChain
+	pools   *poolIDs
+	host    proxier.Host
+}
+
+func (h *mirror) counts() map[set]int {
+	counts := make(map[set]int, len(h.tallies))
+	for s, t := range h.tallies {
+		counts[s] = t.count
+	}
+	return counts
+}
+
+// inOrder returns the chains, each after those that it leads to.
+func (h *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
+	l := layout{dialect: d, host: &h.host, counts: h.counts()}
+	return d.marshal(l.chains())
+}
+
+// sameHost compares what the chains depend on; node addresses are elements.
+func sameHost(a, b *proxier.Host) bool {
+	return a.MarkBit == b.MarkBit && slices.Equal(a.LocalCIDRs, b.LocalCIDRs) &&
+		slices.Equal(a.LocalInterfaces, b.LocalInterfaces) && slices.Equal(a.ServiceCIDRs, b.ServiceCIDRs)
+}
+
+// follow makes h what it is after a delta, and returns what that does to the table.
+func (h *mirror) follow(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
+	u := &tableUpdate{elements: h.elementChanges(d.fam, delta)}
+	before := h.counts()
+	for _, c := range u.elements {
+		h.count(c)
+	}
+	next := h.counts()
+	was, is := setsInUse(before), setsInUse(next)
+	u.freshSets, u.staleSets = without(is, was), without(was, is)
+	both := maxCounts(before, next)
+	var err error
+	if u.widened, err = h.updateChains(d, before, both); err == nil {
+		u.narrowed, err = h.updateChains(d, both, next)
+	}
+	return u, err
+}
+
+// reshape makes the chains of h follow from some counts to others.
+func (h *mirror) updateChains(d *dialect, from, to map[set]int) (chainChanges, error) {
+	if sameLayout(from, to) {
+		return chainChanges{}, nil
+	}
+	l := layout{dialect: d, host: &h.host, counts: to}
+	chains, err := d.marshal(l.chains())
+	if err != nil {
+		return chainChanges{}, err
+	}
+	return h.chainChanges(chains), nil
+}
+
+// chainChanges makes chains those of h, and returns how they change.
+func (h *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
+	old := h.chains
+	h.chains = make(map[string]*kernelChain, len(chains))
+	for _, c := range chains {
+		switch was := old[c.Name]; {
+		case was == nil:
+			ch.fresh = append(ch.fresh, c)
+		case !slices.EqualFunc(was.rules, c.rules, nft.Rule.Equal):
+			ch.rewritten = append(ch.rewritten, c)
+		}
+		delete(old, c.Name)
+		h.chains[c.Name] = c
+	}
+	ch.gone = slices.Sorted(maps.Keys(old))
+	return ch
+}
+
+// elementChanges returns the elements that differ after a delta, by set.
+func (h *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*elementChange {
+	all := map[elementKey]*elementChange{}
+	at := func(s set, key []byte) *elementChange {
+		c := all[elementKey{s, string(key)}]
+		if c == nil {
+			c = &elementChange{set: s, key: string(key)}
+			all[elementKey{s, c.key}] = c
+		}
+		return c
+	}
+	before := renderer{fam: fam, pools: h.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
+		c := at(s, key)
+		c.existed, c.oldData, c.oldComment = true, slices.Clone(data), note
+	})}
+	after := renderer{fam: fam, pools: h.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
+		c := at(s, key)
+		c.exists, c.newData, c.newComment = true, slices.Clone(data), note
+	})}
+	for _, s := range d.Services {
+		if s.Old != nil {
+			before.service(s.Old)
+		}
+		if s.New != nil {
+			after.service(s.New)
+		}
+	}
+	before.shared(d, &h.host, false)
+	after.shared(d, &h.host, true)
+	return sortedChanges(all)
+}
+
+// count takes a change into the tallies.
+func (h *mirror) count(c *elementChange) {
+	t := h.tallies[c.set]
+	if c.existed {
+		t.add([]byte(c.key), c.oldData, c.oldComment, -1)
+	}
+	if c.exists {
+		t.add([]byte(c.key), c.newData, c.newComment, 1)
+	}
+	h.tallies[c.set] = t
+	if t.count == 0 {
+		delete(h.tallies, c.set)
+	}
+}
+
+// A mirror is what the kernel holds since our last commit. Only the goroutine of
+// the syncs writes it, which reads it without the lock; a look reads it beside.
+//
+// Each change is stamped twice, before it is committed and after: what a look
+// found means something if no stamp was set since it began.
+type stampedMirror struct {
+	mu     sync.Mutex
+	mirror *mirror // nil: not known, as no sync was made yet or the last one failed
+
+	clock   uint64         // number of the last stamp
+	pending uint64         // stamp of a change that is being committed; 0: none is
+	all     uint64         // stamp of everything
+	chains  uint64         // of chains, and of which sets there are
+	sets    map[set]uint64 // of the elements of sets
+}
+
+// know replaces all that is known.
+func (m *stampedMirror) set(h *mirror) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mirror = h
+	m.clock++
+	m.all, m.pending, m.sets = m.clock, 0, map[set]uint64{}
+}
+
+// begin makes the mirror what the table is after a delta that is about to be committed.
+func (m *stampedMirror) begin(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u, err := m.mirror.follow(d, delta)
+	if err == nil {
+		m.stamp(u)
+		m.pending = m.clock
+	}
+	return u, err
+}
+
+// end says that the delta is committed.
+func (m *stampedMirror) end(u *tableUpdate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stamp(u)
+	m.pending = 0
+}
+
+func (m *stampedMirror) stamp(u *tableUpdate) {
+	m.clock++
+	if u.changesStructure() {
+		m.chains = m.clock
+	}
+	for _, c := range u.elements {
+		m.sets[c.set] = m.clock
+	}
+}
+
+// settled returns the stamp of something, given that of its last change; 0 while
+// a change of it is being committed.
+func (m *stampedMirror) stableStamp(last uint64) uint64 {
+	if last = max(last, m.all); last == m.pending {
+		return 0
+	}
+	return last
+}
+
+// tally returns what a set should hold and its stamp; ok is false if we do not
+// keep such a set, or nothing is known.
+func (m *stampedMirror) tally(s set) (t tally, stamp uint64, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mirror != nil {
+		t, ok = m.mirror.tallies[s]
+	}
+	return t, m.stableStamp(m.sets[s]), ok
+}
+
+// shape returns the chains, which sets there should be, and their stamp.
+func (m *stampedMirror) structure() (chains map[string]*kernelChain, sets []set, stamp uint64, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mirror == nil {
+		return nil, nil, 0, false
+	}
+	return maps.Clone(m.mirror.chains), setsInUse(m.mirror.counts()), m.stableStamp(m.chains), true
+}

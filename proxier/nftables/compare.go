@@ -1,0 +1,193 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// A difference is what is between the table in the kernel and what it should hold.
+type difference struct {
+	want   *content
+	counts map[set]int // of the elements of want
+	chains []*kernelChain
+	have   *nft.Listing // nil: there is no table
+
+	replace bool // the table holds what can only be removed with it
+	rewrite bool // of all rules, chains and sets that differ
+	wake    bool // the table is there, but no packet meets it
+
+	elements     map[set]*setDifference // of sets that stay, where there is one
+	staleTickets []nft.Element          // whose endpoint has left
+}
+
+// compare reads our table and returns what is between it and want. What somebody
+// commits meanwhile makes it start again.
+func (t *tableConn) compare(ctx context.Context, want *content) (*difference, error) {
+	const attempts = 10
+	for n := 1; ; n++ {
+		d, err := t.read(ctx, want)
+		if !errors.Is(err, nft.ErrChanged) || n == attempts {
+			return d, err
+		}
+	}
+}
+
+func (t *tableConn) read(ctx context.Context, want *content) (*difference, error) {
+	chains, err := t.marshal(want.chains)
+	if err != nil {
+		return nil, err
+	}
+	t.reads++
+	d := &difference{want: want, counts: want.counts(), chains: chains, elements: map[set]*setDifference{}}
+	if d.have, err = t.conn.List(t.table()); err != nil || d.have == nil {
+		return d, err
+	}
+	d.replace = d.have.Others > 0
+	if d.replace {
+		return d, nil
+	}
+	d.wake = d.have.Dormant
+	d.rewrite = !d.sameChains() || !d.sameSets()
+	for _, s := range setsInUse(d.counts) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		proxier.Progressed(ctx)
+		if !d.hasSet(s) {
+			continue
+		}
+		diff := &setDifference{}
+		switch {
+		case s.kind == tickets:
+			d.staleTickets, err = t.staleTickets(want.sets[set{kind: poolTargets}])
+		case s.isDynamic():
+		case s.kind == slotMap && s.size <= exactSizes && want.sets[s].count() > manyElements:
+			diff, err = t.compareByKey(s, want.sets[s])
+		default:
+			diff, err = t.compareSet(s, want.sets[s])
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !diff.empty() {
+			d.elements[s] = diff
+		}
+	}
+	return d, nil
+}
+
+func (d *difference) sameChains() bool {
+	if len(d.have.Chains) != len(d.chains) {
+		return false
+	}
+	return !slices.ContainsFunc(d.chains, func(c *kernelChain) bool { return !d.sameChain(c) })
+}
+
+func (d *difference) sameChain(c *kernelChain) bool { return c.isIn(d.have) }
+
+// isIn reports whether a table has the chain with its rules.
+func (c *kernelChain) isIn(l *nft.Listing) bool {
+	have := l.Chains[c.Name]
+	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(l.Rules[c.Name], c.rules, nft.Rule.Equal)
+}
+
+func (d *difference) sameSets() bool {
+	sets := setsInUse(d.counts)
+	return len(sets) == len(d.have.Sets) && !slices.ContainsFunc(sets, func(s set) bool { return !d.hasSet(s) })
+}
+
+// keeps tells whether the kernel has a set as it should be, whatever is in it.
+func (d *difference) hasSet(s set) bool {
+	if d.have == nil || d.replace {
+		return false
+	}
+	return s.isIn(d.have, d.want.fam)
+}
+
+// isIn reports whether a table has the set, whatever is in it.
+func (s set) isIn(l *nft.Listing, fam proxier.Family) bool {
+	have := l.Sets[s.name()]
+	return have != nil && have.Equal(s.define(fam))
+}
+
+// sameShape reports whether a table has these chains, rules and sets, whatever is in them.
+func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChain, sets []set) bool {
+	same := !have.Dormant && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
+	for _, c := range chains {
+		same = same && c.isIn(have)
+	}
+	for _, s := range sets {
+		same = same && s.isIn(have, d.fam)
+	}
+	return same
+}
+
+// empty tells whether there is nothing to do.
+func (d *difference) empty() bool {
+	return d.have != nil && !d.replace && !d.rewrite && !d.wake && len(d.elements) == 0 && len(d.staleTickets) == 0
+}
+
+func (d *difference) setChanges(add func(op, name string)) {
+	known := map[string]bool{}
+	for _, s := range setsInUse(d.counts) {
+		known[s.name()] = true
+		switch {
+		case d.have == nil || d.have.Sets[s.name()] == nil:
+			add("add", s.name())
+		case !d.hasSet(s):
+			add("change", s.name())
+		}
+	}
+	if d.have == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.have.Sets)) {
+		if !known[name] {
+			add("remove", name)
+		}
+	}
+}
+
+// edits is what is to be done with the elements of one set.
+type edits struct {
+	set                     set
+	added, changed, removed iter.Seq[nft.Element] // nil: none
+}
+
+// allEdits returns those of every set; packets fill that of clients.
+func (d *difference) allEdits() (list []edits) {
+	for _, s := range setsInUse(d.counts) {
+		if !s.isDynamic() {
+			list = append(list, d.edits(s))
+		}
+	}
+	return list
+}
+
+// edits returns what makes the elements of a set what they should be.
+func (d *difference) edits(s set) edits {
+	rec, diff := d.want.sets[s], d.elements[s]
+	switch {
+	case !d.hasSet(s):
+		return edits{set: s, added: rec.all()}
+	case diff == nil:
+		return edits{set: s}
+	}
+	return edits{set: s, added: rec.some(diff.missing), changed: rec.some(diff.changed), removed: slices.Values(diff.extra)}
+}
+
+// hooks tells whether packets meet a table.
+func hooks(l *nft.Listing) bool {
+	for _, c := range l.Chains {
+		if c.Hook != nil {
+			return true
+		}
+	}
+	return false
+}

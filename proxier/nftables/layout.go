@@ -1,0 +1,123 @@
+package nftables
+
+import (
+	"cmp"
+	"slices"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// A layout is what the chains depend on: this host, and which sets there are.
+// How many services there are shows in the number of elements only.
+type layout struct {
+	*dialect
+	host   *proxier.Host
+	counts map[set]int // elements of each set; a set without any is not there
+}
+
+func (l *layout) has(s set) bool { return l.counts[s] > 0 }
+
+// A chain is one chain with its rules.
+type chain struct {
+	nft.Chain
+	rules    []rule
+	deferred int // how many of the rules, the last, wait until all elements are there
+}
+
+func (c *chain) rule(clauses ...stmt) { c.rules = append(c.rules, rule{stmts: clauses}) }
+
+func newChain(name, comment string) *chain {
+	return &chain{Chain: nft.Chain{Name: name, Comment: comment}}
+}
+
+func newBaseChain(name, typ string, hook uint32, priority int32) *chain {
+	return &chain{Chain: nft.Chain{Name: name, Hook: &nft.Hook{Type: typ, Number: hook, Priority: priority, Policy: nft.Accept}}}
+}
+
+// The chains that others lead to, whatever services there are.
+const (
+	markNonLocalChain = "mark-non-local"
+	refusalsChain     = "refusals"
+	refusedChain      = "refused"
+)
+
+// ordered returns the sets of a kind and realm, those with more frontends first.
+// The order goes by powers of two, so that it seldom changes.
+func (l *layout) ordered(k kind, class lookupClass) []set {
+	var list []set
+	for s, n := range l.counts {
+		if s.kind == k && s.class == class && n > 0 {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b set) int {
+		return cmp.Or(cmp.Compare(log2(l.counts[b]), log2(l.counts[a])), a.compare(b))
+	})
+	return list
+}
+
+// localSources returns what matches each kind of local source.
+func (l *layout) localSources() (list []stmt) {
+	for _, p := range l.host.LocalCIDRs {
+		list = append(list, l.fromPrefix(p))
+	}
+	for _, name := range l.host.LocalInterfaces {
+		list = append(list, fromInterface(name))
+	}
+	return list
+}
+
+// mark appends what is done to packets of frontends in a set of a kind.
+func (l *layout) mark(c *chain, class lookupClass, k kind, do ...stmt) {
+	if s := (set{kind: k, class: class}); l.has(s) {
+		c.rule(append([]stmt{inSet(l.frontend(class, 0), s)}, do...)...)
+	}
+}
+
+// dispatch appends what leads packets to the chain of their number of slots, or of
+// clients that keep their endpoint.
+func (l *layout) dispatch(c *chain, class lookupClass) {
+	if s := (set{kind: withAffinity, class: class}); l.has(s) {
+		c.rule(inSet(l.frontend(class, 0), s), goTo(class.prefix()+"sticky"))
+	}
+	for _, s := range l.ordered(bySize, class) {
+		c.rule(inSet(l.frontend(class, 0), s), goTo(s.pickChain()))
+	}
+}
+
+// A written chain is one as the kernel takes it.
+type kernelChain struct {
+	nft.Chain
+	rules    []nft.Rule
+	deferred int // how many of the rules, the last, wait until all elements are there
+}
+
+// marshal returns the chains as the kernel takes them, by name and in order.
+func (d *dialect) marshal(chains []*chain) (list []*kernelChain, err error) {
+	for _, c := range chains {
+		w := &kernelChain{Chain: c.Chain, deferred: c.deferred}
+		for _, r := range c.rules {
+			m, err := r.marshal(d.family)
+			if err != nil {
+				return nil, err
+			}
+			w.rules = append(w.rules, m)
+		}
+		list = append(list, w)
+	}
+	return list, nil
+}
+
+// sameShape tells whether the chains of two layouts are surely alike.
+func sameLayout(a, b map[set]int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for s, n := range a {
+		if m := b[s]; m == 0 || s.isOrdered() && log2(n) != log2(m) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,200 @@
+package nftables
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Priorities of the built-in hooks, <linux/netfilter_ipv4.h>. What is refused is
+// refused before the host's own filter, but after its destination was translated.
+const (
+	priorityDNAT   = -100
+	prioritySNAT   = 100
+	priorityFilter = -10
+)
+
+// chains returns all chains, in an order in which nothing depends on what comes later.
+func (l *layout) chains() []*chain {
+	var list []*chain
+	list = append(list, l.hostChains()...)
+	for _, class := range []lookupClass{classLocalAddr, classLocalNodePort, classAddr, classNodePort} {
+		if l.has(set{kind: frontends, class: class}) {
+			list = append(list, l.classChains(class)...)
+		}
+	}
+	return append(list, l.baseChains()...)
+}
+
+// hostChains returns the chains that depend on this host only.
+func (l *layout) hostChains() []*chain {
+	m := newChain(markNonLocalChain, "masquerade every source that is not local")
+	for _, c := range l.localSources() {
+		m.rule(c, returnVerdict)
+	}
+	m.rule(setMark(l.host.Mark()))
+
+	r := newChain(refusedChain, "")
+	r.rule(tcpOnly, tcpReset)
+	r.rule(l.unreachable())
+	return []*chain{m, r, l.refusals()}
+}
+
+// base returns the chains by which packets come.
+func (l *layout) baseChains() []*chain {
+	pre := newBaseChain("prerouting", "nat", unix.NF_INET_PRE_ROUTING, priorityDNAT)
+	out := newBaseChain("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
+	for _, c := range []*chain{pre, out} {
+		for _, class := range l.classesWith(frontends) {
+			lead := append(l.addressedTo(class, frontends), jump(class.chainName()))
+			c.rule(lead...)
+			c.rules = append(c.rules, rule{stmts: lead, comment: "once more, if a slot was just moved"})
+		}
+	}
+	list := []*chain{pre, out, l.postrouting()}
+	for _, f := range []struct {
+		name string
+		hook uint32
+	}{
+		{"filter-input", unix.NF_INET_LOCAL_IN},
+		{"filter-forward", unix.NF_INET_FORWARD},
+		{"filter-output", unix.NF_INET_LOCAL_OUT},
+	} {
+		c := newBaseChain(f.name, "filter", f.hook, priorityFilter)
+		c.rule(isNew, jump(refusalsChain))
+		list = append(list, c)
+	}
+	return list
+}
+
+// realms returns those in which packets can be addressed to a frontend in the set of a kind.
+func (l *layout) classesWith(k kind) (list []lookupClass) {
+	for _, class := range []lookupClass{classAddr, classNodePort} {
+		reachable := !class.isNodePort() || l.has(set{kind: nodeAddrs})
+		if l.has(set{kind: k, class: class}) && reachable {
+			list = append(list, class)
+		}
+	}
+	return list
+}
+
+// addressedTo matches packets that are addressed to a frontend in the set of a kind.
+func (l *layout) addressedTo(class lookupClass, k kind) []stmt {
+	match := []stmt{inSet(l.frontend(class, 0), set{kind: k, class: class})}
+	if class.isNodePort() {
+		match = append([]stmt{inSet(l.destination(0), set{kind: nodeAddrs})}, match...)
+	}
+	return match
+}
+
+// realm returns the chains of a realm: the first, and one for each number of slots.
+func (l *layout) classChains(class lookupClass) []*chain {
+	first := newChain(class.chainName(), "packets to "+set{kind: frontends, class: class}.name())
+	list := []*chain{}
+	for _, s := range l.ordered(bySize, class) {
+		list = append(list, l.pick(s))
+	}
+	list = append(list, l.affinityChains(class)...)
+	if class.isLocal() {
+		return append(list, l.fromLocal(class)...)
+	}
+	if class == classAddr && l.has(set{kind: restricted}) {
+		l.restrict(first)
+	}
+	if split := (set{kind: frontends, class: class.local()}); l.has(split) {
+		first.rule(inSet(l.frontend(class, 0), split), jump(class.local().chainName()))
+	}
+	l.mark(first, class, masquerade, setMark(l.host.Mark()))
+	l.mark(first, class, masqueradeNonLocal, jump(markNonLocalChain))
+	l.mark(first, class, masqueradeHost, fromHost, setMark(l.host.Mark()))
+	l.dispatch(first, class)
+	return append(list, first)
+}
+
+// restrict drops packets to restricted frontends from sources that may not use them.
+func (l *layout) restrict(c *chain) {
+	match := []stmt{inSet(l.frontend(classAddr, 0), set{kind: restricted})}
+	if s := (set{kind: sourceRanges}); l.has(s) {
+		front := l.frontend(classAddr, 0)
+		match = append(match, notInSet(join(front, l.source(front.next)), s))
+	}
+	c.rule(append(match, dropVerdict)...)
+}
+
+// fromLocal returns the chains for frontends that treat host processes and local
+// sources differently. All others go on as if they had not been here.
+func (l *layout) fromLocal(class lookupClass) []*chain {
+	first := newChain(class.chainName(), "host processes and local sources are served differently")
+	host := newChain(class.prefix()+"host", "host processes")
+	near := newChain(class.prefix()+"sources", "local sources")
+	pick := newChain(class.prefix()+"pick", "whom host processes and local sources reach")
+	first.rule(fromHost, goTo(host.Name))
+	for _, c := range l.localSources() {
+		first.rule(c, goTo(near.Name))
+	}
+	bit := setMark(l.host.Mark())
+	l.mark(host, class, masquerade, bit)
+	l.mark(host, class, masqueradeNonLocal, jump(markNonLocalChain))
+	l.mark(host, class, masqueradeHost, bit)
+	host.rule(goTo(pick.Name))
+	l.mark(near, class, masquerade, bit)
+	near.rule(goTo(pick.Name))
+	l.dispatch(pick, class)
+	pick.rule(acceptVerdict) // nobody to reach: refused or dropped later, never balanced as others are
+	return []*chain{pick, near, host, first}
+}
+
+// pick returns the chain that takes one of the slots of a sized set's frontends.
+func (l *layout) pick(s set) *chain {
+	c := newChain(s.pickChain(), fmt.Sprintf("one of %d slots", s.size))
+	for _, below := range moduli(s.size) {
+		front := l.frontend(s.class, 0)
+		slots := set{kind: slotMap, class: s.class, size: s.size}
+		c.rule(l.dnat(mapLookup(join(front, numgen(below, front.next)), 0, slots, 8), 8))
+	}
+	return c
+}
+
+// postrouting masquerades what is marked, and what reaches itself.
+func (l *layout) postrouting() *chain {
+	c := newBaseChain("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
+	if s := (set{kind: hairpins}); l.has(s) {
+		front := l.frontend(classAddr, 0)
+		c.rule(hasDNAT, inSet(join(front, l.source(front.next)), s), masqueradeStmt)
+	}
+	bit := l.host.Mark()
+	c.rule(unmarked(bit), returnVerdict)
+	c.rule(clearMark(bit)) // a tunnel would carry the mark on to the outer packet
+	c.rule(masqueradeStmt)
+	return c
+}
+
+// refusals returns the chain that refuses new connections. Those that were
+// balanced are addressed to their endpoint by now and are none of its business.
+func (l *layout) refusals() *chain {
+	c := newChain(refusalsChain, "new connections that were not balanced")
+	c.rule(hasDNAT, returnVerdict)
+	for _, class := range l.classesWith(noEndpointsReject) {
+		c.rule(append(l.addressedTo(class, noEndpointsReject), goTo(refusedChain))...)
+	}
+	for _, class := range l.classesWith(noEndpointsDrop) {
+		c.rule(append(l.addressedTo(class, noEndpointsDrop), dropVerdict)...)
+	}
+	for _, class := range l.classesWith(frontends) {
+		// Its slot was moved twice. It will be sent again; its connection goes with it.
+		c.rule(append([]stmt{unconfirmed}, append(l.addressedTo(class, frontends), dropVerdict)...)...)
+	}
+	early := len(c.rules) // what follows would refuse packets to frontends that are not there yet
+	if s := (set{kind: vips}); l.has(s) {
+		c.rule(inSet(l.destination(0), s), goTo(refusedChain))
+	}
+	for _, p := range l.host.ServiceCIDRs {
+		match := []stmt{l.toPrefix(p)}
+		if s := (set{kind: exempt}); l.has(s) {
+			match = append(match, notInSet(l.destination(0), s))
+		}
+		c.rule(append(match, goTo(refusedChain))...)
+	}
+	c.deferred = len(c.rules) - early
+	return c
+}

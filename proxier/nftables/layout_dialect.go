@@ -1,0 +1,46 @@
+package nftables
+
+import (
+	"golang.org/x/sys/unix"
+
+	"svcproxy/netutil/nft"
+	"svcproxy/proxier"
+)
+
+// tableName is the name of our table, in each family.
+const tableName = "svcproxy"
+
+const tableComment = "made and kept by svcproxy: changes by others are undone"
+
+// A dialect is what differs between the families.
+type dialect struct {
+	fam             proxier.Family
+	family          byte   // in netlink
+	keyword         string // in nft
+	saddr, daddr    uint32 // offsets in the header
+	portUnreachable uint8  // code of ICMP
+}
+
+var dialects = map[proxier.Family]*dialect{
+	proxier.IPv4: {proxier.IPv4, unix.NFPROTO_IPV4, "ip", 12, 16, 3},
+	proxier.IPv6: {proxier.IPv6, unix.NFPROTO_IPV6, "ip6", 8, 24, 4},
+}
+
+func (d *dialect) table() nft.Table { return nft.Table{Family: d.family, Name: tableName} }
+
+// addrBytes is the length of an address.
+func (d *dialect) addrBytes() int { return d.fam.Bits() / 8 }
+
+// Registers hold 4 bytes and are counted from 0 to 15. The kernel calls each
+// fourth by another number, of the time when they held 16.
+type register uint32
+
+func (r register) number() uint32 {
+	if r%4 == 0 {
+		return unix.NFT_REG_1 + uint32(r)/4
+	}
+	return 8 + uint32(r) // NFT_REG32_00 + r
+}
+
+// addrRegisters is how many registers an address takes.
+func (d *dialect) addrRegisters() register { return register(d.fam.Bits() / 32) }
