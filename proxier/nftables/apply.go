@@ -8,18 +8,18 @@ import (
 	"svcproxy/proxier"
 )
 
-// apply makes the kernel follow a delta, without looking at it.
+// apply sends a delta to the kernel, without reading the table.
 func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
-	for _, piece := range chunks(d, max(1, min(chunkElements, b.conn.MaxBatch()/elementBytes))) {
-		if err := b.applyChunk(ctx, piece); err != nil {
+	for _, chunk := range chunks(d, max(1, min(chunkElements, b.conn.MaxBatch()/elementBytes))) {
+		if err := b.applyChunk(ctx, chunk); err != nil {
 			return err
 		}
 	}
 	return b.revokeLost(ctx, d.Services)
 }
 
-// applyPiece makes the kernel follow a delta in one transaction, if the kernel
-// takes so much at once, but for chains that are needed before.
+// applyChunk sends a delta in one transaction, if the kernel accepts as much, after
+// the chains that it needs.
 func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
 	u, err := b.begin(b.dialect, d)
 	if err != nil {
@@ -44,7 +44,7 @@ func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
 	return w.err
 }
 
-// revokeLost removes the tickets of endpoints that a change took from their pool.
+// revokeLost removes the tickets of endpoints that left their pool in a delta.
 func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChange) error {
 	ids, lost := b.mirror.pools, map[poolKey]bool{}
 	for _, c := range changes {

@@ -9,26 +9,26 @@ import (
 	"svcproxy/netutil/nft"
 )
 
-// A change is one element before and after.
+// An elementChange is one element before and after a delta.
 type elementChange struct {
 	set                    set
 	key                    string
 	existed, exists        bool
 	oldData, newData       []byte // data
-	oldComment, newComment string // comments
+	oldComment, newComment string
 }
 
 func (c *elementChange) isNoop() bool {
 	return c.existed == c.exists && string(c.oldData) == string(c.newData) && c.oldComment == c.newComment
 }
 
-// changeKey is what makes an element the same.
+// An elementKey identifies an element.
 type elementKey struct {
 	set set
 	key string
 }
 
-// sorted returns the changes that change something, those of a set together.
+// sortedChanges returns the changes that are not no-ops, grouped by set.
 func sortedChanges(all map[elementKey]*elementChange) []*elementChange {
 	list := make([]*elementChange, 0, len(all))
 	for _, c := range all {
@@ -42,19 +42,19 @@ func sortedChanges(all map[elementKey]*elementChange) []*elementChange {
 	return list
 }
 
-// An update is what a delta does to our table. A packet on its way through the
-// chains meets their old rules and the new elements, so chains that lead to what
-// elements move to are there before they do.
+// A tableUpdate is what a delta does to our table. A packet on its way through the
+// chains meets their old rules and the new elements, so the chains that elements
+// move to exist before they move.
 type tableUpdate struct {
 	freshSets []set
-	widened   chainChanges // to lead to what was and to what will be
+	widened   chainChanges // to serve the elements before and after the delta
 
 	elements  []*elementChange // by set
 	narrowed  chainChanges
 	staleSets []set
 }
 
-// reshapes reports whether chains change, or which sets there are.
+// changesStructure reports whether chains change, or which sets exist.
 func (u *tableUpdate) changesStructure() bool {
 	return len(u.freshSets)+len(u.staleSets) > 0 || !u.widened.empty() || !u.narrowed.empty()
 }
@@ -64,7 +64,7 @@ func without(list, other []set) []set {
 	return slices.DeleteFunc(slices.Clone(list), func(s set) bool { return slices.Contains(other, s) })
 }
 
-// most returns the greater count of each set.
+// maxCounts returns the larger count of each set.
 func maxCounts(a, b map[set]int) map[set]int {
 	counts := maps.Clone(a)
 	for s, n := range b {
@@ -73,7 +73,7 @@ func maxCounts(a, b map[set]int) map[set]int {
 	return counts
 }
 
-// chainChanges are chains that a delta makes, rewrites and removes.
+// chainChanges are the chains that a delta adds, rewrites and removes.
 type chainChanges struct {
 	fresh, rewritten []*kernelChain
 	gone             []string
@@ -81,7 +81,7 @@ type chainChanges struct {
 
 func (ch *chainChanges) empty() bool { return len(ch.fresh)+len(ch.rewritten)+len(ch.gone) == 0 }
 
-// editsOf returns what changes do to each set; they are sorted by set.
+// editsOf returns the edits of each set; changes are grouped by set.
 func editsOf(changes []*elementChange) (list []edits) {
 	for len(changes) > 0 {
 		s := changes[0].set

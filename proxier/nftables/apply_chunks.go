@@ -8,21 +8,21 @@ import (
 	"svcproxy/source"
 )
 
-// pieceElements is about how many elements a transaction changes at most in a
-// table that packets meet. The kernel works through one without a pause, some
+// chunkElements is about how many elements a transaction changes at most in a
+// table that packets meet. The kernel processes a transaction without a pause, some
 // 5 us an element, and nothing else runs on that core.
 const chunkElements = 5_000
 
-// elementBytes is what an element takes in a transaction, from above: one without
-// a comment some 60 bytes, the greatest 300.
+// elementBytes is an upper estimate of what an element takes in a transaction: one
+// without a comment some 60 bytes, the largest 300.
 const elementBytes = 256
 
-// pieces divides a delta into such as are applied one after the other. A service
+// chunks splits a delta into deltas that are applied one after the other. A service
 // changes in one step, and so do services of which one takes over what another
 // had: their elements are the same.
 //
-// What keeps packets from being refused or misled comes before the services, what
-// refuses comes after them.
+// Elements that keep packets from being refused come before the services, elements
+// that refuse packets after them.
 func chunks(d *proxier.Delta, most int) []*proxier.Delta {
 	if elementsOf(d) <= most {
 		return []*proxier.Delta{d}
@@ -54,7 +54,7 @@ func onlyGained[T comparable](list []T) proxier.SetDelta[T] { return proxier.Set
 
 func onlyLost[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelta[T]{Lost: list} }
 
-// servicePieces puts services together that are applied together.
+// serviceChunks groups services that are applied in one transaction.
 func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 	var list []*proxier.Delta
 	room := 0
@@ -74,8 +74,8 @@ func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 	return list
 }
 
-// A place is what at most one frontend has, but for node ports and others: they
-// are in sets of their own, and have no address.
+// A frontendAddr is unique to a frontend, except that node ports, which have sets of
+// their own, have no address.
 type frontendAddr struct {
 	addr     netip.Addr
 	protocol source.Protocol
@@ -86,13 +86,14 @@ func frontendAddrOf(f *proxier.Frontend) frontendAddr {
 	return frontendAddr{f.Key.Addr, f.Key.Protocol, f.Key.Port}
 }
 
-// entangled groups services: one that gets a place is with the one that had it.
+// groupDependent groups services: one that takes over an address is with the one
+// that had it.
 func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 	had := map[frontendAddr]int{}
 	for i, c := range changes {
 		eachFrontend(c.Old, func(f *proxier.Frontend) { had[frontendAddrOf(f)] = i })
 	}
-	group := make([]int, len(changes)) // of each, the first of its group or one nearer to it
+	group := make([]int, len(changes)) // of each, the first of its group or one on the way to it
 	for i := range group {
 		group[i] = i
 	}
@@ -132,7 +133,7 @@ func eachFrontend(res *proxier.Resolved, do func(*proxier.Frontend)) {
 	}
 }
 
-// elementsOf estimates how many elements a delta changes, from above.
+// elementsOf returns an upper estimate of how many elements a delta changes.
 func elementsOf(d *proxier.Delta) int {
 	n := len(d.RefusedVIPs.Gained) + len(d.RefusedVIPs.Lost) + len(d.ExemptAddrs.Gained) + len(d.ExemptAddrs.Lost) +
 		len(d.Hairpins.Gained) + len(d.Hairpins.Lost)
@@ -143,7 +144,7 @@ func elementsOf(d *proxier.Delta) int {
 }
 
 // elementsOfService counts slots, targets and source ranges, and for each frontend
-// and leg what is one element of a set.
+// and leg the sets in which it is one element.
 func elementsOfService(res *proxier.Resolved) int {
 	const flags = 4
 	n := 0
@@ -160,9 +161,9 @@ func elementsOfService(res *proxier.Resolved) int {
 }
 
 func elementsOfPool(p *proxier.Pool) int {
-	const keeps = 3 // sets that say how long a client keeps its endpoint, and which it may be
+	const affinitySets = 3 // time-out, size and pool
 	if p.Affinity > 0 {
-		return keeps + len(p.Targets) + slotCount(p.Targets)
+		return affinitySets + len(p.Targets) + slotCount(p.Targets)
 	}
 	return slotCount(p.Targets)
 }

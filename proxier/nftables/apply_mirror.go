@@ -9,7 +9,7 @@ import (
 	"svcproxy/proxier"
 )
 
-// held says what the kernel holds, without elements.
+// A mirror is what the kernel holds, with a checksum of each set in place of its elements.
 type mirror struct {
 	tallies map[set]tally
 	chains  map[string]*kernelChain
@@ -25,19 +25,19 @@ func (h *mirror) counts() map[set]int {
 	return counts
 }
 
-// inOrder returns the chains, each after those that it leads to.
+// inOrder returns the chains, each after those that it jumps to.
 func (h *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
 	l := layout{dialect: d, host: &h.host, counts: h.counts()}
 	return d.marshal(l.chains())
 }
 
-// sameHost compares what the chains depend on; node addresses are elements.
+// sameHost reports whether two hosts have the same chains; node addresses are elements.
 func sameHost(a, b *proxier.Host) bool {
 	return a.MarkBit == b.MarkBit && slices.Equal(a.LocalCIDRs, b.LocalCIDRs) &&
 		slices.Equal(a.LocalInterfaces, b.LocalInterfaces) && slices.Equal(a.ServiceCIDRs, b.ServiceCIDRs)
 }
 
-// follow makes h what it is after a delta, and returns what that does to the table.
+// follow applies a delta to the mirror, and returns what that does to the table.
 func (h *mirror) follow(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
 	u := &tableUpdate{elements: h.elementChanges(d.fam, delta)}
 	before := h.counts()
@@ -55,7 +55,7 @@ func (h *mirror) follow(d *dialect, delta *proxier.Delta) (*tableUpdate, error) 
 	return u, err
 }
 
-// reshape makes the chains of h follow from some counts to others.
+// updateChains replaces the chains as the counts change, and returns how they change.
 func (h *mirror) updateChains(d *dialect, from, to map[set]int) (chainChanges, error) {
 	if sameLayout(from, to) {
 		return chainChanges{}, nil
@@ -68,7 +68,7 @@ func (h *mirror) updateChains(d *dialect, from, to map[set]int) (chainChanges, e
 	return h.chainChanges(chains), nil
 }
 
-// chainChanges makes chains those of h, and returns how they change.
+// chainChanges replaces the chains, and returns how they change.
 func (h *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
 	old := h.chains
 	h.chains = make(map[string]*kernelChain, len(chains))
@@ -118,7 +118,7 @@ func (h *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*element
 	return sortedChanges(all)
 }
 
-// count takes a change into the tallies.
+// count adds a change to the checksums.
 func (h *mirror) count(c *elementChange) {
 	t := h.tallies[c.set]
 	if c.existed {
@@ -133,23 +133,23 @@ func (h *mirror) count(c *elementChange) {
 	}
 }
 
-// A mirror is what the kernel holds since our last commit. Only the goroutine of
-// the syncs writes it, which reads it without the lock; a look reads it beside.
+// A stampedMirror is what the kernel holds since our last commit. Only the goroutine
+// of the syncs writes it, and reads it without the lock; a look reads it concurrently.
 //
-// Each change is stamped twice, before it is committed and after: what a look
-// found means something if no stamp was set since it began.
+// Each change is stamped twice, before its commit and after: what a look found is
+// valid if no stamp was set since the look began.
 type stampedMirror struct {
 	mu     sync.Mutex
-	mirror *mirror // nil: not known, as no sync was made yet or the last one failed
+	mirror *mirror // nil: unknown, before the first sync and after a failed one
 
 	clock   uint64         // number of the last stamp
-	pending uint64         // stamp of a change that is being committed; 0: none is
+	pending uint64         // stamp of a change that is being committed; 0: none
 	all     uint64         // stamp of everything
-	chains  uint64         // of chains, and of which sets there are
+	chains  uint64         // of chains, and of which sets exist
 	sets    map[set]uint64 // of the elements of sets
 }
 
-// know replaces all that is known.
+// set replaces the mirror.
 func (m *stampedMirror) set(h *mirror) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,7 +158,7 @@ func (m *stampedMirror) set(h *mirror) {
 	m.all, m.pending, m.sets = m.clock, 0, map[set]uint64{}
 }
 
-// begin makes the mirror what the table is after a delta that is about to be committed.
+// begin applies a delta that is about to be committed to the mirror.
 func (m *stampedMirror) begin(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +170,7 @@ func (m *stampedMirror) begin(d *dialect, delta *proxier.Delta) (*tableUpdate, e
 	return u, err
 }
 
-// end says that the delta is committed.
+// end records that the delta was committed.
 func (m *stampedMirror) end(u *tableUpdate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,7 +188,7 @@ func (m *stampedMirror) stamp(u *tableUpdate) {
 	}
 }
 
-// settled returns the stamp of something, given that of its last change; 0 while
+// stableStamp returns the stamp of an object, given that of its last change; 0 while
 // a change of it is being committed.
 func (m *stampedMirror) stableStamp(last uint64) uint64 {
 	if last = max(last, m.all); last == m.pending {
@@ -197,8 +197,8 @@ func (m *stampedMirror) stableStamp(last uint64) uint64 {
 	return last
 }
 
-// tally returns what a set should hold and its stamp; ok is false if we do not
-// keep such a set, or nothing is known.
+// tally returns the checksum that a set should have and its stamp; ok is false if
+// there should be no such set, or the mirror is unknown.
 func (m *stampedMirror) tally(s set) (t tally, stamp uint64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,7 +208,7 @@ func (m *stampedMirror) tally(s set) (t tally, stamp uint64, ok bool) {
 	return t, m.stableStamp(m.sets[s]), ok
 }
 
-// shape returns the chains, which sets there should be, and their stamp.
+// structure returns the chains and sets that should exist, and their stamp.
 func (m *stampedMirror) structure() (chains map[string]*kernelChain, sets []set, stamp uint64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 )
 
 // Endpoints lose their ticket after the transaction that took them from their pool,
-// so that no packet draws a new one. Tickets are one an endpoint at most: the
-// clients, of which there may be a million, are never listed. One may expire between
-// being read and removed, which the kernel answers with an error: then they
-// are read again.
+// so that no packet draws a new one. An endpoint has one ticket at most: the
+// clients, of which there may be a million, are never listed. A ticket may expire
+// between being read and removed, which fails with an error: then the tickets are
+// read again.
 const revokeAttempts = 20
 
-// revokeAtOnce is of how many endpoints tickets are removed at once: one that expires
-// meanwhile has all of them read again.
+// revokeAtOnce is how many endpoints' tickets are removed in one transaction: if one
+// expires meanwhile, all of them are read again.
 const revokeAtOnce = 500
 
 // revoke removes the tickets of endpoints.
@@ -44,10 +44,10 @@ func (t *tableConn) revokePart(endpoints []poolKey) error {
 			return err
 		}
 	}
-	return errors.New("tickets of endpoints that have left are not removed")
+	return errors.New("removing tickets of endpoints that have left: they expired each time")
 }
 
-// ticketsOf returns the elements that make the tickets of endpoints.
+// ticketsOf returns the elements that hold the tickets of endpoints.
 func (t *tableConn) ticketsOf(endpoints []poolKey) (found []ticketElement, err error) {
 	var owners []poolKey
 	err = t.getElements(tickets, endpoints, func(k poolKey, e *nft.Element) {
@@ -68,7 +68,7 @@ type ticketElement struct {
 	key  poolKey
 }
 
-// each asks for elements by their keys.
+// getElements asks for elements by their keys.
 func (t *tableConn) getElements(k kind, keys []poolKey, found func(poolKey, *nft.Element)) error {
 	key := func(i int) []byte { return keys[i][:] }
 	return t.conn.Get(t.table(), set{kind: k}.name(), len(keys), key, func(i int, e *nft.Element) {
@@ -86,7 +86,7 @@ func (t *tableConn) commitRevoked(found []ticketElement) error {
 	return t.commit()
 }
 
-// revokeListed removes the tickets that lostTickets returned.
+// revokeListed removes the tickets that staleTickets returned.
 func (t *tableConn) revokeListed(ctx context.Context, list []nft.Element) error {
 	endpoints := make([]poolKey, len(list))
 	for i, e := range list {

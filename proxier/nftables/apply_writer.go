@@ -10,18 +10,18 @@ import (
 	"svcproxy/proxier"
 )
 
-// loadOrder is the order in which elements come into sets that packets meet, and
-// the reverse of that in which they go, where they are too many for one
+// loadOrder is the order in which elements are added to sets that packets meet, and
+// the reverse of that in which they are removed, where they are too many for one
 // transaction. A frontend comes first: from then on packets to it that find no slot
 // are dropped, and sent again, rather than refused. What restricts and marks its
-// packets is there before they are balanced, which its size begins.
+// packets comes before its size, from which on they are balanced.
 var loadOrder = []kind{
 	nodeAddrs, exempt, frontends, sourceRanges, restricted, masquerade, masqueradeNonLocal, masqueradeHost,
 	noEndpointsReject, noEndpointsDrop, hairpins, poolTargets, poolSlots, affinityPool, slotMap, affinityBySize, affinityByTimeout, withAffinity, bySize, vips,
 }
 
-// A writer fills the batch of a tableConn, and commits it each time that it is
-// full. After an error, which it keeps, it does nothing.
+// A writer fills the batch of a tableConn, and commits it whenever it is full.
+// After an error, which it keeps, it does nothing.
 type writer struct {
 	*tableConn
 	ctx   context.Context
@@ -29,8 +29,8 @@ type writer struct {
 	err   error
 }
 
-// writer returns one whose transactions have so many bytes at most, or fewer
-// where the kernel takes no more of us.
+// writer returns one whose transactions have at most so many bytes, or fewer where
+// the kernel accepts no more from us.
 func (t *tableConn) writer(ctx context.Context, most int) *writer {
 	t.batch.Reset()
 	return &writer{tableConn: t, ctx: ctx, limit: min(most, t.conn.MaxBatch())}
@@ -43,7 +43,7 @@ func (w *writer) room(n int) {
 	}
 }
 
-// flush commits what there is so far.
+// flush commits the batch.
 func (w *writer) flush() {
 	if w.err == nil {
 		w.err = w.ctx.Err()
@@ -62,13 +62,13 @@ func (w *writer) sets(list []set) {
 	}
 }
 
-// elements does edits: first what adds, then what removes.
+// elements applies edits: first what adds, then what removes.
 func (w *writer) elements(list []edits) {
 	slices.SortFunc(list, func(a, b edits) int {
 		return cmp.Or(cmp.Compare(slices.Index(loadOrder, a.set.kind), slices.Index(loadOrder, b.set.kind)), a.set.compare(b.set))
 	})
 	for _, e := range list {
-		if e.set.isInterval() { // the kernel takes none that overlaps with one that is there
+		if e.set.isInterval() { // the kernel refuses one that overlaps with an existing one
 			w.each(e.set, e.removed, w.batch.DeleteElement)
 		}
 		w.change(e.set, e.changed)
@@ -96,10 +96,10 @@ func (w *writer) each(s set, elements iter.Seq[nft.Element], do func(set string,
 	}
 }
 
-// changedAtOnce is how many elements are removed and added again without anything between.
+// changedAtOnce is how many elements are removed and added again in one transaction at least.
 const changedAtOnce = 100
 
-// change replaces elements of a set: the kernel can only remove and add.
+// change replaces elements of a set: the kernel can only remove and add them.
 func (w *writer) change(s set, elements iter.Seq[nft.Element]) {
 	if elements == nil {
 		return
@@ -120,7 +120,7 @@ func (w *writer) change(s set, elements iter.Seq[nft.Element]) {
 	}
 }
 
-// chains makes chains, without the rules that are late.
+// chains adds chains, without their deferred rules.
 func (w *writer) chains(list []*kernelChain) {
 	for _, c := range list {
 		w.room(c.size())
@@ -131,7 +131,7 @@ func (w *writer) chains(list []*kernelChain) {
 	}
 }
 
-// lateRules adds those that chains leaves out.
+// deferredRules adds the rules that chains leaves out.
 func (w *writer) deferredRules(list []*kernelChain) {
 	for _, c := range list {
 		for _, r := range c.rules[len(c.rules)-c.deferred:] {
@@ -141,8 +141,8 @@ func (w *writer) deferredRules(list []*kernelChain) {
 	}
 }
 
-// changeChains gives chains their rules, and removes those that nothing leads to
-// any more. Each is there before another leads to it.
+// changeChains adds and rewrites chains, and removes those that nothing jumps to any
+// more. Each is added before another jumps to it.
 func (w *writer) changeChains(ch chainChanges) {
 	for _, c := range ch.fresh {
 		w.room(c.size())
@@ -170,7 +170,7 @@ func (w *writer) rules(c *kernelChain) {
 	}
 }
 
-// objectSize is no less than what a set, a rule or a chain takes in a batch, in
+// objectSize is an upper bound of what a set, a rule or a chain takes in a batch, in
 // bytes, without expressions: names, a comment, and some attributes.
 const objectSize = 512
 

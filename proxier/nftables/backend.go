@@ -13,7 +13,7 @@ type Backend struct {
 
 	stampedMirror // what the kernel holds since the last Sync, if that succeeded
 
-	loaded bool // packets have met what a Sync loaded
+	loaded bool // a Sync has loaded the table since New: packets meet it
 
 	watching  atomic.Bool   // Watch runs
 	modified  atomic.Bool   // another process modified our table: the next Sync repairs it
@@ -23,16 +23,16 @@ type Backend struct {
 	looks lookState
 }
 
-// looks is what Look keeps from one call to the next.
+// lookState is what Look keeps from one call to the next.
 type lookState struct {
-	unread    int            // calls that have read nothing
-	unsettled unsettledParts // what the last one could not decide on
+	unread    int            // calls since the last that read the table
+	unsettled unsettledParts // what the last one could not decide
 }
 
-// laggers are what syncs changed each time that a look came to it.
+// unsettledParts are the parts of the table that syncs changed while they were read.
 type unsettledParts struct {
 	structure bool
 	sets      []set
 }
 
-func (l *unsettledParts) empty() bool { return !l.structure && len(l.sets) == 0 }
+func (p *unsettledParts) empty() bool { return !p.structure && len(p.sets) == 0 }

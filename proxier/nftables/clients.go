@@ -15,11 +15,11 @@ import (
 	"svcproxy/proxier"
 )
 
-// A change of mode takes clients along: they are read and written here beside a
-// Backend, or where there is none, and hold up none of its methods.
+// A change of mode migrates clients: they are read and written here independently of
+// a Backend, whose methods do not wait.
 
-// Clients returns which endpoint of pools each client keeps, up to so many. Pools
-// are all of the family whose clients do. With an error it returns those that were read.
+// Clients returns which endpoint each client of the pools keeps, up to limit. Pools
+// are all of the family with affinity. With an error it returns those that were read.
 func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error) {
 	conn, err := nft.Dial()
 	if nft.Lacks(err) {
@@ -39,7 +39,7 @@ func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, lim
 	return r.list, err
 }
 
-// A roster knows pools and their endpoints by the numbers that the table has for them.
+// A poolIndex maps the numbers in the table to pools and endpoints.
 type poolIndex struct {
 	*dialect
 	ids       *poolIDs
@@ -68,7 +68,7 @@ func (r *poolIndex) endpoint(c *proxier.Client) poolKey {
 	return newPoolKey(r.ids.id(c.Pool), r.endpoints[c.Pool][c.Target])
 }
 
-var errLimit = errors.New("that is enough")
+var errLimit = errors.New("limit reached")
 
 // A clientReader reads which clients keep which endpoint.
 type clientReader struct {
@@ -100,7 +100,7 @@ func (r *clientReader) read() error {
 	})
 }
 
-// add takes a client, unless its endpoint has left.
+// addClient adds a client, unless its endpoint has left.
 func (r *clientReader) addClient(e *nft.Element) {
 	n := r.addrBytes()
 	if len(e.Key) != n+4 || len(e.Data) != 4 {
@@ -118,11 +118,11 @@ func (r *clientReader) addClient(e *nft.Element) {
 }
 
 // clientsAtOnce is how many clients are written in one transaction, some 100 KB:
-// the changes of a Backend wait for no more.
+// a Backend's changes wait no longer than for that.
 const clientsAtOnce = 1000
 
-// Keep has clients keep their endpoints as if they had come here before, and returns
-// how many do. Who has come meanwhile and was given another endpoint gets the former
+// Keep lets clients keep their endpoints as if this mode had chosen them, and returns
+// how many do. A client that was meanwhile sent to another endpoint gets the former
 // one back. Pools are as for Clients.
 func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, clients []proxier.Client) (kept int, err error) {
 	conn, err := nft.Dial()
@@ -137,12 +137,12 @@ func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, client
 	}
 	err = k.writeAll(ctx, clients)
 	if err = errors.Join(err, conn.Close()); err != nil {
-		err = fmt.Errorf("nftables, %s: having clients keep their endpoint: %w", fam, err)
+		err = fmt.Errorf("nftables, %s: writing which clients keep their endpoint: %w", fam, err)
 	}
 	return k.written, err
 }
 
-// A keeper writes which clients keep which endpoint.
+// A clientWriter writes which clients keep which endpoint.
 type clientWriter struct {
 	poolIndex
 	table   *tableConn
@@ -175,7 +175,7 @@ func (k *clientWriter) writeAll(ctx context.Context, clients []proxier.Client) e
 	return nil
 }
 
-// issue gives endpoints tickets, if they have none.
+// ensureTickets gives endpoints tickets, if they have none.
 func (k *clientWriter) ensureTickets(ctx context.Context, endpoints []poolKey) error {
 	for range revokeAttempts {
 		if err := ctx.Err(); err != nil {
@@ -189,7 +189,7 @@ func (k *clientWriter) ensureTickets(ctx context.Context, endpoints []poolKey) e
 			return err
 		}
 	}
-	return errors.New("endpoints get no tickets")
+	return errors.New("giving tickets to endpoints: conflicts with new connections each time")
 }
 
 func (k *clientWriter) tryTickets(endpoints []poolKey) error {
@@ -212,8 +212,8 @@ func (k *clientWriter) tryTickets(endpoints []poolKey) error {
 	return t.commit()
 }
 
-// revokeAbsent takes the tickets of endpoints that have left their pool. One that
-// is seen here and leaves later loses its ticket then, as any other.
+// revokeAbsent removes the tickets of endpoints that have left their pool. One that
+// leaves later loses its ticket then, as any other.
 func (k *clientWriter) revokeAbsent(ctx context.Context, endpoints []poolKey) error {
 	present := make([]bool, len(endpoints))
 	err := k.table.conn.Get(k.dialect.table(), set{kind: poolTargets}.name(), len(endpoints),
@@ -231,8 +231,8 @@ func (k *clientWriter) revokeAbsent(ctx context.Context, endpoints []poolKey) er
 	return k.table.revoke(ctx, absent)
 }
 
-// keep writes clients at once. Packets may have made some of them meanwhile, for
-// other endpoints: these are replaced.
+// write writes clients in one transaction. Packets may have added some of them
+// meanwhile, for other endpoints: these are replaced.
 func (k *clientWriter) write(clients []proxier.Client) error {
 	name := set{kind: affinity}.name()
 	list := make([]nft.Element, 0, len(clients))
@@ -262,18 +262,18 @@ func (k *clientWriter) write(clients []proxier.Client) error {
 			return err
 		}
 	}
-	return errors.New("clients come too fast")
+	return errors.New("clients are added faster than they are replaced")
 }
 
-// element returns a client as the table has it, if its endpoint has not left.
+// element returns a client as an element, unless its endpoint has left.
 func (k *clientWriter) element(c *proxier.Client) (nft.Element, bool) {
 	ticket, ok := k.tickets[k.endpoint(c)]
 	key := putNumber(putAddr(nil, c.Addr), k.ids.id(c.Pool))
 	return nft.Element{Key: key, Data: ticket, Timeout: expiryClass(c.Pool.Affinity), Expires: c.Left}, ok
 }
 
-// stale returns what the table has of clients of list, to be replaced. What is left
-// to them is not made shorter.
+// stale returns the elements that exist for clients of list, to be replaced. The
+// time that is left to a client is not shortened.
 func (k *clientWriter) stale(list []nft.Element) (stale []nft.Element, err error) {
 	err = k.table.conn.Get(k.dialect.table(), set{kind: affinity}.name(), len(list),
 		func(i int) []byte { return list[i].Key }, func(i int, e *nft.Element) {
@@ -283,5 +283,5 @@ func (k *clientWriter) stale(list []nft.Element) (stale []nft.Element, err error
 	return stale, err
 }
 
-// clashes reports whether something was not written because something else has its place.
+// isConflict reports whether an element was refused because another has its key.
 func isConflict(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) }

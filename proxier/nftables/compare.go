@@ -11,23 +11,23 @@ import (
 	"svcproxy/proxier"
 )
 
-// A difference is what is between the table in the kernel and what it should hold.
+// A difference is what differs between the table in the kernel and what it should hold.
 type difference struct {
 	want   *content
 	counts map[set]int // of the elements of want
 	chains []*kernelChain
 	have   *nft.Listing // nil: there is no table
 
-	replace bool // the table holds what can only be removed with it
-	rewrite bool // of all rules, chains and sets that differ
-	wake    bool // the table is there, but no packet meets it
+	replace bool // the table must be removed: it holds foreign objects, or refused a change
+	rewrite bool // all rules, chains, and sets that differ are made again
+	wake    bool // the table is dormant: no packet meets it
 
-	elements     map[set]*setDifference // of sets that stay, where there is one
+	elements     map[set]*setDifference // of sets that stay, where they differ
 	staleTickets []nft.Element          // whose endpoint has left
 }
 
-// compare reads our table and returns what is between it and want. What somebody
-// commits meanwhile makes it start again.
+// compare reads our table and returns how it differs from want. A foreign commit
+// meanwhile makes it start again.
 func (t *tableConn) compare(ctx context.Context, want *content) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
@@ -102,7 +102,7 @@ func (d *difference) sameSets() bool {
 	return len(sets) == len(d.have.Sets) && !slices.ContainsFunc(sets, func(s set) bool { return !d.hasSet(s) })
 }
 
-// keeps tells whether the kernel has a set as it should be, whatever is in it.
+// hasSet reports whether the kernel has a set as it should be, whatever is in it.
 func (d *difference) hasSet(s set) bool {
 	if d.have == nil || d.replace {
 		return false
@@ -116,7 +116,8 @@ func (s set) isIn(l *nft.Listing, fam proxier.Family) bool {
 	return have != nil && have.Equal(s.define(fam))
 }
 
-// sameShape reports whether a table has these chains, rules and sets, whatever is in them.
+// sameStructure reports whether a table has exactly these chains, rules and sets,
+// whatever is in them.
 func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChain, sets []set) bool {
 	same := !have.Dormant && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
 	for _, c := range chains {
@@ -128,7 +129,7 @@ func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChai
 	return same
 }
 
-// empty tells whether there is nothing to do.
+// empty reports whether there is nothing to do.
 func (d *difference) empty() bool {
 	return d.have != nil && !d.replace && !d.rewrite && !d.wake && len(d.elements) == 0 && len(d.staleTickets) == 0
 }
@@ -154,13 +155,13 @@ func (d *difference) setChanges(add func(op, name string)) {
 	}
 }
 
-// edits is what is to be done with the elements of one set.
+// edits are the changes to the elements of one set.
 type edits struct {
 	set                     set
 	added, changed, removed iter.Seq[nft.Element] // nil: none
 }
 
-// allEdits returns those of every set; packets fill that of clients.
+// allEdits returns the edits of every set but the dynamic ones.
 func (d *difference) allEdits() (list []edits) {
 	for _, s := range setsInUse(d.counts) {
 		if !s.isDynamic() {
@@ -182,7 +183,7 @@ func (d *difference) edits(s set) edits {
 	return edits{set: s, added: rec.some(diff.missing), changed: rec.some(diff.changed), removed: slices.Values(diff.extra)}
 }
 
-// hooks tells whether packets meet a table.
+// hooks reports whether a table has base chains: whether packets meet it.
 func hooks(l *nft.Listing) bool {
 	for _, c := range l.Chains {
 		if c.Hook != nil {

@@ -7,7 +7,7 @@ import (
 	"svcproxy/netutil/nft"
 )
 
-// A setDifference is what is between the elements of a set.
+// A setDifference is what differs between the elements of a set.
 type setDifference struct {
 	missing, changed []int         // numbers of records
 	extra            []nft.Element // whose keys no record has
@@ -21,7 +21,8 @@ const (
 	keyDiffers
 )
 
-// What is known of a record: the kernel has none with its key, the same, or another.
+// A presence says whether the kernel has no element with a record's key, an equal
+// one, or another.
 type presence uint8
 
 func (r *records) presence(i int, e *nft.Element) presence {
@@ -56,7 +57,7 @@ func (t *tableConn) compareSet(s set, rec *records) (*setDifference, error) {
 	return diff, nil
 }
 
-// confirm asks for what a listing left out: it may be there.
+// confirm asks for each element that a listing left out: it may exist.
 func (t *tableConn) confirm(s set, rec *records, seen []presence) error {
 	var missing []int
 	for i, found := range seen {
@@ -68,7 +69,7 @@ func (t *tableConn) confirm(s set, rec *records, seen []presence) error {
 		func(i int, e *nft.Element) { seen[missing[i]] = rec.presence(missing[i], e) })
 }
 
-// withoutTwins returns elements without those that were listed twice.
+// withoutDuplicates drops elements that were listed twice.
 func withoutDuplicates(list []nft.Element) []nft.Element {
 	slices.SortFunc(list, func(a, b nft.Element) int { return bytes.Compare(a.Key, b.Key) })
 	return slices.CompactFunc(list, func(a, b nft.Element) bool {
@@ -80,8 +81,8 @@ func withoutDuplicates(list []nft.Element) []nft.Element {
 // takes four times as long, 0.3 s for 100,000 of them.
 const manyElements = 100_000
 
-// compareWanted asks the kernel for each slot that should be there. What else
-// there may be no packet meets: every frontend of the size has all its slots.
+// compareByKey asks the kernel for each slot that should exist. No packet meets any
+// other: every frontend of the size has all its slots.
 func (t *tableConn) compareByKey(s set, rec *records) (*setDifference, error) {
 	seen, diff := make([]presence, rec.count()), &setDifference{}
 	err := t.conn.Get(t.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.presence(i, e) })
@@ -89,7 +90,7 @@ func (t *tableConn) compareByKey(s set, rec *records) (*setDifference, error) {
 	return diff, err
 }
 
-// note adds the records that are missing or differ.
+// classify adds the records that are missing or differ.
 func (d *setDifference) classify(seen []presence) {
 	for i, found := range seen {
 		switch found {
@@ -105,7 +106,7 @@ func clone(e *nft.Element) nft.Element {
 	return nft.Element{Key: bytes.Clone(e.Key), KeyEnd: bytes.Clone(e.KeyEnd), Data: bytes.Clone(e.Data), Comment: e.Comment}
 }
 
-// lostTickets lists the tickets, those whose endpoint has left its pool.
+// staleTickets lists the tickets of endpoints that have left their pool.
 func (t *tableConn) staleTickets(targets *records) (list []nft.Element, err error) {
 	err = t.conn.Scan(t.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
 		if len(e.Key) == len(poolKey{}) && targets.find(e.Key) < 0 {

@@ -8,12 +8,12 @@ import (
 	"svcproxy/proxier"
 )
 
-// A layout is what the chains depend on: this host, and which sets there are.
-// How many services there are shows in the number of elements only.
+// A layout renders the chains. They depend on this host and on which sets exist;
+// the number of services changes only the number of elements.
 type layout struct {
 	*dialect
 	host   *proxier.Host
-	counts map[set]int // elements of each set; a set without any is not there
+	counts map[set]int // elements of each set; a set without elements does not exist
 }
 
 func (l *layout) has(s set) bool { return l.counts[s] > 0 }
@@ -22,10 +22,10 @@ func (l *layout) has(s set) bool { return l.counts[s] > 0 }
 type chain struct {
 	nft.Chain
 	rules    []rule
-	deferred int // how many of the rules, the last, wait until all elements are there
+	deferred int // how many of the last rules are added only after all elements
 }
 
-func (c *chain) rule(clauses ...stmt) { c.rules = append(c.rules, rule{stmts: clauses}) }
+func (c *chain) rule(stmts ...stmt) { c.rules = append(c.rules, rule{stmts: stmts}) }
 
 func newChain(name, comment string) *chain {
 	return &chain{Chain: nft.Chain{Name: name, Comment: comment}}
@@ -35,15 +35,15 @@ func newBaseChain(name, typ string, hook uint32, priority int32) *chain {
 	return &chain{Chain: nft.Chain{Name: name, Hook: &nft.Hook{Type: typ, Number: hook, Priority: priority, Policy: nft.Accept}}}
 }
 
-// The chains that others lead to, whatever services there are.
+// Chains that always exist, and that others jump to.
 const (
 	markNonLocalChain = "mark-non-local"
 	refusalsChain     = "refusals"
 	refusedChain      = "refused"
 )
 
-// ordered returns the sets of a kind and realm, those with more frontends first.
-// The order goes by powers of two, so that it seldom changes.
+// ordered returns the sets of a kind and class, those with more frontends first.
+// Counts are compared by their power of two, so that the order seldom changes.
 func (l *layout) ordered(k kind, class lookupClass) []set {
 	var list []set
 	for s, n := range l.counts {
@@ -68,15 +68,15 @@ func (l *layout) localSources() (list []stmt) {
 	return list
 }
 
-// mark appends what is done to packets of frontends in a set of a kind.
+// mark appends a rule for packets to frontends in a set of a kind, if there is one.
 func (l *layout) mark(c *chain, class lookupClass, k kind, do ...stmt) {
 	if s := (set{kind: k, class: class}); l.has(s) {
 		c.rule(append([]stmt{inSet(l.frontend(class, 0), s)}, do...)...)
 	}
 }
 
-// dispatch appends what leads packets to the chain of their number of slots, or of
-// clients that keep their endpoint.
+// dispatch appends the jumps to the chain of a frontend's number of slots, or to
+// the chain of session affinity.
 func (l *layout) dispatch(c *chain, class lookupClass) {
 	if s := (set{kind: withAffinity, class: class}); l.has(s) {
 		c.rule(inSet(l.frontend(class, 0), s), goTo(class.prefix()+"sticky"))
@@ -86,14 +86,14 @@ func (l *layout) dispatch(c *chain, class lookupClass) {
 	}
 }
 
-// A written chain is one as the kernel takes it.
+// A kernelChain is a chain in the form that the kernel takes.
 type kernelChain struct {
 	nft.Chain
 	rules    []nft.Rule
-	deferred int // how many of the rules, the last, wait until all elements are there
+	deferred int // how many of the last rules are added only after all elements
 }
 
-// marshal returns the chains as the kernel takes them, by name and in order.
+// marshal returns the chains in the form that the kernel takes, in order.
 func (d *dialect) marshal(chains []*chain) (list []*kernelChain, err error) {
 	for _, c := range chains {
 		w := &kernelChain{Chain: c.Chain, deferred: c.deferred}
@@ -109,7 +109,7 @@ func (d *dialect) marshal(chains []*chain) (list []*kernelChain, err error) {
 	return list, nil
 }
 
-// sameShape tells whether the chains of two layouts are surely alike.
+// sameLayout reports whether two counts are known to give the same chains.
 func sameLayout(a, b map[set]int) bool {
 	if len(a) != len(b) {
 		return false

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clients that keep their endpoint go through chains of their own:
+// Packets to frontends with session affinity go through chains of their own:
 //
 //	sticky              how long is a client remembered?
 //	  └─► keep-T          known: to its endpoint; or one more that may be remembered
@@ -19,15 +19,15 @@ import (
 //	        └─► forget      how many slots?
 //	              └─► forget-N    takes one for this connection only
 //
-// There is a chain for each time-out and one for each number of slots, not for
-// both together: so the map of clients carries from draw-N to renew-T what was drawn.
+// There is a chain for each time-out and one for each number of slots, not one for
+// each pair: the map of clients carries from draw-N to renew-T what was drawn.
 //
-// What is remembered of a client is no endpoint but a ticket, a number that an
-// endpoint of a pool gets by chance when it is first drawn. An endpoint that leaves
-// loses it, so that its clients, and none else, draw anew, however soon the endpoint
-// is back: nobody has to look for them.
+// The map of clients holds no endpoint but a ticket: a random number that an
+// endpoint of a pool gets when it is first drawn. An endpoint that leaves the pool
+// loses its ticket, so that its clients, and no others, draw again, even if the
+// endpoint soon comes back: the clients need not be searched for.
 
-// sticky returns the chains of a realm for frontends whose clients keep their endpoint.
+// affinityChains returns the chains of a class for frontends with session affinity.
 func (l *layout) affinityChains(class lookupClass) []*chain {
 	if !l.has(set{kind: withAffinity, class: class}) {
 		return nil
@@ -63,9 +63,9 @@ const (
 
 func (d *dialect) regClient() register { return regPool - d.addrRegisters() }
 
-// viaMark looks a key up that begins at register from, and loads the data, by way
-// of the packet's mark, which then is as it was: else nft cannot print what looks
-// up what was just looked up.
+// viaMark looks up a key that begins at register from, and loads the data by way of
+// the packet's mark, which it restores: nft cannot print a rule that looks up the
+// result of a lookup without that.
 func viaMark(k loadedKey, from register, s set, to ...register) stmt {
 	load := mapLookup(k, from, s, regFound)
 	exprs := append(load.exprs, loadMark(regMark).exprs...)
@@ -76,30 +76,30 @@ func viaMark(k loadedKey, from register, s set, to ...register) stmt {
 	return stmt{"meta mark set " + load.text + " meta mark set meta mark", append(exprs, storeMark(regMark))}
 }
 
-// loaded is a number that is in its register already.
+// inRegister is a number that is in its register already.
 var inRegister = loadedKey{stmt: stmt{text: "meta mark"}}
 
 func (l *layout) poolOf(class lookupClass) stmt {
 	return viaMark(l.frontend(class, 0), 0, set{kind: affinityPool, class: class}, regPool, regAgain)
 }
 
-// client is a client's address and its pool, knownAs how it is known once loaded.
+// client is a client's address and its pool; knownAs is the same, loaded already.
 func (l *layout) client() loadedKey { return join(l.source(l.regClient()), inRegister) }
 
 func (l *layout) knownAs() loadedKey { return loadedKey{stmt: stmt{text: l.client().text}} }
 
-// numbered is a pool and a number of it, an endpoint's or a ticket.
+// poolAndNumber is a pool, and the number of an endpoint or a ticket of it.
 var poolAndNumber = join(inRegister, inRegister)
 
 var (
 	ticketOf    = viaMark(poolAndNumber, regPool, set{kind: tickets}, regTicket)
 	ticketFrom  = viaMark(poolAndNumber, regAgain, set{kind: ticketOwner}, regEndpoint)
 	endpointAt  = mapLookup(poolAndNumber, regPool, set{kind: poolTargets}, 0)
-	loadTarget  = stmt{exprs: endpointAt.exprs} // the words come where it is used
+	loadTarget  = stmt{exprs: endpointAt.exprs} // targetFound has the text
 	targetFound = stmt{text: endpointAt.text}
 )
 
-// toKnown sends a client that is known to its endpoint, and renews what is known.
+// toKnown sends a known client to its endpoint, and renews its time-outs.
 func (l *layout) toKnown(s set) []stmt {
 	return []stmt{
 		l.poolOf(s.class), viaMark(l.client(), l.regClient(), set{kind: affinity}, regTicket),
@@ -133,8 +133,8 @@ func (l *layout) renew(s set) *chain {
 	return c
 }
 
-// drawOne returns the chain that remembers one of a number of slots for a client,
-// for as long as it takes to renew it.
+// drawOne returns the chain that picks one of a number of slots for a client and
+// remembers it; renew sets the time-out.
 func (l *layout) drawOne(s set) *chain {
 	c := newChain(s.class.prefix()+"draw-"+s.suffix(), fmt.Sprintf("a client gets one of %d slots", s.size))
 	chance := numgen(1<<32-1, regFound)
@@ -148,7 +148,7 @@ func (l *layout) drawOne(s set) *chain {
 	return c
 }
 
-// forgetOne returns the chain that takes one of a number of slots.
+// forgetOne returns the chain that picks one of a number of slots for one connection.
 func (l *layout) forgetOne(s set) *chain {
 	c := newChain(s.class.prefix()+"forget-"+s.suffix(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
@@ -161,8 +161,8 @@ func drawn(below uint32) stmt {
 	return viaMark(join(inRegister, numgen(below, regEndpoint)), regPool, set{kind: poolSlots}, regEndpoint)
 }
 
-// store renews an element, issue makes one that is not there. Neither changes the
-// data of one that is: the kernel cannot, in a packet's way, but delete and make it.
+// store renews an element, issue adds one that does not exist. Neither changes the
+// data of an existing one: on a packet's path the kernel can only delete and add it.
 func (l *layout) store(k kind, key loadedKey, from register, data loadedKey, reg register, timeout time.Duration) stmt {
 	return dynset(unix.NFT_DYNSET_OP_UPDATE, k, key, from, data, reg, timeout)
 }
@@ -191,8 +191,8 @@ func dynset(op uint32, k kind, key loadedKey, from register, data loadedKey, reg
 	}}}
 }
 
-// charge matches as long as a pool may have one more client: as many as poolClients
-// at once, and as many again within a time-out. Beyond that it has as many as expire.
+// charge matches while a pool may remember one more client: a burst of poolClients,
+// and as many again within a time-out. Beyond that, a client must expire first.
 func charge(timeout time.Duration) stmt {
 	s := set{kind: newClients}
 	each := uint64(timeout / time.Second)

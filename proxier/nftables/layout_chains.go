@@ -14,7 +14,7 @@ const (
 	priorityFilter = -10
 )
 
-// chains returns all chains, in an order in which nothing depends on what comes later.
+// chains returns all chains, each after those that it jumps to.
 func (l *layout) chains() []*chain {
 	var list []*chain
 	list = append(list, l.hostChains()...)
@@ -40,7 +40,7 @@ func (l *layout) hostChains() []*chain {
 	return []*chain{m, r, l.refusals()}
 }
 
-// base returns the chains by which packets come.
+// baseChains returns the chains with a hook.
 func (l *layout) baseChains() []*chain {
 	pre := newBaseChain("prerouting", "nat", unix.NF_INET_PRE_ROUTING, priorityDNAT)
 	out := newBaseChain("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
@@ -67,7 +67,7 @@ func (l *layout) baseChains() []*chain {
 	return list
 }
 
-// realms returns those in which packets can be addressed to a frontend in the set of a kind.
+// classesWith returns the classes in which packets can reach a frontend in the set of a kind.
 func (l *layout) classesWith(k kind) (list []lookupClass) {
 	for _, class := range []lookupClass{classAddr, classNodePort} {
 		reachable := !class.isNodePort() || l.has(set{kind: nodeAddrs})
@@ -87,7 +87,7 @@ func (l *layout) addressedTo(class lookupClass, k kind) []stmt {
 	return match
 }
 
-// realm returns the chains of a realm: the first, and one for each number of slots.
+// classChains returns the chains of a class: the first, and one for each number of slots.
 func (l *layout) classChains(class lookupClass) []*chain {
 	first := newChain(class.chainName(), "packets to "+set{kind: frontends, class: class}.name())
 	list := []*chain{}
@@ -140,11 +140,11 @@ func (l *layout) fromLocal(class lookupClass) []*chain {
 	l.mark(near, class, masquerade, bit)
 	near.rule(goTo(pick.Name))
 	l.dispatch(pick, class)
-	pick.rule(acceptVerdict) // nobody to reach: refused or dropped later, never balanced as others are
+	pick.rule(acceptVerdict) // no endpoint: refused or dropped later, never balanced as for other sources
 	return []*chain{pick, near, host, first}
 }
 
-// pick returns the chain that takes one of the slots of a sized set's frontends.
+// pick returns the chain that picks one of the slots of the set's frontends.
 func (l *layout) pick(s set) *chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
@@ -155,7 +155,7 @@ func (l *layout) pick(s set) *chain {
 	return c
 }
 
-// postrouting masquerades what is marked, and what reaches itself.
+// postrouting masquerades marked packets, and those of an endpoint to itself.
 func (l *layout) postrouting() *chain {
 	c := newBaseChain("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
 	if s := (set{kind: hairpins}); l.has(s) {
@@ -164,13 +164,13 @@ func (l *layout) postrouting() *chain {
 	}
 	bit := l.host.Mark()
 	c.rule(unmarked(bit), returnVerdict)
-	c.rule(clearMark(bit)) // a tunnel would carry the mark on to the outer packet
+	c.rule(clearMark(bit)) // a tunnel would copy the mark to the outer packet
 	c.rule(masqueradeStmt)
 	return c
 }
 
 // refusals returns the chain that refuses new connections. Those that were
-// balanced are addressed to their endpoint by now and are none of its business.
+// balanced are addressed to their endpoint by now, and pass.
 func (l *layout) refusals() *chain {
 	c := newChain(refusalsChain, "new connections that were not balanced")
 	c.rule(hasDNAT, returnVerdict)
@@ -181,10 +181,10 @@ func (l *layout) refusals() *chain {
 		c.rule(append(l.addressedTo(class, noEndpointsDrop), dropVerdict)...)
 	}
 	for _, class := range l.classesWith(frontends) {
-		// Its slot was moved twice. It will be sent again; its connection goes with it.
+		// Its slot was moved twice. Dropping it removes the connection; the client sends it again.
 		c.rule(append([]stmt{unconfirmed}, append(l.addressedTo(class, frontends), dropVerdict)...)...)
 	}
-	early := len(c.rules) // what follows would refuse packets to frontends that are not there yet
+	early := len(c.rules) // the following would refuse packets to frontends that are not loaded yet
 	if s := (set{kind: vips}); l.has(s) {
 		c.rule(inSet(l.destination(0), s), goTo(refusedChain))
 	}

@@ -31,8 +31,8 @@ func (d *dialect) table() nft.Table { return nft.Table{Family: d.family, Name: t
 // addrBytes is the length of an address.
 func (d *dialect) addrBytes() int { return d.fam.Bits() / 8 }
 
-// Registers hold 4 bytes and are counted from 0 to 15. The kernel calls each
-// fourth by another number, of the time when they held 16.
+// Registers hold 4 bytes and are counted from 0 to 15. The kernel gives every
+// fourth another number, from the time when a register held 16 bytes.
 type register uint32
 
 func (r register) number() uint32 {

@@ -14,14 +14,14 @@ import (
 	"svcproxy/proxier"
 )
 
-// A clause is a part of a rule: in the words of nft, and in the expressions that
-// the kernel takes.
+// A stmt is one statement or match of a rule: as nft prints it, and as the
+// expressions that the kernel takes.
 type stmt struct {
 	text  string
 	exprs []expr.Any
 }
 
-// A rule is a sequence of clauses.
+// A rule is a sequence of statements.
 type rule struct {
 	comment string
 	stmts   []stmt
@@ -49,7 +49,7 @@ func (r rule) marshal(family byte) (nft.Rule, error) {
 	return nft.NewRule(family, r.comment, exprs...)
 }
 
-// A key is something of a packet, loaded into registers to be looked up. Each
+// A loadedKey is a part of a packet, loaded into registers to be looked up. Each
 // field is loaded by an expression of its own, or nft cannot print the rule.
 type loadedKey struct {
 	stmt
@@ -87,7 +87,7 @@ func loadProtocol(at register) loadedKey {
 	return loadedKey{stmt{"meta l4proto", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at.number()}}}, at + 1}
 }
 
-// port loads the destination port, which TCP, UDP and SCTP have at the same place.
+// loadPort loads the destination port, which TCP, UDP and SCTP have at the same offset.
 func loadPort(at register) loadedKey {
 	load := &expr.Payload{DestRegister: at.number(), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
 	return loadedKey{stmt{"th dport", []expr.Any{load}}, at + 1}
@@ -102,7 +102,7 @@ func numgen(below uint32, at register) loadedKey {
 	return loadedKey{stmt{fmt.Sprintf("numgen random mod %d", below), []expr.Any{load}}, at + 1}
 }
 
-// frontend loads what a packet is addressed to, as the sets of a realm have it.
+// frontend loads what a packet is addressed to, as the sets of a class have it.
 func (d *dialect) frontend(class lookupClass, at register) loadedKey {
 	if class.isNodePort() {
 		return join(loadProtocol(at), loadPort(at+1))
@@ -111,7 +111,7 @@ func (d *dialect) frontend(class lookupClass, at register) loadedKey {
 	return join(addr, loadProtocol(addr.next), loadPort(addr.next+1))
 }
 
-// in matches packets whose key, loaded at register 0, is in a set; notIn the others.
+// inSet matches packets whose key, loaded at register 0, is in a set; notInSet the others.
 func inSet(k loadedKey, s set) stmt { return lookup(k, s, "@", false) }
 
 func notInSet(k loadedKey, s set) stmt { return lookup(k, s, "!= @", true) }
@@ -121,7 +121,7 @@ func lookup(k loadedKey, s set, sign string, invert bool) stmt {
 	return stmt{k.text + " " + sign + s.name(), append(k.exprs[:len(k.exprs):len(k.exprs)], load)}
 }
 
-// find looks a key up that begins at register from, and loads the data.
+// mapLookup looks up a key that begins at register from, and loads the data.
 func mapLookup(k loadedKey, from register, s set, to register) stmt {
 	load := &expr.Lookup{
 		SourceRegister: from.number(), SetName: s.name(),
@@ -156,21 +156,21 @@ var (
 	acceptVerdict = verdict(expr.VerdictAccept, "accept", "")
 	dropVerdict   = verdict(expr.VerdictDrop, "drop", "")
 
-	// masqueraded takes ports at random: a port that was free when it was chosen
+	// masqueradeStmt takes ports at random: a port that was free when it was chosen
 	// may be taken by the time a packet leaves.
 	masqueradeStmt = stmt{"masquerade fully-random", []expr.Any{&expr.Masq{FullyRandom: true, ToPorts: false}}}
 
 	isNew   = flag("ct state new", expr.CtKeySTATE, expr.CtStateBitNEW)
 	hasDNAT = flag("ct status dnat", expr.CtKeySTATUS, 1<<5) // IPS_DST_NAT, <linux/netfilter/nf_conntrack_common.h>
 
-	// isFirst matches the first packet of a connection, but not when it is sent again.
+	// unconfirmed matches the first packet of a connection, but no retransmission of it.
 	unconfirmed = unset("ct status ! confirmed", expr.CtKeySTATUS, 1<<3) // IPS_CONFIRMED
 
-	// isTCP has no words: those of resetIt say it too.
+	// tcpOnly has no text: that of tcpReset implies it.
 	tcpOnly  = stmt{"", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equals([]byte{unix.IPPROTO_TCP})}}
 	tcpReset = stmt{"reject with tcp reset", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}}
 
-	// ofHost matches what has an address of this host as source: its own packets.
+	// fromHost matches what has an address of this host as source: its own packets.
 	fromHost = stmt{"fib saddr type local", []expr.Any{
 		&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, equals(hostEndian(unix.RTN_LOCAL)),
 	}}
@@ -201,8 +201,8 @@ func bitwise(reg uint32, mask, xor []byte) expr.Any {
 }
 
 func (d *dialect) unreachable() stmt {
-	word := "reject" // nft's word for port-unreachable, which is its default
-	return stmt{word, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: d.portUnreachable}}}
+	// port-unreachable is nft's default, which it does not print.
+	return stmt{"reject", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: d.portUnreachable}}}
 }
 
 // setMark sets our bit of the mark, clearMark clears it, unmarked matches
@@ -228,7 +228,8 @@ func unmarked(bit uint32) stmt {
 	return stmt{fmt.Sprintf("meta mark & 0x%08x == 0x00000000", bit), exprs}
 }
 
-// from and to match a side of a packet; nothing is needed for all addresses.
+// fromPrefix and toPrefix match the source and the destination; a prefix of all
+// addresses needs no match.
 func (d *dialect) fromPrefix(p netip.Prefix) stmt { return d.matchPrefix(d.source(0), p) }
 
 func (d *dialect) toPrefix(p netip.Prefix) stmt { return d.matchPrefix(d.destination(0), p) }
@@ -253,8 +254,8 @@ func (d *dialect) matchPrefix(side loadedKey, p netip.Prefix) stmt {
 	return c
 }
 
-// through matches an input interface, by name, or by a prefix that ends in *;
-// nothing is needed for "*", which is all of them.
+// fromInterface matches an input interface, by name, or by a prefix that ends in *;
+// "*", which is all of them, needs no match.
 func fromInterface(name string) stmt {
 	if name == "*" {
 		return stmt{}
@@ -271,8 +272,8 @@ func fromInterface(name string) stmt {
 // checkHost refuses names of interfaces that no interface can have.
 func checkHost(h *proxier.Host) error {
 	for _, name := range h.LocalInterfaces {
-		odd := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"/\`, r) }
-		if name == "" || len(name) >= unix.IFNAMSIZ || strings.ContainsFunc(name, odd) {
+		invalid := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"/\`, r) }
+		if name == "" || len(name) >= unix.IFNAMSIZ || strings.ContainsFunc(name, invalid) {
 			return fmt.Errorf("local interface %q: no interface can have such a name", name)
 		}
 	}

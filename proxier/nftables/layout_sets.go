@@ -10,7 +10,7 @@ import (
 	"svcproxy/proxier"
 )
 
-// A realm is one way to find what a packet is addressed to. Each has sets and
+// A lookupClass is one way to find what a packet is addressed to. Each has sets and
 // chains of its own: packets to addresses of services and to node ports, and of
 // both those of local sources where these are treated differently.
 type lookupClass uint8
@@ -27,15 +27,15 @@ func (c lookupClass) isLocal() bool { return c >= classLocalAddr }
 
 func (c lookupClass) isNodePort() bool { return c == classNodePort || c == classLocalNodePort }
 
-// local returns the realm of local sources.
+// local returns the class of local sources.
 func (c lookupClass) local() lookupClass { return c | classLocalAddr }
 
-// prefix begins the names of a realm's sets and chains.
+// prefix begins the names of a class's sets and chains.
 func (c lookupClass) prefix() string {
 	return [...]string{"", "node-port-", "local-", "local-node-port-"}[c]
 }
 
-// chain returns the name of the first chain of a realm.
+// chainName returns the name of the first chain of a class.
 func (c lookupClass) chainName() string {
 	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[c]
 }
@@ -70,23 +70,23 @@ const (
 	hairpins
 )
 
-// A set is one set or map of the table. It is there while it has elements.
+// A set is one set or map of the table. It exists while it has elements.
 type set struct {
 	kind   kind
 	class  lookupClass   // of kinds before restricted, and of reject and drop
-	size   uint32        // of sized, stickySized, and of slotMap: when a rule comes to use a map, the kernel walks through all of it
-	expiry time.Duration // of stickyClass: how long a client keeps its target
+	size   uint32        // of bySize, affinityBySize and slotMap: when a rule starts to use a map, the kernel walks all of it
+	expiry time.Duration // of affinityByTimeout: how long a client keeps its target
 }
 
-// isOrdered reports whether those with more frontends come first in a chain.
+// isOrdered reports whether such sets are looked up in the order of their counts.
 func (s set) isOrdered() bool {
 	return s.kind == bySize || s.kind == affinityByTimeout || s.kind == affinityBySize
 }
 
-// isFilled reports whether packets make the elements, which time out.
+// isDynamic reports whether packets add the elements, which time out.
 func (s set) isDynamic() bool { return s.kind >= affinity && s.kind <= newClients }
 
-// filled are the sets that packets fill.
+// dynamicSets are the sets to which packets add elements.
 var dynamicSets = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}}
 
 var kindNames = [...]string{
@@ -126,7 +126,7 @@ var kindComments = [...]string{
 	hairpins:           "endpoints that may reach themselves",
 }
 
-// compare orders sets by kind, realm, time-out and size.
+// compare orders sets by kind, class, time-out and size.
 func (s set) compare(o set) int {
 	return cmp.Or(
 		cmp.Compare(s.kind, o.kind), cmp.Compare(s.class, o.class),
@@ -145,7 +145,7 @@ func (s set) name() string {
 	return s.class.prefix() + kindNames[s.kind]
 }
 
-// suffix ends the names of a sized set or one of a time-out, and of its chains.
+// suffix ends the names of a set of a size or a time-out, and of its chains.
 func (s set) suffix() string {
 	if s.kind == affinityByTimeout {
 		return strconv.FormatInt(int64(s.expiry/time.Second), 10) + "s"
@@ -153,22 +153,22 @@ func (s set) suffix() string {
 	return strconv.FormatUint(uint64(s.size), 10)
 }
 
-// chain returns the name of the chain that takes one of the slots of a sized set's frontends.
+// pickChain returns the name of the chain that picks one of the slots of the set's frontends.
 func (s set) pickChain() string { return s.class.prefix() + "pick-" + s.suffix() }
 
-// A client that is remembered takes about 150 bytes of the kernel's memory.
+// A remembered client takes about 150 bytes of kernel memory.
 var (
-	// maxClients is how many are remembered at most: beyond it, new ones are
+	// maxClients is how many are remembered at most: beyond that, new clients are
 	// balanced without affinity.
 	maxClients uint32 = 1 << 21
 
-	// poolClients is how many clients a pool may get within its time-out, and once
-	// as many if it had none before. So one that is flooded from forged addresses has half
-	// of maxClients at most, and takes affinity from no other.
+	// poolClients is how many new clients a pool may remember within its time-out,
+	// after a burst of as many. So a pool that is flooded from forged addresses takes
+	// at most half of maxClients, and no other pool loses affinity.
 	poolClients = maxClients / 4
 )
 
-// layout returns the types of a set's key and data.
+// fieldTypes returns the types of a set's key and data.
 func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
 	addr := nft.IPv4Addr
 	if fam == proxier.IPv6 {
@@ -202,10 +202,10 @@ func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
 	return front, nil
 }
 
-// isInterval tells whether elements are ranges: their records hold two keys.
+// isInterval reports whether elements are ranges: their records hold two keys.
 func (s set) isInterval() bool { return s.kind == sourceRanges }
 
-// define returns the set as the kernel is told of it.
+// define returns the set's definition for the kernel.
 func (s set) define(fam proxier.Family) *nft.Set {
 	key, data := s.fieldTypes(fam)
 	def := &nft.Set{Name: s.name(), Key: nft.Concat(key...), Comment: kindComments[s.kind], Interval: s.isInterval()}
@@ -223,18 +223,18 @@ func (s set) define(fam proxier.Family) *nft.Set {
 	return def
 }
 
-// setsInUse returns the sets that have elements, in order, with those that packets
-// fill where clients keep their endpoint.
+// setsInUse returns the sets that have elements, in order, and the dynamic sets
+// where any frontend has session affinity.
 func setsInUse(counts map[set]int) []set {
 	var list []set
-	keeps := false
+	affinityUsed := false
 	for s, n := range counts {
 		if n > 0 {
 			list = append(list, s)
-			keeps = keeps || s.kind == withAffinity
+			affinityUsed = affinityUsed || s.kind == withAffinity
 		}
 	}
-	if keeps {
+	if affinityUsed {
 		list = append(list, dynamicSets...)
 	}
 	slices.SortFunc(list, set.compare)

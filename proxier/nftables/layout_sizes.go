@@ -9,9 +9,9 @@ import (
 // exactSizes is up to which number of slots each number has chains of its own.
 const exactSizes = 32
 
-// sizeClass returns the number that a connection's random number is below, for a pool
-// of n slots: n itself, or above exactSizes the next of few. A number that falls
-// on no slot is drawn again, so that every slot is as likely as the others.
+// sizeClass returns the modulus of the random numbers for a pool of n slots: n
+// itself, or above exactSizes the next of a few. A number that falls on no slot is
+// drawn again, so that all slots are equally likely.
 func sizeClass(n int) uint32 {
 	if n <= exactSizes {
 		return uint32(n)
@@ -20,7 +20,7 @@ func sizeClass(n int) uint32 {
 	return uint32((n + step - 1) / step * step)
 }
 
-// surely returns how many slots every pool of a size has.
+// minSlots returns the fewest slots that a pool of a size can have.
 func minSlots(size uint32) uint32 {
 	if size <= exactSizes {
 		return size
@@ -29,25 +29,25 @@ func minSlots(size uint32) uint32 {
 	return size - step + 1
 }
 
-// moduli returns what random numbers are drawn below, one after the other until
-// one falls on a slot.
+// moduli returns the limits below which random numbers are drawn, one after the
+// other until one falls on a slot.
 func moduli(size uint32) []uint32 {
-	if sure := minSlots(size); sure < size {
-		return []uint32{size, size, sure}
+	if least := minSlots(size); least < size {
+		return []uint32{size, size, least}
 	}
 	return []uint32{size}
 }
 
 func log2(count int) int { return bits.Len(uint(count)) }
 
-// Time-outs of affinity are rounded up to one of few, or each that somebody thinks
-// of would have chains of its own: four from one half of a day to the next, so that
-// none is longer than asked for by more than a fifth, or a second.
+// Time-outs of affinity are rounded up to one of a few, as each has chains of its
+// own: four for each halving of a day, so that none is longer than configured by
+// more than a fifth, or a second.
 
 // longestExpiry is the longest time-out that a service can have.
 const longestExpiry = 24 * time.Hour
 
-// expiries are the time-outs that there are, the shortest first.
+// expiries are the possible time-outs, the shortest first.
 var expiries = func() (list []time.Duration) {
 	// 24 h divided by 2^(0/4) to 2^(3/4), in ms.
 	for _, ms := range []int64{86_400_000, 72_653_450, 61_094_026, 51_373_747} {
@@ -59,12 +59,12 @@ var expiries = func() (list []time.Duration) {
 	return slices.Compact(list)
 }()
 
-// roundUp returns whole seconds, which is what the names of sets and chains say.
+// roundUp returns whole seconds, the unit in the names of sets and chains.
 func roundUp(d time.Duration) time.Duration {
 	return (d + time.Second - 1) / time.Second * time.Second
 }
 
-// expiry returns the time-out that stands for another one.
+// expiryClass returns the time-out that is used for a configured one.
 func expiryClass(d time.Duration) time.Duration {
 	i, _ := slices.BinarySearch(expiries, d)
 	if i == len(expiries) {

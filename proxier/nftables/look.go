@@ -13,24 +13,24 @@ import (
 	"svcproxy/proxier"
 )
 
-// While events are heard the table is read by one look in so many all the same:
-// every 30 minutes at the usual interval, at half a second of CPU for 100,000
-// services with an endpoint. It is for what no event tells: a fault of the kernel or of ours.
+// looksUnread is after how many calls Look reads the table although events are
+// heard: every 30 minutes at the usual interval, at half a second of CPU for 100,000
+// services with an endpoint. It finds faults of the kernel or of ours, which cause no event.
 const looksUnread = 60
 
-// A set that is not as it should be is looked at so often before it is left to
-// the next look: it may have been changed by us, or the kernel be growing it,
-// which takes some milliseconds and makes listings incomplete.
+// A set that differs is read several times before it is left to the next look: a
+// sync may be changing it, or the kernel growing it, which takes some milliseconds
+// and makes listings incomplete.
 const (
 	lookAttempts = 5
 	lookPause    = 10 * time.Millisecond // before the second attempt, then twice as long each time
 )
 
 // Look implements proxier.Backend. It reads nothing while events are heard and
-// none was lost, or, without events, while nobody else has committed. Otherwise it
-// reads our table by a socket of its own, set by set. Affinity's clients are
-// packets' business and never read. What Watch has told of is no news: it is for
-// those who heard it to say when that is repaired.
+// none was lost, or, without events, while there was no foreign commit. Otherwise it
+// reads our table through a socket of its own, set by set. The clients of affinity,
+// which packets add, are never read. A change that Watch has reported is not
+// reported again: its listener decides when that is repaired.
 func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 	if _, _, _, known := b.structure(); !known {
 		return false, nil
@@ -62,8 +62,8 @@ func (b *Backend) look(ctx context.Context) (bool, error) {
 	return differs, errors.Join(err, conn.Close())
 }
 
-// lookBy reads all of the table, or what was left by the last look if there is
-// no reason for more.
+// lookBy reads the whole table, or only what the last look could not decide if
+// there is no reason for more.
 func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool, error) {
 	foreign, sure, err := b.foreignCommits(conn)
 	if err != nil {
@@ -86,7 +86,7 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 	return differs, err
 }
 
-// A look is one in progress.
+// An inspection is a look in progress.
 type inspection struct {
 	*Backend
 	ctx       context.Context
@@ -94,16 +94,16 @@ type inspection struct {
 	unsettled unsettledParts
 }
 
-// A finding is the result of a look at one thing.
+// A finding is the result of one check.
 type finding int
 
 const (
 	foundMatch     finding = iota
-	foundUnsettled         // by us, or the kernel is at it: look again
+	foundUnsettled         // it is being changed: look again
 	foundMismatch
 )
 
-// at looks at parts of the table until it finds a difference.
+// check reads parts of the table until it finds a mismatch.
 func (l *inspection) check(what unsettledParts) (bool, error) {
 	if what.structure {
 		switch found, err := l.retry(l.structureCheck()); {
@@ -128,7 +128,7 @@ func (l *inspection) check(what unsettledParts) (bool, error) {
 	return false, nil
 }
 
-// repeat looks at one thing until it is decided, a few times.
+// retry repeats a check until it is decided, a few times.
 func (l *inspection) retry(once func() (finding, error)) (finding, error) {
 	pause := lookPause
 	for n := 1; ; n++ {
@@ -145,7 +145,7 @@ func (l *inspection) retry(once func() (finding, error)) (finding, error) {
 	}
 }
 
-// shapeOnce returns what compares chains, rules and which sets there are.
+// structureCheck returns a check of chains, rules and which sets exist.
 func (l *inspection) structureCheck() func() (finding, error) {
 	return func() (finding, error) {
 		chains, sets, stamp, known := l.structure()
@@ -168,16 +168,16 @@ func (l *inspection) structureCheck() func() (finding, error) {
 	}
 }
 
-// setOnce returns what compares the elements of a set. A tally that is as it
-// should be proves the set, whatever happened while it was listed; one that is not
-// means something when it comes twice, and nothing of ours was in between.
+// setCheck returns a check of the elements of a set. An equal checksum proves the
+// set, whatever happened while it was listed; another one counts when it is found
+// twice, with no commit of ours in between.
 func (l *inspection) setCheck(s set) func() (finding, error) {
 	var last tally
 	var lastStamp uint64
 	return func() (finding, error) {
 		want, stamp, ok := l.Backend.tally(s)
 		if !ok {
-			return foundMatch, nil // it has gone meanwhile
+			return foundMatch, nil // a sync has removed it meanwhile
 		}
 		got, err := l.tallyOf(s, want.count)
 		switch {
@@ -195,7 +195,7 @@ func (l *inspection) setCheck(s set) func() (finding, error) {
 	}
 }
 
-// tallyOf lists a set that should have so many elements.
+// tallyOf computes the checksum of a set that should have so many elements.
 func (l *inspection) tallyOf(s set, count int) (t tally, err error) {
 	var key []byte
 	add := func(e *nft.Element) error {
@@ -215,7 +215,7 @@ func (l *inspection) tallyOf(s set, count int) (t tally, err error) {
 }
 
 // eachSlot asks for the slots that the frontends of a size should have, as
-// compareWanted does: there are too many to be listed. It ends with the first
+// compareByKey does: there are too many to be listed. It ends with the first
 // frontends that lack some.
 func (l *inspection) eachSlot(s set, each func(*nft.Element) error) error {
 	var fronts [][]byte

@@ -9,7 +9,20 @@
 //	postrouting:        masquerade what is marked, and what reaches itself
 //	filter-*:           refuse or drop new connections that were not balanced
 //
-//	State ──► content (pure: elements, chains) ──► difference ──► one transaction
+//	State ──► content (pure: elements, chains) ──► difference ──► transactions
+//
+// The files in the order in which a State travels through them:
+//
+//	layout_*   what the table looks like: sizes, sets, rules, chains
+//	render_*   a State, or one service of it, as elements and chains
+//	table      the connection to one family's table
+//	compare_*  what differs between the table and its content; plan says it in text
+//	apply_*    a Delta: in chunks, as element changes, written, kept in the mirror
+//	look       does the table still match the mirror? watch hears foreign changes
+//	repair_*   the table is made to match its content, or revived at once
+//	clients    which client keeps which endpoint, across a change of mode
+//	probe      whether this kernel supports all of it
+//	nftables   New, Sync, Plan, Cleanup
 package nftables
 
 import (
@@ -22,7 +35,7 @@ import (
 )
 
 // New returns a Backend for the network namespace of the caller. It fails where
-// the kernel lacks something that our rules need: it is tried, whatever the version.
+// the kernel lacks something that our rules need, which is probed, whatever its version.
 func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	b, err := open(ctx, dialects[fam])
 	if err != nil {
@@ -32,7 +45,7 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 }
 
 // Cleanup removes what any Backend may have left of a family. It needs less of the
-// kernel than New: one without nf_tables holds nothing.
+// kernel than New: without nf_tables there is nothing to remove.
 func Cleanup(ctx context.Context, fam proxier.Family) error {
 	conn, err := nft.Dial()
 	if nft.Lacks(err) {
@@ -63,14 +76,14 @@ func open(ctx context.Context, d *dialect) (*Backend, error) {
 	return &Backend{tableConn: newTableConn(d, conn), monitor: monitor}, nil
 }
 
-// Close gives up the sockets. The kernel keeps what it holds.
+// Close closes the sockets. The kernel keeps the table.
 func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.Close()) }
 
-// Sync implements proxier.Backend. With a delta it looks at nothing and sends the
+// Sync implements proxier.Backend. With a delta it reads nothing and sends the
 // elements of the services that changed, in one transaction or, where that would
-// keep a core busy for long, in several; chains that are needed come before. Only
-// then it repairs what somebody else has changed, or at once where that keeps the
-// kernel from following the delta.
+// keep a core busy for long, in several, after the chains that they need. Only then
+// it repairs what another process has modified, or at once where the kernel refuses
+// the delta because of that.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := ctx.Err()
 	if err == nil {
@@ -91,7 +104,7 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		}
 	}
 	var refused *nft.CommitError
-	if errors.As(err, &refused) { // our table is not what it was
+	if errors.As(err, &refused) { // our table was modified
 		b.modified.Store(true)
 		revived, err = b.revive(ctx)
 	}
@@ -121,20 +134,20 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	return diff.changes(), nil
 }
 
-// Cleanup implements proxier.Backend. The rules go first, all at once: those of a
-// chain that is deleted work until the kernel comes to its hook, and what is
-// balanced no more would be refused meanwhile.
+// Cleanup implements proxier.Backend. The rules go first, in one transaction: those of
+// a deleted chain work until the kernel unhooks it, and packets that are not
+// balanced any more would be refused meanwhile.
 func (b *Backend) Cleanup(ctx context.Context) error {
 	there, _, err := b.conn.Lookup(b.table())
-	there = there && err == nil // only to tell of
+	there = there && err == nil // only for the log
 	b.set(nil)
 	b.loaded = false
 	for _, remove := range []func(){func() { b.batch.FlushChain("") }, b.batch.DeleteTable} {
 		b.batch.Reset()
-		b.batch.EnsureTable() // removing from what is not there is an error
+		b.batch.EnsureTable() // removing what does not exist is an error
 		remove()
 		if err := b.commit(); err != nil {
-			return fmt.Errorf("nftables, %s: removing what is ours: %w", b.fam, err)
+			return fmt.Errorf("nftables, %s: removing our table: %w", b.fam, err)
 		}
 	}
 	if there {

@@ -14,7 +14,7 @@ import (
 	"svcproxy/source"
 )
 
-// changes returns the difference for a reader.
+// changes returns the difference as Plan reports it.
 func (d *difference) changes() []proxier.Change {
 	var list []proxier.Change
 	table := d.want.keyword + " " + tableName
@@ -127,13 +127,13 @@ func elementText(s set, fam proxier.Family, e nft.Element) string {
 	return text
 }
 
-// fields returns what is in registers, field by field.
+// fieldTexts returns the content of registers, field by field.
 func fieldTexts(types []nft.Type, b []byte) []string {
 	words := make([]string, 0, len(types))
 	for _, t := range types {
 		n := int(t.Len+3) &^ 3
 		if len(b) < n {
-			return append(words, fmt.Sprintf("%x", b)) // of a set that somebody made
+			return append(words, fmt.Sprintf("%x", b)) // of a foreign set
 		}
 		words = append(words, fieldText(t, b[:n]))
 		b = b[n:]

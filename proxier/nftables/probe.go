@@ -10,8 +10,8 @@ import (
 	"svcproxy/source"
 )
 
-// probe tries whether the kernel takes all that our rules need: a table with
-// every kind of set, rule and hook, in a transaction that is then not committed.
+// probe tests whether the kernel supports all that our rules need: a table with
+// every kind of set, rule and hook, in a transaction that is not committed.
 func probe(conn *nft.Conn, d *dialect) error {
 	st := everyFeature(d.fam)
 	c := render(d, st)

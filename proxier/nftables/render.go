@@ -5,7 +5,7 @@ import (
 	"svcproxy/proxier"
 )
 
-// Content is all that our table holds: elements by set, and chains.
+// content is what our table holds: elements by set, and chains.
 type content struct {
 	*dialect
 	sets   map[set]*records
@@ -13,7 +13,7 @@ type content struct {
 	pools  *poolIDs
 }
 
-// render says a State in nftables. It depends on nothing else.
+// render renders a State. It depends on nothing else.
 func render(d *dialect, st *proxier.State) *content {
 	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32)}
 	c.pools.number(st)
@@ -27,7 +27,7 @@ func render(d *dialect, st *proxier.State) *content {
 	return c
 }
 
-// noted returns an emit whose comments are as they will be read back.
+// truncateComments returns an emit whose comments are as they will be read back.
 func truncateComments(to emit) emit {
 	return func(s set, key, data []byte, note string) { to(s, key, data, nft.Comment(note)) }
 }
@@ -49,7 +49,7 @@ func (c *content) counts() map[set]int {
 	return counts
 }
 
-// tallies returns what stands for the elements of each set.
+// tallies returns the checksum of each set.
 func (c *content) tallies() map[set]tally {
 	all := make(map[set]tally, len(c.sets))
 	for s, rec := range c.sets {

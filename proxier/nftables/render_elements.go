@@ -10,7 +10,7 @@ import (
 // An emit takes one element. The bytes are good until it returns.
 type emit func(s set, key, data []byte, note string)
 
-// A renderer says services in elements.
+// A renderer renders services as elements.
 type renderer struct {
 	fam   proxier.Family
 	pools *poolIDs
@@ -59,7 +59,7 @@ func (r *renderer) refusals(class lookupClass, f *proxier.Frontend) {
 		r.ranges(f.SourceRanges)
 	}
 	action := f.Outside.Action
-	if action == proxier.Balance { // those packets get no further with f's address
+	if action == proxier.Balance { // balanced packets lose f's address before they are refused
 		action = f.Local.Action
 	}
 	switch action {
@@ -78,7 +78,7 @@ func (r *renderer) ranges(prefixes []netip.Prefix) {
 	}
 }
 
-// last returns the last address of a prefix.
+// lastAddr returns the last address of a prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -88,7 +88,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// leg emits the elements of one leg of f, whose key is in r.key.
+// route emits the elements of one leg of f, whose key is in r.key.
 func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Leg) {
 	if l.Action != proxier.Balance {
 		return
@@ -112,8 +112,7 @@ func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Leg) 
 	r.key = r.key[:n]
 }
 
-// sticky emits the elements of a frontend, whose key is in r.key, of a pool whose
-// clients keep their endpoint.
+// sticky emits the elements of a frontend, whose key is in r.key, of a pool with affinity.
 func (r *renderer) sticky(class lookupClass, p *proxier.Pool, size uint32) {
 	r.emit(set{kind: withAffinity, class: class}, r.key, nil, "")
 	r.emit(set{kind: affinityByTimeout, class: class, expiry: expiryClass(p.Affinity)}, r.key, nil, "")
@@ -122,7 +121,7 @@ func (r *renderer) sticky(class lookupClass, p *proxier.Pool, size uint32) {
 	r.emit(set{kind: affinityPool, class: class}, r.key, r.data, poolName(p))
 }
 
-// masqueradeKind returns the kind of set that says whom a leg masquerades,
+// masqueradeKind returns the kind of set that says which sources a leg masquerades,
 // frontends if there is none. Packets that come from outside of a split frontend
 // are of no local source and of no host process.
 func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Leg) kind {
@@ -138,7 +137,7 @@ func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Leg) kind 
 	return frontends
 }
 
-// pool emits a pool whose clients keep their endpoint: they share it over all frontends.
+// pool emits a pool with affinity, which all its frontends share.
 func (r *renderer) pool(p *proxier.Pool) {
 	id, endpoints := r.pools.id(p), endpointIDs(p)
 	for i, t := range p.Targets {
@@ -154,7 +153,7 @@ func (r *renderer) pool(p *proxier.Pool) {
 	}
 }
 
-// state emits what a State holds but for services.
+// state emits what a State holds besides services.
 func (r *renderer) state(st *proxier.State) {
 	for _, a := range st.Host.NodePortAddrs {
 		r.addr(nodeAddrs, a)
@@ -186,7 +185,7 @@ func (r *renderer) hairpin(h proxier.Hairpin) {
 	r.emit(set{kind: hairpins}, r.key, nil, "")
 }
 
-// shared emits what a Delta says of the sets that a State counts itself.
+// shared emits what a Delta adds to, or removes from, the sets that services share.
 func (r *renderer) shared(d *proxier.Delta, host *proxier.Host, gained bool) {
 	vipList, exemptList, hairpinList := d.RefusedVIPs.Lost, d.ExemptAddrs.Lost, d.Hairpins.Lost
 	if gained {
@@ -196,7 +195,7 @@ func (r *renderer) shared(d *proxier.Delta, host *proxier.Host, gained bool) {
 		r.addr(vips, a)
 	}
 	for _, a := range exemptList {
-		if !slices.Contains(host.ServiceCIDRExempt, a) { // it stays, whoever else needs it
+		if !slices.Contains(host.ServiceCIDRExempt, a) { // the settings keep it in any case
 			r.addr(exempt, a)
 		}
 	}

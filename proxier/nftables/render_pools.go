@@ -9,17 +9,17 @@ import (
 	"svcproxy/proxier"
 )
 
-// Pools and endpoints whose clients keep their endpoint are known by numbers in
-// place of long names: nft of Debian 12 cannot print rules that look up what they have just
-// looked up, unless it went through the packet's mark, which has 32 bits. The
-// numbers are hashes, so that a restart finds what it left behind.
+// Pools with affinity and their endpoints have numbers of 32 bits in place of names:
+// nft of Debian 12 can print a rule that looks up the result of a lookup only if it
+// went through the packet's mark. The numbers are hashes, so that a restart finds
+// what an earlier run left.
 
-// PoolIDs number the pools with affinity. What is left once two of them have the
-// same hash depends on which pools there are, not on which came first.
+// poolIDs number the pools with affinity. Where two have the same hash, the numbers
+// depend on which pools there are, not on which came first.
 type poolIDs struct {
 	hash  func(string) uint32
 	names map[uint32]string
-	ids   map[string]uint32 // of those that had to give way
+	ids   map[string]uint32 // of pools whose hash was taken
 }
 
 func newPoolIDs(hash func(string) uint32) *poolIDs {
@@ -41,7 +41,7 @@ func affinityPools(res *proxier.Resolved) iter.Seq[*proxier.Pool] {
 	}
 }
 
-// poolName names a pool, for its number and for who reads the table.
+// poolName names a pool, for its number and in the comments of the table.
 func poolName(p *proxier.Pool) string {
 	return p.ServicePort.String() + "/" + p.Protocol.String() + " " + p.Scope.String()
 }
@@ -62,7 +62,7 @@ func (n *poolIDs) number(st *proxier.State) {
 	n.numberNames(names)
 }
 
-// numberNames numbers pools by their names, all that there are.
+// numberNames numbers all pools by their names.
 func (n *poolIDs) numberNames(names []string) {
 	slices.Sort(names)
 	for _, name := range names {
@@ -77,8 +77,8 @@ func (n *poolIDs) numberNames(names []string) {
 	}
 }
 
-// follow numbers the pools that a change brings, and tells whether that could be
-// done without a look at all the others.
+// follow numbers the pools that a change adds, and reports whether that was
+// possible without all the others.
 func (n *poolIDs) follow(changes []proxier.ServiceChange) bool {
 	touched, clash := false, false
 	for _, c := range changes {
@@ -121,7 +121,7 @@ func endpointIDs(p *proxier.Pool) []uint32 {
 	return ids
 }
 
-// A poolNumber is a pool and a number of it, an endpoint's or a ticket: a key of
+// A poolKey is a pool, and the number of an endpoint or a ticket of it: a key of
 // the maps of tickets.
 type poolKey [8]byte
 

@@ -20,8 +20,8 @@ func putNumber(b []byte, n uint32) []byte { return binary.NativeEndian.AppendUin
 
 func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(putAddr(b, t.Addr()), t.Port()) }
 
-// Records are the elements of one set, each a key and data of fixed lengths, one
-// after another: a million of them make no work for the garbage collector.
+// records are the elements of one set, each a key and data of fixed lengths, one
+// after another: a million of them are no work for the garbage collector.
 type records struct {
 	keyLen, recordLen int // of a record's key, and of all of it, in bytes
 	interval          bool
@@ -105,7 +105,7 @@ func (r *records) makeIndex() {
 	}
 }
 
-// element returns a record as the kernel takes it.
+// element returns a record in the form that the kernel takes.
 func (r *records) element(i int) nft.Element {
 	return element(r.key(i), r.data(i), r.comment(i), r.interval)
 }
@@ -118,7 +118,7 @@ func element(key, data []byte, note string, interval bool) nft.Element {
 	return e
 }
 
-// all returns every record as the kernel takes it, some those of these numbers.
+// all returns every record in the form that the kernel takes, some those with these numbers.
 func (r *records) all() iter.Seq[nft.Element] {
 	return func(yield func(nft.Element) bool) {
 		for i := range r.count() {
@@ -139,8 +139,7 @@ func (r *records) some(numbers []int) iter.Seq[nft.Element] {
 	}
 }
 
-// A tally stands for the elements of a set, whatever their order: two sets of
-// equal tallies hold the same.
+// A tally is a checksum of the elements of a set, whatever their order.
 type tally struct {
 	count int
 	sum   uint64 // of the hashes of all elements

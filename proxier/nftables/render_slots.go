@@ -26,8 +26,8 @@ const (
 	tolerance = 20
 )
 
-// weights returns what the weights of targets have in common, and what they add
-// up to without it; 0 and 0 for no targets.
+// weights returns the greatest common divisor of the weights, and their sum divided
+// by it; 0 and 0 for no targets.
 func weights(targets []proxier.Target) (divisor, sum uint64) {
 	for _, t := range targets {
 		divisor = gcd(divisor, uint64(t.Weight))
@@ -38,7 +38,7 @@ func weights(targets []proxier.Target) (divisor, sum uint64) {
 
 func slotLimit(targets int) uint64 { return uint64(max(fewSlots, slotsEach*targets)) }
 
-// slotCount is how many slots targets have, or a few more.
+// slotCount returns how many slots targets have, or a few more.
 func slotCount(targets []proxier.Target) int {
 	_, sum := weights(targets)
 	return int(min(sum, slotLimit(len(targets))))
@@ -79,8 +79,8 @@ func rounded(targets []proxier.Target) []uint64 {
 	return counts
 }
 
-// next returns the number of slots that is tried after another: each of few, of
-// many those whose random numbers all fall on a slot.
+// nextSlotCount returns the number of slots to try after another: every number up to
+// fewSlots, then those whose random numbers all fall on a slot.
 func nextSlotCount(slots uint64) uint64 {
 	if slots < fewSlots {
 		return slots + 1
@@ -94,7 +94,7 @@ func share(counts []uint64, targets []proxier.Target, slots uint64) bool {
 	sum := weightSum(targets)
 	permille := tolerance - missedTwice(slots)
 	given := uint64(0)
-	var either []int // of these targets both numbers will do
+	var either []int // targets for which both numbers are within the tolerance
 	for i, t := range targets {
 		exact := uint64(t.Weight) * slots // in parts of a slot, sum of which are one
 		below := exact / sum
@@ -117,7 +117,7 @@ func share(counts []uint64, targets []proxier.Target, slots uint64) bool {
 	return true
 }
 
-// raise gives one slot more to those n of some targets that lack most of their share.
+// raise gives one slot more to the n of some targets that lack most of their share.
 func raise(counts []uint64, some []int, targets []proxier.Target, slots, sum, n uint64) {
 	lack := func(i int) uint64 { return uint64(targets[i].Weight)*slots - counts[i]*sum }
 	slices.SortStableFunc(some, func(a, b int) int { return cmp.Compare(lack(b), lack(a)) })
@@ -126,8 +126,8 @@ func raise(counts []uint64, some []int, targets []proxier.Target, slots, sum, n 
 	}
 }
 
-// approach shares slots as near to the weights as can be with one slot at least
-// for each target: the small ones get theirs first, the others share what is left.
+// approach distributes slots as close to the weights as possible with at least one
+// slot for each target: the small ones get theirs first, the others share the rest.
 func approach(counts []uint64, targets []proxier.Target, slots uint64) {
 	order := make([]int, len(targets))
 	for i := range order {
@@ -156,7 +156,7 @@ func weightSum(targets []proxier.Target) (sum uint64) {
 }
 
 // missedTwice returns how likely it is, in thousandths, that two random numbers
-// both fall on no slot: so much is a share off, as the third favours the first slots.
+// both fall on no slot: shares are off by that much, as the third favours the first slots.
 func missedTwice(slots uint64) uint64 {
 	all := uint64(sizeClass(int(slots)))
 	missed := all - slots

@@ -9,20 +9,20 @@ import (
 	"svcproxy/proxier"
 )
 
-// pieceBytes is about how much of a repair is sent at once, some 20,000 elements:
-// the kernel works through it without a pause, and holds a buffer of 4 KiB for each
-// as long as it does, if anybody listens for events.
+// chunkBytes is about how much of a repair is sent at once, some 20,000 elements:
+// the kernel processes it without a pause, and holds a buffer of 4 KiB for each
+// meanwhile, if anyone listens for events.
 const chunkBytes = 1 << 20
 
-// repair makes the kernel hold st. It reads our table only if somebody else may
-// have changed it, and not if it was just revived.
+// repair makes the kernel hold st. It reads our table only if another process may
+// have modified it, and not if it was just revived.
 func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) error {
 	if err := checkHost(&st.Host); err != nil {
 		return err
 	}
 	suspect := b.modified.Swap(false)
 	suspect = b.uncertain.Swap(false) || suspect
-	foreign, _, err := b.foreignCommits(b.conn) // before the table is read: who comes later is noticed
+	foreign, _, err := b.foreignCommits(b.conn) // before the table is read, so that later ones are noticed
 	if err != nil {
 		return err
 	}
@@ -46,14 +46,14 @@ func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32
 	if b.mirror == nil || !maps.Equal(b.mirror.tallies, tallies) || !sameHost(&b.mirror.host, &st.Host) {
 		return false
 	}
-	return b.watching.Load() || foreign == b.foreign.Load() // events would have told
+	return b.watching.Load() || foreign == b.foreign.Load() // no event was heard
 }
 
-// rewrite makes our table hold what it should. What the kernel refuses to change,
-// as others lead there by means that we do not know, goes with the whole table, in
-// the transaction that makes the chains of a new one.
-func (b *Backend) rewrite(ctx context.Context, want *content, anew bool) (d *difference, err error) {
-	if !anew {
+// rewrite makes our table hold what it should. If the kernel refuses a change, as
+// foreign objects that we do not know refer to ours, the whole table is replaced, in
+// one transaction with the chains of the new one.
+func (b *Backend) rewrite(ctx context.Context, want *content, revived bool) (d *difference, err error) {
+	if !revived {
 		if d, err = b.compare(ctx, want); err == nil {
 			err = b.write(ctx, d)
 		}
@@ -70,7 +70,7 @@ func (b *Backend) rewrite(ctx context.Context, want *content, anew bool) (d *dif
 	return d, b.write(ctx, d)
 }
 
-// settle remembers what the kernel holds now.
+// settle sets the mirror to what the kernel holds now.
 func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally) {
 	chains := make(map[string]*kernelChain, len(d.chains))
 	for _, c := range d.chains {
@@ -80,10 +80,10 @@ func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally
 	b.set(&mirror{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
 }
 
-// write sends a difference, in pieces. Where packets have met the table, the
-// chains come first, as they translate for connections that there are; what refuses
-// comes after all elements. The first time, when another mode may still serve,
-// packets come by our chains once all is there.
+// write sends a difference, in chunks. Where packets have met the table, the chains
+// come first, as they translate for existing connections; rules that refuse come
+// after all elements. The first time, when another mode may still serve, the chains
+// are hooked in after all elements.
 func (b *Backend) write(ctx context.Context, d *difference) error {
 	if d.empty() {
 		return nil
@@ -108,19 +108,19 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	return b.revokeListed(ctx, d.staleTickets)
 }
 
-// prepare removes what is not as it should be, and makes the sets. Foreign maps
-// go before the chains that they may lead to.
+// prepare removes what differs, and adds the missing sets. Foreign maps are removed
+// before the chains that they may jump to.
 func (w *writer) prepare(d *difference) {
 	switch {
 	case d.replace:
-		w.batch.EnsureTable() // removing what is not there is an error
+		w.batch.EnsureTable() // removing what does not exist is an error
 		w.batch.DeleteTable()
 		w.batch.AddTable(tableComment)
 	case d.have == nil:
 		w.batch.AddTable(tableComment)
 	case d.wake:
 		w.batch.AddTable(tableComment)
-		w.flush() // the kernel takes no new base chains with it
+		w.flush() // the kernel accepts no new base chains in the same transaction
 	}
 	if d.have != nil && d.rewrite && !d.replace {
 		w.clear(d)
@@ -134,7 +134,7 @@ func (w *writer) prepare(d *difference) {
 	w.sets(fresh)
 }
 
-// clear removes all rules and chains, and the sets that are not as they should be.
+// clear removes all rules and chains, and the sets that differ.
 func (w *writer) clear(d *difference) {
 	w.batch.FlushChain("")
 	d.setChanges(func(op, name string) {

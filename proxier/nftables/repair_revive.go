@@ -8,11 +8,10 @@ import (
 	"svcproxy/netutil/nft"
 )
 
-// revive gives packets the chains that they should meet, at once, if somebody has
-// removed our table, put it to sleep, or changed its rules. The kernel remembers
-// connections without us, but their packets reach the wrong socket, which resets
-// them, as long as nothing translates. It reports whether the table was made: its
-// chains are there, without elements.
+// revive restores the chains at once if another process has removed our table, made
+// it dormant, or modified its rules. The kernel keeps the connections, but while
+// nothing translates their packets, these reach the wrong socket, which resets them.
+// It reports whether the table was made: with chains, without elements.
 func (b *Backend) revive(ctx context.Context) (bool, error) {
 	if b.mirror == nil || !b.modified.Load() {
 		return false, nil
@@ -38,13 +37,13 @@ func (b *Backend) revive(ctx context.Context) (bool, error) {
 	return !exists && w.err == nil, w.err
 }
 
-// reviveShape makes chains and rules what they should be, without a look at elements,
-// of which there may be a million. Sets that are not as they should be are made
-// anew, and what is refused by them then waits for their elements.
+// reviveStructure restores chains and rules without reading elements, of which
+// there may be a million. Sets that differ are made again; the deferred rules
+// then wait for their elements.
 func (b *Backend) reviveStructure(ctx context.Context) error {
 	have, err := b.conn.List(b.table())
 	switch {
-	case errors.Is(err, nft.ErrChanged): // whoever compares all of it has the patience
+	case errors.Is(err, nft.ErrChanged): // repair reads all of it, and tries again
 		return nil
 	case err != nil:
 		return err

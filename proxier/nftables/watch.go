@@ -7,12 +7,13 @@ import (
 	"svcproxy/proxier"
 )
 
-// Watch calls changed with each transaction of other processes that changed our
-// table, as soon as the kernel tells, until ctx ends, whose error it returns. The
-// next Sync repairs it then. After lost events, the next Look, or a Sync without a
-// delta, finds out whether there is something to repair. It runs beside the other methods.
+// Watch calls changed with each foreign transaction that changed our table, as soon
+// as the kernel reports it, until ctx ends, whose error it returns. The next Sync
+// then repairs the table. After lost events, the next Look, or a Sync without a
+// delta, finds out whether there is something to repair. It runs concurrently with
+// the other methods.
 func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
-	b.uncertain.Store(true) // what happened before we listened is unknown
+	b.uncertain.Store(true) // changes before we listened are unknown
 	defer b.watching.Store(false)
 	return b.monitor.Watch(ctx, func() { b.watching.Store(true) }, func(e nft.Event) {
 		if e.Lost {
@@ -25,5 +26,5 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 }
 
 // Doubt makes the next Look, or a Sync without a delta, read our table, whatever
-// has been heard.
+// events were heard.
 func (b *Backend) Doubt() { b.uncertain.Store(true) }
