@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,6 +77,22 @@ func pad(b []byte) []byte {
 	return b
 }
 
+func putValue(m []byte, typ uint16, value []byte) []byte {
+	start := len(m)
+	m = startNest(m, typ)
+	m = putBytes(m, unix.NFTA_DATA_VALUE, value)
+	return endNest(m, start)
+}
+
+// putMilliseconds appends a time, rounded up, if there is one.
+func putMilliseconds(m []byte, typ uint16, d time.Duration) []byte {
+	if d <= 0 {
+		return m
+	}
+	ms := uint64((d + time.Millisecond - 1) / time.Millisecond)
+	return putBytes(m, typ, binary.BigEndian.AppendUint64(nil, ms))
+}
+
 // attrs calls do with each attribute of b.
 func attrs(b []byte, do func(typ uint16, value []byte) error) error {
 	for len(b) >= attrLen {
@@ -85,6 +102,52 @@ func attrs(b []byte, do func(typ uint16, value []byte) error) error {
 		}
 		if err := do(binary.NativeEndian.Uint16(b[2:])&attrTypes, b[attrLen:n]); err != nil {
 			return err
+		}
+		b = b[min(align(n), len(b)):]
+	}
+	return nil
+}
+
+type attr struct {
+	typ    uint16
+	nested bool
+	value  []byte
+}
+
+// parseAttrs returns the attributes of b, up to the first malformed one.
+func parseAttrs(b []byte) (list []attr) {
+	for len(b) >= attrLen {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < attrLen || n > len(b) {
+			return append(list, attr{typ: attrTypes})
+		}
+		typ := binary.NativeEndian.Uint16(b[2:])
+		list = append(list, attr{typ & attrTypes, typ&unix.NLA_F_NESTED != 0, b[attrLen:n]})
+		b = b[min(align(n), len(b)):]
+	}
+	return list
+}
+
+// byType puts the attributes of list at the index of their type, and reports whether there is room.
+func byType(list []byte, into []attr) bool {
+	for _, a := range parseAttrs(list) {
+		if int(a.typ) >= len(into) {
+			return false
+		}
+		into[a.typ] = a
+	}
+	return true
+}
+
+// find returns the value of the first attribute of a type. It does not allocate.
+func find(b []byte, typ uint16) []byte {
+	for len(b) >= attrLen {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < attrLen || n > len(b) {
+			return nil
+		}
+		if binary.NativeEndian.Uint16(b[2:])&attrTypes == typ {
+			return b[attrLen:n]
 		}
 		b = b[min(align(n), len(b)):]
 	}
@@ -106,4 +169,11 @@ func getString(b []byte) string {
 		}
 	}
 	return string(b)
+}
+
+func milliseconds(b []byte) time.Duration {
+	if len(b) != 8 {
+		return 0
+	}
+	return time.Duration(binary.BigEndian.Uint64(b)) * time.Millisecond
 }

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"encoding/binary"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +18,7 @@ const (
 type Batch struct {
 	table Table
 	buf   []byte
-	sets  uint32 // how many were made, to number them
+	sets  uint32 // how many were added, to number them
 	list  elementList
 }
 
@@ -45,7 +44,7 @@ func (b *Batch) Reset() {
 	b.sets, b.list = 0, elementList{}
 }
 
-// Empty tells whether there is nothing to be done.
+// Empty reports whether the batch has no operation.
 func (b *Batch) Empty() bool { return len(b.buf) == headerLen+genLen }
 
 // Len returns the length of b in bytes.
@@ -63,7 +62,7 @@ func (b *Batch) message(typ, flags uint16, fill func([]byte) []byte) {
 	b.buf = endMessage(b.buf, start)
 }
 
-// AddTable makes the table, or wakes one that is dormant.
+// AddTable adds the table, or wakes a dormant one.
 func (b *Batch) AddTable(comment string) {
 	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(m []byte) []byte {
 		m = putUint32(m, unix.NFTA_TABLE_FLAGS, 0)
@@ -71,13 +70,13 @@ func (b *Batch) AddTable(comment string) {
 	})
 }
 
-// EnsureTable makes the table if there is none, and else leaves it as it is.
+// EnsureTable adds the table if there is none, and leaves an existing one as it is.
 func (b *Batch) EnsureTable() { b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nil) }
 
 // DeleteTable removes the table with all that it holds.
 func (b *Batch) DeleteTable() { b.message(unix.NFT_MSG_DELTABLE, 0, nil) }
 
-// AddChain makes a chain.
+// AddChain adds a chain.
 func (b *Batch) AddChain(c *Chain) {
 	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
 		m = putString(m, unix.NFTA_CHAIN_NAME, c.Name)
@@ -101,7 +100,7 @@ func (h *Hook) append(m []byte) []byte {
 	return putString(m, unix.NFTA_CHAIN_TYPE, h.Type)
 }
 
-// DeleteChain removes a chain, which must be empty and jumped to by none.
+// DeleteChain removes a chain, which must be empty and which no rule may jump to.
 func (b *Batch) DeleteChain(name string) {
 	b.message(unix.NFT_MSG_DELCHAIN, 0, func(m []byte) []byte {
 		return putString(m, unix.NFTA_CHAIN_NAME, name)
@@ -130,7 +129,7 @@ func (b *Batch) AddRule(chain string, r Rule) {
 	})
 }
 
-// AddSet makes a set or map.
+// AddSet adds a set or map.
 func (b *Batch) AddSet(s *Set) {
 	b.sets++
 	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
@@ -168,7 +167,7 @@ func (s *Set) appendDesc(m []byte) []byte {
 	return endNest(m, start)
 }
 
-// userData is for nft only, which prints by it.
+// userData tells nft how to print the set.
 func (s *Set) userData() []byte {
 	var u []byte
 	for _, side := range []struct {
@@ -192,26 +191,13 @@ func (b *Batch) DeleteSet(name string) {
 	})
 }
 
-// An Element is one element of a set or map. Its bytes are as in the registers of
-// the kernel: each field is padded to 4 bytes, numbers in network order but for marks.
-type Element struct {
-	Key     []byte
-	KeyEnd  []byte // of an interval, inclusive; else empty
-	Data    []byte // of a map
-	Comment string
-
-	// Of a set with time-outs; zero: none. The kernel counts ticks of some ms.
-	Timeout time.Duration // how long it stays when it is renewed
-	Expires time.Duration // how long it stays now; zero when it is added: Timeout
-}
-
-// AddElement adds an element. That it is there already is no error, unless a map
-// has other data for it.
+// AddElement adds an element. An existing one is no error, unless a map has other
+// data for it.
 func (b *Batch) AddElement(set string, e Element) {
 	b.element(unix.NFT_MSG_NEWSETELEM, set, e)
 }
 
-// DeleteElement removes an element, which must be there. Its data counts not.
+// DeleteElement removes an element, which must exist. Its data is ignored.
 func (b *Batch) DeleteElement(set string, e Element) {
 	e = Element{Key: e.Key, KeyEnd: e.KeyEnd}
 	b.element(unix.NFT_MSG_DELSETELEM, set, e)
@@ -246,31 +232,6 @@ func (b *Batch) element(typ uint16, set string, e Element) {
 	b.buf = endNest(m, start)
 }
 
-// Size is no less than what an element takes in a batch, with the headers of a
-// message for its set.
-func (e *Element) Size(set string) int { return 96 + len(set) + e.size() }
-
-// size is no less than what an element takes in a message.
-func (e *Element) size() int {
-	return 88 + len(e.Key) + len(e.KeyEnd) + len(e.Data) + len(e.Comment)
-}
-
-// putMilliseconds appends a time, rounded up, if there is one.
-func putMilliseconds(m []byte, typ uint16, d time.Duration) []byte {
-	if d <= 0 {
-		return m
-	}
-	ms := uint64((d + time.Millisecond - 1) / time.Millisecond)
-	return putBytes(m, typ, binary.BigEndian.AppendUint64(nil, ms))
-}
-
-func putValue(m []byte, typ uint16, value []byte) []byte {
-	start := len(m)
-	m = startNest(m, typ)
-	m = putBytes(m, unix.NFTA_DATA_VALUE, value)
-	return endNest(m, start)
-}
-
 func (b *Batch) openList(typ uint16, set string) {
 	b.closeList()
 	b.list = elementList{typ: typ, set: set, start: len(b.buf)}
@@ -294,8 +255,8 @@ func (b *Batch) closeList() {
 	b.list = elementList{}
 }
 
-// seal ends the batch, numbers its messages from first on, and asks for the
-// acknowledgement of the last one but the end.
+// seal ends the batch, numbers its messages from first on, and asks for an
+// acknowledgement of the last operation.
 func (b *Batch) seal(first uint32) (begin, end uint32) {
 	b.closeList()
 	start := len(b.buf)
@@ -314,8 +275,8 @@ func (b *Batch) seal(first uint32) (begin, end uint32) {
 	return first, seq - 1
 }
 
-// What the messages of a batch do, for errors.
-var words = map[uint16]string{
+// verbs say in errors what the messages of a batch do.
+var verbs = map[uint16]string{
 	unix.NFT_MSG_NEWTABLE: "adding the table", unix.NFT_MSG_DELTABLE: "deleting the table",
 	unix.NFT_MSG_NEWCHAIN: "adding chain", unix.NFT_MSG_DELCHAIN: "deleting chain",
 	unix.NFT_MSG_NEWRULE: "adding a rule of chain", unix.NFT_MSG_DELRULE: "deleting the rules of chain",
@@ -323,12 +284,12 @@ var words = map[uint16]string{
 	unix.NFT_MSG_NEWSETELEM: "adding elements to set", unix.NFT_MSG_DELSETELEM: "deleting elements of set",
 }
 
-// describe says what message n of a sealed batch does.
+// describe returns what message n of a sealed batch does.
 func (b *Batch) describe(n int) string {
 	text := "committing"
 	i := 0
 	err := messages(b.buf, func(m message) error {
-		if word, ok := words[m.typ&0xff]; ok && i == n {
+		if word, ok := verbs[m.typ&0xff]; ok && i == n {
 			text = word + objectName(m)
 		}
 		i++

@@ -1,8 +1,18 @@
-// Package nft is a thin hand on one nf_tables table, over netlink.
+// Package nft reads, changes and watches nf_tables tables over netlink.
 //
 // A Batch is one transaction, kept as the bytes that are sent: a million
-// elements are some 60 MB and no garbage. Rules are lists of expressions of
+// elements are some 60 MB and one allocation. Rules are lists of expressions of
 // github.com/google/nftables/expr; that library's own connection is not used, as
 // it holds each element of a transaction as an object, and reads elements back
 // at a quarter of the speed.
+//
+// The files, each using only those before it:
+//
+//	attr, object, message   netlink attributes, what a table holds, messages
+//	batch                   a transaction as bytes
+//	socket, conn            requests and their answers
+//	listen, commit          transactions, and which monitors hear them
+//	list                    what the kernel holds
+//	monitor                 what others change
+//	keep, forward           a table that keeps translation on; chains that drop
 package nft

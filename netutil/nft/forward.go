@@ -6,9 +6,9 @@ import (
 	"github.com/google/nftables"
 )
 
-// ForwardDrops names the base chains that drop forwarded packets which no rule
-// of theirs accepts, as in "ip filter FORWARD". No table can overrule them. Those
-// of a table with a chain named own are left out, for that one accepts.
+// ForwardDrops returns the names of the base chains whose policy drops forwarded
+// packets, as in "ip filter FORWARD". No other table can overrule them. Those of a
+// table with a chain named own are left out, as that chain accepts.
 func ForwardDrops(own string) ([]string, error) {
 	conn, err := nftables.New()
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keep makes a table which does nothing but keep the kernel tracking and translating
-// connections of one family: by itself it does so only as long as there are rules
-// that ask for it, and when somebody removes the last of them, connections are cut.
-// One that is there already is replaced at once.
+// Keep adds a table that only keeps the kernel tracking and translating connections
+// of one family: the kernel does so only while there are rules that need it, and
+// when another process removes the last of them, connections break. An existing
+// table is replaced in the same transaction.
 func Keep(t Table, comment string) error {
 	conn, err := Dial()
 	if err != nil {
@@ -24,11 +24,11 @@ func Keep(t Table, comment string) error {
 	return conn.Close()
 }
 
-// keepPriority is after all that translates, which have -100 and 100 by custom: the
-// chain is met by connections that nobody else had a word about.
+// keepPriority comes after the usual priorities of translation, -100 and 100: the
+// chain sees only connections that no other chain has translated.
 const keepPriority = 300
 
-// keep makes the table. The rule has connections tracked, the chain translated.
+// keep adds the table. Its rule needs connection tracking, its chain translation.
 func (c *Conn) keep(t Table, comment string) error {
 	const isNew = 8 // NF_CT_STATE_BIT(IP_CT_NEW), <linux/netfilter/nf_conntrack_common.h>
 	number := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
@@ -50,7 +50,7 @@ func (c *Conn) keep(t Table, comment string) error {
 	return c.Commit(b)
 }
 
-// Exists reports whether a table is there.
+// Exists reports whether a table exists.
 func Exists(t Table) (bool, error) {
 	conn, err := Dial()
 	if err != nil {
@@ -60,17 +60,17 @@ func Exists(t Table) (bool, error) {
 	return there, errors.Join(err, conn.Close())
 }
 
-// Lacks reports whether an error says that the kernel has no nf_tables at all: the
-// first is of a kernel without netfilter's netlink, the second of one with others of its parts only.
-func Lacks(err error) bool {
+// NotSupported reports whether an error says that the kernel has no nf_tables at all:
+// a kernel without nfnetlink gives the first, one that only lacks nf_tables the second.
+func NotSupported(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
-// RemoveTable removes a table with all that is in it. That there is none, or no
+// RemoveTable removes a table with its content. A missing table, or a kernel without
 // nf_tables, is no error.
 func RemoveTable(t Table) error {
 	conn, err := Dial()
-	if Lacks(err) || errors.Is(err, errors.ErrUnsupported) {
+	if NotSupported(err) || errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
 	if err != nil {
@@ -79,7 +79,7 @@ func RemoveTable(t Table) error {
 	b := NewBatch(t)
 	b.DeleteTable()
 	err = conn.Commit(b)
-	if errors.Is(err, unix.ENOENT) || Lacks(err) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EAFNOSUPPORT) {
+	if errors.Is(err, unix.ENOENT) || NotSupported(err) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EAFNOSUPPORT) {
 		err = nil
 	}
 	if err != nil {

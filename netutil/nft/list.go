@@ -2,51 +2,14 @@ package nft
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
-// A Generation counts the transactions of a network namespace.
-type Generation struct {
-	ID      uint32
-	PID     uint32 // who committed the last one; 0 where the kernel does not tell
-	Process string
-}
-
-// Generation asks for the number of the last transaction.
-func (c *Conn) Generation() (g Generation, err error) {
-	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETGEN), 0, unix.AF_UNSPEC, 0)
-	err = c.request(endMessage(m, 0), func(m message) error {
-		g, err = generation(m)
-		return err
-	})
-	if err != nil {
-		return g, fmt.Errorf("asking nf_tables for its generation: %w", err)
-	}
-	return g, nil
-}
-
-// generation decodes one that was asked for. It names the asker, not who committed.
-func generation(m message) (g Generation, err error) {
-	err = m.attrs(func(typ uint16, value []byte) error {
-		switch typ {
-		case unix.NFTA_GEN_ID:
-			g.ID = getUint32(value)
-		case unix.NFTA_GEN_PROC_PID:
-			g.PID = getUint32(value)
-		case unix.NFTA_GEN_PROC_NAME:
-			g.Process = getString(value)
-		}
-		return nil
-	})
-	return g, err
-}
-
-// A Listing is what a table holds but for elements.
+// A Listing is the content of a table without elements.
 type Listing struct {
 	Dormant bool
 	Chains  map[string]*Chain
@@ -74,17 +37,21 @@ func (c *Conn) List(t Table) (*Listing, error) {
 		{"objects", unix.NFT_MSG_GETOBJ, l.addOther},
 		{"flow tables", unix.NFT_MSG_GETFLOWTABLE, l.addOther},
 	} {
-		err := c.request(listRequest(t, part.typ, unix.NLM_F_DUMP), func(m message) error {
-			if !m.isOf(t) { // the kernel lists chains of all tables
-				return nil
-			}
-			return part.add(m)
-		})
-		if err != nil {
+		if err := c.dump(t, part.typ, part.add); err != nil {
 			return nil, fmt.Errorf("listing %s of table %s: %w", part.what, t.Name, err)
 		}
 	}
 	return l, nil
+}
+
+// dump calls each with what is listed of a table.
+func (c *Conn) dump(t Table, typ uint16, each func(message) error) error {
+	return c.request(listRequest(t, typ, unix.NLM_F_DUMP), func(m message) error {
+		if !m.isOf(t) { // the kernel lists chains of all tables
+			return nil
+		}
+		return each(m)
+	})
 }
 
 func listRequest(t Table, typ, flags uint16) []byte {
@@ -93,7 +60,7 @@ func listRequest(t Table, typ, flags uint16) []byte {
 }
 
 // Lookup reports whether a table exists, and whether it is dormant: packets do
-// not meet such a one.
+// not meet a dormant table.
 func (c *Conn) Lookup(t Table) (exists, dormant bool, err error) {
 	err = c.request(listRequest(t, unix.NFT_MSG_GETTABLE, 0), func(m message) error {
 		return m.attrs(func(typ uint16, value []byte) error {
@@ -191,9 +158,9 @@ func (l *Listing) addSet(m message) error {
 	s.Interval, s.Dynamic = flags&unix.NFT_SET_INTERVAL != 0, flags&unix.NFT_SET_EVAL != 0
 	s.Timeouts = flags&unix.NFT_SET_TIMEOUT != 0
 	if flags&(unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_OBJECT) != 0 {
-		s.Key = Type{} // no set of ours
+		s.Key = Type{} // never equal to a set of ours
 	}
-	if flags&unix.NFT_SET_ANONYMOUS == 0 { // that of a rule goes with it
+	if flags&unix.NFT_SET_ANONYMOUS == 0 { // an anonymous set belongs to its rule
 		l.Sets[s.Name] = s
 	}
 	return err
@@ -219,11 +186,47 @@ func (l *Listing) addOther(message) error {
 	return nil
 }
 
-// Scan calls each with every element of a set. What it is given is good until it
-// returns. While the kernel grows a set, for some milliseconds after many elements
-// came, it leaves elements out or lists them twice; it goes on when somebody commits
-// meanwhile, whatever that is about. After an error the Conn may only be closed:
-// the rest is not read.
+// chainTries is how often the chains are listed if they change meanwhile. A list of
+// 10,000 takes some ms.
+const chainTries = 100
+
+// Chains returns the names of the chains of a table, sorted; nil: there is no such table.
+func (c *Conn) Chains(t Table) ([]string, error) {
+	exists, _, err := c.Lookup(t)
+	if err != nil || !exists {
+		return nil, err
+	}
+	var names []string
+	for range chainTries {
+		names, err = c.chains(t)
+		if !errors.Is(err, ErrChanged) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing chains of table %s: %w", t.Name, err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func (c *Conn) chains(t Table) ([]string, error) {
+	names := []string{}
+	err := c.dump(t, unix.NFT_MSG_GETCHAIN, func(m message) error {
+		return m.attrs(func(typ uint16, value []byte) error {
+			if typ == unix.NFTA_CHAIN_NAME {
+				names = append(names, getString(value))
+			}
+			return nil
+		})
+	})
+	return names, err
+}
+
+// Scan calls each with every element of a set, which is valid until each returns.
+// While the kernel grows a set, for some milliseconds after many elements were added,
+// elements are left out or listed twice. A commit meanwhile does not end it. After
+// an error the Conn may only be closed: the rest is not read.
 func (c *Conn) Scan(t Table, set string, each func(*Element) error) error {
 	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, t.Family, 0)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
@@ -245,13 +248,13 @@ func (c *Conn) Scan(t Table, set string, each func(*Element) error) error {
 	return nil
 }
 
-// Get asks for single elements of a set by their keys, and calls found with the
-// number of each. One that is not there is left out. Where a set has
-// hundreds of thousands of elements this is faster than Scan: for each part of
-// a listing the kernel walks over all that it has listed before.
+// Get requests single elements of a set by their keys, and calls found with the
+// index of each that exists. Where a set has hundreds of thousands of elements this
+// is faster than Scan: for each part of a listing the kernel walks over all that it
+// has listed before.
 func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found func(i int, e *Element)) error {
 	var e Element
-	at := 0 // elements before are done with
+	at := 0 // elements before it are done
 	most := c.maxQuestions()
 	for step := most; at < count; {
 		end := min(at+step, count)
@@ -290,21 +293,6 @@ func getRequest(t Table, set string, from, to int, key func(i int) []byte) []byt
 	return endMessage(endNest(m, list), 0)
 }
 
-// find returns the value of the first attribute of a type. It makes no garbage.
-func find(b []byte, typ uint16) []byte {
-	for len(b) >= attrLen {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < attrLen || n > len(b) {
-			return nil
-		}
-		if binary.NativeEndian.Uint16(b[2:])&attrTypes == typ {
-			return b[attrLen:n]
-		}
-		b = b[min(align(n), len(b)):]
-	}
-	return nil
-}
-
 func (e *Element) decode(b []byte) {
 	*e = Element{
 		Key:    find(find(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE),
@@ -316,11 +304,4 @@ func (e *Element) decode(b []byte) {
 	if u := find(b, unix.NFTA_SET_ELEM_USERDATA); len(u) > 0 {
 		e.Comment = comment(u, commentUserData)
 	}
-}
-
-func milliseconds(b []byte) time.Duration {
-	if len(b) != 8 {
-		return 0
-	}
-	return time.Duration(binary.BigEndian.Uint64(b)) * time.Millisecond
 }

@@ -2,23 +2,47 @@ package nft
 
 import (
 	"errors"
+	"os"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// loudBytes is up to how many bytes of a transaction our monitors go on listening
-// to. As long as anybody in the namespace does, the kernel makes a buffer of 4 KiB
-// for each element, and keeps them all until it has committed: 100,000 elements,
-// some 6 MB, take 700 MB and three times as long.
-const loudBytes = 256 << 10
+// A Monitor watches a table for changes by others than one Conn.
+type Monitor struct {
+	relevant func(message) relevance
+	own      func(port, generation uint32) bool // whether a transaction is ours, and not reported; nil: none is
+	touched  func()
+	netns    uint64
+	file     *os.File
+	buf      []byte
+	missed   atomic.Bool // it did not listen during a commit
 
-// listeners are the monitors of this process that hear events. The lock is held for
-// reading by each commit, so that none of ours counts as one that was missed.
+	heard map[uint32]relevance // by sender, of a transaction that is not complete yet
+}
+
+// A relevance says how a message concerns a monitor.
+type relevance uint8
+
+const (
+	isChange relevance = 1 << iota // an event
+	isTouch                        // no event: touched is called
+)
+
+// listeners are the monitors of this process that listen. Each commit holds the lock
+// for reading, so that none of ours counts as missed.
 var listeners = struct {
 	sync.RWMutex
 	all map[*Monitor]bool
 }{all: map[*Monitor]bool{}}
+
+// Close closes the socket.
+func (m *Monitor) Close() error { return m.file.Close() }
+
+// wake interrupts a read of m's socket.
+func (m *Monitor) wake() { m.file.SetReadDeadline(time.Unix(1, 0)) }
 
 func (m *Monitor) listen() error {
 	listeners.Lock()
@@ -34,7 +58,7 @@ func (m *Monitor) stopListening() {
 	m.member(unix.NETLINK_DROP_MEMBERSHIP) // fails only if the socket is closed
 }
 
-// member joins or leaves the group that events are sent to.
+// member joins or leaves the multicast group of events.
 func (m *Monitor) member(option int) error {
 	raw, err := m.file.SyscallConn()
 	if err != nil {
@@ -45,38 +69,4 @@ func (m *Monitor) member(option int) error {
 		failed = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES)
 	})
 	return errors.Join(err, failed)
-}
-
-// commitUnheard commits while no monitor of this process listens.
-func (c *Conn) commitUnheard(b *Batch) error {
-	return c.Unheard(1, func() error { return c.commit(b) })
-}
-
-// Unheard calls write, which commits up to so many times, while no monitor of this
-// process listens, and finds out by the generation whether one has missed something.
-func (c *Conn) Unheard(commits int, write func() error) error {
-	listeners.Lock()
-	defer listeners.Unlock()
-	var here []*Monitor
-	for m := range listeners.all {
-		if m.space == c.space {
-			here = append(here, m)
-		}
-	}
-	before, err := c.Generation()
-	for _, m := range here {
-		err = errors.Join(err, m.member(unix.NETLINK_DROP_MEMBERSHIP))
-	}
-	failed := write()
-	for _, m := range here {
-		err = errors.Join(err, m.member(unix.NETLINK_ADD_MEMBERSHIP))
-	}
-	after, failedAfter := c.Generation()
-	if err = errors.Join(err, failedAfter); err != nil || failed != nil || after.ID-before.ID > uint32(commits) {
-		for _, m := range here {
-			m.missed.Store(true)
-			m.wake()
-		}
-	}
-	return errors.Join(failed, err)
 }

@@ -6,46 +6,24 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// An Event says that somebody else committed a change of a table.
+// An Event says that another process committed a change of a table.
 type Event struct {
-	PID     uint32 // who; 0 where the kernel does not tell
+	PID     uint32 // of that process; 0 if unknown
 	Process string // its name, at most 15 bytes
 	Lost    bool   // events were lost: the table may have been changed
 }
 
-// A Monitor watches a table for changes by others than one Conn.
-type Monitor struct {
-	concerns func(message) concern
-	own      func(port, generation uint32) bool // whether a transaction is none to tell of; nil: none is
-	touched  func()
-	space    uint64
-	file     *os.File
-	in       []byte
-	missed   atomic.Bool // it did not listen while somebody committed
-
-	heard map[uint32]concern // by sender, of a transaction of which we see a part so far
-}
-
-// A concern says what a message is to who watches.
-type concern uint8
-
-const (
-	changes concern = 1 << iota // one to tell of
-	touches                     // no event, but not to be passed over
-)
-
-// NewMonitor opens a socket that hears nothing until Watch is called.
+// NewMonitor opens a socket that receives nothing until Watch is called.
 func NewMonitor(t Table, own *Conn) (*Monitor, error) {
-	m, fd, err := newMonitor(func(msg message) concern {
+	m, fd, err := newMonitor(func(msg message) relevance {
 		if msg.isOf(t) {
-			return changes
+			return isChange
 		}
 		return 0
 	})
@@ -58,7 +36,7 @@ func NewMonitor(t Table, own *Conn) (*Monitor, error) {
 	return m, nil
 }
 
-func newMonitor(concerns func(message) concern) (*Monitor, int, error) {
+func newMonitor(concerns func(message) relevance) (*Monitor, int, error) {
 	fd, err := openSocket(eventBuffer)
 	if err != nil {
 		return nil, 0, err
@@ -67,14 +45,14 @@ func newMonitor(concerns func(message) concern) (*Monitor, int, error) {
 		return nil, 0, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), unix.Close(fd))
 	}
 	return &Monitor{
-		concerns: concerns, space: namespace(), file: os.NewFile(uintptr(fd), "nf_tables monitor"),
-		in: make([]byte, receiveBuffer), heard: map[uint32]concern{},
+		relevant: concerns, netns: namespace(), file: os.NewFile(uintptr(fd), "nf_tables monitor"),
+		buf: make([]byte, receiveBuffer), heard: map[uint32]relevance{},
 	}, fd, nil
 }
 
-// filterEvents lets the kernel drop what is not worth waking up for: what our own
-// Conn changes, which can be a million elements. It cannot tell families apart: a
-// datagram has messages of all that one transaction changed, and a filter sees the first.
+// filterEvents lets the kernel drop the events of our own Conn, which can be a
+// million elements. It cannot filter by family: a datagram has messages of all that
+// one transaction changed, and the filter sees only the first.
 func filterEvents(fd int, own uint32) error {
 	const (
 		load4         = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -82,7 +60,7 @@ func filterEvents(fd int, own uint32) error {
 		all           = 1 << 20 // bytes of an event, more than it has
 	)
 	filter := []unix.SockFilter{
-		{Code: load4, K: 12}, // nlmsg_pid: the port of who asked for the change
+		{Code: load4, K: 12}, // nlmsg_pid: the port of the sender of the change
 		{Code: equal, K: swap32(own), Jt: 1},
 		{Code: result, K: all},
 		{Code: result, K: 0},
@@ -91,17 +69,14 @@ func filterEvents(fd int, own uint32) error {
 		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
-// swap32 turns a number of the host's order into what a filter, which loads in
-// network order, finds in its place.
+// swap32 converts a number in host order to what a filter, which loads in network
+// order, reads.
 func swap32(n uint32) uint32 {
 	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n))
 }
 
-// Close closes the socket.
-func (m *Monitor) Close() error { return m.file.Close() }
-
-// Watch calls changed with each transaction of others that changed the table, as
-// soon as the kernel tells, until ctx ends. It calls listening once, when nothing
+// Watch calls changed with each foreign transaction that changed the table, as soon
+// as the kernel reports it, until ctx ends. It calls listening once, when no event
 // is missed any more.
 func (m *Monitor) Watch(ctx context.Context, listening func(), changed func(Event)) error {
 	raw, err := m.file.SyscallConn()
@@ -132,15 +107,12 @@ func (m *Monitor) Watch(ctx context.Context, listening func(), changed func(Even
 	}
 }
 
-// wake makes m look up from its socket.
-func (m *Monitor) wake() { m.file.SetReadDeadline(time.Unix(1, 0)) }
-
-// hear waits for events once.
+// hear waits for one datagram of events.
 func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 	var n int
 	var failed error
 	err := raw.Read(func(fd uintptr) bool {
-		n, _, failed = unix.Recvfrom(int(fd), m.in, unix.MSG_TRUNC)
+		n, _, failed = unix.Recvfrom(int(fd), m.buf, unix.MSG_TRUNC)
 		return failed != unix.EAGAIN
 	})
 	switch {
@@ -148,20 +120,20 @@ func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 		return err
 	case failed == unix.EINTR:
 		return nil
-	case failed == unix.ENOBUFS || failed == nil && n > len(m.in):
+	case failed == unix.ENOBUFS || failed == nil && n > len(m.buf):
 		m.missed.Store(true)
 		return nil
 	case failed != nil:
 		return failed
 	}
-	return messages(m.in[:n], func(msg message) error { return m.event(msg, changed) })
+	return messages(m.buf[:n], func(msg message) error { return m.event(msg, changed) })
 }
 
-// event takes one message. Those of a transaction come one after another; its
-// generation comes last, and tells the process.
+// event handles one message. Those of a transaction come one after another; its
+// generation comes last, and names the process.
 func (m *Monitor) event(msg message, changed func(Event)) error {
 	if msg.typ != nftMessage(unix.NFT_MSG_NEWGEN) {
-		if c := m.concerns(msg); c != 0 {
+		if c := m.relevant(msg); c != 0 {
 			m.heard[msg.port] |= c
 		}
 		return nil
@@ -172,10 +144,10 @@ func (m *Monitor) event(msg message, changed func(Event)) error {
 	if err != nil || what == 0 || m.own != nil && m.own(msg.port, g.ID) {
 		return err
 	}
-	if what&touches != 0 {
+	if what&isTouch != 0 {
 		m.touched()
 	}
-	if what&changes != 0 {
+	if what&isChange != 0 {
 		changed(Event{PID: g.PID, Process: g.Process})
 	}
 	return nil

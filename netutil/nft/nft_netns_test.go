@@ -192,7 +192,7 @@ func TestMonitor(t *testing.T) {
 	}
 	commit(t, own, func(b *Batch) { // so much that nobody listens meanwhile
 		b.AddSet(&Set{Name: "many", Key: IPv4Addr, Data: Mark})
-		for n := range uint32(loudBytes / 32) {
+		for n := range uint32(announcedBytes / 32) {
 			b.AddElement("many", numbered(n))
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -36,7 +37,7 @@ type Chain struct {
 	Comment string
 }
 
-// Equal tells whether a packet meets two chains alike.
+// Equal reports whether two chains have the same name and hook.
 func (c *Chain) Equal(o *Chain) bool {
 	if c.Hook == nil || o.Hook == nil {
 		return c.Name == o.Name && c.Hook == o.Hook
@@ -63,15 +64,15 @@ func NewRule(family byte, comment string, exprs ...expr.Any) (Rule, error) {
 	return r, nil
 }
 
-// Equal tells whether two rules say the same. One may come from the kernel, which
-// writes attributes in its own order, and some that are zero or leaves them out.
+// Equal reports whether two rules mean the same. One may come from the kernel, which
+// writes attributes in its own order, and may write or omit those that are zero.
 func (r Rule) Equal(o Rule) bool {
 	return r.Comment == o.Comment && sameAttrs(r.Exprs, o.Exprs, sameExpr)
 }
 
 // sameAttrs compares lists of attributes, in order.
 func sameAttrs(a, b []byte, same func(a, b []byte) bool) bool {
-	return slices.EqualFunc(split(a), split(b), func(a, b attr) bool {
+	return slices.EqualFunc(parseAttrs(a), parseAttrs(b), func(a, b attr) bool {
 		return a.typ == b.typ && same(a.value, b.value)
 	})
 }
@@ -82,15 +83,15 @@ func sameExpr(a, b []byte) bool {
 	return name(a) == name(b) && sameData(name(a), data(a), data(b))
 }
 
-// sameData compares what expressions say, attribute by attribute.
+// sameData compares the data of expressions, attribute by attribute.
 func sameData(name string, a, b []byte) bool {
 	const all = 32 // more types of attributes than any expression has
 	var x, y [all]attr
-	if !scatter(a, x[:]) || !scatter(b, y[:]) {
+	if !byType(a, x[:]) || !byType(b, y[:]) {
 		return false
 	}
-	dropDerived(name, x[:])
-	dropDerived(name, y[:])
+	clearDerived(name, x[:])
+	clearDerived(name, y[:])
 	for i := range x {
 		// The kernel does not mark all that is nested.
 		if x[i].nested || y[i].nested {
@@ -104,8 +105,8 @@ func sameData(name string, a, b []byte) bool {
 	return true
 }
 
-// dropDerived removes what the kernel works out by itself.
-func dropDerived(name string, list []attr) {
+// clearDerived clears what the kernel derives by itself.
+func clearDerived(name string, list []attr) {
 	switch name {
 	case "lookup":
 		list[unix.NFTA_LOOKUP_SET_ID] = attr{} // serves in its own batch only
@@ -122,39 +123,8 @@ func dropDerived(name string, list []attr) {
 // NF_NAT_RANGE_MAP_IPS and NF_NAT_RANGE_PROTO_SPECIFIED, <linux/netfilter/nf_nat.h>.
 const natMapIPs, natSpecified = 1, 2
 
-// scatter puts the attributes of list where their types say, and tells whether there is room.
-func scatter(list []byte, into []attr) bool {
-	for _, a := range split(list) {
-		if int(a.typ) >= len(into) {
-			return false
-		}
-		into[a.typ] = a
-	}
-	return true
-}
-
 func zero(b []byte) bool {
 	return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
-}
-
-type attr struct {
-	typ    uint16
-	nested bool
-	value  []byte
-}
-
-// split returns the attributes of b; what does not read as one ends them.
-func split(b []byte) (list []attr) {
-	for len(b) >= attrLen {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < attrLen || n > len(b) {
-			return append(list, attr{typ: attrTypes})
-		}
-		typ := binary.NativeEndian.Uint16(b[2:])
-		list = append(list, attr{typ & attrTypes, typ&unix.NLA_F_NESTED != 0, b[attrLen:n]})
-		b = b[min(align(n), len(b)):]
-	}
-	return list
 }
 
 // A Type is one of nft's data types, with its number there and its length in
@@ -196,7 +166,7 @@ type Set struct {
 	Comment   string
 }
 
-// Equal tells whether two sets take the same elements.
+// Equal reports whether two sets have the same definition.
 func (s *Set) Equal(o *Set) bool {
 	return s.Name == o.Name && s.Key == o.Key && s.Data == o.Data && slices.Equal(s.Fields, o.Fields) &&
 		s.Interval == o.Interval && s.Dynamic == o.Dynamic && s.Timeouts == o.Timeouts && s.Size == o.Size &&
@@ -220,6 +190,28 @@ func (s *Set) flags() (flags uint32) {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
 	return flags
+}
+
+// An Element is one element of a set or map. Its bytes are as in the registers of
+// the kernel: each field is padded to 4 bytes, numbers in network order but for marks.
+type Element struct {
+	Key     []byte
+	KeyEnd  []byte // of an interval, inclusive; else empty
+	Data    []byte // of a map
+	Comment string
+
+	// Of a set with time-outs; zero: none. The kernel counts ticks of some ms.
+	Timeout time.Duration // how long it stays when it is renewed
+	Expires time.Duration // how long it stays now; zero when it is added: Timeout
+}
+
+// Size returns an upper bound of what an element takes in a batch, with the headers
+// of a message for its set.
+func (e *Element) Size(set string) int { return 96 + len(set) + e.size() }
+
+// size returns an upper bound of what an element takes in a message.
+func (e *Element) size() int {
+	return 88 + len(e.Key) + len(e.KeyEnd) + len(e.Data) + len(e.Comment)
 }
 
 // From <linux/netfilter/nf_tables.h>, and of user data from libnftnl's udata.h.
@@ -251,7 +243,7 @@ func appendComment(b []byte, typ byte, s string) []byte {
 // maxComment is the longest comment that nft takes, NFTNL_UDATA_COMMENT_MAXLEN less its NUL.
 const maxComment = 127
 
-// Comment returns a comment as the kernel is told it: cut off where nft takes no more.
+// Comment returns a comment as the kernel gets it: truncated to what nft accepts.
 func Comment(s string) string {
 	if len(s) <= maxComment {
 		return s

@@ -22,7 +22,7 @@ import (
 // are all of the family with affinity. With an error it returns those that were read.
 func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error) {
 	conn, err := nft.Dial()
-	if nft.Lacks(err) {
+	if nft.NotSupported(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func Keep(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, client
 	if err != nil {
 		return 0, fmt.Errorf("nftables, %s: %w", fam, err)
 	}
-	conn.Hush()
+	conn.Mute()
 	k := clientWriter{
 		poolIndex: newPoolIndex(fam, pools),
 		table:     newTableConn(dialects[fam], conn),

@@ -48,7 +48,7 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 // kernel than New: without nf_tables there is nothing to remove.
 func Cleanup(ctx context.Context, fam proxier.Family) error {
 	conn, err := nft.Dial()
-	if nft.Lacks(err) {
+	if nft.NotSupported(err) {
 		return nil
 	}
 	if err != nil {

@@ -7,46 +7,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names say which changes a monitor tells of.
+// Names say which changes a monitor reports.
 type Names struct {
 	Tables []Table
-	Ours   string // is part of the names of our chains and sets
+	Ours   string // part of the names of our chains and sets
 
 	// Own reports whether a transaction is one of ours, by its sender and the generation
 	// that it gave: iptables-restore sends from the port that is its process id, in
 	// its own pid namespace.
 	Own func(port, generation uint32) bool
 
-	Scratch string // begins the names of those of our chains that are none of anybody's business
+	Scratch string // prefix of the names of our chains whose changes are ignored
 
-	Others  string // is part of other names, whose changes are no event: Touched is called
+	Others  string // part of other names, whose changes call Touched and are no event
 	Touched func()
 }
 
-// NewNameMonitor watches tables, in the network namespace of the caller, for changes
-// by others of what has our names: chains, sets, rules in them or that lead to
-// them, or all of a table.
+// NewNameMonitor watches tables, in the network namespace of the caller, for foreign
+// changes of what has our names: chains, sets, rules in them or that jump to them,
+// or whole tables.
 func NewNameMonitor(n Names) (*Monitor, error) {
-	m, _, err := newMonitor(n.concern)
+	m, _, err := newMonitor(n.relevance)
 	if err == nil {
 		m.own, m.touched = n.Own, n.Touched
 	}
 	return m, err
 }
 
-func (n Names) concern(m message) concern {
+func (n Names) relevance(m message) relevance {
 	switch {
-	case !m.isOfOne(n.Tables) || n.isScratch(m):
+	case !m.isOfAny(n.Tables) || n.isScratch(m):
 		return 0
 	case m.typ == nftMessage(unix.NFT_MSG_DELTABLE):
-		return changes
+		return isChange
 	}
-	var c concern
-	if m.names(n.Ours) {
-		c |= changes
+	var c relevance
+	if m.contains(n.Ours) {
+		c |= isChange
 	}
-	if m.names(n.Others) {
-		c |= touches
+	if m.contains(n.Others) {
+		c |= isTouch
 	}
 	return c
 }
@@ -65,7 +65,7 @@ func (n Names) isScratch(m message) bool {
 	return n.Scratch != "" && strings.HasPrefix(getString(find(m.body[genLen:], name)), n.Scratch)
 }
 
-func (m message) isOfOne(tables []Table) bool {
+func (m message) isOfAny(tables []Table) bool {
 	for _, t := range tables {
 		if m.isOf(t) {
 			return true
@@ -74,6 +74,6 @@ func (m message) isOfOne(tables []Table) bool {
 	return false
 }
 
-// names reports whether a text is in a message, wherever: a rule that is deleted is
-// told with all its expressions, the chain that it leads to among them.
-func (m message) names(text string) bool { return bytes.Contains(m.body, []byte(text)) }
+// contains reports whether a message contains a text anywhere: the event of a deleted
+// rule has all its expressions, and in them the chain that it jumps to.
+func (m message) contains(text string) bool { return bytes.Contains(m.body, []byte(text)) }

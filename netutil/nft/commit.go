@@ -1,0 +1,130 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// announcedBytes is the size of the largest transaction during which our monitors
+// listen. While anyone in the namespace listens, the kernel makes a buffer of 4 KiB
+// for each element, and keeps them all until it has committed: 100,000 elements,
+// some 6 MB, take 700 MB and three times as long.
+const announcedBytes = 256 << 10
+
+// Commit applies all of b or nothing. The kernel applies it during the send, and has
+// answered when that returns.
+func (c *Conn) Commit(b *Batch) error {
+	switch {
+	case b.Empty():
+		return nil
+	case c.muted, b.Len() > announcedBytes:
+		return c.commitUnheard(b)
+	}
+	listeners.RLock()
+	defer listeners.RUnlock()
+	return c.commit(b)
+}
+
+func (c *Conn) commit(b *Batch) error {
+	first, last := b.seal(c.seq + 1)
+	c.seq = last
+	if err := c.send(b.buf); err != nil {
+		return fmt.Errorf("sending %d bytes to nf_tables: %w", len(b.buf), err)
+	}
+	return c.acknowledged(b, first, last)
+}
+
+// Try finds out whether the kernel would accept b, without applying it.
+func (c *Conn) Try(b *Batch) error {
+	// An operation that must fail at the end keeps the rest from being applied.
+	b.message(unix.NFT_MSG_DELCHAIN, 0, func(m []byte) []byte {
+		return putString(m, unix.NFTA_CHAIN_NAME, "is not there")
+	})
+	err := c.Commit(b)
+	var failed *CommitError
+	switch {
+	case err == nil:
+		return errors.New("nf_tables deleted a chain that is not there")
+	case errors.As(err, &failed) && failed.last && failed.Errno == unix.ENOENT:
+		return nil
+	}
+	return err
+}
+
+// A CommitError says why a Batch was not applied.
+type CommitError struct {
+	What  string // what the kernel refused to do
+	Errno unix.Errno
+	last  bool // it was the last operation
+}
+
+func (e *CommitError) Error() string { return e.What + ": " + e.Errno.Error() }
+
+func (e *CommitError) Unwrap() error { return e.Errno }
+
+// acknowledged reads the answers to a batch: the kernel sends every error, and an
+// acknowledgement of the last operation.
+func (c *Conn) acknowledged(b *Batch, first, last uint32) error {
+	var failed error
+	done := false
+	for {
+		n, err := c.receive(unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EAGAIN && failed == nil && !done:
+			return errors.New("nf_tables did not acknowledge a change")
+		case err == unix.EAGAIN:
+			return failed
+		case err != nil:
+			return fmt.Errorf("reading acknowledgements of nf_tables: %w", err)
+		}
+		err = messages(c.buf[:n], func(m message) error {
+			if m.typ != unix.NLMSG_ERROR || m.seq < first || m.seq > last {
+				return nil
+			}
+			done = done || m.seq == last-1
+			if errno := m.errno(); errno != 0 && failed == nil {
+				failed = &CommitError{What: b.describe(int(m.seq - first)), Errno: errno, last: m.seq == last-1}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// commitUnheard commits while no monitor of this process listens.
+func (c *Conn) commitUnheard(b *Batch) error {
+	return c.Unheard(1, func() error { return c.commit(b) })
+}
+
+// Unheard calls write, which commits up to so many times, while no monitor of this
+// process listens, and finds out by the generation whether a foreign commit was missed.
+func (c *Conn) Unheard(commits int, write func() error) error {
+	listeners.Lock()
+	defer listeners.Unlock()
+	var here []*Monitor
+	for m := range listeners.all {
+		if m.netns == c.netns {
+			here = append(here, m)
+		}
+	}
+	before, err := c.Generation()
+	for _, m := range here {
+		err = errors.Join(err, m.member(unix.NETLINK_DROP_MEMBERSHIP))
+	}
+	failed := write()
+	for _, m := range here {
+		err = errors.Join(err, m.member(unix.NETLINK_ADD_MEMBERSHIP))
+	}
+	after, failedAfter := c.Generation()
+	if err = errors.Join(err, failedAfter); err != nil || failed != nil || after.ID-before.ID > uint32(commits) {
+		for _, m := range here {
+			m.missed.Store(true)
+			m.wake()
+		}
+	}
+	return errors.Join(failed, err)
+}
