@@ -18,8 +18,6 @@ const (
 	nlmsgAlign = unix.NLMSG_ALIGNTO
 )
 
-var errTruncated = errors.New("netlink message is cut off")
-
 func align(n int) int { return (n + nlmsgAlign - 1) &^ (nlmsgAlign - 1) }
 
 // startMessage appends the headers of a message, whose length endMessage sets.
@@ -92,6 +90,8 @@ func putMilliseconds(m []byte, typ uint16, d time.Duration) []byte {
 	ms := uint64((d + time.Millisecond - 1) / time.Millisecond)
 	return putBytes(m, typ, binary.BigEndian.AppendUint64(nil, ms))
 }
+
+var errTruncated = errors.New("truncated netlink data")
 
 // attrs calls do with each attribute of b.
 func attrs(b []byte, do func(typ uint16, value []byte) error) error {
