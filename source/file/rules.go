@@ -2,6 +2,8 @@ package file
 
 import (
 	"fmt"
+	"path/filepath"
+	"strings"
 
 	"svcproxy/source"
 	"svcproxy/source/decode"
@@ -62,3 +64,17 @@ func tooLarge(path string, max int) source.Fault {
 		Hint: "split it, or raise file_size in [limits] of " + SettingsName,
 	}
 }
+
+// SettingsName is the file of settings, which is never a service file.
+const SettingsName = "svcproxy.toml"
+
+// isServiceFile tells by its name whether a file can hold services. What
+// editors and package managers leave behind (web.toml~, .web.toml.swp,
+// web.toml.dpkg-old) begins with a dot or does not end in .toml or .json.
+func isServiceFile(name string) bool {
+	ext := filepath.Ext(name)
+	return (ext == ".toml" || ext == ".json") && !strings.HasPrefix(name, ".") && name != SettingsName
+}
+
+// Name is what the source is called, in settings and in units.
+const Name = "file"

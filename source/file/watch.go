@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/fsnotify/fsnotify"
 )
@@ -34,9 +33,6 @@ type watcher struct {
 	paths   map[string][]string        // the other way round
 	needed  map[string]int             // by how many paths of meaning and way a directory is
 }
-
-// A fileID tells a directory from another that has taken its path.
-type fileID struct{ dev, ino uint64 }
 
 func newWatcher(dir string) (*watcher, error) {
 	abs, err := filepath.Abs(dir)
@@ -218,64 +214,4 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
-}
-
-// maxHops is how many links the kernel follows in one path, MAXSYMLINKS.
-const maxHops = 40
-
-// A tracer finds out on which paths the meaning of others depends.
-type tracer struct {
-	seen map[string]component // paths share most of their directories
-}
-
-type component struct {
-	target string // of a link
-	exists bool
-}
-
-func newTracer() *tracer { return &tracer{map[string]component{}} }
-
-// trace follows an absolute path and returns where it leads, empty if nowhere, and
-// the paths that say so: those of the links on the way, and the end of it. Where it ends
-// early, that is the name that is missing.
-func (t *tracer) trace(path string) (end string, passed []string) {
-	at, rest := "/", strings.Split(path, "/")
-	for len(rest) > 0 {
-		name := rest[0]
-		rest = rest[1:]
-		if name == "" || name == "." {
-			continue
-		}
-		next := filepath.Join(at, name) // .. is resolved, and right: at has no links
-		found := t.look(next)
-		if found.target == "" && found.exists {
-			at = next
-			continue
-		}
-		passed = append(passed, next)
-		if !found.exists || len(passed) > maxHops {
-			return "", passed
-		}
-		if filepath.IsAbs(found.target) {
-			at = "/"
-		}
-		rest = append(strings.Split(found.target, "/"), rest...)
-	}
-	return at, append(passed, at)
-}
-
-func (t *tracer) look(path string) component {
-	if c, ok := t.seen[path]; ok {
-		return c
-	}
-	var c component
-	if info, err := os.Lstat(path); err == nil {
-		c.exists = true
-		if info.Mode()&fs.ModeSymlink != 0 {
-			c.target, err = os.Readlink(path)
-			c.exists = err == nil
-		}
-	}
-	t.seen[path] = c
-	return c
 }

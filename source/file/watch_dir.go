@@ -1,7 +1,6 @@
 package file
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,30 +17,6 @@ type home struct {
 	dir  string
 	keep string // where its id is kept over a restart; empty: nowhere
 	id   homeID // zero: not known
-}
-
-// A homeID tells a directory from another that has taken its path, and maybe its
-// inode: what is made next, ext4 gives the inode of what was removed last.
-type homeID struct {
-	fileID
-	born int64 // ns since 1970; 0: the file system does not say
-}
-
-func (id homeID) is(o homeID) bool {
-	return id.fileID == o.fileID && (id.born == o.born || id.born == 0 || o.born == 0)
-}
-
-// homeIDOf returns that of an open directory, or of the one at path where fd is AT_FDCWD.
-func homeIDOf(fd int, path string) (homeID, error) {
-	var st unix.Statx_t
-	if err := unix.Statx(fd, path, unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
-		return homeID{}, err
-	}
-	id := homeID{fileID: fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}}
-	if st.Mask&unix.STATX_BTIME != 0 {
-		id.born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
-	}
-	return id, nil
 }
 
 // errEmptied says that there is nothing to conclude from a directory without files.
@@ -102,30 +77,4 @@ func Away(dir, stateDir string) error {
 		return nil // there never was one
 	}
 	return err
-}
-
-// putHome takes what is to be kept of the directory of files, for writeMore.
-func (st *store) putHome(text []byte) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.home = text
-	st.wake()
-}
-
-func (st *store) writeHome() error {
-	st.mu.Lock()
-	text := st.home
-	st.mu.Unlock()
-	if text == nil {
-		return nil
-	}
-	if err := st.replace(homeFile, text, false); err != nil {
-		return err
-	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if bytes.Equal(st.home, text) { // else it has moved again
-		st.home = nil
-	}
-	return nil
 }

@@ -3,7 +3,6 @@ package file
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"svcproxy/source"
@@ -63,11 +62,11 @@ func tables(key string) string {
 
 // headless reports a root that has no services, but the keys of one, and
 // returns what else it has.
-func (p *reading) headless(root map[string]any) map[string]any {
+func headless(r *decode.Reader, root map[string]any) map[string]any {
 	rest := maps.Clone(root)
 	maps.DeleteFunc(rest, func(key string, _ any) bool { return hasKey(serviceFields, key) })
 	if len(rest) < len(root) {
-		p.r.Fault("the keys of a service are not below [[services]]", `write [[services]] above them, in JSON {"services": [{ ... }]}`)
+		r.Fault("the keys of a service are not below [[services]]", `write [[services]] above them, in JSON {"services": [{ ... }]}`)
 	}
 	return rest
 }
@@ -93,34 +92,3 @@ func missingHint(root map[string]any) string {
 	}
 	return noServices
 }
-
-// portList reads the ports of a service. A number is what people try first.
-var portList = decode.List(onePort).Instead(func(v any) string {
-	if n, ok := v.(int64); ok && n > 0 && n <= 65535 {
-		return fmt.Sprintf("write ports = [{ port = %d }]", n)
-	}
-	if _, ok := v.(map[string]any); ok {
-		return "want a list of tables: write [[services.ports]]"
-	}
-	return ""
-})
-
-// onePort reads one element of ports.
-var onePort = port.Instead(func(v any) string {
-	switch v := v.(type) {
-	case int64:
-		return fmt.Sprintf("write { port = %d }", v)
-	case string:
-		return "want a table, such as { port = 80, target_port = 8080 }"
-	}
-	return ""
-})
-
-// endpointAddress reads the address of an endpoint, which has its port in a key of its own.
-var endpointAddress = decode.Addr.Instead(func(v any) string {
-	s, _ := v.(string)
-	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return fmt.Sprintf("write address = %q, port = %d", ap.Addr(), ap.Port())
-	}
-	return ""
-})

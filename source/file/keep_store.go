@@ -1,32 +1,14 @@
 package file
 
 import (
-	"bytes"
-	"cmp"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
-
-	"svcproxy/source/disk"
-)
-
-const (
-	// batch is how many files are written and synced in one go.
-	batch = 64
-
-	// few is how many are synced one by one: a sync of the whole file system also
-	// waits for what everybody else has written to it.
-	few = 8
 )
 
 // A store keeps a copy of the last accepted version of each file, as it was
@@ -78,44 +60,11 @@ func newStore(stateDir string, log *slog.Logger) *store {
 	}
 }
 
-// run writes what there is to write until ctx ends. What is pending then is
-// written, but not synced: nothing that it replaces is removed before the next start.
-func (st *store) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			for st.writeMore(false) {
-			}
-			st.unmark()
-			return
-		case <-st.more:
-			if st.writeMore(true) {
-				st.wake()
-			}
-		case f := <-st.chores:
-			f()
-		}
-	}
-}
-
 // ask has f done by the goroutine of run, unless that has more than enough to do.
 func (st *store) ask(f func()) {
 	select {
 	case st.chores <- f:
 	default:
-	}
-}
-
-// note logs once why last good versions cannot be written.
-func (st *store) note(err error) {
-	was := st.trouble()
-	switch {
-	case err != nil && err.Error() != was:
-		st.err.Store(err.Error())
-		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
-	case err == nil && was != "" && !st.busy():
-		st.err.Store("")
-		st.log.Info("last good versions of service files are kept again")
 	}
 }
 
@@ -236,114 +185,6 @@ func (st *store) wake() {
 	}
 }
 
-// A job is one entry on its way to the disk.
-type job struct {
-	entry
-	name string
-	data []byte // of e.v
-	old  record // what it replaces
-}
-
-// next returns some of what is pending.
-func (st *store) next() []job {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	jobs := make([]job, 0, batch)
-	for name, e := range st.pending {
-		j := job{entry: e, name: name, old: st.records[name]}
-		if e.v != nil {
-			j.data = e.v.data
-		}
-		if jobs = append(jobs, j); len(jobs) == batch {
-			break
-		}
-	}
-	return jobs
-}
-
-// writeMore writes some of what is pending, and reports whether there is more. After
-// an error the rest waits for retry.
-func (st *store) writeMore(sync bool) bool {
-	err := st.writeHome()
-	if jobs := st.next(); len(jobs) > 0 {
-		err = cmp.Or(err, st.write(jobs, sync))
-	}
-	st.note(err)
-	return err == nil && st.busy()
-}
-
-// write goes on after a copy that cannot be written, and returns the first error.
-func (st *store) write(jobs []job, sync bool) (err error) {
-	var lines strings.Builder
-	written, each := jobs[:0], sync && len(jobs) <= few
-	for _, j := range jobs {
-		if e := st.writeCopy(j, each); e != nil {
-			err = cmp.Or(err, e)
-			continue
-		}
-		written = append(written, j)
-		lines.WriteString(j.line(j.name))
-	}
-	if len(written) == 0 {
-		return err
-	}
-	if e := st.add(lines.String(), len(written), each); e != nil {
-		return e
-	}
-	if sync {
-		if e := st.sync(each); e != nil {
-			return e
-		}
-	}
-	for _, j := range st.finish(written) {
-		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
-			_ = os.Remove(st.copyPath(j.name, j.old)) // or else as an orphan, at the next start
-		}
-	}
-	return err
-}
-
-func (st *store) writeCopy(j job, sync bool) error {
-	if j.v == nil {
-		return nil
-	}
-	return st.replace(copyName(j.name, j.sum), j.data, sync)
-}
-
-// sync has the names of copies written that were synced each, or else everything
-// that the file system of the store was given: one wait for many.
-func (st *store) sync(each bool) error {
-	d, err := os.Open(st.dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if each {
-		return d.Sync()
-	}
-	err = unix.Syncfs(int(d.Fd()))
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
-		unix.Sync()
-		return nil
-	}
-	return os.NewSyscallError("syncfs "+st.dir, err)
-}
-
-// finish notes that jobs are done, and returns them.
-func (st *store) finish(jobs []job) []job {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for _, j := range jobs {
-		st.set(j.name, j.record)
-		delete(st.damaged, j.name)
-		if st.pending[j.name] == j.entry { // else it has changed again
-			delete(st.pending, j.name)
-			j.drop()
-		}
-	}
-	return jobs
-}
-
 func (st *store) set(name string, r record) {
 	if r.removed() {
 		delete(st.records, name)
@@ -352,55 +193,21 @@ func (st *store) set(name string, r record) {
 	}
 }
 
-// add adds n lines to the index, in one write.
-func (st *store) add(lines string, n int, sync bool) error {
-	if !st.whole {
-		if err := st.rewrite(); err != nil {
-			return err
-		}
-	}
-	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		st.whole = false
-		return err
-	}
-	_, err = f.WriteString(lines)
-	if err == nil && sync {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		st.whole = false // there may be half a line
-		return err
-	}
-	st.lines += n
-	return nil
-}
-
-// rewrite writes the index anew, with what counts only. Synced, even a power
-// failure leaves one of the two.
-func (st *store) rewrite() error {
-	var b bytes.Buffer
-	b.WriteString(indexHeader)
+// putHome takes what is to be kept of the directory of files, for writeMore.
+func (st *store) putHome(text []byte) {
 	st.mu.Lock()
-	n := len(st.records)
-	for name, r := range st.records {
-		b.WriteString(r.line(name))
-	}
-	st.mu.Unlock()
-	if err := st.replace("index", b.Bytes(), true); err != nil {
-		return err
-	}
-	st.lines, st.whole = n, true
-	return nil
+	defer st.mu.Unlock()
+	st.home = text
+	st.wake()
 }
 
-// draft is where a file is written before it takes the place of another.
-const draft = ".new"
-
-// replace makes or replaces a file in one step.
-func (st *store) replace(name string, data []byte, sync bool) error {
-	if err := os.MkdirAll(st.dir, 0o700); err != nil {
-		return err
+// renew writes the copy of a file again that is missing, if v is what it was of.
+func (st *store) renew(name string, v *version) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	r, ok := st.records[name]
+	if _, busy := st.pending[name]; ok && !busy && r.sum == v.id {
+		st.pending[name] = entry{r, v}
+		st.wake()
 	}
-	return disk.Replace(filepath.Join(st.dir, name), filepath.Join(st.dir, draft), sync, disk.Bytes(data))
 }

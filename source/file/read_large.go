@@ -15,21 +15,6 @@ import (
 // one step.
 const large = 64 << 10
 
-// A load is a large file that is being read while others change. Its probe belongs
-// to who reads it until that has ended, and has a copy of the state.
-type load struct {
-	probe
-	found   stamp // of the file when it began
-	changed bool  // the file had another one before
-	cancel  context.CancelFunc
-	ended   bool
-
-	// Something happened to the file that the load may not know: it is to be looked at again,
-	again bool
-	hash  bool // and to be read whatever its stamp says
-	told  bool // and was renamed into its place
-}
-
 // readBeside has a large file read. One whose result nobody wants any more makes room
 // as soon as it can.
 func (s *Source) readBeside(ctx context.Context, p probe) {
@@ -64,17 +49,6 @@ func (s *Source) load(ctx context.Context, l *load) {
 	case s.loaded <- l:
 	case <-ctx.Done():
 	}
-}
-
-// loading reports whether a file other than f has changed and is still being read.
-// What f does not claim any more may be in there.
-func (s *Source) loading(f *state) bool {
-	for _, l := range s.loads {
-		if l.changed && !l.ended && l.f.path != f.path {
-			return true
-		}
-	}
-	return false
 }
 
 // ended returns what was found of the large files that have been read. One that has
@@ -149,35 +123,4 @@ func (s *Source) finish() {
 			s.todo.placed[name] = s.todo.placed[name] || l.told
 		}
 	}
-}
-
-// each calls f with 0 to n-1 on all cores. It returns false when ctx ended before.
-func (s *Source) each(ctx context.Context, n int, f func(i int)) bool {
-	done := make(chan struct{})
-	s.others.Go(func() {
-		defer close(done)
-		inParallel(n, func(i int) {
-			if ctx.Err() == nil {
-				f(i)
-			}
-		})
-	})
-	select {
-	case <-done:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// leave waits for the end of what was begun beside Run, but not for a slow disk or
-// a long text: what is lost then, the files still say.
-func (s *Source) leave() {
-	done := make(chan struct{})
-	go func() { defer close(done); s.others.Wait() }()
-	select {
-	case <-done:
-	case <-time.After(stopTime):
-	}
-	clear(s.loads)
 }

@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -229,4 +230,55 @@ func (s *Source) arriving() bool {
 		}
 	}
 	return false
+}
+
+// loading reports whether a file other than f has changed and is still being read.
+// What f does not claim any more may be in there.
+func (s *Source) loading(f *state) bool {
+	for _, l := range s.loads {
+		if l.changed && !l.ended && l.f.path != f.path {
+			return true
+		}
+	}
+	return false
+}
+
+// take notes what was found. first: it is the first look at the whole directory.
+func (f *state) take(p *probe, first bool) {
+	changed := p.stamp != f.stamp
+	if changed || p.v != nil {
+		c := p.stamp.ctime
+		f.racy = cmp.Or(p.opened, p.at).Sub(time.Unix(c.Unix())) < racy(c.Nsec)
+	}
+	if changed || p.v != nil && p.v != f.next && p.v != f.seen {
+		f.touch(p.at)
+	}
+	f.stamp, f.target, f.elsewhere = p.stamp, p.target, p.elsewhere
+	switch {
+	case p.v == f.next && !changed, p.v == nil:
+		f.waitOn(p)
+	case p.v == f.seen:
+		f.next = nil
+		if p.v == f.used {
+			f.held = time.Time{}
+		}
+	default:
+		if p.v == gone && f.next != gone {
+			f.missing = p.at
+		}
+		f.next, f.frees = p.v, p.frees
+		if first && f.used == nil {
+			f.due = p.at
+		} else {
+			f.wait(p)
+		}
+	}
+}
+
+// touch notes that the file was found changed.
+func (f *state) touch(at time.Time) {
+	if f.held.IsZero() || f.next == nil && at.Sub(f.touched) >= quietTime {
+		f.held = at
+	}
+	f.touched = at
 }

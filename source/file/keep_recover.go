@@ -1,7 +1,6 @@
 package file
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,38 +32,6 @@ func (st *store) load() {
 	if err != nil {
 		st.log.Warn("the index of last good versions of service files is not whole: their copies say what it does not", "err", err)
 		st.recover()
-	}
-}
-
-// bootID changes with each boot of the host, random(4).
-const bootID = "/proc/sys/kernel/random/boot_id"
-
-// marker is the path of a file that is there while the store is used, and says in
-// which boot. One of another boot means that the host stopped without shutting
-// down: then a file that was being replaced may be missing altogether.
-func (st *store) marker() string { return filepath.Join(st.dir, "running") }
-
-// lostPower reports whether the host stopped without shutting down since this was last marked.
-func (st *store) lostPower() bool {
-	was, err1 := os.ReadFile(st.marker())
-	is, err2 := os.ReadFile(bootID)
-	return err1 == nil && err2 == nil && !bytes.Equal(was, is)
-}
-
-// mark says that the store is used from now on.
-func (st *store) mark() {
-	is, err := os.ReadFile(bootID)
-	if err == nil {
-		err = st.replace(filepath.Base(st.marker()), is, true)
-	}
-	st.marked = err == nil
-	st.note(err)
-}
-
-// unmark says that it is not used any more.
-func (st *store) unmark() {
-	if st.marked {
-		_ = os.Remove(st.marker()) // or else missing files are kept until somebody reloads
 	}
 }
 
@@ -164,26 +131,4 @@ func (st *store) tidy() (missing []string) {
 		missing = append(missing, name)
 	}
 	return missing
-}
-
-// compact rewrites the index if it is damaged, or has more than slack lines that
-// do not count.
-func (st *store) compact(slack int) {
-	st.mu.Lock()
-	n := len(st.records)
-	st.mu.Unlock()
-	if st.lines > n+slack || st.suspect && !st.whole {
-		st.note(st.rewrite())
-	}
-}
-
-// renew writes the copy of a file again that is missing, if v is what it was of.
-func (st *store) renew(name string, v *version) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	r, ok := st.records[name]
-	if _, busy := st.pending[name]; ok && !busy && r.sum == v.id {
-		st.pending[name] = entry{r, v}
-		st.wake()
-	}
 }

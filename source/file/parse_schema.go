@@ -1,7 +1,10 @@
 package file
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,3 +124,74 @@ var endpointFields = []decode.Field[endpoint]{
 	decode.Key("serving", decode.Bool, func(e *endpoint) *bool { return &e.Serving }),
 	decode.Key("terminating", decode.Bool, func(e *endpoint) *bool { return &e.Terminating }),
 }
+
+// portList reads the ports of a service. A number is what people try first.
+var portList = decode.List(onePort).Instead(func(v any) string {
+	if n, ok := v.(int64); ok && n > 0 && n <= 65535 {
+		return fmt.Sprintf("write ports = [{ port = %d }]", n)
+	}
+	if _, ok := v.(map[string]any); ok {
+		return "want a list of tables: write [[services.ports]]"
+	}
+	return ""
+})
+
+// onePort reads one element of ports.
+var onePort = port.Instead(func(v any) string {
+	switch v := v.(type) {
+	case int64:
+		return fmt.Sprintf("write { port = %d }", v)
+	case string:
+		return "want a table, such as { port = 80, target_port = 8080 }"
+	}
+	return ""
+})
+
+// endpointAddress reads the address of an endpoint, which has its port in a key of its own.
+var endpointAddress = decode.Addr.Instead(func(v any) string {
+	s, _ := v.(string)
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return fmt.Sprintf("write address = %q, port = %d", ap.Addr(), ap.Port())
+	}
+	return ""
+})
+
+func readEndpoints(r *decode.Reader, v any, s *service) {
+	s.listed = true
+	decode.Each(r, v, func(_ int, v any) {
+		e := endpoint{Endpoint: source.Endpoint{Weight: 1, Ready: true, Serving: true}}
+		if text, ok := v.(string); ok {
+			e.Addr, e.port = endpointAddr(r, text)
+		} else if _, ok := v.(map[string]any); ok {
+			decode.Table(r, v, endpointFields, &e)
+		} else {
+			decode.Addr.Read(r, v)
+		}
+		s.endpoints = append(s.endpoints, e)
+	})
+}
+
+// endpointAddr reads "address", "address:port" and "[address]:port".
+func endpointAddr(r *decode.Reader, text string) (netip.Addr, uint16) {
+	host, number := text, ""
+	var err error
+	if strings.Contains(text, "]:") || strings.Count(text, ":") == 1 {
+		host, number, err = net.SplitHostPort(text)
+	}
+	if err != nil || host == text {
+		a, _ := decode.Addr.Read(r, text)
+		return a, 0
+	}
+	a, ok := decode.Addr.Read(r, host)
+	port, err := strconv.ParseUint(number, 10, 16)
+	if ok && (err != nil || port == 0) {
+		r.Fault(source.Excerpt(text)+" has port "+source.Excerpt(number), "want 1 to 65535")
+	}
+	return a, uint16(port)
+}
+
+const noServices = "write services = [] for a file without services"
+
+// schemaKey names the JSON Schema of a file for editors. In TOML they look for
+// the comment "#:schema", so it is a key of JSON only.
+const schemaKey = "$schema"

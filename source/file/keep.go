@@ -2,11 +2,9 @@ package file
 
 import (
 	"context"
-	"encoding/hex"
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"svcproxy/source"
 )
@@ -61,30 +59,6 @@ func (s *Source) damage(name string, r record, why string) []source.Fault {
 		Pos: source.Position{File: s.store.copyPath(name, r)},
 		Msg: "the copy of the last good version cannot be used: " + why, Warning: true,
 	}}
-}
-
-// resume takes up what was accepted before this start, so that everyone first
-// gets back what was theirs. It returns the units of it.
-func (s *Source) resume(probes []probe) (units []source.Unit) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range probes {
-		p, f := &probes[i], probes[i].f
-		if p.last.removed() {
-			continue
-		}
-		f.claimed, f.damage = p.last.since, p.damage
-		for _, d := range p.damage {
-			s.log.Warn(d.Msg, "file", f.path, "copy", d.Pos.File)
-		}
-		if p.good != nil {
-			f.seen, f.used, f.good = p.good, p.good, p.good
-			f.state, f.since = source.Accepted, p.last.at
-			f.untold, f.quiet = true, true
-			units = append(units, s.hand(f))
-		}
-	}
-	return units
 }
 
 // forget drops the records of files that were removed.
@@ -146,89 +120,6 @@ func (s *Source) mark() {
 			}
 		})
 	}
-}
-
-// hand returns f as a unit to be handed on. Without a store nobody tells what
-// becomes of it: it counts as accepted.
-func (s *Source) hand(f *state) source.Unit {
-	if s.store == nil {
-		f.good = f.used
-	} else {
-		f.sent = append(f.sent, f.used)
-		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
-	}
-	u := source.Unit{ID: f.id(), Version: f.used.name(), Services: f.used.services}
-	if !f.claimed.IsZero() {
-		u.Since = f.claimed.UnixNano()
-	}
-	return u
-}
-
-// maxSent is how many versions of one file can be on their way. Only while the
-// sink is busy with a long sync are there more than one or two.
-const maxSent = 16
-
-func (v *version) name() string { return hex.EncodeToString(v.id[:]) }
-
-// withdraw takes back a version that was handed on and not accepted, for the
-// file has become something else, which is broken.
-func (s *Source) withdraw(f *state, ch *source.Changes) {
-	f.used, f.sent, f.untold = f.good, nil, false
-	if f.used == nil {
-		ch.Delete = append(ch.Delete, f.id())
-	} else {
-		ch.Set = append(ch.Set, s.hand(f))
-	}
-}
-
-// Accepted tells which versions of files are in use from now on. Whoever sets
-// Options.StateDir must call it with each unit that is accepted, in order; it
-// writes what a restart must know. It may be called from any goroutine.
-func (s *Source) Accepted(units []source.Unit) {
-	if s.store == nil {
-		return
-	}
-	s.keeping.Lock() // so that forget does not come between
-	defer s.keeping.Unlock()
-	news, lines := s.accept(units, time.Now().Round(0))
-	for _, l := range lines {
-		l.log(s.log)
-	}
-	s.store.put(news)
-}
-
-// accept notes which versions are in use. It returns what is to be recorded, and to be logged.
-func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]entry, lines []line) {
-	news = map[string]entry{}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, u := range units {
-		name := filepath.Base(u.ID.Name)
-		f := s.files[name]
-		if u.ID.Source != Name || f == nil || !f.accept(u.Version) {
-			continue // it was removed, or withdrawn, meanwhile
-		}
-		if f.claimed.IsZero() {
-			f.claimed = now
-		}
-		news[name] = entry{record{f.good.id, f.claimed, now}, f.good}
-		if f.untold && f.good == f.used {
-			f.untold = false
-			lines = append(lines, f.line(f.quiet))
-		}
-	}
-	return news, lines
-}
-
-// accept notes that a version is in use. It returns false for one that is not on its way.
-func (f *state) accept(version string) bool {
-	for i, v := range f.sent {
-		if v.name() == version {
-			f.good, f.sent, f.damage = v, f.sent[i+1:], nil
-			return true
-		}
-	}
-	return false
 }
 
 // upkeep writes again what could not be written, and keeps the index short.

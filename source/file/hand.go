@@ -1,0 +1,277 @@
+package file
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"svcproxy/source"
+)
+
+// begin hands on all there is: first what was accepted before this start, so
+// that everyone gets back what was theirs, then what has changed since.
+func (s *Source) begin(probes []probe, sink source.Sink) {
+	before := s.resume(probes)
+	if len(before) > 0 {
+		sink.Apply(source.Changes{Set: before})
+	}
+	ch, news := s.take(probes, true)
+	if len(before) == 0 || len(ch.Set)+len(ch.Delete) > 0 {
+		sink.Apply(ch)
+	}
+	sink.Synced(Name)
+	s.mu.Lock()
+	s.synced = true
+	s.mu.Unlock()
+	s.report(news, true)
+	s.tidy()
+}
+
+// resume takes up what was accepted before this start, so that everyone first
+// gets back what was theirs. It returns the units of it.
+func (s *Source) resume(probes []probe) (units []source.Unit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range probes {
+		p, f := &probes[i], probes[i].f
+		if p.last.removed() {
+			continue
+		}
+		f.claimed, f.damage = p.last.since, p.damage
+		for _, d := range p.damage {
+			s.log.Warn(d.Msg, "file", f.path, "copy", d.Pos.File)
+		}
+		if p.good != nil {
+			f.seen, f.used, f.good = p.good, p.good, p.good
+			f.state, f.since = source.Accepted, p.last.at
+			f.untold, f.quiet = true, true
+			units = append(units, s.hand(f))
+		}
+	}
+	return units
+}
+
+// settle takes what was found, and hands on what counts by now as one step.
+func (s *Source) settle(probes []probe, sink source.Sink) {
+	ch, news := s.take(probes, false)
+	if len(ch.Set)+len(ch.Delete) > 0 {
+		sink.Apply(ch)
+	}
+	s.report(news, false)
+	var removed []string
+	for _, p := range news {
+		if p.v == gone {
+			removed = append(removed, p.name)
+		}
+	}
+	s.forget(removed)
+}
+
+// take returns what counts by now, as changes and as the files that it is about.
+func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []probe) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	arriving := s.arriving()
+	for _, p := range probes {
+		if p.stamp.fileID != p.f.stamp.fileID {
+			s.changed = p.at
+		}
+		p.f.take(&p, first)
+		arriving = arriving || p.f.arrives()
+	}
+	for _, p := range probes {
+		due := p.f.next != nil && !s.dueTime(p.f, arriving).After(p.at)
+		switch {
+		case due:
+			delete(s.waiting, p.name)
+			p.f.quiet = first
+			s.count(&p, &ch)
+		case p.f.next != nil:
+			s.waiting[p.name] = p.f
+		default:
+			delete(s.waiting, p.name)
+		}
+		if due || p.good != nil {
+			news = append(news, p)
+		}
+	}
+	return ch, news
+}
+
+// count makes p's version count, and adds what follows to ch.
+func (s *Source) count(p *probe, ch *source.Changes) {
+	f, at := p.f, p.at
+	if p.good != nil && p.v.broken { // before this start, as it seems
+		at = later(p.changed(), p.last.at)
+	}
+	switch {
+	case !f.count(at):
+		delete(s.files, p.name)
+		if f.used != nil {
+			ch.Delete = append(ch.Delete, f.id())
+		}
+	case f.state == source.Accepted:
+		ch.Set = append(ch.Set, s.hand(f))
+	case f.used != f.good:
+		s.withdraw(f, ch)
+	}
+}
+
+// count makes f.next count. It returns false when the file is gone.
+func (f *state) count(now time.Time) bool {
+	v := f.next
+	f.next = nil
+	if v == gone {
+		return false
+	}
+	f.seen = v
+	if !v.broken {
+		f.held = time.Time{}
+	}
+	was := f.state
+	switch {
+	case !v.broken:
+		f.used, f.state, was = v, source.Accepted, ""
+		f.untold = true
+	case f.good != nil:
+		f.state = source.Stale
+	default:
+		f.state = source.Refused
+	}
+	if f.state != was {
+		f.since = now
+	}
+	return true
+}
+
+// report logs one line for each file, at first one for all that are well. What
+// somebody is to accept is logged when that is done.
+func (s *Source) report(news []probe, first bool) {
+	services := 0
+	for _, p := range news {
+		services += p.f.handed()
+		switch {
+		case p.v != gone && p.f.state == source.Accepted && s.store != nil:
+		case p.v != gone:
+			p.f.line(first).log(s.log)
+		case p.f.seen != nil:
+			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handed())
+		}
+	}
+	if first {
+		s.log.Info("service files read", "dir", s.dir, "files", len(news), "services", services)
+	}
+}
+
+// hand returns f as a unit to be handed on. Without a store nobody tells what
+// becomes of it: it counts as accepted.
+func (s *Source) hand(f *state) source.Unit {
+	if s.store == nil {
+		f.good = f.used
+	} else {
+		f.sent = append(f.sent, f.used)
+		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
+	}
+	u := source.Unit{ID: f.id(), Version: f.used.name(), Services: f.used.services}
+	if !f.claimed.IsZero() {
+		u.Since = f.claimed.UnixNano()
+	}
+	return u
+}
+
+// maxSent is how many versions of one file can be on their way. Only while the
+// sink is busy with a long sync are there more than one or two.
+const maxSent = 16
+
+// withdraw takes back a version that was handed on and not accepted, for the
+// file has become something else, which is broken.
+func (s *Source) withdraw(f *state, ch *source.Changes) {
+	f.used, f.sent, f.untold = f.good, nil, false
+	if f.used == nil {
+		ch.Delete = append(ch.Delete, f.id())
+	} else {
+		ch.Set = append(ch.Set, s.hand(f))
+	}
+}
+
+// Accepted tells which versions of files are in use from now on. Whoever sets
+// Options.StateDir must call it with each unit that is accepted, in order; it
+// writes what a restart must know. It may be called from any goroutine.
+func (s *Source) Accepted(units []source.Unit) {
+	if s.store == nil {
+		return
+	}
+	s.keeping.Lock() // so that forget does not come between
+	defer s.keeping.Unlock()
+	news, lines := s.accept(units, time.Now().Round(0))
+	for _, l := range lines {
+		l.log(s.log)
+	}
+	s.store.put(news)
+}
+
+// accept notes which versions are in use. It returns what is to be recorded, and to be logged.
+func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]entry, lines []line) {
+	news = map[string]entry{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range units {
+		name := filepath.Base(u.ID.Name)
+		f := s.files[name]
+		if u.ID.Source != Name || f == nil || !f.accept(u.Version) {
+			continue // it was removed, or withdrawn, meanwhile
+		}
+		if f.claimed.IsZero() {
+			f.claimed = now
+		}
+		news[name] = entry{record{f.good.id, f.claimed, now}, f.good}
+		if f.untold && f.good == f.used {
+			f.untold = false
+			lines = append(lines, f.line(f.quiet))
+		}
+	}
+	return news, lines
+}
+
+// accept notes that a version is in use. It returns false for one that is not on its way.
+func (f *state) accept(version string) bool {
+	for i, v := range f.sent {
+		if v.name() == version {
+			f.good, f.sent, f.damage = v, f.sent[i+1:], nil
+			return true
+		}
+	}
+	return false
+}
+
+// A line is something to log of a file.
+type line struct {
+	level slog.Level
+	msg   string
+	args  []any
+}
+
+func (l line) log(log *slog.Logger) { log.Log(context.Background(), l.level, l.msg, l.args...) }
+
+// line says what became of a file; when all is well and quiet is asked for, to
+// those only who debug.
+func (f *state) line(quiet bool) line {
+	l := line{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.handed()}}
+	switch f.state {
+	case source.Stale:
+		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
+	case source.Refused:
+		l.level, l.msg = slog.LevelWarn, "service file is broken: it has no services until it is mended"
+	case source.Accepted:
+		if len(f.seen.faults) > 0 {
+			l.level, l.msg = slog.LevelWarn, "service file accepted with warnings"
+		} else if quiet {
+			l.level = slog.LevelDebug
+		}
+	}
+	if n := len(f.seen.faults); n > 0 {
+		l.args = append(l.args, "faults", n, "first", f.seen.faults[0].String())
+	}
+	return l
+}

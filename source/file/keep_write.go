@@ -1,0 +1,226 @@
+package file
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy/source/disk"
+)
+
+const (
+	// batch is how many files are written and synced in one go.
+	batch = 64
+
+	// few is how many are synced one by one: a sync of the whole file system also
+	// waits for what everybody else has written to it.
+	few = 8
+)
+
+// writeMore writes some of what is pending, and reports whether there is more. After
+// an error the rest waits for retry.
+func (st *store) writeMore(sync bool) bool {
+	err := st.writeHome()
+	if jobs := st.next(); len(jobs) > 0 {
+		err = cmp.Or(err, st.write(jobs, sync))
+	}
+	st.note(err)
+	return err == nil && st.busy()
+}
+
+func (st *store) writeHome() error {
+	st.mu.Lock()
+	text := st.home
+	st.mu.Unlock()
+	if text == nil {
+		return nil
+	}
+	if err := st.replace(homeFile, text, false); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if bytes.Equal(st.home, text) { // else it has moved again
+		st.home = nil
+	}
+	return nil
+}
+
+// A job is one entry on its way to the disk.
+type job struct {
+	entry
+	name string
+	data []byte // of e.v
+	old  record // what it replaces
+}
+
+// next returns some of what is pending.
+func (st *store) next() []job {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	jobs := make([]job, 0, batch)
+	for name, e := range st.pending {
+		j := job{entry: e, name: name, old: st.records[name]}
+		if e.v != nil {
+			j.data = e.v.data
+		}
+		if jobs = append(jobs, j); len(jobs) == batch {
+			break
+		}
+	}
+	return jobs
+}
+
+// write goes on after a copy that cannot be written, and returns the first error.
+func (st *store) write(jobs []job, sync bool) (err error) {
+	var lines strings.Builder
+	written, each := jobs[:0], sync && len(jobs) <= few
+	for _, j := range jobs {
+		if e := st.writeCopy(j, each); e != nil {
+			err = cmp.Or(err, e)
+			continue
+		}
+		written = append(written, j)
+		lines.WriteString(j.line(j.name))
+	}
+	if len(written) == 0 {
+		return err
+	}
+	if e := st.add(lines.String(), len(written), each); e != nil {
+		return e
+	}
+	if sync {
+		if e := st.sync(each); e != nil {
+			return e
+		}
+	}
+	for _, j := range st.finish(written) {
+		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
+			_ = os.Remove(st.copyPath(j.name, j.old)) // or else as an orphan, at the next start
+		}
+	}
+	return err
+}
+
+func (st *store) writeCopy(j job, sync bool) error {
+	if j.v == nil {
+		return nil
+	}
+	return st.replace(copyName(j.name, j.sum), j.data, sync)
+}
+
+// sync has the names of copies written that were synced each, or else everything
+// that the file system of the store was given: one wait for many.
+func (st *store) sync(each bool) error {
+	d, err := os.Open(st.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if each {
+		return d.Sync()
+	}
+	err = unix.Syncfs(int(d.Fd()))
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
+		unix.Sync()
+		return nil
+	}
+	return os.NewSyscallError("syncfs "+st.dir, err)
+}
+
+// finish notes that jobs are done, and returns them.
+func (st *store) finish(jobs []job) []job {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, j := range jobs {
+		st.set(j.name, j.record)
+		delete(st.damaged, j.name)
+		if st.pending[j.name] == j.entry { // else it has changed again
+			delete(st.pending, j.name)
+			j.drop()
+		}
+	}
+	return jobs
+}
+
+// add adds n lines to the index, in one write.
+func (st *store) add(lines string, n int, sync bool) error {
+	if !st.whole {
+		if err := st.rewrite(); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		st.whole = false
+		return err
+	}
+	_, err = f.WriteString(lines)
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		st.whole = false // there may be half a line
+		return err
+	}
+	st.lines += n
+	return nil
+}
+
+// compact rewrites the index if it is damaged, or has more than slack lines that
+// do not count.
+func (st *store) compact(slack int) {
+	st.mu.Lock()
+	n := len(st.records)
+	st.mu.Unlock()
+	if st.lines > n+slack || st.suspect && !st.whole {
+		st.note(st.rewrite())
+	}
+}
+
+// rewrite writes the index anew, with what counts only. Synced, even a power
+// failure leaves one of the two.
+func (st *store) rewrite() error {
+	var b bytes.Buffer
+	b.WriteString(indexHeader)
+	st.mu.Lock()
+	n := len(st.records)
+	for name, r := range st.records {
+		b.WriteString(r.line(name))
+	}
+	st.mu.Unlock()
+	if err := st.replace("index", b.Bytes(), true); err != nil {
+		return err
+	}
+	st.lines, st.whole = n, true
+	return nil
+}
+
+// draft is where a file is written before it takes the place of another.
+const draft = ".new"
+
+// replace makes or replaces a file in one step.
+func (st *store) replace(name string, data []byte, sync bool) error {
+	if err := os.MkdirAll(st.dir, 0o700); err != nil {
+		return err
+	}
+	return disk.Replace(filepath.Join(st.dir, name), filepath.Join(st.dir, draft), sync, disk.Bytes(data))
+}
+
+// note logs once why last good versions cannot be written.
+func (st *store) note(err error) {
+	was := st.trouble()
+	switch {
+	case err != nil && err.Error() != was:
+		st.err.Store(err.Error())
+		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
+	case err == nil && was != "" && !st.busy():
+		st.err.Store("")
+		st.log.Info("last good versions of service files are kept again")
+	}
+}

@@ -1,0 +1,138 @@
+package file
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"svcproxy/source"
+	"svcproxy/source/decode"
+)
+
+type reading struct {
+	r        *decode.Reader
+	check    func(*source.Service) []source.Problem // besides source.Validate; nil: nothing
+	pos      []source.Position                      // of the services
+	services []*source.Service
+	schema   string // not used
+}
+
+func (rules Rules) reading() *reading {
+	p := &reading{r: decode.NewReader(nil), check: rules.Check}
+	rules.set(p.r)
+	return p
+}
+
+// set makes r read as the rules say.
+func (rules Rules) set(r *decode.Reader) {
+	r.Hint = keyHint
+	rules.Limits.orDefault().set(r)
+}
+
+// file reads the root of a service file.
+func (p *reading) file(root map[string]any, isJSON bool) {
+	fields := []decode.Field[reading]{{Key: "services", Read: readServices}}
+	if isJSON && root[schemaKey] != nil { // so that no message tells of it
+		fields = append(fields, decode.Key(schemaKey, decode.Text, func(p *reading) *string { return &p.schema }))
+	}
+	if _, ok := root["services"]; !ok {
+		all := len(root)
+		if root = headless(p.r, root); len(root) == all && !isMisspelt(root) {
+			p.r.Fault(`key "services" is missing`, missingHint(root))
+		}
+	}
+	decode.Table(p.r, root, fields, p)
+}
+
+func readServices(r *decode.Reader, v any, p *reading) {
+	if _, ok := v.(map[string]any); ok {
+		r.Fault("services is a table", "want a list of tables: write [[services]]")
+		return
+	}
+	decode.Each(r, v, func(i int, v any) {
+		var pos source.Position
+		if i < len(p.pos) {
+			pos = p.pos[i]
+		}
+		p.service(v, pos)
+	})
+}
+
+// service reads one service.
+func (p *reading) service(v any, pos source.Position) {
+	s := service{Service: source.Service{Key: source.Key{Namespace: "default"}, Pos: pos}}
+	if !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
+		return
+	}
+	out := s.finish(p.r, p.check)
+	if !p.r.Failed() { // else none is used
+		p.services = append(p.services, out)
+	}
+}
+
+// finish makes the service of what was read of it, and checks it.
+func (s *service) finish(r *decode.Reader, check func(*source.Service) []source.Problem) *source.Service {
+	if s.clientIP {
+		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
+	}
+	s.setEndpoints(r)
+	problems := source.Validate(&s.Service)
+	if check != nil {
+		problems = append(problems, check(&s.Service)...)
+	}
+	for _, p := range problems {
+		r.Problem(p)
+	}
+	if !slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning }) {
+		s.warn(r)
+	}
+	out := s.Service
+	return &out
+}
+
+// setEndpoints takes the endpoints over, with their port put under its name.
+func (s *service) setEndpoints(r *decode.Reader) {
+	if len(s.endpoints) == 0 {
+		return
+	}
+	s.Endpoints = make([]source.Endpoint, len(s.endpoints))
+	var last map[string]uint16
+	for i, e := range s.endpoints {
+		if e.port != 0 {
+			e.Ports = s.onePort(r, i, e, last)
+		}
+		// Services are never changed, so endpoints that are alike share one map.
+		if last == nil || !maps.Equal(last, e.Ports) {
+			last = e.Ports
+		}
+		if e.Ports != nil {
+			e.Ports = last
+		}
+		s.Endpoints[i] = e.Endpoint
+	}
+}
+
+// onePort returns the port of an endpoint under the name of the one port of the
+// service: last, if that is the same.
+func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]uint16) map[string]uint16 {
+	at := source.At("endpoints", i, "port")
+	switch {
+	case e.Ports != nil:
+		r.Problem(source.Problem{Path: at, Msg: "the endpoint has both port and ports", Hint: "leave one out"})
+		return e.Ports
+	case len(s.Ports) > 1:
+		r.Problem(source.Problem{Path: at, Msg: "the endpoint has a port, and the service has several", Hint: "write ports = { name = number }"})
+		return nil
+	case len(s.Ports) == 0:
+		return nil
+	}
+	name := s.Ports[0].Name
+	if n, ok := last[name]; ok && n == e.port && len(last) == 1 {
+		return last
+	}
+	return map[string]uint16{name: e.port}
+}
+
+func broken(faults []source.Fault) bool {
+	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
+}

@@ -1,0 +1,48 @@
+package file
+
+import (
+	"io/fs"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A fileID tells a directory from another that has taken its path.
+type fileID struct{ dev, ino uint64 }
+
+// A stamp tells two versions of a file apart without reading it. The zero
+// stamp is of no file.
+type stamp struct {
+	fileID
+	size         int64
+	mtime, ctime syscall.Timespec
+}
+
+func stampOf(info fs.FileInfo) stamp {
+	st := info.Sys().(*syscall.Stat_t)
+	return stamp{fileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim}
+}
+
+// A homeID tells a directory from another that has taken its path, and maybe its
+// inode: what is made next, ext4 gives the inode of what was removed last.
+type homeID struct {
+	fileID
+	born int64 // ns since 1970; 0: the file system does not say
+}
+
+func (id homeID) is(o homeID) bool {
+	return id.fileID == o.fileID && (id.born == o.born || id.born == 0 || o.born == 0)
+}
+
+// homeIDOf returns that of an open directory, or of the one at path where fd is AT_FDCWD.
+func homeIDOf(fd int, path string) (homeID, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, path, unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return homeID{}, err
+	}
+	id := homeID{fileID: fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		id.born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+	}
+	return id, nil
+}

@@ -1,0 +1,114 @@
+package file
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"svcproxy/source"
+)
+
+// readContent reads a file of at most max bytes, and says which version of it was
+// read: one that is written meanwhile has another stamp afterwards.
+func readContent(path string, max int) ([]byte, stamp, error) {
+	f, info, err := Open(path)
+	if info == nil {
+		return nil, stamp{}, err
+	}
+	if err != nil {
+		return nil, stampOf(info), err
+	}
+	defer f.Close()
+	data, err := readBounded(f, info, max)
+	return data, stampOf(info), err
+}
+
+// Open opens a file to read it, if it is a regular one: nobody knows for how long
+// a pipe would be waited for. After an error there may be info of what is there.
+func Open(path string) (*os.File, fs.FileInfo, error) {
+	// Looked at before it is opened, for opening a device can do things; opened
+	// without blocking, for it may have become a pipe since.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	irregular := &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
+	if !info.Mode().IsRegular() {
+		return nil, info, irregular
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, info, err
+	}
+	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
+		err = irregular
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, info, err
+	}
+	return f, info, nil
+}
+
+func readBounded(f *os.File, info fs.FileInfo, max int) ([]byte, error) {
+	if info.Size() > int64(max) {
+		return nil, errTooLarge(max)
+	}
+	var b bytes.Buffer
+	b.Grow(int(info.Size()) + bytes.MinRead) // one read, and one to see the end
+	if _, err := b.ReadFrom(io.LimitReader(f, int64(max)+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > max {
+		return nil, errTooLarge(max)
+	}
+	return b.Bytes(), nil
+}
+
+func unreadable(path string, err error) source.Fault {
+	var large errTooLarge
+	if errors.As(err, &large) {
+		return tooLarge(path, int(large))
+	}
+	if errors.Is(err, errAway) {
+		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error()}
+	}
+	if errors.Is(err, errLost) {
+		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error(), Hint: "put it back, or reload svcproxy to remove its services"}
+	}
+	return Unreadable(path, err)
+}
+
+// Unreadable is the fault of a file or directory that cannot be read. Root without
+// the right to pass over modes, as the unit has it, may need to be told why.
+func Unreadable(path string, err error) source.Fault {
+	f := source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0 {
+		f.Hint = "svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r"
+	}
+	return f
+}
+
+// reason returns why something failed, without the path.
+func reason(err error) string {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return err.Error()
+}
+
+var errNotRegular = errors.New("it is not a regular file")
+
+var errAway = errors.New("the directory is not as it was, and the file cannot be read")
+
+var errLost = errors.New("the file was not there after the host had stopped without shutting down")
+
+// An errTooLarge is the size that a file passed.
+type errTooLarge int
+
+func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }

@@ -1,0 +1,82 @@
+package file
+
+import "time"
+
+// An alarm says when the next step is.
+type alarm struct {
+	timer *time.Timer
+	at    time.Time
+	last  time.Time // the end of the last step
+}
+
+// newAlarm returns one that goes off now.
+func newAlarm() *alarm { return &alarm{timer: time.NewTimer(0), at: time.Now()} }
+
+// rings is to be called after a step, with the time to the next.
+func (a *alarm) rings(wait time.Duration) {
+	a.last = time.Now()
+	a.at = a.last.Add(wait)
+	a.timer.Reset(wait)
+}
+
+// within makes the next step come no later than after wait.
+func (a *alarm) within(wait time.Duration) {
+	if at := time.Now().Add(wait); at.Before(a.at) {
+		a.at = at
+		a.timer.Reset(wait)
+	}
+}
+
+// soon makes the next step come at once, or after merge when the last one has
+// just been: of many files that are renamed one after the other, not each
+// is to be a step of its own.
+func (a *alarm) soon() { a.within(max(0, merge-time.Since(a.last))) }
+
+// Waits of a running Source.
+const (
+	// merge is how long events are collected that belong to one write in place, or
+	// to many files written at once.
+	merge = 5 * time.Millisecond
+
+	// quietTime is how long a file must have been left alone before a version
+	// of it counts that takes something away, or that is broken.
+	quietTime = 200 * time.Millisecond
+
+	// longTime is for how long a file must have been changing all the time for a
+	// version to count because nobody has it open.
+	longTime = time.Second
+
+	// longestTime is how long anything waits.
+	longestTime = 2 * time.Second
+
+	// openPoll is how often a file is looked at that waits because somebody has it
+	// open to write it: no event tells that it is closed.
+	openPoll = 20 * time.Millisecond
+
+	// goneTime is how long a file must be missing before it counts as removed:
+	// editors have a moment without the file.
+	goneTime = 300 * time.Millisecond
+
+	// blindPoll is how often the directory is listed while it cannot be watched.
+	blindPoll = time.Second
+
+	// stopTime is how long the end of Run may wait for the disk, or for a long text.
+	stopTime = 500 * time.Millisecond
+
+	// hashPoll is how often contents are compared, for what no event told.
+	hashPoll = 30 * time.Second
+)
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

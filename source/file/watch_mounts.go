@@ -1,0 +1,41 @@
+package file
+
+import "golang.org/x/sys/unix"
+
+// isMounted reports whether a file is mounted where it is, and so may be written
+// somewhere else. Before Linux 5.8 nobody knows.
+func isMounted(path string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// mounts is the table of mounts of this process, /proc/self/mountinfo; -1: nobody
+// tells of changes, and the poll finds them.
+type mounts int
+
+// openMounts does not use os.Open, whose poller would take the events.
+func openMounts() mounts {
+	fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return mounts(fd)
+}
+
+// changed reports whether something was mounted or unmounted since the last call,
+// proc_pid_mountinfo(5).
+func (m mounts) changed() bool {
+	if m < 0 {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(m), Events: unix.POLLPRI}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&unix.POLLPRI != 0
+}
+
+func (m mounts) close() {
+	if m >= 0 {
+		_ = unix.Close(int(m))
+	}
+}
