@@ -66,7 +66,7 @@ svcproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="ipv4"} 1002
 func TestTroubles(t *testing.T) {
 	m := NewMetrics("v1")
 	has := map[string]bool{"directory": false, "watch": false}
-	m.WatchTroubles("file", func() map[string]bool { return has })
+	m.WatchProblems("file", func() map[string]bool { return has })
 	for _, value := range []string{"0", "1"} {
 		want := `
 # HELP svcproxy_source_trouble 1 while something hinders a source, which status tells of: of files that their directory cannot be read or watched, or last good versions not be kept.

@@ -25,14 +25,14 @@ func (m *Metrics) Watch(name string, status func() source.Status) {
 		}))
 }
 
-// WatchTroubles tells what hinders a source, by kind. troubles returns all kinds each time.
-func (m *Metrics) WatchTroubles(name string, troubles func() map[string]bool) {
-	for kind := range troubles() {
+// WatchProblems reports what hinders a source, by kind. problems returns all kinds each time.
+func (m *Metrics) WatchProblems(name string, problems func() map[string]bool) {
+	for kind := range problems() {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "svcproxy", Name: "source_trouble", ConstLabels: prometheus.Labels{"source": name, "kind": kind},
 			Help: "1 while something hinders a source, which status tells of: of files that their directory cannot be read or watched, or last good versions not be kept.",
 		}, func() float64 {
-			if troubles()[kind] {
+			if problems()[kind] {
 				return 1
 			}
 			return 0

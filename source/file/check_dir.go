@@ -12,15 +12,15 @@ import (
 	"svcproxy/source"
 )
 
-// leftBehind matches the names of what editors and package managers leave in a
+// editorFiles matches the names of what editors and package managers leave in a
 // directory: it is passed over without a word.
-var leftBehind = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej)$|\.dpkg-[^.]*$|\.rpm[^.]*$`)
+var editorFiles = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej)$|\.dpkg-[^.]*$|\.rpm[^.]*$`)
 
-// Around returns warnings of what is in a directory beside service files, and of
+// CheckDir returns warnings of what is in a directory beside service files, and of
 // who may write it: names that are passed over although somebody may think that
 // they are read, and files that others than root may change. What cannot be
 // looked at is for the reader of the files to report.
-func Around(dir string) []source.Fault {
+func CheckDir(dir string) []source.Fault {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil
@@ -32,14 +32,14 @@ func Around(dir string) []source.Fault {
 		}
 	}
 	modes := func(path string) {
-		add(path, writers(path), "whoever can write it directs the traffic of this host")
-		add(path, hidden(path), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")
+		add(path, writableBy(path), "whoever can write it directs the traffic of this host")
+		add(path, hiddenFromRoot(path), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")
 	}
 	modes(dir)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		switch {
-		case leftBehind.MatchString(e.Name()):
+		case editorFiles.MatchString(e.Name()):
 		case isDir(path, e):
 			add(path, "this directory is not read", "service files lie in the configuration directory itself")
 		case isServiceFile(e.Name()), e.Name() == SettingsName:
@@ -56,8 +56,8 @@ func isDir(path string, e fs.DirEntry) bool {
 	return e.IsDir() || err == nil && info.IsDir()
 }
 
-// writers says who besides root and the user of this process may write a path, links followed.
-func writers(path string) string {
+// writableBy says who besides root and the user of this process may write a path, links followed.
+func writableBy(path string) string {
 	info, err := os.Stat(path)
 	if err != nil || readOnly(path) {
 		return ""
@@ -76,9 +76,9 @@ func writers(path string) string {
 	return ""
 }
 
-// hidden says that the mode of a path keeps root from reading it, which this process,
+// hiddenFromRoot says that the mode of a path keeps root from reading it, which this process,
 // as root, may do all the same. Where it may not, that is a fault of the file.
-func hidden(path string) string {
+func hiddenFromRoot(path string) string {
 	info, err := os.Stat(path)
 	if err != nil || os.Geteuid() != 0 {
 		return ""

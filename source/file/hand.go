@@ -9,14 +9,14 @@ import (
 	"svcproxy/source"
 )
 
-// begin hands on all there is: first what was accepted before this start, so
+// handFirst hands on all there is: first what was accepted before this start, so
 // that everyone gets back what was theirs, then what has changed since.
-func (s *Source) begin(probes []probe, sink source.Sink) {
-	before := s.resume(probes)
+func (s *Source) handFirst(probes []probe, sink source.Sink) {
+	before := s.resumeAccepted(probes)
 	if len(before) > 0 {
 		sink.Apply(source.Changes{Set: before})
 	}
-	ch, news := s.take(probes, true)
+	ch, news := s.collect(probes, true)
 	if len(before) == 0 || len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
@@ -24,13 +24,13 @@ func (s *Source) begin(probes []probe, sink source.Sink) {
 	s.mu.Lock()
 	s.synced = true
 	s.mu.Unlock()
-	s.report(news, true)
-	s.tidy()
+	s.logFiles(news, true)
+	s.cleanStore()
 }
 
-// resume takes up what was accepted before this start, so that everyone first
+// resumeAccepted takes up what was accepted before this start, so that everyone first
 // gets back what was theirs. It returns the units of it.
-func (s *Source) resume(probes []probe) (units []source.Unit) {
+func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range probes {
@@ -38,46 +38,46 @@ func (s *Source) resume(probes []probe) (units []source.Unit) {
 		if p.last.removed() {
 			continue
 		}
-		f.claimed, f.damage = p.last.since, p.damage
+		f.claimedAt, f.damage = p.last.since, p.damage
 		for _, d := range p.damage {
 			s.log.Warn(d.Msg, "file", f.path, "copy", d.Pos.File)
 		}
 		if p.good != nil {
 			f.seen, f.used, f.good = p.good, p.good, p.good
 			f.state, f.since = source.Accepted, p.last.at
-			f.untold, f.quiet = true, true
-			units = append(units, s.hand(f))
+			f.unlogged, f.atStart = true, true
+			units = append(units, s.handOn(f))
 		}
 	}
 	return units
 }
 
-// settle takes what was found, and hands on what counts by now as one step.
-func (s *Source) settle(probes []probe, sink source.Sink) {
-	ch, news := s.take(probes, false)
+// handChanges takes what was found, and hands on what counts by now as one step.
+func (s *Source) handChanges(probes []probe, sink source.Sink) {
+	ch, news := s.collect(probes, false)
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
-	s.report(news, false)
+	s.logFiles(news, false)
 	var removed []string
 	for _, p := range news {
 		if p.v == gone {
 			removed = append(removed, p.name)
 		}
 	}
-	s.forget(removed)
+	s.forgetRecords(removed)
 }
 
-// take returns what counts by now, as changes and as the files that it is about.
-func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []probe) {
+// collect returns what counts by now, as changes and as the files that it is about.
+func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []probe) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	arriving := s.arriving()
 	for _, p := range probes {
 		if p.stamp.fileID != p.f.stamp.fileID {
-			s.changed = p.at
+			s.lastChange = p.at
 		}
-		p.f.take(&p, first)
+		p.f.observe(&p, first)
 		arriving = arriving || p.f.arrives()
 	}
 	for _, p := range probes {
@@ -85,8 +85,8 @@ func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []pro
 		switch {
 		case due:
 			delete(s.waiting, p.name)
-			p.f.quiet = first
-			s.count(&p, &ch)
+			p.f.atStart = first
+			s.activate(&p, &ch)
 		case p.f.next != nil:
 			s.waiting[p.name] = p.f
 		default:
@@ -99,27 +99,27 @@ func (s *Source) take(probes []probe, first bool) (ch source.Changes, news []pro
 	return ch, news
 }
 
-// count makes p's version count, and adds what follows to ch.
-func (s *Source) count(p *probe, ch *source.Changes) {
+// activate makes p's version count, and adds what follows to ch.
+func (s *Source) activate(p *probe, ch *source.Changes) {
 	f, at := p.f, p.at
 	if p.good != nil && p.v.broken { // before this start, as it seems
-		at = later(p.changed(), p.last.at)
+		at = later(p.lastChanged(), p.last.at)
 	}
 	switch {
-	case !f.count(at):
+	case !f.activate(at):
 		delete(s.files, p.name)
 		if f.used != nil {
 			ch.Delete = append(ch.Delete, f.id())
 		}
 	case f.state == source.Accepted:
-		ch.Set = append(ch.Set, s.hand(f))
+		ch.Set = append(ch.Set, s.handOn(f))
 	case f.used != f.good:
 		s.withdraw(f, ch)
 	}
 }
 
-// count makes f.next count. It returns false when the file is gone.
-func (f *state) count(now time.Time) bool {
+// activate makes f.next count. It returns false when the file is gone.
+func (f *state) activate(now time.Time) bool {
 	v := f.next
 	f.next = nil
 	if v == gone {
@@ -127,13 +127,13 @@ func (f *state) count(now time.Time) bool {
 	}
 	f.seen = v
 	if !v.broken {
-		f.held = time.Time{}
+		f.changingSince = time.Time{}
 	}
 	was := f.state
 	switch {
 	case !v.broken:
 		f.used, f.state, was = v, source.Accepted, ""
-		f.untold = true
+		f.unlogged = true
 	case f.good != nil:
 		f.state = source.Stale
 	default:
@@ -145,18 +145,18 @@ func (f *state) count(now time.Time) bool {
 	return true
 }
 
-// report logs one line for each file, at first one for all that are well. What
+// logFiles logs one line for each file, at first one for all that are well. What
 // somebody is to accept is logged when that is done.
-func (s *Source) report(news []probe, first bool) {
+func (s *Source) logFiles(news []probe, first bool) {
 	services := 0
 	for _, p := range news {
-		services += p.f.handed()
+		services += p.f.handedServices()
 		switch {
 		case p.v != gone && p.f.state == source.Accepted && s.store != nil:
 		case p.v != gone:
-			p.f.line(first).log(s.log)
+			p.f.summary(first).logTo(s.log)
 		case p.f.seen != nil:
-			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handed())
+			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handedServices())
 		}
 	}
 	if first {
@@ -164,9 +164,9 @@ func (s *Source) report(news []probe, first bool) {
 	}
 }
 
-// hand returns f as a unit to be handed on. Without a store nobody tells what
+// handOn returns f as a unit to be handed on. Without a store nobody tells what
 // becomes of it: it counts as accepted.
-func (s *Source) hand(f *state) source.Unit {
+func (s *Source) handOn(f *state) source.Unit {
 	if s.store == nil {
 		f.good = f.used
 	} else {
@@ -174,8 +174,8 @@ func (s *Source) hand(f *state) source.Unit {
 		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
 	}
 	u := source.Unit{ID: f.id(), Version: f.used.name(), Services: f.used.services}
-	if !f.claimed.IsZero() {
-		u.Since = f.claimed.UnixNano()
+	if !f.claimedAt.IsZero() {
+		u.Since = f.claimedAt.UnixNano()
 	}
 	return u
 }
@@ -187,11 +187,11 @@ const maxSent = 16
 // withdraw takes back a version that was handed on and not accepted, for the
 // file has become something else, which is broken.
 func (s *Source) withdraw(f *state, ch *source.Changes) {
-	f.used, f.sent, f.untold = f.good, nil, false
+	f.used, f.sent, f.unlogged = f.good, nil, false
 	if f.used == nil {
 		ch.Delete = append(ch.Delete, f.id())
 	} else {
-		ch.Set = append(ch.Set, s.hand(f))
+		ch.Set = append(ch.Set, s.handOn(f))
 	}
 }
 
@@ -202,17 +202,17 @@ func (s *Source) Accepted(units []source.Unit) {
 	if s.store == nil {
 		return
 	}
-	s.keeping.Lock() // so that forget does not come between
-	defer s.keeping.Unlock()
+	s.recordMu.Lock() // so that forget does not come between
+	defer s.recordMu.Unlock()
 	news, lines := s.accept(units, time.Now().Round(0))
 	for _, l := range lines {
-		l.log(s.log)
+		l.logTo(s.log)
 	}
 	s.store.put(news)
 }
 
 // accept notes which versions are in use. It returns what is to be recorded, and to be logged.
-func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]entry, lines []line) {
+func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]entry, lines []logLine) {
 	news = map[string]entry{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,13 +222,13 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 		if u.ID.Source != Name || f == nil || !f.accept(u.Version) {
 			continue // it was removed, or withdrawn, meanwhile
 		}
-		if f.claimed.IsZero() {
-			f.claimed = now
+		if f.claimedAt.IsZero() {
+			f.claimedAt = now
 		}
-		news[name] = entry{record{f.good.id, f.claimed, now}, f.good}
-		if f.untold && f.good == f.used {
-			f.untold = false
-			lines = append(lines, f.line(f.quiet))
+		news[name] = entry{record{f.good.id, f.claimedAt, now}, f.good}
+		if f.unlogged && f.good == f.used {
+			f.unlogged = false
+			lines = append(lines, f.summary(f.atStart))
 		}
 	}
 	return news, lines
@@ -245,19 +245,19 @@ func (f *state) accept(version string) bool {
 	return false
 }
 
-// A line is something to log of a file.
-type line struct {
+// A logLine is something to log of a file.
+type logLine struct {
 	level slog.Level
 	msg   string
 	args  []any
 }
 
-func (l line) log(log *slog.Logger) { log.Log(context.Background(), l.level, l.msg, l.args...) }
+func (l logLine) logTo(log *slog.Logger) { log.Log(context.Background(), l.level, l.msg, l.args...) }
 
-// line says what became of a file; when all is well and quiet is asked for, to
+// summary says what became of a file; when all is well and quiet is asked for, to
 // those only who debug.
-func (f *state) line(quiet bool) line {
-	l := line{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.handed()}}
+func (f *state) summary(quiet bool) logLine {
+	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.handedServices()}}
 	switch f.state {
 	case source.Stale:
 		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
@@ -275,3 +275,5 @@ func (f *state) line(quiet bool) line {
 	}
 	return l
 }
+
+func (f *state) id() source.UnitID { return source.UnitID{Source: Name, Name: f.path} }

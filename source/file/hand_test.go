@@ -105,7 +105,7 @@ func newHost(t *testing.T) *host {
 
 func (h *host) start() {
 	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil))})
-	h.src.parse = func(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
+	h.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {
 			return held(h.before)(ctx, path, data, before)
@@ -138,7 +138,7 @@ func (h *host) copies() []string {
 	check(h.T, err)
 	var names []string
 	for _, e := range entries {
-		if !slices.Contains([]string{"index", homeFile, "running"}, e.Name()) {
+		if !slices.Contains([]string{"index", directoryFile, "running"}, e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -147,7 +147,7 @@ func (h *host) copies() []string {
 
 // damage changes the copy of a file.
 func (h *host) damage(name string) {
-	r, ok := h.src.store.record(name)
+	r, ok := h.src.store.recordOf(name)
 	if !ok {
 		h.Fatalf("no record of %s", name)
 	}

@@ -9,16 +9,16 @@ import (
 	"svcproxy/source"
 )
 
-// slack is how many lines of the index may be out of date before it is written
+// indexSlack is how many lines of the index may be out of date before it is written
 // anew while running, beside as many as there are files: some 300 KB.
-const slack = 2000
+const indexSlack = 2000
 
 // restore finds the last good version of p's file. As a rule that is the one
 // just read, and the copy of it is not touched.
 func (s *Source) restore(ctx context.Context, p *probe) {
-	rec, ok := s.store.record(p.name)
-	if !ok && s.store.suspect {
-		rec, ok = s.store.adopt(p.name)
+	rec, ok := s.store.recordOf(p.name)
+	if !ok && s.store.indexDamaged {
+		rec, ok = s.store.recordCopy(p.name)
 	}
 	if !ok || p.v == gone {
 		return
@@ -33,12 +33,12 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	data, err := s.store.read(p.name, rec)
 	if err != nil {
 		p.damage = s.damage(p.name, rec, reason(err))
-		older, text, ok := s.store.fallBack(p.name)
+		older, text, ok := s.store.newestCopy(p.name)
 		if !ok {
 			return
 		}
 		p.last, data = record{older.sum, rec.since, older.at}, text
-		s.store.restored(p.name, p.last)
+		s.store.useOlder(p.name, p.last)
 		p.damage[0].Msg += "; the one before it is used"
 	}
 	switch v := newVersion(ctx, p.f.path, data, nil, s.parse, nil); {
@@ -61,8 +61,8 @@ func (s *Source) damage(name string, r record, why string) []source.Fault {
 	}}
 }
 
-// forget drops the records of files that were removed.
-func (s *Source) forget(names []string) {
+// forgetRecords drops the records of files that were removed.
+func (s *Source) forgetRecords(names []string) {
 	if s.store == nil || len(names) == 0 {
 		return
 	}
@@ -70,65 +70,65 @@ func (s *Source) forget(names []string) {
 	for _, name := range names {
 		removed[name] = entry{}
 	}
-	s.keeping.Lock()
-	defer s.keeping.Unlock()
+	s.recordMu.Lock()
+	defer s.recordMu.Unlock()
 	s.store.put(removed)
 }
 
-// tidy does what can wait until all services have been handed on: it drops what
+// cleanStore does what can wait until all services have been handed on: it drops what
 // is kept of files that do not exist any more, and keeps again what was lost.
-func (s *Source) tidy() {
+func (s *Source) cleanStore() {
 	if s.store == nil {
 		return
 	}
 	var lost []string
-	for _, name := range s.store.recorded() {
+	for _, name := range s.store.recordedNames() {
 		if s.files[name] == nil {
 			lost = append(lost, name)
 		}
 	}
-	s.forget(lost)
-	s.mark()
-	s.store.ask(func() {
-		for _, name := range s.store.tidy() {
+	s.forgetRecords(lost)
+	s.markStore()
+	s.store.enqueue(func() {
+		for _, name := range s.store.removeOrphans() {
 			if data, _, err := readContent(s.path(name), s.maxSize); err == nil {
-				s.store.renew(name, &version{id: idOf(data, nil), data: data})
+				s.store.rewriteCopy(name, &version{id: idOf(data, nil), data: data})
 			}
 		}
 	})
 }
 
-// giveUp has nobody wait any more for files that a power failure may have taken.
-func (s *Source) giveUp() {
+// forgetLost has nobody wait any more for files that a power failure may have taken.
+func (s *Source) forgetLost() {
 	for _, f := range s.files {
-		f.lost = false
+		f.maybeLost = false
 	}
-	s.mark()
+	s.markStore()
 }
 
-// mark notes that this boot uses the store, once no file is missed of another.
-func (s *Source) mark() {
+// markStore notes that this boot uses the store, once no file is missed of another.
+func (s *Source) markStore() {
 	for _, f := range s.files {
-		if f.lost {
+		if f.maybeLost {
 			return
 		}
 	}
 	if s.store != nil && s.synced {
-		s.store.ask(func() {
+		s.store.enqueue(func() {
 			if !s.store.marked {
-				s.store.mark()
+				s.store.markRunning()
 			}
 		})
 	}
 }
 
-// upkeep writes again what could not be written, and keeps the index short.
-func (s *Source) upkeep() {
+// maintainStore writes again what could not be written, and keeps the index short.
+func (s *Source) maintainStore() {
 	if s.store != nil && s.synced {
 		s.store.retry()
-		n := len(s.files) + slack
-		s.store.ask(func() { s.store.compact(n) })
-		s.mark()
+		n := len(s.files) + indexSlack
+		s.store.enqueue(func() { s.store.compact(n) })
+		s.markStore()
 	}
 }
 
@@ -137,10 +137,10 @@ func (s *Source) upkeep() {
 // reads what they say. It writes nothing. Without a right to read there are none.
 func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit {
 	st := newStore(stateDir, slog.New(slog.DiscardHandler))
-	st.load()
+	st.loadIndex()
 	var units []source.Unit
 	for _, name := range names {
-		r, ok := st.record(name)
+		r, ok := st.recordOf(name)
 		if !ok {
 			continue
 		}

@@ -34,8 +34,8 @@ type record struct {
 
 func (r record) removed() bool { return r == record{} }
 
-// line returns r as it stands in the index.
-func (r record) line(name string) string {
+// encode returns r as it stands in the index.
+func (r record) encode(name string) string {
 	sum := "-"
 	if !r.removed() {
 		sum = hex.EncodeToString(r.sum[:])

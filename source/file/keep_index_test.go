@@ -11,7 +11,7 @@ import (
 func TestIndexCutOff(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 0, 0, 500, time.UTC)
 	a, b := record{idOf([]byte("a"), nil), at, at.Add(time.Hour)}, record{idOf([]byte("b"), nil), at, at}
-	lines := []string{indexHeader, a.line("a.toml"), b.line("b\n.json"), record{}.line("a.toml"), a.line("\xff.toml")}
+	lines := []string{indexHeader, a.encode("a.toml"), b.encode("b\n.json"), record{}.encode("a.toml"), a.encode("\xff.toml")}
 	want := []map[string]record{{}, {"a.toml": a}, {"a.toml": a, "b\n.json": b}, {"b\n.json": b}, {"b\n.json": b, "\xff.toml": a}}
 	text := strings.Join(lines, "")
 	whole := 0 // lines, without the header
@@ -30,12 +30,12 @@ func TestIndexCutOff(t *testing.T) {
 // A damaged line is left out, and no other.
 func TestIndexDamaged(t *testing.T) {
 	r := record{idOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}
-	good := r.line("a.toml")
+	good := r.encode("a.toml")
 	for i := range len(good) - 1 {
 		for _, flip := range []byte{0x01, 0x20, 0x80} {
 			bad := []byte(good)
 			bad[i] ^= flip
-			got, _, damaged := parseIndex([]byte(indexHeader + string(bad) + r.line("b.toml")))
+			got, _, damaged := parseIndex([]byte(indexHeader + string(bad) + r.encode("b.toml")))
 			if bad[i] == '\n' || strings.EqualFold(string(bad[:8]), good[:8]) && i < 8 {
 				continue // two lines; the same number
 			}
@@ -45,7 +45,7 @@ func TestIndexDamaged(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"../a.toml", "a/b.toml", ".a.toml", "svcproxy.toml", "a\x00.toml", "a.txt", ""} {
-		if _, _, ok := parseRecord(strings.TrimSuffix(r.line(name), "\n")); ok {
+		if _, _, ok := parseRecord(strings.TrimSuffix(r.encode(name), "\n")); ok {
 			t.Errorf("the name %q is taken", name)
 		}
 	}

@@ -88,7 +88,7 @@ func (l *lagging) tellAll() {
 	}
 }
 
-// kept waits until what is accepted has been written, and tells whether a version
+// kept waits until what is accepted has been written, and reports whether a version
 // is the last good one. It is not when its file broke, or went, before the Source
 // was told: then the version before was handed on again.
 func (l *lagging) kept(u source.Unit) bool {
@@ -208,7 +208,7 @@ func heed(files map[string]*killed, line string) {
 	k.good[n] = true
 }
 
-// compare tells whether the services in use are those that the files have.
+// compare reports whether the services in use are those that the files have.
 func compare(t *testing.T, files map[string]*killed, state string) {
 	t.Helper()
 	uses := map[string]int{}

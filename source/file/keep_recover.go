@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// load reads the index. What it does not know because it is damaged or lost, the
+// loadIndex reads the index. What it does not know because it is damaged or lost, the
 // copies say: their names hold those of their files, and the start of a checksum.
-func (st *store) load() {
+func (st *store) loadIndex() {
 	data, err := os.ReadFile(st.index())
 	var damaged int
 	if err == nil {
@@ -24,19 +24,19 @@ func (st *store) load() {
 	if damaged > 0 {
 		err = fmt.Errorf("%s: %d damaged lines", st.index(), damaged)
 	}
-	st.copies, st.crashed = st.find(), st.lostPower()
+	st.copies, st.uncleanStop = st.findCopies(), st.stoppedUncleanly()
 	if errors.Is(err, fs.ErrNotExist) && len(st.copies) == 0 {
 		return
 	}
-	st.suspect, st.whole = err != nil, err == nil
+	st.indexDamaged, st.indexIntact = err != nil, err == nil
 	if err != nil {
 		st.log.Warn("the index of last good versions of service files is not whole: their copies say what it does not", "err", err)
-		st.recover()
+		st.recoverRecords()
 	}
 }
 
-// find returns the names of all copies by what they are of, the newest first.
-func (st *store) find() map[string][]string {
+// findCopies returns the names of all copies by what they are of, the newest first.
+func (st *store) findCopies() map[string][]string {
 	entries, err := os.ReadDir(st.dir)
 	if err != nil {
 		return nil // nothing is known
@@ -58,19 +58,19 @@ func (st *store) find() map[string][]string {
 	return found
 }
 
-// recover makes records of what only copies know. A name too long to stand in that
-// of its copy is not known before somebody asks for it, see fallBack.
-func (st *store) recover() {
+// recoverRecords makes records of what only copies know. A name too long to stand in that
+// of its copy is not known before somebody asks for it, see newestCopy.
+func (st *store) recoverRecords() {
 	for name := range st.copies {
 		if _, ok := st.records[name]; !ok && isServiceFile(name) {
-			st.adopt(name)
+			st.recordCopy(name)
 		}
 	}
 }
 
-// adopt makes a record of the newest copy of a file that has none.
-func (st *store) adopt(name string) (record, bool) {
-	r, _, ok := st.fallBack(name)
+// recordCopy makes a record of the newest copy of a file that has none.
+func (st *store) recordCopy(name string) (record, bool) {
+	r, _, ok := st.newestCopy(name)
 	if ok {
 		st.mu.Lock()
 		defer st.mu.Unlock()
@@ -79,9 +79,9 @@ func (st *store) adopt(name string) (record, bool) {
 	return r, ok
 }
 
-// fallBack returns the newest good copy there is of a file, whatever the index
+// newestCopy returns the newest good copy there is of a file, whatever the index
 // says. It is the one before the last when the last has not reached the disk.
-func (st *store) fallBack(name string) (record, []byte, bool) {
+func (st *store) newestCopy(name string) (record, []byte, bool) {
 	for _, c := range st.copies[copyStem(name)] {
 		path := filepath.Join(st.dir, c)
 		info, err := os.Stat(path)
@@ -97,18 +97,18 @@ func (st *store) fallBack(name string) (record, []byte, bool) {
 	return record{}, nil, false
 }
 
-// tidy does what can wait until all services have been handed on: it writes the
+// removeOrphans does what can wait until all services have been handed on: it writes the
 // index anew if that has lines that do not count, and removes copies without a
 // record, which the process was killed or stopped before it could do. It returns
 // the files whose copy is missing.
-func (st *store) tidy() (missing []string) {
+func (st *store) removeOrphans() (missing []string) {
 	st.compact(0)
 	entries, err := os.ReadDir(st.dir)
 	if err != nil {
 		return nil // nothing is known
 	}
 	if err := st.sync(false); err != nil { // what an earlier run wrote last may not be on the disk
-		st.note(err)
+		st.noteError(err)
 		return nil
 	}
 	st.mu.Lock()

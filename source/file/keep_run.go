@@ -15,13 +15,13 @@ func (st *store) run(ctx context.Context) {
 		case <-ctx.Done():
 			for st.writeMore(false) {
 			}
-			st.unmark()
+			st.unmarkRunning()
 			return
-		case <-st.more:
+		case <-st.wakeups:
 			if st.writeMore(true) {
 				st.wake()
 			}
-		case f := <-st.chores:
+		case f := <-st.tasks:
 			f()
 		}
 	}
@@ -30,31 +30,31 @@ func (st *store) run(ctx context.Context) {
 // bootID changes with each boot of the host, random(4).
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// marker is the path of a file that is there while the store is used, and says in
+// markerPath is the path of a file that is there while the store is used, and says in
 // which boot. One of another boot means that the host stopped without shutting
 // down: then a file that was being replaced may be missing altogether.
-func (st *store) marker() string { return filepath.Join(st.dir, "running") }
+func (st *store) markerPath() string { return filepath.Join(st.dir, "running") }
 
-// lostPower reports whether the host stopped without shutting down since this was last marked.
-func (st *store) lostPower() bool {
-	was, err1 := os.ReadFile(st.marker())
+// stoppedUncleanly reports whether the host stopped without shutting down since this was last marked.
+func (st *store) stoppedUncleanly() bool {
+	was, err1 := os.ReadFile(st.markerPath())
 	is, err2 := os.ReadFile(bootID)
 	return err1 == nil && err2 == nil && !bytes.Equal(was, is)
 }
 
-// mark says that the store is used from now on.
-func (st *store) mark() {
+// markRunning says that the store is used from now on.
+func (st *store) markRunning() {
 	is, err := os.ReadFile(bootID)
 	if err == nil {
-		err = st.replace(filepath.Base(st.marker()), is, true)
+		err = st.replace(filepath.Base(st.markerPath()), is, true)
 	}
 	st.marked = err == nil
-	st.note(err)
+	st.noteError(err)
 }
 
-// unmark says that it is not used any more.
-func (st *store) unmark() {
+// unmarkRunning says that it is not used any more.
+func (st *store) unmarkRunning() {
 	if st.marked {
-		_ = os.Remove(st.marker()) // or else missing files are kept until somebody reloads
+		_ = os.Remove(st.markerPath()) // or else missing files are kept until somebody reloads
 	}
 }

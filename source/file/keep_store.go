@@ -19,30 +19,30 @@ import (
 // reach the disk, with one sync for a large batch; only then what they replace is
 // removed. So whenever the process is killed or the power fails, each file has its
 // last good version or the one before. Checksums say what is damaged, and what
-// the index does not know any more the copies do (recover.go).
+// the index no longer knows is read from the names of the copies (keep_recover.go).
 //
 // Disks can be slow, so all of it is done by one goroutine, that of run, and
 // nobody waits for it.
 type store struct {
-	dir    string // lastgood
-	log    *slog.Logger
-	err    atomic.Value  // a string, see trouble
-	more   chan struct{} // holds something when writeMore has work
-	chores chan func()   // what else is to be done beside it
+	dir     string // lastgood
+	log     *slog.Logger
+	err     atomic.Value  // a string, see writeError
+	wakeups chan struct{} // holds something when writeMore has work
+	tasks   chan func()   // what else is to be done beside it
 
 	mu      sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
 	records map[string]record
 	damaged map[string]bool  // files whose copy is, by name
 	pending map[string]entry // what is not written yet, by file name
-	home    []byte           // of the directory, if that is not written yet
+	dirText []byte           // of the directory, if that is not written yet
 
 	// Of load, then of the goroutine of run.
-	lines   int                 // of the index, without the header
-	whole   bool                // the index on disk is as we know it, and can be added to
-	suspect bool                // the index was damaged or lost: copies count that it does not name
-	copies  map[string][]string // those that load found, the newest first, by copyStem
-	crashed bool                // the host stopped without shutting down, see marker
-	marked  bool
+	lines        int                 // of the index, without the header
+	indexIntact  bool                // the index on disk is as we know it, and can be added to
+	indexDamaged bool                // the index was damaged or lost: copies count that it does not name
+	copies       map[string][]string // those that load found, the newest first, by copyStem
+	uncleanStop  bool                // the host stopped without shutting down, see markerPath
+	marked       bool
 }
 
 // An entry is a record to be written. v is nil when the file was removed.
@@ -56,42 +56,42 @@ func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
 		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{},
-		more: make(chan struct{}, 1), chores: make(chan func(), 8),
+		wakeups: make(chan struct{}, 1), tasks: make(chan func(), 8),
 	}
 }
 
-// ask has f done by the goroutine of run, unless that has more than enough to do.
-func (st *store) ask(f func()) {
+// enqueue has f done by the goroutine of run, unless that has more than enough to do.
+func (st *store) enqueue(f func()) {
 	select {
-	case st.chores <- f:
+	case st.tasks <- f:
 	default:
 	}
 }
 
-// trouble returns why something could not be written, empty if all could be. It does not wait.
-func (st *store) trouble() string {
+// writeError returns why something could not be written, empty if all could be. It does not wait.
+func (st *store) writeError() string {
 	why, _ := st.err.Load().(string)
 	return why
 }
 
-func (st *store) busy() bool {
+func (st *store) hasPending() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.pending) > 0 || st.home != nil
+	return len(st.pending) > 0 || st.dirText != nil
 }
 
 func (st *store) index() string { return filepath.Join(st.dir, "index") }
 
-// record returns what is recorded of a file.
-func (st *store) record(name string) (record, bool) {
+// recordOf returns what is recorded of a file.
+func (st *store) recordOf(name string) (record, bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	r, ok := st.records[name]
 	return r, ok
 }
 
-// recorded returns the names of all files that have a record.
-func (st *store) recorded() []string {
+// recordedNames returns the names of all files that have a record.
+func (st *store) recordedNames() []string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return slices.Collect(maps.Keys(st.records))
@@ -101,9 +101,9 @@ func (st *store) copyPath(name string, r record) string {
 	return filepath.Join(st.dir, copyName(name, r.sum))
 }
 
-// restored notes that an older copy is used of a file whose copy is damaged. It
+// useOlder notes that an older copy is used of a file whose copy is damaged. It
 // stays damaged, so that it is written again, with a line of the index.
-func (st *store) restored(name string, r record) {
+func (st *store) useOlder(name string, r record) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.records[name] = r
@@ -125,8 +125,8 @@ func (st *store) read(name string, r record) ([]byte, error) {
 	return data, err
 }
 
-// text returns what an accepted version says; nil: nobody knows any more.
-func (st *store) text(path string, v *version) []byte {
+// textOf returns what an accepted version says; nil: nobody knows any more.
+func (st *store) textOf(path string, v *version) []byte {
 	st.mu.Lock()
 	data := v.data
 	st.mu.Unlock()
@@ -148,7 +148,7 @@ func (st *store) put(entries map[string]entry) {
 	for name, e := range entries {
 		if st.has(name, e) {
 			delete(st.pending, name)
-			e.drop()
+			e.releaseText()
 		} else {
 			st.pending[name] = e
 			st.wake()
@@ -162,8 +162,8 @@ func (st *store) has(name string, e entry) bool {
 	return r.sum == e.sum && ok == (e.v != nil) && !st.damaged[name]
 }
 
-// drop lets go of the text of e, which is kept.
-func (e entry) drop() {
+// releaseText lets go of the text of e, which is kept.
+func (e entry) releaseText() {
 	if e.v != nil {
 		e.v.data = nil
 	}
@@ -173,14 +173,14 @@ func (e entry) drop() {
 func (st *store) retry() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if len(st.pending) > 0 || st.home != nil {
+	if len(st.pending) > 0 || st.dirText != nil {
 		st.wake()
 	}
 }
 
 func (st *store) wake() {
 	select {
-	case st.more <- struct{}{}:
+	case st.wakeups <- struct{}{}:
 	default: // it holds something
 	}
 }
@@ -193,16 +193,16 @@ func (st *store) set(name string, r record) {
 	}
 }
 
-// putHome takes what is to be kept of the directory of files, for writeMore.
-func (st *store) putHome(text []byte) {
+// putDirID takes what is to be kept of the directory of files, for writeMore.
+func (st *store) putDirID(text []byte) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.home = text
+	st.dirText = text
 	st.wake()
 }
 
-// renew writes the copy of a file again that is missing, if v is what it was of.
-func (st *store) renew(name string, v *version) {
+// rewriteCopy writes the copy of a file again that is missing, if v is what it was of.
+func (st *store) rewriteCopy(name string, v *version) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	r, ok := st.records[name]

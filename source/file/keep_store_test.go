@@ -62,7 +62,7 @@ func TestOneCopyUnwritable(t *testing.T) {
 		check(t, os.MkdirAll(blocked+"/x", 0o700))
 		h.start()
 		moment()
-		if _, ok := h.src.store.record("b.toml"); !ok {
+		if _, ok := h.src.store.recordOf("b.toml"); !ok {
 			t.Error("b.toml is not recorded")
 		}
 		if got := h.warnings(); len(got) != 1 || !strings.Contains(got[0], blocked) {
@@ -95,7 +95,7 @@ func TestIndexUnwritable(t *testing.T) {
 	check(t, os.Rename(st.index(), st.index()+".away"))
 	check(t, os.Symlink("/dev/full", st.index()))
 	keep("a.toml", "a 2\n")
-	if st.trouble() == "" {
+	if st.writeError() == "" {
 		t.Fatal("writing to a full disk succeeded")
 	}
 	if r := st.records["a.toml"]; r.sum != idOf([]byte("a 1\n"), nil) {
@@ -111,7 +111,7 @@ func TestIndexUnwritable(t *testing.T) {
 	st.writeMore(true)
 
 	again := newStore(st.dir+"/..", st.log)
-	again.load()
+	again.loadIndex()
 	for name, text := range map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"} {
 		if r := again.records[name]; r.sum != idOf([]byte(text), nil) {
 			t.Errorf("%s is not recorded as %q", name, text)
@@ -119,8 +119,8 @@ func TestIndexUnwritable(t *testing.T) {
 			t.Errorf("the copy of %s: %q, %v", name, data, err)
 		}
 	}
-	if st.trouble() != "" || again.suspect {
-		t.Errorf("after it was mended: trouble %q, index damaged %v", st.trouble(), again.suspect)
+	if st.writeError() != "" || again.indexDamaged {
+		t.Errorf("after it was mended: trouble %q, index damaged %v", st.writeError(), again.indexDamaged)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestDamagedCopyMended(t *testing.T) {
 		h.write("a.toml", "a 1\n")
 		moment()
 		h.stop()
-		r, _ := h.src.store.record("a.toml")
+		r, _ := h.src.store.recordOf("a.toml")
 		if data, err := h.src.store.read("a.toml", r); err != nil || string(data) != "a 1\n" {
 			t.Errorf("the copy: %q, %v", data, err)
 		}
@@ -351,7 +351,7 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 		{"reload", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.src.Reload() }, "b 1"},
 		{"restart", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.stop(); h.start() }, "a 1, b 1"},
 		{"back", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.write("a.toml", "a 2\n") }, "a 2, b 1"},
-		{"killed", func(h *host) { write(h.T, h.src.store.marker(), h.boot()) }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
+		{"killed", func(h *host) { write(h.T, h.src.store.markerPath(), h.boot()) }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 		{"orderly", func(*host) {}, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 	}
 	for _, tt := range tests {
@@ -383,7 +383,7 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 }
 
 // failPower makes it look as if the host had stopped without shutting down.
-func (h *host) failPower() { write(h.T, h.src.store.marker(), "another boot\n") }
+func (h *host) failPower() { write(h.T, h.src.store.markerPath(), "another boot\n") }
 
 func (h *host) boot() string {
 	id, err := os.ReadFile(bootID)
@@ -398,7 +398,7 @@ func TestSlowDisk(t *testing.T) {
 	h.start()
 	h.awaitStates("a.toml accepted 1")
 	hold := make(chan struct{})
-	h.src.store.chores <- func() { <-hold }
+	h.src.store.tasks <- func() { <-hold }
 	h.write("a.toml", "a 2\n")
 	h.src.Reload()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -413,7 +413,7 @@ func TestSlowDisk(t *testing.T) {
 	close(hold)
 	want := record{sum: idOf([]byte("a 2\n"), nil)}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if r, _ := h.src.store.record("a.toml"); r.sum == want.sum {
+		if r, _ := h.src.store.recordOf("a.toml"); r.sum == want.sum {
 			break
 		}
 	}
@@ -459,13 +459,13 @@ func TestCompact(t *testing.T) {
 			data := []byte(fmt.Sprintf("a %d\n", n))
 			return &version{id: idOf(data, nil), data: data}
 		}
-		for n := range slack + 10 {
+		for n := range indexSlack + 10 {
 			v := v(n)
 			h.src.store.put(map[string]entry{"a.toml": {record{v.id, time.Now(), time.Now()}, v}})
 			synctest.Wait() // until it is written
 		}
-		if got := h.src.store.lines; got != slack+11 {
-			t.Errorf("%d lines; want %d", got, slack+11)
+		if got := h.src.store.lines; got != indexSlack+11 {
+			t.Errorf("%d lines; want %d", got, indexSlack+11)
 		}
 		pass(h.src.poll)
 		for _, want := range []int{1, 2} {

@@ -298,8 +298,8 @@ func TestAcceptance(t *testing.T) {
 					t.Errorf("files\n got: %s\nwant: %s", got, tt.states)
 				}
 				var kept strings.Builder
-				for _, name := range slices.Sorted(slices.Values(h.src.store.recorded())) {
-					r, _ := h.src.store.record(name)
+				for _, name := range slices.Sorted(slices.Values(h.src.store.recordedNames())) {
+					r, _ := h.src.store.recordOf(name)
 					data, err := h.src.store.read(name, r)
 					check(t, err)
 					kept.WriteString(name + "=" + string(data))

@@ -17,36 +17,36 @@ const (
 	// batch is how many files are written and synced in one go.
 	batch = 64
 
-	// few is how many are synced one by one: a sync of the whole file system also
+	// maxSyncEach is how many are synced one by one: a sync of the whole file system also
 	// waits for what everybody else has written to it.
-	few = 8
+	maxSyncEach = 8
 )
 
 // writeMore writes some of what is pending, and reports whether there is more. After
 // an error the rest waits for retry.
 func (st *store) writeMore(sync bool) bool {
-	err := st.writeHome()
+	err := st.writeDirID()
 	if jobs := st.next(); len(jobs) > 0 {
 		err = cmp.Or(err, st.write(jobs, sync))
 	}
-	st.note(err)
-	return err == nil && st.busy()
+	st.noteError(err)
+	return err == nil && st.hasPending()
 }
 
-func (st *store) writeHome() error {
+func (st *store) writeDirID() error {
 	st.mu.Lock()
-	text := st.home
+	text := st.dirText
 	st.mu.Unlock()
 	if text == nil {
 		return nil
 	}
-	if err := st.replace(homeFile, text, false); err != nil {
+	if err := st.replace(directoryFile, text, false); err != nil {
 		return err
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if bytes.Equal(st.home, text) { // else it has moved again
-		st.home = nil
+	if bytes.Equal(st.dirText, text) { // else it has moved again
+		st.dirText = nil
 	}
 	return nil
 }
@@ -79,14 +79,14 @@ func (st *store) next() []job {
 // write goes on after a copy that cannot be written, and returns the first error.
 func (st *store) write(jobs []job, sync bool) (err error) {
 	var lines strings.Builder
-	written, each := jobs[:0], sync && len(jobs) <= few
+	written, each := jobs[:0], sync && len(jobs) <= maxSyncEach
 	for _, j := range jobs {
 		if e := st.writeCopy(j, each); e != nil {
 			err = cmp.Or(err, e)
 			continue
 		}
 		written = append(written, j)
-		lines.WriteString(j.line(j.name))
+		lines.WriteString(j.encode(j.name))
 	}
 	if len(written) == 0 {
 		return err
@@ -99,7 +99,7 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 			return e
 		}
 	}
-	for _, j := range st.finish(written) {
+	for _, j := range st.markWritten(written) {
 		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
 			_ = os.Remove(st.copyPath(j.name, j.old)) // or else as an orphan, at the next start
 		}
@@ -133,8 +133,8 @@ func (st *store) sync(each bool) error {
 	return os.NewSyscallError("syncfs "+st.dir, err)
 }
 
-// finish notes that jobs are done, and returns them.
-func (st *store) finish(jobs []job) []job {
+// markWritten notes that jobs are done, and returns them.
+func (st *store) markWritten(jobs []job) []job {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, j := range jobs {
@@ -142,7 +142,7 @@ func (st *store) finish(jobs []job) []job {
 		delete(st.damaged, j.name)
 		if st.pending[j.name] == j.entry { // else it has changed again
 			delete(st.pending, j.name)
-			j.drop()
+			j.releaseText()
 		}
 	}
 	return jobs
@@ -150,14 +150,14 @@ func (st *store) finish(jobs []job) []job {
 
 // add adds n lines to the index, in one write.
 func (st *store) add(lines string, n int, sync bool) error {
-	if !st.whole {
+	if !st.indexIntact {
 		if err := st.rewrite(); err != nil {
 			return err
 		}
 	}
 	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		st.whole = false
+		st.indexIntact = false
 		return err
 	}
 	_, err = f.WriteString(lines)
@@ -165,7 +165,7 @@ func (st *store) add(lines string, n int, sync bool) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		st.whole = false // there may be half a line
+		st.indexIntact = false // there may be half a line
 		return err
 	}
 	st.lines += n
@@ -178,8 +178,8 @@ func (st *store) compact(slack int) {
 	st.mu.Lock()
 	n := len(st.records)
 	st.mu.Unlock()
-	if st.lines > n+slack || st.suspect && !st.whole {
-		st.note(st.rewrite())
+	if st.lines > n+slack || st.indexDamaged && !st.indexIntact {
+		st.noteError(st.rewrite())
 	}
 }
 
@@ -191,35 +191,35 @@ func (st *store) rewrite() error {
 	st.mu.Lock()
 	n := len(st.records)
 	for name, r := range st.records {
-		b.WriteString(r.line(name))
+		b.WriteString(r.encode(name))
 	}
 	st.mu.Unlock()
 	if err := st.replace("index", b.Bytes(), true); err != nil {
 		return err
 	}
-	st.lines, st.whole = n, true
+	st.lines, st.indexIntact = n, true
 	return nil
 }
 
-// draft is where a file is written before it takes the place of another.
-const draft = ".new"
+// tempName is where a file is written before it takes the place of another.
+const tempName = ".new"
 
 // replace makes or replaces a file in one step.
 func (st *store) replace(name string, data []byte, sync bool) error {
 	if err := os.MkdirAll(st.dir, 0o700); err != nil {
 		return err
 	}
-	return disk.Replace(filepath.Join(st.dir, name), filepath.Join(st.dir, draft), sync, disk.Bytes(data))
+	return disk.Replace(filepath.Join(st.dir, name), filepath.Join(st.dir, tempName), sync, disk.Bytes(data))
 }
 
-// note logs once why last good versions cannot be written.
-func (st *store) note(err error) {
-	was := st.trouble()
+// noteError logs once why last good versions cannot be written.
+func (st *store) noteError(err error) {
+	was := st.writeError()
 	switch {
 	case err != nil && err.Error() != was:
 		st.err.Store(err.Error())
 		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
-	case err == nil && was != "" && !st.busy():
+	case err == nil && was != "" && !st.hasPending():
 		st.err.Store("")
 		st.log.Info("last good versions of service files are kept again")
 	}

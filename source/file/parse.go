@@ -25,11 +25,11 @@ func (rules Rules) Parse(path string, data []byte) ([]*source.Service, []source.
 
 // parseNew is Parse of a file of which some services are known. It returns all
 // that are known of it then.
-func (rules Rules) parseNew(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
+func (rules Rules) parseNew(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 	return rules.parse(ctx, path, data, filepath.Ext(path) == ".json", before)
 }
 
-func (rules Rules) parse(ctx context.Context, path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known) {
+func (rules Rules) parse(ctx context.Context, path string, data []byte, isJSON bool, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 	limits := rules.Limits.orDefault()
 	switch {
 	case len(data) == 0:
@@ -37,15 +37,15 @@ func (rules Rules) parse(ctx context.Context, path string, data []byte, isJSON b
 	case len(data) > limits.FileSize:
 		return nil, []source.Fault{tooLarge(path, limits.FileSize)}, nil
 	}
-	if services, faults, now, ok := rules.inPieces(ctx, path, data, isJSON, before); ok {
+	if services, faults, now, ok := rules.inChunks(ctx, path, data, isJSON, before); ok {
 		return services, faults, now
 	}
-	services, faults := rules.whole(path, data, isJSON)
+	services, faults := rules.parseWhole(path, data, isJSON)
 	return services, faults, nil
 }
 
-// whole reads a file in one go, and says everything that is wrong with it.
-func (rules Rules) whole(path string, data []byte, isJSON bool) ([]*source.Service, []source.Fault) {
+// parseWhole reads a file in one go, and says everything that is wrong with it.
+func (rules Rules) parseWhole(path string, data []byte, isJSON bool) ([]*source.Service, []source.Fault) {
 	parse := decode.TOML
 	if isJSON {
 		parse = decode.JSON
@@ -58,9 +58,9 @@ func (rules Rules) whole(path string, data []byte, isJSON bool) ([]*source.Servi
 	p.pos = doc.Elements("services")
 	p.file(doc.Root, isJSON)
 	faults = append(faults, p.r.Faults(doc)...)
-	if broken(faults) {
+	if anyError(faults) {
 		return nil, faults
 	}
-	place(doc, p.services, source.At("services"))
+	setPositions(doc, p.services, source.At("services"))
 	return p.services, faults
 }

@@ -22,15 +22,15 @@ import (
 // what is left without its services is looked at too. A fault of a service stands
 // as far behind the beginning of the service as it does in the text of its own.
 
-// A piece is the text of one service, and where it begins.
-type piece struct {
+// A chunk is the text of one service, and where it begins.
+type chunk struct {
 	at   int // offset in the file
 	text []byte
 	pos  source.Position
 }
 
-// move returns where something of the piece is in the file.
-func (pc piece) move(p source.Position) source.Position {
+// inFile returns where something of the chunk is in the file.
+func (pc chunk) inFile(p source.Position) source.Position {
 	switch {
 	case p.Line == 1:
 		p.Line, p.Col = pc.pos.Line, pc.pos.Col+p.Col-1
@@ -41,20 +41,20 @@ func (pc piece) move(p source.Position) source.Position {
 	return p
 }
 
-// A reading of a piece: its service, and warnings with their places in the piece.
-type made struct {
+// A chunkResult is what was read of a chunk: its service, and warnings with their places in the chunk.
+type chunkResult struct {
 	service  *source.Service
 	warnings []source.Fault
 }
 
-// known are services by the checksums of their texts.
-type known map[[sha256.Size]byte]made
+// knownServices are services by the checksums of their texts.
+type knownServices map[[sha256.Size]byte]chunkResult
 
-// inPieces reads a file service by service, but for those known from before. It
+// inChunks reads a file service by service, but for those known from before. It
 // returns false when the file must be read as a whole.
-func (rules Rules) inPieces(ctx context.Context, path string, data []byte, isJSON bool, before known) ([]*source.Service, []source.Fault, known, bool) {
+func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSON bool, before knownServices) ([]*source.Service, []source.Fault, knownServices, bool) {
 	text := bytes.TrimPrefix(data, []byte("\ufeff"))
-	list := split(text, isJSON)
+	list := splitChunks(text, isJSON)
 	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services || !utf8.Valid(data) { // of one, the whole is as good
 		return nil, nil, nil, false
 	}
@@ -63,7 +63,7 @@ func (rules Rules) inPieces(ctx context.Context, path string, data []byte, isJSO
 		p.r = decode.NewReader(elementPath(isJSON))
 		rules.set(p.r)
 	}
-	now := make(known, len(list))
+	now := make(knownServices, len(list))
 	var faults []source.Fault
 	bad := false
 	for _, pc := range list {
@@ -73,25 +73,25 @@ func (rules Rules) inPieces(ctx context.Context, path string, data []byte, isJSO
 		pc.pos.File = path
 		sum := sha256.Sum256(pc.text)
 		m, ok := before[sum]
-		if ok && p.keep(m.service, pc.pos) {
+		if ok && p.reuse(m.service, pc.pos) {
 			m.service = p.services[len(p.services)-1]
 			now[sum] = m
 		} else {
-			found, ok := p.piece(pc, isJSON)
+			found, ok := p.chunk(pc, isJSON)
 			if !ok {
 				faults, ok = syntaxOf(pc, text[pc.at:], isJSON)
 				return nil, faults, now, ok
 			}
-			if m.warnings = found; !broken(found) {
+			if m.warnings = found; !anyError(found) {
 				m.service = p.services[len(p.services)-1]
 				if p.check == nil || len(p.check(m.service)) == 0 { // what the host can do may change
 					now[sum] = m
 				}
 			}
 		}
-		bad = bad || broken(m.warnings)
+		bad = bad || anyError(m.warnings)
 		for _, f := range m.warnings {
-			f.Pos = pc.move(f.Pos)
+			f.Pos = pc.inFile(f.Pos)
 			faults = append(faults, f)
 		}
 		if decode.TooMany(faults) && bad { // nobody reads more
@@ -105,9 +105,9 @@ func (rules Rules) inPieces(ctx context.Context, path string, data []byte, isJSO
 	return p.services, faults, now, true
 }
 
-// piece reads one service, and returns what is wrong with it. It returns false when the
+// chunk reads one service, and returns what is wrong with it. It returns false when the
 // text is not one of a service.
-func (p *reading) piece(pc piece, isJSON bool) ([]source.Fault, bool) {
+func (p *reading) chunk(pc chunk, isJSON bool) ([]source.Fault, bool) {
 	doc, v, ok := element(pc.text, isJSON)
 	if !ok {
 		return nil, false
@@ -115,15 +115,15 @@ func (p *reading) piece(pc piece, isJSON bool) ([]source.Fault, bool) {
 	before := len(p.services)
 	p.service(v, pc.pos)
 	if len(p.services) > before {
-		placeOne(doc, p.services[before], elementPath(isJSON))
+		setChunkPositions(doc, p.services[before], elementPath(isJSON))
 	}
 	return p.r.Take(doc), true
 }
 
-// syntaxOf returns the fault of a text in TOML that begins with a piece which has
+// syntaxOf returns the fault of a text in TOML that begins with a chunk which has
 // one. All before it is good, so it is that of the file. What is no fault to the
-// end of the file is one of cutting it into pieces: it returns false.
-func syntaxOf(pc piece, rest []byte, isJSON bool) ([]source.Fault, bool) {
+// end of the file is one of cutting it into chunks: it returns false.
+func syntaxOf(pc chunk, rest []byte, isJSON bool) ([]source.Fault, bool) {
 	if isJSON {
 		return nil, false
 	}
@@ -131,12 +131,12 @@ func syntaxOf(pc piece, rest []byte, isJSON bool) ([]source.Fault, bool) {
 	if doc != nil || faults[0].Msg == decode.TooDense { // which the whole need not be
 		return nil, false
 	}
-	faults[0].Pos = pc.move(faults[0].Pos)
+	faults[0].Pos = pc.inFile(faults[0].Pos)
 	return faults, true
 }
 
-// keep takes over a service that was good before. What the host can do may have changed since.
-func (p *reading) keep(s *source.Service, pos source.Position) bool {
+// reuse takes over a service that was good before. What the host can do may have changed since.
+func (p *reading) reuse(s *source.Service, pos source.Position) bool {
 	if p.check != nil && len(p.check(s)) > 0 {
 		return false
 	}
@@ -149,7 +149,7 @@ func (p *reading) keep(s *source.Service, pos source.Position) bool {
 	return true
 }
 
-// elementPath is where a piece holds its service.
+// elementPath is where a chunk holds its service.
 func elementPath(isJSON bool) source.Path {
 	if isJSON {
 		return nil
@@ -157,7 +157,7 @@ func elementPath(isJSON bool) source.Path {
 	return source.At("services", 0)
 }
 
-// element returns the one service that a piece holds.
+// element returns the one service that a chunk holds.
 func element(text []byte, isJSON bool) (*decode.Doc, any, bool) {
 	if isJSON {
 		doc, faults := decode.JSON("", text)
@@ -177,9 +177,9 @@ func element(text []byte, isJSON bool) (*decode.Doc, any, bool) {
 	return doc, list[0], true
 }
 
-// split cuts the text of a file into those of its services. It returns none
+// splitChunks cuts the text of a file into those of its services. It returns none
 // when they are not all there is.
-func split(text []byte, isJSON bool) []piece {
+func splitChunks(text []byte, isJSON bool) []chunk {
 	if isJSON {
 		return splitJSON(text)
 	}
@@ -188,7 +188,7 @@ func split(text []byte, isJSON bool) []piece {
 
 const header = "[[services]]"
 
-func splitTOML(text []byte) []piece {
+func splitTOML(text []byte) []chunk {
 	var begins []int
 	if bytes.HasPrefix(text, []byte(header)) {
 		begins = append(begins, 0)
@@ -201,37 +201,37 @@ func splitTOML(text []byte) []piece {
 		at += next + 1
 		begins = append(begins, at)
 	}
-	if len(begins) == 0 || !holdsNothing(text[:begins[0]]) {
+	if len(begins) == 0 || !onlyComments(text[:begins[0]]) {
 		return nil
 	}
-	return cut(text, begins, append(begins[1:len(begins):len(begins)], len(text)))
+	return cutChunks(text, begins, append(begins[1:len(begins):len(begins)], len(text)))
 }
 
-// holdsNothing tells whether a text in TOML is all comments.
-func holdsNothing(text []byte) bool {
+// onlyComments reports whether a text in TOML is all comments.
+func onlyComments(text []byte) bool {
 	doc, faults := decode.TOML("", text)
 	return faults == nil && len(doc.Root) == 0
 }
 
-func splitJSON(text []byte) []piece {
+func splitJSON(text []byte) []chunk {
 	begins, ends := decode.Spans(string(text), "services")
-	if len(begins) == 0 || !holdsServices(text, begins, ends) {
+	if len(begins) == 0 || !onlyServices(text, begins, ends) {
 		return nil
 	}
-	return cut(text, begins, ends)
+	return cutChunks(text, begins, ends)
 }
 
-// A dummy stands for a service in what is left of a text in JSON. As a string it cannot
+// A placeholder stands for a service in what is left of a text in JSON. As a string it cannot
 // become part of what is beside it.
-const dummy = "a service"
+const placeholder = "a service"
 
-// holdsServices tells whether a text in JSON is a file with services there and
+// onlyServices reports whether a text in JSON is a file with services there and
 // nothing else, whatever they are.
-func holdsServices(text []byte, begins, ends []int) bool {
+func onlyServices(text []byte, begins, ends []int) bool {
 	var rest []byte
 	last := 0
 	for i, at := range begins {
-		rest = append(append(rest, text[last:at]...), `"`+dummy+`"`...)
+		rest = append(append(rest, text[last:at]...), `"`+placeholder+`"`...)
 		last = ends[i]
 	}
 	doc, faults := decode.JSON("", append(rest, text[last:]...))
@@ -243,12 +243,12 @@ func holdsServices(text []byte, begins, ends []int) bool {
 		keys++
 	}
 	list, _ := doc.Root["services"].([]any)
-	return len(doc.Root) == keys && len(list) == len(begins) && !slices.ContainsFunc(list, func(v any) bool { return v != dummy })
+	return len(doc.Root) == keys && len(list) == len(begins) && !slices.ContainsFunc(list, func(v any) bool { return v != placeholder })
 }
 
-// cut returns the pieces that begin and end there.
-func cut(text []byte, begins, ends []int) []piece {
-	list := make([]piece, len(begins))
+// cutChunks returns the chunks that begin and end there.
+func cutChunks(text []byte, begins, ends []int) []chunk {
+	list := make([]chunk, len(begins))
 	line, start, last := 1, 0, 0
 	for i, at := range begins {
 		between := text[last:at]
@@ -256,7 +256,7 @@ func cut(text []byte, begins, ends []int) []piece {
 			line += bytes.Count(between, []byte("\n"))
 			start = last + nl + 1
 		}
-		list[i] = piece{at, text[at:ends[i]], source.Position{Line: line, Col: at - start + 1}}
+		list[i] = chunk{at, text[at:ends[i]], source.Position{Line: line, Col: at - start + 1}}
 		last = at
 	}
 	return list

@@ -83,7 +83,7 @@ func TestKnownServiceMoves(t *testing.T) {
 		before, _, known := Rules{}.parseNew(context.Background(), path, listed(isJSON, 1, 1), nil)
 		text := append([]byte("\n\n"), listed(isJSON, 1, 1)...)
 		after, _, _ := Rules{}.parseNew(context.Background(), path, text, known)
-		whole, _ := Rules{}.whole(path, text, isJSON)
+		whole, _ := Rules{}.parseWhole(path, text, isJSON)
 		if !reflect.DeepEqual(after, whole) {
 			t.Errorf("%s: got %v; want %v", path, after, whole)
 		}
@@ -113,7 +113,7 @@ func TestKnownServiceIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// Which files are read in pieces.
+// Which files are read in chunks.
 func TestPieces(t *testing.T) {
 	const (
 		toml = "[[services]]\nname = \"%s\"\nports = [{ port = 80 }]\nvips = [\"10.96.0.%d\"]\nendpoints = []\n"
@@ -161,7 +161,7 @@ func TestPieces(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			isJSON := tt.path == "a.json"
-			services, faults, _, _ := Rules{}.inPieces(context.Background(), tt.path, []byte(tt.text), isJSON, nil)
+			services, faults, _, _ := Rules{}.inChunks(context.Background(), tt.path, []byte(tt.text), isJSON, nil)
 			var at []string
 			for _, s := range services {
 				at = append(at, fmt.Sprintf("%d:%d", s.Pos.Line, s.Pos.Col))
@@ -172,19 +172,19 @@ func TestPieces(t *testing.T) {
 			if got := strings.Join(at, " "); got != tt.want {
 				t.Errorf("services at %q; want %q", got, tt.want)
 			}
-			comparePieces(t, []byte(tt.text), isJSON)
+			compareChunks(t, []byte(tt.text), isJSON)
 		})
 	}
 }
 
-// comparePieces fails unless a file has the same services in pieces as it has as a whole.
-func comparePieces(t *testing.T, text []byte, isJSON bool) {
+// compareChunks fails unless a file has the same services in chunks as it has as a whole.
+func compareChunks(t *testing.T, text []byte, isJSON bool) {
 	t.Helper()
-	pieces, found, _, ok := Rules{}.inPieces(context.Background(), "a", text, isJSON, nil)
+	pieces, found, _, ok := Rules{}.inChunks(context.Background(), "a", text, isJSON, nil)
 	if !ok {
 		return
 	}
-	whole, faults := Rules{}.whole("a", text, isJSON)
+	whole, faults := Rules{}.parseWhole("a", text, isJSON)
 	if len(faults) == 1 && faults[0].Msg == decode.TooDense {
 		return // in proportion to a file; pieces may be dense one by one
 	}
@@ -199,7 +199,7 @@ func FuzzPieces(f *testing.F) {
 		f.Add(listed(isJSON, 0, 0, 0), isJSON)
 	}
 	f.Add([]byte(`{"services": [{"name": "a"}, {}], "$schema": "\""}`), true)
-	f.Fuzz(comparePieces)
+	f.Fuzz(compareChunks)
 }
 
 // BenchmarkOneChanged parses files of 100 and 10,000 services, of which all but one are

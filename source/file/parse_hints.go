@@ -37,7 +37,7 @@ func keyHint(path source.Path, key string) (meant, hint string) {
 	case of == "" && (key == "service" || key == "Services" || key == "Service"):
 		return "", "did you mean [[services]]?"
 	case of == "" && isService:
-		return "", "it belongs to a service: write it below [[services]]" + tables(key)
+		return "", "it belongs to a service: write it below [[services]]" + tablesHint(key)
 	case of == "services" && isPort && !isEndpoint:
 		return "", "it belongs to a port: ports = [{ ... }]"
 	case of == "services" && isEndpoint && !isPort:
@@ -52,17 +52,17 @@ func hasKey[T any](fields []decode.Field[T], key string) bool {
 	return slices.ContainsFunc(fields, func(f decode.Field[T]) bool { return f.Key == key })
 }
 
-// tables says how a list of tables is written in a service.
-func tables(key string) string {
+// tablesHint says how a list of tables is written in a service.
+func tablesHint(key string) string {
 	if key == "ports" || key == "endpoints" {
 		return fmt.Sprintf(", its tables as [[services.%s]]", key)
 	}
 	return ""
 }
 
-// headless reports a root that has no services, but the keys of one, and
+// reportKeysAtRoot reports a root that has no services, but the keys of one, and
 // returns what else it has.
-func headless(r *decode.Reader, root map[string]any) map[string]any {
+func reportKeysAtRoot(r *decode.Reader, root map[string]any) map[string]any {
 	rest := maps.Clone(root)
 	maps.DeleteFunc(rest, func(key string, _ any) bool { return hasKey(serviceFields, key) })
 	if len(rest) < len(root) {

@@ -7,12 +7,12 @@ import (
 	"svcproxy/source/decode"
 )
 
-// place notes where the parts stand that no two services can have in common, of all
+// setPositions notes where the parts stand that no two services can have in common, of all
 // services of a document, whose list is at path.
-func place(doc *decode.Doc, services []*source.Service, list source.Path) {
+func setPositions(doc *decode.Doc, services []*source.Service, list source.Path) {
 	paths := make([][]source.Path, len(services))
 	for i, s := range services {
-		paths[i] = within(slices.Concat(list, source.Path{{Index: i}}), s.Unique())
+		paths[i] = below(slices.Concat(list, source.Path{{Index: i}}), s.Unique())
 	}
 	at := doc.Positions(slices.Concat(paths...))
 	for i, s := range services {
@@ -22,13 +22,13 @@ func place(doc *decode.Doc, services []*source.Service, list source.Path) {
 	}
 }
 
-// placeOne is place for the service of a piece, which is at path there.
-func placeOne(doc *decode.Doc, s *source.Service, path source.Path) {
-	s.SetPlaces(source.Position{Line: 1, Col: 1}, doc.Positions(within(path, s.Unique())))
+// setChunkPositions is setPositions for the service of a chunk, which is at path there.
+func setChunkPositions(doc *decode.Doc, s *source.Service, path source.Path) {
+	s.SetPlaces(source.Position{Line: 1, Col: 1}, doc.Positions(below(path, s.Unique())))
 }
 
-// within returns paths as they are below another.
-func within(path source.Path, paths []source.Path) []source.Path {
+// below returns paths as they are below another.
+func below(path source.Path, paths []source.Path) []source.Path {
 	for i := range paths {
 		paths[i] = slices.Concat(path, paths[i])
 	}

@@ -37,7 +37,7 @@ func (p *reading) file(root map[string]any, isJSON bool) {
 	}
 	if _, ok := root["services"]; !ok {
 		all := len(root)
-		if root = headless(p.r, root); len(root) == all && !isMisspelt(root) {
+		if root = reportKeysAtRoot(p.r, root); len(root) == all && !isMisspelt(root) {
 			p.r.Fault(`key "services" is missing`, missingHint(root))
 		}
 	}
@@ -133,6 +133,6 @@ func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]u
 	return map[string]uint16{name: e.port}
 }
 
-func broken(faults []source.Fault) bool {
+func anyError(faults []source.Fault) bool {
 	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
 }

@@ -16,14 +16,6 @@ import (
 	"svcproxy/source"
 )
 
-// A File is one service file as it was read.
-type File struct {
-	Path       string
-	Services   []*source.Service // none when a fault is more than a warning
-	Faults     []source.Fault    // warnings too
-	Unreadable bool              // nobody knows what it says; a fault says why
-}
-
 // ReadDir reads all service files of a directory, in name order. The error is
 // about the directory; what is wrong with a file is among its faults.
 func (rules Rules) ReadDir(dir string) ([]File, error) {
@@ -31,7 +23,7 @@ func (rules Rules) ReadDir(dir string) ([]File, error) {
 }
 
 func readDir(dir string, max int, parse parser) ([]File, error) {
-	names, err := list(dir)
+	names, err := listFiles(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -77,20 +69,20 @@ func (rules Rules) ReadText(name string, r io.Reader) (File, []byte) {
 	return File{Path: name, Services: services, Faults: faults}, data
 }
 
-// list returns the names of the service files in dir, sorted.
-func list(dir string) ([]string, error) {
-	names, _, err := listID(dir)
+// listFiles returns the names of the service files in dir, sorted.
+func listFiles(dir string) ([]string, error) {
+	names, _, err := listWithID(dir)
 	return names, err
 }
 
-// listID also says which directory that is.
-func listID(dir string) (names []string, id homeID, err error) {
+// listWithID also says which directory that is.
+func listWithID(dir string) (names []string, id dirID, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, id, fmt.Errorf("listing service files: %w", err)
 	}
 	defer d.Close()
-	if id, err = homeIDOf(int(d.Fd()), ""); err != nil {
+	if id, err = dirIDOf(int(d.Fd()), ""); err != nil {
 		return nil, id, fmt.Errorf("listing service files: %w", err)
 	}
 	entries, err := d.ReadDir(-1)

@@ -172,10 +172,10 @@ func TestFollowAgain(t *testing.T) {
 	isLink := func(name string) bool { _, err := os.Readlink(root + "/etc/" + name); return err == nil }
 	wants := func(names string, dirs ...string) {
 		t.Helper()
-		check(t, w.followAgain(strings.Fields(names), isLink))
-		needed, meaning := w.needed, w.meaning
-		check(t, w.follow(slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return !isLink(name) })))
-		if diff := cmp.Diff(w.needed, needed) + cmp.Diff(w.meaning, meaning); diff != "" {
+		check(t, w.watchLinks(strings.Fields(names), isLink))
+		needed, meaning := w.needed, w.linksOver
+		check(t, w.watchAll(slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return !isLink(name) })))
+		if diff := cmp.Diff(w.needed, needed) + cmp.Diff(w.linksOver, meaning); diff != "" {
 			t.Errorf("of all links, and of %s (-want +got):\n%s", names, diff)
 		}
 		var got []string
@@ -187,7 +187,7 @@ func TestFollowAgain(t *testing.T) {
 			t.Errorf("watches %q; want %q", got, want)
 		}
 	}
-	check(t, w.follow(nil))
+	check(t, w.watchAll(nil))
 	wants("")
 	check(t, os.Symlink("../one/a", root+"/etc/a"))
 	check(t, os.Symlink("../one/b", root+"/etc/b"))

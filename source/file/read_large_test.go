@@ -15,12 +15,12 @@ import (
 )
 
 // long makes a text large without another service.
-func long(text string) string { return text + strings.Repeat("none\n", large/5+1) }
+func long(text string) string { return text + strings.Repeat("none\n", largeSize/5+1) }
 
 // held is a parser of texts of services that waits for some of them: before returns when
 // a text may be read on.
 func held(before func(ctx context.Context, text string)) parser {
-	return func(ctx context.Context, path string, data []byte, was known) ([]*source.Service, []source.Fault, known) {
+	return func(ctx context.Context, path string, data []byte, was knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		before(ctx, string(data))
 		if ctx.Err() != nil {
 			return nil, []source.Fault{unreadable(path, ctx.Err())}, nil
@@ -46,7 +46,7 @@ func besides(t *testing.T, before func(ctx context.Context, text string)) *fixtu
 // again has everything looked at, as an event does, and lets it be done.
 func (f *fixture) again() {
 	f.src.Reload()
-	time.Sleep(2 * merge)
+	time.Sleep(2 * mergeTime)
 	synctest.Wait()
 }
 
@@ -87,7 +87,7 @@ func TestSmallBesideLarge(t *testing.T) {
 		if got := f.sink.state(); strings.Count(got, ".toml: b") != 2*cap(f.src.slots) {
 			t.Errorf("after the large ones were read the sink holds %s", got)
 		}
-		if n := len(f.src.loads); n > 0 {
+		if n := len(f.src.largeReads); n > 0 {
 			t.Errorf("%d files are still being read", n)
 		}
 	})
@@ -103,7 +103,7 @@ func TestOvertaken(t *testing.T) {
 		"made small":    {func(f *fixture) { f.put("b.toml", "b 3\n") }, "a.toml: a 1; b.toml: b 3"},
 		"broken":        {func(f *fixture) { f.put("b.toml", long("bad\n")) }, "a.toml: a 1"},
 		"removed":       {func(f *fixture) { check(f.T, os.Remove(f.path("b.toml"))); f.again() }, "a.toml: a 1"},
-		"judged anew":   {func(f *fixture) { f.src.Judge(); f.put("b.toml", long("b 4\n")) }, "a.toml: a 1; b.toml: b 4"},
+		"judged anew":   {func(f *fixture) { f.src.Revalidate(); f.put("b.toml", long("b 4\n")) }, "a.toml: a 1; b.toml: b 4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -140,9 +140,9 @@ func TestJudgeBeside(t *testing.T) {
 		})
 		defer f.stop()
 		f.put("b.toml", long("b 1\n"))
-		f.src.Judge()
+		f.src.Revalidate()
 		time.Sleep(time.Second)
-		f.holds("after Judge", "a.toml: a 1; b.toml: b 1")
+		f.holds("after Revalidate", "a.toml: a 1; b.toml: b 1")
 	})
 }
 
@@ -158,13 +158,13 @@ func TestReloadBeside(t *testing.T) {
 		defer f.stop()
 		f.put("b.toml", long("b 1\n"))
 		f.again()
-		if l := f.src.loads["b.toml"]; l == nil || !l.again || !l.hash {
+		if l := f.src.largeReads["b.toml"]; l == nil || !l.lookAgain || !l.hash {
 			t.Errorf("after Reload: %+v; want it to be read again", l)
 		}
 		close(release)
 		pass(time.Second)
 		f.holds("in the end", "a.toml: a 1; b.toml: b 1")
-		if n := len(f.src.loads); n > 0 {
+		if n := len(f.src.largeReads); n > 0 {
 			t.Errorf("%d files are still being read", n)
 		}
 	})
@@ -245,7 +245,7 @@ func TestMoveToLarge(t *testing.T) {
 				holds.Store(true)
 				before := len(h.steps())
 				tt.moves(h)
-				time.Sleep(longestTime - longestTime/4)
+				time.Sleep(maxWait - maxWait/4)
 				close(release)
 				moment()
 				for _, s := range h.steps()[before:] {
@@ -277,7 +277,7 @@ func TestRemovalBesideLarge(t *testing.T) {
 		defer f.stop()
 		f.put("b.toml", long("b 1\n"))
 		f.put("a.toml", "none\n")
-		time.Sleep(longestTime - longestTime/4)
+		time.Sleep(maxWait - maxWait/4)
 		f.holds("before", "a.toml: a 1")
 		time.Sleep(time.Second)
 		f.holds("after", "a.toml: ")
@@ -382,7 +382,7 @@ func TestFrees(t *testing.T) {
 		if v.broken {
 			t.Fatalf("%s: %v", tt.name, v.faults)
 		}
-		if got := read(web).frees(v); got != tt.want {
+		if got := read(web).claimsBeyond(v); got != tt.want {
 			t.Errorf("%s: %v; want %v", tt.name, got, tt.want)
 		}
 	}

@@ -19,33 +19,33 @@ const racyTime = 50 * time.Millisecond
 // coarseTick is what stamps of whole seconds may count in: vfat has steps of 2 s.
 const coarseTick = 2 * time.Second
 
-// racy returns for how long a stamp with these nanoseconds may be of more than one version.
-func racy(nsec int64) time.Duration {
+// racyWindow returns for how long a stamp with these nanoseconds may be of more than one version.
+func racyWindow(nsec int64) time.Duration {
 	if nsec == 0 {
 		return coarseTick + racyTime
 	}
 	return racyTime
 }
 
-// look finds out which version p's file has, as far as its text need not be read.
+// examine finds out which version p's file has, as far as its text need not be read.
 // It returns true when that is to be read.
-func (p *probe) look(hash bool) bool {
+func (p *probe) examine(hash bool) bool {
 	info, err := p.info, p.err
 	if p.f.link {
 		info, err = os.Stat(p.f.path)
 	}
 	switch {
-	case p.err == errAway:
-		p.v = p.unread(p.err)
+	case p.err == errDirAway:
+		p.v = p.unreadVersion(p.err)
 		return false
-	case errors.Is(p.err, fs.ErrNotExist) && p.f.lost:
-		p.v = p.unread(errLost)
+	case errors.Is(p.err, fs.ErrNotExist) && p.f.maybeLost:
+		p.v = p.unreadVersion(errMaybeLost)
 		return false
 	case errors.Is(p.err, fs.ErrNotExist), err == nil && info.IsDir():
 		p.v = gone
 		return false
 	case err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
-		p.v = p.unread(err)
+		p.v = p.unreadVersion(err)
 		return false
 	}
 	p.stamp = stampOf(info)
@@ -54,8 +54,8 @@ func (p *probe) look(hash bool) bool {
 	return p.stamp != p.f.stamp || p.f.racy || hash
 }
 
-// load reads the text of p's file.
-func (p *probe) load(ctx context.Context, parse parser) {
+// readText reads the text of p's file.
+func (p *probe) readText(ctx context.Context, parse parser) {
 	if p.f.link {
 		p.target, _ = filepath.EvalSymlinks(p.f.path)
 	}
@@ -70,8 +70,8 @@ func (p *probe) load(ctx context.Context, parse parser) {
 	p.v = p.version(ctx, data, err, parse)
 }
 
-// unread returns the version of a file whose text is not known.
-func (p *probe) unread(why error) *version {
+// unreadVersion returns the version of a file whose text is not known.
+func (p *probe) unreadVersion(why error) *version {
 	return p.version(context.Background(), nil, why, nil)
 }
 
@@ -85,10 +85,10 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 			same = v
 		}
 	}
-	if same != nil && same.judged.Load() == p.rules {
+	if same != nil && same.revision.Load() == p.revision {
 		return same
 	}
-	var before known
+	var before knownServices
 	for _, v := range []*version{p.f.used, p.f.seen, p.f.next} { // the last that has any
 		if v != nil && v.known != nil {
 			before = v.known
@@ -98,6 +98,6 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 	if same != nil && slices.Equal(same.faults, v.faults) {
 		v = same
 	}
-	v.judged.Store(p.rules)
+	v.revision.Store(p.revision)
 	return v
 }

@@ -23,24 +23,24 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{fileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim}
 }
 
-// A homeID tells a directory from another that has taken its path, and maybe its
+// A dirID tells a directory from another that has taken its path, and maybe its
 // inode: what is made next, ext4 gives the inode of what was removed last.
-type homeID struct {
+type dirID struct {
 	fileID
 	born int64 // ns since 1970; 0: the file system does not say
 }
 
-func (id homeID) is(o homeID) bool {
+func (id dirID) is(o dirID) bool {
 	return id.fileID == o.fileID && (id.born == o.born || id.born == 0 || o.born == 0)
 }
 
-// homeIDOf returns that of an open directory, or of the one at path where fd is AT_FDCWD.
-func homeIDOf(fd int, path string) (homeID, error) {
+// dirIDOf returns that of an open directory, or of the one at path where fd is AT_FDCWD.
+func dirIDOf(fd int, path string) (dirID, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(fd, path, unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
-		return homeID{}, err
+		return dirID{}, err
 	}
-	id := homeID{fileID: fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}}
+	id := dirID{fileID: fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}}
 	if st.Mask&unix.STATX_BTIME != 0 {
 		id.born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
 	}

@@ -74,18 +74,18 @@ func unreadable(path string, err error) source.Fault {
 	if errors.As(err, &large) {
 		return tooLarge(path, int(large))
 	}
-	if errors.Is(err, errAway) {
+	if errors.Is(err, errDirAway) {
 		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error()}
 	}
-	if errors.Is(err, errLost) {
+	if errors.Is(err, errMaybeLost) {
 		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error(), Hint: "put it back, or reload svcproxy to remove its services"}
 	}
-	return Unreadable(path, err)
+	return UnreadableFault(path, err)
 }
 
-// Unreadable is the fault of a file or directory that cannot be read. Root without
+// UnreadableFault is the fault of a file or directory that cannot be read. Root without
 // the right to pass over modes, as the unit has it, may need to be told why.
-func Unreadable(path string, err error) source.Fault {
+func UnreadableFault(path string, err error) source.Fault {
 	f := source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0 {
 		f.Hint = "svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r"
@@ -104,9 +104,9 @@ func reason(err error) string {
 
 var errNotRegular = errors.New("it is not a regular file")
 
-var errAway = errors.New("the directory is not as it was, and the file cannot be read")
+var errDirAway = errors.New("the directory is not as it was, and the file cannot be read")
 
-var errLost = errors.New("the file was not there after the host had stopped without shutting down")
+var errMaybeLost = errors.New("the file was not there after the host had stopped without shutting down")
 
 // An errTooLarge is the size that a file passed.
 type errTooLarge int

@@ -12,7 +12,7 @@ import (
 // A parser reads a service file's text, as Parse does, but for the services that
 // are known from before. It returns those that are known by now. When ctx ends
 // nobody wants to know any more, and what it returns is at fault.
-type parser func(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known)
+type parser func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices)
 
 // A version is what was found in the place of a file at one time.
 type version struct {
@@ -20,9 +20,9 @@ type version struct {
 	// there are none. The zero id: there is no file.
 	id       [sha256.Size]byte
 	services []*source.Service
-	known    known // of those
+	known    knownServices // of those
 	faults   []source.Fault
-	judged   atomic.Int64 // by which rules, see Source.Judge
+	revision atomic.Int64 // by which rules, see Source.Revalidate
 	broken   bool         // a fault is more than a warning
 	size     int          // of the contents, in bytes
 	data     []byte       // the contents, until they are known to be kept
@@ -33,7 +33,7 @@ func (v *version) name() string { return hex.EncodeToString(v.id[:]) }
 // gone is the version of a file that does not exist.
 var gone = &version{}
 
-func newVersion(ctx context.Context, path string, data []byte, err error, parse parser, before known) *version {
+func newVersion(ctx context.Context, path string, data []byte, err error, parse parser, before knownServices) *version {
 	v := &version{id: idOf(data, err), size: len(data)}
 	if err != nil {
 		v.faults = []source.Fault{unreadable(path, err)}

@@ -78,3 +78,11 @@ func isServiceFile(name string) bool {
 
 // Name is what the source is called, in settings and in units.
 const Name = "file"
+
+// A File is one service file as it was read.
+type File struct {
+	Path       string
+	Services   []*source.Service // none when a fault is more than a warning
+	Faults     []source.Fault    // warnings too
+	Unreadable bool              // nobody knows what it says; a fault says why
+}

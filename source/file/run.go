@@ -17,12 +17,12 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	if now := time.Now(); !now.Before(s.nextPoll) {
 		s.todo.all, s.todo.hash = true, true
 		s.nextPoll = now.Add(s.poll)
-		s.upkeep()
+		s.maintainStore()
 	}
-	s.glance()
+	s.pollUnwatched()
 	arriving := s.arriving()
 	for name, f := range s.waiting {
-		if s.loads[name] == nil && !time.Now().Before(s.dueTime(f, arriving)) {
+		if s.largeReads[name] == nil && !time.Now().Before(s.dueTime(f, arriving)) {
 			s.todo.names[name] = true                 // looked at once more before it counts
 			s.todo.all = s.todo.all || f.next == gone // and so is the directory
 		}
@@ -30,73 +30,73 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	todo := s.todo
 	s.todo = newWork()
 
-	probes := s.ended(todo)
+	probes := s.endedReads(todo)
 	names, ok := s.names(todo)
 	if !ok {
 		s.todo.all, s.todo.hash = true, todo.hash
-		if !s.synced && s.store != nil && len(s.store.recorded()) > 0 {
-			if known, ok := s.remember(ctx); ok {
-				s.begin(known, sink) // all there is
+		if !s.synced && s.store != nil && len(s.store.recordedNames()) > 0 {
+			if known, ok := s.probeRecorded(ctx); ok {
+				s.handFirst(known, sink) // all there is
 			}
 		}
 		return blindPoll
 	}
-	found, ok := s.look(ctx, s.besides(names, todo), todo)
+	found, ok := s.lookAt(ctx, s.withoutLarge(names, todo), todo)
 	if !ok {
 		return blindPoll
 	}
-	if probes = append(probes, found...); !s.trust(probes) {
+	if probes = append(probes, found...); !s.trustMissing(probes) {
 		s.todo.all, s.todo.hash = true, todo.hash
-		return merge
+		return mergeTime
 	}
 	if !s.synced {
-		s.begin(probes, sink)
+		s.handFirst(probes, sink)
 	} else {
-		s.settle(probes, sink)
+		s.handChanges(probes, sink)
 	}
-	s.finish()
-	return s.pause()
+	s.forgetEnded()
+	return s.nextWait()
 }
 
-// trust reports whether what was found is true of the directory that was listed. A
+// trustMissing reports whether what was found is true of the directory that was listed. A
 // file seems to be gone, too, when the directory has gone meanwhile.
-func (s *Source) trust(probes []probe) bool {
+func (s *Source) trustMissing(probes []probe) bool {
 	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == gone })
-	return !missing || s.home.same()
+	return !missing || s.directory.unchanged()
 }
 
-// remember returns probes of what is recorded, for a directory that cannot be read.
+// probeRecorded returns probes of what is recorded, for a directory that cannot be read.
 // It returns false when ctx ended before.
-func (s *Source) remember(ctx context.Context) ([]probe, bool) {
-	names := s.store.recorded()
+func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
+	names := s.store.recordedNames()
 	slices.Sort(names)
 	probes := make([]probe, len(names))
 	for i, name := range names {
-		probes[i] = probe{name: name, max: s.maxSize, rules: s.rules.Load(), err: errAway, at: time.Now()}
+		probes[i] = probe{name: name, max: s.maxSize, revision: s.revision.Load(), err: errDirAway, at: time.Now()}
 	}
 	s.register(probes)
-	return probes, s.each(ctx, len(probes), func(i int) {
-		probes[i].look(false)
+	return probes, s.forEach(ctx, len(probes), func(i int) {
+		probes[i].examine(false)
 		s.restore(ctx, &probes[i])
 	})
 }
 
-// pause returns how long nothing needs to be done unless something happens.
-func (s *Source) pause() time.Duration {
+// nextWait returns how long nothing needs to be done unless something happens.
+func (s *Source) nextWait() time.Duration {
 	until := s.nextPoll
 	if s.todo.all || s.watchErr != "" {
 		s.todo.all = true
 		until = earlier(until, time.Now().Add(blindPoll))
 	}
-	until = earlier(until, time.Now().Add(glanceTime))
+	until = earlier(until, time.Now().Add(unwatchedPoll))
 	arriving := s.arriving()
 	for name, f := range s.waiting {
-		if s.loads[name] == nil { // else it is looked at when that has ended
+		if s.largeReads[name] == nil { // else it is looked at when that has ended
 			until = earlier(until, s.dueTime(f, arriving))
 		}
 	}
 	if len(s.todo.names) > 0 {
-		until = earlier(until, time.Now().Add(merge))
+		until = earlier(until, time.Now().Add(mergeTime))
 	}
 	return time.Until(until)
 }
@@ -121,12 +121,12 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	if s.store != nil {
-		s.store.load()
-		s.home.load()
-		s.others.Go(func() { s.store.run(ctx) })
+		s.store.loadIndex()
+		s.directory.loadID()
+		s.background.Go(func() { s.store.run(ctx) })
 	}
-	defer s.leave()
-	next := newAlarm()
+	defer s.awaitBackground()
+	next := newStepTimer()
 	defer next.timer.Stop()
 	for {
 		if s.watcher != nil {
@@ -136,36 +136,36 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 		case <-ctx.Done():
 			return
 		case <-s.reload:
-			if s.settled.Swap(false) {
-				s.giveUp()
+			if s.reloaded.Swap(false) {
+				s.forgetLost()
 			}
 			s.todo.all, s.todo.hash = true, true
-			next.within(merge)
+			next.within(mergeTime)
 		case ev := <-events:
 			s.note(ev, next)
 		case err := <-errs: // events were lost, in an overflow of the kernel's queue or else
 			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
 			s.todo.all = true
-			next.within(merge)
-		case l := <-s.loaded:
-			if s.loads[l.name] == l { // else it was dropped
+			next.within(mergeTime)
+		case l := <-s.largeDone:
+			if s.largeReads[l.name] == l { // else it was dropped
 				l.ended = true
 				next.soon()
 			}
 		case <-next.timer.C:
-			next.rings(s.step(ctx, sink))
+			next.stepped(s.step(ctx, sink))
 		}
 	}
 }
 
-// leave waits for the end of what was begun beside Run, but not for a slow disk or
+// awaitBackground waits for the end of what was begun beside Run, but not for a slow disk or
 // a long text: what is lost then, the files still say.
-func (s *Source) leave() {
+func (s *Source) awaitBackground() {
 	done := make(chan struct{})
-	go func() { defer close(done); s.others.Wait() }()
+	go func() { defer close(done); s.background.Wait() }()
 	select {
 	case <-done:
 	case <-time.After(stopTime):
 	}
-	clear(s.loads)
+	clear(s.largeReads)
 }

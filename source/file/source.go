@@ -52,37 +52,37 @@ type Options struct {
 
 // A Source is a directory of service files. It implements source.Source.
 type Source struct {
-	dir     string
-	log     *slog.Logger
-	poll    time.Duration
-	parse   parser
-	reload  chan struct{}
-	rules   atomic.Int64 // how often Judge was called
-	settled atomic.Bool  // what does not exist was removed: Reload was called
-	store   *store       // nil: nothing survives a restart
+	dir      string
+	log      *slog.Logger
+	poll     time.Duration
+	parse    parser
+	reload   chan struct{}
+	revision atomic.Int64 // how often Revalidate was called
+	reloaded atomic.Bool  // what does not exist was removed: Reload was called
+	store    *store       // nil: nothing survives a restart
 
 	maxSize int // of the largest file to read
 
 	// Of the goroutine of Run.
-	watcher  *watcher                           // nil: polls only
-	open     func(dir string) (*watcher, error) // nil: there is to be none
-	todo     work
-	nextPoll time.Time // of contents
-	home     *home
-	mounts   mounts
+	watcher   *watcher                           // nil: polls only
+	open      func(dir string) (*watcher, error) // nil: there is to be none
+	todo      work
+	nextPoll  time.Time // of contents
+	directory *serviceDir
+	mounts    mounts
 
-	nextGlance time.Time
-	changed    time.Time // when a file was last found that came, went or was replaced
-	from       string    // the path that the last event was about, if it was a rename of that
+	nextUnwatched time.Time
+	lastChange    time.Time // when a file was last found that came, went or was replaced
+	renamedFrom   string    // the path that the last event was about, if it was a rename of that
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
-	loads  map[string]*load // of large files, by name
-	loaded chan *load       // those that have ended
-	slots  chan struct{}    // as many as can be read at a time
-	others sync.WaitGroup   // what runs beside Run
+	largeReads map[string]*largeRead // of large files, by name
+	largeDone  chan *largeRead       // those that have ended
+	slots      chan struct{}         // as many as can be read at a time
+	background sync.WaitGroup        // what runs beside Run
 
-	keeping sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
+	recordMu sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
 
 	mu       sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
 	files    map[string]*state
@@ -97,10 +97,10 @@ type work struct {
 	hash  bool // and read files even where nothing seems to have changed
 	names map[string]bool
 
-	placed map[string]bool // of names, what was renamed there
+	renamed map[string]bool // of names, what was renamed there
 }
 
-func newWork() work { return work{names: map[string]bool{}, placed: map[string]bool{}} }
+func newWork() work { return work{names: map[string]bool{}, renamed: map[string]bool{}} }
 
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
@@ -109,7 +109,7 @@ func New(o Options) *Source {
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{},
-		loads: map[string]*load{}, loaded: make(chan *load), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		largeReads: map[string]*largeRead{}, largeDone: make(chan *largeRead), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -117,7 +117,7 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
-	s.home, s.mounts = newHome(o.Dir, o.StateDir), -1
+	s.directory, s.mounts = newDirectory(o.Dir, o.StateDir), -1
 	if o.StateDir != "" {
 		s.store = newStore(o.StateDir, s.log)
 	}
@@ -127,27 +127,27 @@ func New(o Options) *Source {
 // Reload makes Run read everything again now. A file that a power failure may have
 // taken counts as removed from then on. It may be called from any goroutine.
 func (s *Source) Reload() {
-	s.settled.Store(true)
-	s.again()
+	s.reloaded.Store(true)
+	s.wake()
 }
 
-func (s *Source) again() {
+func (s *Source) wake() {
 	select {
 	case s.reload <- struct{}{}:
 	default: // asked for already
 	}
 }
 
-// Judge makes Run read everything again now, and hold also what has not changed to
+// Revalidate makes Run read everything again now, and hold also what has not changed to
 // Rules.Check, whose answers have. It may be called from any goroutine.
-func (s *Source) Judge() {
-	s.rules.Add(1)
-	s.again()
+func (s *Source) Revalidate() {
+	s.revision.Add(1)
+	s.wake()
 }
 
 // Status implements source.Source.
 func (s *Source) Status() source.Status {
-	around := Around(s.dir)
+	around := CheckDir(s.dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := source.Status{Source: Name, Synced: s.synced}
@@ -156,7 +156,7 @@ func (s *Source) Status() source.Status {
 			st.Files = append(st.Files, f.status())
 		}
 	}
-	for _, t := range s.troubles() {
+	for _, t := range s.problems() {
 		if t.why != "" {
 			st.Warnings = append(st.Warnings, t.means+": "+t.why)
 		}
@@ -168,49 +168,49 @@ func (s *Source) Status() source.Status {
 	return st
 }
 
-// A trouble is something that may hinder a Source.
-type trouble struct {
+// A problem is something that may hinder a Source.
+type problem struct {
 	kind  string
 	means string
 	why   string // empty: it does not
 }
 
-// troubles returns all kinds. The caller holds s.mu.
-func (s *Source) troubles() []trouble {
-	list := []trouble{
+// problems returns all kinds. The caller holds s.mu.
+func (s *Source) problems() []problem {
+	list := []problem{
 		{"directory", "the directory of service files cannot be read, and services stay as they are", s.dirErr},
 		{"watch", "service files cannot be watched, and are listed every second", s.watchErr},
 		{kind: "last_good", means: "last good versions of service files cannot be kept"},
 	}
 	if s.store != nil {
-		list[2].why = s.store.trouble()
+		list[2].why = s.store.writeError()
 	}
 	return list
 }
 
-// Troubles returns which kinds of trouble the source has, of all there are: its
+// Problems returns which kinds of trouble the source has, of all there are: its
 // directory cannot be read, or not be watched, or last good versions not be kept.
-func (s *Source) Troubles() map[string]bool {
+func (s *Source) Problems() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := make(map[string]bool)
-	for _, t := range s.troubles() {
+	for _, t := range s.problems() {
 		has[t.kind] = t.why != ""
 	}
 	return has
 }
 
-// news keeps a trouble for Status, and reports whether it is another than before.
-func (s *Source) news(trouble *string, err error) bool {
+// noteProblem keeps a trouble for Status, and reports whether it is another than before.
+func (s *Source) noteProblem(trouble *string, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	why := message(err)
+	why := errorText(err)
 	same := why == *trouble
 	*trouble = why
 	return !same
 }
 
-func message(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}

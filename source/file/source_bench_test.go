@@ -63,7 +63,7 @@ func benchChange(b *testing.B, large []byte) {
 		benchWrite(b, dir, n%10_000, n%7+2)
 		<-sink
 		took = append(took, time.Since(begin))
-		time.Sleep(merge)
+		time.Sleep(mergeTime)
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(load.Milliseconds()), "ms-load")
@@ -102,7 +102,7 @@ func BenchmarkChangeLarge(b *testing.B) {
 			for ; b.Loop(); n++ {
 				put(texts[n%2])
 				<-sink.signal
-				for src.store.busy() {
+				for src.store.hasPending() {
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -149,7 +149,7 @@ func BenchmarkStart(b *testing.B) {
 		go func() { done <- src.Run(ctx, sink) }()
 		<-sink.synced
 		start = time.Since(begin)
-		for state != "" && len(src.store.recorded()) < 10_000 {
+		for state != "" && len(src.store.recordedNames()) < 10_000 {
 			time.Sleep(time.Millisecond)
 		}
 		kept = time.Since(begin)

@@ -19,7 +19,7 @@ import (
 
 // parseLines reads a service a line: its name and how many endpoints it has,
 // as in "web 2". A line "bad ..." is a fault, "hm ..." a warning, "none" nothing.
-func parseLines(_ context.Context, path string, data []byte, _ known) (svcs []*source.Service, faults []source.Fault, _ known) {
+func parseLines(_ context.Context, path string, data []byte, _ knownServices) (svcs []*source.Service, faults []source.Fault, _ knownServices) {
 	if len(data) == 0 {
 		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty"}}, nil
 	}

@@ -16,7 +16,7 @@ type state struct {
 	// As last looked at.
 	link      bool   // a symbolic link
 	elsewhere bool   // it may be written under another name: a hard link, or mounted from there
-	lost      bool   // a power failure, and nobody who removed it, may be why it does not exist
+	maybeLost bool   // a power failure, and nobody who removed it, may be why it does not exist
 	stamp     stamp  // zero: none
 	target    string // of a link
 	racy      bool   // the stamp may be of more than one version
@@ -26,48 +26,48 @@ type state struct {
 	next *version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
 
-	frees   bool // next lacks something that used claims
-	partial bool // next may be half written
+	releases bool // next lacks something that used claims
+	partial  bool // next may be half written
 
-	touched time.Time // when it was last found changed
-	held    time.Time // since when it has been changing, never quiet, and without what was accepted; zero: it is not
-	missing time.Time // since when next is gone
+	changedAt     time.Time // when it was last found changed
+	changingSince time.Time // since when it has been changing, never quiet, and without what was accepted; zero: it is not
+	missingSince  time.Time // since when next is gone
 
 	state source.FileState
 	since time.Time
 
 	// What became of what was handed on.
-	sent    []*version     // neither accepted yet nor overtaken by one that was
-	good    *version       // the last that was accepted; nil: none
-	untold  bool           // that used is accepted is not logged yet
-	quiet   bool           // it is of the first look: only those who debug want to know
-	claimed time.Time      // when a version was accepted for the first time; zero: never, or not known
-	damage  []source.Fault // of the copy of the last good version
+	sent      []*version     // neither accepted yet nor overtaken by one that was
+	good      *version       // the last that was accepted; nil: none
+	unlogged  bool           // that used is accepted is not logged yet
+	atStart   bool           // it is of the first look: only those who debug want to know
+	claimedAt time.Time      // when a version was accepted for the first time; zero: never, or not known
+	damage    []source.Fault // of the copy of the last good version
 }
 
 // A probe is a look at one name.
 type probe struct {
-	name   string
-	f      *state
-	max    int         // size of the largest file to read
-	rules  int64       // see Source.Judge
-	info   fs.FileInfo // of the name itself, if it is a link
-	err    error       // why there is no info
-	at     time.Time
-	opened time.Time // before its text was read, if that is not at
-	stamp  stamp
-	target string   // of a link
-	v      *version // nil: it has not changed since the last look
+	name     string
+	f        *state
+	max      int         // size of the largest file to read
+	revision int64       // see Source.Revalidate
+	info     fs.FileInfo // of the name itself, if it is a link
+	err      error       // why there is no info
+	at       time.Time
+	opened   time.Time // before its text was read, if that is not at
+	stamp    stamp
+	target   string   // of a link
+	v        *version // nil: it has not changed since the last look
 
 	home      fileID // the directory
 	elsewhere bool   // see state
 
-	beside  bool // its text is not read yet, see readBeside
-	placed  bool // it was renamed into its place
-	partial bool // it may be half written; where v is nil, what waits
-	written bool // but is not
-	frees   bool // it lacks something that the file claims
-	open    bool // and somebody has it open to write it
+	deferred     bool // its text is not read yet, see startLargeRead
+	renamed      bool // it was renamed into its place
+	partial      bool // it may be half written; where v is nil, what waits
+	complete     bool // but is not
+	releases     bool // it lacks something that the file claims
+	openForWrite bool // and it is open to write it
 
 	accepted *version // f.good, which another goroutine sets
 
@@ -77,19 +77,17 @@ type probe struct {
 	damage []source.Fault // which tells why
 }
 
-// changed returns when p's file was last changed, and never a time after that was found.
-func (p *probe) changed() time.Time {
+// lastChanged returns when p's file was last changed, and never a time after that was found.
+func (p *probe) lastChanged() time.Time {
 	at := p.at
-	if p.stamp == p.f.stamp && !p.f.touched.IsZero() {
-		at = p.f.touched
+	if p.stamp == p.f.stamp && !p.f.changedAt.IsZero() {
+		at = p.f.changedAt
 	}
 	if c := time.Unix(p.stamp.ctime.Unix()); p.stamp != (stamp{}) && c.Before(at) {
 		return c
 	}
 	return at
 }
-
-func (f *state) id() source.UnitID { return source.UnitID{Source: Name, Name: f.path} }
 
 // services returns how many services of the file are in use.
 func (f *state) services() int {
@@ -99,8 +97,8 @@ func (f *state) services() int {
 	return len(f.good.services)
 }
 
-// handed returns how many services of the file are, or were last, handed on.
-func (f *state) handed() int {
+// handedServices returns how many services of the file are, or were last, handed on.
+func (f *state) handedServices() int {
 	if f.used == nil {
 		return 0
 	}
@@ -114,17 +112,17 @@ func (f *state) status() source.FileStatus {
 	}
 }
 
-// A load is a large file that is being read while others change. Its probe belongs
+// A largeRead is a large file that is being read while others change. Its probe belongs
 // to who reads it until that has ended, and has a copy of the state.
-type load struct {
+type largeRead struct {
 	probe
-	found   stamp // of the file when it began
+	before  stamp // of the file when it began
 	changed bool  // the file had another one before
 	cancel  context.CancelFunc
 	ended   bool
 
 	// Something happened to the file that the load may not know: it is to be looked at again,
-	again bool
-	hash  bool // and to be read whatever its stamp says
-	told  bool // and was renamed into its place
+	lookAgain bool
+	hash      bool // and to be read whatever its stamp says
+	renamed   bool // and was renamed into its place
 }

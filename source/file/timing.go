@@ -2,25 +2,25 @@ package file
 
 import "time"
 
-// An alarm says when the next step is.
-type alarm struct {
+// An stepTimer says when the next step is.
+type stepTimer struct {
 	timer *time.Timer
 	at    time.Time
 	last  time.Time // the end of the last step
 }
 
-// newAlarm returns one that goes off now.
-func newAlarm() *alarm { return &alarm{timer: time.NewTimer(0), at: time.Now()} }
+// newStepTimer returns one that goes off now.
+func newStepTimer() *stepTimer { return &stepTimer{timer: time.NewTimer(0), at: time.Now()} }
 
-// rings is to be called after a step, with the time to the next.
-func (a *alarm) rings(wait time.Duration) {
+// stepped is to be called after a step, with the time to the next.
+func (a *stepTimer) stepped(wait time.Duration) {
 	a.last = time.Now()
 	a.at = a.last.Add(wait)
 	a.timer.Reset(wait)
 }
 
 // within makes the next step come no later than after wait.
-func (a *alarm) within(wait time.Duration) {
+func (a *stepTimer) within(wait time.Duration) {
 	if at := time.Now().Add(wait); at.Before(a.at) {
 		a.at = at
 		a.timer.Reset(wait)
@@ -30,24 +30,24 @@ func (a *alarm) within(wait time.Duration) {
 // soon makes the next step come at once, or after merge when the last one has
 // just been: of many files that are renamed one after the other, not each
 // is to be a step of its own.
-func (a *alarm) soon() { a.within(max(0, merge-time.Since(a.last))) }
+func (a *stepTimer) soon() { a.within(max(0, mergeTime-time.Since(a.last))) }
 
 // Waits of a running Source.
 const (
-	// merge is how long events are collected that belong to one write in place, or
+	// mergeTime is how long events are collected that belong to one write in place, or
 	// to many files written at once.
-	merge = 5 * time.Millisecond
+	mergeTime = 5 * time.Millisecond
 
 	// quietTime is how long a file must have been left alone before a version
 	// of it counts that takes something away, or that is broken.
 	quietTime = 200 * time.Millisecond
 
-	// longTime is for how long a file must have been changing all the time for a
+	// busyTime is for how long a file must have been changing all the time for a
 	// version to count because nobody has it open.
-	longTime = time.Second
+	busyTime = time.Second
 
-	// longestTime is how long anything waits.
-	longestTime = 2 * time.Second
+	// maxWait is how long anything waits.
+	maxWait = 2 * time.Second
 
 	// openPoll is how often a file is looked at that waits because somebody has it
 	// open to write it: no event tells that it is closed.

@@ -32,35 +32,35 @@ func (v *version) exceeds(o *version) bool {
 	have := byKey(o.services)
 	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
 		is, ok := have[s.Key]
-		return !ok || less(is, s) || opens(is, s)
+		return !ok || hasFewer(is, s) || dropsRestriction(is, s)
 	})
 }
 
-// less reports whether s has fewer of something than it had.
-func less(s, was *source.Service) bool {
+// hasFewer reports whether s has fewer of something than it had.
+func hasFewer(s, was *source.Service) bool {
 	return len(s.Endpoints) < len(was.Endpoints) || len(s.Ports) < len(was.Ports) || len(s.VIPs) < len(was.VIPs) ||
 		len(s.ExternalIPs) < len(was.ExternalIPs) || len(s.LoadBalancerIPs) < len(was.LoadBalancerIPs)
 }
 
-// opens reports whether s lacks a restriction that it had.
-func opens(s, was *source.Service) bool {
+// dropsRestriction reports whether s lacks a restriction that it had.
+func dropsRestriction(s, was *source.Service) bool {
 	return len(s.LoadBalancerSourceRanges) == 0 && len(was.LoadBalancerSourceRanges) > 0 ||
 		s.InternalTrafficPolicy < was.InternalTrafficPolicy || s.ExternalTrafficPolicy < was.ExternalTrafficPolicy ||
 		s.HealthCheckNodePort == 0 && was.HealthCheckNodePort != 0
 }
 
-// frees reports whether v claims something that o does not: another file may be about to.
-func (v *version) frees(o *version) bool {
+// claimsBeyond reports whether v claims something that o does not: another file may be about to.
+func (v *version) claimsBeyond(o *version) bool {
 	have := byKey(o.services)
 	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
 		is, ok := have[s.Key]
-		return !ok || !holds(is.VIPs, s.VIPs) || !holds(is.ExternalIPs, s.ExternalIPs) || !holds(is.LoadBalancerIPs, s.LoadBalancerIPs) ||
-			!holds(reached(is), reached(s)) || is.HealthCheckNodePort != s.HealthCheckNodePort
+		return !ok || !containsAll(is.VIPs, s.VIPs) || !containsAll(is.ExternalIPs, s.ExternalIPs) || !containsAll(is.LoadBalancerIPs, s.LoadBalancerIPs) ||
+			!containsAll(clientPorts(is), clientPorts(s)) || is.HealthCheckNodePort != s.HealthCheckNodePort
 	})
 }
 
-// reached returns the ports of a service as far as clients see them.
-func reached(s *source.Service) []source.Port {
+// clientPorts returns the ports of a service as far as clients see them.
+func clientPorts(s *source.Service) []source.Port {
 	ports := slices.Clone(s.Ports)
 	for i := range ports {
 		ports[i].Name, ports[i].TargetPort = "", 0
@@ -68,8 +68,8 @@ func reached(s *source.Service) []source.Port {
 	return ports
 }
 
-// holds reports whether all of some are in list.
-func holds[T comparable](list, some []T) bool {
+// containsAll reports whether all of some are in list.
+func containsAll[T comparable](list, some []T) bool {
 	if slices.Equal(list, some) {
 		return true
 	}
@@ -88,60 +88,60 @@ func byKey(services []*source.Service) map[source.Key]*source.Service {
 	return m
 }
 
-// judge finds out what take needs to know of a version that is new, or waits.
-func (s *Source) judge(p *probe) {
+// assess finds out what take needs to know of a version that is new, or waits.
+func (s *Source) assess(p *probe) {
 	f := p.f
 	switch p.v {
 	case nil: // as at the last look
-		p.partial = f.next != nil && f.partial && !p.placed
+		p.partial = f.next != nil && f.partial && !p.renamed
 	case gone, f.seen, f.used, p.good:
 		return
 	default:
 		s.compare(p)
 	}
-	quiet := p.at.Sub(p.changed()) >= quietTime
-	long := !f.held.IsZero() && p.at.Sub(f.held) >= longTime
+	quiet := p.at.Sub(p.lastChanged()) >= quietTime
+	long := !f.changingSince.IsZero() && p.at.Sub(f.changingSince) >= busyTime
 	if p.partial && (quiet || long) {
-		p.written, p.open = p.writers()
+		p.complete, p.openForWrite = p.checkWriters()
 	}
 }
 
 // compare finds out whether p's version may be half written.
 func (s *Source) compare(p *probe) {
 	f := p.f
-	p.placed = p.placed || f.stamp != (stamp{}) && p.replaced()
-	p.frees = !p.v.broken && f.used != nil && f.used.frees(p.v)
+	p.renamed = p.renamed || f.stamp != (stamp{}) && p.wasReplaced()
+	p.releases = !p.v.broken && f.used != nil && f.used.claimsBeyond(p.v)
 	for _, old := range []*version{f.used, p.accepted, p.good} {
 		if old != nil {
-			p.partial = p.partial || mayBePartial(old, p.v, s.begins(f, p.v, old), p.placed)
+			p.partial = p.partial || mayBePartial(old, p.v, s.isPrefix(f, p.v, old), p.renamed)
 		}
 	}
-	p.partial = p.partial || p.v.broken && !p.placed
+	p.partial = p.partial || p.v.broken && !p.renamed
 }
 
-// replaced reports whether another file was put in the place of p's, not written
+// wasReplaced reports whether another file was put in the place of p's, not written
 // there: a rename is a change of it, and not of its contents.
-func (p *probe) replaced() bool {
+func (p *probe) wasReplaced() bool {
 	was := p.f.stamp
 	return p.stamp.fileID != was.fileID && p.stamp.mtime != p.stamp.ctime || p.f.link && p.target != p.f.target
 }
 
-// begins reports whether the text of v is a beginning of old's, or may be.
-func (s *Source) begins(f *state, v, old *version) bool {
+// isPrefix reports whether the text of v is a beginning of old's, or may be.
+func (s *Source) isPrefix(f *state, v, old *version) bool {
 	if v.broken || v.size >= old.size {
 		return false
 	}
 	if s.store == nil { // nobody drops texts
 		return bytes.HasPrefix(old.data, v.data)
 	}
-	text := s.store.text(f.path, old)
+	text := s.store.textOf(f.path, old)
 	return text == nil || bytes.HasPrefix(text, v.data)
 }
 
-// writers says whether it is certain that p's file has been read whole, for nobody
+// checkWriters says whether it is certain that p's file has been read whole, for nobody
 // has it open to write it, or that it has not: then the kernel gives no lease,
 // fcntl(2), or it has been written since. Some file systems have no leases.
-func (p *probe) writers() (none, some bool) {
+func (p *probe) checkWriters() (none, some bool) {
 	f, err := os.OpenFile(p.f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false, errors.Is(err, fs.ErrNotExist)
@@ -161,13 +161,13 @@ func (f *state) wait(p *probe) {
 	f.partial = p.partial
 	switch {
 	case f.next == gone:
-		f.due = f.missing.Add(goneTime)
-	case !p.partial || p.written:
+		f.due = f.missingSince.Add(goneTime)
+	case !p.partial || p.complete:
 		f.due = p.at
-	case p.open:
+	case p.openForWrite:
 		f.due = f.dueOpen(p)
 	default:
-		f.due = earlier(p.changed().Add(quietTime), f.held.Add(longestTime))
+		f.due = earlier(p.lastChanged().Add(quietTime), f.changingSince.Add(maxWait))
 	}
 }
 
@@ -175,27 +175,27 @@ func (f *state) wait(p *probe) {
 func (f *state) waitOn(p *probe) {
 	switch {
 	case f.next == nil:
-	case p.placed, p.written: // told late
+	case p.renamed, p.complete: // told late
 		f.due = earlier(f.due, p.at)
-	case p.open:
+	case p.openForWrite:
 		f.due = f.dueOpen(p)
 	}
 }
 
 // dueOpen returns when a file is to be looked at again that somebody has open.
 func (f *state) dueOpen(p *probe) time.Time {
-	return earlier(p.at.Add(openPoll), f.held.Add(longestTime))
+	return earlier(p.at.Add(openPoll), f.changingSince.Add(maxWait))
 }
 
-// found returns when what waits was first found.
-func (f *state) found() time.Time {
+// waitingSince returns when what waits was first found.
+func (f *state) waitingSince() time.Time {
 	if f.next == gone {
-		return f.missing
+		return f.missingSince
 	}
-	if f.held.IsZero() {
-		return f.touched
+	if f.changingSince.IsZero() {
+		return f.changedAt
 	}
-	return f.held
+	return f.changingSince
 }
 
 // dueTime returns when f.next counts. A file that is gone may come back under another
@@ -204,15 +204,15 @@ func (f *state) found() time.Time {
 // still being read.
 func (s *Source) dueTime(f *state, arriving bool) time.Time {
 	due := f.due
-	switch most := f.missing.Add(longestTime); {
+	switch most := f.missingSince.Add(maxWait); {
 	case f.next != gone:
 	case arriving:
 		due = most
 	default:
-		due = later(due, earlier(s.changed.Add(quietTime), most))
+		due = later(due, earlier(s.lastChange.Add(quietTime), most))
 	}
-	if (f.next == gone || f.frees) && s.loading(f) {
-		due = later(due, f.found().Add(longestTime))
+	if (f.next == gone || f.releases) && s.othersLoading(f) {
+		due = later(due, f.waitingSince().Add(maxWait))
 	}
 	return due
 }
@@ -232,10 +232,10 @@ func (s *Source) arriving() bool {
 	return false
 }
 
-// loading reports whether a file other than f has changed and is still being read.
+// othersLoading reports whether a file other than f has changed and is still being read.
 // What f does not claim any more may be in there.
-func (s *Source) loading(f *state) bool {
-	for _, l := range s.loads {
+func (s *Source) othersLoading(f *state) bool {
+	for _, l := range s.largeReads {
 		if l.changed && !l.ended && l.f.path != f.path {
 			return true
 		}
@@ -243,15 +243,15 @@ func (s *Source) loading(f *state) bool {
 	return false
 }
 
-// take notes what was found. first: it is the first look at the whole directory.
-func (f *state) take(p *probe, first bool) {
+// observe notes what was found. first: it is the first look at the whole directory.
+func (f *state) observe(p *probe, first bool) {
 	changed := p.stamp != f.stamp
 	if changed || p.v != nil {
 		c := p.stamp.ctime
-		f.racy = cmp.Or(p.opened, p.at).Sub(time.Unix(c.Unix())) < racy(c.Nsec)
+		f.racy = cmp.Or(p.opened, p.at).Sub(time.Unix(c.Unix())) < racyWindow(c.Nsec)
 	}
 	if changed || p.v != nil && p.v != f.next && p.v != f.seen {
-		f.touch(p.at)
+		f.noteChange(p.at)
 	}
 	f.stamp, f.target, f.elsewhere = p.stamp, p.target, p.elsewhere
 	switch {
@@ -260,13 +260,13 @@ func (f *state) take(p *probe, first bool) {
 	case p.v == f.seen:
 		f.next = nil
 		if p.v == f.used {
-			f.held = time.Time{}
+			f.changingSince = time.Time{}
 		}
 	default:
 		if p.v == gone && f.next != gone {
-			f.missing = p.at
+			f.missingSince = p.at
 		}
-		f.next, f.frees = p.v, p.frees
+		f.next, f.releases = p.v, p.releases
 		if first && f.used == nil {
 			f.due = p.at
 		} else {
@@ -275,10 +275,10 @@ func (f *state) take(p *probe, first bool) {
 	}
 }
 
-// touch notes that the file was found changed.
-func (f *state) touch(at time.Time) {
-	if f.held.IsZero() || f.next == nil && at.Sub(f.touched) >= quietTime {
-		f.held = at
+// noteChange notes that the file was found changed.
+func (f *state) noteChange(at time.Time) {
+	if f.changingSince.IsZero() || f.next == nil && at.Sub(f.changedAt) >= quietTime {
+		f.changingSince = at
 	}
-	f.touched = at
+	f.changedAt = at
 }

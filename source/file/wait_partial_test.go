@@ -93,14 +93,14 @@ func TestWaitsOpen(t *testing.T) {
 		moves []move // "close": who has it open closes it
 		want  []string
 	}{
-		{"left open", []move{{0, "a 8\n"}}, []string{after(longestTime+merge, "a.toml: a 8")}},
-		{"closed", []move{{0, "a 8\n"}, {900 * ms, "close"}}, []string{after(merge+quietTime+35*openPoll, "a.toml: a 8")}},
-		{"closed soon", []move{{0, "a 8\n"}, {50 * ms, "close"}}, []string{after(merge+quietTime, "a.toml: a 8")}},
-		{"held up", []move{{0, ""}, {600 * ms, "a 9"}, {1200 * ms, "a 9\nb 1\n"}}, []string{after(1200*ms+merge, "a.toml: a 9, b 1")}},
-		{"held up, and slow", []move{{0, "a 8\n"}, {600 * ms, "a 7\n"}, {1200 * ms, "a 6\n"}}, []string{after(longestTime+merge, "a.toml: a 6")}},
-		{"more", []move{{0, "a 10\n"}}, []string{after(merge, "a.toml: a 10")}},
+		{"left open", []move{{0, "a 8\n"}}, []string{after(maxWait+mergeTime, "a.toml: a 8")}},
+		{"closed", []move{{0, "a 8\n"}, {900 * ms, "close"}}, []string{after(mergeTime+quietTime+35*openPoll, "a.toml: a 8")}},
+		{"closed soon", []move{{0, "a 8\n"}, {50 * ms, "close"}}, []string{after(mergeTime+quietTime, "a.toml: a 8")}},
+		{"held up", []move{{0, ""}, {600 * ms, "a 9"}, {1200 * ms, "a 9\nb 1\n"}}, []string{after(1200*ms+mergeTime, "a.toml: a 9, b 1")}},
+		{"held up, and slow", []move{{0, "a 8\n"}, {600 * ms, "a 7\n"}, {1200 * ms, "a 6\n"}}, []string{after(maxWait+mergeTime, "a.toml: a 6")}},
+		{"more", []move{{0, "a 10\n"}}, []string{after(mergeTime, "a.toml: a 10")}},
 		{"broken", []move{{0, "bad\n"}}, nil},
-		{"written all the time", rewrites("a 8\n", "a 7\n"), []string{after(longestTime+merge, "a.toml: a 8")}},
+		{"written all the time", rewrites("a 8\n", "a 7\n"), []string{after(maxWait+mergeTime, "a.toml: a 8")}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestWaitsAlone(t *testing.T) {
 		f.src.Reload()
 		time.Sleep(500 * time.Millisecond)
 		f.stop()
-		want := []string{after(10*time.Millisecond+merge, "b.toml: b 3"), after(merge+quietTime, "a.toml: a 1")}
+		want := []string{after(10*time.Millisecond+mergeTime, "b.toml: b 3"), after(mergeTime+quietTime, "a.toml: a 1")}
 		if got := f.sink.take(); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("calls\n got: %q\nwant: %q", got, want)
 		}
@@ -167,15 +167,15 @@ func TestCheckout(t *testing.T) {
 		before := len(steps)
 		for i := range files {
 			check(t, os.Remove(h.path(name("old", i))))
-			h.src.again()
+			h.src.wake()
 			time.Sleep(3 * time.Millisecond)
 		}
 		for i := range files {
 			h.write(name("new", i), fmt.Sprintf("s%d 1\n", i))
-			h.src.again()
+			h.src.wake()
 			time.Sleep(3 * time.Millisecond)
 		}
-		time.Sleep(longestTime)
+		time.Sleep(maxWait)
 		_, steps = h.sink.look()
 		for i, s := range steps[before:] {
 			if n := strings.Count(s, "s"); n != files {
@@ -185,10 +185,10 @@ func TestCheckout(t *testing.T) {
 		check(t, os.Remove(filepath.Join(h.dir, name("new", 0))))
 		for range 30 { // while others come and go
 			h.write("other.toml", "other 1\n")
-			h.src.again()
+			h.src.wake()
 			time.Sleep(50 * time.Millisecond)
 			check(t, os.Remove(h.path("other.toml")))
-			h.src.again()
+			h.src.wake()
 			time.Sleep(50 * time.Millisecond)
 		}
 		if now, _ := h.sink.look(); strings.Contains(now, "s0 1") {
@@ -210,12 +210,12 @@ func TestRenamedAndHeldUp(t *testing.T) {
 		check(t, os.Rename(h.path("old.toml"), h.path("new.toml")))
 		file, err := os.OpenFile(h.path("new.toml"), os.O_WRONLY|os.O_TRUNC, 0)
 		check(t, err)
-		h.src.again()
+		h.src.wake()
 		pass(time.Second)
 		_, err = file.WriteString("s 2\n")
 		check(t, err)
 		check(t, file.Close())
-		h.src.again()
+		h.src.wake()
 		moment()
 		h.stop()
 		now, steps := h.sink.look()

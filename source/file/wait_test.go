@@ -81,42 +81,42 @@ func TestWaits(t *testing.T) {
 		want   []string // calls of the sink, with their time
 		states string   // at the end
 	}{
-		{"more endpoints", "a 1\n", []move{{0, "a 2\n"}}, []string{after(merge, "a.toml: a 2")}, "a.toml accepted 1"},
-		{"one more service", "a 1\n", []move{{0, "a 1\nb 0\n"}}, []string{after(merge, "a.toml: a 1, b 0")}, "a.toml accepted 2"},
-		{"as many endpoints", "a 1\n", []move{{0, "hm\na 1\n"}}, []string{after(merge, "a.toml: a 1")}, "a.toml accepted 1"},
-		{"fewer endpoints", "a 3\n", []move{{0, "a 2\n"}}, []string{after(merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
-		{"no endpoints", "a 1\n", []move{{0, "a 0\n"}}, []string{after(merge+quietTime, "a.toml: a 0")}, "a.toml accepted 1"},
-		{"more here, fewer there", "a 1\nb 2\n", []move{{0, "a 9\nb 1\n"}}, []string{after(merge+quietTime, "a.toml: a 9, b 1")}, "a.toml accepted 2"},
-		{"a service less", "a 1\nb 1\n", []move{{0, "b 1\n"}}, []string{after(merge+quietTime, "a.toml: b 1")}, "a.toml accepted 1"},
-		{"another service", "a 1\n", []move{{0, "b 1\n"}}, []string{after(merge+quietTime, "a.toml: b 1")}, "a.toml accepted 1"},
-		{"explicitly none", "a 1\n", []move{{0, "none\n"}}, []string{after(merge+quietTime, "a.toml: ")}, "a.toml accepted 0"},
-		{"fewer and fewer", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 1\n"}}, []string{after(150*ms+merge+quietTime, "a.toml: a 1")}, "a.toml accepted 1"},
-		{"fewer, written again", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 2\n"}}, []string{after(150*ms+merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
-		{"fewer, then more", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 4\n"}}, []string{after(100*ms+merge, "a.toml: a 4")}, "a.toml accepted 1"},
+		{"more endpoints", "a 1\n", []move{{0, "a 2\n"}}, []string{after(mergeTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"one more service", "a 1\n", []move{{0, "a 1\nb 0\n"}}, []string{after(mergeTime, "a.toml: a 1, b 0")}, "a.toml accepted 2"},
+		{"as many endpoints", "a 1\n", []move{{0, "hm\na 1\n"}}, []string{after(mergeTime, "a.toml: a 1")}, "a.toml accepted 1"},
+		{"fewer endpoints", "a 3\n", []move{{0, "a 2\n"}}, []string{after(mergeTime+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"no endpoints", "a 1\n", []move{{0, "a 0\n"}}, []string{after(mergeTime+quietTime, "a.toml: a 0")}, "a.toml accepted 1"},
+		{"more here, fewer there", "a 1\nb 2\n", []move{{0, "a 9\nb 1\n"}}, []string{after(mergeTime+quietTime, "a.toml: a 9, b 1")}, "a.toml accepted 2"},
+		{"a service less", "a 1\nb 1\n", []move{{0, "b 1\n"}}, []string{after(mergeTime+quietTime, "a.toml: b 1")}, "a.toml accepted 1"},
+		{"another service", "a 1\n", []move{{0, "b 1\n"}}, []string{after(mergeTime+quietTime, "a.toml: b 1")}, "a.toml accepted 1"},
+		{"explicitly none", "a 1\n", []move{{0, "none\n"}}, []string{after(mergeTime+quietTime, "a.toml: ")}, "a.toml accepted 0"},
+		{"fewer and fewer", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 1\n"}}, []string{after(150*ms+mergeTime+quietTime, "a.toml: a 1")}, "a.toml accepted 1"},
+		{"fewer, written again", "a 3\n", []move{{0, "a 2\n"}, {150 * ms, "a 2\n"}}, []string{after(150*ms+mergeTime+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"fewer, then more", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 4\n"}}, []string{after(100*ms+mergeTime, "a.toml: a 4")}, "a.toml accepted 1"},
 		{"fewer, then as before", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "a 3\n"}}, nil, "a.toml accepted 1"},
-		{"fewer, then gone", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "remove"}}, []string{after(100*ms+merge+goneTime, "a.toml removed")}, ""},
+		{"fewer, then gone", "a 3\n", []move{{0, "a 2\n"}, {100 * ms, "remove"}}, []string{after(100*ms+mergeTime+goneTime, "a.toml removed")}, ""},
 
 		{"broken", "a 3\n", []move{{0, "bad\n"}}, nil, "a.toml stale 1"},
-		{"broken for a moment", "a 3\n", []move{{0, "a"}, {100 * ms, "a 4\n"}}, []string{after(100*ms+merge, "a.toml: a 4")}, "a.toml accepted 1"},
-		{"broken, then as before", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 3\n"}}, []string{after(300*ms+merge, "a.toml: a 3")}, "a.toml accepted 1"},
-		{"broken, then fewer", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 2\n"}}, []string{after(300*ms+merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
-		{"broken, then gone", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "remove"}}, []string{after(300*ms+merge+goneTime, "a.toml removed")}, ""},
+		{"broken for a moment", "a 3\n", []move{{0, "a"}, {100 * ms, "a 4\n"}}, []string{after(100*ms+mergeTime, "a.toml: a 4")}, "a.toml accepted 1"},
+		{"broken, then as before", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 3\n"}}, []string{after(300*ms+mergeTime, "a.toml: a 3")}, "a.toml accepted 1"},
+		{"broken, then fewer", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "a 2\n"}}, []string{after(300*ms+mergeTime+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"broken, then gone", "a 3\n", []move{{0, "bad\n"}, {300 * ms, "remove"}}, []string{after(300*ms+mergeTime+goneTime, "a.toml removed")}, ""},
 		{"empty", "a 3\n", []move{{0, ""}}, nil, "a.toml stale 1"},
-		{"broken at first, then fine", "bad\n", []move{{0, "a 1\n"}}, []string{after(merge, "a.toml: a 1")}, "a.toml accepted 1"},
+		{"broken at first, then fine", "bad\n", []move{{0, "a 1\n"}}, []string{after(mergeTime, "a.toml: a 1")}, "a.toml accepted 1"},
 		{"broken at first, then gone", "bad\n", []move{{0, "remove"}}, nil, ""},
 
-		{"rewritten all the time", "a 3\n", rewrites("a 2\n", "a 1\n"), []string{after(longTime+merge, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"rewritten all the time", "a 3\n", rewrites("a 2\n", "a 1\n"), []string{after(busyTime+mergeTime, "a.toml: a 2")}, "a.toml accepted 1"},
 		{"rewritten all the time, and as before", "a 3\n", rewrites("a 2\n", "a 3\n"), nil, "a.toml accepted 1"},
-		{"rewritten all the time, broken between", "a 3\n", rewrites("a 2\n", ""), []string{after(longTime+merge, "a.toml: a 2")}, "a.toml accepted 1"},
-		{"a beginning", "a 80\n", []move{{0, "a 8"}}, []string{after(merge+quietTime, "a.toml: a 8")}, "a.toml accepted 1"},
+		{"rewritten all the time, broken between", "a 3\n", rewrites("a 2\n", ""), []string{after(busyTime+mergeTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"a beginning", "a 80\n", []move{{0, "a 8"}}, []string{after(mergeTime+quietTime, "a.toml: a 8")}, "a.toml accepted 1"},
 
-		{"gone", "a 3\n", []move{{0, "remove"}}, []string{after(merge+goneTime, "a.toml removed")}, ""},
+		{"gone", "a 3\n", []move{{0, "remove"}}, []string{after(mergeTime+goneTime, "a.toml removed")}, ""},
 		{"gone for a moment", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 3\n"}}, nil, "a.toml accepted 1"},
-		{"gone, then fewer", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 2\n"}}, []string{after(290*ms+merge+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
-		{"gone for a moment twice", "a 3\n", []move{{0, "remove"}, {200 * ms, "a 3\n"}, {250 * ms, "remove"}}, []string{after(250*ms+merge+goneTime, "a.toml removed")}, ""},
-		{"gone, then back", "a 3\n", []move{{0, "remove"}, {400 * ms, "a 2\n"}}, []string{after(merge+goneTime, "a.toml removed"), after(400*ms+merge, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"gone, then fewer", "a 3\n", []move{{0, "remove"}, {290 * ms, "a 2\n"}}, []string{after(290*ms+mergeTime+quietTime, "a.toml: a 2")}, "a.toml accepted 1"},
+		{"gone for a moment twice", "a 3\n", []move{{0, "remove"}, {200 * ms, "a 3\n"}, {250 * ms, "remove"}}, []string{after(250*ms+mergeTime+goneTime, "a.toml removed")}, ""},
+		{"gone, then back", "a 3\n", []move{{0, "remove"}, {400 * ms, "a 2\n"}}, []string{after(mergeTime+goneTime, "a.toml removed"), after(400*ms+mergeTime, "a.toml: a 2")}, "a.toml accepted 1"},
 
-		{"new", "remove", []move{{0, "a 1\n"}}, []string{after(merge, "a.toml: a 1")}, "a.toml accepted 1"},
+		{"new", "remove", []move{{0, "a 1\n"}}, []string{after(mergeTime, "a.toml: a 1")}, "a.toml accepted 1"},
 		{"new and broken", "remove", []move{{0, "bad\n"}}, nil, "a.toml refused 0"},
 		{"new for a moment", "remove", []move{{0, "a"}, {100 * ms, "remove"}}, nil, ""},
 	}
@@ -152,7 +152,7 @@ func (f *fixture) told() chan<- fsnotify.Event {
 	events := make(chan fsnotify.Event)
 	f.stop()
 	f.src.watchErr, f.src.todo.all = "", false
-	f.src.watcher = &watcher{Watcher: &fsnotify.Watcher{Events: events}, real: f.dir}
+	f.src.watcher = &watcher{Watcher: &fsnotify.Watcher{Events: events}, realDir: f.dir}
 	f.stop = f.loop()
 	synctest.Wait()
 	return events
@@ -178,14 +178,14 @@ func TestMerge(t *testing.T) {
 		{"renamed, with less", []event{{0, fsnotify.Create, "a.toml", "a 0\n", ""}}, []string{after(quietTime, "a.toml: a 0")}},
 		{"renamed, with less, from a watched directory", []event{{0, fsnotify.Create, "a.toml", "a 0\n", ".new"}}, []string{after(0, "a.toml: a 0")}},
 		{"renamed, broken", []event{{0, fsnotify.Create, "a.toml", "bad\n", ".new"}}, nil},
-		{"renamed, then written", []event{{0, fsnotify.Create, "a.toml", "a 2\n", ".new"}, {ms, fsnotify.Write, "a.toml", "a 0\n", ""}}, []string{after(0, "a.toml: a 2"), after(ms+merge+quietTime, "a.toml: a 0")}},
-		{"written", []event{{0, fsnotify.Write, "a.toml", "a 2\n", ""}, {2 * ms, fsnotify.Write, "a.toml", "a 3\n", ""}}, []string{after(merge, "a.toml: a 3")}},
+		{"renamed, then written", []event{{0, fsnotify.Create, "a.toml", "a 2\n", ".new"}, {ms, fsnotify.Write, "a.toml", "a 0\n", ""}}, []string{after(0, "a.toml: a 2"), after(ms+mergeTime+quietTime, "a.toml: a 0")}},
+		{"written", []event{{0, fsnotify.Write, "a.toml", "a 2\n", ""}, {2 * ms, fsnotify.Write, "a.toml", "a 3\n", ""}}, []string{after(mergeTime, "a.toml: a 3")}},
 		{"written, then renamed", []event{{0, fsnotify.Write, "a.toml", "a 2\n", ""}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n", ""}}, []string{after(2*ms, "a.toml: a 3")}},
-		{"new", []event{{0, fsnotify.Create, "c.toml", "c 1\n", ""}}, []string{after(merge, "c.toml: c 1")}},
-		{"without services", []event{{0, fsnotify.Create, "none.toml", "c 1\n", ""}}, []string{after(merge, "none.toml: c 1")}},
+		{"new", []event{{0, fsnotify.Create, "c.toml", "c 1\n", ""}}, []string{after(mergeTime, "c.toml: c 1")}},
+		{"without services", []event{{0, fsnotify.Create, "none.toml", "c 1\n", ""}}, []string{after(mergeTime, "none.toml: c 1")}},
 		{"several", []event{
 			{0, fsnotify.Create, "a.toml", "a 2\n", ""}, {ms, fsnotify.Create, "b.toml", "b 2\n", ""}, {2 * ms, fsnotify.Create, "a.toml", "a 3\n", ""},
-		}, []string{after(0, "a.toml: a 2"), after(merge, "a.toml: a 3; b.toml: b 2")}},
+		}, []string{after(0, "a.toml: a 2"), after(mergeTime, "a.toml: a 3; b.toml: b 2")}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestMerge(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := blind(t, dir)
 				events := f.told()
-				time.Sleep(glanceTime * 3 / 2) // not just after a step
+				time.Sleep(unwatchedPoll * 3 / 2) // not just after a step
 				f.sink.start = time.Now()
 				for i, e := range tt.events {
 					time.Sleep(e.at - time.Since(f.sink.start))
@@ -323,7 +323,7 @@ func TestRacy(t *testing.T) {
 	}{{time.Second, false}, {time.Second + 1, true}, {time.Minute + 1, false}, {racyTime, false}, {racyTime - 1, true}, {0, true}, {-time.Hour, true}} {
 		p := probe{at: now, v: &version{}, stamp: stamp{ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
 		f := state{seen: &version{}}
-		f.take(&p, false)
+		f.observe(&p, false)
 		if f.racy != tt.want {
 			t.Errorf("changed %v before it was read: racy = %v; want %v", tt.age, f.racy, tt.want)
 		}
@@ -341,7 +341,7 @@ func TestSince(t *testing.T) {
 		for i, step := range []struct {
 			text  string
 			since time.Duration
-		}{{"a 2\n", merge}, {"bad one\n", time.Second + merge + quietTime}, {"bad two\n", time.Second + merge + quietTime}, {"a 3\n", 3*time.Second + merge}} {
+		}{{"a 2\n", mergeTime}, {"bad one\n", time.Second + mergeTime + quietTime}, {"bad two\n", time.Second + mergeTime + quietTime}, {"a 3\n", 3*time.Second + mergeTime}} {
 			time.Sleep(time.Duration(i)*time.Second - time.Since(start))
 			f.move(i, step.text)
 			time.Sleep(500 * time.Millisecond)
@@ -363,7 +363,7 @@ func TestPoll(t *testing.T) {
 		parsed := map[string]int{}
 		var mu sync.Mutex
 		f.stop()
-		f.src.parse = func(ctx context.Context, path string, data []byte, before known) ([]*source.Service, []source.Fault, known) {
+		f.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 			mu.Lock()
 			defer mu.Unlock()
 			parsed[filepath.Base(path)]++

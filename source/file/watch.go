@@ -22,16 +22,16 @@ import (
 // to one of our files, or that file.
 type watcher struct {
 	*fsnotify.Watcher
-	closings *closings // nil: nobody tells of them
+	closeEvents *closeEvents // nil: nobody tells of them
 
 	dir     string            // absolute
-	real    string            // dir with all links followed; empty while it does not exist
+	realDir string            // dir with all links followed; empty while it does not exist
 	watched map[string]fileID // directories, as they were when the watch was set
 
-	way     map[string]bool            // paths of the directory itself, and of links on the way to it
-	meaning map[string]map[string]bool // which links in the directory lead over a path, by their names
-	paths   map[string][]string        // the other way round
-	needed  map[string]int             // by how many paths of meaning and way a directory is
+	dirPaths  map[string]bool            // paths of the directory itself, and of links on the way to it
+	linksOver map[string]map[string]bool // which links in the directory lead over a path, by their names
+	linkPaths map[string][]string        // the other way round
+	needed    map[string]int             // by how many paths of meaning and way a directory is
 }
 
 func newWatcher(dir string) (*watcher, error) {
@@ -43,11 +43,11 @@ func newWatcher(dir string) (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", dir, err)
 	}
-	c, err := newClosings()
+	c, err := newCloseEvents()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watching %s: %w", dir, err), w.Close())
 	}
-	out := &watcher{Watcher: w, closings: c, dir: abs, watched: map[string]fileID{}}
+	out := &watcher{Watcher: w, closeEvents: c, dir: abs, watched: map[string]fileID{}}
 	out.reset()
 	return out, nil
 }
@@ -55,63 +55,63 @@ func newWatcher(dir string) (*watcher, error) {
 // close ends all watches.
 func (w *watcher) close() {
 	_ = w.Close()
-	w.closings.close()
+	w.closeEvents.close()
 }
 
 // reset forgets all ways.
 func (w *watcher) reset() {
-	w.way, w.meaning, w.paths, w.needed = map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
+	w.dirPaths, w.linksOver, w.linkPaths, w.needed = map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
 }
 
-// An affair is what an event is about.
-type affair struct {
+// An eventTarget is what an event is about.
+type eventTarget struct {
 	name  string          // in the directory; empty if it is elsewhere
 	all   bool            // the directory itself, a link on the way to it, or a directory that was watched
 	links map[string]bool // links in the directory that lead to it or over it
 }
 
-func (w *watcher) classify(ev fsnotify.Event) (a affair) {
+func (w *watcher) classify(ev fsnotify.Event) (a eventTarget) {
 	path := filepath.Clean(ev.Name) // a watch on / gives //etc
-	if w.real != "" && filepath.Dir(path) == w.real {
+	if w.realDir != "" && filepath.Dir(path) == w.realDir {
 		a.name = filepath.Base(path)
 	}
 	gone := w.needed[path] > 0 && ev.Has(fsnotify.Remove|fsnotify.Rename) // with the watch of it
-	a.all, a.links = w.way[path] || gone, w.meaning[path]
+	a.all, a.links = w.dirPaths[path] || gone, w.linksOver[path]
 	return a
 }
 
-// follow sets the watches that the directory and these links in it need now.
+// watchAll sets the watches that the directory and these links in it need now.
 // What it does not see change while it works will come as an event.
-func (w *watcher) follow(linkNames []string) error {
+func (w *watcher) watchAll(linkNames []string) error {
 	return w.retry(func() []string {
 		t := newTracer()
 		w.reset()
 		real, passed := t.trace(w.dir)
 		for _, path := range passed {
-			w.way[path] = true
+			w.dirPaths[path] = true
 			w.needed[filepath.Dir(path)]++
 		}
-		if w.real = real; real != "" {
+		if w.realDir = real; real != "" {
 			w.needed[real]++
 		}
 		for _, name := range linkNames {
-			w.lead(t, name)
+			w.addLink(t, name)
 		}
 		return slices.Collect(maps.Keys(w.needed))
 	})
 }
 
-// followAgain is follow for names that may have become links, lead elsewhere, or be
+// watchLinks is follow for names that may have become links, lead elsewhere, or be
 // none any more: nothing else has changed.
-func (w *watcher) followAgain(names []string, isLink func(name string) bool) error {
+func (w *watcher) watchLinks(names []string, isLink func(name string) bool) error {
 	return w.retry(func() (dirs []string) {
 		t := newTracer()
 		for _, name := range names {
-			w.forget(name)
+			w.removeLink(name)
 			if isLink(name) {
-				w.lead(t, name)
+				w.addLink(t, name)
 			}
-			for _, path := range w.paths[name] {
+			for _, path := range w.linkPaths[name] {
 				dirs = append(dirs, filepath.Dir(path))
 			}
 		}
@@ -130,30 +130,30 @@ func (w *watcher) retry(find func() []string) error {
 	return nil
 }
 
-// lead notes the way of a link in the directory.
-func (w *watcher) lead(t *tracer, name string) {
-	_, w.paths[name] = t.trace(filepath.Join(w.dir, name))
-	for _, path := range w.paths[name] {
-		if w.meaning[path] == nil {
-			w.meaning[path] = map[string]bool{}
+// addLink notes the way of a link in the directory.
+func (w *watcher) addLink(t *tracer, name string) {
+	_, w.linkPaths[name] = t.trace(filepath.Join(w.dir, name))
+	for _, path := range w.linkPaths[name] {
+		if w.linksOver[path] == nil {
+			w.linksOver[path] = map[string]bool{}
 			w.needed[filepath.Dir(path)]++
 		}
-		w.meaning[path][name] = true
+		w.linksOver[path][name] = true
 	}
 }
 
-// forget takes back what lead has noted.
-func (w *watcher) forget(name string) {
-	for _, path := range w.paths[name] {
-		if !w.meaning[path][name] { // it is in there twice
+// removeLink takes back what lead has noted.
+func (w *watcher) removeLink(name string) {
+	for _, path := range w.linkPaths[name] {
+		if !w.linksOver[path][name] { // it is in there twice
 			continue
 		}
-		if delete(w.meaning[path], name); len(w.meaning[path]) == 0 {
-			delete(w.meaning, path)
+		if delete(w.linksOver[path], name); len(w.linksOver[path]) == 0 {
+			delete(w.linksOver, path)
 			w.release(filepath.Dir(path))
 		}
 	}
-	delete(w.paths, name)
+	delete(w.linkPaths, name)
 }
 
 func (w *watcher) release(dir string) {
@@ -198,14 +198,14 @@ func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
 	if err := w.Add(dir); err != nil {
 		return errors.Is(err, fs.ErrNotExist), ignoreMissing(fmt.Errorf("watching %s: %w", dir, err))
 	}
-	w.closings.add(dir)
+	w.closeEvents.addDir(dir)
 	w.watched[dir] = id
 	return true, nil
 }
 
 func (w *watcher) unwatch(dir string) {
 	_ = w.Remove(dir) // it may be gone by itself
-	w.closings.remove(dir)
+	w.closeEvents.removeDir(dir)
 	delete(w.watched, dir)
 }
 

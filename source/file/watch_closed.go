@@ -9,30 +9,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// closings tells which files were closed by who had them open to write. What is
+// closeEvents tells which files were closed by who had them open to write. What is
 // written by way of a mapping causes no other event, and fsnotify does not tell of
 // this one.
-type closings struct {
+type closeEvents struct {
 	fd   int            // of inotify(7)
 	dirs map[int]string // by watch
 }
 
-func newClosings() (*closings, error) {
+func newCloseEvents() (*closeEvents, error) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
-	return &closings{fd: fd, dirs: map[int]string{}}, nil
+	return &closeEvents{fd: fd, dirs: map[int]string{}}, nil
 }
 
-// add watches a directory. Where that fails, the poll finds what changed.
-func (c *closings) add(dir string) {
+// addDir watches a directory. Where that fails, the poll finds what changed.
+func (c *closeEvents) addDir(dir string) {
 	if wd, err := unix.InotifyAddWatch(c.fd, dir, unix.IN_CLOSE_WRITE|unix.IN_ONLYDIR); err == nil {
 		c.dirs[wd] = dir
 	}
 }
 
-func (c *closings) remove(dir string) {
+func (c *closeEvents) removeDir(dir string) {
 	for wd, d := range c.dirs {
 		if d == dir {
 			_, _ = unix.InotifyRmWatch(c.fd, uint32(wd)) // it may be gone by itself
@@ -41,9 +41,9 @@ func (c *closings) remove(dir string) {
 	}
 }
 
-// take returns the paths of files that were closed since the last call, or that
+// drain returns the paths of files that were closed since the last call, or that
 // nobody knows which.
-func (c *closings) take() (paths []string, lost bool) {
+func (c *closeEvents) drain() (paths []string, lost bool) {
 	buf := make([]byte, 1<<14)
 	for {
 		n, err := unix.Read(c.fd, buf)
@@ -67,4 +67,4 @@ func (c *closings) take() (paths []string, lost bool) {
 	}
 }
 
-func (c *closings) close() { _ = unix.Close(c.fd) }
+func (c *closeEvents) close() { _ = unix.Close(c.fd) }

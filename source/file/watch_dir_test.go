@@ -21,12 +21,12 @@ func TestDirectoryGone(t *testing.T) {
 	back := func(h *host) { check(h.T, os.RemoveAll(h.dir)); check(h.T, os.Rename(h.dir+".away", h.dir)) }
 	nothing := func(*host) {}
 	remade := func(h *host) { // with the same inode, where the file system gives it out again
-		was, err := homeIDOf(unix.AT_FDCWD, h.dir)
+		was, err := dirIDOf(unix.AT_FDCWD, h.dir)
 		check(h.T, err)
 		for try, now := 0, was; now.born == was.born && was.born != 0 || now.ino != was.ino && try < 100; try++ { // its clock goes in ticks
 			check(h.T, os.RemoveAll(h.dir))
 			check(h.T, os.Mkdir(h.dir, 0o755))
-			now, err = homeIDOf(unix.AT_FDCWD, h.dir)
+			now, err = dirIDOf(unix.AT_FDCWD, h.dir)
 			check(h.T, err)
 		}
 	}
@@ -45,13 +45,13 @@ func TestDirectoryGone(t *testing.T) {
 			check(h.T, os.Remove(h.dir+".away/b.toml"))
 			back(h)
 		}, "a 3"},
-		{"another and empty", emptied, all, errEmptied.Error(), back, all},
-		{"another that gets files", emptied, all, errEmptied.Error(), func(h *host) { h.write("c.toml", "c 1\n") }, "c 1"},
+		{"another and empty", emptied, all, errEmptyReplacement.Error(), back, all},
+		{"another that gets files", emptied, all, errEmptyReplacement.Error(), func(h *host) { h.write("c.toml", "c 1\n") }, "c 1"},
 		{"another with files", func(h *host) { emptied(h); h.write("c.toml", "c 1\n") }, "c 1", "", nothing, "c 1"},
 		{"not a directory", func(h *host) { away(h); write(h.T, h.dir, "") }, all, "not a directory", back, all},
 		{"removed", func(h *host) { check(h.T, os.RemoveAll(h.dir)) }, all, "no such file or directory", nothing, all},
-		{"removed and made again", remade, all, errEmptied.Error(), nothing, all},
-		{"made again with settings only", func(h *host) { remade(h); h.write(SettingsName, "") }, all, errEmptied.Error(), nothing, all},
+		{"removed and made again", remade, all, errEmptyReplacement.Error(), nothing, all},
+		{"made again with settings only", func(h *host) { remade(h); h.write(SettingsName, "") }, all, errEmptyReplacement.Error(), nothing, all},
 		{"the same, and emptied", func(h *host) {
 			check(h.T, os.Remove(h.path("a.toml")))
 			check(h.T, os.Remove(h.path("b.toml")))
@@ -127,13 +127,13 @@ func TestDirectoryMistyped(t *testing.T) {
 func TestHomeOfFirstVersions(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	check(t, os.Mkdir(state+"/lastgood", 0o755))
-	id, err := homeIDOf(unix.AT_FDCWD, dir)
+	id, err := dirIDOf(unix.AT_FDCWD, dir)
 	check(t, err)
-	write(t, state+"/lastgood/"+homeFile, fmt.Sprintf("%d %d\n", id.dev, id.ino))
-	check(t, Away(dir, state))
-	write(t, state+"/lastgood/"+homeFile, fmt.Sprintf("%d %d\n", id.dev, id.ino+1))
-	if err := Away(dir, state); err != errEmptied {
-		t.Errorf("Away of another directory: %v", err)
+	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.dev, id.ino))
+	check(t, CheckListing(dir, state))
+	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.dev, id.ino+1))
+	if err := CheckListing(dir, state); err != errEmptyReplacement {
+		t.Errorf("CheckListing of another directory: %v", err)
 	}
 }
 
@@ -148,14 +148,14 @@ func TestHomeIsKeptAtTheEnd(t *testing.T) {
 		entries[fmt.Sprintf("%d.toml", i)] = entry{record{sum: v.id}, v}
 	}
 	st.put(entries)
-	st.putHome([]byte("1 2 3\n"))
+	st.putDirID([]byte("1 2 3\n"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	st.run(ctx)
-	if got, err := os.ReadFile(st.dir + "/" + homeFile); err != nil || string(got) != "1 2 3\n" {
+	if got, err := os.ReadFile(st.dir + "/" + directoryFile); err != nil || string(got) != "1 2 3\n" {
 		t.Errorf("kept %q, %v", got, err)
 	}
-	if got := len(st.recorded()); got != len(entries) {
+	if got := len(st.recordedNames()); got != len(entries) {
 		t.Errorf("%d of %d files are kept", got, len(entries))
 	}
 }

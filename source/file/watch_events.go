@@ -10,43 +10,43 @@ import (
 )
 
 // note adds what an event is about to the work to do, if it is about us.
-func (s *Source) note(ev fsnotify.Event, next *alarm) {
-	from := s.from // the kernel tells of both ends of a rename at once
-	s.from = ""
+func (s *Source) note(ev fsnotify.Event, next *stepTimer) {
+	from := s.renamedFrom // the kernel tells of both ends of a rename at once
+	s.renamedFrom = ""
 	if ev.Has(fsnotify.Rename) {
-		s.from = ev.Name
+		s.renamedFrom = ev.Name
 	}
 	about := s.classify(ev)
 	switch name := about.name; {
 	case isServiceFile(name):
 		s.todo.names[name] = true
-		s.todo.placed[name] = ev.Has(fsnotify.Create) && from != "" && from != ev.Name
+		s.todo.renamed[name] = ev.Has(fsnotify.Create) && from != "" && from != ev.Name
 		if ev.Has(fsnotify.Create) && s.inUse(name) {
 			next.soon()
 			return
 		}
-		next.within(merge)
+		next.within(mergeTime)
 	case about.all || len(about.links) > 0:
-		next.within(merge)
+		next.within(mergeTime)
 	}
 }
 
 // classify returns what an event is about, after adding to the work to do what is to
 // be looked at besides the file of that name.
-func (s *Source) classify(ev fsnotify.Event) affair {
+func (s *Source) classify(ev fsnotify.Event) eventTarget {
 	about := s.watcher.classify(ev)
 	s.todo.all = s.todo.all || about.all
 	maps.Copy(s.todo.names, about.links)
 	return about
 }
 
-// inUse tells whether there are services of a file. Another one that takes its
+// inUse reports whether there are services of a file. Another one that takes its
 // name is complete if it was renamed or linked, and need not wait for more
 // events. If it is only beginning to be written it lacks something yet, and
 // so waits for the quiet time.
 func (s *Source) inUse(name string) bool {
 	f := s.files[name]
-	return f != nil && f.handed() > 0
+	return f != nil && f.handedServices() > 0
 }
 
 // openWatcher makes the watcher unless there is one: that fails where too many
@@ -56,14 +56,14 @@ func (s *Source) openWatcher() {
 		return
 	}
 	w, err := s.open(s.dir)
-	s.noteWatch(err)
+	s.logWatchError(err)
 	if err == nil {
 		s.watcher = w
 	}
 }
 
-// watch sets the watches that are needed now.
-func (s *Source) watch() {
+// updateWatches sets the watches that are needed now.
+func (s *Source) updateWatches() {
 	s.openWatcher()
 	if s.watcher == nil {
 		return
@@ -74,29 +74,29 @@ func (s *Source) watch() {
 			linked = append(linked, name)
 		}
 	}
-	s.noteWatch(s.watcher.follow(linked))
+	s.logWatchError(s.watcher.watchAll(linked))
 }
 
-// watchLinks is watch where nothing has changed but these names, some of which are links.
-func (s *Source) watchLinks(names []string) {
+// updateLinkWatches is watch where nothing has changed but these names, some of which are links.
+func (s *Source) updateLinkWatches(names []string) {
 	if s.watcher == nil {
 		return
 	}
 	isLink := func(name string) bool { return s.files[name] != nil && s.files[name].link }
-	if err := s.watcher.followAgain(names, isLink); err != nil {
-		s.noteWatch(err) // that there is no more of it, watch finds out
+	if err := s.watcher.watchLinks(names, isLink); err != nil {
+		s.logWatchError(err) // that there is no more of it, watch finds out
 	}
 }
 
-// noteWatch logs once why changes are not told.
-func (s *Source) noteWatch(err error) {
+// logWatchError logs once why changes are not told.
+func (s *Source) logWatchError(err error) {
 	switch { // what these say is not what is to be done
 	case errors.Is(err, unix.EMFILE):
 		err = fmt.Errorf("%w; raise fs.inotify.max_user_instances, or the limit of open files", err)
 	case errors.Is(err, unix.ENOSPC):
 		err = fmt.Errorf("%w; raise fs.inotify.max_user_watches", err)
 	}
-	if s.news(&s.watchErr, err) && err != nil {
+	if s.noteProblem(&s.watchErr, err) && err != nil {
 		s.log.Warn("service files cannot be watched; listing them every second", "err", err)
 	}
 }

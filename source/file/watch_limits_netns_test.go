@@ -44,7 +44,7 @@ func TestWithoutInotify(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			got := strings.Join(src.Status().Warnings, "; ")
-			if src.Troubles()["watch"] == (what != "") && strings.HasSuffix(got, what) && (what != "" || got == "") {
+			if src.Problems()["watch"] == (what != "") && strings.HasSuffix(got, what) && (what != "" || got == "") {
 				return
 			}
 			if time.Now().After(end) {

@@ -51,7 +51,7 @@ func TestOneOfManyLinks(t *testing.T) {
 	src.parse, src.open = parseLines, newWatcher
 	src.step(t.Context(), newRecorder(t, dir))
 	defer src.watcher.Close()
-	next := newAlarm()
+	next := newStepTimer()
 	defer next.timer.Stop()
 	for _, path := range []string{data + "/b", dir + "/b.toml"} {
 		src.todo = newWork()

@@ -8,19 +8,19 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// glanceTime is how often that is looked at of which no event tells: what is mounted,
+// unwatchedPoll is how often that is looked at of which no event tells: what is mounted,
 // and files that are written under another name, or by way of a mapping.
-const glanceTime = 500 * time.Millisecond
+const unwatchedPoll = 500 * time.Millisecond
 
-// glance adds to the work to do what changed without an event. It costs three system
+// pollUnwatched adds to the work to do what changed without an event. It costs three system
 // calls, and one more for each file that has another name.
-func (s *Source) glance() {
-	if now := time.Now(); now.Before(s.nextGlance) || !s.synced {
+func (s *Source) pollUnwatched() {
+	if now := time.Now(); now.Before(s.nextUnwatched) || !s.synced {
 		return
 	} else {
-		s.nextGlance = now.Add(glanceTime)
+		s.nextUnwatched = now.Add(unwatchedPoll)
 	}
-	if s.mounts.changed() || !s.home.same() {
+	if s.mounts.changed() || !s.directory.unchanged() {
 		s.todo.all = true
 	}
 	for name, f := range s.files {
@@ -28,16 +28,16 @@ func (s *Source) glance() {
 			s.todo.names[name] = true
 		}
 	}
-	s.glanceClosed()
+	s.pollClosed()
 }
 
-// glanceClosed has files read that were closed, also where nothing seems to have
+// pollClosed has files read that were closed, also where nothing seems to have
 // changed: a mapping changes the time of a file when it is first written, not later.
-func (s *Source) glanceClosed() {
-	if s.watcher == nil || s.watcher.closings == nil {
+func (s *Source) pollClosed() {
+	if s.watcher == nil || s.watcher.closeEvents == nil {
 		return
 	}
-	paths, lost := s.watcher.closings.take()
+	paths, lost := s.watcher.closeEvents.drain()
 	s.todo.all, s.todo.hash = s.todo.all || lost, s.todo.hash || lost
 	for _, path := range paths {
 		about := s.classify(fsnotify.Event{Name: path, Op: fsnotify.Write})

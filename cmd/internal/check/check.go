@@ -68,7 +68,7 @@ func (r *Report) unreadable(path string, err error) {
 	if errors.As(err, &pe) {
 		path = pe.Path
 	}
-	r.Faults = append(r.Faults, file.Unreadable(path, err))
+	r.Faults = append(r.Faults, file.UnreadableFault(path, err))
 	r.Unreadable = true
 }
 
@@ -184,7 +184,7 @@ func (c *Checker) directory(dir string, r *Report) {
 		return
 	}
 	r.add(files...)
-	r.Faults = append(r.Faults, file.Around(dir)...)
+	r.Faults = append(r.Faults, file.CheckDir(dir)...)
 	c.recall(&in, dir, files)
 	t := in.tracker(files)
 	r.Faults = append(r.Faults, refusals(t, "")...)

@@ -234,7 +234,7 @@ func (d *daemon) wire() {
 	names := d.openSources()
 	d.loop = d.newLoop(names)
 	d.doubts.loop, d.mode.loop = d.loop, d.loop
-	d.mode.changed = func() { each(d.sources, judge.Judge) } // modes differ in what they can do
+	d.mode.changed = func() { each(d.sources, revalidator.Revalidate) } // modes differ in what they can do
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
 	d.report.connect(d)
 	d.health.Watch(d.loop)

@@ -28,7 +28,7 @@ func (w *settingsWatcher) contents() ([]byte, error) {
 	if text != nil || err != nil {
 		return text, err
 	}
-	if err := file.Away(w.configDir, w.stateDir); err != nil {
+	if err := file.CheckListing(w.configDir, w.stateDir); err != nil {
 		return nil, awayError{err}
 	}
 	if _, err := os.Stat(w.configDir); err != nil && w.text != nil {
@@ -105,7 +105,7 @@ func (w *settingsWatcher) withoutFile(err error, faults []source.Fault) (configs
 
 // noText is the fault of a svcproxy.toml of which nobody knows what it says.
 func (w *settingsWatcher) noText(err error) source.Fault {
-	return file.Unreadable(w.path(), err)
+	return file.UnreadableFault(w.path(), err)
 }
 
 // keep keeps the text that is in use, for the next start.

@@ -45,13 +45,15 @@ type clusterListener interface {
 // What a source does besides, if it has the method.
 type (
 	reloader     interface{ Reload() }                   // reads everything again
-	judge        interface{ Judge() }                    // holds all to what the mode now in use can do
+	revalidator  interface{ Revalidate() }               // holds all to what the mode now in use can do
 	accepter     interface{ Accepted([]source.Unit) }    // is told which units were accepted whole, of any source
-	troubled     interface{ Troubles() map[string]bool } // knows kinds of what may hinder it
+	troubled     interface{ Problems() map[string]bool } // knows kinds of what may hinder it
 	healthTeller interface {
 		HealthPortFailed(service source.Key, port uint16, why string)
 	}
 )
+
+var _ = []any{reloader(&file.Source{}), revalidator(&file.Source{}), accepter(&file.Source{}), troubled(&file.Source{})}
 
 // each calls do with the sources that have the methods of T.
 func each[T any](list []source.Source, do func(T)) {
@@ -95,7 +97,7 @@ func (d *daemon) openSources() (names []string) {
 		if t.remote {
 			d.metrics.Watch(t.name, s.Status)
 		}
-		each([]source.Source{s}, func(s troubled) { d.metrics.WatchTroubles(t.name, s.Troubles) })
+		each([]source.Source{s}, func(s troubled) { d.metrics.WatchProblems(t.name, s.Problems) })
 	}
 	d.server.OnFailure(func(c proxier.HealthCheck, why string) {
 		if c.InCluster {
