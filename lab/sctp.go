@@ -35,7 +35,7 @@ func (l *Lab) serveSCTP(h *Host) error {
 		if err != nil {
 			return fmt.Errorf("serving SCTP on %s: %w", h.Role, err)
 		}
-		l.servers.run(conn, func() { answerInits(h.Role, conn) })
+		l.servers.Run(conn, func() { answerInits(h.Role, conn) })
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
+	"svcproxy/internal/echotest"
 	"svcproxy/source"
 )
 
@@ -59,7 +60,7 @@ type Lab struct {
 	Local, Remote                 []*Host
 
 	name    string
-	servers servers
+	servers echotest.Servers
 }
 
 // Networks of the lab, by the number that dual takes. The two addresses of node
@@ -89,7 +90,7 @@ func New() (*Lab, error) {
 
 // Close ends all servers and removes all namespaces.
 func (l *Lab) Close() error {
-	l.servers.close()
+	l.servers.Close()
 	var errs []error
 	for _, h := range l.hosts() {
 		errs = append(errs, h.close())

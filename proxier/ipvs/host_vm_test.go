@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/internal/echotest"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
@@ -196,35 +198,13 @@ func (h *host) nodePort(name string, port uint16, endpoints ...int) *proxier.Res
 	return res
 }
 
-// listen makes endpoints echo what they get, after a byte with their number.
+// listen makes endpoints answer with their number, and echo.
 func (h *host) listen(endpoints int) {
 	h.Helper()
+	var servers echotest.Servers
+	h.Cleanup(servers.Close)
 	for i := range endpoints {
-		l, err := net.Listen("tcp", h.endpoint(i).String())
-		h.must(err)
-		h.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go echo(c, byte(i))
-			}
-		}()
-	}
-}
-
-func echo(c net.Conn, number byte) {
-	defer c.Close()
-	buf := []byte{number}
-	for {
-		if _, err := c.Write(buf); err != nil {
-			return
-		}
-		if _, err := c.Read(buf); err != nil {
-			return
-		}
+		h.must(servers.Serve(strconv.Itoa(i), h.endpoint(i)))
 	}
 }
 
@@ -232,22 +212,19 @@ func echo(c net.Conn, number byte) {
 // reset: IPVS would remember its end for two minutes. An IPv6 address has no
 // route in the first moments after it was bound.
 func (h *host) dial(to netip.AddrPort) (net.Conn, int, error) {
-	c, err := net.DialTimeout("tcp", to.String(), 10*time.Second)
+	d := &net.Dialer{Timeout: 10 * time.Second}
+	c, err := echotest.Dial(d, to.String())
 	for try := 1; errors.Is(err, syscall.ENETUNREACH) && try < 100; try++ {
 		time.Sleep(10 * time.Millisecond)
-		c, err = net.DialTimeout("tcp", to.String(), 10*time.Second)
+		c, err = echotest.Dial(d, to.String())
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	c.(*net.TCPConn).SetLinger(0)
+	c.SetLinger(0)
 	h.Cleanup(func() { c.Close() })
-	var b [1]byte
-	c.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := c.Read(b[:]); err != nil {
-		return nil, 0, err
-	}
-	return c, int(b[0]), nil
+	n, err := strconv.Atoi(c.Server)
+	return c, n, err
 }
 
 func (h *host) mustDial(to netip.AddrPort) (net.Conn, int) {

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"svcproxy/internal/echotest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
@@ -47,45 +49,30 @@ const clients = 8
 func (h *host) listen(endpoints int) {
 	h.Helper()
 	for i := range endpoints {
-		h.answer(netip.AddrPortFrom(h.address(i), 8080), byte(i))
+		h.answer(netip.AddrPortFrom(h.address(i), 8080), i)
 	}
 }
 
 // answer makes a server that says a number.
-func (h *host) answer(at netip.AddrPort, number byte) {
+func (h *host) answer(at netip.AddrPort, number int) {
 	h.Helper()
-	l, err := net.Listen("tcp", at.String())
-	if err != nil {
+	var servers echotest.Servers
+	h.Cleanup(servers.Close)
+	if err := servers.Serve(strconv.Itoa(number), at); err != nil {
 		h.Fatal(err)
 	}
-	h.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Write([]byte{number})
-			c.Close()
-		}
-	}()
 }
 
 // ask connects to an address from a client and returns who answered.
 func (h *host) ask(to netip.AddrPort, client int, patience time.Duration) (int, error) {
 	from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.address(100+client), 0))
-	d := net.Dialer{Timeout: patience, LocalAddr: from}
-	c, err := d.Dial("tcp", to.String())
+	c, err := echotest.Dial(&net.Dialer{Timeout: patience, LocalAddr: from}, to.String())
 	if err != nil {
 		return -1, err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
-	var b [1]byte
-	if _, err := c.Read(b[:]); err != nil {
-		return -1, err
-	}
-	return int(b[0]), nil
+	c.SetLinger(0) // it leaves no port that waits for the end
+	return strconv.Atoi(c.Server)
 }
 
 func (h *host) mustAsk(to netip.AddrPort, client int) int {

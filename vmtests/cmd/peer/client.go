@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"svcproxy/internal/echotest"
 )
 
 const (
@@ -25,39 +26,8 @@ const (
 	streamPause = 10 * time.Millisecond
 )
 
-// A conn is a connection to a server, which has said its name.
-type conn struct {
-	net.Conn
-	r    *bufio.Reader
-	name string
-}
-
-func dial(addr string) (*conn, error) {
-	c, err := net.DialTimeout("tcp", addr, patience)
-	if err != nil {
-		return nil, err
-	}
-	c.SetDeadline(time.Now().Add(patience))
-	r := bufio.NewReader(c)
-	name, err := r.ReadString('\n')
-	if err != nil {
-		c.Close()
-		return nil, fmt.Errorf("connected to %s, but no answer: %w", addr, err)
-	}
-	return &conn{c, r, name[:len(name)-1]}, nil
-}
-
-// echo sends a line and waits for it to come back.
-func (c *conn) echo(line string) error {
-	c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c, line+"\n"); err != nil {
-		return err
-	}
-	got, err := c.r.ReadString('\n')
-	if err == nil && got != line+"\n" {
-		err = fmt.Errorf("sent %q, received %q", line, got)
-	}
-	return err
+func dial(addr string) (*echotest.Conn, error) {
+	return echotest.Dial(&net.Dialer{Timeout: patience}, addr)
 }
 
 func ask(count string, addrs []string) error {
@@ -72,7 +42,7 @@ func ask(count string, addrs []string) error {
 				return err
 			}
 			c.Close()
-			fmt.Println(addr, c.name)
+			fmt.Println(addr, c.Server)
 		}
 	}
 	return nil
@@ -115,9 +85,9 @@ func stream(ctx context.Context, addrs []string) error {
 }
 
 // keep uses one connection as long as it works.
-func (r *report) keep(ctx context.Context, c *conn) {
+func (r *report) keep(ctx context.Context, c *echotest.Conn) {
 	for i := 0; ctx.Err() == nil; i++ {
-		err := c.echo(strconv.Itoa(i))
+		err := c.Echo(strconv.Itoa(i), patience)
 		if r.note(&r.Echoes, err); err != nil {
 			return
 		}
@@ -161,7 +131,7 @@ func follow(file, addr, name string) error {
 		if err == nil {
 			c.Close()
 		}
-		if took := time.Since(start); err == nil && c.name == name {
+		if took := time.Since(start); err == nil && c.Server == name {
 			fmt.Println(took)
 			return nil
 		} else if took > patience {

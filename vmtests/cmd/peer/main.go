@@ -1,7 +1,7 @@
 // Peer is the servers and clients of whole-system tests, and their agent where
 // machines were booted by another program.
 //
-//	peer serve NAME ADDRESS ...        answer each TCP connection with a line, NAME, and then echo
+//	peer serve NAME ADDRESS ...        answer each TCP connection with a line that begins with NAME, and then echo
 //	peer ask COUNT ADDRESS ...         print who answers each of COUNT connections to each address
 //	peer stream ADDRESS ...            keep a connection to each address in use and make new ones, until SIGTERM; print a report
 //	peer follow FILE ADDRESS NAME      make standard input the contents of FILE, and print after how long NAME answers

@@ -3,36 +3,24 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
+	"net/netip"
 
-	"golang.org/x/sync/errgroup"
+	"svcproxy/internal/echotest"
 )
 
 func serve(ctx context.Context, name string, addrs []string) error {
-	g, ctx := errgroup.WithContext(ctx)
+	var servers echotest.Servers
+	defer servers.Close()
 	for _, addr := range addrs {
-		l, err := net.Listen("tcp", addr)
+		at, err := netip.ParseAddrPort(addr)
 		if err != nil {
 			return err
 		}
-		g.Go(func() error { return accept(l, name) })
-		context.AfterFunc(ctx, func() { l.Close() })
+		if err := servers.Serve(name, at); err != nil {
+			return err
+		}
 	}
 	fmt.Println("serving")
-	return g.Wait()
-}
-
-func accept(l net.Listener, name string) error {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		go func() {
-			defer conn.Close()
-			fmt.Fprintln(conn, name)
-			io.Copy(conn, conn)
-		}()
-	}
+	<-ctx.Done()
+	return nil
 }
