@@ -51,8 +51,7 @@ func benchmarkLoad(b *testing.B, variant string, n int) {
 		{"resync", func() *proxier.Delta { return nil }},
 	}
 	for range b.N {
-		enterNamespace(b, variant)
-		backend := newBackend(b, proxier.IPv4)
+		backend := newHost(b, variant, proxier.IPv4).Backend
 		for _, s := range steps {
 			delta := s.delta()
 			start := time.Now()

@@ -24,26 +24,26 @@ import (
 // meanwhile stays, on the endpoint of before if there was one.
 func TestClientsAreTakenOver(t *testing.T) {
 	everywhere(t, func(h *host) {
-		s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: filtertest.Targets(h.fam, 0, 2)}
+		s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: filtertest.Targets(h.Family, 0, 2)}
 		pool, _ := s.Pools()
 		leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
-		key := proxier.FrontendKey{Addr: filtertest.Addr(h.fam, "vip", 1), Port: 80}
+		key := proxier.FrontendKey{Addr: filtertest.Addr(h.Family, "vip", 1), Port: 80}
 		res := s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})
 		pools, ctx := []*proxier.Pool{pool}, context.Background()
-		if list, err := iptables.Clients(ctx, h.fam, pools, 10); err != nil || len(list) > 0 {
+		if list, err := iptables.Clients(ctx, h.Family, pools, 10); err != nil || len(list) > 0 {
 			t.Errorf("without rules: %v, %v", list, err)
 		}
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 
 		room := xtables.RecentLimit()
 		if room < 20 {
 			h.Fatalf("a list has room for %d clients", room)
 		}
 		client := func(n, target int) proxier.Client {
-			return proxier.Client{Addr: filtertest.Addr(h.fam, "external", n), Pool: pool, Target: target, Left: time.Duration(1+n) * time.Second}
+			return proxier.Client{Addr: filtertest.Addr(h.Family, "external", n), Pool: pool, Target: target, Left: time.Duration(1+n) * time.Second}
 		}
 		// Of those that came here meanwhile one is known from before, on another endpoint.
-		newcomers := []netip.Addr{filtertest.Addr(h.fam, "external", 2000), filtertest.Addr(h.fam, "external", 2001), client(room-1, 0).Addr}
+		newcomers := []netip.Addr{filtertest.Addr(h.Family, "external", 2000), filtertest.Addr(h.Family, "external", 2001), client(room-1, 0).Addr}
 		for i, target := range []int{0, 0, 1} {
 			if err := xtables.AddRecent(filter.RecentList(pool, pool.Targets[target]), newcomers[i:i+1]); err != nil {
 				h.Fatal(err)
@@ -59,10 +59,10 @@ func TestClientsAreTakenOver(t *testing.T) {
 		}
 		list = append(list, client(room+5, 1))
 		want[client(room+5, 1).Addr] = 1
-		if n, err := iptables.Keep(ctx, h.fam, list); err != nil || n != room-1 {
+		if n, err := iptables.Keep(ctx, h.Family, list); err != nil || n != room-1 {
 			h.Errorf("%d of %d clients are kept, want %d: %v", n, len(list), room-1, err)
 		}
-		got, err := iptables.Clients(ctx, h.fam, pools, 10*room)
+		got, err := iptables.Clients(ctx, h.Family, pools, 10*room)
 		if err != nil {
 			h.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestClientsAreTakenOver(t *testing.T) {
 		if recent, err := xtables.ReadRecent(filter.RecentList(pool, pool.Targets[1])); err != nil || len(recent) != 1 {
 			h.Errorf("on the second list there are %v, want one: %v", recent, err)
 		}
-		if got, err = iptables.Clients(ctx, h.fam, pools, 7); err != nil || len(got) != 7 {
+		if got, err = iptables.Clients(ctx, h.Family, pools, 7); err != nil || len(got) != 7 {
 			h.Errorf("of at most 7 clients there are %d: %v", len(got), err)
 		}
 	})

@@ -26,49 +26,49 @@ var poolChain = regexp.MustCompile(`SVCP-SVC-[A-Z2-7]{16}`)
 func TestForeignChainLeadsToOurs(t *testing.T) {
 	everywhere(t, func(h *host) {
 		var log bytes.Buffer
-		h.backend.SetLog(slog.New(slog.NewTextHandler(&log, nil)))
-		web, other := filtertest.Web(h.fam, 1, 2), filtertest.Web(h.fam, 2, 2)
-		h.world.Put(web.Key, web)
-		h.sync(nil)
-		ours := poolChain.FindString(h.everything())
+		h.Backend.SetLog(slog.New(slog.NewTextHandler(&log, nil)))
+		web, other := filtertest.Web(h.Family, 1, 2), filtertest.Web(h.Family, 2, 2)
+		h.World.Put(web.Key, web)
+		h.Sync(nil)
+		ours := poolChain.FindString(h.Dump())
 		h.iptables("-t nat -N LEADS")
 		h.iptables("-t nat -A LEADS -j " + ours)
 		held := func(after string) {
 			h.Helper()
-			h.settled(after)
-			text := h.everything()
+			h.Settled(after)
+			text := h.Dump()
 			if !strings.Contains(text, ":"+ours+" ") || strings.Contains(text, "-A "+ours+" ") {
 				h.Errorf("%s: chain %s is gone, or not empty:\n%s", after, ours, text)
 			}
-			if h.look() {
+			if h.Look() {
 				h.Errorf("%s: a look finds something", after)
 			}
 		}
-		h.sync(h.world.Put(web.Key, nil))
+		h.Sync(h.World.Put(web.Key, nil))
 		if !strings.Contains(log.String(), "led_to_by=LEADS") || !strings.Contains(log.String(), ours) {
 			h.Errorf("the warning does not name the chains: %q", &log)
 		}
 		held("removed")
-		h.sync(h.world.Put(other.Key, other))
+		h.Sync(h.World.Put(other.Key, other))
 		held("another added")
-		h.sync(nil)
+		h.Sync(nil)
 		held("full sync")
-		again := filtertest.Web(h.fam, 1, 3)
-		h.sync(h.world.Put(web.Key, again))
-		if !strings.Contains(h.everything(), "-A "+ours+" ") {
+		again := filtertest.Web(h.Family, 1, 3)
+		h.Sync(h.World.Put(web.Key, again))
+		if !strings.Contains(h.Dump(), "-A "+ours+" ") {
 			h.Error("the service is back, and its chain still empty")
 		}
-		h.settled("back")
-		h.sync(h.world.Put(web.Key, nil))
+		h.Settled("back")
+		h.Sync(h.World.Put(web.Key, nil))
 		held("removed again")
 
 		h.iptables("-t nat -F LEADS")
-		if !h.look() {
+		if !h.Look() {
 			h.Error("nobody leads there any more: a look does not find it")
 		}
-		h.sync(&proxier.Delta{})
-		h.settled("nobody leads there")
-		if strings.Contains(h.everything(), ":"+ours+" ") {
+		h.Sync(&proxier.Delta{})
+		h.Settled("nobody leads there")
+		if strings.Contains(h.Dump(), ":"+ours+" ") {
 			h.Error("the chain stays although nobody leads to it")
 		}
 	})
@@ -77,18 +77,18 @@ func TestForeignChainLeadsToOurs(t *testing.T) {
 // cleanup says what it must leave.
 func TestCleanupWithForeignChain(t *testing.T) {
 	everywhere(t, func(h *host) {
-		web := filtertest.Web(h.fam, 1, 2)
-		h.world.Put(web.Key, web)
-		h.sync(nil)
-		ours := poolChain.FindString(h.everything())
+		web := filtertest.Web(h.Family, 1, 2)
+		h.World.Put(web.Key, web)
+		h.Sync(nil)
+		ours := poolChain.FindString(h.Dump())
 		h.iptables("-t nat -N LEADS")
 		h.iptables("-t nat -A LEADS -j " + ours)
-		err := h.backend.Cleanup(context.Background())
+		err := h.Backend.Cleanup(context.Background())
 		if err == nil || !strings.Contains(err.Error(), "chain "+ours+" of table nat stays, empty: LEADS leads to it") {
 			h.Errorf("got %v", err)
 		}
-		if n := strings.Count(h.everything(), "SVCP-"); n != 3 { // in a comment of others, the chain, the rule that leads to it
-			h.Errorf("left:\n%s", h.everything())
+		if n := strings.Count(h.Dump(), "SVCP-"); n != 3 { // in a comment of others, the chain, the rule that leads to it
+			h.Errorf("left:\n%s", h.Dump())
 		}
 	})
 }
@@ -96,30 +96,29 @@ func TestCleanupWithForeignChain(t *testing.T) {
 // A change of many services goes on while others commit all the time, which makes
 // iptables-nft-restore begin again.
 func TestBulkBesideWriter(t *testing.T) {
-	enterNamespace(t, "nft")
-	h := &host{TB: t, fam: proxier.IPv4, variant: "nft", world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(t, proxier.IPv4)}
+	h := newHost(t, "nft", proxier.IPv4)
 	for i := range 600 {
-		res := filtertest.Web(h.fam, i, 10)
-		h.world.Put(res.Key, res)
+		res := filtertest.Web(h.Family, i, 10)
+		h.World.Put(res.Key, res)
 	}
 	stop := disturb(h, 20*time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	if err := h.backend.Sync(ctx, h.world.State, nil); err != nil {
+	if err := h.Backend.Sync(ctx, h.World.State, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.backend.Sync(ctx, h.world.State, nil); err != nil { // which reads all of it
+	if err := h.Backend.Sync(ctx, h.World.State, nil); err != nil { // which reads all of it
 		t.Errorf("the second full sync: %v", err)
 	}
 	h.iptables("-t nat -F SVCP-MARK-MASQ")
-	if damaged, err := h.backend.Look(ctx); err != nil || !damaged {
+	if damaged, err := h.Backend.Look(ctx); err != nil || !damaged {
 		t.Errorf("look: %v, %v", damaged, err)
 	}
-	if err := h.backend.Sync(ctx, h.world.State, &proxier.Delta{}); err != nil {
+	if err := h.Backend.Sync(ctx, h.World.State, &proxier.Delta{}); err != nil {
 		t.Errorf("the repair: %v", err)
 	}
 	stop()
-	h.settled("syncs beside a writer")
+	h.Settled("syncs beside a writer")
 }
 
 // disturb commits to a table of others every so often, until the test ends or calls
@@ -159,13 +158,12 @@ func disturb(h *host, every time.Duration) (end func()) {
 // What reads all tables at once, before any sync and in cleanup, comes to an end too
 // while others commit all the time.
 func TestStartAndCleanupBesideWriter(t *testing.T) {
-	enterNamespace(t, "nft")
-	h := &host{TB: t, fam: proxier.IPv4, variant: "nft", world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(t, proxier.IPv4)}
+	h := newHost(t, "nft", proxier.IPv4)
 	for i := range 1500 {
-		res := filtertest.Web(h.fam, i, 10)
-		h.world.Put(res.Key, res)
+		res := filtertest.Web(h.Family, i, 10)
+		h.World.Put(res.Key, res)
 	}
-	h.sync(nil)
+	h.Sync(nil)
 	stop := disturb(h, 20*time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -174,14 +172,14 @@ func TestStartAndCleanupBesideWriter(t *testing.T) {
 		t.Fatalf("starting: %v", err)
 	}
 	defer again.Close()
-	if again.Tool() != h.backend.Tool() {
-		t.Errorf("started with %s, rules are in %s", again.Tool(), h.backend.Tool())
+	if again.Tool() != h.Backend.Tool() {
+		t.Errorf("started with %s, rules are in %s", again.Tool(), h.Backend.Tool())
 	}
 	if err := again.Cleanup(ctx); err != nil {
 		t.Errorf("cleaning up: %v", err)
 	}
 	stop()
-	if left := h.everything(); strings.Contains(left, ":SVCP-") {
+	if left := h.Dump(); strings.Contains(left, ":SVCP-") {
 		t.Errorf("left:\n%s", left)
 	}
 }

@@ -4,29 +4,24 @@ package iptables_test
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
-	"os/exec"
-	"regexp"
 	"strings"
 	"testing"
 
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/proxier/iptables"
-	"svcproxy/source"
 )
 
 // A host is a network namespace in which one variant of iptables is in use, by
 // others too, and what our tests do with one family of it.
 type host struct {
-	testing.TB
-	fam     proxier.Family
+	*backendtest.Host[*iptables.Backend]
 	variant string
-	backend *iptables.Backend
-	world   *filtertest.World
 }
+
+var run, seeded = backendtest.Command, backendtest.Seeded
 
 // enterNamespace moves the test into a network namespace of its own, with the
 // rules and sets of somebody else.
@@ -43,23 +38,18 @@ func enterNamespace(t testing.TB, variant string) {
 	run(t, "ipset", "create", "SVCP", "hash:ip")
 }
 
-func run(t testing.TB, name string, args ...string) string {
+func newHost(t testing.TB, variant string, fam proxier.Family) *host {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	enterNamespace(t, variant)
+	h := &host{&backendtest.Host[*iptables.Backend]{TB: t, Family: fam, World: filtertest.NewWorld(fam)}, variant}
+	h.Open = func() (*iptables.Backend, error) { return iptables.New(context.Background(), fam) }
+	h.Host.Dump = h.dump
+	h.Foreign = func() { h.iptables("-A FOREIGN -j RETURN"); run(t, "ipset", "add", "FOREIGN", "192.0.2.1") }
+	for _, d := range harms {
+		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Do: func() { d.harm(h) }})
 	}
-	return string(out)
-}
-
-func newBackend(t testing.TB, fam proxier.Family) *iptables.Backend {
-	t.Helper()
-	b, err := iptables.New(context.Background(), fam)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	return b
+	h.Start()
+	return h
 }
 
 // everywhere runs a test for both variants and families, each in its own namespace.
@@ -67,10 +57,9 @@ func everywhere(t *testing.T, test func(*host)) {
 	for _, variant := range []string{"nft", "legacy"} {
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
 			t.Run(variant+" "+fam.String(), func(t *testing.T) {
-				enterNamespace(t, variant)
-				h := &host{TB: t, fam: fam, variant: variant, world: filtertest.NewWorld(fam), backend: newBackend(t, fam)}
-				if want := h.tool(""); h.backend.Tool() != want {
-					t.Fatalf("tool: got %s, want %s", h.backend.Tool(), want)
+				h := newHost(t, variant, fam)
+				if want := h.tool(""); h.Backend.Tool() != want {
+					t.Fatalf("tool: got %s, want %s", h.Backend.Tool(), want)
 				}
 				test(h)
 			})
@@ -78,9 +67,15 @@ func everywhere(t *testing.T, test func(*host)) {
 	}
 }
 
+func TestConformance(t *testing.T) {
+	backendtest.Run(t, func(t *testing.T, test func(*backendtest.Host[*iptables.Backend])) {
+		everywhere(t, func(h *host) { test(h.Host) })
+	})
+}
+
 // tool returns the name of a program: suffix is "", "-save" or "-restore".
 func (h *host) tool(suffix string) string {
-	if h.fam == proxier.IPv6 {
+	if h.Family == proxier.IPv6 {
 		return "ip6tables-" + h.variant + suffix
 	}
 	return "iptables-" + h.variant + suffix
@@ -91,46 +86,8 @@ func (h *host) iptables(words string) {
 	run(h, h.tool(""), strings.Fields(words)...)
 }
 
-func (h *host) sync(delta *proxier.Delta) {
+// dump returns what the kernel holds of the family's rules, all sets, and the tables that keep connections.
+func (h *host) dump() string {
 	h.Helper()
-	if err := h.backend.Sync(context.Background(), h.world.State, delta); err != nil {
-		h.Fatal(err)
-	}
+	return backendtest.Saved(h, h.tool("-save")) + run(h, "sh", "-c", "nft list tables | grep SVCP || true")
 }
-
-func (h *host) planned() []proxier.Change {
-	h.Helper()
-	changes, err := h.backend.Plan(context.Background(), h.world.State)
-	if err != nil {
-		h.Fatal(err)
-	}
-	return changes
-}
-
-// settled fails the test if the kernel does not hold the State exactly.
-func (h *host) settled(after string) {
-	h.Helper()
-	if changes := h.planned(); len(changes) > 0 {
-		h.Fatalf("%s: still to change: %v", after, changes)
-	}
-}
-
-// volatile is what iptables-save and ipset print and nobody sets.
-var volatile = regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]|(?: (?:bucketsize|hashsize|initval) \w+)`)
-
-// everything returns all that the kernel holds, ours and of others.
-func (h *host) everything() string {
-	h.Helper()
-	text := run(h, h.tool("-save"))
-	names := run(h, "ipset", "list", "-n")
-	return volatile.ReplaceAllString(text, "") + names
-}
-
-// fill puts services of all kinds into the State.
-func (h *host) fill(pick filtertest.Pick, n int) {
-	for i := range n {
-		h.world.Put(source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}, h.world.Random(pick, i))
-	}
-}
-
-func seeded(seed uint64) filtertest.Pick { return rand.New(rand.NewPCG(seed, 0)).IntN }

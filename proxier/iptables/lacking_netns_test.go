@@ -19,7 +19,7 @@ import (
 // syncUnserved syncs and returns what could not be had.
 func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.Unserved {
 	h.Helper()
-	err := b.Sync(context.Background(), h.world.State, delta)
+	err := b.Sync(context.Background(), h.World.State, delta)
 	var unserved *proxier.Unserved
 	if err != nil && !errors.As(err, &unserved) {
 		h.Fatal(err)
@@ -41,49 +41,50 @@ func sticky(fam proxier.Family, n int) *proxier.Resolved {
 func TestMissingMatch(t *testing.T) {
 	everywhere(t, func(h *host) {
 		filtertest.WithoutExtension(h.TB, "xt_recent")
-		b := newBackend(h, h.fam)
-		for _, res := range []*proxier.Resolved{filtertest.Web(h.fam, 1, 2), sticky(h.fam, 2), filtertest.Web(h.fam, 3, 2)} {
-			h.world.Put(res.Key, res)
+		h.Restart()
+		b := h.Backend
+		for _, res := range []*proxier.Resolved{filtertest.Web(h.Family, 1, 2), sticky(h.Family, 2), filtertest.Web(h.Family, 3, 2)} {
+			h.World.Put(res.Key, res)
 		}
-		if changes, err := b.Plan(context.Background(), h.world.State); err != nil || len(changes) == 0 {
+		if changes, err := b.Plan(context.Background(), h.World.State); err != nil || len(changes) == 0 {
 			h.Errorf("plan before the first sync: %v, %v", changes, err)
 		}
 		ended, end := context.WithCancel(context.Background())
 		end()
-		if err := b.Sync(ended, h.world.State, nil); !errors.Is(err, context.Canceled) { // what is lacking stays known
+		if err := b.Sync(ended, h.World.State, nil); !errors.Is(err, context.Canceled) { // what is lacking stays known
 			h.Errorf("sync whose context has ended: %v", err)
 		}
 		u := h.syncUnserved(b, nil)
 		if u == nil || u.N != 1 || !strings.Contains(u.Error(), "service default/web-2 needs the match recent, which this host lacks: ") {
 			h.Fatalf("unserved: got %v", u)
 		}
-		for _, f := range sticky(h.fam, 2).Frontends {
+		for _, f := range sticky(h.Family, 2).Frontends {
 			if !u.Frontends[f.Key] {
 				h.Errorf("unserved: %v, without %v", u.Frontends, f.Key)
 			}
 		}
-		later := filtertest.Web(h.fam, 4, 2)
-		if u := h.syncUnserved(b, h.world.Put(later.Key, later)); u == nil || u.N != 1 {
+		later := filtertest.Web(h.Family, 4, 2)
+		if u := h.syncUnserved(b, h.World.Put(later.Key, later)); u == nil || u.N != 1 {
 			h.Errorf("a later service: unserved: got %v", u)
 		}
-		text := h.everything()
+		text := h.Dump()
 		for _, n := range []int{1, 3, 4} {
-			if !strings.Contains(text, filtertest.Web(h.fam, n, 2).Key.Name+":http\" -j SVCP-SVC-") {
+			if !strings.Contains(text, filtertest.Web(h.Family, n, 2).Key.Name+":http\" -j SVCP-SVC-") {
 				h.Errorf("service %d is not there:\n%s", n, text)
 			}
 		}
 		if strings.Contains(text, "web-2") {
 			h.Errorf("service 2 has rules:\n%s", text)
 		}
-		plain := filtertest.Web(h.fam, 2, 3)
-		if u := h.syncUnserved(b, h.world.Put(plain.Key, plain)); u != nil {
+		plain := filtertest.Web(h.Family, 2, 3)
+		if u := h.syncUnserved(b, h.World.Put(plain.Key, plain)); u != nil {
 			h.Errorf("without affinity: unserved: got %v", u)
 		}
-		again := sticky(h.fam, 2)
-		if u := h.syncUnserved(b, h.world.Put(again.Key, again)); u == nil || u.N != 1 {
+		again := sticky(h.Family, 2)
+		if u := h.syncUnserved(b, h.World.Put(again.Key, again)); u == nil || u.N != 1 {
 			h.Errorf("with affinity again: unserved: got %v", u)
 		}
-		if changes, err := b.Plan(context.Background(), h.world.State); err != nil || len(changes) > 0 {
+		if changes, err := b.Plan(context.Background(), h.World.State); err != nil || len(changes) > 0 {
 			h.Errorf("still to change: %v, %v", changes, err)
 		}
 		if damaged, err := b.Look(context.Background()); err != nil || damaged {
@@ -93,23 +94,23 @@ func TestMissingMatch(t *testing.T) {
 		if u := h.syncUnserved(b, nil); u != nil {
 			h.Errorf("when the match has come: unserved: got %v", u)
 		}
-		h.settled("the match has come")
+		h.Settled("the match has come")
 	})
 }
 
 // What all rules need is proved at once, and named.
 func TestMissingNeed(t *testing.T) {
 	everywhere(t, func(h *host) {
-		before := h.everything()
+		before := h.Dump()
 		for extension, name := range map[string]string{"xt_set": "set", "xt_addrtype": "addrtype"} {
 			filtertest.WithoutExtension(h.TB, extension)
-			_, err := iptables.New(context.Background(), h.fam)
+			_, err := iptables.New(context.Background(), h.Family)
 			if err == nil || !strings.Contains(err.Error(), "this host lacks "+name+", which "+h.tool("")+" needs: ") {
 				h.Errorf("without %s: got %v", extension, err)
 			}
 		}
 		os.Unsetenv("XTABLES_LIBDIR")
-		if after := h.everything(); after != before {
+		if after := h.Dump(); after != before {
 			h.Errorf("the probe left something:\n%s", after)
 		}
 	})
@@ -118,17 +119,17 @@ func TestMissingNeed(t *testing.T) {
 // An error that a rule of a service causes names the service.
 func TestErrorsNameTheService(t *testing.T) {
 	everywhere(t, func(h *host) {
-		h.sync(nil)
+		h.Sync(nil)
 		filtertest.WithoutExtension(h.TB, "xt_recent") // after it was there
-		res := sticky(h.fam, 2)
-		h.world.Put(res.Key, res)
-		err := h.backend.Sync(context.Background(), h.world.State, nil)
+		res := sticky(h.Family, 2)
+		h.World.Put(res.Key, res)
+		err := h.Backend.Sync(context.Background(), h.World.State, nil)
 		if err == nil || !strings.Contains(err.Error(), "service default/web-2: ") {
 			h.Errorf("got %v", err)
 		}
-		if u := h.syncUnserved(h.backend, nil); u == nil || u.N != 1 {
+		if u := h.syncUnserved(h.Backend, nil); u == nil || u.N != 1 {
 			h.Errorf("the sync after: unserved: got %v", u)
 		}
-		h.sync(h.world.Put(source.Key{Namespace: "default", Name: "web-2"}, nil))
+		h.Sync(h.World.Put(source.Key{Namespace: "default", Name: "web-2"}, nil))
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -47,13 +47,11 @@ func TestSavedRules(t *testing.T) {
 func testSavedRules(t *testing.T, variant string, fam proxier.Family) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, map[proxier.Family]string{proxier.IPv4: "rules.v4", proxier.IPv6: "rules.v6"}[fam])
-	enterNamespace(t, variant)
-	h := &host{TB: t, fam: fam, variant: variant, world: filtertest.NewWorld(fam)}
+	h := newHost(t, variant, fam)
 	h.iptables("-P FORWARD DROP")
 	foreign := foreignLines(run(t, h.tool("-save")))
-	h.backend = newBackend(t, fam)
-	h.fill(seeded(21), 40)
-	h.sync(nil)
+	h.Fill(seeded(21), 40)
+	h.Sync(nil)
 	h.iptables("-N SVCP-10.96.0.0/16") // as some of ours in nat are called
 	h.iptables("-A FOREIGN -g SVCP-10.96.0.0/16")
 	h.iptables("-A INPUT -m set ! --match-set " + h.set("SVCP-VIPS") + " dst -j ACCEPT")
@@ -79,17 +77,17 @@ func testSavedRules(t *testing.T, variant string, fam proxier.Family) {
 	if diff := cmp.Diff(foreign, foreignLines(run(t, h.tool("-save")))); diff != "" {
 		t.Errorf("rules of others (-before +after):\n%s", diff)
 	}
-	h.backend = newBackend(t, fam)
-	h.sync(nil)
-	h.settled("sync after the restore")
-	h.sync(h.world.Put(source.Key{Namespace: "default", Name: "svc-1"}, nil))
-	h.settled("delta after the restore")
+	h.Start()
+	h.Sync(nil)
+	h.Settled("sync after the restore")
+	h.Sync(h.World.Put(source.Key{Namespace: "default", Name: "svc-1"}, nil))
+	h.Settled("delta after the restore")
 }
 
 // foreignLines returns what others have of saved rules, with the policy of FORWARD.
 func foreignLines(text string) []string {
 	var lines []string
-	for line := range strings.Lines(volatile.ReplaceAllString(text, "")) {
+	for line := range strings.Lines(backendtest.Settings(text)) {
 		if strings.HasPrefix(line, "-A ") || strings.HasPrefix(line, ":FOR") {
 			lines = append(lines, line)
 		}

@@ -25,18 +25,18 @@ func TestAffinityIsForgotten(t *testing.T) {
 		second, first := h.service("sticky", 10, time.Hour, 0, 1), h.service("sticky", 10, time.Hour, 1)
 		both := h.service("sticky", 10, time.Hour, 1000, 1)
 		for _, restart := range []bool{false, true} {
-			h.sync(h.world.Put(both.Key, second))
+			h.Sync(h.World.Put(both.Key, second))
 			for client := range clients {
 				h.mustAsk(h.at(10), client)
 			}
 			if restart {
-				h.world.Put(both.Key, first)
-				h.backend = newBackend(h, h.fam)
-				h.sync(nil)
+				h.World.Put(both.Key, first)
+				h.Restart()
+				h.Sync(nil)
 			} else {
-				h.sync(h.world.Put(both.Key, first))
+				h.Sync(h.World.Put(both.Key, first))
 			}
-			h.sync(h.world.Put(both.Key, both))
+			h.Sync(h.World.Put(both.Key, both))
 			stayed := 0
 			for client := range clients {
 				stayed += h.mustAsk(h.at(10), client)
@@ -44,8 +44,8 @@ func TestAffinityIsForgotten(t *testing.T) {
 			if stayed == clients {
 				t.Errorf("restart %v: all %d clients found their endpoint again, which had left", restart, stayed)
 			}
-			h.settled("an endpoint was back")
-			h.sync(h.world.Put(both.Key, nil))
+			h.Settled("an endpoint was back")
+			h.Sync(h.World.Put(both.Key, nil))
 		}
 	})
 }
@@ -53,7 +53,7 @@ func TestAffinityIsForgotten(t *testing.T) {
 // forged is the nth of the addresses that packets are forged from.
 func (h *host) forged(n int) netip.Addr {
 	first := netip.MustParseAddr("100.64.0.0")
-	if h.fam == proxier.IPv6 {
+	if h.Family == proxier.IPv6 {
 		first = netip.MustParseAddr("fd00:100::")
 	}
 	b := first.AsSlice()
@@ -66,14 +66,14 @@ func (h *host) forged(n int) netip.Addr {
 // owned makes the forged addresses those of the namespace.
 func (h *host) owned() {
 	h.Helper()
-	run(h, "ip", "route", "add", "local", netip.PrefixFrom(h.forged(0), h.fam.Bits()-22).String(), "dev", "lo")
+	run(h, "ip", "route", "add", "local", netip.PrefixFrom(h.forged(0), h.Family.Bits()-22).String(), "dev", "lo")
 }
 
 // flood sends one packet from each of some addresses.
 func (h *host) flood(to netip.AddrPort, from, until int) {
 	h.Helper()
 	family := unix.AF_INET
-	if h.fam == proxier.IPv6 {
+	if h.Family == proxier.IPv6 {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -81,7 +81,7 @@ func (h *host) flood(to netip.AddrPort, from, until int) {
 		h.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if h.fam == proxier.IPv6 { // IPv4 asks the routes only
+	if h.Family == proxier.IPv6 { // IPv4 asks the routes only
 		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_FREEBIND, 1); err != nil {
 			h.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func (h *host) flood(to netip.AddrPort, from, until int) {
 }
 
 func (h *host) send(fd int, from netip.Addr, to netip.AddrPort) error {
-	if h.fam == proxier.IPv4 {
+	if h.Family == proxier.IPv4 {
 		info := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: from.As4()})
 		return unix.Sendmsg(fd, []byte("x"), info, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}, 0)
 	}
@@ -110,7 +110,7 @@ func (h *host) send(fd int, from netip.Addr, to netip.AddrPort) error {
 func (h *host) datagrams(name string, vip int, endpoints ...int) *proxier.Resolved {
 	s := filtertest.Service{Name: name, Protocol: source.UDP, Affinity: time.Hour}
 	for _, n := range endpoints {
-		s.Targets = append(s.Targets, filtertest.Targets(h.fam, n, 1)...)
+		s.Targets = append(s.Targets, filtertest.Targets(h.Family, n, 1)...)
 	}
 	pool, _ := s.Pools()
 	leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
@@ -167,21 +167,21 @@ func TestClientsOfOneThatLeft(t *testing.T) {
 			return all
 		}
 		res := h.datagrams("sticky", 1, 0, 1, 2, 3)
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 		first := ask()
 		if lost := h.moved(first, ask()); len(lost) > 0 {
 			h.Errorf("clients of tickets %v moved, and nothing had left", lost)
 		}
-		h.sync(h.world.Put(res.Key, h.datagrams("sticky", 1, 0, 1, 2)))
+		h.Sync(h.World.Put(res.Key, h.datagrams("sticky", 1, 0, 1, 2)))
 		second := ask()
 		if lost := h.moved(first, second); len(lost) != 1 {
 			h.Errorf("an endpoint left: clients of tickets %v moved, want one ticket", lost)
 		}
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 		if lost := h.moved(second, ask()); len(lost) > 0 {
 			h.Errorf("the endpoint was back: clients of tickets %v moved", lost)
 		}
-		h.settled("end")
+		h.Settled("end")
 	})
 }
 
@@ -193,16 +193,16 @@ func TestClientsAreNotListed(t *testing.T) {
 		h.enter(0)
 		h.owned()
 		res := h.datagrams("sticky", 1, 0, 1, 2, 3)
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 		h.flood(netip.AddrPortFrom(h.vip(1).Addr, 80), 0, many)
-		before := h.backend.Received()
-		h.sync(h.world.Put(res.Key, h.datagrams("sticky", 1, 0, 1, 2)))
-		if n := h.backend.Received() - before; n > 4096 {
+		before := h.Backend.Received()
+		h.Sync(h.World.Put(res.Key, h.datagrams("sticky", 1, 0, 1, 2)))
+		if n := h.Backend.Received() - before; n > 4096 {
 			h.Errorf("an endpoint left: %d bytes were read", n)
 		}
-		h.backend = newBackend(h, h.fam)
-		h.sync(nil)
-		if n := h.backend.Received(); n > many {
+		h.Restart()
+		h.Sync(nil)
+		if n := h.Backend.Received(); n > many {
 			h.Errorf("start: %d bytes were read, with %d clients", n, many)
 		}
 	})
@@ -217,7 +217,7 @@ func TestFloodedService(t *testing.T) {
 		h.owned()
 		for i, name := range []string{"flooded", "other"} {
 			res := h.datagrams(name, 1+i, 0, 1)
-			h.sync(h.world.Put(res.Key, res))
+			h.Sync(h.World.Put(res.Key, res))
 		}
 		flooded, other := netip.AddrPortFrom(h.vip(1).Addr, 80), netip.AddrPortFrom(h.vip(2).Addr, 80)
 		h.flood(other, 0, 100)
@@ -240,7 +240,7 @@ func TestFloodedService(t *testing.T) {
 // poolNumber returns the number of a service's pool, as nft prints it.
 func (h *host) poolNumber(service string) string {
 	h.Helper()
-	for _, line := range nftables.Text(h.world.State) {
+	for _, line := range nftables.Text(h.World.State) {
 		if strings.Contains(line, `"default/`+service+`/udp cluster"`) {
 			_, number, _ := strings.Cut(line, `" : `)
 			return strings.TrimSuffix(number, " }")

@@ -22,11 +22,11 @@ import (
 func BenchmarkSync(b *testing.B) {
 	for _, services := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
-			enterNamespace(b)
-			h := &host{TB: b, fam: proxier.IPv4, world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(b, proxier.IPv4)}
+			netnstest.Enter(b)
+			h := newHost(b, proxier.IPv4)
 			for i := range services {
-				res := filtertest.Web(h.fam, i, 10)
-				h.world.Services[res.Key] = res
+				res := filtertest.Web(h.Family, i, 10)
+				h.World.Services[res.Key] = res
 			}
 			took := map[string]time.Duration{}
 			timed := func(name string, do func()) {
@@ -34,16 +34,16 @@ func BenchmarkSync(b *testing.B) {
 				do()
 				took[name] = time.Since(start)
 			}
-			timed("ms-first", func() { h.sync(nil) })
-			timed("ms-resync", func() { h.sync(nil) })
-			h.backend = newBackend(b, h.fam)
-			timed("ms-restart", func() { h.sync(nil) })
+			timed("ms-first", func() { h.Sync(nil) })
+			timed("ms-resync", func() { h.Sync(nil) })
+			h.Restart()
+			timed("ms-restart", func() { h.Sync(nil) })
 			pick := seeded(1)
 			change := func() time.Duration {
 				n := pick(services)
-				delta := h.world.Put(filtertest.Web(h.fam, n, 1).Key, filtertest.Web(h.fam, n, 9+pick(3)))
+				delta := h.World.Put(filtertest.Web(h.Family, n, 1).Key, filtertest.Web(h.Family, n, 9+pick(3)))
 				start := time.Now()
-				h.sync(delta)
+				h.Sync(delta)
 				return time.Since(start)
 			}
 			var changes []time.Duration
@@ -53,13 +53,13 @@ func BenchmarkSync(b *testing.B) {
 			slices.Sort(changes)
 			b.ReportMetric(float64(changes[len(changes)/2].Nanoseconds())/1000, "µs-change-p50")
 
-			h.backend.Doubt()
+			h.Backend.Doubt()
 			changes = nil
 			looked := make(chan struct{})
 			go netnstest.Here(b, func() {
 				defer close(looked)
 				timed("ms-look", func() {
-					if differs, err := h.backend.Look(context.Background()); err != nil || differs {
+					if differs, err := h.Backend.Look(context.Background()); err != nil || differs {
 						b.Errorf("a look finds a difference: %v, error %v", differs, err)
 					}
 				})
@@ -79,7 +79,7 @@ func BenchmarkSync(b *testing.B) {
 			for name, d := range took {
 				b.ReportMetric(float64(d.Microseconds())/1000, name)
 			}
-			if err := h.backend.Cleanup(context.Background()); err != nil {
+			if err := h.Backend.Cleanup(context.Background()); err != nil {
 				b.Fatal(err)
 			}
 		})
@@ -94,9 +94,9 @@ func BenchmarkConnect(b *testing.B) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		for _, services := range []int{1, many} {
 			b.Run(fmt.Sprintf("keep=%s/services=%d", keep, services), func(b *testing.B) {
-				enterNamespace(b)
-				h := &host{TB: b, fam: proxier.IPv4, world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(b, proxier.IPv4)}
-				h.world.Host.LocalCIDRs, h.world.Host.LocalInterfaces = nil, nil
+				netnstest.Enter(b)
+				h := newHost(b, proxier.IPv4)
+				h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
 				h.enter(sizes)
 				h.listen(sizes)
 				for i := range services {
@@ -105,9 +105,9 @@ func BenchmarkConnect(b *testing.B) {
 						expiry += time.Duration(i*i) * 80 * time.Millisecond // up to 23 h
 					}
 					res := h.service(fmt.Sprint("svc-", i), 2*i+1, expiry, ones(1+i%sizes)...)
-					h.world.Services[res.Key] = res
+					h.World.Services[res.Key] = res
 				}
-				h.sync(nil)
+				h.Sync(nil)
 				to := h.at(2*(services-1) + 1)
 				h.owned()
 				b.ReportMetric(h.connectP50(to, func(int) netip.Addr { return h.forged(0) }), "µs-known-p50")
@@ -140,10 +140,10 @@ func (h *host) connectP50(to netip.AddrPort, from func(n int) netip.Addr) float6
 func BenchmarkAffinity(b *testing.B) {
 	for _, clients := range []int{0, 100_000, 400_000} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
-			enterNamespace(b)
-			h := &host{TB: b, fam: proxier.IPv4, world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(b, proxier.IPv4)}
+			netnstest.Enter(b)
+			h := newHost(b, proxier.IPv4)
 			all, fewer := h.datagrams("sticky", 1, 0, 1, 2, 3), h.datagrams("sticky", 1, 0, 1, 2)
-			h.sync(h.world.Put(all.Key, all))
+			h.Sync(h.World.Put(all.Key, all))
 			pool := h.poolNumber("sticky")
 			for i := 0; i < clients; i += 50_000 {
 				var script strings.Builder
@@ -153,19 +153,19 @@ func BenchmarkAffinity(b *testing.B) {
 				}
 				h.nft(script.String() + "}")
 			}
-			h.sync(nil)
+			h.Sync(nil)
 			var leaves []time.Duration
 			for b.Loop() {
 				start := time.Now()
-				h.sync(h.world.Put(all.Key, fewer))
+				h.Sync(h.World.Put(all.Key, fewer))
 				leaves = append(leaves, time.Since(start))
-				h.sync(h.world.Put(all.Key, all))
+				h.Sync(h.World.Put(all.Key, all))
 			}
 			slices.Sort(leaves)
 			b.ReportMetric(float64(leaves[len(leaves)/2].Microseconds()), "µs-leaves-p50")
 			start := time.Now()
-			h.backend = newBackend(h, h.fam)
-			h.sync(nil)
+			h.Restart()
+			h.Sync(nil)
 			b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "ms-start")
 			b.ReportMetric(0, "ns/op")
 		})

@@ -16,7 +16,7 @@ import (
 // known returns the clients that the table tells of.
 func (h *host) known(pools []*proxier.Pool, limit int) []proxier.Client {
 	h.Helper()
-	list, err := nftables.Clients(context.Background(), h.fam, pools, limit)
+	list, err := nftables.Clients(context.Background(), h.Family, pools, limit)
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func (h *host) known(pools []*proxier.Pool, limit int) []proxier.Client {
 
 func (h *host) keep(pools []*proxier.Pool, clients []proxier.Client) int {
 	h.Helper()
-	n, err := nftables.Keep(context.Background(), h.fam, pools, clients)
+	n, err := nftables.Keep(context.Background(), h.Family, pools, clients)
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestClientsAreTakenOver(t *testing.T) {
 		if n := len(h.known(res.Pools, 100)); n > 0 {
 			h.Errorf("without a table there are %d clients", n)
 		}
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 		answered := map[string]int{}
 		for client := range clients {
 			answered[h.address(100+client).String()] = h.mustAsk(h.at(10), client)
@@ -58,11 +58,11 @@ func TestClientsAreTakenOver(t *testing.T) {
 		if n := len(h.known(res.Pools, 3)); n != 3 {
 			h.Errorf("of at most 3 clients there are %d", n)
 		}
-		if err := h.backend.Cleanup(context.Background()); err != nil {
+		if err := h.Backend.Cleanup(context.Background()); err != nil {
 			h.Fatal(err)
 		}
-		h.backend = newBackend(h, h.fam)
-		h.sync(nil)
+		h.Restart()
+		h.Sync(nil)
 		h.takeOver(res.Pools, list)
 	})
 }
@@ -93,14 +93,14 @@ func (h *host) takeOver(pools []*proxier.Pool, list []proxier.Client) {
 			h.Errorf("client %s gets endpoint %d, had %d", c.Addr, now, c.Target)
 		}
 	}
-	h.settled("clients were taken over")
+	h.Settled("clients were taken over")
 }
 
 // A client of an endpoint that has left meanwhile is balanced anew, also when the endpoint is back.
 func TestClientOfEndpointThatLeftIsNotTakenOver(t *testing.T) {
 	packets(t, 4, func(h *host) {
 		all, three := h.service("sticky", 10, time.Hour, ones(4)...), h.service("sticky", 10, time.Hour, 1, 1, 1)
-		h.sync(h.world.Put(three.Key, three))
+		h.Sync(h.World.Put(three.Key, three))
 		var list []proxier.Client
 		for client := range clients {
 			list = append(list, proxier.Client{Addr: h.address(100 + client), Pool: all.Pools[0], Target: 3, Left: time.Hour})
@@ -112,7 +112,7 @@ func TestClientOfEndpointThatLeftIsNotTakenOver(t *testing.T) {
 		if text := run(h, "nft", "list", "map", family, name, "tickets"); strings.Contains(text, "elements") {
 			h.Errorf("there is a ticket left:\n%s", text)
 		}
-		h.settled("no client was taken over")
+		h.Settled("no client was taken over")
 	})
 }
 
@@ -120,7 +120,7 @@ func TestClientOfEndpointThatLeftIsNotTakenOver(t *testing.T) {
 func TestTakingOverDisturbsNobody(t *testing.T) {
 	packets(t, 4, func(h *host) {
 		res := h.service("sticky", 10, time.Hour, ones(4)...)
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 		events := h.watch()
 		h.keep(res.Pools, []proxier.Client{{Addr: h.address(100), Pool: res.Pools[0], Target: 2, Left: time.Hour}})
 		h.nft("add chain TABLE stray") // of which is told after what was before

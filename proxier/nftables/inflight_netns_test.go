@@ -54,16 +54,16 @@ func TestMovesUnderConnections(t *testing.T) {
 				ways = append(ways, h.service("moving", 10, keep, ones(n)...))
 			}
 			other := h.service("other", 20, keep, ones(3)...)
-			h.sync(h.world.Put(other.Key, other))
-			h.sync(h.world.Put(ways[0].Key, ways[0]))
+			h.Sync(h.World.Put(other.Key, other))
+			h.Sync(h.World.Put(ways[0].Key, ways[0]))
 			h.countUntranslated(h.vip(10).Addr)
 			asked := h.during(10, func() {
 				for end, i := time.Now().Add(time.Second), 0; time.Now().Before(end); i++ {
 					res := ways[i%len(ways)]
-					h.sync(h.world.Put(res.Key, res))
+					h.Sync(h.World.Put(res.Key, res))
 				}
 			})
-			h.settled("after moves")
+			h.Settled("after moves")
 			if lost, passed := h.untranslated(); lost >= clients/2 || passed > 0 { // who loses one waits a second for the next
 				h.Errorf("of %d connections, the first packets of %d were not translated, of which %d got past our filter", asked, lost, passed)
 			}
@@ -75,9 +75,9 @@ func TestMovesUnderConnections(t *testing.T) {
 func TestMissedIsSentAgain(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		res := h.service("missed", 10, 0, 1)
-		h.world.RefusedVIPs[h.vip(10).Addr] = 1
-		h.world.Put(res.Key, res)
-		h.sync(nil)
+		h.World.RefusedVIPs[h.vip(10).Addr] = 1
+		h.World.Put(res.Key, res)
+		h.Sync(nil)
 		h.nft("flush map TABLE SLOTS")
 		h.countUntranslated(h.vip(10).Addr)
 		asked := make(chan error, 1)
@@ -88,7 +88,7 @@ func TestMissedIsSentAgain(t *testing.T) {
 		for lost := 0; lost == 0; time.Sleep(time.Millisecond) {
 			lost, _ = h.untranslated()
 		}
-		h.sync(nil)
+		h.Sync(nil)
 		if err := <-asked; err != nil {
 			h.Error(err)
 		}
@@ -101,16 +101,16 @@ func TestCleanupUnderConnections(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		res := h.service("leaving", 10, 0, 1)
 		addr := h.vip(10).Addr
-		h.world.RefusedVIPs[addr] = 1
-		h.world.Put(res.Key, res)
+		h.World.RefusedVIPs[addr] = 1
+		h.World.Put(res.Key, res)
 		run(h, "ip", "addr", "add", addr.String(), "dev", "lo", "nodad")
 		h.answer(h.at(10), 99)
 		h.countUntranslated(addr)
 		for range 30 {
-			h.sync(nil)
+			h.Sync(nil)
 			h.during(10, func() {
 				time.Sleep(5 * time.Millisecond)
-				if err := h.backend.Cleanup(context.Background()); err != nil {
+				if err := h.Backend.Cleanup(context.Background()); err != nil {
 					h.Error(err)
 				}
 			})

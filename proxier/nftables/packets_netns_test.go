@@ -15,6 +15,7 @@ import (
 
 	"svcproxy/internal/echotest"
 	"svcproxy/proxier"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
 )
@@ -23,7 +24,7 @@ import (
 // the loopback device, and answer with their own. What needs several hosts is left to the lab.
 
 // address returns the nth address of an endpoint, or of a client from 100 on.
-func (h *host) address(n int) netip.Addr { return filtertest.Addr(h.fam, "endpoint", n) }
+func (h *host) address(n int) netip.Addr { return filtertest.Addr(h.Family, "endpoint", n) }
 
 // enter gives the namespace addresses, and a route to services.
 func (h *host) enter(endpoints int) {
@@ -37,10 +38,10 @@ func (h *host) enter(endpoints int) {
 	}
 	batch += "route add default dev lo src " + h.address(100).String() + "\n"
 	ip := []string{"-batch", "-"}
-	if h.fam == proxier.IPv6 {
+	if h.Family == proxier.IPv6 {
 		ip = append([]string{"-6"}, ip...)
 	}
-	runInput(h, batch, "ip", ip...)
+	backendtest.CommandInput(h, batch, "ip", ip...)
 }
 
 const clients = 8
@@ -86,7 +87,7 @@ func (h *host) mustAsk(to netip.AddrPort, client int) int {
 
 // A service of the test has frontends at two addresses, both on port 80.
 func (h *host) service(name string, first int, keep time.Duration, weights ...uint16) *proxier.Resolved {
-	s := filtertest.Service{Name: name, Protocol: source.TCP, Affinity: keep, Targets: filtertest.Targets(h.fam, 0, len(weights))}
+	s := filtertest.Service{Name: name, Protocol: source.TCP, Affinity: keep, Targets: filtertest.Targets(h.Family, 0, len(weights))}
 	for i, w := range weights {
 		s.Targets[i].Weight = w
 	}
@@ -110,7 +111,7 @@ func withWeight(targets []proxier.Target) (list []proxier.Target) {
 }
 
 func (h *host) vip(n int) proxier.FrontendKey {
-	return proxier.FrontendKey{Addr: filtertest.Addr(h.fam, "vip", n), Port: 80}
+	return proxier.FrontendKey{Addr: filtertest.Addr(h.Family, "vip", n), Port: 80}
 }
 
 func (h *host) at(n int) netip.AddrPort { return netip.AddrPortFrom(h.vip(n).Addr, 80) }
@@ -118,7 +119,7 @@ func (h *host) at(n int) netip.AddrPort { return netip.AddrPortFrom(h.vip(n).Add
 // packets runs a test with that many endpoints that listen.
 func packets(t *testing.T, endpoints int, test func(*host)) {
 	everywhere(t, func(h *host) {
-		h.world.Host.LocalCIDRs, h.world.Host.LocalInterfaces = nil, nil
+		h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
 		h.enter(endpoints)
 		h.listen(endpoints)
 		test(h)
@@ -149,7 +150,7 @@ func TestBalances(t *testing.T) {
 		for i, tt := range tests {
 			for j, keep := range []time.Duration{0, time.Hour} {
 				res := h.service(strings.ReplaceAll(tt.name, " ", "-"), 10*(i+1), keep, tt.weights...)
-				h.sync(h.world.Put(res.Key, res))
+				h.Sync(h.World.Put(res.Key, res))
 				if keep > 0 {
 					continue // one client is one endpoint's: see TestAffinity
 				}
@@ -185,7 +186,7 @@ func (h *host) balanced(name string, to netip.AddrPort, weights []uint16, connec
 func TestAffinity(t *testing.T) {
 	packets(t, 5, func(h *host) {
 		res := h.service("sticky", 10, time.Hour, ones(5)...)
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 		kept := map[int]int{}
 		stays := func(when string) {
 			h.Helper()
@@ -207,49 +208,55 @@ func TestAffinity(t *testing.T) {
 		}
 		stays("first")
 		more := h.service("more", 20, 10*time.Second, 1)
-		h.sync(h.world.Put(more.Key, more))
+		h.Sync(h.World.Put(more.Key, more))
 		stays("after a delta")
-		h.backend = newBackend(h, h.fam)
-		h.sync(nil)
+		h.Restart()
+		h.Sync(nil)
 		stays("after a restart")
 		h.nft("insert rule TABLE services accept")
-		h.sync(nil)
+		h.Sync(nil)
 		stays("after rules were mended")
 
 		gone := kept[0]
 		weights := ones(5)
 		weights[gone] = 0
-		h.sync(h.world.Put(res.Key, h.service("sticky", 10, time.Hour, weights...)))
+		h.Sync(h.World.Put(res.Key, h.service("sticky", 10, time.Hour, weights...)))
 		for client := range clients {
 			if kept[client] == gone {
 				delete(kept, client)
 			}
 		}
-		h.sync(h.world.Put(res.Key, res))
+		h.Sync(h.World.Put(res.Key, res))
 		for client := range clients {
 			if _, keeps := kept[client]; !keeps {
 				kept[client] = h.mustAsk(h.at(10), client)
 			}
 		}
 		stays("after an endpoint had gone")
-		h.settled("end")
+		h.Settled("end")
 	})
+}
+
+// drops returns a service that drops.
+func (h *host) drops() *proxier.Resolved {
+	res := h.service("drops", 30, 0)
+	for _, f := range res.Frontends {
+		f.Outside.Action = proxier.Drop
+		f.Local = f.Outside
+	}
+	return res
 }
 
 func TestRefusals(t *testing.T) {
 	packets(t, 1, func(h *host) {
-		drops := h.service("drops", 30, 0)
-		for _, f := range drops.Frontends {
-			f.Outside.Action = proxier.Drop
-			f.Local = f.Outside
-		}
+		drops := h.drops()
 		ranges := h.service("ranges", 40, 0, 1)
 		for i, f := range ranges.Frontends {
 			f.Key.Kind, f.Restricted = proxier.LoadBalancer, true
-			f.SourceRanges = []netip.Prefix{netip.PrefixFrom(h.address(100+i), h.fam.Bits())}
+			f.SourceRanges = []netip.Prefix{netip.PrefixFrom(h.address(100+i), h.Family.Bits())}
 		}
 		for _, res := range []*proxier.Resolved{h.service("serves", 10, 0, 1), h.service("refuses", 20, 0), drops, ranges} {
-			h.sync(h.world.Put(res.Key, res))
+			h.Sync(h.World.Put(res.Key, res))
 		}
 		refused := func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 		silent := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) || isTimeout(err) }

@@ -129,16 +129,16 @@ func (c *held) during(harm, repair func()) int {
 // table, with no other table that keeps the kernel translating.
 func survival(t *testing.T, script string, repair func(*host)) {
 	everywhere(t, func(h *host) {
-		h.world.Host.LocalCIDRs, h.world.Host.LocalInterfaces = nil, nil
+		h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
 		nft(h, "flush ruleset")
 		h.enter(1)
 		for i := range 300 {
-			res := filtertest.Web(h.fam, 100+i, 10)
-			h.world.Services[res.Key] = res
+			res := filtertest.Web(h.Family, 100+i, 10)
+			h.World.Services[res.Key] = res
 		}
 		res := h.service("held", 10, 0, 1)
-		h.world.Put(res.Key, res)
-		h.sync(nil)
+		h.World.Put(res.Key, res)
+		h.Sync(nil)
 		before := h.shape()
 		events := h.watch()
 		conns := h.hold(10, netip.AddrPortFrom(h.address(0), 8080))
@@ -146,7 +146,7 @@ func survival(t *testing.T, script string, repair func(*host)) {
 			next(h, events, script)
 			repair(h)
 		})
-		h.settled("repair")
+		h.Settled("repair")
 		if diff := cmp.Diff(before, h.shape()); diff != "" {
 			h.Errorf("(-before +after):\n%s", diff)
 		}
@@ -162,13 +162,13 @@ func TestConnectionsSurviveSlowRepair(t *testing.T) {
 	for _, script := range []string{"flush ruleset", "delete table TABLE", "add table TABLE { flags dormant; }"} {
 		t.Run(script, func(t *testing.T) {
 			survival(t, script, func(h *host) {
-				h.world.Host.LocalInterfaces = []string{"no/name"}
-				if err := h.backend.Sync(context.Background(), h.world.State, &proxier.Delta{}); err == nil {
+				h.World.Host.LocalInterfaces = []string{"no/name"}
+				if err := h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{}); err == nil {
 					h.Error("a sync with an impossible interface succeeds")
 				}
 				time.Sleep(2 * heldInterval)
-				h.world.Host.LocalInterfaces = nil
-				h.sync(nil)
+				h.World.Host.LocalInterfaces = nil
+				h.Sync(nil)
 			})
 		})
 	}
@@ -181,8 +181,8 @@ func TestRulesComeBackFirst(t *testing.T) {
 		h.enter(1)
 		h.listen(1)
 		res := h.service("web", 10, 0, 1)
-		h.world.Put(res.Key, res)
-		h.sync(nil)
+		h.World.Put(res.Key, res)
+		h.Sync(nil)
 		events := h.watch()
 		for _, script := range []string{
 			"flush chain TABLE prerouting\nflush chain TABLE output",
@@ -195,15 +195,15 @@ func TestRulesComeBackFirst(t *testing.T) {
 			if _, err := h.ask(h.at(10), 1, 200*time.Millisecond); err == nil {
 				h.Errorf("%s: is answered without a repair", script)
 			}
-			interfaces := h.world.Host.LocalInterfaces
-			h.world.Host.LocalInterfaces = []string{"no/name"}
-			if err := h.backend.Sync(context.Background(), h.world.State, &proxier.Delta{}); err == nil {
+			interfaces := h.World.Host.LocalInterfaces
+			h.World.Host.LocalInterfaces = []string{"no/name"}
+			if err := h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{}); err == nil {
 				h.Errorf("%s: a sync with an impossible interface succeeds", script)
 			}
 			h.mustAsk(h.at(10), 1)
-			h.world.Host.LocalInterfaces = interfaces
-			h.sync(nil)
-			h.settled(script)
+			h.World.Host.LocalInterfaces = interfaces
+			h.Sync(nil)
+			h.Settled(script)
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestConnectionsSurvive(t *testing.T) {
 		{"chain without a name", "insert rule TABLE filter-input tcp dport 1 jump { tcp sport 1 drop; }"},
 	} {
 		t.Run(harm.name, func(t *testing.T) {
-			survival(t, harm.script, func(h *host) { h.sync(&proxier.Delta{}) })
+			survival(t, harm.script, func(h *host) { h.Sync(&proxier.Delta{}) })
 		})
 	}
 }

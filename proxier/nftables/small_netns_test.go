@@ -42,19 +42,19 @@ func TestSmallBuffers(t *testing.T) {
 }
 
 func smallBuffers(t *testing.T) {
-	h := &host{TB: t, fam: proxier.IPv6, world: filtertest.NewWorld(proxier.IPv6), backend: newBackend(t, proxier.IPv6)}
+	h := newHost(t, proxier.IPv6)
 	shrink(t)
 	for i := range 2_500 {
-		res := filtertest.Web(h.fam, i, 10)
-		h.world.Services[res.Key] = res
+		res := filtertest.Web(h.Family, i, 10)
+		h.World.Services[res.Key] = res
 		for _, a := range res.RefusedVIPs {
-			h.world.RefusedVIPs[a]++
+			h.World.RefusedVIPs[a]++
 		}
 	}
-	h.sync(nil)
-	h.settled("first sync")
+	h.Sync(nil)
+	h.Settled("first sync")
 	large := func(first int) *proxier.Resolved {
-		s := filtertest.Service{Name: "large", Protocol: source.TCP, Targets: filtertest.Targets(h.fam, first, 10_000)}
+		s := filtertest.Service{Name: "large", Protocol: source.TCP, Targets: filtertest.Targets(h.Family, first, 10_000)}
 		pool, _ := s.Pools()
 		leg := filtertest.Leg(pool, proxier.Everyone, proxier.Reject)
 		return s.Resolve(&proxier.Frontend{Key: h.vip(9_000), Outside: leg, Local: leg})
@@ -64,15 +64,15 @@ func smallBuffers(t *testing.T) {
 		name string
 		res  *proxier.Resolved
 	}{{"added", res}, {"changed", large(1)}, {"removed", nil}, {"added again", res}} {
-		h.sync(h.world.Put(res.Key, step.res))
-		h.settled("large service " + step.name)
+		h.Sync(h.World.Put(res.Key, step.res))
+		h.Settled("large service " + step.name)
 	}
 	nft(h, "flush ruleset")
-	h.sync(nil)
-	h.settled("all flushed")
+	h.Sync(nil)
+	h.Settled("all flushed")
 	h.nft("flush map TABLE SLOTS\nflush chain TABLE services")
-	h.sync(nil)
-	h.settled("map flushed")
+	h.Sync(nil)
+	h.Settled("map flushed")
 }
 
 // shrink gives all netlink sockets of this process the buffers that a user
