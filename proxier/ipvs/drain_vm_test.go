@@ -49,10 +49,10 @@ func (h *host) connectTo(endpoint int) net.Conn {
 func TestEndpointsDrain(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(2)
-		h.put(h.service("web", 1, source.TCP, 0, 1))
+		h.Put(h.service("web", 1, source.TCP, 0, 1))
 		c := h.connectTo(0)
 
-		h.put(h.service("web", 1, source.TCP, 1))
+		h.Put(h.service("web", 1, source.TCP, 1))
 		h.wantState(h.draining(1, 0))
 		for range 10 {
 			if _, n := h.mustDial(h.vip(1)); n != 1 {
@@ -63,18 +63,18 @@ func TestEndpointsDrain(t *testing.T) {
 			h.Error("the connection did not go on")
 		}
 		time.Sleep(lag)
-		h.mend()
+		h.Sync(nil)
 		h.wantState(h.draining(1, 0)) // in use
 		h.settled()
 
-		h.put(h.service("web", 1, source.TCP, 0, 1))
+		h.Put(h.service("web", 1, source.TCP, 0, 1))
 		h.wantState()
-		h.put(h.service("web", 1, source.TCP, 1))
+		h.Put(h.service("web", 1, source.TCP, 1))
 		c.Close()
 		h.eventually("the destination goes when it is idle", func() bool { return !slices.Contains(h.servers(), h.draining(1, 0)) })
 		h.wantState()
-		if len(h.backend.record.drains) != 0 {
-			h.Errorf("recorded though nothing drains: %v", h.backend.record.drains)
+		if len(h.Backend.record.drains) != 0 {
+			h.Errorf("recorded though nothing drains: %v", h.Backend.record.drains)
 		}
 	})
 }
@@ -82,16 +82,16 @@ func TestEndpointsDrain(t *testing.T) {
 func TestDrainsEnd(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.opts.DrainTimeout = 3 * time.Second
-		h.restart()
+		h.Restart()
 		h.listen(2)
-		h.put(h.service("web", 1, source.TCP, 0, 1))
+		h.Put(h.service("web", 1, source.TCP, 0, 1))
 		c := h.connectTo(0)
-		h.put(h.service("web", 1, source.TCP, 1))
+		h.Put(h.service("web", 1, source.TCP, 1))
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on")
 		}
-		began, _ := h.backend.record.drains.since(h.key(1), h.endpoint(0))
-		if due := h.backend.NextDue(); due.Sub(began) > h.opts.DrainTimeout {
+		began, _ := h.Backend.record.drains.since(h.key(1), h.endpoint(0))
+		if due := h.Backend.NextDue(); due.Sub(began) > h.opts.DrainTimeout {
 			h.Errorf("the drain is due %v after it began, later than its end", due.Sub(began))
 		}
 		h.dueUntil("the drain has ended", func() bool { return !slices.Contains(h.servers(), h.draining(1, 0)) })
@@ -108,14 +108,14 @@ func TestDrainsEnd(t *testing.T) {
 func (h *host) dueUntil(what string, check func() bool) {
 	h.Helper()
 	for end := time.Now().Add(time.Minute); !check(); {
-		due := h.backend.NextDue()
+		due := h.Backend.NextDue()
 		if due.IsZero() || due.After(end) {
 			h.Fatalf("next due %v, and never: %s; %q", due, what, h.servers())
 		}
 		time.Sleep(time.Until(due))
-		h.must(h.backend.Sync(h.Context(), h.world.State, &proxier.Delta{}))
+		h.Sync(&proxier.Delta{})
 	}
-	if due := h.backend.NextDue(); !due.IsZero() {
+	if due := h.Backend.NextDue(); !due.IsZero() {
 		h.Errorf("%s, and still due: %v", what, due)
 	}
 }
@@ -126,12 +126,12 @@ func TestIdleDrainsEndWithoutALook(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(1)
 		web := h.service("web", 1, source.TCP, 0)
-		h.put(web)
-		h.put(h.service("other", 2, source.TCP, 0))
+		h.Put(web)
+		h.Put(h.service("other", 2, source.TCP, 0))
 		c := h.connectTo(0)
-		h.remove(web)
-		time.Sleep(time.Until(h.backend.NextDue()))
-		h.must(h.backend.Sync(h.Context(), h.world.State, &proxier.Delta{}))
+		h.Remove(web)
+		time.Sleep(time.Until(h.Backend.NextDue()))
+		h.Sync(&proxier.Delta{})
 		h.wantState("-A -t "+h.vip(1).String()+" -s wrr", h.draining(1, 0)) // in use
 		c.Close()
 		h.dueUntil("nothing drains", func() bool { return !slices.Contains(h.servers(), h.draining(1, 0)) })
@@ -144,12 +144,12 @@ func TestIdleDrainsEndWithoutALook(t *testing.T) {
 func (h *host) listenSCTP(endpoint int) {
 	h.Helper()
 	fd := h.socketSCTP()
-	h.must(unix.Bind(fd, sockaddr(h.endpoint(endpoint))))
-	h.must(unix.Listen(fd, 1))
+	h.Must(unix.Bind(fd, sockaddr(h.endpoint(endpoint))))
+	h.Must(unix.Listen(fd, 1))
 	f := os.NewFile(uintptr(fd), "sctp")
 	defer f.Close()
 	l, err := net.FileListener(f)
-	h.must(err)
+	h.Must(err)
 	h.Cleanup(func() { l.Close() })
 	go func() {
 		if c, err := l.Accept(); err == nil {
@@ -162,11 +162,11 @@ func (h *host) listenSCTP(endpoint int) {
 func (h *host) connectSCTP(to netip.AddrPort) net.Conn {
 	h.Helper()
 	fd := h.socketSCTP()
-	h.must(unix.Connect(fd, sockaddr(to)))
+	h.Must(unix.Connect(fd, sockaddr(to)))
 	f := os.NewFile(uintptr(fd), "sctp")
 	defer f.Close()
 	c, err := net.FileConn(f)
-	h.must(err)
+	h.Must(err)
 	h.Cleanup(func() { c.Close() })
 	return c
 }
@@ -174,11 +174,11 @@ func (h *host) connectSCTP(to netip.AddrPort) net.Conn {
 func (h *host) socketSCTP() int {
 	h.Helper()
 	domain := unix.AF_INET
-	if h.fam == proxier.IPv6 {
+	if h.Family == proxier.IPv6 {
 		domain = unix.AF_INET6
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
-	h.must(err)
+	h.Must(err)
 	return fd
 }
 
@@ -196,14 +196,14 @@ func TestSCTPDrains(t *testing.T) {
 	}
 	everywhere(t, func(h *host) {
 		h.opts.DrainTimeout = 3 * time.Second
-		h.restart()
+		h.Restart()
 		h.listenSCTP(0)
-		h.put(h.service("sig", 1, source.SCTP, 0))
+		h.Put(h.service("sig", 1, source.SCTP, 0))
 		c := h.connectSCTP(h.vip(1))
 		if !h.goesOn(c) {
 			h.Fatal("no echo")
 		}
-		h.put(h.service("sig", 1, source.SCTP, 1))
+		h.Put(h.service("sig", 1, source.SCTP, 1))
 		h.wantState(strings.Replace(h.draining(1, 0), "-t", "--sctp-service", 1))
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on")
@@ -219,9 +219,9 @@ func TestServicesDrain(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(2)
 		web := h.service("web", 1, source.TCP, 0)
-		h.put(web)
+		h.Put(web)
 		c := h.connectTo(0)
-		h.remove(web)
+		h.Remove(web)
 		h.want("-A -t "+h.vip(1).String()+" -s wrr", h.draining(1, 0))
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on")
@@ -229,17 +229,17 @@ func TestServicesDrain(t *testing.T) {
 		if _, _, err := h.dial(h.vip(1)); !errors.Is(err, syscall.ECONNREFUSED) {
 			h.Errorf("a new connection: %v, want a refusal", err)
 		}
-		h.mend()
+		h.Sync(nil)
 		h.settled()
-		h.restart()
-		h.mend()
+		h.Restart()
+		h.Sync(nil)
 		h.want("-A -t "+h.vip(1).String()+" -s wrr", h.draining(1, 0))
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on after a restart")
 		}
 		c.Close()
 		h.eventually("the server goes when it is idle", func() bool { return len(h.servers()) == 0 })
-		if list, err := h.backend.device.Addrs(h.fam == proxier.IPv6); err != nil || len(list) != 0 {
+		if list, err := h.Backend.device.Addrs(h.Family == proxier.IPv6); err != nil || len(list) != 0 {
 			h.Errorf("addresses left: %v, %v", list, err)
 		}
 		h.settled()
@@ -251,23 +251,23 @@ func TestServicesDrain(t *testing.T) {
 func TestRestartKnowsDrains(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(2)
-		h.put(h.service("web", 1, source.TCP, 0, 1))
+		h.Put(h.service("web", 1, source.TCP, 0, 1))
 		h.connectTo(0)
-		h.put(h.service("web", 1, source.TCP, 1))
-		since, ok := h.backend.record.drains.since(h.key(1), h.endpoint(0))
+		h.Put(h.service("web", 1, source.TCP, 1))
+		since, ok := h.Backend.record.drains.since(h.key(1), h.endpoint(0))
 		if !ok {
 			h.Fatal("no drain is known")
 		}
-		h.restart()
-		h.mend()
+		h.Restart()
+		h.Sync(nil)
 		h.wantState(h.draining(1, 0))
-		if again, ok := h.backend.record.drains.since(h.key(1), h.endpoint(0)); !ok || !again.Equal(since) {
+		if again, ok := h.Backend.record.drains.since(h.key(1), h.endpoint(0)); !ok || !again.Equal(since) {
 			h.Errorf("after a restart it drains since %v (known: %v), before since %v", again, ok, since)
 		}
 		back := h.service("web", 1, source.TCP, 0, 1)
-		h.world.Put(back.Key, back)
-		h.restart()
-		h.mend()
+		h.World.Put(back.Key, back)
+		h.Restart()
+		h.Sync(nil)
 		h.wantState()
 	})
 }
@@ -275,10 +275,10 @@ func TestRestartKnowsDrains(t *testing.T) {
 // UDP knows no end of a connection: destinations and servers go at once.
 func TestUDPDoesNotDrain(t *testing.T) {
 	everywhere(t, func(h *host) {
-		h.put(h.service("dns", 1, source.UDP, 0, 1))
-		h.put(h.service("dns", 1, source.UDP, 1))
+		h.Put(h.service("dns", 1, source.UDP, 0, 1))
+		h.Put(h.service("dns", 1, source.UDP, 1))
 		h.wantState()
-		h.remove(h.service("dns", 1, source.UDP, 1))
+		h.Remove(h.service("dns", 1, source.UDP, 1))
 		h.want()
 		h.settled()
 	})
@@ -289,11 +289,11 @@ func TestUDPDoesNotDrain(t *testing.T) {
 func TestRetire(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(1)
-		h.put(h.service("web", 1, source.TCP, 0))
-		h.put(h.service("dns", 2, source.UDP, 0))
-		h.put(h.nodePort("node", 30080, 0))
+		h.Put(h.service("web", 1, source.TCP, 0))
+		h.Put(h.service("dns", 2, source.UDP, 0))
+		h.Put(h.nodePort("node", 30080, 0))
 		c := h.connectTo(0)
-		done, err := h.backend.Retire(t.Context())
+		done, err := h.Backend.Retire(t.Context())
 		if done || err != nil {
 			h.Fatalf("Retire gave %v, %v", done, err)
 		}
@@ -303,14 +303,14 @@ func TestRetire(t *testing.T) {
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on")
 		}
-		if out := h.run("ipset", "list", "-n"); !strings.Contains(out, "SVCP-SERVED") {
+		if out := run(h, "ipset", "list", "-n"); !strings.Contains(out, "SVCP-SERVED") {
 			h.Error("the sets are gone")
 		}
 		// A namespace whose rules do not ask for connection tracking has none; those
 		// of the next mode do.
-		h.run("nft", "add table inet next; add chain inet next c { type filter hook input priority 0; }; add rule inet next c ct state invalid counter")
-		h.must(h.backend.RemoveRules(t.Context()))
-		if out := h.run("ipset", "list", "-n"); strings.Contains(out, "SVCP-") {
+		run(h, "nft", "add table inet next; add chain inet next c { type filter hook input priority 0; }; add rule inet next c ct state invalid counter")
+		h.Must(h.Backend.RemoveRules(t.Context()))
+		if out := run(h, "ipset", "list", "-n"); strings.Contains(out, "SVCP-") {
 			h.Errorf("sets left: %s", out)
 		}
 		if !h.goesOn(c) {
@@ -318,17 +318,17 @@ func TestRetire(t *testing.T) {
 		}
 		c.Close()
 		for end := time.Now().Add(time.Minute); !done && time.Now().Before(end); time.Sleep(time.Second) {
-			done, err = h.backend.Retire(t.Context())
-			h.must(err)
+			done, err = h.Backend.Retire(t.Context())
+			h.Must(err)
 		}
 		if !done {
 			h.Errorf("never done: %q", h.servers())
 		}
 		h.want()
-		if out := h.run("ip", "-o", "link"); strings.Contains(out, "svcproxy0") {
+		if out := run(h, "ip", "-o", "link"); strings.Contains(out, "svcproxy0") {
 			h.Errorf("the device is left:\n%s", out)
 		}
-		h.mend() // and back
+		h.Sync(nil) // and back
 		h.wantState()
 	})
 }

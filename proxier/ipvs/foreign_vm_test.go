@@ -23,18 +23,18 @@ func TestTornListsMakeNoForeignServerOurs(t *testing.T) {
 	const services, looks = 600, 10 // three pieces of a list
 	h := newHost(t, proxier.IPv4)
 	for i := range services {
-		h.world.Put(h.service(fmt.Sprint("s", i), i, source.TCP, 0).Key, h.service(fmt.Sprint("s", i), i, source.TCP, 0))
-		h.must(h.backend.conn.AddServer(t.Context(), lvs.Server{Key: tcp(h.vip(i).String()), Scheduler: "sh"}))
+		h.World.Put(h.service(fmt.Sprint("s", i), i, source.TCP, 0).Key, h.service(fmt.Sprint("s", i), i, source.TCP, 0))
+		h.Must(h.Backend.conn.AddServer(t.Context(), lvs.Server{Key: tcp(h.vip(i).String()), Scheduler: "sh"}))
 	}
 	defer h.disturb()()
 	torn := 0
 	for range looks {
-		list, err := h.backend.conn.Servers(t.Context(), false, func(func(lvs.Key) bool) {})
-		if h.must(err); len(list) < services {
+		list, err := h.Backend.conn.Servers(t.Context(), false, func(func(lvs.Key) bool) {})
+		if h.Must(err); len(list) < services {
 			torn++
 		}
-		p, err := h.backend.look(t.Context(), h.world.State)
-		if h.must(err); len(p.claimed) > 0 || len(p.foreign) != services {
+		p, err := h.Backend.look(t.Context(), h.World.State)
+		if h.Must(err); len(p.claimed) > 0 || len(p.foreign) != services {
 			t.Fatalf("of %d servers %d are foreign, and %v are to be ours", services, len(p.foreign), p.claimed)
 		}
 	}
@@ -68,5 +68,5 @@ func (h *host) disturb() (stop func()) {
 		}
 		done <- errors.Join(err, c.Close())
 	}()
-	return func() { cancel(); h.must(<-done) }
+	return func() { cancel(); h.Must(<-done) }
 }

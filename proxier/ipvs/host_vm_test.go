@@ -21,6 +21,7 @@ import (
 	"svcproxy/internal/echotest"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
 )
@@ -29,12 +30,11 @@ import (
 // endpoints are addresses of its loopback device. What needs several hosts is
 // left to the lab.
 type host struct {
-	testing.TB
-	fam     proxier.Family
-	backend *Backend
-	world   *filtertest.World
-	opts    Options
+	*backendtest.Host[*Backend]
+	opts Options
 }
+
+var run = backendtest.Command
 
 // everywhere runs a test for both families, each in its own namespace.
 func everywhere(t *testing.T, test func(*host)) {
@@ -54,72 +54,48 @@ func newHost(t testing.TB, fam proxier.Family) *host {
 			t.Fatal(err)
 		}
 	}
-	h := &host{TB: t, fam: fam, world: filtertest.NewWorld(fam)}
-	h.world.Host.LocalhostNodePorts = false
-	h.opts = Options{StateDir: t.TempDir(), Scheduler: "wrr", DrainTimeout: time.Hour}
+	h := hostWith(t, fam, Options{StateDir: t.TempDir(), Scheduler: "wrr", DrainTimeout: time.Hour})
 	h.ip("link set lo up")
 	for i := range 4 {
 		h.ip("addr add " + h.endpoint(i).Addr().String() + " dev lo")
 	}
-	for _, a := range h.world.Host.NodePortAddrs {
+	for _, a := range h.World.Host.NodePortAddrs {
 		h.ip("addr add " + a.String() + " dev lo")
 	}
-	h.backend = h.open()
 	return h
 }
 
-// open returns a Backend, as a start of the program does.
-func (h *host) open() *Backend {
-	h.Helper()
-	b, err := New(h.Context(), h.fam, h.opts)
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() { b.Close() })
-	return b
+// hostWith returns a host in the namespace that the test is in.
+func hostWith(t testing.TB, fam proxier.Family, opts Options) *host {
+	t.Helper()
+	h := &host{&backendtest.Host[*Backend]{TB: t, Family: fam, World: filtertest.NewWorld(fam)}, opts}
+	h.World.Host.LocalhostNodePorts = false
+	h.Open = func() (*Backend, error) { return New(t.Context(), fam, h.opts) }
+	h.Start()
+	return h
 }
 
-// restart forgets all that the Backend knows.
-func (h *host) restart() {
-	h.Helper()
-	h.must(h.backend.Close())
-	h.backend = h.open()
-}
-
-func (h *host) must(err error) {
-	h.Helper()
-	if err != nil {
-		h.Fatal(err)
-	}
-}
-
-func (h *host) run(name string, args ...string) string {
-	h.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		h.Fatalf("%s %v: %v\n%s", name, args, err, out)
-	}
-	return string(out)
-}
+// settled fails the test if a look at the kernel finds anything to do.
+func (h *host) settled() { h.Helper(); h.Settled("this step") }
 
 func (h *host) ip(args string) string {
 	h.Helper()
 	words := strings.Fields(args)
-	if h.fam == proxier.IPv6 {
+	if h.Family == proxier.IPv6 {
 		words = append([]string{"-6"}, words...)
 		if words[1] == "addr" && words[2] == "add" {
 			words = append(words, "nodad")
 		}
 	}
-	return h.run("ip", words...)
+	return run(h, "ip", words...)
 }
 
-func (h *host) ipvsadm(args string) { h.Helper(); h.run("ipvsadm", strings.Fields(args)...) }
+func (h *host) ipvsadm(args string) { h.Helper(); run(h, "ipvsadm", strings.Fields(args)...) }
 
 // servers returns what ipvsadm-save says, sorted.
 func (h *host) servers() []string {
 	h.Helper()
-	lines := strings.Split(strings.TrimSpace(h.run("ipvsadm", "-S", "-n")), "\n")
+	lines := strings.Split(strings.TrimSpace(run(h, "ipvsadm", "-S", "-n")), "\n")
 	slices.Sort(lines)
 	return slices.DeleteFunc(lines, func(l string) bool { return l == "" })
 }
@@ -137,7 +113,7 @@ func (h *host) want(lines ...string) {
 func (h *host) wantState(more ...string) {
 	h.Helper()
 	var lines []string
-	for _, l := range Text(h.world.State, h.opts.Scheduler) {
+	for _, l := range Text(h.World.State, h.opts.Scheduler) {
 		if strings.HasPrefix(l, "-") {
 			lines = append(lines, l)
 		}
@@ -145,37 +121,13 @@ func (h *host) wantState(more ...string) {
 	h.want(append(lines, more...)...)
 }
 
-// settled fails if a look at the kernel finds anything to do.
-func (h *host) settled() {
-	h.Helper()
-	changes, err := h.backend.Plan(h.Context(), h.world.State)
-	h.must(err)
-	for _, c := range changes {
-		h.Errorf("still to do: %s %s", c.Op, c.Object)
-	}
-}
-
-// mend lets the Backend look at everything.
-func (h *host) mend() { h.Helper(); h.must(h.backend.Sync(h.Context(), h.world.State, nil)) }
-
-// put changes a service, as a delta.
-func (h *host) put(res *proxier.Resolved) {
-	h.Helper()
-	h.must(h.backend.Sync(h.Context(), h.world.State, h.world.Put(res.Key, res)))
-}
-
-func (h *host) remove(res *proxier.Resolved) {
-	h.Helper()
-	h.must(h.backend.Sync(h.Context(), h.world.State, h.world.Put(res.Key, nil)))
-}
-
 func (h *host) endpoint(n int) netip.AddrPort {
-	return netip.AddrPortFrom(filtertest.Addr(h.fam, "endpoint", n+1), 8080)
+	return netip.AddrPortFrom(filtertest.Addr(h.Family, "endpoint", n+1), 8080)
 }
 
 // vip returns the nth address of services, port 80.
 func (h *host) vip(n int) netip.AddrPort {
-	return netip.AddrPortFrom(filtertest.Addr(h.fam, "vip", n), 80)
+	return netip.AddrPortFrom(filtertest.Addr(h.Family, "vip", n), 80)
 }
 
 // service returns one with that VIP, of endpoints by their numbers.
@@ -193,7 +145,7 @@ func (h *host) service(name string, vip int, proto source.Protocol, endpoints ..
 func (h *host) nodePort(name string, port uint16, endpoints ...int) *proxier.Resolved {
 	res := h.service(name, 1, source.TCP, endpoints...)
 	f := *res.Frontends[0]
-	f.Key = proxier.FrontendKey{Addr: h.fam.Unspecified(), Protocol: source.TCP, Port: port, Kind: proxier.NodePort}
+	f.Key = proxier.FrontendKey{Addr: h.Family.Unspecified(), Protocol: source.TCP, Port: port, Kind: proxier.NodePort}
 	res.Frontends, res.RefusedVIPs, res.BoundAddrs = []*proxier.Frontend{&f}, nil, nil
 	return res
 }
@@ -204,7 +156,7 @@ func (h *host) listen(endpoints int) {
 	var servers echotest.Servers
 	h.Cleanup(servers.Close)
 	for i := range endpoints {
-		h.must(servers.Serve(strconv.Itoa(i), h.endpoint(i)))
+		h.Must(servers.Serve(strconv.Itoa(i), h.endpoint(i)))
 	}
 }
 
@@ -230,7 +182,7 @@ func (h *host) dial(to netip.AddrPort) (net.Conn, int, error) {
 func (h *host) mustDial(to netip.AddrPort) (net.Conn, int) {
 	h.Helper()
 	c, n, err := h.dial(to)
-	h.must(err)
+	h.Must(err)
 	return c, n
 }
 
@@ -249,7 +201,7 @@ func (h *host) goesOn(c net.Conn) bool {
 func (h *host) eventually(what string, check func() bool) {
 	h.Helper()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Second) {
-		h.mend()
+		h.Sync(nil)
 		if check() {
 			return
 		}
@@ -261,9 +213,9 @@ func (h *host) eventually(what string, check func() bool) {
 
 // forgetDrains has every drain begin again.
 func (h *host) forgetDrains() {
-	for key, dests := range h.backend.record.drains {
+	for key, dests := range h.Backend.record.drains {
 		for at := range dests {
-			h.backend.record.drained(drainChange{key: key, at: at})
+			h.Backend.record.drained(drainChange{key: key, at: at})
 		}
 	}
 }
@@ -271,15 +223,15 @@ func (h *host) forgetDrains() {
 // files returns what the state directory has.
 func (h *host) files() []string {
 	list, err := filepath.Glob(h.opts.StateDir + "/*")
-	h.must(err)
+	h.Must(err)
 	return list
 }
 
 // cleanUpAndWant cleans up, as a new process does, and looks for what must stay.
 func (h *host) cleanUpAndWant(stay []string) {
 	h.Helper()
-	h.restart()
-	h.must(h.backend.Cleanup(h.Context()))
+	h.Restart()
+	h.Must(h.Backend.Cleanup(h.Context()))
 	h.want(stay...)
 	if len(h.files()) > 0 {
 		h.Errorf("files left: %v", h.files())

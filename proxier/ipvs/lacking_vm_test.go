@@ -20,7 +20,7 @@ func TestMissingNeed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		for extension, name := range map[string]string{"xt_ipvs": "ipvs", "xt_connmark": "connmark"} {
 			filtertest.WithoutExtension(h.TB, extension)
-			b, err := New(h.Context(), h.fam, h.opts)
+			b, err := New(h.Context(), h.Family, h.opts)
 			if err == nil {
 				b.Close()
 			}
@@ -42,7 +42,7 @@ func (h *host) sticky() *proxier.Resolved {
 	return s.Resolve(
 		&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, Local: everyone},
 		&proxier.Frontend{
-			Key:     proxier.FrontendKey{Addr: h.fam.Unspecified(), Port: 30707, Kind: proxier.NodePort},
+			Key:     proxier.FrontendKey{Addr: h.Family.Unspecified(), Port: 30707, Kind: proxier.NodePort},
 			Outside: filtertest.Leg(local, proxier.NoOne, proxier.Drop), Local: everyone,
 		})
 }
@@ -52,30 +52,30 @@ func (h *host) sticky() *proxier.Resolved {
 func TestMissingMatch(t *testing.T) {
 	everywhere(t, func(h *host) {
 		filtertest.WithoutExtension(h.TB, "xt_recent")
-		h.restart()
+		h.Restart()
 		h.listen(2)
 		res := h.sticky()
-		h.world.Put(res.Key, res)
+		h.World.Put(res.Key, res)
 		h.unserved(nil, 1)
-		err := h.backend.Sync(h.Context(), h.world.State, nil)
+		err := h.Backend.Sync(h.Context(), h.World.State, nil)
 		if want := "service default/sticky needs the match recent, which this host lacks: "; !strings.Contains(fmt.Sprint(err), want) {
 			h.Errorf("got %v, want %s", err, want)
 		}
 		later := h.service("web", 1, source.TCP, 1)
-		h.unserved(h.world.Put(later.Key, later), 1)
+		h.unserved(h.World.Put(later.Key, later), 1)
 		h.mustDial(h.vip(1))
 		h.mustDial(h.vip(7))
-		for _, a := range h.world.Host.NodePortAddrs {
+		for _, a := range h.World.Host.NodePortAddrs {
 			if _, _, err := h.dial(netip.AddrPortFrom(a, 30707)); err == nil {
 				h.Errorf("node port on %v: connected, want refused", a)
 			}
 		}
-		if changes, err := h.backend.Plan(h.Context(), h.world.State); err != nil || len(changes) > 0 {
+		if changes, err := h.Backend.Plan(h.Context(), h.World.State); err != nil || len(changes) > 0 {
 			h.Errorf("still to change: %v, %v", changes, err)
 		}
 		os.Unsetenv("XTABLES_LIBDIR") // the match comes
-		h.mend()
-		h.mustDial(netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30707))
+		h.Sync(nil)
+		h.mustDial(netip.AddrPortFrom(h.World.Host.NodePortAddrs[0], 30707))
 		h.settled()
 	})
 }

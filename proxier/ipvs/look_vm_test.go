@@ -17,96 +17,21 @@ import (
 	"svcproxy/source"
 )
 
-// look returns what a look says.
-func (h *host) look() bool {
-	h.Helper()
-	differs, err := h.backend.Look(h.Context())
-	h.must(err)
-	return differs
-}
-
-// repair syncs without a change until all that looks have found is repaired.
-func (h *host) repair() {
-	h.Helper()
-	for range 10 {
-		h.must(h.backend.Sync(h.Context(), h.world.State, &proxier.Delta{}))
-		if due := h.backend.NextDue(); due.IsZero() || due.After(time.Now()) {
-			return
-		}
-	}
-	h.Fatal("repairs never end")
-}
-
-// A look sees what others damage, and the next Sync repairs it without looking at
-// everything.
-func TestLooksFindDamages(t *testing.T) {
-	everywhere(t, func(h *host) {
-		h.opts.TCPTimeout = 1000 * time.Second
-		h.restart()
-		if h.look() {
-			h.Error("something differs before the first Sync")
-		}
-		foreign := h.foreign()
-		h.put(h.service("web", 1, source.TCP, 0, 1))
-		h.put(h.service("dns", 2, source.UDP, 0))
-		h.put(h.nodePort("node", 30080, 2))
-		web, at := serverWords(h.vip(1)), h.endpoint(0).String()
-		damages := []struct{ what, do string }{
-			{"nothing", "true"},
-			{"all servers removed", "ipvsadm -C"},
-			{"device removed", "ip link del svcproxy0"},
-			{"servers and device removed", "ipvsadm -C; ip link del svcproxy0"},
-			{"destination removed", "ipvsadm -d -t " + web + " -r " + at},
-			{"destination added", "ipvsadm -a -u " + serverWords(h.vip(2)) + " -r " + h.endpoint(3).String() + " -m -w 1"},
-			{"weight changed", "ipvsadm -e -t " + web + " -r " + at + " -m -w 7"},
-			{"threshold set", "ipvsadm -e -t " + web + " -r " + at + " -m -w 1 -x 5"},
-			{"scheduler changed", "ipvsadm -E -t " + web + " -s rr"},
-			{"address removed", "ip addr del " + h.vip(1).Addr().String() + " dev svcproxy0"},
-			{"address added", "ip addr add " + h.vip(9).Addr().String() + " dev svcproxy0"},
-			{"chains flushed", h.tables()},
-			{"member of a set removed", "s=$(ipset list -n | grep ^SVCP-SERVED); for n in $s; do ipset flush $n; done"},
-			{"time-out changed", "ipvsadm --set 900 120 300"},
-			{"a foreign server", "ipvsadm -A -t " + serverWords(netip.AddrPortFrom(h.endpoint(2).Addr(), 81)) + " -s wrr"},
-		}
-		for _, d := range damages {
-			h.run("sh", "-ec", d.do)
-			if slices.Contains([]string{"all servers removed", "servers and device removed"}, d.what) {
-				foreign = h.foreign()
-			}
-			if d.what == "a foreign server" {
-				foreign = append(foreign, "-A -t "+serverWords(netip.AddrPortFrom(h.endpoint(2).Addr(), 81))+" -s wrr")
-			}
-			if got, want := h.look(), d.what != "nothing" && d.what != "a foreign server"; got != want {
-				h.Errorf("something differs: %v, want %v", got, want)
-			}
-			h.repair()
-			h.wantState(foreign...)
-			h.settled()
-			if h.look() {
-				h.Error("something differs after the repair")
-			}
-			if h.Failed() {
-				h.Fatalf("after: %s", d.what)
-			}
-		}
-	})
-}
-
 // A repair is of what differs: it costs the same however much there is besides.
 func TestRepairsTouchNothingElse(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
 	for i := range 50 {
-		res := filtertest.Web(h.fam, 100+i, 10)
-		h.world.Put(res.Key, res)
+		res := filtertest.Web(h.Family, 100+i, 10)
+		h.World.Put(res.Key, res)
 	}
-	h.put(h.service("web", 1, source.TCP, 0, 1))
+	h.Put(h.service("web", 1, source.TCP, 0, 1))
 	h.ipvsadm("-e -t " + h.vip(1).String() + " -r " + h.endpoint(0).String() + " -m -w 7")
-	before := h.backend.conn.Messages
-	if !h.look() {
+	before := h.Backend.conn.Messages
+	if !h.Look() {
 		h.Error("not found")
 	}
-	h.repair()
-	if n := h.backend.conn.Messages - before; n != 1 {
+	h.Repair(&proxier.Delta{})
+	if n := h.Backend.conn.Messages - before; n != 1 {
 		h.Errorf("%d messages to IPVS for one weight", n)
 	}
 	h.wantState()
@@ -115,19 +40,19 @@ func TestRepairsTouchNothingElse(t *testing.T) {
 // When a foreign server goes that is where a service wants its own, a look says so.
 func TestLooksSeeForeignServersGo(t *testing.T) {
 	everywhere(t, func(h *host) {
-		at := netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30080)
+		at := netip.AddrPortFrom(h.World.Host.NodePortAddrs[0], 30080)
 		h.ipvsadm("-A -t " + at.String() + " -s lc")
 		res := h.nodePort("node", 30080, 0)
-		h.world.Put(res.Key, res)
+		h.World.Put(res.Key, res)
 		h.unserved(nil, 1)
-		if h.look() {
+		if h.Look() {
 			h.Error("something differs while it is there")
 		}
 		h.ipvsadm("-D -t " + at.String())
-		if !h.look() {
+		if !h.Look() {
 			h.Error("its end is not seen")
 		}
-		h.repair()
+		h.Repair(&proxier.Delta{})
 		h.wantState()
 		h.settled()
 	})
@@ -137,30 +62,30 @@ func TestLooksSeeForeignServersGo(t *testing.T) {
 // after a while, and no look calls that a difference.
 func TestRefusedServersAreTriedAgain(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
-	h.mend()
+	h.Sync(nil)
 	const modprobe = "/proc/sys/kernel/modprobe"
 	path, err := os.ReadFile(modprobe)
-	h.must(err)
-	allow := func() { h.must(os.WriteFile(modprobe, path, 0o644)) }
+	h.Must(err)
+	allow := func() { h.Must(os.WriteFile(modprobe, path, 0o644)) }
 	h.Cleanup(allow)
-	h.run("sh", "-c", "rmmod ip_vs_lblcr 2>/dev/null; true")
-	h.must(os.WriteFile(modprobe, []byte("/bin/false"), 0o644))
+	run(h, "sh", "-c", "rmmod ip_vs_lblcr 2>/dev/null; true")
+	h.Must(os.WriteFile(modprobe, []byte("/bin/false"), 0o644))
 	res := h.service("web", 1, source.TCP, 0)
 	res.Pools[0].Scheduler = "lblcr"
-	h.unserved(h.world.Put(res.Key, res), 1)
-	if h.look() {
+	h.unserved(h.World.Put(res.Key, res), 1)
+	if h.Look() {
 		h.Error("something differs")
 	}
-	if due := time.Until(h.backend.NextDue()); due <= 0 || due > retryRefused {
+	if due := time.Until(h.Backend.NextDue()); due <= 0 || due > retryRefused {
 		h.Fatalf("it is due in %v", due)
 	}
 	h.unserved(&proxier.Delta{}, 1)
 	allow()
-	h.backend.lacking.due = time.Now()
-	h.must(h.backend.Sync(h.Context(), h.world.State, &proxier.Delta{}))
+	h.Backend.lacking.due = time.Now()
+	h.Sync(&proxier.Delta{})
 	h.wantState()
 	h.settled()
-	if due := h.backend.NextDue(); !due.IsZero() {
+	if due := h.Backend.NextDue(); !due.IsZero() {
 		h.Errorf("still due: %v", due)
 	}
 }
@@ -170,17 +95,17 @@ func TestRefusedServersAreTriedAgain(t *testing.T) {
 func TestChangesDoNotWaitForALook(t *testing.T) {
 	const services, changes, atLeast = 300, 20, 4
 	h := newHost(t, proxier.IPv4)
-	h.mend()
+	h.Sync(nil)
 	for i := range services {
-		res := filtertest.Web(h.fam, i, 10)
-		h.world.Put(res.Key, res)
+		res := filtertest.Web(h.Family, i, 10)
+		h.World.Put(res.Key, res)
 	}
-	h.mend()
+	h.Sync(nil)
 	change := func(i int) time.Duration {
-		res := filtertest.Web(h.fam, i, 10)
+		res := filtertest.Web(h.Family, i, 10)
 		res.Pools[0].Targets[0].Weight = 2
 		start := time.Now()
-		h.put(res)
+		h.Put(res)
 		return time.Since(start)
 	}
 	var quiet, beside, looks []time.Duration
@@ -194,12 +119,12 @@ func TestChangesDoNotWaitForALook(t *testing.T) {
 	wg.Go(netnstest.Here(t, func() {
 		for ctx.Err() == nil {
 			start := time.Now()
-			differs, err := h.backend.Look(ctx)
+			differs, err := h.Backend.Look(ctx)
 			if ctx.Err() != nil {
 				return
 			}
 			if differs || err != nil {
-				t.Errorf("a look says %v, %v; found %v", differs, err, h.backend.mirror.found)
+				t.Errorf("a look says %v, %v; found %v", differs, err, h.Backend.mirror.found)
 			}
 			looks = append(looks, time.Since(start))
 		}
@@ -231,15 +156,15 @@ func TestAFlushIsNoticed(t *testing.T) {
 	heard := make(chan proxier.ForeignChange, 100)
 	var watching sync.WaitGroup
 	watching.Go(netnstest.Here(t, func() {
-		h.backend.Watch(ctx, func(e proxier.ForeignChange) { heard <- e })
+		h.Backend.Watch(ctx, func(e proxier.ForeignChange) { heard <- e })
 	}))
 	defer watching.Wait()
 	defer cancel()
 	web := h.service("web", 1, source.TCP, 0)
-	h.put(web)
-	h.put(h.service("dns", 2, source.UDP, 1))
-	h.remove(web)
-	h.put(web)
+	h.Put(web)
+	h.Put(h.service("dns", 2, source.UDP, 1))
+	h.Remove(web)
+	h.Put(web)
 	select {
 	case e := <-heard:
 		t.Fatalf("nobody has changed anything, and we hear %+v", e)
@@ -251,7 +176,7 @@ func TestAFlushIsNoticed(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("a flush is not noticed")
 	}
-	h.must(h.backend.Sync(t.Context(), h.world.State, &proxier.Delta{}))
+	h.Sync(&proxier.Delta{})
 	h.wantState()
 	h.settled()
 }

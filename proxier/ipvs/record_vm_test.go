@@ -61,7 +61,7 @@ func (h *host) everyKind() *proxier.Delta {
 		h.service("web", 1, source.TCP, 0, 1), h.service("theirs", 2, source.TCP, 0), h.service("dns", 3, source.UDP, 0),
 		h.service("none", 4, source.TCP), h.nodePort("node", 30081, 1), h.nodePort("other", 30082, 0),
 	} {
-		one := h.world.Put(res.Key, res)
+		one := h.World.Put(res.Key, res)
 		d.Services = append(d.Services, one.Services...)
 		d.RefusedVIPs.Gained = append(d.RefusedVIPs.Gained, one.RefusedVIPs.Gained...)
 		d.BoundAddrs.Gained = append(d.BoundAddrs.Gained, one.BoundAddrs.Gained...)
@@ -73,7 +73,7 @@ func (h *host) everyKind() *proxier.Delta {
 // an address that we bind, and elsewhere, and returns them.
 func (h *host) foreignEverywhere() []string {
 	vip := func(n int, port uint16) string { return netip.AddrPortFrom(h.vip(n).Addr(), port).String() }
-	node := netip.AddrPortFrom(h.world.Host.NodePortAddrs[0], 30081).String()
+	node := netip.AddrPortFrom(h.World.Host.NodePortAddrs[0], 30081).String()
 	router := netip.AddrPortFrom(h.endpoint(2).Addr(), 443).String()
 	lines := []string{
 		"-A -t " + vip(1, 443) + " -s sh", "-a -t " + vip(1, 443) + " -r " + router + " -g -w 7",
@@ -96,22 +96,22 @@ func (h *host) whole(err error) {
 // forget is a restart that finds the tools of iptables where they were.
 func (h *host) forget() {
 	h.Helper()
-	was := h.backend
+	was := h.Backend
 	was.device.Close()
-	h.must(was.conn.Close())
-	h.backend = &Backend{fam: h.fam, opts: h.opts, log: was.log, kernel: was.kernel, rules: filter.NewIPVSRules(h.fam), conn: &lvs.Conn{}}
-	h.backend.aside = filter.NewSetAside(was.kernel, h.backend.rules)
-	h.must(h.backend.openRecord(h.opts.StateDir))
+	h.Must(was.conn.Close())
+	h.Backend = &Backend{fam: h.Family, opts: h.opts, log: was.log, kernel: was.kernel, rules: filter.NewIPVSRules(h.Family), conn: &lvs.Conn{}}
+	h.Backend.aside = filter.NewSetAside(was.kernel, h.Backend.rules)
+	h.Must(h.Backend.openRecord(h.opts.StateDir))
 	var err error
-	h.backend.device, err = links.OpenDummy()
-	h.must(err)
+	h.Backend.device, err = links.OpenDummy()
+	h.Must(err)
 }
 
 // recordedMissing returns the servers that are recorded as ours, and are not there.
 func (h *host) recordedMissing() (keys []lvs.Key) {
-	for key := range h.backend.record.owned {
-		there, err := h.backend.conn.Has(h.Context(), key)
-		if h.must(err); !there {
+	for key := range h.Backend.record.owned {
+		there, err := h.Backend.conn.Has(h.Context(), key)
+		if h.Must(err); !there {
 			keys = append(keys, key)
 		}
 	}
@@ -127,9 +127,9 @@ func TestCutOff(t *testing.T) {
 	h.opts.DrainTimeout = 0
 	theirs := h.foreignEverywhere()
 	all := h.everyKind()
-	h.restart()
-	h.whole(h.backend.Sync(t.Context(), h.world.State, nil)) // chains and sets are there
-	full := h.world.State
+	h.Restart()
+	h.whole(h.Backend.Sync(t.Context(), h.World.State, nil)) // chains and sets are there
+	full := h.World.State
 	none := *full
 	none.Services, none.BoundAddrs, none.RefusedVIPs = nil, nil, nil
 	removal := &proxier.Delta{}
@@ -146,11 +146,11 @@ func TestCutOff(t *testing.T) {
 		before func()
 		do     func(context.Context)
 	}{
-		{"first sync", func() { h.must(h.backend.remove(t.Context())) }, func(ctx context.Context) { h.backend.Sync(ctx, full, nil) }},
-		{"first services", func() { h.must(h.backend.Sync(t.Context(), &none, nil)) }, func(ctx context.Context) { h.backend.Sync(ctx, full, all) }},
-		{"removal", func() { h.whole(h.backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.backend.Sync(ctx, &none, removal) }},
-		{"cleanup", func() { h.whole(h.backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.backend.remove(ctx) }},
-		{"change of mode", func() { h.whole(h.backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.backend.Retire(ctx) }},
+		{"first sync", func() { h.Must(h.Backend.remove(t.Context())) }, func(ctx context.Context) { h.Backend.Sync(ctx, full, nil) }},
+		{"first services", func() { h.Must(h.Backend.Sync(t.Context(), &none, nil)) }, func(ctx context.Context) { h.Backend.Sync(ctx, full, all) }},
+		{"removal", func() { h.whole(h.Backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.Backend.Sync(ctx, &none, removal) }},
+		{"cleanup", func() { h.whole(h.Backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.Backend.remove(ctx) }},
+		{"change of mode", func() { h.whole(h.Backend.Sync(t.Context(), full, nil)) }, func(ctx context.Context) { h.Backend.Retire(ctx) }},
 	} {
 		n := 0
 		for cut := true; cut; n++ {
@@ -163,12 +163,12 @@ func TestCutOff(t *testing.T) {
 				h.Errorf("recorded and not there: %v", missing)
 			}
 			if n%5 == 0 { // some go on
-				h.whole(h.backend.Sync(t.Context(), full, nil))
+				h.whole(h.Backend.Sync(t.Context(), full, nil))
 				h.settled()
 			}
-			h.must(h.backend.remove(t.Context()))
+			h.Must(h.Backend.remove(t.Context()))
 			h.want(theirs...)
-			if links := h.run("ip", "-o", "link"); strings.Contains(links, "svcproxy0") || len(h.files()) > 0 {
+			if links := run(h, "ip", "-o", "link"); strings.Contains(links, "svcproxy0") || len(h.files()) > 0 {
 				h.Errorf("left: %v\n%s", h.files(), links)
 			}
 			if h.Failed() {
@@ -186,15 +186,15 @@ func TestForeignServersAreLeftAlone(t *testing.T) {
 	everywhere(t, func(h *host) {
 		var log bytes.Buffer
 		h.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
-		h.restart()
-		h.mend()
+		h.Restart()
+		h.Sync(nil)
 		theirs := h.foreignEverywhere()
 		delta := h.everyKind()
 		for _, how := range []struct {
 			what  string
 			delta *proxier.Delta
 		}{{"delta", delta}, {"look", nil}} {
-			err := h.backend.Sync(h.Context(), h.world.State, how.delta)
+			err := h.Backend.Sync(h.Context(), h.World.State, how.delta)
 			for _, want := range []string{"default/theirs", h.vip(2).String(), "default/node", ":30081"} {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					h.Errorf("%s: error %v does not name %s", how.what, err, want)
@@ -220,15 +220,15 @@ func TestForeignServersAreLeftAlone(t *testing.T) {
 func TestServersRemovedByOthersAreForgotten(t *testing.T) {
 	everywhere(t, func(h *host) {
 		web, node := h.service("web", 1, source.TCP, 0), h.nodePort("node", 30080, 0)
-		h.put(web)
-		h.put(node)
+		h.Put(web)
+		h.Put(node)
 		h.ipvsadm("-C")
-		h.world.Put(web.Key, nil)
-		h.mend()
+		h.World.Put(web.Key, nil)
+		h.Sync(nil)
 		theirs := []string{"-A -t " + h.vip(1).String() + " -s lc"}
 		h.ipvsadm(theirs[0])
-		h.put(h.service("other", 3, source.TCP, 0))
-		h.mend()
+		h.Put(h.service("other", 3, source.TCP, 0))
+		h.Sync(nil)
 		h.wantState(theirs...)
 		h.cleanUpAndWant(theirs)
 	})
@@ -238,15 +238,15 @@ func TestServersRemovedByOthersAreForgotten(t *testing.T) {
 func TestMissedServersOfServicesThatGoAreForgotten(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
 	web := h.service("web", 1, source.TCP, 0)
-	h.put(web)
+	h.Put(web)
 	h.ipvsadm("-C")
-	if differs, err := h.backend.Look(t.Context()); err != nil || !differs {
+	if differs, err := h.Backend.Look(t.Context()); err != nil || !differs {
 		t.Fatalf("the look gave %v, %v", differs, err)
 	}
-	h.remove(web)
+	h.Remove(web)
 	theirs := []string{"-A -t " + h.vip(1).String() + " -s lc"}
 	h.ipvsadm(theirs[0])
-	h.mend()
+	h.Sync(nil)
 	h.cleanUpAndWant(theirs)
 }
 
@@ -257,25 +257,25 @@ func TestServersMadeAfterALookMissedOursAreForeign(t *testing.T) {
 		h.listen(1)
 		for _, delta := range []*proxier.Delta{{}, nil} {
 			web, left := h.service("web", 1, source.TCP, 0), h.service("left", 2, source.TCP, 0)
-			h.put(web)
-			h.put(left)
+			h.Put(web)
+			h.Put(left)
 			h.mustDial(h.vip(2))
-			h.remove(left)
+			h.Remove(left)
 			h.ipvsadm("-C")
-			if !h.look() {
+			if !h.Look() {
 				h.Fatal("the look found nothing")
 			}
 			theirs := []string{"-A -t " + h.vip(1).String() + " -s lc", "-A -t " + h.vip(2).String() + " -s lc"}
 			for _, l := range theirs {
 				h.ipvsadm(l)
 			}
-			h.look() // sees theirs
+			h.Look() // sees theirs
 			h.unserved(delta, 1)
 			h.want(theirs...)
 			if h.settled(); h.Failed() {
 				h.Fatalf("delta %v", delta)
 			}
-			h.remove(web)
+			h.Remove(web)
 			h.want(theirs...)
 			h.cleanUpAndWant(theirs)
 			h.ipvsadm("-C")
@@ -287,23 +287,23 @@ func TestServersMadeAfterALookMissedOursAreForeign(t *testing.T) {
 // fails, no look differs.
 func TestEndpointsThatAreNoHosts(t *testing.T) {
 	everywhere(t, func(h *host) {
-		bad := netip.MustParseAddrPort(map[proxier.Family]string{proxier.IPv4: "255.255.255.255:8080", proxier.IPv6: "[ff02::1]:8080"}[h.fam])
+		bad := netip.MustParseAddrPort(map[proxier.Family]string{proxier.IPv4: "255.255.255.255:8080", proxier.IPv6: "[ff02::1]:8080"}[h.Family])
 		res := h.service("web", 1, source.TCP, 0)
 		pool := res.Pools[0]
 		pool.Targets = append(slices.Clone(pool.Targets), proxier.Target{AddrPort: bad, Weight: 1})
-		h.mend()
-		for _, delta := range []*proxier.Delta{h.world.Put(res.Key, res), nil} {
+		h.Sync(nil)
+		for _, delta := range []*proxier.Delta{h.World.Put(res.Key, res), nil} {
 			h.unserved(delta, 1)
 			h.want("-A -t "+h.vip(1).String()+" -s wrr", h.endpointLine(1, 0))
 			h.wantServed(1)
-			if h.look() {
+			if h.Look() {
 				h.Error("something differs")
 			}
 		}
-		if err := h.backend.refused.unserved().Error(); !strings.Contains(err, bad.String()) || !strings.Contains(err, "default/web") {
+		if err := h.Backend.refused.unserved().Error(); !strings.Contains(err, bad.String()) || !strings.Contains(err, "default/web") {
 			h.Errorf("%v does not name %v of default/web", err, bad)
 		}
-		h.put(h.service("web", 1, source.TCP, 0, 1))
+		h.Put(h.service("web", 1, source.TCP, 0, 1))
 		h.wantState()
 		h.settled()
 		h.cleanUpAndWant(nil)
@@ -315,30 +315,30 @@ func TestEndpointsThatAreNoHosts(t *testing.T) {
 func TestRecordIsLost(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(1)
-		h.put(h.service("web", 1, source.TCP, 0))
+		h.Put(h.service("web", 1, source.TCP, 0))
 		theirs := h.servers()
-		text, err := os.ReadFile(h.backend.record.path)
-		h.must(err)
+		text, err := os.ReadFile(h.Backend.record.path)
+		h.Must(err)
 		for _, instead := range [][]byte{bytes.Replace(text, []byte("boot "), []byte("boot 0"), 1), []byte("{"), nil} {
 			if bytes.Equal(instead, text) {
 				h.Fatalf("the record names no boot: %s", text)
 			}
-			h.must(os.WriteFile(h.backend.record.path, instead, 0o600))
-			h.restart()
+			h.Must(os.WriteFile(h.Backend.record.path, instead, 0o600))
+			h.Restart()
 			h.unserved(nil, 1)
 			h.wantServed(1)
 			if _, n := h.mustDial(h.vip(1)); n != 0 {
 				h.Errorf("endpoint %d answers", n)
 			}
 			var log bytes.Buffer
-			h.must(Cleanup(h.Context(), h.fam, h.opts.StateDir, slog.New(slog.NewTextHandler(&log, nil))))
+			h.Must(Cleanup(h.Context(), h.Family, h.opts.StateDir, slog.New(slog.NewTextHandler(&log, nil))))
 			h.want(theirs...)
 			if remove := "ipvsadm -D -t " + h.vip(1).String(); strings.Count(log.String(), remove) != 1 {
 				h.Errorf("cleanup does not name what stays: %q", log.String())
 			}
 		}
 		h.ipvsadm("-D -t " + h.vip(1).String())
-		h.mend()
+		h.Sync(nil)
 		h.wantState()
 		h.settled()
 		h.cleanUpAndWant(nil)
@@ -348,25 +348,25 @@ func TestRecordIsLost(t *testing.T) {
 // A disk that is full costs servers that are new, and no change of the others.
 func TestRecordCannotBeWritten(t *testing.T) {
 	everywhere(t, func(h *host) {
-		h.put(h.service("web", 1, source.TCP, 0))
-		path := h.backend.record.path
-		h.must(os.Rename(path, path+".moved"))
-		h.must(os.Mkdir(path, 0o700)) // nothing can be put in its place
-		delta := h.world.Put(h.service("web", 1, source.TCP, 0, 1).Key, h.service("web", 1, source.TCP, 0, 1))
-		h.must(h.backend.Sync(h.Context(), h.world.State, delta))
+		h.Put(h.service("web", 1, source.TCP, 0))
+		path := h.Backend.record.path
+		h.Must(os.Rename(path, path+".moved"))
+		h.Must(os.Mkdir(path, 0o700)) // nothing can be put in its place
+		delta := h.World.Put(h.service("web", 1, source.TCP, 0, 1).Key, h.service("web", 1, source.TCP, 0, 1))
+		h.Sync(delta)
 		second := h.service("second", 2, source.TCP, 0)
-		for _, delta := range []*proxier.Delta{h.world.Put(second.Key, second), nil} {
-			if err := h.backend.Sync(h.Context(), h.world.State, delta); err == nil {
+		for _, delta := range []*proxier.Delta{h.World.Put(second.Key, second), nil} {
+			if err := h.Backend.Sync(h.Context(), h.World.State, delta); err == nil {
 				h.Error("no error")
 			}
 			h.want("-A -t "+h.vip(1).String()+" -s wrr", h.endpointLine(1, 0), h.endpointLine(1, 1))
 			h.wantServed(1)
 		}
-		h.must(os.Remove(path))
-		h.mend()
+		h.Must(os.Remove(path))
+		h.Sync(nil)
 		h.wantState()
 		h.settled()
-		h.must(os.Remove(path + ".moved"))
+		h.Must(os.Remove(path + ".moved"))
 		h.cleanUpAndWant(nil)
 	})
 }

@@ -18,10 +18,10 @@ import (
 // many returns a host that is to hold n services of ten endpoints each.
 func many(t *testing.T, n int) *host {
 	h := newHost(t, proxier.IPv4)
-	h.mend() // chains and sets are there
+	h.Sync(nil) // chains and sets are there
 	for i := range n {
-		res := filtertest.Web(h.fam, i, 10)
-		h.world.Put(res.Key, res)
+		res := filtertest.Web(h.Family, i, 10)
+		h.World.Put(res.Key, res)
 	}
 	return h
 }
@@ -30,7 +30,7 @@ func many(t *testing.T, n int) *host {
 func (h *host) took() time.Duration {
 	h.Helper()
 	start := time.Now()
-	h.mend()
+	h.Sync(nil)
 	return time.Since(start)
 }
 
@@ -42,7 +42,7 @@ func TestFasterThanOneProcessPerEntry(t *testing.T) {
 	h := many(t, services)
 	ours := h.took()
 	h.settled()
-	h.must(h.backend.Cleanup(t.Context()))
+	h.Must(h.Backend.Cleanup(t.Context()))
 
 	h = many(t, 0)
 	processes, n := h.byProcesses(services/share, t)
@@ -56,13 +56,13 @@ func TestFasterThanOneProcessPerEntry(t *testing.T) {
 // byProcesses adds services by a process for each entry, and returns how long
 // that took and how many there were.
 func (h *host) byProcesses(services int, t *testing.T) (time.Duration, int) {
-	st := filtertest.NewWorld(h.fam)
+	st := filtertest.NewWorld(h.Family)
 	for i := range services {
-		res := filtertest.Web(h.fam, i, 10)
+		res := filtertest.Web(h.Family, i, 10)
 		st.Put(res.Key, res)
 	}
-	rules := filter.NewIPVSRules(h.fam)
-	h.must(rules.Reset(st.State))
+	rules := filter.NewIPVSRules(h.Family)
+	h.Must(rules.Reset(st.State))
 	var commands []string
 	for _, line := range Text(st.State, "wrr") {
 		if strings.HasPrefix(line, "-") {
@@ -94,12 +94,12 @@ func TestManyServices(t *testing.T) {
 	}
 	few := many(t, count/10)
 	base := few.took()
-	few.must(few.backend.Cleanup(t.Context()))
+	few.Must(few.Backend.Cleanup(t.Context()))
 	h := many(t, count)
 	first := h.took()
 	again := h.took()
 	start := time.Now()
-	h.put(filtertest.Web(h.fam, count/2, 9))
+	h.Put(filtertest.Web(h.Family, count/2, 9))
 	one := time.Since(start)
 	t.Logf("%d services: %v; %d: %v, %.1f times; looked at again: %v, one endpoint less: %v",
 		count/10, base, count, first, float64(first)/float64(base), again, one)

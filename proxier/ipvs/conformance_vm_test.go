@@ -1,0 +1,97 @@
+//go:build vm
+
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy/proxier"
+	"svcproxy/proxier/backendtest"
+	"svcproxy/source"
+)
+
+func TestConformance(t *testing.T) {
+	backendtest.Run(t, func(t *testing.T, test func(*backendtest.Host[*Backend])) {
+		everywhere(t, func(h *host) {
+			h.opts.DrainTimeout, h.opts.TCPTimeout = 0, 1000*time.Second // what leaves goes at once
+			h.foreign()
+			h.Host.Dump = h.dump
+			h.Host.Foreign = func() {
+				h.ipvsadm("-A -t " + netip.AddrPortFrom(h.endpoint(2).Addr(), 81).String() + " -s wrr")
+			}
+			h.Fixed = []*proxier.Resolved{
+				h.service("web", 90, source.TCP, 0, 1), h.service("dns", 91, source.UDP, 0), h.nodePort("node", 30090, 2),
+			}
+			h.damages()
+			h.Restart()
+			test(h.Host)
+		})
+	})
+}
+
+func (h *host) damages() {
+	web, dns, at := h.vip(90).String(), h.vip(91).String(), h.endpoint(0).String()
+	device := " " + h.vip(90).Addr().String() + " dev svcproxy0"
+	for _, d := range []struct{ name, do string }{
+		{"all servers removed", "ipvsadm -C"},
+		{"device removed", "ip link del svcproxy0"},
+		{"servers and device removed", "ipvsadm -C; ip link del svcproxy0"},
+		{"destination removed", "ipvsadm -d -t " + web + " -r " + at},
+		{"destination added", "ipvsadm -a -u " + dns + " -r " + h.endpoint(3).String() + " -m -w 1"},
+		{"weight changed", "ipvsadm -e -t " + web + " -r " + at + " -m -w 7"},
+		{"weight changed by 65536", "ipvsadm -e -t " + web + " -r " + at + " -m -w 65537"},
+		{"threshold set", "ipvsadm -e -t " + web + " -r " + at + " -m -w 1 -x 5"},
+		{"scheduler changed", "ipvsadm -E -t " + web + " -s rr"},
+		{"persistence", "ipvsadm -E -t " + web + " -s wrr -p 60"},
+		{"chains flushed", h.flush()},
+		{"chains flushed and sets destroyed", h.flush() + "; for s in $(ipset list -n | grep ^SVCP-); do ipset destroy $s; done"},
+		{"member of a set removed", "for s in $(ipset list -n | grep ^SVCP-SERVED); do ipset flush $s; done"},
+		{"time-out changed", "ipvsadm --set 900 120 300"},
+		{"address removed", "ip addr del" + device},
+		{"address added", "ip addr add " + h.vip(99).Addr().String() + " dev svcproxy0"},
+	} {
+		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Do: func() {
+			run(h, "sh", "-ec", d.do)
+			if strings.Contains(d.do, "ipvsadm -C") {
+				h.foreign()
+			}
+		}})
+	}
+}
+
+// flush returns the commands that flush all of iptables.
+func (h *host) flush() string {
+	tool := map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[h.Family]
+	var words []string
+	for _, table := range []string{"nat", "filter", "mangle"} {
+		words = append(words, fmt.Sprintf("%s -t %s -F; %s -t %s -X", tool, table, tool, table))
+	}
+	return strings.Join(words, "; ")
+}
+
+// dump returns chains, sets, servers, devices and addresses.
+func (h *host) dump() string {
+	h.Helper()
+	save := map[proxier.Family]string{proxier.IPv4: "iptables-save", proxier.IPv6: "ip6tables-save"}[h.Family]
+	addrs := strings.Split(run(h, "sh", "-c", `ip -o addr | awk '!/scope link/ { print $2, $4 }'; ip -o link | awk '{ print $2 }'`), "\n")
+	slices.Sort(addrs)
+	return strings.Join(slices.Concat([]string{backendtest.Saved(h, save)}, h.servers(), addrs), "\n")
+}
+
+// foreign makes what another program has, and returns its servers: they are on an address of
+// another device, on a port that a service may have elsewhere.
+func (h *host) foreign() []string {
+	h.Helper()
+	at := netip.AddrPortFrom(h.endpoint(3).Addr(), 30080)
+	run(h, "sh", "-c", "ipset create FOREIGN hash:ip 2>/dev/null || true")
+	lines := []string{"-A -t " + at.String() + " -s lc", "-a -t " + at.String() + " -r " + h.endpoint(1).String() + " -m -w 5"}
+	for _, line := range lines {
+		h.ipvsadm(line)
+	}
+	return lines
+}
