@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"svcproxy/netutil/ipset"
@@ -59,6 +60,16 @@ func (p picture) apply(r *Rules, ch *Changes) {
 		for _, e := range entries {
 			delete(p.members[set], e)
 		}
+	}
+}
+
+// check fails unless deltas gave what a reset gives.
+func (p picture) check(rt *rapid.T, reset picture) {
+	if diff := cmp.Diff(reset.chains, p.chains); diff != "" {
+		rt.Fatalf("chains (-reset +deltas):\n%s", diff)
+	}
+	if diff := cmp.Diff(reset.members, p.members, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+		rt.Fatalf("sets (-reset +deltas):\n%s", diff)
 	}
 }
 
@@ -114,13 +125,7 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 		if err := fresh.Reset(whole.State(w.State)); err != nil {
 			rt.Fatal(err)
 		}
-		want := pictureOf(fresh, w.State)
-		if diff := cmp.Diff(want.chains, got.chains); diff != "" {
-			rt.Fatalf("chains (-reset +deltas):\n%s", diff)
-		}
-		if diff := cmp.Diff(want.members, got.members, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-			rt.Fatalf("sets (-reset +deltas):\n%s", diff)
-		}
+		got.check(rt, pictureOf(fresh, w.State))
 		if diff := cmp.Diff(whole.why, aside.why); len(aside.lacking) > 0 && diff != "" {
 			rt.Fatalf("set aside (-reset +deltas):\n%s", diff)
 		}

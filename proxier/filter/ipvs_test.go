@@ -1,0 +1,163 @@
+package filter
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"svcproxy/netutil/ipset"
+	"svcproxy/proxier"
+	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/source"
+)
+
+// ipvsRules are rules of ipvs mode that follow a world.
+type ipvsRules struct {
+	*Rules
+	rt   *rapid.T
+	pick filtertest.Pick
+	w    *filtertest.World
+	got  picture
+}
+
+// checkIPVS does random steps. After each the rules hold what those of a reset do, which
+// withhold what a step returns.
+func checkIPVS(t *testing.T, step func(*ipvsRules) (withheld map[ipset.Entry]bool)) {
+	families(t, func(t *testing.T, fam proxier.Family) {
+		rapid.Check(t, func(rt *rapid.T) {
+			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
+			r := &ipvsRules{NewIPVSRules(fam), rt, pick, filtertest.NewWorld(fam), picture{}}
+			if err := r.Reset(r.w.State); err != nil {
+				rt.Fatal(err)
+			}
+			r.got = pictureOf(r.Rules, r.w.State)
+			for range pick(12) {
+				withheld := step(r)
+				fresh := NewIPVSRules(fam)
+				if err := fresh.Reset(r.w.State); err != nil {
+					rt.Fatal(err)
+				}
+				fresh.Withhold(withheld, nil)
+				r.got.check(rt, pictureOf(fresh, r.w.State))
+			}
+		})
+	})
+}
+
+// A node port and an address of this host may be the same place. Whoever IPVS
+// balances there is alone in rules and sets, whatever way leads to that.
+func TestAddressMeetsNodePort(t *testing.T) {
+	checkIPVS(t, func(r *ipvsRules) map[ipset.Entry]bool {
+		change := map[source.Key]*proxier.Resolved{}
+		for range 1 + r.pick(3) {
+			res := meeting(r.w, r.pick)
+			if change[res.Key] = res; r.pick(4) == 0 {
+				change[res.Key] = nil
+			}
+		}
+		r.got.apply(r.Rules, r.Update(r.w.PutAll(change)))
+		for _, res := range r.w.Services {
+			checkAlone(r.rt, r.Rules, r.got, res.Frontends[0])
+		}
+		return nil
+	})
+}
+
+// meeting returns a service that is at one of few places, as an address or as a node port.
+func meeting(w *filtertest.World, pick filtertest.Pick) *proxier.Resolved {
+	n, kind := pick(2), []proxier.Kind{proxier.External, proxier.NodePort}[pick(2)]
+	s := filtertest.Service{Name: fmt.Sprintf("%s-%d", kind, n), Protocol: source.TCP}
+	s.Targets = filtertest.Targets(w.Family, 100*n+10*int(kind), pick(3))
+	s.Local = s.Targets[:min(len(s.Targets), pick(2))]
+	cluster, local := s.Pools()
+	f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: w.Host.NodePortAddrs[0], Port: uint16(30000 + n), Kind: kind}}
+	if kind == proxier.NodePort {
+		f.Key.Addr = w.Family.Unspecified()
+	}
+	f.Local = filtertest.Leg(cluster, proxier.Masquerade(pick(4)), proxier.Reject)
+	if f.Outside = f.Local; pick(2) == 0 {
+		f.Outside = filtertest.Leg(local, proxier.NoOne, proxier.Drop)
+	}
+	return s.Resolve(f)
+}
+
+// checkAlone fails if another service has a part in what is balanced for an address.
+func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
+	if !r.takes(f) {
+		return
+	}
+	own := map[string]bool{}
+	for _, set := range servedSets(f) {
+		own[r.words.set(set)] = true
+	}
+	e := ipset.Entry{Addr: f.Key.Addr, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
+	for set, members := range p.members {
+		if _, in := members[e]; in != own[set] {
+			rt.Fatalf("%v of %v is in %s: %v, want %v", e, f.ServicePort, set, in, own[set])
+		}
+	}
+	end := fmt.Sprintf("--dport %d -m comment --comment \"%s\" -j ACCEPT\n", f.Key.Port, f.ServicePort)
+	text := p.chains[Services]
+	at := strings.Index(text, end)
+	if ports := strings.Index(text, "-j "+NodePorts); at < 0 || ports < at {
+		rt.Fatalf("packets to %v of %v go on to node ports:\n%s", e, f.ServicePort, text)
+	}
+}
+
+// Servers are lacking, and are to be had again, whether or not their frontends
+// are part of a change.
+func TestWithheldMembersFollow(t *testing.T) {
+	checkIPVS(t, func(r *ipvsRules) map[ipset.Entry]bool {
+		number := r.pick(4)
+		delta := &proxier.Delta{} // a repair comes with none
+		if r.pick(2) == 0 {
+			delta = r.w.Put(source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}, r.w.Random(r.pick, number))
+		}
+		ch := r.Update(delta)
+		late := r.Late(ch)
+		r.follow(ch)
+		withheld := lacking(r.Rules, r.pick)
+		r.Withhold(withheld, late)
+		r.follow(late)
+		return withheld
+	})
+}
+
+// follow does to the picture what a Kernel does to the kernel, whose mirror counts
+// members: none may come that is there, nor go that is not.
+func (r *ipvsRules) follow(ch *Changes) {
+	checkServed(r.rt, r.Rules, r.got, ch)
+	r.got.apply(r.Rules, ch)
+}
+
+// checkServed fails if members come that are there, or go that are not: a mirror
+// of the set counts them.
+func checkServed(rt *rapid.T, r *Rules, p picture, ch *Changes) {
+	name := r.words.set(servedSet)
+	for _, e := range ch.Gained[name] {
+		if _, has := p.members[name][e]; has {
+			rt.Fatalf("%v is gained twice", e)
+		}
+	}
+	for _, e := range ch.Lost[name] {
+		if _, has := p.members[name][e]; !has {
+			rt.Fatalf("%v is lost, and was not there", e)
+		}
+	}
+}
+
+// lacking returns some of the frontends that would be served.
+func lacking(r *Rules, pick func(int) int) map[ipset.Entry]bool {
+	out := map[ipset.Entry]bool{}
+	members := slices.SortedFunc(maps.Keys(r.members), func(a, b member) int { return slices.Compare([]byte(a.String()), []byte(b.String())) })
+	for _, m := range members {
+		if m.set == servedSet && pick(3) == 0 {
+			out[m.Entry] = true
+		}
+	}
+	return out
+}
