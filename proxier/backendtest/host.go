@@ -41,9 +41,8 @@ type Host[B Backend] struct {
 
 // A Damage is what other programs do to our objects.
 type Damage struct {
-	Name   string
-	Do     func() // brings back the foreign objects that went with ours
-	Unseen bool   // by a look: only a full Sync repairs it
+	Name string
+	Do   func() // brings back the foreign objects that went with ours
 }
 
 // Start opens the backend. It is closed at the end of the test.

@@ -34,12 +34,12 @@ func Run[B Backend](t *testing.T, everywhere func(*testing.T, func(*Host[B]))) {
 		{"plan", plans[B]},
 		{"deltas", deltas[B]},
 		{"node", nodeChanges[B]},
-		{"damages", damages[B]},
 		{"foreign objects", foreignObjects[B]},
 		{"looks beside syncs", looksBesideSyncs[B]},
 		{"ended context", endedContext[B]},
 		{"cleanup", cleanup[B]},
 		{"packets", packets[B]},
+		{"damages", damages[B]},
 	} {
 		t.Run(tt.name, func(t *testing.T) { everywhere(t, tt.test) })
 	}
@@ -147,22 +147,29 @@ func damages[B Backend](h *Host[B]) {
 	h.Fill(Short(Seeded(5)), 4)
 	h.Sync(nil)
 	before, web := h.Dump(), filtertest.Web(h.Family, 77, 2)
-	for _, d := range h.Damages {
-		for _, repair := range []func(){
-			func() { h.Sync(nil) },
-			func() { h.Repair(&proxier.Delta{}) },
-			func() { h.Repair(h.World.Put(web.Key, web)); h.Settled(d.Name + ", with a change"); h.Remove(web) },
-		} {
+	repairs := []func(){
+		func() { h.Sync(nil) },
+		func() { h.Repair(&proxier.Delta{}) },
+		func() {
+			h.Repair(h.World.Put(web.Key, web))
+			h.Settled("a repair with a change")
+			h.Remove(web)
+		},
+	}
+	for i, d := range h.Damages {
+		ways := repairs[:2]
+		if i%5 == 0 {
+			ways = repairs
+		}
+		for _, repair := range ways {
 			d.Do()
 			if len(h.Planned()) == 0 {
 				h.Errorf("%s: nothing planned", d.Name)
 			}
-			if h.Look() == d.Unseen {
-				h.Errorf("%s: found by a look: %v", d.Name, !d.Unseen)
+			if !h.Look() {
+				h.Errorf("%s: not found by a look", d.Name)
 			}
-			if repair(); d.Unseen {
-				h.Sync(nil)
-			}
+			repair()
 			h.Settled(d.Name)
 			h.same(d.Name, before)
 			if h.Look() {
