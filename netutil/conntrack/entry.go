@@ -7,14 +7,13 @@ import (
 	"net/netip"
 )
 
-// errShort is a message that ends too early.
-var errShort = errors.New("the kernel sent a message that is cut off")
+var errShort = errors.New("the kernel sent a truncated message")
 
-// An entry is what the kernel knows of one flow, as far as we look at it.
+// An entry has the parts of a conntrack entry that we need.
 type entry struct {
 	orig, reply tuple
 	status      uint32    // IPS_*, <linux/netfilter/nf_conntrack_common.h>
-	names       [4][]byte // the attributes that name it, as they came; some may be missing
+	names       [4][]byte // the attributes that identify it, as received; some may be missing
 }
 
 // seenReply is IPS_SEEN_REPLY.
@@ -26,16 +25,16 @@ type tuple struct {
 	proto    uint8
 }
 
-// nfgen is the length of struct nfgenmsg, <linux/netfilter/nfnetlink.h>.
-const nfgen = 4
+// nfgenLen is the length of struct nfgenmsg, <linux/netfilter/nfnetlink.h>.
+const nfgenLen = 4
 
-// decode reads an entry out of a message, to which it points.
+// decode decodes a message into e, which then refers to it.
 func (e *entry) decode(b []byte) error {
-	if len(b) < nfgen {
+	if len(b) < nfgenLen {
 		return errShort
 	}
 	*e = entry{}
-	for typ, a := range attributes(b[nfgen:]) {
+	for typ, a := range attributes(b[nfgenLen:]) {
 		switch typ {
 		case attrOrig:
 			e.orig.decode(a.value())
@@ -96,7 +95,7 @@ func decodeProto(b []byte) (proto uint8, src, dst uint16) {
 	return proto, src, dst
 }
 
-// An attribute is one of netlink, with its header.
+// An attribute is a netlink attribute with its header.
 type attribute []byte
 
 // attributeHeader is the length of struct nlattr, <linux/netlink.h>.
@@ -104,7 +103,7 @@ const attributeHeader = 4
 
 func (a attribute) value() []byte { return a[attributeHeader:] }
 
-// attributes yields the attributes with their types, less the flags in these, up
+// attributes yields the attributes with their types, without the flags in these, up
 // to one that does not fit.
 func attributes(b []byte) iter.Seq2[uint16, attribute] {
 	const flags = 0xc000
@@ -122,5 +121,5 @@ func attributes(b []byte) iter.Seq2[uint16, attribute] {
 	}
 }
 
-// align rounds up to where the next message or attribute begins.
+// align rounds up to the beginning of the next message or attribute.
 func align(n int) int { return (n + 3) &^ 3 }

@@ -14,7 +14,7 @@ func TestFilterAndEntryAgree(t *testing.T) {
 		src    string // of what it asks for
 	}{
 		{filter{udp: true, src: netip.MustParseAddrPort("10.96.0.1:53"), dst: netip.MustParseAddrPort("10.96.0.2:54")}, "10.96.0.1:53"},
-		{filter{udp: true, src: comparable6(netip.MustParseAddrPort("[fd00:96::1]:53"))}, "invalid AddrPort"},
+		{filter{udp: true, src: filterable(netip.MustParseAddrPort("[fd00:96::1]:53"))}, "invalid AddrPort"},
 	} {
 		attrs, err := tt.filter.encode()
 		if err != nil {
@@ -24,11 +24,11 @@ func TestFilterAndEntryAgree(t *testing.T) {
 		if err := e.decode(append([]byte{unix.AF_INET, 0, 0, 0}, attrs...)); err != nil {
 			t.Fatal(err)
 		}
-		if !tt.filter.passes(&e) || e.orig.proto != unix.IPPROTO_UDP || e.orig.src.String() != tt.src || e.orig.src.Port() != 53 {
+		if !tt.filter.matches(&e) || e.orig.proto != unix.IPPROTO_UDP || e.orig.src.String() != tt.src || e.orig.src.Port() != 53 {
 			t.Errorf("%+v: decoded %+v", tt.filter, e.orig)
 		}
 		for _, other := range []string{"10.96.0.1:54", "10.96.0.2:53"} {
-			if (filter{udp: true, src: netip.MustParseAddrPort(other)}).passes(&e) {
+			if (filter{udp: true, src: netip.MustParseAddrPort(other)}).matches(&e) {
 				t.Errorf("%+v passes %s", e.orig, other)
 			}
 		}
@@ -41,7 +41,7 @@ func FuzzMessages(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	size := byte(unix.SizeofNlMsghdr + nfgen + len(attrs))
+	size := byte(unix.SizeofNlMsghdr + nfgenLen + len(attrs))
 	head := []byte{size, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, unix.AF_INET, 0, 0, 0}
 	f.Add(append(head, attrs...))
 	f.Add(append(head, attrs...)[:size-3])
@@ -50,7 +50,7 @@ func FuzzMessages(f *testing.F) {
 		var e entry
 		_ = messages(b, func(m message) error {
 			if m.last() {
-				return m.listed()
+				return m.dumpError()
 			}
 			return e.decode(m.data)
 		})

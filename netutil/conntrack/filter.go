@@ -18,7 +18,7 @@ const (
 	attrID     = 12
 	attrZone   = 18
 	attrMask   = 21 // of the mark
-	attrFilter = 25 // from Linux 5.8 on; older kernels pass over it and send everything
+	attrFilter = 25 // since Linux 5.8; older kernels ignore it and send everything
 
 	tupleAddrs = 1 // of a tuple
 	tupleProto = 2
@@ -32,10 +32,10 @@ const (
 	protoSrc    = 2
 	protoDst    = 3
 
-	filterOrig = 1 // of a filter: what of the original tuple must be equal
+	filterOrig = 1 // of a filter: which parts of the original tuple must be equal
 )
 
-// What of a tuple must be equal, net/netfilter/nf_internals.h.
+// The parts of a tuple that must be equal, net/netfilter/nf_internals.h.
 const (
 	equalSrcAddr  = 1 << 0
 	equalDstAddr  = 1 << 1
@@ -44,19 +44,18 @@ const (
 	equalDstPort  = 1 << 5
 )
 
-// maxWalks is the most filters by address in whose place the kernel is not asked
-// for all UDP at once: it walks through the whole table for each filter.
+// maxWalks is up to how many filters by address are used; above it, one for all UDP
+// is: the kernel walks through the whole table for each filter.
 const maxWalks = 4
 
-// A filter is what the kernel is asked for in one walk: entries of UDP whose
-// original tuple has these addresses and ports, where they are not zero. The zero
-// filter asks for everything.
+// A filter selects the entries of one walk: those of UDP whose original tuple has
+// these addresses and ports, unless they are zero. The zero filter selects everything.
 type filter struct {
 	udp      bool
 	src, dst netip.AddrPort
 }
 
-// filters returns what to ask for so that all that q is about is seen.
+// filters returns filters that cover everything that q selects.
 func (q Query) filters() []filter {
 	if q.all() {
 		return []filter{{udp: true}}
@@ -68,10 +67,10 @@ func (q Query) filters() []filter {
 		}
 	}
 	for _, a := range q.To {
-		add(filter{udp: true, dst: comparable6(a)})
+		add(filter{udp: true, dst: filterable(a)})
 	}
 	for _, a := range q.From {
-		add(filter{udp: true, src: comparable6(a)})
+		add(filter{udp: true, src: filterable(a)})
 	}
 	if len(list) > maxWalks {
 		return []filter{{udp: true}}
@@ -79,26 +78,26 @@ func (q Query) filters() []filter {
 	return list
 }
 
-// comparable6 leaves of an IPv6 address the port only: the kernel, 6.18 still,
-// takes what is equal for different and the other way round
-// (ctnetlink_filter_match_tuple, net/netfilter/nf_conntrack_netlink.c).
-func comparable6(a netip.AddrPort) netip.AddrPort {
+// filterable drops an IPv6 address and keeps the port: the kernel, still in 6.18,
+// inverts the comparison (ctnetlink_filter_match_tuple,
+// net/netfilter/nf_conntrack_netlink.c).
+func filterable(a netip.AddrPort) netip.AddrPort {
 	if a.Addr().Is4() {
 		return a
 	}
 	return netip.AddrPortFrom(netip.Addr{}, a.Port())
 }
 
-// passes reports whether e is what f asks for.
-func (f filter) passes(e *entry) bool {
-	return (!f.udp || e.orig.proto == unix.IPPROTO_UDP) && within(f.src, e.orig.src) && within(f.dst, e.orig.dst)
+// matches reports whether f selects e.
+func (f filter) matches(e *entry) bool {
+	return (!f.udp || e.orig.proto == unix.IPPROTO_UDP) && matchesAddr(f.src, e.orig.src) && matchesAddr(f.dst, e.orig.dst)
 }
 
-func within(want, a netip.AddrPort) bool {
+func matchesAddr(want, a netip.AddrPort) bool {
 	return (!want.Addr().IsValid() || want.Addr() == a.Addr()) && (want.Port() == 0 || want.Port() == a.Port())
 }
 
-// encode returns the attributes that ask the kernel for f.
+// encode returns the attributes of f.
 func (f filter) encode() ([]byte, error) {
 	if !f.udp {
 		return nil, nil
@@ -116,7 +115,7 @@ func (f filter) encode() ([]byte, error) {
 	return e.Encode()
 }
 
-// equal returns what must be equal.
+// equal returns which parts must be equal.
 func (f filter) equal() uint32 {
 	equal := uint32(equalProtocol)
 	for _, c := range []struct {

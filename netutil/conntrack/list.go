@@ -15,17 +15,17 @@ const (
 	deleteEntry = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
 )
 
-// walk calls each with what passes the filters. A kernel that cannot filter is
-// asked once, for everything, so each must look at what it is given.
+// walk calls each with the entries that match the filters. A kernel that cannot filter
+// lists everything, once, so each must check what it gets.
 func (s *socket) walk(family byte, filters []filter, each func(*entry) error) error {
 	for _, f := range filters {
 		ignored := false
 		err := s.list(family, f, func(e *entry) error {
-			ignored = ignored || !f.passes(e)
+			ignored = ignored || !f.matches(e)
 			return each(e)
 		})
 		switch {
-		case f.udp && refused(err):
+		case f.udp && filterRejected(err):
 			return s.list(family, filter{}, each)
 		case err != nil || ignored:
 			return err
@@ -34,33 +34,33 @@ func (s *socket) walk(family byte, filters []filter, each func(*entry) error) er
 	return nil
 }
 
-// A listError is the kernel's answer that it does not list.
+// A listError is an errno with which the kernel ends a listing.
 type listError struct{ errno unix.Errno }
 
 func (e *listError) Error() string { return e.errno.Error() }
 func (e *listError) Unwrap() error { return e.errno }
 
-// listed returns why a listing ended too early, as its last message says.
-func (m message) listed() error {
+// dumpError returns the error in the last message of a listing.
+func (m message) dumpError() error {
 	if errno := m.errno(); errno != 0 {
 		return &listError{errno}
 	}
 	return nil
 }
 
-// refused reports whether a kernel cannot filter as it was asked to.
-func refused(err error) bool {
+// filterRejected reports whether the kernel does not support a filter.
+func filterRejected(err error) bool {
 	var e *listError
 	return errors.As(err, &e) && (e.errno == unix.EINVAL || e.errno == unix.EOPNOTSUPP)
 }
 
-// list calls each with every entry of a family that passes f, as it arrives.
+// list calls each with every entry of a family that matches f, as it arrives.
 func (s *socket) list(family byte, f filter, each func(*entry) error) error {
 	attrs, err := f.encode()
 	if err != nil {
 		return err
 	}
-	asked, err := s.Send(netlink.Message{
+	request, err := s.Send(netlink.Message{
 		Header: netlink.Header{Type: listEntries, Flags: netlink.Request | netlink.Dump},
 		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
 	})
@@ -70,11 +70,11 @@ func (s *socket) list(family byte, f filter, each func(*entry) error) error {
 	var e entry
 	for done := false; !done; {
 		err := s.read(func(m message) error {
-			if m.seq != asked.Header.Sequence {
+			if m.seq != request.Header.Sequence {
 				return nil
 			}
 			if done = m.last(); done {
-				return m.listed()
+				return m.dumpError()
 			}
 			if err := e.decode(m.data); err != nil {
 				return err

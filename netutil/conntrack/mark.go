@@ -12,14 +12,14 @@ import (
 
 // A Connection is an entry of any protocol that has ports.
 type Connection struct {
-	Protocol uint8          // of IP
+	Protocol uint8          // IP protocol number
 	Dst      netip.AddrPort // as the client sent its first packet
-	Reply    netip.AddrPort // where replies come from: the endpoint, or Dst when nothing was translated
+	Reply    netip.AddrPort // the source of replies: the endpoint, or Dst without translation
 }
 
-// Mark sets a bit of the mark of each connection of a family for which ours
-// returns true, and returns how many have it now. The other bits stay as they
-// are. One that has ended meanwhile is no error. It looks at every entry.
+// Mark sets a bit in the mark of each connection of a family for which ours
+// returns true, and returns how many have it now. The other bits are kept.
+// A connection that has ended meanwhile is no error. It lists every entry.
 func Mark(ctx context.Context, ipv6 bool, bit uint32, ours func(Connection) bool) (int, error) {
 	reading, err := openSocket()
 	if err != nil {
@@ -31,7 +31,7 @@ func Mark(ctx context.Context, ipv6 bool, bit uint32, ours func(Connection) bool
 		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
 	}
 	defer writing.Close()
-	// Reading takes no context; closing the sockets ends a wait for the kernel.
+	// Reads take no context; closing the sockets interrupts them.
 	defer context.AfterFunc(ctx, func() { reading.Close(); writing.Close() })()
 
 	marking, err := markEdit(bit)

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer is the most that the kernel puts into one part of a listing, in
-// bytes: netlink_recvmsg, <net/netlink/af_netlink.c>.
+// receiveBuffer is the size of the largest part of a listing, in bytes:
+// netlink_recvmsg, net/netlink/af_netlink.c.
 const receiveBuffer = 32 << 10
 
-// A socket speaks with the kernel. What it reads, it reads part by part: the
-// library would hold a listing whole.
+// A socket is a netlink socket that reads part by part: the library would hold a
+// whole listing in memory.
 type socket struct {
 	*netlink.Conn
 	raw syscall.RawConn
@@ -28,7 +28,7 @@ func openSocket() (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The answer to a message need not hold the message again. Without this it is longer, no more.
+	// Replies need not repeat the message. Without this they are only longer.
 	_ = c.SetOption(netlink.CapAcknowledge, true)
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -37,7 +37,7 @@ func openSocket() (*socket, error) {
 	return &socket{Conn: c, raw: raw, buf: make([]byte, receiveBuffer)}, nil
 }
 
-// read calls each with the messages that the kernel sent in one part.
+// read calls each with the messages of one part.
 func (s *socket) read(each func(message) error) error {
 	var n int
 	var err error
@@ -59,10 +59,10 @@ func (s *socket) read(each func(message) error) error {
 	return messages(s.buf[:n], each)
 }
 
-// A message is one that the kernel sent.
+// A message is a netlink message from the kernel.
 type message struct {
 	typ  uint16
-	seq  uint32 // of the message that it answers
+	seq  uint32 // of the request
 	data []byte
 }
 
@@ -84,10 +84,10 @@ func messages(b []byte, each func(message) error) error {
 	return nil
 }
 
-// last reports whether the kernel says no more to what m answers.
+// last reports whether m is the last reply to its request.
 func (m message) last() bool { return m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR }
 
-// errno is the error number in an answer; 0 is none.
+// errno returns the errno in a reply; 0: none.
 func (m message) errno() unix.Errno {
 	if len(m.data) < 4 {
 		return 0

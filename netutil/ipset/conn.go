@@ -11,22 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long one message may wait for its answer, whatever the
-// context allows. The kernel answers at once, except while it grows a hash.
-const patience = 30 * time.Second
+// replyTimeout limits the wait for the reply to one message, whatever the
+// context allows. The kernel replies at once, except while it grows a hash.
+const replyTimeout = 30 * time.Second
 
-// batch is how many bytes of members go into one message. The length of an
-// attribute is 16 bits wide, and so is that of the one that holds all members.
-const batch = 48 << 10
+// batchBytes is how many bytes of members go into one message. The length of an
+// attribute is 16 bits wide, also that of the one that holds all members.
+const batchBytes = 48 << 10
 
-// dumpTries is how often a listing is repeated that a change by another
-// process cut into.
+// dumpTries is how often a listing is tried that changes by other processes interrupt.
 const dumpTries = 8
 
 // A Conn is a connection to the IP sets of the network namespace that it is
-// used in. It serves one goroutine at a time.
+// used in. One goroutine at a time may use it.
 type Conn struct {
-	nl        *netlink.Conn // nil after an error that may have left answers unread
+	nl        *netlink.Conn // nil after an error that may have left replies unread
 	revisions map[Set]uint8 // by type and family
 
 	Messages int // sent so far
@@ -58,7 +57,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// Create makes an empty set.
+// Create creates an empty set.
 func (c *Conn) Create(ctx context.Context, s Set) error {
 	if len(s.Name) > MaxName {
 		return fmt.Errorf("ip set %s: the name is longer than %d bytes", s.Name, MaxName)
@@ -75,16 +74,16 @@ func (c *Conn) Create(ctx context.Context, s Set) error {
 	e.uint32(attrHashSize, 1024) // the kernel doubles it as members come
 	e.uint32(attrMaxElem, s.MaxElem)
 	e.close(at)
-	if _, err := c.do(ctx, cmdCreate, netlink.Acknowledge|netlink.Create|netlink.Excl, e); err != nil {
+	if _, err := c.request(ctx, cmdCreate, netlink.Acknowledge|netlink.Create|netlink.Excl, e); err != nil {
 		return fmt.Errorf("creating ip set %s: %w", s.Name, err)
 	}
 	return nil
 }
 
-// Probe returns nil if the kernel has a type of set.
+// Probe returns nil if the kernel supports a type of set.
 func (c *Conn) Probe(ctx context.Context, t Type, v6 bool) error {
 	_, err := c.revision(ctx, t, v6)
-	if Lacks(err) {
+	if IsUnsupported(err) {
 		return fmt.Errorf("the kernel has no IP sets: module ip_set cannot be loaded, or is not there (svcproxy init loads it): %w", err)
 	}
 	if err != nil {
@@ -93,9 +92,9 @@ func (c *Conn) Probe(ctx context.Context, t Type, v6 bool) error {
 	return nil
 }
 
-// Lacks reports whether an error says that the kernel has no IP sets: of a kernel
-// without netfilter's netlink, or, of nfnetlink_rcv_msg, that nobody answers for NFNL_SUBSYS_IPSET.
-func Lacks(err error) bool {
+// IsUnsupported reports whether an error means that the kernel has no IP sets: it lacks
+// netfilter's netlink, or nfnetlink_rcv_msg finds no NFNL_SUBSYS_IPSET.
+func IsUnsupported(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
@@ -106,12 +105,12 @@ func family(v6 bool) byte {
 	return unix.AF_INET
 }
 
-// readable is a revision of all our types that every ipset program can list: the
-// first with SCTP, Linux 3.0. It has all that we use. A program older than the
+// preferredRevision is a revision of all our types that every ipset program can list:
+// the first with SCTP, Linux 3.0. It has everything we use. A program older than the
 // kernel does not know the kernel's newest.
-const readable = 1
+const preferredRevision = 1
 
-// revision returns the revision of a type nearest to readable that the kernel has.
+// revision returns the revision of a type nearest to preferredRevision that the kernel has.
 func (c *Conn) revision(ctx context.Context, t Type, v6 bool) (uint8, error) {
 	key := Set{Type: t, IPv6: v6}
 	if rev, ok := c.revisions[key]; ok {
@@ -120,7 +119,7 @@ func (c *Conn) revision(ctx context.Context, t Type, v6 bool) (uint8, error) {
 	e := newMessage("")
 	e.text(attrTypeName, string(t))
 	e.bytes(attrFamily, family(v6))
-	replies, err := c.do(ctx, cmdType, 0, e)
+	replies, err := c.request(ctx, cmdType, 0, e)
 	if err != nil {
 		return 0, err
 	}
@@ -140,13 +139,13 @@ func (c *Conn) revision(ctx context.Context, t Type, v6 bool) (uint8, error) {
 			}
 		}
 	}
-	c.revisions[key] = max(oldest, min(newest, readable))
+	c.revisions[key] = max(oldest, min(newest, preferredRevision))
 	return c.revisions[key], nil
 }
 
-// Destroy removes a set. One that is not there is no error, one that a rule uses gives ErrBusy.
+// Destroy removes a set, if it exists. One that a rule uses gives ErrBusy.
 func (c *Conn) Destroy(ctx context.Context, name string) error {
-	_, err := c.do(ctx, cmdDestroy, netlink.Acknowledge, newMessage(name))
+	_, err := c.request(ctx, cmdDestroy, netlink.Acknowledge, newMessage(name))
 	if err != nil && !errors.Is(err, ErrNotExist) {
 		return fmt.Errorf("destroying ip set %s: %w", name, err)
 	}
@@ -155,23 +154,23 @@ func (c *Conn) Destroy(ctx context.Context, name string) error {
 
 // Flush empties a set, of any type.
 func (c *Conn) Flush(ctx context.Context, name string) error {
-	if _, err := c.do(ctx, cmdFlush, netlink.Acknowledge, newMessage(name)); err != nil {
+	if _, err := c.request(ctx, cmdFlush, netlink.Acknowledge, newMessage(name)); err != nil {
 		return fmt.Errorf("emptying ip set %s: %w", name, err)
 	}
 	return nil
 }
 
-// Swap exchanges the contents of two sets of one type, rules and all.
+// Swap exchanges two sets of one type: rules that use one use the other.
 func (c *Conn) Swap(ctx context.Context, a, b string) error {
 	e := newMessage(a)
 	e.text(attrTypeName, b)
-	if _, err := c.do(ctx, cmdSwap, netlink.Acknowledge, e); err != nil {
+	if _, err := c.request(ctx, cmdSwap, netlink.Acknowledge, e); err != nil {
 		return fmt.Errorf("swapping ip sets %s and %s: %w", a, b, err)
 	}
 	return nil
 }
 
-// Add adds members. Those that are there already are no error.
+// Add adds members. Existing ones are no error.
 func (c *Conn) Add(ctx context.Context, name string, entries []Entry) error {
 	if err := c.change(ctx, cmdAdd, name, entries); err != nil {
 		return fmt.Errorf("adding %d members to ip set %s: %w", len(entries), name, err)
@@ -179,7 +178,7 @@ func (c *Conn) Add(ctx context.Context, name string, entries []Entry) error {
 	return nil
 }
 
-// Delete removes members. Those that are not there are no error.
+// Delete removes members. Missing ones are no error.
 func (c *Conn) Delete(ctx context.Context, name string, entries []Entry) error {
 	if err := c.change(ctx, cmdDel, name, entries); err != nil {
 		return fmt.Errorf("removing %d members from ip set %s: %w", len(entries), name, err)
@@ -190,10 +189,10 @@ func (c *Conn) Delete(ctx context.Context, name string, entries []Entry) error {
 func (c *Conn) change(ctx context.Context, cmd int, name string, entries []Entry) error {
 	for len(entries) > 0 {
 		e := newMessage(name)
-		e.uint32(attrLineno, 0) // without it the kernel takes one member only
+		e.uint32(attrLineno, 0) // without it the kernel takes only one member
 		at := e.open(attrADT)
 		n := 0
-		for n < len(entries) && len(e.b)-at < batch {
+		for n < len(entries) && len(e.b)-at < batchBytes {
 			if m := entries[n]; m.Net.IsValid() && m.Net.Bits() == 0 {
 				return fmt.Errorf("%v: the kernel takes no prefix of length 0", m)
 			}
@@ -201,7 +200,7 @@ func (c *Conn) change(ctx context.Context, cmd int, name string, entries []Entry
 			n++
 		}
 		e.close(at)
-		if _, err := c.do(ctx, cmd, netlink.Acknowledge, e); err != nil {
+		if _, err := c.request(ctx, cmd, netlink.Acknowledge, e); err != nil {
 			return err
 		}
 		entries = entries[n:]
@@ -209,13 +208,13 @@ func (c *Conn) change(ctx context.Context, cmd int, name string, entries []Entry
 	return nil
 }
 
-// do sends a message and returns the answers. Where the kernel did not answer in
-// time its answer may still come, so that the socket is of no use any more.
-func (c *Conn) do(ctx context.Context, cmd int, flags netlink.HeaderFlags, e *encoder) ([]netlink.Message, error) {
+// request sends a message and returns the replies. If the kernel did not reply in
+// time its reply may still arrive, so the socket is closed.
+func (c *Conn) request(ctx context.Context, cmd int, flags netlink.HeaderFlags, e *encoder) ([]netlink.Message, error) {
 	if err := errors.Join(ctx.Err(), c.dial()); err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(replyTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
@@ -233,14 +232,14 @@ func (c *Conn) do(ctx context.Context, cmd int, flags netlink.HeaderFlags, e *en
 	if err == nil {
 		return replies, nil
 	}
-	var no syscall.Errno
-	if errors.As(err, &no) && known(Error(no)) {
-		return nil, Error(no)
+	var errno syscall.Errno
+	if errors.As(err, &errno) && isSetError(Error(errno)) {
+		return nil, Error(errno)
 	}
 	return nil, errors.Join(err, c.Close())
 }
 
-// known tells whether e is an answer of the IP sets, which reach us as errnos.
-func known(e Error) bool {
+// isSetError reports whether e comes from the IP sets; their errors arrive as errnos.
+func isSetError(e Error) bool {
 	return e >= errPrivate || e == ErrNotExist || e == ErrExist
 }

@@ -88,7 +88,7 @@ func checkSet(t *testing.T, c *Conn, set Set, entries []Entry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Set != set || l.Timed {
+	if l.Set != set || l.HasTimeout {
 		t.Errorf("set: got %+v, want %+v", l, set)
 	}
 	text := func(entries []Entry) (s []string) {

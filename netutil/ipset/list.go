@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errInterrupted says that the kernel saw a change while it listed.
+// errInterrupted: the sets changed while the kernel listed them.
 var errInterrupted = errors.New("other processes kept changing the sets while they were listed")
 
 // A Listing is a set as the kernel holds it.
 type Listing struct {
 	Set
-	Timed   bool // members vanish by themselves; never so in sets that Create made
-	Entries []Entry
+	HasTimeout bool // members expire; never so in sets that Create made
+	Entries    []Entry
 }
 
 // Names returns the names of all sets of the namespace, sorted.
@@ -59,7 +59,7 @@ func (c *Conn) List(ctx context.Context, name string) (*Listing, error) {
 	return l, nil
 }
 
-// add takes in one message of a dump: the first describes the set, all may have members.
+// add decodes one message of a dump: the first describes the set, all may have members.
 func (l *Listing) add(m netlink.Message) error {
 	ad, err := attributes(m)
 	if err != nil {
@@ -94,16 +94,16 @@ func (l *Listing) header(ad *netlink.AttributeDecoder) error {
 		case attrMaxElem:
 			l.MaxElem = ad.Uint32()
 		case attrTimeout:
-			l.Timed = true
+			l.HasTimeout = true
 		}
 	}
 	return nil
 }
 
-// dump asks for a listing until one comes through in one piece.
+// dump requests a listing until one is not interrupted.
 func (c *Conn) dump(ctx context.Context, e *encoder) ([]netlink.Message, error) {
 	for range dumpTries {
-		replies, err := c.do(ctx, cmdList, netlink.Dump, e)
+		replies, err := c.request(ctx, cmdList, netlink.Dump, e)
 		if err != nil {
 			return nil, err
 		}

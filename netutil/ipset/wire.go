@@ -44,7 +44,7 @@ const (
 	attrIPv4 = 1
 	attrIPv6 = 2
 
-	// protocolVersion is understood by every kernel since 2.6.39; 7, since 4.20,
+	// protocolVersion is supported by every kernel since 2.6.39; 7, since 4.20,
 	// adds nothing we need.
 	protocolVersion = 6
 
@@ -78,7 +78,7 @@ func (e *encoder) uint32(typ uint16, v uint32) {
 	e.bytes(typ|unix.NLA_F_NET_BYTEORDER, byte(v>>24), byte(v>>16), byte(v>>8), byte(v))
 }
 
-// open begins a nested attribute; close, given what it returned, ends it.
+// open begins a nested attribute and returns its offset, which close takes to end it.
 func (e *encoder) open(typ uint16) int {
 	e.header(typ|unix.NLA_F_NESTED, 0)
 	return len(e.b) - 4
@@ -100,7 +100,7 @@ func (e *encoder) addr(typ uint16, a netip.Addr) {
 	e.close(at)
 }
 
-// entry appends one member, of line n of the message.
+// entry appends one member, as line n of the message.
 func (e *encoder) entry(n int, m Entry) {
 	at := e.open(attrData)
 	e.addr(attrIP, m.Addr)
@@ -118,7 +118,7 @@ func (e *encoder) entry(n int, m Entry) {
 	e.close(at)
 }
 
-// newMessage begins a message about a set; an empty name is left out. Its
+// newMessage begins a message about a set; an empty name is omitted. Its
 // first four bytes are struct nfgenmsg.
 func newMessage(name string) *encoder {
 	e := &encoder{b: []byte{unix.AF_INET, unix.NFNETLINK_V0, 0, 0}}

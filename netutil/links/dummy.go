@@ -11,38 +11,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long one request may wait for its answer. The kernel answers at once.
-const patience = 10 * time.Second
+// replyTimeout limits the wait for the reply to one request. The kernel replies at once.
+const replyTimeout = 10 * time.Second
 
-// forever is the life of an address that does not end, INFINITY_LIFE_TIME of <net/addrconf.h>.
-const forever = 0xffffffff
+// infiniteLifetime is INFINITY_LIFE_TIME of <net/addrconf.h>.
+const infiniteLifetime = 0xffffffff
 
 // A Dummy is the device Own of the network namespace in which it was opened. It
-// is down and answers no ARP; an address on it is this host's nevertheless. It
-// serves one goroutine at a time.
+// is down and answers no ARP, yet its addresses are local to the host. One goroutine
+// at a time may use it.
 type Dummy struct {
 	h     *netlink.Handle
 	index int // 0: not known to exist
 }
 
-// OpenDummy opens a socket. It makes no device.
+// OpenDummy opens a socket. It creates no device.
 func OpenDummy() (*Dummy, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	if err := h.SetSocketTimeout(patience); err != nil {
+	if err := h.SetSocketTimeout(replyTimeout); err != nil {
 		h.Close()
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
 	return &Dummy{h: h}, nil
 }
 
-// Close gives up the socket. The device stays.
+// Close closes the socket. The device stays.
 func (d *Dummy) Close() { d.h.Close() }
 
-// Probe returns nil if the kernel has dummy devices. It makes none: of a name that
-// no device can have, the kernel complains only when it knows the type.
+// Probe returns nil if the kernel supports dummy devices. It creates none: the kernel
+// rejects an invalid name only if it knows the type.
 func (d *Dummy) Probe() error {
 	err := d.h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "."}})
 	if errors.Is(err, unix.EINVAL) {
@@ -51,7 +51,7 @@ func (d *Dummy) Probe() error {
 	return fmt.Errorf("trying dummy devices: %w", unsupported(err))
 }
 
-// unsupported says what an errno means where a device was to be made.
+// unsupported explains the errno of creating a device.
 func unsupported(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return errors.New("the kernel has none: its module dummy is missing or not loaded")
@@ -59,7 +59,7 @@ func unsupported(err error) error {
 	return err
 }
 
-// Find tells whether the device is there.
+// Find reports whether the device exists.
 func (d *Dummy) Find() (bool, error) {
 	d.index = 0
 	l, err := d.h.LinkByName(Own)
@@ -76,20 +76,20 @@ func (d *Dummy) Find() (bool, error) {
 	return true, nil
 }
 
-// Make makes the device where it is not there.
+// Make creates the device, unless it exists.
 func (d *Dummy) Make() error {
 	err := d.h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: Own}})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("making dummy device %s: %w", Own, unsupported(err))
+		return fmt.Errorf("creating dummy device %s: %w", Own, unsupported(err))
 	}
 	there, err := d.Find()
 	if err == nil && !there {
-		err = fmt.Errorf("device %s is gone as soon as it is made", Own)
+		err = fmt.Errorf("device %s was removed right after it was created", Own)
 	}
 	return err
 }
 
-// Remove removes the device with all its addresses. None there is no error.
+// Remove removes the device with all its addresses, if it exists.
 func (d *Dummy) Remove() error {
 	there, err := d.Find()
 	if err != nil || !there {
@@ -104,7 +104,7 @@ func (d *Dummy) Remove() error {
 }
 
 // Addrs returns the addresses of the device of one family, in no order; none
-// where Find did not find it. Link-local ones, which the kernel makes, are left out.
+// if Find did not find it. Link-local ones, which the kernel adds, are left out.
 func (d *Dummy) Addrs(v6 bool) ([]netip.Addr, error) {
 	if d.index == 0 {
 		return nil, nil
@@ -128,31 +128,31 @@ func (d *Dummy) Addrs(v6 bool) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// Bind gives the device an address. One that it has is no error.
+// Bind adds an address to the device, unless it has it.
 func (d *Dummy) Bind(a netip.Addr) error {
-	err := d.h.AddrAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, bound(a))
+	err := d.h.AddrAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, addrFor(a))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("adding address %s to %s: %w", a, Own, err)
 	}
 	return nil
 }
 
-// Unbind takes an address from the device. One that it does not have is no error.
+// Unbind removes an address from the device, if it has it.
 func (d *Dummy) Unbind(a netip.Addr) error {
-	err := d.h.AddrDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, bound(a))
+	err := d.h.AddrDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, addrFor(a))
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("removing address %s from %s: %w", a, Own, err)
 	}
 	return nil
 }
 
-// bound is how the device has an address: alone in its network, used at once
-// though nobody was asked whether he has it, and deprecated, which keeps IPv6
-// from taking it as the source of what has nothing to do with it.
-func bound(a netip.Addr) *netlink.Addr {
+// addrFor returns an address as the device has it: with a full-length prefix, without
+// duplicate address detection, and deprecated, so that IPv6 does not choose it as the
+// source of unrelated packets.
+func addrFor(a netip.Addr) *netlink.Addr {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
 	if a.Is6() {
-		addr.Flags, addr.ValidLft, addr.PreferedLft = unix.IFA_F_NODAD, forever, 0
+		addr.Flags, addr.ValidLft, addr.PreferedLft = unix.IFA_F_NODAD, infiniteLifetime, 0
 	}
 	return addr
 }

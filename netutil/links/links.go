@@ -1,4 +1,5 @@
-// Package links says which addresses this host has, and when that changes.
+// Package links lists the addresses of this host and watches them (links.go, watch.go),
+// and manages the dummy device that holds service addresses in ipvs mode (dummy.go).
 package links
 
 import (
@@ -12,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Own is the name of the program's own device. It is not looked at.
+// Own is the name of the program's own device. Addrs and Watch ignore it.
 const Own = "svcproxy0"
 
-// A Scope says how far an address is valid.
+// A Scope is where an address is valid.
 type Scope uint8
 
 // The scopes of an address.
 const (
-	Global Scope = iota // anywhere, private and unique local addresses too
+	Global Scope = iota // anywhere; includes private and unique local addresses
 	Link                // on its link only
 	Host                // on this host only
 )
@@ -32,8 +33,8 @@ type Addr struct {
 	netip.Addr
 	Interface string // its name
 	Index     int    // of the interface
-	Up        bool   // the interface is
-	Loopback  bool   // the interface is one, or the address is from 127.0.0.0/8 or ::1
+	Up        bool   // the interface is up
+	Loopback  bool   // the interface is loopback, or the address is in 127.0.0.0/8 or ::1
 	Scope     Scope
 
 	// Primary: a global address of the interface of its family's default route
@@ -41,7 +42,7 @@ type Addr struct {
 	Primary bool
 }
 
-// Addrs returns the addresses of all interfaces but Own, in order of interface
+// Addrs returns the addresses of all interfaces except Own, in order of interface
 // index and address.
 func Addrs() ([]Addr, error) {
 	ifs, err := interfaces()
@@ -65,7 +66,7 @@ func Addrs() ([]Addr, error) {
 	return out, nil
 }
 
-// interfaces returns all interfaces but Own, by index.
+// interfaces returns all interfaces except Own, by index.
 func interfaces() (map[int]*netlink.LinkAttrs, error) {
 	list, err := retry(netlink.LinkList)
 	if err != nil {
@@ -95,7 +96,7 @@ func addrsOf(family int, ifs map[int]*netlink.LinkAttrs) ([]Addr, error) {
 		link, ok := ifs[a.LinkIndex]
 		ip, valid := netip.AddrFromSlice(a.IP)
 		if !ok || !valid {
-			continue // Own, or made after the interfaces were listed: a change will be told
+			continue // Own, or created after the interfaces were listed: an event will follow
 		}
 		ip = ip.Unmap()
 		addr := Addr{
@@ -111,7 +112,7 @@ func addrsOf(family int, ifs map[int]*netlink.LinkAttrs) ([]Addr, error) {
 }
 
 // scopeOf translates RT_SCOPE_*. Numbers between universe and link are for the
-// admin's own use, none of them reaches less than a site.
+// admin's own use; none of them is narrower than a site.
 func scopeOf(rt int) Scope {
 	switch {
 	case rt < unix.RT_SCOPE_LINK:
@@ -122,7 +123,7 @@ func scopeOf(rt int) Scope {
 	return Host
 }
 
-// primaryIndex returns the index of the interface whose global addresses are primary, 0 for none.
+// primaryIndex returns the index of the interface whose global addresses are primary; 0: none.
 func primaryIndex(family int, ifs map[int]*netlink.LinkAttrs) (int, error) {
 	index, err := defaultRoute(family, ifs)
 	if err != nil || index != 0 {
@@ -137,8 +138,8 @@ func primaryIndex(family int, ifs map[int]*netlink.LinkAttrs) (int, error) {
 }
 
 // defaultRoute returns the index of the interface of the default route with
-// the least metric in the main table, 0 when there is none. Of several next
-// hops the first counts. An unreachable or blackhole default is no route.
+// the lowest metric in the main table; 0: none. Of several next hops the first
+// counts. Unreachable and blackhole defaults are ignored.
 func defaultRoute(family int, ifs map[int]*netlink.LinkAttrs) (index int, err error) {
 	best := 0
 	collect := func(r netlink.Route) bool {
@@ -149,10 +150,10 @@ func defaultRoute(family int, ifs map[int]*netlink.LinkAttrs) (index int, err er
 		}
 		return true
 	}
-	// Not collected first: the main table can hold all routes of the internet.
+	// Not collected first: the main table can hold the full routes of the internet.
 	_, err = retry(func() (struct{}, error) {
 		index = 0
-		// The library does not take a nil filter; this one is for the main table.
+		// The library rejects a nil filter; this one selects the main table.
 		return struct{}{}, netlink.RouteListFilteredIter(family, &netlink.Route{}, 0, collect)
 	})
 	if err != nil {
@@ -179,11 +180,11 @@ func outInterface(r *netlink.Route) int {
 	return r.LinkIndex
 }
 
-// attempts is how often a listing is tried that changes keep interrupting.
+// attempts is how often a listing is tried that changes interrupt.
 const attempts = 5
 
-// retry calls list again when the kernel says that something changed meanwhile,
-// so that what was listed may be incomplete.
+// retry calls list again if the kernel says that something changed meanwhile,
+// so that the list may be incomplete.
 func retry[T any](list func() (T, error)) (v T, err error) {
 	for range attempts {
 		if v, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -274,7 +274,7 @@ func drain(calls <-chan struct{}) string {
 		select {
 		case <-calls:
 			told = "told"
-		case <-time.After(6 * settle):
+		case <-time.After(6 * debounce):
 			return told
 		}
 	}

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// settle is how long changes are collected before they are told as one:
-	// bringing an interface up makes a dozen of them.
-	settle = 50 * time.Millisecond
+	// debounce is how long changes are collected before they are reported as one:
+	// bringing an interface up causes a dozen.
+	debounce = 50 * time.Millisecond
 
-	// reopen is how long to wait before a socket that broke is opened again.
-	reopen = time.Second
+	// reopenDelay is how long to wait before a failed socket is opened again.
+	reopenDelay = time.Second
 
-	// reread is how long to wait before addresses that could not be read are read again.
-	reread = time.Second
+	// rereadDelay is how long to wait before addresses that could not be read are read again.
+	rereadDelay = time.Second
 )
 
-// Watch calls changed, from the goroutine that called it, whenever what Addrs
-// returns may have changed, at most every 50 ms, until ctx ends. It calls it
-// once at the start, when changes are being watched, and whenever some may have
-// been missed. After an error it calls it again until there is none.
+// Watch calls changed, in the caller's goroutine, whenever the result of Addrs may
+// have changed, at most every 50 ms, until ctx ends. It also calls it once at the
+// start, when changes are being watched, and whenever some may have been missed.
+// After an error it calls it again until there is none.
 func Watch(ctx context.Context, log *slog.Logger, changed func() error) {
 	wake := make(chan struct{}, 1)
 	done := make(chan struct{})
@@ -50,24 +50,24 @@ func Watch(ctx context.Context, log *slog.Logger, changed func() error) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(settle):
+		case <-time.After(debounce):
 		}
-		select { // what came meanwhile is part of it
+		select { // changes until now are included
 		case <-wake:
 		default:
 		}
 		err := changed()
 		if again = nil; err != nil {
-			again = time.After(reread)
+			again = time.After(rereadDelay)
 		}
 		if err != nil && failed == nil { // once
-			log.Warn("the addresses of this host stay as last read", "err", err, "retry", reread)
+			log.Warn("reading the addresses of this host failed, keeping the last known ones", "err", err, "retry", rereadDelay)
 		}
 		failed = err
 	}
 }
 
-// listen fills wake at each change until ctx ends. It replaces a socket that breaks.
+// listen fills wake at each change until ctx ends. It replaces a failed socket.
 func listen(ctx context.Context, log *slog.Logger, wake chan<- struct{}, s *subscription, err error) {
 	for {
 		if err == nil {
@@ -76,17 +76,17 @@ func listen(ctx context.Context, log *slog.Logger, wake chan<- struct{}, s *subs
 		if ctx.Err() != nil {
 			return
 		}
-		log.Warn("changes of addresses and routes are not seen", "err", err, "retry", reopen)
+		log.Warn("lost the watch on addresses and routes, opening it again", "err", err, "retry", reopenDelay)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(reopen):
+		case <-time.After(reopenDelay):
 		}
 		s, err = subscribe()
 	}
 }
 
-// A subscription is a socket that tells of changes.
+// A subscription is a socket that receives changes.
 type subscription struct {
 	*nl.NetlinkSocket
 	filter filter
@@ -101,34 +101,34 @@ func subscribe() (*subscription, error) {
 	return &subscription{s, filter{own: ownIndex()}}, nil
 }
 
-// receive fills wake once and then at each change, until ctx ends or the socket breaks. It closes s.
+// receive fills wake once and then at each change, until ctx ends or the socket fails. It closes s.
 func (s *subscription) receive(ctx context.Context, wake chan<- struct{}) error {
 	defer s.Close()
 	defer context.AfterFunc(ctx, s.Close)()
 
-	ring(wake)
+	notify(wake)
 	for {
 		msgs, from, err := s.Receive()
 		switch {
-		case errors.Is(err, unix.ENOBUFS): // the socket lives on, messages are lost
+		case errors.Is(err, unix.ENOBUFS): // the socket still works, but messages are lost
 			s.filter.own = ownIndex()
-			ring(wake)
+			notify(wake)
 		case err != nil:
 			return fmt.Errorf("reading from rtnetlink: %w", err)
-		case from.Pid == nl.PidKernel && s.filter.any(msgs):
-			ring(wake)
+		case from.Pid == nl.PidKernel && s.filter.anyMatters(msgs):
+			notify(wake)
 		}
 	}
 }
 
-func ring(wake chan<- struct{}) {
+func notify(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:
 	}
 }
 
-// ownIndex returns the index of Own, 0 when it does not exist.
+// ownIndex returns the index of Own; 0: it does not exist.
 func ownIndex() int {
 	l, err := netlink.LinkByName(Own)
 	if err != nil {
@@ -137,14 +137,14 @@ func ownIndex() int {
 	return l.Attrs().Index
 }
 
-// A filter leaves out what cannot change Addrs but may come in floods: the
-// addresses of Own, one for each of many services, and routes other than
-// default ones, of which a router learns new ones all the time.
+// A filter ignores what cannot change Addrs but may be frequent: the addresses of
+// Own, one for each of many services, and routes other than default ones, which a
+// router learns all the time.
 type filter struct{ own int }
 
-func (f *filter) any(msgs []syscall.NetlinkMessage) (yes bool) {
+func (f *filter) anyMatters(msgs []syscall.NetlinkMessage) (yes bool) {
 	for i := range msgs {
-		yes = f.matters(&msgs[i]) || yes // all of them: a link message may say which index is Own
+		yes = f.matters(&msgs[i]) || yes // all of them: a link message may change the index of Own
 	}
 	return yes
 }

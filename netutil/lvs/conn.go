@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long one message may wait for its answer, whatever the context
-// allows. The kernel answers at once, except while it loads a scheduler.
-const patience = 30 * time.Second
+// replyTimeout limits the wait for the reply to one message, whatever the context
+// allows. The kernel replies at once, except while it loads a scheduler.
+const replyTimeout = 30 * time.Second
 
 // A Conn is a connection to the IPVS of the network namespace that it is used
-// in. It serves one goroutine at a time.
+// in. One goroutine at a time may use it.
 type Conn struct {
-	nl     *netlink.Conn // nil after an error that may have left answers unread
+	nl     *netlink.Conn // nil after an error that may have left replies unread
 	socket *socket       // beneath nl
-	family uint16        // generic netlink's number of IPVS; 0: not known
+	family uint16        // generic netlink's family ID of IPVS; 0: unknown
 
-	// Messages counts what was written: one for each server or destination.
+	// Messages counts the writes: one for each server or destination.
 	Messages int
 }
 
-// Dial opens a connection, or says why there can be none.
+// Dial opens a connection.
 func Dial(ctx context.Context) (*Conn, error) {
 	c := &Conn{}
 	if err := c.Probe(ctx); err != nil {
@@ -57,10 +57,10 @@ func (c *Conn) open() error {
 	return nil
 }
 
-// Probe returns nil if the kernel has IPVS now. Its module may come and go; the
-// kernel loads it when it is asked for.
+// Probe returns nil if the kernel has IPVS now. Its module may be loaded and removed
+// at any time; the lookup makes the kernel load it.
 func (c *Conn) Probe(ctx context.Context) error {
-	family, err := c.lookUp(ctx)
+	family, err := c.lookUpFamily(ctx)
 	c.family = family
 	if errors.Is(err, syscall.ENOENT) {
 		return ErrUnsupported
@@ -68,12 +68,12 @@ func (c *Conn) Probe(ctx context.Context) error {
 	return wrap(err, "looking for IPVS")
 }
 
-// lookUp asks generic netlink for the number of IPVS, which it gets anew each
-// time that its module is loaded.
-func (c *Conn) lookUp(ctx context.Context) (uint16, error) {
+// lookUpFamily asks generic netlink for the family ID of IPVS, which changes each
+// time its module is loaded.
+func (c *Conn) lookUpFamily(ctx context.Context) (uint16, error) {
 	e := netlink.NewAttributeEncoder()
 	e.String(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
-	replies, err := c.ask(ctx, unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 0, e)
+	replies, err := c.request(ctx, unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 0, e)
 	if err != nil {
 		return 0, err
 	}
@@ -88,34 +88,34 @@ func (c *Conn) lookUp(ctx context.Context) (uint16, error) {
 			}
 		}
 	}
-	return 0, errors.New("the kernel named no number")
+	return 0, errors.New("the reply has no family ID")
 }
 
-// command sends a command of IPVS and returns the answers.
+// command sends an IPVS command and returns the replies.
 func (c *Conn) command(ctx context.Context, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
 	if c.family == 0 {
 		if err := c.Probe(ctx); err != nil {
 			return nil, err
 		}
 	}
-	asked := c.family
-	replies, err := c.ask(ctx, asked, cmd, flags, e)
+	family := c.family
+	replies, err := c.request(ctx, family, cmd, flags, e)
 	if !errors.Is(err, syscall.ENOENT) {
 		return replies, err
 	}
-	// Generic netlink says the same of a number that nobody has as IPVS of some things.
-	switch again := c.Probe(ctx); {
-	case again != nil:
-		return nil, again
-	case c.family != asked:
+	// Generic netlink answers an unknown family ID with the errno that IPVS has for missing objects.
+	switch probeErr := c.Probe(ctx); {
+	case probeErr != nil:
+		return nil, probeErr
+	case c.family != family:
 		return nil, ErrReloaded
 	}
 	return nil, err
 }
 
-// ask sends a question to a family of generic netlink and returns the answers,
+// request sends a request to a generic netlink family and returns the replies
 // without their generic header.
-func (c *Conn) ask(ctx context.Context, family uint16, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
+func (c *Conn) request(ctx context.Context, family uint16, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
 	attrs, err := e.Encode()
 	if err != nil {
 		return nil, err
@@ -128,24 +128,24 @@ func (c *Conn) ask(ctx context.Context, family uint16, cmd uint8, flags netlink.
 		return nil, err
 	}
 	for i := range replies {
-		if len(replies[i].Data) < generic {
+		if len(replies[i].Data) < genlHeader {
 			return nil, fmt.Errorf("a reply of %d bytes is too short", len(replies[i].Data))
 		}
-		replies[i].Data = replies[i].Data[generic:]
+		replies[i].Data = replies[i].Data[genlHeader:]
 	}
 	return replies, nil
 }
 
-// execute gives up the socket where an answer may still come.
+// execute closes the socket if a reply may still arrive.
 func (c *Conn) execute(ctx context.Context, m netlink.Message) ([]netlink.Message, error) {
 	if err := errors.Join(ctx.Err(), c.open()); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	c.socket.ctx = ctx
 	replies, err := c.nl.Execute(m)
-	if _, answered := answer(err); err == nil || answered {
+	if _, answered := kernelErrno(err); err == nil || answered {
 		return replies, err
 	}
 	return nil, errors.Join(err, c.Close())

@@ -45,7 +45,7 @@ func TestRefusals(t *testing.T) {
 
 func TestSecondsAreRoundedUp(t *testing.T) {
 	for in, want := range map[time.Duration]uint32{0: 0, time.Millisecond: 1, time.Second: 1, 1500 * time.Millisecond: 2} {
-		if got := wholeSeconds(in); got != want {
+		if got := seconds(in); got != want {
 			t.Errorf("%v became %v, want %v", in, got, want)
 		}
 	}

@@ -1,11 +1,17 @@
-// Package lvs speaks to IPVS, the kernel's own balancer, over generic netlink.
+// Package lvs talks to IPVS, the kernel's load balancer, over generic netlink.
 //
-// It does so by itself, with the messages of mdlayher/netlink. The library for
-// this, moby/ipvs, looks for the kernel's number of IPVS once in a process: after
-// the module ip_vs was removed and loaded anew, all that it says goes nowhere. It
-// also cuts weights to 16 bits, takes a kernel without IPVS for one that did what
-// it was told, waits for answers for ever, and runs modprobe. What it would take to
-// write with it, beside an own reader, is more than the six messages of write.go.
+//	lvs.go     types, errors, and what errnos mean
+//	read.go    lists and single servers
+//	write.go   changes
+//	conn.go    requests and replies, the family ID
+//	socket.go  the netlink socket
+//
+// It encodes the messages itself, on top of mdlayher/netlink. The library for
+// this, moby/ipvs, looks up the family ID of IPVS once per process: after the
+// module ip_vs was removed and loaded again, its requests go nowhere. It also
+// truncates weights to 16 bits, reports success on a kernel without IPVS, waits
+// for replies forever, and runs modprobe. Writing with it, beside a reader of our
+// own, would take more code than the six messages of write.go.
 package lvs
 
 import (
@@ -18,14 +24,14 @@ import (
 	"time"
 )
 
-// A Key names a virtual server.
+// A Key identifies a virtual server.
 type Key struct {
 	Addr     netip.Addr
 	Protocol uint8 // IANA number
 	Port     uint16
 }
 
-// String returns the words of ipvsadm for the server, as in "-t 10.96.0.10:80".
+// String returns the server as ipvsadm takes it, as in "-t 10.96.0.10:80".
 func (k Key) String() string {
 	return protocolFlag(k.Protocol) + " " + netip.AddrPortFrom(k.Addr, k.Port).String()
 }
@@ -40,7 +46,7 @@ func protocolFlag(p uint8) string {
 	return "--sctp-service"
 }
 
-// A Server is a virtual server, which balances what is sent to it.
+// A Server is a virtual server, which balances what is sent to its address.
 type Server struct {
 	Key
 	Scheduler string
@@ -48,22 +54,22 @@ type Server struct {
 	// Persistence is how many seconds a client keeps its destination; 0: not at all.
 	Persistence uint32
 
-	// Odd: the kernel holds more than this package can say, such as a netmask for
-	// persistence or scheduling by packet. An update puts that right.
-	Odd bool
+	// ForeignOptions: it has options that this package does not set, such as a netmask
+	// for persistence or scheduling by packet. An update resets them.
+	ForeignOptions bool
 }
 
-// A Destination is where a virtual server sends packets, with masquerading: it
-// changes their destination, and back in the answers.
+// A Destination is where a virtual server sends packets, by masquerading: it
+// rewrites their destination, and the source of the replies.
 type Destination struct {
 	netip.AddrPort
-	Weight uint32
-	Odd    bool // the kernel forwards otherwise than by masquerading, or has thresholds
+	Weight         uint32
+	ForeignOptions bool // it is not forwarded to by masquerading, or has thresholds
 
 	Active, Inactive uint32 // connections; they may lag by two seconds
 }
 
-// Idle tells whether the destination has no connection.
+// Idle reports whether the destination has no connections.
 func (d Destination) Idle() bool { return d.Active == 0 && d.Inactive == 0 }
 
 // A Listing is a virtual server as the kernel holds it.
@@ -76,23 +82,23 @@ type Listing struct {
 // counts whole seconds.
 type Timeouts struct{ TCP, TCPFin, UDP time.Duration }
 
-// What callers can mend.
+// Errors that callers can handle.
 var (
 	ErrUnsupported = errors.New("the kernel has no IPVS: its module ip_vs is missing or not loaded")
 	ErrNotExist    = errors.New("no such virtual server or destination")
 	ErrExist       = errors.New("it exists")
 
-	// ErrRefused is said of one server or new destination, and of no other: to send it
-	// again is of no use before something changes. The next two are causes of it.
-	ErrRefused           = errors.New("the kernel refuses it")
+	// ErrRefused concerns only the server or new destination that was sent: sending it
+	// again is useless until something changes. The next two are kinds of it.
+	ErrRefused           = errors.New("refused by the kernel")
 	ErrNoScheduler error = refusal("the kernel has no such scheduler")
-	ErrNoUnicast   error = refusal("the kernel takes it for no unicast address")
+	ErrNotUnicast  error = refusal("not a unicast address to the kernel")
 
-	// ErrNoServer is an ErrNotExist: it is the virtual server that is missing.
+	// ErrNoServer is an ErrNotExist: the virtual server itself is missing.
 	ErrNoServer error = noServer{}
 
-	// ErrReloaded: all that IPVS held is gone. The next message reaches the new one.
-	ErrReloaded = errors.New("the kernel's module ip_vs was removed and loaded anew")
+	// ErrReloaded: everything that IPVS held is gone. The next message reaches the new module.
+	ErrReloaded = errors.New("the kernel's module ip_vs was removed and loaded again")
 )
 
 type refusal string
@@ -105,7 +111,7 @@ type noServer struct{}
 func (noServer) Error() string        { return "no such virtual server" }
 func (noServer) Is(target error) bool { return target == ErrNotExist }
 
-// serverError says what an errno means where a whole virtual server was sent,
+// serverError translates an errno that answers a whole virtual server:
 // ip_vs_add_service and ip_vs_genl_set_cmd, net/netfilter/ipvs/ip_vs_ctl.c.
 func serverError(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
@@ -114,35 +120,34 @@ func serverError(err error) error {
 	return refused(keyError(err))
 }
 
-// general are the errnos that say nothing of what was sent: they are about the
-// caller, or about the moment.
-var general = []syscall.Errno{
+// generalErrnos do not depend on what was sent, but on the caller or the moment.
+var generalErrnos = []syscall.Errno{
 	syscall.EPERM, syscall.EACCES, syscall.EINTR, syscall.EAGAIN, syscall.EBUSY, syscall.ENOMEM, syscall.ENOBUFS,
 }
 
-// refused makes an ErrRefused of an answer that is about what was sent.
+// refused returns an ErrRefused if the kernel rejected what was sent.
 func refused(err error) error {
-	no, answered := answer(err)
-	if !answered || slices.Contains(general, no) {
+	no, answered := kernelErrno(err)
+	if !answered || slices.Contains(generalErrnos, no) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrRefused, no)
 }
 
-// answer returns the errno that the kernel answered with, if err is one, and not
-// that of a call that did not reach it.
-func answer(err error) (no syscall.Errno, is bool) {
+// kernelErrno returns the errno in the kernel's reply, if err is one, and not that
+// of a system call that failed.
+func kernelErrno(err error) (errno syscall.Errno, is bool) {
 	var call *os.SyscallError
-	is = errors.As(err, &no) && !errors.As(err, &call)
-	return no, is
+	is = errors.As(err, &errno) && !errors.As(err, &call)
+	return errno, is
 }
 
-// keyError says what an errno means everywhere else.
+// keyError translates an errno in all other cases.
 func keyError(err error) error {
 	switch {
 	case errors.Is(err, syscall.EEXIST):
 		return ErrExist
-	case errors.Is(err, syscall.ESRCH): // of servers only
+	case errors.Is(err, syscall.ESRCH): // for servers only
 		return ErrNoServer
 	case errors.Is(err, syscall.ENOENT):
 		return ErrNotExist
@@ -150,17 +155,17 @@ func keyError(err error) error {
 	return err
 }
 
-// newDestinationError says what an errno means where a destination was added,
-// ip_vs_new_dest, net/netfilter/ipvs/ip_vs_ctl.c: broadcast addresses of the host's
-// networks are not taken, nor those of multicast, nor link-local ones.
+// newDestinationError translates an errno that answers a new destination,
+// ip_vs_new_dest, net/netfilter/ipvs/ip_vs_ctl.c: the kernel refuses broadcast
+// addresses of the host's networks, multicast and link-local addresses.
 func newDestinationError(err error) error {
-	if no, answered := answer(err); answered && no == syscall.EINVAL {
-		return ErrNoUnicast
+	if no, answered := kernelErrno(err); answered && no == syscall.EINVAL {
+		return ErrNotUnicast
 	}
 	return refused(keyError(err))
 }
 
-// wrap says what was being done.
+// wrap adds what was being done to an error.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

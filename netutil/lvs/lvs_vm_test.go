@@ -174,7 +174,7 @@ func tear(t *testing.T, c *Conn, servers, others int) (torn int) {
 		other := dial(t)
 		addServers(t, other, others)
 		check(t, c.socket.Send(netlink.Message{ // has the kernel make the first piece
-			Header: netlink.Header{Length: unix.NLMSG_HDRLEN + generic, Type: netlink.HeaderType(c.family), Flags: netlink.Request | netlink.Dump},
+			Header: netlink.Header{Length: unix.NLMSG_HDRLEN + genlHeader, Type: netlink.HeaderType(c.family), Flags: netlink.Request | netlink.Dump},
 			Data:   []byte{cmdGetServer, 1, 0, 0},
 		}))
 		for i := range others {
@@ -184,7 +184,7 @@ func tear(t *testing.T, c *Conn, servers, others int) (torn int) {
 		check(t, err)
 		list := map[Key]Server{}
 		for _, m := range replies {
-			s, _, err := decodeServer(m.Data[generic:])
+			s, _, err := decodeServer(m.Data[genlHeader:])
 			check(t, err)
 			list[s.Key] = s
 		}
@@ -286,7 +286,7 @@ func TestRefusalsHaveNames(t *testing.T) {
 		{"a destination twice", c.AddDestination(ctx, web, first, 1), ErrExist},
 		{"a change of no server", c.UpdateServer(ctx, Server{Key: dns, Scheduler: "wrr"}), ErrNoServer},
 		{"a destination of no server", c.AddDestination(ctx, dns, first, 1), ErrNoServer},
-		{"a destination that is no host", c.AddDestination(ctx, web, netip.MustParseAddrPort("255.255.255.255:80"), 1), ErrNoUnicast},
+		{"a destination that is no host", c.AddDestination(ctx, web, netip.MustParseAddrPort("255.255.255.255:80"), 1), ErrNotUnicast},
 		{"a change of no destination", c.UpdateDestination(ctx, web, netip.MustParseAddrPort("10.0.0.1:1"), 1), ErrNotExist},
 		{"an unknown scheduler", c.AddServer(ctx, Server{Key: dns, Scheduler: "nosuch"}), ErrNoScheduler},
 		{"a change to an unknown scheduler", c.UpdateServer(ctx, Server{Key: web, Scheduler: "nosuch"}), ErrNoScheduler},
@@ -309,17 +309,17 @@ func TestOddThingsOfOthers(t *testing.T) {
 	run(t, "ipvsadm -A -f 7 -s wrr") // of a packet mark: none of ours
 
 	got := list(t, c, false)
-	if len(got) != 2 || !got[web].Odd || !got[dns].Odd || !got[dns].Destinations[0].Odd {
+	if len(got) != 2 || !got[web].ForeignOptions || !got[dns].ForeignOptions || !got[dns].Destinations[0].ForeignOptions {
 		t.Errorf("listed %+v", got)
 	}
-	if d := got[web].Destinations[0]; d.Odd || d.Weight != 65537 {
+	if d := got[web].Destinations[0]; d.ForeignOptions || d.Weight != 65537 {
 		t.Errorf("weight 65537 was read as %+v", d)
 	}
 	check(t, c.UpdateServer(t.Context(), Server{Key: web, Scheduler: "wrr", Persistence: 60}))
 	check(t, c.UpdateServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
 	check(t, c.UpdateDestination(t.Context(), dns, netip.MustParseAddrPort("192.168.10.11:53"), 1))
 	got = list(t, c, false)
-	if got[web].Odd || got[dns].Odd || got[dns].Destinations[0].Odd {
+	if got[web].ForeignOptions || got[dns].ForeignOptions || got[dns].Destinations[0].ForeignOptions {
 		t.Errorf("after updates %+v", got)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// generic is the length of struct genlmsghdr, <linux/genetlink.h>.
-const generic = 4
+// genlHeader is the length of struct genlmsghdr, <linux/genetlink.h>.
+const genlHeader = 4
 
 // Commands and attributes, <linux/ip_vs.h>.
 const (
@@ -40,7 +40,7 @@ const (
 	serverPort      = 4
 	serverMark      = 5
 	serverScheduler = 6
-	serverFlags     = 7 // and their mask
+	serverFlags     = 7 // flags and their mask
 	serverTimeout   = 8
 	serverNetmask   = 9
 	serverEngine    = 11
@@ -55,12 +55,11 @@ const (
 	destinationInactive = 8
 
 	flagPersistent = 0x1
-	flagHashed     = 0x2 // the kernel's own
+	flagHashed     = 0x2 // internal to the kernel
 	allFlags       = 0xffffffff
 )
 
-// List returns the virtual servers of one family with their destinations, as
-// Servers does.
+// List returns what Servers does, with the destinations.
 func (c *Conn) List(ctx context.Context, v6 bool, known iter.Seq[Key]) (map[Key]Listing, error) {
 	servers, err := c.Servers(ctx, v6, known)
 	if err != nil {
@@ -77,14 +76,12 @@ func (c *Conn) List(ctx context.Context, v6 bool, known iter.Seq[Key]) (map[Key]
 	return list, nil
 }
 
-// Servers returns the virtual servers of one family, but for those that go by a
-// packet mark.
+// Servers returns the virtual servers of one family, except those for a packet mark.
 //
-// The kernel lists in pieces, and goes on after as many servers, of all
-// namespaces, as it has passed: where one goes in between, be it in another
-// namespace, the next that comes is left out. What is listed is there. So each of
-// those that are known, which the list may lack, is asked for by itself; of others
-// a later list will say.
+// The kernel lists in parts, and resumes by the number of servers, of all
+// namespaces, that it has passed: if one is removed in between, even in another
+// namespace, the list skips the next one. What is listed exists. So each known
+// server that the list lacks is looked up on its own; others will be in a later list.
 func (c *Conn) Servers(ctx context.Context, v6 bool, known iter.Seq[Key]) (map[Key]Server, error) {
 	list, err := c.listServers(ctx, v6)
 	if err != nil {
@@ -93,7 +90,7 @@ func (c *Conn) Servers(ctx context.Context, v6 bool, known iter.Seq[Key]) (map[K
 	return list, c.complete(ctx, list, v6, known)
 }
 
-// complete adds to a list what it lacks of the known ones.
+// complete adds the known servers that a list lacks.
 func (c *Conn) complete(ctx context.Context, list map[Key]Server, v6 bool, known iter.Seq[Key]) error {
 	for key := range known {
 		if _, listed := list[key]; listed || key.Addr.Is6() != v6 {
@@ -111,7 +108,7 @@ func (c *Conn) complete(ctx context.Context, list map[Key]Server, v6 bool, known
 	return nil
 }
 
-// listServers lists once.
+// listServers lists the servers once.
 func (c *Conn) listServers(ctx context.Context, v6 bool) (map[Key]Server, error) {
 	replies, err := c.command(ctx, cmdGetServer, netlink.Dump, netlink.NewAttributeEncoder())
 	if err != nil {
@@ -134,7 +131,7 @@ func (c *Conn) listServers(ctx context.Context, v6 bool) (map[Key]Server, error)
 func (c *Conn) Server(ctx context.Context, k Key) (Server, error) {
 	replies, err := c.command(ctx, cmdGetServer, 0, k.attributes())
 	if err == nil && len(replies) != 1 {
-		err = fmt.Errorf("%d answers", len(replies))
+		err = fmt.Errorf("%d replies", len(replies))
 	}
 	if err != nil {
 		return Server{}, wrap(keyError(err), "looking for virtual server %v", k)
@@ -143,7 +140,7 @@ func (c *Conn) Server(ctx context.Context, k Key) (Server, error) {
 	return s, wrap(err, "looking for virtual server %v", k)
 }
 
-// Has reports whether there is a virtual server.
+// Has reports whether a virtual server exists.
 func (c *Conn) Has(ctx context.Context, k Key) (bool, error) {
 	_, err := c.Server(ctx, k)
 	if errors.Is(err, ErrNotExist) {
@@ -152,7 +149,7 @@ func (c *Conn) Has(ctx context.Context, k Key) (bool, error) {
 	return err == nil, err
 }
 
-// attributes are what names a virtual server in a question.
+// attributes identify a virtual server in a request.
 func (k Key) attributes() *netlink.AttributeEncoder {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(attrServer, k.encode)
@@ -167,8 +164,8 @@ func (k Key) encode(e *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// Destinations returns those of one virtual server, in no order. A server that is
-// not there has none.
+// Destinations returns those of one virtual server, in no order. A server that does
+// not exist has none.
 func (c *Conn) Destinations(ctx context.Context, k Key) ([]Destination, error) {
 	replies, err := c.command(ctx, cmdGetDestination, netlink.Dump, k.attributes())
 	if err != nil {
@@ -192,7 +189,7 @@ func familyOf(a netip.Addr) uint16 {
 	return unix.AF_INET6
 }
 
-// decodeServer reads one virtual server; ok is false for one of a packet mark.
+// decodeServer decodes one virtual server; ok is false for one of a packet mark.
 func decodeServer(data []byte) (s Server, ok bool, err error) {
 	raw := rawServer{}
 	if err := nested(data, attrServer, raw.attribute); err != nil {
@@ -202,13 +199,13 @@ func decodeServer(data []byte) (s Server, ok bool, err error) {
 		return s, false, nil
 	}
 	s = Server{
-		Key:       Key{Addr: address(raw.addr, raw.family == unix.AF_INET), Protocol: uint8(raw.protocol), Port: raw.port},
-		Scheduler: raw.scheduler,
-		Odd:       raw.flags&^(flagPersistent|flagHashed) != 0 || raw.engine,
+		Key:            Key{Addr: address(raw.addr, raw.family == unix.AF_INET), Protocol: uint8(raw.protocol), Port: raw.port},
+		Scheduler:      raw.scheduler,
+		ForeignOptions: raw.flags&^(flagPersistent|flagHashed) != 0 || raw.engine,
 	}
 	if raw.flags&flagPersistent != 0 {
 		s.Persistence = raw.timeout
-		s.Odd = s.Odd || raw.netmask != wholeNetmask(s.Addr)
+		s.ForeignOptions = s.ForeignOptions || raw.netmask != hostNetmask(s.Addr)
 	}
 	if !s.Addr.IsValid() {
 		return s, false, errors.New("a virtual server without address")
@@ -251,9 +248,9 @@ func (r *rawServer) attribute(ad *netlink.AttributeDecoder) {
 	}
 }
 
-// wholeNetmask is how the kernel says that persistence is for single clients: a
-// mask for IPv4, a length for IPv6.
-func wholeNetmask(a netip.Addr) uint32 {
+// hostNetmask stands for persistence by single client addresses: a mask for IPv4, a
+// prefix length for IPv6.
+func hostNetmask(a netip.Addr) uint32 {
 	if a.Is4() {
 		return 0xffffffff
 	}
@@ -273,7 +270,7 @@ func decodeDestination(data []byte, v4 bool) (Destination, error) {
 		case destinationWeight:
 			d.Weight = ad.Uint32()
 		case destinationMethod, destinationUpper, destinationLower:
-			d.Odd = d.Odd || ad.Uint32() != 0
+			d.ForeignOptions = d.ForeignOptions || ad.Uint32() != 0
 		case destinationActive:
 			d.Active = ad.Uint32()
 		case destinationInactive:
@@ -287,7 +284,7 @@ func decodeDestination(data []byte, v4 bool) (Destination, error) {
 	return d, err
 }
 
-// nested reads the attributes inside the attribute of the given type.
+// nested calls each with the attributes inside the attribute of the given type.
 func nested(data []byte, typ uint16, each func(*netlink.AttributeDecoder)) error {
 	ad, err := netlink.NewAttributeDecoder(data)
 	if err != nil {
@@ -307,7 +304,7 @@ func nested(data []byte, typ uint16, each func(*netlink.AttributeDecoder)) error
 	return ad.Err()
 }
 
-// address reads union nf_inet_addr: of its 16 bytes IPv4 has the first four.
+// address decodes union nf_inet_addr: IPv4 uses the first four of its 16 bytes.
 func address(b []byte, v4 bool) netip.Addr {
 	if v4 && len(b) > 4 {
 		b = b[:4]

@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	// largest is the most bytes that one read may bring. The kernel fills at most
-	// 32 KiB of a dump for one read, netlink_recvmsg in net/netlink/af_netlink.c.
-	largest = 64 << 10
+	// maxRead is the size of the read buffer. The kernel fills at most 32 KiB of a
+	// dump for one read, netlink_recvmsg in net/netlink/af_netlink.c.
+	maxRead = 64 << 10
 
-	// tick is how often a read that waits asks whether it should go on.
-	tick = 100 * time.Millisecond
+	// pollInterval is how often a waiting read checks its context.
+	pollInterval = 100 * time.Millisecond
 )
 
-// A socket is netlink.Conn's hands on generic netlink. Its reads block in the
-// kernel and take all of a piece of a dump in one call: the library's own look at
-// the length first, and go through the runtime's poller, which leaves others five
-// times as long to change what is being listed.
+// A socket connects netlink.Conn to generic netlink. Its reads block in the kernel
+// and take a whole part of a dump in one call: the library's own reads ask for the
+// length first and go through the runtime's poller, which leaves other processes
+// five times as long to change what is being listed.
 type socket struct {
 	fd  int
 	buf []byte
-	ctx context.Context // of the question being asked
+	ctx context.Context // of the current request
 }
 
-// openSocket returns a socket of the network namespace of the caller, and its address.
+// openSocket returns a socket in the network namespace of the caller, and its address.
 func openSocket() (*socket, uint32, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_GENERIC)
 	if err != nil {
 		return nil, 0, os.NewSyscallError("socket", err)
 	}
-	s := &socket{fd: fd, buf: make([]byte, largest), ctx: context.Background()}
+	s := &socket{fd: fd, buf: make([]byte, maxRead), ctx: context.Background()}
 	pid, err := s.bind()
 	if err != nil {
 		unix.Close(fd)
@@ -46,7 +46,7 @@ func openSocket() (*socket, uint32, error) {
 }
 
 func (s *socket) bind() (uint32, error) {
-	wait := unix.NsecToTimeval(tick.Nanoseconds())
+	wait := unix.NsecToTimeval(pollInterval.Nanoseconds())
 	if err := unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return 0, os.NewSyscallError("setsockopt", err)
 	}
@@ -60,10 +60,10 @@ func (s *socket) bind() (uint32, error) {
 	return sa.(*unix.SockaddrNetlink).Pid, nil
 }
 
-// Close closes the socket. No call may be under way.
+// Close closes the socket. No other call may be running.
 func (s *socket) Close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
 
-// Send sends a message. The kernel has done what it says when it returns.
+// Send sends a message. The kernel has carried it out when Send returns.
 func (s *socket) Send(m netlink.Message) error { return s.SendMessages([]netlink.Message{m}) }
 
 // SendMessages sends messages.
@@ -100,13 +100,13 @@ func (s *socket) Receive() ([]netlink.Message, error) {
 	return list, nil
 }
 
-// read waits for an answer until the context ends.
+// read waits for a reply until the context ends.
 func (s *socket) read() (int, error) {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
 		switch {
 		case err == nil && n > len(s.buf):
-			return 0, fmt.Errorf("an answer of %d bytes is too long", n)
+			return 0, fmt.Errorf("a reply of %d bytes is too long", n)
 		case err == nil:
 			return n, nil
 		case err != unix.EAGAIN && err != unix.EINTR:

@@ -11,7 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// AddServer makes a virtual server, without destinations. The kernel loads the
+// AddServer adds a virtual server, without destinations. The kernel loads the
 // module of its scheduler.
 func (c *Conn) AddServer(ctx context.Context, s Server) error {
 	err := c.write(ctx, cmdNewServer, s.attributes())
@@ -24,10 +24,10 @@ func (c *Conn) UpdateServer(ctx context.Context, s Server) error {
 	return wrap(serverError(err), "changing virtual server %v to scheduler %s", s.Key, s.Scheduler)
 }
 
-// DeleteServer removes a virtual server with its destinations. One that is not there is no error.
+// DeleteServer removes a virtual server with its destinations, if it exists.
 func (c *Conn) DeleteServer(ctx context.Context, k Key) error {
 	err := c.write(ctx, cmdDeleteServer, k.attributes())
-	return wrap(unlessGone(keyError(err)), "removing virtual server %v", k)
+	return wrap(ignoreNotExist(keyError(err)), "removing virtual server %v", k)
 }
 
 // AddDestination adds a destination to a virtual server.
@@ -42,20 +42,20 @@ func (c *Conn) UpdateDestination(ctx context.Context, k Key, at netip.AddrPort, 
 	return wrap(keyError(err), "changing destination %v of virtual server %v", at, k)
 }
 
-// DeleteDestination removes a destination, whose connections end. One that is not there is no error.
+// DeleteDestination removes a destination, if it exists. Its connections end.
 func (c *Conn) DeleteDestination(ctx context.Context, k Key, at netip.AddrPort) error {
 	err := c.write(ctx, cmdDeleteDestination, k.destination(at, 0))
-	return wrap(unlessGone(keyError(err)), "removing destination %v from virtual server %v", at, k)
+	return wrap(ignoreNotExist(keyError(err)), "removing destination %v from virtual server %v", at, k)
 }
 
-func unlessGone(err error) error {
+func ignoreNotExist(err error) error {
 	if errors.Is(err, ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// write sends a message that changes something, and waits until that is done.
+// write sends a message that changes something, and waits for its acknowledgement.
 func (c *Conn) write(ctx context.Context, cmd uint8, e *netlink.AttributeEncoder) error {
 	c.Messages++
 	_, err := c.command(ctx, cmd, netlink.Acknowledge, e)
@@ -68,7 +68,7 @@ func (c *Conn) Timeouts(ctx context.Context) (t Timeouts, err error) {
 	for _, m := range replies {
 		err = errors.Join(err, t.decode(m.Data))
 	}
-	return t, wrap(err, "reading time-outs")
+	return t, wrap(err, "reading timeouts")
 }
 
 func (t *Timeouts) decode(data []byte) error {
@@ -89,18 +89,18 @@ func (t *Timeouts) decode(data []byte) error {
 	return ad.Err()
 }
 
-// SetTimeouts sets those of the namespace, rounded up; 0 leaves one as it is.
+// SetTimeouts sets those of the namespace, rounded up; 0 leaves one unchanged.
 func (c *Conn) SetTimeouts(ctx context.Context, t Timeouts) error {
 	e := netlink.NewAttributeEncoder()
-	e.Uint32(attrTimeoutTCP, wholeSeconds(t.TCP))
-	e.Uint32(attrTimeoutTCPFin, wholeSeconds(t.TCPFin))
-	e.Uint32(attrTimeoutUDP, wholeSeconds(t.UDP))
-	return wrap(c.write(ctx, cmdSetTimeouts, e), "setting time-outs")
+	e.Uint32(attrTimeoutTCP, seconds(t.TCP))
+	e.Uint32(attrTimeoutTCPFin, seconds(t.TCPFin))
+	e.Uint32(attrTimeoutUDP, seconds(t.UDP))
+	return wrap(c.write(ctx, cmdSetTimeouts, e), "setting timeouts")
 }
 
-func wholeSeconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
+func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
 
-// attributes are all that the kernel is told of a server.
+// attributes encode a whole server.
 func (s Server) attributes() *netlink.AttributeEncoder {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
@@ -111,14 +111,14 @@ func (s Server) attributes() *netlink.AttributeEncoder {
 		e.String(serverScheduler, s.Scheduler)
 		e.Bytes(serverFlags, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, flags), allFlags))
 		e.Uint32(serverTimeout, s.Persistence)
-		e.Uint32(serverNetmask, wholeNetmask(s.Addr))
+		e.Uint32(serverNetmask, hostNetmask(s.Addr))
 		return s.encode(e)
 	})
 	return e
 }
 
-// destination are the attributes of a destination, with masquerading and without
-// thresholds, of the server k.
+// destination encodes a destination of the server k, with masquerading and without
+// thresholds.
 func (k Key) destination(at netip.AddrPort, weight uint16) *netlink.AttributeEncoder {
 	e := k.attributes()
 	e.Nested(attrDestination, func(e *netlink.AttributeEncoder) error {

@@ -1,4 +1,4 @@
-// Package sockets says on which ports of this host processes take packets.
+// Package sockets lists the ports on which processes of this host receive packets.
 package sockets
 
 import (
@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Listener is a socket that takes packets from anybody: of TCP and SCTP one that
-// listens, of UDP one without a peer.
+// A Listener is a socket that receives packets from anywhere: a listening one for TCP
+// and SCTP, one without a peer for UDP.
 type Listener struct {
-	Protocol       uint8 // by its IANA number
-	netip.AddrPort       // of 0.0.0.0 or [::]: on all addresses
-	Both           bool  // it is of [::], and takes IPv4 packets too
-	Own            bool  // this process has it
+	Protocol       uint8 // IANA number
+	netip.AddrPort       // 0.0.0.0 or [::]: on all addresses
+	DualStack      bool  // on [::], and receives IPv4 packets too
+	Own            bool  // it belongs to this process
 }
 
 // Sizes and attributes of <linux/inet_diag.h>.
@@ -30,20 +30,20 @@ const (
 	v6OnlyAttr  = 11 // INET_DIAG_SKV6ONLY
 )
 
-// States of sockets, <net/tcp_states.h>; one of UDP without a peer is "closed".
+// States of sockets, <net/tcp_states.h>; a UDP socket without a peer is "closed".
 const (
 	stateClose  = 7
 	stateListen = 10
 )
 
-// kinds are what is asked for.
-var kinds = []struct{ protocol, state uint8 }{
+// queries are the protocols to list, each with the state of its sockets.
+var queries = []struct{ protocol, state uint8 }{
 	{unix.IPPROTO_TCP, stateListen}, {unix.IPPROTO_UDP, stateClose}, {unix.IPPROTO_SCTP, stateListen},
 }
 
-// Listeners returns those of the network namespace of the caller. Left out are
-// sockets that are bound to one interface, but to no address, and protocols that
-// the kernel does not list: that is a module of its own.
+// Listeners returns those of the network namespace of the caller. It leaves out
+// sockets bound to an interface but to no address, and protocols that the kernel
+// cannot list: that takes a module for each.
 func Listeners() ([]Listener, error) {
 	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if err != nil {
@@ -52,7 +52,7 @@ func Listeners() ([]Listener, error) {
 	defer c.Close()
 	own := ownInodes()
 	var list []Listener
-	for _, k := range kinds {
+	for _, k := range queries {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			msgs, err := c.Execute(request(family, k.protocol, k.state))
 			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
@@ -81,7 +81,7 @@ func request(family, protocol, state uint8) netlink.Message {
 	}
 }
 
-// parse reads one inet_diag_msg.
+// parse decodes one inet_diag_msg.
 func parse(b []byte, protocol uint8, own map[uint32]bool) (Listener, bool) {
 	if len(b) < messageSize {
 		return Listener{}, false
@@ -96,13 +96,13 @@ func parse(b []byte, protocol uint8, own map[uint32]bool) (Listener, bool) {
 	}
 	return Listener{
 		Protocol: protocol, AddrPort: netip.AddrPortFrom(addr, port),
-		Both: addr == netip.IPv6Unspecified() && !onlyV6(b[messageSize:]),
-		Own:  own[binary.NativeEndian.Uint32(b[68:])],
+		DualStack: addr == netip.IPv6Unspecified() && !v6Only(b[messageSize:]),
+		Own:       own[binary.NativeEndian.Uint32(b[68:])],
 	}, true
 }
 
-// onlyV6 reports whether attributes say that a socket takes no IPv4 packets.
-func onlyV6(attrs []byte) bool {
+// v6Only reports whether a socket with these attributes receives no IPv4 packets.
+func v6Only(attrs []byte) bool {
 	d, err := netlink.NewAttributeDecoder(attrs)
 	if err != nil {
 		return false
@@ -120,11 +120,11 @@ func ownInodes() map[uint32]bool {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil // then none is known to be ours
+		return nil // then no socket counts as ours
 	}
 	own := make(map[uint32]bool)
 	for _, e := range entries {
-		name, _ := os.Readlink(dir + "/" + e.Name()) // it may be closed by now
+		name, _ := os.Readlink(dir + "/" + e.Name()) // empty if it is closed by now
 		number, isSocket := strings.CutPrefix(name, "socket:[")
 		if n, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 32); isSocket && err == nil {
 			own[uint32(n)] = true

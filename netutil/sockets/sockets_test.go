@@ -36,7 +36,7 @@ func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Add
 
 func TestListeners(t *testing.T) {
 	both := listen(t, "tcp", "[::]:0")
-	both.Both = true
+	both.DualStack = true
 	want := []Listener{
 		listen(t, "tcp4", "0.0.0.0:0"), listen(t, "tcp4", "127.0.0.1:0"), listen(t, "tcp6", "[::]:0"), both,
 		listen(t, "udp4", "0.0.0.0:0"), listen(t, "udp6", "[::1]:0"),

@@ -12,8 +12,8 @@ import (
 
 const root = "/proc/sys"
 
-// ErrUnknown says that this kernel, or this network namespace, does not have
-// the setting: another version, or a module that is not loaded.
+// ErrUnknown: this kernel, or this network namespace, does not have the setting,
+// because of its version or a module that is not loaded.
 var ErrUnknown = errors.New("this kernel does not have it (is a module missing?)")
 
 // Get returns the value of a setting without the newline at its end. Names are
@@ -31,8 +31,8 @@ func Get(name string) (string, error) {
 	return strings.TrimRight(string(b), "\n"), nil
 }
 
-// Set gives a setting a value. One that has it already is not written, so that
-// a read-only /proc/sys (a container's) is no obstacle when all is well.
+// Set sets a value. A setting that already has it is not written, so that a
+// read-only /proc/sys (in a container) does not matter then.
 func Set(name, value string) error {
 	old, err := Get(name)
 	if err != nil {
@@ -45,7 +45,7 @@ func Set(name, value string) error {
 	if err != nil {
 		return err
 	}
-	// Not os.WriteFile: it would try to create what is not there.
+	// Not os.WriteFile: it would try to create a missing file.
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return setError(name, old, value, err)
@@ -68,7 +68,7 @@ func locate(name string) (string, error) {
 	return filepath.Join(root, name), nil
 }
 
-// reason leaves the path out of err: messages name the setting.
+// reason removes the path from err: messages name the setting.
 func reason(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrUnknown

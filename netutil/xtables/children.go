@@ -10,27 +10,27 @@ import (
 	"svcproxy/netutil/nft"
 )
 
-// children are the processes of the programs that this process started last.
+// children are the programs that this process started last.
 var children struct {
 	sync.Mutex
-	last [64]child // far more than run before their events are read, but for many changes one by one
+	last [64]child // far more than run before their events are read, except when many changes come one by one
 	next int
 }
 
-// A child commits to nf_tables after one generation and up to another. Its process id
-// alone says nothing: one in another pid namespace may have the same at any time.
+// A child commits to nf_tables after one generation and up to another. Its process ID
+// is not enough: one in another PID namespace may have the same at any time.
 type child struct {
 	pid         uint32
 	after, upTo uint32
-	runs        bool // upTo is not known yet
+	running     bool // upTo is not known yet
 }
 
-// committed reports whether the commit that gave a generation may be c's. Generations wrap.
+// committed reports whether c may have committed a generation. Generations wrap around.
 func (c child) committed(generation uint32) bool {
-	return int32(generation-c.after) > 0 && (c.runs || int32(c.upTo-generation) >= 0)
+	return int32(generation-c.after) > 0 && (c.running || int32(c.upTo-generation) >= 0)
 }
 
-// Committed reports whether a commit was one of a program that changes rules for us.
+// Committed reports whether a commit came from a program that this process started.
 func Committed(pid, generation uint32) bool {
 	children.Lock()
 	defer children.Unlock()
@@ -40,7 +40,7 @@ func Committed(pid, generation uint32) bool {
 func started(pid int, generation uint32) {
 	children.Lock()
 	defer children.Unlock()
-	children.last[children.next%len(children.last)] = child{pid: uint32(pid), after: generation, runs: true}
+	children.last[children.next%len(children.last)] = child{pid: uint32(pid), after: generation, running: true}
 	children.next++
 }
 
@@ -48,15 +48,14 @@ func ended(pid int, generation uint32) {
 	children.Lock()
 	defer children.Unlock()
 	for i := range children.last {
-		if c := &children.last[i]; c.pid == uint32(pid) && c.runs {
-			c.runs, c.upTo = false, generation
+		if c := &children.last[i]; c.pid == uint32(pid) && c.running {
+			c.running, c.upTo = false, generation
 		}
 	}
 }
 
-// runKnown runs a program that has nothing to do before its process is known to
-// Committed: it gets its input after that. Where nf_tables does not say its
-// generation, nobody hears of its commits either.
+// runKnown runs a program whose input waits until Committed knows its process. Where
+// the generation of nf_tables cannot be read, there are no events of commits either.
 func runKnown(cmd *exec.Cmd, stdin io.Reader) error {
 	before, unknown := generation()
 	known := make(chan struct{})
@@ -71,7 +70,7 @@ func runKnown(cmd *exec.Cmd, stdin io.Reader) error {
 	err := cmd.Wait()
 	after, unknown := generation()
 	if unknown != nil {
-		after = before // what it committed is taken for another's, and looked at
+		after = before // its commits count as foreign, which causes a look
 	}
 	ended(cmd.Process.Pid, after)
 	return err
@@ -87,7 +86,7 @@ func generation() (uint32, error) {
 	return g.ID, errors.Join(err, conn.Close())
 }
 
-// A waitingReader reads when a channel is closed.
+// A waitingReader reads once a channel is closed.
 type waitingReader struct {
 	until <-chan struct{}
 	io.Reader

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// A Choice says which of the tools of a host to use.
+// A Choice is the tool to use on a host.
 type Choice struct {
-	Use    *Tool
-	Others []*Tool // where chains of ours are too, left by a run that chose otherwise
+	Use   *Tool
+	Stale []*Tool // others with chains of ours, left by a run that chose differently
 }
 
-// A Reader reads all tables of a tool, as Tool.ReadAll does.
+// A Reader reads all tables of a tool, like Tool.ReadAll.
 type Reader func(ctx context.Context, t *Tool) (map[string]*Table, error)
 
-// Choose returns the variant that this host uses: where chains of ours are, else
-// where most foreign rules are, as far as the kernel has them; of two that are
-// equal in that, the one that plain iptables means. It makes no table.
+// Choose returns the variant that this host uses, of those that the kernel has: the
+// one with chains of ours, else the one with most foreign rules, else the one that
+// plain iptables is. It creates no table.
 func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
 	tools, err := Installed(ctx, v6)
 	if err != nil {
@@ -48,12 +48,12 @@ func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
 		return nil, fmt.Errorf("looking for a variant of %s that this kernel has: %w", Base(v6), lacking)
 	}
 	if len(withOurs) > 0 {
-		choice.Use, choice.Others = withOurs[0], withOurs[1:]
+		choice.Use, choice.Stale = withOurs[0], withOurs[1:]
 	}
 	return &choice, nil
 }
 
-// count looks how far a tool is in use.
+// count reports whether a tool has chains of ours, and how many foreign rules.
 func (t *Tool) count(ctx context.Context, read Reader) (ours bool, foreign int, err error) {
 	tables, err := read(ctx, t)
 	for _, tab := range tables {
@@ -70,11 +70,11 @@ func Purge(tables map[string]*Table) (s *Script, left []string) {
 	for name, tab := range tables {
 		for chain := range tab.Policies {
 			for _, rule := range tab.Jumps[chain] {
-				s.Unlink(name, chain, rule)
+				s.DeleteJump(name, chain, rule)
 			}
 		}
 		for chain := range tab.Chains {
-			if by := tab.LedToBy(chain); len(by) > 0 {
+			if by := tab.ReferencedBy(chain); len(by) > 0 {
 				s.Set(name, chain, nil)
 				left = append(left, fmt.Sprintf("chain %s of table %s stays, empty: %s leads to it", chain, name, strings.Join(by, ", ")))
 			} else {

@@ -21,7 +21,7 @@ func Example() {
 
 		var s xtables.Script
 		s.Set("nat", "EXAMPLE-MASQ", []byte("-A EXAMPLE-MASQ -s 10.0.0.0/8 -j MASQUERADE\n"))
-		s.Link("nat", "POSTROUTING", "-j EXAMPLE-MASQ", 0)
+		s.InsertJump("nat", "POSTROUTING", "-j EXAMPLE-MASQ", 0)
 		if err := iptables.Restore(ctx, &s); err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 // lockWait is how many seconds a program waits for the lock of the legacy variant.
 const lockWait = 60
 
-// lockPath returns the file whose lock programs of the legacy variant take, as they find it.
+// lockPath returns the file that programs of the legacy variant lock, found as they find it.
 func lockPath() string {
 	if p := os.Getenv("XTABLES_LOCKFILE"); p != "" {
 		return p
@@ -22,7 +22,7 @@ func lockPath() string {
 	return "/run/xtables.lock"
 }
 
-// lockHolder says who holds the lock; nothing if nobody does, or it cannot be told.
+// lockHolder describes the process that holds the lock; empty if none does, or it is unknown.
 func lockHolder() string {
 	var st unix.Stat_t
 	if err := unix.Stat(lockPath(), &st); err != nil {
@@ -33,7 +33,7 @@ func lockHolder() string {
 		return ""
 	}
 	pid := holderOf(locks, &st)
-	if pid <= 0 { // also of a process that this one cannot see
+	if pid <= 0 { // 0: a process of another PID namespace
 		return ""
 	}
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
@@ -43,7 +43,7 @@ func lockHolder() string {
 	return fmt.Sprintf("process %d (%s)", pid, bytes.TrimSpace(comm))
 }
 
-// nameHolder adds to an error of the legacy variant who holds the lock.
+// nameHolder adds the holder of the lock to an error of the legacy variant.
 func (t *Tool) nameHolder(err error) error {
 	if holder := lockHolder(); t.Variant == Legacy && holder != "" {
 		return fmt.Errorf("%w; the lock %s is held by %s", err, lockPath(), holder)
@@ -51,13 +51,13 @@ func (t *Tool) nameHolder(err error) error {
 	return err
 }
 
-// isLocked reports whether a program has waited in vain for the lock.
+// isLocked reports whether a program did not get the lock in time.
 func isLocked(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "holding the xtables lock")
 }
 
-// holderOf finds a file among lines such as "1: FLOCK  ADVISORY  WRITE 708 00:19:1226 0 EOF"
-// of /proc/locks. Those who wait have "->" after the number.
+// holderOf finds the holder of a file's lock in lines of /proc/locks such as
+// "1: FLOCK  ADVISORY  WRITE 708 00:19:1226 0 EOF". Waiters have "->" after the number.
 func holderOf(locks []byte, st *unix.Stat_t) int {
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	s := bufio.NewScanner(bytes.NewReader(locks))

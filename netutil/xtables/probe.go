@@ -12,54 +12,55 @@ import (
 
 // A Feature is a match or a target that rules may need.
 type Feature struct {
-	Name  string // as it is written after -m or -j
+	Name  string // as written after -m or -j
 	Table string
-	Words []string // of a rule that needs it, and as little else as can be
+	Words []string // of a rule that needs it, and little else
 }
 
-// Lacking says of features that cannot be had why, by name.
-type Lacking map[string]string
+// Missing holds the features that a host lacks, by name, with the reason.
+type Missing map[string]string
 
-// probeTries is how often a probe is repeated whose chain has been removed meanwhile.
+// probeTries is how often a probe is tried whose chain is removed meanwhile.
 const probeTries = 3
 
-// Probe finds out which features this host lacks, be it the kernel or iptables, by
-// making rules in chains of its own, to which nothing leads, whose names begin with
-// prefix. Where all rules of together can be made, it has them all; otherwise each is tried.
-func (t *Tool) Probe(ctx context.Context, prefix string, together, each []Feature) (Lacking, error) {
+// Probe finds out which features this host, its kernel or its iptables, lacks, by
+// adding rules to chains of its own, which nothing jumps to, whose names begin with
+// prefix. If all rules of combined can be added, none is missing; otherwise those of
+// single are tried one by one.
+func (t *Tool) Probe(ctx context.Context, prefix string, combined, single []Feature) (Missing, error) {
 	c, err := t.client()
 	if err != nil {
 		return nil, err
 	}
 	chain := fmt.Sprintf("%s-%d", prefix, os.Getpid())
-	over := time.Now().Add(lockWait * time.Second)
+	deadline := time.Now().Add(lockWait * time.Second)
 	for try := 1; ; try++ {
-		p := prober{tool: t, client: c, ctx: ctx, over: over, chain: chain, tables: map[string]bool{}, lacking: Lacking{}}
-		err := p.probe(together)
-		if err == nil && len(p.lacking) > 0 {
-			p.lacking = Lacking{}
-			err = p.probe(each)
+		p := prober{tool: t, client: c, ctx: ctx, deadline: deadline, chain: chain, tables: map[string]bool{}, missing: Missing{}}
+		err := p.probe(combined)
+		if err == nil && len(p.missing) > 0 {
+			p.missing = Missing{}
+			err = p.probe(single)
 		}
 		err = errors.Join(err, p.remove())
 		if err == nil || try == probeTries || ctx.Err() != nil {
-			return p.lacking, err
+			return p.missing, err
 		}
 	}
 }
 
 type prober struct {
-	tool    *Tool
-	client  *iptables.IPTables
-	ctx     context.Context
-	over    time.Time // no command waits for the lock any more
-	chain   string
-	tables  map[string]bool // in which the chain was made
-	lacking Lacking
+	tool     *Tool
+	client   *iptables.IPTables
+	ctx      context.Context
+	deadline time.Time // of waiting for the lock
+	chain    string
+	tables   map[string]bool // in which the chain was made
+	missing  Missing
 }
 
-// patiently runs a command again while the lock is held: no command can be
-// interrupted, so that each waits for lockPatience only.
-func (p *prober) patiently(command func() error) error {
+// retryLocked repeats a command while the lock is held: a command cannot be
+// interrupted, so each waits only for queryLockWait.
+func (p *prober) retryLocked(command func() error) error {
 	for {
 		err := command()
 		if !isLocked(err) {
@@ -68,14 +69,14 @@ func (p *prober) patiently(command func() error) error {
 		if p.ctx.Err() != nil {
 			return errors.Join(context.Cause(p.ctx), p.tool.nameHolder(err))
 		}
-		if time.Now().After(p.over) {
+		if time.Now().After(p.deadline) {
 			return p.tool.nameHolder(err)
 		}
 	}
 }
 
 func (p *prober) append(table string, words ...string) error {
-	return p.patiently(func() error { return p.client.Append(table, p.chain, words...) })
+	return p.retryLocked(func() error { return p.client.Append(table, p.chain, words...) })
 }
 
 func (p *prober) probe(features []Feature) error {
@@ -90,21 +91,21 @@ func (p *prober) probe(features []Feature) error {
 		if err == nil {
 			continue
 		}
-		// That may be for another reason: a lock that is held, a chain that was removed.
-		if sound := p.append(f.Table, "-j", "RETURN"); sound != nil {
-			return fmt.Errorf("trying %s in chain %s of table %s: %w", f.Name, p.chain, f.Table, sound)
+		// The cause may be another: the lock is held, the chain was removed.
+		if plainErr := p.append(f.Table, "-j", "RETURN"); plainErr != nil {
+			return fmt.Errorf("trying %s in chain %s of table %s: %w", f.Name, p.chain, f.Table, plainErr)
 		}
-		p.lacking[f.Name] = err.Error()
+		p.missing[f.Name] = err.Error()
 	}
 	return nil
 }
 
-// open makes the chain in a table, empty, also where an earlier process left one.
+// open creates the chain in a table, unless an earlier process left one.
 func (p *prober) open(table string) error {
 	if p.tables[table] {
 		return nil
 	}
-	err := p.patiently(func() error {
+	err := p.retryLocked(func() error {
 		exists, err := p.client.ChainExists(table, p.chain)
 		if err == nil && !exists {
 			err = p.client.NewChain(table, p.chain)
@@ -121,14 +122,14 @@ func (p *prober) open(table string) error {
 func (p *prober) remove() error {
 	var errs []error
 	for table := range p.tables {
-		if err := p.patiently(func() error { return p.client.ClearAndDeleteChain(table, p.chain) }); err != nil {
+		if err := p.retryLocked(func() error { return p.client.ClearAndDeleteChain(table, p.chain) }); err != nil {
 			errs = append(errs, fmt.Errorf("removing chain %s of table %s: %w", p.chain, table, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// HasRandomFully reports whether iptables knows MASQUERADE --random-fully, and which version it is.
+// HasRandomFully reports whether iptables supports MASQUERADE --random-fully, and its version.
 func (t *Tool) HasRandomFully() (has bool, version string, err error) {
 	c, err := t.client()
 	if err != nil {

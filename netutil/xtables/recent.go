@@ -15,22 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recentDir has a file for each list of the match recent, of both variants, in
+// recentDir has a file for each list of the match recent, for both variants, in
 // the network namespace of the calling thread.
 const recentDir = "/proc/thread-self/net/xt_recent"
 
-// A Recent is an address on a list of the match recent, and how long ago it came.
+// A Recent is an address on a list of the match recent, and how long ago it was seen.
 type Recent struct {
 	Addr netip.Addr
 	Age  time.Duration
 }
 
-// ReadRecent returns who is on a list, in both families. Where no rule names the
-// list there is none, and the error is fs.ErrNotExist.
+// ReadRecent returns the addresses on a list, of both families. If no rule names the
+// list it does not exist, and the error is fs.ErrNotExist.
 func ReadRecent(list string) ([]Recent, error) {
 	text, err := os.ReadFile(filepath.Join(recentDir, list))
 	if err != nil {
-		return nil, fmt.Errorf("reading who came recently: %w", err)
+		return nil, fmt.Errorf("reading recent clients: %w", err)
 	}
 	c, err := newTickClock()
 	if err != nil {
@@ -47,32 +47,32 @@ func ReadRecent(list string) ([]Recent, error) {
 	return all, nil
 }
 
-// AddRecent puts addresses on a list as if each came now, the last one last: a list
-// that is full forgets who came first.
+// AddRecent puts addresses on a list as if each were seen now, in order: a full list
+// drops the oldest.
 func AddRecent(list string, addrs []netip.Addr) error { return writeRecent(list, "+", addrs) }
 
-// RemoveRecent takes addresses from a list. Those that are not on it are no error.
+// RemoveRecent takes addresses off a list. Missing ones are no error.
 func RemoveRecent(list string, addrs []netip.Addr) error { return writeRecent(list, "-", addrs) }
 
 func writeRecent(list, sign string, addrs []netip.Addr) error {
 	f, err := os.OpenFile(filepath.Join(recentDir, list), os.O_WRONLY, 0)
 	if err != nil {
-		return fmt.Errorf("noting who came recently: %w", err)
+		return fmt.Errorf("writing recent clients: %w", err)
 	}
-	defer f.Close() // each write has done its work
+	defer f.Close() // each write has taken effect
 	for _, a := range addrs {
 		// One address a write, at the beginning of the file: recent_mt_proc_write, net/netfilter/xt_recent.c.
 		if _, err = f.Seek(0, io.SeekStart); err == nil {
 			_, err = f.WriteString(sign + a.String() + "\n")
 		}
 		if err != nil {
-			return fmt.Errorf("noting who came recently: %w", err)
+			return fmt.Errorf("writing recent clients: %w", err)
 		}
 	}
 	return nil
 }
 
-// RecentLimit returns how many addresses a list has at most; 0: that is not known.
+// RecentLimit returns how many addresses fit on a list; 0: unknown.
 func RecentLimit() int {
 	text, err := os.ReadFile("/sys/module/xt_recent/parameters/ip_list_tot")
 	if err != nil {
@@ -85,23 +85,23 @@ func RecentLimit() int {
 	return n
 }
 
-// A tickClock tells how long ago something was by the kernel's count of ticks.
+// A tickClock converts the kernel's tick counts to ages.
 type tickClock struct {
 	tick time.Duration
-	now  uint32 // the low bits, which are enough for 24 days of the shortest ticks
+	now  uint32 // the low bits, enough for 24 days of the shortest ticks
 }
 
-// newTickClock works out what the kernel does not tell: the count begins 5 minutes
-// before it overflows 32 bits, INITIAL_JIFFIES in <linux/jiffies.h>, and then goes
-// with the monotonic clock, but for the first moments of a boot. The resolution of
+// newTickClock computes what the kernel does not expose: the count begins 5 minutes
+// before it overflows 32 bits, INITIAL_JIFFIES in <linux/jiffies.h>, and then follows
+// the monotonic clock, except in the first moments of a boot. The resolution of
 // the coarse clocks is a tick.
 func newTickClock() (tickClock, error) {
 	var res, now unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
-		return tickClock{}, fmt.Errorf("asking for the length of a tick: %w", err)
+		return tickClock{}, fmt.Errorf("reading the length of a tick: %w", err)
 	}
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return tickClock{}, fmt.Errorf("asking for the time: %w", err)
+		return tickClock{}, fmt.Errorf("reading the time: %w", err)
 	}
 	if res.Nano() <= 0 {
 		return tickClock{}, fmt.Errorf("a tick takes %d ns", res.Nano())
@@ -110,8 +110,8 @@ func newTickClock() (tickClock, error) {
 	return tickClock{time.Duration(res.Nano()), uint32((now.Nano() - int64(before)) / res.Nano())}, nil
 }
 
-// parse reads a line as recent_seq_show writes it. Who seems to come from the
-// future came just now, as far as the count of ticks can be off.
+// parse parses a line as recent_seq_show writes it. The count of ticks may be slightly
+// off: what seems to be in the future is now.
 func (c tickClock) parse(line string) (r Recent, err error) {
 	fields := strings.Fields(line)
 	if len(fields) < 5 || !strings.HasPrefix(fields[0], "src=") || fields[3] != "last_seen:" {
@@ -124,7 +124,7 @@ func (c tickClock) parse(line string) (r Recent, err error) {
 	if err != nil {
 		return r, err
 	}
-	const far = 1 << 31 // beyond it a count is of the past, long ago
+	const far = 1 << 31 // beyond it a count is in the future or long ago
 	ticks := c.now - uint32(stamp)
 	if ahead := -ticks; ticks >= far && time.Duration(ahead)*c.tick < time.Minute {
 		ticks = 0

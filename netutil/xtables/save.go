@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// A Sum stands for the rules of a chain. It means something in this process only.
+// A Sum is a checksum of the rules of a chain. It is valid in this process only.
 type Sum uint64
 
 var seed = maphash.MakeSeed()
@@ -28,18 +28,18 @@ type Table struct {
 	Chains   map[string]Sum    // ours
 	Policies map[string]string // of the built-in chains: "ACCEPT" or "DROP"
 
-	// Jumps are the rules of other chains that lead to ours, by chain and in
-	// order, without the "-A CHAIN " in front.
+	// Jumps are the rules of other chains that jump to ours, by chain and in
+	// order, without the leading "-A CHAIN ".
 	Jumps map[string][]string
 
-	// Users are the places of the jumps to UserChain, by chain.
-	Users map[string]Place
+	// UserJumps are the positions of the jumps to UserChain, by chain.
+	UserJumps map[string]Position
 
-	Foreign int // rules of other chains, the jumps left out
+	Foreign int // rules of other chains, without the jumps
 }
 
-// LedToBy returns the chains of others that lead to a chain of ours, sorted; built-in ones are not among them.
-func (t *Table) LedToBy(name string) []string {
+// ReferencedBy returns the foreign chains that jump to a chain of ours, sorted, without built-in ones.
+func (t *Table) ReferencedBy(name string) []string {
 	var from []string
 	for chain, rules := range t.Jumps {
 		_, builtIn := t.Policies[chain]
@@ -52,35 +52,35 @@ func (t *Table) LedToBy(name string) []string {
 }
 
 // UserChain is the chain in which Docker lets admins restrict forwarded traffic.
-// Docker puts its jump there in front of FORWARD, once, when it starts.
+// Docker inserts its jump at the top of FORWARD, once, when it starts.
 const UserChain = "DOCKER-USER"
 
-// A Place says where in a chain a rule stands.
-type Place struct {
-	Rules int // of others, up to it, itself included
+// A Position is where a rule is in a chain.
+type Position struct {
+	Rules int // foreign ones up to it, itself included
 	Jumps int // of ours, before it
 }
 
 // maxLine is the longest line of iptables-save that is read, in bytes.
 const maxLine = 1 << 20
 
-// Read returns what the kernel holds of a table, which the kernel makes when it
-// was not there. Chains whose names begin with prefix are ours.
+// Read returns what the kernel holds of a table, which the kernel creates if it does
+// not exist. Chains whose names begin with prefix are ours.
 func (t *Tool) Read(ctx context.Context, table, prefix string) (*Table, error) {
 	tables, err := t.read(ctx, prefix, "-t", table)
 	if err != nil {
 		return nil, fmt.Errorf("reading table %s: %w", table, err)
 	}
 	if tables[table] == nil {
-		return nil, fmt.Errorf("reading table %s: %s does not show it; was it made by something other than iptables?", table, t.save)
+		return nil, fmt.Errorf("reading table %s: %s does not show it; was it created by something other than iptables?", table, t.save)
 	}
 	return tables[table], nil
 }
 
-// noNFTables is what the programs of the nft variant say on a kernel without nf_tables.
+// noNFTables matches what the programs of the nft variant print on a kernel without nf_tables.
 var noNFTables = regexp.MustCompile(`(rule set generation id|initialize nft): (Invalid argument|Protocol not supported)`)
 
-// ReadAll returns the tables that exist, by name, and makes none. On a kernel
+// ReadAll returns the existing tables, by name, and creates none. On a kernel
 // that lacks the variant the error is errors.ErrUnsupported.
 func (t *Tool) ReadAll(ctx context.Context, prefix string) (map[string]*Table, error) {
 	tables, err := t.read(ctx, prefix)
@@ -102,7 +102,7 @@ func (t *Tool) read(ctx context.Context, prefix string, args ...string) (map[str
 	return tables, err
 }
 
-// parse reads what iptables-save prints.
+// parse parses the output of iptables-save.
 func parse(r io.Reader, prefix string) (map[string]*Table, error) {
 	p := newParser(prefix)
 	s := bufio.NewScanner(r)
@@ -126,10 +126,10 @@ type parser struct {
 	prefix []byte
 	tables map[string]*Table
 	table  *Table
-	chain  string // of ours, whose rules are in hash; empty: none
+	chain  string // the chain of ours whose rules are in hash; empty: none
 	hash   maphash.Hash
 
-	foreign map[string]int // rules of others so far, by chain
+	foreign map[string]int // foreign rules so far, by chain
 }
 
 func (p *parser) line(b []byte) error {
@@ -162,7 +162,8 @@ func (p *parser) begin() {
 	p.foreign = map[string]int{}
 }
 
-// declare takes in a line such as ":INPUT ACCEPT [0:0]". A chain of ours without rules has no other line.
+// declare parses a line such as ":INPUT ACCEPT [0:0]", without the colon. A chain of ours
+// without rules has no other line.
 func (p *parser) declare(b []byte) {
 	name, rest, _ := bytes.Cut(b, []byte(" "))
 	policy, _, _ := bytes.Cut(rest, []byte(" "))
@@ -174,7 +175,7 @@ func (p *parser) declare(b []byte) {
 	}
 }
 
-// rule takes in a rule; rest is what follows "-A ".
+// rule parses a rule; rest is what follows "-A ".
 func (p *parser) rule(line, rest []byte) {
 	name, rule, _ := bytes.Cut(rest, []byte(" "))
 	if !bytes.HasPrefix(name, p.prefix) {
@@ -189,20 +190,20 @@ func (p *parser) rule(line, rest []byte) {
 	p.hash.WriteByte('\n')
 }
 
-// foreignRule takes in a rule of a chain that is not ours.
+// foreignRule parses a rule of a chain that is not ours.
 func (p *parser) foreignRule(chain string, rule []byte) {
-	if target(rule, p.prefix) {
+	if jumpsTo(rule, p.prefix) {
 		p.table.Jumps[chain] = append(p.table.Jumps[chain], string(rule))
 		return
 	}
 	p.table.Foreign++
 	p.foreign[chain]++
 	if string(rule) == "-j "+UserChain {
-		p.table.Users[chain] = Place{Rules: p.foreign[chain], Jumps: len(p.table.Jumps[chain])}
+		p.table.UserJumps[chain] = Position{Rules: p.foreign[chain], Jumps: len(p.table.Jumps[chain])}
 	}
 }
 
-// flush ends the chain whose rules have been read.
+// flush completes the chain whose rules have been read.
 func (p *parser) flush() {
 	if p.chain != "" {
 		p.table.Chains[p.chain] = Sum(p.hash.Sum64())
@@ -211,21 +212,21 @@ func (p *parser) flush() {
 	}
 }
 
-// target tells whether a rule goes on in a chain whose name begins with prefix.
-// Such a target has no options, so that it ends the line.
-func target(rule, prefix []byte) bool {
+// jumpsTo reports whether a rule jumps or goes to a chain whose name begins with prefix.
+// Such a target has no options, so it ends the line.
+func jumpsTo(rule, prefix []byte) bool {
 	i := bytes.LastIndexByte(rule, ' ')
 	verb, name := rule[:max(i, 0)], rule[i+1:]
 	if bytes.IndexByte(name, '"') >= 0 {
-		return false // the end of a quoted text; no chain of ours has one in its name
+		return false // the end of a quoted text; no chain of ours has a quote in its name
 	}
 	return bytes.HasPrefix(name, prefix) && (bytes.HasSuffix(verb, []byte("-j")) || bytes.HasSuffix(verb, []byte("-g")))
 }
 
-// Jumps returns the rules of a built-in chain that lead to chains whose names begin
-// with prefix, in order, without the "-A CHAIN " in front, and where the jump to
-// UserChain stands.
-func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string, Place, error) {
+// Jumps returns the rules of a built-in chain that jump to chains whose names begin
+// with prefix, in order, without the leading "-A CHAIN ", and the position of the
+// jump to UserChain.
+func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string, Position, error) {
 	p := parser{prefix: []byte(prefix)}
 	p.begin()
 	err := run(ctx, nil, func(out io.Reader) error {
@@ -239,13 +240,13 @@ func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string
 		return s.Err()
 	}, t.program(), "-w", strconv.Itoa(lockWait), "-t", table, "-S", chain)
 	if err != nil {
-		return nil, Place{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, t.nameHolder(err))
+		return nil, Position{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, t.nameHolder(err))
 	}
-	return p.table.Jumps[chain], p.table.Users[chain], nil
+	return p.table.Jumps[chain], p.table.UserJumps[chain], nil
 }
 
-// ReadChains returns what chains of one table, all of which must be there, hold. It takes the
-// nft variant a moment only, in which nobody else may write, or it begins again.
+// ReadChains returns the given chains of one table, all of which must exist. It takes the nft
+// variant only a moment; if another process commits within it, the program starts over.
 func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, prefix string) (*Table, error) {
 	var input bytes.Buffer
 	fmt.Fprintf(&input, "*%s\n", table)
@@ -259,7 +260,7 @@ func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, pr
 		s := bufio.NewScanner(out)
 		s.Buffer(make([]byte, 64<<10), maxLine)
 		for s.Scan() {
-			p.listed(s.Bytes())
+			p.listLine(s.Bytes())
 		}
 		return s.Err()
 	}, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
@@ -270,8 +271,8 @@ func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, pr
 	return p.table, nil
 }
 
-// listed takes in a line of -S: "-N CHAIN", "-P CHAIN POLICY" or a rule.
-func (p *parser) listed(b []byte) {
+// listLine parses a line of -S: "-N CHAIN", "-P CHAIN POLICY" or a rule.
+func (p *parser) listLine(b []byte) {
 	rest := b[min(len("-A "), len(b)):]
 	switch {
 	case bytes.HasPrefix(b, []byte("-A ")):
@@ -283,16 +284,16 @@ func (p *parser) listed(b []byte) {
 	}
 }
 
-// Merge adds the chains of u, which t has none of.
+// Merge adds the chains of u, none of which t has.
 func (t *Table) Merge(u *Table) {
 	maps.Copy(t.Chains, u.Chains)
 	maps.Copy(t.Policies, u.Policies)
 	maps.Copy(t.Jumps, u.Jumps)
-	maps.Copy(t.Users, u.Users)
+	maps.Copy(t.UserJumps, u.UserJumps)
 	t.Foreign += u.Foreign
 }
 
 // NewTable returns a table without chains.
 func NewTable() *Table {
-	return &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, Users: map[string]Place{}}
+	return &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, UserJumps: map[string]Position{}}
 }

@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// A Script is what one run of iptables-restore does. Each table of it is changed at once or not at all.
+// A Script is the input of one iptables-restore. Each table in it is changed atomically.
 type Script struct {
 	tables []*section
 }
 
 type section struct {
-	name                                        string
-	chains                                      map[string]bool // set or removed
-	sets                                        []filled
-	removed                                     []string
-	unlink, early, link, declare, rules, remove bytes.Buffer // in the order of the input
+	name                                                           string
+	chains                                                         map[string]bool // set or removed
+	filled                                                         []filledChain
+	removed                                                        []string
+	deleteJumps, declareEarly, insertJumps, declare, rules, remove bytes.Buffer // in the order of the input
 }
 
-// A filled chain has the rules between two places of section.rules.
-type filled struct {
+// A filledChain has the rules between two offsets in section.rules.
+type filledChain struct {
 	name     string
 	from, to int
 }
@@ -40,18 +40,18 @@ func (s *Script) section(table string) *section {
 	return sec
 }
 
-// Set makes a chain hold rules and nothing else, whether it was there or not.
+// Set makes a chain hold exactly the rules, and creates it if needed.
 // Rules are lines that begin with "-A NAME" and end in a newline.
 func (s *Script) Set(table, chain string, rules []byte) {
 	sec := s.section(table)
 	sec.chains[chain] = true
 	declare(&sec.declare, chain)
-	sec.sets = append(sec.sets, filled{chain, sec.rules.Len(), sec.rules.Len() + len(rules)})
+	sec.filled = append(sec.filled, filledChain{chain, sec.rules.Len(), sec.rules.Len() + len(rules)})
 	sec.rules.Write(rules)
 }
 
-// Remove removes a chain, whether it was there or not. Nothing may lead to it any more
-// but chains that the script sets or removes.
+// Remove removes a chain, if it exists. Only chains that the script sets or removes may
+// still jump to it.
 func (s *Script) Remove(table, chain string) {
 	sec := s.section(table)
 	sec.chains[chain] = true
@@ -60,22 +60,22 @@ func (s *Script) Remove(table, chain string) {
 	fmt.Fprintf(&sec.remove, "-X %s\n", chain)
 }
 
-// declare makes a chain that is empty.
+// declare creates or empties a chain.
 func declare(b *bytes.Buffer, chain string) { fmt.Fprintf(b, ":%s - [0:0]\n", chain) }
 
-// Link puts a rule into a chain that is not ours, after the first n of its rules
-// that the script does not Unlink. It leads to a chain that is there, or that has been Set.
-func (s *Script) Link(table, chain, rule string, n int) {
+// InsertJump inserts a rule into a chain that is not ours, after the first n of the rules
+// that the script does not delete. Its target exists, or has been Set.
+func (s *Script) InsertJump(table, chain, rule string, n int) {
 	sec := s.section(table)
 	if target := rule[strings.LastIndexByte(rule, ' ')+1:]; sec.chains[target] {
-		declare(&sec.early, target)
+		declare(&sec.declareEarly, target)
 	}
-	fmt.Fprintf(&sec.link, "-I %s %d %s\n", chain, n+1, rule)
+	fmt.Fprintf(&sec.insertJumps, "-I %s %d %s\n", chain, n+1, rule)
 }
 
-// Unlink takes a rule, which must be there, out of a chain that is not ours.
-func (s *Script) Unlink(table, chain, rule string) {
-	fmt.Fprintf(&s.section(table).unlink, "-D %s %s\n", chain, rule)
+// DeleteJump deletes a rule, which must exist, from a chain that is not ours.
+func (s *Script) DeleteJump(table, chain, rule string) {
+	fmt.Fprintf(&s.section(table).deleteJumps, "-D %s %s\n", chain, rule)
 }
 
 // Chains calls do with each chain that the script sets or removes.
@@ -99,7 +99,7 @@ func (s *Script) Removed(do func(table, chain string)) {
 // Tables returns how many tables the script changes, each in a transaction of its own.
 func (s *Script) Tables() int { return len(s.tables) }
 
-// Len returns about how many bytes of rules the script has.
+// Len returns roughly how many bytes of rules the script has.
 func (s *Script) Len() (n int) {
 	for _, sec := range s.tables {
 		n += sec.rules.Len() + sec.declare.Len()
@@ -107,18 +107,18 @@ func (s *Script) Len() (n int) {
 	return n
 }
 
-// Empty tells whether the script does nothing.
+// Empty reports whether the script does nothing.
 func (s *Script) Empty() bool { return len(s.tables) == 0 }
 
-// manyChains is from how many chains on iptables-nft-restore is told to list the
-// table. For each line it walks a sorted list of the chains that the input names,
-// to read no others from the kernel: with 10,000 chains of ten rules that takes
-// 10 s. A command that needs all chains spares it that, and 10,000 chains take
-// 1 s; but then it reads the whole table. Measured with iptables 1.8.9, which
-// also forgets to make the built-in chains if the listing comes before their first rule.
+// manyChains is the number of chains from which on iptables-nft-restore is made to
+// list the table. For each line it walks a sorted list of the chains that the input
+// names, to read no others from the kernel: with 10,000 chains of ten rules that
+// takes 10 s. A command that needs all chains avoids that, and 10,000 chains take
+// 1 s; but then it reads the whole table. Measured with iptables 1.8.9, which also
+// fails to create the built-in chains if the listing comes before their first rule.
 const manyChains = 2000
 
-// bytes returns the input of iptables-restore of a variant.
+// bytes returns the input for iptables-restore of a variant.
 func (s *Script) bytes(v Variant) []byte {
 	var b bytes.Buffer
 	for _, sec := range s.tables {
@@ -126,19 +126,20 @@ func (s *Script) bytes(v Variant) []byte {
 		if v == NFT && len(sec.chains) >= manyChains {
 			listing = "-S\n"
 		}
-		fmt.Fprintf(&b, "*%s\n%s%s%s%s", sec.name, &sec.unlink, &sec.early, &sec.link, listing)
+		fmt.Fprintf(&b, "*%s\n%s%s%s%s", sec.name, &sec.deleteJumps, &sec.declareEarly, &sec.insertJumps, listing)
 		fmt.Fprintf(&b, "%s%s%sCOMMIT\n", &sec.declare, &sec.rules, &sec.remove)
 	}
 	return b.Bytes()
 }
 
-// nftWriter is taken by who writes through the nft variant. When somebody else, also
-// of the other family, writes between its listing and its commit, iptables-restore
-// 1.8.9 tries again, and says "File exists" of chains that it means to make itself.
+// nftWriter is a lock for writing through the nft variant. When another writer, even of
+// the other family, commits between its listing and its commit, iptables-restore 1.8.9
+// tries again, and fails with "File exists" for chains that it is about to create itself.
 var nftWriter = make(chan struct{}, 1)
 
-// Turn waits for the turn to write: whoever calls Restore has it. release ends it.
-func (t *Tool) Turn(ctx context.Context) (release func(), err error) {
+// LockWriter waits for other writers of this process, as Restore does, and locks them
+// out until unlock.
+func (t *Tool) LockWriter(ctx context.Context) (unlock func(), err error) {
 	if t.Variant != NFT {
 		return func() {}, nil
 	}
@@ -150,36 +151,36 @@ func (t *Tool) Turn(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// Restore runs a script, in its turn. An empty one starts no program.
+// Restore runs a script, holding the writer's lock. An empty one starts no program.
 func (t *Tool) Restore(ctx context.Context, s *Script) error {
 	if s.Empty() {
 		return nil
 	}
-	release, err := t.Turn(ctx)
+	unlock, err := t.LockWriter(ctx)
 	if err != nil {
 		return err
 	}
-	defer release()
-	return t.RestoreNow(ctx, s)
+	defer unlock()
+	return t.RestoreLocked(ctx, s)
 }
 
-// RestoreNow runs a script whose turn it is.
-func (t *Tool) RestoreNow(ctx context.Context, s *Script) error {
+// RestoreLocked runs a script for a caller that holds the writer's lock.
+func (t *Tool) RestoreLocked(ctx context.Context, s *Script) error {
 	input := s.bytes(t.Variant)
 	err := run(ctx, bytes.NewReader(input), nil, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("writing rules: %w", t.nameHolder(quote(err, input)))
+	return fmt.Errorf("writing rules: %w", t.nameHolder(quoteLine(err, input)))
 }
 
-// faultLine finds the line that iptables-restore names: "line 5 failed" when the
-// kernel refused it, "Error occurred at line: 5" when it was not understood.
+// faultLine finds the line that iptables-restore names: "line 5 failed" if the
+// kernel refused it, "Error occurred at line: 5" if it could not be parsed.
 var faultLine = regexp.MustCompile(`(?:line:? )(\d+)`)
 
-// quote adds to an error of iptables-restore the line it speaks of. A COMMIT says
-// that the table was refused as a whole.
-func quote(err error, input []byte) error {
+// quoteLine adds the line that an error of iptables-restore names. A COMMIT means that
+// the table was refused as a whole.
+func quoteLine(err error, input []byte) error {
 	var exit *exitError
 	if !errors.As(err, &exit) {
 		return err

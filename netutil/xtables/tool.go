@@ -1,9 +1,18 @@
-// Package xtables speaks iptables through iptables-save and iptables-restore. It
-// holds chains whose names begin with a prefix, and the jumps to them, and
-// touches nothing else.
+// Package xtables reads and writes iptables rules with iptables-save and
+// iptables-restore. It handles chains whose names begin with a prefix, and the jumps
+// to them, and touches nothing else.
 //
-// Rules are text in exactly the words in which iptables-save prints them, for
-// both variants alike, so that comparing with the kernel is comparing text.
+//	tool.go, detect.go           programs, and the variant that a host uses
+//	save.go                      reading
+//	script.go, chunks.go         writing
+//	children.go                  which commits to nf_tables are ours
+//	client.go, probe.go          single queries and trial rules, by go-iptables
+//	tableinfo.go, tablesum.go    cheap checks for changes, of the legacy variant
+//	recent.go                    lists of the match recent
+//	lock.go                      the lock of the legacy variant
+//
+// Rules are text exactly as iptables-save prints them, the same for both variants, so
+// that comparing with the kernel is comparing text.
 package xtables
 
 import (
@@ -20,7 +29,7 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 )
 
-// A Variant is what iptables writes to.
+// A Variant is the kernel interface that iptables uses.
 type Variant string
 
 // NFT is iptables over nf_tables, Legacy the kernel's ip_tables.
@@ -36,14 +45,14 @@ type Tool struct {
 
 	save, restore string // paths
 
-	asking sync.Mutex
-	asker  *iptables.IPTables // nil: not needed yet
+	clientMu     sync.Mutex
+	cachedClient *iptables.IPTables // nil: not needed yet
 }
 
-// String returns the name that the programs of the tool begin with.
+// String returns the common prefix of the tool's program names.
 func (t *Tool) String() string { return Base(t.IPv6) + "-" + string(t.Variant) }
 
-// Base returns the name that the programs of a family begin with, as in "ip6tables".
+// Base returns the common prefix of a family's program names, as in "ip6tables".
 func Base(v6 bool) string {
 	if v6 {
 		return "ip6tables"
@@ -51,8 +60,8 @@ func Base(v6 bool) string {
 	return "iptables"
 }
 
-// Installed returns the tools of a family that this host has: the one that plain
-// iptables means first.
+// Installed returns the tools of a family that this host has, first the one that
+// plain iptables is.
 func Installed(ctx context.Context, v6 bool) ([]*Tool, error) {
 	plain, err := plainTool(ctx, v6)
 	if err != nil {
@@ -68,8 +77,8 @@ func Installed(ctx context.Context, v6 bool) ([]*Tool, error) {
 	return tools, nil
 }
 
-// plainTool finds the programs without a variant in their names and asks which
-// they are. Where only the names with one exist the first of these stands for it.
+// plainTool finds the programs without a variant in their names, and asks them which
+// one they are. If they do not exist, it returns the first variant that does.
 func plainTool(ctx context.Context, v6 bool) (*Tool, error) {
 	t := &Tool{IPv6: v6}
 	if err := t.find(Base(v6)); err != nil {
@@ -88,7 +97,7 @@ func plainTool(ctx context.Context, v6 bool) (*Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Variant = Legacy // before 1.8 there was no other, and the version did not say it
+	t.Variant = Legacy // before 1.8 it was the only one, and not part of the version
 	if bytes.Contains(version, []byte("nf_tables")) {
 		t.Variant = NFT
 	}
@@ -103,17 +112,17 @@ func (t *Tool) find(name string) (err error) {
 	return err
 }
 
-// program returns the path of the program that takes single commands, which stands beside the others.
+// program returns the path of the program for single commands, which is beside the others.
 func (t *Tool) program() string { return strings.TrimSuffix(t.save, "-save") }
 
-// killed is how long a program that was killed may hold on to its output.
-const killed = time.Second
+// killWait is how long a killed program may keep its output open.
+const killWait = time.Second
 
-// messages is how much of a program's standard error is kept, in bytes.
-const messages = 4096
+// maxStderr is how much of a program's standard error is kept, in bytes.
+const maxStderr = 4096
 
-// run runs a program, in the network namespace of the calling thread, until ctx
-// ends: then it and its children are killed. read, if not nil, gets what it prints.
+// run runs a program in the network namespace of the calling thread. When ctx ends, it
+// and its children are killed. read, if not nil, gets its output.
 func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path string, args ...string) error {
 	inner, kill := context.WithCancel(ctx)
 	defer kill()
@@ -122,7 +131,7 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path 
 	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = killed
+	cmd.WaitDelay = killWait
 	if read == nil {
 		return explain(ctx, path, runKnown(cmd, stdin), &stderr)
 	}
@@ -135,14 +144,14 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path 
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if err := read(stdout); err != nil && ctx.Err() == nil {
-		kill()         // it may wait for ever to be read
-		_ = cmd.Wait() // which says that it was killed
+		kill()         // it may block on its output forever
+		_ = cmd.Wait() // only says that it was killed
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return explain(ctx, path, cmd.Wait(), &stderr)
 }
 
-// explain adds to the error of a program what it said, or that its time was over.
+// explain adds a program's standard error, or why it was killed, to its error.
 func explain(ctx context.Context, path string, err error, stderr *capped) error {
 	if err == nil {
 		return nil
@@ -156,7 +165,7 @@ func explain(ctx context.Context, path string, err error, stderr *capped) error 
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// An exitError is what a program said before it failed.
+// An exitError is the error of a program, with its standard error.
 type exitError struct {
 	path, msg string
 	err       error
@@ -165,11 +174,11 @@ type exitError struct {
 func (e *exitError) Error() string { return e.path + ": " + e.err.Error() + ": " + e.msg }
 func (e *exitError) Unwrap() error { return e.err }
 
-// A capped buffer forgets what is written beyond its first bytes.
+// A capped buffer discards what is written beyond maxStderr bytes.
 type capped struct{ bytes.Buffer }
 
 func (c *capped) Write(p []byte) (int, error) {
-	if room := messages - c.Len(); room > 0 {
+	if room := maxStderr - c.Len(); room > 0 {
 		c.Buffer.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil

@@ -60,15 +60,15 @@ func TestParse(t *testing.T) {
 				"POSTROUTING": {"-s 10.0.0.0/8 -g SVCP-A"},
 				"DOCKER":      {"-j SVCP-EMPTY"},
 			},
-			Users:   map[string]Place{},
-			Foreign: 2,
+			UserJumps: map[string]Position{},
+			Foreign:   2,
 		},
 		"filter": {
-			Chains:   map[string]Sum{},
-			Policies: map[string]string{"INPUT": "ACCEPT", "FORWARD": "DROP"},
-			Jumps:    map[string][]string{"FORWARD": {"-j SVCP-F", "-j SVCP-G"}},
-			Users:    map[string]Place{"FORWARD": {Rules: 3, Jumps: 1}},
-			Foreign:  5,
+			Chains:    map[string]Sum{},
+			Policies:  map[string]string{"INPUT": "ACCEPT", "FORWARD": "DROP"},
+			Jumps:     map[string][]string{"FORWARD": {"-j SVCP-F", "-j SVCP-G"}},
+			UserJumps: map[string]Position{"FORWARD": {Rules: 3, Jumps: 1}},
+			Foreign:   5,
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -111,9 +111,9 @@ func TestScript(t *testing.T) {
 	s.Set("nat", "SVCP-A", []byte("-A SVCP-A -j SVCP-B\n"))
 	s.Set("nat", "SVCP-B", []byte("-A SVCP-B -j RETURN\n"))
 	s.Remove("nat", "SVCP-OLD")
-	s.Unlink("nat", "OUTPUT", "-j SVCP-OLD")
-	s.Link("nat", "OUTPUT", "-j SVCP-A", 0)
-	s.Link("nat", "OUTPUT", "-j SVCP-THERE", 2)
+	s.DeleteJump("nat", "OUTPUT", "-j SVCP-OLD")
+	s.InsertJump("nat", "OUTPUT", "-j SVCP-A", 0)
+	s.InsertJump("nat", "OUTPUT", "-j SVCP-THERE", 2)
 	s.Remove("filter", "SVCP-F")
 	want := `*nat
 -D OUTPUT -j SVCP-OLD
@@ -147,7 +147,7 @@ func TestQuote(t *testing.T) {
 		"out of memory":  "",
 	} {
 		err := error(&exitError{"iptables-restore", msg, errors.New("exit status 1")})
-		if got := quote(err, input).Error(); got != err.Error()+want {
+		if got := quoteLine(err, input).Error(); got != err.Error()+want {
 			t.Errorf("quote\n got %s\nwant %s%s", got, err, want)
 		}
 	}
@@ -204,8 +204,8 @@ func TestChoose(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.Use.String() != tt.use || len(c.Others) != tt.others {
-				t.Errorf("got %s and %v, want %s and %d others", c.Use, c.Others, tt.use, tt.others)
+			if c.Use.String() != tt.use || len(c.Stale) != tt.others {
+				t.Errorf("got %s and %v, want %s and %d others", c.Use, c.Stale, tt.use, tt.others)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // A frontend's packets as a client sends them.
-type original struct {
+type originalDst struct {
 	protocol uint8
 	netip.AddrPort
 }
@@ -19,7 +19,7 @@ type original struct {
 // adopts reports whether SVCP-FORWARD accepts by something else than what is
 // wanted: by another bit, before masquerade_bit was changed, or as an older
 // svcproxy did. The connections of then do not have the mark that it will accept.
-func (d *difference) adopts(h *Held) bool {
+func (d *difference) adopts(h *Actual) bool {
 	tab := h.tables["filter"]
 	if tab == nil {
 		return false
@@ -30,9 +30,9 @@ func (d *difference) adopts(h *Held) bool {
 
 // adopt marks the connections that st's frontends have been balancing.
 func (k *Kernel) adopt(ctx context.Context, st *proxier.State) error {
-	ours := originals(st)
+	ours := originalDsts(st)
 	_, err := conntrack.Mark(ctx, k.tool.IPv6, st.Host.Mark(), func(c conntrack.Connection) bool {
-		return c.Reply != c.Dst && ours[original{c.Protocol, c.Dst}]
+		return c.Reply != c.Dst && ours[originalDst{c.Protocol, c.Dst}]
 	})
 	if err != nil {
 		return fmt.Errorf("marking connections that FORWARD is to go on accepting: %w", err)
@@ -47,16 +47,16 @@ func (k *Kernel) adoptOrWarn(ctx context.Context, st *proxier.State) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if !k.loose {
+	if !k.warnedUnmarked {
 		k.log.Warn("a firewall may drop connections that began before", "tool", k.Tool(), "err", err)
-		k.loose = true
+		k.warnedUnmarked = true
 	}
 	return nil
 }
 
 // originals returns what clients of all frontends send to.
-func originals(st *proxier.State) map[original]bool {
-	all := map[original]bool{}
+func originalDsts(st *proxier.State) map[originalDst]bool {
+	all := map[originalDst]bool{}
 	for _, res := range st.Services {
 		for _, f := range res.Frontends {
 			addrs := []netip.Addr{f.Key.Addr}
@@ -64,7 +64,7 @@ func originals(st *proxier.State) map[original]bool {
 				addrs = st.Host.NodePortAddrs
 			}
 			for _, a := range addrs {
-				all[original{uint8(f.Key.Protocol), netip.AddrPortFrom(a, f.Key.Port)}] = true
+				all[originalDst{uint8(f.Key.Protocol), netip.AddrPortFrom(a, f.Key.Port)}] = true
 			}
 		}
 	}

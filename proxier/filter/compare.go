@@ -11,7 +11,7 @@ import (
 )
 
 // A Content says what the chains and sets of one family are to hold.
-type Content interface {
+type Desired interface {
 	Tables() []string // the least that there must be
 	Chains(Emit)
 	Jumps() []Jump
@@ -19,13 +19,13 @@ type Content interface {
 }
 
 // Held is what the kernel holds of ours.
-type Held struct {
+type Actual struct {
 	tables map[string]*xtables.Table
 	sets   map[string]*ipset.Listing
 }
 
 // Balances tells whether rules of iptables mode balance, which others may replace.
-func (h *Held) Balances() bool {
+func (h *Actual) Balances() bool {
 	for name := range h.sets {
 		if strings.HasPrefix(name, vipsSet+"-") {
 			return true
@@ -43,13 +43,13 @@ type difference struct {
 	script xtables.Script
 	want   sums
 
-	kept map[chainID]bool // chains that nothing needs, but that rules of others lead to
-	sets map[string]Members
+	referenced map[chainID]bool // chains that nothing needs, but that rules of others lead to
+	sets       map[string]Members
 
-	make         []ipset.Set
-	odd          []string // sets of our names that are of another kind, to be removed before anything else
+	create       []ipset.Set
+	mismatched   []string // sets of our names that are of another kind, to be removed before anything else
 	gained, lost map[string][]ipset.Entry
-	unknown      []string // sets that nothing needs, to be removed in the end
+	obsolete     []string // sets that nothing needs, to be removed in the end
 
 	changes []proxier.Change
 }
@@ -61,7 +61,7 @@ func (d *difference) change(op, what string) {
 // compareChains notes what must be done to chains. Those that are wanted no more
 // are removed, or emptied where keep says so.
 func (d *difference) compareChains(have sums, chains func(Emit), keep func(chainID) bool) {
-	d.want, d.kept = sums{}, map[chainID]bool{}
+	d.want, d.referenced = sums{}, map[chainID]bool{}
 	for table := range have {
 		d.want[table] = make(map[string]xtables.Sum, len(have[table]))
 	}
@@ -82,14 +82,14 @@ func (d *difference) compareChains(have sums, chains func(Emit), keep func(chain
 	for _, table := range slices.Sorted(maps.Keys(have)) {
 		for _, name := range slices.Sorted(maps.Keys(have[table])) {
 			if _, wanted := d.want[table][name]; !wanted {
-				d.unwanted(chainID{table, name}, have[table][name], keep)
+				d.removeOrEmpty(chainID{table, name}, have[table][name], keep)
 			}
 		}
 	}
 }
 
 // unwanted notes what must be done to a chain that nothing needs.
-func (d *difference) unwanted(id chainID, holds xtables.Sum, keep func(chainID) bool) {
+func (d *difference) removeOrEmpty(id chainID, holds xtables.Sum, keep func(chainID) bool) {
 	empty := xtables.SumOf(nil)
 	switch {
 	case !keep(id):
@@ -100,7 +100,7 @@ func (d *difference) unwanted(id chainID, holds xtables.Sum, keep func(chainID) 
 		d.script.Set(id.table, id.name, nil)
 		d.change("change", d.tool+" chain "+id.table+" "+id.name)
 	}
-	d.want[id.table][id.name], d.kept[id] = empty, true
+	d.want[id.table][id.name], d.referenced[id] = empty, true
 }
 
 // compareJumps notes what must be done to the built-in chains. Where the jumps of
@@ -116,10 +116,10 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump
 				continue
 			}
 			for _, rule := range tab.Jumps[chain] {
-				d.script.Unlink(name, chain, rule)
+				d.script.DeleteJump(name, chain, rule)
 			}
 			for _, rule := range slices.Backward(want) {
-				d.script.Link(name, chain, rule, tab.Users[chain].Rules)
+				d.script.InsertJump(name, chain, rule, tab.UserJumps[chain].Rules)
 			}
 			d.change("change", d.tool+" jumps of "+name+" "+chain)
 		}
@@ -129,7 +129,7 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump
 // inPlace reports whether a built-in chain has our jumps as they should be, after
 // that to xtables.UserChain.
 func inPlace(tab *xtables.Table, chain string, want []string) bool {
-	return slices.Equal(tab.Jumps[chain], want) && tab.Users[chain].Jumps == 0
+	return slices.Equal(tab.Jumps[chain], want) && tab.UserJumps[chain].Jumps == 0
 }
 
 // wantedJumps returns the rules of a built-in chain that lead to ours, in order.
@@ -150,11 +150,11 @@ func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string
 		w, l := want[name], have[name]
 		switch {
 		case l == nil:
-			d.make = append(d.make, ipset.Set{Name: name, Type: w.Type, IPv6: v6, MaxElem: roomFor(len(w.Entries))})
+			d.create = append(d.create, ipset.Set{Name: name, Type: w.Type, IPv6: v6, MaxElem: setSize(len(w.Entries))})
 			d.change("add", "ip set "+name)
 			l = &ipset.Listing{}
-		case l.Type != w.Type || l.IPv6 != v6 || l.Timed:
-			d.odd = append(d.odd, name)
+		case l.Type != w.Type || l.IPv6 != v6 || l.HasTimeout:
+			d.mismatched = append(d.mismatched, name)
 			d.change("change", "ip set "+name)
 			continue
 		}
@@ -162,7 +162,7 @@ func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if _, wanted := want[name]; !wanted {
-			d.unknown = append(d.unknown, name)
+			d.obsolete = append(d.obsolete, name)
 			d.change("remove", "ip set "+name)
 		}
 	}
@@ -197,7 +197,7 @@ func (d *difference) memberChanges(op, set string, entries []ipset.Entry) {
 }
 
 // room is the least number of members that a set is made for. It costs nothing.
-const room = 1 << 20
+const minSetSize = 1 << 20
 
 // roomFor returns how many members a set with n of them is made for.
-func roomFor(n int) uint32 { return uint32(max(room, 2*n)) }
+func setSize(n int) uint32 { return uint32(max(minSetSize, 2*n)) }

@@ -12,17 +12,17 @@ const hostProcess = "-m addrtype --src-type LOCAL"
 // frontendRules appends the rules that a packet to f meets. What IPVS balances must
 // not come to the node ports, whoever may use it.
 func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
-	if r.layout.leads(f) {
+	if r.layout.hasRules(f) {
 		r.balance(c, f)
 	}
-	if r.takes(f) {
-		c.rule(r.destination(f), comment(f.ServicePort.String()), "-j ACCEPT")
+	if r.takesNodePort(f) {
+		c.rule(r.matchDestination(f), comment(f.ServicePort.String()), "-j ACCEPT")
 	}
 }
 
 // balance appends the rules that lead to pools.
 func (r *Rules) balance(c *chain, f *proxier.Frontend) {
-	match := r.addressed(f)
+	match := r.matchFrontend(f)
 	if f.Split() {
 		c.rule(match, "-j", splitChain(f))
 		return
@@ -33,21 +33,21 @@ func (r *Rules) balance(c *chain, f *proxier.Frontend) {
 	case proxier.NonLocal:
 		c.rule(match, "-j", MarkNonLocal)
 	case proxier.HostProcesses:
-		c.rule(r.destination(f), r.allowed(f), hostProcess, comment(f.ServicePort.String()), "-j", MarkMasq)
+		c.rule(r.matchDestination(f), r.matchSources(f), hostProcess, comment(f.ServicePort.String()), "-j", MarkMasq)
 	}
 	c.rule(match, "-j", poolChain(f.Outside.Pool))
 }
 
 // addressed returns the words that match packets to f.
-func (r *Rules) addressed(f *proxier.Frontend) string {
-	words := r.destination(f)
-	if allowed := r.allowed(f); allowed != "" {
+func (r *Rules) matchFrontend(f *proxier.Frontend) string {
+	words := r.matchDestination(f)
+	if allowed := r.matchSources(f); allowed != "" {
 		words += " " + allowed
 	}
 	return words + " " + comment(f.ServicePort.String())
 }
 
-func (r *Rules) destination(f *proxier.Frontend) string {
+func (r *Rules) matchDestination(f *proxier.Frontend) string {
 	words := ""
 	if f.Key.Kind != proxier.NodePort {
 		words = "-d " + addrText(f.Key.Addr) + r.words.host + " "
@@ -57,7 +57,7 @@ func (r *Rules) destination(f *proxier.Frontend) string {
 }
 
 // allowed returns the words that match the sources that may use f; none if all may.
-func (r *Rules) allowed(f *proxier.Frontend) string {
+func (r *Rules) matchSources(f *proxier.Frontend) string {
 	if !f.Restricted {
 		return ""
 	}
@@ -75,29 +75,29 @@ func splitChain(f *proxier.Frontend) string {
 }
 
 // split emits the chain that tells local sources from others.
-func (r *Rules) split(f *proxier.Frontend, emit Emit) {
+func (r *Rules) splitRules(f *proxier.Frontend, emit Emit) {
 	c := &chain{name: splitChain(f)}
 	switch f.Local.Masquerade {
 	case proxier.Everyone, proxier.HostProcesses:
-		r.markLeg(c, f.Local, hostProcess, MarkMasq)
+		r.markRoute(c, f.Local, hostProcess, MarkMasq)
 	case proxier.NonLocal:
-		r.markLeg(c, f.Local, hostProcess, MarkNonLocal)
+		r.markRoute(c, f.Local, hostProcess, MarkNonLocal)
 	}
 	r.goTo(c, f.Local, hostProcess)
 	for _, source := range r.localSources() {
 		if f.Local.Masquerade == proxier.Everyone {
-			r.markLeg(c, f.Local, source, MarkMasq)
+			r.markRoute(c, f.Local, source, MarkMasq)
 		}
 		r.goTo(c, f.Local, source)
 	}
 	if m := f.Outside.Masquerade; m == proxier.Everyone || m == proxier.NonLocal {
-		r.markLeg(c, f.Outside, "", MarkMasq) // local sources are gone by now
+		r.markRoute(c, f.Outside, "", MarkMasq) // local sources are gone by now
 	}
-	r.layout.sendOutsiders(r, c, f.Outside)
+	r.layout.routeOutside(r, c, f.Outside)
 	emit("nat", c.name, c.rules)
 }
 
-func (r *Rules) markLeg(c *chain, l proxier.Leg, source, mark string) {
+func (r *Rules) markRoute(c *chain, l proxier.Leg, source, mark string) {
 	if l.Action == proxier.Balance {
 		c.rule(source, "-j", mark)
 	}

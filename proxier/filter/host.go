@@ -110,7 +110,7 @@ func (r *Rules) reject(c *chain, dst, match string) {
 }
 
 // own marks a connection that is balanced as ours.
-func (r *Rules) own(c *chain) { c.rule("-j CONNMARK --set-xmark", r.bit()) }
+func (r *Rules) markConnection(c *chain) { c.rule("-j CONNMARK --set-xmark", r.bit()) }
 
 // forward accepts what is ours, which a policy of DROP or a rule that rejects
 // would take from us. The mark is the connection's: it is there from the first
@@ -133,9 +133,9 @@ func (r *Rules) nodePortAddrs() []netip.Addr {
 // checkHost refuses names of interfaces that would add words to a rule.
 func checkHost(h *proxier.Host) error {
 	for _, name := range h.LocalInterfaces {
-		odd := func(r rune) bool { return harmless(r) != r && r != '@' }
+		invalid := func(r rune) bool { return harmless(r) != r && r != '@' }
 		stem := strings.TrimSuffix(name, "*")
-		if name == "" || len(name) > maxInterface || strings.ContainsFunc(stem, odd) {
+		if name == "" || len(name) > maxInterface || strings.ContainsFunc(stem, invalid) {
 			return fmt.Errorf("local interface %q: iptables cannot match such a name", name)
 		}
 	}

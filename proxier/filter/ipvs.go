@@ -47,7 +47,7 @@ var ipvs = layout{
 		{nonLocalSet, ipset.HashIPPort},
 		{processesSet, ipset.HashIPPort},
 	},
-	leads: dnatsLocal,
+	hasRules: dnatsLocal,
 	usesPool: func(res *proxier.Resolved, p *proxier.Pool) bool {
 		return slices.ContainsFunc(res.Frontends, func(f *proxier.Frontend) bool {
 			return dnatsLocal(f) && f.Local.Pool == p
@@ -59,10 +59,10 @@ var ipvs = layout{
 		func(st *proxier.State) map[netip.Addr]int { return st.BoundAddrs },
 		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.BoundAddrs },
 	},
-	sendOutsiders: func(_ *Rules, c *chain, _ proxier.Leg) { c.rule("-j RETURN") },
-	passServed:    (*Rules).passServed,
+	routeOutside: func(_ *Rules, c *chain, _ proxier.Leg) { c.rule("-j RETURN") },
+	passServed:   (*Rules).passServed,
 	needs: []xtables.Feature{
-		feature("filter", "ipvs", ofIPVS+" -j RETURN"),
+		feature("filter", "ipvs", matchIPVS+" -j RETURN"),
 		feature("mangle", "DROP", "-j DROP"),
 	},
 	ipvs: true,
@@ -117,49 +117,49 @@ func (r *Rules) passServed(c *chain) {
 // another mode takes over there may be one under way that is not marked yet, and
 // only the first packet of a connection comes here.
 func (r *Rules) passBalanced(c *chain) {
-	if !r.followsIPVS {
+	if !r.ipvsBalances {
 		return
 	}
-	c.rule(ofIPVS, "-j CONNMARK --set-xmark", r.bit())
-	c.rule(ofIPVS, "-j RETURN")
+	c.rule(matchIPVS, "-j CONNMARK --set-xmark", r.bit())
+	c.rule(matchIPVS, "-j RETURN")
 }
 
 // ofIPVS matches packets that IPVS balances.
-const ofIPVS = "-m ipvs --ipvs"
+const matchIPVS = "-m ipvs --ipvs"
 
 // Late takes out of ch, and returns, what the sets may only say when IPVS holds
 // the servers: which frontends it serves.
-func (r *Rules) Late(ch *Changes) *Changes {
+func (r *Rules) TakeServed(ch *Changes) *Changes {
 	name := r.words.set(servedSet)
-	late := &Changes{Gained: map[string][]ipset.Entry{name: ch.Gained[name]}, Lost: map[string][]ipset.Entry{}}
+	served := &Changes{Gained: map[string][]ipset.Entry{name: ch.Gained[name]}, Lost: map[string][]ipset.Entry{}}
 	delete(ch.Gained, name)
 	ch.Lost[name] = slices.DeleteFunc(ch.Lost[name], func(e ipset.Entry) bool { return r.withheld[e] }) // never there
-	return late
+	return served
 }
 
 // Withhold says, after Reset, or after Update of what Late returned, which of all
 // frontends lack their servers. They do not count as served: packets to addresses
 // on our device are refused then, or daemons of the host would answer. Those that
 // lacked theirs before, or did not, need not be part of the update.
-func (r *Rules) Withhold(entries map[ipset.Entry]bool, late *Changes) {
+func (r *Rules) Withhold(entries map[ipset.Entry]bool, changes *Changes) {
 	was := r.withheld
 	r.withheld = entries
-	if late == nil {
+	if changes == nil {
 		return
 	}
 	name := r.words.set(servedSet)
 	served := func(e ipset.Entry) bool { return r.members[member{servedSet, e}] > 0 }
 	for e := range was {
-		if !entries[e] && served(e) && !slices.Contains(late.Gained[name], e) {
-			late.Gained[name] = append(late.Gained[name], e)
+		if !entries[e] && served(e) && !slices.Contains(changes.Gained[name], e) {
+			changes.Gained[name] = append(changes.Gained[name], e)
 		}
 	}
 	for e := range entries {
-		if !was[e] && served(e) && !slices.Contains(late.Gained[name], e) {
-			late.Lost[name] = append(late.Lost[name], e)
+		if !was[e] && served(e) && !slices.Contains(changes.Gained[name], e) {
+			changes.Lost[name] = append(changes.Lost[name], e)
 		}
 	}
-	late.Gained[name] = slices.DeleteFunc(late.Gained[name], func(e ipset.Entry) bool { return entries[e] })
+	changes.Gained[name] = slices.DeleteFunc(changes.Gained[name], func(e ipset.Entry) bool { return entries[e] })
 }
 
 func (r *Rules) withholds(m member) bool { return m.set == servedSet && r.withheld[m.Entry] }

@@ -87,7 +87,7 @@ func meeting(w *filtertest.World, pick filtertest.Pick) *proxier.Resolved {
 
 // checkAlone fails if another service has a part in what is balanced for an address.
 func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
-	if !r.takes(f) {
+	if !r.takesNodePort(f) {
 		return
 	}
 	own := map[string]bool{}
@@ -118,7 +118,7 @@ func TestWithheldMembersFollow(t *testing.T) {
 			delta = r.w.Put(source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}, r.w.Random(r.pick, number))
 		}
 		ch := r.Update(delta)
-		late := r.Late(ch)
+		late := r.TakeServed(ch)
 		r.follow(ch)
 		withheld := lacking(r.Rules, r.pick)
 		r.Withhold(withheld, late)

@@ -14,52 +14,52 @@ import (
 // keepTable begins the name of a table, one for each family, that does nothing, and
 // which programs of iptables do not see. It is of the family inet, whose chains
 // translate since kernel 5.2, so that nobody takes it for one of nftables mode.
-const keepTable = "SVCP-KEEP"
+const keepTableName = "SVCP-KEEP"
 
 // keep has the kernel go on tracking and translating connections when others flush
 // all rules. Without a rule that needs it, it stops, and packets of connections then
 // reach the wrong socket, which resets them: our repair comes too late for them.
-func (k *Kernel) keep(ctx context.Context) {
-	err := k.tryToKeep(ctx, func() bool { return true })
+func (k *Kernel) makeKeepTable(ctx context.Context) {
+	err := k.lockAndMakeKeepTable(ctx, func() bool { return true })
 	if ctx.Err() != nil {
 		return // the next sync does it
 	}
-	k.tellMortal(err)
-	k.keeps.Store(err == nil)
+	k.logKeepFailure(err)
+	k.keepMade.Store(err == nil)
 }
 
 // keepOn makes the table again that others have removed. It changes nothing that a
 // sync does, so a look may do it.
-func (k *Kernel) keepOn(ctx context.Context) {
-	if !k.keeps.Load() {
+func (k *Kernel) remakeKeepTable(ctx context.Context) {
+	if !k.keepMade.Load() {
 		return
 	}
 	if there, err := nft.Exists(k.keepTable()); err != nil || there {
 		return
 	}
-	if err := k.tryToKeep(ctx, k.keeps.Load); ctx.Err() == nil {
-		k.tellMortal(err)
+	if err := k.lockAndMakeKeepTable(ctx, k.keepMade.Load); ctx.Err() == nil {
+		k.logKeepFailure(err)
 	}
 }
 
 // tellMortal tells once that the kernel does not take the table.
-func (k *Kernel) tellMortal(err error) {
-	if err != nil && !k.mortal.Load() {
+func (k *Kernel) logKeepFailure(err error) {
+	if err != nil && !k.keepFailed.Load() {
 		k.log.Info("connections will not survive that others flush all rules: the kernel does not take a table that keeps them", "tool", k.Tool(), "err", err)
 	}
-	k.mortal.Store(err != nil)
+	k.keepFailed.Store(err != nil)
 }
 
 // tryToKeep takes its turn, for whoever writes rules by iptables-restore meanwhile,
 // and makes the table if it is still wanted then.
-func (k *Kernel) tryToKeep(ctx context.Context, wanted func() bool) error {
-	release, err := k.tool.Turn(ctx)
+func (k *Kernel) lockAndMakeKeepTable(ctx context.Context, wanted func() bool) error {
+	unlock, err := k.tool.LockWriter(ctx)
 	if err != nil {
 		return err
 	}
-	defer release()
-	k.keeping.Lock()
-	defer k.keeping.Unlock()
+	defer unlock()
+	k.keepMu.Lock()
+	defer k.keepMu.Unlock()
 	if !wanted() {
 		return nil
 	}
@@ -68,13 +68,13 @@ func (k *Kernel) tryToKeep(ctx context.Context, wanted func() bool) error {
 
 // unkeep removes what keep has made, also that of earlier versions. A look that has
 // waited meanwhile does not make it again.
-func (k *Kernel) unkeep(ctx context.Context) error {
-	k.keeping.Lock()
-	defer k.keeping.Unlock()
-	k.keeps.Store(false)
+func (k *Kernel) removeKeepTable(ctx context.Context) error {
+	k.keepMu.Lock()
+	defer k.keepMu.Unlock()
+	k.keepMade.Store(false)
 	there, err := nft.Exists(k.keepTable())
 	there = there && err == nil // only to tell of
-	earlier := nft.Table{Family: family(k.tool.IPv6), Name: keepTable}
+	earlier := nft.Table{Family: family(k.tool.IPv6), Name: keepTableName}
 	if err := errors.Join(nft.RemoveTable(k.keepTable()), nft.RemoveTable(earlier)); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}
@@ -85,5 +85,5 @@ func (k *Kernel) unkeep(ctx context.Context) error {
 }
 
 func (k *Kernel) keepTable() nft.Table {
-	return nft.Table{Family: unix.NFPROTO_INET, Name: keepTable + k.words.suffix}
+	return nft.Table{Family: unix.NFPROTO_INET, Name: keepTableName + k.words.suffix}
 }

@@ -20,7 +20,7 @@ func keepTables(t *testing.T) string {
 	}
 	var list []string
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, keepTable) {
+		if strings.Contains(line, keepTableName) {
 			list = append(list, strings.TrimSpace(line))
 		}
 	}
@@ -32,17 +32,17 @@ func keepTables(t *testing.T) string {
 func TestLookBesideCleanupKeepsNothing(t *testing.T) {
 	k, _, _, _ := watched(t)
 	ctx := context.Background()
-	release, err := k.tool.Turn(ctx)
+	release, err := k.tool.LockWriter(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	command(t, "nft", "delete", "table", "inet", keepTable+"-4")
+	command(t, "nft", "delete", "table", "inet", keepTableName+"-4")
 	done := make(chan error)
-	go netnstest.Here(t, func() { _, err := k.Examine(ctx); done <- err })()
+	go netnstest.Here(t, func() { _, err := k.Look(ctx); done <- err })()
 	until(t, "a look", func() bool { return len(k.looking) == 1 })
 	time.Sleep(500 * time.Millisecond) // it comes to its turn, and waits
 	k.mirror.forget()
-	if err := k.unkeep(t.Context()); err != nil {
+	if err := k.removeKeepTable(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	release()
@@ -57,12 +57,12 @@ func TestLookBesideCleanupKeepsNothing(t *testing.T) {
 // Cleaning up removes the tables that earlier versions made, of its family.
 func TestCleanupRemovesEarlierTables(t *testing.T) {
 	k, _, _, _ := watched(t)
-	command(t, "nft", "add", "table", "ip", keepTable)
-	command(t, "nft", "add", "table", "ip6", keepTable)
+	command(t, "nft", "add", "table", "ip", keepTableName)
+	command(t, "nft", "add", "table", "ip6", keepTableName)
 	if err := k.Cleanup(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if got := keepTables(t); got != "table ip6 "+keepTable {
+	if got := keepTables(t); got != "table ip6 "+keepTableName {
 		t.Errorf("left: %q", got)
 	}
 }

@@ -23,25 +23,25 @@ import (
 // after: a packet never meets a rule whose set is not ready. All changed chains
 // of a table are written at once.
 type Kernel struct {
-	words dialect
-	tool  *xtables.Tool
-	stale []*xtables.Tool // other variants that hold chains of ours
-	sets  *ipset.Conn
-	left  map[string]bool // sets that nothing of ours needs, in use by foreign rules
-	loose bool            // it was said that connections cannot be marked
-	log   *slog.Logger
+	words          dialect
+	tool           *xtables.Tool
+	stale          []*xtables.Tool // other variants that hold chains of ours
+	sets           *ipset.Conn
+	inUse          map[string]bool // sets that nothing of ours needs, in use by foreign rules
+	warnedUnmarked bool            // it was said that connections cannot be marked
+	log            *slog.Logger
 
 	mirror mirror
 
-	looking  chan struct{} // has room for the one Examine that runs
-	unread   int           // looks since the tables were read
-	lastRead reading       // what they were then; zero: they are to be read
-	lookSets *ipset.Conn   // its own
-	events   *events       // of the nft variant; nil: there are none
+	looking        chan struct{} // has room for the one Examine that runs
+	looksSinceRead int           // looks since the tables were read
+	lastState      tableState    // what they were then; zero: they are to be read
+	lookSets       *ipset.Conn   // its own
+	events         *events       // of the nft variant; nil: there are none
 
-	keeping sync.Mutex  // held while its table is made or removed
-	keeps   atomic.Bool // keep has succeeded
-	mortal  atomic.Bool // it was said that it failed
+	keepMu     sync.Mutex  // held while its table is made or removed
+	keepMade   atomic.Bool // keep has succeeded
+	keepFailed atomic.Bool // it was said that it failed
 }
 
 // Choose returns which variant of iptables this host uses. It comes to an end while
@@ -70,7 +70,7 @@ func open(ctx context.Context, fam proxier.Family, choice *xtables.Choice) (*Ker
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
 	}
-	k := &Kernel{words: dialects[fam], tool: choice.Use, stale: choice.Others, sets: conn, log: slog.New(slog.DiscardHandler), looking: make(chan struct{}, 1)}
+	k := &Kernel{words: dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler), looking: make(chan struct{}, 1)}
 	if err := k.openLook(); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -110,12 +110,12 @@ func (k *Kernel) Tool() string { return k.tool.String() }
 func (k *Kernel) SetMessages() int { return k.sets.Messages }
 
 // Look reads what the kernel holds of ours and the tables that c needs.
-func (k *Kernel) Look(ctx context.Context, c Content) (*Held, error) {
+func (k *Kernel) Read(ctx context.Context, c Desired) (*Actual, error) {
 	tables, err := readAll(ctx, k.tool)
 	if err != nil {
 		return nil, err
 	}
-	h := &Held{tables: map[string]*xtables.Table{}}
+	h := &Actual{tables: map[string]*xtables.Table{}}
 	for name, tab := range tables {
 		if len(tab.Chains)+len(tab.Jumps) > 0 { // another mode may have left them
 			h.tables[name] = tab
@@ -170,56 +170,56 @@ func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ip
 }
 
 // compare returns what is missing from h.
-func (k *Kernel) compare(h *Held, c Content, st *proxier.State) *difference {
+func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 	d := &difference{tool: xtables.Base(k.tool.IPv6)}
 	have := sums{}
 	for name, tab := range h.tables {
 		have[name] = tab.Chains
 	}
-	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.tables[id.table].LedToBy(id.name)) > 0 })
+	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.tables[id.table].ReferencedBy(id.name)) > 0 })
 	d.compareJumps(h.tables, c.Jumps())
 	d.compareSets(h.sets, c.Sets(st), k.tool.IPv6)
 	return d
 }
 
 // Changes says what Mend would change.
-func (k *Kernel) Changes(h *Held, c Content, st *proxier.State) []proxier.Change {
+func (k *Kernel) Changes(h *Actual, c Desired, st *proxier.State) []proxier.Change {
 	return k.compare(h, c, st).changes
 }
 
 // Mend makes the kernel, which holds h, hold c. What the other variant holds of
 // ours goes last, so that packets are served all the time.
-func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State) error {
+func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.State) error {
 	k.mirror.forget()
-	k.keep(ctx)
+	k.makeKeepTable(ctx)
 	d := k.compare(h, c, st)
-	if len(d.odd) > 0 {
-		if err := k.removeOdd(ctx, d.odd); err != nil {
+	if len(d.mismatched) > 0 {
+		if err := k.removeMismatched(ctx, d.mismatched); err != nil {
 			return err
 		}
 		var err error
-		if h, err = k.Look(ctx, c); err != nil {
+		if h, err = k.Read(ctx, c); err != nil {
 			return err
 		}
 		d = k.compare(h, c, st)
 	}
-	if err := k.makeSets(ctx, d.make); err != nil {
+	if err := k.makeSets(ctx, d.create); err != nil {
 		return err
 	}
 	if err := k.writeMarked(ctx, h, d, st); err != nil {
 		return err
 	}
-	if err := errors.Join(k.purgeStale(ctx), k.discard(ctx, d)); err != nil {
+	if err := errors.Join(k.purgeStale(ctx), k.destroyObsolete(ctx, d)); err != nil {
 		return err
 	}
-	for id := range d.kept {
-		k.warnKept(id, h.tables[id.table].LedToBy(id.name))
+	for id := range d.referenced {
+		k.warnReferenced(id, h.tables[id.table].ReferencedBy(id.name))
 	}
 	k.mirror.end(func() {
 		m := &k.mirror
-		m.chains, m.sets, m.jumps, m.kept = d.want, map[string]tally{}, c.Jumps(), d.kept
+		m.chains, m.sets, m.jumps, m.referenced = d.want, map[string]setSum{}, c.Jumps(), d.referenced
 		for name, set := range d.sets {
-			m.sets[name] = set.tally()
+			m.sets[name] = set.sum()
 		}
 	})
 	return nil
@@ -227,7 +227,7 @@ func (k *Kernel) Mend(ctx context.Context, h *Held, c Content, st *proxier.State
 
 // writeMarked writes a difference. Connections that FORWARD has accepted by another
 // mark are given theirs before, and those that began meanwhile after.
-func (k *Kernel) writeMarked(ctx context.Context, h *Held, d *difference, st *proxier.State) error {
+func (k *Kernel) writeMarked(ctx context.Context, h *Actual, d *difference, st *proxier.State) error {
 	if !d.adopts(h) {
 		return k.write(ctx, d)
 	}
@@ -241,16 +241,16 @@ func (k *Kernel) writeMarked(ctx context.Context, h *Held, d *difference, st *pr
 }
 
 // Knows tells whether Apply can work: the last Mend or Apply succeeded.
-func (k *Kernel) Knows() bool { return k.mirror.chains != nil }
+func (k *Kernel) CanApply() bool { return k.mirror.chains != nil }
 
 // removeOdd removes sets of our names that are not what we make. Rules that use
 // them must go first, and so all of ours do.
-func (k *Kernel) removeOdd(ctx context.Context, names []string) error {
+func (k *Kernel) removeMismatched(ctx context.Context, names []string) error {
 	left, err := k.purge(ctx, k.tool)
 	if err != nil {
 		return err
 	}
-	k.warnLeft(left)
+	k.warnRemaining(left)
 	return k.destroyAll(ctx, names)
 }
 
@@ -282,7 +282,7 @@ func (k *Kernel) purgeStale(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		k.warnLeft(left)
+		k.warnRemaining(left)
 		k.stale = k.stale[1:]
 	}
 	return nil
@@ -292,7 +292,7 @@ func (k *Kernel) purgeStale(ctx context.Context) error {
 // host than what holds it: what it cannot have is not there.
 func Cleanup(ctx context.Context, fam proxier.Family) error {
 	conn, err := ipset.Dial()
-	if ipset.Lacks(err) {
+	if ipset.IsUnsupported(err) {
 		conn, err = &ipset.Conn{}, nil
 	}
 	if err != nil {
@@ -318,7 +318,7 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s", t, l))
 		}
 	}
-	errs = append(errs, k.unkeep(ctx), k.destroyOurs(ctx, len(tools) > 0))
+	errs = append(errs, k.removeKeepTable(ctx), k.destroyOurs(ctx, len(tools) > 0))
 	return errors.Join(errs...)
 }
 
@@ -326,16 +326,16 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 // not wait until they are out of use.
 func (k *Kernel) destroyOurs(ctx context.Context, wait bool) error {
 	sets, err := k.ourSets(ctx)
-	if ipset.Lacks(err) {
+	if ipset.IsUnsupported(err) {
 		return nil
 	}
-	errs, patience := []error{err}, busyFor
+	errs, timeout := []error{err}, busyFor
 	if !wait {
-		patience = 0
+		timeout = 0
 	}
 	removed := 0
 	for name := range sets {
-		if err := k.destroyWithin(ctx, name, patience); err != nil {
+		if err := k.destroyWithin(ctx, name, timeout); err != nil {
 			errs = append(errs, err)
 		} else {
 			removed++

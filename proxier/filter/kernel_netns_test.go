@@ -49,7 +49,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	if err := k.Apply(ctx, r.Update(w.Put(web.Key, web)), r); err == nil {
 		t.Error("rules were written without a program")
 	}
-	if k.Knows() {
+	if k.CanApply() {
 		t.Error("an error does not make the next sync a full one")
 	}
 }
@@ -60,7 +60,7 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan proxier.F
 	t.Helper()
 	k, r, w, told := watchedBy(t, xtables.NFT)
 	until(t, "watching", k.events.watching.Load)
-	if damaged, err := k.Examine(context.Background()); err != nil || damaged { // what was before is unknown
+	if damaged, err := k.Look(context.Background()); err != nil || damaged { // what was before is unknown
 		t.Fatalf("first look: %v, %v", damaged, err)
 	}
 	return k, r, w, told
@@ -106,11 +106,11 @@ func mend(t *testing.T, k *Kernel, r *Rules, w *filtertest.World) {
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
-	held, err := k.Look(context.Background(), r)
+	held, err := k.Read(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Mend(context.Background(), held, r, w.State); err != nil {
+	if err := k.Resync(context.Background(), held, r, w.State); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -141,17 +141,17 @@ func TestLooksAreCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.tool = &xtables.Tool{Variant: xtables.NFT}
-	for n := 1; n < looksUnread; n++ {
-		if damaged, err := k.Examine(ctx); err != nil || damaged {
+	for n := 1; n < maxUnread; n++ {
+		if damaged, err := k.Look(ctx); err != nil || damaged {
 			t.Fatalf("look %d after a change of our own: %v, %v", n, damaged, err)
 		}
 	}
-	if _, err := k.Examine(ctx); err == nil {
-		t.Errorf("look %d did not read", looksUnread)
+	if _, err := k.Look(ctx); err == nil {
+		t.Errorf("look %d did not read", maxUnread)
 	}
-	k.events.unsure.Store(false)
+	k.events.dirty.Store(false)
 	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
-	until(t, "a change by another process is heard of", k.events.unsure.Load)
+	until(t, "a change by another process is heard of", k.events.dirty.Load)
 }
 
 // What a look passes over, as a sync is changing it, the next look reads.
@@ -161,12 +161,12 @@ func TestPassedOverIsLookedAtAgain(t *testing.T) {
 	busy.chains[chainID{"nat", MarkMasq}] = true
 	k.mirror.begin(busy)
 	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
-	k.events.unsure.Store(true)
-	if damaged, err := k.Examine(context.Background()); err != nil || damaged {
+	k.events.dirty.Store(true)
+	if damaged, err := k.Look(context.Background()); err != nil || damaged {
 		t.Fatalf("look at what a sync is changing: %v, %v", damaged, err)
 	}
 	k.mirror.end(func() {})
-	if damaged, err := k.Examine(context.Background()); err != nil || !damaged {
+	if damaged, err := k.Look(context.Background()); err != nil || !damaged {
 		t.Errorf("look after that: %v, %v", damaged, err)
 	}
 }
@@ -178,7 +178,7 @@ func TestLookWaitsNotForEver(t *testing.T) {
 	k.looking <- struct{}{}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { _, err := k.Examine(ctx); ended <- err }()
+	go func() { _, err := k.Look(ctx); ended <- err }()
 	time.Sleep(10 * time.Millisecond) // it waits, or comes too late to
 	cancel()
 	select {
@@ -198,8 +198,8 @@ func TestEventDuringFirstSync(t *testing.T) {
 	chains, sets := k.mirror.chains, k.mirror.sets
 	k.mirror.forget()
 	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
-	until(t, "a change by another process is heard of", k.events.unsure.Load)
-	time.Sleep(restFor / 2) // the event has been taken up
+	until(t, "a change by another process is heard of", k.events.dirty.Load)
+	time.Sleep(minLookInterval / 2) // the event has been taken up
 	k.mirror.end(func() { k.mirror.chains, k.mirror.sets = chains, sets })
 	select {
 	case <-told:
@@ -245,18 +245,18 @@ func TestSetOfForeignRule(t *testing.T) {
 		if err != nil || len(l.Entries) > 0 {
 			t.Errorf("%s: got %v, %v", how, l, err)
 		}
-		if damaged, err := k.Examine(ctx); err != nil || damaged {
+		if damaged, err := k.Look(ctx); err != nil || damaged {
 			t.Errorf("look after %s: %v, %v", how, damaged, err)
 		}
 	}
 	command(t, "ipset", "add", old, "192.0.2.1,tcp:80")
-	if damaged, err := k.Examine(ctx); err != nil || !damaged {
+	if damaged, err := k.Look(ctx); err != nil || !damaged {
 		t.Errorf("look when it has a member: %v, %v", damaged, err)
 	}
 	if err := k.Repair(ctx, r, w.State); err != nil {
 		t.Error(err)
 	}
-	if damaged, err := k.Examine(ctx); err != nil || damaged {
+	if damaged, err := k.Look(ctx); err != nil || damaged {
 		t.Errorf("look after the repair: %v, %v", damaged, err)
 	}
 	if n := strings.Count(warned.String(), "a foreign rule uses it"); n != 1 {
@@ -274,12 +274,12 @@ func TestSetOfForeignRule(t *testing.T) {
 func TestWaitingForTurnHoldsUpNobody(t *testing.T) {
 	k, _, _, _ := watched(t)
 	ctx, end := context.WithCancel(context.Background())
-	release, err := k.tool.Turn(ctx)
+	release, err := k.tool.LockWriter(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var script xtables.Script
-	script.Set("nat", "SVCP-A", bytes.Repeat([]byte("-A SVCP-A -j RETURN\n"), loudScript/20+1))
+	script.Set("nat", "SVCP-A", bytes.Repeat([]byte("-A SVCP-A -j RETURN\n"), unmonitoredScript/20+1))
 	restored, unheard := make(chan error, 1), make(chan error, 1)
 	go func() { restored <- k.restore(ctx, k.tool, &script) }()
 	time.Sleep(100 * time.Millisecond) // it waits
@@ -316,7 +316,7 @@ func TestLegacyLooksAreCheap(t *testing.T) {
 	look := func(tool *xtables.Tool) (bool, error) {
 		t.Helper()
 		k.tool = tool
-		return k.Examine(ctx)
+		return k.Look(ctx)
 	}
 	none := &xtables.Tool{Variant: xtables.Legacy}
 	if _, err := look(none); err == nil {

@@ -17,7 +17,7 @@ type layout struct {
 	sets   []setType   // besides sharedSets
 
 	// leads tells whether the trees lead a frontend's packets to rules of its own.
-	leads func(*proxier.Frontend) bool
+	hasRules func(*proxier.Frontend) bool
 
 	// usesPool tells whether rules choose among the targets of a service's pool.
 	usesPool func(*proxier.Resolved, *proxier.Pool) bool
@@ -29,7 +29,7 @@ type layout struct {
 	refused addrSet
 
 	// sendOutsiders ends the chain of a split frontend, for sources that are not local.
-	sendOutsiders func(*Rules, *chain, proxier.Leg)
+	routeOutside func(*Rules, *chain, proxier.Leg)
 
 	// passServed spares new connections that are still to be balanced, or just were, the refusals.
 	passServed func(*Rules, *chain)
@@ -87,7 +87,7 @@ var iptables = layout{
 	chains:   slices.Concat(natChains, filterChains),
 	jumps:    sharedJumps,
 	sets:     []setType{{vipsSet, ipset.HashIP}},
-	leads:    balances,
+	hasRules: balances,
 	usesPool: func(*proxier.Resolved, *proxier.Pool) bool { return true },
 	memberOf: refusalSets,
 	refused: addrSet{
@@ -95,7 +95,7 @@ var iptables = layout{
 		func(st *proxier.State) map[netip.Addr]int { return st.RefusedVIPs },
 		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.RefusedVIPs },
 	},
-	sendOutsiders: func(r *Rules, c *chain, l proxier.Leg) { r.goTo(c, l, "") },
-	passServed:    (*Rules).passBalanced,
-	balanced:      dnatted,
+	routeOutside: func(r *Rules, c *chain, l proxier.Leg) { r.goTo(c, l, "") },
+	passServed:   (*Rules).passBalanced,
+	balanced:     dnatted,
 }

@@ -18,7 +18,7 @@ const probePrefix = Prefix + "PROBE"
 // Examine compares the kernel with what the last successful sync left there, and
 // reports whether something differs, which Repair puts right. It runs beside all
 // other methods, holds up none, and passes over what they have changed meanwhile.
-func (k *Kernel) Examine(ctx context.Context) (bool, error) {
+func (k *Kernel) Look(ctx context.Context) (bool, error) {
 	select {
 	case k.looking <- struct{}{}:
 		defer func() { <-k.looking }()
@@ -28,11 +28,11 @@ func (k *Kernel) Examine(ctx context.Context) (bool, error) {
 	if !k.mirror.known() {
 		return false, nil
 	}
-	k.keepOn(ctx)
-	if err := k.examineTables(ctx); err != nil {
+	k.remakeKeepTable(ctx)
+	if err := k.lookAtTables(ctx); err != nil {
 		return false, fmt.Errorf("looking at the rules: %w", err)
 	}
-	if err := k.examineSets(ctx); err != nil {
+	if err := k.lookAtSets(ctx); err != nil {
 		return false, fmt.Errorf("looking at the ip sets: %w", err)
 	}
 	return k.mirror.damaged(), nil
@@ -42,80 +42,80 @@ func (k *Kernel) Examine(ctx context.Context) (bool, error) {
 func (k *Kernel) Damaged() bool { return k.mirror.damaged() }
 
 // Told reports whether Watch has told of what there is for Repair.
-func (k *Kernel) Told() bool { return k.mirror.isTold() }
+func (k *Kernel) Reported() bool { return k.mirror.reported() }
 
 // looksUnread is how many looks at most read no table as nothing was heard: then one
 // reads them all the same, for what no event tells of, a fault of the kernel or of ours.
-const looksUnread = 60
+const maxUnread = 60
 
 // examineTables reads all tables, unless none has changed since they were last read.
 // What it has passed over is left to the next look.
-func (k *Kernel) examineTables(ctx context.Context) error {
-	k.unread++
-	now := k.reading()
-	if k.unchanged(now) && k.unread < looksUnread {
+func (k *Kernel) lookAtTables(ctx context.Context) error {
+	k.looksSinceRead++
+	now := k.tableState()
+	if k.unchanged(now) && k.looksSinceRead < maxUnread {
 		return nil
 	}
-	t := k.mirror.look()
+	t := k.mirror.beginLook()
 	tables, err := readAll(ctx, k.tool)
 	if err != nil {
-		k.mirror.looked(t, nil)
-		k.lastRead = reading{}
-		k.suspect()
+		k.mirror.endLook(t, nil)
+		k.lastState = tableState{}
+		k.forceRead()
 		return err
 	}
-	k.unread, k.lastRead = 0, now
+	k.looksSinceRead, k.lastState = 0, now
 	for _, tab := range tables {
 		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
 	}
-	if !k.mirror.looked(t, func(d *damage) { k.mirror.compareTables(tables, t, d) }) {
-		k.lastRead = reading{}
-		k.suspect()
+	if !k.mirror.endLook(t, func(d *damage) { k.mirror.compareTables(tables, t, d) }) {
+		k.lastState = tableState{}
+		k.forceRead()
 	}
 	return nil
 }
 
 // suspect makes the next look read all tables of the nft variant. Any goroutine may call it.
-func (k *Kernel) suspect() {
+func (k *Kernel) forceRead() {
 	if k.events != nil {
-		k.events.unsure.Store(true)
+		k.events.dirty.Store(true)
 	}
 }
 
 // A reading is what the tables of the legacy variant, which tells of no change, held
 // when they were read, and what we had written by then.
-type reading struct {
+type tableState struct {
 	content map[string]xtables.Sum // nil: it cannot be told
 	writes  int
 }
 
 // reading returns what the tables that have rules of ours hold now.
-func (k *Kernel) reading() reading {
-	r := reading{writes: k.mirror.writesNow()}
+func (k *Kernel) tableState() tableState {
+	r := tableState{writes: k.mirror.writeCount()}
 	if k.events == nil {
-		r.content = byTable(k.mirror.jumpsNow(), k.tool.ContentOf)
+		r.content = byTable(k.mirror.currentJumps(), k.tool.ReadSum)
 	}
 	return r
 }
 
 // unchanged reports whether the tables are as they were when they were last read.
-func (k *Kernel) unchanged(now reading) bool {
+func (k *Kernel) unchanged(now tableState) bool {
 	if k.events != nil {
-		return !k.events.suspect()
+		return !k.events.mustRead()
 	}
-	was := k.lastRead
+	was := k.lastState
 	return len(now.content) > 0 && now.writes == was.writes && maps.Equal(now.content, was.content)
 }
 
 // examineSets lists the sets one by one, so that a change of one overtakes no other.
-func (k *Kernel) examineSets(ctx context.Context) error {
-	t := k.mirror.look()
+func (k *Kernel) lookAtSets(ctx context.Context) error {
+	t := k.mirror.beginLook()
 	names, err := k.lookSets.Names(ctx)
 	if err != nil {
-		k.mirror.looked(t, nil)
+		k.mirror.endLook(t, nil)
 		return err
 	}
-	k.mirror.looked(t, func(d *damage) {
+	k.mirror.endLook(t, func(d *damage) {
 		for name := range k.mirror.sets {
 			if !t.set(name) && !slices.Contains(names, name) {
 				note(&d.sets, name)
@@ -126,22 +126,22 @@ func (k *Kernel) examineSets(ctx context.Context) error {
 		if name == k.words.set(grownSet) || strings.HasPrefix(name, probePrefix) {
 			continue // for a moment only; what is left over is for the next full sync
 		}
-		if err := k.examineSet(ctx, name); err != nil {
+		if err := k.lookAtSet(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (k *Kernel) examineSet(ctx context.Context, name string) error {
-	t := k.mirror.look()
+func (k *Kernel) lookAtSet(ctx context.Context, name string) error {
+	t := k.mirror.beginLook()
 	l, err := k.ourSet(ctx, k.lookSets, name)
 	if err != nil || l == nil { // one that has gone since its name was listed is missed at the next look
-		k.mirror.looked(t, nil)
+		k.mirror.endLook(t, nil)
 		return err
 	}
-	have := tallyOf(l.Entries)
-	k.mirror.looked(t, func(d *damage) {
+	have := sumOfSet(l.Entries)
+	k.mirror.endLook(t, func(d *damage) {
 		if want, ours := k.mirror.sets[name]; !t.set(name) && (!ours || have != want) {
 			note(&d.sets, name)
 		}
@@ -161,14 +161,14 @@ func (k *Kernel) Repair(ctx context.Context, r *Rules, st *proxier.State) error 
 		k.mirror.forget()
 		return err
 	}
-	if len(d.odd) > 0 { // all rules must go before these can
-		h, err := k.Look(ctx, r)
+	if len(d.mismatched) > 0 { // all rules must go before these can
+		h, err := k.Read(ctx, r)
 		if err != nil {
 			k.mirror.forget()
 			return err
 		}
-		r.Follow(h)
-		return k.Mend(ctx, h, r, st)
+		r.Observe(h)
+		return k.Resync(ctx, h, r, st)
 	}
 	return k.repair(ctx, &dmg, d, r)
 }
@@ -179,13 +179,13 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 		t.sets[name] = true
 	}
 	k.mirror.begin(t)
-	k.keep(ctx)
-	err := k.makeSets(ctx, d.make)
+	k.makeKeepTable(ctx)
+	err := k.makeSets(ctx, d.create)
 	if err == nil {
 		err = k.writeAll(ctx, d)
 	}
 	if err == nil {
-		err = k.discard(ctx, d)
+		err = k.destroyObsolete(ctx, d)
 	}
 	if err != nil {
 		k.mirror.forget()
@@ -251,7 +251,7 @@ func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, ju
 			tables[id.table] = xtables.NewTable()
 		}
 		tables[id.table].Policies[id.name], tables[id.table].Jumps[id.name] = "", have
-		tables[id.table].Users[id.name] = user
+		tables[id.table].UserJumps[id.name] = user
 	}
 	d.compareJumps(tables, jumps)
 	return nil
@@ -261,7 +261,7 @@ func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, ju
 func (m *mirror) repaired(dmg *damage, d *difference, jumps []Jump) {
 	d.script.Removed(func(table, name string) {
 		delete(m.chains[table], name)
-		delete(m.kept, chainID{table, name})
+		delete(m.referenced, chainID{table, name})
 	})
 	for table, chains := range d.want {
 		maps.Copy(m.chains[table], chains)
@@ -270,7 +270,7 @@ func (m *mirror) repaired(dmg *damage, d *difference, jumps []Jump) {
 		delete(m.sets, name)
 	}
 	for name, set := range d.sets {
-		m.sets[name] = set.tally()
+		m.sets[name] = set.sum()
 	}
 	m.jumps = jumps
 }

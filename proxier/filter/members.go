@@ -36,7 +36,7 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	}
 	for _, a := range addrs {
 		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
-		if f.Key.Kind == proxier.NodePort && r.meetings.taken[e] {
+		if f.Key.Kind == proxier.NodePort && r.overlaps.taken[e] {
 			continue
 		}
 		for _, set := range sets {
@@ -126,7 +126,7 @@ type Members struct {
 	Entries map[ipset.Entry]struct{}
 }
 
-func (m Members) tally() (t tally) {
+func (m Members) sum() (t setSum) {
 	for e := range m.Entries {
 		t.add(e)
 	}

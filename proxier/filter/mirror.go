@@ -12,34 +12,34 @@ import (
 // look at the kernel, which runs beside them, is compared with it.
 type mirror struct {
 	// Changed by the goroutine of the syncs only, with the lock held: it reads without.
-	chains sums // nil: unknown
-	sets   map[string]tally
-	jumps  []Jump
-	kept   map[chainID]bool // chains to be removed, empty, but for rules of others that lead to them
+	chains     sums // nil: unknown
+	sets       map[string]setSum
+	jumps      []Jump
+	referenced map[chainID]bool // chains to be removed, empty, but for rules of others that lead to them
 
-	mu     sync.Mutex
-	busy   *touched              // what the write under way changes; nil: there is none
-	looks  map[*touched]struct{} // what has been changed since each look began
-	damage damage
+	mu      sync.Mutex
+	writing *touched              // what the write under way changes; nil: there is none
+	looks   map[*touched]struct{} // what has been changed since each look began
+	damage  damage
 
-	forgotten int // how often
-	writes    int // that have begun
+	resets int // how often
+	writes int // that have begun
 }
 
 type chainID struct{ table, name string }
 
 // A tally stands for the members of a set, in any order.
-type tally struct {
+type setSum struct {
 	n   int
 	sum uint64
 }
 
 var entrySeed = maphash.MakeSeed()
 
-func (t *tally) add(e ipset.Entry)    { t.n++; t.sum += maphash.Comparable(entrySeed, e) }
-func (t *tally) remove(e ipset.Entry) { t.n--; t.sum -= maphash.Comparable(entrySeed, e) }
+func (t *setSum) add(e ipset.Entry)    { t.n++; t.sum += maphash.Comparable(entrySeed, e) }
+func (t *setSum) remove(e ipset.Entry) { t.n--; t.sum -= maphash.Comparable(entrySeed, e) }
 
-func tallyOf(entries []ipset.Entry) (t tally) {
+func sumOfSet(entries []ipset.Entry) (t setSum) {
 	for _, e := range entries {
 		t.add(e)
 	}
@@ -81,7 +81,7 @@ func (m *mirror) known() bool {
 func (m *mirror) begin(t *touched) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.busy = t
+	m.writing = t
 	m.writes++
 	for l := range m.looks {
 		l.merge(t)
@@ -92,7 +92,7 @@ func (m *mirror) begin(t *touched) {
 func (m *mirror) end(update func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.busy = nil
+	m.writing = nil
 	update()
 }
 
@@ -100,8 +100,8 @@ func (m *mirror) end(update func()) {
 func (m *mirror) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.busy, m.chains, m.sets, m.damage = nil, nil, nil, damage{}
-	m.forgotten++
+	m.writing, m.chains, m.sets, m.damage = nil, nil, nil, damage{}
+	m.resets++
 	m.writes++
 	for l := range m.looks {
 		l.all = true
@@ -109,27 +109,27 @@ func (m *mirror) forget() {
 }
 
 // count returns how often the mirror has been forgotten.
-func (m *mirror) count() int {
+func (m *mirror) resetCount() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.forgotten
+	return m.resets
 }
 
 // writesNow returns how many writes have begun.
-func (m *mirror) writesNow() int {
+func (m *mirror) writeCount() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.writes
 }
 
 // look begins a look: what syncs change from now on is noted in the result.
-func (m *mirror) look() *touched {
+func (m *mirror) beginLook() *touched {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := newTouched()
 	t.all = m.chains == nil
-	if m.busy != nil {
-		t.merge(m.busy)
+	if m.writing != nil {
+		t.merge(m.writing)
 	}
 	if m.looks == nil {
 		m.looks = map[*touched]struct{}{}
@@ -140,7 +140,7 @@ func (m *mirror) look() *touched {
 
 // looked ends a look. found, called with the lock held, notes what differs. The
 // result is whether that says something of all chains: syncs have changed none meanwhile.
-func (m *mirror) looked(t *touched, found func(*damage)) (allChains bool) {
+func (m *mirror) endLook(t *touched, found func(*damage)) (allChains bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.looks, t)
@@ -162,21 +162,21 @@ func (m *mirror) damaged() bool {
 func (m *mirror) unsettled() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.busy != nil || !m.damage.empty()
+	return m.writing != nil || !m.damage.empty()
 }
 
 // tell says that somebody hears of the damage, who will have it repaired.
-func (m *mirror) tell() {
+func (m *mirror) markReported() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.damage.told = !m.damage.empty()
+	m.damage.reported = !m.damage.empty()
 }
 
 // isTold reports whether somebody has heard of the damage.
-func (m *mirror) isTold() bool {
+func (m *mirror) reported() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.damage.told
+	return m.damage.reported
 }
 
 // takeDamage returns what looks have found, and forgets it.
@@ -190,11 +190,11 @@ func (m *mirror) takeDamage() damage {
 
 // damage is what differs from the mirror: found by a look, repaired by a sync.
 type damage struct {
-	chains map[chainID]bool // changed, missing, or too many
-	jumps  map[chainID]bool // built-in chains whose rules that lead to ours differ
-	sets   map[string]bool  // changed, missing, or too many
-	whole  bool             // only a full comparison can repair it
-	told   bool             // somebody was told of it, and has it repaired
+	chains   map[chainID]bool // changed, missing, or too many
+	jumps    map[chainID]bool // built-in chains whose rules that lead to ours differ
+	sets     map[string]bool  // changed, missing, or too many
+	whole    bool             // only a full comparison can repair it
+	reported bool             // somebody was told of it, and has it repaired
 }
 
 func (d *damage) empty() bool {
@@ -230,14 +230,14 @@ func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *
 			}
 		}
 	}
-	m.compareKept(tables, t, d)
+	m.compareReferenced(tables, t, d)
 	m.compareJumps(tables, d)
 }
 
 // compareKept notes chains that can be removed at last.
-func (m *mirror) compareKept(tables map[string]*xtables.Table, t *touched, d *damage) {
-	for id := range m.kept {
-		if tab := tables[id.table]; tab != nil && len(tab.LedToBy(id.name)) == 0 && !t.chain(id) {
+func (m *mirror) compareReferenced(tables map[string]*xtables.Table, t *touched, d *damage) {
+	for id := range m.referenced {
+		if tab := tables[id.table]; tab != nil && len(tab.ReferencedBy(id.name)) == 0 && !t.chain(id) {
 			note(&d.chains, id)
 		}
 	}

@@ -39,7 +39,7 @@ func (r *Rules) poolChains(p *proxier.Pool, emit Emit) {
 	}
 	pr := poolRenderer{words: r.words, pool: p, name: poolChain(p), proto: "-p " + p.Protocol.String(), emit: emit}
 	c := &chain{name: pr.name}
-	r.own(c)
+	r.markConnection(c)
 	if p.Affinity > 0 {
 		// The kernel counts whole seconds.
 		pr.affinity = strconv.FormatInt(int64((p.Affinity+time.Second-1)/time.Second), 10)

@@ -21,33 +21,33 @@ var optional = []string{"statistic", "recent", "sctp"}
 
 // Probe finds out what of all that r may need this host lacks: optional features are
 // returned, and why they cannot be had; the others are an error.
-func (k *Kernel) Probe(ctx context.Context, r *Rules) (xtables.Lacking, error) {
-	fully, version, err := k.tool.HasRandomFully()
+func (k *Kernel) Probe(ctx context.Context, r *Rules) (xtables.Missing, error) {
+	randomFully, version, err := k.tool.HasRandomFully()
 	if err != nil {
 		return nil, err
 	}
-	if !fully {
+	if !randomFully {
 		return nil, fmt.Errorf("%s %s does not know MASQUERADE --random-fully: 1.6.2 is the first that does", k.tool, version)
 	}
 	set := ipset.Set{Name: fmt.Sprintf("%s-%d%s", probePrefix, os.Getpid(), k.words.suffix), Type: ipset.HashIP, IPv6: k.tool.IPv6, MaxElem: 1}
 	if err := k.sets.Create(ctx, set); err != nil && !errors.Is(err, ipset.ErrExist) {
 		return nil, err
 	}
-	together, each := r.features(set.Name)
-	lacking, err := k.tool.Probe(ctx, probePrefix, together, each)
+	combined, single := r.features(set.Name)
+	missing, err := k.tool.Probe(ctx, probePrefix, combined, single)
 	if err = errors.Join(err, k.destroy(ctx, set.Name)); err != nil {
 		return nil, err
 	}
-	for name, why := range lacking {
+	for name, why := range missing {
 		if !slices.Contains(optional, name) {
 			return nil, fmt.Errorf("this host lacks %s, which %s needs: %s", name, k.tool, why)
 		}
 	}
-	return lacking, nil
+	return missing, nil
 }
 
 // features returns rules that need all that ours may, and one for each of that.
-func (r *Rules) features(set string) (together, each []xtables.Feature) {
+func (r *Rules) features(set string) (combined, single []xtables.Feature) {
 	target := "192.0.2.1:1"
 	if r.words.fam == proxier.IPv6 {
 		target = "[2001:db8::1]:1"
@@ -75,8 +75,8 @@ func (r *Rules) features(set string) (together, each []xtables.Feature) {
 		rule("filter", "REJECT", "-p tcp -j REJECT --reject-with tcp-reset"),
 		rule("nat", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
 	}
-	together = slices.Concat([]xtables.Feature{rule("nat", "all", all+dnat)}, rest, r.layout.needs)
-	each = slices.Concat(matches, []xtables.Feature{
+	combined = slices.Concat([]xtables.Feature{rule("nat", "all", all+dnat)}, rest, r.layout.needs)
+	single = slices.Concat(matches, []xtables.Feature{
 		rule("nat", "DNAT", "-p tcp "+dnat),
 		rule("nat", "MARK", "-j MARK --set-xmark 0x1/0x1"),
 		rule("nat", "MASQUERADE", masquerade),
@@ -84,7 +84,7 @@ func (r *Rules) features(set string) (together, each []xtables.Feature) {
 		rule("nat", "udp", "-p udp -m udp --dport 1"),
 		rest[2], rest[3],
 	}, r.layout.needs)
-	return together, each
+	return combined, single
 }
 
 func feature(table, name, words string) xtables.Feature {
@@ -93,21 +93,21 @@ func feature(table, name, words string) xtables.Feature {
 
 // needs returns the first of the features lacking that the rules of a service need;
 // nothing if they need none.
-func (r *Rules) needs(res *proxier.Resolved, lacking xtables.Lacking) string {
-	if len(lacking) == 0 {
+func (r *Rules) missingMatch(res *proxier.Resolved, missing xtables.Missing) string {
+	if len(missing) == 0 {
 		return ""
 	}
 	text := ""
 	r.serviceChains(res, func(_, _ string, rules []byte) { text += string(rules) })
 	c := &chain{}
 	for _, f := range res.Frontends {
-		if r.leads(f) {
+		if r.hasRules(f) {
 			r.frontendRules(c, f)
 		}
 	}
 	text += string(c.rules)
 	for _, name := range optional {
-		if _, lacks := lacking[name]; lacks && strings.Contains(text, "-m "+name+" ") {
+		if _, lacks := missing[name]; lacks && strings.Contains(text, "-m "+name+" ") {
 			return name
 		}
 	}

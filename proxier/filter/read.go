@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	pieceChains = 32 // chains, of some 10 rules each, that are read at once where others write all the time: 10 ms
+	chunkChains = 32 // chains, of some 10 rules each, that are read at once where others write all the time: 10 ms
 	readTries   = 20 // of such a piece, which may not have a chain any more
 )
 
@@ -27,11 +27,11 @@ func readAll(ctx context.Context, tool *xtables.Tool) (tables map[string]*xtable
 		return tool.ReadAll(ctx, Prefix) // which says so of a kernel that lacks nf_tables
 	}
 	defer conn.Close()
-	err = undisturbed(ctx, 0, patience, func(ctx context.Context) (err error) {
+	err = cancelOnContention(ctx, 0, contentionTimeout, func(ctx context.Context) (err error) {
 		tables, err = tool.ReadAll(ctx, Prefix)
 		return err
 	})
-	if !errors.Is(err, errDisturbed) {
+	if !errors.Is(err, errContended) {
 		return tables, err
 	}
 	tables = map[string]*xtables.Table{}
@@ -54,8 +54,8 @@ func readTable(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Ta
 		return nil, err
 	}
 	tab := xtables.NewTable()
-	for piece := range slices.Chunk(names, pieceChains) {
-		part, err := readPiece(ctx, tool, conn, t, piece)
+	for chunk := range slices.Chunk(names, chunkChains) {
+		part, err := readChunk(ctx, tool, conn, t, chunk)
 		if err != nil {
 			return nil, err
 		}
@@ -66,7 +66,7 @@ func readTable(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Ta
 }
 
 // readPiece reads some chains of a table. Those that go meanwhile are left out.
-func readPiece(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Table, names []string) (part *xtables.Table, err error) {
+func readChunk(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Table, names []string) (part *xtables.Table, err error) {
 	for range readTries {
 		if part, err = tool.ReadChains(ctx, t.Name, names, Prefix); err == nil || ctx.Err() != nil {
 			return part, err

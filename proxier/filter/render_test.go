@@ -88,14 +88,14 @@ func TestAfterIPVS(t *testing.T) {
 	if text := pictureOf(r, w.State).chains[Filter]; strings.Contains(text, "ipvs") {
 		t.Errorf("a host that never had ipvs mode:\n%s", text)
 	}
-	r.Follow(&Held{sets: map[string]*ipset.Listing{"SVCP-SERVED-4": {}}})
+	r.Observe(&Actual{sets: map[string]*ipset.Listing{"SVCP-SERVED-4": {}}})
 	const want = "-A SVCP-FILTER -m ipvs --ipvs -j CONNMARK --set-xmark 0x4000/0x4000\n" +
 		"-A SVCP-FILTER -m ipvs --ipvs -j RETURN\n" +
 		"-A SVCP-FILTER -p tcp -m set --match-set SVCP-REJECT-4"
 	if text := pictureOf(r, w.State).chains[Filter]; !strings.Contains(text, want) {
 		t.Errorf("want\n%s\nin the chain:\n%s", want, text)
 	}
-	r.Follow(&Held{})
+	r.Observe(&Actual{})
 	if text := pictureOf(r, w.State).chains[Filter]; strings.Contains(text, "ipvs") {
 		t.Errorf("after ipvs mode has gone:\n%s", text)
 	}

@@ -21,12 +21,12 @@ type Rules struct {
 	layout *layout
 	host   proxier.Host
 
-	followsIPVS bool // IPVS balances, or did until now
+	ipvsBalances bool // IPVS balances, or did until now
 
 	services, nodePorts tree
 	resolved            map[source.Key]*proxier.Resolved
 	members             memberCount
-	meetings            meetings
+	overlaps            overlaps
 
 	withheld map[ipset.Entry]bool // see Withhold
 }
@@ -45,9 +45,9 @@ func newRules(fam proxier.Family, l *layout) *Rules {
 		nodePorts: tree{root: NodePorts},
 		resolved:  map[source.Key]*proxier.Resolved{},
 		members:   memberCount{},
-		meetings:  newMeetings(),
+		overlaps:  newOverlaps(),
 
-		followsIPVS: l.ipvs,
+		ipvsBalances: l.ipvs,
 	}
 }
 
@@ -57,20 +57,20 @@ func (r *Rules) Reset(st *proxier.State) error {
 		return err
 	}
 	r.host = st.Host
-	r.members, r.meetings = memberCount{}, newMeetings()
+	r.members, r.overlaps = memberCount{}, newOverlaps()
 	r.resolved = make(map[source.Key]*proxier.Resolved, len(st.Services))
 	var services, nodePorts []entry
 	for key, res := range st.Services {
 		r.resolved[key] = res
 		for _, f := range res.Frontends {
-			r.meet(f)
+			r.addOverlap(f)
 		}
 	}
 	for _, res := range r.resolved {
 		for _, f := range res.Frontends {
 			r.eachMember(f, func(m member) { r.members[m]++ })
 			switch {
-			case !r.leads(f):
+			case !r.hasRules(f):
 			case f.Key.Kind == proxier.NodePort:
 				nodePorts = append(nodePorts, entry{r.nodePorts.key(f), f})
 			default:
@@ -85,9 +85,9 @@ func (r *Rules) Reset(st *proxier.State) error {
 
 // Follow says what the kernel holds, on which rules depend: whether it balances
 // by IPVS until these rules are there.
-func (r *Rules) Follow(h *Held) {
+func (r *Rules) Observe(h *Actual) {
 	_, serves := h.sets[r.words.set(servedSet)]
-	r.followsIPVS = r.layout.ipvs || serves
+	r.ipvsBalances = r.layout.ipvs || serves
 }
 
 // Chains emits all chains.
@@ -118,12 +118,12 @@ func (r *Rules) serviceChains(res *proxier.Resolved, emit Emit) {
 	}
 	done := map[string]bool{}
 	for _, f := range res.Frontends {
-		if !f.Split() || !r.layout.leads(f) {
+		if !f.Split() || !r.layout.hasRules(f) {
 			continue
 		}
 		if name := splitChain(f); !done[name] {
 			done[name] = true
-			r.split(f, emit)
+			r.splitRules(f, emit)
 		}
 	}
 }

@@ -101,11 +101,11 @@ func (t *tree) put(k key, f *proxier.Frontend) {
 func (t *tree) reset(entries []entry) {
 	slices.SortFunc(entries, func(a, b entry) int { return bytes.Compare(a.key[:], b.key[:]) })
 	t.entries = entries
-	t.settle()
+	t.updateFlat()
 }
 
 // settle finds out whether the tree must be flat.
-func (t *tree) settle() {
+func (t *tree) updateFlat() {
 	t.flat = false
 	t.flat = t.height(t.top()) > maxDepth
 }
@@ -166,12 +166,12 @@ func (t *tree) walk(n node, visit func(node)) {
 // around adds to nodes, by the names of their chains, those that hold k and their
 // children. When k comes or goes no other chain comes, goes or changes, as long
 // as the tree is not flat; but a chain that comes may get children of others.
-func (t *tree) around(k key, nodes map[string]node) {
+func (t *tree) collectPath(k key, nodes map[string]node) {
 	n := t.top()
 	nodes[t.name(n)] = n
 	for n.depth > 0 {
 		next := node{}
-		for _, c := range t.below(n, nodes) {
+		for _, c := range t.collectChildren(n, nodes) {
 			if first := t.entries[c.lo].key; first == k || common(&first, &k) >= c.digits {
 				next = c
 			}
@@ -181,7 +181,7 @@ func (t *tree) around(k key, nodes map[string]node) {
 }
 
 // below adds to nodes the children of n that are chains, and returns them.
-func (t *tree) below(n node, nodes map[string]node) []node {
+func (t *tree) collectChildren(n node, nodes map[string]node) []node {
 	chains := slices.DeleteFunc(t.children(n), func(c node) bool { return !c.isChain() })
 	for _, c := range chains {
 		nodes[t.name(c)] = c

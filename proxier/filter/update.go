@@ -55,7 +55,7 @@ func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*
 	services, nodePorts = map[key]*proxier.Frontend{}, map[key]*proxier.Frontend{}
 	put := func(f, value *proxier.Frontend) {
 		switch {
-		case !r.leads(f):
+		case !r.hasRules(f):
 		case f.Key.Kind == proxier.NodePort:
 			nodePorts[r.nodePorts.key(f)] = value
 		default:
@@ -85,18 +85,18 @@ func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Chang
 	}
 	before, after := map[string]node{}, map[string]node{}
 	for k := range changed {
-		t.around(k, before)
+		t.collectPath(k, before)
 	}
 	for k, f := range changed {
 		t.put(k, f)
 	}
 	if t.flat {
-		t.settle()
+		t.updateFlat()
 		ch.All = true
 		return
 	}
 	for k := range changed {
-		t.around(k, after)
+		t.collectPath(k, after)
 	}
 	for name, n := range maps.Clone(after) {
 		if _, old := before[name]; old {
@@ -107,7 +107,7 @@ func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Chang
 			ch.All = true
 			return
 		}
-		t.below(n, after) // a new chain may have come between old ones
+		t.collectChildren(n, after) // a new chain may have come between old ones
 	}
 	for name := range before {
 		ch.Chains[name] = nil
@@ -133,15 +133,15 @@ func (r *Rules) sameRules(a, b *proxier.Frontend) bool {
 func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 	net := memberCount{}
 	old, now := frontends(d)
-	stay := r.beside(old, now)
+	stay := r.overlappedNodePorts(old, now)
 	for _, f := range slices.Concat(old, stay) {
 		r.eachMember(f, func(m member) { net[m]-- })
 	}
 	for _, f := range old {
-		r.part(f)
+		r.removeOverlap(f)
 	}
 	for _, f := range now {
-		r.meet(f)
+		r.addOverlap(f)
 	}
 	for _, f := range slices.Concat(now, stay) {
 		r.eachMember(f, func(m member) { net[m]++ })
@@ -169,13 +169,13 @@ func frontends(d *proxier.Delta) (old, now []*proxier.Frontend) {
 // updateShared follows the sets that the State counts itself.
 func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
 	exempt := func(e ipset.Entry) bool { return slices.Contains(r.host.ServiceCIDRExempt, e.Addr) }
-	follow(ch, r.words.set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry, nil)
-	follow(ch, r.words.set(exemptSet), d.ExemptAddrs, addrEntry, exempt)
-	follow(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry, nil)
+	applySetDelta(ch, r.words.set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry, nil)
+	applySetDelta(ch, r.words.set(exemptSet), d.ExemptAddrs, addrEntry, exempt)
+	applySetDelta(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry, nil)
 }
 
 // follow turns a change of a counted set into members. Those that are there for another reason are left out.
-func follow[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry, stays func(ipset.Entry) bool) {
+func applySetDelta[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry, stays func(ipset.Entry) bool) {
 	for _, v := range d.Gained {
 		e := entry(v)
 		ch.member(set, e, stays != nil && stays(e), true)

@@ -95,11 +95,11 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
 	w := filtertest.NewWorld(fam)
 	r := newRules(fam)
-	r.followsIPVS = pick(2) == 0
-	aside := &SetAside{rules: r, lacking: xtables.Lacking{}}
+	r.ipvsBalances = pick(2) == 0
+	aside := &Unsupported{rules: r, missing: xtables.Missing{}}
 	for _, name := range optional {
 		if pick(4) == 0 {
-			aside.lacking[name] = "not there"
+			aside.missing[name] = "not there"
 		}
 	}
 	if err := r.Reset(aside.State(w.State)); err != nil {
@@ -120,22 +120,22 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 			}
 		}
 		fresh := newRules(fam)
-		fresh.followsIPVS = r.followsIPVS
-		whole := &SetAside{rules: fresh, lacking: aside.lacking}
+		fresh.ipvsBalances = r.ipvsBalances
+		whole := &Unsupported{rules: fresh, missing: aside.missing}
 		if err := fresh.Reset(whole.State(w.State)); err != nil {
 			rt.Fatal(err)
 		}
 		got.check(rt, pictureOf(fresh, w.State))
-		if diff := cmp.Diff(whole.why, aside.why); len(aside.lacking) > 0 && diff != "" {
+		if diff := cmp.Diff(whole.why, aside.why); len(aside.missing) > 0 && diff != "" {
 			rt.Fatalf("set aside (-reset +deltas):\n%s", diff)
 		}
-		checkChains(rt, got.chains, aside.lacking)
+		checkChains(rt, got.chains, aside.missing)
 	}
 }
 
 // checkChains sees that every chain has a name the kernel takes, is one line a
 // rule, leads to chains that exist, is led to, and needs nothing that is lacking.
-func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string, lacking xtables.Lacking) {
+func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string, lacking xtables.Missing) {
 	led := map[string]bool{Services: true, Postrouting: true, Filter: true, Forward: true, NodePorts: true, MarkMasq: true, MarkNonLocal: true, masqueradeChain: true, firewallChain: true}
 	for name, rules := range chains {
 		if len(name) > maxChain || !strings.HasPrefix(name, Prefix) {

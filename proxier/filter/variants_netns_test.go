@@ -35,7 +35,7 @@ func TestVariantsShareClients(t *testing.T) {
 	w.Put(res.Key, res)
 
 	list, client := RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")
-	for i, choice := range []xtables.Choice{{Use: tools[0]}, {Use: tools[1], Others: tools[:1]}, {Use: tools[0], Others: tools[1:]}} {
+	for i, choice := range []xtables.Choice{{Use: tools[0]}, {Use: tools[1], Stale: tools[:1]}, {Use: tools[0], Stale: tools[1:]}} {
 		k, err := open(ctx, proxier.IPv4, &choice)
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestVariantsShareClients(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, former := range choice.Others {
+		for _, former := range choice.Stale {
 			if tab, err := former.Read(ctx, "nat", Prefix); err != nil || len(tab.Chains) > 0 {
 				t.Errorf("%s still holds %v, %v", former, tab, err)
 			}
@@ -72,11 +72,11 @@ func TestNeedsOfTheMode(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer k.Close()
-		if err := NewSetAside(k, NewRules(fam)).Probe(ctx); err != nil {
+		if err := NewUnsupported(k, NewRules(fam)).Probe(ctx); err != nil {
 			t.Errorf("iptables mode: %v", err)
 		}
 		want := "this host lacks ipvs, which " + k.Tool() + " needs: "
-		if err := NewSetAside(k, NewIPVSRules(fam)).Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
+		if err := NewUnsupported(k, NewIPVSRules(fam)).Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ipvs mode: got %v, want %s", err, want)
 		}
 	}

@@ -25,12 +25,12 @@ const (
 
 	// glanceInterval is how often it is looked whether a table has another size than
 	// before, and there is a reason to ask. That costs a system call for each.
-	glanceInterval = 250 * time.Millisecond
+	sizeCheckInterval = 250 * time.Millisecond
 )
 
 // restFor is the least time between two looks that events cause: whoever writes rules
 // all the time must not keep us reading all of them.
-const restFor = time.Second
+const minLookInterval = time.Second
 
 // Watch calls changed with what others have done to our rules, when a look has shown
 // that something is to be repaired, until ctx ends, whose error it returns. The nft
@@ -38,7 +38,7 @@ const restFor = time.Second
 // beside the other methods.
 func (k *Kernel) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	if k.events == nil {
-		return k.askCanary(ctx, changed)
+		return k.runCanary(ctx, changed)
 	}
 	return k.listen(ctx, changed)
 }
@@ -49,7 +49,7 @@ type events struct {
 	monitor *nft.Monitor
 
 	watching atomic.Bool
-	unsure   atomic.Bool // something may have been changed since the tables were last read
+	dirty    atomic.Bool // something may have been changed since the tables were last read
 }
 
 // nftTables returns the tables of the nft variant that there may be.
@@ -75,7 +75,7 @@ func openEvents(v6 bool) (*events, error) {
 	e := &events{conn: conn}
 	e.monitor, err = nft.NewNameMonitor(nft.Names{
 		Tables: nftTables(v6), Ours: Prefix, Own: xtables.Committed, Scratch: probePrefix,
-		Others: "FORWARD", Touched: func() { e.unsure.Store(true) }, // rules of ours depend on it
+		Others: "FORWARD", Touched: func() { e.dirty.Store(true) }, // rules of ours depend on it
 	})
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -86,54 +86,54 @@ func openEvents(v6 bool) (*events, error) {
 func (e *events) close() error { return errors.Join(e.monitor.Close(), e.conn.Close()) }
 
 // suspect reports whether the tables must be read. It is asked before they are.
-func (e *events) suspect() bool { return e.unsure.Swap(false) || !e.watching.Load() }
+func (e *events) mustRead() bool { return e.dirty.Swap(false) || !e.watching.Load() }
 
 // A disturbance is what others did, and how often the mirror had been forgotten by then.
 type disturbance struct {
 	proxier.ForeignChange
-	forgotten int
+	resets int
 }
 
 // listen looks at the kernel when nf_tables tells of changes by others.
 func (k *Kernel) listen(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	heard := make(chan disturbance, 1)
+	queue := make(chan disturbance, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer k.events.watching.Store(false)
-		stop(k.events.monitor.Watch(ctx, func() { k.events.unsure.Store(true); k.events.watching.Store(true) }, func(e nft.Event) {
-			k.events.unsure.Store(true)
+		stop(k.events.monitor.Watch(ctx, func() { k.events.dirty.Store(true); k.events.watching.Store(true) }, func(e nft.Event) {
+			k.events.dirty.Store(true)
 			select {
-			case heard <- disturbance{proxier.ForeignChange(e), k.mirror.count()}:
+			case queue <- disturbance{proxier.ForeignChange(e), k.mirror.resetCount()}:
 			default: // there is a look to come
 			}
 		}))
 	})
-	k.lookWhen(ctx, heard, changed)
+	k.lookAfterEvents(ctx, queue, changed)
 	wg.Wait()
 	return context.Cause(ctx)
 }
 
 // lookWhen looks at the kernel after each event. It works in the goroutine of the
 // caller of Watch, whose network namespace is where programs run.
-func (k *Kernel) lookWhen(ctx context.Context, heard chan disturbance, changed func(proxier.ForeignChange)) {
+func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, changed func(proxier.ForeignChange)) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case d := <-heard:
-			k.heed(ctx, d, changed)
+		case d := <-queue:
+			k.lookAfter(ctx, d, changed)
 			if !k.mirror.known() { // the first sync is under way, and nothing was looked at
 				select {
-				case heard <- d:
+				case queue <- d:
 				default: // another will do as well
 				}
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(restFor):
+		case <-time.After(minLookInterval):
 		}
 	}
 }
@@ -141,20 +141,20 @@ func (k *Kernel) lookWhen(ctx context.Context, heard chan disturbance, changed f
 // heed looks at the kernel after an event. An error is met again, and told, by the
 // next look that the Loop asks for. A full sync, for the other family maybe, may have
 // repaired everything before the look.
-func (k *Kernel) heed(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) {
-	if damaged, err := k.Examine(ctx); err == nil && (damaged || k.mirror.count() != d.forgotten) {
-		k.mirror.tell()
+func (k *Kernel) lookAfter(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) {
+	if damaged, err := k.Look(ctx); err == nil && (damaged || k.mirror.resetCount() != d.resets) {
+		k.mirror.markReported()
 		changed(d.ForeignChange)
 	}
 }
 
 // askCanary looks at the kernel when a jump or a chain of ours is missing. It asks
 // only when a table has changed: each question reads a whole table, 65 ms of CPU at 5,000 services.
-func (k *Kernel) askCanary(ctx context.Context, changed func(proxier.ForeignChange)) error {
-	tick := time.NewTicker(glanceInterval)
+func (k *Kernel) runCanary(ctx context.Context, changed func(proxier.ForeignChange)) error {
+	tick := time.NewTicker(sizeCheckInterval)
 	defer tick.Stop()
-	var sound map[string]xtables.Shape // of the tables when all was there
-	var next time.Time                 // to ask at
+	var complete map[string]xtables.TableInfo // of the tables when all was there
+	var next time.Time                        // to ask at
 	for {
 		select {
 		case <-ctx.Done():
@@ -165,34 +165,34 @@ func (k *Kernel) askCanary(ctx context.Context, changed func(proxier.ForeignChan
 		if begun.Before(next) || k.mirror.unsettled() {
 			continue
 		}
-		jumps := k.mirror.jumpsNow()
-		shapes := byTable(jumps, k.tool.ShapeOf)
-		if sound != nil && maps.Equal(shapes, sound) {
+		jumps := k.mirror.currentJumps()
+		shapes := byTable(jumps, k.tool.ReadInfo)
+		if complete != nil && maps.Equal(shapes, complete) {
 			continue
 		}
-		sound = nil
+		complete = nil
 		// An error counts as no: iptables has one where a jump leads to a chain that is gone.
-		alive, err := k.canary(jumps)
+		alive, err := k.checkCanary(jumps)
 		next = time.Now().Add(min(canaryShare*time.Since(begun), canaryInterval))
 		if err == nil && alive {
-			sound = shapes
+			complete = shapes
 			continue
 		}
-		if damaged, err := k.Examine(ctx); err == nil && damaged {
-			k.mirror.tell()
+		if damaged, err := k.Look(ctx); err == nil && damaged {
+			k.mirror.markReported()
 			changed(proxier.ForeignChange{})
 		}
 	}
 }
 
 // byTable returns what ask says of each table with jumps; nil: of one it has failed.
-func byTable[T any](jumps []Jump, ask func(table string) (T, error)) map[string]T {
+func byTable[T any](jumps []Jump, read func(table string) (T, error)) map[string]T {
 	all := map[string]T{}
 	for _, j := range jumps {
 		if _, known := all[j.Table]; known {
 			continue
 		}
-		v, err := ask(j.Table)
+		v, err := read(j.Table)
 		if err != nil {
 			return nil
 		}
@@ -203,7 +203,7 @@ func byTable[T any](jumps []Jump, ask func(table string) (T, error)) map[string]
 
 // canary asks for one jump of each table, and for the chain where services begin.
 // Who flushes a table or deletes our chains removes these too.
-func (k *Kernel) canary(jumps []Jump) (bool, error) {
+func (k *Kernel) checkCanary(jumps []Jump) (bool, error) {
 	asked := map[string]bool{}
 	for _, j := range jumps {
 		if asked[j.Table] {
@@ -222,7 +222,7 @@ func (k *Kernel) canary(jumps []Jump) (bool, error) {
 }
 
 // jumpsNow returns the rules of built-in chains that lead to ours; none while that is unknown.
-func (m *mirror) jumpsNow() []Jump {
+func (m *mirror) currentJumps() []Jump {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.chains == nil {

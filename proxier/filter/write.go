@@ -39,13 +39,13 @@ func (k *Kernel) writeAll(ctx context.Context, d *difference) error {
 }
 
 // Apply makes the kernel follow changes of c since the last Mend or Apply, without looking at it.
-func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Content) error {
-	d := &difference{gained: ch.Gained, lost: ch.Lost, tool: xtables.Base(k.tool.IPv6), kept: map[chainID]bool{}}
+func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Desired) error {
+	d := &difference{gained: ch.Gained, lost: ch.Lost, tool: xtables.Base(k.tool.IPv6), referenced: map[chainID]bool{}}
 	fresh := map[string]xtables.Sum{} // by name of the chain, in table nat
 	if ch.All {
-		d.compareChains(k.mirror.chains, c.Chains, func(id chainID) bool { return k.mirror.kept[id] })
+		d.compareChains(k.mirror.chains, c.Chains, func(id chainID) bool { return k.mirror.referenced[id] })
 	} else {
-		d.follow(ch, &k.mirror, fresh)
+		d.compareChanged(ch, &k.mirror, fresh)
 	}
 	k.mirror.begin(d.touches(k.words.set(grownSet)))
 	if err := k.write(ctx, d); err != nil {
@@ -56,11 +56,11 @@ func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Content) error {
 }
 
 // follow notes what must be done to the chains of ch, and the sums of those that are written in fresh.
-func (d *difference) follow(ch *Changes, m *mirror, fresh map[string]xtables.Sum) {
+func (d *difference) compareChanged(ch *Changes, m *mirror, fresh map[string]xtables.Sum) {
 	for name, rules := range ch.Chains {
 		was, exists := m.chains["nat"][name]
 		switch sum := xtables.SumOf(rules); {
-		case rules == nil && exists && !m.kept[chainID{"nat", name}]:
+		case rules == nil && exists && !m.referenced[chainID{"nat", name}]:
 			d.script.Remove("nat", name)
 		case rules != nil && (!exists || was != sum):
 			d.script.Set("nat", name, rules)
@@ -85,12 +85,12 @@ func (d *difference) touches(grown string) *touched {
 // those of d.want or, where that is nil, those that were there and fresh.
 func (m *mirror) apply(d *difference, fresh map[string]xtables.Sum) {
 	if d.want != nil {
-		m.chains, m.kept = d.want, d.kept
+		m.chains, m.referenced = d.want, d.referenced
 	} else {
 		d.script.Removed(func(table, name string) { delete(m.chains[table], name) })
 		for name, sum := range fresh {
 			m.chains["nat"][name] = sum
-			delete(m.kept, chainID{"nat", name})
+			delete(m.referenced, chainID{"nat", name})
 		}
 	}
 	for name, entries := range d.gained {
@@ -121,7 +121,7 @@ func (k *Kernel) add(ctx context.Context, name string, entries []ipset.Entry) er
 	}
 	next := have.Set
 	next.Name = k.words.set(grownSet)
-	next.MaxElem = max(2*have.MaxElem, roomFor(len(have.Entries)+len(entries)))
+	next.MaxElem = max(2*have.MaxElem, setSize(len(have.Entries)+len(entries)))
 	if err := k.sets.Destroy(ctx, next.Name); err != nil { // left by a run that ended here
 		return err
 	}
@@ -145,11 +145,11 @@ func (k *Kernel) destroy(ctx context.Context, name string) error {
 	return k.destroyWithin(ctx, name, busyFor)
 }
 
-func (k *Kernel) destroyWithin(ctx context.Context, name string, patience time.Duration) error {
-	over := time.Now().Add(patience)
+func (k *Kernel) destroyWithin(ctx context.Context, name string, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
 	for {
 		err := k.sets.Destroy(ctx, name)
-		if !errors.Is(err, ipset.ErrBusy) || time.Now().After(over) {
+		if !errors.Is(err, ipset.ErrBusy) || time.Now().After(deadline) {
 			return err
 		}
 		select {
@@ -162,19 +162,19 @@ func (k *Kernel) destroyWithin(ctx context.Context, name string, patience time.D
 
 // discard destroys the sets that nothing of ours needs. One that a foreign rule
 // uses stays, empty, and counts as wanted so: each full sync tries again.
-func (k *Kernel) discard(ctx context.Context, d *difference) error {
-	for _, name := range d.unknown {
-		patience := busyFor
-		if k.left[name] {
-			patience = 0
+func (k *Kernel) destroyObsolete(ctx context.Context, d *difference) error {
+	for _, name := range d.obsolete {
+		timeout := busyFor
+		if k.inUse[name] {
+			timeout = 0
 		}
-		err := k.destroyWithin(ctx, name, patience)
+		err := k.destroyWithin(ctx, name, timeout)
 		switch {
 		case errors.Is(err, ipset.ErrBusy) && ctx.Err() == nil:
 			d.sets[name] = Members{}
-			err = k.leave(ctx, name)
+			err = k.emptyInUse(ctx, name)
 		case err == nil:
-			delete(k.left, name)
+			delete(k.inUse, name)
 		}
 		if err != nil {
 			return err
@@ -185,10 +185,10 @@ func (k *Kernel) discard(ctx context.Context, d *difference) error {
 }
 
 // leave empties a set that cannot be destroyed, and says so once.
-func (k *Kernel) leave(ctx context.Context, name string) error {
-	if !k.left[name] {
+func (k *Kernel) emptyInUse(ctx context.Context, name string) error {
+	if !k.inUse[name] {
 		k.log.Warn("a set that is needed no more stays, empty: a foreign rule uses it", "set", name)
-		note(&k.left, name)
+		note(&k.inUse, name)
 	}
 	return k.sets.Flush(ctx, name)
 }
@@ -212,12 +212,12 @@ func (k *Kernel) makeSets(ctx context.Context, sets []ipset.Set) error {
 }
 
 // warnKept says that a chain cannot be removed yet.
-func (k *Kernel) warnKept(id chainID, by []string) {
+func (k *Kernel) warnReferenced(id chainID, by []string) {
 	k.log.Warn("a chain that is needed no more stays, empty: others lead to it",
 		"tool", k.Tool(), "table", id.table, "chain", id.name, "led_to_by", strings.Join(by, ", "))
 }
 
-func (k *Kernel) warnLeft(left []string) {
+func (k *Kernel) warnRemaining(left []string) {
 	for _, l := range left {
 		k.log.Warn("a chain that is needed no more stays, empty: others lead to it", "what", l)
 	}

@@ -89,9 +89,9 @@ type keeper struct {
 	pool *proxier.Pool
 	fam  proxier.Family
 
-	present      []map[netip.Addr]bool
-	come, depart [][]netip.Addr
-	kept         int
+	present     []map[netip.Addr]bool
+	add, remove [][]netip.Addr
+	kept        int
 }
 
 func (k *keeper) list(target int) string { return filter.RecentList(k.pool, k.pool.Targets[target]) }
@@ -99,7 +99,7 @@ func (k *keeper) list(target int) string { return filter.RecentList(k.pool, k.po
 // read finds out who is on the lists.
 func (k *keeper) read(ctx context.Context) error {
 	n := len(k.pool.Targets)
-	k.present, k.come, k.depart = make([]map[netip.Addr]bool, n), make([][]netip.Addr, n), make([][]netip.Addr, n)
+	k.present, k.add, k.remove = make([]map[netip.Addr]bool, n), make([][]netip.Addr, n), make([][]netip.Addr, n)
 	for i := range k.pool.Targets {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -129,14 +129,14 @@ func (k *keeper) choose(clients []proxier.Client, limit int) {
 			continue
 		}
 		at[c.Addr] = true
-		k.come[c.Target] = append(k.come[c.Target], c.Addr)
+		k.add[c.Target] = append(k.add[c.Target], c.Addr)
 		for i, other := range k.present {
 			if i != c.Target && other[c.Addr] {
-				k.depart[i] = append(k.depart[i], c.Addr)
+				k.remove[i] = append(k.remove[i], c.Addr)
 			}
 		}
 	}
-	for _, list := range k.come {
+	for _, list := range k.add {
 		slices.Reverse(list)
 	}
 }
@@ -149,9 +149,9 @@ func (k *keeper) write(ctx context.Context) error {
 		if k.present[i] == nil {
 			continue
 		}
-		err := xtables.AddRecent(k.list(i), k.come[i])
+		err := xtables.AddRecent(k.list(i), k.add[i])
 		if err == nil {
-			err = xtables.RemoveRecent(k.list(i), k.depart[i])
+			err = xtables.RemoveRecent(k.list(i), k.remove[i])
 		}
 		if errors.Is(err, fs.ErrNotExist) { // the endpoint has left meanwhile
 			continue
@@ -159,7 +159,7 @@ func (k *keeper) write(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		k.kept += len(k.come[i])
+		k.kept += len(k.add[i])
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ type Backend struct {
 	rules  *filter.Rules
 	log    *slog.Logger
 
-	aside *filter.SetAside // of the State that is synced; nil: only Cleanup is to be called
+	unsupported *filter.Unsupported // of the State that is synced; nil: only Cleanup is to be called
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -29,8 +29,8 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
 	}
-	b.aside = filter.NewSetAside(b.kernel, b.rules)
-	if err := b.aside.Probe(ctx); err != nil {
+	b.unsupported = filter.NewUnsupported(b.kernel, b.rules)
+	if err := b.unsupported.Probe(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("iptables mode, %s: %w", fam, err), b.Close())
 	}
 	return b, nil
@@ -67,12 +67,12 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	if err != nil {
 		return fmt.Errorf("iptables, %s: %w", b.fam, b.rules.Blame(err))
 	}
-	return proxier.JoinUnserved(b.aside.Unserved())
+	return proxier.JoinUnserved(b.unsupported.Unserved())
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
-	if delta != nil && b.kernel.Knows() {
-		err := b.kernel.Apply(ctx, b.rules.Update(b.aside.Delta(delta)), b.rules)
+	if delta != nil && b.kernel.CanApply() {
+		err := b.kernel.Apply(ctx, b.rules.Update(b.unsupported.Delta(delta)), b.rules)
 		if err == nil {
 			err = b.kernel.Repair(ctx, b.rules, st)
 		}
@@ -81,27 +81,27 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		}
 		b.log.Warn("a change could not be written: comparing everything", "family", b.fam, "err", err)
 	}
-	if err := b.aside.ProbeAgain(ctx); err != nil {
+	if err := b.unsupported.Reprobe(ctx); err != nil {
 		return err
 	}
-	st = b.aside.State(st)
-	held, err := look(ctx, b.kernel, b.rules, st)
+	st = b.unsupported.State(st)
+	actual, err := read(ctx, b.kernel, b.rules, st)
 	if err != nil {
 		return err
 	}
-	err = b.kernel.Mend(ctx, held, b.rules, st)
-	b.aside.Doubt(err)
+	err = b.kernel.Resync(ctx, actual, b.rules, st)
+	b.unsupported.SyncEnded(err)
 	return err
 }
 
 // Look implements proxier.Backend. What Watch has told of is no news: it is for
 // those who heard it to say when that is repaired.
 func (b *Backend) Look(ctx context.Context) (bool, error) {
-	damaged, err := b.kernel.Examine(ctx)
+	damaged, err := b.kernel.Look(ctx)
 	if err != nil {
 		return false, fmt.Errorf("iptables, %s: %w", b.fam, err)
 	}
-	return damaged && !b.kernel.Told(), nil
+	return damaged && !b.kernel.Reported(), nil
 }
 
 // Watch calls changed with each change of our rules by others that the next Sync
@@ -118,27 +118,27 @@ func (b *Backend) SetLog(log *slog.Logger) {
 }
 
 // look makes rules those of st on this host, and returns what the kernel holds.
-func look(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxier.State) (*filter.Held, error) {
+func read(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxier.State) (*filter.Actual, error) {
 	if err := rules.Reset(st); err != nil {
 		return nil, err
 	}
-	held, err := k.Look(ctx, rules)
+	actual, err := k.Read(ctx, rules)
 	if err != nil {
 		return nil, err
 	}
-	rules.Follow(held)
-	return held, nil
+	rules.Observe(actual)
+	return actual, nil
 }
 
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	rules := filter.NewRules(b.fam)
-	st = b.aside.Preview(st)
-	held, err := look(ctx, b.kernel, rules, st)
+	st = b.unsupported.Preview(st)
+	actual, err := read(ctx, b.kernel, rules, st)
 	if err != nil {
 		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)
 	}
-	return b.kernel.Changes(held, rules, st), nil
+	return b.kernel.Changes(actual, rules, st), nil
 }
 
 // Cleanup implements proxier.Backend.

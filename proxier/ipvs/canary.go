@@ -11,7 +11,7 @@ import (
 
 // glanceInterval is how often it is asked whether one of our servers, any of them,
 // is still there: a message each time. IPVS tells of nothing.
-const glanceInterval = 250 * time.Millisecond
+const canaryInterval = 250 * time.Millisecond
 
 // Watch calls changed with each change of what is ours by others that the next Sync
 // has something to repair of, until ctx ends, whose error it returns. It runs beside
@@ -24,7 +24,7 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
-	asking.Go(func() { b.askCanary(ctx, conn, func() { changed(proxier.ForeignChange{}) }) })
+	asking.Go(func() { b.runCanary(ctx, conn, func() { changed(proxier.ForeignChange{}) }) })
 	err = b.kernel.Watch(ctx, changed)
 	cancel()
 	asking.Wait()
@@ -32,9 +32,9 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 }
 
 // askCanary looks at all servers when one of them is missing.
-func (b *Backend) askCanary(ctx context.Context, conn *lvs.Conn, changed func()) {
+func (b *Backend) runCanary(ctx context.Context, conn *lvs.Conn, changed func()) {
 	defer conn.Close()
-	tick := time.NewTicker(glanceInterval)
+	tick := time.NewTicker(canaryInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -42,7 +42,7 @@ func (b *Backend) askCanary(ctx context.Context, conn *lvs.Conn, changed func())
 			return
 		case <-tick.C:
 		}
-		key, known := b.mirror.any()
+		key, known := b.mirror.pick()
 		if !known {
 			continue
 		}
@@ -50,7 +50,7 @@ func (b *Backend) askCanary(ctx context.Context, conn *lvs.Conn, changed func())
 			continue
 		}
 		if differs, err := b.lookForServers(ctx, conn); err == nil && differs {
-			b.mirror.tell()
+			b.mirror.markReported()
 			changed()
 		}
 	}
@@ -58,12 +58,12 @@ func (b *Backend) askCanary(ctx context.Context, conn *lvs.Conn, changed func())
 
 // lookForServers is a look at servers only.
 func (b *Backend) lookForServers(ctx context.Context, conn *lvs.Conn) (differs bool, err error) {
-	b.looking.Lock()
-	defer b.looking.Unlock()
-	servers, foreign, known := b.mirror.look()
+	b.lookMu.Lock()
+	defer b.lookMu.Unlock()
+	servers, foreign, known := b.mirror.beginLook()
 	if !known {
 		return false, nil
 	}
-	defer func() { differs = b.mirror.looked() && err == nil }()
+	defer func() { differs = b.mirror.endLook() && err == nil }()
 	return false, b.lookAtServers(ctx, conn, servers, foreign)
 }

@@ -13,7 +13,7 @@ import (
 
 // lag is how long the kernel's counters of connections may be behind: they move
 // from active to inactive by a timer, and idle connections were seen for 2 s.
-const lag = 3 * time.Second
+const counterLag = 3 * time.Second
 
 // A step is one message to IPVS.
 type step struct {
@@ -39,13 +39,13 @@ const (
 func (s step) do(ctx context.Context, c *lvs.Conn) error {
 	switch s.op {
 	case addServer:
-		return s.named(c.AddServer(ctx, s.srv.Server))
+		return s.withService(c.AddServer(ctx, s.srv.Server))
 	case updateServer:
-		return s.named(c.UpdateServer(ctx, s.srv.Server))
+		return s.withService(c.UpdateServer(ctx, s.srv.Server))
 	case deleteServer:
 		return c.DeleteServer(ctx, s.key)
 	case addDest:
-		return s.named(c.AddDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight)))
+		return s.withService(c.AddDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight)))
 	case updateDest:
 		return c.UpdateDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight))
 	}
@@ -70,7 +70,7 @@ func (s step) undo(servers map[lvs.Key]*server) {
 }
 
 // named adds the service to an error.
-func (s step) named(err error) error {
+func (s step) withService(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (d *difference) server(key lvs.Key, have, want *server) *server {
 		d.first = append(d.first, step{op: updateServer, key: key, srv: want, had: have})
 	}
 	if want == nil {
-		return d.leave(key, have)
+		return d.removeOrDrain(key, have)
 	}
 	left := d.dests(key, have.dests, want.dests)
 	if len(left) == 0 {
@@ -129,7 +129,7 @@ func (d *difference) server(key lvs.Key, have, want *server) *server {
 }
 
 // leave notes what must be done to a server that nobody wants.
-func (d *difference) leave(key lvs.Key, have *server) *server {
+func (d *difference) removeOrDrain(key lvs.Key, have *server) *server {
 	n := len(d.last)
 	left := d.dests(key, have.dests, nil)
 	if len(left) > 0 {
@@ -162,7 +162,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
 			}
 			have = have[1:]
 		default:
-			d.stay(key, have[0], want[0])
+			d.keepDest(key, have[0], want[0])
 			have, want = have[1:], want[1:]
 		}
 	}
@@ -170,9 +170,9 @@ func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
 }
 
 // stay notes what must be done to a destination that is wanted. It may have drained.
-func (d *difference) stay(key lvs.Key, have, want dest) {
+func (d *difference) keepDest(key lvs.Key, have, want dest) {
 	d.undrain(key, have.AddrPort)
-	if have.weight == want.weight && !have.odd {
+	if have.weight == want.weight && !have.foreignOptions {
 		return
 	}
 	s := step{op: updateDest, key: key, dest: want}
@@ -192,13 +192,13 @@ func (d *difference) drain(key lvs.Key, have dest) bool {
 		since = d.now
 	}
 	waited := d.now.Sub(since)
-	if !outlives(key) || waited >= d.timeout || have.idle && draining && waited >= lag {
+	if !canDrain(key) || waited >= d.timeout || have.idle && draining && waited >= counterLag {
 		d.undrain(key, have.AddrPort)
 		d.last = append(d.last, step{op: deleteDest, key: key, dest: have})
 		return false
 	}
 	d.drained = append(d.drained, drainChange{key, have.AddrPort, since})
-	if have.weight != 0 || have.odd {
+	if have.weight != 0 || have.foreignOptions {
 		d.last = append(d.last, step{op: updateDest, key: key, dest: dest{AddrPort: have.AddrPort}})
 	}
 	return true

@@ -146,8 +146,8 @@ func TestIdleDestinationsGoAfterAWhile(t *testing.T) {
 		marked bool // it drained before
 	}{
 		{"just left", 0, true, true, false},
-		{"idle, but the counters may lag", lag - time.Millisecond, true, true, true},
-		{"idle", lag, true, false, true},
+		{"idle, but the counters may lag", counterLag - time.Millisecond, true, true, true},
+		{"idle", counterLag, true, false, true},
 		{"in use", time.Minute, false, true, true},
 		{"in use for too long", time.Hour, false, false, true},
 		{"left in the future: the clock was set", -time.Hour, false, true, true},

@@ -20,7 +20,7 @@ func (b *Backend) NextDue() time.Time {
 	if b.mirror.unrepaired() {
 		return time.Now()
 	}
-	return earlier(b.reminders.next(), b.lacking.due)
+	return earlier(b.drainQueue.next(), b.retries.due)
 }
 
 // earlier returns the first of two times; zero is never.
@@ -34,7 +34,7 @@ func earlier(a, b time.Time) time.Time {
 // lookAtDue adds the servers to keys whose drains are due, after it has asked
 // which of their destinations have connections.
 func (b *Backend) lookAtDue(ctx context.Context, now time.Time, keys map[lvs.Key]struct{}, errs *failures) {
-	for _, key := range b.reminders.due(now, maxDue) {
+	for _, key := range b.drainQueue.due(now, maxDue) {
 		if b.servers[key] == nil {
 			continue
 		}
@@ -61,22 +61,22 @@ func (s *server) withIdle(list []lvs.Destination) *server {
 }
 
 // remindOfAll sets when to look at which drains.
-func (b *Backend) remindOfAll(now time.Time) {
-	b.reminders = reminders{}
+func (b *Backend) queueDrains(now time.Time) {
+	b.drainQueue = drainQueue{}
 	for key := range b.record.drains {
-		b.remind(key, now)
+		b.queueDrain(key, now)
 	}
 }
 
 // remind sets when to look at the drains of a server.
-func (b *Backend) remind(key lvs.Key, now time.Time) {
+func (b *Backend) queueDrain(key lvs.Key, now time.Time) {
 	if len(b.record.drains[key]) == 0 || b.servers[key] == nil {
-		b.reminders.remove(key)
+		b.drainQueue.remove(key)
 		return
 	}
 	soonest := maxDrainLook
 	for _, since := range b.record.drains[key] {
 		soonest = min(soonest, nextLook(since, now, b.opts.DrainTimeout))
 	}
-	b.reminders.set(key, now.Add(soonest))
+	b.drainQueue.set(key, now.Add(soonest))
 }

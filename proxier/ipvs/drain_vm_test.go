@@ -62,7 +62,7 @@ func TestEndpointsDrain(t *testing.T) {
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on")
 		}
-		time.Sleep(lag)
+		time.Sleep(counterLag)
 		h.Sync(nil)
 		h.wantState(h.draining(1, 0)) // in use
 		h.settled()

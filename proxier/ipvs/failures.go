@@ -79,7 +79,7 @@ func (b *Backend) unserved() *proxier.Unserved {
 // without returns those that are not there at all. A foreign one is: IPVS takes its
 // packets, and daemons of the host do not. If our record was lost it was made by
 // us, and serves while the log says what to do.
-func (r refused) without(servers map[lvs.Key]*server) map[ipset.Entry]bool {
+func (r refused) missingEntries(servers map[lvs.Key]*server) map[ipset.Entry]bool {
 	out := make(map[ipset.Entry]bool, len(r))
 	for key, why := range r {
 		if servers[key] == nil && !why.foreign {

@@ -14,43 +14,43 @@ import (
 // follow brings the kernel up to date with a delta, with drains that are due, and
 // with what looks have found to differ. It looks at these in the kernel, and at
 // nothing else. Its work does not depend on how much there is besides.
-func (b *Backend) follow(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	var errs failures
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
 	touched := b.claims.update(delta)
 	b.lookAtDue(ctx, d.now, touched, &errs)
 	b.retry(d.now, touched)
-	found := b.touch(ctx, touched, delta, &errs)
-	keys, claimed := b.claim(ctx, touched, &errs)
+	found := b.beginDelta(ctx, touched, delta, &errs)
+	keys, claimed := b.claimKeys(ctx, touched, &errs)
 	freed := b.compare(d, keys, st)
-	b.plans(d.first)
-	b.note(claimed, d.drained, b.servers, &errs)
+	b.noteUnsent(d.first)
+	b.recordPlanned(claimed, d.drained, b.servers, &errs)
 	bind, shown := b.addrChanges(st, delta, freed)
 	rules := b.rules.Update(shown)
-	served := b.rules.Late(rules)
+	served := b.rules.TakeServed(rules)
 	b.unbind(ctx, shown.BoundAddrs.Lost, &errs)
 	if err := b.kernel.Apply(ctx, rules, b.rules); err != nil {
 		errs.add(err)
 		return errs.join()
 	}
-	b.run(ctx, d.first, b.servers, &errs) // host processes are balanced from here on
-	b.rules.Withhold(b.refused.without(b.servers), served)
+	b.runSteps(ctx, d.first, b.servers, &errs) // host processes are balanced from here on
+	b.rules.Withhold(b.refused.missingEntries(b.servers), served)
 	if err := b.kernel.Apply(ctx, served, b.rules); err != nil {
 		errs.add(err)
 		return errs.join()
 	}
 	b.bind(ctx, bind, &errs) // and everybody
-	b.run(ctx, d.last, b.servers, &errs)
+	b.runSteps(ctx, d.last, b.servers, &errs)
 	b.repair(ctx, st, found, &errs)
 	for _, key := range keys {
-		b.remind(key, d.now)
+		b.queueDrain(key, d.now)
 	}
 	return errs.join()
 }
 
 // claim returns the keys to be compared, sorted, and those of them where a server
 // is to be made. It leaves out those that another program has.
-func (b *Backend) claim(ctx context.Context, touched map[lvs.Key]struct{}, errs *failures) (keys, claimed []lvs.Key) {
+func (b *Backend) claimKeys(ctx context.Context, touched map[lvs.Key]struct{}, errs *failures) (keys, claimed []lvs.Key) {
 	for _, key := range slices.SortedFunc(maps.Keys(touched), compareKeys) {
 		delete(b.refused, key)
 		if f := b.claims.by[key].frontend(); f != nil && b.servers[key] == nil {
@@ -60,7 +60,7 @@ func (b *Backend) claim(ctx context.Context, touched map[lvs.Key]struct{}, errs 
 			}
 			if taken {
 				b.record.disown(key)
-				b.refused[key] = notOurs(f.ServicePort, key)
+				b.refused[key] = foreignServer(f.ServicePort, key)
 				continue
 			}
 			claimed = append(claimed, key)
@@ -77,14 +77,14 @@ func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (fre
 	for _, key := range keys {
 		had := b.servers[key]
 		now := d.server(key, had, b.claims.server(key, b.opts.Scheduler, pools))
-		b.linger(key.Addr, had, -1)
-		b.linger(key.Addr, now, 1)
+		b.countOrphan(key.Addr, had, -1)
+		b.countOrphan(key.Addr, now, 1)
 		b.servers[key] = now
 		if now == nil {
 			delete(b.servers, key)
 		}
 		_, member := b.members[key.Addr]
-		if member && b.lingers[key.Addr] == 0 && st.BoundAddrs[key.Addr] == 0 {
+		if member && b.orphans[key.Addr] == 0 && st.BoundAddrs[key.Addr] == 0 {
 			freed = append(freed, key.Addr)
 		}
 	}
@@ -92,12 +92,12 @@ func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (fre
 }
 
 // linger counts servers that nobody wants.
-func (b *Backend) linger(a netip.Addr, s *server, by int) {
+func (b *Backend) countOrphan(a netip.Addr, s *server, by int) {
 	if s == nil || !s.orphan {
 		return
 	}
-	if b.lingers[a] += by; b.lingers[a] == 0 {
-		delete(b.lingers, a)
+	if b.orphans[a] += by; b.orphans[a] == 0 {
+		delete(b.orphans, a)
 	}
 }
 
@@ -113,7 +113,7 @@ func (b *Backend) addrChanges(st *proxier.State, delta *proxier.Delta, freed []n
 	d.BoundAddrs = proxier.SetDelta[netip.Addr]{}
 	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost, freed) {
 		_, was := b.members[a]
-		switch is := st.BoundAddrs[a] > 0 || b.lingers[a] > 0; {
+		switch is := st.BoundAddrs[a] > 0 || b.orphans[a] > 0; {
 		case is && !was:
 			b.members[a] = struct{}{}
 			d.BoundAddrs.Gained = append(d.BoundAddrs.Gained, a)

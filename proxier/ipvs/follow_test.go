@@ -13,7 +13,7 @@ import (
 // address stays in it while servers drain, and is there when its service comes back.
 func TestBoundAddrsChangeOnce(t *testing.T) {
 	a := netip.MustParseAddr("10.96.0.10")
-	b := &Backend{bound: map[netip.Addr]struct{}{}, lingers: map[netip.Addr]int{}, members: map[netip.Addr]struct{}{}}
+	b := &Backend{bound: map[netip.Addr]struct{}{}, orphans: map[netip.Addr]int{}, members: map[netip.Addr]struct{}{}}
 	gained, lost := proxier.SetDelta[netip.Addr]{Gained: []netip.Addr{a}}, proxier.SetDelta[netip.Addr]{Lost: []netip.Addr{a}}
 	for _, step := range []struct {
 		what   string
@@ -32,7 +32,7 @@ func TestBoundAddrsChangeOnce(t *testing.T) {
 		{"goes at once", lost, 0, []netip.Addr{a}, nil, lost},
 	} {
 		st := &proxier.State{BoundAddrs: map[netip.Addr]int{a: len(step.change.Gained)}}
-		b.lingers = map[netip.Addr]int{a: step.drains}
+		b.orphans = map[netip.Addr]int{a: step.drains}
 		bind, shown := b.addrChanges(st, &proxier.Delta{BoundAddrs: step.change}, step.freed)
 		same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 		if diff := cmp.Diff(step.bind, bind, same); diff != "" {

@@ -12,12 +12,12 @@ import (
 
 // maxNamed is how many foreign servers are named in the log at once. Where the state
 // directory was lost there are as many as services.
-const maxNamed = 50
+const maxLogged = 50
 
-func orNone(log *slog.Logger) *slog.Logger { return cmp.Or(log, slog.New(slog.DiscardHandler)) }
+func orDiscard(log *slog.Logger) *slog.Logger { return cmp.Or(log, slog.New(slog.DiscardHandler)) }
 
 // notOurs refuses a server that exists and is not recorded. It is left as it is.
-func notOurs(name proxier.ServicePortName, key lvs.Key) refusal {
+func foreignServer(name proxier.ServicePortName, key lvs.Key) refusal {
 	return refusal{fmt.Errorf("service %s: virtual server %v belongs to another program: it is left alone", name, key), true}
 }
 
@@ -35,18 +35,18 @@ func (b *Backend) logForeign() {
 			found = append(found, key)
 		}
 	}
-	b.nameAll(found, func(key lvs.Key) string {
+	b.warnForeign(found, func(key lvs.Key) string {
 		return fmt.Sprintf("a virtual server that service %s wants belongs to another program: it is left alone", b.claims.by[key].frontend().ServicePort)
 	})
 }
 
 // nameAll says the same of servers, in order, and how to remove them.
-func (b *Backend) nameAll(keys []lvs.Key, what func(lvs.Key) string) {
+func (b *Backend) warnForeign(keys []lvs.Key, what func(lvs.Key) string) {
 	slices.SortFunc(keys, compareKeys)
-	for _, key := range keys[:min(len(keys), maxNamed)] {
+	for _, key := range keys[:min(len(keys), maxLogged)] {
 		b.log.Warn(what(key), "family", b.fam, "virtual_server", key, "to_remove", "ipvsadm -D "+key.String())
 	}
-	if more := len(keys) - maxNamed; more > 0 {
+	if more := len(keys) - maxLogged; more > 0 {
 		b.log.Warn("there are more such virtual servers: was the state directory lost?", "family", b.fam, "virtual_servers", more)
 	}
 }

@@ -53,15 +53,15 @@ type Backend struct {
 	opts Options
 	log  *slog.Logger
 
-	conn   *lvs.Conn
-	device *links.Dummy
-	kernel *filter.Kernel
-	rules  *filter.Rules
-	aside  *filter.SetAside // of the State that is synced
-	record *record
-	unsent map[lvs.Key]struct{} // to be made by the Sync under way, which has not come to them
+	conn        *lvs.Conn
+	device      *links.Dummy
+	kernel      *filter.Kernel
+	rules       *filter.Rules
+	unsupported *filter.Unsupported // of the State that is synced
+	record      *record
+	unsent      map[lvs.Key]struct{} // to be made by the Sync under way, which has not come to them
 
-	reminders reminders // of drains
+	drainQueue drainQueue // of drains
 
 	// What the kernel holds, as far as the last Sync knows. Servers is nil when
 	// that is not known.
@@ -69,20 +69,20 @@ type Backend struct {
 	claims  *claims
 	bound   map[netip.Addr]struct{} // addresses of our device
 	members map[netip.Addr]struct{} // the same in the set of them: services', and where servers drain
-	lingers map[netip.Addr]int      // how many servers there that nobody wants still drain
+	orphans map[netip.Addr]int      // how many servers there that nobody wants still drain
 	refused refused
 	foreign map[lvs.Key]struct{} // those of refused that the log has named
-	lacking lacking              // the others
+	retries retrySchedule        // the others
 
-	mirror  mirror     // of the same, for looks beside Syncs
-	looking sync.Mutex // held by Look
+	mirror mirror     // of the same, for looks beside Syncs
+	lookMu sync.Mutex // held by Look
 }
 
 // New returns a Backend for the network namespace of the caller. It fails where
 // the kernel has no IPVS, no dummy devices or no ip sets, or the host no iptables, or
 // either not what all rules need: that is tried. What only some services need may be lacking.
 func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
-	b := &Backend{fam: fam, opts: opts, log: orNone(opts.Log), rules: filter.NewIPVSRules(fam)}
+	b := &Backend{fam: fam, opts: opts, log: orDiscard(opts.Log), rules: filter.NewIPVSRules(fam)}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("ipvs mode, %s: %w", fam, err), b.Close())
 	}
@@ -106,20 +106,20 @@ func (b *Backend) open(ctx context.Context) (err error) {
 		return err
 	}
 	b.kernel.SetLog(b.log)
-	b.aside = filter.NewSetAside(b.kernel, b.rules)
+	b.unsupported = filter.NewUnsupported(b.kernel, b.rules)
 	if b.opts.Leaving {
 		return nil
 	}
-	return b.aside.Probe(ctx)
+	return b.unsupported.Probe(ctx)
 }
 
 func (b *Backend) openRecord(dir string) error {
-	where, err := place()
+	here, err := scope()
 	if err != nil {
 		return err
 	}
 	var damaged int
-	if b.record, damaged, err = readRecord(dir, b.fam, where); err != nil {
+	if b.record, damaged, err = readRecord(dir, b.fam, here); err != nil {
 		return err
 	}
 	if damaged > 0 {
@@ -150,13 +150,13 @@ func (b *Backend) Tool() string { return b.kernel.Tool() }
 // server that the kernel refuses keeps no other from being served.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	var err error
-	if delta != nil && b.servers != nil && b.kernel.Knows() {
-		err = b.follow(ctx, st, b.aside.Delta(delta))
+	if delta != nil && b.servers != nil && b.kernel.CanApply() {
+		err = b.applyDelta(ctx, st, b.unsupported.Delta(delta))
 	} else {
-		b.forget()
-		err = b.mend(ctx, st)
+		b.forgetMirror()
+		err = b.resync(ctx, st)
 	}
-	b.aside.Doubt(err)
+	b.unsupported.SyncEnded(err)
 	b.disownUnsent()
 	if err = b.recorded(err); err != nil {
 		b.servers = nil
@@ -164,19 +164,19 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	}
 	b.logForeign()
 	b.mirror.end(b.servers, b.bound, b.foreign)
-	b.lacking.count(b.refused, time.Now())
-	return proxier.JoinUnserved(b.unserved(), b.aside.Unserved())
+	b.retries.count(b.refused, time.Now())
+	return proxier.JoinUnserved(b.unserved(), b.unsupported.Unserved())
 }
 
 // recorded completes the record after a Sync, and returns its error or that of the
 // record, with which nobody knows what the kernel holds.
 func (b *Backend) recorded(err error) error {
 	if err != nil {
-		b.forget()
+		b.forgetMirror()
 	}
 	flushErr := b.record.flush()
 	if flushErr != nil {
-		b.forget()
+		b.forgetMirror()
 	}
 	return errors.Join(err, flushErr)
 }
@@ -192,7 +192,7 @@ func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 
 // Cleanup implements proxier.Backend.
 func (b *Backend) Cleanup(ctx context.Context) error {
-	b.forget()
+	b.forgetMirror()
 	if err := errors.Join(b.remove(ctx), b.kernel.Cleanup(ctx)); err != nil {
 		return fmt.Errorf("ipvs, %s: removing what is ours: %w", b.fam, err)
 	}

@@ -29,15 +29,15 @@ import (
 // It is never synced to the disk: what a kernel that stops leaves of it is void,
 // as is the journal of another boot. A process that is killed may leave a line
 // without its end; what it announced was not done.
-type journal struct {
+type recordFile struct {
 	path    string // empty: nothing is kept
 	head    string // the first line that is valid here
 	pending []byte // lines to be written
 
-	size   int64 // of the file as we know it; unknown: it is to be written anew
-	count  int   // lines that it has
-	void   bool  // the file is of another boot or namespace
-	behind bool  // the last write failed: the file does not say what is true
+	size       int64 // of the file as we know it; unknown: it is to be written anew
+	count      int   // lines that it has
+	otherScope bool  // the file is of another boot or namespace
+	stale      bool  // the last write failed: the file does not say what is true
 }
 
 // The first words of lines.
@@ -51,17 +51,17 @@ const (
 const unknown = -1
 
 // spare is how many outdated lines, some 60 bytes each, are never worth writing a journal anew.
-const spare = 1000
+const maxOutdated = 1000
 
 // readRecord reads the record of a family; an empty dir keeps none. Damaged is
 // how many lines of it make no sense. It writes nothing.
-func readRecord(dir string, fam proxier.Family, where string) (r *record, damaged int, err error) {
+func readRecord(dir string, fam proxier.Family, scope string) (r *record, damaged int, err error) {
 	r = newRecord()
 	if dir == "" {
 		return r, 0, nil
 	}
 	r.path = filepath.Join(dir, "ipvs-"+fam.String()+".journal")
-	r.head = "svcproxy ipvs, " + where
+	r.head = "svcproxy ipvs, " + scope
 	r.size = unknown
 	data, err := os.ReadFile(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func readRecord(dir string, fam proxier.Family, where string) (r *record, damage
 func (r *record) read(data []byte) (damaged int) {
 	whole := bytes.LastIndexByte(data, '\n') + 1
 	head, rest, _ := strings.Cut(string(data[:whole]), "\n")
-	if r.void = head != r.head; r.void {
+	if r.otherScope = head != r.head; r.otherScope {
 		return 0
 	}
 	lines := 0
@@ -87,7 +87,7 @@ func (r *record) read(data []byte) (damaged int) {
 		if l, err := parseLine(text); err != nil {
 			damaged++
 		} else {
-			r.follow(l)
+			r.replay(l)
 		}
 	}
 	r.pending, r.count = nil, lines // they are there
@@ -142,7 +142,7 @@ func appendLine(b []byte, word string, k lvs.Key, more ...any) []byte {
 	return append(b, '\n')
 }
 
-func (j *journal) note(word string, k lvs.Key, more ...any) {
+func (j *recordFile) note(word string, k lvs.Key, more ...any) {
 	if j.path != "" {
 		j.pending = appendLine(j.pending, word, k, more...)
 		j.count++
@@ -151,23 +151,23 @@ func (j *journal) note(word string, k lvs.Key, more ...any) {
 
 // write makes the file say what is true: by what is pending, or anew, by all
 // lines, of which there are live. None are no file.
-func (j *journal) write(live int, all func() []byte) error {
-	if len(j.pending) == 0 && !j.behind {
+func (j *recordFile) write(live int, all func() []byte) error {
+	if len(j.pending) == 0 && !j.stale {
 		return nil
 	}
 	var err error
 	switch {
 	case live == 0:
 		err = j.remove()
-	case j.size == unknown || j.count > 2*live+spare:
+	case j.size == unknown || j.count > 2*live+maxOutdated:
 		err = j.replace(live, all())
 	default:
-		if err = j.append(); errors.Is(err, errChanged) {
+		if err = j.appendPending(); errors.Is(err, errChanged) {
 			err = j.replace(live, all())
 		}
 	}
 	j.pending = j.pending[:0]
-	if j.behind = err != nil; j.behind {
+	if j.stale = err != nil; j.stale {
 		j.size = unknown
 	}
 	return err
@@ -176,7 +176,7 @@ func (j *journal) write(live int, all func() []byte) error {
 // errChanged says that the file is not as we left it.
 var errChanged = errors.New("somebody else changed the file")
 
-func (j *journal) append() error {
+func (j *recordFile) appendPending() error {
 	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errChanged
@@ -198,27 +198,27 @@ func (j *journal) append() error {
 }
 
 // replace puts a new file in place of the old one, in one step.
-func (j *journal) replace(live int, all []byte) error {
+func (j *recordFile) replace(live int, all []byte) error {
 	if err := os.MkdirAll(filepath.Dir(j.path), 0o755); err != nil {
 		return err
 	}
 	data := append([]byte(j.head+"\n"), all...)
-	if err := disk.Replace(j.path, j.draft(), false, disk.Bytes(data)); err != nil {
+	if err := disk.Replace(j.path, j.tempPath(), false, disk.Bytes(data)); err != nil {
 		return err
 	}
-	j.size, j.count, j.void = int64(len(data)), live, false
+	j.size, j.count, j.otherScope = int64(len(data)), live, false
 	return nil
 }
 
-func (j *journal) draft() string { return j.path + ".new" }
+func (j *recordFile) tempPath() string { return j.path + ".new" }
 
 // remove removes the file, but for one that may be good where it was made.
-func (j *journal) remove() error {
-	if j.void {
+func (j *recordFile) remove() error {
+	if j.otherScope {
 		return nil
 	}
 	j.size, j.count = unknown, 0
-	for _, path := range []string{j.draft(), j.path} {
+	for _, path := range []string{j.tempPath(), j.path} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

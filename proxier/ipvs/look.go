@@ -17,22 +17,22 @@ import (
 // servers are none of its business. What Watch has told of is no news: it is for
 // those who heard it to say when that is repaired.
 func (b *Backend) Look(ctx context.Context) (bool, error) {
-	b.looking.Lock()
-	defer b.looking.Unlock()
-	differs, err := b.lookBeside(ctx)
-	damaged, rulesErr := b.kernel.Examine(ctx)
+	b.lookMu.Lock()
+	defer b.lookMu.Unlock()
+	differs, err := b.lookAtAll(ctx)
+	damaged, rulesErr := b.kernel.Look(ctx)
 	if err = errors.Join(err, rulesErr); err != nil {
 		return false, fmt.Errorf("ipvs, %s: looking at the kernel: %w", b.fam, err)
 	}
-	return differs && !b.mirror.isTold() || damaged && !b.kernel.Told(), nil
+	return differs && !b.mirror.reported() || damaged && !b.kernel.Reported(), nil
 }
 
-func (b *Backend) lookBeside(ctx context.Context) (differs bool, err error) {
-	servers, foreign, known := b.mirror.look()
+func (b *Backend) lookAtAll(ctx context.Context) (differs bool, err error) {
+	servers, foreign, known := b.mirror.beginLook()
 	if !known {
 		return false, nil
 	}
-	defer func() { differs = b.mirror.looked() && err == nil }()
+	defer func() { differs = b.mirror.endLook() && err == nil }()
 	conn, err := lvs.Dial(ctx)
 	if err != nil {
 		return false, err
@@ -51,7 +51,7 @@ func (b *Backend) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, fo
 		return err
 	}
 	for _, key := range servers {
-		if b.mirror.overtaken(key) {
+		if b.mirror.changedSince(key) {
 			continue
 		}
 		s, there := list[key]
@@ -63,12 +63,12 @@ func (b *Backend) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, fo
 		if err != nil {
 			return err
 		}
-		b.mirror.compare(key, held(lvs.Listing{Server: s, Destinations: dests}))
+		b.mirror.compare(key, serverFrom(lvs.Listing{Server: s, Destinations: dests}))
 		proxier.Progressed(ctx)
 	}
 	for _, key := range foreign {
 		if _, there := list[key]; !there {
-			b.mirror.gone(key)
+			b.mirror.foreignGone(key)
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func TestRefusedServersAreTriedAgain(t *testing.T) {
 	}
 	h.unserved(&proxier.Delta{}, 1)
 	allow()
-	h.Backend.lacking.due = time.Now()
+	h.Backend.retries.due = time.Now()
 	h.Sync(&proxier.Delta{})
 	h.wantState()
 	h.settled()
@@ -168,7 +168,7 @@ func TestAFlushIsNoticed(t *testing.T) {
 	select {
 	case e := <-heard:
 		t.Fatalf("nobody has changed anything, and we hear %+v", e)
-	case <-time.After(8 * glanceInterval):
+	case <-time.After(8 * canaryInterval):
 	}
 	h.ipvsadm("-C")
 	select {

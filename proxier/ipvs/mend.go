@@ -14,12 +14,12 @@ import (
 )
 
 // A picture is what a full look at the kernel finds, and what is wanted instead.
-type picture struct {
+type snapshot struct {
 	servers map[lvs.Key]*server     // ours
 	foreign map[lvs.Key]struct{}    // wanted, and another program's
 	device  bool                    // ours is there
 	bound   map[netip.Addr]struct{} // addresses that it has
-	held    *filter.Held            // chains and sets; nil: not looked at
+	rules   *filter.Actual          // chains and sets; nil: not looked at
 
 	claims  *claims
 	diff    difference
@@ -27,32 +27,32 @@ type picture struct {
 	claimed []lvs.Key               // to be made, and not recorded yet
 	lost    []lvs.Key               // recorded, and neither there nor to be made
 	addrs   map[netip.Addr]struct{} // wanted on the device
-	lingers map[netip.Addr]int
+	orphans map[netip.Addr]int
 }
 
 // look compares IPVS and our device with a State, and changes nothing.
-func (b *Backend) look(ctx context.Context, st *proxier.State) (*picture, error) {
-	p := &picture{
+func (b *Backend) takeSnapshot(ctx context.Context, st *proxier.State) (*snapshot, error) {
+	p := &snapshot{
 		foreign: map[lvs.Key]struct{}{}, claims: newClaims(st),
 		diff: difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains},
 	}
 	if err := b.conn.Probe(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.lookAtDevice(p); err != nil {
+	if err := b.readDevice(p); err != nil {
 		return nil, err
 	}
 	list, err := b.list(ctx, p.claims.by)
 	if err != nil {
 		return nil, err
 	}
-	p.sort(list, b.record.owns)
+	p.classify(list, b.record.owns)
 	p.compare(b.opts.Scheduler, st)
-	p.judge(b.record)
+	p.compareRecord(b.record)
 	return p, nil
 }
 
-func (b *Backend) lookAtDevice(p *picture) (err error) {
+func (b *Backend) readDevice(p *snapshot) (err error) {
 	p.device, p.bound, err = addrsOf(b.device, b.fam)
 	return err
 }
@@ -70,12 +70,12 @@ func (b *Backend) list(ctx context.Context, wanted map[lvs.Key]claim) (map[lvs.K
 }
 
 // sort tells our servers from foreign ones, which matter where we want the same.
-func (p *picture) sort(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) bool) {
+func (p *snapshot) classify(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) bool) {
 	p.servers = make(map[lvs.Key]*server, len(list))
 	for key, l := range list {
 		switch _, wanted := p.claims.by[key]; {
 		case ours(key):
-			p.servers[key] = held(l)
+			p.servers[key] = serverFrom(l)
 		case wanted:
 			p.foreign[key] = struct{}{}
 		}
@@ -83,19 +83,19 @@ func (p *picture) sort(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) bool) {
 }
 
 // held returns a listed server as ours are kept.
-func held(l lvs.Listing) *server {
+func serverFrom(l lvs.Listing) *server {
 	s := &server{Server: l.Server, dests: make([]dest, len(l.Destinations))}
 	for i, d := range l.Destinations {
-		s.dests[i] = dest{AddrPort: d.AddrPort, weight: d.Weight, odd: d.Odd, idle: d.Idle()}
+		s.dests[i] = dest{AddrPort: d.AddrPort, weight: d.Weight, foreignOptions: d.ForeignOptions, idle: d.Idle()}
 	}
 	slices.SortFunc(s.dests, func(a, b dest) int { return a.Compare(b.AddrPort) })
 	return s
 }
 
 // compare finds out what must be done.
-func (p *picture) compare(scheduler string, st *proxier.State) {
+func (p *snapshot) compare(scheduler string, st *proxier.State) {
 	p.after = make(map[lvs.Key]*server, len(p.claims.by))
-	p.lingers = map[netip.Addr]int{}
+	p.orphans = map[netip.Addr]int{}
 	p.forgetDrains()
 	pools := map[*proxier.Pool][]dest{}
 	for _, key := range slices.SortedFunc(maps.Keys(p.claims.by), compareKeys) {
@@ -109,14 +109,14 @@ func (p *picture) compare(scheduler string, st *proxier.State) {
 		}
 		if left := p.diff.server(key, p.servers[key], nil); left != nil {
 			p.after[key] = left
-			p.lingers[key.Addr]++
+			p.orphans[key.Addr]++
 		}
 	}
 	p.wantAddrs(st)
 }
 
 // forgetDrains drops those of destinations that are gone.
-func (p *picture) forgetDrains() {
+func (p *snapshot) forgetDrains() {
 	for key, dests := range p.diff.drains {
 		for at := range dests {
 			s := p.servers[key]
@@ -130,7 +130,7 @@ func (p *picture) forgetDrains() {
 // judge says what the record must learn. A server that is recorded and not there
 // was removed by another program, or by us just before we were killed. Unless it
 // is made now it must be forgotten, or the next that somebody makes would be ours.
-func (p *picture) judge(r *record) {
+func (p *snapshot) compareRecord(r *record) {
 	for key := range p.after {
 		if p.servers[key] == nil && !r.owns(key) {
 			p.claimed = append(p.claimed, key)
@@ -145,12 +145,12 @@ func (p *picture) judge(r *record) {
 
 // wantAddrs says which addresses our device shall have: those of services, and
 // those that it has where servers drain.
-func (p *picture) wantAddrs(st *proxier.State) {
+func (p *snapshot) wantAddrs(st *proxier.State) {
 	p.addrs = make(map[netip.Addr]struct{}, len(st.BoundAddrs))
 	for a := range st.BoundAddrs {
 		p.addrs[a] = struct{}{}
 	}
-	for a := range p.lingers {
+	for a := range p.orphans {
 		if _, has := p.bound[a]; has {
 			p.addrs[a] = struct{}{}
 		}
@@ -158,16 +158,16 @@ func (p *picture) wantAddrs(st *proxier.State) {
 }
 
 // mend looks at everything and mends every difference.
-func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
-	if err := b.aside.ProbeAgain(ctx); err != nil {
+func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
+	if err := b.unsupported.Reprobe(ctx); err != nil {
 		return err
 	}
-	st = b.aside.State(st)
-	p, err := b.look(ctx, st)
+	st = b.unsupported.State(st)
+	p, err := b.takeSnapshot(ctx, st)
 	if err != nil {
 		return err
 	}
-	if p.held, err = b.kernel.Look(ctx, b.rules); err != nil {
+	if p.rules, err = b.kernel.Read(ctx, b.rules); err != nil {
 		return err
 	}
 	if !p.device {
@@ -175,27 +175,27 @@ func (b *Backend) mend(ctx context.Context, st *proxier.State) error {
 			return err
 		}
 	}
-	shown := p.shown(st)
-	b.rules.Follow(p.held)
-	if err := b.rules.Reset(shown); err != nil {
+	rulesState := p.rulesState(st)
+	b.rules.Observe(p.rules)
+	if err := b.rules.Reset(rulesState); err != nil {
 		return err
 	}
 	var errs failures
 	errs.add(b.setTimeouts(ctx))
 	b.refused = refused{}
 	for key := range p.foreign {
-		b.refused[key] = notOurs(p.claims.by[key].frontend().ServicePort, key)
+		b.refused[key] = foreignServer(p.claims.by[key].frontend().ServicePort, key)
 	}
 	b.apply(ctx, p, func() error {
-		b.rules.Withhold(b.refused.without(p.after), nil)
-		return b.kernel.Mend(ctx, p.held, b.rules, shown)
+		b.rules.Withhold(b.refused.missingEntries(p.after), nil)
+		return b.kernel.Resync(ctx, p.rules, b.rules, rulesState)
 	}, &errs)
 	return errs.join()
 }
 
 // shown returns st as the chains and sets shall see it: addresses where servers
 // drain refuse what is new.
-func (p *picture) shown(st *proxier.State) *proxier.State {
+func (p *snapshot) rulesState(st *proxier.State) *proxier.State {
 	return withBound(st, p.addrs)
 }
 
@@ -210,17 +210,17 @@ func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State 
 
 // apply makes the kernel follow a picture. New connections find everything ready:
 // servers first, then chains and sets, then addresses; and the other way round.
-func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, errs *failures) {
+func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, errs *failures) {
 	for _, key := range p.lost {
 		b.record.disown(key)
 	}
-	b.plans(p.diff.first)
-	b.note(p.claimed, p.diff.drained, p.after, errs)
-	b.run(ctx, p.diff.first, p.after, errs)
+	b.noteUnsent(p.diff.first)
+	b.recordPlanned(p.claimed, p.diff.drained, p.after, errs)
+	b.runSteps(ctx, p.diff.first, p.after, errs)
 	missing, extra := addrDifference(p.bound, p.addrs)
 	b.bound = maps.Clone(p.bound)
 	b.unbind(ctx, extra, errs)
-	if p.held != nil && p.held.Balances() { // and refuses: until they go, its rules come before IPVS
+	if p.rules != nil && p.rules.Balances() { // and refuses: until they go, its rules come before IPVS
 		b.bind(ctx, missing, errs)
 		missing = nil
 	}
@@ -231,9 +231,9 @@ func (b *Backend) apply(ctx context.Context, p *picture, rules func() error, err
 		}
 	}
 	b.bind(ctx, missing, errs)
-	b.run(ctx, p.diff.last, p.after, errs)
-	b.servers, b.claims, b.lingers, b.members = p.after, p.claims, p.lingers, p.addrs
-	b.remindOfAll(p.diff.now)
+	b.runSteps(ctx, p.diff.last, p.after, errs)
+	b.servers, b.claims, b.orphans, b.members = p.after, p.claims, p.orphans, p.addrs
+	b.queueDrains(p.diff.now)
 }
 
 func (b *Backend) bind(ctx context.Context, addrs []netip.Addr, errs *failures) {
@@ -294,26 +294,26 @@ func (b *Backend) timeoutsDiffer(ctx context.Context, conn *lvs.Conn) (bool, err
 
 // plan says what mend would change.
 func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
-	st = b.aside.Preview(st)
-	p, err := b.look(ctx, st)
+	st = b.unsupported.Preview(st)
+	p, err := b.takeSnapshot(ctx, st)
 	if err != nil {
 		return nil, err
 	}
 	rules := filter.NewIPVSRules(b.fam)
-	held, err := b.kernel.Look(ctx, rules)
+	actual, err := b.kernel.Read(ctx, rules)
 	if err != nil {
 		return nil, err
 	}
-	shown := p.shown(st)
-	rules.Follow(held)
-	if err := rules.Reset(shown); err != nil {
+	rulesState := p.rulesState(st)
+	rules.Observe(actual)
+	if err := rules.Reset(rulesState); err != nil {
 		return nil, err
 	}
-	return append(p.changes(), b.kernel.Changes(held, rules, shown)...), nil
+	return append(p.changes(), b.kernel.Changes(actual, rules, rulesState)...), nil
 }
 
 // changes says what apply would do.
-func (p *picture) changes() []proxier.Change {
+func (p *snapshot) changes() []proxier.Change {
 	var list []proxier.Change
 	if !p.device {
 		list = append(list, proxier.Change{Op: "add", Object: "device " + links.Own})

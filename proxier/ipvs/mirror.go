@@ -19,8 +19,8 @@ type mirror struct {
 	bound   map[netip.Addr]struct{}
 	foreign map[lvs.Key]struct{} // wanted, and another program's
 
-	busy  *touched // what the Sync under way changes; nil: none is under way
-	since *touched // what Syncs have changed since the look under way began; nil: none is under way
+	syncing *touched // what the Sync under way changes; nil: none is under way
+	since   *touched // what Syncs have changed since the look under way began; nil: none is under way
 
 	found   found
 	differs bool // the look under way has found something
@@ -62,7 +62,7 @@ type found struct {
 	servers  map[lvs.Key]bool // whether one of ours was missing, whatever is there by now
 	addrs    map[netip.Addr]struct{}
 	timeouts bool
-	told     bool // somebody was told of it, and has it repaired
+	reported bool // somebody was told of it, and has it repaired
 }
 
 // maxRepairs is how many servers one Sync repairs, at some ten messages each: a
@@ -127,7 +127,7 @@ func (m *mirror) forget() (missing []lvs.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	missing = m.found.missing()
-	m.known, m.servers, m.bound, m.foreign, m.busy, m.found = false, nil, nil, nil, nil, found{}
+	m.known, m.servers, m.bound, m.foreign, m.syncing, m.found = false, nil, nil, nil, nil, found{}
 	if m.since != nil {
 		m.since.all = true
 	}
@@ -153,7 +153,7 @@ func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found
 	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost) {
 		t.addrs[a] = struct{}{}
 	}
-	if m.busy = t; m.since != nil {
+	if m.syncing = t; m.since != nil {
 		m.since.merge(t)
 	}
 	return f
@@ -164,18 +164,18 @@ func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found
 func (m *mirror) end(servers map[lvs.Key]*server, bound map[netip.Addr]struct{}, foreign map[lvs.Key]struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t := m.busy; m.known && t != nil {
-		follow(m.servers, servers, t.servers)
-		follow(m.foreign, foreign, t.servers)
-		follow(m.bound, bound, t.addrs)
+	if t := m.syncing; m.known && t != nil {
+		copyKeys(m.servers, servers, t.servers)
+		copyKeys(m.foreign, foreign, t.servers)
+		copyKeys(m.bound, bound, t.addrs)
 	} else {
 		m.servers, m.bound, m.foreign = maps.Clone(servers), maps.Clone(bound), maps.Clone(foreign)
 	}
-	m.busy, m.known = nil, true
+	m.syncing, m.known = nil, true
 }
 
 // follow makes one map what another is, at the given keys.
-func follow[K comparable, V any](to, from map[K]V, at map[K]struct{}) {
+func copyKeys[K comparable, V any](to, from map[K]V, at map[K]struct{}) {
 	for key := range at {
 		if v, has := from[key]; has {
 			to[key] = v
@@ -187,25 +187,25 @@ func follow[K comparable, V any](to, from map[K]V, at map[K]struct{}) {
 
 // look begins a look, and returns which servers there are to look at. It returns
 // false where nothing is known to compare with.
-func (m *mirror) look() (servers, foreign []lvs.Key, known bool) {
+func (m *mirror) beginLook() (servers, foreign []lvs.Key, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.known {
 		return nil, nil, false
 	}
 	m.differs = false
-	if m.since = newTouched(); m.busy != nil {
-		m.since.merge(m.busy)
+	if m.since = newTouched(); m.syncing != nil {
+		m.since.merge(m.syncing)
 	}
 	return slices.Collect(maps.Keys(m.servers)), slices.Collect(maps.Keys(m.foreign)), true
 }
 
 // any returns one of the servers, another one each time. It returns false where it
 // is no matter that one is missing: it may just be removed, or is about to be repaired.
-func (m *mirror) any() (key lvs.Key, known bool) {
+func (m *mirror) pick() (key lvs.Key, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.known || m.busy != nil || len(m.found.servers) > 0 {
+	if !m.known || m.syncing != nil || len(m.found.servers) > 0 {
 		return key, false
 	}
 	for key := range m.servers {
@@ -215,7 +215,7 @@ func (m *mirror) any() (key lvs.Key, known bool) {
 }
 
 // looked ends a look, and reports whether it has found anything.
-func (m *mirror) looked() bool {
+func (m *mirror) endLook() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.since = nil
@@ -227,25 +227,25 @@ func (m *mirror) looked() bool {
 func (m *mirror) unrepaired() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.found.told && (len(m.found.servers)+len(m.found.addrs) > 0 || m.found.timeouts)
+	return !m.found.reported && (len(m.found.servers)+len(m.found.addrs) > 0 || m.found.timeouts)
 }
 
 // tell says that somebody hears of what looks have found, who will have it repaired.
-func (m *mirror) tell() {
+func (m *mirror) markReported() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.found.told = true
+	m.found.reported = true
 }
 
 // isTold reports whether somebody has heard of what looks have found.
-func (m *mirror) isTold() bool {
+func (m *mirror) reported() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.found.told
+	return m.found.reported
 }
 
 // overtaken reports whether a Sync has changed a server since the look began.
-func (m *mirror) overtaken(key lvs.Key) bool {
+func (m *mirror) changedSince(key lvs.Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.since.server(key)
@@ -256,14 +256,14 @@ func (m *mirror) overtaken(key lvs.Key) bool {
 func (m *mirror) compare(key lvs.Key, have *server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.since.server(key) && !have.holds(m.servers[key]) {
+	if !m.since.server(key) && !have.matches(m.servers[key]) {
 		m.found.server(key, have == nil)
 		m.differs = true
 	}
 }
 
 // gone notes that a foreign server is no more, which a service wants.
-func (m *mirror) gone(key lvs.Key) {
+func (m *mirror) foreignGone(key lvs.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.since.server(key) {
@@ -293,11 +293,11 @@ func (m *mirror) timeoutsDiffer() {
 }
 
 // holds reports whether the kernel's s is what it should be.
-func (s *server) holds(want *server) bool {
+func (s *server) matches(want *server) bool {
 	if s == nil || want == nil {
 		return s == want
 	}
 	return s.Server == want.Server && slices.EqualFunc(s.dests, want.dests, func(have, want dest) bool {
-		return have.AddrPort == want.AddrPort && have.weight == want.weight && !have.odd
+		return have.AddrPort == want.AddrPort && have.weight == want.weight && !have.foreignOptions
 	})
 }

@@ -49,7 +49,7 @@ func keySet(numbers ...int) map[lvs.Key]struct{} {
 // What differs is found, and handed to the next Sync, once.
 func TestLookFindsWhatDiffers(t *testing.T) {
 	odd := weighing(1, 1)
-	odd.dests[0].odd = true
+	odd.dests[0].foreignOptions = true
 	other := weighing(1, 1)
 	other.Scheduler = "rr"
 	tests := []struct {
@@ -67,11 +67,11 @@ func TestLookFindsWhatDiffers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m, servers, _ := mirrored(3)
-			if keys, _, known := m.look(); !known || len(keys) != len(servers) {
+			if keys, _, known := m.beginLook(); !known || len(keys) != len(servers) {
 				t.Fatalf("keys %v, known %v", keys, known)
 			}
 			m.compare(mirrorKey(1), tt.have)
-			if got := m.looked(); got != tt.want || m.unrepaired() != tt.want {
+			if got := m.endLook(); got != tt.want || m.unrepaired() != tt.want {
 				t.Errorf("it differs: %v, and is to be repaired: %v, want %v", got, m.unrepaired(), tt.want)
 			}
 			touched := keySet(2)
@@ -90,10 +90,10 @@ func TestLookFindsAddresses(t *testing.T) {
 	delete(have, mirrorKey(1).Addr)
 	delete(have, mirrorKey(2).Addr) // by a Sync
 	have[extra] = struct{}{}
-	m.look()
+	m.beginLook()
 	m.begin(keySet(2), &proxier.Delta{})
 	m.compareAddrs(have)
-	if !m.looked() {
+	if !m.endLook() {
 		t.Error("nothing was found")
 	}
 	f := m.begin(keySet(), &proxier.Delta{})
@@ -120,9 +120,9 @@ func TestLooksAreOvertaken(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m, _, _ := mirrored(3)
-			tt.run(m, func() { m.look() })
+			tt.run(m, func() { m.beginLook() })
 			m.compare(mirrorKey(1), stale)
-			if got := m.looked(); got != tt.want {
+			if got := m.endLook(); got != tt.want {
 				t.Errorf("it differs: %v, want %v", got, tt.want)
 			}
 		})
@@ -133,11 +133,11 @@ func TestLooksAreOvertaken(t *testing.T) {
 func TestRepairsGoInPieces(t *testing.T) {
 	const servers = 2*maxRepairs + 10
 	m, _, _ := mirrored(servers)
-	m.look()
+	m.beginLook()
 	for i := range servers {
 		m.compare(mirrorKey(i), nil)
 	}
-	m.looked()
+	m.endLook()
 	var pieces []int
 	for m.unrepaired() {
 		pieces = append(pieces, len(m.begin(keySet(), &proxier.Delta{}).servers))
@@ -151,11 +151,11 @@ func TestRepairsGoInPieces(t *testing.T) {
 func TestChangesComeWithTheirRepairs(t *testing.T) {
 	const servers = maxRepairs + 10
 	m, _, _ := mirrored(servers)
-	m.look()
+	m.beginLook()
 	for i := range servers {
 		m.compare(mirrorKey(i), weighing(i, 7))
 	}
-	m.looked()
+	m.endLook()
 	f := m.begin(keySet(servers-1), &proxier.Delta{})
 	if _, repaired := f.servers[mirrorKey(servers-1)]; !repaired || len(f.servers) != maxRepairs {
 		t.Errorf("repaired: %v, of %d", repaired, len(f.servers))
@@ -168,18 +168,18 @@ func TestMissedServersAreNotOurs(t *testing.T) {
 	stopped, cancel := context.WithCancel(t.Context()) // no test asks the kernel
 	cancel()
 	ends := map[string]func(*Backend){
-		"repair":  func(b *Backend) { b.touch(stopped, keySet(), &proxier.Delta{}, &failures{}) },
-		"resync":  func(b *Backend) { b.forget() },
+		"repair":  func(b *Backend) { b.beginDelta(stopped, keySet(), &proxier.Delta{}, &failures{}) },
+		"resync":  func(b *Backend) { b.forgetMirror() },
 		"leaving": func(b *Backend) { b.Retire(stopped) },
 	}
 	for what, end := range ends {
 		t.Run(what, func(t *testing.T) {
 			b := mirroring(t, 3)
 			for _, have := range []*server{nil, weighing(1, 7)} {
-				b.mirror.look()
+				b.mirror.beginLook()
 				b.mirror.compare(mirrorKey(1), have)
 				b.mirror.compare(mirrorKey(2), weighing(2, 7))
-				b.mirror.looked()
+				b.mirror.endLook()
 			}
 			end(b)
 			if b.record.owns(mirrorKey(1)) || !b.record.owns(mirrorKey(2)) {
@@ -193,14 +193,14 @@ func TestMissedServersAreNotOurs(t *testing.T) {
 func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 	b := mirroring(t, 2)
 	key := mirrorKey(1)
-	b.servers[key].orphan, b.lingers[key.Addr] = true, 1
-	b.mirror.look()
+	b.servers[key].orphan, b.orphans[key.Addr] = true, 1
+	b.mirror.beginLook()
 	b.mirror.compare(key, nil)
-	b.mirror.looked()
+	b.mirror.endLook()
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
 	keys := keySet()
-	b.touch(stopped, keys, &proxier.Delta{}, &failures{})
+	b.beginDelta(stopped, keys, &proxier.Delta{}, &failures{})
 	d := &difference{drains: b.record.drains}
 	freed := b.compare(d, slices.Collect(maps.Keys(keys)), &proxier.State{})
 	if !slices.Equal(freed, []netip.Addr{key.Addr}) || len(d.first)+len(d.last) > 0 || b.servers[key] != nil {
@@ -212,7 +212,7 @@ func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 func mirroring(t *testing.T, n int) *Backend {
 	b := &Backend{
 		record: open(t, "", here), conn: &lvs.Conn{},
-		claims: newClaims(&proxier.State{}), lingers: map[netip.Addr]int{}, refused: refused{},
+		claims: newClaims(&proxier.State{}), orphans: map[netip.Addr]int{}, refused: refused{},
 	}
 	_, b.servers, b.bound = mirrored(n)
 	b.members = maps.Clone(b.bound)
@@ -251,11 +251,11 @@ func TestLooksBesideSyncsFindNothing(t *testing.T) {
 			running = false
 		default:
 		}
-		keys, _, _ := m.look()
+		keys, _, _ := m.beginLook()
 		for _, key := range keys {
 			m.compare(key, read(key))
 		}
-		if m.looked() {
+		if m.endLook() {
 			t.Fatalf("look %d found %v", looks, m.found.servers)
 		}
 	}
@@ -268,7 +268,7 @@ func TestAnyServer(t *testing.T) {
 	m, servers, bound := mirrored(3)
 	want := func(when string, want bool) {
 		t.Helper()
-		if key, known := m.any(); known != want || known && servers[key] == nil {
+		if key, known := m.pick(); known != want || known && servers[key] == nil {
 			t.Errorf("%s: %v, %v", when, key, known)
 		}
 	}
@@ -277,9 +277,9 @@ func TestAnyServer(t *testing.T) {
 	want("during a Sync", false)
 	m.end(servers, bound, nil)
 	want("after it", true)
-	m.look()
+	m.beginLook()
 	m.compare(mirrorKey(1), nil)
-	m.looked()
+	m.endLook()
 	want("with something to repair", false)
 	m.forget()
 	want("when nothing is known", false)
@@ -293,18 +293,18 @@ func TestMirrorWasTold(t *testing.T) {
 		servers[mirrorKey(n)] = &server{}
 	}
 	m.end(servers, nil, nil)
-	m.look()
+	m.beginLook()
 	for key := range servers {
 		m.compare(key, nil)
 	}
-	if !m.looked() || !m.unrepaired() {
+	if !m.endLook() || !m.unrepaired() {
 		t.Error("nothing is found, or nothing to be repaired")
 	}
-	if m.tell(); m.unrepaired() || !m.isTold() {
+	if m.markReported(); m.unrepaired() || !m.reported() {
 		t.Error("what was told of is to be repaired at once")
 	}
 	m.begin(map[lvs.Key]struct{}{}, &proxier.Delta{})
-	if !m.unrepaired() || m.isTold() {
+	if !m.unrepaired() || m.reported() {
 		t.Error("the rest is not to be repaired")
 	}
 }

@@ -11,12 +11,12 @@ import (
 
 // place names the boot of the kernel and the network namespace of the caller, of
 // which a record is good: virtual servers outlive neither.
-func place() (string, error) {
+func scope() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("asking which boot this is: %w", err)
 	}
-	namespace, err := namespace()
+	namespace, err := netnsID()
 	if err != nil {
 		return "", fmt.Errorf("asking which network namespace this is: %w", err)
 	}
@@ -26,7 +26,7 @@ func place() (string, error) {
 // namespace names a network namespace as no other of this boot is: by its cookie,
 // which Linux has since 5.14. Before, it is the number of its file, which a later
 // namespace may get again.
-func namespace() (string, error) {
+func netnsID() (string, error) {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", err

@@ -18,7 +18,7 @@ import (
 // It is kept in a journal, see there, and holds for one boot and one network
 // namespace: elsewhere the same key names another server.
 type record struct {
-	journal
+	recordFile
 
 	owned  map[lvs.Key]struct{}
 	drains drains
@@ -111,7 +111,7 @@ func (r *record) lines() (out []byte) {
 }
 
 // follow takes a line of a journal.
-func (r *record) follow(l line) {
+func (r *record) replay(l line) {
 	switch l.word {
 	case wordOwn:
 		r.own(l.key)
@@ -125,7 +125,7 @@ func (r *record) follow(l line) {
 // clear forgets everything, and removes the file.
 func (r *record) clear() error {
 	r.owned, r.drains, r.live = map[lvs.Key]struct{}{}, drains{}, 0
-	r.pending, r.behind = nil, false
+	r.pending, r.stale = nil, false
 	if r.path == "" {
 		return nil
 	}

@@ -15,7 +15,7 @@ func TestEachNamespaceIsAnotherPlace(t *testing.T) {
 	for i := range 3 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			netnstest.Enter(t)
-			where, err := place()
+			where, err := scope()
 			if err != nil || seen[where] {
 				t.Errorf("%q, %v, seen %v", where, err, seen)
 			}

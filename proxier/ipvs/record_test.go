@@ -330,11 +330,11 @@ func TestRecordHoldsAnything(t *testing.T) {
 
 // One goes with one boot: asking twice gives the same.
 func TestPlaceIsTheSameAgain(t *testing.T) {
-	first, err := place()
+	first, err := scope()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := place(); err != nil || again != first || len(strings.Fields(first)) < 5 {
+	if again, err := scope(); err != nil || again != first || len(strings.Fields(first)) < 5 {
 		t.Errorf("%q, then %q, %v", first, again, err)
 	}
 }

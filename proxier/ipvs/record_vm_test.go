@@ -100,7 +100,7 @@ func (h *host) forget() {
 	was.device.Close()
 	h.Must(was.conn.Close())
 	h.Backend = &Backend{fam: h.Family, opts: h.opts, log: was.log, kernel: was.kernel, rules: filter.NewIPVSRules(h.Family), conn: &lvs.Conn{}}
-	h.Backend.aside = filter.NewSetAside(was.kernel, h.Backend.rules)
+	h.Backend.unsupported = filter.NewUnsupported(was.kernel, h.Backend.rules)
 	h.Must(h.Backend.openRecord(h.opts.StateDir))
 	var err error
 	h.Backend.device, err = links.OpenDummy()

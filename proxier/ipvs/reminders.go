@@ -26,43 +26,43 @@ func nextLook(since, now time.Time, timeout time.Duration) time.Duration {
 	switch left := timeout - waited; {
 	case left <= 0:
 		return minDrainLook
-	case waited < lag:
-		return min(lag-waited, left)
+	case waited < counterLag:
+		return min(counterLag-waited, left)
 	default:
 		return min(waited, maxDrainLook, left)
 	}
 }
 
 // reminders say which servers are to be looked at, and when. The zero value has none.
-type reminders struct {
-	heap  []reminder
+type drainQueue struct {
+	heap  []drainCheck
 	index map[lvs.Key]int // place in heap
 }
 
-type reminder struct {
+type drainCheck struct {
 	key lvs.Key
 	at  time.Time
 }
 
 // set sets when a server is to be looked at.
-func (r *reminders) set(k lvs.Key, at time.Time) {
+func (r *drainQueue) set(k lvs.Key, at time.Time) {
 	i, has := r.index[k]
 	if !has {
-		heap.Push(r, reminder{k, at})
+		heap.Push(r, drainCheck{k, at})
 		return
 	}
 	r.heap[i].at = at
 	heap.Fix(r, i)
 }
 
-func (r *reminders) remove(k lvs.Key) {
+func (r *drainQueue) remove(k lvs.Key) {
 	if i, has := r.index[k]; has {
 		heap.Remove(r, i)
 	}
 }
 
 // next returns when the first server is to be looked at; zero: there is none.
-func (r *reminders) next() time.Time {
+func (r *drainQueue) next() time.Time {
 	if len(r.heap) == 0 {
 		return time.Time{}
 	}
@@ -70,31 +70,31 @@ func (r *reminders) next() time.Time {
 }
 
 // due removes and returns servers to be looked at by now, n at most.
-func (r *reminders) due(now time.Time, n int) (keys []lvs.Key) {
+func (r *drainQueue) due(now time.Time, n int) (keys []lvs.Key) {
 	for len(keys) < n && len(r.heap) > 0 && !r.heap[0].at.After(now) {
-		keys = append(keys, heap.Pop(r).(reminder).key)
+		keys = append(keys, heap.Pop(r).(drainCheck).key)
 	}
 	return keys
 }
 
 // Len, Less, Swap, Push and Pop implement heap.Interface.
-func (r *reminders) Len() int           { return len(r.heap) }
-func (r *reminders) Less(i, j int) bool { return r.heap[i].at.Before(r.heap[j].at) }
+func (r *drainQueue) Len() int           { return len(r.heap) }
+func (r *drainQueue) Less(i, j int) bool { return r.heap[i].at.Before(r.heap[j].at) }
 
-func (r *reminders) Swap(i, j int) {
+func (r *drainQueue) Swap(i, j int) {
 	r.heap[i], r.heap[j] = r.heap[j], r.heap[i]
 	r.index[r.heap[i].key], r.index[r.heap[j].key] = i, j
 }
 
-func (r *reminders) Push(x any) {
+func (r *drainQueue) Push(x any) {
 	if r.index == nil {
 		r.index = map[lvs.Key]int{}
 	}
-	r.index[x.(reminder).key] = len(r.heap)
-	r.heap = append(r.heap, x.(reminder))
+	r.index[x.(drainCheck).key] = len(r.heap)
+	r.heap = append(r.heap, x.(drainCheck))
 }
 
-func (r *reminders) Pop() any {
+func (r *drainQueue) Pop() any {
 	last := r.heap[len(r.heap)-1]
 	r.heap = r.heap[:len(r.heap)-1]
 	delete(r.index, last.key)

@@ -14,7 +14,7 @@ import (
 func TestRemindersComeInOrder(t *testing.T) {
 	start := time.Now()
 	rapid.Check(t, func(rt *rapid.T) {
-		var r reminders
+		var r drainQueue
 		want := map[lvs.Key]time.Time{}
 		all := keys(6)
 		for range rapid.IntRange(0, 30).Draw(rt, "changes") {
@@ -48,15 +48,15 @@ func TestRemindersComeInOrder(t *testing.T) {
 func TestNextLook(t *testing.T) {
 	since := time.Now()
 	for _, tt := range []struct{ waited, timeout, want time.Duration }{
-		{0, time.Hour, lag},
+		{0, time.Hour, counterLag},
 		{0, time.Second, time.Second},
-		{lag, time.Hour, lag},
+		{counterLag, time.Hour, counterLag},
 		{10 * time.Second, time.Hour, 10 * time.Second},
 		{10 * time.Second, 12 * time.Second, 2 * time.Second},
 		{50 * time.Minute, time.Hour, maxDrainLook},
 		{time.Hour - time.Millisecond, time.Hour, time.Millisecond},
 		{2 * time.Hour, time.Hour, minDrainLook},
-		{-time.Hour, time.Minute, lag}, // the clock was set
+		{-time.Hour, time.Minute, counterLag}, // the clock was set
 	} {
 		if got := nextLook(since, since.Add(tt.waited), tt.timeout); got != tt.want {
 			t.Errorf("after %v of %v: %v, want %v", tt.waited, tt.timeout, got, tt.want)

@@ -16,13 +16,13 @@ import (
 // them those that looks have found to differ, reads these again, and returns what
 // looks have found. One that was missing is not ours any more, nor is the one that
 // another program may have made there since.
-func (b *Backend) touch(ctx context.Context, keys map[lvs.Key]struct{}, delta *proxier.Delta, errs *failures) found {
+func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, delta *proxier.Delta, errs *failures) found {
 	f := b.mirror.begin(keys, delta)
 	if len(f.servers) == 0 {
 		return f
 	}
 	for _, key := range f.missing() {
-		b.lose(key)
+		b.dropMissing(key)
 	}
 	if err := b.conn.Probe(ctx); err != nil { // the module may be another than it was
 		errs.add(err)
@@ -44,7 +44,7 @@ func (b *Backend) reread(ctx context.Context, key lvs.Key, had *server) error {
 	case err != nil:
 		return err
 	case now == nil:
-		b.lose(key)
+		b.dropMissing(key)
 	default:
 		now.name, now.orphan = had.name, had.orphan
 		b.servers[key] = now
@@ -55,14 +55,14 @@ func (b *Backend) reread(ctx context.Context, key lvs.Key, had *server) error {
 
 // lose follows the end of a server of ours, with all that depends on it: the next
 // that somebody makes there is not ours.
-func (b *Backend) lose(key lvs.Key) {
-	b.linger(key.Addr, b.servers[key], -1)
+func (b *Backend) dropMissing(key lvs.Key) {
+	b.countOrphan(key.Addr, b.servers[key], -1)
 	delete(b.servers, key)
 	b.record.disown(key)
 }
 
 // forget gives up the mirror, but not what looks have missed.
-func (b *Backend) forget() {
+func (b *Backend) forgetMirror() {
 	for _, key := range b.mirror.forget() {
 		b.record.disown(key)
 	}
@@ -81,7 +81,7 @@ func readServer(ctx context.Context, conn *lvs.Conn, key lvs.Key) (*server, erro
 	if err != nil {
 		return nil, err
 	}
-	return held(lvs.Listing{Server: s, Destinations: dests}), nil
+	return serverFrom(lvs.Listing{Server: s, Destinations: dests}), nil
 }
 
 // forgetDrains drops those of destinations that a server has no more.
@@ -122,7 +122,7 @@ func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}
 			want[a] = struct{}{}
 		}
 	}
-	follow(b.bound, have, addrs)
+	copyKeys(b.bound, have, addrs)
 	maps.DeleteFunc(have, func(a netip.Addr, _ struct{}) bool { _, asked := addrs[a]; return !asked })
 	missing, extra := addrDifference(have, want)
 	b.unbind(ctx, extra, errs)
@@ -134,14 +134,14 @@ func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}
 const retryRefused = 30 * time.Second
 
 // lacking are wanted servers that the kernel refused.
-type lacking struct {
+type retrySchedule struct {
 	n   int
 	due time.Time // when some are to be tried again; zero: there are none
 }
 
 // count follows a Sync that succeeded. When one can be had after all, the others
 // are tried at once.
-func (l *lacking) count(r refused, now time.Time) {
+func (l *retrySchedule) count(r refused, now time.Time) {
 	n := 0
 	for _, why := range r {
 		if !why.foreign {
@@ -161,7 +161,7 @@ func (l *lacking) count(r refused, now time.Time) {
 
 // retry adds to keys some of the servers that the kernel refused, when that is due.
 func (b *Backend) retry(now time.Time, keys map[lvs.Key]struct{}) {
-	if b.lacking.due.IsZero() || now.Before(b.lacking.due) {
+	if b.retries.due.IsZero() || now.Before(b.retries.due) {
 		return
 	}
 	left := maxDue

@@ -20,7 +20,7 @@ import (
 // left then. It leaves chains and sets alone, which may be the other mode's by
 // now; where they are not, RemoveRules removes them, at once.
 func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
-	b.forget()
+	b.forgetMirror()
 	done, err = b.retire(ctx)
 	if err != nil {
 		return false, fmt.Errorf("ipvs, %s: leaving: %w", b.fam, err)
@@ -29,7 +29,7 @@ func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
 }
 
 func (b *Backend) retire(ctx context.Context) (bool, error) {
-	p, err := b.look(ctx, &proxier.State{Family: b.fam})
+	p, err := b.takeSnapshot(ctx, &proxier.State{Family: b.fam})
 	if err != nil {
 		return false, err
 	}
@@ -37,7 +37,7 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 	b.apply(ctx, p, nil, &errs)
 	b.servers = nil // the next Sync looks
 	errs.add(b.record.flush())
-	errs.add(b.release(ctx, p.diff.last))
+	errs.add(b.releaseUDP(ctx, p.diff.last))
 	if errs.n == 0 && len(p.after) == 0 {
 		errs.add(b.removeDevice(ctx))
 	}
@@ -46,7 +46,7 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 
 // release has flows of UDP forgotten by connection tracking whose servers have
 // gone: it would not let the rules of another mode see them again.
-func (b *Backend) release(ctx context.Context, steps []step) error {
+func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
 	var gone []netip.AddrPort
 	for _, s := range steps {
 		if s.op == deleteServer && s.key.Protocol == uint8(source.UDP) {
@@ -72,8 +72,8 @@ func (b *Backend) RemoveRules(ctx context.Context) error {
 // remove removes servers, addresses, the device and the record.
 func (b *Backend) remove(ctx context.Context) error {
 	b.servers = nil
-	p := &picture{}
-	if err := b.lookAtDevice(p); err != nil {
+	p := &snapshot{}
+	if err := b.readDevice(p); err != nil {
 		return err
 	}
 	var errs failures
@@ -119,7 +119,7 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 		_, on := bound[key.Addr]
 		switch {
 		case b.record.owns(key):
-			err := b.learn(step{op: deleteServer, key: key}, b.conn.DeleteServer(ctx, key))
+			err := b.recordResult(step{op: deleteServer, key: key}, b.conn.DeleteServer(ctx, key))
 			if errs.add(err); err == nil {
 				removed++
 			}
@@ -128,7 +128,7 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 		}
 	}
 	proxier.RemovedSome(ctx, fmt.Sprintf("virtual servers, %s", b.fam), removed)
-	b.nameAll(stay, func(lvs.Key) string {
+	b.warnForeign(stay, func(lvs.Key) string {
 		return "a virtual server on an address of " + links.Own + " is not recorded as ours: it stays"
 	})
 	return errs.join()
@@ -166,7 +166,7 @@ func (b *Backend) removeDevice(ctx context.Context) error {
 // told what may have been ours and stays. Chains and sets are those of iptables
 // mode by their names, and removed with its Cleanup.
 func Cleanup(ctx context.Context, fam proxier.Family, stateDir string, log *slog.Logger) (err error) {
-	b := &Backend{fam: fam, log: orNone(log), conn: &lvs.Conn{}}
+	b := &Backend{fam: fam, log: orDiscard(log), conn: &lvs.Conn{}}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	if b.device, err = links.OpenDummy(); err != nil {
 		return err

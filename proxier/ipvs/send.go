@@ -11,7 +11,7 @@ import (
 // note records what is about to be done: which servers will be ours, and which
 // destinations drain. A server that cannot be recorded is not made; everything
 // else goes on.
-func (b *Backend) note(claimed []lvs.Key, drained []drainChange, servers map[lvs.Key]*server, errs *failures) {
+func (b *Backend) recordPlanned(claimed []lvs.Key, drained []drainChange, servers map[lvs.Key]*server, errs *failures) {
 	for _, key := range claimed {
 		b.record.own(key)
 	}
@@ -31,7 +31,7 @@ func (b *Backend) note(claimed []lvs.Key, drained []drainChange, servers map[lvs
 }
 
 // plans notes the servers that steps make.
-func (b *Backend) plans(steps []step) {
+func (b *Backend) noteUnsent(steps []step) {
 	b.unsent = map[lvs.Key]struct{}{}
 	for _, s := range steps {
 		if s.op == addServer {
@@ -51,7 +51,7 @@ func (b *Backend) disownUnsent() {
 
 // run sends steps that lead to servers, which it corrects where the kernel refuses
 // one. Those about a server that could not be made are left out.
-func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*server, errs *failures) {
+func (b *Backend) runSteps(ctx context.Context, steps []step, servers map[lvs.Key]*server, errs *failures) {
 	for _, s := range steps {
 		if s.op != deleteServer && servers[s.key] == nil {
 			continue
@@ -68,20 +68,20 @@ func (b *Backend) run(ctx context.Context, steps []step, servers map[lvs.Key]*se
 		if err != nil {
 			s.undo(servers)
 		}
-		errs.add(b.learn(s, err))
+		errs.add(b.recordResult(s, err))
 		proxier.Progressed(ctx)
 	}
 }
 
 // learn follows what became of a step, and returns an error that another try may
 // end. A server is ours until it is known to be gone, or never to have been made.
-func (b *Backend) learn(s step, err error) error {
+func (b *Backend) recordResult(s step, err error) error {
 	switch {
 	case s.op == deleteServer && err == nil:
 		b.record.disown(s.key)
 	case s.op == addServer && errors.Is(err, lvs.ErrExist): // another program was faster
 		b.record.disown(s.key)
-		b.refused[s.key] = notOurs(s.srv.name, s.key)
+		b.refused[s.key] = foreignServer(s.srv.name, s.key)
 		return b.record.flush() // at once: it must never be removed as ours
 	case errors.Is(err, lvs.ErrNoServer): // the next that somebody makes there is not ours
 		b.record.disown(s.key)

@@ -22,14 +22,14 @@ func TestServersThatASyncDidNotComeToMake(t *testing.T) {
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
 	servers := map[lvs.Key]*server{srv.Key: srv}
 	steps := []step{{op: addServer, key: srv.Key, srv: srv}}
-	b.plans(steps)
-	b.note([]lvs.Key{srv.Key}, nil, servers, &failures{})
+	b.noteUnsent(steps)
+	b.recordPlanned([]lvs.Key{srv.Key}, nil, servers, &failures{})
 	if !open(t, dir, here).owns(srv.Key) {
 		t.Error("it is not recorded before it is made")
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.run(stopped, steps, servers, &failures{})
+	b.runSteps(stopped, steps, servers, &failures{})
 	b.disownUnsent()
 	flush(t, b.record)
 	if got := open(t, dir, here); got.owns(srv.Key) {
@@ -51,7 +51,7 @@ func TestAnotherProgramRemovesAServer(t *testing.T) {
 		b := &Backend{record: open(t, "", here)}
 		s := step{op: tt.op, key: tcp("10.96.0.1:80")}
 		b.record.own(s.key)
-		err := b.learn(s, fmt.Errorf("changing: %w", tt.err))
+		err := b.recordResult(s, fmt.Errorf("changing: %w", tt.err))
 		if !errors.Is(err, lvs.ErrNotExist) || b.record.owns(s.key) != tt.ours {
 			t.Errorf("%d, %v: error %v, recorded %q", tt.op, tt.err, err, b.record.lines())
 		}
@@ -66,13 +66,13 @@ func TestUnknownRefusals(t *testing.T) {
 		b := &Backend{record: open(t, "", here), refused: refused{}}
 		s := step{op: op, key: srv.Key, srv: srv}
 		b.record.own(s.key)
-		if err := b.learn(s, fmt.Errorf("adding: %w: %w", lvs.ErrRefused, syscall.ERANGE)); err != nil || b.record.owns(s.key) != (op != addServer) {
+		if err := b.recordResult(s, fmt.Errorf("adding: %w: %w", lvs.ErrRefused, syscall.ERANGE)); err != nil || b.record.owns(s.key) != (op != addServer) {
 			t.Errorf("%d: error %v, recorded %q", op, err, b.record.lines())
 		}
 		if err := b.refused.unserved(); !errors.Is(err, syscall.ERANGE) {
 			t.Errorf("%d: unserved: %v", op, err)
 		}
-		if err := b.learn(s, syscall.ENOMEM); !errors.Is(err, syscall.ENOMEM) {
+		if err := b.recordResult(s, syscall.ENOMEM); !errors.Is(err, syscall.ENOMEM) {
 			t.Errorf("%d: without memory: %v", op, err)
 		}
 	}
@@ -85,17 +85,17 @@ func TestAnotherProgramIsFaster(t *testing.T) {
 	b := &Backend{record: open(t, dir, here), refused: refused{}}
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}, name: proxier.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
 	servers := map[lvs.Key]*server{srv.Key: srv, tcp("10.96.0.2:80"): srv}
-	b.note([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, nil, servers, &failures{})
+	b.recordPlanned([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, nil, servers, &failures{})
 	s := step{op: addServer, key: srv.Key, srv: srv}
 	s.undo(servers)
-	if err := b.learn(s, fmt.Errorf("adding: %w", lvs.ErrExist)); err != nil {
+	if err := b.recordResult(s, fmt.Errorf("adding: %w", lvs.ErrExist)); err != nil {
 		t.Error(err)
 	}
 	if got := open(t, dir, here); got.owns(srv.Key) || !got.owns(tcp("10.96.0.2:80")) {
 		t.Errorf("recorded: %s", got.lines())
 	}
-	if err := b.refused.unserved(); err == nil || !strings.Contains(err.Error(), "default/web") || len(b.refused.without(servers)) > 0 {
-		t.Errorf("not served: %v, withheld: %v", err, b.refused.without(servers))
+	if err := b.refused.unserved(); err == nil || !strings.Contains(err.Error(), "default/web") || len(b.refused.missingEntries(servers)) > 0 {
+		t.Errorf("not served: %v, withheld: %v", err, b.refused.missingEntries(servers))
 	}
 }
 

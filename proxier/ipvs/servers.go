@@ -23,9 +23,9 @@ type server struct {
 // A dest is where a server sends connections. One of weight 0 gets no new ones.
 type dest struct {
 	netip.AddrPort
-	weight uint32
-	odd    bool // see lvs.Destination
-	idle   bool // had no connections when the kernel was looked at
+	weight         uint32
+	foreignOptions bool // see lvs.Destination
+	idle           bool // had no connections when the kernel was looked at
 }
 
 // A claim is what frontends want of one address, port and protocol. A node port
@@ -154,7 +154,7 @@ func destinations(p *proxier.Pool) []dest {
 
 // outlives reports whether connections to a server go on when their destination
 // leaves: those of protocols that have connections.
-func outlives(k lvs.Key) bool { return k.Protocol != uint8(source.UDP) }
+func canDrain(k lvs.Key) bool { return k.Protocol != uint8(source.UDP) }
 
 // compareKeys orders servers by address, protocol and port.
 func compareKeys(a, b lvs.Key) int {

@@ -16,7 +16,7 @@ func Listeners() ([]proxier.Listener, error) {
 	list, err := sockets.Listeners()
 	out := make([]proxier.Listener, len(list))
 	for i, l := range list {
-		out[i] = proxier.Listener{Protocol: source.Protocol(l.Protocol), AddrPort: l.AddrPort, Both: l.Both, Own: l.Own}
+		out[i] = proxier.Listener{Protocol: source.Protocol(l.Protocol), AddrPort: l.AddrPort, Both: l.DualStack, Own: l.Own}
 	}
 	return out, err
 }

@@ -55,8 +55,8 @@ func TestPieces(t *testing.T) {
 		s.Set("nat", "SVCP-RIGHT", []byte("-A SVCP-RIGHT -j SVCP-LEAF-8\n"))
 		s.Remove("nat", "SVCP-GONE-1")
 		s.Remove("nat", "SVCP-GONE-2")
-		s.Unlink("nat", "OUTPUT", "-j SVCP-GONE-1")
-		s.Link("nat", "OUTPUT", "-j SVCP-ROOT", 0)
+		s.DeleteJump("nat", "OUTPUT", "-j SVCP-GONE-1")
+		s.InsertJump("nat", "OUTPUT", "-j SVCP-ROOT", 0)
 		return &s
 	}
 	start := world{"OUTPUT": "-j SVCP-GONE-1\n", "SVCP-GONE-1": "-j SVCP-GONE-2\n", "SVCP-GONE-2": "-j SVCP-LEFT\n", "SVCP-LEFT": "-j SVCP-GONE-1\n", "SVCP-HELD": "-j RETURN\n"}
@@ -64,7 +64,7 @@ func TestPieces(t *testing.T) {
 	want.run(t, script())
 	for size := 1; size < 20; size++ {
 		got := maps.Clone(start)
-		pieces := script().Pieces(size, "SVCP-")
+		pieces := script().Chunks(size, "SVCP-")
 		for _, p := range pieces {
 			if n := len(p.tables[0].chains); n > size {
 				t.Errorf("size %d: a piece has %d chains", size, n)

@@ -8,22 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is how many entries are edited at once. If none of them can be, the
-// answers, of less than 1 KiB each as the kernel counts, fit into a receive
+// batchSize is how many entries are edited at once. If all of them fail, the
+// replies, of less than 1 KiB each as the kernel counts, fit into a receive
 // buffer of the default size, 208 KiB.
 const batchSize = 100
 
-// An edit is what the kernel is to do to an entry.
+// An edit is a change to an entry.
 type edit struct {
 	verb  string // in errors
 	typ   netlink.HeaderType
-	attrs []byte // beside those that name the entry
+	attrs []byte // beside those that identify the entry
 }
 
 var removal = edit{verb: "removing", typ: deleteEntry}
 
-// An editor has the kernel change or forget entries, many at a time: one after the other,
-// as ti-mo/conntrack does it, costs 40 µs and 10 KB of garbage each; so, 4 µs.
+// An editor changes or removes entries in batches: one by one, as ti-mo/conntrack does
+// it, costs 40 µs and 10 KB allocated each; this way, 4 µs.
 type editor struct {
 	*socket
 	edit
@@ -31,12 +31,12 @@ type editor struct {
 
 	batch  []netlink.Message
 	done   int
-	failed error // the first that could not be edited
+	failed error // of the first entry that could not be edited
 }
 
-// add edits e, now or in a later call. The attributes that name it go back as
-// they came: both tuples, the zone, which may hold for one direction only, and
-// the number, so that a new flow in its place stays.
+// add edits e, now or in a later call. The attributes that identify it are sent as
+// they were received: both tuples, the zone, which may be for one direction only, and
+// the ID, so that a new flow in its place is left alone.
 func (r *editor) add(e *entry) error {
 	m := netlink.Message{
 		Header: netlink.Header{Type: r.typ, Flags: netlink.Request},
@@ -54,13 +54,13 @@ func (r *editor) add(e *entry) error {
 	return r.flush()
 }
 
-// flush removes what was added. It fails if the kernel cannot be asked; past an
-// entry that it does not edit it goes on.
+// flush edits what was added. It fails if the kernel cannot be reached, but continues
+// after entries that cannot be edited.
 func (r *editor) flush() error {
 	if len(r.batch) == 0 {
 		return nil
 	}
-	r.batch[len(r.batch)-1].Header.Flags |= netlink.Acknowledge // of the others it answers to failures only
+	r.batch[len(r.batch)-1].Header.Flags |= netlink.Acknowledge // for the others it reports failures only
 	sent, err := r.SendMessages(r.batch)
 	if err != nil {
 		return fmt.Errorf("%s %d conntrack flows: %w", r.verb, len(r.batch), err)
@@ -74,7 +74,7 @@ func (r *editor) flush() error {
 				return nil
 			}
 			done = i == len(sent)-1
-			r.answer(sent[i], m.errno())
+			r.handleReply(sent[i], m.errno())
 			return nil
 		})
 		if err != nil {
@@ -85,16 +85,16 @@ func (r *editor) flush() error {
 	return nil
 }
 
-// answer takes the kernel's answer to one message.
-func (r *editor) answer(m netlink.Message, errno unix.Errno) {
+// handleReply handles the kernel's reply to one message.
+func (r *editor) handleReply(m netlink.Message, errno unix.Errno) {
 	if errno == 0 {
 		return
 	}
 	r.done--
-	if errno == unix.ENOENT || r.failed != nil { // it is gone already
+	if errno == unix.ENOENT || r.failed != nil { // it no longer exists
 		return
 	}
 	var e entry
-	_ = e.decode(bytes.Clone(m.Data)) // it is our own
+	_ = e.decode(bytes.Clone(m.Data)) // our own message
 	r.failed = fmt.Errorf("%s conntrack flow %v to %v: %w", r.verb, e.orig.src, e.orig.dst, errno)
 }

@@ -17,9 +17,9 @@ func TestShapeOf(t *testing.T) {
 		if err := tool.find(tool.String()); err != nil {
 			t.Fatal(err)
 		}
-		shape := func() Shape {
+		shape := func() TableInfo {
 			t.Helper()
-			s, err := tool.ShapeOf("nat")
+			s, err := tool.ReadInfo("nat")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,7 +40,7 @@ func TestShapeOf(t *testing.T) {
 		}
 		content := func() Sum {
 			t.Helper()
-			sum, err := tool.ContentOf("nat")
+			sum, err := tool.ReadSum("nat")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,39 +6,39 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 )
 
-// lockPatience is how many seconds one question waits for the lock of the legacy
-// variant. Nobody can interrupt it, and a program that ends must do so within a second or so.
-const lockPatience = 1
+// queryLockWait is how many seconds one query waits for the lock of the legacy
+// variant. It cannot be interrupted, and a daemon that stops must do so within a second or so.
+const queryLockWait = 1
 
-// client returns what asks single questions, each of which costs a process.
+// client returns the client for single queries, each of which costs a process.
 func (t *Tool) client() (*iptables.IPTables, error) {
-	t.asking.Lock()
-	defer t.asking.Unlock()
-	if t.asker != nil {
-		return t.asker, nil
+	t.clientMu.Lock()
+	defer t.clientMu.Unlock()
+	if t.cachedClient != nil {
+		return t.cachedClient, nil
 	}
-	c, err := t.newClient(lockPatience)
+	c, err := t.newClient(queryLockWait)
 	if err != nil {
 		return nil, err
 	}
-	t.asker = c
+	t.cachedClient = c
 	return c, nil
 }
 
-// newClient returns what waits so many seconds for the lock.
-func (t *Tool) newClient(patience int) (*iptables.IPTables, error) {
+// newClient returns a client that waits so many seconds for the lock.
+func (t *Tool) newClient(lockSeconds int) (*iptables.IPTables, error) {
 	family := iptables.ProtocolIPv4
 	if t.IPv6 {
 		family = iptables.ProtocolIPv6
 	}
-	c, err := iptables.New(iptables.IPFamily(family), iptables.Path(t.program()), iptables.Timeout(patience))
+	c, err := iptables.New(iptables.IPFamily(family), iptables.Path(t.program()), iptables.Timeout(lockSeconds))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.program(), err)
 	}
 	return c, nil
 }
 
-// RuleExists reports whether a chain has a rule of the given words.
+// RuleExists reports whether a chain has the rule with the given words.
 func (t *Tool) RuleExists(table, chain string, words ...string) (bool, error) {
 	c, err := t.client()
 	if err != nil {
