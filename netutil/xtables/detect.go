@@ -63,8 +63,9 @@ func (t *Tool) count(ctx context.Context, read Reader) (ours bool, foreign int, 
 	return ours, foreign, err
 }
 
-// Purge returns what removes every chain of ours from tables, and the jumps to them
-// from built-in chains, and what will be left, empty, because chains of others lead to it.
+// Purge returns a script that removes all our chains from tables, and the jumps to them
+// from built-in chains, and describes the chains that stay, empty, because foreign
+// chains jump to them.
 func Purge(tables map[string]*Table) (s *Script, left []string) {
 	s = &Script{}
 	for name, tab := range tables {
@@ -76,7 +77,7 @@ func Purge(tables map[string]*Table) (s *Script, left []string) {
 		for chain := range tab.Chains {
 			if by := tab.ReferencedBy(chain); len(by) > 0 {
 				s.Set(name, chain, nil)
-				left = append(left, fmt.Sprintf("chain %s of table %s stays, empty: %s leads to it", chain, name, strings.Join(by, ", ")))
+				left = append(left, fmt.Sprintf("chain %s of table %s stays, empty: %s jumps to it", chain, name, strings.Join(by, ", ")))
 			} else {
 				s.Remove(name, chain)
 			}

@@ -15,9 +15,9 @@ import (
 	"svcproxy/proxier"
 )
 
-// A Kernel is the chains and sets of one family in the network namespace that it
-// is used in. One goroutine at a time calls its methods; only Examine, Damaged and
-// Watch run beside the others, from any.
+// A Kernel manages the chains and sets of one family in the network namespace that it
+// is used in. One goroutine at a time may call its methods, except for Look, Damaged
+// and Watch, which run beside the others, in any.
 //
 // Sets get members before the rules that need them are written, and lose them
 // after: a packet never meets a rule whose set is not ready. All changed chains
@@ -25,27 +25,27 @@ import (
 type Kernel struct {
 	words          dialect
 	tool           *xtables.Tool
-	stale          []*xtables.Tool // other variants that hold chains of ours
+	stale          []*xtables.Tool // other variants with chains of ours
 	sets           *ipset.Conn
-	inUse          map[string]bool // sets that nothing of ours needs, in use by foreign rules
-	warnedUnmarked bool            // it was said that connections cannot be marked
+	inUse          map[string]bool // obsolete sets that foreign rules use
+	warnedUnmarked bool            // that connections cannot be marked
 	log            *slog.Logger
 
 	mirror mirror
 
-	looking        chan struct{} // has room for the one Examine that runs
-	looksSinceRead int           // looks since the tables were read
-	lastState      tableState    // what they were then; zero: they are to be read
-	lookSets       *ipset.Conn   // its own
-	events         *events       // of the nft variant; nil: there are none
+	looking        chan struct{} // holds a value while a Look runs
+	looksSinceRead int           // how many looks did not read the tables
+	lastState      tableState    // of the tables when they were read; zero: read them
+	lookSets       *ipset.Conn   // of Look
+	events         *events       // of the nft variant; nil: none
 
-	keepMu     sync.Mutex  // held while its table is made or removed
-	keepMade   atomic.Bool // keep has succeeded
-	keepFailed atomic.Bool // it was said that it failed
+	keepMu     sync.Mutex  // guards making and removing the keep table
+	keepMade   atomic.Bool // the keep table was made
+	keepFailed atomic.Bool // making it failed, which was logged
 }
 
-// Choose returns which variant of iptables this host uses. It comes to an end while
-// others write without one, too.
+// Choose returns which variant of iptables this host uses. It finishes even while
+// other processes write rules all the time.
 func Choose(ctx context.Context, v6 bool) (*xtables.Choice, error) {
 	return xtables.Choose(ctx, v6, readAll)
 }
@@ -77,7 +77,7 @@ func open(ctx context.Context, fam proxier.Family, choice *xtables.Choice) (*Ker
 	return k, nil
 }
 
-// openLook opens what a look has for itself.
+// openLook opens the sockets of looks.
 func (k *Kernel) openLook() (err error) {
 	if k.lookSets, err = ipset.Dial(); err != nil {
 		return fmt.Errorf("ip sets: %w", err)
@@ -88,10 +88,10 @@ func (k *Kernel) openLook() (err error) {
 	return err
 }
 
-// SetLog says where to warn, of what is no error. It is called before any Sync.
+// SetLog sets the log for warnings. It is called before any Sync.
 func (k *Kernel) SetLog(log *slog.Logger) { k.log = log }
 
-// Close gives up the sockets. The kernel keeps what it holds.
+// Close closes the sockets and leaves the kernel as it is.
 func (k *Kernel) Close() error {
 	errs := []error{k.sets.Close()}
 	if k.lookSets != nil {
@@ -106,10 +106,10 @@ func (k *Kernel) Close() error {
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (k *Kernel) Tool() string { return k.tool.String() }
 
-// SetMessages counts what was said to the kernel's ip sets so far.
+// SetMessages returns how many messages were sent to the kernel's ip sets.
 func (k *Kernel) SetMessages() int { return k.sets.Messages }
 
-// Look reads what the kernel holds of ours and the tables that c needs.
+// Read reads what the kernel holds of ours, and the tables that c needs.
 func (k *Kernel) Read(ctx context.Context, c Desired) (*Actual, error) {
 	tables, err := readAll(ctx, k.tool)
 	if err != nil {
@@ -151,15 +151,15 @@ func (k *Kernel) ourSets(ctx context.Context) (map[string]*ipset.Listing, error)
 	return sets, nil
 }
 
-// ourSet returns a set if it is of our prefix and family. Where the name does not
-// say the family, the set does.
+// ourSet returns a set if it is of our prefix and family. If the name does not tell
+// the family, the set does.
 func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ipset.Listing, error) {
 	if !strings.HasPrefix(name, Prefix) || strings.HasSuffix(name, k.words.otherSuffix()) {
 		return nil, nil
 	}
 	l, err := conn.List(ctx, name)
 	switch {
-	case errors.Is(err, ipset.ErrNotExist): // the other family was quicker
+	case errors.Is(err, ipset.ErrNotExist): // the other family removed it meanwhile
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -169,7 +169,7 @@ func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ip
 	return nil, nil
 }
 
-// compare returns what is missing from h.
+// compare returns the difference from h to c.
 func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 	d := &difference{tool: xtables.Base(k.tool.IPv6)}
 	have := sums{}
@@ -182,13 +182,13 @@ func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 	return d
 }
 
-// Changes says what Mend would change.
+// Changes returns what Resync would change.
 func (k *Kernel) Changes(h *Actual, c Desired, st *proxier.State) []proxier.Change {
 	return k.compare(h, c, st).changes
 }
 
-// Mend makes the kernel, which holds h, hold c. What the other variant holds of
-// ours goes last, so that packets are served all the time.
+// Resync makes the kernel, which holds h, hold c. It removes our chains of the other
+// variant last, so that packets are served all the time.
 func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.State) error {
 	k.mirror.forget()
 	k.makeKeepTable(ctx)
@@ -225,8 +225,8 @@ func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.S
 	return nil
 }
 
-// writeMarked writes a difference. Connections that FORWARD has accepted by another
-// mark are given theirs before, and those that began meanwhile after.
+// writeMarked writes a difference. If FORWARD accepted connections by another mark until
+// now, they get the new one before, and those that began meanwhile after.
 func (k *Kernel) writeMarked(ctx context.Context, h *Actual, d *difference, st *proxier.State) error {
 	if !d.adopts(h) {
 		return k.write(ctx, d)
@@ -240,11 +240,11 @@ func (k *Kernel) writeMarked(ctx context.Context, h *Actual, d *difference, st *
 	return k.adoptOrWarn(ctx, st)
 }
 
-// Knows tells whether Apply can work: the last Mend or Apply succeeded.
+// CanApply reports whether Apply can be called: the last Resync or Apply succeeded.
 func (k *Kernel) CanApply() bool { return k.mirror.chains != nil }
 
-// removeOdd removes sets of our names that are not what we make. Rules that use
-// them must go first, and so all of ours do.
+// removeMismatched removes sets with our names but other properties. Rules that use
+// them must be removed first, so all of ours are.
 func (k *Kernel) removeMismatched(ctx context.Context, names []string) error {
 	left, err := k.purge(ctx, k.tool)
 	if err != nil {
@@ -254,12 +254,12 @@ func (k *Kernel) removeMismatched(ctx context.Context, names []string) error {
 	return k.destroyAll(ctx, names)
 }
 
-// purge removes all our chains, and the jumps to them. It returns what is left, empty,
-// because chains of others lead to it.
+// purge removes all our chains, and the jumps to them. It returns the chains that stay,
+// empty, because foreign chains jump to them.
 func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, err error) {
 	tables, err := readAll(ctx, tool)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, nil // what the kernel lacks holds nothing
+		return nil, nil // a kernel without the variant has no chains in it
 	}
 	if err != nil {
 		return nil, err
@@ -288,8 +288,8 @@ func (k *Kernel) purgeStale(ctx context.Context) error {
 	return nil
 }
 
-// Cleanup removes what any run may have left of a family, and needs no more of the
-// host than what holds it: what it cannot have is not there.
+// Cleanup removes what any run may have left of a family. It needs nothing of the host:
+// what the host does not support cannot exist.
 func Cleanup(ctx context.Context, fam proxier.Family) error {
 	conn, err := ipset.Dial()
 	if ipset.IsUnsupported(err) {
@@ -302,8 +302,8 @@ func Cleanup(ctx context.Context, fam proxier.Family) error {
 	return errors.Join(k.Cleanup(ctx), k.Close())
 }
 
-// Cleanup removes all chains, jumps and sets of ours, whichever variant they are in,
-// and the table of keep. Without iptables there are no chains, as far as anybody can tell.
+// Cleanup removes all our chains, jumps and sets, in every variant, and the keep table.
+// Without iptables it cannot see any chains, and removes none.
 func (k *Kernel) Cleanup(ctx context.Context) error {
 	k.mirror.forget()
 	tools, err := xtables.Installed(ctx, k.tool.IPv6)
@@ -322,8 +322,8 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// destroyOurs destroys all sets of ours. Where no chain was removed just now it does
-// not wait until they are out of use.
+// destroyOurs destroys all our sets. If no chain was removed just now it does not wait
+// until they are no longer in use.
 func (k *Kernel) destroyOurs(ctx context.Context, wait bool) error {
 	sets, err := k.ourSets(ctx)
 	if ipset.IsUnsupported(err) {

@@ -1,11 +1,21 @@
-// Package filter says a State in iptables chains and ip sets, and holds the
-// kernel to them. What iptables mode and ipvs mode share is here.
+// Package filter renders a State as iptables chains and ip sets, and keeps the kernel
+// in step with them. iptables mode and ipvs mode share it.
 //
 //	State ──► Rules (pure: text of chains, members of sets) ──► Kernel (compares and writes)
 //
-// Chains of frontends form a tree, so that a packet meets tens of rules; a pool
-// is one chain, an endpoint none. What is refused is members of sets that
+// Chains of frontends form a tree, so that a packet traverses tens of rules; a pool
+// is one chain, an endpoint none. Refused addresses and ports are members of sets that
 // constant rules look up.
+//
+//	rules.go, rules_layout.go, rules_ipvs.go       what the modes share, and where they differ
+//	rules_tree.go, rules_frontend.go, rules_pool.go, rules_host.go, rules_names.go  chains
+//	rules_sets.go, rules_overlap.go                members of sets
+//	rules_update.go                                changes by a delta
+//	kernel.go, kernel_probe.go, unsupported.go     opening, and what the host lacks
+//	kernel_read.go, kernel_compare.go              actual against desired
+//	kernel_write.go, kernel_restore.go             writing
+//	kernel_mirror.go, kernel_look.go, kernel_watch.go  looks beside the syncs, and repairs
+//	kernel_keep.go, kernel_adopt.go                connections that must survive changes
 package filter
 
 import (
@@ -21,7 +31,7 @@ type Rules struct {
 	layout *layout
 	host   proxier.Host
 
-	ipvsBalances bool // IPVS balances, or did until now
+	ipvsBalances bool // now, or until these rules are written
 
 	services, nodePorts tree
 	resolved            map[source.Key]*proxier.Resolved
@@ -51,7 +61,7 @@ func newRules(fam proxier.Family, l *layout) *Rules {
 	}
 }
 
-// Reset makes the rules those of st.
+// Reset sets the rules to those of st.
 func (r *Rules) Reset(st *proxier.State) error {
 	if err := checkHost(&st.Host); err != nil {
 		return err
@@ -83,8 +93,8 @@ func (r *Rules) Reset(st *proxier.State) error {
 	return nil
 }
 
-// Follow says what the kernel holds, on which rules depend: whether it balances
-// by IPVS until these rules are there.
+// Observe takes in what the rules depend on in the kernel: whether IPVS balances until
+// these rules are written.
 func (r *Rules) Observe(h *Actual) {
 	_, serves := h.sets[r.words.set(servedSet)]
 	r.ipvsBalances = r.layout.ipvs || serves
@@ -102,14 +112,14 @@ func (r *Rules) Chains(emit Emit) {
 	}
 }
 
-// Jumps returns the rules of built-in chains that lead to ours, in order.
+// Jumps returns the rules of built-in chains that jump to ours, in order.
 func (r *Rules) Jumps() []Jump { return r.layout.jumps }
 
-// Tables returns the tables that the chains are in.
+// Tables returns the tables of the chains.
 func (r *Rules) Tables() []string { return r.layout.tables }
 
 // serviceChains emits the chains that belong to one service: its pools, and those
-// that tell local sources from others.
+// that separate local sources from others.
 func (r *Rules) serviceChains(res *proxier.Resolved, emit Emit) {
 	for _, p := range res.Pools {
 		if r.layout.usesPool(res, p) {
@@ -128,7 +138,7 @@ func (r *Rules) serviceChains(res *proxier.Resolved, emit Emit) {
 	}
 }
 
-// nodeChain emits the chain of a node.
+// nodeChain emits the chain of a tree node.
 func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
 	c.start(t.name(n))
 	if t.isLeaf(n) {

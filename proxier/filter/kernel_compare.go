@@ -10,21 +10,21 @@ import (
 	"svcproxy/proxier"
 )
 
-// A Content says what the chains and sets of one family are to hold.
+// Desired is what the chains and sets of one family shall hold.
 type Desired interface {
-	Tables() []string // the least that there must be
+	Tables() []string // that must exist
 	Chains(Emit)
 	Jumps() []Jump
 	Sets(*proxier.State) map[string]Members
 }
 
-// Held is what the kernel holds of ours.
+// Actual is what the kernel holds of ours.
 type Actual struct {
 	tables map[string]*xtables.Table
 	sets   map[string]*ipset.Listing
 }
 
-// Balances tells whether rules of iptables mode balance, which others may replace.
+// Balances reports whether rules of iptables mode balance.
 func (h *Actual) Balances() bool {
 	for name := range h.sets {
 		if strings.HasPrefix(name, vipsSet+"-") {
@@ -34,22 +34,22 @@ func (h *Actual) Balances() bool {
 	return false
 }
 
-// sums are what chains hold, by table and chain.
+// sums are checksums of chains, by table and chain.
 type sums map[string]map[string]xtables.Sum
 
-// A difference is what leads from what the kernel holds to what it shall hold.
+// A difference leads from the actual to the desired contents of the kernel.
 type difference struct {
-	tool   string // what the programs are called, for changes
+	tool   string // name of the programs, for changes
 	script xtables.Script
 	want   sums
 
-	referenced map[chainID]bool // chains that nothing needs, but that rules of others lead to
+	referenced map[chainID]bool // obsolete chains that foreign rules jump to
 	sets       map[string]Members
 
 	create       []ipset.Set
-	mismatched   []string // sets of our names that are of another kind, to be removed before anything else
+	mismatched   []string // sets with our names but other properties, to be removed before anything else
 	gained, lost map[string][]ipset.Entry
-	obsolete     []string // sets that nothing needs, to be removed in the end
+	obsolete     []string // sets to be removed last
 
 	changes []proxier.Change
 }
@@ -58,8 +58,8 @@ func (d *difference) change(op, what string) {
 	d.changes = append(d.changes, proxier.Change{Op: op, Object: what})
 }
 
-// compareChains notes what must be done to chains. Those that are wanted no more
-// are removed, or emptied where keep says so.
+// compareChains notes how to change chains. Obsolete ones are removed, or emptied if
+// keep says so.
 func (d *difference) compareChains(have sums, chains func(Emit), keep func(chainID) bool) {
 	d.want, d.referenced = sums{}, map[chainID]bool{}
 	for table := range have {
@@ -88,7 +88,7 @@ func (d *difference) compareChains(have sums, chains func(Emit), keep func(chain
 	}
 }
 
-// unwanted notes what must be done to a chain that nothing needs.
+// removeOrEmpty notes what to do with an obsolete chain.
 func (d *difference) removeOrEmpty(id chainID, holds xtables.Sum, keep func(chainID) bool) {
 	empty := xtables.SumOf(nil)
 	switch {
@@ -103,10 +103,10 @@ func (d *difference) removeOrEmpty(id chainID, holds xtables.Sum, keep func(chai
 	d.want[id.table][id.name], d.referenced[id] = empty, true
 }
 
-// compareJumps notes what must be done to the built-in chains. Where the jumps of
-// one are not exactly those wanted, in their order, all are made anew in front of
-// it; otherwise it does not matter what others have put before them. Only the
-// jump to xtables.UserChain is to stand before ours, which accept.
+// compareJumps notes how to change the built-in chains. If the jumps of one are not
+// exactly those desired, in their order, all are inserted again at its top; otherwise
+// foreign rules before them do not matter. Only the jump to xtables.UserChain must
+// come before ours, which accept.
 func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump) {
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		tab := tables[name]
@@ -126,13 +126,13 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump
 	}
 }
 
-// inPlace reports whether a built-in chain has our jumps as they should be, after
-// that to xtables.UserChain.
+// inPlace reports whether a built-in chain has the desired jumps to ours, after the one
+// to xtables.UserChain.
 func inPlace(tab *xtables.Table, chain string, want []string) bool {
 	return slices.Equal(tab.Jumps[chain], want) && tab.UserJumps[chain].Jumps == 0
 }
 
-// wantedJumps returns the rules of a built-in chain that lead to ours, in order.
+// wantedJumps returns the desired jumps of a built-in chain to ours, in order.
 func wantedJumps(jumps []Jump, id chainID) []string {
 	var want []string
 	for _, j := range jumps {
@@ -143,7 +143,7 @@ func wantedJumps(jumps []Jump, id chainID) []string {
 	return want
 }
 
-// compareSets notes what must be done to sets.
+// compareSets notes how to change sets.
 func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string]Members, v6 bool) {
 	d.gained, d.lost, d.sets = map[string][]ipset.Entry{}, map[string][]ipset.Entry{}, want
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -196,8 +196,8 @@ func (d *difference) memberChanges(op, set string, entries []ipset.Entry) {
 	}
 }
 
-// room is the least number of members that a set is made for. It costs nothing.
+// minSetSize is the smallest maximum of members that a set gets. It costs nothing.
 const minSetSize = 1 << 20
 
-// roomFor returns how many members a set with n of them is made for.
+// setSize returns the maximum of members for a set with n of them.
 func setSize(n int) uint32 { return uint32(max(minSetSize, 2*n)) }

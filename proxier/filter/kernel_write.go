@@ -11,8 +11,8 @@ import (
 	"svcproxy/proxier"
 )
 
-// write makes the part of a difference that all syncs share. The mirror does not
-// say so yet; where it fails nothing is known any more.
+// write writes a difference without creating or destroying sets. It does not update the
+// mirror, but clears it on failure.
 func (k *Kernel) write(ctx context.Context, d *difference) error {
 	err := k.writeAll(ctx, d)
 	if err != nil {
@@ -38,7 +38,7 @@ func (k *Kernel) writeAll(ctx context.Context, d *difference) error {
 	return nil
 }
 
-// Apply makes the kernel follow changes of c since the last Mend or Apply, without looking at it.
+// Apply writes the changes of c since the last Resync or Apply, without reading the kernel.
 func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Desired) error {
 	d := &difference{gained: ch.Gained, lost: ch.Lost, tool: xtables.Base(k.tool.IPv6), referenced: map[chainID]bool{}}
 	fresh := map[string]xtables.Sum{} // by name of the chain, in table nat
@@ -55,7 +55,7 @@ func (k *Kernel) Apply(ctx context.Context, ch *Changes, c Desired) error {
 	return nil
 }
 
-// follow notes what must be done to the chains of ch, and the sums of those that are written in fresh.
+// compareChanged notes how to change the chains of ch, and the sums of those to write in fresh.
 func (d *difference) compareChanged(ch *Changes, m *mirror, fresh map[string]xtables.Sum) {
 	for name, rules := range ch.Chains {
 		was, exists := m.chains["nat"][name]
@@ -69,7 +69,7 @@ func (d *difference) compareChanged(ch *Changes, m *mirror, fresh map[string]xta
 	}
 }
 
-// touches returns the chains and sets that d changes. A set that is full is filled under another name first.
+// touches returns the chains and sets that d changes. A full set is first filled under another name, grown.
 func (d *difference) touches(grown string) *touched {
 	t := newTouched()
 	d.script.Chains(func(table, name string) { t.chains[chainID{table, name}] = true })
@@ -81,8 +81,8 @@ func (d *difference) touches(grown string) *touched {
 	return t
 }
 
-// apply makes the mirror follow a difference that was written. The chains are
-// those of d.want or, where that is nil, those that were there and fresh.
+// apply updates the mirror with a difference that was written. The chains are those of
+// d.want or, if that is nil, the previous ones and fresh.
 func (m *mirror) apply(d *difference, fresh map[string]xtables.Sum) {
 	if d.want != nil {
 		m.chains, m.referenced = d.want, d.referenced
@@ -109,7 +109,7 @@ func (m *mirror) apply(d *difference, fresh map[string]xtables.Sum) {
 	}
 }
 
-// add adds members to a set, and makes it larger where they do not fit.
+// add adds members to a set, and enlarges it if they do not fit.
 func (k *Kernel) add(ctx context.Context, name string, entries []ipset.Entry) error {
 	err := k.sets.Add(ctx, name, entries)
 	if !errors.Is(err, ipset.ErrFull) {
@@ -122,7 +122,7 @@ func (k *Kernel) add(ctx context.Context, name string, entries []ipset.Entry) er
 	next := have.Set
 	next.Name = k.words.set(grownSet)
 	next.MaxElem = max(2*have.MaxElem, setSize(len(have.Entries)+len(entries)))
-	if err := k.sets.Destroy(ctx, next.Name); err != nil { // left by a run that ended here
+	if err := k.sets.Destroy(ctx, next.Name); err != nil { // left by a run that was killed here
 		return err
 	}
 	if err := k.sets.Create(ctx, next); err != nil {
@@ -137,8 +137,8 @@ func (k *Kernel) add(ctx context.Context, name string, entries []ipset.Entry) er
 	return k.sets.Destroy(ctx, next.Name)
 }
 
-// busyFor is how long a set may stay in use after the last rule with it has gone:
-// nf_tables frees rules behind the back of those who remove them.
+// busyFor is how long a set may stay in use after the last rule with it was removed:
+// nf_tables frees rules asynchronously.
 const busyFor = 5 * time.Second
 
 func (k *Kernel) destroy(ctx context.Context, name string) error {
@@ -160,8 +160,8 @@ func (k *Kernel) destroyWithin(ctx context.Context, name string, timeout time.Du
 	}
 }
 
-// discard destroys the sets that nothing of ours needs. One that a foreign rule
-// uses stays, empty, and counts as wanted so: each full sync tries again.
+// destroyObsolete destroys obsolete sets. One that a foreign rule uses stays, empty, and
+// is desired to be so until the next resync, which tries again.
 func (k *Kernel) destroyObsolete(ctx context.Context, d *difference) error {
 	for _, name := range d.obsolete {
 		timeout := busyFor
@@ -184,10 +184,10 @@ func (k *Kernel) destroyObsolete(ctx context.Context, d *difference) error {
 	return nil
 }
 
-// leave empties a set that cannot be destroyed, and says so once.
+// emptyInUse empties a set that cannot be destroyed, and logs that once.
 func (k *Kernel) emptyInUse(ctx context.Context, name string) error {
 	if !k.inUse[name] {
-		k.log.Warn("a set that is needed no more stays, empty: a foreign rule uses it", "set", name)
+		k.log.Warn("an obsolete set stays, empty: a foreign rule uses it", "set", name)
 		note(&k.inUse, name)
 	}
 	return k.sets.Flush(ctx, name)
@@ -211,14 +211,14 @@ func (k *Kernel) makeSets(ctx context.Context, sets []ipset.Set) error {
 	return nil
 }
 
-// warnKept says that a chain cannot be removed yet.
+// warnReferenced logs that a chain cannot be removed yet.
 func (k *Kernel) warnReferenced(id chainID, by []string) {
-	k.log.Warn("a chain that is needed no more stays, empty: others lead to it",
+	k.log.Warn("an obsolete chain stays, empty: foreign rules jump to it",
 		"tool", k.Tool(), "table", id.table, "chain", id.name, "led_to_by", strings.Join(by, ", "))
 }
 
 func (k *Kernel) warnRemaining(left []string) {
 	for _, l := range left {
-		k.log.Warn("a chain that is needed no more stays, empty: others lead to it", "what", l)
+		k.log.Warn("an obsolete chain stays, empty: foreign rules jump to it", "what", l)
 	}
 }

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	chunkChains = 32 // chains, of some 10 rules each, that are read at once where others write all the time: 10 ms
-	readTries   = 20 // of such a piece, which may not have a chain any more
+	chunkChains = 32 // chains, of some 10 rules each, to read at once while other processes keep writing: 10 ms
+	readTries   = 20 // for such a chunk, whose chains may be removed meanwhile
 )
 
-// readAll returns the tables of a tool that exist, by name: whole or, where others do
-// not let that be, in pieces, of which each is as it was at some time since the call.
+// readAll returns the existing tables of a tool, by name: whole or, if other processes
+// keep interfering, in chunks, each as it was at some time since the call.
 func readAll(ctx context.Context, tool *xtables.Tool) (tables map[string]*xtables.Table, err error) {
 	if tool.Variant != xtables.NFT {
 		return tool.ReadAll(ctx, Prefix)
 	}
 	conn, err := nft.Dial()
 	if err != nil {
-		return tool.ReadAll(ctx, Prefix) // which says so of a kernel that lacks nf_tables
+		return tool.ReadAll(ctx, Prefix) // reports a kernel without nf_tables
 	}
 	defer conn.Close()
 	err = cancelOnContention(ctx, 0, contentionTimeout, func(ctx context.Context) (err error) {
@@ -38,7 +38,7 @@ func readAll(ctx context.Context, tool *xtables.Tool) (tables map[string]*xtable
 	for _, t := range nftTables(tool.IPv6) {
 		tab, err := readTable(ctx, tool, conn, t)
 		if err != nil {
-			return nil, fmt.Errorf("reading table %s in pieces: %w", t.Name, err)
+			return nil, fmt.Errorf("reading table %s in chunks: %w", t.Name, err)
 		}
 		if tab != nil {
 			tables[t.Name] = tab
@@ -47,7 +47,7 @@ func readAll(ctx context.Context, tool *xtables.Tool) (tables map[string]*xtable
 	return tables, nil
 }
 
-// readTable reads a table in pieces; nil: there is none.
+// readTable reads a table in chunks; nil: it does not exist.
 func readTable(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Table) (*xtables.Table, error) {
 	names, err := conn.Chains(t)
 	if err != nil || names == nil {
@@ -65,7 +65,7 @@ func readTable(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Ta
 	return tab, nil
 }
 
-// readPiece reads some chains of a table. Those that go meanwhile are left out.
+// readChunk reads some chains of a table, without those that are removed meanwhile.
 func readChunk(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Table, names []string) (part *xtables.Table, err error) {
 	for range readTries {
 		if part, err = tool.ReadChains(ctx, t.Name, names, Prefix); err == nil || ctx.Err() != nil {

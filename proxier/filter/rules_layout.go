@@ -9,39 +9,38 @@ import (
 	"svcproxy/proxier"
 )
 
-// A layout is what differs between the modes that use these rules.
+// A layout holds the differences between the modes that use these rules.
 type layout struct {
 	tables []string
 	chains []hostChain // that depend on the host only
-	jumps  []Jump      // in the order in which they stand in their chains
-	sets   []setType   // besides sharedSets
+	jumps  []Jump      // in their order in the built-in chains
+	sets   []setType   // in addition to sharedSets
 
-	// leads tells whether the trees lead a frontend's packets to rules of its own.
+	// hasRules reports whether the trees have rules for a frontend.
 	hasRules func(*proxier.Frontend) bool
 
-	// usesPool tells whether rules choose among the targets of a service's pool.
+	// usesPool reports whether rules choose among the targets of a service's pool.
 	usesPool func(*proxier.Resolved, *proxier.Pool) bool
 
 	// memberOf returns the sets that a frontend is a member of.
 	memberOf func(*proxier.Frontend) []string
 
-	// refused are the addresses on which everything is refused that nothing takes.
+	// refused are the addresses on which packets to no frontend are refused.
 	refused addrSet
 
-	// sendOutsiders ends the chain of a split frontend, for sources that are not local.
+	// routeOutside ends the chain of a split frontend, for sources that are not local.
 	routeOutside func(*Rules, *chain, proxier.Leg)
 
-	// passServed spares new connections that are still to be balanced, or just were, the refusals.
+	// passServed exempts new connections from the refusals that will be balanced, or just were.
 	passServed func(*Rules, *chain)
 
-	// balanced matches packets that may need masquerading because they go back to
-	// where they came from; empty: all may.
+	// balanced matches packets that may be hairpins; empty: all may.
 	balanced string
 
-	// needs are rules that need what those of other modes do not.
+	// needs are features that the rules of other modes do not need.
 	needs []xtables.Feature
 
-	ipvs bool // IPVS balances
+	ipvs bool // IPVS does the balancing
 }
 
 type hostChain struct {
@@ -49,14 +48,14 @@ type hostChain struct {
 	fill        func(*Rules, *chain)
 }
 
-// An addrSet is a set of addresses that a State counts.
+// An addrSet is a set of addresses that the State counts.
 type addrSet struct {
 	name  string
 	addrs func(*proxier.State) map[netip.Addr]int
 	delta func(*proxier.Delta) proxier.SetDelta[netip.Addr]
 }
 
-// sharedJumps are those of all modes. What is refused must not be accepted by the next.
+// sharedJumps are those of all modes. What Filter refuses, Forward must not accept, so it comes after.
 var sharedJumps = []Jump{
 	{"nat", "PREROUTING", "-j " + Services},
 	{"nat", "OUTPUT", "-j " + Services},
@@ -67,7 +66,7 @@ var sharedJumps = []Jump{
 	{"filter", "OUTPUT", newOnly + " -j " + Filter},
 }
 
-// The chains of all modes. Tables are written in the order in which they come here.
+// The chains of all modes. Tables are written in this order.
 var (
 	natChains = []hostChain{
 		{"nat", MarkMasq, (*Rules).mark},
@@ -81,7 +80,7 @@ var (
 )
 
 // iptables is the layout of iptables mode: rules of the nat table balance everything.
-// They come first: what they take is not refused.
+// They come first: what they balance is not refused.
 var iptables = layout{
 	tables:   []string{"nat", "filter"},
 	chains:   slices.Concat(natChains, filterChains),

@@ -8,14 +8,14 @@ import (
 	"svcproxy/proxier"
 )
 
-// A member is one entry of one set, without the family's suffix.
+// A member is an entry of a set; its name is without the family's suffix.
 type member struct {
 	set string
 	ipset.Entry
 }
 
-// A memberCount says how many frontends need a member: a node port and an
-// external address can be the same address, port and protocol.
+// A memberCount counts the frontends that need a member: a node port and an
+// external address can have the same address, port and protocol.
 type memberCount map[member]int
 
 func (c memberCount) add(m member, n int) {
@@ -24,7 +24,7 @@ func (c memberCount) add(m member, n int) {
 	}
 }
 
-// eachMember calls do with what a frontend adds to the sets.
+// eachMember calls do with the members that a frontend adds to sets.
 func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	sets := r.layout.memberOf(f)
 	if len(sets) == 0 && !f.Restricted {
@@ -54,8 +54,8 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	}
 }
 
-// refusalSets returns the set that answers the packets of f that are not balanced,
-// if there are any; those that are never get there with f's address.
+// refusalSets returns the set that refuses the packets of f that are not balanced, if
+// there are any; those that are never reach it with f's address.
 func refusalSets(f *proxier.Frontend) []string {
 	action := f.Outside.Action
 	if action == proxier.Balance {
@@ -70,7 +70,7 @@ func refusalSets(f *proxier.Frontend) []string {
 	return nil
 }
 
-// halves returns p, or the two halves of the prefix of length 0, which sets do not take.
+// halves returns p, or two halves of the prefix of length 0, which sets cannot hold.
 func halves(p netip.Prefix) []netip.Prefix {
 	if p.Bits() != 0 {
 		return []netip.Prefix{p.Masked()}
@@ -120,7 +120,7 @@ func (r *Rules) Sets(st *proxier.State) map[string]Members {
 	return sets
 }
 
-// Members are what a set holds.
+// Members are the contents of a set.
 type Members struct {
 	Type    ipset.Type
 	Entries map[ipset.Entry]struct{}

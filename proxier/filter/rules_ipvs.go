@@ -11,28 +11,28 @@ import (
 
 // The chains and sets of ipvs mode only.
 const (
-	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what IPVS will balance
+	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what to masquerade of what IPVS will balance
 	firewallChain   = Prefix + "FIREWALL"   // mangle: source ranges for host processes
 
 	servedSet    = Prefix + "SERVED"   // frontends that IPVS balances
 	boundSet     = Prefix + "BOUND"    // addresses on our device
-	everyoneSet  = Prefix + "MASQ-ALL" // frontends by whom to masquerade
+	everyoneSet  = Prefix + "MASQ-ALL" // frontends, by the sources to masquerade
 	nonLocalSet  = Prefix + "MASQ-NONLOCAL"
 	processesSet = Prefix + "MASQ-HOST"
 )
 
-// ipvs is the layout of ipvs mode. IPVS takes packets to addresses of this host:
+// ipvs is the layout of ipvs mode. IPVS handles packets to addresses of this host:
 // from outside after the filter table's INPUT (priority 98 against 0), those of
 // host processes between the nat table's OUTPUT (-100) and the filter table's
 // (-99 against 0), <linux/netfilter_ipv4.h> and ip_vs_core.c.
 //
-// So source ranges drop packets of host processes in the mangle table already;
-// and only local sources of split frontends, who reach other endpoints than
-// everybody else, are balanced by rules of the nat table, before IPVS.
+// So source ranges drop packets of host processes already in the mangle table; and
+// only local sources of split frontends, which reach other endpoints than everyone
+// else, are balanced by rules of the nat table, before IPVS.
 var ipvs = layout{
 	tables: []string{"nat", "filter", "mangle"},
 	chains: slices.Concat(
-		filterChains, // IPVS must not be refused what rules of iptables mode give up
+		filterChains, // first: what rules of iptables mode give up to IPVS must not be refused
 		[]hostChain{{"mangle", firewallChain, (*Rules).firewall}, {"nat", masqueradeChain, (*Rules).markServed}},
 		natChains),
 	jumps: append([]Jump{
@@ -68,7 +68,7 @@ var ipvs = layout{
 	ipvs: true,
 }
 
-// dnatsLocal tells whether rules balance packets of local sources.
+// dnatsLocal reports whether rules balance packets of local sources.
 func dnatsLocal(f *proxier.Frontend) bool {
 	return f.Split() && f.Local.Action == proxier.Balance
 }
@@ -111,11 +111,11 @@ func (r *Rules) passServed(c *chain) {
 	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")
 }
 
-// passBalanced ends the refusals for what IPVS has balanced: a packet comes to the
-// filter table's OUTPUT on its way to its endpoint, as one of this host. Its
-// connection gets our mark, by which its answers are known in FORWARD. While
-// another mode takes over there may be one under way that is not marked yet, and
-// only the first packet of a connection comes here.
+// passBalanced exempts what IPVS has balanced from the refusals: a packet passes the
+// filter table's OUTPUT on its way to its endpoint, like one of this host. Its
+// connection gets our mark, by which FORWARD recognises the replies. While another
+// mode takes over, a connection may not be marked yet, and only its first packet
+// comes here.
 func (r *Rules) passBalanced(c *chain) {
 	if !r.ipvsBalances {
 		return
@@ -124,10 +124,10 @@ func (r *Rules) passBalanced(c *chain) {
 	c.rule(matchIPVS, "-j RETURN")
 }
 
-// ofIPVS matches packets that IPVS balances.
+// matchIPVS matches packets that IPVS balances.
 const matchIPVS = "-m ipvs --ipvs"
 
-// Late takes out of ch, and returns, what the sets may only say when IPVS holds
+// TakeServed removes from ch, and returns, the changes that must wait until IPVS holds
 // the servers: which frontends it serves.
 func (r *Rules) TakeServed(ch *Changes) *Changes {
 	name := r.words.set(servedSet)
@@ -137,10 +137,10 @@ func (r *Rules) TakeServed(ch *Changes) *Changes {
 	return served
 }
 
-// Withhold says, after Reset, or after Update of what Late returned, which of all
-// frontends lack their servers. They do not count as served: packets to addresses
-// on our device are refused then, or daemons of the host would answer. Those that
-// lacked theirs before, or did not, need not be part of the update.
+// Withhold sets, after Reset, or after Update with what TakeServed returned, which of
+// all frontends have no server. They do not count as served: packets to addresses on
+// our device are refused then, or daemons of the host would answer. It adds to changes
+// those that gained or lost their server.
 func (r *Rules) Withhold(entries map[ipset.Entry]bool, changes *Changes) {
 	was := r.withheld
 	r.withheld = entries

@@ -11,14 +11,14 @@ import (
 	"svcproxy/proxier"
 )
 
-// keepTable begins the name of a table, one for each family, that does nothing, and
-// which programs of iptables do not see. It is of the family inet, whose chains
-// translate since kernel 5.2, so that nobody takes it for one of nftables mode.
+// keepTableName begins the name of a table, one for each family, that does nothing and
+// is invisible to the programs of iptables. It is of the family inet, whose chains can
+// translate since kernel 5.2, so that it is not mistaken for one of nftables mode.
 const keepTableName = "SVCP-KEEP"
 
-// keep has the kernel go on tracking and translating connections when others flush
-// all rules. Without a rule that needs it, it stops, and packets of connections then
-// reach the wrong socket, which resets them: our repair comes too late for them.
+// makeKeepTable makes the kernel continue to track and translate connections when other
+// processes flush all rules. Without any rule that needs that, it stops, and packets of
+// connections reach the wrong socket, which resets them before our repair.
 func (k *Kernel) makeKeepTable(ctx context.Context) {
 	err := k.lockAndMakeKeepTable(ctx, func() bool { return true })
 	if ctx.Err() != nil {
@@ -28,8 +28,8 @@ func (k *Kernel) makeKeepTable(ctx context.Context) {
 	k.keepMade.Store(err == nil)
 }
 
-// keepOn makes the table again that others have removed. It changes nothing that a
-// sync does, so a look may do it.
+// remakeKeepTable makes the table again if another process removed it. It changes
+// nothing that a sync does, so a look may call it.
 func (k *Kernel) remakeKeepTable(ctx context.Context) {
 	if !k.keepMade.Load() {
 		return
@@ -42,16 +42,16 @@ func (k *Kernel) remakeKeepTable(ctx context.Context) {
 	}
 }
 
-// tellMortal tells once that the kernel does not take the table.
+// logKeepFailure logs once that the kernel does not accept the table.
 func (k *Kernel) logKeepFailure(err error) {
 	if err != nil && !k.keepFailed.Load() {
-		k.log.Info("connections will not survive that others flush all rules: the kernel does not take a table that keeps them", "tool", k.Tool(), "err", err)
+		k.log.Info("the kernel does not accept a table that keeps connections: they break when another process flushes all rules", "tool", k.Tool(), "err", err)
 	}
 	k.keepFailed.Store(err != nil)
 }
 
-// tryToKeep takes its turn, for whoever writes rules by iptables-restore meanwhile,
-// and makes the table if it is still wanted then.
+// lockAndMakeKeepTable waits for running iptables-restores, and makes the table if it
+// is still wanted then.
 func (k *Kernel) lockAndMakeKeepTable(ctx context.Context, wanted func() bool) error {
 	unlock, err := k.tool.LockWriter(ctx)
 	if err != nil {
@@ -66,14 +66,14 @@ func (k *Kernel) lockAndMakeKeepTable(ctx context.Context, wanted func() bool) e
 	return nft.Keep(k.keepTable(), "connections survive that all rules of iptables are flushed")
 }
 
-// unkeep removes what keep has made, also that of earlier versions. A look that has
-// waited meanwhile does not make it again.
+// removeKeepTable removes the table, also that of earlier versions. A look that waits
+// for the lock meanwhile does not make it again.
 func (k *Kernel) removeKeepTable(ctx context.Context) error {
 	k.keepMu.Lock()
 	defer k.keepMu.Unlock()
 	k.keepMade.Store(false)
 	there, err := nft.Exists(k.keepTable())
-	there = there && err == nil // only to tell of
+	there = there && err == nil // only for the report
 	earlier := nft.Table{Family: family(k.tool.IPv6), Name: keepTableName}
 	if err := errors.Join(nft.RemoveTable(k.keepTable()), nft.RemoveTable(earlier)); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)

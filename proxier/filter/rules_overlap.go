@@ -8,15 +8,15 @@ import (
 	"svcproxy/source"
 )
 
-// Meetings say where IPVS balances an address of this host that node ports have too.
-// The address comes first: rules and sets of a node port leave it out, or its
-// packets would meet both services.
+// Overlaps are the addresses of this host at which IPVS balances a frontend on the port
+// of a node port. The frontend wins: rules and sets of the node port leave it out, or
+// packets would match both services.
 type overlaps struct {
-	taken     map[ipset.Entry]bool // by addressed frontends
+	taken     map[ipset.Entry]bool // by frontends with an address
 	nodePorts map[protocolPort]*proxier.Frontend
 }
 
-// A door is what node ports differ in.
+// A protocolPort identifies a node port.
 type protocolPort struct {
 	protocol source.Protocol
 	port     uint16
@@ -34,16 +34,16 @@ func entryOf(f *proxier.Frontend) ipset.Entry {
 	return ipset.Entry{Addr: f.Key.Addr, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
 }
 
-// takes reports whether IPVS balances a frontend at an address that node ports have.
+// takesNodePort reports whether IPVS balances a frontend at an address that serves node ports.
 func (r *Rules) takesNodePort(f *proxier.Frontend) bool {
 	return r.layout.ipvs && f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance &&
 		slices.Contains(r.host.NodePortAddrs, f.Key.Addr)
 }
 
-// leads tells whether the trees lead a frontend's packets to rules of its own.
+// hasRules reports whether the trees have rules for a frontend.
 func (r *Rules) hasRules(f *proxier.Frontend) bool { return r.layout.hasRules(f) || r.takesNodePort(f) }
 
-// meet follows the coming of a frontend.
+// addOverlap adds a frontend.
 func (r *Rules) addOverlap(f *proxier.Frontend) {
 	switch {
 	case f.Key.Kind == proxier.NodePort:
@@ -53,7 +53,7 @@ func (r *Rules) addOverlap(f *proxier.Frontend) {
 	}
 }
 
-// part follows the going of a frontend.
+// removeOverlap removes a frontend.
 func (r *Rules) removeOverlap(f *proxier.Frontend) {
 	switch {
 	case f.Key.Kind == proxier.NodePort:
@@ -63,8 +63,8 @@ func (r *Rules) removeOverlap(f *proxier.Frontend) {
 	}
 }
 
-// beside returns the node ports that stay as they are, but may lose an address to
-// frontends that come, or get it back from those that go.
+// overlappedNodePorts returns the unchanged node ports that may lose an address to new
+// frontends, or get it back from removed ones.
 func (r *Rules) overlappedNodePorts(old, now []*proxier.Frontend) (stay []*proxier.Frontend) {
 	done := map[protocolPort]bool{}
 	for _, f := range old {

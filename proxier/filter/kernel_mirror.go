@@ -8,27 +8,27 @@ import (
 	"svcproxy/netutil/xtables"
 )
 
-// A mirror is what the kernel was last made to hold of ours. Syncs keep it; a
-// look at the kernel, which runs beside them, is compared with it.
+// A mirror is what the kernel holds of ours after the last sync. Syncs update it; looks,
+// which run beside them, compare the kernel with it.
 type mirror struct {
-	// Changed by the goroutine of the syncs only, with the lock held: it reads without.
+	// Changed only by the goroutine of the syncs, with mu held; it reads them without.
 	chains     sums // nil: unknown
 	sets       map[string]setSum
 	jumps      []Jump
-	referenced map[chainID]bool // chains to be removed, empty, but for rules of others that lead to them
+	referenced map[chainID]bool // obsolete chains, kept empty because foreign rules jump to them
 
 	mu      sync.Mutex
-	writing *touched              // what the write under way changes; nil: there is none
+	writing *touched              // what the current write changes; nil: none
 	looks   map[*touched]struct{} // what has been changed since each look began
 	damage  damage
 
-	resets int // how often
-	writes int // that have begun
+	resets int // how often the mirror was forgotten
+	writes int // how many have begun
 }
 
 type chainID struct{ table, name string }
 
-// A tally stands for the members of a set, in any order.
+// A setSum is a checksum of the members of a set, in any order.
 type setSum struct {
 	n   int
 	sum uint64
@@ -46,7 +46,7 @@ func sumOfSet(entries []ipset.Entry) (t setSum) {
 	return t
 }
 
-// touched are chains and sets that syncs have changed, or may have.
+// touched are chains and sets that syncs changed, or may have changed.
 type touched struct {
 	all    bool
 	chains map[chainID]bool
@@ -70,14 +70,14 @@ func (t *touched) merge(u *touched) {
 	}
 }
 
-// known reports whether the mirror says what the kernel holds.
+// known reports whether it is known what the kernel holds.
 func (m *mirror) known() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.chains != nil
 }
 
-// begin says what a write is going to change. Until end nobody knows it.
+// begin notes what a write is going to change, which is unknown until end.
 func (m *mirror) begin(t *touched) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,7 +88,7 @@ func (m *mirror) begin(t *touched) {
 	}
 }
 
-// end says that a write has succeeded, and what the kernel holds now.
+// end notes that a write succeeded; update sets what the kernel holds now.
 func (m *mirror) end(update func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,7 +96,7 @@ func (m *mirror) end(update func()) {
 	update()
 }
 
-// forget says that a write has failed, or that one begins which changes everything.
+// forget clears the mirror: a write failed, or one begins that changes everything.
 func (m *mirror) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,21 +108,21 @@ func (m *mirror) forget() {
 	}
 }
 
-// count returns how often the mirror has been forgotten.
+// resetCount returns how often the mirror was forgotten.
 func (m *mirror) resetCount() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.resets
 }
 
-// writesNow returns how many writes have begun.
+// writeCount returns how many writes have begun.
 func (m *mirror) writeCount() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.writes
 }
 
-// look begins a look: what syncs change from now on is noted in the result.
+// beginLook begins a look: syncs note in the result what they change from now on.
 func (m *mirror) beginLook() *touched {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,8 +138,8 @@ func (m *mirror) beginLook() *touched {
 	return t
 }
 
-// looked ends a look. found, called with the lock held, notes what differs. The
-// result is whether that says something of all chains: syncs have changed none meanwhile.
+// endLook ends a look. found, called with mu held, notes what differs. The result
+// reports whether it covers all chains: syncs changed none meanwhile.
 func (m *mirror) endLook(t *touched, found func(*damage)) (allChains bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,35 +151,35 @@ func (m *mirror) endLook(t *touched, found func(*damage)) (allChains bool) {
 	return len(t.chains) == 0
 }
 
-// damaged reports whether a look has found something that differs.
+// damaged reports whether a look found a difference.
 func (m *mirror) damaged() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.damage.empty()
 }
 
-// unsettled reports whether something is being written, or waits to be repaired.
+// unsettled reports whether a write is running, or a repair is pending.
 func (m *mirror) unsettled() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.writing != nil || !m.damage.empty()
 }
 
-// tell says that somebody hears of the damage, who will have it repaired.
+// markReported notes that the damage is reported, by Watch, to a caller that requests a sync.
 func (m *mirror) markReported() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.damage.reported = !m.damage.empty()
 }
 
-// isTold reports whether somebody has heard of the damage.
+// reported reports whether the damage was reported.
 func (m *mirror) reported() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.damage.reported
 }
 
-// takeDamage returns what looks have found, and forgets it.
+// takeDamage returns what looks have found, and clears it.
 func (m *mirror) takeDamage() damage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,15 +190,14 @@ func (m *mirror) takeDamage() damage {
 
 // damage is what differs from the mirror: found by a look, repaired by a sync.
 type damage struct {
-	chains   map[chainID]bool // changed, missing, or too many
-	jumps    map[chainID]bool // built-in chains whose rules that lead to ours differ
-	sets     map[string]bool  // changed, missing, or too many
-	whole    bool             // only a full comparison can repair it
-	reported bool             // somebody was told of it, and has it repaired
+	chains   map[chainID]bool // changed, missing, or extra
+	jumps    map[chainID]bool // built-in chains whose jumps to ours differ
+	sets     map[string]bool  // changed, missing, or extra
+	reported bool             // by Watch, whose caller requests a sync
 }
 
 func (d *damage) empty() bool {
-	return len(d.chains)+len(d.jumps)+len(d.sets) == 0 && !d.whole
+	return len(d.chains)+len(d.jumps)+len(d.sets) == 0
 }
 
 func note[T comparable](m *map[T]bool, v T) {
@@ -234,7 +233,7 @@ func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *
 	m.compareJumps(tables, d)
 }
 
-// compareKept notes chains that can be removed at last.
+// compareReferenced notes obsolete chains that can be removed now.
 func (m *mirror) compareReferenced(tables map[string]*xtables.Table, t *touched, d *damage) {
 	for id := range m.referenced {
 		if tab := tables[id.table]; tab != nil && len(tab.ReferencedBy(id.name)) == 0 && !t.chain(id) {

@@ -12,27 +12,27 @@ import (
 	"svcproxy/source"
 )
 
-// leafSize is up to how many frontends a chain tries one after the other.
+// leafSize is the most frontends in a chain that does not branch.
 const leafSize = 8
 
-// maxDepth is how many chains of a tree may lie below each other. nf_tables follows
-// 16 (NFT_JUMP_STACK_SIZE, <net/netfilter/nf_tables.h>): PREROUTING, these, the
-// one that tells local sources, and four for a pool.
+// maxDepth is the most levels of chains in a tree. nf_tables allows 16
+// (NFT_JUMP_STACK_SIZE, <net/netfilter/nf_tables.h>): PREROUTING, these, the one that
+// separates local sources, and four for a pool.
 const maxDepth = 10
 
-// A tree leads packets to the rules of their frontend in few steps, however many
-// frontends there are. It is a prefix tree over the digits, of four bits each, of
-// a frontend's address, protocol and port. A node is the frontends that begin
-// with a prefix: a chain of their rules while they are few, else a chain that
-// branches by the first digit in which they differ. So a chain depends on nothing
-// but the frontends in its prefix, and its name on nothing but the prefix.
+// A tree finds the rules of a packet's frontend in few steps, however many frontends
+// there are. It is a prefix tree over the hexadecimal digits of a frontend's address,
+// protocol and port. A node holds the frontends that begin with a prefix: if they are
+// few it is a chain of their rules, else a chain that branches by the first digit in
+// which they differ. So a chain depends only on the frontends in its prefix, and its
+// name only on the prefix.
 type tree struct {
 	root    string // name of the chain of the root
 	addrLen int    // bytes of a key that are the address; 0 for node ports
 	entries []entry
 
-	// flat: some chains would lie deeper than maxDepth, so that those at this
-	// depth do not branch. Then a change in one place may change chains elsewhere.
+	// flat: some chains would be deeper than maxDepth, so those at that depth do not
+	// branch. Then one change may affect chains elsewhere.
 	flat bool
 }
 
@@ -41,10 +41,10 @@ type entry struct {
 	f   *proxier.Frontend
 }
 
-// A key is an address, if the tree has one, a protocol and a port, as bytes that sort.
+// A key is an address, if the tree has them, a protocol and a port, as sortable bytes.
 type key [16 + 3]byte
 
-// protocolDigits are bytes for the protocols with a high digit in common.
+// protocolDigits are bytes for the protocols that share their high digit.
 var protocolDigits = map[source.Protocol]byte{source.TCP: 0, source.UDP: 1, source.SCTP: 2}
 
 var digitProtocols = [...]source.Protocol{source.TCP, source.UDP, source.SCTP}
@@ -65,7 +65,7 @@ func (k *key) digit(i int) byte {
 	return k[i/2] & 15
 }
 
-// common returns how many of their first digits two different keys share.
+// common returns the number of leading digits that two different keys share.
 func common(a, b *key) int {
 	i := 0
 	for a.digit(i) == b.digit(i) {
@@ -97,20 +97,20 @@ func (t *tree) put(k key, f *proxier.Frontend) {
 	}
 }
 
-// reset fills the tree anew.
+// reset replaces all entries.
 func (t *tree) reset(entries []entry) {
 	slices.SortFunc(entries, func(a, b entry) int { return bytes.Compare(a.key[:], b.key[:]) })
 	t.entries = entries
 	t.updateFlat()
 }
 
-// settle finds out whether the tree must be flat.
+// updateFlat finds out whether the tree must be flat.
 func (t *tree) updateFlat() {
 	t.flat = false
 	t.flat = t.height(t.top()) > maxDepth
 }
 
-// A node is the entries from lo to before hi: all that share their first digits.
+// A node is the entries from lo up to hi, excluding hi: all that share their first digits.
 type node struct {
 	lo, hi, digits int
 	depth          int // of its chain; 1 for the root
@@ -118,14 +118,14 @@ type node struct {
 
 func (t *tree) top() node { return node{0, len(t.entries), 0, 1} }
 
-// isChain tells whether n has a chain of its own. A single frontend's rules stand in its parent's.
+// isChain reports whether n has a chain of its own. The rules of a single frontend are in its parent's.
 func (n node) isChain() bool { return n.depth == 1 || n.hi-n.lo > 1 }
 
 func (t *tree) isLeaf(n node) bool {
 	return n.hi-n.lo <= leafSize || t.flat && n.depth == maxDepth
 }
 
-// children returns the nodes that n branches to; none if it is a leaf.
+// children returns the nodes that n branches to; none for a leaf.
 func (t *tree) children(n node) []node {
 	if t.isLeaf(n) {
 		return nil
@@ -153,7 +153,7 @@ func (t *tree) height(n node) int {
 	return h
 }
 
-// walk visits n and all nodes below that are chains.
+// walk visits n and all nodes below it that are chains.
 func (t *tree) walk(n node, visit func(node)) {
 	visit(n)
 	for _, c := range t.children(n) {
@@ -163,9 +163,9 @@ func (t *tree) walk(n node, visit func(node)) {
 	}
 }
 
-// around adds to nodes, by the names of their chains, those that hold k and their
-// children. When k comes or goes no other chain comes, goes or changes, as long
-// as the tree is not flat; but a chain that comes may get children of others.
+// collectPath adds to nodes, by the names of their chains, those that hold k and their
+// children. Adding or removing k affects no other chain, as long as the tree is not
+// flat; but a new chain may get children of others.
 func (t *tree) collectPath(k key, nodes map[string]node) {
 	n := t.top()
 	nodes[t.name(n)] = n
@@ -180,7 +180,7 @@ func (t *tree) collectPath(k key, nodes map[string]node) {
 	}
 }
 
-// below adds to nodes the children of n that are chains, and returns them.
+// collectChildren adds the children of n that are chains to nodes, and returns them.
 func (t *tree) collectChildren(n node, nodes map[string]node) []node {
 	chains := slices.DeleteFunc(t.children(n), func(c node) bool { return !c.isChain() })
 	for _, c := range chains {
@@ -189,7 +189,7 @@ func (t *tree) collectChildren(n node, nodes map[string]node) []node {
 	return chains
 }
 
-// name returns the name of a node's chain: its prefix where that fits.
+// name returns the name of a node's chain: its prefix, if that fits.
 func (t *tree) name(n node) string {
 	if n.depth == 1 {
 		return t.root
@@ -209,7 +209,7 @@ func (t *tree) name(n node) string {
 	return shorten(name)
 }
 
-// shorten returns a name that the kernel takes.
+// shorten returns a name that fits the kernel's limit.
 func shorten(name string) string {
 	if len(name) <= maxChain {
 		return name
@@ -223,7 +223,7 @@ func (t *tree) prefix(k *key, digits int) netip.Prefix {
 	return netip.PrefixFrom(a, 4*digits).Masked()
 }
 
-// ports returns the first and the last port that begin with the first digits of k.
+// ports returns the first and last port that begin with the first digits of k.
 func (t *tree) ports(k *key, digits int) (lo, hi uint16) {
 	given := max(0, digits-2*t.addrLen-2) // of the four digits of the port
 	rest := uint16(0xffff) >> (4 * given)
@@ -231,7 +231,7 @@ func (t *tree) ports(k *key, digits int) (lo, hi uint16) {
 	return port &^ rest, port | rest
 }
 
-// match returns the words that match the packets of a node below the root.
+// match returns the match for the packets of a node below the root.
 func (t *tree) match(n node, whole string) string {
 	k := &t.entries[n.lo].key
 	if n.digits <= 2*t.addrLen {

@@ -12,12 +12,12 @@ import (
 	"svcproxy/proxier"
 )
 
-// probePrefix begins the names of chains that exist for a moment, to try rules.
+// probePrefix begins the names of chains that exist for a moment to probe features.
 const probePrefix = Prefix + "PROBE"
 
-// Examine compares the kernel with what the last successful sync left there, and
-// reports whether something differs, which Repair puts right. It runs beside all
-// other methods, holds up none, and passes over what they have changed meanwhile.
+// Look compares the kernel with what the last successful sync left there, and
+// reports whether something differs, for Repair. It runs beside all other methods,
+// blocks none, and ignores what they have changed meanwhile.
 func (k *Kernel) Look(ctx context.Context) (bool, error) {
 	select {
 	case k.looking <- struct{}{}:
@@ -38,18 +38,18 @@ func (k *Kernel) Look(ctx context.Context) (bool, error) {
 	return k.mirror.damaged(), nil
 }
 
-// Damaged reports whether there is something for Repair.
+// Damaged reports whether there is something to Repair.
 func (k *Kernel) Damaged() bool { return k.mirror.damaged() }
 
-// Told reports whether Watch has told of what there is for Repair.
+// Reported reports whether Watch has reported what there is to Repair.
 func (k *Kernel) Reported() bool { return k.mirror.reported() }
 
-// looksUnread is how many looks at most read no table as nothing was heard: then one
-// reads them all the same, for what no event tells of, a fault of the kernel or of ours.
+// maxUnread is how many looks in a row may read no table because there were no events.
+// Then one reads them anyway, in case the kernel or we missed something.
 const maxUnread = 60
 
-// examineTables reads all tables, unless none has changed since they were last read.
-// What it has passed over is left to the next look.
+// lookAtTables reads all tables, unless none has changed since they were last read.
+// What it ignored is left to the next look.
 func (k *Kernel) lookAtTables(ctx context.Context) error {
 	k.looksSinceRead++
 	now := k.tableState()
@@ -75,21 +75,21 @@ func (k *Kernel) lookAtTables(ctx context.Context) error {
 	return nil
 }
 
-// suspect makes the next look read all tables of the nft variant. Any goroutine may call it.
+// forceRead makes the next look read all tables of the nft variant. Any goroutine may call it.
 func (k *Kernel) forceRead() {
 	if k.events != nil {
 		k.events.dirty.Store(true)
 	}
 }
 
-// A reading is what the tables of the legacy variant, which tells of no change, held
-// when they were read, and what we had written by then.
+// A tableState is the state of the tables of the legacy variant, which has no events,
+// when they were read.
 type tableState struct {
-	content map[string]xtables.Sum // nil: it cannot be told
-	writes  int
+	content map[string]xtables.Sum // nil: unknown
+	writes  int                    // of ours until then
 }
 
-// reading returns what the tables that have rules of ours hold now.
+// tableState returns the state of the tables with rules of ours.
 func (k *Kernel) tableState() tableState {
 	r := tableState{writes: k.mirror.writeCount()}
 	if k.events == nil {
@@ -98,7 +98,7 @@ func (k *Kernel) tableState() tableState {
 	return r
 }
 
-// unchanged reports whether the tables are as they were when they were last read.
+// unchanged reports whether the tables are unchanged since they were last read.
 func (k *Kernel) unchanged(now tableState) bool {
 	if k.events != nil {
 		return !k.events.mustRead()
@@ -107,7 +107,8 @@ func (k *Kernel) unchanged(now tableState) bool {
 	return len(now.content) > 0 && now.writes == was.writes && maps.Equal(now.content, was.content)
 }
 
-// examineSets lists the sets one by one, so that a change of one overtakes no other.
+// lookAtSets lists the sets one by one, so that a sync that changes one does not make
+// the look ignore the others.
 func (k *Kernel) lookAtSets(ctx context.Context) error {
 	t := k.mirror.beginLook()
 	names, err := k.lookSets.Names(ctx)
@@ -124,7 +125,7 @@ func (k *Kernel) lookAtSets(ctx context.Context) error {
 	})
 	for _, name := range names {
 		if name == k.words.set(grownSet) || strings.HasPrefix(name, probePrefix) {
-			continue // for a moment only; what is left over is for the next full sync
+			continue // temporary; leftovers are removed by the next resync
 		}
 		if err := k.lookAtSet(ctx, name); err != nil {
 			return err
@@ -136,7 +137,7 @@ func (k *Kernel) lookAtSets(ctx context.Context) error {
 func (k *Kernel) lookAtSet(ctx context.Context, name string) error {
 	t := k.mirror.beginLook()
 	l, err := k.ourSet(ctx, k.lookSets, name)
-	if err != nil || l == nil { // one that has gone since its name was listed is missed at the next look
+	if err != nil || l == nil { // one removed since its name was listed is found missing by the next look
 		k.mirror.endLook(t, nil)
 		return err
 	}
@@ -150,7 +151,7 @@ func (k *Kernel) lookAtSet(ctx context.Context, name string) error {
 }
 
 // Repair rewrites what looks have found to differ, and nothing else. r and st are
-// what the last Apply made the kernel follow.
+// those of the last Apply.
 func (k *Kernel) Repair(ctx context.Context, r *Rules, st *proxier.State) error {
 	dmg := k.mirror.takeDamage()
 	if dmg.empty() {
@@ -161,7 +162,7 @@ func (k *Kernel) Repair(ctx context.Context, r *Rules, st *proxier.State) error 
 		k.mirror.forget()
 		return err
 	}
-	if len(d.mismatched) > 0 { // all rules must go before these can
+	if len(d.mismatched) > 0 { // all rules must be removed before these
 		h, err := k.Read(ctx, r)
 		if err != nil {
 			k.mirror.forget()
@@ -195,7 +196,7 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 	return nil
 }
 
-// repairs returns what repairs dmg, as far as the kernel still shows it.
+// repairs returns the difference that repairs dmg, as far as the kernel still has it.
 func (k *Kernel) repairs(ctx context.Context, dmg *damage, r *Rules, st *proxier.State) (*difference, error) {
 	d := &difference{tool: xtables.Base(k.tool.IPv6), want: sums{}}
 	d.repairChains(dmg, &k.mirror, r)
@@ -239,7 +240,7 @@ func (d *difference) repairChains(dmg *damage, m *mirror, r *Rules) {
 	}
 }
 
-// repairJumps notes what must be done to the built-in chains that dmg names, as they are now.
+// repairJumps notes how to change the built-in chains that dmg names, as they are now.
 func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, jumps []Jump) error {
 	tables := map[string]*xtables.Table{}
 	for id := range dmg.jumps {
@@ -257,7 +258,7 @@ func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, ju
 	return nil
 }
 
-// repaired makes the mirror follow what has been repaired.
+// repaired updates the mirror after a repair.
 func (m *mirror) repaired(dmg *damage, d *difference, jumps []Jump) {
 	d.script.Removed(func(table, name string) {
 		delete(m.chains[table], name)

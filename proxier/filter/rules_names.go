@@ -11,7 +11,7 @@ import (
 	"svcproxy/proxier"
 )
 
-// Prefix begins the name of every chain, set and list of recent addresses that is ours.
+// Prefix begins the names of all our chains, sets and lists of recent addresses.
 const Prefix = "SVCP-"
 
 // The chains whose names do not depend on services.
@@ -19,22 +19,22 @@ const (
 	Services     = Prefix + "SERVICES"      // nat: root of the tree of addresses
 	NodePorts    = Prefix + "NODEPORTS"     // nat: root of the tree of node ports
 	MarkMasq     = Prefix + "MARK-MASQ"     // nat: masquerade this connection
-	MarkNonLocal = Prefix + "MARK-NONLOCAL" // nat: the same, unless its source is local
+	MarkNonLocal = Prefix + "MARK-NONLOCAL" // nat: likewise, unless its source is local
 	Postrouting  = Prefix + "POSTROUTING"   // nat: masquerades
 	Filter       = Prefix + "FILTER"        // filter: refuses new connections
-	Forward      = Prefix + "FORWARD"       // filter: accepts what is ours
+	Forward      = Prefix + "FORWARD"       // filter: accepts balanced connections
 )
 
-// The sets, without the suffix that names the family: names are one space for both.
+// The sets, without the suffix of the family: both families share one namespace.
 const (
-	rangesSet     = Prefix + "RANGES"     // restricted frontends and who may use them
+	rangesSet     = Prefix + "RANGES"     // restricted frontends and their source ranges
 	firewalledSet = Prefix + "FIREWALLED" // restricted frontends
 	rejectSet     = Prefix + "REJECT"     // frontends that refuse
 	dropSet       = Prefix + "DROP"       // frontends that drop
 	vipsSet       = Prefix + "VIPS"       // addresses whose other ports refuse
-	exemptSet     = Prefix + "EXEMPT"     // addresses in service_cidrs that do not
+	exemptSet     = Prefix + "EXEMPT"     // addresses in service_cidrs whose other ports do not
 	hairpinSet    = Prefix + "HAIRPIN"    // targets that may reach themselves
-	grownSet      = Prefix + "GROWN"      // the next, larger version of another while it is filled
+	grownSet      = Prefix + "GROWN"      // a larger version of another set while it is filled
 )
 
 // A setType is a set without its family.
@@ -57,19 +57,19 @@ var sharedSets = []setType{
 // without its NUL, <linux/netfilter/x_tables.h>.
 const maxChain = 28
 
-// hashed returns prefix and 16 letters that stand for key, 80 bits of it.
+// hashed returns prefix and 16 letters, 80 bits of a hash of key.
 func hashed(prefix, key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return prefix + base32.StdEncoding.EncodeToString(sum[:10])
 }
 
-// A dialect is what differs between the families in the words of iptables.
+// A dialect holds the differences between the families in the words of iptables.
 type dialect struct {
 	fam     proxier.Family
 	suffix  string // of the names of sets
-	host    string // length of a whole address
+	host    string // prefix length of a single address
 	refused string // --reject-with
-	mask    string // of a whole address, as the match recent prints it
+	mask    string // of a single address, as the match recent prints it
 }
 
 var dialects = map[proxier.Family]dialect{
@@ -77,7 +77,7 @@ var dialects = map[proxier.Family]dialect{
 	proxier.IPv6: {proxier.IPv6, "-6", "/128", "icmp6-port-unreachable", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
 }
 
-// set returns the whole name of a set.
+// set returns the full name of a set.
 func (d dialect) set(name string) string { return name + d.suffix }
 
 // otherSuffix returns the suffix of the other family.
@@ -88,7 +88,7 @@ func (d dialect) otherSuffix() string {
 	return dialects[proxier.IPv6].suffix
 }
 
-// match returns the words that look a packet up in a set, by the given sides.
+// match returns a match that looks a packet up in a set, by "src" and "dst" as in sides.
 func (d dialect) match(name, sides string) string {
 	return "-m set --match-set " + d.set(name) + " " + sides
 }
@@ -97,7 +97,7 @@ func (d dialect) noMatch(name, sides string) string {
 	return "-m set ! --match-set " + d.set(name) + " " + sides
 }
 
-// from and to return the words for a source and a destination; none for all addresses.
+// from and to return the match for a source and a destination; empty for all addresses.
 func from(p netip.Prefix) string { return side("-s ", p) }
 func to(p netip.Prefix) string   { return side("-d ", p) }
 
@@ -113,7 +113,7 @@ func prefixText(p netip.Prefix) string {
 }
 
 // addrText returns an address as inet_ntop writes it, which is how netip does
-// but for ::1.2.3.4, the addresses of ::/96 from ::0.1.0.0 on.
+// except for ::1.2.3.4, the addresses of ::/96 from ::0.1.0.0 on.
 func addrText(a netip.Addr) string {
 	a = a.WithZone("")
 	if a.Is4() || a.Is4In6() || !v4Compatible.Contains(a) {
@@ -128,9 +128,9 @@ func addrText(a netip.Addr) string {
 
 var v4Compatible = netip.MustParsePrefix("::/96")
 
-// comment returns the words for a comment. Whatever s holds, it adds no word and
-// no line, and iptables-save prints it back alike: names of services are DNS
-// labels with a slash between them, for which it always puts quotes.
+// comment returns a comment match. Whatever s holds, it adds no words or lines, and
+// iptables-save prints it unchanged: names of services are DNS labels with a slash
+// between them, which it always quotes.
 func comment(s string) string {
 	if len(s) > maxComment {
 		s = s[:maxComment]
@@ -149,16 +149,16 @@ func harmless(r rune) rune {
 	return '?'
 }
 
-// A chain collects the rules of one chain, as iptables-save prints them.
+// A chain builds the rules of one chain, as iptables-save prints them.
 type chain struct {
 	name  string
 	rules []byte
 }
 
-// start begins another chain and keeps the memory.
+// start begins another chain and reuses the memory.
 func (c *chain) start(name string) { c.name, c.rules = name, c.rules[:0] }
 
-// rule appends a rule of the given words; empty ones are left out.
+// rule appends a rule of the given words, without empty ones.
 func (c *chain) rule(words ...string) {
 	c.rules = append(append(c.rules, "-A "...), c.name...)
 	for _, w := range words {
@@ -169,5 +169,5 @@ func (c *chain) rule(words ...string) {
 	c.rules = append(c.rules, '\n')
 }
 
-// An Emit takes a chain of a table. The rules are good until it returns.
+// An Emit receives a chain of a table. The rules are valid until it returns.
 type Emit func(table, chain string, rules []byte)

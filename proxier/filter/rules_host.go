@@ -10,17 +10,17 @@ import (
 	"svcproxy/proxier"
 )
 
-// A Jump is a rule of a built-in chain that leads to ours.
+// A Jump is a rule of a built-in chain that jumps to one of ours.
 type Jump struct{ Table, Chain, Rule string }
 
-// newOnly lets new connections through. Packets of others, of no connection
-// (INVALID) and neighbour discovery (UNTRACKED) never meet a refusal.
+// newOnly matches new connections. Packets of established ones, of none (INVALID),
+// and neighbour discovery (UNTRACKED) are never refused.
 const newOnly = "-m conntrack --ctstate NEW"
 
-// dnatted matches packets of connections that a rule of the nat table balanced.
+// dnatted matches packets of connections that the nat table balanced.
 const dnatted = "-m conntrack --ctstate DNAT"
 
-// hostChains emits the chains that depend on this host only.
+// hostChains emits the chains that depend on the host only.
 func (r *Rules) hostChains(emit Emit) {
 	c := &chain{}
 	for _, h := range r.layout.chains {
@@ -30,8 +30,7 @@ func (r *Rules) hostChains(emit Emit) {
 	}
 }
 
-// bit returns our bit of the packet mark, and of the connection mark, with its
-// mask, as in 0x4000/0x4000.
+// bit returns our bit of packet and connection marks with its mask, as in 0x4000/0x4000.
 func (r *Rules) bit() string {
 	m := "0x" + strconv.FormatUint(uint64(r.host.Mark()), 16)
 	return m + "/" + m
@@ -46,7 +45,7 @@ func (r *Rules) markNonLocal(c *chain) {
 	r.mark(c)
 }
 
-// localSources returns the words that match each kind of local source.
+// localSources returns a match for each kind of local source.
 func (r *Rules) localSources() []string {
 	var words []string
 	for _, p := range r.host.LocalCIDRs {
@@ -58,7 +57,7 @@ func (r *Rules) localSources() []string {
 	return words
 }
 
-// input returns the words for an input interface; none for "*", which is all of them.
+// input returns the match for an input interface; empty for "*", which is all of them.
 func input(name string) string {
 	if name == "*" {
 		return ""
@@ -76,17 +75,17 @@ func (r *Rules) postrouting(c *chain) {
 	c.rule(r.layout.balanced, r.words.match(hairpinSet, "dst,dst,src"), masquerade)
 	c.rule("-m mark ! --mark", r.bit(), "-j RETURN")
 	_, mask, _ := strings.Cut(r.bit(), "/")
-	c.rule("-j MARK --set-xmark 0x0/" + mask) // a tunnel would carry the mark on to the outer packet
+	c.rule("-j MARK --set-xmark 0x0/" + mask) // a tunnel would copy the mark to the outer packet
 	c.rule(masquerade)
 }
 
-// refusals sees new connections only. Those that were balanced are addressed to
-// their endpoint by now and are none of its business.
+// refusals fills the chain for new connections. Those that were balanced have their
+// endpoint as destination by now, and pass.
 func (r *Rules) refusals(c *chain) {
 	w := r.words
 	c.rule(dnatted, "-j RETURN")
 	if r.localhostNodePorts() {
-		// route_localnet, which these need, lets neighbours reach 127.0.0.1.
+		// They need route_localnet, which lets neighbours reach 127.0.0.1.
 		c.rule("! -s 127.0.0.0/8 -d 127.0.0.0/8 -m addrtype ! --src-type LOCAL -j DROP")
 	}
 	r.firewall(c)
@@ -99,7 +98,7 @@ func (r *Rules) refusals(c *chain) {
 	}
 }
 
-// firewall drops what comes from outside the source ranges of its frontend.
+// firewall drops packets from outside the source ranges of their frontend.
 func (r *Rules) firewall(c *chain) {
 	c.rule(r.words.match(firewalledSet, "dst,dst"), r.words.noMatch(rangesSet, "dst,dst,src"), "-j DROP")
 }
@@ -109,13 +108,13 @@ func (r *Rules) reject(c *chain, dst, match string) {
 	c.rule(dst, match, "-j REJECT --reject-with", r.words.refused)
 }
 
-// own marks a connection that is balanced as ours.
+// markConnection marks a balanced connection as ours.
 func (r *Rules) markConnection(c *chain) { c.rule("-j CONNMARK --set-xmark", r.bit()) }
 
-// forward accepts what is ours, which a policy of DROP or a rule that rejects
-// would take from us. The mark is the connection's: it is there from the first
-// packet on, in both directions, whether there was an answer yet, or the endpoint
-// has left since; RELATED connections inherit it. What others translate has none.
+// forward accepts balanced connections, which a policy of DROP or a rejecting rule
+// would block. It is the connection mark: present from the first packet on, in both
+// directions, with or without a reply yet, and after the endpoint has left; RELATED
+// connections inherit it. Connections that other rules translate do not have it.
 func (r *Rules) forward(c *chain) { c.rule("-m connmark --mark", r.bit(), "-j ACCEPT") }
 
 func (r *Rules) localhostNodePorts() bool {
@@ -130,7 +129,7 @@ func (r *Rules) nodePortAddrs() []netip.Addr {
 	return append(slices.Clone(r.host.NodePortAddrs), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 }
 
-// checkHost refuses names of interfaces that would add words to a rule.
+// checkHost rejects names of interfaces that would add words to a rule.
 func checkHost(h *proxier.Host) error {
 	for _, name := range h.LocalInterfaces {
 		invalid := func(r rune) bool { return harmless(r) != r && r != '@' }
@@ -142,5 +141,5 @@ func checkHost(h *proxier.Host) error {
 	return nil
 }
 
-// maxInterface is the longest name of an interface in bytes, IFNAMSIZ without its NUL.
+// maxInterface is the longest name of an interface in bytes: IFNAMSIZ without its NUL.
 const maxInterface = 15

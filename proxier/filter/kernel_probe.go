@@ -16,18 +16,18 @@ import (
 )
 
 // optional are the matches that only some services need: those with several
-// endpoints, with session affinity, of SCTP. Without one of the others there is no service at all.
+// endpoints, session affinity, or SCTP. Every service needs all other features.
 var optional = []string{"statistic", "recent", "sctp"}
 
-// Probe finds out what of all that r may need this host lacks: optional features are
-// returned, and why they cannot be had; the others are an error.
+// Probe finds out which features that r may need this host lacks. It returns the
+// missing optional ones; any other is an error.
 func (k *Kernel) Probe(ctx context.Context, r *Rules) (xtables.Missing, error) {
 	randomFully, version, err := k.tool.HasRandomFully()
 	if err != nil {
 		return nil, err
 	}
 	if !randomFully {
-		return nil, fmt.Errorf("%s %s does not know MASQUERADE --random-fully: 1.6.2 is the first that does", k.tool, version)
+		return nil, fmt.Errorf("%s %s does not support MASQUERADE --random-fully: it needs 1.6.2 or later", k.tool, version)
 	}
 	set := ipset.Set{Name: fmt.Sprintf("%s-%d%s", probePrefix, os.Getpid(), k.words.suffix), Type: ipset.HashIP, IPv6: k.tool.IPv6, MaxElem: 1}
 	if err := k.sets.Create(ctx, set); err != nil && !errors.Is(err, ipset.ErrExist) {
@@ -46,7 +46,7 @@ func (k *Kernel) Probe(ctx context.Context, r *Rules) (xtables.Missing, error) {
 	return missing, nil
 }
 
-// features returns rules that need all that ours may, and one for each of that.
+// features returns rules that together need every feature, and one rule for each.
 func (r *Rules) features(set string) (combined, single []xtables.Feature) {
 	target := "192.0.2.1:1"
 	if r.words.fam == proxier.IPv6 {
@@ -91,8 +91,8 @@ func feature(table, name, words string) xtables.Feature {
 	return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
 }
 
-// needs returns the first of the features lacking that the rules of a service need;
-// nothing if they need none.
+// missingMatch returns the first missing match that the rules of a service need;
+// empty if they need none.
 func (r *Rules) missingMatch(res *proxier.Resolved, missing xtables.Missing) string {
 	if len(missing) == 0 {
 		return ""
@@ -114,10 +114,10 @@ func (r *Rules) missingMatch(res *proxier.Resolved, missing xtables.Missing) str
 	return ""
 }
 
-// serviceChain finds the name of a chain that belongs to one service.
+// serviceChain matches the name of a chain that belongs to one service.
 var serviceChain = regexp.MustCompile(Prefix + `(SVC|SVL|PART|EXT)-[A-Z2-7]{16}`)
 
-// Blame adds to an error that names a chain the service that the chain is of.
+// Blame adds the service to an error that names one of its chains.
 func (r *Rules) Blame(err error) error {
 	name := serviceChain.FindString(err.Error())
 	if name == "" {

@@ -12,37 +12,37 @@ import (
 	"svcproxy/source"
 )
 
-// maxErrors is how many services that cannot be served are told of one by one.
+// maxErrors is how many unsupported services an error names.
 const maxErrors = 8
 
-// A SetAside is the services whose rules this host cannot have: it lacks a match.
-// What they refuse they still refuse, but nothing of them that rules would balance is balanced.
+// Unsupported are the services whose rules need a match that this host lacks. They still
+// refuse what they refuse, and also refuse what rules would balance.
 type Unsupported struct {
 	kernel  *Kernel
 	rules   *Rules
-	missing xtables.Missing // what this host lacks of what services may need
-	failed  bool            // a sync has failed, maybe by what has come to be lacking
+	missing xtables.Missing // optional features that this host lacks
+	failed  bool            // the last sync failed, maybe because another feature is missing now
 
-	refusing map[source.Key]*proxier.Resolved // in place of what they were resolved to
+	refusing map[source.Key]*proxier.Resolved // instead of what they were resolved to
 	why      map[source.Key]string
 }
 
-// NewSetAside returns one of no services, for a host that lacks nothing as far as is known.
+// NewUnsupported returns an Unsupported without services, for a host that lacks nothing so far.
 func NewUnsupported(k *Kernel, r *Rules) *Unsupported { return &Unsupported{kernel: k, rules: r} }
 
-// Probe finds out what this host lacks, by rules in chains of their own. It fails where
-// that is something all of the rules need.
+// Probe finds out what this host lacks, by adding rules to chains of their own. It fails
+// if that is something that all services need.
 func (a *Unsupported) Probe(ctx context.Context) error {
 	missing, err := a.kernel.Probe(ctx, a.rules)
-	if err != nil { // what was lacking may still be
+	if err != nil { // keep what was missing: it may still be
 		return err
 	}
 	a.missing = missing
 	return nil
 }
 
-// ProbeAgain finds out whether what this host lacked has come, a module that was
-// loaded, and after a failure whether something has gone.
+// Reprobe probes again if something was missing, which a module may have brought since,
+// or if the last sync failed, as something may be missing now.
 func (a *Unsupported) Reprobe(ctx context.Context) error {
 	if len(a.missing) == 0 && !a.failed {
 		return nil
@@ -50,10 +50,10 @@ func (a *Unsupported) Reprobe(ctx context.Context) error {
 	return a.Probe(ctx)
 }
 
-// Doubt follows the end of a sync: one that has failed makes the next ProbeAgain try.
+// SyncEnded takes the result of a sync: after an error the next Reprobe probes.
 func (a *Unsupported) SyncEnded(err error) { a.failed = err != nil }
 
-// State returns st with services that cannot be had set aside, and notes them.
+// State returns st with unsupported services refusing, and records them.
 func (a *Unsupported) State(st *proxier.State) *proxier.State {
 	a.refusing, a.why = map[source.Key]*proxier.Resolved{}, map[source.Key]string{}
 	if len(a.missing) == 0 {
@@ -67,13 +67,13 @@ func (a *Unsupported) State(st *proxier.State) *proxier.State {
 	return &shown
 }
 
-// Preview returns what State would, and notes nothing.
+// Preview returns what State would, and records nothing.
 func (a *Unsupported) Preview(st *proxier.State) *proxier.State {
 	other := *a
 	return other.State(st)
 }
 
-// Delta does the same as State for a change of that.
+// Delta does the same as State for a change of it.
 func (a *Unsupported) Delta(d *proxier.Delta) *proxier.Delta {
 	if len(a.missing) == 0 {
 		return d
@@ -98,7 +98,7 @@ func (a *Unsupported) Delta(d *proxier.Delta) *proxier.Delta {
 	return &shown
 }
 
-// shown returns a service as it can be had, and notes where that is not what it asks for.
+// resolved returns a service as this host supports it, and records it if it is unsupported.
 func (a *Unsupported) resolved(res *proxier.Resolved) *proxier.Resolved {
 	lacks := a.rules.missingMatch(res, a.missing)
 	if lacks == "" {
@@ -109,7 +109,7 @@ func (a *Unsupported) resolved(res *proxier.Resolved) *proxier.Resolved {
 	return a.refusing[res.Key]
 }
 
-// refusing returns a service that refuses where rules would balance res.
+// refusing returns res with what rules would balance refused.
 func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
 	out := *res
 	out.Frontends = slices.Clone(res.Frontends)
@@ -141,7 +141,7 @@ func balances(f *proxier.Frontend) bool {
 	return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
 }
 
-// Unserved returns what there is to tell of services that are set aside; nil: nothing.
+// Unserved returns the error for unsupported services; nil if there are none.
 func (a *Unsupported) Unserved() *proxier.Unserved {
 	if len(a.why) == 0 {
 		return nil
@@ -158,7 +158,7 @@ func (a *Unsupported) Unserved() *proxier.Unserved {
 	return &proxier.Unserved{N: len(a.why), Err: errors.Join(errs...), Frontends: a.frontends()}
 }
 
-// frontends returns those of services that are set aside that refuse now.
+// frontends returns the frontends of unsupported services that refuse now.
 func (a *Unsupported) frontends() map[proxier.FrontendKey]bool {
 	all := make(map[proxier.FrontendKey]bool)
 	for _, res := range a.refusing {

@@ -8,9 +8,9 @@ import (
 	"svcproxy/proxier"
 )
 
-// fanOut is how many rules a packet may meet in a chain that chooses a target.
-// Above it the chain chooses among chains, each of which has a share of the
-// targets: 65,536 of them take four levels, see maxDepth.
+// fanOut is the most rules in a chain that chooses a target. With more targets the
+// chain chooses among chains, each of which has a share of them: 65,536 take four
+// levels, see maxDepth.
 const fanOut = 16
 
 // poolChain returns the name of a pool's chain.
@@ -22,17 +22,17 @@ func poolChain(p *proxier.Pool) string {
 	return hashed(prefix, p.ServicePort.String()+"/"+p.Protocol.String())
 }
 
-// A poolRenderer says one pool in rules.
+// A poolRenderer renders one pool as rules.
 type poolRenderer struct {
 	words    dialect
 	pool     *proxier.Pool
 	name     string
 	proto    string
-	affinity string // the seconds of session affinity; empty: none
+	affinity string // seconds of session affinity; empty: none
 	emit     Emit
 }
 
-// poolChains emits the chains of a pool, none if it has no targets.
+// poolChains emits the chains of a pool; none without targets.
 func (r *Rules) poolChains(p *proxier.Pool, emit Emit) {
 	if len(p.Targets) == 0 {
 		return
@@ -50,7 +50,7 @@ func (r *Rules) poolChains(p *proxier.Pool, emit Emit) {
 	pr.choose(c, p.Targets, pr.name)
 }
 
-// choose ends c with rules that choose one of targets by weight, and emits it.
+// choose completes c with rules that choose one of targets by weight, and emits it.
 func (pr *poolRenderer) choose(c *chain, targets []proxier.Target, path string) {
 	left := weight(targets)
 	if len(targets) <= fanOut {
@@ -80,8 +80,8 @@ func weight(targets []proxier.Target) (sum uint64) {
 	return sum
 }
 
-// chance returns the words that match one packet in total/part; none where all match.
-// The kernel holds the probability in 1/2^31, <linux/netfilter/xt_statistic.h>.
+// chance returns a match with probability part/total; empty if that is 1.
+// The kernel counts probabilities in 1/2^31, <linux/netfilter/xt_statistic.h>.
 func chance(part, total uint64) string {
 	if part == total {
 		return ""
@@ -91,7 +91,7 @@ func chance(part, total uint64) string {
 	return "-m statistic --mode random --probability " + strconv.FormatFloat(p, 'f', 11, 64)
 }
 
-// remember returns the words that note a client as one of t's.
+// remember returns the match that records a client of t.
 func (pr *poolRenderer) remember(t proxier.Target) string {
 	if pr.affinity == "" {
 		return ""
@@ -99,12 +99,12 @@ func (pr *poolRenderer) remember(t proxier.Target) string {
 	return "-m recent --set " + pr.list(t)
 }
 
-// list names the list of recent clients of a target.
+// list returns the options that name the list of recent clients of a target.
 func (pr *poolRenderer) list(t proxier.Target) string {
 	return "--name " + recentList(pr.name, t) + " --mask " + pr.words.mask + " --rsource"
 }
 
-// RecentList returns the name of the list of clients that keep a target of a pool.
+// RecentList returns the name of the list of clients with affinity to a target of a pool.
 func RecentList(p *proxier.Pool, t proxier.Target) string { return recentList(poolChain(p), t) }
 
 func recentList(chain string, t proxier.Target) string {

@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	// The legacy variant, which tells of nothing, is asked whether our rules are there
-	// when this many times as long has passed as the last question took, or canaryInterval.
-	// That costs a process for each table, and one more.
+	// The legacy variant has no events, so it is asked for our rules, after this many
+	// times as long as the last query took, or canaryInterval if that is less. A query
+	// costs a process for each table, and one more.
 	canaryShare    = 20
 	canaryInterval = 5 * time.Second
 
-	// glanceInterval is how often it is looked whether a table has another size than
-	// before, and there is a reason to ask. That costs a system call for each.
+	// sizeCheckInterval is how often the sizes of the tables are checked, whose change
+	// is the reason for a query. That costs a system call for each.
 	sizeCheckInterval = 250 * time.Millisecond
 )
 
-// restFor is the least time between two looks that events cause: whoever writes rules
-// all the time must not keep us reading all of them.
+// minLookInterval is the least time between two looks that events cause: a process that
+// writes rules all the time must not keep us reading all of them.
 const minLookInterval = time.Second
 
-// Watch calls changed with what others have done to our rules, when a look has shown
-// that something is to be repaired, until ctx ends, whose error it returns. The nft
-// variant hears of it at once, the legacy variant asks every few seconds. It runs
-// beside the other methods.
+// Watch calls changed with foreign changes to our rules, once a look has found something
+// to repair, until ctx ends, whose error it returns. The nft variant gets events, the
+// legacy variant polls every few seconds. It runs beside the other methods.
 func (k *Kernel) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	if k.events == nil {
 		return k.runCanary(ctx, changed)
@@ -43,16 +42,16 @@ func (k *Kernel) Watch(ctx context.Context, changed func(proxier.ForeignChange))
 	return k.listen(ctx, changed)
 }
 
-// events are what nf_tables tells of changes by others.
+// events are the events of nf_tables about foreign changes.
 type events struct {
 	conn    *nft.Conn
 	monitor *nft.Monitor
 
 	watching atomic.Bool
-	dirty    atomic.Bool // something may have been changed since the tables were last read
+	dirty    atomic.Bool // something may have changed since the tables were last read
 }
 
-// nftTables returns the tables of the nft variant that there may be.
+// nftTables returns the possible tables of the nft variant.
 func nftTables(v6 bool) (tables []nft.Table) {
 	for _, name := range []string{"nat", "filter", "mangle", "raw", "security"} {
 		tables = append(tables, nft.Table{Family: family(v6), Name: name})
@@ -75,7 +74,7 @@ func openEvents(v6 bool) (*events, error) {
 	e := &events{conn: conn}
 	e.monitor, err = nft.NewNameMonitor(nft.Names{
 		Tables: nftTables(v6), Ours: Prefix, Own: xtables.Committed, Scratch: probePrefix,
-		Others: "FORWARD", Touched: func() { e.dirty.Store(true) }, // rules of ours depend on it
+		Others: "FORWARD", Touched: func() { e.dirty.Store(true) }, // our jumps are in it
 	})
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -85,16 +84,16 @@ func openEvents(v6 bool) (*events, error) {
 
 func (e *events) close() error { return errors.Join(e.monitor.Close(), e.conn.Close()) }
 
-// suspect reports whether the tables must be read. It is asked before they are.
+// mustRead reports whether the tables must be read. It is called before they are.
 func (e *events) mustRead() bool { return e.dirty.Swap(false) || !e.watching.Load() }
 
-// A disturbance is what others did, and how often the mirror had been forgotten by then.
+// A disturbance is a foreign change, and how often the mirror had been forgotten by then.
 type disturbance struct {
 	proxier.ForeignChange
 	resets int
 }
 
-// listen looks at the kernel when nf_tables tells of changes by others.
+// listen looks at the kernel after events about foreign changes.
 func (k *Kernel) listen(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -106,7 +105,7 @@ func (k *Kernel) listen(ctx context.Context, changed func(proxier.ForeignChange)
 			k.events.dirty.Store(true)
 			select {
 			case queue <- disturbance{proxier.ForeignChange(e), k.mirror.resetCount()}:
-			default: // there is a look to come
+			default: // a look is already due
 			}
 		}))
 	})
@@ -115,8 +114,8 @@ func (k *Kernel) listen(ctx context.Context, changed func(proxier.ForeignChange)
 	return context.Cause(ctx)
 }
 
-// lookWhen looks at the kernel after each event. It works in the goroutine of the
-// caller of Watch, whose network namespace is where programs run.
+// lookAfterEvents looks at the kernel after each event. It runs in the goroutine of
+// Watch's caller, in whose network namespace programs run.
 func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, changed func(proxier.ForeignChange)) {
 	for {
 		select {
@@ -124,10 +123,10 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 			return
 		case d := <-queue:
 			k.lookAfter(ctx, d, changed)
-			if !k.mirror.known() { // the first sync is under way, and nothing was looked at
+			if !k.mirror.known() { // the first sync is running, and nothing was compared
 				select {
 				case queue <- d:
-				default: // another will do as well
+				default: // another one is queued
 				}
 			}
 		}
@@ -138,9 +137,8 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 	}
 }
 
-// heed looks at the kernel after an event. An error is met again, and told, by the
-// next look that the Loop asks for. A full sync, for the other family maybe, may have
-// repaired everything before the look.
+// lookAfter looks at the kernel after an event. An error is left to the next look of the
+// Loop, which reports it. A resync may have repaired everything before the look.
 func (k *Kernel) lookAfter(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) {
 	if damaged, err := k.Look(ctx); err == nil && (damaged || k.mirror.resetCount() != d.resets) {
 		k.mirror.markReported()
@@ -148,13 +146,13 @@ func (k *Kernel) lookAfter(ctx context.Context, d disturbance, changed func(prox
 	}
 }
 
-// askCanary looks at the kernel when a jump or a chain of ours is missing. It asks
-// only when a table has changed: each question reads a whole table, 65 ms of CPU at 5,000 services.
+// runCanary looks at the kernel when a jump or a chain of ours is missing. It checks
+// only when a table has changed: each query reads a whole table, 65 ms of CPU at 5,000 services.
 func (k *Kernel) runCanary(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	tick := time.NewTicker(sizeCheckInterval)
 	defer tick.Stop()
-	var complete map[string]xtables.TableInfo // of the tables when all was there
-	var next time.Time                        // to ask at
+	var complete map[string]xtables.TableInfo // of the tables when nothing was missing
+	var next time.Time                        // query not before
 	for {
 		select {
 		case <-ctx.Done():
@@ -171,7 +169,7 @@ func (k *Kernel) runCanary(ctx context.Context, changed func(proxier.ForeignChan
 			continue
 		}
 		complete = nil
-		// An error counts as no: iptables has one where a jump leads to a chain that is gone.
+		// An error counts as missing: iptables fails if a jump's chain was removed.
 		alive, err := k.checkCanary(jumps)
 		next = time.Now().Add(min(canaryShare*time.Since(begun), canaryInterval))
 		if err == nil && alive {
@@ -185,7 +183,7 @@ func (k *Kernel) runCanary(ctx context.Context, changed func(proxier.ForeignChan
 	}
 }
 
-// byTable returns what ask says of each table with jumps; nil: of one it has failed.
+// byTable returns the result of read for each table with jumps; nil if one failed.
 func byTable[T any](jumps []Jump, read func(table string) (T, error)) map[string]T {
 	all := map[string]T{}
 	for _, j := range jumps {
@@ -201,8 +199,8 @@ func byTable[T any](jumps []Jump, read func(table string) (T, error)) map[string
 	return all
 }
 
-// canary asks for one jump of each table, and for the chain where services begin.
-// Who flushes a table or deletes our chains removes these too.
+// checkCanary reports whether one jump of each table, and the chain of services, exist.
+// Flushing a table or deleting our chains removes these too.
 func (k *Kernel) checkCanary(jumps []Jump) (bool, error) {
 	asked := map[string]bool{}
 	for _, j := range jumps {
@@ -221,7 +219,7 @@ func (k *Kernel) checkCanary(jumps []Jump) (bool, error) {
 	return k.tool.ChainExists("nat", Services)
 }
 
-// jumpsNow returns the rules of built-in chains that lead to ours; none while that is unknown.
+// currentJumps returns the jumps of built-in chains to ours; none while they are unknown.
 func (m *mirror) currentJumps() []Jump {
 	m.mu.Lock()
 	defer m.mu.Unlock()

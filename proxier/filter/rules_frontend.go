@@ -6,11 +6,11 @@ import (
 	"svcproxy/proxier"
 )
 
-// hostProcess matches packets that this host itself sends.
+// hostProcess matches packets from this host itself.
 const hostProcess = "-m addrtype --src-type LOCAL"
 
-// frontendRules appends the rules that a packet to f meets. What IPVS balances must
-// not come to the node ports, whoever may use it.
+// frontendRules appends the rules for packets to f. What IPVS balances must not reach
+// the rules of node ports, whatever its source.
 func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
 	if r.layout.hasRules(f) {
 		r.balance(c, f)
@@ -20,7 +20,7 @@ func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
 	}
 }
 
-// balance appends the rules that lead to pools.
+// balance appends the rules that jump to pools.
 func (r *Rules) balance(c *chain, f *proxier.Frontend) {
 	match := r.matchFrontend(f)
 	if f.Split() {
@@ -38,7 +38,7 @@ func (r *Rules) balance(c *chain, f *proxier.Frontend) {
 	c.rule(match, "-j", poolChain(f.Outside.Pool))
 }
 
-// addressed returns the words that match packets to f.
+// matchFrontend returns the match for packets to f.
 func (r *Rules) matchFrontend(f *proxier.Frontend) string {
 	words := r.matchDestination(f)
 	if allowed := r.matchSources(f); allowed != "" {
@@ -56,7 +56,7 @@ func (r *Rules) matchDestination(f *proxier.Frontend) string {
 	return words + "-p " + proto + " -m " + proto + " --dport " + strconv.Itoa(int(f.Key.Port))
 }
 
-// allowed returns the words that match the sources that may use f; none if all may.
+// matchSources returns the match for the sources that may use f; empty if all may.
 func (r *Rules) matchSources(f *proxier.Frontend) string {
 	if !f.Restricted {
 		return ""
@@ -64,8 +64,8 @@ func (r *Rules) matchSources(f *proxier.Frontend) string {
 	return r.words.match(rangesSet, "dst,dst,src")
 }
 
-// splitChain returns the name of the chain that tells local sources from others.
-// Frontends of a service port share it as long as their legs are alike.
+// splitChain returns the name of the chain that separates local sources from others.
+// Frontends of a service port share it as long as they route alike.
 func splitChain(f *proxier.Frontend) string {
 	key := f.ServicePort.String() + "/" + f.Key.Protocol.String()
 	for _, l := range []proxier.Leg{f.Local, f.Outside} {
@@ -74,7 +74,7 @@ func splitChain(f *proxier.Frontend) string {
 	return hashed(Prefix+"EXT-", key)
 }
 
-// split emits the chain that tells local sources from others.
+// splitRules emits the chain that separates local sources from others.
 func (r *Rules) splitRules(f *proxier.Frontend, emit Emit) {
 	c := &chain{name: splitChain(f)}
 	switch f.Local.Masquerade {
@@ -103,8 +103,8 @@ func (r *Rules) markRoute(c *chain, l proxier.Leg, source, mark string) {
 	}
 }
 
-// goTo sends packets of a source to their pool. Those of a leg that does not
-// balance go back untouched, and meet the filter table.
+// goTo sends packets of a source to their pool. If the route does not balance they
+// return unchanged, and the filter table decides.
 func (r *Rules) goTo(c *chain, l proxier.Leg, source string) {
 	if l.Action == proxier.Balance {
 		c.rule(source, "-g", poolChain(l.Pool))

@@ -11,26 +11,26 @@ import (
 	"svcproxy/proxier"
 )
 
-// loudScript is from how many bytes on our own changes are not listened to: those
-// that come back to a monitor as events are some ten times as long.
+// unmonitoredScript is the size in bytes from which on the events of our own changes
+// are suppressed: they are some ten times as long as the script.
 const unmonitoredScript = 256 << 10
 
-// errDisturbed says that others commit to nf_tables, so that programs of the nft
-// variant, which begin again then, do not come to an end, or fail: iptables-restore
-// 1.8.9 says "File exists" of chains that it means to make itself.
-var errContended = errors.New("others kept changing rules meanwhile")
+// errContended: other processes commit to nf_tables, so that programs of the nft
+// variant, which start over then, do not finish, or fail: iptables-restore 1.8.9
+// with "File exists" for chains that it is about to create itself.
+var errContended = errors.New("other processes kept changing the rules")
 
 const (
-	// patience is how long a program may be disturbed. 1,000 services take 0.1 s.
+	// contentionTimeout is how long a program may start over. 1,000 services take 0.1 s.
 	contentionTimeout = 3 * time.Second
 
 	firstChunk = 256 // chains, of some 10 rules each: 50 ms
 	minChunk   = 4
-	chunkTries = 6 // of a piece, before all become smaller
+	chunkTries = 6 // of a chunk, before all become smaller
 )
 
-// restore runs a script: whole or, where others do not let that be, in pieces that
-// get smaller until they come through. An error leaves some of it done.
+// restore runs a script: whole or, if other processes keep interfering, in chunks that
+// get smaller until they succeed. After an error part of it may be done.
 func (k *Kernel) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
 	if tool.Variant != xtables.NFT || s.Empty() {
 		return tool.Restore(ctx, s)
@@ -38,7 +38,7 @@ func (k *Kernel) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Scr
 	return k.restoreChunks(ctx, tool, s)
 }
 
-// restorePieces runs a script that may be disturbed.
+// restoreChunks runs a script of the nft variant.
 func (k *Kernel) restoreChunks(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
 	err := k.attempt(ctx, tool, s, contentionTimeout)
 	if !errors.Is(err, errContended) {
@@ -64,16 +64,16 @@ func (k *Kernel) restoreChunks(ctx context.Context, tool *xtables.Tool, s *xtabl
 	return nil
 }
 
-// cut makes smaller pieces.
-func splitChunks(pieces []*xtables.Script, size int) (smaller []*xtables.Script) {
-	for _, p := range pieces {
-		smaller = append(smaller, p.Chunks(size, Prefix)...)
+// splitChunks splits scripts into smaller ones.
+func splitChunks(chunks []*xtables.Script, size int) (smaller []*xtables.Script) {
+	for _, c := range chunks {
+		smaller = append(smaller, c.Chunks(size, Prefix)...)
 	}
 	return smaller
 }
 
-// attempt runs a script once, in its turn. The error is errDisturbed where it fails, or does not
-// end, while others commit.
+// attempt runs a script once, holding the writer's lock. The error is errContended if it
+// fails, or does not finish, while other processes commit.
 func (k *Kernel) attempt(ctx context.Context, tool *xtables.Tool, s *xtables.Script, timeout time.Duration) error {
 	unlock, err := tool.LockWriter(ctx)
 	if err != nil {
@@ -84,19 +84,20 @@ func (k *Kernel) attempt(ctx context.Context, tool *xtables.Tool, s *xtables.Scr
 	run := func() error {
 		return cancelOnContention(ctx, s.Tables(), timeout, func(ctx context.Context) error { return tool.RestoreLocked(ctx, s) })
 	}
-	if k.events != nil && s.Len() >= unmonitoredScript { // only now: who waits for others to be unheard waits without a context
+	if k.events != nil && s.Len() >= unmonitoredScript { // with the lock: waiting for another suppression ignores the context
 		err = k.events.conn.Unheard(s.Tables(), run)
 	} else {
 		err = run()
 	}
-	if errors.Is(err, errContended) { // it may have committed before it was killed, and what is written again links twice
+	if errors.Is(err, errContended) { // it may have committed before it was killed, and writing it again adds jumps twice
 		k.forceRead()
 	}
 	return err
 }
 
-// undisturbed calls do, which itself commits up to so many times. It ends the
-// context of do, and returns errDisturbed, where others commit for longer than patience.
+// cancelOnContention calls do, which itself commits up to so many times. If other
+// processes commit and do takes longer than timeout, it cancels do's context and
+// returns errContended.
 func cancelOnContention(ctx context.Context, commits int, timeout time.Duration, do func(context.Context) error) error {
 	conn, err := nft.Dial()
 	if err != nil {

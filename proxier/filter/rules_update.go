@@ -9,16 +9,16 @@ import (
 	"svcproxy/proxier"
 )
 
-// Changes are what an Update changed, or may have.
+// Changes are what an Update changed, or may have changed.
 type Changes struct {
-	// All: any chain may have changed. Otherwise those of Chains, all in table nat.
+	// All: any chain may have changed. Otherwise those in Chains, all in table nat.
 	All    bool
-	Chains map[string][]byte // rules by name; nil: gone
+	Chains map[string][]byte // rules by name; nil: removed
 
-	Gained, Lost map[string][]ipset.Entry // members by the whole name of the set
+	Gained, Lost map[string][]ipset.Entry // members by the full name of the set
 }
 
-// Update follows a delta. Its work does not depend on how much there is besides.
+// Update applies a delta. Its cost does not depend on the number of other services.
 func (r *Rules) Update(d *proxier.Delta) *Changes {
 	ch := &Changes{Chains: map[string][]byte{}, Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
 	r.updateServices(d, ch)
@@ -30,10 +30,10 @@ func (r *Rules) Update(d *proxier.Delta) *Changes {
 	return ch
 }
 
-// set notes the rules of a chain, which need not be new.
+// set notes the rules of a chain, which may be unchanged.
 func (ch *Changes) set(_, name string, rules []byte) { ch.Chains[name] = append([]byte{}, rules...) }
 
-// updateServices follows the chains that belong to single services.
+// updateServices updates the chains that belong to single services.
 func (r *Rules) updateServices(d *proxier.Delta, ch *Changes) {
 	for _, s := range d.Services {
 		if s.Old != nil {
@@ -49,7 +49,7 @@ func (r *Rules) updateServices(d *proxier.Delta, ch *Changes) {
 	}
 }
 
-// frontendChanges returns what a delta puts into the trees, nil where it removes.
+// frontendChanges returns what a delta puts into the trees; nil: removed.
 // A frontend may move from one service to another.
 func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*proxier.Frontend) {
 	services, nodePorts = map[key]*proxier.Frontend{}, map[key]*proxier.Frontend{}
@@ -72,7 +72,7 @@ func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*
 	return services, nodePorts
 }
 
-// updateTree puts frontends into a tree and notes the chains that this touches.
+// updateTree puts frontends into a tree and notes the chains that this affects.
 func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Changes) {
 	for k, f := range changed {
 		if r.sameRules(t.find(k), f) {
@@ -107,7 +107,7 @@ func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Chang
 			ch.All = true
 			return
 		}
-		t.collectChildren(n, after) // a new chain may have come between old ones
+		t.collectChildren(n, after) // a new chain may be between old ones
 	}
 	for name := range before {
 		ch.Chains[name] = nil
@@ -118,7 +118,7 @@ func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Chang
 	}
 }
 
-// sameRules tells whether two frontends at the same place, or none, have the same rules.
+// sameRules reports whether two frontends with the same key, or nil, have the same rules.
 func (r *Rules) sameRules(a, b *proxier.Frontend) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -129,7 +129,7 @@ func (r *Rules) sameRules(a, b *proxier.Frontend) bool {
 	return bytes.Equal(x.rules, y.rules)
 }
 
-// updateMembers follows the sets that hold frontends.
+// updateMembers updates the sets that hold frontends.
 func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 	net := memberCount{}
 	old, now := frontends(d)
@@ -153,7 +153,7 @@ func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 	}
 }
 
-// frontends returns those that a delta removes and adds.
+// frontends returns the frontends that a delta removes and adds.
 func frontends(d *proxier.Delta) (old, now []*proxier.Frontend) {
 	for _, s := range d.Services {
 		if s.Old != nil {
@@ -166,7 +166,7 @@ func frontends(d *proxier.Delta) (old, now []*proxier.Frontend) {
 	return old, now
 }
 
-// updateShared follows the sets that the State counts itself.
+// updateShared updates the sets whose members the State counts.
 func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
 	exempt := func(e ipset.Entry) bool { return slices.Contains(r.host.ServiceCIDRExempt, e.Addr) }
 	applySetDelta(ch, r.words.set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry, nil)
@@ -174,7 +174,7 @@ func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
 	applySetDelta(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry, nil)
 }
 
-// follow turns a change of a counted set into members. Those that are there for another reason are left out.
+// applySetDelta applies the change of a counted set. Members that are there for another reason stay.
 func applySetDelta[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry, stays func(ipset.Entry) bool) {
 	for _, v := range d.Gained {
 		e := entry(v)
