@@ -11,9 +11,9 @@ import (
 	"svcproxy/proxier"
 )
 
-// follow brings the kernel up to date with a delta, with drains that are due, and
-// with what looks have found to differ. It looks at these in the kernel, and at
-// nothing else. Its work does not depend on how much there is besides.
+// applyDelta writes a delta, drains that are due, and repairs of what looks have found.
+// It reads only these from the kernel. Its cost does not depend on the number of other
+// services.
 func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	var errs failures
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
@@ -33,13 +33,13 @@ func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *prox
 		errs.add(err)
 		return errs.join()
 	}
-	b.runSteps(ctx, d.first, b.servers, &errs) // host processes are balanced from here on
+	b.runSteps(ctx, d.first, b.servers, &errs) // from here on host processes are balanced
 	b.rules.Withhold(b.refused.missingEntries(b.servers), served)
 	if err := b.kernel.Apply(ctx, served, b.rules); err != nil {
 		errs.add(err)
 		return errs.join()
 	}
-	b.bind(ctx, bind, &errs) // and everybody
+	b.bind(ctx, bind, &errs) // and everyone
 	b.runSteps(ctx, d.last, b.servers, &errs)
 	b.repair(ctx, st, found, &errs)
 	for _, key := range keys {
@@ -48,8 +48,8 @@ func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *prox
 	return errs.join()
 }
 
-// claim returns the keys to be compared, sorted, and those of them where a server
-// is to be made. It leaves out those that another program has.
+// claimKeys returns the keys to compare, sorted, and those of them where a server will be
+// added. It leaves out foreign servers.
 func (b *Backend) claimKeys(ctx context.Context, touched map[lvs.Key]struct{}, errs *failures) (keys, claimed []lvs.Key) {
 	for _, key := range slices.SortedFunc(maps.Keys(touched), compareKeys) {
 		delete(b.refused, key)
@@ -70,8 +70,8 @@ func (b *Backend) claimKeys(ctx context.Context, touched map[lvs.Key]struct{}, e
 	return keys, claimed
 }
 
-// compare notes what must be done to servers. It returns their addresses on our
-// device that neither services nor servers that drain need any more.
+// compare notes how to change servers. It returns their addresses on our device that
+// neither services nor draining servers need any more.
 func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (freed []netip.Addr) {
 	pools := map[*proxier.Pool][]dest{}
 	for _, key := range keys {
@@ -91,7 +91,7 @@ func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (fre
 	return freed
 }
 
-// linger counts servers that nobody wants.
+// countOrphan counts servers that are only kept to drain.
 func (b *Backend) countOrphan(a netip.Addr, s *server, by int) {
 	if s == nil || !s.orphan {
 		return
@@ -101,8 +101,8 @@ func (b *Backend) countOrphan(a netip.Addr, s *server, by int) {
 	}
 }
 
-// addrChanges returns which addresses are to be bound, and the delta as the
-// chains and sets shall see it: addresses where servers drain stay until they are freed.
+// addrChanges returns the addresses to bind, and the delta for the chains and sets:
+// addresses where servers drain stay until they are freed.
 func (b *Backend) addrChanges(st *proxier.State, delta *proxier.Delta, freed []netip.Addr) (bind []netip.Addr, shown *proxier.Delta) {
 	for _, a := range delta.BoundAddrs.Gained {
 		if _, has := b.bound[a]; !has {

@@ -11,17 +11,17 @@ import (
 	"svcproxy/proxier"
 )
 
-// lag is how long the kernel's counters of connections may be behind: they move
-// from active to inactive by a timer, and idle connections were seen for 2 s.
+// counterLag is how long the kernel's counters of connections may be out of date: a
+// timer moves connections from active to inactive, and idle ones were seen for 2 s.
 const counterLag = 3 * time.Second
 
 // A step is one message to IPVS.
 type step struct {
 	op   op
 	key  lvs.Key
-	srv  *server // of addServer, updateServer and, once it is sent, addDest
-	had  *server // of updateServer
-	dest dest    // of the others
+	srv  *server // for addServer, updateServer and, once it is sent, addDest
+	had  *server // for updateServer
+	dest dest    // for the others
 }
 
 type op uint8
@@ -52,8 +52,8 @@ func (s step) do(ctx context.Context, c *lvs.Conn) error {
 	return c.DeleteDestination(ctx, s.key, s.dest.AddrPort)
 }
 
-// undo corrects servers, which hold what the kernel should have after the step,
-// where it did not take a server or a new destination.
+// undo corrects servers, which already include the step, after the kernel refused a
+// server or a new destination.
 func (s step) undo(servers map[lvs.Key]*server) {
 	switch s.op {
 	case addServer:
@@ -69,7 +69,7 @@ func (s step) undo(servers map[lvs.Key]*server) {
 	}
 }
 
-// named adds the service to an error.
+// withService adds the service to an error.
 func (s step) withService(err error) error {
 	if err == nil {
 		return nil
@@ -77,7 +77,7 @@ func (s step) withService(err error) error {
 	return fmt.Errorf("service %s: %w", s.srv.name, err)
 }
 
-// change says what the step does, for Plan.
+// change describes the step, for Plan.
 func (s step) change() proxier.Change {
 	switch s.op {
 	case addServer:
@@ -91,20 +91,19 @@ func (s step) change() proxier.Change {
 	return proxier.Change{Op: verb, Object: "destination " + destText(s.key, s.dest)}
 }
 
-// A difference is what leads from the servers that the kernel holds to those that
-// it shall hold. What serves new connections comes first, what ends them last.
+// A difference leads from the actual to the desired servers. Steps that serve new
+// connections are in first, those that end connections in last.
 type difference struct {
 	first, last []step
 
 	now     time.Time
 	timeout time.Duration // of drains
-	drains  drains        // as they are recorded
-	drained []drainChange // what is to be recorded of them
+	drains  drains        // as recorded
+	drained []drainChange // to be recorded
 }
 
-// server notes what must be done to the server at a key: nil is none. It returns
-// what the kernel then holds there. A server that nobody wants stays as long as
-// destinations of it drain.
+// server notes how to change the server at a key; nil: none. It returns what the kernel
+// then holds there. A server that is no longer desired stays while destinations drain.
 func (d *difference) server(key lvs.Key, have, want *server) *server {
 	switch {
 	case have == nil && want == nil:
@@ -128,19 +127,19 @@ func (d *difference) server(key lvs.Key, have, want *server) *server {
 	return &server{Server: want.Server, name: want.name, dests: merge(want.dests, left)}
 }
 
-// leave notes what must be done to a server that nobody wants.
+// removeOrDrain notes how to change a server that is no longer desired.
 func (d *difference) removeOrDrain(key lvs.Key, have *server) *server {
 	n := len(d.last)
 	left := d.dests(key, have.dests, nil)
 	if len(left) > 0 {
 		return &server{Server: have.Server, name: have.name, dests: left, orphan: true}
 	}
-	d.last = append(d.last[:n], step{op: deleteServer, key: key}) // its destinations go with it
+	d.last = append(d.last[:n], step{op: deleteServer, key: key}) // with its destinations
 	return nil
 }
 
-// dests walks along what the kernel holds and what it shall hold, both sorted,
-// and returns those that drain.
+// dests compares the actual and desired destinations, both sorted, and returns those
+// that drain.
 func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
 	for len(have)+len(want) > 0 {
 		order := 0
@@ -169,7 +168,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
 	return left
 }
 
-// stay notes what must be done to a destination that is wanted. It may have drained.
+// keepDest notes how to change an existing, desired destination. It may have been draining.
 func (d *difference) keepDest(key lvs.Key, have, want dest) {
 	d.undrain(key, have.AddrPort)
 	if have.weight == want.weight && !have.foreignOptions {
@@ -183,9 +182,9 @@ func (d *difference) keepDest(key lvs.Key, have, want dest) {
 	}
 }
 
-// drain notes what must be done to a destination that has left, and reports whether
-// it stays for a while, with weight 0. Its connections go on until they end or its
-// time is over; flows of UDP cannot be told to be over.
+// drain notes how to change a removed destination, and reports whether it stays for a
+// while, with weight 0. Its connections continue until they end or time out; the end of
+// a UDP flow is unknown, so those do not drain.
 func (d *difference) drain(key lvs.Key, have dest) bool {
 	since, draining := d.drains.since(key, have.AddrPort)
 	if !draining || since.After(d.now) {
@@ -204,7 +203,7 @@ func (d *difference) drain(key lvs.Key, have dest) bool {
 	return true
 }
 
-// undrain notes that a destination does not drain, or no longer.
+// undrain notes that a destination no longer drains, if it did.
 func (d *difference) undrain(key lvs.Key, at netip.AddrPort) {
 	if _, draining := d.drains.since(key, at); draining {
 		d.drained = append(d.drained, drainChange{key: key, at: at})
@@ -224,7 +223,7 @@ func merge(a, b []dest) []dest {
 	return append(append(out, a...), b...)
 }
 
-// addrDifference returns what a device lacks, and what it has too many, in order.
+// addrDifference returns the missing and the extra addresses of a device, in order.
 func addrDifference(have, want map[netip.Addr]struct{}) (missing, extra []netip.Addr) {
 	for a := range want {
 		if _, ok := have[a]; !ok {

@@ -9,12 +9,12 @@ import (
 	"svcproxy/netutil/lvs"
 )
 
-// NextDue returns when a Sync with an empty delta has something to do: a drain's
-// connections may have ended, or its time is over, the last Sync left repairs to
-// the next, or what the kernel refused may be had now. Zero: not before something
-// changes. It is of the goroutine that calls Sync.
+// NextDue returns when a Sync with an empty delta has something to do: connections may
+// have drained or timed out, the last Sync left repairs to the next, or the kernel may
+// accept now what it refused. Zero: not before something changes. It must be called
+// from the goroutine that calls Sync.
 func (b *Backend) NextDue() time.Time {
-	if b.servers == nil { // the next Sync looks at everything
+	if b.servers == nil { // the next Sync compares everything
 		return time.Time{}
 	}
 	if b.mirror.unrepaired() {
@@ -23,7 +23,7 @@ func (b *Backend) NextDue() time.Time {
 	return earlier(b.drainQueue.next(), b.retries.due)
 }
 
-// earlier returns the first of two times; zero is never.
+// earlier returns the earlier of two times; zero is never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -31,8 +31,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// lookAtDue adds the servers to keys whose drains are due, after it has asked
-// which of their destinations have connections.
+// lookAtDue adds to keys the servers whose drains are due, after reading which of their
+// destinations have connections.
 func (b *Backend) lookAtDue(ctx context.Context, now time.Time, keys map[lvs.Key]struct{}, errs *failures) {
 	for _, key := range b.drainQueue.due(now, maxDue) {
 		if b.servers[key] == nil {
@@ -40,14 +40,14 @@ func (b *Backend) lookAtDue(ctx context.Context, now time.Time, keys map[lvs.Key
 		}
 		keys[key] = struct{}{}
 		list, err := b.conn.Destinations(ctx, key)
-		if !errors.Is(err, lvs.ErrNotExist) { // another program removed it: a look finds that out
+		if !errors.Is(err, lvs.ErrNotExist) { // another program removed it, which a look will find
 			errs.add(err)
 		}
 		b.servers[key] = b.servers[key].withIdle(list)
 	}
 }
 
-// withIdle returns a copy of s that knows which of its destinations are idle.
+// withIdle returns a copy of s that notes which of its destinations are idle.
 func (s *server) withIdle(list []lvs.Destination) *server {
 	out := *s
 	out.dests = slices.Clone(s.dests)
@@ -60,7 +60,7 @@ func (s *server) withIdle(list []lvs.Destination) *server {
 	return &out
 }
 
-// remindOfAll sets when to look at which drains.
+// queueDrains queues all drains.
 func (b *Backend) queueDrains(now time.Time) {
 	b.drainQueue = drainQueue{}
 	for key := range b.record.drains {
@@ -68,7 +68,7 @@ func (b *Backend) queueDrains(now time.Time) {
 	}
 }
 
-// remind sets when to look at the drains of a server.
+// queueDrain queues the drains of a server.
 func (b *Backend) queueDrain(key lvs.Key, now time.Time) {
 	if len(b.record.drains[key]) == 0 || b.servers[key] == nil {
 		b.drainQueue.remove(key)

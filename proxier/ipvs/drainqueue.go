@@ -7,20 +7,20 @@ import (
 	"svcproxy/netutil/lvs"
 )
 
-// maxDue is how many servers one sync looks at for their drains, a message each:
-// a change waits for no more than these.
+// maxDue is how many servers one sync checks for their drains, a message each:
+// changes wait for no more than these.
 const maxDue = 64
 
-// The time between two looks at a drain grows with its age up to maxDrainLook.
-// After its time is over, which it survives only where the kernel lost it, it is
-// looked at once in minDrainLook.
+// The time between two checks of a drain grows with its age up to maxDrainLook. After
+// its timeout, which it survives only if the kernel lost it, it is checked every
+// minDrainLook.
 const (
 	minDrainLook = time.Second
 	maxDrainLook = 30 * time.Second
 )
 
-// nextLook returns how long after now a drain is to be looked at: its
-// connections may have ended, or its time is over.
+// nextLook returns how long after now to check a drain: its connections may have ended,
+// or it has timed out.
 func nextLook(since, now time.Time, timeout time.Duration) time.Duration {
 	waited := max(0, now.Sub(since))
 	switch left := timeout - waited; {
@@ -33,10 +33,10 @@ func nextLook(since, now time.Time, timeout time.Duration) time.Duration {
 	}
 }
 
-// reminders say which servers are to be looked at, and when. The zero value has none.
+// A drainQueue holds which servers to check, and when. The zero value is empty.
 type drainQueue struct {
 	heap  []drainCheck
-	index map[lvs.Key]int // place in heap
+	index map[lvs.Key]int // in heap
 }
 
 type drainCheck struct {
@@ -44,7 +44,7 @@ type drainCheck struct {
 	at  time.Time
 }
 
-// set sets when a server is to be looked at.
+// set sets when to check a server.
 func (r *drainQueue) set(k lvs.Key, at time.Time) {
 	i, has := r.index[k]
 	if !has {
@@ -61,7 +61,7 @@ func (r *drainQueue) remove(k lvs.Key) {
 	}
 }
 
-// next returns when the first server is to be looked at; zero: there is none.
+// next returns when to check the first server; zero: there is none.
 func (r *drainQueue) next() time.Time {
 	if len(r.heap) == 0 {
 		return time.Time{}
@@ -69,7 +69,7 @@ func (r *drainQueue) next() time.Time {
 	return r.heap[0].at
 }
 
-// due removes and returns servers to be looked at by now, n at most.
+// due removes and returns the servers that are due, n at most.
 func (r *drainQueue) due(now time.Time, n int) (keys []lvs.Key) {
 	for len(keys) < n && len(r.heap) > 0 && !r.heap[0].at.After(now) {
 		keys = append(keys, heap.Pop(r).(drainCheck).key)

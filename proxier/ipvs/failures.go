@@ -11,10 +11,10 @@ import (
 	"svcproxy/proxier"
 )
 
-// maxErrors is how many errors of one sync are told; one cause can have thousands.
+// maxErrors is how many errors of one sync are reported; one cause can lead to thousands.
 const maxErrors = 8
 
-// failures collect what went wrong in a sync that goes on.
+// failures collects the errors of a sync that continues.
 type failures struct {
 	errs []error
 	n    int
@@ -29,7 +29,7 @@ func (f *failures) add(err error) {
 	}
 }
 
-// join returns the first errors and how many there are besides; nil for none.
+// join returns the first errors and the number of others; nil if there are none.
 func (f *failures) join() error {
 	if more := f.n - len(f.errs); more > 0 {
 		return errors.Join(append(f.errs, fmt.Errorf("and %d more", more))...)
@@ -37,8 +37,8 @@ func (f *failures) join() error {
 	return errors.Join(f.errs...)
 }
 
-// refused says of servers that are wanted why they are not there as they should
-// be, and that trying again at once is of no use.
+// refused has the desired servers that are missing or incomplete, with the reason.
+// Retrying at once is useless.
 type refused map[lvs.Key]refusal
 
 type refusal struct {
@@ -46,7 +46,7 @@ type refusal struct {
 	foreign bool // another program has the server
 }
 
-// unserved returns what there is to tell of them; nil: nothing.
+// unserved returns the error for them; nil if there are none.
 func (r refused) unserved() *proxier.Unserved {
 	if len(r) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func (r refused) unserved() *proxier.Unserved {
 	return &proxier.Unserved{N: len(r), Err: errs.join()}
 }
 
-// unserved returns what there is to tell of virtual servers that are refused; nil: nothing.
+// unserved returns the error for refused virtual servers; nil if there are none.
 func (b *Backend) unserved() *proxier.Unserved {
 	u := b.refused.unserved()
 	if u == nil {
@@ -76,9 +76,9 @@ func (b *Backend) unserved() *proxier.Unserved {
 	return u
 }
 
-// without returns those that are not there at all. A foreign one is: IPVS takes its
-// packets, and daemons of the host do not. If our record was lost it was made by
-// us, and serves while the log says what to do.
+// missingEntries returns those that do not exist at all. Foreign ones do: IPVS handles
+// their packets, and daemons of the host do not see them. If our record was lost we made
+// them, and they serve while the log says what to do.
 func (r refused) missingEntries(servers map[lvs.Key]*server) map[ipset.Entry]bool {
 	out := make(map[ipset.Entry]bool, len(r))
 	for key, why := range r {

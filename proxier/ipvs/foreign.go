@@ -10,18 +10,18 @@ import (
 	"svcproxy/proxier"
 )
 
-// maxNamed is how many foreign servers are named in the log at once. Where the state
-// directory was lost there are as many as services.
+// maxLogged is how many foreign servers are logged at once. If the state directory was
+// lost there are as many as services.
 const maxLogged = 50
 
 func orDiscard(log *slog.Logger) *slog.Logger { return cmp.Or(log, slog.New(slog.DiscardHandler)) }
 
-// notOurs refuses a server that exists and is not recorded. It is left as it is.
+// foreignServer is the refusal of a server that exists and is not recorded. It is left alone.
 func foreignServer(name proxier.ServicePortName, key lvs.Key) refusal {
 	return refusal{fmt.Errorf("service %s: virtual server %v belongs to another program: it is left alone", name, key), true}
 }
 
-// logForeign names servers that were not foreign, or not wanted, before.
+// logForeign logs servers that were not foreign, or not wanted, before.
 func (b *Backend) logForeign() {
 	known := b.foreign
 	b.foreign = make(map[lvs.Key]struct{})
@@ -40,7 +40,7 @@ func (b *Backend) logForeign() {
 	})
 }
 
-// nameAll says the same of servers, in order, and how to remove them.
+// warnForeign logs the same of servers, in order, and how to remove them.
 func (b *Backend) warnForeign(keys []lvs.Key, what func(lvs.Key) string) {
 	slices.SortFunc(keys, compareKeys)
 	for _, key := range keys[:min(len(keys), maxLogged)] {

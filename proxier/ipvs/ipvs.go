@@ -1,16 +1,25 @@
-// Package ipvs is the backend that balances with IPVS, the kernel's own balancer.
+// Package ipvs is the backend that balances with IPVS, the kernel's load balancer.
 //
 //	State ──► virtual servers ─────────────────────► netutil/lvs
-//	      ├─► addresses of a device of ours ───────► netutil/links
+//	      ├─► addresses of our dummy device ───────► netutil/links
 //	      └─► chains and sets (proxier/filter) ────► iptables, netutil/ipset
 //
-// IPVS sees packets to addresses of this host only. So those of services that no
-// other device carries are put on one that is ours; what no service takes there
-// is refused by chains and sets, or daemons of the host would answer.
+// IPVS sees packets to addresses of this host only. So service addresses that no
+// other device has are put on a device of ours; packets to no service there are
+// refused by chains and sets, or daemons of the host would answer.
 //
-// IPVS has no transactions and no owners. A mirror of what it holds says what to
-// send, and a record on disk which virtual servers are ours: those that are there
-// and not recorded are foreign, and never touched.
+// IPVS has no transactions and no owners. A mirror of what it holds tells what to
+// send, and a record on disk which virtual servers are ours: existing ones that are
+// not recorded are foreign, and never touched.
+//
+//	ipvs.go, servers.go, text.go   the Backend, and the servers of a State
+//	resync.go, delta.go            a sync: by a snapshot of everything, or by a delta
+//	difference.go, steps.go        what leads from one to the other, and sending it
+//	drain.go, drainqueue.go        destinations whose connections go on
+//	record.go, recordfile.go, namespace.go  which servers are ours
+//	mirror.go, look.go, watch.go, repair.go looks beside the syncs, and repairs
+//	foreign.go, failures.go        what cannot be served
+//	retire.go                      leaving, and cleanup
 package ipvs
 
 import (
@@ -30,24 +39,24 @@ import (
 
 // Options are the settings of ipvs mode.
 type Options struct {
-	StateDir  string // where the record is kept; empty: nowhere
-	Scheduler string // of services that name none
+	StateDir  string // holds the record; empty: none is kept
+	Scheduler string // for services that name none
 
-	// DrainTimeout is how long a TCP destination that left may keep connections.
+	// DrainTimeout is how long a removed TCP destination may keep its connections.
 	DrainTimeout time.Duration
 
-	// How long the kernel keeps idle connections, of the whole namespace; 0 leaves one alone.
+	// How long the kernel keeps idle connections of the whole namespace; 0: unchanged.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 
-	// Leaving: there will be no Sync, only the end of what an earlier run made. What
-	// rules need is not proved then, for that makes some.
+	// Leaving: there will be no Sync, only the removal of what an earlier run made. Then
+	// features are not probed, because that adds rules.
 	Leaving bool
 
-	Log *slog.Logger // names foreign virtual servers; nil: nowhere
+	Log *slog.Logger // for warnings of foreign virtual servers; nil: none
 }
 
-// A Backend holds one family's virtual servers, addresses, chains and sets to a
-// State. It implements proxier.Backend.
+// A Backend keeps one family's virtual servers, addresses, chains and sets in step with
+// a State. It implements proxier.Backend.
 type Backend struct {
 	fam  proxier.Family
 	opts Options
@@ -59,28 +68,27 @@ type Backend struct {
 	rules       *filter.Rules
 	unsupported *filter.Unsupported // of the State that is synced
 	record      *record
-	unsent      map[lvs.Key]struct{} // to be made by the Sync under way, which has not come to them
+	unsent      map[lvs.Key]struct{} // that the running Sync has not added yet
 
 	drainQueue drainQueue // of drains
 
-	// What the kernel holds, as far as the last Sync knows. Servers is nil when
-	// that is not known.
+	// What the kernel holds after the last Sync. servers is nil if that is unknown.
 	servers map[lvs.Key]*server
 	claims  *claims
 	bound   map[netip.Addr]struct{} // addresses of our device
-	members map[netip.Addr]struct{} // the same in the set of them: services', and where servers drain
-	orphans map[netip.Addr]int      // how many servers there that nobody wants still drain
+	members map[netip.Addr]struct{} // of the set of bound addresses: those of services, and where servers drain
+	orphans map[netip.Addr]int      // how many servers there are only kept to drain
 	refused refused
 	foreign map[lvs.Key]struct{} // those of refused that the log has named
 	retries retrySchedule        // the others
 
-	mirror mirror     // of the same, for looks beside Syncs
+	mirror mirror     // for looks beside Syncs
 	lookMu sync.Mutex // held by Look
 }
 
-// New returns a Backend for the network namespace of the caller. It fails where
-// the kernel has no IPVS, no dummy devices or no ip sets, or the host no iptables, or
-// either not what all rules need: that is tried. What only some services need may be lacking.
+// New returns a Backend for the network namespace of the caller. It fails if the kernel
+// has no IPVS, no dummy devices or no ip sets, the host no iptables, or either lacks what
+// all services need, which it probes. What only some services need may be missing.
 func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
 	b := &Backend{fam: fam, opts: opts, log: orDiscard(opts.Log), rules: filter.NewIPVSRules(fam)}
 	if err := b.open(ctx); err != nil {
@@ -128,7 +136,7 @@ func (b *Backend) openRecord(dir string) error {
 	return nil
 }
 
-// Close gives up what the Backend keeps open. The kernel stays as it is.
+// Close closes the sockets and leaves the kernel as it is.
 func (b *Backend) Close() error {
 	var errs []error
 	if b.conn != nil {
@@ -146,8 +154,8 @@ func (b *Backend) Close() error {
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (b *Backend) Tool() string { return b.kernel.Tool() }
 
-// Sync implements proxier.Backend. It goes on past what fails, so that one
-// server that the kernel refuses keeps no other from being served.
+// Sync implements proxier.Backend. It continues after failures, so that a server that
+// the kernel refuses does not block others.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	var err error
 	if delta != nil && b.servers != nil && b.kernel.CanApply() {
@@ -168,8 +176,8 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	return proxier.JoinUnserved(b.unserved(), b.unsupported.Unserved())
 }
 
-// recorded completes the record after a Sync, and returns its error or that of the
-// record, with which nobody knows what the kernel holds.
+// recorded completes the record after a Sync, and returns the error of either, after
+// which it is unknown what the kernel holds.
 func (b *Backend) recorded(err error) error {
 	if err != nil {
 		b.forgetMirror()

@@ -12,10 +12,9 @@ import (
 	"svcproxy/proxier"
 )
 
-// Look implements proxier.Backend. It reads servers one by one, on sockets of its
-// own, and takes note of those that differ, which the next Sync repairs. Foreign
-// servers are none of its business. What Watch has told of is no news: it is for
-// those who heard it to say when that is repaired.
+// Look implements proxier.Backend. It reads servers one by one, on sockets of its own,
+// and notes those that differ, which the next Sync repairs. It does not compare foreign
+// servers, and ignores what Watch has reported, whose caller requests a sync.
 func (b *Backend) Look(ctx context.Context) (bool, error) {
 	b.lookMu.Lock()
 	defer b.lookMu.Unlock()
@@ -44,7 +43,7 @@ func (b *Backend) lookAtAll(ctx context.Context) (differs bool, err error) {
 	return false, b.lookAtAddrs()
 }
 
-// lookAtServers compares servers with the mirror. Where a Sync is quicker it goes on.
+// lookAtServers compares servers with the mirror. It skips those that a Sync changes meanwhile.
 func (b *Backend) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, foreign []lvs.Key) error {
 	list, err := conn.Servers(ctx, b.fam == proxier.IPv6, slices.Values(slices.Concat(servers, foreign)))
 	if err != nil {
@@ -82,7 +81,7 @@ func (b *Backend) lookAtTimeouts(ctx context.Context, conn *lvs.Conn) error {
 	return err
 }
 
-// lookAtAddrs compares the addresses of our device. Without the device it has none.
+// lookAtAddrs compares the addresses of our device; if it does not exist, there are none.
 func (b *Backend) lookAtAddrs() error {
 	device, err := links.OpenDummy()
 	if err != nil {
@@ -97,7 +96,7 @@ func (b *Backend) lookAtAddrs() error {
 	return nil
 }
 
-// addrsOf says whether our device is there, and which addresses it has.
+// addrsOf reports whether our device exists, and its addresses.
 func addrsOf(device *links.Dummy, fam proxier.Family) (there bool, addrs map[netip.Addr]struct{}, err error) {
 	if there, err = device.Find(); err != nil {
 		return false, nil, err

@@ -10,23 +10,23 @@ import (
 	"svcproxy/proxier"
 )
 
-// A mirror is what the last Sync left in IPVS and on our device, as looks see it
-// that run beside Syncs. Servers in it are never changed. The zero value knows nothing.
+// A mirror is what IPVS and our device hold after the last Sync, for looks beside Syncs.
+// Servers in it are never modified. The zero value knows nothing.
 type mirror struct {
 	mu      sync.Mutex
 	known   bool
 	servers map[lvs.Key]*server
 	bound   map[netip.Addr]struct{}
-	foreign map[lvs.Key]struct{} // wanted, and another program's
+	foreign map[lvs.Key]struct{} // desired, but owned by another program
 
-	syncing *touched // what the Sync under way changes; nil: none is under way
-	since   *touched // what Syncs have changed since the look under way began; nil: none is under way
+	syncing *touched // what the running Sync changes; nil: none runs
+	since   *touched // what Syncs have changed since the running look began; nil: none runs
 
 	found   found
-	differs bool // the look under way has found something
+	differs bool // the running look has found something
 }
 
-// Touched are servers and addresses that Syncs change.
+// touched are servers and addresses that Syncs change.
 type touched struct {
 	all     bool
 	servers map[lvs.Key]struct{}
@@ -57,19 +57,19 @@ func (t *touched) addr(a netip.Addr) bool {
 	return is || t.all
 }
 
-// found is what looks have found to differ from the mirror, and no Sync has repaired.
+// found is what looks have found to differ from the mirror and no Sync has repaired.
 type found struct {
-	servers  map[lvs.Key]bool // whether one of ours was missing, whatever is there by now
+	servers  map[lvs.Key]bool // true: one of ours was missing, whatever exists by now
 	addrs    map[netip.Addr]struct{}
 	timeouts bool
-	reported bool // somebody was told of it, and has it repaired
+	reported bool // by Watch, whose caller requests a sync
 }
 
-// maxRepairs is how many servers one Sync repairs, at some ten messages each: a
-// change waits for no more than these.
+// maxRepairs is how many servers one Sync repairs, at some ten messages each: changes
+// wait for no more than these.
 const maxRepairs = 256
 
-// take returns what one Sync is to repair, what it changes first. The rest is left.
+// take removes and returns what one Sync shall repair, beginning with what it changes anyway.
 func (f *found) take(changes map[lvs.Key]struct{}) found {
 	out := *f
 	*f = found{}
@@ -96,7 +96,7 @@ func move[K comparable, V any](to, from map[K]V, key K) {
 	}
 }
 
-// server adds one, which stays missing once it was.
+// server adds a server. Once missing, it stays noted as missing.
 func (f *found) server(key lvs.Key, missing bool) {
 	if f.servers == nil {
 		f.servers = map[lvs.Key]bool{}
@@ -111,7 +111,7 @@ func (f *found) addr(a netip.Addr) {
 	f.addrs[a] = struct{}{}
 }
 
-// missing returns the servers of ours that were.
+// missing returns our servers that were missing.
 func (f *found) missing() (keys []lvs.Key) {
 	for key, missing := range f.servers {
 		if missing {
@@ -121,8 +121,8 @@ func (f *found) missing() (keys []lvs.Key) {
 	return keys
 }
 
-// forget says that nobody knows what the kernel holds: a Sync begins that looks at
-// everything, or one has failed. It returns the servers that looks have missed.
+// forget clears the mirror: a Sync begins that compares everything, or one has failed.
+// It returns the servers that looks found missing.
 func (m *mirror) forget() (missing []lvs.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,8 +134,8 @@ func (m *mirror) forget() (missing []lvs.Key) {
 	return missing
 }
 
-// begin says, before the kernel is changed, which servers a Sync with a delta is
-// going to change. It adds to them those to be repaired, and returns what these are.
+// begin notes, before the kernel is changed, which servers a Sync with a delta is going
+// to change. It adds to them those to repair, and returns what to repair.
 func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,7 +145,7 @@ func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found
 	}
 	for key := range servers {
 		t.servers[key] = struct{}{}
-		t.addrs[key.Addr] = struct{}{} // may linger, or be freed
+		t.addrs[key.Addr] = struct{}{} // it may be kept for draining, or freed
 	}
 	for a := range f.addrs {
 		t.addrs[a] = struct{}{}
@@ -159,8 +159,8 @@ func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found
 	return f
 }
 
-// end says what the kernel holds after a Sync that succeeded: of what it touched
-// where that is known, of everything otherwise.
+// end sets what the kernel holds after a Sync that succeeded: for what it touched if
+// that is known, for everything otherwise.
 func (m *mirror) end(servers map[lvs.Key]*server, bound map[netip.Addr]struct{}, foreign map[lvs.Key]struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,7 +174,7 @@ func (m *mirror) end(servers map[lvs.Key]*server, bound map[netip.Addr]struct{},
 	m.syncing, m.known = nil, true
 }
 
-// follow makes one map what another is, at the given keys.
+// copyKeys makes one map equal to another at the given keys.
 func copyKeys[K comparable, V any](to, from map[K]V, at map[K]struct{}) {
 	for key := range at {
 		if v, has := from[key]; has {
@@ -185,8 +185,8 @@ func copyKeys[K comparable, V any](to, from map[K]V, at map[K]struct{}) {
 	}
 }
 
-// look begins a look, and returns which servers there are to look at. It returns
-// false where nothing is known to compare with.
+// beginLook begins a look, and returns which servers to look at. It returns false if
+// there is nothing known to compare with.
 func (m *mirror) beginLook() (servers, foreign []lvs.Key, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,8 +200,8 @@ func (m *mirror) beginLook() (servers, foreign []lvs.Key, known bool) {
 	return slices.Collect(maps.Keys(m.servers)), slices.Collect(maps.Keys(m.foreign)), true
 }
 
-// any returns one of the servers, another one each time. It returns false where it
-// is no matter that one is missing: it may just be removed, or is about to be repaired.
+// pick returns one of the servers, a different one each time. It returns false while a
+// missing one means nothing: a Sync may have just removed it, or is about to repair it.
 func (m *mirror) pick() (key lvs.Key, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -214,7 +214,7 @@ func (m *mirror) pick() (key lvs.Key, known bool) {
 	return key, false
 }
 
-// looked ends a look, and reports whether it has found anything.
+// endLook ends a look, and reports whether it has found anything.
 func (m *mirror) endLook() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,37 +222,37 @@ func (m *mirror) endLook() bool {
 	return m.differs
 }
 
-// unrepaired reports whether looks have found something that no Sync has repaired,
-// nor somebody was told of who will have it repaired.
+// unrepaired reports whether looks have found something that no Sync has repaired and
+// Watch has not reported.
 func (m *mirror) unrepaired() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.found.reported && (len(m.found.servers)+len(m.found.addrs) > 0 || m.found.timeouts)
 }
 
-// tell says that somebody hears of what looks have found, who will have it repaired.
+// markReported notes that Watch reports what looks have found, to a caller that requests a sync.
 func (m *mirror) markReported() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.found.reported = true
 }
 
-// isTold reports whether somebody has heard of what looks have found.
+// reported reports whether Watch has reported what looks have found.
 func (m *mirror) reported() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.found.reported
 }
 
-// overtaken reports whether a Sync has changed a server since the look began.
+// changedSince reports whether a Sync has changed a server since the look began.
 func (m *mirror) changedSince(key lvs.Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.since.server(key)
 }
 
-// compare notes a server that is not what it was, as read since the look began;
-// nil is none. Where a Sync has changed it since, nothing can be said.
+// compare notes a server that differs, as read since the look began; nil: none. It
+// ignores one that a Sync has changed since.
 func (m *mirror) compare(key lvs.Key, have *server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -262,7 +262,7 @@ func (m *mirror) compare(key lvs.Key, have *server) {
 	}
 }
 
-// gone notes that a foreign server is no more, which a service wants.
+// foreignGone notes that a foreign server was removed that a service wants.
 func (m *mirror) foreignGone(key lvs.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,7 +272,7 @@ func (m *mirror) foreignGone(key lvs.Key) {
 	}
 }
 
-// compareAddrs notes addresses that our device lacks, or has too many.
+// compareAddrs notes missing and extra addresses of our device.
 func (m *mirror) compareAddrs(have map[netip.Addr]struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -285,14 +285,14 @@ func (m *mirror) compareAddrs(have map[netip.Addr]struct{}) {
 	}
 }
 
-// timeoutsDiffer notes that the kernel has other time-outs than the settings say.
+// timeoutsDiffer notes that the kernel's timeouts differ from the configured ones.
 func (m *mirror) timeoutsDiffer() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.found.timeouts, m.differs = true, true
 }
 
-// holds reports whether the kernel's s is what it should be.
+// matches reports whether the kernel's s is as desired.
 func (s *server) matches(want *server) bool {
 	if s == nil || want == nil {
 		return s == want

@@ -10,25 +10,25 @@ import (
 	"svcproxy/netutil/lvs"
 )
 
-// A record says which virtual servers are ours, which the kernel does not, and
-// since when destinations drain. A server is recorded before it is made and until
-// after it is removed, so whenever the process ends, nothing of ours is unknown.
-// What exists and is not recorded belongs to another program.
+// A record holds which virtual servers are ours, which the kernel does not store, and
+// since when destinations drain. A server is recorded before it is added and until
+// after it is removed, so whenever the process ends, all of ours are recorded. What
+// exists and is not recorded belongs to another program.
 //
-// It is kept in a journal, see there, and holds for one boot and one network
-// namespace: elsewhere the same key names another server.
+// It is kept in a recordFile, and valid for one boot and one network namespace:
+// elsewhere the same key is another server.
 type record struct {
 	recordFile
 
 	owned  map[lvs.Key]struct{}
 	drains drains
-	live   int // how many servers and drains there are
+	live   int // number of servers and drains
 }
 
-// drains say since when destinations have had weight 0 because they left.
+// drains hold since when destinations have had weight 0 because they were removed.
 type drains map[lvs.Key]map[netip.AddrPort]time.Time
 
-// A drainChange is the beginning of a drain, or its end: since is zero.
+// A drainChange is the beginning of a drain or, if since is zero, its end.
 type drainChange struct {
 	key   lvs.Key
 	at    netip.AddrPort
@@ -47,7 +47,7 @@ func (r *record) owns(k lvs.Key) bool {
 	return ok
 }
 
-// own notes that a server is about to be made.
+// own notes that a server is about to be added.
 func (r *record) own(k lvs.Key) {
 	if r.owns(k) {
 		return
@@ -57,7 +57,7 @@ func (r *record) own(k lvs.Key) {
 	r.note(wordOwn, k)
 }
 
-// disown notes that a server, with what drains there, is gone or was never made.
+// disown notes that a server, with its drains, was removed or never added.
 func (r *record) disown(k lvs.Key) {
 	if !r.owns(k) {
 		return
@@ -68,7 +68,7 @@ func (r *record) disown(k lvs.Key) {
 	r.note(wordGone, k)
 }
 
-// drained follows the beginning or the end of a drain. Only servers of ours have drains.
+// drained notes the beginning or the end of a drain. Only our servers have drains.
 func (r *record) drained(c drainChange) {
 	had, draining := r.drains.since(c.key, c.at)
 	switch {
@@ -91,7 +91,7 @@ func (r *record) drained(c drainChange) {
 	r.note(wordDrain, c.key, c.at, c.since.UTC().Format(time.RFC3339Nano))
 }
 
-// flush writes what was noted since the last flush, all at once.
+// flush writes everything noted since the last flush, at once.
 func (r *record) flush() error {
 	if err := r.write(r.live, r.lines); err != nil {
 		return fmt.Errorf("recording which virtual servers are ours: %w", err)
@@ -99,7 +99,7 @@ func (r *record) flush() error {
 	return nil
 }
 
-// lines returns all that is recorded, in order.
+// lines returns the whole record, in order.
 func (r *record) lines() (out []byte) {
 	for _, k := range slices.SortedFunc(maps.Keys(r.owned), compareKeys) {
 		out = appendLine(out, wordOwn, k)
@@ -110,7 +110,7 @@ func (r *record) lines() (out []byte) {
 	return out
 }
 
-// follow takes a line of a journal.
+// replay applies a line of the file.
 func (r *record) replay(l line) {
 	switch l.word {
 	case wordOwn:
@@ -122,7 +122,7 @@ func (r *record) replay(l line) {
 	}
 }
 
-// clear forgets everything, and removes the file.
+// clear empties the record, and removes the file.
 func (r *record) clear() error {
 	r.owned, r.drains, r.live = map[lvs.Key]struct{}{}, drains{}, 0
 	r.pending, r.stale = nil, false

@@ -17,8 +17,8 @@ import (
 	"svcproxy/source/disk"
 )
 
-// A journal is the file of a record, one for each family. Changes are appended, a
-// sync's in one write; it is written anew when most of its lines are outdated.
+// A recordFile is the file of a record, one for each family. Changes are appended, those
+// of a sync in one write; it is rewritten when most of its lines are outdated.
 //
 //	svcproxy ipvs, boot 7d1c..., network namespace 4026531840
 //	own tcp 10.96.0.10:80
@@ -26,18 +26,18 @@ import (
 //	drained tcp 10.96.0.10:80 192.168.10.11:8080
 //	gone tcp 10.96.0.10:80
 //
-// It is never synced to the disk: what a kernel that stops leaves of it is void,
-// as is the journal of another boot. A process that is killed may leave a line
-// without its end; what it announced was not done.
+// It is never synced to disk: what is left of it when the kernel stops is invalid, like
+// a file of another boot. A process that is killed may leave an incomplete line; what
+// that announced was not done.
 type recordFile struct {
-	path    string // empty: nothing is kept
-	head    string // the first line that is valid here
+	path    string // empty: no file
+	head    string // the first line of a valid file
 	pending []byte // lines to be written
 
-	size       int64 // of the file as we know it; unknown: it is to be written anew
-	count      int   // lines that it has
+	size       int64 // of the file as we wrote it; unknown: rewrite it
+	count      int   // of its lines
 	otherScope bool  // the file is of another boot or namespace
-	stale      bool  // the last write failed: the file does not say what is true
+	stale      bool  // the last write failed: the file is out of date
 }
 
 // The first words of lines.
@@ -50,11 +50,11 @@ const (
 
 const unknown = -1
 
-// spare is how many outdated lines, some 60 bytes each, are never worth writing a journal anew.
+// maxOutdated is how many outdated lines, some 60 bytes each, never cause a rewrite.
 const maxOutdated = 1000
 
-// readRecord reads the record of a family; an empty dir keeps none. Damaged is
-// how many lines of it make no sense. It writes nothing.
+// readRecord reads the record of a family; an empty dir has none. damaged is how many of
+// its lines are invalid. It writes nothing.
 func readRecord(dir string, fam proxier.Family, scope string) (r *record, damaged int, err error) {
 	r = newRecord()
 	if dir == "" {
@@ -73,8 +73,8 @@ func readRecord(dir string, fam proxier.Family, scope string) (r *record, damage
 	return r, r.read(data), nil
 }
 
-// read follows what a file says if it is of this boot and namespace. A last line
-// without its end is passed over, and lines that make no sense are counted.
+// read replays a file if it is of this boot and namespace. It ignores an incomplete last
+// line, and counts invalid lines.
 func (r *record) read(data []byte) (damaged int) {
 	whole := bytes.LastIndexByte(data, '\n') + 1
 	head, rest, _ := strings.Cut(string(data[:whole]), "\n")
@@ -90,28 +90,28 @@ func (r *record) read(data []byte) (damaged int) {
 			r.replay(l)
 		}
 	}
-	r.pending, r.count = nil, lines // they are there
+	r.pending, r.count = nil, lines // the file has them
 	if whole == len(data) && damaged == 0 {
 		r.size = int64(whole)
 	}
 	return damaged
 }
 
-// A line says one thing of a virtual server.
+// A line is one change of a virtual server.
 type line struct {
 	word  string
 	key   lvs.Key
-	at    netip.AddrPort // of drains
-	since time.Time      // of their beginnings
+	at    netip.AddrPort // for drains
+	since time.Time      // for the beginning of a drain
 }
 
-// fields are how many words a line has.
+// fields is the number of words in a line.
 var fields = map[string]int{wordOwn: 3, wordGone: 3, wordDrained: 4, wordDrain: 5}
 
 func parseLine(text string) (l line, err error) {
 	words := strings.Fields(text)
 	if len(words) == 0 || fields[words[0]] != len(words) {
-		return l, fmt.Errorf("%q: it has %d words", text, len(words))
+		return l, fmt.Errorf("%q: wrong number of words: %d", text, len(words))
 	}
 	l.word = words[0]
 	protocol, ok := protocols[words[1]]
@@ -129,7 +129,7 @@ func parseLine(text string) (l line, err error) {
 	return l, err
 }
 
-// protocols are those of services, by their names.
+// protocols are the protocols of services by name.
 var protocols = map[string]source.Protocol{
 	source.TCP.String(): source.TCP, source.UDP.String(): source.UDP, source.SCTP.String(): source.SCTP,
 }
@@ -149,8 +149,8 @@ func (j *recordFile) note(word string, k lvs.Key, more ...any) {
 	}
 }
 
-// write makes the file say what is true: by what is pending, or anew, by all
-// lines, of which there are live. None are no file.
+// write updates the file: with the pending lines, or from scratch with all lines, of
+// which there are live. Without any the file is removed.
 func (j *recordFile) write(live int, all func() []byte) error {
 	if len(j.pending) == 0 && !j.stale {
 		return nil
@@ -173,8 +173,7 @@ func (j *recordFile) write(live int, all func() []byte) error {
 	return err
 }
 
-// errChanged says that the file is not as we left it.
-var errChanged = errors.New("somebody else changed the file")
+var errChanged = errors.New("another process changed the file")
 
 func (j *recordFile) appendPending() error {
 	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
@@ -197,7 +196,7 @@ func (j *recordFile) appendPending() error {
 	return err
 }
 
-// replace puts a new file in place of the old one, in one step.
+// replace replaces the file atomically.
 func (j *recordFile) replace(live int, all []byte) error {
 	if err := os.MkdirAll(filepath.Dir(j.path), 0o755); err != nil {
 		return err
@@ -212,7 +211,7 @@ func (j *recordFile) replace(live int, all []byte) error {
 
 func (j *recordFile) tempPath() string { return j.path + ".new" }
 
-// remove removes the file, but for one that may be good where it was made.
+// remove removes the file, unless it may be valid in another namespace.
 func (j *recordFile) remove() error {
 	if j.otherScope {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"svcproxy/proxier"
 )
 
-// touch says that a Sync is going to change servers, before it does. It adds to
-// them those that looks have found to differ, reads these again, and returns what
-// looks have found. One that was missing is not ours any more, nor is the one that
-// another program may have made there since.
+// beginDelta notes which servers a Sync is going to change. It adds to them those that
+// looks have found to differ, reads these again, and returns what looks have found. One
+// that was missing is no longer ours, nor is one that another program may have added
+// there since.
 func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, delta *proxier.Delta, errs *failures) found {
 	f := b.mirror.begin(keys, delta)
 	if len(f.servers) == 0 {
@@ -24,7 +24,7 @@ func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, del
 	for _, key := range f.missing() {
 		b.dropMissing(key)
 	}
-	if err := b.conn.Probe(ctx); err != nil { // the module may be another than it was
+	if err := b.conn.Probe(ctx); err != nil { // the module may have been loaded again
 		errs.add(err)
 		return f
 	}
@@ -37,7 +37,7 @@ func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, del
 	return f
 }
 
-// reread has the mirror of Syncs follow what the kernel holds of a server of ours.
+// reread updates one of our servers with what the kernel holds.
 func (b *Backend) reread(ctx context.Context, key lvs.Key, had *server) error {
 	now, err := readServer(ctx, b.conn, key)
 	switch {
@@ -53,22 +53,22 @@ func (b *Backend) reread(ctx context.Context, key lvs.Key, had *server) error {
 	return nil
 }
 
-// lose follows the end of a server of ours, with all that depends on it: the next
-// that somebody makes there is not ours.
+// dropMissing drops one of our servers that was removed, and its record: the next one
+// that another program adds there is not ours.
 func (b *Backend) dropMissing(key lvs.Key) {
 	b.countOrphan(key.Addr, b.servers[key], -1)
 	delete(b.servers, key)
 	b.record.disown(key)
 }
 
-// forget gives up the mirror, but not what looks have missed.
+// forgetMirror clears the mirror, and disowns servers that looks found missing.
 func (b *Backend) forgetMirror() {
 	for _, key := range b.mirror.forget() {
 		b.record.disown(key)
 	}
 }
 
-// readServer returns a server as the kernel holds it; nil: it is not there.
+// readServer returns a server as the kernel holds it; nil: it does not exist.
 func readServer(ctx context.Context, conn *lvs.Conn, key lvs.Key) (*server, error) {
 	s, err := conn.Server(ctx, key)
 	if errors.Is(err, lvs.ErrNotExist) {
@@ -84,7 +84,7 @@ func readServer(ctx context.Context, conn *lvs.Conn, key lvs.Key) (*server, erro
 	return serverFrom(lvs.Listing{Server: s, Destinations: dests}), nil
 }
 
-// forgetDrains drops those of destinations that a server has no more.
+// forgetDrains drops the drains of destinations that a server no longer has.
 func (b *Backend) forgetDrains(key lvs.Key, now *server) {
 	for at := range b.record.drains[key] {
 		if !slices.ContainsFunc(now.dests, func(d dest) bool { return d.AddrPort == at }) {
@@ -93,7 +93,7 @@ func (b *Backend) forgetDrains(key lvs.Key, now *server) {
 	}
 }
 
-// repair puts right what looks have found besides servers.
+// repair repairs what looks have found, except for servers.
 func (b *Backend) repair(ctx context.Context, st *proxier.State, f found, errs *failures) {
 	if f.timeouts {
 		errs.add(b.setTimeouts(ctx))
@@ -106,7 +106,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, f found, errs *
 	}
 }
 
-// repairAddrs has our device carry the given addresses if they are wanted there.
+// repairAddrs adds or removes the given addresses of our device, as desired.
 func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}, errs *failures) {
 	there, have, err := addrsOf(b.device, b.fam)
 	if err == nil && !there {
@@ -129,18 +129,18 @@ func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}
 	b.bind(ctx, missing, errs)
 }
 
-// retryRefused is how long after the kernel refused a server, as its scheduler is
-// missing, it is tried again. Each try has the kernel run modprobe.
+// retryRefused is how long after the kernel refused a server, for a missing scheduler
+// say, it is tried again. Each try makes the kernel run modprobe.
 const retryRefused = 30 * time.Second
 
-// lacking are wanted servers that the kernel refused.
+// A retrySchedule is when to retry servers that the kernel refused.
 type retrySchedule struct {
-	n   int
-	due time.Time // when some are to be tried again; zero: there are none
+	n   int       // number of them
+	due time.Time // when to retry some; zero: there are none
 }
 
-// count follows a Sync that succeeded. When one can be had after all, the others
-// are tried at once.
+// count updates l after a Sync that succeeded. If a server was accepted after all, the
+// others are tried at once.
 func (l *retrySchedule) count(r refused, now time.Time) {
 	n := 0
 	for _, why := range r {
@@ -159,13 +159,13 @@ func (l *retrySchedule) count(r refused, now time.Time) {
 	l.n = n
 }
 
-// retry adds to keys some of the servers that the kernel refused, when that is due.
+// retry adds some of the servers that the kernel refused to keys, if they are due.
 func (b *Backend) retry(now time.Time, keys map[lvs.Key]struct{}) {
 	if b.retries.due.IsZero() || now.Before(b.retries.due) {
 		return
 	}
 	left := maxDue
-	for key, why := range b.refused { // others the next time: in no order
+	for key, why := range b.refused { // in random order, so others the next time
 		if why.foreign {
 			continue
 		}

@@ -13,24 +13,24 @@ import (
 	"svcproxy/proxier/filter"
 )
 
-// A picture is what a full look at the kernel finds, and what is wanted instead.
+// A snapshot is everything that the kernel holds, and what is desired instead.
 type snapshot struct {
 	servers map[lvs.Key]*server     // ours
-	foreign map[lvs.Key]struct{}    // wanted, and another program's
-	device  bool                    // ours is there
+	foreign map[lvs.Key]struct{}    // desired, but owned by another program
+	device  bool                    // ours exists
 	bound   map[netip.Addr]struct{} // addresses that it has
-	rules   *filter.Actual          // chains and sets; nil: not looked at
+	rules   *filter.Actual          // chains and sets; nil: not read
 
 	claims  *claims
 	diff    difference
-	after   map[lvs.Key]*server     // what IPVS holds when diff is done
-	claimed []lvs.Key               // to be made, and not recorded yet
-	lost    []lvs.Key               // recorded, and neither there nor to be made
-	addrs   map[netip.Addr]struct{} // wanted on the device
+	after   map[lvs.Key]*server     // what IPVS holds after diff
+	claimed []lvs.Key               // to be added, but not recorded yet
+	lost    []lvs.Key               // recorded, but neither existing nor to be added
+	addrs   map[netip.Addr]struct{} // desired on the device
 	orphans map[netip.Addr]int
 }
 
-// look compares IPVS and our device with a State, and changes nothing.
+// takeSnapshot reads IPVS and our device, compares them with a State, and changes nothing.
 func (b *Backend) takeSnapshot(ctx context.Context, st *proxier.State) (*snapshot, error) {
 	p := &snapshot{
 		foreign: map[lvs.Key]struct{}{}, claims: newClaims(st),
@@ -57,10 +57,10 @@ func (b *Backend) readDevice(p *snapshot) (err error) {
 	return err
 }
 
-// list returns the virtual servers of our family. None that is recorded is left out,
-// whatever others change meanwhile, or it would be taken for removed; nor one that
-// is wanted, or a foreign one would be recorded as ours, if only until it is found
-// to exist: whoever is killed then has it removed by the next.
+// list returns the virtual servers of our family. It includes every recorded one,
+// whatever other processes change meanwhile, or it would count as removed; and every
+// desired one, or a foreign one would be recorded as ours until adding it fails: if we
+// were killed before that, the next run would remove it.
 func (b *Backend) list(ctx context.Context, wanted map[lvs.Key]claim) (map[lvs.Key]lvs.Listing, error) {
 	known := maps.Clone(b.record.owned)
 	for key := range wanted {
@@ -69,7 +69,7 @@ func (b *Backend) list(ctx context.Context, wanted map[lvs.Key]claim) (map[lvs.K
 	return b.conn.List(ctx, b.fam == proxier.IPv6, maps.Keys(known))
 }
 
-// sort tells our servers from foreign ones, which matter where we want the same.
+// classify separates our servers from foreign ones, which matter only if we desire the same.
 func (p *snapshot) classify(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) bool) {
 	p.servers = make(map[lvs.Key]*server, len(list))
 	for key, l := range list {
@@ -82,7 +82,7 @@ func (p *snapshot) classify(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) boo
 	}
 }
 
-// held returns a listed server as ours are kept.
+// serverFrom converts a listed server.
 func serverFrom(l lvs.Listing) *server {
 	s := &server{Server: l.Server, dests: make([]dest, len(l.Destinations))}
 	for i, d := range l.Destinations {
@@ -92,7 +92,7 @@ func serverFrom(l lvs.Listing) *server {
 	return s
 }
 
-// compare finds out what must be done.
+// compare computes the difference.
 func (p *snapshot) compare(scheduler string, st *proxier.State) {
 	p.after = make(map[lvs.Key]*server, len(p.claims.by))
 	p.orphans = map[netip.Addr]int{}
@@ -115,7 +115,7 @@ func (p *snapshot) compare(scheduler string, st *proxier.State) {
 	p.wantAddrs(st)
 }
 
-// forgetDrains drops those of destinations that are gone.
+// forgetDrains drops the drains of destinations that no longer exist.
 func (p *snapshot) forgetDrains() {
 	for key, dests := range p.diff.drains {
 		for at := range dests {
@@ -127,9 +127,10 @@ func (p *snapshot) forgetDrains() {
 	}
 }
 
-// judge says what the record must learn. A server that is recorded and not there
-// was removed by another program, or by us just before we were killed. Unless it
-// is made now it must be forgotten, or the next that somebody makes would be ours.
+// compareRecord computes the changes of the record. A recorded server that does not
+// exist was removed by another program, or by us just before we were killed. Unless it
+// is added now its record must go, or the next one that another program adds would
+// count as ours.
 func (p *snapshot) compareRecord(r *record) {
 	for key := range p.after {
 		if p.servers[key] == nil && !r.owns(key) {
@@ -143,8 +144,8 @@ func (p *snapshot) compareRecord(r *record) {
 	}
 }
 
-// wantAddrs says which addresses our device shall have: those of services, and
-// those that it has where servers drain.
+// wantAddrs sets the desired addresses of our device: those of services, and existing
+// ones where servers drain.
 func (p *snapshot) wantAddrs(st *proxier.State) {
 	p.addrs = make(map[netip.Addr]struct{}, len(st.BoundAddrs))
 	for a := range st.BoundAddrs {
@@ -157,7 +158,7 @@ func (p *snapshot) wantAddrs(st *proxier.State) {
 	}
 }
 
-// mend looks at everything and mends every difference.
+// resync compares everything and repairs every difference.
 func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 	if err := b.unsupported.Reprobe(ctx); err != nil {
 		return err
@@ -193,8 +194,8 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 	return errs.join()
 }
 
-// shown returns st as the chains and sets shall see it: addresses where servers
-// drain refuse what is new.
+// rulesState returns st for the chains and sets: addresses where servers drain refuse
+// new connections.
 func (p *snapshot) rulesState(st *proxier.State) *proxier.State {
 	return withBound(st, p.addrs)
 }
@@ -208,8 +209,8 @@ func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State 
 	return &out
 }
 
-// apply makes the kernel follow a picture. New connections find everything ready:
-// servers first, then chains and sets, then addresses; and the other way round.
+// apply writes the difference of a snapshot. New connections find everything ready:
+// it adds servers first, then chains and sets, then addresses; and removes in reverse.
 func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, errs *failures) {
 	for _, key := range p.lost {
 		b.record.disown(key)
@@ -220,7 +221,7 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 	missing, extra := addrDifference(p.bound, p.addrs)
 	b.bound = maps.Clone(p.bound)
 	b.unbind(ctx, extra, errs)
-	if p.rules != nil && p.rules.Balances() { // and refuses: until they go, its rules come before IPVS
+	if p.rules != nil && p.rules.Balances() { // and refuse: until they are removed, rules of iptables mode come before IPVS
 		b.bind(ctx, missing, errs)
 		missing = nil
 	}
@@ -264,7 +265,7 @@ func (b *Backend) unbind(ctx context.Context, addrs []netip.Addr, errs *failures
 	}
 }
 
-// setTimeouts sets what the settings say where the kernel has something else.
+// setTimeouts sets the configured timeouts if the kernel has others.
 func (b *Backend) setTimeouts(ctx context.Context) error {
 	differ, err := b.timeoutsDiffer(ctx, b.conn)
 	if err != nil || !differ {
@@ -273,12 +274,12 @@ func (b *Backend) setTimeouts(ctx context.Context) error {
 	return b.conn.SetTimeouts(ctx, b.timeouts())
 }
 
-// timeouts are what the settings say.
+// timeouts returns the configured timeouts.
 func (b *Backend) timeouts() lvs.Timeouts {
 	return lvs.Timeouts{TCP: b.opts.TCPTimeout, TCPFin: b.opts.TCPFinTimeout, UDP: b.opts.UDPTimeout}
 }
 
-// timeoutsDiffer reports whether the kernel has others than the settings say.
+// timeoutsDiffer reports whether the kernel's timeouts differ from the configured ones.
 func (b *Backend) timeoutsDiffer(ctx context.Context, conn *lvs.Conn) (bool, error) {
 	want := b.timeouts()
 	if want == (lvs.Timeouts{}) {
@@ -292,7 +293,7 @@ func (b *Backend) timeoutsDiffer(ctx context.Context, conn *lvs.Conn) (bool, err
 	return differs(want.TCP, have.TCP) || differs(want.TCPFin, have.TCPFin) || differs(want.UDP, have.UDP), nil
 }
 
-// plan says what mend would change.
+// plan returns what resync would change.
 func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	st = b.unsupported.Preview(st)
 	p, err := b.takeSnapshot(ctx, st)
@@ -312,7 +313,7 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	return append(p.changes(), b.kernel.Changes(actual, rules, rulesState)...), nil
 }
 
-// changes says what apply would do.
+// changes returns what apply would do.
 func (p *snapshot) changes() []proxier.Change {
 	var list []proxier.Change
 	if !p.device {

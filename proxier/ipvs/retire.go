@@ -14,11 +14,11 @@ import (
 	"svcproxy/source"
 )
 
-// Retire gives up virtual servers and addresses after another mode holds
-// everything. Connections of TCP go on until they end or their time is over, so
-// it is to be called again every few seconds until it returns true: nothing is
-// left then. It leaves chains and sets alone, which may be the other mode's by
-// now; where they are not, RemoveRules removes them, at once.
+// Retire removes virtual servers and addresses after another mode holds everything.
+// TCP connections continue until they end or time out, so call it again every few
+// seconds until it returns true: then nothing is left. It leaves chains and sets
+// alone, which may belong to the other mode by now; if they do not, RemoveRules
+// removes them, at once.
 func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
 	b.forgetMirror()
 	done, err = b.retire(ctx)
@@ -35,7 +35,7 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 	}
 	var errs failures
 	b.apply(ctx, p, nil, &errs)
-	b.servers = nil // the next Sync looks
+	b.servers = nil // the next Sync compares everything
 	errs.add(b.record.flush())
 	errs.add(b.releaseUDP(ctx, p.diff.last))
 	if errs.n == 0 && len(p.after) == 0 {
@@ -44,8 +44,8 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 	return errs.n == 0 && len(p.after) == 0, errs.join()
 }
 
-// release has flows of UDP forgotten by connection tracking whose servers have
-// gone: it would not let the rules of another mode see them again.
+// releaseUDP removes the UDP flows of removed servers from connection tracking, which
+// would keep the rules of another mode from seeing them.
 func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
 	var gone []netip.AddrPort
 	for _, s := range steps {
@@ -60,8 +60,8 @@ func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
 	return err
 }
 
-// RemoveRules removes the chains and sets, which ipvs mode shares by their names
-// with iptables mode.
+// RemoveRules removes the chains and sets, whose names ipvs mode shares with iptables
+// mode.
 func (b *Backend) RemoveRules(ctx context.Context) error {
 	if err := b.kernel.Cleanup(ctx); err != nil {
 		return fmt.Errorf("ipvs, %s: removing chains and sets: %w", b.fam, err)
@@ -96,11 +96,11 @@ func (b *Backend) remove(ctx context.Context) error {
 	return errs.join()
 }
 
-// removeServers removes those that are ours. The log names those that stay on
-// addresses that go: nobody but us had a reason to make servers there.
+// removeServers removes our servers. It logs others on addresses that it removes: only we
+// had a reason to add servers there.
 func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct{}) error {
 	err := b.conn.Probe(ctx)
-	if errors.Is(err, lvs.ErrUnsupported) { // its module went, and all servers with it
+	if errors.Is(err, lvs.ErrUnsupported) { // its module was removed, with all servers
 		b.disownMissing(nil)
 		return nil
 	}
@@ -134,7 +134,7 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 	return errs.join()
 }
 
-// disownMissing gives up the servers that are not in a list of all.
+// disownMissing disowns servers that are not in a list of all.
 func (b *Backend) disownMissing(list map[lvs.Key]lvs.Listing) {
 	for key := range b.record.owned {
 		if _, there := list[key]; !there {
@@ -143,7 +143,7 @@ func (b *Backend) disownMissing(list map[lvs.Key]lvs.Listing) {
 	}
 }
 
-// removeDevice removes our device unless the other family has addresses on it.
+// removeDevice removes our device, unless a family has addresses on it.
 func (b *Backend) removeDevice(ctx context.Context) error {
 	there, err := b.device.Find()
 	if err != nil || !there {
@@ -161,10 +161,10 @@ func (b *Backend) removeDevice(ctx context.Context) error {
 	return nil
 }
 
-// Cleanup removes the virtual servers, addresses, device and record of a family
-// from a host that need not have what ipvs mode needs. Log, which may be nil, is
-// told what may have been ours and stays. Chains and sets are those of iptables
-// mode by their names, and removed with its Cleanup.
+// Cleanup removes the virtual servers, addresses, device and record of a family from a
+// host that may lack what ipvs mode needs. What stays and may have been ours is logged
+// to log, which may be nil. Chains and sets have the names of iptables mode, whose
+// Cleanup removes them.
 func Cleanup(ctx context.Context, fam proxier.Family, stateDir string, log *slog.Logger) (err error) {
 	b := &Backend{fam: fam, log: orDiscard(log), conn: &lvs.Conn{}}
 	defer func() { err = errors.Join(err, b.Close()) }()

@@ -11,13 +11,13 @@ import (
 	"svcproxy/source"
 )
 
-// A server is a virtual server as it should be, or as the kernel holds it.
+// A server is a virtual server, as desired or as the kernel holds it.
 type server struct {
 	lvs.Server
 	dests []dest // sorted by address and port
 
-	name   proxier.ServicePortName // zero where only the kernel knows it
-	orphan bool                    // nobody wants it; it stays while destinations drain
+	name   proxier.ServicePortName // zero if it was read from the kernel
+	orphan bool                    // no longer desired; it stays while destinations drain
 }
 
 // A dest is where a server sends connections. One of weight 0 gets no new ones.
@@ -25,12 +25,12 @@ type dest struct {
 	netip.AddrPort
 	weight         uint32
 	foreignOptions bool // see lvs.Destination
-	idle           bool // had no connections when the kernel was looked at
+	idle           bool // had no connections when it was read
 }
 
-// A claim is what frontends want of one address, port and protocol. A node port
-// may meet an external address that is an address of this node; that comes first,
-// unless it only keeps connections and the node port takes new ones.
+// A claim has the frontends of one address, port and protocol. A node port may overlap
+// with an external address that is an address of this node; the latter wins, unless it
+// only keeps connections and the node port takes new ones.
 type claim struct{ address, nodePort *proxier.Frontend }
 
 func (c claim) frontend() *proxier.Frontend {
@@ -42,13 +42,13 @@ func (c claim) frontend() *proxier.Frontend {
 
 func balances(f *proxier.Frontend) bool { return f.Outside.Action == proxier.Balance }
 
-// needsServer tells whether IPVS has anything to do for a frontend. Where
-// nothing takes new connections, endpoints of weight 0 still keep what they have.
+// needsServer reports whether a frontend needs a virtual server. Even if no endpoint
+// takes new connections, those of weight 0 keep theirs.
 func needsServer(f *proxier.Frontend) bool {
 	return balances(f) || len(f.Outside.Pool.Kept) > 0
 }
 
-// claims are those of all frontends that need a server.
+// claims are the claims of all frontends that need a server.
 type claims struct {
 	nodePortAddrs []netip.Addr
 	by            map[lvs.Key]claim
@@ -65,8 +65,8 @@ func newClaims(st *proxier.State) *claims {
 	return c
 }
 
-// update follows a delta and returns the keys that it touches. A frontend may
-// move from one service to another.
+// update applies a delta and returns the keys that it affects. A frontend may move from
+// one service to another.
 func (c *claims) update(d *proxier.Delta) map[lvs.Key]struct{} {
 	touched := map[lvs.Key]struct{}{}
 	for _, s := range d.Services {
@@ -86,7 +86,7 @@ func (c *claims) update(d *proxier.Delta) map[lvs.Key]struct{} {
 	return touched
 }
 
-// put sets the claims of f to value, nil to give them up, and notes their keys.
+// put sets the claims of f to value, nil to remove them, and notes their keys.
 func (c *claims) put(f, value *proxier.Frontend, touched map[lvs.Key]struct{}) {
 	if !needsServer(f) {
 		return
@@ -116,7 +116,7 @@ func (c *claims) set(key lvs.Key, cl claim, touched map[lvs.Key]struct{}) {
 	}
 }
 
-// server returns the server that is wanted at a key; nil: none.
+// server returns the desired server at a key; nil: none.
 func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][]dest) *server {
 	f := c.by[key].frontend()
 	if f == nil {
@@ -135,7 +135,7 @@ func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][
 	}
 }
 
-// seconds returns d as the kernel counts it, rounded up.
+// seconds returns d in the kernel's unit, rounded up.
 func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
 
 // destinations returns those of a pool.
@@ -152,8 +152,8 @@ func destinations(p *proxier.Pool) []dest {
 	return slices.CompactFunc(list, func(a, b dest) bool { return a.AddrPort == b.AddrPort })
 }
 
-// outlives reports whether connections to a server go on when their destination
-// leaves: those of protocols that have connections.
+// canDrain reports whether connections to a server may continue when their destination
+// is removed: its protocol must have connections.
 func canDrain(k lvs.Key) bool { return k.Protocol != uint8(source.UDP) }
 
 // compareKeys orders servers by address, protocol and port.

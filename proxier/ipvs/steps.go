@@ -8,9 +8,9 @@ import (
 	"svcproxy/proxier"
 )
 
-// note records what is about to be done: which servers will be ours, and which
-// destinations drain. A server that cannot be recorded is not made; everything
-// else goes on.
+// recordPlanned records what is about to be done: which servers will be ours, and which
+// destinations drain. A server that cannot be recorded is not added; everything else
+// continues.
 func (b *Backend) recordPlanned(claimed []lvs.Key, drained []drainChange, servers map[lvs.Key]*server, errs *failures) {
 	for _, key := range claimed {
 		b.record.own(key)
@@ -30,7 +30,7 @@ func (b *Backend) recordPlanned(claimed []lvs.Key, drained []drainChange, server
 	}
 }
 
-// plans notes the servers that steps make.
+// noteUnsent notes the servers that steps add.
 func (b *Backend) noteUnsent(steps []step) {
 	b.unsent = map[lvs.Key]struct{}{}
 	for _, s := range steps {
@@ -40,8 +40,8 @@ func (b *Backend) noteUnsent(steps []step) {
 	}
 }
 
-// disownUnsent gives up the servers that a Sync did not come to make: by the next
-// somebody else may have made them.
+// disownUnsent gives up servers that a Sync did not get to add: by the next one, another
+// program may have added them.
 func (b *Backend) disownUnsent() {
 	for key := range b.unsent {
 		b.record.disown(key)
@@ -49,8 +49,8 @@ func (b *Backend) disownUnsent() {
 	b.unsent = nil
 }
 
-// run sends steps that lead to servers, which it corrects where the kernel refuses
-// one. Those about a server that could not be made are left out.
+// runSteps sends steps that lead to servers, which it corrects if the kernel refuses
+// one. It skips steps of servers that could not be added.
 func (b *Backend) runSteps(ctx context.Context, steps []step, servers map[lvs.Key]*server, errs *failures) {
 	for _, s := range steps {
 		if s.op != deleteServer && servers[s.key] == nil {
@@ -73,19 +73,19 @@ func (b *Backend) runSteps(ctx context.Context, steps []step, servers map[lvs.Ke
 	}
 }
 
-// learn follows what became of a step, and returns an error that another try may
-// end. A server is ours until it is known to be gone, or never to have been made.
+// recordResult records the result of a step, and returns its error if a retry may
+// succeed. A server is ours until it is known to be removed, or never to have been added.
 func (b *Backend) recordResult(s step, err error) error {
 	switch {
 	case s.op == deleteServer && err == nil:
 		b.record.disown(s.key)
-	case s.op == addServer && errors.Is(err, lvs.ErrExist): // another program was faster
+	case s.op == addServer && errors.Is(err, lvs.ErrExist): // another program added it first
 		b.record.disown(s.key)
 		b.refused[s.key] = foreignServer(s.srv.name, s.key)
-		return b.record.flush() // at once: it must never be removed as ours
-	case errors.Is(err, lvs.ErrNoServer): // the next that somebody makes there is not ours
+		return b.record.flush() // at once: it must never be removed as if it were ours
+	case errors.Is(err, lvs.ErrNoServer): // the next one that another program adds there is not ours
 		b.record.disown(s.key)
-	case errors.Is(err, lvs.ErrRefused): // the other servers, and destinations of this one, are served
+	case errors.Is(err, lvs.ErrRefused): // other servers, and other destinations of this one, are unaffected
 		if s.op == addServer {
 			b.record.disown(s.key)
 		}

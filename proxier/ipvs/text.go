@@ -12,8 +12,8 @@ import (
 )
 
 // Text returns the virtual servers of a State as ipvsadm-save prints them, each
-// with its destinations, and the addresses of our device as ip takes them. They
-// are in order of address, protocol and port.
+// with its destinations, and the addresses of our device as ip takes them, in order of
+// address, protocol and port.
 func Text(st *proxier.State, scheduler string) []string {
 	c := newClaims(st)
 	pools := map[*proxier.Pool][]dest{}

@@ -9,14 +9,14 @@ import (
 	"svcproxy/proxier"
 )
 
-// glanceInterval is how often it is asked whether one of our servers, any of them,
-// is still there: a message each time. IPVS tells of nothing.
+// canaryInterval is how often one of our servers, any of them, is looked up: a message
+// each time. IPVS has no events.
 const canaryInterval = 250 * time.Millisecond
 
-// Watch calls changed with each change of what is ours by others that the next Sync
-// has something to repair of, until ctx ends, whose error it returns. It runs beside
-// the other methods. It notices soon that all virtual servers are gone, as after
-// ipvsadm -C; of single ones, and of addresses, only a look tells.
+// Watch calls changed with each foreign change that the next Sync repairs, until ctx
+// ends, whose error it returns. It runs beside the other methods. It soon notices that
+// all virtual servers are gone, as after ipvsadm -C; only a look finds that single ones,
+// or addresses, differ.
 func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	conn, err := lvs.Dial(ctx) // in the network namespace of the caller
 	if err != nil {
@@ -31,7 +31,7 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 	return err
 }
 
-// askCanary looks at all servers when one of them is missing.
+// runCanary looks at all servers when one of them is missing.
 func (b *Backend) runCanary(ctx context.Context, conn *lvs.Conn, changed func()) {
 	defer conn.Close()
 	tick := time.NewTicker(canaryInterval)
@@ -46,7 +46,7 @@ func (b *Backend) runCanary(ctx context.Context, conn *lvs.Conn, changed func())
 		if !known {
 			continue
 		}
-		if there, err := conn.Has(ctx, key); there || err != nil { // an error is told by the next look
+		if there, err := conn.Has(ctx, key); there || err != nil { // an error is reported by the next look
 			continue
 		}
 		if differs, err := b.lookForServers(ctx, conn); err == nil && differs {
@@ -56,7 +56,7 @@ func (b *Backend) runCanary(ctx context.Context, conn *lvs.Conn, changed func())
 	}
 }
 
-// lookForServers is a look at servers only.
+// lookForServers looks at servers only.
 func (b *Backend) lookForServers(ctx context.Context, conn *lvs.Conn) (differs bool, err error) {
 	b.lookMu.Lock()
 	defer b.lookMu.Unlock()
