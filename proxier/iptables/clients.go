@@ -14,16 +14,16 @@ import (
 	"svcproxy/proxier/filter"
 )
 
-// Clients returns which endpoint of pools each client keeps, up to so many, of the
-// rules of either variant, whether or not a Backend is open. With an error it returns
-// those that were read.
+// Clients returns which endpoint of pools each client has affinity to, up to limit, for
+// either variant, whether or not a Backend is open. With an error it returns those that
+// were read.
 func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error) {
 	var list []proxier.Client
 	for _, p := range pools {
 		of, err := clientsOf(ctx, fam, p)
 		list = append(list, of[:min(len(of), limit-len(list))]...)
 		if err != nil {
-			return list, fmt.Errorf("iptables, %s: reading which clients keep their endpoint: %w", fam, err)
+			return list, fmt.Errorf("iptables, %s: reading session affinity: %w", fam, err)
 		}
 		if len(list) == limit {
 			break
@@ -32,7 +32,7 @@ func Clients(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, lim
 	return list, nil
 }
 
-// clientsOf returns the clients of a pool, each once: the first list that has it counts.
+// clientsOf returns the clients of a pool, each once: the first list that has it wins.
 func clientsOf(ctx context.Context, fam proxier.Family, p *proxier.Pool) (list []proxier.Client, err error) {
 	seen := map[netip.Addr]bool{}
 	for i, t := range p.Targets {
@@ -58,10 +58,10 @@ func clientsOf(ctx context.Context, fam proxier.Family, p *proxier.Pool) (list [
 	return list, nil
 }
 
-// Keep has clients keep their endpoints as if they had come here just now, and
-// returns how many do. Who has come here meanwhile and was given another endpoint
-// gets the former one back. A list has room for so many: nobody who is on it goes,
-// and those come to it that would be remembered longest.
+// Keep gives clients affinity to their endpoints as if they were seen just now, and
+// returns how many got it. A client that got another endpoint meanwhile gets the former
+// one back. If a list is too short, those already on it stay, and the clients that would
+// expire last are added.
 func Keep(ctx context.Context, fam proxier.Family, clients []proxier.Client) (kept int, err error) {
 	pools := map[*proxier.Pool][]proxier.Client{}
 	for _, c := range clients {
@@ -77,14 +77,14 @@ func Keep(ctx context.Context, fam proxier.Family, clients []proxier.Client) (ke
 		}
 		kept += k.kept
 		if err != nil {
-			return kept, fmt.Errorf("iptables, %s: having clients keep their endpoint: %w", fam, err)
+			return kept, fmt.Errorf("iptables, %s: writing session affinity: %w", fam, err)
 		}
 	}
 	return kept, nil
 }
 
-// A keeper has clients of a pool keep their endpoints. Its lists are those of the
-// targets, in their order; nil: there is none, for the endpoint has left.
+// A keeper writes the affinity of clients of a pool. Its lists are those of the targets,
+// in their order; nil: it does not exist, because the endpoint was removed.
 type keeper struct {
 	pool *proxier.Pool
 	fam  proxier.Family
@@ -96,7 +96,7 @@ type keeper struct {
 
 func (k *keeper) list(target int) string { return filter.RecentList(k.pool, k.pool.Targets[target]) }
 
-// read finds out who is on the lists.
+// read reads the lists.
 func (k *keeper) read(ctx context.Context) error {
 	n := len(k.pool.Targets)
 	k.present, k.add, k.remove = make([]map[netip.Addr]bool, n), make([][]netip.Addr, n), make([][]netip.Addr, n)
@@ -119,8 +119,8 @@ func (k *keeper) read(ctx context.Context) error {
 	return nil
 }
 
-// choose decides who comes to which list, in the order in which they would be
-// forgotten, and who leaves the one that he is on.
+// choose decides which clients to add to which list, in the order in which they expire,
+// and which to remove from another list.
 func (k *keeper) choose(clients []proxier.Client, limit int) {
 	slices.SortStableFunc(clients, func(a, b proxier.Client) int { return cmp.Compare(b.Left, a.Left) })
 	for _, c := range clients {
@@ -153,7 +153,7 @@ func (k *keeper) write(ctx context.Context) error {
 		if err == nil {
 			err = xtables.RemoveRecent(k.list(i), k.remove[i])
 		}
-		if errors.Is(err, fs.ErrNotExist) { // the endpoint has left meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // the endpoint was removed meanwhile
 			continue
 		}
 		if err != nil {

@@ -21,9 +21,9 @@ type Backend struct {
 	unsupported *filter.Unsupported // of the State that is synced; nil: only Cleanup is to be called
 }
 
-// New returns a Backend for the network namespace of the caller. It fails where
-// the host has no iptables, its kernel no ip sets, or either not what all rules
-// need: that is tried, in chains of its own. What only some services need may be lacking.
+// New returns a Backend for the network namespace of the caller. It fails if the host
+// has no iptables, its kernel no ip sets, or either lacks what all services need, which
+// it probes in chains of their own. What only some services need may be missing.
 func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	b, err := open(ctx, fam)
 	if err != nil {
@@ -36,8 +36,8 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	return b, nil
 }
 
-// Cleanup removes all that iptables mode may have left of a family. It needs nothing
-// of the host.
+// Cleanup removes everything that iptables mode may have left of a family. It needs
+// nothing of the host.
 func Cleanup(ctx context.Context, fam proxier.Family) error {
 	if err := filter.Cleanup(ctx, fam); err != nil {
 		return fmt.Errorf("iptables, %s: removing what is ours: %w", fam, err)
@@ -54,14 +54,14 @@ func open(ctx context.Context, fam proxier.Family) (*Backend, error) {
 	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: log}, nil
 }
 
-// Close gives up what the Backend keeps open. The kernel stays as it is.
+// Close closes the sockets and leaves the kernel as it is.
 func (b *Backend) Close() error { return b.kernel.Close() }
 
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (b *Backend) Tool() string { return b.kernel.Tool() }
 
-// Sync implements proxier.Backend. With a delta it writes only what changed, and
-// what looks have found to be damaged: no program is started where that is members of sets.
+// Sync implements proxier.Backend. With a delta it writes only what changed, and what
+// looks have found to differ: no program is started if that is only members of sets.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := b.sync(ctx, st, delta)
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		b.log.Warn("a change could not be written: comparing everything", "family", b.fam, "err", err)
+		b.log.Warn("writing a change failed, comparing everything", "family", b.fam, "err", err)
 	}
 	if err := b.unsupported.Reprobe(ctx); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	return err
 }
 
-// Look implements proxier.Backend. What Watch has told of is no news: it is for
-// those who heard it to say when that is repaired.
+// Look implements proxier.Backend. It ignores what Watch has reported, whose caller
+// requests a sync.
 func (b *Backend) Look(ctx context.Context) (bool, error) {
 	damaged, err := b.kernel.Look(ctx)
 	if err != nil {
@@ -104,20 +104,20 @@ func (b *Backend) Look(ctx context.Context) (bool, error) {
 	return damaged && !b.kernel.Reported(), nil
 }
 
-// Watch calls changed with each change of our rules by others that the next Sync
-// has something to repair of, until ctx ends, whose error it returns. It has looked by then. It runs
-// beside the other methods.
+// Watch calls changed with each foreign change to our rules that a look finds in need of
+// repair by the next Sync, until ctx ends, whose error it returns. It runs beside the
+// other methods.
 func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)) error {
 	return b.kernel.Watch(ctx, changed)
 }
 
-// SetLog says where to warn. It is called before any Sync.
+// SetLog sets the log for warnings. It is called before any Sync.
 func (b *Backend) SetLog(log *slog.Logger) {
 	b.log = log
 	b.kernel.SetLog(log)
 }
 
-// look makes rules those of st on this host, and returns what the kernel holds.
+// read sets rules to those of st on this host, and returns what the kernel holds.
 func read(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxier.State) (*filter.Actual, error) {
 	if err := rules.Reset(st); err != nil {
 		return nil, err
