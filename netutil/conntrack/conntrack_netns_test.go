@@ -247,7 +247,7 @@ func TestPruneUDPMany(t *testing.T) {
 	expect(t, "after", flows(t, false))
 }
 
-// A flow that somebody else removes between the listing and us is no error and not counted.
+// A flow that another process removes between the listing and us is no error and not counted.
 func TestPruneUDPGone(t *testing.T) {
 	namespace(t, `ip link set lo up
 iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.1:5353

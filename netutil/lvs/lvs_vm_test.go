@@ -234,7 +234,7 @@ func TestListsAreWholeWhileOthersChange(t *testing.T) {
 	})
 }
 
-// Where the module is removed and loaded anew, the next message says so, and those
+// If the module is removed and loaded again, the next message says so, and those
 // after it reach the new one.
 func TestModuleIsLoadedAnew(t *testing.T) {
 	c, reader := dial(t), &Conn{}
@@ -332,7 +332,7 @@ func TestTimeouts(t *testing.T) {
 	got, err := c.Timeouts(t.Context())
 	check(t, err)
 	if want := (Timeouts{TCP: 1000 * time.Second, TCPFin: before.TCPFin, UDP: 2 * time.Second}); got != want {
-		t.Errorf("time-outs are %v, want %v", got, want)
+		t.Errorf("timeouts are %v, want %v", got, want)
 	}
 }
 

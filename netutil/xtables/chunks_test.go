@@ -42,7 +42,7 @@ func (w world) run(t *testing.T, s *Script) {
 	}
 }
 
-// Pieces do together what the script does, whatever their size, and each can be run.
+// Chunks do together what the script does, whatever their size, and each can be run.
 func TestPieces(t *testing.T) {
 	script := func() *Script {
 		var s Script

@@ -31,7 +31,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	t.Cleanup(func() { k.Close() })
 	w := filtertest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
-	mend(t, k, r, w)
+	resync(t, k, r, w)
 
 	k.tool = &xtables.Tool{}
 	empty := filtertest.Web(proxier.IPv4, 1, 0)
@@ -77,7 +77,7 @@ func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *filtertest.Wo
 	t.Cleanup(func() { k.Close() })
 	w := filtertest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
-	mend(t, k, r, w)
+	resync(t, k, r, w)
 	ended, told := make(chan error), make(chan proxier.ForeignChange, 100)
 	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(e proxier.ForeignChange) { told <- e }) })()
 	t.Cleanup(func() { cancel(); <-ended })
@@ -100,8 +100,8 @@ func toolOf(t *testing.T, v xtables.Variant) *xtables.Tool {
 	return nil
 }
 
-// mend makes the kernel hold what w needs.
-func mend(t *testing.T, k *Kernel, r *Rules, w *filtertest.World) {
+// resync makes the kernel hold what w needs.
+func resync(t *testing.T, k *Kernel, r *Rules, w *filtertest.World) {
 	t.Helper()
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func command(t *testing.T, name string, args ...string) {
 }
 
 // As long as nf_tables tells of no change, a look reads no table, here it could not,
-// but for one in looksUnread.
+// except for one in maxUnread.
 func TestLooksAreCheap(t *testing.T) {
 	k, r, w, _ := watched(t)
 	ctx := context.Background()
@@ -172,7 +172,7 @@ func TestPassedOverIsLookedAtAgain(t *testing.T) {
 }
 
 // A look that waits for another one, which an event began, ends when it is told to:
-// whoever gives up the backend waits for it.
+// the caller that closes the backend waits for it.
 func TestLookWaitsNotForEver(t *testing.T) {
 	k, _, _, _ := watched(t)
 	k.looking <- struct{}{}
@@ -240,7 +240,7 @@ func TestSetOfForeignRule(t *testing.T) {
 	var warned bytes.Buffer
 	k.SetLog(slog.New(slog.NewTextHandler(&warned, nil)))
 	for _, how := range []string{"a full sync", "another"} {
-		mend(t, k, r, w)
+		resync(t, k, r, w)
 		l, err := k.sets.List(ctx, old)
 		if err != nil || len(l.Entries) > 0 {
 			t.Errorf("%s: got %v, %v", how, l, err)
@@ -264,7 +264,7 @@ func TestSetOfForeignRule(t *testing.T) {
 	}
 	command(t, "iptables-nft", append([]string{"-D"}, rule...)...)
 	until(t, "the set is destroyed", func() bool {
-		mend(t, k, r, w)
+		resync(t, k, r, w)
 		l, err := k.sets.List(ctx, old)
 		return l == nil && errors.Is(err, ipset.ErrNotExist)
 	})
@@ -312,7 +312,7 @@ func TestLegacyLooksAreCheap(t *testing.T) {
 	}
 	t.Cleanup(func() { k.Close() })
 	w, r := filtertest.NewWorld(proxier.IPv4), NewRules(proxier.IPv4)
-	mend(t, k, r, w)
+	resync(t, k, r, w)
 	look := func(tool *xtables.Tool) (bool, error) {
 		t.Helper()
 		k.tool = tool

@@ -40,7 +40,7 @@ func TestVariantsShareClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mend(t, k, NewRules(proxier.IPv4), w)
+		resync(t, k, NewRules(proxier.IPv4), w)
 		if i == 0 {
 			if err := xtables.AddRecent(list, []netip.Addr{client}); err != nil {
 				t.Fatal(err)

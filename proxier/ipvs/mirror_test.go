@@ -285,7 +285,7 @@ func TestAnyServer(t *testing.T) {
 	want("when nothing is known", false)
 }
 
-// What somebody was told of is no Sync's business by itself, until a Sync has taken it:
+// What Watch reported is no Sync's business by itself, until a Sync has taken it:
 // what that leaves over goes on.
 func TestMirrorWasTold(t *testing.T) {
 	m, servers := mirror{}, map[lvs.Key]*server{}

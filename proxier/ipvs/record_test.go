@@ -225,7 +225,7 @@ func TestRecordIsAppendedAndCompacted(t *testing.T) {
 	wantSame(t, open(t, dir, here), r)
 }
 
-// A file that was changed or removed meanwhile is written anew.
+// A file that was changed or removed meanwhile is rewritten.
 func TestRecordFileIsGone(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir, here)

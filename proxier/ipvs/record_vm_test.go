@@ -54,7 +54,7 @@ func (m *moment) until(do func(context.Context)) (cut bool) {
 }
 
 // everyKind puts services with all kinds of servers into the world: two of them
-// cannot be had, as another program has their servers.
+// cannot be made, as another program has their servers.
 func (h *host) everyKind() *proxier.Delta {
 	d := &proxier.Delta{}
 	for _, res := range []*proxier.Resolved{
@@ -89,7 +89,7 @@ func (h *host) foreignEverywhere() []string {
 func (h *host) whole(err error) {
 	h.Helper()
 	if _, ok := err.(*proxier.Unserved); !ok {
-		h.Fatalf("error %v, want two servers not to be had", err)
+		h.Fatalf("error %v, want two unserved servers", err)
 	}
 }
 
@@ -118,7 +118,7 @@ func (h *host) recordedMissing() (keys []lvs.Key) {
 	return keys
 }
 
-// Whenever a process ends, be it in the middle of a first sync, of a removal, of
+// Whenever a process ends, also in the middle of a first sync, of a removal, of
 // leaving the mode or of cleanup, cleanup restores what was there before, and a daemon that
 // starts again gets everything done. Some moments stand for all, which have their
 // turn with SVCPROXY_SOAK=1.

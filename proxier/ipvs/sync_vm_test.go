@@ -164,7 +164,7 @@ func (h *host) wantServed(vips ...int) {
 	}
 }
 
-// unserved syncs and wants so many servers not to be had.
+// unserved syncs and wants so many unserved servers.
 func (h *host) unserved(delta *proxier.Delta, n int) {
 	h.Helper()
 	var u *proxier.Unserved
@@ -181,7 +181,7 @@ func TestTimeoutsAreSet(t *testing.T) {
 	got, err := h.Backend.conn.Timeouts(h.Context())
 	h.Must(err)
 	if got.TCP != 1234e9 || got.UDP != 99e9 {
-		h.Errorf("time-outs %v", got)
+		h.Errorf("timeouts %v", got)
 	}
 	before := h.Backend.conn.Messages
 	h.Sync(nil)

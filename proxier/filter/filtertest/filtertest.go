@@ -116,7 +116,7 @@ func Addr(fam proxier.Family, base string, n int) netip.Addr {
 	return a
 }
 
-// A Service is what to make a Resolved of. The zero value, but for its name, is a
+// A Service is what to make a Resolved of. The zero value, except for its name, is a
 // service that refuses.
 type Service struct {
 	Name     string
