@@ -48,8 +48,8 @@ func checkIPVS(t *testing.T, step func(*ipvsRules) (withheld map[ipset.Entry]boo
 	})
 }
 
-// A node port and an address of this host may be the same place. Whoever IPVS
-// balances there is alone in rules and sets, whatever way leads to that.
+// A node port and an address of this host may overlap. The frontend that IPVS
+// balances there is alone in rules and sets, however that came about.
 func TestAddressMeetsNodePort(t *testing.T) {
 	checkIPVS(t, func(r *ipvsRules) map[ipset.Entry]bool {
 		change := map[source.Key]*proxier.Resolved{}
@@ -108,7 +108,7 @@ func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
 	}
 }
 
-// Servers are lacking, and are to be had again, whether or not their frontends
+// Servers are missing, and exist again, whether or not their frontends
 // are part of a change.
 func TestWithheldMembersFollow(t *testing.T) {
 	checkIPVS(t, func(r *ipvsRules) map[ipset.Entry]bool {

@@ -87,7 +87,7 @@ func (e *events) close() error { return errors.Join(e.monitor.Close(), e.conn.Cl
 // mustRead reports whether the tables must be read. It is called before they are.
 func (e *events) mustRead() bool { return e.dirty.Swap(false) || !e.watching.Load() }
 
-// A disturbance is a foreign change, and how often the mirror had been forgotten by then.
+// A disturbance is a foreign change, and how often the mirror was forgotten until then.
 type disturbance struct {
 	proxier.ForeignChange
 	resets int

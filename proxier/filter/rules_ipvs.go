@@ -11,7 +11,7 @@ import (
 
 // The chains and sets of ipvs mode only.
 const (
-	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what to masquerade of what IPVS will balance
+	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what IPVS will balance and nat must masquerade
 	firewallChain   = Prefix + "FIREWALL"   // mangle: source ranges for host processes
 
 	servedSet    = Prefix + "SERVED"   // frontends that IPVS balances
@@ -95,8 +95,8 @@ func servedSets(f *proxier.Frontend) []string {
 }
 
 // markServed marks what IPVS will balance and the nat table must masquerade. A
-// host process that did not choose an address takes the VIP it speaks to, as that
-// is an address of this host; no endpoint could answer there.
+// host process that did not bind an address gets the VIP it connects to as its source, as
+// that is an address of this host; no endpoint could reply to that.
 func (r *Rules) markServed(c *chain) {
 	w := r.words
 	c.rule(w.match(everyoneSet, "dst,dst"), "-j", MarkMasq)
@@ -105,7 +105,7 @@ func (r *Rules) markServed(c *chain) {
 	c.rule(w.match(servedSet, "dst,dst"), w.match(boundSet, "src"), "-j", MarkMasq)
 }
 
-// passServed ends the refusals for what IPVS will balance, and for what it has.
+// passServed exempts from the refusals what IPVS will balance, and what it has.
 func (r *Rules) passServed(c *chain) {
 	r.passBalanced(c)
 	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")

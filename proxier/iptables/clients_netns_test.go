@@ -19,9 +19,9 @@ import (
 	"svcproxy/source"
 )
 
-// Clients that are written are those that are read, but for those for whom there is
-// no room: they are the ones that would have been forgotten first. Who has come here
-// meanwhile stays, on the endpoint of before if there was one.
+// Clients that are written are those that are read, except for those for which there is
+// no room: they are the ones that would expire first. A client that was seen here
+// meanwhile stays, on its former endpoint if it had one.
 func TestClientsAreTakenOver(t *testing.T) {
 	everywhere(t, func(h *host) {
 		s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: filtertest.Targets(h.Family, 0, 2)}

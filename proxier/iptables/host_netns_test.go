@@ -24,7 +24,7 @@ type host struct {
 var run, seeded = backendtest.Command, backendtest.Seeded
 
 // enterNamespace moves the test into a network namespace of its own, with the
-// rules and sets of somebody else.
+// rules and sets of another program.
 func enterNamespace(t testing.TB, variant string) {
 	t.Helper()
 	netnstest.Enter(t)

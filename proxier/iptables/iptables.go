@@ -11,7 +11,7 @@ import (
 	"svcproxy/proxier/filter"
 )
 
-// A Backend holds one family's chains and sets to a State. It implements proxier.Backend.
+// A Backend keeps one family's chains and sets in step with a State. It implements proxier.Backend.
 type Backend struct {
 	fam    proxier.Family
 	kernel *filter.Kernel

@@ -143,9 +143,9 @@ func TestWatchSeesFlush(t *testing.T) {
 	})
 }
 
-// What a watch has told of is repaired when those who heard it say so, later where
-// somebody breaks it again and again: a look brings that not forward, and the
-// questions of the legacy variant do not tell of it again.
+// What a watch has reported is repaired when its caller says so, later if another
+// process breaks it again and again: a look does not bring that forward, and the
+// queries of the legacy variant do not report it again.
 func TestLookLeavesWhatWasTold(t *testing.T) {
 	everywhere(t, func(h *host) {
 		events := h.watch()

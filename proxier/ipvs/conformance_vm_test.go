@@ -51,7 +51,7 @@ func (h *host) damages() {
 		{"chains flushed", h.flush()},
 		{"chains flushed and sets destroyed", h.flush() + "; for s in $(ipset list -n | grep ^SVCP-); do ipset destroy $s; done"},
 		{"member of a set removed", "for s in $(ipset list -n | grep ^SVCP-SERVED); do ipset flush $s; done"},
-		{"time-out changed", "ipvsadm --set 900 120 300"},
+		{"timeout changed", "ipvsadm --set 900 120 300"},
 		{"address removed", "ip addr del" + device},
 		{"address added", "ip addr add " + h.vip(99).Addr().String() + " dev svcproxy0"},
 	} {

@@ -186,7 +186,7 @@ func (h *host) mustDial(to netip.AddrPort) (net.Conn, int) {
 	return c, n
 }
 
-// goesOn tells whether a connection still works.
+// goesOn reports whether a connection still works.
 func (h *host) goesOn(c net.Conn) bool {
 	c.SetDeadline(time.Now().Add(2 * time.Second))
 	b := []byte{77}

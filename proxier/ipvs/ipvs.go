@@ -79,8 +79,8 @@ type Backend struct {
 	members map[netip.Addr]struct{} // of the set of bound addresses: those of services, and where servers drain
 	orphans map[netip.Addr]int      // how many servers there are only kept to drain
 	refused refused
-	foreign map[lvs.Key]struct{} // those of refused that the log has named
-	retries retrySchedule        // the others
+	foreign map[lvs.Key]struct{} // those of refused that were logged
+	retries retrySchedule        // of the others of refused
 
 	mirror mirror     // for looks beside Syncs
 	lookMu sync.Mutex // held by Look

@@ -169,7 +169,7 @@ func (h *host) unserved(delta *proxier.Delta, n int) {
 	h.Helper()
 	var u *proxier.Unserved
 	if err := h.Backend.Sync(h.Context(), h.World.State, delta); !errors.As(err, &u) || u.N != n {
-		h.Fatalf("error %v, want %d servers not to be had", err, n)
+		h.Fatalf("error %v, want %d unserved servers", err, n)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestTimeoutsAreSet(t *testing.T) {
 	before := h.Backend.conn.Messages
 	h.Sync(nil)
 	if n := h.Backend.conn.Messages - before; n != 0 {
-		h.Errorf("%d messages where the time-outs are as wanted", n)
+		h.Errorf("%d messages where the timeouts are as wanted", n)
 	}
 }
 
