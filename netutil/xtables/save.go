@@ -105,15 +105,21 @@ func (t *Tool) read(ctx context.Context, prefix string, args ...string) (map[str
 // parse parses the output of iptables-save.
 func parse(r io.Reader, prefix string) (map[string]*Table, error) {
 	p := newParser(prefix)
+	err := scan(r, p.line)
+	p.flush()
+	return p.tables, err
+}
+
+// scan calls each with the lines of r.
+func scan(r io.Reader, each func(line []byte) error) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 64<<10), maxLine)
 	for s.Scan() {
-		if err := p.line(s.Bytes()); err != nil {
-			return nil, err
+		if err := each(s.Bytes()); err != nil {
+			return err
 		}
 	}
-	p.flush()
-	return p.tables, s.Err()
+	return s.Err()
 }
 
 func newParser(prefix string) *parser {
@@ -227,18 +233,9 @@ func jumpsTo(rule, prefix []byte) bool {
 // with prefix, in order, without the leading "-A CHAIN ", and the position of the
 // jump to UserChain.
 func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string, Position, error) {
-	p := parser{prefix: []byte(prefix)}
+	p := newParser(prefix)
 	p.begin()
-	err := run(ctx, nil, func(out io.Reader) error {
-		s := bufio.NewScanner(out)
-		s.Buffer(make([]byte, 64<<10), maxLine)
-		for s.Scan() {
-			if rest, isRule := bytes.CutPrefix(s.Bytes(), []byte("-A ")); isRule {
-				p.rule(s.Bytes(), rest)
-			}
-		}
-		return s.Err()
-	}, t.program(), "-w", strconv.Itoa(lockWait), "-t", table, "-S", chain)
+	err := run(ctx, nil, func(out io.Reader) error { return scan(out, p.listLine) }, t.program(), "-w", strconv.Itoa(lockWait), "-t", table, "-S", chain)
 	if err != nil {
 		return nil, Position{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, t.nameHolder(err))
 	}
@@ -256,14 +253,7 @@ func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, pr
 	input.WriteString("COMMIT\n")
 	p := newParser(prefix)
 	p.line([]byte("*" + table))
-	err := run(ctx, &input, func(out io.Reader) error {
-		s := bufio.NewScanner(out)
-		s.Buffer(make([]byte, 64<<10), maxLine)
-		for s.Scan() {
-			p.listLine(s.Bytes())
-		}
-		return s.Err()
-	}, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
+	err := run(ctx, &input, func(out io.Reader) error { return scan(out, p.listLine) }, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
 	if err != nil {
 		return nil, fmt.Errorf("reading %d chains of table %s: %w", len(chains), table, err)
 	}
@@ -272,7 +262,7 @@ func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, pr
 }
 
 // listLine parses a line of -S: "-N CHAIN", "-P CHAIN POLICY" or a rule.
-func (p *parser) listLine(b []byte) {
+func (p *parser) listLine(b []byte) error {
 	rest := b[min(len("-A "), len(b)):]
 	switch {
 	case bytes.HasPrefix(b, []byte("-A ")):
@@ -282,6 +272,7 @@ func (p *parser) listLine(b []byte) {
 	case bytes.HasPrefix(b, []byte("-P ")):
 		p.declare(rest)
 	}
+	return nil
 }
 
 // Merge adds the chains of u, none of which t has.

@@ -238,28 +238,23 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 }
 
 func (b *Backend) bind(ctx context.Context, addrs []netip.Addr, errs *failures) {
-	for _, a := range addrs {
-		if ctx.Err() != nil {
-			errs.add(ctx.Err())
-			return
-		}
-		err := b.device.Bind(a)
-		if errs.add(err); err == nil {
-			b.bound[a] = struct{}{}
-		}
-		proxier.Progressed(ctx)
-	}
+	changeAddrs(ctx, addrs, b.device.Bind, func(a netip.Addr) { b.bound[a] = struct{}{} }, errs)
 }
 
 func (b *Backend) unbind(ctx context.Context, addrs []netip.Addr, errs *failures) {
+	changeAddrs(ctx, addrs, b.device.Unbind, func(a netip.Addr) { delete(b.bound, a) }, errs)
+}
+
+// changeAddrs changes addresses of our device, and calls done with each that succeeded.
+func changeAddrs(ctx context.Context, addrs []netip.Addr, change func(netip.Addr) error, done func(netip.Addr), errs *failures) {
 	for _, a := range addrs {
 		if ctx.Err() != nil {
 			errs.add(ctx.Err())
 			return
 		}
-		err := b.device.Unbind(a)
+		err := change(a)
 		if errs.add(err); err == nil {
-			delete(b.bound, a)
+			done(a)
 		}
 		proxier.Progressed(ctx)
 	}
