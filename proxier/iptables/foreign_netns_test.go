@@ -21,8 +21,8 @@ import (
 
 var poolChain = regexp.MustCompile(`SVCP-SVC-[A-Z2-7]{16}`)
 
-// A chain of others that leads to one of ours which must go stops no sync: ours
-// stays, empty, until nobody leads to it, and a warning names theirs.
+// A chain of others that jumps to one of ours which must go stops no sync: ours
+// stays, empty, until nothing jumps to it, and a warning names theirs.
 func TestForeignChainLeadsToOurs(t *testing.T) {
 	everywhere(t, func(h *host) {
 		var log bytes.Buffer
@@ -69,7 +69,7 @@ func TestForeignChainLeadsToOurs(t *testing.T) {
 		h.Sync(&proxier.Delta{})
 		h.Settled("nobody leads there")
 		if strings.Contains(h.Dump(), ":"+ours+" ") {
-			h.Error("the chain stays although nobody leads to it")
+			h.Error("the chain stays although nothing jumps to it")
 		}
 	})
 }
@@ -84,10 +84,10 @@ func TestCleanupWithForeignChain(t *testing.T) {
 		h.iptables("-t nat -N LEADS")
 		h.iptables("-t nat -A LEADS -j " + ours)
 		err := h.Backend.Cleanup(context.Background())
-		if err == nil || !strings.Contains(err.Error(), "chain "+ours+" of table nat stays, empty: LEADS leads to it") {
+		if err == nil || !strings.Contains(err.Error(), "chain "+ours+" of table nat stays, empty: LEADS jumps to it") {
 			h.Errorf("got %v", err)
 		}
-		if n := strings.Count(h.Dump(), "SVCP-"); n != 3 { // in a comment of others, the chain, the rule that leads to it
+		if n := strings.Count(h.Dump(), "SVCP-"); n != 3 { // in a comment of others, the chain, the rule that jumps to it
 			h.Errorf("left:\n%s", h.Dump())
 		}
 	})
