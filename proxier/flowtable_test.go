@@ -179,6 +179,8 @@ func TestStaleFlowsBySource(t *testing.T) {
 		return list
 	}
 	withCIDR := func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")} }
+	leaves := dns(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local },
+		testEndpoints("10.0.0.1 @here terminating", "10.0.0.2 @there", "10.0.0.3 @here"))
 	tests := []struct {
 		name     string
 		node     *Node
@@ -191,6 +193,7 @@ func TestStaleFlowsBySource(t *testing.T) {
 		{"cluster to local, local interfaces", testNode(withCIDR, func(n *Node) { n.LocalInterfaces = []string{"lab*"} }), cluster, local, false, nil},
 		{"full look", testNode(withCIDR), local, local, true, of(there, client, "198.18.0.1:999")},
 		{"local to cluster", testNode(withCIDR), local, cluster, false, nil},
+		{"local, what terminates has not left", testNode(withCIDR), local, leaves, false, nil},
 		{"VIP of policy local", testNode(withCIDR), cluster, dns(external, internalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there")), false, nil},
 	}
 	for _, tt := range tests {
@@ -203,6 +206,20 @@ func TestStaleFlowsBySource(t *testing.T) {
 				t.Errorf("removed\n got: %v\nwant: %v", gone, tt.gone)
 			}
 		})
+	}
+}
+
+// Flows to a node port on 127.0.0.1 are looked for where one is served there.
+func TestStaleFlowsOfLocalhost(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		node := testNode(func(n *Node) { n.LocalhostNodePorts = served })
+		tbl := newFlowTable()
+		tbl.sync(node, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))})
+		l := tbl.sync(node, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))})
+		flows := []testFlow{{"127.0.0.1:999", "127.0.0.1:30053", "10.0.0.1:5353"}}
+		if gone := tbl.removed(l, flows); len(gone) > 0 != served {
+			t.Errorf("node ports on 127.0.0.1 %v: removed %v", served, gone)
+		}
 	}
 }
 
