@@ -5,12 +5,12 @@ package kubernetes
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"svcproxy/source"
 )
 
-// A health port that cannot be had is an Event of its service, in kube-proxy's words,
-// and an API server that is away holds up nobody.
+// A health port that cannot be had is an Event of its service, in kube-proxy's words.
 func TestHealthPortFailed(t *testing.T) {
 	a := startAPIServer(t, svc("web", "10.96.0.1"))
 	r := run(t, at(a))
@@ -32,8 +32,17 @@ func TestHealthPortFailed(t *testing.T) {
 			t.Errorf("%q has no %q", got, want)
 		}
 	}
-	a.stop()
-	for range 10 * maxEvents {
-		r.src.HealthPortFailed(key, 32000, "address already in use")
-	}
+}
+
+// An API server that does not answer holds up nobody: what it does not take is dropped.
+func TestHealthPortFailedDoesNotBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{NodeName: "here"}) // not run, so that nobody sends
+		for range 2 * maxEvents {
+			s.HealthPortFailed(source.Key{Namespace: "default", Name: "web"}, 32000, "address already in use")
+		}
+		if n := len(s.events); n != maxEvents {
+			t.Errorf("%d events wait, want %d", n, maxEvents)
+		}
+	})
 }
