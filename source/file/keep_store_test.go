@@ -262,7 +262,7 @@ func TestDamagedCopyMended(t *testing.T) {
 }
 
 // Without an index, or with one that is damaged, copies say what they are of,
-// also when their names cannot hold that of their file.
+// also when their names cannot hold that of their file. The newest whole one counts.
 func TestCopiesNameThemselves(t *testing.T) {
 	long := strings.Repeat("x", 240) + ".toml"
 	for _, index := range []string{"remove", "", "svcproxy lastg", "\x00\x00\x00\x00"} {
@@ -281,6 +281,9 @@ func TestCopiesNameThemselves(t *testing.T) {
 					write(t, h.src.store.index(), index)
 				}
 				write(t, h.state+"/lastgood/a.0123456789ab.toml", "a 9\n") // cut off: another checksum
+				older := h.state + "/lastgood/" + copyName("a.toml", idOf([]byte("a 6\n"), nil))
+				write(t, older, "a 6\n")
+				check(t, os.Chtimes(older, time.Time{}, time.Unix(1, 0)))
 				h.write("a.toml", "bad\n")
 				h.write(long, "bad\n")
 				for i := range 2 {
@@ -351,8 +354,14 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 		{"reload", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.src.Reload() }, "b 1"},
 		{"restart", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.stop(); h.start() }, "a 1, b 1"},
 		{"back", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.write("a.toml", "a 2\n") }, "a 2, b 1"},
+		{"index lost", func(h *host) { h.failPower(); check(h.T, os.Remove(h.src.store.index())) }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(*host) {}, "a 1, b 1"},
 		{"killed", func(h *host) { write(h.T, h.src.store.markerPath(), h.boot()) }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 		{"orderly", func(*host) {}, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
+		{"orderly, and another boot", func(h *host) {
+			if _, err := os.Stat(h.src.store.markerPath()); err == nil { // it says in which boot
+				h.failPower()
+			}
+		}, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

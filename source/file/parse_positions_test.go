@@ -59,7 +59,7 @@ func checkPlaces(t *testing.T, text string, s *source.Service) {
 // A service that only moves in its file takes its places along, and is not read again.
 func TestPlacesMove(t *testing.T) {
 	const a, b = "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 80 }]\nendpoints = []\n", "[[services]]\nname = \"b\"\nvips = [\"10.96.0.2\"]\nports = [{ port = 80 }]\nendpoints = []\n"
-	_, _, before := Rules{}.parseNew(t.Context(), "x.toml", []byte(a+b), nil)
+	first, _, before := Rules{}.parseNew(t.Context(), "x.toml", []byte(a+b), nil)
 	services, faults, _ := Rules{}.parseNew(t.Context(), "x.toml", []byte("# one more\n"+a+b), before)
 	if len(faults) > 0 || len(services) != 2 {
 		t.Fatal(services, faults)
@@ -67,6 +67,9 @@ func TestPlacesMove(t *testing.T) {
 	for i, want := range []source.Position{{File: "x.toml", Line: 4, Col: 9}, {File: "x.toml", Line: 9, Col: 9}} {
 		if got := services[i].AddrPos(services[i].VIPs[0]); got != want {
 			t.Errorf("address of %s at %s, want %s", services[i].Name, got, want)
+		}
+		if &services[i].VIPs[0] != &first[i].VIPs[0] {
+			t.Errorf("%s was read again", services[i].Name)
 		}
 	}
 }
