@@ -114,6 +114,8 @@ func TestResolveLegs(t *testing.T) {
 			"10.0.0.1:8080 masquerade everyone", ""},
 		{"only terminating", edits{testEndpoints("10.0.0.1 notready", "10.0.0.2 terminating")}, testNode(),
 			"10.0.0.2:8080 masquerade everyone", ""},
+		{"only terminating, one of weight 0", edits{testEndpoints("10.0.0.1 terminating weight=0", "10.0.0.2 terminating")}, testNode(),
+			"10.0.0.2:8080 masquerade everyone", ""},
 		{"weights", edits{testEndpoints("10.0.0.1 weight=5", "10.0.0.2 weight=0", "10.0.0.3")}, testNode(),
 			"10.0.0.1:8080*5 10.0.0.3:8080 masquerade everyone", ""},
 		{"all weights 0", edits{testEndpoints("10.0.0.1 weight=0")}, testNode(), "reject", ""},

@@ -210,6 +210,26 @@ func TestFlowWorkerForgetsNoState(t *testing.T) {
 	})
 }
 
+// Changes that come during a look are one look, which is about all of them.
+func TestFlowWorkerMergesLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorker(t)
+		for n := range 3 {
+			w.dns(n, "10.0.0.1")
+		}
+		time.Sleep(time.Minute)
+		w.track.set(func() {
+			w.track.took, w.track.flows = time.Second, []testFlow{toDNS(1, "10.0.0.1"), toDNS(2, "10.0.0.1")}
+		})
+		for n := range 3 {
+			w.dns(n, "10.0.0.2")
+			synctest.Wait() // the first is being looked for
+		}
+		time.Sleep(time.Minute)
+		w.track.expect(t)
+	})
+}
+
 // A look that takes long judges by what is synced when it comes to a flow.
 func TestFlowWorkerJudgesByTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
