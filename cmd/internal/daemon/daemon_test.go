@@ -393,7 +393,9 @@ func TestStateDirectoryClaimed(t *testing.T) {
 	o.Namespace += "-other"
 	o.RunDir = t.TempDir()
 	want := fmt.Sprintf("claiming state directory %s: another svcproxy (pid %d) is running; give each its own --state-dir", o.StateDir, os.Getpid())
-	if err := Run(t.Context(), o); err == nil || err.Error() != want {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // or else it runs
+	defer cancel()
+	if err := Run(ctx, o); err == nil || err.Error() != want {
 		t.Errorf("Run: %v\nwant: %s", err, want)
 	}
 	if err := r.stop(); err != nil {
