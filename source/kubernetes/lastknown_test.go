@@ -120,6 +120,17 @@ func TestLastKnownServiceCIDRs(t *testing.T) {
 	is("there are none")
 }
 
+// It is not only written at the end, which a host that fails does not have.
+func TestLastKnownIsWrittenMeanwhile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := run(t, keeping(t, startAPIServer(t, svc("a", "10.96.0.1")), dir))
+	r.eventually("written", func() bool {
+		services, err := remote.Load(filepath.Join(dir, lastKnownName), new(lastKnown))
+		return err == nil && len(services) == 1
+	})
+}
+
 // A reachable API server says what there is, and nothing old is served before.
 func TestLastKnownIsNotUsedBesideAnAnswer(t *testing.T) {
 	dir := t.TempDir()
@@ -151,6 +162,25 @@ func TestLastKnownIsNotUsedAfterOneFailure(t *testing.T) {
 	if h := r.history(0); len(h) != 1 && took < failedPatience { // else this machine is too busy to say
 		t.Errorf("listed after %v, and steps %q", took, h)
 	}
+}
+
+// What is old waits for a second try, however soon the first one fails.
+func TestLastKnownWaitsAfterAFailure(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	ran(t, keeping(t, a, dir), "default/a")
+	a.stop()
+	begin, r := time.Now(), &toldSynced{told: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- New(keeping(t, a, dir)).Run(ctx, r) }()
+	<-r.told
+	if took := time.Since(begin); took < failedPatience || !r.applied {
+		t.Errorf("synced after %v, want %v or more; handed on %v", took, failedPatience, r.applied)
+	}
+	cancel()
+	<-done
 }
 
 // What is damaged, or of another cluster or node, is not used; other sources go on
