@@ -33,6 +33,7 @@ type Answer struct {
 	By     string     // the role of the host
 	Port   uint16     // under which its server was reached
 	Source netip.Addr // the client's address as the server saw it
+	Resent bool       // of TCP: a SYN was lost and sent again
 
 	Err error // why not, if not
 }

@@ -353,7 +353,7 @@ func (r *rampage) try(q Question) {
 	start := time.Now()
 	got := Ask(q)
 	end := time.Now()
-	if got.Outcome == Answered && end.Sub(start) <= lateTime {
+	if got.Outcome == Answered && !isLate(got, end.Sub(start)) {
 		return
 	}
 	r.mu.Lock()

@@ -288,6 +288,9 @@ func (e *env) resendSYN(t *testing.T, endpoint *Host, addrs []netip.Addr) {
 				t.Errorf("%s, whose first SYN was lost: %s", q, got)
 				return
 			}
+			if !got.Resent {
+				t.Errorf("%s, whose first SYN was lost, was not sent again: %s", q, got)
+			}
 			conn.Close()
 		})
 	}

@@ -3,6 +3,7 @@ package lab
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +16,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy/internal/pace"
 	"svcproxy/source"
 )
 
-// Patience is how long a question waits before it counts as dropped. An answer
-// takes some 0.2 ms; a lost TCP SYN would be sent again after 1 s.
+// Patience is how long a question waits before it counts as dropped, and longer on a
+// busy machine. An answer takes some 0.2 ms; a lost TCP SYN would be sent again after 1 s.
 var Patience = slow(400 * time.Millisecond)
 
 // A Question is one new connection, or one datagram from a new port.
@@ -68,10 +70,7 @@ func freshPort() uint16 {
 }
 
 func (q Question) deadline() time.Time {
-	if q.Patience > 0 {
-		return time.Now().Add(q.Patience)
-	}
-	return time.Now().Add(Patience)
+	return time.Now().Add(pace.Scale(cmp.Or(q.Patience, Patience)))
 }
 
 // A Conn is a TCP connection to a server.
@@ -102,12 +101,26 @@ func Connect(q Question) (*Conn, Answer) {
 		return nil, failed(err)
 	}
 	c.Server = parseAnswer(line)
+	c.Server.Resent = c.resent()
 	return c, c.Server
+}
+
+// resent reports whether a packet of the connection had to be sent again, which while it is made is a SYN.
+func (c *Conn) resent() (again bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false // it is closed
+	}
+	raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		again = err == nil && info.Total_retrans > 0
+	})
+	return again
 }
 
 // Echo sends a line and waits for it to come back.
 func (c *Conn) Echo(patience time.Duration) error {
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(pace.Scale(patience)))
 	want := fmt.Sprintln("still there?", nonces.Add(1))
 	if _, err := io.WriteString(c, want); err != nil {
 		return fmt.Errorf("sending to %s: %w", c.Server.By, err)

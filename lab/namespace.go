@@ -74,10 +74,8 @@ func (n *Namespace) init() error {
 		return err
 	}
 	return n.Sysctl(
-		"net.ipv4.icmp_ratelimit=0", // otherwise refusals look like drops after the first few
-		"net.ipv4.icmp_msgs_per_sec=1000000",
-		"net.ipv4.icmp_msgs_burst=1000000",
-		"net.ipv6.icmp.ratelimit=0",
+		"net.ipv4.icmp_ratemask=0", // no type is limited, for a peer or in all; else refusals look like drops after the first few
+		"net.ipv6.icmp.ratemask=0",
 		"net.ipv4.ping_group_range=0 0",
 		"net.ipv4.conf.all.rp_filter=0", // packets take other ways back than they came
 		"net.ipv4.conf.default.rp_filter=0",

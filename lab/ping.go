@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy/internal/pace"
 )
 
 // Types of an ICMP echo request; the kernel fills in identifier and checksum.
@@ -23,7 +25,7 @@ func Ping(from *Host, to netip.Addr) Answer {
 		return failed(err)
 	}
 	defer file.Close()
-	file.SetDeadline(time.Now().Add(Patience))
+	file.SetDeadline(time.Now().Add(pace.Scale(Patience)))
 	request := make([]byte, 16)
 	request[0] = icmpEcho
 	if to.Is6() {

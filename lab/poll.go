@@ -1,15 +1,20 @@
 package lab
 
-import "time"
+import (
+	"time"
+
+	"svcproxy/internal/pace"
+)
 
 const pollInterval = 10 * time.Millisecond
 
-// Poll calls check until it returns nil, and returns its last error when patience is over.
+// Poll calls check until it returns nil, and returns its last error when patience is
+// over, which lasts longer on a busy machine.
 func Poll(patience time.Duration, check func() error) error {
-	deadline := time.Now().Add(patience)
+	start := time.Now()
 	for {
 		err := check()
-		if err == nil || time.Now().After(deadline) {
+		if err == nil || pace.Over(start, patience) {
 			return err
 		}
 		time.Sleep(pollInterval)

@@ -104,6 +104,7 @@ func TestCleanupUnderConnections(t *testing.T) {
 		h.World.RefusedVIPs[addr] = 1
 		h.World.Put(res.Key, res)
 		run(h, "ip", "addr", "add", addr.String(), "dev", "lo", "nodad")
+		h.routed(addr)
 		h.answer(h.at(10), 99)
 		h.countUntranslated(addr)
 		for range 30 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"svcproxy/internal/echotest"
+	"svcproxy/internal/pace"
 	"svcproxy/proxier"
 	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/filter/filtertest"
@@ -42,6 +44,27 @@ func (h *host) enter(endpoints int) {
 		ip = append([]string{"-6"}, ip...)
 	}
 	backendtest.CommandInput(h, batch, "ip", ip...)
+	for i := range endpoints {
+		h.routed(h.address(i))
+	}
+	for i := range clients {
+		h.routed(h.address(100 + i))
+	}
+}
+
+// routed waits until the kernel delivers to an address of the namespace: a new IPv6
+// address has its route from a work queue, some time after the command has ended.
+func (h *host) routed(addr netip.Addr) {
+	h.Helper()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		route, err := exec.Command("ip", "route", "get", addr.String()).CombinedOutput()
+		if err == nil && strings.HasPrefix(string(route), "local ") {
+			return
+		}
+		if pace.Over(start, 10*time.Second) {
+			h.Fatalf("%s is not delivered: %v\n%s", addr, err, route)
+		}
+	}
 }
 
 const clients = 8

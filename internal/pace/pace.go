@@ -1,0 +1,61 @@
+// Package pace lengthens what tests wait for by how busy the machine is.
+package pace
+
+import (
+	"sync"
+	"time"
+)
+
+// Work is what is computed to see how busy the machine is: some ten milliseconds
+// of an idle processor of a server, which is what others are compared with.
+const (
+	workRounds = 1 << 22
+	workTime   = 10 * time.Millisecond
+	fresh      = time.Second // how long a result is used
+	fall       = 0.8         // of a result that a lower one follows: a short sample may be lucky
+)
+
+var last struct {
+	sync.Mutex
+	taken time.Time
+	load  float64
+}
+
+// Scale returns what d on an idle machine is on this one now: d times Load.
+func Scale(d time.Duration) time.Duration { return time.Duration(float64(d) * Load()) }
+
+// Load returns how many times as long as on an idle machine it takes to compute
+// something just now: at least 1, and some 3 beside two busy processes on each processor.
+func Load() float64 {
+	last.Lock()
+	defer last.Unlock()
+	if last.taken.IsZero() || time.Since(last.taken) > fresh {
+		last.load, last.taken = max(1, measure(), last.load*fall), time.Now()
+	}
+	return last.load
+}
+
+// Over reports whether d has passed since start, with d lengthened as by Scale. It
+// measures only when d itself has passed.
+func Over(start time.Time, d time.Duration) bool {
+	took := time.Since(start)
+	return took > d && took > Scale(d)
+}
+
+func measure() float64 {
+	start := time.Now()
+	work()
+	return float64(time.Since(start)) / float64(workTime)
+}
+
+var sink uint64 // keeps the work from being left out
+
+func work() {
+	x := uint64(1)
+	for range workRounds {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+	}
+	sink += x
+}
