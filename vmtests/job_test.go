@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/vmtests/guest"
 )
 
@@ -35,8 +36,8 @@ func begin(t *testing.T, g *guest.Guest, sign string, args ...string) *job {
 		g.Run(ctx, guest.Command{Args: args}, j) // what goes wrong shows in the output
 	}()
 	t.Cleanup(func() { j.end() })
-	for deadline := time.Now().Add(jobPatience); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
+		if pace.Over(start, jobPatience) {
 			t.Fatalf("%q: no %q in %q", args, sign, j.output())
 		}
 	}

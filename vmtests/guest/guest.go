@@ -20,8 +20,7 @@ import (
 // one takes 2.5 s alone on an idle host, and 30 s when three boot systemd on a busy one.
 const bootPatience = 3 * time.Minute
 
-// ErrDied says that a guest ended before its time: the kernel crashed, or QEMU
-// did. What was going on may be tried again.
+// ErrDied says that a guest ended before its time: the kernel crashed, or QEMU did.
 var ErrDied = errors.New("the guest died")
 
 type (
@@ -36,7 +35,7 @@ type Config struct {
 	Name   string // in errors, and for addresses of network cards; "": guest
 	System bool   // systemd is process 1; else the agent runs alone
 	Files  []File // there before the first process
-	CPUs   int    // 0: 2
+	CPUs   int    // 0: 1
 	Memory int    // in MiB, 0: 1024
 	Disk   string // an ext4 on which changes last; "": they end with the guest
 
@@ -156,17 +155,8 @@ func (g *Guest) explain(err error) error {
 	return fmt.Errorf("%s: %w", g.name, err)
 }
 
-// Run boots a guest for one program, and once more when that guest dies.
+// Run boots a guest for one program.
 func Run(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {
-	code, err = runOnce(ctx, cfg, cmd, output)
-	if errors.Is(err, ErrDied) {
-		fmt.Fprintf(output, "%v\ntrying once more\n", err)
-		code, err = runOnce(ctx, cfg, cmd, output)
-	}
-	return code, err
-}
-
-func runOnce(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {
 	g, err := Boot(ctx, cfg)
 	if err != nil {
 		return 0, err

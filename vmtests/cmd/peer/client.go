@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"svcproxy/internal/echotest"
+	"svcproxy/internal/pace"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 )
 
 func dial(addr string) (*echotest.Conn, error) {
-	return echotest.Dial(&net.Dialer{Timeout: patience}, addr)
+	return echotest.Dial(&net.Dialer{Timeout: pace.Scale(patience)}, addr)
 }
 
 func ask(count string, addrs []string) error {
@@ -134,7 +135,7 @@ func follow(file, addr, name string) error {
 		if took := time.Since(start); err == nil && c.Server == name {
 			fmt.Println(took)
 			return nil
-		} else if took > patience {
+		} else if pace.Over(start, patience) {
 			return fmt.Errorf("%s does not answer within %v: %w", name, took, err)
 		}
 	}
