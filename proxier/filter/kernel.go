@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os/exec"
 	"strings"
 	"sync"
@@ -255,25 +256,41 @@ func (k *Kernel) removeMismatched(ctx context.Context, names []string) error {
 }
 
 // purge removes all our chains, and the jumps to them. It returns the chains that stay,
-// empty, because foreign chains jump to them.
+// empty, because foreign chains jump to them. A failure is retried while each try leaves
+// less: beside a foreign writer a part may have been committed, and cannot be removed twice.
 func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, err error) {
-	tables, err := readAll(ctx, tool)
-	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, nil // a kernel without the variant has no chains in it
+	chains, before := 0, math.MaxInt
+	for {
+		tables, err := readAll(ctx, tool)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return nil, nil // a kernel without the variant has no chains in it
+		}
+		if err != nil {
+			return nil, err
+		}
+		n, all := count(tables)
+		chains = max(chains, n)
+		s, left := xtables.Purge(tables)
+		if err = k.restore(ctx, tool, s); err == nil {
+			proxier.RemovedSome(ctx, "chains "+Prefix+"* of "+tool.String(), chains-len(left))
+			return left, nil
+		}
+		if all >= before || ctx.Err() != nil {
+			return left, err
+		}
+		before = all
 	}
-	if err != nil {
-		return nil, err
-	}
-	s, left := xtables.Purge(tables)
-	if err := k.restore(ctx, tool, s); err != nil {
-		return left, err
-	}
-	removed := -len(left)
+}
+
+// count returns how many chains of ours there are, and with the jumps to them.
+func count(tables map[string]*xtables.Table) (chains, all int) {
 	for _, tab := range tables {
-		removed += len(tab.Chains)
+		chains += len(tab.Chains)
+		for _, jumps := range tab.Jumps {
+			all += len(jumps)
+		}
 	}
-	proxier.RemovedSome(ctx, "chains "+Prefix+"* of "+tool.String(), removed)
-	return left, nil
+	return chains, all + chains
 }
 
 func (k *Kernel) purgeStale(ctx context.Context) error {

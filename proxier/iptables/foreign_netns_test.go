@@ -6,6 +6,9 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -153,6 +156,40 @@ func disturb(h *host, every time.Duration) (end func()) {
 	end = sync.OnceFunc(func() { close(stop); wg.Wait(); conn.Close() })
 	h.Cleanup(end)
 	return end
+}
+
+// A run that others disturb may have removed some of it when it fails: cleanup removes the rest.
+func TestCleanupAfterAPartOfIt(t *testing.T) {
+	enterNamespace(t, "nft")
+	h := &host{TB: t, fam: proxier.IPv4, variant: "nft", world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(t, proxier.IPv4)}
+	web := filtertest.Web(h.fam, 1, 2)
+	h.world.Put(web.Key, web)
+	h.sync(nil)
+	restore, err := exec.LookPath("iptables-restore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	script := "#!/bin/sh\n" + `case "$*" in *version*) exec ` + restore + ` "$@" ;; esac
+if mkdir "${0%/*}/failed" 2>/dev/null; then
+	sed '/^COMMIT/q' | ` + restore + ` "$@"
+	exit 1
+fi
+exec ` + restore + ` "$@"
+`
+	if err := os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if err := iptables.Cleanup(t.Context(), h.fam); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "failed")); err != nil {
+		t.Errorf("no run failed: %v", err)
+	}
+	if left := h.everything(); strings.Contains(left, ":SVCP-") {
+		t.Errorf("left:\n%s", left)
+	}
 }
 
 // What reads all tables at once, before any sync and in cleanup, comes to an end too
