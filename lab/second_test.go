@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcproxy/internal/pace"
 )
 
 // One daemon works in a network namespace: a second one, with directories of its
@@ -66,7 +68,7 @@ func refusal(t *testing.T, d *Daemon) string {
 		if err == nil {
 			t.Error("the second daemon ended without a failure")
 		}
-	case <-time.After(startPatience):
+	case <-time.After(pace.Scale(startPatience)):
 		t.Errorf("the second daemon still runs after %v", startPatience)
 	}
 	return d.LogTail(logLines)

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy/internal/pace"
 )
 
 // stops is how often a daemon is stopped in each mode.
@@ -243,7 +245,7 @@ func (s *stopper) end(sig unix.Signal) error {
 	case <-s.daemon.exited:
 		s.daemon.cmd = nil
 		return nil
-	case <-time.After(stopPatience):
+	case <-time.After(pace.Scale(stopPatience)):
 		return errors.Join(fmt.Errorf("svcproxy still runs %v after %v", stopPatience, sig), s.daemon.Kill())
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"svcproxy/internal/pace"
 )
 
 // asProgram in the environment makes the tests' binary the program.
@@ -60,7 +62,7 @@ func TestCheckIsInterrupted(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	deadline := time.After(time.Minute)
+	deadline := time.After(pace.Scale(time.Minute))
 	for {
 		select {
 		case <-ended:

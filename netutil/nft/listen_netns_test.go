@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy/internal/pace"
 )
 
 // heard starts a monitor and returns what it tells of.
@@ -92,7 +94,7 @@ func TestScratchChainsAreNoEvent(t *testing.T) {
 	for _, what := range []string{"a chain", "a rule of it"} {
 		select {
 		case <-events:
-		case <-time.After(5 * time.Second):
+		case <-time.After(pace.Scale(5 * time.Second)):
 			t.Errorf("not told of %s", what)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"svcproxy/internal/pace"
 	"svcproxy/netutil/netnstest"
 )
 
@@ -76,7 +77,7 @@ func TestElements(t *testing.T) {
 		})
 	}
 	// The kernel may still be growing the set, see Elements.
-	for deadline := time.Now().Add(5 * time.Second); len(seen) < count && time.Now().Before(deadline); {
+	for start := time.Now(); len(seen) < count && !pace.Over(start, 5*time.Second); {
 		if err := list(); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +188,7 @@ func TestMonitor(t *testing.T) {
 		if e.Process == "" || e.PID == 0 || e.Lost {
 			t.Errorf("got event %+v", e)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(pace.Scale(5 * time.Second)):
 		t.Error("no event after 5 s")
 	}
 	commit(t, own, func(b *Batch) { // so much that nobody listens meanwhile

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy/internal/pace"
 )
 
 // holdLock holds a lock of this test's own.
@@ -92,7 +94,7 @@ exit 4`
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(pace.Scale(30 * time.Second)):
 		t.Error("it goes on waiting")
 	}
 }

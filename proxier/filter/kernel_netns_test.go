@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/netutil/xtables"
@@ -117,8 +118,8 @@ func resync(t *testing.T, k *Kernel, r *Rules, w *filtertest.World) {
 
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); !cond(); time.Sleep(time.Millisecond) {
+		if pace.Over(start, 10*time.Second) {
 			t.Fatalf("not after 10 s: %s", what)
 		}
 	}
@@ -186,7 +187,7 @@ func TestLookWaitsNotForEver(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("look: %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(pace.Scale(10 * time.Second)):
 		t.Error("it waits for the other one")
 	}
 	<-k.looking
@@ -203,7 +204,7 @@ func TestEventDuringFirstSync(t *testing.T) {
 	k.mirror.end(func() { k.mirror.chains, k.mirror.sets = chains, sets })
 	select {
 	case <-told:
-	case <-time.After(20 * time.Second):
+	case <-time.After(pace.Scale(20 * time.Second)):
 		t.Error("nothing is told of")
 	}
 }
@@ -222,7 +223,7 @@ func TestCanaryWaitsForWrites(t *testing.T) {
 	k.mirror.end(func() {})
 	select {
 	case <-told:
-	case <-time.After(20 * time.Second):
+	case <-time.After(pace.Scale(20 * time.Second)):
 		t.Error("not told of after the write")
 	}
 }
@@ -289,7 +290,7 @@ func TestWaitingForTurnHoldsUpNobody(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(pace.Scale(10 * time.Second)):
 		t.Error("the other family waits")
 	}
 	end()

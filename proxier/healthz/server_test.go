@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/proxier"
 	"svcproxy/source"
 )
@@ -47,8 +48,8 @@ func freePort(t *testing.T) uint16 {
 // eventually waits up to 30 s for ok.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if pace.Over(start, 30*time.Second) {
 			t.Fatalf("after 30 s: not %s", what)
 		}
 	}

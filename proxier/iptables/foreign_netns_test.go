@@ -160,11 +160,10 @@ func disturb(h *host, every time.Duration) (end func()) {
 
 // A run that others disturb may have removed some of it when it fails: cleanup removes the rest.
 func TestCleanupAfterAPartOfIt(t *testing.T) {
-	enterNamespace(t, "nft")
-	h := &host{TB: t, fam: proxier.IPv4, variant: "nft", world: filtertest.NewWorld(proxier.IPv4), backend: newBackend(t, proxier.IPv4)}
-	web := filtertest.Web(h.fam, 1, 2)
-	h.world.Put(web.Key, web)
-	h.sync(nil)
+	h := newHost(t, "nft", proxier.IPv4)
+	web := filtertest.Web(h.Family, 1, 2)
+	h.World.Put(web.Key, web)
+	h.Sync(nil)
 	restore, err := exec.LookPath("iptables-restore")
 	if err != nil {
 		t.Fatal(err)
@@ -181,13 +180,13 @@ exec ` + restore + ` "$@"
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	if err := iptables.Cleanup(t.Context(), h.fam); err != nil {
+	if err := iptables.Cleanup(t.Context(), h.Family); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "failed")); err != nil {
 		t.Errorf("no run failed: %v", err)
 	}
-	if left := h.everything(); strings.Contains(left, ":SVCP-") {
+	if left := h.Dump(); strings.Contains(left, ":SVCP-") {
 		t.Errorf("left:\n%s", left)
 	}
 }

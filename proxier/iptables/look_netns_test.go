@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
@@ -67,12 +68,12 @@ func (h *host) inet() string {
 // destroy destroys a set as soon as nf_tables has let go of it.
 func destroy(h *host, set string) {
 	h.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		names := run(h, "sh", "-c", "ipset destroy "+set+" 2>&1 || true")
 		if names == "" {
 			return
 		}
-		if time.Now().After(deadline) {
+		if pace.Over(start, time.Minute) {
 			h.Fatal(names)
 		}
 	}
@@ -133,7 +134,7 @@ func TestWatchSeesFlush(t *testing.T) {
 				if h.variant == "nft" && (e.PID == 0 || e.Process != h.tool("")) && !e.Lost {
 					h.Errorf("%s: who did that: got %+v", flush, e)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(pace.Scale(30 * time.Second)):
 				h.Fatalf("%s: nobody says so", flush)
 			}
 			h.foreignNAT()
@@ -154,7 +155,7 @@ func TestLookLeavesWhatWasTold(t *testing.T) {
 		h.iptables("-t nat -F")
 		select {
 		case <-events:
-		case <-time.After(30 * time.Second):
+		case <-time.After(pace.Scale(30 * time.Second)):
 			h.Fatal("nobody says that the rules were flushed")
 		}
 		if h.Look() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/proxier"
 	"svcproxy/proxier/nftables"
 )
@@ -129,7 +130,7 @@ func TestTakingOverDisturbsNobody(t *testing.T) {
 			if e.Lost || e.Process != "nft" {
 				h.Errorf("told of %+v", e)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(pace.Scale(10 * time.Second)):
 			h.Error("nothing is told of")
 		}
 	})

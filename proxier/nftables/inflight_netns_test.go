@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 )
@@ -33,6 +34,9 @@ func (h *host) during(vip int, do func()) int64 {
 				asked.Add(1)
 			}
 		}))
+	}
+	for start := time.Now(); asked.Load() == 0 && !pace.Over(start, 10*time.Second); { // goroutines take their time on a busy machine
+		time.Sleep(time.Millisecond)
 	}
 	do()
 	cancel()

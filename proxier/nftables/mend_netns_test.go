@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/internal/pace"
 	nfnetlink "svcproxy/netutil/nft"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
@@ -120,9 +121,9 @@ func (h *host) watch() <-chan proxier.ForeignChange {
 			h.Error(err)
 		}
 	})
-	deadline := time.Now().Add(5 * time.Second)
+	start := time.Now()
 	for !h.Backend.Watching() {
-		if time.Now().After(deadline) {
+		if pace.Over(start, 5*time.Second) {
 			h.Fatal("nothing is watched after 5 s")
 		}
 		time.Sleep(time.Millisecond)
@@ -135,7 +136,7 @@ func next(h *host, events <-chan proxier.ForeignChange, after string) proxier.Fo
 	select {
 	case e := <-events:
 		return e
-	case <-time.After(5 * time.Second):
+	case <-time.After(pace.Scale(5 * time.Second)):
 		h.Fatalf("%s: no event after 5 s", after)
 	}
 	return proxier.ForeignChange{}
@@ -188,7 +189,7 @@ func TestWatchSparesReading(t *testing.T) {
 			h.Errorf("the table was read %d times although nobody touched it", n)
 		}
 		h.nft("flush map TABLE SLOTS")
-		for deadline := time.Now().Add(5 * time.Second); seen.Load() == 0 && time.Now().Before(deadline); {
+		for start := time.Now(); seen.Load() == 0 && !pace.Over(start, 5*time.Second); {
 			time.Sleep(time.Millisecond)
 		}
 		h.Sync(nil)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy/internal/pace"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/filter/filtertest"
@@ -101,8 +102,8 @@ func (c *held) exchange() int {
 		}
 		return n
 	}
-	for end := time.Now().Add(30 * time.Second); lively()+int(c.lost.Load()) < heldCount; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
+	for start := time.Now(); lively()+int(c.lost.Load()) < heldCount; time.Sleep(10 * time.Millisecond) {
+		if pace.Over(start, 30*time.Second) {
 			c.Errorf("%d connections are lost, nothing arrives on %d others", c.lost.Load(), heldCount-lively()-int(c.lost.Load()))
 			break
 		}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy/internal/pace"
 )
 
 const (
@@ -222,13 +224,13 @@ func (p *power) inPlace(path string, parts ...string) error {
 // await waits until the services in use are those of the files on the disk, or
 // where a file is not whole its last good ones.
 func (p *power) await(known bool) {
-	deadline := time.Now().Add(30 * time.Second)
+	start := time.Now()
 	for ; ; time.Sleep(5 * time.Millisecond) {
 		wrong := p.compare()
 		if len(wrong) == 0 {
 			break
 		}
-		if time.Now().After(deadline) {
+		if pace.Over(start, 30*time.Second) {
 			p.Errorf("%s", strings.Join(wrong, "\n"))
 			return
 		}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcproxy/internal/pace"
 )
 
 func count(log *bytes.Buffer, msg string) int { return strings.Count(log.String(), msg) }
@@ -410,18 +412,18 @@ func TestSlowDisk(t *testing.T) {
 	h.src.store.tasks <- func() { <-hold }
 	h.write("a.toml", "a 2\n")
 	h.src.Reload()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		if now, _ := h.sink.look(); now == "a 2" {
 			break
 		}
-		if time.Now().After(end) {
+		if pace.Over(start, 10*time.Second) {
 			t.Error("the change was not applied while the disk was busy")
 			break
 		}
 	}
 	close(hold)
 	want := record{sum: idOf([]byte("a 2\n"), nil)}
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for start := time.Now(); !pace.Over(start, 30*time.Second); time.Sleep(time.Millisecond) {
 		if r, _ := h.src.store.recordOf("a.toml"); r.sum == want.sum {
 			break
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/source"
 )
 
@@ -134,7 +135,7 @@ func (r *recorder) state() string {
 // await waits until the sink holds want.
 func (r *recorder) await(when, want string) {
 	r.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(pace.Scale(30 * time.Second))
 	for {
 		got := r.state()
 		if got == want {
@@ -196,8 +197,8 @@ func (f *fixture) states() string {
 // awaitStates waits until Status says want.
 func (f *fixture) awaitStates(want string) {
 	f.Helper()
-	for deadline := time.Now().Add(30 * time.Second); f.states() != want; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); f.states() != want; time.Sleep(5 * time.Millisecond) {
+		if pace.Over(start, 30*time.Second) {
 			f.Fatalf("files\n got: %s\nwant: %s", f.states(), want)
 		}
 	}

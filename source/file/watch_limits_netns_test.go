@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"svcproxy/internal/pace"
 )
 
 // inUserNamespace in the environment says that a test runs in a namespace of its own.
@@ -42,12 +44,12 @@ func TestWithoutInotify(t *testing.T) {
 	sink.await("without inotify", "a.toml: a 1")
 	warned := func(what string) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 			got := strings.Join(src.Status().Warnings, "; ")
 			if src.Problems()["watch"] == (what != "") && strings.HasSuffix(got, what) && (what != "" || got == "") {
 				return
 			}
-			if time.Now().After(end) {
+			if pace.Over(start, 30*time.Second) {
 				t.Fatalf("after 30 s status warns of %q, want %q", got, what)
 			}
 		}

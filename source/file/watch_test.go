@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"svcproxy/internal/pace"
 )
 
 // A watcher that cannot be made is told of, and tried again.
@@ -31,8 +33,8 @@ func TestWatcherLater(t *testing.T) {
 	if got := f.src.Status().Warnings; !slices.Equal(got, want) {
 		t.Errorf("warnings: %q; want %q", got, want)
 	}
-	for end := time.Now().Add(10 * time.Second); len(f.src.Status().Warnings) > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
+	for start := time.Now(); len(f.src.Status().Warnings) > 0; time.Sleep(10 * time.Millisecond) {
+		if pace.Over(start, 10*time.Second) {
 			t.Fatalf("warnings after 10 s: %q", f.src.Status().Warnings)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"svcproxy/internal/pace"
 	"svcproxy/source"
 )
 
@@ -105,8 +106,8 @@ func run(t *testing.T, o Options) *running {
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(time.Second):
-			t.Error("Run goes on 1 s after its end")
+		case <-time.After(pace.Scale(time.Second)):
+			t.Error("Run goes on after its end")
 		}
 	})
 	return r
@@ -114,8 +115,8 @@ func run(t *testing.T, o Options) *running {
 
 func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(within); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if pace.Over(start, within) {
 			r.t.Fatalf("not %s; have %q, connection %+v", what, r.look(), *r.src.Status().Connection)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"svcproxy/internal/pace"
 	"svcproxy/source"
 	"svcproxy/source/remote"
 )
@@ -96,7 +97,7 @@ func TestFaultsOfConnection(t *testing.T) {
 		a.stop()
 		r.connected(false)
 		conn := r.src.Status().Connection
-		if conn.Error == "" || time.Since(conn.Since) > within {
+		if conn.Error == "" || pace.Over(conn.Since, within) {
 			t.Errorf("connection %+v", conn)
 		}
 		meanwhile()
@@ -248,7 +249,7 @@ func TestMoves(t *testing.T) {
 	begin = time.Now()
 	a.put(eps("a-2", "a"))
 	r.wants("default/a 10.0.0.1 10.0.0.4; default/b")
-	if took := time.Since(begin); took > remote.MoveTime*9/10 {
+	if took := time.Since(begin); took > pace.Scale(remote.MoveTime*9/10) {
 		t.Errorf("an endpoint that was not ready went after %v", took)
 	}
 }

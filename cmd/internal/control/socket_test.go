@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"svcproxy/internal/pace"
 )
 
 // often has the socket looked at all the time.
@@ -18,8 +20,8 @@ func often(t *testing.T) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if pace.Over(start, 30*time.Second) {
 			t.Fatalf("after 30 s: not %s", what)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"svcproxy/cmd/internal/control"
 	"svcproxy/cmd/internal/modes"
 	"svcproxy/configs"
+	"svcproxy/internal/pace"
 	"svcproxy/proxier"
 	"svcproxy/source"
 )
@@ -209,8 +210,8 @@ func (r *running) ask() (control.Status, error) {
 // eventually waits up to 30 s for ok.
 func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if pace.Over(start, 30*time.Second) {
 			r.t.Fatalf("after 30 s: not %s; log:\n%s", what, r.log)
 		}
 	}
@@ -248,7 +249,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("second daemon: %v", err)
 	}
 	begin := time.Now()
-	if err := r.stop(); err != nil || time.Since(begin) > 10*time.Second { // it is at once, but for a busy machine
+	if err := r.stop(); err != nil || pace.Over(begin, 10*time.Second) { // it is at once
 		t.Errorf("stopped with %v after %v", err, time.Since(begin))
 	}
 	if !strings.HasSuffix(r.told.String(), "STOPPING=1\n") {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"svcproxy/configs"
+	"svcproxy/internal/pace"
 	"svcproxy/source"
 )
 
@@ -35,7 +36,7 @@ func (d *hungDisk) expectEnd(r *running) {
 		if err != nil {
 			r.t.Errorf("Run: %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(pace.Scale(30 * time.Second)):
 		r.t.Error("30 s after it was told to end it still waits for a disk")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/source"
 )
 
@@ -70,7 +71,7 @@ func object(name string, vip string) source.Changes {
 func get(t *testing.T, addr, path string) (int, string) {
 	t.Helper()
 	resp, err := http.Get("http://" + addr + path)
-	for deadline := time.Now().Add(20 * time.Second); errors.Is(err, syscall.ECONNREFUSED) && time.Now().Before(deadline); {
+	for start := time.Now(); errors.Is(err, syscall.ECONNREFUSED) && !pace.Over(start, 20*time.Second); {
 		time.Sleep(5 * time.Millisecond)
 		resp, err = http.Get("http://" + addr + path)
 	}

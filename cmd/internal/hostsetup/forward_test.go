@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"svcproxy/internal/pace"
 )
 
 // Programs that hang keep nobody who is told to stop.
@@ -26,18 +28,18 @@ func TestLookingAtLegacyIPTablesEnds(t *testing.T) {
 	defer cancel()
 	looked := make(chan struct{})
 	go func() { defer close(looked); legacyForward(ctx, false, "") }()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(started); err == nil {
 			break
 		}
-		if time.Now().After(deadline) {
+		if pace.Over(start, 30*time.Second) {
 			t.Fatal("after 30 s no program was started")
 		}
 	}
 	cancel()
 	select {
 	case <-looked:
-	case <-time.After(30 * time.Second):
+	case <-time.After(pace.Scale(30 * time.Second)):
 		t.Error("30 s after it was told to stop it still waits for a program")
 	}
 }

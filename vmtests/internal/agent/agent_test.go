@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"svcproxy/internal/pace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -83,8 +85,8 @@ func TestRunCancelled(t *testing.T) {
 	if !errors.Is(err, enough) || out.text != "begun\n" {
 		t.Errorf("output %q, error %v", out.text, err)
 	}
-	if d := time.Since(start); d >= endPatience {
-		t.Errorf("ended after %v", d)
+	if pace.Over(start, endPatience) {
+		t.Errorf("ended after %v", time.Since(start))
 	}
 	if _, err := c.Run(t.Context(), Command{Args: []string{"true"}}, nil); err != nil {
 		t.Errorf("afterwards: %v", err)
