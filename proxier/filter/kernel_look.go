@@ -175,11 +175,6 @@ func (k *Kernel) Repair(ctx context.Context, r *Rules, st *proxier.State) error 
 }
 
 func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rules) error {
-	t := d.touches(k.words.set(grownSet))
-	for name := range dmg.sets {
-		t.sets[name] = true
-	}
-	k.mirror.begin(t)
 	k.makeKeepTable(ctx)
 	err := k.makeSets(ctx, d.create)
 	if err == nil {

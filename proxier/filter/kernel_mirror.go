@@ -81,6 +81,10 @@ func (m *mirror) known() bool {
 func (m *mirror) begin(t *touched) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.beginLocked(t)
+}
+
+func (m *mirror) beginLocked(t *touched) {
 	m.writing = t
 	m.writes++
 	for l := range m.looks {
@@ -179,12 +183,17 @@ func (m *mirror) reported() bool {
 	return m.damage.reported
 }
 
-// takeDamage returns what looks have found, and clears it.
+// takeDamage returns what looks have found, and clears it. If there is any, its repair
+// begins, which counts as a write of everything until its end: a look may have read
+// before it, and the repair changes jumps too.
 func (m *mirror) takeDamage() damage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d := m.damage
 	m.damage = damage{}
+	if !d.empty() {
+		m.beginLocked(&touched{all: true})
+	}
 	return d
 }
 

@@ -172,6 +172,22 @@ func TestPassedOverIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// A look beside a repair, which may read what is not repaired yet, finds nothing.
+func TestLookBesideRepair(t *testing.T) {
+	k, _, _, _ := watched(t)
+	command(t, "iptables-nft", "-t", "nat", "-F")
+	until(t, "the flush is found", k.mirror.damaged)
+	k.mirror.takeDamage()
+	k.events.dirty.Store(true)
+	if damaged, err := k.Look(t.Context()); err != nil || damaged {
+		t.Errorf("look beside a repair: %v, %v", damaged, err)
+	}
+	k.mirror.end(func() {})
+	if damaged, err := k.Look(t.Context()); err != nil || !damaged {
+		t.Errorf("look after a repair that did nothing: %v, %v", damaged, err)
+	}
+}
+
 // A look that waits for another one, which an event began, ends when it is told to:
 // the caller that closes the backend waits for it.
 func TestLookWaitsNotForEver(t *testing.T) {
