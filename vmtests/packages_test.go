@@ -30,8 +30,8 @@ var kernelPackages = []string{
 	"svcproxy/netutil/nft",
 }
 
-// packagePatience is more than five times what the slowest package takes on two idle cores.
-const packagePatience = 20 * time.Minute
+// packagePatience is ten times what the slowest package takes on two idle cores.
+const packagePatience = 40 * time.Minute
 
 // Tests pass in a guest of their own for each package.
 func TestPackages(t *testing.T) {

@@ -55,8 +55,8 @@ type site struct {
 	config  guest.Config // of node
 }
 
-// sitePatience ends all guests of a test. It is five times what the longest takes.
-const sitePatience = 10 * time.Minute
+// sitePatience ends all guests of a test that hangs.
+const sitePatience = 30 * time.Minute
 
 // newSite boots the guests of a site. prepare may change how node is made.
 func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {

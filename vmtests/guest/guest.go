@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"time"
 
+	"svcproxy/internal/pace"
 	"svcproxy/vmtests/internal/agent"
 	"svcproxy/vmtests/internal/image"
 )
@@ -87,7 +88,7 @@ func Attach(ctx context.Context, name string, args ...string) (*Guest, error) {
 // meet waits for the agent of a machine.
 func meet(ctx context.Context, name string, m *machine) (*Guest, error) {
 	g := &Guest{name: name, ctx: ctx, machine: m}
-	meetCtx, cancel := context.WithTimeout(ctx, bootPatience)
+	meetCtx, cancel := context.WithTimeout(ctx, pace.Scale(bootPatience))
 	defer cancel()
 	var err error
 	if g.agent, err = agent.Connect(meetCtx, m.serial); err != nil {
