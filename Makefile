@@ -4,7 +4,7 @@ GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOAK        = (TestCases|TestModesAgree)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood)|TestStops|TestWays
-GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
+GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
 LDFLAGS     = -s -w -X main.version=$(VERSION)
