@@ -18,7 +18,7 @@ import (
 var namesOfOtherThings = []string{
 	"configs/schema.go",               // the table [ipvs] of svcproxy.toml
 	"cmd/internal/daemon/settings.go", // the same
-	"proxier/filter/ipvs.go",          // a match of iptables
+	"proxier/filter/rules_ipvs.go",    // a match of iptables
 }
 
 // A mode is named where it is described. Code elsewhere asks its descriptor.
