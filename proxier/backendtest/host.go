@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
 )
 
@@ -29,7 +28,7 @@ type Backend interface {
 type Host[B Backend] struct {
 	testing.TB
 	Family  proxier.Family
-	World   *filtertest.World
+	World   *World
 	Backend B
 
 	Open    func() (B, error)   // as a start of the daemon does
@@ -127,14 +126,14 @@ func (h *Host[B]) Settled(after string) {
 }
 
 // Fill puts services of all kinds into the State.
-func (h *Host[B]) Fill(pick filtertest.Pick, n int) {
+func (h *Host[B]) Fill(pick Pick, n int) {
 	for i := range n {
 		h.World.Put(Key(i), h.World.Random(pick, i))
 	}
 }
 
 // Change changes one of n services at random: every fourth time it goes.
-func (h *Host[B]) Change(pick filtertest.Pick, n int) *proxier.Delta {
+func (h *Host[B]) Change(pick Pick, n int) *proxier.Delta {
 	number := pick(n)
 	var res *proxier.Resolved
 	if pick(4) > 0 {
@@ -149,10 +148,10 @@ func Key(number int) source.Key {
 }
 
 // Seeded returns numbers that look random and are the same in every run.
-func Seeded(seed uint64) filtertest.Pick { return rand.New(rand.NewPCG(seed, 0)).IntN }
+func Seeded(seed uint64) Pick { return rand.New(rand.NewPCG(seed, 0)).IntN }
 
 // Short makes a pick that gives services a few targets, whose listing is short.
-func Short(pick filtertest.Pick) filtertest.Pick {
+func Short(pick Pick) Pick {
 	return func(n int) int {
 		if n == 7 { // numbers of targets, the larger the later
 			return pick(5)

@@ -19,7 +19,6 @@ import (
 	"svcproxy/internal/echotest"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
 )
 
@@ -109,7 +108,7 @@ func nodeChanges[B Backend](h *Host[B]) {
 	h.Fill(Short(Seeded(4)), 6)
 	h.Sync(nil)
 	first, before := h.World.Host, h.Dump()
-	addr, wide := filtertest.Addr(h.Family, "external", 77), netip.PrefixFrom(h.Family.Unspecified(), 0)
+	addr, wide := Addr(h.Family, "external", 77), netip.PrefixFrom(h.Family.Unspecified(), 0)
 	for _, change := range []struct {
 		name string
 		do   func(*proxier.Host)
@@ -146,7 +145,7 @@ func damages[B Backend](h *Host[B]) {
 	}
 	h.Fill(Short(Seeded(5)), 4)
 	h.Sync(nil)
-	before, web := h.Dump(), filtertest.Web(h.Family, 77, 2)
+	before, web := h.Dump(), Web(h.Family, 77, 2)
 	repairs := []func(){
 		func() { h.Sync(nil) },
 		func() { h.Repair(&proxier.Delta{}) },
@@ -276,17 +275,17 @@ func cleanup[B Backend](h *Host[B]) {
 // endpoints they are refused.
 func packets[B Backend](h *Host[B]) {
 	h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
-	targets := filtertest.Targets(h.Family, 200, 2)
+	targets := Targets(h.Family, 200, 2)
 	h.network(targets)
-	vip := netip.AddrPortFrom(filtertest.Addr(h.Family, "vip", 99), 80)
-	s := filtertest.Service{Name: "web", Protocol: source.TCP}
+	vip := netip.AddrPortFrom(Addr(h.Family, "vip", 99), 80)
+	s := Service{Name: "web", Protocol: source.TCP}
 	for _, tt := range []struct {
 		name    string
 		targets []proxier.Target
 	}{{"two endpoints", targets}, {"the second", targets[1:]}, {"none", nil}, {"the first", targets[:1]}, {"none again", nil}} {
 		s.Targets = tt.targets
 		pool, _ := s.Pools()
-		leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
+		leg := Leg(pool, proxier.NoOne, proxier.Reject)
 		h.Put(s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: vip.Addr(), Port: vip.Port()}, Outside: leg, Local: leg}))
 		h.answered(tt.name, vip, tt.targets)
 	}

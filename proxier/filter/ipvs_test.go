@@ -11,7 +11,7 @@ import (
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -19,8 +19,8 @@ import (
 type ipvsRules struct {
 	*Rules
 	rt   *rapid.T
-	pick filtertest.Pick
-	w    *filtertest.World
+	pick backendtest.Pick
+	w    *backendtest.World
 	got  picture
 }
 
@@ -30,7 +30,7 @@ func checkIPVS(t *testing.T, step func(*ipvsRules) (withheld map[ipset.Entry]boo
 	families(t, func(t *testing.T, fam proxier.Family) {
 		rapid.Check(t, func(rt *rapid.T) {
 			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
-			r := &ipvsRules{NewIPVSRules(fam), rt, pick, filtertest.NewWorld(fam), picture{}}
+			r := &ipvsRules{NewIPVSRules(fam), rt, pick, backendtest.NewWorld(fam), picture{}}
 			if err := r.Reset(r.w.State); err != nil {
 				rt.Fatal(err)
 			}
@@ -68,19 +68,19 @@ func TestAddressMeetsNodePort(t *testing.T) {
 }
 
 // meeting returns a service that is at one of few places, as an address or as a node port.
-func meeting(w *filtertest.World, pick filtertest.Pick) *proxier.Resolved {
+func meeting(w *backendtest.World, pick backendtest.Pick) *proxier.Resolved {
 	n, kind := pick(2), []proxier.Kind{proxier.External, proxier.NodePort}[pick(2)]
-	s := filtertest.Service{Name: fmt.Sprintf("%s-%d", kind, n), Protocol: source.TCP}
-	s.Targets = filtertest.Targets(w.Family, 100*n+10*int(kind), pick(3))
+	s := backendtest.Service{Name: fmt.Sprintf("%s-%d", kind, n), Protocol: source.TCP}
+	s.Targets = backendtest.Targets(w.Family, 100*n+10*int(kind), pick(3))
 	s.Local = s.Targets[:min(len(s.Targets), pick(2))]
 	cluster, local := s.Pools()
 	f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: w.Host.NodePortAddrs[0], Port: uint16(30000 + n), Kind: kind}}
 	if kind == proxier.NodePort {
 		f.Key.Addr = w.Family.Unspecified()
 	}
-	f.Local = filtertest.Leg(cluster, proxier.Masquerade(pick(4)), proxier.Reject)
+	f.Local = backendtest.Leg(cluster, proxier.Masquerade(pick(4)), proxier.Reject)
 	if f.Outside = f.Local; pick(2) == 0 {
-		f.Outside = filtertest.Leg(local, proxier.NoOne, proxier.Drop)
+		f.Outside = backendtest.Leg(local, proxier.NoOne, proxier.Drop)
 	}
 	return s.Resolve(f)
 }

@@ -12,7 +12,7 @@ import (
 
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 )
 
 // noSockets makes the process unable to open any for the time of do.
@@ -37,7 +37,7 @@ func noSockets(t *testing.T, do func()) {
 func TestConnectionsCannotBeMarked(t *testing.T) {
 	var warned bytes.Buffer
 	k := &Kernel{words: dialects[proxier.IPv4], tool: &xtables.Tool{}, log: slog.New(slog.NewTextHandler(&warned, nil))}
-	st := filtertest.NewWorld(proxier.IPv4).State
+	st := backendtest.NewWorld(proxier.IPv4).State
 	noSockets(t, func() {
 		for range 2 {
 			if err := k.adoptOrWarn(context.Background(), st); err != nil {

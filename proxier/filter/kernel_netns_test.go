@@ -18,7 +18,7 @@ import (
 	"svcproxy/netutil/netnstest"
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 )
 
 // A delta that changes only members of sets starts no program: here there is none.
@@ -30,12 +30,12 @@ func TestMembersNeedNoProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
 	resync(t, k, r, w)
 
 	k.tool = &xtables.Tool{}
-	empty := filtertest.Web(proxier.IPv4, 1, 0)
+	empty := backendtest.Web(proxier.IPv4, 1, 0)
 	if err := k.Apply(ctx, r.Update(w.Put(empty.Key, empty)), r); err != nil {
 		t.Errorf("a service that refuses: %v", err)
 	}
@@ -46,7 +46,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	if err := k.Apply(ctx, r.Update(w.Put(empty.Key, nil)), r); err != nil {
 		t.Errorf("the same removed: %v", err)
 	}
-	web := filtertest.Web(proxier.IPv4, 2, 1)
+	web := backendtest.Web(proxier.IPv4, 2, 1)
 	if err := k.Apply(ctx, r.Update(w.Put(web.Key, web)), r); err == nil {
 		t.Error("rules were written without a program")
 	}
@@ -57,7 +57,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 
 // watched returns a Kernel of the nft variant that holds what a World without services
 // needs, and is watched. What it tells of is sent.
-func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan proxier.ForeignChange) {
+func watched(t *testing.T) (*Kernel, *Rules, *backendtest.World, <-chan proxier.ForeignChange) {
 	t.Helper()
 	k, r, w, told := watchedBy(t, xtables.NFT)
 	until(t, "watching", k.events.watching.Load)
@@ -67,7 +67,7 @@ func watched(t *testing.T) (*Kernel, *Rules, *filtertest.World, <-chan proxier.F
 	return k, r, w, told
 }
 
-func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *filtertest.World, <-chan proxier.ForeignChange) {
+func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *backendtest.World, <-chan proxier.ForeignChange) {
 	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -76,7 +76,7 @@ func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *filtertest.Wo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
 	resync(t, k, r, w)
 	ended, told := make(chan error), make(chan proxier.ForeignChange, 100)
@@ -102,7 +102,7 @@ func toolOf(t *testing.T, v xtables.Variant) *xtables.Tool {
 }
 
 // resync makes the kernel hold what w needs.
-func resync(t *testing.T, k *Kernel, r *Rules, w *filtertest.World) {
+func resync(t *testing.T, k *Kernel, r *Rules, w *backendtest.World) {
 	t.Helper()
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func command(t *testing.T, name string, args ...string) {
 func TestLooksAreCheap(t *testing.T) {
 	k, r, w, _ := watched(t)
 	ctx := context.Background()
-	web := filtertest.Web(proxier.IPv4, 1, 1)
+	web := backendtest.Web(proxier.IPv4, 1, 1)
 	if err := k.Apply(ctx, r.Update(w.Put(web.Key, web)), r); err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestLegacyLooksAreCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w, r := filtertest.NewWorld(proxier.IPv4), NewRules(proxier.IPv4)
+	w, r := backendtest.NewWorld(proxier.IPv4), NewRules(proxier.IPv4)
 	resync(t, k, r, w)
 	look := func(tool *xtables.Tool) (bool, error) {
 		t.Helper()

@@ -14,12 +14,12 @@ import (
 
 	"svcproxy/netutil/ipset"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
 // render returns the chains of a State with one service.
-func render(t *testing.T, w *filtertest.World, res *proxier.Resolved) map[string]string {
+func render(t *testing.T, w *backendtest.World, res *proxier.Resolved) map[string]string {
 	t.Helper()
 	w.Put(res.Key, res)
 	r := NewRules(w.Family)
@@ -46,11 +46,11 @@ func TestMarks(t *testing.T) {
 		proxier.NonLocal:      to + comment + "-j SVCP-MARK-NONLOCAL\n",
 		proxier.HostProcesses: to + "-m addrtype --src-type LOCAL " + comment + "-j SVCP-MARK-MASQ\n",
 	} {
-		s := filtertest.Service{Name: "dns", Port: "q", Protocol: source.UDP, Targets: filtertest.Targets(proxier.IPv4, 1, 1)}
+		s := backendtest.Service{Name: "dns", Port: "q", Protocol: source.UDP, Targets: backendtest.Targets(proxier.IPv4, 1, 1)}
 		cluster, _ := s.Pools()
-		leg := filtertest.Leg(cluster, m, proxier.Reject)
+		leg := backendtest.Leg(cluster, m, proxier.Reject)
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, filtertest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
+		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
 		check(t, chains, Services, want+to+comment+"-j "+poolChain(cluster)+"\n"+nodePorts)
 		check(t, chains, poolChain(cluster), "-A "+poolChain(cluster)+" -j CONNMARK --set-xmark 0x4000/0x4000\n"+
 			"-A "+poolChain(cluster)+" -p udp -j DNAT --to-destination 10.244.0.1:8080\n")
@@ -59,7 +59,7 @@ func TestMarks(t *testing.T) {
 
 func TestMarkChains(t *testing.T) {
 	r := NewRules(proxier.IPv4)
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	w.Host.MarkBit = 0
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestMarkChains(t *testing.T) {
 // While ipvs mode is left the connections that it took last are marked.
 func TestAfterIPVS(t *testing.T) {
 	r := NewRules(proxier.IPv4)
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
@@ -103,18 +103,18 @@ func TestAfterIPVS(t *testing.T) {
 
 // Frontends whose legs differ do not share the chain that tells sources apart.
 func TestSplit(t *testing.T) {
-	s := filtertest.Service{Name: "web", Protocol: source.TCP, Targets: filtertest.Targets(proxier.IPv4, 1, 2)}
+	s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: backendtest.Targets(proxier.IPv4, 1, 2)}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
-	outside := filtertest.Leg(local, proxier.NoOne, proxier.Drop)
+	outside := backendtest.Leg(local, proxier.NoOne, proxier.Drop)
 	frontend := func(kind proxier.Kind, addr string, m proxier.Masquerade) *proxier.Frontend {
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Kind: kind}
-		return &proxier.Frontend{Key: key, Outside: outside, Local: filtertest.Leg(cluster, m, proxier.Reject)}
+		return &proxier.Frontend{Key: key, Outside: outside, Local: backendtest.Leg(cluster, m, proxier.Reject)}
 	}
 	a := frontend(proxier.External, "203.0.113.1", proxier.HostProcesses)
 	b := frontend(proxier.NodePort, "0.0.0.0", proxier.HostProcesses)
 	c := frontend(proxier.External, "203.0.113.2", proxier.Everyone)
-	chains := render(t, filtertest.NewWorld(proxier.IPv4), s.Resolve(a, b, c))
+	chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(a, b, c))
 	if splitChain(a) != splitChain(b) || splitChain(a) == splitChain(c) {
 		t.Errorf("chains: %s, %s and %s", splitChain(a), splitChain(b), splitChain(c))
 	}
@@ -137,12 +137,12 @@ func TestSplit(t *testing.T) {
 }
 
 func TestAffinity(t *testing.T) {
-	s := filtertest.Service{Name: "web", Protocol: source.TCP, Affinity: 1500 * time.Millisecond, Targets: filtertest.Targets(proxier.IPv6, 1, 2)}
+	s := backendtest.Service{Name: "web", Protocol: source.TCP, Affinity: 1500 * time.Millisecond, Targets: backendtest.Targets(proxier.IPv6, 1, 2)}
 	s.Targets[1].Weight = 3
 	cluster, _ := s.Pools()
-	leg := filtertest.Leg(cluster, proxier.NoOne, proxier.Reject)
+	leg := backendtest.Leg(cluster, proxier.NoOne, proxier.Reject)
 	key := proxier.FrontendKey{Addr: netip.MustParseAddr("fd00:96::1"), Port: 80}
-	chains := render(t, filtertest.NewWorld(proxier.IPv6), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
+	chains := render(t, backendtest.NewWorld(proxier.IPv6), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
 	name := poolChain(cluster)
 	pr := poolRenderer{words: dialects[proxier.IPv6], name: name}
 	one, two := pr.list(s.Targets[0]), pr.list(s.Targets[1])
@@ -160,11 +160,11 @@ func TestAffinity(t *testing.T) {
 // Whatever their number and weights, targets get their shares, and no chain is long.
 func TestShares(t *testing.T) {
 	for _, n := range []int{1, 2, 16, 17, 256, 257, 4097} {
-		targets := filtertest.Targets(proxier.IPv4, 0, n)
+		targets := backendtest.Targets(proxier.IPv4, 0, n)
 		for i := range targets {
 			targets[i].Weight = uint16(1 + i%3)
 		}
-		s := filtertest.Service{Name: "web", Protocol: source.TCP, Targets: targets}
+		s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: targets}
 		cluster, _ := s.Pools()
 		chains := map[string]string{}
 		NewRules(proxier.IPv4).poolChains(cluster, func(_, name string, rules []byte) { chains[name] = string(rules) })
@@ -265,12 +265,12 @@ func FuzzNames(f *testing.F) {
 		f.Add(s, s, s)
 	}
 	f.Fuzz(func(t *testing.T, namespace, name, port string) {
-		s := filtertest.Service{Name: name, Port: port, Protocol: source.TCP, Targets: filtertest.Targets(proxier.IPv4, 1, 1)}
+		s := backendtest.Service{Name: name, Port: port, Protocol: source.TCP, Targets: backendtest.Targets(proxier.IPv4, 1, 1)}
 		cluster, _ := s.Pools()
 		cluster.ServicePort.Namespace = namespace
-		leg := filtertest.Leg(cluster, proxier.Everyone, proxier.Reject)
+		leg := backendtest.Leg(cluster, proxier.Everyone, proxier.Reject)
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, filtertest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
+		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
 		checkChains(t, chains, nil)
 		rule := regexp.MustCompile(`^-A SVCP-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 53 -m comment --comment "[-\w./:?]{1,200}" -j SVCP-[-A-Z0-9]+\n$`)
 		lines := slices.Collect(strings.Lines(chains[Services]))
@@ -285,7 +285,7 @@ func TestHostileInterfaces(t *testing.T) {
 		"eth0": true, "eth*": true, "*": true, "a.b-c_d@e:1": true,
 		"": false, "eth0 -j ACCEPT": false, "a\n": false, `"`: false, "eth+": false, "e*h*": false, "sixteencharacter": false, "!": false,
 	} {
-		w := filtertest.NewWorld(proxier.IPv4)
+		w := backendtest.NewWorld(proxier.IPv4)
 		w.Host.LocalInterfaces = []string{name}
 		if err := NewRules(proxier.IPv4).Reset(w.State); (err == nil) != ok {
 			t.Errorf("interface %q: got %v", name, err)

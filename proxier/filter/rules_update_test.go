@@ -14,7 +14,7 @@ import (
 	"svcproxy/netutil/ipset"
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -93,7 +93,7 @@ func TestDeltasGiveWhatAResetGives(t *testing.T) {
 
 func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) *Rules) {
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
-	w := filtertest.NewWorld(fam)
+	w := backendtest.NewWorld(fam)
 	r := newRules(fam)
 	r.ipvsBalances = pick(2) == 0
 	aside := &Unsupported{rules: r, missing: xtables.Missing{}}
@@ -168,7 +168,7 @@ func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string
 
 // A tree too deep for nf_tables is cut off, and grows again when it may.
 func TestDeepTree(t *testing.T) {
-	w := filtertest.NewWorld(proxier.IPv6)
+	w := backendtest.NewWorld(proxier.IPv6)
 	r := NewRules(proxier.IPv6)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestDeepTree(t *testing.T) {
 	for i := range n {
 		a := netip.MustParseAddr("1111:1111:1111:1111:1111:1111:1111:1111").As16()
 		a[(n-1-i)/2] ^= []byte{0x20, 0x02}[(n-1-i)%2]
-		res := filtertest.Web(proxier.IPv6, i, 1)
+		res := backendtest.Web(proxier.IPv6, i, 1)
 		res.Frontends[0].Key.Addr = netip.AddrFrom16(a)
 		step(i, res)
 	}
@@ -213,22 +213,22 @@ func TestDeepTree(t *testing.T) {
 
 // A change of one service touches few chains, however many there are.
 func TestChangesAreSmall(t *testing.T) {
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	for i := range 5000 {
-		res := filtertest.Web(proxier.IPv4, i, 2)
+		res := backendtest.Web(proxier.IPv4, i, 2)
 		w.Put(res.Key, res)
 	}
 	r := NewRules(proxier.IPv4)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
-	fewer := filtertest.Web(proxier.IPv4, 2500, 1)
+	fewer := backendtest.Web(proxier.IPv4, 2500, 1)
 	ch := r.Update(w.Put(fewer.Key, fewer))
 	if names := maps.Keys(ch.Chains); len(ch.Chains) != 1 {
 		t.Errorf("an endpoint less: looked at chains %v", names)
 	}
 	before := pictureOf(r, w.State)
-	fresh := filtertest.Web(proxier.IPv4, 6000, 1)
+	fresh := backendtest.Web(proxier.IPv4, 6000, 1)
 	ch = r.Update(w.Put(fresh.Key, fresh))
 	changed := 0
 	for name, rules := range ch.Chains {
@@ -246,7 +246,7 @@ func TestChangesAreSmall(t *testing.T) {
 
 // What a set holds for another reason is neither gained nor lost.
 func TestExemptTwice(t *testing.T) {
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	r := NewRules(proxier.IPv4)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)

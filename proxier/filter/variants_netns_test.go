@@ -13,7 +13,7 @@ import (
 	"svcproxy/netutil/netnstest"
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -27,11 +27,11 @@ func TestVariantsShareClients(t *testing.T) {
 	if err != nil || len(tools) != 2 {
 		t.Fatalf("want both variants of iptables: %v, %v", tools, err)
 	}
-	w := filtertest.NewWorld(proxier.IPv4)
-	s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: filtertest.Targets(proxier.IPv4, 0, 2)}
+	w := backendtest.NewWorld(proxier.IPv4)
+	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(proxier.IPv4, 0, 2)}
 	pool, _ := s.Pools()
-	leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
-	res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: filtertest.Addr(proxier.IPv4, "vip", 1), Port: 80}, Outside: leg, Local: leg})
+	leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
+	res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(proxier.IPv4, "vip", 1), Port: 80}, Outside: leg, Local: leg})
 	w.Put(res.Key, res)
 
 	list, client := RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")
@@ -64,7 +64,7 @@ func TestVariantsShareClients(t *testing.T) {
 // What rules of one mode only need is asked for by that mode only.
 func TestNeedsOfTheMode(t *testing.T) {
 	netnstest.Enter(t)
-	filtertest.WithoutExtension(t, "xt_ipvs")
+	backendtest.WithoutExtension(t, "xt_ipvs")
 	ctx := context.Background()
 	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
 		k, err := Open(ctx, fam)

@@ -11,7 +11,7 @@ import (
 
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
@@ -31,19 +31,19 @@ func BenchmarkLoad(b *testing.B) {
 }
 
 func benchmarkLoad(b *testing.B, variant string, n int) {
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	for i := range n {
-		res := filtertest.Web(proxier.IPv4, i, 10)
+		res := backendtest.Web(proxier.IPv4, i, 10)
 		w.Put(res.Key, res)
 	}
-	extra := filtertest.Web(proxier.IPv4, n, 10)
+	extra := backendtest.Web(proxier.IPv4, n, 10)
 	steps := []struct {
 		name  string
 		delta func() *proxier.Delta
 	}{
 		{"first", func() *proxier.Delta { return nil }},
 		{"endpoint", func() *proxier.Delta {
-			fewer := filtertest.Web(proxier.IPv4, n/2, 9)
+			fewer := backendtest.Web(proxier.IPv4, n/2, 9)
 			return w.Put(fewer.Key, fewer)
 		}},
 		{"service", func() *proxier.Delta { return w.Put(extra.Key, extra) }},
@@ -65,7 +65,7 @@ func benchmarkLoad(b *testing.B, variant string, n int) {
 	b.ReportMetric(0, "ns/op")
 }
 
-func besideLook(b *testing.B, backend *iptables.Backend, w *filtertest.World, n int) {
+func besideLook(b *testing.B, backend *iptables.Backend, w *backendtest.World, n int) {
 	looked := make(chan time.Duration)
 	go netnstest.Here(b, func() {
 		start := time.Now()
@@ -75,7 +75,7 @@ func besideLook(b *testing.B, backend *iptables.Backend, w *filtertest.World, n 
 		looked <- time.Since(start)
 	})()
 	time.Sleep(20 * time.Millisecond)
-	res := filtertest.Web(proxier.IPv4, n/3, 5)
+	res := backendtest.Web(proxier.IPv4, n/3, 5)
 	start := time.Now()
 	if err := backend.Sync(context.Background(), w.State, w.Put(res.Key, res)); err != nil {
 		b.Fatal(err)

@@ -13,8 +13,8 @@ import (
 
 	"svcproxy/netutil/xtables"
 	"svcproxy/proxier"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/filter"
-	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
@@ -24,10 +24,10 @@ import (
 // meanwhile stays, on its former endpoint if it had one.
 func TestClientsAreTakenOver(t *testing.T) {
 	everywhere(t, func(h *host) {
-		s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: filtertest.Targets(h.Family, 0, 2)}
+		s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 0, 2)}
 		pool, _ := s.Pools()
-		leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
-		key := proxier.FrontendKey{Addr: filtertest.Addr(h.Family, "vip", 1), Port: 80}
+		leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
+		key := proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", 1), Port: 80}
 		res := s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})
 		pools, ctx := []*proxier.Pool{pool}, context.Background()
 		if list, err := iptables.Clients(ctx, h.Family, pools, 10); err != nil || len(list) > 0 {
@@ -40,10 +40,10 @@ func TestClientsAreTakenOver(t *testing.T) {
 			h.Fatalf("a list has room for %d clients", room)
 		}
 		client := func(n, target int) proxier.Client {
-			return proxier.Client{Addr: filtertest.Addr(h.Family, "external", n), Pool: pool, Target: target, Left: time.Duration(1+n) * time.Second}
+			return proxier.Client{Addr: backendtest.Addr(h.Family, "external", n), Pool: pool, Target: target, Left: time.Duration(1+n) * time.Second}
 		}
 		// Of those that came here meanwhile one is known from before, on another endpoint.
-		newcomers := []netip.Addr{filtertest.Addr(h.Family, "external", 2000), filtertest.Addr(h.Family, "external", 2001), client(room-1, 0).Addr}
+		newcomers := []netip.Addr{backendtest.Addr(h.Family, "external", 2000), backendtest.Addr(h.Family, "external", 2001), client(room-1, 0).Addr}
 		for i, target := range []int{0, 0, 1} {
 			if err := xtables.AddRecent(filter.RecentList(pool, pool.Targets[target]), newcomers[i:i+1]); err != nil {
 				h.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"svcproxy/netutil/netnstest"
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/iptables"
 )
 
@@ -30,7 +30,7 @@ func TestForeignChainLeadsToOurs(t *testing.T) {
 	everywhere(t, func(h *host) {
 		var log bytes.Buffer
 		h.Backend.SetLog(slog.New(slog.NewTextHandler(&log, nil)))
-		web, other := filtertest.Web(h.Family, 1, 2), filtertest.Web(h.Family, 2, 2)
+		web, other := backendtest.Web(h.Family, 1, 2), backendtest.Web(h.Family, 2, 2)
 		h.World.Put(web.Key, web)
 		h.Sync(nil)
 		ours := poolChain.FindString(h.Dump())
@@ -56,7 +56,7 @@ func TestForeignChainLeadsToOurs(t *testing.T) {
 		held("another added")
 		h.Sync(nil)
 		held("full sync")
-		again := filtertest.Web(h.Family, 1, 3)
+		again := backendtest.Web(h.Family, 1, 3)
 		h.Sync(h.World.Put(web.Key, again))
 		if !strings.Contains(h.Dump(), "-A "+ours+" ") {
 			h.Error("the service is back, and its chain still empty")
@@ -80,7 +80,7 @@ func TestForeignChainLeadsToOurs(t *testing.T) {
 // cleanup says what it must leave.
 func TestCleanupWithForeignChain(t *testing.T) {
 	everywhere(t, func(h *host) {
-		web := filtertest.Web(h.Family, 1, 2)
+		web := backendtest.Web(h.Family, 1, 2)
 		h.World.Put(web.Key, web)
 		h.Sync(nil)
 		ours := poolChain.FindString(h.Dump())
@@ -101,7 +101,7 @@ func TestCleanupWithForeignChain(t *testing.T) {
 func TestBulkBesideWriter(t *testing.T) {
 	h := newHost(t, "nft", proxier.IPv4)
 	for i := range 600 {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		h.World.Put(res.Key, res)
 	}
 	stop := disturb(h, 20*time.Millisecond)
@@ -161,7 +161,7 @@ func disturb(h *host, every time.Duration) (end func()) {
 // A run that others disturb may have removed some of it when it fails: cleanup removes the rest.
 func TestCleanupAfterAPartOfIt(t *testing.T) {
 	h := newHost(t, "nft", proxier.IPv4)
-	web := filtertest.Web(h.Family, 1, 2)
+	web := backendtest.Web(h.Family, 1, 2)
 	h.World.Put(web.Key, web)
 	h.Sync(nil)
 	restore, err := exec.LookPath("iptables-restore")
@@ -196,7 +196,7 @@ exec ` + restore + ` "$@"
 func TestStartAndCleanupBesideWriter(t *testing.T) {
 	h := newHost(t, "nft", proxier.IPv4)
 	for i := range 1500 {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		h.World.Put(res.Key, res)
 	}
 	h.Sync(nil)

@@ -10,7 +10,6 @@ import (
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/proxier/iptables"
 )
 
@@ -41,7 +40,7 @@ func enterNamespace(t testing.TB, variant string) {
 func newHost(t testing.TB, variant string, fam proxier.Family) *host {
 	t.Helper()
 	enterNamespace(t, variant)
-	h := &host{&backendtest.Host[*iptables.Backend]{TB: t, Family: fam, World: filtertest.NewWorld(fam)}, variant}
+	h := &host{&backendtest.Host[*iptables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}, variant}
 	h.Open = func() (*iptables.Backend, error) { return iptables.New(context.Background(), fam) }
 	h.Host.Dump = h.dump
 	h.Foreign = func() { h.iptables("-A FOREIGN -j RETURN"); run(t, "ipset", "add", "FOREIGN", "192.0.2.1") }

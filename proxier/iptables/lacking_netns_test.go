@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
@@ -29,7 +29,7 @@ func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.
 
 // sticky returns a service with affinity.
 func sticky(fam proxier.Family, n int) *proxier.Resolved {
-	res := filtertest.Web(fam, n, 3)
+	res := backendtest.Web(fam, n, 3)
 	for _, p := range res.Pools {
 		p.Affinity = time.Hour
 	}
@@ -40,10 +40,10 @@ func sticky(fam proxier.Family, n int) *proxier.Resolved {
 // stops no other, and its address refuses.
 func TestMissingMatch(t *testing.T) {
 	everywhere(t, func(h *host) {
-		filtertest.WithoutExtension(h.TB, "xt_recent")
+		backendtest.WithoutExtension(h.TB, "xt_recent")
 		h.Restart()
 		b := h.Backend
-		for _, res := range []*proxier.Resolved{filtertest.Web(h.Family, 1, 2), sticky(h.Family, 2), filtertest.Web(h.Family, 3, 2)} {
+		for _, res := range []*proxier.Resolved{backendtest.Web(h.Family, 1, 2), sticky(h.Family, 2), backendtest.Web(h.Family, 3, 2)} {
 			h.World.Put(res.Key, res)
 		}
 		if changes, err := b.Plan(context.Background(), h.World.State); err != nil || len(changes) == 0 {
@@ -63,20 +63,20 @@ func TestMissingMatch(t *testing.T) {
 				h.Errorf("unserved: %v, without %v", u.Frontends, f.Key)
 			}
 		}
-		later := filtertest.Web(h.Family, 4, 2)
+		later := backendtest.Web(h.Family, 4, 2)
 		if u := h.syncUnserved(b, h.World.Put(later.Key, later)); u == nil || u.N != 1 {
 			h.Errorf("a later service: unserved: got %v", u)
 		}
 		text := h.Dump()
 		for _, n := range []int{1, 3, 4} {
-			if !strings.Contains(text, filtertest.Web(h.Family, n, 2).Key.Name+":http\" -j SVCP-SVC-") {
+			if !strings.Contains(text, backendtest.Web(h.Family, n, 2).Key.Name+":http\" -j SVCP-SVC-") {
 				h.Errorf("service %d is not there:\n%s", n, text)
 			}
 		}
 		if strings.Contains(text, "web-2") {
 			h.Errorf("service 2 has rules:\n%s", text)
 		}
-		plain := filtertest.Web(h.Family, 2, 3)
+		plain := backendtest.Web(h.Family, 2, 3)
 		if u := h.syncUnserved(b, h.World.Put(plain.Key, plain)); u != nil {
 			h.Errorf("without affinity: unserved: got %v", u)
 		}
@@ -103,7 +103,7 @@ func TestMissingNeed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		before := h.Dump()
 		for extension, name := range map[string]string{"xt_set": "set", "xt_addrtype": "addrtype"} {
-			filtertest.WithoutExtension(h.TB, extension)
+			backendtest.WithoutExtension(h.TB, extension)
 			_, err := iptables.New(context.Background(), h.Family)
 			if err == nil || !strings.Contains(err.Error(), "this host lacks "+name+", which "+h.tool("")+" needs: ") {
 				h.Errorf("without %s: got %v", extension, err)
@@ -120,7 +120,7 @@ func TestMissingNeed(t *testing.T) {
 func TestErrorsNameTheService(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.Sync(nil)
-		filtertest.WithoutExtension(h.TB, "xt_recent") // after it was there
+		backendtest.WithoutExtension(h.TB, "xt_recent") // after it was there
 		res := sticky(h.Family, 2)
 		h.World.Put(res.Key, res)
 		err := h.Backend.Sync(context.Background(), h.World.State, nil)

@@ -11,7 +11,7 @@ import (
 	"svcproxy/internal/pace"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 )
 
 // harms are what others do to our rules and sets.
@@ -40,7 +40,7 @@ var harms = []struct {
 	{"set of an earlier run", func(h *host) { run(h, "ipset", "create", h.set("SVCP-OLD"), "hash:net") }},
 	{"set without a family in its name", func(h *host) { run(h, "ipset", "create", "SVCP-STRAY", "hash:ip", "family", h.inet()) }},
 	{"member too many", func(h *host) {
-		run(h, "ipset", "add", h.set("SVCP-REJECT"), filtertest.Addr(h.Family, "external", 77).String()+",tcp:1")
+		run(h, "ipset", "add", h.set("SVCP-REJECT"), backendtest.Addr(h.Family, "external", 77).String()+",tcp:1")
 	}},
 	{"set destroyed", func(h *host) {
 		h.iptables("-F SVCP-FILTER")

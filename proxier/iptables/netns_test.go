@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/iptables"
 	"svcproxy/source"
 )
@@ -32,7 +32,7 @@ func TestOddHosts(t *testing.T) {
 		for i, a := range addrs {
 			addr := netip.MustParseAddr(a)
 			st.LocalCIDRs = append(st.LocalCIDRs, netip.PrefixFrom(addr, addr.BitLen()-20).Masked())
-			res := filtertest.Web(h.Family, i, 3)
+			res := backendtest.Web(h.Family, i, 3)
 			res.Frontends[0].Key.Addr = addr
 			res.Frontends[0].Outside.Masquerade = proxier.NonLocal
 			h.World.Put(res.Key, res)
@@ -58,10 +58,10 @@ func TestSetsOfAnotherKind(t *testing.T) {
 		h.Settled("sync")
 		var keys []source.Key
 		for i := range 300 {
-			s := filtertest.Service{Name: fmt.Sprintf("drop-%d", i), Protocol: source.TCP}
+			s := backendtest.Service{Name: fmt.Sprintf("drop-%d", i), Protocol: source.TCP}
 			pool, _ := s.Pools()
-			leg := filtertest.Leg(pool, proxier.NoOne, proxier.Drop)
-			key := proxier.FrontendKey{Addr: filtertest.Addr(h.Family, "external", 1000+i), Port: 80, Kind: proxier.External}
+			leg := backendtest.Leg(pool, proxier.NoOne, proxier.Drop)
+			key := proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "external", 1000+i), Port: 80, Kind: proxier.External}
 			res := s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})
 			h.Sync(h.World.Put(res.Key, res))
 			keys = append(keys, res.Key)
@@ -156,25 +156,25 @@ func TestOtherVariant(t *testing.T) {
 func TestDepth(t *testing.T) {
 	everywhere(t, func(h *host) {
 		digits := h.Family.Bits() / 4
-		base := filtertest.Addr(h.Family, "vip", 0)
+		base := backendtest.Addr(h.Family, "vip", 0)
 		for i := range digits {
 			b := base.AsSlice()
 			b[i/2] ^= []byte{0x20, 0x02}[i%2]
 			a, _ := netip.AddrFromSlice(b)
 			for j := range 9 { // of one address, so that each digit but the last is a branch
-				res := filtertest.Web(h.Family, 100*i+j, 1)
+				res := backendtest.Web(h.Family, 100*i+j, 1)
 				res.Frontends[0].Key.Addr = a
 				res.Frontends[0].Key.Port = uint16(1 + 7000*j)
 				h.World.Put(res.Key, res)
 			}
 		}
-		s := filtertest.Service{Name: "deep", Port: "p", Protocol: source.TCP, Targets: filtertest.Targets(h.Family, 0, 4097)}
+		s := backendtest.Service{Name: "deep", Port: "p", Protocol: source.TCP, Targets: backendtest.Targets(h.Family, 0, 4097)}
 		s.Local = s.Targets[:1]
 		cluster, local := s.Pools()
 		key := proxier.FrontendKey{Addr: base, Port: 1}
 		res := s.Resolve(&proxier.Frontend{
 			Key:   key,
-			Local: filtertest.Leg(cluster, proxier.HostProcesses, proxier.Reject), Outside: filtertest.Leg(local, proxier.NoOne, proxier.Drop),
+			Local: backendtest.Leg(cluster, proxier.HostProcesses, proxier.Reject), Outside: backendtest.Leg(local, proxier.NoOne, proxier.Drop),
 		})
 		h.World.Put(res.Key, res)
 		h.Sync(nil)

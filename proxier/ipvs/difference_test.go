@@ -12,7 +12,7 @@ import (
 
 	"svcproxy/netutil/lvs"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -171,7 +171,7 @@ func TestClaimsFollowDeltas(t *testing.T) {
 	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
 		rapid.Check(t, func(rt *rapid.T) {
 			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
-			w := filtertest.NewWorld(fam)
+			w := backendtest.NewWorld(fam)
 			got := newClaims(w.State)
 			for range pick(20) {
 				n := pick(8)

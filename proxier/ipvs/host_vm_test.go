@@ -22,7 +22,6 @@ import (
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
 )
 
@@ -68,7 +67,7 @@ func newHost(t testing.TB, fam proxier.Family) *host {
 // hostWith returns a host in the namespace that the test is in.
 func hostWith(t testing.TB, fam proxier.Family, opts Options) *host {
 	t.Helper()
-	h := &host{&backendtest.Host[*Backend]{TB: t, Family: fam, World: filtertest.NewWorld(fam)}, opts}
+	h := &host{&backendtest.Host[*Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}, opts}
 	h.World.Host.LocalhostNodePorts = false
 	h.Open = func() (*Backend, error) { return New(t.Context(), fam, h.opts) }
 	h.Start()
@@ -122,22 +121,22 @@ func (h *host) wantState(more ...string) {
 }
 
 func (h *host) endpoint(n int) netip.AddrPort {
-	return netip.AddrPortFrom(filtertest.Addr(h.Family, "endpoint", n+1), 8080)
+	return netip.AddrPortFrom(backendtest.Addr(h.Family, "endpoint", n+1), 8080)
 }
 
 // vip returns the nth address of services, port 80.
 func (h *host) vip(n int) netip.AddrPort {
-	return netip.AddrPortFrom(filtertest.Addr(h.Family, "vip", n), 80)
+	return netip.AddrPortFrom(backendtest.Addr(h.Family, "vip", n), 80)
 }
 
 // service returns one with that VIP, of endpoints by their numbers.
 func (h *host) service(name string, vip int, proto source.Protocol, endpoints ...int) *proxier.Resolved {
-	s := filtertest.Service{Name: name, Protocol: proto}
+	s := backendtest.Service{Name: name, Protocol: proto}
 	for _, n := range endpoints {
 		s.Targets = append(s.Targets, proxier.Target{AddrPort: h.endpoint(n), Weight: 1})
 	}
 	pool, _ := s.Pools()
-	leg := filtertest.Leg(pool, proxier.Everyone, proxier.Reject)
+	leg := backendtest.Leg(pool, proxier.Everyone, proxier.Reject)
 	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: leg, Local: leg})
 }
 

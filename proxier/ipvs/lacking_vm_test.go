@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestMissingNeed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		for extension, name := range map[string]string{"xt_ipvs": "ipvs", "xt_connmark": "connmark"} {
-			filtertest.WithoutExtension(h.TB, extension)
+			backendtest.WithoutExtension(h.TB, extension)
 			b, err := New(h.Context(), h.Family, h.opts)
 			if err == nil {
 				b.Close()
@@ -34,16 +34,16 @@ func TestMissingNeed(t *testing.T) {
 // sticky returns a service whose node port has rules that need the match recent, and
 // whose VIP has none: local sources reach all endpoints, others a local one.
 func (h *host) sticky() *proxier.Resolved {
-	s := filtertest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour}
+	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour}
 	s.Targets = []proxier.Target{{AddrPort: h.endpoint(0), Weight: 1}, {AddrPort: h.endpoint(1), Weight: 1}}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
-	everyone := filtertest.Leg(cluster, proxier.NoOne, proxier.Reject)
+	everyone := backendtest.Leg(cluster, proxier.NoOne, proxier.Reject)
 	return s.Resolve(
 		&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, Local: everyone},
 		&proxier.Frontend{
 			Key:     proxier.FrontendKey{Addr: h.Family.Unspecified(), Port: 30707, Kind: proxier.NodePort},
-			Outside: filtertest.Leg(local, proxier.NoOne, proxier.Drop), Local: everyone,
+			Outside: backendtest.Leg(local, proxier.NoOne, proxier.Drop), Local: everyone,
 		})
 }
 
@@ -51,7 +51,7 @@ func (h *host) sticky() *proxier.Resolved {
 // rules balance it, by name: it stops no other.
 func TestMissingMatch(t *testing.T) {
 	everywhere(t, func(h *host) {
-		filtertest.WithoutExtension(h.TB, "xt_recent")
+		backendtest.WithoutExtension(h.TB, "xt_recent")
 		h.Restart()
 		h.listen(2)
 		res := h.sticky()

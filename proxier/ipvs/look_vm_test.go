@@ -14,7 +14,7 @@ import (
 
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestRepairsTouchNothingElse(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
 	for i := range 50 {
-		res := filtertest.Web(h.Family, 100+i, 10)
+		res := backendtest.Web(h.Family, 100+i, 10)
 		h.World.Put(res.Key, res)
 	}
 	h.Put(h.service("web", 1, source.TCP, 0, 1))
@@ -98,12 +98,12 @@ func TestChangesDoNotWaitForALook(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
 	h.Sync(nil)
 	for i := range services {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		h.World.Put(res.Key, res)
 	}
 	h.Sync(nil)
 	change := func(i int) time.Duration {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		res.Pools[0].Targets[0].Weight = 2
 		start := time.Now()
 		h.Put(res)

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"svcproxy/proxier"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/filter"
-	"svcproxy/proxier/filter/filtertest"
 )
 
 // many returns a host that is to hold n services of ten endpoints each.
@@ -20,7 +20,7 @@ func many(t *testing.T, n int) *host {
 	h := newHost(t, proxier.IPv4)
 	h.Sync(nil) // chains and sets are there
 	for i := range n {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		h.World.Put(res.Key, res)
 	}
 	return h
@@ -56,9 +56,9 @@ func TestFasterThanOneProcessPerEntry(t *testing.T) {
 // byProcesses adds services by a process for each entry, and returns how long
 // that took and how many there were.
 func (h *host) byProcesses(services int, t *testing.T) (time.Duration, int) {
-	st := filtertest.NewWorld(h.Family)
+	st := backendtest.NewWorld(h.Family)
 	for i := range services {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		st.Put(res.Key, res)
 	}
 	rules := filter.NewIPVSRules(h.Family)
@@ -99,7 +99,7 @@ func TestManyServices(t *testing.T) {
 	first := h.took()
 	again := h.took()
 	start := time.Now()
-	h.Put(filtertest.Web(h.Family, count/2, 9))
+	h.Put(backendtest.Web(h.Family, count/2, 9))
 	one := time.Since(start)
 	t.Logf("%d services: %v; %d: %v, %.1f times; looked at again: %v, one endpoint less: %v",
 		count/10, base, count, first, float64(first)/float64(base), again, one)

@@ -12,7 +12,7 @@ import (
 
 	"svcproxy/netutil/lvs"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -53,7 +53,7 @@ func TestSyncSettles(t *testing.T) {
 func TestOneEndpointOneMessage(t *testing.T) {
 	everywhere(t, func(h *host) {
 		for i := range 300 {
-			res := filtertest.Web(h.Family, 100+i, 10)
+			res := backendtest.Web(h.Family, 100+i, 10)
 			h.World.Put(res.Key, res)
 		}
 		h.Sync(nil)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/nftables"
 	"svcproxy/source"
 )
@@ -108,12 +108,12 @@ func (h *host) send(fd int, from netip.Addr, to netip.AddrPort) error {
 
 // datagrams is a service for UDP whose clients keep their endpoint.
 func (h *host) datagrams(name string, vip int, endpoints ...int) *proxier.Resolved {
-	s := filtertest.Service{Name: name, Protocol: source.UDP, Affinity: time.Hour}
+	s := backendtest.Service{Name: name, Protocol: source.UDP, Affinity: time.Hour}
 	for _, n := range endpoints {
-		s.Targets = append(s.Targets, filtertest.Targets(h.Family, n, 1)...)
+		s.Targets = append(s.Targets, backendtest.Targets(h.Family, n, 1)...)
 	}
 	pool, _ := s.Pools()
-	leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
+	leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
 	key := h.vip(vip)
 	key.Protocol = source.UDP
 	return s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})

@@ -14,7 +14,7 @@ import (
 
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 )
 
 // The first sync of many services, one that finds nothing to do, one that reads
@@ -25,7 +25,7 @@ func BenchmarkSync(b *testing.B) {
 			netnstest.Enter(b)
 			h := newHost(b, proxier.IPv4)
 			for i := range services {
-				res := filtertest.Web(h.Family, i, 10)
+				res := backendtest.Web(h.Family, i, 10)
 				h.World.Services[res.Key] = res
 			}
 			took := map[string]time.Duration{}
@@ -41,7 +41,7 @@ func BenchmarkSync(b *testing.B) {
 			pick := seeded(1)
 			change := func() time.Duration {
 				n := pick(services)
-				delta := h.World.Put(filtertest.Web(h.Family, n, 1).Key, filtertest.Web(h.Family, n, 9+pick(3)))
+				delta := h.World.Put(backendtest.Web(h.Family, n, 1).Key, backendtest.Web(h.Family, n, 9+pick(3)))
 				start := time.Now()
 				h.Sync(delta)
 				return time.Since(start)

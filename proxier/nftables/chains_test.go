@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
 // mixed returns services with as many numbers of slots and time-outs, no two alike.
 func mixed(services int) *proxier.State {
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	for i := range services {
-		s := filtertest.Service{
+		s := backendtest.Service{
 			Name: fmt.Sprintf("svc-%d", i), Protocol: source.TCP,
-			Targets: filtertest.Targets(w.Family, 0, 1+i), Affinity: time.Duration(1+i/2) * time.Duration(i%2) * 5 * time.Minute,
+			Targets: backendtest.Targets(w.Family, 0, 1+i), Affinity: time.Duration(1+i/2) * time.Duration(i%2) * 5 * time.Minute,
 		}
 		pool, _ := s.Pools()
-		leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
-		res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: filtertest.Addr(w.Family, "vip", i), Port: 80}, Outside: leg, Local: leg})
+		leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
+		res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", i), Port: 80}, Outside: leg, Local: leg})
 		w.Put(res.Key, res)
 	}
 	return w.State

@@ -11,7 +11,7 @@ import (
 
 	"svcproxy/netutil/nft"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -115,7 +115,7 @@ func TestDeltasEqualRender(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fam := rapid.SampledFrom([]proxier.Family{proxier.IPv4, proxier.IPv6}).Draw(t, "family")
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
-		d, w := dialects[fam], filtertest.NewWorld(fam)
+		d, w := dialects[fam], backendtest.NewWorld(fam)
 		for i := range pick(7) {
 			w.Put(named(i), w.Random(pick, i))
 		}
@@ -168,9 +168,9 @@ func named(i int) source.Key { return source.Key{Namespace: "default", Name: fmt
 // The number of chains depends on what services need, not on how many there are.
 func TestChainsAreConstant(t *testing.T) {
 	count := func(services int) int {
-		w := filtertest.NewWorld(proxier.IPv4)
+		w := backendtest.NewWorld(proxier.IPv4)
 		for i := range services {
-			res := filtertest.Web(proxier.IPv4, i, 1+i%3)
+			res := backendtest.Web(proxier.IPv4, i, 1+i%3)
 			w.Put(res.Key, res)
 		}
 		return len(render(dialects[proxier.IPv4], w.State).chains)
@@ -183,12 +183,12 @@ func TestChainsAreConstant(t *testing.T) {
 // Pools whose names have the same hash are told apart, alike in every order, and
 // a change among them needs a look at all.
 func TestPoolsOfOneHash(t *testing.T) {
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	sticky := func(name string) *proxier.Resolved {
-		s := filtertest.Service{Name: name, Protocol: source.TCP, Affinity: 1, Targets: weighted(1, 1)}
+		s := backendtest.Service{Name: name, Protocol: source.TCP, Affinity: 1, Targets: weighted(1, 1)}
 		pool, _ := s.Pools()
-		leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
-		return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: filtertest.Addr(w.Family, "vip", len(name))}, Outside: leg, Local: leg})
+		leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
+		return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", len(name))}, Outside: leg, Local: leg})
 	}
 	a, b := sticky("a"), sticky("bb")
 	same := func(string) uint32 { return 1<<32 - 1 }
@@ -212,12 +212,12 @@ func TestPoolsOfOneHash(t *testing.T) {
 
 // Sets that more frontends are in come first, also once a delta makes it so.
 func TestOrderFollowsCounts(t *testing.T) {
-	w, d := filtertest.NewWorld(proxier.IPv4), dialects[proxier.IPv4]
+	w, d := backendtest.NewWorld(proxier.IPv4), dialects[proxier.IPv4]
 	start := render(d, w.State)
 	h := &mirror{tallies: start.tallies(), chains: map[string]*kernelChain{}, pools: start.pools, host: w.Host}
 	var order []string
 	for n, endpoints := range []int{1, 2, 2, 2, 2} {
-		res := filtertest.Web(w.Family, n, endpoints)
+		res := backendtest.Web(w.Family, n, endpoints)
 		if _, err := h.follow(d, w.Put(res.Key, res)); err != nil {
 			t.Fatal(err)
 		}
@@ -242,11 +242,11 @@ func TestOrderFollowsCounts(t *testing.T) {
 // An address that the host has in service_cidrs stays exempt whichever service
 // has it too, or has had it.
 func TestExemptForTwoReasons(t *testing.T) {
-	w := filtertest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(proxier.IPv4)
 	d := dialects[w.Family]
 	own := w.Host.ServiceCIDRExempt[0]
-	other := filtertest.Addr(w.Family, "vip", 7)
-	res := filtertest.Web(w.Family, 1, 1)
+	other := backendtest.Addr(w.Family, "vip", 7)
+	res := backendtest.Web(w.Family, 1, 1)
 	res.ExemptAddrs = []netip.Addr{own, other}
 	exempted := func(after string, u *tableUpdate, want ...string) {
 		t.Helper()

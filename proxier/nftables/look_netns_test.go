@@ -9,7 +9,7 @@ import (
 
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/proxier/nftables"
 )
 
@@ -26,7 +26,7 @@ func (h *host) looks() (differs, read bool) {
 // harm does to our table what a script of harms says.
 func (h *host) harm(name, script string) {
 	h.Helper()
-	script = strings.ReplaceAll(script, "ADDR", filtertest.Addr(h.Family, "external", 77).String())
+	script = strings.ReplaceAll(script, "ADDR", backendtest.Addr(h.Family, "external", 77).String())
 	h.nft(strings.ReplaceAll(script, "; ", "\n"))
 	if name == "table dormant" || name == "base chain added" || name == "set added" {
 		h.nft(script)
@@ -39,7 +39,7 @@ func TestLookSparesReading(t *testing.T) {
 		if h.Look() {
 			h.Error("a look before the first sync finds a difference")
 		}
-		web := filtertest.Web(h.Family, 1, 3)
+		web := backendtest.Web(h.Family, 1, 3)
 		h.World.Put(web.Key, web)
 		h.Sync(nil)
 		expect := func(when string, want bool) {
@@ -49,7 +49,7 @@ func TestLookSparesReading(t *testing.T) {
 			}
 		}
 		expect("after the first sync", false)
-		h.Sync(h.World.Put(web.Key, filtertest.Web(h.Family, 1, 4)))
+		h.Sync(h.World.Put(web.Key, backendtest.Web(h.Family, 1, 4)))
 		expect("after a change of ours", false)
 		h.nft("add set inet svcproxy more { type inet_service; }")
 		expect("after a change of a foreign table", true)
@@ -92,7 +92,7 @@ func TestLookAtMany(t *testing.T) {
 	h := newHost(t, proxier.IPv4)
 	const services = 10_001
 	for i := range services {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		h.World.Services[res.Key] = res
 	}
 	h.Sync(nil)
@@ -100,7 +100,7 @@ func TestLookAtMany(t *testing.T) {
 	if differs, read := h.looks(); differs || !read {
 		t.Errorf("untouched: found a difference: %v, read the table: %v", differs, read)
 	}
-	of := func(n int) string { return filtertest.Web(h.Family, n, 1).Frontends[0].Key.Addr.String() }
+	of := func(n int) string { return backendtest.Web(h.Family, n, 1).Frontends[0].Key.Addr.String() }
 	h.nft("delete element TABLE slots-10 { " + of(services-1) + " . tcp . 80 . 0x00000009 }")
 	if !h.Look() {
 		t.Error("a slot is missing: not found")
@@ -113,7 +113,7 @@ func TestLookBesideCommitsCountsNone(t *testing.T) {
 	netnstest.Enter(t)
 	nft(t, foreign)
 	h := newHost(t, proxier.IPv4)
-	web := filtertest.Web(h.Family, 1, 1)
+	web := backendtest.Web(h.Family, 1, 1)
 	h.World.Put(web.Key, web)
 	h.Sync(nil)
 	h.looks()
@@ -137,7 +137,7 @@ func TestLookBesideCommitsCountsNone(t *testing.T) {
 		}
 	})()
 	for i := range 500 {
-		h.Sync(h.World.Put(web.Key, filtertest.Web(h.Family, 1, 1+i%3)))
+		h.Sync(h.World.Put(web.Key, backendtest.Web(h.Family, 1, 1+i%3)))
 	}
 	close(ended)
 	if n := <-looked; n == 0 {

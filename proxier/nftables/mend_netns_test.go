@@ -16,7 +16,7 @@ import (
 	"svcproxy/internal/pace"
 	nfnetlink "svcproxy/netutil/nft"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 )
 
 var harms = []struct{ name, script string }{
@@ -44,11 +44,11 @@ var harms = []struct{ name, script string }{
 // A delta that the kernel cannot follow, as somebody has been there, is done with the repair.
 func TestMendsAfterDelta(t *testing.T) {
 	everywhere(t, func(h *host) {
-		web := filtertest.Web(h.Family, 1, 3)
+		web := backendtest.Web(h.Family, 1, 3)
 		h.World.Put(web.Key, web)
 		h.Sync(nil)
 		h.nft("flush map TABLE SLOTS")
-		h.Sync(h.World.Put(web.Key, filtertest.Web(h.Family, 1, 2)))
+		h.Sync(h.World.Put(web.Key, backendtest.Web(h.Family, 1, 2)))
 		h.Settled("delta and repair")
 	})
 }
@@ -153,7 +153,7 @@ func TestWatch(t *testing.T) {
 		for _, harm := range []string{"add element TABLE node-addresses { ADDR }", "delete table TABLE", "flush ruleset"} {
 			h.Foreign()
 			other.Sync(nil)
-			h.nft(strings.ReplaceAll(harm, "ADDR", filtertest.Addr(h.Family, "external", 77).String()))
+			h.nft(strings.ReplaceAll(harm, "ADDR", backendtest.Addr(h.Family, "external", 77).String()))
 			if e := next(h, events, harm); e.Process != "nft" || e.PID == 0 || e.PID == uint32(os.Getpid()) || e.Lost {
 				h.Errorf("%s: got %+v", harm, e)
 			}
@@ -179,7 +179,7 @@ func TestWatchSparesReading(t *testing.T) {
 				seen.Add(1)
 			}
 		}()
-		web := filtertest.Web(h.Family, 1, 3)
+		web := backendtest.Web(h.Family, 1, 3)
 		h.World.Put(web.Key, web)
 		h.Sync(nil)
 		h.nft("add set inet svcproxy more { type inet_service; }")

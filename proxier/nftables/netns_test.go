@@ -15,7 +15,6 @@ import (
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
 	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/proxier/nftables"
 	"svcproxy/source"
 )
@@ -51,7 +50,7 @@ func nft(t testing.TB, script string) {
 
 func newHost(t testing.TB, fam proxier.Family) *host {
 	t.Helper()
-	h := &host{&backendtest.Host[*nftables.Backend]{TB: t, Family: fam, World: filtertest.NewWorld(fam)}}
+	h := &host{&backendtest.Host[*nftables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}}
 	h.Open = func() (*nftables.Backend, error) { return nftables.New(context.Background(), fam) }
 	h.Host.Dump = h.dump
 	h.Foreign = func() { nft(h, "add element inet svcproxy frontends { 192.0.2.78 : drop }\nadd table ip others\n") }

@@ -18,7 +18,6 @@ import (
 	"svcproxy/internal/pace"
 	"svcproxy/proxier"
 	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/filter/filtertest"
 	"svcproxy/source"
 )
 
@@ -26,7 +25,7 @@ import (
 // the loopback device, and answer with their own. What needs several hosts is left to the lab.
 
 // address returns the nth address of an endpoint, or of a client from 100 on.
-func (h *host) address(n int) netip.Addr { return filtertest.Addr(h.Family, "endpoint", n) }
+func (h *host) address(n int) netip.Addr { return backendtest.Addr(h.Family, "endpoint", n) }
 
 // enter gives the namespace addresses, and a route to services.
 func (h *host) enter(endpoints int) {
@@ -110,13 +109,13 @@ func (h *host) mustAsk(to netip.AddrPort, client int) int {
 
 // A service of the test has frontends at two addresses, both on port 80.
 func (h *host) service(name string, first int, keep time.Duration, weights ...uint16) *proxier.Resolved {
-	s := filtertest.Service{Name: name, Protocol: source.TCP, Affinity: keep, Targets: filtertest.Targets(h.Family, 0, len(weights))}
+	s := backendtest.Service{Name: name, Protocol: source.TCP, Affinity: keep, Targets: backendtest.Targets(h.Family, 0, len(weights))}
 	for i, w := range weights {
 		s.Targets[i].Weight = w
 	}
 	s.Targets = withWeight(s.Targets)
 	pool, _ := s.Pools()
-	leg := filtertest.Leg(pool, proxier.NoOne, proxier.Reject)
+	leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
 	var list []*proxier.Frontend
 	for i := range 2 {
 		list = append(list, &proxier.Frontend{Key: h.vip(first + i), Outside: leg, Local: leg})
@@ -134,7 +133,7 @@ func withWeight(targets []proxier.Target) (list []proxier.Target) {
 }
 
 func (h *host) vip(n int) proxier.FrontendKey {
-	return proxier.FrontendKey{Addr: filtertest.Addr(h.Family, "vip", n), Port: 80}
+	return proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", n), Port: 80}
 }
 
 func (h *host) at(n int) netip.AddrPort { return netip.AddrPortFrom(h.vip(n).Addr, 80) }

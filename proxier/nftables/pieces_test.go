@@ -8,15 +8,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
 // A large delta goes in small transactions, but for services of which one takes
 // over what another had.
 func TestPieces(t *testing.T) {
-	w := filtertest.NewWorld(proxier.IPv4)
-	web := func(i int) *proxier.Resolved { return filtertest.Web(w.Family, i, 10) }
+	w := backendtest.NewWorld(proxier.IPv4)
+	web := func(i int) *proxier.Resolved { return backendtest.Web(w.Family, i, 10) }
 	w.Put(web(0).Key, web(0))
 	taker := web(0)
 	taker.Key.Name = "taker"

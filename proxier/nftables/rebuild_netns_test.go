@@ -18,7 +18,7 @@ import (
 	"svcproxy/internal/pace"
 	"svcproxy/netutil/netnstest"
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 )
 
 // held are connections on which an endpoint sends all the time.
@@ -134,7 +134,7 @@ func survival(t *testing.T, script string, repair func(*host)) {
 		nft(h, "flush ruleset")
 		h.enter(1)
 		for i := range 300 {
-			res := filtertest.Web(h.Family, 100+i, 10)
+			res := backendtest.Web(h.Family, 100+i, 10)
 			h.World.Services[res.Key] = res
 		}
 		res := h.service("held", 10, 0, 1)

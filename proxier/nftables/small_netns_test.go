@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy/proxier"
-	"svcproxy/proxier/filter/filtertest"
+	"svcproxy/proxier/backendtest"
 	"svcproxy/source"
 )
 
@@ -45,7 +45,7 @@ func smallBuffers(t *testing.T) {
 	h := newHost(t, proxier.IPv6)
 	shrink(t)
 	for i := range 2_500 {
-		res := filtertest.Web(h.Family, i, 10)
+		res := backendtest.Web(h.Family, i, 10)
 		h.World.Services[res.Key] = res
 		for _, a := range res.RefusedVIPs {
 			h.World.RefusedVIPs[a]++
@@ -54,9 +54,9 @@ func smallBuffers(t *testing.T) {
 	h.Sync(nil)
 	h.Settled("first sync")
 	large := func(first int) *proxier.Resolved {
-		s := filtertest.Service{Name: "large", Protocol: source.TCP, Targets: filtertest.Targets(h.Family, first, 10_000)}
+		s := backendtest.Service{Name: "large", Protocol: source.TCP, Targets: backendtest.Targets(h.Family, first, 10_000)}
 		pool, _ := s.Pools()
-		leg := filtertest.Leg(pool, proxier.Everyone, proxier.Reject)
+		leg := backendtest.Leg(pool, proxier.Everyone, proxier.Reject)
 		return s.Resolve(&proxier.Frontend{Key: h.vip(9_000), Outside: leg, Local: leg})
 	}
 	res := large(0)

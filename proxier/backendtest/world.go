@@ -1,5 +1,4 @@
-// Package filtertest makes States for tests and measurements, without Resolve.
-package filtertest
+package backendtest
 
 import (
 	"fmt"

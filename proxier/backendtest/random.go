@@ -1,4 +1,4 @@
-package filtertest
+package backendtest
 
 import (
 	"fmt"
