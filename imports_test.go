@@ -84,7 +84,7 @@ func TestImportsGoOneWay(t *testing.T) {
 	}
 }
 
-// hasModule tells whether a folder is a module of its own.
+// hasModule reports whether a folder is a module of its own.
 func hasModule(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
 	return err == nil

@@ -8,7 +8,7 @@ import (
 )
 
 // schedulers are those of Linux, net/netfilter/ipvs/ip_vs_*.c, and whether they
-// give no heed to weights but for 0: rr and lc count destinations or connections
+// give no heed to weights except for 0: rr and lc count destinations or connections
 // only, and dh gives each destination as many addresses as any other.
 var schedulers = map[string]struct{ ignoresWeights bool }{
 	"rr": {true}, "wrr": {}, "lc": {true}, "wlc": {}, "lblc": {}, "lblcr": {}, "dh": {true}, "sh": {}, "mh": {},
@@ -47,7 +47,7 @@ func (s *Settings) Warn(svc *source.Service, modes ...string) []source.Problem {
 	}}
 }
 
-// weightsDiffer tells whether two endpoints that get connections are to get different shares.
+// weightsDiffer reports whether two endpoints that get connections are to get different shares.
 func weightsDiffer(list []source.Endpoint) bool {
 	var first uint16
 	for _, e := range list {

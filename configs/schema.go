@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxTimeout bounds the time-outs of conntrack and IPVS. The kernel counts
+	// maxTimeout bounds the timeouts of conntrack and IPVS. The kernel counts
 	// them in jiffies in an int: INT_MAX at 1000 Hz is 24.8 days.
 	maxTimeout = 24 * 24 * time.Hour
 
@@ -183,7 +183,7 @@ var nodePortAddress = decode.Kind[string]{
 	},
 }
 
-// seconds reads a time-out of the kernel, which counts whole seconds.
+// seconds reads a timeout of the kernel, which counts whole seconds.
 var seconds = decode.Duration(0, maxTimeout).And(func(r *decode.Reader, d time.Duration) bool {
 	if d%time.Second != 0 {
 		r.Fault(fmt.Sprintf("%s is not a number of whole seconds", d), "the kernel counts no less")
@@ -191,7 +191,7 @@ var seconds = decode.Duration(0, maxTimeout).And(func(r *decode.Reader, d time.D
 	return d%time.Second == 0
 })
 
-// isHostPort tells whether s is a literal address, or none for all addresses,
+// isHostPort reports whether s is a literal address, or none for all addresses,
 // and a port.
 func isHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
@@ -216,5 +216,5 @@ func isURL(s string) bool {
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && isPrintable(s)
 }
 
-// isLabelValue tells whether s can be the value of a label in Kubernetes.
+// isLabelValue reports whether s can be the value of a label in Kubernetes.
 func isLabelValue(s string) bool { return len(s) <= 63 && source.IsName(s) }

@@ -39,7 +39,7 @@ type Sync struct {
 	ResyncInterval time.Duration // how often the kernel is compared with what it should hold
 }
 
-// IPVS are the settings of ipvs mode. A time-out of 0 leaves the kernel's alone.
+// IPVS are the settings of ipvs mode. A timeout of 0 leaves the kernel's alone.
 type IPVS struct {
 	Scheduler                             string
 	StrictARP                             bool

@@ -177,7 +177,7 @@ func (e *Endpoint) Port(p Port) uint16 {
 	return p.TargetPort
 }
 
-// Equal tells whether two services mean the same. Their positions do not count.
+// Equal reports whether two services mean the same. Positions are ignored.
 func (s *Service) Equal(o *Service) bool {
 	return s.Key == o.Key &&
 		slices.Equal(s.VIPs, o.VIPs) &&

@@ -54,7 +54,7 @@ func bare(key string) string {
 	return Excerpt(key)
 }
 
-// Under tells whether p is q or lies below it.
+// Under reports whether p is q or lies below it.
 func (p Path) Under(q Path) bool {
 	if len(p) < len(q) {
 		return false

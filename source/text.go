@@ -84,13 +84,13 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// IsLabel tells whether s is a DNS label as Kubernetes takes it (RFC 1123): 1
+// IsLabel reports whether s is a DNS label as Kubernetes takes it (RFC 1123): 1
 // to 63 of a-z, 0-9 and "-", beginning and ending with a letter or digit.
 func IsLabel(s string) bool {
 	return len(s) <= 63 && isWord(s, func(c byte) bool { return isLower(c) || c == '-' })
 }
 
-// IsName tells whether s can name a node or a zone: 1 to 253 of a-z, A-Z, 0-9,
+// IsName reports whether s can name a node or a zone: 1 to 253 of a-z, A-Z, 0-9,
 // "-", "_" and ".", beginning and ending with a letter or digit. Host names are
 // as long as that, and some have the underscore that DNS forbids.
 func IsName(s string) bool {
@@ -99,13 +99,13 @@ func IsName(s string) bool {
 	})
 }
 
-// IsScheduler tells whether s can name an IPVS scheduler: 1 to 15 of a-z and
+// IsScheduler reports whether s can name an IPVS scheduler: 1 to 15 of a-z and
 // 0-9. The kernel's bound is IP_VS_SCHEDNAME_MAXLEN, 16 with the final NUL.
 func IsScheduler(s string) bool {
 	return len(s) <= 15 && isWord(s, isLower)
 }
 
-// isWord tells whether s is one or more of the letters, and neither begins nor
+// isWord reports whether s is one or more of the letters, and neither begins nor
 // ends with punctuation.
 func isWord(s string, letter func(byte) bool) bool {
 	for i := range len(s) {

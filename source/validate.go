@@ -62,7 +62,7 @@ func (v *validator) warn(at Path, msg, hint string) {
 	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
 }
 
-// full tells whether there is no use in looking on.
+// full reports whether there is no use in looking on.
 func (v *validator) full() bool { return len(v.problems) >= maxProblems }
 
 const (

@@ -22,7 +22,7 @@ It says what that was. That there is nothing to remove is no error.
 
 While a daemon works in this network namespace or has the run directory, cleanup
 refuses: the daemon would put everything back. With --force it goes ahead, which is a way to make a running
-daemon write everything anew.`,
+daemon write everything again.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := mayAdminister("cleanup"); err != nil {

@@ -73,7 +73,7 @@ type program struct {
 	stdout, stderr io.Writer
 	dirs           dirs
 	working        bool // arguments and flags were good
-	isProgram      bool // it is the process, which may start itself anew
+	isProgram      bool // it is the process, which may start itself again
 }
 
 // dirs tell instances apart.

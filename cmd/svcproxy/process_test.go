@@ -49,7 +49,7 @@ func process(t *testing.T, dir string, args ...string) (code int, stderr string)
 	return cmd.ProcessState.ExitCode(), strings.ReplaceAll(text.String(), dir+"/", "")
 }
 
-// Whoever waits for standard input can be interrupted, and ends as any program does.
+// A wait for standard input can be interrupted, and ends as any program does.
 func TestCheckIsInterrupted(t *testing.T) {
 	cmd := command(t, etc(t, nil), "check", "-")
 	stdin, err := cmd.StdinPipe()
@@ -79,7 +79,7 @@ func TestCheckIsInterrupted(t *testing.T) {
 	}
 }
 
-// A pipe that nobody writes does not hold up whoever wants to read it.
+// A pipe without a writer does not hold up its reader.
 func TestPipes(t *testing.T) {
 	dir := etc(t, map[string]string{})
 	for _, path := range []string{"etc/svcproxy.toml", "etc/a.toml", "b.toml"} {

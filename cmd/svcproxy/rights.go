@@ -44,7 +44,7 @@ func has(pid int, capabilities ...uintptr) (bool, error) {
 var overriding = []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH}
 
 // readAsDaemon makes check say of files what the daemon says of them: it starts this
-// program anew without the capabilities in overriding, which needs root, unless the
+// program again without the capabilities in overriding, which needs root, unless the
 // daemon that runs has them. Where that cannot be, check goes on as it is.
 func (p *program) readAsDaemon(ctx context.Context, c *check.Checker, paths []string) {
 	may, err := has(0, overriding...)
@@ -64,7 +64,7 @@ func (p *program) readAsDaemon(ctx context.Context, c *check.Checker, paths []st
 	startWithout(overriding)
 }
 
-// startWithout starts this program anew without capabilities, once. It returns where that fails.
+// startWithout starts this program again without capabilities, once. It returns where that fails.
 func startWithout(capabilities []uintptr) {
 	runtime.LockOSThread() // what it drops, only this thread does
 	defer runtime.UnlockOSThread()

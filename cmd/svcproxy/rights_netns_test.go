@@ -25,7 +25,7 @@ func TestCheckReadsAsDaemon(t *testing.T) {
 	}
 	const (
 		refused = "etc/a.toml: cannot be read: permission denied; svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r\n"
-		writer  = "etc/a.toml: warning: its owner may write this, who is not root; whoever can write it directs the traffic of this host\n"
+		writer  = "etc/a.toml: warning: its owner may write this, who is not root; who can write it directs the traffic of this host\n"
 		hidden  = "etc/a.toml: warning: its mode does not let root read this; svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r\n"
 	)
 	wants := func(code int, stderr string, args ...string) {

@@ -1,5 +1,5 @@
 // Package structtest makes values that differ in one place, for tests of what
-// must look at every field: a field that somebody adds is then not forgotten.
+// must look at every field: a new field is then not forgotten.
 package structtest
 
 import (

@@ -193,14 +193,14 @@ func (s *Set) flags() (flags uint32) {
 }
 
 // An Element is one element of a set or map. Its bytes are as in the registers of
-// the kernel: each field is padded to 4 bytes, numbers in network order but for marks.
+// the kernel: each field is padded to 4 bytes, numbers in network order except for marks.
 type Element struct {
 	Key     []byte
 	KeyEnd  []byte // of an interval, inclusive; else empty
 	Data    []byte // of a map
 	Comment string
 
-	// Of a set with time-outs; zero: none. The kernel counts ticks of some ms.
+	// Of a set with timeouts; zero: none. The kernel counts ticks of some ms.
 	Timeout time.Duration // how long it stays when it is renewed
 	Expires time.Duration // how long it stays now; zero when it is added: Timeout
 }

@@ -252,7 +252,7 @@ func endedContext[B Backend](h *Host[B]) {
 	h.Settled("repair")
 }
 
-// Cleanup leaves what was there before, whoever calls it and however often.
+// Cleanup leaves what was there before, from any process and however often.
 func cleanup[B Backend](h *Host[B]) {
 	before := h.Dump()
 	h.Must(h.Backend.Cleanup(h.Context()))

@@ -15,7 +15,7 @@ const maxConns = 256
 
 // A crowd bounds the connections of some listeners. None waits: where there are
 // too many, the source that has the most loses the one that has been silent
-// longest. So whoever connects and asks at once is answered, whatever others do.
+// longest. So a client that connects and asks at once is answered, whatever others do.
 type crowd struct {
 	mu      sync.Mutex
 	conns   map[net.Conn]*list.Element // of order

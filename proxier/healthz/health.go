@@ -76,7 +76,7 @@ func (h *Health) Dropped(fam proxier.Family) {
 	delete(h.updated, fam)
 }
 
-// Healthy tells whether no change has been waiting for too long.
+// Healthy reports whether no change has been waiting for too long.
 func (h *Health) Healthy() bool { return h.look(time.Now()).Healthy }
 
 // look returns what there is to say, but of the node.
@@ -92,7 +92,7 @@ func (h *Health) look(now time.Time) report {
 	}
 	for fam, since := range h.pending {
 		_, had := h.updated[fam]
-		leftOut := !had && len(h.updated) > 0 // it cannot be had: the others count
+		leftOut := !had && len(h.updated) > 0 // it never worked: the others count
 		if !leftOut && now.Sub(since) >= timeout {
 			r.Healthy = false
 			r.Status[label(fam)] = familyReport{LastUpdated: h.updated[fam].UTC()}
@@ -125,7 +125,7 @@ func label(fam proxier.Family) string {
 	return "IPv4"
 }
 
-// Ready tells whether the first complete sync is done.
+// Ready reports whether the first complete sync is done.
 func (h *Health) Ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,7 +171,7 @@ type familyReport struct {
 }
 
 // excludeSync in the query of /healthz or /livez asks about svcproxy itself only, as
-// who restarts it wants to know: a restart mends no sync that the kernel refuses.
+// who restarts it wants to know: a restart does not help a sync that the kernel refuses.
 const excludeSync = "sync" // ?exclude=sync, after the words of the API server's /livez
 
 // serve answers /healthz and /livez.

@@ -48,7 +48,7 @@ func TestHealthy(t *testing.T) {
 			{result: ok6, want: false},
 			{result: ok4, want: true},
 		}},
-		{"a family that never could be had counts only where there is no other", []step{
+		{"a family that never worked counts only where there is no other", []step{
 			{result: bad4, want: true},
 			{after: 2 * time.Minute, want: false},
 			{result: ok6, want: true},

@@ -40,8 +40,8 @@ func NewMetrics(version string) *Metrics {
 		flows:       counter("conntrack_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.", "ip_family"),
 		services:    gauge("services", "Services in use."),
 		endpoints:   gauge("endpoints", "Endpoints of all services in use."),
-		unserved:    gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or somebody else has, in ipvs mode."),
-		disturbed:   counter("kernel_changes_by_others_total", "Changes of what is ours in the kernel by somebody else, as far as the kernel tells.", "ip_family"),
+		unserved:    gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or another program has, in ipvs mode."),
+		disturbed:   counter("kernel_changes_by_others_total", "Changes of our kernel objects by other programs, as far as the kernel tells.", "ip_family"),
 		answers:     counter("proxy_health_total", "Answers of /healthz and /livez.", "path", "code"),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -93,7 +93,7 @@ func (m *Metrics) FlowsDeleted(fam proxier.Family, n int) {
 	m.flows.WithLabelValues(fam.String()).Add(float64(n))
 }
 
-// Disturbed counts a change by somebody else of what is ours.
+// Disturbed counts a foreign change of our kernel objects.
 func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(fam.String()).Inc() }
 
 // Handler answers /metrics.

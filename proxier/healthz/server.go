@@ -131,7 +131,7 @@ func (s *Server) wanted() map[string]http.Handler {
 }
 
 // reconcile closes what is not wanted and opens what is; the rest is not
-// touched. It tells whether all could be opened.
+// touched. It reports whether all could be opened.
 func (s *Server) reconcile(ctx context.Context, want map[string]http.Handler) bool {
 	for addr, srv := range s.open {
 		if _, ok := want[addr]; !ok {

@@ -186,7 +186,7 @@ func TestClientsOfOneThatLeft(t *testing.T) {
 }
 
 // However many clients there are, nobody looks at them: not when an endpoint
-// leaves, not when svcproxy starts anew.
+// leaves, not when svcproxy starts again.
 func TestClientsAreNotListed(t *testing.T) {
 	const many = 50_000 // the kernel tracks a connection of each
 	everywhere(t, func(h *host) {

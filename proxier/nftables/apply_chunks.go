@@ -161,7 +161,7 @@ func elementsOfService(res *proxier.Resolved) int {
 }
 
 func elementsOfPool(p *proxier.Pool) int {
-	const affinitySets = 3 // time-out, size and pool
+	const affinitySets = 3 // timeout, size and pool
 	if p.Affinity > 0 {
 		return affinitySets + len(p.Targets) + slotCount(p.Targets)
 	}

@@ -86,7 +86,7 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// A connection to the last of many services, whose numbers of slots and time-outs
+// A connection to the last of many services, whose numbers of slots and timeouts
 // all differ, beside one to the only one there is. With affinity, of a client that
 // is known, and of one that is not.
 func BenchmarkConnect(b *testing.B) {

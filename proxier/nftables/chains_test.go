@@ -11,7 +11,7 @@ import (
 	"svcproxy/source"
 )
 
-// mixed returns services with as many numbers of slots and time-outs, no two alike.
+// mixed returns services with as many numbers of slots and timeouts, no two alike.
 func mixed(services int) *proxier.State {
 	w := backendtest.NewWorld(proxier.IPv4)
 	for i := range services {
@@ -45,7 +45,7 @@ func longest(chains map[string]*chain, name string) int {
 	return max(most, met)
 }
 
-// However many numbers of slots and time-outs services have, a packet meets a
+// However many numbers of slots and timeouts services have, a packet meets a
 // bounded number of rules, and there is a bounded number of chains.
 func TestRulesAreBounded(t *testing.T) {
 	const (

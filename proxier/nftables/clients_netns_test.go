@@ -97,7 +97,7 @@ func (h *host) takeOver(pools []*proxier.Pool, list []proxier.Client) {
 	h.Settled("clients were taken over")
 }
 
-// A client of an endpoint that has left meanwhile is balanced anew, also when the endpoint is back.
+// A client of an endpoint that has left meanwhile is balanced again, also when the endpoint is back.
 func TestClientOfEndpointThatLeftIsNotTakenOver(t *testing.T) {
 	packets(t, 4, func(h *host) {
 		all, three := h.service("sticky", 10, time.Hour, ones(4)...), h.service("sticky", 10, time.Hour, 1, 1, 1)

@@ -21,18 +21,18 @@ func TestExpiry(t *testing.T) {
 	}
 	for _, tt := range tests {
 		if got := expiryClass(tt.asked); got != tt.want {
-			t.Errorf("time-out %s: got %s, want %s", tt.asked, got, tt.want)
+			t.Errorf("timeout %s: got %s, want %s", tt.asked, got, tt.want)
 		}
 	}
 	distinct := map[time.Duration]bool{}
 	for asked := time.Second; asked <= 24*time.Hour; asked += time.Second {
 		got := expiryClass(asked)
 		if longer := got - asked; longer < 0 || longer > asked/5+time.Second {
-			t.Fatalf("time-out %s: got %s", asked, got)
+			t.Fatalf("timeout %s: got %s", asked, got)
 		}
 		distinct[got] = true
 	}
 	if n := len(distinct); n > 64 {
-		t.Errorf("%d distinct time-outs", n)
+		t.Errorf("%d distinct timeouts", n)
 	}
 }

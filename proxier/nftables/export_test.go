@@ -1,6 +1,6 @@
 package nftables
 
-// Watching tells whether events are heard.
+// Watching reports whether events are heard.
 func (b *Backend) Watching() bool { return b.watching.Load() }
 
 // Reads tells how often the table was read.

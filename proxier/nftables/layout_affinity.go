@@ -19,7 +19,7 @@ import (
 //	        └─► forget      how many slots?
 //	              └─► forget-N    takes one for this connection only
 //
-// There is a chain for each time-out and one for each number of slots, not one for
+// There is a chain for each timeout and one for each number of slots, not one for
 // each pair: the map of clients carries from draw-N to renew-T what was drawn.
 //
 // The map of clients holds no endpoint but a ticket: a random number that an
@@ -99,7 +99,7 @@ var (
 	targetFound = stmt{text: endpointAt.text}
 )
 
-// toKnown sends a known client to its endpoint, and renews its time-outs.
+// toKnown sends a known client to its endpoint, and renews its timeouts.
 func (l *layout) toKnown(s set) []stmt {
 	return []stmt{
 		l.poolOf(s.class), viaMark(l.client(), l.regClient(), set{kind: affinity}, regTicket),
@@ -111,7 +111,7 @@ func (l *layout) toKnown(s set) []stmt {
 	}
 }
 
-// keep returns the chain of a time-out.
+// keep returns the chain of a timeout.
 func (l *layout) keep(s set) *chain {
 	p := s.class.prefix()
 	c := newChain(p+"keep-"+s.suffix(), "a client keeps its endpoint")
@@ -134,7 +134,7 @@ func (l *layout) renew(s set) *chain {
 }
 
 // drawOne returns the chain that picks one of a number of slots for a client and
-// remembers it; renew sets the time-out.
+// remembers it; renew sets the timeout.
 func (l *layout) drawOne(s set) *chain {
 	c := newChain(s.class.prefix()+"draw-"+s.suffix(), fmt.Sprintf("a client gets one of %d slots", s.size))
 	chance := numgen(1<<32-1, regFound)
@@ -192,7 +192,7 @@ func dynset(op uint32, k kind, key loadedKey, from register, data loadedKey, reg
 }
 
 // charge matches while a pool may remember one more client: a burst of poolClients,
-// and as many again within a time-out. Beyond that, a client must expire first.
+// and as many again within a timeout. Beyond that, a client must expire first.
 func charge(timeout time.Duration) stmt {
 	s := set{kind: newClients}
 	each := uint64(timeout / time.Second)

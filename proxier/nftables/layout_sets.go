@@ -51,7 +51,7 @@ const (
 	bySize            // frontends whose pool has a number of slots
 	slotMap           // frontend and slot to target
 	withAffinity      // frontends whose clients keep their endpoint
-	affinityByTimeout // those of a time-out
+	affinityByTimeout // those of a timeout
 	affinityBySize    // those whose pool has a number of slots
 	affinityPool      // frontend to pool, where a client keeps its target
 	restricted
@@ -126,7 +126,7 @@ var kindComments = [...]string{
 	hairpins:           "endpoints that may reach themselves",
 }
 
-// compare orders sets by kind, class, time-out and size.
+// compare orders sets by kind, class, timeout and size.
 func (s set) compare(o set) int {
 	return cmp.Or(
 		cmp.Compare(s.kind, o.kind), cmp.Compare(s.class, o.class),
@@ -145,7 +145,7 @@ func (s set) name() string {
 	return s.class.prefix() + kindNames[s.kind]
 }
 
-// suffix ends the names of a set of a size or a time-out, and of its chains.
+// suffix ends the names of a set of a size or a timeout, and of its chains.
 func (s set) suffix() string {
 	if s.kind == affinityByTimeout {
 		return strconv.FormatInt(int64(s.expiry/time.Second), 10) + "s"
@@ -162,7 +162,7 @@ var (
 	// balanced without affinity.
 	maxClients uint32 = 1 << 21
 
-	// poolClients is how many new clients a pool may remember within its time-out,
+	// poolClients is how many new clients a pool may remember within its timeout,
 	// after a burst of as many. So a pool that is flooded from forged addresses takes
 	// at most half of maxClients, and no other pool loses affinity.
 	poolClients = maxClients / 4

@@ -40,14 +40,14 @@ func moduli(size uint32) []uint32 {
 
 func log2(count int) int { return bits.Len(uint(count)) }
 
-// Time-outs of affinity are rounded up to one of a few, as each has chains of its
+// Timeouts of affinity are rounded up to one of a few, as each has chains of its
 // own: four for each halving of a day, so that none is longer than configured by
 // more than a fifth, or a second.
 
-// longestExpiry is the longest time-out that a service can have.
+// longestExpiry is the longest timeout that a service can have.
 const longestExpiry = 24 * time.Hour
 
-// expiries are the possible time-outs, the shortest first.
+// expiries are the possible timeouts, the shortest first.
 var expiries = func() (list []time.Duration) {
 	// 24 h divided by 2^(0/4) to 2^(3/4), in ms.
 	for _, ms := range []int64{86_400_000, 72_653_450, 61_094_026, 51_373_747} {
@@ -64,7 +64,7 @@ func roundUp(d time.Duration) time.Duration {
 	return (d + time.Second - 1) / time.Second * time.Second
 }
 
-// expiryClass returns the time-out that is used for a configured one.
+// expiryClass returns the timeout that is used for a configured one.
 func expiryClass(d time.Duration) time.Duration {
 	i, _ := slices.BinarySearch(expiries, d)
 	if i == len(expiries) {

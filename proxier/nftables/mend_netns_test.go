@@ -41,7 +41,7 @@ var harms = []struct{ name, script string }{
 	{"all flushed", "flush ruleset" + foreign},
 }
 
-// A delta that the kernel cannot follow, as somebody has been there, is done with the repair.
+// A delta that no longer fits the kernel, after a foreign change, is applied by the repair.
 func TestMendsAfterDelta(t *testing.T) {
 	everywhere(t, func(h *host) {
 		web := backendtest.Web(h.Family, 1, 3)

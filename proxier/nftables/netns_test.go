@@ -26,7 +26,7 @@ type host struct {
 
 var run, seeded = backendtest.Command, backendtest.Seeded
 
-// foreign is what somebody else has in a namespace: tables of other families with
+// foreign is what other programs have in a namespace: tables of other families with
 // our name, and one that looks like ours.
 const foreign = `
 table inet svcproxy {

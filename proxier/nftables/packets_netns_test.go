@@ -237,7 +237,7 @@ func TestAffinity(t *testing.T) {
 		stays("after a restart")
 		h.nft("insert rule TABLE services accept")
 		h.Sync(nil)
-		stays("after rules were mended")
+		stays("after rules were repaired")
 
 		gone := kept[0]
 		weights := ones(5)

@@ -12,7 +12,7 @@ import (
 	"svcproxy/source"
 )
 
-// A large delta goes in small transactions, but for services of which one takes
+// A large delta goes in small transactions, except for services of which one takes
 // over what another had.
 func TestPieces(t *testing.T) {
 	w := backendtest.NewWorld(proxier.IPv4)

@@ -75,8 +75,8 @@ func TestSpreadRounds(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	tests := []struct {
-		slots        int
-		size, surely uint32
+		slots       int
+		size, least uint32
 	}{
 		{1, 1, 1}, {31, 31, 31}, {32, 32, 32},
 		{33, 36, 33}, {36, 36, 33}, {37, 40, 37}, {64, 64, 61}, {65, 72, 65}, {128, 128, 121},
@@ -86,15 +86,15 @@ func TestSizes(t *testing.T) {
 		if got := sizeClass(tt.slots); got != tt.size {
 			t.Errorf("size of %d slots: got %d, want %d", tt.slots, got, tt.size)
 		}
-		if got := minSlots(tt.size); got != tt.surely {
-			t.Errorf("slots that size %d surely has: got %d, want %d", tt.size, got, tt.surely)
+		if got := minSlots(tt.size); got != tt.least {
+			t.Errorf("least slots of size %d: got %d, want %d", tt.size, got, tt.least)
 		}
 	}
 	seen := map[uint32]bool{}
 	for n := 1; n <= 65536; n++ {
 		s := sizeClass(n)
 		if seen[s] = true; int(s) < n || int(minSlots(s)) > n {
-			t.Fatalf("%d slots: size %d, of which %d are surely there", n, s, minSlots(s))
+			t.Fatalf("%d slots: size %d, which has %d at least", n, s, minSlots(s))
 		}
 	}
 	if want := 32 + 8*11; len(seen) != want {

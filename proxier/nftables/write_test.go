@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every kind of set has its place in the order, but for those that packets fill.
+// Every kind of set has its place in the order, except for those that packets fill.
 func TestLoadOrder(t *testing.T) {
 	for i := range kindComments {
 		k := kind(i)

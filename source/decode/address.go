@@ -142,7 +142,7 @@ func strayHint(s string) string {
 	case trimmed != s || strings.ContainsAny(s, ",;"):
 		return "write each as a string of its own"
 	case strings.Contains(s, "://"):
-		return "write the address alone, which is no URL"
+		return "write the address alone, which is not a URL"
 	}
 	return ""
 }

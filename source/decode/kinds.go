@@ -168,7 +168,7 @@ func Duration(min, max time.Duration) Kind[time.Duration] {
 		}
 		d, err := time.ParseDuration(s)
 		if err != nil {
-			r.Fault(fmt.Sprintf("%s is %s, which is no time", r.name(), source.Excerpt(s)), `want a number and its unit, such as "30s" or "1h30m"`)
+			r.Fault(fmt.Sprintf("%s is %s, which is not a duration", r.name(), source.Excerpt(s)), `want a number and its unit, such as "30s" or "1h30m"`)
 			return 0, false
 		}
 		if d < min || d > max {

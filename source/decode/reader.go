@@ -108,10 +108,10 @@ func (r *Reader) add(f pathFault) {
 	r.faults = append(r.faults, f)
 }
 
-// Full tells whether no more faults are kept.
+// Full reports whether no more faults are kept.
 func (r *Reader) Full() bool { return len(r.faults) == maxFaults }
 
-// Failed tells whether a fault that is not a warning has been found.
+// Failed reports whether a fault that is not a warning has been found.
 func (r *Reader) Failed() bool { return r.failed }
 
 // Faults returns everything found, in the order of the text of d. Without a

@@ -137,10 +137,10 @@ func (s *scanner) count(values, tables int) {
 
 func (s *scanner) stopped() bool { return s.tooDeep || s.tooMany }
 
-// more tells whether there is text left to read.
+// more reports whether there is text left to read.
 func (s *scanner) more() bool { return s.i < len(s.text) && !s.stopped() }
 
-// at tells whether the next byte is one of these.
+// at reports whether the next byte is one of these.
 func (s *scanner) at(any string) bool {
 	return s.i < len(s.text) && strings.IndexByte(any, s.text[s.i]) >= 0
 }

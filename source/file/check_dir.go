@@ -17,7 +17,7 @@ import (
 var editorFiles = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej)$|\.dpkg-[^.]*$|\.rpm[^.]*$`)
 
 // CheckDir returns warnings of what is in a directory beside service files, and of
-// who may write it: names that are passed over although somebody may think that
+// who may write it: names that are passed over although one may think that
 // they are read, and files that others than root may change. What cannot be
 // looked at is for the reader of the files to report.
 func CheckDir(dir string) []source.Fault {
@@ -32,7 +32,7 @@ func CheckDir(dir string) []source.Fault {
 		}
 	}
 	modes := func(path string) {
-		add(path, writableBy(path), "whoever can write it directs the traffic of this host")
+		add(path, writableBy(path), "who can write it directs the traffic of this host")
 		add(path, hiddenFromRoot(path), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")
 	}
 	modes(dir)

@@ -146,7 +146,7 @@ func (f *state) activate(now time.Time) bool {
 }
 
 // logFiles logs one line for each file, at first one for all that are well. What
-// somebody is to accept is logged when that is done.
+// the Tracker has to accept is logged when that is done.
 func (s *Source) logFiles(news []probe, first bool) {
 	services := 0
 	for _, p := range news {
@@ -195,7 +195,7 @@ func (s *Source) withdraw(f *state, ch *source.Changes) {
 	}
 }
 
-// Accepted tells which versions of files are in use from now on. Whoever sets
+// Accepted notes which versions of files are in use from now on. Who sets
 // Options.StateDir must call it with each unit that is accepted, in order; it
 // writes what a restart must know. It may be called from any goroutine.
 func (s *Source) Accepted(units []source.Unit) {
@@ -262,7 +262,7 @@ func (f *state) summary(quiet bool) logLine {
 	case source.Stale:
 		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
 	case source.Refused:
-		l.level, l.msg = slog.LevelWarn, "service file is broken: it has no services until it is mended"
+		l.level, l.msg = slog.LevelWarn, "service file is broken: it has no services until it is corrected"
 	case source.Accepted:
 		if len(f.seen.faults) > 0 {
 			l.level, l.msg = slog.LevelWarn, "service file accepted with warnings"

@@ -10,7 +10,7 @@ import (
 )
 
 // indexSlack is how many lines of the index may be out of date before it is written
-// anew while running, beside as many as there are files: some 300 KB.
+// again while running, beside as many as there are files: some 300 KB.
 const indexSlack = 2000
 
 // restore finds the last good version of p's file. As a rule that is the one

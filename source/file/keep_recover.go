@@ -59,7 +59,7 @@ func (st *store) findCopies() map[string][]string {
 }
 
 // recoverRecords makes records of what only copies know. A name too long to stand in that
-// of its copy is not known before somebody asks for it, see newestCopy.
+// of its copy is not known before it is asked for, see newestCopy.
 func (st *store) recoverRecords() {
 	for name := range st.copies {
 		if _, ok := st.records[name]; !ok && isServiceFile(name) {
@@ -98,7 +98,7 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 }
 
 // removeOrphans does what can wait until all services have been handed on: it writes the
-// index anew if that has lines that do not count, and removes copies without a
+// index again if that has lines that do not count, and removes copies without a
 // record, which the process was killed or stopped before it could do. It returns
 // the files whose copy is missing.
 func (st *store) removeOrphans() (missing []string) {

@@ -55,6 +55,6 @@ func (st *store) markRunning() {
 // unmarkRunning says that it is not used any more.
 func (st *store) unmarkRunning() {
 	if st.marked {
-		_ = os.Remove(st.markerPath()) // or else missing files are kept until somebody reloads
+		_ = os.Remove(st.markerPath()) // or else missing files are kept until a reload
 	}
 }

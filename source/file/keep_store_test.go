@@ -43,7 +43,7 @@ func TestStateDirUnusable(t *testing.T) {
 		check(t, os.Remove(h.state))
 		pass(h.src.poll)
 		if got := h.warnings(); len(got) > 0 {
-			t.Errorf("warnings after it was mended: %q", got)
+			t.Errorf("warnings after it was repaired: %q", got)
 		}
 		h.stop()
 		h.checkStore()
@@ -80,7 +80,7 @@ func TestOneCopyUnwritable(t *testing.T) {
 		h.stop()
 		h.checkStore()
 		if got := h.warnings(); len(got) > 0 {
-			t.Errorf("warnings after it was mended: %q", got)
+			t.Errorf("warnings after it was repaired: %q", got)
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestIndexUnwritable(t *testing.T) {
 		}
 	}
 	if st.writeError() != "" || again.indexDamaged {
-		t.Errorf("after it was mended: trouble %q, index damaged %v", st.writeError(), again.indexDamaged)
+		t.Errorf("after it was repaired: trouble %q, index damaged %v", st.writeError(), again.indexDamaged)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestTwoInstances(t *testing.T) {
 	})
 }
 
-// A copy that somebody took away is written again, while its file is at hand.
+// A copy that was removed is written again, while its file is at hand.
 func TestMissingCopy(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -341,8 +341,8 @@ func TestCopyBefore(t *testing.T) {
 	})
 }
 
-// What does not exist after a power failure may be what somebody was about to
-// replace. It is kept until it is back, or somebody reloads; a file that is removed
+// What does not exist after a power failure may be what was about to be
+// replaced. It is kept until it is back, or until a reload; a file that is removed
 // before a start in the same boot, or after an orderly end, was removed.
 func TestMissingAfterPowerFailure(t *testing.T) {
 	tests := []struct {
@@ -458,7 +458,7 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// The index does not grow for ever, and its size is that of what counts after a start.
+// The index does not grow forever, and its size is that of what counts after a start.
 func TestCompact(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {

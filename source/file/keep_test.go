@@ -47,7 +47,7 @@ func TestRestart(t *testing.T) {
 			states: "a.toml stale 1", faults: "DIR/a.toml: bad",
 		},
 		{
-			name: "mended while down", run: []func(*host){put("a.toml", "a 3\n"), put("a.toml", "bad\n")},
+			name: "repaired while down", run: []func(*host){put("a.toml", "a 3\n"), put("a.toml", "bad\n")},
 			down: put("a.toml", "a 4\n"), steps: []string{"a 3", "a 4", "synced"}, states: "a.toml accepted 1",
 		},
 		{
@@ -106,7 +106,7 @@ func TestRestart(t *testing.T) {
 			steps: []string{"a 1, b 1, x 1", "a 1, b 1, x 1", "synced", "a 1, b 1, x 1"}, states: "a.toml accepted 1; b.toml accepted 2",
 		},
 		{
-			name: "of two that claim anew, the one accepted first", run: []func(*host){put("b.toml", "b 1\n"), put("a.toml", "a 1\n")},
+			name: "of two that claim again, the one accepted first", run: []func(*host){put("b.toml", "b 1\n"), put("a.toml", "a 1\n")},
 			down:  put("a.toml", "a 1\nx 1\n", "b.toml", "b 1\nx 2\n"),
 			steps: []string{"a 1, b 1", "a 1, b 1, x 2", "synced"}, states: "a.toml accepted 1; b.toml accepted 2",
 		},

@@ -183,7 +183,7 @@ func (st *store) compact(slack int) {
 	}
 }
 
-// rewrite writes the index anew, with what counts only. Synced, even a power
+// rewrite writes the index again, with what counts only. Synced, even a power
 // failure leaves one of the two.
 func (st *store) rewrite() error {
 	var b bytes.Buffer

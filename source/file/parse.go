@@ -10,8 +10,8 @@ import (
 
 // Parse reads the text of a service file: JSON when path ends in .json, else
 // TOML. It returns every fault of it; unless all are warnings it returns no
-// services. A text without the key services, be it empty or all comments, is at
-// fault: it may be cut off, and stale services are better than none. Whoever
+// services. A text without the key services, even empty or all comments, is at
+// fault: it may be cut off, and stale services are better than none. Who
 // wants none says services = [].
 func Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
 	return Rules{}.Parse(path, data)

@@ -50,7 +50,7 @@ type chunkResult struct {
 // knownServices are services by the checksums of their texts.
 type knownServices map[[sha256.Size]byte]chunkResult
 
-// inChunks reads a file service by service, but for those known from before. It
+// inChunks reads a file service by service, except for those known from before. It
 // returns false when the file must be read as a whole.
 func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSON bool, before knownServices) ([]*source.Service, []source.Fault, knownServices, bool) {
 	text := bytes.TrimPrefix(data, []byte("\ufeff"))

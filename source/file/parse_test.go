@@ -180,7 +180,7 @@ func TestFaults(t *testing.T) {
 				"a.toml:7:24: unknown traffic distribution \"PreferClose\"; want \"\", prefer_same_zone or prefer_same_node\n"},
 		{"times", "a.toml", webWith + "session_affinity = 'client_ip'\nsession_affinity_timeout = '25h'\n", "a.toml:6:28: session_affinity_timeout is \"25h\"; want 1s to 24h\n"},
 		{"no time", "a.toml", webWith + "session_affinity = 'client_ip'\nsession_affinity_timeout = '1d'\n",
-			"a.toml:6:28: session_affinity_timeout is \"1d\", which is no time; want a number and its unit, such as \"30s\" or \"1h30m\"\n"},
+			"a.toml:6:28: session_affinity_timeout is \"1d\", which is not a duration; want a number and its unit, such as \"30s\" or \"1h30m\"\n"},
 		{"time without affinity", "a.toml", webWith + "session_affinity_timeout = '1h'\nendpoints = []\n",
 			"a.toml:5:28: warning: session_affinity_timeout does nothing; it needs session_affinity = \"client_ip\"\n"},
 		{"numbers", "a.toml", "[[services]]\nname = 'a'\nvips = ['10.0.0.1']\nports = [\n{ name = 'a', port = 0 },\n{ name = 'b', port = 65536, target_port = 0 },\n{ name = 'c', port = -1, node_port = 70000 }]\n",

@@ -103,7 +103,7 @@ func TestOvertaken(t *testing.T) {
 		"made small":    {func(f *fixture) { f.put("b.toml", "b 3\n") }, "a.toml: a 1; b.toml: b 3"},
 		"broken":        {func(f *fixture) { f.put("b.toml", long("bad\n")) }, "a.toml: a 1"},
 		"removed":       {func(f *fixture) { check(f.T, os.Remove(f.path("b.toml"))); f.again() }, "a.toml: a 1"},
-		"judged anew":   {func(f *fixture) { f.src.Revalidate(); f.put("b.toml", long("b 4\n")) }, "a.toml: a 1; b.toml: b 4"},
+		"judged again":  {func(f *fixture) { f.src.Revalidate(); f.put("b.toml", long("b 4\n")) }, "a.toml: a 1; b.toml: b 4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -266,7 +266,7 @@ func (h *host) steps() []string {
 	return steps
 }
 
-// A removal does not wait for ever for a large file that nobody can read.
+// A removal does not wait forever for a large file that nobody can read.
 func TestRemovalBesideLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := besides(t, func(ctx context.Context, text string) {

@@ -9,7 +9,7 @@ import (
 	"svcproxy/source"
 )
 
-// A parser reads a service file's text, as Parse does, but for the services that
+// A parser reads a service file's text, as Parse does, except for the services that
 // are known from before. It returns those that are known by now. When ctx ends
 // nobody wants to know any more, and what it returns is at fault.
 type parser func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices)

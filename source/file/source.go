@@ -5,7 +5,7 @@
 //	  only wake   read,    version? after a
 //	  us          parse             quiet time
 //
-// One goroutine, that of Run, does all of it but for reading large files, which
+// One goroutine, that of Run, does all of it except for reading large files, which
 // others read meanwhile (read_large.go).
 //
 // Files are named by stage, and no file uses one of a later row of its stage or of

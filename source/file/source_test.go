@@ -242,9 +242,9 @@ func TestFirstLoad(t *testing.T) {
 	if !f.src.Status().Synced {
 		t.Error("Status does not say that it is synced")
 	}
-	checkLog(t, &f.log, dir, `WARN service file is broken: it has no services until it is mended DIR/bad.toml 0
-WARN service file is broken: it has no services until it is mended DIR/dangling.toml 0
-WARN service file is broken: it has no services until it is mended DIR/empty.toml 0
+	checkLog(t, &f.log, dir, `WARN service file is broken: it has no services until it is corrected DIR/bad.toml 0
+WARN service file is broken: it has no services until it is corrected DIR/dangling.toml 0
+WARN service file is broken: it has no services until it is corrected DIR/empty.toml 0
 WARN service file accepted with warnings DIR/hm.toml 1
 INFO service files read 3
 `)

@@ -49,7 +49,7 @@ const (
 	// maxWait is how long anything waits.
 	maxWait = 2 * time.Second
 
-	// openPoll is how often a file is looked at that waits because somebody has it
+	// openPoll is how often a file is looked at that waits because a process has it
 	// open to write it: no event tells that it is closed.
 	openPoll = 20 * time.Millisecond
 

@@ -182,7 +182,7 @@ func (f *state) waitOn(p *probe) {
 	}
 }
 
-// dueOpen returns when a file is to be looked at again that somebody has open.
+// dueOpen returns when a file is to be looked at again that a process has open.
 func (f *state) dueOpen(p *probe) time.Time {
 	return earlier(p.at.Add(openPoll), f.changingSince.Add(maxWait))
 }

@@ -84,7 +84,7 @@ ports = [{ port = 80 }]
 	}
 }
 
-// What may be half written does not count while somebody has the file open to write
+// What may be half written does not count while a process has the file open to write
 // it, for 2 s at most, however long that writer is held up in the middle.
 func TestWaitsOpen(t *testing.T) {
 	const ms = time.Millisecond

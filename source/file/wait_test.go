@@ -330,7 +330,7 @@ func TestRacy(t *testing.T) {
 	}
 }
 
-// Since when a file is as it is: a second fault does not make it stale anew.
+// Since when a file is as it is: a second fault does not make it stale again.
 func TestSince(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")

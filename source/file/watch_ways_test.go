@@ -258,7 +258,7 @@ func TestWaysToWrite(t *testing.T) {
 			before:  "a.toml: a 1", after: "b.toml: a 1",
 		},
 		{
-			name:    "made unreadable, then mended",
+			name:    "made unreadable, then repaired",
 			prepare: func(t *testing.T, d string) { write(t, d+"/a.toml", "a 1\n") },
 			change: func(t *testing.T, d string) {
 				check(t, os.Remove(d+"/a.toml"))
@@ -290,7 +290,7 @@ func TestWaysToWrite(t *testing.T) {
 }
 
 // No event tells that a directory above the parent was replaced. What finds it
-// out must set the watches anew: the old ones are on the old directories.
+// out must set the watches again: the old ones are on the old directories.
 func TestGrandparentReplaced(t *testing.T) {
 	root := t.TempDir()
 	d := root + "/etc/svcproxy/conf.d"

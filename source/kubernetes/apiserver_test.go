@@ -64,7 +64,7 @@ type apiServer struct {
 	lists   int                      // answered, of all resources
 	token   string                   // asked for; empty: none
 	busy    int                      // says to ask again after so many seconds; 0: answers
-	turned  []time.Time              // when somebody was told so
+	turned  []time.Time              // when a client was told so
 	written []string                 // posted bodies
 	tls     *tls.Config              // nil: plain HTTP
 }

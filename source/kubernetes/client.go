@@ -87,7 +87,7 @@ type client struct {
 	events                      *rest.RESTClient
 }
 
-// newClient makes connections of its own, none that client-go keeps for ever.
+// newClient makes connections of its own, none that client-go keeps forever.
 // utilnet has them notice within 45 s that nobody answers any more.
 func newClient(cfg *rest.Config) (*client, error) {
 	tls, err := rest.TLSConfigFor(cfg)

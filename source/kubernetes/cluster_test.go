@@ -56,7 +56,7 @@ func TestNothingIsDueBeforeAllIsListed(t *testing.T) {
 }
 
 // Who came first is decided by when the object of now was created: one that was
-// deleted and made anew is another, also when it says the same, and one that was
+// deleted and made again is another, also when it says the same, and one that was
 // served as last known too.
 func TestCreatedAnew(t *testing.T) {
 	c, rec := listedCluster(t, Options{})
@@ -130,7 +130,7 @@ func TestKeptUnderItsServer(t *testing.T) {
 	c.setSlice(key("a-1"), nil)
 	c.heard = [kinds]bool{true, true, true}
 	c.flush(time.Now())
-	kept("listed anew", "two default/a 0")
+	kept("listed again", "two default/a 0")
 
 	c.begin("three")
 	c.heard = [kinds]bool{true, true, true}

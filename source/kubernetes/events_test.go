@@ -10,7 +10,7 @@ import (
 	"svcproxy/source"
 )
 
-// A health port that cannot be had is an Event of its service, in kube-proxy's words.
+// A health port that cannot be opened is an Event of its service, in kube-proxy's words.
 func TestHealthPortFailed(t *testing.T) {
 	a := startAPIServer(t, svc("web", "10.96.0.1"))
 	r := run(t, at(a))

@@ -159,7 +159,7 @@ func svc(name, ip string, edit ...func(*core.Service)) *core.Service {
 	return s
 }
 
-// eps is a slice of a service with endpoints on port 8080, ready but for those ended by "!".
+// eps is a slice of a service with endpoints on port 8080, ready except those ended by "!".
 func eps(name, service string, addrs ...string) *discovery.EndpointSlice {
 	s := &discovery.EndpointSlice{
 		ObjectMeta:  meta.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discovery.LabelServiceName: service}},

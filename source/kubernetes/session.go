@@ -39,7 +39,7 @@ func backoff() *wait.Backoff {
 // an error, and status says it once.
 var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
-// sessions reads the API server until ctx ends, anew with each identity. What is
+// sessions reads the API server until ctx ends, again with each identity. What is
 // known of the cluster stays between them.
 func (s *Source) sessions(ctx context.Context, steps chan<- step) {
 	var old *identity
@@ -57,7 +57,7 @@ func (s *Source) sessions(ctx context.Context, steps chan<- step) {
 		case old == nil || now.version != old.version:
 			stop()
 			if old != nil {
-				s.Log.Info("kubeconfig or certificates changed: connecting anew")
+				s.Log.Info("kubeconfig or certificates changed: connecting again")
 			}
 			stop, old = s.session(ctx, now, steps), now
 		}
@@ -182,7 +182,7 @@ func answered(err error) (bool, time.Duration) {
 }
 
 // errNoAnswer is why there is nothing to watch where client-go gives a watch that
-// has ended instead of an error: rest.Request.Watch, of time-outs and of
+// has ended instead of an error: rest.Request.Watch, of timeouts and of
 // connections that end before an answer.
 var errNoAnswer = errors.New("no answer: connections time out, or end at once")
 

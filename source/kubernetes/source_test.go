@@ -263,7 +263,7 @@ func TestSliceChangesService(t *testing.T) {
 	r.wants("default/a; default/b 10.0.0.1")
 }
 
-// A service that cannot be used stays as it was, and status says so until it is mended.
+// A service that cannot be used stays as it was, and status says so until it is repaired.
 func TestBrokenObject(t *testing.T) {
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
 	r := run(t, at(a))
@@ -283,7 +283,7 @@ func TestBrokenObject(t *testing.T) {
 		t.Errorf("the broken service is used: VIP %s", vip())
 	}
 	a.put(svc("a", "10.96.0.2"))
-	r.eventually("mended", func() bool { return len(r.src.Status().Objects) == 0 && vip() == "10.96.0.2" })
+	r.eventually("repaired", func() bool { return len(r.src.Status().Objects) == 0 && vip() == "10.96.0.2" })
 }
 
 func TestNodeIsFollowed(t *testing.T) {

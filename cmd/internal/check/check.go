@@ -316,12 +316,12 @@ func sortByPlace(faults []source.Fault) {
 	})
 }
 
-// Fatal tells whether any fault is more than a warning.
+// Fatal reports whether any fault is more than a warning.
 func Fatal(faults []source.Fault) bool {
 	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
 }
 
-// sameDir tells whether two paths lead to one directory.
+// sameDir reports whether two paths lead to one directory.
 func sameDir(a, b string) bool {
 	ai, err := os.Stat(a)
 	if err != nil {

@@ -50,7 +50,7 @@ func claimDir(kind, dir, name string, patience time.Duration) (*os.File, error) 
 // its lock: until a child that it was starting has become another program.
 const lockPatience = 2 * time.Second
 
-// lock locks f, or says that somebody else has had it all the time.
+// lock locks f, or returns that another process held it all the time.
 func lock(f *os.File, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for {

@@ -50,7 +50,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return st, err
 }
 
-// Running tells whether a daemon answers at all.
+// Running reports whether a daemon answers at all.
 func (c *Client) Running(ctx context.Context) bool {
 	_, err := c.PID(ctx)
 	return err == nil

@@ -58,14 +58,14 @@ func (e *HeldError) Error() string {
 		e.PID, e.Version, e.ConfigDir, e.StateDir, e.RunDir)
 }
 
-// counts tells whether the holder can be a daemon. Any local user can take any
+// counts reports whether the holder can be a daemon. Any local user can take any
 // name, and must not be able to keep svcproxy from starting.
 func (e *HeldError) counts() bool { return e.uid == 0 || int(e.uid) == os.Geteuid() }
 
 // A NamespaceClaim makes this process the one daemon of its network namespace.
 type NamespaceClaim struct {
 	warning  string       // why it is not known to be the only one; empty: it is
-	listener net.Listener // nil: somebody who is no daemon has the name
+	listener net.Listener // nil: a process that is no daemon has the name
 	answered chan struct{}
 }
 
@@ -96,7 +96,7 @@ func ClaimNamespace(name string, self Holder) (*NamespaceClaim, error) {
 	return &NamespaceClaim{warning: warning(name, held, unknown)}, nil
 }
 
-// listenPatiently listens at name, or says that somebody has had it all the time.
+// listenPatiently listens at name, or returns that another process held it all the time.
 func listenPatiently(name string) (net.Listener, error) {
 	for deadline := time.Now().Add(namespacePatience); ; time.Sleep(10 * time.Millisecond) {
 		l, err := net.Listen("unix", name)
@@ -126,7 +126,7 @@ func (c *NamespaceClaim) answer(line []byte) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // no file is left, say: whoever asks sees at least our PID
+		if err != nil { // no file is left, say: the one who asks sees at least our PID
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -155,7 +155,7 @@ func (c *NamespaceClaim) Close() error {
 }
 
 // CheckNamespace returns a *HeldError when a daemon works in this network namespace,
-// and another error when somebody is there of whom that cannot be told.
+// and another error when the holder cannot be identified.
 func CheckNamespace(name string) error {
 	held, err := askPatiently(name)
 	if err != nil {

@@ -64,7 +64,7 @@ func TestSocketComesAgain(t *testing.T) {
 	}
 }
 
-// A run directory that cannot be had now is had when it can be.
+// A run directory that cannot be made now is made when it can be.
 func TestRunDirectoryComesLater(t *testing.T) {
 	often(t)
 	dir := filepath.Join(t.TempDir(), "run")

@@ -51,7 +51,7 @@ func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode
 }
 
 // openMore opens a mode for those families that settings ask for and that are not
-// open, and returns why others cannot be had.
+// open, and returns why others cannot be opened.
 func openMore(ctx context.Context, m modes.Mode, c modes.OpenConfig, open map[proxier.Family]modes.Backend) (opened map[proxier.Family]modes.Backend, missing []string) {
 	opened = make(map[proxier.Family]modes.Backend)
 	for _, fam := range node.Families(c.Settings) {

@@ -50,7 +50,7 @@ func TestContentionIsShown(t *testing.T) {
 	for line, want := range map[string]int{
 		"another program changes our table again and again": 1,
 		"events of the kernel are lost again and again":     1,
-		"somebody else changed our table":                   10,
+		"somebody else changed our table: mending it":       10,
 		"events of the kernel were lost":                    10,
 	} {
 		if n := strings.Count(log, line); n != want {

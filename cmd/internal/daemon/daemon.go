@@ -180,7 +180,7 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 }
 
 // claimNamespace makes this the one daemon of the network namespace, before
-// anything of its kernel is looked at. Two would undo each other's work for ever.
+// anything of its kernel is looked at. Two would undo each other's work forever.
 func (d *daemon) claimNamespace() (*control.NamespaceClaim, error) {
 	self := control.Holder{PID: os.Getpid(), Version: d.Version, ConfigDir: d.ConfigDir, StateDir: d.StateDir, RunDir: d.RunDir}
 	for _, dir := range []*string{&self.ConfigDir, &self.StateDir, &self.RunDir} {

@@ -301,7 +301,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 	if err := os.Remove(filepath.Join(r.dir, "svcproxy.toml")); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("defaults but for the address", func() bool { return slices.Equal(r.status().Restart, []string{"http_address"}) })
+	r.eventually("defaults except for the address", func() bool { return slices.Equal(r.status().Restart, []string{"http_address"}) })
 }
 
 // The new mode holds everything before the former one lets go, and a mode that

@@ -32,7 +32,7 @@ type doubter struct {
 	deaf     sync.Once     // where processes listen is not known, and the log says so
 }
 
-// listening returns where processes of this host listen. That it cannot be had
+// listening returns where processes of this host listen. That this is not known
 // costs warnings only, and is told once.
 func (d *doubter) listening() []proxier.Listener {
 	list, err := node.Listeners()

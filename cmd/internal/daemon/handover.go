@@ -18,7 +18,7 @@ var handOverPatience = 4 * time.Second
 
 // handOver has clients of a family with session affinity keep the endpoints that they
 // have in another mode, before that is removed. It fails nothing: who is not handed
-// over is balanced anew.
+// over is balanced again.
 func (sw *modeSwitch) handOver(ctx context.Context, fam proxier.Family, from, to modes.Mode) {
 	if pools := sw.loop.StickyPools(fam); len(pools) > 0 {
 		sw.handOverPools(ctx, fam, pools, from, to)
@@ -28,12 +28,12 @@ func (sw *modeSwitch) handOver(ctx context.Context, fam proxier.Family, from, to
 func (sw *modeSwitch) handOverPools(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, from, to modes.Mode) {
 	log := sw.log.With("family", fam, "from", from.Name, "to", to.Name)
 	if from.Clients == nil {
-		log.Info("clients with session affinity get an endpoint anew: the former mode cannot tell which they have")
+		log.Info("clients with session affinity are balanced again: the former mode cannot tell which they have")
 		return
 	}
 	if to.Keep == nil {
 		if any, err := from.Clients(ctx, fam, pools, 1); len(any) > 0 || err != nil {
-			log.Info("clients with session affinity get an endpoint anew: the new mode cannot be told which they have")
+			log.Info("clients with session affinity are balanced again: the new mode cannot be told which they have")
 		}
 		return
 	}
@@ -41,7 +41,7 @@ func (sw *modeSwitch) handOverPools(ctx context.Context, fam proxier.Family, poo
 	clients, err := from.Clients(reading, fam, pools, mostClients)
 	stop()
 	if err != nil && ctx.Err() == nil {
-		log.Warn("not all clients with session affinity are known: the others get an endpoint anew", "known", len(clients), "err", err)
+		log.Warn("not all clients with session affinity are known: the others are balanced again", "known", len(clients), "err", err)
 	}
 	if len(clients) == 0 || ctx.Err() != nil {
 		return

@@ -53,5 +53,5 @@ func TestHandOverFailsNothing(t *testing.T) {
 	says("not all clients with session affinity are known")
 	says("no room")
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
-	says("clients with session affinity get an endpoint anew: the former mode cannot tell which they have")
+	says("clients with session affinity are balanced again: the former mode cannot tell which they have")
 }

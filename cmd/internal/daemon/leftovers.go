@@ -21,7 +21,7 @@ type remnant struct {
 	err  error // why it cannot be removed; nil: that was not tried
 }
 
-// remnants returns those of all modes and families that this host has, but for what is in use.
+// remnants returns those of all modes and families that this host has, except for what is in use.
 func remnants(inUse func(mode string, fam proxier.Family) bool) (list []remnant) {
 	for _, m := range available {
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
@@ -238,7 +238,7 @@ func served(former []*activeMode, fam proxier.Family) *activeMode {
 	return nil
 }
 
-// retire removes what former modes made, but for the last of open, of the families
+// retire removes what former modes made, except for the last of open, of the families
 // that the last holds everything of. It returns open without those that are gone.
 func (sw *modeSwitch) retire(ctx context.Context, open []*activeMode) []*activeMode {
 	last := open[len(open)-1]

@@ -167,7 +167,7 @@ func TestMissingFamilyComesLater(t *testing.T) {
 	r.eventually("both families in use", func() bool { return len(r.status().Loop.Families) == 2 && !warned() })
 }
 
-// auto chooses anew when settings rule a mode out, or allow it again.
+// auto chooses again when settings rule a mode out, or allow it again.
 func TestAutoFollowsSettings(t *testing.T) {
 	const auto, localhost = "http_address = \"\"\n", "http_address = \"\"\nlocalhost_node_ports = true\n"
 	r := launch(t, auto, stub("nftables", opens(new(kernel))))
@@ -178,7 +178,7 @@ func TestAutoFollowsSettings(t *testing.T) {
 	r.eventually("back in nftables mode", func() bool { return r.status().Settings.Mode == "nftables" })
 }
 
-// What the mode in use does not do is said where no other can be had.
+// What the mode in use does not do is said where no other is available.
 func TestAutoWithoutTheModeThatSettingsNeed(t *testing.T) {
 	const settings = "http_address = \"\"\nfamilies = [\"ipv4\"]\n"
 	r := launch(t, settings, stub("nftables", opens(new(kernel))))

@@ -36,7 +36,7 @@ func (r *running) faultsOf(name string) string {
 	return strings.Join(lines, "\n")
 }
 
-// A change of mode is one of what can be done: files that did not change are judged anew.
+// A change of mode is one of what can be done: files that did not change are judged again.
 func TestRulesFollowTheMode(t *testing.T) {
 	const settings = "http_address = \"\"\nmode = "
 	r := launch(t, settings+"\"ipvs\"\n", stub("ipvs", opens(new(kernel))), stub("nftables", opens(new(kernel))))

@@ -98,7 +98,7 @@ func (w *settingsWatcher) follow(ctx context.Context) {
 			if missed++; now != nil {
 				missed = 0
 			} else if missed < goneAfter && w.text != nil {
-				continue // somebody may be about to put it back
+				continue // it may be about to come back
 			}
 			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, w.text) {
 				w.text = now

@@ -96,7 +96,7 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Files win, whoever came first, and status tells of the object that lost.
+// Files win, whichever came first, and status shows the object that lost.
 func TestFilesAndCluster(t *testing.T) {
 	f := withCluster(t)
 	addr := freePort(t)

@@ -207,7 +207,7 @@ func (sw *modeSwitch) failed() (s configs.Settings, failed bool) {
 	return s, sw.err != nil
 }
 
-// missingInterval is how often a family that cannot be had is tried again: its
+// missingInterval is how often a family that fails is tried again: its
 // module may be loaded now, or IPv6 switched on. Settings of the kernel are looked
 // at as often.
 var missingInterval = 30 * time.Second
@@ -228,7 +228,7 @@ func (sw *modeSwitch) tryMissing(ctx context.Context, in *activeMode) {
 		return
 	}
 	for fam, b := range opened {
-		sw.log.Info("a family that was left out can be had now", "family", fam, "mode", in.Name)
+		sw.log.Info("a family that was left out works now", "family", fam, "mode", in.Name)
 		in.backends[fam] = b
 		sw.watchBackend(ctx, in, fam, b)
 	}
@@ -283,7 +283,7 @@ func (sw *modeSwitch) warnings() (list []string) {
 
 // warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
 // not when it was last called: others change them, and an ip_vs that was removed and
-// loaded anew has the kernel's defaults. It is of the goroutine of follow.
+// reloaded has the kernel's defaults. It is of the goroutine of follow.
 func (sw *modeSwitch) warnOfSysctls() {
 	now := hostsetup.VerifySysctls(sw.settings(), sw.current().Mode)
 	for _, w := range now {

@@ -105,7 +105,7 @@ func TestRecent(t *testing.T) {
 	})
 }
 
-// The boot loads the same modules as init, but for those of legacy iptables.
+// The boot loads the same modules as init, except for those of legacy iptables.
 func TestSnippetsAgree(t *testing.T) {
 	read := func(name string) []string {
 		b, err := os.ReadFile(filepath.Join("../../../systemd", name))

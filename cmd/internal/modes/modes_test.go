@@ -27,7 +27,7 @@ func TestAllModesHaveAName(t *testing.T) {
 	}
 }
 
-// Init prepares a host for what auto may take, but for modes that are to be named.
+// Init prepares a host for what auto may take, except for modes that are to be named.
 func TestOfSetting(t *testing.T) {
 	for _, tt := range []struct {
 		setting, mode string
