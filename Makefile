@@ -3,6 +3,7 @@
 GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+MISSPELL    = github.com/golangci/misspell/cmd/misspell@v0.7.0
 SOAK        = (TestCases|TestModesAgree)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood)|TestStops|TestWays
 GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
@@ -86,11 +87,13 @@ bench: build ## compare with kube-proxy's layouts in one run; prints ratios (roo
 fuzz: ## each fuzz test for FUZZTIME (30s)
 	scripts/fuzz $(or $(FUZZTIME),30s)
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, spelling and wording
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these'; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags netns,bench,vm,vagrant ./...
 	$(GO) run $(STATICCHECK) -tags netns,bench,vm,vagrant ./...
+	git ls-files '*.go' '*.md' '*.toml' '*.sh' '*.service' ':!*/testdata/*' | xargs $(GO) run $(MISSPELL) -error -i nmae
+	$(GO) test ./internal/wording
 
 fmt: ## gofmt -w
 	gofmt -w .
