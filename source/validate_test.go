@@ -107,8 +107,13 @@ func TestValidate(t *testing.T) {
 			s.LoadBalancerIPs = addrs("10.9.9.9")
 			s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")}
 		}, "load_balancer_source_ranges[0]: 10.0.0.1/8 is not a range in its shortest form"},
+		{"range of IPv4 in IPv6", func(s *source.Service) {
+			s.LoadBalancerIPs = addrs("10.9.9.9")
+			s.LoadBalancerSourceRanges = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("::ffff:10.0.0.0"), 104)}
+		}, "load_balancer_source_ranges[0]: ::ffff:10.0.0.0/104 is not a range in its shortest form"},
 
 		{"affinity", func(s *source.Service) { s.Affinity = time.Second }, ""},
+		{"affinity of a day", func(s *source.Service) { s.Affinity = 24 * time.Hour }, ""},
 		{"affinity too short", func(s *source.Service) { s.Affinity = time.Second - 1 }, "session_affinity_timeout: session_affinity_timeout is 999.999999ms; want 1s to 24h"},
 		{"affinity too long", func(s *source.Service) { s.Affinity = 24*time.Hour + 1 }, "session_affinity_timeout: session_affinity_timeout is 24h0m0.000000001s; want 1s to 24h"},
 
@@ -152,6 +157,7 @@ func TestValidate(t *testing.T) {
 		{"endpoint zone", func(s *source.Service) { s.Endpoints[1].Zone = "\x1b[0m" }, `endpoints[1].zone: "\x1b[0m" is not the name of a zone; ` + name},
 		{"ready and terminating", func(s *source.Service) { s.Endpoints[0].Terminating = true },
 			"warning: endpoints[0].terminating: the endpoint is both ready and terminating, so it gets new connections; write ready = false"},
+		{"terminating, not ready", func(s *source.Service) { s.Endpoints[0].Ready, s.Endpoints[0].Terminating = false, true }, ""},
 		{"not ready published", func(s *source.Service) { s.PublishNotReady, s.Endpoints[0].Terminating = true, true }, ""},
 	}
 	for _, tt := range tests {
@@ -162,6 +168,22 @@ func TestValidate(t *testing.T) {
 				t.Errorf("problems\n got: %s\nwant: %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// Nobody reads more than so many problems of a service, and each takes time to word.
+func TestValidateHasAnEnd(t *testing.T) {
+	for name, add := range map[string]func(*source.Service, netip.Addr){
+		"addresses": func(s *source.Service, a netip.Addr) { s.VIPs = append(s.VIPs, a) },
+		"endpoints": func(s *source.Service, a netip.Addr) { s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: a}) },
+	} {
+		s := good()
+		for i := range 3000 {
+			add(s, netip.AddrFrom4([4]byte{127, 0, byte(i >> 8), byte(i)}))
+		}
+		if n := len(source.Validate(s)); n != 1000 {
+			t.Errorf("%d problems of %s, want 1000", n, name)
+		}
 	}
 }
 
