@@ -26,6 +26,46 @@ func checked(name string, port uint16, endpoints ...string) source.Unit {
 	return u
 }
 
+// What must wait until the kernel has it is the first endpoint of a family.
+func TestRose(t *testing.T) {
+	for _, tt := range []struct {
+		from, to PerFamily
+		want     bool
+	}{
+		{PerFamily{0, 0}, PerFamily{1, 0}, true},
+		{PerFamily{0, 0}, PerFamily{0, 1}, true},
+		{PerFamily{1, 0}, PerFamily{1, 1}, true},
+		{PerFamily{0, 1}, PerFamily{1, 1}, true},
+		{PerFamily{0, 1}, PerFamily{1, 0}, true},
+		{PerFamily{1, 1}, PerFamily{2, 2}, false},
+		{PerFamily{1, 1}, PerFamily{0, 0}, false},
+		{PerFamily{0, 0}, PerFamily{0, 0}, false},
+	} {
+		if got := tt.to.rose(tt.from); got != tt.want {
+			t.Errorf("from %v to %v: %v, want %v", tt.from, tt.to, got, tt.want)
+		}
+	}
+}
+
+// While a rise waits, a family has what was told of it, or less where that has left.
+func TestHealthWhileARiseWaits(t *testing.T) {
+	key := source.Key{Namespace: "default", Name: "a"}
+	for _, tt := range []struct{ told, is, want PerFamily }{
+		{PerFamily{1, 0}, PerFamily{2, 1}, PerFamily{1, 0}},
+		{PerFamily{0, 3}, PerFamily{1, 2}, PerFamily{0, 2}},
+		{PerFamily{3, 0}, PerFamily{2, 1}, PerFamily{2, 0}},
+	} {
+		h := health{
+			checks: map[source.Key]HealthCheck{key: {Key: key, Port: 1, LocalEndpoints: tt.is}},
+			told:   map[source.Key]HealthCheck{key: {Key: key, Port: 1, LocalEndpoints: tt.told}},
+			rises:  map[source.Key]uint64{key: 1},
+		}
+		if got := h.now()[key].LocalEndpoints; got != tt.want {
+			t.Errorf("told %v, is %v: now %v, want %v", tt.told, tt.is, got, tt.want)
+		}
+	}
+}
+
 // Health checks tell of no endpoint before the kernel sends to it, whatever else is
 // in the kernel already, and at once of one that has left.
 func TestHealthIsWhatTheKernelHolds(t *testing.T) {

@@ -376,6 +376,11 @@ func TestLoopMinInterval(t *testing.T) {
 		k.expect(t)
 		time.Sleep(2 * time.Second)
 		k.expect(t, "x")
+		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		synctest.Wait()
+		l.Apply(gone("b")) // before any sync
+		time.Sleep(time.Minute)
+		k.expect(t, "")
 	})
 }
 
@@ -573,6 +578,11 @@ func TestLoopAlive(t *testing.T) {
 		if stuck := time.Since(l.Alive()); stuck != time.Minute {
 			t.Errorf("stuck for %v, want 1m", stuck)
 		}
+		l.SetBackends(map[Family]Backend{IPv4: k, IPv6: &kernel{}})
+		synctest.Wait()
+		if stuck := time.Since(l.Alive()); stuck != time.Minute {
+			t.Errorf("beside a family that works: stuck for %v, want 1m", stuck)
+		}
 		time.Sleep(4 * time.Minute)
 	})
 }
@@ -636,6 +646,19 @@ func TestLoopReplacesBackends(t *testing.T) {
 		if len(other.services) != 1 || !l.Holds(IPv6, third) {
 			t.Errorf("%d services in the new backend, want 1", len(other.services))
 		}
+	})
+}
+
+// A new backend does not wait because the one before it failed.
+func TestLoopTriesNewBackendsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, other := &kernel{fail: errors.New("no"), took: 10 * time.Second}, &kernel{}
+		l := start(t, old)
+		l.Synced("file")
+		time.Sleep(10 * time.Second)
+		old.expect(t, "failed")
+		l.SetBackends(map[Family]Backend{IPv4: other})
+		other.expect(t, "full")
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"svcproxy/source"
 )
@@ -228,6 +232,38 @@ func TestFlowWorkerMergesLooks(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.track.expect(t)
 	})
+}
+
+// One look in place of two is about all that either was, whichever came first.
+func TestLooksMerge(t *testing.T) {
+	at := func(appeared bool, former ...string) map[netip.AddrPort]place {
+		p := place{appeared: appeared}
+		for _, a := range former {
+			p.former = append(p.former, netip.MustParseAddrPort(a))
+		}
+		return map[netip.AddrPort]place{netip.MustParseAddrPort("10.96.0.1:53"): p}
+	}
+	const a, b = "10.0.0.1:53", "10.0.0.2:53"
+	for _, tt := range []struct {
+		name           string
+		one, two, want look
+	}{
+		{"all", look{all: true}, look{}, look{all: true}},
+		{"places", look{places: at(true, a)}, look{}, look{places: at(true, a)}},
+		{"appeared", look{places: at(true)}, look{places: at(false)}, look{places: at(true)}},
+		{"former endpoints", look{places: at(false, a)}, look{places: at(false, b)}, look{places: at(false, a, b)}},
+		{"the same endpoint", look{places: at(false, a)}, look{places: at(false, a)}, look{places: at(false, a)}},
+		{"times done", look{done: 2}, look{done: 1}, look{done: 1}},
+	} {
+		for _, order := range [][2]look{{tt.one, tt.two}, {tt.two, tt.one}} {
+			got := look{all: order[0].all, done: order[0].done, places: maps.Clone(order[0].places)}
+			got.merge(&order[1])
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(look{}, place{}), cmpopts.EquateEmpty(),
+				cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.SortSlices(netip.AddrPort.Compare)); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", tt.name, diff)
+			}
+		}
+	}
 }
 
 // A look that takes long judges by what is synced when it comes to a flow.
