@@ -653,7 +653,7 @@ func TestLoopReplacesBackends(t *testing.T) {
 func TestLoopTriesNewBackendsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, other := &kernel{fail: errors.New("no"), took: 10 * time.Second}, &kernel{}
-		l := start(t, old)
+		l := start(t, old, func(c *Config) { c.MinInterval = time.Minute })
 		l.Synced("file")
 		time.Sleep(10 * time.Second)
 		old.expect(t, "failed")

@@ -108,6 +108,7 @@ func TestResolveLegs(t *testing.T) {
 			"10.0.0.1:8080 10.0.0.2:8080 masquerade everyone", ""},
 		{"no endpoint", nil, testNode(), "reject", ""},
 		{"not ready", edits{testEndpoints("10.0.0.1 notready")}, testNode(), "reject", ""},
+		{"not ready, though serving", edits{testEndpoints("10.0.0.1"), func(s *source.Service) { s.Endpoints[0].Ready = false }}, testNode(), "reject", ""},
 		{"not ready but published", edits{testEndpoints("10.0.0.1 notready"), func(s *source.Service) { s.PublishNotReady = true }}, testNode(),
 			"10.0.0.1:8080 masquerade everyone", ""},
 		{"ready before terminating", edits{testEndpoints("10.0.0.1", "10.0.0.2 terminating")}, testNode(),
