@@ -179,6 +179,8 @@ func TestFaults(t *testing.T) {
 				"a.toml:6:27: unknown traffic policy \"Local\"; want cluster or local; did you mean \"local\"?\n" +
 				"a.toml:7:24: unknown traffic distribution \"PreferClose\"; want \"\", prefer_same_zone or prefer_same_node\n"},
 		{"times", "a.toml", webWith + "session_affinity = 'client_ip'\nsession_affinity_timeout = '25h'\n", "a.toml:6:28: session_affinity_timeout is \"25h\"; want 1s to 24h\n"},
+		{"the longest time", "a.toml", webWith + "endpoints = []\nsession_affinity = 'client_ip'\nsession_affinity_timeout = '24h'\n", ""},
+		{"the shortest time", "a.toml", webWith + "endpoints = []\nsession_affinity = 'client_ip'\nsession_affinity_timeout = '1s'\n", ""},
 		{"no time", "a.toml", webWith + "session_affinity = 'client_ip'\nsession_affinity_timeout = '1d'\n",
 			"a.toml:6:28: session_affinity_timeout is \"1d\", which is not a duration; want a number and its unit, such as \"30s\" or \"1h30m\"\n"},
 		{"time without affinity", "a.toml", webWith + "session_affinity_timeout = '1h'\nendpoints = []\n",
