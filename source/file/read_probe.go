@@ -35,9 +35,6 @@ func (p *probe) examine(hash bool) bool {
 		info, err = os.Stat(p.f.path)
 	}
 	switch {
-	case p.err == errDirAway:
-		p.v = p.unreadVersion(p.err)
-		return false
 	case errors.Is(p.err, fs.ErrNotExist) && p.f.maybeLost:
 		p.v = p.unreadVersion(errMaybeLost)
 		return false
