@@ -11,7 +11,7 @@ type Backend interface {
 	// Sync makes the kernel hold st. delta says what changed since the last Sync
 	// that succeeded, which may be nothing, and what Look has found is repaired with
 	// it; nil: look at the kernel and repair every difference. After an error the
-	// next call has a nil delta, but an error that is an *Unserved counts as
+	// next call has a nil delta, but an error that is an *PartialError counts as
 	// success: all is done that can be done. A Sync that takes long calls
 	// Progressed, and one that was given up goes on from what it has done.
 	Sync(ctx context.Context, st *State, delta *Delta) error
@@ -30,10 +30,10 @@ type Backend interface {
 	Cleanup(ctx context.Context) error
 }
 
-// Unserved is the error of a Sync that could not make the virtual servers of some
+// A PartialError is the error of a Sync that could not make the virtual servers of some
 // services: the kernel lacks what they need, or another program has them. Every Sync
 // names all of them, and one with a nil delta tries them again.
-type Unserved struct {
+type PartialError struct {
 	N   int   // how many virtual servers
 	Err error // why, the first ones
 
@@ -43,7 +43,7 @@ type Unserved struct {
 }
 
 // action returns what the kernel does with a frontend, instead of its action. u may be nil.
-func (u *Unserved) action(f *Frontend) (action string, targets int) {
+func (u *PartialError) action(f *Frontend) (action string, targets int) {
 	action, targets = f.Outside.Action.String(), len(f.Outside.Pool.Targets)
 	if u == nil || f.Outside.Action != Balance {
 		return action, targets
@@ -57,10 +57,10 @@ func (u *Unserved) action(f *Frontend) (action string, targets int) {
 	return action, targets
 }
 
-func (u *Unserved) Error() string { return u.Err.Error() }
+func (u *PartialError) Error() string { return u.Err.Error() }
 
 // text is the error's text; u may be nil.
-func (u *Unserved) text() string {
+func (u *PartialError) text() string {
 	if u == nil {
 		return ""
 	}
@@ -68,11 +68,11 @@ func (u *Unserved) text() string {
 }
 
 // Unwrap returns the cause.
-func (u *Unserved) Unwrap() error { return u.Err }
+func (u *PartialError) Unwrap() error { return u.Err }
 
-// JoinUnserved joins those that are not nil into one error; nil if there are none.
-func JoinUnserved(all ...*Unserved) error {
-	var sum Unserved
+// JoinPartialErrors joins those that are not nil into one error; nil if there are none.
+func JoinPartialErrors(all ...*PartialError) error {
+	var sum PartialError
 	var errs []error
 	for _, u := range all {
 		if u != nil {
@@ -89,7 +89,7 @@ func JoinUnserved(all ...*Unserved) error {
 }
 
 // note adds frontends. One that serves nothing according to either is noted so.
-func (u *Unserved) note(frontends map[FrontendKey]bool) {
+func (u *PartialError) note(frontends map[FrontendKey]bool) {
 	if u.Frontends == nil {
 		u.Frontends = make(map[FrontendKey]bool, len(frontends))
 	}

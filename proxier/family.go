@@ -48,11 +48,11 @@ type familyNews struct {
 	endpoints int    // of all services of the State
 	good      time.Time
 	took      time.Duration
-	since     time.Time // of the first failure in a row
-	err       error     // of the last Sync
-	unsure    bool      // Syncs fail since a foreign change, or since all of the kernel's rules were to change
-	unserved  *Unserved // what the last successful Sync could not make
-	working   *progress // of the Sync that runs; nil: none
+	since     time.Time     // of the first failure in a row
+	err       error         // of the last Sync
+	unsure    bool          // Syncs fail since a foreign change, or since all of the kernel's rules were to change
+	unserved  *PartialError // what the last successful Sync could not make
+	working   *progress     // of the Sync that runs; nil: none
 }
 
 func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {

@@ -152,7 +152,7 @@ func (t *flowTable) fits(fl Flow, addressed, nodePort *Frontend) bool {
 	return nodePort != nil && from.has(nodePort, fl.Reply)
 }
 
-// An origin says which leg of a frontend applies to a flow.
+// An origin says which route of a frontend applies to a flow.
 type origin uint8
 
 // The origins. Connection tracking knows neither the input interface of a flow nor
@@ -176,26 +176,26 @@ func (t *flowTable) origin(fl Flow) origin {
 	return fromOutside
 }
 
-func (o origin) legs(f *Frontend) [2]Leg {
+func (o origin) routes(f *Frontend) [2]Route {
 	switch o {
 	case fromHere:
-		return [2]Leg{f.Local, f.Local}
+		return [2]Route{f.Local, f.Local}
 	case fromOutside:
-		return [2]Leg{f.Outside, f.Outside}
+		return [2]Route{f.Outside, f.Outside}
 	}
-	return [2]Leg{f.Outside, f.Local}
+	return [2]Route{f.Outside, f.Local}
 }
 
 // has reports whether a flow to f may be at an endpoint.
 func (o origin) has(f *Frontend, endpoint netip.AddrPort) bool {
-	legs := o.legs(f)
-	return legs[0].Pool.has(endpoint) || legs[1].Pool.has(endpoint)
+	routes := o.routes(f)
+	return routes[0].Pool.has(endpoint) || routes[1].Pool.has(endpoint)
 }
 
 // takenBy reports whether f balances all packets from a source.
 func (o origin) takenBy(f *Frontend, src netip.Addr) bool {
-	legs := o.legs(f)
-	return legs[0].Action == Balance && legs[1].Action == Balance && (!f.Restricted || inAny(f.SourceRanges, src))
+	routes := o.routes(f)
+	return routes[0].Action == Balance && routes[1].Action == Balance && (!f.Restricted || inAny(f.SourceRanges, src))
 }
 
 // moves reports whether flows to a frontend may be at a wrong place after it changed.
@@ -203,7 +203,7 @@ func moves(old, f *Frontend) bool {
 	return old == nil || old.Outside.moves(f.Outside) || old.Local.moves(f.Local)
 }
 
-func (l Leg) moves(to Leg) bool { return l.Action != to.Action || !to.Pool.covers(l.Pool) }
+func (l Route) moves(to Route) bool { return l.Action != to.Action || !to.Pool.covers(l.Pool) }
 
 // refused reports whether a frontend balanced nothing for some sources.
 func refused(f *Frontend) bool { return f.Outside.Action != Balance || f.Local.Action != Balance }
@@ -230,7 +230,7 @@ func (p *Pool) present() []netip.AddrPort {
 	return out
 }
 
-// endpoints returns those of both legs.
+// endpoints returns those of both routes.
 func (f *Frontend) endpoints() []netip.AddrPort {
 	return append(f.Outside.Pool.present(), f.Local.Pool.present()...)
 }

@@ -92,8 +92,8 @@ type Frontend struct {
 	Key         FrontendKey
 	ServicePort ServicePortName
 
-	Outside Leg // for everyone
-	Local   Leg // for host processes and local sources; equals Outside where nothing differs
+	Outside Route // for everyone
+	Local   Route // for host processes and local sources; equals Outside where nothing differs
 
 	// Restricted: sources outside SourceRanges are dropped, before anything else
 	// is looked at. SourceRanges are sorted, do not overlap, and may be empty.
@@ -104,8 +104,8 @@ type Frontend struct {
 // Split reports whether host processes and local sources are treated differently.
 func (f *Frontend) Split() bool { return f.Local != f.Outside }
 
-// A Leg says what becomes of a packet.
-type Leg struct {
+// A Route says what becomes of a packet.
+type Route struct {
 	Action     Action
 	Masquerade Masquerade // of balanced packets
 	Pool       *Pool      // never nil; has targets if and only if Action is Balance
@@ -127,7 +127,7 @@ func (a Action) String() string { return [...]string{"balance", "reject", "drop"
 // Hairpin traffic (a target that reaches itself) always is, see State.Hairpins.
 type Masquerade uint8
 
-// Whom a leg masquerades.
+// Whom a route masquerades.
 const (
 	NoOne         Masquerade = iota
 	NonLocal                 // everyone but the sources of Host.LocalCIDRs and Host.LocalInterfaces

@@ -48,9 +48,9 @@ type SyncResult struct {
 	Start     time.Time
 	Duration  time.Duration
 	Err       error
-	Unserved  *Unserved // what an otherwise successful sync could not make; nil: nothing
-	Services  int       // in the State, after it
-	Endpoints int       // that get new connections, counted for each port of a service
+	Unserved  *PartialError // what an otherwise successful sync could not make; nil: nothing
+	Services  int           // in the State, after it
+	Endpoints int           // that get new connections, counted for each port of a service
 }
 
 // A Loop keeps backends in step with sources. It implements source.Sink. Its own

@@ -528,7 +528,7 @@ func TestLoopGivesUpWhatIsStuck(t *testing.T) {
 // What one service cannot have delays no other.
 func TestLoopGoesOnPastUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{unserved: fmt.Errorf("in a test: %w", &Unserved{N: 2, Err: errors.New("no such scheduler")})}
+		k := &kernel{unserved: fmt.Errorf("in a test: %w", &PartialError{N: 2, Err: errors.New("no such scheduler")})}
 		var last atomic.Pointer[SyncResult]
 		var log strings.Builder
 		l := start(t, k, func(c *Config) {

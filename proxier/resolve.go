@@ -56,8 +56,8 @@ type resolver struct {
 // port adds the frontends and pools of one service port.
 func (r *resolver) port(p source.Port) {
 	pools := r.pools(p)
-	vip := r.vipLeg(pools)
-	outside, local := r.externalLegs(pools)
+	vip := r.vipRoute(pools)
+	outside, local := r.externalRoutes(pools)
 	for _, a := range r.svc.VIPs {
 		r.frontend(p, a, VIP, vip, vip)
 	}
@@ -74,7 +74,7 @@ func (r *resolver) port(p source.Port) {
 	r.keepUsedPools(pools)
 }
 
-func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, local Leg) {
+func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, local Route) {
 	if FamilyOf(a) != r.fam || r.without(p, a, kind) {
 		return
 	}
@@ -102,8 +102,8 @@ func (r *resolver) without(p source.Port, a netip.Addr, kind Kind) bool {
 	return slices.Contains(r.svc.Without, source.PortAddr{Protocol: p.Protocol, AddrPort: netip.AddrPortFrom(a, p.Port)})
 }
 
-// vipLeg returns the one leg of internal traffic.
-func (r *resolver) vipLeg(pools [2]*Pool) Leg {
+// vipRoute returns the one route of internal traffic.
+func (r *resolver) vipRoute(pools [2]*Pool) Route {
 	masq := Everyone
 	switch {
 	case r.node.Masquerade == MasqueradeNever:
@@ -114,48 +114,48 @@ func (r *resolver) vipLeg(pools [2]*Pool) Leg {
 		masq = NonLocal
 	}
 	if r.svc.InternalTrafficPolicy == source.Local {
-		return localLeg(pools, masq)
+		return localRoute(pools, masq)
 	}
-	return clusterLeg(pools, masq)
+	return clusterRoute(pools, masq)
 }
 
-// externalLegs returns the legs of external addresses and node ports. Under policy
+// externalRoutes returns the routes of external addresses and node ports. Under policy
 // local, host processes and local sources are short-circuited to all endpoints.
-func (r *resolver) externalLegs(pools [2]*Pool) (outside, local Leg) {
+func (r *resolver) externalRoutes(pools [2]*Pool) (outside, local Route) {
 	if r.svc.ExternalTrafficPolicy == source.Cluster {
-		leg := clusterLeg(pools, Everyone)
-		return leg, leg
+		route := clusterRoute(pools, Everyone)
+		return route, route
 	}
-	outside = localLeg(pools, NoOne)
+	outside = localRoute(pools, NoOne)
 	masq := Everyone // only the host itself can be local
 	if r.node.hasLocalSources() {
 		masq = HostProcesses
 	}
-	local = clusterLeg(pools, masq)
+	local = clusterRoute(pools, masq)
 	if outside.Action == Reject && local.Action == Reject {
 		local = outside
 	}
 	return outside, local
 }
 
-// clusterLeg balances over all endpoints, and refuses if there are none.
-func clusterLeg(pools [2]*Pool, masq Masquerade) Leg {
+// clusterRoute balances over all endpoints, and refuses if there are none.
+func clusterRoute(pools [2]*Pool, masq Masquerade) Route {
 	if len(pools[ClusterScope].Targets) == 0 {
-		return Leg{Action: Reject, Pool: pools[ClusterScope]}
+		return Route{Action: Reject, Pool: pools[ClusterScope]}
 	}
-	return Leg{Action: Balance, Masquerade: masq, Pool: pools[ClusterScope]}
+	return Route{Action: Balance, Masquerade: masq, Pool: pools[ClusterScope]}
 }
 
-// localLeg balances over the endpoints of this node. Without any it drops if there are
+// localRoute balances over the endpoints of this node. Without any it drops if there are
 // endpoints elsewhere, so that a client tries another node.
-func localLeg(pools [2]*Pool, masq Masquerade) Leg {
+func localRoute(pools [2]*Pool, masq Masquerade) Route {
 	switch {
 	case len(pools[LocalScope].Targets) > 0:
-		return Leg{Action: Balance, Masquerade: masq, Pool: pools[LocalScope]}
+		return Route{Action: Balance, Masquerade: masq, Pool: pools[LocalScope]}
 	case len(pools[ClusterScope].Targets) > 0:
-		return Leg{Action: Drop, Pool: pools[LocalScope]}
+		return Route{Action: Drop, Pool: pools[LocalScope]}
 	}
-	return Leg{Action: Reject, Pool: pools[LocalScope]}
+	return Route{Action: Reject, Pool: pools[LocalScope]}
 }
 
 // refusals sets on which addresses unserved ports are refused, and which addresses
@@ -178,10 +178,10 @@ func (r *resolver) refusals() {
 	}
 }
 
-// hairpins adds the targets of all legs that do not masquerade everyone.
+// hairpins adds the targets of all routes that do not masquerade everyone.
 func (r *resolver) hairpins() {
 	var seen map[Hairpin]bool
-	add := func(l Leg) {
+	add := func(l Route) {
 		if l.Action != Balance || l.Masquerade == Everyone {
 			return
 		}

@@ -80,7 +80,7 @@ func external(s *source.Service) {
 func externalLocal(s *source.Service) { external(s); s.ExternalTrafficPolicy = source.Local }
 func internalLocal(s *source.Service) { s.InternalTrafficPolicy = source.Local }
 
-func show(l Leg) string {
+func show(l Route) string {
 	if l.Action != Balance {
 		return l.Action.String()
 	}
@@ -95,7 +95,7 @@ func show(l Leg) string {
 	return fmt.Sprintf("%s masquerade %s", strings.Join(t, " "), l.Masquerade)
 }
 
-func TestResolveLegs(t *testing.T) {
+func TestResolveRoutes(t *testing.T) {
 	localSources := func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }
 	type edits = []func(*source.Service)
 	tests := []struct {
@@ -303,7 +303,7 @@ func TestResolveShared(t *testing.T) {
 	}
 	want := []Hairpin{{netip.MustParseAddrPort("10.0.0.2:8080"), source.TCP}}
 	if !slices.Equal(r.Hairpins, want) {
-		t.Errorf("Hairpins %v, want %v: the targets of legs that do not masquerade everyone", r.Hairpins, want)
+		t.Errorf("Hairpins %v, want %v: the targets of routes that do not masquerade everyone", r.Hairpins, want)
 	}
 	if len(r.Warnings) != 1 {
 		t.Errorf("Warnings %q, want one about 192.0.2.1", r.Warnings)

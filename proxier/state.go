@@ -18,7 +18,7 @@ type State struct {
 	// What several services may need at once, with how many do.
 	RefusedVIPs map[netip.Addr]int // new connections to these that no frontend takes are rejected
 	ExemptAddrs map[netip.Addr]int // external addresses inside Host.ServiceCIDRs: not refused
-	Hairpins    map[Hairpin]int    // targets of legs that do not masquerade everyone
+	Hairpins    map[Hairpin]int    // targets of routes that do not masquerade everyone
 	BoundAddrs  map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
 }
 

@@ -104,7 +104,7 @@ type usedService struct {
 type inFamily struct {
 	*Resolved
 	held     bool // by the kernel
-	unserved *Unserved
+	unserved *PartialError
 }
 
 // status returns how the syncs of f go, and adds what it has made of services.
@@ -154,7 +154,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	return st
 }
 
-func (f *Frontend) status(held bool, unserved *Unserved) FrontendStatus {
+func (f *Frontend) status(held bool, unserved *PartialError) FrontendStatus {
 	action, targets := unserved.action(f)
 	if !held {
 		action = "pending"

@@ -70,7 +70,7 @@ func TestStatusOfWhatIsSetAside(t *testing.T) {
 		key := func(addr string) FrontendKey {
 			return FrontendKey{Addr: netip.MustParseAddr(addr), Protocol: source.TCP, Port: 80}
 		}
-		k := &kernel{unserved: &Unserved{N: 3, Err: errors.New("no such scheduler"), Frontends: map[FrontendKey]bool{
+		k := &kernel{unserved: &PartialError{N: 3, Err: errors.New("no such scheduler"), Frontends: map[FrontendKey]bool{
 			key("10.96.0.1"): true, key("10.96.0.2"): false, key("10.96.0.4"): true,
 		}}}
 		l := start(t, k)

@@ -69,11 +69,11 @@ func (w *World) randomFrontend(pick Pick, cluster, local *proxier.Pool) *proxier
 		f.Key.Addr = Addr(w.Family, "external", pick(6))
 	}
 	m := proxier.Masquerade(pick(4))
-	f.Outside = Leg(cluster, m, proxier.Reject)
+	f.Outside = Route(cluster, m, proxier.Reject)
 	f.Local = f.Outside
 	if pick(3) == 0 {
-		f.Local = Leg(cluster, m, proxier.Reject)
-		f.Outside = Leg(local, proxier.NoOne, proxier.Drop)
+		f.Local = Route(cluster, m, proxier.Reject)
+		f.Outside = Route(local, proxier.NoOne, proxier.Drop)
 	}
 	if f.Key.Kind == proxier.LoadBalancer && pick(2) == 0 {
 		f.Restricted = true

@@ -285,8 +285,8 @@ func packets[B Backend](h *Host[B]) {
 	}{{"two endpoints", targets}, {"the second", targets[1:]}, {"none", nil}, {"the first", targets[:1]}, {"none again", nil}} {
 		s.Targets = tt.targets
 		pool, _ := s.Pools()
-		leg := Leg(pool, proxier.NoOne, proxier.Reject)
-		h.Put(s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: vip.Addr(), Port: vip.Port()}, Outside: leg, Local: leg}))
+		route := Route(pool, proxier.NoOne, proxier.Reject)
+		h.Put(s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: vip.Addr(), Port: vip.Port()}, Outside: route, Local: route}))
 		h.answered(tt.name, vip, tt.targets)
 	}
 }

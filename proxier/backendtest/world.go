@@ -136,12 +136,12 @@ func (s *Service) Pools() (cluster, local *proxier.Pool) {
 	return pool(proxier.ClusterScope, s.Targets), pool(proxier.LocalScope, s.Local)
 }
 
-// Leg returns a leg to a pool: where that has no targets, one that does instead.
-func Leg(p *proxier.Pool, m proxier.Masquerade, instead proxier.Action) proxier.Leg {
+// Route returns a route to a pool: where that has no targets, one that does instead.
+func Route(p *proxier.Pool, m proxier.Masquerade, instead proxier.Action) proxier.Route {
 	if len(p.Targets) > 0 {
-		return proxier.Leg{Action: proxier.Balance, Masquerade: m, Pool: p}
+		return proxier.Route{Action: proxier.Balance, Masquerade: m, Pool: p}
 	}
-	return proxier.Leg{Action: instead, Pool: p}
+	return proxier.Route{Action: instead, Pool: p}
 }
 
 // Resolve returns a service with the given frontends, whose names it sets.
@@ -184,7 +184,7 @@ func Targets(fam proxier.Family, first, n int) []proxier.Target {
 func Web(fam proxier.Family, n, endpoints int) *proxier.Resolved {
 	s := Service{Name: fmt.Sprintf("web-%d", n), Port: "http", Protocol: source.TCP, Targets: Targets(fam, n*endpoints, endpoints)}
 	pool, _ := s.Pools()
-	leg := Leg(pool, proxier.Everyone, proxier.Reject)
+	route := Route(pool, proxier.Everyone, proxier.Reject)
 	key := proxier.FrontendKey{Addr: Addr(fam, "vip", n+1), Port: 80}
-	return s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})
+	return s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route})
 }

@@ -78,9 +78,9 @@ func meeting(w *backendtest.World, pick backendtest.Pick) *proxier.Resolved {
 	if kind == proxier.NodePort {
 		f.Key.Addr = w.Family.Unspecified()
 	}
-	f.Local = backendtest.Leg(cluster, proxier.Masquerade(pick(4)), proxier.Reject)
+	f.Local = backendtest.Route(cluster, proxier.Masquerade(pick(4)), proxier.Reject)
 	if f.Outside = f.Local; pick(2) == 0 {
-		f.Outside = backendtest.Leg(local, proxier.NoOne, proxier.Drop)
+		f.Outside = backendtest.Route(local, proxier.NoOne, proxier.Drop)
 	}
 	return s.Resolve(f)
 }

@@ -68,7 +68,7 @@ func (r *Rules) matchSources(f *proxier.Frontend) string {
 // Frontends of a service port share it as long as they route alike.
 func splitChain(f *proxier.Frontend) string {
 	key := f.ServicePort.String() + "/" + f.Key.Protocol.String()
-	for _, l := range []proxier.Leg{f.Local, f.Outside} {
+	for _, l := range []proxier.Route{f.Local, f.Outside} {
 		key += "/" + l.Action.String() + "/" + l.Masquerade.String() + "/" + l.Pool.Scope.String()
 	}
 	return hashed(Prefix+"EXT-", key)
@@ -97,7 +97,7 @@ func (r *Rules) splitRules(f *proxier.Frontend, emit Emit) {
 	emit("nat", c.name, c.rules)
 }
 
-func (r *Rules) markRoute(c *chain, l proxier.Leg, source, mark string) {
+func (r *Rules) markRoute(c *chain, l proxier.Route, source, mark string) {
 	if l.Action == proxier.Balance {
 		c.rule(source, "-j", mark)
 	}
@@ -105,7 +105,7 @@ func (r *Rules) markRoute(c *chain, l proxier.Leg, source, mark string) {
 
 // goTo sends packets of a source to their pool. If the route does not balance they
 // return unchanged, and the filter table decides.
-func (r *Rules) goTo(c *chain, l proxier.Leg, source string) {
+func (r *Rules) goTo(c *chain, l proxier.Route, source string) {
 	if l.Action == proxier.Balance {
 		c.rule(source, "-g", poolChain(l.Pool))
 	} else {

@@ -59,7 +59,7 @@ var ipvs = layout{
 		func(st *proxier.State) map[netip.Addr]int { return st.BoundAddrs },
 		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.BoundAddrs },
 	},
-	routeOutside: func(_ *Rules, c *chain, _ proxier.Leg) { c.rule("-j RETURN") },
+	routeOutside: func(_ *Rules, c *chain, _ proxier.Route) { c.rule("-j RETURN") },
 	passServed:   (*Rules).passServed,
 	needs: []xtables.Feature{
 		feature("filter", "ipvs", matchIPVS+" -j RETURN"),

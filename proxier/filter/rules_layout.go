@@ -29,7 +29,7 @@ type layout struct {
 	refused addrSet
 
 	// routeOutside ends the chain of a split frontend, for sources that are not local.
-	routeOutside func(*Rules, *chain, proxier.Leg)
+	routeOutside func(*Rules, *chain, proxier.Route)
 
 	// passServed exempts new connections from the refusals that will be balanced, or just were.
 	passServed func(*Rules, *chain)
@@ -94,7 +94,7 @@ var iptables = layout{
 		func(st *proxier.State) map[netip.Addr]int { return st.RefusedVIPs },
 		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.RefusedVIPs },
 	},
-	routeOutside: func(r *Rules, c *chain, l proxier.Leg) { r.goTo(c, l, "") },
+	routeOutside: func(r *Rules, c *chain, l proxier.Route) { r.goTo(c, l, "") },
 	passServed:   (*Rules).passBalanced,
 	balanced:     dnatted,
 }

@@ -48,9 +48,9 @@ func TestMarks(t *testing.T) {
 	} {
 		s := backendtest.Service{Name: "dns", Port: "q", Protocol: source.UDP, Targets: backendtest.Targets(proxier.IPv4, 1, 1)}
 		cluster, _ := s.Pools()
-		leg := backendtest.Leg(cluster, m, proxier.Reject)
+		route := backendtest.Route(cluster, m, proxier.Reject)
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
+		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route}))
 		check(t, chains, Services, want+to+comment+"-j "+poolChain(cluster)+"\n"+nodePorts)
 		check(t, chains, poolChain(cluster), "-A "+poolChain(cluster)+" -j CONNMARK --set-xmark 0x4000/0x4000\n"+
 			"-A "+poolChain(cluster)+" -p udp -j DNAT --to-destination 10.244.0.1:8080\n")
@@ -101,15 +101,15 @@ func TestAfterIPVS(t *testing.T) {
 	}
 }
 
-// Frontends whose legs differ do not share the chain that tells sources apart.
+// Frontends whose routes differ do not share the chain that tells sources apart.
 func TestSplit(t *testing.T) {
 	s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: backendtest.Targets(proxier.IPv4, 1, 2)}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
-	outside := backendtest.Leg(local, proxier.NoOne, proxier.Drop)
+	outside := backendtest.Route(local, proxier.NoOne, proxier.Drop)
 	frontend := func(kind proxier.Kind, addr string, m proxier.Masquerade) *proxier.Frontend {
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Kind: kind}
-		return &proxier.Frontend{Key: key, Outside: outside, Local: backendtest.Leg(cluster, m, proxier.Reject)}
+		return &proxier.Frontend{Key: key, Outside: outside, Local: backendtest.Route(cluster, m, proxier.Reject)}
 	}
 	a := frontend(proxier.External, "203.0.113.1", proxier.HostProcesses)
 	b := frontend(proxier.NodePort, "0.0.0.0", proxier.HostProcesses)
@@ -140,9 +140,9 @@ func TestAffinity(t *testing.T) {
 	s := backendtest.Service{Name: "web", Protocol: source.TCP, Affinity: 1500 * time.Millisecond, Targets: backendtest.Targets(proxier.IPv6, 1, 2)}
 	s.Targets[1].Weight = 3
 	cluster, _ := s.Pools()
-	leg := backendtest.Leg(cluster, proxier.NoOne, proxier.Reject)
+	route := backendtest.Route(cluster, proxier.NoOne, proxier.Reject)
 	key := proxier.FrontendKey{Addr: netip.MustParseAddr("fd00:96::1"), Port: 80}
-	chains := render(t, backendtest.NewWorld(proxier.IPv6), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
+	chains := render(t, backendtest.NewWorld(proxier.IPv6), s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route}))
 	name := poolChain(cluster)
 	pr := poolRenderer{words: dialects[proxier.IPv6], name: name}
 	one, two := pr.list(s.Targets[0]), pr.list(s.Targets[1])
@@ -268,9 +268,9 @@ func FuzzNames(f *testing.F) {
 		s := backendtest.Service{Name: name, Port: port, Protocol: source.TCP, Targets: backendtest.Targets(proxier.IPv4, 1, 1)}
 		cluster, _ := s.Pools()
 		cluster.ServicePort.Namespace = namespace
-		leg := backendtest.Leg(cluster, proxier.Everyone, proxier.Reject)
+		route := backendtest.Route(cluster, proxier.Everyone, proxier.Reject)
 		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg}))
+		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route}))
 		checkChains(t, chains, nil)
 		rule := regexp.MustCompile(`^-A SVCP-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 53 -m comment --comment "[-\w./:?]{1,200}" -j SVCP-[-A-Z0-9]+\n$`)
 		lines := slices.Collect(strings.Lines(chains[Services]))

@@ -118,9 +118,9 @@ func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
 			continue
 		}
 		g := *f
-		for _, l := range []*proxier.Leg{&g.Outside, &g.Local} {
+		for _, l := range []*proxier.Route{&g.Outside, &g.Local} {
 			if l.Action == proxier.Balance {
-				*l = proxier.Leg{Action: proxier.Reject, Pool: withoutTargets(l.Pool)}
+				*l = proxier.Route{Action: proxier.Reject, Pool: withoutTargets(l.Pool)}
 			}
 		}
 		out.Frontends[i] = &g
@@ -142,7 +142,7 @@ func balances(f *proxier.Frontend) bool {
 }
 
 // Unserved returns the error for unsupported services; nil if there are none.
-func (a *Unsupported) Unserved() *proxier.Unserved {
+func (a *Unsupported) Unserved() *proxier.PartialError {
 	if len(a.why) == 0 {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (a *Unsupported) Unserved() *proxier.Unserved {
 		lacks := a.why[key]
 		errs = append(errs, fmt.Errorf("service %s needs the match %s, which this host lacks: %s", key, lacks, a.missing[lacks]))
 	}
-	return &proxier.Unserved{N: len(a.why), Err: errors.Join(errs...), Frontends: a.frontends()}
+	return &proxier.PartialError{N: len(a.why), Err: errors.Join(errs...), Frontends: a.frontends()}
 }
 
 // frontends returns the frontends of unsupported services that refuse now.

@@ -30,8 +30,8 @@ func TestVariantsShareClients(t *testing.T) {
 	w := backendtest.NewWorld(proxier.IPv4)
 	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(proxier.IPv4, 0, 2)}
 	pool, _ := s.Pools()
-	leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
-	res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(proxier.IPv4, "vip", 1), Port: 80}, Outside: leg, Local: leg})
+	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
+	res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(proxier.IPv4, "vip", 1), Port: 80}, Outside: route, Local: route})
 	w.Put(res.Key, res)
 
 	list, client := RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")

@@ -26,9 +26,9 @@ func TestClientsAreTakenOver(t *testing.T) {
 	everywhere(t, func(h *host) {
 		s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 0, 2)}
 		pool, _ := s.Pools()
-		leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
+		route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
 		key := proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", 1), Port: 80}
-		res := s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})
+		res := s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route})
 		pools, ctx := []*proxier.Pool{pool}, context.Background()
 		if list, err := iptables.Clients(ctx, h.Family, pools, 10); err != nil || len(list) > 0 {
 			t.Errorf("without rules: %v, %v", list, err)

@@ -67,7 +67,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	if err != nil {
 		return fmt.Errorf("iptables, %s: %w", b.fam, b.rules.Blame(err))
 	}
-	return proxier.JoinUnserved(b.unsupported.Unserved())
+	return proxier.JoinPartialErrors(b.unsupported.Unserved())
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {

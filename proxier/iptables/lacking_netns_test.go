@@ -17,10 +17,10 @@ import (
 )
 
 // syncUnserved syncs and returns what could not be had.
-func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.Unserved {
+func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.PartialError {
 	h.Helper()
 	err := b.Sync(context.Background(), h.World.State, delta)
-	var unserved *proxier.Unserved
+	var unserved *proxier.PartialError
 	if err != nil && !errors.As(err, &unserved) {
 		h.Fatal(err)
 	}

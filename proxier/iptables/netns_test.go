@@ -60,9 +60,9 @@ func TestSetsOfAnotherKind(t *testing.T) {
 		for i := range 300 {
 			s := backendtest.Service{Name: fmt.Sprintf("drop-%d", i), Protocol: source.TCP}
 			pool, _ := s.Pools()
-			leg := backendtest.Leg(pool, proxier.NoOne, proxier.Drop)
+			route := backendtest.Route(pool, proxier.NoOne, proxier.Drop)
 			key := proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "external", 1000+i), Port: 80, Kind: proxier.External}
-			res := s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})
+			res := s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route})
 			h.Sync(h.World.Put(res.Key, res))
 			keys = append(keys, res.Key)
 		}
@@ -174,7 +174,7 @@ func TestDepth(t *testing.T) {
 		key := proxier.FrontendKey{Addr: base, Port: 1}
 		res := s.Resolve(&proxier.Frontend{
 			Key:   key,
-			Local: backendtest.Leg(cluster, proxier.HostProcesses, proxier.Reject), Outside: backendtest.Leg(local, proxier.NoOne, proxier.Drop),
+			Local: backendtest.Route(cluster, proxier.HostProcesses, proxier.Reject), Outside: backendtest.Route(local, proxier.NoOne, proxier.Drop),
 		})
 		h.World.Put(res.Key, res)
 		h.Sync(nil)

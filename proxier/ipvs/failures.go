@@ -47,7 +47,7 @@ type refusal struct {
 }
 
 // unserved returns the error for them; nil if there are none.
-func (r refused) unserved() *proxier.Unserved {
+func (r refused) unserved() *proxier.PartialError {
 	if len(r) == 0 {
 		return nil
 	}
@@ -55,11 +55,11 @@ func (r refused) unserved() *proxier.Unserved {
 	for _, key := range slices.SortedFunc(maps.Keys(r), compareKeys) {
 		errs.add(r[key].err)
 	}
-	return &proxier.Unserved{N: len(r), Err: errs.join()}
+	return &proxier.PartialError{N: len(r), Err: errs.join()}
 }
 
 // unserved returns the error for refused virtual servers; nil if there are none.
-func (b *Backend) unserved() *proxier.Unserved {
+func (b *Backend) unserved() *proxier.PartialError {
 	u := b.refused.unserved()
 	if u == nil {
 		return nil

@@ -136,8 +136,8 @@ func (h *host) service(name string, vip int, proto source.Protocol, endpoints ..
 		s.Targets = append(s.Targets, proxier.Target{AddrPort: h.endpoint(n), Weight: 1})
 	}
 	pool, _ := s.Pools()
-	leg := backendtest.Leg(pool, proxier.Everyone, proxier.Reject)
-	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: leg, Local: leg})
+	route := backendtest.Route(pool, proxier.Everyone, proxier.Reject)
+	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: route, Local: route})
 }
 
 // nodePort returns a service with a node port only.

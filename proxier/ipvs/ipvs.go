@@ -173,7 +173,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	b.logForeign()
 	b.mirror.end(b.servers, b.bound, b.foreign)
 	b.retries.count(b.refused, time.Now())
-	return proxier.JoinUnserved(b.unserved(), b.unsupported.Unserved())
+	return proxier.JoinPartialErrors(b.unserved(), b.unsupported.Unserved())
 }
 
 // recorded completes the record after a Sync, and returns the error of either, after

@@ -38,12 +38,12 @@ func (h *host) sticky() *proxier.Resolved {
 	s.Targets = []proxier.Target{{AddrPort: h.endpoint(0), Weight: 1}, {AddrPort: h.endpoint(1), Weight: 1}}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
-	everyone := backendtest.Leg(cluster, proxier.NoOne, proxier.Reject)
+	everyone := backendtest.Route(cluster, proxier.NoOne, proxier.Reject)
 	return s.Resolve(
 		&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, Local: everyone},
 		&proxier.Frontend{
 			Key:     proxier.FrontendKey{Addr: h.Family.Unspecified(), Port: 30707, Kind: proxier.NodePort},
-			Outside: backendtest.Leg(local, proxier.NoOne, proxier.Drop), Local: everyone,
+			Outside: backendtest.Route(local, proxier.NoOne, proxier.Drop), Local: everyone,
 		})
 }
 

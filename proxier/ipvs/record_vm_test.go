@@ -85,10 +85,10 @@ func (h *host) foreignEverywhere() []string {
 	return append(lines, h.foreign()...)
 }
 
-// whole does not take an Unserved for an error.
+// whole does not take a PartialError for an error.
 func (h *host) whole(err error) {
 	h.Helper()
-	if _, ok := err.(*proxier.Unserved); !ok {
+	if _, ok := err.(*proxier.PartialError); !ok {
 		h.Fatalf("error %v, want two unserved servers", err)
 	}
 }

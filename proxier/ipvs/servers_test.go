@@ -14,12 +14,12 @@ import (
 func TestAddressMeetsNodePort(t *testing.T) {
 	node := netip.MustParseAddr("192.0.2.1")
 	at, left := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
-	balanced := proxier.Leg{Pool: &proxier.Pool{Targets: []proxier.Target{{AddrPort: at, Weight: 1}}}}
-	kept := proxier.Leg{Action: proxier.Reject, Pool: &proxier.Pool{Kept: []netip.AddrPort{left}}}
-	nobody := proxier.Leg{Action: proxier.Reject, Pool: &proxier.Pool{}}
+	balanced := proxier.Route{Pool: &proxier.Pool{Targets: []proxier.Target{{AddrPort: at, Weight: 1}}}}
+	kept := proxier.Route{Action: proxier.Reject, Pool: &proxier.Pool{Kept: []netip.AddrPort{left}}}
+	nobody := proxier.Route{Action: proxier.Reject, Pool: &proxier.Pool{}}
 	for _, tt := range []struct {
 		what              string
-		address, nodePort proxier.Leg
+		address, nodePort proxier.Route
 		want              string // whose server
 	}{
 		{"both", balanced, balanced, "address"},
@@ -28,8 +28,8 @@ func TestAddressMeetsNodePort(t *testing.T) {
 		{"node port keeps", balanced, kept, "address"},
 		{"both keep", kept, kept, "address"},
 	} {
-		frontend := func(name string, leg proxier.Leg, addr netip.Addr, kind proxier.Kind) *proxier.Resolved {
-			f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: addr, Protocol: source.TCP, Port: 30080, Kind: kind}, Outside: leg, Local: leg}
+		frontend := func(name string, route proxier.Route, addr netip.Addr, kind proxier.Kind) *proxier.Resolved {
+			f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: addr, Protocol: source.TCP, Port: 30080, Kind: kind}, Outside: route, Local: route}
 			f.ServicePort.Name = name
 			return &proxier.Resolved{Key: source.Key{Name: name}, Frontends: []*proxier.Frontend{f}}
 		}

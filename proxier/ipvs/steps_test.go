@@ -113,7 +113,7 @@ func TestUnservedFrontends(t *testing.T) {
 	}
 	b.servers[lvs.Key{Port: 3}] = &server{}
 	b.claims.by[lvs.Key{Port: 4}] = claim{nodePort: frontend(4, proxier.NodePort)}
-	var u *proxier.Unserved
+	var u *proxier.PartialError
 	if !errors.As(b.unserved(), &u) {
 		t.Fatal("nothing is unserved")
 	}

@@ -167,7 +167,7 @@ func (h *host) wantServed(vips ...int) {
 // unserved syncs and wants so many unserved servers.
 func (h *host) unserved(delta *proxier.Delta, n int) {
 	h.Helper()
-	var u *proxier.Unserved
+	var u *proxier.PartialError
 	if err := h.Backend.Sync(h.Context(), h.World.State, delta); !errors.As(err, &u) || u.N != n {
 		h.Fatalf("error %v, want %d unserved servers", err, n)
 	}

@@ -113,10 +113,10 @@ func (h *host) datagrams(name string, vip int, endpoints ...int) *proxier.Resolv
 		s.Targets = append(s.Targets, backendtest.Targets(h.Family, n, 1)...)
 	}
 	pool, _ := s.Pools()
-	leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
+	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
 	key := h.vip(vip)
 	key.Protocol = source.UDP
-	return s.Resolve(&proxier.Frontend{Key: key, Outside: leg, Local: leg})
+	return s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route})
 }
 
 // clients returns the ticket of each client of a pool, which stands for an endpoint.

@@ -144,7 +144,7 @@ func elementsOf(d *proxier.Delta) int {
 }
 
 // elementsOfService counts slots, targets and source ranges, and for each frontend
-// and leg the sets in which it is one element.
+// and route the sets in which it is one element.
 func elementsOfService(res *proxier.Resolved) int {
 	const flags = 4
 	n := 0

@@ -20,8 +20,8 @@ func mixed(services int) *proxier.State {
 			Targets: backendtest.Targets(w.Family, 0, 1+i), Affinity: time.Duration(1+i/2) * time.Duration(i%2) * 5 * time.Minute,
 		}
 		pool, _ := s.Pools()
-		leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
-		res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", i), Port: 80}, Outside: leg, Local: leg})
+		route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
+		res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", i), Port: 80}, Outside: route, Local: route})
 		w.Put(res.Key, res)
 	}
 	return w.State

@@ -187,8 +187,8 @@ func TestPoolsOfOneHash(t *testing.T) {
 	sticky := func(name string) *proxier.Resolved {
 		s := backendtest.Service{Name: name, Protocol: source.TCP, Affinity: 1, Targets: weighted(1, 1)}
 		pool, _ := s.Pools()
-		leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
-		return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", len(name))}, Outside: leg, Local: leg})
+		route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
+		return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", len(name))}, Outside: route, Local: route})
 	}
 	a, b := sticky("a"), sticky("bb")
 	same := func(string) uint32 { return 1<<32 - 1 }

@@ -115,10 +115,10 @@ func (h *host) service(name string, first int, keep time.Duration, weights ...ui
 	}
 	s.Targets = withWeight(s.Targets)
 	pool, _ := s.Pools()
-	leg := backendtest.Leg(pool, proxier.NoOne, proxier.Reject)
+	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
 	var list []*proxier.Frontend
 	for i := range 2 {
-		list = append(list, &proxier.Frontend{Key: h.vip(first + i), Outside: leg, Local: leg})
+		list = append(list, &proxier.Frontend{Key: h.vip(first + i), Outside: route, Local: route})
 	}
 	return s.Resolve(list...)
 }

@@ -52,12 +52,12 @@ func everyFeature(fam proxier.Family) *proxier.State {
 			Targets: []proxier.Target{{AddrPort: netip.AddrPortFrom(addr, 1), Weight: 1}},
 		}
 	}
-	balance := func(p *proxier.Pool, m proxier.Masquerade) proxier.Leg {
-		return proxier.Leg{Action: proxier.Balance, Masquerade: m, Pool: p}
+	balance := func(p *proxier.Pool, m proxier.Masquerade) proxier.Route {
+		return proxier.Route{Action: proxier.Balance, Masquerade: m, Pool: p}
 	}
 	one, sticky := pool(proxier.ClusterScope, 0), pool(proxier.LocalScope, time.Second)
 	var list []*proxier.Frontend
-	add := func(kind proxier.Kind, outside, local proxier.Leg) {
+	add := func(kind proxier.Kind, outside, local proxier.Route) {
 		list = append(list, &proxier.Frontend{
 			Key:     proxier.FrontendKey{Addr: addr, Protocol: source.TCP, Port: uint16(len(list) + 1), Kind: kind},
 			Outside: outside, Local: local, Restricted: kind == proxier.LoadBalancer, SourceRanges: all,
@@ -66,8 +66,8 @@ func everyFeature(fam proxier.Family) *proxier.State {
 	for _, kind := range []proxier.Kind{proxier.LoadBalancer, proxier.NodePort} {
 		add(kind, balance(sticky, proxier.HostProcesses), balance(one, proxier.NonLocal))
 		add(kind, balance(one, proxier.Everyone), balance(one, proxier.Everyone))
-		add(kind, proxier.Leg{Action: proxier.Drop, Pool: one}, proxier.Leg{Action: proxier.Drop, Pool: one})
-		add(kind, proxier.Leg{Action: proxier.Reject, Pool: one}, proxier.Leg{Action: proxier.Reject, Pool: one})
+		add(kind, proxier.Route{Action: proxier.Drop, Pool: one}, proxier.Route{Action: proxier.Drop, Pool: one})
+		add(kind, proxier.Route{Action: proxier.Reject, Pool: one}, proxier.Route{Action: proxier.Reject, Pool: one})
 	}
 	res := &proxier.Resolved{Key: source.Key{Namespace: "probe", Name: "probe"}, Frontends: list, Pools: []*proxier.Pool{one, sticky}}
 	return &proxier.State{

@@ -88,8 +88,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// route emits the elements of one leg of f, whose key is in r.key.
-func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Leg) {
+// route emits the elements of one route of f, whose key is in r.key.
+func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route) {
 	if l.Action != proxier.Balance {
 		return
 	}
@@ -121,10 +121,10 @@ func (r *renderer) sticky(class lookupClass, p *proxier.Pool, size uint32) {
 	r.emit(set{kind: affinityPool, class: class}, r.key, r.data, poolName(p))
 }
 
-// masqueradeKind returns the kind of set that says which sources a leg masquerades,
+// masqueradeKind returns the kind of set that says which sources a route masquerades,
 // frontends if there is none. Packets that come from outside of a split frontend
 // are of no local source and of no host process.
-func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Leg) kind {
+func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Route) kind {
 	outside := f.Split() && !class.isLocal()
 	switch {
 	case l.Masquerade == proxier.Everyone, l.Masquerade == proxier.NonLocal && outside:

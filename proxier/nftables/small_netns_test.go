@@ -56,8 +56,8 @@ func smallBuffers(t *testing.T) {
 	large := func(first int) *proxier.Resolved {
 		s := backendtest.Service{Name: "large", Protocol: source.TCP, Targets: backendtest.Targets(h.Family, first, 10_000)}
 		pool, _ := s.Pools()
-		leg := backendtest.Leg(pool, proxier.Everyone, proxier.Reject)
-		return s.Resolve(&proxier.Frontend{Key: h.vip(9_000), Outside: leg, Local: leg})
+		route := backendtest.Route(pool, proxier.Everyone, proxier.Reject)
+		return s.Resolve(&proxier.Frontend{Key: h.vip(9_000), Outside: route, Local: route})
 	}
 	res := large(0)
 	for _, step := range []struct {
