@@ -57,31 +57,31 @@ test-nokubernetes: ## vet and test what differs without the Kubernetes source
 	$(GO) test -tags nokubernetes ./cmd/... .
 
 test-kubernetes: ## against a real API server in namespaces, and against kube-proxy (root); builds them the first time, which takes 10 minutes
-	cd kubernetestests && $(GO) vet -tags netns ./... && $(GO) test -tags netns -count=1 -p 1 -v -timeout 1h -run TestKubernetes ./...
+	cd test/kubernetes && $(GO) vet -tags netns ./... && $(GO) test -tags netns -count=1 -p 1 -v -timeout 1h -run TestKubernetes ./...
 
 kubernetes-programs: ## the API server, etcd and kube-proxy for that, ahead of it
-	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPrograms ./...
+	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPrograms ./...
 
 bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kube-proxy (root)
-	cd kubernetestests && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .
+	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .
 
 stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)
-	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./lab/bench
+	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./test/bench
 
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, and all of stress; hours of it (root)
-	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 4h -run '$(SOAK)' ./lab
-	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./lab/bench
+	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 4h -run '$(SOAK)' ./test/lab
+	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./test/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
-	cd kubernetestests && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
+	cd test/kubernetes && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
 
 soak-vm: build ## the stops of ipvs mode at random moments, and its changes under stress, in a guest; an hour and more (as test-vm)
-	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./lab/bench
+	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
-	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./lab
+	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
-	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./lab/bench
+	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./test/bench
 	$(GO) test -tags bench -count=1 -run TestBenchFiles -v ./source/file
 
 fuzz: ## each fuzz test for FUZZTIME (30s)

@@ -35,8 +35,8 @@ var forbidden = []struct{ from, to string }{
 	{"configs", "svcproxy/proxier"},
 	{"configs", "svcproxy/netutil"},
 	{"proxier/healthz", "svcproxy/netutil"},
-	{"lab", "svcproxy/vmtests"},
-	{"vmtests/guest", "svcproxy/lab"},
+	{"test", "svcproxy/vmtests"},
+	{"vmtests/guest", "svcproxy/test/lab"},
 	{"vmtests/internal", "svcproxy/vmtests/guest"},
 }
 

@@ -23,7 +23,7 @@
 //
 // A case of the packet lab, which brings the program along:
 //
-//	make build && CGO_ENABLED=0 go test -c -tags netns -o lab.test ./lab
+//	make build && CGO_ENABLED=0 go test -c -tags netns -o lab.test ./test/lab
 //	go run ./vmtests/cmd/guest -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -- ./lab.test -test.v -test.run TestCases/nftables/addresses
 //
 // Any program of the guest, to look around:

@@ -105,7 +105,7 @@ func testNames(t *testing.T, files []string) (names []string) {
 	return names
 }
 
-const labPackage = "svcproxy/lab"
+const labPackage = "svcproxy/test/lab"
 
 // atRest are the groups of cases in which nothing goes wrong and little changes.
 const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|service ranges|one family|source ranges|firewall)$"

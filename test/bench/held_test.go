@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/lab"
 	"svcproxy/source"
+	"svcproxy/test/lab"
 )
 
 const (

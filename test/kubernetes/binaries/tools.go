@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package binaries names the programs that the tests of kubernetestests build.
+// Package binaries names the programs that the tests of test/kubernetes build.
 package binaries
 
 import (

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 // fewServices are so few that the number of services cannot matter.
@@ -206,7 +206,7 @@ func changed(t *testing.T, d *daemon) {
 	}
 }
 
-// resync shows what it costs to find that nothing has to be mended.
+// resync shows what it costs to find that nothing has to be repaired.
 func (b *bench) resync(t *testing.T) {
 	d := get(t, b.large)
 	var times []time.Duration

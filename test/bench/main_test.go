@@ -5,8 +5,8 @@
 // measured in one run on one machine; only ratios are held to a promise, never a
 // time. As root:
 //
-//	go test -tags bench -count 1 -run TestBench -v -timeout 30m ./lab/bench
-//	go test -tags bench -count 1 -run TestBench/legacy/change -v ./lab/bench
+//	go test -tags bench -count 1 -run TestBench -v -timeout 30m ./test/bench
+//	go test -tags bench -count 1 -run TestBench/legacy/change -v ./test/bench
 //
 // TestStress shows what a change takes in peace and while tables are full and others
 // write rules, for each variant, in one table. TestRepair shows how long new
@@ -27,7 +27,7 @@ import (
 	"sync"
 	"testing"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 // Environment variables that make a run smaller. A run with any of them prints

@@ -62,7 +62,7 @@ func TestKubernetesSameAsKubeProxy(t *testing.T) {
 		}
 	}
 	t.Logf("%d services, %d addresses, %d packets, %d health checks; differences %v", c.services, c.addresses, c.packets, c.checks, c.seen)
-	readme, err := os.ReadFile("../../docs/kubernetes.md")
+	readme, err := os.ReadFile("../../../docs/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 const (
@@ -179,7 +179,7 @@ func probe(t *testing.T, to target) *prober {
 }
 
 // firstInLine runs do on a thread that the processor serves before all others, so
-// that what it waits for is the kernel, and not whoever else has work.
+// that what it waits for is the kernel, and not the one that else has work.
 func firstInLine(do func()) error {
 	const self = 0
 	usual, err := unix.SchedGetAttr(self, 0)

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/lab"
 	"svcproxy/source"
+	"svcproxy/test/lab"
 )
 
 const (

@@ -1,6 +1,6 @@
 //go:build netns
 
-package kubernetestests
+package kubernetes
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"svcproxy/configs"
-	"svcproxy/lab"
 	"svcproxy/source"
+	"svcproxy/test/lab"
 )
 
 var svcproxyBinary string

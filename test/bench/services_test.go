@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 const (

@@ -1,6 +1,6 @@
 // kube-proxy's packages are of the version in binaries/go.mod. k8s.io/kubernetes has its
 // staging modules in folders, by versions that are none: they are named one by one.
-module svcproxy/kubernetestests
+module svcproxy/test/kubernetes
 
 go 1.26.0
 
@@ -76,7 +76,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace svcproxy => ../
+replace svcproxy => ../../
 
 replace (
 	k8s.io/api v0.0.0 => k8s.io/api v0.36.6

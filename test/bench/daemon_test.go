@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 const (

@@ -1,6 +1,6 @@
 //go:build netns
 
-package kubernetestests
+package kubernetes
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 // Tokens of who may use the API server.

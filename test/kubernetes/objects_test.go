@@ -1,6 +1,6 @@
 //go:build netns
 
-package kubernetestests
+package kubernetes
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	rbac "k8s.io/api/rbac/v1"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -113,7 +113,7 @@ func (c *cluster) deleteSlice(name string) {
 // field that the API does not know, and returns those of config maps.
 func (c *cluster) example(name string) []core.ConfigMap {
 	c.t.Helper()
-	text, err := os.ReadFile("../configs/kubernetes/" + name)
+	text, err := os.ReadFile("../../configs/kubernetes/" + name)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcproxy/lab"
 	"svcproxy/source"
+	"svcproxy/test/lab"
 )
 
 // Environment variables of TestStress.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/lab"
+	"svcproxy/test/lab"
 )
 
 const (

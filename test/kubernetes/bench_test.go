@@ -1,6 +1,6 @@
 //go:build netns
 
-package kubernetestests
+package kubernetes
 
 import (
 	"bufio"

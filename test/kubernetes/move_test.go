@@ -1,6 +1,6 @@
 //go:build netns
 
-package kubernetestests
+package kubernetes
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 
-	"svcproxy/lab"
 	"svcproxy/source"
+	"svcproxy/test/lab"
 )
 
 // synced is a metric that kube-proxy has after its first sync.
