@@ -1,4 +1,4 @@
-module svcproxy
+module svcproxy.dev/svcproxy
 
 go 1.26.0
 

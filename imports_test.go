@@ -15,29 +15,29 @@ import (
 // forbidden says which rooms must not know which: imports go one way, from cmd
 // to source and proxier, from backends to netutil, and never back.
 var forbidden = []struct{ from, to string }{
-	{"source", "svcproxy/proxier"},
-	{"source", "svcproxy/netutil"},
-	{"source", "svcproxy/cmd"},
-	{"source", "svcproxy/configs"},
-	{"proxier", "svcproxy/cmd"},
-	{"proxier", "svcproxy/configs"},
-	{"proxier", "svcproxy/source/file"},
-	{"proxier", "svcproxy/source/decode"},
-	{"proxier", "svcproxy/source/kubernetes"},
-	{"source/kubernetes", "svcproxy/source/file"},
-	{"source/remote", "svcproxy/source/file"},
-	{"source/remote", "svcproxy/source/kubernetes"},
-	{"source/file", "svcproxy/source/kubernetes"},
-	{"netutil", "svcproxy/source"},
-	{"netutil", "svcproxy/proxier"},
-	{"netutil", "svcproxy/cmd"},
-	{"netutil", "svcproxy/configs"},
-	{"configs", "svcproxy/proxier"},
-	{"configs", "svcproxy/netutil"},
-	{"proxier/healthz", "svcproxy/netutil"},
-	{"test", "svcproxy/vmtests"},
-	{"vmtests/guest", "svcproxy/test/lab"},
-	{"vmtests/internal", "svcproxy/vmtests/guest"},
+	{"source", "svcproxy.dev/svcproxy/proxier"},
+	{"source", "svcproxy.dev/svcproxy/netutil"},
+	{"source", "svcproxy.dev/svcproxy/cmd"},
+	{"source", "svcproxy.dev/svcproxy/configs"},
+	{"proxier", "svcproxy.dev/svcproxy/cmd"},
+	{"proxier", "svcproxy.dev/svcproxy/configs"},
+	{"proxier", "svcproxy.dev/svcproxy/source/file"},
+	{"proxier", "svcproxy.dev/svcproxy/source/decode"},
+	{"proxier", "svcproxy.dev/svcproxy/source/kubernetes"},
+	{"source/kubernetes", "svcproxy.dev/svcproxy/source/file"},
+	{"source/remote", "svcproxy.dev/svcproxy/source/file"},
+	{"source/remote", "svcproxy.dev/svcproxy/source/kubernetes"},
+	{"source/file", "svcproxy.dev/svcproxy/source/kubernetes"},
+	{"netutil", "svcproxy.dev/svcproxy/source"},
+	{"netutil", "svcproxy.dev/svcproxy/proxier"},
+	{"netutil", "svcproxy.dev/svcproxy/cmd"},
+	{"netutil", "svcproxy.dev/svcproxy/configs"},
+	{"configs", "svcproxy.dev/svcproxy/proxier"},
+	{"configs", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/healthz", "svcproxy.dev/svcproxy/netutil"},
+	{"test", "svcproxy.dev/svcproxy/vmtests"},
+	{"vmtests/guest", "svcproxy.dev/svcproxy/test/lab"},
+	{"vmtests/internal", "svcproxy.dev/svcproxy/vmtests/guest"},
 }
 
 // onFilter are the backends that are built on proxier/filter. Else no folder of
@@ -46,11 +46,11 @@ var onFilter = []string{"proxier/iptables", "proxier/ipvs"}
 
 // knowsAnother reports whether a file of a folder of proxier imports another one.
 func knowsAnother(path, imported string) bool {
-	if !within(path, "proxier") || strings.Count(path, "/") < 2 || !strings.HasPrefix(imported, "svcproxy/proxier/") {
+	if !within(path, "proxier") || strings.Count(path, "/") < 2 || !strings.HasPrefix(imported, "svcproxy.dev/svcproxy/proxier/") {
 		return false
 	}
 	own := strings.Join(strings.Split(path, "/")[:2], "/")
-	return !within(imported, "svcproxy/"+own) && !(slices.Contains(onFilter, own) && imported == "svcproxy/proxier/filter")
+	return !within(imported, "svcproxy.dev/svcproxy/"+own) && !(slices.Contains(onFilter, own) && imported == "svcproxy.dev/svcproxy/proxier/filter")
 }
 
 func TestImportsGoOneWay(t *testing.T) {
@@ -70,7 +70,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			if knowsAnother(path, imported) {
 				t.Errorf("%s imports %s: backends do not know each other", path, imported)
 			}
-			if filepath.Dir(path) == "proxier" && within(imported, "svcproxy/netutil") {
+			if filepath.Dir(path) == "proxier" && within(imported, "svcproxy.dev/svcproxy/netutil") {
 				t.Errorf("%s imports %s: policy knows no kernel", path, imported)
 			}
 			if strings.HasPrefix(imported, "k8s.io/") && !within(path, "source/kubernetes") {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // namesOfOtherThings are files that write the name of a mode and mean another thing.

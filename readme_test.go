@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/configs"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 var snippet = regexp.MustCompile("(?ms)^```(toml|json)\n(.*?)^```$")

@@ -3,7 +3,7 @@ package configs
 import (
 	"fmt"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Iptables mode remembers the clients of each endpoint in a list of xt_recent,

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // Flags are settings given on the command line. They win over svcproxy.toml, also

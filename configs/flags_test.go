@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // apply overlays settings with flags.

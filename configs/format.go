@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // Format returns settings as a svcproxy.toml that Load reads back as they are.

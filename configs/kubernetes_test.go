@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 func TestKubernetesExample(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // Default returns the settings of a host without svcproxy.toml.

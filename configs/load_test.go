@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/configs"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // known returns the keys and tables of svcproxy.toml, and the sources that it can ask for.

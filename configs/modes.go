@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Mode is what settings and service files may ask of a kernel subsystem that can

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/configs"
-	"svcproxy/source/decode"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 var comparePrefix = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // schedulers are those of Linux, net/netfilter/ipvs/ip_vs_*.c, and whether they

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/configs"
-	"svcproxy/source/decode"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 //go:generate go test -run TestSchemas -update .

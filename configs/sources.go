@@ -3,8 +3,8 @@ package configs
 import (
 	"slices"
 
-	"svcproxy/source/decode"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // OfSources are the settings that one source alone has. They are read at start only.

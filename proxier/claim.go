@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A claim is something that only one service can own: its name (key), an

@@ -3,7 +3,7 @@ package proxier
 import (
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A clash is told where the name, the address or the node port stands, of both.

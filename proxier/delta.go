@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // newState returns a State without services.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // maxNamed is how many endpoints a log line names before it only counts them.

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Listener is a socket of this host on which a process takes packets from anybody.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func named(name string, edit ...func(*source.Service)) *source.Service {

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // An endpointSelection says which endpoints of a service are used, in one family: for all

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A family keeps one address family's backend in step, in a goroutine of its own, so

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A flowTable holds the UDP frontends of one family as they were last synced,

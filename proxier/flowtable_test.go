@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func dns(edit ...func(*source.Service)) *source.Service {

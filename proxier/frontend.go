@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Family is an address family.

@@ -15,13 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/filter"
-	"svcproxy/proxier/ipvs"
-	"svcproxy/proxier/nftables"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/ipvs"
+	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 var update = flag.Bool("update", false, "rewrite what the golden scenarios want")

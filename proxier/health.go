@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A HealthCheck is what health_check_node_port of one service answers.

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // checked is a file of one service with a health check port, and with endpoints of this node.

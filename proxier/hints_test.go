@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Hints count where all endpoints that get new connections have them, those for nodes

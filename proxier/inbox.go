@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // An inbox keeps what a Loop is told until it gets to it. Writing never blocks.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Config configures a Loop.

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -3,7 +3,7 @@ package proxier
 import (
 	"testing"
 
-	"svcproxy/internal/structtest"
+	"svcproxy.dev/svcproxy/internal/structtest"
 )
 
 // A node that differs in anything is another one: what Equal passes over never reaches the rules.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A nodeChange is what differs between two nodes, as Resolve sees them. Addresses

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // After any changes of a node and of services, what was resolved again makes the

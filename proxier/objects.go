@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // objects knows which of the units that can be used in part wants which claim. The

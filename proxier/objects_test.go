@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // frontendsOf lists what there is of a service, with the endpoints that get new connections.

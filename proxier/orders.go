@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // An order is what the Loop sends to a family: all that came since it last took one.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Resolve decides what happens to packets to svc on node, in one family. It

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // testNode owns 192.0.2.1 and 2001:db8::1, in zone "a".

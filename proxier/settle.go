@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A family that fails this many Syncs in a row is no longer waited for: what the

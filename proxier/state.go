@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A State is everything this node must hold for one address family. It belongs

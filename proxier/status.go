@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Status is the status of a Loop.

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Status claims nothing that the kernel does not hold.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Tracker knows every unit of every source, and which of them owns which claim: a

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // file is a unit of services, each written "name vip:port" or "name nodeport".

@@ -3,7 +3,7 @@ package proxier
 import (
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // candidates returns, in order, the files that may get what they want in this step:

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Flow is a UDP flow that connection tracking knows.

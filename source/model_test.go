@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/internal/structtest"
+	"svcproxy.dev/svcproxy/internal/structtest"
 )
 
 // A service that differs in anything but its places is another one: what Equal

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/vmtests/guest"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
 // jobPatience is how long a program in a guest may take to begin.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/vmtests/guest"
+	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
 // tags are those of tests in guests: they are root, and alone.
@@ -25,9 +25,9 @@ const tags = "netns,vm"
 // kernelPackages speak to the kernel and pass on any host with namespaces. In a
 // guest they do so on another, older kernel.
 var kernelPackages = []string{
-	"svcproxy/netutil/conntrack",
-	"svcproxy/netutil/ipset",
-	"svcproxy/netutil/nft",
+	"svcproxy.dev/svcproxy/netutil/conntrack",
+	"svcproxy.dev/svcproxy/netutil/ipset",
+	"svcproxy.dev/svcproxy/netutil/nft",
 }
 
 // packagePatience is ten times what the slowest package takes on two idle cores.
@@ -46,7 +46,7 @@ func TestPackages(t *testing.T) {
 		run[pkg] = "." // all
 	}
 	for _, pkg := range packages {
-		t.Run(strings.TrimPrefix(pkg, "svcproxy/"), func(t *testing.T) {
+		t.Run(strings.TrimPrefix(pkg, "svcproxy.dev/svcproxy/"), func(t *testing.T) {
 			t.Parallel()
 			runTests(t, pkg, guest.Config{}, guest.Command{Args: []string{"-test.run=" + run[pkg]}}, packagePatience)
 		})
@@ -59,7 +59,7 @@ func vmTests(t *testing.T) map[string]string {
 	patterns := make(map[string]string)
 	without := testFiles(t, "netns")
 	for pkg, files := range testFiles(t, tags) {
-		if pkg == labPackage || strings.HasPrefix(pkg, "svcproxy/vmtests") {
+		if pkg == labPackage || strings.HasPrefix(pkg, "svcproxy.dev/svcproxy/vmtests") {
 			continue
 		}
 		files = slices.DeleteFunc(files, func(name string) bool { return slices.Contains(without[pkg], name) })
@@ -74,7 +74,7 @@ func vmTests(t *testing.T) map[string]string {
 func testFiles(t *testing.T, tags string) map[string][]string {
 	t.Helper()
 	const format = `{{$d := .Dir}}{{.ImportPath}}{{range .TestGoFiles}} {{$d}}/{{.}}{{end}}{{range .XTestGoFiles}} {{$d}}/{{.}}{{end}}`
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-tags="+tags, "-f", format, "svcproxy/...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-tags="+tags, "-f", format, "svcproxy.dev/svcproxy/...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -105,7 +105,7 @@ func testNames(t *testing.T, files []string) (names []string) {
 	return names
 }
 
-const labPackage = "svcproxy/test/lab"
+const labPackage = "svcproxy.dev/svcproxy/test/lab"
 
 // atRest are the groups of cases in which nothing goes wrong and little changes.
 const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|service ranges|one family|source ranges|firewall)$"
@@ -124,7 +124,7 @@ const labPatience = 40 * time.Minute
 // Packets meet what they should on another kernel, too, and in the mode that needs one.
 func TestLab(t *testing.T) {
 	t.Parallel()
-	binary, err := guest.Build(t.Context(), "svcproxy/cmd/svcproxy")
+	binary, err := guest.Build(t.Context(), "svcproxy.dev/svcproxy/cmd/svcproxy")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 // testdata returns the package's testdata, where it has some.
 func testdata(t *testing.T, pkg string) []guest.File {
 	t.Helper()
-	dir := path.Join("..", strings.TrimPrefix(pkg, "svcproxy/"), "testdata")
+	dir := path.Join("..", strings.TrimPrefix(pkg, "svcproxy.dev/svcproxy/"), "testdata")
 	if _, err := os.Stat(dir); err != nil {
 		return nil
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/vmtests/guest"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
 // systemModes are the settings of mode under which a whole system is tried; auto is nftables here.

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy/vmtests/guest"
+	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
 // Addresses of the service web on node, which setup.sh routes to node.
@@ -69,7 +69,7 @@ func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {
 	if prepare != nil {
 		prepare(&s.config)
 	}
-	peer, err := guest.Build(ctx, "svcproxy/vmtests/cmd/peer")
+	peer, err := guest.Build(ctx, "svcproxy.dev/svcproxy/vmtests/cmd/peer")
 	if err != nil {
 		t.Fatal(err)
 	}

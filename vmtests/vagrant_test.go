@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"svcproxy/vmtests/guest"
+	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
 // A cluster is the machines of the Vagrantfile, which run: make test-vagrant.

@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/cmd/internal/check"
-	"svcproxy/cmd/internal/daemon"
-	"svcproxy/cmd/internal/node"
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 func (p *program) checkCommand() *cobra.Command {

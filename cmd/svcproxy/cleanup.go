@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"svcproxy/cmd/internal/control"
-	"svcproxy/cmd/internal/daemon"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 func (p *program) cleanupCommand() *cobra.Command {

@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"svcproxy/cmd/internal/hostsetup"
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 func (p *program) initCommand() *cobra.Command {

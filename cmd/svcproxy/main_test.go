@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // A call is one run of the program with directories of its own.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // asProgram in the environment makes the tests' binary the program.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/cmd/internal/check"
-	"svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
 )
 
 // mayAdminister returns an error where this process may not change the network of

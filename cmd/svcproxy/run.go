@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/cmd/internal/control"
-	"svcproxy/cmd/internal/daemon"
-	"svcproxy/configs"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func (p *program) runCommand() *cobra.Command {

@@ -5,11 +5,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"svcproxy/cmd/internal/check"
-	"svcproxy/cmd/internal/daemon"
-	"svcproxy/configs"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // load returns svcproxy.toml at path with flags laid over it.

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
 )
 
 // watchEvery is how often status --watch asks.

@@ -11,7 +11,7 @@ import (
 	timo "github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
 // The kernel's default maximum, and ten services, of which each has a tenth of them.

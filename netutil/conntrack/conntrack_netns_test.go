@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

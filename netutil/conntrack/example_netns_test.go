@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"os/exec"
 
-	"svcproxy/netutil/conntrack"
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // Flows to a frontend whose endpoint is gone are removed, so that the next packet

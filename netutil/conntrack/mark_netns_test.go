@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
 // marks lists the connections of a family as "DESTINATION MARK", by the first tuple.

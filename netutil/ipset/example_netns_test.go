@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 func Example() {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // enterNamespace moves the test into a network namespace of its own.

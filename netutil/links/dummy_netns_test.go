@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // Probe says of any kernel whether a dummy device can be made.

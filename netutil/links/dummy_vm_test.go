@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 func openDummy(t *testing.T) *Dummy {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os/exec"
 
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 func ExampleAddrs() {

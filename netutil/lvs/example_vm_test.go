@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 func Example() {

@@ -18,7 +18,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 var (

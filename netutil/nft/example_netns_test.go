@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 func Example() {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // heard starts a monitor and returns what it tells of.

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/internal/pace"
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // dial opens a Conn in a network namespace of its own.

@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/netip"
 
-	"svcproxy/netutil/sockets"
+	"svcproxy.dev/svcproxy/netutil/sockets"
 )
 
 func ExampleListeners() {

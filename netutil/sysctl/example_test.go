@@ -3,7 +3,7 @@ package sysctl_test
 import (
 	"fmt"
 
-	"svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 func ExampleGet() {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 func TestSet(t *testing.T) {

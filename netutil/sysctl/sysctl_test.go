@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 func TestGet(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // children are the programs that this process started last.

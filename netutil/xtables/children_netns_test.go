@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // What a program of ours commits is ours, and what others do before and after is

@@ -6,8 +6,8 @@ import (
 	"context"
 	"fmt"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 )
 
 func Example() {

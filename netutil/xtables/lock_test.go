@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // holdLock holds a lock of this test's own.

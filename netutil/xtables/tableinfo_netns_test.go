@@ -6,7 +6,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // The shape of a table is the same as long as nobody writes to it, and another after that.

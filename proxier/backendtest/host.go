@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Backend can be closed, as a daemon does at its end.

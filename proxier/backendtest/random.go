@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Pick returns a number from 0 to n-1.

@@ -16,10 +16,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/internal/echotest"
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Run tests a backend. everywhere calls a test on a Host of its own for each

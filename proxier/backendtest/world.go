@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A World is a State and what it takes to change it.

@@ -9,10 +9,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // ipvsRules are rules of ipvs mode that follow a world.

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A Kernel manages the chains and sets of one family in the network namespace that it

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"svcproxy/netutil/conntrack"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // An originalDst is what clients of a frontend send to.

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
 )
 
 // noSockets makes the process unable to open any for the time of do.

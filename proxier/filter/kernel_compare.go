@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Desired is what the chains and sets of one family shall hold.

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // keepTableName begins the name of a table, one for each family, that does nothing and

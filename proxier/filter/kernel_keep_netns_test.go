@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 func keepTables(t *testing.T) string {

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // probePrefix begins the names of chains that exist for a moment to probe features.

@@ -4,8 +4,8 @@ import (
 	"hash/maphash"
 	"sync"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 )
 
 // A mirror is what the kernel holds of ours after the last sync. Syncs update it; looks,

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // optional are the matches that only some services need: those with several

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 const (

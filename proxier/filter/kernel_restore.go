@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // unmonitoredScript is the size in bytes from which on the events of our own changes

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // write writes a difference without creating or destroying sets. It does not update the

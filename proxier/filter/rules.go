@@ -19,9 +19,9 @@
 package filter
 
 import (
-	"svcproxy/netutil/ipset"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Rules are the chains and sets of one family. They follow a State by Reset and

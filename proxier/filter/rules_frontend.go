@@ -3,7 +3,7 @@ package filter
 import (
 	"strconv"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // hostProcess matches packets from this host itself.

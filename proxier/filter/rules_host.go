@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A Jump is a rule of a built-in chain that jumps to one of ours.

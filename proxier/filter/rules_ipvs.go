@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // The chains and sets of ipvs mode only.

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Prefix begins the names of all our chains, sets and lists of recent addresses.

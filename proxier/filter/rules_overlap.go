@@ -3,9 +3,9 @@ package filter
 import (
 	"slices"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Overlaps are the addresses of this host at which IPVS balances a frontend on the port

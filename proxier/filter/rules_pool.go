@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // fanOut is the most rules in a chain that chooses a target. With more targets the

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A member is an entry of a set; its name is without the family's suffix.

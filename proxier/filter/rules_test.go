@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // render returns the chains of a State with one service.

@@ -8,8 +8,8 @@ import (
 	"sort"
 	"strconv"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // leafSize is the most frontends in a chain that does not branch.

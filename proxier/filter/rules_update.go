@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Changes are what an Update changed, or may have changed.

@@ -7,9 +7,9 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // maxErrors is how many unsupported services an error names.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // crowdSize is far more than a crowd holds.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // timeout is how long a change may wait for the kernel, and the loop may be

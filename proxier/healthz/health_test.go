@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

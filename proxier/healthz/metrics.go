@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Metrics counts what the Loop does. Names are kube-proxy's, with our prefix.

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // retry is how long to wait before an address that could not be bound is tried

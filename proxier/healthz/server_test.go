@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // serve runs a server for health until the test ends.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // serviceBody is what kube-proxy answers, to the tab.

@@ -3,7 +3,7 @@ package healthz
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Watch tells of the connection of a source. status must give one.

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/iptables"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // BenchmarkLoad measures, in a namespace of its own: the first sync, a change of

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
-	"svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
 // Clients returns which endpoint of pools each client has affinity to, up to limit, for

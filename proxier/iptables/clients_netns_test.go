@@ -11,12 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/filter"
-	"svcproxy/proxier/iptables"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Clients that are written are those that are read, except for those for which there is

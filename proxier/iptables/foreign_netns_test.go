@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/iptables"
 )
 
 var poolChain = regexp.MustCompile(`SVCP-SVC-[A-Z2-7]{16}`)

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 
-	"svcproxy/proxier"
-	"svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
 // A Backend keeps one family's chains and sets in step with a State. It implements proxier.Backend.

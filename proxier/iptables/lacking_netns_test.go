@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/iptables"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // syncUnserved syncs and returns what could not be had.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
 )
 
 // harms are what others do to our rules and sets.

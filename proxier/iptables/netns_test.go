@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/iptables"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Addresses whose text has pitfalls, settings at their limits.

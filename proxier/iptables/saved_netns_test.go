@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // snippet is what docs/modes.md says to those who save rules by themselves.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // applyDelta writes a delta, drains that are due, and repairs of what looks have found.

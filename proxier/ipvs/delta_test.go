@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // The set of bound addresses changes by what it gains and loses, no more: an

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // counterLag is how long the kernel's counters of connections may be out of date: a

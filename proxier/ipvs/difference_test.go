@@ -10,10 +10,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A kernel does what IPVS does: it refuses what it cannot do.

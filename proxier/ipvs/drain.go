@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/netutil/lvs"
 )
 
 // NextDue returns when a Sync with an empty delta has something to do: connections may

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // draining returns the line of an endpoint that drains.

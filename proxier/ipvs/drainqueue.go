@@ -4,7 +4,7 @@ import (
 	"container/heap"
 	"time"
 
-	"svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/netutil/lvs"
 )
 
 // maxDue is how many servers one sync checks for their drains, a message each:

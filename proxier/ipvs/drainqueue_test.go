@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/netutil/lvs"
 )
 
 func TestRemindersComeInOrder(t *testing.T) {

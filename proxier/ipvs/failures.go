@@ -6,9 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/netutil/ipset"
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // maxErrors is how many errors of one sync are reported; one cause can lead to thousands.

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"slices"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // maxLogged is how many foreign servers are logged at once. If the state directory was

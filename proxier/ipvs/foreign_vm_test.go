@@ -12,9 +12,9 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Lists are torn while another namespace removes servers of its own. A foreign

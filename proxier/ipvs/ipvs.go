@@ -31,10 +31,10 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
 // Options are the settings of ipvs mode.

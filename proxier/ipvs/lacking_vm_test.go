@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // What all rules need is proved at once, and named, or another mode would not be tried.

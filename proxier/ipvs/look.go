@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Look implements proxier.Backend. It reads servers one by one, on sockets of its own,

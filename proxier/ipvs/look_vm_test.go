@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A repair is of what differs: it costs the same however much there is besides.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A mirror is what IPVS and our device hold after the last Sync, for looks beside Syncs.

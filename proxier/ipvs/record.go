@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/netutil/lvs"
 )
 
 // A record holds which virtual servers are ours, which the kernel does not store, and

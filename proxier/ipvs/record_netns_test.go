@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // A network namespace has a place of its own, also in the place of one that has gone.

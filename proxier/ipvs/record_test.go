@@ -13,9 +13,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 const here = "boot 1, network namespace cookie 1"

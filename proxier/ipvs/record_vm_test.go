@@ -12,11 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/filter"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A moment ends a sync after its context was asked so often whether it has ended:

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/source"
-	"svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A recordFile is the file of a record, one for each family. Changes are appended, those

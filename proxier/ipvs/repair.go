@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // beginDelta notes which servers a Sync is going to change. It adds to them those that

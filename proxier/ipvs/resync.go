@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
 // A snapshot is everything that the kernel holds, and what is desired instead.

@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"svcproxy/netutil/conntrack"
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Retire removes virtual servers and addresses after another mode holds everything.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A server is a virtual server, as desired or as the kernel holds it.

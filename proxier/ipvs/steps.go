@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // recordPlanned records what is about to be done: which servers will be ours, and which

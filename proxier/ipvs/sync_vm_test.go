@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // The kernel prints our chains as we write them, and holds what we sent: a

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Text returns the virtual servers of a State as ipvsadm-save prints them, each

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/netutil/lvs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // canaryInterval is how often one of our servers, any of them, is looked up: a message

@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/nftables"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // An endpoint that is back is one of several for the clients that it had, whether

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // apply sends a delta to the kernel, without reading the table.

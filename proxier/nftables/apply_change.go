@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // An elementChange is one element before and after a delta.

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // chunkElements is about how many elements a transaction changes at most in a

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"sync"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A mirror is what the kernel holds, with a checksum of each set in place of its elements.

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Endpoints lose their ticket after the transaction that took them from their pool,

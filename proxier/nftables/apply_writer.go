@@ -6,8 +6,8 @@ import (
 	"iter"
 	"slices"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // loadOrder is the order in which elements are added to sets that packets meet, and

@@ -3,7 +3,7 @@ package nftables
 import (
 	"sync/atomic"
 
-	"svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // A Backend holds one family's table to a State. It implements proxier.Backend.

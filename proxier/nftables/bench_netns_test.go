@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
 )
 
 // The first sync of many services, one that finds nothing to do, one that reads

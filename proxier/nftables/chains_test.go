@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // mixed returns services with as many numbers of slots and timeouts, no two alike.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A change of mode migrates clients: they are read and written here independently of

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/proxier"
-	"svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/nftables"
 )
 
 // known returns the clients that the table tells of.

@@ -7,8 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A difference is what differs between the table in the kernel and what it should hold.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"slices"
 
-	"svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // A setDifference is what differs between the elements of a set.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // during makes connections to a VIP for as long as do runs, and fails the test if

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A layout renders the chains. They depend on this host and on which sets exist;

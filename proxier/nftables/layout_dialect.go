@@ -3,8 +3,8 @@ package nftables
 import (
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // tableName is the name of our table, in each family.

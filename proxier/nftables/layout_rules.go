@@ -10,8 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A stmt is one statement or match of a rule: as nft prints it, and as the

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A lookupClass is one way to find what a packet is addressed to. Each has sets and

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/nftables"
 )
 
 // looks reports what a Look finds, and whether it has read the table.

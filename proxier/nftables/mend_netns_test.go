@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/internal/pace"
-	nfnetlink "svcproxy/netutil/nft"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/internal/pace"
+	nfnetlink "svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
 )
 
 var harms = []struct{ name, script string }{

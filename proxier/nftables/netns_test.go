@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/proxier/nftables"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A host is a network namespace, and what our tests do with one family of it.

@@ -30,8 +30,8 @@ import (
 	"errors"
 	"fmt"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // New returns a Backend for the network namespace of the caller. It fails where

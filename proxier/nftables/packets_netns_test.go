@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/echotest"
-	"svcproxy/internal/pace"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // The namespace is client, node and endpoints in one: endpoints are addresses of

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // changes returns the difference as Plan reports it.

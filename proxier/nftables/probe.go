@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"time"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // probe tests whether the kernel supports all that our rules need: a table with

@@ -15,10 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/internal/pace"
-	"svcproxy/netutil/netnstest"
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
 )
 
 // held are connections on which an endpoint sends all the time.

@@ -1,8 +1,8 @@
 package nftables
 
 import (
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // content is what our table holds: elements by set, and chains.

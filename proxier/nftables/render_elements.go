@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // An emit takes one element. The bytes are good until it returns.

@@ -6,7 +6,7 @@ import (
 	"iter"
 	"slices"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Pools with affinity and their endpoints have numbers of 32 bits in place of names:

@@ -7,8 +7,8 @@ import (
 	"iter"
 	"net/netip"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // putAddr, putPort and putNumber append one field, padded to 4 bytes.

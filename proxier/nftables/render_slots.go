@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A new connection takes one of a pool's slots at random, and each target has as

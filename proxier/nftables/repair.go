@@ -5,8 +5,8 @@ import (
 	"errors"
 	"maps"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // chunkBytes is about how much of a repair is sent at once, some 20,000 elements:

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"math"
 
-	"svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // revive restores the chains at once if another process has removed our table, made

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/proxier"
-	"svcproxy/proxier/backendtest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 const inUserNamespace = "SVCPROXY_TEST_IN_USER_NAMESPACE"

@@ -3,7 +3,7 @@ package nftables
 import (
 	"sync/atomic"
 
-	"svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // A tableConn reads and changes our table of one family. It knows nothing of what

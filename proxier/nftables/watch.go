@@ -3,8 +3,8 @@ package nftables
 import (
 	"context"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Watch calls changed with each foreign transaction that changed our table, as soon

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Addr reads an IP address.

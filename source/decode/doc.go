@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // MaxDepth is the deepest nesting that is read, counting every key and every

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func faultTexts(faults []source.Fault) string {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // What is not TOML or JSON is often something else that a reader knows by name.

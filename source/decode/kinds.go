@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Kind is a kind of value: how it is read, and what an editor is told of it.

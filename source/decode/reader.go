@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // maxFaults bounds what is kept of one file.

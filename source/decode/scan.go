@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A node is the place in the text of a value that was asked for, or of one on the

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // editorFiles matches the names of what editors and package managers leave in a

@@ -15,8 +15,8 @@ import (
 	"github.com/BurntSushi/toml"
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // manyFiles makes a directory of files of one service each.

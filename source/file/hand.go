@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // handFirst hands on all there is: first what was accepted before this start, so

@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A tracked sink decides on claims as the daemon does, and tells the source

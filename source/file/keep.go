@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // indexSlack is how many lines of the index may be out of date before it is written

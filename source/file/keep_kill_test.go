@@ -20,7 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // killDir is set for the process that TestKill kills: the directory to work in.

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 func count(log *bytes.Buffer, msg string) int { return strings.Count(log.String(), msg) }

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 const (

@@ -4,8 +4,8 @@ import (
 	"context"
 	"path/filepath"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // Parse reads the text of a service file: JSON when path ends in .json, else

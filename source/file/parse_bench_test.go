@@ -8,7 +8,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // manyServices is the text of services with ten endpoints each, half of them tables.

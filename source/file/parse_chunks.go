@@ -7,8 +7,8 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // A file is read service by service, each from a text of its own, so that when

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // listed is the text of services with these many endpoints each, in one of the languages.

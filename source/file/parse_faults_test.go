@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 var update = flag.Bool("update", false, "write what the tests got as what they want")

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // otherNames are keys by the names that other programs have for them.

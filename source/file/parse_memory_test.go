@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // hostile are texts that are meant to take much more memory than they are long.

@@ -3,8 +3,8 @@ package file
 import (
 	"slices"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // setPositions notes where the parts stand that no two services can have in common, of all

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // What only one service can have is found where it stands, however the file is read.

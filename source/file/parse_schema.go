@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // defaultAffinity is session_affinity_timeout when it is not written, as in Kubernetes.

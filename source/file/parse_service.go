@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 type reading struct {

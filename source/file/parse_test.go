@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

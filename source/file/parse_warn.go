@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // warn names what a service says that is good, but that nobody can have meant:

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // ReadDir reads all service files of a directory, in name order. The error is

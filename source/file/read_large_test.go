@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // long makes a text large without another service.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // opened tells which names of a directory are opened, until none has been for a

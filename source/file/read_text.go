@@ -9,7 +9,7 @@ import (
 	"os"
 	"syscall"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // readContent reads a file of at most max bytes, and says which version of it was

@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 	"sync/atomic"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A parser reads a service file's text, as Parse does, except for the services that

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"svcproxy/source"
-	"svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // Rules are what service files are held to, besides what is wrong anywhere.

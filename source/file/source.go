@@ -33,7 +33,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Options say what a Source reads.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // parseLines reads a service a line: its name and how many endpoints it has,

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A state is what is known of one name in the directory.

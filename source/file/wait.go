@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A text that is cut off can be valid, so what takes something away may be half

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // blind runs a Source in a synctest bubble. It has no watcher, whose goroutine

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // inUserNamespace in the environment says that a test runs in a namespace of its own.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/source"
-	"svcproxy/source/remote"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 // A kind is one of the kinds of objects that are read.

@@ -12,8 +12,8 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"svcproxy/source"
-	"svcproxy/source/remote"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 // listedCluster has listed all kinds, and handed on a service with an endpoint.

@@ -11,7 +11,7 @@ import (
 	events "k8s.io/api/events/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 const (

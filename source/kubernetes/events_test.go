@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A health port that cannot be opened is an Event of its service, in kube-proxy's words.

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"svcproxy/source"
-	"svcproxy/source/remote"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 // lastKnownName is the file in the state directory that has what a cluster last said.

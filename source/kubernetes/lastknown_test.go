@@ -15,8 +15,8 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"svcproxy/source"
-	"svcproxy/source/remote"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 // keeping is a source with a state directory, and one that has ended before it.

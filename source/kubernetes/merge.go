@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // merge returns the service with the endpoints of its slices, which are in order

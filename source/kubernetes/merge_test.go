@@ -11,7 +11,7 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // show is one endpoint: "10.0.0.1 http=8080 dns=- !ready".

@@ -10,7 +10,7 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // All that is discarded of an object reaches status, and the rest is used.

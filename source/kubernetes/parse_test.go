@@ -14,7 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var compareAddrs = cmp.Options{

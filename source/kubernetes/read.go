@@ -9,7 +9,7 @@ import (
 
 	utilnet "k8s.io/utils/net"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // maxNotes is how many lines are kept of what one object says that is not used.

@@ -16,8 +16,8 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"svcproxy/internal/pace"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A record is a sink that keeps what it was given, and every state between.

@@ -10,7 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // What the API server says of itself counts; that something is too old is an answer.

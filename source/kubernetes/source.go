@@ -11,8 +11,8 @@ import (
 
 	events "k8s.io/api/events/v1"
 
-	"svcproxy/source"
-	"svcproxy/source/remote"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 // Name is what the source is called, in settings and in units.

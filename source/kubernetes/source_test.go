@@ -17,9 +17,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"svcproxy/internal/pace"
-	"svcproxy/source"
-	"svcproxy/source/remote"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

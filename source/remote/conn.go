@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A ConnState knows whether all that a source reads of its server is being watched.

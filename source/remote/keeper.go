@@ -11,7 +11,7 @@ import (
 	"os"
 	"time"
 
-	"svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // format changes when older files cannot be read any more.

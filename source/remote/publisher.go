@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // MoveTime is how long a service stays as it was when it no longer has an endpoint

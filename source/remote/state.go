@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A State is what a source knows of itself. Its methods may be called from any goroutine.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // fewServices are so few that the number of services cannot matter.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 const (

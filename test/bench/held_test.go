@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 const (

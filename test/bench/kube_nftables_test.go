@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // kubeTableHead is what kube-proxy's nftables mode writes whatever the services are.

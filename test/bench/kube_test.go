@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"testing"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // kubeHead are the rules that kube-proxy writes whatever the services are, and the jumps to them.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ti-mo/conntrack"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // Sources and destinations of what fills tables. None is a host's or a service's.

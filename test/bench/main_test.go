@@ -27,7 +27,7 @@ import (
 	"sync"
 	"testing"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // Environment variables that make a run smaller. A run with any of them prints

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // commandTimeout ends a command that hangs. kube-proxy's layout takes iptables-nft-restore some 5 s.

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // repairPatience is for all of a repair: of 10,000 services it takes iptables-nft-restore some 10 s.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 const (

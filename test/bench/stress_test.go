@@ -15,8 +15,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcproxy/source"
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // Environment variables of TestStress.

@@ -1,6 +1,6 @@
 // kube-proxy's packages are of the version in binaries/go.mod. k8s.io/kubernetes has its
 // staging modules in folders, by versions that are none: they are named one by one.
-module svcproxy/test/kubernetes
+module svcproxy.dev/svcproxy/test/kubernetes
 
 go 1.26.0
 
@@ -14,7 +14,7 @@ require (
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/kubernetes v1.36.2
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
-	svcproxy v0.0.0
+	svcproxy.dev/svcproxy v0.0.0
 )
 
 require (
@@ -76,7 +76,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace svcproxy => ../../
+replace svcproxy.dev/svcproxy => ../../
 
 replace (
 	k8s.io/api v0.0.0 => k8s.io/api v0.36.6

@@ -17,8 +17,8 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 
-	"svcproxy/source"
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // synced is a metric that kube-proxy has after its first sync.

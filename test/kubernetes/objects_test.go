@@ -16,7 +16,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	rbac "k8s.io/api/rbac/v1"
 
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 func ptr[T any](v T) *T { return &v }

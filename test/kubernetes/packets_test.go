@@ -18,9 +18,9 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"svcproxy/configs"
-	"svcproxy/source"
-	"svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 var svcproxyBinary string

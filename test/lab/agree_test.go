@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // agreeTime is how long random services are tried.

@@ -25,7 +25,7 @@ func Build(dir string) (binary string, err error) {
 	if os.Getenv(EnvRace) == "1" {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, "svcproxy/cmd/svcproxy")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, "svcproxy.dev/svcproxy/cmd/svcproxy")...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building svcproxy: %w\n%s", err, out)
 	}
 	return binary, nil

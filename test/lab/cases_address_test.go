@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var addressGroups = []group{

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // UDP flows: every case opens flows from fixed ports, changes the service, and

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // kills is how often the daemon is killed, and exactEvery after how many of these

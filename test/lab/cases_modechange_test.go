@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var modeChangeGroups = []group{{

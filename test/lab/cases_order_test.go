@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // orderRuns is how many random orders are tried.

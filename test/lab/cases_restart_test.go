@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var restartGroups = []group{

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var rewriteGroups = []group{

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // drainTimeout is longer than all endpoints take to be replaced.

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var upheavalGroups = []group{

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // TestWays writes files in every way there is. One mode is enough, for it is about

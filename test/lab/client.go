@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/internal/pace"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Patience is how long a question waits before it counts as dropped, and longer on a

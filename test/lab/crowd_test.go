@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A crowd makes new connections at a rate, to whatever it visits at the time.

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Patience of a Daemon: five times what is expected, and more for the start,

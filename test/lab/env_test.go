@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // An env is what a case works with: a lab in which svcproxy runs, and addresses and a file for this case alone.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // Types of an ICMP echo request; the kernel fills in identifier and checksum.

@@ -3,7 +3,7 @@ package lab
 import (
 	"time"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 const pollInterval = 10 * time.Millisecond

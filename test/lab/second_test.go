@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // One daemon works in a network namespace: a second one, with directories of its

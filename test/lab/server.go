@@ -3,7 +3,7 @@ package lab
 import (
 	"net/netip"
 
-	"svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/echotest"
 )
 
 // lateRequest is how a datagram asks for its answer to be late, in nanoseconds.

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // stops is how often a daemon is stopped in each mode.

@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy/internal/echotest"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Numbers of hosts and addresses in a lab.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // newLab builds a lab that is removed with the test.

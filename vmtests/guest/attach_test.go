@@ -12,7 +12,7 @@ import (
 
 // On this host, an agent by its standard input and output does what one by ssh does.
 func TestAttach(t *testing.T) {
-	binary, err := Build(t.Context(), "svcproxy/vmtests/cmd/peer")
+	binary, err := Build(t.Context(), "svcproxy.dev/svcproxy/vmtests/cmd/peer")
 	if err != nil {
 		t.Fatal(err)
 	}

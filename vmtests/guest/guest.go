@@ -12,9 +12,9 @@ import (
 	"io/fs"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/vmtests/internal/agent"
-	"svcproxy/vmtests/internal/image"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/vmtests/internal/agent"
+	"svcproxy.dev/svcproxy/vmtests/internal/image"
 )
 
 // bootPatience is how long a guest may take to its first answer. Under emulation

@@ -12,7 +12,7 @@ import (
 	"github.com/cavaliergopher/cpio"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/vmtests/internal/image"
+	"svcproxy.dev/svcproxy/vmtests/internal/image"
 )
 
 // Where cmd/init expects itself, to start as the agent, and the script to run first.
@@ -35,7 +35,7 @@ Restart=always
 // makeInitrd returns an initial root in memory: process 1, the modules to mount
 // the root with, and files to copy there.
 func makeInitrd(ctx context.Context, img image.Image, cfg Config) (*os.File, error) {
-	init, err := Build(ctx, "svcproxy/vmtests/cmd/init")
+	init, err := Build(ctx, "svcproxy.dev/svcproxy/vmtests/cmd/init")
 	if err != nil {
 		return nil, err
 	}

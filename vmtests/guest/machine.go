@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/vmtests/internal/agent"
-	"svcproxy/vmtests/internal/image"
+	"svcproxy.dev/svcproxy/vmtests/internal/agent"
+	"svcproxy.dev/svcproxy/vmtests/internal/image"
 )
 
 // EnvAccel names QEMU's accelerator. The default is emulation, which works

@@ -13,11 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 
-	"svcproxy/cmd/internal/node"
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 const (

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/cmd/internal/check"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func TestExcerpt(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func TestWriteConnections(t *testing.T) {

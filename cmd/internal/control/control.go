@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Status is what a running daemon tells of itself.

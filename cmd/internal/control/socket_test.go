@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // often has the socket looked at all the time.

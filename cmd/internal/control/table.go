@@ -10,8 +10,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // WriteTable writes st for people, as of now. Wide adds where a service is from, and every endpoint.

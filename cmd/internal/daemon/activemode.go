@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/cmd/internal/node"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // An activeMode is a mode that is open.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A patient backend has connections that go on for some time.

@@ -4,11 +4,11 @@ import (
 	"log/slog"
 	"sync"
 
-	"svcproxy/cmd/internal/hostsetup"
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A sink counts what session affinity needs on its way to the Loop.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Lists are counted by unit, whatever becomes of it.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A disturbed kernel tells of changes by others.

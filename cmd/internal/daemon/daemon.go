@@ -15,16 +15,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy/cmd/internal/control"
-	"svcproxy/cmd/internal/hostsetup"
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/cmd/internal/node"
-	"svcproxy/configs"
-	"svcproxy/netutil/conntrack"
-	"svcproxy/netutil/links"
-	"svcproxy/proxier"
-	"svcproxy/proxier/healthz"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // syncTimeout is how long a part of a sync may take, see proxier.Progressed. All of

@@ -19,12 +19,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"svcproxy/cmd/internal/control"
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
-	"svcproxy/internal/pace"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

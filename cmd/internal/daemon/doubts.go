@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/cmd/internal/node"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 const (

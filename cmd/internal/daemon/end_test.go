@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/configs"
-	"svcproxy/internal/pace"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A hungDisk hangs as long as a test wants.

@@ -6,11 +6,11 @@ import (
 	"log/slog"
 	"sync"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/cmd/internal/node"
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthz"
 )
 
 // foreignChanges have repaired what other processes change of ours, less often where

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // mostClients is how many are taken from one mode to another, for each family: as

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 const stickyService = `[[services]]

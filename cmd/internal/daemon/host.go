@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/cmd/internal/node"
-	"svcproxy/configs"
-	"svcproxy/netutil/links"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // listAddrs returns the addresses of this host.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/links"
 )
 
 // withAddrs replaces how addresses are read until the test ends.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"svcproxy/configs"
-	"svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier/healthz"
 )
 
 // handlers answers for the node, by listen address. The mode and the settings in

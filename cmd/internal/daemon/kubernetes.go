@@ -3,8 +3,8 @@
 package daemon
 
 import (
-	"svcproxy/source"
-	"svcproxy/source/kubernetes"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/kubernetes"
 )
 
 func init() {

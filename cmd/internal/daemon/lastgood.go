@@ -8,10 +8,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"svcproxy/configs"
-	"svcproxy/source"
-	"svcproxy/source/disk"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // lastGood is where the last svcproxy.toml is kept that could be used.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/cmd/internal/node"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A remnant is what earlier runs may have left in the kernel of a mode, in one family.

@@ -10,11 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/cmd/internal/node"
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // available are the modes that there are, in the order in which auto prefers them.

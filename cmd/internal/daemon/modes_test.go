@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // with replaces the table of modes for one test.

@@ -1,9 +1,9 @@
 package daemon
 
 import (
-	"svcproxy/configs"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // Rules returns what service files are held to under settings. Where auto leaves

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // What the mode in use cannot do, and what is beyond the limits, is refused.

@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/configs"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // settingsPoll is how often svcproxy.toml is read. A new text counts when it is

@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/source"
-	"svcproxy/source/file"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // A sourceType is a source that this build has.

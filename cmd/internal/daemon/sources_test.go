@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A fakeCluster is a source that hands on what a test tells it to.

@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/cmd/internal/control"
-	"svcproxy/cmd/internal/hostsetup"
-	"svcproxy/proxier"
-	"svcproxy/proxier/healthz"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A reporter tells what the daemon knows of itself, from all its parts.

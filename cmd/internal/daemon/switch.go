@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/cmd/internal/hostsetup"
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A modeSwitch has the mode in use follow settings, and removes what other modes made.

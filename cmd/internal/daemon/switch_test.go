@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A half is a backend of one family.

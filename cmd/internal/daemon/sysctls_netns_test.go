@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy/configs"
-	"svcproxy/netutil/netnstest"
-	"svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 // A setting that turns wrong while the daemon runs is warned of once, and again

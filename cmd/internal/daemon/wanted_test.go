@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A table is what all instances of a mode have in common, as they do in the kernel.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy/netutil/nft"
-	"svcproxy/netutil/xtables"
-	"svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
 // lookTime is how long looking at legacy iptables may take. Usually it takes milliseconds.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // Programs that hang keep nobody who is told to stop.

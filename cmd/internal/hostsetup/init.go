@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
-	"svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 // Init makes every setting that s asks for, in the modes that it may lead to, and writes

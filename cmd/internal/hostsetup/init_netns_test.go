@@ -13,9 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
-	"svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 // namespace moves the test into a network namespace of its own, with an

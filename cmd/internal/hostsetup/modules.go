@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // needed returns the kernel modules that modes use. The kernel loads most of

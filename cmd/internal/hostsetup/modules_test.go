@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // modulesOf returns the names of the modules of a mode.

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // A setting is a kernel setting and the value it should have.

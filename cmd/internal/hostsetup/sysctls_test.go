@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 func TestSysctls(t *testing.T) {

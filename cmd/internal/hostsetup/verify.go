@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy/cmd/internal/modes"
-	"svcproxy/configs"
-	"svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 // Verify names the settings of this host that keep traffic from flowing. What

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/iptables"
 )
 
 func openIPTables(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error) {

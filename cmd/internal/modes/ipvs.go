@@ -6,9 +6,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/ipvs"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/ipvs"
 )
 
 func openIPVS(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error) {

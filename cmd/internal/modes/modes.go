@@ -6,11 +6,11 @@ import (
 	"context"
 	"log/slog"
 
-	"svcproxy/configs"
-	"svcproxy/proxier"
-	"svcproxy/proxier/filter"
-	"svcproxy/proxier/iptables"
-	"svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/nftables"
 )
 
 // All modes are in the order in which auto prefers them.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"svcproxy/configs"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // What settings can name is what there is, and in the same order, which is that of auto.

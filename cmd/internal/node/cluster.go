@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/configs"
-	"svcproxy/netutil/links"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // InCluster returns settings with what a cluster says where they leave it open: the

@@ -7,9 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"svcproxy/configs"
-	"svcproxy/netutil/links"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func TestInCluster(t *testing.T) {

@@ -4,11 +4,11 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy/configs"
-	"svcproxy/netutil/links"
-	"svcproxy/netutil/sockets"
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/sockets"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Listeners returns where processes of this host listen, as far as it tells.

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strconv"
 
-	"svcproxy/configs"
-	"svcproxy/netutil/links"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // Build returns the node that settings and addresses make.

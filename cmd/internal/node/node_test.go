@@ -6,10 +6,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy/cmd/internal/node"
-	"svcproxy/configs"
-	"svcproxy/netutil/links"
-	"svcproxy/proxier"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 func addr(ip, ifname string, scope links.Scope, flags string) links.Addr {

@@ -13,8 +13,8 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	utilnet "k8s.io/utils/net"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A difference is one that docs/kubernetes.md names.

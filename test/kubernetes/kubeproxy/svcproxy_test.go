@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"svcproxy/proxier"
-	"svcproxy/source"
-	"svcproxy/source/kubernetes"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/kubernetes"
 )
 
 // A held is what svcproxy would have the kernel hold.

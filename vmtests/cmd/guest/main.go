@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"svcproxy/vmtests/guest"
+	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy/vmtests/internal/agent"
+	"svcproxy.dev/svcproxy/vmtests/internal/agent"
 )
 
 // agentPath is where the host puts this program into the root file system.

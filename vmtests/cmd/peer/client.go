@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy/internal/echotest"
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 const (

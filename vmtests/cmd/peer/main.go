@@ -16,7 +16,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"svcproxy/vmtests/internal/agent"
+	"svcproxy.dev/svcproxy/vmtests/internal/agent"
 )
 
 func main() {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/echotest"
 )
 
 func serve(ctx context.Context, name string, addrs []string) error {

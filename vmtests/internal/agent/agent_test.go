@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
