@@ -36,7 +36,7 @@ const syncTimeout = time.Minute
 type Options struct {
 	ConfigDir, StateDir, RunDir string
 	Version                     string
-	Namespace                   string // the name that one daemon of a network namespace has: control.NamespaceName
+	Namespace                   string // of the abstract socket that one daemon of a network namespace can hold: control.NamespaceName
 
 	// Load reads svcproxy.toml, and lays flags over it.
 	Load func(path string) (configs.Settings, []source.Fault, error)
@@ -224,7 +224,7 @@ func (d *daemon) connectParts() {
 	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
 }
 
-// wire builds the components and connects them.
+// wire makes the parts that need the mode and the node, and connects all.
 func (d *daemon) wire() {
 	s := d.fixed
 	d.metrics = healthz.NewMetrics(d.Version)
@@ -303,7 +303,7 @@ func (d *daemon) reload(ctx context.Context) {
 	if err := d.lookAtAddresses(); err != nil {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)
 	}
-	for _, w := range hostsetup.Verify(ctx, d.fixed, d.mode.current().Mode) {
+	for _, w := range hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode) {
 		d.log.Warn(w)
 	}
 }

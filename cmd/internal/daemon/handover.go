@@ -32,7 +32,10 @@ func (sw *modeSwitch) handOverPools(ctx context.Context, fam proxier.Family, poo
 		return
 	}
 	if to.Keep == nil {
-		if any, err := from.Clients(ctx, fam, pools, 1); len(any) > 0 || err != nil {
+		reading, stop := context.WithTimeout(ctx, handOverPatience)
+		some, err := from.Clients(reading, fam, pools, 1)
+		stop()
+		if ctx.Err() == nil && (len(some) > 0 || err != nil) {
 			log.Info("clients with session affinity are balanced again: the new mode cannot be told which they have")
 		}
 		return

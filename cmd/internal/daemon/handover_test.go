@@ -55,3 +55,23 @@ func TestHandOverFailsNothing(t *testing.T) {
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
 	says("clients with session affinity are balanced again: the former mode cannot tell which they have")
 }
+
+// Clients that cannot be read do not keep back a mode that cannot be told of them either.
+func TestHandOverToNoneHangs(t *testing.T) {
+	old := handOverPatience
+	handOverPatience = 50 * time.Millisecond
+	t.Cleanup(func() { handOverPatience = old })
+	tells, isNotTold := stub("nftables", opens(new(kernel))), stub("ipvs", opens(new(kernel)))
+	tells.Clients = func(ctx context.Context, _ proxier.Family, _ []*proxier.Pool, _ int) ([]proxier.Client, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", tells, isNotTold)
+	r.ready()
+	r.write("web.toml", stickyService)
+	r.eventually("sticky", func() bool { return strings.Contains(r.log.String(), "service synced") })
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
+	for _, what := range []string{"the new mode cannot be told which they have", "removed what the former mode made"} {
+		r.eventually("said that "+what, func() bool { return strings.Contains(r.log.String(), what) })
+	}
+}

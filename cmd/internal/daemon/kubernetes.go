@@ -11,6 +11,8 @@ func init() {
 	sourceTypes = append(sourceTypes, sourceType{name: kubernetes.Name, open: openKubernetes, remote: true, ofMember: true})
 }
 
+var _ healthTeller = (*kubernetes.Source)(nil)
+
 func openKubernetes(c sourceConfig) source.Source {
 	k := c.Kubernetes
 	return kubernetes.New(kubernetes.Options{

@@ -54,7 +54,7 @@ func choose(ctx context.Context, c modes.OpenConfig) (*activeMode, error) {
 		if err != nil {
 			return nil, err
 		}
-		in.why = "it is set"
+		in.why = setBySettings
 		return in, nil
 	}
 	var passed []string
@@ -125,3 +125,6 @@ func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
 	all := remnants(func(string, proxier.Family) bool { return false })
 	return errorOf(remove(ctx, modes.OpenConfig{Settings: configs.Default(), StateDir: stateDir, Log: log}, all))
 }
+
+// setBySettings is why a mode is used that settings name.
+const setBySettings = "it is set"

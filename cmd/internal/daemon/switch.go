@@ -136,6 +136,7 @@ func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s conf
 // another would not know what it made.
 func (sw *modeSwitch) openWanted(ctx context.Context, open []*activeMode, s configs.Settings) (*activeMode, error) {
 	if in := opened(open, s.Mode); in != nil {
+		in.why = setBySettings
 		return in, nil
 	}
 	in, err := choose(ctx, sw.openConfig(s))
