@@ -13,7 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/healthz"
 )
 
-// foreignChanges have repaired what other processes change of ours, less often where
+// foreignChanges has the Loop repair what other processes change of ours, less often where
 // they do it again and again.
 type foreignChanges struct {
 	log     *slog.Logger

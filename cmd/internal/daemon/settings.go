@@ -202,25 +202,26 @@ func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
 // fixed, and the names of what that was.
 func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []string) {
 	now = want
-	differ := func(name string, equal bool) {
-		if !equal {
-			restart = append(restart, name)
-		}
-	}
-	differ("sources", slices.Equal(fixed.Sources, want.Sources))
-	differ("node_name", fixed.NodeName == want.NodeName)
-	differ("families", slices.Equal(fixed.Families, want.Families))
-	differ("masquerade_bit", fixed.MasqueradeBit == want.MasqueradeBit)
-	differ("http_address", fixed.HTTPAddress == want.HTTPAddress)
-	differ("metrics_address", fixed.MetricsAddress == want.MetricsAddress)
-	differ("ipvs", fixed.IPVS == want.IPVS)
+	keepFixed(&restart, "sources", &now.Sources, fixed.Sources)
+	keepFixed(&restart, "node_name", &now.NodeName, fixed.NodeName)
+	keepFixed(&restart, "families", &now.Families, fixed.Families)
+	keepFixed(&restart, "masquerade_bit", &now.MasqueradeBit, fixed.MasqueradeBit)
+	keepFixed(&restart, "http_address", &now.HTTPAddress, fixed.HTTPAddress)
+	keepFixed(&restart, "metrics_address", &now.MetricsAddress, fixed.MetricsAddress)
+	keepFixed(&restart, "ipvs", &now.IPVS, fixed.IPVS)
 	restart = append(restart, configs.DifferentSources(fixed, want)...)
-	differ("limits", fixed.Limits == want.Limits)
-	differ("log.format", fixed.Log.Format == want.Log.Format)
-	now.Sources, now.NodeName, now.Families = fixed.Sources, fixed.NodeName, fixed.Families
-	now.MasqueradeBit, now.HTTPAddress, now.MetricsAddress = fixed.MasqueradeBit, fixed.HTTPAddress, fixed.MetricsAddress
-	now.IPVS, now.OfSources, now.Limits, now.Log.Format = fixed.IPVS, fixed.OfSources, fixed.Limits, fixed.Log.Format
+	now.OfSources = fixed.OfSources
+	keepFixed(&restart, "limits", &now.Limits, fixed.Limits)
+	keepFixed(&restart, "log.format", &now.Log.Format, fixed.Log.Format)
 	return now, restart
+}
+
+// keepFixed leaves a setting as it is in fixed, and adds its name to restart if it differs.
+func keepFixed[T any](restart *[]string, name string, now *T, fixed T) {
+	if !reflect.DeepEqual(*now, fixed) {
+		*restart = append(*restart, name)
+	}
+	*now = fixed
 }
 
 // fatal reports whether any fault is more than a warning.

@@ -34,7 +34,7 @@ func needed(s configs.Settings, list []modes.Mode) []modes.Module {
 		all = append(all, modes.Module{Name: name})
 	}
 	for _, m := range list {
-		all = append(all, m.Of(s).Modules...)
+		all = append(all, m.NeedsUnder(s).Modules...)
 	}
 	slices.SortFunc(all, func(a, b modes.Module) int {
 		return cmp.Or(cmp.Compare(len(a.Options), len(b.Options)), cmp.Compare(a.Name, b.Name))

@@ -36,7 +36,7 @@ func sysctls(s configs.Settings, in []modes.Mode) []setting {
 	}
 	list = append(list, conntrackSysctls(s.Conntrack)...)
 	for _, m := range in {
-		needs := m.Of(s)
+		needs := m.NeedsUnder(s)
 		for _, set := range slices.Concat(needs.Sysctls, needs.Quirks) {
 			list = append(list, setting(set))
 		}

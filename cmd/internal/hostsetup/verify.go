@@ -51,7 +51,7 @@ func VerifySysctls(s configs.Settings, m modes.Mode) []string {
 	if s.LocalhostNodePorts && m.LocalhostNodePorts {
 		warn(routeLocalnet, "localhost_node_ports is set but route_localnet is off: no node port answers on 127.0.0.1")
 	}
-	for _, set := range m.Of(s).Sysctls {
+	for _, set := range m.NeedsUnder(s).Sysctls {
 		if v, err := sysctl.Get(set.Name); err == nil && v != set.Value {
 			out = append(out, fmt.Sprintf("%s is %s, and %s mode needs %s; run svcproxy init, or set it", set.Name, v, m.Name, set.Value))
 		}

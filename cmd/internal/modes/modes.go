@@ -68,7 +68,7 @@ type Mode struct {
 	// where nothing else works.
 	ByNameOnly bool
 
-	Needs func(configs.Settings) Needs // see Of
+	Needs func(configs.Settings) Needs // nil: nothing; asked by NeedsUnder
 
 	// VerifyClients says what is wrong with how the kernel remembers clients with
 	// session affinity, or nothing. sys is where modules have their parameters.
@@ -82,8 +82,8 @@ type Needs struct {
 	Quirks  []Sysctl // that this very kernel does better with
 }
 
-// Of returns what a mode needs under settings.
-func (m Mode) Of(s configs.Settings) Needs {
+// NeedsUnder returns what a mode needs under settings.
+func (m Mode) NeedsUnder(s configs.Settings) Needs {
 	if m.Needs == nil {
 		return Needs{}
 	}
