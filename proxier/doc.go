@@ -26,4 +26,21 @@
 //   - look: a comparison beside the syncs. What differs is repaired by the next sync.
 //   - foreign: made or changed by another program. Contention: it goes on doing so.
 //   - mirror: what a backend knows the kernel to hold.
+//
+// The files, in the order in which a change travels:
+//
+//	inbox, loop              what the Loop is told; its goroutine
+//	tracker, claim           units, and who owns which claim
+//	trade, objects           files that exchange claims; objects of an API, used in part
+//	orders, family           what the Loop sends to a family; its goroutine and State
+//	node, nodechange         this host, and which services a change of it touches
+//	resolve, endpoints       the policy; which endpoints are usable
+//	frontend, state, delta   what Resolve returns
+//	backend, optional        what a backend must do, and may do
+//	pace, progress           when a family syncs, and whether a Sync is stuck
+//	look, contention         comparisons beside syncs; repairs paced
+//	settle, describe         when all families hold a change, and its line in the log
+//	udpflows, flowtable      UDP flows to former endpoints
+//	health, doubts, clients, status  what others ask of the Loop
+//	tally                    what a cleanup removed
 package proxier

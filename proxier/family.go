@@ -108,8 +108,8 @@ func (f *family) absorb(o order) {
 	for key, svc := range o.services {
 		f.set(key, svc, o.queued)
 	}
-	if b, ok := f.backend.(doubter); ok && o.full {
-		b.Doubt()
+	if b, ok := f.backend.(rechecker); ok && o.full {
+		b.Recheck()
 	}
 	f.open = f.open || o.open
 	f.full = f.full || o.full
@@ -292,14 +292,6 @@ func (f *family) done(r *SyncResult) {
 		f.lookout.last = end
 	}
 }
-
-// A delayer is a backend that needs a Sync at a certain time, such as at the end of a
-// deadline. Zero: none.
-type delayer interface{ NextDue() time.Time }
-
-// A doubter is a backend that may rely on the kernel's notifications. After Doubt it
-// compares everything nevertheless.
-type doubter interface{ Doubt() }
 
 // minDue is the least time between a Sync and one that a delayer asks for, so that
 // something overdue that cannot be done does not keep a processor busy.

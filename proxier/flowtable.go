@@ -203,7 +203,7 @@ func moves(old, f *Frontend) bool {
 	return old == nil || old.Outside.moves(f.Outside) || old.Local.moves(f.Local)
 }
 
-func (l Route) moves(to Route) bool { return l.Action != to.Action || !to.Pool.covers(l.Pool) }
+func (r Route) moves(to Route) bool { return r.Action != to.Action || !to.Pool.covers(r.Pool) }
 
 // refused reports whether a frontend balanced nothing for some sources.
 func refused(f *Frontend) bool { return f.Outside.Action != Balance || f.Local.Action != Balance }

@@ -41,7 +41,7 @@ type kernel struct {
 	doubts   int
 }
 
-func (k *kernel) Doubt() {
+func (k *kernel) Recheck() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.doubts++

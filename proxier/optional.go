@@ -1,6 +1,9 @@
 package proxier
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // A ForeignChange says that another process changed what a Backend has in the kernel.
 type ForeignChange struct {
@@ -29,3 +32,11 @@ type Retirer interface {
 	// RemoveRules removes chains and sets at once.
 	RemoveRules(ctx context.Context) error
 }
+
+// A delayer is a backend that needs a Sync at a certain time, such as at the end of a
+// deadline. Zero: none.
+type delayer interface{ NextDue() time.Time }
+
+// A rechecker is a backend that may rely on the kernel's notifications. After Recheck
+// it compares everything nevertheless.
+type rechecker interface{ Recheck() }

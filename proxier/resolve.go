@@ -181,15 +181,15 @@ func (r *resolver) refusals() {
 // hairpins adds the targets of all routes that do not masquerade everyone.
 func (r *resolver) hairpins() {
 	var seen map[Hairpin]bool
-	add := func(l Route) {
-		if l.Action != Balance || l.Masquerade == Everyone {
+	add := func(route Route) {
+		if route.Action != Balance || route.Masquerade == Everyone {
 			return
 		}
 		if seen == nil {
 			seen = make(map[Hairpin]bool)
 		}
-		for _, t := range l.Pool.Targets {
-			h := Hairpin{AddrPort: t.AddrPort, Protocol: l.Pool.Protocol}
+		for _, t := range route.Pool.Targets {
+			h := Hairpin{AddrPort: t.AddrPort, Protocol: route.Pool.Protocol}
 			if !seen[h] {
 				seen[h] = true
 				r.out.Hairpins = append(r.out.Hairpins, h)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Monitor watches a table for changes by others than one Conn.
+// A Monitor watches tables for changes by other processes.
 type Monitor struct {
 	relevant func(message) relevance
 	own      func(port, generation uint32) bool // whether a transaction is ours, and not reported; nil: none is

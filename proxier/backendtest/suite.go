@@ -198,14 +198,14 @@ func looksBesideSyncs[B Backend](h *Host[B]) {
 	pick := Seeded(7)
 	h.Fill(pick, 15)
 	h.Sync(nil)
-	doubter, _ := any(h.Backend).(interface{ Doubt() })
+	rechecker, _ := any(h.Backend).(interface{ Recheck() })
 	var over atomic.Bool
 	var looks atomic.Int32
 	var wg sync.WaitGroup
 	wg.Go(netnstest.Here(h, func() {
 		for ; !over.Load(); looks.Add(1) {
-			if doubter != nil { // or it would not read
-				doubter.Doubt()
+			if rechecker != nil { // or it would not read
+				rechecker.Recheck()
 			}
 			if differs, err := h.Backend.Look(context.Background()); err != nil || differs {
 				h.Errorf("look %d: found something: %v, error %v", looks.Load(), differs, err)

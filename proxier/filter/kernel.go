@@ -17,8 +17,8 @@ import (
 )
 
 // A Kernel manages the chains and sets of one family in the network namespace that it
-// is used in. One goroutine at a time may call its methods, except for Look, Damaged
-// and Watch, which run beside the others, in any.
+// is used in. One goroutine at a time may call its methods, except for Look, Damaged,
+// Reported and Watch, which run beside the others, in any.
 //
 // Sets get members before the rules that need them are written, and lose them
 // after: a packet never meets a rule whose set is not ready. All changed chains

@@ -141,7 +141,7 @@ func balances(f *proxier.Frontend) bool {
 	return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
 }
 
-// Unserved returns the error for unsupported services; nil if there are none.
+// Unserved returns the PartialError of unsupported services; nil if there are none.
 func (a *Unsupported) Unserved() *proxier.PartialError {
 	if len(a.why) == 0 {
 		return nil

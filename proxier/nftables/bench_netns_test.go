@@ -53,7 +53,7 @@ func BenchmarkSync(b *testing.B) {
 			slices.Sort(changes)
 			b.ReportMetric(float64(changes[len(changes)/2].Nanoseconds())/1000, "µs-change-p50")
 
-			h.Backend.Doubt()
+			h.Backend.Recheck()
 			changes = nil
 			looked := make(chan struct{})
 			go netnstest.Here(b, func() {

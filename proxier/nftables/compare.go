@@ -19,7 +19,7 @@ type difference struct {
 	have   *nft.Listing // nil: there is no table
 
 	replace bool // the table must be removed: it holds foreign objects, or refused a change
-	rewrite bool // all rules, chains, and sets that differ are made again
+	rewrite bool // all rules and chains are made again, and the sets that differ
 	wake    bool // the table is dormant: no packet meets it
 
 	elements     map[set]*setDifference // of sets that stay, where they differ

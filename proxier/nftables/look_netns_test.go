@@ -59,7 +59,7 @@ func TestLookSparesReading(t *testing.T) {
 		expect("after a watch has begun", true)
 		h.nft("add set inet svcproxy others { type inet_service; }")
 		expect("after a change of a foreign table, with events", false)
-		h.Backend.Doubt()
+		h.Backend.Recheck()
 		expect("after lost events", true)
 		for range nftables.LooksUnread - 1 {
 			expect("with events", false)
@@ -75,7 +75,7 @@ func TestLookHastensNothing(t *testing.T) {
 		events := h.watch()
 		h.Fill(seeded(5), 5)
 		h.Sync(nil)
-		h.Backend.Doubt()
+		h.Backend.Recheck()
 		h.nft("flush chain TABLE services")
 		next(h, events, "a flush")
 		if h.Look() {
@@ -96,7 +96,7 @@ func TestLookAtMany(t *testing.T) {
 		h.World.Services[res.Key] = res
 	}
 	h.Sync(nil)
-	h.Backend.Doubt()
+	h.Backend.Recheck()
 	if differs, read := h.looks(); differs || !read {
 		t.Errorf("untouched: found a difference: %v, read the table: %v", differs, read)
 	}

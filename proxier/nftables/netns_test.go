@@ -134,7 +134,7 @@ func TestLongNames(t *testing.T) {
 		if !strings.Contains(h.everything(), label("n")+"/"+label("s")[:60]) {
 			h.Errorf("the name is not listed:\n%s", h.everything())
 		}
-		h.Backend.Doubt()
+		h.Backend.Recheck()
 		if h.Look() {
 			h.Error("a look finds a difference")
 		}

@@ -3,7 +3,7 @@
 // The number of its chains depends on which features are in use, and on the
 // distinct numbers of slots; services are elements of maps and sets:
 //
-//	prerouting, output: what is addressed to a frontend or a node port
+//	prerouting, output: what is addressed to a frontend, node ports among them
 //	  └─► services      source ranges, whom to masquerade, how many slots
 //	        └─► pick-N    one of N slots at random, and dnat to its endpoint
 //	postrouting:        masquerade what is marked, and what reaches itself
@@ -81,9 +81,10 @@ func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.C
 
 // Sync implements proxier.Backend. With a delta it reads nothing and sends the
 // elements of the services that changed, in one transaction or, where that would
-// keep a core busy for long, in several, after the chains that they need. Only then
-// it repairs what another process has modified, or at once where the kernel refuses
-// the delta because of that.
+// keep a core busy for long, in several, after the chains that they need. What
+// another process has modified is repaired in two steps: chains before the delta, as
+// connections depend on them; elements after it, or in its place where the kernel
+// refuses it.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := ctx.Err()
 	if err == nil {

@@ -88,7 +88,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// route emits the elements of one route of f, whose key is in r.key.
+// route emits the elements of a frontend's Outside or Local, whose key is in r.key.
 func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route) {
 	if l.Action != proxier.Balance {
 		return

@@ -25,6 +25,6 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 	})
 }
 
-// Doubt makes the next Look, or a Sync without a delta, read our table, whatever
+// Recheck makes the next Look, or a Sync without a delta, read our table, whatever
 // events were heard.
-func (b *Backend) Doubt() { b.uncertain.Store(true) }
+func (b *Backend) Recheck() { b.uncertain.Store(true) }

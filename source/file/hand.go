@@ -202,7 +202,7 @@ func (s *Source) Accepted(units []source.Unit) {
 	if s.store == nil {
 		return
 	}
-	s.recordMu.Lock() // so that forget does not come between
+	s.recordMu.Lock() // so that forgetRecords does not come between
 	defer s.recordMu.Unlock()
 	news, lines := s.accept(units, time.Now().Round(0))
 	for _, l := range lines {

@@ -47,7 +47,7 @@ func (r record) encode(name string) string {
 func stampText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // parseRecord reads a line of the index, without its end. It returns false when
-// that is not as line wrote it.
+// that is not as encode wrote it.
 func parseRecord(line string) (name string, r record, ok bool) {
 	crc, rest, _ := strings.Cut(line, " ")
 	want, err := strconv.ParseUint(crc, 16, 32)

@@ -36,11 +36,11 @@ type store struct {
 	pending map[string]entry // what is not written yet, by file name
 	dirText []byte           // of the directory, if that is not written yet
 
-	// Of load, then of the goroutine of run.
+	// Of loadIndex, then of the goroutine of run.
 	lines        int                 // of the index, without the header
 	indexIntact  bool                // the index on disk is as we know it, and can be added to
 	indexDamaged bool                // the index was damaged or lost: copies count that it does not name
-	copies       map[string][]string // those that load found, the newest first, by copyStem
+	copies       map[string][]string // those that loadIndex found, the newest first, by copyStem
 	uncleanStop  bool                // the host stopped without shutting down, see markerPath
 	marked       bool
 }
@@ -51,7 +51,7 @@ type entry struct {
 	v *version
 }
 
-// newStore returns a store in stateDir that does nothing before load.
+// newStore returns a store in stateDir that does nothing before loadIndex.
 func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,

@@ -55,7 +55,7 @@ func (st *store) writeDirID() error {
 type job struct {
 	entry
 	name string
-	data []byte // of e.v
+	data []byte // of v
 	old  record // what it replaces
 }
 

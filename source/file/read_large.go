@@ -87,13 +87,13 @@ func (s *Source) outdated(l *largeRead, was stamp) bool {
 	return errors.Is(err, fs.ErrNotExist) || f.changingSince.IsZero() || time.Since(f.changingSince) < maxWait
 }
 
-// cancelRead forgets a load, whatever becomes of it.
+// cancelRead forgets a reading, whatever becomes of it.
 func (s *Source) cancelRead(l *largeRead) {
 	l.cancel()
 	delete(s.largeReads, l.name)
 }
 
-// withoutLarge returns the names that no load is about. Of the others it drops the load that
+// withoutLarge returns the names that no reading is about. Of the others it drops the reading that
 // is overtaken, or makes the file be looked at when it has ended.
 func (s *Source) withoutLarge(names []string, todo work) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
@@ -110,7 +110,7 @@ func (s *Source) withoutLarge(names []string, todo work) []string {
 	})
 }
 
-// forgetEnded forgets the loads that have ended, once what they found is taken.
+// forgetEnded forgets the readings that have ended, once what they found is taken.
 func (s *Source) forgetEnded() {
 	for name, l := range s.largeReads {
 		if !l.ended {

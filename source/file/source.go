@@ -1,6 +1,6 @@
 // Package file reads services from the files of a directory, and keeps reading.
 //
-//	directory ──► look ──► take ──► settle ──► sink
+//	directory ──► look ──► observe ──► hand ──► sink
 //	  events      stat,    new      now, or
 //	  only wake   read,    version? after a
 //	  us          parse             quiet time
@@ -8,10 +8,10 @@
 // One goroutine, that of Run, does all of it except for reading large files, which
 // others read meanwhile (read_large.go).
 //
-// Files are named by stage, and no file uses one of a later row of its stage or of
-// a later stage, but run.go, which drives them all:
+// Files are named by stage; run.go drives them all, and source.go, state.go and
+// timing.go have what they share:
 //
-//	watch_*  what wakes us: events, links, mounts, the directory itself
+//	watch*   what wakes us: events, links, mounts, the directory itself
 //	read_*   look at names, read texts
 //	parse*   text to services and faults (rules.go: the limits)
 //	wait.go  whether a version may be half written, and when it counts
@@ -117,7 +117,7 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
-	s.directory, s.mounts = newDirectory(o.Dir, o.StateDir), -1
+	s.directory, s.mounts = newServiceDir(o.Dir, o.StateDir), -1
 	if o.StateDir != "" {
 		s.store = newStore(o.StateDir, s.log)
 	}
@@ -200,7 +200,7 @@ func (s *Source) Problems() map[string]bool {
 	return has
 }
 
-// noteProblem keeps a trouble for Status, and reports whether it is another than before.
+// noteProblem keeps a problem for Status, and reports whether it is another than before.
 func (s *Source) noteProblem(trouble *string, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

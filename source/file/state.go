@@ -121,7 +121,7 @@ type largeRead struct {
 	cancel  context.CancelFunc
 	ended   bool
 
-	// Something happened to the file that the load may not know: it is to be looked at again,
+	// Something happened to the file that the reading may not know: it is to be looked at again,
 	lookAgain bool
 	hash      bool // and to be read whatever its stamp says
 	renamed   bool // and was renamed into its place

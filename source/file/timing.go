@@ -2,7 +2,7 @@ package file
 
 import "time"
 
-// An stepTimer says when the next step is.
+// A stepTimer says when the next step is.
 type stepTimer struct {
 	timer *time.Timer
 	at    time.Time
@@ -27,7 +27,7 @@ func (a *stepTimer) within(wait time.Duration) {
 	}
 }
 
-// soon makes the next step come at once, or after merge when the last one has
+// soon makes the next step come at once, or after mergeTime when the last one has
 // just been: of many files that are renamed one after the other, not each
 // is to be a step of its own.
 func (a *stepTimer) soon() { a.within(max(0, mergeTime-time.Since(a.last))) }

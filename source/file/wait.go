@@ -88,7 +88,7 @@ func byKey(services []*source.Service) map[source.Key]*source.Service {
 	return m
 }
 
-// assess finds out what take needs to know of a version that is new, or waits.
+// assess finds out what observe needs to know of a version that is new, or waits.
 func (s *Source) assess(p *probe) {
 	f := p.f
 	switch p.v {
@@ -211,7 +211,7 @@ func (s *Source) dueTime(f *state, arriving bool) time.Time {
 	default:
 		due = later(due, earlier(s.lastChange.Add(quietTime), most))
 	}
-	if (f.next == gone || f.releases) && s.othersLoading(f) {
+	if (f.next == gone || f.releases) && s.othersBeingRead(f) {
 		due = later(due, f.waitingSince().Add(maxWait))
 	}
 	return due
@@ -232,9 +232,9 @@ func (s *Source) arriving() bool {
 	return false
 }
 
-// othersLoading reports whether a file other than f has changed and is still being read.
+// othersBeingRead reports whether a file other than f has changed and is still being read.
 // What f does not claim any more may be in there.
-func (s *Source) othersLoading(f *state) bool {
+func (s *Source) othersBeingRead(f *state) bool {
 	for _, l := range s.largeReads {
 		if l.changed && !l.ended && l.f.path != f.path {
 			return true

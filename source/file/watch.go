@@ -101,7 +101,7 @@ func (w *watcher) watchAll(linkNames []string) error {
 	})
 }
 
-// watchLinks is follow for names that may have become links, lead elsewhere, or be
+// watchLinks is watchAll for names that may have become links, lead elsewhere, or be
 // none any more: nothing else has changed.
 func (w *watcher) watchLinks(names []string, isLink func(name string) bool) error {
 	return w.retry(func() (dirs []string) {
@@ -142,7 +142,7 @@ func (w *watcher) addLink(t *tracer, name string) {
 	}
 }
 
-// removeLink takes back what lead has noted.
+// removeLink takes back what addLink has noted.
 func (w *watcher) removeLink(name string) {
 	for _, path := range w.linkPaths[name] {
 		if !w.linksOver[path][name] { // it is in there twice

@@ -24,8 +24,8 @@ var errEmptyReplacement = errors.New("it is another directory than before, and h
 
 const directoryFile = "directory" // beside the index of the store
 
-// newDirectory returns the home at dir that is kept in stateDir, which may be empty.
-func newDirectory(dir, stateDir string) *serviceDir {
+// newServiceDir returns the home at dir that is kept in stateDir, which may be empty.
+func newServiceDir(dir, stateDir string) *serviceDir {
 	h := &serviceDir{dir: dir}
 	if stateDir != "" {
 		h.statePath = filepath.Join(stateDir, "lastgood", directoryFile)
@@ -57,7 +57,7 @@ func (h *serviceDir) readNames(known bool) (names []string, moved bool, err erro
 	return names, moved, nil
 }
 
-// encodeID is what keep holds.
+// encodeID returns what statePath holds.
 func (h *serviceDir) encodeID() []byte {
 	return fmt.Appendf(nil, "%d %d %d\n", h.lastID.dev, h.lastID.ino, h.lastID.born)
 }
@@ -72,7 +72,7 @@ func (h *serviceDir) unchanged() bool {
 // service files, of which stateDir keeps the last good versions; nil: what is not
 // there does not exist.
 func CheckListing(dir, stateDir string) error {
-	h := newDirectory(dir, stateDir)
+	h := newServiceDir(dir, stateDir)
 	h.loadID()
 	_, _, err := h.readNames(h.lastID != dirID{})
 	if errors.Is(err, fs.ErrNotExist) && (h.lastID == dirID{}) {

@@ -77,7 +77,7 @@ func (s *Source) updateWatches() {
 	s.logWatchError(s.watcher.watchAll(linked))
 }
 
-// updateLinkWatches is watch where nothing has changed but these names, some of which are links.
+// updateLinkWatches is updateWatches where nothing has changed but these names, some of which are links.
 func (s *Source) updateLinkWatches(names []string) {
 	if s.watcher == nil {
 		return

@@ -24,7 +24,7 @@ const (
 type Pacer struct {
 	turn chan struct{} // has one element while nobody asks a server that fails
 	most time.Duration // to wait
-	told Reading
+	read Reading
 
 	mu    sync.Mutex
 	wait  time.Duration // after the last failure; 0: the server answers
@@ -37,7 +37,7 @@ type Reading func(error) (answer bool, leave time.Duration)
 
 // NewPacer has a server that fails asked again after most at the latest.
 func NewPacer(most time.Duration, read Reading) *Pacer {
-	p := &Pacer{turn: make(chan struct{}, 1), most: most, told: read}
+	p := &Pacer{turn: make(chan struct{}, 1), most: most, read: read}
 	p.turn <- struct{}{}
 	return p
 }
@@ -91,7 +91,7 @@ func (p *Pacer) answered(err error) {
 	now := time.Now()
 	answer, leave := err == nil, time.Duration(0)
 	if !answer {
-		answer, leave = p.told(err)
+		answer, leave = p.read(err)
 	}
 	if answer {
 		p.wait = 0

@@ -174,7 +174,7 @@ func (e *env) meet(checks []check) error {
 	return nil
 }
 
-// steady returns the file that no way writes.
+// steadyText returns the file that no way writes.
 func (e *env) steadyText() (string, error) {
 	return File(e.named("steady", steadyVIP, at(e.Local[0])...))
 }

@@ -15,7 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/vmtests/internal/image"
 )
 
-// Where cmd/init expects itself, to start as the agent, and the script to run first.
+// Where vmtests/cmd/init expects itself, to start as the agent, and the script to run first.
 const (
 	initPath  = "/vmtests/init"
 	setupPath = "/vmtests/setup"
