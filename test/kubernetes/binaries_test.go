@@ -62,7 +62,7 @@ func cacheDir() (string, error) {
 func buildSvcproxy(dir string) (string, error) {
 	path := filepath.Join(dir, "svcproxy")
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/svcproxy")
-	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building svcproxy: %w\n%s", err, out)
 	}

@@ -47,7 +47,7 @@ func unpackedImage(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, command := range [][]string{
-		{"make", "-C", "..", "image", "VERSION=v9.9.9", "IMAGE=" + filepath.Join(dir, "image.tar")},
+		{"make", "-C", "../..", "image", "VERSION=v9.9.9", "IMAGE=" + filepath.Join(dir, "image.tar")},
 		{"mkdir", filepath.Join(dir, "image"), filepath.Join(dir, "root")},
 		{"tar", "-C", filepath.Join(dir, "image"), "-xf", filepath.Join(dir, "image.tar")},
 		{"umoci", "raw", "unpack", "--image", filepath.Join(dir, "image") + ":v9.9.9", filepath.Join(dir, "root")},

@@ -1,6 +1,6 @@
 // The programs of Kubernetes that tests run, in exactly these versions. The staging
 // modules are named one by one, because k8s.io/kubernetes replaces them by its folders.
-module svcproxy.dev/svcproxy/test/kubernetes/binaries
+module svcproxy/kubernetestests/binaries
 
 go 1.26.0
 
