@@ -10,6 +10,9 @@
 // kernelPackages, which any kernel must pass. In the second, systemd is process 1 and
 // svcproxy is installed as on any host; several of them share a network.
 //
+// Of the first kind, a test or a group of the lab's cases that fails is run once
+// more, in a guest of its own, and what it said is printed; more than two fail.
+//
 // Those who have Vagrant can take the steps of the second kind in its machines:
 //
 //	make test-vagrant   (a box of Debian 12 is downloaded)

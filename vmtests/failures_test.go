@@ -15,11 +15,10 @@ var (
 	verdict = regexp.MustCompile(`^\s*--- (FAIL|PASS|SKIP): (\S+)`)
 )
 
-// failures returns of the output of tests, as go test -v prints it, what those that
-// failed said, and all of it where none is known to have failed.
-func failures(output string) string {
+// failures returns of the output of tests, as go test -v prints it, which failed
+// and what they said, all of it where none is known to have failed.
+func failures(output string) (names []string, all string) {
 	said := make(map[string]string)
-	var names []string
 	name := ""
 	for line := range strings.Lines(output) {
 		if m := whose.FindStringSubmatch(line); m != nil {
@@ -35,14 +34,47 @@ func failures(output string) string {
 		said[name] += line
 	}
 	if len(names) == 0 {
-		return output
+		return nil, output
 	}
 	slices.Sort(names)
 	var b strings.Builder
 	for _, name := range names {
 		b.WriteString("=== " + name + "\n" + said[name])
 	}
-	return b.String()
+	return names, b.String()
+}
+
+// patterns returns what runs the tests with these names, and of the lab's cases
+// their groups: TestCases/ipvs-nft/kills/at_any_moment is a case of kills.
+func patterns(names []string) (list []string) {
+	const groupDepth = 3
+	for _, name := range names {
+		parts := strings.Split(name, "/")
+		if parts[0] != "TestCases" {
+			parts = parts[:1]
+		} else if len(parts) < groupDepth {
+			continue // its groups are told too
+		}
+		pattern := ""
+		for i, part := range parts[:min(len(parts), groupDepth)] {
+			if i > 0 {
+				pattern += "/"
+			}
+			pattern += "^" + regexp.QuoteMeta(part) + "$"
+		}
+		if !slices.Contains(list, pattern) {
+			list = append(list, pattern)
+		}
+	}
+	return list
+}
+
+func TestPatterns(t *testing.T) {
+	got := patterns([]string{"TestCases", "TestCases/ipvs", "TestCases/ipvs/kills", "TestCases/ipvs/kills/at_any_moment", "TestModesAgree", "TestModesAgree/a"})
+	want := []string{"^TestCases$/^ipvs$/^kills$", "^TestModesAgree$"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 func TestFailures(t *testing.T) {
@@ -66,11 +98,11 @@ func TestFailures(t *testing.T) {
     a_test.go:4: at all
     --- FAIL: TestA/two (0.00s)
 `
-	if got := failures(output); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+	if names, got := failures(output); got != want || !slices.Equal(names, []string{"TestA", "TestA/two"}) {
+		t.Errorf("got %q and\n%s\nwant\n%s", names, got, want)
 	}
 	for _, whole := range []string{"", "panic: a test of a guest ran out of time\n"} {
-		if got := failures(whole); got != whole {
+		if _, got := failures(whole); got != whole {
 			t.Errorf("got %q, want %q", got, whole)
 		}
 	}

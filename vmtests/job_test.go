@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
@@ -36,8 +35,8 @@ func begin(t *testing.T, g *guest.Guest, sign string, args ...string) *job {
 		g.Run(ctx, guest.Command{Args: args}, j) // what goes wrong shows in the output
 	}()
 	t.Cleanup(func() { j.end() })
-	for start := time.Now(); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
-		if pace.Over(start, jobPatience) {
+	for deadline := time.Now().Add(jobPatience); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
 			t.Fatalf("%q: no %q in %q", args, sign, j.output())
 		}
 	}

@@ -30,22 +30,16 @@ var kernelPackages = []string{
 	"svcproxy.dev/svcproxy/netutil/nft",
 }
 
-// packagePatience is ten times what the slowest package takes on two idle cores.
-const packagePatience = 40 * time.Minute
+// packagePatience is more than five times what the slowest package takes on two idle cores.
+const packagePatience = 20 * time.Minute
 
 // Tests pass in a guest of their own for each package.
 func TestPackages(t *testing.T) {
-	t.Parallel()
 	run := vmTests(t)
-	packages := slices.Sorted(maps.Keys(run))
-	slices.Reverse(packages) // proxier first: it takes longest
 	for _, pkg := range kernelPackages {
-		if run[pkg] == "" {
-			packages = append(packages, pkg)
-		}
 		run[pkg] = "." // all
 	}
-	for _, pkg := range packages {
+	for _, pkg := range slices.Sorted(maps.Keys(run)) {
 		t.Run(strings.TrimPrefix(pkg, "svcproxy.dev/svcproxy/"), func(t *testing.T) {
 			t.Parallel()
 			runTests(t, pkg, guest.Config{}, guest.Command{Args: []string{"-test.run=" + run[pkg]}}, packagePatience)
@@ -110,11 +104,11 @@ const labPackage = "svcproxy.dev/svcproxy/test/lab"
 // atRest are the groups of cases in which nothing goes wrong and little changes.
 const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|service ranges|one family|source ranges|firewall)$"
 
-// labRuns are parts of the packet lab, the longest first: all of ipvs mode in two
-// guests, and a little of nftables mode on another kernel than the host's.
+// labRuns are parts of the packet lab: all of ipvs mode in two guests, which take
+// about as long, and a little of nftables mode on another kernel than the host's.
 var labRuns = []struct{ name, run, skip string }{
-	{"ipvs in motion", "^(TestCases|TestModesAgree)$/^ipvs", "^TestCases$/^ipvs/" + atRest},
 	{"ipvs at rest", "^TestCases$/^ipvs/" + atRest, ""},
+	{"ipvs in motion", "^(TestCases|TestModesAgree)$/^ipvs", "^TestCases$/^ipvs/" + atRest},
 	{"nftables", "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
 }
 
@@ -123,7 +117,6 @@ const labPatience = 40 * time.Minute
 
 // Packets meet what they should on another kernel, too, and in the mode that needs one.
 func TestLab(t *testing.T) {
-	t.Parallel()
 	binary, err := guest.Build(t.Context(), "svcproxy.dev/svcproxy/cmd/svcproxy")
 	if err != nil {
 		t.Fatal(err)
@@ -158,10 +151,34 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 	var out bytes.Buffer
 	code, err := guest.Run(ctx, cfg, cmd, &out)
 	passed := strings.Count(out.String(), "--- PASS")
-	if err != nil || code != 0 || passed == 0 {
-		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, failures(out.String()))
+	names, said := failures(out.String())
+	again := patterns(names)
+	switch {
+	case err == nil && code != 0 && passed > 0 && 0 < len(again) && len(again) <= maxAgain:
+		fmt.Fprintf(os.Stderr, "%s: of %d tests, once more in a guest of their own: %q\n%s", t.Name(), passed+len(names), again, said)
+		for _, pattern := range again {
+			t.Run("once more", func(t *testing.T) { runAgain(ctx, t, cfg, cmd, pattern) })
+		}
+	case err != nil || code != 0 || passed == 0:
+		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, said)
 	}
 	t.Logf("%d tests passed", passed)
+}
+
+// maxAgain is how many tests, or groups of cases, may fail for no other reason than
+// that guests under emulation stand still for seconds, or that a case has one chance
+// in some hundred. More is a fault.
+const maxAgain = 2
+
+// runAgain runs tests that failed; now they must pass.
+func runAgain(ctx context.Context, t *testing.T, cfg guest.Config, cmd guest.Command, pattern string) {
+	cmd.Args = []string{cmd.Args[0], "-test.v", "-test.run=" + pattern}
+	var out bytes.Buffer
+	code, err := guest.Run(ctx, cfg, cmd, &out)
+	if err != nil || code != 0 || !strings.Contains(out.String(), "--- PASS") {
+		_, said := failures(out.String())
+		t.Fatalf("failed again: exit code %d, %v\n%s", code, err, said)
+	}
 }
 
 // testdata returns the package's testdata, where it has some.

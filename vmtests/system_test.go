@@ -9,9 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -55,8 +53,8 @@ type site struct {
 	config  guest.Config // of node
 }
 
-// sitePatience ends all guests of a test that hangs.
-const sitePatience = 30 * time.Minute
+// sitePatience ends all guests of a test. It is five times what the longest takes.
+const sitePatience = 10 * time.Minute
 
 // newSite boots the guests of a site. prepare may change how node is made.
 func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {
@@ -83,9 +81,9 @@ func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {
 		})
 	}
 	boot(&s.node, s.config)
-	boot(&s.client, guest.Config{Name: "client", Memory: 512, Files: files, Networks: s.networks(),
+	boot(&s.client, guest.Config{Name: "client", Memory: 512, CPUs: 1, Files: files, Networks: s.networks(),
 		Setup: setup("client")})
-	boot(&s.backend, guest.Config{Name: "backend", Memory: 512, Files: files, Networks: s.networks(), Setup: setup("backend")})
+	boot(&s.backend, guest.Config{Name: "backend", Memory: 512, CPUs: 1, Files: files, Networks: s.networks(), Setup: setup("backend")})
 	t.Cleanup(func() { s.close(t) })
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
@@ -121,31 +119,29 @@ func (s *site) close(t *testing.T) {
 // nodeConfig is a guest under systemd with svcproxy installed and enabled, and two services.
 func (s *site) nodeConfig(t *testing.T, mode string) guest.Config {
 	t.Helper()
-	files, err := install()
-	if err != nil {
-		t.Fatal(err)
-	}
 	return guest.Config{
 		Name: "node", System: true, Networks: s.networks(),
 		Setup: setup("node") + "systemctl enable svcproxy\n",
-		Files: append(slices.Clip(files),
+		Files: append(install(t),
 			guest.File{Path: "/etc/svcproxy/svcproxy.toml", Mode: 0o644, Data: fmt.Appendf(nil, "mode = %q\n", mode)},
 			guest.File{Path: "/etc/svcproxy/web.toml", Mode: 0o644, Data: bothBackends}),
 	}
 }
 
-// install returns what make install installs. It runs once: two at a time would write the same binary.
-var install = sync.OnceValues(func() ([]guest.File, error) {
-	dir, err := os.MkdirTemp("", "svcproxy-install-")
+// install returns what make install installs.
+func install(t *testing.T) []guest.File {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "make", "-C", "..", "install", "DESTDIR="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make install: %v\n%s", err, out)
+	}
+	files, err := guest.AppendTree(nil, dir, "/")
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
-	if out, err := exec.Command("make", "-C", "..", "install", "DESTDIR="+dir).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("make install: %w\n%s", err, out)
-	}
-	return guest.AppendTree(nil, dir, "/")
-})
+	return files
+}
 
 // disk returns an empty file system for what must outlive a guest.
 func disk(t *testing.T) string {

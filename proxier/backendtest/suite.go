@@ -162,7 +162,7 @@ func damages[B Backend](h *Host[B]) {
 		}
 		for _, repair := range ways {
 			d.Do()
-			if len(h.Planned()) == 0 {
+			if len(h.Planned()) == 0 && !d.Unplanned {
 				h.Errorf("%s: nothing planned", d.Name)
 			}
 			if !h.Look() {

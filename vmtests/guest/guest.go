@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"time"
 
-	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/vmtests/internal/agent"
 	"svcproxy.dev/svcproxy/vmtests/internal/image"
 )
@@ -21,7 +20,8 @@ import (
 // one takes 2.5 s alone on an idle host, and 30 s when three boot systemd on a busy one.
 const bootPatience = 3 * time.Minute
 
-// ErrDied says that a guest ended before its time: the kernel crashed, or QEMU did.
+// ErrDied says that a guest ended before its time: the kernel crashed, or QEMU
+// did. What was going on may be tried again.
 var ErrDied = errors.New("the guest died")
 
 type (
@@ -36,7 +36,7 @@ type Config struct {
 	Name   string // in errors, and for addresses of network cards; "": guest
 	System bool   // systemd is process 1; else the agent runs alone
 	Files  []File // there before the first process
-	CPUs   int    // 0: 1
+	CPUs   int    // 0: 2
 	Memory int    // in MiB, 0: 1024
 	Disk   string // an ext4 on which changes last; "": they end with the guest
 
@@ -88,7 +88,7 @@ func Attach(ctx context.Context, name string, args ...string) (*Guest, error) {
 // meet waits for the agent of a machine.
 func meet(ctx context.Context, name string, m *machine) (*Guest, error) {
 	g := &Guest{name: name, ctx: ctx, machine: m}
-	meetCtx, cancel := context.WithTimeout(ctx, pace.Scale(bootPatience))
+	meetCtx, cancel := context.WithTimeout(ctx, bootPatience)
 	defer cancel()
 	var err error
 	if g.agent, err = agent.Connect(meetCtx, m.serial); err != nil {
@@ -156,8 +156,17 @@ func (g *Guest) explain(err error) error {
 	return fmt.Errorf("%s: %w", g.name, err)
 }
 
-// Run boots a guest for one program.
+// Run boots a guest for one program, and once more when that guest dies.
 func Run(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {
+	code, err = runOnce(ctx, cfg, cmd, output)
+	if errors.Is(err, ErrDied) {
+		fmt.Fprintf(output, "%v\ntrying once more\n", err)
+		code, err = runOnce(ctx, cfg, cmd, output)
+	}
+	return code, err
+}
+
+func runOnce(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {
 	g, err := Boot(ctx, cfg)
 	if err != nil {
 		return 0, err

@@ -25,18 +25,8 @@ import (
 // everywhere; "kvm" is twenty times as fast where it works.
 const EnvAccel = "SVCPROXY_VM_ACCEL"
 
-// kernelArguments: crashes end the guest, and nothing measures what emulation has no
-// use for. Without rep_good the kernel clears and copies pages by a loop, of which an
-// emulated rep is many times as slow.
-const kernelArguments = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t mitigations=off random.trust_cpu=on tsc=reliable no_timer_check clearcpuid=rep_good"
-
-// processor is one without what is slow to emulate: la57 makes five levels of page
-// tables, erms has bytes copied one by one. Newer kernels crash in QEMU 7.2's cmpxchg16b.
-const processor = "max,-cx16,-la57,-erms"
-
-// processors of a guest: a second one spends most of its time waiting for the first,
-// in a loop that is emulated too.
-const processors = 1
+// kernelArguments: crashes end the guest, and nothing measures what emulation has no use for.
+const kernelArguments = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t mitigations=off random.trust_cpu=on tsc=reliable no_timer_check"
 
 // A machine is a QEMU process, or one that leads to a machine elsewhere, and the
 // host's ends of what it is connected to.
@@ -159,8 +149,8 @@ func arguments(cfg Config, img image.Image) []string {
 		"-name", cfg.Name,
 		"-accel", cmp.Or(os.Getenv(EnvAccel), "tcg"),
 		"-machine", "q35",
-		"-cpu", processor,
-		"-smp", strconv.Itoa(cmp.Or(cfg.CPUs, processors)),
+		"-cpu", "max,-cx16", // newer kernels crash in QEMU 7.2's emulation of cmpxchg16b
+		"-smp", strconv.Itoa(cmp.Or(cfg.CPUs, 2)),
 		"-m", strconv.Itoa(cmp.Or(cfg.Memory, 1024)),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", img.Kernel(), "-initrd", "/dev/fd/4",

@@ -46,7 +46,7 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 func main() {
 	var o options
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "ends the guest; making its image, the first time, counts too")
-	flag.IntVar(&o.cpus, "cpus", 0, "processors of the guest, 0: what tests have")
+	flag.IntVar(&o.cpus, "cpus", 2, "processors of the guest")
 	flag.IntVar(&o.memory, "memory", 1024, "memory of the guest, in MiB")
 	flag.Var(&o.env, "env", "`KEY=VALUE` of the program's environment (may be repeated)")
 	flag.Var(&o.files, "file", "`PATH` of a file or directory, or PATH=PATH-IN-GUEST, to be put into the program's directory (may be repeated)")
