@@ -1,18 +1,17 @@
 package control
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrUnreachable is wrapped by errors that say no daemon answers.
@@ -46,7 +45,7 @@ func NewClient(runDir string) *Client {
 // ErrUnreachable when no daemon answers.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	var st Status
-	err := c.get(ctx, "/v1/status", &st)
+	err := c.Ask(ctx, "/v1/status", nil, &st)
 	return st, err
 }
 
@@ -63,41 +62,65 @@ func (c *Client) PID(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	cred, err := credentials(conn.(*net.UnixConn))
 	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = cmp.Or(err, failed); err != nil {
 		return 0, fmt.Errorf("asking who listens on %s: %w", c.path, err)
 	}
 	return int(cred.Pid), nil
 }
 
-func (c *Client) get(ctx context.Context, path string, answer any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://svcproxy"+path, nil)
+// Ask gets what the daemon answers at a path of Get into answer.
+func (c *Client) Ask(ctx context.Context, path string, query url.Values, answer any) error {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return c.do(ctx, http.MethodGet, path, http.NoBody, answer)
+}
+
+// Tell sends a question to a path of Post, and gets what the daemon answers into answer.
+func (c *Client) Tell(ctx context.Context, path string, question, answer any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return fmt.Errorf("asking %s for %s: %w", c.path, path, err)
+	}
+	return c.do(ctx, http.MethodPost, path, bytes.NewReader(body), answer)
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://svcproxy"+path, body)
 	if err != nil {
 		return fmt.Errorf("asking %s: %w", c.path, err)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		var dial *url.Error
-		if errors.As(err, &dial) {
-			err = dial.Err // without an address that means nothing on a unix socket
-		}
-		if errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("%w: %w; the socket is for root and its group", ErrNoRights, err)
-		}
-		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+		return unanswered(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("asking %s for %s: %s; is it another version of svcproxy?", c.path, path, resp.Status)
+	switch resp.StatusCode {
+	case http.StatusOK:
+		err = json.NewDecoder(resp.Body).Decode(answer)
+	case http.StatusUnprocessableEntity:
+		var f failure
+		if err = json.NewDecoder(resp.Body).Decode(&f); err == nil {
+			return errors.New(f.Error)
+		}
+	default:
+		err = fmt.Errorf("%s; is it another version of svcproxy?", resp.Status)
 	}
-	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
+	if err != nil {
 		return fmt.Errorf("asking %s for %s: %w", c.path, path, err)
 	}
 	return nil
+}
+
+// unanswered returns why there is no answer.
+func unanswered(err error) error {
+	var dial *url.Error
+	if errors.As(err, &dial) {
+		err = dial.Err // without an address that means nothing on a unix socket
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: %w; the socket is for root and its group", ErrNoRights, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }

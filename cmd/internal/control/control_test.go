@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start serves sample from dir and returns what stops it.
 func start(t *testing.T, dir string) (stop func()) {
 	t.Helper()
+	return serve(t, dir, sampleRoutes())
+}
+
+func serve(t *testing.T, dir string, r *Routes) (stop func()) {
+	t.Helper()
 	s, err := Listen(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +40,7 @@ func start(t *testing.T, dir string) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Serve(ctx, slog.New(slog.NewTextHandler(t.Output(), nil)), func(context.Context) Status { return sample })
+		s.Serve(ctx, slog.New(slog.NewTextHandler(t.Output(), nil)), r)
 	}()
 	return func() { cancel(); <-done }
 }
@@ -186,4 +192,36 @@ var sample = Status{
 	},
 	Warnings: []string{"IPv4 forwarding is off"},
 	Restart:  []string{"mode"},
+}
+
+func sampleRoutes() *Routes {
+	r := new(Routes)
+	Get(r, "/v1/status", func(context.Context, url.Values) (Status, error) { return sample, nil })
+	return r
+}
+
+// Questions and errors cross the socket, and who asks is known.
+func TestTell(t *testing.T) {
+	r := new(Routes)
+	Post(r, "/v1/echo", func(_ context.Context, p Peer, q string) (string, error) {
+		if p.PID != os.Getpid() || p.UID != uint32(os.Geteuid()) {
+			t.Errorf("asked by %v", p)
+		}
+		if q == "" {
+			return "", errors.New("nothing to say")
+		}
+		return q + q, nil
+	})
+	dir := t.TempDir()
+	defer serve(t, dir, r)()
+	var said string
+	if err := NewClient(dir).Tell(t.Context(), "/v1/echo", "ab", &said); err != nil || said != "abab" {
+		t.Errorf("answered %q, error %v", said, err)
+	}
+	if err := NewClient(dir).Tell(t.Context(), "/v1/echo", "", &said); err == nil || err.Error() != "nothing to say" {
+		t.Errorf("error %v", err)
+	}
+	if err := NewClient(dir).Tell(t.Context(), "/v1/other", "", &said); err == nil || !strings.Contains(err.Error(), "another version") {
+		t.Errorf("error %v", err)
+	}
 }

@@ -207,16 +207,8 @@ func askHolder(name string) (*HeldError, error) {
 
 // peer returns what the kernel knows of who listens at the other end.
 func peer(conn *net.UnixConn) (*HeldError, error) {
-	raw, err := conn.SyscallConn()
+	cred, err := credentials(conn)
 	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err := errors.Join(err, failed); err != nil {
 		return nil, err
 	}
 	held := &HeldError{Holder: Holder{PID: int(cred.Pid)}, Process: "name not known", uid: cred.Uid}

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,10 +45,10 @@ func Listen(runDir string) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers with status until ctx ends, and opens the socket again when it was
+// Serve answers until ctx ends, and opens the socket again when it was
 // removed. The socket is gone when it returns, the claim is released.
-func (s *Server) Serve(ctx context.Context, log *slog.Logger, status func(context.Context) Status) {
-	srv := newServer(ctx, status)
+func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
+	srv := newServer(ctx, routes)
 	defer s.socket.close()
 	defer srv.Close()
 	s.answer(srv, log)
@@ -82,7 +81,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	}
 	l := s.socket.listener
 	go func() {
-		err := srv.Serve(netutil.LimitListener(l, maxConns))
+		err := srv.Serve(netutil.LimitListener(peerListener{l}, maxConns))
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Warn("serving the control socket", "err", err)
 			l.Close() // it is opened again
@@ -90,16 +89,11 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	}()
 }
 
-func newServer(ctx context.Context, status func(context.Context) Status) *http.Server {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		// The client may be gone; there is nobody else to tell.
-		_ = json.NewEncoder(w).Encode(status(r.Context()))
-	})
+func newServer(ctx context.Context, routes *Routes) *http.Server {
 	return &http.Server{
-		Handler:           mux,
+		Handler:           &routes.mux,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withPeer,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
 		WriteTimeout:      time.Minute,

@@ -92,7 +92,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.end()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { d.control.Serve(ctx, d.log, d.report.status); return nil })
+	g.Go(func() error { d.control.Serve(ctx, d.log, d.routes()); return nil })
 	g.Go(func() error { return d.server.Run(ctx) })
 	for _, s := range d.sources {
 		g.Go(func() error { return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d.affinity}) }) })

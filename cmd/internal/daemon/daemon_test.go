@@ -420,5 +420,5 @@ func TestOneDirectory(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	server.Serve(ctx, slog.New(slog.DiscardHandler), func(context.Context) control.Status { return control.Status{} })
+	server.Serve(ctx, slog.New(slog.DiscardHandler), new(control.Routes))
 }
