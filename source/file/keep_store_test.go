@@ -341,6 +341,28 @@ func TestCopyBefore(t *testing.T) {
 	})
 }
 
+// Where the copy before is used and is broken too, the fault names that one.
+func TestCopyBeforeIsBroken(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 2\n")
+		h.start()
+		moment()
+		h.stop()
+		older := copyName("a.toml", idOf([]byte("bad\n"), nil))
+		check(t, os.Truncate(h.state+"/lastgood/"+h.copies()[0], 0))
+		write(t, h.state+"/lastgood/"+older, "bad\n")
+		h.write("a.toml", "")
+		h.start()
+		moment()
+		h.stop()
+		if !strings.Contains(h.log.String(), older) {
+			t.Errorf("%s is not named:\n%s", older, h.log.String())
+		}
+	})
+}
+
 // What does not exist after a power failure may be what was about to be
 // replaced. It is kept until it is back, or until a reload; a file that is removed
 // before a start in the same boot, or after an orderly end, was removed.

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
 )
 
 func TestReload(t *testing.T) {
@@ -38,5 +41,29 @@ func TestReloadBeforeTheFirstSync(t *testing.T) {
 	r.ready()
 	if n := strings.Count(r.told.String(), "READY=1"); n != 1 {
 		t.Errorf("systemd was told %d times that svcproxy is ready", n)
+	}
+}
+
+// A reload verifies the host for the settings that it has read, not for those of the start.
+func TestReloadVerifiesForItsSettings(t *testing.T) {
+	m := stub("nftables", opens(new(kernel)))
+	m.Needs = func(s configs.Settings) (n modes.Needs) {
+		if s.Masquerade == "all" {
+			n.Sysctls = []modes.Sysctl{{Name: "kernel/ostype", Value: "Other"}}
+		}
+		return n
+	}
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nmasquerade = \"all\"\n", m)
+	r.ready()
+	warned := func() int { return strings.Count(r.log.String(), "kernel/ostype is Linux") }
+	if n := warned(); n != 1 {
+		t.Fatalf("%d warnings at start, want 1", n)
+	}
+	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
+	for range 2 { // that the second is taken says that the first is done
+		r.reload <- syscall.SIGHUP
+	}
+	if n := warned(); n != 1 {
+		t.Errorf("%d warnings after a reload with other settings, want 1:\n%s", n, r.log)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -107,5 +108,14 @@ func TestModeThatCannotBeHadIsTriedAgain(t *testing.T) {
 	r.eventually("had", func() bool { return r.status().Settings.Mode == "nftables" && !warned() })
 	if n := strings.Count(r.log.String(), "the mode cannot be changed"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, r.log)
+	}
+}
+
+// A mode that is still open and that settings name now is in use for that reason.
+func TestOpenModeIsNamed(t *testing.T) {
+	chosen := &activeMode{Mode: stub("nftables", nil), why: "nftables works"}
+	in, err := new(modeSwitch).openWanted(t.Context(), []*activeMode{chosen}, configs.Settings{Mode: "nftables"})
+	if err != nil || in != chosen || in.why != "it is set" {
+		t.Errorf("opened %+v, error %v", in, err)
 	}
 }
