@@ -39,8 +39,10 @@ demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 test: ## unit, golden and property tests under the race detector (no root)
 	$(GO) test -race ./...
 
-test-netns: ## the same and the packet tests in network namespaces (root; iptables, nftables, ipset, iproute2)
-	$(GO) test -tags netns -count=1 -p 1 -timeout 20m ./...
+# Packages whose tests are the same with and without the tag have passed in test.
+PACKAGES = {{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}
+test-netns: ## packet tests in network namespaces, with the others of their packages (root; iptables, nftables, ipset, iproute2)
+	$(GO) test -tags netns -count=1 -p 1 -timeout 20m $$({ $(GO) list -f '$(PACKAGES)' ./...; $(GO) list -tags netns -f '$(PACKAGES)' ./...; } | sort | uniq -u | cut -d ' ' -f 1 | sort -u)
 
 test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-system-x86, mmdebstrap, squashfs-tools, kmod, e2fsprogs)
 	$(GO) test -tags vm -count=1 -p 1 -timeout 1h ./vmtests/...
