@@ -42,8 +42,6 @@ type Host[B Backend] struct {
 type Damage struct {
 	Name string
 	Do   func() // brings back the foreign objects that went with ours
-
-	Unplanned bool // it is of settings, which Plan does not show
 }
 
 // Start opens the backend. It is closed at the end of the test.

@@ -162,7 +162,7 @@ func damages[B Backend](h *Host[B]) {
 		}
 		for _, repair := range ways {
 			d.Do()
-			if len(h.Planned()) == 0 && !d.Unplanned {
+			if len(h.Planned()) == 0 {
 				h.Errorf("%s: nothing planned", d.Name)
 			}
 			if !h.Look() {

@@ -55,7 +55,7 @@ func (h *host) damages() {
 		{"address removed", "ip addr del" + device},
 		{"address added", "ip addr add " + h.vip(99).Addr().String() + " dev svcproxy0"},
 	} {
-		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Unplanned: d.name == "timeout changed", Do: func() {
+		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Do: func() {
 			run(h, "sh", "-ec", d.do)
 			if strings.Contains(d.do, "ipvsadm -C") {
 				h.foreign()

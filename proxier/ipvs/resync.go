@@ -305,7 +305,20 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	if err := rules.Reset(rulesState); err != nil {
 		return nil, err
 	}
-	return append(p.changes(), b.kernel.Changes(actual, rules, rulesState)...), nil
+	changes, err := b.timeoutChanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(p.changes(), changes, b.kernel.Changes(actual, rules, rulesState)), nil
+}
+
+// timeoutChanges returns what setTimeouts would do.
+func (b *Backend) timeoutChanges(ctx context.Context) ([]proxier.Change, error) {
+	differ, err := b.timeoutsDiffer(ctx, b.conn)
+	if err != nil || !differ {
+		return nil, err
+	}
+	return []proxier.Change{{Op: "change", Object: "timeouts of IPVS"}}, nil
 }
 
 // changes returns what apply would do.
