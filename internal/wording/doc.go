@@ -1,0 +1,4 @@
+// Package wording holds the text of the project, names included, to one vocabulary:
+// banned.txt lists what is not written here, and what is written in its place. The
+// words of the domain are in the package doc of proxier.
+package wording
