@@ -62,14 +62,14 @@ func (e *env) history(t *testing.T, names []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		briefly()
+		briefly(e.daemon.ConfigDir())
 	}
 	for _, i := range rand.Perm(len(names)) {
 		if err := renameOver(e.daemon.path(names[i]), e.orderText(t, i, final)); err != nil {
 			t.Fatal(err)
 		}
 		if rand.IntN(2) == 0 {
-			briefly()
+			briefly(e.daemon.ConfigDir())
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (e *env) rewrite(t *testing.T, i int, name string, end time.Time) {
 			t.Error(err)
 			return
 		}
-		briefly()
+		time.Sleep(rand.N(longestPause))
 	}
 	t.Logf("%s: %d versions", name, versions)
 }
@@ -176,7 +176,7 @@ func testMovesOldFirst(t *testing.T, e *env) {
 		if err := from(); err != nil {
 			return err
 		}
-		time.Sleep(longestPause)
+		briefly(e.daemon.ConfigDir())
 		return to()
 	})
 }

@@ -171,7 +171,11 @@ func (e *env) askAtOnce(t *testing.T, q Question, clock *stalls) {
 		got = Ask(q)
 	}
 	took := time.Since(start)
-	if got.Outcome != Answered || isLate(got, took-(clock.total()-stalled)) {
+	switch {
+	case got.Outcome == Answered && !isLate(got, took-(clock.total()-stalled)):
+	case writerWasLate(e.daemon.ConfigDir(), start):
+		t.Logf("not counted, for a writer was kept waiting in the middle of a file: %s: %s", q, got)
+	default:
 		t.Errorf("new connection %s: %s after %v, begun at %s", q, got, took, start.UTC().Format(time.StampMilli))
 	}
 }

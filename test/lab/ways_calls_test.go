@@ -84,7 +84,7 @@ var callWays = []way{
 	})},
 	{"a directory for a moment", nil, writing(func(path, text string) error {
 		err := errors.Join(os.Remove(path), os.Mkdir(path, 0o755))
-		briefly()
+		briefly(filepath.Dir(path))
 		return errors.Join(err, os.Remove(path), write(path, text))
 	})},
 	{"a file and a link in turn", nil, func(s *site, text string) error {
@@ -108,7 +108,7 @@ func exchange(path, text string) error {
 func renamedEmpty(path, text string) error {
 	return change(path+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, func(f *os.File) error {
 		err := os.Rename(f.Name(), path)
-		briefly()
+		briefly(filepath.Dir(path))
 		return errors.Join(err, blocks(f, text))
 	})
 }

@@ -77,11 +77,6 @@ var directoryWays = slices.Concat([]way{
 	{"overflow of the event queue", nil, (*site).overflow},
 }, directoryMountWays, gitWays)
 
-// longestPause of a writer leaves the rest of quietTime to a busy machine.
-var longestPause = soak(60*time.Millisecond, 90*time.Millisecond)
-
-func briefly() { time.Sleep(rand.N(longestPause)) }
-
 func write(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
 
 // writePieces truncates a file and writes it in pieces of any size.
@@ -92,7 +87,7 @@ func writePieces(path, text string) error {
 	}
 	defer f.Close()
 	for len(text) > 0 {
-		briefly()
+		briefly(filepath.Dir(path))
 		n := 1 + rand.IntN(len(text))
 		if _, err := f.WriteString(text[:n]); err != nil {
 			return err
@@ -110,13 +105,13 @@ func renameOver(path, text string) error {
 // backupDance does as editors do that keep the former version.
 func backupDance(path, text string) error {
 	err := os.Rename(path, path+"~")
-	briefly()
+	briefly(filepath.Dir(path))
 	return errors.Join(err, write(path, text), os.Remove(path+"~"))
 }
 
 func removeAndWrite(path, text string) error {
 	err := os.Remove(path)
-	briefly()
+	briefly(filepath.Dir(path))
 	return errors.Join(err, write(path, text))
 }
 
@@ -198,14 +193,14 @@ func (s *site) swapDirectory(text string) error {
 
 func (s *site) remakeDirectory(text string) error {
 	err := os.RemoveAll(s.dir)
-	briefly()
+	briefly(s.dir)
 	return errors.Join(err, s.fill(s.dir, text))
 }
 
 // replaceDirectory puts another directory in the place of the present one.
 func (s *site) replaceDirectory(text string) error {
 	err := errors.Join(s.fill(s.fresh(), text), os.Rename(s.dir, s.fresh()+".old"))
-	briefly()
+	briefly(s.dir)
 	return errors.Join(err, os.Rename(s.fresh(), s.dir))
 }
 
