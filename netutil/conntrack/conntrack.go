@@ -9,8 +9,6 @@ package conntrack
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -46,28 +44,11 @@ func PruneUDP(ctx context.Context, ipv6 bool, q Query, stale func(Flow) bool) (i
 
 // prune is PruneUDP with given filters for the kernel.
 func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, stale func(Flow) bool) (int, error) {
-	reading, err := openSocket()
-	if err != nil {
-		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
-	}
-	defer reading.Close()
-	removing, err := openSocket()
-	if err != nil {
-		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
-	}
-	defer removing.Close()
-	// Reads take no context; closing the sockets interrupts them.
-	defer context.AfterFunc(ctx, func() { reading.Close(); removing.Close() })()
-
-	p := pruner{ctx: ctx, query: newQuerySet(q), stale: stale, editor: editor{socket: removing, edit: removal, family: family(ipv6)}}
-	err = reading.walk(family(ipv6), filters, p.visit)
-	if err == nil {
-		err = p.editor.flush()
-	}
-	if ctx.Err() != nil {
-		return p.editor.done, ctx.Err()
-	}
-	return p.editor.done, errors.Join(err, p.editor.failed)
+	query := newQuerySet(q)
+	return editAll(ctx, ipv6, removal, filters, func(e *entry) bool {
+		f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, Unreplied: e.status&seenReply == 0}
+		return e.orig.proto == unix.IPPROTO_UDP && query.matches(f) && stale(f)
+	})
 }
 
 func family(ipv6 bool) byte {
@@ -75,25 +56,6 @@ func family(ipv6 bool) byte {
 		return unix.AF_INET6
 	}
 	return unix.AF_INET
-}
-
-// A pruner removes flows that are stale.
-type pruner struct {
-	ctx    context.Context
-	query  querySet
-	stale  func(Flow) bool
-	editor editor
-}
-
-func (p *pruner) visit(e *entry) error {
-	if err := p.ctx.Err(); err != nil {
-		return err
-	}
-	f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, Unreplied: e.status&seenReply == 0}
-	if e.orig.proto != unix.IPPROTO_UDP || !p.query.matches(f) || !p.stale(f) {
-		return nil
-	}
-	return p.editor.add(e)
 }
 
 // A querySet is a Query prepared for many flows.

@@ -2,10 +2,14 @@ package conntrack
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // batchSize is how many entries are edited at once. If all of them fail, the
@@ -21,6 +25,38 @@ type edit struct {
 }
 
 var removal = edit{verb: "removing", typ: deleteEntry}
+
+// editAll edits the entries of a family that match the filters and that chosen accepts,
+// as they arrive, and returns how many. When ctx ends it stops at once.
+func editAll(ctx context.Context, ipv6 bool, change edit, filters []filter, chosen func(*entry) bool) (int, error) {
+	reading, err := openSocket()
+	if err != nil {
+		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
+	}
+	defer reading.Close()
+	writing, err := openSocket()
+	if err != nil {
+		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
+	}
+	defer writing.Close()
+	// Reads take no context; closing the sockets interrupts them.
+	defer context.AfterFunc(ctx, func() { reading.Close(); writing.Close() })()
+
+	w := editor{socket: writing, edit: change, family: family(ipv6)}
+	err = reading.walk(w.family, filters, func(e *entry) error {
+		if ctx.Err() != nil || !chosen(e) {
+			return ctx.Err()
+		}
+		return w.add(e)
+	})
+	if err == nil {
+		err = w.flush()
+	}
+	if ctx.Err() != nil {
+		return w.done, ctx.Err()
+	}
+	return w.done, errors.Join(err, w.failed)
+}
 
 // An editor changes or removes entries in batches: one by one, as ti-mo/conntrack does
 // it, costs 40 µs and 10 KB allocated each; this way, 4 µs.
@@ -44,7 +80,7 @@ func (r *editor) add(e *entry) error {
 	}
 	for _, a := range e.names {
 		m.Data = append(m.Data, a...)
-		m.Data = append(m.Data, make([]byte, align(len(a))-len(a))...)
+		m.Data = append(m.Data, make([]byte, nlmsg.Align(len(a))-len(a))...)
 	}
 	m.Data = append(m.Data, r.attrs...)
 	r.batch = append(r.batch, m)
@@ -68,13 +104,13 @@ func (r *editor) flush() error {
 	r.done += len(sent)
 	first := sent[0].Header.Sequence
 	for done := false; !done; {
-		err := r.read(func(m message) error {
-			i := int(m.seq - first)
-			if i >= len(sent) || !m.last() {
+		err := r.read(func(m nlmsg.Message) error {
+			i := int(m.Seq - first)
+			if i >= len(sent) || !m.IsLast() {
 				return nil
 			}
 			done = i == len(sent)-1
-			r.handleReply(sent[i], m.errno())
+			r.handleReply(sent[i], m.Errno())
 			return nil
 		})
 		if err != nil {

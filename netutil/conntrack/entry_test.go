@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // What a filter asks for is what an entry that passes it holds, so the one encodes what the other decodes.
@@ -48,11 +50,11 @@ func FuzzMessages(f *testing.F) {
 	f.Add([]byte{18, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e entry
-		_ = messages(b, func(m message) error {
-			if m.last() {
-				return m.dumpError()
+		_ = nlmsg.Each(b, func(m nlmsg.Message) error {
+			if m.IsLast() {
+				return dumpError(m)
 			}
-			return e.decode(m.data)
+			return e.decode(m.Body)
 		})
 	})
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // Types of messages, <linux/netfilter/nfnetlink_conntrack.h>.
@@ -41,8 +43,8 @@ func (e *listError) Error() string { return e.errno.Error() }
 func (e *listError) Unwrap() error { return e.errno }
 
 // dumpError returns the error in the last message of a listing.
-func (m message) dumpError() error {
-	if errno := m.errno(); errno != 0 {
+func dumpError(m nlmsg.Message) error {
+	if errno := m.Errno(); errno != 0 {
 		return &listError{errno}
 	}
 	return nil
@@ -69,14 +71,14 @@ func (s *socket) list(family byte, f filter, each func(*entry) error) error {
 	}
 	var e entry
 	for done := false; !done; {
-		err := s.read(func(m message) error {
-			if m.seq != request.Header.Sequence {
+		err := s.read(func(m nlmsg.Message) error {
+			if m.Seq != request.Header.Sequence {
 				return nil
 			}
-			if done = m.last(); done {
-				return m.dumpError()
+			if done = m.IsLast(); done {
+				return dumpError(m)
 			}
-			if err := e.decode(m.data); err != nil {
+			if err := e.decode(m.Body); err != nil {
 				return err
 			}
 			return each(&e)

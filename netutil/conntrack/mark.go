@@ -3,8 +3,6 @@ package conntrack
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
@@ -21,37 +19,13 @@ type Connection struct {
 // returns true, and returns how many have it now. The other bits are kept.
 // A connection that has ended meanwhile is no error. It lists every entry.
 func Mark(ctx context.Context, ipv6 bool, bit uint32, ours func(Connection) bool) (int, error) {
-	reading, err := openSocket()
-	if err != nil {
-		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
-	}
-	defer reading.Close()
-	writing, err := openSocket()
-	if err != nil {
-		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
-	}
-	defer writing.Close()
-	// Reads take no context; closing the sockets interrupts them.
-	defer context.AfterFunc(ctx, func() { reading.Close(); writing.Close() })()
-
 	marking, err := markEdit(bit)
 	if err != nil {
 		return 0, err
 	}
-	w := editor{socket: writing, edit: marking, family: family(ipv6)}
-	err = reading.list(family(ipv6), filter{}, func(e *entry) error {
-		if !ours(Connection{Protocol: e.orig.proto, Dst: e.orig.dst, Reply: e.reply.src}) {
-			return nil
-		}
-		return w.add(e)
+	return editAll(ctx, ipv6, marking, []filter{{}}, func(e *entry) bool {
+		return ours(Connection{Protocol: e.orig.proto, Dst: e.orig.dst, Reply: e.reply.src})
 	})
-	if err == nil {
-		err = w.flush()
-	}
-	if ctx.Err() != nil {
-		return w.done, ctx.Err()
-	}
-	return w.done, errors.Join(err, w.failed)
 }
 
 func markEdit(bit uint32) (edit, error) {

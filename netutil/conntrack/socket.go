@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // receiveBuffer is the size of the largest part of a listing, in bytes:
@@ -38,7 +39,7 @@ func openSocket() (*socket, error) {
 }
 
 // read calls each with the messages of one part.
-func (s *socket) read(each func(message) error) error {
+func (s *socket) read(each func(nlmsg.Message) error) error {
 	var n int
 	var err error
 	closed := s.raw.Read(func(fd uintptr) bool {
@@ -54,43 +55,7 @@ func (s *socket) read(each func(message) error) error {
 	case err != nil:
 		return os.NewSyscallError("recvfrom", err)
 	case n > len(s.buf):
-		return fmt.Errorf("%d bytes at once: %w", n, errShort)
+		return fmt.Errorf("%d bytes at once: %w", n, nlmsg.ErrTruncated)
 	}
-	return messages(s.buf[:n], each)
-}
-
-// A message is a netlink message from the kernel.
-type message struct {
-	typ  uint16
-	seq  uint32 // of the request
-	data []byte
-}
-
-func messages(b []byte, each func(message) error) error {
-	for len(b) > 0 {
-		if len(b) < unix.SizeofNlMsghdr {
-			return errShort
-		}
-		size := int(binary.NativeEndian.Uint32(b))
-		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return errShort
-		}
-		m := message{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[8:]), b[unix.SizeofNlMsghdr:size]}
-		if err := each(m); err != nil {
-			return err
-		}
-		b = b[min(align(size), len(b)):]
-	}
-	return nil
-}
-
-// last reports whether m is the last reply to its request.
-func (m message) last() bool { return m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR }
-
-// errno returns the errno in a reply; 0: none.
-func (m message) errno() unix.Errno {
-	if len(m.data) < 4 {
-		return 0
-	}
-	return unix.Errno(-int32(binary.NativeEndian.Uint32(m.data)))
+	return nlmsg.Each(s.buf[:n], each)
 }

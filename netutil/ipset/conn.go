@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // replyTimeout limits the wait for the reply to one message, whatever the
@@ -125,18 +127,10 @@ func (c *Conn) revision(ctx context.Context, t Type, v6 bool) (uint8, error) {
 	}
 	var newest, oldest uint8
 	for _, m := range replies {
-		ad, err := attributes(m)
-		if err != nil {
-			return 0, err
-		}
-		for ad.Next() {
-			switch ad.Type() {
-			case attrRevision:
-				newest = ad.Uint8()
-				oldest = newest
-			case attrRevisionMin:
-				oldest = ad.Uint8()
-			}
+		newest = nlmsg.Uint8(nlmsg.Find(attributes(m), attrRevision))
+		oldest = newest
+		if least := nlmsg.Find(attributes(m), attrRevisionMin); least != nil {
+			oldest = nlmsg.Uint8(least)
 		}
 	}
 	c.revisions[key] = max(oldest, min(newest, preferredRevision))

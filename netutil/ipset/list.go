@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // errInterrupted: the sets changed while the kernel listed them.
@@ -30,14 +32,8 @@ func (c *Conn) Names(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, m := range replies {
-		ad, err := attributes(m)
-		if err != nil {
-			return nil, fmt.Errorf("listing ip sets: %w", err)
-		}
-		for ad.Next() {
-			if ad.Type() == attrSetName {
-				names = append(names, ad.String())
-			}
+		if name := nlmsg.Find(attributes(m), attrSetName); name != nil {
+			names = append(names, nlmsg.String(name))
 		}
 	}
 	slices.Sort(names)
@@ -52,52 +48,22 @@ func (c *Conn) List(ctx context.Context, name string) (*Listing, error) {
 	}
 	l := &Listing{Set: Set{Name: name}}
 	for _, m := range replies {
-		if err := l.add(m); err != nil {
-			return nil, fmt.Errorf("listing ip set %s: %w", name, err)
-		}
+		l.add(attributes(m))
 	}
 	return l, nil
 }
 
 // add decodes one message of a dump: the first describes the set, all may have members.
-func (l *Listing) add(m netlink.Message) error {
-	ad, err := attributes(m)
-	if err != nil {
-		return err
+func (l *Listing) add(attrs []byte) {
+	if header := nlmsg.Find(attrs, attrData); header != nil {
+		l.Type = Type(nlmsg.String(nlmsg.Find(attrs, attrTypeName)))
+		l.IPv6 = nlmsg.Uint8(nlmsg.Find(attrs, attrFamily)) == unix.AF_INET6
+		l.MaxElem = nlmsg.Uint32(nlmsg.Find(header, attrMaxElem))
+		l.HasTimeout = nlmsg.Find(header, attrTimeout) != nil
 	}
-	for ad.Next() {
-		switch ad.Type() {
-		case attrTypeName:
-			l.Type = Type(ad.String())
-		case attrFamily:
-			l.IPv6 = ad.Uint8() == unix.AF_INET6
-		case attrData:
-			ad.Nested(l.header)
-		case attrADT:
-			ad.Nested(func(n *netlink.AttributeDecoder) error {
-				for n.Next() {
-					n.Nested(func(d *netlink.AttributeDecoder) error {
-						l.Entries = append(l.Entries, decodeEntry(d))
-						return nil
-					})
-				}
-				return nil
-			})
-		}
+	for _, member := range nlmsg.Attrs(nlmsg.Find(attrs, attrADT)) {
+		l.Entries = append(l.Entries, decodeEntry(member.Value()))
 	}
-	return ad.Err()
-}
-
-func (l *Listing) header(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		switch ad.Type() {
-		case attrMaxElem:
-			l.MaxElem = ad.Uint32()
-		case attrTimeout:
-			l.HasTimeout = true
-		}
-	}
-	return nil
 }
 
 // dump requests a listing until one is not interrupted.

@@ -2,11 +2,12 @@ package ipset
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // Commands and attributes, <linux/netfilter/ipset/ip_set.h>.
@@ -129,50 +130,26 @@ func newMessage(name string) *encoder {
 	return e
 }
 
-// attributes returns a decoder of the attributes of a reply.
-func attributes(m netlink.Message) (*netlink.AttributeDecoder, error) {
-	if len(m.Data) < 4 {
-		return nil, fmt.Errorf("a reply of %d bytes is too short", len(m.Data))
-	}
-	ad, err := netlink.NewAttributeDecoder(m.Data[4:])
-	if err != nil {
-		return nil, fmt.Errorf("reading a reply: %w", err)
-	}
-	ad.ByteOrder = binary.BigEndian
-	return ad, nil
-}
+// attributes returns those of a reply, which begins with struct nfgenmsg.
+func attributes(m netlink.Message) []byte { return m.Data[min(4, len(m.Data)):] }
 
-func decodeAddr(ad *netlink.AttributeDecoder) (a netip.Addr) {
-	ad.Nested(func(n *netlink.AttributeDecoder) error {
-		for n.Next() {
-			a, _ = netip.AddrFromSlice(n.Bytes())
-		}
-		return nil
-	})
+func decodeAddr(b []byte) netip.Addr {
+	a, ok := netip.AddrFromSlice(nlmsg.Find(b, attrIPv4))
+	if !ok {
+		a, _ = netip.AddrFromSlice(nlmsg.Find(b, attrIPv6))
+	}
 	return a
 }
 
-func decodeEntry(ad *netlink.AttributeDecoder) Entry {
-	var e Entry
-	var second netip.Addr
-	bits := -1
-	for ad.Next() {
-		switch ad.Type() {
-		case attrIP:
-			e.Addr = decodeAddr(ad)
-		case attrPort:
-			e.Port = ad.Uint16()
-		case attrProto:
-			e.Protocol = ad.Uint8()
-		case attrIP2:
-			second = decodeAddr(ad)
-		case attrCIDR2:
-			bits = int(ad.Uint8())
-		}
+func decodeEntry(b []byte) Entry {
+	e := Entry{
+		Addr: decodeAddr(nlmsg.Find(b, attrIP)),
+		Port: nlmsg.Uint16(nlmsg.Find(b, attrPort)), Protocol: nlmsg.Uint8(nlmsg.Find(b, attrProto)),
 	}
-	if second.IsValid() {
-		if bits < 0 {
-			bits = second.BitLen()
+	if second := decodeAddr(nlmsg.Find(b, attrIP2)); second.IsValid() {
+		bits := second.BitLen()
+		if cidr := nlmsg.Find(b, attrCIDR2); cidr != nil {
+			bits = int(nlmsg.Uint8(cidr))
 		}
 		e.Net = netip.PrefixFrom(second, bits)
 	}

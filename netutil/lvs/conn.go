@@ -2,6 +2,7 @@ package lvs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"syscall"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // replyTimeout limits the wait for the reply to one message, whatever the context
@@ -78,14 +81,8 @@ func (c *Conn) lookUpFamily(ctx context.Context) (uint16, error) {
 		return 0, err
 	}
 	for _, m := range replies {
-		ad, err := netlink.NewAttributeDecoder(m.Data)
-		if err != nil {
-			return 0, err
-		}
-		for ad.Next() {
-			if ad.Type() == unix.CTRL_ATTR_FAMILY_ID {
-				return ad.Uint16(), nil
-			}
+		if id := nlmsg.Find(m.Data, unix.CTRL_ATTR_FAMILY_ID); len(id) == 2 {
+			return binary.NativeEndian.Uint16(id), nil
 		}
 	}
 	return 0, errors.New("the reply has no family ID")

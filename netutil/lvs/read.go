@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // genlHeader is the length of struct genlmsghdr, <linux/genetlink.h>.
@@ -191,61 +193,28 @@ func familyOf(a netip.Addr) uint16 {
 
 // decodeServer decodes one virtual server; ok is false for one of a packet mark.
 func decodeServer(data []byte) (s Server, ok bool, err error) {
-	raw := rawServer{}
-	if err := nested(data, attrServer, raw.attribute); err != nil {
-		return s, false, err
-	}
-	if raw.mark != 0 {
+	a := attributes(nlmsg.Find(data, attrServer))
+	if a.uint32(serverMark) != 0 {
 		return s, false, nil
 	}
+	flags := a.uint32(serverFlags) // its mask follows
 	s = Server{
-		Key:            Key{Addr: address(raw.addr, raw.family == unix.AF_INET), Protocol: uint8(raw.protocol), Port: raw.port},
-		Scheduler:      raw.scheduler,
-		ForeignOptions: raw.flags&^(flagPersistent|flagHashed) != 0 || raw.engine,
+		Key: Key{
+			Addr:     a.addr(serverAddr, a.uint16(serverFamily) == unix.AF_INET),
+			Protocol: uint8(a.uint16(serverProtocol)),
+			Port:     nlmsg.Uint16(a.find(serverPort)),
+		},
+		Scheduler:      nlmsg.String(a.find(serverScheduler)),
+		ForeignOptions: flags&^(flagPersistent|flagHashed) != 0 || a.find(serverEngine) != nil,
 	}
-	if raw.flags&flagPersistent != 0 {
-		s.Persistence = raw.timeout
-		s.ForeignOptions = s.ForeignOptions || raw.netmask != hostNetmask(s.Addr)
+	if flags&flagPersistent != 0 {
+		s.Persistence = a.uint32(serverTimeout)
+		s.ForeignOptions = s.ForeignOptions || a.uint32(serverNetmask) != hostNetmask(s.Addr)
 	}
 	if !s.Addr.IsValid() {
 		return s, false, errors.New("a virtual server without address")
 	}
 	return s, true, nil
-}
-
-type rawServer struct {
-	family, protocol, port        uint16
-	addr                          []byte
-	mark, flags, timeout, netmask uint32
-	scheduler                     string
-	engine                        bool
-}
-
-func (r *rawServer) attribute(ad *netlink.AttributeDecoder) {
-	switch ad.Type() {
-	case serverFamily:
-		r.family = ad.Uint16()
-	case serverProtocol:
-		r.protocol = ad.Uint16()
-	case serverAddr:
-		r.addr = ad.Bytes()
-	case serverPort:
-		r.port = port(ad.Bytes())
-	case serverMark:
-		r.mark = ad.Uint32()
-	case serverScheduler:
-		r.scheduler = ad.String()
-	case serverFlags:
-		if b := ad.Bytes(); len(b) >= 4 {
-			r.flags = binary.NativeEndian.Uint32(b)
-		}
-	case serverTimeout:
-		r.timeout = ad.Uint32()
-	case serverNetmask:
-		r.netmask = ad.Uint32()
-	case serverEngine:
-		r.engine = true
-	}
 }
 
 // hostNetmask stands for persistence by single client addresses: a mask for IPv4, a
@@ -258,64 +227,41 @@ func hostNetmask(a netip.Addr) uint32 {
 }
 
 func decodeDestination(data []byte, v4 bool) (Destination, error) {
-	var d Destination
-	var addr []byte
-	var at uint16
-	err := nested(data, attrDestination, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
-		case destinationAddr:
-			addr = ad.Bytes()
-		case destinationPort:
-			at = port(ad.Bytes())
-		case destinationWeight:
-			d.Weight = ad.Uint32()
-		case destinationMethod, destinationUpper, destinationLower:
-			d.ForeignOptions = d.ForeignOptions || ad.Uint32() != 0
-		case destinationActive:
-			d.Active = ad.Uint32()
-		case destinationInactive:
-			d.Inactive = ad.Uint32()
-		}
-	})
-	d.AddrPort = netip.AddrPortFrom(address(addr, v4), at)
-	if err == nil && !d.Addr().IsValid() {
-		err = errors.New("a destination without address")
+	a := attributes(nlmsg.Find(data, attrDestination))
+	d := Destination{
+		AddrPort:       netip.AddrPortFrom(a.addr(destinationAddr, v4), nlmsg.Uint16(a.find(destinationPort))),
+		Weight:         a.uint32(destinationWeight),
+		ForeignOptions: a.uint32(destinationMethod)|a.uint32(destinationUpper)|a.uint32(destinationLower) != 0,
+		Active:         a.uint32(destinationActive),
+		Inactive:       a.uint32(destinationInactive),
 	}
-	return d, err
+	if !d.Addr().IsValid() {
+		return d, errors.New("a destination without address")
+	}
+	return d, nil
 }
 
-// nested calls each with the attributes inside the attribute of the given type.
-func nested(data []byte, typ uint16, each func(*netlink.AttributeDecoder)) error {
-	ad, err := netlink.NewAttributeDecoder(data)
-	if err != nil {
-		return fmt.Errorf("reading a reply: %w", err)
+// attributes are those of a virtual server or of a destination. Numbers but ports are
+// in the host's order.
+type attributes []byte
+
+func (a attributes) find(typ uint16) []byte { return nlmsg.Find(a, typ) }
+
+func (a attributes) uint16(typ uint16) uint16 {
+	if b := a.find(typ); len(b) == 2 {
+		return binary.NativeEndian.Uint16(b)
 	}
-	for ad.Next() {
-		if ad.Type() != typ {
-			continue
-		}
-		ad.Nested(func(n *netlink.AttributeDecoder) error {
-			for n.Next() {
-				each(n)
-			}
-			return n.Err()
-		})
-	}
-	return ad.Err()
+	return 0
 }
 
-// address decodes union nf_inet_addr: IPv4 uses the first four of its 16 bytes.
-func address(b []byte, v4 bool) netip.Addr {
+func (a attributes) uint32(typ uint16) uint32 { return nlmsg.NativeUint32(a.find(typ)) }
+
+// addr decodes union nf_inet_addr: IPv4 uses the first four of its 16 bytes.
+func (a attributes) addr(typ uint16, v4 bool) netip.Addr {
+	b := a.find(typ)
 	if v4 && len(b) > 4 {
 		b = b[:4]
 	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
-
-func port(b []byte) uint16 {
-	if len(b) < 2 {
-		return 0
-	}
-	return binary.BigEndian.Uint16(b)
+	addr, _ := netip.AddrFromSlice(b)
+	return addr
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/mdlayher/netlink"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // AddServer adds a virtual server, without destinations. The kernel loads the
@@ -66,27 +67,12 @@ func (c *Conn) write(ctx context.Context, cmd uint8, e *netlink.AttributeEncoder
 func (c *Conn) Timeouts(ctx context.Context) (t Timeouts, err error) {
 	replies, err := c.command(ctx, cmdGetTimeouts, 0, netlink.NewAttributeEncoder())
 	for _, m := range replies {
-		err = errors.Join(err, t.decode(m.Data))
+		timeout := func(typ uint16) time.Duration {
+			return time.Duration(nlmsg.NativeUint32(nlmsg.Find(m.Data, typ))) * time.Second
+		}
+		t = Timeouts{TCP: timeout(attrTimeoutTCP), TCPFin: timeout(attrTimeoutTCPFin), UDP: timeout(attrTimeoutUDP)}
 	}
 	return t, wrap(err, "reading timeouts")
-}
-
-func (t *Timeouts) decode(data []byte) error {
-	ad, err := netlink.NewAttributeDecoder(data)
-	if err != nil {
-		return fmt.Errorf("reading a reply: %w", err)
-	}
-	for ad.Next() {
-		switch ad.Type() {
-		case attrTimeoutTCP:
-			t.TCP = time.Duration(ad.Uint32()) * time.Second
-		case attrTimeoutTCPFin:
-			t.TCPFin = time.Duration(ad.Uint32()) * time.Second
-		case attrTimeoutUDP:
-			t.UDP = time.Duration(ad.Uint32()) * time.Second
-		}
-	}
-	return ad.Err()
 }
 
 // SetTimeouts sets those of the namespace, rounded up; 0 leaves one unchanged.

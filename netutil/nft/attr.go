@@ -2,7 +2,6 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -10,15 +9,11 @@ import (
 
 // Lengths of headers in bytes, <linux/netlink.h>, <linux/netfilter/nfnetlink.h>.
 const (
-	headerLen  = unix.NLMSG_HDRLEN
-	genLen     = 4 // struct nfgenmsg
-	attrLen    = unix.NLA_HDRLEN
-	attrTypes  = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-	attrMax    = 1<<16 - 1
-	nlmsgAlign = unix.NLMSG_ALIGNTO
+	headerLen = unix.NLMSG_HDRLEN
+	genLen    = 4 // struct nfgenmsg
+	attrLen   = unix.NLA_HDRLEN
+	attrMax   = 1<<16 - 1
 )
-
-func align(n int) int { return (n + nlmsgAlign - 1) &^ (nlmsgAlign - 1) }
 
 // startMessage appends the headers of a message, whose length endMessage sets.
 func startMessage(b []byte, typ, flags uint16, family byte, resource uint16) []byte {
@@ -89,86 +84,6 @@ func putMilliseconds(m []byte, typ uint16, d time.Duration) []byte {
 	}
 	ms := uint64((d + time.Millisecond - 1) / time.Millisecond)
 	return putBytes(m, typ, binary.BigEndian.AppendUint64(nil, ms))
-}
-
-var errTruncated = errors.New("truncated netlink data")
-
-// attrs calls do with each attribute of b.
-func attrs(b []byte, do func(typ uint16, value []byte) error) error {
-	for len(b) >= attrLen {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < attrLen || n > len(b) {
-			return errTruncated
-		}
-		if err := do(binary.NativeEndian.Uint16(b[2:])&attrTypes, b[attrLen:n]); err != nil {
-			return err
-		}
-		b = b[min(align(n), len(b)):]
-	}
-	return nil
-}
-
-type attr struct {
-	typ    uint16
-	nested bool
-	value  []byte
-}
-
-// parseAttrs returns the attributes of b, up to the first malformed one.
-func parseAttrs(b []byte) (list []attr) {
-	for len(b) >= attrLen {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < attrLen || n > len(b) {
-			return append(list, attr{typ: attrTypes})
-		}
-		typ := binary.NativeEndian.Uint16(b[2:])
-		list = append(list, attr{typ & attrTypes, typ&unix.NLA_F_NESTED != 0, b[attrLen:n]})
-		b = b[min(align(n), len(b)):]
-	}
-	return list
-}
-
-// byType puts the attributes of list at the index of their type, and reports whether there is room.
-func byType(list []byte, into []attr) bool {
-	for _, a := range parseAttrs(list) {
-		if int(a.typ) >= len(into) {
-			return false
-		}
-		into[a.typ] = a
-	}
-	return true
-}
-
-// find returns the value of the first attribute of a type. It does not allocate.
-func find(b []byte, typ uint16) []byte {
-	for len(b) >= attrLen {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < attrLen || n > len(b) {
-			return nil
-		}
-		if binary.NativeEndian.Uint16(b[2:])&attrTypes == typ {
-			return b[attrLen:n]
-		}
-		b = b[min(align(n), len(b)):]
-	}
-	return nil
-}
-
-func getUint32(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
-}
-
-// getString returns a string without the NUL that ends it.
-func getString(b []byte) string {
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
 }
 
 func milliseconds(b []byte) time.Duration {

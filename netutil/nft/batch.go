@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // Elements of one set follow one another in a message up to these numbers: the
@@ -263,7 +265,7 @@ func (b *Batch) seal(first uint32) (begin, end uint32) {
 	b.buf = startMessage(b.buf, unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	b.buf = endMessage(b.buf, start)
 	seq, last := first, 0
-	for at := 0; at < len(b.buf); at += align(int(binary.NativeEndian.Uint32(b.buf[at:]))) {
+	for at := 0; at < len(b.buf); at += nlmsg.Align(int(binary.NativeEndian.Uint32(b.buf[at:]))) {
 		binary.NativeEndian.PutUint32(b.buf[at+8:], seq)
 		if at < start {
 			last = at
@@ -289,7 +291,7 @@ func (b *Batch) describe(n int) string {
 	text := "committing"
 	i := 0
 	err := messages(b.buf, func(m message) error {
-		if word, ok := verbs[m.typ&0xff]; ok && i == n {
+		if word, ok := verbs[m.Type&0xff]; ok && i == n {
 			text = word + objectName(m)
 		}
 		i++
@@ -301,18 +303,14 @@ func (b *Batch) describe(n int) string {
 	return text
 }
 
-// objectName returns the name of the object that a message of a batch is about.
-func objectName(m message) (name string) {
-	typ := m.typ & 0xff
-	err := m.attrs(func(a uint16, value []byte) error {
-		chain := typ == unix.NFT_MSG_NEWCHAIN || typ == unix.NFT_MSG_DELCHAIN
-		if typ > unix.NFT_MSG_DELTABLE && (chain && a == unix.NFTA_CHAIN_NAME || !chain && a == unix.NFTA_SET_NAME) {
-			name = " " + getString(value)
-		}
-		return nil
-	})
-	if err != nil {
+// objectName returns the name of the object that a message of a batch is about, after a blank.
+func objectName(m message) string {
+	typ, name := m.Type&0xff, uint16(unix.NFTA_SET_NAME) // the same number as that of a rule's chain
+	if typ == unix.NFT_MSG_NEWCHAIN || typ == unix.NFT_MSG_DELCHAIN {
+		name = unix.NFTA_CHAIN_NAME
+	}
+	if typ <= unix.NFT_MSG_DELTABLE || m.find(name) == nil {
 		return ""
 	}
-	return name
+	return " " + m.string(name)
 }

@@ -80,12 +80,12 @@ func (c *Conn) acknowledged(b *Batch, first, last uint32) error {
 			return fmt.Errorf("reading acknowledgements of nf_tables: %w", err)
 		}
 		err = messages(c.buf[:n], func(m message) error {
-			if m.typ != unix.NLMSG_ERROR || m.seq < first || m.seq > last {
+			if m.Type != unix.NLMSG_ERROR || m.Seq < first || m.Seq > last {
 				return nil
 			}
-			done = done || m.seq == last-1
-			if errno := m.errno(); errno != 0 && failed == nil {
-				failed = &CommitError{What: b.describe(int(m.seq - first)), Errno: errno, last: m.seq == last-1}
+			done = done || m.Seq == last-1
+			if errno := m.Errno(); errno != 0 && failed == nil {
+				failed = &CommitError{What: b.describe(int(m.Seq - first)), Errno: errno, last: m.Seq == last-1}
 			}
 			return nil
 		})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // A Conn is a lasting netlink socket in the network namespace of the goroutine
@@ -88,7 +90,7 @@ func (c *Conn) receive(flags int) (int, error) {
 		case err != nil:
 			return 0, err
 		case n > len(c.buf):
-			return 0, errTruncated
+			return 0, nlmsg.ErrTruncated
 		}
 		c.received += n
 		return n, nil
@@ -121,11 +123,11 @@ func (c *Conn) ask(b []byte, changed error, each func(m message) error) error {
 		}
 		err = messages(c.buf[:n], func(m message) error {
 			switch {
-			case m.seq != c.seq || failed != nil && m.typ != unix.NLMSG_DONE && m.typ != unix.NLMSG_ERROR:
-			case m.typ == unix.NLMSG_ERROR || m.typ == unix.NLMSG_DONE:
+			case m.Seq != c.seq || failed != nil && !m.IsLast():
+			case m.IsLast():
 				done = true
-				failed = errors.Join(failed, asError(m.errno()))
-			case m.flags&unix.NLM_F_DUMP_INTR != 0 && changed != nil:
+				failed = errors.Join(failed, asError(m.Errno()))
+			case m.Flags&unix.NLM_F_DUMP_INTR != 0 && changed != nil:
 				failed = changed
 			default:
 				failed = each(m)
@@ -151,8 +153,8 @@ type Generation struct {
 func (c *Conn) Generation() (g Generation, err error) {
 	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETGEN), 0, unix.AF_UNSPEC, 0)
 	err = c.request(endMessage(m, 0), func(m message) error {
-		g, err = generation(m)
-		return err
+		g = generation(m)
+		return nil
 	})
 	if err != nil {
 		return g, fmt.Errorf("asking nf_tables for its generation: %w", err)
@@ -161,17 +163,8 @@ func (c *Conn) Generation() (g Generation, err error) {
 }
 
 // generation decodes a Generation. In an answer, its process is the one that asked.
-func generation(m message) (g Generation, err error) {
-	err = m.attrs(func(typ uint16, value []byte) error {
-		switch typ {
-		case unix.NFTA_GEN_ID:
-			g.ID = getUint32(value)
-		case unix.NFTA_GEN_PROC_PID:
-			g.PID = getUint32(value)
-		case unix.NFTA_GEN_PROC_NAME:
-			g.Process = getString(value)
-		}
-		return nil
-	})
-	return g, err
+func generation(m message) Generation {
+	return Generation{
+		ID: m.uint32(unix.NFTA_GEN_ID), PID: m.uint32(unix.NFTA_GEN_PROC_PID), Process: m.string(unix.NFTA_GEN_PROC_NAME),
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // A Listing is the content of a table without elements.
@@ -29,7 +31,7 @@ func (c *Conn) List(t Table) (*Listing, error) {
 	for _, part := range []struct {
 		what string
 		typ  uint16
-		add  func(message) error
+		add  func(message)
 	}{
 		{"chains", unix.NFT_MSG_GETCHAIN, l.addChain},
 		{"rules", unix.NFT_MSG_GETRULE, l.addRule},
@@ -45,12 +47,12 @@ func (c *Conn) List(t Table) (*Listing, error) {
 }
 
 // dump calls each with what is listed of a table.
-func (c *Conn) dump(t Table, typ uint16, each func(message) error) error {
+func (c *Conn) dump(t Table, typ uint16, each func(message)) error {
 	return c.request(listRequest(t, typ, unix.NLM_F_DUMP), func(m message) error {
-		if !m.isOf(t) { // the kernel lists chains of all tables
-			return nil
+		if m.isOf(t) { // the kernel lists chains of all tables
+			each(m)
 		}
-		return each(m)
+		return nil
 	})
 }
 
@@ -63,10 +65,8 @@ func listRequest(t Table, typ, flags uint16) []byte {
 // not meet a dormant table.
 func (c *Conn) Lookup(t Table) (exists, dormant bool, err error) {
 	err = c.request(listRequest(t, unix.NFT_MSG_GETTABLE, 0), func(m message) error {
-		return m.attrs(func(typ uint16, value []byte) error {
-			dormant = dormant || typ == unix.NFTA_TABLE_FLAGS && getUint32(value)&unix.NFT_TABLE_F_DORMANT != 0
-			return nil
-		})
+		dormant = m.uint32(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return false, false, nil
@@ -77,114 +77,52 @@ func (c *Conn) Lookup(t Table) (exists, dormant bool, err error) {
 	return true, dormant, nil
 }
 
-func (l *Listing) addChain(m message) error {
-	c, h := &Chain{}, Hook{}
-	hooked := false
-	err := m.attrs(func(typ uint16, value []byte) error {
-		switch typ {
-		case unix.NFTA_CHAIN_NAME:
-			c.Name = getString(value)
-		case unix.NFTA_CHAIN_POLICY:
-			h.Policy = getUint32(value)
-		case unix.NFTA_CHAIN_TYPE:
-			h.Type = getString(value)
-		case chainUserData:
-			c.Comment = comment(value, commentUserData)
-		case unix.NFTA_CHAIN_HOOK:
-			hooked = true
-			return attrs(value, h.decode)
+func (l *Listing) addChain(m message) {
+	c := &Chain{Name: m.string(unix.NFTA_CHAIN_NAME), Comment: comment(m.find(chainUserData), commentUserData)}
+	if m.find(unix.NFTA_CHAIN_HOOK) != nil {
+		c.Hook = &Hook{
+			Type:     m.string(unix.NFTA_CHAIN_TYPE),
+			Number:   m.uint32(unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
+			Priority: int32(m.uint32(unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
+			Policy:   m.uint32(unix.NFTA_CHAIN_POLICY),
 		}
-		return nil
-	})
-	if hooked {
-		c.Hook = &h
 	}
 	l.Chains[c.Name] = c
-	return err
 }
 
-func (h *Hook) decode(typ uint16, value []byte) error {
-	switch typ {
-	case unix.NFTA_HOOK_HOOKNUM:
-		h.Number = getUint32(value)
-	case unix.NFTA_HOOK_PRIORITY:
-		h.Priority = int32(getUint32(value))
+func (l *Listing) addRule(m message) {
+	chain := m.string(unix.NFTA_RULE_CHAIN)
+	l.Rules[chain] = append(l.Rules[chain], Rule{
+		Exprs:   bytes.Clone(m.find(unix.NFTA_RULE_EXPRESSIONS)),
+		Comment: comment(m.find(unix.NFTA_RULE_USERDATA), commentUserData),
+	})
+}
+
+func (l *Listing) addSet(m message) {
+	flags := m.uint32(unix.NFTA_SET_FLAGS)
+	if flags&unix.NFT_SET_ANONYMOUS != 0 { // belongs to its rule
+		return
 	}
-	return nil
-}
-
-func (l *Listing) addRule(m message) error {
-	var chain string
-	var r Rule
-	err := m.attrs(func(typ uint16, value []byte) error {
-		switch typ {
-		case unix.NFTA_RULE_CHAIN:
-			chain = getString(value)
-		case unix.NFTA_RULE_EXPRESSIONS:
-			r.Exprs = bytes.Clone(value)
-		case unix.NFTA_RULE_USERDATA:
-			r.Comment = comment(value, commentUserData)
-		}
-		return nil
-	})
-	l.Rules[chain] = append(l.Rules[chain], r)
-	return err
-}
-
-func (l *Listing) addSet(m message) error {
-	s := &Set{}
-	var flags uint32
-	err := m.attrs(func(typ uint16, value []byte) error {
-		switch typ {
-		case unix.NFTA_SET_NAME:
-			s.Name = getString(value)
-		case unix.NFTA_SET_FLAGS:
-			flags = getUint32(value)
-		case unix.NFTA_SET_KEY_TYPE:
-			s.Key.Number = getUint32(value)
-		case unix.NFTA_SET_KEY_LEN:
-			s.Key.Len = getUint32(value)
-		case unix.NFTA_SET_DATA_TYPE:
-			s.Data.Number = getUint32(value)
-		case unix.NFTA_SET_DATA_LEN:
-			s.Data.Len = getUint32(value)
-		case unix.NFTA_SET_USERDATA:
-			s.Comment = comment(value, setComment)
-		case unix.NFTA_SET_DESC:
-			return attrs(value, s.decodeDesc)
-		}
-		return nil
-	})
-	s.Interval, s.Dynamic = flags&unix.NFT_SET_INTERVAL != 0, flags&unix.NFT_SET_EVAL != 0
-	s.Timeouts = flags&unix.NFT_SET_TIMEOUT != 0
-	if flags&(unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_OBJECT) != 0 {
+	s := &Set{
+		Name:     m.string(unix.NFTA_SET_NAME),
+		Key:      Type{m.uint32(unix.NFTA_SET_KEY_TYPE), m.uint32(unix.NFTA_SET_KEY_LEN)},
+		Data:     Type{m.uint32(unix.NFTA_SET_DATA_TYPE), m.uint32(unix.NFTA_SET_DATA_LEN)},
+		Interval: flags&unix.NFT_SET_INTERVAL != 0,
+		Dynamic:  flags&unix.NFT_SET_EVAL != 0,
+		Timeouts: flags&unix.NFT_SET_TIMEOUT != 0,
+		Size:     m.uint32(unix.NFTA_SET_DESC, unix.NFTA_SET_DESC_SIZE),
+		Comment:  comment(m.find(unix.NFTA_SET_USERDATA), setComment),
+	}
+	for _, field := range nlmsg.Attrs(m.find(unix.NFTA_SET_DESC, setDescConcat)) {
+		s.Fields = append(s.Fields, nlmsg.Uint32(nlmsg.Find(field.Value(), setFieldLen)))
+	}
+	if flags&(unix.NFT_SET_CONSTANT|unix.NFT_SET_OBJECT) != 0 {
 		s.Key = Type{} // never equal to a set of ours
 	}
-	if flags&unix.NFT_SET_ANONYMOUS == 0 { // an anonymous set belongs to its rule
-		l.Sets[s.Name] = s
-	}
-	return err
+	l.Sets[s.Name] = s
 }
 
-func (s *Set) decodeDesc(typ uint16, value []byte) error {
-	switch typ {
-	case unix.NFTA_SET_DESC_SIZE:
-		s.Size = getUint32(value)
-	case setDescConcat:
-		return attrs(value, func(_ uint16, elem []byte) error {
-			return attrs(elem, func(_ uint16, n []byte) error {
-				s.Fields = append(s.Fields, getUint32(n))
-				return nil
-			})
-		})
-	}
-	return nil
-}
-
-func (l *Listing) addOther(message) error {
-	l.Others++
-	return nil
-}
+func (l *Listing) addOther(message) { l.Others++ }
 
 // chainTries is how often the chains are listed if they change meanwhile. A list of
 // 10,000 takes some ms.
@@ -212,14 +150,7 @@ func (c *Conn) Chains(t Table) ([]string, error) {
 
 func (c *Conn) chains(t Table) ([]string, error) {
 	names := []string{}
-	err := c.dump(t, unix.NFT_MSG_GETCHAIN, func(m message) error {
-		return m.attrs(func(typ uint16, value []byte) error {
-			if typ == unix.NFTA_CHAIN_NAME {
-				names = append(names, getString(value))
-			}
-			return nil
-		})
-	})
+	err := c.dump(t, unix.NFT_MSG_GETCHAIN, func(m message) { names = append(names, m.string(unix.NFTA_CHAIN_NAME)) })
 	return names, err
 }
 
@@ -233,14 +164,13 @@ func (c *Conn) Scan(t Table, set string, each func(*Element) error) error {
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
 	var e Element
 	err := c.ask(endMessage(m, 0), nil, func(m message) error {
-		if len(m.body) < genLen {
-			return errTruncated
+		for _, element := range nlmsg.Attrs(m.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			e.decode(element.Value())
+			if err := each(&e); err != nil {
+				return err
+			}
 		}
-		list := find(m.body[genLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		return attrs(list, func(_ uint16, value []byte) error {
-			e.decode(value)
-			return each(&e)
-		})
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("listing the elements of set %s: %w", set, err)
@@ -259,7 +189,7 @@ func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found
 	for step := most; at < count; {
 		end := min(at+step, count)
 		err := c.request(getRequest(t, set, at, end, key), func(m message) error {
-			e.decode(find(find(m.body[genLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM))
+			e.decode(m.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS, unix.NFTA_LIST_ELEM))
 			found(at, &e)
 			at++
 			return nil
@@ -295,13 +225,11 @@ func getRequest(t Table, set string, from, to int, key func(i int) []byte) []byt
 
 func (e *Element) decode(b []byte) {
 	*e = Element{
-		Key:    find(find(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE),
-		KeyEnd: find(find(b, setElemKeyEnd), unix.NFTA_DATA_VALUE),
-		Data:   find(find(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE),
-	}
-	e.Timeout = milliseconds(find(b, unix.NFTA_SET_ELEM_TIMEOUT))
-	e.Expires = milliseconds(find(b, unix.NFTA_SET_ELEM_EXPIRATION))
-	if u := find(b, unix.NFTA_SET_ELEM_USERDATA); len(u) > 0 {
-		e.Comment = comment(u, commentUserData)
+		Key:     nlmsg.Find(b, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE),
+		KeyEnd:  nlmsg.Find(b, setElemKeyEnd, unix.NFTA_DATA_VALUE),
+		Data:    nlmsg.Find(b, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE),
+		Timeout: milliseconds(nlmsg.Find(b, unix.NFTA_SET_ELEM_TIMEOUT)),
+		Expires: milliseconds(nlmsg.Find(b, unix.NFTA_SET_ELEM_EXPIRATION)),
+		Comment: comment(nlmsg.Find(b, unix.NFTA_SET_ELEM_USERDATA), commentUserData),
 	}
 }

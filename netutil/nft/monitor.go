@@ -126,23 +126,26 @@ func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 	case failed != nil:
 		return failed
 	}
-	return messages(m.buf[:n], func(msg message) error { return m.event(msg, changed) })
+	return messages(m.buf[:n], func(msg message) error {
+		m.event(msg, changed)
+		return nil
+	})
 }
 
 // event handles one message. Those of a transaction come one after another; its
 // generation comes last, and names the process.
-func (m *Monitor) event(msg message, changed func(Event)) error {
-	if msg.typ != nftMessage(unix.NFT_MSG_NEWGEN) {
+func (m *Monitor) event(msg message, changed func(Event)) {
+	if msg.Type != nftMessage(unix.NFT_MSG_NEWGEN) {
 		if c := m.relevant(msg); c != 0 {
-			m.heard[msg.port] |= c
+			m.heard[msg.Port] |= c
 		}
-		return nil
+		return
 	}
-	what := m.heard[msg.port]
-	delete(m.heard, msg.port)
-	g, err := generation(msg)
-	if err != nil || what == 0 || m.own != nil && m.own(msg.port, g.ID) {
-		return err
+	what := m.heard[msg.Port]
+	delete(m.heard, msg.Port)
+	g := generation(msg)
+	if what == 0 || m.own != nil && m.own(msg.Port, g.ID) {
+		return
 	}
 	if what&isTouch != 0 {
 		m.touched()
@@ -150,5 +153,4 @@ func (m *Monitor) event(msg message, changed func(Event)) error {
 	if what&isChange != 0 {
 		changed(Event{PID: g.PID, Process: g.Process})
 	}
-	return nil
 }

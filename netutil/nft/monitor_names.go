@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,9 +37,9 @@ func NewNameMonitor(n Names) (*Monitor, error) {
 
 func (n Names) relevance(m message) relevance {
 	switch {
-	case !m.isOfAny(n.Tables) || n.isScratch(m):
+	case !slices.ContainsFunc(n.Tables, m.isOf) || n.isScratch(m):
 		return 0
-	case m.typ == nftMessage(unix.NFT_MSG_DELTABLE):
+	case m.Type == nftMessage(unix.NFT_MSG_DELTABLE):
 		return isChange
 	}
 	var c relevance
@@ -54,7 +55,7 @@ func (n Names) relevance(m message) relevance {
 // isScratch reports whether a message is about a scratch chain or a rule of one.
 func (n Names) isScratch(m message) bool {
 	var name uint16
-	switch m.typ {
+	switch m.Type {
 	case nftMessage(unix.NFT_MSG_NEWCHAIN), nftMessage(unix.NFT_MSG_DELCHAIN):
 		name = unix.NFTA_CHAIN_NAME
 	case nftMessage(unix.NFT_MSG_NEWRULE), nftMessage(unix.NFT_MSG_DELRULE):
@@ -62,18 +63,9 @@ func (n Names) isScratch(m message) bool {
 	default:
 		return false
 	}
-	return n.Scratch != "" && strings.HasPrefix(getString(find(m.body[genLen:], name)), n.Scratch)
-}
-
-func (m message) isOfAny(tables []Table) bool {
-	for _, t := range tables {
-		if m.isOf(t) {
-			return true
-		}
-	}
-	return false
+	return n.Scratch != "" && strings.HasPrefix(m.string(name), n.Scratch)
 }
 
 // contains reports whether a message contains a text anywhere: the event of a deleted
 // rule has all its expressions, and in them the chain that it jumps to.
-func (m message) contains(text string) bool { return bytes.Contains(m.body, []byte(text)) }
+func (m message) contains(text string) bool { return bytes.Contains(m.Body, []byte(text)) }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // A Table names a table.
@@ -67,20 +69,37 @@ func NewRule(family byte, comment string, exprs ...expr.Any) (Rule, error) {
 // Equal reports whether two rules mean the same. One may come from the kernel, which
 // writes attributes in its own order, and may write or omit those that are zero.
 func (r Rule) Equal(o Rule) bool {
-	return r.Comment == o.Comment && sameAttrs(r.Exprs, o.Exprs, sameExpr)
+	return r.Comment == o.Comment && slices.EqualFunc(expressions(r.Exprs), expressions(o.Exprs), sameExpr)
 }
 
-// sameAttrs compares lists of attributes, in order.
-func sameAttrs(a, b []byte, same func(a, b []byte) bool) bool {
-	return slices.EqualFunc(parseAttrs(a), parseAttrs(b), func(a, b attr) bool {
-		return a.typ == b.typ && same(a.value, b.value)
-	})
+func expressions(list []byte) (all [][]byte) {
+	for _, e := range nlmsg.Attrs(list) {
+		all = append(all, e.Value())
+	}
+	return all
 }
 
 func sameExpr(a, b []byte) bool {
-	name := func(e []byte) string { return getString(find(e, unix.NFTA_EXPR_NAME)) }
-	data := func(e []byte) []byte { return find(e, unix.NFTA_EXPR_DATA) }
+	name := func(e []byte) string { return nlmsg.String(nlmsg.Find(e, unix.NFTA_EXPR_NAME)) }
+	data := func(e []byte) []byte { return nlmsg.Find(e, unix.NFTA_EXPR_DATA) }
 	return name(a) == name(b) && sameData(name(a), data(a), data(b))
+}
+
+// An attr is an attribute of an expression.
+type attr struct {
+	nested bool
+	value  []byte
+}
+
+// byType puts the attributes of list at the index of their type, and reports whether there is room.
+func byType(list []byte, into []attr) bool {
+	for typ, a := range nlmsg.Attrs(list) {
+		if int(typ) >= len(into) {
+			return false
+		}
+		into[typ] = attr{a.IsNested(), a.Value()}
+	}
+	return true
 }
 
 // sameData compares the data of expressions, attribute by attribute.
@@ -115,7 +134,7 @@ func clearDerived(name string, list []attr) {
 		list[unix.NFTA_DYNSET_EXPR].nested = true // which neither side marks
 	case "nat":
 		// That there is an address and a port, which the registers say too.
-		flags := getUint32(list[unix.NFTA_NAT_FLAGS].value) &^ (natMapIPs | natSpecified)
+		flags := nlmsg.Uint32(list[unix.NFTA_NAT_FLAGS].value) &^ (natMapIPs | natSpecified)
 		list[unix.NFTA_NAT_FLAGS].value = binary.BigEndian.AppendUint32(nil, flags)
 	}
 }
@@ -149,7 +168,7 @@ func Concat(fields ...Type) Type {
 	var c Type
 	for _, f := range fields {
 		c.Number = c.Number<<6 | f.Number
-		c.Len += uint32(align(int(f.Len)))
+		c.Len += uint32(nlmsg.Align(int(f.Len)))
 	}
 	return c
 }
@@ -255,7 +274,7 @@ func Comment(s string) string {
 func comment(b []byte, typ byte) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		if b[0] == typ {
-			return getString(b[2 : 2+int(b[1])])
+			return nlmsg.String(b[2 : 2+int(b[1])])
 		}
 		b = b[2+int(b[1]):]
 	}

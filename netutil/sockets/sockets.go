@@ -12,6 +12,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // A Listener is a socket that receives packets from anywhere: a listening one for TCP
@@ -96,23 +98,9 @@ func parse(b []byte, protocol uint8, own map[uint32]bool) (Listener, bool) {
 	}
 	return Listener{
 		Protocol: protocol, AddrPort: netip.AddrPortFrom(addr, port),
-		DualStack: addr == netip.IPv6Unspecified() && !v6Only(b[messageSize:]),
+		DualStack: addr == netip.IPv6Unspecified() && nlmsg.Uint8(nlmsg.Find(b[messageSize:], v6OnlyAttr)) == 0,
 		Own:       own[binary.NativeEndian.Uint32(b[68:])],
 	}, true
-}
-
-// v6Only reports whether a socket with these attributes receives no IPv4 packets.
-func v6Only(attrs []byte) bool {
-	d, err := netlink.NewAttributeDecoder(attrs)
-	if err != nil {
-		return false
-	}
-	for d.Next() {
-		if d.Type() == v6OnlyAttr && len(d.Bytes()) == 1 {
-			return d.Bytes()[0] != 0
-		}
-	}
-	return false
 }
 
 // ownInodes returns the inodes of the sockets of this process.
