@@ -17,17 +17,17 @@ type mirror struct {
 	host    proxier.Host
 }
 
-func (h *mirror) counts() map[set]int {
-	counts := make(map[set]int, len(h.tallies))
-	for s, t := range h.tallies {
+func (m *mirror) counts() map[set]int {
+	counts := make(map[set]int, len(m.tallies))
+	for s, t := range m.tallies {
 		counts[s] = t.count
 	}
 	return counts
 }
 
 // inOrder returns the chains, each after those that it jumps to.
-func (h *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
-	l := layout{dialect: d, host: &h.host, counts: h.counts()}
+func (m *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
+	l := layout{dialect: d, host: &m.host, counts: m.counts()}
 	return d.marshal(l.chains())
 }
 
@@ -38,40 +38,40 @@ func sameHost(a, b *proxier.Host) bool {
 }
 
 // follow applies a delta to the mirror, and returns what that does to the table.
-func (h *mirror) follow(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
-	u := &tableUpdate{elements: h.elementChanges(d.fam, delta)}
-	before := h.counts()
+func (m *mirror) follow(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
+	u := &tableUpdate{elements: m.elementChanges(d.fam, delta)}
+	before := m.counts()
 	for _, c := range u.elements {
-		h.count(c)
+		m.updateTally(c)
 	}
-	next := h.counts()
+	next := m.counts()
 	was, is := setsInUse(before), setsInUse(next)
 	u.freshSets, u.staleSets = without(is, was), without(was, is)
 	both := maxCounts(before, next)
 	var err error
-	if u.widened, err = h.updateChains(d, before, both); err == nil {
-		u.narrowed, err = h.updateChains(d, both, next)
+	if u.widened, err = m.updateChains(d, before, both); err == nil {
+		u.narrowed, err = m.updateChains(d, both, next)
 	}
 	return u, err
 }
 
 // updateChains replaces the chains as the counts change, and returns how they change.
-func (h *mirror) updateChains(d *dialect, from, to map[set]int) (chainChanges, error) {
+func (m *mirror) updateChains(d *dialect, from, to map[set]int) (chainChanges, error) {
 	if sameLayout(from, to) {
 		return chainChanges{}, nil
 	}
-	l := layout{dialect: d, host: &h.host, counts: to}
+	l := layout{dialect: d, host: &m.host, counts: to}
 	chains, err := d.marshal(l.chains())
 	if err != nil {
 		return chainChanges{}, err
 	}
-	return h.chainChanges(chains), nil
+	return m.chainChanges(chains), nil
 }
 
 // chainChanges replaces the chains, and returns how they change.
-func (h *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
-	old := h.chains
-	h.chains = make(map[string]*kernelChain, len(chains))
+func (m *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
+	old := m.chains
+	m.chains = make(map[string]*kernelChain, len(chains))
 	for _, c := range chains {
 		switch was := old[c.Name]; {
 		case was == nil:
@@ -80,14 +80,14 @@ func (h *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
 			ch.rewritten = append(ch.rewritten, c)
 		}
 		delete(old, c.Name)
-		h.chains[c.Name] = c
+		m.chains[c.Name] = c
 	}
 	ch.gone = slices.Sorted(maps.Keys(old))
 	return ch
 }
 
 // elementChanges returns the elements that differ after a delta, by set.
-func (h *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*elementChange {
+func (m *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*elementChange {
 	all := map[elementKey]*elementChange{}
 	at := func(s set, key []byte) *elementChange {
 		c := all[elementKey{s, string(key)}]
@@ -97,11 +97,11 @@ func (h *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*element
 		}
 		return c
 	}
-	before := renderer{fam: fam, pools: h.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
+	before := renderer{fam: fam, pools: m.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
 		c := at(s, key)
 		c.existed, c.oldData, c.oldComment = true, slices.Clone(data), note
 	})}
-	after := renderer{fam: fam, pools: h.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
+	after := renderer{fam: fam, pools: m.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
 		c := at(s, key)
 		c.exists, c.newData, c.newComment = true, slices.Clone(data), note
 	})}
@@ -113,23 +113,23 @@ func (h *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*element
 			after.service(s.New)
 		}
 	}
-	before.shared(d, &h.host, false)
-	after.shared(d, &h.host, true)
+	before.shared(d, &m.host, false)
+	after.shared(d, &m.host, true)
 	return sortedChanges(all)
 }
 
-// count adds a change to the checksums.
-func (h *mirror) count(c *elementChange) {
-	t := h.tallies[c.set]
+// updateTally adds a change to the checksum of its set.
+func (m *mirror) updateTally(c *elementChange) {
+	t := m.tallies[c.set]
 	if c.existed {
 		t.add([]byte(c.key), c.oldData, c.oldComment, -1)
 	}
 	if c.exists {
 		t.add([]byte(c.key), c.newData, c.newComment, 1)
 	}
-	h.tallies[c.set] = t
+	m.tallies[c.set] = t
 	if t.count == 0 {
-		delete(h.tallies, c.set)
+		delete(m.tallies, c.set)
 	}
 }
 
@@ -149,11 +149,11 @@ type stampedMirror struct {
 	sets    map[set]uint64 // of the elements of sets
 }
 
-// set replaces the mirror.
-func (m *stampedMirror) set(h *mirror) {
+// setMirror replaces the mirror; nil: it is unknown what the kernel holds.
+func (m *stampedMirror) setMirror(to *mirror) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mirror = h
+	m.mirror = to
 	m.clock++
 	m.all, m.pending, m.sets = m.clock, 0, map[set]uint64{}
 }

@@ -134,7 +134,7 @@ func TestDeltasEqualRender(t *testing.T) {
 				changed[from], changed[to] = nil, renamed(w.Services[from], to)
 			}
 			delta := w.PutAll(changed)
-			if !h.pools.follow(delta.Services) {
+			if !h.pools.renumber(delta.Services) {
 				t.Fatal("pools of random names have the same hash")
 			}
 			most := []int{1, 30, chunkElements}[pick(3)]
@@ -194,10 +194,10 @@ func TestPoolsOfOneHash(t *testing.T) {
 	same := func(string) uint32 { return 1<<32 - 1 }
 	ids := newPoolIDs(same)
 	ids.number(w.State)
-	if !ids.follow(w.Put(a.Key, a).Services) {
+	if !ids.renumber(w.Put(a.Key, a).Services) {
 		t.Error("a first pool needs a look at all others")
 	}
-	if ids.follow(w.Put(b.Key, b).Services) {
+	if ids.renumber(w.Put(b.Key, b).Services) {
 		t.Error("a second pool of the same hash was numbered without a look at the first")
 	}
 	ids = newPoolIDs(same)
@@ -205,7 +205,7 @@ func TestPoolsOfOneHash(t *testing.T) {
 	if x, y := ids.id(a.Pools[0]), ids.id(b.Pools[0]); x != 1<<32-1 || y != 0 {
 		t.Errorf("numbers: got %d and %d", x, y)
 	}
-	if ids.follow(w.Put(a.Key, nil).Services) {
+	if ids.renumber(w.Put(a.Key, nil).Services) {
 		t.Error("a pool went whose number another one wants, without a look at that")
 	}
 }

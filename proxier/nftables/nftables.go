@@ -91,7 +91,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 		err = b.sync(ctx, st, delta)
 	}
 	if err != nil {
-		b.set(nil)
+		b.setMirror(nil)
 		return fmt.Errorf("nftables, %s: %w", b.fam, err)
 	}
 	return nil
@@ -99,7 +99,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	revived, err := b.revive(ctx)
-	if err == nil && !revived && delta != nil && b.mirror != nil && b.mirror.pools.follow(delta.Services) {
+	if err == nil && !revived && delta != nil && b.mirror != nil && b.mirror.pools.renumber(delta.Services) {
 		if err = b.apply(ctx, delta); err == nil && !b.modified.Load() {
 			return nil
 		}
@@ -141,7 +141,7 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 func (b *Backend) Cleanup(ctx context.Context) error {
 	there, _, err := b.conn.Lookup(b.table())
 	there = there && err == nil // only for the log
-	b.set(nil)
+	b.setMirror(nil)
 	b.loaded = false
 	for _, remove := range []func(){func() { b.batch.FlushChain("") }, b.batch.DeleteTable} {
 		b.batch.Reset()

@@ -77,9 +77,9 @@ func (n *poolIDs) numberNames(names []string) {
 	}
 }
 
-// follow numbers the pools that a change adds, and reports whether that was
+// renumber numbers the pools that a change adds, and reports whether that was
 // possible without all the others.
-func (n *poolIDs) follow(changes []proxier.ServiceChange) bool {
+func (n *poolIDs) renumber(changes []proxier.ServiceChange) bool {
 	touched, clash := false, false
 	for _, c := range changes {
 		for p := range affinityPools(c.Old) {

@@ -31,7 +31,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	if !suspect && !revived && b.holds(st, tallies, foreign) {
 		return nil
 	}
-	b.set(nil)
+	b.setMirror(nil)
 	diff, err := b.rewrite(ctx, want, revived)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally
 		chains[c.Name] = c
 	}
 	b.loaded = true
-	b.set(&mirror{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
+	b.setMirror(&mirror{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
 }
 
 // write sends a difference, in chunks. Where packets have met the table, the chains
