@@ -267,7 +267,7 @@ func TestLooksMerge(t *testing.T) {
 }
 
 // A look that takes long judges by what is synced when it comes to a flow.
-func TestFlowWorkerJudgesByTheNewest(t *testing.T) {
+func TestFlowWorkerGoesByTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := startWorker(t)
 		w.track.took = 10 * time.Second

@@ -43,7 +43,7 @@ func (w world) run(t *testing.T, s *Script) {
 }
 
 // Chunks do together what the script does, whatever their size, and each can be run.
-func TestPieces(t *testing.T) {
+func TestChunksDoWhatTheScriptDoes(t *testing.T) {
 	script := func() *Script {
 		var s Script
 		s.Set("nat", "SVCP-ROOT", []byte("-A SVCP-ROOT -d 1 -j SVCP-LEFT\n-A SVCP-ROOT -g SVCP-RIGHT\n"))
@@ -64,13 +64,13 @@ func TestPieces(t *testing.T) {
 	want.run(t, script())
 	for size := 1; size < 20; size++ {
 		got := maps.Clone(start)
-		pieces := script().Chunks(size, "SVCP-")
-		for _, p := range pieces {
+		chunks := script().Chunks(size, "SVCP-")
+		for _, p := range chunks {
 			if n := len(p.tables[0].chains); n > size {
-				t.Errorf("size %d: a piece has %d chains", size, n)
+				t.Errorf("size %d: a chunk has %d chains", size, n)
 			}
 			if bytes.Count(p.bytes(NFT), []byte("COMMIT\n")) != 1 {
-				t.Errorf("size %d: a piece is not of one table", size)
+				t.Errorf("size %d: a chunk is not of one table", size)
 			}
 			linked := strings.Contains(got["OUTPUT"], "SVCP-ROOT")
 			if linked && !strings.Contains(string(p.bytes(NFT)), "-X ") {

@@ -183,10 +183,11 @@ func Saved(t testing.TB, program string) string {
 	t.Helper()
 	sets := strings.Split(Command(t, "ipset", "save"), "\n")
 	slices.Sort(sets)
-	return Settings(Command(t, program) + strings.Join(sets, "\n"))
+	return WithoutCounters(Command(t, program) + strings.Join(sets, "\n"))
 }
 
-// Settings returns what iptables-save and ipset print, without what nobody sets.
-func Settings(saved string) string { return volatile.ReplaceAllString(saved, "") }
+// WithoutCounters returns what iptables-save and ipset print, without counters, comments
+// and what the kernel chooses by itself.
+func WithoutCounters(saved string) string { return volatile.ReplaceAllString(saved, "") }
 
 var volatile = regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]|(?: (?:bucketsize|hashsize|initval) \w+)`)

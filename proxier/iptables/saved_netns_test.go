@@ -87,7 +87,7 @@ func testSavedRules(t *testing.T, variant string, fam proxier.Family) {
 // foreignLines returns what others have of saved rules, with the policy of FORWARD.
 func foreignLines(text string) []string {
 	var lines []string
-	for line := range strings.Lines(backendtest.Settings(text)) {
+	for line := range strings.Lines(backendtest.WithoutCounters(text)) {
 		if strings.HasPrefix(line, "-A ") || strings.HasPrefix(line, ":FOR") {
 			lines = append(lines, line)
 		}

@@ -129,8 +129,8 @@ func TestLooksAreOvertaken(t *testing.T) {
 	}
 }
 
-// Repairs of much go in pieces, so that changes wait for none but their own.
-func TestRepairsGoInPieces(t *testing.T) {
+// Repairs of much go in chunks, so that changes wait for none but their own.
+func TestRepairsGoInChunks(t *testing.T) {
 	const servers = 2*maxRepairs + 10
 	m, _, _ := mirrored(servers)
 	m.beginLook()
@@ -138,12 +138,12 @@ func TestRepairsGoInPieces(t *testing.T) {
 		m.compare(mirrorKey(i), nil)
 	}
 	m.endLook()
-	var pieces []int
+	var chunks []int
 	for m.unrepaired() {
-		pieces = append(pieces, len(m.begin(keySet(), &proxier.Delta{}).servers))
+		chunks = append(chunks, len(m.begin(keySet(), &proxier.Delta{}).servers))
 	}
-	if !slices.Equal(pieces, []int{maxRepairs, maxRepairs, 10}) {
-		t.Errorf("pieces %v", pieces)
+	if !slices.Equal(chunks, []int{maxRepairs, maxRepairs, 10}) {
+		t.Errorf("chunks %v", chunks)
 	}
 }
 

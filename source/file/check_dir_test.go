@@ -10,7 +10,7 @@ import (
 
 // What is passed over is named, unless it is left behind by a program, and so is
 // what others may write.
-func TestAround(t *testing.T) {
+func TestCheckDir(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"web.toml", "db.json", "svcproxy.toml", "web.conf", "web.yaml", "web.TOML", "README",
 		".hidden", "web.toml~", "web.toml.swp", "web.toml.bak", "web.toml.dpkg-old", "web.toml.rpmnew", "web.toml.orig", "open.toml"} {

@@ -35,7 +35,7 @@ func listed(isJSON bool, endpoints ...int) []byte {
 }
 
 // Of a file that changes, what has not changed is not read again.
-func TestOnlyChangedPiecesAreRead(t *testing.T) {
+func TestOnlyChangedServicesAreRead(t *testing.T) {
 	for _, path := range []string{"a.toml", "a.json"} {
 		t.Run(path, func(t *testing.T) {
 			isJSON := path == "a.json"
@@ -56,7 +56,7 @@ func TestOnlyChangedPiecesAreRead(t *testing.T) {
 
 // Neither a warning nor a fault in one service makes the others be read again,
 // and both stand where they are now.
-func TestFaultsDoNotHinderPieces(t *testing.T) {
+func TestFaultsLeaveOtherServicesUnread(t *testing.T) {
 	text := string(listed(false, 1, 1, 1))
 	warned := strings.Replace(text, "name = \"s1\"", "name = \"s1\"\nsession_affinity_timeout = \"10s\"", 1)
 	before, faults, known := Rules{}.parseNew(context.Background(), "a.toml", []byte(warned), nil)
@@ -114,7 +114,7 @@ func TestKnownServiceIsCheckedAgain(t *testing.T) {
 }
 
 // Which files are read in chunks.
-func TestPieces(t *testing.T) {
+func TestWhichFilesAreReadInChunks(t *testing.T) {
 	const (
 		toml = "[[services]]\nname = \"%s\"\nports = [{ port = 80 }]\nvips = [\"10.96.0.%d\"]\nendpoints = []\n"
 		json = `{"name": "%s", "ports": [{"port": 80}], "vips": ["10.96.0.%d"], "endpoints": []}`

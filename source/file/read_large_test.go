@@ -128,7 +128,7 @@ func TestOvertaken(t *testing.T) {
 }
 
 // New rules are not asked of what is being read by the old ones.
-func TestJudgeBeside(t *testing.T) {
+func TestRevalidateBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads := 0
 		f := besides(t, func(ctx context.Context, text string) {

@@ -11,8 +11,8 @@
 // Files are named by stage; run.go drives them all, and source.go, state.go and
 // timing.go have what they share:
 //
-//	watch*   what wakes us: events, links, mounts, the directory itself
-//	read_*   look at names, read texts
+//	watch*   what wakes us: events, links, mounts
+//	read_*   look at the directory and its names, read texts
 //	parse*   text to services and faults (rules.go: the limits)
 //	wait.go  whether a version may be half written, and when it counts
 //	hand.go  what counts is handed to the sink, and what the sink accepts

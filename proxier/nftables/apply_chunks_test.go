@@ -14,7 +14,7 @@ import (
 
 // A large delta goes in small transactions, except for services of which one takes
 // over what another had.
-func TestPieces(t *testing.T) {
+func TestChunksOfADelta(t *testing.T) {
 	w := backendtest.NewWorld(proxier.IPv4)
 	web := func(i int) *proxier.Resolved { return backendtest.Web(w.Family, i, 10) }
 	w.Put(web(0).Key, web(0))
@@ -28,15 +28,15 @@ func TestPieces(t *testing.T) {
 	slices.SortFunc(delta.Services, func(a, b proxier.ServiceChange) int { return strings.Compare(nameOf(a), nameOf(b)) })
 	var got [][]string
 	vips := 0
-	for _, piece := range chunks(delta, 20) {
+	for _, chunk := range chunks(delta, 20) {
 		var names []string
-		for _, c := range piece.Services {
+		for _, c := range chunk.Services {
 			names = append(names, nameOf(c))
 		}
-		if n := elementsOf(piece); n > 20 && len(names) != 2 {
-			t.Errorf("a piece of %d elements: %v", n, names)
+		if n := elementsOf(chunk); n > 20 && len(names) != 2 {
+			t.Errorf("a chunk of %d elements: %v", n, names)
 		}
-		vips += len(piece.RefusedVIPs.Gained)
+		vips += len(chunk.RefusedVIPs.Gained)
 		if names != nil {
 			got = append(got, names)
 		}
@@ -45,13 +45,13 @@ func TestPieces(t *testing.T) {
 		{"taker", "web-0"}, {"web-1"}, {"web-2"}, {"web-3"}, {"web-4"}, {"web-5"}, {"web-6"}, {"web-7"}, {"web-8"}, {"web-9"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("services of the pieces (-want +got):\n%s", diff)
+		t.Errorf("services of the chunks (-want +got):\n%s", diff)
 	}
 	if vips != len(delta.RefusedVIPs.Gained) {
-		t.Errorf("pieces refuse on %d VIPs, the delta on %d", vips, len(delta.RefusedVIPs.Gained))
+		t.Errorf("chunks refuse on %d VIPs, the delta on %d", vips, len(delta.RefusedVIPs.Gained))
 	}
 	if whole := chunks(delta, chunkElements); len(whole) != 1 || whole[0] != delta {
-		t.Errorf("a small delta goes in %d pieces", len(whole))
+		t.Errorf("a small delta goes in %d chunks", len(whole))
 	}
 }
 

@@ -24,58 +24,58 @@ var errEmptyReplacement = errors.New("it is another directory than before, and h
 
 const directoryFile = "directory" // beside the index of the store
 
-// newServiceDir returns the home at dir that is kept in stateDir, which may be empty.
+// newServiceDir returns the directory at dir that is kept in stateDir, which may be empty.
 func newServiceDir(dir, stateDir string) *serviceDir {
-	h := &serviceDir{dir: dir}
+	d := &serviceDir{dir: dir}
 	if stateDir != "" {
-		h.statePath = filepath.Join(stateDir, "lastgood", directoryFile)
+		d.statePath = filepath.Join(stateDir, "lastgood", directoryFile)
 	}
-	return h
+	return d
 }
 
 // loadID takes up what an earlier run kept.
-func (h *serviceDir) loadID() {
-	if data, err := os.ReadFile(h.statePath); err == nil {
-		if n, _ := fmt.Sscan(string(data), &h.lastID.dev, &h.lastID.ino, &h.lastID.born); n < 2 { // the first versions kept two
-			h.lastID = dirID{}
+func (d *serviceDir) loadID() {
+	if data, err := os.ReadFile(d.statePath); err == nil {
+		if n, _ := fmt.Sscan(string(data), &d.lastID.dev, &d.lastID.ino, &d.lastID.born); n < 2 { // the first versions kept two
+			d.lastID = dirID{}
 		}
 	}
 }
 
 // readNames returns the names of the service files. After an error nobody knows which
 // there are. known: files were read before.
-func (h *serviceDir) readNames(known bool) (names []string, moved bool, err error) {
-	names, id, err := listWithID(h.dir)
+func (d *serviceDir) readNames(known bool) (names []string, moved bool, err error) {
+	names, id, err := listWithID(d.dir)
 	if err != nil {
 		return nil, false, err
 	}
-	if len(names) == 0 && known && !id.is(h.lastID) {
+	if len(names) == 0 && known && !id.is(d.lastID) {
 		return nil, false, errEmptyReplacement
 	}
-	moved = id != h.lastID
-	h.lastID = id
+	moved = id != d.lastID
+	d.lastID = id
 	return names, moved, nil
 }
 
 // encodeID returns what statePath holds.
-func (h *serviceDir) encodeID() []byte {
-	return fmt.Appendf(nil, "%d %d %d\n", h.lastID.dev, h.lastID.ino, h.lastID.born)
+func (d *serviceDir) encodeID() []byte {
+	return fmt.Appendf(nil, "%d %d %d\n", d.lastID.dev, d.lastID.ino, d.lastID.born)
 }
 
 // unchanged reports whether the directory is still the one that was listed.
-func (h *serviceDir) unchanged() bool {
-	id, err := dirIDOf(unix.AT_FDCWD, h.dir)
-	return err == nil && id == h.lastID
+func (d *serviceDir) unchanged() bool {
+	id, err := dirIDOf(unix.AT_FDCWD, d.dir)
+	return err == nil && id == d.lastID
 }
 
 // CheckListing returns why nothing can be concluded from what is not in a directory of
 // service files, of which stateDir keeps the last good versions; nil: what is not
 // there does not exist.
 func CheckListing(dir, stateDir string) error {
-	h := newServiceDir(dir, stateDir)
-	h.loadID()
-	_, _, err := h.readNames(h.lastID != dirID{})
-	if errors.Is(err, fs.ErrNotExist) && (h.lastID == dirID{}) {
+	d := newServiceDir(dir, stateDir)
+	d.loadID()
+	_, _, err := d.readNames(d.lastID != dirID{})
+	if errors.Is(err, fs.ErrNotExist) && (d.lastID == dirID{}) {
 		return nil // there never was one
 	}
 	return err

@@ -124,7 +124,7 @@ func TestDirectoryMistyped(t *testing.T) {
 }
 
 // What the first versions kept of a directory, without its time of birth, still tells it.
-func TestHomeOfFirstVersions(t *testing.T) {
+func TestDirectoryIDOfFirstVersions(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	check(t, os.Mkdir(state+"/lastgood", 0o755))
 	id, err := dirIDOf(unix.AT_FDCWD, dir)
@@ -139,7 +139,7 @@ func TestHomeOfFirstVersions(t *testing.T) {
 
 // Which directory it was is kept at the latest when the source ends, however soon, and
 // however many files are to be kept with it.
-func TestHomeIsKeptAtTheEnd(t *testing.T) {
+func TestDirectoryIDIsKeptAtTheEnd(t *testing.T) {
 	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
 	entries := map[string]entry{}
 	for i := range 2*batch + 1 {
