@@ -64,6 +64,7 @@ func (b *Backend) Tool() string { return b.kernel.Tool() }
 // looks have found to differ: no program is started if that is only members of sets.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := b.sync(ctx, st, delta)
+	b.unsupported.SyncEnded(err)
 	if err != nil {
 		return fmt.Errorf("iptables, %s: %w", b.fam, b.rules.Blame(err))
 	}
@@ -89,9 +90,7 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	if err != nil {
 		return err
 	}
-	err = b.kernel.Resync(ctx, actual, b.rules, st)
-	b.unsupported.SyncEnded(err)
-	return err
+	return b.kernel.Resync(ctx, actual, b.rules, st)
 }
 
 // Look implements proxier.Backend. It ignores what Watch has reported, whose caller

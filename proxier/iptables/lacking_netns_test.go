@@ -133,3 +133,22 @@ func TestErrorsNameTheService(t *testing.T) {
 		h.Sync(h.World.Put(source.Key{Namespace: "default", Name: "web-2"}, nil))
 	})
 }
+
+// A change that was interrupted may need what the host lacks by now: the sync after it
+// finds out, in place of failing too.
+func TestInterruptedChange(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.Sync(nil)
+		backendtest.WithoutExtension(h.TB, "xt_recent") // after it was there
+		res := sticky(h.Family, 2)
+		delta := h.World.Put(res.Key, res)
+		ended, end := context.WithCancel(context.Background())
+		end()
+		if err := h.Backend.Sync(ended, h.World.State, delta); !errors.Is(err, context.Canceled) {
+			h.Errorf("sync whose context has ended: %v", err)
+		}
+		if u := h.syncUnserved(h.Backend, nil); u == nil || u.N != 1 {
+			h.Errorf("the sync after: unserved: got %v", u)
+		}
+	})
+}
