@@ -44,8 +44,10 @@ PACKAGES = {{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}
 test-netns: ## packet tests in network namespaces, with the others of their packages (root; iptables, nftables, ipset, iproute2)
 	$(GO) test -tags netns -count=1 -p 1 -timeout 20m $$({ $(GO) list -f '$(PACKAGES)' ./...; $(GO) list -tags netns -f '$(PACKAGES)' ./...; } | sort | uniq -u | cut -d ' ' -f 1 | sort -u)
 
+# -v, because second tries are to be seen also where all passed.
 test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-system-x86, mmdebstrap, squashfs-tools, kmod, e2fsprogs)
-	$(GO) test -tags vm -count=1 -p 1 -timeout 1h ./vmtests/...
+	$(GO) test -tags vm -count=1 -p 1 -timeout 1h ./vmtests/cmd/... ./vmtests/guest/... ./vmtests/internal/...
+	$(GO) test -tags vm -count=1 -timeout 1h -v ./vmtests
 
 vagrant: build ## the machines of the whole-system tests, to try svcproxy by hand (Vagrant with libvirt or VirtualBox)
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -o bin/peer ./vmtests/cmd/peer

@@ -11,7 +11,8 @@
 // svcproxy is installed as on any host; several of them share a network.
 //
 // Of the first kind, a test or a group of the lab's cases that fails is run once
-// more, in a guest of its own, and what it said is printed; more than two fail.
+// more, in a guest of its own, and what it said is printed; more than two fail. The
+// last lines of make test-vm, passing or not, count these second tries and name them.
 //
 // Those who have Vagrant can take the steps of the second kind in its machines:
 //

@@ -156,6 +156,7 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 	switch {
 	case err == nil && code != 0 && passed > 0 && 0 < len(again) && len(again) <= maxAgain:
 		fmt.Fprintf(os.Stderr, "%s: of %d tests, once more in a guest of their own: %q\n%s", t.Name(), passed+len(names), again, said)
+		tried.add(t.Name(), again)
 		for _, pattern := range again {
 			t.Run("once more", func(t *testing.T) { runAgain(ctx, t, cfg, cmd, pattern) })
 		}
