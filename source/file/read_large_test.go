@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
+
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -386,4 +388,37 @@ func TestFrees(t *testing.T) {
 			t.Errorf("%s: %v; want %v", tt.name, got, tt.want)
 		}
 	}
+}
+
+// What waits of a file that is being read is due when that has ended, not before: until
+// then nothing looks at the file because of it.
+func TestWaitsForItsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		f := besides(t, func(ctx context.Context, text string) {
+			if strings.HasPrefix(text, "b 0\n") {
+				<-release
+			}
+		})
+		defer func() { f.stop() }()
+		f.put("b.toml", long("b 2\n"))
+		events := f.told()
+		tell := func(name, text string) { // written in place
+			f.write(name, text)
+			events <- fsnotify.Event{Name: f.path(name), Op: fsnotify.Write}
+			time.Sleep(4 * mergeTime)
+			synctest.Wait()
+		}
+		tell("b.toml", long("b 1\n")) // waits
+		tell("b.toml", long("b 0\n")) // is read
+		time.Sleep(2 * quietTime)
+		tell("a.toml", "a 2\n")
+		f.holds("while b.toml is read", "a.toml: a 2; b.toml: b 2")
+		if l := f.src.largeReads["b.toml"]; l == nil || l.lookAgain {
+			t.Errorf("reading of b.toml: %+v; want one that nothing is to follow", l)
+		}
+		close(release)
+		time.Sleep(time.Second)
+		f.holds("once it was read", "a.toml: a 2; b.toml: b 0")
+	})
 }

@@ -229,3 +229,44 @@ func TestRenamedAndHeldUp(t *testing.T) {
 		}
 	})
 }
+
+// Where no event tells that a file was replaced, its inode does: what was renamed into
+// its place is whole. What was written into the same inode, or is a file that was made
+// there, may be half written, whatever times it has been given.
+func TestReplacedUntold(t *testing.T) {
+	past := time.Unix(1e9, 0)
+	for name, tt := range map[string]struct {
+		change func(f *fixture)
+		wait   time.Duration
+	}{
+		"renamed": {func(f *fixture) {
+			f.write(".new", "a 2\n")
+			check(f.T, os.Chtimes(f.path(".new"), past, past))
+			check(f.T, os.Rename(f.path(".new"), f.path("a.toml")))
+		}, 0},
+		"written in place": {func(f *fixture) {
+			f.write("a.toml", "a 2\n")
+			check(f.T, os.Chtimes(f.path("a.toml"), past, past))
+		}, quietTime},
+		"made again": {func(f *fixture) {
+			check(f.T, os.Rename(f.path("a.toml"), f.path(".old"))) // keeps its inode
+			f.write("a.toml", "a 2\n")
+		}, quietTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir+"/a.toml", "a 3\n")
+			synctest.Test(t, func(t *testing.T) {
+				f := blind(t, dir)
+				tt.change(f)
+				f.src.Reload()
+				time.Sleep(800 * time.Millisecond)
+				f.stop()
+				want := []string{after(mergeTime+tt.wait, "a.toml: a 2")}
+				if got := f.sink.take(); !slices.Equal(got, want) {
+					t.Errorf("calls\n got: %q\nwant: %q", got, want)
+				}
+			})
+		})
+	}
+}

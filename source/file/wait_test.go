@@ -398,3 +398,43 @@ func TestPoll(t *testing.T) {
 		}
 	})
 }
+
+// A file that was left alone for quietTime, to the moment, begins to change anew; where a
+// version of it waits it has been changing all along.
+func TestQuietToTheMoment(t *testing.T) {
+	begin := time.Unix(1e9, 0)
+	for _, tt := range []struct {
+		quiet time.Duration
+		next  *version
+		want  time.Duration // after begin
+	}{
+		{quietTime - 1, nil, 0},
+		{quietTime, nil, quietTime},
+		{quietTime, gone, 0},
+	} {
+		f := state{next: tt.next}
+		f.noteChange(begin)
+		f.noteChange(begin.Add(tt.quiet))
+		if got := f.changingSince.Sub(begin); got != tt.want || f.changedAt != begin.Add(tt.quiet) {
+			t.Errorf("changed again after %v: changing since %v, want %v", tt.quiet, got, tt.want)
+		}
+	}
+}
+
+// A look just before that counts nothing.
+func TestLookedAtTooSoon(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/a.toml", "a 3\n")
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		f.move(0, "a 2\n")
+		time.Sleep(quietTime - time.Millisecond)
+		f.src.Reload()
+		time.Sleep(500 * time.Millisecond)
+		f.stop()
+		want := []string{after(mergeTime+quietTime, "a.toml: a 2")}
+		if got := f.sink.take(); !slices.Equal(got, want) {
+			t.Errorf("calls\n got: %q\nwant: %q", got, want)
+		}
+	})
+}
