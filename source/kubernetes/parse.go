@@ -315,12 +315,7 @@ func value[T any](p *T) T {
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 func parseNode(n *core.Node) *source.ClusterNode {
-	out := &source.ClusterNode{Zone: n.Labels[core.LabelTopologyZone], Addrs: nodeAddrs(n)}
-	for _, text := range n.Spec.PodCIDRs {
-		if p, ok := prefix(text); ok {
-			out.PodCIDRs = append(out.PodCIDRs, p)
-		}
-	}
+	out := &source.ClusterNode{Zone: n.Labels[core.LabelTopologyZone], Addrs: nodeAddrs(n), PodCIDRs: readPrefixes(n.Spec.PodCIDRs)}
 	out.Eligible = n.DeletionTimestamp.IsZero() &&
 		!slices.ContainsFunc(n.Spec.Taints, func(t core.Taint) bool { return t.Key == toBeDeleted })
 	return out

@@ -82,3 +82,13 @@ func prefix(text string) (netip.Prefix, bool) {
 	}
 	return netip.PrefixFrom(a, ones).Masked(), true
 }
+
+// readPrefixes returns those of list that are ranges.
+func readPrefixes(list []string) (out []netip.Prefix) {
+	for _, text := range list {
+		if p, ok := prefix(text); ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -119,18 +119,22 @@ func (s *store[T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.look(obj), nil }
 }
 
+// objects returns parse for what a store gets; other objects are of no concern.
+func objects[O, T any](parse func(O) T) func(obj any) T {
+	return func(obj any) (none T) {
+		if o, ok := obj.(O); ok {
+			return parse(o)
+		}
+		return none
+	}
+}
+
 func serviceStore(ctx context.Context, steps chan<- step) *store[*service] {
 	words := newWords()
 	return &store[*service]{
 		ctx: ctx, kind: services, steps: steps,
-		parse: func(obj any) *service {
-			s, ok := obj.(*core.Service)
-			if !ok {
-				return nil
-			}
-			return parseService(s, words)
-		},
-		set: (*cluster).setService,
+		parse: objects(func(s *core.Service) *service { return parseService(s, words) }),
+		set:   (*cluster).setService,
 		known: func(c *cluster, visit func(source.Key)) {
 			for key, e := range c.entries {
 				if e.svc != nil {
@@ -145,14 +149,8 @@ func sliceStore(ctx context.Context, steps chan<- step) *store[*slice] {
 	words := newWords()
 	return &store[*slice]{
 		ctx: ctx, kind: endpointSlices, steps: steps,
-		parse: func(obj any) *slice {
-			s, ok := obj.(*discovery.EndpointSlice)
-			if !ok {
-				return nil
-			}
-			return parseSlice(s, words)
-		},
-		set: (*cluster).setSlice,
+		parse: objects(func(s *discovery.EndpointSlice) *slice { return parseSlice(s, words) }),
+		set:   (*cluster).setSlice,
 		known: func(c *cluster, visit func(source.Key)) {
 			for key := range c.owners {
 				visit(key)
@@ -165,13 +163,7 @@ func sliceStore(ctx context.Context, steps chan<- step) *store[*slice] {
 func nodeStore(ctx context.Context, steps chan<- step, name string) *store[*source.ClusterNode] {
 	return &store[*source.ClusterNode]{
 		ctx: ctx, kind: nodes, steps: steps,
-		parse: func(obj any) *source.ClusterNode {
-			n, ok := obj.(*core.Node)
-			if !ok {
-				return nil
-			}
-			return parseNode(n)
-		},
+		parse: objects(parseNode),
 		set:   func(c *cluster, _ source.Key, n *source.ClusterNode) { c.setNode(n) },
 		known: func(_ *cluster, visit func(source.Key)) { visit(source.Key{Name: name}) },
 	}
@@ -181,20 +173,8 @@ func nodeStore(ctx context.Context, steps chan<- step, name string) *store[*sour
 func cidrStore(ctx context.Context, steps chan<- step) *store[[]netip.Prefix] {
 	return &store[[]netip.Prefix]{
 		ctx: ctx, kind: serviceCIDRs, steps: steps,
-		parse: func(obj any) []netip.Prefix {
-			s, ok := obj.(*networking.ServiceCIDR)
-			if !ok {
-				return nil
-			}
-			var list []netip.Prefix
-			for _, text := range s.Spec.CIDRs {
-				if p, ok := prefix(text); ok {
-					list = append(list, p)
-				}
-			}
-			return list
-		},
-		set: func(c *cluster, key source.Key, list []netip.Prefix) { c.setCIDRs(key.Name, list) },
+		parse: objects(func(s *networking.ServiceCIDR) []netip.Prefix { return readPrefixes(s.Spec.CIDRs) }),
+		set:   func(c *cluster, key source.Key, list []netip.Prefix) { c.setCIDRs(key.Name, list) },
 		known: func(c *cluster, visit func(source.Key)) {
 			for name := range c.cidrs {
 				visit(source.Key{Name: name})
