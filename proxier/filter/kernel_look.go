@@ -25,7 +25,7 @@ func (k *Kernel) Look(ctx context.Context) (bool, error) {
 	case <-ctx.Done():
 		return false, fmt.Errorf("waiting for another look: %w", context.Cause(ctx))
 	}
-	if !k.mirror.known() {
+	if !k.mirror.now().known {
 		return false, nil
 	}
 	k.remakeKeepTable(ctx)
@@ -35,14 +35,14 @@ func (k *Kernel) Look(ctx context.Context) (bool, error) {
 	if err := k.lookAtSets(ctx); err != nil {
 		return false, fmt.Errorf("looking at the ip sets: %w", err)
 	}
-	return k.mirror.damaged(), nil
+	return k.mirror.now().damaged, nil
 }
 
 // Damaged reports whether there is something to Repair.
-func (k *Kernel) Damaged() bool { return k.mirror.damaged() }
+func (k *Kernel) Damaged() bool { return k.mirror.now().damaged }
 
 // Reported reports whether Watch has reported what there is to Repair.
-func (k *Kernel) Reported() bool { return k.mirror.reported() }
+func (k *Kernel) Reported() bool { return k.mirror.now().reported }
 
 // maxUnread is how many looks in a row may read no table because there were no events.
 // Then one reads them anyway, in case the kernel or we missed something.
@@ -91,9 +91,10 @@ type tableState struct {
 
 // tableState returns the state of the tables with rules of ours.
 func (k *Kernel) tableState() tableState {
-	r := tableState{writes: k.mirror.writeCount()}
+	m := k.mirror.now()
+	r := tableState{writes: m.writes}
 	if k.events == nil {
-		r.content = byTable(k.mirror.currentJumps(), k.tool.ReadSum)
+		r.content = byTable(m.jumps, k.tool.ReadSum)
 	}
 	return r
 }

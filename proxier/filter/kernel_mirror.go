@@ -70,11 +70,28 @@ func (t *touched) merge(u *touched) {
 	}
 }
 
-// known reports whether it is known what the kernel holds.
-func (m *mirror) known() bool {
+// A standing is what those beside the syncs may know of a mirror.
+type standing struct {
+	known    bool   // what the kernel holds
+	jumps    []Jump // of built-in chains to ours; none while they are unknown
+	writing  bool
+	damaged  bool // a look found a difference
+	reported bool // which Watch has reported
+	resets   int  // how often the mirror was forgotten
+	writes   int  // how many have begun
+}
+
+func (m *mirror) now() standing {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.chains != nil
+	s := standing{
+		known: m.chains != nil, writing: m.writing != nil, damaged: !m.damage.empty(), reported: m.damage.reported,
+		resets: m.resets, writes: m.writes,
+	}
+	if s.known {
+		s.jumps = m.jumps
+	}
+	return s
 }
 
 // begin notes what a write is going to change, which is unknown until end.
@@ -112,20 +129,6 @@ func (m *mirror) forget() {
 	}
 }
 
-// resetCount returns how often the mirror was forgotten.
-func (m *mirror) resetCount() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.resets
-}
-
-// writeCount returns how many writes have begun.
-func (m *mirror) writeCount() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.writes
-}
-
 // beginLook begins a look: syncs note in the result what they change from now on.
 func (m *mirror) beginLook() *touched {
 	m.mu.Lock()
@@ -155,32 +158,11 @@ func (m *mirror) endLook(t *touched, found func(*damage)) (allChains bool) {
 	return len(t.chains) == 0
 }
 
-// damaged reports whether a look found a difference.
-func (m *mirror) damaged() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.damage.empty()
-}
-
-// unsettled reports whether a write is running, or a repair is pending.
-func (m *mirror) unsettled() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.writing != nil || !m.damage.empty()
-}
-
 // markReported notes that the damage is reported, by Watch, to a caller that requests a sync.
 func (m *mirror) markReported() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.damage.reported = !m.damage.empty()
-}
-
-// reported reports whether the damage was reported.
-func (m *mirror) reported() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.damage.reported
 }
 
 // takeDamage returns what looks have found, and clears it. If there is any, its repair

@@ -176,7 +176,7 @@ func TestPassedOverIsLookedAtAgain(t *testing.T) {
 func TestLookBesideRepair(t *testing.T) {
 	k, _, _, _ := watched(t)
 	command(t, "iptables-nft", "-t", "nat", "-F")
-	until(t, "the flush is found", k.mirror.damaged)
+	until(t, "the flush is found", func() bool { return k.mirror.now().damaged })
 	k.mirror.takeDamage()
 	k.events.dirty.Store(true)
 	if damaged, err := k.Look(t.Context()); err != nil || damaged {

@@ -104,7 +104,7 @@ func (k *Kernel) listen(ctx context.Context, changed func(proxier.ForeignChange)
 		stop(k.events.monitor.Watch(ctx, func() { k.events.dirty.Store(true); k.events.watching.Store(true) }, func(e nft.Event) {
 			k.events.dirty.Store(true)
 			select {
-			case queue <- disturbance{proxier.ForeignChange(e), k.mirror.resetCount()}:
+			case queue <- disturbance{proxier.ForeignChange(e), k.mirror.now().resets}:
 			default: // a look is already due
 			}
 		}))
@@ -123,7 +123,7 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 			return
 		case d := <-queue:
 			k.lookAfter(ctx, d, changed)
-			if !k.mirror.known() { // the first sync is running, and nothing was compared
+			if !k.mirror.now().known { // the first sync is running, and nothing was compared
 				select {
 				case queue <- d:
 				default: // another one is queued
@@ -140,7 +140,7 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 // lookAfter looks at the kernel after an event. An error is left to the next look of the
 // Loop, which reports it. A resync may have repaired everything before the look.
 func (k *Kernel) lookAfter(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) {
-	if damaged, err := k.Look(ctx); err == nil && (damaged || k.mirror.resetCount() != d.resets) {
+	if damaged, err := k.Look(ctx); err == nil && (damaged || k.mirror.now().resets != d.resets) {
 		k.mirror.markReported()
 		changed(d.ForeignChange)
 	}
@@ -160,17 +160,17 @@ func (k *Kernel) runCanary(ctx context.Context, changed func(proxier.ForeignChan
 		case <-tick.C:
 		}
 		begun := time.Now()
-		if begun.Before(next) || k.mirror.unsettled() {
+		m := k.mirror.now()
+		if begun.Before(next) || m.writing || m.damaged {
 			continue
 		}
-		jumps := k.mirror.currentJumps()
-		shapes := byTable(jumps, k.tool.ReadInfo)
+		shapes := byTable(m.jumps, k.tool.ReadInfo)
 		if complete != nil && maps.Equal(shapes, complete) {
 			continue
 		}
 		complete = nil
 		// An error counts as missing: iptables fails if a jump's chain was removed.
-		alive, err := k.checkCanary(jumps)
+		alive, err := k.checkCanary(m.jumps)
 		next = time.Now().Add(min(canaryShare*time.Since(begun), canaryInterval))
 		if err == nil && alive {
 			complete = shapes
@@ -217,14 +217,4 @@ func (k *Kernel) checkCanary(jumps []Jump) (bool, error) {
 		return true, nil
 	}
 	return k.tool.ChainExists("nat", Services)
-}
-
-// currentJumps returns the jumps of built-in chains to ours; none while they are unknown.
-func (m *mirror) currentJumps() []Jump {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.chains == nil {
-		return nil
-	}
-	return m.jumps
 }
