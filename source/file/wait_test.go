@@ -399,7 +399,7 @@ func TestPoll(t *testing.T) {
 	})
 }
 
-// A file that was left alone for quietTime, to the moment, begins to change anew; where a
+// A file that was left alone for quietTime, to the moment, begins to change again; where a
 // version of it waits it has been changing all along.
 func TestQuietToTheMoment(t *testing.T) {
 	begin := time.Unix(1e9, 0)
