@@ -41,14 +41,17 @@ func choose(svc *source.Service, node *Node, fam Family, p *source.Port) endpoin
 
 // usable returns the ready endpoints of list that prefer keeps, or else the terminating ones.
 func usable(svc *source.Service, list []*source.Endpoint, prefer func([]*source.Endpoint) []*source.Endpoint) []*source.Endpoint {
-	ready := keep(list, func(e *source.Endpoint) bool { return isReady(svc, e) && e.Weight > 0 })
-	if len(ready) == 0 {
-		return keep(list, func(e *source.Endpoint) bool { return e.Serving && e.Terminating && e.Weight > 0 })
+	in := func(state endpointState) []*source.Endpoint {
+		return keep(list, func(e *source.Endpoint) bool { return stateOf(svc, e) == state })
+	}
+	all := in(ready)
+	if len(all) == 0 {
+		return in(terminating)
 	}
 	if prefer != nil {
-		return prefer(ready)
+		return prefer(all)
 	}
-	return ready
+	return all
 }
 
 // near keeps only the preferred endpoints, if there are any.
@@ -98,6 +101,32 @@ func isLocal(e *source.Endpoint, node *Node) bool {
 }
 
 func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || svc.PublishNotReady }
+
+// An endpointState says whether an endpoint is usable: if it is ready, or, where none is, if it terminates.
+type endpointState uint8
+
+const (
+	ready endpointState = iota
+	terminating
+	notReady
+	weightless
+)
+
+func (s endpointState) String() string {
+	return [...]string{"ready", "terminating", "not ready", "weight 0"}[s]
+}
+
+func stateOf(svc *source.Service, e *source.Endpoint) endpointState {
+	switch {
+	case e.Weight == 0:
+		return weightless
+	case isReady(svc, e):
+		return ready
+	case e.Serving && e.Terminating:
+		return terminating
+	}
+	return notReady
+}
 
 // present reports whether the endpoint still serves its established connections.
 func present(svc *source.Service, e *source.Endpoint) bool { return isReady(svc, e) || e.Serving }

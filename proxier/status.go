@@ -43,8 +43,9 @@ type ServiceStatus struct {
 type FrontendStatus struct {
 	Address string `json:"address"` // "10.96.0.10:80/tcp"; "ipv4:30080/tcp" for a node port
 	Kind    string `json:"kind"`
-	Action  string `json:"action"`  // of everyone outside; "pending" while the kernel is not known to hold it, "unserved" or "in part" where it cannot
-	Targets int    `json:"targets"` // that get new connections
+	Action  string `json:"action"`           // of everyone outside; "pending" while the kernel is not known to hold it, "unserved" or "in part" where it cannot
+	Targets int    `json:"targets"`          // that get new connections
+	Reason  string `json:"reason,omitempty"` // why it rejects or drops
 }
 
 // An EndpointStatus is one endpoint of a service.
@@ -144,7 +145,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit}
 	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
-			st.Frontends = append(st.Frontends, fe.status(r.held, r.unserved))
+			st.Frontends = append(st.Frontends, fe.status(r.held, r.unserved, Why(u.Service, node, fe, fe.Outside)))
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
 	}
@@ -154,7 +155,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	return st
 }
 
-func (f *Frontend) status(held bool, unserved *PartialError) FrontendStatus {
+func (f *Frontend) status(held bool, unserved *PartialError, why Reason) FrontendStatus {
 	action, targets := unserved.action(f)
 	if !held {
 		action = "pending"
@@ -168,18 +169,10 @@ func (f *Frontend) status(held bool, unserved *PartialError) FrontendStatus {
 		Kind:    f.Key.Kind.String(),
 		Action:  action,
 		Targets: targets,
+		Reason:  why.String(),
 	}
 }
 
 func endpointStatus(s *source.Service, e *source.Endpoint, node *Node) EndpointStatus {
-	state := "not ready"
-	switch {
-	case e.Weight == 0:
-		state = "weight 0"
-	case isReady(s, e):
-		state = "ready"
-	case e.Serving && e.Terminating:
-		state = "terminating"
-	}
-	return EndpointStatus{Address: endpointName(*e), Local: isLocal(e, node), State: state, Weight: e.Weight}
+	return EndpointStatus{Address: endpointName(*e), Local: isLocal(e, node), State: stateOf(s, e).String(), Weight: e.Weight}
 }

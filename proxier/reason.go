@@ -1,0 +1,155 @@
+package proxier
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Cause is why a route rejects or drops what it is sent.
+type Cause uint8
+
+// The causes, in the order in which they are looked for: each says that what the
+// ones before it ask for is there.
+const (
+	NoCause      Cause = iota // it balances
+	NoEndpoint                // the service has none
+	NoneOfFamily              // none of the frontend's family
+	NoneOfPort                // of the family, but none that serves the port
+	NoneLocal                 // policy local: usable ones, but none of them on this node
+	NoneReady                 // none that is ready, or serves while it terminates
+	NoneWeighted              // all with weight 0
+	NoneUsable                // some not ready, all others with weight 0
+)
+
+// Causes are all but NoCause.
+var Causes = []Cause{NoEndpoint, NoneOfFamily, NoneOfPort, NoneLocal, NoneReady, NoneWeighted, NoneUsable}
+
+// String returns one word that does not change between versions, as for a label of a metric.
+func (c Cause) String() string {
+	return [...]string{"none", "no_endpoint", "none_of_family", "none_of_port", "none_local", "none_ready", "none_weighted", "none_usable"}[c]
+}
+
+// A Reason says why a route of a frontend rejects or drops. The zero Reason: it balances.
+type Reason struct {
+	Cause  Cause
+	Family Family
+	Local  bool // policy local: only endpoints of this node count
+
+	// Endpoints that could serve the frontend if they were usable; those that count
+	// under Local, where it does. Their sum is 0 for the first three causes.
+	NotReady, Weightless int
+	Elsewhere            int // of NoneLocal: the usable ones of other nodes
+}
+
+// Why returns why r, a route of f, does not balance. Both are what Resolve has made
+// of svc on node. It looks at all endpoints, which costs nothing where r balances.
+func Why(svc *source.Service, node *Node, f *Frontend, r Route) Reason {
+	if r.Action == Balance {
+		return Reason{}
+	}
+	why := Reason{Family: FamilyOf(f.Key.Addr), Local: r.Action == Drop}
+	fitting, cause := fittingEndpoints(svc, why.Family, r.Pool)
+	if cause != NoCause {
+		why.Cause = cause
+		return why
+	}
+	elsewhere := make(map[endpointState]int)
+	for _, e := range fitting {
+		switch state := stateOf(svc, e); {
+		case why.Local && !isLocal(e, node):
+			elsewhere[state]++
+		case state == weightless:
+			why.Weightless++
+		default:
+			why.NotReady++
+		}
+	}
+	why.Elsewhere = cmp.Or(elsewhere[ready], elsewhere[terminating])
+	why.Cause = why.unusable()
+	return why
+}
+
+// fittingEndpoints returns the endpoints of a family that serve the port of a pool, or why there are none.
+func fittingEndpoints(svc *source.Service, fam Family, pool *Pool) ([]*source.Endpoint, Cause) {
+	if len(svc.Endpoints) == 0 {
+		return nil, NoEndpoint
+	}
+	port := slices.IndexFunc(svc.Ports, func(p source.Port) bool { return p.Name == pool.ServicePort.Port })
+	var fitting []*source.Endpoint
+	cause := NoneOfFamily
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		if FamilyOf(e.Addr) != fam {
+			continue
+		}
+		cause = NoneOfPort
+		if port >= 0 && e.Port(svc.Ports[port]) != 0 {
+			fitting = append(fitting, e)
+		}
+	}
+	if len(fitting) > 0 {
+		cause = NoCause
+	}
+	return fitting, cause
+}
+
+// unusable returns the cause where there are endpoints.
+func (r Reason) unusable() Cause {
+	switch {
+	case r.Local:
+		return NoneLocal
+	case r.Weightless == 0:
+		return NoneReady
+	case r.NotReady == 0:
+		return NoneWeighted
+	}
+	return NoneUsable
+}
+
+// String returns the reason in words, without the name of the service; empty: it balances.
+func (r Reason) String() string {
+	switch r.Cause {
+	case NoEndpoint:
+		return "no endpoints"
+	case NoneOfFamily:
+		return "no " + r.Family.title() + " endpoint"
+	case NoneOfPort:
+		return "no " + r.Family.title() + " endpoint serves this port"
+	case NoneLocal:
+		return "policy local: " + r.here() + fmt.Sprintf("; usable elsewhere: %d", r.Elsewhere)
+	case NoneReady, NoneWeighted, NoneUsable:
+		return "no usable endpoint: " + r.counts()
+	}
+	return ""
+}
+
+func (r Reason) here() string {
+	if r.NotReady+r.Weightless == 0 {
+		return "no endpoint on this node"
+	}
+	return "no usable endpoint on this node: " + r.counts()
+}
+
+// counts returns how many endpoints are unusable, and why: "2 not ready, 1 with weight 0".
+func (r Reason) counts() string {
+	var parts []string
+	if r.NotReady > 0 {
+		parts = append(parts, fmt.Sprintf("%d not ready", r.NotReady))
+	}
+	if r.Weightless > 0 {
+		parts = append(parts, fmt.Sprintf("%d with weight 0", r.Weightless))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// title returns the family as people write it.
+func (f Family) title() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}

@@ -1,0 +1,107 @@
+package proxier
+
+import (
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+func TestWhy(t *testing.T) {
+	local := func(s *source.Service) { s.InternalTrafficPolicy = source.Local }
+	part := func(s *source.Service) {
+		s.Ports[0].Name = "http"
+		s.Ports = append(s.Ports, source.Port{Name: "x", Protocol: source.TCP, Port: 81, TargetPort: 81})
+		s.Endpoints[0].Ports = map[string]uint16{"http": 0}
+	}
+	type edits = []func(*source.Service)
+	tests := []struct {
+		name  string
+		svc   edits
+		fam   Family
+		cause Cause
+		want  string
+	}{
+		{"it balances", edits{testEndpoints("10.0.0.1")}, IPv4, NoCause, ""},
+		{"without endpoints", nil, IPv4, NoEndpoint, "no endpoints"},
+		{"none of the family", edits{testEndpoints("10.0.0.1", "10.0.0.2")}, IPv6, NoneOfFamily, "no IPv6 endpoint"},
+		{"none for the port", edits{testEndpoints("10.0.0.1"), part}, IPv4, NoneOfPort, "no IPv4 endpoint serves this port"},
+		{"not ready", edits{testEndpoints("10.0.0.1 notready", "10.0.0.2 notready")}, IPv4, NoneReady, "no usable endpoint: 2 not ready"},
+		{"weight 0", edits{testEndpoints("10.0.0.1 weight=0", "10.0.0.2 weight=0 terminating")}, IPv4, NoneWeighted, "no usable endpoint: 2 with weight 0"},
+		{"of each some", edits{testEndpoints("10.0.0.1 weight=0", "10.0.0.2 notready")}, IPv4, NoneUsable, "no usable endpoint: 1 not ready, 1 with weight 0"},
+
+		{"none here", edits{local, testEndpoints("10.0.0.1 @b", "10.0.0.2 @c", "10.0.0.3 @c weight=0")}, IPv4, NoneLocal,
+			"policy local: no endpoint on this node; usable elsewhere: 2"},
+		{"none here, terminating elsewhere", edits{local, testEndpoints("10.0.0.1 @b terminating")}, IPv4, NoneLocal,
+			"policy local: no endpoint on this node; usable elsewhere: 1"},
+		{"none usable here", edits{local, testEndpoints("10.0.0.1 @b", "10.0.0.2 @here notready", "10.0.0.3 @here weight=0")}, IPv4, NoneLocal,
+			"policy local: no usable endpoint on this node: 1 not ready, 1 with weight 0; usable elsewhere: 1"},
+		{"local, and none anywhere", edits{local, testEndpoints("10.0.0.1 @b notready")}, IPv4, NoneReady, "no usable endpoint: 1 not ready"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			svc := testService(append(edits{func(s *source.Service) { s.VIPs = addrs("10.96.0.10", "fd00:96::10") }}, tt.svc...)...)
+			node := testNode()
+			f := Resolve(svc, node, tt.fam).Frontends[0]
+			if got := Why(svc, node, f, f.Outside); got.Cause != tt.cause || got.String() != tt.want {
+				t.Errorf("%s: %s\nwant %s: %s", got.Cause, got, tt.cause, tt.want)
+			}
+		})
+	}
+}
+
+// What does not balance has a reason, and what does has none: for every route of every frontend.
+func TestEveryRouteHasAReason(t *testing.T) {
+	causes := make(map[Cause]bool)
+	rapid.Check(t, func(t *rapid.T) {
+		node := randomNode(t)
+		for _, u := range randomServices(t) {
+			svc := u.Services[0]
+			for i := range svc.Endpoints {
+				e := &svc.Endpoints[i]
+				e.Weight = rapid.SampledFrom([]uint16{0, 1}).Draw(t, "weight")
+				e.Ready = rapid.Bool().Draw(t, "ready")
+				e.Terminating = rapid.Bool().Draw(t, "terminating")
+			}
+			for _, fam := range []Family{IPv4, IPv6} {
+				r := Resolve(svc, node, fam)
+				if r == nil {
+					continue
+				}
+				for _, f := range r.Frontends {
+					for _, route := range []Route{f.Outside, f.Local} {
+						why := Why(svc, node, f, route)
+						causes[why.Cause] = true
+						if (why.Cause == NoCause) != (route.Action == Balance) || (why.String() == "") != (route.Action == Balance) {
+							t.Fatalf("%v of %+v: %s: %q", route.Action, svc, why.Cause, why)
+						}
+						if (why.Cause == NoneLocal) != (route.Action == Drop) || why.Cause == NoneLocal && why.Elsewhere == 0 {
+							t.Fatalf("%v of %+v: %+v", route.Action, svc, why)
+						}
+					}
+				}
+			}
+		}
+	})
+	for _, c := range Causes {
+		if c != NoneOfPort && !causes[c] { // no random endpoint serves only some ports
+			t.Errorf("nothing was refused for %s", c)
+		}
+	}
+}
+
+// Every cause has words of its own.
+func TestCausesHaveWords(t *testing.T) {
+	seen := map[string]Cause{NoCause.String(): NoCause}
+	for _, c := range Causes {
+		if other, twice := seen[c.String()]; twice {
+			t.Errorf("%d and %d are both %s", c, other, c)
+		}
+		seen[c.String()] = c
+		if (Reason{Cause: c, Family: FamilyOf(netip.IPv4Unspecified())}).String() == "" {
+			t.Errorf("%s has no words", c)
+		}
+	}
+}
