@@ -3,6 +3,7 @@ package proxier
 import (
 	"context"
 	"errors"
+	"strings"
 )
 
 // A Backend holds one kernel subsystem to a State, for one family. Its methods
@@ -51,11 +52,28 @@ func (u *PartialError) action(f *Frontend) (action string, targets int) {
 	}
 	switch whole, lacks := u.Frontends[f.Key]; {
 	case whole:
-		return "unserved", 0
+		return unservedWhole, 0
 	case lacks:
-		return "in part", targets
+		return unservedInPart, targets
 	}
 	return action, targets
+}
+
+// The actions of a frontend that a PartialError names.
+const (
+	unservedWhole  = "unserved"
+	unservedInPart = "in part"
+)
+
+// of returns why f does not balance: what names its service, where something does.
+func (u *PartialError) of(f *Frontend) string {
+	all := strings.Split(u.Error(), "\n")
+	for _, line := range all {
+		if strings.Contains(line, f.ServicePort.Key.String()) {
+			return line
+		}
+	}
+	return all[0]
 }
 
 func (u *PartialError) Error() string { return u.Err.Error() }

@@ -41,7 +41,7 @@
 //	look, contention         comparisons beside syncs; repairs paced
 //	settle, describe         when all families hold a change, and its line in the log
 //	udpflows, flowtable      UDP flows to former endpoints
-//	health, doubts, clients, status  what others ask of the Loop
+//	health, doubts, clients, status, summary  what others ask of the Loop
 //	reason                   why a route rejects or drops
 //	tally                    what a cleanup removed
 package proxier

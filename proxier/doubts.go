@@ -60,7 +60,10 @@ func (t *Tracker) Doubts(in Surroundings) []Doubt {
 
 // Doubts returns those about the services in use. It may be called from any
 // goroutine, and looks through all endpoints.
-func (l *Loop) Doubts() []Doubt {
+func (l *Loop) Doubts() []Doubt { return l.doubtsOf(nil) }
+
+// doubtsOf returns those about the services whose name match accepts; nil: about all.
+func (l *Loop) doubtsOf(match func(source.Key) bool) []Doubt {
 	l.mu.RLock()
 	var list []*source.Service
 	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
@@ -72,13 +75,18 @@ func (l *Loop) Doubts() []Doubt {
 	if l.cfg.Listening != nil {
 		in.Listeners = l.cfg.Listening()
 	}
-	return doubts(list, in)
+	return doubtsAbout(list, in, match)
 }
 
-func doubts(list []*source.Service, in Surroundings) []Doubt {
+func doubts(list []*source.Service, in Surroundings) []Doubt { return doubtsAbout(list, in, nil) }
+
+func doubtsAbout(list []*source.Service, in Surroundings, match func(source.Key) bool) []Doubt {
 	s := newSuspicion(list, in)
 	var out []Doubt
 	for _, svc := range list {
+		if match != nil && !match(svc.Key) {
+			continue
+		}
 		out = append(out, s.endpoints(svc)...)
 		out = append(out, s.listeners(svc)...)
 	}

@@ -121,7 +121,9 @@ const (
 	Drop
 )
 
-func (a Action) String() string { return [...]string{"balance", "reject", "drop"}[a] }
+var actionNames = [...]string{"balance", "reject", "drop"}
+
+func (a Action) String() string { return actionNames[a] }
 
 // Masquerade says whose source address is replaced by one of this node.
 // Hairpin traffic (a target that reaches itself) always is, see State.Hairpins.

@@ -33,7 +33,8 @@ type FamilyStatus struct {
 type ServiceStatus struct {
 	Namespace string           `json:"namespace"`
 	Name      string           `json:"name"`
-	Unit      string           `json:"unit"` // the file or object it is from
+	Unit      string           `json:"unit"`            // the file or object it is from
+	Place     string           `json:"place,omitempty"` // where in it, as "web.toml:1:1"
 	Frontends []FrontendStatus `json:"frontends"`
 	Endpoints []EndpointStatus `json:"endpoints"`
 	Warnings  []string         `json:"warnings,omitempty"`
@@ -45,7 +46,9 @@ type FrontendStatus struct {
 	Kind    string `json:"kind"`
 	Action  string `json:"action"`           // of everyone outside; "pending" while the kernel is not known to hold it, "unserved" or "in part" where it cannot
 	Targets int    `json:"targets"`          // that get new connections
-	Reason  string `json:"reason,omitempty"` // why it rejects or drops
+	Reason  string `json:"reason,omitempty"` // why it does not balance, or not all; empty for a change that is on its way to the kernel
+
+	Endpoints int `json:"endpoints,omitempty"` // of the service in this family, usable or not
 }
 
 // An EndpointStatus is one endpoint of a service.
@@ -67,12 +70,19 @@ type Refusal struct {
 
 // Status returns what the Loop holds and how its syncs go. It may be called from any
 // goroutine, also during a sync, and blocks one only while it copies references.
-func (l *Loop) Status() Status {
+func (l *Loop) Status() Status { return l.StatusOf(nil) }
+
+// StatusOf is Status with those services only whose name match accepts; nil: with all.
+func (l *Loop) StatusOf(match func(source.Key) bool) Status {
 	l.mu.RLock()
 	st := Status{Refusals: l.tracker.Refusals()}
 	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
 	var list []usedService
-	l.tracker.services(func(s *source.Service, id source.UnitID) { list = append(list, usedService{Service: s, unit: id.Name}) })
+	l.tracker.services(func(s *source.Service, id source.UnitID) {
+		if match == nil || match(s.Key) {
+			list = append(list, usedService{Service: s, unit: id.Name})
+		}
+	})
 	l.mu.RUnlock()
 	for _, f := range families {
 		fs := f.status(list)
@@ -80,7 +90,7 @@ func (l *Loop) Status() Status {
 		st.Families = append(st.Families, fs)
 	}
 	suspect := make(map[source.Key][]string)
-	for _, d := range l.Doubts() {
+	for _, d := range l.doubtsOf(match) {
 		suspect[d.Key] = append(suspect[d.Key], d.String())
 	}
 	for i := range list {
@@ -106,6 +116,7 @@ type inFamily struct {
 	*Resolved
 	held     bool // by the kernel
 	unserved *PartialError
+	fails    bool // the last sync did
 }
 
 // status returns how the syncs of f go, and adds what it has made of services.
@@ -114,8 +125,7 @@ func (f *family) status(services []usedService) FamilyStatus {
 	defer f.mu.RUnlock()
 	for i := range services {
 		if r := f.state.Services[services[i].Key]; r != nil {
-			_, changed := f.changes.services[services[i].Key]
-			services[i].resolved = append(services[i].resolved, inFamily{r, f.news.held > 0 && !changed && !f.news.unsure, f.news.unserved})
+			services[i].resolved = append(services[i].resolved, inFamily{r, f.holds(services[i].Key), f.news.unserved, f.news.err != nil})
 		}
 	}
 	n := &f.news
@@ -124,6 +134,13 @@ func (f *family) status(services []usedService) FamilyStatus {
 		st.Error = n.err.Error()
 	}
 	return st
+}
+
+// holds reports whether the kernel is known to hold what f has made of a service. The
+// caller holds f.mu.
+func (f *family) holds(key source.Key) bool {
+	_, changed := f.changes.services[key]
+	return f.news.held > 0 && !changed && !f.news.unsure
 }
 
 // latest returns the news of f.
@@ -142,10 +159,15 @@ func (f *family) alive() time.Time {
 }
 
 func (u *usedService) status(node *Node) ServiceStatus {
-	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit}
+	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service)}
 	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
-			st.Frontends = append(st.Frontends, fe.status(r.held, r.unserved, Why(u.Service, node, fe, fe.Outside)))
+			fs := fe.status(r.held, r.unserved, Why(u.Service, node, fe, fe.Outside))
+			if fs.Action == pending && r.fails {
+				fs.Reason = "syncs fail, and what the kernel holds is not known"
+			}
+			fs.Endpoints = u.endpointsOf(FamilyOf(fe.Key.Addr))
+			st.Frontends = append(st.Frontends, fs)
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
 	}
@@ -155,10 +177,32 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	return st
 }
 
+// endpointsOf returns how many endpoints are of a family.
+func (u *usedService) endpointsOf(fam Family) (n int) {
+	for i := range u.Endpoints {
+		if FamilyOf(u.Endpoints[i].Addr) == fam {
+			n++
+		}
+	}
+	return n
+}
+
+// pending is the action of a frontend while the kernel is not known to hold it.
+const pending = "pending"
+
+// action returns what the kernel does with what is sent to f.
+func (f *Frontend) action(held bool, unserved *PartialError) (action string, targets int) {
+	if action, targets = unserved.action(f); !held {
+		action = pending
+	}
+	return action, targets
+}
+
 func (f *Frontend) status(held bool, unserved *PartialError, why Reason) FrontendStatus {
-	action, targets := unserved.action(f)
-	if !held {
-		action = "pending"
+	action, targets := f.action(held, unserved)
+	reason := why.String()
+	if action == unservedWhole || action == unservedInPart {
+		reason = unserved.of(f)
 	}
 	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
 	if f.Key.Kind == NodePort {
@@ -169,7 +213,7 @@ func (f *Frontend) status(held bool, unserved *PartialError, why Reason) Fronten
 		Kind:    f.Key.Kind.String(),
 		Action:  action,
 		Targets: targets,
-		Reason:  why.String(),
+		Reason:  reason,
 	}
 }
 

@@ -1,0 +1,143 @@
+package proxier
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Summary says of a Loop what a Status says, in a size that does not grow with the
+// number of services.
+type Summary struct {
+	Families []FamilyStatus `json:"families"`
+	Services int            `json:"services"`
+	Actions  map[string]int `json:"addresses"` // how many addresses and ports, by FrontendStatus.Action
+
+	Problems     []AddressProblem `json:"address_problems,omitempty"` // the first ones, by name of the service
+	MoreProblems int              `json:"more_address_problems,omitempty"`
+	Warnings     []string         `json:"service_warnings,omitempty"` // of services
+	MoreWarnings int              `json:"more_service_warnings,omitempty"`
+
+	Refusals []Refusal `json:"-"`
+}
+
+// An AddressProblem is an address and port that does not serve, though the kernel holds what it should.
+type AddressProblem struct {
+	Service string `json:"service"`
+	FrontendStatus
+	Place string `json:"place,omitempty"` // where the service is written
+}
+
+// Summary counts what Status returns, and names at most so many problems, and as many
+// warnings. It may be called like Status. What it costs grows with the services by no
+// more than one look at each of their addresses, and one at each endpoint for the warnings.
+func (l *Loop) Summary(most int) Summary {
+	s := Summary{Actions: make(map[string]int)}
+	l.mu.RLock()
+	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
+	s.Refusals = l.tracker.Refusals()
+	l.tracker.services(func(*source.Service, source.UnitID) { s.Services++ })
+	l.mu.RUnlock()
+	idle := smallest[idleFrontend]{most: most, compare: idleFrontend.compare}
+	warnings := smallest[serviceWarning]{most: most, compare: serviceWarning.compare}
+	for _, f := range families {
+		fs := f.status(nil)
+		fs.Waiting = waiting
+		s.Families = append(s.Families, fs)
+		f.summarize(s.Actions, &idle, &warnings)
+	}
+	for _, d := range l.Doubts() {
+		warnings.add(serviceWarning{d.Key, d.String()})
+	}
+	s.Problems, s.MoreProblems = l.explain(idle.list, node), idle.more
+	for _, w := range warnings.list {
+		s.Warnings = append(s.Warnings, "service "+w.key.String()+": "+w.text)
+	}
+	s.MoreWarnings = warnings.more
+	return s
+}
+
+// summarize adds what f has made of services.
+func (f *family) summarize(actions map[string]int, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for key, r := range f.state.Services {
+		held := f.holds(key)
+		for _, fe := range r.Frontends {
+			action, _ := fe.action(held, f.news.unserved)
+			actions[action]++
+			if action != Balance.String() && action != pending {
+				idle.add(idleFrontend{fe, action, f.news.unserved})
+			}
+		}
+		for _, w := range r.Warnings {
+			warnings.add(serviceWarning{key, w})
+		}
+	}
+}
+
+// explain says why frontends are idle.
+func (l *Loop) explain(list []idleFrontend, node *Node) (out []AddressProblem) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, i := range list {
+		p := AddressProblem{Service: i.ServicePort.Key.String()}
+		var why Reason
+		if svc := l.tracker.inUse(i.ServicePort.Key); svc != nil {
+			why, p.Place = Why(svc, node, i.Frontend, i.Outside), writtenAt(svc)
+		}
+		p.FrontendStatus = i.status(true, i.unserved, why)
+		out = append(out, p)
+	}
+	return out
+}
+
+// An idleFrontend is one that does not serve.
+type idleFrontend struct {
+	*Frontend
+	action   string
+	unserved *PartialError
+}
+
+func (i idleFrontend) compare(o idleFrontend) int {
+	return cmp.Or(i.ServicePort.Key.Compare(o.ServicePort.Key), i.Key.Compare(o.Key))
+}
+
+type serviceWarning struct {
+	key  source.Key
+	text string
+}
+
+func (w serviceWarning) compare(o serviceWarning) int {
+	return cmp.Or(w.key.Compare(o.key), cmp.Compare(w.text, o.text))
+}
+
+// writtenAt returns where a service is written; empty: that is not known.
+func writtenAt(svc *source.Service) string {
+	if svc.Pos.File == "" {
+		return ""
+	}
+	return svc.Pos.String()
+}
+
+// smallest keeps the smallest of many values, in order, and counts the others.
+type smallest[T any] struct {
+	most    int
+	compare func(a, b T) int
+	list    []T
+	more    int
+}
+
+func (s *smallest[T]) add(v T) {
+	if n := len(s.list); n >= s.most {
+		s.more++
+		if n == 0 || s.compare(v, s.list[n-1]) >= 0 {
+			return
+		}
+		s.list = s.list[:n-1]
+	}
+	i, _ := slices.BinarySearchFunc(s.list, v, s.compare)
+	s.list = slices.Insert(s.list, i, v)
+}

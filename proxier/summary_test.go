@@ -1,0 +1,182 @@
+package proxier
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Summary says what a Status of all services says, of the first few.
+func TestSummaryAgreesWithStatus(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := Config{Node: randomNode(t), Log: slog.New(slog.DiscardHandler)}
+		l, k := NewLoop(cfg), &kernel{}
+		o := order{services: l.apply([]source.Changes{{Set: randomServices(t)}}), number: 1}
+		for _, fam := range []Family{IPv4, IPv6} {
+			f := newFamily(fam, k, cfg.Node, &cfg, func() {})
+			f.absorb(o)
+			if rapid.IntRange(0, 3).Draw(t, "synced") > 0 {
+				f.done(&SyncResult{Family: fam})
+			}
+			if rapid.Bool().Draw(t, "unserved") {
+				f.news.unserved = &PartialError{N: 1, Err: errors.New("no"), Frontends: map[FrontendKey]bool{
+					{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: source.TCP, Port: 81}: rapid.Bool().Draw(t, "whole"),
+				}}
+			}
+			l.families = append(l.families, &runningFamily{family: f})
+		}
+		most := rapid.IntRange(0, 5).Draw(t, "most")
+		got, want := l.Summary(most), counted(l.Status(), most)
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Fatalf("summary of at most %d (-as counted +got):\n%s", most, diff)
+		}
+	})
+}
+
+// counted returns the Summary of a Status.
+func counted(st Status, most int) Summary {
+	s := Summary{Families: st.Families, Services: len(st.Services), Actions: make(map[string]int), Refusals: st.Refusals}
+	for _, svc := range st.Services {
+		name := svc.Namespace + "/" + svc.Name
+		var list []AddressProblem
+		for _, f := range svc.Frontends {
+			s.Actions[f.Action]++
+			f.Endpoints = 0
+			if f.Action != "balance" && f.Action != "pending" {
+				list = append(list, AddressProblem{Service: name, FrontendStatus: f, Place: svc.Place})
+			}
+		}
+		slices.SortFunc(svc.Warnings, cmp.Compare[string])
+		for _, w := range svc.Warnings {
+			s.Warnings = append(s.Warnings, "service "+name+": "+w)
+		}
+		s.Problems = append(s.Problems, list...)
+	}
+	if n := len(s.Problems); n > most {
+		s.Problems, s.MoreProblems = s.Problems[:most:most], n-most
+	}
+	if n := len(s.Warnings); n > most {
+		s.Warnings, s.MoreWarnings = s.Warnings[:most:most], n-most
+	}
+	if most == 0 {
+		s.Problems, s.Warnings = nil, nil
+	}
+	return s
+}
+
+// While syncs fail nobody is told more than that; what waits for its sync is no problem.
+func TestSummaryOfWhatIsPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l := start(t, k)
+		k.failWith(errors.New("no"))
+		l.Apply(set(file("a", "x 10.96.0.1:80", "y 10.96.0.2:80")))
+		l.Synced("file")
+		synctest.Wait()
+		s := l.Summary(10)
+		if s.Actions["pending"] != 2 || len(s.Problems) != 0 || s.Families[0].Error == "" {
+			t.Errorf("while syncs fail: %+v", s)
+		}
+		if got := l.Status().Services[0].Frontends[0].Reason; got != "syncs fail, and what the kernel holds is not known" {
+			t.Errorf("reason %q", got)
+		}
+		k.failWith(nil)
+		time.Sleep(time.Minute)
+		s = l.Summary(1)
+		if s.Actions["reject"] != 2 || len(s.Problems) != 1 || s.MoreProblems != 1 || s.Problems[0].Reason != "no endpoints" || s.Problems[0].Place != "a:1:1" {
+			t.Errorf("after that: %+v", s)
+		}
+	})
+}
+
+// Only services that are asked for are looked at; warnings need all.
+func TestStatusOf(t *testing.T) {
+	l := NewLoop(Config{Node: testNode()})
+	a, b := file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.2:80")
+	a.Services[0].Endpoints = []source.Endpoint{testEndpoint("10.96.0.2")} // a VIP of y
+	l.apply([]source.Changes{set(a, b)})
+	all := l.Status().Services
+	if len(all) != 2 || len(all[0].Warnings) != 1 {
+		t.Fatalf("all: %+v", all)
+	}
+	for i, name := range []string{"x", "y"} {
+		got := l.StatusOf(func(k source.Key) bool { return k.Name == name }).Services
+		if diff := gocmp.Diff(all[i:i+1], got); diff != "" {
+			t.Errorf("%s (-among all +alone):\n%s", name, diff)
+		}
+	}
+}
+
+// unservedSays: of many, a frontend is told what is about its service.
+func TestUnservedReason(t *testing.T) {
+	u := &PartialError{Err: errors.Join(errors.New("service default/a: no such scheduler"), errors.New("service default/web: taken"))}
+	web := &Frontend{ServicePort: ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
+	if got := u.of(web); got != "service default/web: taken" {
+		t.Error(got)
+	}
+	web.ServicePort.Name = "other"
+	if got := u.of(web); got != "service default/a: no such scheduler" {
+		t.Error(got)
+	}
+}
+
+// manyServices returns a Loop that holds n services of 10 endpoints and an address of
+// each family; one in 5,000 rejects in one family.
+func manyServices(n int) *Loop {
+	node := testNode()
+	cfg := Config{Node: node, Log: slog.New(slog.DiscardHandler)}
+	l, u := NewLoop(cfg), source.Unit{ID: source.UnitID{Source: "file", Name: "big.json"}}
+	for i := range n {
+		s := testService(func(s *source.Service) {
+			s.Name = fmt.Sprintf("svc-%05d", i)
+			s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)})}
+		})
+		for j := range 10 {
+			a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(j)})
+			if j%2 == 1 && i%5000 != 7 {
+				a = netip.AddrFrom16([16]byte{0: 0xfd, 1: 1, 14: byte(i >> 8), 15: byte(j)})
+			}
+			s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: a, Weight: 1, Ready: true, Serving: true})
+		}
+		u.Services = append(u.Services, s)
+	}
+	o := order{services: l.apply([]source.Changes{{Set: []source.Unit{u}}}), number: 1}
+	for _, fam := range []Family{IPv4, IPv6} {
+		f := newFamily(fam, &kernel{}, node, &cfg, func() {})
+		f.absorb(o)
+		f.done(&SyncResult{Family: fam})
+		l.families = append(l.families, &runningFamily{family: f})
+	}
+	return l
+}
+
+// What status asks of a Loop with 10,000 services: everything, one service, a summary.
+func BenchmarkStatus(b *testing.B) {
+	l := manyServices(10_000)
+	b.Run("all", func(b *testing.B) {
+		for b.Loop() {
+			l.Status()
+		}
+	})
+	b.Run("one", func(b *testing.B) {
+		for b.Loop() {
+			l.StatusOf(func(k source.Key) bool { return k.Name == "svc-00042" })
+		}
+	})
+	b.Run("summary", func(b *testing.B) {
+		for b.Loop() {
+			l.Summary(10)
+		}
+	})
+}
