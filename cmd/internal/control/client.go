@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"time"
 )
 
 // ErrUnreachable is wrapped by errors that say no daemon answers.
@@ -20,25 +19,31 @@ var ErrUnreachable = errors.New("svcproxy does not answer; is it running?")
 // ErrNoRights is wrapped by errors that say that this user may not ask.
 var ErrNoRights = errors.New("svcproxy cannot be asked")
 
-// answerTime is how long a daemon may take. Status of 1,000,000 endpoints takes some seconds.
-const answerTime = 30 * time.Second
+// ErrForbidden is wrapped by errors that say that this user may ask, but change nothing.
+var ErrForbidden = errors.New("svcproxy refuses")
 
 // A Client asks a running daemon.
 type Client struct {
-	path string
-	http *http.Client
+	path    string
+	connect func(context.Context) (net.Conn, error)
+	http    *http.Client
 }
 
 // NewClient returns a client of the daemon that has claimed runDir.
 func NewClient(runDir string) *Client {
 	path := socketPath(runDir)
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := &Client{path: path, connect: func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}
-	return &Client{path, &http.Client{
-		Timeout:   answerTime,
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 	}}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := c.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return heardBy(ctx, conn), nil
+	}
+	c.http = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	return c
 }
 
 // Status returns what the daemon tells of itself. The error wraps
@@ -57,7 +62,7 @@ func (c *Client) Running(ctx context.Context) bool {
 
 // PID returns the process that listens on the socket, as this one sees it. It does not ask it.
 func (c *Client) PID(ctx context.Context) (int, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.path)
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -86,31 +91,51 @@ func (c *Client) Tell(ctx context.Context, path string, question, answer any) er
 	return c.do(ctx, http.MethodPost, path, bytes.NewReader(body), answer)
 }
 
+// do asks, for as long as the answer takes while something of it comes in.
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, answer any) error {
+	p := new(progress)
+	ctx, stop := p.watch(context.WithValue(ctx, progressKey{}, p))
+	defer stop()
 	req, err := http.NewRequestWithContext(ctx, method, "http://svcproxy"+path, body)
 	if err != nil {
 		return fmt.Errorf("asking %s: %w", c.path, err)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return unanswered(err)
+		return endedBy(ctx, unanswered(err))
 	}
 	defer resp.Body.Close()
+	switch err := read(resp, answer); {
+	case err == nil:
+		return nil
+	case errors.As(err, new(toldError)), errors.Is(err, ErrForbidden):
+		return err // it is the answer
+	default:
+		return endedBy(ctx, fmt.Errorf("asking %s for %s: %w", c.path, path, err))
+	}
+}
+
+// A toldError is an error that the daemon tells.
+type toldError string
+
+func (e toldError) Error() string { return string(e) }
+
+// read reads an answer, or the error that is there instead.
+func read(resp *http.Response, answer any) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
-		err = json.NewDecoder(resp.Body).Decode(answer)
-	case http.StatusUnprocessableEntity:
+		return json.NewDecoder(resp.Body).Decode(answer)
+	case http.StatusUnprocessableEntity, http.StatusForbidden:
 		var f failure
-		if err = json.NewDecoder(resp.Body).Decode(&f); err == nil {
-			return errors.New(f.Error)
+		if err := json.NewDecoder(resp.Body).Decode(&f); err != nil {
+			return err
 		}
-	default:
-		err = fmt.Errorf("%s; is it another version of svcproxy?", resp.Status)
+		if resp.StatusCode == http.StatusForbidden {
+			return fmt.Errorf("%w: %s", ErrForbidden, f.Error)
+		}
+		return toldError(f.Error)
 	}
-	if err != nil {
-		return fmt.Errorf("asking %s for %s: %w", c.path, path, err)
-	}
-	return nil
+	return fmt.Errorf("%s; is it another version of svcproxy?", resp.Status)
 }
 
 // unanswered returns why there is no answer.

@@ -22,7 +22,12 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(asServer); dir != "" {
+		serveForever(dir)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // start serves sample from dir and returns what stops it.
 func start(t *testing.T, dir string) (stop func()) {

@@ -1,15 +1,11 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxQuestion is how long the body of a question may be, in bytes.
@@ -26,16 +22,17 @@ func Get[A any](r *Routes, path string, answer func(context.Context, url.Values)
 	})
 }
 
-// Post has POST path answered in the same way. The body is a Q in JSON, at most 1 MiB of it.
+// Post has POST path answered in the same way, to those who may change what the daemon
+// does (Peer.mayChange). The body is a Q in JSON, at most 1 MiB of it.
 func Post[Q, A any](r *Routes, path string, answer func(context.Context, Peer, Q) (A, error)) {
 	r.mux.HandleFunc("POST "+path, func(w http.ResponseWriter, req *http.Request) {
 		var q Q
 		peer, _ := req.Context().Value(peerKey{}).(Peer)
-		err := peer.err
-		if err == nil {
-			err = json.NewDecoder(http.MaxBytesReader(w, req.Body, maxQuestion)).Decode(&q)
+		if err := peer.mayChange(); err != nil {
+			answerWith(w, http.StatusForbidden, failure{err.Error()})
+			return
 		}
-		if err != nil {
+		if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxQuestion)).Decode(&q); err != nil {
 			reply(w, nil, fmt.Errorf("reading the question: %w", err))
 			return
 		}
@@ -49,67 +46,18 @@ type failure struct {
 	Error string `json:"error"`
 }
 
-// reply writes an answer or an error. The client may be gone; there is nobody else to tell.
+// reply writes an answer or an error.
 func reply(w http.ResponseWriter, answer any, err error) {
+	if err != nil {
+		answerWith(w, http.StatusUnprocessableEntity, failure{err.Error()})
+		return
+	}
+	answerWith(w, http.StatusOK, answer)
+}
+
+// answerWith writes an answer. The client may be gone; there is nobody else to tell.
+func answerWith(w http.ResponseWriter, code int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
-	if err != nil {
-		w.WriteHeader(http.StatusUnprocessableEntity)
-		answer = failure{err.Error()}
-	}
+	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(answer)
-}
-
-// A Peer is the process that asks, as the kernel knows it.
-type Peer struct {
-	PID int
-	UID uint32
-
-	err error // why it is not known
-}
-
-// Network and String make it the address of its end of the connection.
-func (Peer) Network() string  { return "unix" }
-func (p Peer) String() string { return fmt.Sprintf("process %d of user %d", p.PID, p.UID) }
-
-type peerKey struct{}
-
-// withPeer notes who is at the other end of a connection.
-func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, peerKey{}, conn.RemoteAddr())
-}
-
-// A peerListener has connections that know who is at their other end.
-type peerListener struct{ *net.UnixListener }
-
-// Accept implements net.Listener.
-func (l peerListener) Accept() (net.Conn, error) {
-	conn, err := l.AcceptUnix()
-	if err != nil {
-		return nil, err
-	}
-	cred, err := credentials(conn)
-	if err != nil {
-		return peerConn{conn, Peer{err: err}}, nil
-	}
-	return peerConn{conn, Peer{PID: int(cred.Pid), UID: cred.Uid}}, nil
-}
-
-type peerConn struct {
-	net.Conn
-	peer Peer
-}
-
-// RemoteAddr returns the Peer.
-func (c peerConn) RemoteAddr() net.Addr { return c.peer }
-
-// credentials returns who is at the other end of a unix socket.
-func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return cred, cmp.Or(err, failed)
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -26,8 +27,9 @@ var lookInterval = 30 * time.Second
 
 // A Server is the daemon's end of the socket, and its claim to the run directory.
 type Server struct {
-	socket socket
-	failed error // why there is no socket; nil: there is
+	socket  socket
+	failed  error        // why there is no socket; nil: there is
+	trouble atomic.Value // a string: what is wrong with the socket
 }
 
 // Listen makes the run directory where it is missing, claims it, and opens the
@@ -42,7 +44,25 @@ func Listen(runDir string) (*Server, error) {
 	if s.failed = s.socket.open(lockPatience); errors.Is(s.failed, ErrClaimed) {
 		return nil, s.failed
 	}
+	s.note()
 	return s, nil
+}
+
+// note keeps what is wrong with the socket, for Warnings.
+func (s *Server) note() {
+	text := ""
+	if err := s.socket.groupErr; err != nil {
+		text = err.Error()
+	}
+	s.trouble.Store(text)
+}
+
+// Warnings returns what is wrong with the socket. It may be called from any goroutine.
+func (s *Server) Warnings() []string {
+	if text, _ := s.trouble.Load().(string); text != "" {
+		return []string{text}
+	}
+	return nil
 }
 
 // Serve answers until ctx ends, and opens the socket again when it was
@@ -64,7 +84,9 @@ func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
 			continue
 		}
 		before := s.failed
-		if s.failed = s.socket.open(0); s.failed == nil {
+		s.failed = s.socket.open(0)
+		s.note()
+		if s.failed == nil {
 			log.Warn("the control socket was missing: it is opened again", "run_dir", s.socket.runDir)
 		}
 		if s.failed == nil || before == nil || before.Error() != s.failed.Error() {
@@ -78,6 +100,9 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	if s.failed != nil {
 		log.Error("no control socket: status is not told until there is one", "err", s.failed, "retry", lookInterval)
 		return
+	}
+	for _, w := range s.Warnings() {
+		log.Warn(w)
 	}
 	l := s.socket.listener
 	go func() {
