@@ -39,7 +39,7 @@
 //	backend, optional        what a backend must do, and may do
 //	pace, progress           when a family syncs, and whether a Sync is stuck
 //	look, contention         comparisons beside syncs; repairs paced
-//	settle, describe         when all families hold a change, and its line in the log
+//	settle, describe, edits  when all families hold a change, and its line in the log
 //	udpflows, flowtable      UDP flows to former endpoints
 //	health, doubts, clients, status, summary  what others ask of the Loop
 //	reason                   why a route rejects or drops
