@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 )
 
 // Exit codes.
@@ -48,11 +50,11 @@ func (p *program) run(ctx context.Context, args []string) int {
 		return exitUsage
 	case errors.As(err, &coded):
 		if coded.err != nil {
-			fmt.Fprintln(p.stderr, coded.err)
+			fmt.Fprintln(p.stderr, journal.Failure(p.stderr, coded.err))
 		}
 		return coded.code
 	}
-	fmt.Fprintln(p.stderr, err)
+	fmt.Fprintln(p.stderr, journal.Failure(p.stderr, err))
 	return exitFailed
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
@@ -321,10 +322,12 @@ func newLog(w io.Writer, s configs.Log) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	setLevel(level, s.Level)
 	o := &slog.HandlerOptions{Level: level}
-	if s.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o)), level
-	}
-	return slog.New(slog.NewTextHandler(w, o)), level
+	return slog.New(journal.NewHandler(w, func(w io.Writer) slog.Handler {
+		if s.Format == "json" {
+			return slog.NewJSONHandler(w, o)
+		}
+		return slog.NewTextHandler(w, o)
+	})), level
 }
 
 // setLevel takes what configs has checked; anything else leaves the level alone.

@@ -1,0 +1,109 @@
+// Package journal gives lines of a log the priority that systemd's journal shows and
+// filters them by, sd-daemon(3).
+package journal
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Connected reports whether what is written to w goes to the journal: it is the file that
+// systemd names in JOURNAL_STREAM, as device and inode.
+func Connected(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return false
+	}
+	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
+
+// NewHandler returns what newHandler makes for w. Where w is the journal, each line begins
+// with its priority; newHandler must write each record at once.
+func NewHandler(w io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handler {
+	if !Connected(w) {
+		return newHandler(w)
+	}
+	return prioritized(w, newHandler)
+}
+
+func prioritized(w io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handler {
+	out := &output{w: w}
+	return handler{newHandler(out), out}
+}
+
+// Failure returns an error's text as it is written to w, which may be the journal.
+func Failure(w io.Writer, err error) string {
+	if !Connected(w) {
+		return err.Error()
+	}
+	return failure(err)
+}
+
+func failure(err error) string {
+	mark := prefix(slog.LevelError)
+	return mark + strings.ReplaceAll(err.Error(), "\n", "\n"+mark)
+}
+
+// prefix returns a level as one of syslog(3), which has more of them.
+func prefix(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return "<3>"
+	case l >= slog.LevelWarn:
+		return "<4>"
+	case l >= slog.LevelInfo:
+		return "<6>"
+	}
+	return "<7>"
+}
+
+// A handler tells its output the level of what comes next.
+type handler struct {
+	slog.Handler
+	out *output
+}
+
+// Handle implements slog.Handler.
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	h.out.mu.Lock()
+	defer h.out.mu.Unlock()
+	h.out.prefix = prefix(r.Level)
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs), h.out}
+}
+
+// WithGroup implements slog.Handler.
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.Handler.WithGroup(name), h.out}
+}
+
+// output writes a record with its prefix, in one write.
+type output struct {
+	w io.Writer
+
+	mu     sync.Mutex // held by a handler while it writes
+	prefix string     // of the next record
+	line   []byte
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.line = append(append(o.line[:0], o.prefix...), p...)
+	n, err := o.w.Write(o.line)
+	return max(0, n-len(o.prefix)), err
+}
