@@ -112,9 +112,10 @@ const (
 	weightless
 )
 
-func (s endpointState) String() string {
-	return [...]string{"ready", "terminating", "not ready", "weight 0"}[s]
-}
+// endpointStates are their names, as status and metrics have them.
+var endpointStates = []string{ready: "ready", terminating: "terminating", notReady: "not ready", weightless: "weight 0"}
+
+func (s endpointState) String() string { return endpointStates[s] }
 
 func stateOf(svc *source.Service, e *source.Endpoint) endpointState {
 	switch {

@@ -67,12 +67,13 @@ type Loop struct {
 	families []*runningFamily // in order of the IP version
 	node     *Node
 	synced   map[string]bool
+	batches  []batch      // not yet held by all families
+	seen     ChangeCounts // since the start
 
-	health  health
-	batches []batch // not yet held by all families
-	number  uint64  // of the last order
-	opened  uint64  // the order that allowed families to begin; 0: not yet
-	first   bool    // the first complete sync is done
+	health health
+	number uint64 // of the last order
+	opened uint64 // the order that allowed families to begin; 0: not yet
+	first  bool   // the first complete sync is done
 }
 
 // A runningFamily is a family whose goroutine runs.
@@ -163,6 +164,7 @@ func (l *Loop) apply(steps []source.Changes) map[source.Key]*source.Service {
 			b.add(key, tr)
 		}
 	}
+	l.seen.add(b.counts)
 	l.keep(b)
 	return services
 }

@@ -17,9 +17,11 @@ const leftOutAfter = 3
 type batch struct {
 	number uint64 // of the order that has it
 	edits  map[source.Key]Transition
+	counts ChangeCounts // of edits, one that came again for each time
 }
 
 func (b *batch) add(key source.Key, tr Transition) {
+	b.counts.add(tr.counts())
 	if e, again := b.edits[key]; again {
 		tr.Old = e.Old
 	}
@@ -64,8 +66,12 @@ func (l *Loop) settle() {
 	for n < len(l.batches) && l.batches[n].number <= held {
 		n++
 	}
-	l.logBatches(l.batches[:n], took)
-	l.batches = slices.Delete(l.batches, 0, n)
+	if n > 0 {
+		l.logBatches(l.batches[:n], took)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.batches = slices.Delete(l.batches, 0, n)
+	}
 }
 
 // noteHolds reports the families that hold everything in their present backends, each
@@ -113,7 +119,9 @@ func (l *Loop) held() (held uint64, took time.Duration) {
 // beReady reports that the first complete sync is done.
 func (l *Loop) beReady(took time.Duration) {
 	l.first = true
+	l.mu.Lock()
 	l.batches = slices.DeleteFunc(l.batches, func(b batch) bool { return b.number <= l.opened })
+	l.mu.Unlock()
 	l.cfg.Log.Info("first sync complete", "services", len(l.services()), slog.Duration("sync", took))
 	for _, f := range l.families {
 		if n := f.latest(); n.held == 0 {

@@ -114,6 +114,7 @@ type usedService struct {
 // inFamily is a service in one family.
 type inFamily struct {
 	*Resolved
+	fam      Family
 	held     bool // by the kernel
 	unserved *PartialError
 	fails    bool // the last sync did
@@ -125,7 +126,7 @@ func (f *family) status(services []usedService) FamilyStatus {
 	defer f.mu.RUnlock()
 	for i := range services {
 		if r := f.state.Services[services[i].Key]; r != nil {
-			services[i].resolved = append(services[i].resolved, inFamily{r, f.holds(services[i].Key), f.news.unserved, f.news.err != nil})
+			services[i].resolved = append(services[i].resolved, inFamily{r, f.fam, f.holds(services[i].Key), f.news.unserved, f.news.err != nil})
 		}
 	}
 	n := &f.news

@@ -148,6 +148,17 @@ func (s *Source) Revalidate() {
 // Status implements source.Source.
 func (s *Source) Status() source.Status {
 	around := CheckDir(s.dir)
+	st := s.Known()
+	for _, f := range around {
+		f.Warning = false // the word; a status shows it among warnings
+		st.Warnings = append(st.Warnings, f.String())
+	}
+	return st
+}
+
+// Known is Status without what the directory has besides service files, for which it would
+// have to be read.
+func (s *Source) Known() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := source.Status{Source: Name, Synced: s.synced}
@@ -160,10 +171,6 @@ func (s *Source) Status() source.Status {
 		if t.why != "" {
 			st.Warnings = append(st.Warnings, t.means+": "+t.why)
 		}
-	}
-	for _, f := range around {
-		f.Warning = false // the word; a status shows it among warnings
-		st.Warnings = append(st.Warnings, f.String())
 	}
 	return st
 }

@@ -79,6 +79,8 @@ type daemon struct {
 	affinity *affinity
 	doubts   *doubter
 	report   *reporter
+	counter  *counter
+	line     *statusLine
 
 	health  *healthz.Health
 	metrics *healthz.Metrics
@@ -220,7 +222,8 @@ func (d *daemon) connectParts() {
 	w := d.settings
 	w.log, w.everything, w.changed = d.log, d.reload, d.use
 	d.host = &host{log: d.log, settings: w.current, changed: d.useNode}
-	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: d.fixed, settings: w.current, notify: d.Notify}
+	d.line = &statusLine{notify: d.Notify}
+	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: d.fixed, settings: w.current, tell: d.line.setMode}
 	d.affinity = &affinity{log: d.log, mode: func() modes.Mode { return d.mode.current().Mode }}
 	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
 }
@@ -238,6 +241,7 @@ func (d *daemon) wire() {
 	d.mode.changed = func() { each(d.sources, revalidator.Revalidate) } // modes differ in what they can do
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
 	d.report.connect(d)
+	d.counter = newCounter(d.report, d.doubts.count)
 	d.health.Watch(d.loop)
 }
 

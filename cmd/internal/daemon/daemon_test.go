@@ -27,7 +27,10 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	statusInterval = time.Hour // tests that are about it set it
+	goleak.VerifyTestMain(m)
+}
 
 // A kernel is a backend of all families that remembers what it was told of IPv4.
 type kernel struct {

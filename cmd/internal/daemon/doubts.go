@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/node"
@@ -30,7 +31,11 @@ type doubter struct {
 
 	doubtful chan struct{} // services or addresses have changed
 	deaf     sync.Once     // where processes listen is not known, and the log says so
+	known    atomic.Int64  // how many there were at the last look
 }
+
+// count returns how many there were at the last look.
+func (d *doubter) count() int { return int(d.known.Load()) }
 
 // listening returns where processes of this host listen. That this is not known
 // costs warnings only, and is told once.
@@ -74,6 +79,7 @@ func (d *doubter) tell(ctx context.Context) {
 			return
 		}
 		now := d.loop.Doubts()
+		d.known.Store(int64(len(now)))
 		d.note(now, told)
 		if told = now; !wait(doubtsPause) {
 			return

@@ -144,7 +144,7 @@ func (sw *modeSwitch) divide(left []remnant, current *activeMode) (due, later []
 // systemd, and to status where something cannot be removed.
 func (sw *modeSwitch) tellMode(open []*activeMode, left []remnant) {
 	last := open[len(open)-1]
-	text := "STATUS=" + last.Name + " mode"
+	text := last.Name + " mode"
 	var problems []string
 	for _, in := range open[:len(open)-1] {
 		text += in.leavingText()
@@ -159,12 +159,9 @@ func (sw *modeSwitch) tellMode(open []*activeMode, left []remnant) {
 		problems = append(problems, "objects of an earlier run may be left in the kernel: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	sw.mu.Lock()
-	news := text != sw.told
-	sw.told, sw.left = text, problems
+	sw.left = problems
 	sw.mu.Unlock()
-	if news {
-		sw.notify(text)
-	}
+	sw.tell(text)
 }
 
 // leftDraining returns a mode as it was left by an earlier run, so that its connections

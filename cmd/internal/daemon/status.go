@@ -47,10 +47,15 @@ func (r *reporter) status(ctx context.Context) control.Status {
 		st.Sources = append(st.Sources, asUsed(s.Status(), st.Loop.Refusals))
 	}
 	st.Faults, st.Restart = r.settings.pending()
-	mode := r.mode.current().Mode
-	st.Warnings = slices.Concat(r.mode.warnings(), r.claim.Warnings(), r.foreign.problems(), r.mode.missing(),
-		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings())
+	st.Warnings = r.warnings(ctx)
 	return st
+}
+
+// warnings returns those of the host and of listeners.
+func (r *reporter) warnings(ctx context.Context) []string {
+	mode := r.mode.current().Mode
+	return slices.Concat(r.mode.warnings(), r.claim.Warnings(), r.foreign.problems(), r.mode.missing(),
+		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings())
 }
 
 // inUse returns which settings are in use.

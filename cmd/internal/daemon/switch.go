@@ -21,7 +21,7 @@ type modeSwitch struct {
 	stateDir string
 	fixed    configs.Settings        // as they were at start
 	settings func() configs.Settings // in use
-	notify   func(state string)      // tells systemd
+	tell     func(modes string)      // shows in systemctl status which modes are in use
 	changed  func()                  // another mode is in use
 	foreign  *foreignChanges
 
@@ -35,7 +35,6 @@ type modeSwitch struct {
 	mu     sync.Mutex
 	active *activeMode // in use
 	err    error       // why it is not what settings ask for
-	told   string      // what systemd was told of it
 	left   []string    // what other modes made and cannot be removed yet, and why
 }
 

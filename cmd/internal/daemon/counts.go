@@ -1,0 +1,143 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/source"
+)
+
+const (
+	// countsMoment is how old counts of services and files may be: scrapers that ask
+	// together have them counted once.
+	countsMoment = time.Second
+
+	// warningsMoment is the same of warnings, for which files of the kernel and the
+	// configuration directory are read.
+	warningsMoment = 10 * time.Second
+
+	// countsPatience is how long who asks waits for new ones.
+	countsPatience = time.Second
+)
+
+// A counter counts what metrics and systemd are told.
+type counter struct {
+	report *reporter
+	doubts func() int // about services
+	held   func() int // changes that are held back
+
+	counts   lately[healthz.Counts]
+	warnings lately[int]
+}
+
+func newCounter(r *reporter, doubts func() int) *counter {
+	c := &counter{report: r, doubts: doubts, held: func() int { return 0 }}
+	c.counts = lately[healthz.Counts]{find: c.count, moment: countsMoment, patience: countsPatience}
+	c.warnings = lately[int]{find: c.countWarnings, moment: warningsMoment, patience: countsPatience}
+	return c
+}
+
+// now returns the counts as of a moment ago.
+func (c *counter) now() healthz.Counts {
+	n := c.counts.get()
+	n.Warnings += c.warnings.get()
+	return n
+}
+
+// count counts all but warnings, which would read from disk.
+func (c *counter) count() healthz.Counts {
+	r := c.report
+	n := healthz.Counts{Loop: r.loop.Counts(), Files: map[source.FileState]int{}, Held: c.held()}
+	n.Warnings = n.Loop.Warnings + c.doubts()
+	refusals := r.loop.Refusals()
+	for _, s := range r.sources {
+		st := asUsed(known(s), refusals)
+		for _, f := range st.Files {
+			n.Files[f.State]++
+			add(&n, f.Faults)
+		}
+		for _, o := range st.Objects {
+			add(&n, o.Faults)
+		}
+	}
+	own, _ := r.settings.pending()
+	add(&n, own)
+	n.SettingsFaults = faults(own)
+	return n
+}
+
+// A quickSource says what it knows of files without looking at its disk.
+type quickSource interface{ Known() source.Status }
+
+// known returns what a source knows, without what it has to look for.
+func known(s source.Source) source.Status {
+	if q, ok := s.(quickSource); ok {
+		return q.Known()
+	}
+	return s.Status()
+}
+
+func add(n *healthz.Counts, list []source.Fault) {
+	n.Faults += faults(list)
+	n.Warnings += len(list) - faults(list)
+}
+
+// faults counts those that are no warnings.
+func faults(list []source.Fault) (n int) {
+	for _, f := range list {
+		if !f.Warning {
+			n++
+		}
+	}
+	return n
+}
+
+// countWarnings counts those of the host, of listeners and of directories.
+func (c *counter) countWarnings() int {
+	ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
+	defer cancel()
+	n := len(c.report.warnings(ctx))
+	for _, s := range c.report.sources {
+		n += len(s.Status().Warnings)
+	}
+	return n
+}
+
+// text returns the counts for people, in one line.
+func text(n healthz.Counts) string {
+	var services int
+	for _, some := range n.Loop.Services {
+		services += some
+	}
+	problems := []string{
+		some(n.Loop.Services["unserved"], "service cannot be made", "services cannot be made"),
+		some(n.Loop.Services[proxier.Reject.String()], "service refuses", "services refuse"),
+		some(n.Loop.Services["in part"], "service is served in part", "services are served in part"),
+		some(n.Loop.Services["pending"], "service is not synced yet", "services are not synced yet"),
+		some(n.Files[source.Refused], "file is refused", "files are refused"),
+		some(n.Files[source.Stale], "file is stale", "files are stale"),
+		some(n.SettingsFaults, "fault in svcproxy.toml", "faults in svcproxy.toml"),
+		some(n.Held, "change is held", "changes are held"),
+	}
+	problems = slices.DeleteFunc(problems, func(p string) bool { return p == "" })
+	if len(problems) == 0 {
+		problems = []string{"no problems"}
+	}
+	return strings.Join(slices.Concat([]string{some(services, "service", "services")}, problems), ", ")
+}
+
+// some returns a number with its noun; empty for 0, but of services.
+func some(n int, one, more string) string {
+	switch {
+	case n == 1:
+		return "1 " + one
+	case n == 0 && one != "service":
+		return ""
+	}
+	return fmt.Sprintf("%d %s", n, more)
+}

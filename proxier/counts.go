@@ -1,0 +1,147 @@
+package proxier
+
+import (
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Counts say how many services and endpoints are how, over all families.
+type Counts struct {
+	Services  map[string]int // by the worst action of their frontends, of ServiceActions
+	Endpoints map[string]int // by state, of EndpointStates; one of several services counts for each
+
+	// Services in a family whose policy is local, and that have endpoints for that kind of
+	// traffic, but none on this node.
+	NoLocal map[Family]NoLocal
+
+	Warnings int // of services, but not Doubts
+
+	Seen    ChangeCounts // since the start
+	Pending ChangeCounts // not in the kernel yet
+}
+
+// ChangeCounts are numbers of services that changed: anything but their endpoints, or these.
+type ChangeCounts struct{ Services, Endpoints int }
+
+// NoLocal are numbers of services, by the traffic that finds no endpoint on this node.
+type NoLocal struct{ Internal, External int }
+
+// noFrontend is the action of a service without frontends.
+const noFrontend = "none"
+
+// ServiceActions returns what becomes of the connections to a service, from the worst on: it
+// counts once, for the worst of its frontends.
+func ServiceActions() []string {
+	return []string{"unserved", Reject.String(), "in part", Drop.String(), pending, Balance.String(), noFrontend}
+}
+
+// EndpointStates returns the states that an endpoint can be in.
+func EndpointStates() []string { return slices.Clone(endpointStates) }
+
+// worse has the place of each of ServiceActions.
+var worse = func() map[string]int {
+	at := make(map[string]int)
+	for i, a := range ServiceActions() {
+		at[a] = i
+	}
+	return at
+}()
+
+// Counts counts what Status lists. It may be called from any goroutine, goes through all
+// endpoints, and blocks a sync only while it goes through its services.
+func (l *Loop) Counts() Counts {
+	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), NoLocal: make(map[Family]NoLocal)}
+	l.mu.RLock()
+	families := l.families
+	var list []usedService
+	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Service: s}) })
+	c.Seen = l.seen
+	for i := range l.batches {
+		c.Pending.add(l.batches[i].counts)
+	}
+	l.mu.RUnlock()
+	for _, f := range families {
+		f.status(list)
+	}
+	for i := range list {
+		s := &list[i]
+		c.Services[s.action()]++
+		s.countNoLocal(c.NoLocal)
+		for _, r := range s.resolved {
+			c.Warnings += len(r.Warnings)
+		}
+		for j := range s.Endpoints {
+			c.Endpoints[stateOf(s.Service, &s.Endpoints[j]).String()]++
+		}
+	}
+	return c
+}
+
+// action returns the worst action of the frontends.
+func (u *usedService) action() string {
+	worst := noFrontend
+	for _, r := range u.resolved {
+		for _, f := range r.Frontends {
+			a := "pending"
+			if r.held {
+				a, _ = r.unserved.action(f)
+			}
+			if worse[a] < worse[worst] {
+				worst = a
+			}
+		}
+	}
+	return worst
+}
+
+func (u *usedService) countNoLocal(counts map[Family]NoLocal) {
+	for _, r := range u.resolved {
+		n := counts[r.fam]
+		var internal, external bool
+		for _, f := range r.Frontends {
+			if f.Outside.Action == Drop { // but for a local policy, it would balance or reject
+				internal = internal || f.Key.Kind == VIP
+				external = external || f.Key.Kind != VIP
+			}
+		}
+		n.Internal += toInt(internal)
+		n.External += toInt(external)
+		counts[r.fam] = n
+	}
+}
+
+func toInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (c *ChangeCounts) add(o ChangeCounts) {
+	c.Services += o.Services
+	c.Endpoints += o.Endpoints
+}
+
+// counts counts what changed of one service.
+func (tr Transition) counts() ChangeCounts {
+	if tr.Old == nil || tr.New == nil {
+		s := tr.New
+		if s == nil {
+			s = tr.Old
+		}
+		return ChangeCounts{1, toInt(s != nil && len(s.Endpoints) > 0)}
+	}
+	without := *tr.New
+	without.Endpoints = tr.Old.Endpoints
+	all := *tr.Old
+	all.Endpoints = tr.New.Endpoints
+	return ChangeCounts{toInt(!tr.Old.Equal(&without)), toInt(!tr.Old.Equal(&all))}
+}
+
+// Refusals returns the units that are not used as they stand. It may be called from any goroutine.
+func (l *Loop) Refusals() []Refusal {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.tracker.Refusals()
+}
