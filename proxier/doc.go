@@ -43,5 +43,7 @@
 //	udpflows, flowtable      UDP flows to former endpoints
 //	health, doubts, clients, status, summary  what others ask of the Loop
 //	reason                   why a route rejects or drops
+//	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
+//	counts                   how many services and endpoints are how, for metrics
 //	tally                    what a cleanup removed
 package proxier

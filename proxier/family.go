@@ -24,12 +24,15 @@ type family struct {
 	changes *changes // since the last Sync that succeeded
 	flows   *flowWorker
 
-	open   bool      // every source has been read
-	full   bool      // the next Sync compares everything with the kernel
-	dirty  bool      // there is something to sync
-	broken bool      // foreign changes were found since the last Sync that succeeded
-	queued time.Time // when the oldest change not yet synced arrived
+	open   bool          // every source has been read
+	full   bool          // the next Sync compares everything with the kernel
+	dirty  bool          // there is something to sync
+	broken bool          // foreign changes were found since the last Sync that succeeded
+	causes []RepairCause // of repairs that are due
+	queued time.Time     // when the oldest change not yet synced arrived
 	node   *Node
+
+	triggers []time.Time // of changes not yet synced, see Loop.triggers
 
 	minimum, resync time.Duration // as Config.MinInterval and Config.ResyncInterval
 
@@ -59,7 +62,7 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		state: newState(fam, node), changes: newChanges(), lookout: newLookout(),
-		flows: newFlowWorker(fam, cfg.Flows, cfg.Log, cfg.OnFlowsDeleted),
+		flows: newFlowWorker(fam, cfg.Flows, cfg.Log, cfg.OnFlows),
 		full:  true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
 	}
 }
@@ -105,8 +108,12 @@ func (f *family) absorb(o order) {
 	if o.node != nil {
 		f.rebase(o.node)
 	}
+	changed := false
 	for key, svc := range o.services {
-		f.set(key, svc, o.queued)
+		changed = f.set(key, svc, o.queued) || changed
+	}
+	if changed {
+		f.trigger(o.triggers)
 	}
 	if b, ok := f.backend.(rechecker); ok && o.full {
 		b.Recheck()
@@ -117,6 +124,12 @@ func (f *family) absorb(o order) {
 	f.pace.changed = f.pace.changed || o.full || o.repair
 	f.lookout.wanted = f.lookout.wanted || o.look
 	f.broken = f.broken || o.repair
+	if o.repair {
+		f.cause(Foreign)
+	}
+	if f.dirty && (changed || o.full || o.repair || o.node != nil || o.backend != nil) {
+		f.tellQueued()
+	}
 	f.told(o.number)
 }
 
@@ -135,8 +148,9 @@ func (f *family) told(number uint64) {
 	}
 }
 
-// set resolves one service again; svc is nil when it was removed.
-func (f *family) set(key source.Key, svc *source.Service, queued time.Time) {
+// set resolves one service again; svc is nil when it was removed. It reports whether that
+// changes the State.
+func (f *family) set(key source.Key, svc *source.Service, queued time.Time) (changed bool) {
 	var r *Resolved
 	if svc != nil {
 		r = Resolve(svc, f.node, f.fam)
@@ -145,7 +159,7 @@ func (f *family) set(key source.Key, svc *source.Service, queued time.Time) {
 	defer f.mu.Unlock()
 	old, changed := f.changes.put(f.state, key, r)
 	if !changed {
-		return
+		return false
 	}
 	f.news.endpoints += endpoints(r) - endpoints(old)
 	f.dirty = true
@@ -153,6 +167,7 @@ func (f *family) set(key source.Key, svc *source.Service, queued time.Time) {
 	if f.queued.IsZero() {
 		f.queued = queued
 	}
+	return true
 }
 
 // rebase switches to a changed node. The same order has all services that it touches.
@@ -176,7 +191,7 @@ func (f *family) replace(b Backend) {
 	}
 	f.lookout.stop()
 	f.backend, f.full, f.dirty = b, true, true
-	f.pace = pace{}
+	f.pace, f.causes = pace{}, nil
 	f.mu.Lock()
 	f.news.held, f.news.err, f.news.failures, f.news.since = 0, nil, 0, time.Time{}
 	f.mu.Unlock()
@@ -229,6 +244,7 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	r := SyncResult{
 		Family: f.fam, Full: f.full || f.news.err != nil, Queued: f.queued, Start: time.Now(),
 		Services: len(f.state.Services), Endpoints: f.news.endpoints,
+		Triggers: f.triggers, Repairs: f.causes,
 	}
 	var delta *Delta
 	if !r.Full {
@@ -279,6 +295,7 @@ func (f *family) done(r *SyncResult) {
 	n.err, n.took = r.Err, r.Duration
 	n.unsure = r.Err != nil && (n.unsure || f.full || f.broken)
 	if r.Err != nil {
+		f.cause(FailedSync)
 		n.failures++
 		if n.since.IsZero() {
 			n.since = end
@@ -287,6 +304,7 @@ func (f *family) done(r *SyncResult) {
 	}
 	n.failures, n.since, n.good, n.unserved, n.held = 0, time.Time{}, end, r.Unserved, n.told
 	f.full, f.dirty, f.broken, f.queued = false, false, false, time.Time{}
+	f.triggers, f.causes = nil, nil
 	f.changes = newChanges()
 	if r.Full {
 		f.lookout.last = end

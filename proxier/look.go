@@ -83,4 +83,13 @@ func (f *family) looked(what finding) {
 	f.dirty = f.dirty || what != asWritten
 	f.full = f.full || what == unknown
 	f.broken = f.broken || what == differs
+	switch what {
+	case differs:
+		f.cause(Difference)
+	case unknown:
+		f.cause(Unreadable)
+	}
+	if what != asWritten {
+		f.tellQueued()
+	}
 }

@@ -31,13 +31,14 @@ type Config struct {
 	Listening func() []Listener
 
 	// May be nil, and must not block.
-	OnSync   func(SyncResult)    // after each sync, from a goroutine for each family
-	OnHolds  func(Family)        // with a family whose backend holds everything, once for each backend
-	OnDrop   func(Family)        // with a family that is no longer programmed, after its last OnSync
-	OnHealth func([]HealthCheck) // with all services that have a health check node port, when any of them changed
-	OnAccept func([]source.Unit) // with files that were accepted, without their services, before they are synced
+	OnQueued func(Family, time.Time) // when there is something to sync, from a goroutine for each family
+	OnSync   func(SyncResult)        // after each sync, from a goroutine for each family
+	OnHolds  func(Family)            // with a family whose backend holds everything, once for each backend
+	OnDrop   func(Family)            // with a family that is no longer programmed, after its last OnSync
+	OnHealth func([]HealthCheck)     // with all services that have a health check node port, when any of them changed
+	OnAccept func([]source.Unit)     // with files that were accepted, without their services, before they are synced
 
-	OnFlowsDeleted func(Family, int) // with how many UDP flows were removed, from goroutines of their own
+	OnFlows func(fam Family, removed int, took time.Duration) // after each look for stale UDP flows, from goroutines of their own
 }
 
 // A SyncResult is the outcome of one Sync of one family.
@@ -51,16 +52,20 @@ type SyncResult struct {
 	Unserved  *PartialError // what an otherwise successful sync could not make; nil: nothing
 	Services  int           // in the State, after it
 	Endpoints int           // that get new connections, counted for each port of a service
+
+	Triggers []time.Time   // when the changes in it were made where they are from, as far as that is known
+	Repairs  []RepairCause // why it repaired what the kernel held
 }
 
 // A Loop keeps backends in step with sources. It implements source.Sink. Its own
 // goroutine, Run, only decides which claims are granted and which families a change
 // concerns. Each family resolves and syncs in a goroutine of its own.
 type Loop struct {
-	cfg   Config
-	ready chan struct{}
-	inbox inbox
-	busy  atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
+	cfg     Config
+	started time.Time
+	ready   chan struct{}
+	inbox   inbox
+	busy    atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
 
 	mu       sync.RWMutex // held for writing by Run while it changes what follows
 	tracker  *Tracker
@@ -89,7 +94,7 @@ type runningFamily struct {
 // NewLoop returns a Loop that does nothing yet.
 func NewLoop(cfg Config) *Loop {
 	return &Loop{
-		cfg: cfg, ready: make(chan struct{}), inbox: newInbox(),
+		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		health: newHealth(), synced: make(map[string]bool),
 	}
@@ -126,7 +131,7 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 		l.cfg.MinInterval, l.cfg.ResyncInterval = *in.minimum, *in.resync
 	}
 	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full}
-	o.services = l.apply(in.changes)
+	o.services, o.triggers = l.apply(in.changes)
 	if in.node != nil && !in.node.Equal(l.node) {
 		l.rebase(in.node, &o)
 	}
@@ -150,14 +155,16 @@ func (l *Loop) tell(o order, in *mail) {
 	}
 }
 
-// apply applies changes of sources, and returns the services that changed.
-func (l *Loop) apply(steps []source.Changes) map[source.Key]*source.Service {
+// apply applies changes of sources, and returns the services that changed, and when they were.
+func (l *Loop) apply(steps []source.Changes) (services map[source.Key]*source.Service, triggers []time.Time) {
 	b := batch{number: l.number + 1, edits: make(map[source.Key]Transition)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	services := make(map[source.Key]*source.Service)
+	services = make(map[source.Key]*source.Service)
 	for _, ch := range steps {
-		for _, tr := range l.tracker.Apply(ch) {
+		changed := l.tracker.Apply(ch)
+		triggers = append(triggers, l.triggers(ch, changed)...)
+		for _, tr := range changed {
 			key := tr.key()
 			services[key] = tr.New
 			l.health.set(key, tr.New, l.node, b.number)
@@ -166,7 +173,7 @@ func (l *Loop) apply(steps []source.Changes) map[source.Key]*source.Service {
 	}
 	l.seen.add(b.counts)
 	l.keep(b)
-	return services
+	return services, triggers
 }
 
 // rebase has the services resolved again that a changed node touches.

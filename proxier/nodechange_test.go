@@ -23,7 +23,7 @@ func TestRebaseResolvesEnough(t *testing.T) {
 		families := []*family{newFamily(IPv4, k, cfg.Node, &cfg, func() {}), newFamily(IPv6, k, cfg.Node, &cfg, func() {})}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
 			var o order
-			o.services = l.apply([]source.Changes{{Set: randomServices(t)}})
+			o.services, _ = l.apply([]source.Changes{{Set: randomServices(t)}})
 			l.rebase(randomNode(t), &o)
 			for _, f := range families {
 				f.absorb(o)

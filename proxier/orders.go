@@ -14,10 +14,11 @@ type order struct {
 	services map[source.Key]*source.Service // nil: it is gone
 	node     *Node                          // all services that it touches come with it
 	backend  Backend
-	open     bool // every source has been read
-	full     bool // everything is to be compared with the kernel
-	repair   bool // the backend knows of something to repair
-	look     bool // the kernel may have been changed
+	open     bool        // every source has been read
+	full     bool        // everything is to be compared with the kernel
+	repair   bool        // the backend knows of something to repair
+	look     bool        // the kernel may have been changed
+	triggers []time.Time // when services were changed where they are from, see Loop.triggers
 
 	minimum, resync *time.Duration
 }
@@ -72,5 +73,6 @@ func (o *order) merge(n order) {
 		o.minimum, o.resync = n.minimum, n.resync
 	}
 	o.open, o.full = o.open || n.open, o.full || n.full
+	o.triggers = append(o.triggers, n.triggers[:min(len(n.triggers), maxTriggers-len(o.triggers))]...)
 	o.repair, o.look = o.repair || n.repair, o.look || n.look
 }

@@ -22,7 +22,8 @@ func TestSummaryAgreesWithStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := Config{Node: randomNode(t), Log: slog.New(slog.DiscardHandler)}
 		l, k := NewLoop(cfg), &kernel{}
-		o := order{services: l.apply([]source.Changes{{Set: randomServices(t)}}), number: 1}
+		services, _ := l.apply([]source.Changes{{Set: randomServices(t)}})
+		o := order{services: services, number: 1}
 		for _, fam := range []Family{IPv4, IPv6} {
 			f := newFamily(fam, k, cfg.Node, &cfg, func() {})
 			f.absorb(o)
@@ -151,7 +152,8 @@ func manyServices(n int) *Loop {
 		}
 		u.Services = append(u.Services, s)
 	}
-	o := order{services: l.apply([]source.Changes{{Set: []source.Unit{u}}}), number: 1}
+	services, _ := l.apply([]source.Changes{{Set: []source.Unit{u}}})
+	o := order{services: services, number: 1}
 	for _, fam := range []Family{IPv4, IPv6} {
 		f := newFamily(fam, &kernel{}, node, &cfg, func() {})
 		f.absorb(o)

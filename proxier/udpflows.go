@@ -64,12 +64,12 @@ const maxRest = 250 * time.Millisecond
 // It looks for the flows of what changed. At all flows it looks when it cannot
 // know what changed: at first, for another Host, and when it is told to.
 type flowWorker struct {
-	fam     Family
-	flows   Flows
-	log     *slog.Logger
-	deleted func(Family, int) // may be nil
-	epoch   time.Time         // looks wait for multiples of time since then
-	wake    chan struct{}     // room for one
+	fam    Family
+	flows  Flows
+	log    *slog.Logger
+	looked func(fam Family, removed int, took time.Duration) // may be nil
+	epoch  time.Time                                         // looks wait for multiples of time since then
+	wake   chan struct{}                                     // room for one
 
 	mu    sync.Mutex // never held while Flows works
 	table flowTable
@@ -81,12 +81,12 @@ type flowWorker struct {
 }
 
 // newFlowWorker returns nil where there are no flows to look at.
-func newFlowWorker(fam Family, flows Flows, log *slog.Logger, deleted func(Family, int)) *flowWorker {
+func newFlowWorker(fam Family, flows Flows, log *slog.Logger, looked func(Family, int, time.Duration)) *flowWorker {
 	if flows == nil {
 		return nil
 	}
 	return &flowWorker{
-		fam: fam, flows: flows, log: log, deleted: deleted,
+		fam: fam, flows: flows, log: log, looked: looked,
 		epoch: time.Now(), wake: make(chan struct{}, 1), table: newFlowTable(),
 	}
 }
@@ -188,13 +188,14 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 		defer w.mu.Unlock()
 		return w.table.stale(l, f)
 	})
-	if n > 0 && w.deleted != nil {
-		w.deleted(w.fam, n)
+	took := time.Since(start)
+	if w.looked != nil {
+		w.looked(w.fam, n, took)
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	w.rested = time.Now().Add(min(time.Since(start), maxRest))
+	w.rested = time.Now().Add(min(took, maxRest))
 	if err != nil {
 		w.again(l, err)
 		return

@@ -45,6 +45,10 @@ type Unit struct {
 	Since    int64  // when it was first accepted or created, in ns since 1970; 0: not known, comes last
 	Version  string // tells versions of the unit apart; opaque to all but its source
 	Services []*Service
+
+	// When it was changed where it is from, as far as its source knows: once for each
+	// change that is in Services for the first time. It may be long ago, or in the future.
+	Changed []time.Time
 }
 
 // A Status is what a source knows of itself.
@@ -77,3 +81,6 @@ const (
 	Stale    FileState = "stale"    // it is broken or cannot be read: its services stay as last accepted
 	Refused  FileState = "refused"  // broken since we know it, or another holds what it claims: it has no services
 )
+
+// FileStates returns all of them.
+func FileStates() []FileState { return []FileState{Accepted, Stale, Refused} }

@@ -171,7 +171,19 @@ func (t *Tool) RestoreLocked(ctx context.Context, s *Script) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("writing rules: %w", t.nameHolder(quoteLine(err, input)))
+	return &restoreError{t.nameHolder(quoteLine(err, input))}
+}
+
+// A restoreError is the error of iptables-restore.
+type restoreError struct{ err error }
+
+func (e *restoreError) Error() string { return "writing rules: " + e.err.Error() }
+func (e *restoreError) Unwrap() error { return e.err }
+
+// IsRestoreError reports whether iptables-restore did not write what it was given.
+func IsRestoreError(err error) bool {
+	var failed *restoreError
+	return errors.As(err, &failed)
 }
 
 // faultLine finds the line that iptables-restore names: "line 5 failed" if the

@@ -214,7 +214,11 @@ func (h *Health) ready(w http.ResponseWriter, _ *http.Request) {
 // its metrics on metricsAddress, or on address too where that is empty.
 func Handlers(address, metricsAddress string, h *Health, m *Metrics) map[string]http.Handler {
 	h.answered = func(path string, code int) {
-		m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
+		answers := m.healthz
+		if path == "livez" {
+			answers = m.livez
+		}
+		answers.WithLabelValues(strconv.Itoa(code)).Inc()
 	}
 	node := http.NewServeMux()
 	node.Handle("GET /healthz", h.serve("healthz", true))

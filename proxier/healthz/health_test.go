@@ -163,8 +163,8 @@ func TestHandler(t *testing.T) {
 		handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		for _, want := range []string{
 			`svcproxy_build_info{version="v1"} 1`,
-			`svcproxy_proxy_health_total{code="200",path="healthz"} 1`,
-			`svcproxy_proxy_health_total{code="503",path="livez"} 3`,
+			`svcproxy_proxy_healthz_total{code="200"} 1`,
+			`svcproxy_proxy_livez_total{code="503"} 3`,
 			"go_goroutines ",
 		} {
 			if !strings.Contains(w.Body.String(), want) {

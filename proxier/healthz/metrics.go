@@ -2,6 +2,8 @@ package healthz
 
 import (
 	"net/http"
+	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -10,39 +12,62 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// Metrics counts what the Loop does. Names are kube-proxy's, with our prefix.
+// Metrics counts what the Loop does. What kube-proxy has too has its name after our
+// prefix, its labels and its buckets; docs/metrics.md lists all.
 type Metrics struct {
 	registry *prometheus.Registry
 
 	duration, full, partial *prometheus.HistogramVec
-	programming             *prometheus.HistogramVec
+	programming, flowLooks  *prometheus.HistogramVec
 	last, lastQueued        *prometheus.GaugeVec
 	failures, flows         *prometheus.CounterVec
-	services, endpoints     *prometheus.GaugeVec
+	partialFailures         *prometheus.CounterVec
+	ofMode                  map[string]*prometheus.CounterVec
 	unserved                *prometheus.GaugeVec
-	answers, disturbed      *prometheus.CounterVec
+	healthz, livez          *prometheus.CounterVec
+	disturbed, repairs      *prometheus.CounterVec
+	reloaded                prometheus.Gauge
 }
 
 // buckets of sync times, in seconds: 1 ms to 16 s, as kube-proxy's.
 var buckets = prometheus.ExponentialBuckets(0.001, 2, 15)
 
+// programmingBuckets are kube-proxy's, with its empty first one.
+var programmingBuckets = slices.Concat([]float64{0, 0.25, 0.5},
+	prometheus.LinearBuckets(1, 1, 59), prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))
+
+// Causes of a failed sync that kube-proxy counts, by the mode that they are of.
+const (
+	RestoreFailed = "iptables_restore" // iptables-restore, also that of ipvs mode
+	NftablesSync  = "nftables_sync"
+)
+
 // NewMetrics returns metrics in a registry of their own.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{
-		registry:    prometheus.NewRegistry(),
-		duration:    histogram("sync_proxy_rules_duration_seconds", "Time of a sync, failed ones too."),
-		full:        histogram("sync_full_proxy_rules_duration_seconds", "Time of a sync that compared everything with the kernel."),
-		partial:     histogram("sync_partial_proxy_rules_duration_seconds", "Time of a sync that wrote only what had changed."),
-		programming: histogram("network_programming_duration_seconds", "Time from the arrival of the oldest change in a sync until the kernel held it."),
-		last:        gauge("sync_proxy_rules_last_timestamp_seconds", "When a sync last succeeded."),
-		lastQueued:  gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When the oldest change of the last sync that had any arrived."),
-		failures:    counter("sync_proxy_rules_failures_total", "Syncs that failed.", "ip_family"),
-		flows:       counter("conntrack_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.", "ip_family"),
-		services:    gauge("services", "Services in use."),
-		endpoints:   gauge("endpoints", "Endpoints of all services in use."),
-		unserved:    gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or another program has, in ipvs mode."),
-		disturbed:   counter("kernel_changes_by_others_total", "Changes of our kernel objects by other programs, as far as the kernel tells.", "ip_family"),
-		answers:     counter("proxy_health_total", "Answers of /healthz and /livez.", "path", "code"),
+		registry:        prometheus.NewRegistry(),
+		duration:        histogram("sync_proxy_rules_duration_seconds", "Time of a sync, failed ones too.", buckets),
+		full:            histogram("sync_full_proxy_rules_duration_seconds", "Time of a sync that compared everything with the kernel.", buckets),
+		partial:         histogram("sync_partial_proxy_rules_duration_seconds", "Time of a sync that wrote only what had changed.", buckets),
+		programming:     histogram("network_programming_duration_seconds", "Time from a change of a file, or the trigger time that the API tells, until the kernel held it.", programmingBuckets),
+		flowLooks:       histogram("conntrack_reconciler_sync_duration_seconds", "Time of a look for stale UDP flows.", buckets),
+		last:            gauge("sync_proxy_rules_last_timestamp_seconds", "When a sync last succeeded."),
+		lastQueued:      gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When there last came something to sync."),
+		failures:        counter("sync_proxy_rules_failures_total", "Syncs that failed, in any mode.", "ip_family"),
+		partialFailures: counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs of iptables mode that failed and wrote only what had changed.", "ip_family"),
+		ofMode: map[string]*prometheus.CounterVec{
+			RestoreFailed: counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs of iptables or ipvs mode that failed because iptables-restore did.", "ip_family"),
+			NftablesSync:  counter("sync_proxy_rules_nftables_sync_failures_total", "Syncs of nftables mode that failed.", "ip_family"),
+		},
+		flows:     counter("conntrack_reconciler_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.", "ip_family"),
+		unserved:  gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or another program has, in ipvs mode."),
+		disturbed: counter("kernel_changes_by_others_total", "Changes of our kernel objects by other programs, as far as the kernel tells.", "ip_family"),
+		repairs:   counter("kernel_repairs_total", "Syncs that repaired what the kernel held, by why they did.", "ip_family", "cause"),
+		healthz:   counter("proxy_healthz_total", "Answers of /healthz.", "code"),
+		livez:     counter("proxy_livez_total", "Answers of /livez.", "code"),
+		reloaded: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "svcproxy", Name: "config_last_reload_success_timestamp_seconds", Help: "When service files or svcproxy.toml were last read and taken over.",
+		}),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "svcproxy", Name: "build_info", Help: "Always 1.",
@@ -50,30 +75,48 @@ func NewMetrics(version string) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(build,
-		m.duration, m.full, m.partial, m.programming, m.last, m.lastQueued,
-		m.failures, m.flows, m.services, m.endpoints, m.unserved, m.answers, m.disturbed,
+		m.duration, m.full, m.partial, m.programming, m.flowLooks, m.last, m.lastQueued,
+		m.failures, m.partialFailures, m.ofMode[RestoreFailed], m.ofMode[NftablesSync],
+		m.flows, m.unserved, m.healthz, m.livez, m.disturbed, m.repairs, m.reloaded,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, code := range []string{"200", "503"} {
+		m.healthz.WithLabelValues(code)
+		m.livez.WithLabelValues(code)
+	}
 	return m
+}
+
+// Follow has all series of a family from the start: a rate sees the first failure only of
+// a counter that was 0 before it.
+func (m *Metrics) Follow(families ...proxier.Family) {
+	for _, f := range families {
+		fam := label(f)
+		for _, h := range []*prometheus.HistogramVec{m.duration, m.full, m.partial, m.programming, m.flowLooks} {
+			h.WithLabelValues(fam)
+		}
+		for _, c := range []*prometheus.CounterVec{m.failures, m.partialFailures, m.ofMode[RestoreFailed], m.ofMode[NftablesSync], m.flows, m.disturbed} {
+			c.WithLabelValues(fam)
+		}
+		for _, g := range []*prometheus.GaugeVec{m.last, m.lastQueued, m.unserved} {
+			g.WithLabelValues(fam)
+		}
+		for _, c := range proxier.RepairCauses() {
+			m.repairs.WithLabelValues(fam, string(c))
+		}
+	}
 }
 
 // Synced counts one sync.
 func (m *Metrics) Synced(r proxier.SyncResult) {
-	fam, secs := r.Family.String(), r.Duration.Seconds()
+	fam, secs := label(r.Family), r.Duration.Seconds()
 	m.duration.WithLabelValues(fam).Observe(secs)
 	if r.Full {
 		m.full.WithLabelValues(fam).Observe(secs)
 	} else {
 		m.partial.WithLabelValues(fam).Observe(secs)
 	}
-	m.services.WithLabelValues(fam).Set(float64(r.Services))
-	m.endpoints.WithLabelValues(fam).Set(float64(r.Endpoints))
-	m.flows.WithLabelValues(fam) // 0 before the first is removed
-	if !r.Queued.IsZero() {
-		m.lastQueued.WithLabelValues(fam).Set(float64(r.Queued.UnixNano()) / 1e9)
-	}
-	failures := m.failures.WithLabelValues(fam) // makes it 0 before the first failure, so that a rate sees that one
 	if r.Err != nil {
-		failures.Inc()
+		m.failures.WithLabelValues(fam).Inc()
 		return
 	}
 	unserved := 0
@@ -82,26 +125,52 @@ func (m *Metrics) Synced(r proxier.SyncResult) {
 	}
 	m.unserved.WithLabelValues(fam).Set(float64(unserved))
 	done := r.Start.Add(r.Duration)
-	m.last.WithLabelValues(fam).Set(float64(done.UnixNano()) / 1e9)
-	if !r.Queued.IsZero() {
-		m.programming.WithLabelValues(fam).Observe(done.Sub(r.Queued).Seconds())
+	m.last.WithLabelValues(fam).Set(seconds(done))
+	for _, t := range r.Triggers {
+		m.programming.WithLabelValues(fam).Observe(max(0, done.Sub(t).Seconds()))
+	}
+	for _, c := range r.Repairs {
+		m.repairs.WithLabelValues(fam, string(c)).Inc()
 	}
 }
 
-// FlowsDeleted counts UDP flows that were removed.
-func (m *Metrics) FlowsDeleted(fam proxier.Family, n int) {
-	m.flows.WithLabelValues(fam.String()).Add(float64(n))
+// SyncFailed counts a failed sync under kube-proxy's names too. why is RestoreFailed or
+// NftablesSync; anything else is counted by Synced alone.
+func (m *Metrics) SyncFailed(r proxier.SyncResult, why string) {
+	fam := label(r.Family)
+	if c := m.ofMode[why]; c != nil {
+		c.WithLabelValues(fam).Inc()
+	}
+	if why == RestoreFailed && !r.Full {
+		m.partialFailures.WithLabelValues(fam).Inc()
+	}
+}
+
+// Queued notes that there is something to sync.
+func (m *Metrics) Queued(fam proxier.Family, at time.Time) {
+	m.lastQueued.WithLabelValues(label(fam)).Set(seconds(at))
+}
+
+// Reloaded notes that files were read and taken over.
+func (m *Metrics) Reloaded(at time.Time) { m.reloaded.Set(seconds(at)) }
+
+// FlowsLooked counts a look for stale UDP flows, and those that were removed.
+func (m *Metrics) FlowsLooked(fam proxier.Family, n int, took time.Duration) {
+	m.flows.WithLabelValues(label(fam)).Add(float64(n))
+	m.flowLooks.WithLabelValues(label(fam)).Observe(took.Seconds())
 }
 
 // Disturbed counts a foreign change of our kernel objects.
-func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(fam.String()).Inc() }
+func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(label(fam)).Inc() }
 
 // Handler answers /metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
-func histogram(name, help string) *prometheus.HistogramVec {
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "svcproxy", Name: name, Help: help, Buckets: buckets,
 	}, []string{"ip_family"})

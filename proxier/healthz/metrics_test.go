@@ -2,62 +2,262 @@ package healthz
 
 import (
 	"errors"
+	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func TestMetrics(t *testing.T) {
 	m := NewMetrics("v1")
+	m.Follow(proxier.IPv4)
 	start := time.Unix(1000, 0)
+	m.Queued(proxier.IPv4, start.Add(-time.Second))
 	m.Synced(proxier.SyncResult{
-		Family: proxier.IPv4, Full: true, Queued: start.Add(-time.Second), Start: start,
-		Duration: 2 * time.Second, Services: 3, Endpoints: 7,
+		Family: proxier.IPv4, Full: true, Start: start, Duration: 2 * time.Second,
+		Triggers: []time.Time{start.Add(-time.Second), start.Add(-time.Minute), start.Add(time.Hour)},
+		Repairs:  []proxier.RepairCause{proxier.Foreign, proxier.Difference},
 	})
-	m.Synced(proxier.SyncResult{
-		Family: proxier.IPv4, Start: start.Add(time.Minute), Duration: time.Second,
-		Services: 4, Endpoints: 8, Err: errors.New("no"),
-	})
-	m.FlowsDeleted(proxier.IPv4, 2)
+	failed := proxier.SyncResult{
+		Family: proxier.IPv4, Start: start.Add(time.Minute), Duration: time.Second, Err: errors.New("no"),
+		Triggers: []time.Time{start}, Repairs: []proxier.RepairCause{proxier.Foreign},
+	}
+	for _, why := range []string{RestoreFailed, NftablesSync, ""} {
+		m.Synced(failed)
+		m.SyncFailed(failed, why)
+	}
+	failed.Full = true
+	m.SyncFailed(failed, RestoreFailed)
+	m.FlowsLooked(proxier.IPv4, 2, time.Second)
+	m.Reloaded(start)
+	m.WatchCounts(func() Counts {
+		return Counts{
+			Loop: proxier.Counts{
+				Services: map[string]int{"balance": 3, "in part": 1}, Endpoints: map[string]int{"ready": 5, "weight 0": 2},
+				NoLocal: map[proxier.Family]proxier.NoLocal{proxier.IPv4: {Internal: 1, External: 2}},
+				Seen:    proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
+			},
+			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1}, Faults: 3, Warnings: 4, Held: 5, Flows: 10, MaxFlows: 100,
+		}
+	}, proxier.IPv4)
 	const want = `
-# HELP svcproxy_conntrack_deleted_entries_total UDP flows removed because their endpoint or service was gone.
-# TYPE svcproxy_conntrack_deleted_entries_total counter
-svcproxy_conntrack_deleted_entries_total{ip_family="ipv4"} 2
-# HELP svcproxy_endpoints Endpoints of all services in use.
-# TYPE svcproxy_endpoints gauge
-svcproxy_endpoints{ip_family="ipv4"} 8
-# HELP svcproxy_services Services in use.
-# TYPE svcproxy_services gauge
-svcproxy_services{ip_family="ipv4"} 4
-# HELP svcproxy_sync_proxy_rules_failures_total Syncs that failed.
-# TYPE svcproxy_sync_proxy_rules_failures_total counter
-svcproxy_sync_proxy_rules_failures_total{ip_family="ipv4"} 1
-# HELP svcproxy_sync_proxy_rules_last_queued_timestamp_seconds When the oldest change of the last sync that had any arrived.
-# TYPE svcproxy_sync_proxy_rules_last_queued_timestamp_seconds gauge
-svcproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="ipv4"} 999
-# HELP svcproxy_sync_proxy_rules_last_timestamp_seconds When a sync last succeeded.
-# TYPE svcproxy_sync_proxy_rules_last_timestamp_seconds gauge
-svcproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="ipv4"} 1002
+svcproxy_config_last_reload_success_timestamp_seconds 1000
+svcproxy_config_last_reload_successful 0
+svcproxy_conntrack_entries 10
+svcproxy_conntrack_entries_limit 100
+svcproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 2
+svcproxy_endpoints{state="not_ready"} 0
+svcproxy_endpoints{state="ready"} 5
+svcproxy_endpoints{state="terminating"} 0
+svcproxy_endpoints{state="weight_0"} 2
+svcproxy_faults 3
+svcproxy_files{state="accepted"} 2
+svcproxy_files{state="refused"} 0
+svcproxy_files{state="stale"} 1
+svcproxy_held_changes 5
+svcproxy_kernel_changes_by_others_total{ip_family="IPv4"} 0
+svcproxy_kernel_repairs_total{cause="difference",ip_family="IPv4"} 1
+svcproxy_kernel_repairs_total{cause="failed_sync",ip_family="IPv4"} 0
+svcproxy_kernel_repairs_total{cause="foreign",ip_family="IPv4"} 1
+svcproxy_kernel_repairs_total{cause="unreadable",ip_family="IPv4"} 0
+svcproxy_proxy_healthz_total{code="200"} 0
+svcproxy_proxy_healthz_total{code="503"} 0
+svcproxy_proxy_livez_total{code="200"} 0
+svcproxy_proxy_livez_total{code="503"} 0
+svcproxy_services{action="balance"} 3
+svcproxy_services{action="drop"} 0
+svcproxy_services{action="in_part"} 1
+svcproxy_services{action="none"} 0
+svcproxy_services{action="pending"} 0
+svcproxy_services{action="reject"} 0
+svcproxy_services{action="unserved"} 0
+svcproxy_sync_proxy_rules_endpoint_changes_pending 2
+svcproxy_sync_proxy_rules_endpoint_changes_total 7
+svcproxy_sync_proxy_rules_failures_total{ip_family="IPv4"} 3
+svcproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv4"} 1
+svcproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"} 2
+svcproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 999
+svcproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1002
+svcproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
+svcproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 2
+svcproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="internal"} 1
+svcproxy_sync_proxy_rules_service_changes_pending 1
+svcproxy_sync_proxy_rules_service_changes_total 6
+svcproxy_virtual_servers_unserved{ip_family="IPv4"} 0
+svcproxy_warnings 4
 `
-	err := testutil.GatherAndCompare(m.registry, strings.NewReader(want),
-		"svcproxy_conntrack_deleted_entries_total", "svcproxy_endpoints", "svcproxy_services",
-		"svcproxy_sync_proxy_rules_failures_total", "svcproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-		"svcproxy_sync_proxy_rules_last_timestamp_seconds")
-	if err != nil {
-		t.Error(err)
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), lines(t, m)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]sample{
-		"sync_proxy_rules_duration_seconds":         {3, 2},
-		"sync_full_proxy_rules_duration_seconds":    {2, 1},
-		"sync_partial_proxy_rules_duration_seconds": {1, 1},
-		"network_programming_duration_seconds":      {3, 1},
+		"sync_proxy_rules_duration_seconds":          {5, 4},
+		"sync_full_proxy_rules_duration_seconds":     {2, 1},
+		"sync_partial_proxy_rules_duration_seconds":  {3, 3},
+		"network_programming_duration_seconds":       {3 + 62 + 0, 3},
+		"conntrack_reconciler_sync_duration_seconds": {1, 1},
 	} {
 		if got := gathered(t, m, "svcproxy_"+name); got != want {
 			t.Errorf("%s = %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+// lines returns the plain numbers of our own, but build_info, as a scrape has them.
+func lines(t *testing.T, m *Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	var out strings.Builder
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "svcproxy_") && !strings.Contains(line, "build_info") && !strings.Contains(line, "_duration_seconds_") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+// Whatever is wrong with files is told by the metric that alerts know from Prometheus.
+func TestReloadSuccessful(t *testing.T) {
+	tests := []struct {
+		name string
+		in   Counts
+		want bool
+	}{
+		{"no files", Counts{}, true},
+		{"accepted", Counts{Files: map[source.FileState]int{source.Accepted: 3}, Warnings: 2}, true},
+		{"stale", Counts{Files: map[source.FileState]int{source.Accepted: 3, source.Stale: 1}}, false},
+		{"refused", Counts{Files: map[source.FileState]int{source.Refused: 1}}, false},
+		{"settings", Counts{SettingsFaults: 1}, false},
+	}
+	for _, tt := range tests {
+		if got := tt.in.accepted(); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// kubeProxy are the metrics of kube-proxy 1.36 for Linux, with their labels; which of
+// them svcproxy has not, docs/metrics.md says why.
+var kubeProxy = map[string][]string{
+	"conntrack_reconciler_deleted_entries_total":               {"ip_family"},
+	"conntrack_reconciler_sync_duration_seconds":               {"ip_family"},
+	"iptables_ct_state_invalid_dropped_packets_total":          nil,
+	"iptables_localhost_nodeports_accepted_packets_total":      nil,
+	"network_programming_duration_seconds":                     {"ip_family"},
+	"proxy_healthz_total":                                      {"code"},
+	"proxy_livez_total":                                        {"code"},
+	"sync_full_proxy_rules_duration_seconds":                   {"ip_family"},
+	"sync_partial_proxy_rules_duration_seconds":                {"ip_family"},
+	"sync_proxy_rules_duration_seconds":                        {"ip_family"},
+	"sync_proxy_rules_endpoint_changes_pending":                nil,
+	"sync_proxy_rules_endpoint_changes_total":                  nil,
+	"sync_proxy_rules_iptables_last":                           {"ip_family", "table"},
+	"sync_proxy_rules_iptables_partial_restore_failures_total": {"ip_family"},
+	"sync_proxy_rules_iptables_restore_failures_total":         {"ip_family"},
+	"sync_proxy_rules_iptables_total":                          {"ip_family", "table"},
+	"sync_proxy_rules_last_queued_timestamp_seconds":           {"ip_family"},
+	"sync_proxy_rules_last_timestamp_seconds":                  {"ip_family"},
+	"sync_proxy_rules_nftables_cleanup_failures_total":         {"ip_family"},
+	"sync_proxy_rules_nftables_sync_failures_total":            {"ip_family"},
+	"sync_proxy_rules_no_local_endpoints_total":                {"ip_family", "traffic_policy"},
+	"sync_proxy_rules_service_changes_pending":                 nil,
+	"sync_proxy_rules_service_changes_total":                   nil,
+}
+
+// kubeProxyOnly are those that mean nothing here.
+var kubeProxyOnly = map[string]bool{
+	"iptables_ct_state_invalid_dropped_packets_total":     true,
+	"iptables_localhost_nodeports_accepted_packets_total": true,
+	"sync_proxy_rules_iptables_last":                      true,
+	"sync_proxy_rules_iptables_total":                     true,
+	"sync_proxy_rules_nftables_cleanup_failures_total":    true,
+}
+
+// A dashboard for kube-proxy works with the prefix exchanged.
+func TestMetricsOfKubeProxy(t *testing.T) {
+	have := all(t)
+	for name, labels := range kubeProxy {
+		got, has := have["svcproxy_"+name]
+		if has == kubeProxyOnly[name] {
+			t.Errorf("%s: there is %v, which is not what this test says", name, has)
+		}
+		if has && !slices.Equal(got, labels) {
+			t.Errorf("%s has labels %q, want %q", name, got, labels)
+		}
+	}
+	if n := len(programmingBuckets); n != 81 || programmingBuckets[0] != 0 || programmingBuckets[61] != 59 || programmingBuckets[62] != 60 || programmingBuckets[80] != 300 {
+		t.Errorf("%d buckets: %v", n, programmingBuckets)
+	}
+	if n := len(buckets); n != 15 || buckets[0] != 0.001 || buckets[14] != 16.384 {
+		t.Errorf("%d buckets: %v", n, buckets)
+	}
+}
+
+// all returns the names of all metrics of our own, with their labels.
+func all(t *testing.T) map[string][]string {
+	t.Helper()
+	m := NewMetrics("v1")
+	m.Follow(proxier.IPv4)
+	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1} }, proxier.IPv4)
+	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
+	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]string{}
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "svcproxy_") {
+			continue
+		}
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		out[f.GetName()] = labels
+	}
+	return out
+}
+
+// docs/metrics.md has a line for each metric, with its labels, and one for each that only
+// kube-proxy has.
+func TestMetricsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	described := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if name, _, ok := strings.Cut(strings.TrimPrefix(line, "| `"), "`"); ok && strings.HasPrefix(line, "| `") && !strings.HasPrefix(name, "Svcproxy") { // no alert
+			described[name] = true
+		}
+	}
+	want := map[string]bool{}
+	for name, labels := range all(t) {
+		if len(labels) > 0 {
+			name += "{" + strings.Join(labels, ",") + "}"
+		}
+		want[name] = true
+	}
+	for name := range kubeProxyOnly {
+		want["kubeproxy_"+name] = true
+	}
+	for name := range want {
+		if !described[name] {
+			t.Errorf("docs/metrics.md has no line for %s", name)
+		}
+	}
+	for name := range described {
+		if !want[name] {
+			t.Errorf("docs/metrics.md has %s, which there is not", name)
 		}
 	}
 }

@@ -177,6 +177,9 @@ func (s *Source) handOn(f *state) source.Unit {
 	if !f.claimedAt.IsZero() {
 		u.Since = f.claimedAt.UnixNano()
 	}
+	if f.stamp != (stamp{}) {
+		u.Changed = []time.Time{f.stamp.changed()}
+	}
 	return u
 }
 

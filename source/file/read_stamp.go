@@ -3,6 +3,7 @@ package file
 import (
 	"io/fs"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +22,20 @@ type stamp struct {
 func stampOf(info fs.FileInfo) stamp {
 	st := info.Sys().(*syscall.Stat_t)
 	return stamp{fileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim}
+}
+
+// putInPlace is how long after a file was written it can have been put in its place for
+// that to be one change.
+const putInPlace = 10 * time.Minute
+
+// changed returns when the file was changed: written, or put in place long after, or with a
+// time of its own making. The kernel sets ctime.
+func (s stamp) changed() time.Time {
+	written, placed := time.Unix(s.mtime.Unix()), time.Unix(s.ctime.Unix())
+	if written.After(placed) || written.Before(placed.Add(-putInPlace)) {
+		return placed
+	}
+	return written
 }
 
 // A dirID tells a directory from another that has taken its path, and maybe its

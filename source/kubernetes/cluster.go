@@ -62,6 +62,7 @@ type entry struct {
 	notes   notes           // what of the object is not used
 	slices  []*slice        // in order of their names
 	used    remote.Handed
+	changed []time.Time // when slices were, since used was handed on
 }
 
 func newCluster(src *Source, sink source.Sink) *cluster {
@@ -118,10 +119,16 @@ func (e *entry) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(e.slices, name, func(s *slice, name string) int { return strings.Compare(s.name, name) })
 }
 
+// maxChanged is how many changes of one service are timed that are handed on together.
+const maxChanged = 100
+
 func (e *entry) put(s *slice) {
 	i, found := e.find(s.name)
 	if !found {
 		e.slices = slices.Insert(e.slices, i, nil)
+	}
+	if old := e.slices[i]; !s.changed.IsZero() && (old == nil || !old.changed.Equal(s.changed)) && len(e.changed) < maxChanged {
+		e.changed = append(e.changed, s.changed)
 	}
 	e.slices[i] = s
 }
@@ -214,9 +221,11 @@ func (c *cluster) look(key source.Key, now time.Time, hurry bool) {
 		return
 	}
 	next, unused := merge(e.svc, e.slices)
-	if c.out.Set(&e.used, remote.Handed{Since: e.created, Service: next}, e.warnings(unused), now, hurry) {
-		e.svc = next // one copy
+	if c.out.Set(&e.used, remote.Handed{Since: e.created, Service: next, Changed: e.changed}, e.warnings(unused), now, hurry) {
+		e.svc, e.changed = next, nil // one copy
 		e.share()
+	} else if e.used.Service != nil && e.used.Service.Equal(next) {
+		e.changed = nil // they changed nothing
 	}
 }
 

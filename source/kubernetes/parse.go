@@ -212,6 +212,7 @@ type slice struct {
 	endpoints []source.Endpoint // sorted; with Hints as given, without Ports
 	hinted    bool              // some have Hints
 	notes     notes
+	changed   time.Time // when what it tells of was; zero: not known
 }
 
 // A slicePort is one port of all endpoints of a slice.
@@ -228,6 +229,8 @@ func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
 		return nil
 	}
 	out := &slice{name: s.Name, service: source.Key{Namespace: words.one(s.Namespace), Name: name}}
+	// Of the endpoints controller, for kube-proxy's network programming latency.
+	out.changed, _ = time.Parse(time.RFC3339Nano, s.Annotations[core.EndpointsLastChangeTriggerTime])
 	if s.AddressType == discovery.AddressTypeFQDN {
 		out.notes.add("slice %s has names in place of addresses: left out", source.Excerpt(s.Name))
 		return out

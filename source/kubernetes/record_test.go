@@ -22,12 +22,13 @@ import (
 
 // A record is a sink that keeps what it was given, and every state between.
 type record struct {
-	mu     sync.Mutex
-	now    map[string]*source.Service
-	since  map[string]int64 // as handed on last
-	states []string         // after each step
-	synced int
-	node   *source.ClusterNode
+	mu      sync.Mutex
+	now     map[string]*source.Service
+	since   map[string]int64 // as handed on last
+	states  []string         // after each step
+	changed []int64          // when, in s since 1970
+	synced  int
+	node    *source.ClusterNode
 }
 
 func (r *record) Apply(ch source.Changes) {
@@ -41,6 +42,9 @@ func (r *record) Apply(ch source.Changes) {
 	}
 	for _, u := range ch.Set {
 		r.now[u.ID.Name], r.since[u.ID.Name] = u.Services[0], u.Since
+		for _, t := range u.Changed {
+			r.changed = append(r.changed, t.Unix())
+		}
 	}
 	r.states = append(r.states, r.text())
 }

@@ -29,6 +29,8 @@ type Publisher struct {
 type Handed struct {
 	Since   int64           `json:"created"` // ns since 1970; 0: not known
 	Service *source.Service `json:"service"`
+
+	Changed []time.Time `json:"-"` // for source.Unit
 }
 
 // NewPublisher returns one that has handed on nothing.
@@ -73,9 +75,9 @@ func (p *Publisher) Set(had *Handed, next Handed, unused []source.Fault, now tim
 
 // Put hands on a service as it is.
 func (p *Publisher) Put(had *Handed, next Handed) {
-	*had = next
+	*had = Handed{Since: next.Since, Service: next.Service}
 	id := source.UnitID{Source: p.state.name, Name: next.Service.Key.String()}
-	p.next.Set = append(p.next.Set, source.Unit{ID: id, Partial: true, Since: next.Since, Services: []*source.Service{next.Service}})
+	p.next.Set = append(p.next.Set, source.Unit{ID: id, Partial: true, Since: next.Since, Services: []*source.Service{next.Service}, Changed: next.Changed})
 }
 
 // Remove takes away what was handed on of a service that is gone.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/source"
@@ -54,6 +57,7 @@ func (c *counter) count() healthz.Counts {
 	r := c.report
 	n := healthz.Counts{Loop: r.loop.Counts(), Files: map[source.FileState]int{}, Held: c.held()}
 	n.Warnings = n.Loop.Warnings + c.doubts()
+	n.Flows, n.MaxFlows = tracked()
 	refusals := r.loop.Refusals()
 	for _, s := range r.sources {
 		st := asUsed(known(s), refusals)
@@ -140,4 +144,31 @@ func some(n int, one, more string) string {
 		return ""
 	}
 	return fmt.Sprintf("%d %s", n, more)
+}
+
+// failureOf returns the name under which kube-proxy counts a failed sync of a mode.
+func failureOf(mode string, err error) string {
+	switch {
+	case xtables.IsRestoreError(err):
+		return healthz.RestoreFailed
+	case mode == "nftables":
+		return healthz.NftablesSync
+	}
+	return ""
+}
+
+// tracked returns how many connections the kernel tracks in this network namespace, and how
+// many it can; 0 where it does not say, as without connection tracking.
+func tracked() (flows, limit int) {
+	n, err := sysctl.Get("net/netfilter/nf_conntrack_count")
+	most, err2 := sysctl.Get("net/netfilter/nf_conntrack_max")
+	if err != nil || err2 != nil {
+		return 0, 0
+	}
+	flows, err = strconv.Atoi(n)
+	limit, err2 = strconv.Atoi(most)
+	if err != nil || err2 != nil {
+		return 0, 0
+	}
+	return flows, limit
 }

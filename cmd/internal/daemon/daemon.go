@@ -242,6 +242,8 @@ func (d *daemon) wire() {
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
 	d.report.connect(d)
 	d.counter = newCounter(d.report, d.doubts.count)
+	d.metrics.Follow(node.Families(s)...)
+	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
 	d.health.Watch(d.loop)
 }
 
@@ -251,13 +253,13 @@ func (d *daemon) newLoop(sources []string) *proxier.Loop {
 		Backends: d.mode.active.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening,
+		OnQueued: d.metrics.Queued,
 		OnSync:   d.synced,
 		OnHolds:  func(proxier.Family) { d.mode.familyHolds() },
 		OnDrop:   d.health.Dropped,
 		OnHealth: d.server.SetChecks,
-		OnAccept: func(units []source.Unit) { each(d.sources, func(s accepter) { s.Accepted(units) }) },
-
-		OnFlowsDeleted: d.metrics.FlowsDeleted,
+		OnAccept: d.accepted,
+		OnFlows:  d.metrics.FlowsLooked,
 	})
 }
 
@@ -265,13 +267,23 @@ func (d *daemon) newLoop(sources []string) *proxier.Loop {
 func (d *daemon) synced(r proxier.SyncResult) {
 	d.health.Synced(r)
 	d.metrics.Synced(r)
+	if r.Err != nil {
+		d.metrics.SyncFailed(r, failureOf(d.mode.current().Name, r.Err))
+	}
 	if !r.Queued.IsZero() && r.Err == nil {
 		d.doubts.doubt()
 	}
 }
 
+// accepted is told of files that were taken over.
+func (d *daemon) accepted(units []source.Unit) {
+	d.metrics.Reloaded(time.Now())
+	each(d.sources, func(s accepter) { s.Accepted(units) })
+}
+
 // use takes over settings as far as that can be done without a restart.
 func (d *daemon) use(now configs.Settings, choice bool) {
+	d.metrics.Reloaded(time.Now())
 	setLevel(d.level, now.Log.Level)
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	d.setNode()

@@ -1,0 +1,60 @@
+package proxier
+
+import (
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+const (
+	// maxTriggers is how many changes that wait for one sync are timed.
+	maxTriggers = 1000
+
+	// maxTriggerAge is how old a change may be for its time to mean anything: a file that
+	// is put in place can have been written long before.
+	maxTriggerAge = time.Hour
+)
+
+// triggers returns when the units of a step were changed that are in use now and had a
+// part in what it changed. As kube-proxy does, what was changed before the start is left
+// out; so are times that cannot be right.
+func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time) {
+	if len(changed) == 0 {
+		return nil
+	}
+	keys := make(map[source.Key]bool, len(changed))
+	for _, tr := range changed {
+		keys[tr.key()] = true
+	}
+	oldest, now := later(l.started, time.Now().Add(-maxTriggerAge)), time.Now()
+	for i := range ch.Set {
+		u := &ch.Set[i]
+		took := len(ch.Set) == 1 || slices.ContainsFunc(u.Services, func(s *source.Service) bool { return keys[s.Key] })
+		if !took || l.tracker.refuses(u.ID) {
+			continue
+		}
+		for _, t := range u.Changed {
+			if t.After(oldest) && !t.After(now) && len(at) < maxTriggers {
+				at = append(at, t)
+			}
+		}
+	}
+	return at
+}
+
+// refuses reports whether a unit is not used as it was last given.
+func (t *Tracker) refuses(id source.UnitID) bool { return t.refused[id] != nil }
+
+// trigger notes the times of changes that the next Sync brings to the kernel.
+func (f *family) trigger(at []time.Time) {
+	room := maxTriggers - len(f.triggers)
+	f.triggers = append(f.triggers, at[:min(len(at), room)]...)
+}
+
+// tellQueued reports that there is something to sync.
+func (f *family) tellQueued() {
+	if f.cfg.OnQueued != nil {
+		f.cfg.OnQueued(f.fam, time.Now())
+	}
+}
