@@ -185,7 +185,7 @@ func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 
 // Changes returns what Resync would change.
 func (k *Kernel) Changes(h *Actual, c Desired, st *proxier.State) []proxier.Change {
-	return k.compare(h, c, st).changes
+	return k.compare(h, c, st).changes()
 }
 
 // Resync makes the kernel, which holds h, hold c. It removes our chains of the other

@@ -51,11 +51,7 @@ type difference struct {
 	gained, lost map[string][]ipset.Entry
 	obsolete     []string // sets to be removed last
 
-	changes []proxier.Change
-}
-
-func (d *difference) change(op, what string) {
-	d.changes = append(d.changes, proxier.Change{Op: op, Object: what})
+	edits []edit
 }
 
 // compareChains notes how to change chains. Obsolete ones are removed, or emptied if
@@ -77,7 +73,7 @@ func (d *difference) compareChains(have sums, chains func(Emit), keep func(chain
 		if exists {
 			op = "change"
 		}
-		d.change(op, d.tool+" chain "+table+" "+name)
+		d.edit(op, chainEdit, table, name)
 	})
 	for _, table := range slices.Sorted(maps.Keys(have)) {
 		for _, name := range slices.Sorted(maps.Keys(have[table])) {
@@ -94,11 +90,11 @@ func (d *difference) removeOrEmpty(id chainID, holds xtables.Sum, keep func(chai
 	switch {
 	case !keep(id):
 		d.script.Remove(id.table, id.name)
-		d.change("remove", d.tool+" chain "+id.table+" "+id.name)
+		d.edit("remove", chainEdit, id.table, id.name)
 		return
 	case holds != empty:
 		d.script.Set(id.table, id.name, nil)
-		d.change("change", d.tool+" chain "+id.table+" "+id.name)
+		d.edit("change", chainEdit, id.table, id.name)
 	}
 	d.want[id.table][id.name], d.referenced[id] = empty, true
 }
@@ -121,7 +117,7 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump
 			for _, rule := range slices.Backward(want) {
 				d.script.InsertJump(name, chain, rule, tab.UserJumps[chain].Rules)
 			}
-			d.change("change", d.tool+" jumps of "+name+" "+chain)
+			d.edit("change", jumpsEdit, name, chain)
 		}
 	}
 }
@@ -151,11 +147,11 @@ func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string
 		switch {
 		case l == nil:
 			d.create = append(d.create, ipset.Set{Name: name, Type: w.Type, IPv6: v6, MaxElem: setSize(len(w.Entries))})
-			d.change("add", "ip set "+name)
+			d.edit("add", setEdit, "", name)
 			l = &ipset.Listing{}
 		case l.Type != w.Type || l.IPv6 != v6 || l.HasTimeout:
 			d.mismatched = append(d.mismatched, name)
-			d.change("change", "ip set "+name)
+			d.edit("change", setEdit, "", name)
 			continue
 		}
 		d.compareMembers(name, l.Entries, w.Entries)
@@ -163,7 +159,7 @@ func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if _, wanted := want[name]; !wanted {
 			d.obsolete = append(d.obsolete, name)
-			d.change("remove", "ip set "+name)
+			d.edit("remove", setEdit, "", name)
 		}
 	}
 }
@@ -181,19 +177,7 @@ func (d *difference) compareMembers(name string, have []ipset.Entry, want map[ip
 			d.gained[name] = append(d.gained[name], e)
 		}
 	}
-	d.memberChanges("add", name, d.gained[name])
-	d.memberChanges("remove", name, d.lost[name])
-}
-
-func (d *difference) memberChanges(op, set string, entries []ipset.Entry) {
-	lines := make([]string, len(entries))
-	for i, e := range entries {
-		lines[i] = "ip set " + set + " member " + e.String()
-	}
-	slices.Sort(lines)
-	for _, l := range lines {
-		d.change(op, l)
-	}
+	d.edit("change", membersEdit, "", name)
 }
 
 // minSetSize is the smallest maximum of members that a set gets. It costs nothing.

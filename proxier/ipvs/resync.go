@@ -331,10 +331,13 @@ func (p *snapshot) changes() []proxier.Change {
 		list = append(list, s.change())
 	}
 	missing, extra := addrDifference(p.bound, p.addrs)
-	for op, addrs := range map[string][]netip.Addr{"add": missing, "remove": extra} {
-		for _, a := range addrs {
-			list = append(list, proxier.Change{Op: op, Object: "address " + a.String() + " of " + links.Own})
-		}
+	return slices.Concat(list, addrChanges("add", missing), addrChanges("remove", extra))
+}
+
+func addrChanges(op string, addrs []netip.Addr) []proxier.Change {
+	list := make([]proxier.Change, len(addrs))
+	for i, a := range addrs {
+		list[i] = proxier.Change{Op: op, Object: "address " + a.String() + " of " + links.Own}
 	}
 	return list
 }
