@@ -45,5 +45,6 @@
 //	reason                   why a route rejects or drops
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
 //	counts                   how many services and endpoints are how, for metrics
+//	plan*                    what a sync would change, and what that means for connections
 //	tally                    what a cleanup removed
 package proxier

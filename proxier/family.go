@@ -19,6 +19,9 @@ type family struct {
 	orders orders
 	report func() // tells the Loop that this family has news
 
+	questions chan planQuestion
+	ended     chan struct{} // closed when run has returned
+
 	state   *State
 	backend Backend
 	changes *changes // since the last Sync that succeeded
@@ -61,6 +64,7 @@ type familyNews struct {
 func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
+		questions: make(chan planQuestion), ended: make(chan struct{}),
 		state: newState(fam, node), changes: newChanges(), lookout: newLookout(),
 		flows: newFlowWorker(fam, cfg.Flows, cfg.Log, cfg.OnFlows),
 		full:  true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
@@ -69,6 +73,7 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 
 // run runs until ctx ends. It leaves the kernel as it is, and no longer uses the backend.
 func (f *family) run(ctx context.Context) {
+	defer close(f.ended)
 	var flows sync.WaitGroup
 	flows.Go(func() { f.flows.Run(ctx) })
 	defer flows.Wait()
@@ -83,6 +88,8 @@ func (f *family) run(ctx context.Context) {
 		case <-timer.C:
 		case what := <-f.lookout.result:
 			f.looked(what)
+		case q := <-f.questions:
+			f.answer(ctx, q)
 		}
 		f.absorb(f.orders.take())
 		if !f.open {

@@ -1,0 +1,225 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// An Effect is what becomes of connections, or of what is remembered of clients.
+type Effect string
+
+// The effects of a change.
+const (
+	GoOn         Effect = "go-on"     // established connections go on; ipvs mode ends those of an endpoint that left after its drain timeout
+	FlowsRemoved Effect = "removed"   // UDP flows are removed from connection tracking: their next packets are new connections
+	Predating    Effect = "predating" // UDP flows that are older than the frontend, or that it refused, are removed
+	Kept         Effect = "kept"      // endpoints get no new connections, and keep those that they have
+	Forgotten    Effect = "forgotten" // clients with session affinity get any endpoint
+)
+
+// A Consequence is what a change means for connections of one service port.
+type Consequence struct {
+	ServicePort ServicePortName
+	Protocol    source.Protocol
+	Scope       Scope // of Forgotten; else ClusterScope
+	Effect      Effect
+
+	Frontends []FrontendKey    // that these connections are sent to; sorted; empty for Forgotten
+	Endpoints []netip.AddrPort // that have the connections or clients; sorted; empty: all
+	Others    int              // of Forgotten: endpoints that keep their clients
+
+	Count   int  // connections or flows
+	Counted bool // Count is known, see FamilyPlan.Count
+}
+
+// Consequences returns what the changes of services mean for connections, in order of
+// services and of their ports.
+func (p *FamilyPlan) Consequences() (list []Consequence) {
+	was, now := make(frontendIndex), make(frontendIndex)
+	for _, ch := range p.Services {
+		was.add(ch.Old)
+		now.add(ch.New)
+	}
+	for _, ch := range p.Services {
+		for _, port := range portsOf(ch.Old) {
+			list = append(list, p.leaving(port, now)...)
+			list = append(list, forgotten(port, ch.New)...)
+		}
+		for _, port := range portsOf(ch.New) {
+			list = append(list, predating(port, was)...)
+		}
+	}
+	return list
+}
+
+// A frontendIndex finds frontends by what packets are addressed to, of whatever service.
+type frontendIndex map[FrontendKey]*Frontend
+
+func (x frontendIndex) add(r *Resolved) {
+	if r == nil {
+		return
+	}
+	for _, f := range r.Frontends {
+		x[f.Key.place()] = f
+	}
+}
+
+func (x frontendIndex) find(f *Frontend) *Frontend { return x[f.Key.place()] }
+
+// place returns what packets are addressed to.
+func (k FrontendKey) place() FrontendKey {
+	k.Kind = 0
+	return k
+}
+
+// A resolvedPort is one port of a service.
+type resolvedPort struct {
+	ServicePortName
+	source.Protocol
+	frontends []*Frontend
+	pools     []*Pool
+}
+
+// portsOf returns the ports of a service, which may be nil.
+func portsOf(r *Resolved) (list []*resolvedPort) {
+	if r == nil {
+		return nil
+	}
+	for _, p := range r.Pools {
+		if n := len(list); n > 0 && list[n-1].ServicePortName == p.ServicePort {
+			list[n-1].pools = append(list[n-1].pools, p)
+			continue
+		}
+		port := &resolvedPort{ServicePortName: p.ServicePort, Protocol: p.Protocol, pools: []*Pool{p}}
+		for _, f := range r.Frontends {
+			if f.ServicePort == p.ServicePort {
+				port.frontends = append(port.frontends, f)
+			}
+		}
+		list = append(list, port)
+	}
+	return list
+}
+
+func (p *resolvedPort) consequence(e Effect) Consequence {
+	return Consequence{ServicePort: p.ServicePortName, Protocol: p.Protocol, Effect: e}
+}
+
+// leaving returns what becomes of connections to frontends that go, to endpoints that
+// leave the others, and to those that only keep what they have.
+func (p *FamilyPlan) leaving(port *resolvedPort, now frontendIndex) (list []Consequence) {
+	effect := GoOn
+	if port.Protocol == source.UDP {
+		effect = FlowsRemoved
+	}
+	gone, left, kept := port.consequence(effect), port.consequence(effect), port.consequence(Kept)
+	if p.fresh && effect == FlowsRemoved { // who knows no former frontend looks for no flows of it
+		gone.Effect = GoOn
+	}
+	for _, f := range port.frontends {
+		next := now.find(f)
+		if next == nil {
+			if len(f.endpoints()) > 0 {
+				gone.Frontends = append(gone.Frontends, f.Key)
+			}
+			continue
+		}
+		left.note(f.Key, lostEndpoints(f, next, (*Pool).present, (*Pool).has))
+		kept.note(f.Key, lostEndpoints(f, next, (*Pool).targets, func(p *Pool, a netip.AddrPort) bool { return p.targeted(a) || !p.has(a) }))
+	}
+	for _, c := range []Consequence{gone, left, kept} {
+		if len(c.Frontends) > 0 {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// note adds endpoints of a frontend, if there are any.
+func (c *Consequence) note(key FrontendKey, endpoints []netip.AddrPort) {
+	if len(endpoints) == 0 {
+		return
+	}
+	c.Frontends = append(c.Frontends, key)
+	c.Endpoints = slices.Compact(slices.SortedFunc(slices.Values(append(c.Endpoints, endpoints...)), netip.AddrPort.Compare))
+}
+
+// lostEndpoints returns those endpoints of a frontend's routes that the same route no longer holds
+// after it.
+func lostEndpoints(f, next *Frontend, of func(*Pool) []netip.AddrPort, holds func(*Pool, netip.AddrPort) bool) (list []netip.AddrPort) {
+	for _, r := range [][2]*Pool{{f.Outside.Pool, next.Outside.Pool}, {f.Local.Pool, next.Local.Pool}} {
+		for _, a := range of(r[0]) {
+			if !holds(r[1], a) {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
+}
+
+// targets returns the addresses of Targets.
+func (p *Pool) targets() []netip.AddrPort {
+	list := make([]netip.AddrPort, len(p.Targets))
+	for i, t := range p.Targets {
+		list[i] = t.AddrPort
+	}
+	return list
+}
+
+// targeted reports whether an endpoint gets new connections.
+func (p *Pool) targeted(a netip.AddrPort) bool {
+	_, ok := slices.BinarySearchFunc(p.Targets, a, func(t Target, a netip.AddrPort) int { return t.AddrPort.Compare(a) })
+	return ok
+}
+
+// predating returns that flows are removed which a UDP frontend did not balance.
+func predating(port *resolvedPort, was frontendIndex) []Consequence {
+	c := port.consequence(Predating)
+	for _, f := range port.frontends {
+		balances := f.Outside.Action == Balance || f.Local.Action == Balance
+		if old := was.find(f); port.Protocol == source.UDP && balances && (old == nil || refused(old)) {
+			c.Frontends = append(c.Frontends, f.Key)
+		}
+	}
+	if len(c.Frontends) == 0 {
+		return nil
+	}
+	return []Consequence{c}
+}
+
+// forgotten returns whose clients get another endpoint. A pool keeps its clients by its
+// name; new may be nil.
+func forgotten(port *resolvedPort, now *Resolved) (list []Consequence) {
+	for _, p := range port.pools {
+		if p.Affinity == 0 || len(p.Targets) == 0 {
+			continue
+		}
+		c := port.consequence(Forgotten)
+		c.Scope = p.Scope
+		next := now.pool(p)
+		if next == nil || next.Affinity == 0 {
+			list = append(list, c)
+			continue
+		}
+		c.Endpoints = keep(p.targets(), func(a netip.AddrPort) bool { return !next.targeted(a) })
+		if c.Others = len(p.Targets) - len(c.Endpoints); len(c.Endpoints) > 0 {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// pool returns the pool of the same name, nil if there is none; r may be nil.
+func (r *Resolved) pool(like *Pool) *Pool {
+	if r == nil {
+		return nil
+	}
+	for _, p := range r.Pools {
+		if p.ServicePort == like.ServicePort && p.Scope == like.Scope && p.Protocol == like.Protocol {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package proxier
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Connections is the part of connection tracking that knows connections of any protocol.
+type Connections interface {
+	// Established calls visit with every connection of a family that has been answered
+	// and is not being closed: where its client sent it to, and which endpoint has it.
+	Established(ctx context.Context, fam Family, visit func(proto source.Protocol, dst, reply netip.AddrPort)) error
+}
+
+// A tracked says what a connection is counted by.
+type tracked struct {
+	proto      source.Protocol
+	dst, reply netip.AddrPort
+}
+
+// Count counts what consequences of this plan are about, now. Either of the first two may
+// be nil: then what it knows is not counted.
+func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, list []Consequence) error {
+	about, places := p.about(list)
+	if len(about) == 0 {
+		return nil
+	}
+	counts := make(map[tracked]int)
+	if conns != nil {
+		err := conns.Established(ctx, p.Family, func(proto source.Protocol, dst, reply netip.AddrPort) {
+			if t := (tracked{proto, dst, reply}); proto != source.UDP && places[tracked{proto: proto, dst: dst}] {
+				counts[t]++
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if flows != nil {
+		if err := p.countFlows(ctx, flows, counts); err != nil {
+			return err
+		}
+	}
+	for _, i := range about {
+		c := &list[i]
+		if c.Counted = flows != nil && c.Protocol == source.UDP || conns != nil && c.Protocol != source.UDP; c.Counted {
+			c.Count = p.sum(c, counts)
+		}
+	}
+	return nil
+}
+
+// about returns the numbers of the consequences that can be counted, and where their
+// connections are sent to.
+func (p *FamilyPlan) about(list []Consequence) (numbers []int, places map[tracked]bool) {
+	places = make(map[tracked]bool)
+	for i, c := range list {
+		if c.Effect == Forgotten || c.Protocol == source.UDP && c.Effect != FlowsRemoved && c.Effect != Predating {
+			continue
+		}
+		numbers = append(numbers, i)
+		for _, key := range c.Frontends {
+			for _, a := range p.host.addrs(key) {
+				places[tracked{proto: c.Protocol, dst: netip.AddrPortFrom(a, key.Port)}] = true
+			}
+		}
+	}
+	return numbers, places
+}
+
+// sum adds up what a consequence is about.
+func (p *FamilyPlan) sum(c *Consequence, counts map[tracked]int) (n int) {
+	to := make(map[netip.AddrPort]bool)
+	for _, key := range c.Frontends {
+		for _, a := range p.host.addrs(key) {
+			to[netip.AddrPortFrom(a, key.Port)] = true
+		}
+	}
+	for t, count := range counts {
+		has := len(c.Endpoints) == 0
+		if !has {
+			_, has = slices.BinarySearchFunc(c.Endpoints, t.reply, netip.AddrPort.Compare)
+		}
+		if has && t.proto == c.Protocol && to[t.dst] {
+			n += count
+		}
+	}
+	return n
+}
+
+// countFlows counts the UDP flows that a sync would have removed.
+func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[tracked]int) error {
+	t := newFlowTable()
+	if !p.fresh {
+		t.update(asChanges(nil, p.before), p.host, p.node)
+	}
+	l := t.update(asChanges(p.before, p.after), p.host, p.node)
+	if !l.all && len(l.places) == 0 {
+		return nil
+	}
+	_, err := flows.Prune(ctx, p.Family, t.query(l), func(fl Flow) bool {
+		if t.misled(l, fl) {
+			counts[tracked{source.UDP, fl.Dst, fl.Reply}]++
+		}
+		return false
+	})
+	return err
+}
+
+// asChanges returns what leads from one set of services to another; what is equal is left out.
+func asChanges(before, after map[source.Key]*Resolved) map[source.Key]ServiceChange {
+	all := make(map[source.Key]ServiceChange, len(after))
+	for key, r := range after {
+		if before[key] != r {
+			all[key] = ServiceChange{Old: before[key], New: r}
+		}
+	}
+	for key, r := range before {
+		if after[key] == nil {
+			all[key] = ServiceChange{Old: r}
+		}
+	}
+	return all
+}
