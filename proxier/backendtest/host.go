@@ -36,6 +36,14 @@ type Host[B Backend] struct {
 	Fixed   []*proxier.Resolved // services that damages count on
 	Damages []Damage
 	Foreign func() // adds a foreign object, which concerns nobody
+
+	// Objects lists what is ours in the kernel, without what Plan does not name: what an
+	// object holds by its name. Named returns the name of one that Plan names, and what it
+	// then holds, unless Plan does not say. Of two objects with names that begin alike, up
+	// to a space, the longer is part of the other. Compare is the backend's.
+	Objects func() map[string]string
+	Named   func(planned string) (name, holds string)
+	Compare func(before, after *proxier.State) ([]proxier.Change, error)
 }
 
 // A Damage is what other programs do to our objects.

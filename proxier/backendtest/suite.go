@@ -31,6 +31,7 @@ func Run[B Backend](t *testing.T, everywhere func(*testing.T, func(*Host[B]))) {
 	}{
 		{"settles", settles[B]},
 		{"plan", plans[B]},
+		{"transitions", transitions[B]},
 		{"deltas", deltas[B]},
 		{"node", nodeChanges[B]},
 		{"foreign objects", foreignObjects[B]},

@@ -183,11 +183,6 @@ func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 	return d
 }
 
-// Changes returns what Resync would change.
-func (k *Kernel) Changes(h *Actual, c Desired, st *proxier.State) []proxier.Change {
-	return k.compare(h, c, st).changes()
-}
-
 // Resync makes the kernel, which holds h, hold c. It removes our chains of the other
 // variant last, so that packets are served all the time.
 func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.State) error {

@@ -1,9 +1,14 @@
 package filter
 
 import (
+	"context"
+	"errors"
+	"maps"
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -26,6 +31,35 @@ const (
 
 func (d *difference) edit(op string, kind editKind, table, name string) {
 	d.edits = append(d.edits, edit{op, kind, table, name})
+}
+
+// Changes returns what Resync would change.
+func (k *Kernel) Changes(ctx context.Context, h *Actual, c Desired, st *proxier.State) ([]proxier.Change, error) {
+	list := k.compare(h, c, st).changes()
+	for _, tool := range k.stale {
+		tables, err := readAll(ctx, tool)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, err
+		}
+		list = append(list, purged(tool, tables)...)
+	}
+	if there, err := nft.Exists(k.keepTable()); err == nil && !there && !k.keepFailed.Load() {
+		list = append(list, proxier.Change{Op: "add", Object: "table inet " + k.keepTable().Name})
+	}
+	return list, nil
+}
+
+// purged returns what is removed of the variant that is not in use.
+func purged(tool *xtables.Tool, tables map[string]*xtables.Table) []proxier.Change {
+	d := &difference{tool: tool.String(), script: xtables.Script{}, want: sums{}, referenced: map[chainID]bool{}}
+	for name, tab := range tables {
+		d.want[name] = map[string]xtables.Sum{}
+		for _, chain := range slices.Sorted(maps.Keys(tab.Chains)) {
+			d.removeOrEmpty(chainID{name, chain}, tab.Chains[chain], func(id chainID) bool { return len(tab.ReferencedBy(id.name)) > 0 })
+		}
+	}
+	d.compareJumps(tables, nil)
+	return d.changes()
 }
 
 // changes returns the difference as Plan reports it.

@@ -42,7 +42,7 @@ func newHost(t testing.TB, variant string, fam proxier.Family) *host {
 	enterNamespace(t, variant)
 	h := &host{&backendtest.Host[*iptables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}, variant}
 	h.Open = func() (*iptables.Backend, error) { return iptables.New(context.Background(), fam) }
-	h.Host.Dump = h.dump
+	h.Host.Dump, h.Objects, h.Named, h.Compare = h.dump, h.objects, backendtest.FilterNamed, iptables.Compare
 	h.Foreign = func() { h.iptables("-A FOREIGN -j RETURN"); run(t, "ipset", "add", "FOREIGN", "192.0.2.1") }
 	for _, d := range harms {
 		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Do: func() { d.harm(h) }})
@@ -89,4 +89,16 @@ func (h *host) iptables(words string) {
 func (h *host) dump() string {
 	h.Helper()
 	return backendtest.Saved(h, h.tool("-save")) + run(h, "sh", "-c", "nft list tables | grep SVCP || true")
+}
+
+func (h *host) objects() map[string]string {
+	h.Helper()
+	all := map[string]string{}
+	backendtest.FilterObjects(all, strings.TrimSuffix(h.tool(""), "-"+h.variant), backendtest.Saved(h, h.tool("-save")))
+	for table := range strings.Lines(run(h, "nft", "list", "tables")) {
+		if strings.Contains(table, "SVCP-") {
+			all[strings.TrimSpace(table)] = ""
+		}
+	}
+	return all
 }

@@ -137,7 +137,11 @@ func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	if err != nil {
 		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)
 	}
-	return b.kernel.Changes(actual, rules, st), nil
+	changes, err := b.kernel.Changes(ctx, actual, rules, st)
+	if err != nil {
+		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)
+	}
+	return changes, nil
 }
 
 // Cleanup implements proxier.Backend.

@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 		everywhere(t, func(h *host) {
 			h.opts.DrainTimeout, h.opts.TCPTimeout = 0, 1000*time.Second // what leaves goes at once
 			h.foreign()
-			h.Host.Dump = h.dump
+			h.Host.Dump, h.Objects, h.Named, h.Compare = h.dump, h.objects, named, h.compareStates
 			h.Host.Foreign = func() {
 				h.ipvsadm("-A -t " + netip.AddrPortFrom(h.endpoint(2).Addr(), 81).String() + " -s wrr")
 			}
@@ -94,4 +94,53 @@ func (h *host) foreign() []string {
 		h.ipvsadm(line)
 	}
 	return lines
+}
+
+// objects lists what is ours: everything but what foreign made.
+func (h *host) objects() map[string]string {
+	h.Helper()
+	tool := map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[h.Family]
+	all := map[string]string{}
+	backendtest.FilterObjects(all, tool, backendtest.Saved(h, tool+"-save"))
+	for table := range strings.Lines(run(h, "sh", "-c", "nft list tables | grep SVCP || true")) {
+		all[strings.TrimSpace(table)] = ""
+	}
+	for _, line := range h.servers() {
+		if strings.Contains(line, h.endpoint(3).Addr().String()) && strings.Contains(line, ":30080") {
+			continue
+		}
+		kind := map[bool]string{true: "virtual server ", false: "destination "}[strings.HasPrefix(line, "-A ")]
+		name, holds := named(kind + line)
+		all[name] = holds
+	}
+	for line := range strings.Lines(run(h, "sh", "-c", "ip -o addr show dev svcproxy0 2>/dev/null | awk '!/scope link/ { print $4 }'; ip -o link show dev svcproxy0 2>/dev/null | awk '{ print \"device\" }'")) {
+		switch addr, _, _ := strings.Cut(strings.TrimSpace(line), "/"); addr {
+		case "":
+		case "device":
+			all["device svcproxy0"] = ""
+		default:
+			all["address "+addr+" of svcproxy0"] = ""
+		}
+	}
+	return all
+}
+
+// named returns a server, or a destination as part of its server, and what ipvsadm says
+// of them.
+func named(planned string) (name, holds string) {
+	server, isServer := strings.CutPrefix(planned, "virtual server ")
+	dest, isDest := strings.CutPrefix(planned, "destination -a ")
+	switch {
+	case isServer:
+		w := strings.Fields(strings.TrimPrefix(server, "-A "))
+		return "virtual server " + w[0] + " " + w[1], strings.Join(w[2:], " ")
+	case isDest:
+		w := strings.Fields(dest) // -t ADDRESS -r ADDRESS -m -w WEIGHT
+		return "virtual server " + strings.Join(w[:4], " "), strings.Join(w[4:], " ")
+	}
+	return planned, ""
+}
+
+func (h *host) compareStates(before, after *proxier.State) ([]proxier.Change, error) {
+	return Compare(before, after, h.opts)
 }

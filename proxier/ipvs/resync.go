@@ -309,7 +309,8 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(p.changes(), changes, b.kernel.Changes(actual, rules, rulesState)), nil
+	rest, err := b.kernel.Changes(ctx, actual, rules, rulesState)
+	return slices.Concat(p.changes(), changes, rest), err
 }
 
 // timeoutChanges returns what setTimeouts would do.

@@ -52,7 +52,7 @@ func newHost(t testing.TB, fam proxier.Family) *host {
 	t.Helper()
 	h := &host{&backendtest.Host[*nftables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}}
 	h.Open = func() (*nftables.Backend, error) { return nftables.New(context.Background(), fam) }
-	h.Host.Dump = h.dump
+	h.Host.Dump, h.Objects, h.Named, h.Compare = h.dump, h.objects, h.named, nftables.Compare
 	h.Foreign = func() { nft(h, "add element inet svcproxy frontends { 192.0.2.78 : drop }\nadd table ip others\n") }
 	for _, d := range harms {
 		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Do: func() { h.harm(d.name, d.script) }})

@@ -1,0 +1,20 @@
+package iptables
+
+import (
+	"fmt"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
+)
+
+// Compare returns what Plan says where the kernel holds one State exactly, and shall hold
+// another of the same family. It needs no kernel.
+func Compare(before, after *proxier.State) ([]proxier.Change, error) {
+	had, rules := filter.NewRules(after.Family), filter.NewRules(after.Family)
+	for r, st := range map[*filter.Rules]*proxier.State{had: before, rules: after} {
+		if err := r.Reset(st); err != nil {
+			return nil, fmt.Errorf("iptables, %s: %w", st.Family, err)
+		}
+	}
+	return filter.Compare(had, before, rules, after), nil
+}
