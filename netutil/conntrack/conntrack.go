@@ -2,6 +2,7 @@
 // connections.
 //
 //	conntrack.go, mark.go  removing and marking
+//	established.go         listing connections
 //	list.go, filter.go     listing, filtered by the kernel where it can
 //	edit.go                changes in batches
 //	entry.go, socket.go    decoding, the netlink socket

@@ -10,6 +10,7 @@ import (
 type entry struct {
 	orig, reply tuple
 	status      uint32        // IPS_*, <linux/netfilter/nf_conntrack_common.h>
+	info        []byte        // attrProtoInfo
 	names       [4]nlmsg.Attr // the attributes that identify it, as received; some may be missing
 }
 
@@ -41,6 +42,8 @@ func (e *entry) decode(b []byte) error {
 			e.names[1] = a
 		case attrStatus:
 			e.status = nlmsg.Uint32(a.Value())
+		case attrProtoInfo:
+			e.info = a.Value()
 		case attrZone:
 			e.names[2] = a
 		case attrID:

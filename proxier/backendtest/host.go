@@ -44,6 +44,8 @@ type Host[B Backend] struct {
 	Objects func() map[string]string
 	Named   func(planned string) (name, holds string)
 	Compare func(before, after *proxier.State) ([]proxier.Change, error)
+
+	Transitions int // to make of plans; 0: 15
 }
 
 // A Damage is what other programs do to our objects.

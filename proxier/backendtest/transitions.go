@@ -1,25 +1,25 @@
 package backendtest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// manyTransitions is how many changes the test of plans makes of each family and variant:
-// SVCPROXY_TRANSITIONS, or a few.
-func manyTransitions() int {
+// transitions returns how many changes to make: SVCPROXY_TRANSITIONS, or a few.
+func (h *Host[B]) transitions() int {
 	if n, err := strconv.Atoi(os.Getenv("SVCPROXY_TRANSITIONS")); err == nil {
 		return n
 	}
-	return 15
+	return cmp.Or(h.Transitions, 15)
 }
 
 // Plan names exactly the objects that the following Sync adds, changes and removes, as the
@@ -30,7 +30,7 @@ func transitions[B Backend](h *Host[B]) {
 	first := h.World.Host
 	h.Fill(pick, 8)
 	before, listed := NewWorld(h.Family).State, h.Objects()
-	for step := range manyTransitions() {
+	for step := range h.transitions() {
 		was, what, delta := h.clone(), "first sync", (*proxier.Delta)(nil)
 		if step > 0 {
 			before = was
@@ -44,7 +44,7 @@ func transitions[B Backend](h *Host[B]) {
 		}
 		h.Sync(delta)
 		now := h.Objects()
-		if diff := cmp.Diff(changed(listed, now), h.named(planned, now)); diff != "" {
+		if diff := gocmp.Diff(changed(listed, now), h.named(planned, now)); diff != "" {
 			h.Fatalf("step %d, %s (-changed +planned):\n%s", step, what, diff)
 		}
 		listed = now
@@ -211,7 +211,7 @@ func (h *Host[B]) samePlan(when string, want, got []proxier.Change) {
 		slices.Sort(out)
 		return out
 	}
-	if diff := cmp.Diff(lines(want), lines(got)); diff != "" {
+	if diff := gocmp.Diff(lines(want), lines(got)); diff != "" {
 		h.Fatalf("%s (-of the kernel +without):\n%s", when, diff)
 	}
 }

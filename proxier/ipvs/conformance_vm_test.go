@@ -21,6 +21,7 @@ func TestConformance(t *testing.T) {
 			h.opts.DrainTimeout, h.opts.TCPTimeout = 0, 1000*time.Second // what leaves goes at once
 			h.foreign()
 			h.Host.Dump, h.Objects, h.Named, h.Compare = h.dump, h.objects, named, h.compareStates
+			h.Transitions = 5 // each takes seconds in a guest
 			h.Host.Foreign = func() {
 				h.ipvsadm("-A -t " + netip.AddrPortFrom(h.endpoint(2).Addr(), 81).String() + " -s wrr")
 			}
@@ -105,6 +106,7 @@ func (h *host) objects() map[string]string {
 	for table := range strings.Lines(run(h, "sh", "-c", "nft list tables | grep SVCP || true")) {
 		all[strings.TrimSpace(table)] = ""
 	}
+	all["timeouts of IPVS"] = run(h, "ipvsadm", "-L", "--timeout")
 	for _, line := range h.servers() {
 		if strings.Contains(line, h.endpoint(3).Addr().String()) && strings.Contains(line, ":30080") {
 			continue

@@ -157,3 +157,10 @@ func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit 
 	}
 	return units
 }
+
+// AllLastGood is LastGood for every file of dir that was ever accepted and not removed.
+func (rules Rules) AllLastGood(dir, stateDir string) []source.Unit {
+	st := newStore(stateDir, slog.New(slog.DiscardHandler))
+	st.loadIndex()
+	return rules.LastGood(dir, stateDir, st.recordedNames())
+}

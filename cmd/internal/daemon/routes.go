@@ -13,5 +13,6 @@ func (d *daemon) routes() *control.Routes {
 	control.Get(r, "/v1/status", func(ctx context.Context, _ url.Values) (control.Status, error) {
 		return d.report.status(ctx), nil
 	})
+	control.Get(r, PlanPath, d.plan)
 	return r
 }

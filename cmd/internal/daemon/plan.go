@@ -1,0 +1,146 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/plan"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
+)
+
+// PlanPath is where the control socket says what a sync would change, as a plan.Report.
+const PlanPath = "/v1/plan"
+
+// countTime is how long connections may be counted for a plan.
+const countTime = 5 * time.Second
+
+// plan says what is not in the kernel yet, and what a sync would repair there.
+func (d *daemon) plan(ctx context.Context, _ url.Values) (*plan.Report, error) {
+	p, err := d.loop.Plan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in := d.mode.current()
+	r := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
+	refusals := d.loop.Status().Refusals
+	for _, s := range d.sources {
+		st := asUsed(s.Status(), refusals)
+		for _, f := range st.Files {
+			r.Faults = append(r.Faults, f.Faults...)
+		}
+	}
+	faults, _ := d.settings.pending()
+	r.Faults = append(r.Faults, faults...)
+	r.Fill(p.Edits, p.Families, planSetting(ctx, in.Mode, d.settings.current()))
+	return r, nil
+}
+
+// planSetting returns what consequences depend on in a mode.
+func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Setting {
+	return plan.Setting{Drains: m.Drains, Drain: s.IPVS.DrainTimeout, Count: func(p *proxier.FamilyPlan, list []proxier.Consequence) error {
+		ctx, cancel := context.WithTimeout(ctx, countTime)
+		defer cancel()
+		return p.Count(ctx, flows{}, connections{}, list)
+	}}
+}
+
+// connections is what a plan needs of connection tracking.
+type connections struct{}
+
+func (connections) Established(ctx context.Context, fam proxier.Family, visit func(source.Protocol, netip.AddrPort, netip.AddrPort)) error {
+	return conntrack.Established(ctx, fam == proxier.IPv6, func(c conntrack.Connection) {
+		visit(source.Protocol(c.Protocol), c.Dst, c.Reply)
+	})
+}
+
+// A Planner plans where no daemon runs.
+type Planner struct {
+	ConfigDir, StateDir string
+
+	// Load reads svcproxy.toml, and lays flags over it.
+	Load   func(path string) (configs.Settings, []source.Fault, error)
+	Stderr io.Writer // of warnings
+}
+
+// Alone says what the first sync of a daemon would change: the services that were last
+// accepted are compared with the files, and the kernel with what it should hold. It opens
+// the mode that the daemon would, which probes the kernel, and changes nothing.
+func (p Planner) Alone(ctx context.Context) (*plan.Report, error) {
+	r := &plan.Report{Against: "the files that were last accepted"}
+	w := &settingsWatcher{configDir: p.ConfigDir, stateDir: p.StateDir, load: p.Load}
+	s, err := w.open()
+	var faulty SettingsError
+	if errors.As(err, &faulty) {
+		r.Faults = faulty
+		return r, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := filesOnly(s); err != nil {
+		return nil, err
+	}
+	log, _ := newLog(p.Stderr, configs.Default().Log)
+	in, err := choose(ctx, modes.OpenConfig{Settings: s, StateDir: p.StateDir, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	err = p.compare(ctx, in, s, r)
+	r.Faults = append(w.faults, r.Faults...)
+	return r, errors.Join(err, in.close())
+}
+
+// filesOnly returns why nobody but a daemon can know the services.
+func filesOnly(s configs.Settings) error {
+	if len(s.Sources) != 1 || s.Sources[0] != file.Name {
+		return fmt.Errorf("services come from %v, and only a running daemon knows those that are not of files", s.Sources)
+	}
+	return nil
+}
+
+func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings, r *plan.Report) error {
+	addrs, err := firstAddresses(ctx)
+	if err != nil {
+		return err
+	}
+	n := node.Build(s, addrs)
+	rules := file.Rules{Limits: file.Limits(s.Limits), Check: hold(s, func() []string { return []string{in.Name} })}
+	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
+	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
+	r.Errors = append(r.Errors, in.missing...)
+	var families []*proxier.FamilyPlan
+	for _, fam := range node.Families(s) {
+		b := in.backends[fam]
+		if b == nil {
+			continue
+		}
+		after := proxier.NewState(fam, n, reading.After)
+		f := proxier.ComparePlan(proxier.NewState(fam, n, reading.Before), after, n, true)
+		f.Objects, f.Err = b.Plan(ctx, after)
+		families = append(families, f)
+	}
+	r.Fill(reading.Edits, families, planSetting(ctx, in.Mode, s))
+	return nil
+}
+
+// AskPlan asks the daemon of a run directory.
+func AskPlan(ctx context.Context, runDir string) (*plan.Report, error) {
+	r := new(plan.Report)
+	if err := control.NewClient(filepath.Clean(runDir)).Ask(ctx, PlanPath, nil, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}

@@ -1,0 +1,145 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/ipvs"
+	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
+)
+
+// Against says what leads from the files of one directory to those of another, of which each
+// may have a svcproxy.toml. It asks neither this host nor a daemon: addresses of the host
+// are not known.
+type Against struct {
+	Old, New string // directories
+
+	// Load reads a settings file. One that does not exist gives the defaults.
+	Load func(path string) (configs.Settings, []source.Fault, error)
+
+	// Rules returns what service files are held to under settings.
+	Rules func(configs.Settings) file.Rules
+}
+
+// Report compares the directories.
+func (a Against) Report() *Report {
+	r := &Report{Against: a.Old}
+	old, now := a.settings(a.Old, r), a.settings(a.New, r)
+	r.Mode, r.Settings = modeOf(now), settingsEdits(old, now)
+	reading := Directories(a.Rules(old), a.Rules(now), node.Reserved(now), a.Old, a.New)
+	r.Faults, r.Unreadable = append(r.Faults, reading.Faults...), r.Unreadable || reading.Unreadable
+	var families []*proxier.FamilyPlan
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		if p := compare(fam, old, now, reading); p != nil {
+			families = append(families, p)
+		}
+	}
+	r.Fill(reading.Edits, families, Setting{Drains: r.Mode == configs.IPVSMode.Name, Drain: now.IPVS.DrainTimeout})
+	return r
+}
+
+// settings reads those of a directory. Where they have faults, all else is compared under
+// the defaults.
+func (a Against) settings(dir string, r *Report) configs.Settings {
+	path := filepath.Join(dir, file.SettingsName)
+	s, faults, err := a.Load(path)
+	if err != nil {
+		r.Unreadable = true
+		faults = append(faults, file.UnreadableFault(path, err))
+	}
+	r.Faults = append(r.Faults, faults...)
+	if check.Fatal(faults) {
+		return configs.Default()
+	}
+	return s
+}
+
+// modeOf returns the mode in which kernel objects are shown: auto prefers the first.
+func modeOf(s configs.Settings) string {
+	if s.Mode == configs.Auto {
+		return configs.NFTablesMode.Name
+	}
+	return s.Mode
+}
+
+// settingsEdits returns which settings differ.
+func settingsEdits(old, now configs.Settings) (edits []Edit) {
+	was, is := settingsLines(old), settingsLines(now)
+	for i, l := range is {
+		if l != was[i] {
+			edits = append(edits, Edit{Key: l.key, Old: was[i].value, New: l.value})
+		}
+	}
+	return edits
+}
+
+type settingsLine struct{ key, value string }
+
+// settingsLines returns all settings, in order, with the names of their tables.
+func settingsLines(s configs.Settings) (list []settingsLine) {
+	table := ""
+	for line := range strings.Lines(string(configs.Format(s))) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "["); ok {
+			table = strings.TrimSuffix(name, "]") + "."
+		}
+		if key, value, ok := strings.Cut(line, " = "); ok {
+			list = append(list, settingsLine{table + key, value})
+		}
+	}
+	return list
+}
+
+// compare returns what changes of a family; nil where neither settings have it.
+func compare(fam proxier.Family, old, now configs.Settings, r *Reading) *proxier.FamilyPlan {
+	was, is := slices.Contains(node.Families(old), fam), slices.Contains(node.Families(now), fam)
+	if !was && !is {
+		return nil
+	}
+	state := func(s configs.Settings, in bool, services []*source.Service) *proxier.State {
+		if !in {
+			services = nil
+		}
+		return proxier.NewState(fam, node.Build(s, nil), services)
+	}
+	before, after := state(old, was, r.Before), state(now, is, r.After)
+	p := proxier.ComparePlan(before, after, node.Build(now, nil), false)
+	p.Objects, p.Err = objects(before, after, old, now)
+	return p
+}
+
+// objects returns the kernel objects that change. Another mode makes all its own.
+func objects(before, after *proxier.State, old, now configs.Settings) ([]proxier.Change, error) {
+	if modeOf(old) == modeOf(now) {
+		return objectsOf(now, before, after)
+	}
+	empty := func(st *proxier.State) *proxier.State {
+		return &proxier.State{Family: st.Family, Host: st.Host}
+	}
+	gone, err := objectsOf(old, before, empty(before))
+	came, more := objectsOf(now, empty(after), after)
+	return slices.Concat(came, gone), cmp.Or(err, more)
+}
+
+// objectsOf compares two States in the mode of settings.
+func objectsOf(s configs.Settings, before, after *proxier.State) ([]proxier.Change, error) {
+	switch modeOf(s) {
+	case configs.NFTablesMode.Name:
+		return nftables.Compare(before, after)
+	case configs.IPTablesMode.Name:
+		return iptables.Compare(before, after)
+	case configs.IPVSMode.Name:
+		return ipvs.Compare(before, after, ipvs.Options{Scheduler: s.IPVS.Scheduler, DrainTimeout: s.IPVS.DrainTimeout})
+	}
+	return nil, fmt.Errorf("mode %q is not known", s.Mode)
+}

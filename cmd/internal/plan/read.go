@@ -1,0 +1,132 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
+)
+
+// A Reading is what service files say, and what was there before them.
+type Reading struct {
+	Before, After []*source.Service // in use, in order of their names
+	Edits         []proxier.Transition
+	Faults        []source.Fault
+	Unreadable    bool // a fault says what
+}
+
+// LastGood reads the service files of a directory as a daemon that starts there would, after
+// the versions that were last accepted.
+func LastGood(rules file.Rules, reserved []netip.AddrPort, dir, stateDir string) *Reading {
+	r := new(Reading)
+	old := rules.AllLastGood(dir, stateDir)
+	set, names := r.directory(rules, dir)
+	var gone []source.UnitID
+	if err := file.CheckListing(dir, stateDir); err != nil {
+		r.unreadable(dir, err)
+	} else {
+		gone = missing(old, names)
+	}
+	r.apply(reserved, old, source.Changes{Set: set, Delete: gone})
+	return r
+}
+
+// Directories reads service files that are to replace those of another directory. Faults
+// are those of both.
+func Directories(oldRules, rules file.Rules, reserved []netip.AddrPort, oldDir, dir string) *Reading {
+	r := new(Reading)
+	old, names := r.directory(oldRules, oldDir)
+	for i := range old {
+		old[i].ID.Name, old[i].Since = filepath.Join(dir, filepath.Base(old[i].ID.Name)), 1
+	}
+	set, newNames := r.directory(rules, dir)
+	if names == nil || newNames == nil {
+		return r // there is nothing to compare
+	}
+	r.apply(reserved, old, source.Changes{Set: set, Delete: missing(old, newNames)})
+	return r
+}
+
+// directory reads all files of a directory, and returns those that can be used, and the
+// names of all; nil where the directory cannot be read.
+func (r *Reading) directory(rules file.Rules, dir string) (units []source.Unit, names map[string]bool) {
+	files, err := rules.ReadDir(dir)
+	if err != nil {
+		r.unreadable(dir, err)
+		return nil, nil
+	}
+	names = make(map[string]bool)
+	for _, f := range files {
+		names[filepath.Base(f.Path)] = true
+		r.Faults, r.Unreadable = append(r.Faults, f.Faults...), r.Unreadable || f.Unreadable
+		if !check.Fatal(f.Faults) {
+			units = append(units, source.Unit{ID: source.UnitID{Source: file.Name, Name: f.Path}, Services: f.Services})
+		}
+	}
+	return units, names
+}
+
+func (r *Reading) unreadable(path string, err error) {
+	r.Unreadable = true
+	if f := file.UnreadableFault(path, err); !slices.Contains(r.Faults, f) {
+		r.Faults = append(r.Faults, f)
+	}
+}
+
+// missing returns the units whose files are not there.
+func missing(old []source.Unit, names map[string]bool) (gone []source.UnitID) {
+	for _, u := range old {
+		if !names[filepath.Base(u.ID.Name)] {
+			gone = append(gone, u.ID)
+		}
+	}
+	return gone
+}
+
+// apply has old units followed by a change, as a daemon does.
+func (r *Reading) apply(reserved []netip.AddrPort, old []source.Unit, ch source.Changes) {
+	since := make(map[source.UnitID]int64)
+	for _, u := range old {
+		since[u.ID] = u.Since
+	}
+	for i := range ch.Set {
+		ch.Set[i].Since = since[ch.Set[i].ID]
+	}
+	t := proxier.NewTracker(reserved, file.Name)
+	services := make(map[source.Key]*source.Service)
+	take := func(list []proxier.Transition) {
+		for _, tr := range list {
+			if tr.Old != nil {
+				delete(services, tr.Old.Key)
+			}
+			if tr.New != nil {
+				services[tr.New.Key] = tr.New
+			}
+		}
+	}
+	take(t.Apply(source.Changes{Set: old}))
+	r.Before = inOrder(services)
+	r.Edits = t.Apply(ch)
+	take(r.Edits)
+	r.After = inOrder(services)
+	for _, refused := range t.Refusals() {
+		r.Faults = append(r.Faults, refused.Faults...)
+	}
+	slices.SortStableFunc(r.Faults, func(a, b source.Fault) int {
+		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
+	})
+}
+
+func inOrder(services map[source.Key]*source.Service) []*source.Service {
+	list := make([]*source.Service, 0, len(services))
+	for _, s := range services {
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b *source.Service) int { return a.Key.Compare(b.Key) })
+	return list
+}

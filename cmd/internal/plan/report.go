@@ -1,0 +1,181 @@
+// Package plan says what a sync would change: services in words, what becomes of
+// connections, and kernel objects.
+//
+//	report.go    what is known, as JSON has it
+//	words.go     services before and after
+//	write.go     a report on one screen
+//	read.go      service files, and what was there before them
+//	against.go   two directories, compared without a kernel
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Report is what a sync would change.
+type Report struct {
+	Against      string         `json:"against"`            // what services are compared with
+	Mode         string         `json:"mode"`               // never "auto"
+	Settings     []Edit         `json:"settings,omitempty"` // that differ, of two directories
+	Services     []Service      `json:"services"`           // in order of their names
+	Consequences []Consequence  `json:"consequences"`
+	Objects      []Object       `json:"objects"`              // of the kernel
+	Faults       []source.Fault `json:"faults,omitempty"`     // of files, warnings too
+	Errors       []string       `json:"errors,omitempty"`     // why a part is not known
+	Unreadable   bool           `json:"unreadable,omitempty"` // a fault says what
+}
+
+// Changes reports whether a sync would change anything.
+func (r *Report) Changes() bool { return len(r.Settings)+len(r.Services)+len(r.Objects) > 0 }
+
+// A Service is one that would change.
+type Service struct {
+	Name  string `json:"name"`
+	Op    string `json:"op"` // "add", "change" or "remove"
+	Edits []Edit `json:"edits,omitempty"`
+}
+
+// An Edit is what changes of a service, or of settings: a value, or members of a list.
+type Edit struct {
+	Key     string   `json:"key"` // as files have it
+	Old     string   `json:"old,omitempty"`
+	New     string   `json:"new,omitempty"`
+	Added   []string `json:"added,omitempty"`
+	Removed []string `json:"removed,omitempty"`
+}
+
+// A Consequence is what becomes of connections, or of clients, of a service port.
+type Consequence struct {
+	Service     string   `json:"service"` // with the name of the port
+	Protocol    string   `json:"protocol"`
+	Effect      string   `json:"effect"`              // as proxier.Effect; "cut": connections end at once
+	Frontends   []string `json:"frontends,omitempty"` // as status writes them
+	Endpoints   []string `json:"endpoints,omitempty"` // none: all
+	Others      int      `json:"others,omitempty"`    // of "forgotten": endpoints that keep their clients
+	AtMost      string   `json:"at_most,omitempty"`   // for how long connections go on; none: as long as their ends want
+	Connections *int     `json:"connections,omitempty"`
+}
+
+// An Object is one of the kernel.
+type Object struct {
+	Family string `json:"family"`
+	proxier.Change
+}
+
+// A Setting is what else a report depends on.
+type Setting struct {
+	Drains bool          // endpoints that left lose their connections
+	Drain  time.Duration // after this
+
+	// Count counts connections; nil: nobody can.
+	Count func(*proxier.FamilyPlan, []proxier.Consequence) error
+}
+
+// Fill adds what changes: services as sources have them, and what families make of it.
+func (r *Report) Fill(edits []proxier.Transition, families []*proxier.FamilyPlan, in Setting) {
+	r.Services, r.Consequences, r.Objects = []Service{}, []Consequence{}, []Object{}
+	for _, tr := range edits {
+		r.Services = append(r.Services, serviceOf(tr))
+	}
+	for _, f := range families {
+		for _, o := range f.Objects {
+			r.Objects = append(r.Objects, Object{f.Family.String(), o})
+		}
+		if f.Err != nil {
+			r.Errors = append(r.Errors, f.Err.Error())
+		}
+		list := f.Consequences()
+		if in.Count != nil {
+			if err := in.Count(f, list); err != nil {
+				r.Errors = append(r.Errors, fmt.Sprintf("counting connections of %s: %v", f.Family, err))
+			}
+		}
+		for _, c := range list {
+			r.Consequences = append(r.Consequences, consequenceOf(c, in))
+		}
+	}
+}
+
+func consequenceOf(c proxier.Consequence, in Setting) Consequence {
+	out := Consequence{Service: c.ServicePort.String(), Protocol: c.Protocol.String(), Effect: string(c.Effect), Others: c.Others}
+	for _, f := range c.Frontends {
+		out.Frontends = append(out.Frontends, frontendText(f))
+	}
+	for _, e := range c.Endpoints {
+		out.Endpoints = append(out.Endpoints, e.String())
+	}
+	if c.Counted {
+		out.Connections = &c.Count
+	}
+	if c.Effect == proxier.GoOn && in.Drains && c.Protocol != source.UDP {
+		if out.AtMost = durationText(in.Drain); in.Drain == 0 {
+			out.Effect, out.AtMost = "cut", ""
+		}
+	}
+	return out
+}
+
+func frontendText(k proxier.FrontendKey) string {
+	if k.Kind == proxier.NodePort {
+		return fmt.Sprintf("node port %d/%s", k.Port, k.Protocol)
+	}
+	return netip.AddrPortFrom(k.Addr, k.Port).String() + "/" + k.Protocol.String()
+}
+
+// Text returns the consequence as a sentence without the service.
+func (c *Consequence) Text() string {
+	at := named(c.Endpoints)
+	if at == "" {
+		at = named(c.Frontends)
+	}
+	now := ""
+	if c.Connections != nil {
+		now = fmt.Sprintf(" (%d now)", *c.Connections)
+	}
+	proto := strings.ToUpper(c.Protocol)
+	switch proxier.Effect(c.Effect) {
+	case proxier.GoOn:
+		if c.Protocol == "udp" {
+			return "UDP flows to " + at + " stay where they are until they time out" + now
+		}
+		if c.AtMost != "" {
+			return fmt.Sprintf("established %s connections to %s go on for %s at most%s", proto, at, c.AtMost, now)
+		}
+		return fmt.Sprintf("established %s connections to %s go on%s", proto, at, now)
+	case "cut":
+		return fmt.Sprintf("established %s connections to %s are cut%s", proto, at, now)
+	case proxier.FlowsRemoved:
+		return "UDP flows to " + at + " are removed" + now
+	case proxier.Predating:
+		return "UDP flows to " + at + " from before it served are removed" + now
+	case proxier.Kept:
+		return at + " keeps its connections and gets no new ones" + now
+	}
+	if len(c.Endpoints) == 0 {
+		return "session affinity: all clients get any endpoint"
+	}
+	rest := ""
+	switch {
+	case c.Others == 1:
+		rest = "; the other endpoint keeps its clients"
+	case c.Others > 1:
+		rest = fmt.Sprintf("; %d others keep theirs", c.Others)
+	}
+	return "session affinity: clients of " + at + " get another endpoint" + rest
+}
+
+// named lists the first names and counts the others.
+func named(list []string) string {
+	const most = 4
+	if len(list) <= most {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(slices.Clone(list[:most-1]), ", "), len(list)-most+1)
+}
