@@ -4,29 +4,60 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 )
 
-// How many lines of a part are shown where a report is to fit on a screen of 24 lines.
-const (
-	fewServices     = 8
-	fewConsequences = 5
-	fewObjects      = 5
-)
+// screen is how many lines a report has that is to fit on a terminal.
+const screen = 24
 
 // Write writes the report for people, whole or on one screen. Nothing in it can steer the
 // terminal, whatever stands in files. Faults are not part of it.
 func (r *Report) Write(w io.Writer, all bool) error {
-	p := &page{w: w, all: all}
+	parts := []part{
+		{"SETTINGS", len(r.Settings), func(i int) string { return "  " + r.Settings[i].Text() }},
+		{"SERVICES", len(r.Services), func(i int) string { return r.Services[i].text() }},
+		{"CONNECTIONS", len(r.Consequences), func(i int) string { return "  " + r.Consequences[i].Service + "  " + r.Consequences[i].Text() }},
+		{"KERNEL", len(r.Objects), func(i int) string { return "  " + r.Objects[i].Op + " " + r.Objects[i].Object }},
+	}
+	p := &page{w: w}
 	p.line(r.summary())
-	p.part("SETTINGS", fewServices, len(r.Settings), func(i int) string { return "  " + r.Settings[i].Text() })
-	p.part("SERVICES", fewServices, len(r.Services), func(i int) string { return r.Services[i].text() })
-	p.part("CONNECTIONS", fewConsequences, len(r.Consequences), func(i int) string {
-		return "  " + r.Consequences[i].Service + "  " + r.Consequences[i].Text()
-	})
-	p.part("KERNEL", fewObjects, len(r.Objects), func(i int) string { return "  " + r.Objects[i].Op + " " + r.Objects[i].Object })
+	room := screen - 1
+	if all {
+		room = math.MaxInt
+	}
+	for i, lines := range share(room, parts) {
+		p.part(parts[i], lines)
+	}
 	return p.err
+}
+
+// A part is a list in a report.
+type part struct {
+	title string
+	n     int
+	text  func(int) string // of each of n
+}
+
+// share returns how many lines of each part have room, besides its title and a line that
+// counts the others: what one does not need is for the others.
+func share(room int, parts []part) []int {
+	lines := make([]int, len(parts))
+	for _, p := range parts {
+		if p.n > 0 {
+			room -= 2
+		}
+	}
+	for given := true; given; {
+		given = false
+		for i, p := range parts {
+			if lines[i] < p.n && room > 0 {
+				lines[i], room, given = lines[i]+1, room-1, true
+			}
+		}
+	}
+	return lines
 }
 
 // summary counts everything in a line.
@@ -87,24 +118,23 @@ func (s *Service) text() string {
 // A page keeps the first error of many writes.
 type page struct {
 	w   io.Writer
-	all bool
 	err error
 }
 
 // part writes a title and the first lines of a list, or nothing.
-func (p *page) part(title string, few, n int, text func(int) string) {
-	if n == 0 {
+func (p *page) part(list part, lines int) {
+	if list.n == 0 {
 		return
 	}
-	p.line(title)
-	if p.all || n == few+1 {
-		few = n
+	p.line(list.title)
+	if lines == list.n-1 {
+		lines++ // it takes no more room than to count it
 	}
-	for i := range min(n, few) {
-		p.line(text(i))
+	for i := range lines {
+		p.line(list.text(i))
 	}
-	if n > few {
-		p.line(fmt.Sprintf("  and %d more: --all", n-few))
+	if list.n > lines {
+		p.line(fmt.Sprintf("  and %d more: --all", list.n-lines))
 	}
 }
 

@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/structtest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Whatever changes of a service has words, also what it will have one day.
+func TestEveryFieldHasWords(t *testing.T) {
+	same := structtest.Filled[source.Service]()
+	for path, other := range structtest.Changes[source.Service]() {
+		if same.Equal(other) || same.Key != other.Key || strings.HasSuffix(path, " twice") {
+			continue // no change, another service, or a fault
+		}
+		edits := differences(same, other)
+		if len(edits) == 0 || edits[0].Key == "order of lists" || edits[0].Text() == "" {
+			t.Errorf("%s: %v", path, edits)
+		}
+	}
+}
+
+func TestServiceWords(t *testing.T) {
+	base := func() *source.Service {
+		return &source.Service{
+			Key:  source.Key{Namespace: "default", Name: "web"},
+			VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")}, Affinity: time.Hour,
+			Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080, NodePort: 30080}},
+			Endpoints: []source.Endpoint{
+				{Addr: netip.MustParseAddr("192.0.2.1"), Weight: 1, Ready: true, Serving: true},
+				{Addr: netip.MustParseAddr("192.0.2.2"), Weight: 1, Ready: true, Serving: true, Ports: map[string]uint16{"": 81}},
+			},
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		edit func(*source.Service)
+		want string
+	}{
+		{"weight", func(s *source.Service) { s.Endpoints[0].Weight = 0 }, "weight of 192.0.2.1: 1 -> 0"},
+		{"readiness", func(s *source.Service) { s.Endpoints[1].Ready = false }, "ready of 192.0.2.2:81: true -> false"},
+		{"port of an endpoint", func(s *source.Service) { s.Endpoints[1].Ports = map[string]uint16{"": 82} },
+			"endpoints added: 192.0.2.2:82; endpoints removed: 192.0.2.2:81"},
+		{"time of affinity", func(s *source.Service) { s.Affinity = 90 * time.Minute }, "session_affinity_timeout: 1h -> 1h30m"},
+		{"no affinity", func(s *source.Service) { s.Affinity = 0 }, "session_affinity: client_ip -> none"},
+		{"scheduler", func(s *source.Service) { s.Scheduler = "\x1b[2Jrr" }, `scheduler: "" -> \x1b[2Jrr`},
+		{"policy", func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }, "external_traffic_policy: cluster -> local"},
+		{"target port", func(s *source.Service) { s.Ports[0].TargetPort = 81 },
+			"ports added: 80/tcp to 81, node port 30080; ports removed: 80/tcp to 8080, node port 30080"},
+		{"order", func(s *source.Service) { s.VIPs[0], s.VIPs[1] = s.VIPs[1], s.VIPs[0] }, "order of lists: changed"},
+		{"many", func(s *source.Service) {
+			for i := range 200 {
+				s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 10)})})
+			}
+		}, "endpoints added: 192.0.2.10, 192.0.2.11, 192.0.2.12 and 197 more"},
+	} {
+		now := base()
+		tt.edit(now)
+		svc := serviceOf(proxier.Transition{Old: base(), New: now})
+		if got := printable(svc.text()); got != "~ default/web  "+tt.want {
+			t.Errorf("%s: %s\nwant %s", tt.name, got, tt.want)
+		}
+	}
+	added, removed := serviceOf(proxier.Transition{New: base()}), serviceOf(proxier.Transition{Old: base()})
+	const what = "default/web  addresses: 10.96.0.1:80/tcp, 10.96.0.2:80/tcp, node port 30080/tcp; endpoints: 2"
+	if added.text() != "+ "+what || removed.text() != "- "+what {
+		t.Errorf("%s\n%s", added.text(), removed.text())
+	}
+}
+
+// A report of thousands of changes fits on a screen of 24 lines of text, and the whole is there too.
+func TestOneScreen(t *testing.T) {
+	r := &Report{Against: "x", Mode: "ipvs"}
+	for range 1000 {
+		r.Settings = append(r.Settings, Edit{Key: "a", Old: "1", New: "2"})
+		r.Services = append(r.Services, Service{Name: "default/web", Op: "add"})
+		r.Consequences = append(r.Consequences, Consequence{Service: "default/web", Protocol: "tcp", Effect: "cut"})
+		r.Objects = append(r.Objects, Object{"ipv4", proxier.Change{Op: "add", Object: "x"}})
+	}
+	for all, want := range map[bool]int{false: 24, true: 4005} {
+		var b strings.Builder
+		if err := r.Write(&b, all); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(b.String(), "\n"); all && n != want || n > want {
+			t.Errorf("all %v: %d lines, want %d\n%.2000s", all, n, want, b.String())
+		}
+	}
+}
+
+// Consequences are sentences.
+func TestConsequenceText(t *testing.T) {
+	endpoint, at := netip.MustParseAddrPort("192.0.2.1:80"), proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: source.UDP, Port: 53}
+	node := proxier.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: source.TCP, Port: 30080, Kind: proxier.NodePort}
+	for _, tt := range []struct {
+		c    proxier.Consequence
+		in   Setting
+		want string
+	}{
+		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
+			"established TCP connections to 192.0.2.1:80 go on"},
+		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.GoOn, Frontends: []proxier.FrontendKey{node}, Counted: true, Count: 7}, Setting{Drains: true, Drain: time.Minute},
+			"established TCP connections to node port 30080/tcp go on for 1m at most (7 now)"},
+		{proxier.Consequence{Protocol: source.SCTP, Effect: proxier.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{Drains: true},
+			"established SCTP connections to 192.0.2.1:80 are cut"},
+		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.GoOn, Frontends: []proxier.FrontendKey{at}}, Setting{Drains: true},
+			"UDP flows to 10.96.0.1:53/udp stay where they are until they time out"},
+		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.FlowsRemoved, Frontends: []proxier.FrontendKey{at}, Counted: true}, Setting{},
+			"UDP flows to 10.96.0.1:53/udp are removed (0 now)"},
+		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.Predating, Frontends: []proxier.FrontendKey{at}}, Setting{},
+			"UDP flows to 10.96.0.1:53/udp from before it served are removed"},
+		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Kept, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
+			"192.0.2.1:80 keeps its connections and gets no new ones"},
+		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Forgotten}, Setting{}, "session affinity: all clients get any endpoint"},
+		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Forgotten, Endpoints: []netip.AddrPort{endpoint}, Others: 3}, Setting{},
+			"session affinity: clients of 192.0.2.1:80 get another endpoint; 3 others keep theirs"},
+	} {
+		c := consequenceOf(tt.c, tt.in)
+		if got := c.Text(); got != tt.want {
+			t.Errorf("%s\nwant %s", got, tt.want)
+		}
+	}
+}

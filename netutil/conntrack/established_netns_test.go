@@ -1,0 +1,43 @@
+//go:build netns
+
+package conntrack_test
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+)
+
+// Of TCP, only what is established counts; of UDP what was answered.
+func TestEstablished(t *testing.T) {
+	namespace(t, `ip link set lo up
+ip route add 10.96.0.0/24 dev lo src 127.0.0.1
+iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p tcp --dport 80 -j DNAT --to-destination 127.0.0.1:8080
+`)
+	l, err := net.Listen("tcp", "127.0.0.1:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 2 {
+		dial(t, "tcp", "10.96.0.1:80")
+	}
+	ended, err := net.Dial("tcp", "10.96.0.1:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ended.Close(); err != nil { // FIN_WAIT
+		t.Fatal(err)
+	}
+	dial(t, "udp", "10.96.0.1:53") // nobody answers
+	var got []string
+	err = conntrack.Established(t.Context(), false, func(c conntrack.Connection) {
+		got = append(got, fmt.Sprint(c.Protocol, " ", c.Dst, " ", c.Reply))
+	})
+	if want := []string{"6 10.96.0.1:80 127.0.0.1:8080", "6 10.96.0.1:80 127.0.0.1:8080"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("established: %q, error %v, want %q", got, err, want)
+	}
+}
