@@ -15,7 +15,7 @@ ports = [{ name = "http", port = 80, target_port = 8080 }]
 endpoints = ["192.168.10.11", "192.168.10.12"]
 `
 
-// Plan --against compares directories for whoever has no root and no daemon.
+// Plan --against compares directories without root and without a daemon.
 func TestPlanAgainst(t *testing.T) {
 	fewer := strings.Replace(planned, `, "192.168.10.12"`, "", 1)
 	const fault = "etc/b.toml:1:1: unknown key \"x\"; want services\n"
