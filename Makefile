@@ -72,10 +72,11 @@ bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kub
 stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)
 	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./test/bench
 
-soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, and all of stress; hours of it (root)
+soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, plans, and all of stress; hours of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 4h -run '$(SOAK)' ./test/lab
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./test/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
+	SVCPROXY_TRANSITIONS=500 $(GO) test -tags netns -count=1 -v -timeout 2h -run 'TestConformance/transitions' ./proxier/nftables ./proxier/iptables
 	cd test/kubernetes && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
 
 soak-vm: build ## the stops of ipvs mode at random moments, and its changes under stress, in a guest; an hour and more (as test-vm)
@@ -83,6 +84,8 @@ soak-vm: build ## the stops of ipvs mode at random moments, and its changes unde
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
 	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
+	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
+	$(GUEST) -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$/^transitions$$'
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
 	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./test/bench
