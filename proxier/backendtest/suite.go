@@ -218,6 +218,7 @@ func looksBesideSyncs[B Backend](h *Host[B]) {
 		delta := h.Change(pick, 20)
 		if step%20 == 0 {
 			delta = nil
+			h.Planned() // beside looks too
 		}
 		h.Sync(delta)
 	}

@@ -2,11 +2,13 @@ package backendtest
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -36,6 +38,9 @@ func transitions[B Backend](h *Host[B]) {
 			before = was
 			what, delta = h.transition(pick, first)
 		}
+		if step%4 == 1 {
+			h.interruptedPlan(pick)
+		}
 		planned := h.Planned()
 		if step > 0 {
 			offline, err := h.Compare(before, h.World.State)
@@ -49,6 +54,13 @@ func transitions[B Backend](h *Host[B]) {
 		}
 		listed = now
 	}
+}
+
+// interruptedPlan gives up a plan, somewhere. What follows is as if it had never begun.
+func (h *Host[B]) interruptedPlan(pick Pick) {
+	ctx, cancel := context.WithTimeout(h.Context(), time.Duration(pick(10))*time.Millisecond)
+	defer cancel()
+	_, _ = h.Backend.Plan(ctx, h.World.State) // it may have been fast enough
 }
 
 // clone returns the State as it is now.
