@@ -48,7 +48,8 @@ probes the kernel as a start does.
 With --against, two directories are compared, each with its svcproxy.toml: DIR has the
 files that are in use, say a checkout, and --config-dir those that are to come. No daemon
 is asked, no kernel and no root are needed, addresses of this host do not count, and
-kernel objects are those of the setting mode, for "auto" of nftables.
+kernel objects are those of the setting mode, for "auto" of nftables. Settings as flags
+count where no daemon is asked.
 
 Exit codes: 0 nothing would change; 2 something would; 1 faults in files, or the work
 failed; 3 a file, or daemon and kernel, could not be reached. 2 is wrong usage too: then

@@ -106,6 +106,11 @@ func TestPlan(t *testing.T) {
 	stop := h.daemon()
 	h.until(0)
 	h.says(0, "", "nothing would change, compared with what the kernel holds (nftables mode)\n")
+	backendtest.Command(t, "nft", "add", "chain", "ip", "svcproxy", "foreign")
+	h.until(2) // it is to be repaired, in an hour
+	h.says(2, "", "0 services, 1 kernel object (remove 1), ", "\nKERNEL\n  remove chain ip svcproxy foreign\n")
+	backendtest.Command(t, "nft", "delete", "chain", "ip", "svcproxy", "foreign")
+	h.until(0)
 	defer h.connect(netip.MustParseAddrPort("192.0.2.11:8080"), netip.MustParseAddrPort("10.96.0.10:80"))()
 	h.write("web.toml", strings.Replace(planFile, "192.0.2.11", "192.0.2.12", 1))
 	h.until(2)

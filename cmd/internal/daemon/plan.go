@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
@@ -39,13 +40,23 @@ func (d *daemon) plan(ctx context.Context, _ url.Values) (*plan.Report, error) {
 	for _, s := range d.sources {
 		st := asUsed(s.Status(), refusals)
 		for _, f := range st.Files {
-			r.Faults = append(r.Faults, f.Faults...)
+			r.Faults = append(r.Faults, faultsOf(f)...)
 		}
 	}
 	faults, _ := d.settings.pending()
 	r.Faults = append(r.Faults, faults...)
 	r.Fill(p.Edits, p.Families, planSetting(ctx, in.Mode, d.settings.current()))
 	return r, nil
+}
+
+// faultsOf returns what is wrong with a file. One that is not used for another reason has
+// a fault that says so.
+func faultsOf(f source.FileStatus) []source.Fault {
+	if f.State == source.Accepted || slices.ContainsFunc(f.Faults, func(f source.Fault) bool { return !f.Warning }) {
+		return f.Faults
+	}
+	why := source.Fault{Pos: source.Position{File: f.Path}, Msg: fmt.Sprintf("the file is %s: what it says is not used yet", f.State)}
+	return append(slices.Clone(f.Faults), why)
 }
 
 // planSetting returns what consequences depend on in a mode.
