@@ -60,7 +60,8 @@ type Status struct {
 	Connection *Connection  `json:"connection,omitempty"` // of a source that has one
 	Objects    []FileStatus `json:"objects,omitempty"`    // of an API, of which not all is used as it stands, by namespace/name
 
-	Warnings []string `json:"warnings,omitempty"` // of what hinders the source itself
+	Warnings []string `json:"warnings,omitempty"` // of what hinders the source itself, then Notes
+	Notes    int      `json:"-"`                  // how many of Warnings, the last ones, hinder nothing
 }
 
 // A FileStatus is what is known of one file.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -103,7 +102,7 @@ func (s *Source) nextWait() time.Duration {
 
 // Run implements source.Source. It returns nil when ctx ends, and never before.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
-	warnRemote(s.log, s.dir, unix.Statfs)
+	warnRemote(s.log, s.dir, s.statfs)
 	s.open = newWatcher
 	s.openWatcher()
 	defer func() {

@@ -24,6 +24,7 @@
 package file
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -32,6 +33,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -62,6 +65,7 @@ type Source struct {
 	store    *store       // nil: nothing survives a restart
 
 	maxSize int // of the largest file to read
+	statfs  func(string, *unix.Statfs_t) error
 
 	// Of the goroutine of Run.
 	watcher   *watcher                           // nil: polls only
@@ -117,7 +121,7 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
-	s.directory, s.mounts = newServiceDir(o.Dir, o.StateDir), -1
+	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	if o.StateDir != "" {
 		s.store = newStore(o.StateDir, s.log)
 	}
@@ -147,8 +151,12 @@ func (s *Source) Revalidate() {
 
 // Status implements source.Source.
 func (s *Source) Status() source.Status {
-	around := CheckDir(s.dir)
+	around, remote := CheckDir(s.dir), remoteName(s.dir, s.statfs)
 	st := s.Known()
+	if remote != "" {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is on %s, where changes by other hosts come without events: they are noticed within %v, or at once after a reload", source.Quote(s.dir), remote, s.poll))
+	}
+	st.Notes = len(around)
 	for _, f := range around {
 		f.Warning = false // the word; a status shows it among warnings
 		st.Warnings = append(st.Warnings, f.String())

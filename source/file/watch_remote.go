@@ -21,14 +21,19 @@ var remote = map[int64]string{
 	unix.OCFS2_SUPER_MAGIC: "OCFS2",
 }
 
+// remoteName returns which of them dir is on; empty: on none, or that is not known.
+func remoteName(dir string, statfs func(string, *unix.Statfs_t) error) string {
+	var st unix.Statfs_t
+	if err := statfs(dir, &st); err != nil {
+		return "" // that it cannot be read is said elsewhere
+	}
+	return remote[int64(st.Type)]
+}
+
 // warnRemote warns when changes of dir may come without events. They are then
 // found when contents are compared.
 func warnRemote(log *slog.Logger, dir string, statfs func(string, *unix.Statfs_t) error) {
-	var st unix.Statfs_t
-	if err := statfs(dir, &st); err != nil {
-		return // that it cannot be read is said elsewhere
-	}
-	if name := remote[int64(st.Type)]; name != "" {
+	if name := remoteName(dir, statfs); name != "" {
 		log.Warn("changes by other hosts of files on this file system come without events: they are noticed within the time between two polls only; reload to have one read at once",
 			"dir", dir, "file_system", name, "poll", hashPoll)
 	}
