@@ -1,75 +1,196 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // watchEvery is how often status --watch asks.
 const watchEvery = 2 * time.Second
 
+// A statusQuestion is what status is asked for.
+type statusQuestion struct {
+	which         control.Selection
+	all, problems bool
+	check, watch  bool
+	sort, format  string
+}
+
 func (p *program) statusCommand() *cobra.Command {
-	var format string
-	var watch bool
-	formats := []string{"table", "wide", "json"}
+	var q statusQuestion
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Services, endpoints, files, last sync, from the running daemon",
-		Long: `Status asks the daemon that has the run directory what it holds and how it does:
-services with what becomes of their packets, files with their faults, syncs, and
-what it warns of. Wide also shows where services are from, and every endpoint.`,
-		Args: cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error {
-			if !slices.Contains(formats, format) {
-				p.working = false
-				return fmt.Errorf("unknown output %q; want table, wide or json", format)
-			}
-			return nil
+		Use:   "status [NAME|PATTERN ...]",
+		Short: "What serves, what does not and why, from the running daemon",
+		Long: `Status asks the daemon that has the run directory how it does: how many addresses
+serve, which files are not used as they stand, what is wrong and why. With names,
+or patterns such as 'prod/*' or 'web-?', it shows those services and their endpoints.
+
+-o wide shows every service, endpoint and file; -o json all of that for programs,
+or with --problems the summary.
+
+--check prints nothing and exits with 0 when every address of the named services
+serves, or, without names, when there is no problem. Otherwise it says why not, and
+exits with 1, or with 3 when no daemon answers within 2 s.`,
+		Example: `  svcproxy status --check web          # a track_script of keepalived
+  svcproxy status 'prod/*' --sort ready`,
+		Args: cobra.ArbitraryArgs,
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			q.which = args
+			err := q.validate()
+			p.working = err == nil
+			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if watch {
-				return p.watch(cmd.Context(), format)
+			err := p.answer(cmd.Context(), &q)
+			if errors.Is(err, control.ErrUnreachable) || errors.Is(err, control.ErrNoRights) {
+				return unreachable(err)
 			}
-			return p.status(cmd.Context(), format)
+			return err
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, wide or json")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every 2 s")
+	fs := cmd.Flags()
+	fs.StringVarP(&q.format, "output", "o", "table", "table, wide or json")
+	fs.BoolVarP(&q.watch, "watch", "w", false, "show it again every 2 s")
+	fs.BoolVar(&q.all, "all", false, "show every service")
+	fs.BoolVar(&q.problems, "problems", false, "show every problem, broken file and warning")
+	fs.StringVar(&q.sort, "sort", "", "show services in the order of: "+strings.Join(control.SortKeys(), ", "))
+	fs.BoolVar(&q.check, "check", false, "exit with 0 if all serves")
 	return cmd
 }
 
-// status asks once and prints the answer.
-func (p *program) status(ctx context.Context, format string) error {
-	st, err := control.NewClient(p.dirs.run).Status(ctx)
-	if errors.Is(err, control.ErrUnreachable) || errors.Is(err, control.ErrNoRights) {
-		return unreachable(err)
+// validate returns what cannot be meant.
+func (q *statusQuestion) validate() error {
+	switch formats := []string{"table", "wide", "json"}; {
+	case !slices.Contains(formats, q.format):
+		return fmt.Errorf("unknown output %q; want table, wide or json", q.format)
+	case q.sort != "" && !slices.Contains(control.SortKeys(), q.sort):
+		return control.SortServices(nil, q.sort)
+	case q.check && (q.all || q.problems || q.watch || q.sort != "" || q.format != "table"):
+		return errors.New("--check goes with names only")
+	case q.problems && (q.all || q.sort != "" || len(q.which) > 0):
+		return errors.New("--problems goes with neither names nor --all nor --sort")
 	}
+	return q.which.Check()
+}
+
+// answer answers once, or until it is interrupted or the daemon is gone.
+func (p *program) answer(ctx context.Context, q *statusQuestion) error {
+	c := control.NewClient(p.dirs.run)
+	switch {
+	case q.check:
+		return verdict(ctx, c, q.which)
+	case q.watch:
+		return p.watch(ctx, c, q)
+	}
+	return q.write(ctx, c, p.stdout)
+}
+
+// verdict returns why not all serves.
+func verdict(ctx context.Context, c *control.Client, which control.Selection) error {
+	why, err := c.Check(ctx, which)
+	if err != nil || why == "" {
+		return err
+	}
+	return errors.New(why)
+}
+
+// write asks, and writes the answer.
+func (q *statusQuestion) write(ctx context.Context, c *control.Client, w io.Writer) error {
+	switch {
+	case q.format != "table" && !q.problems:
+		return q.writeStatus(ctx, c, w)
+	case q.all || q.sort != "" || len(q.which) > 0:
+		return q.writeServices(ctx, c, w)
+	}
+	most := control.Few
+	if q.problems {
+		most = control.All
+	}
+	s, err := c.Summary(ctx, most)
 	if err != nil {
 		return err
 	}
-	if format == "json" {
-		return json.NewEncoder(p.stdout).Encode(st)
+	if q.format == "json" {
+		return json.NewEncoder(w).Encode(s)
 	}
-	return st.WriteTable(p.stdout, format == "wide", time.Now())
+	return s.WriteTable(w, time.Now())
 }
 
-// watch asks again and again, until it is interrupted or the daemon is gone.
-func (p *program) watch(ctx context.Context, format string) error {
+// writeStatus writes all that is known of the services meant.
+func (q *statusQuestion) writeStatus(ctx context.Context, c *control.Client, w io.Writer) error {
+	st, err := c.StatusOf(ctx, q.which)
+	if err != nil {
+		return err
+	}
+	if err := q.order(st.Loop.Services); err != nil {
+		return err
+	}
+	if q.format == "json" {
+		return json.NewEncoder(w).Encode(st)
+	}
+	return st.WriteTable(w, time.Now())
+}
+
+// writeServices writes services: each with its endpoints where they were named.
+func (q *statusQuestion) writeServices(ctx context.Context, c *control.Client, w io.Writer) error {
+	list, err := c.Services(ctx, q.which)
+	if err != nil {
+		return err
+	}
+	if err := q.order(list); err != nil {
+		return err
+	}
+	if len(q.which) == 0 {
+		return control.WriteAddresses(w, list)
+	}
+	return control.WriteServices(w, list)
+}
+
+// order sorts services. It is an error that none is meant by a name.
+func (q *statusQuestion) order(list []proxier.ServiceStatus) error {
+	keys := make([]source.Key, 0, len(list))
+	for _, s := range list {
+		keys = append(keys, source.Key{Namespace: s.Namespace, Name: s.Name})
+	}
+	if lost := q.which.Unmatched(keys); len(lost) > 0 {
+		return fmt.Errorf("no service is %s", strings.Join(lost, ", or "))
+	}
+	if q.sort == "" {
+		return nil
+	}
+	return control.SortServices(list, q.sort)
+}
+
+// watch writes the answer again and again; on a terminal, over the one before it.
+func (p *program) watch(ctx context.Context, c *control.Client, q *statusQuestion) error {
+	screen := control.NewScreen(p.stdout)
 	for {
-		if format != "json" && isTerminal(p.stdout) {
-			fmt.Fprint(p.stdout, "\x1b[H\x1b[2J") // home, clear
+		var text bytes.Buffer
+		err := q.write(ctx, c, &text)
+		switch size, isTerminal := terminalSize(p.stdout); {
+		case err != nil:
+			return err
+		case isTerminal && q.format != "json":
+			err = screen.Show(text.Bytes(), int(size.Row), int(size.Col))
+		default:
+			_, err = p.stdout.Write(text.Bytes())
 		}
-		if err := p.status(ctx, format); err != nil {
+		if err != nil {
 			return err
 		}
 		select {
@@ -80,11 +201,20 @@ func (p *program) watch(ctx context.Context, format string) error {
 	}
 }
 
-func isTerminal(w any) bool {
+// terminalSize returns the size of the terminal that w is, if it is one.
+func terminalSize(w any) (unix.Winsize, bool) {
 	f, ok := w.(*os.File)
 	if !ok {
-		return false
+		return unix.Winsize{}, false
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return unix.Winsize{}, false
+	}
+	return *size, true
+}
+
+func isTerminal(w any) bool {
+	_, is := terminalSize(w)
+	return is
 }

@@ -48,9 +48,12 @@ func NewClient(runDir string) *Client {
 
 // Status returns what the daemon tells of itself. The error wraps
 // ErrUnreachable when no daemon answers.
-func (c *Client) Status(ctx context.Context) (Status, error) {
+func (c *Client) Status(ctx context.Context) (Status, error) { return c.StatusOf(ctx, nil) }
+
+// StatusOf is Status with the services of a selection only.
+func (c *Client) StatusOf(ctx context.Context, which Selection) (Status, error) {
 	var st Status
-	err := c.Ask(ctx, "/v1/status", nil, &st)
+	err := c.Ask(ctx, "/v1/status", which.query(), &st)
 	return st, err
 }
 

@@ -17,7 +17,7 @@ func TestWriteConnections(t *testing.T) {
 			Faults: []source.Fault{{Msg: `service "default/web" is already defined (web.toml:1:1)`}}}},
 	}}}
 	var b strings.Builder
-	if err := st.WriteTable(&b, false, now); err != nil {
+	if err := st.WriteTable(&b, now); err != nil {
 		t.Fatal(err)
 	}
 	want := `SOURCE      SERVER                  STATE                             SINCE

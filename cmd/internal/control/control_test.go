@@ -185,8 +185,9 @@ var sample = Status{
 		Services: []proxier.ServiceStatus{{
 			Namespace: "default", Name: "web", Unit: "/etc/svcproxy/a.toml",
 			Frontends: []proxier.FrontendStatus{
-				{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1},
-				{Address: "node-port:30080/tcp", Kind: "node-port", Action: "drop"},
+				{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 2},
+				{Address: "node-port:30080/tcp", Kind: "node-port", Action: "drop", Endpoints: 2,
+					Reason: "policy local: no endpoint on this node; usable elsewhere: 1"},
 			},
 			Endpoints: []proxier.EndpointStatus{
 				{Address: "192.168.10.11:8080", Local: true, State: "ready", Weight: 1},

@@ -32,7 +32,7 @@ func (pid stoppedError) Error() string {
 func (stoppedError) Unwrap() error { return ErrUnreachable }
 
 // errSilent is why a question is given up whose answer does not come, or not on.
-var errSilent = errors.New("it has said nothing for too long")
+var errSilent = fmt.Errorf("%w: it has said nothing for too long", ErrUnreachable)
 
 // progress watches an answer come in. The time that all of it takes is not limited.
 type progress struct {
@@ -131,14 +131,10 @@ func heardBy(ctx context.Context, conn net.Conn) net.Conn {
 	return heardConn{conn, p}
 }
 
-// endedBy returns why ctx ended where a watch is why, or else err.
+// endedBy returns why ctx ended where that is that no more is to be expected, or else err.
 func endedBy(ctx context.Context, err error) error {
-	var stopped stoppedError
-	switch cause := context.Cause(ctx); {
-	case errors.As(cause, &stopped):
-		return stopped
-	case errors.Is(cause, errSilent):
-		return fmt.Errorf("%w: %w", ErrUnreachable, cause)
+	if cause := context.Cause(ctx); errors.Is(cause, ErrUnreachable) {
+		return cause
 	}
 	return err
 }

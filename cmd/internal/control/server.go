@@ -57,8 +57,11 @@ func (s *Server) note() {
 	s.trouble.Store(text)
 }
 
-// Warnings returns what is wrong with the socket. It may be called from any goroutine.
+// Warnings returns what is wrong with the socket. It may be called from any goroutine. s may be nil.
 func (s *Server) Warnings() []string {
+	if s == nil {
+		return nil
+	}
 	if text, _ := s.trouble.Load().(string); text != "" {
 		return []string{text}
 	}

@@ -14,22 +14,20 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// WriteTable writes st for people, as of now. Wide adds where a service is from, and every endpoint.
-// Nothing in it can steer the terminal, whatever stands in files.
-func (st *Status) WriteTable(w io.Writer, wide bool, now time.Time) error {
-	t := &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), now: now}
+// WriteTable writes all of st for people, as of now. Nothing in it can steer the
+// terminal, whatever stands in files.
+func (st *Status) WriteTable(w io.Writer, now time.Time) error {
+	t := newTable(w, now)
 	t.head(st)
 	t.syncs(st.Loop.Families)
 	t.files(st)
 	t.connections(st)
-	t.services(st.Loop.Services, wide)
-	if wide {
-		t.endpoints(st.Loop.Services)
-	}
+	t.services(st.Loop.Services)
+	t.endpoints(st.Loop.Services)
 	t.list("FAULTS", st.faults())
 	t.list("WARNINGS", st.warnings())
 	t.list("NEEDS A RESTART", st.Restart)
-	return cmp.Or(t.err, t.w.Flush())
+	return t.end()
 }
 
 // A table keeps the first error of many writes.
@@ -117,24 +115,27 @@ func (t *table) files(st *Status) {
 	}
 }
 
-func (t *table) services(services []proxier.ServiceStatus, wide bool) {
-	from := func(cells []string, unit string) []string {
-		if wide {
-			cells = append(cells, unit)
-		}
-		return cells
-	}
+func (t *table) services(services []proxier.ServiceStatus) {
 	t.line("")
-	t.row(from([]string{"SERVICE", "ADDRESS", "KIND", "ACTION", "TARGETS", "ENDPOINTS"}, "FROM")...)
+	t.row("SERVICE", "ADDRESS", "KIND", "ACTION", "TARGETS", "ENDPOINTS", "FROM")
 	for _, s := range services {
 		name, endpoints := s.Namespace+"/"+s.Name, strconv.Itoa(len(s.Endpoints))
 		for _, f := range s.Frontends {
-			t.row(from([]string{name, f.Address, f.Kind, f.Action, strconv.Itoa(f.Targets), endpoints}, s.Unit)...)
+			from := s.Unit
+			if f.Reason != "" {
+				from += "  (" + f.Reason + ")"
+			}
+			t.row(name, f.Address, f.Kind, f.Action, strconv.Itoa(f.Targets), endpoints, from)
 		}
 		if len(s.Frontends) == 0 {
-			t.row(from([]string{name, "-", "-", "-", "-", endpoints}, s.Unit)...)
+			t.row(name, "-", "-", "-", "-", endpoints, s.Unit)
 		}
 	}
+}
+
+// nonEmpty returns the strings that are not.
+func nonEmpty(in ...string) []string {
+	return slices.DeleteFunc(in, func(s string) bool { return s == "" })
 }
 
 func (t *table) endpoints(services []proxier.ServiceStatus) {
@@ -142,13 +143,18 @@ func (t *table) endpoints(services []proxier.ServiceStatus) {
 	t.row("SERVICE", "ENDPOINT", "STATE", "WEIGHT", "WHERE")
 	for _, s := range services {
 		for _, e := range s.Endpoints {
-			where := "remote"
-			if e.Local {
-				where = "local"
-			}
-			t.row(s.Namespace+"/"+s.Name, e.Address, e.State, strconv.Itoa(int(e.Weight)), where)
+			t.endpoint(e, s.Namespace+"/"+s.Name)
 		}
 	}
+}
+
+// endpoint writes a row, behind the cells that it begins with.
+func (t *table) endpoint(e proxier.EndpointStatus, begin ...string) {
+	where := "remote"
+	if e.Local {
+		where = "local"
+	}
+	t.row(append(begin, e.Address, e.State, strconv.Itoa(int(e.Weight)), where)...)
 }
 
 // faults returns what keeps files from being used as they stand.

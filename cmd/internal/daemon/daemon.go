@@ -208,6 +208,7 @@ func (d *daemon) build(ctx context.Context) error {
 	if d.control, err = control.Listen(d.RunDir); err != nil {
 		return err
 	}
+	d.report.control = d.control
 	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.node.Name)
 	d.settings.begin(ctx)
 	for _, w := range slices.Concat(d.claim.Warnings(), d.mode.active.missing, hostsetup.Verify(ctx, d.fixed, d.mode.active.Mode)) {

@@ -48,6 +48,7 @@ type settingsWatcher struct {
 	inUse   configs.Settings
 	faults  []source.Fault // of the present svcproxy.toml
 	restart []string       // settings that changed but are only read at start
+	unkept  error          // why inUse is not kept for the next start; nil: it is
 }
 
 // current returns the settings in use.

@@ -111,9 +111,25 @@ func (w *settingsWatcher) noText(err error) source.Fault {
 // keep keeps the text that is in use, for the next start.
 func (w *settingsWatcher) keep(ctx context.Context) {
 	err := w.tryKeep(ctx)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	w.mu.Lock()
+	w.unkept = err
+	w.mu.Unlock()
+	if err != nil {
 		w.log.Error("the last good svcproxy.toml cannot be kept; a restart will not know it", "err", err)
 	}
+}
+
+// keepError returns why the settings in use are not kept; empty: they are.
+func (w *settingsWatcher) keepError() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unkept == nil {
+		return ""
+	}
+	return w.unkept.Error()
 }
 
 func (w *settingsWatcher) tryKeep(ctx context.Context) error {

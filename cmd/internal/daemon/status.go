@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/proxier"
@@ -28,23 +30,34 @@ type reporter struct {
 	health   *healthz.Health
 	server   *healthz.Server
 	sources  []source.Source
+	storage  *storage
+	control  *control.Server // nil: there is none yet
 }
 
 // connect has r ask the parts of d.
 func (r *reporter) connect(d *daemon) {
 	r.settings, r.mode, r.host, r.affinity, r.foreign = d.settings, d.mode, d.host, d.affinity, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
+	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs}
 }
 
-// status returns what is known, without what is not known before ctx ends.
-func (r *reporter) status(ctx context.Context) control.Status {
+// status returns what is known, without what is not known before ctx ends. Of services it has
+// those whose name match accepts; nil: all.
+func (r *reporter) status(ctx context.Context, match func(source.Key) bool) control.Status {
+	loop := r.loop.StatusOf(match)
+	st := r.about(ctx, loop.Families, loop.Refusals)
+	st.Loop = loop
+	return st
+}
+
+// about is status without the loop's own, of which it is given these parts.
+func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, refusals []proxier.Refusal) control.Status {
 	st := control.Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started,
-		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Loop: r.loop.Status(),
+		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
 	}
-	st.Settings = r.inUse(st.Loop)
 	for _, s := range r.sources {
-		st.Sources = append(st.Sources, asUsed(s.Status(), st.Loop.Refusals))
+		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))
 	}
 	st.Faults, st.Restart = r.settings.pending()
 	st.Warnings = r.warnings(ctx)
@@ -55,11 +68,12 @@ func (r *reporter) status(ctx context.Context) control.Status {
 func (r *reporter) warnings(ctx context.Context) []string {
 	mode := r.mode.current().Mode
 	return slices.Concat(r.mode.warnings(), r.claim.Warnings(), r.foreign.problems(), r.mode.missing(),
-		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings())
+		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings(),
+		r.storage.warnings(), r.control.Warnings())
 }
 
 // inUse returns which settings are in use.
-func (r *reporter) inUse(loop proxier.Status) control.Settings {
+func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
 	n := r.host.current()
 	s := control.Settings{
 		ConfigDir: r.configDir, Mode: r.mode.current().Name, NodeName: n.Name, Zone: n.Zone,
@@ -68,7 +82,7 @@ func (r *reporter) inUse(loop proxier.Status) control.Settings {
 	for _, a := range n.NodePortAddrs {
 		s.NodePortAddresses = append(s.NodePortAddresses, a.String())
 	}
-	for _, f := range loop.Families {
+	for _, f := range families {
 		s.Families = append(s.Families, f.Family)
 	}
 	return s

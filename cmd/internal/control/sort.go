@@ -1,0 +1,58 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// orders are what services can be sorted by; where two are equal, by name.
+var orders = map[string]func(a, b *proxier.ServiceStatus) int{
+	"name":      func(*proxier.ServiceStatus, *proxier.ServiceStatus) int { return 0 },
+	"addresses": func(a, b *proxier.ServiceStatus) int { return len(b.Frontends) - len(a.Frontends) },
+	"endpoints": func(a, b *proxier.ServiceStatus) int { return len(b.Endpoints) - len(a.Endpoints) },
+	"ready":     func(a, b *proxier.ServiceStatus) int { return readyShare(a) - readyShare(b) },
+	"problems":  func(a, b *proxier.ServiceStatus) int { return idle(b) - idle(a) },
+	"file":      func(a, b *proxier.ServiceStatus) int { return cmp.Compare(a.Unit, b.Unit) },
+}
+
+// SortKeys returns what services can be sorted by.
+func SortKeys() []string { return slices.Sorted(maps.Keys(orders)) }
+
+// SortServices sorts services: by most addresses, most endpoints, the least share of
+// endpoints that are ready, most addresses that do not serve, file, or name.
+func SortServices(list []proxier.ServiceStatus, key string) error {
+	order, ok := orders[key]
+	if !ok {
+		return fmt.Errorf("unknown sort key %q; want %s", key, strings.Join(SortKeys(), ", "))
+	}
+	slices.SortStableFunc(list, func(a, b proxier.ServiceStatus) int {
+		return cmp.Or(order(&a, &b), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return nil
+}
+
+// readyShare returns how many of a service's endpoints are ready, in thousandths; 0: it has none.
+func readyShare(s *proxier.ServiceStatus) int {
+	ready := 0
+	for _, e := range s.Endpoints {
+		if e.State == "ready" {
+			ready++
+		}
+	}
+	return 1000 * ready / max(len(s.Endpoints), 1)
+}
+
+// idle returns how many of a service's addresses do not serve as they should.
+func idle(s *proxier.ServiceStatus) (n int) {
+	for _, f := range s.Frontends {
+		if f.Action != "balance" {
+			n++
+		}
+	}
+	return n
+}

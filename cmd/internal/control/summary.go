@@ -1,0 +1,277 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Summary is a Status in a size that does not grow with the number of services and files.
+type Summary struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	Ready   bool      `json:"ready"`
+	Healthy bool      `json:"healthy"`
+
+	Settings Settings `json:"settings"`
+
+	Services  int                    `json:"services"`
+	Addresses map[string]int         `json:"addresses"` // by their action, as in a Status
+	Families  []proxier.FamilyStatus `json:"families"`
+
+	Files    map[source.FileState]int `json:"files"`                  // how many, by state
+	Broken   []source.FileStatus      `json:"broken_files,omitempty"` // not used as they stand
+	Problems []Problem                `json:"problems,omitempty"`
+	Warnings []string                 `json:"warnings,omitempty"`
+	Restart  []string                 `json:"restart_needed,omitempty"`
+	Left     Left                     `json:"left_out,omitzero"`
+
+	Everything []proxier.ServiceStatus `json:"all_services,omitempty"` // where they are few, see MaxListed
+}
+
+// Left says how much is left out of a Summary.
+type Left struct {
+	Broken   int `json:"broken_files,omitempty"`
+	Problems int `json:"problems,omitempty"`
+	Warnings int `json:"warnings,omitempty"`
+}
+
+// A Problem is one thing that does not work as it should.
+type Problem struct {
+	Subject string `json:"subject"`           // a service, a family, a source, "host" or "svcproxy"
+	Address string `json:"address,omitempty"` // of a service
+	State   string `json:"state,omitempty"`   // in a word or two
+	Reason  string `json:"reason,omitempty"`
+	Place   string `json:"place,omitempty"` // where it is written, as "web.toml:1:1"
+}
+
+const (
+	// Few is how many problems a Summary names where nobody asked for more, so that all of
+	// it stands on a screen of 24 lines: half as many files, and a third as many warnings.
+	Few = 6
+
+	// MaxListed is how many addresses services may have for a Summary to have all of them.
+	MaxListed = 8
+
+	// All is how many that are when all are asked for.
+	All = 1 << 30
+)
+
+// Summary returns what the daemon tells of itself in short: at most so many problems, see
+// Few. The error is as that of Status.
+func (c *Client) Summary(ctx context.Context, most int) (Summary, error) {
+	var s Summary
+	err := c.Ask(ctx, "/v1/summary", url.Values{"most": {strconv.Itoa(most)}}, &s)
+	return s, err
+}
+
+// MostOf returns how many problems a question asks for.
+func MostOf(query url.Values) (int, error) {
+	text := query.Get("most")
+	if text == "" {
+		return Few, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("most is %q; want a number from 0", text)
+	}
+	return n, nil
+}
+
+// Services returns the services of a selection, by name.
+func (c *Client) Services(ctx context.Context, which Selection) ([]proxier.ServiceStatus, error) {
+	var list []proxier.ServiceStatus
+	err := c.Ask(ctx, "/v1/services", which.query(), &list)
+	return list, err
+}
+
+// Summarize makes a Summary of a Status without services, and of what is known of those. It
+// names at most so many problems, see Few.
+func Summarize(st Status, loop proxier.Summary, most int) Summary {
+	s := Summary{
+		Version: st.Version, PID: st.PID, Started: st.Started, Ready: st.Ready, Healthy: st.Healthy, Settings: st.Settings,
+		Services: loop.Services, Addresses: loop.Actions, Families: loop.Families,
+		Files: make(map[source.FileState]int), Restart: st.Restart,
+	}
+	s.files(st.Sources)
+	s.Problems = slices.Concat(st.problems(loop.Families), addressProblems(loop.Problems))
+	s.Warnings = slices.Concat(st.notes(), loop.Warnings)
+	s.Left = Left{Problems: loop.MoreProblems, Warnings: loop.MoreWarnings}
+	s.Broken = first(s.Broken, (most+1)/2, &s.Left.Broken)
+	s.Problems = first(s.Problems, most, &s.Left.Problems)
+	s.Warnings = first(s.Warnings, (most+2)/3, &s.Left.Warnings)
+	return s
+}
+
+// first returns the first of list, and adds to left how many it leaves out.
+func first[T any](list []T, most int, left *int) []T {
+	if n := len(list) - most; n > 0 {
+		*left += n
+		return list[:most]
+	}
+	return list
+}
+
+// files counts files, and keeps those that are not used as they stand.
+func (s *Summary) files(sources []source.Status) {
+	for _, src := range sources {
+		for _, f := range src.Files {
+			s.Files[f.State]++
+			if f.State != source.Accepted {
+				s.Broken = append(s.Broken, f)
+			}
+		}
+	}
+}
+
+// problems returns those of the daemon, its sources and the host, the most pressing first.
+func (st *Status) problems(families []proxier.FamilyStatus) (list []Problem) {
+	if !st.Healthy {
+		list = append(list, Problem{Subject: "svcproxy", State: "UNHEALTHY", Reason: "a change has waited too long for a sync"})
+	}
+	for _, f := range families {
+		list = append(list, familyProblems(f)...)
+	}
+	for _, f := range faultLines(st.Faults, false) {
+		list = append(list, Problem{Subject: "settings", State: "STALE", Reason: f})
+	}
+	for _, src := range st.Sources {
+		list = append(list, sourceProblems(src)...)
+	}
+	for _, w := range st.Warnings {
+		list = append(list, Problem{Subject: "host", Reason: w})
+	}
+	return list
+}
+
+func familyProblems(f proxier.FamilyStatus) (list []Problem) {
+	add := func(state, reason string) {
+		list = append(list, Problem{Subject: f.Family, State: state, Reason: reason})
+	}
+	if f.Error != "" {
+		add("SYNC FAILS", "since "+f.FailingSince.Format(time.RFC3339)+": "+f.Error)
+	}
+	if f.Waiting != "" {
+		add("WAITS", "for source "+f.Waiting)
+	}
+	if f.Unserved != "" {
+		add("UNSERVED", f.Unserved)
+	}
+	return list
+}
+
+func sourceProblems(src source.Status) (list []Problem) {
+	subject := "source " + src.Source
+	if c := src.Connection; c != nil && !c.Connected {
+		list = append(list, Problem{Subject: subject, Address: c.Server, State: "DISCONNECTED", Reason: c.Error})
+	}
+	for _, w := range src.Warnings[:len(src.Warnings)-src.Notes] {
+		list = append(list, Problem{Subject: subject, Reason: w})
+	}
+	for _, o := range src.Objects {
+		for _, f := range faultLines(o.Faults, false) {
+			list = append(list, Problem{Subject: o.Path, State: "REFUSED", Reason: f})
+		}
+	}
+	return list
+}
+
+// addressProblems are those of services.
+func addressProblems(in []proxier.AddressProblem) (list []Problem) {
+	for _, p := range in {
+		list = append(list, Problem{Subject: p.Service, Address: p.Address, State: actionWord(p.Action), Reason: p.Reason, Place: p.Place})
+	}
+	return list
+}
+
+// actionWord says what becomes of packets to an address that does not serve.
+func actionWord(action string) string {
+	switch action {
+	case "reject":
+		return "REJECTS"
+	case "drop":
+		return "DROPS"
+	}
+	return strings.ToUpper(action)
+}
+
+// notes returns what is worth knowing and hinders nothing, except for services.
+func (st *Status) notes() []string {
+	lines := faultLines(st.Faults, true)
+	for _, src := range st.Sources {
+		lines = append(lines, src.Warnings[len(src.Warnings)-src.Notes:]...)
+		for _, f := range slices.Concat(src.Files, src.Objects) {
+			lines = append(lines, faultLines(f.Faults, true)...)
+		}
+	}
+	return lines
+}
+
+// Trouble returns why not all is as it should be; empty: it is.
+func (s *Summary) Trouble() string {
+	broken, problems := len(s.Broken)+s.Left.Broken, len(s.Problems)+s.Left.Problems
+	switch {
+	case !s.Ready:
+		return "the first sync is not complete"
+	case problems > 0 && len(s.Problems) > 0:
+		return counted(problems, "problem") + ", the first: " + s.Problems[0].String()
+	case problems > 0:
+		return counted(problems, "problem")
+	case broken > 0:
+		return counted(broken, "file") + " not used as it stands, see svcproxy status"
+	}
+	return ""
+}
+
+// String returns the problem on a line.
+func (p Problem) String() string {
+	return escape(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, p.in()), " "))
+}
+
+// in returns the place in parentheses.
+func (p Problem) in() string {
+	if p.Place == "" {
+		return ""
+	}
+	return "(" + p.Place + ")"
+}
+
+// counted returns "1 file", "2 files", "10,000 files".
+func counted(n int, what string) string {
+	if n != 1 {
+		what = plural(what)
+	}
+	return grouped(n) + " " + what
+}
+
+func plural(what string) string {
+	if strings.HasSuffix(what, "s") {
+		return what + "es"
+	}
+	return what + "s"
+}
+
+// grouped returns a number with a comma before every three digits.
+func grouped(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return grouped(n/1000) + fmt.Sprintf(",%03d", n%1000)
+}
+
+// lastSync returns the family whose sync ended last.
+func (s *Summary) lastSync() proxier.FamilyStatus {
+	if len(s.Families) == 0 {
+		return proxier.FamilyStatus{}
+	}
+	return slices.MaxFunc(s.Families, func(a, b proxier.FamilyStatus) int { return cmp.Or(a.LastSync.Compare(b.LastSync)) })
+}

@@ -1,0 +1,236 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// WriteTable writes s for people, as of now. Nothing in it can steer the terminal.
+func (s *Summary) WriteTable(w io.Writer, now time.Time) error {
+	t := newTable(w, now)
+	t.summaryHead(s)
+	t.brokenFiles(s)
+	t.problems(s)
+	t.bounded("WARNINGS", s.Warnings, s.Left.Warnings)
+	if len(s.Restart) > 0 {
+		t.row("NEEDS A RESTART  " + strings.Join(s.Restart, ", "))
+	}
+	if len(s.Everything) > 0 {
+		t.line("")
+		t.addresses(s.Everything)
+	}
+	return t.end()
+}
+
+func newTable(w io.Writer, now time.Time) *table {
+	return &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), now: now}
+}
+
+func (t *table) end() error { return cmp.Or(t.err, t.w.Flush()) }
+
+func (t *table) summaryHead(s *Summary) {
+	state := "starting"
+	switch {
+	case !s.Healthy:
+		state = "UNHEALTHY"
+	case s.Ready:
+		state = "ready"
+	}
+	t.row(fmt.Sprintf("svcproxy %s  %s  %s  %s  up %s  pid %d", s.Version, s.Settings.Mode, s.Settings.NodeName, state, age(t.now, s.Started), s.PID))
+	sync := "no sync yet"
+	if f := s.lastSync(); !f.LastSync.IsZero() {
+		sync = fmt.Sprintf("sync %v, %s ago", rounded(f.Took), age(t.now, f.LastSync))
+	}
+	t.row(counted(s.Services, "service") + ", " + s.addresses() + "  " + sync)
+}
+
+// rounded returns d without what nobody wants to know.
+func rounded(d time.Duration) time.Duration {
+	for unit := 100 * time.Microsecond; ; unit *= 10 {
+		if d < 1000*unit || unit >= time.Second {
+			return d.Round(unit)
+		}
+	}
+}
+
+// addresses returns how many addresses do what: "19,998 addresses serve, 2 reject".
+func (s *Summary) addresses() string {
+	parts := []string{counted(s.Addresses["balance"], "address") + " " + verb(s.Addresses["balance"], "serve")}
+	for _, a := range []struct{ action, say string }{
+		{"reject", "reject"}, {"drop", "drop"}, {"unserved", "UNSERVED"}, {"in part", "in part"}, {"pending", "pending"},
+	} {
+		if n := s.Addresses[a.action]; n > 0 {
+			if a.action == "reject" || a.action == "drop" {
+				a.say = verb(n, a.say)
+			}
+			parts = append(parts, grouped(n)+" "+a.say)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func verb(n int, say string) string {
+	if n == 1 {
+		return say + "s"
+	}
+	return say
+}
+
+// brokenFiles counts files, and names those that are not used as they stand.
+func (t *table) brokenFiles(s *Summary) {
+	if len(s.Files) == 0 {
+		return
+	}
+	line := "FILES  " + grouped(s.Files[source.Accepted]) + " ok"
+	for _, state := range []source.FileState{source.Refused, source.Stale} {
+		if n := s.Files[state]; n > 0 {
+			line += fmt.Sprintf("  %s %s", grouped(n), strings.ToUpper(string(state)))
+		}
+	}
+	t.line("")
+	t.row(line)
+	for _, f := range s.Broken {
+		at, what := fault(f)
+		t.row("  "+at, fmt.Sprintf("%s for %s, %s", f.State, age(t.now, f.Since), counted(f.Services, "service")), what)
+	}
+	t.more(s.Left.Broken)
+}
+
+// fault returns where and what the first fault of a file is.
+func fault(f source.FileStatus) (at, what string) {
+	at = f.Path
+	var faults []source.Fault
+	for _, x := range f.Faults {
+		if !x.Warning {
+			faults = append(faults, x)
+		}
+	}
+	if len(faults) == 0 {
+		return at, ""
+	}
+	x := faults[0]
+	if x.Pos.File != "" {
+		at, x.Pos = x.Pos.String(), source.Position{}
+	}
+	what = x.String()
+	if n := len(faults) - 1; n > 0 {
+		what += fmt.Sprintf(" (and %s)", counted(n, "more fault"))
+	}
+	return at, what
+}
+
+func (t *table) problems(s *Summary) {
+	if len(s.Problems)+s.Left.Problems == 0 {
+		return
+	}
+	t.line("")
+	t.row("PROBLEMS  " + grouped(len(s.Problems)+s.Left.Problems))
+	for _, p := range s.Problems {
+		t.problem(p)
+	}
+	t.more(s.Left.Problems)
+}
+
+// problem writes a row. What is of no service has no columns, so that long texts
+// do not move those of services.
+func (t *table) problem(p Problem) {
+	if p.Address == "" || p.State == "" {
+		t.row("  " + p.String())
+		return
+	}
+	t.row("  "+p.Subject, p.Address, p.State, strings.TrimSpace(p.Reason+" "+p.in()))
+}
+
+// bounded writes the first of many lines.
+func (t *table) bounded(title string, lines []string, more int) {
+	if len(lines)+more == 0 {
+		return
+	}
+	t.line("")
+	t.row(title + "  " + grouped(len(lines)+more))
+	for _, l := range lines {
+		t.row("  " + l)
+	}
+	t.more(more)
+}
+
+// more tells of what is left out.
+func (t *table) more(n int) {
+	if n > 0 {
+		t.row("  and " + grouped(n) + " more: svcproxy status --problems")
+	}
+}
+
+// addresses writes a row for each address of services, and why it does not serve.
+func (t *table) addresses(services []proxier.ServiceStatus) {
+	t.row("SERVICE", "ADDRESS", "KIND", "READY", "ACTION")
+	for _, s := range services {
+		name := s.Namespace + "/" + s.Name
+		for _, f := range s.Frontends {
+			t.row(name, f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
+		}
+		if len(s.Frontends) == 0 {
+			t.row(name, "-", "-", "-", "no address or node port that is served here")
+		}
+	}
+}
+
+// action returns what becomes of packets to an address, and why.
+func action(f proxier.FrontendStatus) string {
+	if f.Action == "balance" || f.Action == "pending" && f.Reason == "" {
+		return f.Action
+	}
+	return strings.TrimSpace(actionWord(f.Action) + "  " + f.Reason)
+}
+
+// WriteServices writes services for people: their addresses, and for each of them its endpoints.
+func WriteServices(w io.Writer, services []proxier.ServiceStatus) error {
+	t := newTable(w, time.Time{})
+	for i, s := range services {
+		if i > 0 {
+			t.line("")
+		}
+		from := cmp.Or(s.Place, s.Unit)
+		if from != "" {
+			from = "  (" + from + ")"
+		}
+		t.row("SERVICE  " + s.Namespace + "/" + s.Name + from)
+		t.service(s)
+		for _, text := range s.Warnings {
+			t.row("warning: " + text)
+		}
+	}
+	return t.end()
+}
+
+func (t *table) service(s proxier.ServiceStatus) {
+	t.row("ADDRESS", "KIND", "READY", "ACTION")
+	for _, f := range s.Frontends {
+		t.row(f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
+	}
+	if len(s.Frontends) == 0 {
+		t.row("-", "-", "-", "no address or node port that is served here")
+	}
+	t.line("")
+	t.row("ENDPOINT", "STATE", "WEIGHT", "WHERE")
+	for _, e := range s.Endpoints {
+		t.endpoint(e)
+	}
+	if len(s.Endpoints) == 0 {
+		t.row("-", "no endpoints", "-", "-")
+	}
+}
+
+// WriteAddresses writes a row for each address of services.
+func WriteAddresses(w io.Writer, services []proxier.ServiceStatus) error {
+	t := newTable(w, time.Time{})
+	t.addresses(services)
+	return t.end()
+}

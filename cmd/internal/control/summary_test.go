@@ -1,0 +1,300 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// of10000 is what a loop tells of 10,000 services, two addresses of which do not serve.
+var of10000 = proxier.Summary{
+	Services: 10_000, Actions: map[string]int{"balance": 19_998, "reject": 1, "drop": 1},
+	Families: sample.Loop.Families[:1],
+	Problems: []proxier.AddressProblem{
+		{Service: "default/web", FrontendStatus: proxier.FrontendStatus{Address: "[fd00:96::10]:80/tcp", Kind: "vip", Action: "reject", Reason: "no IPv6 endpoint"}, Place: "web.toml:1:1"},
+		{Service: "prod/svc-777", FrontendStatus: proxier.FrontendStatus{Address: "10.96.3.28:80/tcp", Kind: "vip", Action: "drop", Reason: "policy local: no endpoint on this node; usable elsewhere: 2"}, Place: "\x1b[2Jbig.json:3307:1"},
+	},
+	Warnings: []string{"service default/web: 10.96.0.10 is on eth0"},
+}
+
+func TestSummaryTable(t *testing.T) {
+	s := Summarize(sample, of10000, All)
+	want := `
+svcproxy 1.0  iptables  host1  ready  up 1d2h  pid 7
+10,000 services, 19,998 addresses serve, 1 rejects, 1 drops  sync 12.3ms, 3s ago
+
+FILES  1 ok  1 REFUSED  1 STALE
+  "\x1b[2Jb.toml":2:1  stale for 1h0m, 1 service  unknown key "x"
+  d.toml:1:1           refused for 0s, 1 service  taken
+
+PROBLEMS  4
+  ipv4 UNSERVED service default/web:http: no such scheduler
+  host IPv4 forwarding is off
+  default/web   [fd00:96::10]:80/tcp  REJECTS  no IPv6 endpoint (web.toml:1:1)
+  prod/svc-777  10.96.3.28:80/tcp     DROPS    policy local: no endpoint on this node; usable elsewhere: 2 (\x1b[2Jbig.json:3307:1)
+
+WARNINGS  2
+  c.toml:3:1: warning: no address
+  service default/web: 10.96.0.10 is on eth0
+NEEDS A RESTART  mode
+`
+	var b strings.Builder
+	check(t, s.WriteTable(&b, now))
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), b.String()); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
+// However much is wrong, what is first asked for stands on a screen of 24 lines, and says how
+// much more there is.
+func TestSummaryIsOneScreen(t *testing.T) {
+	st := Status{Healthy: true, Restart: []string{"mode"}, Sources: []source.Status{{Source: "file"}}}
+	loop := proxier.Summary{Services: 5000, Actions: map[string]int{"reject": 5000}, MoreProblems: 4994, MoreWarnings: 94}
+	for i := range 100 {
+		f := source.FileStatus{Path: fmt.Sprintf("%d.toml", i), State: source.Refused}
+		f.Faults = []source.Fault{{Msg: "one"}, {Msg: "two"}, {Msg: "odd", Warning: true}}
+		st.Sources[0].Files = append(st.Sources[0].Files, f)
+		st.Warnings = append(st.Warnings, "host")
+	}
+	loop.Problems, loop.Warnings = make([]proxier.AddressProblem, Few), make([]string, Few)
+	s := Summarize(st, loop, Few)
+	var b strings.Builder
+	check(t, s.WriteTable(&b, now))
+	lines := strings.Split(b.String(), "\n")
+	if len(lines) > 24 {
+		t.Errorf("%d lines:\n%s", len(lines), b.String())
+	}
+	for _, want := range []string{"FILES  0 ok  100 REFUSED\n", "one (and 1 more fault)\n", "  and 97 more: ", "PROBLEMS  5,100\n", "  and 5,094 more: ", "WARNINGS  200\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("it lacks %q:\n%s", want, b.String())
+		}
+	}
+}
+
+// Where there is little, all of it is shown.
+func TestSummaryOfFew(t *testing.T) {
+	s := Summarize(Status{Healthy: true, Ready: true}, proxier.Summary{Services: 2, Actions: map[string]int{"balance": 1, "drop": 1}}, Few)
+	s.Everything = sample.Loop.Services
+	var b strings.Builder
+	check(t, s.WriteTable(&b, now))
+	want := `
+SERVICE       ADDRESS              KIND       READY  ACTION
+default/web   10.96.0.10:80/tcp    vip        1/2    balance
+default/web   node-port:30080/tcp  node-port  0/2    DROPS  policy local: no endpoint on this node; usable elsewhere: 1
+default/idle  -                    -          -      no address or node port that is served here
+`
+	if !strings.HasSuffix(b.String(), want) {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestWriteServices(t *testing.T) {
+	web, idle := sample.Loop.Services[0], sample.Loop.Services[1]
+	web.Place = "a.toml:3:1"
+	var b strings.Builder
+	check(t, WriteServices(&b, []proxier.ServiceStatus{web, idle}))
+	want := `
+SERVICE  default/web  (a.toml:3:1)
+ADDRESS              KIND       READY  ACTION
+10.96.0.10:80/tcp    vip        1/2    balance
+node-port:30080/tcp  node-port  0/2    DROPS  policy local: no endpoint on this node; usable elsewhere: 1
+
+ENDPOINT            STATE     WEIGHT  WHERE
+192.168.10.11:8080  ready     1       local
+192.168.10.12:8080  weight 0  0       remote
+warning: 10.96.0.10 is on eth0
+
+SERVICE  default/idle  (/etc/svcproxy/a.toml)
+ADDRESS  KIND  READY  ACTION
+-        -     -      no address or node port that is served here
+
+ENDPOINT  STATE         WEIGHT  WHERE
+-         no endpoints  -       -
+`
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), b.String()); diff != "" {
+		t.Errorf("services (-want +got):\n%s", diff)
+	}
+}
+
+// Everything that hinders is trouble, and nothing else.
+func TestTrouble(t *testing.T) {
+	fine := func() (Status, proxier.Summary) {
+		return Status{Ready: true, Healthy: true, Sources: []source.Status{{
+			Source: "file", Warnings: []string{"web.yaml is not read"}, Notes: 1,
+			Files: []source.FileStatus{{Path: "a.toml", State: source.Accepted, Faults: []source.Fault{{Msg: "no address", Warning: true}}}},
+		}}}, proxier.Summary{Services: 1, Actions: map[string]int{"balance": 1}, Warnings: []string{"odd"}}
+	}
+	for _, tt := range []struct {
+		name string
+		edit func(*Status, *proxier.Summary)
+		want string
+	}{
+		{"only warnings", func(*Status, *proxier.Summary) {}, ""},
+		{"restart", func(st *Status, _ *proxier.Summary) { st.Restart = []string{"mode"} }, ""},
+		{"starting", func(st *Status, _ *proxier.Summary) { st.Ready = false }, "the first sync is not complete"},
+		{"unhealthy", func(st *Status, _ *proxier.Summary) { st.Healthy = false }, "1 problem, the first: svcproxy UNHEALTHY a change has waited too long for a sync"},
+		{"sync", func(_ *Status, l *proxier.Summary) {
+			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Error: "no\nmemory", FailingSince: now}}
+		}, `1 problem, the first: ipv6 SYNC FAILS since 2026-01-02T03:04:05Z: no\nmemory`},
+		{"waiting", func(_ *Status, l *proxier.Summary) {
+			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Waiting: "kubernetes"}}
+		}, "1 problem, the first: ipv6 WAITS for source kubernetes"},
+		{"settings", func(st *Status, _ *proxier.Summary) { st.Faults = []source.Fault{{Msg: "unknown key"}} }, "1 problem, the first: settings STALE unknown key"},
+		{"source", func(st *Status, _ *proxier.Summary) { st.Sources[0].Notes = 0 }, "1 problem, the first: source file web.yaml is not read"},
+		{"connection", func(st *Status, _ *proxier.Summary) {
+			st.Sources[0].Connection = &source.Connection{Server: "https://a", Error: "refused"}
+		}, "1 problem, the first: source file https://a DISCONNECTED refused"},
+		{"object", func(st *Status, _ *proxier.Summary) {
+			st.Sources[0].Objects = []source.FileStatus{{Path: "default/web", Faults: []source.Fault{{Msg: "taken"}}}}
+		}, "1 problem, the first: default/web REFUSED taken"},
+		{"host", func(st *Status, _ *proxier.Summary) { st.Warnings = []string{"forwarding is off"} }, "1 problem, the first: host forwarding is off"},
+		{"stale file", func(st *Status, _ *proxier.Summary) { st.Sources[0].Files[0].State = source.Stale }, "1 file not used as it stands, see svcproxy status"},
+		{"addresses", func(_ *Status, l *proxier.Summary) { l.Problems, l.MoreProblems = of10000.Problems[:1], 2 },
+			"3 problems, the first: default/web [fd00:96::10]:80/tcp REJECTS no IPv6 endpoint (web.toml:1:1)"},
+	} {
+		st, loop := fine()
+		tt.edit(&st, &loop)
+		s := Summarize(st, loop, 1)
+		if got := s.Trouble(); got != tt.want {
+			t.Errorf("%s: %q\nwant %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestSelection(t *testing.T) {
+	web, shop := source.Key{Namespace: "default", Name: "web"}, source.Key{Namespace: "prod", Name: "web-2"}
+	for _, tt := range []struct {
+		patterns  string
+		web, shop bool
+	}{
+		{"", true, true}, {"web", true, false}, {"default/web", true, false}, {"prod/web", false, false}, {"web*", true, true},
+		{"prod/*", false, true}, {"*/web-?", false, true}, {"web prod/web-2", true, true}, {"Web", false, false}, {"*/*/*", false, false},
+	} {
+		s := Selection(strings.Fields(tt.patterns))
+		if s.Matches(web) != tt.web || s.Matches(shop) != tt.shop {
+			t.Errorf("%q: %v, %v, want %v, %v", tt.patterns, s.Matches(web), s.Matches(shop), tt.web, tt.shop)
+		}
+		if back, err := SelectionOf(s.query()); err != nil || fmt.Sprint(back) != fmt.Sprint(s) {
+			t.Errorf("%q crosses the socket as %q, %v", s, back, err)
+		}
+	}
+	if got := (Selection{"web", "x*", "prod/*"}).Unmatched([]source.Key{web}); fmt.Sprint(got) != "[x* prod/*]" {
+		t.Errorf("unmatched %q", got)
+	}
+	for _, bad := range []string{"[", ""} {
+		if _, err := SelectionOf(url.Values{"name": {"web", bad}}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is no name", bad)) {
+			t.Errorf("%q: error %v", bad, err)
+		}
+	}
+}
+
+func TestSortServices(t *testing.T) {
+	service := func(name, unit string, frontends, idle, ready, notReady int) (s proxier.ServiceStatus) {
+		s.Name, s.Unit = name, unit
+		for i := range frontends {
+			s.Frontends = append(s.Frontends, proxier.FrontendStatus{Action: map[bool]string{true: "reject", false: "balance"}[i < idle]})
+		}
+		for i := range ready + notReady {
+			s.Endpoints = append(s.Endpoints, proxier.EndpointStatus{State: map[bool]string{true: "ready", false: "not ready"}[i < ready]})
+		}
+		return s
+	}
+	for key, want := range map[string]string{"name": "abcd", "addresses": "badc", "endpoints": "cbad", "ready": "dbca", "problems": "dabc", "file": "dcba"} {
+		list := []proxier.ServiceStatus{
+			service("d", "1", 2, 2, 0, 0), service("c", "2", 1, 0, 3, 2), service("b", "3", 3, 0, 1, 2), service("a", "4", 2, 0, 2, 0),
+		}
+		check(t, SortServices(list, key))
+		got := ""
+		for _, s := range list {
+			got += s.Name
+		}
+		if got != want {
+			t.Errorf("by %s: %s, want %s", key, got, want)
+		}
+	}
+	if err := SortServices(nil, "x"); err == nil || err.Error() != `unknown sort key "x"; want addresses, endpoints, file, name, problems, ready` {
+		t.Errorf("error %v", err)
+	}
+}
+
+// What a check says, and that it waits for a change that is on its way, but not for long.
+func TestCheck(t *testing.T) {
+	var asked int
+	services := map[string][]string{ // actions, by how often was asked; the last goes on
+		"fine": {"balance"}, "idle": {"reject"}, "soon": {"pending", "pending", "balance"}, "never": {"pending"}, "bare": nil,
+	}
+	r := sampleRoutes()
+	Get(r, "/v1/services", func(_ context.Context, query url.Values) (list []proxier.ServiceStatus, err error) {
+		asked++
+		which, err := SelectionOf(query)
+		for name, actions := range services {
+			s := proxier.ServiceStatus{Namespace: "default", Name: name}
+			if n := len(actions); n > 0 {
+				s.Frontends = []proxier.FrontendStatus{{Address: "a", Action: actions[min(asked, n)-1]}}
+			}
+			if which.Matches(source.Key{Namespace: "default", Name: name}) {
+				list = append(list, s)
+			}
+		}
+		return list, err
+	})
+	Get(r, "/v1/summary", func(context.Context, url.Values) (Summary, error) { return Summary{}, nil })
+	dir := t.TempDir()
+	defer serve(t, dir, r)()
+	for names, want := range map[string]string{
+		"": "the first sync is not complete", "fine": "", "idle": "default/idle a REJECTS", "soon": "", "never": "default/never a PENDING",
+		"fine soon": "", "never idle": "default/idle a REJECTS", "fine gone x*": "no service is gone, or x*", "bare": "default/bare has no address that is served here",
+	} {
+		asked = 0
+		got, err := NewClient(dir).Check(t.Context(), strings.Fields(names))
+		if got != want || err != nil {
+			t.Errorf("%q: %q, %v, want %q", names, got, err, want)
+		}
+	}
+	if _, err := NewClient(t.TempDir()).Check(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("without a daemon: %v", err)
+	}
+}
+
+// A screen holds what was shown last, whatever was before, and writes only what changed.
+func TestScreen(t *testing.T) {
+	var b bytes.Buffer
+	s := NewScreen(&b)
+	show := func(text string, rows, columns int, want string) {
+		t.Helper()
+		b.Reset()
+		check(t, s.Show([]byte(text), rows, columns))
+		if b.String() != want {
+			t.Errorf("wrote %q\nwant  %q", b.String(), want)
+		}
+	}
+	show("a\nb\nc\n", 24, 80, "\x1b[H\x1b[2J\x1b[1;1Ha\x1b[K\x1b[2;1Hb\x1b[K\x1b[3;1Hc\x1b[K\x1b[4;1H")
+	show("a\nx\nc\n", 24, 80, "\x1b[2;1Hx\x1b[K\x1b[4;1H")
+	show("a\n", 24, 80, "\x1b[2;1H\x1b[J\x1b[2;1H")
+	show("a\nb\nc\nd\n", 4, 80, "\x1b[H\x1b[2J\x1b[1;1Ha\x1b[K\x1b[2;1Hb\x1b[K\x1b[3;1H... and 2 more lines\x1b[K\x1b[4;1H")
+	show("äöüß\n", 4, 3, "\x1b[H\x1b[2J\x1b[1;1Häö>\x1b[K\x1b[2;1H")
+	show("äöüß\n", 0, 0, "\x1b[H\x1b[2J\x1b[1;1Häöüß\x1b[K\x1b[1;1H")
+}
+
+func TestNumbers(t *testing.T) {
+	for n, want := range map[int]string{0: "0 addresses", 1: "1 address", 999: "999 addresses", 1000: "1,000 addresses", 1234567: "1,234,567 addresses"} {
+		if got := counted(n, "address"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{0: "0s", 1234567: "1.2ms", 45678901: "45.7ms", 234567890: "235ms", 2207104591: "2.21s", 76543210987: "1m16.5s"} {
+		if got := rounded(d).String(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+const (
+	// checkTime is how long Check takes at most.
+	checkTime = 2 * time.Second
+
+	// pendingTime is for how long Check waits for a change that is on its way to the kernel.
+	pendingTime = time.Second
+
+	pendingPoll = 20 * time.Millisecond
+)
+
+// Check returns why not every address of the services of a selection serves, or of an
+// empty one, why not all is as it should be; empty: it is. The error, after 2 s at most,
+// wraps ErrUnreachable when no daemon answers.
+func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, errCheckTime)
+	defer cancel()
+	if len(which) == 0 {
+		s, err := c.Summary(ctx, 1)
+		return s.Trouble(), err
+	}
+	for begin := time.Now(); ; time.Sleep(pendingPoll) {
+		list, err := c.Services(ctx, which)
+		if err != nil {
+			return "", err
+		}
+		why, pending := verdict(which, list)
+		if !pending || time.Since(begin) > pendingTime {
+			return why, nil
+		}
+	}
+}
+
+var errCheckTime = fmt.Errorf("%w: no answer within %v", ErrUnreachable, checkTime)
+
+// verdict returns why not all that is selected serves, and whether that may be so only
+// because changes are on their way to the kernel.
+func verdict(which Selection, list []proxier.ServiceStatus) (why string, pending bool) {
+	var keys []source.Key
+	for _, s := range list {
+		keys = append(keys, source.Key{Namespace: s.Namespace, Name: s.Name})
+	}
+	if lost := which.Unmatched(keys); len(lost) > 0 {
+		return "no service is " + strings.Join(lost, ", or "), false
+	}
+	for i := range list {
+		for _, f := range list[i].Frontends {
+			if f.Action == "balance" {
+				continue
+			}
+			if why == "" || pending {
+				why = Problem{list[i].Namespace + "/" + list[i].Name, f.Address, actionWord(f.Action), f.Reason, list[i].Place}.String()
+			}
+			pending = f.Action == "pending" && f.Reason == ""
+			if !pending {
+				return why, false
+			}
+		}
+		if len(list[i].Frontends) == 0 {
+			return Problem{Subject: list[i].Namespace + "/" + list[i].Name, Reason: "has no address that is served here", Place: list[i].Place}.String(), false
+		}
+	}
+	return why, pending
+}

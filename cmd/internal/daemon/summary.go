@@ -1,0 +1,58 @@
+package daemon
+
+import (
+	"context"
+	"net/url"
+
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// addRoutes has what r tells answered: all of it, or of some services; a summary; some services alone.
+func (r *reporter) addRoutes(routes *control.Routes) {
+	control.Get(routes, "/v1/status", func(ctx context.Context, query url.Values) (control.Status, error) {
+		match, err := matcher(query)
+		if err != nil {
+			return control.Status{}, err
+		}
+		return r.status(ctx, match), nil
+	})
+	control.Get(routes, "/v1/services", func(_ context.Context, query url.Values) ([]proxier.ServiceStatus, error) {
+		match, err := matcher(query)
+		if err != nil {
+			return nil, err
+		}
+		return r.loop.StatusOf(match).Services, nil
+	})
+	control.Get(routes, "/v1/summary", func(ctx context.Context, query url.Values) (control.Summary, error) {
+		most, err := control.MostOf(query)
+		if err != nil {
+			return control.Summary{}, err
+		}
+		return r.summary(ctx, most), nil
+	})
+}
+
+// matcher returns what accepts the services that are asked for; nil: all.
+func matcher(query url.Values) (func(source.Key) bool, error) {
+	which, err := control.SelectionOf(query)
+	if err != nil || len(which) == 0 {
+		return nil, err
+	}
+	return which.Matches, nil
+}
+
+// summary returns what is known in short, with at most so many problems.
+func (r *reporter) summary(ctx context.Context, most int) control.Summary {
+	loop := r.loop.Summary(most)
+	s := control.Summarize(r.about(ctx, loop.Families, loop.Refusals), loop, most)
+	addresses := 0
+	for _, n := range loop.Actions {
+		addresses += n
+	}
+	if addresses <= control.MaxListed && loop.Services <= control.MaxListed {
+		s.Everything = r.loop.StatusOf(nil).Services
+	}
+	return s
+}
