@@ -240,6 +240,9 @@ func (f *family) syncNow(ctx context.Context) {
 		f.flows.synced(f.changes.services, f.state.Host, f.node, r.Full || f.broken)
 	}
 	f.done(&r)
+	if r.Err != nil {
+		f.tellQueued() // it is tried again
+	}
 	if f.cfg.OnSync != nil {
 		f.cfg.OnSync(r)
 	}

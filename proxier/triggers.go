@@ -16,8 +16,7 @@ const (
 	maxTriggerAge = time.Hour
 )
 
-// triggers returns when the units of a step were changed that are in use now and had a
-// part in what it changed. As kube-proxy does, what was changed before the start is left
+// triggers returns when the units of a step were changed that had a part in what it changed. As kube-proxy does, what was changed before the start is left
 // out; so are times that cannot be right.
 func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time) {
 	if len(changed) == 0 {
@@ -31,7 +30,7 @@ func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time
 	for i := range ch.Set {
 		u := &ch.Set[i]
 		took := len(ch.Set) == 1 || slices.ContainsFunc(u.Services, func(s *source.Service) bool { return keys[s.Key] })
-		if !took || l.tracker.refuses(u.ID) {
+		if !took {
 			continue
 		}
 		for _, t := range u.Changed {
@@ -42,9 +41,6 @@ func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time
 	}
 	return at
 }
-
-// refuses reports whether a unit is not used as it was last given.
-func (t *Tracker) refuses(id source.UnitID) bool { return t.refused[id] != nil }
 
 // trigger notes the times of changes that the next Sync brings to the kernel.
 func (f *family) trigger(at []time.Time) {
