@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"slices"
+	"sync"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -49,8 +50,25 @@ var worse = func() map[string]int {
 }()
 
 // Counts counts what Status lists. It may be called from any goroutine, goes through all
-// endpoints, and blocks a sync only while it goes through its services.
+// endpoints if something has changed since it was last called, and blocks a sync only while
+// it goes through its services. The maps are not to be changed.
 func (l *Loop) Counts() Counts {
+	l.counted.mu.Lock()
+	defer l.counted.mu.Unlock()
+	if rev := l.revision.Load(); l.counted.counts.Services == nil || rev != l.counted.revision {
+		l.counted.counts, l.counted.revision = l.count(), rev
+	}
+	return l.counted.counts
+}
+
+// countsCache is what was last counted.
+type countsCache struct {
+	mu       sync.Mutex
+	revision uint64 // as it was before
+	counts   Counts
+}
+
+func (l *Loop) count() Counts {
 	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), NoLocal: make(map[Family]NoLocal)}
 	l.mu.RLock()
 	families := l.families
@@ -64,6 +82,7 @@ func (l *Loop) Counts() Counts {
 	for _, f := range families {
 		f.status(list)
 	}
+	states := make([]int, len(EndpointStates()))
 	for i := range list {
 		s := &list[i]
 		c.Services[s.action()]++
@@ -72,8 +91,11 @@ func (l *Loop) Counts() Counts {
 			c.Warnings += len(r.Warnings)
 		}
 		for j := range s.Endpoints {
-			c.Endpoints[stateOf(s.Service, &s.Endpoints[j]).String()]++
+			states[stateOf(s.Service, &s.Endpoints[j])]++
 		}
+	}
+	for i, n := range states {
+		c.Endpoints[endpointStates[i]] = n
 	}
 	return c
 }

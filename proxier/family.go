@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -20,7 +21,8 @@ type family struct {
 	report func() // tells the Loop that this family has news
 
 	questions chan planQuestion
-	ended     chan struct{} // closed when run has returned
+	ended     chan struct{}  // closed when run has returned
+	revision  *atomic.Uint64 // of what Counts counts
 
 	state   *State
 	backend Backend
@@ -64,7 +66,7 @@ type familyNews struct {
 func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
-		questions: make(chan planQuestion), ended: make(chan struct{}),
+		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
 		state: newState(fam, node), changes: newChanges(), lookout: newLookout(),
 		flows: newFlowWorker(fam, cfg.Flows, cfg.Log, cfg.OnFlows),
 		full:  true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
@@ -151,6 +153,7 @@ func (f *family) told(number uint64) {
 	}
 	f.mu.Unlock()
 	if held {
+		f.revision.Add(1)
 		f.report()
 	}
 }
@@ -168,6 +171,7 @@ func (f *family) set(key source.Key, svc *source.Service, queued time.Time) (cha
 	if !changed {
 		return false
 	}
+	f.revision.Add(1)
 	f.news.endpoints += endpoints(r) - endpoints(old)
 	f.dirty = true
 	f.pace.changed = true
@@ -200,6 +204,7 @@ func (f *family) replace(b Backend) {
 	f.backend, f.full, f.dirty = b, true, true
 	f.pace, f.causes = pace{}, nil
 	f.mu.Lock()
+	f.revision.Add(1)
 	f.news.held, f.news.err, f.news.failures, f.news.since = 0, nil, 0, time.Time{}
 	f.mu.Unlock()
 }
@@ -301,6 +306,7 @@ func (f *family) done(r *SyncResult) {
 	f.pace.done(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.revision.Add(1)
 	n := &f.news
 	n.err, n.took = r.Err, r.Duration
 	n.unsure = r.Err != nil && (n.unsure || f.full || f.broken)

@@ -61,11 +61,13 @@ type SyncResult struct {
 // goroutine, Run, only decides which claims are granted and which families a change
 // concerns. Each family resolves and syncs in a goroutine of its own.
 type Loop struct {
-	cfg     Config
-	started time.Time
-	ready   chan struct{}
-	inbox   inbox
-	busy    atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
+	cfg      Config
+	started  time.Time
+	ready    chan struct{}
+	inbox    inbox
+	counted  countsCache
+	revision atomic.Uint64             // grows with whatever Counts counts
+	busy     atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
 
 	mu       sync.RWMutex // held for writing by Run while it changes what follows
 	tracker  *Tracker
@@ -172,6 +174,7 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]*source.Se
 		}
 	}
 	l.seen.add(b.counts)
+	l.revision.Add(1)
 	l.keep(b)
 	return services, triggers
 }
@@ -237,6 +240,7 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.families = keep
+	l.revision.Add(1)
 }
 
 // using returns the family with another backend, in use from the given order on.
@@ -250,6 +254,7 @@ func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
 // begin starts a family with all services.
 func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
+	f.revision = &l.revision
 	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup

@@ -71,6 +71,7 @@ func (l *Loop) settle() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.batches = slices.Delete(l.batches, 0, n)
+		l.revision.Add(1)
 	}
 }
 
@@ -120,6 +121,7 @@ func (l *Loop) held() (held uint64, took time.Duration) {
 func (l *Loop) beReady(took time.Duration) {
 	l.first = true
 	l.mu.Lock()
+	l.revision.Add(1)
 	l.batches = slices.DeleteFunc(l.batches, func(b batch) bool { return b.number <= l.opened })
 	l.mu.Unlock()
 	l.cfg.Log.Info("first sync complete", "services", len(l.services()), slog.Duration("sync", took))

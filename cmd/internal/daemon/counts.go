@@ -47,6 +47,7 @@ func newCounter(r *reporter, doubts func() int) *counter {
 
 // now returns the counts as of a moment ago.
 func (c *counter) now() healthz.Counts {
+	c.warnings.begin() // beside the others
 	n := c.counts.get()
 	n.Warnings += c.warnings.get()
 	return n

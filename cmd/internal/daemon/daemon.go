@@ -245,6 +245,9 @@ func (d *daemon) wire() {
 	d.counter = newCounter(d.report, d.doubts.count)
 	d.metrics.Follow(node.Families(s)...)
 	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
+	if faults, _ := d.settings.pending(); !fatal(faults) {
+		d.metrics.Reloaded(time.Now())
+	}
 	d.health.Watch(d.loop)
 }
 
