@@ -122,7 +122,7 @@ func (u *usedService) countNoLocal(counts map[Family]NoLocal) {
 		n := counts[r.fam]
 		var internal, external bool
 		for _, f := range r.Frontends {
-			if f.Outside.Action == Drop { // but for a local policy, it would balance or reject
+			if f.Outside.Action == Drop { // except for a local policy, it would balance or reject
 				internal = internal || f.Key.Kind == VIP
 				external = external || f.Key.Kind != VIP
 			}

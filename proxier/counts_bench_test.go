@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// BenchmarkCounts counts 10,000 services of 10 endpoints: each time anew, and when nothing
+// BenchmarkCounts counts 10,000 services of 10 endpoints: each time again, and when nothing
 // has changed.
 func BenchmarkCounts(b *testing.B) {
 	u := source.Unit{ID: source.UnitID{Source: "file", Name: "a"}}

@@ -198,7 +198,7 @@ func (s *site) gives(expr string, n int) (last sample) {
 }
 
 // A bad file on one of 500 hosts is told, of that host and of no other, until it is
-// mended; and every query of the dashboard has an answer.
+// repaired; and every query of the dashboard has an answer.
 func TestPrometheus(t *testing.T) {
 	s := newSite(t)
 	s.gives(`up == 1`, hosts)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
@@ -148,11 +149,11 @@ func some(n int, one, more string) string {
 }
 
 // failureOf returns the name under which kube-proxy counts a failed sync of a mode.
-func failureOf(mode string, err error) string {
+func failureOf(m modes.Mode, err error) string {
 	switch {
 	case xtables.IsRestoreError(err):
 		return healthz.RestoreFailed
-	case mode == "nftables":
+	case m.RulesOf == "": // all that it has is in a table of nftables
 		return healthz.NftablesSync
 	}
 	return ""

@@ -1,11 +1,13 @@
 package daemon
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/source"
@@ -93,4 +95,17 @@ func TestLately(t *testing.T) {
 			t.Errorf("found %d times, want 2", n)
 		}
 	})
+}
+
+// A failed sync has kube-proxy's name of what failed.
+func TestFailureOf(t *testing.T) {
+	none := errors.New("no")
+	for _, tt := range []struct {
+		m    modes.Mode
+		want string
+	}{{modes.Mode{}, healthz.NftablesSync}, {modes.Mode{RulesOf: "iptables"}, ""}} {
+		if got := failureOf(tt.m, none); got != tt.want {
+			t.Errorf("mode with the rules of %q: %q, want %q", tt.m.RulesOf, got, tt.want)
+		}
+	}
 }

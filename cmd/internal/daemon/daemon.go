@@ -272,7 +272,7 @@ func (d *daemon) synced(r proxier.SyncResult) {
 	d.health.Synced(r)
 	d.metrics.Synced(r)
 	if r.Err != nil {
-		d.metrics.SyncFailed(r, failureOf(d.mode.current().Name, r.Err))
+		d.metrics.SyncFailed(r, failureOf(d.mode.current().Mode, r.Err))
 	}
 	if !r.Queued.IsZero() && r.Err == nil {
 		d.doubts.doubt()

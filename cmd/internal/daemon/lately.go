@@ -6,7 +6,7 @@ import (
 )
 
 // lately is a value that takes time to find, and is found again when it is asked for and
-// older than a moment. Whoever asks is kept no longer than its patience: then, or while a
+// older than a moment. A caller is kept no longer than patience: then, or while a
 // disk hangs, the one found last has to do.
 type lately[T any] struct {
 	find     func() T
