@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -229,6 +230,9 @@ func TestSortServices(t *testing.T) {
 
 // What a check says, and that it waits for a change that is on its way, but not for long.
 func TestCheck(t *testing.T) {
+	old := [2]time.Duration{checkTime, pendingTime}
+	checkTime, pendingTime = pace.Scale(time.Minute), pace.Scale(time.Second)
+	defer func() { checkTime, pendingTime = old[0], old[1] }()
 	var asked int
 	services := map[string][]string{ // actions, by how often was asked; the last goes on
 		"fine": {"balance"}, "idle": {"reject"}, "soon": {"pending", "pending", "balance"}, "never": {"pending"}, "bare": nil,
@@ -263,6 +267,21 @@ func TestCheck(t *testing.T) {
 	}
 	if _, err := NewClient(t.TempDir()).Check(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("without a daemon: %v", err)
+	}
+}
+
+// A daemon that does not answer is not waited for.
+func TestCheckTakesNoLonger(t *testing.T) {
+	old := checkTime
+	checkTime = 50 * time.Millisecond
+	defer func() { checkTime = old }()
+	r := new(Routes)
+	Get(r, "/v1/services", func(ctx context.Context, _ url.Values) (string, error) { <-ctx.Done(); return "", nil })
+	dir := t.TempDir()
+	defer serve(t, dir, r)()
+	_, err := NewClient(dir).Check(t.Context(), Selection{"web"})
+	if want := ErrUnreachable.Error() + ": no answer within 50ms"; err == nil || err.Error() != want || !errors.Is(err, ErrUnreachable) {
+		t.Errorf("error %v\nwant  %s", err, want)
 	}
 }
 

@@ -10,21 +10,22 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-const (
+var (
 	// checkTime is how long Check takes at most.
 	checkTime = 2 * time.Second
 
 	// pendingTime is for how long Check waits for a change that is on its way to the kernel.
 	pendingTime = time.Second
-
-	pendingPoll = 20 * time.Millisecond
 )
+
+// pendingPoll is how often it looks meanwhile.
+const pendingPoll = 20 * time.Millisecond
 
 // Check returns why not every address of the services of a selection serves, or of an
 // empty one, why not all is as it should be; empty: it is. The error, after 2 s at most,
 // wraps ErrUnreachable when no daemon answers.
 func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, errCheckTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, fmt.Errorf("%w: no answer within %v", ErrUnreachable, checkTime))
 	defer cancel()
 	if len(which) == 0 {
 		s, err := c.Summary(ctx, 1)
@@ -41,8 +42,6 @@ func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
 		}
 	}
 }
-
-var errCheckTime = fmt.Errorf("%w: no answer within %v", ErrUnreachable, checkTime)
 
 // verdict returns why not all that is selected serves, and whether that may be so only
 // because changes are on their way to the kernel.
