@@ -81,6 +81,9 @@ const (
 	Accepted FileState = "accepted" // what it says is used
 	Stale    FileState = "stale"    // it is broken or cannot be read: its services stay as last accepted
 	Refused  FileState = "refused"  // broken since we know it, or another holds what it claims: it has no services
+	Held     FileState = "held"     // it waits for svcproxy confirm: its services stay as last accepted
+
+	RolledBack FileState = "rolled back" // an older version is used until it changes again
 )
 
 // FileStates returns all of them.

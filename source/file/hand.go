@@ -16,7 +16,7 @@ func (s *Source) handFirst(probes []probe, sink source.Sink) {
 	if len(before) > 0 {
 		sink.Apply(source.Changes{Set: before})
 	}
-	ch, news := s.collect(probes, true)
+	ch, news, removed := s.collect(probes, true)
 	if len(before) == 0 || len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
@@ -25,6 +25,8 @@ func (s *Source) handFirst(probes []probe, sink source.Sink) {
 	s.synced = true
 	s.mu.Unlock()
 	s.logFiles(news, true)
+	s.wentBack()
+	s.forgetRecords(removed)
 	s.cleanStore()
 }
 
@@ -35,7 +37,7 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 	defer s.mu.Unlock()
 	for i := range probes {
 		p, f := &probes[i], probes[i].f
-		if p.last.removed() {
+		if s.takePins(p); p.last.removed() {
 			continue
 		}
 		f.claimedAt, f.damage = p.last.since, p.damage
@@ -54,24 +56,20 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 
 // handChanges takes what was found, and hands on what counts by now as one step.
 func (s *Source) handChanges(probes []probe, sink source.Sink) {
-	ch, news := s.collect(probes, false)
+	ch, news, removed := s.collect(probes, false)
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
 	s.logFiles(news, false)
-	var removed []string
-	for _, p := range news {
-		if p.v == gone {
-			removed = append(removed, p.name)
-		}
-	}
 	s.forgetRecords(removed)
 }
 
-// collect returns what counts by now, as changes and as the files that it is about.
-func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []probe) {
+// collect returns what counts by now, as changes and as the files that it is about, and
+// what was in use of those that were removed.
+func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []probe, removed map[string]*version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.keepDecisions()
 	arriving := s.arriving()
 	for _, p := range probes {
 		if p.stamp.fileID != p.f.stamp.fileID {
@@ -80,23 +78,25 @@ func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []
 		p.f.observe(&p, first)
 		arriving = arriving || p.f.arrives()
 	}
-	for _, p := range probes {
-		due := p.f.next != nil && !s.dueTime(p.f, arriving).After(p.at)
+	var due []*probe
+	for i := range probes {
+		p := &probes[i]
+		isDue := p.f.next != nil && !s.dueTime(p.f, arriving).After(p.at)
 		switch {
-		case due:
+		case isDue:
 			delete(s.waiting, p.name)
 			p.f.atStart = first
-			s.activate(&p, &ch)
+			due = append(due, p)
 		case p.f.next != nil:
 			s.waiting[p.name] = p.f
 		default:
 			delete(s.waiting, p.name)
 		}
-		if due || p.good != nil {
-			news = append(news, p)
+		if isDue || p.good != nil {
+			news = append(news, *p)
 		}
 	}
-	return ch, news
+	return ch, news, s.decide(due, first, &ch)
 }
 
 // activate makes p's version count, and adds what follows to ch.
@@ -152,6 +152,8 @@ func (s *Source) logFiles(news []probe, first bool) {
 	for _, p := range news {
 		services += p.f.handedServices()
 		switch {
+		case p.f.hold != nil:
+			p.f.hold.log(s.log, p.f.path)
 		case p.v != gone && p.f.state == source.Accepted && s.store != nil:
 		case p.v != gone:
 			p.f.summary(first).logTo(s.log)
@@ -222,13 +224,17 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 	for _, u := range units {
 		name := filepath.Base(u.ID.Name)
 		f := s.files[name]
-		if u.ID.Source != Name || f == nil || !f.accept(u.Version) {
-			continue // it was removed, or withdrawn, meanwhile
+		if u.ID.Source != Name || f == nil {
+			continue // it was removed meanwhile
+		}
+		was := f.good
+		if !f.accept(u.Version) {
+			continue // or withdrawn
 		}
 		if f.claimedAt.IsZero() {
 			f.claimedAt = now
 		}
-		news[name] = entry{record{f.good.id, f.claimedAt, now}, f.good}
+		news[name] = entry{record{f.good.id, f.claimedAt, now}, f.good, was}
 		if f.unlogged && f.good == f.used {
 			f.unlogged = false
 			lines = append(lines, f.summary(f.atStart))

@@ -97,6 +97,8 @@ type host struct {
 	sink   *tracked
 	parsed atomic.Int32                           // files, and copies
 	before func(ctx context.Context, text string) // see held; nil: nothing
+	guard  Guard
+	keep   int
 }
 
 func newHost(t *testing.T) *host {
@@ -104,7 +106,7 @@ func newHost(t *testing.T) *host {
 }
 
 func (h *host) start() {
-	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil))})
+	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep})
 	h.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {
@@ -138,7 +140,7 @@ func (h *host) copies() []string {
 	check(h.T, err)
 	var names []string
 	for _, e := range entries {
-		if !slices.Contains([]string{"index", directoryFile, "running"}, e.Name()) {
+		if !slices.Contains([]string{"index", directoryFile, decisionsFile, "running"}, e.Name()) {
 			names = append(names, e.Name())
 		}
 	}

@@ -20,10 +20,17 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	if !ok && s.store.indexDamaged {
 		rec, ok = s.store.recordCopy(p.name)
 	}
-	if !ok || p.v == gone {
+	if t := s.decisions.trial; t != nil && t.back {
+		rec, ok = s.goneBack(ctx, p, t, rec, ok)
+	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.state == source.RolledBack && pin.found == p.v.id {
+		rec, ok = s.insteadOf(ctx, p, pin, rec, ok)
+	}
+	if !ok || p.v == gone && !s.keepsMissing() {
 		return
 	}
-	p.last = rec
+	if p.last = rec; p.good != nil {
+		return
+	}
 	if p.v.id == rec.sum {
 		if !p.v.broken { // it may be to a newer version of this program
 			p.good, p.v.data = p.v, nil
@@ -61,14 +68,14 @@ func (s *Source) damage(name string, r record, why string) []source.Fault {
 	}}
 }
 
-// forgetRecords drops the records of files that were removed.
-func (s *Source) forgetRecords(names []string) {
-	if s.store == nil || len(names) == 0 {
+// forgetRecords drops the records of files that were removed, which had these versions.
+func (s *Source) forgetRecords(versions map[string]*version) {
+	if s.store == nil || len(versions) == 0 {
 		return
 	}
-	removed := make(map[string]entry, len(names))
-	for _, name := range names {
-		removed[name] = entry{}
+	removed := make(map[string]entry, len(versions))
+	for name, v := range versions {
+		removed[name] = entry{was: v}
 	}
 	s.recordMu.Lock()
 	defer s.recordMu.Unlock()
@@ -81,10 +88,11 @@ func (s *Source) cleanStore() {
 	if s.store == nil {
 		return
 	}
-	var lost []string
+	lost := map[string]*version{}
 	for _, name := range s.store.recordedNames() {
-		if s.files[name] == nil {
-			lost = append(lost, name)
+		pin := s.decisions.pins[name]
+		if s.files[name] == nil || pin != nil && pin.state == source.RolledBack && pin.use == ([32]byte{}) {
+			lost[name] = nil
 		}
 	}
 	s.forgetRecords(lost)

@@ -26,15 +26,18 @@ import (
 type store struct {
 	dir     string // lastgood
 	log     *slog.Logger
-	err     atomic.Value  // a string, see writeError
+	err     atomic.Value // a string, see writeError
+	history *history
 	wakeups chan struct{} // holds something when writeMore has work
 	tasks   chan func()   // what else is to be done beside it
 
 	mu      sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
 	records map[string]record
-	damaged map[string]bool  // files whose copy is, by name
-	pending map[string]entry // what is not written yet, by file name
-	dirText []byte           // of the directory, if that is not written yet
+	damaged map[string]bool      // files whose copy is, by name
+	pending map[string]entry     // what is not written yet, by file name
+	dirText []byte               // of the directory, if that is not written yet
+	decided []byte               // of decisions, if they are not written yet
+	needs   map[keptVersion]bool // that decisions name
 
 	// Of loadIndex, then of the goroutine of run.
 	lines        int                 // of the index, without the header
@@ -48,13 +51,15 @@ type store struct {
 // An entry is a record to be written. v is nil when the file was removed.
 type entry struct {
 	record
-	v *version
+	v   *version
+	was *version // in use before, for the history; nil: none, or not known
 }
 
 // newStore returns a store in stateDir that does nothing before loadIndex.
 func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
+		history: newHistory(stateDir, log),
 		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{},
 		wakeups: make(chan struct{}, 1), tasks: make(chan func(), 8),
 	}
@@ -77,7 +82,7 @@ func (st *store) writeError() string {
 func (st *store) hasPending() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.pending) > 0 || st.dirText != nil
+	return len(st.pending) > 0 || st.dirText != nil || st.decided != nil
 }
 
 func (st *store) index() string { return filepath.Join(st.dir, "index") }
@@ -150,6 +155,9 @@ func (st *store) put(entries map[string]entry) {
 			delete(st.pending, name)
 			e.releaseText()
 		} else {
+			if p, ok := st.pending[name]; ok {
+				e.was = p.was // which is on the disk
+			}
 			st.pending[name] = e
 			st.wake()
 		}
@@ -173,7 +181,7 @@ func (e entry) releaseText() {
 func (st *store) retry() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if len(st.pending) > 0 || st.dirText != nil {
+	if len(st.pending) > 0 || st.dirText != nil || st.decided != nil {
 		st.wake()
 	}
 }
@@ -207,7 +215,7 @@ func (st *store) rewriteCopy(name string, v *version) {
 	defer st.mu.Unlock()
 	r, ok := st.records[name]
 	if _, busy := st.pending[name]; ok && !busy && r.sum == v.id {
-		st.pending[name] = entry{r, v}
+		st.pending[name] = entry{record: r, v: v}
 		st.wake()
 	}
 }

@@ -90,7 +90,7 @@ func TestIndexUnwritable(t *testing.T) {
 	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
 	keep := func(name, text string) {
 		v := &version{id: idOf([]byte(text), nil), data: []byte(text)}
-		st.put(map[string]entry{name: {record{v.id, time.Now(), time.Now()}, v}})
+		st.put(map[string]entry{name: {record: record{v.id, time.Now(), time.Now()}, v: v}})
 		st.writeMore(true)
 	}
 	keep("a.toml", "a 1\n")
@@ -494,7 +494,7 @@ func TestCompact(t *testing.T) {
 		}
 		for n := range indexSlack + 10 {
 			v := v(n)
-			h.src.store.put(map[string]entry{"a.toml": {record{v.id, time.Now(), time.Now()}, v}})
+			h.src.store.put(map[string]entry{"a.toml": {record: record{v.id, time.Now(), time.Now()}, v: v}})
 			synctest.Wait() // until it is written
 		}
 		if got := h.src.store.lines; got != indexSlack+11 {

@@ -143,7 +143,7 @@ func TestRestart(t *testing.T) {
 			down: func(h *host) {
 				put("a.toml", "bad\n")(h)
 				v := &version{id: idOf([]byte("a x\n"), nil), data: []byte("a x\n")}
-				h.src.store.put(map[string]entry{"a.toml": {record{v.id, time.Now(), time.Now()}, v}})
+				h.src.store.put(map[string]entry{"a.toml": {record: record{v.id, time.Now(), time.Now()}, v: v}})
 				h.src.store.writeMore(true)
 			}, steps: []string{"", "synced"},
 			states: "a.toml refused 0",

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
@@ -25,7 +27,7 @@ const (
 // writeMore writes some of what is pending, and reports whether there is more. After
 // an error the rest waits for retry.
 func (st *store) writeMore(sync bool) bool {
-	err := st.writeDirID()
+	err := cmp.Or(st.writeDirID(), st.writeDecisions())
 	if jobs := st.next(); len(jobs) > 0 {
 		err = cmp.Or(err, st.write(jobs, sync))
 	}
@@ -99,6 +101,7 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 			return e
 		}
 	}
+	st.history.add(st, written, sync)
 	for _, j := range st.markWritten(written) {
 		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
 			_ = os.Remove(st.copyPath(j.name, j.old)) // or else as an orphan, at the next start
@@ -110,6 +113,9 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 func (st *store) writeCopy(j job, sync bool) error {
 	if j.v == nil {
 		return nil
+	}
+	if j.data == nil && j.v.size > 0 {
+		return fmt.Errorf("the text of %s is not known any more", source.Quote(j.name))
 	}
 	return st.replace(copyName(j.name, j.sum), j.data, sync)
 }

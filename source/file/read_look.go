@@ -30,8 +30,8 @@ func (s *Source) names(todo work) ([]string, bool) {
 		for _, name := range listed {
 			names[name] = true
 		}
-		if s.store != nil && s.store.uncleanStop && !s.synced {
-			for _, name := range s.store.recordedNames() {
+		if s.store != nil && !s.synced && (s.store.uncleanStop || s.keepsMissing()) {
+			for _, name := range s.remembered() {
 				names[name] = true
 			}
 		}
@@ -41,7 +41,7 @@ func (s *Source) names(todo work) ([]string, bool) {
 
 // hasFiles reports whether there is anything that an empty directory would remove.
 func (s *Source) hasFiles() bool {
-	return len(s.files) > 0 || !s.synced && s.store != nil && len(s.store.recordedNames()) > 0
+	return len(s.files) > 0 || !s.synced && s.store != nil && len(s.remembered()) > 0
 }
 
 // logDirError logs once why there are no files to list.

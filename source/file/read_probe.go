@@ -92,6 +92,9 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 		}
 	}
 	v := newVersion(ctx, p.f.path, data, err, parse, before)
+	if err == nil {
+		v.uid = int(p.stamp.uid)
+	}
 	if same != nil && slices.Equal(same.faults, v.faults) {
 		v = same
 	}

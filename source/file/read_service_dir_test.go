@@ -145,7 +145,7 @@ func TestDirectoryIDIsKeptAtTheEnd(t *testing.T) {
 	for i := range 2*batch + 1 {
 		data := fmt.Appendf(nil, "a %d\n", i)
 		v := &version{id: sha256.Sum256(data), data: data}
-		entries[fmt.Sprintf("%d.toml", i)] = entry{record{sum: v.id}, v}
+		entries[fmt.Sprintf("%d.toml", i)] = entry{record: record{sum: v.id}, v: v}
 	}
 	st.put(entries)
 	st.putDirID([]byte("1 2 3\n"))

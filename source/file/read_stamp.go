@@ -17,11 +17,12 @@ type stamp struct {
 	fileID
 	size         int64
 	mtime, ctime syscall.Timespec
+	uid          uint32
 }
 
 func stampOf(info fs.FileInfo) stamp {
 	st := info.Sys().(*syscall.Stat_t)
-	return stamp{fileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim}
+	return stamp{fileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim, st.Uid}
 }
 
 // putInPlace is how long after a file was written it can have been put in its place for

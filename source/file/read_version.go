@@ -25,6 +25,7 @@ type version struct {
 	revision atomic.Int64 // by which rules, see Source.Revalidate
 	broken   bool         // a fault is more than a warning
 	size     int          // of the contents, in bytes
+	uid      int          // who owned the file; -1: not known
 	data     []byte       // the contents, until they are known to be kept
 }
 
@@ -34,7 +35,7 @@ func (v *version) name() string { return hex.EncodeToString(v.id[:]) }
 var gone = &version{}
 
 func newVersion(ctx context.Context, path string, data []byte, err error, parse parser, before knownServices) *version {
-	v := &version{id: idOf(data, err), size: len(data)}
+	v := &version{id: idOf(data, err), size: len(data), uid: -1}
 	if err != nil {
 		v.faults = []source.Fault{unreadable(path, err)}
 	} else {

@@ -18,6 +18,8 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 		s.nextPoll = now.Add(s.poll)
 		s.maintainStore()
 	}
+	s.endTrial(sink)
+	s.releaseIfOff(sink)
 	s.pollUnwatched()
 	arriving := s.arriving()
 	for name, f := range s.waiting {
@@ -33,7 +35,7 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	names, ok := s.names(todo)
 	if !ok {
 		s.todo.all, s.todo.hash = true, todo.hash
-		if !s.synced && s.store != nil && len(s.store.recordedNames()) > 0 {
+		if !s.synced && s.store != nil && len(s.remembered()) > 0 {
 			if known, ok := s.probeRecorded(ctx); ok {
 				s.handFirst(known, sink) // all there is
 			}
@@ -54,6 +56,7 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 		s.handChanges(probes, sink)
 	}
 	s.forgetEnded()
+	s.steps++
 	return s.nextWait()
 }
 
@@ -67,8 +70,7 @@ func (s *Source) trustMissing(probes []probe) bool {
 // probeRecorded returns probes of what is recorded, for a directory that cannot be read.
 // It returns false when ctx ended before.
 func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
-	names := s.store.recordedNames()
-	slices.Sort(names)
+	names := s.remembered()
 	probes := make([]probe, len(names))
 	for i, name := range names {
 		probes[i] = probe{name: name, max: s.maxSize, revision: s.revision.Load(), err: errDirAway, at: time.Now()}
@@ -88,6 +90,9 @@ func (s *Source) nextWait() time.Duration {
 		until = earlier(until, time.Now().Add(blindPoll))
 	}
 	until = earlier(until, time.Now().Add(unwatchedPoll))
+	if t := s.decisions.trial; t != nil {
+		until = earlier(until, t.until)
+	}
 	arriving := s.arriving()
 	for name, f := range s.waiting {
 		if s.largeReads[name] == nil { // else it is looked at when that has ended
@@ -122,6 +127,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	if s.store != nil {
 		s.store.loadIndex()
 		s.directory.loadID()
+		s.loadDecisions(time.Now())
 		s.background.Go(func() { s.store.run(ctx) })
 	}
 	defer s.awaitBackground()
@@ -151,6 +157,9 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 				l.ended = true
 				next.soon()
 			}
+		case do := <-s.commands:
+			do(sink)
+			next.within(0)
 		case <-next.timer.C:
 			next.stepped(s.step(ctx, sink))
 		}

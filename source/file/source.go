@@ -49,6 +49,9 @@ type Options struct {
 	// nowhere. With it, the Source must be told what is Accepted.
 	StateDir string
 
+	Guard Guard // see SetGuard
+	Keep  int   // how many versions of each file the history has; 0: 20
+
 	// Poll is how often all contents are read to find what no event told; 0: 30 s.
 	Poll time.Duration
 }
@@ -79,6 +82,10 @@ type Source struct {
 	lastChange    time.Time // when a file was last found that came, went or was replaced
 	renamedFrom   string    // the path that the last event was about, if it was a rename of that
 
+	guard    guard
+	steps    int                    // how often step has run to its end
+	commands chan func(source.Sink) // what others have the goroutine of Run do
+
 	waiting map[string]*state // those of files with a version that does not count yet
 
 	largeReads map[string]*largeRead // of large files, by name
@@ -86,13 +93,18 @@ type Source struct {
 	slots      chan struct{}         // as many as can be read at a time
 	background sync.WaitGroup        // what runs beside Run
 
+	guardSet atomic.Pointer[Guard]
+	decideMu sync.Mutex // held from reading what is decided until that is done
+
 	recordMu sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
 
-	mu       sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
-	files    map[string]*state
-	synced   bool
-	dirErr   string // why the directory was not listed, as last logged
-	watchErr string // why it is not watched, as last logged
+	mu        sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
+	files     map[string]*state
+	held      map[string]*state // those of files that the guard holds
+	decisions decisions
+	synced    bool
+	dirErr    string // why the directory was not listed, as last logged
+	watchErr  string // why it is not watched, as last logged
 }
 
 // work is what to look at next.
@@ -112,7 +124,8 @@ func New(o Options) *Source {
 		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.parseNew, maxSize: o.Rules.maxSize(),
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
-		waiting: map[string]*state{}, files: map[string]*state{},
+		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},
+		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}},
 		largeReads: map[string]*largeRead{}, largeDone: make(chan *largeRead), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	if s.log == nil {
@@ -125,6 +138,8 @@ func New(o Options) *Source {
 	if o.StateDir != "" {
 		s.store = newStore(o.StateDir, s.log)
 	}
+	s.SetGuard(o.Guard)
+	s.SetKeep(o.Keep)
 	return s
 }
 
@@ -174,6 +189,9 @@ func (s *Source) Known() source.Status {
 		if f := s.files[name]; f.seen != nil {
 			st.Files = append(st.Files, f.status())
 		}
+	}
+	if t := s.decisions.trial; t != nil && s.synced {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("svcproxy apply of %s goes back at %s unless svcproxy confirm follows", clock(t.began), clock(t.until)))
 	}
 	for _, t := range s.problems() {
 		if t.why != "" {

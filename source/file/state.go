@@ -35,6 +35,7 @@ type state struct {
 
 	state source.FileState
 	since time.Time
+	hold  *hold // why seen is not used although it could be; nil: it is
 
 	// What became of what was handed on.
 	sent      []*version     // neither accepted yet nor overtaken by one that was
@@ -75,6 +76,8 @@ type probe struct {
 	last   record
 	good   *version       // what last says; nil: there is none, or it is damaged
 	damage []source.Fault // which tells why
+	pin    *pin           // what is decided of the version found, where a trial goes back
+	unpin  bool           // what was decided cannot be done any more
 }
 
 // lastChanged returns when p's file was last changed, and never a time after that was found.
@@ -108,7 +111,7 @@ func (f *state) handedServices() int {
 func (f *state) status() source.FileStatus {
 	return source.FileStatus{
 		Path: f.path, State: f.state, Since: f.since,
-		Services: f.services(), Faults: slices.Concat(f.seen.faults, f.damage),
+		Services: f.services(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.faults, f.damage),
 	}
 }
 

@@ -1,0 +1,346 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// guarded runs a host with a guard in a bubble.
+func guarded(t *testing.T, g Guard, test func(h *host)) {
+	h := newHost(t)
+	h.guard = g
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		test(h)
+		h.stop()
+		h.checkStore()
+	})
+}
+
+// many writes n files of one service each.
+func (h *host) many(n int) {
+	for i := range n {
+		h.write(fmt.Sprintf("f%03d.toml", i), fmt.Sprintf("s%03d 1\n", i))
+	}
+}
+
+// change does something to the files, and lets it count.
+func (h *host) change(do func()) {
+	do()
+	h.src.Reload()
+	moment()
+}
+
+func (h *host) emptyDir() {
+	paths, err := filepath.Glob(h.dir + "/*")
+	check(h.T, err)
+	for _, p := range paths {
+		check(h.T, os.Remove(p))
+	}
+}
+
+// has compares how many services are in use, and files held.
+func (h *host) has(when string, services, held int) {
+	h.Helper()
+	h.sink.mu.Lock()
+	n := len(h.sink.uses)
+	h.sink.mu.Unlock()
+	if got := h.src.Held(); n != services || got != held {
+		h.Errorf("%s: %d services, %d files held; want %d and %d\n%s", when, n, got, services, held, h.faults())
+	}
+}
+
+// never fails if there ever were fewer services than this.
+func (h *host) never(fewer int) {
+	h.Helper()
+	_, steps := h.sink.look()
+	synced := false
+	for _, s := range steps {
+		if synced = synced || s == "synced"; synced && s != "synced" && strings.Count(s, ",")+1 < fewer {
+			h.Errorf("there were fewer than %d services: %s", fewer, s)
+		}
+	}
+}
+
+func (h *host) confirm() Confirmation {
+	h.Helper()
+	c, err := h.src.Confirm(context.Background())
+	check(h.T, err)
+	moment()
+	return c
+}
+
+// services are n of them, with so many endpoints, named from some letter.
+func services(n, endpoints int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "s%03d %d\n", i, endpoints)
+	}
+	return b.String()
+}
+
+func TestGuardEmptiedDirectory(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.many(12)
+		h.start()
+		moment()
+		h.change(h.emptyDir)
+		h.has("emptied", 12, 12)
+		if got := h.faults(); !strings.Contains(got, "DIR/f003.toml: this change is held: it would remove 1 service (default/s003); with all others 12 of 12 services, and 30 % may go; svcproxy confirm lets it through") {
+			t.Errorf("faults: %s", got)
+		}
+		h.stop()
+		h.start() // and is remembered
+		moment()
+		h.has("after a restart", 12, 12)
+		h.never(12)
+		h.change(func() { h.many(6) })
+		h.has("half is back", 12, 6)
+		if c := h.confirm(); len(c.Files) != 6 || c.Held != 0 || c.Applied {
+			t.Errorf("confirmed: %+v", c)
+		}
+		h.has("confirmed", 6, 0)
+		h.stop()
+		h.start()
+		moment()
+		h.has("after another restart", 6, 0)
+	})
+}
+
+func TestGuardWhileStopped(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.many(12)
+		h.start()
+		moment()
+		h.stop()
+		h.emptyDir()
+		h.write("f000.toml", "s000 1\n")
+		h.start()
+		moment()
+		h.has("emptied while stopped", 12, 11)
+		h.never(12)
+	})
+}
+
+// Files that vanish one by one are one removal: no more goes than may go, however long it takes.
+func TestGuardTrickle(t *testing.T) {
+	for _, step := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
+		t.Run(step.String(), func(t *testing.T) {
+			guarded(t, Guard{Removals: 30}, func(h *host) {
+				const n = 100
+				h.many(n)
+				h.start()
+				moment()
+				for i := range n {
+					check(t, os.Remove(h.path(fmt.Sprintf("f%03d.toml", i))))
+					h.src.Reload()
+					pass(step)
+				}
+				moment()
+				h.never(n * 7 / 10)
+				if h.src.Held() < n*7/10 {
+					t.Errorf("%d files held", h.src.Held())
+				}
+				h.stop()
+				h.start()
+				moment()
+				h.never(n * 7 / 10)
+				h.has("after a restart", n-(n-h.src.Held()), h.src.Held())
+			})
+		})
+	}
+}
+
+// What is held counts with what is removed later, when the rest is long ago.
+func TestGuardSlowTrickle(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.many(20)
+		h.start()
+		moment()
+		for i := range 20 {
+			check(t, os.Remove(h.path(fmt.Sprintf("f%03d.toml", i))))
+			h.src.Reload()
+			pass(5 * time.Second)
+		}
+		h.has("one each 5 s", 14, 14)
+	})
+}
+
+// A torn git checkout: all files vanish, and come back.
+func TestGuardTornCheckout(t *testing.T) {
+	for _, away := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
+		guarded(t, Guard{Removals: 30}, func(h *host) {
+			h.many(12)
+			h.start()
+			moment()
+			h.emptyDir()
+			h.src.Reload()
+			pass(away)
+			h.change(func() { h.many(12) })
+			h.has("back", 12, 0)
+			h.never(12)
+			if got := h.faults(); got != "" {
+				t.Errorf("faults: %s", got)
+			}
+		})
+	}
+}
+
+func TestGuardShares(t *testing.T) {
+	type edit struct {
+		text string // of a.toml; empty: it is removed
+		want string // what is in use: services, endpoints of the first, and whether it is held
+	}
+	tests := []struct {
+		name     string
+		removals int
+		before   string
+		edits    []edit
+	}{
+		{"off", 0, services(20, 1), []edit{{"none\n", "0 0 false"}}},
+		{"all of nine", 30, services(9, 1), []edit{{"none\n", "0 0 false"}}},
+		{"as many as may go", 30, services(10, 1), []edit{{services(7, 1), "7 1 false"}}},
+		{"one more", 30, services(10, 1), []edit{{services(6, 1), "10 1 true"}}},
+		{"in two steps", 30, services(10, 1), []edit{{services(8, 1), "8 1 false"}, {services(6, 1), "8 1 true"}}},
+		{"and back", 30, services(10, 1), []edit{{services(6, 1), "10 1 true"}, {services(9, 1), "9 1 false"}}},
+		{"held, then broken, then as it was", 30, services(10, 1), []edit{{services(6, 1), "10 1 true"}, {"bad\n", "10 1 false"}, {services(6, 1), "10 1 true"}}},
+		{"the file goes", 30, services(10, 1), []edit{{"", "10 1 true"}, {services(10, 2), "10 2 false"}}},
+		{"removed and back within the time", 30, services(10, 1), []edit{{services(8, 1), "8 1 false"}, {services(10, 1), "10 1 false"}, {services(8, 1), "8 1 false"}}},
+		{"endpoints that may go", 30, "a 10\n", []edit{{"a 7\n", "1 7 false"}}},
+		{"too many endpoints", 30, "a 10\n", []edit{{"a 6\n", "1 10 true"}}},
+		{"endpoints in two steps", 30, "a 10\n", []edit{{"a 8\n", "1 8 false"}, {"a 6\n", "1 8 true"}}},
+		{"endpoints of nine", 30, "a 9\n", []edit{{"a 0\n", "1 0 false"}}},
+		{"a service with many endpoints goes", 30, services(10, 20), []edit{{services(9, 20), "9 20 false"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			guarded(t, Guard{Removals: tt.removals}, func(h *host) {
+				h.write("a.toml", tt.before)
+				h.start()
+				moment()
+				for _, e := range tt.edits {
+					h.change(func() {
+						if e.text == "" {
+							check(t, os.Remove(h.path("a.toml")))
+						} else {
+							h.write("a.toml", e.text)
+						}
+					})
+					h.sink.mu.Lock()
+					first := h.sink.uses[source.Key{Namespace: "default", Name: strings.Fields(tt.before)[0]}]
+					got := fmt.Sprintf("%d %d %v", len(h.sink.uses), first, h.src.Held() > 0)
+					h.sink.mu.Unlock()
+					if got != e.want {
+						t.Errorf("after %q: %s, want %s; %s", e.text, got, e.want, h.faults())
+					}
+				}
+			})
+		})
+	}
+}
+
+// After a minute what was removed does not count any more, unless it is held.
+func TestGuardWindow(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.write("a.toml", services(20, 1))
+		h.start()
+		moment()
+		h.change(func() { h.write("a.toml", services(15, 1)) })
+		pass(guardWindow)
+		h.change(func() { h.write("a.toml", services(11, 1)) })
+		h.has("a minute later", 11, 0)
+	})
+}
+
+// What moves to another file is not removed, whichever of the two is written first.
+func TestGuardMoves(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.write("a.toml", services(12, 1))
+		h.start()
+		moment()
+		h.change(func() { h.write("b.toml", services(12, 1)) }) // refused, until
+		h.change(func() { h.write("a.toml", "none\n") })
+		h.has("moved to b", 12, 0)
+		h.change(func() {
+			h.write("b.toml", "none\n")
+			h.write("c.toml", services(12, 1))
+		})
+		h.has("moved to c", 12, 0)
+		h.never(12)
+	})
+}
+
+// A held file holds nothing else up.
+func TestGuardOthersGoOn(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.write("a.toml", services(12, 1))
+		h.write("b.toml", "b 1\n")
+		h.start()
+		moment()
+		h.change(func() {
+			h.write("a.toml", services(2, 1))
+			h.write("b.toml", "b 2\n")
+			h.write("c.toml", "c 3\n")
+		})
+		h.has("held", 14, 1)
+		if now, _ := h.sink.look(); !strings.HasPrefix(now, "b 2, c 3, s000 1") {
+			t.Errorf("in use: %s", now)
+		}
+		h.src.SetGuard(Guard{})
+		moment()
+		h.has("without a guard", 4, 0)
+	})
+}
+
+func TestGuardManual(t *testing.T) {
+	guarded(t, Guard{Manual: true}, func(h *host) {
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		h.has("at first", 1, 0)
+		h.change(func() { h.write("a.toml", "a 2\n"); h.write("b.toml", "b 1\n") })
+		uses := func(want string) {
+			t.Helper()
+			if now, _ := h.sink.look(); now != want {
+				t.Errorf("in use: %q, want %q", now, want)
+			}
+		}
+		uses("a 1")
+		h.stop()
+		h.write("c.toml", "c 1\n")
+		h.start()
+		moment()
+		uses("a 1")
+		if h.src.Held() != 3 {
+			t.Errorf("%d files held", h.src.Held())
+		}
+		h.change(func() { check(t, os.Remove(h.path("c.toml"))) }) // which never was in use
+		if h.src.Held() != 2 {
+			t.Errorf("%d files held after one was removed", h.src.Held())
+		}
+		a, err := h.src.Apply(context.Background(), time.Minute)
+		check(t, err)
+		moment()
+		uses("a 2, b 1")
+		if !slices.Equal(a.Files, []string{"a.toml", "b.toml"}) {
+			t.Errorf("applied: %+v", a)
+		}
+		h.change(func() { h.write("a.toml", "a 3\n") })
+		if c := h.confirm(); !c.Applied || c.Held != 1 {
+			t.Errorf("confirmed: %+v", c)
+		}
+		pass(2 * time.Minute)
+		uses("a 2, b 1") // what was written later waits
+		h.confirm()
+		uses("a 3, b 1")
+	})
+}

@@ -1,0 +1,224 @@
+package file
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Revision is one version of a service file as it was accepted, or its removal.
+type Revision struct {
+	Number   int       `json:"number"` // counts over all files of a state directory, from 1
+	File     string    `json:"file"`   // its name, without the directory
+	Sum      string    `json:"sum"`    // SHA-256 of the text, in hex; empty: the file was removed
+	At       time.Time `json:"at"`     // when it was accepted
+	UID      int       `json:"uid"`    // who owned the file; -1: not known
+	Owner    string    `json:"owner,omitempty"`
+	Services int       `json:"services"`
+	Size     int       `json:"size"` // of the text, in bytes
+	Diff
+
+	InUse bool `json:"in_use,omitempty"` // not on the disk: Histories sets it
+}
+
+// A Diff says how the services of a version differ from those of the one in use before.
+type Diff struct {
+	Added   int      `json:"added"`
+	Removed int      `json:"removed"`
+	Changed int      `json:"changed"`
+	Names   []string `json:"names,omitempty"` // +, - or ~ and the key, the first of them
+}
+
+// diffNames is how many services a Diff names.
+const diffNames = 6
+
+// diffOf compares the services of two versions, each of which may be nil.
+func diffOf(was, is *version) (d Diff) {
+	before, after := map[source.Key]*source.Service{}, map[source.Key]*source.Service{}
+	if was != nil {
+		before = byKey(was.services)
+	}
+	if is != nil {
+		after = byKey(is.services)
+	}
+	name := func(sign string, k source.Key) {
+		if len(d.Names) < diffNames {
+			d.Names = append(d.Names, sign+k.String())
+		}
+	}
+	for _, k := range sortedKeys(before) {
+		switch s := after[k]; {
+		case s == nil:
+			d.Removed++
+			name("-", k)
+		case !s.Equal(before[k]):
+			d.Changed++
+			name("~", k)
+		}
+	}
+	for _, k := range sortedKeys(after) {
+		if before[k] == nil {
+			d.Added++
+			name("+", k)
+		}
+	}
+	return d
+}
+
+func sortedKeys[V any](m map[source.Key]V) []source.Key {
+	keys := make([]source.Key, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, source.Key.Compare)
+	return keys
+}
+
+// encode returns r as a line of the index: the CRC-32 of the rest, and that as JSON.
+func (r Revision) encode() string {
+	r.InUse = false
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // numbers and strings only
+	}
+	return fmt.Sprintf("%08x %s\n", crc32.ChecksumIEEE(text), text)
+}
+
+// parseRevision reads a line of the index. It returns false when that is not as encode wrote it.
+func parseRevision(line string) (r Revision, ok bool) {
+	crc, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	want, err := strconv.ParseUint(crc, 16, 32)
+	if err != nil || uint32(want) != crc32.ChecksumIEEE([]byte(text)) || !strings.HasSuffix(line, "\n") {
+		return r, false
+	}
+	if json.Unmarshal([]byte(text), &r) != nil || !isServiceFile(r.File) || strings.ContainsAny(r.File, "/\x00") {
+		return r, false
+	}
+	_, ok = r.sum()
+	return r, r.Number > 0 && (ok || r.Sum == "")
+}
+
+// sum returns the checksum of the text, false if there is none.
+func (r Revision) sum() (sum [sha256.Size]byte, ok bool) { return parseSum(r.Sum) }
+
+func parseSum(text string) (sum [sha256.Size]byte, ok bool) {
+	data, err := hex.DecodeString(text)
+	if err != nil || len(data) != len(sum) {
+		return sum, false
+	}
+	copy(sum[:], data)
+	return sum, true
+}
+
+// parseRevisions reads an index: its revisions by number, and whether it was whole.
+func parseRevisions(data []byte) (list []Revision, whole bool) {
+	whole = true
+	for line := range strings.Lines(string(data)) {
+		r, ok := parseRevision(line)
+		whole = whole && ok
+		if ok {
+			list = append(list, r)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Revision) int { return cmp.Compare(a.Number, b.Number) })
+	return list, whole
+}
+
+// Histories returns what stateDir keeps of the versions of service files, the newest
+// first: of those with this name or, where it is empty, of all. It writes nothing.
+func Histories(stateDir, name string) ([]Revision, error) {
+	data, err := os.ReadFile(historyIndex(stateDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the history of service files: %w", err)
+	}
+	if err != nil { // a directory that may not be looked into is no history either
+		if _, err := os.ReadDir(stateDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("reading the history of service files: %w", err)
+		}
+	}
+	list, _ := parseRevisions(data)
+	slices.Reverse(list)
+	markInUse(list, stateDir)
+	return slices.DeleteFunc(list, func(r Revision) bool {
+		return name != "" && r.File != name || r.dropped(stateDir)
+	}), nil
+}
+
+// dropped reports whether the text of r is not kept any more: then its line is about to go, too.
+func (r Revision) dropped(stateDir string) bool {
+	sum, ok := r.sum()
+	if !ok {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(historyDir(stateDir), copyName(r.File, sum)))
+	return err != nil
+}
+
+// markInUse marks the newest revision of each file that is the last accepted one.
+func markInUse(list []Revision, stateDir string) {
+	index, err := os.ReadFile(filepath.Join(stateDir, "lastgood", "index"))
+	if err != nil {
+		return // nothing is known to be in use
+	}
+	records, _, _ := parseIndex(index)
+	done := map[string]bool{}
+	for i := range list {
+		r := &list[i]
+		sum, ok := r.sum()
+		rec, known := records[r.File]
+		if ok && known && rec.sum == sum && !done[r.File] {
+			r.InUse, done[r.File] = true, true
+		}
+	}
+}
+
+// revision returns the one with this number, of this file if name is not empty.
+func revision(stateDir, name string, number int) (Revision, error) {
+	list, err := Histories(stateDir, "")
+	if err != nil {
+		return Revision{}, err
+	}
+	i := slices.IndexFunc(list, func(r Revision) bool { return r.Number == number })
+	switch {
+	case i < 0:
+		return Revision{}, fmt.Errorf("there is no version %d; see svcproxy history", number)
+	case name != "" && list[i].File != name:
+		return Revision{}, fmt.Errorf("version %d is one of %s, not of %s", number, source.Quote(list[i].File), source.Quote(name))
+	case list[i].Sum == "":
+		return Revision{}, fmt.Errorf("version %d is the removal of %s; name the version before it", number, source.Quote(list[i].File))
+	}
+	return list[i], nil
+}
+
+// readKept returns a version that was accepted once, from its copy.
+func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
+	var why error
+	for _, dir := range []string{historyDir(stateDir), filepath.Join(stateDir, "lastgood")} {
+		data, _, err := readContent(filepath.Join(dir, copyName(name, sum)), maxFileSize)
+		if err == nil && sha256.Sum256(data) == sum {
+			return bytes.Clone(data), nil
+		}
+		if err == nil {
+			err = errDamaged
+		}
+		why = cmp.Or(why, err)
+	}
+	return nil, fmt.Errorf("reading the copy of a version of %s: %w", source.Quote(name), why)
+}
+
+func historyDir(stateDir string) string   { return filepath.Join(stateDir, "history") }
+func historyIndex(stateDir string) string { return filepath.Join(historyDir(stateDir), "index") }

@@ -1,0 +1,240 @@
+package file
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"svcproxy.dev/svcproxy/source/disk"
+)
+
+const (
+	// defaultKeep is how many versions of a file are kept.
+	defaultKeep = 20
+
+	// historyBlocks bounds the room that all old versions take, in blocks of
+	// blockSize: 128 MiB, and as many versions at most.
+	historyBlocks = 32768
+	blockSize     = 4096
+)
+
+// A history keeps the versions of files that were accepted before, beside the store: an
+// index of them, and the copies that the store had, as links to these. All of it
+// happens after the store has what it needs on the disk, and what fails here
+// hinders nothing else.
+type history struct {
+	dir  string
+	log  *slog.Logger
+	keep atomic.Int64 // of each file; 0: defaultKeep
+	err  atomic.Value // a string: why the last write failed
+
+	// Of the goroutine of the store.
+	loaded bool
+	list   []Revision // by number
+	lines  int        // of the index
+	whole  bool       // the index on the disk is as we know it, and can be added to
+}
+
+func newHistory(stateDir string, log *slog.Logger) *history {
+	return &history{dir: historyDir(stateDir), log: log}
+}
+
+func (h *history) index() string { return filepath.Join(h.dir, "index") }
+
+func (h *history) load() {
+	data, err := os.ReadFile(h.index())
+	if h.loaded = true; err == nil {
+		h.list, h.whole = parseRevisions(data)
+		h.lines = len(h.list)
+	}
+	h.removeOrphans()
+}
+
+// removeOrphans removes copies that the index does not name: a process was killed between the two.
+func (h *history) removeOrphans() {
+	named := make(map[string]bool, len(h.list))
+	for _, r := range h.list {
+		if sum, ok := r.sum(); ok {
+			named[copyName(r.File, sum)] = true
+		}
+	}
+	entries, err := os.ReadDir(h.dir)
+	if err != nil {
+		return // nothing is known
+	}
+	for _, e := range entries {
+		if isCopy.MatchString(e.Name()) && !named[e.Name()] {
+			_ = os.Remove(filepath.Join(h.dir, e.Name()))
+		}
+	}
+}
+
+// add notes what was accepted, once its copies are in the directory of the store.
+func (h *history) add(st *store, jobs []job, sync bool) {
+	if !h.loaded {
+		h.load()
+	}
+	err := os.MkdirAll(h.dir, 0o700)
+	var news []Revision
+	for _, j := range jobs {
+		if err == nil {
+			var list []Revision
+			list, err = h.take(st, j, len(news))
+			news = append(news, list...)
+		}
+	}
+	if err == nil && len(news) > 0 {
+		err = h.write(news, sync)
+	}
+	h.prune(st.needed())
+	h.noteError(err)
+}
+
+// take keeps the copies of a job, and returns what is to be added for it, after n others.
+func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
+	next := 1 + n
+	if len(h.list) > 0 {
+		next += h.list[len(h.list)-1].Number
+	}
+	if j.v != nil && j.old.sum == j.sum { // the copy was written again
+		return nil, nil
+	}
+	if !j.old.removed() && !h.has(j.name, j.old.sum) { // of a version without a history, or dropped
+		if h.keepCopy(st, j.name, j.old.sum, nil) == nil { // else it is gone already
+			list = append(list, Revision{Number: next, File: j.name, Sum: hex.EncodeToString(j.old.sum[:]), At: j.old.at, UID: -1})
+			next++
+		}
+	}
+	r := Revision{Number: next, File: j.name, At: j.at, UID: -1, Diff: diffOf(j.was, j.v)}
+	if j.v == nil {
+		r.At = time.Now().Round(0)
+		return append(list, r), nil
+	}
+	r.Sum, r.Services, r.Size, r.UID = hex.EncodeToString(j.sum[:]), len(j.v.services), j.v.size, j.v.uid
+	if u, err := user.LookupId(strconv.Itoa(r.UID)); err == nil {
+		r.Owner = u.Username
+	}
+	return append(list, r), h.keepCopy(st, j.name, j.sum, j.data)
+}
+
+func (h *history) has(name string, sum [sha256.Size]byte) bool {
+	text := hex.EncodeToString(sum[:])
+	for _, r := range h.list {
+		if r.File == name && r.Sum == text {
+			return true
+		}
+	}
+	return false
+}
+
+// keepCopy links a copy of the store, or writes it where links cannot be made.
+func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data []byte) error {
+	from := st.copyPath(name, record{sum: sum})
+	to := filepath.Join(h.dir, copyName(name, sum))
+	err := os.Link(from, to)
+	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	if data == nil {
+		if data, _, err = readContent(from, maxFileSize); err != nil {
+			return err
+		}
+	}
+	return disk.Replace(to, filepath.Join(h.dir, tempName), true, disk.Bytes(data))
+}
+
+// write adds revisions to the index.
+func (h *history) write(news []Revision, sync bool) error {
+	if !h.whole {
+		if err := h.rewrite(); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(h.index(), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		h.whole = false
+		return err
+	}
+	var lines strings.Builder
+	for _, r := range news {
+		lines.WriteString(r.encode())
+	}
+	_, err = f.WriteString(lines.String())
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		h.whole = false // there may be half a line
+		return err
+	}
+	h.list, h.lines = append(h.list, news...), h.lines+len(news)
+	return nil
+}
+
+// rewrite writes the index again.
+func (h *history) rewrite() error {
+	var b strings.Builder
+	for _, r := range h.list {
+		b.WriteString(r.encode())
+	}
+	err := disk.Replace(h.index(), filepath.Join(h.dir, tempName), true, disk.Bytes([]byte(b.String())))
+	if err != nil {
+		return err
+	}
+	h.lines, h.whole = len(h.list), true
+	return nil
+}
+
+// A kept version of a file.
+type keptVersion struct{ name, sum string }
+
+// prune drops the oldest versions, except those that are needed: of each file, and of all.
+func (h *history) prune(needed map[keptVersion]bool) {
+	keep := int(h.keep.Load())
+	if keep == 0 {
+		keep = defaultKeep
+	}
+	stays, left := map[keptVersion]bool{}, make([]bool, len(h.list))
+	versions, blocks := map[string]int{}, 0
+	for i := len(h.list) - 1; i >= 0; i-- {
+		r := h.list[i]
+		k := keptVersion{r.File, r.Sum}
+		versions[r.File]++
+		blocks += 1 + r.Size/blockSize
+		if left[i] = versions[r.File] <= keep && blocks <= historyBlocks || needed[k] || i == len(h.list)-1; left[i] {
+			stays[k] = true
+		}
+	}
+	list := h.list[:0:0]
+	for i, r := range h.list {
+		if left[i] {
+			list = append(list, r)
+		} else if sum, ok := r.sum(); ok && !stays[keptVersion{r.File, r.Sum}] {
+			_ = os.Remove(filepath.Join(h.dir, copyName(r.File, sum))) // or else it is in the way of nothing
+		}
+	}
+	if h.list = list; h.lines > 2*len(list)+indexSlack/10 {
+		h.noteError(h.rewrite())
+	}
+}
+
+// noteError logs once why versions cannot be kept.
+func (h *history) noteError(err error) {
+	was, _ := h.err.Load().(string)
+	now := errorText(err)
+	if h.err.Store(now); now != "" && now != was {
+		h.log.Warn("the history of service files cannot be kept; what was last accepted is kept all the same", "err", err)
+	}
+}
