@@ -31,6 +31,8 @@ func Default() Settings {
 		Conntrack:         Conntrack{TCPBeLiberal: true},
 		Init:              Init{Forwarding: true},
 		Limits:            Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000},
+		History:           History{Keep: 20},
+		Guard:             Guard{Apply: "auto"},
 		Log:               Log{Level: "info", Format: "text"},
 	}
 }

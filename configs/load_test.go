@@ -44,6 +44,8 @@ func every() configs.Settings {
 		},
 		Init:      configs.Init{Forwarding: false},
 		OfSources: configs.OfSources{Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}},
+		History:   configs.History{Keep: 1000},
+		Guard:     configs.Guard{Removals: 99, Apply: "manual"},
 		Limits:    configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
 		Log:       configs.Log{Level: "debug", Format: "json"},
 	}

@@ -83,6 +83,13 @@ var sections = slices.Concat([]section{
 		decode.Key("endpoints", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Endpoints }),
 		decode.Key("ports", decode.Number(1, 65535), func(s *Settings) *int { return &s.Limits.Ports }),
 	}},
+	{"history", []field{
+		decode.Key("keep", decode.Number(1, 1000), func(s *Settings) *int { return &s.History.Keep }),
+	}},
+	{"guard", []field{
+		decode.Key("removals", decode.Number(0, 99), func(s *Settings) *int { return &s.Guard.Removals }),
+		decode.Key("apply", decode.Word("way to apply changes", "auto", "manual"), func(s *Settings) *string { return &s.Guard.Apply }),
+	}},
 	{"log", []field{
 		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error"), func(s *Settings) *string { return &s.Log.Level }),
 		decode.Key("format", decode.Word("log format", "text", "json"), func(s *Settings) *string { return &s.Log.Format }),

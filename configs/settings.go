@@ -29,8 +29,10 @@ type Settings struct {
 	Conntrack Conntrack
 	Init      Init
 	OfSources
-	Limits Limits
-	Log    Log
+	Limits  Limits
+	History History
+	Guard   Guard
+	Log     Log
 }
 
 // Sync says how often the kernel is written and compared.
@@ -68,6 +70,17 @@ type Limits struct {
 	Services  int // of a file
 	Endpoints int // of a service
 	Ports     int // of a service
+}
+
+// History says what is kept of earlier versions of service files.
+type History struct {
+	Keep int // versions of each file
+}
+
+// Guard says which changes of service files wait for somebody's word.
+type Guard struct {
+	Removals int    // per cent of services, and of the endpoints of a service; 0: any
+	Apply    string // "auto" or "manual"
 }
 
 // Log says what is logged and how.

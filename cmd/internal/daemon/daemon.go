@@ -290,6 +290,7 @@ func (d *daemon) use(now configs.Settings, choice bool) {
 	d.metrics.Reloaded(time.Now())
 	setLevel(d.level, now.Log.Level)
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
+	d.guard(now)
 	d.setNode()
 	if choice {
 		d.mode.want(now)

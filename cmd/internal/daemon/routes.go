@@ -9,5 +9,6 @@ func (d *daemon) routes() *control.Routes {
 	r := new(control.Routes)
 	d.report.addRoutes(r)
 	control.Get(r, PlanPath, d.plan)
+	d.versionRoutes(r)
 	return r
 }

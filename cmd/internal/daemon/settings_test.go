@@ -26,6 +26,7 @@ func TestAtRunTime(t *testing.T) {
 	want.NodePortAddresses = []string{"all"}
 	want.Sync = configs.Sync{MinInterval: time.Second, ResyncInterval: time.Minute}
 	want.Log.Level = "debug"
+	want.Guard, want.History = configs.Guard{Removals: 30, Apply: "manual"}, configs.History{Keep: 3}
 	now, restart := atRunTime(fixed, want)
 	if diff := cmp.Diff(want, now, plain); diff != "" || restart != nil {
 		t.Errorf("needs a restart %q; in use (-want +got):\n%s", restart, diff)

@@ -108,7 +108,10 @@ func (d *daemon) openSources() (names []string) {
 }
 
 func openFiles(c sourceConfig) source.Source {
-	return file.New(file.Options{Dir: c.configDir, StateDir: c.stateDir, Rules: c.rules, Log: c.log})
+	return file.New(file.Options{
+		Dir: c.configDir, StateDir: c.stateDir, Rules: c.rules, Log: c.log,
+		Guard: guardOf(c.Settings), Keep: c.History.Keep,
+	})
 }
 
 // beside reports whether more than one source is served.

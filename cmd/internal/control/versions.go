@@ -1,0 +1,66 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"svcproxy.dev/svcproxy/source/file"
+)
+
+// Rollback is the question of a POST to /v1/rollback; its answer is a file.Revision.
+type Rollback struct {
+	File   string `json:"file,omitempty"` // empty: that of the version
+	Number int    `json:"number"`
+}
+
+// Apply is the question of a POST to /v1/apply; its answer is a file.Application.
+type Apply struct {
+	Timeout time.Duration `json:"timeout"` // in ns
+}
+
+// WriteHistory writes versions of files for people. Nothing in them can steer the terminal.
+func WriteHistory(w io.Writer, list []file.Revision) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "no version of a service file is kept")
+		return err
+	}
+	t := &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	t.row("VERSION", "FILE", "ACCEPTED", "OWNER", "SERVICES", "CHANGED")
+	for _, r := range list {
+		t.row(strconv.Itoa(r.Number), r.File, r.At.Local().Format("2006-01-02 15:04:05"), owner(r), strconv.Itoa(r.Services), changed(r))
+	}
+	return cmp.Or(t.err, t.w.Flush())
+}
+
+func owner(r file.Revision) string {
+	switch {
+	case r.UID < 0:
+		return "-"
+	case r.Owner == "":
+		return strconv.Itoa(r.UID)
+	}
+	return strconv.Itoa(r.UID) + "/" + r.Owner
+}
+
+// changed says what a version changed: "+1 -2 ~0: +default/a -default/b ..., in use".
+func changed(r file.Revision) string {
+	text := fmt.Sprintf("+%d -%d ~%d", r.Added, r.Removed, r.Changed)
+	if len(r.Names) > 0 {
+		text += ": " + strings.Join(r.Names, " ")
+	}
+	if r.Added+r.Removed+r.Changed > len(r.Names) {
+		text += " ..."
+	}
+	if r.Sum == "" {
+		text += ", the file was removed"
+	}
+	if r.InUse {
+		text += ", in use"
+	}
+	return text
+}
