@@ -148,18 +148,23 @@ func (f *state) activate(now time.Time) bool {
 // logFiles logs one line for each file, at first one for all that are well. What
 // the Tracker has to accept is logged when that is done.
 func (s *Source) logFiles(news []probe, first bool) {
-	services := 0
+	services, held := 0, 0
 	for _, p := range news {
 		services += p.f.handedServices()
 		switch {
 		case p.f.hold != nil:
-			p.f.hold.log(s.log, p.f.path)
+			if held++; held <= maxHeldLines {
+				p.f.hold.log(s.log, p.f.path)
+			}
 		case p.v != gone && p.f.state == source.Accepted && s.store != nil:
 		case p.v != gone:
 			p.f.summary(first).logTo(s.log)
 		case p.f.seen != nil:
 			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handedServices())
 		}
+	}
+	if more := held - maxHeldLines; more > 0 {
+		s.log.Warn("changes of more service files are held", "files", more)
 	}
 	if first {
 		s.log.Info("service files read", "dir", s.dir, "files", len(news), "services", services)

@@ -30,6 +30,9 @@ func (h *hold) faults(path string) []source.Fault {
 	return []source.Fault{f}
 }
 
+// maxHeldLines is how many files that one step holds have a line of the log each.
+const maxHeldLines = 10
+
 // log tells once.
 func (h *hold) log(log *slog.Logger, path string) {
 	if h.told {

@@ -17,6 +17,9 @@ const (
 	MinTrial = time.Second
 	MaxTrial = 24 * time.Hour
 
+	// acceptTime is how long the sink may take to accept what it is given.
+	acceptTime = time.Second
+
 	// commandTime is how long the goroutine of Run may be busy with other things.
 	commandTime = 10 * time.Second
 )
@@ -83,17 +86,32 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 	if err != nil {
 		return r, err
 	}
-	return r, s.kept(ctx)
+	return r, s.kept(ctx, r.File)
 }
 
 // ErrNotKept is wrapped by errors that say that a decision is in force, but not on the disk.
 var ErrNotKept = errors.New("it is so now, but a restart may not know it")
 
-func (s *Source) kept(ctx context.Context) error {
+// kept waits until what was handed on of these files is accepted, and all of it is on the
+// disk. A version that is refused, for another file has what it claims, is not waited for long.
+func (s *Source) kept(ctx context.Context, names ...string) error {
+	for end := time.Now().Add(acceptTime); ctx.Err() == nil && time.Now().Before(end) && !s.accepted(names); {
+		time.Sleep(openPoll)
+	}
 	if err := s.store.flush(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotKept, err)
 	}
 	return nil
+}
+
+// accepted reports whether the versions handed on of these files are those in use.
+func (s *Source) accepted(names []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(names, func(name string) bool {
+		f := s.files[name]
+		return f != nil && f.used != f.good
+	})
 }
 
 // keptVersion reads and parses a version that was accepted once.
@@ -190,7 +208,7 @@ func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
 	if err != nil {
 		return c, err
 	}
-	return c, s.kept(ctx)
+	return c, s.kept(ctx, c.Files...)
 }
 
 // setTrial begins or ends one.
@@ -239,8 +257,11 @@ func (s *Source) Apply(ctx context.Context, timeout time.Duration) (a Applicatio
 		a.Files = s.release(sink)
 		return nil
 	})
+	if err != nil {
+		return a, err
+	}
 	s.log.Info("applied on trial", "files", len(a.Files), "until", a.Until)
-	return a, err
+	return a, s.kept(ctx, a.Files...)
 }
 
 // newTrial returns one of what is in use now, or of what was before the one that is under way.
