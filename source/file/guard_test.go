@@ -218,6 +218,7 @@ func TestGuardShares(t *testing.T) {
 		{"endpoints that may go", 30, "a 10\n", []edit{{"a 7\n", "1 7 false"}}},
 		{"too many endpoints", 30, "a 10\n", []edit{{"a 6\n", "1 10 true"}}},
 		{"endpoints in two steps", 30, "a 10\n", []edit{{"a 8\n", "1 8 false"}, {"a 6\n", "1 8 true"}}},
+		{"endpoints that come back", 30, "a 10\n", []edit{{"a 8\n", "1 8 false"}, {"a 10\n", "1 10 false"}, {"a 7\n", "1 7 false"}}},
 		{"endpoints of nine", 30, "a 9\n", []edit{{"a 0\n", "1 0 false"}}},
 		{"a service with many endpoints goes", 30, services(10, 20), []edit{{services(9, 20), "9 20 false"}}},
 	}

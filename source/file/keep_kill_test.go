@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 		victim(dir)
 		return
 	}
+	if dir := os.Getenv(decideDir); dir != "" {
+		decider(dir)
+	}
 	goleak.VerifyTestMain(m)
 }
 

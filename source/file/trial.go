@@ -282,7 +282,8 @@ func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	return t
 }
 
-// settle reads everything again, and waits until nothing is half written.
+// settle reads everything again, and waits until nothing is half written, and what was
+// handed on is accepted.
 func (s *Source) settle(ctx context.Context) error {
 	var steps int
 	err := s.inRun(ctx, func(source.Sink) error {
@@ -290,10 +291,11 @@ func (s *Source) settle(ctx context.Context) error {
 		steps = s.steps
 		return nil
 	})
-	for end := time.Now().Add(maxWait + quietTime); err == nil && time.Now().Before(end); {
+	for start := time.Now(); err == nil && time.Since(start) < maxWait+quietTime; {
 		settled := false
 		err = s.inRun(ctx, func(source.Sink) error {
-			settled = s.steps > steps && len(s.waiting)+len(s.largeReads) == 0
+			settled = s.steps > steps && len(s.waiting)+len(s.largeReads) == 0 &&
+				(time.Since(start) > acceptTime || s.accepted(sortedNames(s.files)))
 			return nil
 		})
 		if settled {
