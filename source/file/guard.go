@@ -184,6 +184,11 @@ func (j *judgement) collect(due []*probe) bool {
 	for k := range j.after {
 		delete(j.guard.services.gone, k)
 	}
+	for k, r := range j.guard.endpoints {
+		if s := j.after[k]; s != nil {
+			comeBack(r.gone, s)
+		}
+	}
 	return len(j.takes) > 0
 }
 
@@ -242,7 +247,6 @@ func (j *judgement) endpoints(f *state) {
 		}
 		gone, of := 0, len(s.Endpoints)
 		if r := j.guard.endpoints[s.Key]; r != nil {
-			comeBack(r.gone, j.after[s.Key])
 			gone, of = r.before(j.now, of)
 		}
 		if j.set.exceeds(gone+len(lost), of) {

@@ -345,3 +345,18 @@ func TestGuardManual(t *testing.T) {
 		uses("a 3, b 1")
 	})
 }
+
+// What somebody has confirmed does not count with what is removed later, nor what went before it.
+func TestGuardConfirmedCountsNoMore(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.write("a.toml", services(20, 1))
+		h.start()
+		moment()
+		h.change(func() { h.write("a.toml", services(15, 1)) })
+		h.change(func() { h.write("a.toml", services(12, 1)) })
+		h.has("held", 15, 1)
+		h.confirm()
+		h.change(func() { h.write("a.toml", services(10, 1)) })
+		h.has("confirmed, and two less", 10, 0)
+	})
+}
