@@ -96,7 +96,7 @@ func TestReadmeCommands(t *testing.T) {
 		t.Fatalf("--help lists %q", commands)
 	}
 	for _, name := range commands {
-		if !strings.Contains(string(text), "| `svcproxy "+name) {
+		if !strings.Contains(string(text), "| `svcproxy "+name) && !strings.Contains(string(text), "`, `svcproxy "+name) { // a row may have several
 			t.Errorf("README's table of commands lacks %s", name)
 		}
 	}

@@ -77,7 +77,7 @@ type History struct {
 	Keep int // versions of each file
 }
 
-// Guard says which changes of service files wait for somebody's word.
+// Guard says which changes of service files wait for a word of the admin.
 type Guard struct {
 	Removals int    // per cent of services, and of the endpoints of a service; 0: any
 	Apply    string // "auto" or "manual"

@@ -21,7 +21,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// Decisions are what somebody, or the guard, decided about versions of files, against
+// Decisions are what the admin, or the guard, decided about versions of files, against
 // what the files say. They outlive the process: a held change stays held, an
 // older version stays in use, and what was applied on trial goes back.
 type decisions struct {

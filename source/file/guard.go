@@ -10,7 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A Guard says which changes of files wait for somebody's word.
+// A Guard says which changes of files wait for a word of the admin.
 type Guard struct {
 	// Removals is the share of all services of files, and of the endpoints of each
 	// service, that changes may remove within a minute, in per cent; 0: any. It

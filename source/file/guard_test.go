@@ -346,7 +346,7 @@ func TestGuardManual(t *testing.T) {
 	})
 }
 
-// What somebody has confirmed does not count with what is removed later, nor what went before it.
+// What is confirmed does not count with what is removed later, nor what went before it.
 func TestGuardConfirmedCountsNoMore(t *testing.T) {
 	guarded(t, Guard{Removals: 30}, func(h *host) {
 		h.write("a.toml", services(20, 1))

@@ -77,7 +77,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 	err = s.inRun(ctx, func(sink source.Sink) error {
 		s.mu.Lock()
 		if t := s.decisions.trial; t != nil {
-			t.before[r.File] = v // what somebody asked for stays
+			t.before[r.File] = v // what was asked for stays
 		}
 		s.mu.Unlock()
 		s.useInstead(sink, map[string]*version{r.File: v}, why)
@@ -363,7 +363,7 @@ func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec record, o
 	case had && p.v.id == want.id && !p.v.broken:
 		return record{want.id, firstTime(rec, ok, t.began), t.began}, true
 	case had && ok && rec.sum == want.id && held != nil && held.found == p.v.id:
-		return rec, ok // nothing of it was applied
+		return rec, ok // none of it was applied
 	}
 	p.pin = &pin{state: source.RolledBack, found: found, since: time.Now().Round(0), why: unconfirmed(t)}
 	if had {

@@ -362,6 +362,9 @@ func TestApply(t *testing.T) {
 			pass(time.Minute)
 			h.start()
 			moment()
+			if _, steps := h.sink.look(); strings.Contains(strings.Join(steps, ";"), "a 2") {
+				h.Errorf("what nobody had confirmed was used again: %q", steps)
+			}
 			wentBack(h)
 		})
 		run("the host started again", func(h *host) {

@@ -79,7 +79,7 @@ func (d *daemon) versionRoutes(r *control.Routes) {
 	})
 }
 
-// fileName returns the name of a service file that somebody may have written with its directory.
+// fileName returns the name of a service file that may be written with its directory.
 func fileName(path string) string {
 	if path == "" {
 		return ""
