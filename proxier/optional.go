@@ -2,7 +2,10 @@ package proxier
 
 import (
 	"context"
+	"net/netip"
 	"time"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A ForeignChange says that another process changed what a Backend has in the kernel.
@@ -40,3 +43,33 @@ type delayer interface{ NextDue() time.Time }
 // A rechecker is a backend that may rely on the kernel's notifications. After Recheck
 // it compares everything nevertheless.
 type rechecker interface{ Recheck() }
+
+// A Counter is a Backend whose kernel subsystem counts connections by itself.
+type Counter interface {
+	Backend
+
+	// Count calls each with what the kernel has counted for every target of these
+	// places. It runs beside the other methods, and holds up none. A place that the
+	// kernel does not serve is passed over.
+	Count(ctx context.Context, places []Place, each func(Pair, Count)) error
+}
+
+// A Place is where packets are sent to.
+type Place struct {
+	Protocol source.Protocol
+	netip.AddrPort
+}
+
+// A Pair is where packets were sent to, and the endpoint that got them.
+type Pair struct {
+	Place
+	Target netip.AddrPort
+}
+
+// A Count is what the kernel has counted. All but Active only grow while what is counted
+// stays in the kernel. Packets and bytes are those of both directions.
+type Count struct {
+	Active         uint64 // connections that go on
+	Connections    uint64
+	Packets, Bytes uint64
+}

@@ -79,3 +79,19 @@ func processorTime() time.Duration {
 	}
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
+
+// BenchmarkTranslated measures a listing of translated connections where there is none
+// among many, as the kernel filters it.
+func BenchmarkTranslated(b *testing.B) {
+	namespace(b, "ip link set lo up")
+	fill(b)
+	b.ReportAllocs()
+	before := processorTime()
+	for b.Loop() {
+		err := conntrack.Translated(b.Context(), false, func(c conntrack.Counted) { b.Errorf("%v is translated", c) })
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64((processorTime()-before).Microseconds())/1000/float64(b.N), "ms-cpu/op")
+}

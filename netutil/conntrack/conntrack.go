@@ -1,8 +1,9 @@
-// Package conntrack removes UDP flows from the kernel's connection tracking, and marks
-// connections.
+// Package conntrack removes UDP flows from the kernel's connection tracking, marks
+// connections, and counts them.
 //
 //	conntrack.go, mark.go  removing and marking
 //	established.go         listing connections
+//	count.go, events.go    what there is, and what begins and ends
 //	list.go, filter.go     listing, filtered by the kernel where it can
 //	edit.go                changes in batches
 //	entry.go, socket.go    decoding, the netlink socket

@@ -10,7 +10,8 @@ import (
 type entry struct {
 	orig, reply tuple
 	status      uint32        // IPS_*, <linux/netfilter/nf_conntrack_common.h>
-	info        []byte        // attrProtoInfo
+	info        []byte        // CTA_PROTOINFO; nil: none
+	counters    [2][]byte     // of both directions; nil: none
 	names       [4]nlmsg.Attr // the attributes that identify it, as received; some may be missing
 }
 
@@ -42,8 +43,12 @@ func (e *entry) decode(b []byte) error {
 			e.names[1] = a
 		case attrStatus:
 			e.status = nlmsg.Uint32(a.Value())
-		case attrProtoInfo:
+		case attrInfo:
 			e.info = a.Value()
+		case attrOrigCounters:
+			e.counters[0] = a.Value()
+		case attrReplyCounters:
+			e.counters[1] = a.Value()
 		case attrZone:
 			e.names[2] = a
 		case attrID:

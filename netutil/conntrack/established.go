@@ -9,13 +9,8 @@ import (
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
-// attrProtoInfo has the state of a TCP connection, <linux/netfilter/nfnetlink_conntrack.h>.
-const (
-	attrProtoInfo    = 4
-	protoInfoTCP     = 1
-	tcpState         = 1
-	stateEstablished = 3 // TCP_CONNTRACK_ESTABLISHED
-)
+// stateEstablished is TCP_CONNTRACK_ESTABLISHED, <linux/netfilter/nf_conntrack_tcp.h>.
+const stateEstablished = 3
 
 // Established calls visit with every connection of a family that has been answered, in
 // every zone; of TCP only with established ones. When ctx ends it stops at once. It lists
@@ -40,4 +35,4 @@ func Established(ctx context.Context, ipv6 bool, visit func(Connection)) error {
 }
 
 // tcpState returns the state of a TCP connection, 0 where the kernel does not say.
-func (e *entry) tcpState() uint8 { return nlmsg.Uint8(nlmsg.Find(e.info, protoInfoTCP, tcpState)) }
+func (e *entry) tcpState() uint8 { return nlmsg.Uint8(nlmsg.Find(e.info, infoTCP, infoState)) }

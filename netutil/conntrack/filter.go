@@ -11,14 +11,20 @@ import (
 
 // Attributes of a conntrack message, <linux/netfilter/nfnetlink_conntrack.h>.
 const (
-	attrOrig   = 1
-	attrReply  = 2
-	attrStatus = 3
-	attrMark   = 8
+	attrOrig          = 1
+	attrReply         = 2
+	attrStatus        = 3
+	attrInfo          = 4 // of the protocol
+	attrMark          = 8
+	attrOrigCounters  = 9
+	attrReplyCounters = 10
+
 	attrID     = 12
 	attrZone   = 18
 	attrMask   = 21 // of the mark
 	attrFilter = 25 // since Linux 5.8; older kernels ignore it and send everything
+
+	attrStatusMask = 26 // since Linux 5.15; the same
 
 	tupleAddrs = 1 // of a tuple
 	tupleProto = 2
@@ -31,6 +37,13 @@ const (
 	protoNumber = 1 // of a tuple's protocol
 	protoSrc    = 2
 	protoDst    = 3
+
+	countersPackets = 1 // of the counters of a direction
+	countersBytes   = 2
+
+	infoTCP   = 1 // of the protocol's
+	infoSCTP  = 3
+	infoState = 1 // of either
 
 	filterOrig = 1 // of a filter: which parts of the original tuple must be equal
 )
@@ -53,6 +66,8 @@ const maxWalks = 4
 type filter struct {
 	udp      bool
 	src, dst netip.AddrPort
+
+	translated bool // in place of the others: those whose destination was translated
 }
 
 // filters returns filters that cover everything that q selects.
@@ -99,6 +114,9 @@ func matchesAddr(want, a netip.AddrPort) bool {
 
 // encode returns the attributes of f.
 func (f filter) encode() ([]byte, error) {
+	if f.translated {
+		return encodeTranslated()
+	}
 	if !f.udp {
 		return nil, nil
 	}

@@ -1,10 +1,11 @@
 // Package lvs talks to IPVS, the kernel's load balancer, over generic netlink.
 //
-//	lvs.go     types, errors, and what errnos mean
-//	read.go    lists and single servers
-//	write.go   changes
-//	conn.go    requests and replies, the family ID
-//	socket.go  the netlink socket
+//	lvs.go       types, errors, and what errnos mean
+//	read.go      lists and single servers
+//	counters.go  what the kernel counts
+//	write.go     changes
+//	conn.go      requests and replies, the family ID
+//	socket.go    the netlink socket
 //
 // It encodes the messages itself, on top of mdlayher/netlink. The library for
 // this, moby/ipvs, looks up the family ID of IPVS once per process: after the

@@ -133,6 +133,14 @@ func Uint32(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
+// Uint64 returns a number in network order; 0 if b is shorter.
+func Uint64(b []byte) uint64 {
+	if len(b) < 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
 // NativeUint32 returns a number in the host's order; 0 if b is shorter.
 func NativeUint32(b []byte) uint32 {
 	if len(b) < 4 {

@@ -1,0 +1,25 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// A kernel that does not filter sends everything: what was not translated is passed over.
+func TestCountedIsTranslated(t *testing.T) {
+	vip, endpoint := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("192.0.2.1:8080")
+	for _, tt := range []struct {
+		status uint32
+		reply  netip.AddrPort
+		want   bool
+	}{
+		{destinationTranslated | seenReply, endpoint, true},
+		{seenReply, endpoint, false},
+		{destinationTranslated, vip, false},
+	} {
+		e := entry{orig: tuple{dst: vip}, reply: tuple{src: tt.reply}, status: tt.status}
+		if _, ok := e.counted(); ok != tt.want {
+			t.Errorf("status %#x, reply from %v: counted %t", tt.status, tt.reply, ok)
+		}
+	}
+}

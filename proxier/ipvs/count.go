@@ -1,0 +1,38 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+var _ proxier.Counter = (*Backend)(nil)
+
+// Count implements proxier.Counter. It reads servers one by one, on a socket of its own.
+// What rules balance, and not IPVS, is not counted: local sources under policy local.
+func (b *Backend) Count(ctx context.Context, places []proxier.Place, each func(proxier.Pair, proxier.Count)) error {
+	conn, err := lvs.Dial(ctx)
+	if err != nil {
+		return fmt.Errorf("ipvs, %s: counting: %w", b.fam, err)
+	}
+	for _, p := range places {
+		if err = count(ctx, conn, p, each); err != nil {
+			err = fmt.Errorf("ipvs, %s: counting: %w", b.fam, err)
+			break
+		}
+	}
+	return errors.Join(err, conn.Close())
+}
+
+func count(ctx context.Context, conn *lvs.Conn, p proxier.Place, each func(proxier.Pair, proxier.Count)) error {
+	list, err := conn.Counters(ctx, lvs.Key{Addr: p.Addr(), Protocol: uint8(p.Protocol), Port: p.Port()})
+	for _, c := range list {
+		each(proxier.Pair{Place: p, Target: c.AddrPort}, proxier.Count{
+			Active: uint64(c.Active), Connections: c.Connections, Packets: c.Packets, Bytes: c.Bytes,
+		})
+	}
+	return err
+}
