@@ -1,0 +1,296 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+const (
+	// lease is for how long counting goes on when nobody asks any more.
+	lease = 15 * time.Second
+
+	// idleShare is how much longer than a reading the pause after it is at least: readings
+	// then cost less than a tenth of a processor, however much there is to read.
+	idleShare = 9
+
+	// retryFollowing is after what time events are asked for again that could not be had.
+	retryFollowing = 10 * time.Second
+)
+
+// Kernel is what a Collector needs of connection tracking.
+type Kernel interface {
+	// Connections calls each with every connection of a family that was translated.
+	Connections(ctx context.Context, fam proxier.Family, each func(Connection)) error
+
+	// Follow opens what tells of connections, of both families, from then on. Without
+	// ends it need not tell when they end.
+	Follow(ends bool) (Follower, error)
+
+	// CountsPackets reports whether packets and bytes of new connections are counted.
+	CountsPackets() bool
+}
+
+// A Follower calls each with every event until ctx ends, and lost when it missed
+// some. It closes itself.
+type Follower interface {
+	Run(ctx context.Context, each func(Event), lost func()) error
+}
+
+// A Collector reads what the kernel counts while somebody asks. Its goroutine, Run,
+// owns the book.
+type Collector struct {
+	kernel  Kernel
+	serving func() []proxier.Serving
+	log     *slog.Logger
+
+	asks   chan ask
+	wanted chan Wanted
+}
+
+// Wanted says what is wanted of a Collector beside answers.
+type Wanted struct {
+	Always   bool // count also while nobody asks, for metrics
+	Services int  // how many services metrics are of
+}
+
+// An ask is a question to Run.
+type ask struct {
+	age    time.Duration // how old what is known may be
+	answer chan<- Report
+	query  *Query
+	metric bool // for metrics: they are told only what is wanted always
+}
+
+// NewCollector returns a Collector of what serving returns.
+func NewCollector(kernel Kernel, serving func() []proxier.Serving, log *slog.Logger) *Collector {
+	return &Collector{kernel: kernel, serving: serving, log: log, asks: make(chan ask), wanted: make(chan Wanted, 1)}
+}
+
+// Want changes what is wanted. It does not block. One goroutine at a time may call it.
+func (c *Collector) Want(w Wanted) {
+	select {
+	case <-c.wanted: // not looked at yet
+	default:
+	}
+	c.wanted <- w
+}
+
+// Report returns the traffic of services, not older than age where that does not cost
+// too much. Run must be running.
+func (c *Collector) Report(ctx context.Context, q Query, age time.Duration) (Report, error) {
+	if err := q.Check(); err != nil {
+		return Report{}, err
+	}
+	return c.ask(ctx, ask{age: age, query: &q})
+}
+
+func (c *Collector) ask(ctx context.Context, a ask) (Report, error) {
+	answer := make(chan Report, 1)
+	a.answer = answer
+	select {
+	case c.asks <- a:
+	case <-ctx.Done():
+		return Report{}, fmt.Errorf("reading what the kernel counts: %w", ctx.Err())
+	}
+	select {
+	case r := <-answer:
+		return r, nil
+	case <-ctx.Done():
+		return Report{}, fmt.Errorf("reading what the kernel counts: %w", ctx.Err())
+	}
+}
+
+// Run answers until ctx ends.
+func (c *Collector) Run(ctx context.Context) {
+	var w Wanted
+	var s *session
+	defer func() { s.end() }()
+	idle := time.NewTimer(lease)
+	defer idle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case w = <-c.wanted:
+			if w.Always && s == nil {
+				s = c.begin(ctx)
+			}
+		case <-idle.C:
+			if !w.Always {
+				s.end()
+				s = nil
+			}
+			continue
+		case a := <-c.asks:
+			if a.metric && !w.Always {
+				a.answer <- Report{}
+				continue
+			}
+			if s == nil {
+				s = c.begin(ctx)
+			}
+			s.answer(ctx, a, w)
+		}
+		idle.Reset(lease)
+	}
+}
+
+// A session is a time during which is counted.
+type session struct {
+	*Collector
+	since    time.Time
+	packets  bool
+	problems []string // of the last reading
+
+	book  book
+	tally tally
+	began time.Time // of the last reading
+	took  time.Duration
+
+	following *following // nil: events are not needed, or could not be had
+	failed    error      // why not
+	retry     time.Time  // when to ask for them again
+}
+
+// A following is a Follower that runs.
+type following struct {
+	cancel context.CancelFunc
+	done   chan error // has room for its end
+}
+
+// begin begins to count.
+func (c *Collector) begin(ctx context.Context) *session {
+	s := &session{Collector: c, since: time.Now()}
+	s.read(ctx)
+	return s
+}
+
+// end ends the session, which may be nil.
+func (s *session) end() {
+	if s != nil && s.following != nil {
+		s.following.cancel()
+		<-s.following.done
+		s.following = nil
+	}
+}
+
+// answer answers, after a reading where what is known is too old.
+func (s *session) answer(ctx context.Context, a ask, w Wanted) {
+	if time.Since(s.began) > max(a.age, s.took*(1+idleShare)) {
+		s.read(ctx)
+	}
+	r := Report{Since: s.since, Packets: s.packets, Problems: s.problems, Lost: s.tally.losses()}
+	if a.metric {
+		s.book.metrics(w.Services, &r)
+	} else {
+		s.book.report(a.query, &r)
+	}
+	a.answer <- r
+}
+
+// read reads all that the kernel counts.
+func (s *session) read(ctx context.Context) {
+	s.began, s.problems = time.Now(), nil
+	serving := s.serving()
+	s.follow(ctx, serving)
+	s.book.begin(serving)
+	s.readEvents()
+	failed := make(map[proxier.Family]bool)
+	for i := range serving {
+		if err := s.readFamily(ctx, &serving[i]); err != nil {
+			failed[serving[i].Family] = true
+			s.problems = append(s.problems, err.Error())
+		}
+	}
+	s.book.end(s.began, func(at netip.AddrPort) bool { return !failed[proxier.FamilyOf(at.Addr())] })
+	s.took = time.Since(s.began)
+}
+
+// readEvents books what the kernel has told of since the last reading.
+func (s *session) readEvents() {
+	for p, n := range s.tally.take() {
+		s.book.ended(p, n)
+	}
+	if s.failed != nil {
+		s.problems = append(s.problems, "new connections are not counted: "+s.failed.Error())
+	}
+}
+
+// readFamily books what there is of a family.
+func (s *session) readFamily(ctx context.Context, f *proxier.Serving) error {
+	if f.Counter != nil {
+		return f.Counter.Count(ctx, places(f), s.book.there)
+	}
+	return s.kernel.Connections(ctx, f.Family, func(c Connection) {
+		n := proxier.Count{Packets: c.Packets, Bytes: c.Bytes}
+		if !c.Ended {
+			n.Active = 1
+		}
+		s.book.there(c.Pair, n)
+	})
+}
+
+func places(f *proxier.Serving) []proxier.Place {
+	var list []proxier.Place
+	for p := range f.Places() {
+		list = append(list, p)
+	}
+	return list
+}
+
+// follow has events counted where a family needs that.
+func (s *session) follow(ctx context.Context, serving []proxier.Serving) {
+	if packets := s.kernel.CountsPackets(); packets != s.packets {
+		s.end() // now it matters, or no longer, when connections end
+		s.packets = packets
+	}
+	if s.following != nil {
+		select {
+		case err := <-s.following.done:
+			s.following = nil
+			s.cannotFollow(err)
+		default:
+		}
+	}
+	tracked := slices.ContainsFunc(serving, func(f proxier.Serving) bool { return f.Counter == nil })
+	if !tracked || s.following != nil || time.Now().Before(s.retry) {
+		return
+	}
+	f, err := s.kernel.Follow(s.packets)
+	if err != nil {
+		s.cannotFollow(err)
+		return
+	}
+	s.failed = nil
+	s.start(ctx, f)
+}
+
+// cannotFollow notes why events cannot be had.
+func (s *session) cannotFollow(err error) {
+	if s.failed == nil || s.failed.Error() != err.Error() {
+		s.log.Warn("new connections of services are not counted", "err", err, "retry", retryFollowing)
+	}
+	s.failed, s.retry = err, time.Now().Add(retryFollowing)
+}
+
+// start starts a Follower.
+func (s *session) start(ctx context.Context, f Follower) {
+	ctx, cancel := context.WithCancel(ctx)
+	run := &following{cancel, make(chan error, 1)}
+	go func() {
+		defer cancel()
+		err := f.Run(ctx, s.tally.add, s.tally.lose)
+		if err == nil {
+			err = errors.New("it has ended")
+		}
+		run.done <- err
+	}()
+	s.following = run
+}
