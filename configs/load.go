@@ -33,6 +33,7 @@ func Default() Settings {
 		Limits:            Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000},
 		History:           History{Keep: 20},
 		Guard:             Guard{Apply: "auto"},
+		Metrics:           Metrics{MaxServices: 1000},
 		Log:               Log{Level: "info", Format: "text"},
 	}
 }

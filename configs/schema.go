@@ -72,6 +72,7 @@ var sections = slices.Concat([]section{
 		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPTimeout }),
 		decode.Key("udp_stream_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPStreamTimeout }),
 		decode.Key("tcp_be_liberal", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.TCPBeLiberal }),
+		decode.Key("accounting", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.Accounting }),
 	}},
 	{"init", []field{
 		decode.Key("forwarding", decode.Bool, func(s *Settings) *bool { return &s.Init.Forwarding }),
@@ -89,6 +90,10 @@ var sections = slices.Concat([]section{
 	{"guard", []field{
 		decode.Key("removals", decode.Number(0, 99), func(s *Settings) *int { return &s.Guard.Removals }),
 		decode.Key("apply", decode.Word("way to apply changes", "auto", "manual"), func(s *Settings) *string { return &s.Guard.Apply }),
+	}},
+	{"metrics", []field{
+		decode.Key("traffic", decode.Bool, func(s *Settings) *bool { return &s.Metrics.Traffic }),
+		decode.Key("max_services", decode.Number(0, maxLimit), func(s *Settings) *int { return &s.Metrics.MaxServices }),
 	}},
 	{"log", []field{
 		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error"), func(s *Settings) *string { return &s.Log.Level }),

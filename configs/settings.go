@@ -32,6 +32,7 @@ type Settings struct {
 	Limits  Limits
 	History History
 	Guard   Guard
+	Metrics Metrics
 	Log     Log
 }
 
@@ -57,6 +58,7 @@ type Conntrack struct {
 	UDPTimeout            time.Duration
 	UDPStreamTimeout      time.Duration
 	TCPBeLiberal          bool
+	Accounting            bool
 }
 
 // Init says what of the host svcproxy init may change.
@@ -81,6 +83,12 @@ type History struct {
 type Guard struct {
 	Removals int    // per cent of services, and of the endpoints of a service; 0: any
 	Apply    string // "auto" or "manual"
+}
+
+// Metrics says which of the traffic of services there are.
+type Metrics struct {
+	Traffic     bool
+	MaxServices int // of how many services, the first ones by name
 }
 
 // Log says what is logged and how.

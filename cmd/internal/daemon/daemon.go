@@ -25,6 +25,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -81,6 +82,7 @@ type daemon struct {
 	report   *reporter
 	counter  *counter
 	line     *statusLine
+	traffic  *traffic.Collector
 
 	health  *healthz.Health
 	metrics *healthz.Metrics
@@ -110,6 +112,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.mode.follow(ctx); return nil })
 	g.Go(func() error { d.saveMemory(ctx); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
+	g.Go(func() error { d.traffic.Run(ctx); return nil })
 	return g.Wait()
 }
 
@@ -238,6 +241,7 @@ func (d *daemon) wire() {
 	d.server.SetAddrs(d.node.NodePortAddrs)
 	names := d.openSources()
 	d.loop = d.newLoop(names)
+	d.traffic = d.newTraffic()
 	d.doubts.loop, d.mode.loop = d.loop, d.loop
 	d.mode.changed = func() { each(d.sources, revalidator.Revalidate) } // modes differ in what they can do
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
@@ -291,6 +295,7 @@ func (d *daemon) use(now configs.Settings, choice bool) {
 	setLevel(d.level, now.Log.Level)
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	d.guard(now)
+	d.traffic.Want(wantedTraffic(now))
 	d.setNode()
 	if choice {
 		d.mode.want(now)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/top"
 )
 
 // routes returns what the control socket answers.
@@ -9,6 +10,7 @@ func (d *daemon) routes() *control.Routes {
 	r := new(control.Routes)
 	d.report.addRoutes(r)
 	control.Get(r, PlanPath, d.plan)
+	control.Get(r, top.Path, d.answerTop)
 	d.versionRoutes(r)
 	return r
 }
