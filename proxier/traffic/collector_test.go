@@ -1,0 +1,278 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A fakeKernel has one connection, and tells of more as a test says.
+type fakeKernel struct {
+	readings int           // how often it was listed
+	slow     time.Duration // of a listing
+	follows  int           // Followers there have been
+	ends     []bool        // of each, whether it was to tell of ends
+	packets  bool
+	refuses  error // of the next Follow
+	broken   chan error
+	events   chan Event
+}
+
+func newFakeKernel() *fakeKernel {
+	return &fakeKernel{broken: make(chan error), events: make(chan Event)}
+}
+
+var vipPair = proxier.Pair{Place: at(source.TCP, "10.96.0.10:80"), Target: one}
+
+func (k *fakeKernel) Connections(_ context.Context, _ proxier.Family, each func(Connection)) error {
+	k.readings++
+	time.Sleep(k.slow)
+	each(Connection{Pair: vipPair})
+	each(Connection{Pair: vipPair, Ended: true})
+	return nil
+}
+
+func (k *fakeKernel) CountsPackets() bool { return k.packets }
+
+func (k *fakeKernel) Follow(ends bool) (Follower, error) {
+	k.follows++
+	k.ends = append(k.ends, ends)
+	return k, k.refuses
+}
+
+func (k *fakeKernel) Run(ctx context.Context, each func(Event), lost func()) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-k.broken:
+			return err
+		case e := <-k.events:
+			each(e)
+		}
+	}
+}
+
+// begins has the kernel tell of some connections that begin.
+func (k *fakeKernel) begins(n int) {
+	for range n {
+		k.events <- Event{Connection: Connection{Pair: vipPair}, Begun: true}
+	}
+	synctest.Wait()
+}
+
+// A rig is a Collector that runs.
+type rig struct {
+	*testing.T
+	*Collector
+	kernel *fakeKernel
+}
+
+// collect runs test with a Collector, in a bubble.
+func collect(t *testing.T, k *fakeKernel, families []proxier.Serving, test func(r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		k.broken, k.events = make(chan error), make(chan Event)
+		c := NewCollector(k, func() []proxier.Serving { return families }, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); c.Run(ctx) }()
+		test(&rig{t, c, k})
+		cancel()
+		<-done
+	})
+}
+
+// report asks for what is at most a second old.
+func (r *rig) report() Report {
+	r.Helper()
+	got, err := r.Report(r.Context(), Query{}, time.Second)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return got
+}
+
+// wantFigures checks those of the only service.
+func (r *rig) wantFigures(got Report, active, connections uint64, rate float64) {
+	r.Helper()
+	if len(got.Services) != 1 {
+		r.Fatalf("%+v, want one service", got)
+	}
+	if f := got.Services[0].Figures; f.Active != active || f.Connections != connections || f.ConnectionRate != rate {
+		r.Errorf("%+v, want %d active, %d connections, %v a second", f, active, connections, rate)
+	}
+}
+
+func TestCountedWhileAsked(t *testing.T) {
+	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
+		time.Sleep(time.Hour)
+		if r.kernel.readings+r.kernel.follows > 0 {
+			r.Fatal("the kernel was read although nobody asked")
+		}
+		r.wantFigures(r.report(), 1, 0, 0)
+		r.kernel.begins(6)
+		time.Sleep(2 * time.Second)
+		r.wantFigures(r.report(), 1, 6, 3)
+		time.Sleep(lease - time.Second)
+		r.wantFigures(r.report(), 1, 6, 0)
+		time.Sleep(lease + time.Second)
+		if r.wantFigures(r.report(), 1, 0, 0); r.kernel.follows != 2 {
+			r.Errorf("followed %d times, want twice", r.kernel.follows)
+		}
+	})
+}
+
+func TestCountedAlways(t *testing.T) {
+	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
+		r.Want(Wanted{Always: true, Services: 10})
+		synctest.Wait()
+		r.kernel.begins(6)
+		time.Sleep(time.Hour)
+		r.wantFigures(r.report(), 1, 6, 6./3600)
+		if r.kernel.follows != 1 {
+			r.Errorf("followed %d times, want once", r.kernel.follows)
+		}
+		r.Want(Wanted{})
+		time.Sleep(lease + time.Second)
+		r.wantFigures(r.report(), 1, 0, 0)
+	})
+}
+
+// Readings cost less than a tenth of a processor, however often they are asked for.
+func TestReadingsAreSpaced(t *testing.T) {
+	k := newFakeKernel()
+	k.slow = 2 * time.Second
+	collect(t, k, serving(service("web", "10.96.0.10", one)), func(r *rig) {
+		for start := time.Now(); time.Since(start) < 100*time.Second; time.Sleep(time.Second) {
+			r.report()
+		}
+		if k.readings < 4 || k.readings > 5 {
+			r.Errorf("%d readings of 2 s in 100 s", k.readings)
+		}
+	})
+}
+
+func TestFollowerFails(t *testing.T) {
+	k := newFakeKernel()
+	k.refuses = errors.New("not allowed")
+	collect(t, k, serving(service("web", "10.96.0.10", one)), func(r *rig) {
+		got := r.report()
+		if r.wantFigures(got, 1, 0, 0); strings.Join(got.Problems, "\n") != "new connections are not counted: not allowed" {
+			r.Errorf("problems %q", got.Problems)
+		}
+		k.refuses = nil
+		time.Sleep(retryFollowing + time.Second)
+		if got = r.report(); got.Problems != nil {
+			r.Errorf("problems %q", got.Problems)
+		}
+		k.broken <- errors.New("out of order")
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		if got = r.report(); strings.Join(got.Problems, "\n") != "new connections are not counted: out of order" {
+			r.Errorf("problems %q", got.Problems)
+		}
+	})
+}
+
+// Whether packets are counted may change: then connections' ends are asked for.
+func TestPacketsAreCountedFromNowOn(t *testing.T) {
+	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
+		if r.report().Packets {
+			r.Error("packets are counted")
+		}
+		r.kernel.begins(6)
+		r.kernel.packets = true
+		time.Sleep(2 * time.Second)
+		got := r.report()
+		if r.wantFigures(got, 1, 6, 3); !got.Packets || len(r.kernel.ends) != 2 || !r.kernel.ends[1] {
+			r.Errorf("packets %t, followed with ends %t", got.Packets, r.kernel.ends)
+		}
+	})
+}
+
+// A countingBackend counts by itself.
+type countingBackend struct{ proxier.Backend }
+
+func (countingBackend) Count(_ context.Context, places []proxier.Place, each func(proxier.Pair, proxier.Count)) error {
+	for _, p := range places {
+		each(proxier.Pair{Place: p, Target: one}, proxier.Count{Active: 1, Connections: 10})
+	}
+	return nil
+}
+
+func TestBackendThatCounts(t *testing.T) {
+	families := serving(service("web", "10.96.0.10", one))
+	families[0].Counter = countingBackend{}
+	collect(t, newFakeKernel(), families, func(r *rig) {
+		r.wantFigures(r.report(), 2, 20, 0) // the VIP and the node port
+		if r.kernel.follows+r.kernel.readings > 0 {
+			r.Error("connection tracking was asked")
+		}
+	})
+}
+
+func TestAskerGivesUp(t *testing.T) {
+	k := newFakeKernel()
+	k.slow = time.Minute
+	collect(t, k, serving(), func(r *rig) {
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		if _, err := r.Report(ctx, Query{}, 0); !errors.Is(err, context.DeadlineExceeded) {
+			r.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	web, dns := service("web", "10.96.0.10", one), service("dns", "10.96.0.53", two)
+	collect(t, newFakeKernel(), serving(dns, web), func(r *rig) {
+		reg := prometheus.NewPedanticRegistry()
+		reg.MustRegister(r.Collector)
+		if n, err := testutil.GatherAndCount(reg); n != 0 || err != nil || r.kernel.readings > 0 {
+			r.Errorf("%d metrics, error %v, %d readings; want none", n, err, r.kernel.readings)
+		}
+		r.Want(Wanted{Always: true, Services: 5})
+		synctest.Wait()
+		r.kernel.begins(6)
+		time.Sleep(metricAge + time.Second)
+		want := `# HELP svcproxy_endpoint_connections_total Connections that have begun, of an endpoint.
+# TYPE svcproxy_endpoint_connections_total counter
+svcproxy_endpoint_connections_total{endpoint="192.168.10.11:8080",namespace="default",service="web"} 6
+svcproxy_endpoint_connections_total{endpoint="192.168.10.12:8080",namespace="default",service="dns"} 0
+# HELP svcproxy_service_connections Connections that go on, of a service.
+# TYPE svcproxy_service_connections gauge
+svcproxy_service_connections{namespace="default",service="dns"} 0
+svcproxy_service_connections{namespace="default",service="web"} 1
+# HELP svcproxy_service_connections_total Connections that have begun, of a service.
+# TYPE svcproxy_service_connections_total counter
+svcproxy_service_connections_total{namespace="default",service="dns"} 0
+svcproxy_service_connections_total{namespace="default",service="web"} 6
+# HELP svcproxy_traffic_services_left_out Services without metrics of their traffic: there are more than max_services.
+# TYPE svcproxy_traffic_services_left_out gauge
+svcproxy_traffic_services_left_out 0
+`
+		compared := []string{"svcproxy_endpoint_connections_total", "svcproxy_service_connections", "svcproxy_service_connections_total",
+			"svcproxy_service_bytes_total", "svcproxy_traffic_services_left_out"}
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), compared...); err != nil {
+			r.Error(err)
+		}
+		r.Want(Wanted{Always: true, Services: 1})
+		synctest.Wait()
+		if n, err := testutil.GatherAndCount(reg, "svcproxy_service_connections_total"); n != 1 || err != nil {
+			r.Errorf("%d services, error %v; want one", n, err)
+		}
+	})
+}
