@@ -114,6 +114,13 @@ func TestBook(t *testing.T) {
 			{services: []*proxier.Resolved{web}},
 			{services: []*proxier.Resolved{web}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Connections: 2}, Endpoints: []Endpoint{{Address: one}, {Address: two}}}}},
+		{"an endpoint keeps what it had while it is idle", []seen{
+			{services: []*proxier.Resolved{web}, ended: counts{vip(one): {Connections: 2}}},
+			{services: []*proxier.Resolved{web}},
+			{services: []*proxier.Resolved{web}, ended: counts{vip(one): {Connections: 4}}},
+		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Connections: 6, ConnectionRate: 2}, Endpoints: []Endpoint{
+			{Address: one, Figures: Figures{Connections: 6, ConnectionRate: 2}}, {Address: two},
+		}}}},
 		{"what is remembered of a former endpoint is counted once", []seen{
 			{services: []*proxier.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
 			{services: []*proxier.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
@@ -136,7 +143,7 @@ func TestBook(t *testing.T) {
 			}},
 		}, []Service{}},
 		{"a service that is gone is forgotten", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 4}}},
+			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 4, Bytes: 9}}},
 			{there: counts{vip(one): {Active: 4}}},
 			{services: []*proxier.Resolved{web}},
 		}, []Service{}},
