@@ -381,3 +381,17 @@ func TestIpvsadmAgrees(t *testing.T) {
 		t.Errorf("ipvsadm -S -n (-want +got):\n%s", diff)
 	}
 }
+
+// Counters are those of each destination; a server that does not exist has none.
+func TestCounters(t *testing.T) {
+	c := dial(t)
+	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
+	check(t, c.AddDestination(t.Context(), web, first, 1))
+	for key, want := range map[Key][]Counters{web: {{AddrPort: first}}, dns: {}} {
+		got, err := c.Counters(t.Context(), key)
+		check(t, err)
+		if diff := cmp.Diff(want, got, compareAddrs); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", key, diff)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var _ proxier.Counter = (*Backend)(nil)
@@ -30,8 +31,12 @@ func (b *Backend) Count(ctx context.Context, places []proxier.Place, each func(p
 func count(ctx context.Context, conn *lvs.Conn, p proxier.Place, each func(proxier.Pair, proxier.Count)) error {
 	list, err := conn.Counters(ctx, lvs.Key{Addr: p.Addr(), Protocol: uint8(p.Protocol), Port: p.Port()})
 	for _, c := range list {
+		active := uint64(c.Active)
+		if p.Protocol == source.UDP { // all of them are inactive to IPVS
+			active += uint64(c.Inactive)
+		}
 		each(proxier.Pair{Place: p, Target: c.AddrPort}, proxier.Count{
-			Active: uint64(c.Active), Connections: c.Connections, Packets: c.Packets, Bytes: c.Bytes,
+			Active: active, Connections: c.Connections, Packets: c.Packets, Bytes: c.Bytes,
 		})
 	}
 	return err
