@@ -20,6 +20,9 @@ const (
 	// then cost less than a tenth of a processor, however much there is to read.
 	idleShare = 9
 
+	// followCheck is how often a session looks whether events are told, where they are not.
+	followCheck = time.Second
+
 	// retryFollowing is after what time events are asked for again that could not be had.
 	retryFollowing = 10 * time.Second
 )
@@ -128,6 +131,9 @@ func (c *Collector) Run(ctx context.Context) {
 				s = nil
 			}
 			continue
+		case <-s.checks():
+			s.follow(ctx, nil)
+			continue
 		case a := <-c.asks:
 			if a.metric && !w.Always {
 				a.answer <- Report{}
@@ -148,6 +154,7 @@ type session struct {
 	since    time.Time
 	packets  bool
 	problems []string // of the last reading
+	check    *time.Ticker
 
 	book  book
 	tally tally
@@ -167,18 +174,33 @@ type following struct {
 
 // begin begins to count.
 func (c *Collector) begin(ctx context.Context) *session {
-	s := &session{Collector: c, since: time.Now()}
+	s := &session{Collector: c, since: time.Now(), check: time.NewTicker(followCheck)}
 	s.read(ctx)
 	return s
 }
 
 // end ends the session, which may be nil.
 func (s *session) end() {
-	if s != nil && s.following != nil {
+	if s != nil {
+		s.check.Stop()
+		s.unfollow()
+	}
+}
+
+func (s *session) unfollow() {
+	if s.following != nil {
 		s.following.cancel()
 		<-s.following.done
 		s.following = nil
 	}
+}
+
+// checks tells when to look whether events are told. The session may be nil.
+func (s *session) checks() <-chan time.Time {
+	if s == nil {
+		return nil
+	}
+	return s.check.C
 }
 
 // answer answers, after a reading where what is known is too old.
@@ -245,22 +267,20 @@ func places(f *proxier.Serving) []proxier.Place {
 	return list
 }
 
-// follow has events counted where a family needs that.
+// follow has events counted where a family needs that. serving may be nil.
 func (s *session) follow(ctx context.Context, serving []proxier.Serving) {
 	if packets := s.kernel.CountsPackets(); packets != s.packets {
-		s.end() // now it matters, or no longer, when connections end
+		s.unfollow() // now it matters, or no longer, when connections end
 		s.packets = packets
 	}
-	if s.following != nil {
-		select {
-		case err := <-s.following.done:
-			s.following = nil
-			s.cannotFollow(err)
-		default:
-		}
+	s.noteEnd()
+	if s.following != nil || time.Now().Before(s.retry) {
+		return
 	}
-	tracked := slices.ContainsFunc(serving, func(f proxier.Serving) bool { return f.Counter == nil })
-	if !tracked || s.following != nil || time.Now().Before(s.retry) {
+	if serving == nil {
+		serving = s.serving()
+	}
+	if !slices.ContainsFunc(serving, func(f proxier.Serving) bool { return f.Counter == nil }) {
 		return
 	}
 	f, err := s.kernel.Follow(s.packets)
@@ -270,6 +290,19 @@ func (s *session) follow(ctx context.Context, serving []proxier.Serving) {
 	}
 	s.failed = nil
 	s.start(ctx, f)
+}
+
+// noteEnd notes that a Follower has failed.
+func (s *session) noteEnd() {
+	if s.following == nil {
+		return
+	}
+	select {
+	case err := <-s.following.done:
+		s.following = nil
+		s.cannotFollow(err)
+	default:
+	}
 }
 
 // cannotFollow notes why events cannot be had.

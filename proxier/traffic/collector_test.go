@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A fakeKernel has one connection, and tells of more as a test says.
 type fakeKernel struct {
+	mu       sync.Mutex
 	readings int           // how often it was listed
 	slow     time.Duration // of a listing
 	follows  int           // Followers there have been
@@ -45,9 +47,15 @@ func (k *fakeKernel) Connections(_ context.Context, _ proxier.Family, each func(
 	return nil
 }
 
-func (k *fakeKernel) CountsPackets() bool { return k.packets }
+func (k *fakeKernel) CountsPackets() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.packets
+}
 
 func (k *fakeKernel) Follow(ends bool) (Follower, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.follows++
 	k.ends = append(k.ends, ends)
 	return k, k.refuses
@@ -67,11 +75,23 @@ func (k *fakeKernel) Run(ctx context.Context, each func(Event), lost func()) err
 }
 
 // begins has the kernel tell of some connections that begin.
-func (k *fakeKernel) begins(n int) {
+func (r *rig) begins(n int) {
+	r.Helper()
 	for range n {
-		k.events <- Event{Connection: Connection{Pair: vipPair}, Begun: true}
+		select {
+		case r.kernel.events <- Event{Connection: Connection{Pair: vipPair}, Begun: true}:
+		case <-time.After(time.Millisecond):
+			r.Error("nobody is told of connections")
+		}
 	}
 	synctest.Wait()
+}
+
+// set changes what the kernel does.
+func (k *fakeKernel) set(change func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change()
 }
 
 // A rig is a Collector that runs.
@@ -83,9 +103,13 @@ type rig struct {
 
 // collect runs test with a Collector, in a bubble.
 func collect(t *testing.T, k *fakeKernel, families []proxier.Serving, test func(r *rig)) {
+	collectFrom(t, k, func() []proxier.Serving { return families }, test)
+}
+
+func collectFrom(t *testing.T, k *fakeKernel, families func() []proxier.Serving, test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		k.broken, k.events = make(chan error), make(chan Event)
-		c := NewCollector(k, func() []proxier.Serving { return families }, slog.New(slog.DiscardHandler))
+		c := NewCollector(k, families, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); c.Run(ctx) }()
@@ -123,7 +147,7 @@ func TestCountedWhileAsked(t *testing.T) {
 			r.Fatal("the kernel was read although nobody asked")
 		}
 		r.wantFigures(r.report(), 1, 0, 0)
-		r.kernel.begins(6)
+		r.begins(6)
 		time.Sleep(2 * time.Second)
 		r.wantFigures(r.report(), 1, 6, 3)
 		time.Sleep(lease - time.Second)
@@ -139,7 +163,7 @@ func TestCountedAlways(t *testing.T) {
 	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
 		r.Want(Wanted{Always: true, Services: 10})
 		synctest.Wait()
-		r.kernel.begins(6)
+		r.begins(6)
 		time.Sleep(time.Hour)
 		r.wantFigures(r.report(), 1, 6, 6./3600)
 		if r.kernel.follows != 1 {
@@ -148,6 +172,27 @@ func TestCountedAlways(t *testing.T) {
 		r.Want(Wanted{})
 		time.Sleep(lease + time.Second)
 		r.wantFigures(r.report(), 1, 0, 0)
+	})
+}
+
+// When a daemon starts, there is no family at first.
+func TestCountedFromTheStart(t *testing.T) {
+	var start time.Time
+	all := serving(service("web", "10.96.0.10", one))
+	families := func() []proxier.Serving {
+		if time.Since(start) < followCheck/2 {
+			return nil
+		}
+		return all
+	}
+	collectFrom(t, newFakeKernel(), families, func(r *rig) {
+		start = time.Now()
+		r.Want(Wanted{Always: true})
+		time.Sleep(followCheck + time.Millisecond)
+		r.begins(6)
+		if got := r.report(); len(got.Services) != 1 || got.Services[0].Connections != 6 {
+			r.Errorf("%+v, want 6 connections", got.Services)
+		}
 	})
 }
 
@@ -173,7 +218,7 @@ func TestFollowerFails(t *testing.T) {
 		if r.wantFigures(got, 1, 0, 0); strings.Join(got.Problems, "\n") != "new connections are not counted: not allowed" {
 			r.Errorf("problems %q", got.Problems)
 		}
-		k.refuses = nil
+		k.set(func() { k.refuses = nil })
 		time.Sleep(retryFollowing + time.Second)
 		if got = r.report(); got.Problems != nil {
 			r.Errorf("problems %q", got.Problems)
@@ -193,8 +238,8 @@ func TestPacketsAreCountedFromNowOn(t *testing.T) {
 		if r.report().Packets {
 			r.Error("packets are counted")
 		}
-		r.kernel.begins(6)
-		r.kernel.packets = true
+		r.begins(6)
+		r.kernel.set(func() { r.kernel.packets = true })
 		time.Sleep(2 * time.Second)
 		got := r.report()
 		if r.wantFigures(got, 1, 6, 3); !got.Packets || len(r.kernel.ends) != 2 || !r.kernel.ends[1] {
@@ -246,7 +291,7 @@ func TestMetrics(t *testing.T) {
 		}
 		r.Want(Wanted{Always: true, Services: 5})
 		synctest.Wait()
-		r.kernel.begins(6)
+		r.begins(6)
 		time.Sleep(metricAge + time.Second)
 		want := `# HELP svcproxy_endpoint_connections_total Connections that have begun, of an endpoint.
 # TYPE svcproxy_endpoint_connections_total counter
