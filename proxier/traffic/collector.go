@@ -274,13 +274,19 @@ func (s *session) follow(ctx context.Context, serving []proxier.Serving) {
 		s.packets = packets
 	}
 	s.noteEnd()
-	if s.following != nil || time.Now().Before(s.retry) {
+	if s.following != nil && serving == nil || time.Now().Before(s.retry) {
 		return
 	}
 	if serving == nil {
 		serving = s.serving()
 	}
-	if !slices.ContainsFunc(serving, func(f proxier.Serving) bool { return f.Counter == nil }) {
+	// There is no family yet when a daemon starts: one that counts by itself tells later.
+	needed := len(serving) == 0 || slices.ContainsFunc(serving, func(f proxier.Serving) bool { return f.Counter == nil })
+	switch {
+	case !needed:
+		s.unfollow()
+		return
+	case s.following != nil:
 		return
 	}
 	f, err := s.kernel.Follow(s.packets)

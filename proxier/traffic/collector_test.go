@@ -177,22 +177,40 @@ func TestCountedAlways(t *testing.T) {
 
 // When a daemon starts, there is no family at first.
 func TestCountedFromTheStart(t *testing.T) {
-	var start time.Time
-	all := serving(service("web", "10.96.0.10", one))
-	families := func() []proxier.Serving {
-		if time.Since(start) < followCheck/2 {
-			return nil
-		}
-		return all
-	}
-	collectFrom(t, newFakeKernel(), families, func(r *rig) {
-		start = time.Now()
+	var families []proxier.Serving
+	var mu sync.Mutex
+	get := func() []proxier.Serving { mu.Lock(); defer mu.Unlock(); return families }
+	set := func(f []proxier.Serving) { mu.Lock(); defer mu.Unlock(); families = f }
+	collectFrom(t, newFakeKernel(), get, func(r *rig) {
 		r.Want(Wanted{Always: true})
-		time.Sleep(followCheck + time.Millisecond)
+		synctest.Wait()
 		r.begins(6)
+		set(serving(service("web", "10.96.0.10", one)))
+		time.Sleep(2 * time.Second)
 		if got := r.report(); len(got.Services) != 1 || got.Services[0].Connections != 6 {
 			r.Errorf("%+v, want 6 connections", got.Services)
 		}
+		counting := serving(service("web", "10.96.0.10", one))
+		counting[0].Counter = countingBackend{}
+		set(counting)
+		time.Sleep(2 * time.Second)
+		r.report()
+		select {
+		case r.kernel.events <- Event{}:
+			r.Error("events are asked for although the backend counts")
+		case <-time.After(time.Millisecond):
+		}
+	})
+}
+
+// A Follower that has failed is asked for again although nobody asks for a Report.
+func TestFollowedAgain(t *testing.T) {
+	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
+		r.Want(Wanted{Always: true})
+		synctest.Wait()
+		r.kernel.broken <- errors.New("out of order")
+		time.Sleep(retryFollowing + 2*followCheck)
+		r.begins(1)
 	})
 }
 
