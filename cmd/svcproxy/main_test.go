@@ -54,7 +54,7 @@ func TestExitCodes(t *testing.T) {
 		{"fault as JSON", broken, []string{"check", "--json"}, 1,
 			`{"pos":{"file":"etc/svcproxy.toml","line":1,"col":14},"message":"unknown masquerade mode \"x\"","hint":"want auto, all or never"}` + "\n"},
 		{"a flag sets it right", map[string]string{"svcproxy.toml": "mode = \"ipvs\"\n"}, []string{"config", "--mode", "auto"}, 0, ""},
-		{"unknown command", nil, []string{"foo"}, 2, "svcproxy: unknown command \"foo\" for \"svcproxy\"" + usage},
+		{"unknown command", nil, []string{"nonsense"}, 2, "svcproxy: unknown command \"nonsense\" for \"svcproxy\"" + usage},
 		{"unknown flag", nil, []string{"check", "--foo"}, 2, "svcproxy: unknown flag: --foo" + usage},
 		{"bad flag", nil, []string{"run", "--masquerade-bit", "32"}, 2,
 			"svcproxy: invalid argument \"32\" for \"--masquerade-bit\" flag: masquerade_bit is 32; want 0 to 31" + usage},
