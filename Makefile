@@ -88,7 +88,7 @@ soak-vm: build ## the stops of ipvs mode at random moments, and its changes unde
 	$(GUEST) -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$/^transitions$$'
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
-	$(GO) test -tags bench -count=1 -run TestBench -v -timeout 1h ./test/bench
+	$(GO) test -tags bench -count=1 -run 'TestBench|TestTraffic' -v -timeout 1h ./test/bench
 	$(GO) test -tags bench -count=1 -run TestBenchFiles -v ./source/file
 
 fuzz: ## each fuzz test for FUZZTIME (30s)
