@@ -23,7 +23,7 @@ const (
 	// followCheck is how often a session looks whether events are told, where they are not.
 	followCheck = time.Second
 
-	// retryFollowing is after what time events are asked for again that could not be had.
+	// retryFollowing is after what time events are asked for again that were unavailable.
 	retryFollowing = 10 * time.Second
 )
 
@@ -46,7 +46,7 @@ type Follower interface {
 	Run(ctx context.Context, each func(Event), lost func()) error
 }
 
-// A Collector reads what the kernel counts while somebody asks. Its goroutine, Run,
+// A Collector reads what the kernel counts while a client asks. Its goroutine, Run,
 // owns the book.
 type Collector struct {
 	kernel  Kernel
@@ -311,7 +311,7 @@ func (s *session) noteEnd() {
 	}
 }
 
-// cannotFollow notes why events cannot be had.
+// cannotFollow notes why events are unavailable.
 func (s *session) cannotFollow(err error) {
 	if s.failed == nil || s.failed.Error() != err.Error() {
 		s.log.Warn("new connections of services are not counted", "err", err, "retry", retryFollowing)

@@ -5,7 +5,7 @@
 //	                    └─► what there is ──────────────────► book ──► Report
 //	IPVS ───────────────────► its own counters ──────────────┘
 //
-// Nothing is read unless somebody asks, or metrics are wanted always. A connection
+// Nothing is read unless a client asks, or metrics are wanted always. A connection
 // is that of a service when its destination was one of the service's, and the kernel
 // translated it to somewhere else.
 //
