@@ -1,0 +1,98 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
+)
+
+// tableOwner is NFT_TABLE_F_OWNER: the table belongs to the socket that added it, and
+// goes with it. Least kernel 5.12.
+const tableOwner = 0x2
+
+// AddNewTable adds a table that must not be there yet. An owned one is removed with the
+// socket that commits b, also when its process is killed; a kernel before 5.12 refuses it.
+func (b *Batch) AddNewTable(comment string, owned bool) {
+	var flags uint32
+	if owned {
+		flags = tableOwner
+	}
+	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
+		m = putUint32(m, unix.NFTA_TABLE_FLAGS, flags)
+		return putBytes(m, tableUserData, appendComment(nil, commentUserData, comment))
+	})
+}
+
+// IsUnknownFlag reports whether a Commit failed because the kernel knows no owned tables.
+func IsUnknownFlag(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+}
+
+// An OwnedTable is a table, and whether it goes with a socket that is open.
+type OwnedTable struct {
+	Table
+	Owned bool
+}
+
+// TablesNamed returns the tables of all families whose names begin with prefix.
+func (c *Conn) TablesNamed(prefix string) ([]OwnedTable, error) {
+	var list []OwnedTable
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETTABLE), unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, 0)
+	err := c.request(endMessage(m, 0), func(m message) error {
+		if len(m.Body) < genLen {
+			return nlmsg.ErrTruncated
+		}
+		t := OwnedTable{Table: Table{m.Body[0], m.string(unix.NFTA_TABLE_NAME)}}
+		t.Owned = m.uint32(unix.NFTA_TABLE_FLAGS)&tableOwner != 0
+		if strings.HasPrefix(t.Name, prefix) {
+			list = append(list, t)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing tables: %w", err)
+	}
+	return list, nil
+}
+
+// Counters returns how many packets the counters of a chain have counted, in the order
+// of its rules, and in each in order.
+func (c *Conn) Counters(t Table, chain string) ([]uint64, error) {
+	var counts []uint64
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, t.Family, 0)
+	m = putString(m, unix.NFTA_RULE_TABLE, t.Name)
+	m = putString(m, unix.NFTA_RULE_CHAIN, chain)
+	err := c.ask(endMessage(m, 0), nil, func(m message) error {
+		if len(m.Body) < genLen {
+			return nlmsg.ErrTruncated
+		}
+		for _, e := range nlmsg.Attrs(m.find(unix.NFTA_RULE_EXPRESSIONS)) {
+			if nlmsg.String(nlmsg.Find(e.Value(), unix.NFTA_EXPR_NAME)) == "counter" {
+				counts = append(counts, nlmsg.Uint64(nlmsg.Find(e.Value(), unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS)))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading counters of chain %s: %w", chain, err)
+	}
+	return counts, nil
+}
+
+// OriginalAddress returns an expression of a rule that loads the source or destination
+// of the original direction of a packet's connection: key is unix.NFT_CT_SRC_IP and so on
+// (kernel 4.17). Nft cannot list the older ones in concatenations.
+func OriginalAddress(register, key uint32) []byte {
+	m := startNest(nil, unix.NFTA_LIST_ELEM)
+	m = putString(m, unix.NFTA_EXPR_NAME, "ct")
+	data := len(m)
+	m = startNest(m, unix.NFTA_EXPR_DATA)
+	m = putUint32(m, unix.NFTA_CT_DREG, register)
+	m = putUint32(m, unix.NFTA_CT_KEY, key)
+	m = putBytes(m, unix.NFTA_CT_DIRECTION, []byte{0})
+	return endNest(endNest(m, data), 0)
+}
