@@ -213,6 +213,7 @@ func (d *daemon) build(ctx context.Context) error {
 	}
 	d.report.control = d.control
 	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.node.Name)
+	d.removeTraces(ctx)
 	d.settings.begin(ctx)
 	for _, w := range slices.Concat(d.claim.Warnings(), d.mode.active.missing, hostsetup.Verify(ctx, d.fixed, d.mode.active.Mode)) {
 		d.log.Warn(w)

@@ -12,6 +12,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
@@ -123,7 +124,8 @@ func supported(fam proxier.Family) error {
 func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
 	log, _ := newLog(stderr, configs.Default().Log)
 	all := remnants(func(string, proxier.Family) bool { return false })
-	return errorOf(remove(ctx, modes.OpenConfig{Settings: configs.Default(), StateDir: stateDir, Log: log}, all))
+	left := remove(ctx, modes.OpenConfig{Settings: configs.Default(), StateDir: stateDir, Log: log}, all)
+	return errors.Join(errorOf(left), trace.Remove(ctx))
 }
 
 // setBySettings is why a mode is used that settings name.

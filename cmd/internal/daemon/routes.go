@@ -3,6 +3,7 @@ package daemon
 import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
+	"svcproxy.dev/svcproxy/cmd/internal/trace"
 )
 
 // routes returns what the control socket answers.
@@ -11,6 +12,7 @@ func (d *daemon) routes() *control.Routes {
 	d.report.addRoutes(r)
 	control.Get(r, PlanPath, d.plan)
 	control.Get(r, top.Path, d.answerTop)
+	control.Get(r, trace.Path, d.report.names)
 	d.versionRoutes(r)
 	return r
 }

@@ -1,0 +1,174 @@
+package trace
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Path is where the control socket of a daemon answers with Names.
+const Path = "/v1/trace"
+
+// Names say whose an address is, and what the rules of svcproxy make of packets to it.
+type Names struct {
+	Mode      string                `json:"mode"` // of the running daemon; empty: none runs
+	Families  []proxier.Family      `json:"families"`
+	Revision  uint64                `json:"revision"`            // of all the rest
+	Unchanged bool                  `json:"unchanged,omitempty"` // since the revision that was named: there is no rest
+	Frontends []Frontend            `json:"frontends"`
+	Endpoints map[netip.Addr]string `json:"endpoints"` // with the node that each is on, if that is known
+
+	NodePortAddrs   []netip.Addr   `json:"node_port_addresses"`
+	ServiceCIDRs    []netip.Prefix `json:"service_cidrs"`
+	LocalCIDRs      []netip.Prefix `json:"local_cidrs"`
+	LocalInterfaces []string       `json:"local_interfaces"`
+
+	found map[place]*Frontend // built on first use
+	addrs map[netip.Addr]bool // of services; whether it is a VIP
+}
+
+// A Frontend is an address and port of a service.
+type Frontend struct {
+	Addr       netip.AddrPort  `json:"addr"` // of a node port without address
+	Protocol   source.Protocol `json:"protocol"`
+	Service    string          `json:"service"`
+	Port       string          `json:"port,omitempty"` // its name
+	VIP        bool            `json:"vip,omitempty"`
+	Outside    proxier.Action  `json:"outside"`
+	Local      proxier.Action  `json:"local"` // of local sources
+	Restricted bool            `json:"restricted,omitempty"`
+	Ranges     []netip.Prefix  `json:"ranges,omitempty"`
+}
+
+// A place is what a packet is sent to.
+type place struct {
+	addr     netip.AddrPort
+	protocol source.Protocol
+}
+
+// NamesOf returns the names of services in use. A valid address leaves out services that
+// have nothing to do with packets to it.
+func NamesOf(u proxier.InUse, only netip.Addr) *Names {
+	n := &Names{
+		Families: u.Families, Endpoints: make(map[netip.Addr]string), NodePortAddrs: u.Node.NodePortAddrs,
+		ServiceCIDRs: u.Node.ServiceCIDRs, LocalCIDRs: u.Node.LocalCIDRs, LocalInterfaces: u.Node.LocalInterfaces,
+	}
+	wanted := make(map[source.Key]bool)
+	for _, r := range u.Resolved {
+		if !only.IsValid() || n.concerns(r, only) {
+			n.add(r)
+			wanted[r.Key] = true
+		}
+	}
+	for _, s := range u.Services {
+		if wanted[s.Key] {
+			for _, e := range s.Endpoints {
+				n.Endpoints[e.Addr] = e.Node
+			}
+		}
+	}
+	return n
+}
+
+// concerns reports whether a packet to an address may be one to a service.
+func (n *Names) concerns(r *proxier.Resolved, a netip.Addr) bool {
+	onNode := slices.Contains(n.NodePortAddrs, a) || a.IsLoopback()
+	return slices.ContainsFunc(r.Frontends, func(f *proxier.Frontend) bool {
+		return f.Key.Addr == a || onNode && f.Key.Kind == proxier.NodePort
+	})
+}
+
+func (n *Names) add(r *proxier.Resolved) {
+	for _, f := range r.Frontends {
+		n.Frontends = append(n.Frontends, Frontend{
+			Addr: netip.AddrPortFrom(f.Key.Addr, f.Key.Port), Protocol: f.Key.Protocol,
+			Service: f.ServicePort.Key.String(), Port: f.ServicePort.Port, VIP: f.Key.Kind == proxier.VIP,
+			Outside: f.Outside.Action, Local: f.Local.Action, Restricted: f.Restricted, Ranges: f.SourceRanges,
+		})
+	}
+}
+
+func (n *Names) index() {
+	if n.found != nil {
+		return
+	}
+	n.found, n.addrs = make(map[place]*Frontend, len(n.Frontends)), make(map[netip.Addr]bool)
+	for i := range n.Frontends {
+		f := &n.Frontends[i]
+		n.found[place{f.Addr, f.Protocol}] = f
+		if a := f.Addr.Addr(); !a.IsUnspecified() {
+			n.addrs[a] = n.addrs[a] || f.VIP
+		}
+	}
+}
+
+// HasAddress reports whether an address is one of a service.
+func (n *Names) HasAddress(a netip.Addr) bool {
+	n.index()
+	_, ok := n.addrs[a]
+	return ok
+}
+
+// frontend returns what serves packets to an address and port; nil: nothing.
+func (n *Names) frontend(to netip.AddrPort, p source.Protocol) *Frontend {
+	n.index()
+	if f := n.found[place{to, p}]; f != nil {
+		return f
+	}
+	if !slices.Contains(n.NodePortAddrs, to.Addr()) && !to.Addr().IsLoopback() {
+		return nil
+	}
+	return n.found[place{netip.AddrPortFrom(proxier.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
+}
+
+// isLocal reports whether a packet is of a local source: from this host itself where it
+// came in on no interface.
+func (n *Names) isLocal(src netip.Addr, in string) bool {
+	return in == "" || inAny(n.LocalCIDRs, src) || slices.ContainsFunc(n.LocalInterfaces, func(name string) bool {
+		start, many := strings.CutSuffix(name, "*")
+		return name == in || many && strings.HasPrefix(in, start)
+	})
+}
+
+// Reasons why a packet is not balanced.
+const (
+	noEndpoints   = "no endpoints"
+	policyLocal   = "policy local, no endpoint on this node"
+	sourceRanges  = "not in the source ranges"
+	portNotServed = "port not served"
+	noService     = "no service has this address"
+	notOurs       = "not an address of a service"
+)
+
+// reason returns why the rules do not balance a packet, and whether they refuse it;
+// empty: they do balance it.
+func (n *Names) reason(f *Frontend, from, to netip.Addr, in string) (why string, refused bool) {
+	switch {
+	case f == nil && n.HasAddress(to):
+		return portNotServed, n.addrs[to]
+	case f == nil && inAny(n.ServiceCIDRs, to):
+		return noService, true
+	case f == nil:
+		return notOurs, false
+	case f.Restricted && !inAny(f.Ranges, from):
+		return sourceRanges, false
+	}
+	action := f.Outside
+	if n.isLocal(from, in) {
+		action = f.Local
+	}
+	switch action {
+	case proxier.Reject:
+		return noEndpoints, true
+	case proxier.Drop:
+		return policyLocal, false
+	}
+	return "", false
+}
+
+func inAny(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}

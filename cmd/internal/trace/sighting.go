@@ -1,0 +1,187 @@
+package trace
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A sighting is what was seen of one new connection so far.
+type sighting struct {
+	number number
+	trace  uint32 // of the packet, where chains are asked for
+	conn   tuple  // as it was sent
+	now    tuple  // as it was last seen
+	at     time.Time
+	in     string // interface
+	where  string // it was last seen
+	steps  []step // through chains, where they are asked for
+}
+
+// A number is what the rules of a family give to a packet.
+type number struct {
+	family byte
+	n      uint32
+}
+
+// A tuple says from where to where a packet goes. The ports of ICMP are its identifier,
+// as source, and type and code.
+type tuple struct {
+	src, dst netip.AddrPort
+	protocol source.Protocol
+}
+
+// A step is one chain that a packet met, and how it left it, if that is known.
+type step struct{ table, chain, verdict string }
+
+// gone reports whether it left the rules, for the network or for this host.
+func (s *sighting) gone() bool { return s.where == seenOut || s.where == seenHost }
+
+// translated reports whether the connection goes to another address than it was sent to.
+func (s *sighting) translated() bool {
+	return s.now.dst != s.conn.dst
+}
+
+// line says what became of the connection, as seen and as the services say.
+func (s *sighting) line(n *Names) Line {
+	l := Line{Time: s.at, Source: s.address(s.conn.src, false), Destination: s.address(s.conn.dst, true), Interface: s.in}
+	f := n.frontend(s.conn.dst, s.conn.protocol)
+	if f != nil {
+		l.Service, l.Port = f.Service, f.Port
+	}
+	l.Chains = chains(s.steps)
+	why, refuses := n.reason(f, s.conn.src.Addr(), s.conn.dst.Addr(), s.in)
+	s.judge(&l, n, why, refuses)
+	return l
+}
+
+// judge sets the verdict. What was seen counts; why is what the services say of it.
+func (s *sighting) judge(l *Line, n *Names, why string, refuses bool) {
+	switch {
+	case s.where == seenUntracked:
+		l.Verdict, l.Why = Untracked, "a notrack rule hides it from all services"
+	case s.where == seenReset || s.where == seenUnreachable:
+		l.Verdict, l.Why = Refused, why
+		if s.translated() {
+			l.Why = fmt.Sprintf("on its way to %s, by a rule of another program", s.now.dst)
+		} else if !refuses {
+			l.Why = join(why, "by a rule of another program")
+		}
+	case s.translated() && s.gone():
+		s.balanced(l, n)
+	case s.translated():
+		l.Verdict, l.Why = Dropped, fmt.Sprintf("on its way to %s: a firewall, or no route (svcproxy explain)", s.now.dst)
+	case s.gone() && refuses:
+		l.Verdict, l.Why = Dropped, join(why, "an answer was not seen: the kernel limits how many it sends")
+		if s.where == seenOut {
+			l.Verdict, l.Why = Untouched, join(why, "the rules do not do what the services say (svcproxy status)")
+		}
+	case s.gone():
+		l.Verdict, l.Why = Untouched, why
+		if why == "" {
+			l.Why = "the rules do not do what the services say (svcproxy status)"
+		}
+	case refuses:
+		l.Verdict, l.Why = Dropped, join(why, "an answer was not seen: the kernel limits how many it sends, or a firewall was first")
+	case why == "" || why == notOurs:
+		l.Verdict, l.Why = Dropped, join(why, "by a firewall, or no route (svcproxy explain)")
+	default:
+		l.Verdict, l.Why = Dropped, why
+	}
+}
+
+// balanced says to which endpoint.
+func (s *sighting) balanced(l *Line, n *Names) {
+	l.Verdict, l.Endpoint = Balanced, s.now.dst.String()
+	if s.now.src.Addr() != s.conn.src.Addr() {
+		l.Masquerade = s.now.src.Addr().String()
+	}
+	node, ours := n.Endpoints[s.now.dst.Addr()]
+	if l.Node = node; !ours {
+		l.Why = "no endpoint of a service: by a rule of another program"
+	}
+}
+
+func join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+}
+
+// address writes one end of the connection.
+func (s *sighting) address(a netip.AddrPort, protocol bool) string {
+	text, name := a.String(), s.conn.protocol.String()
+	switch {
+	case slices.Contains(protocols, s.conn.protocol):
+	case s.conn.protocol == unix.IPPROTO_ICMP || s.conn.protocol == unix.IPPROTO_ICMPV6:
+		text, name = a.Addr().String(), "icmp"
+	default:
+		text = a.Addr().String()
+	}
+	if protocol {
+		text += "/" + name
+	}
+	return text
+}
+
+// chains writes steps, a line for each table that was met in a row.
+func chains(steps []step) (list []string) {
+	for i, s := range steps {
+		text := s.chain
+		if s.verdict != "" {
+			text += " " + s.verdict
+		}
+		if i > 0 && steps[i-1].table == s.table {
+			list[len(list)-1] += ", " + text
+		} else {
+			list = append(list, s.table+": "+text)
+		}
+	}
+	return list
+}
+
+// headerLen returns the length of the header of a packet, without extensions; 0: it is cut off.
+func headerLen(family byte, b []byte) int {
+	n := 40
+	if family == unix.NFPROTO_IPV4 {
+		if len(b) == 0 {
+			return 0
+		}
+		n = int(b[0]&0xf) * 4
+	}
+	if n < 20 || len(b) < n {
+		return 0
+	}
+	return n
+}
+
+// tupleOf returns the connection that the headers of a packet say, as the kernel does.
+func tupleOf(family byte, b []byte) (t tuple, ok bool) {
+	n := headerLen(family, b)
+	if n == 0 || len(b) < n+4 {
+		return t, false
+	}
+	var src, dst netip.Addr
+	if family == unix.NFPROTO_IPV4 {
+		t.protocol = source.Protocol(b[9])
+		src, dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+	} else {
+		t.protocol = source.Protocol(b[6])
+		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
+	}
+	b = b[n:]
+	a, z := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	if t.protocol == unix.IPPROTO_ICMP || t.protocol == unix.IPPROTO_ICMPV6 {
+		if len(b) < 6 {
+			return t, false
+		}
+		a, z = binary.BigEndian.Uint16(b[4:]), a // identifier; type and code
+	}
+	t.src, t.dst = netip.AddrPortFrom(src, a), netip.AddrPortFrom(dst, z)
+	return t, true
+}

@@ -1,0 +1,380 @@
+package trace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// Options say what to show, and to whom.
+type Options struct {
+	Filter Filter
+	Count  int  // lines until it ends; 0: no end
+	Chains bool // those that packets met, too
+
+	Names *Names                                                     // as of now
+	Ask   func(ctx context.Context, revision uint64) (*Names, error) // for newer ones; nil: they do not change
+	Line  func(*Line) error
+	Note  func(string) // what is to be known of all lines
+}
+
+const (
+	firstGroup = 0x7ac0 // of logged packets: tools use low numbers
+	tick       = 100 * time.Millisecond
+	countEvery = time.Second
+
+	// Names are asked for again this often, and sooner for an endpoint that they do not know.
+	renewEvery = 10 * time.Second
+	// Without an answer, of a daemon that is stopped say, they are asked for later.
+	renewSoon  = 2 * time.Second
+	renewLater = time.Minute
+	askTime    = 2 * time.Second
+
+	maxPending = 4096 // connections of which more is to come
+	maxSteps   = 64   // chains of one
+)
+
+// A watcher is one trace. It is used by one goroutine.
+type watcher struct {
+	Options
+	ctx    context.Context
+	log    *nft.PacketLog
+	conn   *nft.Conn
+	tables []*rules
+
+	pending map[number]*sighting
+	byID    map[uint32]*sighting // by that of traces
+	lines   int
+	left    uint64 // out, as last said
+	failed  error  // of writing a line
+
+	ticked, counted, asked time.Time
+}
+
+// Run shows lines until ctx ends or there are as many as were asked for. What it has made
+// in the kernel is gone when it returns.
+func Run(ctx context.Context, o Options) (err error) {
+	w := &watcher{Options: o, ctx: ctx, pending: make(map[number]*sighting), byID: make(map[uint32]*sighting), asked: time.Now()}
+	if w.log, err = nft.OpenPacketLog(firstGroup+uint16(os.Getpid()%1024), snap, o.Chains); err != nil {
+		return err
+	}
+	defer w.log.Close()
+	if w.conn, err = nft.Dial(); err != nil {
+		return err
+	}
+	defer w.conn.Close()
+	defer func() { err = errors.Join(err, w.remove()) }()
+	if err := w.install(); err != nil {
+		return err
+	}
+	for ctx.Err() == nil && !w.done() {
+		if err := w.receive(); err != nil {
+			return err
+		}
+	}
+	return w.finish()
+}
+
+func (w *watcher) done() bool { return w.failed != nil || w.Count > 0 && w.lines >= w.Count }
+
+// install adds a table for each family that matters.
+func (w *watcher) install() error {
+	for _, fam := range w.Names.Families {
+		if f := w.Filter; f.Destination.IsValid() && proxier.FamilyOf(f.Destination) != fam || f.Source.IsValid() && proxier.FamilyOf(f.Source.Addr()) != fam {
+			continue
+		}
+		r := &rules{dialect: dialects[fam], group: w.log.Group, chains: w.Chains}
+		if loud := chainsLoud(fam); w.Chains && loud != "" {
+			r.chains = false
+			w.Note(loud)
+		}
+		if err := w.add(r); err != nil {
+			return fmt.Errorf("adding the table of a trace, %s: %w", fam, err)
+		}
+		w.tables = append(w.tables, r)
+	}
+	if len(w.tables) == 0 {
+		return errors.New("nothing to trace: this address family is not served")
+	}
+	return nil
+}
+
+// nameTries is how many tables of one process id there may be: of other pid namespaces,
+// or left where process ids repeat.
+const nameTries = 16
+
+// add adds the table of one family, owned where the kernel knows that.
+func (w *watcher) add(r *rules) error {
+	for i, owned := 0, true; ; {
+		r.table = nft.Table{Family: r.number, Name: fmt.Sprint(tablePrefix, os.Getpid())}
+		if i > 0 {
+			r.table.Name += fmt.Sprint("-", i)
+		}
+		r.batch = nft.NewBatch(r.table)
+		r.fill(w.Filter, w.Names, owned)
+		if r.err != nil {
+			return r.err
+		}
+		err := w.conn.Commit(r.batch)
+		switch {
+		case errors.Is(err, unix.EEXIST) && i < nameTries:
+			i++
+		case owned && nft.IsUnknownFlag(err):
+			owned = false
+		default:
+			return err
+		}
+	}
+}
+
+// remove removes the tables. One that somebody else has removed is no error.
+func (w *watcher) remove() error {
+	var errs []error
+	for _, r := range w.tables {
+		b := nft.NewBatch(r.table)
+		b.DeleteTable()
+		if err := w.conn.Commit(b); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("removing table %s: %w", r.table.Name, err))
+		}
+	}
+	w.tables = nil
+	return errors.Join(errs...)
+}
+
+// receive takes what comes within a tick. When nothing waits, all of what was sent is
+// read: only then is it known what did not come.
+func (w *watcher) receive() error {
+	err := w.log.Receive(time.Now().Add(tick), w.logged, w.traced)
+	now := time.Now()
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.expire(now.Add(-patience))
+	case errors.Is(err, unix.ENOBUFS):
+		w.Note("events of the kernel were lost: some lines are missing")
+		w.lost()
+	case err != nil:
+		return err
+	}
+	if now.Sub(w.counted) < countEvery {
+		return nil
+	}
+	w.counted = now
+	if err := w.count(); err != nil {
+		return err
+	}
+	if now.Sub(w.asked) > renewEvery {
+		w.renew()
+	}
+	return nil
+}
+
+// finish tells what is known when it is time to end.
+func (w *watcher) finish() error {
+	err := w.remove()
+	for err == nil && !w.done() {
+		if err = w.log.Receive(time.Now().Add(tick), w.logged, w.traced); errors.Is(err, os.ErrDeadlineExceeded) {
+			w.expire(time.Now())
+			err = nil
+			break
+		}
+	}
+	return errors.Join(err, w.failed)
+}
+
+// logged takes up one packet.
+func (w *watcher) logged(p *nft.LoggedPacket) {
+	if w.done() {
+		return
+	}
+	conn, ok := tupleOf(p.Family, p.Data)
+	n := number{p.Family, p.Mark}
+	s := w.pending[n]
+	switch {
+	case !ok:
+	case p.Prefix == seenUntracked:
+		w.tell(&sighting{conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: p.Prefix})
+	case p.Prefix == seenNew && s == nil:
+		w.begin(n, p, conn)
+	case p.Prefix == seenNew || s == nil:
+		// On its way back through the loopback interface, another packet of it before an
+		// answer, or known already.
+	case p.Prefix == seenReset || p.Prefix == seenUnreachable:
+		s.where = p.Prefix
+		w.end(s)
+	default:
+		s.where, s.now = p.Prefix, conn
+		if s.translated() && s.gone() {
+			w.end(s)
+		}
+	}
+}
+
+// begin notes a new connection.
+func (w *watcher) begin(n number, p *nft.LoggedPacket, conn tuple) {
+	if len(w.pending) < maxPending {
+		w.pending[n] = &sighting{number: n, conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: seenNew}
+	}
+}
+
+// interfaceName returns the name of an interface; empty: none.
+func interfaceName(index int) string {
+	if index == 0 {
+		return ""
+	}
+	i, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return fmt.Sprint("interface ", index)
+	}
+	return i.Name
+}
+
+// traced takes up one step of a packet. The first step has the headers as they were sent.
+func (w *watcher) traced(t *nft.Trace) {
+	s := w.byID[t.ID]
+	if s == nil {
+		if s = w.sent(t); s == nil {
+			return
+		}
+		w.byID[t.ID], s.trace = s, t.ID
+	}
+	if strings.HasPrefix(t.Name, tablePrefix) || len(s.steps) >= maxSteps {
+		return
+	}
+	now := step{familyName(t.Family) + " " + t.Name, t.Chain, t.Verdict}
+	if now.verdict == "jump" || now.verdict == "goto" || now.verdict == "return" {
+		now.verdict = "" // the next step says where
+	}
+	if n := len(s.steps); n > 0 && s.steps[n-1].table == now.table && s.steps[n-1].chain == now.chain {
+		s.steps[n-1] = now
+		return
+	}
+	s.steps = append(s.steps, now)
+}
+
+// sent returns what is pending with the headers of a trace.
+func (w *watcher) sent(t *nft.Trace) *sighting {
+	conn, ok := tupleOf(t.Family, slices.Concat(t.Network, t.Transport))
+	if !ok {
+		return nil
+	}
+	for _, s := range w.pending {
+		if s.conn == conn {
+			return s
+		}
+	}
+	return nil
+}
+
+func familyName(number byte) string {
+	switch number {
+	case unix.NFPROTO_IPV4:
+		return "ip"
+	case unix.NFPROTO_IPV6:
+		return "ip6"
+	case unix.NFPROTO_INET:
+		return "inet"
+	}
+	return fmt.Sprint("family ", number)
+}
+
+// expire ends what has been seen before a time, and did not go on.
+func (w *watcher) expire(before time.Time) {
+	for _, s := range w.pending {
+		if s.at.Before(before) && !w.done() {
+			w.end(s)
+		}
+	}
+}
+
+// end tells of a connection all that is known.
+func (w *watcher) end(s *sighting) {
+	w.forget(s)
+	if _, known := w.Names.Endpoints[s.now.dst.Addr()]; s.translated() && !known && time.Since(w.asked) > renewSoon {
+		w.renew()
+	}
+	w.tell(s)
+}
+
+func (w *watcher) forget(s *sighting) {
+	delete(w.pending, s.number)
+	delete(w.byID, s.trace)
+}
+
+func (w *watcher) tell(s *sighting) {
+	l := s.line(w.Names)
+	w.lines++
+	w.failed = w.Line(&l)
+}
+
+// lost says of all that is pending that it is not known.
+func (w *watcher) lost() {
+	for _, s := range w.pending {
+		w.forget(s)
+		if w.done() {
+			continue
+		}
+		l := s.line(w.Names)
+		l.Verdict, l.Why, l.Endpoint, l.Masquerade = Unknown, "events of the kernel were lost", "", ""
+		w.lines++
+		w.failed = w.Line(&l)
+	}
+}
+
+// count notes how many packets were left out.
+func (w *watcher) count() error {
+	var out uint64
+	for _, r := range w.tables {
+		counts, err := w.conn.Counters(r.table, selectChain)
+		if err != nil {
+			return err
+		}
+		if len(counts) != 2 {
+			return fmt.Errorf("table %s is gone: another program removed it", r.table.Name)
+		}
+		out += counts[0] - counts[1]
+	}
+	if out > w.left {
+		w.Note(fmt.Sprintf("%d packets were left out: more than %d a second", out-w.left, perSecond))
+		w.left = out
+	}
+	return nil
+}
+
+// renew asks for newer names, and adds the addresses that are new. Without an answer the
+// names stay.
+func (w *watcher) renew() {
+	if w.Ask == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, askTime)
+	defer cancel()
+	n, err := w.Ask(ctx, w.Names.Revision)
+	w.asked = time.Now()
+	if err != nil {
+		w.asked = w.asked.Add(renewLater)
+	}
+	if err != nil || n.Unchanged {
+		return
+	}
+	w.Names = n
+	for _, r := range w.tables {
+		if w.Filter.Destination.IsValid() {
+			continue
+		}
+		r.batch = nft.NewBatch(r.table)
+		r.addAddresses(n)
+		if err := w.conn.Commit(r.batch); err != nil {
+			w.Note(fmt.Sprintf("addresses of new services are not traced: %v", err))
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/trace"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A traceCall is what svcproxy trace was asked for.
+type traceCall struct {
+	args    []string
+	count   int
+	howLong time.Duration
+	chains  bool
+	asJSON  bool
+}
+
+func (p *program) traceCommand() *cobra.Command {
+	var c traceCall
+	cmd := &cobra.Command{
+		Use:   "trace [SRC] [DST[:PORT][/PROTO]]",
+		Short: "New connections to services as they come, and what becomes of each",
+		Long: `Trace shows each new connection to an address of a service, or to DST whatever it
+is: when, from where, to what, which service, and what this host did with it:
+balanced to which endpoint, masqueraded or not; refused; dropped, and why; passed
+on untouched. What it says it has seen; why that is so, the services say.
+
+SRC is an address or a prefix, DST an address with or without port and protocol;
+"any" stands for all of them. One address alone is the destination if a service
+has it, and otherwise the source.
+
+It ends when it is interrupted, after --count lines, or --for a time. The kernel
+shows it 200 new connections a second at most; how many were left out it says.
+For as long as it runs there is a table svcproxy-trace-PID in nftables, whatever
+the mode, which goes with the process (on a kernel before 5.12: with the next
+start of the daemon or cleanup, where the process was killed). -v adds the chains
+that a packet met; iptables-legacy cannot show its own.`,
+		Args: cobra.MaximumNArgs(2),
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			_, err := trace.ParseFilter(args, func(netip.Addr) bool { return true })
+			if err == nil && (c.count < 0 || c.howLong < 0) {
+				err = errors.New("--count and --for cannot be negative")
+			}
+			p.working = err == nil
+			return err
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.args = args
+			if err := mayAdminister("trace"); err != nil {
+				return err
+			}
+			return p.trace(cmd.Context(), c)
+		},
+	}
+	cmd.Flags().IntVar(&c.count, "count", 0, "end after so many lines; 0: do not")
+	cmd.Flags().DurationVar(&c.howLong, "for", 0, "end after this time; 0: do not")
+	cmd.Flags().BoolVarP(&c.chains, "verbose", "v", false, "show the chains of nf_tables, and of iptables-nft, that packets met")
+	cmd.Flags().BoolVar(&c.asJSON, "json", false, "print each connection as a JSON object")
+	return cmd
+}
+
+// trace shows connections until it is told to end. A terminal that closes, and a reader
+// of its output that ends, only end it: what it has in the kernel is to be removed.
+func (p *program) trace(ctx context.Context, c traceCall) error {
+	signal.Ignore(unix.SIGPIPE)
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGHUP)
+	defer stop()
+	if c.howLong > 0 {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, c.howLong)
+		defer cancel()
+	}
+	names, filter, err := p.traceNames(ctx, c.args)
+	if err != nil {
+		return err
+	}
+	o := trace.Options{
+		Filter: filter, Names: names, Count: c.count, Chains: c.chains, Line: p.traceLine(c.asJSON),
+		Note: func(text string) { fmt.Fprintf(p.stderr, "svcproxy trace: %s\n", text) },
+		Ask: func(ctx context.Context, revision uint64) (*trace.Names, error) {
+			return p.askNames(ctx, url.Values{"revision": {strconv.FormatUint(revision, 10)}}, filter.Destination)
+		},
+	}
+	if names.Mode == "" {
+		o.Note("svcproxy does not run here: services are those of the files in " + p.dirs.config)
+		o.Ask = nil
+	}
+	if !c.asJSON {
+		if _, err := fmt.Fprintln(p.stdout, trace.Header); err != nil {
+			return err
+		}
+	}
+	err = trace.Run(ctx, o)
+	if errors.Is(err, unix.EPIPE) {
+		return nil
+	}
+	return err
+}
+
+func (p *program) traceLine(asJSON bool) func(*trace.Line) error {
+	out := json.NewEncoder(p.stdout)
+	return func(l *trace.Line) error {
+		if asJSON {
+			return out.Encode(l)
+		}
+		return l.WriteText(p.stdout)
+	}
+}
+
+// traceNames returns what services there are, and what args mean then: from the daemon or,
+// where none runs, from files.
+func (p *program) traceNames(ctx context.Context, args []string) (*trace.Names, trace.Filter, error) {
+	filter, err := trace.ParseFilter(args, func(netip.Addr) bool { return true })
+	if err != nil {
+		return nil, filter, err
+	}
+	names, err := p.askNames(ctx, url.Values{}, filter.Destination)
+	if errors.Is(err, control.ErrUnreachable) {
+		names, err = p.namesOfFiles()
+	}
+	if err != nil {
+		return nil, filter, err
+	}
+	filter, err = trace.ParseFilter(args, names.HasAddress)
+	if err == nil && !filter.Destination.IsValid() && names.Mode != "" { // one address, which is the source
+		names, err = p.askNames(ctx, url.Values{}, netip.Addr{})
+	}
+	return names, filter, err
+}
+
+func (p *program) askNames(ctx context.Context, q url.Values, only netip.Addr) (*trace.Names, error) {
+	if only.IsValid() {
+		q.Set("address", only.String())
+	}
+	n := new(trace.Names)
+	err := control.NewClient(p.dirs.run).Ask(ctx, trace.Path, q, n)
+	return n, err
+}
+
+// namesOfFiles returns what a daemon would use of the configuration directory.
+func (p *program) namesOfFiles() (*trace.Names, error) {
+	c := check.Checker{
+		ConfigDir: p.dirs.config, StateDir: p.dirs.state, Rules: daemon.Rules,
+		Load: func(path string) (configs.Settings, []source.Fault, error) { return load(path, new(configs.Flags)) },
+	}
+	s, services, err := c.Services()
+	if err != nil {
+		return nil, unreachable(err)
+	}
+	host, err := node.Surroundings(s)
+	if err != nil {
+		return nil, fmt.Errorf("reading the addresses of this host: %w", err)
+	}
+	use := proxier.InUse{Services: services, Node: host.Node, Families: host.Families}
+	return trace.NamesOf(use.Resolve(), netip.Addr{}), nil
+}
