@@ -137,7 +137,7 @@ func (w *watcher) add(r *rules) error {
 	}
 }
 
-// remove removes the tables. One that somebody else has removed is no error.
+// remove removes the tables. One that is gone is no error.
 func (w *watcher) remove() error {
 	var errs []error
 	for _, r := range w.tables {
