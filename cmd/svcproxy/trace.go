@@ -104,11 +104,11 @@ func (p *program) trace(ctx context.Context, c traceCall) error {
 		o.Ask = nil
 	}
 	if !c.asJSON {
-		if _, err := fmt.Fprintln(p.stdout, trace.Header); err != nil {
-			return err
-		}
+		_, err = fmt.Fprintln(p.stdout, trace.Header)
 	}
-	err = trace.Run(ctx, o)
+	if err == nil {
+		err = trace.Run(ctx, o)
+	}
 	if errors.Is(err, unix.EPIPE) {
 		return nil
 	}

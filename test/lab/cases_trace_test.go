@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -169,6 +170,9 @@ func testTraceVerdicts(t *testing.T, e *env) {
 	}
 	all.Wait()
 	r.interrupt(t)
+	if log := e.daemon.LogTail(math.MaxInt); strings.Contains(log, "another program") || strings.Contains(log, "somebody else") {
+		t.Errorf("svcproxy took the trace for a change of its own objects:\n%s", log)
+	}
 }
 
 // A tracedOutcome is what packets to an address and port meet, and what trace says of them.

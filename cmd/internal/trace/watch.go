@@ -58,7 +58,7 @@ type watcher struct {
 	left    uint64 // out, as last said
 	failed  error  // of writing a line
 
-	ticked, counted, asked time.Time
+	counted, asked time.Time
 }
 
 // Run shows lines until ctx ends or there are as many as were asked for. What it has made
