@@ -1,0 +1,75 @@
+package proxier
+
+import "svcproxy.dev/svcproxy/source"
+
+// A Standing says whether an endpoint gets new connections or, of several reasons, the
+// first one why it does not.
+type Standing uint8
+
+// The standings. Those up to Gone are of the endpoint alone, in the order in which
+// choose looks for them; the others come of what else the service has.
+const (
+	InUse       Standing = iota // it gets new connections
+	OtherFamily                 // it has no address of the family
+	OtherPorts                  // it does not serve the port
+	Gone                        // neither ready nor serving
+	ZeroWeight                  // its weight is 0
+	NotReady                    // serving, neither ready nor terminating
+	Terminating                 // used only where no endpoint is ready, and one is
+	OtherNode                   // policy local, and it is not of this node
+	NotNear                     // traffic_distribution prefers nearer ones
+)
+
+// String says it in the words of files.
+func (s Standing) String() string {
+	return [...]string{
+		InUse: "in use", OtherFamily: "of the other address family", OtherPorts: "does not serve this port",
+		Gone: "not ready", ZeroWeight: "weight 0", NotReady: "not ready, serves what it has", Terminating: "terminating",
+		OtherNode: "on another node, and the policy is local", NotNear: "farther away than others, which traffic_distribution prefers",
+	}[s]
+}
+
+// present reports whether the endpoint still serves its established connections.
+func (s Standing) present() bool { return s != OtherFamily && s != OtherPorts && s != Gone }
+
+// standingOf is standing in one family, and for one port unless that is nil.
+func standingOf(svc *source.Service, e *source.Endpoint, fam Family, p *source.Port) Standing {
+	switch {
+	case FamilyOf(e.Addr) != fam:
+		return OtherFamily
+	case p != nil && e.Port(*p) == 0:
+		return OtherPorts
+	}
+	return standing(svc, e)
+}
+
+// standing returns what an endpoint's own state makes of it, without the others.
+func standing(svc *source.Service, e *source.Endpoint) Standing {
+	if !present(svc, e) {
+		return Gone
+	}
+	return [...]Standing{ready: InUse, terminating: Terminating, notReady: NotReady, weightless: ZeroWeight}[stateOf(svc, e)]
+}
+
+// Standings returns the standing of each endpoint of a service, in their order, for new
+// connections of one family to one port by a pool of the given scope.
+func Standings(svc *source.Service, node *Node, fam Family, p source.Port, scope Scope) []Standing {
+	used := make(map[*source.Endpoint]bool)
+	for _, e := range choose(svc, node, fam, &p).targets[scope] {
+		used[e] = true
+	}
+	out := make([]Standing, len(svc.Endpoints))
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		out[i] = standingOf(svc, e, fam, &p)
+		switch {
+		case used[e]:
+			out[i] = InUse
+		case scope == LocalScope && out[i].present() && !isLocal(e, node):
+			out[i] = OtherNode
+		case out[i] == InUse:
+			out[i] = NotNear
+		}
+	}
+	return out
+}
