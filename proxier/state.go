@@ -77,3 +77,23 @@ type ServiceChange struct {
 type SetDelta[T comparable] struct {
 	Gained, Lost []T
 }
+
+// OnlyFor returns a State that holds one frontend of a service, on the host of a node, and
+// nothing else.
+func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
+	one := *res
+	one.Frontends = []*Frontend{f}
+	one.Pools = keep(res.Pools, func(p *Pool) bool { return f.Outside.Pool == p || f.Local.Pool == p })
+	st := &State{
+		Family: fam, Host: node.host(fam), Services: map[source.Key]*Resolved{res.Key: &one},
+		RefusedVIPs: map[netip.Addr]int{}, ExemptAddrs: map[netip.Addr]int{}, Hairpins: map[Hairpin]int{}, BoundAddrs: map[netip.Addr]int{},
+	}
+	for count, list := range map[*map[netip.Addr]int][]netip.Addr{&st.RefusedVIPs: res.RefusedVIPs, &st.BoundAddrs: res.BoundAddrs} {
+		for _, a := range list {
+			if a == f.Key.Addr {
+				(*count)[a]++
+			}
+		}
+	}
+	return st
+}
