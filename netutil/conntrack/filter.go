@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -65,10 +66,13 @@ const maxWalks = 4
 // these addresses and ports, unless they are zero. The zero filter selects everything.
 type filter struct {
 	udp      bool
+	protocol uint8 // in place of UDP, unless it is zero
 	src, dst netip.AddrPort
 
 	translated bool // in place of the others: those whose destination was translated
 }
+
+func (f filter) number() uint8 { return cmp.Or(f.protocol, unix.IPPROTO_UDP) }
 
 // filters returns filters that cover everything that q selects.
 func (q Query) filters() []filter {
@@ -105,7 +109,7 @@ func filterable(a netip.AddrPort) netip.AddrPort {
 
 // matches reports whether f selects e.
 func (f filter) matches(e *entry) bool {
-	return (!f.udp || e.orig.proto == unix.IPPROTO_UDP) && matchesAddr(f.src, e.orig.src) && matchesAddr(f.dst, e.orig.dst)
+	return (!f.udp || e.orig.proto == f.number()) && matchesAddr(f.src, e.orig.src) && matchesAddr(f.dst, e.orig.dst)
 }
 
 func matchesAddr(want, a netip.AddrPort) bool {
@@ -161,7 +165,7 @@ func (f filter) addrs(e *netlink.AttributeEncoder) error {
 }
 
 func (f filter) proto(e *netlink.AttributeEncoder) error {
-	e.Uint8(protoNumber, unix.IPPROTO_UDP)
+	e.Uint8(protoNumber, f.number())
 	e.Bytes(protoSrc, binary.BigEndian.AppendUint16(nil, f.src.Port()))
 	e.Bytes(protoDst, binary.BigEndian.AppendUint16(nil, f.dst.Port()))
 	return nil
