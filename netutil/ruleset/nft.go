@@ -1,0 +1,433 @@
+package ruleset
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// An nftRule is a rule of nf_tables.
+type nftRule struct {
+	v6    bool
+	exprs []expr.Any
+	sets  func(name string) *nftSet // nil: it could not be read
+}
+
+// registerBytes is how many bytes the registers of nf_tables have.
+const registerBytes = 16 * 4 * 2
+
+// A value is bytes, some of which may not be known.
+type value struct{ data, known []byte }
+
+func unknown(n int) value { return value{make([]byte, n), make([]byte, n)} }
+
+func known(b []byte) value { return value{b, bytes.Repeat([]byte{0xff}, len(b))} }
+
+// slice is part of v; what lies outside is not known.
+func (v value) slice(from, n int) value {
+	out := unknown(n)
+	if from < len(v.data) {
+		copy(out.data, v.data[from:])
+		copy(out.known, v.known[from:])
+	}
+	return out
+}
+
+func (v value) complete() bool {
+	return !slices.ContainsFunc(v.known, func(b byte) bool { return b != 0xff })
+}
+
+// equals compares what is known of v.
+func (v value) equals(b []byte) Match {
+	m := Yes
+	for i := range min(len(b), len(v.data)) {
+		if (v.data[i]^b[i])&v.known[i] != 0 {
+			return No
+		}
+		if v.known[i] != 0xff {
+			m = Maybe
+		}
+	}
+	return m
+}
+
+// A machine is the registers while a rule is evaluated.
+type machine struct {
+	value
+	rule   *nftRule
+	packet *Packet
+	match  Match
+	done   Verdict
+}
+
+// Eval implements Rule.
+func (r *nftRule) Eval(p *Packet) (Match, Verdict) {
+	m := machine{value: unknown(registerBytes), rule: r, packet: p, match: Yes}
+	for _, e := range r.exprs {
+		m.step(e)
+		if m.match == No {
+			return No, Verdict{}
+		}
+	}
+	return m.match, m.done
+}
+
+// offset returns where a register begins: the first four have 16 bytes, from 8 on 4.
+func offset(reg uint32) int {
+	switch {
+	case reg >= unix.NFT_REG32_00 && reg < unix.NFT_REG32_00+16:
+		return int(reg-unix.NFT_REG32_00) * 4
+	case reg >= 1 && reg <= 4:
+		return int(reg-1) * 16
+	}
+	return registerBytes - 64 // of nobody
+}
+
+func (m *machine) load(reg uint32, v value) {
+	at := offset(reg)
+	n := (len(v.data) + 3) &^ 3 // what is left of a register is 0
+	clear(m.data[at:min(at+n, len(m.data))])
+	for i := at; i < min(at+n, len(m.known)); i++ {
+		m.known[i] = 0xff
+	}
+	copy(m.data[at:], v.data)
+	copy(m.known[at:], v.known)
+}
+
+func (m *machine) read(reg uint32, n int) value { return m.slice(offset(reg), n) }
+
+func (m *machine) require(ok Match) { m.match = m.match.and(ok) }
+
+// step evaluates one expression. One that is not understood may match.
+func (m *machine) step(e expr.Any) {
+	switch e := e.(type) {
+	case *expr.Payload:
+		m.payload(e)
+	case *expr.Meta:
+		m.meta(e)
+	case *expr.Ct:
+		m.ct(e)
+	case *expr.Fib:
+		m.fib(e)
+	case *expr.Bitwise:
+		m.bitwise(e)
+	case *expr.Byteorder:
+		m.load(e.DestRegister, unknown(int(e.Len)))
+	case *expr.Cmp:
+		m.cmp(e.Op, m.read(e.Register, len(e.Data)), e.Data)
+	case *expr.Range:
+		m.inRange(e)
+	case *expr.Lookup:
+		m.lookup(e)
+	case *expr.Immediate:
+		m.load(e.Register, known(e.Data))
+	case *expr.Numgen:
+		m.load(e.Register, unknown(4))
+	case *expr.Hash:
+		m.load(e.DestRegister, unknown(4))
+	default:
+		m.statement(e)
+	}
+}
+
+// statement evaluates what does something, rather than load or compare.
+func (m *machine) statement(e expr.Any) {
+	switch e := e.(type) {
+	case *expr.Verdict:
+		m.done = verdictOf(e)
+	case *expr.Reject:
+		m.done = Verdict{Kind: Reject}
+	case *expr.NAT:
+		if e.Type == expr.NATTypeDestNAT {
+			m.done = Verdict{Kind: Translate, To: m.target(e)}
+		}
+	case *expr.Redir:
+		m.done = Verdict{Kind: Translate, To: "this host"}
+	case *expr.TProxy:
+		m.done = Verdict{Kind: Translate, To: "a process of this host"}
+	case *expr.Notrack:
+		m.done = Verdict{Kind: NoTrack}
+	case *expr.Queue:
+		m.done = Verdict{Kind: Queue}
+	case *expr.Counter, *expr.Log, *expr.Dynset, *expr.Objref, *expr.Masq, *expr.FlowOffload, *expr.Dup:
+	case *expr.Match:
+		m.require(matchOf(e.Name))
+	case *expr.Target:
+		m.done = targetOf(e.Name)
+	default:
+		m.require(Maybe)
+	}
+}
+
+// matchOf is what is known of a match of iptables in a rule of nf_tables.
+func matchOf(name string) Match {
+	if name == "comment" {
+		return Yes
+	}
+	return Maybe
+}
+
+// targetOf is what a target of iptables does.
+func targetOf(name string) Verdict {
+	return Verdict{Kind: targets[name]}
+}
+
+func verdictOf(e *expr.Verdict) Verdict {
+	switch e.Kind {
+	case expr.VerdictAccept:
+		return Verdict{Kind: Accept}
+	case expr.VerdictDrop:
+		return Verdict{Kind: Drop}
+	case expr.VerdictReturn:
+		return Verdict{Kind: Return}
+	case expr.VerdictJump:
+		return Verdict{Kind: Jump, Chain: e.Chain}
+	case expr.VerdictGoto:
+		return Verdict{Kind: GoTo, Chain: e.Chain}
+	case expr.VerdictQueue:
+		return Verdict{Kind: Queue}
+	}
+	return Verdict{}
+}
+
+// payload loads part of a header.
+func (m *machine) payload(e *expr.Payload) {
+	if e.OperationType == expr.PayloadWrite {
+		return
+	}
+	header := value{}
+	switch e.Base {
+	case expr.PayloadBaseNetworkHeader:
+		header = networkHeader(m.packet)
+	case expr.PayloadBaseTransportHeader:
+		header = transportHeader(m.packet)
+	}
+	m.load(e.DestRegister, header.slice(int(e.Offset), int(e.Len)))
+}
+
+// networkHeader is the packet's, of which the protocol and the addresses are known.
+func networkHeader(p *Packet) value {
+	if p.Src.Is6() {
+		h := unknown(40)
+		h.set(6, []byte{p.Protocol})
+		h.set(8, p.Src.AsSlice())
+		h.set(24, p.Dst.AsSlice())
+		return h
+	}
+	h := unknown(20)
+	h.set(9, []byte{p.Protocol})
+	h.set(12, p.Src.AsSlice())
+	h.set(16, p.Dst.AsSlice())
+	return h
+}
+
+func transportHeader(p *Packet) value {
+	h := unknown(4)
+	for at, port := range map[int]uint16{0: p.SrcPort, 2: p.DstPort} {
+		if port != 0 {
+			h.set(at, binary.BigEndian.AppendUint16(nil, port))
+		}
+	}
+	return h
+}
+
+func (v value) set(at int, b []byte) {
+	copy(v.data[at:], b)
+	for i := range b {
+		v.known[at+i] = 0xff
+	}
+}
+
+func number(n uint32) value { return known(binary.NativeEndian.AppendUint32(nil, n)) }
+
+func (m *machine) meta(e *expr.Meta) {
+	if e.SourceRegister {
+		if e.Key == expr.MetaKeyMARK {
+			m.done = Verdict{Kind: SetMark}
+		}
+		return
+	}
+	m.load(e.Register, m.metaValue(e.Key))
+}
+
+func (m *machine) metaValue(key expr.MetaKey) value {
+	p := m.packet
+	switch key {
+	case expr.MetaKeyL4PROTO:
+		return known([]byte{p.Protocol})
+	case expr.MetaKeyNFPROTO:
+		if p.Src.Is6() {
+			return known([]byte{unix.NFPROTO_IPV6})
+		}
+		return known([]byte{unix.NFPROTO_IPV4})
+	case expr.MetaKeyPROTOCOL:
+		if p.Src.Is6() {
+			return known([]byte{0x86, 0xdd})
+		}
+		return known([]byte{0x08, 0x00})
+	case expr.MetaKeyIIFNAME:
+		return interfaceName(p.In, p.NoIn)
+	case expr.MetaKeyOIFNAME:
+		return interfaceName(p.Out, false)
+	case expr.MetaKeyIIF:
+		return interfaceIndex(p.InIndex, p.NoIn)
+	case expr.MetaKeyOIF:
+		return interfaceIndex(p.OutIndex, false)
+	case expr.MetaKeyMARK:
+		if !p.AnyMark {
+			return number(p.Mark)
+		}
+	}
+	return unknown(16)
+}
+
+func interfaceName(name string, none bool) value {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	if name == "" && !none {
+		return unknown(len(b))
+	}
+	return known(b)
+}
+
+func interfaceIndex(index uint32, none bool) value {
+	if index == 0 && !none {
+		return unknown(4)
+	}
+	return number(index)
+}
+
+// Bits of a connection's state and status, <linux/netfilter/nf_conntrack_common.h>.
+const (
+	stateNew   = 1 << 3
+	statusDNAT = 1 << 5
+)
+
+func (m *machine) ct(e *expr.Ct) {
+	if e.SourceRegister {
+		return
+	}
+	v := unknown(16)
+	switch e.Key {
+	case expr.CtKeySTATE:
+		v = number(stateNew)
+	case expr.CtKeyDIRECTION:
+		v = known([]byte{0})
+	case expr.CtKeySTATUS:
+		status := uint32(0)
+		if m.packet.DNAT {
+			status = statusDNAT
+		}
+		v = number(status)
+		binary.NativeEndian.PutUint32(v.known, statusDNAT|1<<1|1<<2|1<<3) // no reply yet, not confirmed
+	}
+	m.load(e.Register, v)
+}
+
+// fib loads the type of an address.
+func (m *machine) fib(e *expr.Fib) {
+	v := unknown(16)
+	if e.ResultADDRTYPE && !e.FlagIIF && !e.FlagOIF {
+		isLocal := m.packet.DstLocal
+		if e.FlagSADDR {
+			isLocal = m.packet.SrcLocal
+		}
+		v = number(unix.RTN_UNICAST)
+		if isLocal {
+			v = number(unix.RTN_LOCAL)
+		}
+	}
+	m.load(e.Register, v)
+}
+
+func (m *machine) bitwise(e *expr.Bitwise) {
+	v := m.read(e.SourceRegister, int(e.Len))
+	out := unknown(int(e.Len))
+	for i := range out.data {
+		if i < len(e.Mask) && i < len(e.Xor) {
+			out.data[i] = v.data[i]&e.Mask[i] ^ e.Xor[i]
+			out.known[i] = v.known[i] | ^e.Mask[i]
+		}
+	}
+	m.load(e.DestRegister, out)
+}
+
+func (m *machine) cmp(op expr.CmpOp, v value, data []byte) {
+	switch op {
+	case expr.CmpOpEq:
+		m.require(v.equals(data))
+		return
+	case expr.CmpOpNeq:
+		m.require(v.equals(data).not())
+		return
+	}
+	if !v.complete() {
+		m.require(Maybe)
+		return
+	}
+	c := bytes.Compare(v.data, data)
+	m.require(matchIf(op == expr.CmpOpLt && c < 0 || op == expr.CmpOpLte && c <= 0 || op == expr.CmpOpGt && c > 0 || op == expr.CmpOpGte && c >= 0))
+}
+
+func (m *machine) inRange(e *expr.Range) {
+	v := m.read(e.Register, len(e.FromData))
+	if !v.complete() {
+		m.require(Maybe)
+		return
+	}
+	in := matchIf(bytes.Compare(v.data, e.FromData) >= 0 && bytes.Compare(v.data, e.ToData) <= 0)
+	if e.Op == expr.CmpOpNeq {
+		in = in.not()
+	}
+	m.require(in)
+}
+
+// lookup looks a key up in a set or a map.
+func (m *machine) lookup(e *expr.Lookup) {
+	set := m.rule.sets(e.SetName)
+	if set == nil {
+		m.require(Maybe)
+		if e.IsDestRegSet {
+			m.load(e.DestRegister, unknown(16))
+		}
+		return
+	}
+	found, element := set.find(m.read(e.SourceRegister, set.keyLen))
+	if e.Invert {
+		found = found.not()
+	}
+	m.require(found)
+	if !e.IsDestRegSet || element == nil {
+		return
+	}
+	if element.VerdictData != nil {
+		m.done = verdictOf(element.VerdictData)
+		return
+	}
+	if found == Yes {
+		m.load(e.DestRegister, known(element.Val))
+	} else {
+		m.load(e.DestRegister, unknown(len(element.Val)))
+	}
+}
+
+// target says where a rule sends packets, as far as it is known.
+func (m *machine) target(e *expr.NAT) string {
+	size := 4
+	if m.packet.Dst.Is6() {
+		size = 16
+	}
+	to := "another address"
+	if v := m.read(e.RegAddrMin, size); e.RegAddrMin != 0 && v.complete() {
+		to = addrText(v.data)
+	} else if e.RegAddrMin == 0 {
+		to = m.packet.Dst.String()
+	}
+	if v := m.read(e.RegProtoMin, 2); e.RegProtoMin != 0 && v.complete() {
+		to = withPort(to, binary.BigEndian.Uint16(v.data))
+	}
+	return to
+}

@@ -1,0 +1,117 @@
+package ruleset
+
+import (
+	"bytes"
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+)
+
+// An nftSet is a set or map with its elements.
+type nftSet struct {
+	keyLen   int
+	ranges   bool // of single keys: elements are where ranges begin and end
+	elements []nftables.SetElement
+}
+
+// newSet returns a set with elements as the kernel lists them.
+func newSet(s *nftables.Set, elements []nftables.SetElement) *nftSet {
+	set := &nftSet{keyLen: keyLen(s, elements), ranges: s.Interval && !s.Concatenation, elements: elements}
+	if set.ranges {
+		slices.SortStableFunc(set.elements, func(a, b nftables.SetElement) int {
+			return cmp.Or(bytes.Compare(a.Key, b.Key), -compareBool(a.IntervalEnd, b.IntervalEnd))
+		})
+	}
+	return set
+}
+
+func keyLen(s *nftables.Set, elements []nftables.SetElement) int {
+	if len(elements) > 0 {
+		return len(elements[0].Key)
+	}
+	return int(s.KeyType.Bytes)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// find returns whether a key is in the set, and the element.
+func (s *nftSet) find(key value) (Match, *nftables.SetElement) {
+	if s.ranges {
+		return s.findRange(key)
+	}
+	best, at := No, (*nftables.SetElement)(nil)
+	for i := range s.elements {
+		e := &s.elements[i]
+		m := contains(e, key)
+		if m > best {
+			best, at = m, e
+		}
+		if m == Yes {
+			break
+		}
+	}
+	return best, at
+}
+
+// contains reports whether an element has a key, or the ranges of its fields, which
+// have lengths of four bytes or a multiple.
+func contains(e *nftables.SetElement, key value) Match {
+	if len(e.KeyEnd) == 0 || bytes.Equal(e.Key, e.KeyEnd) {
+		return key.equals(e.Key)
+	}
+	if !key.complete() {
+		return Maybe
+	}
+	for at := 0; at < len(e.Key); at += 4 {
+		lo, hi, k := e.Key[at:min(at+4, len(e.Key))], e.KeyEnd[at:min(at+4, len(e.KeyEnd))], key.data[at:min(at+4, len(key.data))]
+		if bytes.Compare(k, lo) < 0 || bytes.Compare(k, hi) > 0 {
+			return No // of an IPv6 address each part is compared: no range that is a prefix differs
+		}
+	}
+	return Yes
+}
+
+// findRange finds a key between the beginning and the end of a range.
+func (s *nftSet) findRange(key value) (Match, *nftables.SetElement) {
+	if len(s.elements) == 0 {
+		return No, nil
+	}
+	if !key.complete() {
+		return Maybe, &s.elements[0]
+	}
+	for i := len(s.elements) - 1; i >= 0; i-- {
+		e := &s.elements[i]
+		if bytes.Compare(e.Key, key.data) > 0 {
+			continue
+		}
+		return matchIf(!e.IntervalEnd), e
+	}
+	return No, nil
+}
+
+func addrText(b []byte) string {
+	a, ok := netip.AddrFromSlice(b)
+	if !ok {
+		return "another address"
+	}
+	return a.String()
+}
+
+func withPort(addr string, port uint16) string {
+	if strings.Contains(addr, ":") {
+		addr = "[" + addr + "]"
+	}
+	return addr + ":" + strconv.Itoa(int(port))
+}

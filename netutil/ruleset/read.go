@@ -1,0 +1,198 @@
+package ruleset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+
+	"svcproxy.dev/svcproxy/netutil/xtables"
+)
+
+// Options say what is read, and what is not looked into because it is ours.
+type Options struct {
+	IPv6     bool
+	OwnTable string // of nf_tables; empty: none
+	Prefix   string // begins the names of our chains of iptables
+	MaxRules int    // how many rules are read at most
+}
+
+// A Ruleset is what there is for packets of one family.
+type Ruleset struct {
+	Bases   []*Base  // by hook in no order
+	Own     uint64   // when our table was created, as Base.Created; 0: there is none
+	Stopped bool     // MaxRules was reached: there are more
+	Unread  []string // what could not be read, and why
+}
+
+// A budget is how many more rules are read.
+type budget struct{ left int }
+
+func (b *budget) take() bool {
+	b.left--
+	return b.left >= 0
+}
+
+// Read reads the rules. What cannot be read is named, and does not keep the rest from being read.
+func Read(ctx context.Context, o Options) *Ruleset {
+	rs, limit := &Ruleset{}, &budget{o.MaxRules}
+	byText := rs.readTools(ctx, o, limit)
+	if err := rs.readNFT(o, limit, byText); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		rs.Unread = append(rs.Unread, fmt.Sprintf("rules of nf_tables: %v", err))
+	}
+	rs.Stopped = limit.left < 0
+	return rs
+}
+
+// readTools reads what iptables shows, and returns which tables of nf_tables that were.
+func (rs *Ruleset) readTools(ctx context.Context, o Options, limit *budget) map[string]bool {
+	tools, err := xtables.Installed(ctx, o.IPv6)
+	if err != nil {
+		if legacyTables(o.IPv6) {
+			rs.Unread = append(rs.Unread, fmt.Sprintf("rules of legacy iptables: %v", err))
+		}
+		return nil
+	}
+	byText := map[string]bool{}
+	for _, t := range tools {
+		if t.Variant == xtables.Legacy && !legacyTables(o.IPv6) {
+			continue
+		}
+		r := newSaveReader(t.String(), o.Prefix, limit)
+		if err := t.Save(ctx, r.line); err != nil {
+			rs.Unread = append(rs.Unread, fmt.Sprintf("rules of %s: %v", t, err))
+			continue
+		}
+		rs.Bases = append(rs.Bases, r.bases...)
+		if t.Variant == xtables.NFT {
+			byText = r.seen
+		}
+	}
+	return byText
+}
+
+// legacyTables reports whether the kernel has tables of legacy iptables: asking for them
+// with the program would create them.
+func legacyTables(v6 bool) bool {
+	name := "/proc/thread-self/net/ip_tables_names"
+	if v6 {
+		name = "/proc/thread-self/net/ip6_tables_names"
+	}
+	b, err := os.ReadFile(name)
+	return err == nil && len(strings.Fields(string(b))) > 0
+}
+
+var hookNames = map[nftables.ChainHook]string{0: "prerouting", 1: "input", 2: "forward", 3: "output", 4: "postrouting"}
+
+// readNFT reads the tables that byText does not have.
+func (rs *Ruleset) readNFT(o Options, limit *budget, byText map[string]bool) error {
+	conn, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return err
+	}
+	defer conn.CloseLasting()
+	family, name := nftables.TableFamilyIPv4, "ip"
+	if o.IPv6 {
+		family, name = nftables.TableFamilyIPv6, "ip6"
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		return err
+	}
+	chains, err := conn.ListChains()
+	if err != nil {
+		return err
+	}
+	for i, t := range tables {
+		switch {
+		case t.Family == family && t.Name == o.OwnTable:
+			rs.Own = uint64(i) + 1
+			continue
+		case t.Family == family && byText[t.Name], t.Family != family && t.Family != nftables.TableFamilyINet, t.Flags&dormant != 0:
+			continue
+		}
+		of := name
+		if t.Family == nftables.TableFamilyINet {
+			of = "inet"
+		}
+		if err := rs.readTable(conn, t, of, uint64(i)+1, o.IPv6, chains, limit); err != nil {
+			return fmt.Errorf("table %s %s: %w", of, t.Name, err)
+		}
+	}
+	return nil
+}
+
+// dormant is NFT_TABLE_F_DORMANT, <linux/netfilter/nf_tables.h>.
+const dormant = 1
+
+// readTable reads one table, if any of its chains has a hook.
+func (rs *Ruleset) readTable(conn *nftables.Conn, t *nftables.Table, family string, at uint64, v6 bool, chains []*nftables.Chain, limit *budget) error {
+	own := slices.DeleteFunc(slices.Clone(chains), func(c *nftables.Chain) bool { return c.Table.Name != t.Name || c.Table.Family != t.Family })
+	if !slices.ContainsFunc(own, func(c *nftables.Chain) bool { return c.Hooknum != nil }) {
+		return nil
+	}
+	sets := setReader(conn, t)
+	rules := map[string][]Rule{}
+	for _, c := range own {
+		list, err := conn.GetRules(t, c)
+		if err != nil {
+			return fmt.Errorf("chain %s: %w", c.Name, err)
+		}
+		for _, r := range list {
+			if limit.take() {
+				rules[c.Name] = append(rules[c.Name], &nftRule{v6: v6, exprs: r.Exprs, sets: sets})
+			}
+		}
+	}
+	for _, c := range own {
+		if c.Hooknum == nil || hookNames[*c.Hooknum] == "" {
+			continue
+		}
+		b := &Base{
+			Origin: family + " " + quoted(t.Name) + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hookNames[*c.Hooknum],
+			Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: at, Chains: rules,
+		}
+		if c.Priority != nil {
+			b.Priority = int(*c.Priority)
+		}
+		rs.Bases = append(rs.Bases, b)
+	}
+	return nil
+}
+
+// maxElements is of how large sets the elements are looked at.
+const maxElements = 20_000
+
+// setReader returns what reads the sets of a table, each at once, for all of its rules.
+func setReader(conn *nftables.Conn, t *nftables.Table) func(string) *nftSet {
+	var sets map[string]*nftSet
+	return func(name string) *nftSet {
+		if sets == nil {
+			sets = readSets(conn, t)
+		}
+		return sets[name]
+	}
+}
+
+func readSets(_ *nftables.Conn, t *nftables.Table) map[string]*nftSet {
+	sets := map[string]*nftSet{}
+	conn, err := nftables.New() // that of Read may be closed by now
+	if err != nil {
+		return sets
+	}
+	list, err := conn.GetSets(t)
+	if err != nil {
+		return sets
+	}
+	for _, s := range list {
+		elements, err := conn.GetSetElements(s)
+		if err == nil && len(elements) <= maxElements {
+			sets[s.Name] = newSet(s, elements)
+		}
+	}
+	return sets
+}
