@@ -122,3 +122,9 @@ type Change struct {
 	Op     string `json:"op"`     // "add", "change" or "remove"
 	Object string `json:"object"` // in the words of the kernel's own tools, as in "chain nat SVCP-SERVICES"
 }
+
+// An Object is a part of what a backend has in the kernel for a frontend.
+type Object struct {
+	Name    string `json:"name"` // in the words of the kernel's tools
+	Present bool   `json:"present"`
+}

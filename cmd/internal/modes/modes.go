@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 )
 
@@ -24,10 +25,12 @@ var All = []Mode{
 			return nftables.Cleanup(ctx, fam)
 		},
 		Clients: nftables.Clients, Keep: nftables.Keep,
+		Objects: nftables.Objects,
 	},
 	{
 		Mode: configs.IPVSMode,
 		Open: openIPVS, Remove: removeIPVS, Drains: true,
+		Objects: ipvs.Objects,
 		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
 		ByNameOnly: true, Needs: ipvsNeeds,
 	},
@@ -35,6 +38,7 @@ var All = []Mode{
 		Mode: configs.IPTablesMode,
 		Open: openIPTables, Remove: removeIPTables,
 		Clients: iptables.Clients, Keep: keepIPTables,
+		Objects: iptables.Objects,
 		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
 		Needs: iptablesNeeds, VerifyClients: verifyRecent,
 	},
@@ -59,6 +63,10 @@ type Mode struct {
 	// all of a family with session affinity. Nil: the mode cannot tell, or not be told.
 	Clients func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error)
 	Keep    func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, clients []proxier.Client) (int, error)
+
+	// Objects returns what the mode should have in the kernel for a State, which holds one
+	// frontend, and whether it is there.
+	Objects func(ctx context.Context, st *proxier.State) ([]proxier.Object, error)
 
 	Drains  bool   // Open with Leaving lets the connections end that an earlier run left; its backends are Retirers
 	RulesOf string // the mode that removes the chains and sets of this one: all of the same share them by name

@@ -1,0 +1,13 @@
+package iptables
+
+import (
+	"context"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
+)
+
+// Objects returns what there should be for a State, which holds one frontend, and whether it is there.
+func Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error) {
+	return filter.Objects(ctx, filter.NewRules(st.Family), st)
+}

@@ -1,0 +1,84 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// maxListed is how many elements of a set Objects looks for; slots beyond are not.
+const maxListed = 1024
+
+// Objects returns what our table should have for a State, which holds one frontend, and
+// whether it is there: the chains on the way of its packets, and its elements. It reads no
+// more of the table than that.
+func Objects(_ context.Context, st *proxier.State) ([]proxier.Object, error) {
+	d := dialects[st.Family]
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, fmt.Errorf("looking for our objects: %w", err)
+	}
+	defer conn.Close()
+	have, err := conn.List(d.table())
+	if err != nil {
+		return nil, fmt.Errorf("looking for our objects: %w", err)
+	}
+	table := "table " + d.keyword + " " + tableName
+	if have == nil || have.Dormant {
+		return []proxier.Object{{Name: table}}, nil
+	}
+	c := render(d, st)
+	objects := []proxier.Object{{Name: table, Present: true}}
+	for _, ch := range c.chains {
+		is := have.Chains[ch.Name]
+		present := is != nil && (ch.Hook == nil || is.Hook != nil) && len(have.Rules[ch.Name]) > 0
+		objects = append(objects, proxier.Object{Name: "chain " + ch.Name, Present: present})
+	}
+	elements, err := elementObjects(conn, c, have)
+	return append(objects, elements...), err
+}
+
+func elementObjects(conn *nft.Conn, c *content, have *nft.Listing) (list []proxier.Object, err error) {
+	sets := slices.SortedFunc(maps.Keys(c.sets), set.compare)
+	for _, s := range sets {
+		if s.isInterval() || s.isDynamic() {
+			continue
+		}
+		rec := c.sets[s]
+		there := make([]bool, min(rec.count(), maxListed))
+		if have.Sets[s.name()] != nil {
+			err := conn.Get(c.table(), s.name(), len(there), rec.key, func(i int, e *nft.Element) {
+				there[i] = len(e.Data) == 0 || string(e.Data) == string(rec.data(i))
+			})
+			if err != nil {
+				return list, fmt.Errorf("looking for our objects: %w", err)
+			}
+		}
+		list = append(list, summary(s, c, there)...)
+	}
+	return list, nil
+}
+
+// summary names a set with its elements, or those that are not there.
+func summary(s set, c *content, there []bool) []proxier.Object {
+	var missing []proxier.Object
+	for i, present := range there {
+		if !present {
+			text := strings.TrimSpace(elementText(s, c.fam, c.sets[s].element(i)))
+			missing = append(missing, proxier.Object{Name: "element " + s.name() + " { " + text + " }"})
+		}
+	}
+	if len(missing) > 0 {
+		return missing
+	}
+	name := "set " + s.name()
+	if len(there) > 1 {
+		name = fmt.Sprintf("%s (%d elements)", name, len(there))
+	}
+	return []proxier.Object{{Name: name, Present: true}}
+}
