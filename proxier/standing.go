@@ -9,7 +9,7 @@ type Standing uint8
 // The standings. Those up to Gone are of the endpoint alone, in the order in which
 // choose looks for them; the others come of what else the service has.
 const (
-	InUse       Standing = iota // it gets new connections
+	Chosen      Standing = iota // it gets new connections
 	OtherFamily                 // it has no address of the family
 	OtherPorts                  // it does not serve the port
 	Gone                        // neither ready nor serving
@@ -23,7 +23,7 @@ const (
 // String says it in the words of files.
 func (s Standing) String() string {
 	return [...]string{
-		InUse: "in use", OtherFamily: "of the other address family", OtherPorts: "does not serve this port",
+		Chosen: "in use", OtherFamily: "of the other address family", OtherPorts: "does not serve this port",
 		Gone: "not ready", ZeroWeight: "weight 0", NotReady: "not ready, serves what it has", Terminating: "terminating",
 		OtherNode: "on another node, and the policy is local", NotNear: "farther away than others, which traffic_distribution prefers",
 	}[s]
@@ -48,7 +48,7 @@ func standing(svc *source.Service, e *source.Endpoint) Standing {
 	if !present(svc, e) {
 		return Gone
 	}
-	return [...]Standing{ready: InUse, terminating: Terminating, notReady: NotReady, weightless: ZeroWeight}[stateOf(svc, e)]
+	return [...]Standing{ready: Chosen, terminating: Terminating, notReady: NotReady, weightless: ZeroWeight}[stateOf(svc, e)]
 }
 
 // Standings returns the standing of each endpoint of a service, in their order, for new
@@ -64,10 +64,10 @@ func Standings(svc *source.Service, node *Node, fam Family, p source.Port, scope
 		out[i] = standingOf(svc, e, fam, &p)
 		switch {
 		case used[e]:
-			out[i] = InUse
+			out[i] = Chosen
 		case scope == LocalScope && out[i].present() && !isLocal(e, node):
 			out[i] = OtherNode
-		case out[i] == InUse:
+		case out[i] == Chosen:
 			out[i] = NotNear
 		}
 	}

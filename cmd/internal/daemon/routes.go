@@ -14,5 +14,6 @@ func (d *daemon) routes() *control.Routes {
 	control.Get(r, top.Path, d.answerTop)
 	control.Get(r, trace.Path, d.report.names)
 	d.versionRoutes(r)
+	d.addExplain(r)
 	return r
 }

@@ -1,0 +1,29 @@
+package check
+
+import (
+	"fmt"
+
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Held is what a daemon would hold of the configuration directory.
+type Held struct {
+	proxier.Snapshot // without Node and Families
+	Settings         configs.Settings
+	Faults           []source.Fault // of the settings and the files
+}
+
+// Held returns what a daemon would hold: of each file what can be used, or was last accepted.
+func (c *Checker) Held() (Held, error) {
+	var r Report
+	in := c.setting(c.ConfigDir, &r)
+	files, err := in.rules.ReadDir(c.ConfigDir)
+	if err != nil {
+		return Held{}, fmt.Errorf("reading the configuration directory: %w", err)
+	}
+	r.add(files...)
+	c.recall(&in, c.ConfigDir, files)
+	return Held{in.tracker(files).Snapshot(), in.settings, r.Faults}, nil
+}

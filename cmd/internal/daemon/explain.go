@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/explain"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+)
+
+// explainTime is how long the host may take to tell of its rules and routes.
+const explainTime = 20 * time.Second
+
+// addExplain has the control socket say what becomes of a packet.
+func (d *daemon) addExplain(r *control.Routes) {
+	busy := make(chan struct{}, 1) // one question at a time: each may read all rules of the host
+	control.Get(r, explain.Path, func(ctx context.Context, query url.Values) (*explain.Report, error) {
+		q, err := explain.FromQuery(query)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, explainTime)
+		defer cancel()
+		select {
+		case busy <- struct{}{}:
+			defer func() { <-busy }()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for another question: %w", ctx.Err())
+		}
+		mode := d.mode.current().Mode
+		w := explain.NewWorld(d.loop.Snapshot(), mode)
+		for _, s := range d.sources {
+			w.AddFaults(s.Status())
+		}
+		return explain.Explain(ctx, w, q, explain.ThisHost{Mode: mode})
+	})
+}
+
+// Explain says what becomes of a packet where no daemon runs, but would hold what is held.
+func Explain(ctx context.Context, held check.Held, q explain.Question) (*explain.Report, error) {
+	around, err := node.Surroundings(held.Settings)
+	if err != nil {
+		return nil, fmt.Errorf("looking at this host: %w", err)
+	}
+	mode, err := wouldUse(ctx, held.Settings)
+	if err != nil {
+		return nil, err
+	}
+	held.Node, held.Families = around.Node, around.Families
+	w := explain.NewWorld(held.Snapshot, mode)
+	for _, f := range held.Faults {
+		if !f.Warning {
+			w.Unread = append(w.Unread, f.String())
+		}
+	}
+	return explain.Explain(ctx, w, q, explain.ThisHost{Mode: mode})
+}
+
+// wouldUse returns the mode that a daemon would take. What it opens for that it closes again.
+func wouldUse(ctx context.Context, s configs.Settings) (modes.Mode, error) {
+	if s.Mode != configs.Auto {
+		for _, m := range modes.All {
+			if m.Name == s.Mode {
+				return m, nil
+			}
+		}
+	}
+	in, err := choose(ctx, modes.OpenConfig{Settings: s, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return modes.Mode{}, err
+	}
+	return in.Mode, in.close()
+}

@@ -1,0 +1,211 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A decision is what svcproxy does with a packet.
+type decision struct {
+	question Question
+	world    *World
+	family   proxier.Family
+	host     proxier.Host
+	sender   proxier.Sender
+
+	uses     []use // services that have the address, with the frontends there
+	use      *use  // whose frontend the packet is addressed to; nil: none
+	frontend *proxier.Frontend
+	route    proxier.Route
+	outcome  Outcome
+	why      string // in words, unless it is balanced
+	hint     string
+}
+
+// A use is a service at the address that was asked for.
+type use struct {
+	proxier.UnitService
+	resolved  *proxier.Resolved
+	frontends []*proxier.Frontend // at the address
+}
+
+// decide returns what svcproxy does with a packet that comes in by an interface; empty
+// where this host sends it.
+func decide(w *World, q Question, in string) *decision {
+	fam := proxier.FamilyOf(q.Dest)
+	d := &decision{question: q, world: w, family: fam, host: w.Node.Host(fam)}
+	d.sender = proxier.Sender{Addr: q.Source, Host: isHost(w.Node, q.Source), Interface: in}
+	if d.sender.Host {
+		d.sender.Interface = ""
+	}
+	d.findUses()
+	switch {
+	case !slices.Contains(w.Families, fam):
+		d.outcome, d.why = Untouched, fmt.Sprintf("%s is not programmed", fam)
+		d.hint = "see families in svcproxy.toml, and svcproxy status"
+	case q.Port == 0:
+		d.list()
+	default:
+		d.find()
+	}
+	return d
+}
+
+// isHost reports whether an address is one of this host.
+func isHost(n *proxier.Node, a netip.Addr) bool { return a.IsLoopback() || n.Owns(a) }
+
+// findUses finds the services that have the address, in order of their names.
+func (d *decision) findUses() {
+	q := d.question
+	for _, s := range d.world.Services {
+		if !mayServe(s.Service, q.Dest, d) {
+			continue
+		}
+		res := proxier.Resolve(s.Service, d.world.Node, d.family)
+		if res == nil {
+			continue
+		}
+		u := use{UnitService: s, resolved: res}
+		for _, f := range res.Frontends {
+			if f.Key.Addr == q.Dest || f.Key.Kind == proxier.NodePort && d.servesNodePorts(q.Dest) {
+				u.frontends = append(u.frontends, f)
+			}
+		}
+		d.uses = append(d.uses, u)
+	}
+	slices.SortFunc(d.uses, func(a, b use) int { return a.Key.Compare(b.Key) })
+}
+
+// mayServe reports whether a service has an address, or node ports where the address serves them.
+func mayServe(s *source.Service, a netip.Addr, d *decision) bool {
+	has := slices.Contains(s.VIPs, a) || slices.Contains(s.ExternalIPs, a) || slices.Contains(s.LoadBalancerIPs, a)
+	return has || d.servesNodePorts(a) && slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+}
+
+func (d *decision) servesNodePorts(a netip.Addr) bool {
+	return slices.Contains(d.host.NodePortAddrs, a) || d.host.LocalhostNodePorts && a == netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+// find finds the frontend of the packet. One with the address itself comes before a node port.
+func (d *decision) find() {
+	for _, nodePort := range []bool{false, true} {
+		for i := range d.uses {
+			for _, f := range d.uses[i].frontends {
+				if f.Key.Port == d.question.Port && f.Key.Protocol == d.question.Protocol && (f.Key.Kind == proxier.NodePort) == nodePort {
+					d.take(&d.uses[i], f)
+					return
+				}
+			}
+		}
+	}
+	d.notServed()
+}
+
+func (d *decision) take(u *use, f *proxier.Frontend) {
+	d.use, d.frontend = u, f
+	d.route = f.RouteOf(d.sender, &d.host)
+	switch {
+	case !f.Admits(d.question.Source):
+		d.outcome, d.why = Dropped, fmt.Sprintf("%s is not in load_balancer_source_ranges", d.question.Source)
+	case d.route.Action == proxier.Balance:
+		d.outcome = Balanced
+	case d.route.Action == proxier.Drop:
+		d.outcome, d.why = Dropped, "the policy is local and no endpoint of this node is usable, "+d.whyNone()
+	default:
+		d.outcome, d.why = Refused, "no endpoint is usable: "+d.whyNone()
+	}
+}
+
+// whyNone says why no endpoint is used, by reasons with how many endpoints they are of.
+func (d *decision) whyNone() string {
+	count := map[proxier.Standing]int{}
+	var order []proxier.Standing
+	for _, e := range d.endpoints() {
+		if count[e.standing] == 0 {
+			order = append(order, e.standing)
+		}
+		count[e.standing]++
+	}
+	if len(order) == 0 {
+		return "it has none"
+	}
+	words := make([]string, len(order))
+	for i, s := range order {
+		words[i] = fmt.Sprintf("%d %s", count[s], s)
+	}
+	return strings.Join(words, ", ")
+}
+
+// An endpoint is one of a service, and whether it is used.
+type endpoint struct {
+	*source.Endpoint
+	index    int // in the service
+	port     uint16
+	standing proxier.Standing
+}
+
+// endpoints are those of the packet's service.
+func (d *decision) endpoints() []endpoint {
+	p, found := d.port()
+	if !found {
+		return nil
+	}
+	var list []endpoint
+	for i, s := range proxier.Standings(d.use.Service, d.world.Node, d.family, p, d.route.Pool.Scope) {
+		e := &d.use.Endpoints[i]
+		list = append(list, endpoint{e, i, e.Port(p), s})
+	}
+	return list
+}
+
+// port returns the service's port that the packet is for.
+func (d *decision) port() (source.Port, bool) {
+	i := slices.IndexFunc(d.use.Ports, func(p source.Port) bool {
+		return p.Name == d.frontend.ServicePort.Port && p.Protocol == d.frontend.Key.Protocol
+	})
+	if i < 0 {
+		return source.Port{}, false
+	}
+	return d.use.Ports[i], true
+}
+
+// masquerade reports whether the packet gets an address of this host as its source on its
+// way to a target, and why or why not.
+func (d *decision) masquerade(target netip.Addr) (bool, string) {
+	switch m := d.route.Masquerade; {
+	case target == d.question.Source && d.sourceIsEndpoint(target):
+		return true, "it reaches itself"
+	case m.Covers(d.sender, &d.host):
+		return true, d.whyMasquerade(m)
+	case m == proxier.NonLocal:
+		return false, "it is a local source"
+	case d.frontend.Key.Kind == proxier.VIP:
+		return false, "masquerade is never"
+	}
+	return false, "external_traffic_policy is local"
+}
+
+// sourceIsEndpoint: hairpins are found by the address of a target and its own.
+func (d *decision) sourceIsEndpoint(target netip.Addr) bool {
+	return slices.ContainsFunc(d.route.Pool.Targets, func(t proxier.Target) bool { return t.Addr() == target })
+}
+
+func (d *decision) whyMasquerade(m proxier.Masquerade) string {
+	vip := d.frontend.Key.Kind == proxier.VIP
+	switch {
+	case m == proxier.HostProcesses, d.sender.Host && !vip:
+		return "a process of this host asks"
+	case m == proxier.NonLocal:
+		return "it is not a local source"
+	case !vip:
+		return "external traffic is, unless its policy is local"
+	case d.world.Node.Masquerade == proxier.MasqueradeAll:
+		return "masquerade is all"
+	}
+	return "no local_cidrs or local_interfaces are set, so no source is local"
+}

@@ -1,0 +1,182 @@
+package explain
+
+import (
+	"context"
+	"net/netip"
+
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/ruleset"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// A Host tells what explain must know of the kernel. Its methods read only.
+type Host interface {
+	// Route returns the way of a packet, or why there is none.
+	Route(q RouteQuery) (Route, error)
+	// Sysctl returns a setting by its path below /proc/sys.
+	Sysctl(name string) (string, error)
+	// Interfaces returns the names of those that are up, without loopback.
+	Interfaces() ([]string, error)
+	// Rules returns the rules of other programs.
+	Rules(ctx context.Context, fam proxier.Family) *ruleset.Ruleset
+	// Objects returns what the mode should have for a State with one frontend.
+	Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error)
+	// Connections returns some that connection tracking knows of the packet's kind.
+	Connections(ctx context.Context, q Question) ([]conntrack.Found, error)
+	// Clients returns who keeps which endpoint of a pool.
+	Clients(ctx context.Context, fam proxier.Family, pool *proxier.Pool) ([]proxier.Client, error)
+}
+
+// A RouteQuery asks for the way to an address.
+type RouteQuery struct {
+	Dest netip.Addr
+	Mark uint32
+}
+
+// A Route is a way.
+type Route struct {
+	Interface string
+	Index     uint32
+	Via       netip.Addr // not valid: directly
+	Source    netip.Addr // that this host would take
+	Local     bool       // the address is one of this host
+}
+
+// A lookup is a Route or why there is none.
+type lookup struct {
+	Route
+	err error
+}
+
+// facts are what a decision meets on this host.
+type facts struct {
+	back     lookup // to the client
+	forth    lookup // of what this host sends: to the address that was asked for
+	targets  map[netip.AddrPort]lookup
+	sysctls  map[string]string
+	strict   []string // interfaces other than the packet's whose rp_filter is strict
+	rules    *ruleset.Ruleset
+	objects  []proxier.Object
+	clients  []proxier.Client // of the packet's source
+	flows    []conntrack.Found
+	in       Route // the interface that the packet comes in by
+	notKnown []string
+}
+
+// lookBack finds the way back to the client, which tells by which interface its packets come.
+func lookBack(h Host, q Question) lookup {
+	r, err := h.Route(RouteQuery{Dest: q.Source})
+	return lookup{r, err}
+}
+
+// look asks the host what a decision depends on.
+func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
+	f := &facts{back: back, targets: map[netip.AddrPort]lookup{}, sysctls: map[string]string{}}
+	f.in = Route{Interface: d.sender.Interface}
+	if back.err == nil && back.Interface == f.in.Interface {
+		f.in.Index = back.Index
+	}
+	f.readSysctls(h, d)
+	f.rules = h.Rules(ctx, d.family)
+	if d.sender.Host {
+		r, err := h.Route(RouteQuery{Dest: d.question.Dest})
+		f.forth = lookup{r, err}
+	}
+	if d.frontend == nil {
+		return f
+	}
+	var err error
+	if f.objects, err = h.Objects(ctx, proxier.OnlyFor(d.world.Node, d.family, d.use.resolved, d.frontend)); err != nil {
+		f.unknown("our objects in the kernel: " + err.Error())
+	}
+	f.lookAtTargets(ctx, h, d)
+	return f
+}
+
+func (f *facts) unknown(what string) { f.notKnown = append(f.notKnown, what) }
+
+func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
+	var err error
+	if f.flows, err = h.Connections(ctx, d.question); err != nil {
+		f.unknown("connection tracking: " + err.Error())
+	}
+	for i, e := range d.expected() {
+		if i == maxEndpoints {
+			break
+		}
+		mark := uint32(0)
+		if e.Masquerade {
+			mark = d.host.Mark()
+		}
+		r, err := h.Route(RouteQuery{Dest: e.Address.Addr(), Mark: mark})
+		f.targets[e.Address] = lookup{r, err}
+	}
+	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
+		return
+	}
+	clients, err := h.Clients(ctx, d.family, d.route.Pool)
+	if err != nil {
+		f.unknown("clients with session affinity: " + err.Error())
+	}
+	for _, c := range clients {
+		if c.Addr == d.question.Source {
+			f.clients = append(f.clients, c)
+		}
+	}
+}
+
+// readSysctls reads the settings that the packet may depend on. One that the kernel does
+// not have is not among them.
+func (f *facts) readSysctls(h Host, d *decision) {
+	names := []string{forwarding(d.family)}
+	in := d.sender.Interface
+	if d.family == proxier.IPv4 {
+		names = append(names, "net/ipv4/conf/all/rp_filter")
+	}
+	if in != "" {
+		names = append(names, interfaceForwarding(d.family, in), "net/ipv4/conf/"+in+"/rp_filter")
+	}
+	if d.question.Dest.IsLoopback() {
+		names = append(names, "net/ipv4/conf/all/route_localnet")
+	}
+	if d.world.CarriesAddr {
+		names = append(names, "net/ipv4/vs/conntrack", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce")
+	}
+	for _, name := range names {
+		if v, err := h.Sysctl(name); err == nil {
+			f.sysctls[name] = v
+		}
+	}
+	if d.family == proxier.IPv4 && in != "" && d.question.In == "" {
+		f.findStrict(h, in)
+	}
+}
+
+// findStrict finds interfaces on which packets of the client would be dropped, if they
+// come in there.
+func (f *facts) findStrict(h Host, in string) {
+	names, err := h.Interfaces()
+	if err != nil {
+		f.unknown("interfaces: " + err.Error())
+	}
+	for _, name := range names {
+		v, err := h.Sysctl("net/ipv4/conf/" + name + "/rp_filter")
+		if err == nil && name != in && strictest(f.sysctls["net/ipv4/conf/all/rp_filter"], v) == "1" {
+			f.strict = append(f.strict, name)
+		}
+	}
+}
+
+// strictest returns which of two values of rp_filter holds: the larger.
+func strictest(a, b string) string { return max(a, b) }
+
+func forwarding(fam proxier.Family) string {
+	if fam == proxier.IPv6 {
+		return "net/ipv6/conf/all/forwarding"
+	}
+	return "net/ipv4/ip_forward"
+}
+
+func interfaceForwarding(fam proxier.Family, name string) string {
+	return "net/" + fam.String() + "/conf/" + name + "/forwarding"
+}

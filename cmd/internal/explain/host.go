@@ -1,0 +1,91 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/ruleset"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter"
+)
+
+// ThisHost is the host that this process runs on, in its network namespace.
+type ThisHost struct{ Mode modes.Mode }
+
+// Bounds of what is read.
+const (
+	maxRules   = 5000
+	maxFlows   = 4
+	maxClients = 1 << 20
+)
+
+// Route implements Host.
+func (ThisHost) Route(q RouteQuery) (Route, error) {
+	list, err := netlink.RouteGetWithOptions(q.Dest.AsSlice(), &netlink.RouteGetOptions{Mark: q.Mark})
+	if err != nil {
+		return Route{}, err
+	}
+	if len(list) == 0 {
+		return Route{}, errors.New("the kernel has none")
+	}
+	r := list[0]
+	out := Route{Index: uint32(r.LinkIndex), Local: r.Type == localRoute}
+	out.Via, _ = netip.AddrFromSlice(r.Gw)
+	out.Source, _ = netip.AddrFromSlice(r.Src)
+	out.Via, out.Source = out.Via.Unmap(), out.Source.Unmap()
+	l, err := net.InterfaceByIndex(r.LinkIndex)
+	if err != nil {
+		return out, fmt.Errorf("its interface: %w", err)
+	}
+	out.Interface = l.Name
+	return out, nil
+}
+
+// localRoute is RTN_LOCAL.
+const localRoute = 2
+
+// Sysctl implements Host.
+func (ThisHost) Sysctl(name string) (string, error) { return sysctl.Get(name) }
+
+// Interfaces implements Host.
+func (ThisHost) Interfaces() (names []string, err error) {
+	list, err := net.Interfaces()
+	for _, l := range list {
+		if l.Flags&net.FlagUp != 0 && l.Flags&net.FlagLoopback == 0 && l.Name != links.Own {
+			names = append(names, l.Name)
+		}
+	}
+	return names, err
+}
+
+// Rules implements Host.
+func (h ThisHost) Rules(ctx context.Context, fam proxier.Family) *ruleset.Ruleset {
+	return ruleset.Read(ctx, ruleset.Options{IPv6: fam == proxier.IPv6, OwnTable: "svcproxy", Prefix: filter.Prefix, MaxRules: maxRules})
+}
+
+// Objects implements Host.
+func (h ThisHost) Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error) {
+	return h.Mode.Objects(ctx, st)
+}
+
+// Connections implements Host.
+func (ThisHost) Connections(ctx context.Context, q Question) ([]conntrack.Found, error) {
+	return conntrack.Find(ctx, uint8(q.Protocol), q.Source, netip.AddrPortFrom(q.Dest, q.Port), maxFlows)
+}
+
+// Clients implements Host.
+func (h ThisHost) Clients(ctx context.Context, fam proxier.Family, pool *proxier.Pool) ([]proxier.Client, error) {
+	if h.Mode.Clients == nil {
+		return nil, nil
+	}
+	return h.Mode.Clients(ctx, fam, []*proxier.Pool{pool}, maxClients)
+}

@@ -1,0 +1,314 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// Explain says what becomes of a packet.
+func Explain(ctx context.Context, w *World, q Question, h Host) (*Report, error) {
+	if err := q.Check(); err != nil {
+		return nil, err
+	}
+	back := lookBack(h, q)
+	in := q.In
+	if in == "" && back.err == nil {
+		in = back.Interface
+	}
+	d := decide(w, q, in)
+	return judge(d, look(ctx, h, d, back)), nil
+}
+
+// judge holds a decision against facts.
+func judge(d *decision, f *facts) *Report {
+	r := &Report{Question: d.question, Outcome: d.outcome, Expected: d.expected()}
+	for i, name := range stepNames {
+		if name != "" {
+			r.Steps = append(r.Steps, Step{Number: i, Name: name})
+		}
+	}
+	r.service(d)
+	r.source(d, f)
+	if d.outcome == Listed {
+		return r.listed(d)
+	}
+	if d.outcome != Balanced {
+		r.addProblem(Problem{Step: r.stepOf(d), Text: string(d.outcome) + ": " + d.why, Hint: d.hint, Sure: true})
+	}
+	if d.frontend != nil {
+		r.choice(d, f)
+		r.kernel(d, f)
+	}
+	r.way(d, f)
+	r.conclude(d)
+	return r
+}
+
+// stepOf returns the step in which it is decided that a packet is not balanced.
+func (r *Report) stepOf(d *decision) int {
+	switch {
+	case d.frontend == nil:
+		return serviceStep
+	case !d.frontend.Admits(d.question.Source):
+		return sourceStep
+	}
+	return choiceStep
+}
+
+// service is step 1.
+func (r *Report) service(d *decision) {
+	if d.use == nil {
+		r.say(serviceStep, "none: "+d.why)
+		if d.hint != "" {
+			r.say(serviceStep, d.hint)
+		}
+		return
+	}
+	u := d.use
+	r.Service = u.Key.String()
+	text := fmt.Sprintf("%s (%s), %s, policy %s", d.frontend.ServicePort, place(u.UnitService), kindText(d.frontend.Key.Kind), d.policy())
+	if d.frontend.Split() {
+		text += ", decided apart for this host and local sources"
+	}
+	r.say(serviceStep, text)
+	if wanted := d.refusedUnit(); wanted != "" {
+		r.say(serviceStep, wanted)
+	}
+}
+
+// place says where a service is from, as "web.toml:12:1".
+func place(u proxier.UnitService) string {
+	if u.Pos.File == "" {
+		return u.Unit.Name
+	}
+	return fmt.Sprintf("%s:%d", filepath.Base(u.Pos.File), max(u.Pos.Line, 1))
+}
+
+func kindText(k proxier.Kind) string {
+	return [...]string{
+		proxier.VIP: "address in vips", proxier.External: "address in external_ips",
+		proxier.LoadBalancer: "address in load_balancer_ips", proxier.NodePort: "node port",
+	}[k]
+}
+
+// policy is the traffic policy that holds for the packet.
+func (d *decision) policy() string {
+	if d.frontend.Key.Kind == proxier.VIP {
+		return d.use.InternalTrafficPolicy.String()
+	}
+	policy := d.use.ExternalTrafficPolicy.String()
+	if d.frontend.Split() && d.route == d.frontend.Local {
+		policy += " for others, cluster for this one"
+	}
+	return policy
+}
+
+// source is step 2.
+func (r *Report) source(d *decision, f *facts) {
+	r.say(sourceStep, d.whoAsks(f))
+	if d.frontend == nil {
+		return
+	}
+	if d.frontend.Restricted {
+		r.say(sourceStep, d.rangesText())
+	}
+	if d.outcome == Balanced {
+		masq, why := d.masquerade(netip.Addr{})
+		r.say(sourceStep, masqueradeText(masq)+": "+why)
+	}
+}
+
+func (d *decision) whoAsks(f *facts) string {
+	by := d.host.LocalBy(d.sender)
+	switch {
+	case d.sender.Host:
+		return d.question.Source.String() + " is this host itself"
+	case by != "":
+		return d.question.Source.String() + " is local, by " + by
+	}
+	text := "not local"
+	if len(d.world.Node.LocalCIDRs) == 0 && len(d.world.Node.LocalInterfaces) == 0 {
+		text += " (no local_cidrs, no local_interfaces)"
+	}
+	switch {
+	case d.question.In != "":
+		text += ", comes in by " + d.question.In
+	case f.back.err == nil:
+		text += ", taken to come in by " + f.back.Interface
+	}
+	return text
+}
+
+func masqueradeText(masq bool) string {
+	if masq {
+		return "masqueraded"
+	}
+	return "keeps its address"
+}
+
+func (d *decision) rangesText() string {
+	for _, p := range d.frontend.SourceRanges {
+		if p.Contains(d.question.Source) {
+			return "admitted by source range " + p.String()
+		}
+	}
+	return "in none of " + fmt.Sprint(d.frontend.SourceRanges)
+}
+
+// choice is step 3.
+func (r *Report) choice(d *decision, f *facts) {
+	used := make(map[netip.AddrPort]bool)
+	for i, e := range r.Expected {
+		used[e.Address] = true
+		if i < maxLines/2 {
+			r.say(choiceStep, fmt.Sprintf("%s gets %s", e.Address, percent(e.Share)))
+		} else if i == maxLines/2 {
+			r.say(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
+		}
+	}
+	others := 0
+	for _, e := range d.endpoints() {
+		at := netip.AddrPortFrom(e.Addr, e.port)
+		if e.standing == proxier.Chosen && used[at] {
+			continue
+		}
+		if others++; others <= maxLines/2 {
+			r.say(choiceStep, fmt.Sprintf("%s not used: %s (endpoint %d of %s)", at, e.standing, e.index+1, d.use.Key))
+		}
+	}
+	if others > maxLines/2 {
+		r.say(choiceStep, fmt.Sprintf("and %d more that are not used", others-maxLines/2))
+	}
+	if len(d.use.Endpoints) == 0 {
+		r.say(choiceStep, "the service has no endpoints")
+	}
+	r.affinity(d, f)
+}
+
+func (r *Report) affinity(d *decision, f *facts) {
+	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
+		return
+	}
+	text := "session affinity for " + d.route.Pool.Affinity.String() + ": no record of this client"
+	if d.world.CarriesAddr {
+		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by IPVS"
+	}
+	for _, c := range f.clients {
+		if c.Target < len(d.route.Pool.Targets) {
+			text = fmt.Sprintf("session affinity: this client keeps %s for %s more", d.route.Pool.Targets[c.Target].AddrPort, c.Left)
+		}
+	}
+	r.say(choiceStep, text)
+}
+
+func percent(share float64) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", share*100), ".0") + "%"
+}
+
+// kernel is step 4.
+func (r *Report) kernel(d *decision, f *facts) {
+	var present []string
+	missing := 0
+	for _, o := range f.objects {
+		if o.Present {
+			present = append(present, o.Name)
+			continue
+		}
+		if missing++; missing <= maxNamed {
+			r.say(kernelStep, o.Name+": MISSING")
+		}
+	}
+	if missing > 0 {
+		r.addProblem(Problem{
+			Step: kernelStep, Text: fmt.Sprintf("%d of our objects are not in the kernel", missing), Sure: true, order: ownOrder,
+			Hint: "svcproxy run puts them there; svcproxy status says whether its syncs fail",
+		})
+	}
+	if len(present) > 0 {
+		r.say(kernelStep, d.world.Mode+": "+some(present)+": present")
+	}
+}
+
+// listed ends the report of an address without port.
+func (r *Report) listed(d *decision) *Report {
+	for _, u := range d.uses {
+		for _, f := range u.frontends {
+			route := f.RouteOf(d.sender, &d.host)
+			action := fmt.Sprintf("%s, %d endpoints", route.Action, len(route.Pool.Targets))
+			if !f.Admits(d.question.Source) {
+				action = "drop: not in its source ranges"
+			}
+			r.say(serviceStep, fmt.Sprintf("%d/%s  %s (%s), %s: %s", f.Key.Port, f.Key.Protocol, f.ServicePort, place(u.UnitService), kindText(f.Key.Kind), action))
+			r.Works = true
+		}
+	}
+	r.Steps = slices.DeleteFunc(r.Steps, func(s Step) bool { return s.Number != serviceStep && s.Number != sourceStep })
+	r.Verdict = "ask for one of these with :PORT/PROTOCOL"
+	return r
+}
+
+// conclude writes the verdict.
+func (r *Report) conclude(d *decision) {
+	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return a.order - b.order })
+	var whole, part, maybe []string
+	for _, p := range r.Problems {
+		text := fmt.Sprintf("%s (%d)", p.Text, p.Step)
+		switch {
+		case !p.Sure:
+			maybe = append(maybe, text)
+		case len(p.Endpoint) == 0 || len(p.Endpoint) == len(r.Expected):
+			whole = append(whole, text)
+		default:
+			part = append(part, fmt.Sprintf("%s: %s", addresses(p.Endpoint), text))
+		}
+	}
+	blocked := 0
+	for _, e := range r.Expected {
+		if e.Blocked {
+			blocked++
+		}
+	}
+	r.Works = len(whole) == 0 && len(part) == 0
+	switch rest := some(append(part, maybe...)); {
+	case d.outcome != Balanced:
+		r.Verdict = strings.Join(append([]string{fmt.Sprintf("%s: %s (%d)", d.outcome, d.why, r.stepOf(d))}, hints(d.hint)...), "; ")
+	case len(whole) > 0:
+		r.Verdict = "does not work: " + strings.Join(append(whole[:1:1], join("also", append(whole[1:], part...))...), "; ")
+	case blocked > 0 && blocked == len(r.Expected):
+		r.Verdict = "does not work: " + rest
+	case len(part) > 0:
+		r.Verdict = fmt.Sprintf("works for %d of %d endpoints only: %s", len(r.Expected)-blocked, len(r.Expected), rest)
+	case len(maybe) > 0:
+		r.Verdict = "works, unless: " + rest
+	default:
+		r.Verdict = "works"
+	}
+}
+
+func hints(hint string) []string {
+	if hint == "" {
+		return nil
+	}
+	return []string{hint}
+}
+
+func join(word string, list []string) []string {
+	if len(list) == 0 {
+		return nil
+	}
+	return []string{word + " " + some(list)}
+}
+
+func addresses(list []netip.AddrPort) string {
+	words := make([]string, len(list))
+	for i, a := range list {
+		words[i] = a.String()
+	}
+	return some(words)
+}

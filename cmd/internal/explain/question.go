@@ -1,0 +1,111 @@
+// Package explain says what becomes of a packet to a service, step by step, and what
+// stands in its way.
+//
+//	question.go            what is asked
+//	decide.go, addressed.go, choice.go   what svcproxy does with the packet: pure
+//	facts.go               what is asked of the host, by small interfaces
+//	host.go                this host, which fulfils them
+//	judge.go, path.go      decision and facts against each other: pure
+//	report.go, text.go     what is answered
+//
+// Policy is that of proxier.Resolve; which endpoint is used, and why others are not, is
+// that of proxier.Standings.
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Question is a packet.
+type Question struct {
+	Source   netip.Addr      `json:"source"`
+	Dest     netip.Addr      `json:"destination"`
+	Port     uint16          `json:"port,omitempty"` // 0: whatever the address serves
+	Protocol source.Protocol `json:"protocol,omitempty"`
+	In       string          `json:"interface,omitempty"` // by which it comes in; empty: by the one of the way back
+}
+
+// maxInterface is the longest name of an interface, in bytes.
+const maxInterface = 15
+
+// Parse returns what src, and dst as DST[:PORT][/PROTO], ask for. Without protocol a port is one of TCP.
+func Parse(src, dst, in string) (q Question, err error) {
+	if q.Source, err = address(src); err != nil {
+		return q, fmt.Errorf("source %q: want an IP address", src)
+	}
+	if err := q.parseDest(dst); err != nil {
+		return q, fmt.Errorf("destination %q: %w; want ADDRESS[:PORT][/PROTOCOL], as in 10.96.0.10:80/tcp or [fd00::10]:53/udp", dst, err)
+	}
+	q.In = in
+	return q, q.Check()
+}
+
+// Check returns what is wrong with a question that came from elsewhere.
+func (q Question) Check() error {
+	switch {
+	case !q.Source.IsValid() || !q.Dest.IsValid():
+		return fmt.Errorf("source and destination are IP addresses")
+	case q.Source.Is4() != q.Dest.Is4():
+		return fmt.Errorf("source %s and destination %s are of different address families", q.Source, q.Dest)
+	case len(q.In) > maxInterface || strings.ContainsFunc(q.In, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }):
+		return fmt.Errorf("%q: no interface can have such a name", q.In)
+	}
+	return nil
+}
+
+func address(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err == nil && a.Zone() != "" {
+		return a, fmt.Errorf("addresses with a zone are none of services")
+	}
+	return a.Unmap(), err
+}
+
+func (q *Question) parseDest(dst string) (err error) {
+	host, protocol, has := strings.Cut(dst, "/")
+	if has {
+		if q.Protocol, err = parseProtocol(protocol); err != nil {
+			return err
+		}
+	}
+	if q.Dest, err = address(strings.Trim(host, "[]")); err == nil {
+		return nil
+	}
+	i := strings.LastIndexByte(host, ':')
+	if i < 0 {
+		return fmt.Errorf("no IP address")
+	}
+	if q.Dest, err = address(strings.Trim(host[:i], "[]")); err != nil {
+		return fmt.Errorf("no IP address")
+	}
+	port, err := strconv.ParseUint(host[i+1:], 10, 16)
+	if err != nil || port == 0 {
+		return fmt.Errorf("%q is no port", host[i+1:])
+	}
+	q.Port = uint16(port)
+	if !has {
+		q.Protocol = source.TCP
+	}
+	return nil
+}
+
+func parseProtocol(s string) (source.Protocol, error) {
+	for _, p := range []source.Protocol{source.TCP, source.UDP, source.SCTP} {
+		if s == p.String() {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown protocol %q", s)
+}
+
+func (q Question) String() string {
+	if q.Port == 0 {
+		return q.Dest.String()
+	}
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(q.Dest, q.Port), q.Protocol)
+}

@@ -1,0 +1,107 @@
+package explain
+
+import (
+	"net/netip"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// A Report is the walk of a packet.
+type Report struct {
+	Question Question   `json:"question"`
+	Works    bool       `json:"works"`
+	Verdict  string     `json:"verdict"`
+	Outcome  Outcome    `json:"outcome"`             // what a new connection meets, if nothing foreign stands in its way
+	Service  string     `json:"service,omitempty"`   // namespace/name
+	Expected []Expected `json:"endpoints,omitempty"` // who may answer
+	Steps    []Step     `json:"steps"`
+	Problems []Problem  `json:"problems,omitempty"` // what stands in its way, the first one first
+}
+
+// An Outcome is what svcproxy does with a new connection.
+type Outcome string
+
+// The outcomes. Listed: no port was asked for.
+const (
+	Balanced  Outcome = "balanced"
+	Refused   Outcome = "refused"
+	Dropped   Outcome = "dropped"
+	Untouched Outcome = "untouched"
+	Listed    Outcome = "listed"
+)
+
+// An Expected is an endpoint that may answer.
+type Expected struct {
+	Address    netip.AddrPort `json:"address"`
+	Share      float64        `json:"share"` // of new connections, 0 to 1
+	Masquerade bool           `json:"masquerade"`
+	Source     netip.Addr     `json:"source,omitzero"`   // that it sees, as far as it is known
+	Blocked    bool           `json:"blocked,omitempty"` // a problem keeps connections from it
+}
+
+// A Step is one part of the walk.
+type Step struct {
+	Number int      `json:"number"`
+	Name   string   `json:"name"`
+	Lines  []string `json:"lines"`
+}
+
+// The steps.
+const (
+	serviceStep = iota + 1
+	sourceStep
+	choiceStep
+	kernelStep
+	routeStep
+	hostStep
+)
+
+var stepNames = [...]string{serviceStep: "service", sourceStep: "source", choiceStep: "choice", kernelStep: "kernel", routeStep: "route", hostStep: "host"}
+
+// A Problem stands in a packet's way, or may do so.
+type Problem struct {
+	Step     int              `json:"step"`
+	Text     string           `json:"text"`
+	Hint     string           `json:"hint,omitempty"`
+	Sure     bool             `json:"sure"`                // false: it may
+	Endpoint []netip.AddrPort `json:"endpoints,omitempty"` // that it concerns; empty: all
+	order    int              // in which the packet meets it
+}
+
+// maxLines is how many lines a step has at most, maxEndpoints of how many endpoints the
+// way is looked at.
+const (
+	maxLines     = 64
+	maxEndpoints = 32
+)
+
+func (r *Report) say(step int, lines ...string) {
+	for i := range r.Steps {
+		if r.Steps[i].Number == step {
+			r.Steps[i].Lines = append(r.Steps[i].Lines, lines...)
+			return
+		}
+	}
+	r.Steps = append(r.Steps, Step{Number: step, Name: stepNames[step], Lines: lines})
+}
+
+// addProblem notes a problem, once for all endpoints that have it.
+func (r *Report) addProblem(p Problem) {
+	for i := range r.Problems {
+		if o := &r.Problems[i]; o.Step == p.Step && o.Text == p.Text && o.Sure == p.Sure {
+			o.Endpoint = append(o.Endpoint, p.Endpoint...)
+			return
+		}
+	}
+	r.Problems = append(r.Problems, p)
+}
+
+// World is what svcproxy holds.
+type World struct {
+	proxier.Snapshot
+	Mode        string   // its name
+	Program     string   // what would be asked of who, for messages: empty where a daemon runs
+	Unread      []string // what is wrong with files, so that services may be missing
+	CarriesAddr bool     // the mode binds addresses of services to this host: ipvs
+	Accepts     bool     // the mode accepts its forwarded packets in chains of iptables
+}

@@ -1,0 +1,70 @@
+package explain
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strconv"
+
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Path is where the control socket answers questions.
+const Path = "/v1/explain"
+
+// Query returns q as the control socket takes it.
+func (q Question) Query() url.Values {
+	v := url.Values{"source": {q.Source.String()}, "destination": {q.Dest.String()}, "interface": {q.In}}
+	if q.Port != 0 {
+		v.Set("port", strconv.Itoa(int(q.Port)))
+	}
+	if q.Protocol != 0 {
+		v.Set("protocol", q.Protocol.String())
+	}
+	return v
+}
+
+// FromQuery returns the question of a query.
+func FromQuery(v url.Values) (q Question, err error) {
+	if q.Source, err = address(v.Get("source")); err != nil {
+		return q, fmt.Errorf("source: %w", err)
+	}
+	if q.Dest, err = address(v.Get("destination")); err != nil {
+		return q, fmt.Errorf("destination: %w", err)
+	}
+	if v.Has("port") {
+		port, err := strconv.ParseUint(v.Get("port"), 10, 16)
+		if err != nil {
+			return q, fmt.Errorf("port: %w", err)
+		}
+		q.Port, q.Protocol = uint16(port), source.TCP
+	}
+	if v.Has("protocol") {
+		if q.Protocol, err = parseProtocol(v.Get("protocol")); err != nil {
+			return q, err
+		}
+	}
+	q.In = v.Get("interface")
+	return q, q.Check()
+}
+
+// NewWorld returns what is held in a mode.
+func NewWorld(s proxier.Snapshot, m modes.Mode) *World {
+	return &World{Snapshot: s, Mode: m.Name, CarriesAddr: m.Name == configs.IPVSMode.Name, Accepts: m.Forward != ""}
+}
+
+// AddFaults notes the files of a source that are not used as they stand, or whose warnings
+// say what of them is not used.
+func (w *World) AddFaults(st source.Status) {
+	for _, f := range st.Files {
+		for _, fault := range f.Faults {
+			if f.State != source.Accepted && !fault.Warning {
+				w.Unread = append(w.Unread, fmt.Sprintf("%s (%s)", filepath.Base(f.Path), fault.String()))
+				break
+			}
+		}
+	}
+}
