@@ -1,0 +1,296 @@
+//go:build netns
+
+package lab
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Set-ups that do not work: a packet fails in each, and explain says why.
+var explainGroups = []group{{
+	name: "explain",
+	cases: []testCase{
+		{name: "works", run: testExplainWorks},
+		{name: "no forwarding", run: testExplainForwarding, except: []string{"ipvs"}}, // FORWARD is for its answers only
+		{name: "rp_filter", run: testExplainReverse},
+		{name: "wrong port", run: testExplainPort},
+		{name: "no way back", run: testExplainNoWayBack},
+		{name: "no way to the endpoint", run: testExplainNoWayForth},
+		{name: "source ranges", run: testExplainRanges},
+		{name: "policy local", run: testExplainLocal},
+		{name: "weight 0", run: testExplainWeight},
+		{name: "clash of files", run: testExplainClash},
+		{name: "foreign dnat", run: testExplainDNAT},
+		{name: "foreign reject", run: testExplainReject, except: []string{"ipvs"}}, // packets to services do not pass FORWARD
+		{name: "wrong family", run: testExplainFamily},
+	},
+}}
+
+// An explanation is what explain says in JSON.
+type explanation struct {
+	Works     bool
+	Verdict   string
+	Outcome   string
+	Endpoints []struct {
+		Address    netip.AddrPort
+		Masquerade bool
+		Source     netip.Addr
+	}
+	Problems []struct {
+		Step int
+		Text string
+		Sure bool
+	}
+}
+
+// explain asks the daemon, as a user does.
+func (e *env) explain(t *testing.T, src netip.Addr, dst string, more ...string) explanation {
+	t.Helper()
+	out, err := e.daemon.Command("explain", append([]string{src.String(), dst, "--json"}, more...)...)
+	var x explanation
+	if bad := json.Unmarshal([]byte(out), &x); bad != nil {
+		t.Fatalf("explain %s %s: %v, %v: %s", src, dst, err, bad, out)
+	}
+	if (err == nil) != x.Works {
+		t.Errorf("explain %s %s: works is %v, and it ends with %v", src, dst, x.Works, err)
+	}
+	return x
+}
+
+// names wants the verdict to begin with how it ends, and the first problem to be of a step and to hold a text.
+func (x explanation) names(t *testing.T, begins string, step int, text string) {
+	t.Helper()
+	if !strings.HasPrefix(x.Verdict, begins) || len(x.Problems) == 0 || x.Problems[0].Step != step || !strings.Contains(x.Problems[0].Text, text) || !strings.Contains(x.Verdict, text) {
+		t.Errorf("verdict %q, problems %+v; want %q of step %d with %q", x.Verdict, x.Problems, begins, step, text)
+	}
+}
+
+// to is the VIP of the case and a port, in IPv4, as explain takes it.
+func (e *env) to(port uint16, protocol source.Protocol) string {
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(e.vip(1).V4, port), protocol)
+}
+
+// fromClient is a packet of the client's n-th address to the VIP in IPv4.
+func (e *env) fromClient(n int) Question {
+	return Question{From: e.Client, Source: e.Client.Addrs[n].V4, Protocol: source.TCP, To: netip.AddrPortFrom(e.vip(1).V4, 80)}
+}
+
+// fails wants that a packet is not answered by any of some hosts, as soon as the kernel has it so.
+func (e *env) fails(t *testing.T, q Question, hosts ...*Host) {
+	t.Helper()
+	q.Patience = 50 * time.Millisecond // an answer takes 0.2 ms, as the first case shows
+	err := Poll(expectPatience, func() error {
+		got := Ask(q)
+		if got.Outcome == Answered && slices.ContainsFunc(hosts, func(h *Host) bool { return h.Role == got.By }) {
+			return fmt.Errorf("%s: %s, which must fail", q, got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// on runs a command on the node, and its opposite when the case ends.
+func (e *env) on(t *testing.T, do, undo string) {
+	t.Helper()
+	run := func(line string) {
+		words := strings.Fields(line)
+		if _, err := e.Node.Run(words[0], words[1:]...); err != nil {
+			t.Error(err)
+		}
+	}
+	run(do)
+	t.Cleanup(func() { run(undo) })
+}
+
+func (e *env) sysctl(t *testing.T, on, off string) {
+	t.Helper()
+	if err := e.Node.Sysctl(on); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Node.Sysctl(off); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func testExplainWorks(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0], e.Remote[0])...))
+	x := e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP))
+	if !x.Works || x.Verdict != "works" || len(x.Endpoints) != 2 {
+		t.Errorf("got %+v, want that it works with two endpoints", x)
+	}
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0], e.Remote[0])})
+	x = e.explain(t, e.Node.Addrs[0].V6, fmt.Sprintf("[%s]:80/udp", e.vip(1).V6))
+	if !x.Works {
+		t.Errorf("from the node in IPv6: %+v", x)
+	}
+	if x = e.explain(t, e.Client.Addrs[0].V4, e.vip(1).V4.String()); x.Outcome != "listed" || !x.Works {
+		t.Errorf("without port: %+v", x)
+	}
+}
+
+func testExplainForwarding(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Remote[0])...))
+	e.sysctl(t, "net.ipv4.ip_forward=0", "net.ipv4.ip_forward=1")
+	e.fails(t, e.fromClient(0), e.Remote[0])
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 6, "forwarding is off")
+}
+
+func testExplainReverse(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	client := e.Client.Addrs[1].V4
+	route := "ip route %s " + client.String() + "/32 via " + e.Gateway.Addr().V4.String()
+	e.on(t, fmt.Sprintf(route, "add"), fmt.Sprintf(route, "del"))
+	e.sysctl(t, "net.ipv4.conf.front.rp_filter=1", "net.ipv4.conf.front.rp_filter=0")
+	e.fails(t, e.fromClient(1), e.Local[0])
+	e.explain(t, client, e.to(80, source.TCP), "--interface", "front").names(t, "does not work", 6, "rp_filter of front drops it")
+	e.explain(t, client, e.to(80, source.TCP)).names(t, "works, unless", 6, "it comes in by front")
+}
+
+func testExplainPort(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	q := e.fromClient(0)
+	q.To = netip.AddrPortFrom(q.To.Addr(), 81)
+	e.fails(t, q, e.Local[0])
+	x := e.explain(t, e.Client.Addrs[0].V4, e.to(81, source.TCP))
+	x.names(t, "refused", 1, "has no port 81/tcp")
+	if !strings.Contains(x.Verdict, "serves 80/tcp") {
+		t.Errorf("verdict %q does not say what is served", x.Verdict)
+	}
+}
+
+func testExplainNoWayBack(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	client := e.Client.Addrs[2].V4
+	e.on(t, "ip route add unreachable "+client.String(), "ip route del unreachable "+client.String())
+	e.fails(t, e.fromClient(2), e.Local[0])
+	e.explain(t, client, e.to(80, source.TCP)).names(t, "does not work", 5, "no way back to "+client.String())
+}
+
+func testExplainNoWayForth(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Remote[1])...))
+	endpoint := e.Remote[1].Addr().V4.String()
+	e.on(t, "ip route add unreachable "+endpoint, "ip route del unreachable "+endpoint)
+	e.fails(t, e.fromClient(0), e.Remote[1])
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 5, "no route to the endpoint")
+}
+
+func testExplainRanges(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0])...)
+	s.LoadBalancerSourceRanges = prefixes(e.Client.Addrs[0])
+	e.apply(t, s)
+	q := e.fromClient(1)
+	q.To = netip.AddrPortFrom(e.loadBalancer(1).V4, 80)
+	e.fails(t, q, e.Local[0])
+	e.explain(t, q.Source, q.To.String()).names(t, "dropped", 2, "is not in load_balancer_source_ranges")
+}
+
+func testExplainLocal(t *testing.T, e *env) {
+	s := e.service(at(e.Remote[0])...)
+	s.InternalTrafficPolicy = "local"
+	e.apply(t, s)
+	e.fails(t, e.fromClient(0), e.Remote[0])
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "dropped", 3, "the policy is local")
+}
+
+func testExplainWeight(t *testing.T, e *env) {
+	e.apply(t, e.service(with(weight(0), e.Local[0])...))
+	e.fails(t, e.fromClient(0), e.Local[0])
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "refused", 3, "weight 0")
+}
+
+func testExplainClash(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	other := e.service(at(e.Local[0])...)
+	other.Name, other.VIPs = e.name()+"-other", slices.Concat(e.vip(1).Each(), e.vip(2).Each())
+	text, err := File(other)
+	if err == nil {
+		err = e.daemon.WriteFile("other.json", text)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.daemon.RemoveFile("other.json"); err != nil {
+			t.Error(err)
+		}
+	})
+	q := e.fromClient(0)
+	q.To = netip.AddrPortFrom(e.vip(2).V4, 80)
+	err = Poll(applyPatience, func() error {
+		if x := e.explain(t, q.Source, q.To.String()); !strings.Contains(x.Verdict, "other.json") {
+			return fmt.Errorf("verdict %q does not name the file", x.Verdict)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	e.fails(t, q, e.Local[0])
+	x := e.explain(t, q.Source, q.To.String())
+	if !strings.HasPrefix(x.Verdict, "untouched") || !strings.Contains(x.Verdict, "is taken by") {
+		t.Errorf("verdict %q does not name the clash", x.Verdict)
+	}
+}
+
+func testExplainDNAT(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	vip, elsewhere := e.vip(1).V4.String(), netip.AddrPortFrom(e.Local[2].Addr().V4, 8080).String()
+	e.foreignRule(t, "prerouting", "nat PREROUTING -d "+vip+" -p tcp --dport 80 -j DNAT --to-destination "+elsewhere,
+		"type nat hook prerouting priority -110; ip daddr "+vip+" tcp dport 80 dnat ip to "+elsewhere)
+	e.fails(t, e.fromClient(0), e.Local[0])
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 6, "is translated before our rules, to "+elsewhere)
+	if x := e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.UDP)); !x.Works {
+		t.Errorf("of UDP, which the rule does not match: %q", x.Verdict)
+	}
+}
+
+func testExplainReject(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Remote[2])...))
+	endpoint := e.Remote[2].Addr().V4.String()
+	e.foreignRule(t, "forward", "filter FORWARD -d "+endpoint+" -p tcp --dport 8080 -j REJECT",
+		"type filter hook forward priority 0; ip daddr "+endpoint+" tcp dport 8080 reject")
+	e.fails(t, e.fromClient(0), e.Remote[2])
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 6, "is rejected by")
+}
+
+// foreignRule puts a rule of another program before ours: into iptables at the top of a chain, or a table of nft.
+func (e *env) foreignRule(t *testing.T, chain, xt, text string) {
+	t.Helper()
+	if e.mode.name != "nftables" {
+		table, rule, _ := strings.Cut(xt, " ")
+		built, rule, _ := strings.Cut(rule, " ")
+		tool := "iptables-" + e.mode.variant + " -w -t " + table
+		e.on(t, tool+" -I "+built+" 1 "+rule, tool+" -D "+built+" "+rule)
+		return
+	}
+	head, rule, _ := strings.Cut(text, "; ")
+	script := fmt.Sprintf("table inet explain { chain %s { %s; %s\n}; }", chain, head, rule)
+	if err := nft(e.Node, script); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nft(e.Node, "delete table inet explain"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func testExplainFamily(t *testing.T, e *env) {
+	endpoints := slices.DeleteFunc(at(e.Local[0]), func(ep Endpoint) bool { return ep.Address.Is6() })
+	e.apply(t, e.service(endpoints...))
+	q := Question{From: e.Client, Source: e.Client.Addrs[0].V6, Protocol: source.TCP, To: netip.AddrPortFrom(e.vip(1).V6, 80)}
+	e.fails(t, q, e.Local[0])
+	e.explain(t, q.Source, q.To.String()).names(t, "refused", 3, "of the other address family")
+}
