@@ -403,8 +403,8 @@ func (m *machine) lookup(e *expr.Lookup) {
 	if !e.IsDestRegSet || element == nil {
 		return
 	}
-	if element.VerdictData != nil {
-		m.done = verdictOf(element.VerdictData)
+	if e.DestRegister == unix.NFT_REG_VERDICT {
+		m.done = verdictOf(verdictIn(element.Val))
 		return
 	}
 	if found == Yes {

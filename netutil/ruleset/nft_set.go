@@ -3,12 +3,16 @@ package ruleset
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // An nftSet is a set or map with its elements.
@@ -114,4 +118,24 @@ func withPort(addr string, port uint16) string {
 		addr = "[" + addr + "]"
 	}
 	return addr + ":" + strconv.Itoa(int(port))
+}
+
+// verdictIn decodes the data of an element of a verdict map, which the library leaves as it
+// is: attributes with the code and, where packets jump, the chain.
+func verdictIn(data []byte) *expr.Verdict {
+	v := &expr.Verdict{Kind: expr.VerdictContinue}
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return v
+	}
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_VERDICT_CODE:
+			v.Kind = expr.VerdictKind(int32(ad.Uint32()))
+		case unix.NFTA_VERDICT_CHAIN:
+			v.Chain = ad.String()
+		}
+	}
+	return v
 }

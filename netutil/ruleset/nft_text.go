@@ -22,8 +22,14 @@ func (r *nftRule) String() string {
 	for _, e := range r.exprs {
 		t.add(e)
 	}
-	return clip(strings.Join(t.words, " "))
+	return clip(shorter.Replace(strings.Join(t.words, " ")))
 }
+
+// shorter leaves out what nft does not print of what it adds to a rule.
+var shorter = strings.NewReplacer(
+	"meta nfproto ipv4 ip ", "ip ", "meta nfproto ipv6 ip6 ", "ip6 ",
+	"meta l4proto tcp th ", "tcp ", "meta l4proto udp th ", "udp ", "meta l4proto sctp th ", "sctp ",
+)
 
 func clip(s string) string {
 	if len(s) > maxText {
@@ -259,16 +265,16 @@ func protocolText(n byte) string {
 func ctOperand(key expr.CtKey) operand {
 	switch key {
 	case expr.CtKeySTATE:
-		return operand{name: "ct state", show: bits("invalid", "established", "related", "new", "", "", "untracked")}
+		return operand{name: "ct state", show: flagNames("invalid", "established", "related", "new", "", "", "untracked")}
 	case expr.CtKeySTATUS:
-		return operand{name: "ct status", show: bits("expected", "seen-reply", "assured", "confirmed", "snat", "dnat")}
+		return operand{name: "ct status", show: flagNames("expected", "seen-reply", "assured", "confirmed", "snat", "dnat")}
 	case expr.CtKeyMARK:
 		return operand{name: "ct mark", show: showNumber}
 	}
 	return operand{name: "ct " + strconv.Itoa(int(key))}
 }
 
-func bits(names ...string) func([]byte) string {
+func flagNames(names ...string) func([]byte) string {
 	return func(b []byte) string {
 		if len(b) != 4 {
 			return fmt.Sprintf("0x%x", b)

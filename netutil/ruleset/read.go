@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"slices"
 	"strings"
@@ -112,7 +113,7 @@ func (rs *Ruleset) readNFT(o Options, limit *budget, byText map[string]bool) err
 		case t.Family == family && t.Name == o.OwnTable:
 			rs.Own = uint64(i) + 1
 			continue
-		case t.Family == family && byText[t.Name], t.Family != family && t.Family != nftables.TableFamilyINet, t.Flags&dormant != 0:
+		case t.Family == family && byText[t.Name], t.Family != family && t.Family != nftables.TableFamilyINet, isDormant(t):
 			continue
 		}
 		of := name
@@ -126,8 +127,12 @@ func (rs *Ruleset) readNFT(o Options, limit *budget, byText map[string]bool) err
 	return nil
 }
 
-// dormant is NFT_TABLE_F_DORMANT, <linux/netfilter/nf_tables.h>.
-const dormant = 1
+// isDormant reports whether packets do not meet a table: NFT_TABLE_F_DORMANT,
+// <linux/netfilter/nf_tables.h>. The library takes the flags in the order of the host.
+func isDormant(t *nftables.Table) bool {
+	const dormant = 1
+	return (t.Flags|bits.ReverseBytes32(t.Flags))&dormant != 0
+}
 
 // readTable reads one table, if any of its chains has a hook.
 func (rs *Ruleset) readTable(conn *nftables.Conn, t *nftables.Table, family string, at uint64, v6 bool, chains []*nftables.Chain, limit *budget) error {

@@ -1,0 +1,138 @@
+//go:build netns
+
+package ruleset
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+)
+
+func run(t *testing.T, input string, command ...string) {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+}
+
+// walkAll returns what all chains of a hook do with a packet.
+func walkAll(rs *Ruleset, hook string, p Packet) string {
+	var b strings.Builder
+	for _, base := range rs.Bases {
+		if base.Hook == hook {
+			list, _ := base.Walk(p, nil)
+			b.WriteString(hits(list))
+		}
+	}
+	return b.String()
+}
+
+func TestRulesOfNFT(t *testing.T) {
+	netnstest.Enter(t)
+	tests := []struct {
+		rule string // of a chain with hook forward
+		want string // how its text and verdict go on
+	}{
+		{"drop", "drop: drops sure=true"},
+		{"ip daddr 10.0.0.1 tcp dport 80 reject", "ip daddr 10.0.0.1 tcp dport 80 reject: rejects sure=true"},
+		{"ip daddr 10.0.0.2 drop", ""},
+		{"ip daddr != 10.0.0.2 drop", "ip daddr != 10.0.0.2 drop: drops sure=true"},
+		{"ip daddr 10.0.0.0/8 drop", "ip daddr 10.0.0.0/8 drop: drops sure=true"},
+		{"ip daddr 10.0.0.0/9 drop", "ip daddr 10.0.0.0/9 drop: drops sure=true"},
+		{"ip daddr 10.128.0.0/9 drop", ""},
+		{"ip6 daddr fd00::1 drop", ""},
+		{"ip daddr { 10.0.0.1, 10.0.0.3 } drop", "ip daddr @__set0 drop: drops sure=true"},
+		{"ip daddr { 10.0.0.2, 10.0.0.3 } drop", ""},
+		{"ip daddr { 10.0.0.0/24, 10.2.0.0-10.2.0.9 } drop", "ip daddr @__set0 drop: drops sure=true"},
+		{"ip daddr { 10.0.1.0/24, 10.2.0.0-10.2.0.9 } drop", ""},
+		{"ip saddr . tcp dport { 192.0.2.9 . 80 } drop", "drops sure=true"},
+		{"ip saddr . tcp dport { 192.0.2.9 . 81 } drop", ""},
+		{"tcp dport 79-81 drop", "drops sure=true"},
+		{"tcp dport > 80 drop", ""},
+		{"tcp dport >= 80 drop", "drops sure=true"},
+		{"udp dport 80 drop", ""},
+		{"tcp sport 1024 drop", "drops sure=false"},
+		{"iifname \"eth1\" drop", "meta iifname \"eth1\" drop: drops sure=true"},
+		{"iifname \"eth*\" drop", "drops sure=true"},
+		{"iifname \"wlan*\" drop", ""},
+		{"oifname \"eth2\" drop", "drops sure=false"},
+		{"ct state new drop", "ct state new drop: drops sure=true"},
+		{"ct state established,related drop", ""},
+		{"ct state { established, related } drop", ""},
+		{"ct state vmap { established : accept, new : drop }", "drops sure=true"},
+		{"ct status dnat drop", "drops sure=true"},
+		{"ct status dnat accept; drop", ""},
+		{"meta mark 0x1 drop", ""},
+		{"meta mark & 0x4000 == 0x4000 drop", "drops sure=true"},
+		{"meta mark set 0x7; meta mark 0x7 drop", "drops sure=false"},
+		{"fib daddr type local drop", ""},
+		{"fib daddr type unicast drop", "drops sure=true"},
+		{"limit rate 5/minute accept; drop", "drop: drops sure=false"},
+		{"counter log prefix \"x\" drop", "drops sure=true"},
+		{"ip daddr 10.0.0.1 jump sub", "[c sub]: ip saddr 192.0.2.9 drop: drops sure=true"},
+		{"ip daddr 10.0.0.2 jump sub", ""},
+		{"ip daddr @blocked drop", "ip daddr @blocked drop: drops sure=true"},
+		{"ip daddr != @blocked drop", ""},
+		{"ip dscp 1 drop", "drops sure=false"},
+		{"return; drop", ""},
+	}
+	for _, tt := range tests {
+		rules := strings.ReplaceAll(tt.rule, "; ", "\n")
+		run(t, "flush ruleset\ntable inet f {\nset blocked { type ipv4_addr; elements = { 10.0.0.1 }; }\nchain sub { ip saddr 192.0.2.9 drop; }\n"+
+			"chain c { type filter hook forward priority 5; \n"+rules+"\n}\n}\n", "nft", "-f", "-")
+		rs := Read(context.Background(), Options{MaxRules: 1000})
+		p := packet("192.0.2.9", "10.0.0.1", 80)
+		p.DNAT, p.Mark = true, 0x4000
+		got := walkAll(rs, "forward", p)
+		if len(rs.Unread) > 0 || (tt.want == "") != (got == "") || !strings.HasSuffix(got, tt.want+"\n") && tt.want != "" {
+			t.Errorf("%s\n got: %s\nwant: %s\n%q", tt.rule, got, tt.want, rs.Unread)
+		}
+	}
+}
+
+func TestRulesOfNFTInIPv6(t *testing.T) {
+	netnstest.Enter(t)
+	run(t, "table ip6 f {\nchain c { type nat hook prerouting priority -110; \nip6 daddr fd00::/64 tcp dport 80 dnat to [fd00:1::1]:8080\n}\n}\n", "nft", "-f", "-")
+	rs := Read(context.Background(), Options{IPv6: true, MaxRules: 1000})
+	want := "ip6 f c [c]: ip6 daddr fd00::/64 tcp dport 80 dnat to fd00:1::1 port 8080: translates sure=true\n"
+	if got := walkAll(rs, "prerouting", packet("2001:db8::9", "fd00::10", 80)); got != want {
+		t.Errorf("got: %swant: %s", got, want)
+	}
+	if list, _ := rs.Bases[0].Walk(packet("2001:db8::9", "fd00::10", 80), nil); list[0].Verdict.To != "[fd00:1::1]:8080" || rs.Bases[0].Priority != -110 {
+		t.Errorf("it sends packets to %q with priority %d", list[0].Verdict.To, rs.Bases[0].Priority)
+	}
+	if got := walkAll(rs, "prerouting", packet("2001:db8::9", "fd01::10", 80)); got != "" {
+		t.Errorf("of another address: %s", got)
+	}
+}
+
+// Our own table is not looked into, a dormant one does nothing, and rules of iptables are
+// read once, by its program.
+func TestRead(t *testing.T) {
+	netnstest.Enter(t)
+	run(t, "table ip own { chain c { type filter hook forward priority 0; drop; }; }\n"+
+		"table ip asleep { flags dormant; chain c { type filter hook forward priority 0; drop; }; }\n"+
+		"table ip later { chain c { type filter hook forward priority 0; policy drop; }; }\n", "nft", "-f", "-")
+	run(t, "*filter\n-A FORWARD -p tcp -m tcp --dport 80 -j DROP\nCOMMIT\n", "iptables-nft-restore")
+	run(t, "*filter\n-A FORWARD -p tcp -m tcp --dport 81 -j DROP\nCOMMIT\n", "iptables-legacy-restore")
+	rs := Read(context.Background(), Options{OwnTable: "own", MaxRules: 1000})
+	var origins []string
+	for _, b := range rs.Bases {
+		if b.Hook == "forward" {
+			origins = append(origins, b.Origin)
+		}
+	}
+	slices.Sort(origins)
+	if want := []string{"ip later c", "iptables-legacy filter FORWARD", "iptables-nft filter FORWARD"}; !slices.Equal(origins, want) || len(rs.Unread) > 0 || rs.Own == 0 {
+		t.Errorf("chains %q, our table %d, unread %q; want %q", origins, rs.Own, rs.Unread, want)
+	}
+	if rs = Read(context.Background(), Options{MaxRules: 1}); !rs.Stopped {
+		t.Error("it did not stop at the first rule")
+	}
+}

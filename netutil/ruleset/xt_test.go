@@ -1,0 +1,154 @@
+package ruleset
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func packet(src, dst string, port uint16) Packet {
+	return Packet{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), DstPort: port, Protocol: 6, In: "eth1", InIndex: 7}
+}
+
+func TestRulesOfIPTables(t *testing.T) {
+	tests := []struct {
+		rule string
+		want string
+	}{
+		{"-j DROP", "yes drops"},
+		{"-d 10.0.0.1/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with tcp-reset", "yes rejects"},
+		{"-d 10.0.0.2/32 -j DROP", "no"},
+		{"! -d 10.0.0.2/32 -j DROP", "yes drops"},
+		{"-s 192.0.2.0/24 -j ACCEPT", "yes accepts"},
+		{"-p udp -j DROP", "no"},
+		{"-p tcp -m tcp --dport 1:79 -j DROP", "no"},
+		{"-p tcp -m multiport --dports 22,80:90 -j DROP", "yes drops"},
+		{"-p tcp -m tcp --sport 1024 -j DROP", "maybe drops"},
+		{"-i eth1 -j DROP", "yes drops"},
+		{"-i eth+ -j DROP", "yes drops"},
+		{"! -i eth1 -j DROP", "no"},
+		{"-o eth2 -j DROP", "maybe drops"},
+		{"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "no"},
+		{"-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP", "yes drops"},
+		{"-m state --state NEW -j DROP", "yes drops"},
+		{"-m mark --mark 0x1/0x1 -j DROP", "no"},
+		{"-m mark ! --mark 0x1/0x1 -j DROP", "yes drops"},
+		{`-m comment --comment "a -j ACCEPT \" text" -j DROP`, "yes drops"},
+		{"-m set --match-set blocked src -j DROP", "maybe drops"},
+		{"-m limit --limit 5/min -j DROP", "maybe drops"},
+		{"-m addrtype --dst-type LOCAL -j DROP", "no"},
+		{"-p tcp -m tcp --tcp-flags SYN,RST SYN -j DROP", "maybe drops"},
+		{"-d 10.0.0.1/32 -j DNAT --to-destination 10.9.9.9:80", "yes translates 10.9.9.9:80"},
+		{"-p tcp -j REDIRECT --to-ports 8080", "yes translates this host"},
+		{"-j CT --notrack", "yes does not track"},
+		{"-j LOG --log-prefix \"x DROP \"", "yes goes on"},
+		{"-j DOCKER", "yes jumps DOCKER"},
+		{"-g DOCKER", "yes goes DOCKER"},
+		{"-m newer --option value -j DROP", "maybe drops"},
+	}
+	p := packet("192.0.2.9", "10.0.0.1", 80)
+	for _, tt := range tests {
+		m, v := parseRule(tt.rule).Eval(&p)
+		got := []string{"no", "maybe", "yes"}[m]
+		if m != No {
+			got = strings.TrimSpace(fmt.Sprintf("%s %s %s%s", got, v.Kind, v.Chain, v.To))
+		}
+		if got != tt.want {
+			t.Errorf("%s\n got: %s\nwant: %s", tt.rule, got, tt.want)
+		}
+	}
+}
+
+const saved = `# a comment
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:DOCKER - [0:0]
+:SVCP-FORWARD - [0:0]
+-A FORWARD -j DOCKER
+-A FORWARD -j SVCP-FORWARD
+-A FORWARD -m set --match-set good src -j ACCEPT
+-A DOCKER -d 10.0.0.7/32 -j DROP
+-A DOCKER -s 10.0.0.8/32 -j ACCEPT
+-A DOCKER -d 10.0.0.9/32 -j RETURN
+-A SVCP-FORWARD -m connmark --mark 0x4000/0x4000 -j ACCEPT
+COMMIT
+`
+
+// hits describes what walks find, one a line.
+func hits(list []Hit) string {
+	var b strings.Builder
+	for _, h := range list {
+		rule := h.Rule
+		if rule == "" {
+			rule = "policy"
+		}
+		fmt.Fprintf(&b, "%s %v: %s: %s sure=%v\n", h.Base.Origin, h.Path, rule, h.Verdict.Kind, h.Sure)
+	}
+	return b.String()
+}
+
+func TestWalk(t *testing.T) {
+	r := newSaveReader("iptables-nft", "SVCP-", &budget{100})
+	for line := range strings.SplitSeq(saved, "\n") {
+		if err := r.line([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forward := r.bases[1]
+	tests := []struct {
+		name, src, dst string
+		own            map[string]Verdict
+		want           string
+	}{
+		{"a rule", "192.0.2.9", "10.0.0.7", nil, "iptables-nft filter FORWARD [FORWARD DOCKER]: -d 10.0.0.7/32 -j DROP: drops sure=true\n"},
+		{"accepted before", "10.0.0.8", "10.0.0.1", nil, ""},
+		{"policy, unless the set has it", "192.0.2.9", "10.0.0.1", nil, "iptables-nft filter FORWARD []: policy: drops sure=false\n"},
+		{"accepted by ours", "192.0.2.9", "10.0.0.9", map[string]Verdict{"SVCP-FORWARD": {Kind: Accept}}, ""},
+		{"dropped before ours", "192.0.2.9", "10.0.0.7", map[string]Verdict{"SVCP-FORWARD": {Kind: Accept}},
+			"iptables-nft filter FORWARD [FORWARD DOCKER]: -d 10.0.0.7/32 -j DROP: drops sure=true\n"},
+	}
+	for _, tt := range tests {
+		got, _ := forward.Walk(packet(tt.src, tt.dst, 80), tt.own)
+		if hits(got) != tt.want {
+			t.Errorf("%s\n got: %swant: %s", tt.name, hits(got), tt.want)
+		}
+	}
+}
+
+// Chains that jump to each other, which no kernel has, end all the same.
+func TestWalkEnds(t *testing.T) {
+	a, b := parseRule("-j B"), parseRule("-j A")
+	base := &Base{Chain: "A", Chains: map[string][]Rule{"A": {a, a}, "B": {b, b}}, Drops: true}
+	if got, _ := base.Walk(packet("192.0.2.9", "10.0.0.1", 80), nil); len(got) != 1 || got[0].Sure {
+		t.Errorf("got %s", hits(got))
+	}
+}
+
+func TestBudget(t *testing.T) {
+	r := newSaveReader("iptables-nft", "", &budget{2})
+	for _, line := range []string{"*filter", ":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", "-A FORWARD -j DROP", "-A FORWARD -j DROP"} {
+		if err := r.line([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(r.chains["FORWARD"]); n != 2 || r.limit.left >= 0 {
+		t.Errorf("%d rules were read, %d left of the budget", n, r.limit.left)
+	}
+}
+
+// Whatever iptables-save prints, it is read.
+func FuzzParseRule(f *testing.F) {
+	f.Add(`-p tcp -m tcp ! --dport 80 -m comment --comment "x\"" -j DNAT --to-destination 10.0.0.1:80`)
+	f.Add(`! -`)
+	f.Fuzz(func(t *testing.T, line string) {
+		p := packet("192.0.2.9", "10.0.0.1", 80)
+		r := parseRule(line)
+		r.Eval(&p)
+		if len(r.String()) > maxText+3 {
+			t.Errorf("a text of %d bytes", len(r.String()))
+		}
+	})
+}
