@@ -33,14 +33,13 @@ func Objects(_ context.Context, st *proxier.State) ([]proxier.Object, error) {
 		return []proxier.Object{{Name: table}}, nil
 	}
 	c := render(d, st)
-	objects := []proxier.Object{{Name: table, Present: true}}
+	objects, err := elementObjects(conn, c, have)
 	for _, ch := range c.chains {
 		is := have.Chains[ch.Name]
 		present := is != nil && (ch.Hook == nil || is.Hook != nil) && len(have.Rules[ch.Name]) > 0
 		objects = append(objects, proxier.Object{Name: "chain " + ch.Name, Present: present})
 	}
-	elements, err := elementObjects(conn, c, have)
-	return append(objects, elements...), err
+	return append([]proxier.Object{{Name: table, Present: true}}, objects...), err
 }
 
 func elementObjects(conn *nft.Conn, c *content, have *nft.Listing) (list []proxier.Object, err error) {

@@ -36,6 +36,7 @@ func (d *daemon) addExplain(r *control.Routes) {
 		}
 		mode := d.mode.current().Mode
 		w := explain.NewWorld(d.loop.Snapshot(), mode)
+		w.Places = d.rules().EndpointPlaces
 		for _, s := range d.sources {
 			w.AddFaults(s.Status())
 		}
@@ -55,6 +56,7 @@ func Explain(ctx context.Context, held check.Held, q explain.Question) (*explain
 	}
 	held.Node, held.Families = around.Node, around.Families
 	w := explain.NewWorld(held.Snapshot, mode)
+	w.Places = Rules(held.Settings).EndpointPlaces
 	for _, f := range held.Faults {
 		if !f.Warning {
 			w.Unread = append(w.Unread, f.String())

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Explain says what becomes of a packet.
@@ -61,10 +62,12 @@ func (r *Report) stepOf(d *decision) int {
 	return choiceStep
 }
 
-// service is step 1.
+// service is step 1. Of an address without port listed says more.
 func (r *Report) service(d *decision) {
 	if d.use == nil {
-		r.say(serviceStep, "none: "+d.why)
+		if d.why != "" {
+			r.say(serviceStep, "none: "+d.why)
+		}
 		if d.hint != "" {
 			r.say(serviceStep, d.hint)
 		}
@@ -172,14 +175,14 @@ func (r *Report) choice(d *decision, f *facts) {
 			r.say(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
 		}
 	}
-	others := 0
+	others, places := 0, d.places()
 	for _, e := range d.endpoints() {
 		at := netip.AddrPortFrom(e.Addr, e.port)
 		if e.standing == proxier.Chosen && used[at] {
 			continue
 		}
 		if others++; others <= maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("%s not used: %s (endpoint %d of %s)", at, e.standing, e.index+1, d.use.Key))
+			r.say(choiceStep, fmt.Sprintf("%s not used: %s (%s)", at, e.standing, places(e.index)))
 		}
 	}
 	if others > maxLines/2 {
@@ -189,6 +192,20 @@ func (r *Report) choice(d *decision, f *facts) {
 		r.say(choiceStep, "the service has no endpoints")
 	}
 	r.affinity(d, f)
+}
+
+// places returns what says where an endpoint stands.
+func (d *decision) places() func(index int) string {
+	var known []source.Position
+	if d.world.Places != nil && d.use.Pos.File != "" {
+		known = d.world.Places(d.use.Service)
+	}
+	return func(i int) string {
+		if i < len(known) {
+			return fmt.Sprintf("%s:%d:%d", filepath.Base(known[i].File), known[i].Line, known[i].Col)
+		}
+		return fmt.Sprintf("endpoint %d of %s", i+1, d.use.Key)
+	}
 }
 
 func (r *Report) affinity(d *decision, f *facts) {

@@ -193,6 +193,9 @@ func (r *Report) reverse(d *decision, f *facts) {
 func (r *Report) target(d *decision, f *facts, p ruleset.Packet, i int, t lookup) {
 	e := &r.Expected[i]
 	to := []netip.AddrPort{e.Address}
+	if !t.Local && !d.sender.Host {
+		e.Blocked = r.forwarding(d, f)
+	}
 	if t.err != nil {
 		r.say(routeStep, fmt.Sprintf("%s: NO ROUTE: %v", e.Address, t.err))
 		r.addProblem(Problem{Step: routeStep, Text: "no route to the endpoint", Sure: true, order: routeOrder, Endpoint: to, Hint: "see ip route get " + e.Address.Addr().String()})
@@ -203,9 +206,6 @@ func (r *Report) target(d *decision, f *facts, p ruleset.Packet, i int, t lookup
 	e.Source = d.question.Source
 	if e.Masquerade {
 		e.Source = t.Source
-	}
-	if !t.Local && !d.sender.Host {
-		e.Blocked = r.forwarding(d, f) || e.Blocked
 	}
 	e.Blocked = r.late(d, f, p, e, t) || e.Blocked
 }

@@ -2,8 +2,6 @@ package explain
 
 import (
 	"net/netip"
-
-	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A Report is the walk of a packet.
@@ -94,14 +92,4 @@ func (r *Report) addProblem(p Problem) {
 		}
 	}
 	r.Problems = append(r.Problems, p)
-}
-
-// World is what svcproxy holds.
-type World struct {
-	proxier.Snapshot
-	Mode        string   // its name
-	Program     string   // what would be asked of who, for messages: empty where a daemon runs
-	Unread      []string // what is wrong with files, so that services may be missing
-	CarriesAddr bool     // the mode binds addresses of services to this host: ipvs
-	Accepts     bool     // the mode accepts its forwarded packets in chains of iptables
 }

@@ -12,6 +12,19 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// A World is what svcproxy holds.
+type World struct {
+	proxier.Snapshot
+	Mode        string
+	CarriesAddr bool     // the mode binds addresses of services to this host: ipvs
+	Accepts     bool     // the mode accepts its forwarded packets in chains of iptables
+	Unread      []string // what is wrong with files, for whose sake services may be missing
+
+	// Places returns where the endpoints of a service stand, in their order; nil, also as
+	// what it returns: not known.
+	Places func(*source.Service) []source.Position
+}
+
 // Path is where the control socket answers questions.
 const Path = "/v1/explain"
 

@@ -1,0 +1,414 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/ruleset"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A fakeHost is a host on which all is well, except for what a test changes.
+type fakeHost struct {
+	noRoute []netip.Addr
+	by      map[netip.Addr]string // interfaces other than eth1
+	sysctls map[string]string
+	rules   ruleset.Ruleset
+	missing bool
+	clients []proxier.Client
+	flows   []conntrack.Found
+	failing error
+	asked   []netip.Addr
+}
+
+func (h *fakeHost) Route(q RouteQuery) (Route, error) {
+	h.asked = append(h.asked, q.Dest)
+	if slices.Contains(h.noRoute, q.Dest) {
+		return Route{}, errors.New("network is unreachable")
+	}
+	r := Route{Interface: "eth1", Index: 7, Source: addr("192.168.10.1")}
+	if name := h.by[q.Dest]; name != "" {
+		r.Interface, r.Index = name, 8
+	}
+	return r, nil
+}
+
+func (h *fakeHost) Sysctl(name string) (string, error) {
+	if v, ok := h.sysctls[name]; ok {
+		return v, nil
+	}
+	if strings.Contains(name, "rp_filter") {
+		return "0", nil
+	}
+	return "1", nil
+}
+
+func (h *fakeHost) Interfaces() ([]string, error) { return []string{"eth0", "eth1"}, nil }
+
+func (h *fakeHost) Rules(context.Context, proxier.Family) *ruleset.Ruleset { return &h.rules }
+
+func (h *fakeHost) Objects(_ context.Context, st *proxier.State) ([]proxier.Object, error) {
+	return []proxier.Object{{Name: "set frontends", Present: true}, {Name: "element size-2 { x }", Present: !h.missing}}, h.failing
+}
+
+func (h *fakeHost) Connections(context.Context, Question) ([]conntrack.Found, error) {
+	return h.flows, h.failing
+}
+
+func (h *fakeHost) Clients(context.Context, proxier.Family, *proxier.Pool) ([]proxier.Client, error) {
+	return h.clients, h.failing
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// service is a service at 10.96.0.10:80 with two endpoints, one of which is on this node.
+func service() *source.Service {
+	ep := func(a, node string) source.Endpoint {
+		return source.Endpoint{Addr: addr(a), Node: node, Weight: 1, Ready: true, Serving: true}
+	}
+	return &source.Service{
+		Key: source.Key{Namespace: "default", Name: "web"}, VIPs: []netip.Addr{addr("10.96.0.10"), addr("fd00:96::10")},
+		ExternalIPs: []netip.Addr{addr("198.51.100.7")}, LoadBalancerIPs: []netip.Addr{addr("198.51.100.8")},
+		Ports:     []source.Port{{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080, NodePort: 30080}},
+		Endpoints: []source.Endpoint{ep("192.168.10.11", "node"), ep("192.168.10.12", "other")},
+		Pos:       source.Position{File: "/etc/svcproxy/web.toml", Line: 1, Col: 1},
+	}
+}
+
+func world(services ...*source.Service) *World {
+	w := &World{Mode: "nftables", Snapshot: proxier.Snapshot{
+		Node: &proxier.Node{
+			Name: "node", MarkBit: 14, Addrs: []netip.Addr{addr("192.168.10.1"), addr("192.168.20.1")},
+			NodePortAddrs: []netip.Addr{addr("192.168.10.1")},
+		},
+		Families: []proxier.Family{proxier.IPv4, proxier.IPv6},
+	}}
+	for _, s := range services {
+		w.Services = append(w.Services, proxier.UnitService{Service: s})
+	}
+	return w
+}
+
+const client = "203.0.113.9"
+
+// base is a chain of another program with one rule of iptables' words for all packets.
+func base(typ, hook string, priority int, v ruleset.Verdict) *ruleset.Base {
+	return &ruleset.Base{Origin: "inet fw c", Chain: "c", Type: typ, Hook: hook, Priority: priority, Chains: map[string][]ruleset.Rule{"c": {rule{v, ruleset.Yes}}}}
+}
+
+type rule struct {
+	verdict ruleset.Verdict
+	match   ruleset.Match
+}
+
+func (r rule) Eval(*ruleset.Packet) (ruleset.Match, ruleset.Verdict) { return r.match, r.verdict }
+func (r rule) String() string                                        { return "a rule" }
+
+func TestVerdicts(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*source.Service, *World, *fakeHost)
+		src    string
+		dst    string
+		in     string
+		want   string
+	}{
+		{name: "works", dst: "10.96.0.10:80", want: "works"},
+		{name: "no forwarding", dst: "10.96.0.10:80", change: func(_ *source.Service, _ *World, h *fakeHost) { h.sysctls["net/ipv4/ip_forward"] = "0" },
+			want: "does not work: forwarding is off, net.ipv4.ip_forward = 0 (6)"},
+		{name: "no forwarding of one interface", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.sysctls["net/ipv4/conf/eth1/forwarding"] = "0" },
+			want:   "does not work: forwarding is off, net.ipv4.conf.eth1.forwarding = 0 (6)"},
+		{name: "the host does not forward its own", src: "192.168.10.1", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.sysctls["net/ipv4/ip_forward"] = "0" }, want: "works"},
+		{name: "no route of the host to the vip", src: "192.168.10.1", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.noRoute = []netip.Addr{addr("10.96.0.10")} },
+			want:   "does not work: this host has no route to 10.96.0.10 (5)"},
+		{name: "rp_filter", dst: "10.96.0.10:80", in: "eth0",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.sysctls["net/ipv4/conf/eth0/rp_filter"] = "1" },
+			want:   "does not work: rp_filter of eth0 drops it: the way back to 203.0.113.9 goes by eth1 (6)"},
+		{name: "rp_filter of all", dst: "10.96.0.10:80", in: "eth0",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.sysctls["net/ipv4/conf/all/rp_filter"] = "1" },
+			want:   "does not work: rp_filter of eth0 drops it: the way back to 203.0.113.9 goes by eth1 (6)"},
+		{name: "loose rp_filter", dst: "10.96.0.10:80", in: "eth0",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.sysctls["net/ipv4/conf/eth0/rp_filter"] = "2" }, want: "works"},
+		{name: "rp_filter elsewhere", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.sysctls["net/ipv4/conf/eth0/rp_filter"] = "1" },
+			want:   "works, unless: it comes in by eth0, where rp_filter drops what the way back, eth1, does not lead to (6)"},
+		{name: "one endpoint without route", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.noRoute = []netip.Addr{addr("192.168.10.12")} },
+			want:   "works for 1 of 2 endpoints only: 192.168.10.12:8080: no route to the endpoint (5)"},
+		{name: "no endpoint with route, and no forwarding", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.noRoute = []netip.Addr{addr("192.168.10.11"), addr("192.168.10.12")}
+				h.sysctls["net/ipv4/ip_forward"] = "0"
+			},
+			want: "does not work: forwarding is off, net.ipv4.ip_forward = 0 (6); also no route to the endpoint (5)"},
+		{name: "no way back", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) { h.noRoute = []netip.Addr{addr(client)} },
+			want:   "does not work: no way back to 203.0.113.9 (5)"},
+		{name: "objects missing", dst: "10.96.0.10:80", change: func(_ *source.Service, _ *World, h *fakeHost) { h.missing = true },
+			want: "does not work: 1 of our objects are not in the kernel (4)"},
+		{name: "wrong port", dst: "10.96.0.10:81",
+			want: "refused: default/web has no port 81/tcp, and other ports of a VIP are refused (1); 10.96.0.10 serves 80/tcp (default/web:http)"},
+		{name: "wrong port of an external address", dst: "198.51.100.7:81", want: "untouched: default/web has no port 81/tcp (1); 198.51.100.7 serves 80/tcp (default/web:http)"},
+		{name: "the same in ipvs mode", dst: "198.51.100.7:81", change: func(_ *source.Service, w *World, _ *fakeHost) { w.CarriesAddr = true },
+			want: "refused: 198.51.100.7 is bound to this host and serves no 81/tcp (1); 198.51.100.7 serves 80/tcp (default/web:http)"},
+		{name: "node port", dst: "192.168.10.1:30080", want: "works"},
+		{name: "node port on another address", dst: "192.168.20.1:30080",
+			want: "untouched: no service has 192.168.20.1:30080/tcp (1); 30080 is a node port of default/web, which 192.168.20.1 does not serve: see node_port_addresses"},
+		{name: "service_cidrs", dst: "10.97.0.1:80",
+			change: func(_ *source.Service, w *World, _ *fakeHost) {
+				w.Node.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
+			},
+			want: "refused: 10.97.0.1 is in service_cidrs and no service has it (1)"},
+		{name: "not ours", dst: "192.0.2.1:80", want: "untouched: no service has 192.0.2.1:80/tcp (1)"},
+		{name: "not ours, and a broken file", dst: "192.0.2.1:80",
+			change: func(_ *source.Service, w *World, _ *fakeHost) { w.Unread = []string{"b.toml (b.toml:1:1: broken)"} },
+			want:   "untouched: no service has 192.0.2.1:80/tcp (1); files with faults: b.toml (b.toml:1:1: broken)"},
+		{name: "clash", dst: "192.0.2.1:80",
+			change: func(_ *source.Service, w *World, _ *fakeHost) {
+				other := service()
+				other.Name, other.VIPs = "other", []netip.Addr{addr("192.0.2.1")}
+				w.Refused = []proxier.RefusedUnit{{Refusal: proxier.Refusal{Faults: []source.Fault{{Msg: "taken"}}}, Wanted: []*source.Service{other}}}
+			},
+			want: "untouched: no service has 192.0.2.1:80/tcp (1); default/other, which has it, is not used as it stands: taken"},
+		{name: "a family that is not programmed", dst: "10.96.0.10:80", change: func(_ *source.Service, w *World, _ *fakeHost) { w.Families = []proxier.Family{proxier.IPv6} },
+			want: "untouched: ipv4 is not programmed (1); see families in svcproxy.toml, and svcproxy status"},
+		{name: "source ranges", dst: "198.51.100.8:80",
+			change: func(s *source.Service, _ *World, _ *fakeHost) {
+				s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			},
+			want: "dropped: 203.0.113.9 is not in load_balancer_source_ranges (2)"},
+		{name: "policy local", dst: "10.96.0.10:80",
+			change: func(s *source.Service, _ *World, _ *fakeHost) {
+				s.InternalTrafficPolicy, s.Endpoints = source.Local, s.Endpoints[1:]
+			},
+			want: "dropped: the policy is local and no endpoint of this node is usable, 1 on another node, and the policy is local (3)"},
+		{name: "policy local of others", src: "192.168.10.1", dst: "198.51.100.7:80",
+			change: func(s *source.Service, _ *World, _ *fakeHost) {
+				s.ExternalTrafficPolicy, s.Endpoints = source.Local, s.Endpoints[1:]
+			}, want: "works"},
+		{name: "weight 0", dst: "10.96.0.10:80", change: func(s *source.Service, _ *World, _ *fakeHost) { s.Endpoints[0].Weight, s.Endpoints[1].Weight = 0, 0 },
+			want: "refused: no endpoint is usable: 2 weight 0 (3)"},
+		{name: "wrong family", src: "2001:db8::9", dst: "[fd00:96::10]:80", want: "refused: no endpoint is usable: 2 of the other address family (3)"},
+		{name: "no endpoints", dst: "10.96.0.10:80", change: func(s *source.Service, _ *World, _ *fakeHost) { s.Endpoints = nil },
+			want: "refused: no endpoint is usable: it has none (3)"},
+		{name: "foreign dnat", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{base("nat", "prerouting", -110, ruleset.Verdict{Kind: ruleset.Translate, To: "192.0.2.1:80"})}
+			},
+			want: `does not work: is translated before our rules, to 192.0.2.1:80 by inet fw c, rule "a rule" (6)`},
+		{name: "foreign dnat after ours", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{base("nat", "prerouting", -90, ruleset.Verdict{Kind: ruleset.Translate})}
+			}, want: "works"},
+		{name: "foreign dnat of the same priority, made before", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases, h.rules.Own = []*ruleset.Base{base("nat", "prerouting", -100, ruleset.Verdict{Kind: ruleset.Translate})}, 2
+				h.rules.Bases[0].Created = 1
+			}, want: "works"},
+		{name: "foreign dnat of the same priority, made later", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases, h.rules.Own = []*ruleset.Base{base("nat", "prerouting", -100, ruleset.Verdict{Kind: ruleset.Translate})}, 2
+				h.rules.Bases[0].Created = 3
+			}, want: `does not work: is translated before our rules by inet fw c, rule "a rule" (6)`},
+		{name: "not tracked", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{base("filter", "prerouting", -300, ruleset.Verdict{Kind: ruleset.NoTrack})}
+			},
+			want: `does not work: is not tracked, so nothing translates it by inet fw c, rule "a rule" (6)`},
+		{name: "foreign reject", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{base("filter", "forward", 0, ruleset.Verdict{Kind: ruleset.Reject})}
+			},
+			want: `does not work: is rejected by inet fw c, rule "a rule" (6)`},
+		{name: "a policy", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{{Origin: "inet fw c", Type: "filter", Hook: "forward", Drops: true}}
+			},
+			want: `does not work: is dropped by inet fw c, its policy (6)`},
+		{name: "a rule that may match", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				b := base("filter", "forward", 0, ruleset.Verdict{})
+				b.Chains["c"] = []ruleset.Rule{rule{ruleset.Verdict{Kind: ruleset.Drop}, ruleset.Maybe}}
+				h.rules.Bases = []*ruleset.Base{b}
+			},
+			want: `works, unless: may be dropped by inet fw c, rule "a rule" (6)`},
+		{name: "a drop of input does not concern what is forwarded", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{base("filter", "input", 0, ruleset.Verdict{Kind: ruleset.Drop})}
+			}, want: "works"},
+		{name: "but what IPVS balances", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, w *World, h *fakeHost) {
+				w.CarriesAddr = true
+				h.rules.Bases = []*ruleset.Base{base("filter", "input", 0, ruleset.Verdict{Kind: ruleset.Drop})}
+			}, want: `does not work: is dropped by inet fw c, rule "a rule" (6)`},
+		{name: "the first of two", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{base("filter", "forward", 0, ruleset.Verdict{Kind: ruleset.Drop}), base("filter", "prerouting", -300, ruleset.Verdict{Kind: ruleset.Drop})}
+				h.rules.Bases[1].Origin = "inet fw early"
+			},
+			want: `does not work: is dropped by inet fw early, rule "a rule" (6); also is dropped by inet fw c, rule "a rule" (6)`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, h := service(), &fakeHost{sysctls: map[string]string{}}
+			w := world(s)
+			if tt.change != nil {
+				tt.change(s, w, h)
+			}
+			if tt.src == "" {
+				tt.src = client
+			}
+			r := ask(t, w, h, tt.src, tt.dst, tt.in)
+			if r.Verdict != tt.want || r.Works != strings.HasPrefix(tt.want, "works") && !strings.HasPrefix(tt.want, "works for") {
+				t.Errorf("works: %v\n got: %s\nwant: %s", r.Works, r.Verdict, tt.want)
+			}
+		})
+	}
+}
+
+func ask(t *testing.T, w *World, h Host, src, dst, in string) *Report {
+	t.Helper()
+	q, err := Parse(src, dst, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Explain(context.Background(), w, q, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestText(t *testing.T) {
+	s, h := service(), &fakeHost{sysctls: map[string]string{}, by: map[netip.Addr]string{addr("192.168.10.12"): "eth\x1b0"}}
+	s.Affinity = time.Hour
+	s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: addr("192.168.10.13"), Weight: 0, Ready: true, Serving: true},
+		source.Endpoint{Addr: addr("192.168.10.14"), Weight: 3, Ready: true, Serving: true})
+	h.clients = []proxier.Client{{Addr: addr(client), Target: 1, Left: time.Minute}}
+	h.flows = []conntrack.Found{{Src: netip.MustParseAddrPort("203.0.113.9:4000"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), ReplySrc: netip.MustParseAddrPort("192.168.10.12:8080")}}
+	w := world(s)
+	w.Places = func(*source.Service) []source.Position {
+		return []source.Position{{}, {}, {File: "/etc/svcproxy/web.toml", Line: 9, Col: 3}}
+	}
+	var b strings.Builder
+	if err := ask(t, w, h, client, "10.96.0.10:80", "").Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = `1 service   default/web:http (web.toml:1), address in vips, policy cluster
+2 source    not local (no local_cidrs, no local_interfaces), taken to come in by eth1
+            masqueraded: no local_cidrs or local_interfaces are set, so no source is local
+3 choice    192.168.10.11:8080 gets 20%
+            192.168.10.12:8080 gets 20%
+            192.168.10.14:8080 gets 60%
+            192.168.10.13:8080 not used: weight 0 (web.toml:9:3)
+            session affinity: this client keeps 192.168.10.12:8080 for 1m0s more
+4 kernel    nftables: set frontends, element size-2 { x }: present
+5 route     192.168.10.11:8080 by eth1
+            192.168.10.12:8080 by eth?0
+            192.168.10.14:8080 by eth1
+            back to the client by eth1
+6 host      net.ipv4.ip_forward = 1
+            net.ipv4.conf.all.rp_filter = 0
+            net.ipv4.conf.eth1.rp_filter = 0
+            connection tracking has 203.0.113.9:4000 -> 10.96.0.10:80, which 192.168.10.12:8080 answers; no answer yet
+verdict     works
+`
+	if b.String() != want {
+		t.Errorf("got:\n%swant:\n%s", b.String(), want)
+	}
+}
+
+func TestMasquerade(t *testing.T) {
+	local := func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }
+	tests := []struct {
+		name     string
+		change   func(*source.Service)
+		cidrs    string
+		mode     proxier.MasqueradeMode
+		src, dst string
+		want     string
+	}{
+		{name: "nobody is local", src: client, dst: "10.96.0.10:80", want: "yes: no local_cidrs or local_interfaces are set, so no source is local"},
+		{name: "local", src: client, dst: "10.96.0.10:80", cidrs: "203.0.113.0/24", want: "no: it is a local source"},
+		{name: "not local", src: client, dst: "10.96.0.10:80", cidrs: "10.0.0.0/8", want: "yes: it is not a local source"},
+		{name: "all", src: client, dst: "10.96.0.10:80", mode: proxier.MasqueradeAll, want: "yes: masquerade is all"},
+		{name: "never", src: client, dst: "10.96.0.10:80", mode: proxier.MasqueradeNever, want: "no: masquerade is never"},
+		{name: "itself", src: "192.168.10.11", dst: "10.96.0.10:80", mode: proxier.MasqueradeNever, want: "yes: it reaches itself"},
+		{name: "external", src: client, dst: "198.51.100.7:80", want: "yes: external traffic is, unless its policy is local"},
+		{name: "external and local", src: client, dst: "198.51.100.7:80", change: local, want: "no: external_traffic_policy is local"},
+		{name: "external, local, of the host", src: "192.168.10.1", dst: "198.51.100.7:80", change: local, want: "yes: a process of this host asks"},
+		{name: "external, local, of a local source", src: client, dst: "198.51.100.7:80", change: local, cidrs: "203.0.113.0/24", want: "no: external_traffic_policy is local"},
+	}
+	for _, tt := range tests {
+		s := service()
+		if tt.change != nil {
+			tt.change(s)
+		}
+		w := world(s)
+		w.Node.Masquerade = tt.mode
+		if tt.cidrs != "" {
+			w.Node.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix(tt.cidrs)}
+		}
+		q, err := Parse(tt.src, tt.dst, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		masq, why := decide(w, q, "eth1").masquerade(addr("192.168.10.11"))
+		if got := map[bool]string{true: "yes: ", false: "no: "}[masq] + why; got != tt.want {
+			t.Errorf("%s: %s; want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What cannot be read of the host is said, and keeps nothing else from being said.
+func TestUnreadableHost(t *testing.T) {
+	h := &fakeHost{sysctls: map[string]string{}, failing: errors.New("operation not permitted")}
+	h.rules.Unread, h.rules.Stopped = []string{"rules of nf_tables: no"}, true
+	r := ask(t, world(service()), h, client, "10.96.0.10:80", "")
+	text := strings.Join(r.Steps[hostStep-1].Lines, "\n")
+	for _, want := range []string{"our objects in the kernel: operation not permitted", "connection tracking: operation not permitted", "rules of nf_tables: no", "more rules"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not said in\n%s", want, text)
+		}
+	}
+}
+
+func TestListed(t *testing.T) {
+	r := ask(t, world(service()), &fakeHost{sysctls: map[string]string{}}, client, "198.51.100.7", "")
+	want := []string{"80/tcp  default/web:http (web.toml:1), address in external_ips: balance, 2 endpoints"}
+	if !r.Works || r.Outcome != Listed || !slices.Equal(r.Steps[0].Lines, want) {
+		t.Errorf("got %+v", r)
+	}
+	if r = ask(t, world(service()), &fakeHost{sysctls: map[string]string{}}, client, "192.0.2.1", ""); r.Works || r.Outcome == Listed {
+		t.Errorf("of an address that nobody has: %+v", r)
+	}
+}
+
+// Of 100 endpoints the way to some is looked at, and there are not 100 lines.
+func TestManyEndpoints(t *testing.T) {
+	s, h := service(), &fakeHost{sysctls: map[string]string{}}
+	for i := range 5000 {
+		e := s.Endpoints[0]
+		e.Addr = netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})
+		e.Weight = uint16(i % 2)
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	r := ask(t, world(s), h, client, "10.96.0.10:80", "")
+	lines := 0
+	for _, step := range r.Steps {
+		lines += len(step.Lines)
+	}
+	if lines > 3*maxLines || len(h.asked) > maxEndpoints+2 {
+		t.Errorf("%d lines, %d routes", lines, len(h.asked))
+	}
+}
