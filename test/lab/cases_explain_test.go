@@ -31,6 +31,7 @@ var explainGroups = []group{{
 		{name: "foreign dnat", run: testExplainDNAT},
 		{name: "foreign reject", run: testExplainReject, except: []string{"ipvs"}}, // packets to services do not pass FORWARD
 		{name: "wrong family", run: testExplainFamily},
+		{name: "without a daemon", run: testExplainAlone},
 	},
 }}
 
@@ -293,4 +294,31 @@ func testExplainFamily(t *testing.T, e *env) {
 	q := Question{From: e.Client, Source: e.Client.Addrs[0].V6, Protocol: source.TCP, To: netip.AddrPortFrom(e.vip(1).V6, 80)}
 	e.fails(t, q, e.Local[0])
 	e.explain(t, q.Source, q.To.String()).names(t, "refused", 3, "of the other address family")
+}
+
+// Without a daemon the files say what there should be, and the kernel is looked at.
+func testExplainAlone(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0])...))
+	if err := e.daemon.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.daemon.Start(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, to := range []netip.Addr{e.vip(1).V4, e.vip(1).V6, e.loadBalancer(1).V4} {
+		from := e.Client.Addrs[0].V4
+		if to.Is6() {
+			from = e.Client.Addrs[0].V6
+		}
+		if x := e.explain(t, from, netip.AddrPortFrom(to, 80).String()); !x.Works {
+			t.Errorf("%s: %+v", to, x)
+		}
+	}
+	if _, err := e.daemon.Command("cleanup"); err != nil {
+		t.Fatal(err)
+	}
+	e.fails(t, e.fromClient(0), e.Local[0])
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 4, "of our objects are not in the kernel")
 }
