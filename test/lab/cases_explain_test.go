@@ -19,7 +19,7 @@ var explainGroups = []group{{
 	name: "explain",
 	cases: []testCase{
 		{name: "works", run: testExplainWorks},
-		{name: "no forwarding", run: testExplainForwarding, except: []string{"ipvs"}}, // FORWARD is for its answers only
+		{name: "no forwarding", run: testExplainForwarding},
 		{name: "rp_filter", run: testExplainReverse},
 		{name: "wrong port", run: testExplainPort},
 		{name: "no way back", run: testExplainNoWayBack},
@@ -29,7 +29,7 @@ var explainGroups = []group{{
 		{name: "weight 0", run: testExplainWeight},
 		{name: "clash of files", run: testExplainClash},
 		{name: "foreign dnat", run: testExplainDNAT},
-		{name: "foreign reject", run: testExplainReject, except: []string{"ipvs"}}, // packets to services do not pass FORWARD
+		{name: "foreign reject", run: testExplainReject},
 		{name: "wrong family", run: testExplainFamily},
 		{name: "without a daemon", run: testExplainAlone},
 	},
@@ -260,7 +260,11 @@ func testExplainDNAT(t *testing.T, e *env) {
 func testExplainReject(t *testing.T, e *env) {
 	e.apply(t, e.service(at(e.Remote[2])...))
 	endpoint := e.Remote[2].Addr().V4.String()
-	e.foreignRule(t, "forward", "filter FORWARD -d "+endpoint+" -p tcp --dport 8080 -j REJECT",
+	rule := "filter FORWARD -d " + endpoint + " -p tcp --dport 8080 -j REJECT"
+	if e.mode.name == "ipvs" { // packets to services do not pass FORWARD, their answers do
+		rule = "filter INPUT -d " + e.vip(1).V4.String() + " -p tcp --dport 80 -j REJECT"
+	}
+	e.foreignRule(t, "forward", rule,
 		"type filter hook forward priority 0; ip daddr "+endpoint+" tcp dport 8080 reject")
 	e.fails(t, e.fromClient(0), e.Remote[2])
 	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 6, "is rejected by")

@@ -22,7 +22,7 @@ import (
 )
 
 // explainCases is how many packets are compared with what explain says of them, in each mode.
-var explainCases = soak(200, 10_000)
+var explainCases = soak(roundProbes, 10_000)
 
 // TestExplainAgrees: what explain says of a packet is what the packet meets.
 func TestExplainAgrees(t *testing.T) {
