@@ -96,6 +96,16 @@ func TestRulesOfNFT(t *testing.T) {
 	}
 }
 
+// Of a connection's status the bits that matter are known.
+func TestStatusOfNFT(t *testing.T) {
+	netnstest.Enter(t)
+	run(t, "table ip f { chain c { type filter hook forward priority 5; ct status dnat drop; }; }\n", "nft", "-f", "-")
+	rs := Read(context.Background(), Options{MaxRules: 1000})
+	if got := walkAll(rs, "forward", packet("192.0.2.9", "10.0.0.1", 80)); got != "" {
+		t.Errorf("of a packet that was not translated: %s", got)
+	}
+}
+
 func TestRulesOfNFTInIPv6(t *testing.T) {
 	netnstest.Enter(t)
 	run(t, "table ip6 f {\nchain c { type nat hook prerouting priority -110; \nip6 daddr fd00::/64 tcp dport 80 dnat to [fd00:1::1]:8080\n}\n}\n", "nft", "-f", "-")

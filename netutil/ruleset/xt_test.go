@@ -66,8 +66,11 @@ const saved = `# a comment
 :FORWARD DROP [0:0]
 :OUTPUT ACCEPT [0:0]
 :DOCKER - [0:0]
+:MAYBE - [0:0]
 :SVCP-FORWARD - [0:0]
 -A FORWARD -j DOCKER
+-A FORWARD -m set --match-set some src -j MAYBE
+-A MAYBE -d 10.0.0.6/32 -j DROP
 -A FORWARD -j SVCP-FORWARD
 -A FORWARD -m set --match-set good src -j ACCEPT
 -A DOCKER -d 10.0.0.7/32 -j DROP
@@ -105,6 +108,9 @@ func TestWalk(t *testing.T) {
 	}{
 		{"a rule", "192.0.2.9", "10.0.0.7", nil, "iptables-nft filter FORWARD [FORWARD DOCKER]: -d 10.0.0.7/32 -j DROP: drops sure=true\n"},
 		{"accepted before", "10.0.0.8", "10.0.0.1", nil, ""},
+		{"a rule of a chain that may be met", "10.0.0.8", "10.0.0.6", nil, ""},
+		{"the same, not accepted before", "192.0.2.9", "10.0.0.6", map[string]Verdict{"SVCP-FORWARD": {Kind: Accept}},
+			"iptables-nft filter FORWARD [FORWARD MAYBE]: -d 10.0.0.6/32 -j DROP: drops sure=false\n"},
 		{"policy, unless the set has it", "192.0.2.9", "10.0.0.1", nil, "iptables-nft filter FORWARD []: policy: drops sure=false\n"},
 		{"accepted by ours", "192.0.2.9", "10.0.0.9", map[string]Verdict{"SVCP-FORWARD": {Kind: Accept}}, ""},
 		{"dropped before ours", "192.0.2.9", "10.0.0.7", map[string]Verdict{"SVCP-FORWARD": {Kind: Accept}},

@@ -251,6 +251,11 @@ func TestVerdicts(t *testing.T) {
 				w.CarriesAddr = true
 				h.rules.Bases = []*ruleset.Base{base("filter", "input", 0, ruleset.Verdict{Kind: ruleset.Drop})}
 			}, want: `does not work: is dropped by inet fw c, rule "a rule" (6)`},
+		{name: "the first, though it is of a later step", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.missing, h.rules.Bases = true, []*ruleset.Base{base("filter", "prerouting", -300, ruleset.Verdict{Kind: ruleset.Drop})}
+			},
+			want: `does not work: is dropped by inet fw c, rule "a rule" (6); also 1 of our objects are not in the kernel (4)`},
 		{name: "the first of two", dst: "10.96.0.10:80",
 			change: func(_ *source.Service, _ *World, h *fakeHost) {
 				h.rules.Bases = []*ruleset.Base{base("filter", "forward", 0, ruleset.Verdict{Kind: ruleset.Drop}), base("filter", "prerouting", -300, ruleset.Verdict{Kind: ruleset.Drop})}
