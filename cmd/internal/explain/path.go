@@ -81,15 +81,12 @@ func (r *Report) early(d *decision, f *facts, p ruleset.Packet) ruleset.Packet {
 		}
 		hits, p = b.Walk(p, own)
 		for _, h := range hits {
-			sure := h.Sure && (b.Type != "nat" || b.Priority < priorityDNAT || b.Created > f.rules.Own || d.world.Mode != nftablesMode)
+			sure := h.Sure && (b.Type != "nat" || b.Priority < priorityDNAT || b.Created > f.rules.Own || d.world.Accepts)
 			r.hit(h, sure, earlyOrder, nil)
 		}
 	}
 	return p
 }
-
-// nftablesMode is the mode whose chains are tables beside those of others.
-const nftablesMode = "nftables"
 
 // before reports whether a chain that translates may come before ours. Of two with one
 // priority the one that was made last comes first.
@@ -100,7 +97,7 @@ func (d *decision) before(b *ruleset.Base, f *facts) bool {
 	case b.Priority > priorityDNAT:
 		return false
 	}
-	return d.world.Mode != nftablesMode || f.rules.Own == 0 || b.Created == 0 || b.Created > f.rules.Own
+	return d.world.Accepts || f.rules.Own == 0 || b.Created == 0 || b.Created > f.rules.Own
 }
 
 // hit notes what a rule of others does with the packet.

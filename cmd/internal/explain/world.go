@@ -17,7 +17,7 @@ type World struct {
 	proxier.Snapshot
 	Mode        string
 	CarriesAddr bool     // the mode binds addresses of services to this host: ipvs
-	Accepts     bool     // the mode accepts its forwarded packets in chains of iptables
+	Accepts     bool     // its rules are in tables of iptables, and accept its forwarded packets there
 	Unread      []string // what is wrong with files, for whose sake services may be missing
 
 	// Places returns where the endpoints of a service stand, in their order; nil, also as
