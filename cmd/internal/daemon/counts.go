@@ -33,14 +33,13 @@ const (
 type counter struct {
 	report *reporter
 	doubts func() int // about services
-	held   func() int // changes that are held back
 
 	counts   lately[healthz.Counts]
 	warnings lately[int]
 }
 
 func newCounter(r *reporter, doubts func() int) *counter {
-	c := &counter{report: r, doubts: doubts, held: func() int { return 0 }}
+	c := &counter{report: r, doubts: doubts}
 	c.counts = lately[healthz.Counts]{find: c.count, moment: countsMoment, patience: countsPatience}
 	c.warnings = lately[int]{find: c.countWarnings, moment: warningsMoment, patience: countsPatience}
 	return c
@@ -57,10 +56,11 @@ func (c *counter) now() healthz.Counts {
 // count counts all but warnings, which would read from disk.
 func (c *counter) count() healthz.Counts {
 	r := c.report
-	n := healthz.Counts{Loop: r.loop.Counts(), Files: map[source.FileState]int{}, Held: c.held()}
+	n := healthz.Counts{Loop: r.loop.Counts(), Files: map[source.FileState]int{}}
 	n.Warnings = n.Loop.Warnings + c.doubts()
 	n.Flows, n.MaxFlows = tracked()
 	refusals := r.loop.Refusals()
+	each(r.sources, func(s holder) { n.Held += s.Held() })
 	for _, s := range r.sources {
 		st := asUsed(known(s), refusals)
 		for _, f := range st.Files {
@@ -76,6 +76,9 @@ func (c *counter) count() healthz.Counts {
 	n.SettingsFaults = faults(own)
 	return n
 }
+
+// A holder holds changes back until they are confirmed, and says how many.
+type holder interface{ Held() int }
 
 // A quickSource says what it knows of files without looking at its disk.
 type quickSource interface{ Known() source.Status }
