@@ -90,6 +90,21 @@ func IsLabel(s string) bool {
 	return len(s) <= 63 && isWord(s, func(c byte) bool { return isLower(c) || c == '-' })
 }
 
+// Printable returns s with everything that is not plain to see written as Go would,
+// so that it can stand in a log line or on a terminal.
+func Printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if strconv.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		q := strconv.QuoteRune(r)
+		b.WriteString(q[1 : len(q)-1])
+	}
+	return b.String()
+}
+
 // IsName reports whether s can name a node or a zone: 1 to 253 of a-z, A-Z, 0-9,
 // "-", "_" and ".", beginning and ending with a letter or digit. Host names are
 // as long as that, and some have the underscore that DNS forbids.

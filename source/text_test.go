@@ -95,3 +95,10 @@ func TestPath(t *testing.T) {
 		}
 	}
 }
+
+func TestPrintable(t *testing.T) {
+	const in, want = "a \x1b[2J\n\"é\" \u202e\xff", `a \x1b[2J\n"é" \u202e�`
+	if got := source.Printable(in); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

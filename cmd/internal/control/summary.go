@@ -234,7 +234,7 @@ func (s *Summary) Trouble() string {
 
 // String returns the problem on a line.
 func (p Problem) String() string {
-	return escape(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, p.in()), " "))
+	return source.Printable(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, p.in()), " "))
 }
 
 // in returns the place in parentheses.

@@ -40,7 +40,7 @@ type table struct {
 // row writes cells, escaped.
 func (t *table) row(cells ...string) {
 	for i, c := range cells {
-		cells[i] = escape(c)
+		cells[i] = source.Printable(c)
 	}
 	t.line(strings.Join(cells, "\t"))
 }
@@ -210,18 +210,4 @@ func age(now, t time.Time) string {
 	default:
 		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 	}
-}
-
-// escape returns s with everything that is not plain to see written as Go would.
-func escape(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if strconv.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		q := strconv.QuoteRune(r)
-		b.WriteString(q[1 : len(q)-1])
-	}
-	return b.String()
 }

@@ -319,7 +319,7 @@ func TestText(t *testing.T) {
             session affinity: this client keeps 192.168.10.12:8080 for 1m0s more
 4 kernel    nftables: set frontends, element size-2 { x }: present
 5 route     192.168.10.11:8080 by eth1
-            192.168.10.12:8080 by eth?0
+            192.168.10.12:8080 by eth\x1b0
             192.168.10.14:8080 by eth1
             back to the client by eth1
 6 host      net.ipv4.ip_forward = 1

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Write writes the report as text. Whatever it holds, it adds no control characters.
@@ -16,18 +18,9 @@ func (r *Report) Write(w io.Writer) error {
 			if i > 0 {
 				head = strings.Repeat(" ", len(head))
 			}
-			fmt.Fprintf(b, "%s %s\n", head, printable(line))
+			fmt.Fprintf(b, "%s %s\n", head, source.Printable(line))
 		}
 	}
-	fmt.Fprintf(b, "%-11s %s\n", "verdict", printable(r.Verdict))
+	fmt.Fprintf(b, "%-11s %s\n", "verdict", source.Printable(r.Verdict))
 	return b.Flush()
-}
-
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 {
-			return '?'
-		}
-		return c
-	}, s)
 }

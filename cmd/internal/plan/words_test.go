@@ -62,7 +62,7 @@ func TestServiceWords(t *testing.T) {
 		now := base()
 		tt.edit(now)
 		svc := serviceOf(proxier.Transition{Old: base(), New: now})
-		if got := printable(svc.text()); got != "~ default/web  "+tt.want {
+		if got := source.Printable(svc.text()); got != "~ default/web  "+tt.want {
 			t.Errorf("%s: %s\nwant %s", tt.name, got, tt.want)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // screen is how many lines a report has that is to fit on a terminal.
@@ -139,20 +141,6 @@ func (p *page) part(list part, lines int) {
 }
 
 func (p *page) line(s string) {
-	_, err := fmt.Fprintln(p.w, printable(s))
+	_, err := fmt.Fprintln(p.w, source.Printable(s))
 	p.err = cmp.Or(p.err, err)
-}
-
-// printable returns s with everything that is not plain to see written as Go would.
-func printable(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if strconv.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		q := strconv.QuoteRune(r)
-		b.WriteString(q[1 : len(q)-1])
-	}
-	return b.String()
 }

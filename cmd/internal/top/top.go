@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"svcproxy.dev/svcproxy/proxier/traffic"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Path is where the daemon answers with a traffic.Report.
@@ -77,14 +78,14 @@ func head(w io.Writer, r *traffic.Report) {
 		fmt.Fprintf(w, "connections came faster than they were counted, %d times: there were more\n", r.Lost)
 	}
 	for _, p := range r.Problems {
-		fmt.Fprintln(w, plain(p))
+		fmt.Fprintln(w, source.Printable(p))
 	}
 }
 
 // row writes the figures of a service or endpoint. A figure that is not known is a "-".
 func row(w io.Writer, r *traffic.Report, name string, f *traffic.Figures) {
 	cells := []string{
-		plain(name), rate(r, f.ConnectionRate), count(f.Active), count(f.Connections),
+		source.Printable(name), rate(r, f.ConnectionRate), count(f.Active), count(f.Connections),
 		rate(r, f.PacketRate), rate(r, f.ByteRate), count(f.Packets), count(f.Bytes),
 	}
 	if !r.Packets {
@@ -138,10 +139,4 @@ func cut(text string, lines int) string {
 		b.WriteString(line)
 	}
 	return b.String()
-}
-
-// plain returns s with everything that is not plain to see written as Go would.
-func plain(s string) string {
-	quoted := strconv.Quote(s)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }

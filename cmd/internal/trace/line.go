@@ -3,9 +3,9 @@ package trace
 import (
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 	"time"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Line is what became of one new connection.
@@ -45,11 +45,11 @@ const Header = "TIME          SOURCE                 DESTINATION              SE
 
 // WriteTo writes l for people. Nothing in it can steer a terminal.
 func (l *Line) WriteText(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "%s  %-21s  %-23s  %-20s  %s\n", l.Time.Format("15:04:05.000"), escape(l.Source),
-		escape(l.Destination), escape(l.service()), escape(l.outcome()))
+	_, err := fmt.Fprintf(w, "%s  %-21s  %-23s  %-20s  %s\n", l.Time.Format("15:04:05.000"), source.Printable(l.Source),
+		source.Printable(l.Destination), source.Printable(l.service()), source.Printable(l.outcome()))
 	for _, c := range l.Chains {
 		if err == nil {
-			_, err = fmt.Fprintf(w, "              %s\n", escape(c))
+			_, err = fmt.Fprintf(w, "              %s\n", source.Printable(c))
 		}
 	}
 	return err
@@ -81,18 +81,4 @@ func (l *Line) outcome() string {
 		text += ": " + l.Why
 	}
 	return text
-}
-
-// escape returns s with everything that is not plain to see written as Go would.
-func escape(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if strconv.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		q := strconv.QuoteRune(r)
-		b.WriteString(q[1 : len(q)-1])
-	}
-	return b.String()
 }
