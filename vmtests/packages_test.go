@@ -33,8 +33,10 @@ var kernelPackages = []string{
 // packagePatience is more than five times what the slowest package takes on two idle cores.
 const packagePatience = 20 * time.Minute
 
-// Tests pass in a guest of their own for each package.
+// Tests pass in a guest of their own for each package. Guests of the lab run beside them:
+// one alone keeps hardly more than one processor busy.
 func TestPackages(t *testing.T) {
+	t.Parallel()
 	run := vmTests(t)
 	for _, pkg := range kernelPackages {
 		run[pkg] = "." // all
@@ -104,11 +106,11 @@ const labPackage = "svcproxy.dev/svcproxy/test/lab"
 // atRest are the groups of cases in which nothing goes wrong and little changes.
 const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|service ranges|one family|source ranges|firewall)$"
 
-// labRuns are parts of the packet lab: all of ipvs mode in two guests, which take
-// about as long, and a little of nftables mode on another kernel than the host's.
+// labRuns are parts of the packet lab: all of ipvs mode in two guests, the one that takes
+// longest first, and a little of nftables mode on another kernel than the host's.
 var labRuns = []struct{ name, run, skip string }{
-	{"ipvs at rest", "^TestCases$/^ipvs/" + atRest, ""},
 	{"ipvs in motion", "^(TestCases|TestModesAgree)$/^ipvs", "^TestCases$/^ipvs/" + atRest},
+	{"ipvs at rest", "^TestCases$/^ipvs/" + atRest, ""},
 	{"nftables", "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
 }
 
@@ -117,6 +119,7 @@ const labPatience = 40 * time.Minute
 
 // Packets meet what they should on another kernel, too, and in the mode that needs one.
 func TestLab(t *testing.T) {
+	t.Parallel()
 	binary, err := guest.Build(t.Context(), "svcproxy.dev/svcproxy/cmd/svcproxy")
 	if err != nil {
 		t.Fatal(err)
