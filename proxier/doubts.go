@@ -135,6 +135,7 @@ func (s *suspicion) endpoints(svc *source.Service) []Doubt {
 		if len(owners) == 0 || s.owns(e.Addr) {
 			continue
 		}
+		slices.SortFunc(owners, func(a, b *source.Service) int { return a.Compare(b.Key) }) // the same is named each time
 		why := lost(svc, e, owners)
 		switch {
 		case why == "":

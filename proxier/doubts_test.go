@@ -164,3 +164,20 @@ func BenchmarkDoubts(b *testing.B) {
 		}
 	}
 }
+
+// Of several services with the address of an endpoint, the same one is named each time.
+func TestDoubtsNameTheFirstOwner(t *testing.T) {
+	vip := netip.MustParseAddr("10.96.0.1")
+	owner := func(name string) *source.Service {
+		return &source.Service{Key: source.Key{Namespace: "default", Name: name}, VIPs: []netip.Addr{vip},
+			Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 80}}}
+	}
+	user := owner("user")
+	user.VIPs, user.Endpoints = nil, []source.Endpoint{{Addr: vip, Weight: 1, Ready: true, Serving: true}}
+	for _, list := range [][]*source.Service{{user, owner("a"), owner("b")}, {owner("b"), owner("a"), user}} {
+		got := doubts(list, Surroundings{})
+		if len(got) != 1 || !strings.Contains(got[0].Msg, `service "default/a"`) {
+			t.Errorf("got %v", got)
+		}
+	}
+}
