@@ -3,9 +3,7 @@ package file
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,13 +73,6 @@ const (
 	decisionsFile   = "decisions" // beside the index of the store
 	decisionsHeader = "svcproxy decisions 1 "
 )
-
-func sumText(sum [sha256.Size]byte) string {
-	if sum == ([sha256.Size]byte{}) {
-		return ""
-	}
-	return hex.EncodeToString(sum[:])
-}
 
 // encode returns what is to be kept.
 func (d *decisions) encode() []byte {
@@ -188,67 +179,6 @@ func (s *Source) keepDecisions() {
 	if text := s.decisions.encode(); !bytes.Equal(text, s.decisions.text) {
 		s.decisions.text = text
 		s.store.putDecisions(text, s.decisions.needs())
-	}
-}
-
-// putDecisions takes what is to be kept of decisions, for writeMore.
-func (st *store) putDecisions(text []byte, needs map[keptVersion]bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.decided, st.needs = text, needs
-	st.wake()
-}
-
-func (st *store) noteNeeds(needs map[keptVersion]bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.needs = needs
-}
-
-// needed returns the versions that decisions name.
-func (st *store) needed() map[keptVersion]bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.needs
-}
-
-func (st *store) writeDecisions() error {
-	st.mu.Lock()
-	text := st.decided
-	st.mu.Unlock()
-	if text == nil {
-		return nil
-	}
-	if err := st.replace(decisionsFile, text, true); err != nil {
-		return err
-	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if bytes.Equal(st.decided, text) { // else there are others
-		st.decided = nil
-	}
-	return nil
-}
-
-// flushTime is how long a disk may take to hold a decision.
-const flushTime = 10 * time.Second
-
-// flush waits until all that the store was given is on the disk.
-func (st *store) flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, flushTime)
-	defer cancel()
-	for {
-		switch why := st.writeError(); {
-		case !st.hasPending():
-			return nil
-		case why != "":
-			return errors.New(why)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("writing the state directory: %w", ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -115,15 +114,6 @@ func parseRevision(line string) (r Revision, ok bool) {
 // sum returns the checksum of the text, false if there is none.
 func (r Revision) sum() (sum [sha256.Size]byte, ok bool) { return parseSum(r.Sum) }
 
-func parseSum(text string) (sum [sha256.Size]byte, ok bool) {
-	data, err := hex.DecodeString(text)
-	if err != nil || len(data) != len(sum) {
-		return sum, false
-	}
-	copy(sum[:], data)
-	return sum, true
-}
-
 // parseRevisions reads an index: its revisions by number, and whether it was whole.
 func parseRevisions(data []byte) (list []Revision, whole bool) {
 	whole = true
@@ -220,5 +210,6 @@ func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
 	return nil, fmt.Errorf("reading the copy of a version of %s: %w", source.Quote(name), why)
 }
 
-func historyDir(stateDir string) string   { return filepath.Join(stateDir, "history") }
+func historyDir(stateDir string) string { return filepath.Join(stateDir, "history") }
+
 func historyIndex(stateDir string) string { return filepath.Join(historyDir(stateDir), "index") }

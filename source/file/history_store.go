@@ -197,9 +197,6 @@ func (h *history) rewrite() error {
 	return nil
 }
 
-// A kept version of a file.
-type keptVersion struct{ name, sum string }
-
 // prune drops the oldest versions, except those that are needed: of each file, and of all.
 func (h *history) prune(needed map[keptVersion]bool) {
 	keep := int(h.keep.Load())

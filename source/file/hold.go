@@ -46,22 +46,6 @@ func (h *hold) log(log *slog.Logger, path string) {
 	log.Warn("a change of a service file is held: its services stay as last accepted, until svcproxy confirm", "file", path, "why", h.why)
 }
 
-// SetGuard sets which changes are held from now on. With a Guard that holds none, those
-// that are held go through. It may be called from any goroutine.
-func (s *Source) SetGuard(g Guard) {
-	if was := s.guardSet.Swap(&g); was != nil && *was != g {
-		s.wake()
-	}
-}
-
-// SetKeep sets how many versions of each file the history has from now on, 0: 20. It
-// may be called from any goroutine.
-func (s *Source) SetKeep(n int) {
-	if s.store != nil {
-		s.store.history.keep.Store(int64(n))
-	}
-}
-
 // Held returns how many files have a change that is held.
 func (s *Source) Held() int {
 	s.mu.Lock()
@@ -246,6 +230,3 @@ func (s *Source) releaseIfOff(sink source.Sink) {
 		s.release(sink)
 	}
 }
-
-// clock returns a time as people read it.
-func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

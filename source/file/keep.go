@@ -9,10 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// indexSlack is how many lines of the index may be out of date before it is written
-// again while running, beside as many as there are files: some 300 KB.
-const indexSlack = 2000
-
 // restore finds the last good version of p's file. As a rule that is the one
 // just read, and the copy of it is not touched.
 func (s *Source) restore(ctx context.Context, p *probe) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"path/filepath"
@@ -123,3 +124,31 @@ func copyStem(name string) string {
 
 // isCopy matches what copyName returns: copyStem without its extension, the start of the checksum, the extension.
 var isCopy = regexp.MustCompile(`(?s)^(.+)\.([0-9a-f]{12})\.(toml|json)$`)
+
+var errDamaged = errors.New("its checksum is not the recorded one")
+
+// A kept version of a file.
+type keptVersion struct{ name, sum string }
+
+func sumText(sum [sha256.Size]byte) string {
+	if sum == ([sha256.Size]byte{}) {
+		return ""
+	}
+	return hex.EncodeToString(sum[:])
+}
+
+func parseSum(text string) (sum [sha256.Size]byte, ok bool) {
+	data, err := hex.DecodeString(text)
+	if err != nil || len(data) != len(sum) {
+		return sum, false
+	}
+	copy(sum[:], data)
+	return sum, true
+}
+
+// indexSlack is how many lines of the index may be out of date before it is written
+// again while running, beside as many as there are files: some 300 KB.
+const indexSlack = 2000
+
+// tempName is where a file is written before it takes the place of another.
+const tempName = ".new"

@@ -1,14 +1,17 @@
 package file
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A store keeps a copy of the last accepted version of each file, as it was
@@ -55,6 +58,14 @@ type entry struct {
 	was *version // in use before, for the history; nil: none, or not known
 }
 
+// A job is one entry on its way to the disk.
+type job struct {
+	entry
+	name string
+	data []byte // of v
+	old  record // what it replaces
+}
+
 // newStore returns a store in stateDir that does nothing before loadIndex.
 func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
@@ -87,6 +98,8 @@ func (st *store) hasPending() bool {
 
 func (st *store) index() string { return filepath.Join(st.dir, "index") }
 
+func (st *store) stateDir() string { return filepath.Dir(st.dir) }
+
 // recordOf returns what is recorded of a file.
 func (st *store) recordOf(name string) (record, bool) {
 	st.mu.Lock()
@@ -113,8 +126,6 @@ func (st *store) useOlder(name string, r record) {
 	defer st.mu.Unlock()
 	st.records[name] = r
 }
-
-var errDamaged = errors.New("its checksum is not the recorded one")
 
 // read returns the recorded version of a file.
 func (st *store) read(name string, r record) ([]byte, error) {
@@ -207,6 +218,49 @@ func (st *store) putDirID(text []byte) {
 	defer st.mu.Unlock()
 	st.dirText = text
 	st.wake()
+}
+
+// putDecisions takes what is to be kept of decisions, for writeMore.
+func (st *store) putDecisions(text []byte, needs map[keptVersion]bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.decided, st.needs = text, needs
+	st.wake()
+}
+
+func (st *store) noteNeeds(needs map[keptVersion]bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.needs = needs
+}
+
+// needed returns the versions that decisions name.
+func (st *store) needed() map[keptVersion]bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.needs
+}
+
+// flushTime is how long a disk may take to hold a decision.
+const flushTime = 10 * time.Second
+
+// flush waits until all that the store was given is on the disk.
+func (st *store) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	for {
+		switch why := st.writeError(); {
+		case !st.hasPending():
+			return nil
+		case why != "":
+			return errors.New(why)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("writing the state directory: %w", ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // rewriteCopy writes the copy of a file again that is missing, if v is what it was of.

@@ -53,12 +53,22 @@ func (st *store) writeDirID() error {
 	return nil
 }
 
-// A job is one entry on its way to the disk.
-type job struct {
-	entry
-	name string
-	data []byte // of v
-	old  record // what it replaces
+func (st *store) writeDecisions() error {
+	st.mu.Lock()
+	text := st.decided
+	st.mu.Unlock()
+	if text == nil {
+		return nil
+	}
+	if err := st.replace(decisionsFile, text, true); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if bytes.Equal(st.decided, text) { // else there are others
+		st.decided = nil
+	}
+	return nil
 }
 
 // next returns some of what is pending.
@@ -206,9 +216,6 @@ func (st *store) rewrite() error {
 	st.lines, st.indexIntact = n, true
 	return nil
 }
-
-// tempName is where a file is written before it takes the place of another.
-const tempName = ".new"
 
 // replace makes or replaces a file in one step.
 func (st *store) replace(name string, data []byte, sync bool) error {

@@ -112,3 +112,10 @@ var errMaybeLost = errors.New("the file was not there after the host had stopped
 type errTooLarge int
 
 func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -58,3 +58,11 @@ func idOf(data []byte, err error) [sha256.Size]byte {
 	}
 	return sha256.Sum256(data)
 }
+
+func byKey(services []*source.Service) map[source.Key]*source.Service {
+	m := make(map[source.Key]*source.Service, len(services))
+	for _, s := range services {
+		m[s.Key] = s
+	}
+	return m
+}

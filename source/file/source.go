@@ -164,6 +164,22 @@ func (s *Source) Revalidate() {
 	s.wake()
 }
 
+// SetGuard sets which changes are held from now on. With a Guard that holds none, those
+// that are held go through. It may be called from any goroutine.
+func (s *Source) SetGuard(g Guard) {
+	if was := s.guardSet.Swap(&g); was != nil && *was != g {
+		s.wake()
+	}
+}
+
+// SetKeep sets how many versions of each file the history has from now on, 0: 20. It
+// may be called from any goroutine.
+func (s *Source) SetKeep(n int) {
+	if s.store != nil {
+		s.store.history.keep.Store(int64(n))
+	}
+}
+
 // Status implements source.Source.
 func (s *Source) Status() source.Status {
 	around, remote := CheckDir(s.dir), remoteName(s.dir, s.statfs)
@@ -241,13 +257,6 @@ func (s *Source) noteProblem(trouble *string, err error) bool {
 	same := why == *trouble
 	*trouble = why
 	return !same
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 func (s *Source) path(name string) string { return filepath.Join(s.dir, name) }

@@ -80,3 +80,6 @@ func earlier(a, b time.Time) time.Time {
 	}
 	return b
 }
+
+// clock returns a time as people read it.
+func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

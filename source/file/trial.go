@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -51,8 +50,6 @@ func (s *Source) inRun(ctx context.Context, do func(source.Sink) error) error {
 		return fmt.Errorf("service files are being read: %w", ctx.Err())
 	}
 }
-
-func (st *store) stateDir() string { return filepath.Dir(st.dir) }
 
 // Rollback has an older version of a file used until the file changes again. An empty name
 // is that of the file that has this version. What it returns is that version. After an

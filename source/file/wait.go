@@ -80,14 +80,6 @@ func containsAll[T comparable](list, some []T) bool {
 	return !slices.ContainsFunc(some, func(x T) bool { return !in[x] })
 }
 
-func byKey(services []*source.Service) map[source.Key]*source.Service {
-	m := make(map[source.Key]*source.Service, len(services))
-	for _, s := range services {
-		m[s.Key] = s
-	}
-	return m
-}
-
 // assess finds out what observe needs to know of a version that is new, or waits.
 func (s *Source) assess(p *probe) {
 	f := p.f
