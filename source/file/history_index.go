@@ -4,15 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"svcproxy.dev/svcproxy/source/disk"
 )
@@ -78,54 +74,6 @@ func (h *history) removeOrphans() {
 	}
 }
 
-// add notes what was accepted, once its copies are in the directory of the store.
-func (h *history) add(st *store, jobs []job, sync bool) {
-	if !h.loaded {
-		h.load()
-	}
-	err := os.MkdirAll(h.dir, 0o700)
-	var news []Revision
-	for _, j := range jobs {
-		if err == nil {
-			var list []Revision
-			list, err = h.take(st, j, len(news))
-			news = append(news, list...)
-		}
-	}
-	if err == nil && len(news) > 0 {
-		err = h.write(news, sync)
-	}
-	h.prune(st.needed())
-	h.noteError(err)
-}
-
-// take keeps the copies of a job, and returns what is to be added for it, after n others.
-func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
-	next := 1 + n
-	if len(h.list) > 0 {
-		next += h.list[len(h.list)-1].Number
-	}
-	if j.v != nil && j.old.sum == j.sum { // the copy was written again
-		return nil, nil
-	}
-	if !j.old.removed() && !h.has(j.name, j.old.sum) { // of a version without a history, or dropped
-		if h.keepCopy(st, j.name, j.old.sum, nil) == nil { // else it is gone already
-			list = append(list, Revision{Number: next, File: j.name, Sum: hex.EncodeToString(j.old.sum[:]), At: j.old.at, UID: -1})
-			next++
-		}
-	}
-	r := Revision{Number: next, File: j.name, At: j.at, UID: -1, Diff: diffOf(j.was, j.v)}
-	if j.v == nil {
-		r.At = time.Now().Round(0)
-		return append(list, r), nil
-	}
-	r.Sum, r.Services, r.Size, r.UID = hex.EncodeToString(j.sum[:]), len(j.v.services), j.v.size, j.v.uid
-	if u, err := user.LookupId(strconv.Itoa(r.UID)); err == nil {
-		r.Owner = u.Username
-	}
-	return append(list, r), h.keepCopy(st, j.name, j.sum, j.data)
-}
-
 func (h *history) has(name string, sum [sha256.Size]byte) bool {
 	text := hex.EncodeToString(sum[:])
 	for _, r := range h.list {
@@ -134,25 +82,6 @@ func (h *history) has(name string, sum [sha256.Size]byte) bool {
 		}
 	}
 	return false
-}
-
-// keepCopy links a copy of the store, or writes it where links cannot be made.
-func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data []byte) error {
-	from := st.copyPath(name, record{sum: sum})
-	to := filepath.Join(h.dir, copyName(name, sum))
-	err := os.Link(from, to)
-	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		return err
-	}
-	if data == nil {
-		if data, _, err = readContent(from, maxFileSize); err != nil {
-			return err
-		}
-	}
-	return disk.Replace(to, filepath.Join(h.dir, tempName), true, disk.Bytes(data))
 }
 
 // write adds revisions to the index.
