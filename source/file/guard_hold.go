@@ -2,82 +2,11 @@ package file
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
 )
-
-// A hold says why the present version of a file is not used.
-type hold struct {
-	pin
-	services []source.Key // that it would remove
-	told     bool         // it is in the log
-}
-
-// faults returns what a status says of h.
-func (h *hold) faults(path string) []source.Fault {
-	if h == nil {
-		return nil
-	}
-	f := source.Fault{Pos: source.Position{File: path}, Msg: "this change is held: " + h.why, Hint: "svcproxy confirm lets it through"}
-	if h.state == source.RolledBack {
-		f.Msg, f.Hint, f.Warning = h.why, "it is used until the file changes", true
-	}
-	return []source.Fault{f}
-}
-
-// maxHeldLines is how many files that one step holds have a line of the log each.
-const maxHeldLines = 10
-
-// log tells once.
-func (h *hold) log(log *slog.Logger, path string) {
-	if h.told {
-		return
-	}
-	h.told = true
-	if h.state == source.RolledBack {
-		log.Info("service file rolled back", "file", path, "why", h.why)
-		return
-	}
-	log.Warn("a change of a service file is held: its services stay as last accepted, until svcproxy confirm", "file", path, "why", h.why)
-}
-
-// Held returns how many files have a change that is held.
-func (s *Source) Held() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.held)
-}
-
-func (g Guard) off() bool { return g == Guard{} }
-
-// keepsMissing reports whether a file that is recorded and missing at the start is more than one that was removed.
-func (s *Source) keepsMissing() bool {
-	return !s.guardSet.Load().off() || len(s.decisions.pins) > 0 || s.decisions.trial != nil
-}
-
-// remembered returns the names of all files of which something is in use or decided, sorted.
-func (s *Source) remembered() []string {
-	names := map[string]bool{}
-	for _, name := range s.store.recordedNames() {
-		names[name] = true
-	}
-	for name, p := range s.decisions.pins {
-		if p.state == source.RolledBack {
-			names[name] = true
-		}
-	}
-	if s.decisions.trial != nil {
-		for name := range s.decisions.trial.before {
-			names[name] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
-}
 
 // decide has versions that are due count, or held, and adds what follows to ch. It returns
 // what was in use of files that were removed. The caller holds s.mu.
@@ -188,45 +117,4 @@ func changes(was, is *version) string {
 		text += "; the file is gone"
 	}
 	return text
-}
-
-// letGo has all that is held count, as one step. The caller holds s.mu.
-func (s *Source) letGo() (ch source.Changes, names []string, removed map[string]*version) {
-	removed = map[string]*version{}
-	for _, name := range slices.Sorted(maps.Keys(s.held)) {
-		f := s.held[name]
-		was := f.good
-		s.unpin(name, f)
-		f.next = f.seen
-		p := probe{name: name, f: f, at: time.Now(), v: f.seen}
-		if s.activate(&p, &ch); s.files[name] == nil {
-			removed[name] = was
-		}
-		names = append(names, name)
-	}
-	s.guard.forget()
-	s.keepDecisions()
-	return ch, names, removed
-}
-
-// release lets all go that is held, and returns the files.
-func (s *Source) release(sink source.Sink) []string {
-	s.mu.Lock()
-	ch, names, removed := s.letGo()
-	s.mu.Unlock()
-	if len(ch.Set)+len(ch.Delete) > 0 {
-		sink.Apply(ch)
-	}
-	s.forgetRecords(removed)
-	if len(names) > 0 {
-		s.log.Info("changes of service files that were held are let through", "files", len(names), "first", filepath.Join(s.dir, names[0]))
-	}
-	return names
-}
-
-// releaseIfOff lets go what is held where nothing is to be held any more.
-func (s *Source) releaseIfOff(sink source.Sink) {
-	if len(s.held) > 0 && s.guardSet.Load().off() {
-		s.release(sink)
-	}
 }

@@ -2,16 +2,10 @@ package file
 
 import (
 	"bytes"
-	"cmp"
-	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -29,22 +23,26 @@ type decisions struct {
 	text []byte // as last handed to the store
 }
 
-// A pin says that one version of a file is not used when it is found. It goes
-// when another one counts.
-type pin struct {
-	state source.FileState  // source.Held or source.RolledBack
-	found [sha256.Size]byte // the version; zero: that there is no file
-	use   [sha256.Size]byte // RolledBack: what is used instead; zero: nothing
-	since time.Time
-	why   string // for people
-}
-
 // A trial is an apply that nobody has confirmed yet.
 type trial struct {
 	began, until time.Time
 	boot         string
 	before       map[string]*version // in use when it began, by file name; of an earlier run only with its id
 	back         bool                // it was not confirmed in time while no process ran: the first look goes back
+}
+
+// needs returns the versions that must not be dropped.
+func (d *decisions) needs() map[keptVersion]bool {
+	needed := map[keptVersion]bool{}
+	for name, p := range d.pins {
+		needed[keptVersion{name, sumText(p.use)}] = true
+	}
+	if d.trial != nil {
+		for name, v := range d.trial.before {
+			needed[keptVersion{name, sumText(v.id)}] = true
+		}
+	}
+	return needed
 }
 
 // As they are kept.
@@ -125,61 +123,5 @@ func parseDecisions(data []byte) (d decisions, err error) {
 }
 
 func isFileName(name string) bool { return isServiceFile(name) && !strings.ContainsAny(name, "/\x00") }
-
-// loadDecisions takes up what an earlier run kept. An apply that it did not see confirmed
-// goes back at once where the time is over, or the host has started again since.
-func (s *Source) loadDecisions(now time.Time) {
-	path := filepath.Join(s.store.dir, decisionsFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	d, err2 := parseDecisions(data)
-	if err = cmp.Or(err, err2); err != nil {
-		s.log.Error("what was held, rolled back or applied on trial is not known any more", "file", path, "err", err)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d.text = data
-	if t := d.trial; t != nil {
-		t.until = earlier(t.until, now.Add(t.until.Sub(t.began))) // the clock was set back
-		t.back = t.boot != bootText() || !now.Before(t.until)
-	}
-	s.decisions = d
-	s.store.noteNeeds(d.needs())
-}
-
-// bootText tells this boot of the host from others; empty: it is not known.
-func bootText() string {
-	text, _ := os.ReadFile(bootID)
-	return strings.TrimSpace(string(text))
-}
-
-// needs returns the versions that must not be dropped.
-func (d *decisions) needs() map[keptVersion]bool {
-	needed := map[keptVersion]bool{}
-	for name, p := range d.pins {
-		needed[keptVersion{name, sumText(p.use)}] = true
-	}
-	if d.trial != nil {
-		for name, v := range d.trial.before {
-			needed[keptVersion{name, sumText(v.id)}] = true
-		}
-	}
-	return needed
-}
-
-// keepDecisions has them written, if they are other than before. The caller holds s.mu.
-func (s *Source) keepDecisions() {
-	d := &s.decisions
-	if s.store == nil || d.text == nil && len(d.pins) == 0 && d.trial == nil {
-		return
-	}
-	if text := s.decisions.encode(); !bytes.Equal(text, s.decisions.text) {
-		s.decisions.text = text
-		s.store.putDecisions(text, s.decisions.needs())
-	}
-}
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

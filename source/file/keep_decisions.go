@@ -1,0 +1,82 @@
+package file
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// loadDecisions takes up what an earlier run kept. An apply that it did not see confirmed
+// goes back at once where the time is over, or the host has started again since.
+func (s *Source) loadDecisions(now time.Time) {
+	path := filepath.Join(s.store.dir, decisionsFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	d, err2 := parseDecisions(data)
+	if err = cmp.Or(err, err2); err != nil {
+		s.log.Error("what was held, rolled back or applied on trial is not known any more", "file", path, "err", err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.text = data
+	if t := d.trial; t != nil {
+		t.until = earlier(t.until, now.Add(t.until.Sub(t.began))) // the clock was set back
+		t.back = t.boot != bootText() || !now.Before(t.until)
+	}
+	s.decisions = d
+	s.store.noteNeeds(d.needs())
+}
+
+// bootText tells this boot of the host from others; empty: it is not known.
+func bootText() string {
+	text, _ := os.ReadFile(bootID)
+	return strings.TrimSpace(string(text))
+}
+
+// keepDecisions has them written, if they are other than before. The caller holds s.mu.
+func (s *Source) keepDecisions() {
+	d := &s.decisions
+	if s.store == nil || d.text == nil && len(d.pins) == 0 && d.trial == nil {
+		return
+	}
+	if text := s.decisions.encode(); !bytes.Equal(text, s.decisions.text) {
+		s.decisions.text = text
+		s.store.putDecisions(text, s.decisions.needs())
+	}
+}
+
+// remembered returns the names of all files of which something is in use or decided, sorted.
+func (s *Source) remembered() []string {
+	names := map[string]bool{}
+	for _, name := range s.store.recordedNames() {
+		names[name] = true
+	}
+	for name, p := range s.decisions.pins {
+		if p.state == source.RolledBack {
+			names[name] = true
+		}
+	}
+	if s.decisions.trial != nil {
+		for name := range s.decisions.trial.before {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// keepsMissing reports whether a file that is recorded and missing at the start is more than one that was removed.
+func (s *Source) keepsMissing() bool {
+	return !s.guardSet.Load().off() || len(s.decisions.pins) > 0 || s.decisions.trial != nil
+}
