@@ -1,60 +1,6 @@
 package file
 
-import (
-	"context"
-	"log/slog"
-	"path/filepath"
-	"slices"
-
-	"svcproxy.dev/svcproxy/source"
-)
-
-// restore finds the last good version of p's file. As a rule that is the one
-// just read, and the copy of it is not touched.
-func (s *Source) restore(ctx context.Context, p *probe) {
-	rec, ok := s.store.recordOf(p.name)
-	if !ok && s.store.indexDamaged {
-		rec, ok = s.store.recordCopy(p.name)
-	}
-	if t := s.decisions.trial; t != nil && t.back {
-		rec, ok = s.goneBack(ctx, p, t, rec, ok)
-	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.state == source.RolledBack && pin.found == p.v.id {
-		rec, ok = s.insteadOf(ctx, p, pin, rec, ok)
-	}
-	if !ok || p.v == gone && !s.keepsMissing() {
-		return
-	}
-	if p.last = rec; p.good != nil {
-		return
-	}
-	if p.v.id == rec.sum {
-		if !p.v.broken { // it may be to a newer version of this program
-			p.good, p.v.data = p.v, nil
-		}
-		return
-	}
-	data, err := s.store.read(p.name, rec)
-	if err != nil {
-		p.damage = s.damage(p.name, rec, reason(err))
-		older, text, ok := s.store.newestCopy(p.name)
-		if !ok {
-			return
-		}
-		p.last, data = record{older.sum, rec.since, older.at}, text
-		s.store.useOlder(p.name, p.last)
-		p.damage[0].Msg += "; the one before it is used"
-	}
-	switch v := newVersion(ctx, p.f.path, data, nil, s.parse, nil); {
-	case v.broken: // it may be to a newer version of this program
-		i := slices.IndexFunc(v.faults, func(f source.Fault) bool { return !f.Warning })
-		p.damage = s.damage(p.name, p.last, v.faults[i].Msg)
-	default:
-		p.good = v
-		if p.damage == nil { // else it is written again
-			v.data = nil
-		}
-	}
-}
+import "svcproxy.dev/svcproxy/source"
 
 // damage says why a copy is not used.
 func (s *Source) damage(name string, r record, why string) []source.Fault {
@@ -134,37 +80,4 @@ func (s *Source) maintainStore() {
 		s.store.enqueue(func() { s.store.compact(n) })
 		s.markStore()
 	}
-}
-
-// LastGood returns the versions of these files of dir that were last accepted, as
-// stateDir keeps them: what a daemon that starts now would give them back before it
-// reads what they say. It writes nothing. Without a right to read there are none.
-func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit {
-	st := newStore(stateDir, slog.New(slog.DiscardHandler))
-	st.loadIndex()
-	var units []source.Unit
-	for _, name := range names {
-		r, ok := st.recordOf(name)
-		if !ok {
-			continue
-		}
-		data, err := st.read(name, r)
-		path := filepath.Join(dir, name)
-		v := newVersion(context.Background(), path, data, err, rules.parseNew, nil)
-		if v.broken {
-			continue
-		}
-		units = append(units, source.Unit{
-			ID: source.UnitID{Source: Name, Name: path}, Version: v.name(),
-			Since: r.since.UnixNano(), Services: v.services,
-		})
-	}
-	return units
-}
-
-// AllLastGood is LastGood for every file of dir that was ever accepted and not removed.
-func (rules Rules) AllLastGood(dir, stateDir string) []source.Unit {
-	st := newStore(stateDir, slog.New(slog.DiscardHandler))
-	st.loadIndex()
-	return rules.LastGood(dir, stateDir, st.recordedNames())
 }

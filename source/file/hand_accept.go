@@ -1,0 +1,95 @@
+package file
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Accepted notes which versions of files are in use from now on. Who sets
+// Options.StateDir must call it with each unit that is accepted, in order; it
+// writes what a restart must know. It may be called from any goroutine.
+func (s *Source) Accepted(units []source.Unit) {
+	if s.store == nil {
+		return
+	}
+	s.recordMu.Lock() // so that forgetRecords does not come between
+	defer s.recordMu.Unlock()
+	news, lines := s.accept(units, time.Now().Round(0))
+	for _, l := range lines {
+		l.logTo(s.log)
+	}
+	s.store.put(news)
+}
+
+// accept notes which versions are in use. It returns what is to be recorded, and to be logged.
+func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]entry, lines []logLine) {
+	news = map[string]entry{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range units {
+		name := filepath.Base(u.ID.Name)
+		f := s.files[name]
+		if u.ID.Source != Name || f == nil {
+			continue // it was removed meanwhile
+		}
+		was := f.good
+		if !f.accept(u.Version) {
+			continue // or withdrawn
+		}
+		if f.claimedAt.IsZero() {
+			f.claimedAt = now
+		}
+		news[name] = entry{record{f.good.id, f.claimedAt, now}, f.good, was}
+		if f.unlogged && f.good == f.used {
+			f.unlogged = false
+			lines = append(lines, f.summary(f.atStart))
+		}
+	}
+	return news, lines
+}
+
+// accept notes that a version is in use. It returns false for one that is not on its way.
+func (f *state) accept(version string) bool {
+	for i, v := range f.sent {
+		if v.name() == version {
+			f.good, f.sent, f.damage = v, f.sent[i+1:], nil
+			return true
+		}
+	}
+	return false
+}
+
+// A logLine is something to log of a file.
+type logLine struct {
+	level slog.Level
+	msg   string
+	args  []any
+}
+
+func (l logLine) logTo(log *slog.Logger) { log.Log(context.Background(), l.level, l.msg, l.args...) }
+
+// summary says what became of a file; when all is well and quiet is asked for, to
+// those only who debug.
+func (f *state) summary(quiet bool) logLine {
+	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.handedServices()}}
+	switch f.state {
+	case source.Stale:
+		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
+	case source.Refused:
+		l.level, l.msg = slog.LevelWarn, "service file is broken: it has no services until it is corrected"
+	case source.Accepted:
+		if len(f.seen.faults) > 0 {
+			l.level, l.msg = slog.LevelWarn, "service file accepted with warnings"
+		} else if quiet {
+			l.level = slog.LevelDebug
+		}
+	}
+	if n := len(f.seen.faults); n > 0 {
+		l.args = append(l.args, "faults", n, "first", f.seen.faults[0].String())
+	}
+	return l
+}

@@ -1,0 +1,89 @@
+package file
+
+import (
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// activate makes p's version count, and adds what follows to ch.
+func (s *Source) activate(p *probe, ch *source.Changes) {
+	f, at := p.f, p.at
+	if p.good != nil && p.v.broken { // before this start, as it seems
+		at = later(p.lastChanged(), p.last.at)
+	}
+	switch {
+	case !f.activate(at):
+		delete(s.files, p.name)
+		if f.used != nil {
+			ch.Delete = append(ch.Delete, f.id())
+		}
+	case f.state == source.Accepted:
+		ch.Set = append(ch.Set, s.handOn(f))
+	case f.used != f.good:
+		s.withdraw(f, ch)
+	}
+}
+
+// activate makes f.next count. It returns false when the file is gone.
+func (f *state) activate(now time.Time) bool {
+	v := f.next
+	f.next = nil
+	if v == gone {
+		return false
+	}
+	f.seen = v
+	if !v.broken {
+		f.changingSince = time.Time{}
+	}
+	was := f.state
+	switch {
+	case !v.broken:
+		f.used, f.state, was = v, source.Accepted, ""
+		f.unlogged = true
+	case f.good != nil:
+		f.state = source.Stale
+	default:
+		f.state = source.Refused
+	}
+	if f.state != was {
+		f.since = now
+	}
+	return true
+}
+
+// handOn returns f as a unit to be handed on. Without a store nobody tells what
+// becomes of it: it counts as accepted.
+func (s *Source) handOn(f *state) source.Unit {
+	if s.store == nil {
+		f.good = f.used
+	} else {
+		f.sent = append(f.sent, f.used)
+		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
+	}
+	u := source.Unit{ID: f.id(), Version: f.used.name(), Services: f.used.services}
+	if !f.claimedAt.IsZero() {
+		u.Since = f.claimedAt.UnixNano()
+	}
+	if f.stamp != (stamp{}) {
+		u.Changed = []time.Time{f.stamp.changed()}
+	}
+	return u
+}
+
+// maxSent is how many versions of one file can be on their way. Only while the
+// sink is busy with a long sync are there more than one or two.
+const maxSent = 16
+
+// withdraw takes back a version that was handed on and not accepted, for the
+// file has become something else, which is broken.
+func (s *Source) withdraw(f *state, ch *source.Changes) {
+	f.used, f.sent, f.unlogged = f.good, nil, false
+	if f.used == nil {
+		ch.Delete = append(ch.Delete, f.id())
+	} else {
+		ch.Set = append(ch.Set, s.handOn(f))
+	}
+}
+
+func (f *state) id() source.UnitID { return source.UnitID{Source: Name, Name: f.path} }
