@@ -1,0 +1,76 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// keptVersion reads and parses a version that was accepted once.
+func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*version, error) {
+	data, err := readKept(s.store.stateDir(), name, sum)
+	if err != nil {
+		return nil, err
+	}
+	v := newVersion(ctx, s.path(name), data, nil, s.parse, nil)
+	if i := slices.IndexFunc(v.faults, func(f source.Fault) bool { return !f.Warning }); i >= 0 {
+		return nil, fmt.Errorf("this version of %s cannot be used any more: %s", source.Quote(name), v.faults[i])
+	}
+	return v, nil
+}
+
+// useInstead has these versions used, by file name, nil: nothing, whatever the files say.
+func (s *Source) useInstead(sink source.Sink, versions map[string]*version, why string) {
+	var ch source.Changes
+	removed := map[string]*version{}
+	s.mu.Lock()
+	for _, name := range slices.Sorted(maps.Keys(versions)) {
+		f := s.files[name]
+		if f == nil {
+			f = &state{path: s.path(name), seen: gone}
+			s.files[name] = f
+		}
+		if f.seen == nil {
+			f.seen = gone
+		}
+		s.unpin(name, f)
+		was := f.good
+		if s.replaceUsed(name, f, versions[name], why, &ch); f.good == nil && was != nil && versions[name] == nil {
+			removed[name] = was
+		}
+	}
+	s.keepDecisions()
+	s.mu.Unlock()
+	if len(ch.Set)+len(ch.Delete) > 0 {
+		sink.Apply(ch)
+	}
+	s.forgetRecords(removed)
+}
+
+// replaceUsed has v used of f, nil: nothing. The caller holds s.mu.
+func (s *Source) replaceUsed(name string, f *state, v *version, why string, ch *source.Changes) {
+	now := time.Now()
+	f.state, f.since, f.unlogged = source.RolledBack, now, false
+	p := pin{state: source.RolledBack, found: f.seen.id, since: now, why: why}
+	switch {
+	case v == nil:
+		if f.used != nil {
+			ch.Delete = append(ch.Delete, f.id())
+		}
+		f.used, f.good, f.sent, f.claimedAt = nil, nil, nil, time.Time{}
+	case v.id == f.seen.id: // what the file says
+		f.seen, f.used, f.state = v, v, source.Accepted
+		ch.Set = append(ch.Set, s.handOn(f))
+		return
+	default:
+		p.use, f.used = v.id, v
+		ch.Set = append(ch.Set, s.handOn(f))
+	}
+	s.decisions.pins[name] = &p
+	f.hold = &hold{pin: p}
+	f.hold.log(s.log, f.path)
+}

@@ -1,0 +1,64 @@
+package file
+
+import (
+	"context"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// goneBack returns what is to be used at the start of p's file, for an apply was not confirmed.
+func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec record, ok bool) (record, bool) {
+	found := p.v.id
+	if p.v.broken {
+		found = rec.sum
+	}
+	want, had := t.before[p.name]
+	held := s.decisions.pins[p.name]
+	switch {
+	case !had && p.v == gone:
+		return record{}, false
+	case had && p.v.id == want.id && !p.v.broken:
+		return record{want.id, firstTime(rec, ok, t.began), t.began}, true
+	case had && ok && rec.sum == want.id && held != nil && held.found == p.v.id:
+		return rec, ok // none of it was applied
+	}
+	p.pin = &pin{state: source.RolledBack, found: found, since: time.Now().Round(0), why: unconfirmed(t)}
+	if had {
+		p.pin.use = want.id
+	}
+	return s.insteadOf(ctx, p, p.pin, rec, ok)
+}
+
+// insteadOf returns the record of the version that is used in place of p's, and has it read.
+func (s *Source) insteadOf(ctx context.Context, p *probe, pn *pin, rec record, ok bool) (record, bool) {
+	if pn.use == ([32]byte{}) {
+		return record{}, false
+	}
+	v, err := s.keptVersion(ctx, p.name, pn.use)
+	if err != nil {
+		p.pin, p.unpin = nil, true
+		p.damage = s.damage(p.name, record{sum: pn.use}, err.Error())
+		return rec, ok
+	}
+	p.good = v
+	return record{pn.use, firstTime(rec, ok, pn.since), pn.since}, true
+}
+
+// firstTime returns when a file was first accepted, as a record says if there is one.
+func firstTime(rec record, ok bool, otherwise time.Time) time.Time {
+	if ok {
+		return rec.since
+	}
+	return otherwise
+}
+
+// takePins notes what was decided at the first look. The caller holds s.mu.
+func (s *Source) takePins(p *probe) {
+	if p.pin != nil {
+		s.decisions.pins[p.name] = p.pin
+	}
+	if p.unpin {
+		delete(s.decisions.pins, p.name)
+	}
+}
