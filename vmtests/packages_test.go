@@ -31,7 +31,7 @@ var kernelPackages = []string{
 }
 
 // packagePatience is more than five times what the slowest package takes on two idle cores.
-const packagePatience = 20 * time.Minute
+const packagePatience = 45 * time.Minute
 
 // Tests pass in a guest of their own for each package. Guests of the lab run beside them:
 // one alone keeps hardly more than one processor busy.
@@ -115,7 +115,7 @@ var labRuns = []struct{ name, run, skip string }{
 }
 
 // labPatience is three times what a run takes on two idle cores, with their changes of mode.
-const labPatience = 40 * time.Minute
+const labPatience = 50 * time.Minute
 
 // Packets meet what they should on another kernel, too, and in the mode that needs one.
 func TestLab(t *testing.T) {
