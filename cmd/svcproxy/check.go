@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/check"
-	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
@@ -55,25 +54,19 @@ Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be re
 // check prints the faults of all paths. One that cannot be read does not keep
 // the others from being checked.
 func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, asJSON bool, flags *configs.Flags) error {
-	c := check.Checker{
-		ConfigDir: p.dirs.config, StateDir: p.dirs.state,
-		Stdin: stdin,
-		Load: func(path string) (configs.Settings, []source.Fault, error) {
-			return load(path, flags)
-		},
-		Rules: daemon.Rules,
-		Host: func(s configs.Settings) proxier.Surroundings {
-			host, _ := node.Surroundings(s) // without rights to look, warnings are fewer
-			return host
-		},
+	c := p.checker(flags)
+	c.Stdin = stdin
+	c.Host = func(s configs.Settings) proxier.Surroundings {
+		host, _ := node.Surroundings(s) // without rights to look, warnings are fewer
+		return host
 	}
 	if p.isProgram {
-		p.readAsDaemon(ctx, &c, paths)
+		p.readAsDaemon(ctx, c, paths)
 	}
 	result := new(codedError)
 	for _, path := range paths {
 		r := c.Path(path)
-		if err := p.print(r.Faults, asJSON, &c); err != nil {
+		if err := p.print(r.Faults, asJSON, c); err != nil {
 			return err
 		}
 		if check.Fatal(r.Faults) {

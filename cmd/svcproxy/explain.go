@@ -8,12 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"svcproxy.dev/svcproxy/cmd/internal/check"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/source"
 )
 
 func (p *program) explainCommand() *cobra.Command {
@@ -81,11 +79,7 @@ func (p *program) explainAlone(ctx context.Context, q explain.Question, flags *c
 	if err := mayAdminister("explain"); err != nil {
 		return unreachable(fmt.Errorf("no daemon answers, and without one %w", err))
 	}
-	c := check.Checker{
-		ConfigDir: p.dirs.config, StateDir: p.dirs.state, Rules: daemon.Rules,
-		Load: func(path string) (configs.Settings, []source.Fault, error) { return load(path, flags) },
-	}
-	held, err := c.Held()
+	held, err := p.checker(flags).Held()
 	if err != nil {
 		return unreachable(err)
 	}

@@ -30,6 +30,14 @@ func load(path string, flags *configs.Flags) (configs.Settings, []source.Fault, 
 	return s, faults, nil
 }
 
+// checker returns what reads the files of the configuration directory as the daemon would.
+func (p *program) checker(flags *configs.Flags) *check.Checker {
+	return &check.Checker{
+		ConfigDir: p.dirs.config, StateDir: p.dirs.state, Rules: daemon.Rules,
+		Load: func(path string) (configs.Settings, []source.Fault, error) { return load(path, flags) },
+	}
+}
+
 // usable returns what is wrong with settings as a whole.
 func usable(s configs.Settings) error {
 	if err := s.Check(); err != nil {

@@ -14,14 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/cmd/internal/check"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // A traceCall is what svcproxy trace was asked for.
@@ -157,10 +154,7 @@ func (p *program) askNames(ctx context.Context, q url.Values, only netip.Addr) (
 
 // namesOfFiles returns what a daemon would use of the configuration directory.
 func (p *program) namesOfFiles() (*trace.Names, error) {
-	c := check.Checker{
-		ConfigDir: p.dirs.config, StateDir: p.dirs.state, Rules: daemon.Rules,
-		Load: func(path string) (configs.Settings, []source.Fault, error) { return load(path, new(configs.Flags)) },
-	}
+	c := p.checker(new(configs.Flags))
 	s, services, err := c.Services()
 	if err != nil {
 		return nil, unreachable(err)

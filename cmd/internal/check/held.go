@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 
+	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
@@ -10,7 +11,7 @@ import (
 
 // Held is what a daemon would hold of the configuration directory.
 type Held struct {
-	proxier.Snapshot // without Node and Families
+	proxier.Snapshot // without Node and Families before Look
 	Settings         configs.Settings
 	Faults           []source.Fault // of the settings and the files
 }
@@ -26,4 +27,14 @@ func (c *Checker) Held() (Held, error) {
 	r.add(files...)
 	c.recall(&in, c.ConfigDir, files)
 	return Held{in.tracker(files).Snapshot(), in.settings, r.Faults}, nil
+}
+
+// Look adds what a daemon with these settings finds on this host.
+func (h *Held) Look() error {
+	around, err := node.Surroundings(h.Settings)
+	if err != nil {
+		return fmt.Errorf("looking at this host: %w", err)
+	}
+	h.Node, h.Families = around.Node, around.Families
+	return nil
 }

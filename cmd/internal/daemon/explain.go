@@ -11,7 +11,6 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 )
 
@@ -46,15 +45,13 @@ func (d *daemon) addExplain(r *control.Routes) {
 
 // Explain says what becomes of a packet where no daemon runs, but would hold what is held.
 func Explain(ctx context.Context, held check.Held, q explain.Question) (*explain.Report, error) {
-	around, err := node.Surroundings(held.Settings)
-	if err != nil {
-		return nil, fmt.Errorf("looking at this host: %w", err)
+	if err := held.Look(); err != nil {
+		return nil, err
 	}
 	mode, err := wouldUse(ctx, held.Settings)
 	if err != nil {
 		return nil, err
 	}
-	held.Node, held.Families = around.Node, around.Families
 	w := explain.NewWorld(held.Snapshot, mode)
 	w.Places = Rules(held.Settings).EndpointPlaces
 	for _, f := range held.Faults {
