@@ -41,8 +41,8 @@
 //	look, contention         comparisons beside syncs; repairs paced
 //	settle, describe, edits  when all families hold a change, and its line in the log
 //	udpflows, flowtable      UDP flows to former endpoints
-//	health, doubts, clients, serving, status, summary  what others ask of the Loop
-//	reason                   why a route rejects or drops
+//	health, doubts, clients, serving, snapshot, status, summary  what others ask of the Loop
+//	reason, standing         why a route rejects or drops; why an endpoint is not used
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
 //	counts                   how many services and endpoints are how, for metrics
 //	plan*                    what a sync would change, and what that means for connections

@@ -1,12 +1,17 @@
 package proxier
 
-import "svcproxy.dev/svcproxy/source"
+import (
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
 
 // A Snapshot is what services there are at one moment. What it points to never changes.
 type Snapshot struct {
 	Node     *Node
 	Families []Family // that are programmed
 	Services []UnitService
+	Resolved []*Resolved // of each family, as far as the families have got; of a Tracker: none, see Resolve
 	Refused  []RefusedUnit
 }
 
@@ -22,9 +27,13 @@ type RefusedUnit struct {
 	Wanted []*source.Service // as it stands
 }
 
-// Snapshot returns what the Tracker holds.
+// Snapshot returns what the Tracker holds. It knows neither node nor families.
 func (t *Tracker) Snapshot() Snapshot {
-	var s Snapshot
+	n := 0
+	for _, u := range t.units {
+		n += len(u.used)
+	}
+	s := Snapshot{Services: make([]UnitService, 0, n)}
 	t.services(func(svc *source.Service, id source.UnitID) { s.Services = append(s.Services, UnitService{svc, id}) })
 	for _, list := range []map[source.UnitID]*unit{t.refused, t.objects.lacking} {
 		for _, u := range t.inOrder(list) {
@@ -38,11 +47,48 @@ func (t *Tracker) Snapshot() Snapshot {
 // a sync, and blocks one only while it copies references.
 func (l *Loop) Snapshot() Snapshot {
 	l.mu.RLock()
-	defer l.mu.RUnlock()
 	s := l.tracker.Snapshot()
 	s.Node = l.node
-	for _, f := range l.families {
+	families := slices.Clone(l.families)
+	l.mu.RUnlock()
+	for _, f := range families {
 		s.Families = append(s.Families, f.fam)
+		f.addTo(&s)
+	}
+	return s
+}
+
+// Revision returns a number that every change of Services, Resolved, Node and Families
+// changes, within one run.
+func (l *Loop) Revision() (n uint64) {
+	l.mu.RLock()
+	families := slices.Clone(l.families)
+	l.mu.RUnlock()
+	for _, f := range families {
+		n += f.latest().told
+	}
+	return n
+}
+
+// addTo adds what f has resolved.
+func (f *family) addTo(s *Snapshot) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	s.Resolved = slices.Grow(s.Resolved, len(f.state.Services))
+	for _, r := range f.state.Services {
+		s.Resolved = append(s.Resolved, r)
+	}
+}
+
+// Resolve returns s with its services resolved for its node and families, for those who have no Loop.
+func (s Snapshot) Resolve() Snapshot {
+	s.Resolved = nil
+	for _, svc := range s.Services {
+		for _, fam := range s.Families {
+			if r := Resolve(svc.Service, s.Node, fam); r != nil {
+				s.Resolved = append(s.Resolved, r)
+			}
+		}
 	}
 	return s
 }

@@ -15,10 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
 )
 
 // A traceCall is what svcproxy trace was asked for.
@@ -154,15 +152,12 @@ func (p *program) askNames(ctx context.Context, q url.Values, only netip.Addr) (
 
 // namesOfFiles returns what a daemon would use of the configuration directory.
 func (p *program) namesOfFiles() (*trace.Names, error) {
-	c := p.checker(new(configs.Flags))
-	s, services, err := c.Services()
+	held, err := p.checker(new(configs.Flags)).Held()
 	if err != nil {
 		return nil, unreachable(err)
 	}
-	host, err := node.Surroundings(s)
-	if err != nil {
-		return nil, fmt.Errorf("reading the addresses of this host: %w", err)
+	if err := held.Look(); err != nil {
+		return nil, err
 	}
-	use := proxier.InUse{Services: services, Node: host.Node, Families: host.Families}
-	return trace.NamesOf(use.Resolve(), netip.Addr{}), nil
+	return trace.NamesOf(held.Resolve(), netip.Addr{}), nil
 }

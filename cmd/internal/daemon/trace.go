@@ -25,7 +25,7 @@ func (r *reporter) names(_ context.Context, q url.Values) (*trace.Names, error) 
 			return nil, fmt.Errorf("address to trace: %w", err)
 		}
 	}
-	n := trace.NamesOf(r.loop.InUse(), only)
+	n := trace.NamesOf(r.loop.Snapshot(), only)
 	n.Mode, n.Revision = mode, now
 	return n, nil
 }

@@ -51,7 +51,7 @@ type place struct {
 
 // NamesOf returns the names of services in use. A valid address leaves out services that
 // have nothing to do with packets to it.
-func NamesOf(u proxier.InUse, only netip.Addr) *Names {
+func NamesOf(u proxier.Snapshot, only netip.Addr) *Names {
 	n := &Names{
 		Families: u.Families, Endpoints: make(map[netip.Addr]string), NodePortAddrs: u.Node.NodePortAddrs,
 		ServiceCIDRs: u.Node.ServiceCIDRs, LocalCIDRs: u.Node.LocalCIDRs, LocalInterfaces: u.Node.LocalInterfaces,
