@@ -202,7 +202,7 @@ func testExplainLocal(t *testing.T, e *env) {
 	s.InternalTrafficPolicy = "local"
 	e.apply(t, s)
 	e.fails(t, e.fromClient(0), e.Remote[0])
-	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "dropped", 3, "the policy is local")
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "dropped", 3, "policy local: no endpoint on this node")
 }
 
 func testExplainWeight(t *testing.T, e *env) {
@@ -297,7 +297,7 @@ func testExplainFamily(t *testing.T, e *env) {
 	e.apply(t, e.service(endpoints...))
 	q := Question{From: e.Client, Source: e.Client.Addrs[0].V6, Protocol: source.TCP, To: netip.AddrPortFrom(e.vip(1).V6, 80)}
 	e.fails(t, q, e.Local[0])
-	e.explain(t, q.Source, q.To.String()).names(t, "refused", 3, "of the other address family")
+	e.explain(t, q.Source, q.To.String()).names(t, "refused", 3, "no IPv6 endpoint")
 }
 
 // Without a daemon the files say what there should be, and the kernel is looked at.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
@@ -115,30 +114,15 @@ func (d *decision) take(u *use, f *proxier.Frontend) {
 	case d.route.Action == proxier.Balance:
 		d.outcome = Balanced
 	case d.route.Action == proxier.Drop:
-		d.outcome, d.why = Dropped, "the policy is local and no endpoint of this node is usable, "+d.whyNone()
+		d.outcome, d.why = Dropped, d.whyNone()
 	default:
-		d.outcome, d.why = Refused, "no endpoint is usable: "+d.whyNone()
+		d.outcome, d.why = Refused, d.whyNone()
 	}
 }
 
-// whyNone says why no endpoint is used, by reasons with how many endpoints they are of.
+// whyNone says why the route does not balance, in the words of svcproxy status.
 func (d *decision) whyNone() string {
-	count := map[proxier.Standing]int{}
-	var order []proxier.Standing
-	for _, e := range d.endpoints() {
-		if count[e.standing] == 0 {
-			order = append(order, e.standing)
-		}
-		count[e.standing]++
-	}
-	if len(order) == 0 {
-		return "it has none"
-	}
-	words := make([]string, len(order))
-	for i, s := range order {
-		words[i] = fmt.Sprintf("%d %s", count[s], s)
-	}
-	return strings.Join(words, ", ")
+	return proxier.Why(d.use.Service, d.world.Node, d.frontend, d.route).String()
 }
 
 // An endpoint is one of a service, and whether it is used.

@@ -191,16 +191,16 @@ func TestVerdicts(t *testing.T) {
 			change: func(s *source.Service, _ *World, _ *fakeHost) {
 				s.InternalTrafficPolicy, s.Endpoints = source.Local, s.Endpoints[1:]
 			},
-			want: "dropped: the policy is local and no endpoint of this node is usable, 1 on another node, and the policy is local (3)"},
+			want: "dropped: policy local: no endpoint on this node; usable elsewhere: 1 (3)"},
 		{name: "policy local of others", src: "192.168.10.1", dst: "198.51.100.7:80",
 			change: func(s *source.Service, _ *World, _ *fakeHost) {
 				s.ExternalTrafficPolicy, s.Endpoints = source.Local, s.Endpoints[1:]
 			}, want: "works"},
 		{name: "weight 0", dst: "10.96.0.10:80", change: func(s *source.Service, _ *World, _ *fakeHost) { s.Endpoints[0].Weight, s.Endpoints[1].Weight = 0, 0 },
-			want: "refused: no endpoint is usable: 2 weight 0 (3)"},
-		{name: "wrong family", src: "2001:db8::9", dst: "[fd00:96::10]:80", want: "refused: no endpoint is usable: 2 of the other address family (3)"},
+			want: "refused: no usable endpoint: 2 with weight 0 (3)"},
+		{name: "wrong family", src: "2001:db8::9", dst: "[fd00:96::10]:80", want: "refused: no IPv6 endpoint (3)"},
 		{name: "no endpoints", dst: "10.96.0.10:80", change: func(s *source.Service, _ *World, _ *fakeHost) { s.Endpoints = nil },
-			want: "refused: no endpoint is usable: it has none (3)"},
+			want: "refused: no endpoints (3)"},
 		{name: "foreign dnat", dst: "10.96.0.10:80",
 			change: func(_ *source.Service, _ *World, h *fakeHost) {
 				h.rules.Bases = []*ruleset.Base{base("nat", "prerouting", -110, ruleset.Verdict{Kind: ruleset.Translate, To: "192.0.2.1:80"})}
