@@ -7,7 +7,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// Counts say how many services and endpoints are how, over all families.
+// Counts say how many services and endpoints are how, over all families: each service once,
+// for its worst frontend, where a Summary counts the frontends.
 type Counts struct {
 	Services  map[string]int // by the worst action of their frontends, of ServiceActions
 	Endpoints map[string]int // by state, of EndpointStates; one of several services counts for each
@@ -34,7 +35,7 @@ const noFrontend = "none"
 // ServiceActions returns what becomes of the connections to a service, from the worst on: it
 // counts once, for the worst of its frontends.
 func ServiceActions() []string {
-	return []string{"unserved", Reject.String(), "in part", Drop.String(), pending, Balance.String(), noFrontend}
+	return []string{unservedWhole, Reject.String(), unservedInPart, Drop.String(), pending, Balance.String(), noFrontend}
 }
 
 // EndpointStates returns the states that an endpoint can be in.
@@ -105,11 +106,7 @@ func (u *usedService) action() string {
 	worst := noFrontend
 	for _, r := range u.resolved {
 		for _, f := range r.Frontends {
-			a := "pending"
-			if r.held {
-				a, _ = r.unserved.action(f)
-			}
-			if worse[a] < worse[worst] {
+			if a, _ := f.action(r.held, r.unserved); worse[a] < worse[worst] {
 				worst = a
 			}
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // A Summary says of a Loop what a Status says, in a size that does not grow with the
-// number of services.
+// number of services. Counts has numbers only, of services and endpoints.
 type Summary struct {
 	Families []FamilyStatus `json:"families"`
 	Services int            `json:"services"`
