@@ -259,7 +259,7 @@ func (in setting) doubts(t *proxier.Tracker, files ...file.File) []source.Fault 
 			faults = append(faults, d.Fault())
 		}
 	}
-	sortByPlace(faults)
+	SortByPlace(faults)
 	return faults
 }
 
@@ -306,11 +306,12 @@ func refusals(t *proxier.Tracker, path string) []source.Fault {
 			faults = append(faults, r.Faults...)
 		}
 	}
-	sortByPlace(faults)
+	SortByPlace(faults)
 	return faults
 }
 
-func sortByPlace(faults []source.Fault) {
+// SortByPlace sorts faults by file, line and column; those of one place stay in their order.
+func SortByPlace(faults []source.Fault) {
 	slices.SortStableFunc(faults, func(a, b source.Fault) int {
 		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
 	})

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -117,9 +116,7 @@ func (r *Reading) apply(reserved []netip.AddrPort, old []source.Unit, ch source.
 	for _, refused := range t.Refusals() {
 		r.Faults = append(r.Faults, refused.Faults...)
 	}
-	slices.SortStableFunc(r.Faults, func(a, b source.Fault) int {
-		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
-	})
+	check.SortByPlace(r.Faults)
 }
 
 func inOrder(services map[source.Key]*source.Service) []*source.Service {
