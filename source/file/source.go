@@ -11,12 +11,21 @@
 // Files are named by stage; run.go drives them all, and source.go, state.go and
 // timing.go have what they share:
 //
-//	watch*   what wakes us: events, links, mounts
-//	read_*   look at the directory and its names, read texts
-//	parse*   text to services and faults (rules.go: the limits)
-//	wait.go  whether a version may be half written, and when it counts
-//	hand.go  what counts is handed to the sink, and what the sink accepts
-//	keep*    copies of accepted versions in a state directory, for the next start
+//	watch*    what wakes us: events, links, mounts
+//	read_*    look at the directory and its names, read texts
+//	parse*    text to services and faults (rules.go: the limits)
+//	wait.go   whether a version may be half written, and when it counts
+//	hand*     what counts is handed to the sink, and what the sink accepts
+//	guard_*   what does not count: a change that is held, a version used in place of another
+//	keep*     copies of accepted versions, and decisions, in a state directory, for the next start
+//	history*  the versions that were accepted before, beside these copies
+//	command*  what others have Run do: rollback, apply, confirm
+//	trial*    an apply that nobody confirms goes back, also at the next start
+//
+// No two files use each other, nor by way of others. So some stages stand on two levels: guard_pin.go,
+// guard_decisions.go and guard_removals.go below the Source, guard_judge.go and those that hold
+// above; hand_on.go below the guard, hand.go above; history.go and history_index.go
+// below the store, history_add.go above.
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for
