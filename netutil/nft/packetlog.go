@@ -112,24 +112,54 @@ func (l *PacketLog) config(fill func([]byte) []byte) []byte {
 // Close ends the listening.
 func (l *PacketLog) Close() error { return l.file.Close() }
 
-// Receive waits for what comes next, until the deadline, and calls one of the two with it.
-// The error wraps os.ErrDeadlineExceeded when nothing waits, and unix.ENOBUFS when the
+// maxDatagrams is how many a call of Receive takes at most.
+const maxDatagrams = 1000
+
+// Receive waits for what comes next, until the deadline, and calls one of the two with it,
+// and with all else that waits, up to a bound. It reports whether nothing is left waiting.
+// The error wraps os.ErrDeadlineExceeded when nothing came, and unix.ENOBUFS when the
 // kernel had no room and some is lost.
-func (l *PacketLog) Receive(deadline time.Time, logged func(*LoggedPacket), traced func(*Trace)) error {
+func (l *PacketLog) Receive(deadline time.Time, logged func(*LoggedPacket), traced func(*Trace)) (drained bool, err error) {
 	raw, err := l.file.SyscallConn()
 	if err = cmp.Or(err, l.file.SetReadDeadline(deadline)); err != nil {
-		return err
+		return false, err
 	}
-	var n int
 	var failed error
 	err = raw.Read(func(fd uintptr) bool {
-		n, _, failed = unix.Recvfrom(int(fd), l.buf, 0)
-		return failed != unix.EAGAIN && failed != unix.EINTR
+		for taken := range maxDatagrams {
+			n, err := receiveWaiting(int(fd), l.buf)
+			if err == unix.EAGAIN {
+				drained = taken > 0
+				return drained
+			}
+			if failed = err; failed == nil {
+				failed = dispatch(l.buf[:n], logged, traced)
+			}
+			if failed != nil {
+				return true
+			}
+		}
+		return true
 	})
 	if err = cmp.Or(err, failed); err != nil {
-		return fmt.Errorf("receiving logged packets: %w", err)
+		return errors.Is(err, os.ErrDeadlineExceeded), fmt.Errorf("receiving logged packets: %w", err)
 	}
-	return messages(l.buf[:n], func(m message) error {
+	return drained, nil
+}
+
+// receiveWaiting returns a datagram that is there already, or EAGAIN.
+func receiveWaiting(fd int, buf []byte) (int, error) {
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// dispatch calls one of the two with each message of a datagram.
+func dispatch(datagram []byte, logged func(*LoggedPacket), traced func(*Trace)) error {
+	return messages(datagram, func(m message) error {
 		switch {
 		case len(m.Body) < genLen:
 			return nil

@@ -32,6 +32,7 @@ const (
 	firstGroup = 0x7ac0 // of logged packets: tools use low numbers
 	tick       = 100 * time.Millisecond
 	countEvery = time.Second
+	finishTime = time.Second
 
 	// Names are asked for again this often, and sooner for an endpoint that they do not know.
 	renewEvery = 10 * time.Second
@@ -56,9 +57,10 @@ type watcher struct {
 	byID    map[uint32]*sighting // by that of traces
 	lines   int
 	left    uint64 // out, as last said
+	ignored int    // since it was last said
 	failed  error  // of writing a line
 
-	counted, asked time.Time
+	expired, counted, asked time.Time // last
 }
 
 // Run shows lines until ctx ends or there are as many as were asked for. What it has made
@@ -151,24 +153,22 @@ func (w *watcher) remove() error {
 	return errors.Join(errs...)
 }
 
-// receive takes what comes within a tick. When nothing waits, all of what was sent is
-// read: only then is it known what did not come.
+// receive takes what comes within a tick, and once a second looks at the rest.
 func (w *watcher) receive() error {
-	err := w.log.Receive(time.Now().Add(tick), w.logged, w.traced)
-	now := time.Now()
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		w.expire(now.Add(-patience))
-	case errors.Is(err, unix.ENOBUFS):
-		w.Note("events of the kernel were lost: some lines are missing")
-		w.lost()
-	case err != nil:
+	drained, err := w.take()
+	if err != nil {
 		return err
+	}
+	now := time.Now()
+	if drained && now.Sub(w.expired) >= tick {
+		w.expired = now
+		w.expire(now.Add(-patience))
 	}
 	if now.Sub(w.counted) < countEvery {
 		return nil
 	}
 	w.counted = now
+	w.noteIgnored()
 	if err := w.count(); err != nil {
 		return err
 	}
@@ -178,16 +178,35 @@ func (w *watcher) receive() error {
 	return nil
 }
 
-// finish tells what is known when it is time to end.
+// take takes what comes within a tick. It reports whether all of what was sent is read:
+// only then is it known what did not come.
+func (w *watcher) take() (drained bool, err error) {
+	drained, err = w.log.Receive(time.Now().Add(tick), w.logged, w.traced)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return true, nil
+	case errors.Is(err, unix.ENOBUFS):
+		w.Note("events of the kernel were lost: some lines are missing")
+		w.lost()
+		return false, nil
+	}
+	return drained, err
+}
+
+// finish tells what is known when it is time to end. Events of other traces may go on: it
+// takes a bounded time.
 func (w *watcher) finish() error {
 	err := w.remove()
-	for err == nil && !w.done() {
-		if err = w.log.Receive(time.Now().Add(tick), w.logged, w.traced); errors.Is(err, os.ErrDeadlineExceeded) {
-			w.expire(time.Now())
-			err = nil
-			break
-		}
+	start := time.Now()
+	for quiet := false; err == nil && !quiet && !w.done() && time.Since(start) < finishTime; {
+		asked := time.Now()
+		quiet, err = w.take()
+		quiet = quiet && time.Since(asked) >= tick
 	}
+	if err == nil {
+		w.expire(time.Now())
+	}
+	w.noteIgnored()
 	return errors.Join(err, w.failed)
 }
 
@@ -221,8 +240,18 @@ func (w *watcher) logged(p *nft.LoggedPacket) {
 
 // begin notes a new connection.
 func (w *watcher) begin(n number, p *nft.LoggedPacket, conn tuple) {
-	if len(w.pending) < maxPending {
-		w.pending[n] = &sighting{number: n, conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: seenNew}
+	if len(w.pending) >= maxPending {
+		w.ignored++
+		return
+	}
+	w.pending[n] = &sighting{number: n, conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: seenNew}
+}
+
+// noteIgnored notes how many connections there was no room for.
+func (w *watcher) noteIgnored() {
+	if w.ignored > 0 {
+		w.Note(fmt.Sprintf("%d connections were left out: of %d others more is to come", w.ignored, maxPending))
+		w.ignored = 0
 	}
 }
 
