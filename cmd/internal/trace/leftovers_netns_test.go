@@ -70,13 +70,29 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// A table that another socket owns has its name.
+func TestOwnedName(t *testing.T) {
+	netnstest.Enter(t)
+	b := nft.NewBatch(nft.Table{Family: unix.NFPROTO_IPV4, Name: fmt.Sprint(tablePrefix, os.Getpid())})
+	b.AddNewTable("", true)
+	if err := dial(t).Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	o := Options{Filter: Filter{Destination: own}, Names: &Names{Families: []proxier.Family{proxier.IPv4}}}
+	if err := Run(ctx, o); err != nil {
+		t.Error(err)
+	}
+}
+
 // Two traces with one process id, of two pid namespaces say, do not disturb each other. A
 // trace whose table is taken away says so.
 func TestRun(t *testing.T) {
 	netnstest.Enter(t)
 	c := dial(t)
-	own := fmt.Sprint("svcproxy-trace-", os.Getpid())
-	taken := nft.NewBatch(nft.Table{Family: unix.NFPROTO_IPV4, Name: own})
+	name := fmt.Sprint(tablePrefix, os.Getpid())
+	taken := nft.NewBatch(nft.Table{Family: unix.NFPROTO_IPV4, Name: name})
 	taken.AddTable("")
 	if err := c.Commit(taken); err != nil {
 		t.Fatal(err)
@@ -91,7 +107,7 @@ func TestRun(t *testing.T) {
 	if err := w.install(); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := tables(t, c), []string{"ip " + own, "ip " + own + "-1"}; !slices.Equal(got, want) {
+	if got, want := tables(t, c), []string{"ip " + name, "ip " + name + "-1"}; !slices.Equal(got, want) {
 		t.Errorf("tables %q, want %q", got, want)
 	}
 	if err := w.count(); err != nil {
@@ -100,7 +116,7 @@ func TestRun(t *testing.T) {
 	if err := w.remove(); err != nil {
 		t.Error(err)
 	}
-	w.tables = []*rules{{table: nft.Table{Family: unix.NFPROTO_IPV4, Name: own + "-1"}}}
+	w.tables = []*rules{{table: nft.Table{Family: unix.NFPROTO_IPV4, Name: name + "-1"}}}
 	if err := w.count(); err == nil || !strings.Contains(err.Error(), "another program removed it") {
 		t.Errorf("without its table: %v", err)
 	}
@@ -108,7 +124,7 @@ func TestRun(t *testing.T) {
 	if err := Run(ctx, o); err != nil {
 		t.Error(err)
 	}
-	if got, want := tables(t, c), []string{"ip " + own}; !slices.Equal(got, want) {
+	if got, want := tables(t, c), []string{"ip " + name}; !slices.Equal(got, want) {
 		t.Errorf("left %q, want %q", got, want)
 	}
 }

@@ -115,7 +115,8 @@ func (w *watcher) install() error {
 // or left where process ids repeat.
 const nameTries = 16
 
-// add adds the table of one family, owned where the kernel knows that.
+// add adds the table of one family, owned where the kernel knows that. A name is taken by a
+// table of a socket: EPERM, or of none: EEXIST.
 func (w *watcher) add(r *rules) error {
 	for i, owned := 0, true; ; {
 		r.table = nft.Table{Family: r.number, Name: fmt.Sprint(tablePrefix, os.Getpid())}
@@ -129,7 +130,7 @@ func (w *watcher) add(r *rules) error {
 		}
 		err := w.conn.Commit(r.batch)
 		switch {
-		case errors.Is(err, unix.EEXIST) && i < nameTries:
+		case (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EPERM)) && i < nameTries:
 			i++
 		case owned && nft.IsUnknownFlag(err):
 			owned = false
