@@ -206,7 +206,14 @@ func (r *rules) leave() {
 		r.rule(chain, state(expr.CtStateBitNEW), r.connection(), r.isChosen(), limit, r.log(seenRouted))
 	}
 	r.rule("to-host", state(expr.CtStateBitNEW), r.connection(), r.forget(), r.log(seenHost))
-	r.rule("postrouting", state(expr.CtStateBitNEW), r.connection(), r.forget(), r.log(seenOut))
+	r.rule("postrouting", leavesHost, state(expr.CtStateBitNEW), r.connection(), r.forget(), r.log(seenOut))
+}
+
+// leavesHost matches packets but those through the loopback interface: they enter again,
+// as ones that were chosen, and are told where they end.
+var leavesHost = []expr.Any{
+	&expr.Meta{Key: expr.MetaKeyOIFTYPE, Register: register(0)},
+	&expr.Cmp{Op: expr.CmpOpNeq, Register: register(0), Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_LOOPBACK)},
 }
 
 // state matches packets of a state of connection tracking.

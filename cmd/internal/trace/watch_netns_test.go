@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -121,7 +122,28 @@ func TestTakesAll(t *testing.T) {
 		send(t)
 	}
 	drained, err := w.take()
-	if err != nil || !drained || len(w.pending) < 5 {
+	if err != nil || !drained || len(w.pending) != 5 {
 		t.Errorf("%d connections, drained %t, error %v; want 5, and no more", len(w.pending), drained, err)
+	}
+}
+
+// A connection of the host to an address of its own is told once.
+func TestOwnAddress(t *testing.T) {
+	w, lines := watch(t, false)
+	send(t)
+	if _, err := net.Dial("tcp4", netip.AddrPortFrom(own, 80).String()); err == nil {
+		t.Error("connected")
+	}
+	if err := w.finish(); err != nil {
+		t.Error(err)
+	}
+	var told []string
+	for _, l := range *lines {
+		told = append(told, l.Destination+" "+l.outcome())
+	}
+	slices.Sort(told)
+	const why = "untouched: not an address of a service"
+	if want := []string{"127.0.0.2:80/tcp " + why, "127.0.0.2:9999/udp " + why}; !slices.Equal(told, want) {
+		t.Errorf("got  %q\nwant %q", told, want)
 	}
 }
