@@ -16,9 +16,9 @@ import (
 // A sighting is what was seen of one new connection so far.
 type sighting struct {
 	number number
-	trace  uint32 // of the packet, where chains are asked for
-	conn   tuple  // as it was sent
-	now    tuple  // as it was last seen
+	traces []uint32 // of the packet, where chains are asked for: it has another one behind the loopback interface
+	conn   tuple    // as it was sent
+	now    tuple    // as it was last seen
 	at     time.Time
 	in     string // interface
 	where  string // it was last seen

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -26,5 +27,35 @@ func TestFullOfPending(t *testing.T) {
 	w.noteIgnored()
 	if want := []string{"3 connections were left out: of 4096 others more is to come"}; len(w.pending) != maxPending || !slices.Equal(notes, want) {
 		t.Errorf("%d pending, told %q, want %q", len(w.pending), notes, want)
+	}
+}
+
+// Of a connection that was told no trace is remembered, nor more of one than there is room for.
+func TestTracesAreForgotten(t *testing.T) {
+	packet := []byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 203, 0, 113, 9, 10, 96, 0, 10, 0, 7, 0, 80}
+	s := &sighting{number: number{2, 1}, conn: testTuple(7)}
+	w := &watcher{pending: map[number]*sighting{s.number: s}, byID: make(map[uint32]*sighting)}
+	for id := range uint32(2 * maxSteps) {
+		w.traced(&nft.Trace{Table: nft.Table{Family: 2, Name: "filter"}, Chain: "input", ID: id, Network: packet[:20], Transport: packet[20:]})
+	}
+	if len(s.steps) == 0 || len(w.byID) != maxSteps {
+		t.Errorf("%d steps, %d traces, want %d", len(s.steps), len(w.byID), maxSteps)
+	}
+	if w.forget(s); len(w.byID) > 0 {
+		t.Errorf("%d traces are left", len(w.byID))
+	}
+}
+
+// The name of an interface costs the same however many there are.
+func TestInterfaceName(t *testing.T) {
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b, c := interfaceName(lo.Index), interfaceName(0), interfaceName(1<<30); a != "lo" || b != "" || c != "interface 1073741824" {
+		t.Errorf("got %q, %q and %q", a, b, c)
+	}
+	if n := testing.AllocsPerRun(100, func() { interfaceName(lo.Index) }); n > 4 {
+		t.Errorf("%g allocations: is there a listing?", n)
 	}
 }
