@@ -133,6 +133,7 @@ func (c *Collector) Run(ctx context.Context) {
 			continue
 		case <-s.checks():
 			s.follow(ctx, nil)
+			s.relieve()
 			continue
 		case a := <-c.asks:
 			if a.metric && !w.Always {
@@ -235,11 +236,24 @@ func (s *session) read(ctx context.Context) {
 	s.took = time.Since(s.began)
 }
 
-// readEvents books what the kernel has told of since the last reading.
-func (s *session) readEvents() {
+// relieve books what the kernel has told of where that is much, between two readings.
+func (s *session) relieve() {
+	if s.tally.full() {
+		s.book.begin(s.serving())
+		s.bookEvents()
+	}
+}
+
+// bookEvents books what the kernel has told of since that was last done.
+func (s *session) bookEvents() {
 	for p, n := range s.tally.take() {
 		s.book.ended(p, n)
 	}
+}
+
+// readEvents books what the kernel has told of since the last reading.
+func (s *session) readEvents() {
+	s.bookEvents()
 	if s.failed != nil {
 		s.problems = append(s.problems, "new connections are not counted: "+s.failed.Error())
 	}

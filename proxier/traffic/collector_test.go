@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -172,6 +173,54 @@ func TestCountedAlways(t *testing.T) {
 		r.Want(Wanted{})
 		time.Sleep(lease + time.Second)
 		r.wantFigures(r.report(), 1, 0, 0)
+	})
+}
+
+// What is told between two readings does not grow with what is no service's, and none of
+// a service's is lost.
+func TestForeignPairsAreDropped(t *testing.T) {
+	var families []proxier.Serving
+	var mu sync.Mutex
+	get := func() []proxier.Serving { mu.Lock(); defer mu.Unlock(); return families }
+	s := &session{Collector: NewCollector(newFakeKernel(), get, slog.New(slog.DiscardHandler))}
+	s.read(t.Context())
+	mu.Lock()
+	families = serving(service("web", "10.96.0.10", one)) // new since the reading
+	mu.Unlock()
+	s.tally.add(Event{Connection: Connection{Pair: vipPair}, Begun: true})
+	for round := range 3 {
+		for i := range maxPairs - 1 {
+			foreign := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(18 + round), byte(i >> 8), byte(i)}), 443)
+			s.tally.add(Event{Connection: Connection{Pair: proxier.Pair{Place: proxier.Place{Protocol: source.TCP, AddrPort: foreign}, Target: foreign}}, Begun: true})
+		}
+		if s.relieve(); len(s.tally.pairs) > manyPairs || len(s.book.places) > 10 {
+			t.Fatalf("%d pairs, %d places", len(s.tally.pairs), len(s.book.places))
+		}
+	}
+	s.read(t.Context())
+	r := Report{Lost: s.tally.losses()}
+	s.book.report(&Query{}, &r)
+	if len(r.Services) != 1 || r.Services[0].Connections != 1 || r.Lost > 0 {
+		t.Errorf("%+v, %d lost; want one connection, none lost", r.Services, r.Lost)
+	}
+}
+
+// A session looks at what it was told without being asked.
+func TestRelieved(t *testing.T) {
+	s := service("web", "10.96.0.10", one)
+	collect(t, newFakeKernel(), serving(s), func(r *rig) {
+		r.Want(Wanted{Always: true})
+		synctest.Wait()
+		for i := range 3 * maxPairs {
+			if i%manyPairs == 0 {
+				time.Sleep(2 * followCheck)
+			}
+			to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(i >> 16), byte(i >> 8), byte(i)}), 443)
+			r.kernel.events <- Event{Connection: Connection{Pair: proxier.Pair{Place: proxier.Place{Protocol: source.TCP, AddrPort: to}, Target: to}}}
+		}
+		if got := r.report(); got.Lost > 0 {
+			r.Errorf("%d lost", got.Lost)
+		}
 	})
 }
 

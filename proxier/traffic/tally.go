@@ -6,10 +6,15 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// maxPairs bounds how many pairs a tally has between two readings. Those beyond it,
-// which a host would have with 100,000 busy endpoints behind several addresses each, are
-// counted as lost.
-const maxPairs = 1 << 20
+const (
+	// maxPairs bounds how many pairs a tally has between two looks at it. Those beyond it,
+	// which is as many new ones within a second, are counted as lost.
+	maxPairs = 1 << 16
+
+	// manyPairs is with how many a tally is booked without a reading: the book keeps only
+	// what is a service's, and a host may translate much else.
+	manyPairs = 10_000
+)
 
 // A Connection is one of connection tracking, which the kernel translated.
 type Connection struct {
@@ -65,6 +70,13 @@ func (t *tally) take() map[proxier.Pair]proxier.Count {
 	pairs := t.pairs
 	t.pairs = nil
 	return pairs
+}
+
+// full reports whether there are so many pairs that they are to be taken.
+func (t *tally) full() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.pairs) > manyPairs
 }
 
 // losses returns how often something was lost.
