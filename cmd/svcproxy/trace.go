@@ -46,8 +46,10 @@ It ends when it is interrupted, after --count lines, or --for a time. The kernel
 shows it 200 new connections a second at most; how many were left out it says.
 For as long as it runs there is a table svcproxy-trace-PID in nftables, whatever
 the mode, which goes with the process (on a kernel before 5.12: with the next
-start of the daemon or cleanup, where the process was killed). -v adds the chains
-that a packet met; iptables-legacy cannot show its own.`,
+start of the daemon or cleanup, where the process was killed). Its rules need
+connection tracking: where nothing else has switched that on, trace does, for all
+packets, while it runs. -v adds the chains that a packet met; iptables-legacy
+cannot show its own.`,
 		Args: cobra.MaximumNArgs(2),
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			_, err := trace.ParseFilter(args, func(netip.Addr) bool { return true })
