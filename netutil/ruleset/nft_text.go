@@ -153,7 +153,7 @@ func (o operand) text() string {
 }
 
 func (o operand) value(b []byte) string {
-	if o.show == nil {
+	if o.show == nil || len(b) == 0 {
 		return fmt.Sprintf("0x%x", b)
 	}
 	return o.show(b)
@@ -165,7 +165,7 @@ var operators = map[expr.CmpOp]string{expr.CmpOpNeq: "!= ", expr.CmpOpLt: "< ", 
 // whether any of them is set.
 func (o operand) compare(op expr.CmpOp, data []byte) string {
 	if len(o.mask) == len(data) && len(data) > 0 {
-		if bytes.Count(data, []byte{0}) == len(data) && o.name[:2] == "ct" {
+		if bytes.Count(data, []byte{0}) == len(data) && strings.HasPrefix(o.name, "ct ") {
 			if op == expr.CmpOpEq {
 				return o.text() + " != " + o.value(o.mask)
 			}
