@@ -50,7 +50,7 @@ func (h *fakeHost) Sysctl(name string) (string, error) {
 	return "1", nil
 }
 
-func (h *fakeHost) Interfaces() ([]string, error) { return []string{"eth0", "eth1"}, nil }
+func (h *fakeHost) Interfaces() ([]string, error) { return []string{"eth0", "eth1"}, h.failing }
 
 func (h *fakeHost) Rules(context.Context, proxier.Family) *ruleset.Ruleset { return &h.rules }
 
@@ -375,13 +375,21 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// What cannot be read of the host is said, and keeps nothing else from being said.
+// What cannot be read of the host is said, keeps nothing else from being said, and leaves
+// it open whether packets arrive.
 func TestUnreadableHost(t *testing.T) {
 	h := &fakeHost{sysctls: map[string]string{}, failing: errors.New("operation not permitted")}
 	h.rules.Unread, h.rules.Stopped = []string{"rules of nf_tables: no"}, true
 	r := ask(t, world(service()), h, client, "10.96.0.10:80", "")
-	text := strings.Join(r.Steps[hostStep-1].Lines, "\n")
-	for _, want := range []string{"our objects in the kernel: operation not permitted", "connection tracking: operation not permitted", "rules of nf_tables: no", "more rules"} {
+	const want = "works, unless: it comes in by another interface, which could not be looked at: operation not permitted (6), " +
+		"it is stopped by what could not be read: rules of nf_tables: no (6), " +
+		"it is stopped by rules of other programs beyond the first 5000, of which there are more (6), " +
+		"our objects in the kernel, which could not be read, are missing: operation not permitted (4)"
+	if r.Verdict != want || !r.Works {
+		t.Errorf("works: %v\n got: %s\nwant: %s", r.Works, r.Verdict, want)
+	}
+	text := strings.Join(append(r.Steps[kernelStep-1].Lines, r.Steps[hostStep-1].Lines...), "\n")
+	for _, want := range []string{"our objects in the kernel", "connection tracking: operation not permitted", "rules of nf_tables: no", "first 5000"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not said in\n%s", want, text)
 		}

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
 	"svcproxy.dev/svcproxy/netutil/conntrack"
@@ -60,7 +61,8 @@ type facts struct {
 	clients  []proxier.Client // of the packet's source
 	flows    []conntrack.Found
 	in       Route // the interface that the packet comes in by
-	notKnown []string
+	notKnown []string  // what says more, and keeps nothing from working
+	doubts   []Problem // what could not be read, and may keep it from working
 }
 
 // lookBack finds the way back to the client, which tells by which interface its packets come.
@@ -78,6 +80,7 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	}
 	f.readSysctls(h, d)
 	f.rules = h.Rules(ctx, d.family)
+	f.doubtRules()
 	if d.sender.Host {
 		r, err := h.Route(RouteQuery{Dest: d.question.Dest})
 		f.forth = lookup{r, err}
@@ -87,13 +90,28 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	}
 	var err error
 	if f.objects, err = h.Objects(ctx, proxier.OnlyFor(d.world.Node, d.family, d.use.resolved, d.frontend)); err != nil {
-		f.unknown("our objects in the kernel: " + err.Error())
+		f.doubt(kernelStep, "our objects in the kernel, which could not be read, are missing: "+err.Error())
 	}
 	f.lookAtTargets(ctx, h, d)
 	return f
 }
 
 func (f *facts) unknown(what string) { f.notKnown = append(f.notKnown, what) }
+
+// doubt notes what keeps the packet from its way, for all that is known.
+func (f *facts) doubt(step int, what string) {
+	f.doubts = append(f.doubts, Problem{Step: step, Text: what, order: unreadOrder})
+}
+
+// doubtRules notes which rules of others are not known.
+func (f *facts) doubtRules() {
+	for _, u := range f.rules.Unread {
+		f.doubt(hostStep, "it is stopped by what could not be read: "+u)
+	}
+	if f.rules.Stopped {
+		f.doubt(hostStep, fmt.Sprintf("it is stopped by rules of other programs beyond the first %d, of which there are more", maxRules))
+	}
+}
 
 func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
 	var err error
@@ -157,7 +175,7 @@ func (f *facts) readSysctls(h Host, d *decision) {
 func (f *facts) findStrict(h Host, in string) {
 	names, err := h.Interfaces()
 	if err != nil {
-		f.unknown("interfaces: " + err.Error())
+		f.doubt(hostStep, "it comes in by another interface, which could not be looked at: "+err.Error())
 	}
 	for _, name := range names {
 		v, err := h.Sysctl("net/ipv4/conf/" + name + "/rp_filter")

@@ -20,6 +20,7 @@ const (
 	routeOrder
 	filterOrder
 	backOrder
+	unreadOrder
 )
 
 // way is steps 5 and 6.
@@ -321,11 +322,14 @@ func (r *Report) flows(f *facts) {
 
 // unread tells of what is not known.
 func (r *Report) unread(f *facts) {
-	for _, u := range append(f.notKnown, f.rules.Unread...) {
+	for _, u := range f.notKnown {
 		r.say(hostStep, "not known: "+u)
 	}
-	if f.rules.Stopped {
-		r.say(hostStep, "there are more rules of other programs than were looked at")
+	for _, p := range f.doubts {
+		r.addProblem(p)
+		if p.Step == kernelStep {
+			r.say(kernelStep, "<- "+p.Text)
+		}
 	}
 	for _, p := range r.Problems {
 		if p.Step == hostStep {
