@@ -60,7 +60,7 @@ type facts struct {
 	objects  []proxier.Object
 	clients  []proxier.Client // of the packet's source
 	flows    []conntrack.Found
-	in       Route // the interface that the packet comes in by
+	in       Route     // the interface that the packet comes in by
 	notKnown []string  // what says more, and keeps nothing from working
 	doubts   []Problem // what could not be read, and may keep it from working
 }
