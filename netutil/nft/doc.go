@@ -12,7 +12,7 @@
 //	batch                   a transaction as bytes
 //	socket, conn            requests and their answers
 //	listen, commit          transactions, and which monitors hear them
-//	list                    what the kernel holds
+//	foreign, list           what the kernel holds, of others too
 //	monitor                 what others change
 //	keep, forward           a table that keeps translation on; chains that drop
 package nft

@@ -159,23 +159,11 @@ func (c *Conn) chains(t Table) ([]string, error) {
 // elements are left out or listed twice. A commit meanwhile does not end it. After
 // an error the Conn may only be closed: the rest is not read.
 func (c *Conn) Scan(t Table, set string, each func(*Element) error) error {
-	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, t.Family, 0)
-	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
-	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
 	var e Element
-	err := c.ask(endMessage(m, 0), nil, func(m message) error {
-		for _, element := range nlmsg.Attrs(m.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			e.decode(element.Value())
-			if err := each(&e); err != nil {
-				return err
-			}
-		}
-		return nil
+	return c.ScanRaw(t, set, func(attrs []byte) error {
+		e.decode(attrs)
+		return each(&e)
 	})
-	if err != nil {
-		return fmt.Errorf("listing the elements of set %s: %w", set, err)
-	}
-	return nil
 }
 
 // Get requests single elements of a set by their keys, and calls found with the

@@ -69,7 +69,7 @@ func (r *nftRule) Eval(p *Packet) (Match, Verdict) {
 	for _, e := range r.exprs {
 		m.step(e)
 		if m.match == No {
-			return No, Verdict{}
+			return No, Verdict{Marks: m.done.Marks}
 		}
 	}
 	return m.match, m.done
@@ -115,7 +115,7 @@ func (m *machine) step(e expr.Any) {
 	case *expr.Bitwise:
 		m.bitwise(e)
 	case *expr.Byteorder:
-		m.load(e.DestRegister, unknown(int(e.Len)))
+		m.load(e.DestRegister, swapped(m.read(e.SourceRegister, int(e.Len)), int(e.Size)))
 	case *expr.Cmp:
 		m.cmp(e.Op, m.read(e.Register, len(e.Data)), e.Data)
 	case *expr.Range:
@@ -137,29 +137,44 @@ func (m *machine) step(e expr.Any) {
 func (m *machine) statement(e expr.Any) {
 	switch e := e.(type) {
 	case *expr.Verdict:
-		m.done = verdictOf(e)
+		m.decide(verdictOf(e))
 	case *expr.Reject:
-		m.done = Verdict{Kind: Reject}
+		m.decide(Verdict{Kind: Reject})
 	case *expr.NAT:
 		if e.Type == expr.NATTypeDestNAT {
-			m.done = Verdict{Kind: Translate, To: m.target(e)}
+			m.decide(Verdict{Kind: Translate, To: m.target(e)})
 		}
 	case *expr.Redir:
-		m.done = Verdict{Kind: Translate, To: "this host"}
+		m.decide(Verdict{Kind: Translate, To: "this host"})
 	case *expr.TProxy:
-		m.done = Verdict{Kind: Translate, To: "a process of this host"}
+		m.decide(Verdict{Kind: Translate, To: "a process of this host"})
 	case *expr.Notrack:
-		m.done = Verdict{Kind: NoTrack}
+		m.decide(Verdict{Kind: NoTrack})
 	case *expr.Queue:
-		m.done = Verdict{Kind: Queue}
-	case *expr.Counter, *expr.Log, *expr.Dynset, *expr.Objref, *expr.Masq, *expr.FlowOffload, *expr.Dup:
+		m.decide(Verdict{Kind: Queue})
+	case *expr.Objref:
+		m.require(matchIf(e.Type == unix.NFT_OBJECT_COUNTER).or(Maybe)) // others may limit
+	case *expr.Counter, *expr.Log, *expr.Dynset, *expr.Masq, *expr.FlowOffload, *expr.Dup:
 	case *expr.Match:
 		m.require(matchOf(e.Name))
 	case *expr.Target:
-		m.done = targetOf(e.Name)
-	default:
+		m.decide(targetOf(e.Name))
+	case *expr.Limit, *expr.Quota, *expr.Connlimit:
 		m.require(Maybe)
+	default: // what it loads, and where to, is not known
+		m.require(Maybe)
+		m.value = unknown(registerBytes)
 	}
+}
+
+// decide notes what the rule does. What it did before is not undone where it then lets the
+// packet pass.
+func (m *machine) decide(v Verdict) {
+	v.Marks = m.done.Marks || v.Kind == SetMark
+	if passes := v.Kind == Accept || v.Kind == Return || v.Kind == Continue || v.Kind == SetMark; passes && (m.done.Kind == Translate || m.done.Kind == NoTrack) {
+		v.Kind, v.Chain, v.To = m.done.Kind, m.done.Chain, m.done.To
+	}
+	m.done = v
 }
 
 // matchOf is what is known of a match of iptables in a rule of nf_tables.
@@ -246,7 +261,7 @@ func number(n uint32) value { return known(binary.NativeEndian.AppendUint32(nil,
 func (m *machine) meta(e *expr.Meta) {
 	if e.SourceRegister {
 		if e.Key == expr.MetaKeyMARK {
-			m.done = Verdict{Kind: SetMark}
+			m.done.Marks = true
 		}
 		return
 	}
@@ -277,7 +292,7 @@ func (m *machine) metaValue(key expr.MetaKey) value {
 	case expr.MetaKeyOIF:
 		return interfaceIndex(p.OutIndex, false)
 	case expr.MetaKeyMARK:
-		if !p.AnyMark {
+		if !p.AnyMark && !m.done.Marks {
 			return number(p.Mark)
 		}
 	}
@@ -385,6 +400,20 @@ func (m *machine) inRange(e *expr.Range) {
 	m.require(in)
 }
 
+// swapped returns v with the bytes of its numbers of some size from the order of this
+// host to that of networks, or back.
+func swapped(v value, size int) value {
+	if size < 2 || binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		return v
+	}
+	for _, b := range [][]byte{v.data, v.known} {
+		for at := 0; at+size <= len(b); at += size {
+			slices.Reverse(b[at : at+size])
+		}
+	}
+	return v
+}
+
 // lookup looks a key up in a set or a map.
 func (m *machine) lookup(e *expr.Lookup) {
 	set := m.rule.sets(e.SetName)
@@ -404,7 +433,7 @@ func (m *machine) lookup(e *expr.Lookup) {
 		return
 	}
 	if e.DestRegister == unix.NFT_REG_VERDICT {
-		m.done = verdictOf(verdictIn(element.Val))
+		m.decide(verdictOf(verdictIn(element.Val)))
 		return
 	}
 	if found == Yes {

@@ -4,6 +4,7 @@ package ruleset
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -81,6 +82,11 @@ func TestRulesOfNFT(t *testing.T) {
 		{"ip daddr != @blocked drop", ""},
 		{"ip dscp 1 drop", "drops sure=false"},
 		{"return; drop", ""},
+		{"meta mark 16384-16400 drop", "drops sure=true"},
+		{"meta mark 1-16 drop", ""},
+		{"tcp dport 80 meta mark 16384-16400 drop", "drops sure=true"},
+		{"tcp dport 80 rt mtu 1400 drop", "drops sure=false"},
+		{"tcp dport 80 ct mark 1-16 drop", "drops sure=false"},
 	}
 	for _, tt := range tests {
 		rules := strings.ReplaceAll(tt.rule, "; ", "\n")
@@ -144,5 +150,32 @@ func TestRead(t *testing.T) {
 	}
 	if rs = Read(context.Background(), Options{MaxRules: 1}); !rs.Stopped {
 		t.Error("it did not stop at the first rule")
+	}
+}
+
+// A set too large is not known, tables of a trace are not looked at, and rules are read up
+// to a limit.
+func TestLimitsOfRead(t *testing.T) {
+	netnstest.Enter(t)
+	var b strings.Builder
+	for i := range maxElements + 1 {
+		fmt.Fprintf(&b, "11.0.%d.%d, ", i>>8, i&255)
+	}
+	run(t, "table ip svcproxy-trace-1 { chain c { type filter hook forward priority 0; drop; }; }\n"+
+		"table ip f {\nset large { type ipv4_addr; elements = { "+b.String()+" }; }\n"+
+		"chain c { type filter hook forward priority 0; ip daddr @large drop; ip daddr 10.0.0.1 drop; }\n}\n", "nft", "-f", "-")
+	rs := Read(context.Background(), Options{MaxRules: 1000})
+	want := "ip f c [c]: ip daddr @large drop: drops sure=false\nip f c [c]: ip daddr 10.0.0.1 drop: drops sure=false\n"
+	if got := walkAll(rs, "forward", packet("192.0.2.9", "10.0.0.1", 80)); got != want {
+		t.Errorf("got: %swant: %s", got, want)
+	}
+	rs = Read(context.Background(), Options{MaxRules: 1})
+	if len(rs.Bases) != 1 || len(rs.Bases[0].Chains["c"]) != 1 || !rs.Stopped || len(rs.Unread) > 0 {
+		t.Errorf("up to a limit: stopped %v, unread %q, %+v", rs.Stopped, rs.Unread, rs.Bases)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if rs = Read(ctx, Options{MaxRules: 1000}); len(rs.Unread) == 0 {
+		t.Error("what a reader did not wait for is not named")
 	}
 }

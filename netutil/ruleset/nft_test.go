@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // nftPacket is what the rules of these tests meet.
@@ -31,5 +33,57 @@ func TestTextOfUnnamedOperand(t *testing.T) {
 	}}
 	if got, want := r.String(), "socket ? 0x00000000/0x0f000000 drop"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// raw encodes expressions as the kernel lists them.
+func raw(t *testing.T, list ...expr.Any) []byte {
+	t.Helper()
+	var attrs []netlink.Attribute
+	for _, e := range list {
+		b, err := expr.Marshal(unix.NFPROTO_IPV4, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attrs = append(attrs, netlink.Attribute{Type: unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, Data: b})
+	}
+	b, err := netlink.MarshalAttributes(attrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// An expression that is not known loads what is not known: tcp dport 443 socket wildcard 0 drop.
+func TestUnknownExpression(t *testing.T) {
+	list := append(dport443(), &expr.Socket{Key: expr.SocketKeyWildcard, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}}, drop())
+	r := &nftRule{exprs: decodeRule(unix.NFPROTO_IPV4, raw(t, list...))}
+	if m, v := r.Eval(nftPacket()); m != Maybe || v.Kind != Drop || len(r.exprs) != len(list) {
+		t.Errorf("match %d, %s; %d expressions", m, v.Kind, len(r.exprs))
+	}
+	if got, want := r.String(), "th dport 443 socket ? 0x00 drop"; got != want {
+		t.Errorf("its text is %q, want %q", got, want)
+	}
+}
+
+// What hands packets to a process of this host keeps them from our rules, also if it then
+// accepts them.
+func TestTProxy(t *testing.T) {
+	list := append(dport443(), &expr.TProxy{Family: 2, TableFamily: 2, RegPort: 1}, &expr.Verdict{Kind: expr.VerdictAccept})
+	r := &nftRule{exprs: decodeRule(unix.NFPROTO_IPV4, raw(t, list...))}
+	if m, v := r.Eval(nftPacket()); m != Yes || v.Kind != Translate {
+		t.Errorf("match %d, %s", m, v.Kind)
+	}
+}
+
+// A mark that was set is not known, whatever the rule does then.
+func TestMarkAndAccept(t *testing.T) {
+	set := []expr.Any{&expr.Immediate{Register: 1, Data: []byte{1, 0, 0, 0}}, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}}
+	for _, v := range []expr.VerdictKind{expr.VerdictAccept, expr.VerdictContinue, expr.VerdictReturn} {
+		r := &nftRule{exprs: append(set[:2:2], &expr.Verdict{Kind: v})}
+		b := &Base{Chain: "c", Chains: map[string][]Rule{"c": {r}}}
+		if _, p := b.Walk(*nftPacket(), nil); !p.AnyMark {
+			t.Errorf("the mark is lost with verdict %d", v)
+		}
 	}
 }

@@ -100,6 +100,9 @@ func (t *text) statement(e expr.Any) {
 	case *expr.Target:
 		t.say("xt target " + quoted(e.Name))
 	case *expr.Counter:
+	case opaque:
+		t.say(quoted(e.name))
+		clear(t.loaded)
 	default:
 		name, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr."), "{")
 		t.say(strings.ToLower(name))

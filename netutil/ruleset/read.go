@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 )
 
@@ -42,7 +43,7 @@ func (b *budget) take() bool {
 func Read(ctx context.Context, o Options) *Ruleset {
 	rs, limit := &Ruleset{}, &budget{o.MaxRules}
 	byText := rs.readTools(ctx, o, limit)
-	if err := rs.readNFT(o, limit, byText); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+	if err := rs.readNFT(ctx, o, limit, byText); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		rs.Unread = append(rs.Unread, fmt.Sprintf("rules of nf_tables: %v", err))
 	}
 	rs.Stopped = limit.left < 0
@@ -87,10 +88,13 @@ func legacyTables(v6 bool) bool {
 	return err == nil && len(strings.Fields(string(b))) > 0
 }
 
+// tracePrefix begins the names of tables that svcproxy trace makes.
+const tracePrefix = "svcproxy-trace-"
+
 var hookNames = map[nftables.ChainHook]string{0: "prerouting", 1: "input", 2: "forward", 3: "output", 4: "postrouting"}
 
 // readNFT reads the tables that byText does not have.
-func (rs *Ruleset) readNFT(o Options, limit *budget, byText map[string]bool) error {
+func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, byText map[string]bool) error {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return err
@@ -113,6 +117,8 @@ func (rs *Ruleset) readNFT(o Options, limit *budget, byText map[string]bool) err
 		case t.Family == family && t.Name == o.OwnTable:
 			rs.Own = uint64(i) + 1
 			continue
+		case strings.HasPrefix(t.Name, tracePrefix):
+			continue // of ours: it drops nothing
 		case t.Family == family && byText[t.Name], t.Family != family && t.Family != nftables.TableFamilyINet, isDormant(t):
 			continue
 		}
@@ -120,7 +126,7 @@ func (rs *Ruleset) readNFT(o Options, limit *budget, byText map[string]bool) err
 		if t.Family == nftables.TableFamilyINet {
 			of = "inet"
 		}
-		if err := rs.readTable(conn, t, of, uint64(i)+1, o.IPv6, chains, limit); err != nil {
+		if err := rs.readTable(ctx, t, of, uint64(i)+1, o.IPv6, chains, limit); err != nil {
 			return fmt.Errorf("table %s %s: %w", of, t.Name, err)
 		}
 	}
@@ -135,23 +141,14 @@ func isDormant(t *nftables.Table) bool {
 }
 
 // readTable reads one table, if any of its chains has a hook.
-func (rs *Ruleset) readTable(conn *nftables.Conn, t *nftables.Table, family string, at uint64, v6 bool, chains []*nftables.Chain, limit *budget) error {
+func (rs *Ruleset) readTable(ctx context.Context, t *nftables.Table, family string, at uint64, v6 bool, chains []*nftables.Chain, limit *budget) error {
 	own := slices.DeleteFunc(slices.Clone(chains), func(c *nftables.Chain) bool { return c.Table.Name != t.Name || c.Table.Family != t.Family })
 	if !slices.ContainsFunc(own, func(c *nftables.Chain) bool { return c.Hooknum != nil }) {
 		return nil
 	}
-	sets := setReader(conn, t)
-	rules := map[string][]Rule{}
-	for _, c := range own {
-		list, err := conn.GetRules(t, c)
-		if err != nil {
-			return fmt.Errorf("chain %s: %w", c.Name, err)
-		}
-		for _, r := range list {
-			if limit.take() {
-				rules[c.Name] = append(rules[c.Name], &nftRule{v6: v6, exprs: r.Exprs, sets: sets})
-			}
-		}
+	rules, err := readRules(ctx, t, v6, limit)
+	if err != nil {
+		return err
 	}
 	for _, c := range own {
 		if c.Hooknum == nil || hookNames[*c.Hooknum] == "" {
@@ -169,23 +166,60 @@ func (rs *Ruleset) readTable(conn *nftables.Conn, t *nftables.Table, family stri
 	return nil
 }
 
+// errStop ends a listing before its end.
+var errStop = errors.New("enough was read")
+
+// readRules reads the rules of a table, by chain, as far as the budget lasts.
+func readRules(ctx context.Context, t *nftables.Table, v6 bool, limit *budget) (map[string][]Rule, error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	sets, rules := newSetReader(t), map[string][]Rule{}
+	err = conn.ScanRules(nft.Table{Family: byte(t.Family), Name: t.Name}, func(chain string, exprs []byte) error {
+		if !limit.take() {
+			return errStop
+		}
+		rules[chain] = append(rules[chain], &nftRule{v6: v6, exprs: decodeRule(byte(t.Family), exprs), sets: sets.get})
+		return ctx.Err()
+	})
+	if errors.Is(err, errStop) {
+		err = nil
+	}
+	return rules, err
+}
+
 // maxElements is of how large sets the elements are looked at.
 const maxElements = 20_000
 
-// setReader returns what reads the sets of a table, each at once, for all of its rules.
-func setReader(conn *nftables.Conn, t *nftables.Table) func(string) *nftSet {
-	var sets map[string]*nftSet
-	return func(name string) *nftSet {
-		if sets == nil {
-			sets = readSets(conn, t)
-		}
-		return sets[name]
-	}
+// A setReader reads the sets of a table, each when a rule asks for it.
+type setReader struct {
+	table *nftables.Table
+	list  map[string]*nftables.Set // nil: not read yet
+	read  map[string]*nftSet
 }
 
-func readSets(_ *nftables.Conn, t *nftables.Table) map[string]*nftSet {
-	sets := map[string]*nftSet{}
-	conn, err := nftables.New() // that of Read may be closed by now
+func newSetReader(t *nftables.Table) *setReader {
+	return &setReader{table: t, read: map[string]*nftSet{}}
+}
+
+// get returns a set; nil: it could not be read, or is too large.
+func (r *setReader) get(name string) *nftSet {
+	if r.list == nil {
+		r.list = listSets(r.table)
+	}
+	s, done := r.read[name]
+	if !done && r.list[name] != nil {
+		s = readSet(r.list[name])
+		r.read[name] = s
+	}
+	return s
+}
+
+func listSets(t *nftables.Table) map[string]*nftables.Set {
+	sets := map[string]*nftables.Set{}
+	conn, err := nftables.New() // that of Read is closed by now
 	if err != nil {
 		return sets
 	}
@@ -194,10 +228,28 @@ func readSets(_ *nftables.Conn, t *nftables.Table) map[string]*nftSet {
 		return sets
 	}
 	for _, s := range list {
-		elements, err := conn.GetSetElements(s)
-		if err == nil && len(elements) <= maxElements {
-			sets[s.Name] = newSet(s, elements)
-		}
+		sets[s.Name] = s
 	}
 	return sets
+}
+
+// readSet reads the elements of a set, up to one too many.
+func readSet(s *nftables.Set) *nftSet {
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	var elements []nftables.SetElement
+	err = conn.ScanRaw(nft.Table{Family: byte(s.Table.Family), Name: s.Table.Name}, s.Name, func(attrs []byte) error {
+		if len(elements) == maxElements {
+			return errStop
+		}
+		elements = append(elements, decodeElement(attrs))
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	return newSet(s, elements)
 }

@@ -4,6 +4,7 @@
 //
 //	ruleset.go         packets, chains, rules, and the walk through them
 //	nft.go, nft_set.go       rules of nf_tables, expression by expression
+//	nft_decode.go      rules and elements as the kernel lists them
 //	nft_text.go        the same in words
 //	xt.go, xt_match.go       rules of iptables, from the text of iptables-save
 //	read.go            what there is on this host
@@ -44,6 +45,8 @@ const (
 
 func (m Match) and(o Match) Match { return min(m, o) }
 
+func (m Match) or(o Match) Match { return max(m, o) }
+
 func (m Match) not() Match { return Yes - m }
 
 func matchIf(ok bool) Match {
@@ -81,6 +84,7 @@ type Verdict struct {
 	Kind
 	Chain string // of Jump and GoTo
 	To    string // of Translate: where to, if known
+	Marks bool   // it sets the mark too
 }
 
 // A Rule is one rule.
@@ -159,6 +163,7 @@ func (w *walk) chain(name string, path []string, sure bool) (Kind, bool) {
 			return Continue, false
 		}
 		m, v := r.Eval(&w.packet)
+		w.packet.AnyMark = w.packet.AnyMark || v.Marks
 		if m == No {
 			continue
 		}
