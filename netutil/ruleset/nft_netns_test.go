@@ -170,12 +170,22 @@ func TestLimitsOfRead(t *testing.T) {
 		t.Errorf("got: %swant: %s", got, want)
 	}
 	rs = Read(context.Background(), Options{MaxRules: 1})
-	if len(rs.Bases) != 1 || len(rs.Bases[0].Chains["c"]) != 1 || !rs.Stopped || len(rs.Unread) > 0 {
+	if len(rs.Bases) != 1 || len(rs.Bases[0].Chains["c"]) != 1 || !rs.Bases[0].Partial || !rs.Stopped || len(rs.Unread) > 0 {
 		t.Errorf("up to a limit: stopped %v, unread %q, %+v", rs.Stopped, rs.Unread, rs.Bases)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if rs = Read(ctx, Options{MaxRules: 1000}); len(rs.Unread) == 0 {
 		t.Error("what a reader did not wait for is not named")
+	}
+}
+
+// Chains that packets meet before all hooks are not looked at, which is said.
+func TestIngressOfNFT(t *testing.T) {
+	netnstest.Enter(t)
+	run(t, "table netdev f { chain c { type filter hook ingress device lo priority 0; drop; }; }\n", "nft", "-f", "-")
+	rs := Read(context.Background(), Options{MaxRules: 1000})
+	if len(rs.Unread) != 1 || !strings.HasSuffix(rs.Unread[0], "not looked at: f c") {
+		t.Errorf("not read: %q", rs.Unread)
 	}
 }

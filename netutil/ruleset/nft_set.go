@@ -20,11 +20,20 @@ type nftSet struct {
 	keyLen   int
 	ranges   bool // of single keys: elements are where ranges begin and end
 	elements []nftables.SetElement
+	other    *nftables.SetElement // for keys that no element has; nil: there is none
 }
 
 // newSet returns a set with elements as the kernel lists them.
 func newSet(s *nftables.Set, elements []nftables.SetElement) *nftSet {
-	set := &nftSet{keyLen: keyLen(s, elements), ranges: s.Interval && !s.Concatenation, elements: elements}
+	set := &nftSet{ranges: s.Interval && !s.Concatenation}
+	for _, e := range elements {
+		if len(e.Key) == 0 { // "*"
+			set.other = &e
+			continue
+		}
+		set.elements = append(set.elements, e)
+	}
+	set.keyLen = keyLen(s, set.elements)
 	if set.ranges {
 		slices.SortStableFunc(set.elements, func(a, b nftables.SetElement) int {
 			return cmp.Or(bytes.Compare(a.Key, b.Key), -compareBool(a.IntervalEnd, b.IntervalEnd))
@@ -52,6 +61,14 @@ func compareBool(a, b bool) int {
 
 // find returns whether a key is in the set, and the element.
 func (s *nftSet) find(key value) (Match, *nftables.SetElement) {
+	m, e := s.findKey(key)
+	if m == No && s.other != nil {
+		return Yes, s.other
+	}
+	return m, e
+}
+
+func (s *nftSet) findKey(key value) (Match, *nftables.SetElement) {
 	if s.ranges {
 		return s.findRange(key)
 	}
@@ -70,19 +87,25 @@ func (s *nftSet) find(key value) (Match, *nftables.SetElement) {
 }
 
 // contains reports whether an element has a key, or the ranges of its fields, which
-// have lengths of four bytes or a multiple.
+// have lengths of four bytes or a multiple, of an IPv6 address 16.
 func contains(e *nftables.SetElement, key value) Match {
 	if len(e.KeyEnd) == 0 || bytes.Equal(e.Key, e.KeyEnd) {
 		return key.equals(e.Key)
 	}
-	if !key.complete() {
+	if !key.complete() || len(e.KeyEnd) != len(e.Key) || len(key.data) < len(e.Key) {
 		return Maybe
 	}
+	single := true // so far all parts of the element are single values
 	for at := 0; at < len(e.Key); at += 4 {
-		lo, hi, k := e.Key[at:min(at+4, len(e.Key))], e.KeyEnd[at:min(at+4, len(e.KeyEnd))], key.data[at:min(at+4, len(key.data))]
+		end := min(at+4, len(e.Key))
+		lo, hi, k := e.Key[at:end], e.KeyEnd[at:end], key.data[at:end]
 		if bytes.Compare(k, lo) < 0 || bytes.Compare(k, hi) > 0 {
-			return No // of an IPv6 address each part is compared: no range that is a prefix differs
+			if len(e.Key) > 16 && !single {
+				return Maybe // it may be a later part of a field that is within its range
+			}
+			return No
 		}
+		single = single && bytes.Equal(lo, hi)
 	}
 	return Yes
 }

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"testing"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -84,6 +85,32 @@ func TestMarkAndAccept(t *testing.T) {
 		b := &Base{Chain: "c", Chains: map[string][]Rule{"c": {r}}}
 		if _, p := b.Walk(*nftPacket(), nil); !p.AnyMark {
 			t.Errorf("the mark is lost with verdict %d", v)
+		}
+	}
+}
+
+// "*" is for what no other element has.
+func TestCatchAll(t *testing.T) {
+	for _, ranges := range []bool{true, false} {
+		s := newSet(&nftables.Set{Interval: ranges, KeyType: nftables.TypeIPAddr}, []nftables.SetElement{
+			{Val: []byte{9}}, {Key: []byte{0, 0, 0, 0}, IntervalEnd: true}, {Key: []byte{11, 0, 0, 0}, IntervalEnd: true}, {Key: []byte{10, 0, 0, 0}, Val: []byte{1}},
+		})
+		for key, want := range map[[4]byte]byte{{192, 168, 0, 1}: 9, {10, 0, 0, 0}: 1} {
+			if m, e := s.find(known(key[:])); m != Yes || len(e.Val) == 0 || e.Val[0] != want {
+				t.Errorf("ranges %v: match %d of %v, %+v", ranges, m, key, e)
+			}
+		}
+	}
+}
+
+// A range of IPv6 addresses beside another field, of which parts are not compared one by one.
+func TestConcatenatedRange(t *testing.T) {
+	e := nftables.SetElement{Key: make([]byte, 20), KeyEnd: make([]byte, 20)}
+	e.Key[3], e.Key[7], e.KeyEnd[3], e.KeyEnd[7] = 1, 9, 3, 2 // 0:1:0:9:: to 0:3:0:2::
+	key := make([]byte, 20)
+	for i, want := range map[byte]Match{2: Maybe, 9: No} {
+		if key[3] = i; contains(&e, known(key)) != want {
+			t.Errorf("of %d: %d, want %d", i, contains(&e, known(key)), want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ type Options struct {
 
 // A Ruleset is what there is for packets of one family.
 type Ruleset struct {
-	Bases   []*Base  // by hook in no order
+	Bases   []*Base  // by hook and priority
 	Own     uint64   // when our table was created, as Base.Created; 0: there is none
 	Stopped bool     // MaxRules was reached: there are more
 	Unread  []string // what could not be read, and why
@@ -47,6 +47,7 @@ func Read(ctx context.Context, o Options) *Ruleset {
 		rs.Unread = append(rs.Unread, fmt.Sprintf("rules of nf_tables: %v", err))
 	}
 	rs.Stopped = limit.left < 0
+	rs.Sort()
 	return rs
 }
 
@@ -68,6 +69,9 @@ func (rs *Ruleset) readTools(ctx context.Context, o Options, limit *budget) map[
 		if err := t.Save(ctx, r.line); err != nil {
 			rs.Unread = append(rs.Unread, fmt.Sprintf("rules of %s: %v", t, err))
 			continue
+		}
+		for _, b := range r.bases {
+			b.Partial = limit.left < 0
 		}
 		rs.Bases = append(rs.Bases, r.bases...)
 		if t.Variant == xtables.NFT {
@@ -112,6 +116,7 @@ func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, byText
 	if err != nil {
 		return err
 	}
+	rs.noteIngress(chains)
 	for i, t := range tables {
 		switch {
 		case t.Family == family && t.Name == o.OwnTable:
@@ -131,6 +136,24 @@ func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, byText
 		}
 	}
 	return nil
+}
+
+// noteIngress names chains that packets meet before all hooks, which are not looked at.
+func (rs *Ruleset) noteIngress(chains []*nftables.Chain) {
+	const ingress, most = 5, 8 // NF_INET_INGRESS
+	var names []string
+	for _, c := range chains {
+		netdev := c.Table.Family == nftables.TableFamilyNetdev
+		if c.Hooknum != nil && (netdev || c.Table.Family == nftables.TableFamilyINet && *c.Hooknum == ingress) {
+			names = append(names, quoted(c.Table.Name)+" "+quoted(c.Name))
+		}
+	}
+	if len(names) > most {
+		names = append(names[:most], "and more")
+	}
+	if len(names) > 0 {
+		rs.Unread = append(rs.Unread, "chains of interfaces (ingress, egress) are not looked at: "+strings.Join(names, ", "))
+	}
 }
 
 // isDormant reports whether packets do not meet a table: NFT_TABLE_F_DORMANT,
@@ -156,7 +179,7 @@ func (rs *Ruleset) readTable(ctx context.Context, t *nftables.Table, family stri
 		}
 		b := &Base{
 			Origin: family + " " + quoted(t.Name) + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hookNames[*c.Hooknum],
-			Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: at, Chains: rules,
+			Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: at, Chains: rules, Partial: limit.left < 0,
 		}
 		if c.Priority != nil {
 			b.Priority = int(*c.Priority)

@@ -13,6 +13,7 @@
 package ruleset
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -73,10 +74,11 @@ const (
 	Queue     // another program decides
 	SetMark
 	Own
+	Unfollowed // there are more rules, or deeper chains, than are followed: what they do is not known
 )
 
 func (k Kind) String() string {
-	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "marks", "is ours"}[k]
+	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "marks", "is ours", "is not followed"}[k]
 }
 
 // A Verdict is what a rule does with a packet that it matches.
@@ -105,6 +107,17 @@ type Base struct {
 	Drops    bool   // the policy
 	Created  uint64 // of nf_tables: a number that grows with each new table
 	Chains   map[string][]Rule
+	Partial  bool // not all rules were read: no hit is sure
+}
+
+// hookOrder is the order in which a packet meets hooks, as far as it does.
+var hookOrder = []string{"prerouting", "input", "forward", "output", "postrouting"}
+
+// Sort brings the chains into the order in which packets meet them.
+func (rs *Ruleset) Sort() {
+	slices.SortStableFunc(rs.Bases, func(a, b *Base) int {
+		return cmp.Or(slices.Index(hookOrder, a.Hook)-slices.Index(hookOrder, b.Hook), cmp.Compare(a.Priority, b.Priority))
+	})
 }
 
 // A Hit is a rule, or a policy, that does not simply let a packet pass.
@@ -130,7 +143,7 @@ const (
 // chains that are not looked into.
 func (b *Base) Walk(p Packet, own map[string]Verdict) ([]Hit, Packet) {
 	w := walk{base: b, packet: p, own: own}
-	end, sure := w.chain(b.Chain, nil, true)
+	end, sure := w.chain(b.Chain, nil, !b.Partial)
 	if (end == Continue || end == Return) && b.Drops {
 		w.hit(nil, "", Verdict{Kind: Drop}, sure)
 	}
@@ -143,24 +156,38 @@ type walk struct {
 	own    map[string]Verdict
 	steps  int
 	hits   []Hit
+	gaveUp bool
 }
 
 func (w *walk) hit(path []string, rule string, v Verdict, sure bool) {
-	if len(w.hits) < maxHits {
-		w.hits = append(w.hits, Hit{w.base, slices.Clone(path), rule, v, sure})
+	h := Hit{w.base, slices.Clone(path), rule, v, sure}
+	switch {
+	case len(w.hits) < maxHits:
+		w.hits = append(w.hits, h)
+	case sure:
+		w.hits[maxHits-1] = h
 	}
+}
+
+// giveUp notes once that rules are not followed.
+func (w *walk) giveUp(path []string) (Kind, bool) {
+	if !w.gaveUp {
+		w.gaveUp = true
+		w.hit(path, "", Verdict{Kind: Unfollowed}, false)
+	}
+	return Continue, false
 }
 
 // chain returns how a packet leaves a chain, Continue or a final verdict, and whether it is
 // sure that it gets past its end. sure: it certainly got there.
 func (w *walk) chain(name string, path []string, sure bool) (Kind, bool) {
 	if len(path) >= maxDepth {
-		return Continue, false
+		return w.giveUp(path)
 	}
 	path = append(path, name)
 	for _, r := range w.base.Chains[name] {
 		if w.steps++; w.steps > maxSteps {
-			return Continue, false
+			return w.giveUp(path)
 		}
 		m, v := r.Eval(&w.packet)
 		w.packet.AnyMark = w.packet.AnyMark || v.Marks

@@ -123,7 +123,7 @@ func (p *ruleParser) option() {
 		p.target(word, p.next())
 	default:
 		parse := options[word]
-		if parse == nil {
+		if parse == nil || word == "--mark" && p.module != "mark" {
 			p.match(false, notUnderstood)
 			p.skip()
 			return

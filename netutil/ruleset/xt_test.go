@@ -34,6 +34,7 @@ func TestRulesOfIPTables(t *testing.T) {
 		{"-m state --state NEW -j DROP", "yes drops"},
 		{"-m mark --mark 0x1/0x1 -j DROP", "no"},
 		{"-m mark ! --mark 0x1/0x1 -j DROP", "yes drops"},
+		{"-m connmark --mark 0x1/0x1 -j DROP", "maybe drops"},
 		{`-m comment --comment "a -j ACCEPT \" text" -j DROP`, "yes drops"},
 		{"-m set --match-set blocked src -j DROP", "maybe drops"},
 		{"-m limit --limit 5/min -j DROP", "maybe drops"},
@@ -128,8 +129,61 @@ func TestWalk(t *testing.T) {
 func TestWalkEnds(t *testing.T) {
 	a, b := parseRule("-j B"), parseRule("-j A")
 	base := &Base{Chain: "A", Chains: map[string][]Rule{"A": {a, a}, "B": {b, b}}, Drops: true}
-	if got, _ := base.Walk(packet("192.0.2.9", "10.0.0.1", 80), nil); len(got) != 1 || got[0].Sure {
+	if got, _ := base.Walk(packet("192.0.2.9", "10.0.0.1", 80), nil); len(got) != 2 || got[0].Verdict.Kind != Unfollowed || got[0].Sure || got[1].Sure {
 		t.Errorf("got %s", hits(got))
+	}
+}
+
+// Rules that are not followed may do anything.
+func TestWalkGivesUp(t *testing.T) {
+	deep := map[string][]Rule{}
+	for i := range 20 {
+		deep[fmt.Sprint("c", i)] = []Rule{parseRule(fmt.Sprint("-j c", i+1))}
+	}
+	deep["c20"] = []Rule{parseRule("-j DROP")}
+	long := []Rule{}
+	for range maxSteps {
+		long = append(long, parseRule("-p udp"))
+	}
+	for name, chains := range map[string]map[string][]Rule{"deep": deep, "long": {"c0": append(long, parseRule("-j DROP"))}} {
+		got, _ := (&Base{Chain: "c0", Chains: chains}).Walk(packet("192.0.2.9", "10.0.0.1", 80), nil)
+		if len(got) != 1 || got[0].Verdict.Kind != Unfollowed || got[0].Sure {
+			t.Errorf("%s: %d hits, %+v", name, len(got), got)
+		}
+	}
+}
+
+// A drop that is sure is told of, however many may come before it.
+func TestManyHits(t *testing.T) {
+	var list []Rule
+	for range 2 * maxHits {
+		list = append(list, parseRule("-m set --match-set x src -j REJECT"))
+	}
+	b := &Base{Chain: "c", Chains: map[string][]Rule{"c": {parseRule("-j d")}, "d": list}}
+	w := walk{base: b, packet: packet("192.0.2.9", "10.0.0.1", 80)}
+	w.chain("c", nil, true)
+	if w.hit(nil, "the last", Verdict{Kind: Drop}, true); len(w.hits) != maxHits || w.hits[maxHits-1].Rule != "the last" {
+		t.Errorf("%d hits, the last %+v", len(w.hits), w.hits[len(w.hits)-1])
+	}
+}
+
+// Of a chain of which not all rules were read no hit is sure.
+func TestPartial(t *testing.T) {
+	b := &Base{Chain: "c", Partial: true, Drops: true, Chains: map[string][]Rule{}}
+	if got, _ := b.Walk(packet("192.0.2.9", "10.0.0.1", 80), nil); len(got) != 1 || got[0].Sure {
+		t.Errorf("got %s", hits(got))
+	}
+}
+
+func TestSort(t *testing.T) {
+	rs := Ruleset{Bases: []*Base{{Hook: "forward", Priority: 5}, {Hook: "postrouting", Priority: -5}, {Hook: "forward", Priority: -5}, {Hook: "prerouting"}}}
+	rs.Sort()
+	var got strings.Builder
+	for _, b := range rs.Bases {
+		fmt.Fprint(&got, b.Hook, b.Priority, " ")
+	}
+	if want := "prerouting0 forward-5 forward5 postrouting-5 "; got.String() != want {
+		t.Errorf("got %s, want %s", got.String(), want)
 	}
 }
 
