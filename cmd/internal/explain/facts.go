@@ -54,6 +54,7 @@ type facts struct {
 	back     lookup // to the client
 	forth    lookup // of what this host sends: to the address that was asked for
 	targets  map[netip.AddrPort]lookup
+	looked   int // of how many endpoints, the first ones, the way was looked at
 	sysctls  map[string]string
 	strict   []string // interfaces other than the packet's whose rp_filter is strict
 	rules    *ruleset.Ruleset
@@ -80,6 +81,7 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	}
 	f.readSysctls(h, d)
 	f.rules = h.Rules(ctx, d.family)
+	f.rules.Sort()
 	f.doubtRules()
 	if d.sender.Host {
 		r, err := h.Route(RouteQuery{Dest: d.question.Dest})
@@ -119,9 +121,11 @@ func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
 		f.unknown("connection tracking: " + err.Error())
 	}
 	for i, e := range d.expected() {
-		if i == maxEndpoints {
+		if i == maxEndpoints || ctx.Err() != nil {
+			f.doubt(routeStep, fmt.Sprintf("it goes to one of %d endpoints whose way was not looked at", len(d.expected())-i))
 			break
 		}
+		f.looked++
 		mark := uint32(0)
 		if e.Masquerade {
 			mark = d.host.Mark()

@@ -47,7 +47,7 @@ func judge(d *decision, f *facts) *Report {
 		r.kernel(d, f)
 	}
 	r.way(d, f)
-	r.conclude(d)
+	r.conclude(d, f.looked)
 	return r
 }
 
@@ -270,8 +270,8 @@ func (r *Report) listed(d *decision) *Report {
 	return r
 }
 
-// conclude writes the verdict.
-func (r *Report) conclude(d *decision) {
+// conclude writes the verdict. looked is of how many endpoints the way was looked at.
+func (r *Report) conclude(d *decision, looked int) {
 	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return a.order - b.order })
 	var whole, part, maybe []string
 	for _, p := range r.Problems {
@@ -300,7 +300,7 @@ func (r *Report) conclude(d *decision) {
 	case blocked > 0 && blocked == len(r.Expected):
 		r.Verdict = "does not work: " + rest
 	case len(part) > 0:
-		r.Verdict = fmt.Sprintf("works for %d of %d endpoints only: %s", len(r.Expected)-blocked, len(r.Expected), rest)
+		r.Verdict = fmt.Sprintf("works for %d of %d endpoints only: %s", looked-blocked, looked, rest)
 	case len(maybe) > 0:
 		r.Verdict = "works, unless: " + rest
 	default:

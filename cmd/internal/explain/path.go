@@ -108,13 +108,16 @@ func (r *Report) hit(h ruleset.Hit, sure bool, order int, to []netip.AddrPort) {
 	}
 	what := map[ruleset.Kind]string{
 		ruleset.Drop: "is dropped", ruleset.Reject: "is rejected", ruleset.Translate: "is translated before our rules, to " + h.Verdict.To,
-		ruleset.NoTrack: "is not tracked, so nothing translates it", ruleset.Queue: "is handed to a program, which decides",
+		ruleset.Unfollowed: "is met by more rules than are followed, and stopped",
+		ruleset.NoTrack:    "is not tracked, so nothing translates it", ruleset.Queue: "is handed to a program, which decides",
 	}[h.Verdict.Kind]
 	if h.Verdict.Kind == ruleset.Translate && h.Verdict.To == "" {
 		what = "is translated before our rules"
 	}
 	rule := "its policy"
-	if h.Rule != "" {
+	if h.Verdict.Kind == ruleset.Unfollowed {
+		rule = "one of its rules"
+	} else if h.Rule != "" {
 		rule = "rule \"" + h.Rule + "\""
 	}
 	where := h.Base.Origin
@@ -243,7 +246,8 @@ func (r *Report) late(d *decision, f *facts, p ruleset.Packet, e *Expected, t lo
 		if !meets {
 			continue
 		}
-		hits, _ := b.Walk(q, d.ownFilter())
+		hits, after := b.Walk(q, d.ownFilter())
+		p.AnyMark = p.AnyMark || after.AnyMark
 		for _, h := range hits {
 			if h.Verdict.Kind == ruleset.Translate || h.Verdict.Kind == ruleset.NoTrack {
 				continue
@@ -327,8 +331,8 @@ func (r *Report) unread(f *facts) {
 	}
 	for _, p := range f.doubts {
 		r.addProblem(p)
-		if p.Step == kernelStep {
-			r.say(kernelStep, "<- "+p.Text)
+		if p.Step != hostStep {
+			r.say(p.Step, "<- "+p.Text)
 		}
 	}
 	for _, p := range r.Problems {
