@@ -4,6 +4,7 @@
 //
 //	ruleset.go         packets, chains, rules, and the walk through them
 //	nft.go, nft_set.go       rules of nf_tables, expression by expression
+//	nft_load.go        what such a rule loads of a packet
 //	nft_decode.go      rules and elements as the kernel lists them
 //	nft_text.go        the same in words
 //	xt.go, xt_match.go       rules of iptables, from the text of iptables-save
