@@ -72,7 +72,7 @@ func (j *judgement) collect(due []*probe) bool {
 	isDue := map[*state]bool{}
 	for _, p := range due {
 		isDue[p.f] = true
-		j.add(p.v)
+		j.add(p.f.next) // p.v is nil of one that was looked at again as it was
 	}
 	for _, f := range j.files {
 		if !isDue[f] && f.used != nil && f.used != f.good { // it waits for what others have
