@@ -15,6 +15,8 @@ const (
 	MaxTrial = 24 * time.Hour
 )
 
+var errTrialOver = errors.New("the state directory took longer than the time to confirm")
+
 // An Application says what Apply did.
 type Application struct {
 	Files []string  `json:"files,omitempty"` // whose held changes went through
@@ -34,27 +36,23 @@ func (s *Source) Apply(ctx context.Context, timeout time.Duration) (a Applicatio
 	if err := s.settle(ctx); err != nil {
 		return a, err
 	}
-	var was *trial
-	err = s.inRun(ctx, func(source.Sink) error {
-		was = s.decisions.trial
-		t := s.newTrial(timeout, was)
-		s.setTrial(t)
-		a.Until = t.until
-		return nil
-	})
+	t, was, err := s.prepareTrial(ctx, timeout)
 	if err != nil {
 		return a, err
 	}
-	if err := s.store.flush(ctx); err != nil { // it might not go back after a restart
-		undo := s.inRun(context.WithoutCancel(ctx), func(source.Sink) error { s.setTrial(was); return nil })
-		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), undo)
+	if err := s.trialKept(ctx); err != nil { // it might not go back
+		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), s.undoTrial(ctx, t, was))
 	}
 	err = s.inRun(ctx, func(sink source.Sink) error {
+		if s.decisions.trial != t {
+			return errTrialOver
+		}
+		a.Until = s.beginTrial(t, timeout)
 		a.Files = s.release(sink)
 		return nil
 	})
 	if err != nil {
-		return a, err
+		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), s.undoTrial(ctx, t, was))
 	}
 	s.log.Info("applied on trial", "files", len(a.Files), "until", a.Until)
 	return a, s.kept(ctx, a.Files...)
