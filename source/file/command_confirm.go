@@ -15,16 +15,20 @@ type Confirmation struct {
 }
 
 // Confirm has what was applied on trial stay or, where nothing was, lets all changes through that
-// are held. It is an error that there is nothing to confirm.
+// are held. It is an error that there is nothing to confirm, and the first time after an apply
+// went back, for which it is too late.
 func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
 	s.decideMu.Lock()
 	defer s.decideMu.Unlock()
 	err = s.inRun(ctx, func(sink source.Sink) error {
+		late := s.takeOverdue()
 		switch {
 		case s.decisions.trial != nil:
 			s.setTrial(nil)
 			c.Applied = true
 			s.log.Info("what was applied is confirmed")
+		case late != nil:
+			return late
 		case len(s.held) > 0:
 			c.Files = s.release(sink)
 		default:

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -51,6 +52,7 @@ func (s *Source) trialKept(ctx context.Context) error { return s.store.flush(ctx
 
 // beginTrial begins the time of a trial, now that all is let through, and returns its end.
 func (s *Source) beginTrial(t *trial, timeout time.Duration) time.Time {
+	s.overdue = nil
 	begun := *t
 	begun.began = time.Now()
 	begun.until = begun.began.Add(timeout)
@@ -76,6 +78,7 @@ func (s *Source) endTrial(sink source.Sink) {
 	}
 	s.mu.Lock()
 	s.decisions.trial = nil // kept with what follows
+	s.overdue = &overdue{t.began, time.Now()}
 	s.mu.Unlock()
 	back := map[string]*version{}
 	names := maps.Clone(t.before)
@@ -111,6 +114,24 @@ func unconfirmed(t *trial) string {
 func (s *Source) wentBack() {
 	if t := s.decisions.trial; t != nil && t.back {
 		s.log.Warn("nobody has confirmed what was applied before this start: what was in use before is used", "applied", t.began)
+		s.overdue = &overdue{t.began, time.Now()}
 		s.setTrial(nil)
 	}
+}
+
+// An overdue is a trial that went back, until somebody confirms: that may be too late for it,
+// and is not meant for what is held by then.
+type overdue struct{ began, back time.Time }
+
+// takeOverdue returns an error once.
+func (s *Source) takeOverdue() error {
+	o := s.overdue
+	if s.overdue = nil; o == nil {
+		return nil
+	}
+	text := fmt.Sprintf("the apply of %s went back at %s", clock(o.began), clock(o.back))
+	if len(s.held) > 0 {
+		text += "; confirm again to let through what is held"
+	}
+	return errors.New(text)
 }

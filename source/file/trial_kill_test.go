@@ -71,7 +71,7 @@ func (d *deciding) decide() {
 	_, err := d.src.Apply(ctx, MinTrial)
 	must(err)
 	d.edit()
-	if _, err = d.src.Confirm(ctx); err == nil || strings.Contains(err.Error(), "nothing waits") {
+	if _, err = d.src.Confirm(ctx); err == nil || strings.Contains(err.Error(), "nothing waits") || strings.Contains(err.Error(), "went back at") {
 		fmt.Println("confirmed", d.version())
 	} else {
 		must(err)
