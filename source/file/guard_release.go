@@ -45,9 +45,8 @@ func (s *Source) letGo() (ch source.Changes, names []string, removed map[string]
 		f := s.held[name]
 		was := f.good
 		s.unpin(name, f)
-		f.next = f.seen
 		p := probe{name: name, f: f, at: time.Now(), v: f.seen}
-		if s.activate(&p, &ch); s.files[name] == nil {
+		if s.activateHeld(&p, &ch); s.files[name] == nil {
 			removed[name] = was
 		}
 		names = append(names, name)
@@ -55,4 +54,15 @@ func (s *Source) letGo() (ch source.Changes, names []string, removed map[string]
 	s.guard.forget()
 	s.keepDecisions()
 	return ch, names, removed
+}
+
+// activateHeld has the version count that is held. A newer one, that waits, goes on waiting.
+func (s *Source) activateHeld(p *probe, ch *source.Changes) {
+	f := p.f
+	newer, due, since := f.next, f.due, f.changingSince
+	f.next = p.v
+	s.activate(p, ch)
+	if newer != nil {
+		f.next, f.due, f.changingSince = newer, due, since
+	}
 }

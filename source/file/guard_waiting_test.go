@@ -1,8 +1,13 @@
 package file
 
 import (
+	"context"
 	"os"
 	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // What a process still writes counts as it was looked at before, when it is looked at
@@ -20,4 +25,42 @@ func TestGuardHeldOpen(t *testing.T) {
 	check(t, err)
 	h.awaitStates("a.toml accepted 11") // after maxWait, for it is never closed
 	h.stop()
+}
+
+// A newer version that is still being written when the held one is let through counts later.
+func TestConfirmWhileWritten(t *testing.T) {
+	h := newHost(t)
+	h.guard = Guard{Manual: true}
+	h.write("a.toml", "a 5\n")
+	h.start()
+	h.awaitStates("a.toml accepted 1")
+	h.write("a.toml", "a 4\nb 1\n")
+	h.awaitStates("a.toml held 1")
+	f, err := os.OpenFile(h.path("a.toml"), os.O_WRONLY|os.O_TRUNC, 0)
+	check(t, err)
+	_, err = f.WriteString("a 2\n")
+	check(t, err)
+	h.awaitWaiting("a.toml")
+	_, err = h.src.Confirm(context.Background())
+	check(t, err)
+	h.awaitStates("a.toml accepted 2")
+	check(t, f.Close())
+	h.awaitStates("a.toml held 2")
+	h.stop()
+}
+
+// awaitWaiting waits until a version of the file waits.
+func (h *host) awaitWaiting(name string) {
+	h.Helper()
+	waits := false
+	for start := time.Now(); !waits; time.Sleep(5 * time.Millisecond) {
+		check(h.T, h.src.inRun(context.Background(), func(source.Sink) error {
+			h.src.todo.names[name] = true
+			waits = h.src.waiting[name] != nil
+			return nil
+		}))
+		if pace.Over(start, 30*time.Second) {
+			h.Fatalf("no version of %s waits", name)
+		}
+	}
 }
