@@ -40,7 +40,7 @@ func (s *Source) Apply(ctx context.Context, timeout time.Duration) (a Applicatio
 	if err != nil {
 		return a, err
 	}
-	if err := s.trialKept(ctx); err != nil { // it might not go back
+	if err := s.trialKept(ctx, t); err != nil { // it might not go back
 		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), s.undoTrial(ctx, t, was))
 	}
 	err = s.inRun(ctx, func(sink source.Sink) error {

@@ -16,11 +16,28 @@ func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*v
 	if err != nil {
 		return nil, err
 	}
+	return s.parseKept(ctx, name, data)
+}
+
+func (s *Source) parseKept(ctx context.Context, name string, data []byte) (*version, error) {
 	v := newVersion(ctx, s.path(name), data, nil, s.parse, nil)
 	if i := slices.IndexFunc(v.faults, func(f source.Fault) bool { return !f.Warning }); i >= 0 {
 		return nil, fmt.Errorf("this version of %s cannot be used any more: %s", source.Quote(name), v.faults[i])
 	}
 	return v, nil
+}
+
+// versionBefore returns what a trial goes back to: from its copy or, where that is lost, as this run knows it.
+func (s *Source) versionBefore(name string, v *version) (*version, error) {
+	data, err := readKept(s.store.stateDir(), name, v.id)
+	switch {
+	case err == nil:
+		return s.parseKept(context.Background(), name, data)
+	case v.size > 0: // it was parsed
+		s.log.Error("a service file goes back to what was in use, of which the copy is lost: a restart will not know it", "file", s.path(name), "err", err)
+		return v, nil
+	}
+	return nil, err
 }
 
 // useInstead has these versions used, by file name, nil: nothing, whatever the files say.

@@ -46,18 +46,21 @@ func newHistory(stateDir string, log *slog.Logger) *history {
 
 func (h *history) index() string { return filepath.Join(h.dir, "index") }
 
-func (h *history) load() {
+func (h *history) load(needed map[keptVersion]bool) {
 	data, err := os.ReadFile(h.index())
 	if h.loaded = true; err == nil {
 		h.list, h.whole = parseRevisions(data)
 		h.lines = len(h.list)
 	}
-	h.removeOrphans()
+	if h.whole { // else nobody knows what it named
+		h.removeOrphans(needed)
+	}
 }
 
-// removeOrphans removes copies that the index does not name: a process was killed between the two.
-func (h *history) removeOrphans() {
-	named := make(map[string]bool, len(h.list))
+// removeOrphans removes copies that the index does not name and nothing needs: a process was
+// killed between the two.
+func (h *history) removeOrphans(needed map[keptVersion]bool) {
+	named := copyNames(needed)
 	for _, r := range h.list {
 		if sum, ok := r.sum(); ok {
 			named[copyName(r.File, sum)] = true

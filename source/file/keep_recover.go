@@ -99,7 +99,7 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 
 // removeOrphans does what can wait until all services have been handed on: it writes the
 // index again if that has lines that do not count, and removes copies without a
-// record, which the process was killed or stopped before it could do. It returns
+// record that nothing needs, which the process was killed or stopped before it could do. It returns
 // the files whose copy is missing.
 func (st *store) removeOrphans() (missing []string) {
 	st.compact(0)
@@ -120,9 +120,11 @@ func (st *store) removeOrphans() (missing []string) {
 	for name, e := range st.pending {
 		owner[copyName(name, e.sum)] = name
 	}
+	needed := copyNames(st.needs)
+	st.retainNeeded()
 	for _, e := range entries {
 		name := e.Name()
-		if _, ok := owner[name]; !ok && isCopy.MatchString(name) {
+		if _, ok := owner[name]; !ok && !needed[name] && isCopy.MatchString(name) {
 			_ = os.Remove(filepath.Join(st.dir, name))
 		}
 		delete(owner, name)
@@ -131,4 +133,15 @@ func (st *store) removeOrphans() (missing []string) {
 		missing = append(missing, name)
 	}
 	return missing
+}
+
+// copyNames returns the names of the copies of versions.
+func copyNames(versions map[keptVersion]bool) map[string]bool {
+	names := make(map[string]bool, len(versions))
+	for v := range versions {
+		if sum, ok := parseSum(v.sum); ok {
+			names[copyName(v.name, sum)] = true
+		}
+	}
+	return names
 }

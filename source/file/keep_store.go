@@ -43,11 +43,12 @@ type store struct {
 	needs   map[keptVersion]bool // that decisions name
 
 	// Of loadIndex, then of the goroutine of run.
-	lines        int                 // of the index, without the header
-	indexIntact  bool                // the index on disk is as we know it, and can be added to
-	indexDamaged bool                // the index was damaged or lost: copies count that it does not name
-	copies       map[string][]string // those that loadIndex found, the newest first, by copyStem
-	uncleanStop  bool                // the host stopped without shutting down, see markerPath
+	lines        int                  // of the index, without the header
+	indexIntact  bool                 // the index on disk is as we know it, and can be added to
+	indexDamaged bool                 // the index was damaged or lost: copies count that it does not name
+	copies       map[string][]string  // those that loadIndex found, the newest first, by copyStem
+	retained     map[keptVersion]bool // replaced copies that decisions need
+	uncleanStop  bool                 // the host stopped without shutting down, see markerPath
 	marked       bool
 }
 
@@ -71,7 +72,7 @@ func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
 		history: newHistory(stateDir, log),
-		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{},
+		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{}, retained: map[keptVersion]bool{},
 		wakeups: make(chan struct{}, 1), tasks: make(chan func(), 8),
 	}
 }

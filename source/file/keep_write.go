@@ -64,10 +64,11 @@ func (st *store) writeDecisions() error {
 		return err
 	}
 	st.mu.Lock()
-	defer st.mu.Unlock()
 	if bytes.Equal(st.decided, text) { // else there are others
 		st.decided = nil
 	}
+	st.mu.Unlock()
+	st.dropRetained()
 	return nil
 }
 
@@ -114,7 +115,7 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	st.history.add(st, written, sync)
 	for _, j := range st.markWritten(written) {
 		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
-			_ = os.Remove(st.copyPath(j.name, j.old)) // or else as an orphan, at the next start
+			st.dropCopy(j.name, j.old.sum)
 		}
 	}
 	return err

@@ -47,8 +47,21 @@ func (s *Source) prepareTrial(ctx context.Context, timeout time.Duration) (t, wa
 	return t, was, err
 }
 
-// trialKept waits until a trial is on the disk.
-func (s *Source) trialKept(ctx context.Context) error { return s.store.flush(ctx) }
+// trialKept waits until a trial is on the disk, and checks that all can be read that it goes back to.
+func (s *Source) trialKept(ctx context.Context, t *trial) error {
+	if err := s.store.flush(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	before := maps.Clone(t.before)
+	s.mu.Unlock()
+	for name, v := range before {
+		if _, err := readKept(s.store.stateDir(), name, v.id); err != nil {
+			return fmt.Errorf("it could not go back: %w", err)
+		}
+	}
+	return ctx.Err()
+}
 
 // beginTrial begins the time of a trial, now that all is let through, and returns its end.
 func (s *Source) beginTrial(t *trial, timeout time.Duration) time.Time {
@@ -93,7 +106,7 @@ func (s *Source) endTrial(sink source.Sink) {
 			back[name] = nil
 			continue
 		}
-		old, err := s.keptVersion(context.Background(), name, v.id)
+		old, err := s.versionBefore(name, v)
 		if err != nil {
 			s.log.Error("a service file cannot go back to what was in use before it was applied", "file", s.path(name), "err", err)
 			continue

@@ -75,8 +75,18 @@ func (d *daemon) versionRoutes(r *control.Routes) {
 			return file.Application{}, err
 		}
 		d.log.Info("asked to apply", "timeout", q.Timeout, "by", by)
-		return v.Apply(ctx, q.Timeout)
+		return applyWhole(ctx, v, q.Timeout)
 	})
+}
+
+// applyLimit is how long an apply may take: clients give up after 30 s without an answer.
+const applyLimit = 20 * time.Second
+
+// applyWhole applies also for a client that goes away meanwhile: none of it is left half done.
+func applyWhole(ctx context.Context, v versioned, timeout time.Duration) (file.Application, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
+	defer cancel()
+	return v.Apply(ctx, timeout)
 }
 
 // fileName returns the name of a service file that may be written with its directory.

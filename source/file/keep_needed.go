@@ -1,0 +1,47 @@
+package file
+
+import (
+	"crypto/sha256"
+	"os"
+)
+
+// dropCopy removes a copy that was replaced, unless decisions need it: then dropRetained does.
+func (st *store) dropCopy(name string, sum [sha256.Size]byte) {
+	k := keptVersion{name, sumText(sum)}
+	if st.needed()[k] {
+		st.retained[k] = true
+		return
+	}
+	_ = os.Remove(st.copyPath(name, record{sum: sum})) // or else as an orphan, at the next start
+}
+
+// dropRetained removes the copies that were retained for decisions, and that none needs now.
+func (st *store) dropRetained() {
+	needed := st.needed()
+	for k := range st.retained {
+		if needed[k] {
+			continue
+		}
+		delete(st.retained, k)
+		sum, _ := parseSum(k.sum)
+		if !st.counts(k.name, sum) {
+			st.dropCopy(k.name, sum)
+		}
+	}
+}
+
+// counts reports whether this version of a file is recorded, or about to be.
+func (st *store) counts(name string, sum [sha256.Size]byte) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.records[name].sum == sum || st.pending[name].sum == sum
+}
+
+// retainNeeded notes copies that decisions of an earlier run need. The caller holds st.mu.
+func (st *store) retainNeeded() {
+	for k := range st.needs {
+		if sum, ok := parseSum(k.sum); ok && st.records[k.name].sum != sum {
+			st.retained[k] = true
+		}
+	}
+}
