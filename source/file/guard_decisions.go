@@ -28,6 +28,7 @@ type trial struct {
 	began, until time.Time
 	boot         string
 	before       map[string]*version // in use when it began, by file name; of an earlier run only with its id
+	refused      map[string][32]byte // handed on when it began, and not in use for another file has what they claim
 	back         bool                // it was not confirmed in time while no process ran: the first look goes back
 }
 
@@ -60,10 +61,11 @@ type (
 		Why   string           `json:"why"`
 	}
 	trialText struct {
-		Began  time.Time         `json:"began"`
-		Until  time.Time         `json:"until"`
-		Boot   string            `json:"boot"`
-		Before map[string]string `json:"before"`
+		Began   time.Time         `json:"began"`
+		Until   time.Time         `json:"until"`
+		Boot    string            `json:"boot"`
+		Before  map[string]string `json:"before"`
+		Refused map[string]string `json:"refused,omitempty"`
 	}
 )
 
@@ -80,9 +82,12 @@ func (d *decisions) encode() []byte {
 		t.Pins = append(t.Pins, pinText{name, p.state, sumText(p.found), sumText(p.use), p.since, p.why})
 	}
 	if tr := d.trial; tr != nil {
-		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}}
+		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}}
 		for name, v := range tr.before {
 			t.Apply.Before[name] = sumText(v.id)
+		}
+		for name, id := range tr.refused {
+			t.Apply.Refused[name] = sumText(id)
 		}
 	}
 	text, err := json.Marshal(t)
@@ -112,10 +117,15 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		}
 	}
 	if t.Apply != nil {
-		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*version{}}
+		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*version{}, refused: map[string][32]byte{}}
 		for name, text := range t.Apply.Before {
 			if sum, ok := parseSum(text); ok && isFileName(name) {
 				d.trial.before[name] = &version{id: sum}
+			}
+		}
+		for name, text := range t.Apply.Refused {
+			if sum, ok := parseSum(text); ok && isFileName(name) {
+				d.trial.refused[name] = sum
 			}
 		}
 	}

@@ -119,15 +119,8 @@ func (j *judgement) removal(f *state) removal {
 
 // services holds the files that services go from, if these are too many.
 func (j *judgement) services() {
-	n, of := j.guard.services.before(j.now, j.total)
-	for _, r := range j.takes {
-		n += len(r.services)
-	}
-	for _, f := range j.held {
-		if _, again := j.takes[f]; !again && f.hold != nil {
-			n += len(f.hold.services)
-		}
-	}
+	_, of := j.guard.services.before(j.now, j.total)
+	n := len(j.goneServices())
 	if !j.set.exceeds(n, of) {
 		return
 	}
@@ -137,6 +130,29 @@ func (j *judgement) services() {
 				plural(len(r.services), "service", keyNames(r.services)), n, of, j.set.Removals)
 		}
 	}
+}
+
+// goneServices returns all that were removed lately, or would be now: one that is on its way,
+// or refused, is in use still and goes again, and counts once.
+func (j *judgement) goneServices() map[source.Key]bool {
+	keys := map[source.Key]bool{}
+	for k := range j.guard.services.gone {
+		keys[k] = true
+	}
+	add := func(list []source.Key) {
+		for _, k := range list {
+			keys[k] = true
+		}
+	}
+	for _, r := range j.takes {
+		add(r.services)
+	}
+	for _, f := range j.held {
+		if _, again := j.takes[f]; !again && f.hold != nil {
+			add(f.hold.services)
+		}
+	}
+	return keys
 }
 
 // endpoints holds a file of which a service would lose too many.
@@ -151,6 +167,7 @@ func (j *judgement) endpoints(f *state) {
 		gone, of := 0, len(s.Endpoints)
 		if r := j.guard.endpoints[s.Key]; r != nil {
 			gone, of = r.before(j.now, of)
+			gone -= r.have(lost) // of one that is on its way
 		}
 		if j.set.exceeds(gone+len(lost), of) {
 			if bad = append(bad, s.Key); worst == "" {

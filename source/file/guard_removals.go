@@ -103,3 +103,13 @@ func (r *removals[K]) remove(now time.Time, size int, list []K) {
 		r.sizes = append(r.sizes, sizeAt{now, size})
 	}
 }
+
+// have returns how many of list were removed lately.
+func (r *removals[K]) have(list []K) (n int) {
+	for _, k := range list {
+		if _, ok := r.gone[k]; ok {
+			n++
+		}
+	}
+	return n
+}

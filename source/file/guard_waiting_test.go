@@ -65,3 +65,17 @@ func (h *host) awaitWaiting(name string) {
 		}
 	}
 }
+
+// What a version would remove that is refused, for another file has what it claims, counts once.
+func TestGuardRefusedCountsOnce(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.write("a.toml", services(20, 10))
+		h.write("x.toml", "x 1\n")
+		h.start()
+		moment()
+		for i := range 3 {
+			h.change(func() { h.write("a.toml", services(16, 9-i/2)+"x 1\n") })
+			h.has("refused", 21, 0)
+		}
+	})
+}
