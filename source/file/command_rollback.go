@@ -31,6 +31,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 		s.mu.Lock()
 		if t := s.decisions.trial; t != nil {
 			t.before[r.File] = v // what was asked for stays
+			delete(t.refused, r.File)
 		}
 		s.mu.Unlock()
 		s.useInstead(sink, map[string]*version{r.File: v}, why)

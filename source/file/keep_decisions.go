@@ -32,7 +32,7 @@ func (s *Source) loadDecisions(now time.Time) {
 	defer s.mu.Unlock()
 	d.text = data
 	if t := d.trial; t != nil {
-		t.until = earlier(t.until, now.Add(t.until.Sub(t.began))) // the clock was set back
+		t.until = now.Add(min(t.until.Sub(now), t.until.Sub(t.began))) // also if the clock was, or is, set back
 		t.back = t.boot != bootText() || !now.Before(t.until)
 	}
 	s.decisions = d

@@ -21,9 +21,9 @@ func (s *Source) setTrial(t *trial) {
 // newTrial returns one of what is in use now, or of what was before the one that is under way.
 func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	now := time.Now()
-	t := &trial{began: now, until: now.Add(timeout), boot: bootText(), before: map[string]*version{}}
+	t := &trial{began: now, until: now.Add(timeout), boot: bootText(), before: map[string]*version{}, refused: map[string][32]byte{}}
 	if was != nil {
-		t.before = was.before
+		t.before, t.refused = was.before, was.refused
 		return t
 	}
 	s.mu.Lock()
@@ -31,6 +31,9 @@ func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	for name, f := range s.files {
 		if f.good != nil {
 			t.before[name] = f.good
+		}
+		if f.used != nil && f.used != f.good {
+			t.refused[name] = f.used.id
 		}
 	}
 	return t
@@ -99,7 +102,7 @@ func (s *Source) endTrial(sink source.Sink) {
 		names[name] = t.before[name]
 	}
 	for name, v := range names {
-		if f := s.files[name]; f != nil && sameVersion(f.used, v) {
+		if f := s.files[name]; f != nil && (sameVersion(f.used, v) || t.refusedStill(name, f, v)) {
 			continue
 		}
 		if v == nil {
@@ -115,6 +118,12 @@ func (s *Source) endTrial(sink source.Sink) {
 	}
 	s.log.Warn("nobody has confirmed what was applied: going back to what was in use before", "files", len(back))
 	s.useInstead(sink, back, unconfirmed(t))
+}
+
+// refusedStill reports whether of a file the same is in use, and the same refused, as when the trial began.
+func (t *trial) refusedStill(name string, f *state, before *version) bool {
+	id, ok := t.refused[name]
+	return ok && sameVersion(f.good, before) && f.used != nil && f.used.id == id
 }
 
 func sameVersion(a, b *version) bool { return a == b || a != nil && b != nil && a.id == b.id }

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -28,4 +29,45 @@ func TestConfirmLate(t *testing.T) {
 		}
 		h.has("confirmed again", 0, 0)
 	})
+}
+
+// A file that was refused before an apply, and is still, is as it was when that goes back.
+func TestApplyRefused(t *testing.T) {
+	for _, away := range []time.Duration{0, time.Second, 2 * time.Minute} {
+		bubble(t, func(h *host) {
+			h.write("a.toml", "a 1\n")
+			h.start()
+			moment()
+			h.change(func() { h.write("b.toml", "a 1\nb 1\n") })
+			h.apply(time.Minute)
+			if away > 0 {
+				h.stop()
+				pass(away)
+				h.start()
+			}
+			pass(2 * time.Minute)
+			h.uses("gone back", "a 1")
+			if h.faults() != "" {
+				t.Errorf("faults: %s", h.faults())
+			}
+			h.change(func() { check(t, os.Remove(h.path("a.toml"))) })
+			h.uses("the other is gone", "a 1, b 1")
+		})
+	}
+}
+
+// The end of a trial of an earlier run is in time that no clock moves. A bubble has no such time.
+func TestApplyClock(t *testing.T) {
+	h := newHost(t)
+	h.write("a.toml", "a 1\n")
+	h.start()
+	h.awaitStates("a.toml accepted 1")
+	h.apply(time.Hour)
+	h.stop()
+	h.start()
+	h.awaitStates("a.toml accepted 1")
+	h.stop()
+	if end := h.src.decisions.trial.until; end == end.Round(0) {
+		t.Errorf("the trial ends at %v, whatever the clock is set to", end)
+	}
 }

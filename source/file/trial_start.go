@@ -15,7 +15,10 @@ func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec record, o
 	}
 	want, had := t.before[p.name]
 	held := s.decisions.pins[p.name]
+	refused, wasRefused := t.refused[p.name]
 	switch {
+	case wasRefused && refused == p.v.id && had == ok && (!had || rec.sum == want.id):
+		return rec, ok // as when it began
 	case !had && p.v == gone:
 		return record{}, false
 	case had && p.v.id == want.id && !p.v.broken:
