@@ -16,7 +16,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 	}
 	s.decideMu.Lock()
 	defer s.decideMu.Unlock()
-	r, err := revision(s.store.stateDir(), name, number)
+	r, err := revisionNumbered(s.store.stateDir(), name, number)
 	if err != nil {
 		return r, err
 	}

@@ -176,8 +176,8 @@ func markInUse(list []Revision, stateDir string) {
 	}
 }
 
-// revision returns the one with this number, of this file if name is not empty.
-func revision(stateDir, name string, number int) (Revision, error) {
+// revisionNumbered returns the one with this number, of this file if name is not empty.
+func revisionNumbered(stateDir, name string, number int) (Revision, error) {
 	list, err := Histories(stateDir, "")
 	if err != nil {
 		return Revision{}, err
