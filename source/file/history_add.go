@@ -31,7 +31,9 @@ func (h *history) add(st *store, jobs []job, sync bool) {
 	if err == nil && len(news) > 0 {
 		err = h.write(news, sync)
 	}
-	h.prune(st.needed())
+	if h.pruneDue() {
+		h.prune(st.needed())
+	}
 	h.noteError(err)
 }
 

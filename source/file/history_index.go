@@ -37,6 +37,7 @@ type history struct {
 	loaded bool
 	list   []Revision // by number
 	lines  int        // of the index
+	pruned int        // how many prune left, the last time
 	whole  bool       // the index on the disk is as we know it, and can be added to
 }
 
@@ -129,6 +130,15 @@ func (h *history) rewrite() error {
 	return nil
 }
 
+// fewRevisions are looked through at every change. A longer index is when it has
+// grown by a sixteenth: a directory of 100,000 files adds to it 64 at a time.
+const fewRevisions = 4096
+
+// pruneDue reports whether the index is to be looked through.
+func (h *history) pruneDue() bool {
+	return len(h.list) <= fewRevisions || len(h.list) > h.pruned+h.pruned/16
+}
+
 // prune drops the oldest versions, except those that are needed: of each file, and of all.
 func (h *history) prune(needed map[keptVersion]bool) {
 	keep := int(h.keep.Load())
@@ -154,6 +164,7 @@ func (h *history) prune(needed map[keptVersion]bool) {
 			_ = os.Remove(filepath.Join(h.dir, copyName(r.File, sum))) // or else it is in the way of nothing
 		}
 	}
+	h.pruned = len(list)
 	if h.list = list; h.lines > 2*len(list)+indexSlack/10 {
 		h.noteError(h.rewrite())
 	}

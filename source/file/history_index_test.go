@@ -1,0 +1,23 @@
+package file
+
+import "testing"
+
+// A long index is looked through when it has grown, not at every change.
+func TestHistoryPruneDue(t *testing.T) {
+	for _, tt := range []struct {
+		revisions, pruned int
+		want              bool
+	}{
+		{1, 1, true},
+		{fewRevisions, fewRevisions, true},
+		{fewRevisions + 1, fewRevisions, false},
+		{fewRevisions + fewRevisions/16 + 1, fewRevisions, true},
+		{100_000, 0, true},
+		{100_064, 100_000, false},
+	} {
+		h := history{list: make([]Revision, tt.revisions), pruned: tt.pruned}
+		if got := h.pruneDue(); got != tt.want {
+			t.Errorf("%d revisions, %d at the last time: due is %t", tt.revisions, tt.pruned, got)
+		}
+	}
+}
