@@ -141,7 +141,7 @@ func (s *Source) wentBack() {
 	}
 }
 
-// An overdue is a trial that went back, until somebody confirms: that may be too late for it,
+// An overdue is a trial that went back, until a client confirms: that may be too late for it,
 // and is not meant for what is held by then.
 type overdue struct{ began, back time.Time }
 
