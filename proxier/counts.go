@@ -74,7 +74,7 @@ func (l *Loop) count() Counts {
 	l.mu.RLock()
 	families := l.families
 	var list []usedService
-	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Service: s}) })
+	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Subject: l.subject(s)}) })
 	c.Seen = l.seen
 	for i := range l.batches {
 		c.Pending.add(l.batches[i].counts)
@@ -92,7 +92,7 @@ func (l *Loop) count() Counts {
 			c.Warnings += len(r.Warnings)
 		}
 		for j := range s.Endpoints {
-			states[stateOf(s.Service, &s.Endpoints[j])]++
+			states[stateOf(s.Subject, &s.Endpoints[j])]++
 		}
 	}
 	for i, n := range states {

@@ -22,11 +22,11 @@ func newState(fam Family, node *Node) *State {
 	}
 }
 
-// NewState returns the State of services on a node, in one family.
+// NewState returns the State of services on a node, in one family, with nothing known of their endpoints.
 func NewState(fam Family, node *Node, services []*source.Service) *State {
 	st, ch := newState(fam, node), newChanges()
 	for _, s := range services {
-		ch.put(st, s.Key, Resolve(s, node, fam))
+		ch.put(st, s.Key, Resolve(s, nil, node, fam))
 	}
 	return st
 }

@@ -34,6 +34,7 @@
 //	trade, objects           files that exchange claims; objects of an API, used in part
 //	orders, family           what the Loop sends to a family; its goroutine and State
 //	node, nodechange         this host, and which services a change of it touches
+//	conditions               what is known of endpoints beside files: checks, drains, slow starts
 //	resolve, endpoints       the policy; which endpoints are usable
 //	frontend, state, delta   what Resolve returns
 //	backend, optional        what a backend must do, and may do

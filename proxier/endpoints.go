@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 
@@ -14,10 +15,10 @@ type endpointSelection struct {
 	kept    [2][]*source.Endpoint // by Scope: still there, get no new connections
 }
 
-// choose picks the usable endpoints: those ready, and near enough; where there
-// is none, those serving while they terminate. The endpoints of this node are
+// choose picks the usable endpoints: those ready, of the lowest tiers that are enough of them,
+// and near enough; where there is none, others as usable says. The endpoints of this node are
 // chosen among themselves. Only those that serve a port count where one is given.
-func choose(svc *source.Service, node *Node, fam Family, p *source.Port) endpointSelection {
+func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelection {
 	var all, local []*source.Endpoint
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
@@ -30,28 +31,78 @@ func choose(svc *source.Service, node *Node, fam Family, p *source.Port) endpoin
 		}
 	}
 	var c endpointSelection
-	c.targets[ClusterScope] = usable(svc, all, func(ready []*source.Endpoint) []*source.Endpoint {
+	useFailed := svc.usesFailed()
+	c.targets[ClusterScope] = usable(svc, all, useFailed, func(ready []*source.Endpoint) []*source.Endpoint {
 		return near(svc.TrafficDistribution, ready, node)
 	})
-	c.targets[LocalScope] = usable(svc, local, nil)
+	c.targets[LocalScope] = usable(svc, local, useFailed, nil)
 	c.kept[ClusterScope] = without(all, c.targets[ClusterScope])
 	c.kept[LocalScope] = without(local, c.targets[LocalScope])
 	return c
 }
 
-// usable returns the ready endpoints of list that prefer keeps, or else the terminating ones.
-func usable(svc *source.Service, list []*source.Endpoint, prefer func([]*source.Endpoint) []*source.Endpoint) []*source.Endpoint {
+// usable returns the ready endpoints of list that prefer keeps; where there is none, those
+// that have no result of their check yet, then those that terminate, then all that fail their
+// check, if useFailed.
+func usable(svc Subject, list []*source.Endpoint, useFailed bool, prefer func([]*source.Endpoint) []*source.Endpoint) []*source.Endpoint {
 	in := func(state endpointState) []*source.Endpoint {
 		return keep(list, func(e *source.Endpoint) bool { return stateOf(svc, e) == state })
 	}
-	all := in(ready)
-	if len(all) == 0 {
-		return in(terminating)
+	order := []endpointState{ready, checking, terminating}
+	if useFailed {
+		order = append(order, failed)
 	}
-	if prefer != nil {
-		return prefer(all)
+	for _, state := range order {
+		all := in(state)
+		switch {
+		case len(all) == 0:
+			continue
+		case state != terminating:
+			all = ofTiers(all, svc.MinUp)
+		}
+		if prefer != nil && state != terminating {
+			return prefer(all)
+		}
+		return all
 	}
-	return all
+	return nil
+}
+
+// ofTiers keeps the lowest tiers that together have at least minUp endpoints.
+func ofTiers(list []*source.Endpoint, minUp uint16) []*source.Endpoint {
+	var counts [maxTiers]int
+	for _, e := range list {
+		counts[min(e.Tier, maxTiers-1)]++
+	}
+	sum := 0
+	for tier, n := range counts {
+		sum += n
+		if sum == len(list) {
+			return list
+		}
+		if sum >= max(1, int(minUp)) {
+			return keep(list, func(e *source.Endpoint) bool { return int(e.Tier) <= tier })
+		}
+	}
+	return list
+}
+
+// maxTiers is how many tiers there are.
+const maxTiers = source.MaxTier + 1
+
+// usesFailed reports whether endpoints that fail their check are used as if they passed: all
+// of the service that could be used do, in both families, and the service says so.
+func (s Subject) usesFailed() bool {
+	if s.HealthCheck == nil || s.HealthCheck.Refuse {
+		return false
+	}
+	for i := range s.Endpoints {
+		switch stateOf(s, &s.Endpoints[i]) {
+		case ready, checking, terminating:
+			return false
+		}
+	}
+	return true
 }
 
 // near keeps only the preferred endpoints, if there are any.
@@ -102,57 +153,74 @@ func isLocal(e *source.Endpoint, node *Node) bool {
 
 func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || svc.PublishNotReady }
 
-// An endpointState says whether an endpoint is usable: if it is ready, or, where none is, if it terminates.
+// An endpointState says whether an endpoint is usable: if it is ready, or, where none is, as
+// usable says. Of several that are true it is the first of those after terminating, from the last on.
 type endpointState uint8
 
 const (
-	ready endpointState = iota
-	terminating
+	ready       endpointState = iota
+	terminating               // serving, not ready
+	checking                  // its check has no result yet
+	failed                    // its check
 	notReady
+	draining
 	weightless
+	disabled
 )
 
 // endpointStates are their names, as status and metrics have them.
-var endpointStates = []string{ready: "ready", terminating: "terminating", notReady: "not ready", weightless: "weight 0"}
+var endpointStates = []string{
+	ready: "ready", terminating: "terminating", checking: "checking", failed: "down",
+	notReady: "not ready", draining: "draining", weightless: "weight 0", disabled: "disabled",
+}
 
 func (s endpointState) String() string { return endpointStates[s] }
 
-func stateOf(svc *source.Service, e *source.Endpoint) endpointState {
+func stateOf(svc Subject, e *source.Endpoint) endpointState {
+	known := svc.Conditions.of(svc.Service, e)
 	switch {
+	case e.Disabled:
+		return disabled
 	case e.Weight == 0:
 		return weightless
-	case isReady(svc, e):
+	case known.Drained:
+		return draining
+	case !isReady(svc.Service, e) && !(e.Serving && e.Terminating):
+		return notReady
+	case svc.HealthCheck != nil && known.Check == CheckFailed:
+		return failed
+	case svc.HealthCheck != nil && known.Check == CheckUnknown:
+		return checking
+	case isReady(svc.Service, e):
 		return ready
-	case e.Serving && e.Terminating:
-		return terminating
 	}
-	return notReady
+	return terminating
 }
 
 // present reports whether the endpoint still serves its established connections.
-func present(svc *source.Service, e *source.Endpoint) bool { return isReady(svc, e) || e.Serving }
+func present(svc Subject, e *source.Endpoint) bool { return isReady(svc.Service, e) || e.Serving }
 
-// localReady counts the addresses of this node's endpoints that
-// health_check_node_port tells of: one under several ports is one. A load balancer
-// that asks in one family wants to send packets of it; in a family that the service
-// does not have, what is asked for can only be the other.
-func localReady(svc *source.Service, node *Node) PerFamily {
-	seen := map[netip.Addr]bool{}
-	var n PerFamily
-	for i := range svc.Endpoints {
-		e := &svc.Endpoints[i]
-		switch {
-		case !isLocal(e, node) || !isReady(svc, e) || e.Weight == 0 || seen[e.Addr]:
-		case FamilyOf(e.Addr) == IPv4:
-			n.IPv4++
-		default:
-			n.IPv6++
+// localReady counts the addresses of this node's endpoints that health_check_node_port tells
+// of: those that get new connections under policy local, and do not terminate; one under
+// several ports is one. A load balancer that asks in one family wants to send packets of it;
+// in a family that the service does not have, what is asked for can only be the other.
+func localReady(svc Subject, node *Node) PerFamily {
+	count := func(fam Family) int {
+		seen := map[netip.Addr]bool{}
+		for _, e := range choose(svc, node, fam, nil).targets[LocalScope] {
+			if stateOf(svc, e) != terminating {
+				seen[e.Addr] = true
+			}
 		}
-		seen[e.Addr] = true
+		return len(seen)
 	}
-	if !serves(svc, IPv4) {
+	if svc.Disabled {
+		return PerFamily{}
+	}
+	n := PerFamily{IPv4: count(IPv4), IPv6: count(IPv6)}
+	if !serves(svc.Service, IPv4) {
 		n.IPv4 = n.IPv6
-	} else if !serves(svc, IPv6) {
+	} else if !serves(svc.Service, IPv6) {
 		n.IPv6 = n.IPv4
 	}
 	return n
@@ -182,7 +250,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Protocol:    p.Protocol,
 			Affinity:    r.svc.Affinity,
 			Scheduler:   r.svc.Scheduler,
-			Targets:     targets(use.targets[scope], p),
+			Targets:     targets(r.svc, use.targets[scope], p),
 			Kept:        addrPorts(use.kept[scope], p),
 		}
 	}
@@ -200,13 +268,40 @@ func (r *resolver) keepUsedPools(pools [2]*Pool) {
 	}
 }
 
-func targets(eps []*source.Endpoint, p source.Port) []Target {
+func targets(svc Subject, eps []*source.Endpoint, p source.Port) []Target {
 	out := make([]Target, len(eps))
+	scale := svc.weightScale()
 	for i, e := range eps {
-		out[i] = Target{AddrPort: netip.AddrPortFrom(e.Addr, e.Port(p)), Weight: e.Weight}
+		out[i] = Target{AddrPort: netip.AddrPortFrom(e.Addr, e.Port(p)), Weight: svc.weight(e, scale)}
 	}
 	slices.SortFunc(out, func(a, b Target) int { return a.AddrPort.Compare(b.AddrPort) })
 	return slices.CompactFunc(out, func(a, b Target) bool { return a.AddrPort == b.AddrPort })
+}
+
+// weightScale returns by what weights are multiplied, so that a slow start has whole steps. It
+// depends on the file alone: a step of one endpoint then changes no other target.
+func (s Subject) weightScale() int {
+	if s.SlowStart == 0 {
+		return 1
+	}
+	for i := range s.Endpoints {
+		if int(s.Endpoints[i].Weight)*slowStartSteps > math.MaxUint16 {
+			return 1 // so large a weight has steps enough
+		}
+	}
+	return slowStartSteps
+}
+
+// slowStartSteps is in how many steps the share of an endpoint grows.
+const slowStartSteps = 10
+
+// weight returns the weight of an endpoint that is used, at least 1.
+func (s Subject) weight(e *source.Endpoint, scale int) uint16 {
+	w := int(e.Weight) * scale
+	if share := s.Conditions.of(s.Service, e).Share; s.SlowStart > 0 && share > 0 {
+		w = max(1, w*int(share)/slowStartSteps)
+	}
+	return uint16(w)
 }
 
 func addrPorts(eps []*source.Endpoint, p source.Port) []netip.AddrPort {

@@ -158,12 +158,12 @@ func (f *family) told(number uint64) {
 	}
 }
 
-// set resolves one service again; svc is nil when it was removed. It reports whether that
+// set resolves one service again; it has no Service when it was removed. It reports whether that
 // changes the State.
-func (f *family) set(key source.Key, svc *source.Service, queued time.Time) (changed bool) {
+func (f *family) set(key source.Key, svc Subject, queued time.Time) (changed bool) {
 	var r *Resolved
-	if svc != nil {
-		r = Resolve(svc, f.node, f.fam)
+	if svc.Service != nil {
+		r = Resolve(svc.Service, svc.Conditions, f.node, f.fam)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -35,7 +35,7 @@ func (t *flowTable) sync(node *Node, services map[string]*source.Service) *look 
 			continue
 		}
 		s.Key = key
-		changes[key] = ServiceChange{New: Resolve(s, node, IPv4)}
+		changes[key] = ServiceChange{New: Resolve(s, nil, node, IPv4)}
 	}
 	return t.update(changes, node.host(IPv4), node)
 }

@@ -41,11 +41,11 @@ func newHealth() health {
 	return health{checks: make(map[source.Key]HealthCheck), rises: make(map[source.Key]uint64), dirty: true}
 }
 
-// set updates the health check of one service; svc is nil when it was removed.
+// set updates the health check of one service; svc has no Service when it was removed.
 // number is that of the order that has the service.
-func (h *health) set(key source.Key, svc *source.Service, node *Node, number uint64) {
+func (h *health) set(key source.Key, svc Subject, node *Node, number uint64) {
 	old, had := h.checks[key]
-	if svc == nil || svc.HealthCheckNodePort == 0 {
+	if svc.Service == nil || svc.HealthCheckNodePort == 0 {
 		delete(h.checks, key)
 		delete(h.rises, key)
 		h.dirty = h.dirty || had

@@ -41,7 +41,7 @@ func TestResolveHints(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := Resolve(testService(tt.svc...), testNode(), IPv4)
+			r := Resolve(testService(tt.svc...), nil, testNode(), IPv4)
 			if got := show(r.Frontends[0].Outside); got != tt.want {
 				t.Errorf("\n got: %s\nwant: %s", got, tt.want)
 			}
@@ -62,7 +62,7 @@ func TestResolveEndpointsOfSomePorts(t *testing.T) {
 	svc.Endpoints[1].Ports = map[string]uint16{"none": 0}
 	svc.Endpoints[2].Ports = map[string]uint16{"http": 9090, "old": 0, "none": 0}
 	want := []string{"10.0.0.1:8080 10.0.0.3:9090 masquerade everyone", "10.0.0.2:8081 masquerade everyone", "reject"}
-	for i, f := range Resolve(svc, testNode(), IPv4).Frontends {
+	for i, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
 		if got := show(f.Outside); got != want[i] {
 			t.Errorf("port %d: got %s, want %s", f.Key.Port, got, want[i])
 		}
@@ -79,7 +79,7 @@ func TestResolveHintsOfSomePorts(t *testing.T) {
 	svc.Endpoints[0].Hints, svc.Endpoints[1].Hints = &source.Hints{Zones: []string{"a"}}, &source.Hints{Zones: []string{"b"}}
 	svc.Endpoints[2].Ports = map[string]uint16{"http": 0}
 	want := []string{"10.0.0.1:8080 masquerade everyone", "10.0.0.1:8081 10.0.0.2:8081 10.0.0.3:8081 masquerade everyone"}
-	for i, f := range Resolve(svc, testNode(), IPv4).Frontends {
+	for i, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
 		if got := show(f.Outside); got != want[i] {
 			t.Errorf("port %d: got %s, want %s", f.Key.Port, got, want[i])
 		}
@@ -96,7 +96,7 @@ func TestLocalReadyCountsAddresses(t *testing.T) {
 		want PerFamily
 	}{{"10.96.0.1 fd00:96::1", PerFamily{2, 1}}, {"10.96.0.1", PerFamily{2, 2}}, {"fd00:96::1", PerFamily{1, 1}}} {
 		svc.VIPs = addrs(strings.Fields(c.vips)...)
-		if got := localReady(svc, testNode()); got != c.want {
+		if got := localReady(Subject{Service: svc}, testNode()); got != c.want {
 			t.Errorf("%s: %+v local endpoints, want %+v", c.vips, got, c.want)
 		}
 	}

@@ -20,6 +20,7 @@ type mail struct {
 	queued          time.Time // when the first of it came
 	changes         []source.Changes
 	synced          []string
+	reconsider      map[source.Key]bool // what is known of the endpoints of these has changed
 	node            *Node
 	backends        map[Family]Backend // nil: the same
 	full            bool
@@ -66,6 +67,21 @@ func (l *Loop) Apply(ch source.Changes) {
 // Synced implements source.Sink.
 func (l *Loop) Synced(src string) {
 	l.inbox.put(func(m *mail) { m.synced = append(m.synced, src) })
+}
+
+// Reconsider has services resolved again of whose endpoints more is known, see Conditioner.
+func (l *Loop) Reconsider(keys ...source.Key) {
+	if len(keys) == 0 {
+		return
+	}
+	l.inbox.put(func(m *mail) {
+		if m.reconsider == nil {
+			m.reconsider = make(map[source.Key]bool)
+		}
+		for _, key := range keys {
+			m.reconsider[key] = true
+		}
+	})
 }
 
 // SetNode switches to a changed node: services that it touches are resolved again.

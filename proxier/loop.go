@@ -26,6 +26,9 @@ type Config struct {
 
 	Log *slog.Logger
 
+	// Conditions knows of endpoints what their files do not say; nil: nothing.
+	Conditions Conditioner
+
 	// Listening returns where processes of this host listen, for Doubts; nil: that is
 	// not known. It is called from any goroutine.
 	Listening func() []Listener
@@ -69,13 +72,14 @@ type Loop struct {
 	revision atomic.Uint64             // grows with whatever Counts counts
 	busy     atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
 
-	mu       sync.RWMutex // held for writing by Run while it changes what follows
-	tracker  *Tracker
-	families []*runningFamily // in order of the IP version
-	node     *Node
-	synced   map[string]bool
-	batches  []batch      // not yet held by all families
-	seen     ChangeCounts // since the start
+	mu         sync.RWMutex // held for writing by Run while it changes what follows
+	tracker    *Tracker
+	conditions map[source.Key]Conditions // of services in use of whose endpoints something is known
+	families   []*runningFamily          // in order of the IP version
+	node       *Node
+	synced     map[string]bool
+	batches    []batch      // not yet held by all families
+	seen       ChangeCounts // since the start
 
 	health health
 	number uint64 // of the last order
@@ -95,10 +99,14 @@ type runningFamily struct {
 
 // NewLoop returns a Loop that does nothing yet.
 func NewLoop(cfg Config) *Loop {
+	if cfg.Conditions == nil {
+		cfg.Conditions = noConditions{}
+	}
 	return &Loop{
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
-		health: newHealth(), synced: make(map[string]bool),
+		conditions: make(map[source.Key]Conditions),
+		health:     newHealth(), synced: make(map[string]bool),
 	}
 }
 
@@ -134,6 +142,7 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 	}
 	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full}
 	o.services, o.triggers = l.apply(in.changes)
+	l.reconsider(in.reconsider, &o)
 	if in.node != nil && !in.node.Equal(l.node) {
 		l.rebase(in.node, &o)
 	}
@@ -158,18 +167,18 @@ func (l *Loop) tell(o order, in *mail) {
 }
 
 // apply applies changes of sources, and returns the services that changed, and when they were.
-func (l *Loop) apply(steps []source.Changes) (services map[source.Key]*source.Service, triggers []time.Time) {
+func (l *Loop) apply(steps []source.Changes) (services map[source.Key]Subject, triggers []time.Time) {
 	b := batch{number: l.number + 1, edits: make(map[source.Key]Transition)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	services = make(map[source.Key]*source.Service)
+	services = make(map[source.Key]Subject)
 	for _, ch := range steps {
 		changed := l.tracker.Apply(ch)
 		triggers = append(triggers, l.triggers(ch, changed)...)
 		for _, tr := range changed {
 			key := tr.key()
-			services[key] = tr.New
-			l.health.set(key, tr.New, l.node, b.number)
+			services[key] = l.use(key, tr.New)
+			l.health.set(key, services[key], l.node, b.number)
 			b.add(key, tr)
 		}
 	}
@@ -187,15 +196,15 @@ func (l *Loop) rebase(node *Node, o *order) {
 	l.node, o.node = node, node
 	l.tracker.services(func(s *source.Service, _ source.UnitID) {
 		if change.touches(s) {
-			o.services[s.Key] = s
-			l.health.set(s.Key, s, node, l.number+1)
+			o.services[s.Key] = l.subject(s)
+			l.health.set(s.Key, o.services[s.Key], node, l.number+1)
 		}
 	})
 }
 
-func (l *Loop) services() map[source.Key]*source.Service {
-	all := make(map[source.Key]*source.Service)
-	l.tracker.services(func(s *source.Service, _ source.UnitID) { all[s.Key] = s })
+func (l *Loop) services() map[source.Key]Subject {
+	all := make(map[source.Key]Subject)
+	l.tracker.services(func(s *source.Service, _ source.UnitID) { all[s.Key] = l.subject(s) })
 	return all
 }
 

@@ -690,7 +690,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 		f := testFamily(k)
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			for _, x := range tr.Apply(randomStep(rt)) {
-				f.set(x.key(), x.New, time.Now())
+				f.set(x.key(), Subject{Service: x.New}, time.Now())
 			}
 			k.fail = nil
 			if rapid.IntRange(0, 5).Draw(rt, "fail") == 0 {
@@ -703,7 +703,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 			}
 		}
 		want := testFamily(k)
-		tr.services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, s, time.Now()) })
+		tr.services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, Subject{Service: s}, time.Now()) })
 		if diff := cmp.Diff(want.state, f.state, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			rt.Fatalf("state after deltas (-want +got):\n%s", diff)
 		}

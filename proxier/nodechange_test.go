@@ -38,8 +38,8 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 	want, checks := NewState(f.fam, l.node, nil), newHealth()
 	all := newChanges()
 	l.tracker.services(func(s *source.Service, _ source.UnitID) {
-		all.put(want, s.Key, Resolve(s, l.node, f.fam))
-		checks.set(s.Key, s, l.node, 0)
+		all.put(want, s.Key, Resolve(s, nil, l.node, f.fam))
+		checks.set(s.Key, Subject{Service: s}, l.node, 0)
 	})
 	same := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateEmpty()}
 	if diff := cmp.Diff(want, f.state, same); diff != "" {
@@ -114,7 +114,7 @@ func TestRebaseResolvesLittle(t *testing.T) {
 	for _, tt := range []struct{ added, want string }{
 		{"192.0.2.77", "r"}, {"10.0.0.1", "r"}, {"10.0.0.4", "d r"}, {"10.96.0.3", "c r"},
 	} {
-		o := order{services: map[source.Key]*source.Service{}}
+		o := order{services: map[source.Key]Subject{}}
 		l.rebase(testNode(func(n *Node) {
 			n.Addrs = append(n.Addrs, netip.MustParseAddr(tt.added))
 			slices.SortFunc(n.Addrs, netip.Addr.Compare)
@@ -127,7 +127,7 @@ func TestRebaseResolvesLittle(t *testing.T) {
 		if got := strings.Join(names, " "); got != tt.want {
 			t.Errorf("%s came: %s are resolved again, want %s", tt.added, got, tt.want)
 		}
-		l.rebase(testNode(), &order{services: map[source.Key]*source.Service{}})
+		l.rebase(testNode(), &order{services: map[source.Key]Subject{}})
 	}
 	other := nodeChangeOf(testNode(), testNode(func(n *Node) { n.NodePortAddrs = nil }))
 	if other.touches(file("c", "c 10.96.0.3:80").Services[0]) || !other.touches(ranges.Services[0]) {

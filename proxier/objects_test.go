@@ -17,7 +17,7 @@ func frontendsOf(t *testing.T, tr *Tracker, name string) string {
 		return ""
 	}
 	var out []string
-	for _, f := range Resolve(svc, testNode(), IPv4).Frontends {
+	for _, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
 		line := fmt.Sprintf("%s:%d/%s", f.Key.Addr, f.Key.Port, f.Key.Protocol)
 		for _, target := range f.Outside.Pool.Targets {
 			line += " " + target.AddrPort.String()

@@ -11,8 +11,8 @@ import (
 type order struct {
 	number   uint64 // of the last one; they only grow
 	queued   time.Time
-	services map[source.Key]*source.Service // nil: it is gone
-	node     *Node                          // all services that it touches come with it
+	services map[source.Key]Subject // without Service: it is gone
+	node     *Node                  // all services that it touches come with it
 	backend  Backend
 	open     bool        // every source has been read
 	full     bool        // everything is to be compared with the kernel
@@ -58,7 +58,7 @@ func (o *order) merge(n order) {
 		o.queued = n.queued
 	}
 	if o.services == nil {
-		o.services = make(map[source.Key]*source.Service, len(n.services))
+		o.services = make(map[source.Key]Subject, len(n.services))
 	}
 	for key, svc := range n.services {
 		o.services[key] = svc

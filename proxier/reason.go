@@ -15,22 +15,25 @@ type Cause uint8
 // The causes, in the order in which they are looked for: each says that what the
 // ones before it ask for is there.
 const (
-	NoCause      Cause = iota // it balances
-	NoEndpoint                // the service has none
-	NoneOfFamily              // none of the frontend's family
-	NoneOfPort                // of the family, but none that serves the port
-	NoneLocal                 // policy local: usable ones, but none of them on this node
-	NoneReady                 // none that is ready, or serves while it terminates
-	NoneWeighted              // all with weight 0
-	NoneUsable                // some not ready, all others with weight 0
+	NoCause       Cause = iota // it balances
+	NoEndpoint                 // the service has none
+	NoneOfFamily               // none of the frontend's family
+	NoneOfPort                 // of the family, but none that serves the port
+	NoneLocal                  // policy local: usable ones, but none of them on this node
+	NoneReady                  // none that is ready, or serves while it terminates
+	NoneWeighted               // all with weight 0
+	NoneUp                     // the check of all fails
+	NoneUndrained              // all are drained
+	NoneEnabled                // all are disabled
+	NoneUsable                 // several of the five before
 )
 
 // Causes are all but NoCause.
-var Causes = []Cause{NoEndpoint, NoneOfFamily, NoneOfPort, NoneLocal, NoneReady, NoneWeighted, NoneUsable}
+var Causes = []Cause{NoEndpoint, NoneOfFamily, NoneOfPort, NoneLocal, NoneReady, NoneWeighted, NoneUp, NoneUndrained, NoneEnabled, NoneUsable}
 
 // String returns one word that does not change between versions, as for a label of a metric.
 func (c Cause) String() string {
-	return [...]string{"none", "no_endpoint", "none_of_family", "none_of_port", "none_local", "none_ready", "none_weighted", "none_usable"}[c]
+	return [...]string{"none", "no_endpoint", "none_of_family", "none_of_port", "none_local", "none_ready", "none_weighted", "none_up", "none_undrained", "none_enabled", "none_usable"}[c]
 }
 
 // A Reason says why a route of a frontend rejects or drops. The zero Reason: it balances.
@@ -41,18 +44,19 @@ type Reason struct {
 
 	// Endpoints that could serve the frontend if they were usable; those that count
 	// under Local, where it does. Their sum is 0 for the first three causes.
-	NotReady, Weightless int
-	Elsewhere            int // of NoneLocal: the usable ones of other nodes
+	NotReady, Weightless, Down, Draining, Disabled int
+
+	Elsewhere int // of NoneLocal: the usable ones of other nodes
 }
 
 // Why returns why r, a route of f, does not balance. Both are what Resolve has made
 // of svc on node. It looks at all endpoints, which costs nothing where r balances.
-func Why(svc *source.Service, node *Node, f *Frontend, r Route) Reason {
+func Why(svc Subject, node *Node, f *Frontend, r Route) Reason {
 	if r.Action == Balance {
 		return Reason{}
 	}
 	why := Reason{Family: FamilyOf(f.Key.Addr), Local: r.Action == Drop}
-	fitting, cause := fittingEndpoints(svc, why.Family, r.Pool)
+	fitting, cause := fittingEndpoints(svc.Service, why.Family, r.Pool)
 	if cause != NoCause {
 		why.Cause = cause
 		return why
@@ -62,13 +66,11 @@ func Why(svc *source.Service, node *Node, f *Frontend, r Route) Reason {
 		switch state := stateOf(svc, e); {
 		case why.Local && !isLocal(e, node):
 			elsewhere[state]++
-		case state == weightless:
-			why.Weightless++
 		default:
-			why.NotReady++
+			*why.count(state)++
 		}
 	}
-	why.Elsewhere = cmp.Or(elsewhere[ready], elsewhere[terminating])
+	why.Elsewhere = cmp.Or(elsewhere[ready], elsewhere[checking], elsewhere[terminating], elsewhere[failed])
 	why.Cause = why.unusable()
 	return why
 }
@@ -102,12 +104,50 @@ func (r Reason) unusable() Cause {
 	switch {
 	case r.Local:
 		return NoneLocal
-	case r.Weightless == 0:
-		return NoneReady
-	case r.NotReady == 0:
-		return NoneWeighted
 	}
-	return NoneUsable
+	cause := NoCause
+	for _, p := range r.parts() {
+		switch {
+		case p.n == 0:
+		case cause != NoCause:
+			return NoneUsable
+		default:
+			cause = p.cause
+		}
+	}
+	return cause
+}
+
+// A reasonPart is how many endpoints are unusable for one reason.
+type reasonPart struct {
+	n     int
+	cause Cause // if all are
+	words string
+}
+
+func (r Reason) parts() []reasonPart {
+	return []reasonPart{
+		{r.NotReady, NoneReady, "not ready"},
+		{r.Down, NoneUp, "down"},
+		{r.Draining, NoneUndrained, "draining"},
+		{r.Weightless, NoneWeighted, "with weight 0"},
+		{r.Disabled, NoneEnabled, "disabled"},
+	}
+}
+
+// count returns where endpoints of a state are counted that is not usable.
+func (r *Reason) count(state endpointState) *int {
+	switch state {
+	case failed:
+		return &r.Down
+	case draining:
+		return &r.Draining
+	case weightless:
+		return &r.Weightless
+	case disabled:
+		return &r.Disabled
+	}
+	return &r.NotReady
 }
 
 // String returns the reason in words, without the name of the service; empty: it balances.
@@ -121,14 +161,14 @@ func (r Reason) String() string {
 		return "no " + r.Family.title() + " endpoint serves this port"
 	case NoneLocal:
 		return "policy local: " + r.here() + fmt.Sprintf("; usable elsewhere: %d", r.Elsewhere)
-	case NoneReady, NoneWeighted, NoneUsable:
+	case NoneReady, NoneWeighted, NoneUp, NoneUndrained, NoneEnabled, NoneUsable:
 		return "no usable endpoint: " + r.counts()
 	}
 	return ""
 }
 
 func (r Reason) here() string {
-	if r.NotReady+r.Weightless == 0 {
+	if r.counts() == "" {
 		return "no endpoint on this node"
 	}
 	return "no usable endpoint on this node: " + r.counts()
@@ -137,11 +177,10 @@ func (r Reason) here() string {
 // counts returns how many endpoints are unusable, and why: "2 not ready, 1 with weight 0".
 func (r Reason) counts() string {
 	var parts []string
-	if r.NotReady > 0 {
-		parts = append(parts, fmt.Sprintf("%d not ready", r.NotReady))
-	}
-	if r.Weightless > 0 {
-		parts = append(parts, fmt.Sprintf("%d with weight 0", r.Weightless))
+	for _, p := range r.parts() {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.words))
+		}
 	}
 	return strings.Join(parts, ", ")
 }

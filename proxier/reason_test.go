@@ -44,8 +44,8 @@ func TestWhy(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := testService(append(edits{func(s *source.Service) { s.VIPs = addrs("10.96.0.10", "fd00:96::10") }}, tt.svc...)...)
 			node := testNode()
-			f := Resolve(svc, node, tt.fam).Frontends[0]
-			if got := Why(svc, node, f, f.Outside); got.Cause != tt.cause || got.String() != tt.want {
+			f := Resolve(svc, nil, node, tt.fam).Frontends[0]
+			if got := Why(Subject{Service: svc}, node, f, f.Outside); got.Cause != tt.cause || got.String() != tt.want {
 				t.Errorf("%s: %s\nwant %s: %s", got.Cause, got, tt.cause, tt.want)
 			}
 		})
@@ -59,20 +59,29 @@ func TestEveryRouteHasAReason(t *testing.T) {
 		node := randomNode(t)
 		for _, u := range randomServices(t) {
 			svc := u.Services[0]
+			known := make(Conditions)
+			if rapid.Bool().Draw(t, "checked") {
+				svc.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Refuse: rapid.Bool().Draw(t, "refuse")}
+			}
 			for i := range svc.Endpoints {
 				e := &svc.Endpoints[i]
 				e.Weight = rapid.SampledFrom([]uint16{0, 1}).Draw(t, "weight")
 				e.Ready = rapid.Bool().Draw(t, "ready")
 				e.Terminating = rapid.Bool().Draw(t, "terminating")
+				e.Disabled = rapid.IntRange(0, 3).Draw(t, "disabled") == 0
+				known[svc.EndpointAt(e)] = Condition{
+					Check:   rapid.SampledFrom([]CheckResult{CheckUnknown, CheckPassed, CheckFailed, CheckFailed}).Draw(t, "check"),
+					Drained: rapid.IntRange(0, 3).Draw(t, "drained") == 0,
+				}
 			}
 			for _, fam := range []Family{IPv4, IPv6} {
-				r := Resolve(svc, node, fam)
+				r := Resolve(svc, known, node, fam)
 				if r == nil {
 					continue
 				}
 				for _, f := range r.Frontends {
 					for _, route := range []Route{f.Outside, f.Local} {
-						why := Why(svc, node, f, route)
+						why := Why(Subject{svc, known}, node, f, route)
 						causes[why.Cause] = true
 						if (why.Cause == NoCause) != (route.Action == Balance) || (why.String() == "") != (route.Action == Balance) {
 							t.Fatalf("%v of %+v: %s: %q", route.Action, svc, why.Cause, why)

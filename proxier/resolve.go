@@ -8,10 +8,11 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// Resolve decides what happens to packets to svc on node, in one family. It
-// returns nil when the service has nothing in that family.
-func Resolve(svc *source.Service, node *Node, fam Family) *Resolved {
-	if !serves(svc, fam) {
+// Resolve decides what happens to packets to svc on node, in one family, with what is known
+// of its endpoints. It returns nil when the service has nothing in that family.
+func Resolve(service *source.Service, known Conditions, node *Node, fam Family) *Resolved {
+	svc := Subject{service, known}
+	if svc.Disabled || !serves(svc.Service, fam) {
 		return nil
 	}
 	r := resolver{svc: svc, node: node, fam: fam, partial: slices.ContainsFunc(svc.Endpoints, servesSome)}
@@ -44,7 +45,7 @@ func serves(svc *source.Service, fam Family) bool {
 
 // A resolver is the state of one call of Resolve.
 type resolver struct {
-	svc  *source.Service
+	svc  Subject
 	node *Node
 	fam  Family
 	out  Resolved

@@ -66,6 +66,10 @@ func testEndpoint(text string) source.Endpoint {
 			e.Ready, e.Terminating = false, true
 		case strings.HasPrefix(w, "zone="):
 			e.Zone = w[5:]
+		case w == "disabled":
+			e.Disabled = true
+		case strings.HasPrefix(w, "tier="):
+			fmt.Sscanf(w, "tier=%d", &e.Tier)
 		default:
 			fmt.Sscanf(w, "weight=%d", &e.Weight)
 		}
@@ -174,7 +178,7 @@ func TestResolveRoutes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := Resolve(testService(tt.svc...), tt.node, IPv4)
+			r := Resolve(testService(tt.svc...), nil, tt.node, IPv4)
 			f := r.Frontends[0]
 			if tt.local == "" {
 				tt.local = tt.outside
@@ -209,7 +213,7 @@ func TestResolveFrontends(t *testing.T) {
 	svc.Endpoints[0].Ports = map[string]uint16{"dns": 5353}
 	got := map[Family]string{}
 	for _, fam := range []Family{IPv4, IPv6} {
-		r := Resolve(svc, testNode(), fam)
+		r := Resolve(svc, nil, testNode(), fam)
 		var lines []string
 		for _, f := range r.Frontends {
 			lines = append(lines, fmt.Sprintf("%s %s:%d/%s %s %s kept %v", f.Key.Kind, f.Key.Addr, f.Key.Port, f.Key.Protocol, f.ServicePort, show(f.Outside), f.Outside.Pool.Kept))
@@ -250,7 +254,7 @@ func TestResolveFamilies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			v4, v6 := Resolve(tt.svc, testNode(), IPv4) != nil, Resolve(tt.svc, testNode(), IPv6) != nil
+			v4, v6 := Resolve(tt.svc, nil, testNode(), IPv4) != nil, Resolve(tt.svc, nil, testNode(), IPv6) != nil
 			if v4 != tt.v4 || v6 != tt.v6 {
 				t.Errorf("served: ipv4 %v, ipv6 %v; want %v, %v", v4, v6, tt.v4, tt.v6)
 			}
@@ -280,7 +284,7 @@ func TestResolveSourceRanges(t *testing.T) {
 					n.LocalCIDRs = append(n.LocalCIDRs, netip.MustParsePrefix(p))
 				}
 			})
-			f := Resolve(svc, node, IPv4).Frontends[0]
+			f := Resolve(svc, nil, node, IPv4).Frontends[0]
 			if got := fmt.Sprint(f.SourceRanges); !f.Restricted || got != tt.want {
 				t.Errorf("restricted %v to %s, want %s", f.Restricted, got, tt.want)
 			}
@@ -294,7 +298,7 @@ func TestResolveShared(t *testing.T) {
 	svc.ExternalIPs = addrs("203.0.113.1", "10.96.9.9")
 	svc.ExternalTrafficPolicy = source.Local
 	node := testNode(func(n *Node) { n.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")} })
-	r := Resolve(svc, node, IPv4)
+	r := Resolve(svc, nil, node, IPv4)
 	if want := addrs("10.96.0.10"); !slices.Equal(r.RefusedVIPs, want) {
 		t.Errorf("RefusedVIPs %v, want %v: not the host's own address", r.RefusedVIPs, want)
 	}

@@ -17,7 +17,7 @@ type Snapshot struct {
 
 // A UnitService is a service in use, and the file or object it is from.
 type UnitService struct {
-	*source.Service
+	Subject
 	Unit source.UnitID
 }
 
@@ -27,14 +27,16 @@ type RefusedUnit struct {
 	Wanted []*source.Service // as it stands
 }
 
-// Snapshot returns what the Tracker holds. It knows neither node nor families.
+// Snapshot returns what the Tracker holds. It knows neither node nor families nor conditions.
 func (t *Tracker) Snapshot() Snapshot {
 	n := 0
 	for _, u := range t.units {
 		n += len(u.used)
 	}
 	s := Snapshot{Services: make([]UnitService, 0, n)}
-	t.services(func(svc *source.Service, id source.UnitID) { s.Services = append(s.Services, UnitService{svc, id}) })
+	t.services(func(svc *source.Service, id source.UnitID) {
+		s.Services = append(s.Services, UnitService{Subject{Service: svc}, id})
+	})
 	for _, list := range []map[source.UnitID]*unit{t.refused, t.objects.lacking} {
 		for _, u := range t.inOrder(list) {
 			s.Refused = append(s.Refused, RefusedUnit{u.refusal(), u.wanted})
@@ -48,6 +50,9 @@ func (t *Tracker) Snapshot() Snapshot {
 func (l *Loop) Snapshot() Snapshot {
 	l.mu.RLock()
 	s := l.tracker.Snapshot()
+	for i := range s.Services {
+		s.Services[i].Conditions = l.conditions[s.Services[i].Key]
+	}
 	s.Node = l.node
 	families := slices.Clone(l.families)
 	l.mu.RUnlock()
@@ -85,7 +90,7 @@ func (s Snapshot) Resolve() Snapshot {
 	s.Resolved = nil
 	for _, svc := range s.Services {
 		for _, fam := range s.Families {
-			if r := Resolve(svc.Service, s.Node, fam); r != nil {
+			if r := Resolve(svc.Service, svc.Conditions, s.Node, fam); r != nil {
 				s.Resolved = append(s.Resolved, r)
 			}
 		}

@@ -13,9 +13,14 @@ const (
 	OtherFamily                 // it has no address of the family
 	OtherPorts                  // it does not serve the port
 	Gone                        // neither ready nor serving
+	Disabled                    // by its file
 	ZeroWeight                  // its weight is 0
+	Draining                    // by svcproxy drain
 	NotReady                    // serving, neither ready nor terminating
+	Down                        // its check fails
+	Checking                    // its check has no result, and another endpoint is used
 	Terminating                 // used only where no endpoint is ready, and one is
+	Backup                      // of a tier that is not needed
 	OtherNode                   // policy local, and it is not of this node
 	NotNear                     // traffic_distribution prefers nearer ones
 )
@@ -24,7 +29,8 @@ const (
 func (s Standing) String() string {
 	return [...]string{
 		Chosen: "in use", OtherFamily: "of the other address family", OtherPorts: "does not serve this port",
-		Gone: "not ready", ZeroWeight: "weight 0", NotReady: "not ready, serves what it has", Terminating: "terminating",
+		Gone: "not ready", Disabled: "disabled", ZeroWeight: "weight 0", Draining: "draining", NotReady: "not ready, serves what it has",
+		Down: "down", Checking: "checking", Terminating: "terminating", Backup: "backup, of a tier that is not needed",
 		OtherNode: "on another node, and the policy is local", NotNear: "farther away than others, which traffic_distribution prefers",
 	}[s]
 }
@@ -33,7 +39,7 @@ func (s Standing) String() string {
 func (s Standing) present() bool { return s != OtherFamily && s != OtherPorts && s != Gone }
 
 // standingOf is standing in one family, and for one port unless that is nil.
-func standingOf(svc *source.Service, e *source.Endpoint, fam Family, p *source.Port) Standing {
+func standingOf(svc Subject, e *source.Endpoint, fam Family, p *source.Port) Standing {
 	switch {
 	case FamilyOf(e.Addr) != fam:
 		return OtherFamily
@@ -44,19 +50,24 @@ func standingOf(svc *source.Service, e *source.Endpoint, fam Family, p *source.P
 }
 
 // standing returns what an endpoint's own state makes of it, without the others.
-func standing(svc *source.Service, e *source.Endpoint) Standing {
+func standing(svc Subject, e *source.Endpoint) Standing {
 	if !present(svc, e) {
 		return Gone
 	}
-	return [...]Standing{ready: Chosen, terminating: Terminating, notReady: NotReady, weightless: ZeroWeight}[stateOf(svc, e)]
+	return [...]Standing{
+		ready: Chosen, terminating: Terminating, checking: Checking, failed: Down,
+		notReady: NotReady, draining: Draining, weightless: ZeroWeight, disabled: Disabled,
+	}[stateOf(svc, e)]
 }
 
 // Standings returns the standing of each endpoint of a service, in their order, for new
 // connections of one family to one port by a pool of the given scope.
-func Standings(svc *source.Service, node *Node, fam Family, p source.Port, scope Scope) []Standing {
+func Standings(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []Standing {
 	used := make(map[*source.Endpoint]bool)
+	var highest uint8 // of the tiers in use
 	for _, e := range choose(svc, node, fam, &p).targets[scope] {
 		used[e] = true
+		highest = max(highest, e.Tier)
 	}
 	out := make([]Standing, len(svc.Endpoints))
 	for i := range svc.Endpoints {
@@ -67,6 +78,8 @@ func Standings(svc *source.Service, node *Node, fam Family, p source.Port, scope
 			out[i] = Chosen
 		case scope == LocalScope && out[i].present() && !isLocal(e, node):
 			out[i] = OtherNode
+		case out[i] == Chosen && e.Tier > highest:
+			out[i] = Backup
 		case out[i] == Chosen:
 			out[i] = NotNear
 		}

@@ -46,7 +46,7 @@ func TestStandings(t *testing.T) {
 		if tt.change != nil {
 			tt.change(s)
 		}
-		got := Standings(s, &Node{Name: "node", Zone: "z"}, IPv4, s.Ports[0], tt.scope)
+		got := Standings(Subject{Service: s}, &Node{Name: "node", Zone: "z"}, IPv4, s.Ports[0], tt.scope)
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s:\n got: %v\nwant: %v", tt.name, got, tt.want)
 		}

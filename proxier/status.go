@@ -80,7 +80,7 @@ func (l *Loop) StatusOf(match func(source.Key) bool) Status {
 	var list []usedService
 	l.tracker.services(func(s *source.Service, id source.UnitID) {
 		if match == nil || match(s.Key) {
-			list = append(list, usedService{Service: s, unit: id.Name})
+			list = append(list, usedService{Subject: l.subject(s), unit: id.Name})
 		}
 	})
 	l.mu.RUnlock()
@@ -106,7 +106,7 @@ func (l *Loop) StatusOf(match func(source.Key) bool) Status {
 
 // A usedService is a service as the families resolved it.
 type usedService struct {
-	*source.Service
+	Subject
 	unit     string
 	resolved []inFamily
 }
@@ -163,7 +163,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service)}
 	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
-			fs := fe.status(r.held, r.unserved, Why(u.Service, node, fe, fe.Outside))
+			fs := fe.status(r.held, r.unserved, Why(u.Subject, node, fe, fe.Outside))
 			if fs.Action == pending && r.fails {
 				fs.Reason = "syncs fail, and what the kernel holds is not known"
 			}
@@ -173,7 +173,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 		st.Warnings = append(st.Warnings, r.Warnings...)
 	}
 	for i := range u.Endpoints {
-		st.Endpoints = append(st.Endpoints, endpointStatus(u.Service, &u.Endpoints[i], node))
+		st.Endpoints = append(st.Endpoints, endpointStatus(u.Subject, &u.Endpoints[i], node))
 	}
 	return st
 }
@@ -218,6 +218,6 @@ func (f *Frontend) status(held bool, unserved *PartialError, why Reason) Fronten
 	}
 }
 
-func endpointStatus(s *source.Service, e *source.Endpoint, node *Node) EndpointStatus {
+func endpointStatus(s Subject, e *source.Endpoint, node *Node) EndpointStatus {
 	return EndpointStatus{Address: endpointName(*e), Local: isLocal(e, node), State: stateOf(s, e).String(), Weight: e.Weight}
 }

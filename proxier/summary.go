@@ -86,7 +86,7 @@ func (l *Loop) explain(list []idleFrontend, node *Node) (out []AddressProblem) {
 		p := AddressProblem{Service: i.ServicePort.Key.String()}
 		var why Reason
 		if svc := l.tracker.inUse(i.ServicePort.Key); svc != nil {
-			why, p.Place = Why(svc, node, i.Frontend, i.Outside), writtenAt(svc)
+			why, p.Place = Why(l.subject(svc), node, i.Frontend, i.Outside), writtenAt(svc)
 		}
 		p.FrontendStatus = i.status(true, i.unserved, why)
 		out = append(out, p)

@@ -115,7 +115,7 @@ func (w *worker) dns(n int, endpoints ...string) {
 	s := dns(testEndpoints(endpoints...))
 	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
 	s.Name = fmt.Sprint("dns-", n)
-	ch := ServiceChange{New: Resolve(s, testNode(), IPv4)}
+	ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
 	w.synced(map[source.Key]ServiceChange{s.Key: ch}, testNode().host(IPv4), testNode(), false)
 }
 

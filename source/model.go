@@ -110,6 +110,12 @@ type Service struct {
 	PublishNotReady     bool   // every endpoint counts as ready
 	Scheduler           string // IPVS scheduler; empty: the setting
 
+	HealthCheck      *HealthCheck     // how endpoints are asked whether they are alive; nil: they are not
+	MinUp            uint16           // as many usable endpoints make higher tiers needless; 0 is 1
+	SlowStart        time.Duration    // over which the share of an endpoint that comes grows; 0: at once
+	CloseConnections CloseConnections // of endpoints that left
+	Disabled         bool             // it is as if it were not there, but keeps what it claims
+
 	// Without are addresses and ports of it that another service has: they are
 	// left out. Sources leave it empty.
 	Without []PortAddr
@@ -151,6 +157,9 @@ type Endpoint struct {
 	Zone   string
 	Hints  *Hints // whom it is meant to serve, for AsHinted; nil: nobody more than others
 	Weight uint16 // share of new connections relative to the others; 0: none
+	Tier   uint8  // 0 to 9; used where fewer than MinUp endpoints of lower tiers are usable
+
+	Disabled bool // it gets no new connections
 
 	// As the conditions of a Kubernetes EndpointSlice.
 	Ready, Serving, Terminating bool
@@ -193,11 +202,17 @@ func (s *Service) Equal(o *Service) bool {
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		s.PublishNotReady == o.PublishNotReady &&
 		s.Scheduler == o.Scheduler &&
+		s.HealthCheck.Equal(o.HealthCheck) &&
+		s.MinUp == o.MinUp &&
+		s.SlowStart == o.SlowStart &&
+		s.CloseConnections == o.CloseConnections &&
+		s.Disabled == o.Disabled &&
 		slices.Equal(s.Without, o.Without) &&
 		s.InCluster == o.InCluster
 }
 
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.Addr == o.Addr && maps.Equal(e.Ports, o.Ports) && e.Node == o.Node && e.Zone == o.Zone &&
-		e.Hints.equal(o.Hints) && e.Weight == o.Weight && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
+		e.Hints.equal(o.Hints) && e.Weight == o.Weight && e.Tier == o.Tier && e.Disabled == o.Disabled &&
+		e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
 }

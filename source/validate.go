@@ -14,6 +14,9 @@ const (
 	MaxAffinity = 24 * time.Hour
 )
 
+// MaxTier is the highest Endpoint.Tier.
+const MaxTier = 9
+
 // A Problem is something wrong with a service. A warning does not keep it from
 // being used.
 type Problem struct {

@@ -65,7 +65,7 @@ func (d *decision) findUses() {
 		if !mayServe(s.Service, q.Dest, d) {
 			continue
 		}
-		res := proxier.Resolve(s.Service, d.world.Node, d.family)
+		res := proxier.Resolve(s.Service, s.Conditions, d.world.Node, d.family)
 		if res == nil {
 			continue
 		}
@@ -122,7 +122,7 @@ func (d *decision) take(u *use, f *proxier.Frontend) {
 
 // whyNone says why the route does not balance, in the words of svcproxy status.
 func (d *decision) whyNone() string {
-	return proxier.Why(d.use.Service, d.world.Node, d.frontend, d.route).String()
+	return proxier.Why(d.use.Subject, d.world.Node, d.frontend, d.route).String()
 }
 
 // An endpoint is one of a service, and whether it is used.
@@ -140,7 +140,7 @@ func (d *decision) endpoints() []endpoint {
 		return nil
 	}
 	var list []endpoint
-	for i, s := range proxier.Standings(d.use.Service, d.world.Node, d.family, p, d.route.Pool.Scope) {
+	for i, s := range proxier.Standings(d.use.Subject, d.world.Node, d.family, p, d.route.Pool.Scope) {
 		e := &d.use.Endpoints[i]
 		list = append(list, endpoint{e, i, e.Port(p), s})
 	}

@@ -91,7 +91,7 @@ func world(services ...*source.Service) *World {
 		Families: []proxier.Family{proxier.IPv4, proxier.IPv6},
 	}}
 	for _, s := range services {
-		w.Services = append(w.Services, proxier.UnitService{Service: s})
+		w.Services = append(w.Services, proxier.UnitService{Subject: proxier.Subject{Service: s}})
 	}
 	return w
 }

@@ -1,0 +1,100 @@
+package proxier
+
+import (
+	"net/netip"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Conditions are what is known of the endpoints of a service beside where it is written, by
+// source.Service.EndpointAt: what checks have found, drains, slow starts. They are never
+// changed once made; nil: nothing is known.
+type Conditions map[netip.AddrPort]Condition
+
+// A Condition is that of one endpoint. The zero Condition: nothing is known.
+type Condition struct {
+	Check   CheckResult // of a service that has a health check
+	Drained bool        // it is to get no new connections
+	Share   uint8       // tenths of its weight, 1 to 9, in a slow start; 0: all of it
+}
+
+// A CheckResult is what the health check of a service says of an endpoint.
+type CheckResult uint8
+
+// CheckUnknown: no result yet. CheckPassed, CheckFailed: the results in a row that it takes were good, or bad.
+const (
+	CheckUnknown CheckResult = iota
+	CheckPassed
+	CheckFailed
+)
+
+// A Conditioner knows Conditions. Its methods are called from the goroutine of Loop.Run, and
+// must not block.
+type Conditioner interface {
+	// Use returns the conditions of a service as it is used from now on, before that is
+	// programmed. Nil: the service is gone, and the result is not used.
+	Use(key source.Key, svc *source.Service) Conditions
+	// Conditions returns those of a service in use, after Loop.Reconsider was called for it.
+	Conditions(key source.Key) Conditions
+}
+
+// noConditions knows of nothing.
+type noConditions struct{}
+
+func (noConditions) Use(source.Key, *source.Service) Conditions { return nil }
+func (noConditions) Conditions(source.Key) Conditions           { return nil }
+
+// of returns the condition of an endpoint.
+func (c Conditions) of(svc *source.Service, e *source.Endpoint) Condition {
+	if len(c) == 0 {
+		return Condition{}
+	}
+	return c[svc.EndpointAt(e)]
+}
+
+// A Subject is a service, and what is known of its endpoints.
+type Subject struct {
+	*source.Service
+	Conditions Conditions
+}
+
+// subject returns a service in use, with what is known of its endpoints.
+func (l *Loop) subject(svc *source.Service) Subject {
+	return Subject{svc, l.conditions[svc.Key]}
+}
+
+// use takes a service into use, or out of it if svc is nil. The caller holds l.mu.
+func (l *Loop) use(key source.Key, svc *source.Service) Subject {
+	l.know(key, l.cfg.Conditions.Use(key, svc))
+	if svc == nil {
+		delete(l.conditions, key)
+	}
+	return Subject{svc, l.conditions[key]}
+}
+
+// know sets what is known of the endpoints of a service.
+func (l *Loop) know(key source.Key, known Conditions) {
+	if len(known) == 0 {
+		delete(l.conditions, key)
+		return
+	}
+	l.conditions[key] = known
+}
+
+// reconsider has services resolved again of whose endpoints more is known.
+func (l *Loop) reconsider(keys map[source.Key]bool, o *order) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key := range keys {
+		svc := l.tracker.inUse(key)
+		if svc == nil {
+			continue // it went meanwhile
+		}
+		l.know(key, l.cfg.Conditions.Conditions(key))
+		o.services[key] = l.subject(svc)
+		l.health.set(key, o.services[key], l.node, l.number+1)
+	}
+	if len(keys) > 0 {
+		l.revision.Add(1)
+	}
+}

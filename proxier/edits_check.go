@@ -1,0 +1,62 @@
+package proxier
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// healthCheck compares two health checks, either of which may be nil.
+func (e *editing) healthCheck(a, b *source.HealthCheck) {
+	had, has := checkWords(a), checkWords(b)
+	for i := range had {
+		e.value("health_check."+had[i].key, had[i].value, has[i].value)
+		if (a == nil || b == nil) && a != b {
+			return // of one that came or went the type is enough
+		}
+	}
+}
+
+// A checkWord is one key of a health check, and its value.
+type checkWord struct{ key, value string }
+
+// checkWords returns the keys of a health check, in the order of the manual.
+func checkWords(c *source.HealthCheck) []checkWord {
+	c = cmp.Or(c, new(source.HealthCheck))
+	return []checkWord{
+		{"type", c.Type.String()}, {"port", number(c.Port)},
+		{"path", c.Path}, {"method", c.Method}, {"host", c.Host},
+		{"expect_status", strings.Join(texts(c.ExpectStatus, statusText), " ")}, {"expect_body", c.ExpectBody},
+		{"tls", strconv.FormatBool(c.TLS)}, {"server_name", c.ServerName}, {"verify", strconv.FormatBool(!c.Insecure)},
+		{"service", c.GRPCService}, {"send", c.Send}, {"expect", c.Expect},
+		{"command", fmt.Sprintf("%q", c.Command)},
+		{"interval", c.Interval.String()}, {"interval_down", c.IntervalDown.String()}, {"timeout", c.Timeout.String()},
+		{"rise", number(uint16(c.Rise))}, {"fall", number(uint16(c.Fall))},
+		{"source", sourceText(c.Source)}, {"all_failed", allFailed(c)},
+	}
+}
+
+func statusText(r source.StatusRange) string {
+	if r.First == r.Last {
+		return number(r.First)
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+func sourceText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func allFailed(c *source.HealthCheck) string {
+	if c.Refuse {
+		return "refuse"
+	}
+	return "use_all"
+}
