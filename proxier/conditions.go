@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"net/netip"
+	"time"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -28,21 +29,41 @@ const (
 	CheckFailed
 )
 
-// A Conditioner knows Conditions. Its methods are called from the goroutine of Loop.Run, and
-// must not block.
+// A Detail is what people want to know of a Condition besides.
+type Detail struct {
+	Since time.Time     // the Condition's Check, or the slow start, is so; zero: not known
+	Asked time.Time     // when the last answer of the check came, or should have; zero: none yet
+	Took  time.Duration // of that
+	Error string        // of that; empty: it was good. Escaped, of bounded length
+	Drain *Drain        // nil: it is not drained
+}
+
+// A Drain says who drains an endpoint, or this host. Its texts are escaped, and of bounded length.
+type Drain struct {
+	Reason string    `json:"reason,omitempty"`
+	By     string    `json:"by"`             // the user
+	At     time.Time `json:"since"`          // it began
+	Until  time.Time `json:"until,omitzero"` // established connections may last; zero: for ever
+}
+
+// A Conditioner knows Conditions. Use and Conditions are called from the goroutine of Loop.Run,
+// Details from any. They must not block.
 type Conditioner interface {
 	// Use returns the conditions of a service as it is used from now on, before that is
 	// programmed. Nil: the service is gone, and the result is not used.
 	Use(key source.Key, svc *source.Service) Conditions
 	// Conditions returns those of a service in use, after Loop.Reconsider was called for it.
 	Conditions(key source.Key) Conditions
+	// Details returns what else is known of the endpoints of a service in use.
+	Details(key source.Key) map[netip.AddrPort]Detail
 }
 
 // noConditions knows of nothing.
 type noConditions struct{}
 
-func (noConditions) Use(source.Key, *source.Service) Conditions { return nil }
-func (noConditions) Conditions(source.Key) Conditions           { return nil }
+func (noConditions) Use(source.Key, *source.Service) Conditions   { return nil }
+func (noConditions) Conditions(source.Key) Conditions             { return nil }
+func (noConditions) Details(source.Key) map[netip.AddrPort]Detail { return nil }
 
 // of returns the condition of an endpoint.
 func (c Conditions) of(svc *source.Service, e *source.Endpoint) Condition {

@@ -133,7 +133,8 @@ func (k knower) Use(_ source.Key, svc *source.Service) Conditions {
 	return <-k.known
 }
 
-func (k knower) Conditions(source.Key) Conditions { return <-k.known }
+func (k knower) Conditions(source.Key) Conditions           { return <-k.known }
+func (knower) Details(source.Key) map[netip.AddrPort]Detail { return nil }
 
 // What is known of endpoints is in the first sync of their service, and in another one when more is known.
 func TestLoopReconsiders(t *testing.T) {
