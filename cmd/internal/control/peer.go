@@ -29,6 +29,7 @@ type Peer struct {
 
 	groups []uint32 // all that it is in
 	err    error    // why it is not known
+	writes bool     // it may change what the daemon does, as far as is known when it connects
 }
 
 // Network and String make it the address of its end of the connection.
@@ -41,26 +42,6 @@ type peerKey struct{}
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, conn.RemoteAddr())
 }
-
-// A peerListener has connections that know who is at their other end.
-type peerListener struct{ *net.UnixListener }
-
-// Accept implements net.Listener.
-func (l peerListener) Accept() (net.Conn, error) {
-	conn, err := l.AcceptUnix()
-	if err != nil {
-		return nil, err
-	}
-	return peerConn{conn, peerOf(conn)}, nil
-}
-
-type peerConn struct {
-	net.Conn
-	peer Peer
-}
-
-// RemoteAddr returns the Peer.
-func (c peerConn) RemoteAddr() net.Addr { return c.peer }
 
 // credentials returns who is at the other end of a unix socket.
 func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
@@ -84,6 +65,7 @@ func peerOf(conn *net.UnixConn) Peer {
 	if more, err := peerGroups(conn); err == nil { // without them it has fewer rights
 		p.groups = append(p.groups, more...)
 	}
+	p.writes = p.mayChange() == nil
 	return p
 }
 

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/url"
 	"os"
 	"os/user"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -149,6 +151,46 @@ func TestRights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A reader whose questions take all turns that it may have, and who opens all connections that it
+// may, keeps nobody else waiting.
+func TestGreedyReader(t *testing.T) {
+	const greedy, member = 4800, 4711
+	withGroups(t, map[string]int{readers: member})
+	r := sampleRoutes()
+	begun := make(chan bool, maxAnswers)
+	Get(r, "/v1/slow", func(ctx context.Context, _ url.Values) (bool, error) {
+		begun <- true
+		<-ctx.Done()
+		return false, ctx.Err()
+	})
+	dir := filepath.Join("/tmp", "svcproxy-greedy-"+strconv.Itoa(os.Getpid())) // a path that others may search
+	defer os.RemoveAll(dir)
+	stop := serve(t, dir, r)
+	var asking sync.WaitGroup
+	for range maxUserConns {
+		c := clientAs(t, dir, greedy, member, nil)
+		asking.Go(func() { _ = c.Ask(t.Context(), "/v1/slow", nil, new(bool)) })
+	}
+	for range maxUserAnswers {
+		<-begun
+	}
+	var st Status
+	if err := clientAs(t, dir, greedy, member, nil).Ask(t.Context(), "/v1/status", nil, &st); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("the greedy one: %v, want ErrUnreachable", err)
+	}
+	if err := clientAs(t, dir, greedy+1, member, nil).Ask(t.Context(), "/v1/status", nil, &st); err != nil {
+		t.Errorf("another reader: %v", err)
+	}
+	if err := NewClient(dir).Ask(t.Context(), "/v1/status", nil, &st); err != nil {
+		t.Errorf("root: %v", err)
+	}
+	if n := len(begun); n > 0 {
+		t.Errorf("%d questions of the greedy one more than it may have are answered", n)
+	}
+	stop()
+	asking.Wait()
 }
 
 func numbers(from, n int) (list []int) {

@@ -11,16 +11,11 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/netutil"
 )
 
 // maxPath is the longest path a socket can be bound to, in bytes: sun_path
 // without its NUL, <linux/un.h>.
 const maxPath = 107
-
-// maxConns is how many clients of a socket are served at once; more wait.
-const maxConns = 16
 
 // lookInterval is how often the socket is looked at: who clears /run removes it.
 var lookInterval = 30 * time.Second
@@ -109,7 +104,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	}
 	l := s.socket.listener
 	go func() {
-		err := srv.Serve(netutil.LimitListener(peerListener{l}, maxConns))
+		err := srv.Serve(&peerListener{UnixListener: l})
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Warn("serving the control socket", "err", err)
 			l.Close() // it is opened again
@@ -119,7 +114,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 
 func newServer(ctx context.Context, routes *Routes) *http.Server {
 	return &http.Server{
-		Handler:           &routes.mux,
+		Handler:           new(turns).handler(&routes.mux),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       withPeer,
 		ReadHeaderTimeout: 5 * time.Second,
