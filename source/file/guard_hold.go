@@ -95,7 +95,7 @@ func removedServices(f *state) (keys []source.Key) {
 	}
 	is := byKey(f.seen.services)
 	for _, s := range f.good.services {
-		if is[s.Key] == nil {
+		if now := is[s.Key]; !s.Disabled && (now == nil || now.Disabled) {
 			keys = append(keys, s.Key)
 		}
 	}

@@ -10,16 +10,21 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// lostEndpoints returns what is of is not in now.
+// lostEndpoints returns what was of a service and is no more.
 func lostEndpoints(was, is *source.Service) (lost []endpointID) {
-	if slices.EqualFunc(was.Endpoints, is.Endpoints, func(a, b source.Endpoint) bool { return a.Addr == b.Addr }) {
+	if slices.EqualFunc(was.Endpoints, is.Endpoints, func(a, b source.Endpoint) bool { return a.Addr == b.Addr && a.Disabled == b.Disabled }) {
 		return nil
 	}
 	left, seen := map[netip.Addr]int{}, map[netip.Addr]int{}
 	for _, e := range is.Endpoints {
-		left[e.Addr]++
+		if !e.Disabled {
+			left[e.Addr]++
+		}
 	}
 	for _, e := range was.Endpoints {
+		if e.Disabled {
+			continue
+		}
 		if seen[e.Addr]++; seen[e.Addr] > left[e.Addr] {
 			lost = append(lost, endpointID{e.Addr, seen[e.Addr]})
 		}
@@ -27,7 +32,7 @@ func lostEndpoints(was, is *source.Service) (lost []endpointID) {
 	return lost
 }
 
-// A removal is what a version takes away of what its file has in use.
+// A removal is what a version takes away of what its file has in use: deletes or disables.
 type removal struct {
 	services  []source.Key
 	endpoints map[source.Key][]endpointID
@@ -52,7 +57,7 @@ func (s *Source) judge(due []*probe, set Guard, now time.Time) map[*state]string
 		return j.verdict
 	}
 	for _, f := range s.files {
-		j.total += f.services()
+		j.total += f.enabled()
 	}
 	j.services()
 	for f := range j.takes {
@@ -97,7 +102,9 @@ func (j *judgement) collect(due []*probe) bool {
 
 func (j *judgement) add(v *version) {
 	for _, s := range v.services {
-		j.after[s.Key] = s
+		if !s.Disabled {
+			j.after[s.Key] = s
+		}
 	}
 }
 
@@ -107,6 +114,9 @@ func (j *judgement) removal(f *state) removal {
 		return r
 	}
 	for _, s := range f.good.services {
+		if s.Disabled {
+			continue
+		}
 		is := j.after[s.Key]
 		if is == nil {
 			r.services = append(r.services, s.Key)
@@ -164,7 +174,7 @@ func (j *judgement) endpoints(f *state) {
 		if lost == nil {
 			continue
 		}
-		gone, of := 0, len(s.Endpoints)
+		gone, of := 0, enabledEndpoints(s)
 		if r := j.guard.endpoints[s.Key]; r != nil {
 			gone, of = r.before(j.now, of)
 			gone -= r.have(lost) // of one that is on its way
@@ -187,6 +197,9 @@ func (j *judgement) endpoints(f *state) {
 func comeBack(gone map[endpointID]time.Time, is *source.Service) {
 	have := map[netip.Addr]int{}
 	for _, e := range is.Endpoints {
+		if e.Disabled {
+			continue
+		}
 		have[e.Addr]++
 		delete(gone, endpointID{e.Addr, have[e.Addr]})
 	}
@@ -199,7 +212,8 @@ func (j *judgement) note(f *state, r removal) {
 	}
 	for _, s := range f.good.services {
 		lost := r.endpoints[s.Key]
-		if len(lost) == 0 || len(s.Endpoints) < guardLeast && j.guard.endpoints[s.Key] == nil {
+		n := enabledEndpoints(s)
+		if len(lost) == 0 || n < guardLeast && j.guard.endpoints[s.Key] == nil {
 			continue
 		}
 		if j.guard.endpoints == nil {
@@ -208,7 +222,7 @@ func (j *judgement) note(f *state, r removal) {
 		if j.guard.endpoints[s.Key] == nil {
 			j.guard.endpoints[s.Key] = &removals[endpointID]{}
 		}
-		j.guard.endpoints[s.Key].remove(j.now, len(s.Endpoints), lost)
+		j.guard.endpoints[s.Key].remove(j.now, n, lost)
 	}
 }
 

@@ -88,6 +88,15 @@ func services(n, endpoints int) string {
 	return b.String()
 }
 
+// disabled are n services of one endpoint, of which the first are disabled.
+func disabled(n, off int) string {
+	lines := strings.SplitAfter(services(n, 1), "\n")
+	for i := range off {
+		lines[i] = strings.Replace(lines[i], " 1", " 1 off", 1)
+	}
+	return strings.Join(lines, "")
+}
+
 func TestGuardEmptiedDirectory(t *testing.T) {
 	guarded(t, Guard{Removals: 30}, func(h *host) {
 		h.many(12)
@@ -175,6 +184,20 @@ func TestGuardSlowTrickle(t *testing.T) {
 	})
 }
 
+// What a held file would disable counts with what is removed later.
+func TestGuardHeldDisables(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.write("a.toml", services(9, 1))
+		h.write("b.toml", "b 1\n")
+		h.start()
+		moment()
+		h.change(func() { h.write("a.toml", disabled(9, 4)) })
+		h.has("disabled", 10, 1)
+		h.change(func() { h.write("b.toml", "b 1 off\n") })
+		h.has("and another", 10, 2)
+	})
+}
+
 // A torn git checkout: all files vanish, and come back.
 func TestGuardTornCheckout(t *testing.T) {
 	for _, away := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
@@ -221,6 +244,19 @@ func TestGuardShares(t *testing.T) {
 		{"endpoints that come back", 30, "a 10\n", []edit{{"a 8\n", "1 8 false"}, {"a 10\n", "1 10 false"}, {"a 7\n", "1 7 false"}}},
 		{"endpoints of nine", 30, "a 9\n", []edit{{"a 0\n", "1 0 false"}}},
 		{"a service with many endpoints goes", 30, services(10, 20), []edit{{services(9, 20), "9 20 false"}}},
+		{"as many disabled as may go", 30, services(10, 1), []edit{{disabled(10, 3), "7 0 false"}}},
+		{"one more disabled", 30, services(10, 1), []edit{{disabled(10, 4), "10 1 true"}}},
+		{"disabled in two steps", 30, services(10, 1), []edit{{disabled(10, 3), "7 0 false"}, {disabled(10, 4), "7 0 true"}}},
+		{"disabled and enabled again", 30, services(10, 1), []edit{{disabled(10, 3), "7 0 false"}, {services(10, 1), "10 1 false"}, {disabled(10, 3), "7 0 false"}}},
+		{"deleted after it was disabled", 30, disabled(16, 6), []edit{{services(16, 1)[6*7:], "10 0 false"}}},
+		{"one of ten that are enabled, beside others", 30, disabled(16, 6), []edit{{disabled(16, 10), "10 0 true"}}},
+		{"nine that are enabled, beside others", 30, disabled(12, 3), []edit{{disabled(12, 12), "0 0 false"}}},
+		{"as many endpoints disabled as may go", 30, "a 10\n", []edit{{"a 10 3\n", "1 7 false"}}},
+		{"too many endpoints disabled", 30, "a 10\n", []edit{{"a 10 4\n", "1 10 true"}}},
+		{"endpoints disabled and deleted", 30, "a 10\n", []edit{{"a 10 2\n", "1 8 false"}, {"a 8 2\n", "1 8 true"}}},
+		{"endpoints enabled again", 30, "a 10\n", []edit{{"a 10 3\n", "1 7 false"}, {"a 10\n", "1 10 false"}, {"a 10 3\n", "1 7 false"}}},
+		{"endpoints deleted after they were disabled", 30, "a 16 6\n", []edit{{"a 10\n", "1 10 false"}}},
+		{"nine endpoints that are enabled, beside others", 30, "a 12 3\n", []edit{{"a 12 12\n", "1 0 false"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,10 +59,15 @@ func (k *tracked) apply(ch source.Changes) []source.Unit {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, tr := range k.tracker.Apply(ch) {
-		if tr.New == nil {
-			delete(k.uses, tr.Old.Key)
-		} else {
-			k.uses[tr.New.Key] = len(tr.New.Endpoints)
+		if tr.New == nil || tr.New.Disabled {
+			delete(k.uses, cmp.Or(tr.New, tr.Old).Key)
+			continue
+		}
+		k.uses[tr.New.Key] = 0
+		for _, e := range tr.New.Endpoints {
+			if !e.Disabled {
+				k.uses[tr.New.Key]++
+			}
 		}
 	}
 	k.steps = append(k.steps, k.inUse())

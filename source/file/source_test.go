@@ -27,6 +27,7 @@ func parseLines(_ context.Context, path string, data []byte, _ knownServices) (s
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)
 		name, count, _ := strings.Cut(line, " ")
+		count, off, _ := strings.Cut(count, " ") // "off": it is disabled; a number: so many of its endpoints
 		n, err := strconv.Atoi(count)
 		switch {
 		case name == "hm":
@@ -35,9 +36,14 @@ func parseLines(_ context.Context, path string, data []byte, _ knownServices) (s
 		case err != nil:
 			faults = append(faults, source.Fault{Pos: source.Position{File: path}, Msg: line})
 		default:
-			svcs = append(svcs, &source.Service{
-				Key: source.Key{Namespace: "default", Name: name}, Endpoints: make([]source.Endpoint, n),
-			})
+			svc := &source.Service{
+				Key: source.Key{Namespace: "default", Name: name}, Endpoints: make([]source.Endpoint, n), Disabled: off == "off",
+			}
+			n, _ := strconv.Atoi(off)
+			for i := range n {
+				svc.Endpoints[i].Disabled = true
+			}
+			svcs = append(svcs, svc)
 		}
 	}
 	return svcs, faults, nil
