@@ -20,8 +20,24 @@ type decisions struct {
 	pins  map[string]*pin // by file name
 	trial *trial          // nil: there is none
 
-	text []byte // as last handed to the store
+	changed bool   // since text, perhaps
+	text    []byte // as last handed to the store
 }
+
+// pin notes what was decided of a file.
+func (d *decisions) pin(name string, p *pin) {
+	d.changed = d.changed || d.pins[name] != p
+	d.pins[name] = p
+}
+
+// unpin forgets it.
+func (d *decisions) unpin(name string) {
+	d.changed = d.changed || d.pins[name] != nil
+	delete(d.pins, name)
+}
+
+// try notes what is on trial; nil: nothing.
+func (d *decisions) try(t *trial) { d.trial, d.changed = t, true }
 
 // A trial is an apply that nobody has confirmed yet.
 type trial struct {

@@ -76,7 +76,7 @@ func (s *Source) hold(p *probe, why string, ch *source.Changes) {
 // pinTo does as was decided of p's version.
 func (s *Source) pinTo(p *probe, pn *pin, ch *source.Changes) {
 	f := p.f
-	s.decisions.pins[p.name] = pn
+	s.decisions.pin(p.name, pn)
 	f.seen, f.next, f.changingSince = f.next, nil, time.Time{}
 	f.state, f.since, f.hold = pn.state, pn.since, &hold{pin: *pn, services: removedServices(f)}
 	delete(s.held, p.name)
@@ -104,7 +104,7 @@ func removedServices(f *state) (keys []source.Key) {
 
 // unpin forgets what was decided of a file.
 func (s *Source) unpin(name string, f *state) {
-	delete(s.decisions.pins, name)
+	s.decisions.unpin(name)
 	delete(s.held, name)
 	f.hold = nil
 }

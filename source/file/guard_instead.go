@@ -87,7 +87,7 @@ func (s *Source) replaceUsed(name string, f *state, v *version, why string, ch *
 		p.use, f.used = v.id, v
 		ch.Set = append(ch.Set, s.handOn(f))
 	}
-	s.decisions.pins[name] = &p
+	s.decisions.pin(name, &p)
 	f.hold = &hold{pin: p}
 	f.hold.log(s.log, f.path)
 }

@@ -382,6 +382,25 @@ func TestGuardManual(t *testing.T) {
 	})
 }
 
+// Where nothing was decided since, nothing is done to keep it.
+func TestUnchangedDecisionsCostNothing(t *testing.T) {
+	guarded(t, Guard{Removals: 30}, func(h *host) {
+		h.many(12)
+		h.start()
+		moment()
+		h.change(h.emptyDir)
+		h.has("emptied", 12, 12)
+		n := testing.AllocsPerRun(10, func() {
+			h.src.mu.Lock()
+			defer h.src.mu.Unlock()
+			h.src.keepDecisions()
+		})
+		if n > 0 {
+			t.Errorf("%v allocations", n)
+		}
+	})
+}
+
 // What is confirmed does not count with what is removed later, nor what went before it.
 func TestGuardConfirmedCountsNoMore(t *testing.T) {
 	guarded(t, Guard{Removals: 30}, func(h *host) {

@@ -33,6 +33,7 @@ func (s *Source) loadDecisions(now time.Time) {
 	d.text = data
 	if t := d.trial; t != nil {
 		t.until = now.Add(min(t.until.Sub(now), t.until.Sub(t.began))) // also if the clock was, or is, set back
+		d.changed = true
 		t.back = t.boot != bootText() || !now.Before(t.until)
 	}
 	s.decisions = d
@@ -48,12 +49,13 @@ func bootText() string {
 // keepDecisions has them written, if they are other than before. The caller holds s.mu.
 func (s *Source) keepDecisions() {
 	d := &s.decisions
-	if s.store == nil || d.text == nil && len(d.pins) == 0 && d.trial == nil {
+	if s.store == nil || !d.changed || d.text == nil && len(d.pins) == 0 && d.trial == nil {
 		return
 	}
-	if text := s.decisions.encode(); !bytes.Equal(text, s.decisions.text) {
-		s.decisions.text = text
-		s.store.putDecisions(text, s.decisions.needs())
+	d.changed = false
+	if text := d.encode(); !bytes.Equal(text, d.text) {
+		d.text = text
+		s.store.putDecisions(text, d.needs())
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 func (s *Source) setTrial(t *trial) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.decisions.trial = t
+	s.decisions.try(t)
 	s.keepDecisions()
 }
 
@@ -93,7 +93,7 @@ func (s *Source) endTrial(sink source.Sink) {
 		return
 	}
 	s.mu.Lock()
-	s.decisions.trial = nil // kept with what follows
+	s.decisions.try(nil) // kept with what follows
 	s.overdue = &overdue{t.began, time.Now()}
 	s.mu.Unlock()
 	back := map[string]*version{}

@@ -59,9 +59,9 @@ func firstTime(rec record, ok bool, otherwise time.Time) time.Time {
 // takePins notes what was decided at the first look. The caller holds s.mu.
 func (s *Source) takePins(p *probe) {
 	if p.pin != nil {
-		s.decisions.pins[p.name] = p.pin
+		s.decisions.pin(p.name, p.pin)
 	}
 	if p.unpin {
-		delete(s.decisions.pins, p.name)
+		s.decisions.unpin(p.name)
 	}
 }

@@ -36,7 +36,7 @@ func (d *daemon) plan(ctx context.Context, _ url.Values) (*plan.Report, error) {
 	}
 	in := d.mode.current()
 	r := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
-	refusals := d.loop.Status().Refusals
+	refusals := d.loop.Refusals()
 	for _, s := range d.sources {
 		st := asUsed(s.Status(), refusals)
 		for _, f := range st.Files {
