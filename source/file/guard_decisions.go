@@ -17,8 +17,9 @@ import (
 // what the files say. They outlive the process: a held change stays held, an
 // older version stays in use, and what was applied on trial goes back.
 type decisions struct {
-	pins  map[string]*pin // by file name
-	trial *trial          // nil: there is none
+	pins    map[string]*pin // by file name
+	trial   *trial          // nil: there is none
+	overdue *overdue        // nil: a client has been told, or there is none
 
 	changed bool   // since text, perhaps
 	text    []byte // as last handed to the store
@@ -38,6 +39,12 @@ func (d *decisions) unpin(name string) {
 
 // try notes what is on trial; nil: nothing.
 func (d *decisions) try(t *trial) { d.trial, d.changed = t, true }
+
+// end notes that what is on trial went back, now.
+func (d *decisions) end() {
+	d.overdue = &overdue{d.trial.began, time.Now()}
+	d.try(nil)
+}
 
 // A trial is an apply that nobody has confirmed yet.
 type trial struct {
@@ -65,8 +72,9 @@ func (d *decisions) needs() map[keptVersion]bool {
 // As they are kept.
 type (
 	decisionsText struct {
-		Pins  []pinText  `json:"pins,omitempty"`
-		Apply *trialText `json:"apply,omitempty"`
+		Pins  []pinText    `json:"pins,omitempty"`
+		Apply *trialText   `json:"apply,omitempty"`
+		Back  *overdueText `json:"back,omitempty"`
 	}
 	pinText struct {
 		File  string           `json:"file"`
@@ -82,6 +90,10 @@ type (
 		Boot    string            `json:"boot"`
 		Before  map[string]string `json:"before"`
 		Refused map[string]string `json:"refused,omitempty"`
+	}
+	overdueText struct {
+		Began time.Time `json:"began"`
+		Back  time.Time `json:"back"`
 	}
 )
 
@@ -105,6 +117,9 @@ func (d *decisions) encode() []byte {
 		for name, id := range tr.refused {
 			t.Apply.Refused[name] = sumText(id)
 		}
+	}
+	if o := d.overdue; o != nil {
+		t.Back = &overdueText{o.began, o.back}
 	}
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -131,6 +146,9 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		if isFileName(p.File) && (ok1 || p.Found == "") && (ok2 || p.Use == "") {
 			d.pins[p.File] = &pin{p.State, found, use, p.Since, p.Why}
 		}
+	}
+	if t.Back != nil {
+		d.overdue = &overdue{t.Back.Began, t.Back.Back}
 	}
 	if t.Apply != nil {
 		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*version{}, refused: map[string][32]byte{}}

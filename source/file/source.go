@@ -92,7 +92,6 @@ type Source struct {
 	renamedFrom   string    // the path that the last event was about, if it was a rename of that
 
 	guard    guard
-	overdue  *overdue               // nil: a client has been told, or there is none
 	steps    int                    // how often step has run to its end
 	commands chan func(source.Sink) // what others have the goroutine of Run do
 

@@ -68,10 +68,12 @@ func (s *Source) trialKept(ctx context.Context, t *trial) error {
 
 // beginTrial begins the time of a trial, now that all is let through, and returns its end.
 func (s *Source) beginTrial(t *trial, timeout time.Duration) time.Time {
-	s.overdue = nil
 	begun := *t
 	begun.began = time.Now()
 	begun.until = begun.began.Add(timeout)
+	s.mu.Lock()
+	s.decisions.overdue = nil
+	s.mu.Unlock()
 	s.setTrial(&begun)
 	return begun.until
 }
@@ -93,8 +95,7 @@ func (s *Source) endTrial(sink source.Sink) {
 		return
 	}
 	s.mu.Lock()
-	s.decisions.try(nil) // kept with what follows
-	s.overdue = &overdue{t.began, time.Now()}
+	s.decisions.end() // kept with what follows
 	s.mu.Unlock()
 	back := map[string]*version{}
 	names := maps.Clone(t.before)
@@ -136,8 +137,10 @@ func unconfirmed(t *trial) string {
 func (s *Source) wentBack() {
 	if t := s.decisions.trial; t != nil && t.back {
 		s.log.Warn("nobody has confirmed what was applied before this start: what was in use before is used", "applied", t.began)
-		s.overdue = &overdue{t.began, time.Now()}
-		s.setTrial(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.decisions.end()
+		s.keepDecisions()
 	}
 }
 
@@ -145,12 +148,16 @@ func (s *Source) wentBack() {
 // and is not meant for what is held by then.
 type overdue struct{ began, back time.Time }
 
-// takeOverdue returns an error once.
+// takeOverdue returns an error once, over restarts too.
 func (s *Source) takeOverdue() error {
-	o := s.overdue
-	if s.overdue = nil; o == nil {
+	o := s.decisions.overdue
+	if o == nil {
 		return nil
 	}
+	s.mu.Lock()
+	s.decisions.overdue, s.decisions.changed = nil, true
+	s.keepDecisions()
+	s.mu.Unlock()
 	text := fmt.Sprintf("the apply of %s went back at %s", clock(o.began), clock(o.back))
 	if len(s.held) > 0 {
 		text += "; confirm again to let through what is held"

@@ -313,8 +313,9 @@ func TestApply(t *testing.T) {
 				h.Errorf("status of %s: %s", f.Path, f.State)
 			}
 		}
-		if _, err := h.src.Confirm(context.Background()); err == nil {
-			h.Error("it was confirmed too late")
+		h.restart()
+		if _, err := h.src.Confirm(context.Background()); err == nil || !strings.Contains(err.Error(), " went back at ") {
+			h.Errorf("confirmed too late: %v", err)
 		}
 		h.restart()
 		h.uses("gone back, after a restart", before)
@@ -451,7 +452,7 @@ func TestDecisionsDamaged(t *testing.T) {
 
 func FuzzDecisions(f *testing.F) {
 	now := time.Unix(1e9, 0).UTC()
-	d := decisions{pins: map[string]*pin{"a.toml": {"held", [32]byte{1}, [32]byte{}, now, "why"}}, trial: &trial{began: now, until: now, boot: "b", before: map[string]*version{"a.toml": {id: [32]byte{2}}}}}
+	d := decisions{pins: map[string]*pin{"a.toml": {"held", [32]byte{1}, [32]byte{}, now, "why"}}, trial: &trial{began: now, until: now, boot: "b", before: map[string]*version{"a.toml": {id: [32]byte{2}}}}, overdue: &overdue{now, now}}
 	f.Add(d.encode())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := parseDecisions(data)
