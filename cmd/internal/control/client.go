@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 // ErrUnreachable is wrapped by errors that say no daemon answers.
@@ -27,6 +29,7 @@ type Client struct {
 	path    string
 	connect func(context.Context) (net.Conn, error)
 	http    *http.Client
+	silence time.Duration // how long the daemon may say nothing; 0: silentAfter
 }
 
 // NewClient returns a client of the daemon that has claimed runDir.
@@ -43,6 +46,13 @@ func NewClient(runDir string) *Client {
 		return heardBy(ctx, conn), nil
 	}
 	c.http = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	return c
+}
+
+// Patient has c wait for so long, in place of 30 s, while a daemon that is not stopped says
+// nothing, and returns c. The daemon closes a connection a minute after the question.
+func (c *Client) Patient(silence time.Duration) *Client {
+	c.silence = silence
 	return c
 }
 
@@ -96,7 +106,7 @@ func (c *Client) Tell(ctx context.Context, path string, question, answer any) er
 
 // do asks, for as long as the answer takes while something of it comes in.
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, answer any) error {
-	p := new(progress)
+	p := &progress{silence: cmp.Or(c.silence, silentAfter)}
 	ctx, stop := p.watch(context.WithValue(ctx, progressKey{}, p))
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, method, "http://svcproxy"+path, body)

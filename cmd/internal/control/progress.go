@@ -38,6 +38,8 @@ var errSilent = fmt.Errorf("%w: it has said nothing for too long", ErrUnreachabl
 type progress struct {
 	last atomic.Int64 // when something was last heard, in ns since 1970
 	pid  atomic.Int64 // of who answers; 0: not known
+
+	silence time.Duration // what is too long
 }
 
 // watch returns a context that ends when the daemon is stopped, or silent for too long,
@@ -74,7 +76,7 @@ func (p *progress) trouble() error {
 	switch {
 	case silent >= stoppedAfter && isStopped(pid):
 		return stoppedError(pid)
-	case silent >= silentAfter:
+	case silent >= p.silence:
 		return errSilent
 	}
 	return nil

@@ -75,6 +75,10 @@ func TestSlowAnswers(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
+	mux.HandleFunc("/late", func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(silentAfter * 3 / 2)
+		fmt.Fprint(w, `"late"`)
+	})
 	srv := &http.Server{Handler: mux}
 	defer srv.Close()
 	go srv.Serve(l)
@@ -84,5 +88,8 @@ func TestSlowAnswers(t *testing.T) {
 	}
 	if err := NewClient(dir).Ask(t.Context(), "/silent", nil, &said); !errors.Is(err, ErrUnreachable) || !errors.Is(err, errSilent) {
 		t.Errorf("silent: %v", err)
+	}
+	if err := NewClient(dir).Patient(time.Hour).Ask(t.Context(), "/late", nil, &said); err != nil || said != "late" {
+		t.Errorf("late, and patient: %q, %v", said, err)
 	}
 }

@@ -28,6 +28,10 @@ const PlanPath = "/v1/plan"
 // countTime is how long connections may be counted for a plan.
 const countTime = 5 * time.Second
 
+// planPatience is how long a client waits: the loop plans for 20 s, what is counted of
+// each family takes countTime, and nothing is said before all of it.
+const planPatience = 55 * time.Second
+
 // plan says what is not in the kernel yet, and what a sync would repair there.
 func (d *daemon) plan(ctx context.Context, _ url.Values) (*plan.Report, error) {
 	p, err := d.loop.Plan(ctx)
@@ -150,7 +154,7 @@ func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings
 // AskPlan asks the daemon of a run directory.
 func AskPlan(ctx context.Context, runDir string) (*plan.Report, error) {
 	r := new(plan.Report)
-	if err := control.NewClient(filepath.Clean(runDir)).Ask(ctx, PlanPath, nil, r); err != nil {
+	if err := control.NewClient(filepath.Clean(runDir)).Patient(planPatience).Ask(ctx, PlanPath, nil, r); err != nil {
 		return nil, err
 	}
 	return r, nil
