@@ -55,6 +55,10 @@ type trial struct {
 	back         bool                // it was not confirmed in time while no process ran: the first look goes back
 }
 
+// An overdue is a trial that went back, until a client confirms: that may be too late for it,
+// and is not meant for what is held by then.
+type overdue struct{ began, back time.Time }
+
 // needs returns the versions that must not be dropped.
 func (d *decisions) needs() map[keptVersion]bool {
 	needed := map[keptVersion]bool{}

@@ -146,6 +146,17 @@ func parseSum(text string) (sum [sha256.Size]byte, ok bool) {
 	return sum, true
 }
 
+// copyNames returns the names of the copies of versions.
+func copyNames(versions map[keptVersion]bool) map[string]bool {
+	names := make(map[string]bool, len(versions))
+	for v := range versions {
+		if sum, ok := parseSum(v.sum); ok {
+			names[copyName(v.name, sum)] = true
+		}
+	}
+	return names
+}
+
 // indexSlack is how many lines of the index may be out of date before it is written
 // again while running, beside as many as there are files: some 300 KB.
 const indexSlack = 2000

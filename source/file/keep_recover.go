@@ -134,14 +134,3 @@ func (st *store) removeOrphans() (missing []string) {
 	}
 	return missing
 }
-
-// copyNames returns the names of the copies of versions.
-func copyNames(versions map[keptVersion]bool) map[string]bool {
-	names := make(map[string]bool, len(versions))
-	for v := range versions {
-		if sum, ok := parseSum(v.sum); ok {
-			names[copyName(v.name, sum)] = true
-		}
-	}
-	return names
-}

@@ -144,10 +144,6 @@ func (s *Source) wentBack() {
 	}
 }
 
-// An overdue is a trial that went back, until a client confirms: that may be too late for it,
-// and is not meant for what is held by then.
-type overdue struct{ began, back time.Time }
-
 // takeOverdue returns an error once, over restarts too.
 func (s *Source) takeOverdue() error {
 	o := s.decisions.overdue
