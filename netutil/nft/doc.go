@@ -12,7 +12,9 @@
 //	batch                   a transaction as bytes
 //	socket, conn            requests and their answers
 //	listen, commit          transactions, and which monitors hear them
-//	foreign, list           what the kernel holds, of others too
-//	monitor                 what others change
+//	list, foreign           what the kernel holds, of others too
+//	monitor, monitor_names  what others change, in a table of ours or of what has our names
+//	own                     tables that go with the socket that added them
 //	keep, forward           a table that keeps translation on; chains that drop
+//	packetlog               packets that rules log, and traces
 package nft

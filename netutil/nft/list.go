@@ -166,6 +166,26 @@ func (c *Conn) Scan(t Table, set string, each func(*Element) error) error {
 	})
 }
 
+// ScanRaw is Scan with elements as the kernel lists them: attributes NFTA_SET_ELEM_*,
+// which are valid until each returns.
+func (c *Conn) ScanRaw(t Table, set string, each func(attrs []byte) error) error {
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, t.Family, 0)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
+	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
+	err := c.ask(endMessage(m, 0), nil, func(m message) error {
+		for _, element := range nlmsg.Attrs(m.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			if err := each(element.Value()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("listing the elements of set %s: %w", set, err)
+	}
+	return nil
+}
+
 // Get requests single elements of a set by their keys, and calls found with the
 // index of each that exists. Where a set has hundreds of thousands of elements this
 // is faster than Scan: for each part of a listing the kernel walks over all that it
