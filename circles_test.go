@@ -1,0 +1,138 @@
+package svcproxy_test
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// inFloors are the folders with so many files that a reader needs them in an order: each
+// uses only what files below it have, and none is used by what it uses.
+var inFloors = []string{"netutil/nft", "proxier/nftables", "source/file"}
+
+func TestFilesUseNoneThatUsesThem(t *testing.T) {
+	for _, dir := range inFloors {
+		uses := usesOf(t, dir)
+		if len(uses) < 5 {
+			t.Fatalf("%s: only %d files use another: are they read?", dir, len(uses))
+		}
+		if circle := circleIn(uses); circle != nil {
+			t.Errorf("%s: files use each other: %s", dir, strings.Join(circle, " -> "))
+		}
+	}
+}
+
+func TestCircleIn(t *testing.T) {
+	uses := map[string]map[string]bool{"a": {"b": true}, "b": {"c": true}, "c": {"d": true}, "d": {"b": true}}
+	if got := strings.Join(circleIn(uses), " "); got != "b c d b" {
+		t.Errorf("got %q", got)
+	}
+	if delete(uses, "d"); circleIn(uses) != nil {
+		t.Errorf("got %q, want none", circleIn(uses))
+	}
+}
+
+// usesOf returns, of each file of a package, in which others the functions, types, methods,
+// fields and variables stand that it names. Other packages are not read, so what is
+// reached through their types is not seen.
+func usesOf(t *testing.T, dir string) map[string]map[string]bool {
+	t.Helper()
+	set := token.NewFileSet()
+	files := parseDir(t, set, dir)
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	config := types.Config{Importer: noImporter{}, Error: func(error) {}} // it misses other packages only
+	pkg, _ := config.Check(dir, set, files, info)
+	for _, f := range files {
+		leaveOutReceivers(f, info)
+	}
+	uses := map[string]map[string]bool{}
+	for id, object := range info.Uses {
+		from, to := fileOf(set, id), fileOf(set, object)
+		if object.Pkg() != pkg || from == to {
+			continue
+		}
+		if uses[from] == nil {
+			uses[from] = map[string]bool{}
+		}
+		uses[from][to] = true
+	}
+	return uses
+}
+
+// parseDir reads the files of a package but its tests.
+func parseDir(t *testing.T, set *token.FileSet, dir string) (files []*ast.File) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	return files
+}
+
+// leaveOutReceivers forgets the types that methods are of: they may stand in any file.
+func leaveOutReceivers(f *ast.File, info *types.Info) {
+	for _, d := range f.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+			ast.Inspect(fn.Recv, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok {
+					delete(info.Uses, id)
+				}
+				return true
+			})
+		}
+	}
+}
+
+func fileOf(set *token.FileSet, at interface{ Pos() token.Pos }) string {
+	return filepath.Base(set.Position(at.Pos()).Filename)
+}
+
+// A noImporter knows no package.
+type noImporter struct{}
+
+func (noImporter) Import(string) (*types.Package, error) { return nil, errors.New("not read") }
+
+// circleIn returns a way from a file back to it; nil: there is none.
+func circleIn(uses map[string]map[string]bool) []string {
+	done := map[string]bool{}
+	for _, from := range slices.Sorted(maps.Keys(uses)) {
+		if circle := follow(uses, []string{from}, done); circle != nil {
+			return circle
+		}
+	}
+	return nil
+}
+
+func follow(uses map[string]map[string]bool, way []string, done map[string]bool) []string {
+	at := way[len(way)-1]
+	if i := slices.Index(way, at); i < len(way)-1 {
+		return way[i:]
+	}
+	if done[at] {
+		return nil
+	}
+	for _, next := range slices.Sorted(maps.Keys(uses[at])) {
+		if circle := follow(uses, append(way, next), done); circle != nil {
+			return circle
+		}
+	}
+	done[at] = true
+	return nil
+}
