@@ -12,11 +12,12 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// Endpoints lose their ticket after the transaction that took them from their pool,
-// so that no packet draws a new one. An endpoint has one ticket at most: the
-// clients, of which there may be a million, are never listed. A ticket may expire
-// between being read and removed, which fails with an error: then the tickets are
-// read again.
+// Endpoints lose their ticket (layout_affinity.go) after the transaction that took them
+// from their pool, so that no packet draws a new one. An endpoint has one ticket at most:
+// the clients, of which there may be a million, are never listed.
+
+// revokeAttempts is how often tickets are read and removed: one that expires in between
+// makes the removal fail.
 const revokeAttempts = 20
 
 // revokeAtOnce is how many endpoints' tickets are removed in one transaction: if one

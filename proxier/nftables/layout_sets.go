@@ -18,8 +18,8 @@ type lookupClass uint8
 const (
 	classAddr lookupClass = iota
 	classNodePort
-	classLocalAddr
-	classLocalNodePort
+	classLocalAddr     // classAddr for local sources, see local
+	classLocalNodePort // classNodePort for local sources
 	lookupClasses
 )
 
@@ -27,7 +27,8 @@ func (c lookupClass) isLocal() bool { return c >= classLocalAddr }
 
 func (c lookupClass) isNodePort() bool { return c == classNodePort || c == classLocalNodePort }
 
-// local returns the class of local sources.
+// local returns the class of local sources: the second two are in the order of the first,
+// so that one bit makes the difference.
 func (c lookupClass) local() lookupClass { return c | classLocalAddr }
 
 // prefix begins the names of a class's sets and chains.

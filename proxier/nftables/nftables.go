@@ -11,16 +11,35 @@
 //
 //	State ──► content (pure: elements, chains) ──► difference ──► transactions
 //
-// The files in the order in which a State travels through them:
+// A change of one endpoint: Sync (nftables.go) applies the Delta (apply.go), which the
+// mirror turns into changed elements (apply_mirror.go, by render_elements.go) and the
+// writer into one transaction (apply_writer.go). A foreign change: Watch hears it
+// (watch.go), and the next Sync revives the chains and repairs the rest.
+//
+// Words, besides those of proxier:
+//
+//   - slot: one of the numbers of which a random one picks the target. A target has
+//     as many as its weight asks for. Size: how many slots a pool has, rounded up where
+//     a random number that falls on none is drawn again.
+//   - class: how a packet's frontend is looked up: by address or by node port, and of
+//     both for local sources apart.
+//   - ticket: a random number that an endpoint of a pool with affinity gets when it is
+//     first drawn. Its clients keep the ticket, and it loses that when it leaves.
+//   - dynamic set: one to which packets add elements; stale: what should not be in one.
+//   - deferred rules: those that refuse, added only after all elements.
+//
+// The files, each using only those above it:
 //
 //	layout_*   what the table looks like: sizes, sets, rules, chains
 //	render_*   a State, or one service of it, as elements and chains
 //	table      the connection to one family's table
-//	compare_*  what differs between the table and its content; plan says it in text
+//	compare_*  what differs between the table and its content; plan* says it in text
 //	apply_*    a Delta: in chunks, as element changes, written, kept in the mirror
+//	backend    the Backend, and what it remembers from one call to the next
 //	look       does the table still match the mirror? watch hears foreign changes
 //	repair_*   the table is made to match its content, or revived at once
 //	clients    which client keeps which endpoint, across a change of mode
+//	objects    what the table has, and lacks, of one frontend, for explain
 //	probe      whether this kernel supports all of it
 //	nftables   New, Sync, Plan, Cleanup
 package nftables
@@ -97,6 +116,8 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	return nil
 }
 
+// sync applies the delta where the mirror is known, and else, or where the kernel refuses
+// it, compares and repairs the whole table. Chains that are gone come before either.
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	revived, err := b.revive(ctx)
 	if err == nil && !revived && delta != nil && b.mirror != nil && b.mirror.pools.renumber(delta.Services) {

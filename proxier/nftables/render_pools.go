@@ -19,7 +19,7 @@ import (
 type poolIDs struct {
 	hash  func(string) uint32
 	names map[uint32]string
-	ids   map[string]uint32 // of pools whose hash was taken
+	ids   map[string]uint32 // of pools whose hash another one has; of all others the hash is the number
 }
 
 func newPoolIDs(hash func(string) uint32) *poolIDs {
@@ -77,8 +77,8 @@ func (n *poolIDs) numberNames(names []string) {
 	}
 }
 
-// renumber numbers the pools that a change adds, and reports whether that was
-// possible without all the others.
+// renumber numbers the pools that a change adds. It returns false when that may change
+// the numbers of others: a hash is taken, or was, so that all must be numbered again.
 func (n *poolIDs) renumber(changes []proxier.ServiceChange) bool {
 	touched, clash := false, false
 	for _, c := range changes {
