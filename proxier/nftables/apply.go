@@ -21,7 +21,7 @@ func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
 // applyChunk sends a delta in one transaction, if the kernel accepts as much, after
 // the chains that it needs.
 func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
-	u, err := b.begin(b.dialect, d)
+	u, err := b.beginCommit(b.dialect, d)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
 		b.batch.DeleteSet(s.name())
 	}
 	if w.flush(); w.err == nil {
-		b.end(u)
+		b.endCommit(u)
 	}
 	return w.err
 }

@@ -158,8 +158,8 @@ func (m *stampedMirror) setMirror(to *mirror) {
 	m.all, m.pending, m.sets = m.clock, 0, map[set]uint64{}
 }
 
-// begin applies a delta that is about to be committed to the mirror.
-func (m *stampedMirror) begin(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
+// beginCommit applies a delta to the mirror, before it is committed to the kernel.
+func (m *stampedMirror) beginCommit(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u, err := m.mirror.follow(d, delta)
@@ -170,8 +170,8 @@ func (m *stampedMirror) begin(d *dialect, delta *proxier.Delta) (*tableUpdate, e
 	return u, err
 }
 
-// end records that the delta was committed.
-func (m *stampedMirror) end(u *tableUpdate) {
+// endCommit records that the delta was committed.
+func (m *stampedMirror) endCommit(u *tableUpdate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stamp(u)

@@ -31,14 +31,15 @@ type difference struct {
 func (t *tableConn) compare(ctx context.Context, want *content) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
-		d, err := t.read(ctx, want)
+		d, err := t.compareOnce(ctx, want)
 		if !errors.Is(err, nft.ErrChanged) || n == attempts {
 			return d, err
 		}
 	}
 }
 
-func (t *tableConn) read(ctx context.Context, want *content) (*difference, error) {
+// compareOnce fails with nft.ErrChanged where another process commits meanwhile.
+func (t *tableConn) compareOnce(ctx context.Context, want *content) (*difference, error) {
 	chains, err := t.marshal(want.chains)
 	if err != nil {
 		return nil, err
@@ -62,24 +63,30 @@ func (t *tableConn) read(ctx context.Context, want *content) (*difference, error
 		if !d.hasSet(s) {
 			continue
 		}
-		diff := &setDifference{}
-		switch {
-		case s.kind == tickets:
-			d.staleTickets, err = t.staleTickets(want.sets[set{kind: poolTargets}])
-		case s.isDynamic():
-		case s.kind == slotMap && s.size <= exactSizes && want.sets[s].count() > manyElements:
-			diff, err = t.compareByKey(s, want.sets[s])
-		default:
-			diff, err = t.compareSet(s, want.sets[s])
-		}
-		if err != nil {
+		if err := t.compareElements(d, s); err != nil {
 			return nil, err
-		}
-		if !diff.empty() {
-			d.elements[s] = diff
 		}
 	}
 	return d, nil
+}
+
+// compareElements adds to d what differs between the elements of a set. Of the dynamic
+// sets, to which packets add, only tickets can have elements that should not be there.
+func (t *tableConn) compareElements(d *difference, s set) (err error) {
+	diff, rec := &setDifference{}, d.want.sets[s]
+	switch {
+	case s.kind == tickets:
+		d.staleTickets, err = t.staleTickets(d.want.sets[set{kind: poolTargets}])
+	case s.isDynamic():
+	case s.kind == slotMap && s.size <= exactSizes && rec.count() > manyElements:
+		diff, err = t.compareByKey(s, rec)
+	default:
+		diff, err = t.compareSet(s, rec)
+	}
+	if err == nil && !diff.empty() {
+		d.elements[s] = diff
+	}
+	return err
 }
 
 func (d *difference) sameChains() bool {

@@ -43,7 +43,7 @@ const (
 )
 
 // ordered returns the sets of a kind and class, those with more frontends first.
-// Counts are compared by their power of two, so that the order seldom changes.
+// Counts are compared by their magnitude, so that the order seldom changes.
 func (l *layout) ordered(k kind, class lookupClass) []set {
 	var list []set
 	for s, n := range l.counts {
@@ -52,7 +52,7 @@ func (l *layout) ordered(k kind, class lookupClass) []set {
 		}
 	}
 	slices.SortFunc(list, func(a, b set) int {
-		return cmp.Or(cmp.Compare(log2(l.counts[b]), log2(l.counts[a])), a.compare(b))
+		return cmp.Or(cmp.Compare(magnitude(l.counts[b]), magnitude(l.counts[a])), a.compare(b))
 	})
 	return list
 }
@@ -115,7 +115,7 @@ func sameLayout(a, b map[set]int) bool {
 		return false
 	}
 	for s, n := range a {
-		if m := b[s]; m == 0 || s.isOrdered() && log2(n) != log2(m) {
+		if m := b[s]; m == 0 || s.isOrdered() && magnitude(n) != magnitude(m) {
 			return false
 		}
 	}

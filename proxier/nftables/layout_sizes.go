@@ -38,9 +38,8 @@ func moduli(size uint32) []uint32 {
 	return []uint32{size}
 }
 
-// log2 returns the power of two that count is below, as its exponent: 0 for 0, 1 for 1,
-// 2 for 2 and 3.
-func log2(count int) int { return bits.Len(uint(count)) }
+// magnitude returns how many binary digits a count has: 0 for 0, 1 for 1, 2 for 2 and 3.
+func magnitude(count int) int { return bits.Len(uint(count)) }
 
 // Timeouts of affinity are rounded up to one of a few, as each has chains of its
 // own: four for each halving of a day, so that none is longer than configured by

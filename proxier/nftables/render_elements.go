@@ -93,7 +93,7 @@ func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route
 	if l.Action != proxier.Balance {
 		return
 	}
-	if k := masqueradeKind(class, f, l); k != frontends {
+	if k, some := masqueradeKind(class, f, l); some {
 		r.emit(set{kind: k, class: class}, r.key, nil, "")
 	}
 	r.slots = spread(r.slots[:0], l.Pool.Targets)
@@ -121,20 +121,20 @@ func (r *renderer) sticky(class lookupClass, p *proxier.Pool, size uint32) {
 	r.emit(set{kind: affinityPool, class: class}, r.key, r.data, poolName(p))
 }
 
-// masqueradeKind returns the kind of set that says which sources a route masquerades,
-// frontends if there is none. Packets that come from outside of a split frontend
-// are of no local source and of no host process.
-func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Route) kind {
+// masqueradeKind returns the kind of set that says which sources a route masquerades; some
+// is false if it masquerades none. Packets from outside of a split frontend are of no
+// local source and of no host process.
+func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Route) (k kind, some bool) {
 	outside := f.Split() && !class.isLocal()
 	switch {
 	case l.Masquerade == proxier.Everyone, l.Masquerade == proxier.NonLocal && outside:
-		return masquerade
+		return masquerade, true
 	case l.Masquerade == proxier.NonLocal:
-		return masqueradeNonLocal
+		return masqueradeNonLocal, true
 	case l.Masquerade == proxier.HostProcesses && !outside:
-		return masqueradeHost
+		return masqueradeHost, true
 	}
-	return frontends
+	return 0, false
 }
 
 // pool emits a pool with affinity, which all its frontends share.

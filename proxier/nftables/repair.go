@@ -32,12 +32,12 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 		return nil
 	}
 	b.setMirror(nil)
-	diff, err := b.rewrite(ctx, want, revived)
+	diff, err := b.writeContent(ctx, want, revived)
 	if err != nil {
 		return err
 	}
 	b.foreign.Store(foreign)
-	b.settle(st, diff, tallies)
+	b.renewMirror(st, diff, tallies)
 	return nil
 }
 
@@ -49,10 +49,10 @@ func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32
 	return b.watching.Load() || foreign == b.foreign.Load() // no event was heard
 }
 
-// rewrite makes our table hold what it should. If the kernel refuses a change, as
+// writeContent makes our table hold what it should, by what differs, or all of it where it was revived. If the kernel refuses a change, as
 // foreign objects that we do not know refer to ours, the whole table is replaced, in
 // one transaction with the chains of the new one.
-func (b *Backend) rewrite(ctx context.Context, want *content, revived bool) (d *difference, err error) {
+func (b *Backend) writeContent(ctx context.Context, want *content, revived bool) (d *difference, err error) {
 	if !revived {
 		if d, err = b.compare(ctx, want); err == nil {
 			err = b.write(ctx, d)
@@ -70,8 +70,8 @@ func (b *Backend) rewrite(ctx context.Context, want *content, revived bool) (d *
 	return d, b.write(ctx, d)
 }
 
-// settle sets the mirror to what the kernel holds now.
-func (b *Backend) settle(st *proxier.State, d *difference, tallies map[set]tally) {
+// renewMirror sets the mirror to what the kernel holds now.
+func (b *Backend) renewMirror(st *proxier.State, d *difference, tallies map[set]tally) {
 	chains := make(map[string]*kernelChain, len(d.chains))
 	for _, c := range d.chains {
 		chains[c.Name] = c
