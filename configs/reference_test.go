@@ -101,11 +101,13 @@ func TestReferenceHasEveryKey(t *testing.T) {
 		`\[\[services\]\]`:            "[[services]]\nqqqqqqqqqq = 1",
 		`\[\[services\.ports\]\]`:     "[[services]]\n[[services.ports]]\nqqqqqqqqqq = 1",
 		`\[\[services\.endpoints\]\]`: "[[services]]\n[[services.endpoints]]\nqqqqqqqqqq = 1",
+		`\[services\.health_check\]`:  "[[services]]\n[services.health_check]\nqqqqqqqqqq = 1",
+		`\[defaults\]`:                "services = []\n[defaults]\nqqqqqqqqqq = 1",
 	}
 	for header, text := range tables {
 		_, faults := file.Parse("x.toml", []byte(text))
 		for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
-			if !regexp.MustCompile(`(?m)^ *` + key + ` = |\.` + key + `\]\]`).MatchString(services) {
+			if !regexp.MustCompile(`(?m)^ *` + key + ` = |\.` + key + `\]`).MatchString(services) {
 				t.Errorf("reference.toml lacks %q of %s", key, header)
 			}
 		}

@@ -32,8 +32,10 @@ func schemas(t *testing.T) map[string]decode.Schema {
 	services = regexp.MustCompile(`(?m)^#`).ReplaceAllString(services, "")
 	service, daemon := file.Schema(), configs.Schema()
 	describe(&daemon, comments(settings, `\[(\w+)\]`))
-	list := service.Properties[1].Schema.Items
-	describe(list, comments(services, `\[\[services\.(\w+)\]\]`))
+	said := comments(services, `\[{1,2}services\.(\w+)\]{1,2}`)
+	describe(service.Properties[1].Schema.Items, said)
+	describe(&service.Properties[2].Schema, said)
+	service.Properties[2].Schema.Description = comments(services, `\[(defaults)\.\w+\]`)["defaults"]
 	return map[string]decode.Schema{"service.schema.json": service, "svcproxy.schema.json": daemon}
 }
 

@@ -72,8 +72,8 @@ func TestExitCodes(t *testing.T) {
 		{"mode that cannot do it", map[string]string{"a.toml": scheduler}, []string{"check", "--mode", "iptables"}, 1,
 			"etc/a.toml:5:13: scheduler is for ipvs mode, and this is iptables mode; leave it out\n"},
 		{"two faults as JSON", map[string]string{"a.toml": "a = 1\nb = 2\nservices = []\n"}, []string{"check", "--json"}, 1,
-			`{"pos":{"file":"etc/a.toml","line":1,"col":1},"message":"unknown key \"a\"","hint":"want services"}` + "\n" +
-				`{"pos":{"file":"etc/a.toml","line":2,"col":1},"message":"unknown key \"b\"","hint":"want services"}` + "\n"},
+			`{"pos":{"file":"etc/a.toml","line":1,"col":1},"message":"unknown key \"a\"","hint":"want defaults or services"}` + "\n" +
+				`{"pos":{"file":"etc/a.toml","line":2,"col":1},"message":"unknown key \"b\"","hint":"want defaults or services"}` + "\n"},
 		{"no daemon", nil, []string{"status"}, 3,
 			"svcproxy does not answer; is it running?: dial unix run/svcproxy.sock: connect: no such file or directory\n"},
 	}

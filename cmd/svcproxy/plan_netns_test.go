@@ -121,7 +121,7 @@ func TestPlan(t *testing.T) {
 	h.says(2, "", change...)
 	h.write("broken.toml", "x = 1\nservices = []\n")
 	h.until(1)
-	h.says(1, "etc/broken.toml:1:1: unknown key \"x\"; want services\n", change...)
+	h.says(1, "etc/broken.toml:1:1: unknown key \"x\"; want defaults or services\n", change...)
 
 	stop() // what was accepted is not in the kernel yet
 	h.says(1, "etc/broken.toml:1:1: ", "0 services, ", "compared with the files that were last accepted", "  change element ip svcproxy ")

@@ -15,10 +15,11 @@ import (
 // it changes only the services whose text changed are read again: one of a
 // hundred, as a rule. This needs a file that is plainly a list of services:
 // [[services]] at the start of lines in TOML, an object with a list of objects in
-// JSON. Any other is read as a whole.
+// JSON, and defaults for them, in TOML above. Any other is read as a whole.
 //
 // Texts that are good one by one make a good file: one in TOML is a row of lines,
-// and each of ours holds [[services]] once and no other table; of one in JSON,
+// and each of ours holds [[services]] once and no other table, what is above no more than
+// [defaults]; of one in JSON,
 // what is left without its services is looked at too. A fault of a service stands
 // as far behind the beginning of the service as it does in the text of its own.
 
@@ -54,11 +55,15 @@ type knownServices map[[sha256.Size]byte]chunkResult
 // returns false when the file must be read as a whole.
 func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSON bool, before knownServices) ([]*source.Service, []source.Fault, knownServices, bool) {
 	text := bytes.TrimPrefix(data, []byte("\ufeff"))
-	list := splitChunks(text, isJSON)
+	list, defaults := splitChunks(text, isJSON)
 	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services || !utf8.Valid(data) { // of one, the whole is as good
 		return nil, nil, nil, false
 	}
 	p := rules.reading()
+	p.shareKnown(before)
+	if !p.chunkDefaults(rules, defaults) {
+		return nil, nil, nil, false
+	}
 	if !isJSON {
 		p.r = decode.NewReader(elementPath(isJSON))
 		rules.set(p.r)
@@ -71,7 +76,7 @@ func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSO
 			return nil, []source.Fault{unreadable(path, context.Cause(ctx))}, nil, true
 		}
 		pc.pos.File = path
-		sum := sha256.Sum256(pc.text)
+		sum := mixed(pc.text, defaults)
 		m, ok := before[sum]
 		if ok && p.reuse(m.service, pc.pos) {
 			m.service = p.services[len(p.services)-1]
@@ -177,9 +182,9 @@ func element(text []byte, isJSON bool) (*decode.Doc, any, bool) {
 	return doc, list[0], true
 }
 
-// splitChunks cuts the text of a file into those of its services. It returns none
-// when they are not all there is.
-func splitChunks(text []byte, isJSON bool) []chunk {
+// splitChunks cuts the text of a file into those of its services, and returns what it has as
+// defaults. It returns no services when there is anything else.
+func splitChunks(text []byte, isJSON bool) (list []chunk, defaults any) {
 	if isJSON {
 		return splitJSON(text)
 	}
@@ -188,7 +193,7 @@ func splitChunks(text []byte, isJSON bool) []chunk {
 
 const header = "[[services]]"
 
-func splitTOML(text []byte) []chunk {
+func splitTOML(text []byte) (list []chunk, defaults any) {
 	var begins []int
 	if bytes.HasPrefix(text, []byte(header)) {
 		begins = append(begins, 0)
@@ -201,33 +206,39 @@ func splitTOML(text []byte) []chunk {
 		at += next + 1
 		begins = append(begins, at)
 	}
-	if len(begins) == 0 || !onlyComments(text[:begins[0]]) {
-		return nil
+	if len(begins) == 0 {
+		return nil, nil
 	}
-	return cutChunks(text, begins, append(begins[1:len(begins):len(begins)], len(text)))
+	doc, faults := decode.TOML("", text[:begins[0]])
+	if faults != nil {
+		return nil, nil
+	}
+	defaults, have := doc.Root[defaultsKey]
+	if have && len(doc.Root) > 1 || !have && len(doc.Root) > 0 {
+		return nil, nil
+	}
+	return cutChunks(text, begins, append(begins[1:len(begins):len(begins)], len(text))), defaults
 }
 
-// onlyComments reports whether a text in TOML is all comments.
-func onlyComments(text []byte) bool {
-	doc, faults := decode.TOML("", text)
-	return faults == nil && len(doc.Root) == 0
-}
-
-func splitJSON(text []byte) []chunk {
+func splitJSON(text []byte) (list []chunk, defaults any) {
 	begins, ends := decode.Spans(string(text), "services")
-	if len(begins) == 0 || !onlyServices(text, begins, ends) {
-		return nil
+	if len(begins) == 0 {
+		return nil, nil
 	}
-	return cutChunks(text, begins, ends)
+	defaults, ok := withoutServices(text, begins, ends)
+	if !ok {
+		return nil, nil
+	}
+	return cutChunks(text, begins, ends), defaults
 }
 
 // A placeholder stands for a service in what is left of a text in JSON. As a string it cannot
 // become part of what is beside it.
 const placeholder = "a service"
 
-// onlyServices reports whether a text in JSON is a file with services there and
-// nothing else, whatever they are.
-func onlyServices(text []byte, begins, ends []int) bool {
+// withoutServices reports whether a text in JSON is a file with services there, whatever they are,
+// and nothing else but defaults, which it returns.
+func withoutServices(text []byte, begins, ends []int) (defaults any, ok bool) {
 	var rest []byte
 	last := 0
 	for i, at := range begins {
@@ -236,14 +247,19 @@ func onlyServices(text []byte, begins, ends []int) bool {
 	}
 	doc, faults := decode.JSON("", append(rest, text[last:]...))
 	if faults != nil {
-		return false
+		return nil, false
 	}
 	keys := 1
 	if _, ok := doc.Root[schemaKey].(string); ok {
 		keys++
 	}
+	defaults = doc.Root[defaultsKey]
+	if defaults != nil {
+		keys++
+	}
 	list, _ := doc.Root["services"].([]any)
-	return len(doc.Root) == keys && len(list) == len(begins) && !slices.ContainsFunc(list, func(v any) bool { return v != placeholder })
+	ok = len(doc.Root) == keys && len(list) == len(begins) && !slices.ContainsFunc(list, func(v any) bool { return v != placeholder })
+	return defaults, ok
 }
 
 // cutChunks returns the chunks that begin and end there.

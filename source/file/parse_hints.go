@@ -16,9 +16,22 @@ var otherNames = map[string]map[string]string{
 		"port": "ports", "listen": "ports",
 		"backends": "endpoints", "backend": "endpoints", "servers": "endpoints", "targets": "endpoints", "upstreams": "endpoints", "real_server": "endpoints",
 		"loadBalancerIP": "load_balancer_ips", "algorithm": "scheduler", "lb_algo": "scheduler",
+		"check": "health_check", "healthcheck": "health_check", "health_checks": "health_check", "probe": "health_check",
 	},
-	"endpoints": {"ip": "address", "host": "address", "hostname": "address", "addr": "address", "target_port": "port", "targetPort": "port"},
+	"endpoints": {"ip": "address", "host": "address", "hostname": "address", "addr": "address", "target_port": "port", "targetPort": "port", "priority": "tier"},
 	"ports":     {"number": "port", "listen": "port", "backend_port": "target_port", "proto": "protocol"},
+	"health_check": {
+		"url": "path", "uri": "path", "status": "expect_status", "status_code": "expect_status", "body": "expect_body", "virtualhost": "host",
+		"script": "command", "cmd": "command", "exec": "command", "sni": "server_name", "tls_verify": "verify", "bindto": "source",
+		"period": "interval", "delay_loop": "interval", "inter": "interval", "every": "interval", "connect_timeout": "timeout",
+		"retries": "fall", "retry": "fall", "unhealthy_threshold": "fall", "healthy_threshold": "rise",
+	},
+}
+
+// writeOtherwise are keys that other programs have, and what says the same here, by table.
+var writeOtherwise = map[string]map[string]string{
+	"services":  {"disabled": "write enabled = false", "backup": "write tier = 1 at its endpoints", "slowstart": `write slow_start = "30s"`},
+	"endpoints": {"disabled": "write enabled = false", "backup": "write tier = 1"},
 }
 
 // keyHint says what was meant by a key that the table at path does not have: a
@@ -30,10 +43,20 @@ func keyHint(path source.Path, key string) (meant, hint string) {
 			of = s.Key
 		}
 	}
-	isService, isPort, isEndpoint := hasKey(serviceFields, key), hasKey(portFields, key), hasKey(endpointFields, key)
+	isService, isPort, isEndpoint, isCheck := hasKey(serviceFields, key), hasKey(portFields, key), hasKey(endpointFields, key), hasKey(checkFields, key)
 	switch {
 	case otherNames[of][key] != "":
 		return otherNames[of][key], ""
+	case writeOtherwise[of][key] != "":
+		return "", writeOtherwise[of][key]
+	case of == "" && key == "health_check":
+		return "", "write it as [services.health_check] below a service, or as [defaults.health_check] for all of them"
+	case of == defaultsKey && isService:
+		return "", "it has no default of a file: write it in each service"
+	case of == "services" && isCheck && !isPort && !isEndpoint:
+		return "", "it belongs to the health check: write it below [services.health_check]"
+	case of == "health_check" && isService && path[0].Key != defaultsKey:
+		return "", "it belongs to the service: write it above [services.health_check]"
 	case of == "" && (key == "service" || key == "Services" || key == "Service"):
 		return "", "did you mean [[services]]?"
 	case of == "" && isService:

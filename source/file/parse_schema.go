@@ -22,6 +22,8 @@ type service struct {
 	timeout   time.Duration // session_affinity_timeout; 0: not written
 	listed    bool          // endpoints is written
 	endpoints []endpoint
+	check     *writtenCheck // health_check; nil: not written
+	byDefault bool          // it has the check of [defaults]
 }
 
 // An endpoint is a source.Endpoint as a file writes it.
@@ -79,7 +81,11 @@ func Schema() decode.Schema {
 	services := decode.List(decode.TableOf(serviceFields, service{})).Schema
 	return decode.Schema{
 		Dialect: decode.Draft, Title: "svcproxy service file", Type: "object", Closed: true, Required: []string{"services"},
-		Properties: decode.Properties{{Key: schemaKey, Schema: decode.Text.Schema}, {Key: "services", Schema: services}},
+		Properties: decode.Properties{
+			{Key: schemaKey, Schema: decode.Text.Schema},
+			{Key: "services", Schema: services},
+			{Key: defaultsKey, Schema: decode.TableOf(defaultFields, defaults{}).Schema},
+		},
 	}
 }
 
@@ -101,6 +107,14 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("health_check_node_port", orNoNumber, func(s *service) *uint16 { return &s.HealthCheckNodePort }),
 	decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady }),
 	decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler }),
+	{Key: "health_check", Schema: healthCheck.Schema, Read: func(r *decode.Reader, v any, s *service) {
+		c, _ := healthCheck.Read(r, v)
+		s.check = &c
+	}},
+	decode.Key("min_up", decode.Number[uint16](1, 65535), func(s *service) *uint16 { return &s.MinUp }),
+	decode.Key("slow_start", decode.Duration(0, source.MaxSlowStart), func(s *service) *time.Duration { return &s.SlowStart }),
+	decode.Key("close_connections", closing, func(s *service) *source.CloseConnections { return &s.CloseConnections }),
+	decode.Key("enabled", yes, func(s *service) *bool { return &s.Disabled }),
 }
 
 // portFields are the keys of a port.
@@ -120,6 +134,8 @@ var endpointFields = []decode.Field[endpoint]{
 	decode.Key("node", decode.To(name, strings.ToLower), func(e *endpoint) *string { return &e.Node }),
 	decode.Key("zone", name, func(e *endpoint) *string { return &e.Zone }),
 	decode.Key("weight", orNoNumber, func(e *endpoint) *uint16 { return &e.Weight }),
+	decode.Key("tier", decode.Number[uint8](0, source.MaxTier), func(e *endpoint) *uint8 { return &e.Tier }),
+	decode.Key("enabled", yes, func(e *endpoint) *bool { return &e.Disabled }),
 	decode.Key("ready", decode.Bool, func(e *endpoint) *bool { return &e.Ready }),
 	decode.Key("serving", decode.Bool, func(e *endpoint) *bool { return &e.Serving }),
 	decode.Key("terminating", decode.Bool, func(e *endpoint) *bool { return &e.Terminating }),

@@ -15,6 +15,9 @@ type reading struct {
 	pos      []source.Position                      // of the services
 	services []*source.Service
 	schema   string // not used
+	defaults defaults
+	checks   map[string]*source.HealthCheck // by what they are, of all services
+	shared   map[*source.HealthCheck]bool   // those of checks
 }
 
 func (rules Rules) reading() *reading {
@@ -31,8 +34,8 @@ func (rules Rules) set(r *decode.Reader) {
 
 // file reads the root of a service file.
 func (p *reading) file(root map[string]any, isJSON bool) {
-	fields := []decode.Field[reading]{{Key: "services", Read: readServices}}
-	if isJSON && root[schemaKey] != nil { // so that no message tells of it
+	fields := []decode.Field[reading]{{Key: defaultsKey, Read: readDefaults}, {Key: "services", Read: readServices}} // services need the defaults
+	if isJSON && root[schemaKey] != nil {                                                                            // so that no message tells of it
 		fields = append(fields, decode.Key(schemaKey, decode.Text, func(p *reading) *string { return &p.schema }))
 	}
 	if _, ok := root["services"]; !ok {
@@ -64,27 +67,31 @@ func (p *reading) service(v any, pos source.Position) {
 	if !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
 		return
 	}
-	out := s.finish(p.r, p.check)
+	p.setCheck(&s)
+	out := s.finish(p)
 	if !p.r.Failed() { // else none is used
 		p.services = append(p.services, out)
 	}
 }
 
 // finish makes the service of what was read of it, and checks it.
-func (s *service) finish(r *decode.Reader, check func(*source.Service) []source.Problem) *source.Service {
+func (s *service) finish(p *reading) *source.Service {
 	if s.clientIP {
 		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
 	}
-	s.setEndpoints(r)
+	s.setEndpoints(p.r)
 	problems := source.Validate(&s.Service)
-	if check != nil {
-		problems = append(problems, check(&s.Service)...)
+	if p.check != nil {
+		problems = append(problems, p.check(&s.Service)...)
 	}
-	for _, p := range problems {
-		r.Problem(p)
+	if s.byDefault {
+		problems = p.defaults.aboutDefault(problems)
+	}
+	for _, problem := range problems {
+		p.r.Problem(problem)
 	}
 	if !slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning }) {
-		s.warn(r)
+		s.warn(p.r)
 	}
 	out := s.Service
 	return &out

@@ -155,7 +155,7 @@ func TestFaults(t *testing.T) {
 		{"no tables", "a.json", `{"services": [1, {}]}`, "a.json:1:15: services[0] is 1, a number; want a table\n" +
 			"a.json:1:18: key \"name\" is missing\na.json:1:18: key \"ports\" is missing\n"},
 		{"syntax", "a.toml", "services = [\n", "a.toml:1:13: unexpected EOF; expected value\n"},
-		{"extra key at the top", "a.toml", "mode = 'ipvs'\nservices = []\n", "a.toml:1:1: unknown key \"mode\"; want services\n"},
+		{"extra key at the top", "a.toml", "mode = 'ipvs'\nservices = []\n", "a.toml:1:1: unknown key \"mode\"; want defaults or services\n"},
 		{"key in another case", "a.toml", webWith + "Endpoints = []\n", "a.toml:5:1: unknown key \"Endpoints\"; did you mean \"endpoints\"?\n"},
 		{"key like none", "a.toml", "[[services]]\nname = 'a'\nports = [{ port = 1, colour = 1 }]\n", "a.toml:3:22: unknown key \"colour\"; want name, protocol, port, target_port or node_port\n"},
 		{"JSON key twice and more", "a.json", "{\"services\": [{\"name\": \"x\", \"name\": \"X\",\n\"ports\": []}]}",

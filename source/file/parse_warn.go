@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,6 +16,7 @@ func (s *service) warn(r *decode.Reader) {
 	s.warnIdle(r)
 	s.warnEndpoints(r)
 	s.warnRanges(r)
+	s.warnHealth(r)
 }
 
 func warnAt(r *decode.Reader, path source.Path, msg, hint string) {
@@ -45,7 +47,8 @@ func (s *service) hasNodePort() bool {
 
 // warnEndpoints warns of connections that no endpoint takes.
 func (s *service) warnEndpoints(r *decode.Reader) {
-	weighs := func(e source.Endpoint) bool { return e.Weight > 0 || !e.Addr.IsValid() }
+	enabled := func(e source.Endpoint) bool { return !e.Disabled || !e.Addr.IsValid() }
+	weighs := func(e source.Endpoint) bool { return enabled(e) && e.Weight > 0 || !e.Addr.IsValid() }
 	switch {
 	case len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 && !s.hasNodePort(): // nothing can reach it anyway
 		return
@@ -53,6 +56,9 @@ func (s *service) warnEndpoints(r *decode.Reader) {
 		warnAt(r, nil, fmt.Sprintf("service %s has no key endpoints, so its connections are refused", source.Excerpt(s.Name)), "write endpoints = [] if that is meant")
 		return
 	case len(s.Endpoints) == 0:
+		return
+	case !slices.ContainsFunc(s.Endpoints, enabled):
+		warnAt(r, source.At("endpoints"), "no endpoint is enabled, so new connections are refused", "")
 		return
 	case !slices.ContainsFunc(s.Endpoints, weighs):
 		warnAt(r, source.At("endpoints"), "all endpoints have weight 0, so new connections are refused", "")
@@ -100,4 +106,40 @@ func (s *service) firstAddr(is ipFamily) (source.Path, netip.Addr) {
 		}
 	}
 	return nil, netip.Addr{}
+}
+
+// warnHealth warns of keys about endpoints that are alive which do nothing.
+func (s *service) warnHealth(r *decode.Reader) {
+	idle := func(key, hint string) { warnAt(r, source.At(key), key+" does nothing", hint) }
+	if s.check != nil && !s.check.none && len(s.Endpoints) == 0 {
+		idle("health_check", "the service has no endpoints")
+	}
+	if s.SlowStart > 0 && len(s.Endpoints) < 2 {
+		idle("slow_start", "it needs two endpoints, and gives one of them less than the other")
+	}
+	if s.CloseConnections == source.CloseFailed && s.HealthCheck == nil {
+		idle("close_connections", `"failed" needs a health_check`)
+	}
+	if s.MinUp > 1 && len(s.Endpoints) > 0 {
+		s.warnMinUp(r)
+	}
+}
+
+// warnMinUp warns of a number that no tiers before the last can have.
+func (s *service) warnMinUp(r *decode.Reader) {
+	byTier := func(a, b source.Endpoint) int { return cmp.Compare(a.Tier, b.Tier) }
+	first, last := slices.MinFunc(s.Endpoints, byTier).Tier, slices.MaxFunc(s.Endpoints, byTier).Tier
+	if first == last {
+		warnAt(r, source.At("min_up"), "min_up does nothing", "all endpoints have one tier")
+		return
+	}
+	n := 0
+	for _, e := range s.Endpoints {
+		if e.Tier < last {
+			n++
+		}
+	}
+	if int(s.MinUp) > n {
+		warnAt(r, source.At("min_up"), fmt.Sprintf("min_up is %d, more than the endpoints before tier %d, which are %d", s.MinUp, last, n), fmt.Sprintf("tier %d is always used", last))
+	}
 }

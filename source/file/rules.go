@@ -54,6 +54,8 @@ func (l Limits) set(r *decode.Reader) {
 	r.Limit("services", l.Services, "split the file, or raise services in [limits] of "+SettingsName)
 	r.Limit("endpoints", l.Endpoints, "raise endpoints in [limits] of "+SettingsName)
 	r.Limit("ports", l.Ports, "raise ports in [limits] of "+SettingsName)
+	r.Limit("expect_status", source.MaxStatuses, "")
+	r.Limit("command", source.MaxArguments, "")
 }
 
 // tooLarge is the fault of a file that has more than max bytes.

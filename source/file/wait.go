@@ -46,7 +46,7 @@ func hasFewer(s, was *source.Service) bool {
 func dropsRestriction(s, was *source.Service) bool {
 	return len(s.LoadBalancerSourceRanges) == 0 && len(was.LoadBalancerSourceRanges) > 0 ||
 		s.InternalTrafficPolicy < was.InternalTrafficPolicy || s.ExternalTrafficPolicy < was.ExternalTrafficPolicy ||
-		s.HealthCheckNodePort == 0 && was.HealthCheckNodePort != 0
+		s.HealthCheckNodePort == 0 && was.HealthCheckNodePort != 0 || s.HealthCheck == nil && was.HealthCheck != nil
 }
 
 // claimsBeyond reports whether v claims something that o does not: another file may be about to.

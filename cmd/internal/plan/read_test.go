@@ -31,7 +31,7 @@ func TestLastGood(t *testing.T) {
 		{"moved", func(dir string) error { return os.Rename(filepath.Join(dir, "b.toml"), filepath.Join(dir, "c.toml")) }, "[] 2 2", ""},
 		{"broken", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "b.toml"), []byte("x = 1\nservices = []\n"), 0o644)
-		}, "[] 2 2", "b.toml:1:1: unknown key \"x\"; want services"},
+		}, "[] 2 2", "b.toml:1:1: unknown key \"x\"; want defaults or services"},
 		{"empty", func(dir string) error { return os.Truncate(filepath.Join(dir, "b.toml"), 0) }, "[] 2 2", "b.toml: the file is empty; write services = [] for a file without services"},
 		{"clash", func(dir string) error { return os.WriteFile(filepath.Join(dir, "0.toml"), []byte(text("z", 1)), 0o644) }, "[] 2 2", "(" + "DIR/a.toml:3:9)"},
 		{"away", os.RemoveAll, "[] 2 2", "no such file or directory"},
