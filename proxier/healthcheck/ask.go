@@ -1,0 +1,28 @@
+package healthcheck
+
+import (
+	"context"
+	"fmt"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// An asker asks the questions of one text. It is used by several goroutines at once.
+type asker interface {
+	// ask returns nil if the endpoint is alive. It returns soon after the end of ctx.
+	ask(ctx context.Context, q Question) error
+}
+
+// newAsker returns the asker of a check. An error: its regular expression is not one.
+func newAsker(check *source.HealthCheck) (asker, error) {
+	switch check.Type {
+	case source.CheckTCP:
+		return newTCP(check)
+	}
+	return nil, fmt.Errorf("there is no check of type %q", check.Type)
+}
+
+// unaskable answers questions that nobody can ask.
+type unaskable struct{ err error }
+
+func (u unaskable) ask(context.Context, Question) error { return u.err }

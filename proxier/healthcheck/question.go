@@ -1,0 +1,79 @@
+package healthcheck
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"strconv"
+	"unique"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Question is what a health check asks of one endpoint. Equal Questions are the
+// same one, and asked once.
+type Question struct {
+	At      netip.AddrPort
+	Service source.Key // of exec, whose program is told it; else zero
+
+	check unique.Handle[string] // see canonical
+}
+
+// Ask returns the question that the health check of a service asks of an endpoint.
+func Ask(svc *source.Service, e *source.Endpoint) Question {
+	q := Question{At: svc.AskedAt(e), check: unique.Make(canonical(svc.HealthCheck))}
+	if svc.HealthCheck.Type == source.CheckExec {
+		q.Service = svc.Key
+	}
+	return q
+}
+
+// ID names the question also in another process: 32 hexadecimal digits. That of the
+// zero Question names nothing.
+func (q Question) ID() string {
+	sum := q.sum()
+	return hex.EncodeToString(sum[:16])
+}
+
+// phase is where in its grid the question is asked: all values are as likely.
+func (q Question) phase() uint64 {
+	sum := q.sum()
+	return binary.BigEndian.Uint64(sum[16:])
+}
+
+func (q Question) sum() [sha256.Size]byte {
+	text := quoted(nil, q.At.String(), q.Service.String())
+	if q.check != (unique.Handle[string]{}) {
+		text = append(text, q.check.Value()...)
+	}
+	return sha256.Sum256(text)
+}
+
+// canonical says all of a check by which two questions to one place differ: not Port,
+// which is in Question.At, and not Refuse, which does not matter to an endpoint. It
+// is the same in each version of the program, as results are kept by it.
+func canonical(c *source.HealthCheck) string {
+	b := quoted(nil, c.Type.String(), c.Path, c.Method, c.Host, c.ExpectBody, c.ServerName, c.GRPCService, c.Send, c.Expect, c.Source.String())
+	for _, r := range c.ExpectStatus {
+		b = numbers(b, int64(r.First), int64(r.Last))
+	}
+	b = strconv.AppendBool(append(b, ';'), c.TLS)
+	b = strconv.AppendBool(b, c.Insecure)
+	b = quoted(append(b, ';'), c.Command...)
+	return string(numbers(b, int64(c.Interval), int64(c.IntervalDown), int64(c.Timeout), int64(c.Rise), int64(c.Fall)))
+}
+
+func quoted(b []byte, texts ...string) []byte {
+	for _, s := range texts {
+		b = strconv.AppendQuote(b, s)
+	}
+	return b
+}
+
+func numbers(b []byte, of ...int64) []byte {
+	for _, n := range of {
+		b = strconv.AppendInt(append(b, ' '), n, 10)
+	}
+	return b
+}

@@ -1,0 +1,68 @@
+package healthcheck
+
+import (
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A State says whether an endpoint is alive.
+type State uint8
+
+// Unknown: no answer yet. Up, Down: as the last row of answers that was long enough decided.
+const (
+	Unknown State = iota
+	Up
+	Down
+)
+
+func (s State) String() string { return [...]string{"unknown", "up", "down"}[s] }
+
+// A Result is what is known of an endpoint by one question. The zero Result: nothing.
+type Result struct {
+	State  State
+	Since  time.Time     // State is so; zero while Unknown
+	Asked  time.Time     // when the last probe began; zero: none did
+	Took   time.Duration // of that
+	Error  string        // of that: at most 200 bytes, all printable; empty: it passed
+	Passed bool          // one has ever passed
+	Row    int           // answers in a row as the last one
+}
+
+// with returns the result after one more answer, err, to a probe that began at
+// asked: one pass brings an endpoint up that never passed, and the first failure of
+// one without a state brings it down. From then on rows decide.
+func (r Result) with(err error, asked time.Time, took time.Duration, check *source.HealthCheck) Result {
+	passed := err == nil
+	if passed != (r.Error == "") || r.Row == 0 {
+		r.Row = 0
+	}
+	r.Row++
+	r.Asked, r.Took, r.Error = asked, took, words(err)
+	to := r.decided(passed, check)
+	r.Passed = r.Passed || passed
+	if to != r.State {
+		r.State, r.Since = to, asked.Add(took)
+	}
+	return r
+}
+
+// decided returns the state after an answer that is in r already.
+func (r Result) decided(passed bool, check *source.HealthCheck) State {
+	switch {
+	case passed && (r.State == Unknown || !r.Passed || r.Row >= int(check.Rise)):
+		return Up
+	case !passed && (r.State == Unknown || r.Row >= int(check.Fall)):
+		return Down
+	}
+	return r.State
+}
+
+// resumed returns what is still true of a result from before a restart: its state,
+// and its row where no answer is missing in it.
+func (r Result) resumed(now time.Time, check *source.HealthCheck) Result {
+	if age := now.Sub(r.Asked); age < 0 || age > 2*check.Interval+check.Timeout {
+		r.Row = 0
+	}
+	return r
+}
