@@ -13,11 +13,19 @@ type asker interface {
 	ask(ctx context.Context, q Question) error
 }
 
-// newAsker returns the asker of a check. An error: its regular expression is not one.
+// newAsker returns the asker of a check. An error: its path or a regular expression is not one.
 func newAsker(check *source.HealthCheck) (asker, error) {
 	switch check.Type {
 	case source.CheckTCP:
 		return newTCP(check)
+	case source.CheckHTTP, source.CheckHTTPS:
+		return newHTTP(check)
+	case source.CheckGRPC:
+		return newGRPC(check)
+	case source.CheckUDP:
+		return newUDP(check)
+	case source.CheckExec:
+		return newProgram(check)
 	}
 	return nil, fmt.Errorf("there is no check of type %q", check.Type)
 }

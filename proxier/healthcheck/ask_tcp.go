@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"time"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -56,6 +57,11 @@ func (d *dialer) tcp(ctx context.Context, to netip.AddrPort) (*net.TCPConn, erro
 	return conn, conn.SetLinger(0)
 }
 
+// bound ends what is read and written with ctx, until the function that it returns is called.
+func bound(ctx context.Context, conn net.Conn) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+}
+
 // A talk is what is said over a connection, and what must be heard.
 type talk struct {
 	send   []byte
@@ -82,12 +88,10 @@ func newTalk(check *source.HealthCheck) (talk, error) {
 
 // with talks until what is expected was heard. It takes no longer than ctx.
 func (t *talk) with(ctx context.Context, conn net.Conn) error {
-	if deadline, ok := ctx.Deadline(); ok && (len(t.send) > 0 || t.expect != nil) {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return err
-		}
-		defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if len(t.send) == 0 && t.expect == nil {
+		return nil
 	}
+	defer bound(ctx, conn)()
 	if len(t.send) > 0 {
 		if _, err := conn.Write(t.send); err != nil {
 			return of("send", err)

@@ -1,0 +1,122 @@
+package healthcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Bounds of a program.
+const (
+	maxOutput = 1 << 10                // bytes of what it writes that are kept; more is read and dropped
+	pipeWait  = 100 * time.Millisecond // how long its output is read after it and its process group have ended
+)
+
+// program runs a program without a shell, as the user of this process and with its
+// rights, in a process group of its own.
+type program struct{ check *source.HealthCheck }
+
+func newProgram(check *source.HealthCheck) (asker, error) {
+	if len(check.Command) == 0 {
+		return nil, errors.New("there is no command")
+	}
+	return &program{check}, nil
+}
+
+func (p *program) ask(ctx context.Context, q Question) error {
+	var out output
+	cmd := exec.Command(p.check.Command[0], p.check.Command[1:]...)
+	cmd.Dir, cmd.Env = "/", environment(q)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = pipeWait
+	if err := cmd.Start(); err != nil {
+		return of("start", err)
+	}
+	expose(cmd.Process.Pid)
+	waitGroup(ctx, cmd.Process.Pid)
+	return outcomeOfRun(ctx, cmd.Wait(), &out)
+}
+
+func environment(q Question) []string {
+	return []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8",
+		"SVCPROXY_ADDRESS=" + q.At.Addr().String(),
+		"SVCPROXY_PORT=" + strconv.Itoa(int(q.At.Port())),
+		"SVCPROXY_SERVICE=" + q.Service.String(),
+	}
+}
+
+// expose lets the kernel kill the program as any other when memory is short: this
+// process may be spared (OOMScoreAdjust= of a unit), and its children take that over.
+func expose(pid int) {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0) // one that has ended needs it no more
+}
+
+// waitGroup waits until a program has ended, or ctx, and kills what is left of its
+// process group. The program is not reaped before that: its id, which is that of the
+// group, cannot be another's.
+func waitGroup(ctx context.Context, pid int) {
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { killGroup(pid); close(killed) })
+	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
+	if !stop() {
+		<-killed
+	}
+	killGroup(pid)
+}
+
+func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) } // of a group that is gone nothing is left
+
+// outcomeOfRun says what the end of a program means. That something which it started kept its output open is no failure.
+func outcomeOfRun(ctx context.Context, err error, out *output) error {
+	var exit *exec.ExitError
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		return timeoutError("the program")
+	case errors.Is(err, exec.ErrWaitDelay):
+		return nil
+	case errors.As(err, &exit) && exit.Exited():
+		return fmt.Errorf("exit code %d%s", exit.ExitCode(), out)
+	case errors.As(err, &exit):
+		return fmt.Errorf("%s%s", exit, out)
+	}
+	return err
+}
+
+// output keeps the beginning of what a program writes.
+type output struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, b[:min(len(b), maxOutput-len(o.text))]...)
+	return len(b), nil
+}
+
+// String returns ": " and the first line of the output, or nothing.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	line, _, _ := strings.Cut(strings.TrimSpace(string(o.text)), "\n")
+	if line == "" {
+		return ""
+	}
+	return ": " + line
+}

@@ -1,0 +1,123 @@
+package healthcheck
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// remote asks by the health protocol of gRPC.
+type remote struct {
+	dialer *dialer
+	check  *source.HealthCheck
+}
+
+func newGRPC(check *source.HealthCheck) (asker, error) {
+	return &remote{newDialer(check), check}, nil
+}
+
+// The library logs to the standard error what endpoints do. All of it is in the errors.
+func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) }
+
+// ask connects anew each time: a connection that is kept says nothing of whether the
+// endpoint takes new ones.
+func (r *remote) ask(ctx context.Context, q Question) error {
+	var way journey
+	conn, err := grpc.NewClient("passthrough:///"+q.At.String(), r.options(ctx, q, &way)...)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: r.check.GRPCService})
+	if err != nil {
+		return way.explain(err)
+	}
+	if s := answer.GetStatus(); s != grpc_health_v1.HealthCheckResponse_SERVING {
+		return errors.New(s.String())
+	}
+	return nil
+}
+
+func (r *remote) options(ctx context.Context, q Question, way *journey) []grpc.DialOption {
+	security := insecure.NewCredentials()
+	if r.check.TLS {
+		security = &noting{credentials.NewTLS(tlsConfig(r.check, q.At, "h2")), way}
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(security),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			conn, err := r.dialer.tcp(ctx, q.At)
+			return conn, way.note("answer", err)
+		}),
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("svcproxy"),
+		grpc.WithMaxHeaderListSize(maxHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxTalk)),
+		grpc.WithReadBufferSize(2 << 10), grpc.WithWriteBufferSize(1 << 10),
+	}
+	if !r.check.TLS { // else it is the name that the certificate must have
+		options = append(options, grpc.WithAuthority(cmp.Or(r.check.Host, q.At.String())))
+	}
+	return options
+}
+
+// A journey is how far a call has come, and what ended it on the way. The library's own
+// error has all of that in one long text.
+type journey struct {
+	mu    sync.Mutex
+	doing string // in the words of a status; empty: to connect
+	err   error
+}
+
+// note says what is done next, or why it is not, and returns err.
+func (j *journey) note(next string, err error) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.doing, j.err = next, err
+	return err
+}
+
+// explain returns the error of a call in short words.
+func (j *journey) explain(err error) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := status.Convert(err)
+	switch {
+	case j.err != nil:
+		return j.err
+	case s.Code() == codes.DeadlineExceeded:
+		return timeoutError(cmp.Or(j.doing, "connect"))
+	}
+	return fmt.Errorf("%s: %s", s.Code(), s.Message())
+}
+
+// noting are credentials that note the error of a handshake.
+type noting struct {
+	credentials.TransportCredentials
+	way *journey
+}
+
+func (n *noting) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	n.way.note("TLS handshake", nil)
+	over, info, err := n.TransportCredentials.ClientHandshake(ctx, name, conn)
+	if err != nil {
+		err = handshakeError(err)
+	}
+	return over, info, n.way.note("answer", err)
+}
+
+func (n *noting) Clone() credentials.TransportCredentials {
+	return &noting{n.TransportCredentials.Clone(), n.way}
+}

@@ -1,0 +1,434 @@
+package healthcheck
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// long is more than any answer takes here. short is a timeout that is meant to pass.
+const (
+	long  = 20 * time.Second
+	short = 100 * time.Millisecond
+)
+
+// asked returns what comes of asking an address once: "" if it is alive.
+func asked(t testing.TB, at netip.AddrPort, check source.HealthCheck) string {
+	t.Helper()
+	if check.Timeout == 0 {
+		check.Timeout = long
+	}
+	a, err := newAsker(&check)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), check.Timeout)
+	defer cancel()
+	q := Ask(&source.Service{Key: source.Key{Namespace: "prod", Name: "web"}, HealthCheck: &check}, &source.Endpoint{Addr: at.Addr()})
+	q.At = at
+	return words(a.ask(ctx, q))
+}
+
+func want(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+func addrOf(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
+
+// serve calls talk with each connection to an address of a family.
+func serve(t testing.TB, address string, talk func(net.Conn)) netip.AddrPort {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				talk(conn)
+			}()
+		}
+	}()
+	return addrOf(l.Addr())
+}
+
+// closed returns a port of loopback at which nobody listens.
+func closed(t testing.TB) netip.AddrPort {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return addrOf(l.Addr())
+}
+
+func TestTCP(t *testing.T) {
+	silent := func(c net.Conn) { io.Copy(io.Discard, c) }
+	check := source.HealthCheck{Type: source.CheckTCP}
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		want(t, address, asked(t, serve(t, address, silent), check), "")
+	}
+	want(t, "closed", asked(t, closed(t), check), "connection refused")
+	talk := source.HealthCheck{Type: source.CheckTCP, Expect: "PONG", Timeout: short}
+	want(t, "silent", asked(t, serve(t, "127.0.0.1:0", silent), talk), "answer timed out")
+	hangup := serve(t, "127.0.0.1:0", func(net.Conn) {})
+	want(t, "hangs up", asked(t, hangup, source.HealthCheck{Type: source.CheckTCP, Expect: "PONG"}), "EOF")
+}
+
+// TestTCPTalk has a server that answers PING with +PONG, byte by byte and without an end.
+func TestTCPTalk(t *testing.T) {
+	at := serve(t, "127.0.0.1:0", func(c net.Conn) {
+		line := make([]byte, 6)
+		io.ReadFull(c, line)
+		for _, b := range []byte(strings.Replace("+Xing", "Xing", "PONG"+string(line[4:]), 1)) {
+			c.Write([]byte{b})
+		}
+		io.Copy(io.Discard, c)
+	})
+	check := source.HealthCheck{Type: source.CheckTCP, Send: "PING\r\n", Expect: `^\+PONG`}
+	want(t, "talk", asked(t, at, check), "")
+	check.Expect, check.Timeout = "^-", short
+	want(t, "another answer", asked(t, at, check), "the answer does not match")
+	flood := serve(t, "127.0.0.1:0", func(c net.Conn) {
+		for err := error(nil); err == nil; {
+			_, err = c.Write(make([]byte, 4096))
+		}
+	})
+	want(t, "an answer without end", asked(t, flood, source.HealthCheck{Type: source.CheckTCP, Expect: "x"}), "the answer does not match")
+}
+
+// TestTCPConnectTimesOut asks a port whose queue of connections is full.
+func TestTCPConnectTimesOut(t *testing.T) {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*syscall.SockaddrInet4).Port))
+	conn, err := net.Dial("tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	want(t, "full", asked(t, at, source.HealthCheck{Type: source.CheckTCP, Timeout: short}), "connect timed out")
+}
+
+// TestReset sees how a probe ends: by a reset, which leaves nothing at either side.
+func TestReset(t *testing.T) {
+	ends := make(chan error, 1)
+	at := serve(t, "127.0.0.1:0", func(c net.Conn) {
+		_, err := c.Read(make([]byte, 1))
+		ends <- err
+	})
+	want(t, "tcp", asked(t, at, source.HealthCheck{Type: source.CheckTCP}), "")
+	if err := <-ends; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the connection ended with %v, want a reset", err)
+	}
+}
+
+func TestSource(t *testing.T) {
+	from := make(chan string, 1)
+	at := serve(t, "127.0.0.1:0", func(c net.Conn) { from <- addrOf(c.RemoteAddr()).Addr().String() })
+	check := source.HealthCheck{Type: source.CheckTCP, Source: netip.MustParseAddr("127.7.7.7")}
+	want(t, "ask", asked(t, at, check), "")
+	want(t, "source", <-from, "127.7.7.7")
+	check.Source = netip.MustParseAddr("192.0.2.99")
+	want(t, "one that this host does not have", asked(t, at, check), "not asked: cannot assign requested address")
+}
+
+func TestHTTP(t *testing.T) {
+	var seen *http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen = r
+		switch r.URL.Path {
+		case "/down":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/moved":
+			http.Redirect(w, r, "/down", http.StatusFound)
+		case "/early":
+			w.WriteHeader(http.StatusEarlyHints)
+		case "/far":
+			io.WriteString(w, strings.Repeat("-", maxBody)+"ok")
+		case "/hangs":
+			<-r.Context().Done()
+		}
+		fmt.Fprintf(w, "all ok %s", r.URL.Query().Get("x"))
+	}))
+	defer server.Close()
+	at := addrOf(server.Listener.Addr())
+	check := source.HealthCheck{Type: source.CheckHTTP, Path: "/", Method: "GET", ExpectStatus: statuses(200, 299, 302, 302)}
+	for _, tt := range []struct{ path, body, want string }{
+		{"/", "", ""},
+		{"/?x=1", "ok 1$", ""},
+		{"/", "ok 1$", "the body does not match"},
+		{"/down", "", "status 503"},
+		{"/moved", "", ""},
+		{"/early", "all ok", ""},
+		{"/far", "-ok", "the body does not match"},
+	} {
+		check.Path, check.ExpectBody = tt.path, tt.body
+		want(t, tt.path+" "+tt.body, asked(t, at, check), tt.want)
+	}
+	check.Path, check.ExpectBody, check.Method, check.Host = "/x", "", "HEAD", "shop.example"
+	want(t, "HEAD", asked(t, at, check), "")
+	want(t, "request", fmt.Sprint(seen.Method, seen.URL, seen.Host, seen.Proto, seen.UserAgent()), "HEAD/xshop.exampleHTTP/1.1svcproxy")
+	check.Path, check.Method, check.Timeout = "/hangs", "GET", short
+	want(t, "hangs", asked(t, at, check), "answer timed out")
+	want(t, "closed", asked(t, closed(t), check), "connection refused")
+	noise := serve(t, "127.0.0.1:0", func(c net.Conn) { io.WriteString(c, "SSH-2.0-\x1b[31m\r\n\r\n"); io.Copy(io.Discard, c) })
+	if got := asked(t, noise, check); !strings.Contains(got, "malformed HTTP") || strings.Contains(got, "\x1b") {
+		t.Errorf("noise: %q", got)
+	}
+}
+
+// TestHTTPNoProxy has a proxy in the environment that nobody may ask.
+func TestHTTPNoProxy(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://"+closed(t).String())
+	at := serve(t, "[::1]:0", func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n") })
+	want(t, "http", asked(t, at, source.HealthCheck{Type: source.CheckHTTP, ExpectStatus: statuses(200, 200)}), "")
+}
+
+func TestHTTPS(t *testing.T) {
+	var sni string
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sni = r.TLS.ServerName
+		io.WriteString(w, r.Host)
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t, "shop.example")}}
+	server.Config.ErrorLog = discard
+	server.StartTLS()
+	defer server.Close()
+	at := addrOf(server.Listener.Addr())
+	check := source.HealthCheck{Type: source.CheckHTTPS, Host: "shop.example:8443", ExpectBody: "^shop.example:8443$", ExpectStatus: statuses(200, 200)}
+	want(t, "by host", asked(t, at, check), "")
+	want(t, "SNI", sni, "shop.example")
+	check.ServerName = "other.example"
+	want(t, "another name", asked(t, at, check), "certificate: x509: certificate is valid for shop.example, not other.example")
+	check.Insecure = true
+	want(t, "not verified", asked(t, at, check), "")
+	want(t, "SNI of server_name", sni, "other.example")
+	check.Insecure, check.ServerName, check.Host = false, "", ""
+	want(t, "by address", asked(t, at, check), "certificate: x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs")
+	check.Timeout = short
+	want(t, "silent", asked(t, serve(t, "127.0.0.1:0", func(c net.Conn) { io.Copy(io.Discard, c) }), check), "TLS handshake timed out")
+	plain := serve(t, "127.0.0.1:0", func(c net.Conn) { io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") })
+	check.Timeout = 0
+	want(t, "no TLS", asked(t, plain, check), "tls: first record does not look like a TLS handshake")
+}
+
+func TestGRPC(t *testing.T) {
+	at, states := serveGRPC(t)
+	check := source.HealthCheck{Type: source.CheckGRPC}
+	want(t, "serving", asked(t, at, check), "")
+	check.GRPCService = "shop"
+	want(t, "not serving", asked(t, at, check), "NOT_SERVING")
+	states.SetServingStatus("shop", grpc_health_v1.HealthCheckResponse_SERVING)
+	want(t, "serving again", asked(t, at, check), "")
+	check.GRPCService = "unknown"
+	want(t, "unknown service", asked(t, at, check), "NotFound: unknown service")
+	want(t, "closed", asked(t, closed(t), check), "connection refused")
+	check.Timeout = short
+	silent := serve(t, "127.0.0.1:0", func(c net.Conn) { io.Copy(io.Discard, c) })
+	want(t, "silent", asked(t, silent, check), "answer timed out")
+	check.TLS = true
+	want(t, "silent over TLS", asked(t, silent, check), "TLS handshake timed out")
+}
+
+func TestGRPCOverTLS(t *testing.T) {
+	cert := certificate(t, "grpc.example")
+	at, _ := serveGRPC(t, grpc.Creds(credentials.NewServerTLSFromCert(&cert)))
+	check := source.HealthCheck{Type: source.CheckGRPC, TLS: true, ServerName: "grpc.example"}
+	want(t, "TLS", asked(t, at, check), "")
+	check.ServerName = "other.example"
+	want(t, "another name", asked(t, at, check), "certificate: x509: certificate is valid for grpc.example, not other.example")
+	check.Insecure = true
+	want(t, "not verified", asked(t, at, check), "")
+}
+
+// serveGRPC returns a server that serves, but not the service shop.
+func serveGRPC(t *testing.T, options ...grpc.ServerOption) (netip.AddrPort, *health.Server) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := health.NewServer()
+	states.SetServingStatus("shop", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	s := grpc.NewServer(options...)
+	grpc_health_v1.RegisterHealthServer(s, states)
+	go s.Serve(l)
+	t.Cleanup(s.Stop)
+	return addrOf(l.Addr()), states
+}
+
+func TestUDP(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		at := serveUDP(t, address)
+		check := source.HealthCheck{Type: source.CheckUDP, Send: "PING", Expect: "^PONG PING$"}
+		want(t, "answer", asked(t, at, check), "")
+		check.Expect = "^x"
+		want(t, "another answer", asked(t, at, check), "the answer does not match")
+		check.Send, check.Timeout = "quiet", short
+		want(t, "no answer", asked(t, at, check), "answer timed out")
+		check.Expect = ""
+		want(t, "no answer expected", asked(t, at, check), "")
+	}
+	want(t, "refused", asked(t, closedUDP(t), source.HealthCheck{Type: source.CheckUDP, Send: "x"}), "connection refused")
+}
+
+// serveUDP answers PING, and nothing else.
+func serveUDP(t *testing.T, address string) netip.AddrPort {
+	conn, err := net.ListenPacket("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		b := make([]byte, 64)
+		for {
+			n, from, err := conn.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if string(b[:n]) == "PING" {
+				conn.WriteTo([]byte("PONG PING"), from)
+			}
+		}
+	}()
+	return addrOf(conn.LocalAddr())
+}
+
+func closedUDP(t *testing.T) netip.AddrPort {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return addrOf(conn.LocalAddr())
+}
+
+func TestExec(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.1:8080")
+	t.Setenv("SECRET", "x")
+	for _, tt := range []struct{ name, script, want string }{
+		{"good", "exit 0", ""},
+		{"bad", "exit 3", "exit code 3"},
+		{"its words", "echo 'no \033[31mreplica'; echo more >&2; exit 1", `exit code 1: no \x1b[31mreplica`},
+		{"environment", `test "$SVCPROXY_ADDRESS $SVCPROXY_PORT $SVCPROXY_SERVICE $SECRET" = "192.0.2.1 8080 prod/web "`, ""},
+		{"no input", "read x && exit 1; exit 0", ""},
+		{"killed", "kill -TERM $$", "signal: terminated"},
+		{"chatty", "yes | head -c 1000000; exit 1", "exit code 1: y"},
+	} {
+		want(t, tt.name, asked(t, at, shell(tt.script)), tt.want)
+	}
+	want(t, "no program", asked(t, at, source.HealthCheck{Type: source.CheckExec, Command: []string{"/nonexistent"}}), "no such file or directory")
+	long := asked(t, at, shell("printf '%01000d' 7 | tr 0 '\\033'; exit 1"))
+	if len(long) > maxError || !strings.HasSuffix(long, "...") {
+		t.Errorf("a long text is %d bytes: %q", len(long), long)
+	}
+}
+
+func shell(script string) source.HealthCheck {
+	return source.HealthCheck{Type: source.CheckExec, Command: []string{"/bin/sh", "-c", script}}
+}
+
+// TestExecKillsChildren has a program whose child outlives it, or would.
+func TestExecKillsChildren(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.1:8080")
+	for _, tt := range []struct{ name, end, want string }{
+		{"at the timeout", "wait", "the program timed out"},
+		{"when it has ended", "exit 0", ""},
+	} {
+		file := filepath.Join(t.TempDir(), "pid")
+		check := shell("sleep 1000 & echo $! >" + file + ".new && mv " + file + ".new " + file + "; " + tt.end)
+		check.Timeout = pace.Scale(500 * time.Millisecond)
+		want(t, tt.name, asked(t, at, check), tt.want)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		child, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !gone(child) {
+			t.Errorf("%s: the child %d is still there", tt.name, child)
+			syscall.Kill(child, syscall.SIGKILL)
+		}
+	}
+}
+
+// gone waits until a process has ended. One that nobody has reaped has.
+func gone(pid int) bool {
+	for start := time.Now(); !pace.Over(start, 5*time.Second); time.Sleep(10 * time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return true
+		}
+	}
+	return false
+}
+
+// TestExecPipe has a child that left the process group and keeps the output open.
+func TestExecPipe(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	check := shell("setsid sh -c 'echo $$ >" + file + "; exec sleep 1000' & while ! test -s " + file + "; do sleep 0.01; done; exit 0")
+	start := time.Now()
+	want(t, "pipe", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), check), "")
+	if took := time.Since(start); took >= check.Timeout && took >= long {
+		t.Errorf("the pipe held the probe for %v", took)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	if child <= 0 {
+		t.Fatalf("child is %q", text)
+	}
+	syscall.Kill(child, syscall.SIGKILL)
+}
+
+// statuses returns ranges: a first and a last one, and so on.
+func statuses(ends ...uint16) []source.StatusRange {
+	var all []source.StatusRange
+	for i := 0; i < len(ends); i += 2 {
+		all = append(all, source.StatusRange{First: ends[i], Last: ends[i+1]})
+	}
+	return all
+}

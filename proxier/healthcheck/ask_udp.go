@@ -1,0 +1,64 @@
+package healthcheck
+
+import (
+	"context"
+	"regexp"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// maxDatagram is the most bytes that are read of an answer by UDP: all that there can be.
+const maxDatagram = 64 << 10
+
+// udp sends a datagram. Where an answer is expected, the first one decides; where none
+// is, only a refusal of the port (ICMP) says that the endpoint is down.
+type udp struct {
+	dialer *dialer
+	send   []byte
+	expect *regexp.Regexp // nil: none
+}
+
+func newUDP(check *source.HealthCheck) (asker, error) {
+	u := &udp{dialer: newDialer(check), send: []byte(check.Send)}
+	if check.Expect == "" {
+		return u, nil
+	}
+	var err error
+	u.expect, err = regexp.Compile(check.Expect)
+	return u, err
+}
+
+func (u *udp) ask(ctx context.Context, q Question) error {
+	conn, err := u.dialer.DialUDP(ctx, "udp", u.dialer.from, q.At)
+	if err != nil {
+		return of("connect", err)
+	}
+	defer conn.Close()
+	defer bound(ctx, conn)()
+	if _, err := conn.Write(u.send); err != nil {
+		return of("send", err)
+	}
+	answer := make([]byte, u.room())
+	n, err := conn.Read(answer)
+	return u.judge(answer[:n], of("answer", err))
+}
+
+// room is how many bytes of an answer are of interest.
+func (u *udp) room() int {
+	if u.expect == nil {
+		return 1
+	}
+	return maxDatagram
+}
+
+func (u *udp) judge(answer []byte, err error) error {
+	switch {
+	case u.expect == nil && isTimeout(err):
+		return nil
+	case err != nil:
+		return err
+	case u.expect != nil && !u.expect.Match(answer):
+		return errAnswer
+	}
+	return nil
+}
