@@ -1,0 +1,134 @@
+package conditions
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// MaxDrains is how many drains there can be at once.
+const MaxDrains = 10_000
+
+// ErrTooManyDrains says that there are MaxDrains already.
+var ErrTooManyDrains = fmt.Errorf("there are %d drains already; end some with svcproxy undrain", MaxDrains)
+
+// A Drained is a target, and who drains it why.
+type Drained struct {
+	Target DrainTarget `json:"target"`
+	proxier.Drain
+}
+
+// Drains are endpoints that are to get no new connections, by command, and whether this host
+// is to get none. They know nothing of services: a drain outlives new versions of files. Its
+// JSON form is a list of Drained, in order. The zero Drains are empty. Methods may be called
+// from any goroutine.
+type Drains struct {
+	mu  sync.RWMutex
+	all map[DrainTarget]proxier.Drain
+}
+
+// Set drains a target, or changes why it is drained. Texts are escaped and cut. The error is
+// ErrTooManyDrains, and nothing is changed then.
+func (d *Drains) Set(t DrainTarget, why proxier.Drain) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t = t.unmap()
+	if _, again := d.all[t]; !again && len(d.all) >= MaxDrains {
+		return ErrTooManyDrains
+	}
+	if d.all == nil {
+		d.all = make(map[DrainTarget]proxier.Drain)
+	}
+	d.all[t] = bounded(why)
+	return nil
+}
+
+// Remove ends a drain, and reports whether there was one.
+func (d *Drains) Remove(t DrainTarget) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t = t.unmap()
+	_, had := d.all[t]
+	delete(d.all, t)
+	return had
+}
+
+// Get returns the drain of exactly this target; nil: there is none.
+func (d *Drains) Get(t DrainTarget) *proxier.Drain {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	why, ok := d.all[t.unmap()]
+	if !ok {
+		return nil
+	}
+	return &why
+}
+
+// Of returns the drain of an address as an endpoint of a service; nil: there is none. Of
+// two, that of the service and that of all services, it is the one whose deadline is first.
+func (d *Drains) Of(key source.Key, a netip.Addr) *proxier.Drain {
+	ofService, ofAll := d.Get(DrainTarget{Addr: a, Service: key}), d.Get(DrainTarget{Addr: a})
+	switch {
+	case ofService == nil:
+		return ofAll
+	case ofAll == nil || ofAll.Until.IsZero():
+		return ofService
+	case ofService.Until.IsZero() || ofAll.Until.Before(ofService.Until):
+		return ofAll
+	}
+	return ofService
+}
+
+// Node returns the drain of this host; nil: there is none.
+func (d *Drains) Node() *proxier.Drain { return d.Get(DrainTarget{Node: true}) }
+
+// Next returns the first deadline after a time; zero: there is none.
+func (d *Drains) Next(after time.Time) (next time.Time) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, why := range d.all {
+		if why.Until.After(after) && (next.IsZero() || why.Until.Before(next)) {
+			next = why.Until
+		}
+	}
+	return next
+}
+
+// List returns all drains: that of this host first, then by address and service.
+func (d *Drains) List() []Drained {
+	d.mu.RLock()
+	list := make([]Drained, 0, len(d.all))
+	for t, why := range d.all {
+		list = append(list, Drained{t, why})
+	}
+	d.mu.RUnlock()
+	slices.SortFunc(list, func(a, b Drained) int { return a.Target.compare(b.Target) })
+	return list
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d *Drains) MarshalJSON() ([]byte, error) { return json.Marshal(d.List()) }
+
+// UnmarshalJSON implements json.Unmarshaler. It replaces all drains, or none.
+func (d *Drains) UnmarshalJSON(data []byte) error {
+	var list []Drained
+	if err := json.Unmarshal(data, &list); err != nil {
+		return fmt.Errorf("reading drains: %w", err)
+	}
+	var read Drains
+	for _, e := range list {
+		if err := read.Set(e.Target, e.Drain); err != nil {
+			return fmt.Errorf("reading drains: %w", err)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all = read.all
+	return nil
+}
