@@ -44,13 +44,18 @@ var forbidden = []struct{ from, to string }{
 // proxier knows another: backends do not know each other.
 var onFilter = []string{"proxier/iptables", "proxier/ipvs"}
 
+// onChecks is built on proxier/healthcheck, and is no backend.
+const onChecks = "proxier/conditions"
+
 // knowsAnother reports whether a file of a folder of proxier imports another one.
 func knowsAnother(path, imported string) bool {
 	if !within(path, "proxier") || strings.Count(path, "/") < 2 || !strings.HasPrefix(imported, "svcproxy.dev/svcproxy/proxier/") {
 		return false
 	}
 	own := strings.Join(strings.Split(path, "/")[:2], "/")
-	return !within(imported, "svcproxy.dev/svcproxy/"+own) && !(slices.Contains(onFilter, own) && imported == "svcproxy.dev/svcproxy/proxier/filter")
+	return !within(imported, "svcproxy.dev/svcproxy/"+own) &&
+		!(slices.Contains(onFilter, own) && imported == "svcproxy.dev/svcproxy/proxier/filter") &&
+		!(own == onChecks && imported == "svcproxy.dev/svcproxy/proxier/healthcheck")
 }
 
 func TestImportsGoOneWay(t *testing.T) {

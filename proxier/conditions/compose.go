@@ -1,0 +1,90 @@
+package conditions
+
+import (
+	"maps"
+	"net/netip"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
+)
+
+// checkResults are what Conditions say of the states.
+var checkResults = [...]proxier.CheckResult{
+	healthcheck.Unknown: proxier.CheckUnknown, healthcheck.Up: proxier.CheckPassed, healthcheck.Down: proxier.CheckFailed,
+}
+
+// compose sets s.known, and reports whether that has changed.
+func (k *Keeper) compose(s *service, now time.Time) bool {
+	known := make(proxier.Conditions)
+	s.step = time.Time{}
+	if s.endpoints == nil {
+		k.composeDrains(s, known)
+	}
+	for at, e := range s.endpoints {
+		if c := k.condition(s, at, e, now); c != (proxier.Condition{}) {
+			known[at] = c
+		}
+	}
+	k.noteFailing(s, known, now)
+	if delete(k.slow, s.key); !s.step.IsZero() {
+		k.slow[s.key] = s
+	}
+	if maps.Equal(known, s.known) {
+		return false
+	}
+	s.known = known
+	return true
+}
+
+// composeDrains adds the conditions of endpoints to which only drains make a difference.
+func (k *Keeper) composeDrains(s *service, known proxier.Conditions) {
+	if k.drains.empty() {
+		return
+	}
+	for i := range s.Endpoints {
+		at := s.EndpointAt(&s.Endpoints[i])
+		if k.drains.Of(s.key, at.Addr()) != nil {
+			known[at] = proxier.Condition{Drained: true}
+		}
+	}
+}
+
+// condition returns the condition of one endpoint, and notes what has become of it.
+func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, now time.Time) proxier.Condition {
+	c := proxier.Condition{Drained: k.drains.Of(s.key, at.Addr()) != nil}
+	if e.asked {
+		was := e.result
+		if e.result = k.cfg.Checker.Result(e.question); e.result.State != was.State {
+			k.teller.changed(place{s.key, at}, was, e.result, now)
+			ring(k.unsaved)
+		}
+		c.Check = checkResults[e.result.State]
+	}
+	if e.move(c, s.SlowStart, now) {
+		ring(k.unsaved)
+	}
+	next := time.Time{}
+	if c.Share, next = e.share(s.SlowStart, now); !next.IsZero() && (s.step.IsZero() || next.Before(s.step)) {
+		s.step = next
+	}
+	return c
+}
+
+// noteFailing has the log say when all endpoints of a service fail their check, and when not any more.
+func (k *Keeper) noteFailing(s *service, known proxier.Conditions, now time.Time) {
+	candidates, failed := 0, 0
+	for at, e := range s.endpoints {
+		if !e.eligible || known[at].Drained {
+			continue
+		}
+		candidates++
+		if known[at].Check == proxier.CheckFailed {
+			failed++
+		}
+	}
+	if failing := candidates > 0 && failed == candidates; failing != s.failing {
+		s.failing = failing
+		k.teller.failing(s, now)
+	}
+}

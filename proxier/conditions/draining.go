@@ -1,0 +1,62 @@
+package conditions
+
+import (
+	"fmt"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// Drains returns who drains what. They are changed by Drain and Undrain alone.
+func (k *Keeper) Drains() *Drains { return &k.drains }
+
+// Drain drains a target, or changes why it is drained. The Loop has been told when it
+// returns; and without error the disk has it, so that no crash ends it. Except after
+// ErrTooManyDrains it is drained also after an error, until a restart.
+func (k *Keeper) Drain(t DrainTarget, why proxier.Drain) error {
+	if err := k.drains.Set(t, why); err != nil {
+		return err
+	}
+	return k.drained(t)
+}
+
+// Undrain ends a drain, and reports whether there was one. The error is as that of Drain.
+func (k *Keeper) Undrain(t DrainTarget) (bool, error) {
+	if !k.drains.Remove(t) {
+		return false, nil
+	}
+	return true, k.drained(t)
+}
+
+// drained has a change of drains take effect, and keeps it.
+func (k *Keeper) drained(t DrainTarget) error {
+	k.mu.Lock()
+	for key, s := range k.services {
+		for i := range s.Endpoints {
+			if !t.Node && t.Covers(key, s.Endpoints[i].Addr) {
+				k.dirty[key] = true
+				break
+			}
+		}
+	}
+	k.mu.Unlock()
+	k.flush()
+	if err := k.save(true); err != nil {
+		ring(k.unsaved) // Keep tries again
+		return fmt.Errorf("keeping drains, which a restart would not know: %w", err)
+	}
+	return nil
+}
+
+// empty reports whether nothing is drained.
+func (d *Drains) empty() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return len(d.all) == 0
+}
+
+// replace takes over the drains of o, which nobody else uses.
+func (d *Drains) replace(o *Drains) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all = o.all
+}

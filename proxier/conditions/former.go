@@ -1,0 +1,76 @@
+package conditions
+
+import (
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
+)
+
+const (
+	// keepFormer is how long the result of an endpoint is known that is not asked any more.
+	keepFormer = 10 * time.Minute
+
+	// mostFormer is of how many that are gone it is.
+	mostFormer = 20_000
+)
+
+// formerEndpoints are those that are in no service now: gone from their files, which may be
+// written again soon, or from before a restart, and not read yet.
+type formerEndpoints struct {
+	all    map[place]*endpoint
+	before map[source.Key]bool // services that had endpoints before a restart, and are not read yet
+}
+
+func newFormer() formerEndpoints {
+	return formerEndpoints{all: make(map[place]*endpoint), before: make(map[source.Key]bool)}
+}
+
+// add takes in an endpoint that is gone. When it comes back, that is as if it were new, but
+// for its result.
+func (f *formerEndpoints) add(p place, e *endpoint, now time.Time) {
+	if e.result.State == healthcheck.Unknown {
+		return
+	}
+	if len(f.all) >= mostFormer {
+		f.expire(now)
+	}
+	if len(f.all) < mostFormer {
+		f.all[p] = &endpoint{result: e.result, left: now}
+	}
+}
+
+// restore takes in an endpoint from before a restart; gone: it was in no service.
+func (f *formerEndpoints) restore(p place, e *endpoint, gone bool) {
+	f.all[p] = e
+	if !gone {
+		f.before[p.Key] = true
+	}
+}
+
+// knew reports, once, whether a service had endpoints before a restart.
+func (f *formerEndpoints) knew(key source.Key) bool {
+	had := f.before[key]
+	delete(f.before, key)
+	return had
+}
+
+// take returns the endpoint that was at a place, or a new one.
+func (f *formerEndpoints) take(p place, now time.Time) *endpoint {
+	e := f.all[p]
+	if delete(f.all, p); e == nil || e.expired(now) {
+		return new(endpoint)
+	}
+	return e
+}
+
+// expire forgets those that are gone for long.
+func (f *formerEndpoints) expire(now time.Time) {
+	for p, e := range f.all {
+		if e.expired(now) {
+			delete(f.all, p)
+		}
+	}
+}
+
+func (e *endpoint) expired(now time.Time) bool { return now.Sub(e.left) > keepFormer }

@@ -1,0 +1,349 @@
+package conditions
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A checker answers as a test says.
+type checker struct {
+	mu      sync.Mutex
+	results map[healthcheck.Question]healthcheck.Result
+	users   map[healthcheck.Question]int
+	report  func(healthcheck.Question, healthcheck.Result)
+}
+
+func (c *checker) Watch(q healthcheck.Question, _ *source.HealthCheck, from healthcheck.Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users[q]++; c.users[q] == 1 {
+		c.results[q] = from
+	}
+}
+
+func (c *checker) Forget(q healthcheck.Question) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users[q]--; c.users[q] == 0 {
+		delete(c.users, q)
+		delete(c.results, q)
+	}
+}
+
+func (c *checker) Result(q healthcheck.Question) healthcheck.Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.results[q]
+}
+
+// A host is a Keeper that runs, and the Loop that it tells.
+type host struct {
+	*Keeper
+	t    *testing.T
+	dir  string
+	log  *bytes.Buffer
+	stop func()
+
+	checker *checker
+	mu      sync.Mutex
+	calls   [][]source.Key // of Reconsider
+}
+
+// run starts a Keeper in a state directory, in a bubble.
+func run(t *testing.T, dir string) *host {
+	t.Helper()
+	h := &host{t: t, dir: dir, log: new(bytes.Buffer)}
+	h.checker = &checker{results: map[healthcheck.Question]healthcheck.Result{}, users: map[healthcheck.Question]int{}}
+	h.Keeper = New(Config{
+		StateDir: dir, Log: slog.New(slog.NewTextHandler(h.log, nil)), Checker: h.checker,
+		Reconsider: func(keys ...source.Key) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			slices.SortFunc(keys, source.Key.Compare)
+			h.calls = append(h.calls, keys)
+		},
+	})
+	h.checker.report = h.Report
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = h.Run(ctx) })
+	running.Go(func() { _ = h.Keep(ctx) })
+	h.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(h.stop)
+	return h
+}
+
+// set has checks of services find endpoints in a state: "10.0.0.1".
+func (h *host) set(svc *source.Service, state healthcheck.State, addrs ...string) {
+	h.t.Helper()
+	for _, a := range addrs {
+		i := slices.IndexFunc(svc.Endpoints, func(e source.Endpoint) bool { return e.Addr.String() == a })
+		q := healthcheck.Ask(svc, &svc.Endpoints[i])
+		h.checker.mu.Lock()
+		if h.checker.users[q] == 0 {
+			h.t.Errorf("%v is not asked", q.At)
+		}
+		r := healthcheck.Result{State: state, Since: time.Now(), Passed: state == healthcheck.Up}
+		if state == healthcheck.Down {
+			r.Error = "refused"
+		}
+		h.checker.results[q] = r
+		h.checker.mu.Unlock()
+		h.checker.report(q, r)
+	}
+}
+
+// told returns the calls of Reconsider since told was last called, once all is done.
+func (h *host) told() [][]source.Key {
+	time.Sleep(2 * batchTime)
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	calls := h.calls
+	h.calls = nil
+	return calls
+}
+
+// known returns the conditions of a service: "1 up, 2 down drained, 3 40%".
+func (h *host) known(svc *source.Service) string {
+	known := h.Conditions(svc.Key)
+	var list []string
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		c := known[svc.EndpointAt(e)]
+		words := []string{strings.TrimPrefix(e.Addr.String(), "10.0.0.")}
+		words = append(words, [...]string{"", "up", "down"}[c.Check])
+		if c.Drained {
+			words = append(words, "drained")
+		}
+		if c.Share > 0 {
+			words = append(words, fmt.Sprintf("%d0%%", c.Share))
+		}
+		list = append(list, strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
+	}
+	return strings.Join(list, ", ")
+}
+
+func (h *host) want(svc *source.Service, want string) {
+	h.t.Helper()
+	if got := h.known(svc); got != want {
+		h.t.Errorf("%s: %s, want %s", svc.Name, got, want)
+	}
+}
+
+func probed(s *source.Service) {
+	s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Interval: time.Second, Rise: 2, Fall: 3}
+}
+func slowly(s *source.Service) { s.SlowStart = 100 * time.Second }
+
+// build makes a service with endpoints: "10.0.0.1", also "10.0.0.1 disabled", "notready", "weight=0".
+func build(name string, endpoints []string, edits ...func(*source.Service)) *source.Service {
+	s := &source.Service{Key: source.Key{Namespace: "default", Name: name}, Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080}}}
+	for _, text := range endpoints {
+		words := strings.Fields(text)
+		e := source.Endpoint{Addr: netip.MustParseAddr(words[0]), Weight: 1, Ready: true, Serving: true}
+		for _, w := range words[1:] {
+			switch w {
+			case "disabled":
+				e.Disabled = true
+			case "notready":
+				e.Ready = false
+			case "weight=0":
+				e.Weight = 0
+			}
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	for _, edit := range edits {
+		edit(s)
+	}
+	return s
+}
+
+const one, two, three = "10.0.0.1", "10.0.0.2", "10.0.0.3"
+
+// Endpoints that fail together are one change, and what changes nothing is none.
+func TestBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		var addrs []string
+		for i := range 1000 {
+			addrs = append(addrs, fmt.Sprintf("10.1.%d.%d", i/250, i%250))
+		}
+		a, b, c := build("a", addrs[:500], probed), build("b", addrs[500:], probed), build("c", addrs[:1])
+		for _, s := range []*source.Service{a, b, c} {
+			h.Use(s.Key, s)
+		}
+		h.set(a, healthcheck.Down, addrs[:500]...)
+		h.set(b, healthcheck.Down, addrs[500:]...)
+		if got := fmt.Sprint(h.told()); got != "[[default/a default/b]]" {
+			t.Errorf("reconsidered %s", got)
+		}
+		h.set(a, healthcheck.Down, addrs[:500]...)
+		if got := h.told(); len(got) != 0 {
+			t.Errorf("reconsidered %v for what was known", got)
+		}
+		if n := strings.Count(h.log.String(), "endpoint down"); n != maxTold {
+			t.Errorf("%d lines for endpoints, want %d", n, maxTold)
+		}
+		time.Sleep(tellTime)
+		synctest.Wait()
+		h.stop()
+		if !strings.Contains(h.log.String(), "down=990 up=0") {
+			t.Errorf("the others are not counted:\n%s", h.log)
+		}
+	})
+}
+
+// A question of two services is one, changes of a check begin with what was known, and
+// nothing is asked that nobody wants to know.
+func TestQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		a, b := build("a", []string{one, two}, probed), build("b", []string{one, two + " disabled"}, probed)
+		h.Use(a.Key, a)
+		h.Use(b.Key, b)
+		if len(h.checker.users) != 2 {
+			t.Errorf("%d questions, want 2", len(h.checker.users))
+		}
+		h.set(a, healthcheck.Down, one)
+		h.set(a, healthcheck.Up, two)
+		if got := fmt.Sprint(h.told()); got != "[[default/a default/b]]" {
+			t.Errorf("reconsidered %s", got)
+		}
+		h.want(a, "1 down, 2 up")
+		h.want(b, "1 down, 2")
+
+		faster := build("a", []string{one, two}, probed, func(s *source.Service) { s.HealthCheck.Interval = time.Millisecond })
+		h.Use(a.Key, faster)
+		h.want(a, "1 down, 2 up")
+		if len(h.checker.users) != 3 { // two of a, one of b
+			t.Errorf("%d questions after a change of a check, want 3", len(h.checker.users))
+		}
+		h.set(faster, healthcheck.Up, one)
+		h.told()
+		h.want(a, "1 up, 2 up")
+		h.want(b, "1 down, 2")
+
+		h.Use(a.Key, build("a", []string{one, two}, probed, func(s *source.Service) { s.Disabled = true }))
+		h.Use(b.Key, build("b", []string{one}))
+		if h.known(b) != "1, 2" || len(h.checker.users) != 0 {
+			t.Errorf("%s; %d questions of services that ask none", h.known(b), len(h.checker.users))
+		}
+		h.Use(a.Key, faster)
+		h.want(a, "1 up, 2 up")
+		h.Use(a.Key, nil)
+		h.Use(b.Key, nil)
+		if h.Conditions(a.Key) != nil || h.Details(a.Key) != nil || len(h.checker.users) != 0 || len(h.askers) != 0 {
+			t.Errorf("%d questions are left, %d askers", len(h.checker.users), len(h.askers))
+		}
+	})
+}
+
+// What is known of an endpoint that is gone counts when it is back soon.
+func TestEndpointsThatComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		both := build("a", []string{one, two}, probed)
+		h.Use(both.Key, both)
+		h.set(both, healthcheck.Down, one)
+		h.set(both, healthcheck.Up, two)
+		h.told()
+		h.Use(both.Key, build("a", []string{two}, probed))
+		time.Sleep(keepFormer)
+		h.Use(both.Key, both)
+		h.want(both, "1 down, 2 up")
+		h.Use(both.Key, nil)
+		time.Sleep(keepFormer + time.Second)
+		h.Use(both.Key, both)
+		h.want(both, "1, 2")
+	})
+}
+
+func TestDetails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := build("a", []string{one, two, three}, probed, slowly)
+		h.Use(svc.Key, svc)
+		h.set(svc, healthcheck.Down, one)
+		h.set(svc, healthcheck.Up, two)
+		failed := time.Now()
+		h.told()
+		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(three)}, proxier.Drain{By: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		d := h.Details(svc.Key)
+		at := func(i int) proxier.Detail { return d[svc.EndpointAt(&svc.Endpoints[i])] }
+		if at(0).Error != "refused" || !at(0).Since.Equal(failed) {
+			t.Errorf("of the one that is down: %+v", at(0))
+		}
+		if at(1).Error != "" || at(1).Drain != nil {
+			t.Errorf("of the one that is up: %+v", at(1))
+		}
+		if at(2).Drain == nil || at(2).Drain.By != "root" {
+			t.Errorf("of the one that is drained: %+v", at(2))
+		}
+		time.Sleep(time.Minute)
+		h.set(svc, healthcheck.Up, one)
+		h.told()
+		if d = h.Details(svc.Key); at(0).Since.Sub(failed) < time.Minute || at(0).Error != "" {
+			t.Errorf("of the one that is back: %+v", at(0))
+		}
+	})
+}
+
+// One line for each change, and one for the service.
+func TestLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := build("a", []string{one, two}, probed)
+		h.Use(svc.Key, svc)
+		h.set(svc, healthcheck.Up, one, two)
+		h.told()
+		h.set(svc, healthcheck.Down, one)
+		h.told()
+		h.set(svc, healthcheck.Down, two)
+		h.told()
+		time.Sleep(time.Minute)
+		h.set(svc, healthcheck.Up, one)
+		h.told()
+		h.stop()
+		var got []string
+		for l := range strings.Lines(h.log.String()) {
+			_, l, _ = strings.Cut(l, " level=")
+			got = append(got, strings.TrimSpace(l))
+		}
+		want := []string{
+			`INFO msg="endpoint up" service=default/a endpoint=10.0.0.1:8080`,
+			`INFO msg="endpoint up" service=default/a endpoint=10.0.0.2:8080`,
+			`WARN msg="endpoint down" service=default/a endpoint=10.0.0.1:8080 err=refused`,
+			`WARN msg="endpoint down" service=default/a endpoint=10.0.0.2:8080 err=refused`,
+			`ERROR msg="all endpoints of the service fail their check: all are used" service=default/a`,
+			`INFO msg="endpoint up" service=default/a endpoint=10.0.0.1:8080 after=1m0.2s`,
+			`INFO msg="not all endpoints of the service fail their check any more" service=default/a`,
+		}
+		if len(got) > 1 {
+			slices.Sort(got[:2]) // they are of one batch
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}

@@ -1,0 +1,50 @@
+package conditions
+
+import (
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
+)
+
+// slowSteps is in how many steps the share of an endpoint grows: a Condition has tenths.
+const slowSteps = 10
+
+// move notes whether the endpoint is usable now: a slow start begins with that, and ends
+// where it is not. It reports whether anything has changed that a restart is to know.
+func (e *endpoint) move(c proxier.Condition, over time.Duration, now time.Time) bool {
+	was := *e
+	free := e.eligible && !c.Drained
+	waits := e.asked && e.result.State == healthcheck.Unknown
+	e.usable = free && (!e.asked || e.result.State == healthcheck.Up)
+	e.fresh = free && waits && (was.fresh || was.usable)
+	switch {
+	case !e.usable || over == 0:
+		e.began = time.Time{}
+	case !was.usable && !was.fresh:
+		e.began = now
+	}
+	return was.out() != e.out() || !was.began.Equal(e.began)
+}
+
+// out reports whether a slow start begins when the endpoint becomes usable.
+func (e *endpoint) out() bool { return !e.usable && !e.fresh }
+
+// share returns the tenths of its weight that the endpoint has now, and when it has more;
+// 0 and never: all of it. The first tenth it has at once, and all when nine tenths of the
+// time have passed.
+func (e *endpoint) share(over time.Duration, now time.Time) (tenths uint8, next time.Time) {
+	step := over / slowSteps
+	if e.began.IsZero() || step <= 0 {
+		return 0, time.Time{}
+	}
+	if e.began.After(now) { // the clock was set back
+		e.began = now
+	}
+	n := 1 + now.Sub(e.began)/step
+	if n >= slowSteps {
+		e.began = time.Time{}
+		return 0, time.Time{}
+	}
+	return uint8(n), e.began.Add(n * step)
+}

@@ -1,0 +1,124 @@
+package conditions
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
+)
+
+const (
+	// saveTime is the least time between two times that results are written: no more of them
+	// is lost when the process is killed.
+	saveTime = time.Second
+
+	// saveShare: where there is very much to write, so little of the time is spent on it, as
+	// long as that leaves no more than maxSaveTime between two times.
+	saveShare   = 20
+	maxSaveTime = 10 * time.Second
+)
+
+// Keep writes what is known to the state directory whenever it changes, until ctx ends, and
+// then once more. It hangs as long as the disk does.
+func (k *Keeper) Keep(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+		case <-k.unsaved:
+			if pause(ctx, k.keep()) {
+				continue
+			}
+		}
+		select {
+		case <-k.unsaved:
+			k.keep()
+		default:
+		}
+		return nil
+	}
+}
+
+// keep writes what is known, and returns how long to wait before that is done again. That it
+// cannot is told once; nothing else comes of it.
+func (k *Keeper) keep() time.Duration {
+	begin := time.Now()
+	err := k.save(!k.drains.empty())
+	if k.file.note(k.cfg.Log, err); err != nil {
+		ring(k.unsaved)
+		return maxSaveTime
+	}
+	return min(max(saveTime, saveShare*time.Since(begin)), maxSaveTime)
+}
+
+// Problem returns why a restart will not know the state of endpoints; empty: it will.
+func (k *Keeper) Problem() string { return k.file.problem() }
+
+// save writes what is known. Synced, it is on the disk then. A drain that is there already
+// has to be on the disk again, since the file takes the place of the one that has it.
+func (k *Keeper) save(synced bool) error {
+	k.file.mu.Lock()
+	defer k.file.mu.Unlock()
+	return k.file.write(k.state(time.Now()), synced)
+}
+
+// state returns what a restart is to know.
+func (k *Keeper) state(now time.Time) *state {
+	st := &state{Format: format, Drains: &k.drains, Services: make(map[string]map[string]kept)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := 0
+	put := func(p place, e *endpoint, gone bool) {
+		if n++; n > mostKept {
+			return
+		}
+		of := st.Services[p.Key.String()]
+		if of == nil {
+			of = make(map[string]kept)
+			st.Services[p.Key.String()] = of
+		}
+		of[p.at.String()] = keptOf(e, gone)
+	}
+	for _, down := range []bool{true, false} { // first those that matter most
+		for key, s := range k.services {
+			for at, e := range s.endpoints {
+				if (e.result.State == healthcheck.Down) == down {
+					put(place{key, at}, e, false)
+				}
+			}
+		}
+	}
+	k.former.expire(now)
+	for p, e := range k.former.all {
+		put(p, e, !k.former.before[p.Key])
+	}
+	k.file.lost = max(0, n-mostKept)
+	return st
+}
+
+// restore takes in what an earlier Keeper has written.
+func (k *Keeper) restore(now time.Time) {
+	st, err := k.file.read()
+	if err != nil {
+		k.cfg.Log.Warn("what was known of endpoints before cannot be used: those that have a health check are checked first", "file", k.file.path, "err", err)
+	}
+	if st == nil {
+		return
+	}
+	unusable := st.each(func(p place, e kept) bool {
+		it, ok := e.endpoint(now)
+		if ok {
+			k.former.restore(p, it, e.Gone)
+		}
+		return ok
+	})
+	if st.Drains != nil {
+		k.drains.replace(st.Drains)
+	}
+	if len(unusable) > 0 {
+		slices.Sort(unusable)
+		k.cfg.Log.Warn("some of what was known of endpoints before cannot be used", "file", k.file.path,
+			"endpoints", len(unusable), "first", source.Excerpt(unusable[0]))
+	}
+}

@@ -1,0 +1,215 @@
+package conditions
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
+)
+
+const (
+	// StateName is the name of the file in the state directory.
+	StateName = "conditions.json"
+
+	// format changes when older files cannot be read any more.
+	format = 1
+
+	// mostKept is of how many endpoints a restart knows something.
+	mostKept = 100_000
+
+	// maxStateSize is the size of the largest file that is read and written, in bytes: there
+	// is room for mostKept endpoints with errors of twice the usual length.
+	maxStateSize = 64 << 20
+
+	// maxError is how long the error of a check may be, in bytes.
+	maxError = 200
+)
+
+// A state is what the file says, as JSON: endpoints by service ("default/web") and place
+// ("192.168.10.12:80").
+type state struct {
+	Format   int                        `json:"format"`
+	Drains   *Drains                    `json:"drains,omitempty"`
+	Services map[string]map[string]kept `json:"services"`
+}
+
+// A kept endpoint is what a restart knows of it.
+type kept struct {
+	State  string    `json:"state,omitempty"` // of its check, see stateWords
+	Since  time.Time `json:"since,omitzero"`
+	Error  string    `json:"error,omitempty"`
+	Passed bool      `json:"passed,omitempty"` // it has, ever
+
+	Out       bool      `json:"out,omitempty"` // when it gets new connections again, a slow start begins
+	SlowStart time.Time `json:"slow_start,omitzero"`
+	Left      time.Time `json:"left,omitzero"`  // since when it is not asked
+	Gone      bool      `json:"gone,omitempty"` // it is in no service
+}
+
+// stateWords are the states of checks.
+var stateWords = map[string]healthcheck.State{"": healthcheck.Unknown, "up": healthcheck.Up, "down": healthcheck.Down}
+
+func keptOf(e *endpoint, gone bool) kept {
+	r := e.result
+	out := kept{Since: r.Since, Error: r.Error, Passed: r.Passed, Out: e.out(), SlowStart: e.began, Left: e.left, Gone: gone}
+	if r.State != healthcheck.Unknown {
+		out.State = r.State.String()
+	}
+	return out
+}
+
+// endpoint returns what is known again; not ok: that cannot be.
+func (e kept) endpoint(now time.Time) (out *endpoint, ok bool) {
+	at, ok := stateWords[e.State]
+	left := past(e.Left, now)
+	if left.IsZero() {
+		left = now
+	}
+	out = &endpoint{usable: !e.Out, began: past(e.SlowStart, now), left: left}
+	out.result = healthcheck.Result{
+		State: at, Since: past(e.Since, now), Error: escaped(e.Error, maxError), Passed: e.Passed || at == healthcheck.Up,
+	}
+	return out, ok
+}
+
+// past returns t, or now where that has not been yet: the clock was set back.
+func past(t, now time.Time) time.Time {
+	if t.After(now) {
+		return now
+	}
+	return t
+}
+
+// each calls visit for all endpoints, up to mostKept, and returns the names of those that
+// cannot be, or that visit says cannot be.
+func (st *state) each(visit func(place, kept) bool) (unusable []string) {
+	n := 0
+	for name, endpoints := range st.Services {
+		key, named := keyOf(name)
+		for text, e := range endpoints {
+			at, err := netip.ParseAddrPort(text)
+			if n++; n > mostKept || !named || err != nil || !visit(place{key, at}, e) {
+				unusable = append(unusable, name+" "+text)
+			}
+		}
+	}
+	return unusable
+}
+
+// keyOf reads the text of a Key.
+func keyOf(text string) (source.Key, bool) {
+	namespace, name, _ := strings.Cut(text, "/")
+	return source.Key{Namespace: namespace, Name: name}, source.IsLabel(namespace) && source.IsLabel(name)
+}
+
+// A stateFile is the file of a state, and what is known of writing it.
+type stateFile struct {
+	path   string
+	failed atomic.Pointer[string] // why it cannot be written; nil: it can
+
+	mu   sync.Mutex // held while it is written
+	lost int        // endpoints that there was no room for
+	told bool       // and that was told
+}
+
+func newStateFile(dir string) *stateFile { return &stateFile{path: filepath.Join(dir, StateName)} }
+
+// write replaces the file.
+func (f *stateFile) write(st *state, synced bool) error {
+	data, err := json.Marshal(st)
+	if len(data) > maxStateSize {
+		err = fmt.Errorf("it would be larger than %d bytes", maxStateSize)
+	}
+	if err == nil {
+		err = disk.Replace(f.path, f.path+".new", synced, disk.Bytes(data))
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// note logs what has become of a write, where that is news.
+func (f *stateFile) note(log *slog.Logger, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.failed.Load()
+	switch {
+	case err != nil:
+		why := err.Error()
+		f.failed.Store(&why)
+		if was == nil {
+			log.Warn("a restart will not know the state of endpoints: this is tried again when they change", "err", err)
+		}
+		return
+	case was != nil:
+		f.failed.Store(nil)
+		log.Info("the state of endpoints can be kept again", "file", f.path)
+	}
+	if f.lost > 0 && !f.told {
+		log.Warn("a restart will not know the state of all endpoints: there are too many", "kept", mostKept, "others", f.lost)
+	}
+	f.told = f.lost > 0
+}
+
+func (f *stateFile) problem() string {
+	if why := f.failed.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// read returns what the file says; nil: there is none, or it cannot be used.
+func (f *stateFile) read() (*state, error) {
+	data, err := f.bytes()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	st := new(state)
+	if err := json.Unmarshal(data, st); err != nil {
+		return nil, err
+	}
+	if st.Format != format {
+		return nil, fmt.Errorf("format %d; want %d", st.Format, format)
+	}
+	return st, nil
+}
+
+func (f *stateFile) bytes() ([]byte, error) {
+	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // of a pipe nobody waits for a writer
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("it is no regular file")
+	}
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(io.LimitReader(file, maxStateSize+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > maxStateSize {
+		return nil, fmt.Errorf("it is larger than %d bytes", maxStateSize)
+	}
+	return b.Bytes(), nil
+}
