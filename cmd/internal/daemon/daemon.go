@@ -24,6 +24,8 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
@@ -84,6 +86,9 @@ type daemon struct {
 	line     *statusLine
 	traffic  *traffic.Collector
 
+	checker *healthcheck.Checker
+	keeper  *conditions.Keeper
+
 	health  *healthz.Health
 	metrics *healthz.Metrics
 	server  *healthz.Server
@@ -113,6 +118,9 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.saveMemory(ctx); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
 	g.Go(func() error { d.traffic.Run(ctx); return nil })
+	g.Go(func() error { return unlessDone(ctx, d.checker.Run(ctx)) })
+	g.Go(func() error { return d.keeper.Run(ctx) })
+	g.Go(func() error { return untilEnd(ctx, func() error { return d.keeper.Keep(ctx) }) })
 	return g.Wait()
 }
 
@@ -241,6 +249,7 @@ func (d *daemon) wire() {
 	d.server = healthz.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
 	d.server.SetAddrs(d.node.NodePortAddrs)
 	names := d.openSources()
+	d.connectConditions()
 	d.loop = d.newLoop(names)
 	d.traffic = d.newTraffic()
 	d.doubts.loop, d.mode.loop = d.loop, d.loop
@@ -269,6 +278,8 @@ func (d *daemon) newLoop(sources []string) *proxier.Loop {
 		OnHealth: d.server.SetChecks,
 		OnAccept: d.accepted,
 		OnFlows:  d.metrics.FlowsLooked,
+
+		Conditions: d.keeper,
 	})
 }
 

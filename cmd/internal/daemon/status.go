@@ -38,7 +38,7 @@ type reporter struct {
 func (r *reporter) connect(d *daemon) {
 	r.settings, r.mode, r.host, r.affinity, r.foreign = d.settings, d.mode, d.host, d.affinity, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
-	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs}
+	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem}
 }
 
 // status returns what is known, without what is not known before ctx ends. Of services it has

@@ -17,6 +17,8 @@ type storage struct {
 	claimed  bool
 	settings *settingsWatcher
 	statfs   func(string, *unix.Statfs_t) error
+
+	conditions func() string // why they cannot be kept; empty: they can
 }
 
 // warnings returns why what is to survive a restart may not.
@@ -29,6 +31,9 @@ func (s *storage) warnings() (list []string) {
 	}
 	if why := s.settings.keepError(); why != "" {
 		list = append(list, "the last good svcproxy.toml cannot be kept, and a restart will not know it: "+why)
+	}
+	if why := s.conditions(); why != "" {
+		list = append(list, "a restart will not know the state of endpoints: "+why)
 	}
 	return list
 }

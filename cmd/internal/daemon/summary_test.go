@@ -79,6 +79,7 @@ func many(n int) string {
 // A state directory that cannot be written to is told.
 func TestStorageWarnings(t *testing.T) {
 	fine := unix.Statfs_t{Bsize: 4096, Blocks: 1000, Bavail: 500, Files: 1000, Ffree: 500}
+	kept := func() string { return "" }
 	for _, tt := range []struct {
 		name string
 		edit func(*unix.Statfs_t)
@@ -92,7 +93,7 @@ func TestStorageWarnings(t *testing.T) {
 		{"read-only", func(st *unix.Statfs_t) { st.Flags = unix.ST_RDONLY }, nil, "is read-only"},
 		{"gone", func(*unix.Statfs_t) {}, unix.ENOENT, "cannot be looked at (no such file or directory)"},
 	} {
-		s := &storage{dir: "/x", claimed: true, settings: new(settingsWatcher), statfs: func(_ string, st *unix.Statfs_t) error {
+		s := &storage{dir: "/x", claimed: true, settings: new(settingsWatcher), conditions: kept, statfs: func(_ string, st *unix.Statfs_t) error {
 			*st = fine
 			tt.edit(st)
 			return tt.err
@@ -106,7 +107,7 @@ func TestStorageWarnings(t *testing.T) {
 		}
 	}
 	w := &settingsWatcher{unkept: errors.New("no space left on device")}
-	s := &storage{dir: t.TempDir(), settings: w, statfs: unix.Statfs}
+	s := &storage{dir: t.TempDir(), settings: w, statfs: unix.Statfs, conditions: kept}
 	if got := strings.Join(s.warnings(), "\n"); !strings.Contains(got, "has no lock") || !strings.Contains(got, "svcproxy.toml cannot be kept, and a restart will not know it: no space") {
 		t.Errorf("warnings %q", got)
 	}
