@@ -69,7 +69,8 @@ type filter struct {
 	protocol uint8 // in place of UDP, unless it is zero
 	src, dst netip.AddrPort
 
-	translated bool // in place of the others: those whose destination was translated
+	translated bool       // in place of the others: those whose destination was translated
+	to         netip.Addr // the same: those whose replies come from there
 }
 
 func (f filter) number() uint8 { return cmp.Or(f.protocol, unix.IPPROTO_UDP) }
@@ -120,6 +121,9 @@ func matchesAddr(want, a netip.AddrPort) bool {
 func (f filter) encode() ([]byte, error) {
 	if f.translated {
 		return encodeTranslated()
+	}
+	if f.to.IsValid() {
+		return encodeTo(f.to)
 	}
 	if !f.udp {
 		return nil, nil
