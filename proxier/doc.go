@@ -41,6 +41,7 @@
 //	pace, progress           when a family syncs, and whether a Sync is stuck
 //	look, contention         comparisons beside syncs; repairs paced
 //	settle, describe, edits  when all families hold a change, and its line in the log
+//	held                     waiting for that
 //	udpflows, flowtable      UDP flows to former endpoints
 //	health, doubts, clients, serving, snapshot, status, summary  what others ask of the Loop
 //	reason, standing         why a route rejects or drops; why an endpoint is not used

@@ -26,6 +26,7 @@ type mail struct {
 	full            bool
 	repair, look    map[Family]bool
 	minimum, resync *time.Duration
+	told            []chan<- uint64 // are sent the number of the order; each has room for it
 }
 
 // empty reports whether nothing came in, because only a family has news.

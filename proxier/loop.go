@@ -164,6 +164,9 @@ func (l *Loop) tell(o order, in *mail) {
 		o.repair, o.look = in.repair[f.fam], in.look[f.fam]
 		f.orders.put(o)
 	}
+	for _, told := range in.told {
+		told <- l.number
+	}
 }
 
 // apply applies changes of sources, and returns the services that changed, and when they were.
