@@ -185,7 +185,7 @@ func TestDrainTexts(t *testing.T) {
 	tests := map[string]string{
 		"":                         "",
 		"new disk, ä 一":            "new disk, ä 一",
-		"a\nb\x1b]0;x\x07\x80":     `a\nb\x1b]0;x\a\x80`,
+		"a\nb\x1b]0;x\x07\x80":     `a\nb\x1b]0;x\a�`,
 		"\u202eright to left":      `\u202eright to left`,
 		`already \x1b`:             `already \x1b`,
 		strings.Repeat("x", 200):   strings.Repeat("x", 200),

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -109,24 +108,11 @@ func bounded(why proxier.Drain) proxier.Drain {
 // escaped returns a text without what could start a new line or steer a terminal, cut to so
 // many bytes. An escaped text it leaves as it is.
 func escaped(text string, most int) string {
-	var b strings.Builder
-	for len(text) > 0 && b.Len() <= most {
-		r, n := utf8.DecodeRuneInString(text)
-		switch {
-		case r == utf8.RuneError && n <= 1:
-			fmt.Fprintf(&b, `\x%02x`, text[0])
-		case strconv.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			q := strconv.QuoteRune(r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-		text = text[n:]
+	out := source.Printable(text[:min(len(text), most+1)])
+	if len(out) <= most && len(text) <= most {
+		return out
 	}
-	if b.Len() <= most {
-		return b.String()
-	}
-	out := b.String()[:most-len(more)]
+	out = out[:most-len(more)]
 	for !utf8.ValidString(out) {
 		out = out[:len(out)-1]
 	}
