@@ -29,6 +29,7 @@ type Health struct {
 	updated  map[proxier.Family]time.Time // the last sync that succeeded
 	answered func(path string, code int)  // counts answers; never nil
 	leaves   bool                         // the cluster says that this node goes
+	drained  func() *proxier.Drain        // never nil
 }
 
 // NewHealth returns the health of a node that has not synced yet. It counts as
@@ -38,6 +39,7 @@ func NewHealth() *Health {
 		pending:  map[proxier.Family]time.Time{},
 		updated:  map[proxier.Family]time.Time{},
 		answered: func(string, int) {},
+		drained:  func() *proxier.Drain { return nil },
 	}
 }
 
@@ -153,13 +155,40 @@ func (h *Health) eligible() bool {
 	return !h.leaves
 }
 
+// OnDrain has load balancers told not to send to this node while drained returns a drain, by
+// /healthz and the health check node ports. It is called from any goroutine.
+func (h *Health) OnDrain(drained func() *proxier.Drain) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.drained = drained
+}
+
+// drain returns the drain of this node; nil: there is none.
+func (h *Health) drain() *drainReport {
+	h.mu.Lock()
+	drained := h.drained
+	h.mu.Unlock()
+	why := drained()
+	if why == nil {
+		return nil
+	}
+	return &drainReport{why.Reason, why.At.UTC()}
+}
+
+// A drainReport says why this host is drained. By whom is not for the network.
+type drainReport struct {
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
 // A report is the body of /healthz and /livez, that of kube-proxy. nodeEligible is
 // in /healthz only; it is true on every host that no Kubernetes node object says
-// otherwise of, and /healthz fails where it is not.
+// otherwise of, and /healthz fails where it is not, or where the host is drained.
 type report struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Drained      *drainReport            `json:"drained,omitempty"` // in /healthz only
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyReport `json:"status,omitempty"`
 }
@@ -185,7 +214,8 @@ func (h *Health) serve(path string, asNode bool) http.HandlerFunc {
 		ok := r.Healthy
 		if asNode {
 			e := h.eligible()
-			r.NodeEligible, ok = &e, ok && e
+			r.NodeEligible, r.Drained = &e, h.drain()
+			ok = ok && e && r.Drained == nil
 		}
 		code := http.StatusServiceUnavailable
 		if ok { // kube-proxy too calls a healthy node up to date as of now

@@ -157,13 +157,24 @@ func TestHandler(t *testing.T) {
 		h.SetEligible(false)
 		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":false,"healthy":true,`+
 			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`)
+		h.SetEligible(true)
+		drain := &proxier.Drain{Reason: `new "disk"`, By: "anna", At: time.Now()}
+		h.OnDrain(func() *proxier.Drain { return drain })
+		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":true,"drained":{"reason":"new \"disk\"","since":"2000-01-01T00:01:00Z"},"healthy":true,`+
+			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`)
+		check("/livez", 200, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","healthy":true,`+
+			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`)
+		check("/readyz", 200, "ok\n")
+		drain = nil
+		check("/healthz", 200, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":true,"healthy":true,`+
+			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`)
 		check("/else", 404, "404 page not found\n")
 
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		for _, want := range []string{
 			`svcproxy_build_info{version="v1"} 1`,
-			`svcproxy_proxy_healthz_total{code="200"} 1`,
+			`svcproxy_proxy_healthz_total{code="200"} 2`,
 			`svcproxy_proxy_livez_total{code="503"} 3`,
 			"go_goroutines ",
 		} {

@@ -104,6 +104,12 @@ func TestServiceAnswers(t *testing.T) {
 	s.SetAddrs([]netip.Addr{addr.Addr()})
 	eventually(t, "listening", func() bool { r, _ := fetch(t, http.DefaultClient, addr); return r != nil })
 	check(200, "2", "2", "true")
+	var drain *proxier.Drain
+	health.OnDrain(func() *proxier.Drain { return drain })
+	check(200, "2", "2", "true")
+	drain = &proxier.Drain{Reason: "disk", At: time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC)}
+	check(503, "0", "2", "true,\n\t\"drained\": {\"reason\":\"disk\",\"since\":\"2026-11-22T21:00:00Z\"}")
+	drain = nil
 	set(proxier.PerFamily{IPv6: 2}) // is of no use to who asks over IPv4
 	check(503, "0", "0", "true")
 	set(proxier.PerFamily{IPv4: 1})

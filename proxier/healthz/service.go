@@ -1,6 +1,7 @@
 package healthz
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -15,8 +16,12 @@ const serviceBody = `{
 		"name": %q
 	},
 	"localEndpoints": %d,
-	"serviceProxyHealthy": %v
+	"serviceProxyHealthy": %v%s
 }`
+
+// drainedBody is in it while the host is drained.
+const drainedBody = `,
+	"drained": %s`
 
 // serveService answers for one service, on any path, as asked over one family.
 func (s *Server) serveService(w http.ResponseWriter, port uint16, fam proxier.Family) {
@@ -26,13 +31,26 @@ func (s *Server) serveService(w http.ResponseWriter, port uint16, fam proxier.Fa
 	if !ok { // between the removal of the service and that of its listener
 		check = proxier.HealthCheck{Port: port}
 	}
-	local, healthy := check.LocalEndpoints.Of(fam), s.health.Healthy()
+	local, healthy, drain := check.LocalEndpoints.Of(fam), s.health.Healthy(), s.health.drain()
+	weight := local
+	if drain != nil {
+		weight = 0
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(local))
-	if local == 0 || !healthy {
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(weight))
+	if weight == 0 || !healthy {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	// The load balancer may be gone; there is nobody else to tell.
-	_, _ = fmt.Fprintf(w, serviceBody, check.Key.Namespace, check.Key.Name, local, healthy)
+	_, _ = fmt.Fprintf(w, serviceBody, check.Key.Namespace, check.Key.Name, local, healthy, drainedPart(drain))
+}
+
+// drainedPart returns what the body says of a drain, which may be nil.
+func drainedPart(why *drainReport) string {
+	if why == nil {
+		return ""
+	}
+	body, _ := json.Marshal(why) // has nothing that cannot be written
+	return fmt.Sprintf(drainedBody, body)
 }
