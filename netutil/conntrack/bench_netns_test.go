@@ -20,9 +20,9 @@ const (
 	benchServices = 10
 )
 
-// BenchmarkPruneUDP measures a look at one service, at one without flows and at
+// BenchmarkPrune measures a look at one service, at one without flows and at
 // all: time, processor time and garbage. Making the flows takes half a minute.
-func BenchmarkPruneUDP(b *testing.B) {
+func BenchmarkPrune(b *testing.B) {
 	namespace(b, "ip link set lo up")
 	fill(b)
 	service := func(i byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 53) }
@@ -32,6 +32,8 @@ func BenchmarkPruneUDP(b *testing.B) {
 	}{
 		{"one", conntrack.Query{To: []netip.AddrPort{service(1)}}},
 		{"none", conntrack.Query{To: []netip.AddrPort{service(200)}}},
+		{"at-one", conntrack.Query{At: []netip.AddrPort{service(1)}}},
+		{"at-none", conntrack.Query{At: []netip.AddrPort{service(200)}}},
 		{"all", conntrack.Query{}},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
@@ -40,7 +42,7 @@ func BenchmarkPruneUDP(b *testing.B) {
 			b.ReportAllocs()
 			before := processorTime()
 			for b.Loop() {
-				n, err := conntrack.PruneUDP(b.Context(), false, bb.query, func(conntrack.Flow) bool { seen++; return false })
+				n, err := conntrack.Prune(b.Context(), false, bb.query, func(conntrack.Flow) bool { seen++; return false })
 				if n != 0 || err != nil {
 					b.Fatal(n, err)
 				}

@@ -1,4 +1,4 @@
-// Package conntrack removes UDP flows from the kernel's connection tracking, marks
+// Package conntrack removes flows from the kernel's connection tracking, marks
 // connections, and counts them.
 //
 //	conntrack.go, mark.go  removing and marking
@@ -11,13 +11,14 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
 
-// A Flow is a UDP flow.
+// A Flow is a flow, or a connection.
 type Flow struct {
 	Src, Dst netip.AddrPort // as the client sent its first packet
 	Reply    netip.AddrPort // the source of replies: the endpoint, or Dst without translation
@@ -25,13 +26,16 @@ type Flow struct {
 	Unreplied bool // no reply yet
 }
 
-// A Query selects flows: those that a client sent to one of To, or from one of From.
-// If both are empty, all.
+// A Query selects flows of one protocol: those that a client sent to one of To, or from one
+// of From; if both are empty, all. Of these only those whose replies come from one of At,
+// unless that is empty.
 type Query struct {
+	Protocol uint8 // by its IANA number; 0: UDP
 	From, To []netip.AddrPort
+	At       []netip.AddrPort
 }
 
-// PruneUDP calls stale with every UDP flow of a family that q selects, in every zone,
+// Prune calls stale with every flow of a family that q selects, in every zone,
 // and removes those for which it returns true. It returns how many it removed.
 // A flow that no longer exists is no error; stale may see a flow twice. When ctx
 // ends it stops at once, even in the middle of a listing.
@@ -41,16 +45,16 @@ type Query struct {
 // entries on Linux 6.18, 25,000 of them to one address: 0.1 s of CPU for that
 // one, 0.07 s for an address without flows, for each walk through the table; and
 // 0.4 s for all, with 0.4 MB allocated. Each removed flow costs 4 µs more.
-func PruneUDP(ctx context.Context, ipv6 bool, q Query, stale func(Flow) bool) (int, error) {
+func Prune(ctx context.Context, ipv6 bool, q Query, stale func(Flow) bool) (int, error) {
 	return prune(ctx, ipv6, q, q.filters(), stale)
 }
 
-// prune is PruneUDP with given filters for the kernel.
+// prune is Prune with given filters for the kernel.
 func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, stale func(Flow) bool) (int, error) {
 	query := newQuerySet(q)
 	return editAll(ctx, ipv6, removal, filters, func(e *entry) bool {
 		f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, Unreplied: e.status&seenReply == 0}
-		return e.orig.proto == unix.IPPROTO_UDP && query.matches(f) && stale(f)
+		return e.orig.proto == q.number() && query.matches(f) && stale(f)
 	})
 }
 
@@ -63,8 +67,8 @@ func family(ipv6 bool) byte {
 
 // A querySet is a Query prepared for many flows.
 type querySet struct {
-	all      bool
-	from, to map[netip.AddrPort]bool
+	all          bool
+	from, to, at map[netip.AddrPort]bool
 }
 
 func newQuerySet(q Query) querySet {
@@ -75,9 +79,13 @@ func newQuerySet(q Query) querySet {
 		}
 		return m
 	}
-	return querySet{all: q.all(), from: set(q.From), to: set(q.To)}
+	return querySet{all: q.all(), from: set(q.From), to: set(q.To), at: set(q.At)}
 }
 
-func (l *querySet) matches(f Flow) bool { return l.all || l.to[f.Dst] || l.from[f.Src] }
+func (l *querySet) matches(f Flow) bool {
+	return (l.all || l.to[f.Dst] || l.from[f.Src]) && (len(l.at) == 0 || l.at[f.Reply])
+}
+
+func (q Query) number() uint8 { return cmp.Or(q.Protocol, unix.IPPROTO_UDP) }
 
 func (q Query) all() bool { return len(q.From) == 0 && len(q.To) == 0 }

@@ -75,12 +75,12 @@ func dial(t *testing.T, network, to string) netip.AddrPort {
 func flows(t *testing.T, ipv6 bool) []string {
 	t.Helper()
 	var all []string
-	n, err := conntrack.PruneUDP(t.Context(), ipv6, conntrack.Query{}, func(f conntrack.Flow) bool {
+	n, err := conntrack.Prune(t.Context(), ipv6, conntrack.Query{}, func(f conntrack.Flow) bool {
 		all = append(all, fmt.Sprint(f.Src, " ", f.Dst, " ", f.Reply))
 		return false
 	})
 	if n != 0 || err != nil {
-		t.Fatalf("PruneUDP of nothing = %d, %v; want 0, nil", n, err)
+		t.Fatalf("Prune of nothing = %d, %v; want 0, nil", n, err)
 	}
 	slices.Sort(all)
 	return all
@@ -94,7 +94,7 @@ func expect(t *testing.T, when string, got []string, want ...string) {
 	}
 }
 
-func TestPruneUDP(t *testing.T) {
+func TestPrune(t *testing.T) {
 	namespace(t, `ip link set lo up
 ip route add 10.96.0.0/24 dev lo src 127.0.0.1
 iptables -w -t raw -A OUTPUT -p udp --dport 55 -j CT --zone 7
@@ -126,8 +126,8 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 
 	gone := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:5353"), netip.MustParseAddrPort("127.0.0.1:5555")}
 	stale := func(f conntrack.Flow) bool { return slices.Contains(gone, f.Reply) }
-	if n, err := conntrack.PruneUDP(t.Context(), false, conntrack.Query{}, stale); n != 2 || err != nil {
-		t.Errorf("PruneUDP = %d, %v; want 2, nil", n, err)
+	if n, err := conntrack.Prune(t.Context(), false, conntrack.Query{}, stale); n != 2 || err != nil {
+		t.Errorf("Prune = %d, %v; want 2, nil", n, err)
 	}
 	expect(t, "after", flows(t, false), flowB, flowPlain)
 	expect(t, "after, IPv6", flows(t, true), flow6)
@@ -135,19 +135,19 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 		t.Errorf("the TCP flow is gone: %v\n%s", err, out)
 	}
 
-	if n, err := conntrack.PruneUDP(t.Context(), true, conntrack.Query{}, func(conntrack.Flow) bool { return true }); n != 1 || err != nil {
-		t.Errorf("PruneUDP of IPv6 = %d, %v; want 1, nil", n, err)
+	if n, err := conntrack.Prune(t.Context(), true, conntrack.Query{}, func(conntrack.Flow) bool { return true }); n != 1 || err != nil {
+		t.Errorf("Prune of IPv6 = %d, %v; want 1, nil", n, err)
 	}
 	expect(t, "after all of IPv6", flows(t, true))
 }
 
-// A pruneFunc is PruneUDP, or what it does on a kernel that cannot filter.
+// A pruneFunc is Prune, or what it does on a kernel that cannot filter.
 type pruneFunc func(context.Context, bool, conntrack.Query, func(conntrack.Flow) bool) (int, error)
 
-var pruneFuncs = map[string]pruneFunc{"filtered": conntrack.PruneUDP, "not filtered": conntrack.PruneUDPUnfiltered}
+var pruneFuncs = map[string]pruneFunc{"filtered": conntrack.Prune, "not filtered": conntrack.PruneUnfiltered}
 
 // A kernel that filters and one that does not lead to the same.
-func TestPruneUDPQuery(t *testing.T) {
+func TestPruneQuery(t *testing.T) {
 	namespace(t, `ip link set lo up
 ip route add 10.96.0.0/24 dev lo src 127.0.0.1
 ip -6 addr add fd00::1/128 dev lo nodad
@@ -212,8 +212,71 @@ ip6tables -w -t nat -A OUTPUT -d fd00::1 -p udp -j DNAT --to-destination [fd00::
 
 func sorted(list []string) []string { slices.Sort(list); return list }
 
+// Connections of one protocol are found by where their replies come from, and others live on.
+func TestPruneAt(t *testing.T) {
+	namespace(t, `ip link set lo up
+ip route add 10.96.0.0/24 dev lo src 127.0.0.1
+ip -6 addr add fd00::1/128 dev lo nodad
+iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p tcp --dport 80 -j DNAT --to-destination 127.0.0.1:8080
+iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p tcp --dport 81 -j DNAT --to-destination 127.0.0.1:8081
+iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p udp -j DNAT --to-destination 127.0.0.1:8080
+ip6tables -w -t nat -A OUTPUT -d fd00::1 -p tcp --dport 80 -j DNAT --to-destination [::1]:8080
+ip6tables -w -t nat -A OUTPUT -d fd00::1 -p tcp --dport 81 -j DNAT --to-destination [::1]:8081
+`)
+	at := func(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+	one, other, one6 := at("127.0.0.1:8080"), at("127.0.0.1:8081"), at("[::1]:8080")
+	vip, vip2, vip6 := at("10.96.0.1:80"), at("10.96.0.1:81"), at("[fd00::1]:80")
+	far := []netip.AddrPort{at("10.9.0.1:1"), at("10.9.0.2:1"), at("10.9.0.3:1"), at("10.9.0.4:1")}
+	for _, on := range []string{"127.0.0.1:8080", "127.0.0.1:8081", "[::1]:8080", "[::1]:8081"} {
+		l, err := net.Listen("tcp", on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	space := unix.Gettid()
+	for _, tt := range []struct {
+		name string
+		q    conntrack.Query
+		ipv6 bool
+		want string
+	}{
+		{"one endpoint", conntrack.Query{At: []netip.AddrPort{one}}, false, "[10.96.0.1:80 127.0.0.1:8080]"},
+		{"and where it was sent to", conntrack.Query{To: []netip.AddrPort{vip, vip2}, At: []netip.AddrPort{one}}, false, "[10.96.0.1:80 127.0.0.1:8080]"},
+		{"more endpoints than places", conntrack.Query{To: []netip.AddrPort{vip}, At: []netip.AddrPort{one, other}}, false, "[10.96.0.1:80 127.0.0.1:8080]"},
+		{"more endpoints than walks", conntrack.Query{At: append(slices.Clone(far), one)}, false, "[10.96.0.1:80 127.0.0.1:8080]"},
+		{"elsewhere", conntrack.Query{To: []netip.AddrPort{vip2}, At: []netip.AddrPort{one}}, false, "[]"},
+		{"IPv6", conntrack.Query{To: []netip.AddrPort{vip6, at("[fd00::1]:81")}, At: []netip.AddrPort{one6}}, true, "[[fd00::1]:80 [::1]:8080]"},
+	} {
+		for how, prune := range pruneFuncs {
+			t.Run(tt.name+", "+how, func(t *testing.T) {
+				enter(t, space)
+				tt.q.Protocol = unix.IPPROTO_TCP
+				for _, to := range []string{"10.96.0.1:80", "10.96.0.1:81", "[fd00::1]:80", "[fd00::1]:81"} {
+					dial(t, "tcp", to)
+				}
+				dial(t, "udp", "10.96.0.1:80")
+				var judged []string
+				_, err := prune(t.Context(), tt.ipv6, tt.q, func(f conntrack.Flow) bool {
+					if text := fmt.Sprint(f.Dst, " ", f.Reply); !slices.Contains(judged, text) {
+						judged = append(judged, text)
+					}
+					return true
+				})
+				if got := fmt.Sprint(judged); got != tt.want || err != nil {
+					t.Errorf("judged %s, %v; want %s", got, err, tt.want)
+				}
+				left, err := conntrack.Prune(t.Context(), tt.ipv6, conntrack.Query{Protocol: unix.IPPROTO_TCP}, func(conntrack.Flow) bool { return true })
+				if want := 2 - len(judged); err != nil || left < want {
+					t.Errorf("%d connections left, %v; want %d", left, err, want)
+				}
+			})
+		}
+	}
+}
+
 // Removing goes by batches, past what others remove meanwhile.
-func TestPruneUDPMany(t *testing.T) {
+func TestPruneMany(t *testing.T) {
 	namespace(t, "ip link set lo up")
 	const many, foreign = 1000, 250
 	c, err := timo.Dial(nil)
@@ -232,7 +295,7 @@ func TestPruneUDPMany(t *testing.T) {
 	}
 	judged := 0
 	q := conntrack.Query{To: []netip.AddrPort{netip.AddrPortFrom(vip, 53)}}
-	n, err := conntrack.PruneUDP(t.Context(), false, q, func(f conntrack.Flow) bool {
+	n, err := conntrack.Prune(t.Context(), false, q, func(f conntrack.Flow) bool {
 		if i := int(f.Src.Port()) - 1024; i%(many/foreign) == 0 {
 			if err := c.Delete(at(i)); err != nil {
 				t.Error(err)
@@ -248,39 +311,39 @@ func TestPruneUDPMany(t *testing.T) {
 }
 
 // A flow that another process removes between the listing and us is no error and not counted.
-func TestPruneUDPGone(t *testing.T) {
+func TestPruneGone(t *testing.T) {
 	namespace(t, `ip link set lo up
 iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.1:5353
 `)
 	dial(t, "udp", "127.0.0.1:53")
-	n, err := conntrack.PruneUDP(t.Context(), false, conntrack.Query{}, func(conntrack.Flow) bool {
+	n, err := conntrack.Prune(t.Context(), false, conntrack.Query{}, func(conntrack.Flow) bool {
 		if out, err := exec.Command("conntrack", "-F").CombinedOutput(); err != nil {
 			t.Fatalf("conntrack -F: %v\n%s", err, out)
 		}
 		return true
 	})
 	if n != 0 || err != nil {
-		t.Errorf("PruneUDP = %d, %v; want 0, nil", n, err)
+		t.Errorf("Prune = %d, %v; want 0, nil", n, err)
 	}
 }
 
-func TestPruneUDPContext(t *testing.T) {
+func TestPruneContext(t *testing.T) {
 	namespace(t, `ip link set lo up
 iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.1:5353
 `)
 	dial(t, "udp", "127.0.0.1:53")
 	dial(t, "udp", "127.0.0.1:53")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	n, err := conntrack.PruneUDP(ctx, false, conntrack.Query{}, func(conntrack.Flow) bool {
+	n, err := conntrack.Prune(ctx, false, conntrack.Query{}, func(conntrack.Flow) bool {
 		cancel()
 		time.Sleep(50 * time.Millisecond) // until the socket is closed
 		return true
 	})
 	if n != 0 || !errors.Is(err, context.Canceled) {
-		t.Errorf("PruneUDP that is cancelled between two flows = %d, %v; want 0, context canceled", n, err)
+		t.Errorf("Prune that is cancelled between two flows = %d, %v; want 0, context canceled", n, err)
 	}
-	if n, err := conntrack.PruneUDP(ctx, false, conntrack.Query{}, nil); n != 0 || !errors.Is(err, context.Canceled) {
-		t.Errorf("PruneUDP after cancel = %d, %v; want 0, context canceled", n, err)
+	if n, err := conntrack.Prune(ctx, false, conntrack.Query{}, nil); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Errorf("Prune after cancel = %d, %v; want 0, context canceled", n, err)
 	}
 	expect(t, "after", flows(t, false), flows(t, false)...)
 	if len(flows(t, false)) != 2 {

@@ -14,7 +14,7 @@ import (
 
 // Flows to a frontend whose endpoint is gone are removed, so that the next packet
 // of each client is balanced again.
-func ExamplePruneUDP() {
+func ExamplePrune() {
 	netnstest.Example(func() error {
 		flow := "-I -p udp -t 60 -s 192.0.2.7 --sport 5000 -d 10.96.0.53 --dport 53 -r 10.244.0.1 --reply-port-src 53 -q 192.0.2.7 --reply-port-dst 5000"
 		if out, err := exec.Command("sh", "-c", "conntrack "+flow).CombinedOutput(); err != nil {
@@ -22,7 +22,7 @@ func ExamplePruneUDP() {
 		}
 		gone := netip.MustParseAddr("10.244.0.1")
 		dns := conntrack.Query{To: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.53:53")}}
-		n, err := conntrack.PruneUDP(context.Background(), false, dns, func(f conntrack.Flow) bool { return f.Reply.Addr() == gone })
+		n, err := conntrack.Prune(context.Background(), false, dns, func(f conntrack.Flow) bool { return f.Reply.Addr() == gone })
 		fmt.Println("removed", n)
 		return err
 	})

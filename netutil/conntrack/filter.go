@@ -46,7 +46,8 @@ const (
 	infoSCTP  = 3
 	infoState = 1 // of either
 
-	filterOrig = 1 // of a filter: which parts of the original tuple must be equal
+	filterOrig  = 1 // of a filter: which parts of the original tuple must be equal
+	filterReply = 2 // the same of the tuple of replies
 )
 
 // The parts of a tuple that must be equal, net/netfilter/nf_internals.h.
@@ -58,16 +59,17 @@ const (
 	equalDstPort  = 1 << 5
 )
 
-// maxWalks is up to how many filters by address are used; above it, one for all UDP
+// maxWalks is up to how many filters by address are used; above it, one for the protocol
 // is: the kernel walks through the whole table for each filter.
 const maxWalks = 4
 
-// A filter selects the entries of one walk: those of UDP whose original tuple has
-// these addresses and ports, unless they are zero. The zero filter selects everything.
+// A filter selects the entries of one walk: those of a protocol whose tuples have these
+// addresses and ports, unless they are zero. The zero filter selects everything.
 type filter struct {
 	udp      bool
-	protocol uint8 // in place of UDP, unless it is zero
-	src, dst netip.AddrPort
+	protocol uint8          // in place of UDP, unless it is zero
+	src, dst netip.AddrPort // of the original tuple
+	at       netip.AddrPort // the source of replies
 
 	translated bool       // in place of the others: those whose destination was translated
 	to         netip.Addr // the same: those whose replies come from there
@@ -77,9 +79,7 @@ func (f filter) number() uint8 { return cmp.Or(f.protocol, unix.IPPROTO_UDP) }
 
 // filters returns filters that cover everything that q selects.
 func (q Query) filters() []filter {
-	if q.all() {
-		return []filter{{udp: true}}
-	}
+	proto := filter{udp: true, protocol: q.Protocol}
 	var list []filter
 	add := func(f filter) {
 		if !slices.Contains(list, f) {
@@ -87,16 +87,26 @@ func (q Query) filters() []filter {
 		}
 	}
 	for _, a := range q.To {
-		add(filter{udp: true, dst: filterable(a)})
+		add(proto.to(a))
 	}
 	for _, a := range q.From {
-		add(filter{udp: true, src: filterable(a)})
+		add(proto.from(a))
 	}
-	if len(list) > maxWalks {
-		return []filter{{udp: true}}
+	if n := len(q.At); n > 0 && (n < len(list) || len(list) == 0) {
+		list = nil
+		for _, a := range q.At {
+			add(proto.answeredBy(a))
+		}
+	}
+	if len(list) == 0 || len(list) > maxWalks {
+		return []filter{proto}
 	}
 	return list
 }
+
+func (f filter) to(a netip.AddrPort) filter         { f.dst = filterable(a); return f }
+func (f filter) from(a netip.AddrPort) filter       { f.src = filterable(a); return f }
+func (f filter) answeredBy(a netip.AddrPort) filter { f.at = filterable(a); return f }
 
 // filterable drops an IPv6 address and keeps the port: the kernel, still in 6.18,
 // inverts the comparison (ctnetlink_filter_match_tuple,
@@ -110,7 +120,8 @@ func filterable(a netip.AddrPort) netip.AddrPort {
 
 // matches reports whether f selects e.
 func (f filter) matches(e *entry) bool {
-	return (!f.udp || e.orig.proto == f.number()) && matchesAddr(f.src, e.orig.src) && matchesAddr(f.dst, e.orig.dst)
+	return (!f.udp || e.orig.proto == f.number()) &&
+		matchesAddr(f.src, e.orig.src) && matchesAddr(f.dst, e.orig.dst) && matchesAddr(f.at, e.reply.src)
 }
 
 func matchesAddr(want, a netip.AddrPort) bool {
@@ -130,24 +141,26 @@ func (f filter) encode() ([]byte, error) {
 	}
 	e := netlink.NewAttributeEncoder()
 	e.Nested(attrFilter, func(e *netlink.AttributeEncoder) error {
-		e.Uint32(filterOrig, f.equal())
+		e.Uint32(filterOrig, equal(f.src, f.dst))
+		if f.at.IsValid() || f.at.Port() != 0 {
+			e.Uint32(filterReply, equal(f.at, netip.AddrPort{}))
+		}
 		return nil
 	})
-	e.Nested(attrOrig, func(e *netlink.AttributeEncoder) error {
-		e.Nested(tupleAddrs, f.addrs)
-		e.Nested(tupleProto, f.proto)
-		return nil
-	})
+	e.Nested(attrOrig, f.tuple(f.src, f.dst))
+	if f.at.IsValid() || f.at.Port() != 0 {
+		e.Nested(attrReply, f.tuple(f.at, netip.AddrPort{}))
+	}
 	return e.Encode()
 }
 
-// equal returns which parts must be equal.
-func (f filter) equal() uint32 {
+// equal returns which parts of a tuple must be equal.
+func equal(src, dst netip.AddrPort) uint32 {
 	equal := uint32(equalProtocol)
 	for _, c := range []struct {
 		a          netip.AddrPort
 		addr, port uint32
-	}{{f.src, equalSrcAddr, equalSrcPort}, {f.dst, equalDstAddr, equalDstPort}} {
+	}{{src, equalSrcAddr, equalSrcPort}, {dst, equalDstAddr, equalDstPort}} {
 		if c.a.Addr().IsValid() {
 			equal |= c.addr
 		}
@@ -158,19 +171,24 @@ func (f filter) equal() uint32 {
 	return equal
 }
 
-func (f filter) addrs(e *netlink.AttributeEncoder) error {
-	if a := f.src.Addr(); a.IsValid() {
-		e.Bytes(addrsSrc4, a.AsSlice())
+// tuple returns how to encode a tuple of f's protocol.
+func (f filter) tuple(src, dst netip.AddrPort) func(*netlink.AttributeEncoder) error {
+	return func(e *netlink.AttributeEncoder) error {
+		e.Nested(tupleAddrs, func(e *netlink.AttributeEncoder) error {
+			if src.Addr().IsValid() {
+				e.Bytes(addrsSrc4, src.Addr().AsSlice())
+			}
+			if dst.Addr().IsValid() {
+				e.Bytes(addrsDst4, dst.Addr().AsSlice())
+			}
+			return nil
+		})
+		e.Nested(tupleProto, func(e *netlink.AttributeEncoder) error {
+			e.Uint8(protoNumber, f.number())
+			e.Bytes(protoSrc, binary.BigEndian.AppendUint16(nil, src.Port()))
+			e.Bytes(protoDst, binary.BigEndian.AppendUint16(nil, dst.Port()))
+			return nil
+		})
+		return nil
 	}
-	if a := f.dst.Addr(); a.IsValid() {
-		e.Bytes(addrsDst4, a.AsSlice())
-	}
-	return nil
-}
-
-func (f filter) proto(e *netlink.AttributeEncoder) error {
-	e.Uint8(protoNumber, f.number())
-	e.Bytes(protoSrc, binary.BigEndian.AppendUint16(nil, f.src.Port()))
-	e.Bytes(protoDst, binary.BigEndian.AppendUint16(nil, f.dst.Port()))
-	return nil
 }

@@ -56,7 +56,7 @@ func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err := conntrack.PruneUDP(ctx, b.fam == proxier.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) bool { return true })
+	_, err := conntrack.Prune(ctx, b.fam == proxier.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) bool { return true })
 	return err
 }
 

@@ -351,7 +351,8 @@ func (d *daemon) reload(ctx context.Context) {
 type flows struct{}
 
 func (flows) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
-	return conntrack.PruneUDP(ctx, fam == proxier.IPv6, conntrack.Query(q), func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
+	asked := conntrack.Query{From: q.From, To: q.To}
+	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
 }
 
 // newLog returns the log that settings ask for. Both formats quote what could
