@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// conditions parses "10.0.0.1 failed", with any of: passed, failed, drained, share=n.
+// conditions parses "10.0.0.1 failed", with any of: passed, failed, drained, overdue, share=n.
 func conditions(list ...string) Conditions {
 	known := make(Conditions)
 	for _, text := range list {
@@ -23,6 +23,8 @@ func conditions(list ...string) Conditions {
 				c.Check = CheckPassed
 			case "failed":
 				c.Check = CheckFailed
+			case "overdue":
+				c.Overdue = true
 			case "drained":
 				c.Drained = true
 			default:

@@ -43,6 +43,7 @@
 //	settle, describe, edits  when all families hold a change, and its line in the log
 //	held                     waiting for that
 //	udpflows, flowtable      UDP flows to former endpoints
+//	closing                  connections of endpoints that left
 //	health, doubts, clients, serving, snapshot, status, summary  what others ask of the Loop
 //	reason, standing         why a route rejects or drops; why an endpoint is not used
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired

@@ -13,6 +13,8 @@ import (
 type endpointSelection struct {
 	targets [2][]*source.Endpoint // by Scope: get new connections
 	kept    [2][]*source.Endpoint // by Scope: still there, get no new connections
+
+	useFailed bool // those that fail their check are used
 }
 
 // choose picks the usable endpoints: those ready, of the lowest tiers that are enough of them,
@@ -30,12 +32,11 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 			local = append(local, e)
 		}
 	}
-	var c endpointSelection
-	useFailed := svc.usesFailed()
-	c.targets[ClusterScope] = usable(svc, all, useFailed, func(ready []*source.Endpoint) []*source.Endpoint {
+	c := endpointSelection{useFailed: svc.usesFailed()}
+	c.targets[ClusterScope] = usable(svc, all, c.useFailed, func(ready []*source.Endpoint) []*source.Endpoint {
 		return near(svc.TrafficDistribution, ready, node)
 	})
-	c.targets[LocalScope] = usable(svc, local, useFailed, nil)
+	c.targets[LocalScope] = usable(svc, local, c.useFailed, nil)
 	c.kept[ClusterScope] = without(all, c.targets[ClusterScope])
 	c.kept[LocalScope] = without(local, c.targets[LocalScope])
 	return c
@@ -244,14 +245,17 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 		use = choose(r.svc, r.node, r.fam, &p)
 	}
 	for scope := range out {
+		kept, closed := r.svc.depart(use.kept[scope], p.Protocol, use.useFailed)
 		out[scope] = &Pool{
-			ServicePort: ServicePortName{Key: r.svc.Key, Port: p.Name},
-			Scope:       Scope(scope),
-			Protocol:    p.Protocol,
-			Affinity:    r.svc.Affinity,
-			Scheduler:   r.svc.Scheduler,
-			Targets:     targets(r.svc, use.targets[scope], p),
-			Kept:        addrPorts(use.kept[scope], p),
+			ServicePort:  ServicePortName{Key: r.svc.Key, Port: p.Name},
+			Scope:        Scope(scope),
+			Protocol:     p.Protocol,
+			Affinity:     r.svc.Affinity,
+			Scheduler:    r.svc.Scheduler,
+			Targets:      targets(r.svc, use.targets[scope], p),
+			Kept:         addrPorts(kept, p),
+			Closed:       addrPorts(closed, p),
+			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
 		}
 	}
 	return out

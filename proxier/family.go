@@ -27,7 +27,7 @@ type family struct {
 	state   *State
 	backend Backend
 	changes *changes // since the last Sync that succeeded
-	flows   *flowWorker
+	flows   []*flowWorker
 
 	open   bool          // every source has been read
 	full   bool          // the next Sync compares everything with the kernel
@@ -68,7 +68,7 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
 		state: newState(fam, node), changes: newChanges(), lookout: newLookout(),
-		flows: newFlowWorker(fam, cfg.Flows, cfg.Log, cfg.OnFlows),
+		flows: newFlowWorkers(fam, cfg),
 		full:  true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
 	}
 }
@@ -77,7 +77,9 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 func (f *family) run(ctx context.Context) {
 	defer close(f.ended)
 	var flows sync.WaitGroup
-	flows.Go(func() { f.flows.Run(ctx) })
+	for _, w := range f.flows {
+		flows.Go(func() { w.Run(ctx) })
+	}
 	defer flows.Wait()
 	defer f.lookout.stop()
 	timer := time.NewTimer(0)
@@ -242,7 +244,7 @@ func (f *family) syncNow(ctx context.Context) {
 	}
 	f.log(&r)
 	if r.Err == nil {
-		f.flows.synced(f.changes.services, f.state.Host, f.node, r.Full || f.broken)
+		f.tellFlows(r.Full || f.broken)
 	}
 	f.done(&r)
 	if r.Err != nil {
@@ -252,6 +254,14 @@ func (f *family) syncNow(ctx context.Context) {
 		f.cfg.OnSync(r)
 	}
 	f.report()
+}
+
+// tellFlows tells the workers of a successful Sync; all: the kernel may have held something else.
+func (f *family) tellFlows(all bool) {
+	s := &synced{changes: f.changes.services, services: f.state.Services, host: f.state.Host, node: f.node, all: all}
+	for _, w := range f.flows {
+		w.synced(s)
+	}
 }
 
 // sync is one Sync of the backend.

@@ -16,11 +16,21 @@ type flowTable struct {
 	frontends map[netip.AddrPort]*Frontend // node ports by the unspecified address
 }
 
-func newFlowTable() flowTable {
-	return flowTable{services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
+func newFlowTable() *flowTable {
+	return &flowTable{services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
 }
 
 func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
+
+// synced implements flowJudge. Of each change only New is used.
+func (t *flowTable) synced(s *synced) *look {
+	l := t.update(s.changes, s.host, s.node)
+	l.all = (l.all || s.all) && len(t.frontends) > 0
+	return l
+}
+
+// rest implements flowJudge.
+func (t *flowTable) rest() {}
 
 // update applies changes and returns which flows may now be at a wrong endpoint.
 func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
@@ -64,7 +74,7 @@ func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[
 		delete(t.services, key)
 	}
 	for key, ch := range changes {
-		for _, f := range udpFrontends(ch.New) {
+		for _, f := range ofProtocol(ch.New, source.UDP) {
 			now[f.addrPort()], t.frontends[f.addrPort()] = f, f
 			t.services[key] = append(t.services[key], f)
 		}
@@ -92,6 +102,7 @@ func (t *flowTable) noteUnserved(l *look, host *Host) {
 // new flow comes from where a frontend is new; else only the later looks, which
 // are there for what is unlikely, ask for that too.
 func (t *flowTable) query(l *look) (q FlowQuery) {
+	q.Protocol = source.UDP
 	if l.all {
 		return q
 	}
@@ -235,12 +246,12 @@ func (f *Frontend) endpoints() []netip.AddrPort {
 	return append(f.Outside.Pool.present(), f.Local.Pool.present()...)
 }
 
-// udpFrontends returns those frontends of r that flows can stick to.
-func udpFrontends(r *Resolved) []*Frontend {
+// ofProtocol returns the frontends of a protocol; r may be nil.
+func ofProtocol(r *Resolved, proto source.Protocol) []*Frontend {
 	if r == nil {
 		return nil
 	}
-	return keep(r.Frontends, func(f *Frontend) bool { return f.Key.Protocol == source.UDP })
+	return keep(r.Frontends, func(f *Frontend) bool { return f.Key.Protocol == proto })
 }
 
 // addrs returns the addresses that a frontend is reached at.

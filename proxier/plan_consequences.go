@@ -15,6 +15,7 @@ const (
 	GoOn         Effect = "go-on"     // established connections go on; ipvs mode ends those of an endpoint that left after its drain timeout
 	FlowsRemoved Effect = "removed"   // UDP flows are removed from connection tracking: their next packets are new connections
 	Predating    Effect = "predating" // UDP flows that are older than the frontend, or that it refused, are removed
+	Closed       Effect = "closed"    // established connections are closed
 	Kept         Effect = "kept"      // endpoints get no new connections, and keep those that they have
 	Forgotten    Effect = "forgotten" // clients with session affinity get any endpoint
 )
@@ -114,27 +115,46 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now frontendIndex) (list []Cons
 	if port.Protocol == source.UDP {
 		effect = FlowsRemoved
 	}
-	gone, left, kept := port.consequence(effect), port.consequence(effect), port.consequence(Kept)
+	gone, left := port.consequence(effect), port.consequence(effect)
+	closed, kept := port.consequence(Closed), port.consequence(Kept)
 	if p.fresh && effect == FlowsRemoved { // who knows no former frontend looks for no flows of it
 		gone.Effect = GoOn
 	}
 	for _, f := range port.frontends {
 		next := now.find(f)
+		ends := p.closing(f, next)
+		closed.note(f.Key, ends)
 		if next == nil {
-			if len(f.endpoints()) > 0 {
+			if len(f.endpoints()) > len(ends) {
 				gone.Frontends = append(gone.Frontends, f.Key)
 			}
 			continue
 		}
-		left.note(f.Key, lostEndpoints(f, next, (*Pool).present, (*Pool).has))
+		left.note(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*Pool).present, (*Pool).has), func(a netip.AddrPort) bool {
+			return slices.Contains(ends, a)
+		}))
 		kept.note(f.Key, lostEndpoints(f, next, (*Pool).targets, func(p *Pool, a netip.AddrPort) bool { return p.targeted(a) || !p.has(a) }))
 	}
-	for _, c := range []Consequence{gone, left, kept} {
+	for _, c := range []Consequence{gone, left, closed, kept} {
 		if len(c.Frontends) > 0 {
 			list = append(list, c)
 		}
 	}
 	return list
+}
+
+// closing returns the endpoints of a frontend whose connections are closed; next replaces it,
+// unless it is nil.
+func (p *FamilyPlan) closing(f, next *Frontend) []netip.AddrPort {
+	switch {
+	case p.fresh, f.Key.Protocol == source.UDP:
+		return nil
+	case next != nil:
+		return newlyClosed(f, next)
+	case f.closesRemoved():
+		return f.endpoints()
+	}
+	return nil
 }
 
 // note adds endpoints of a frontend, if there are any.

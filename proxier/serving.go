@@ -68,9 +68,11 @@ func (r *Resolved) Endpoints() iter.Seq[netip.AddrPort] {
 					return
 				}
 			}
-			for _, a := range p.Kept {
-				if !yield(a) {
-					return
+			for _, list := range [][]netip.AddrPort{p.Kept, p.Closed} {
+				for _, a := range list {
+					if !yield(a) {
+						return
+					}
 				}
 			}
 		}

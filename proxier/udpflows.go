@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A Flow is a UDP flow that connection tracking knows.
+// A Flow is a flow or connection that connection tracking knows.
 type Flow struct {
 	Src, Dst netip.AddrPort // as the client sent its first packet
 	Reply    netip.AddrPort // where replies come from: the endpoint, or Dst when nothing was translated
@@ -22,15 +22,17 @@ type Flow struct {
 // waits reports whether an answer may be under way, from an endpoint.
 func (f *Flow) waits() bool { return f.Unreplied && f.Reply != f.Dst }
 
-// A FlowQuery says which flows to look at: those that a client sent to one of
-// To, or that were sent from one of From. If both are empty, all.
+// A FlowQuery says which flows of a protocol to look at: those that a client sent to one of
+// To, or that were sent from one of From; if both are empty, all. Of these only those whose
+// replies come from one of At, unless that is empty.
 type FlowQuery struct {
-	From, To []netip.AddrPort
+	Protocol     source.Protocol
+	From, To, At []netip.AddrPort
 }
 
 // Flows is the part of connection tracking that a Loop needs.
 type Flows interface {
-	// Prune looks at every UDP flow of a family that q is about and removes, by its
+	// Prune looks at every flow of a family that q is about and removes, by its
 	// full tuple, each for which stale returns true. It returns how many it removed,
 	// also with an error. A flow that no longer exists is no error.
 	Prune(ctx context.Context, fam Family, q FlowQuery, stale func(Flow) bool) (int, error)
@@ -55,16 +57,16 @@ const (
 // worked, so that endless changes cost at most half a processor.
 const maxRest = 250 * time.Millisecond
 
-// A flowWorker removes from connection tracking the UDP flows of one family that
+// A flowWorker removes from connection tracking the flows of one family and protocol that
 // changes made stale: the kernel would send a flow where it went before, for as
-// long as it lasts. A table of many flows takes time to look through, so this is
-// a goroutine of its own, Run, which nobody waits for. All methods may be called
-// on nil, which does nothing.
+// long as it lasts. What is stale says a flowJudge. A table of many flows takes time to look through, so this is
+// a goroutine of its own, Run, which nobody waits for.
 //
-// It looks for the flows of what changed. At all flows it looks when it cannot
+// It looks for the flows of what changed. At all UDP flows it looks when it cannot
 // know what changed: at first, for another Host, and when it is told to.
 type flowWorker struct {
 	fam    Family
+	proto  source.Protocol
 	flows  Flows
 	log    *slog.Logger
 	looked func(fam Family, removed int, took time.Duration) // may be nil
@@ -72,7 +74,7 @@ type flowWorker struct {
 	wake   chan struct{}                                     // room for one
 
 	mu    sync.Mutex // never held while Flows works
-	table flowTable
+	judge flowJudge
 	looks []*look // to be done; at most one at any time
 
 	// Of Run alone.
@@ -80,27 +82,46 @@ type flowWorker struct {
 	retry  time.Duration // wait after the last error
 }
 
-// newFlowWorker returns nil where there are no flows to look at.
-func newFlowWorker(fam Family, flows Flows, log *slog.Logger, looked func(Family, int, time.Duration)) *flowWorker {
-	if flows == nil {
+// A flowJudge knows which flows of a protocol are stale, by what was synced.
+type flowJudge interface {
+	synced(*synced) *look   // what to look for after a Sync
+	query(*look) FlowQuery  // what to ask connection tracking for
+	stale(*look, Flow) bool // whether a flow that is looked at has to go now
+	rest()                  // nothing is looked for any more
+}
+
+// synced is what a successful Sync changed since the one before, and what it led to.
+type synced struct {
+	changes  map[source.Key]ServiceChange
+	services map[source.Key]*Resolved // all
+	host     Host
+	node     *Node
+	all      bool // the kernel may have held something else meanwhile
+}
+
+// newFlowWorkers returns one for each protocol; none where there are no flows to look at.
+func newFlowWorkers(fam Family, cfg *Config) []*flowWorker {
+	if cfg.Flows == nil {
 		return nil
 	}
-	return &flowWorker{
-		fam: fam, flows: flows, log: log, looked: looked,
-		epoch: time.Now(), wake: make(chan struct{}, 1), table: newFlowTable(),
+	return []*flowWorker{
+		newFlowWorker(fam, source.UDP, newFlowTable(), cfg.Flows, cfg.Log, cfg.OnFlows),
+		newFlowWorker(fam, source.TCP, newCloser(source.TCP), cfg.Flows, cfg.Log, nil),
+		newFlowWorker(fam, source.SCTP, newCloser(source.SCTP), cfg.Flows, cfg.Log, nil),
 	}
 }
 
-// synced takes what a successful Sync changed since the one before. Of each change
-// only New is used. all: the kernel may have held something else meanwhile, so all
-// flows are looked at. It does not block.
-func (w *flowWorker) synced(changes map[source.Key]ServiceChange, host Host, node *Node, all bool) {
-	if w == nil {
-		return
+func newFlowWorker(fam Family, proto source.Protocol, judge flowJudge, flows Flows, log *slog.Logger, looked func(Family, int, time.Duration)) *flowWorker {
+	return &flowWorker{
+		fam: fam, proto: proto, flows: flows, log: log, looked: looked,
+		epoch: time.Now(), wake: make(chan struct{}, 1), judge: judge,
 	}
+}
+
+// synced takes what a successful Sync changed. It does not block.
+func (w *flowWorker) synced(s *synced) {
 	w.mu.Lock()
-	l := w.table.update(changes, host, node)
-	l.all = (l.all || all) && len(w.table.frontends) > 0
+	l := w.judge.synced(s)
 	if l.all || len(l.places) > 0 {
 		w.add(l)
 	}
@@ -124,9 +145,6 @@ func (w *flowWorker) add(l *look) {
 
 // Run works until ctx ends.
 func (w *flowWorker) Run(ctx context.Context) {
-	if w == nil {
-		return
-	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -186,12 +204,10 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 	n, err := w.flows.Prune(ctx, w.fam, w.query(l), func(f Flow) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.table.stale(l, f)
+		return w.judge.stale(l, f)
 	})
 	took := time.Since(start)
-	if w.looked != nil {
-		w.looked(w.fam, n, took)
-	}
+	w.tell(n, took)
 	if ctx.Err() != nil {
 		return
 	}
@@ -204,12 +220,31 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 	if l.done++; l.done == 1 || n > 0 {
 		w.later(l)
 	}
+	w.restIfDone()
+}
+
+// tell tells what a look has removed.
+func (w *flowWorker) tell(n int, took time.Duration) {
+	if w.looked != nil {
+		w.looked(w.fam, n, took)
+	}
+	if n > 0 && w.proto != source.UDP {
+		w.log.Info("closed connections of endpoints that left", "family", w.fam, "protocol", w.proto, "connections", n)
+	}
+}
+
+func (w *flowWorker) restIfDone() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.looks) == 0 {
+		w.judge.rest()
+	}
 }
 
 func (w *flowWorker) query(l *look) FlowQuery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.table.query(l)
+	return w.judge.query(l)
 }
 
 // again retries a failed look after retryMin, and twice as long after each further
@@ -217,7 +252,7 @@ func (w *flowWorker) query(l *look) FlowQuery {
 func (w *flowWorker) again(l *look, err error) {
 	w.retry = min(max(2*w.retry, retryMin), retryMax)
 	w.rested = time.Now().Add(w.retry)
-	w.log.Warn("looking for stale UDP flows failed", "family", w.fam, "err", err, "retry", w.retry)
+	w.log.Warn("looking for stale flows failed", "family", w.fam, "protocol", w.proto, "err", err, "retry", w.retry)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l.at = 0

@@ -102,7 +102,7 @@ type worker struct {
 
 func startWorker(t *testing.T) *worker {
 	w := &worker{track: &tracking{}}
-	w.flowWorker = newFlowWorker(IPv4, w.track, slog.New(slog.NewTextHandler(&w.log, nil)), func(_ Family, n int, _ time.Duration) { w.deleted += n })
+	w.flowWorker = newFlowWorker(IPv4, source.UDP, newFlowTable(), w.track, slog.New(slog.NewTextHandler(&w.log, nil)), func(_ Family, n int, _ time.Duration) { w.deleted += n })
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(ctx) })
@@ -116,14 +116,14 @@ func (w *worker) dns(n int, endpoints ...string) {
 	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
 	s.Name = fmt.Sprint("dns-", n)
 	ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
-	w.synced(map[source.Key]ServiceChange{s.Key: ch}, testNode().host(IPv4), testNode(), false)
+	w.synced(&synced{changes: map[source.Key]ServiceChange{s.Key: ch}, host: testNode().host(IPv4), node: testNode()})
 }
 
 // gone tells the worker that a service of dns is gone.
 func (w *worker) gone(n int) {
 	key := dns(testEndpoints()).Key
 	key.Name = fmt.Sprint("dns-", n)
-	w.synced(map[source.Key]ServiceChange{key: {}}, testNode().host(IPv4), testNode(), false)
+	w.synced(&synced{changes: map[source.Key]ServiceChange{key: {}}, host: testNode().host(IPv4), node: testNode()})
 }
 
 func toDNS(n int, endpoint string) testFlow {

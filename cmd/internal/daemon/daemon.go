@@ -351,7 +351,7 @@ func (d *daemon) reload(ctx context.Context) {
 type flows struct{}
 
 func (flows) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
-	asked := conntrack.Query{From: q.From, To: q.To}
+	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
 	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
 }
 

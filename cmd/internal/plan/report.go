@@ -151,6 +151,8 @@ func (c *Consequence) Text() string {
 		return fmt.Sprintf("established %s connections to %s go on%s", proto, at, now)
 	case "cut":
 		return fmt.Sprintf("established %s connections to %s are cut%s", proto, at, now)
+	case proxier.Closed:
+		return fmt.Sprintf("established %s connections to %s are closed%s", proto, at, now)
 	case proxier.FlowsRemoved:
 		return "UDP flows to " + at + " are removed" + now
 	case proxier.Predating:

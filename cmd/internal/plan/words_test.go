@@ -114,6 +114,8 @@ func TestConsequenceText(t *testing.T) {
 			"UDP flows to 10.96.0.1:53/udp are removed (0 now)"},
 		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.Predating, Frontends: []proxier.FrontendKey{at}}, Setting{},
 			"UDP flows to 10.96.0.1:53/udp from before it served are removed"},
+		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Closed, Endpoints: []netip.AddrPort{endpoint}, Counted: true, Count: 7}, Setting{},
+			"established TCP connections to 192.0.2.1:80 are closed (7 now)"},
 		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Kept, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
 			"192.0.2.1:80 keeps its connections and gets no new ones"},
 		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Forgotten}, Setting{}, "session affinity: all clients get any endpoint"},

@@ -1,0 +1,178 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// depart splits endpoints that get no new connections into those that keep what they have,
+// and those whose connections are closed.
+func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, useFailed bool) (kept, closed []*source.Endpoint) {
+	kept = keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, useFailed) })
+	return kept, without(list, kept)
+}
+
+// closes reports whether the connections of an endpoint that gets no new ones are closed. While
+// endpoints that fail their check are used, none is for failing. A UDP flow has no end, and an
+// endpoint that fails no answer: such flows go to others whatever the service says.
+func (s Subject) closes(e *source.Endpoint, proto source.Protocol, useFailed bool) bool {
+	known := s.Conditions.of(s.Service, e)
+	fails := s.HealthCheck != nil && known.Check == CheckFailed && !useFailed
+	switch {
+	case fails && (proto == source.UDP || s.CloseConnections != source.CloseNever):
+		return true
+	case known.Drained && known.Overdue:
+		return s.CloseConnections == source.CloseAlways
+	}
+	return false
+}
+
+// A closer knows which connections of one protocol to close: those of endpoints that left
+// whose service has them closed. To remove one from connection tracking closes it: its next
+// packet is a new connection to the rules, and what gets it, another endpoint or a rule that
+// refuses, answers with a reset. It implements flowJudge.
+type closer struct {
+	proto   source.Protocol
+	pending map[netip.AddrPort][]netip.AddrPort // endpoints, by where clients sent the connections
+}
+
+func newCloser(proto source.Protocol) *closer {
+	return &closer{proto: proto, pending: make(map[netip.AddrPort][]netip.AddrPort)}
+}
+
+// synced implements flowJudge.
+func (c *closer) synced(s *synced) *look {
+	l := &look{}
+	was, now := c.index(s.changes)
+	for key, f := range now {
+		for _, at := range s.host.places(key) {
+			c.spare(at, f)
+		}
+		c.note(l, s, key, newlyClosed(was[key], f))
+	}
+	for key, f := range was {
+		if now[key] == nil && f.closesRemoved() {
+			c.note(l, s, key, f.endpoints())
+		}
+	}
+	if s.all {
+		for _, r := range s.services {
+			for _, f := range c.frontends(r) {
+				c.note(l, s, f.Key.place(), f.closed())
+			}
+		}
+	}
+	return l
+}
+
+// index returns the frontends before and after changes, by what packets are addressed to: one
+// may move between services.
+func (c *closer) index(changes map[source.Key]ServiceChange) (was, now frontendIndex) {
+	was, now = make(frontendIndex), make(frontendIndex)
+	for _, ch := range changes {
+		for _, f := range c.frontends(ch.Old) {
+			was[f.Key.place()] = f
+		}
+		for _, f := range c.frontends(ch.New) {
+			now[f.Key.place()] = f
+		}
+	}
+	return was, now
+}
+
+// frontends returns those of the closer's protocol; r may be nil.
+func (c *closer) frontends(r *Resolved) []*Frontend { return ofProtocol(r, c.proto) }
+
+// note notes the connections that a frontend sent to endpoints.
+func (c *closer) note(l *look, s *synced, key FrontendKey, endpoints []netip.AddrPort) {
+	if len(endpoints) == 0 {
+		return
+	}
+	for _, at := range s.host.places(key) {
+		l.note(at, place{former: endpoints})
+		for _, a := range endpoints {
+			if !slices.Contains(c.pending[at], a) {
+				c.pending[at] = append(c.pending[at], a)
+			}
+		}
+	}
+}
+
+// spare forgets to close what a frontend serves again.
+func (c *closer) spare(at netip.AddrPort, f *Frontend) {
+	c.pending[at] = slices.DeleteFunc(c.pending[at], f.has)
+	if len(c.pending[at]) == 0 {
+		delete(c.pending, at)
+	}
+}
+
+// query implements flowJudge.
+func (c *closer) query(l *look) FlowQuery {
+	q := FlowQuery{Protocol: c.proto}
+	for at, p := range l.places {
+		q.To = append(q.To, at)
+		q.At = append(q.At, p.former...)
+	}
+	slices.SortFunc(q.To, netip.AddrPort.Compare)
+	slices.SortFunc(q.At, netip.AddrPort.Compare)
+	q.At = slices.Compact(q.At)
+	return q
+}
+
+// stale implements flowJudge.
+func (c *closer) stale(l *look, f Flow) bool {
+	return l.about(f.Dst) && slices.Contains(c.pending[f.Dst], f.Reply)
+}
+
+// rest implements flowJudge.
+func (c *closer) rest() { clear(c.pending) }
+
+// newlyClosed returns the endpoints whose connections are to be closed by the change of a
+// frontend; was is nil if it is new. Whether those of an endpoint that was removed are is for
+// the service as it is now.
+func newlyClosed(was, f *Frontend) []netip.AddrPort {
+	closed := f.closed()
+	if was == nil {
+		return closed
+	}
+	before := was.closed()
+	list := slices.DeleteFunc(closed, func(a netip.AddrPort) bool { return slices.Contains(before, a) })
+	if !f.closesRemoved() {
+		return list
+	}
+	for _, a := range was.endpoints() {
+		if !f.has(a) && !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// closed returns the endpoints whose connections are closed, and which no route has.
+func (f *Frontend) closed() []netip.AddrPort {
+	list := slices.Concat(f.Outside.Pool.Closed, f.Local.Pool.Closed)
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return slices.DeleteFunc(slices.Compact(list), f.has)
+}
+
+// has reports whether connections may be at an endpoint.
+func (f *Frontend) has(endpoint netip.AddrPort) bool {
+	return f.Outside.Pool.has(endpoint) || f.Local.Pool.has(endpoint)
+}
+
+func (f *Frontend) closesRemoved() bool { return f.Outside.Pool.CloseRemoved }
+
+// places returns the addresses and ports that a frontend is reached at.
+func (h *Host) places(key FrontendKey) []netip.AddrPort {
+	if key.Addr.IsUnspecified() {
+		key.Kind = NodePort // which place has dropped
+	}
+	addrs := h.addrs(key)
+	list := make([]netip.AddrPort, len(addrs))
+	for i, a := range addrs {
+		list[i] = netip.AddrPortFrom(a, key.Port)
+	}
+	return list
+}
