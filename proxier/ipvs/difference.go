@@ -120,17 +120,19 @@ func (d *difference) server(key lvs.Key, have, want *server) *server {
 	if want == nil {
 		return d.removeOrDrain(key, have)
 	}
-	left := d.dests(key, have.dests, want.dests)
+	left := d.dests(key, have.dests, want.dests, want)
 	if len(left) == 0 {
 		return want // shares its destinations with others of its pool
 	}
-	return &server{Server: want.Server, name: want.name, dests: merge(want.dests, left)}
+	out := *want
+	out.dests = merge(want.dests, left)
+	return &out
 }
 
 // removeOrDrain notes how to change a server that is no longer desired.
 func (d *difference) removeOrDrain(key lvs.Key, have *server) *server {
 	n := len(d.last)
-	left := d.dests(key, have.dests, nil)
+	left := d.dests(key, have.dests, nil, have)
 	if len(left) > 0 {
 		return &server{Server: have.Server, name: have.name, dests: left, orphan: true}
 	}
@@ -139,8 +141,8 @@ func (d *difference) removeOrDrain(key lvs.Key, have *server) *server {
 }
 
 // dests compares the actual and desired destinations, both sorted, and returns those
-// that drain.
-func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
+// that drain; says knows which do not.
+func (d *difference) dests(key lvs.Key, have, want []dest, says *server) (left []dest) {
 	for len(have)+len(want) > 0 {
 		order := 0
 		switch {
@@ -156,7 +158,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest) (left []dest) {
 			d.first = append(d.first, step{op: addDest, key: key, dest: want[0]})
 			want = want[1:]
 		case order < 0:
-			if d.drain(key, have[0]) {
+			if d.drain(key, have[0], says.closes(have[0].AddrPort)) {
 				left = append(left, dest{AddrPort: have[0].AddrPort})
 			}
 			have = have[1:]
@@ -184,14 +186,15 @@ func (d *difference) keepDest(key lvs.Key, have, want dest) {
 
 // drain notes how to change a removed destination, and reports whether it stays for a
 // while, with weight 0. Its connections continue until they end or time out; the end of
-// a UDP flow is unknown, so those do not drain.
-func (d *difference) drain(key lvs.Key, have dest) bool {
+// a UDP flow is unknown, so those do not drain, and neither do those to be closed: the
+// kernel ends a connection whose destination is gone at its next packet.
+func (d *difference) drain(key lvs.Key, have dest, closed bool) bool {
 	since, draining := d.drains.since(key, have.AddrPort)
 	if !draining || since.After(d.now) {
 		since = d.now
 	}
 	waited := d.now.Sub(since)
-	if !canDrain(key) || waited >= d.timeout || have.idle && draining && waited >= counterLag {
+	if closed || !canDrain(key) || waited >= d.timeout || have.idle && draining && waited >= counterLag {
 		d.undrain(key, have.AddrPort)
 		d.last = append(d.last, step{op: deleteDest, key: key, dest: have})
 		return false

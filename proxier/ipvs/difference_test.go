@@ -67,7 +67,10 @@ func drawServer(rt *rapid.T, key lvs.Key) *server {
 	if rapid.IntRange(0, 3).Draw(rt, "none") == 0 {
 		return nil
 	}
-	s := &server{Server: lvs.Server{Key: key, Scheduler: rapid.SampledFrom([]string{"wrr", "sh"}).Draw(rt, "scheduler")}}
+	s := &server{
+		Server:       lvs.Server{Key: key, Scheduler: rapid.SampledFrom([]string{"wrr", "sh"}).Draw(rt, "scheduler")},
+		closeRemoved: rapid.IntRange(0, 3).Draw(rt, "closes") == 0,
+	}
 	for i := range 10 {
 		if rapid.Bool().Draw(rt, "has") {
 			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
@@ -107,6 +110,9 @@ func TestStepsLeadToWhatIsWanted(t *testing.T) {
 				rt.Fatalf("the kernel holds %v, not %v", k[key], weights(held))
 			}
 			checkHeld(rt, k[key], want, rec.drains[key], proto, now)
+			if want != nil && want.closeRemoved && len(k[key]) > len(want.dests) {
+				rt.Fatalf("destinations drain, %v beside %v, where they are to be closed", k[key], weights(want))
+			}
 		}
 	})
 }

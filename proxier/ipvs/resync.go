@@ -47,6 +47,7 @@ func (b *Backend) takeSnapshot(ctx context.Context, st *proxier.State) (*snapsho
 		return nil, err
 	}
 	p.classify(list, b.record.owns)
+	p.remember(b.servers)
 	p.compare(b.opts.Scheduler, st)
 	p.compareRecord(b.record)
 	return p, nil
@@ -78,6 +79,16 @@ func (p *snapshot) classify(list map[lvs.Key]lvs.Listing, ours func(lvs.Key) boo
 			p.servers[key] = serverFrom(l)
 		case wanted:
 			p.foreign[key] = struct{}{}
+		}
+	}
+}
+
+// remember takes over what the kernel does not know of servers: whether their services had
+// connections closed.
+func (p *snapshot) remember(known map[lvs.Key]*server) {
+	for key, s := range p.servers {
+		if was := known[key]; was != nil {
+			s.closeRemoved = was.closeRemoved
 		}
 	}
 }

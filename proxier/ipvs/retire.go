@@ -29,6 +29,7 @@ func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
 }
 
 func (b *Backend) retire(ctx context.Context) (bool, error) {
+	b.servers = nil // no service has ended: connections go on, whatever one said
 	p, err := b.takeSnapshot(ctx, &proxier.State{Family: b.fam})
 	if err != nil {
 		return false, err

@@ -18,6 +18,16 @@ type server struct {
 
 	name   proxier.ServicePortName // zero if it was read from the kernel
 	orphan bool                    // no longer desired; it stays while destinations drain
+
+	// Destinations that do not drain when they leave: these, and those that are removed altogether.
+	closed       []netip.AddrPort // sorted
+	closeRemoved bool
+}
+
+// closes reports whether a destination that leaves does not drain.
+func (s *server) closes(at netip.AddrPort) bool {
+	_, closed := slices.BinarySearchFunc(s.closed, at, netip.AddrPort.Compare)
+	return closed || s.closeRemoved
 }
 
 // A dest is where a server sends connections. One of weight 0 gets no new ones.
@@ -43,9 +53,10 @@ func (c claim) frontend() *proxier.Frontend {
 func balances(f *proxier.Frontend) bool { return f.Outside.Action == proxier.Balance }
 
 // needsServer reports whether a frontend needs a virtual server. Even if no endpoint
-// takes new connections, those of weight 0 keep theirs.
+// takes new connections, those of weight 0 keep theirs; and a server without destinations
+// says that the former ones do not drain.
 func needsServer(f *proxier.Frontend) bool {
-	return balances(f) || len(f.Outside.Pool.Kept) > 0
+	return balances(f) || len(f.Outside.Pool.Kept)+len(f.Outside.Pool.Closed) > 0
 }
 
 // claims are the claims of all frontends that need a server.
@@ -132,6 +143,8 @@ func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][
 		Server: lvs.Server{Key: key, Scheduler: cmp.Or(pool.Scheduler, scheduler), Persistence: seconds(pool.Affinity)},
 		dests:  dests,
 		name:   f.ServicePort,
+
+		closed: pool.Closed, closeRemoved: pool.CloseRemoved,
 	}
 }
 

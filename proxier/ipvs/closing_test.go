@@ -1,0 +1,142 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Destinations whose connections are to be closed go at once, after what replaces them has
+// come; the others drain.
+func TestClosedDestinationsGo(t *testing.T) {
+	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
+	one, two, three := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80"), netip.MustParseAddrPort("10.0.0.3:80")
+	at := func(list ...netip.AddrPort) (out []proxier.Target) {
+		for _, a := range list {
+			out = append(out, proxier.Target{AddrPort: a, Weight: 1})
+		}
+		return out
+	}
+	list := func(l ...netip.AddrPort) []netip.AddrPort { return l }
+	before := &proxier.Pool{Targets: at(one, two)}
+	for _, tt := range []struct {
+		name     string
+		old, new *proxier.Pool // nil: no service
+		draining bool          // one does since a minute
+		want     string
+	}{
+		{name: "kept", old: before, new: &proxier.Pool{Targets: at(two), Kept: list(one)}, want: "change 1 to 0"},
+		{name: "closed", old: before, new: &proxier.Pool{Targets: at(two), Closed: list(one)}, want: "remove 1"},
+		{name: "closed, and another comes", old: before, new: &proxier.Pool{Targets: at(two, three), Closed: list(one)}, want: "add 3, remove 1"},
+		{name: "the last is closed", old: &proxier.Pool{Targets: at(one)}, new: &proxier.Pool{Closed: list(one)}, want: "remove 1"},
+		{name: "kept, then closed", old: &proxier.Pool{Targets: at(two), Kept: list(one)}, new: &proxier.Pool{Targets: at(two), Closed: list(one)}, want: "remove 1"},
+		{name: "closed, then back", old: &proxier.Pool{Targets: at(two), Closed: list(one)}, new: before, want: "add 1"},
+		{name: "removed", old: before, new: &proxier.Pool{Targets: at(two)}, want: "change 1 to 0"},
+		{name: "removed, always", old: before, new: &proxier.Pool{Targets: at(two), CloseRemoved: true}, want: "remove 1"},
+		{name: "drains, and then it is to be closed", old: &proxier.Pool{Targets: at(two)}, new: &proxier.Pool{Targets: at(two), CloseRemoved: true}, draining: true, want: "remove 1"},
+		{name: "the service goes", old: before, want: "change 1 to 0, change 2 to 0"},
+		{name: "the service goes, always", old: &proxier.Pool{Targets: at(one, two), CloseRemoved: true}, want: "remove server"},
+		{name: "weight 0, always", old: before, new: &proxier.Pool{Targets: at(two), Kept: list(one), CloseRemoved: true}, want: "change 1 to 0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := func(p *proxier.Pool) *server {
+				if p == nil {
+					return nil
+				}
+				f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: key.Addr, Protocol: source.TCP, Port: key.Port}}
+				if f.Outside.Pool = p; len(p.Targets) == 0 {
+					f.Outside.Action = proxier.Reject
+				}
+				c := claims{by: map[lvs.Key]claim{}}
+				c.put(f, f, nil)
+				return c.server(key, "wrr", map[*proxier.Pool][]dest{})
+			}
+			now := time.Now()
+			d := difference{now: now, timeout: time.Hour, drains: drains{}}
+			have := server(tt.old)
+			if tt.draining {
+				d.drains[key] = map[netip.AddrPort]time.Time{one: now.Add(-time.Minute)}
+				have.dests = merge([]dest{{AddrPort: one}}, have.dests)
+			}
+			after := d.server(key, have, server(tt.new))
+			if got := stepsText(append(d.first, d.last...)); got != tt.want {
+				t.Errorf("steps: %s, want %s", got, tt.want)
+			}
+			if again := (&difference{now: now, timeout: time.Hour, drains: drains{}}); after != nil {
+				again.server(key, after, server(tt.new))
+				if steps := append(again.first, again.last...); len(steps) > 0 {
+					t.Errorf("and once more: %s", stepsText(steps))
+				}
+			}
+		})
+	}
+}
+
+// stepsText returns steps in few words: a destination is the last byte of its address.
+func stepsText(steps []step) string {
+	var words []string
+	for _, s := range steps {
+		n := 0
+		if s.dest.Addr().IsValid() {
+			n = int(s.dest.Addr().As4()[3])
+		}
+		switch s.op {
+		case addDest:
+			words = append(words, fmt.Sprintf("add %d", n))
+		case updateDest:
+			words = append(words, fmt.Sprintf("change %d to %d", n, s.dest.weight))
+		case deleteDest:
+			words = append(words, fmt.Sprintf("remove %d", n))
+		case deleteServer:
+			words = append(words, "remove server")
+		default:
+			words = append(words, fmt.Sprintf("op %d", s.op))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// A comparison with the kernel knows what the former services said; leaving the mode closes nothing.
+func TestComparisonRemembersWhoCloses(t *testing.T) {
+	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
+	for _, closes := range []bool{false, true} {
+		p := &snapshot{servers: map[lvs.Key]*server{key: {}}}
+		p.remember(map[lvs.Key]*server{key: {closeRemoved: closes}, {}: {}})
+		if got := p.servers[key].closes(netip.MustParseAddrPort("10.0.0.1:80")); got != closes {
+			t.Errorf("closes: %v, want %v", got, closes)
+		}
+	}
+}
+
+// A step of a slow start is one message for each virtual server, and moves nothing else.
+func TestSlowStartStep(t *testing.T) {
+	svc := &source.Service{
+		Key: source.Key{Namespace: "default", Name: "web"}, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080}}, SlowStart: time.Minute,
+	}
+	for i := range 100 {
+		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+		svc.Endpoints = append(svc.Endpoints, source.Endpoint{Addr: a, Weight: 10, Ready: true, Serving: true})
+	}
+	key := lvs.Key{Addr: svc.VIPs[0], Protocol: uint8(source.TCP), Port: 80}
+	at := func(share uint8) *server {
+		known := proxier.Conditions{svc.EndpointAt(&svc.Endpoints[7]): {Share: share}}
+		res := proxier.Resolve(svc, known, &proxier.Node{}, proxier.IPv4)
+		c := newClaims(&proxier.State{Services: map[source.Key]*proxier.Resolved{svc.Key: res}})
+		return c.server(key, "wrr", map[*proxier.Pool][]dest{})
+	}
+	have := at(1)
+	for share := uint8(2); share <= 10; share++ {
+		d := &difference{now: time.Now(), drains: drains{}}
+		have = d.server(key, have, at(share%10)) // 0: all of it
+		if got, want := stepsText(append(d.first, d.last...)), fmt.Sprintf("change 7 to %d", 10*int(share)); got != want {
+			t.Errorf("at %d tenths: %s, want %s", share, got, want)
+		}
+	}
+}
