@@ -44,7 +44,7 @@ type Drain struct {
 	Reason string    `json:"reason,omitempty"`
 	By     string    `json:"by"`             // the user
 	At     time.Time `json:"since"`          // it began
-	Until  time.Time `json:"until,omitzero"` // established connections may last; zero: for ever
+	Until  time.Time `json:"until,omitzero"` // established connections may last; zero: until they end
 }
 
 // A Conditioner knows Conditions. Use and Conditions are called from the goroutine of Loop.Run,
@@ -87,20 +87,22 @@ func (l *Loop) subject(svc *source.Service) Subject {
 
 // use takes a service into use, or out of it if svc is nil. The caller holds l.mu.
 func (l *Loop) use(key source.Key, svc *source.Service) Subject {
-	l.know(key, l.cfg.Conditions.Use(key, svc))
-	if svc == nil {
-		delete(l.conditions, key)
-	}
-	return Subject{svc, l.conditions[key]}
+	return l.know(key, svc, l.cfg.Conditions.Use(key, svc))
 }
 
-// know sets what is known of the endpoints of a service.
-func (l *Loop) know(key source.Key, known Conditions) {
-	if len(known) == 0 {
+// know sets what is known of the endpoints of a service; svc is nil where it is gone.
+func (l *Loop) know(key source.Key, svc *source.Service, known Conditions) Subject {
+	delete(l.allFail, key)
+	if svc == nil || len(known) == 0 {
 		delete(l.conditions, key)
-		return
+		return Subject{Service: svc}
 	}
+	s := Subject{svc, known}
 	l.conditions[key] = known
+	if s.allFail() != "" {
+		l.allFail[key] = true
+	}
+	return s
 }
 
 // reconsider has services resolved again of whose endpoints more is known.
@@ -112,11 +114,24 @@ func (l *Loop) reconsider(keys map[source.Key]bool, o *order) {
 		if svc == nil {
 			continue // it went meanwhile
 		}
-		l.know(key, l.cfg.Conditions.Conditions(key))
-		o.services[key] = l.subject(svc)
+		o.services[key] = l.know(key, svc, l.cfg.Conditions.Conditions(key))
 		l.health.set(key, o.services[key], l.node, l.number+1)
 	}
 	if len(keys) > 0 {
 		l.revision.Add(1)
 	}
+}
+
+// Details returns what else is known of the endpoints of a service in use, by
+// source.Service.EndpointAt. It may be called from any goroutine.
+func (l *Loop) Details(key source.Key) map[netip.AddrPort]Detail {
+	return l.cfg.Conditions.Details(key)
+}
+
+// details is Details of a service of which there can be some. The caller does not hold l.mu.
+func (l *Loop) details(s Subject) map[netip.AddrPort]Detail {
+	if len(s.Conditions) == 0 && s.HealthCheck == nil {
+		return nil
+	}
+	return l.Details(s.Key)
 }

@@ -13,6 +13,9 @@ type Counts struct {
 	Services  map[string]int // by the worst action of their frontends, of ServiceActions
 	Endpoints map[string]int // by state, of EndpointStates; one of several services counts for each
 
+	// Services no endpoint of which passes its check, by all_failed of that: of AllFailedSettings.
+	AllFailed map[string]int
+
 	// Services in a family whose policy is local, and that have endpoints for that kind of
 	// traffic, but none on this node.
 	NoLocal map[Family]NoLocal
@@ -29,17 +32,23 @@ type ChangeCounts struct{ Services, Endpoints int }
 // NoLocal are numbers of services, by the traffic that finds no endpoint on this node.
 type NoLocal struct{ Internal, External int }
 
-// noFrontend is the action of a service without frontends.
-const noFrontend = "none"
+// Actions of services without frontends.
+const (
+	noFrontend      = "none"
+	disabledService = "disabled" // by its file
+)
 
 // ServiceActions returns what becomes of the connections to a service, from the worst on: it
 // counts once, for the worst of its frontends.
 func ServiceActions() []string {
-	return []string{unservedWhole, Reject.String(), unservedInPart, Drop.String(), pending, Balance.String(), noFrontend}
+	return []string{unservedWhole, Reject.String(), unservedInPart, Drop.String(), pending, Balance.String(), noFrontend, disabledService}
 }
 
 // EndpointStates returns the states that an endpoint can be in.
 func EndpointStates() []string { return slices.Clone(endpointStates) }
+
+// AllFailedSettings returns what all_failed of files can be.
+func AllFailedSettings() []string { return []string{useAll, refuseAll} }
 
 // worse has the place of each of ServiceActions.
 var worse = func() map[string]int {
@@ -70,9 +79,9 @@ type countsCache struct {
 }
 
 func (l *Loop) count() Counts {
-	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), NoLocal: make(map[Family]NoLocal)}
+	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), AllFailed: make(map[string]int), NoLocal: make(map[Family]NoLocal)}
 	l.mu.RLock()
-	families := l.families
+	families, node := l.families, l.node
 	var list []usedService
 	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Subject: l.subject(s)}) })
 	c.Seen = l.seen
@@ -91,8 +100,12 @@ func (l *Loop) count() Counts {
 		for _, r := range s.resolved {
 			c.Warnings += len(r.Warnings)
 		}
+		if setting := s.allFail(); setting != "" {
+			c.AllFailed[setting]++
+		}
+		tiers := s.tiersInUse(node)
 		for j := range s.Endpoints {
-			states[stateOf(s.Subject, &s.Endpoints[j])]++
+			states[s.shown(&s.Endpoints[j], node, tiers)]++
 		}
 	}
 	for i, n := range states {
@@ -104,6 +117,9 @@ func (l *Loop) count() Counts {
 // action returns the worst action of the frontends.
 func (u *usedService) action() string {
 	worst := noFrontend
+	if u.Disabled {
+		worst = disabledService
+	}
 	for _, r := range u.resolved {
 		for _, f := range r.Frontends {
 			if a, _ := f.action(r.held, r.unserved); worse[a] < worse[worst] {

@@ -51,7 +51,10 @@ func TestLoopCounts(t *testing.T) {
 		synctest.Wait()
 		wants("synced", map[string]int{"balance": 1, "reject": 1, "drop": 1, "none": 1}, ChangeCounts{4, 2}, ChangeCounts{})
 		c := l.Counts()
-		if want := map[string]int{"ready": 2, "weight 0": 1, "terminating": 1, "not ready": 1, "checking": 0, "down": 0, "draining": 0, "disabled": 0}; !maps.Equal(c.Endpoints, want) {
+		if want := map[string]int{
+			"ready": 2, "weight 0": 1, "terminating": 1, "not ready": 1, "checking": 0, "down": 0, "draining": 0, "disabled": 0,
+			"up": 0, "slow start": 0, "backup": 0,
+		}; !maps.Equal(c.Endpoints, want) {
 			t.Errorf("endpoints %v, want %v", c.Endpoints, want)
 		}
 		if want := map[Family]NoLocal{IPv4: {Internal: 1}}; !maps.Equal(c.NoLocal, want) {

@@ -45,6 +45,7 @@
 //	udpflows, flowtable      UDP flows to former endpoints
 //	closing                  connections of endpoints that left
 //	health, doubts, clients, serving, snapshot, status, summary  what others ask of the Loop
+//	states                   the state of each endpoint in a word, for people
 //	reason, standing         why a route rejects or drops; why an endpoint is not used
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
 //	counts                   how many services and endpoints are how, for metrics

@@ -12,22 +12,22 @@ import (
 
 // healthCheck compares two health checks, either of which may be nil.
 func (e *editing) healthCheck(a, b *source.HealthCheck) {
-	had, has := checkWords(a), checkWords(b)
+	had, has := CheckWords(a), CheckWords(b)
 	for i := range had {
-		e.value("health_check."+had[i].key, had[i].value, has[i].value)
+		e.value("health_check."+had[i].Key, had[i].Value, has[i].Value)
 		if (a == nil || b == nil) && a != b {
 			return // of one that came or went the type is enough
 		}
 	}
 }
 
-// A checkWord is one key of a health check, and its value.
-type checkWord struct{ key, value string }
+// A CheckWord is one key of a health check, and its value, as files have them.
+type CheckWord struct{ Key, Value string }
 
-// checkWords returns the keys of a health check, in the order of the manual.
-func checkWords(c *source.HealthCheck) []checkWord {
+// CheckWords returns the keys of a health check, in the order of the manual; c may be nil.
+func CheckWords(c *source.HealthCheck) []CheckWord {
 	c = cmp.Or(c, new(source.HealthCheck))
-	return []checkWord{
+	return []CheckWord{
 		{"type", c.Type.String()}, {"port", number(c.Port)},
 		{"path", c.Path}, {"method", c.Method}, {"host", c.Host},
 		{"expect_status", strings.Join(texts(c.ExpectStatus, statusText), " ")}, {"expect_body", c.ExpectBody},
@@ -56,7 +56,7 @@ func sourceText(a netip.Addr) string {
 
 func allFailed(c *source.HealthCheck) string {
 	if c.Refuse {
-		return "refuse"
+		return refuseAll
 	}
-	return "use_all"
+	return useAll
 }

@@ -71,39 +71,65 @@ func usable(svc Subject, list []*source.Endpoint, useFailed bool, prefer func([]
 
 // ofTiers keeps the lowest tiers that together have at least minUp endpoints.
 func ofTiers(list []*source.Endpoint, minUp uint16) []*source.Endpoint {
-	var counts [maxTiers]int
+	var counts tierCounts
 	for _, e := range list {
-		counts[min(e.Tier, maxTiers-1)]++
+		counts.add(e)
 	}
+	last := counts.last(minUp)
+	if last == maxTiers-1 {
+		return list
+	}
+	return keep(list, func(e *source.Endpoint) bool { return int(e.Tier) <= last })
+}
+
+// tierCounts are how many endpoints there are of each tier.
+type tierCounts [maxTiers]int
+
+func (c *tierCounts) add(e *source.Endpoint) { c[min(e.Tier, maxTiers-1)]++ }
+
+// last returns the highest tier that is needed for minUp endpoints.
+func (c *tierCounts) last(minUp uint16) int {
 	sum := 0
-	for tier, n := range counts {
-		sum += n
-		if sum == len(list) {
-			return list
-		}
-		if sum >= max(1, int(minUp)) {
-			return keep(list, func(e *source.Endpoint) bool { return int(e.Tier) <= tier })
+	for tier, n := range c {
+		if sum += n; sum >= max(1, int(minUp)) {
+			return tier
 		}
 	}
-	return list
+	return maxTiers - 1
 }
 
 // maxTiers is how many tiers there are.
 const maxTiers = source.MaxTier + 1
 
-// usesFailed reports whether endpoints that fail their check are used as if they passed: all
-// of the service that could be used do, in both families, and the service says so.
-func (s Subject) usesFailed() bool {
-	if s.HealthCheck == nil || s.HealthCheck.Refuse {
-		return false
+// usesFailed reports whether endpoints that fail their check are used as if they passed.
+func (s Subject) usesFailed() bool { return s.allFail() == useAll }
+
+// What becomes of connections to a service of which no endpoint passes its check, as
+// all_failed of files has it.
+const (
+	useAll    = "use_all" // all that fail are used
+	refuseAll = "refuse"
+)
+
+// allFail returns useAll or refuseAll if the endpoints of the service that could be used all
+// fail their check, in both families; else it is empty.
+func (s Subject) allFail() string {
+	if s.HealthCheck == nil {
+		return ""
 	}
+	fails := false
 	for i := range s.Endpoints {
 		switch stateOf(s, &s.Endpoints[i]) {
 		case ready, checking, terminating:
-			return false
+			return ""
+		case failed:
+			fails = true
 		}
 	}
-	return true
+	if !fails {
+		return ""
+	}
+	return allFailed(s.HealthCheck)
 }
 
 // near keeps only the preferred endpoints, if there are any.
@@ -169,18 +195,10 @@ const (
 	disabled
 )
 
-// endpointStates are their names, as status and metrics have them.
-var endpointStates = []string{
-	ready: "ready", terminating: "terminating", checking: "checking", failed: "down",
-	notReady: "not ready", draining: "draining", weightless: "weight 0", disabled: "disabled",
-}
-
-func (s endpointState) String() string { return endpointStates[s] }
-
 func stateOf(svc Subject, e *source.Endpoint) endpointState {
 	known := svc.Conditions.of(svc.Service, e)
 	switch {
-	case e.Disabled:
+	case svc.Disabled || e.Disabled:
 		return disabled
 	case e.Weight == 0:
 		return weightless

@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -57,7 +58,7 @@ func TestEveryRouteHasAReason(t *testing.T) {
 	causes := make(map[Cause]bool)
 	rapid.Check(t, func(t *rapid.T) {
 		node := randomNode(t)
-		for _, u := range randomServices(t) {
+		for _, u := range slices.Concat(randomServices(t), randomServices(t), randomServices(t), randomServices(t)) {
 			svc := u.Services[0]
 			known := make(Conditions)
 			if rapid.Bool().Draw(t, "checked") {

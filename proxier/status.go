@@ -37,6 +37,7 @@ type ServiceStatus struct {
 	Place     string           `json:"place,omitempty"` // where in it, as "web.toml:1:1"
 	Frontends []FrontendStatus `json:"frontends"`
 	Endpoints []EndpointStatus `json:"endpoints"`
+	Disabled  bool             `json:"disabled,omitempty"` // by its file: it has no frontends
 	Warnings  []string         `json:"warnings,omitempty"`
 }
 
@@ -48,15 +49,9 @@ type FrontendStatus struct {
 	Targets int    `json:"targets"`          // that get new connections
 	Reason  string `json:"reason,omitempty"` // why it does not balance, or not all; empty for a change that is on its way to the kernel
 
-	Endpoints int `json:"endpoints,omitempty"` // of the service in this family, usable or not
-}
+	AllFailed string `json:"all_failed,omitempty"` // no endpoint of the service passes its check: "use_all" (those that fail are used) or "refuse"
 
-// An EndpointStatus is one endpoint of a service.
-type EndpointStatus struct {
-	Address string `json:"address"`
-	Local   bool   `json:"local"`
-	State   string `json:"state"` // "ready", "terminating", "not ready" or "weight 0"
-	Weight  uint16 `json:"weight"`
+	Endpoints int `json:"endpoints,omitempty"` // of the service in this family, usable or not
 }
 
 // A Refusal is a unit that is not used as it stands, because another unit holds something it claims.
@@ -94,6 +89,7 @@ func (l *Loop) StatusOf(match func(source.Key) bool) Status {
 		suspect[d.Key] = append(suspect[d.Key], d.String())
 	}
 	for i := range list {
+		list[i].details = l.details(list[i].Subject)
 		s := list[i].status(node)
 		s.Warnings = append(s.Warnings, suspect[list[i].Key]...)
 		st.Services = append(st.Services, s)
@@ -109,6 +105,7 @@ type usedService struct {
 	Subject
 	unit     string
 	resolved []inFamily
+	details  map[netip.AddrPort]Detail // by source.Service.EndpointAt
 }
 
 // inFamily is a service in one family.
@@ -160,10 +157,10 @@ func (f *family) alive() time.Time {
 }
 
 func (u *usedService) status(node *Node) ServiceStatus {
-	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service)}
+	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service), Disabled: u.Disabled}
 	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
-			fs := fe.status(r.held, r.unserved, Why(u.Subject, node, fe, fe.Outside))
+			fs := fe.status(r.held, r.unserved, u.Subject, node)
 			if fs.Action == pending && r.fails {
 				fs.Reason = "syncs fail, and what the kernel holds is not known"
 			}
@@ -172,9 +169,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
 	}
-	for i := range u.Endpoints {
-		st.Endpoints = append(st.Endpoints, endpointStatus(u.Subject, &u.Endpoints[i], node))
-	}
+	st.Endpoints = u.endpointStatuses(node)
 	return st
 }
 
@@ -199,25 +194,31 @@ func (f *Frontend) action(held bool, unserved *PartialError) (action string, tar
 	return action, targets
 }
 
-func (f *Frontend) status(held bool, unserved *PartialError, why Reason) FrontendStatus {
-	action, targets := f.action(held, unserved)
-	reason := why.String()
-	if action == unservedWhole || action == unservedInPart {
-		reason = unserved.of(f)
-	}
+// status returns what becomes of packets to f, a frontend of svc; that may have no Service, if it is gone.
+func (f *Frontend) status(held bool, unserved *PartialError, svc Subject, node *Node) FrontendStatus {
 	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
 	if f.Key.Kind == NodePort {
 		addr = fmt.Sprintf("%s:%d", FamilyOf(f.Key.Addr), f.Key.Port)
 	}
-	return FrontendStatus{
-		Address: addr + "/" + f.Key.Protocol.String(),
-		Kind:    f.Key.Kind.String(),
-		Action:  action,
-		Targets: targets,
-		Reason:  reason,
+	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String()}
+	st.Action, st.Targets = f.action(held, unserved)
+	if svc.Service != nil {
+		st.Reason, st.AllFailed = svc.whyNot(node, f, st.Action)
 	}
+	if st.Action == unservedWhole || st.Action == unservedInPart {
+		st.Reason = unserved.of(f)
+	}
+	return st
 }
 
-func endpointStatus(s Subject, e *source.Endpoint, node *Node) EndpointStatus {
-	return EndpointStatus{Address: endpointName(*e), Local: isLocal(e, node), State: stateOf(s, e).String(), Weight: e.Weight}
+// whyNot returns why a frontend does not serve as it should, and how all_failed has its part in that.
+func (s Subject) whyNot(node *Node, f *Frontend, action string) (reason, allFailed string) {
+	why, setting := Why(s, node, f, f.Outside), s.allFail()
+	switch {
+	case setting == useAll && action == Balance.String():
+		return fmt.Sprintf("no endpoint passes its check, so those that fail are used: %d", len(f.Outside.Pool.Targets)), useAll
+	case setting == refuseAll && why.Down > 0:
+		return why.String(), refuseAll
+	}
+	return why.String(), ""
 }

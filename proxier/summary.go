@@ -2,6 +2,9 @@ package proxier
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,7 +16,8 @@ import (
 type Summary struct {
 	Families []FamilyStatus `json:"families"`
 	Services int            `json:"services"`
-	Actions  map[string]int `json:"addresses"` // how many addresses and ports, by FrontendStatus.Action
+	Disabled int            `json:"disabled_services,omitempty"` // of those
+	Actions  map[string]int `json:"addresses"`                   // how many addresses and ports, by FrontendStatus.Action
 
 	Problems     []AddressProblem `json:"address_problems,omitempty"` // the first ones, by name of the service
 	MoreProblems int              `json:"more_address_problems,omitempty"`
@@ -23,7 +27,8 @@ type Summary struct {
 	Refusals []Refusal `json:"-"`
 }
 
-// An AddressProblem is an address and port that does not serve, though the kernel holds what it should.
+// An AddressProblem is an address and port that does not serve, though the kernel holds what it should,
+// or serves by endpoints that all fail their check.
 type AddressProblem struct {
 	Service string `json:"service"`
 	FrontendStatus
@@ -38,7 +43,11 @@ func (l *Loop) Summary(most int) Summary {
 	l.mu.RLock()
 	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
 	s.Refusals = l.tracker.Refusals()
-	l.tracker.services(func(*source.Service, source.UnitID) { s.Services++ })
+	l.tracker.services(func(svc *source.Service, _ source.UnitID) {
+		s.Services++
+		s.Disabled += toInt(svc.Disabled)
+	})
+	failing := maps.Clone(l.allFail)
 	l.mu.RUnlock()
 	idle := smallest[idleFrontend]{most: most, compare: idleFrontend.compare}
 	warnings := smallest[serviceWarning]{most: most, compare: serviceWarning.compare}
@@ -46,7 +55,7 @@ func (l *Loop) Summary(most int) Summary {
 		fs := f.status(nil)
 		fs.Waiting = waiting
 		s.Families = append(s.Families, fs)
-		f.summarize(s.Actions, &idle, &warnings)
+		f.summarize(s.Actions, failing, &idle, &warnings)
 	}
 	for _, d := range l.Doubts() {
 		warnings.add(serviceWarning{d.Key, d.String()})
@@ -59,8 +68,8 @@ func (l *Loop) Summary(most int) Summary {
 	return s
 }
 
-// summarize adds what f has made of services.
-func (f *family) summarize(actions map[string]int, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
+// summarize adds what f has made of services; the endpoints of failing ones all fail their check.
+func (f *family) summarize(actions map[string]int, failing map[source.Key]bool, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for key, r := range f.state.Services {
@@ -68,7 +77,7 @@ func (f *family) summarize(actions map[string]int, idle *smallest[idleFrontend],
 		for _, fe := range r.Frontends {
 			action, _ := fe.action(held, f.news.unserved)
 			actions[action]++
-			if action != Balance.String() && action != pending {
+			if action != pending && (action != Balance.String() || failing[key]) {
 				idle.add(idleFrontend{fe, action, f.news.unserved})
 			}
 		}
@@ -79,22 +88,43 @@ func (f *family) summarize(actions map[string]int, idle *smallest[idleFrontend],
 }
 
 // explain says why frontends are idle.
-func (l *Loop) explain(list []idleFrontend, node *Node) (out []AddressProblem) {
+func (l *Loop) explain(list []idleFrontend, node *Node) []AddressProblem {
+	subjects := make([]Subject, len(list))
 	l.mu.RLock()
-	defer l.mu.RUnlock()
-	for _, i := range list {
-		p := AddressProblem{Service: i.ServicePort.Key.String()}
-		var why Reason
-		if svc := l.tracker.inUse(i.ServicePort.Key); svc != nil {
-			why, p.Place = Why(l.subject(svc), node, i.Frontend, i.Outside), writtenAt(svc)
+	for i, f := range list {
+		if svc := l.tracker.inUse(f.ServicePort.Key); svc != nil {
+			subjects[i] = l.subject(svc)
 		}
-		p.FrontendStatus = i.status(true, i.unserved, why)
+	}
+	l.mu.RUnlock()
+	var out []AddressProblem
+	for i, f := range list {
+		p := AddressProblem{Service: f.ServicePort.Key.String(), FrontendStatus: f.status(true, f.unserved, subjects[i], node)}
+		if s := subjects[i]; s.Service != nil {
+			p.Place = writtenAt(s.Service)
+			p.Reason += lastAnswer(s, l.details(s), p.FrontendStatus)
+		}
 		out = append(out, p)
 	}
 	return out
 }
 
-// An idleFrontend is one that does not serve.
+// lastAnswer returns what one of the endpoints that fail their check answered, where that is why
+// an address does not serve as it should.
+func lastAnswer(s Subject, known map[netip.AddrPort]Detail, f FrontendStatus) string {
+	if f.AllFailed == "" {
+		return ""
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if d := known[s.EndpointAt(e)]; stateOf(s, e) == failed && d.Error != "" {
+			return fmt.Sprintf(" (%s: %s)", endpointName(*e), d.Error)
+		}
+	}
+	return ""
+}
+
+// An idleFrontend is one that does not serve as it should.
 type idleFrontend struct {
 	*Frontend
 	action   string

@@ -20,9 +20,10 @@ import (
 // A Summary says what a Status of all services says, of the first few.
 func TestSummaryAgreesWithStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := Config{Node: randomNode(t), Log: slog.New(slog.DiscardHandler)}
+		units := randomServices(t)
+		cfg := Config{Node: randomNode(t), Log: slog.New(slog.DiscardHandler), Conditions: randomConditions(t, units)}
 		l, k := NewLoop(cfg), &kernel{}
-		services, _ := l.apply([]source.Changes{{Set: randomServices(t)}})
+		services, _ := l.apply([]source.Changes{{Set: units}})
 		o := order{services: services, number: 1}
 		for _, fam := range []Family{IPv4, IPv6} {
 			f := newFamily(fam, k, cfg.Node, &cfg, func() {})
@@ -45,16 +46,40 @@ func TestSummaryAgreesWithStatus(t *testing.T) {
 	})
 }
 
+// randomConditions gives services health checks, and says how their endpoints are.
+func randomConditions(t *rapid.T, units []source.Unit) fixed {
+	known := fixed{}
+	for _, u := range units {
+		svc := u.Services[0]
+		svc.Disabled = rapid.IntRange(0, 5).Draw(t, "disabled") == 0
+		if rapid.Bool().Draw(t, "unchecked") {
+			continue
+		}
+		svc.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Refuse: rapid.Bool().Draw(t, "refuse")}
+		known[svc.Key] = Conditions{}
+		for i := range svc.Endpoints {
+			check := rapid.SampledFrom([]CheckResult{CheckPassed, CheckFailed, CheckFailed, CheckFailed}).Draw(t, "check")
+			known[svc.Key][svc.EndpointAt(&svc.Endpoints[i])] = Condition{Check: check}
+		}
+	}
+	return known
+}
+
 // counted returns the Summary of a Status.
 func counted(st Status, most int) Summary {
 	s := Summary{Families: st.Families, Services: len(st.Services), Actions: make(map[string]int), Refusals: st.Refusals}
 	for _, svc := range st.Services {
 		name := svc.Namespace + "/" + svc.Name
+		s.Disabled += toInt(svc.Disabled)
 		var list []AddressProblem
 		for _, f := range svc.Frontends {
 			s.Actions[f.Action]++
 			f.Endpoints = 0
-			if f.Action != "balance" && f.Action != "pending" {
+			if f.AllFailed != "" {
+				i := slices.IndexFunc(svc.Endpoints, func(e EndpointStatus) bool { return e.State == "down" })
+				f.Reason += " (" + svc.Endpoints[i].Address + ": no answer)"
+			}
+			if f.Action != "pending" && (f.Action != "balance" || f.AllFailed != "") {
 				list = append(list, AddressProblem{Service: name, FrontendStatus: f, Place: svc.Place})
 			}
 		}

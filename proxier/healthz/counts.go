@@ -18,8 +18,16 @@ type Counts struct {
 	SettingsFaults   int // of Faults, those of svcproxy.toml
 	Held             int // changes that the guard holds back
 
+	Drains map[string]int // that svcproxy drain has set, by what they drain
+
 	Flows, MaxFlows int // connections that the kernel tracks, and how many it can; 0: not known
 }
+
+// What can be drained: DrainedEndpoints: an address, in one service or all; DrainedNode: this host.
+const (
+	DrainedEndpoints = "endpoint"
+	DrainedNode      = "node"
+)
 
 // accepted reports whether all files are used as they stand.
 func (c *Counts) accepted() bool {
@@ -49,6 +57,8 @@ var (
 	heldDesc      = desc("held_changes", "Changes that are held back until they are confirmed.")
 	servicesDesc  = desc("services", "Services, by what becomes of new connections to the worst of their addresses.", "action")
 	endpointsDesc = desc("endpoints", "Endpoints of services, by state.", "state")
+	failedDesc    = desc("services_all_failed", "Services no endpoint of which passes its health check, by what becomes of connections to them.", "all_failed")
+	drainsDesc    = desc("drains", "Drains that svcproxy drain has set, by what is drained.", "kind")
 	noLocalDesc   = desc("sync_proxy_rules_no_local_endpoints_total", "Services of policy local that have endpoints, but none on this node.", "traffic_policy", "ip_family")
 	flowsDesc     = desc("conntrack_entries", "Connections that the kernel tracks in this network namespace.")
 	maxFlowsDesc  = desc("conntrack_entries_limit", "How many connections the kernel can track.")
@@ -88,6 +98,12 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, s := range proxier.EndpointStates() {
 		tell(endpointsDesc, n.Loop.Endpoints[s], word(s))
+	}
+	for _, a := range proxier.AllFailedSettings() {
+		tell(failedDesc, n.Loop.AllFailed[a], a)
+	}
+	for _, kind := range []string{DrainedEndpoints, DrainedNode} {
+		tell(drainsDesc, n.Drains[kind], kind)
 	}
 	for _, fam := range c.families {
 		tell(noLocalDesc, n.Loop.NoLocal[fam].Internal, "internal", label(fam))

@@ -41,11 +41,13 @@ func TestMetrics(t *testing.T) {
 	m.WatchCounts(func() Counts {
 		return Counts{
 			Loop: proxier.Counts{
-				Services: map[string]int{"balance": 3, "in part": 1}, Endpoints: map[string]int{"ready": 5, "weight 0": 2},
-				NoLocal: map[proxier.Family]proxier.NoLocal{proxier.IPv4: {Internal: 1, External: 2}},
-				Seen:    proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
+				Services: map[string]int{"balance": 3, "in part": 1}, Endpoints: map[string]int{"ready": 5, "weight 0": 2, "slow start": 1},
+				AllFailed: map[string]int{"use_all": 4},
+				NoLocal:   map[proxier.Family]proxier.NoLocal{proxier.IPv4: {Internal: 1, External: 2}},
+				Seen:      proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
 			},
-			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1}, Faults: 3, Warnings: 4, Held: 5, Flows: 10, MaxFlows: 100,
+			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1}, Faults: 3, Warnings: 4, Held: 5,
+			Drains: map[string]int{DrainedEndpoints: 3}, Flows: 10, MaxFlows: 100,
 		}
 	}, proxier.IPv4)
 	const want = `
@@ -54,9 +56,18 @@ svcproxy_config_last_reload_successful 0
 svcproxy_conntrack_entries 10
 svcproxy_conntrack_entries_limit 100
 svcproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 2
+svcproxy_drains{kind="endpoint"} 3
+svcproxy_drains{kind="node"} 0
+svcproxy_endpoints{state="backup"} 0
+svcproxy_endpoints{state="checking"} 0
+svcproxy_endpoints{state="disabled"} 0
+svcproxy_endpoints{state="down"} 0
+svcproxy_endpoints{state="draining"} 0
 svcproxy_endpoints{state="not_ready"} 0
 svcproxy_endpoints{state="ready"} 5
+svcproxy_endpoints{state="slow_start"} 1
 svcproxy_endpoints{state="terminating"} 0
+svcproxy_endpoints{state="up"} 0
 svcproxy_endpoints{state="weight_0"} 2
 svcproxy_faults 3
 svcproxy_files{state="accepted"} 2
@@ -73,12 +84,15 @@ svcproxy_proxy_healthz_total{code="503"} 0
 svcproxy_proxy_livez_total{code="200"} 0
 svcproxy_proxy_livez_total{code="503"} 0
 svcproxy_services{action="balance"} 3
+svcproxy_services{action="disabled"} 0
 svcproxy_services{action="drop"} 0
 svcproxy_services{action="in_part"} 1
 svcproxy_services{action="none"} 0
 svcproxy_services{action="pending"} 0
 svcproxy_services{action="reject"} 0
 svcproxy_services{action="unserved"} 0
+svcproxy_services_all_failed{all_failed="refuse"} 0
+svcproxy_services_all_failed{all_failed="use_all"} 4
 svcproxy_sync_proxy_rules_endpoint_changes_pending 2
 svcproxy_sync_proxy_rules_endpoint_changes_total 7
 svcproxy_sync_proxy_rules_failures_total{ip_family="IPv4"} 3

@@ -1,0 +1,142 @@
+package proxier
+
+import (
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// An EndpointStatus is one endpoint of a service.
+type EndpointStatus struct {
+	Address string `json:"address"`
+	Local   bool   `json:"local"`
+	State   string `json:"state"` // of EndpointStates
+	Weight  uint16 `json:"weight"`
+	Tier    uint8  `json:"tier,omitempty"`
+
+	Share int          `json:"share_percent,omitempty"` // of its weight, while its state is "slow start"
+	Since time.Time    `json:"since,omitzero"`          // State is so; zero: not known, as where it follows from files alone
+	Check *CheckStatus `json:"check,omitempty"`         // nil: it is not checked
+	Drain *Drain       `json:"drain,omitempty"`         // nil: it is not drained
+}
+
+// A CheckStatus is what the health check of a service says of an endpoint, and the last answer
+// that came, which counts only with others in a row.
+type CheckStatus struct {
+	Type   string        `json:"type"`            // as in files: "tcp"
+	Result string        `json:"result"`          // "passed", "failed" or "unknown"
+	Since  time.Time     `json:"since,omitzero"`  // Result is so
+	Asked  time.Time     `json:"asked,omitzero"`  // when the last answer came, or should have; zero: none yet
+	Took   time.Duration `json:"took_ns"`         // until it came
+	Error  string        `json:"error,omitempty"` // why it was bad; empty: it was good, or there is none. Escaped, and of bounded length
+}
+
+func (r CheckResult) String() string { return [...]string{"unknown", "passed", "failed"}[r] }
+
+// States of ready endpoints that only people are told.
+const (
+	up        = disabled + 1 + iota // it passes its check
+	slowStart                       // its share grows
+	backup                          // of a tier that is not needed
+)
+
+// endpointStates are the names of all states, as status and metrics have them.
+var endpointStates = []string{
+	ready: "ready", terminating: "terminating", checking: "checking", failed: "down",
+	notReady: "not ready", draining: "draining", weightless: "weight 0", disabled: "disabled",
+	up: "up", slowStart: "slow start", backup: "backup",
+}
+
+func (s endpointState) String() string { return endpointStates[s] }
+
+// shown returns what people are told of an endpoint's state.
+func (s Subject) shown(e *source.Endpoint, node *Node, t *tiersInUse) endpointState {
+	state, known := stateOf(s, e), s.Conditions.of(s.Service, e)
+	switch {
+	case state != ready:
+		return state
+	case t.spare(s.Service, e, node):
+		return backup
+	case s.SlowStart > 0 && known.Share > 0:
+		return slowStart
+	case s.HealthCheck != nil:
+		return up
+	}
+	return ready
+}
+
+// A tiersInUse has the highest tier of which ready endpoints are used, by scope. Nil: all are.
+type tiersInUse [2]PerFamily
+
+// tiersInUse returns nil where there is one tier only.
+func (s Subject) tiersInUse(node *Node) *tiersInUse {
+	if !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Tier > 0 }) {
+		return nil
+	}
+	var counts [2]map[Family]*tierCounts
+	for scope := range counts {
+		counts[scope] = map[Family]*tierCounts{IPv4: {}, IPv6: {}}
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if stateOf(s, e) != ready {
+			continue
+		}
+		counts[ClusterScope][FamilyOf(e.Addr)].add(e)
+		if isLocal(e, node) {
+			counts[LocalScope][FamilyOf(e.Addr)].add(e)
+		}
+	}
+	out := new(tiersInUse)
+	for scope, by := range counts {
+		out[scope] = PerFamily{IPv4: by[IPv4].last(s.MinUp), IPv6: by[IPv6].last(s.MinUp)}
+	}
+	return out
+}
+
+// spare reports whether a ready endpoint is of a tier that is not needed.
+func (t *tiersInUse) spare(svc *source.Service, e *source.Endpoint, node *Node) bool {
+	if t == nil || e.Tier == 0 {
+		return false
+	}
+	local := svc.InternalTrafficPolicy == source.Local || svc.ExternalTrafficPolicy == source.Local
+	if local && isLocal(e, node) && int(e.Tier) <= t[LocalScope].Of(FamilyOf(e.Addr)) {
+		return false
+	}
+	return int(e.Tier) > t[ClusterScope].Of(FamilyOf(e.Addr))
+}
+
+// endpointStatuses returns those of all endpoints.
+func (u *usedService) endpointStatuses(node *Node) (list []EndpointStatus) {
+	tiers := u.tiersInUse(node)
+	for i := range u.Endpoints {
+		e := &u.Endpoints[i]
+		list = append(list, u.endpointStatus(e, u.shown(e, node, tiers), node))
+	}
+	return list
+}
+
+func (u *usedService) endpointStatus(e *source.Endpoint, state endpointState, node *Node) EndpointStatus {
+	known, detail := u.Conditions.of(u.Service, e), u.details[u.EndpointAt(e)]
+	st := EndpointStatus{
+		Address: endpointName(*e), Local: isLocal(e, node), State: state.String(), Weight: e.Weight, Tier: e.Tier, Drain: detail.Drain,
+	}
+	if u.HealthCheck != nil {
+		st.Check = &CheckStatus{
+			Type: u.HealthCheck.Type.String(), Result: known.Check.String(), Since: detail.Since,
+			Asked: detail.Asked, Took: detail.Took, Error: detail.Error,
+		}
+	}
+	switch state {
+	case slowStart:
+		st.Share, st.Since = 100*int(known.Share)/slowStartSteps, detail.Since
+	case up, backup, failed, checking:
+		st.Since = detail.Since
+	case draining:
+		if detail.Drain != nil {
+			st.Since = detail.Drain.At
+		}
+	}
+	return st
+}
