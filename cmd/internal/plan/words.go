@@ -36,7 +36,11 @@ func contents(s *source.Service) []Edit {
 			at = append(at, fmt.Sprintf("node port %d/%s", p.NodePort, p.Protocol))
 		}
 	}
-	return []Edit{{Key: "addresses", New: named(at)}, {Key: "endpoints", New: strconv.Itoa(len(s.Endpoints))}}
+	edits := []Edit{{Key: "addresses", New: named(at)}, {Key: "endpoints", New: strconv.Itoa(len(s.Endpoints))}}
+	if s.Disabled {
+		edits = append(edits, Edit{Key: "enabled", New: "false"})
+	}
+	return edits
 }
 
 // differences says what differs between two versions of a service.
@@ -55,6 +59,11 @@ func differences(old, now *source.Service) []Edit {
 	d.value("health_check_node_port", old.HealthCheckNodePort, now.HealthCheckNodePort)
 	d.value("publish_not_ready", old.PublishNotReady, now.PublishNotReady)
 	d.value("scheduler", old.Scheduler, now.Scheduler)
+	d.healthCheck(old.HealthCheck, now.HealthCheck)
+	d.value("min_up", max(1, old.MinUp), max(1, now.MinUp))
+	d.value("slow_start", durationText(old.SlowStart), durationText(now.SlowStart))
+	d.value("close_connections", old.CloseConnections, now.CloseConnections)
+	d.value("enabled", !old.Disabled, !now.Disabled)
 	list(&d, "left to another service", old.Without, now.Without)
 	d.value("in a cluster", old.InCluster, now.InCluster)
 	if len(d.edits) == 0 {
@@ -115,6 +124,17 @@ func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
+// healthCheck notes the keys of two health checks that differ; of one that comes or goes the type.
+func (d *diff) healthCheck(old, now *source.HealthCheck) {
+	was, is := proxier.CheckWords(old), proxier.CheckWords(now)
+	for i := range was {
+		d.value("health_check."+was[i].Key, was[i].Value, is[i].Value)
+		if (old == nil) != (now == nil) {
+			return
+		}
+	}
+}
+
 func (d *diff) ports(old, now []source.Port) {
 	text := func(list []source.Port) (out []string) {
 		for _, p := range list {
@@ -158,6 +178,8 @@ func (d *diff) endpoints(old, now []source.Endpoint) {
 func (d *diff) endpoint(name string, old, now source.Endpoint) {
 	key := func(k string) string { return k + " of " + name }
 	d.value(key("weight"), old.Weight, now.Weight)
+	d.value(key("tier"), old.Tier, now.Tier)
+	d.value(key("enabled"), !old.Disabled, !now.Disabled)
 	d.value(key("node"), old.Node, now.Node)
 	d.value(key("zone"), old.Zone, now.Zone)
 	d.value(key("hints"), hintsText(old.Hints), hintsText(now.Hints))

@@ -49,6 +49,10 @@ func TestServiceWords(t *testing.T) {
 		{"time of affinity", func(s *source.Service) { s.Affinity = 90 * time.Minute }, "session_affinity_timeout: 1h -> 1h30m"},
 		{"no affinity", func(s *source.Service) { s.Affinity = 0 }, "session_affinity: client_ip -> none"},
 		{"scheduler", func(s *source.Service) { s.Scheduler = "\x1b[2Jrr" }, `scheduler: "" -> \x1b[2Jrr`},
+		{"a health check", func(s *source.Service) { s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Rise: 2} }, "health_check.type: none -> tcp"},
+		{"a service that is disabled", func(s *source.Service) { s.Disabled = true }, "enabled: true -> false"},
+		{"tier", func(s *source.Service) { s.Endpoints[0].Tier, s.SlowStart = 1, time.Minute },
+			"tier of 192.0.2.1: 0 -> 1; slow_start: 0s -> 1m"},
 		{"policy", func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }, "external_traffic_policy: cluster -> local"},
 		{"target port", func(s *source.Service) { s.Ports[0].TargetPort = 81 },
 			"ports added: 80/tcp to 81, node port 30080; ports removed: 80/tcp to 8080, node port 30080"},
@@ -70,6 +74,11 @@ func TestServiceWords(t *testing.T) {
 	const what = "default/web  addresses: 10.96.0.1:80/tcp, 10.96.0.2:80/tcp, node port 30080/tcp; endpoints: 2"
 	if added.text() != "+ "+what || removed.text() != "- "+what {
 		t.Errorf("%s\n%s", added.text(), removed.text())
+	}
+	off := base()
+	off.Disabled = true
+	if got := serviceOf(proxier.Transition{New: off}); got.text() != "+ "+what+"; enabled: false" {
+		t.Errorf("disabled: %s", got.text())
 	}
 }
 
