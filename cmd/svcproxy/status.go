@@ -44,7 +44,8 @@ or patterns such as 'prod/*' or 'web-?', it shows those services and their endpo
 or with --problems the summary.
 
 --check prints nothing and exits with 0 when every address of the named services
-serves, or, without names, when there is no problem. Otherwise it says why not, and
+serves, by endpoints that pass their check if they have one, or, without names, when
+there is no problem. Otherwise it says why not, and
 exits with 1, or with 3 when no daemon answers within 2 s.`,
 		Example: `  svcproxy status --check web          # a track_script of keepalived
   svcproxy status 'prod/*' --sort ready`,
@@ -158,7 +159,7 @@ func (q *statusQuestion) writeServices(ctx context.Context, c *control.Client, w
 	if len(q.which) == 0 {
 		return control.WriteAddresses(w, list)
 	}
-	return control.WriteServices(w, list)
+	return control.WriteServices(w, list, time.Now())
 }
 
 // order sorts services. It is an error that none is meant by a name.

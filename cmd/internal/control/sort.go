@@ -40,7 +40,8 @@ func SortServices(list []proxier.ServiceStatus, key string) error {
 func readyShare(s *proxier.ServiceStatus) int {
 	ready := 0
 	for _, e := range s.Endpoints {
-		if e.State == "ready" {
+		switch e.State {
+		case "ready", "up", "slow start", "backup":
 			ready++
 		}
 	}
@@ -50,7 +51,7 @@ func readyShare(s *proxier.ServiceStatus) int {
 // idle returns how many of a service's addresses do not serve as they should.
 func idle(s *proxier.ServiceStatus) (n int) {
 	for _, f := range s.Frontends {
-		if f.Action != "balance" {
+		if !serves(f) {
 			n++
 		}
 	}

@@ -25,7 +25,8 @@ type Summary struct {
 	Settings Settings `json:"settings"`
 
 	Services  int                    `json:"services"`
-	Addresses map[string]int         `json:"addresses"` // by their action, as in a Status
+	Disabled  int                    `json:"disabled_services,omitempty"` // of those, by their files
+	Addresses map[string]int         `json:"addresses"`                   // by their action, as in a Status
 	Families  []proxier.FamilyStatus `json:"families"`
 
 	Files    map[source.FileState]int `json:"files"`                  // how many, by state
@@ -99,7 +100,7 @@ func (c *Client) Services(ctx context.Context, which Selection) ([]proxier.Servi
 func Summarize(st Status, loop proxier.Summary, most int) Summary {
 	s := Summary{
 		Version: st.Version, PID: st.PID, Started: st.Started, Ready: st.Ready, Healthy: st.Healthy, Settings: st.Settings,
-		Services: loop.Services, Addresses: loop.Actions, Families: loop.Families,
+		Services: loop.Services, Disabled: loop.Disabled, Addresses: loop.Actions, Families: loop.Families,
 		Files: make(map[source.FileState]int), Restart: st.Restart,
 	}
 	s.files(st.Sources)
@@ -193,9 +194,14 @@ func addressProblems(in []proxier.AddressProblem) (list []Problem) {
 	return list
 }
 
-// actionWord says what becomes of packets to an address that does not serve.
+// serves reports whether an address serves as it should.
+func serves(f proxier.FrontendStatus) bool { return f.Action == "balance" && f.AllFailed == "" }
+
+// actionWord says what becomes of packets to an address that does not serve as it should.
 func actionWord(action string) string {
 	switch action {
+	case "balance": // by endpoints that fail their check
+		return "ALL DOWN"
 	case "reject":
 		return "REJECTS"
 	case "drop":

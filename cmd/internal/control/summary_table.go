@@ -48,7 +48,11 @@ func (t *table) summaryHead(s *Summary) {
 	if f := s.lastSync(); !f.LastSync.IsZero() {
 		sync = fmt.Sprintf("sync %v, %s ago", rounded(f.Took), age(t.now, f.LastSync))
 	}
-	t.row(counted(s.Services, "service") + ", " + s.addresses() + "  " + sync)
+	services := counted(s.Services, "service")
+	if s.Disabled > 0 {
+		services += " (" + grouped(s.Disabled) + " disabled)"
+	}
+	t.row(services + ", " + s.addresses() + "  " + sync)
 }
 
 // rounded returns d without what nobody wants to know.
@@ -177,22 +181,30 @@ func (t *table) addresses(services []proxier.ServiceStatus) {
 			t.row(name, f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
 		}
 		if len(s.Frontends) == 0 {
-			t.row(name, "-", "-", "-", "no address or node port that is served here")
+			t.row(name, "-", "-", "-", noAddress(s))
 		}
 	}
 }
 
+// noAddress says why a service has no frontends.
+func noAddress(s proxier.ServiceStatus) string {
+	if s.Disabled {
+		return "disabled"
+	}
+	return "no address or node port that is served here"
+}
+
 // action returns what becomes of packets to an address, and why.
 func action(f proxier.FrontendStatus) string {
-	if f.Action == "balance" || f.Action == "pending" && f.Reason == "" {
+	if serves(f) || f.Action == "pending" && f.Reason == "" {
 		return f.Action
 	}
 	return strings.TrimSpace(actionWord(f.Action) + "  " + f.Reason)
 }
 
-// WriteServices writes services for people: their addresses, and for each of them its endpoints.
-func WriteServices(w io.Writer, services []proxier.ServiceStatus) error {
-	t := newTable(w, time.Time{})
+// WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.
+func WriteServices(w io.Writer, services []proxier.ServiceStatus, now time.Time) error {
+	t := newTable(w, now)
 	for i, s := range services {
 		if i > 0 {
 			t.line("")
@@ -216,13 +228,10 @@ func (t *table) service(s proxier.ServiceStatus) {
 		t.row(f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
 	}
 	if len(s.Frontends) == 0 {
-		t.row("-", "-", "-", "no address or node port that is served here")
+		t.row("-", "-", "-", noAddress(s))
 	}
 	t.line("")
-	t.row("ENDPOINT", "STATE", "WEIGHT", "WHERE")
-	for _, e := range s.Endpoints {
-		t.endpoint(e)
-	}
+	t.endpointsOf([]proxier.ServiceStatus{s}, false)
 	if len(s.Endpoints) == 0 {
 		t.row("-", "no endpoints", "-", "-")
 	}

@@ -103,7 +103,7 @@ func TestWriteServices(t *testing.T) {
 	web, idle := sample.Loop.Services[0], sample.Loop.Services[1]
 	web.Place = "a.toml:3:1"
 	var b strings.Builder
-	check(t, WriteServices(&b, []proxier.ServiceStatus{web, idle}))
+	check(t, WriteServices(&b, []proxier.ServiceStatus{web, idle}, now))
 	want := `
 SERVICE  default/web  (a.toml:3:1)
 ADDRESS              KIND       READY  ACTION

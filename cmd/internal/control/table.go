@@ -128,7 +128,7 @@ func (t *table) services(services []proxier.ServiceStatus) {
 			t.row(name, f.Address, f.Kind, f.Action, strconv.Itoa(f.Targets), endpoints, from)
 		}
 		if len(s.Frontends) == 0 {
-			t.row(name, "-", "-", "-", "-", endpoints, s.Unit)
+			t.row(name, "-", "-", map[bool]string{true: "disabled", false: "-"}[s.Disabled], "-", endpoints, s.Unit)
 		}
 	}
 }
@@ -140,21 +140,7 @@ func nonEmpty(in ...string) []string {
 
 func (t *table) endpoints(services []proxier.ServiceStatus) {
 	t.line("")
-	t.row("SERVICE", "ENDPOINT", "STATE", "WEIGHT", "WHERE")
-	for _, s := range services {
-		for _, e := range s.Endpoints {
-			t.endpoint(e, s.Namespace+"/"+s.Name)
-		}
-	}
-}
-
-// endpoint writes a row, behind the cells that it begins with.
-func (t *table) endpoint(e proxier.EndpointStatus, begin ...string) {
-	where := "remote"
-	if e.Local {
-		where = "local"
-	}
-	t.row(append(begin, e.Address, e.State, strconv.Itoa(int(e.Weight)), where)...)
+	t.endpointsOf(services, true)
 }
 
 // faults returns what keeps files from being used as they stand.

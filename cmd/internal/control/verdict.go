@@ -55,7 +55,7 @@ func verdict(which Selection, list []proxier.ServiceStatus) (why string, pending
 	}
 	for i := range list {
 		for _, f := range list[i].Frontends {
-			if f.Action == "balance" {
+			if serves(f) {
 				continue
 			}
 			if why == "" || pending {
@@ -67,8 +67,16 @@ func verdict(which Selection, list []proxier.ServiceStatus) (why string, pending
 			}
 		}
 		if len(list[i].Frontends) == 0 {
-			return Problem{Subject: list[i].Namespace + "/" + list[i].Name, Reason: "has no address that is served here", Place: list[i].Place}.String(), false
+			return Problem{Subject: list[i].Namespace + "/" + list[i].Name, Reason: idleReason(list[i]), Place: list[i].Place}.String(), false
 		}
 	}
 	return why, pending
+}
+
+// idleReason says why a service has no address that serves.
+func idleReason(s proxier.ServiceStatus) string {
+	if s.Disabled {
+		return "is disabled"
+	}
+	return "has no address that is served here"
 }

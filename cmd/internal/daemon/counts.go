@@ -126,11 +126,13 @@ func text(n healthz.Counts) string {
 	problems := []string{
 		some(n.Loop.Services["unserved"], "service cannot be made", "services cannot be made"),
 		some(n.Loop.Services[proxier.Reject.String()], "service refuses", "services refuse"),
+		some(n.Loop.AllFailed["use_all"], "service uses endpoints that all fail their check", "services use endpoints that all fail their check"),
 		some(n.Loop.Services["in part"], "service is served in part", "services are served in part"),
 		some(n.Loop.Services["pending"], "service is not synced yet", "services are not synced yet"),
 		some(n.Files[source.Refused], "file is refused", "files are refused"),
 		some(n.Files[source.Stale], "file is stale", "files are stale"),
 		some(n.SettingsFaults, "fault in svcproxy.toml", "faults in svcproxy.toml"),
+		some(n.Drains[healthz.DrainedNode], "drain of this host", ""),
 		some(n.Held, "change is held", "changes are held"),
 	}
 	problems = slices.DeleteFunc(problems, func(p string) bool { return p == "" })

@@ -1,0 +1,123 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// endpointsOf writes a row for each endpoint of services; named: behind the name of its service.
+// Since when and why it is so has columns where one of them has more to tell than its file does.
+func (t *table) endpointsOf(services []proxier.ServiceStatus, named bool) {
+	head := []string{"ENDPOINT", "STATE", "WEIGHT", "WHERE"}
+	more := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return slices.ContainsFunc(s.Endpoints, observed) })
+	if more {
+		head = append(head, "SINCE", "WHY")
+	}
+	if named {
+		head = slices.Insert(head, 0, "SERVICE")
+	}
+	t.row(head...)
+	for _, s := range services {
+		for _, e := range s.Endpoints {
+			cells := t.endpoint(e, more)
+			if named {
+				cells = slices.Insert(cells, 0, s.Namespace+"/"+s.Name)
+			}
+			t.row(cells...)
+		}
+	}
+}
+
+// observed reports whether more is known of an endpoint than its file says.
+func observed(e proxier.EndpointStatus) bool {
+	return e.Check != nil || e.Drain != nil || e.Tier > 0 || e.Share > 0
+}
+
+// endpoint returns the cells of a row.
+func (t *table) endpoint(e proxier.EndpointStatus, more bool) []string {
+	where := "remote"
+	if e.Local {
+		where = "local"
+	}
+	cells := []string{e.Address, stateWord(e), strconv.Itoa(int(e.Weight)), where}
+	if more {
+		cells = append(cells, t.since(e), t.why(e))
+	}
+	return cells
+}
+
+// stateWord returns the state as people read it.
+func stateWord(e proxier.EndpointStatus) string {
+	switch e.State {
+	case "down":
+		return "DOWN"
+	case "slow start":
+		return fmt.Sprintf("slow-start %d%%", e.Share)
+	}
+	return e.State
+}
+
+// since returns for how long the state has been so, and of a drain for how long it may last.
+func (t *table) since(e proxier.EndpointStatus) string {
+	text := age(t.now, e.Since)
+	if e.Drain != nil && !e.Drain.Until.IsZero() {
+		text += ", " + t.left(e.Drain.Until)
+	}
+	return text
+}
+
+func (t *table) left(until time.Time) string {
+	if d := until.Sub(t.now).Truncate(time.Second); d > 0 {
+		return d.String() + " left"
+	}
+	return "time is over"
+}
+
+// why returns who drains an endpoint, its tier, and what its check last answered.
+func (t *table) why(e proxier.EndpointStatus) string {
+	var parts []string
+	if d := e.Drain; d != nil {
+		parts = append(parts, drainText(*d))
+	}
+	if e.Tier > 0 {
+		parts = append(parts, fmt.Sprintf("tier %d", e.Tier))
+	}
+	if e.Check != nil {
+		parts = append(parts, t.lastAnswer(e.Check))
+	}
+	return cmp.Or(strings.Join(parts, "; "), "-")
+}
+
+func drainText(d proxier.Drain) string {
+	text := "drained by " + d.By
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	return text
+}
+
+// lastAnswer returns what a check last answered: "tcp 0.3 ms", "tcp: connection refused, 2s ago".
+func (t *table) lastAnswer(c *proxier.CheckStatus) string {
+	switch {
+	case c.Asked.IsZero():
+		return c.Type + ": not asked yet"
+	case c.Error != "":
+		return fmt.Sprintf("%s: %s, %s ago", c.Type, c.Error, age(t.now, c.Asked))
+	}
+	return c.Type + " " + millis(c.Took)
+}
+
+// millis returns a time in ms, with a digit behind the point where it is short.
+func millis(d time.Duration) string {
+	digits := 0
+	if d < 10*time.Millisecond {
+		digits = 1
+	}
+	return strconv.FormatFloat(d.Seconds()*1000, 'f', digits, 64) + " ms"
+}

@@ -1,0 +1,104 @@
+package control
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// checked is a service with an endpoint in each state that more is known of than its file says.
+// Its texts are hostile.
+func checked() proxier.ServiceStatus {
+	check := func(took time.Duration, err string) *proxier.CheckStatus {
+		return &proxier.CheckStatus{Type: "tcp", Asked: now.Add(-2 * time.Second), Took: took, Error: err}
+	}
+	day := now.Add(-74 * time.Hour)
+	return proxier.ServiceStatus{
+		Namespace: "default", Name: "web", Place: "web.toml:1:1",
+		Frontends: []proxier.FrontendStatus{{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, Endpoints: 9}},
+		Endpoints: []proxier.EndpointStatus{
+			{Address: "192.168.10.11", State: "up", Weight: 1, Since: day, Check: check(340*time.Microsecond, "")},
+			{Address: "192.168.10.12", State: "down", Weight: 1, Since: now.Add(-12 * time.Second), Check: check(2*time.Second, "connect timed out\x1b[2J")},
+			{Address: "192.168.10.13", State: "draining", Weight: 1, Since: now.Add(-2 * time.Minute), Check: check(12*time.Millisecond, ""),
+				Drain: &proxier.Drain{Reason: "disk", By: "alice\n", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
+			{Address: "192.168.10.14", State: "draining", Weight: 1, Since: day, Drain: &proxier.Drain{By: "root", At: day, Until: now}},
+			{Address: "192.168.10.15", State: "slow start", Share: 40, Weight: 1, Since: now.Add(-4 * time.Second), Check: check(time.Millisecond, "")},
+			{Address: "192.168.10.16", State: "backup", Tier: 1, Weight: 1, Since: day, Check: check(9999*time.Microsecond, "")},
+			{Address: "192.168.10.17", State: "checking", Weight: 1, Check: &proxier.CheckStatus{Type: "tcp"}},
+			{Address: "192.168.10.18", State: "disabled", Weight: 1},
+			{Address: "192.168.10.19", State: "up", Weight: 1, Since: day, Check: check(time.Second, "connection refused")},
+		},
+	}
+}
+
+// Each endpoint has its state in a word, since when, and why.
+func TestWriteCheckedServices(t *testing.T) {
+	off := proxier.ServiceStatus{Namespace: "default", Name: "off", Unit: "off.toml", Disabled: true, Endpoints: []proxier.EndpointStatus{{Address: "192.168.10.11", State: "disabled", Weight: 1}}}
+	var b strings.Builder
+	check(t, WriteServices(&b, []proxier.ServiceStatus{checked(), off}, now))
+	want := `
+SERVICE  default/web  (web.toml:1:1)
+ADDRESS            KIND  READY  ACTION
+10.96.0.10:80/tcp  vip   2/9    balance
+
+ENDPOINT       STATE           WEIGHT  WHERE   SINCE               WHY
+192.168.10.11  up              1       remote  3d2h                tcp 0.3 ms
+192.168.10.12  DOWN            1       remote  12s                 tcp: connect timed out\x1b[2J, 2s ago
+192.168.10.13  draining        1       remote  2m0s, 13m0s left    drained by alice\n: disk; tcp 12 ms
+192.168.10.14  draining        1       remote  3d2h, time is over  drained by root
+192.168.10.15  slow-start 40%  1       remote  4s                  tcp 1.0 ms
+192.168.10.16  backup          1       remote  3d2h                tier 1; tcp 10.0 ms
+192.168.10.17  checking        1       remote  -                   tcp: not asked yet
+192.168.10.18  disabled        1       remote  -                   -
+192.168.10.19  up              1       remote  3d2h                tcp: connection refused, 2s ago
+
+SERVICE  default/off  (off.toml)
+ADDRESS  KIND  READY  ACTION
+-        -     -      disabled
+
+ENDPOINT       STATE     WEIGHT  WHERE
+192.168.10.11  disabled  1       remote
+`
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), b.String()); diff != "" {
+		t.Errorf("services (-want +got):\n%s", diff)
+	}
+}
+
+// A service none of whose endpoints passes is a problem though it serves, and a disabled one is none.
+func TestSummaryOfAllDown(t *testing.T) {
+	f := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, AllFailed: "use_all",
+		Reason: "no endpoint passes its check, so those that fail are used: 2 (192.168.10.12: connect timed out)"}
+	loop := proxier.Summary{Services: 5, Disabled: 2, Actions: map[string]int{"balance": 3}, Problems: []proxier.AddressProblem{{Service: "default/web", FrontendStatus: f, Place: "web.toml:1:1"}}}
+	s := Summarize(Status{Healthy: true, Ready: true}, loop, Few)
+	if got, want := s.Trouble(), "1 problem, the first: default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason+" (web.toml:1:1)"; got != want {
+		t.Errorf("trouble: %s\nwant     %s", got, want)
+	}
+	var b strings.Builder
+	check(t, s.WriteTable(&b, now))
+	if want := "5 services (2 disabled), 3 addresses serve"; !strings.Contains(b.String(), want) {
+		t.Errorf("no %q in\n%s", want, b.String())
+	}
+	web := proxier.ServiceStatus{Namespace: "default", Name: "web", Frontends: []proxier.FrontendStatus{f}}
+	if why, pending := verdict(Selection{"web"}, []proxier.ServiceStatus{web}); pending || why != "default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason {
+		t.Errorf("check: %q, pending %v", why, pending)
+	}
+	off := proxier.ServiceStatus{Namespace: "default", Name: "off", Disabled: true}
+	if why, _ := verdict(Selection{"off"}, []proxier.ServiceStatus{off}); why != "default/off is disabled" {
+		t.Errorf("check of a disabled service: %q", why)
+	}
+	if got := action(f); got != "ALL DOWN  "+f.Reason {
+		t.Errorf("action: %q", got)
+	}
+}
+
+// Endpoints that could serve are ready, whatever the word for them.
+func TestReadyShare(t *testing.T) {
+	web := checked()
+	if got, want := readyShare(&web), 1000*4/9; got != want {
+		t.Errorf("share %d, want %d", got, want)
+	}
+}
