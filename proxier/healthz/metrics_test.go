@@ -223,6 +223,7 @@ func all(t *testing.T) map[string][]string {
 	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1} }, proxier.IPv4)
 	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
 	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
+	m.WatchChecks(func() []CheckAnswers { return []CheckAnswers{{Type: "tcp", Outcome: "passed"}} })
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
