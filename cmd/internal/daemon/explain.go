@@ -35,7 +35,7 @@ func (d *daemon) addExplain(r *control.Routes) {
 		}
 		mode := d.mode.current().Mode
 		w := explain.NewWorld(d.loop.Snapshot(), mode)
-		w.Places = d.rules().EndpointPlaces
+		w.Places, w.Details = d.rules().EndpointPlaces, d.loop.Details
 		for _, s := range d.sources {
 			w.AddFaults(s.Status())
 		}

@@ -68,6 +68,9 @@ func (d *decision) nearest() string {
 	if wanted := d.refusedUnit(); wanted != "" {
 		return wanted
 	}
+	if off := d.disabledService(); off != "" {
+		return off
+	}
 	var serves []string
 	for _, u := range d.uses {
 		for _, f := range u.frontends {

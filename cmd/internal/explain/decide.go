@@ -24,6 +24,8 @@ type decision struct {
 	outcome  Outcome
 	why      string // in words, unless it is balanced
 	hint     string
+
+	details map[netip.AddrPort]proxier.Detail // of the endpoints of use
 }
 
 // A use is a service at the address that was asked for.
@@ -114,9 +116,9 @@ func (d *decision) take(u *use, f *proxier.Frontend) {
 	case d.route.Action == proxier.Balance:
 		d.outcome = Balanced
 	case d.route.Action == proxier.Drop:
-		d.outcome, d.why = Dropped, d.whyNone()
+		d.outcome, d.why, d.hint = Dropped, d.whyNone(), d.firstUnused()
 	default:
-		d.outcome, d.why = Refused, d.whyNone()
+		d.outcome, d.why, d.hint = Refused, d.whyNone(), d.firstUnused()
 	}
 }
 

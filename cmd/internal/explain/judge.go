@@ -166,32 +166,44 @@ func (d *decision) rangesText() string {
 
 // choice is step 3.
 func (r *Report) choice(d *decision, f *facts) {
-	used := make(map[netip.AddrPort]bool)
+	used, others := r.sorted(d)
 	for i, e := range r.Expected {
-		used[e.Address] = true
 		if i < maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("%s gets %s", e.Address, percent(e.Share)))
+			r.say(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])))
 		} else if i == maxLines/2 {
 			r.say(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
 		}
 	}
-	others, places := 0, d.places()
-	for _, e := range d.endpoints() {
-		at := netip.AddrPortFrom(e.Addr, e.port)
-		if e.standing == proxier.Chosen && used[at] {
-			continue
-		}
-		if others++; others <= maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("%s not used: %s (%s)", at, e.standing, places(e.index)))
-		}
+	places := d.places()
+	for _, e := range others[:min(len(others), maxLines/2)] {
+		r.say(choiceStep, fmt.Sprintf("%s not used: %s (%s)", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e), places(e.index)))
 	}
-	if others > maxLines/2 {
-		r.say(choiceStep, fmt.Sprintf("and %d more that are not used", others-maxLines/2))
+	if more := len(others) - maxLines/2; more > 0 {
+		r.say(choiceStep, fmt.Sprintf("and %d more that are not used", more))
 	}
 	if len(d.use.Endpoints) == 0 {
 		r.say(choiceStep, "the service has no endpoints")
 	}
+	r.checks(d, used)
 	r.affinity(d, f)
+}
+
+// sorted returns the endpoints that are used, as Expected has them, and the others.
+func (r *Report) sorted(d *decision) (used []*source.Endpoint, others []endpoint) {
+	at := make(map[netip.AddrPort]int, len(r.Expected))
+	for i, e := range r.Expected {
+		at[e.Address] = i
+	}
+	used = make([]*source.Endpoint, len(r.Expected))
+	for _, e := range d.endpoints() {
+		i, expected := at[netip.AddrPortFrom(e.Addr, e.port)]
+		if expected && e.standing == proxier.Chosen {
+			used[i] = e.Endpoint
+			continue
+		}
+		others = append(others, e)
+	}
+	return used, others
 }
 
 // places returns what says where an endpoint stands.

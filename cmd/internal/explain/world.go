@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -23,6 +24,10 @@ type World struct {
 	// Places returns where the endpoints of a service stand, in their order; nil, also as
 	// what it returns: not known.
 	Places func(*source.Service) []source.Position
+
+	// Details returns what is known of the endpoints of a service beside its Conditions, by
+	// source.Service.EndpointAt; nil: no daemon is asked, which would know.
+	Details func(source.Key) map[netip.AddrPort]proxier.Detail
 }
 
 // Path is where the control socket answers questions.
