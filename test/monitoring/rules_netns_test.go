@@ -28,14 +28,15 @@ func tool(t *testing.T, args ...string) string {
 // The rules are good, and fire when and for what they should.
 func TestRules(t *testing.T) {
 	tool(t, "check", "rules", "svcproxy.rules.yml")
-	tool(t, "test", "rules", "svcproxy.rules.test.yml")
+	tool(t, "test", "rules", "svcproxy.rules.test.yml", "svcproxy.rules.days.test.yml")
 }
 
 var alertName = regexp.MustCompile(`(?m)^\s+- alert: (\S+)$`)
 
 // No alert is without a test that it fires, nor without a line for operators.
 func TestAlertsAreTestedAndDocumented(t *testing.T) {
-	tests, docs := read(t, filepath.Join(shipped, "svcproxy.rules.test.yml")), read(t, "../../docs/metrics.md")
+	tests := read(t, filepath.Join(shipped, "svcproxy.rules.test.yml")) + read(t, filepath.Join(shipped, "svcproxy.rules.days.test.yml"))
+	docs := read(t, "../../docs/metrics.md")
 	alerts := alertName.FindAllStringSubmatch(read(t, filepath.Join(shipped, "svcproxy.rules.yml")), -1)
 	if len(alerts) == 0 {
 		t.Fatal("no alerts found")
