@@ -102,3 +102,26 @@ func TestReadyShare(t *testing.T) {
 		t.Errorf("share %d, want %d", got, want)
 	}
 }
+
+// Drains are told with who, why, since when and until when, that of this host first.
+func TestDrains(t *testing.T) {
+	st := Status{Healthy: true, Ready: true, Drains: []Drained{
+		{"node", proxier.Drain{By: "alice", Reason: "disk\x1b[2J", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
+		{"default/web/192.168.10.12", proxier.Drain{By: "root", At: now.Add(-time.Hour)}},
+	}}
+	const first = `this host, by alice for 2m0s: disk\x1b[2J, 13m0s left`
+	s := Summarize(st, proxier.Summary{}, Few)
+	var b strings.Builder
+	check(t, s.WriteTable(&b, now))
+	if want := "DRAINS  2  " + first + "; and 1 more: svcproxy status -o wide\n"; !strings.HasSuffix(b.String(), want) {
+		t.Errorf("no %q in\n%s", want, b.String())
+	}
+	if s.Trouble() != "" {
+		t.Errorf("a drain is trouble: %s", s.Trouble())
+	}
+	b.Reset()
+	check(t, st.WriteTable(&b, now))
+	if want := "\nDRAINS\n" + first + "\ndefault/web/192.168.10.12, by root for 1h0m\n"; !strings.HasSuffix(b.String(), want) {
+		t.Errorf("no %q in\n%s", want, b.String())
+	}
+}

@@ -33,6 +33,7 @@ type Summary struct {
 	Broken   []source.FileStatus      `json:"broken_files,omitempty"` // not used as they stand
 	Problems []Problem                `json:"problems,omitempty"`
 	Warnings []string                 `json:"warnings,omitempty"`
+	Drains   []Drained                `json:"drains,omitempty"` // that of this host first
 	Restart  []string                 `json:"restart_needed,omitempty"`
 	Left     Left                     `json:"left_out,omitzero"`
 
@@ -44,6 +45,7 @@ type Left struct {
 	Broken   int `json:"broken_files,omitempty"`
 	Problems int `json:"problems,omitempty"`
 	Warnings int `json:"warnings,omitempty"`
+	Drains   int `json:"drains,omitempty"`
 }
 
 // A Problem is one thing that does not work as it should.
@@ -110,6 +112,7 @@ func Summarize(st Status, loop proxier.Summary, most int) Summary {
 	s.Broken = first(s.Broken, (most+1)/2, &s.Left.Broken)
 	s.Problems = first(s.Problems, most, &s.Left.Problems)
 	s.Warnings = first(s.Warnings, (most+2)/3, &s.Left.Warnings)
+	s.Drains = first(st.Drains, max(most, 1), &s.Left.Drains)
 	return s
 }
 

@@ -19,14 +19,21 @@ func (s *Summary) WriteTable(w io.Writer, now time.Time) error {
 	t.brokenFiles(s)
 	t.problems(s)
 	t.bounded("WARNINGS", s.Warnings, s.Left.Warnings)
-	if len(s.Restart) > 0 {
-		t.row("NEEDS A RESTART  " + strings.Join(s.Restart, ", "))
+	if last := nonEmpty(s.restart(), t.drains(s)); len(last) > 0 {
+		t.row(strings.Join(last, "  "))
 	}
 	if len(s.Everything) > 0 {
 		t.line("")
 		t.addresses(s.Everything)
 	}
 	return t.end()
+}
+
+func (s *Summary) restart() string {
+	if len(s.Restart) == 0 {
+		return ""
+	}
+	return "NEEDS A RESTART  " + strings.Join(s.Restart, ", ")
 }
 
 func newTable(w io.Writer, now time.Time) *table {

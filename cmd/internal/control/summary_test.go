@@ -59,7 +59,7 @@ NEEDS A RESTART  mode
 // However much is wrong, what is first asked for stands on a screen of 24 lines, and says how
 // much more there is.
 func TestSummaryIsOneScreen(t *testing.T) {
-	st := Status{Healthy: true, Restart: []string{"mode"}, Sources: []source.Status{{Source: "file"}}}
+	st := Status{Healthy: true, Restart: []string{"mode"}, Drains: make([]Drained, 100), Sources: []source.Status{{Source: "file"}}}
 	loop := proxier.Summary{Services: 5000, Actions: map[string]int{"reject": 5000}, MoreProblems: 4994, MoreWarnings: 94}
 	for i := range 100 {
 		f := source.FileStatus{Path: fmt.Sprintf("%d.toml", i), State: source.Refused}
@@ -75,7 +75,7 @@ func TestSummaryIsOneScreen(t *testing.T) {
 	if len(lines) > 24 {
 		t.Errorf("%d lines:\n%s", len(lines), b.String())
 	}
-	for _, want := range []string{"FILES  0 ok  100 REFUSED\n", "one (and 1 more fault)\n", "  and 97 more: ", "PROBLEMS  5,100\n", "  and 5,094 more: ", "WARNINGS  200\n"} {
+	for _, want := range []string{"FILES  0 ok  100 REFUSED\n", "one (and 1 more fault)\n", "  and 97 more: ", "PROBLEMS  5,100\n", "  and 5,094 more: ", "WARNINGS  200\n", "DRAINS  100  ", "; and 99 more: "} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("it lacks %q:\n%s", want, b.String())
 		}

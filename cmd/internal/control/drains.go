@@ -1,0 +1,48 @@
+package control
+
+import (
+	"fmt"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// A Drained is what svcproxy drain has drained, and who did that why.
+type Drained struct {
+	Target string `json:"target"` // "192.168.10.12", "default/web/192.168.10.12", or "node": this host
+	proxier.Drain
+}
+
+// drains returns the first drain, this host if it is drained, and counts the others; empty: there is none.
+func (t *table) drains(s *Summary) string {
+	if len(s.Drains) == 0 {
+		return ""
+	}
+	line := "DRAINS  " + grouped(len(s.Drains)+s.Left.Drains) + "  " + t.drained(s.Drains[0])
+	if more := len(s.Drains) - 1 + s.Left.Drains; more > 0 {
+		line += fmt.Sprintf("; and %s more: svcproxy status -o wide", grouped(more))
+	}
+	return line
+}
+
+// drained says what is drained, by whom, for how long and why, and how long that may last.
+func (t *table) drained(d Drained) string {
+	target := d.Target
+	if target == "node" {
+		target = "this host"
+	}
+	text := fmt.Sprintf("%s, by %s for %s", target, d.By, age(t.now, d.At))
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	if !d.Until.IsZero() {
+		text += ", " + t.left(d.Until)
+	}
+	return text
+}
+
+func (st *Status) drains(t *table) (lines []string) {
+	for _, d := range st.Drains {
+		lines = append(lines, t.drained(d))
+	}
+	return lines
+}
