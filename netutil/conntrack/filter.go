@@ -72,7 +72,7 @@ type filter struct {
 	at       netip.AddrPort // the source of replies
 
 	translated bool       // in place of the others: those whose destination was translated
-	to         netip.Addr // the same: those whose replies come from there
+	replies    netip.Addr // the same: those whose replies come from there
 }
 
 func (f filter) number() uint8 { return cmp.Or(f.protocol, unix.IPPROTO_UDP) }
@@ -133,8 +133,8 @@ func (f filter) encode() ([]byte, error) {
 	if f.translated {
 		return encodeTranslated()
 	}
-	if f.to.IsValid() {
-		return encodeTo(f.to)
+	if f.replies.IsValid() {
+		return encodeReplies(f.replies)
 	}
 	if !f.udp {
 		return nil, nil

@@ -8,9 +8,6 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// filterReply is as filterOrig, of the tuple of replies.
-const filterReply = 2
-
 // Open calls visit with every connection of a family whose packets go to another address or
 // port than they were sent to, and that has been answered and has not ended: one of TCP or
 // SCTP also while only one side has closed it. to is where they go, every port of it; an
@@ -31,7 +28,7 @@ func Open(ctx context.Context, ipv6 bool, to netip.Addr, visit func(Connection))
 		}
 		return ctx.Err()
 	}
-	f := filter{to: to}
+	f := filter{replies: to}
 	if ipv6 {
 		f = filter{} // see filterable
 	}
@@ -51,8 +48,8 @@ func (e *entry) open() bool {
 	return e.status&seenReply != 0 && e.orig.dst != e.reply.src && !e.ended()
 }
 
-// encodeTo encodes a filter by the source of replies, which must be of IPv4.
-func encodeTo(to netip.Addr) ([]byte, error) {
+// encodeReplies encodes a filter by the source of replies, which must be of IPv4.
+func encodeReplies(to netip.Addr) ([]byte, error) {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(attrFilter, func(e *netlink.AttributeEncoder) error {
 		e.Uint32(filterReply, equalSrcAddr)
