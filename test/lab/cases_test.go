@@ -33,7 +33,7 @@ type testCase struct {
 }
 
 var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, policyGroups, masqueradeGroups, affinityGroups, floodGroups, flowGroups, upheavalGroups, rollingGroups,
-	fileGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups, trafficGroups, traceGroups, explainGroups)
+	fileGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups, trafficGroups, traceGroups, explainGroups, healthGroups)
 
 func TestCases(t *testing.T) {
 	for _, m := range modes {

@@ -24,6 +24,10 @@ type Service struct {
 	TrafficDistribution      string         `json:"traffic_distribution,omitempty"`
 	HealthCheckNodePort      uint16         `json:"health_check_node_port,omitempty"`
 	PublishNotReady          bool           `json:"publish_not_ready,omitempty"`
+
+	HealthCheck      map[string]any `json:"health_check,omitempty"`
+	MinUp            int            `json:"min_up,omitempty"`
+	CloseConnections string         `json:"close_connections,omitempty"`
 }
 
 // A Port is a port of a Service.
@@ -45,6 +49,8 @@ type Endpoint struct {
 	Ready       *bool             `json:"ready,omitempty"`
 	Serving     *bool             `json:"serving,omitempty"`
 	Terminating *bool             `json:"terminating,omitempty"`
+	Tier        int               `json:"tier,omitempty"`
+	Enabled     *bool             `json:"enabled,omitempty"`
 }
 
 // File returns a service file in JSON.

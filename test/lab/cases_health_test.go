@@ -1,0 +1,460 @@
+//go:build netns
+
+package lab
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+var healthGroups = []group{{
+	name: "health",
+	cases: []testCase{
+		{name: "endpoints die and come back", run: testEndpointsDie},
+		{name: "by an answer of UDP", run: testUDPCheck},
+		{name: "all die", run: testAllDie},
+		{name: "backup tier", run: testBackupTier},
+		{name: "affinity", run: testDeadAffinity},
+		{name: "connections of the failed", run: testCloseFailed},
+		{name: "disabled", run: testDisabled},
+	},
+}, {
+	name: "health and restarts",
+	cases: []testCase{
+		{name: "killed while endpoints are dead", run: testKilledWhileDead},
+		{name: "drain", run: testDrain},
+	},
+}, {
+	name:  "uplink",
+	cases: []testCase{{name: "lost with all endpoints", run: testUplinkLost}},
+}}
+
+// Times of checks. A refusal is noticed at once; the time-out is long, so that none is
+// over only because the machine is busy.
+var (
+	checkInterval = slow(300 * time.Millisecond)
+	checkTimeout  = slow(2 * time.Second)
+)
+
+// checkPatience is how long a result of checks may take to be in the kernel.
+var checkPatience = 3*checkInterval + 2*checkTimeout + expectPatience
+
+// tcpCheck asks by connecting.
+func tcpCheck() map[string]any {
+	return map[string]any{
+		"type": "tcp", "interval": checkInterval.String(), "timeout": checkTimeout.String(), "fall": 2, "rise": 1,
+	}
+}
+
+// checkWith sets a key of a check.
+func checkWith(check map[string]any, key string, value any) map[string]any {
+	check[key] = value
+	return check
+}
+
+// checked is the service of the case with a check.
+func (e *env) checked(endpoints ...Endpoint) Service {
+	s := e.service(endpoints...)
+	s.HealthCheck = tcpCheck()
+	return s
+}
+
+// How an endpoint dies: its programs end, or all of it.
+const (
+	refuses = "reject with tcp reset"
+	silent  = "drop"
+)
+
+// dies lets no packet reach the servers of a host any more, and returns what brings it back.
+func (e *env) dies(t *testing.T, h *Host, how string, ports ...uint16) (revive func()) {
+	t.Helper()
+	which := "meta l4proto tcp"
+	if len(ports) > 0 {
+		which = fmt.Sprintf("tcp dport %d", ports[0])
+	}
+	rules := "table inet dead { chain in { type filter hook input priority 0; " + which + " " + how + "; "
+	if len(ports) == 0 {
+		rules += "meta l4proto udp drop; "
+	}
+	if _, err := h.RunInput(rules+"}; }\n", "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	dead := true
+	revive = func() {
+		if !dead {
+			return
+		}
+		dead = false
+		if _, err := h.Run("nft", "delete", "table", "inet", "dead"); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(revive)
+	return revive
+}
+
+// endpointStates returns the state of each endpoint of the case's service, by the role of
+// its host, and how many targets its frontends have in the kernel.
+func (e *env) endpointStates() (states map[string]string, targets []int, err error) {
+	out, err := e.daemon.Command("status", "-o", "json", e.name())
+	if err != nil {
+		return nil, nil, err
+	}
+	var st struct {
+		Services []struct {
+			Name      string
+			Frontends []struct {
+				Action  string
+				Targets int
+			}
+			Endpoints []struct{ Address, State string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		return nil, nil, fmt.Errorf("%w: %s", err, out)
+	}
+	states = make(map[string]string)
+	for _, s := range st.Services {
+		if s.Name != e.name() {
+			continue
+		}
+		for _, f := range s.Frontends {
+			if f.Action == "pending" {
+				return nil, nil, fmt.Errorf("a change is pending: %s", out)
+			}
+			targets = append(targets, f.Targets)
+		}
+		for _, ep := range s.Endpoints {
+			states[ep.Address] = ep.State
+		}
+	}
+	return states, targets, nil
+}
+
+// expectTargets waits until every frontend of the case's service has so many targets in the kernel.
+func (e *env) expectTargets(t *testing.T, when string, want int) {
+	t.Helper()
+	err := Poll(checkPatience, func() error {
+		states, targets, err := e.endpointStates()
+		if err != nil {
+			return err
+		}
+		if len(targets) == 0 || slices.ContainsFunc(targets, func(n int) bool { return n != want }) {
+			return fmt.Errorf("targets %v, want %d; endpoints %v", targets, want, states)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+}
+
+// testEndpointsDie: while endpoints die and come back, new connections fail only until the
+// check has found it, and none after.
+func testEndpointsDie(t *testing.T, e *env) {
+	hosts := slices.Concat(e.Remote[:2], e.Local[:1])
+	e.apply(t, e.checked(at(hosts...)...))
+	e.expectTargets(t, "at first", len(hosts))
+	k := e.knockOften(t, check{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}})
+	for n := range soak(3, 20) {
+		victim, how := hosts[n%len(hosts)], refuses
+		if n%3 == 2 {
+			how = silent
+		}
+		died := time.Now()
+		revive := e.dies(t, victim, how)
+		e.expectTargets(t, "one died", len(hosts)-1)
+		k.mayFail(died, time.Now())
+		e.expect(t, check{from: e.Client, to: e.vip(1), want: by(slices.DeleteFunc(slices.Clone(hosts), func(h *Host) bool { return h == victim })...)})
+		revive()
+		e.expectTargets(t, "all are back", len(hosts))
+		e.expect(t, check{from: e.Client, to: e.vip(1), want: by(hosts...)})
+	}
+	k.stop(t)
+}
+
+// testUDPCheck: an endpoint whose answer is another one is down.
+func testUDPCheck(t *testing.T, e *env) {
+	s := e.checked(at(e.Remote[:2]...)...)
+	s.HealthCheck["type"], s.HealthCheck["send"], s.HealthCheck["expect"] = "udp", `ping\n`, "^remote1 "
+	e.apply(t, s)
+	e.expectTargets(t, "one answers otherwise", 1)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
+}
+
+// testAllDie: with all endpoints down the service goes on as if none were, or refuses.
+func testAllDie(t *testing.T, e *env) {
+	s := e.checked(at(e.Remote[:2]...)...)
+	e.apply(t, s)
+	e.expectTargets(t, "at first", 2)
+	var revive []func()
+	for _, h := range e.Remote[:2] {
+		revive = append(revive, e.dies(t, h, refuses, EndpointPorts[0])) // UDP goes on
+	}
+	err := Poll(checkPatience, func() error {
+		states, targets, err := e.endpointStates()
+		for _, state := range states {
+			if err == nil && !strings.EqualFold(state, "down") {
+				err = fmt.Errorf("endpoints %v, targets %v", states, targets)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	udp := []source.Protocol{source.UDP}
+	e.expectTargets(t, "all are down, and used", 2)
+	e.expect(t, check{from: e.Client, to: e.vip(1), protocols: udp, want: by(e.Remote[:2]...)})
+	s.HealthCheck["all_failed"] = "refuse"
+	e.apply(t, s)
+	e.expectTargets(t, "all are down, and refused", 0)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: refused})
+	for _, f := range revive {
+		f()
+	}
+	e.expectTargets(t, "all are back", 2)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[:2]...)})
+}
+
+// testBackupTier: the backup is used when the first tier has too few, and its connections
+// outlive the way back.
+func testBackupTier(t *testing.T, e *env) {
+	backup := with(func(ep *Endpoint) { ep.Tier = 1 }, e.Remote[1:2]...)
+	e.apply(t, e.checked(append(at(e.Remote[0]), backup...)...))
+	e.expectTargets(t, "at first", 1)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
+	revive := e.dies(t, e.Remote[0], refuses)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[1])})
+	held := e.connections(t, e.Client, e.vip(1), 80)
+	revive()
+	err := Poll(checkPatience, func() error {
+		for _, q := range (check{from: e.Client, to: e.vip(1)}).questions() {
+			if err := e.verify(q, by(e.Remote[0])); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	e.goOn(t, "of the backup", held)
+}
+
+// testDeadAffinity: a client whose endpoint is down moves at once, the others stay.
+func testDeadAffinity(t *testing.T, e *env) {
+	s := e.checked(at(e.Remote[:2]...)...)
+	s.SessionAffinity = "client_ip"
+	e.apply(t, s)
+	e.expectTargets(t, "at first", 2)
+	before := e.choices(t, e.vip(1), 80)
+	e.dies(t, e.Remote[0], refuses)
+	e.expectTargets(t, "one died", 1)
+	for client, role := range e.choices(t, e.vip(1), 80) {
+		if role != e.Remote[1].Role {
+			t.Errorf("client %s is sent to %s, which is dead; before to %s", client, role, before[client])
+		}
+	}
+}
+
+// testCloseFailed: connections of an endpoint whose check fails go on, or are reset.
+func testCloseFailed(t *testing.T, e *env) {
+	s := e.checked(at(e.Remote[:2]...)...)
+	s.HealthCheck["port"] = EndpointPorts[2]
+	e.apply(t, s)
+	e.expectTargets(t, "at first", 2)
+	var conns []*Conn
+	for range 4 {
+		conns = append(conns, e.connections(t, e.Client, e.vip(1), 80)...)
+	}
+	revive := e.dies(t, e.Remote[0], refuses, EndpointPorts[2])
+	e.expectTargets(t, "a check fails", 1)
+	e.goOn(t, "of an endpoint that is down", conns)
+	revive()
+	e.expectTargets(t, "it is back", 2)
+	s.CloseConnections = "failed"
+	e.apply(t, s)
+	for len(of(conns, e.Remote[0])) < 2 || len(of(conns, e.Remote[1])) < 2 {
+		conns = append(conns, e.connections(t, e.Client, e.vip(1), 80)...)
+	}
+	e.dies(t, e.Remote[0], refuses, EndpointPorts[2])
+	e.expectTargets(t, "a check fails again", 1)
+	for _, c := range of(conns, e.Remote[0]) {
+		if err := Poll(expectPatience, func() error { return stillOpen(c) }); err != nil {
+			t.Error(err)
+		}
+	}
+	e.goOn(t, "of the other endpoint", of(conns, e.Remote[1]))
+}
+
+// of returns the connections that a host serves.
+func of(conns []*Conn, h *Host) (list []*Conn) {
+	for _, c := range conns {
+		if c.Server.By == h.Role {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// stillOpen returns an error as long as a connection has not been reset.
+func stillOpen(c *Conn) error {
+	err := c.Echo(Patience)
+	if got := failed(err); err != nil && got.Outcome == Refused {
+		return nil
+	}
+	return fmt.Errorf("a connection to %s was not reset: %v", c.Server.By, err)
+}
+
+// testDisabled: an endpoint and a service that are disabled get nothing.
+func testDisabled(t *testing.T, e *env) {
+	s := e.service(append(at(e.Remote[0]), with(func(ep *Endpoint) { ep.Enabled = new(false) }, e.Remote[1])...)...)
+	e.apply(t, s)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
+}
+
+// testKilledWhileDead: however often the daemon is killed, what was down before and after
+// gets no connection.
+func testKilledWhileDead(t *testing.T, e *env) {
+	e.apply(t, e.checked(at(e.Remote...)...))
+	e.expectTargets(t, "at first", len(e.Remote))
+	e.dies(t, e.Remote[0], refuses)
+	e.expectTargets(t, "one died", len(e.Remote)-1)
+	time.Sleep(slow(1500 * time.Millisecond)) // results are kept once a second
+	k := e.knockOften(t, check{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}})
+	for range soak(4, 50) {
+		if err := e.daemon.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.daemon.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		if rand.IntN(3) > 0 {
+			if err := e.daemon.Await(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(rand.N(2 * checkInterval))
+	}
+	if err := e.daemon.Await(); err != nil {
+		t.Fatal(err)
+	}
+	e.expectTargets(t, "at last", len(e.Remote)-1)
+	k.stop(t)
+}
+
+// testDrain: an endpoint that is drained gets no new connection from the moment it is said,
+// over restarts and another version of its file, and --wait ends with its last connection.
+func testDrain(t *testing.T, e *env) {
+	s := e.service(at(e.Remote...)...)
+	e.apply(t, s)
+	var conns []*Conn
+	for range soak(30, 500) {
+		conns = append(conns, e.connections(t, e.Client, e.vip(1), 80)...)
+	}
+	addr := e.Remote[0].Addr()
+	for _, a := range addr.Each() {
+		if out, err := e.daemon.Command("drain", a.String(), "--reason", "test"); err != nil {
+			t.Fatalf("drain: %v: %s", err, out)
+		}
+	}
+	rest := by(e.Remote[1:]...)
+	none := func(when string) {
+		t.Helper()
+		for _, q := range (check{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}}).questions() {
+			if err := e.verify(q, rest); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+	}
+	none("drained")
+	if err := e.daemon.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	none("restarted")
+	s.Endpoints = append(s.Endpoints, at(e.Local[0])...)
+	e.apply(t, s)
+	rest = by(slices.Concat(e.Remote[1:], e.Local[:1])...)
+	none("rewritten")
+	e.goOn(t, "of an endpoint that is drained", conns)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := e.daemon.Command("drain", addr.V4.String(), "--wait")
+		waited <- err
+	}()
+	select {
+	case err := <-waited:
+		t.Errorf("drain --wait ended with connections left: %v", err)
+	case <-time.After(slow(time.Second)):
+	}
+	for _, c := range of(conns, e.Remote[0]) {
+		c.SetLinger(0)
+		c.Close()
+	}
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+	for _, a := range addr.Each() {
+		if out, err := e.daemon.Command("undrain", a.String()); err != nil {
+			t.Errorf("undrain: %v: %s", err, out)
+		}
+	}
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(slices.Concat(e.Remote, e.Local[:1])...)})
+}
+
+// behindGateway returns an address that gateway answers for.
+func behindGateway(i int) Dual {
+	v6 := [16]byte{0: 0xfd, 3: 0xc8, 14: byte(i >> 8), 15: byte(i)}
+	return Dual{netip.AddrFrom4([4]byte{10, 200, byte(i / 200), byte(1 + i%200)}), netip.AddrFrom16(v6)}
+}
+
+// testUplinkLost: with the link all endpoints are lost. The kernel is told nothing, and when
+// the link is back so is traffic.
+func testUplinkLost(t *testing.T, e *env) {
+	var endpoints []Endpoint
+	for i := range soak(100, 1000) {
+		for _, a := range behindGateway(i).Each() {
+			endpoints = append(endpoints, Endpoint{Address: a})
+		}
+	}
+	s := e.service(endpoints...)
+	s.HealthCheck = checkWith(tcpCheck(), "timeout", checkInterval.String())
+	e.apply(t, s)
+	e.expectTargets(t, "at first", len(endpoints)/2)
+	up := []check{{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}, want: untouched}} // by gateway, which has all addresses
+	e.expect(t, up...)
+	if _, err := e.Gateway.Run("nft", "add table inet dead; add chain inet dead in { type filter hook input priority 0; policy drop; }"); err != nil {
+		t.Fatal(err)
+	}
+	err := Poll(checkPatience, func() error {
+		states, _, err := e.endpointStates()
+		for a, state := range states {
+			if err == nil && !strings.EqualFold(state, "down") {
+				err = fmt.Errorf("%s is %s", a, state)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Gateway.Run("nft", "delete", "table", "inet", "dead"); err != nil {
+		t.Fatal(err)
+	}
+	if got := Ask(up[0].questions()[0]); got.Outcome != Untouched {
+		t.Errorf("the link is back: %s", got)
+	}
+	e.expectTargets(t, "all are back", len(endpoints)/2)
+}

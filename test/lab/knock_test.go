@@ -1,0 +1,109 @@
+//go:build netns
+
+package lab
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+)
+
+// knocks are new connections that are made all the time, at a steady rate as far as the
+// machine can, and closed at once.
+type knocks struct {
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	begun  time.Time
+
+	mu      sync.Mutex
+	made    int
+	failed  []knock
+	windows []window
+}
+
+// A knock is one that failed.
+type knock struct {
+	Question
+	Answer
+	at time.Time // it began
+}
+
+// A window is a time in which knocks may fail.
+type window struct{ from, to time.Time }
+
+// knockers is how many connections are made at a time. One that gets no answer takes Patience.
+const knockers = 16
+
+// knockOften makes connections until stop is called.
+func (e *env) knockOften(t *testing.T, c check) *knocks {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	k := &knocks{cancel: cancel, begun: time.Now()}
+	questions, ticks := c.questions(), make(chan Question)
+	for range knockers {
+		k.work.Go(func() {
+			for q := range ticks {
+				k.knock(q)
+			}
+		})
+	}
+	k.work.Go(func() {
+		defer close(ticks)
+		for n := 0; ctx.Err() == nil; n++ {
+			time.Sleep(time.Until(k.begun.Add(time.Duration(n) * time.Second / time.Duration(soak(newRate, 500)))))
+			ticks <- questions[n%len(questions)]
+		}
+	})
+	return k
+}
+
+func (k *knocks) knock(q Question) {
+	at := time.Now()
+	got := Ask(q)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.made++
+	if got.Outcome != Answered {
+		k.failed = append(k.failed, knock{q, got, at})
+	}
+}
+
+// mayFail says that knocks may fail that began in this time.
+func (k *knocks) mayFail(from, to time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.windows = append(k.windows, window{from, to})
+}
+
+// stop ends them, and reports those that failed outside of the windows. One that was
+// under way when a window began may fail as well.
+func (k *knocks) stop(t *testing.T) {
+	t.Helper()
+	k.cancel()
+	k.work.Wait()
+	wrong := 0
+	for _, f := range k.failed {
+		if k.excused(f.at) {
+			continue
+		}
+		if wrong++; wrong <= 5 {
+			t.Errorf("%s, begun %v after the start: %s", f.Question, f.at.Sub(k.begun), f.Answer)
+		}
+	}
+	var open time.Duration
+	for _, w := range k.windows {
+		open += w.to.Sub(w.from)
+	}
+	t.Logf("%d connections, %.0f a second; %d failed in %d windows of together %v, %d outside of them",
+		k.made, float64(k.made)/time.Since(k.begun).Seconds(), len(k.failed)-wrong, len(k.windows), open, wrong)
+}
+
+func (k *knocks) excused(at time.Time) bool {
+	for _, w := range k.windows {
+		if at.Add(Patience).After(w.from) && at.Before(w.to) {
+			return true
+		}
+	}
+	return false
+}
