@@ -256,7 +256,7 @@ func testManyEndpoints(t *testing.T, e *env) {
 	}
 	e.apply(t, s)
 	for _, addr := range e.vip(1).Each() {
-		q := Question{From: e.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80)}
+		q := Question{From: e.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80), Patience: streamPatience}
 		seen := make(map[string]bool)
 		for range 1000 { // the lightest get 1 of 36
 			got := Ask(q)

@@ -70,6 +70,7 @@ func (e *env) flowsMeet(t *testing.T, flows []*Flow, want want) {
 	for _, f := range flows {
 		err := Poll(expectPatience, func() error {
 			if got := f.Ask(); e.match(f.question, got, want) != nil {
+				f.question.late(got, want)
 				return fmt.Errorf("flow %s: %s, want %s", f.question, got, want)
 			}
 			return nil

@@ -238,7 +238,7 @@ func testBackupTier(t *testing.T, e *env) {
 	revive()
 	err := Poll(checkPatience, func() error {
 		for _, q := range (check{from: e.Client, to: e.vip(1)}).questions() {
-			if err := e.verify(q, by(e.Remote[0])); err != nil {
+			if err := e.verify(&q, by(e.Remote[0])); err != nil {
 				return err
 			}
 		}
@@ -371,7 +371,7 @@ func testDrain(t *testing.T, e *env) {
 	none := func(when string) {
 		t.Helper()
 		for _, q := range (check{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}}).questions() {
-			if err := e.verify(q, rest); err != nil {
+			if err := e.verify(&q, rest); err != nil {
 				t.Errorf("%s: %v", when, err)
 			}
 		}

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -174,7 +175,7 @@ func (e *env) expect(t *testing.T, checks ...check) {
 	for _, c := range checks {
 		for _, q := range c.questions() {
 			wg.Go(func() {
-				errs <- Poll(expectPatience, func() error { return e.verify(q, c.want) })
+				errs <- Poll(expectPatience, func() error { return e.verify(&q, c.want) })
 			})
 		}
 	}
@@ -219,12 +220,14 @@ func (c check) questions() []Question {
 // processor is emulated it is a third of that: a check that misses somebody is repeated.
 var triesEach = 24 / min(3, int(slowness))
 
-// verify asks as often as it takes to know everybody who answers.
-func (e *env) verify(q Question, w want) error {
+// verify asks as often as it takes to know everybody who answers. Where an answer is late
+// the question has more patience when it is asked again.
+func (e *env) verify(q *Question, w want) error {
 	seen := make(map[string]bool)
 	for range max(1, triesEach*len(w.by)) {
-		got := Ask(q)
-		if err := e.match(q, got, w); err != nil {
+		got := Ask(*q)
+		if err := e.match(*q, got, w); err != nil {
+			q.late(got, w)
 			return fmt.Errorf("%s: %w", q, err)
 		}
 		seen[got.By] = true
@@ -233,6 +236,14 @@ func (e *env) verify(q Question, w want) error {
 		return fmt.Errorf("%s: only %v answered, want %s", q, seen, w)
 	}
 	return nil
+}
+
+// late doubles the patience of a question whose answer did not come. A busy machine delays
+// packets by more than a measure of its processors tells.
+func (q *Question) late(got Answer, w want) {
+	if got.Outcome == Dropped && w.outcome != Dropped {
+		q.Patience = min(2*cmp.Or(q.Patience, Patience), expectPatience/2)
+	}
 }
 
 func (e *env) match(q Question, got Answer, w want) error {
