@@ -109,20 +109,22 @@ func (e *env) endpointStates() (states map[string]string, targets []int, err err
 		return nil, nil, err
 	}
 	var st struct {
-		Services []struct {
-			Name      string
-			Frontends []struct {
-				Action  string
-				Targets int
+		Loop struct {
+			Services []struct {
+				Name      string
+				Frontends []struct {
+					Action  string
+					Targets int
+				}
+				Endpoints []struct{ Address, State string }
 			}
-			Endpoints []struct{ Address, State string }
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &st); err != nil {
 		return nil, nil, fmt.Errorf("%w: %s", err, out)
 	}
 	states = make(map[string]string)
-	for _, s := range st.Services {
+	for _, s := range st.Loop.Services {
 		if s.Name != e.name() {
 			continue
 		}
