@@ -133,6 +133,13 @@ func TestWhichFilesAreReadInChunks(t *testing.T) {
 		{"other headers too", "a.toml", a + "[[ services ]]\n" + strings.TrimPrefix(b, header+"\n") + b, ""},
 		{"a header in a string", "a.toml", a + b + "scheduler = '''\n[[services]]\n'''\n", ""},
 		{"a key above", "a.toml", "x = 1\n" + a + b, ""},
+		{"defaults", "a.toml", "[defaults.health_check]\ntype = 'tcp'\n" + a + b, "3:1 8:1"},
+		{"defaults that warn", "a.toml", "[defaults.health_check]\ntype = 'none'\n" + a + b, ""},
+		{"defaults at fault", "a.toml", "[defaults.health_check]\ntype = 'x'\n" + a + b, ""},
+		{"defaults and another table", "a.toml", "[defaults]\n[x]\n" + a + b, ""},
+		{"defaults between", "a.toml", a + "[defaults.health_check]\ntype = 'tcp'\n" + b, ""},
+		{"defaults behind", "a.toml", a + b + "[defaults.health_check]\ntype = 'tcp'\n", ""},
+		{"defaults twice", "a.toml", "[defaults]\n" + a + b + "[defaults]\n", ""},
 		{"a table between", "a.toml", a + "[x]\n" + b, ""},
 		{"twice the same table", "a.toml", a + "[x]\n" + b + "[x]\n", "a.toml:12:2: Key 'x' has already been defined."},
 		{"a fault", "a.toml", a + b + "node_port = 1\n", "a.toml:11:1: unknown key \"node_port\"; it belongs to a port: ports = [{ ... }]"},
@@ -147,6 +154,9 @@ func TestWhichFilesAreReadInChunks(t *testing.T) {
 		{"brackets in a string", "a.json", `{"services": [` + x + `,{"external_ips": [], "name": "]}\"}"}]}`, "a.json:1:94: key \"ports\" is missing " +
 			"a.json:1:123: the name \"]}\\\"}\" is not a DNS label; want 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
 		{"a schema of a kind that is none", "a.json", `{"$schema": 1, "services": [` + x + "," + y + "]}", ""},
+		{"defaults above", "a.json", `{"defaults": {"health_check": {"type": "tcp"}}, "services": [` + x + "," + y + "]}", "1:62 1:141"},
+		{"defaults below", "a.json", `{"services": [` + x + "," + y + `], "defaults": {}}`, "1:15 1:94"},
+		{"defaults that are none", "a.json", `{"services": [` + x + "," + y + `], "defaults": null}`, ""},
 		{"another key", "a.json", `{"services": [` + x + "," + y + `], "x": 1}`, ""},
 		{"another list", "a.json", `{"x": {"services": [` + x + "," + y + `]}, "services": []}`, ""},
 		{"twice", "a.json", `{"services": [` + x + "," + y + `], "services": []}`, ""},
@@ -198,6 +208,7 @@ func FuzzPieces(f *testing.F) {
 		f.Add(listed(isJSON, 1, 2), isJSON)
 		f.Add(listed(isJSON, 0, 0, 0), isJSON)
 	}
+	f.Add([]byte(withDefaults("[defaults.health_check]\ntype = 'tcp'\n")), false)
 	f.Add([]byte(`{"services": [{"name": "a"}, {}], "$schema": "\""}`), true)
 	f.Fuzz(compareChunks)
 }

@@ -62,6 +62,8 @@ ports = [{ port = 80 }]
 		{"no internal policy", web, without("internal"), false, true},
 		{"no external policy", web, without("external"), false, true},
 		{"no health check", web, without("health"), false, true},
+		{"no check of endpoints", web + "health_check = { type = \"tcp\" }\n", web + "scheduler = \"rr\"\n", false, true},
+		{"another check of endpoints", web + "health_check = { type = \"tcp\" }\n", web + "health_check = { type = \"http\" }\n", false, false},
 		{"restricted", without("load_balancer_source_ranges"), web, false, false},
 		{"a number cut off", web, strings.Replace(web, "8080", "80", 1), false, false}, // and the rest is there
 		{"a beginning", last, last[:len(last)-2], false, true},
