@@ -273,14 +273,20 @@ func (v *validator) check() {
 	}
 }
 
-// checkSource finds that no endpoint can be asked from the address to ask from.
+// checkSource finds that endpoints cannot be asked from the address to ask from.
 func (v *validator) checkSource() {
 	from := v.HealthCheck.Source
 	if !from.IsValid() || len(v.Endpoints) == 0 {
 		return
 	}
-	if !slices.ContainsFunc(v.Endpoints, func(e Endpoint) bool { return !e.Addr.IsValid() || e.Addr.Is4() == from.Is4() }) {
-		v.fault(At("health_check", "source"), fmt.Sprintf("source %s is %s, and no endpoint is", from, family(from)), "")
+	at := At("health_check", "source")
+	other := slices.IndexFunc(v.Endpoints, func(e Endpoint) bool { return e.Addr.IsValid() && e.Addr.Is4() != from.Is4() })
+	switch {
+	case other < 0:
+	case !slices.ContainsFunc(v.Endpoints, func(e Endpoint) bool { return !e.Addr.IsValid() || e.Addr.Is4() == from.Is4() }):
+		v.fault(at, fmt.Sprintf("source %s is %s, and no endpoint is", from, family(from)), "")
+	default:
+		v.warn(at, fmt.Sprintf("source %s is %s, so endpoint %s is not asked from it", from, family(from), v.Endpoints[other].Addr), "")
 	}
 }
 

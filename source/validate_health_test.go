@@ -143,7 +143,8 @@ func TestValidateServiceWithCheck(t *testing.T) {
 	}{
 		{"good", source.CheckHTTP, func(s *source.Service) {}, ""},
 		{"a check at fault", source.CheckHTTP, func(s *source.Service) { s.HealthCheck.Path = "" }, `health_check.path: the path "" does not begin with "/"`},
-		{"source of one family", source.CheckTCP, func(s *source.Service) { s.HealthCheck.Source = netip.MustParseAddr("10.0.0.1") }, ""},
+		{"source of one family", source.CheckTCP, func(s *source.Service) { s.HealthCheck.Source = netip.MustParseAddr("10.0.0.1") },
+			"warning: health_check.source: source 10.0.0.1 is IPv4, so endpoint fd00::11 is not asked from it"},
 		{"source of no endpoint's family", source.CheckTCP, func(s *source.Service) {
 			s.HealthCheck.Source, s.Endpoints = netip.MustParseAddr("10.0.0.1"), s.Endpoints[1:]
 		}, "health_check.source: source 10.0.0.1 is IPv4, and no endpoint is"},
