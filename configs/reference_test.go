@@ -118,6 +118,7 @@ func TestExamples(t *testing.T) {
 	want := map[string][]string{
 		"web.toml":        {"default/web"},
 		"dual-stack.toml": {"default/shop"},
+		"checks.toml":     {"default/cart", "default/mail", "default/sessions"},
 		"dns.toml":        {"infra/dns"},
 		"ingress.toml":    {"default/ingress"},
 		"node-ports.json": {"monitoring/metrics"},
