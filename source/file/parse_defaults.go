@@ -97,14 +97,15 @@ func (p *reading) share(c *source.HealthCheck) *source.HealthCheck {
 	if p.shared[c] {
 		return c
 	}
-	text := fmt.Sprintf("%#v", *c)
-	if p.checks[text] == nil {
+	p.text = fmt.Appendf(p.text[:0], "%#v", *c)
+	sum := sha256.Sum256(p.text)
+	if p.checks[sum] == nil {
 		if p.checks == nil {
-			p.checks, p.shared = map[string]*source.HealthCheck{}, map[*source.HealthCheck]bool{}
+			p.checks, p.shared = map[[sha256.Size]byte]*source.HealthCheck{}, map[*source.HealthCheck]bool{}
 		}
-		p.checks[text], p.shared[c] = c, true
+		p.checks[sum], p.shared[c] = c, true
 	}
-	return p.checks[text]
+	return p.checks[sum]
 }
 
 // shareKnown makes services share checks with those of before.

@@ -56,6 +56,9 @@ func hostile() map[string]string {
 		"port names.toml":       misnamed(strings.Repeat("a", 50), 1000)(size),
 		"long port names.toml":  misnamed(strings.Repeat("a", size/3), 2)(size),
 		"services.toml":         fill("", one, ""),
+		"checks.toml":           count("", "[[services]]\nname='a%d'\nports=[{port=80}]\nhealth_check={type='http'}\n", ""),
+		"other checks.toml":     count("", "[[services]]\nname='a%[1]d'\nports=[{port=80}]\nhealth_check={type='tcp',expect='a%[1]d'}\n", ""),
+		"expressions.toml":      count("", "[[services]]\nname='a'\nports=[{port=80}]\nhealth_check={type='tcp',expect='a{999}b%d{999}'}\n", ""),
 		"warnings.toml":         count("", "[[services]]\nname = 'a%d'\nports = [{ port = 80 }]\n", ""),
 		"cut off in lists.json": fill(`{"services": [`, "      1,", ""),
 	}

@@ -2,6 +2,7 @@ package file
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"maps"
 	"slices"
 
@@ -16,8 +17,9 @@ type reading struct {
 	services []*source.Service
 	schema   string // not used
 	defaults defaults
-	checks   map[string]*source.HealthCheck // by what they are, of all services
-	shared   map[*source.HealthCheck]bool   // those of checks
+	checks   map[[sha256.Size]byte]*source.HealthCheck // of all services, by the checksum of what they are
+	shared   map[*source.HealthCheck]bool              // those of checks
+	text     []byte                                    // room for that of a check
 }
 
 func (rules Rules) reading() *reading {

@@ -345,12 +345,14 @@ func checkSafe(t *testing.T, path string, data []byte) {
 func FuzzTOML(f *testing.F) {
 	f.Add([]byte(everyKeyTOML))
 	f.Add([]byte(webWith + "endpoints = ['10.1.1.1:80', '[fd00::1]:1', {address = \"::ffff:1.1.1.1\", node = \"\\u001b\"}]"))
+	f.Add([]byte("[defaults.health_check]\ntype = 'tcp'\nsend = '\\x00\\r'\nexpect = '(a{9}|b)*'\n" + webWith + "min_up = 2\nhealth_check = {type = 'http', path = '/%', host = '[::1', expect_status = [200, '2-']}"))
 	f.Add([]byte("services = [{name = '''a\nb''', ports = [[]]}]"))
 	f.Fuzz(func(t *testing.T, data []byte) { checkSafe(t, "f.toml", data) })
 }
 
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(everyKeyJSON))
+	f.Add([]byte(`{"defaults": {"health_check": {"type": "none"}}, "services": [{"slow_start": "1s", "health_check": {"type": "exec", "command": ["/a", "\u0000"], "timeout": "1h"}}]}`))
 	f.Add([]byte(`{"services": [{"name": "a\n", "name": "b", "ports": [{"port": 1e2, "name": null}]}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) { checkSafe(t, "f.json", data) })
 }
