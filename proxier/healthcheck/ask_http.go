@@ -1,6 +1,7 @@
 package healthcheck
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -45,41 +46,60 @@ func newHTTP(check *source.HealthCheck) (asker, error) {
 }
 
 func (w *web) ask(ctx context.Context, q Question) error {
-	conn, err := w.connect(ctx, q.At)
+	raw, err := w.dialer.tcp(ctx, q.At)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	resp, err := transport.RoundTrip(w.request(context.WithValue(ctx, connKey{}, conn), q.At))
+	defer raw.Close() // also of TLS, which would wait until its farewell is taken
+	conn, err := w.over(ctx, raw, q.At)
 	if err != nil {
-		return ended(ctx, of("answer", err))
+		return err
 	}
-	defer resp.Body.Close()
-	return ended(ctx, w.judge(resp))
+	defer bound(ctx, conn)()
+	resp, err := exchange(conn, w.request(q.At))
+	if err != nil {
+		return of("answer", err)
+	}
+	return w.judge(resp)
 }
 
-func (w *web) connect(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
-	conn, err := w.dialer.tcp(ctx, at)
-	if err != nil || w.check.Type != source.CheckHTTPS {
-		return conn, err
+// over returns a connection with TLS where the check is of HTTPS.
+func (w *web) over(ctx context.Context, raw net.Conn, at netip.AddrPort) (net.Conn, error) {
+	if w.check.Type != source.CheckHTTPS {
+		return raw, nil
 	}
-	over := tls.Client(conn, tlsConfig(w.check, at, "http/1.1"))
-	if err := over.HandshakeContext(ctx); err != nil {
-		conn.Close()
+	conn := tls.Client(raw, tlsConfig(w.check, at, "http/1.1"))
+	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, handshakeError(err)
 	}
-	return over, nil
+	return conn, nil
 }
 
-func (w *web) request(ctx context.Context, at netip.AddrPort) *http.Request {
-	u := *w.path
-	u.Scheme, u.Host = "http", at.String() // the connection is there, whatever it goes over
-	req := &http.Request{Method: cmp.Or(w.check.Method, http.MethodGet), URL: &u, Host: w.host(at), Header: header}
-	return req.WithContext(ctx)
+// exchange sends a request and returns the response, whose body may be read as long as
+// the connection is there. It is no http.Transport, which keeps two goroutines for a
+// connection, and logs what an endpoint says before it is asked.
+func exchange(conn net.Conn, req *http.Request) (*http.Response, error) {
+	if err := req.Write(conn); err != nil {
+		return nil, err
+	}
+	r := bufio.NewReader(io.LimitReader(conn, maxHeader+2*maxBody)) // twice, for the sizes of chunks
+	for {
+		resp, err := http.ReadResponse(r, req)
+		if err != nil || resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
+			return resp, err
+		}
+	}
+}
+
+func (w *web) request(at netip.AddrPort) *http.Request {
+	return &http.Request{
+		Method: cmp.Or(w.check.Method, http.MethodGet), URL: w.path, Host: w.host(at),
+		Header: header, Close: true,
+	}
 }
 
 // header is that of all requests. It is only read.
-var header = http.Header{"User-Agent": {"svcproxy"}}
+var header = http.Header{"User-Agent": {"svcproxy"}, "Accept": {"*/*"}}
 
 // host returns what the request names: the endpoint without its port where that is the usual one.
 func (w *web) host(at netip.AddrPort) string {
@@ -114,29 +134,6 @@ func (w *web) judge(resp *http.Response) error {
 
 var errBody = errors.New("the body does not match")
 
-// connKey is of the value of a context: the connection that a request goes over.
-type connKey struct{}
-
-// transport makes one request over a connection that is there. It follows no
-// redirect, asks no proxy, and keeps nothing between requests.
-var transport = &http.Transport{
-	DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return ctx.Value(connKey{}).(net.Conn), nil
-	},
-	DisableKeepAlives:      true,
-	DisableCompression:     true,
-	MaxResponseHeaderBytes: maxHeader,
-	ReadBufferSize:         2 << 10,
-	WriteBufferSize:        1 << 10,
-	Protocols:              http1(),
-}
-
-func http1() *http.Protocols {
-	p := new(http.Protocols)
-	p.SetHTTP1(true)
-	return p
-}
-
 // tlsConfig is of a connection to an endpoint. Its name is verified, and told to the
 // endpoint (SNI) unless it is an address.
 func tlsConfig(check *source.HealthCheck, at netip.AddrPort, protocol string) *tls.Config {
@@ -158,12 +155,4 @@ func handshakeError(err error) error {
 		return fmt.Errorf("certificate: %w", cert.Err)
 	}
 	return of("TLS handshake", err)
-}
-
-// ended returns a timeout for an error that is one only by the end of ctx.
-func ended(ctx context.Context, err error) error {
-	if err != nil && !isTimeout(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, errBody) {
-		return timeoutError("answer")
-	}
-	return err
 }

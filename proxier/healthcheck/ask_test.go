@@ -101,7 +101,7 @@ func TestTCP(t *testing.T) {
 	talk := source.HealthCheck{Type: source.CheckTCP, Expect: "PONG", Timeout: short}
 	want(t, "silent", asked(t, serve(t, "127.0.0.1:0", silent), talk), "answer timed out")
 	hangup := serve(t, "127.0.0.1:0", func(net.Conn) {})
-	want(t, "hangs up", asked(t, hangup, source.HealthCheck{Type: source.CheckTCP, Expect: "PONG"}), "EOF")
+	want(t, "hangs up", asked(t, hangup, source.HealthCheck{Type: source.CheckTCP, Expect: "PONG"}), "connection closed")
 }
 
 // TestTCPTalk has a server that answers PING with +PONG, byte by byte and without an end.

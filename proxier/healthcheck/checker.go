@@ -40,6 +40,8 @@ type Checker struct {
 	wake  chan struct{}                            // of room for one: what is due has changed
 	first *rate.Limiter                            // of new questions that are asked at once
 
+	lateness, faults rate.Sometimes // lines of the log
+
 	mu       sync.Mutex
 	running  bool
 	entries  map[Question]*entry
@@ -64,7 +66,8 @@ type entry struct {
 
 	reporting bool      // it is in Checker.reports
 	slow      bool      // its last probe held its slot for long
-	skipped   bool      // its last turn was left out, or its last answer not counted
+	skipped   bool      // its last turn was left out
+	uncounted bool      // its last answer was not counted: this process had stopped
 	grid      time.Time // the last point of its grid at which it was asked, or is due
 	due       time.Time
 	place     int // in Checker.due; -1: not there
@@ -87,7 +90,8 @@ func NewChecker(cfg Config) *Checker {
 	}
 	return &Checker{
 		cfg: cfg, epoch: time.Now(), make: newAsker, wake: make(chan struct{}, 1),
-		first:   rate.NewLimiter(atOnce, atOnce),
+		first:    rate.NewLimiter(atOnce, atOnce),
+		lateness: rate.Sometimes{Interval: time.Minute}, faults: rate.Sometimes{Interval: time.Minute},
 		entries: map[Question]*entry{}, askers: map[string]*shared{},
 		net: newLane(cfg.Parallel), programs: newLane(min(cfg.Parallel, programs)),
 	}

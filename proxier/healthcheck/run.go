@@ -83,7 +83,20 @@ func (c *Checker) work(l *lane, e *entry) {
 		slow := e.slow
 		began := time.Now()
 		err := c.probe(e)
+		c.complain(e, began, err)
 		e = c.answered(l, e, slow, err, began, time.Since(began))
+	}
+}
+
+// complain logs, once a minute, what is wrong with this host rather than with an endpoint.
+func (c *Checker) complain(e *entry, began time.Time, err error) {
+	if waited := began.Sub(e.due); waited > e.check.Interval {
+		c.lateness.Do(func() {
+			c.cfg.Log.Warn("health checks are late: too many are under way", "waited", waited, "type", e.check.Type, "parallel", c.lane(e).slots)
+		})
+	}
+	if outcomeOf(err) == notAsked {
+		c.faults.Do(func() { c.cfg.Log.Warn("health check could not be asked", "endpoint", e.q.At, "err", words(err)) })
 	}
 }
 
@@ -115,7 +128,7 @@ func (c *Checker) take(e *entry, err error, began time.Time, took time.Duration)
 		c.missed(e, err, began, took)
 		return
 	}
-	e.skipped = false
+	e.uncounted = false
 	was := e.result.State
 	e.result = e.result.with(err, began, took, e.check)
 	if e.result.State != was && !e.reporting {
@@ -128,8 +141,8 @@ func (c *Checker) take(e *entry, err error, began time.Time, took time.Duration)
 // stopped reports whether a probe timed out because the machine or the process had
 // stopped: it then took far longer than it may. It is not so twice in a row.
 func (e *entry) stopped(took time.Duration) bool {
-	e.skipped = !e.skipped && took > e.check.Timeout+max(e.check.Timeout/2, slowFrom)
-	return e.skipped
+	e.uncounted = !e.uncounted && took > e.check.Timeout+max(e.check.Timeout/2, slowFrom)
+	return e.uncounted
 }
 
 // missed is of a probe that says nothing of the endpoint: it is shown only where there is nothing else to show.

@@ -3,6 +3,7 @@ package healthcheck
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -58,11 +59,14 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &ours) || errors.As(err, &t) && t.Timeout()
 }
 
-// plain returns an error without addresses, which the reader knows: what the kernel said, where it did.
+// plain returns an error without addresses, which the reader knows: what the kernel said, if it did.
 func plain(err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		return errno.Error()
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "connection closed"
 	}
 	return err.Error()
 }
