@@ -119,8 +119,9 @@ func TestTCPTalk(t *testing.T) {
 	check.Expect, check.Timeout = "^-", short
 	want(t, "another answer", asked(t, at, check), "the answer does not match")
 	flood := serve(t, "127.0.0.1:0", func(c net.Conn) {
+		c.Write(make([]byte, 2*maxTalk))
 		for err := error(nil); err == nil; {
-			_, err = c.Write(make([]byte, 4096))
+			_, err = c.Write([]byte("xxxx"))
 		}
 	})
 	want(t, "an answer without end", asked(t, flood, source.HealthCheck{Type: source.CheckTCP, Expect: "x"}), "the answer does not match")

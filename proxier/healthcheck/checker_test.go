@@ -219,6 +219,12 @@ func TestForgottenWhileAsked(t *testing.T) {
 		if r := w.Result(q); r.State != Up || len(w.reports) != 0 {
 			t.Errorf("the answer to a forgotten question is used: %v, %v", r, w.reports)
 		}
+		w.Forget(q)
+		w.restart()
+		time.Sleep(10 * time.Second)
+		if times := w.at(1); len(times) != 0 {
+			t.Errorf("a forgotten question is asked at %v", times)
+		}
 	})
 }
 
@@ -339,6 +345,38 @@ func TestStopped(t *testing.T) {
 			if times := w.at(n); len(times) == 0 || times[0] > first+iv+tolerance(iv) {
 				t.Fatalf("endpoint %d is asked at %v, the first one at %v", n, times, first)
 			}
+		}
+	})
+}
+
+type askFunc func(ctx context.Context, q Question) error
+
+func (f askFunc) ask(ctx context.Context, q Question) error { return f(ctx, q) }
+
+// TestStoppedProbe has probes that outlast their timeout by far, as only a machine that
+// stood still makes them: one is not counted, a second in a row is.
+func TestStoppedProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, check, turn := newWorld(t, Config{}), every(time.Minute), 0
+		check.Fall = 1
+		w.Checker.make = func(*source.HealthCheck) (asker, error) {
+			return askFunc(func(context.Context, Question) error {
+				if turn++; turn == 2 || turn >= 4 {
+					time.Sleep(2 * check.Timeout)
+					return timeoutError("connect")
+				}
+				return nil
+			}), nil
+		}
+		w.Watch(question(1, check), check, Result{})
+		w.run()
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		if len(w.reports) != 2 || w.reports[1].result.State != Down {
+			t.Fatalf("reported %+v, want up and down", w.reports)
+		}
+		if r := w.reports[1].result; r.Row != 1 || r.Asked.Sub(w.start) < 3*time.Minute {
+			t.Errorf("down at %v, want by the fifth probe: %+v", r.Asked.Sub(w.start), r)
 		}
 	})
 }

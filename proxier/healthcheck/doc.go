@@ -16,6 +16,17 @@
 //     Where a grid begins depends on the question, so that many are spread evenly.
 //   - lane: probes that share slots: those of the network, and those that run programs.
 //
+// Grids and durations are of the monotonic clock: setting the clock changes nothing,
+// and while the machine is suspended nothing is due. After the process stood still,
+// what was due meanwhile waits for its next turn, and a probe that outlasted its
+// timeout by half of it is not held against the endpoint.
+//
+// Where connection tracking is on, a probe has an entry there. One by TCP that was
+// reset is gone after 10 s (nf_conntrack_tcp_timeout_close): 10,000 endpoints each
+// 5 s have 20,000 entries. One that was never answered stays for 120 s
+// (nf_conntrack_tcp_timeout_syn_sent): 1,000 such endpoints each 5 s have 24,000, and
+// fewer with a longer IntervalDown.
+//
 // Files:
 //
 //	question    what is asked; when two questions are one
