@@ -69,7 +69,7 @@ func (r *nftRule) Eval(p *Packet) (Match, Verdict) {
 	for _, e := range r.exprs {
 		m.step(e)
 		if m.match == No {
-			return No, Verdict{Marks: m.done.Marks}
+			return No, Verdict{Marks: m.done.Marks, Rewrites: m.done.Rewrites}
 		}
 	}
 	return m.match, m.done
@@ -154,7 +154,7 @@ func (m *machine) statement(e expr.Any) {
 		m.decide(Verdict{Kind: Queue})
 	case *expr.Objref:
 		m.require(matchIf(e.Type == unix.NFT_OBJECT_COUNTER).or(Maybe)) // others may limit
-	case *expr.Counter, *expr.Log, *expr.Dynset, *expr.Masq, *expr.FlowOffload, *expr.Dup:
+	case *expr.Counter, *expr.Log, *expr.Masq, *expr.FlowOffload, *expr.Dup:
 	case *expr.Match:
 		m.require(matchOf(e.Name))
 	case *expr.Target:
@@ -170,7 +170,7 @@ func (m *machine) statement(e expr.Any) {
 // decide notes what the rule does. What it did before is not undone where it then lets the
 // packet pass.
 func (m *machine) decide(v Verdict) {
-	v.Marks = m.done.Marks || v.Kind == SetMark
+	v.Marks, v.Rewrites = m.done.Marks || v.Kind == SetMark, m.done.Rewrites
 	if passes := v.Kind == Accept || v.Kind == Return || v.Kind == Continue || v.Kind == SetMark; passes && (m.done.Kind == Translate || m.done.Kind == NoTrack) {
 		v.Kind, v.Chain, v.To = m.done.Kind, m.done.Chain, m.done.To
 	}
@@ -283,7 +283,11 @@ func (m *machine) lookup(e *expr.Lookup) {
 		return
 	}
 	if e.DestRegister == unix.NFT_REG_VERDICT {
-		m.decide(verdictOf(verdictIn(element.Val)))
+		if found == Yes {
+			m.decide(elementVerdict(element))
+		} else {
+			m.decide(oneOf(set.candidates(m.read(e.SourceRegister, set.keyLen))))
+		}
 		return
 	}
 	if found == Yes {

@@ -7,11 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// payload loads part of a header.
+// payload loads part of a header, or notes that what is known of it is overwritten.
 func (m *machine) payload(e *expr.Payload) {
-	if e.OperationType == expr.PayloadWrite {
-		return
-	}
 	header := value{}
 	switch e.Base {
 	case expr.PayloadBaseNetworkHeader:
@@ -19,7 +16,22 @@ func (m *machine) payload(e *expr.Payload) {
 	case expr.PayloadBaseTransportHeader:
 		header = transportHeader(m.packet)
 	}
-	m.load(e.DestRegister, header.slice(int(e.Offset), int(e.Len)))
+	part := header.slice(int(e.Offset), int(e.Len))
+	if e.OperationType == expr.PayloadWrite {
+		m.done.Rewrites = m.done.Rewrites || part.differs(m.read(e.SourceRegister, int(e.Len)))
+		return
+	}
+	m.load(e.DestRegister, part)
+}
+
+// differs reports whether other may have another value where v is known.
+func (v value) differs(other value) bool {
+	for i, b := range v.data {
+		if (b^other.data[i]|^other.known[i])&v.known[i] != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // networkHeader is the packet's, of which the protocol and the addresses are known.

@@ -87,10 +87,29 @@ func TestRulesOfNFT(t *testing.T) {
 		{"tcp dport 80 meta mark 16384-16400 drop", "drops sure=true"},
 		{"tcp dport 80 rt mtu 1400 drop", "drops sure=false"},
 		{"tcp dport 80 ct mark 1-16 drop", "drops sure=false"},
+		{"tcp sport vmap { 1 : accept, 2 : drop, 3 : accept }", "drops sure=false"},
+		{"tcp sport vmap { 1-9 : accept, 10-20 : drop, 30-40 : accept }", "drops sure=false"},
+		{"tcp sport vmap { 1 : accept, * : drop }", "drops sure=false"},
+		{"tcp sport vmap { 1 : accept, 2 : return }", ""},
+		{"tcp sport vmap { 1 : accept, 2 : return }; drop", "drop: drops sure=false"},
+		{"tcp sport vmap { 1 : continue, 2 : continue }; drop", "drop: drops sure=true"},
+		{"tcp sport vmap { 1 : jump sub, 2 : continue }", "[c sub]: ip saddr 192.0.2.9 drop: drops sure=false"},
+		{"tcp sport vmap { 1 : jump sub, 2 : accept }", "[c]: tcp sport @__map0: is not followed sure=false"},
+		{"tcp sport vmap { 1 : jump sub, 2 : jump other }", "[c]: tcp sport @__map0: is not followed sure=false"},
+		{"ip daddr . tcp sport vmap { 10.0.0.1 . 1 : accept, 10.0.0.1 . 2 : drop, 10.0.0.2 . 2 : jump sub }", "drops sure=false"},
+		{"tcp dport set 81", "[c]: tcp dport set 81: rewrites sure=false"},
+		{"ip daddr set 10.0.0.9 accept", "rewrites sure=false"},
+		{"ip daddr set 10.0.0.9 jump sub", "[c sub]: ip saddr 192.0.2.9 drop: drops sure=false"},
+		{"ip daddr set ip saddr", "rewrites sure=false"},
+		{"ip daddr set 10.0.0.1", ""},
+		{"ip ttl set 9; ip dscp set cs1; tcp window set 9", ""},
+		{"update @seen { ip saddr limit rate over 1/second } drop", "drops sure=false"},
+		{"add @seen { ip saddr } drop", "drops sure=false"},
 	}
 	for _, tt := range tests {
 		rules := strings.ReplaceAll(tt.rule, "; ", "\n")
-		run(t, "flush ruleset\ntable inet f {\nset blocked { type ipv4_addr; elements = { 10.0.0.1 }; }\nchain sub { ip saddr 192.0.2.9 drop; }\n"+
+		run(t, "flush ruleset\ntable inet f {\nset blocked { type ipv4_addr; elements = { 10.0.0.1 }; }\nchain sub { ip saddr 192.0.2.9 drop; }\nchain other { }\n"+
+			"set seen { type ipv4_addr; size 99; flags dynamic; timeout 1m; }\n"+
 			"chain c { type filter hook forward priority 5; \n"+rules+"\n}\n}\n", "nft", "-f", "-")
 		rs := Read(context.Background(), Options{MaxRules: 1000})
 		p := packet("192.0.2.9", "10.0.0.1", 80)

@@ -86,6 +86,44 @@ func (s *nftSet) findKey(key value) (Match, *nftables.SetElement) {
 	return best, at
 }
 
+// candidates returns the elements that may have a key, of which not all is known.
+func (s *nftSet) candidates(key value) (list []*nftables.SetElement) {
+	for i := range s.elements {
+		e := &s.elements[i]
+		if s.ranges && !e.IntervalEnd || !s.ranges && contains(e, key) != No {
+			list = append(list, e)
+		}
+	}
+	if s.other != nil {
+		list = append(list, s.other)
+	}
+	return list
+}
+
+// oneOf is a verdict of which nobody knows from which of these elements it is: one that
+// stands in the way before one that lets the packet pass, and not one chain of several.
+func oneOf(list []*nftables.SetElement) (one Verdict) {
+	ends := false
+	for _, e := range list {
+		v := elementVerdict(e)
+		switch {
+		case v.passes():
+			ends = ends || v.Kind != Continue
+		case one.Kind == Continue:
+			one = v
+		case v != one && (v.leads() || one.leads()):
+			return Verdict{Kind: Unfollowed}
+		}
+	}
+	switch {
+	case ends && one.Kind == Continue:
+		return Verdict{Kind: Accept}
+	case ends && one.leads():
+		return Verdict{Kind: Unfollowed} // it may not go on behind the chain
+	}
+	return one
+}
+
 // contains reports whether an element has a key, or the ranges of its fields, which
 // have lengths of four bytes or a multiple, of an IPv6 address 16.
 func contains(e *nftables.SetElement, key value) Match {
@@ -142,6 +180,8 @@ func withPort(addr string, port uint16) string {
 	}
 	return addr + ":" + strconv.Itoa(int(port))
 }
+
+func elementVerdict(e *nftables.SetElement) Verdict { return verdictOf(verdictIn(e.Val)) }
 
 // verdictIn decodes the data of an element of a verdict map, which the library leaves as it
 // is: attributes with the code and, where packets jump, the chain.

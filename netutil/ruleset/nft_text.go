@@ -56,6 +56,10 @@ func (t *text) say(words ...string) { t.words = append(t.words, words...) }
 func (t *text) add(e expr.Any) {
 	switch e := e.(type) {
 	case *expr.Payload:
+		if e.OperationType == expr.PayloadWrite {
+			t.say(payloadOperand(e, t.v6).text(), "set", t.loaded[e.SourceRegister].text())
+			return
+		}
 		t.loaded[e.DestRegister] = payloadOperand(e, t.v6)
 	case *expr.Meta:
 		if e.SourceRegister {

@@ -39,8 +39,16 @@ func (b *budget) take() bool {
 	return b.left >= 0
 }
 
-// Read reads the rules. What cannot be read is named, and does not keep the rest from being read.
-func Read(ctx context.Context, o Options) *Ruleset {
+// Read reads the rules. What cannot be read is named, and does not keep the rest from being
+// read. So is it that rules of nf_tables changed each time they were read.
+func Read(ctx context.Context, o Options) (rs *Ruleset) {
+	if !stable(func() bool { rs = readOnce(ctx, o); return ctx.Err() == nil }) {
+		rs.Unread = append(rs.Unread, "rules of nf_tables: they changed each time they were read")
+	}
+	return rs
+}
+
+func readOnce(ctx context.Context, o Options) *Ruleset {
 	rs, limit := &Ruleset{}, &budget{o.MaxRules}
 	byText := rs.readTools(ctx, o, limit)
 	if err := rs.readNFT(ctx, o, limit, byText); err != nil && !errors.Is(err, errors.ErrUnsupported) {
@@ -256,8 +264,15 @@ func listSets(t *nftables.Table) map[string]*nftables.Set {
 	return sets
 }
 
-// readSet reads the elements of a set, up to one too many.
-func readSet(s *nftables.Set) *nftSet {
+// readSet reads the elements of a set, up to one too many; nil: it could not be read, or changed each time.
+func readSet(s *nftables.Set) (set *nftSet) {
+	if !stable(func() bool { set = readElements(s); return set != nil }) {
+		return nil
+	}
+	return set
+}
+
+func readElements(s *nftables.Set) *nftSet {
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil

@@ -75,11 +75,12 @@ const (
 	Queue     // another program decides
 	SetMark
 	Own
+	Rewrite    // it writes into the packet's header: what the packet is then is not known
 	Unfollowed // there are more rules, or deeper chains, than are followed: what they do is not known
 )
 
 func (k Kind) String() string {
-	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "marks", "is ours", "is not followed"}[k]
+	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "marks", "is ours", "rewrites", "is not followed"}[k]
 }
 
 // A Verdict is what a rule does with a packet that it matches.
@@ -88,7 +89,15 @@ type Verdict struct {
 	Chain string // of Jump and GoTo
 	To    string // of Translate: where to, if known
 	Marks bool   // it sets the mark too
+
+	Rewrites bool // it writes other addresses, another port or protocol into the packet too
 }
+
+// passes reports whether v ends nothing but the chain.
+func (v Verdict) passes() bool { return v.Kind == Continue || v.Kind == Accept || v.Kind == Return }
+
+// leads reports whether v leads to other rules.
+func (v Verdict) leads() bool { return v.Kind == Jump || v.Kind == GoTo }
 
 // A Rule is one rule.
 type Rule interface {
@@ -192,6 +201,10 @@ func (w *walk) chain(name string, path []string, sure bool) (Kind, bool) {
 		}
 		m, v := r.Eval(&w.packet)
 		w.packet.AnyMark = w.packet.AnyMark || v.Marks
+		if v.Rewrites {
+			w.hit(path, r.String(), Verdict{Kind: Rewrite}, false)
+			sure = false // it goes on as another packet
+		}
 		if m == No {
 			continue
 		}

@@ -242,6 +242,11 @@ func TestVerdicts(t *testing.T) {
 				h.rules.Bases = []*ruleset.Base{b}
 			},
 			want: `works, unless: may be dropped by inet fw c, rule "a rule" (6)`},
+		{name: "a rule that rewrites the packet", dst: "10.96.0.10:80",
+			change: func(_ *source.Service, _ *World, h *fakeHost) {
+				h.rules.Bases = []*ruleset.Base{base("filter", "prerouting", -300, ruleset.Verdict{Rewrites: true})}
+			},
+			want: `works, unless: may be rewritten, so that it is not what was asked for, by inet fw c, rule "a rule" (6)`},
 		{name: "a drop of input does not concern what is forwarded", dst: "10.96.0.10:80",
 			change: func(_ *source.Service, _ *World, h *fakeHost) {
 				h.rules.Bases = []*ruleset.Base{base("filter", "input", 0, ruleset.Verdict{Kind: ruleset.Drop})}

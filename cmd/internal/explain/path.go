@@ -108,6 +108,7 @@ func (r *Report) hit(h ruleset.Hit, sure bool, order int, to []netip.AddrPort) {
 	}
 	what := map[ruleset.Kind]string{
 		ruleset.Drop: "is dropped", ruleset.Reject: "is rejected", ruleset.Translate: "is translated before our rules, to " + h.Verdict.To,
+		ruleset.Rewrite:    "is rewritten, so that it is not what was asked for,",
 		ruleset.Unfollowed: "is met by more rules than are followed, and stopped",
 		ruleset.NoTrack:    "is not tracked, so nothing translates it", ruleset.Queue: "is handed to a program, which decides",
 	}[h.Verdict.Kind]

@@ -1,0 +1,33 @@
+package ruleset
+
+import "svcproxy.dev/svcproxy/netutil/nft"
+
+// readings is how often is read what changes meanwhile.
+const readings = 4
+
+// stable calls read again where something was committed to nf_tables meanwhile, which the
+// kernel tells of a listing too (NLM_F_DUMP_INTR), as long as read returns true. It reports
+// whether the last reading can be relied on, or that is not known.
+func stable(read func() bool) bool {
+	for range readings {
+		before := generation()
+		if !read() || generation() == before {
+			return true
+		}
+	}
+	return false
+}
+
+// generation counts what is committed; 0: it is not known.
+func generation() uint32 {
+	conn, err := nft.Dial()
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	g, err := conn.Generation()
+	if err != nil {
+		return 0
+	}
+	return g.ID
+}
