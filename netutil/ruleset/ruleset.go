@@ -9,6 +9,7 @@
 //	nft_text.go        the same in words
 //	xt.go, xt_match.go       rules of iptables, from the text of iptables-save
 //	read.go            what there is on this host
+//	stable.go          what changes meanwhile is read again
 //
 // A match that is not understood may match: what follows from it is not sure.
 package ruleset
