@@ -8,26 +8,22 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// decide has versions that are due count, or held, and adds what follows to ch. It returns
+// decide has each version that is due either count or be held, and adds what follows to ch. It returns
 // what was in use of files that were removed. The caller holds s.mu.
 func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed map[string]*version) {
-	set := *s.guardSet.Load()
+	guard := *s.guardSet.Load()
 	var open []*probe
 	for _, p := range due {
-		if pin := s.pinned(p, set); pin != nil {
+		if pin := s.pinned(p, guard); pin != nil {
 			s.pinTo(p, pin, ch)
 		} else {
 			open = append(open, p)
 		}
 	}
 	whole := slices.DeleteFunc(slices.Clone(open), func(p *probe) bool { return p.f.next.broken })
-	verdict := s.judge(whole, set, time.Now())
-	if set.Manual && !(first && s.isNew()) {
-		for _, p := range whole {
-			if p.f.good == nil && p.f.next != gone || p.f.good != nil && p.f.good.id != p.f.next.id {
-				verdict[p.f] = "changes wait for svcproxy apply, " + changes(p.f.good, p.f.next)
-			}
-		}
+	verdict := s.judge(whole, guard, time.Now())
+	if guard.Manual && !(first && s.isNew()) {
+		awaitApply(whole, verdict)
 	}
 	removed = map[string]*version{}
 	for _, p := range open {
@@ -49,22 +45,31 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 	return removed
 }
 
+// awaitApply has all of these files held that change something.
+func awaitApply(whole []*probe, verdict map[*state]string) {
+	for _, p := range whole {
+		if p.f.good == nil && p.f.next != gone || p.f.good != nil && p.f.good.id != p.f.next.id {
+			verdict[p.f] = "changes wait for svcproxy apply, " + changes(p.f.good, p.f.next)
+		}
+	}
+}
+
 // isNew reports whether nothing is known of any file from before.
 func (s *Source) isNew() bool { return s.store == nil || len(s.store.recordedNames()) == 0 }
 
 // pinned returns what was decided of p's version; nil: nothing that still holds.
-func (s *Source) pinned(p *probe, set Guard) *pin {
+func (s *Source) pinned(p *probe, guard Guard) *pin {
 	pin := s.decisions.pins[p.name]
 	switch v := p.f.next; {
 	case pin == nil, v.broken, v.id != pin.found:
 		return nil
-	case pin.state == source.Held && (set.off() || p.f.good != nil && p.f.good.id == v.id):
+	case pin.state == source.Held && (guard.off() || p.f.good != nil && p.f.good.id == v.id):
 		return nil
 	}
 	return pin
 }
 
-// hold has a version not count that is due.
+// hold keeps a version that is due from being used, until it is released or another one counts.
 func (s *Source) hold(p *probe, why string, ch *source.Changes) {
 	at := p.at
 	if p.f.hold != nil && p.f.hold.state == source.Held {
@@ -73,7 +78,7 @@ func (s *Source) hold(p *probe, why string, ch *source.Changes) {
 	s.pinTo(p, &pin{state: source.Held, found: p.f.next.id, since: at, why: why}, ch)
 }
 
-// pinTo does as was decided of p's version.
+// pinTo keeps p's version from being used, as was decided of it.
 func (s *Source) pinTo(p *probe, pn *pin, ch *source.Changes) {
 	f := p.f
 	s.decisions.pin(p.name, pn)

@@ -81,11 +81,11 @@ func (s *Source) replaceUsed(name string, f *state, v *version, why string, ch *
 		f.used, f.good, f.sent, f.claimedAt = nil, nil, nil, time.Time{}
 	case v.id == f.seen.id: // what the file says
 		f.seen, f.used, f.state = v, v, source.Accepted
-		ch.Set = append(ch.Set, s.handOn(f))
+		ch.Set = append(ch.Set, s.outgoing(f))
 		return
 	default:
 		p.use, f.used = v.id, v
-		ch.Set = append(ch.Set, s.handOn(f))
+		ch.Set = append(ch.Set, s.outgoing(f))
 	}
 	s.decisions.pin(name, &p)
 	f.hold = &hold{pin: p}

@@ -41,7 +41,7 @@ type removal struct {
 // A judgement of a step finds out which of its files the guard holds.
 type judgement struct {
 	*Source
-	set     Guard
+	guard   Guard
 	now     time.Time
 	total   int // services in use
 	after   map[source.Key]*source.Service
@@ -50,10 +50,10 @@ type judgement struct {
 }
 
 // judge returns which of these files, whose versions count by now, are held, and why.
-func (s *Source) judge(due []*probe, set Guard, now time.Time) map[*state]string {
-	j := judgement{s, set, now, 0, map[source.Key]*source.Service{}, map[*state]removal{}, map[*state]string{}}
-	s.guard.prune(now)
-	if set.Removals == 0 || !j.collect(due) {
+func (s *Source) judge(due []*probe, guard Guard, now time.Time) map[*state]string {
+	j := judgement{s, guard, now, 0, map[source.Key]*source.Service{}, map[*state]removal{}, map[*state]string{}}
+	s.removed.prune(now)
+	if guard.Removals == 0 || !j.collect(due) {
 		return j.verdict
 	}
 	for _, f := range s.files {
@@ -90,9 +90,9 @@ func (j *judgement) collect(due []*probe) bool {
 		}
 	}
 	for k := range j.after {
-		delete(j.guard.services.gone, k)
+		delete(j.removed.services.gone, k)
 	}
-	for k, r := range j.guard.endpoints {
+	for k, r := range j.removed.endpoints {
 		if s := j.after[k]; s != nil {
 			comeBack(r.gone, s)
 		}
@@ -129,15 +129,15 @@ func (j *judgement) removal(f *state) removal {
 
 // services holds the files that services go from, if these are too many.
 func (j *judgement) services() {
-	_, of := j.guard.services.before(j.now, j.total)
+	_, of := j.removed.services.before(j.now, j.total)
 	n := len(j.goneServices())
-	if !j.set.exceeds(n, of) {
+	if !j.guard.exceeds(n, of) {
 		return
 	}
 	for f, r := range j.takes {
 		if len(r.services) > 0 {
 			j.verdict[f] = fmt.Sprintf("it would remove %s; with all others %d of %d services, and %d %% may go",
-				plural(len(r.services), "service", keyNames(r.services)), n, of, j.set.Removals)
+				plural(len(r.services), "service", keyNames(r.services)), n, of, j.guard.Removals)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func (j *judgement) services() {
 // or refused, is in use still and goes again, and counts once.
 func (j *judgement) goneServices() map[source.Key]bool {
 	keys := map[source.Key]bool{}
-	for k := range j.guard.services.gone {
+	for k := range j.removed.services.gone {
 		keys[k] = true
 	}
 	add := func(list []source.Key) {
@@ -175,13 +175,13 @@ func (j *judgement) endpoints(f *state) {
 			continue
 		}
 		gone, of := 0, enabledEndpoints(s)
-		if r := j.guard.endpoints[s.Key]; r != nil {
+		if r := j.removed.endpoints[s.Key]; r != nil {
 			gone, of = r.before(j.now, of)
 			gone -= r.have(lost) // of one that is on its way
 		}
-		if j.set.exceeds(gone+len(lost), of) {
+		if j.guard.exceeds(gone+len(lost), of) {
 			if bad = append(bad, s.Key); worst == "" {
-				worst = fmt.Sprintf("it would remove %d of %d endpoints of %s, and %d %% may go", gone+len(lost), of, s.Key, j.set.Removals)
+				worst = fmt.Sprintf("it would remove %d of %d endpoints of %s, and %d %% may go", gone+len(lost), of, s.Key, j.guard.Removals)
 			}
 		}
 	}
@@ -208,21 +208,21 @@ func comeBack(gone map[endpointID]time.Time, is *source.Service) {
 // note remembers what a file that is not held takes away.
 func (j *judgement) note(f *state, r removal) {
 	if len(r.services) > 0 {
-		j.guard.services.remove(j.now, j.total, r.services)
+		j.removed.services.remove(j.now, j.total, r.services)
 	}
 	for _, s := range f.good.services {
 		lost := r.endpoints[s.Key]
 		n := enabledEndpoints(s)
-		if len(lost) == 0 || n < guardLeast && j.guard.endpoints[s.Key] == nil {
+		if len(lost) == 0 || n < guardLeast && j.removed.endpoints[s.Key] == nil {
 			continue
 		}
-		if j.guard.endpoints == nil {
-			j.guard.endpoints = map[source.Key]*removals[endpointID]{}
+		if j.removed.endpoints == nil {
+			j.removed.endpoints = map[source.Key]*removals[endpointID]{}
 		}
-		if j.guard.endpoints[s.Key] == nil {
-			j.guard.endpoints[s.Key] = &removals[endpointID]{}
+		if j.removed.endpoints[s.Key] == nil {
+			j.removed.endpoints[s.Key] = &removals[endpointID]{}
 		}
-		j.guard.endpoints[s.Key].remove(j.now, n, lost)
+		j.removed.endpoints[s.Key].remove(j.now, n, lost)
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *Source) letGo() (ch source.Changes, names []string, removed map[string]
 		}
 		names = append(names, name)
 	}
-	s.guard.forget()
+	s.removed.forget()
 	s.keepDecisions()
 	return ch, names, removed
 }

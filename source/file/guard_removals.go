@@ -35,28 +35,28 @@ const (
 	guardWindow = time.Minute
 )
 
-// A guard knows what was removed lately. It belongs to the goroutine of Run.
-type guard struct {
+// recentRemovals are what was removed lately. They belong to the goroutine of Run.
+type recentRemovals struct {
 	services  removals[source.Key]
 	endpoints map[source.Key]*removals[endpointID]
 	pruned    time.Time
 }
 
 // prune forgets what is too long ago to count.
-func (g *guard) prune(now time.Time) {
-	if now.Sub(g.pruned) < guardWindow/4 {
+func (r *recentRemovals) prune(now time.Time) {
+	if now.Sub(r.pruned) < guardWindow/4 {
 		return
 	}
-	g.pruned = now
-	for k, r := range g.endpoints {
-		if gone, _ := r.before(now, 0); gone == 0 {
-			delete(g.endpoints, k)
+	r.pruned = now
+	for k, of := range r.endpoints {
+		if gone, _ := of.before(now, 0); gone == 0 {
+			delete(r.endpoints, k)
 		}
 	}
 }
 
 // forget has nothing count any more that was removed so far.
-func (g *guard) forget() { *g = guard{} }
+func (r *recentRemovals) forget() { *r = recentRemovals{} }
 
 // An endpointID tells the endpoints of a service apart: the n-th with this address.
 type endpointID struct {

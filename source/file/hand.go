@@ -41,7 +41,7 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 			f.seen, f.used, f.good = p.good, p.good, p.good
 			f.state, f.since = source.Accepted, p.last.at
 			f.unlogged, f.atStart = true, true
-			units = append(units, s.handOn(f))
+			units = append(units, s.outgoing(f))
 		}
 	}
 	return units

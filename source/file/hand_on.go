@@ -19,7 +19,7 @@ func (s *Source) activate(p *probe, ch *source.Changes) {
 			ch.Delete = append(ch.Delete, f.id())
 		}
 	case f.state == source.Accepted:
-		ch.Set = append(ch.Set, s.handOn(f))
+		ch.Set = append(ch.Set, s.outgoing(f))
 	case f.used != f.good:
 		s.withdraw(f, ch)
 	}
@@ -52,9 +52,9 @@ func (f *state) activate(now time.Time) bool {
 	return true
 }
 
-// handOn returns f as a unit to be handed on. Without a store nobody tells what
-// becomes of it: it counts as accepted.
-func (s *Source) handOn(f *state) source.Unit {
+// outgoing returns what is used of f as a unit for the sink, and notes it as sent. Without
+// a store nobody tells what becomes of it: it is taken for accepted.
+func (s *Source) outgoing(f *state) source.Unit {
 	if s.store == nil {
 		f.good = f.used
 	} else {
@@ -82,7 +82,7 @@ func (s *Source) withdraw(f *state, ch *source.Changes) {
 	if f.used == nil {
 		ch.Delete = append(ch.Delete, f.id())
 	} else {
-		ch.Set = append(ch.Set, s.handOn(f))
+		ch.Set = append(ch.Set, s.outgoing(f))
 	}
 }
 

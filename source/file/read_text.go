@@ -27,8 +27,8 @@ func readContent(path string, max int) ([]byte, stamp, error) {
 	return data, stampOf(info), err
 }
 
-// Open opens a file to read it, if it is a regular one: nobody knows for how long
-// a pipe would be waited for. After an error there may be info of what is there.
+// Open opens a file to read it, if it is a regular one: a pipe may never have anything
+// to read. After an error there may be info of what is there.
 func Open(path string) (*os.File, fs.FileInfo, error) {
 	// Looked at before it is opened, for opening a device can do things; opened
 	// without blocking, for it may have become a pipe since.

@@ -49,7 +49,7 @@ func (l Limits) orDefault() Limits {
 // maxSize is the size of the largest file that is read, in bytes.
 func (rules Rules) maxSize() int { return rules.Limits.orDefault().FileSize }
 
-// set makes r keep the limits.
+// set has r refuse what exceeds the limits.
 func (l Limits) set(r *decode.Reader) {
 	r.Limit("services", l.Services, "split the file, or raise services in [limits] of "+SettingsName)
 	r.Limit("endpoints", l.Endpoints, "raise endpoints in [limits] of "+SettingsName)
@@ -70,7 +70,7 @@ func tooLarge(path string, max int) source.Fault {
 // SettingsName is the file of settings, which is never a service file.
 const SettingsName = "svcproxy.toml"
 
-// isServiceFile tells by its name whether a file can hold services. What
+// isServiceFile reports whether a file can hold services, by its name. What
 // editors and package managers leave behind (web.toml~, .web.toml.swp,
 // web.toml.dpkg-old) begins with a dot or does not end in .toml or .json.
 func isServiceFile(name string) bool {

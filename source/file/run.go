@@ -10,24 +10,75 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// Run implements source.Source. It returns nil when ctx ends, and never before.
+func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	warnRemote(s.log, s.dir, s.statfs)
+	s.open = newWatcher
+	s.openWatcher()
+	defer func() {
+		if s.watcher != nil {
+			s.watcher.close()
+		}
+	}()
+	s.mounts = openMounts()
+	defer s.mounts.close()
+	s.run(ctx, sink)
+	return nil
+}
+
+func (s *Source) run(ctx context.Context, sink source.Sink) {
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	if s.store != nil {
+		s.store.loadIndex()
+		s.directory.loadID()
+		s.loadDecisions(time.Now())
+		s.background.Go(func() { s.store.run(ctx) })
+	}
+	defer s.awaitBackground()
+	next := newStepTimer()
+	defer next.timer.Stop()
+	for {
+		if s.watcher != nil {
+			events, errs = s.watcher.Events, s.watcher.Errors
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.reload:
+			if s.reloaded.Swap(false) {
+				s.forgetLost()
+			}
+			s.todo.all, s.todo.hash = true, true
+			next.within(mergeTime)
+		case ev := <-events:
+			s.noteEvent(ev, next)
+		case err := <-errs: // events were lost, in an overflow of the kernel's queue or else
+			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
+			s.todo.all = true
+			next.within(mergeTime)
+		case l := <-s.largeDone:
+			if s.largeReads[l.name] == l { // else it was dropped
+				l.ended = true
+				next.soon()
+			}
+		case do := <-s.commands:
+			do(sink)
+			next.within(0)
+		case <-next.timer.C:
+			next.stepped(s.step(ctx, sink))
+		}
+	}
+}
+
 // step does the work there is and returns how long to wait for the next step. It does
 // nothing when ctx ends meanwhile.
 func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
-	if now := time.Now(); !now.Before(s.nextPoll) {
-		s.todo.all, s.todo.hash = true, true
-		s.nextPoll = now.Add(s.poll)
-		s.maintainStore()
-	}
+	s.pollContents()
 	s.endTrial(sink)
 	s.releaseIfOff(sink)
 	s.pollUnwatched()
-	arriving := s.arriving()
-	for name, f := range s.waiting {
-		if s.largeReads[name] == nil && !time.Now().Before(s.dueTime(f, arriving)) {
-			s.todo.names[name] = true                 // looked at once more before it counts
-			s.todo.all = s.todo.all || f.next == gone // and so is the directory
-		}
-	}
+	s.lookAtDue()
 	todo := s.todo
 	s.todo = newWork()
 
@@ -35,11 +86,7 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	names, ok := s.names(todo)
 	if !ok {
 		s.todo.all, s.todo.hash = true, todo.hash
-		if !s.synced && s.store != nil && len(s.remembered()) > 0 {
-			if known, ok := s.probeRecorded(ctx); ok {
-				s.handFirst(known, sink) // all there is
-			}
-		}
+		s.handRecorded(ctx, sink)
 		return blindPoll
 	}
 	found, ok := s.lookAt(ctx, s.withoutLarge(names, todo), todo)
@@ -58,6 +105,38 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	s.forgetEnded()
 	s.steps++
 	return s.nextWait()
+}
+
+// pollContents adds to the work to do, when it is time, to read all files.
+func (s *Source) pollContents() {
+	if now := time.Now(); !now.Before(s.nextPoll) {
+		s.todo.all, s.todo.hash = true, true
+		s.nextPoll = now.Add(s.poll)
+		s.maintainStore()
+	}
+}
+
+// lookAtDue adds to the work to do those files whose version counts by now: each is looked
+// at once more before, and so is the directory of one that is gone.
+func (s *Source) lookAtDue() {
+	arriving := s.arriving()
+	for name, f := range s.waiting {
+		if s.largeReads[name] == nil && !time.Now().Before(s.dueTime(f, arriving)) {
+			s.todo.names[name] = true
+			s.todo.all = s.todo.all || f.next == gone
+		}
+	}
+}
+
+// handRecorded hands on what is recorded, which is all there is at the start while the
+// directory cannot be read.
+func (s *Source) handRecorded(ctx context.Context, sink source.Sink) {
+	if s.synced || s.store == nil || len(s.remembered()) == 0 {
+		return
+	}
+	if known, ok := s.probeRecorded(ctx); ok {
+		s.handFirst(known, sink)
+	}
 }
 
 // trustMissing reports whether what was found is true of the directory that was listed. A
@@ -103,67 +182,6 @@ func (s *Source) nextWait() time.Duration {
 		until = earlier(until, time.Now().Add(mergeTime))
 	}
 	return time.Until(until)
-}
-
-// Run implements source.Source. It returns nil when ctx ends, and never before.
-func (s *Source) Run(ctx context.Context, sink source.Sink) error {
-	warnRemote(s.log, s.dir, s.statfs)
-	s.open = newWatcher
-	s.openWatcher()
-	defer func() {
-		if s.watcher != nil {
-			s.watcher.close()
-		}
-	}()
-	s.mounts = openMounts()
-	defer s.mounts.close()
-	s.run(ctx, sink)
-	return nil
-}
-
-func (s *Source) run(ctx context.Context, sink source.Sink) {
-	var events <-chan fsnotify.Event
-	var errs <-chan error
-	if s.store != nil {
-		s.store.loadIndex()
-		s.directory.loadID()
-		s.loadDecisions(time.Now())
-		s.background.Go(func() { s.store.run(ctx) })
-	}
-	defer s.awaitBackground()
-	next := newStepTimer()
-	defer next.timer.Stop()
-	for {
-		if s.watcher != nil {
-			events, errs = s.watcher.Events, s.watcher.Errors
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.reload:
-			if s.reloaded.Swap(false) {
-				s.forgetLost()
-			}
-			s.todo.all, s.todo.hash = true, true
-			next.within(mergeTime)
-		case ev := <-events:
-			s.note(ev, next)
-		case err := <-errs: // events were lost, in an overflow of the kernel's queue or else
-			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
-			s.todo.all = true
-			next.within(mergeTime)
-		case l := <-s.largeDone:
-			if s.largeReads[l.name] == l { // else it was dropped
-				l.ended = true
-				next.soon()
-			}
-		case do := <-s.commands:
-			do(sink)
-			next.within(0)
-		case <-next.timer.C:
-			next.stepped(s.step(ctx, sink))
-		}
-	}
 }
 
 // awaitBackground waits for the end of what was begun beside Run, but not for a slow disk or

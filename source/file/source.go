@@ -8,6 +8,22 @@
 // One goroutine, that of Run, does all of it except for reading large files, which
 // others read meanwhile (read_large.go).
 //
+// A change of a file: run (run.go) notes the event; step lists names, lookAt (read_look.go)
+// finds each file's version, collect (hand.go) has it wait (wait.go) or count (decide,
+// guard_hold.go), and the sink gets what follows as one source.Changes.
+//
+// Words:
+//
+//   - version: what was found in the place of a file at one time: services and faults, why
+//     it cannot be read, or that there is no file (gone).
+//   - to count: a version counts once it is taken for whole. Of a state, next waits to count,
+//     seen is the last that did, used the last that was handed to the sink, and good the
+//     last that the sink accepted.
+//   - probe: one look at one name.
+//   - held: a version that counts, but is used only when an admin lets it through (Guard).
+//     pin: what was decided of one version, held or rolled back.
+//   - trial: an apply that nobody has confirmed yet.
+//
 // Files are named by stage; run.go drives them all, and source.go, state.go and
 // timing.go have what they share:
 //
@@ -16,16 +32,16 @@
 //	parse*    text to services and faults (rules.go: the limits)
 //	wait.go   whether a version may be half written, and when it counts
 //	hand*     what counts is handed to the sink, and what the sink accepts
-//	guard_*   what does not count: a change that is held, a version used in place of another
+//	guard_*   what counts and is not used: a change that is held, a version with another in its place
 //	keep*     copies of accepted versions, and decisions, in a state directory, for the next start
 //	history*  the versions that were accepted before, beside these copies
 //	command*  what others have Run do: rollback, apply, confirm
 //	trial*    an apply that nobody confirms goes back, also at the next start
 //
-// No two files use each other, nor by way of others. So some stages stand on two levels: guard_pin.go,
-// guard_decisions.go and guard_removals.go below the Source, guard_judge.go and those that hold
-// above; hand_on.go below the guard, hand.go above; history.go and history_index.go
-// below the store, history_add.go above.
+// No two files use each other, nor by way of others, which a test holds. So some stages
+// stand on two levels: guard_pin.go, guard_decisions.go and guard_removals.go below the
+// Source, guard_judge.go and those that hold above; hand_on.go below the guard, hand.go
+// above; history.go and history_index.go below the store, history_add.go above.
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for
@@ -91,7 +107,7 @@ type Source struct {
 	lastChange    time.Time // when a file was last found that came, went or was replaced
 	renamedFrom   string    // the path that the last event was about, if it was a rename of that
 
-	guard    guard
+	removed  recentRemovals
 	steps    int                    // how often step has run to its end
 	commands chan func(source.Sink) // what others have the goroutine of Run do
 

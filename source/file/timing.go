@@ -13,24 +13,24 @@ type stepTimer struct {
 func newStepTimer() *stepTimer { return &stepTimer{timer: time.NewTimer(0), at: time.Now()} }
 
 // stepped is to be called after a step, with the time to the next.
-func (a *stepTimer) stepped(wait time.Duration) {
-	a.last = time.Now()
-	a.at = a.last.Add(wait)
-	a.timer.Reset(wait)
+func (t *stepTimer) stepped(wait time.Duration) {
+	t.last = time.Now()
+	t.at = t.last.Add(wait)
+	t.timer.Reset(wait)
 }
 
 // within makes the next step come no later than after wait.
-func (a *stepTimer) within(wait time.Duration) {
-	if at := time.Now().Add(wait); at.Before(a.at) {
-		a.at = at
-		a.timer.Reset(wait)
+func (t *stepTimer) within(wait time.Duration) {
+	if at := time.Now().Add(wait); at.Before(t.at) {
+		t.at = at
+		t.timer.Reset(wait)
 	}
 }
 
 // soon makes the next step come at once, or after mergeTime when the last one has
 // just been: of many files that are renamed one after the other, not each
 // is to be a step of its own.
-func (a *stepTimer) soon() { a.within(max(0, mergeTime-time.Since(a.last))) }
+func (t *stepTimer) soon() { t.within(max(0, mergeTime-time.Since(t.last))) }
 
 // Waits of a running Source.
 const (

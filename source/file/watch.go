@@ -31,7 +31,7 @@ type watcher struct {
 	dirPaths  map[string]bool            // paths of the directory itself, and of links on the way to it
 	linksOver map[string]map[string]bool // which links in the directory lead over a path, by their names
 	linkPaths map[string][]string        // the other way round
-	needed    map[string]int             // by how many paths of meaning and way a directory is
+	needed    map[string]int             // directories to watch, and how many of the paths above are in each
 }
 
 func newWatcher(dir string) (*watcher, error) {
@@ -58,7 +58,7 @@ func (w *watcher) close() {
 	w.closeEvents.close()
 }
 
-// reset forgets all ways.
+// reset forgets all paths.
 func (w *watcher) reset() {
 	w.dirPaths, w.linksOver, w.linkPaths, w.needed = map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
 }
@@ -130,7 +130,7 @@ func (w *watcher) retry(find func() []string) error {
 	return nil
 }
 
-// addLink notes the way of a link in the directory.
+// addLink notes the paths that a link in the directory leads over.
 func (w *watcher) addLink(t *tracer, name string) {
 	_, w.linkPaths[name] = t.trace(filepath.Join(w.dir, name))
 	for _, path := range w.linkPaths[name] {

@@ -41,8 +41,8 @@ func (c *closeEvents) removeDir(dir string) {
 	}
 }
 
-// drain returns the paths of files that were closed since the last call, or that
-// nobody knows which.
+// drain returns the paths of files that were closed since the last call. lost: there may
+// be others.
 func (c *closeEvents) drain() (paths []string, lost bool) {
 	buf := make([]byte, 1<<14)
 	for {

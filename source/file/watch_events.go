@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// note adds what an event is about to the work to do, if it is about us.
-func (s *Source) note(ev fsnotify.Event, next *stepTimer) {
+// noteEvent adds what an event is about to the work to do, if it is about us.
+func (s *Source) noteEvent(ev fsnotify.Event, next *stepTimer) {
 	from := s.renamedFrom // the kernel tells of both ends of a rename at once
 	s.renamedFrom = ""
 	if ev.Has(fsnotify.Rename) {
@@ -84,13 +84,13 @@ func (s *Source) updateLinkWatches(names []string) {
 	}
 	isLink := func(name string) bool { return s.files[name] != nil && s.files[name].link }
 	if err := s.watcher.watchLinks(names, isLink); err != nil {
-		s.logWatchError(err) // that there is no more of it, watch finds out
+		s.logWatchError(err) // updateWatches finds out when it is over
 	}
 }
 
-// logWatchError logs once why changes are not told.
+// logWatchError logs once why no events come; nil: they do.
 func (s *Source) logWatchError(err error) {
-	switch { // what these say is not what is to be done
+	switch { // these errors do not say what to do about them
 	case errors.Is(err, unix.EMFILE):
 		err = fmt.Errorf("%w; raise fs.inotify.max_user_instances, or the limit of open files", err)
 	case errors.Is(err, unix.ENOSPC):

@@ -57,7 +57,7 @@ func TestOneOfManyLinks(t *testing.T) {
 	defer next.timer.Stop()
 	for _, path := range []string{data + "/b", dir + "/b.toml"} {
 		src.todo = newWork()
-		src.note(fsnotify.Event{Name: path, Op: fsnotify.Create}, next)
+		src.noteEvent(fsnotify.Event{Name: path, Op: fsnotify.Create}, next)
 		if len(src.todo.names) != 1 || !src.todo.names["b.toml"] || src.todo.all {
 			t.Errorf("after %s there is to look at %+v", path, src.todo)
 		}
