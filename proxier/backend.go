@@ -44,13 +44,14 @@ type PartialError struct {
 	Frontends map[FrontendKey]bool
 }
 
-// action returns what the kernel does with a frontend, instead of its action. u may be nil.
-func (u *PartialError) action(f *Frontend) (action string, targets int) {
+// action returns what the kernel does with a frontend, which is less than its action where
+// it is among e. e may be nil.
+func (e *PartialError) action(f *Frontend) (action string, targets int) {
 	action, targets = f.Outside.Action.String(), len(f.Outside.Pool.Targets)
-	if u == nil || f.Outside.Action != Balance {
+	if e == nil || f.Outside.Action != Balance {
 		return action, targets
 	}
-	switch whole, lacks := u.Frontends[f.Key]; {
+	switch whole, lacks := e.Frontends[f.Key]; {
 	case whole:
 		return unservedWhole, 0
 	case lacks:
@@ -66,8 +67,8 @@ const (
 )
 
 // of returns why f does not balance: what names its service, where something does.
-func (u *PartialError) of(f *Frontend) string {
-	all := strings.Split(u.Error(), "\n")
+func (e *PartialError) of(f *Frontend) string {
+	all := strings.Split(e.Error(), "\n")
 	for _, line := range all {
 		if strings.Contains(line, f.ServicePort.Key.String()) {
 			return line
@@ -76,28 +77,28 @@ func (u *PartialError) of(f *Frontend) string {
 	return all[0]
 }
 
-func (u *PartialError) Error() string { return u.Err.Error() }
+func (e *PartialError) Error() string { return e.Err.Error() }
 
-// text is the error's text; u may be nil.
-func (u *PartialError) text() string {
-	if u == nil {
+// text is the error's text; e may be nil.
+func (e *PartialError) text() string {
+	if e == nil {
 		return ""
 	}
-	return u.Error()
+	return e.Error()
 }
 
 // Unwrap returns the cause.
-func (u *PartialError) Unwrap() error { return u.Err }
+func (e *PartialError) Unwrap() error { return e.Err }
 
 // JoinPartialErrors joins those that are not nil into one error; nil if there are none.
 func JoinPartialErrors(all ...*PartialError) error {
 	var sum PartialError
 	var errs []error
-	for _, u := range all {
-		if u != nil {
-			sum.N += u.N
-			errs = append(errs, u.Err)
-			sum.note(u.Frontends)
+	for _, e := range all {
+		if e != nil {
+			sum.N += e.N
+			errs = append(errs, e.Err)
+			sum.note(e.Frontends)
 		}
 	}
 	if len(errs) == 0 {
@@ -108,12 +109,12 @@ func JoinPartialErrors(all ...*PartialError) error {
 }
 
 // note adds frontends. One that serves nothing according to either is noted so.
-func (u *PartialError) note(frontends map[FrontendKey]bool) {
-	if u.Frontends == nil {
-		u.Frontends = make(map[FrontendKey]bool, len(frontends))
+func (e *PartialError) note(frontends map[FrontendKey]bool) {
+	if e.Frontends == nil {
+		e.Frontends = make(map[FrontendKey]bool, len(frontends))
 	}
 	for key, whole := range frontends {
-		u.Frontends[key] = u.Frontends[key] || whole
+		e.Frontends[key] = e.Frontends[key] || whole
 	}
 }
 

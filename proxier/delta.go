@@ -1,7 +1,6 @@
 package proxier
 
 import (
-	"cmp"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -31,9 +30,23 @@ func NewState(fam Family, node *Node, services []*source.Service) *State {
 	return st
 }
 
-// Compare orders hairpins by address, port and protocol.
-func (h Hairpin) Compare(o Hairpin) int {
-	return cmp.Or(h.AddrPort.Compare(o.AddrPort), cmp.Compare(h.Protocol, o.Protocol))
+// A Delta says how a State differs from the one that was last synced.
+type Delta struct {
+	Services    []ServiceChange // each service at most once
+	RefusedVIPs SetDelta[netip.Addr]
+	ExemptAddrs SetDelta[netip.Addr]
+	Hairpins    SetDelta[Hairpin]
+	BoundAddrs  SetDelta[netip.Addr]
+}
+
+// A ServiceChange is one service before and after. One of the two may be nil.
+type ServiceChange struct {
+	Old, New *Resolved
+}
+
+// A SetDelta says what a set gained and lost.
+type SetDelta[T comparable] struct {
+	Gained, Lost []T
 }
 
 // changes gathers what happens to a State between two Syncs.

@@ -21,7 +21,9 @@
 //   - hairpin: a packet whose target is its own source; it is masqueraded.
 //   - claim: what only one service can own: a name, an address with a port, a node port.
 //   - unit: what a source hands on at once, a file or an object; accepted or refused.
-//   - family: IPv4 or IPv6. Each has a backend and a goroutine of its own.
+//   - family: IPv4 or IPv6. Each has a backend and a goroutine of its own, which takes
+//     orders from the Loop; a batch is the changed services of one.
+//   - doubt: what is valid by itself, and cannot be meant beside what else is on this host.
 //   - sync: making the kernel hold a State, by a delta or, at a resync, by comparing all of it.
 //   - look: a comparison beside the syncs. What differs is repaired by the next sync.
 //   - foreign: made or changed by another program. Contention: it goes on doing so.
@@ -47,6 +49,7 @@
 //	health, doubts, clients, serving, snapshot, status, summary  what others ask of the Loop
 //	states                   the state of each endpoint in a word, for people
 //	reason, standing         why a route rejects or drops; why an endpoint is not used
+//	packet                   what becomes of one packet, for explain
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
 //	counts                   how many services and endpoints are how, for metrics
 //	plan*                    what a sync would change, and what that means for connections

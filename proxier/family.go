@@ -124,7 +124,7 @@ func (f *family) absorb(o order) {
 		changed = f.set(key, svc, o.queued) || changed
 	}
 	if changed {
-		f.trigger(o.triggers)
+		f.noteTriggers(o.triggers)
 	}
 	if b, ok := f.backend.(rechecker); ok && o.full {
 		b.Recheck()
@@ -142,6 +142,13 @@ func (f *family) absorb(o order) {
 		f.tellQueued()
 	}
 	f.told(o.number)
+}
+
+// tellQueued reports that there is something to sync.
+func (f *family) tellQueued() {
+	if f.cfg.OnQueued != nil {
+		f.cfg.OnQueued(f.fam, time.Now())
+	}
 }
 
 // told notes the last order that is in the State. If it changed nothing, the kernel

@@ -29,7 +29,7 @@ type mail struct {
 	told            []chan<- uint64 // are sent the number of the order; each has room for it
 }
 
-// empty reports whether nothing came in, because only a family has news.
+// empty reports whether nothing came in: then it is a family that woke the Loop.
 func (m *mail) empty() bool { return m.queued.IsZero() }
 
 func newInbox() inbox { return inbox{wake: make(chan struct{}, 1)} }

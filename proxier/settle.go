@@ -60,7 +60,7 @@ func (l *Loop) settle() {
 		return
 	}
 	if !l.first {
-		l.beReady(took)
+		l.becomeReady(took)
 	}
 	n := 0
 	for n < len(l.batches) && l.batches[n].number <= held {
@@ -117,8 +117,8 @@ func (l *Loop) held() (held uint64, took time.Duration) {
 	return held, took
 }
 
-// beReady reports that the first complete sync is done.
-func (l *Loop) beReady(took time.Duration) {
+// becomeReady reports that the first complete sync is done.
+func (l *Loop) becomeReady(took time.Duration) {
 	l.first = true
 	l.mu.Lock()
 	l.revision.Add(1)

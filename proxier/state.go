@@ -1,8 +1,10 @@
 package proxier
 
 import (
+	"cmp"
 	"net/netip"
 	"reflect"
+	"slices"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -46,6 +48,11 @@ type Hairpin struct {
 	Protocol source.Protocol
 }
 
+// Compare orders hairpins by address, port and protocol.
+func (h Hairpin) Compare(o Hairpin) int {
+	return cmp.Or(h.AddrPort.Compare(o.AddrPort), cmp.Compare(h.Protocol, o.Protocol))
+}
+
 // A Resolved is one service's part of a State.
 type Resolved struct {
 	Key       source.Key
@@ -59,25 +66,6 @@ type Resolved struct {
 	Warnings []string // what its owner should know, for the log and for status
 }
 
-// A Delta says how a State differs from the one that was last synced.
-type Delta struct {
-	Services    []ServiceChange // each service at most once
-	RefusedVIPs SetDelta[netip.Addr]
-	ExemptAddrs SetDelta[netip.Addr]
-	Hairpins    SetDelta[Hairpin]
-	BoundAddrs  SetDelta[netip.Addr]
-}
-
-// A ServiceChange is one service before and after. One of the two may be nil.
-type ServiceChange struct {
-	Old, New *Resolved
-}
-
-// A SetDelta says what a set gained and lost.
-type SetDelta[T comparable] struct {
-	Gained, Lost []T
-}
-
 // OnlyFor returns a State that holds one frontend of a service, on the host of a node, and
 // nothing else.
 func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
@@ -88,12 +76,11 @@ func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
 		Family: fam, Host: node.host(fam), Services: map[source.Key]*Resolved{res.Key: &one},
 		RefusedVIPs: map[netip.Addr]int{}, ExemptAddrs: map[netip.Addr]int{}, Hairpins: map[Hairpin]int{}, BoundAddrs: map[netip.Addr]int{},
 	}
-	for count, list := range map[*map[netip.Addr]int][]netip.Addr{&st.RefusedVIPs: res.RefusedVIPs, &st.BoundAddrs: res.BoundAddrs} {
-		for _, a := range list {
-			if a == f.Key.Addr {
-				(*count)[a]++
-			}
-		}
+	if slices.Contains(res.RefusedVIPs, f.Key.Addr) {
+		st.RefusedVIPs[f.Key.Addr] = 1
+	}
+	if slices.Contains(res.BoundAddrs, f.Key.Addr) {
+		st.BoundAddrs[f.Key.Addr] = 1
 	}
 	return st
 }

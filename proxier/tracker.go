@@ -36,11 +36,11 @@ type Tracker struct {
 // A unit is one source.Unit and how it is used.
 type unit struct {
 	source.Unit
-	rank   int               // of its source
-	wanted []*source.Service // as the source last gave it
-	used   []*source.Service // as accepted
-	held   bool              // used is accepted, even if empty; of an object always false
-	named  []bool            // of an object: whether each of wanted has its name
+	rank    int               // of its source
+	wanted  []*source.Service // as the source last gave it
+	used    []*source.Service // as accepted
+	hasUsed bool              // used is accepted, even if empty; of an object always false
+	named   []bool            // of an object: whether each of wanted has its name
 
 	// Of a file.
 	pending bool    // wanted is not accepted
@@ -161,7 +161,7 @@ func (t *Tracker) inOrder(units map[source.UnitID]*unit) []*unit {
 func (u *unit) compare(o *unit) int {
 	return cmp.Or(
 		cmp.Compare(u.rank, o.rank),
-		compareTrueFirst(u.held, o.held),
+		compareTrueFirst(u.hasUsed, o.hasUsed),
 		compareTrueFirst(u.Since != 0, o.Since != 0),
 		cmp.Compare(u.Since, o.Since),
 		cmp.Compare(u.ID.Name, o.ID.Name),
@@ -180,7 +180,7 @@ func compareTrueFirst(a, b bool) int {
 
 func (t step) accept(u *unit) {
 	t.unwait(u)
-	u.used, u.held, u.pending, u.faults = u.wanted, true, false, nil
+	u.used, u.hasUsed, u.pending, u.faults = u.wanted, true, false, nil
 	t.rememberAbsent(u)
 	t.accepted = append(t.accepted, u.Unit)
 	delete(t.refused, u.ID)
@@ -263,7 +263,7 @@ func (t *Tracker) NewRefusals() []Refusal {
 }
 
 func (u *unit) refusal() Refusal {
-	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.held, Partial: u.Partial && len(u.used) > 0, Faults: u.faults}
+	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.hasUsed, Partial: u.Partial && len(u.used) > 0, Faults: u.faults}
 }
 
 // Accepted returns the files that were accepted since it was last called, in

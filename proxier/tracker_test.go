@@ -351,7 +351,7 @@ func randomFiles(t *rapid.T) source.Changes {
 // accepted returns the files of which a version is in use, with that.
 func accepted(t *Tracker) (out []source.Unit) {
 	for _, u := range t.units {
-		if u.held {
+		if u.hasUsed {
 			out = append(out, source.Unit{ID: u.ID, Partial: u.Partial, Since: u.Since, Services: u.used})
 		}
 	}

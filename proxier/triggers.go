@@ -16,8 +16,9 @@ const (
 	maxTriggerAge = time.Hour
 )
 
-// triggers returns when the units of a step were changed that had a part in what it changed. As kube-proxy does, what was changed before the start is left
-// out; so are times that cannot be right.
+// triggers returns when those units of a step were changed that changed a service. As
+// kube-proxy does, it leaves out what was changed before the start, and times that cannot
+// be right.
 func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time) {
 	if len(changed) == 0 {
 		return nil
@@ -42,15 +43,8 @@ func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time
 	return at
 }
 
-// trigger notes the times of changes that the next Sync brings to the kernel.
-func (f *family) trigger(at []time.Time) {
+// noteTriggers notes the times of changes that the next Sync brings to the kernel.
+func (f *family) noteTriggers(at []time.Time) {
 	room := maxTriggers - len(f.triggers)
 	f.triggers = append(f.triggers, at[:min(len(at), room)]...)
-}
-
-// tellQueued reports that there is something to sync.
-func (f *family) tellQueued() {
-	if f.cfg.OnQueued != nil {
-		f.cfg.OnQueued(f.fam, time.Now())
-	}
 }

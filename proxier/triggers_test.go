@@ -84,7 +84,7 @@ func TestTriggersAreBounded(t *testing.T) {
 	f := testFamily(&kernel{})
 	many := make([]time.Time, 700)
 	for range 3 {
-		f.trigger(many)
+		f.noteTriggers(many)
 	}
 	o := order{}
 	for range 3 {
