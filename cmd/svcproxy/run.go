@@ -30,7 +30,7 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 			hup := make(chan os.Signal, 1)
 			signal.Notify(hup, unix.SIGHUP)
 			defer signal.Stop(hup)
-			watch, err := systemd.SdWatchdogEnabled(false)
+			watchdog, err := systemd.SdWatchdogEnabled(false)
 			if err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 				},
 				Reload: hup,
 				Notify: notify,
-				Watch:  watch,
+				Watch:  watchdog,
 				Stderr: p.stderr,
 			})
 		},
@@ -51,6 +51,6 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 	return cmd
 }
 
-// notify tells systemd. Without systemd there is nobody to tell, and no harm in
-// a message that is lost: the next one of its kind follows.
+// notify tells systemd, where there is one. A message may be lost: the next one of its kind
+// follows.
 func notify(state string) { _, _ = systemd.SdNotify(false, state) }

@@ -13,7 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// An activeMode is a mode that is open.
+// An activeMode is a mode that is open: in use, or left for another one and not yet gone.
 type activeMode struct {
 	modes.Mode
 	backends map[proxier.Family]modes.Backend
@@ -42,12 +42,12 @@ func (s *familySet) add(fam proxier.Family) {
 
 // openAll opens a mode for the families that this host has.
 func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, error) {
-	in := &activeMode{Mode: m, watched: make(map[proxier.Family]func())}
-	in.backends, in.missing = openMore(ctx, m, c, nil)
-	if len(in.backends) == 0 {
-		return nil, fmt.Errorf("%s mode: %s", m.Name, strings.Join(in.missing, "; "))
+	am := &activeMode{Mode: m, watched: make(map[proxier.Family]func())}
+	am.backends, am.missing = openMore(ctx, m, c, nil)
+	if len(am.backends) == 0 {
+		return nil, fmt.Errorf("%s mode: %s", m.Name, strings.Join(am.missing, "; "))
 	}
-	return in, nil
+	return am, nil
 }
 
 // openMore opens a mode for those families that settings ask for and that are not
@@ -69,33 +69,33 @@ func openMore(ctx context.Context, m modes.Mode, c modes.OpenConfig, open map[pr
 }
 
 // proxies returns the backends as the Loop knows them.
-func (in *activeMode) proxies() map[proxier.Family]proxier.Backend {
-	out := make(map[proxier.Family]proxier.Backend, len(in.backends))
-	for fam, b := range in.backends {
+func (am *activeMode) proxies() map[proxier.Family]proxier.Backend {
+	out := make(map[proxier.Family]proxier.Backend, len(am.backends))
+	for fam, b := range am.backends {
 		out[fam] = b
 	}
 	return out
 }
 
 // stop ends what hears of changes by others.
-func (in *activeMode) stop() {
-	for fam := range in.watched {
-		in.stopFamily(fam)
+func (am *activeMode) stop() {
+	for fam := range am.watched {
+		am.stopFamily(fam)
 	}
 }
 
-func (in *activeMode) stopFamily(fam proxier.Family) {
-	if stop := in.watched[fam]; stop != nil {
+func (am *activeMode) stopFamily(fam proxier.Family) {
+	if stop := am.watched[fam]; stop != nil {
 		stop()
 	}
-	delete(in.watched, fam)
+	delete(am.watched, fam)
 }
 
 // close gives up what is open. The kernel stays as it is.
-func (in *activeMode) close() error {
-	in.stop()
+func (am *activeMode) close() error {
+	am.stop()
 	var errs []error
-	for _, b := range in.backends {
+	for _, b := range am.backends {
 		errs = append(errs, b.Close())
 	}
 	return errors.Join(errs...)
@@ -110,48 +110,48 @@ func openFamily(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.O
 
 // leave removes what a mode made of a family from the kernel, now that next holds
 // everything of it. It is called again until all is gone.
-func (in *activeMode) leave(ctx context.Context, fam proxier.Family, next *activeMode) error {
-	in.stopFamily(fam)
-	b := in.backends[fam]
-	shared := in.SharesRules(next.Mode) && next.backends[fam] != nil
+func (am *activeMode) leave(ctx context.Context, fam proxier.Family, next *activeMode) error {
+	am.stopFamily(fam)
+	b := am.backends[fam]
+	shared := am.SharesRules(next.Mode) && next.backends[fam] != nil
 	if r, drains := b.(proxier.Retirer); drains {
-		return in.retire(ctx, fam, r, shared)
+		return am.retire(ctx, fam, r, shared)
 	}
-	return in.cleanUp(ctx, fam, b, shared)
+	return am.cleanUp(ctx, fam, b, shared)
 }
 
 // cleanUp removes what a mode made of a family, unless it is the next mode's by now.
-func (in *activeMode) cleanUp(ctx context.Context, fam proxier.Family, b modes.Backend, shared bool) error {
+func (am *activeMode) cleanUp(ctx context.Context, fam proxier.Family, b modes.Backend, shared bool) error {
 	if !shared {
 		if err := b.Cleanup(ctx); err != nil {
 			return err
 		}
 	}
-	in.gone.add(fam)
+	am.gone.add(fam)
 	return nil
 }
 
 // retire lets connections of a family end. Chains and sets go at once, unless they
 // are the next mode's by now.
-func (in *activeMode) retire(ctx context.Context, fam proxier.Family, r proxier.Retirer, shared bool) error {
+func (am *activeMode) retire(ctx context.Context, fam proxier.Family, r proxier.Retirer, shared bool) error {
 	done, err := r.Retire(ctx)
-	if !shared && !in.rulesGone[fam] {
+	if !shared && !am.rulesGone[fam] {
 		rulesErr := r.RemoveRules(ctx)
 		if rulesErr == nil {
-			in.rulesGone.add(fam)
+			am.rulesGone.add(fam)
 		}
 		err = errors.Join(err, rulesErr)
 	}
 	if done && err == nil {
-		in.gone.add(fam)
+		am.gone.add(fam)
 	}
 	return err
 }
 
 // due returns the families that are being left and of which something is there.
-func (in *activeMode) due() (list []proxier.Family) {
-	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
-		if in.leaving[fam] && !in.gone[fam] {
+func (am *activeMode) due() (list []proxier.Family) {
+	for _, fam := range slices.Sorted(maps.Keys(am.backends)) {
+		if am.leaving[fam] && !am.gone[fam] {
 			list = append(list, fam)
 		}
 	}
@@ -159,9 +159,9 @@ func (in *activeMode) due() (list []proxier.Family) {
 }
 
 // isGone reports whether nothing is left of any family.
-func (in *activeMode) isGone() bool {
-	for fam := range in.backends {
-		if !in.gone[fam] {
+func (am *activeMode) isGone() bool {
+	for fam := range am.backends {
+		if !am.gone[fam] {
 			return false
 		}
 	}
@@ -169,12 +169,12 @@ func (in *activeMode) isGone() bool {
 }
 
 // leavingText says how far a former mode has been left.
-func (in *activeMode) leavingText() string {
+func (am *activeMode) leavingText() string {
 	var waits, leaves []string
-	for _, fam := range slices.Sorted(maps.Keys(in.backends)) {
+	for _, fam := range slices.Sorted(maps.Keys(am.backends)) {
 		switch {
-		case in.gone[fam]:
-		case in.leaving[fam]:
+		case am.gone[fam]:
+		case am.leaving[fam]:
 			leaves = append(leaves, fam.String())
 		default:
 			waits = append(waits, fam.String())
@@ -182,11 +182,11 @@ func (in *activeMode) leavingText() string {
 	}
 	switch {
 	case len(waits) == 0:
-		return "; " + in.Name + " mode is leaving"
-	case len(waits) == len(in.backends):
-		return ", taking over from " + in.Name + " mode"
+		return "; " + am.Name + " mode is leaving"
+	case len(waits) == len(am.backends):
+		return ", taking over from " + am.Name + " mode"
 	}
-	text := ", taking over " + strings.Join(waits, " and ") + " from " + in.Name + " mode"
+	text := ", taking over " + strings.Join(waits, " and ") + " from " + am.Name + " mode"
 	if len(leaves) > 0 {
 		text += ", which is leaving " + strings.Join(leaves, " and ")
 	}

@@ -40,10 +40,10 @@ func TestLeave(t *testing.T) {
 		{&activeMode{Mode: stub("iptables", nil)}, 1},
 	} {
 		p := &patient{left: 3}
-		in := leaving("ipvs", p)
+		am := leaving("ipvs", p)
 		calls := 0
-		for ; !in.isGone(); calls++ {
-			if err := in.leave(t.Context(), proxier.IPv4, tt.next); err != nil {
+		for ; !am.isGone(); calls++ {
+			if err := am.leave(t.Context(), proxier.IPv4, tt.next); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -60,9 +60,9 @@ func TestLeaveSharesRules(t *testing.T) {
 		cleanups int
 	}{{"iptables", "ipvs", 0}, {"iptables", "nftables", 1}, {"nftables", "ipvs", 1}} {
 		b := &counting{}
-		in := leaving(tt.from, b)
-		if err := in.leave(t.Context(), proxier.IPv4, leaving(tt.to, new(kernel))); err != nil || !in.isGone() || b.cleanups != tt.cleanups {
-			t.Errorf("%s to %s: gone %v, %v, %d cleanups", tt.from, tt.to, in.isGone(), err, b.cleanups)
+		am := leaving(tt.from, b)
+		if err := am.leave(t.Context(), proxier.IPv4, leaving(tt.to, new(kernel))); err != nil || !am.isGone() || b.cleanups != tt.cleanups {
+			t.Errorf("%s to %s: gone %v, %v, %d cleanups", tt.from, tt.to, am.isGone(), err, b.cleanups)
 		}
 	}
 }

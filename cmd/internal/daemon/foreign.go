@@ -29,7 +29,8 @@ type disturbance struct {
 	lost bool // it is not known whether what is ours was changed
 }
 
-// disturbances returns who looks, or repairs what is known to differ, after each kind.
+// disturbances returns, for each kind, what has the loop repair or look, less often where that
+// happens again and again.
 func disturbances(l *proxier.Loop) map[disturbance]*proxier.Contention {
 	all := make(map[disturbance]*proxier.Contention)
 	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
@@ -46,7 +47,7 @@ func (c *foreignChanges) stop() {
 	}
 }
 
-// changed repairs after a foreign change.
+// changed has the loop repair, or look, after a foreign change, and logs whose it was.
 func (c *foreignChanges) changed(fam proxier.Family, e proxier.ForeignChange) {
 	c.metrics.Disturbed(fam)
 	who := "another program" // the kernel does not always say which
@@ -66,6 +67,7 @@ func (c *foreignChanges) changed(fam proxier.Family, e proxier.ForeignChange) {
 	case e.PID == 0:
 		c.log.Warn("rules were changed by another program: repairing them", "family", fam)
 	default:
+		// These words stay: searches of logs rely on them.
 		c.log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
 	}
 }
@@ -81,13 +83,13 @@ func (c *foreignChanges) problems() (list []string) {
 }
 
 // watch repairs at once what others change, where the kernel tells of it.
-func (sw *modeSwitch) watch(ctx context.Context, in *activeMode) {
-	for fam, b := range in.backends {
-		sw.watchBackend(ctx, in, fam, b)
+func (sw *modeSwitch) watch(ctx context.Context, am *activeMode) {
+	for fam, b := range am.backends {
+		sw.watchBackend(ctx, am, fam, b)
 	}
 }
 
-func (sw *modeSwitch) watchBackend(ctx context.Context, in *activeMode, fam proxier.Family, b modes.Backend) {
+func (sw *modeSwitch) watchBackend(ctx context.Context, am *activeMode, fam proxier.Family, b modes.Backend) {
 	w, tells := b.(proxier.Watcher)
 	if !tells {
 		return
@@ -95,7 +97,7 @@ func (sw *modeSwitch) watchBackend(ctx context.Context, in *activeMode, fam prox
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { sw.watchFamily(ctx, fam, w) })
-	in.watched[fam] = func() { cancel(); watching.Wait() }
+	am.watched[fam] = func() { cancel(); watching.Wait() }
 }
 
 func (sw *modeSwitch) watchFamily(ctx context.Context, fam proxier.Family, w proxier.Watcher) {

@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	sourceTypes = append(sourceTypes, sourceType{name: kubernetes.Name, open: openKubernetes, remote: true, ofMember: true})
+	sourceTypes = append(sourceTypes, sourceType{name: kubernetes.Name, open: openKubernetes, remote: true, eligibility: true})
 }
 
 var _ healthTeller = (*kubernetes.Source)(nil)
@@ -18,6 +18,6 @@ func openKubernetes(c sourceConfig) source.Source {
 	return kubernetes.New(kubernetes.Options{
 		Kubeconfig: k.Kubeconfig, APIServer: k.APIServer, ProxyName: k.ProxyName,
 		NodeName: c.NodeName, UserAgent: "svcproxy/" + c.version,
-		StateDir: c.stateDir, Beside: c.beside, Log: c.log, OnNode: c.host.joined, OnServiceCIDRs: c.host.setServiceCIDRs,
+		StateDir: c.stateDir, Beside: c.several, Log: c.log, OnNode: c.host.joined, OnServiceCIDRs: c.host.setServiceCIDRs,
 	})
 }

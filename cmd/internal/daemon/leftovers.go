@@ -68,11 +68,11 @@ func cleanUp(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.Open
 // uses reports whether a mode of open has its objects in a family: then they are no remnant.
 func (sw *modeSwitch) uses(open []*activeMode) func(mode string, fam proxier.Family) bool {
 	return func(mode string, fam proxier.Family) bool {
-		return slices.ContainsFunc(open, func(in *activeMode) bool {
-			if in.leaving[fam] {
-				return mode == in.Name
+		return slices.ContainsFunc(open, func(am *activeMode) bool {
+			if am.leaving[fam] {
+				return mode == am.Name
 			}
-			return (mode == in.Name || mode == in.RulesOf) && slices.Contains(node.Families(sw.fixed), fam)
+			return (mode == am.Name || mode == am.RulesOf) && slices.Contains(node.Families(sw.fixed), fam)
 		})
 	}
 }
@@ -146,10 +146,10 @@ func (sw *modeSwitch) tellMode(open []*activeMode, left []remnant) {
 	last := open[len(open)-1]
 	text := last.Name + " mode"
 	var problems []string
-	for _, in := range open[:len(open)-1] {
-		text += in.leavingText()
-		for _, fam := range slices.Sorted(maps.Keys(in.failed)) {
-			problems = append(problems, fmt.Sprintf("objects of the former mode may be left in the kernel: %s mode, %s: %s", in.Name, fam, in.failed[fam]))
+	for _, am := range open[:len(open)-1] {
+		text += am.leavingText()
+		for _, fam := range slices.Sorted(maps.Keys(am.failed)) {
+			problems = append(problems, fmt.Sprintf("objects of the former mode may be left in the kernel: %s mode, %s: %s", am.Name, fam, am.failed[fam]))
 		}
 	}
 	if len(left) > 0 {
@@ -173,23 +173,23 @@ func (sw *modeSwitch) leftDraining(ctx context.Context, m modes.Mode, open []*ac
 	}
 	c := sw.openConfig(sw.fixed)
 	c.Leaving = true
-	in, err := openAll(ctx, m, c)
+	am, err := openAll(ctx, m, c)
 	if err != nil {
 		return nil
 	}
 	for _, fam := range node.Families(sw.fixed) {
 		if sw.holdsAll(sw.active, fam) {
-			in.leaving.add(fam)
+			am.leaving.add(fam)
 		}
 	}
-	for _, fam := range in.due() {
-		err = errors.Join(err, in.leave(ctx, fam, sw.active))
+	for _, fam := range am.due() {
+		err = errors.Join(err, am.leave(ctx, fam, sw.active))
 	}
-	if in.isGone() || err != nil {
-		_ = in.close() // Cleanup comes next
+	if am.isGone() || err != nil {
+		_ = am.close() // Cleanup comes next
 		return nil
 	}
-	return in
+	return am
 }
 
 // retireInterval is how often a mode that is leaving is asked whether its
@@ -197,10 +197,10 @@ func (sw *modeSwitch) leftDraining(ctx context.Context, m modes.Mode, open []*ac
 var retireInterval = 5 * time.Second
 
 // noteHeld notes of which families in, which is in use, has held everything.
-func (sw *modeSwitch) noteHeld(in *activeMode) {
-	for fam, b := range in.backends {
+func (sw *modeSwitch) noteHeld(am *activeMode) {
+	for fam, b := range am.backends {
 		if sw.loop.Holds(fam, b) {
-			in.held.add(fam)
+			am.held.add(fam)
 		}
 	}
 }
@@ -227,9 +227,9 @@ func (sw *modeSwitch) leaveFormer(ctx context.Context, open []*activeMode) []*ac
 // served returns the last of former modes that held all of a family and has not
 // been left; nil: none. One that was wanted for too short a time held none of it.
 func served(former []*activeMode, fam proxier.Family) *activeMode {
-	for _, in := range slices.Backward(former) {
-		if in.held[fam] && !in.leaving[fam] {
-			return in
+	for _, am := range slices.Backward(former) {
+		if am.held[fam] && !am.leaving[fam] {
+			return am
 		}
 	}
 	return nil
@@ -239,36 +239,36 @@ func served(former []*activeMode, fam proxier.Family) *activeMode {
 // that the last holds everything of. It returns open without those that are gone.
 func (sw *modeSwitch) retire(ctx context.Context, open []*activeMode) []*activeMode {
 	last := open[len(open)-1]
-	return slices.DeleteFunc(open, func(in *activeMode) bool {
-		if in == last {
+	return slices.DeleteFunc(open, func(am *activeMode) bool {
+		if am == last {
 			return false
 		}
-		for _, fam := range in.due() {
-			sw.noteLeaving(ctx, in, fam, in.leave(ctx, fam, last))
+		for _, fam := range am.due() {
+			sw.noteLeaving(ctx, am, fam, am.leave(ctx, fam, last))
 		}
-		if !in.isGone() {
+		if !am.isGone() {
 			return false
 		}
-		sw.closeMode(in)
-		sw.log.Info("removed what the former mode made", "mode", in.Name)
+		sw.closeMode(am)
+		sw.log.Info("removed what the former mode made", "mode", am.Name)
 		return true
 	})
 }
 
 // noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (sw *modeSwitch) noteLeaving(ctx context.Context, in *activeMode, fam proxier.Family, err error) {
+func (sw *modeSwitch) noteLeaving(ctx context.Context, am *activeMode, fam proxier.Family, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	was := in.failed[fam]
-	delete(in.failed, fam)
+	was := am.failed[fam]
+	delete(am.failed, fam)
 	if err == nil {
 		return
 	}
-	if in.failed == nil {
-		in.failed = make(map[proxier.Family]string)
+	if am.failed == nil {
+		am.failed = make(map[proxier.Family]string)
 	}
-	if in.failed[fam] = err.Error(); in.failed[fam] != was {
-		sw.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", in.Name, "family", fam, "err", err)
+	if am.failed[fam] = err.Error(); am.failed[fam] != was {
+		sw.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", am.Name, "family", fam, "err", err)
 	}
 }

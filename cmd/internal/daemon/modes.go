@@ -51,19 +51,19 @@ func choose(ctx context.Context, c modes.OpenConfig) (*activeMode, error) {
 		if err != nil {
 			return nil, err
 		}
-		in, err := openAll(ctx, m, c)
+		am, err := openAll(ctx, m, c)
 		if err != nil {
 			return nil, err
 		}
-		in.why = setBySettings
-		return in, nil
+		am.why = setBySettings
+		return am, nil
 	}
 	var passed []string
 	for _, m := range available {
-		in, err := suits(ctx, m, c)
+		am, err := suits(ctx, m, c)
 		if err == nil {
-			in.why = strings.Join(append(passed, m.Name+" works"), "; ")
-			return in, nil
+			am.why = strings.Join(append(passed, m.Name+" works"), "; ")
+			return am, nil
 		}
 		passed = append(passed, err.Error())
 	}
@@ -94,16 +94,16 @@ func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, 
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	in, err := openAll(ctx, m, c)
+	am, err := openAll(ctx, m, c)
 	if err != nil {
 		return nil, err
 	}
 	for _, fam := range node.Families(c.Settings) {
-		if in.backends[fam] == nil && supported(fam) == nil {
-			return nil, errors.Join(fmt.Errorf("%s: %s", m.Name, strings.Join(in.missing, "; ")), in.close())
+		if am.backends[fam] == nil && supported(fam) == nil {
+			return nil, errors.Join(fmt.Errorf("%s: %s", m.Name, strings.Join(am.missing, "; ")), am.close())
 		}
 	}
-	return in, nil
+	return am, nil
 }
 
 // supported tries whether the kernel has a family: IPv6 may be left out of it, or be disabled at boot.

@@ -16,10 +16,10 @@ import (
 
 // A sourceType is a source that this build has.
 type sourceType struct {
-	name     string // as settings and units have it
-	open     func(sourceConfig) source.Source
-	remote   bool // its status has a connection
-	ofMember bool // it says whether load balancers may send to this host
+	name        string // as settings and units have it
+	open        func(sourceConfig) source.Source
+	remote      bool // its status has a connection
+	eligibility bool // it says whether load balancers may send to this host
 }
 
 // sourceTypes are in order of precedence: of what two partial units want, that of the
@@ -30,7 +30,7 @@ var sourceTypes = []sourceType{{name: file.Name, open: openFiles}}
 type sourceConfig struct {
 	configs.Settings
 	configDir, stateDir, version string
-	beside                       bool       // other sources are served too
+	several                      bool       // other sources are served too
 	rules                        file.Rules // for what people write
 	log                          *slog.Logger
 	host                         clusterListener
@@ -88,11 +88,11 @@ func (d *daemon) openSources() (names []string) {
 	for _, t := range asked(d.fixed) {
 		s := t.open(sourceConfig{
 			Settings: d.fixed, configDir: d.ConfigDir, stateDir: d.StateDir, version: d.Version,
-			beside: d.beside(), rules: d.rules(), log: d.log, host: d,
+			several: d.severalSources(), rules: d.rules(), log: d.log, host: d,
 		})
 		d.sources, names = append(d.sources, s), append(names, t.name)
-		if t.ofMember {
-			d.health.SetEligible(d.beside()) // until it says more
+		if t.eligibility {
+			d.health.SetEligible(d.severalSources()) // until it says more
 		}
 		if t.remote {
 			d.metrics.Watch(t.name, s.Status)
@@ -115,7 +115,7 @@ func openFiles(c sourceConfig) source.Source {
 }
 
 // beside reports whether more than one source is served.
-func (d *daemon) beside() bool { return len(d.fixed.Sources) > 1 }
+func (d *daemon) severalSources() bool { return len(d.fixed.Sources) > 1 }
 
 // joined takes over what the cluster says of this host; nil: it has no node
 // object of it. What it said before stays then: stale beats partial. Load
@@ -128,7 +128,7 @@ func (d *daemon) joined(n *source.ClusterNode) {
 		d.member = n
 	}
 	d.mu.Unlock()
-	d.health.SetEligible(n == nil && was == nil && d.beside() || n != nil && n.Eligible)
+	d.health.SetEligible(n == nil && was == nil && d.severalSources() || n != nil && n.Eligible)
 	d.setNode()
 }
 

@@ -52,7 +52,7 @@ func withSources(t *testing.T, more ...sourceType) {
 func withCluster(t *testing.T) *fakeCluster {
 	f := &fakeCluster{steps: make(chan func(source.Sink))}
 	open := func(c sourceConfig) source.Source { f.d = c.host.(*daemon); return f }
-	withSources(t, sourceType{name: kubernetesName, open: open, remote: true, ofMember: true})
+	withSources(t, sourceType{name: kubernetesName, open: open, remote: true, eligibility: true})
 	return f
 }
 

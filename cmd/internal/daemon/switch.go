@@ -70,8 +70,8 @@ func (sw *modeSwitch) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			<-sw.loopEnded
-			for _, in := range open {
-				sw.closeMode(in)
+			for _, am := range open {
+				sw.closeMode(am)
 			}
 			return
 		case <-ready:
@@ -110,50 +110,50 @@ func (sw *modeSwitch) leaveEarlier(ctx context.Context, open []*activeMode) ([]*
 func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s configs.Settings) []*activeMode {
 	last := open[len(open)-1]
 	sw.noteHeld(last)
-	in, err := sw.openWanted(ctx, open, s)
+	am, err := sw.openWanted(ctx, open, s)
 	if news := sw.noteError(err); err != nil && news {
 		sw.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
 	}
-	if err != nil || in == last {
+	if err != nil || am == last {
 		return open
 	}
-	in.stop()
-	in.leaving, in.rulesGone, in.gone, in.held, in.failed = nil, nil, nil, nil, nil
-	sw.watch(ctx, in) // of one that was leaving nobody listened to changes
-	open = append(slices.DeleteFunc(open, func(o *activeMode) bool { return o == in }), in)
-	sw.log.Info("changing mode", "to", in.Name, "why", in.why)
-	for _, w := range in.missing {
+	am.stop()
+	am.leaving, am.rulesGone, am.gone, am.held, am.failed = nil, nil, nil, nil, nil
+	sw.watch(ctx, am) // of one that was leaving nobody listened to changes
+	open = append(slices.DeleteFunc(open, func(o *activeMode) bool { return o == am }), am)
+	sw.log.Info("changing mode", "to", am.Name, "why", am.why)
+	for _, w := range am.missing {
 		sw.log.Warn(w)
 	}
-	sw.setActive(in)
+	sw.setActive(am)
 	sw.changed()
-	sw.loop.SetBackends(in.proxies())
+	sw.loop.SetBackends(am.proxies())
 	return open
 }
 
 // openWanted returns the mode that settings ask for: that of open, where there is one, for
 // another would not know what it made.
 func (sw *modeSwitch) openWanted(ctx context.Context, open []*activeMode, s configs.Settings) (*activeMode, error) {
-	if in := opened(open, s.Mode); in != nil {
-		in.why = setBySettings
-		return in, nil
+	if am := opened(open, s.Mode); am != nil {
+		am.why = setBySettings
+		return am, nil
 	}
-	in, err := choose(ctx, sw.openConfig(s))
+	am, err := choose(ctx, sw.openConfig(s))
 	if err != nil {
 		return nil, err
 	}
-	had := opened(open, in.Name) // auto may choose it
+	had := opened(open, am.Name) // auto may choose it
 	if had == nil {
-		return in, nil
+		return am, nil
 	}
-	had.why = in.why
-	sw.closeMode(in)
+	had.why = am.why
+	sw.closeMode(am)
 	return had, nil
 }
 
 // opened returns the active mode of that name; nil: none is open.
 func opened(open []*activeMode, mode string) *activeMode {
-	if i := slices.IndexFunc(open, func(in *activeMode) bool { return in.Name == mode }); i >= 0 {
+	if i := slices.IndexFunc(open, func(am *activeMode) bool { return am.Name == mode }); i >= 0 {
 		return open[i]
 	}
 	return nil
@@ -169,11 +169,11 @@ func (sw *modeSwitch) familyHolds() {
 
 // holdsAll reports whether everything of a family is in the kernel by in, which is in
 // use. A family that its mode cannot have waits for the others.
-func (sw *modeSwitch) holdsAll(in *activeMode, fam proxier.Family) bool {
-	if b := in.backends[fam]; b != nil {
+func (sw *modeSwitch) holdsAll(am *activeMode, fam proxier.Family) bool {
+	if b := am.backends[fam]; b != nil {
 		return sw.loop.Holds(fam, b)
 	}
-	for fam, b := range in.backends {
+	for fam, b := range am.backends {
 		if !sw.loop.Holds(fam, b) {
 			return false
 		}
@@ -182,10 +182,10 @@ func (sw *modeSwitch) holdsAll(in *activeMode, fam proxier.Family) bool {
 }
 
 // setActive makes in the one that status tells of.
-func (sw *modeSwitch) setActive(in *activeMode) {
+func (sw *modeSwitch) setActive(am *activeMode) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	sw.active = in
+	sw.active = am
 }
 
 // noteError keeps for status why the mode that settings ask for is not in use; nil: it
@@ -212,27 +212,27 @@ func (sw *modeSwitch) failed() (s configs.Settings, failed bool) {
 // at as often.
 var missingInterval = 30 * time.Second
 
-func (sw *modeSwitch) closeMode(in *activeMode) {
-	if err := in.close(); err != nil {
-		sw.log.Warn("closing a mode", "mode", in.Name, "err", err)
+func (sw *modeSwitch) closeMode(am *activeMode) {
+	if err := am.close(); err != nil {
+		sw.log.Warn("closing a mode", "mode", am.Name, "err", err)
 	}
 }
 
 // tryMissing opens families that could not be had so far.
-func (sw *modeSwitch) tryMissing(ctx context.Context, in *activeMode) {
-	opened, missing := openMore(ctx, in.Mode, sw.openConfig(sw.settings()), in.backends)
+func (sw *modeSwitch) tryMissing(ctx context.Context, am *activeMode) {
+	opened, missing := openMore(ctx, am.Mode, sw.openConfig(sw.settings()), am.backends)
 	sw.mu.Lock()
-	in.missing = missing
+	am.missing = missing
 	sw.mu.Unlock()
 	if len(opened) == 0 {
 		return
 	}
 	for fam, b := range opened {
-		sw.log.Info("a family that was left out works now", "family", fam, "mode", in.Name)
-		in.backends[fam] = b
-		sw.watchBackend(ctx, in, fam, b)
+		sw.log.Info("a family that was left out works now", "family", fam, "mode", am.Name)
+		am.backends[fam] = b
+		sw.watchBackend(ctx, am, fam, b)
 	}
-	sw.loop.SetBackends(in.proxies())
+	sw.loop.SetBackends(am.proxies())
 }
 
 // want has the mode of s used, in place of one asked for but not yet looked at.

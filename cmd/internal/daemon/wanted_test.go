@@ -114,8 +114,8 @@ func TestModeThatCannotBeHadIsTriedAgain(t *testing.T) {
 // A mode that is still open and that settings name now is in use for that reason.
 func TestOpenModeIsNamed(t *testing.T) {
 	chosen := &activeMode{Mode: stub("nftables", nil), why: "nftables works"}
-	in, err := new(modeSwitch).openWanted(t.Context(), []*activeMode{chosen}, configs.Settings{Mode: "nftables"})
-	if err != nil || in != chosen || in.why != "it is set" {
-		t.Errorf("opened %+v, error %v", in, err)
+	am, err := new(modeSwitch).openWanted(t.Context(), []*activeMode{chosen}, configs.Settings{Mode: "nftables"})
+	if err != nil || am != chosen || am.why != "it is set" {
+		t.Errorf("opened %+v, error %v", am, err)
 	}
 }
