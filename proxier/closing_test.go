@@ -168,6 +168,9 @@ func TestCloserLooksTwice(t *testing.T) {
 			if got := strings.Count(log.String(), "closed connections"); got == 0 || back && got != 1 {
 				t.Errorf("told %d times:\n%s", got, &log)
 			}
+			if track.challenged == 0 {
+				t.Error("no client was told")
+			}
 			for _, w := range l.families[0].flows[1:] {
 				if n := len(w.judge.(*closer).pending); n != 0 {
 					t.Errorf("%d places are remembered of %s", n, w.proto)

@@ -36,6 +36,10 @@ type Flows interface {
 	// full tuple, each for which stale returns true. It returns how many it removed,
 	// also with an error. A flow that no longer exists is no error.
 	Prune(ctx context.Context, fam Family, q FlowQuery, stale func(Flow) bool) (int, error)
+
+	// Challenge has the clients of TCP connections that were removed send a packet. It
+	// returns the first error.
+	Challenge(fam Family, removed []Flow) error
 }
 
 // A flow to a former endpoint can come back after it was removed: an answer in
@@ -201,11 +205,17 @@ func (w *flowWorker) next() (wait time.Duration, any bool) {
 // look removes the flows that l finds stale. Each is judged by what is synced by then.
 func (w *flowWorker) look(ctx context.Context, l *look) {
 	start := time.Now()
+	var removed []Flow // of TCP
 	n, err := w.flows.Prune(ctx, w.fam, w.query(l), func(f Flow) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.judge.stale(l, f)
+		stale := w.judge.stale(l, f)
+		if stale && w.proto == source.TCP && len(removed) < maxChallenged {
+			removed = append(removed, f)
+		}
+		return stale
 	})
+	w.challenge(removed)
 	took := time.Since(start)
 	w.tell(n, took)
 	if ctx.Err() != nil {
@@ -230,6 +240,20 @@ func (w *flowWorker) tell(n int, took time.Duration) {
 	}
 	if n > 0 && w.proto != source.UDP {
 		w.log.Info("closed connections of endpoints that left", "family", w.fam, "protocol", w.proto, "connections", n)
+	}
+}
+
+// maxChallenged is how many clients one look asks where they stand, at some 5 us each. Others
+// learn from their next packet that their connection is closed.
+const maxChallenged = 1 << 16
+
+// challenge has clients notice that their connections are closed, also those that only wait.
+func (w *flowWorker) challenge(removed []Flow) {
+	if len(removed) == 0 {
+		return
+	}
+	if err := w.flows.Challenge(w.fam, removed); err != nil {
+		w.log.Warn("telling clients that their connections are closed failed; they learn it from their next packet", "family", w.fam, "err", err)
 	}
 }
 

@@ -30,6 +30,9 @@ type tracking struct {
 	stuck   chan struct{} // looks go on when it is closed; nil: at once
 	back    []testFlow    // come back after each look
 
+	challenged int   // clients
+	unheard    error // when they are
+
 	unreplied bool // no flow has been answered yet
 }
 
@@ -63,6 +66,14 @@ func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(
 	})
 	c.flows = append(c.flows, c.back...)
 	return n, nil
+}
+
+// Challenge notes whose clients are asked where they stand.
+func (c *tracking) Challenge(_ Family, removed []Flow) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.challenged += len(removed)
+	return c.unheard
 }
 
 // set changes what c does.
@@ -190,6 +201,9 @@ func TestFlowWorkerIsNotWaitedFor(t *testing.T) {
 		time.Sleep(4*time.Minute + time.Second) // the look at the start, that at all that changed meanwhile, and theirs once more
 		if n := w.track.looks(); n != 4 {
 			t.Errorf("%d looks, want 4", n)
+		}
+		if w.track.challenged != 0 {
+			t.Errorf("%d clients of UDP flows were told", w.track.challenged)
 		}
 		if len(w.track.flows) != services || w.deleted != services {
 			t.Errorf("%d flows left, %d removed; want %d each", len(w.track.flows), w.deleted, services)

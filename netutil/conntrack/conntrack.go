@@ -4,6 +4,7 @@
 //	conntrack.go, mark.go  removing and marking
 //	established.go         listing connections
 //	open.go                listing those to an address
+//	challenge.go           having clients of removed connections notice
 //	count.go, events.go    what there is, and what begins and ends
 //	list.go, filter.go     listing, filtered by the kernel where it can
 //	edit.go                changes in batches

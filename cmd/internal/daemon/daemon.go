@@ -355,6 +355,14 @@ func (flows) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery,
 	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
 }
 
+func (flows) Challenge(fam proxier.Family, removed []proxier.Flow) error {
+	list := make([]conntrack.Flow, len(removed))
+	for i, f := range removed {
+		list[i] = conntrack.Flow(f)
+	}
+	return conntrack.Challenge(fam == proxier.IPv6, list)
+}
+
 // newLog returns the log that settings ask for. Both formats quote what could
 // pass for another line.
 func newLog(w io.Writer, s configs.Log) (*slog.Logger, *slog.LevelVar) {
