@@ -292,3 +292,49 @@ func TestHostileInterfaces(t *testing.T) {
 		}
 	}
 }
+
+// A step of a slow start rewrites the few chains that lead to its target, and no rule by which
+// clients keep theirs.
+func TestSlowStartStep(t *testing.T) {
+	render := func(weight uint16, affinity time.Duration) map[string]string {
+		targets := backendtest.Targets(proxier.IPv4, 0, 100)
+		for i := range targets {
+			targets[i].Weight = 100
+		}
+		targets[50].Weight = weight
+		s := backendtest.Service{Name: "web", Protocol: source.TCP, Affinity: affinity, Targets: targets}
+		cluster, _ := s.Pools()
+		chains := map[string]string{}
+		NewRules(proxier.IPv4).poolChains(cluster, func(_, name string, rules []byte) { chains[name] = string(rules) })
+		return chains
+	}
+	for _, affinity := range []time.Duration{0, time.Hour} {
+		was := render(10, affinity)
+		for weight := uint16(20); weight <= 100; weight += 10 {
+			now := render(weight, affinity)
+			changed := 0
+			for name, rules := range now {
+				if rules != was[name] {
+					changed++
+				}
+				if keeps(rules) != keeps(was[name]) {
+					t.Errorf("weight %d: chain %s keeps clients otherwise:\n%s", weight, name, rules)
+				}
+			}
+			if len(now) != len(was) || changed > 2 {
+				t.Errorf("weight %d: %d of %d chains change, want 2 of %d", weight, changed, len(now), len(was))
+			}
+			was = now
+		}
+	}
+}
+
+// keeps returns the rules by which clients keep their target.
+func keeps(rules string) (list string) {
+	for line := range strings.Lines(rules) {
+		if strings.Contains(line, "--update") {
+			list += line
+		}
+	}
+	return list
+}

@@ -181,6 +181,19 @@ func TestClientsOfOneThatLeft(t *testing.T) {
 		if lost := h.moved(second, ask()); len(lost) > 0 {
 			h.Errorf("the endpoint was back: clients of tickets %v moved", lost)
 		}
+		third := ask()
+		for _, weight := range []uint16{3, 10, 7} { // as in a slow start, in which other slots are all others'
+			res := h.datagrams("sticky", 1, 0, 1, 2, 3)
+			for i := range res.Pools[0].Targets {
+				if res.Pools[0].Targets[i].Weight = 10; i == 1 {
+					res.Pools[0].Targets[i].Weight = weight
+				}
+			}
+			h.Sync(h.World.Put(res.Key, res))
+			if lost := h.moved(third, ask()); len(lost) > 0 {
+				h.Errorf("weight %d: clients of tickets %v moved", weight, lost)
+			}
+		}
 		h.Settled("end")
 	})
 }

@@ -180,6 +180,34 @@ func TestSharesOfRoundedWeights(t *testing.T) {
 	})
 }
 
+// A slow start, in which one target has tenths of its weight, has a bounded number of slots, and
+// no target more than 2 % off its share.
+func TestSlowStartSlots(t *testing.T) {
+	for _, n := range []int{2, 3, 10, 100, 1000} {
+		for share := uint16(1); share <= slowStartSteps; share++ {
+			list := make([]uint16, n)
+			for i := range list {
+				list[i] = 10 * slowStartSteps
+			}
+			list[n/2] = 10 * share
+			targets := weighted(list...)
+			slots := len(spread(nil, targets))
+			if most := slowStartSteps * n; slots > most || share == slowStartSteps && slots != n {
+				t.Errorf("%d targets, one with %d tenths: %d slots, want %d at most, and one each at the end", n, share, slots, most)
+			}
+			sum := float64(weightSum(targets))
+			for i, got := range shares(targets) {
+				if want := float64(list[i]) / sum; math.Abs(got/want-1) > 0.02+1e-9 {
+					t.Errorf("%d targets, one with %d tenths: target %d has %v, want %v", n, share, i, got, want)
+				}
+			}
+		}
+	}
+}
+
+// slowStartSteps is in how many steps the share of an endpoint grows, see proxier.
+const slowStartSteps = 10
+
 // Weights that need rounding are shared out in well below the time that their
 // elements take.
 func BenchmarkSpread(b *testing.B) {
