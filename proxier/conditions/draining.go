@@ -54,9 +54,10 @@ func (d *Drains) empty() bool {
 	return len(d.all) == 0
 }
 
-// replace takes over the drains of o, which nobody else uses.
+// replace takes over the drains of o, which nobody else uses, except what has no target.
 func (d *Drains) replace(o *Drains) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.all = o.all
+	delete(d.all, DrainTarget{})
 }

@@ -1,0 +1,320 @@
+package conditions
+
+import (
+	"bytes"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// restart ends a Keeper, and starts another one with what the first has written.
+func (h *host) restart() *host {
+	h.t.Helper()
+	h.stop()
+	return run(h.t, h.dir)
+}
+
+// killed starts a Keeper with what is in the file now, as after kill -9. The first goes on.
+func (h *host) killed() *host {
+	h.t.Helper()
+	dir := h.t.TempDir()
+	if text, err := os.ReadFile(filepath.Join(h.dir, StateName)); err == nil {
+		if err := os.WriteFile(filepath.Join(dir, StateName), text, 0o600); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	return run(h.t, dir)
+}
+
+// A restart knows what was known, before it asks anything.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := build("a", []string{one, two, three, "10.0.0.4", "10.0.0.5 disabled"}, probed, slowly)
+		h.Use(svc.Key, svc)
+		h.set(svc, healthcheck.Down, one, three)
+		h.set(svc, healthcheck.Up, two)
+		h.told()
+		h.set(svc, healthcheck.Up, three)
+		h.drain(DrainTarget{Addr: netip.MustParseAddr(two)})
+		time.Sleep(svc.SlowStart / 2)
+		h.told()
+		const before = "1 down, 2 up drained, 3 up 60%, 4, 5"
+		h.want(svc, before)
+		since := h.Details(svc.Key)[svc.EndpointAt(&svc.Endpoints[0])].Since
+
+		h = h.restart()
+		h.Use(svc.Key, svc)
+		h.want(svc, before)
+		if d := h.Details(svc.Key)[svc.EndpointAt(&svc.Endpoints[0])]; !d.Since.Equal(since) || d.Error != "refused" {
+			t.Errorf("after a restart: %+v", d)
+		}
+		if len(h.told()) != 0 {
+			t.Error("a restart is a change")
+		}
+		h.set(svc, healthcheck.Up, "10.0.0.4")
+		h.told()
+		h.want(svc, "1 down, 2 up drained, 3 up 60%, 4 up, 5")
+		time.Sleep(svc.SlowStart / 2)
+		h = h.restart()
+		more := build("a", []string{one, two, three, "10.0.0.4", "10.0.0.5", "10.0.0.6"}, probed, slowly)
+		h.Use(more.Key, more)
+		h.set(more, healthcheck.Up, "10.0.0.5", "10.0.0.6")
+		h.told()
+		h.want(more, "1 down, 2 up drained, 3 up, 4 up, 5 up 10%, 6 up 10%")
+	})
+}
+
+// A restart before services are read forgets nothing.
+func TestRestartTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		a, b := build("a", []string{one}, probed, slowly), build("b", []string{two}, probed, slowly)
+		h.Use(a.Key, a)
+		h.Use(b.Key, b)
+		h.set(a, healthcheck.Down, one)
+		h.set(b, healthcheck.Up, two)
+		h.told()
+		h = h.restart()
+		h.Use(a.Key, a) // b is not read yet
+		h.told()
+		h = h.restart()
+		more := build("b", []string{two, three}, probed, slowly)
+		h.Use(a.Key, a)
+		h.Use(more.Key, more)
+		h.set(more, healthcheck.Up, three)
+		h.told()
+		h.want(a, "1 down")
+		h.want(more, "2 up, 3 up 10%")
+	})
+}
+
+// Killed at any time, a restart knows all that was known a second before.
+func TestKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := build("a", []string{one, two, three}, probed)
+		h.Use(svc.Key, svc)
+		h.set(svc, healthcheck.Down, one)
+		versions, last := 0, ""
+		past := []string{"1, 2, 3"} // what was known, each tenth of a second
+		for i := range 100 {
+			state := []healthcheck.State{healthcheck.Up, healthcheck.Down}[i/7%2]
+			h.set(svc, state, two)
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			past = append(past, h.known(svc))
+			text, err := os.ReadFile(filepath.Join(h.dir, StateName))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(text) != last {
+				versions, last = versions+1, string(text)
+			}
+			again := h.killed()
+			again.Use(svc.Key, svc)
+			got := again.known(svc)
+			if recent := past[max(0, len(past)-12):]; !slices.Contains(recent, got) {
+				t.Errorf("killed after %v: %s, which was not so in the last second: %q", time.Duration(i+1)*100*time.Millisecond, got, recent)
+			}
+			again.stop()
+		}
+		if versions > 12 || versions < 5 {
+			t.Errorf("it was written %d times in 10 s", versions)
+		}
+	})
+}
+
+// A drain is in the file when the one who asked for it is answered, and leaves it at once.
+func TestDrainIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := build("a", []string{one, two})
+		h.Use(svc.Key, svc)
+		target := DrainTarget{Addr: netip.MustParseAddr(one)}
+		h.drain(target)
+		h.want(svc, "1 drained, 2")
+		if len(h.calls) != 1 {
+			t.Errorf("the Loop was told %d times when Drain returned", len(h.calls))
+		}
+		again := h.killed()
+		again.Use(svc.Key, svc)
+		again.want(svc, "1 drained, 2")
+		again.stop()
+		if had, err := h.Undrain(target); !had || err != nil {
+			t.Errorf("undrained: %v, %v", had, err)
+		}
+		if had, err := h.Undrain(target); had || err != nil {
+			t.Errorf("undrained again: %v, %v", had, err)
+		}
+		again = h.killed()
+		again.Use(svc.Key, svc)
+		again.want(svc, "1, 2")
+		h.told()
+		h.drain(DrainTarget{Node: true})
+		if h.want(svc, "1, 2"); len(h.told()) != 0 || h.killed().Drains().Node() == nil {
+			t.Error("a drain of this host is of its endpoints, or is not kept")
+		}
+	})
+}
+
+// Where nothing can be written, all goes on, and the log says it once.
+func TestStateThatCannotBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		file := filepath.Join(h.dir, StateName)
+		if err := os.MkdirAll(filepath.Join(file, "in the way"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		svc := build("a", []string{one, two}, probed)
+		h.Use(svc.Key, svc)
+		for _, state := range []healthcheck.State{healthcheck.Down, healthcheck.Up, healthcheck.Down} {
+			h.set(svc, state, one)
+			time.Sleep(time.Minute)
+			h.told()
+		}
+		h.want(svc, "1 down, 2")
+		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(two)}, proxier.Drain{}); err == nil || h.Problem() == "" {
+			t.Errorf("drained: %v; problem %q", err, h.Problem())
+		}
+		h.want(svc, "1 down, 2 drained")
+		if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if h.Problem() != "" {
+			t.Errorf("still: %s", h.Problem())
+		}
+		h.stop()
+		if n := strings.Count(h.log.String(), "a restart will not know"); n != 1 {
+			t.Errorf("%d warnings:\n%s", n, h.log)
+		}
+		h = h.restart()
+		h.Use(svc.Key, svc)
+		h.want(svc, "1 down, 2 drained")
+	})
+}
+
+// Nothing that the file holds does harm, and what of it can be used is.
+func TestHostileState(t *testing.T) {
+	svc := build("a", []string{one, two}, probed)
+	const good = `"default/a":{"10.0.0.1:8080":{"state":"down"}}`
+	long := strings.Repeat("x", 1000)
+	tests := []struct{ name, text, known, warning string }{
+		{"good", `{"format":1,"services":{` + good + `}}`, "1 down, 2", ""},
+		{"empty", ``, "1, 2", "cannot be used"},
+		{"no JSON", `<html>`, "1, 2", "cannot be used"},
+		{"cut off", `{"format":1,"services":{` + good, "1, 2", "cannot be used"},
+		{"another type", `[1]`, "1, 2", "cannot be used"},
+		{"another format", `{"format":2,"services":{` + good + `}}`, "1, 2", "format 2; want 1"},
+		{"nothing", `null`, "1, 2", "format 0"},
+		{"deep", strings.Repeat(`{"services":`, 20_000), "1, 2", "cannot be used"},
+		{"unknown keys", `{"format":1,"x":[],"services":{` + good + `}}`, "1 down, 2", ""},
+		{"no key", `{"format":1,"services":{"../../etc":{"10.0.0.1:8080":{}},` + good + `}}`, "1 down, 2", "some of what was known"},
+		{"no address", `{"format":1,"services":{"default/b":{"\u001b[2J":{}},` + good + `}}`, "1 down, 2", `default/b \\x1b[2J`},
+		{"no state", `{"format":1,"services":{"default/a":{"10.0.0.2:8080":{"state":"sideways"},"10.0.0.1:8080":{"state":"down"}}}}`, "1 down, 2", "endpoints=1"},
+		{"an error that steers a terminal", `{"format":1,"services":{"default/a":{"10.0.0.1:8080":{"state":"down","error":"\u001b[2J` + long + `"}}}}`, "1 down, 2", ""},
+		{"times to come", `{"format":1,"services":{"default/a":{"10.0.0.1:8080":{"state":"down","since":"9999-01-01T00:00:00Z","left":"9999-01-01T00:00:00Z"}}}}`, "1 down, 2", ""},
+		{"a drain of nothing", `{"format":1,"drains":[{"target":"x/y/z/1"}],"services":{` + good + `}}`, "1, 2", "cannot be used"},
+		{"a drain without a target", `{"format":1,"drains":[{"by":"x"}],"services":{` + good + `}}`, "1 down, 2", ""},
+		{"drains that are none", `{"format":1,"drains":null,"services":{` + good + `}}`, "1 down, 2", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				if err := os.WriteFile(filepath.Join(dir, StateName), []byte(tt.text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				h := run(t, dir)
+				h.Use(svc.Key, svc)
+				h.want(svc, tt.known)
+				d := h.Details(svc.Key)[svc.EndpointAt(&svc.Endpoints[0])]
+				if strings.Contains(d.Error, "\x1b") || len(d.Error) > maxError || d.Since.After(time.Now()) {
+					t.Errorf("detail %+v", d)
+				}
+				h.stop()
+				if log := h.log.String(); (log != "") != (tt.warning != "") || !strings.Contains(log, tt.warning) {
+					t.Errorf("the log has %q, want %q", log, tt.warning)
+				}
+			})
+		})
+	}
+}
+
+// What is no regular file is not waited for.
+func TestStateOfAnotherKind(t *testing.T) {
+	for _, make := range []func(path string) error{
+		func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		func(path string) error { return os.Mkdir(path, 0o700) },
+		func(path string) error { return os.Symlink("/dev/zero", path) },
+		func(path string) error { return os.Symlink(path, path) },
+	} {
+		dir, log := t.TempDir(), new(bytes.Buffer)
+		if err := make(filepath.Join(dir, StateName)); err != nil {
+			t.Fatal(err)
+		}
+		New(Config{StateDir: dir, Log: slog.New(slog.NewTextHandler(log, nil))})
+		if !strings.Contains(log.String(), "cannot be used") {
+			t.Errorf("the log has %q", log)
+		}
+	}
+}
+
+// There is a bound of what is kept, of which those that are down have the most.
+func TestMuchState(t *testing.T) {
+	h := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	key := source.Key{Namespace: "default", Name: "a"}
+	s := &service{key: key, endpoints: map[netip.AddrPort]*endpoint{}}
+	h.services[key] = s
+	at := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)
+	}
+	for i := range mostKept + 10 {
+		s.endpoints[at(i)] = &endpoint{result: healthcheck.Result{State: healthcheck.Up}}
+	}
+	s.endpoints[at(7)].result.State = healthcheck.Down
+	st := h.state(time.Now())
+	kept := st.Services[key.String()]
+	if len(kept) != mostKept || kept[at(7).String()].State != "down" || h.file.lost != 10 {
+		t.Errorf("%d are kept, %d not; the one that is down: %+v", len(kept), h.file.lost, kept[at(7).String()])
+	}
+	for i := range mostFormer + 10 {
+		h.former.add(place{key, at(i)}, s.endpoints[at(i)], time.Now())
+	}
+	if len(h.former.all) != mostFormer {
+		t.Errorf("%d former endpoints, want %d", len(h.former.all), mostFormer)
+	}
+}
+
+func FuzzState(f *testing.F) {
+	f.Add([]byte(`{"format":1,"drains":[{"target":"node","by":"x"}],"services":{"default/a":{"10.0.0.1:8080":{"state":"down","slow_start":"2026-01-01T00:00:00Z"}}}}`))
+	f.Add([]byte(`{"format":1,"drains":[{}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, StateName), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		log := slog.New(slog.DiscardHandler)
+		k := New(Config{StateDir: dir, Log: log})
+		if err := k.save(false); err != nil {
+			t.Fatal(err)
+		}
+		again := New(Config{StateDir: dir, Log: log})
+		if len(again.former.all) > len(k.former.all) || len(again.drains.List()) != len(k.drains.List()) {
+			t.Errorf("%d endpoints and %d drains are now %d and %d", len(k.former.all), len(k.drains.List()), len(again.former.all), len(again.drains.List()))
+		}
+	})
+}
