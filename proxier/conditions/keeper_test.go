@@ -53,12 +53,30 @@ func (c *checker) Result(q healthcheck.Question) healthcheck.Result {
 	return c.results[q]
 }
 
+// logged is text that one goroutine writes while another reads.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // A host is a Keeper that runs, and the Loop that it tells.
 type host struct {
 	*Keeper
 	t    *testing.T
 	dir  string
-	log  *bytes.Buffer
+	log  *logged
 	stop func()
 
 	checker *checker
@@ -69,7 +87,7 @@ type host struct {
 // run starts a Keeper in a state directory, in a bubble.
 func run(t *testing.T, dir string) *host {
 	t.Helper()
-	h := &host{t: t, dir: dir, log: new(bytes.Buffer)}
+	h := &host{t: t, dir: dir, log: new(logged)}
 	h.checker = &checker{results: map[healthcheck.Question]healthcheck.Result{}, users: map[healthcheck.Question]int{}}
 	h.Keeper = New(Config{
 		StateDir: dir, Log: slog.New(slog.NewTextHandler(h.log, nil)), Checker: h.checker,
