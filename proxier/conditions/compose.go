@@ -19,7 +19,7 @@ func (k *Keeper) compose(s *service, now time.Time) bool {
 	known := make(proxier.Conditions)
 	s.step = time.Time{}
 	if s.endpoints == nil {
-		k.composeDrains(s, known)
+		k.composeDrains(s, known, now)
 	}
 	for at, e := range s.endpoints {
 		if c := k.condition(s, at, e, now); c != (proxier.Condition{}) {
@@ -27,8 +27,8 @@ func (k *Keeper) compose(s *service, now time.Time) bool {
 		}
 	}
 	k.noteFailing(s, known, now)
-	if delete(k.slow, s.key); !s.step.IsZero() {
-		k.slow[s.key] = s
+	if delete(k.timed, s.key); !s.step.IsZero() {
+		k.timed[s.key] = s
 	}
 	if maps.Equal(known, s.known) {
 		return false
@@ -38,21 +38,44 @@ func (k *Keeper) compose(s *service, now time.Time) bool {
 }
 
 // composeDrains adds the conditions of endpoints to which only drains make a difference.
-func (k *Keeper) composeDrains(s *service, known proxier.Conditions) {
+func (k *Keeper) composeDrains(s *service, known proxier.Conditions, now time.Time) {
 	if k.drains.empty() {
 		return
 	}
 	for i := range s.Endpoints {
 		at := s.EndpointAt(&s.Endpoints[i])
-		if k.drains.Of(s.key, at.Addr()) != nil {
-			known[at] = proxier.Condition{Drained: true}
+		if c := k.drained(s, at.Addr(), now); c.Drained {
+			known[at] = c
 		}
+	}
+}
+
+// drained returns what a drain makes of the condition of an endpoint.
+func (k *Keeper) drained(s *service, a netip.Addr, now time.Time) (c proxier.Condition) {
+	why := k.drains.Of(s.key, a)
+	switch {
+	case why == nil:
+		return c
+	case why.Until.IsZero():
+	case why.Until.After(now):
+		s.stepAt(why.Until)
+	default:
+		c.Overdue = true
+	}
+	c.Drained = true
+	return c
+}
+
+// stepAt has the service composed again at a time, if it would not be before.
+func (s *service) stepAt(t time.Time) {
+	if s.step.IsZero() || t.Before(s.step) {
+		s.step = t
 	}
 }
 
 // condition returns the condition of one endpoint, and notes what has become of it.
 func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, now time.Time) proxier.Condition {
-	c := proxier.Condition{Drained: k.drains.Of(s.key, at.Addr()) != nil}
+	c := k.drained(s, at.Addr(), now)
 	if e.asked {
 		was := e.result
 		if e.result = k.cfg.Checker.Result(e.question); e.result.State != was.State {
@@ -64,9 +87,9 @@ func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, now time.
 	if e.move(c, s.SlowStart, now) {
 		ring(k.unsaved)
 	}
-	next := time.Time{}
-	if c.Share, next = e.share(s.SlowStart, now); !next.IsZero() && (s.step.IsZero() || next.Before(s.step)) {
-		s.step = next
+	tenths, next := e.share(s.SlowStart, now)
+	if c.Share = tenths; tenths > 0 {
+		s.stepAt(next)
 	}
 	return c
 }

@@ -16,7 +16,7 @@ func (k *Keeper) Drain(t DrainTarget, why proxier.Drain) error {
 	if err := k.drains.Set(t, why); err != nil {
 		return err
 	}
-	return k.drained(t)
+	return k.redrain(t)
 }
 
 // Undrain ends a drain, and reports whether there was one. The error is as that of Drain.
@@ -24,11 +24,11 @@ func (k *Keeper) Undrain(t DrainTarget) (bool, error) {
 	if !k.drains.Remove(t) {
 		return false, nil
 	}
-	return true, k.drained(t)
+	return true, k.redrain(t)
 }
 
-// drained has a change of drains take effect, and keeps it.
-func (k *Keeper) drained(t DrainTarget) error {
+// redrain has a change of drains take effect, and keeps it.
+func (k *Keeper) redrain(t DrainTarget) error {
 	k.mu.Lock()
 	for key, s := range k.services {
 		for i := range s.Endpoints {

@@ -16,7 +16,7 @@ type service struct {
 	*source.Service
 	endpoints map[netip.AddrPort]*endpoint // nil: only drains make a difference to it
 	known     proxier.Conditions           // as last composed
-	step      time.Time                    // when a share grows next; zero: none does
+	step      time.Time                    // when a share grows next, or a drain is overdue; zero: never
 	failing   bool                         // the check of all endpoints that could be used fails
 }
 

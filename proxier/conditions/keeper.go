@@ -40,7 +40,7 @@ type Keeper struct {
 	services map[source.Key]*service
 	askers   map[healthcheck.Question][]place // who asks it
 	dirty    map[source.Key]bool              // services that drains have touched
-	slow     map[source.Key]*service          // those whose step is not zero
+	timed    map[source.Key]*service          // those whose step is not zero
 	former   formerEndpoints
 	teller   teller
 
@@ -58,7 +58,7 @@ func New(cfg Config) *Keeper {
 	k := &Keeper{
 		cfg: cfg, news: make(chan struct{}, 1), unsaved: make(chan struct{}, 1),
 		services: make(map[source.Key]*service), askers: make(map[healthcheck.Question][]place),
-		dirty: make(map[source.Key]bool), slow: make(map[source.Key]*service), former: newFormer(), file: newStateFile(cfg.StateDir),
+		dirty: make(map[source.Key]bool), timed: make(map[source.Key]*service), former: newFormer(), file: newStateFile(cfg.StateDir),
 	}
 	k.restore(time.Now())
 	return k
@@ -77,7 +77,7 @@ func (k *Keeper) Use(key source.Key, svc *source.Service) proxier.Conditions {
 	k.follow(s, svc, now)
 	if svc == nil {
 		delete(k.services, key)
-		delete(k.slow, key)
+		delete(k.timed, key)
 		return nil
 	}
 	k.compose(s, now)

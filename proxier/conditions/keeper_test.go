@@ -151,6 +151,9 @@ func (h *host) known(svc *source.Service) string {
 		if c.Drained {
 			words = append(words, "drained")
 		}
+		if c.Overdue {
+			words = append(words, "overdue")
+		}
 		if c.Share > 0 {
 			words = append(words, fmt.Sprintf("%d0%%", c.Share))
 		}

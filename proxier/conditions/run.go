@@ -45,7 +45,7 @@ func (k *Keeper) next() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next := time.Now().Add(time.Hour)
-	for _, s := range k.slow {
+	for _, s := range k.timed {
 		if s.step.Before(next) {
 			next = s.step
 		}
@@ -79,7 +79,7 @@ func (k *Keeper) recompose(now time.Time) (changed []source.Key, lines []line) {
 			touched[p.Key] = true
 		}
 	}
-	for key, s := range k.slow {
+	for key, s := range k.timed {
 		if !s.step.After(now) {
 			touched[key] = true
 		}

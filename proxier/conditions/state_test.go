@@ -2,6 +2,7 @@ package conditions
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -166,6 +167,34 @@ func TestDrainIsKept(t *testing.T) {
 		if h.want(svc, "1, 2"); len(h.told()) != 0 || h.killed().Drains().Node() == nil {
 			t.Error("a drain of this host is of its endpoints, or is not kept")
 		}
+	})
+}
+
+// A drain is overdue from its deadline on, of which the Loop is told, and a restart knows it.
+func TestDrainIsOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		plain, slow := build("a", []string{one, two}), build("b", []string{one}, slowly)
+		h.Use(plain.Key, plain)
+		h.Use(slow.Key, slow)
+		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, proxier.Drain{Until: time.Now().Add(time.Minute)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute - 3*batchTime)
+		h.told()
+		h.want(plain, "1 drained, 2")
+		h.want(slow, "1 drained")
+		if got := fmt.Sprint(h.told()); got != "[[default/a default/b]]" {
+			t.Errorf("at the deadline the Loop was told of %s", got)
+		}
+		h.want(plain, "1 drained overdue, 2")
+		h.want(slow, "1 drained overdue")
+		if time.Sleep(time.Hour); len(h.told()) != 0 {
+			t.Error("the Loop was told again")
+		}
+		h = h.restart()
+		h.Use(plain.Key, plain)
+		h.want(plain, "1 drained overdue, 2")
 	})
 }
 
