@@ -68,7 +68,7 @@ func (k *Keeper) meet(s *service, was map[netip.AddrPort]*endpoint, now time.Tim
 		e := all[at]
 		if e == nil {
 			if e = was[at]; e == nil {
-				e = k.former.take(place{s.key, at}, now)
+				e = k.former.take(place{s.key, at})
 				e.usable = e.usable || fresh
 			}
 			e.eligible, all[at] = false, e

@@ -56,9 +56,9 @@ func (f *formerEndpoints) knew(key source.Key) bool {
 }
 
 // take returns the endpoint that was at a place, or a new one.
-func (f *formerEndpoints) take(p place, now time.Time) *endpoint {
+func (f *formerEndpoints) take(p place) *endpoint {
 	e := f.all[p]
-	if delete(f.all, p); e == nil || e.expired(now) {
+	if delete(f.all, p); e == nil {
 		return new(endpoint)
 	}
 	return e

@@ -241,6 +241,7 @@ func TestQuestions(t *testing.T) {
 		a, b := build("a", []string{one, two}, probed), build("b", []string{one, two + " disabled"}, probed)
 		h.Use(a.Key, a)
 		h.Use(b.Key, b)
+		h.Use(a.Key, build("a", []string{one, two}, probed)) // as it was
 		if len(h.checker.users) != 2 {
 			t.Errorf("%d questions, want 2", len(h.checker.users))
 		}
@@ -326,6 +327,16 @@ func TestDetails(t *testing.T) {
 		h.told()
 		if d = h.Details(svc.Key); at(0).Since.Sub(failed) < time.Minute || at(0).Error != "" {
 			t.Errorf("of the one that is back: %+v", at(0))
+		}
+		time.Sleep(time.Second)
+		undrained := time.Now()
+		h.set(svc, healthcheck.Up, three)
+		h.told()
+		if _, err := h.Undrain(DrainTarget{Addr: netip.MustParseAddr(three)}); err != nil {
+			t.Fatal(err)
+		}
+		if d = h.Details(svc.Key); !at(2).Since.After(undrained) {
+			t.Errorf("of the one that is in a slow start: %+v", at(2))
 		}
 	})
 }
