@@ -259,6 +259,7 @@ func (d *daemon) wire() {
 	d.counter = newCounter(d.report, d.doubts.count)
 	d.metrics.Follow(node.Families(s)...)
 	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
+	d.metrics.WatchChecks(answersOf(d.checker))
 	if faults, _ := d.settings.pending(); !fatal(faults) {
 		d.metrics.Reloaded(time.Now())
 	}

@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -27,6 +28,7 @@ type reporter struct {
 	foreign  *foreignChanges
 	claim    *control.NamespaceClaim
 	loop     *proxier.Loop
+	drains   *conditions.Drains
 	health   *healthz.Health
 	server   *healthz.Server
 	sources  []source.Source
@@ -38,6 +40,7 @@ type reporter struct {
 func (r *reporter) connect(d *daemon) {
 	r.settings, r.mode, r.host, r.affinity, r.foreign = d.settings, d.mode, d.host, d.affinity, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
+	r.drains = d.keeper.Drains()
 	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem}
 }
 
@@ -55,6 +58,7 @@ func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, r
 	st := control.Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started,
 		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
+		Drains: drained(r.drains),
 	}
 	for _, s := range r.sources {
 		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))
