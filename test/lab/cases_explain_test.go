@@ -31,6 +31,7 @@ var explainGroups = []group{{
 		{name: "source ranges", run: testExplainRanges, except: inSoakOnly},
 		{name: "policy local", run: testExplainLocal},
 		{name: "weight 0", run: testExplainWeight, except: inSoakOnly},
+		{name: "check failed", run: testExplainCheck, except: inSoakOnly},
 		{name: "clash of files", run: testExplainClash, except: inSoakOnly},
 		{name: "foreign dnat", run: testExplainDNAT, except: inSoakOnly},
 		{name: "foreign reject", run: testExplainReject},
@@ -213,6 +214,23 @@ func testExplainWeight(t *testing.T, e *env) {
 	e.apply(t, e.service(with(weight(0), e.Local[0])...))
 	e.fails(t, e.fromClient(0), e.Local[0])
 	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "refused", 3, "weight 0")
+}
+
+// The endpoint answers, but not where its check asks: nothing listens there.
+func testExplainCheck(t *testing.T, e *env) {
+	s := e.service(at(e.Local[0])...)
+	s.HealthCheck = map[string]any{"type": "tcp", "port": 9, "interval": "500ms", "all_failed": "refuse"}
+	e.apply(t, s)
+	e.fails(t, e.fromClient(0), e.Local[0])
+	x := e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP))
+	x.names(t, "refused", 3, "no usable endpoint: 1 down")
+	if want := "DOWN: "; !strings.Contains(x.Verdict, want) || !strings.Contains(x.Verdict, "refused (for ") {
+		t.Errorf("verdict %q does not say what the check met", x.Verdict)
+	}
+	s.HealthCheck["all_failed"] = "use_all"
+	e.apply(t, s)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0])})
+	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "works, unless", 3, "no endpoint answers, as their check says")
 }
 
 func testExplainClash(t *testing.T, e *env) {
