@@ -44,16 +44,16 @@ func (s *Screen) Show(text []byte, rows, columns int) error {
 func fitting(text []byte, rows, columns int) []string {
 	lines := []string{}
 	for line := range bytes.Lines(text) {
-		lines = append(lines, cut(string(bytes.TrimSuffix(line, []byte("\n"))), columns))
+		lines = append(lines, Cut(string(bytes.TrimSuffix(line, []byte("\n"))), columns))
 	}
 	if rows > 1 && len(lines) >= rows { // the last row is for the cursor
-		lines = append(lines[:rows-2], cut(fmt.Sprintf("... and %d more lines", len(lines)-rows+2), columns))
+		lines = append(lines[:rows-2], Cut(fmt.Sprintf("... and %d more lines", len(lines)-rows+2), columns))
 	}
 	return lines
 }
 
-// cut returns the beginning of a line that has room in so many columns.
-func cut(line string, columns int) string {
+// Cut returns the beginning of a line that has room in so many columns.
+func Cut(line string, columns int) string {
 	if columns <= 0 || utf8.RuneCountInString(line) <= columns {
 		return line
 	}

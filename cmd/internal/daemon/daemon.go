@@ -264,6 +264,7 @@ func (d *daemon) wire() {
 		d.metrics.Reloaded(time.Now())
 	}
 	d.health.Watch(d.loop)
+	d.health.OnDrain(d.keeper.Drains().Node)
 }
 
 func (d *daemon) newLoop(sources []string) *proxier.Loop {

@@ -15,5 +15,6 @@ func (d *daemon) routes() *control.Routes {
 	control.Get(r, trace.Path, d.report.names)
 	d.versionRoutes(r)
 	d.addExplain(r)
+	newDraining(d.log, d.keeper, d.loop).addRoutes(r)
 	return r
 }

@@ -1,0 +1,135 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Where drains are asked about, and changed.
+const (
+	DrainPath   = "/v1/drain"      // POST a Drain, answers a conditions.Drained; GET: a list of them
+	UndrainPath = "/v1/undrain"    // POST an Undrain, answers a conditions.Drained
+	LeftPath    = "/v1/drain/left" // GET with a target as TargetKey, answers a Remaining
+	TargetKey   = "target"         // of the query
+)
+
+// MinDrain and MaxDrain bound the timeout of a drain.
+const (
+	MinDrain = time.Second
+	MaxDrain = 7 * 24 * time.Hour
+)
+
+// Drain is the question of a POST to DrainPath. What is drained already is drained as before,
+// but for what is given.
+type Drain struct {
+	Target  conditions.DrainTarget `json:"target"`
+	Reason  string                 `json:"reason,omitempty"`
+	Timeout time.Duration          `json:"timeout,omitempty"` // in ns, from now; 0: not given
+}
+
+// Undrain is the question of a POST to UndrainPath.
+type Undrain struct {
+	Target conditions.DrainTarget `json:"target"`
+}
+
+// Remaining is what a drain still waits for.
+type Remaining struct {
+	Drained  bool          `json:"drained"` // it is not over
+	Until    time.Time     `json:"until,omitzero"`
+	Unknown  string        `json:"unknown,omitempty"` // why what follows is not known now
+	Services []RemainingIn `json:"services"`          // that have connections; sorted
+}
+
+// RemainingIn is what a service still has at what is drained.
+type RemainingIn struct {
+	Namespace   string `json:"namespace"`
+	Name        string `json:"name"`
+	Connections int    `json:"connections"` // of TCP and SCTP
+	Flows       int    `json:"flows"`       // of UDP
+}
+
+// None reports whether it is known that nothing is left.
+func (l *Remaining) None() bool { return l.Unknown == "" && len(l.Services) == 0 }
+
+// maxLeftNames is how many services String names.
+const maxLeftNames = 3
+
+// String says it on a line: "41 connections, 3 UDP flows: default/web 40, prod/db 4".
+func (l *Remaining) String() string {
+	if l.Unknown != "" {
+		return "not known: " + source.Printable(l.Unknown)
+	}
+	connections, flows := 0, 0
+	var names []string
+	for _, s := range slices.SortedStableFunc(slices.Values(l.Services), func(a, b RemainingIn) int { return cmp.Compare(b.Connections+b.Flows, a.Connections+a.Flows) }) {
+		connections, flows = connections+s.Connections, flows+s.Flows
+		names = append(names, fmt.Sprintf("%s/%s %d", s.Namespace, s.Name, s.Connections+s.Flows))
+	}
+	if len(names) == 0 {
+		return "nothing"
+	}
+	var kinds []string
+	if connections > 0 {
+		kinds = append(kinds, counted(connections, "connection"))
+	}
+	if flows > 0 {
+		kinds = append(kinds, counted(flows, "UDP flow"))
+	}
+	text := strings.Join(kinds, ", ") + ": " + strings.Join(names[:min(len(names), maxLeftNames)], ", ")
+	if more := len(names) - maxLeftNames; more > 0 {
+		text += fmt.Sprintf(" and %s more", counted(more, "service"))
+	}
+	return text
+}
+
+// TargetName returns what is drained as people call it.
+func TargetName(t conditions.DrainTarget) string {
+	if t.Node {
+		return "this host"
+	}
+	return t.String()
+}
+
+// DrainedLine says that something is drained, as of now.
+func DrainedLine(d *conditions.Drained, now time.Time) string {
+	text := TargetName(d.Target) + " is drained: no new connections"
+	if d.Target.Node {
+		text = TargetName(d.Target) + " is drained: /healthz and health check node ports say 503"
+	}
+	if !d.Until.IsZero() {
+		text += "; time left for established ones: " + timeLeft(now, d.Until)
+	}
+	return text
+}
+
+// WriteDrains writes drains for people, as of now.
+func WriteDrains(w io.Writer, list []conditions.Drained, now time.Time) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "nothing is drained")
+		return err
+	}
+	t := newTable(w, now)
+	t.row("TARGET", "REASON", "USER", "SINCE", "TIME LEFT")
+	for _, d := range list {
+		t.row(d.Target.String(), cmp.Or(d.Reason, "-"), cmp.Or(d.By, "-"), age(now, d.At), timeLeft(now, d.Until))
+	}
+	return t.end()
+}
+
+// timeLeft says how long it is to a deadline, which may be zero.
+func timeLeft(now, until time.Time) string {
+	switch {
+	case until.IsZero():
+		return "no limit"
+	case !until.After(now):
+		return "over for " + age(now, until)
+	}
+	return age(until, now)
+}

@@ -1,0 +1,213 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os/user"
+	"slices"
+	"strconv"
+	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A drainer keeps drains, as conditions.Keeper does. When Drain or Undrain has returned, the
+// Loop has been told, and without an error a restart knows of it. Only after
+// conditions.ErrTooManyDrains nothing has changed.
+type drainer interface {
+	Drain(t conditions.DrainTarget, why proxier.Drain) error
+	Undrain(t conditions.DrainTarget) (bool, error)
+	Drains() *conditions.Drains
+}
+
+// A drainLoop is what draining needs of proxier.Loop.
+type drainLoop interface {
+	Snapshot() proxier.Snapshot
+	Serving() []proxier.Serving
+	Ready() <-chan struct{}
+	Held(ctx context.Context, fam proxier.Family) error
+}
+
+// draining drains endpoints, and this host, for those who ask.
+type draining struct {
+	log    *slog.Logger
+	keeper drainer
+	loop   drainLoop
+	left   leftCounter
+}
+
+func newDraining(log *slog.Logger, keeper drainer, loop drainLoop) *draining {
+	return &draining{log: log, keeper: keeper, loop: loop, left: leftCounter{loop: loop, open: openConnections}}
+}
+
+// addRoutes adds what is asked about drains, and what changes them.
+func (d *draining) addRoutes(r *control.Routes) {
+	control.Post(r, control.DrainPath, d.drain)
+	control.Post(r, control.UndrainPath, d.undrain)
+	control.Get(r, control.DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) {
+		return d.keeper.Drains().List(), nil
+	})
+	control.Get(r, control.LeftPath, d.answerLeft)
+}
+
+// holdTime is how long the kernel may take to hold a drain: clients give up after 30 s
+// without an answer.
+const holdTime = 20 * time.Second
+
+var errNotHeld = fmt.Errorf("not within %v", holdTime)
+
+// drain drains a target. It answers when the kernel sends no new connection there.
+func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) (conditions.Drained, error) {
+	if q.Timeout != 0 && (q.Timeout < control.MinDrain || q.Timeout > control.MaxDrain) {
+		return conditions.Drained{}, fmt.Errorf("timeout %s; want %s to %s", q.Timeout, control.MinDrain, control.MaxDrain)
+	}
+	was := d.keeper.Drains().Get(q.Target)
+	if err := d.known(q.Target); was == nil && err != nil {
+		return conditions.Drained{}, err
+	}
+	if was == nil || q.Reason != "" || q.Timeout != 0 {
+		why := drainOf(was, by, q, time.Now())
+		d.log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
+		err := d.keeper.Drain(q.Target, why)
+		if errors.Is(err, conditions.ErrTooManyDrains) {
+			return conditions.Drained{}, err
+		}
+		if err != nil {
+			return conditions.Drained{}, fmt.Errorf("%s is drained, until svcproxy restarts: %w", control.TargetName(q.Target), err)
+		}
+	}
+	if err := d.held(ctx, q.Target); err != nil {
+		return conditions.Drained{}, fmt.Errorf("%s stays drained, and the kernel may still send new connections there: %w", control.TargetName(q.Target), err)
+	}
+	now := d.keeper.Drains().Get(q.Target)
+	if now == nil {
+		return conditions.Drained{}, errUndrained
+	}
+	return conditions.Drained{Target: q.Target, Drain: *now}, nil
+}
+
+var errUndrained = errors.New("the drain was ended meanwhile")
+
+// drainOf returns the drain that is asked for of what was drained before as was says, or not: nil.
+func drainOf(was *proxier.Drain, by control.Peer, q control.Drain, now time.Time) proxier.Drain {
+	why := proxier.Drain{At: now.Round(0)}
+	if was != nil {
+		why = *was
+	}
+	why.By = userName(by.UID)
+	if q.Reason != "" {
+		why.Reason = q.Reason
+	}
+	if q.Timeout != 0 {
+		why.Until = now.Add(q.Timeout).Round(0)
+	}
+	return why
+}
+
+// userName returns the name of a user, or its number where it has none.
+func userName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	return id
+}
+
+// undrain ends a drain. It answers when the kernel holds that.
+func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undrain) (control.Undrain, error) {
+	d.log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
+	was, err := d.keeper.Undrain(q.Target)
+	if err != nil {
+		return q, fmt.Errorf("%s is not drained any more, until svcproxy restarts: %w", control.TargetName(q.Target), err)
+	}
+	if !was {
+		return q, d.notDrained(q.Target)
+	}
+	if err := d.held(ctx, q.Target); err != nil {
+		return q, fmt.Errorf("%s is not drained any more, and the kernel may not know it yet: %w", control.TargetName(q.Target), err)
+	}
+	return q, nil
+}
+
+// notDrained says that a target is not drained, and what may have been meant.
+func (d *draining) notDrained(t conditions.DrainTarget) error {
+	for _, e := range d.keeper.Drains().List() {
+		if !t.Node && e.Target.Addr == t.Addr {
+			return fmt.Errorf("%s is not drained; %s is", t, e.Target)
+		}
+	}
+	return fmt.Errorf("%s is not drained", control.TargetName(t))
+}
+
+// held waits until the kernel holds a drain, or its end. The packets of a host that is drained
+// are handled as before: there is nothing to hold.
+func (d *draining) held(ctx context.Context, t conditions.DrainTarget) error {
+	if t.Node {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, holdTime, errNotHeld)
+	defer cancel()
+	return d.loop.Held(ctx, proxier.FamilyOf(t.Addr))
+}
+
+// known returns why a target cannot be drained: no service has it.
+func (d *draining) known(t conditions.DrainTarget) error {
+	if t.Node {
+		return nil
+	}
+	if !d.ready() {
+		return errNotReady
+	}
+	services := d.loop.Snapshot().Services
+	has := func(s proxier.UnitService) bool {
+		return slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return t.Covers(s.Key, e.Addr) })
+	}
+	if slices.ContainsFunc(services, has) {
+		return nil
+	}
+	if (t.Service == source.Key{}) {
+		return fmt.Errorf("no service has an endpoint %s; svcproxy status NAME shows those of a service", t.Addr)
+	}
+	if !slices.ContainsFunc(services, func(s proxier.UnitService) bool { return s.Key == t.Service }) {
+		return fmt.Errorf("no service is %s", t.Service)
+	}
+	return fmt.Errorf("%s has no endpoint %s; svcproxy status %[1]s shows those it has", t.Service, t.Addr)
+}
+
+var errNotReady = errors.New("the first sync is not complete")
+
+func (d *draining) ready() bool {
+	select {
+	case <-d.loop.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// answerLeft answers what a drain still waits for.
+func (d *draining) answerLeft(ctx context.Context, q url.Values) (control.Remaining, error) {
+	t, err := conditions.ParseDrainTarget(q.Get(control.TargetKey))
+	if err != nil {
+		return control.Remaining{}, err
+	}
+	why := d.keeper.Drains().Get(t)
+	if why == nil {
+		return control.Remaining{Services: []control.RemainingIn{}}, nil
+	}
+	left := control.Remaining{Drained: true, Until: why.Until, Services: []control.RemainingIn{}}
+	if !d.ready() { // a daemon that starts knows no service
+		left.Unknown = errNotReady.Error()
+		return left, nil
+	}
+	if left.Services, err = d.left.of(ctx, t); err != nil {
+		left.Unknown = err.Error()
+	}
+	return left, nil
+}

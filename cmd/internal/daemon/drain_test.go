@@ -1,0 +1,293 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A drainStore is a drainer that keeps nothing.
+type drainStore struct {
+	drains conditions.Drains
+	err    error
+}
+
+func (s *drainStore) Drains() *conditions.Drains { return &s.drains }
+func (s *drainStore) Undrain(t conditions.DrainTarget) (bool, error) {
+	return s.drains.Remove(t), s.err
+}
+
+func (s *drainStore) Drain(t conditions.DrainTarget, why proxier.Drain) error {
+	if err := s.drains.Set(t, why); err != nil {
+		return err
+	}
+	return s.err
+}
+
+// A heldLoop has a service of each family, and takes its time.
+type heldLoop struct {
+	services []*source.Service
+	ready    chan struct{}
+	took     time.Duration
+	held     []proxier.Family // that were waited for
+}
+
+func (l *heldLoop) Ready() <-chan struct{} { return l.ready }
+
+func (l *heldLoop) Snapshot() (s proxier.Snapshot) {
+	for _, svc := range l.services {
+		s.Services = append(s.Services, proxier.UnitService{Subject: proxier.Subject{Service: svc}})
+	}
+	return s
+}
+
+func (l *heldLoop) Held(ctx context.Context, fam proxier.Family) error {
+	l.held = append(l.held, fam)
+	select {
+	case <-time.After(l.took):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *heldLoop) Serving() (list []proxier.Serving) {
+	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		var all []*proxier.Resolved
+		for _, svc := range l.services {
+			if r := proxier.Resolve(svc, nil, &proxier.Node{}, fam); r != nil {
+				all = append(all, r)
+			}
+		}
+		list = append(list, proxier.NewServing(fam, proxier.Host{}, all...))
+	}
+	return list
+}
+
+// newHeldLoop returns a loop with the services web and dns at the endpoints 192.0.2.1 and .2, and fd00::1.
+func newHeldLoop() *heldLoop {
+	addr := netip.MustParseAddr
+	service := func(name string, p source.Protocol, vips ...netip.Addr) *source.Service {
+		s := &source.Service{Key: source.Key{Namespace: "default", Name: name}, VIPs: vips, Ports: []source.Port{{Protocol: p, Port: 80, TargetPort: 8080}}}
+		for _, a := range []string{"192.0.2.1", "192.0.2.2", "fd00::1"} {
+			s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: addr(a), Ready: true, Serving: true, Weight: 1})
+		}
+		return s
+	}
+	l := &heldLoop{ready: make(chan struct{}), took: time.Second, services: []*source.Service{
+		service("web", source.TCP, addr("10.96.0.1"), addr("fd00:96::1")), service("dns", source.UDP, addr("10.96.0.2")),
+	}}
+	return l
+}
+
+func newTestDraining(l *heldLoop) (*draining, *drainStore) {
+	s := &drainStore{}
+	return newDraining(slog.New(slog.DiscardHandler), s, l), s
+}
+
+func drainTarget(t *testing.T, text string) conditions.DrainTarget {
+	t.Helper()
+	target, err := conditions.ParseDrainTarget(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return target
+}
+
+func saysDrain(t *testing.T, what string, err error, want string) {
+	t.Helper()
+	if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+		t.Errorf("%s: %v, want %q", what, err, want)
+	}
+}
+
+func TestDrainTargets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newHeldLoop()
+		d, store := newTestDraining(l)
+		drain := func(text, want string) {
+			t.Helper()
+			_, err := d.drain(t.Context(), control.Peer{}, control.Drain{Target: drainTarget(t, text)})
+			saysDrain(t, text, err, want)
+		}
+		drain("192.0.2.1", "the first sync is not complete")
+		drain("node", "")
+		close(l.ready)
+		drain("192.0.2.1", "")
+		drain("fd00::1", "")
+		drain("web/192.0.2.2", "")
+		drain("192.0.2.9", "no service has an endpoint 192.0.2.9; svcproxy status NAME shows those of a service")
+		drain("web/192.0.2.9", "default/web has no endpoint 192.0.2.9; svcproxy status default/web shows those it has")
+		drain("prod/web/192.0.2.1", "no service is prod/web")
+		if len(l.held) != 3 || l.held[0] != proxier.IPv4 || l.held[1] != proxier.IPv6 || l.held[2] != proxier.IPv4 {
+			t.Errorf("it was waited for %v", l.held)
+		}
+		l.services = nil
+		drain("192.0.2.1", "") // it was drained already
+		if n := len(store.drains.List()); n != 4 {
+			t.Errorf("%d drains", n)
+		}
+		undrain := func(text, want string) {
+			t.Helper()
+			_, err := d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: drainTarget(t, text)})
+			saysDrain(t, "undrain "+text, err, want)
+		}
+		undrain("192.0.2.2", "192.0.2.2 is not drained; default/web/192.0.2.2 is")
+		undrain("prod/db/192.0.2.3", "prod/db/192.0.2.3 is not drained")
+		undrain("web/192.0.2.2", "")
+		undrain("node", "")
+		undrain("node", "this host is not drained")
+	})
+}
+
+// What is drained already keeps what is not given again.
+func TestDrainAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newHeldLoop()
+		close(l.ready)
+		d, _ := newTestDraining(l)
+		drain := func(uid uint32, q control.Drain) proxier.Drain {
+			t.Helper()
+			q.Target = drainTarget(t, "192.0.2.1")
+			got, err := d.drain(t.Context(), control.Peer{UID: uid}, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			return got.Drain
+		}
+		const someone = 4_000_000_000 // that no host has
+		begin := time.Now().Round(0)
+		want := proxier.Drain{Reason: "disk", By: "root", At: begin}
+		for _, step := range []struct {
+			uid    uint32
+			ask    control.Drain
+			change func()
+		}{
+			{0, control.Drain{Reason: "disk"}, func() {}},
+			{someone, control.Drain{}, func() {}},
+			{someone, control.Drain{Timeout: time.Hour}, func() {
+				want.By, want.Until = "4000000000", begin.Add(2*(time.Minute+time.Second)+time.Hour)
+			}},
+			{0, control.Drain{Reason: "power"}, func() { want.By, want.Reason = "root", "power" }},
+		} {
+			got := drain(step.uid, step.ask)
+			step.change()
+			if got.Reason != want.Reason || got.By != want.By || !got.At.Equal(want.At) || !got.Until.Equal(want.Until) {
+				t.Errorf("%+v: got %+v, want %+v", step.ask, got, want)
+			}
+		}
+		for _, bad := range []time.Duration{time.Millisecond, -time.Hour, 1000 * time.Hour} {
+			if _, err := d.drain(t.Context(), control.Peer{}, control.Drain{Timeout: bad}); err == nil || !strings.HasPrefix(err.Error(), "timeout ") {
+				t.Errorf("%v: %v", bad, err)
+			}
+		}
+	})
+}
+
+// Who drains hears that the disk, or the kernel, does not have it.
+func TestDrainFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newHeldLoop()
+		close(l.ready)
+		d, store := newTestDraining(l)
+		q, end := control.Drain{Target: drainTarget(t, "192.0.2.1")}, control.Undrain{Target: drainTarget(t, "192.0.2.1")}
+		l.took = time.Hour
+		_, err := d.drain(t.Context(), control.Peer{}, q)
+		saysDrain(t, "a slow kernel", err, "192.0.2.1 stays drained, and the kernel may still send new connections there: not within 20s")
+		_, err = d.undrain(t.Context(), control.Peer{}, end)
+		saysDrain(t, "a slow kernel", err, "192.0.2.1 is not drained any more, and the kernel may not know it yet: not within 20s")
+		store.err, l.took = errors.New("the disk is full"), 0
+		_, err = d.drain(t.Context(), control.Peer{}, q)
+		saysDrain(t, "a full disk", err, "192.0.2.1 is drained, until svcproxy restarts: the disk is full")
+		_, err = d.undrain(t.Context(), control.Peer{}, end)
+		saysDrain(t, "a full disk", err, "192.0.2.1 is not drained any more, until svcproxy restarts: the disk is full")
+		store.err = conditions.ErrTooManyDrains
+		_, err = d.drain(t.Context(), control.Peer{}, q)
+		if !errors.Is(err, conditions.ErrTooManyDrains) || strings.Contains(err.Error(), "is drained") {
+			t.Errorf("too many: %v", err)
+		}
+	})
+}
+
+// What is left is counted by service, of the target alone, and not more often than it may cost.
+func TestDrainLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newHeldLoop()
+		d, store := newTestDraining(l)
+		looks, cost := 0, time.Millisecond
+		var failed error
+		d.left.open = func(_ context.Context, fam proxier.Family, to netip.Addr, visit func(proxier.Place)) error {
+			looks++
+			time.Sleep(cost)
+			for _, c := range []struct {
+				protocol source.Protocol
+				dst, at  string
+			}{
+				{source.TCP, "10.96.0.1:80", "192.0.2.1"}, {source.TCP, "10.96.0.1:80", "192.0.2.1"}, {source.TCP, "10.96.0.1:80", "192.0.2.2"},
+				{source.UDP, "10.96.0.2:80", "192.0.2.1"}, {source.TCP, "[fd00:96::1]:80", "fd00::1"},
+				{source.TCP, "203.0.113.1:80", "192.0.2.1"}, // of another program
+			} {
+				at := netip.MustParseAddr(c.at)
+				if proxier.FamilyOf(at) == fam && (!to.IsValid() || to == at) {
+					visit(proxier.Place{Protocol: c.protocol, AddrPort: netip.MustParseAddrPort(c.dst)})
+				}
+			}
+			return failed
+		}
+		left := func(text, want string) {
+			t.Helper()
+			got, err := d.answerLeft(t.Context(), url.Values{control.TargetKey: {text}})
+			if err != nil || got.String() != want || !got.Drained {
+				t.Errorf("%s: %q, drained %v, %v; want %q", text, got.String(), got.Drained, err, want)
+			}
+		}
+		for _, text := range []string{"192.0.2.1", "web/192.0.2.1", "fd00::1", "192.0.2.3", "node"} {
+			_ = store.Drain(drainTarget(t, text), proxier.Drain{})
+		}
+		left("192.0.2.1", "not known: the first sync is not complete")
+		close(l.ready)
+		left("192.0.2.1", "2 connections, 1 UDP flow: default/web 2, default/dns 1")
+		left("web/192.0.2.1", "2 connections: default/web 2")
+		left("fd00::1", "1 connection: default/web 1")
+		left("192.0.2.3", "nothing")
+		left("node", "4 connections, 1 UDP flow: default/web 4, default/dns 1")
+		if got, err := d.answerLeft(t.Context(), url.Values{control.TargetKey: {"192.0.2.2"}}); err != nil || got.Drained {
+			t.Errorf("of what is not drained: %+v, %v", got, err)
+		}
+		if _, err := d.answerLeft(t.Context(), url.Values{}); err == nil {
+			t.Error("no error without a target")
+		}
+		looks = 0
+		left("192.0.2.1", "2 connections, 1 UDP flow: default/web 2, default/dns 1")
+		cost = time.Second // much to read
+		time.Sleep(time.Second)
+		for range 20 {
+			left("192.0.2.1", "2 connections, 1 UDP flow: default/web 2, default/dns 1")
+			time.Sleep(time.Second)
+		}
+		if looks < 2 || looks > 3 {
+			t.Errorf("%d looks of a second each in 20 seconds, want one in ten", looks)
+		}
+		failed = errors.New("no memory")
+		left("web/192.0.2.1", "not known: counting connections: no memory")
+		failed = nil
+		for i := range 100 { // of targets that come and go, few are remembered
+			_, _ = d.left.of(t.Context(), conditions.DrainTarget{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})})
+		}
+		if len(d.left.looks) > leftLooks {
+			t.Errorf("%d looks are remembered", len(d.left.looks))
+		}
+	})
+}
