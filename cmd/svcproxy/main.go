@@ -105,6 +105,7 @@ or the daemon could not be reached.`,
 	fs.StringVar(&p.dirs.state, "state-dir", "/var/lib/svcproxy", "directory of what must survive a restart")
 	fs.StringVar(&p.dirs.run, "run-dir", "/run/svcproxy", "directory of the control socket")
 	root.AddCommand(p.runCommand(), p.checkCommand(), p.planCommand(), p.statusCommand(), p.explainCommand(), p.topCommand(), p.traceCommand(), p.cleanupCommand(),
+		p.drainCommand(), p.undrainCommand(),
 		p.historyCommand(), p.rollbackCommand(), p.confirmCommand(), p.applyCommand(),
 		p.initCommand(), p.configCommand(), p.versionCommand())
 	return root
