@@ -37,7 +37,8 @@ their service says close_connections = "always", also when nobody waits any more
 go on, and --wait ends with 1.
 
 --node drains this host: load balancers that ask /healthz or a health_check_node_port
-hear 503, and what still comes is served as before.
+hear 503, and what still comes is served as before. --timeout then closes nothing, it
+ends the wait.
 
 Without arguments, drain shows what is drained. Changes are for root and the members of
 the group svcproxy-admin.`,

@@ -135,7 +135,7 @@ func (h *drainHost) healthz() (int, string) {
 
 func newDrainHost(t *testing.T) *drainHost {
 	netnstest.Enter(t)
-	dir := etc(t, map[string]string{"web.toml": drainFile, "svcproxy.toml": "mode = \"nftables\"\nhttp_address = \"127.0.0.1:10256\"\n"})
+	dir := etc(t, map[string]string{"web.toml": drainFile, "svcproxy.toml": "mode = \"nftables\"\nhttp_address = \"127.0.0.1:10256\"\n[sync]\nmin_interval = \"500ms\"\n"})
 	h := &drainHost{&planHost{t, dir}, map[netip.Addr]chan net.Conn{}}
 	for _, args := range []string{
 		"link set lo up", "addr add 192.0.2.11/32 dev lo", "addr add 192.0.2.12/32 dev lo", "addr add fd00::11/128 dev lo nodad", "addr add fd00::12/128 dev lo nodad",
@@ -217,6 +217,8 @@ func TestDrain(t *testing.T) {
 	h.only("of one service", six, "fd00::11")
 	h.says(0, "192.0.2.12 is not drained any more", "undrain", "192.0.2.12")
 	h.hold(four, "192.0.2.12")()
+	h.says(0, "192.0.2.12 is drained", "drain", "192.0.2.12") // the kernel has just been synced, and is again when the interval is over
+	h.only("at once", four, "192.0.2.11")
 	h.says(1, "fd00::12 is not drained; default/web/fd00::12 is", "undrain", "fd00::12")
 	h.says(0, "", "undrain", "default/web/fd00::12")
 	h.hold(six, "fd00::12")()
