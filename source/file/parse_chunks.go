@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"slices"
 	"unicode/utf8"
 
@@ -276,4 +277,38 @@ func cutChunks(text []byte, begins, ends []int) []chunk {
 		last = at
 	}
 	return list
+}
+
+// chunkDefaults reads [defaults] of a file that is read in chunks. It returns false where there is
+// something to say of it, which takes reading the file as a whole.
+func (p *reading) chunkDefaults(rules Rules, v any) bool {
+	if v == nil {
+		return true
+	}
+	r := decode.NewReader(source.At(defaultsKey))
+	rules.set(r)
+	readDefaults(r, v, p)
+	return len(r.Faults(nil)) == 0
+}
+
+// mixed returns the checksum of a service that is read with such defaults: with others
+// it is another service.
+func mixed(text []byte, defaults any) [sha256.Size]byte {
+	sum := sha256.Sum256(text)
+	if defaults == nil {
+		return sum
+	}
+	for i, b := range sha256.Sum256(fmt.Appendf(nil, "%#v", defaults)) {
+		sum[i] ^= b
+	}
+	return sum
+}
+
+// shareKnown makes services share checks with those of before.
+func (p *reading) shareKnown(before knownServices) {
+	for _, m := range before {
+		if m.service.HealthCheck != nil {
+			p.share(m.service.HealthCheck)
+		}
+	}
 }

@@ -1,9 +1,6 @@
 package file
 
 import (
-	"crypto/sha256"
-	"fmt"
-
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -35,49 +32,6 @@ func readDefaultCheck(r *decode.Reader, v any, d *defaults) {
 	}
 }
 
-// readDefaults reads [defaults] of a file.
-func readDefaults(r *decode.Reader, v any, p *reading) {
-	decode.Table(r, v, defaultFields, &p.defaults)
-	if p.defaults.check != nil {
-		p.defaults.check = p.share(p.defaults.check)
-	}
-}
-
-// chunkDefaults reads [defaults] of a file that is read in chunks. It returns false where there is
-// something to say of it, which takes reading the file as a whole.
-func (p *reading) chunkDefaults(rules Rules, v any) bool {
-	if v == nil {
-		return true
-	}
-	r := decode.NewReader(source.At(defaultsKey))
-	rules.set(r)
-	readDefaults(r, v, p)
-	return len(r.Faults(nil)) == 0
-}
-
-// mixed returns the checksum of a service that is read with such defaults: with others
-// it is another service.
-func mixed(text []byte, defaults any) [sha256.Size]byte {
-	sum := sha256.Sum256(text)
-	if defaults == nil {
-		return sum
-	}
-	for i, b := range sha256.Sum256(fmt.Appendf(nil, "%#v", defaults)) {
-		sum[i] ^= b
-	}
-	return sum
-}
-
-// setCheck sets the health check of a service: its own, else the default.
-func (p *reading) setCheck(s *service) {
-	switch {
-	case s.check == nil:
-		s.HealthCheck, s.byDefault = p.defaults.check, p.defaults.check != nil
-	case !s.check.none:
-		s.HealthCheck = p.share(&s.check.HealthCheck)
-	}
-}
-
 // aboutDefault returns what is wrong with a service that has the default check. What is wrong with
 // that itself has been said where it stands.
 func (d *defaults) aboutDefault(problems []source.Problem) (left []source.Problem) {
@@ -90,29 +44,4 @@ func (d *defaults) aboutDefault(problems []source.Problem) (left []source.Proble
 		}
 	}
 	return left
-}
-
-// share returns the one check of those that are equal: checks are never changed.
-func (p *reading) share(c *source.HealthCheck) *source.HealthCheck {
-	if p.shared[c] {
-		return c
-	}
-	p.text = fmt.Appendf(p.text[:0], "%#v", *c)
-	sum := sha256.Sum256(p.text)
-	if p.checks[sum] == nil {
-		if p.checks == nil {
-			p.checks, p.shared = map[[sha256.Size]byte]*source.HealthCheck{}, map[*source.HealthCheck]bool{}
-		}
-		p.checks[sum], p.shared[c] = c, true
-	}
-	return p.checks[sum]
-}
-
-// shareKnown makes services share checks with those of before.
-func (p *reading) shareKnown(before knownServices) {
-	for _, m := range before {
-		if m.service.HealthCheck != nil {
-			p.share(m.service.HealthCheck)
-		}
-	}
 }

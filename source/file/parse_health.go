@@ -48,6 +48,8 @@ var (
 	checkTime = decode.Duration(source.MinCheckTime, source.MaxCheckTime)
 	inARow    = decode.Number[uint8](1, 255)
 
+	portNumber = decode.Number[uint16](1, 65535) // of services and endpoints too
+
 	allFailed = decode.OneOf("choice for when all fail",
 		decode.Choice[bool]{Word: "use_all", Means: false},
 		decode.Choice[bool]{Word: "refuse", Means: true})

@@ -51,7 +51,6 @@ var (
 		decode.Choice[source.Protocol]{Word: "udp", Means: source.UDP},
 		decode.Choice[source.Protocol]{Word: "sctp", Means: source.SCTP})
 
-	portNumber = decode.Number[uint16](1, 65535)
 	orNoNumber = decode.Number[uint16](0, 65535)
 	addresses  = decode.List(decode.Addr)
 	prefixes   = decode.List(decode.Prefix)

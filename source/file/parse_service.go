@@ -3,6 +3,7 @@ package file
 import (
 	"cmp"
 	"crypto/sha256"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -144,4 +145,38 @@ func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]u
 
 func anyError(faults []source.Fault) bool {
 	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
+}
+
+// readDefaults reads [defaults] of a file.
+func readDefaults(r *decode.Reader, v any, p *reading) {
+	decode.Table(r, v, defaultFields, &p.defaults)
+	if p.defaults.check != nil {
+		p.defaults.check = p.share(p.defaults.check)
+	}
+}
+
+// setCheck sets the health check of a service: its own, else the default.
+func (p *reading) setCheck(s *service) {
+	switch {
+	case s.check == nil:
+		s.HealthCheck, s.byDefault = p.defaults.check, p.defaults.check != nil
+	case !s.check.none:
+		s.HealthCheck = p.share(&s.check.HealthCheck)
+	}
+}
+
+// share returns the one check of those that are equal: checks are never changed.
+func (p *reading) share(c *source.HealthCheck) *source.HealthCheck {
+	if p.shared[c] {
+		return c
+	}
+	p.text = fmt.Appendf(p.text[:0], "%#v", *c)
+	sum := sha256.Sum256(p.text)
+	if p.checks[sum] == nil {
+		if p.checks == nil {
+			p.checks, p.shared = map[[sha256.Size]byte]*source.HealthCheck{}, map[*source.HealthCheck]bool{}
+		}
+		p.checks[sum], p.shared[c] = c, true
+	}
+	return p.checks[sum]
 }
