@@ -33,7 +33,7 @@ func newGRPC(check *source.HealthCheck) (asker, error) {
 // The library logs to the standard error what endpoints do. All of it is in the errors.
 func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) }
 
-// ask connects anew each time: a connection that is kept says nothing of whether the
+// ask makes a connection each time: a connection that is kept says nothing of whether the
 // endpoint takes new ones.
 func (r *remote) ask(ctx context.Context, q Question) error {
 	var way journey

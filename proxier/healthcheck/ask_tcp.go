@@ -34,23 +34,28 @@ func (t *tcp) ask(ctx context.Context, q Question) error {
 // A dialer connects from the source address of a check.
 type dialer struct {
 	net.Dialer
-	from netip.AddrPort
+	from netip.Addr // not valid: as the kernel chooses
 }
 
 func newDialer(check *source.HealthCheck) *dialer {
-	d := &dialer{Dialer: net.Dialer{KeepAlive: -1}}
+	d := &dialer{Dialer: net.Dialer{KeepAlive: -1}, from: check.Source}
 	d.SetMultipathTCP(false)
-	if check.Source.IsValid() {
-		d.from = netip.AddrPortFrom(check.Source, 0)
-	}
 	return d
+}
+
+// source returns where to ask from: the kernel chooses for endpoints of the other family.
+func (d *dialer) source(to netip.AddrPort) netip.AddrPort {
+	if d.from.Is4() != to.Addr().Is4() {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(d.from, 0)
 }
 
 // tcp connects. The connection ends with a reset, at this host as well as at the
 // endpoint: thousands that wait for late segments (TIME_WAIT) would else pile up at
 // one of them, and hold their entries in connection tracking for minutes.
 func (d *dialer) tcp(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
-	conn, err := d.DialTCP(ctx, "tcp", d.from, to)
+	conn, err := d.DialTCP(ctx, "tcp", d.source(to), to)
 	if err != nil {
 		return nil, of("connect", err)
 	}

@@ -165,6 +165,9 @@ func TestSource(t *testing.T) {
 	check := source.HealthCheck{Type: source.CheckTCP, Source: netip.MustParseAddr("127.7.7.7")}
 	want(t, "ask", asked(t, at, check), "")
 	want(t, "source", <-from, "127.7.7.7")
+	other := serve(t, "[::1]:0", func(c net.Conn) { from <- addrOf(c.RemoteAddr()).Addr().String() })
+	want(t, "an endpoint of the other family", asked(t, other, check), "")
+	want(t, "its source", <-from, "::1")
 	check.Source = netip.MustParseAddr("192.0.2.99")
 	want(t, "one that this host does not have", asked(t, at, check), "not asked: cannot assign requested address")
 }

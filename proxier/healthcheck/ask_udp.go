@@ -29,7 +29,7 @@ func newUDP(check *source.HealthCheck) (asker, error) {
 }
 
 func (u *udp) ask(ctx context.Context, q Question) error {
-	conn, err := u.dialer.DialUDP(ctx, "udp", u.dialer.from, q.At)
+	conn, err := u.dialer.DialUDP(ctx, "udp", u.dialer.source(q.At), q.At)
 	if err != nil {
 		return of("connect", err)
 	}
