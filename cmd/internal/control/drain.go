@@ -27,7 +27,7 @@ const (
 )
 
 // Drain is the question of a POST to DrainPath. What is drained already is drained as before,
-// but for what is given.
+// except for what is given.
 type Drain struct {
 	Target  conditions.DrainTarget `json:"target"`
 	Reason  string                 `json:"reason,omitempty"`
