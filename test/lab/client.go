@@ -31,6 +31,7 @@ type Question struct {
 	Protocol source.Protocol
 	To       netip.AddrPort
 	Patience time.Duration // 0: Patience
+	Port     uint16        // of the client, 0: the kernel's choice
 }
 
 func (q Question) String() string {
@@ -73,6 +74,19 @@ func (q Question) deadline() time.Time {
 	return time.Now().Add(pace.Scale(cmp.Or(q.Patience, Patience)))
 }
 
+// source returns what the client binds its socket to.
+func (q Question) source() netip.AddrPort {
+	a := q.Source
+	switch {
+	case a.IsValid() || q.Port == 0:
+	case q.To.Addr().Is4():
+		a = netip.IPv4Unspecified()
+	default:
+		a = netip.IPv6Unspecified()
+	}
+	return netip.AddrPortFrom(a, q.Port)
+}
+
 // A Conn is a TCP connection to a server.
 type Conn struct {
 	*net.TCPConn
@@ -86,7 +100,7 @@ func Connect(q Question) (*Conn, Answer) {
 	var tcp *net.TCPConn
 	err := q.From.Do(func() (err error) {
 		d := net.Dialer{Deadline: deadline, KeepAlive: -1}
-		tcp, err = d.DialTCP(context.Background(), "tcp", netip.AddrPortFrom(q.Source, 0), q.To)
+		tcp, err = d.DialTCP(context.Background(), "tcp", q.source(), q.To)
 		return err
 	})
 	if err != nil {
@@ -146,17 +160,11 @@ type Flow struct {
 
 // NewFlow opens a flow from a port; 0 takes a free one.
 func NewFlow(q Question, port uint16) (*Flow, error) {
-	source := q.Source
-	if !source.IsValid() && port != 0 {
-		source = netip.IPv4Unspecified()
-		if q.To.Addr().Is6() {
-			source = netip.IPv6Unspecified()
-		}
-	}
+	q.Port = port
 	f := &Flow{question: q}
 	err := q.From.Do(func() (err error) {
 		var d net.Dialer
-		f.UDPConn, err = d.DialUDP(context.Background(), "udp", netip.AddrPortFrom(source, port), q.To)
+		f.UDPConn, err = d.DialUDP(context.Background(), "udp", q.source(), q.To)
 		return err
 	})
 	if err != nil {
