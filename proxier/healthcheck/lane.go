@@ -49,10 +49,6 @@ func (l *lane) done(slow bool) {
 	l.slowBusy -= one(slow)
 }
 
-func (l *lane) waiting() int { return l.fast.len() + l.slow.len() }
-
-func (w *waiting) len() int { return len(w.entries) - w.head }
-
 func (w *waiting) put(e *entry) { w.entries = append(w.entries, e) }
 
 // front returns the first one that is still watched.
