@@ -4,7 +4,7 @@ GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 MISSPELL    = github.com/golangci/misspell/cmd/misspell@v0.7.0
-SOAK        = (TestCases|TestModesAgree)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood)|TestStops|TestWays
+SOAK        = (TestCases|TestModesAgree)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood|health|uplink)|TestStops|TestWays
 GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
@@ -77,6 +77,7 @@ soak: ## what is random, many times: files, services and faults while svcproxy r
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./test/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
 	SVCPROXY_TRANSITIONS=500 $(GO) test -tags netns -count=1 -v -timeout 2h -run 'TestConformance/transitions' ./proxier/nftables ./proxier/iptables
+	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run TestHour ./proxier/healthcheck
 	cd test/kubernetes && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
 
 soak-vm: build ## the stops of ipvs mode at random moments, and its changes under stress, in a guest; an hour and more (as test-vm)

@@ -79,7 +79,7 @@ func goCPU() float64 {
 }
 
 // server starts the program of this test once more, as all endpoints.
-func server(b *testing.B) netip.AddrPort {
+func server(b testing.TB) netip.AddrPort {
 	cmd := exec.Command(os.Args[0], "-test.run", "^$")
 	cmd.Env = append(os.Environ(), endpoints+"=1")
 	out, err := cmd.StdoutPipe()
