@@ -19,9 +19,8 @@ func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, useFaile
 // endpoint that fails no answer: such flows go to others whatever the service says.
 func (s Subject) closes(e *source.Endpoint, proto source.Protocol, useFailed bool) bool {
 	known := s.Conditions.of(s.Service, e)
-	fails := s.HealthCheck != nil && known.Check == CheckFailed && !useFailed
 	switch {
-	case fails && (proto == source.UDP || s.CloseConnections != source.CloseNever):
+	case s.fails(e) && !useFailed && (proto == source.UDP || s.CloseConnections != source.CloseNever):
 		return true
 	case known.Drained && known.Overdue:
 		return s.CloseConnections == source.CloseAlways
@@ -29,17 +28,28 @@ func (s Subject) closes(e *source.Endpoint, proto source.Protocol, useFailed boo
 	return false
 }
 
+// fails reports whether the check of an endpoint fails.
+func (s Subject) fails(e *source.Endpoint) bool {
+	return s.HealthCheck != nil && s.Conditions.of(s.Service, e).Check == CheckFailed
+}
+
 // A closer knows which connections of one protocol to close: those of endpoints that left
 // whose service has them closed. To remove one from connection tracking closes it: its next
 // packet is a new connection to the rules, and what gets it, another endpoint or a rule that
-// refuses, answers with a reset. It implements flowJudge.
+// refuses, answers with a reset. A connection that an endpoint whose check fails has not answered
+// yet is removed whatever the service says: its client asks again, and another one answers. It
+// implements flowJudge.
 type closer struct {
 	proto   source.Protocol
-	pending map[netip.AddrPort][]netip.AddrPort // endpoints, by where clients sent the connections
+	pending endpointsAt // those whose connections are closed
+	waiting endpointsAt // those whose connections go to others that have not been answered
 }
 
+// endpointsAt are endpoints, by where clients sent the connections.
+type endpointsAt map[netip.AddrPort][]netip.AddrPort
+
 func newCloser(proto source.Protocol) *closer {
-	return &closer{proto: proto, pending: make(map[netip.AddrPort][]netip.AddrPort)}
+	return &closer{proto: proto, pending: make(endpointsAt), waiting: make(endpointsAt)}
 }
 
 // synced implements flowJudge.
@@ -50,17 +60,19 @@ func (c *closer) synced(s *synced) *look {
 		for _, at := range s.host.places(key) {
 			c.spare(at, f)
 		}
-		c.note(l, s, key, newlyClosed(was[key], f))
+		c.pending.note(l, s, key, newlyClosed(was[key], f))
+		c.waiting.note(l, s, key, newlyDown(was[key], f))
 	}
 	for key, f := range was {
 		if now[key] == nil && f.closesRemoved() {
-			c.note(l, s, key, f.endpoints())
+			c.pending.note(l, s, key, f.endpoints())
 		}
 	}
 	if s.all {
 		for _, r := range s.services {
 			for _, f := range c.frontends(r) {
-				c.note(l, s, f.Key.place(), f.closed())
+				c.pending.note(l, s, f.Key.place(), f.closed())
+				c.waiting.note(l, s, f.Key.place(), f.down())
 			}
 		}
 	}
@@ -86,15 +98,15 @@ func (c *closer) index(changes map[source.Key]ServiceChange) (was, now frontendI
 func (c *closer) frontends(r *Resolved) []*Frontend { return ofProtocol(r, c.proto) }
 
 // note notes the connections that a frontend sent to endpoints.
-func (c *closer) note(l *look, s *synced, key FrontendKey, endpoints []netip.AddrPort) {
+func (e endpointsAt) note(l *look, s *synced, key FrontendKey, endpoints []netip.AddrPort) {
 	if len(endpoints) == 0 {
 		return
 	}
 	for _, at := range s.host.places(key) {
 		l.note(at, place{former: endpoints})
 		for _, a := range endpoints {
-			if !slices.Contains(c.pending[at], a) {
-				c.pending[at] = append(c.pending[at], a)
+			if !slices.Contains(e[at], a) {
+				e[at] = append(e[at], a)
 			}
 		}
 	}
@@ -102,9 +114,15 @@ func (c *closer) note(l *look, s *synced, key FrontendKey, endpoints []netip.Add
 
 // spare forgets to close what a frontend serves again.
 func (c *closer) spare(at netip.AddrPort, f *Frontend) {
-	c.pending[at] = slices.DeleteFunc(c.pending[at], f.has)
-	if len(c.pending[at]) == 0 {
-		delete(c.pending, at)
+	down := f.down()
+	c.pending.drop(at, f.has)
+	c.waiting.drop(at, func(a netip.AddrPort) bool { return f.has(a) && !slices.Contains(down, a) })
+}
+
+func (e endpointsAt) drop(at netip.AddrPort, what func(netip.AddrPort) bool) {
+	e[at] = slices.DeleteFunc(e[at], what)
+	if len(e[at]) == 0 {
+		delete(e, at)
 	}
 }
 
@@ -123,11 +141,11 @@ func (c *closer) query(l *look) FlowQuery {
 
 // stale implements flowJudge.
 func (c *closer) stale(l *look, f Flow) bool {
-	return l.about(f.Dst) && slices.Contains(c.pending[f.Dst], f.Reply)
+	return l.about(f.Dst) && (slices.Contains(c.pending[f.Dst], f.Reply) || f.Unreplied && slices.Contains(c.waiting[f.Dst], f.Reply))
 }
 
 // rest implements flowJudge.
-func (c *closer) rest() { clear(c.pending) }
+func (c *closer) rest() { clear(c.pending); clear(c.waiting) }
 
 // newlyClosed returns the endpoints whose connections are to be closed by the change of a
 // frontend; was is nil if it is new. Whether those of an endpoint that was removed are is for
@@ -148,6 +166,24 @@ func newlyClosed(was, f *Frontend) []netip.AddrPort {
 		}
 	}
 	return list
+}
+
+// newlyDown returns the endpoints that a change of a frontend leaves with connections whose check
+// fails now; was is nil if it is new.
+func newlyDown(was, f *Frontend) []netip.AddrPort {
+	if was == nil {
+		return f.down()
+	}
+	before := was.down()
+	return slices.DeleteFunc(f.down(), func(a netip.AddrPort) bool { return slices.Contains(before, a) })
+}
+
+// down returns the endpoints that keep connections although their check fails, and that no route
+// sends new ones to.
+func (f *Frontend) down() []netip.AddrPort {
+	list := slices.Concat(f.Outside.Pool.Down, f.Local.Pool.Down)
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return slices.Compact(list)
 }
 
 // closed returns the endpoints whose connections are closed, and which no route has.

@@ -75,11 +75,16 @@ func TestCloser(t *testing.T) {
 		was, now  Conditions
 		all       bool
 		want      []string
+		waiting   []string // of these, only what was not answered yet
 		takenOver bool // the frontends of old move to the service other
 	}{
 		{name: "nothing", old: web(source.CloseAlways, one, two), new: web(source.CloseAlways, one, two), was: up, now: up},
 		{name: "fails", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two), was: up, now: fails, want: both},
-		{name: "fails, never", old: web(source.CloseNever, one, two), new: web(source.CloseNever, one, two), was: up, now: fails},
+		{name: "fails, never", old: web(source.CloseNever, one, two), new: web(source.CloseNever, one, two), was: up, now: fails, waiting: both},
+		{name: "failed already, never", old: web(source.CloseNever, one, two), new: web(source.CloseNever, one, two, three), was: fails, now: fails},
+		{name: "failed when svcproxy starts, never", new: web(source.CloseNever, one, two), now: fails, waiting: both},
+		{name: "back again, never", old: web(source.CloseNever, one, two), new: web(source.CloseNever, one, two), was: fails, now: up},
+		{name: "fails, and is used", old: web(source.CloseNever, one), new: web(source.CloseNever, one), was: up, now: fails},
 		{name: "failed already", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two, three), was: fails, now: fails},
 		{name: "failed already, and the kernel may have held anything", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two), was: fails, now: fails, all: true, want: both},
 		{name: "failed when svcproxy starts", new: web(source.CloseFailed, one, two), now: fails, want: both},
@@ -107,11 +112,16 @@ func TestCloser(t *testing.T) {
 		}
 		c := newCloser(source.TCP)
 		l := c.synced(&synced{changes: changes, services: map[source.Key]*Resolved{{Name: "web"}: ch.New}, host: host, all: tt.all})
-		var got []string
+		var got, waiting []string
 		q := c.query(l)
 		for _, dst := range []string{vip, nodePort, "10.96.0.11:80", "192.0.2.1:80"} {
 			for _, reply := range []string{one, two, three} {
 				f := Flow{Dst: netip.MustParseAddrPort(dst), Reply: netip.AddrPortFrom(netip.MustParseAddr(reply), 8080)}
+				unanswered := f
+				unanswered.Unreplied = true
+				if c.stale(l, unanswered) && !c.stale(l, f) {
+					waiting = append(waiting, dst+" "+reply)
+				}
 				if c.stale(l, f) {
 					got = append(got, dst+" "+reply)
 					if !slices.Contains(q.To, f.Dst) || !slices.Contains(q.At, f.Reply) || q.Protocol != source.TCP {
@@ -120,10 +130,10 @@ func TestCloser(t *testing.T) {
 				}
 			}
 		}
-		if !slices.Equal(got, tt.want) {
-			t.Errorf("%s\n got: %v\nwant: %v", tt.name, got, tt.want)
+		if !slices.Equal(got, tt.want) || !slices.Equal(waiting, tt.waiting) {
+			t.Errorf("%s\n got: %v and %v\nwant: %v and %v", tt.name, got, waiting, tt.want, tt.waiting)
 		}
-		if asks := len(l.places) > 0; asks != (len(tt.want) > 0) {
+		if asks := len(l.places) > 0; asks != (len(tt.want)+len(tt.waiting) > 0) {
 			t.Errorf("%s: it looks at %v", tt.name, l.places)
 		}
 	}

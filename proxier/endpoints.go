@@ -273,6 +273,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Targets:      targets(r.svc, use.targets[scope], p),
 			Kept:         addrPorts(kept, p),
 			Closed:       addrPorts(closed, p),
+			Down:         addrPorts(keep(kept, func(e *source.Endpoint) bool { return r.svc.fails(e) && !use.useFailed }), p),
 			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
 		}
 	}

@@ -165,6 +165,7 @@ type Pool struct {
 	Targets []Target         // get new connections; sorted by address and port, no duplicates
 	Kept    []netip.AddrPort // get none, keep those they have (weight 0, not near, serving only); sorted
 	Closed  []netip.AddrPort // get none, and those they have are closed; sorted
+	Down    []netip.AddrPort // those of Kept whose check fails: what they have not answered yet goes to others; sorted
 
 	CloseRemoved bool // connections of an endpoint that is in none of these any more are closed, too
 }

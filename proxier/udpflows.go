@@ -206,18 +206,23 @@ func (w *flowWorker) next() (wait time.Duration, any bool) {
 func (w *flowWorker) look(ctx context.Context, l *look) {
 	start := time.Now()
 	var removed []Flow // of TCP
+	waiting := 0       // of n, those that were not answered yet
 	n, err := w.flows.Prune(ctx, w.fam, w.query(l), func(f Flow) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		stale := w.judge.stale(l, f)
-		if stale && w.proto == source.TCP && len(removed) < maxChallenged {
+		switch {
+		case !stale:
+		case f.Unreplied:
+			waiting++
+		case w.proto == source.TCP && len(removed) < maxChallenged:
 			removed = append(removed, f)
 		}
 		return stale
 	})
 	w.challenge(removed)
 	took := time.Since(start)
-	w.tell(n, took)
+	w.tell(n, n-waiting, took)
 	if ctx.Err() != nil {
 		return
 	}
@@ -233,13 +238,13 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 	w.restIfDone()
 }
 
-// tell tells what a look has removed.
-func (w *flowWorker) tell(n int, took time.Duration) {
+// tell tells what a look has removed, and how many of those were answered.
+func (w *flowWorker) tell(n, closed int, took time.Duration) {
 	if w.looked != nil {
 		w.looked(w.fam, n, took)
 	}
-	if n > 0 && w.proto != source.UDP {
-		w.log.Info("closed connections of endpoints that left", "family", w.fam, "protocol", w.proto, "connections", n)
+	if closed > 0 && w.proto != source.UDP {
+		w.log.Info("closed connections of endpoints that left", "family", w.fam, "protocol", w.proto, "connections", closed)
 	}
 }
 

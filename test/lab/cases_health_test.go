@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ var healthGroups = []group{{
 	name: "health",
 	cases: []testCase{
 		{name: "endpoints die and come back", run: testEndpointsDie},
+		{name: "unanswered connections", run: testUnanswered, except: []string{"ipvs"}}, // they stay with their server
 		{name: "by an answer of UDP", run: testUDPCheck},
 		{name: "all die", run: testAllDie},
 		{name: "backup tier", run: testBackupTier},
@@ -182,6 +184,29 @@ func testEndpointsDie(t *testing.T, e *env) {
 	}
 	k.stop(t)
 }
+
+// testUnanswered: connections that an endpoint has not answered when its check fails are made
+// with another one as soon as their client asks again.
+func testUnanswered(t *testing.T, e *env) {
+	s := e.checked(at(e.Remote[:2]...)...)
+	s.HealthCheck["timeout"] = slow(time.Second).String()
+	e.apply(t, s)
+	e.expectTargets(t, "at first", 2)
+	e.dies(t, e.Remote[0], silent)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		q := Question{From: e.Client, Protocol: source.TCP, To: netip.AddrPortFrom(e.vip(1).Each()[i%2], 80), Patience: retryPatience, Port: freshPort()}
+		wg.Go(func() {
+			if got := Ask(q); got.By != e.Remote[1].Role {
+				t.Errorf("%s: %s, want %s", q, got, e.Remote[1].Role)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// retryPatience lets a client send its SYN for the fourth time, 7 s after the first.
+var retryPatience = slow(12 * time.Second)
 
 // testUDPCheck: an endpoint whose answer is another one is down.
 func testUDPCheck(t *testing.T, e *env) {

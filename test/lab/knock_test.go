@@ -32,8 +32,8 @@ type knock struct {
 // A window is a time in which knocks may fail.
 type window struct{ from, to time.Time }
 
-// knockers is how many connections are made at a time. One that gets no answer takes Patience.
-const knockers = 16
+// knockers is how many connections are made at a time. One that gets no answer takes streamPatience.
+const knockers = 64
 
 // knockOften makes connections until stop is called.
 func (e *env) knockOften(t *testing.T, c check) *knocks {
@@ -62,7 +62,7 @@ func (e *env) knockOften(t *testing.T, c check) *knocks {
 // that was not answered where the former one went, for two minutes.
 func (k *knocks) knock(q Question) {
 	at := time.Now()
-	q.Port = freshPort()
+	q.Port, q.Patience = freshPort(), streamPatience
 	got := Ask(q)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -115,7 +115,7 @@ func (k *knocks) sinceWindow(at time.Time) time.Duration {
 
 func (k *knocks) excused(at time.Time) bool {
 	for _, w := range k.windows {
-		if at.Add(Patience).After(w.from) && at.Before(w.to) {
+		if at.Add(streamPatience).After(w.from) && at.Before(w.to) {
 			return true
 		}
 	}
