@@ -306,7 +306,9 @@ func TestUDP(t *testing.T) {
 		check.Send, check.Timeout = "quiet", short
 		want(t, "no answer", asked(t, at, check), "answer timed out")
 		check.Expect = ""
-		want(t, "no answer expected", asked(t, at, check), "")
+		want(t, "no answer of any kind", asked(t, at, check), "answer timed out")
+		check.Send = "PING"
+		want(t, "any answer", asked(t, at, check), "")
 	}
 	want(t, "refused", asked(t, closedUDP(t), source.HealthCheck{Type: source.CheckUDP, Send: "x"}), "connection refused")
 }

@@ -10,12 +10,12 @@ import (
 // maxDatagram is the most bytes that are read of an answer by UDP: all that there can be.
 const maxDatagram = 64 << 10
 
-// udp sends a datagram. Where an answer is expected, the first one decides; where none
-// is, only a refusal of the port (ICMP) says that the endpoint is down.
+// udp sends a datagram, and the first answer decides. No answer is a failure, also where
+// any is good: a host that is gone says nothing.
 type udp struct {
 	dialer *dialer
 	send   []byte
-	expect *regexp.Regexp // nil: none
+	expect *regexp.Regexp // nil: any answer is good
 }
 
 func newUDP(check *source.HealthCheck) (asker, error) {
@@ -52,13 +52,8 @@ func (u *udp) room() int {
 }
 
 func (u *udp) judge(answer []byte, err error) error {
-	switch {
-	case u.expect == nil && isTimeout(err):
-		return nil
-	case err != nil:
-		return err
-	case u.expect != nil && !u.expect.Match(answer):
+	if err == nil && u.expect != nil && !u.expect.Match(answer) {
 		return errAnswer
 	}
-	return nil
+	return err
 }
