@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,7 +22,17 @@ import (
 const (
 	maxOutput = 1 << 10                // bytes of what it writes that are kept; more is read and dropped
 	pipeWait  = 100 * time.Millisecond // how long its output is read after it and its process group have ended
+	killWait  = 200 * time.Millisecond // how long it is waited for when it was killed; less than what entry.stopped takes for a machine that stood still
+
+	// unreaped is how many there may be that have not ended, with those that were killed
+	// and still do not: they wait for a disk that is gone, say.
+	unreaped = 2 * programs
 )
+
+// running is how many programs have begun and not ended, in all of this process.
+var running atomic.Int32
+
+var errUnreaped = fmt.Errorf("%d programs of checks do not end though they were killed", unreaped-programs)
 
 // program runs a program without a shell, as the user of this process and with its
 // rights, in a process group of its own.
@@ -35,6 +46,38 @@ func newProgram(check *source.HealthCheck) (asker, error) {
 }
 
 func (p *program) ask(ctx context.Context, q Question) error {
+	return ended(ctx, func() error { return p.run(ctx, q) })
+}
+
+// ended returns what run does, or that it timed out: a program that waits for a disk that is
+// gone ends by no signal, and may not even begin. It is left to its goroutine then.
+func ended(ctx context.Context, run func() error) error {
+	if running.Load() >= unreaped {
+		return &ownError{errUnreaped}
+	}
+	running.Add(1)
+	done := make(chan error, 1)
+	go func() {
+		err := run()
+		running.Add(-1)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(killWait)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return timeoutError("the program")
+	}
+}
+
+func (p *program) run(ctx context.Context, q Question) error {
 	var out output
 	cmd := exec.Command(p.check.Command[0], p.check.Command[1:]...)
 	cmd.Dir, cmd.Env = "/", environment(q)
@@ -42,7 +85,7 @@ func (p *program) ask(ctx context.Context, q Question) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = pipeWait
 	if err := cmd.Start(); err != nil {
-		return of("start", err)
+		return &ownError{err} // this host has no such program, say: the endpoint was not asked
 	}
 	expose(cmd.Process.Pid)
 	waitGroup(ctx, cmd.Process.Pid)

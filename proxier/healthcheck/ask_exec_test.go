@@ -1,6 +1,7 @@
 package healthcheck
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
@@ -29,7 +31,13 @@ func TestExec(t *testing.T) {
 	} {
 		want(t, tt.name, asked(t, at, shell(tt.script)), tt.want)
 	}
-	want(t, "no program", asked(t, at, source.HealthCheck{Type: source.CheckExec, Command: []string{"/nonexistent"}}), "no such file or directory")
+	notOne := filepath.Join(t.TempDir(), "not one")
+	if err := os.WriteFile(notOne, []byte("exit 1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, why := range map[string]string{"/nonexistent": "no such file or directory", notOne: "permission denied"} {
+		want(t, name, asked(t, at, source.HealthCheck{Type: source.CheckExec, Command: []string{name}}), "not asked: "+why)
+	}
 	long := asked(t, at, shell("printf '%01000d' 7 | tr 0 '\\033'; exit 1"))
 	if len(long) > maxError || !strings.HasSuffix(long, "...") {
 		t.Errorf("a long text is %d bytes: %q", len(long), long)
@@ -95,4 +103,27 @@ func TestExecPipe(t *testing.T) {
 		t.Fatalf("child is %q", text)
 	}
 	syscall.Kill(child, syscall.SIGKILL)
+}
+
+// TestExecThatDoesNotEnd has programs that end by no signal: they hold nothing up, and of too many no more are begun.
+func TestExecThatDoesNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		hang := func() error { <-release; return nil }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for i := range unreaped {
+			if err := ended(ctx, hang); !isTimeout(err) {
+				t.Fatalf("program %d: %v", i, err)
+			}
+		}
+		if err := ended(ctx, hang); outcomeOf(err) != notAsked {
+			t.Errorf("after %d that do not end: %v", unreaped, err)
+		}
+		close(release)
+		synctest.Wait()
+		if err := ended(t.Context(), func() error { return errDead }); err != errDead || running.Load() != 0 {
+			t.Errorf("when they have ended: %v, and %d are running", err, running.Load())
+		}
+	})
 }

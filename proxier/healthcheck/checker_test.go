@@ -421,6 +421,28 @@ func TestParallelPrograms(t *testing.T) {
 	})
 }
 
+// TestEndWhileAProbeHangs has a probe that outlasts its timeout and the end.
+func TestEndWhileAProbeHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, release := newWorld(t, Config{}), make(chan struct{})
+		w.Checker.make = func(*source.HealthCheck) (asker, error) {
+			return askFunc(func(context.Context, Question) error { <-release; return nil }), nil
+		}
+		w.Watch(question(1, every(time.Second)), every(time.Second), Result{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		time.Sleep(time.Minute)
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(2 * endWait):
+			t.Error("Run waits for a probe that does not end")
+		}
+		close(release)
+	})
+}
+
 func TestAnswers(t *testing.T) {
 	var all tallies
 	all.add(source.CheckExec, passed, 3*time.Millisecond)

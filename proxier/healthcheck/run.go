@@ -12,11 +12,14 @@ import (
 // slowFrom is how long a probe takes that is slow.
 const slowFrom = 250 * time.Millisecond
 
-// Run asks until ctx ends, and returns when no probe is under way: its error is that of ctx.
-// It is called once.
+// endWait is how long Run waits at its end for probes, which then end by themselves.
+const endWait = time.Second
+
+// Run asks until ctx ends, and returns when no probe is under way, or a second later: its
+// error is that of ctx. It is called once.
 func (c *Checker) Run(ctx context.Context) error {
 	c.start(ctx)
-	defer c.probes.Wait()
+	defer c.settle()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -29,6 +32,21 @@ func (c *Checker) Run(ctx context.Context) error {
 		wait := c.look(time.Now())
 		c.report()
 		timer.Reset(max(wait, tick))
+	}
+}
+
+// settle waits until no probe is under way, but no longer than endWait.
+func (c *Checker) settle() {
+	done := make(chan struct{})
+	go func() {
+		c.probes.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(endWait)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
 	}
 }
 

@@ -118,7 +118,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.saveMemory(ctx); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
 	g.Go(func() error { d.traffic.Run(ctx); return nil })
-	g.Go(func() error { return unlessDone(ctx, d.checker.Run(ctx)) })
+	g.Go(func() error { return untilEnd(ctx, func() error { return unlessDone(ctx, d.checker.Run(ctx)) }) })
 	g.Go(func() error { return d.keeper.Run(ctx) })
 	g.Go(func() error { return untilEnd(ctx, func() error { return d.keeper.Keep(ctx) }) })
 	return g.Wait()
@@ -129,7 +129,7 @@ func Run(ctx context.Context, o Options) error {
 const endPatience = 500 * time.Millisecond
 
 // untilEnd does work that ends with ctx, or soon after: it is not waited for any longer
-// when it hangs on a disk, as that of a file server that is gone.
+// when it hangs on a disk, as that of a file server that is gone, or on a program that does.
 func untilEnd(ctx context.Context, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()
