@@ -14,6 +14,7 @@
 //	tell                  lines of the log, of which there are never many
 //	former                endpoints that are gone, for when they come back
 //	state, statefile      what a restart knows
+//	readstate             reading that, as far as it can be read
 //	drains, draintarget   who drains what
 //	draining              drains that take effect, and are kept
 package conditions

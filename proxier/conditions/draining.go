@@ -54,10 +54,9 @@ func (d *Drains) empty() bool {
 	return len(d.all) == 0
 }
 
-// replace takes over the drains of o, which nobody else uses, except what has no target.
+// replace takes over the drains of o, which nobody else uses.
 func (d *Drains) replace(o *Drains) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.all = o.all
-	delete(d.all, DrainTarget{})
 }

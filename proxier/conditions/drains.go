@@ -114,21 +114,3 @@ func (d *Drains) List() []Drained {
 
 // MarshalJSON implements json.Marshaler.
 func (d *Drains) MarshalJSON() ([]byte, error) { return json.Marshal(d.List()) }
-
-// UnmarshalJSON implements json.Unmarshaler. It replaces all drains, or none.
-func (d *Drains) UnmarshalJSON(data []byte) error {
-	var list []Drained
-	if err := json.Unmarshal(data, &list); err != nil {
-		return fmt.Errorf("reading drains: %w", err)
-	}
-	var read Drains
-	for _, e := range list {
-		if err := read.Set(e.Target, e.Drain); err != nil {
-			return fmt.Errorf("reading drains: %w", err)
-		}
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.all = read.all
-	return nil
-}

@@ -141,17 +141,25 @@ func TestDrainsJSON(t *testing.T) {
 	if string(data) != want {
 		t.Errorf("got  %s\nwant %s", data, want)
 	}
-	if err := json.Unmarshal(data, &read); err != nil {
+	if err := readDrains(&read, string(data)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(d.List(), read.List(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("read again (-written +read):\n%s", diff)
 	}
-	for _, bad := range []string{`[{"target":"web"}]`, `[{"target":7}]`, `{}`, `[{"target":"192.168.10.13","since":"x"}]`} {
-		if err := json.Unmarshal([]byte(bad), &read); err == nil || len(read.List()) != 3 {
-			t.Errorf("%s: %v, and %d drains; want an error, and all as before", bad, err, len(read.List()))
+	for _, bad := range []string{
+		`[{"target":"web"}]`, `[{"target":7}]`, `{}`, `[{"target":"192.168.10.12","since":"x"}]`, `["node"`, `[`, `7`, `[{"target":"node"},{}]`, `[{"target":"node"},{"target":`,
+	} {
+		if err := readDrains(&read, bad); err == nil || len(read.List()) != 3 {
+			t.Errorf("%s: %v, and %d drains; want an error, and as many as before", bad, err, len(read.List()))
 		}
 	}
+}
+
+// readDrains reads more drains, and returns what is wrong with them.
+func readDrains(d *Drains, text string) error {
+	bad, err := d.read(json.NewDecoder(strings.NewReader(text)))
+	return firstOf(bad, err)
 }
 
 // There are so many drains at most, in memory and in the file, and one can still be changed.
@@ -176,7 +184,7 @@ func TestDrainsBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(data, new(Drains)); !errors.Is(err, ErrTooManyDrains) {
+	if err := readDrains(new(Drains), string(data)); !errors.Is(err, ErrTooManyDrains) {
 		t.Errorf("one more in the file: %v, want %v", err, ErrTooManyDrains)
 	}
 }

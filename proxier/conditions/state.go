@@ -52,7 +52,8 @@ func (k *Keeper) keep() time.Duration {
 	return min(max(saveTime, saveShare*time.Since(begin)), maxSaveTime)
 }
 
-// Problem returns why a restart will not know the state of endpoints; empty: it will.
+// Problem returns why a restart will not know the state of endpoints, or that this one did not;
+// empty: neither.
 func (k *Keeper) Problem() string { return k.file.problem() }
 
 // save writes what is known. Synced, it is on the disk then. A drain that is there already
@@ -100,11 +101,9 @@ func (k *Keeper) state(now time.Time) *state {
 // restore takes in what an earlier Keeper has written.
 func (k *Keeper) restore(now time.Time) {
 	st, err := k.file.read()
-	if err != nil {
-		k.cfg.Log.Warn("what was known of endpoints before cannot be used: those that have a health check are checked first", "file", k.file.path, "err", err)
-	}
-	if st == nil {
-		return
+	if k.drains.replace(st.Drains); err != nil {
+		k.cfg.Log.Warn("what was known of endpoints and drains before cannot be used as a whole: those that have a health check are checked first, and drains may have ended",
+			"file", k.file.path, "kept_as", k.file.aside(), "drains", len(k.drains.List()), "err", source.Printable(err.Error()))
 	}
 	unusable := st.each(func(p place, e kept) bool {
 		it, ok := e.endpoint(now)
@@ -113,9 +112,6 @@ func (k *Keeper) restore(now time.Time) {
 		}
 		return ok
 	})
-	if st.Drains != nil {
-		k.drains.replace(st.Drains)
-	}
 	if len(unusable) > 0 {
 		slices.Sort(unusable)
 		k.cfg.Log.Warn("some of what was known of endpoints before cannot be used", "file", k.file.path,

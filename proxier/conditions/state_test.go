@@ -244,6 +244,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 func TestHostileState(t *testing.T) {
 	svc := build("a", []string{one, two}, probed)
 	const good = `"default/a":{"10.0.0.1:8080":{"state":"down"}}`
+	const drain = `{"target":"10.0.0.2","by":"x"}`
 	long := strings.Repeat("x", 1000)
 	tests := []struct{ name, text, known, warning string }{
 		{"good", `{"format":1,"services":{` + good + `}}`, "1 down, 2", ""},
@@ -252,7 +253,7 @@ func TestHostileState(t *testing.T) {
 		{"cut off", `{"format":1,"services":{` + good, "1, 2", "cannot be used"},
 		{"another type", `[1]`, "1, 2", "cannot be used"},
 		{"another format", `{"format":2,"services":{` + good + `}}`, "1, 2", "format 2; want 1"},
-		{"nothing", `null`, "1, 2", "format 0"},
+		{"nothing", `null`, "1, 2", "cannot be used"},
 		{"deep", strings.Repeat(`{"services":`, 20_000), "1, 2", "cannot be used"},
 		{"unknown keys", `{"format":1,"x":[],"services":{` + good + `}}`, "1 down, 2", ""},
 		{"no key", `{"format":1,"services":{"../../etc":{"10.0.0.1:8080":{}},` + good + `}}`, "1 down, 2", "some of what was known"},
@@ -260,8 +261,14 @@ func TestHostileState(t *testing.T) {
 		{"no state", `{"format":1,"services":{"default/a":{"10.0.0.2:8080":{"state":"sideways"},"10.0.0.1:8080":{"state":"down"}}}}`, "1 down, 2", "endpoints=1"},
 		{"an error that steers a terminal", `{"format":1,"services":{"default/a":{"10.0.0.1:8080":{"state":"down","error":"\u001b[2J` + long + `"}}}}`, "1 down, 2", ""},
 		{"times to come", `{"format":1,"services":{"default/a":{"10.0.0.1:8080":{"state":"down","since":"9999-01-01T00:00:00Z","left":"9999-01-01T00:00:00Z"}}}}`, "1 down, 2", ""},
-		{"a drain of nothing", `{"format":1,"drains":[{"target":"x/y/z/1"}],"services":{` + good + `}}`, "1, 2", "cannot be used"},
-		{"a drain without a target", `{"format":1,"drains":[{"by":"x"}],"services":{` + good + `}}`, "1 down, 2", ""},
+		{"a drain of nothing", `{"format":1,"drains":[{"target":"x/y/z/1"},` + drain + `],"services":{` + good + `}}`, "1 down, 2 drained", "drains=1"},
+		{"a drain without a target", `{"format":1,"drains":[` + drain + `,{"by":"x"}],"services":{` + good + `}}`, "1 down, 2 drained", "want an address"},
+		{"a drain with other faults", `{"format":1,"drains":[{"target":"10.0.0.2","since":"x","by":7}],"services":{` + good + `}}`, "1 down, 2 drained", "drains=1"},
+		{"services cut off after drains", `{"format":1,"drains":[` + drain + `],"services":{` + good, "1, 2 drained", "drains=1"},
+		{"drains cut off", `{"format":1,"drains":[` + drain + `,{"tar`, "1, 2 drained", "drains=1"},
+		{"drains of another format", `{"format":2,"drains":[` + drain + `],"services":{` + good + `}}`, "1, 2 drained", "format 2; want 1"},
+		{"services that are none", `{"format":1,"services":[],"drains":[` + drain + `]}`, "1, 2 drained", "drains=1"},
+		{"drains that are a text", `{"format":1,"drains":"\u001b[2J","services":{` + good + `}}`, "1 down, 2", "drains are no list"},
 		{"drains that are none", `{"format":1,"drains":null,"services":{` + good + `}}`, "1 down, 2", ""},
 	}
 	for _, tt := range tests {
@@ -279,6 +286,10 @@ func TestHostileState(t *testing.T) {
 					t.Errorf("detail %+v", d)
 				}
 				h.stop()
+				whole := tt.warning == "" || slices.Contains([]string{"no key", "no address", "no state"}, tt.name) // of single endpoints
+				if kept, _ := os.ReadFile(filepath.Join(dir, StateName+badSuffix)); whole != (h.Problem() == "") || !whole && string(kept) != tt.text {
+					t.Errorf("the problem is %q, and the file kept is %q", h.Problem(), kept)
+				}
 				if log := h.log.String(); (log != "") != (tt.warning != "") || !strings.Contains(log, tt.warning) {
 					t.Errorf("the log has %q, want %q", log, tt.warning)
 				}

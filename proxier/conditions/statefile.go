@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -168,29 +167,14 @@ func (f *stateFile) note(log *slog.Logger, err error) {
 }
 
 func (f *stateFile) problem() string {
+	var list []string
 	if why := f.failed.Load(); why != nil {
-		return *why
+		list = append(list, "a restart will not know the state of endpoints: "+*why)
 	}
-	return ""
-}
-
-// read returns what the file says; nil: there is none, or it cannot be used.
-func (f *stateFile) read() (*state, error) {
-	data, err := f.bytes()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	if name := f.aside(); name != "" {
+		list = append(list, source.Quote(name)+" could not be read whole when svcproxy started, so that drains may have ended: drain again what is to be, and remove that file")
 	}
-	if err != nil {
-		return nil, err
-	}
-	st := new(state)
-	if err := json.Unmarshal(data, st); err != nil {
-		return nil, err
-	}
-	if st.Format != format {
-		return nil, fmt.Errorf("format %d; want %d", st.Format, format)
-	}
-	return st, nil
+	return strings.Join(list, "; ")
 }
 
 func (f *stateFile) bytes() ([]byte, error) {

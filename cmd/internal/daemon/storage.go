@@ -18,7 +18,7 @@ type storage struct {
 	settings *settingsWatcher
 	statfs   func(string, *unix.Statfs_t) error
 
-	conditions func() string // why they cannot be kept; empty: they can
+	conditions func() string // what is wrong with keeping them; empty: nothing
 }
 
 // warnings returns why what is to survive a restart may not.
@@ -33,7 +33,7 @@ func (s *storage) warnings() (list []string) {
 		list = append(list, "the last good svcproxy.toml cannot be kept, and a restart will not know it: "+why)
 	}
 	if why := s.conditions(); why != "" {
-		list = append(list, "a restart will not know the state of endpoints: "+why)
+		list = append(list, why)
 	}
 	return list
 }

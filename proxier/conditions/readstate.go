@@ -1,0 +1,149 @@
+package conditions
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// badSuffix is of the name under which a file is kept that could not be read whole. There is one
+// such file, the last.
+const badSuffix = ".bad"
+
+// read returns what the file says. With an error that is not all: each drain is there that can be
+// read, and all services or none. Such a file is out of the way of the next one then.
+func (f *stateFile) read() (*state, error) {
+	st := &state{Drains: new(Drains)}
+	data, err := f.bytes()
+	if errors.Is(err, fs.ErrNotExist) {
+		return st, nil
+	}
+	if err == nil {
+		err = st.read(data)
+	}
+	if err != nil {
+		return st, errors.Join(err, f.putAside())
+	}
+	return st, nil
+}
+
+// putAside keeps a file for people to look at. What is no file is none of ours.
+func (f *stateFile) putAside() error {
+	if info, err := os.Lstat(f.path); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	return os.Rename(f.path, f.path+badSuffix)
+}
+
+// aside returns the name of the file that was put aside; empty: there is none.
+func (f *stateFile) aside() string {
+	if _, err := os.Lstat(f.path + badSuffix); err != nil {
+		return ""
+	}
+	return f.path + badSuffix
+}
+
+// read takes in what a file says, as far as it can be read: drains come before services, which are
+// most of it. The services of another format are left out.
+func (st *state) read(data []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	var problem error
+	err := opened(dec, '{')
+	for err == nil && dec.More() {
+		var key json.Token
+		if key, err = dec.Token(); err != nil {
+			break
+		}
+		var bad error
+		bad, err = st.readValue(dec, key)
+		problem = firstOf(problem, bad)
+	}
+	if err == nil {
+		_, err = dec.Token()
+	}
+	if problem = firstOf(problem, err); st.Format != format {
+		problem = firstOf(problem, fmt.Errorf("format %d; want %d", st.Format, format))
+		st.Services = nil
+	}
+	return problem
+}
+
+// readValue takes in the value of a key. The error bad is of that alone; after err nothing more can be read.
+func (st *state) readValue(dec *json.Decoder, key json.Token) (bad, err error) {
+	if key == "drains" {
+		return st.Drains.read(dec)
+	}
+	var value json.RawMessage
+	if err := dec.Decode(&value); err != nil {
+		return nil, err
+	}
+	switch key {
+	case "format":
+		return json.Unmarshal(value, &st.Format), nil
+	case "services":
+		if bad = json.Unmarshal(value, &st.Services); bad != nil {
+			st.Services = nil
+		}
+	}
+	return bad, nil
+}
+
+// opened reads the beginning of an object or a list.
+func opened(dec *json.Decoder, with json.Delim) error {
+	t, err := dec.Token()
+	if err == nil && t != with {
+		err = fmt.Errorf("%v in place of %v", shortToken(t), with)
+	}
+	return err
+}
+
+func shortToken(t json.Token) string { return fmt.Sprintf("%.20q", fmt.Sprint(t)) }
+
+// read takes in a list of drains, without those that have no target. The errors are as of state.readValue.
+func (d *Drains) read(dec *json.Decoder) (bad, err error) {
+	t, err := dec.Token()
+	if err != nil || t == nil {
+		return nil, err
+	}
+	if t != json.Delim('[') {
+		err := fmt.Errorf("drains are no list: %s", shortToken(t))
+		if _, object := t.(json.Delim); object { // it has been begun, and has an end somewhere
+			return nil, err
+		}
+		return err, nil
+	}
+	for dec.More() {
+		var one json.RawMessage
+		if err := dec.Decode(&one); err != nil {
+			return bad, err
+		}
+		bad = firstOf(bad, d.readOne(one))
+	}
+	_, err = dec.Token()
+	return bad, err
+}
+
+// readOne takes in a drain if it has a target.
+func (d *Drains) readOne(text json.RawMessage) error {
+	var one Drained
+	err := json.Unmarshal(text, &one)
+	if one.Target == (DrainTarget{}) {
+		err = firstOf(err, errTarget)
+	} else { // that is what matters of it
+		err = firstOf(err, d.Set(one.Target, one.Drain))
+	}
+	if err != nil {
+		return fmt.Errorf("drain %.100q: %w", text, err)
+	}
+	return nil
+}
+
+func firstOf(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
