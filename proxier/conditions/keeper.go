@@ -36,6 +36,8 @@ type Keeper struct {
 	news    chan struct{} // holds something when Run has work
 	unsaved chan struct{} // holds something when Keep has work
 
+	flushing sync.Mutex // held while changes are composed and the Loop is told; before mu
+
 	mu       sync.Mutex // guards what follows; not held while the disk, the log or Reconsider is waited for
 	services map[source.Key]*service
 	askers   map[healthcheck.Question][]place // who asks it

@@ -379,3 +379,21 @@ func TestLines(t *testing.T) {
 		}
 	})
 }
+
+// Two that tell the Loop of changes do so one after the other: when Drain returns, a change
+// that Run has composed is no longer on its way.
+func TestOneTellsAtATime(t *testing.T) {
+	var k *Keeper
+	calls := 0
+	k = New(Config{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Reconsider: func(...source.Key) {
+		if calls++; k.flushing.TryLock() {
+			k.flushing.Unlock()
+			t.Error("another could compose before the Loop is told")
+		}
+	}})
+	svc := build("a", []string{one})
+	k.Use(svc.Key, svc)
+	if err := k.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, proxier.Drain{}); err != nil || calls != 1 {
+		t.Errorf("Drain: %v, and the Loop was told %d times", err, calls)
+	}
+}

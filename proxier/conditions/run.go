@@ -58,13 +58,21 @@ func (k *Keeper) next() time.Time {
 
 // flush has all services resolved again whose Conditions have changed, and logs why.
 func (k *Keeper) flush() {
+	for _, l := range k.tell() {
+		l.log(k.cfg.Log)
+	}
+}
+
+// tell tells the Loop of changes, and returns what the log is to say. When it returns, the Loop
+// has all changes from before, also those that another goroutine has composed.
+func (k *Keeper) tell() []line {
+	k.flushing.Lock()
+	defer k.flushing.Unlock()
 	changed, lines := k.recompose(time.Now())
 	if len(changed) > 0 {
 		k.cfg.Reconsider(changed...)
 	}
-	for _, l := range lines {
-		l.log(k.cfg.Log)
-	}
+	return lines
 }
 
 // recompose composes the Conditions of services that something has happened to, and returns

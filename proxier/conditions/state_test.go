@@ -279,6 +279,10 @@ func TestHostileState(t *testing.T) {
 					t.Fatal(err)
 				}
 				h := run(t, dir)
+				synctest.Wait()
+				if drained := strings.Contains(tt.known, "drained"); drained != (len(h.killed().Drains().List()) == 1) {
+					t.Errorf("a drain is in the file soon after the start: %v, want %v", !drained, drained)
+				}
 				h.Use(svc.Key, svc)
 				h.want(svc, tt.known)
 				d := h.Details(svc.Key)[svc.EndpointAt(&svc.Endpoints[0])]
