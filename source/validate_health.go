@@ -116,6 +116,9 @@ func (v *checkValidator) http() {
 		v.fault(At("host"), Excerpt(v.Host)+" is not a host", hostHint(v.Host))
 	}
 	v.statuses()
+	if v.Method == "HEAD" && v.ExpectBody != "" {
+		v.fault(At("expect_body"), "the answer to HEAD has no body to match expect_body", "use GET")
+	}
 	v.expression("expect_body", v.ExpectBody)
 }
 
@@ -171,7 +174,7 @@ func (v *checkValidator) expression(key, expr string) {
 		return
 	}
 	if programSize(re) > maxProgram {
-		v.fault(At(key), fmt.Sprintf("%s %s takes too long to look for", key, Excerpt(expr)), "want fewer or smaller numbers in { }")
+		v.fault(At(key), fmt.Sprintf("%s %s takes too long to look for", key, Excerpt(expr)), "want fewer or smaller numbers in { }, and smaller classes")
 	}
 }
 
@@ -183,12 +186,15 @@ func whyNoExpression(err error) string {
 	return Printable(err.Error())
 }
 
-// programSize returns about how many states a regular expression has, and some number above
+// programSize returns about how many states a regular expression has, each range of a class counted as one, and some number above
 // maxProgram if it has more than that.
 func programSize(re *syntax.Regexp) int {
 	size := 1
-	if re.Op == syntax.OpLiteral {
+	switch re.Op {
+	case syntax.OpLiteral:
 		size = len(re.Rune)
+	case syntax.OpCharClass: // two runes for each of its ranges
+		size = max(1, len(re.Rune)/2)
 	}
 	for _, sub := range re.Sub {
 		if size += programSize(sub); size > maxProgram {
