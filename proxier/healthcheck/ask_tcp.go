@@ -6,7 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"syscall"
 	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -33,33 +37,51 @@ func (t *tcp) ask(ctx context.Context, q Question) error {
 
 // A dialer connects from the source address of a check.
 type dialer struct {
-	net.Dialer
-	from netip.Addr // not valid: as the kernel chooses
+	net.Dialer                       // without it
+	bound      map[string]net.Dialer // by network
+	from       netip.Addr            // not valid: as the kernel chooses
 }
 
 func newDialer(check *source.HealthCheck) *dialer {
 	d := &dialer{Dialer: net.Dialer{KeepAlive: -1}, from: check.Source}
 	d.SetMultipathTCP(false)
+	if !d.from.IsValid() {
+		return d
+	}
+	overTCP, overUDP := d.Dialer, d.Dialer
+	overTCP.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.from, 0))
+	overUDP.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.from, 0))
+	overTCP.Control, overUDP.Control = portLater, portLater
+	d.bound = map[string]net.Dialer{"tcp": overTCP, "udp": overUDP}
 	return d
 }
 
-// source returns where to ask from: the kernel chooses for endpoints of the other family.
-func (d *dialer) source(to netip.AddrPort) netip.AddrPort {
-	if d.from.Is4() != to.Addr().Is4() {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(d.from, 0)
+// portLater has bind choose an address and no port.
+func portLater(_, _ string, conn syscall.RawConn) error {
+	return conn.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) // without it ports are only scarcer
+	})
 }
 
 // tcp connects. The connection ends with a reset, at this host as well as at the
 // endpoint: thousands that wait for late segments (TIME_WAIT) would else pile up at
 // one of them, and hold their entries in connection tracking for minutes.
 func (d *dialer) tcp(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
-	conn, err := d.DialTCP(ctx, "tcp", d.source(to), to)
+	conn, err := d.dial(ctx, "tcp", to)
 	if err != nil {
 		return nil, of("connect", err)
 	}
-	return conn, conn.SetLinger(0)
+	c := conn.(*net.TCPConn)
+	return c, c.SetLinger(0)
+}
+
+// dial connects. Its port is one that is free for this endpoint: where it is bound before, it
+// has to be free for all, and a busy host has few of these.
+func (d *dialer) dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	if with, ok := d.bound[network]; ok && d.from.Is4() == to.Addr().Is4() { // else the kernel chooses
+		return with.DialContext(ctx, network, to.String())
+	}
+	return d.DialContext(ctx, network, to.String())
 }
 
 // bound ends what is read and written with ctx, until the function that it returns is called.
@@ -116,7 +138,7 @@ func (t *talk) listen(conn net.Conn) error {
 		}
 		n, err := conn.Read(heard[len(heard):cap(heard)])
 		heard = heard[:len(heard)+n]
-		if t.expect.Match(heard) {
+		if matches(t.expect, heard) {
 			return nil
 		}
 		if err != nil && n == 0 {
@@ -127,6 +149,16 @@ func (t *talk) listen(conn net.Conn) error {
 		}
 	}
 	return errAnswer
+}
+
+// matches reports whether an answer matches: each byte is taken for the character of its number,
+// so that \xHH in an expression stands for one of any value.
+func matches(expr *regexp.Regexp, answer []byte) bool {
+	chars := make([]byte, 0, len(answer)*2)
+	for _, b := range answer {
+		chars = utf8.AppendRune(chars, rune(b))
+	}
+	return expr.Match(chars)
 }
 
 // unheard says why nothing more came: an endpoint that said another thing did not time out, it said it.

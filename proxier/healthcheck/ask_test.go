@@ -112,6 +112,8 @@ func TestTCPTalk(t *testing.T) {
 	})
 	check := source.HealthCheck{Type: source.CheckTCP, Send: "PING\r\n", Expect: `^\+PONG`}
 	want(t, "talk", asked(t, at, check), "")
+	check.Send, check.Expect = "PING\xff\n", `^\+PONG\xff`
+	want(t, "bytes", asked(t, at, check), "")
 	check.Expect, check.Timeout = "^-", short
 	want(t, "another answer", asked(t, at, check), "the answer does not match")
 	flood := serve(t, "127.0.0.1:0", func(c net.Conn) {
@@ -303,6 +305,10 @@ func TestUDP(t *testing.T) {
 		want(t, "answer", asked(t, at, check), "")
 		check.Expect = "^x"
 		want(t, "another answer", asked(t, at, check), "the answer does not match")
+		check.Send, check.Expect = "bytes", `^\x00\x80\xff$`
+		want(t, "bytes", asked(t, at, check), "")
+		check.Expect = `^\x00\x81`
+		want(t, "other bytes", asked(t, at, check), "the answer does not match")
 		check.Send, check.Timeout = "quiet", short
 		want(t, "no answer", asked(t, at, check), "answer timed out")
 		check.Expect = ""
@@ -313,7 +319,7 @@ func TestUDP(t *testing.T) {
 	want(t, "refused", asked(t, closedUDP(t), source.HealthCheck{Type: source.CheckUDP, Send: "x"}), "connection refused")
 }
 
-// serveUDP answers PING, and nothing else.
+// serveUDP answers PING and bytes, and nothing else.
 func serveUDP(t *testing.T, address string) netip.AddrPort {
 	conn, err := net.ListenPacket("udp", address)
 	if err != nil {
@@ -329,6 +335,9 @@ func serveUDP(t *testing.T, address string) netip.AddrPort {
 			}
 			if string(b[:n]) == "PING" {
 				conn.WriteTo([]byte("PONG PING"), from)
+			}
+			if string(b[:n]) == "bytes" {
+				conn.WriteTo([]byte{0, 0x80, 0xff}, from)
 			}
 		}
 	}()

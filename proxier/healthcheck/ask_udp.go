@@ -7,9 +7,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// maxDatagram is the most bytes that are read of an answer by UDP: all that there can be.
-const maxDatagram = 64 << 10
-
 // udp sends a datagram, and the first answer decides. No answer is a failure, also where
 // any is good: a host that is gone says nothing.
 type udp struct {
@@ -29,7 +26,7 @@ func newUDP(check *source.HealthCheck) (asker, error) {
 }
 
 func (u *udp) ask(ctx context.Context, q Question) error {
-	conn, err := u.dialer.DialUDP(ctx, "udp", u.dialer.source(q.At), q.At)
+	conn, err := u.dialer.dial(ctx, "udp", q.At)
 	if err != nil {
 		return of("connect", err)
 	}
@@ -48,11 +45,11 @@ func (u *udp) room() int {
 	if u.expect == nil {
 		return 1
 	}
-	return maxDatagram
+	return maxTalk
 }
 
 func (u *udp) judge(answer []byte, err error) error {
-	if err == nil && u.expect != nil && !u.expect.Match(answer) {
+	if err == nil && u.expect != nil && !matches(u.expect, answer) {
 		return errAnswer
 	}
 	return err
