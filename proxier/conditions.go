@@ -35,7 +35,7 @@ type Detail struct {
 	Since time.Time     // the Condition's Check, or the slow start, is so; zero: not known
 	Asked time.Time     // when the last answer of the check came, or should have; zero: none yet
 	Took  time.Duration // of that
-	Error string        // of that; empty: it was good. Escaped, of bounded length
+	Error string        // of that, or why it is not asked now; empty: it was good. Escaped, of bounded length
 	Drain *Drain        // nil: it is not drained
 }
 

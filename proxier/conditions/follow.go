@@ -93,18 +93,17 @@ func eligible(svc *source.Service, e *source.Endpoint) bool {
 // is new begins with what was known by the one before.
 func (k *Keeper) ask(s *service, at netip.AddrPort, e *endpoint, it *source.Endpoint, now time.Time) {
 	p, had, before := place{s.key, at}, e.asked, e.question
-	if had {
-		e.result = k.cfg.Checker.Result(before)
-	}
-	e.asked = it != nil
-	if e.asked {
+	if e.asked = it != nil; e.asked {
 		e.question = healthcheck.Ask(s.Service, it)
 		if had && e.question == before {
-			return
+			return // also a result that has changed is for compose to see
 		}
+	}
+	if had {
+		e.result, e.left = k.cfg.Checker.Result(before), now
+	}
+	if e.asked {
 		k.watch(p, e, s.HealthCheck, now)
-	} else if had {
-		e.left = now
 	}
 	if had {
 		k.forget(p, before)

@@ -1,6 +1,7 @@
 package conditions
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -124,7 +125,7 @@ func (k *Keeper) detail(s *service, at netip.AddrPort) (d proxier.Detail) {
 	}
 	if e.asked {
 		r := k.cfg.Checker.Result(e.question)
-		d.Since, d.Asked, d.Took, d.Error = r.Since, r.Asked, r.Took, r.Error
+		d.Since, d.Asked, d.Took, d.Error = r.Since, r.Asked, r.Took, cmp.Or(r.NotAsked, r.Error)
 	}
 	if s.known[at].Share > 0 {
 		d.Since = e.began

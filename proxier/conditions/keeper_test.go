@@ -397,3 +397,28 @@ func TestOneTellsAtATime(t *testing.T) {
 		t.Errorf("Drain: %v, and the Loop was told %d times", err, calls)
 	}
 }
+
+// A result that changes while a file is written again is news all the same, and one that cannot
+// be asked for again is told with its reason.
+func TestChangeMeetsARewrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := build("a", []string{one, two}, probed)
+		h.Use(svc.Key, svc)
+		h.set(svc, healthcheck.Up, one, two)
+		h.told()
+		h.set(svc, healthcheck.Down, one)
+		h.Use(svc.Key, build("a", []string{one, two, three}, probed))
+		h.told()
+		if n := strings.Count(h.log.String(), "endpoint down"); n != 1 {
+			t.Errorf("the log says %d times that it is down:\n%s", n, h.log)
+		}
+		q := healthcheck.Ask(svc, &svc.Endpoints[1])
+		h.checker.mu.Lock()
+		h.checker.results[q] = healthcheck.Result{State: healthcheck.Up, NotAsked: "not asked: too many open files"}
+		h.checker.mu.Unlock()
+		if d := h.Details(svc.Key)[q.At]; d.Error != "not asked: too many open files" {
+			t.Errorf("detail %+v", d)
+		}
+	})
+}

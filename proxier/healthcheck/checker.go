@@ -13,7 +13,7 @@ import (
 
 // Bounds of how much is done at once.
 const (
-	parallel  = 4096            // probes of the network under way, where Config does not say
+	Parallel  = 4096            // probes of the network under way, where Config does not say
 	programs  = 64              // programs that run
 	atOnce    = 100             // new questions that are asked at once, and how many more each second
 	firstWait = 5 * time.Second // in which other new questions are asked, where the interval is not less
@@ -27,7 +27,7 @@ type Config struct {
 	Report func(Question, Result)
 
 	// Parallel is how many probes are under way at most, each with a file descriptor; 0:
-	// 4096. Of exec it is 64 or this, whichever is less.
+	// Parallel. Of exec it is 64 or this, whichever is less.
 	Parallel int
 }
 
@@ -86,7 +86,7 @@ func NewChecker(cfg Config) *Checker {
 		cfg.Log = slog.Default()
 	}
 	if cfg.Parallel == 0 {
-		cfg.Parallel = parallel
+		cfg.Parallel = Parallel
 	}
 	return &Checker{
 		cfg: cfg, epoch: time.Now(), make: newAsker, wake: make(chan struct{}, 1),

@@ -385,7 +385,7 @@ func TestOwnFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, check := newWorld(t, Config{}), every(time.Second)
 		w.answer = func(_, turn int) (time.Duration, error) {
-			if turn == 1 || turn > 5 {
+			if turn == 1 || turn > 5 && turn < 100 {
 				return 0, &ownError{errors.New("too many open files")}
 			}
 			return 0, nil
@@ -398,7 +398,11 @@ func TestOwnFaults(t *testing.T) {
 			t.Errorf("after the first: %+v", r)
 		}
 		time.Sleep(time.Minute)
-		if r := w.Result(q); r.State != Up || r.Error != "" || r.Row != 4 {
+		if r := w.Result(q); r.State != Up || r.Error != "" || r.Row != 4 || r.NotAsked != "not asked: too many open files" {
+			t.Errorf("after some answers: %+v", r)
+		}
+		time.Sleep(time.Minute)
+		if r := w.Result(q); r.NotAsked != "" || r.Row < 5 {
 			t.Errorf("in the end: %+v", r)
 		}
 	})

@@ -27,6 +27,10 @@ type Result struct {
 	Error  string        // of that: at most 200 bytes, all printable; empty: it passed
 	Passed bool          // one has ever passed
 	Row    int           // answers in a row as the last one
+
+	// NotAsked is why this host could not ask when it should have, after that last probe; empty:
+	// it could. State may not be true any more then. At most 200 bytes, all printable.
+	NotAsked string
 }
 
 // with returns the result after one more answer, err, to a probe that began at
@@ -38,7 +42,7 @@ func (r Result) with(err error, asked time.Time, took time.Duration, check *sour
 		r.Row = 0
 	}
 	r.Row++
-	r.Asked, r.Took, r.Error = asked, took, words(err)
+	r.Asked, r.Took, r.Error, r.NotAsked = asked, took, words(err), ""
 	to := r.decided(passed, check)
 	r.Passed = r.Passed || passed
 	if to != r.State {
@@ -64,5 +68,6 @@ func (r Result) resumed(now time.Time, check *source.HealthCheck) Result {
 	if age := now.Sub(r.Asked); age < 0 || age > 2*check.Interval+check.Timeout {
 		r.Row = 0
 	}
+	r.NotAsked = ""
 	return r
 }

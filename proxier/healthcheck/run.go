@@ -163,8 +163,11 @@ func (e *entry) stopped(took time.Duration) bool {
 	return e.uncounted
 }
 
-// missed is of a probe that says nothing of the endpoint: it is shown only where there is nothing else to show.
+// missed is of a probe that says nothing of the endpoint: it takes the place of no answer.
 func (c *Checker) missed(e *entry, err error, began time.Time, took time.Duration) {
+	if outcomeOf(err) == notAsked {
+		e.result.NotAsked = words(err)
+	}
 	if e.result.State == Unknown {
 		e.result.Asked, e.result.Took, e.result.Error = began, took, words(err)
 	}

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
@@ -12,9 +14,21 @@ func (d *daemon) connectConditions() {
 	d.checker = healthcheck.NewChecker(healthcheck.Config{
 		Log:    d.log,
 		Report: func(q healthcheck.Question, r healthcheck.Result) { d.keeper.Report(q, r) },
+
+		Parallel: parallelProbes(),
 	})
 	d.keeper = conditions.New(conditions.Config{
 		StateDir: d.StateDir, Log: d.log, Checker: d.checker,
 		Reconsider: func(keys ...source.Key) { d.loop.Reconsider(keys...) },
 	})
+}
+
+// parallelProbes returns how many endpoints are asked at once at most: a quarter of the
+// descriptors that this process may have, where that is less than the usual number (0).
+func parallelProbes() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil || l.Cur/4 >= healthcheck.Parallel {
+		return 0
+	}
+	return max(1, int(l.Cur/4))
 }
