@@ -83,6 +83,9 @@ func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, now time.
 			ring(k.unsaved)
 		}
 		c.Check = checkResults[e.result.State]
+		if e.trusted = e.trusted && e.result.State == healthcheck.Unknown; e.trusted {
+			c.Check = proxier.CheckPassed
+		}
 	}
 	if e.move(c, s.SlowStart, now) {
 		ring(k.unsaved)

@@ -28,6 +28,8 @@ type endpoint struct {
 	result   healthcheck.Result   // as last seen
 	left     time.Time            // since when it is not asked
 
+	trusted bool // it was in use before it had a check, and is until its first result
+
 	usable bool      // it was when last looked at: eligible, not drained, its check passed
 	fresh  bool      // it waits for its first result: no slow start begins with that
 	began  time.Time // of its slow start; zero: it is in none
@@ -40,10 +42,11 @@ func followed(svc *source.Service) bool {
 
 // follow takes a service into use as svc has it; nil: it is gone.
 func (k *Keeper) follow(s *service, svc *source.Service, now time.Time) {
-	was := s.endpoints
+	was, before := s.endpoints, s.Service
 	s.Service, s.endpoints = svc, nil
 	if followed(svc) {
 		s.endpoints = k.meet(s, was, now)
+		s.trust(before)
 	}
 	for at, e := range was {
 		if s.endpoints[at] != e {
@@ -53,6 +56,20 @@ func (k *Keeper) follow(s *service, svc *source.Service, now time.Time) {
 	}
 	if len(was) > 0 || len(s.endpoints) > 0 {
 		ring(k.unsaved)
+	}
+}
+
+// trust notes which endpoints are in use already, where a service without a check gets one: else
+// the first to answer would have all connections.
+func (s *service) trust(before *source.Service) {
+	if before == nil || before.HealthCheck != nil || s.HealthCheck == nil {
+		return
+	}
+	for i := range before.Endpoints {
+		it := &before.Endpoints[i]
+		if e := s.endpoints[before.EndpointAt(it)]; e != nil && eligible(before, it) {
+			e.trusted = true
+		}
 	}
 }
 

@@ -422,3 +422,26 @@ func TestChangeMeetsARewrite(t *testing.T) {
 		}
 	})
 }
+
+// Endpoints that were in use stay so when their service gets a check, until that says otherwise;
+// new ones wait for it.
+func TestCheckOfARunningService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		plain := build("a", []string{one, two})
+		h.Use(plain.Key, plain)
+		svc := build("a", []string{one, two, three}, probed)
+		h.Use(svc.Key, svc)
+		h.want(svc, "1 up, 2 up, 3")
+		svc = build("a", []string{one, two, three}, probed)
+		h.Use(svc.Key, svc)
+		h.want(svc, "1 up, 2 up, 3")
+		h.set(svc, healthcheck.Down, two)
+		h.told()
+		h.want(svc, "1 up, 2 down, 3")
+		h.stop()
+		if n := strings.Count(h.log.String(), "endpoint up"); n != 0 {
+			t.Errorf("the log says of %d that they are up:\n%s", n, h.log)
+		}
+	})
+}

@@ -168,6 +168,9 @@ func (c *Checker) missed(e *entry, err error, began time.Time, took time.Duratio
 	if outcomeOf(err) == notAsked {
 		e.result.NotAsked = words(err)
 	}
+	if e.result.Asked.IsZero() {
+		e.result.Asked = began
+	}
 	if e.result.State == Unknown {
 		e.result.Asked, e.result.Took, e.result.Error = began, took, words(err)
 	}
