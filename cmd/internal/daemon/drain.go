@@ -71,16 +71,14 @@ func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) 
 	if err := d.known(q.Target); was == nil && err != nil {
 		return conditions.Drained{}, err
 	}
-	if was == nil || q.Reason != "" || q.Timeout != 0 {
-		why := drainOf(was, by, q, time.Now())
-		d.log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
-		err := d.keeper.Drain(q.Target, why)
-		if errors.Is(err, conditions.ErrTooManyDrains) {
-			return conditions.Drained{}, err
-		}
-		if err != nil {
-			return conditions.Drained{}, fmt.Errorf("%s is drained, until svcproxy restarts: %w", control.TargetName(q.Target), err)
-		}
+	why := drainOf(was, by, q, time.Now())
+	d.log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
+	err := d.keeper.Drain(q.Target, why) // also where nothing changes: the disk may not have it
+	if errors.Is(err, conditions.ErrTooManyDrains) {
+		return conditions.Drained{}, err
+	}
+	if err != nil {
+		return conditions.Drained{}, fmt.Errorf("%s is drained, until svcproxy restarts: %w", control.TargetName(q.Target), err)
 	}
 	if err := d.held(ctx, q.Target); err != nil {
 		return conditions.Drained{}, fmt.Errorf("%s stays drained, and the kernel may still send new connections there: %w", control.TargetName(q.Target), err)
@@ -99,6 +97,9 @@ func drainOf(was *proxier.Drain, by control.Peer, q control.Drain, now time.Time
 	why := proxier.Drain{At: now.Round(0)}
 	if was != nil {
 		why = *was
+	}
+	if was != nil && q.Reason == "" && q.Timeout == 0 {
+		return why
 	}
 	why.By = userName(by.UID)
 	if q.Reason != "" {

@@ -211,6 +211,8 @@ func TestDrainFails(t *testing.T) {
 		store.err, l.took = errors.New("the disk is full"), 0
 		_, err = d.drain(t.Context(), control.Peer{}, q)
 		saysDrain(t, "a full disk", err, "192.0.2.1 is drained, until svcproxy restarts: the disk is full")
+		_, err = d.drain(t.Context(), control.Peer{}, q)
+		saysDrain(t, "a disk that is still full", err, "192.0.2.1 is drained, until svcproxy restarts: the disk is full")
 		_, err = d.undrain(t.Context(), control.Peer{}, end)
 		saysDrain(t, "a full disk", err, "192.0.2.1 is not drained any more, until svcproxy restarts: the disk is full")
 		store.err = conditions.ErrTooManyDrains
