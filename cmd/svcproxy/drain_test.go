@@ -52,6 +52,7 @@ func TestDrainWait(t *testing.T) {
 		return r
 	}
 	none, gone := control.Remaining{Drained: true}, fmt.Errorf("%w: gone", control.ErrUnreachable)
+	once := control.Remaining{Drained: true, Looked: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}
 	starts := control.Remaining{Drained: true, Unknown: "the first sync is not complete"}
 	const oneLeft, noneLeft, noAnswer = "left: 1 connection: default/web 1\n", "left: nothing\n", "left: not known: svcproxy does not answer\n"
 	tests := []struct {
@@ -62,6 +63,7 @@ func TestDrainWait(t *testing.T) {
 		err     string // empty: none
 	}{
 		{"nothing left", []any{none}, time.Second, noneLeft, ""},
+		{"one look again", []any{once, once, once, none}, 3 * time.Second, noneLeft, ""},
 		{"some", []any{some(2), some(1), some(1), none}, 4 * time.Second, "left: 2 connections: default/web 2\n" + oneLeft + noneLeft, ""},
 		{"one that was on its way", []any{none, some(1), none}, 3 * time.Second, noneLeft + oneLeft + noneLeft, ""},
 		{"a restart", []any{some(1), gone, starts, none}, 4 * time.Second,
@@ -84,7 +86,9 @@ func TestDrainWait(t *testing.T) {
 					if err, bad := a.(error); bad {
 						return err
 					}
-					*r = a.(control.Remaining)
+					if *r = a.(control.Remaining); r.Looked.IsZero() && r.Unknown == "" {
+						r.Looked = time.Now()
+					}
 					return nil
 				}}
 			begin := time.Now()

@@ -34,7 +34,8 @@ type drainWait struct {
 
 	answered time.Time // last
 	text     string    // of the line printed last
-	empty    int       // answers in a row that nothing is left
+	looked   time.Time // what was answered last
+	empty    int       // looks in a row that found nothing
 }
 
 // run prints what is left until nothing is.
@@ -70,9 +71,13 @@ func (w *drainWait) look(now time.Time) (over bool, err error) {
 		return false, fmt.Errorf("%s is not drained any more", w.name())
 	}
 	w.answered = now
-	if w.empty++; !left.None() {
+	switch {
+	case !left.None():
 		w.empty = 0
+	case !left.Looked.Equal(w.looked): // not the same look again
+		w.empty++
 	}
+	w.looked = left.Looked
 	if err := w.print(left.String()); err != nil || w.empty >= waitEmpty {
 		return true, err
 	}

@@ -44,6 +44,7 @@ type Remaining struct {
 	Drained  bool          `json:"drained"` // it is not over
 	Until    time.Time     `json:"until,omitzero"`
 	Unknown  string        `json:"unknown,omitempty"` // why what follows is not known now
+	Looked   time.Time     `json:"looked,omitzero"`   // when what follows began to be counted; an answer may be given again
 	Services []RemainingIn `json:"services"`          // that have connections; sorted
 }
 

@@ -39,11 +39,11 @@ type draining struct {
 	log    *slog.Logger
 	keeper drainer
 	loop   drainLoop
-	left   leftCounter
+	left   *leftCounter
 }
 
 func newDraining(log *slog.Logger, keeper drainer, loop drainLoop) *draining {
-	return &draining{log: log, keeper: keeper, loop: loop, left: leftCounter{loop: loop, open: openConnections}}
+	return &draining{log: log, keeper: keeper, loop: loop, left: newLeftCounter(loop)}
 }
 
 // addRoutes adds what is asked about drains, and what changes them.
@@ -73,6 +73,8 @@ func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) 
 	}
 	why := drainOf(was, by, q, time.Now())
 	d.log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
+	d.left.begin(q.Target)
+	defer d.left.changed(q.Target)
 	err := d.keeper.Drain(q.Target, why) // also where nothing changes: the disk may not have it
 	if errors.Is(err, conditions.ErrTooManyDrains) {
 		return conditions.Drained{}, err
@@ -124,6 +126,9 @@ func userName(uid uint32) string {
 func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undrain) (control.Undrain, error) {
 	d.log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
 	was, err := d.keeper.Undrain(q.Target)
+	if d.left.changed(q.Target); len(d.keeper.Drains().List()) == 0 {
+		d.left.forget()
+	}
 	if err != nil {
 		return q, fmt.Errorf("%s is not drained any more, until svcproxy restarts: %w", control.TargetName(q.Target), err)
 	}
@@ -207,8 +212,11 @@ func (d *draining) answerLeft(ctx context.Context, q url.Values) (control.Remain
 		left.Unknown = errNotReady.Error()
 		return left, nil
 	}
-	if left.Services, err = d.left.of(ctx, t); err != nil {
+	seen, err := d.left.of(ctx, t)
+	if err != nil {
 		left.Unknown = err.Error()
+		return left, nil
 	}
+	left.Services, left.Looked = seen.services, seen.began
 	return left, nil
 }

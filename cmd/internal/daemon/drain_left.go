@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -24,94 +25,302 @@ const (
 	// cost less than a tenth of a processor, however many connections there are.
 	leftShare = 9
 
-	// leftLooks is of how many targets answers are remembered.
-	leftLooks = 16
+	// leftAsked is for how long after a question a look is for its target too.
+	leftAsked = 5 * time.Second
+
+	// leftTargets is of how many targets answers are remembered.
+	leftTargets = 256
+
+	// leftFormer is how many places are remembered.
+	leftFormer = 100_000
 )
 
-// A leftCounter counts connections to what is drained. One look at the kernel is under way at a time.
+// A leftCounter counts connections to what is drained. One look at the kernel is under way at a
+// time, for all that are asked about.
 type leftCounter struct {
 	loop interface{ Serving() []proxier.Serving }
-	open func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(proxier.Place)) error
+	open func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.Place)) error
+	turn chan struct{} // holds something while a look is under way
 
-	mu    sync.Mutex
-	looks map[conditions.DrainTarget]look
+	mu     sync.Mutex
+	asked  map[conditions.DrainTarget]*leftAnswer
+	former map[proxier.Place]source.Key // what had connections to drained endpoints, or could have
 }
 
-// A look is what was there at one time.
+func newLeftCounter(loop drainLoop) *leftCounter {
+	return &leftCounter{
+		loop: loop, open: openConnections, turn: make(chan struct{}, 1),
+		asked: make(map[conditions.DrainTarget]*leftAnswer), former: make(map[proxier.Place]source.Key),
+	}
+}
+
+// A leftAnswer is what is known of a target.
+type leftAnswer struct {
+	asked time.Time // last
+	since time.Time // looks that began before say nothing
+	look
+}
+
+// A look is what was there at one time; the zero look: none yet.
 type look struct {
 	began    time.Time
 	took     time.Duration
 	services []control.RemainingIn
 }
 
+func (l *look) old() bool { return time.Since(l.began) >= max(leftAge, l.took*(1+leftShare)) }
+
 // of returns which services have connections to a target, not long ago.
-func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) ([]control.RemainingIn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if was, ok := l.looks[t]; ok && time.Since(was.began) < max(leftAge, was.took*(1+leftShare)) {
-		return was.services, nil
+func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) (look, error) {
+	if known := l.ask(t); !known.old() {
+		return known, nil
+	}
+	if err := l.takeTurn(ctx); err != nil {
+		return look{}, fmt.Errorf("counting connections: %w", err)
+	}
+	defer func() { <-l.turn }()
+	if known := l.ask(t); !known.old() { // who had the turn before looked for this target too
+		return known, nil
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, countTime, fmt.Errorf("not counted within %v", countTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, countTime, errNotCounted)
 	defer cancel()
-	services, err := l.count(ctx, t)
+	found, err := l.count(ctx, l.targets(began))
 	if err != nil {
-		return nil, fmt.Errorf("counting connections: %w", cmp.Or(context.Cause(ctx), err))
+		return look{}, fmt.Errorf("counting connections: %w", cmp.Or(context.Cause(ctx), err))
 	}
-	if len(l.looks) >= leftLooks || l.looks == nil {
-		l.looks = make(map[conditions.DrainTarget]look)
+	took := time.Since(began)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for target, services := range found {
+		if a := l.asked[target]; a != nil && !began.Before(a.since) {
+			a.look = look{began, took, services}
+		}
 	}
-	l.looks[t] = look{began, time.Since(began), services}
-	return services, nil
+	return look{began, took, found[t]}, nil
 }
 
-// count looks at the kernel.
-func (l *leftCounter) count(ctx context.Context, t conditions.DrainTarget) ([]control.RemainingIn, error) {
-	serving := l.loop.Serving()
-	found := make(map[source.Key]*control.RemainingIn)
-	for i := range serving {
-		fam := serving[i].Family
-		if !t.Node && fam != proxier.FamilyOf(t.Addr) {
-			continue
+var errNotCounted = fmt.Errorf("not counted within %v", countTime)
+
+// takeTurn waits until no look is under way, for countTime at most.
+func (l *leftCounter) takeTurn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, countTime, errNotCounted)
+	defer cancel()
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ask notes that a target is asked about, and returns the last look at it.
+func (l *leftCounter) ask(t conditions.DrainTarget) look {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.asked[t]
+	if a == nil {
+		if len(l.asked) >= leftTargets {
+			delete(l.asked, l.longestAgo())
 		}
-		there := make(map[proxier.Place]int)
-		err := l.open(ctx, fam, t.Addr, func(p proxier.Place) { there[p]++ })
-		if err != nil {
-			return nil, err
+		a = new(leftAnswer)
+		l.asked[t] = a
+	}
+	a.asked = time.Now()
+	return a.look
+}
+
+// longestAgo returns the target that nobody has asked about for longest. The caller holds l.mu.
+func (l *leftCounter) longestAgo() conditions.DrainTarget {
+	return slices.MinFunc(slices.Collect(maps.Keys(l.asked)), func(a, b conditions.DrainTarget) int {
+		return l.asked[a].asked.Compare(l.asked[b].asked)
+	})
+}
+
+// targets returns those that were asked about lately.
+func (l *leftCounter) targets(now time.Time) (list []conditions.DrainTarget) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for t, a := range l.asked {
+		if now.Sub(a.asked) < leftAsked {
+			list = append(list, t)
 		}
-		for p, r := range serving[i].Places() {
-			if n := there[p]; n > 0 && (t.Service == source.Key{} || t.Service == r.Key) {
-				remain(found, r.Key, p.Protocol, n)
+	}
+	return list
+}
+
+// changed has looks at a target count only from now on: it is drained, or not any more.
+func (l *leftCounter) changed(t conditions.DrainTarget) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.asked[t]; a != nil {
+		a.look, a.since = look{}, time.Now()
+	}
+}
+
+// begin remembers where connections to an endpoint come from, before it is drained: its services
+// may be gone when they are counted.
+func (l *leftCounter) begin(t conditions.DrainTarget) {
+	if t.Node {
+		return // connections to all endpoints count, and are remembered when they are seen
+	}
+	places := make(map[proxier.Place]source.Key)
+	for _, s := range l.loop.Serving() {
+		var last *proxier.Resolved
+		has := false
+		for p, r := range s.Places() {
+			if r != last {
+				last, has = r, covers(t, r)
+			}
+			if has {
+				places[p] = r.Key
 			}
 		}
 	}
-	list := make([]control.RemainingIn, 0, len(found))
-	for _, s := range found {
+	l.remember(places)
+}
+
+// covers reports whether a service has the endpoint that is drained.
+func covers(t conditions.DrainTarget, r *proxier.Resolved) bool {
+	for at := range r.Endpoints() {
+		if t.Covers(r.Key, at.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// remember has connections to places count also when no service has them any more.
+func (l *leftCounter) remember(places map[proxier.Place]source.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p, key := range places {
+		if _, known := l.former[p]; !known && len(l.former) < leftFormer {
+			l.former[p] = key
+		}
+	}
+}
+
+// forget forgets all places: nothing is drained.
+func (l *leftCounter) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.former)
+}
+
+// owners says which services have a place, and had it before; zero: none.
+type owners struct{ now, before source.Key }
+
+// of returns the service that connections to the place count for; not ok: none that is drained.
+func (o owners) of(t conditions.DrainTarget) (key source.Key, ok bool) {
+	switch none := (source.Key{}); {
+	case t.Service == none && o.now == none:
+		return o.before, true
+	case t.Service == none:
+		return o.now, true
+	}
+	return t.Service, t.Service == o.now || t.Service == o.before
+}
+
+// places returns who has and had each place.
+func (l *leftCounter) places(serving []proxier.Serving) map[proxier.Place]owners {
+	places := make(map[proxier.Place]owners)
+	l.mu.Lock()
+	for p, key := range l.former {
+		places[p] = owners{before: key}
+	}
+	l.mu.Unlock()
+	for i := range serving {
+		for p, r := range serving[i].Places() {
+			places[p] = owners{r.Key, places[p].before}
+		}
+	}
+	return places
+}
+
+// count looks at the kernel.
+func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarget) (map[conditions.DrainTarget][]control.RemainingIn, error) {
+	places := l.places(l.loop.Serving())
+	seen := make(map[proxier.Place]source.Key)
+	found := make(map[conditions.DrainTarget]map[source.Key]*control.RemainingIn)
+	byAddr := make(map[netip.Addr][]conditions.DrainTarget) // not valid: this host
+	for _, t := range targets {
+		byAddr[t.Addr] = append(byAddr[t.Addr], t)
+		found[t] = make(map[source.Key]*control.RemainingIn)
+	}
+	visit := func(at netip.Addr, p proxier.Place) {
+		o, ok := places[p]
+		if !ok {
+			return // of another program
+		}
+		for _, list := range [][]conditions.DrainTarget{byAddr[at], byAddr[netip.Addr{}]} {
+			for _, t := range list {
+				if key, ok := o.of(t); ok {
+					remain(found[t], key, p.Protocol)
+					seen[p] = key
+				}
+			}
+		}
+	}
+	for fam, to := range asks(byAddr) {
+		if err := l.open(ctx, fam, to, visit); err != nil {
+			return nil, err
+		}
+	}
+	l.remember(seen)
+	lists := make(map[conditions.DrainTarget][]control.RemainingIn, len(found))
+	for t, services := range found {
+		lists[t] = sortedRemaining(services)
+	}
+	return lists, nil
+}
+
+// asks returns which families are to be looked at, and the one address to look for; not valid: all.
+func asks(byAddr map[netip.Addr][]conditions.DrainTarget) map[proxier.Family]netip.Addr {
+	to := make(map[proxier.Family]netip.Addr)
+	if _, node := byAddr[netip.Addr{}]; node {
+		to[proxier.IPv4], to[proxier.IPv6] = netip.Addr{}, netip.Addr{}
+		return to
+	}
+	for a := range byAddr {
+		fam := proxier.FamilyOf(a)
+		if _, more := to[fam]; more {
+			a = netip.Addr{}
+		}
+		to[fam] = a
+	}
+	return to
+}
+
+func sortedRemaining(services map[source.Key]*control.RemainingIn) []control.RemainingIn {
+	list := make([]control.RemainingIn, 0, len(services))
+	for _, s := range services {
 		list = append(list, *s)
 	}
 	slices.SortFunc(list, func(a, b control.RemainingIn) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	return list, nil
+	return list
 }
 
-// remain counts connections for a service.
-func remain(found map[source.Key]*control.RemainingIn, key source.Key, p source.Protocol, n int) {
+// remain counts a connection for a service.
+func remain(found map[source.Key]*control.RemainingIn, key source.Key, p source.Protocol) {
 	s := found[key]
 	if s == nil {
 		s = &control.RemainingIn{Namespace: key.Namespace, Name: key.Name}
 		found[key] = s
 	}
 	if p == source.UDP {
-		s.Flows += n
+		s.Flows++
 	} else {
-		s.Connections += n
+		s.Connections++
 	}
 }
 
-// openConnections lists connections of a family that go to an address, or, invalid, anywhere.
-func openConnections(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(proxier.Place)) error {
+// openConnections lists connections of a family that go to an address, or, invalid, anywhere:
+// where to, and where they were sent.
+func openConnections(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.Place)) error {
 	return conntrack.Open(ctx, fam == proxier.IPv6, to, func(c conntrack.Connection) {
-		visit(proxier.Place{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
+		visit(c.Reply.Addr(), proxier.Place{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
 	})
 }
