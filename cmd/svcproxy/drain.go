@@ -136,7 +136,8 @@ func (p *program) undrainCommand() *cobra.Command {
 		Short: "End a drain: new connections again",
 		Long: `Undrain ends what svcproxy drain began, by the same words: an endpoint gets new
 connections again, this host is healthy to load balancers again. That the target is not
-drained is an error.`,
+drained is an error. Where another drain still covers an endpoint, of one service or of
+all, that is said.`,
 		Args: cobra.MaximumNArgs(1),
 		PreRunE: func(_ *cobra.Command, args []string) (err error) {
 			q.Target, err = targetOf(args, node)
@@ -144,10 +145,11 @@ drained is an error.`,
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := p.tell(cmd, control.UndrainPath, q, &q); err != nil {
+			var over control.Undrained
+			if err := p.tell(cmd, control.UndrainPath, q, &over); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(p.stdout, "%s is not drained any more\n", q.Target)
+			_, err := fmt.Fprintln(p.stdout, &over)
 			return err
 		},
 	}

@@ -15,7 +15,7 @@ import (
 // Where drains are asked about, and changed.
 const (
 	DrainPath   = "/v1/drain"      // POST a Drain, answers a conditions.Drained; GET: a list of them
-	UndrainPath = "/v1/undrain"    // POST an Undrain, answers a conditions.Drained
+	UndrainPath = "/v1/undrain"    // POST an Undrain, answers an Undrained
 	LeftPath    = "/v1/drain/left" // GET with a target as TargetKey, answers a Remaining
 	TargetKey   = "target"         // of the query
 )
@@ -37,6 +37,34 @@ type Drain struct {
 // Undrain is the question of a POST to UndrainPath.
 type Undrain struct {
 	Target conditions.DrainTarget `json:"target"`
+}
+
+// Undrained answers an Undrain: the drain is over.
+type Undrained struct {
+	Target conditions.DrainTarget `json:"target"`
+	Still  []conditions.Drained   `json:"still,omitempty"` // other drains of that address, MaxStill at most
+	More   int                    `json:"more,omitempty"`  // than Still
+}
+
+// MaxStill is how many drains an Undrained names.
+const MaxStill = 3
+
+// String says it on lines.
+func (u *Undrained) String() string {
+	if len(u.Still) == 0 {
+		return TargetName(u.Target) + " is not drained any more"
+	}
+	text := "the drain of " + TargetName(u.Target) + " is over"
+	for _, d := range u.Still {
+		text += fmt.Sprintf("\nstill drained: %s by %s", d.Target, source.Printable(d.By))
+		if d.Reason != "" {
+			text += ": " + source.Printable(d.Reason)
+		}
+	}
+	if u.More > 0 {
+		text += fmt.Sprintf("\nand %s more, see svcproxy drain", counted(u.More, "drain"))
+	}
+	return text
 }
 
 // Remaining is what a drain still waits for.

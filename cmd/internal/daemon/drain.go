@@ -123,22 +123,38 @@ func userName(uid uint32) string {
 }
 
 // undrain ends a drain. It answers when the kernel holds that.
-func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undrain) (control.Undrain, error) {
+func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undrain) (over control.Undrained, err error) {
 	d.log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
 	was, err := d.keeper.Undrain(q.Target)
 	if d.left.changed(q.Target); len(d.keeper.Drains().List()) == 0 {
 		d.left.forget()
 	}
 	if err != nil {
-		return q, fmt.Errorf("%s is not drained any more, until svcproxy restarts: %w", control.TargetName(q.Target), err)
+		return over, fmt.Errorf("%s is not drained any more, until svcproxy restarts: %w", control.TargetName(q.Target), err)
 	}
 	if !was {
-		return q, d.notDrained(q.Target)
+		return over, d.notDrained(q.Target)
 	}
-	if err := d.held(ctx, q.Target); err != nil {
-		return q, fmt.Errorf("%s is not drained any more, and the kernel may not know it yet: %w", control.TargetName(q.Target), err)
+	if err = d.held(ctx, q.Target); err != nil {
+		return over, fmt.Errorf("%s is not drained any more, and the kernel may not know it yet: %w", control.TargetName(q.Target), err)
 	}
-	return q, nil
+	return d.still(q.Target), nil
+}
+
+// still answers that a drain is over, with the others of endpoints that it was for.
+func (d *draining) still(t conditions.DrainTarget) control.Undrained {
+	over := control.Undrained{Target: t}
+	for _, e := range d.keeper.Drains().List() {
+		same := (e.Target.Service == source.Key{} || t.Service == source.Key{})
+		switch {
+		case t.Node || e.Target.Node || e.Target.Addr != t.Addr || !same:
+		case len(over.Still) < control.MaxStill:
+			over.Still = append(over.Still, e)
+		default:
+			over.More++
+		}
+	}
+	return over
 }
 
 // notDrained says that a target is not drained, and what may have been meant.

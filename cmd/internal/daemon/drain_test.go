@@ -402,3 +402,27 @@ func TestDrainLeftIsShared(t *testing.T) {
 		saysDrain(t, "who waits", err, "counting connections: not counted within 5s")
 	})
 }
+
+// Who ends a drain hears which others are still there for the same endpoint.
+func TestUndrainSaysWhatIsStillDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newHeldLoop()
+		close(l.ready)
+		d, store := newTestDraining(l)
+		for _, text := range []string{"node", "192.0.2.1", "web/192.0.2.1", "dns/192.0.2.1", "a/192.0.2.1", "b/192.0.2.1", "web/192.0.2.2"} {
+			_ = store.Drain(drainTarget(t, text), proxier.Drain{By: "alice", Reason: text[:1]})
+		}
+		for _, tt := range []struct{ text, want string }{
+			{"web/192.0.2.1", "the drain of default/web/192.0.2.1 is over\nstill drained: 192.0.2.1 by alice: 1"},
+			{"192.0.2.1", "the drain of 192.0.2.1 is over\nstill drained: default/a/192.0.2.1 by alice: a\n" +
+				"still drained: default/b/192.0.2.1 by alice: b\nstill drained: default/dns/192.0.2.1 by alice: d"},
+			{"dns/192.0.2.1", "default/dns/192.0.2.1 is not drained any more"},
+			{"node", "this host is not drained any more"},
+		} {
+			over, err := d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: drainTarget(t, tt.text)})
+			if err != nil || over.String() != tt.want {
+				t.Errorf("%s: %v\n%s\nwant\n%s", tt.text, err, over.String(), tt.want)
+			}
+		}
+	})
+}
