@@ -2,6 +2,7 @@ package healthz
 
 import (
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,7 +19,8 @@ type Counts struct {
 	SettingsFaults   int // of Faults, those of svcproxy.toml
 	Held             int // changes that the guard holds back
 
-	Drains map[string]int // that svcproxy drain has set, by what they drain
+	Drains      map[string]int       // that svcproxy drain has set, by what they drain
+	OldestDrain map[string]time.Time // when the oldest of them began; not there: there is none
 
 	Flows, MaxFlows int // connections that the kernel tracks, and how many it can; 0: not known
 }
@@ -59,6 +61,7 @@ var (
 	endpointsDesc = desc("endpoints", "Endpoints of services, by state.", "state")
 	failedDesc    = desc("services_all_failed", "Services no endpoint of which passes its health check, by what becomes of connections to them.", "all_failed")
 	drainsDesc    = desc("drains", "Drains that svcproxy drain has set, by what is drained.", "kind")
+	oldestDesc    = desc("drains_oldest_timestamp_seconds", "When the oldest of these drains began, by what is drained; 0: there is none.", "kind")
 	noLocalDesc   = desc("sync_proxy_rules_no_local_endpoints_total", "Services of policy local that have endpoints, but none on this node.", "traffic_policy", "ip_family")
 	flowsDesc     = desc("conntrack_entries", "Connections that the kernel tracks in this network namespace.")
 	maxFlowsDesc  = desc("conntrack_entries_limit", "How many connections the kernel can track.")
@@ -104,6 +107,11 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, kind := range []string{DrainedEndpoints, DrainedNode} {
 		tell(drainsDesc, n.Drains[kind], kind)
+		oldest := 0
+		if began := n.OldestDrain[kind]; !began.IsZero() {
+			oldest = int(began.Unix())
+		}
+		tell(oldestDesc, oldest, kind)
 	}
 	for _, fam := range c.families {
 		tell(noLocalDesc, n.Loop.NoLocal[fam].Internal, "internal", label(fam))

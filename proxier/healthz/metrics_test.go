@@ -47,7 +47,7 @@ func TestMetrics(t *testing.T) {
 				Seen:      proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
 			},
 			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1}, Faults: 3, Warnings: 4, Held: 5,
-			Drains: map[string]int{DrainedEndpoints: 3}, Flows: 10, MaxFlows: 100,
+			Drains: map[string]int{DrainedEndpoints: 3}, OldestDrain: map[string]time.Time{DrainedEndpoints: time.Unix(900, 0)}, Flows: 10, MaxFlows: 100,
 		}
 	}, proxier.IPv4)
 	const want = `
@@ -58,6 +58,8 @@ svcproxy_conntrack_entries_limit 100
 svcproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 2
 svcproxy_drains{kind="endpoint"} 3
 svcproxy_drains{kind="node"} 0
+svcproxy_drains_oldest_timestamp_seconds{kind="endpoint"} 900
+svcproxy_drains_oldest_timestamp_seconds{kind="node"} 0
 svcproxy_endpoints{state="backup"} 0
 svcproxy_endpoints{state="checking"} 0
 svcproxy_endpoints{state="disabled"} 0

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"time"
+
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
@@ -25,15 +27,18 @@ func drained(d *conditions.Drains) (list []control.Drained) {
 	return list
 }
 
-// countDrains counts drains, by what they drain.
-func countDrains(d *conditions.Drains) map[string]int {
-	n := make(map[string]int)
+// countDrains counts drains, by what they drain, and says when the oldest of them began.
+func countDrains(d *conditions.Drains) (n map[string]int, oldest map[string]time.Time) {
+	n, oldest = make(map[string]int), make(map[string]time.Time)
 	for _, one := range d.List() {
+		kind := healthz.DrainedEndpoints
 		if one.Target.Node {
-			n[healthz.DrainedNode]++
-		} else {
-			n[healthz.DrainedEndpoints]++
+			kind = healthz.DrainedNode
+		}
+		n[kind]++
+		if was, ok := oldest[kind]; !ok || one.At.Before(was) {
+			oldest[kind] = one.At
 		}
 	}
-	return n
+	return n, oldest
 }

@@ -54,7 +54,7 @@ func TestConditionsAreTold(t *testing.T) {
 		_, body := get(t, addr, "/metrics")
 		for _, want := range []string{
 			`svcproxy_endpoints{state="up"} 1`, `svcproxy_endpoints{state="down"} 1`, `svcproxy_endpoints{state="draining"} 1`,
-			`svcproxy_drains{kind="node"} 1`, `svcproxy_drains{kind="endpoint"} 1`, `svcproxy_services_all_failed{all_failed="use_all"} 0`,
+			`svcproxy_drains{kind="node"} 1`, `svcproxy_drains_oldest_timestamp_seconds{kind="node"} 1.7672256e+09`, `svcproxy_drains{kind="endpoint"} 1`, `svcproxy_services_all_failed{all_failed="use_all"} 0`,
 			`svcproxy_endpoint_check_duration_seconds_count{outcome="timeout",type="grpc"} 0`,
 		} {
 			if !strings.Contains(body, want+"\n") {

@@ -56,7 +56,8 @@ func (c *counter) now() healthz.Counts {
 // count counts all but warnings, which would read from disk.
 func (c *counter) count() healthz.Counts {
 	r := c.report
-	n := healthz.Counts{Loop: r.loop.Counts(), Files: map[source.FileState]int{}, Drains: countDrains(r.drains)}
+	n := healthz.Counts{Loop: r.loop.Counts(), Files: map[source.FileState]int{}}
+	n.Drains, n.OldestDrain = countDrains(r.drains)
 	n.Warnings = n.Loop.Warnings + c.doubts()
 	n.Flows, n.MaxFlows = tracked()
 	refusals := r.loop.Refusals()
