@@ -34,7 +34,7 @@ does not pass for a drain. Draining again what is drained changes only what is g
 --wait prints what is left, and ends with 0 when the last connection has ended, also over
 a restart of the daemon. With --timeout, connections that are then left are closed where
 their service says close_connections = "always", also when nobody waits any more; others
-go on, and --wait ends with 1.
+go on, and --wait ends with 1. --timeout 0 takes back what was given before.
 
 --node drains this host: load balancers that ask /healthz or a health_check_node_port
 hear 503, and what still comes is served as before. --timeout then closes nothing, it
@@ -45,7 +45,8 @@ the group svcproxy-admin.`,
 		Example: `  svcproxy drain 192.168.10.12 --reason "new disk" --wait --timeout 5m
   svcproxy drain prod/web/fd00::12`,
 		Args: cobra.MaximumNArgs(1),
-		PreRunE: func(_ *cobra.Command, args []string) error {
+		PreRunE: func(cmd *cobra.Command, args []string) error {
+			c.question.NoLimit = cmd.Flags().Changed("timeout") && c.question.Timeout == 0
 			err := c.validate(args)
 			p.working = err == nil
 			return err
@@ -61,7 +62,7 @@ the group svcproxy-admin.`,
 	fs.BoolVar(&c.node, "node", false, "drain this host")
 	fs.StringVar(&c.question.Reason, "reason", "", "why, for those who look: 200 bytes at most")
 	fs.BoolVar(&c.wait, "wait", false, "print what is left, until nothing is")
-	fs.DurationVar(&c.question.Timeout, "timeout", 0, "after what time close_connections applies: 1s to 168h (default: never)")
+	fs.DurationVar(&c.question.Timeout, "timeout", 0, "after what time close_connections applies: 1s to 168h; 0: never (default)")
 	fs.BoolVar(&c.json, "json", false, "print what is drained as a JSON array")
 	return cmd
 }
@@ -71,16 +72,17 @@ func (c *drainCall) validate(args []string) (err error) {
 	q := &c.question
 	c.list = len(args) == 0 && !c.node
 	switch {
-	case c.list && (c.wait || q.Reason != "" || q.Timeout != 0):
+	case c.list && (c.wait || q.Reason != "" || q.Timeout != 0 || q.NoLimit):
 		return errors.New("what is to be drained? want an address, NAME/ADDRESS or --node")
 	case c.json && !c.list:
 		return errors.New("--json is for what is drained, without a target")
-	case q.Timeout != 0 && (q.Timeout < control.MinDrain || q.Timeout > control.MaxDrain):
-		return fmt.Errorf("timeout %s; want %s to %s", q.Timeout, control.MinDrain, control.MaxDrain)
-	case !c.list:
-		q.Target, err = targetOf(args, c.node)
+	case c.list:
+		return nil
 	}
-	return err
+	if q.Target, err = targetOf(args, c.node); err != nil {
+		return err
+	}
+	return q.Check()
 }
 
 // targetOf returns what an argument or --node means.

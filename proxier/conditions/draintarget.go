@@ -93,15 +93,15 @@ func (t DrainTarget) unmap() DrainTarget {
 	return t
 }
 
-// How long the texts of a drain may be, in bytes, when they are escaped.
+// MaxReason and maxBy are how long the texts of a drain may be, in bytes, when they are escaped.
 const (
-	maxReason = 200
+	MaxReason = 200
 	maxBy     = 64
 )
 
 // bounded returns a drain whose texts can be shown.
 func bounded(why proxier.Drain) proxier.Drain {
-	why.Reason, why.By = escaped(why.Reason, maxReason), escaped(why.By, maxBy)
+	why.Reason, why.By = escaped(why.Reason, MaxReason), escaped(why.By, maxBy)
 	return why
 }
 

@@ -31,7 +31,19 @@ const (
 type Drain struct {
 	Target  conditions.DrainTarget `json:"target"`
 	Reason  string                 `json:"reason,omitempty"`
-	Timeout time.Duration          `json:"timeout,omitempty"` // in ns, from now; 0: not given
+	Timeout time.Duration          `json:"timeout,omitempty"`  // in ns, from now; 0: not given
+	NoLimit bool                   `json:"no_limit,omitempty"` // the timeout that was given before does not apply any more
+}
+
+// Check returns why it cannot be drained so.
+func (q *Drain) Check() error {
+	if n := len(source.Printable(q.Reason)); n > conditions.MaxReason {
+		return fmt.Errorf("the reason has %d bytes; want %d at most", n, conditions.MaxReason)
+	}
+	if q.Timeout != 0 && (q.Timeout < MinDrain || q.Timeout > MaxDrain) {
+		return fmt.Errorf("timeout %s; want %s to %s", q.Timeout, MinDrain, MaxDrain)
+	}
+	return nil
 }
 
 // Undrain is the question of a POST to UndrainPath.

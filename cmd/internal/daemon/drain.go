@@ -64,8 +64,9 @@ var errNotHeld = fmt.Errorf("not within %v", holdTime)
 
 // drain drains a target. It answers when the kernel sends no new connection there.
 func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) (conditions.Drained, error) {
-	if q.Timeout != 0 && (q.Timeout < control.MinDrain || q.Timeout > control.MaxDrain) {
-		return conditions.Drained{}, fmt.Errorf("timeout %s; want %s to %s", q.Timeout, control.MinDrain, control.MaxDrain)
+	q.Reason = source.Printable(q.Reason)
+	if err := q.Check(); err != nil {
+		return conditions.Drained{}, err
 	}
 	was := d.keeper.Drains().Get(q.Target)
 	if err := d.known(q.Target); was == nil && err != nil {
@@ -100,12 +101,15 @@ func drainOf(was *proxier.Drain, by control.Peer, q control.Drain, now time.Time
 	if was != nil {
 		why = *was
 	}
-	if was != nil && q.Reason == "" && q.Timeout == 0 {
+	if was != nil && q.Reason == "" && q.Timeout == 0 && !q.NoLimit {
 		return why
 	}
 	why.By = userName(by.UID)
 	if q.Reason != "" {
 		why.Reason = q.Reason
+	}
+	if q.NoLimit {
+		why.Until = time.Time{}
 	}
 	if q.Timeout != 0 {
 		why.Until = now.Add(q.Timeout).Round(0)

@@ -182,12 +182,22 @@ func TestDrainAgain(t *testing.T) {
 				want.By, want.Until = "4000000000", begin.Add(2*(time.Minute+time.Second)+time.Hour)
 			}},
 			{0, control.Drain{Reason: "power"}, func() { want.By, want.Reason = "root", "power" }},
+			{someone, control.Drain{NoLimit: true}, func() { want.By, want.Until = "4000000000", time.Time{} }},
 		} {
 			got := drain(step.uid, step.ask)
 			step.change()
 			if got.Reason != want.Reason || got.By != want.By || !got.At.Equal(want.At) || !got.Until.Equal(want.Until) {
 				t.Errorf("%+v: got %+v, want %+v", step.ask, got, want)
 			}
+		}
+		if _, err := d.drain(t.Context(), control.Peer{}, control.Drain{Reason: strings.Repeat("\n", 101)}); err == nil || err.Error() != "the reason has 202 bytes; want 200 at most" {
+			t.Errorf("a long reason: %v", err)
+		}
+		var text strings.Builder
+		d.log = slog.New(slog.NewTextHandler(&text, nil))
+		drain(0, control.Drain{Reason: "\u202ex"})
+		if !strings.Contains(text.String(), `reason=\u202ex `) {
+			t.Errorf("logged: %s", text.String())
 		}
 		for _, bad := range []time.Duration{time.Millisecond, -time.Hour, 1000 * time.Hour} {
 			if _, err := d.drain(t.Context(), control.Peer{}, control.Drain{Timeout: bad}); err == nil || !strings.HasPrefix(err.Error(), "timeout ") {
