@@ -37,8 +37,9 @@ their service says close_connections = "always", also when nobody waits any more
 go on, and --wait ends with 1. --timeout 0 takes back what was given before.
 
 --node drains this host: load balancers that ask /healthz or a health_check_node_port
-hear 503, and what still comes is served as before. --timeout then closes nothing, it
-ends the wait.
+hear 503, status --check fails, for keepalived, and what still comes is served as before.
+The reason is in the answers of /healthz, for all who can reach it. --timeout then
+closes nothing, it ends the wait.
 
 Without arguments, drain shows what is drained. Changes are for root and the members of
 the group svcproxy-admin.`,
@@ -114,12 +115,20 @@ func (p *program) listDrains(cmd *cobra.Command, asJSON bool) error {
 
 // drain drains, and waits for what is left if that is wanted.
 func (p *program) drain(cmd *cobra.Command, c *drainCall) error {
-	var d conditions.Drained
+	var d control.DrainAnswer
 	if err := p.tell(cmd, control.DrainPath, c.question, &d); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(p.stdout, control.DrainedLine(&d, time.Now())); err != nil || !c.wait {
+	if _, err := fmt.Fprintln(p.stdout, control.DrainedLine(&d.Drained, time.Now())); err != nil {
 		return err
+	}
+	if d.Target.Node {
+		if _, err := fmt.Fprintln(p.stdout, d.HeardLine()); err != nil {
+			return err
+		}
+	}
+	if !c.wait {
+		return nil
 	}
 	w := drainWait{
 		program: p, target: d.Target, interval: waitInterval, patience: waitPatience,

@@ -233,7 +233,8 @@ func TestDrainNode(t *testing.T) {
 	if code, body := h.healthz(); code != 200 {
 		t.Errorf("/healthz says %d %s", code, body)
 	}
-	h.says(0, "this host is drained: ", "drain", "--node", "--reason", "kernel")
+	h.says(0, "say 503\n503 is answered by: 127.0.0.1:10256\n", "drain", "--node", "--reason", "kernel")
+	h.says(1, "this host is drained by root: kernel", "status", "--check", "web")
 	for range 2 {
 		if code, body := h.healthz(); code != 503 || !strings.Contains(body, `"drained":{"reason":"kernel",`) {
 			t.Errorf("/healthz says %d %s", code, body)

@@ -92,6 +92,22 @@ func (s *Server) Warnings() []string {
 	return slices.Sorted(maps.Values(s.faults))
 }
 
+// Heard returns where it is heard that this host is drained: each address, of the node's those
+// of the handler of address, and the health check ports by number. What could not be bound is left out.
+func (s *Server) Heard(address string) (list []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if address != "" && s.node[address] != nil && s.faults[address] == "" {
+		list = append(list, address)
+	}
+	for _, port := range slices.Sorted(maps.Keys(s.checks)) {
+		if slices.ContainsFunc(s.addrs, func(a netip.Addr) bool { return s.faults[netip.AddrPortFrom(a, port).String()] == "" }) {
+			list = append(list, fmt.Sprintf("health check node port %d", port))
+		}
+	}
+	return list
+}
+
 // Run listens until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.done.Wait()

@@ -3,6 +3,7 @@ package healthz
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -203,5 +204,19 @@ func TestServerTellsOfFailure(t *testing.T) {
 	}
 	if len(told) != 1 || !strings.HasPrefix(told[0], "web ") || !strings.Contains(told[0], "in use") {
 		t.Errorf("told %q", told)
+	}
+}
+
+// What could not be bound is not where a drain is heard.
+func TestHeard(t *testing.T) {
+	const good, bad = "127.0.0.1:1", "127.0.0.2:1"
+	s := NewServer(map[string]http.Handler{good: http.NewServeMux(), bad: http.NewServeMux()}, NewHealth(), slog.New(slog.DiscardHandler))
+	s.SetAddrs([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")})
+	s.SetChecks([]proxier.HealthCheck{{Port: 30000}, {Port: 30001}})
+	s.setFaults(map[string]string{bad: "x", "127.0.0.1:30001": "x", "[::1]:30001": "x", "[::1]:30000": "x"})
+	for address, want := range map[string]string{good: "[" + good + " health check node port 30000]", bad: "[health check node port 30000]", "": "[health check node port 30000]"} {
+		if got := fmt.Sprint(s.Heard(address)); got != want {
+			t.Errorf("%q: %s, want %s", address, got, want)
+		}
 	}
 }

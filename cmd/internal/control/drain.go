@@ -14,7 +14,7 @@ import (
 
 // Where drains are asked about, and changed.
 const (
-	DrainPath   = "/v1/drain"      // POST a Drain, answers a conditions.Drained; GET: a list of them
+	DrainPath   = "/v1/drain"      // POST a Drain, answers a DrainAnswer; GET: a list of them
 	UndrainPath = "/v1/undrain"    // POST an Undrain, answers an Undrained
 	LeftPath    = "/v1/drain/left" // GET with a target as TargetKey, answers a Remaining
 	TargetKey   = "target"         // of the query
@@ -44,6 +44,27 @@ func (q *Drain) Check() error {
 		return fmt.Errorf("timeout %s; want %s to %s", q.Timeout, MinDrain, MaxDrain)
 	}
 	return nil
+}
+
+// DrainAnswer answers a Drain.
+type DrainAnswer struct {
+	conditions.Drained
+	Heard []string `json:"heard,omitempty"` // of this host: where load balancers hear it
+}
+
+// maxHeard is how many places String names.
+const maxHeard = 3
+
+// HeardLine says where load balancers hear that this host is drained.
+func (a *DrainAnswer) HeardLine() string {
+	if len(a.Heard) == 0 {
+		return "no load balancer hears of it: http_address is not listened on, and there is no health check node port"
+	}
+	text := "503 is answered by: " + source.Printable(strings.Join(a.Heard[:min(len(a.Heard), maxHeard)], ", "))
+	if more := len(a.Heard) - maxHeard; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // Undrain is the question of a POST to UndrainPath.

@@ -44,6 +44,17 @@ default/web/fd00::12  -            1000  0s     over for 1h0m
 	}
 }
 
+func TestHeardLine(t *testing.T) {
+	const none = "no load balancer hears of it: http_address is not listened on, and there is no health check node port"
+	for want, heard := range map[string][]string{
+		none: nil, "503 is answered by: a": {"a"}, "503 is answered by: a, b, c and 2 more": {"a", "b", "c", "d", "e"},
+	} {
+		if got := (&DrainAnswer{Heard: heard}).HeardLine(); got != want {
+			t.Errorf("%v: %q, want %q", heard, got, want)
+		}
+	}
+}
+
 func TestRemaining(t *testing.T) {
 	in := func(name string, connections, flows int) RemainingIn {
 		return RemainingIn{"default", name, connections, flows}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -253,6 +255,8 @@ func TestCheck(t *testing.T) {
 		return list, err
 	})
 	Get(r, "/v1/summary", func(context.Context, url.Values) (Summary, error) { return Summary{}, nil })
+	drains := []conditions.Drained{{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.0.2.1")}}}
+	Get(r, DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return drains, nil })
 	dir := t.TempDir()
 	defer serve(t, dir, r)()
 	for names, want := range map[string]string{
@@ -263,6 +267,12 @@ func TestCheck(t *testing.T) {
 		got, err := NewClient(dir).Check(t.Context(), strings.Fields(names))
 		if got != want || err != nil {
 			t.Errorf("%q: %q, %v, want %q", names, got, err, want)
+		}
+	}
+	drains = []conditions.Drained{{Target: conditions.DrainTarget{Node: true}, Drain: proxier.Drain{By: "alice", Reason: "disk\x1b"}}}
+	for _, names := range []string{"", "fine"} {
+		if got, err := NewClient(dir).Check(t.Context(), strings.Fields(names)); got != `this host is drained by alice: disk\x1b` || err != nil {
+			t.Errorf("%q while the host is drained: %q, %v", names, got, err)
 		}
 	}
 	if _, err := NewClient(t.TempDir()).Check(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
@@ -277,6 +287,7 @@ func TestCheckTakesNoLonger(t *testing.T) {
 	defer func() { checkTime = old }()
 	r := new(Routes)
 	Get(r, "/v1/services", func(ctx context.Context, _ url.Values) (string, error) { <-ctx.Done(); return "", nil })
+	Get(r, DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return nil, nil })
 	dir := t.TempDir()
 	defer serve(t, dir, r)()
 	_, err := NewClient(dir).Check(t.Context(), Selection{"web"})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -22,11 +23,15 @@ var (
 const pendingPoll = 20 * time.Millisecond
 
 // Check returns why not every address of the services of a selection serves, or of an
-// empty one, why not all is as it should be; empty: it is. The error, after 2 s at most,
+// empty one, why not all is as it should be; empty: it is. A host that is drained is to be
+// left: that is a reason too. The error, after 2 s at most,
 // wraps ErrUnreachable when no daemon answers.
 func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, fmt.Errorf("%w: no answer within %v", ErrUnreachable, checkTime))
 	defer cancel()
+	if why, err := c.leaves(ctx); err != nil || why != "" {
+		return why, err
+	}
 	if len(which) == 0 {
 		s, err := c.Summary(ctx, 1)
 		return s.Trouble(), err
@@ -41,6 +46,22 @@ func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
 			return why, nil
 		}
 	}
+}
+
+// leaves says that this host is drained; empty: it is not.
+func (c *Client) leaves(ctx context.Context) (string, error) {
+	var list []conditions.Drained
+	if err := c.Ask(ctx, DrainPath, nil, &list); err != nil {
+		return "", err
+	}
+	if len(list) == 0 || !list[0].Target.Node {
+		return "", nil
+	}
+	text := "this host is drained by " + list[0].By
+	if list[0].Reason != "" {
+		text += ": " + list[0].Reason
+	}
+	return source.Printable(text), nil
 }
 
 // verdict returns why not all that is selected serves, and whether that may be so only

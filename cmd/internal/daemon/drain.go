@@ -40,10 +40,11 @@ type draining struct {
 	keeper drainer
 	loop   drainLoop
 	left   *leftCounter
+	heard  func() []string // where load balancers hear that this host is drained
 }
 
-func newDraining(log *slog.Logger, keeper drainer, loop drainLoop) *draining {
-	return &draining{log: log, keeper: keeper, loop: loop, left: newLeftCounter(loop)}
+func newDraining(log *slog.Logger, keeper drainer, loop drainLoop, heard func() []string) *draining {
+	return &draining{log: log, keeper: keeper, loop: loop, left: newLeftCounter(loop), heard: heard}
 }
 
 // addRoutes adds what is asked about drains, and what changes them.
@@ -63,34 +64,38 @@ const holdTime = 20 * time.Second
 var errNotHeld = fmt.Errorf("not within %v", holdTime)
 
 // drain drains a target. It answers when the kernel sends no new connection there.
-func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) (conditions.Drained, error) {
+func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) (answer control.DrainAnswer, err error) {
 	q.Reason = source.Printable(q.Reason)
 	if err := q.Check(); err != nil {
-		return conditions.Drained{}, err
+		return answer, err
 	}
 	was := d.keeper.Drains().Get(q.Target)
 	if err := d.known(q.Target); was == nil && err != nil {
-		return conditions.Drained{}, err
+		return answer, err
 	}
 	why := drainOf(was, by, q, time.Now())
 	d.log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
 	d.left.begin(q.Target)
 	defer d.left.changed(q.Target)
-	err := d.keeper.Drain(q.Target, why) // also where nothing changes: the disk may not have it
+	err = d.keeper.Drain(q.Target, why) // also where nothing changes: the disk may not have it
 	if errors.Is(err, conditions.ErrTooManyDrains) {
-		return conditions.Drained{}, err
+		return answer, err
 	}
 	if err != nil {
-		return conditions.Drained{}, fmt.Errorf("%s is drained, until svcproxy restarts: %w", control.TargetName(q.Target), err)
+		return answer, fmt.Errorf("%s is drained, until svcproxy restarts: %w", control.TargetName(q.Target), err)
 	}
 	if err := d.held(ctx, q.Target); err != nil {
-		return conditions.Drained{}, fmt.Errorf("%s stays drained, and the kernel may still send new connections there: %w", control.TargetName(q.Target), err)
+		return answer, fmt.Errorf("%s stays drained, and the kernel may still send new connections there: %w", control.TargetName(q.Target), err)
 	}
 	now := d.keeper.Drains().Get(q.Target)
 	if now == nil {
-		return conditions.Drained{}, errUndrained
+		return answer, errUndrained
 	}
-	return conditions.Drained{Target: q.Target, Drain: *now}, nil
+	answer.Drained = conditions.Drained{Target: q.Target, Drain: *now}
+	if q.Target.Node {
+		answer.Heard = d.heard()
+	}
+	return answer, nil
 }
 
 var errUndrained = errors.New("the drain was ended meanwhile")

@@ -94,7 +94,7 @@ func newHeldLoop() *heldLoop {
 
 func newTestDraining(l *heldLoop) (*draining, *drainStore) {
 	s := &drainStore{}
-	return newDraining(slog.New(slog.DiscardHandler), s, l), s
+	return newDraining(slog.New(slog.DiscardHandler), s, l, func() []string { return []string{"127.0.0.1:10349"} }), s
 }
 
 func drainTarget(t *testing.T, text string) conditions.DrainTarget {

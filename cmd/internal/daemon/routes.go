@@ -15,6 +15,6 @@ func (d *daemon) routes() *control.Routes {
 	control.Get(r, trace.Path, d.report.names)
 	d.versionRoutes(r)
 	d.addExplain(r)
-	newDraining(d.log, d.keeper, d.loop).addRoutes(r)
+	newDraining(d.log, d.keeper, d.loop, func() []string { return d.server.Heard(d.fixed.HTTPAddress) }).addRoutes(r)
 	return r
 }
