@@ -76,7 +76,7 @@ func TestCloser(t *testing.T) {
 		all       bool
 		want      []string
 		waiting   []string // of these, only what was not answered yet
-		takenOver bool // the frontends of old move to the service other
+		takenOver bool     // the frontends of old move to the service other
 	}{
 		{name: "nothing", old: web(source.CloseAlways, one, two), new: web(source.CloseAlways, one, two), was: up, now: up},
 		{name: "fails", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two), was: up, now: fails, want: both},

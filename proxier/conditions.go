@@ -99,8 +99,8 @@ func (l *Loop) know(key source.Key, svc *source.Service, known Conditions) Subje
 	}
 	s := Subject{svc, known}
 	l.conditions[key] = known
-	if s.allFail() != "" {
-		l.allFail[key] = true
+	if s.AllFail() != "" {
+		l.allFail[key] = s
 	}
 	return s
 }

@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -43,6 +44,13 @@ func probedRefuse(s *source.Service) {
 func slowly(s *source.Service)             { s.SlowStart = time.Minute }
 func minUp(n uint16) func(*source.Service) { return func(s *source.Service) { s.MinUp = n } }
 
+func nearZone(s *source.Service) { s.TrafficDistribution = source.PreferSameZone }
+
+// otherPort has an endpoint not serve the port http.
+func otherPort(i int) func(*source.Service) {
+	return func(s *source.Service) { s.Endpoints[i].Ports = map[string]uint16{s.Ports[0].Name: 0} }
+}
+
 func TestResolveConditions(t *testing.T) {
 	type edits = []func(*source.Service)
 	one, two, three := "10.0.0.1", "10.0.0.2", "10.0.0.3"
@@ -55,7 +63,16 @@ func TestResolveConditions(t *testing.T) {
 		{"one fails", edits{probed, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "10.0.0.2:8080"},
 		{"without a check nothing fails", edits{testEndpoints(one, two)}, conditions(one + " failed"), "10.0.0.1:8080 10.0.0.2:8080"},
 		{"no result yet, and another passes", edits{probed, testEndpoints(one, two)}, conditions(two + " passed"), "10.0.0.2:8080"},
-		{"no result yet, the other fails", edits{probed, testEndpoints(one, two)}, conditions(two + " failed"), "10.0.0.1:8080"},
+		{"no result yet, the other fails", edits{probed, testEndpoints(one, two)}, conditions(two + " failed"), "10.0.0.1:8080 10.0.0.2:8080"},
+		{"no result yet, the other fails, refuse", edits{probedRefuse, testEndpoints(one, two)}, conditions(two + " failed"), "10.0.0.1:8080"},
+		{"no result yet, by tiers with one that fails", edits{probed, testEndpoints(one+" tier=1", two)}, conditions(two + " failed"), "10.0.0.2:8080"},
+		{"no result yet, one that terminates passes", edits{probed, testEndpoints(one, two+" terminating")}, conditions(two + " passed"), "10.0.0.1:8080"},
+		{"no result yet, and one that terminates", edits{probed, testEndpoints(one, two+" terminating")}, nil, "10.0.0.1:8080"},
+		{"all fail, and one terminates", edits{probed, testEndpoints(one, two+" terminating")}, conditions(one+" failed", two+" failed"), "10.0.0.1:8080"},
+		{"all terminate and fail", edits{probed, testEndpoints(one+" terminating", two+" terminating")}, conditions(one+" failed", two+" failed"), "10.0.0.1:8080 10.0.0.2:8080"},
+		{"all of a family fail", edits{probed, testEndpoints(one, two, "fd00::1")}, conditions(one+" failed", two+" failed", "fd00::1 passed"), "10.0.0.1:8080 10.0.0.2:8080"},
+		{"all that serve the port fail", edits{probed, testEndpoints(one, two), otherPort(1)}, conditions(one+" failed", two+" passed"), "10.0.0.1:8080"},
+		{"near within each tier", edits{nearZone, minUp(2), testEndpoints(one+" zone=b", two+" tier=1 zone=a", three+" tier=1 zone=b")}, nil, "10.0.0.1:8080 10.0.0.2:8080"},
 		{"no result at all", edits{probed, testEndpoints(one, two)}, nil, "10.0.0.1:8080 10.0.0.2:8080"},
 		{"all fail", edits{probed, testEndpoints(one, two)}, conditions(one+" failed", two+" failed"), "10.0.0.1:8080 10.0.0.2:8080"},
 		{"all fail, refuse", edits{probedRefuse, testEndpoints(one, two)}, conditions(one+" failed", two+" failed"), "reject"},
@@ -83,23 +100,69 @@ func TestResolveConditions(t *testing.T) {
 	}
 }
 
-// A local policy chooses among the endpoints of this node: they fail alone only if others are up.
+// A local policy uses what is in use of this node: where others are up or of lower tiers, endpoints
+// that fail, have no result or are backups are not.
 func TestResolveConditionsLocal(t *testing.T) {
-	svc := testService(probed, externalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+	both := []string{"10.0.0.1 @here", "10.0.0.2 @there"}
 	for _, tt := range []struct {
-		known Conditions
-		want  Action
-		local int
+		name      string
+		endpoints []string
+		known     Conditions
+		want      Action
+		local     int
+		why       string
 	}{
-		{conditions("10.0.0.1 passed", "10.0.0.2 passed"), Balance, 1},
-		{conditions("10.0.0.1 failed", "10.0.0.2 passed"), Drop, 0},
-		{conditions("10.0.0.1 failed", "10.0.0.2 failed"), Balance, 1},
+		{"up", both, conditions("10.0.0.1 passed", "10.0.0.2 passed"), Balance, 1, ""},
+		{"fails", both, conditions("10.0.0.1 failed", "10.0.0.2 passed"), Drop, 0, "policy local: no usable endpoint on this node: 1 down; usable elsewhere: 1"},
+		{"all fail", both, conditions("10.0.0.1 failed", "10.0.0.2 failed"), Balance, 1, ""},
+		{"no result here", both, conditions("10.0.0.2 passed"), Drop, 0, "policy local: no usable endpoint on this node: 1 checking; usable elsewhere: 1"},
+		{"no result", both, nil, Balance, 1, ""},
+		{"no result here, fails there", both, conditions("10.0.0.2 failed"), Balance, 1, ""},
+		{"a backup here", []string{"10.0.0.1 @here tier=1", "10.0.0.2 @there"}, conditions("10.0.0.1 passed", "10.0.0.2 passed"), Drop, 0,
+			"policy local: no usable endpoint on this node: 1 backup; usable elsewhere: 1"},
+		{"a backup that is needed", []string{"10.0.0.1 @here tier=1", "10.0.0.2 @there"}, conditions("10.0.0.1 passed", "10.0.0.2 failed"), Balance, 1, ""},
+		{"terminates here", []string{"10.0.0.1 @here terminating", "10.0.0.2 @there"}, conditions("10.0.0.1 passed", "10.0.0.2 passed"), Balance, 0, ""},
+		{"terminates here, without a result", []string{"10.0.0.1 @here terminating", "10.0.0.2 @there"}, conditions("10.0.0.2 passed"), Drop, 0,
+			"policy local: no usable endpoint on this node: 1 checking; usable elsewhere: 1"},
+		{"all terminate, without a result", []string{"10.0.0.1 @here terminating"}, nil, Balance, 0, ""},
 	} {
-		if got := Resolve(svc, tt.known, testNode(), IPv4).Frontends[0].Outside.Action; got != tt.want {
-			t.Errorf("%v: %s, want %s", tt.known, got, tt.want)
+		svc := testService(probed, externalLocal, testEndpoints(tt.endpoints...))
+		f := Resolve(svc, tt.known, testNode(), IPv4).Frontends[0]
+		if got := f.Outside.Action; got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+		if got := Why(Subject{svc, tt.known}, testNode(), f, f.Outside).String(); got != tt.why {
+			t.Errorf("%s: because: %s\nwant: %s", tt.name, got, tt.why)
 		}
 		if got := localReady(Subject{svc, tt.known}, testNode()); got.IPv4 != tt.local {
-			t.Errorf("%v: %d local endpoints, want %d", tt.known, got.IPv4, tt.local)
+			t.Errorf("%s: %d local endpoints, want %d", tt.name, got.IPv4, tt.local)
+		}
+	}
+}
+
+// Whether no endpoint passes is for each family, and each port that only some serve.
+func TestAllFailByFamily(t *testing.T) {
+	type edits = []func(*source.Service)
+	for _, tt := range []struct {
+		name  string
+		svc   edits
+		known Conditions
+		want  string // of the service, IPv4 and IPv6
+	}{
+		{"one family", edits{probed, testEndpoints("10.0.0.1", "fd00::1")}, conditions("10.0.0.1 failed", "fd00::1 passed"), "use_all use_all -"},
+		{"a family without an address", edits{probed, testEndpoints("10.0.0.1", "fd00::1")}, conditions("10.0.0.1 passed", "fd00::1 failed"), "- - use_all"},
+		{"a port", edits{probed, testEndpoints("10.0.0.1", "10.0.0.2"), otherPort(1)}, conditions("10.0.0.1 failed", "10.0.0.2 passed"), "use_all use_all -"},
+		{"nobody has a result", edits{probed, testEndpoints("10.0.0.1")}, nil, "- - -"},
+		{"one has no result", edits{probed, testEndpoints("10.0.0.1", "10.0.0.2")}, conditions("10.0.0.1 failed"), "use_all use_all -"},
+		{"one has no result, refuse", edits{probedRefuse, testEndpoints("10.0.0.1", "10.0.0.2")}, conditions("10.0.0.1 failed"), "- - -"},
+	} {
+		s := Subject{testService(tt.svc...), tt.known}
+		var got []string
+		for _, setting := range []string{s.AllFail(), s.allFail(IPv4, &s.Ports[0]), s.allFail(IPv6, &s.Ports[0])} {
+			got = append(got, cmp.Or(setting, "-"))
+		}
+		if text := strings.Join(got, " "); text != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ type Counts struct {
 	Services  map[string]int // by the worst action of their frontends, of ServiceActions
 	Endpoints map[string]int // by state, of EndpointStates; one of several services counts for each
 
-	// Services no endpoint of which passes its check, by all_failed of that: of AllFailedSettings.
+	// Services no endpoint of which passes its check, in a family, by all_failed of that: of AllFailedSettings.
 	AllFailed map[string]int
 
 	// Services in a family whose policy is local, and that have endpoints for that kind of
@@ -81,7 +81,7 @@ type countsCache struct {
 func (l *Loop) count() Counts {
 	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), AllFailed: make(map[string]int), NoLocal: make(map[Family]NoLocal)}
 	l.mu.RLock()
-	families, node := l.families, l.node
+	families := l.families
 	var list []usedService
 	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Subject: l.subject(s)}) })
 	c.Seen = l.seen
@@ -100,12 +100,12 @@ func (l *Loop) count() Counts {
 		for _, r := range s.resolved {
 			c.Warnings += len(r.Warnings)
 		}
-		if setting := s.allFail(); setting != "" {
+		if setting := s.AllFail(); setting != "" {
 			c.AllFailed[setting]++
 		}
-		tiers := s.tiersInUse(node)
+		tiers := s.tiersInUse()
 		for j := range s.Endpoints {
-			states[s.shown(&s.Endpoints[j], node, tiers)]++
+			states[s.shown(&s.Endpoints[j], tiers)]++
 		}
 	}
 	for i, n := range states {

@@ -17,157 +17,40 @@ type endpointSelection struct {
 	useFailed bool // those that fail their check are used
 }
 
-// choose picks the usable endpoints: those ready, of the lowest tiers that are enough of them,
-// and near enough; where there is none, others as usable says. The endpoints of this node are
-// chosen among themselves. Only those that serve a port count where one is given.
+// choose picks the usable endpoints: those of the first group that has any, of the lowest tiers
+// that are enough of them, and near enough. A policy local uses those of them that are on this
+// node, or else those here that terminate. Only those that serve a port count where one is given.
 func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelection {
-	var all, local []*source.Endpoint
+	var all []*source.Endpoint
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		if FamilyOf(e.Addr) != fam || !present(svc, e) || p != nil && e.Port(*p) == 0 {
-			continue
-		}
-		all = append(all, e)
-		if isLocal(e, node) {
-			local = append(local, e)
+		if FamilyOf(e.Addr) == fam && present(svc, e) && (p == nil || e.Port(*p) != 0) {
+			all = append(all, e)
 		}
 	}
-	c := endpointSelection{useFailed: svc.usesFailed()}
-	c.targets[ClusterScope] = usable(svc, all, c.useFailed, func(ready []*source.Endpoint) []*source.Endpoint {
-		return near(svc.TrafficDistribution, ready, node)
-	})
-	c.targets[LocalScope] = usable(svc, local, c.useFailed, nil)
+	here := func(list []*source.Endpoint) []*source.Endpoint {
+		return keep(list, func(e *source.Endpoint) bool { return isLocal(e, node) })
+	}
+	c := endpointSelection{useFailed: svc.allFail(fam, p) == useAll}
+	groups := grouped(svc, all, c.useFailed)
+	for g, list := range groups {
+		if len(list) == 0 {
+			continue
+		}
+		c.targets[ClusterScope] = list
+		if !leaving(g) {
+			list = ofTiers(list, svc.MinUp)
+			c.targets[ClusterScope] = nearOfTiers(svc, list, node)
+		}
+		c.targets[LocalScope] = here(list)
+		break
+	}
+	if len(c.targets[LocalScope]) == 0 {
+		c.targets[LocalScope] = here(groups[leavingGroup])
+	}
 	c.kept[ClusterScope] = without(all, c.targets[ClusterScope])
-	c.kept[LocalScope] = without(local, c.targets[LocalScope])
+	c.kept[LocalScope] = without(here(all), c.targets[LocalScope])
 	return c
-}
-
-// usable returns the ready endpoints of list that prefer keeps; where there is none, those
-// that have no result of their check yet, then those that terminate, then all that fail their
-// check, if useFailed.
-func usable(svc Subject, list []*source.Endpoint, useFailed bool, prefer func([]*source.Endpoint) []*source.Endpoint) []*source.Endpoint {
-	in := func(state endpointState) []*source.Endpoint {
-		return keep(list, func(e *source.Endpoint) bool { return stateOf(svc, e) == state })
-	}
-	order := []endpointState{ready, checking, terminating}
-	if useFailed {
-		order = append(order, failed)
-	}
-	for _, state := range order {
-		all := in(state)
-		switch {
-		case len(all) == 0:
-			continue
-		case state != terminating:
-			all = ofTiers(all, svc.MinUp)
-		}
-		if prefer != nil && state != terminating {
-			return prefer(all)
-		}
-		return all
-	}
-	return nil
-}
-
-// ofTiers keeps the lowest tiers that together have at least minUp endpoints.
-func ofTiers(list []*source.Endpoint, minUp uint16) []*source.Endpoint {
-	var counts tierCounts
-	for _, e := range list {
-		counts.add(e)
-	}
-	last := counts.last(minUp)
-	if last == maxTiers-1 {
-		return list
-	}
-	return keep(list, func(e *source.Endpoint) bool { return int(e.Tier) <= last })
-}
-
-// tierCounts are how many endpoints there are of each tier.
-type tierCounts [maxTiers]int
-
-func (c *tierCounts) add(e *source.Endpoint) { c[min(e.Tier, maxTiers-1)]++ }
-
-// last returns the highest tier that is needed for minUp endpoints.
-func (c *tierCounts) last(minUp uint16) int {
-	sum := 0
-	for tier, n := range c {
-		if sum += n; sum >= max(1, int(minUp)) {
-			return tier
-		}
-	}
-	return maxTiers - 1
-}
-
-// maxTiers is how many tiers there are.
-const maxTiers = source.MaxTier + 1
-
-// usesFailed reports whether endpoints that fail their check are used as if they passed.
-func (s Subject) usesFailed() bool { return s.allFail() == useAll }
-
-// What becomes of connections to a service of which no endpoint passes its check, as
-// all_failed of files has it.
-const (
-	useAll    = "use_all" // all that fail are used
-	refuseAll = "refuse"
-)
-
-// allFail returns useAll or refuseAll if the endpoints of the service that could be used all
-// fail their check, in both families; else it is empty.
-func (s Subject) allFail() string {
-	if s.HealthCheck == nil {
-		return ""
-	}
-	fails := false
-	for i := range s.Endpoints {
-		switch stateOf(s, &s.Endpoints[i]) {
-		case ready, checking, terminating:
-			return ""
-		case failed:
-			fails = true
-		}
-	}
-	if !fails {
-		return ""
-	}
-	return allFailed(s.HealthCheck)
-}
-
-// near keeps only the preferred endpoints, if there are any.
-func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []*source.Endpoint {
-	if d == source.AsHinted {
-		return hinted(ready, node)
-	}
-	if d == source.PreferSameNode {
-		if here := keep(ready, func(e *source.Endpoint) bool { return isLocal(e, node) }); len(here) > 0 {
-			return here
-		}
-	}
-	if d != source.Evenly && node.Zone != "" {
-		if zone := keep(ready, func(e *source.Endpoint) bool { return e.Zone == node.Zone }); len(zone) > 0 {
-			return zone
-		}
-	}
-	return ready
-}
-
-// hinted keeps the endpoints with a hint for this node, if all have node hints, or
-// else for its zone, if all have zone hints (kube-proxy, topologyModeFromHints).
-func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
-	for _, by := range []struct {
-		name string
-		of   func(*source.Hints) []string
-	}{
-		{node.Name, func(h *source.Hints) []string { return h.Nodes }},
-		{node.Zone, func(h *source.Hints) []string { return h.Zones }},
-	} {
-		if slices.ContainsFunc(ready, func(e *source.Endpoint) bool { return e.Hints == nil || len(by.of(e.Hints)) == 0 }) {
-			continue
-		}
-		if meant := keep(ready, func(e *source.Endpoint) bool { return slices.Contains(by.of(e.Hints), by.name) }); len(meant) > 0 {
-			return meant
-		}
-	}
-	return ready
 }
 
 // isLocal reports whether the endpoint runs on this node.
@@ -227,7 +110,7 @@ func localReady(svc Subject, node *Node) PerFamily {
 	count := func(fam Family) int {
 		seen := map[netip.Addr]bool{}
 		for _, e := range choose(svc, node, fam, nil).targets[LocalScope] {
-			if stateOf(svc, e) != terminating {
+			if isReady(svc.Service, e) {
 				seen[e.Addr] = true
 			}
 		}

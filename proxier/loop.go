@@ -75,7 +75,7 @@ type Loop struct {
 	mu         sync.RWMutex // held for writing by Run while it changes what follows
 	tracker    *Tracker
 	conditions map[source.Key]Conditions // of services in use of whose endpoints something is known
-	allFail    map[source.Key]bool       // of those, the services whose endpoints all fail their check
+	allFail    map[source.Key]Subject    // of those, the services whose endpoints all fail their check, see AllFail
 	families   []*runningFamily          // in order of the IP version
 	node       *Node
 	synced     map[string]bool
@@ -107,7 +107,7 @@ func NewLoop(cfg Config) *Loop {
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]Conditions),
-		allFail:    make(map[source.Key]bool),
+		allFail:    make(map[source.Key]Subject),
 		health:     newHealth(), synced: make(map[string]bool),
 	}
 }

@@ -46,6 +46,8 @@ type Reason struct {
 	// under Local, where it does. Their sum is 0 for the first three causes.
 	NotReady, Weightless, Down, Draining, Disabled int
 
+	Checking, Backup int // of NoneLocal: those of this node that are not used while others are
+
 	Elsewhere int // of NoneLocal: the usable ones of other nodes
 }
 
@@ -132,6 +134,8 @@ func (r Reason) parts() []reasonPart {
 		{r.Draining, NoneUndrained, "draining"},
 		{r.Weightless, NoneWeighted, "with weight 0"},
 		{r.Disabled, NoneEnabled, "disabled"},
+		{r.Checking, NoneUsable, "checking"},
+		{r.Backup, NoneUsable, "backup"},
 	}
 }
 
@@ -146,6 +150,10 @@ func (r *Reason) count(state endpointState) *int {
 		return &r.Weightless
 	case disabled:
 		return &r.Disabled
+	case checking:
+		return &r.Checking
+	case ready:
+		return &r.Backup
 	}
 	return &r.NotReady
 }

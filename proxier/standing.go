@@ -64,9 +64,12 @@ func standing(svc Subject, e *source.Endpoint) Standing {
 // connections of one family to one port by a pool of the given scope.
 func Standings(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []Standing {
 	used := make(map[*source.Endpoint]bool)
-	var highest uint8 // of the tiers in use
-	for _, e := range choose(svc, node, fam, &p).targets[scope] {
+	chosen := choose(svc, node, fam, &p).targets
+	for _, e := range chosen[scope] {
 		used[e] = true
+	}
+	var highest uint8 // of the tiers in use, which are those of all nodes
+	for _, e := range chosen[ClusterScope] {
 		highest = max(highest, e.Tier)
 	}
 	out := make([]Standing, len(svc.Endpoints))

@@ -51,12 +51,12 @@ var endpointStates = []string{
 func (s endpointState) String() string { return endpointStates[s] }
 
 // shown returns what people are told of an endpoint's state.
-func (s Subject) shown(e *source.Endpoint, node *Node, t *tiersInUse) endpointState {
+func (s Subject) shown(e *source.Endpoint, t *tiersInUse) endpointState {
 	state, known := stateOf(s, e), s.Conditions.of(s.Service, e)
 	switch {
 	case state != ready:
 		return state
-	case t.spare(s.Service, e, node):
+	case t.spare(e):
 		return backup
 	case s.SlowStart > 0 && known.Share > 0:
 		return slowStart
@@ -66,53 +66,34 @@ func (s Subject) shown(e *source.Endpoint, node *Node, t *tiersInUse) endpointSt
 	return ready
 }
 
-// A tiersInUse has the highest tier of which ready endpoints are used, by scope. Nil: all are.
-type tiersInUse [2]PerFamily
+// A tiersInUse has the highest tier of which ready endpoints are used. Nil: all are.
+type tiersInUse PerFamily
 
 // tiersInUse returns nil where there is one tier only.
-func (s Subject) tiersInUse(node *Node) *tiersInUse {
+func (s Subject) tiersInUse() *tiersInUse {
 	if !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Tier > 0 }) {
 		return nil
 	}
-	var counts [2]map[Family]*tierCounts
-	for scope := range counts {
-		counts[scope] = map[Family]*tierCounts{IPv4: {}, IPv6: {}}
-	}
+	counts := map[Family]*tierCounts{IPv4: {}, IPv6: {}}
 	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		if stateOf(s, e) != ready {
-			continue
-		}
-		counts[ClusterScope][FamilyOf(e.Addr)].add(e)
-		if isLocal(e, node) {
-			counts[LocalScope][FamilyOf(e.Addr)].add(e)
+		if e := &s.Endpoints[i]; stateOf(s, e) == ready {
+			counts[FamilyOf(e.Addr)].add(e)
 		}
 	}
-	out := new(tiersInUse)
-	for scope, by := range counts {
-		out[scope] = PerFamily{IPv4: by[IPv4].last(s.MinUp), IPv6: by[IPv6].last(s.MinUp)}
-	}
-	return out
+	return &tiersInUse{IPv4: counts[IPv4].last(s.MinUp), IPv6: counts[IPv6].last(s.MinUp)}
 }
 
 // spare reports whether a ready endpoint is of a tier that is not needed.
-func (t *tiersInUse) spare(svc *source.Service, e *source.Endpoint, node *Node) bool {
-	if t == nil || e.Tier == 0 {
-		return false
-	}
-	local := svc.InternalTrafficPolicy == source.Local || svc.ExternalTrafficPolicy == source.Local
-	if local && isLocal(e, node) && int(e.Tier) <= t[LocalScope].Of(FamilyOf(e.Addr)) {
-		return false
-	}
-	return int(e.Tier) > t[ClusterScope].Of(FamilyOf(e.Addr))
+func (t *tiersInUse) spare(e *source.Endpoint) bool {
+	return t != nil && int(e.Tier) > PerFamily(*t).Of(FamilyOf(e.Addr))
 }
 
 // endpointStatuses returns those of all endpoints.
 func (u *usedService) endpointStatuses(node *Node) (list []EndpointStatus) {
-	tiers := u.tiersInUse(node)
+	tiers := u.tiersInUse()
 	for i := range u.Endpoints {
 		e := &u.Endpoints[i]
-		list = append(list, u.endpointStatus(e, u.shown(e, node, tiers), node))
+		list = append(list, u.endpointStatus(e, u.shown(e, tiers), node))
 	}
 	return list
 }

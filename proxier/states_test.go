@@ -58,7 +58,7 @@ func TestShownStates(t *testing.T) {
 			conditions(one+" failed", two+" passed", three+" passed"), "down, up, backup"},
 		{"a backup that fails", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" passed", two+" failed"), "up, down"},
 		{"a backup of the other family", edits{testEndpoints(one, "fd00::1 tier=1")}, nil, "ready, ready"},
-		{"a backup of another node", edits{local, testEndpoints(one+" @there", two+" @here tier=1", three+" @there tier=1")}, nil, "ready, ready, backup"},
+		{"a backup of another node", edits{local, testEndpoints(one+" @there", two+" @here tier=1", three+" @there tier=1")}, nil, "ready, backup, backup"},
 		{"disabled", edits{testEndpoints(one, two+" disabled")}, nil, "ready, disabled"},
 		{"a disabled service", edits{func(s *source.Service) { s.Disabled = true }, testEndpoints(one, two+" weight=0")}, nil, "disabled, disabled"},
 	}

@@ -49,7 +49,7 @@ type FrontendStatus struct {
 	Targets int    `json:"targets"`          // that get new connections
 	Reason  string `json:"reason,omitempty"` // why it does not balance, or not all; empty for a change that is on its way to the kernel
 
-	AllFailed string `json:"all_failed,omitempty"` // no endpoint of the service passes its check: "use_all" (those that fail are used) or "refuse"
+	AllFailed string `json:"all_failed,omitempty"` // no endpoint that it could use passes its check: "use_all" (those that fail are used) or "refuse"
 
 	Endpoints int `json:"endpoints,omitempty"` // of the service in this family, usable or not
 }
@@ -213,7 +213,7 @@ func (f *Frontend) status(held bool, unserved *PartialError, svc Subject, node *
 
 // whyNot returns why a frontend does not serve as it should, and how all_failed has its part in that.
 func (s Subject) whyNot(node *Node, f *Frontend, action string) (reason, allFailed string) {
-	why, setting := Why(s, node, f, f.Outside), s.allFail()
+	why, setting := Why(s, node, f, f.Outside), s.allFailAt(f)
 	switch {
 	case setting == useAll && action == Balance.String():
 		return fmt.Sprintf("no endpoint passes its check, so those that fail are used: %d", len(f.Outside.Pool.Targets)), useAll

@@ -68,16 +68,17 @@ func (l *Loop) Summary(most int) Summary {
 	return s
 }
 
-// summarize adds what f has made of services; the endpoints of failing ones all fail their check.
-func (f *family) summarize(actions map[string]int, failing map[source.Key]bool, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
+// summarize adds what f has made of services; of the failing ones endpoints all fail their check.
+func (f *family) summarize(actions map[string]int, failing map[source.Key]Subject, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for key, r := range f.state.Services {
 		held := f.holds(key)
+		s, fails := failing[key]
 		for _, fe := range r.Frontends {
 			action, _ := fe.action(held, f.news.unserved)
 			actions[action]++
-			if action != pending && (action != Balance.String() || failing[key]) {
+			if action != pending && (action != Balance.String() || fails && s.allFailAt(fe) != "") {
 				idle.add(idleFrontend{fe, action, f.news.unserved})
 			}
 		}

@@ -97,19 +97,10 @@ func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, now time.
 	return c
 }
 
-// noteFailing has the log say when all endpoints of a service fail their check, and when not any more.
+// noteFailing has the log say when no endpoint of a service passes its check, and when one does again.
 func (k *Keeper) noteFailing(s *service, known proxier.Conditions, now time.Time) {
-	candidates, failed := 0, 0
-	for at, e := range s.endpoints {
-		if !e.eligible || known[at].Drained {
-			continue
-		}
-		candidates++
-		if known[at].Check == proxier.CheckFailed {
-			failed++
-		}
-	}
-	if failing := candidates > 0 && failed == candidates; failing != s.failing {
+	all := proxier.Subject{Service: s.Service, Conditions: known}
+	if failing := all.AllFail() != ""; failing != s.failing {
 		s.failing = failing
 		k.teller.failing(s, now)
 	}

@@ -176,7 +176,7 @@ func slowly(s *source.Service) { s.SlowStart = 100 * time.Second }
 
 // build makes a service with endpoints: "10.0.0.1", also "10.0.0.1 disabled", "notready", "weight=0".
 func build(name string, endpoints []string, edits ...func(*source.Service)) *source.Service {
-	s := &source.Service{Key: source.Key{Namespace: "default", Name: name}, Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080}}}
+	s := &source.Service{Key: source.Key{Namespace: "default", Name: name}, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080}}}
 	for _, text := range endpoints {
 		words := strings.Fields(text)
 		e := source.Endpoint{Addr: netip.MustParseAddr(words[0]), Weight: 1, Ready: true, Serving: true}
@@ -367,9 +367,9 @@ func TestLines(t *testing.T) {
 			`INFO msg="endpoint up" service=default/a endpoint=10.0.0.2:8080`,
 			`WARN msg="endpoint down" service=default/a endpoint=10.0.0.1:8080 err=refused`,
 			`WARN msg="endpoint down" service=default/a endpoint=10.0.0.2:8080 err=refused`,
-			`ERROR msg="all endpoints of the service fail their check: all are used" service=default/a`,
+			`ERROR msg="no endpoint of the service, or of a family of it, passes its check: all are used" service=default/a`,
 			`INFO msg="endpoint up" service=default/a endpoint=10.0.0.1:8080 after=1m0.2s`,
-			`INFO msg="not all endpoints of the service fail their check any more" service=default/a`,
+			`INFO msg="endpoints of the service pass their check again" service=default/a`,
 		}
 		if len(got) > 1 {
 			slices.Sort(got[:2]) // they are of one batch

@@ -75,11 +75,11 @@ func (t *teller) failing(s *service, now time.Time) {
 	switch {
 	case !t.services.admit(s.failing):
 	case !s.failing:
-		t.add(slog.LevelInfo, "not all endpoints of the service fail their check any more", "service", s.key)
+		t.add(slog.LevelInfo, "endpoints of the service pass their check again", "service", s.key)
 	case s.HealthCheck.Refuse:
-		t.add(slog.LevelError, "all endpoints of the service fail their check: connections are refused", "service", s.key)
+		t.add(slog.LevelError, "no endpoint of the service, or of a family of it, passes its check: connections are refused", "service", s.key)
 	default:
-		t.add(slog.LevelError, "all endpoints of the service fail their check: all are used", "service", s.key)
+		t.add(slog.LevelError, "no endpoint of the service, or of a family of it, passes its check: all are used", "service", s.key)
 	}
 }
 

@@ -111,7 +111,14 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 		r.say(choiceStep, "what health checks say is known to the daemon only, and none was asked")
 		return
 	}
-	if len(used) == 0 || slices.ContainsFunc(used, func(e *source.Endpoint) bool { return e == nil || !d.fails(e) }) {
+	passes := func(e *source.Endpoint) bool {
+		if e == nil {
+			return true
+		}
+		known, _ := d.condition(e)
+		return known.Check == proxier.CheckPassed
+	}
+	if slices.ContainsFunc(used, passes) || len(used) == 0 || !d.fails(used[0]) {
 		return
 	}
 	r.say(choiceStep, "no endpoint passes its check, and all_failed is use_all: those that fail are used")
