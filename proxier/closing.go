@@ -15,12 +15,12 @@ func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, useFaile
 }
 
 // closes reports whether the connections of an endpoint that gets no new ones are closed. While
-// endpoints that fail their check are used, none is for failing. A UDP flow has no end, and an
+// endpoints that fail their check are used, none is for failing, nor before it is settled that they will not be. A UDP flow has no end, and an
 // endpoint that fails no answer: such flows go to others whatever the service says.
 func (s Subject) closes(e *source.Endpoint, proto source.Protocol, useFailed bool) bool {
 	known := s.Conditions.of(s.Service, e)
 	switch {
-	case s.fails(e) && !useFailed && (proto == source.UDP || s.CloseConnections != source.CloseNever):
+	case s.fails(e) && known.Settled && !useFailed && (proto == source.UDP || s.CloseConnections != source.CloseNever):
 		return true
 	case known.Drained && known.Overdue:
 		return s.CloseConnections == source.CloseAlways
@@ -178,8 +178,7 @@ func newlyDown(was, f *Frontend) []netip.AddrPort {
 	return slices.DeleteFunc(f.down(), func(a netip.AddrPort) bool { return slices.Contains(before, a) })
 }
 
-// down returns the endpoints that keep connections although their check fails, and that no route
-// sends new ones to.
+// down returns the endpoints that keep connections although their check fails, by either route.
 func (f *Frontend) down() []netip.AddrPort {
 	list := slices.Concat(f.Outside.Pool.Down, f.Local.Pool.Down)
 	slices.SortFunc(list, netip.AddrPort.Compare)

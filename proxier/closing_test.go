@@ -33,6 +33,8 @@ func TestResolveClosed(t *testing.T) {
 		{"never", edits{probed, never, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[10.0.0.1] []"},
 		{"failed", edits{probed, failing, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
 		{"always", edits{probed, always, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
+		{"failed only now", edits{probed, always, testEndpoints(one, two)}, conditions(one+" failing", two+" passed"), "[10.0.0.1] []"},
+		{"UDP flows of one that failed only now", edits{overUDP, probed, never, testEndpoints(one, two)}, conditions(one+" failing", two+" passed"), "[10.0.0.1] []"},
 		{"no result yet", edits{probed, always, testEndpoints(one, two)}, conditions(two + " passed"), "[10.0.0.1] []"},
 		{"all fail, and are used", edits{probed, always, testEndpoints(one, two)}, conditions(one+" failed", two+" failed"), "[] []"},
 		{"all fail, and those of a tier are used", edits{probed, always, testEndpoints(one, two+" tier=1")}, conditions(one+" failed", two+" failed"), "[10.0.0.2] []"},

@@ -15,6 +15,7 @@ type Conditions map[netip.AddrPort]Condition
 // A Condition is that of one endpoint. The zero Condition: nothing is known.
 type Condition struct {
 	Check   CheckResult // of a service that has a health check
+	Settled bool        // it failed for so long that its connections may be closed for that
 	Drained bool        // it is to get no new connections
 	Overdue bool        // it is drained, and the time that its connections had is over, see Drain.Until
 	Share   uint8       // tenths of its weight, 1 to 9, in a slow start; 0: all of it

@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// conditions parses "10.0.0.1 failed", with any of: passed, failed, drained, overdue, share=n.
+// conditions parses "10.0.0.1 failed", with any of: passed, failed, failing, drained, overdue, share=n.
 func conditions(list ...string) Conditions {
 	known := make(Conditions)
 	for _, text := range list {
@@ -22,7 +22,9 @@ func conditions(list ...string) Conditions {
 			switch w {
 			case "passed":
 				c.Check = CheckPassed
-			case "failed":
+			case "failed": // for long
+				c.Check, c.Settled = CheckFailed, true
+			case "failing":
 				c.Check = CheckFailed
 			case "overdue":
 				c.Overdue = true

@@ -26,6 +26,7 @@ func (k *Keeper) compose(s *service, now time.Time) bool {
 			known[at] = c
 		}
 	}
+	s.settle(known, now)
 	k.noteFailing(s, known, now)
 	if delete(k.timed, s.key); !s.step.IsZero() {
 		k.timed[s.key] = s
