@@ -46,6 +46,7 @@ func probedRefuse(s *source.Service) {
 func slowly(s *source.Service)             { s.SlowStart = time.Minute }
 func minUp(n uint16) func(*source.Service) { return func(s *source.Service) { s.MinUp = n } }
 
+func hashed(s *source.Service)   { s.Scheduler = "sh" }
 func nearZone(s *source.Service) { s.TrafficDistribution = source.PreferSameZone }
 
 // otherPort has an endpoint not serve the port http.
@@ -86,6 +87,7 @@ func TestResolveConditions(t *testing.T) {
 		{"slow start", edits{slowly, testEndpoints(one, two+" weight=3")}, conditions(one+" share=2", two+" share=1"), "10.0.0.1:8080*2 10.0.0.2:8080*3"},
 		{"slow start that is over", edits{slowly, testEndpoints(one, two)}, conditions(one + " share=9"), "10.0.0.1:8080*9 10.0.0.2:8080*10"},
 		{"slow start of large weights", edits{slowly, testEndpoints(one+" weight=60000", two)}, conditions(one+" share=5", two+" share=5"), "10.0.0.1:8080*30000 10.0.0.2:8080"},
+		{"slow start with a scheduler of no shares", edits{slowly, hashed, testEndpoints(one+" weight=3", two)}, conditions(one + " share=2"), "10.0.0.1:8080*3 10.0.0.2:8080"},
 		{"no slow start", edits{testEndpoints(one)}, conditions(one + " share=1"), "10.0.0.1:8080"},
 		{"backup", edits{testEndpoints(one, two+" tier=1")}, nil, "10.0.0.1:8080"},
 		{"backup in use", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" failed", two+" passed"), "10.0.0.2:8080"},

@@ -187,7 +187,7 @@ func targets(svc Subject, eps []*source.Endpoint, p source.Port) []Target {
 // weightScale returns by what weights are multiplied, so that a slow start has whole steps. It
 // depends on the file alone: a step of one endpoint then changes no other target.
 func (s Subject) weightScale() int {
-	if s.SlowStart == 0 {
+	if !s.startsSlowly() {
 		return 1
 	}
 	for i := range s.Endpoints {
@@ -198,13 +198,16 @@ func (s Subject) weightScale() int {
 	return slowStartSteps
 }
 
+// startsSlowly reports whether weights make a slow start.
+func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.Shares(s.Scheduler) }
+
 // slowStartSteps is in how many steps the share of an endpoint grows.
 const slowStartSteps = 10
 
 // weight returns the weight of an endpoint that is used, at least 1.
 func (s Subject) weight(e *source.Endpoint, scale int) uint16 {
 	w := int(e.Weight) * scale
-	if share := s.Conditions.of(s.Service, e).Share; s.SlowStart > 0 && share > 0 {
+	if share := s.Conditions.of(s.Service, e).Share; s.startsSlowly() && share > 0 {
 		w = max(1, w*int(share)/slowStartSteps)
 	}
 	return uint16(w)

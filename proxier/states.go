@@ -58,7 +58,7 @@ func (s Subject) shown(e *source.Endpoint, t *tiersInUse) endpointState {
 		return state
 	case t.spare(e):
 		return backup
-	case s.SlowStart > 0 && known.Share > 0:
+	case s.startsSlowly() && known.Share > 0:
 		return slowStart
 	case s.HealthCheck != nil:
 		return up

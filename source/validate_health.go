@@ -272,6 +272,9 @@ func (v *validator) check() {
 	if v.SlowStart < 0 || v.SlowStart > MaxSlowStart {
 		v.fault(At("slow_start"), fmt.Sprintf("slow_start is %s", v.SlowStart), "want 0s to 1h")
 	}
+	if v.SlowStart > 0 && !Shares(v.Scheduler) {
+		v.warn(At("slow_start"), "slow_start does nothing with scheduler "+Excerpt(v.Scheduler), "to it a weight is no share")
+	}
 	for i := range v.Endpoints {
 		if t := v.Endpoints[i].Tier; t > MaxTier && !v.full() {
 			v.fault(At("endpoints", i, "tier"), fmt.Sprintf("tier is %d", t), fmt.Sprintf("want 0 to %d", MaxTier))
@@ -316,4 +319,10 @@ func (v *validator) checkPort() {
 		return
 	}
 	v.warn(At("health_check", "type"), msg, hint)
+}
+
+// Shares reports whether a weight is a share of new connections to an IPVS scheduler. To the
+// others it is what an endpoint can bear (sh, dh, ovf), a rank (fo), or a size of tables (mh).
+func Shares(scheduler string) bool {
+	return !slices.Contains([]string{"sh", "dh", "fo", "ovf", "mh"}, scheduler)
 }

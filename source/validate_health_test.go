@@ -164,6 +164,9 @@ func TestValidateServiceWithCheck(t *testing.T) {
 			"warning: health_check.type: the check asks over udp, and port 8080 of the endpoints is of tcp" + port},
 		{"slow start of an hour", source.CheckTCP, func(s *source.Service) { s.SlowStart = time.Hour }, ""},
 		{"slow start of more", source.CheckTCP, func(s *source.Service) { s.SlowStart = time.Hour + 1 }, "slow_start: slow_start is 1h0m0.000000001s; want 0s to 1h"},
+		{"slow start of no shares", source.CheckTCP, func(s *source.Service) { s.SlowStart, s.Scheduler = time.Minute, "sh" },
+			"warning: slow_start: slow_start does nothing with scheduler \"sh\"; to it a weight is no share"},
+		{"slow start of shares", source.CheckTCP, func(s *source.Service) { s.SlowStart, s.Scheduler = time.Minute, "wrr" }, ""},
 		{"tier 9", source.CheckTCP, func(s *source.Service) { s.Endpoints[1].Tier = 9 }, ""},
 		{"tier 10", source.CheckTCP, func(s *source.Service) { s.Endpoints[1].Tier = 10 }, "endpoints[1].tier: tier is 10; want 0 to 9"},
 	}
