@@ -47,6 +47,7 @@ func (b *Backend) reread(ctx context.Context, key lvs.Key, had *server) error {
 		b.dropMissing(key)
 	default:
 		now.name, now.orphan = had.name, had.orphan
+		now.closed, now.closeRemoved = had.closed, had.closeRemoved
 		b.servers[key] = now
 		b.forgetDrains(key, now)
 	}
