@@ -191,3 +191,24 @@ func TestCloserLooksTwice(t *testing.T) {
 		})
 	}
 }
+
+// A connection that is over is removed as others are, without a word to its client or the log.
+func TestEndedIsNotTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		track := &tracking{ended: true, flows: []testFlow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
+		about := knower{make(chan *source.Service, 9), make(chan Conditions, 9)}
+		about.known <- conditions("10.0.0.1 failed", "10.0.0.2 passed")
+		var log strings.Builder
+		l := start(t, &kernel{}, func(c *Config) {
+			c.Conditions, c.Flows, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		svc := testService(probed, closing(source.CloseFailed), testEndpoints("10.0.0.1", "10.0.0.2"))
+		l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
+		l.Synced("file")
+		time.Sleep(time.Minute)
+		track.expect(t)
+		if track.challenged > 0 || strings.Contains(log.String(), "closed connections") {
+			t.Errorf("%d clients are told:\n%s", track.challenged, &log)
+		}
+	})
+}

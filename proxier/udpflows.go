@@ -17,6 +17,7 @@ type Flow struct {
 	Reply    netip.AddrPort // where replies come from: the endpoint, or Dst when nothing was translated
 
 	Unreplied bool // none has come yet
+	Ended     bool // it is over, and its client needs not be told
 }
 
 // waits reports whether an answer may be under way, from an endpoint.
@@ -206,14 +207,14 @@ func (w *flowWorker) next() (wait time.Duration, any bool) {
 func (w *flowWorker) look(ctx context.Context, l *look) {
 	start := time.Now()
 	var removed []Flow // of TCP
-	waiting := 0       // of n, those that were not answered yet
+	waiting := 0       // of n, those that were not answered yet, or have ended
 	n, err := w.flows.Prune(ctx, w.fam, w.query(l), func(f Flow) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		stale := w.judge.stale(l, f)
 		switch {
 		case !stale:
-		case f.Unreplied:
+		case f.Unreplied || f.Ended:
 			waiting++
 		case w.proto == source.TCP && len(removed) < maxChallenged:
 			removed = append(removed, f)

@@ -34,6 +34,7 @@ type tracking struct {
 	unheard    error // when they are
 
 	unreplied bool // no flow has been answered yet
+	ended     bool // all are over
 }
 
 func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(Flow) bool) (n int, err error) {
@@ -57,7 +58,7 @@ func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(
 	all := len(q.From)+len(q.To) == 0
 	c.flows = slices.DeleteFunc(c.flows, func(f testFlow) bool {
 		fl := f.flow()
-		fl.Unreplied = c.unreplied
+		fl.Unreplied, fl.Ended = c.unreplied, c.ended
 		gone := (all || slices.Contains(q.To, fl.Dst) || slices.Contains(q.From, fl.Src)) && stale(fl)
 		if gone {
 			n++

@@ -25,6 +25,7 @@ type Flow struct {
 	Reply    netip.AddrPort // the source of replies: the endpoint, or Dst without translation
 
 	Unreplied bool // no reply yet
+	Ended     bool // a connection that is over: its entry outlives it for a while
 }
 
 // A Query selects flows of one protocol: those that a client sent to one of To, or from one
@@ -54,7 +55,7 @@ func Prune(ctx context.Context, ipv6 bool, q Query, stale func(Flow) bool) (int,
 func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, stale func(Flow) bool) (int, error) {
 	query := newQuerySet(q)
 	return editAll(ctx, ipv6, removal, filters, func(e *entry) bool {
-		f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, Unreplied: e.status&seenReply == 0}
+		f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, Unreplied: e.status&seenReply == 0, Ended: e.ended()}
 		return e.orig.proto == q.number() && query.matches(f) && stale(f)
 	})
 }
