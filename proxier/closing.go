@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -46,7 +47,7 @@ type closer struct {
 }
 
 // endpointsAt are endpoints, by where clients sent the connections.
-type endpointsAt map[netip.AddrPort][]netip.AddrPort
+type endpointsAt map[netip.AddrPort]map[netip.AddrPort]struct{}
 
 func newCloser(proto source.Protocol) *closer {
 	return &closer{proto: proto, pending: make(endpointsAt), waiting: make(endpointsAt)}
@@ -104,10 +105,11 @@ func (e endpointsAt) note(l *look, s *synced, key FrontendKey, endpoints []netip
 	}
 	for _, at := range s.host.places(key) {
 		l.note(at, place{former: endpoints})
+		if e[at] == nil {
+			e[at] = make(map[netip.AddrPort]struct{}, len(endpoints))
+		}
 		for _, a := range endpoints {
-			if !slices.Contains(e[at], a) {
-				e[at] = append(e[at], a)
-			}
+			e[at][a] = struct{}{}
 		}
 	}
 }
@@ -116,14 +118,25 @@ func (e endpointsAt) note(l *look, s *synced, key FrontendKey, endpoints []netip
 func (c *closer) spare(at netip.AddrPort, f *Frontend) {
 	down := f.down()
 	c.pending.drop(at, f.has)
-	c.waiting.drop(at, func(a netip.AddrPort) bool { return f.has(a) && !slices.Contains(down, a) })
+	c.waiting.drop(at, func(a netip.AddrPort) bool { return f.has(a) && !sorted(down, a) })
 }
 
 func (e endpointsAt) drop(at netip.AddrPort, what func(netip.AddrPort) bool) {
-	e[at] = slices.DeleteFunc(e[at], what)
+	maps.DeleteFunc(e[at], func(a netip.AddrPort, _ struct{}) bool { return what(a) })
 	if len(e[at]) == 0 {
 		delete(e, at)
 	}
+}
+
+func (e endpointsAt) has(at, endpoint netip.AddrPort) bool {
+	_, has := e[at][endpoint]
+	return has
+}
+
+// sorted reports whether a sorted list has an endpoint.
+func sorted(list []netip.AddrPort, endpoint netip.AddrPort) bool {
+	_, has := slices.BinarySearchFunc(list, endpoint, netip.AddrPort.Compare)
+	return has
 }
 
 // query implements flowJudge.
@@ -141,7 +154,7 @@ func (c *closer) query(l *look) FlowQuery {
 
 // stale implements flowJudge.
 func (c *closer) stale(l *look, f Flow) bool {
-	return l.about(f.Dst) && (slices.Contains(c.pending[f.Dst], f.Reply) || f.Unreplied && slices.Contains(c.waiting[f.Dst], f.Reply))
+	return l.about(f.Dst) && (c.pending.has(f.Dst, f.Reply) || f.Unreplied && c.waiting.has(f.Dst, f.Reply))
 }
 
 // rest implements flowJudge.
@@ -156,16 +169,13 @@ func newlyClosed(was, f *Frontend) []netip.AddrPort {
 		return closed
 	}
 	before := was.closed()
-	list := slices.DeleteFunc(closed, func(a netip.AddrPort) bool { return slices.Contains(before, a) })
+	list := slices.DeleteFunc(closed, func(a netip.AddrPort) bool { return sorted(before, a) })
 	if !f.closesRemoved() {
 		return list
 	}
-	for _, a := range was.endpoints() {
-		if !f.has(a) && !slices.Contains(list, a) {
-			list = append(list, a)
-		}
-	}
-	return list
+	list = append(list, slices.DeleteFunc(was.endpoints(), f.has)...)
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return slices.Compact(list)
 }
 
 // newlyDown returns the endpoints that a change of a frontend leaves with connections whose check
@@ -175,7 +185,7 @@ func newlyDown(was, f *Frontend) []netip.AddrPort {
 		return f.down()
 	}
 	before := was.down()
-	return slices.DeleteFunc(f.down(), func(a netip.AddrPort) bool { return slices.Contains(before, a) })
+	return slices.DeleteFunc(f.down(), func(a netip.AddrPort) bool { return sorted(before, a) })
 }
 
 // down returns the endpoints that keep connections although their check fails, by either route.

@@ -336,10 +336,10 @@ func (l *look) note(at netip.AddrPort, p place) {
 	}
 	had := l.places[at]
 	p.appeared = p.appeared || had.appeared
-	for _, a := range had.former {
-		if !slices.Contains(p.former, a) {
-			p.former = append(slices.Clip(p.former), a)
-		}
+	if len(had.former) > 0 {
+		p.former = slices.Concat(p.former, had.former)
+		slices.SortFunc(p.former, netip.AddrPort.Compare)
+		p.former = slices.Compact(p.former)
 	}
 	l.places[at] = p
 }
