@@ -316,7 +316,7 @@ func testCloseFailed(t *testing.T, e *env) {
 	e.dies(t, e.Remote[0], refuses, EndpointPorts[2])
 	e.expectTargets(t, "a check fails again", 1)
 	for _, c := range of(conns, e.Remote[0]) {
-		if err := Poll(expectPatience, func() error { return stillOpen(c) }); err != nil {
+		if err := Poll(checkPatience, func() error { return stillOpen(c) }); err != nil {
 			t.Error(err)
 		}
 	}
