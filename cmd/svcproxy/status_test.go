@@ -12,6 +12,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,6 +39,7 @@ func serveStatus(t *testing.T, dir string, services ...proxier.ServiceStatus) {
 		list, err := selected(q)
 		return control.Status{Loop: proxier.Status{Services: list}}, err
 	})
+	control.Get(r, control.DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return nil, nil })
 	control.Get(r, "/v1/summary", func(_ context.Context, q url.Values) (control.Summary, error) {
 		most, err := control.MostOf(q)
 		return control.Summary{Ready: true, Healthy: true, Version: "v1", Services: int(asked.Add(1)), Left: control.Left{Problems: 2 * control.All / (most + 1)}}, err
