@@ -279,7 +279,7 @@ func expectClosed(t *testing.T, when string, list []held, closed func(held) bool
 
 func (c *closingLab) run(t *testing.T) {
 	one, two := c.Remote[0], c.Remote[1]
-	fails := map[*lab.Host]proxier.Condition{one: {Check: proxier.CheckFailed}}
+	fails := map[*lab.Host]proxier.Condition{one: {Check: proxier.CheckFailed, Settled: true}}
 	failed, never := c.service("failed", 1, source.CloseFailed, one, two), c.service("never", 2, source.CloseNever, one, two)
 	always, only := c.service("always", 3, source.CloseAlways, one, two), c.service("only", 4, source.CloseFailed, one)
 	going, all := c.service("going", 5, source.CloseAlways, one), c.service("all", 6, source.CloseFailed, one)
