@@ -29,6 +29,7 @@ var steps = []step{
 	{"hardened unit", (*site).testUnit},
 	{"edit", (*site).testEdit},
 	{"restart, kill and reload under traffic", (*site).testTrafficGoesOn},
+	{"drain under held connections", (*site).testDrain},
 	{"watchdog", (*site).testWatchdog},
 	{"no faults in the log", (*site).testLog},
 	{"stop and cleanup", (*site).testStop},
@@ -211,18 +212,27 @@ func (s *site) testTrafficGoesOn(t *testing.T) {
 // judge reads the report of a stream.
 func judge(t *testing.T, output string) {
 	t.Helper()
-	_, text, _ := strings.Cut(output, "streaming\n")
-	var report struct {
-		Echoes, New, Late int
-		Lost              []string
+	r := readReport(t, output, "streaming")
+	if len(r.Lost) > 0 || r.Echoes < 100 || r.New < 100 {
+		t.Errorf("%d echoes, %d new connections, lost: %q", r.Echoes, r.New, r.Lost)
 	}
-	if err := json.Unmarshal([]byte(text), &report); err != nil {
+	t.Logf("%d echoes on old connections, %d new ones, %d more after a second and more", r.Echoes, r.New, r.Late)
+}
+
+// A report is what a peer says of its connections.
+type report struct {
+	Echoes, New, Late int
+	Lost              []string
+}
+
+// readReport reads what follows a peer's sign that it has begun.
+func readReport(t *testing.T, output, sign string) (r report) {
+	t.Helper()
+	_, text, _ := strings.Cut(output, sign+"\n")
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		t.Fatalf("%v in %q", err, output)
 	}
-	if len(report.Lost) > 0 || report.Echoes < 100 || report.New < 100 {
-		t.Errorf("%d echoes, %d new connections, lost: %q", report.Echoes, report.New, report.Lost)
-	}
-	t.Logf("%d echoes on old connections, %d new ones, %d more after a second and more", report.Echoes, report.New, report.Late)
+	return r
 }
 
 // testWatchdog waits for the daemon to feed it, as it does every 15 s.

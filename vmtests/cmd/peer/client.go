@@ -84,6 +84,32 @@ func stream(ctx context.Context, addrs []string) error {
 	return json.NewEncoder(os.Stdout).Encode(&r)
 }
 
+// hold keeps many connections, and uses one after the other.
+func hold(ctx context.Context, count string, addrs []string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	var r report
+	var conns []*echotest.Conn
+	for range n {
+		for _, addr := range addrs {
+			c, err := dial(addr)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			conns = append(conns, c)
+		}
+	}
+	r.New = len(conns)
+	fmt.Println("holding")
+	for i := 0; ctx.Err() == nil; i++ {
+		r.note(&r.Echoes, conns[i%len(conns)].Echo(strconv.Itoa(i), patience))
+	}
+	return json.NewEncoder(os.Stdout).Encode(&r)
+}
+
 // keep uses one connection as long as it works.
 func (r *report) keep(ctx context.Context, c *echotest.Conn) {
 	for i := 0; ctx.Err() == nil; i++ {

@@ -4,6 +4,7 @@
 //	peer serve NAME ADDRESS ...        answer each TCP connection with a line that begins with NAME, and then echo
 //	peer ask COUNT ADDRESS ...         print who answers each of COUNT connections to each address
 //	peer stream ADDRESS ...            keep a connection to each address in use and make new ones, until SIGTERM; print a report
+//	peer hold COUNT ADDRESS ...        make COUNT connections to each address and use them until SIGTERM; print a report
 //	peer follow FILE ADDRESS NAME      make standard input the contents of FILE, and print after how long NAME answers
 //	peer agent                         run programs and write files as a test asks for at standard input
 package main
@@ -36,6 +37,8 @@ func run(ctx context.Context, args []string) error {
 		return ask(args[1], args[2:])
 	case len(args) >= 2 && args[0] == "stream":
 		return stream(ctx, args[1:])
+	case len(args) >= 3 && args[0] == "hold":
+		return hold(ctx, args[1], args[2:])
 	case len(args) == 4 && args[0] == "follow":
 		return follow(args[1], args[2], args[3])
 	case len(args) == 1 && args[0] == "agent":
