@@ -185,6 +185,12 @@ func (g *guarded) serves(t *testing.T, n int) {
 // state waits until this many files have it.
 func (g *guarded) state(t *testing.T, want source.FileState, n int) {
 	t.Helper()
+	g.states(t, want, n, n)
+}
+
+// states waits until a number of files from least to most have a state.
+func (g *guarded) states(t *testing.T, want source.FileState, least, most int) {
+	t.Helper()
 	err := Poll(expectPatience, func() error {
 		files, err := g.daemon.Files()
 		if err != nil {
@@ -196,8 +202,8 @@ func (g *guarded) state(t *testing.T, want source.FileState, n int) {
 				count++
 			}
 		}
-		if count != n {
-			return fmt.Errorf("%d files are %s, want %d: %v", count, want, n, files)
+		if count < least || count > most {
+			return fmt.Errorf("%d files are %s, want %d to %d: %v", count, want, least, most, files)
 		}
 		return nil
 	})
@@ -226,13 +232,14 @@ func (g *guarded) shell(t *testing.T, script string) {
 	}
 }
 
-// checkout: a branch without the files is checked out for a moment, and for long.
+// checkout: a branch without the files is checked out for a moment, and for long. On a busy
+// machine git may pause after its first files: these go, as long as they are as few as may.
 func (g *guarded) checkout(t *testing.T) {
 	g.shell(t, gitHome+`git init -q; git add web-*; git commit -q -m a
 		git checkout -q -b none; git rm -q --cached web-*; git commit -q -m b; git checkout -q -f main
 		for pause in 0 0.5 1; do git checkout -q none; sleep $pause; git checkout -q main; done
 		git checkout -q none`)
-	g.state(t, source.Held, guardFiles)
+	g.states(t, source.Held, guardFiles-mayGo, guardFiles)
 	g.shell(t, gitHome+`git checkout -q main; rm -rf .git`)
 	g.back(t)
 	g.lostMost(t, mayGo)
