@@ -10,7 +10,7 @@ TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install image demo test test-netns test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install image demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,10 +39,15 @@ demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 test: ## unit, golden and property tests under the race detector (no root)
 	$(GO) test -race ./...
 
-# Packages whose tests are the same with and without the tag have passed in test.
+test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2)
+
+# Packages whose tests are the same with and without the tag have passed in test. Most wait most of the time.
 PACKAGES = {{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}
-test-netns: ## packet tests in network namespaces, with the others of their packages (root; iptables, nftables, ipset, iproute2)
-	$(GO) test -tags netns -count=1 -p 1 -timeout 20m $$({ $(GO) list -f '$(PACKAGES)' ./...; $(GO) list -tags netns -f '$(PACKAGES)' ./...; } | sort | uniq -u | cut -d ' ' -f 1 | sort -u)
+test-packages: ## those of packages, with their others (root)
+	$(GO) test -tags netns -count=1 -p 2 -timeout 20m $$({ $(GO) list -f '$(PACKAGES)' ./...; $(GO) list -tags netns -f '$(PACKAGES)' ./...; } | sort | uniq -u | cut -d ' ' -f 1 | sort -u | grep -v '/test/lab$$')
+
+test-lab: ## those of the real binary, in every mode (root)
+	$(GO) test -tags netns -count=1 -timeout 30m ./test/lab
 
 # -v, because second tries are to be seen also where all passed.
 test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-system-x86, mmdebstrap, squashfs-tools, kmod, e2fsprogs)
