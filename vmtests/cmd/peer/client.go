@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -84,13 +85,15 @@ func stream(ctx context.Context, addrs []string) error {
 	return json.NewEncoder(os.Stdout).Encode(&r)
 }
 
-// hold keeps many connections, and uses one after the other.
+// holders is how many connections of hold are used at a time.
+const holders = 20
+
+// hold keeps many connections and uses one after the other, round after round.
 func hold(ctx context.Context, count string, addrs []string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {
 		return err
 	}
-	var r report
 	var conns []*echotest.Conn
 	for range n {
 		for _, addr := range addrs {
@@ -102,12 +105,21 @@ func hold(ctx context.Context, count string, addrs []string) error {
 			conns = append(conns, c)
 		}
 	}
-	r.New = len(conns)
 	fmt.Println("holding")
-	for i := 0; ctx.Err() == nil; i++ {
+	r := report{New: len(conns)}
+	var wg sync.WaitGroup
+	for part := range slices.Chunk(conns, (len(conns)+holders-1)/holders) {
+		wg.Go(func() { r.use(ctx, part) })
+	}
+	wg.Wait()
+	return json.NewEncoder(os.Stdout).Encode(&r)
+}
+
+// use uses each connection once, and again until ctx ends.
+func (r *report) use(ctx context.Context, conns []*echotest.Conn) {
+	for i := 0; i < len(conns) || ctx.Err() == nil; i++ {
 		r.note(&r.Echoes, conns[i%len(conns)].Echo(strconv.Itoa(i), patience))
 	}
-	return json.NewEncoder(os.Stdout).Encode(&r)
 }
 
 // keep uses one connection as long as it works.
