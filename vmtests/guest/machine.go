@@ -171,9 +171,9 @@ func arguments(cfg Config, img image.Image) []string {
 // appendLine is the kernel's command line; what follows -- are arguments of process 1.
 func appendLine(cfg Config) string {
 	if cfg.System {
-		return kernelArguments + " systemd.show_status=0 systemd.wants=" + agentUnit + " -- /lib/systemd/systemd"
+		return kernelArguments + counterRate() + " systemd.show_status=0 systemd.wants=" + agentUnit + " -- /lib/systemd/systemd"
 	}
-	return kernelArguments
+	return kernelArguments + counterRate()
 }
 
 // socketPair returns a connection and the file of its other end, to hand on.
