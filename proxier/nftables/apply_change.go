@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -16,30 +15,6 @@ type elementChange struct {
 	existed, exists        bool
 	oldData, newData       []byte // data
 	oldComment, newComment string
-}
-
-func (c *elementChange) isNoop() bool {
-	return c.existed == c.exists && string(c.oldData) == string(c.newData) && c.oldComment == c.newComment
-}
-
-// An elementKey identifies an element.
-type elementKey struct {
-	set set
-	key string
-}
-
-// sortedChanges returns the changes that are not no-ops, grouped by set.
-func sortedChanges(all map[elementKey]*elementChange) []*elementChange {
-	list := make([]*elementChange, 0, len(all))
-	for _, c := range all {
-		if !c.isNoop() {
-			list = append(list, c)
-		}
-	}
-	slices.SortFunc(list, func(x, y *elementChange) int {
-		return cmp.Or(x.set.compare(y.set), cmp.Compare(x.key, y.key))
-	})
-	return list
 }
 
 // A tableUpdate is what a delta does to our table. A packet on its way through the

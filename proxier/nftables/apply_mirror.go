@@ -88,34 +88,22 @@ func (m *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
 
 // elementChanges returns the elements that differ after a delta, by set.
 func (m *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*elementChange {
-	all := map[elementKey]*elementChange{}
-	at := func(s set, key []byte) *elementChange {
-		c := all[elementKey{s, string(key)}]
-		if c == nil {
-			c = &elementChange{set: s, key: string(key)}
-			all[elementKey{s, c.key}] = c
-		}
-		return c
-	}
-	before := renderer{fam: fam, pools: m.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
-		c := at(s, key)
-		c.existed, c.oldData, c.oldComment = true, slices.Clone(data), note
-	})}
-	after := renderer{fam: fam, pools: m.pools, emit: truncateComments(func(s set, key, data []byte, note string) {
-		c := at(s, key)
-		c.exists, c.newData, c.newComment = true, slices.Clone(data), note
-	})}
+	diff := elementDiff{fam: fam, old: map[set]*oldElements{}}
+	before := renderer{fam: fam, pools: m.pools, emit: truncateComments(diff.before)}
+	after := renderer{fam: fam, pools: m.pools, emit: truncateComments(diff.after)}
 	for _, s := range d.Services {
 		if s.Old != nil {
 			before.service(s.Old)
 		}
+	}
+	before.shared(d, &m.host, false)
+	for _, s := range d.Services {
 		if s.New != nil {
 			after.service(s.New)
 		}
 	}
-	before.shared(d, &m.host, false)
 	after.shared(d, &m.host, true)
-	return sortedChanges(all)
+	return diff.changes()
 }
 
 // updateTally adds a change to the checksum of its set.

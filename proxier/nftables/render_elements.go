@@ -18,6 +18,7 @@ type renderer struct {
 
 	key, data []byte // kept for their memory
 	slots     []uint32
+	slotsOf   *proxier.Pool // whose slots these are
 }
 
 // service emits the elements of one service.
@@ -96,7 +97,7 @@ func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route
 	if k, some := masqueradeKind(class, f, l); some {
 		r.emit(set{kind: k, class: class}, r.key, nil, "")
 	}
-	r.slots = spread(r.slots[:0], l.Pool.Targets)
+	r.spread(l.Pool)
 	s := set{kind: bySize, class: class, size: sizeClass(len(r.slots))}
 	if l.Pool.Affinity > 0 {
 		r.sticky(class, l.Pool, s.size)
@@ -110,6 +111,13 @@ func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route
 		r.emit(set{kind: slotMap, class: class, size: s.size}, r.key, r.data, "")
 	}
 	r.key = r.key[:n]
+}
+
+// spread fills slots with those of a pool, which its frontends come with one after the other.
+func (r *renderer) spread(p *proxier.Pool) {
+	if r.slotsOf != p {
+		r.slots, r.slotsOf = spread(r.slots[:0], p.Targets), p
+	}
 }
 
 // sticky emits the elements of a frontend, whose key is in r.key, of a pool with affinity.
@@ -145,7 +153,7 @@ func (r *renderer) pool(p *proxier.Pool) {
 		r.data = putTarget(r.data[:0], t.AddrPort)
 		r.emit(set{kind: poolTargets}, r.key, r.data, "")
 	}
-	r.slots = spread(r.slots[:0], p.Targets)
+	r.spread(p)
 	for slot, target := range r.slots {
 		r.key = putNumber(putNumber(r.key[:0], id), uint32(slot))
 		r.data = putNumber(r.data[:0], endpoints[target])

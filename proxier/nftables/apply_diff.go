@@ -1,0 +1,76 @@
+package nftables
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// An elementDiff finds what differs between the elements before a delta and after it. A
+// pool has thousands, of which most stay: those take no memory of their own.
+type elementDiff struct {
+	fam  proxier.Family
+	old  map[set]*oldElements
+	list []*elementChange
+}
+
+// oldElements are those of a set before the delta, each at most once.
+type oldElements struct {
+	*records
+	seen []bool // which ones exist after it too
+}
+
+// before takes an element as it was; all of them come before those after the delta.
+func (d *elementDiff) before(s set, key, data []byte, note string) {
+	old := d.old[s]
+	if old == nil {
+		old = &oldElements{records: newRecords(s, d.fam)}
+		d.old[s] = old
+	}
+	old.add(key, data, note)
+	old.seen = append(old.seen, false)
+}
+
+// after takes an element as it will be.
+func (d *elementDiff) after(s set, key, data []byte, note string) {
+	old, i := d.find(s, key)
+	if i >= 0 {
+		old.seen[i] = true
+		if bytes.Equal(old.data(i), data) && old.comment(i) == note {
+			return
+		}
+	}
+	c := &elementChange{set: s, key: string(key), exists: true, newData: slices.Clone(data), newComment: note}
+	if i >= 0 {
+		c.existed, c.oldData, c.oldComment = true, old.data(i), old.comment(i)
+	}
+	d.list = append(d.list, c)
+}
+
+// find returns where an element was before the delta; -1: nowhere.
+func (d *elementDiff) find(s set, key []byte) (*oldElements, int) {
+	old := d.old[s]
+	if old == nil {
+		return nil, -1
+	}
+	return old, old.find(key)
+}
+
+// changes returns the elements that differ, by set.
+func (d *elementDiff) changes() []*elementChange {
+	for s, old := range d.old {
+		for i, seen := range old.seen {
+			if !seen {
+				d.list = append(d.list, &elementChange{
+					set: s, key: string(old.key(i)), existed: true, oldData: old.data(i), oldComment: old.comment(i),
+				})
+			}
+		}
+	}
+	slices.SortFunc(d.list, func(x, y *elementChange) int {
+		return cmp.Or(x.set.compare(y.set), cmp.Compare(x.key, y.key))
+	})
+	return d.list
+}
