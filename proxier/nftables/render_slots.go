@@ -46,17 +46,27 @@ func slotCount(targets []proxier.Target) int {
 
 // spread appends to buf, for each slot, the index of the target that has it.
 func spread(buf []uint32, targets []proxier.Target) []uint32 {
-	divisor, sum := weights(targets)
-	if sum <= uint64(slotsEach*len(targets)) {
-		for i, t := range targets {
-			buf = appendSlots(buf, i, uint64(t.Weight)/divisor)
-		}
-		return buf
+	counts := slotCounts(targets)
+	if n := sumOf(counts); n > exactSizes {
+		return placed(buf, targets, counts, int(n))
 	}
-	for i, n := range rounded(targets) {
+	for i, n := range counts {
 		buf = appendSlots(buf, i, n)
 	}
 	return buf
+}
+
+// slotCounts returns how many slots each target has.
+func slotCounts(targets []proxier.Target) []uint64 {
+	divisor, sum := weights(targets)
+	if sum > uint64(slotsEach*len(targets)) {
+		return rounded(targets)
+	}
+	counts := make([]uint64, len(targets))
+	for i, t := range targets {
+		counts[i] = uint64(t.Weight) / divisor
+	}
+	return counts
 }
 
 func appendSlots(buf []uint32, target int, n uint64) []uint32 {
@@ -71,7 +81,7 @@ func rounded(targets []proxier.Target) []uint64 {
 	counts := make([]uint64, len(targets))
 	limit := slotLimit(len(targets))
 	for slots := uint64(len(targets)); slots <= limit; slots = nextSlotCount(slots) {
-		if share(counts, targets, slots) {
+		if share(counts, targets, slots, tolerance-missedTwice(slots)) {
 			return counts
 		}
 	}
@@ -89,10 +99,9 @@ func nextSlotCount(slots uint64) uint64 {
 }
 
 // share gives each target the whole number of slots below or above its share of
-// them, if all are within the tolerance.
-func share(counts []uint64, targets []proxier.Target, slots uint64) bool {
+// them, if none is off by more than so many thousandths of it.
+func share(counts []uint64, targets []proxier.Target, slots, permille uint64) bool {
 	sum := weightSum(targets)
-	permille := tolerance - missedTwice(slots)
 	given := uint64(0)
 	var either []int // targets for which both numbers are within the tolerance
 	for i, t := range targets {
@@ -161,6 +170,13 @@ func missedTwice(slots uint64) uint64 {
 	all := uint64(sizeClass(int(slots)))
 	missed := all - slots
 	return (1000*missed*missed + all*all - 1) / (all * all)
+}
+
+func sumOf(counts []uint64) (sum uint64) {
+	for _, n := range counts {
+		sum += n
+	}
+	return sum
 }
 
 func distance(a, b uint64) uint64 { return max(a, b) - min(a, b) }
