@@ -104,6 +104,32 @@ func TestResolveConditions(t *testing.T) {
 	}
 }
 
+// A step of one endpoint changes its weight alone, and no settled one, by which backends lay it out.
+func TestSettledWeights(t *testing.T) {
+	one, large := testEndpoints("10.0.0.1 weight=3", "10.0.0.2"), testEndpoints("10.0.0.1 weight=30000", "10.0.0.2")
+	for _, tt := range []struct {
+		svc   []func(*source.Service)
+		share uint8
+		want  string
+	}{
+		{[]func(*source.Service){slowly, one}, 0, "30/30 10/10"},
+		{[]func(*source.Service){slowly, one}, 1, "3/30 10/10"},
+		{[]func(*source.Service){slowly, one}, 9, "27/30 10/10"},
+		{[]func(*source.Service){slowly, large}, 1, "3000/30000 1/1"},
+		{[]func(*source.Service){slowly, hashed, one}, 1, "3/0 1/0"},
+		{[]func(*source.Service){one}, 1, "3/0 1/0"},
+	} {
+		r := Resolve(testService(tt.svc...), conditions(fmt.Sprint("10.0.0.1 share=", tt.share)), testNode(), IPv4)
+		var got []string
+		for _, target := range r.Pools[0].Targets {
+			got = append(got, fmt.Sprintf("%d/%d", target.Weight, target.Settled))
+		}
+		if text := strings.Join(got, " "); text != tt.want {
+			t.Errorf("%d tenths: weights and settled ones %s, want %s", tt.share, text, tt.want)
+		}
+	}
+}
+
 // A local policy uses what is in use of this node: where others are up or of lower tiers, endpoints
 // that fail, have no result or are backups are not.
 func TestResolveConditionsLocal(t *testing.T) {

@@ -178,7 +178,8 @@ func targets(svc Subject, eps []*source.Endpoint, p source.Port) []Target {
 	out := make([]Target, len(eps))
 	scale := svc.weightScale()
 	for i, e := range eps {
-		out[i] = Target{AddrPort: netip.AddrPortFrom(e.Addr, e.Port(p)), Weight: svc.weight(e, scale)}
+		out[i] = Target{AddrPort: netip.AddrPortFrom(e.Addr, e.Port(p))}
+		out[i].Weight, out[i].Settled = svc.weight(e, scale)
 	}
 	slices.SortFunc(out, func(a, b Target) int { return a.AddrPort.Compare(b.AddrPort) })
 	return slices.CompactFunc(out, func(a, b Target) bool { return a.AddrPort == b.AddrPort })
@@ -204,13 +205,18 @@ func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.Shares(s
 // slowStartSteps is in how many steps the share of an endpoint grows.
 const slowStartSteps = 10
 
-// weight returns the weight of an endpoint that is used, at least 1.
-func (s Subject) weight(e *source.Endpoint, scale int) uint16 {
+// weight returns the weight of an endpoint that is used, at least 1, and what it is without
+// a slow start; 0 where the service has none.
+func (s Subject) weight(e *source.Endpoint, scale int) (now, settled uint16) {
+	if !s.startsSlowly() {
+		return e.Weight, 0
+	}
 	w := int(e.Weight) * scale
-	if share := s.Conditions.of(s.Service, e).Share; s.startsSlowly() && share > 0 {
+	settled = uint16(w)
+	if share := s.Conditions.of(s.Service, e).Share; share > 0 {
 		w = max(1, w*int(share)/slowStartSteps)
 	}
-	return uint16(w)
+	return uint16(w), settled
 }
 
 func addrPorts(eps []*source.Endpoint, p source.Port) []netip.AddrPort {

@@ -173,7 +173,8 @@ type Pool struct {
 // A Target is where a packet is sent.
 type Target struct {
 	netip.AddrPort
-	Weight uint16 // at least 1
+	Weight  uint16 // at least 1
+	Settled uint16 // Weight once a slow start is over, and until one begins; 0: the service has none
 }
 
 // Compare orders keys by address, protocol, port and kind.

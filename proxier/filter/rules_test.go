@@ -296,22 +296,25 @@ func TestHostileInterfaces(t *testing.T) {
 // A step of a slow start rewrites the few chains that lead to its target, and no rule by which
 // clients keep theirs.
 func TestSlowStartStep(t *testing.T) {
-	render := func(weight uint16, affinity time.Duration) map[string]string {
-		targets := backendtest.Targets(proxier.IPv4, 0, 100)
+	render := func(n int, weight uint16, affinity time.Duration) map[string]string {
+		targets := backendtest.Targets(proxier.IPv4, 0, n)
 		for i := range targets {
 			targets[i].Weight = 100
 		}
-		targets[50].Weight = weight
+		targets[n/2].Weight = weight
 		s := backendtest.Service{Name: "web", Protocol: source.TCP, Affinity: affinity, Targets: targets}
 		cluster, _ := s.Pools()
 		chains := map[string]string{}
 		NewRules(proxier.IPv4).poolChains(cluster, func(_, name string, rules []byte) { chains[name] = string(rules) })
 		return chains
 	}
-	for _, affinity := range []time.Duration{0, time.Hour} {
-		was := render(10, affinity)
+	for _, tt := range []struct {
+		targets, most int // chains that change
+		affinity      time.Duration
+	}{{3, 1, 0}, {100, 2, 0}, {100, 2, time.Hour}, {1000, 3, 0}} {
+		was := render(tt.targets, 10, tt.affinity)
 		for weight := uint16(20); weight <= 100; weight += 10 {
-			now := render(weight, affinity)
+			now := render(tt.targets, weight, tt.affinity)
 			changed := 0
 			for name, rules := range now {
 				if rules != was[name] {
@@ -321,8 +324,8 @@ func TestSlowStartStep(t *testing.T) {
 					t.Errorf("weight %d: chain %s keeps clients otherwise:\n%s", weight, name, rules)
 				}
 			}
-			if len(now) != len(was) || changed > 2 {
-				t.Errorf("weight %d: %d of %d chains change, want 2 of %d", weight, changed, len(now), len(was))
+			if len(now) != len(was) || changed == 0 || changed > tt.most {
+				t.Errorf("weight %d: %d of %d chains change, want %d of %d", weight, changed, len(now), tt.most, len(was))
 			}
 			was = now
 		}

@@ -18,6 +18,42 @@ import (
 // Up to exactSizes each number of slots has a map of its own: those are written
 // anyway when the number changes, and stay in the order of targets, for readers.
 
+// slotCount returns how many slots targets have, or a few more.
+func slotCount(targets []proxier.Target) int {
+	if inTenths(targets) {
+		return int(slotLimit(len(targets)))
+	}
+	_, sum := weights(targets)
+	return int(min(sum, slotLimit(len(targets))))
+}
+
+// spread appends to buf, for each slot, the index of the target that has it.
+func spread(buf []uint32, targets []proxier.Target) []uint32 {
+	counts := slotCounts(targets)
+	if n := sumOf(counts); n > exactSizes {
+		return placed(buf, targets, counts, int(n))
+	}
+	for i, n := range counts {
+		buf = appendSlots(buf, i, n)
+	}
+	return buf
+}
+
+// slotCounts returns how many slots each target has.
+func slotCounts(targets []proxier.Target) []uint64 {
+	if inTenths(targets) {
+		return startCounts(targets)
+	}
+	return weightCounts(targets, missedTwice)
+}
+
+func appendSlots(buf []uint32, target int, n uint64) []uint32 {
+	for range n {
+		buf = append(buf, uint32(target))
+	}
+	return buf
+}
+
 // places are what no slot has taken yet: each target as often as it has slots, in blocks by
 // hash. A slot asks block after block, in an order of its own, and takes the last of the
 // first that has any.

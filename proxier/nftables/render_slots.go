@@ -38,29 +38,12 @@ func weights(targets []proxier.Target) (divisor, sum uint64) {
 
 func slotLimit(targets int) uint64 { return uint64(max(fewSlots, slotsEach*targets)) }
 
-// slotCount returns how many slots targets have, or a few more.
-func slotCount(targets []proxier.Target) int {
-	_, sum := weights(targets)
-	return int(min(sum, slotLimit(len(targets))))
-}
-
-// spread appends to buf, for each slot, the index of the target that has it.
-func spread(buf []uint32, targets []proxier.Target) []uint32 {
-	counts := slotCounts(targets)
-	if n := sumOf(counts); n > exactSizes {
-		return placed(buf, targets, counts, int(n))
-	}
-	for i, n := range counts {
-		buf = appendSlots(buf, i, n)
-	}
-	return buf
-}
-
-// slotCounts returns how many slots each target has.
-func slotCounts(targets []proxier.Target) []uint64 {
+// weightCounts returns how many slots each target has by its weight. What missed says of
+// a number of slots comes off the tolerance.
+func weightCounts(targets []proxier.Target, missed func(slots uint64) uint64) []uint64 {
 	divisor, sum := weights(targets)
 	if sum > uint64(slotsEach*len(targets)) {
-		return rounded(targets)
+		return rounded(targets, missed)
 	}
 	counts := make([]uint64, len(targets))
 	for i, t := range targets {
@@ -69,19 +52,12 @@ func slotCounts(targets []proxier.Target) []uint64 {
 	return counts
 }
 
-func appendSlots(buf []uint32, target int, n uint64) []uint32 {
-	for range n {
-		buf = append(buf, uint32(target))
-	}
-	return buf
-}
-
 // rounded returns how many slots each of several targets has.
-func rounded(targets []proxier.Target) []uint64 {
+func rounded(targets []proxier.Target, missed func(slots uint64) uint64) []uint64 {
 	counts := make([]uint64, len(targets))
 	limit := slotLimit(len(targets))
 	for slots := uint64(len(targets)); slots <= limit; slots = nextSlotCount(slots) {
-		if share(counts, targets, slots, tolerance-missedTwice(slots)) {
+		if share(counts, targets, slots, tolerance-missed(slots)) {
 			return counts
 		}
 	}
@@ -171,6 +147,9 @@ func missedTwice(slots uint64) uint64 {
 	missed := all - slots
 	return (1000*missed*missed + all*all - 1) / (all * all)
 }
+
+// worstMissedTwice is missedTwice of the number of slots at which it is largest: one in nine missed.
+func worstMissedTwice(uint64) uint64 { return 1000/(9*9) + 1 }
 
 func sumOf(counts []uint64) (sum uint64) {
 	for _, n := range counts {
