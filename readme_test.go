@@ -53,6 +53,26 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// The layout that README shows has each folder of the rooms that code is in.
+func TestReadmeLayout(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, layout, _ := strings.Cut(string(text), "## How the code is laid out")
+	for _, room := range []string{"cmd/internal", "internal", "netutil", "proxier", "source", "test"} {
+		entries, err := os.ReadDir(room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && e.Name() != "testdata" && e.Name() != "internal" && !regexp.MustCompile(`\b`+e.Name()+`\b`).MatchString(layout) {
+				t.Errorf("README.md says nothing of %s/%s", room, e.Name())
+			}
+		}
+	}
+}
+
 // pages returns what users and those who work on the code read.
 func pages(t *testing.T) []string {
 	t.Helper()
