@@ -16,8 +16,9 @@ func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, useFaile
 }
 
 // closes reports whether the connections of an endpoint that gets no new ones are closed. While
-// endpoints that fail their check are used, none is for failing, nor before it is settled that they will not be. A UDP flow has no end, and an
-// endpoint that fails no answer: such flows go to others whatever the service says.
+// endpoints that fail their check are used, none is for failing, nor before it is settled that
+// they will not be. A UDP flow has no end, and an endpoint that fails no answer: such flows go to
+// others whatever the service says.
 func (s Subject) closes(e *source.Endpoint, proto source.Protocol, useFailed bool) bool {
 	known := s.Conditions.of(s.Service, e)
 	switch {
@@ -118,7 +119,7 @@ func (e endpointsAt) note(l *look, s *synced, key FrontendKey, endpoints []netip
 func (c *closer) spare(at netip.AddrPort, f *Frontend) {
 	down := f.down()
 	c.pending.drop(at, f.has)
-	c.waiting.drop(at, func(a netip.AddrPort) bool { return f.has(a) && !sorted(down, a) })
+	c.waiting.drop(at, func(a netip.AddrPort) bool { return f.has(a) && !inSorted(down, a) })
 }
 
 func (e endpointsAt) drop(at netip.AddrPort, what func(netip.AddrPort) bool) {
@@ -133,8 +134,8 @@ func (e endpointsAt) has(at, endpoint netip.AddrPort) bool {
 	return has
 }
 
-// sorted reports whether a sorted list has an endpoint.
-func sorted(list []netip.AddrPort, endpoint netip.AddrPort) bool {
+// inSorted reports whether a sorted list has an endpoint.
+func inSorted(list []netip.AddrPort, endpoint netip.AddrPort) bool {
 	_, has := slices.BinarySearchFunc(list, endpoint, netip.AddrPort.Compare)
 	return has
 }
@@ -169,7 +170,7 @@ func newlyClosed(was, f *Frontend) []netip.AddrPort {
 		return closed
 	}
 	before := was.closed()
-	list := slices.DeleteFunc(closed, func(a netip.AddrPort) bool { return sorted(before, a) })
+	list := slices.DeleteFunc(closed, func(a netip.AddrPort) bool { return inSorted(before, a) })
 	if !f.closesRemoved() {
 		return list
 	}
@@ -185,7 +186,7 @@ func newlyDown(was, f *Frontend) []netip.AddrPort {
 		return f.down()
 	}
 	before := was.down()
-	return slices.DeleteFunc(f.down(), func(a netip.AddrPort) bool { return sorted(before, a) })
+	return slices.DeleteFunc(f.down(), func(a netip.AddrPort) bool { return inSorted(before, a) })
 }
 
 // down returns the endpoints that keep connections although their check fails, by either route.
