@@ -116,9 +116,6 @@ func localReady(svc Subject, node *Node) PerFamily {
 		}
 		return len(seen)
 	}
-	if svc.Disabled {
-		return PerFamily{}
-	}
 	n := PerFamily{IPv4: count(IPv4), IPv6: count(IPv6)}
 	if !serves(svc.Service, IPv4) {
 		n.IPv4 = n.IPv6
