@@ -1,0 +1,146 @@
+package proxier
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// reconsidered starts a Loop with one service, of which known is known at first.
+func reconsidered(t *testing.T, k *kernel, svc *source.Service, known Conditions, edit func(*Config)) (*Loop, knower) {
+	about := knower{make(chan *source.Service, 9), make(chan Conditions, 9)}
+	about.known <- known
+	l := start(t, k, func(c *Config) { c.Conditions = about }, edit)
+	l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
+	l.Synced("file")
+	synctest.Wait()
+	return l, about
+}
+
+// What is known of endpoints is in what others are shown of services, and is forgotten where it
+// is true no more.
+func TestConditionsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, svc := &kernel{}, testService(testEndpoints("10.0.0.1", "10.0.0.2"))
+		drained := conditions("10.0.0.1 drained")
+		l, about := reconsidered(t, k, svc, drained, func(*Config) {})
+		expect := func(when string, known Conditions, targets string) {
+			t.Helper()
+			synctest.Wait()
+			if got := l.Snapshot().Services[0].Conditions; !maps.Equal(got, known) {
+				t.Errorf("%s: %v is known, want %v", when, got, known)
+			}
+			for _, r := range []*Resolved{k.services[svc.Key], l.Snapshot().Resolve().Resolved[0]} {
+				if got := fmt.Sprint(r.Pools[0].Targets); got != targets {
+					t.Errorf("%s: %s, want %s", when, got, targets)
+				}
+			}
+		}
+		expect("drained", drained, "[10.0.0.2:8080]")
+		about.known <- nil
+		l.Reconsider(svc.Key)
+		expect("not drained any more", nil, "[10.0.0.1:8080 10.0.0.2:8080]")
+		node := *testNode()
+		node.Zone = "another"
+		l.SetNode(&node)
+		l.Resync()
+		time.Sleep(time.Minute)
+		expect("of another node", nil, "[10.0.0.1:8080 10.0.0.2:8080]")
+	})
+}
+
+// A health check node port tells of an endpoint whose check fails at once, and of one that
+// passes again when the kernel sends to it.
+func TestChecksReachHealthCheckNodePorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, told := &kernel{}, atomic.Int64{}
+		svc := testService(probed, externalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+		svc.HealthCheckNodePort = 32000
+		passed, failed := conditions("10.0.0.1 passed", "10.0.0.2 passed"), conditions("10.0.0.1 failed", "10.0.0.2 passed")
+		l, about := reconsidered(t, k, svc, passed, func(c *Config) {
+			c.OnHealth = func(list []HealthCheck) { told.Store(int64(list[0].LocalEndpoints.IPv4)) }
+		})
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := told.Load(); got != want {
+				t.Errorf("%s: %d local endpoints, want %d", when, got, want)
+			}
+		}
+		expect("at first", 1)
+		about.known <- failed
+		l.Reconsider(svc.Key)
+		expect("it fails", 0)
+		time.Sleep(time.Minute)
+		k.mu.Lock()
+		k.took = 10 * time.Second
+		k.mu.Unlock()
+		about.known <- passed
+		l.Reconsider(svc.Key)
+		expect("it passes, and the kernel does not have it", 0)
+		time.Sleep(20 * time.Second)
+		expect("the kernel has it", 1)
+	})
+}
+
+// Of a service that is disabled nothing on this node is ready.
+func TestDisabledIsNotHealthy(t *testing.T) {
+	svc := testService(externalLocal, testEndpoints("10.0.0.1 @here"), func(s *source.Service) { s.Disabled = true })
+	if got := localReady(Subject{Service: svc}, testNode()); got != (PerFamily{}) {
+		t.Errorf("local endpoints: %+v", got)
+	}
+}
+
+// Between two looks an endpoint may be back: what it has not answered yet is left to it then.
+// While it is still down, other changes of its service make no difference.
+func TestUnansweredOfOneThatIsBack(t *testing.T) {
+	up, down := conditions("10.0.0.1 passed", "10.0.0.2 passed"), conditions("10.0.0.1 failed", "10.0.0.2 passed")
+	svc := testService(probed, closing(source.CloseNever), testEndpoints("10.0.0.1", "10.0.0.2"))
+	more := testService(probed, closing(source.CloseNever), testEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3 weight=0"))
+	was, failed := Resolve(svc, up, testNode(), IPv4), Resolve(svc, down, testNode(), IPv4)
+	for _, tt := range []struct {
+		name string
+		then *Resolved
+		want bool
+	}{
+		{"back", was, false},
+		{"still down", Resolve(more, down, testNode(), IPv4), true},
+	} {
+		c := newCloser(source.TCP)
+		tell := func(from, to *Resolved) *look {
+			return c.synced(&synced{changes: map[source.Key]ServiceChange{svc.Key: {Old: from, New: to}}, host: testNode().host(IPv4)})
+		}
+		first := tell(was, failed)
+		tell(failed, tt.then)
+		f := Flow{Dst: netip.MustParseAddrPort("10.96.0.10:80"), Reply: netip.MustParseAddrPort("10.0.0.1:8080"), Unreplied: true}
+		if got := c.stale(first, f); got != tt.want {
+			t.Errorf("%s: a connection that waits for an answer is stale: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A connection that was not answered is sent to another endpoint without a word to its client,
+// which asks again anyway, or to the log.
+func TestUnansweredIsNotTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		track := &tracking{unreplied: true, flows: []testFlow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
+		svc := testService(probed, closing(source.CloseFailed), testEndpoints("10.0.0.1", "10.0.0.2"))
+		var log strings.Builder
+		reconsidered(t, &kernel{}, svc, conditions("10.0.0.1 failed", "10.0.0.2 passed"), func(c *Config) {
+			c.Flows, c.Log = track, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		time.Sleep(time.Minute)
+		track.expect(t)
+		if track.challenged > 0 || strings.Contains(log.String(), "closed connections") {
+			t.Errorf("%d clients are told:\n%s", track.challenged, &log)
+		}
+	})
+}
