@@ -1,26 +1,20 @@
 package healthcheck
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
+
+	"svcproxy.dev/svcproxy/internal/certtest"
 )
 
 // authority signs what servers in tests show. It is the one that this host trusts.
-var authority tls.Certificate
+var authority certtest.Authority
 
 // endpoints is set in the environment of a process that is all endpoints of a benchmark.
 const endpoints = "HEALTHCHECK_TEST_ENDPOINTS"
@@ -54,41 +48,19 @@ func beEndpoints() {
 	}
 }
 
-// trust makes an authority, and has crypto/x509 find it, and no other, in a file.
-func trust(path string) error {
-	ca := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "authority"}}
-	var err error
-	if authority, err = signed(ca, nil); err != nil {
+// trust makes the authority, and has crypto/x509 find it, and no other, in a file.
+func trust(path string) (err error) {
+	if authority, err = certtest.New("authority"); err != nil {
 		return err
 	}
 	os.Setenv("SSL_CERT_FILE", path)
 	os.Setenv("SSL_CERT_DIR", filepath.Dir(path))
-	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate[0]}), 0o600)
-}
-
-// signed returns a certificate of this shape, signed by the authority by, or by itself.
-func signed(shape *x509.Certificate, by *tls.Certificate) (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	shape.SerialNumber = big.NewInt(time.Now().UnixNano())
-	shape.NotBefore, shape.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := shape, any(key)
-	if by != nil {
-		parent, signer = by.Leaf, by.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, shape, parent, key.Public(), signer)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+	return authority.Write(path)
 }
 
 // certificate returns one for a name.
 func certificate(t testing.TB, name string) tls.Certificate {
-	cert, err := signed(&x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}}, &authority)
+	cert, err := authority.For(name)
 	if err != nil {
 		t.Fatal(err)
 	}
