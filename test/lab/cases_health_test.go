@@ -21,7 +21,7 @@ var healthGroups = []group{{
 	cases: []testCase{
 		{name: "endpoints die and come back", run: testEndpointsDie},
 		{name: "unanswered connections", run: testUnanswered, except: []string{"ipvs"}}, // they stay with their server
-		{name: "by an answer of UDP", run: testUDPCheck},
+		{name: "by each type of check", run: testCheckTypes},
 		{name: "all die", run: testAllDie},
 		{name: "backup tier", run: testBackupTier},
 		{name: "affinity", run: testDeadAffinity},
@@ -207,15 +207,6 @@ func testUnanswered(t *testing.T, e *env) {
 
 // retryPatience lets a client send its SYN for the fourth time, 7 s after the first.
 var retryPatience = slow(12 * time.Second)
-
-// testUDPCheck: an endpoint whose answer is another one is down.
-func testUDPCheck(t *testing.T, e *env) {
-	s := e.checked(at(e.Remote[:2]...)...)
-	s.HealthCheck["type"], s.HealthCheck["send"], s.HealthCheck["expect"] = "udp", `ping\n`, "^remote1 "
-	e.apply(t, s)
-	e.expectTargets(t, "one answers otherwise", 1)
-	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
-}
 
 // testAllDie: with all endpoints down the service goes on as if none were, or refuses.
 func testAllDie(t *testing.T, e *env) {

@@ -100,6 +100,7 @@ func (d *Daemon) Launch() error {
 	defer log.Close()
 	cmd := exec.Command(d.binary, append([]string{"run"}, d.directories()...)...)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+d.RootsFile())
 	if d.Mounts {
 		cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	}
@@ -331,6 +332,10 @@ func (d *Daemon) Files() (map[string]source.FileStatus, error) {
 	}
 	return files, nil
 }
+
+// RootsFile is where a test may put an authority that the daemon is to trust, before the first
+// certificate that it sees: in place of the file of this host, if there is one.
+func (d *Daemon) RootsFile() string { return filepath.Join(d.Dir, "roots.pem") }
 
 func (d *Daemon) logPath() string { return filepath.Join(d.Dir, "log") }
 
