@@ -1,9 +1,7 @@
 package check_test
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/check"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/filetest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -222,7 +221,9 @@ func TestAcceptedFirst(t *testing.T) {
 		}
 	}
 	put("b.toml", service("b", "10.96.0.1"))
-	accept(t, dir, state)
+	if err := filetest.Accept(t.Context(), dir, state); err != nil {
+		t.Fatal(err)
+	}
 	put("a.toml", service("a", "10.96.0.1"))
 	t.Chdir(dir)
 	for _, text := range []string{service("b", "10.96.0.1"), "broken\n"} {
@@ -242,28 +243,6 @@ func TestAcceptedFirst(t *testing.T) {
 		}
 	}
 }
-
-// accept has a Source accept the files of dir.
-func accept(t *testing.T, dir, state string) {
-	t.Helper()
-	src := file.New(file.Options{Dir: dir, StateDir: state, Log: slog.New(slog.DiscardHandler)})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	accepted := make(chan struct{}, 1)
-	go func() {
-		done <- src.Run(ctx, sinkFunc(func(ch source.Changes) { src.Accepted(ch.Set); accepted <- struct{}{} }))
-	}()
-	<-accepted
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
-
-type sinkFunc func(source.Changes)
-
-func (f sinkFunc) Apply(ch source.Changes) { f(ch) }
-func (f sinkFunc) Synced(string)           {}
 
 // What this host listens on counts for files of the configuration directory only.
 func TestListeners(t *testing.T) {

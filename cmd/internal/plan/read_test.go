@@ -1,15 +1,14 @@
 package plan
 
 import (
-	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/internal/filetest"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -47,8 +46,7 @@ func TestLastGood(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			accept(t, dir, state)
-			if err := tt.do(dir); err != nil {
+			if err := errors.Join(filetest.Accept(t.Context(), dir, state), tt.do(dir)); err != nil {
 				t.Fatal(err)
 			}
 			r := LastGood(file.Rules{}, nil, dir, state)
@@ -76,24 +74,3 @@ func cmpErr(list ...error) error {
 	}
 	return nil
 }
-
-// accept has a source keep the files of dir.
-func accept(t *testing.T, dir, state string) {
-	t.Helper()
-	src := file.New(file.Options{Dir: dir, StateDir: state, Log: slog.New(slog.DiscardHandler)})
-	ctx, cancel := context.WithCancel(t.Context())
-	done, accepted := make(chan error, 1), make(chan struct{}, 1)
-	go func() {
-		done <- src.Run(ctx, sinkFunc(func(ch source.Changes) { src.Accepted(ch.Set); accepted <- struct{}{} }))
-	}()
-	<-accepted
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
-
-type sinkFunc func(source.Changes)
-
-func (f sinkFunc) Apply(ch source.Changes) { f(ch) }
-func (f sinkFunc) Synced(string)           {}
