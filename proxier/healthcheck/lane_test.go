@@ -1,0 +1,70 @@
+package healthcheck
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// TestDead has more dead endpoints than there are slots for: the others are asked on
+// time, and the dead ones as often as the slots allow.
+func TestDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const dead, alive, slots, iv = 1000, 50, 200, 5 * time.Second
+		w, check := newWorld(t, Config{Parallel: slots}), every(iv)
+		w.answer = func(n, _ int) (time.Duration, error) {
+			if n < dead {
+				return time.Hour, nil
+			}
+			return time.Millisecond, nil
+		}
+		for n := range dead + alive {
+			w.Watch(question(n, check), check, Result{})
+		}
+		w.run()
+		time.Sleep(time.Minute)
+		w.restart()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if w.busiest > slots {
+			t.Errorf("%d probes were under way, want at most %d", w.busiest, slots)
+		}
+		w.gaps(dead, dead+alive, iv+tolerance(iv))
+		w.gaps(0, dead, dead*check.Timeout/(slots*3/4)+iv)
+	})
+}
+
+// gaps requires that endpoints from first on were asked at least so often.
+func (w *world) gaps(first, end int, most time.Duration) {
+	w.t.Helper()
+	for n := first; n < end; n++ {
+		times := w.at(n)
+		if len(times) < int(time.Minute/most) {
+			w.t.Fatalf("endpoint %d was asked at %v", n, times)
+		}
+		for i := 1; i < len(times); i++ {
+			if gap := times[i] - times[i-1]; gap > most {
+				w.t.Fatalf("endpoint %d was not asked for %v, want at most %v", n, gap, most)
+			}
+		}
+	}
+}
+
+func TestParallelPrograms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, check := newWorld(t, Config{}), every(time.Second)
+		check.Type = source.CheckExec
+		w.answer = func(int, int) (time.Duration, error) { return time.Hour, nil }
+		for n := range 200 {
+			w.Watch(question(n, check), check, Result{})
+		}
+		w.run()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if w.busiest != programs {
+			t.Errorf("%d programs ran at once, want %d", w.busiest, programs)
+		}
+	})
+}

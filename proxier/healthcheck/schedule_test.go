@@ -1,0 +1,110 @@
+package healthcheck
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// tolerance is by how much a probe may be early (jitter) or late (tick).
+func tolerance(iv time.Duration) time.Duration { return iv/jitter + 2*tick }
+
+func TestSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const count, iv = 10_000, 5 * time.Second
+		w, check := newWorld(t, Config{}), every(iv)
+		for n := range count {
+			w.Watch(question(n, check), check, Result{})
+		}
+		time.Sleep(3 * iv) // what is watched long before Run is no burst either
+		w.restart()
+		w.run()
+		time.Sleep(3 * iv)
+		const window = 100 * time.Millisecond
+		starts := make([]int, 4*iv/window)
+		for n := range count {
+			times := w.at(n)
+			if len(times) < 2 || times[0] > iv {
+				t.Fatalf("endpoint %d was asked at %v", n, times)
+			}
+			for i, at := range times {
+				starts[at/window]++
+				if gap := at - times[max(i, 1)-1]; gap > iv+tolerance(iv) || i > 1 && gap < iv-tolerance(iv) {
+					t.Errorf("endpoint %d was asked at %v", n, times)
+				}
+			}
+		}
+		even := count / int(iv/window)
+		for i, probes := range starts {
+			if probes > even*3/2+atOnce {
+				t.Errorf("%d probes begin within %v of %v, want some %d", probes, window, time.Duration(i)*window, even)
+			}
+		}
+	})
+}
+
+func TestFewAreAskedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, check := newWorld(t, Config{}), every(time.Hour)
+		for n := range atOnce + 100 {
+			w.Watch(question(n, check), check, Result{})
+		}
+		known := Result{State: Up, Passed: true}
+		w.Watch(question(1000, check), check, known)
+		w.run()
+		time.Sleep(2 * tick)
+		synctest.Wait()
+		if got := w.askedOf(); got < atOnce || got > atOnce+10 {
+			t.Errorf("%d are asked at once, want %d", got, atOnce)
+		}
+		time.Sleep(firstWait + 2*tick)
+		synctest.Wait()
+		if got := w.askedOf(); got != atOnce+101 {
+			t.Errorf("%d are asked soon, want all %d", got, atOnce+101)
+		}
+	})
+}
+
+// TestStopped has the goroutine of Run stand still, as all of a machine does: what was due meanwhile is not asked at once.
+func TestStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const count, iv = 1000, 5 * time.Second
+		var stop atomic.Bool
+		w := newWorld(t, Config{Report: func(Question, Result) {
+			if stop.CompareAndSwap(true, false) {
+				time.Sleep(time.Minute)
+			}
+		}})
+		check := every(iv)
+		for n := range count {
+			w.Watch(question(n, check), check, Result{})
+		}
+		w.run()
+		time.Sleep(2 * iv)
+		stop.Store(true)
+		w.Watch(question(count, check), check, Result{})
+		time.Sleep(iv) // it has been reported
+		w.restart()
+		time.Sleep(time.Minute + iv)
+		first := time.Hour
+		for n := range count {
+			first = min(first, slices.Min(append(w.at(n), time.Hour)))
+		}
+		soon := 0
+		for n := range count {
+			for _, at := range w.at(n) {
+				soon += one(at < first+100*time.Millisecond)
+			}
+		}
+		if soon == 0 || soon > 3*count/50 {
+			t.Errorf("%d of %d are asked at once, want some %d", soon, count, count/50)
+		}
+		for n := range count {
+			if times := w.at(n); len(times) == 0 || times[0] > first+iv+tolerance(iv) {
+				t.Fatalf("endpoint %d is asked at %v, the first one at %v", n, times, first)
+			}
+		}
+	})
+}
