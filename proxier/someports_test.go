@@ -1,0 +1,36 @@
+package proxier
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Whether all fail is asked of those that serve a port: one that passes, and serves another port
+// alone, is none of them.
+func TestAllFailOfAPort(t *testing.T) {
+	svc := testService(probed, testEndpoints("10.0.0.1", "10.0.0.2"))
+	svc.Ports = []source.Port{
+		{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080},
+		{Name: "admin", Protocol: source.TCP, Port: 90, TargetPort: 9090},
+	}
+	svc.Endpoints[1].Ports = map[string]uint16{"http": 0}
+	known := Conditions{
+		netip.MustParseAddrPort("10.0.0.1:8080"): {Check: CheckFailed, Settled: true},
+		netip.MustParseAddrPort("10.0.0.2:9090"): {Check: CheckPassed},
+	}
+	s := Subject{svc, known}
+	if got := fmt.Sprintf("%s, %s, %s", s.AllFail(), s.allFail(IPv4, &svc.Ports[0]), s.allFail(IPv4, &svc.Ports[1])); got != "use_all, use_all, " {
+		t.Errorf("all fail of the service, of http, of admin: %s", got)
+	}
+	pools := Resolve(svc, known, testNode(), IPv4).Pools
+	var got []string
+	for _, p := range pools {
+		got = append(got, fmt.Sprint(p.ServicePort.Port, p.Targets))
+	}
+	if text := fmt.Sprint(got); text != "[http[10.0.0.1:8080] admin[10.0.0.2:9090]]" {
+		t.Errorf("targets: %s", text)
+	}
+}
