@@ -124,3 +124,108 @@ func TestCheckOfARunningService(t *testing.T) {
 		}
 	})
 }
+
+// Answers in a row to one check are no row for another one.
+func TestRowsEndWithTheirCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := build("a", []string{one}, probed)
+		h.Use(svc.Key, svc)
+		q := healthcheck.Ask(svc, &svc.Endpoints[0])
+		h.checker.mu.Lock()
+		h.checker.results[q] = healthcheck.Result{State: healthcheck.Up, Row: 2, Error: "refused"}
+		h.checker.mu.Unlock()
+		stricter := build("a", []string{one}, probed, func(s *source.Service) { s.HealthCheck.Path = "/x" })
+		h.Use(svc.Key, stricter)
+		q = healthcheck.Ask(stricter, &stricter.Endpoints[0])
+		if r := h.checker.Result(q); r.State != healthcheck.Up || r.Row != 0 {
+			t.Errorf("asked from %+v on, want a row of 0", r)
+		}
+	})
+}
+
+// Only what was in use is in use until the first result of a new check.
+func TestCheckOfWhatWasNotInUse(t *testing.T) {
+	for _, out := range []string{" weight=0", " disabled", " notready"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := run(t, t.TempDir())
+			h.used(build("a", []string{one, two + out}))
+			svc := h.used(build("a", []string{one, two}, probed))
+			h.want(svc, "1 up, 2")
+		})
+	}
+}
+
+// An endpoint that its file took out of use for a while begins a slow start.
+func TestSlowStartOfOneThatWasOut(t *testing.T) {
+	for _, out := range []string{" weight=0", " disabled", " notready"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := run(t, t.TempDir())
+			h.used(build("a", []string{one, two}, slowly))
+			h.used(build("a", []string{one, two + out}, slowly))
+			svc := h.used(build("a", []string{one, two}, slowly))
+			h.want(svc, "1, 2 10%")
+		})
+	}
+}
+
+// What a service had before a restart counts once: when it goes, and comes back, it is new as a whole.
+func TestServiceGoesAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := h.used(build("a", []string{one, two}, slowly))
+		h.told()
+		h = h.restart()
+		h.Use(svc.Key, svc)
+		h.Use(svc.Key, nil)
+		if n := len(h.former.all); n != 0 {
+			t.Errorf("%d endpoints are remembered of which nothing is known", n)
+		}
+		h.Use(svc.Key, svc)
+		h.want(svc, "1, 2")
+	})
+}
+
+// When the last slow start is over, nothing is left to wait for.
+func TestStepsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		h.used(build("a", []string{one}, slowly))
+		svc := h.used(build("a", []string{one, two}, slowly))
+		time.Sleep(2 * svc.SlowStart)
+		h.told()
+		h.want(svc, "1, 2")
+		if left := time.Until(h.next()); left < time.Minute {
+			t.Errorf("the next step is in %v", left)
+		}
+	})
+}
+
+// Of an endpoint that is not asked any more nothing is known, and a clock that was set back
+// settles nothing later.
+func TestSettledAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		svc := h.used(build("a", []string{one, two}, closes))
+		h.set(svc, healthcheck.Up, two)
+		h.set(svc, healthcheck.Down, one)
+		time.Sleep(time.Minute)
+		if got := h.settled(svc); got != "[10.0.0.1]" {
+			t.Errorf("one fails: %s", got)
+		}
+		out := h.used(build("a", []string{one + " disabled", two}, closes))
+		if known := h.Conditions(svc.Key); len(known) != 1 || h.settled(out) != "[]" {
+			t.Errorf("one is disabled: %v", known)
+		}
+		h.used(svc)
+		h.checker.mu.Lock()
+		q := healthcheck.Ask(svc, &svc.Endpoints[0])
+		h.checker.results[q] = healthcheck.Result{State: healthcheck.Down, Since: time.Now().Add(24 * time.Hour), Error: "refused"}
+		h.checker.mu.Unlock()
+		h.checker.report(q, healthcheck.Result{})
+		h.told()
+		if got := h.settled(svc); got != "[10.0.0.1]" {
+			t.Errorf("it fails since tomorrow: %s", got)
+		}
+	})
+}
