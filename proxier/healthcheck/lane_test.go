@@ -68,3 +68,39 @@ func TestParallelPrograms(t *testing.T) {
 		}
 	})
 }
+
+// Whose turn it is: the one that waits longest, without those that nobody wants to know of any
+// more, and without the slow ones where these have all that they may have.
+func TestTurns(t *testing.T) {
+	now := time.Now()
+	l := newLane(4)
+	name := map[*entry]string{nil: "none"}
+	put := func(text string, slow bool, users int, ago time.Duration) *entry {
+		e := &entry{slow: slow, users: users, due: now.Add(-ago)}
+		name[e] = text
+		l.put(e)
+		return e
+	}
+	put("forgotten", false, 0, time.Minute)
+	put("fast 1", false, 1, 30*time.Second)
+	put("fast 2", false, 1, 10*time.Second)
+	put("forgotten too", true, 0, time.Minute)
+	for _, text := range []string{"slow 1", "slow 2", "slow 3", "slow 4"} {
+		put(text, true, 1, 20*time.Second)
+	}
+	next := func(want string) {
+		t.Helper()
+		if got := name[l.next()]; got != want {
+			t.Errorf("it is the turn of %s, want %s", got, want)
+		}
+	}
+	for _, want := range []string{"fast 1", "slow 1", "slow 2", "slow 3", "none"} {
+		next(want)
+	}
+	l.done(false)
+	next("fast 2")
+	l.done(false)
+	next("none") // three quarters of the slots are of slow ones
+	l.done(true)
+	next("slow 4")
+}

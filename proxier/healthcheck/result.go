@@ -38,7 +38,7 @@ type Result struct {
 // one without a state brings it down. From then on rows decide.
 func (r Result) with(err error, asked time.Time, took time.Duration, check *source.HealthCheck) Result {
 	passed := err == nil
-	if passed != (r.Error == "") || r.Row == 0 {
+	if passed != (r.Error == "") {
 		r.Row = 0
 	}
 	r.Row++

@@ -46,8 +46,8 @@ func TestResumed(t *testing.T) {
 		ago time.Duration
 		row int
 	}{{time.Second, 2}, {13 * time.Second, 0}, {-time.Second, 0}} {
-		r := Result{State: Up, Passed: true, Error: "x", Row: 2, Asked: now.Add(-tt.ago)}.resumed(now, every(5*time.Second))
-		if r.State != Up || r.Row != tt.row {
+		r := Result{State: Up, Passed: true, Error: "x", Row: 2, Asked: now.Add(-tt.ago), NotAsked: "y"}.resumed(now, every(5*time.Second))
+		if r.State != Up || r.Row != tt.row || r.NotAsked != "" {
 			t.Errorf("asked %v ago: %+v, want a row of %d", tt.ago, r, tt.row)
 		}
 	}

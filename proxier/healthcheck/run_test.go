@@ -91,3 +91,58 @@ func TestEndWhileAProbeHangs(t *testing.T) {
 		close(release)
 	})
 }
+
+// A state that changes twice before it can be told is told once, as it is then, and nothing of a
+// question that nobody asks any more.
+func TestChanges(t *testing.T) {
+	w, check := newWorld(t, Config{}), every(time.Minute)
+	check.Fall = 1
+	q, other := question(1, check), question(2, check)
+	for _, q := range []Question{q, other} {
+		w.Watch(q, check, Result{})
+		w.take(w.entries[q], nil, time.Now(), 0)
+	}
+	w.take(w.entries[q], errDead, time.Now(), 0)
+	w.Forget(other)
+	if all := w.changes(); len(all) != 1 || all[0].q != q || all[0].result.State != Down {
+		t.Errorf("changes: %+v, want one to down", all)
+	}
+	if all := w.changes(); len(all) != 0 {
+		t.Errorf("changes that were told: %+v", all)
+	}
+}
+
+// An answer that comes when nobody wants it any more is not counted.
+func TestForgottenIsNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, check := newWorld(t, Config{}), every(time.Minute)
+		w.answer = func(int, int) (time.Duration, error) { return time.Second, nil }
+		w.Watch(question(1, check), check, Result{})
+		w.run()
+		time.Sleep(time.Second / 2)
+		w.Forget(question(1, check))
+		time.Sleep(time.Minute)
+		for _, a := range w.Answers() {
+			if a.Count != 0 {
+				t.Errorf("counted: %+v", a)
+			}
+		}
+	})
+}
+
+// An answer counts however late it is: only one that did not come may be the fault of a machine
+// that stood still. And a host that cannot ask has tried to, also where a state is known.
+func TestLateAnswers(t *testing.T) {
+	w, check := newWorld(t, Config{}), every(time.Minute)
+	e := &entry{check: check}
+	w.take(e, nil, time.Now(), 10*check.Timeout)
+	if e.result.State != Up {
+		t.Errorf("after a late answer: %+v", e.result)
+	}
+	began := time.Now()
+	e = &entry{check: check, result: Result{State: Up, Passed: true}}
+	w.take(e, &ownError{errors.New("too many open files")}, began, 0)
+	if r := e.result; r.State != Up || !r.Asked.Equal(began) || r.Error != "" || r.NotAsked == "" {
+		t.Errorf("of a host that cannot ask: %+v", r)
+	}
+}

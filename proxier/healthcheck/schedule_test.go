@@ -108,3 +108,34 @@ func TestStopped(t *testing.T) {
 		}
 	})
 }
+
+// What is known already is asked when its turn comes, also where few are.
+func TestKnownWaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, check := newWorld(t, Config{}), every(time.Hour)
+		w.Watch(question(1, check), check, Result{State: Up, Passed: true})
+		w.run()
+		time.Sleep(2 * tick)
+		synctest.Wait()
+		if times := w.at(1); len(times) != 0 {
+			t.Errorf("asked at %v", times)
+		}
+		time.Sleep(firstWait)
+		if times := w.at(1); len(times) != 1 {
+			t.Errorf("asked at %v, want once within %v", times, firstWait)
+		}
+	})
+}
+
+// A turn that is far too late is left out, but no two in a row.
+func TestLate(t *testing.T) {
+	now := time.Now()
+	e := &entry{check: every(time.Second), due: now.Add(-time.Minute)}
+	if got := []bool{e.late(now), e.late(now), e.late(now)}; !slices.Equal(got, []bool{true, false, true}) {
+		t.Errorf("left out: %v", got)
+	}
+	e.due = now.Add(-e.interval() / 5)
+	if e.late(now) {
+		t.Error("a fifth of an interval is too late")
+	}
+}
