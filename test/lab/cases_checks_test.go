@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"svcproxy.dev/svcproxy/internal/certtest"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A checkType is a type of check, and servers of three hosts to ask: the first one is alive.
@@ -34,6 +35,14 @@ type checkType struct {
 
 // name of the service that is checked so.
 func (c checkType) name(e *env) string { return e.name() + "-" + c.keys["type"].(string) }
+
+// protocols returns what the service is asked over.
+func (c checkType) protocols() []source.Protocol {
+	if c.keys["type"] == "udp" {
+		return []source.Protocol{source.UDP}
+	}
+	return []source.Protocol{source.TCP}
+}
 
 // testCheckTypes asks real servers by each type of check: connections go to those that answer
 // as they should, and status says what is wrong with the others.
@@ -55,13 +64,18 @@ func testCheckTypes(t *testing.T, e *env) {
 			s.HealthCheck["port"] = port
 		}
 		services = append(services, s)
-		checks = append(checks, check{from: e.Client, to: e.vip(byte(i + 1)), want: by(e.Remote[0])})
+		checks = append(checks, check{from: e.Client, to: e.vip(byte(i + 1)), protocols: c.protocols(), want: by(e.Remote[0])})
 	}
 	e.apply(t, services...)
-	for _, c := range types {
-		if err := Poll(checkPatience, func() error { return e.matchChecks(c) }); err != nil {
-			t.Error(err)
+	err := Poll(checkPatience, func() error {
+		var wrong []error
+		for _, c := range types {
+			wrong = append(wrong, e.matchChecks(c))
 		}
+		return errors.Join(wrong...)
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	e.expect(t, checks...)
 }
