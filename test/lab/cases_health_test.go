@@ -20,7 +20,7 @@ var healthGroups = []group{{
 	name: "health",
 	cases: []testCase{
 		{name: "endpoints die and come back", run: testEndpointsDie},
-		{name: "unanswered connections", run: testUnanswered, except: []string{"ipvs"}}, // they stay with their server
+		{name: "unanswered connections", run: testUnanswered, except: []string{"ipvs"}},            // they stay with their server
 		{name: "by each type of check", run: testCheckTypes, except: []string{"iptables", "ipvs"}}, // no mode has a part in it
 		{name: "all die", run: testAllDie},
 		{name: "backup tier", run: testBackupTier},
