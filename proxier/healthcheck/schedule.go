@@ -4,12 +4,32 @@ import (
 	"container/heap"
 	"math/rand/v2"
 	"time"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // jitter is the part of an interval by which a probe begins before its point of the
 // grid at most, so that what an endpoint does at intervals of its own does not
 // always meet it.
 const jitter = 32
+
+// FailTime returns within which time of each other endpoints fail, by a check, that fail for the same
+// reason: the time of a row of bad answers. It is counted from the moment of each Result.Since.
+func FailTime(check *source.HealthCheck) time.Duration {
+	return rowTime(int(check.Fall), check.Interval, check.Timeout)
+}
+
+// ReturnTime returns how long after the first of them endpoints pass, by a check, that come back
+// together: one turn of each, and its answer.
+func ReturnTime(check *source.HealthCheck) time.Duration {
+	return rowTime(1, check.IntervalDown, check.Timeout)
+}
+
+// rowTime returns how long a row of answers takes at most, wherever in the interval it begins and
+// ends: a turn is early by the jitter at either end.
+func rowTime(n int, interval, timeout time.Duration) time.Duration {
+	return time.Duration(n)*interval + 2*interval/jitter + timeout
+}
 
 // tick is the least time between two looks at what is due, which makes fewer
 // wake-ups: with 2,000 probes a second eight begin together.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // tolerance is by how much a probe may be early (jitter) or late (tick).
@@ -138,4 +140,60 @@ func TestLate(t *testing.T) {
 	if e.late(now) {
 		t.Error("a fifth of an interval is too late")
 	}
+}
+
+// What is lost together fails within FailTime of each other, and what comes back together passes
+// within ReturnTime. Both are no longer than that takes, save for the time of an answer.
+func TestTogether(t *testing.T) {
+	for _, check := range []*source.HealthCheck{
+		{Type: source.CheckTCP, Interval: 5 * time.Second, IntervalDown: 5 * time.Second, Timeout: 2 * time.Second, Rise: 2, Fall: 3},
+		{Type: source.CheckTCP, Interval: time.Second, IntervalDown: 30 * time.Second, Timeout: time.Second, Rise: 1, Fall: 1},
+		{Type: source.CheckTCP, Interval: 10 * time.Second, IntervalDown: time.Second, Timeout: 500 * time.Millisecond, Rise: 5, Fall: 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			const count = 200
+			w := newWorld(t, Config{})
+			for n := range count {
+				w.Watch(question(n, check), check, Result{State: Up, Passed: true})
+			}
+			w.run()
+			time.Sleep(3 * check.Interval)
+			lost := func(int, int) (time.Duration, error) { return time.Hour, nil }
+			back := func(int, int) (time.Duration, error) { return time.Millisecond, nil }
+			for _, tt := range []struct {
+				is     string
+				answer func(int, int) (time.Duration, error)
+				most   time.Duration
+				least  time.Duration
+			}{
+				{"failed", lost, FailTime(check), check.Interval * 9 / 10},
+				{"passed", back, ReturnTime(check), check.IntervalDown * 9 / 10},
+				{"failed", lost, FailTime(check), check.Interval * 9 / 10},
+			} {
+				w.mu.Lock()
+				w.answer = tt.answer
+				w.mu.Unlock()
+				w.reports = nil
+				time.Sleep(2*FailTime(check) + time.Duration(check.Rise)*check.IntervalDown + ReturnTime(check))
+				synctest.Wait()
+				if got := w.apart(); len(w.reports) != count || got > tt.most || got < tt.least {
+					t.Errorf("interval %v, %v down, timeout %v: %d %s within %v, want %v at most", check.Interval, check.IntervalDown, check.Timeout, len(w.reports), tt.is, got, tt.most)
+				}
+			}
+		})
+	}
+}
+
+// apart returns the time between the first report and the last.
+func (w *world) apart() time.Duration {
+	var first, last time.Time
+	for _, r := range w.reports {
+		if first.IsZero() || r.result.Since.Before(first) {
+			first = r.result.Since
+		}
+		if r.result.Since.After(last) {
+			last = r.result.Since
+		}
+	}
+	return last.Sub(first)
 }
