@@ -10,24 +10,30 @@ import (
 
 // depart splits endpoints that get no new connections into those that keep what they have,
 // and those whose connections are closed.
-func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, useFailed bool) (kept, closed []*source.Endpoint) {
-	kept = keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, useFailed) })
+func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, use failedUse) (kept, closed []*source.Endpoint) {
+	kept = keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, use) })
 	return kept, without(list, kept)
 }
 
-// closes reports whether the connections of an endpoint that gets no new ones are closed. While
-// endpoints that fail their check are used, none is for failing, nor before it is settled that
-// they will not be. A UDP flow has no end, and an endpoint that fails no answer: such flows go to
-// others whatever the service says.
-func (s Subject) closes(e *source.Endpoint, proto source.Protocol, useFailed bool) bool {
+// closes reports whether the connections of an endpoint that gets no new ones are closed. None is
+// for failing before that is settled, nor while others are used though they fail. A UDP flow has no
+// end and an endpoint that fails no answer: such flows go to others at once, whatever the service says.
+func (s Subject) closes(e *source.Endpoint, proto source.Protocol, use failedUse) bool {
 	known := s.Conditions.of(s.Service, e)
 	switch {
-	case s.fails(e) && known.Settled && !useFailed && (proto == source.UDP || s.CloseConnections != source.CloseNever):
+	case proto == source.UDP && s.isOut(e, use):
+		return true
+	case proto != source.UDP && s.fails(e) && use == useNone && known.Settled && s.CloseConnections != source.CloseNever:
 		return true
 	case known.Drained && known.Overdue:
 		return s.CloseConnections == source.CloseAlways
 	}
 	return false
+}
+
+// isOut reports whether an endpoint fails its check, and is not used for that.
+func (s Subject) isOut(e *source.Endpoint, use failedUse) bool {
+	return s.fails(e) && use != useFailed && !s.spares(e, use)
 }
 
 // fails reports whether the check of an endpoint fails.

@@ -19,6 +19,10 @@ type Condition struct {
 	Drained bool        // it is to get no new connections
 	Overdue bool        // it is drained, and the time that its connections had is over, see Drain.Until
 	Share   uint8       // tenths of its weight, 1 to 9, in a slow start; 0: all of it
+
+	// Returning: all that could stand in for it have failed, and those that pass do so again so
+	// shortly that others may follow. Of one that fails: it is one of those, as it failed when they did.
+	Returning bool
 }
 
 // A CheckResult is what the health check of a service says of an endpoint.

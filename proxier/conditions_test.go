@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// conditions parses "10.0.0.1 failed", with any of: passed, failed, failing, drained, overdue, share=n.
+// conditions parses "10.0.0.1 failed", with any of: passed, failed, failing, returning, drained, overdue, share=n.
 func conditions(list ...string) Conditions {
 	known := make(Conditions)
 	for _, text := range list {
@@ -26,6 +26,8 @@ func conditions(list ...string) Conditions {
 				c.Check, c.Settled = CheckFailed, true
 			case "failing":
 				c.Check = CheckFailed
+			case "returning":
+				c.Returning = true
 			case "overdue":
 				c.Overdue = true
 			case "drained":
@@ -95,6 +97,24 @@ func TestResolveConditions(t *testing.T) {
 		{"never enough", edits{minUp(9), testEndpoints(one, two+" tier=1", three+" tier=9")}, nil, "10.0.0.1:8080 10.0.0.2:8080 10.0.0.3:8080"},
 		{"all fail, with a backup", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" failed", two+" failed"), "10.0.0.1:8080"},
 		{"disabled", edits{testEndpoints(one, two+" disabled")}, nil, "10.0.0.1:8080"},
+
+		{"one passes again, and another may", edits{probed, testEndpoints(one, two, three)}, conditions(one+" passed returning", two+" failing returning", three+" passed returning"), "10.0.0.1:8080 10.0.0.2:8080 10.0.0.3:8080"},
+		{"a third one failed before they did", edits{probed, testEndpoints(one, two, three)}, conditions(one+" passed returning", two+" failing returning", three+" failed"), "10.0.0.1:8080 10.0.0.2:8080"},
+		{"a third one passes for longer", edits{probed, testEndpoints(one, two, three)}, conditions(one+" passed returning", two+" failing returning", three+" passed"), "10.0.0.1:8080 10.0.0.3:8080"},
+		{"a third one has no result", edits{probed, testEndpoints(one, two, three)}, conditions(one+" passed returning", two+" failing returning"), "10.0.0.1:8080 10.0.0.2:8080 10.0.0.3:8080"},
+		{"one without a result, and nobody may follow", edits{probed, testEndpoints(one, two)}, conditions(one + " passed returning"), "10.0.0.1:8080"},
+		{"one passes again, refuse", edits{probedRefuse, testEndpoints(one, two)}, conditions(one+" passed returning", two+" failing returning"), "10.0.0.1:8080"},
+		{"another one may, which is drained", edits{probed, testEndpoints(one, two)}, conditions(one+" passed returning", two+" failing returning drained"), "10.0.0.1:8080"},
+		{"the one that passes is drained", edits{probed, testEndpoints(one, two, three)}, conditions(one+" passed drained returning", two+" failing returning", three+" failing"), "10.0.0.2:8080 10.0.0.3:8080"},
+		{"the first tier may follow its backup", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" failing returning", two+" passed returning"), "10.0.0.1:8080"},
+		{"the first tier failed before its backup", edits{probed, testEndpoints(one, two+" tier=1", three+" tier=1")}, conditions(one+" failed", two+" passed returning", three+" failing returning"), "10.0.0.2:8080 10.0.0.3:8080"},
+		{"enough of the first tier may follow", edits{probed, minUp(2), testEndpoints(one, two, three+" tier=1")}, conditions(one+" passed returning", two+" failing returning", three+" passed returning"), "10.0.0.1:8080 10.0.0.2:8080"},
+		{"one that terminates passes again", edits{probed, testEndpoints(one, two+" terminating")}, conditions(one+" failing returning", two+" passed returning"), "10.0.0.1:8080"},
+		{"all terminate, and one passes again", edits{probed, testEndpoints(one+" terminating", two+" terminating")}, conditions(one+" failing returning", two+" passed returning"), "10.0.0.1:8080 10.0.0.2:8080"},
+		{"all of the other family may follow", edits{probed, testEndpoints(one, two, "fd00::1")}, conditions(one+" passed returning", two+" failing", "fd00::1 failing returning"), "10.0.0.1:8080"},
+		{"another one may that does not serve the port", edits{probed, testEndpoints(one, two, three), otherPort(1)}, conditions(one+" passed returning", two+" failing returning", three+" failing"), "10.0.0.1:8080"},
+		{"another one passes for longer at another port", edits{probed, testEndpoints(one, two, three), otherPort(2)}, conditions(one+" passed returning", two+" failing returning", three+" passed"), "10.0.0.1:8080 10.0.0.2:8080"},
+		{"one may follow, in no slow start", edits{probed, slowly, testEndpoints(one, two)}, conditions(one+" passed returning share=2", two+" failing returning"), "10.0.0.1:8080*2 10.0.0.2:8080*10"},
 	}
 	for _, tt := range tests {
 		r := Resolve(testService(tt.svc...), tt.known, testNode(), IPv4)
@@ -145,6 +165,9 @@ func TestResolveConditionsLocal(t *testing.T) {
 		{"up", both, conditions("10.0.0.1 passed", "10.0.0.2 passed"), Balance, 1, ""},
 		{"fails", both, conditions("10.0.0.1 failed", "10.0.0.2 passed"), Drop, 0, "policy local: no usable endpoint on this node: 1 down; usable elsewhere: 1"},
 		{"all fail", both, conditions("10.0.0.1 failed", "10.0.0.2 failed"), Balance, 1, ""},
+		{"may follow", both, conditions("10.0.0.1 failing returning", "10.0.0.2 passed returning"), Balance, 1, ""},
+		{"terminates here, and may follow", []string{"10.0.0.1 @here terminating", "10.0.0.2 @there"}, conditions("10.0.0.1 failing returning", "10.0.0.2 passed returning"), Balance, 0, ""},
+		{"terminates here, and all fail", []string{"10.0.0.1 @here terminating", "10.0.0.2 @there"}, conditions("10.0.0.1 failed", "10.0.0.2 failed"), Balance, 0, ""},
 		{"no result here", both, conditions("10.0.0.2 passed"), Drop, 0, "policy local: no usable endpoint on this node: 1 checking; usable elsewhere: 1"},
 		{"no result", both, nil, Balance, 1, ""},
 		{"no result here, fails there", both, conditions("10.0.0.2 failed"), Balance, 1, ""},
@@ -184,6 +207,7 @@ func TestAllFailByFamily(t *testing.T) {
 		{"a port", edits{probed, testEndpoints("10.0.0.1", "10.0.0.2"), otherPort(1)}, conditions("10.0.0.1 failed", "10.0.0.2 passed"), "use_all use_all -"},
 		{"nobody has a result", edits{probed, testEndpoints("10.0.0.1")}, nil, "- - -"},
 		{"one has no result", edits{probed, testEndpoints("10.0.0.1", "10.0.0.2")}, conditions("10.0.0.1 failed"), "use_all use_all -"},
+		{"one passes again", edits{probed, testEndpoints("10.0.0.1", "10.0.0.2")}, conditions("10.0.0.1 passed returning", "10.0.0.2 failing returning"), "- - -"},
 		{"one has no result, refuse", edits{probedRefuse, testEndpoints("10.0.0.1", "10.0.0.2")}, conditions("10.0.0.1 failed"), "- - -"},
 	} {
 		s := Subject{testService(tt.svc...), tt.known}

@@ -38,6 +38,7 @@
 //	node, nodechange         this host, and which services a change of it touches
 //	conditions               what is known of endpoints beside files: checks, drains, slow starts
 //	resolve, endpoints       the policy; which endpoints are usable
+//	allfailed                what is used when no endpoint passes, or only some do so again
 //	frontend, state, delta   what Resolve returns
 //	backend, optional        what a backend must do, and may do
 //	pace, progress           when a family syncs, and whether a Sync is stuck

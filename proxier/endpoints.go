@@ -14,7 +14,7 @@ type endpointSelection struct {
 	targets [2][]*source.Endpoint // by Scope: get new connections
 	kept    [2][]*source.Endpoint // by Scope: still there, get no new connections
 
-	useFailed bool // those that fail their check are used
+	use failedUse // which of them do not pass their check
 }
 
 // choose picks the usable endpoints: those of the first group that has any, of the lowest tiers
@@ -31,8 +31,8 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 	here := func(list []*source.Endpoint) []*source.Endpoint {
 		return keep(list, func(e *source.Endpoint) bool { return isLocal(e, node) })
 	}
-	c := endpointSelection{useFailed: svc.allFail(fam, p) == useAll}
-	groups := grouped(svc, all, c.useFailed)
+	c := endpointSelection{use: svc.failedUse(fam, p)}
+	groups := grouped(svc, all, c.use)
 	for g, list := range groups {
 		if len(list) == 0 {
 			continue
@@ -143,7 +143,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 		use = choose(r.svc, r.node, r.fam, &p)
 	}
 	for scope := range out {
-		kept, closed := r.svc.depart(use.kept[scope], p.Protocol, use.useFailed)
+		kept, closed := r.svc.depart(use.kept[scope], p.Protocol, use.use)
 		out[scope] = &Pool{
 			ServicePort:  ServicePortName{Key: r.svc.Key, Port: p.Name},
 			Scope:        Scope(scope),
@@ -153,7 +153,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Targets:      targets(r.svc, use.targets[scope], p),
 			Kept:         addrPorts(kept, p),
 			Closed:       addrPorts(closed, p),
-			Down:         addrPorts(keep(kept, func(e *source.Endpoint) bool { return r.svc.fails(e) && !use.useFailed }), p),
+			Down:         addrPorts(keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, use.use) }), p),
 			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
 		}
 	}

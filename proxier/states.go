@@ -66,7 +66,7 @@ func (s Subject) shown(e *source.Endpoint, t *tiersInUse) endpointState {
 	return ready
 }
 
-// A tiersInUse has the highest tier of which ready endpoints are used. Nil: all are.
+// A tiersInUse has the highest tier of which endpoints are used. Nil: all are.
 type tiersInUse PerFamily
 
 // tiersInUse returns nil where there is one tier only.
@@ -75,9 +75,11 @@ func (s Subject) tiersInUse() *tiersInUse {
 		return nil
 	}
 	counts := map[Family]*tierCounts{IPv4: {}, IPv6: {}}
+	use := map[Family]failedUse{IPv4: s.failedUse(IPv4, nil), IPv6: s.failedUse(IPv6, nil)}
 	for i := range s.Endpoints {
-		if e := &s.Endpoints[i]; stateOf(s, e) == ready {
-			counts[FamilyOf(e.Addr)].add(e)
+		e := &s.Endpoints[i]
+		if fam := FamilyOf(e.Addr); stateOf(s, e) == ready || s.spares(e, use[fam]) {
+			counts[fam].add(e)
 		}
 	}
 	return &tiersInUse{IPv4: counts[IPv4].last(s.MinUp), IPv6: counts[IPv6].last(s.MinUp)}

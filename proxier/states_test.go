@@ -56,6 +56,7 @@ func TestShownStates(t *testing.T) {
 		{"a backup that is needed", edits{minUp(2), testEndpoints(one, two+" tier=1", three+" tier=2")}, nil, "ready, ready, backup"},
 		{"a backup of one that fails", edits{probed, testEndpoints(one, two+" tier=1", three+" tier=2")},
 			conditions(one+" failed", two+" passed", three+" passed"), "down, up, backup"},
+		{"a backup of one that may follow it", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" failing returning", two+" passed returning"), "down, backup"},
 		{"a backup that fails", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" passed", two+" failed"), "up, down"},
 		{"a backup of the other family", edits{testEndpoints(one, "fd00::1 tier=1")}, nil, "ready, ready"},
 		{"a backup of another node", edits{local, testEndpoints(one+" @there", two+" @here tier=1", three+" @there tier=1")}, nil, "ready, backup, backup"},
@@ -114,9 +115,13 @@ func TestAllFail(t *testing.T) {
 		check           func(*source.Service)
 		setting, action string
 		reason          string
+
+		returning string // the reason when one passes again, and another may
+		targets   int    // then
 	}{
-		{probed, "use_all", "balance", "no endpoint passes its check, so those that fail are used: 2"},
-		{probedRefuse, "refuse", "reject", "no usable endpoint: 2 down, 1 draining"},
+		{probed, "use_all", "balance", "no endpoint passes its check, so those that fail are used: 2",
+			"endpoints pass their check again, and those that failed with them are used while they may follow", 2},
+		{probedRefuse, "refuse", "reject", "no usable endpoint: 2 down, 1 draining", "", 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			svc := testService(tt.check, testEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"))
@@ -136,11 +141,24 @@ func TestAllFail(t *testing.T) {
 			if got := l.Counts().AllFailed; got[tt.setting] != 1 || len(got) != 1 {
 				t.Errorf("counts: %v", got)
 			}
+			known[svc.Key] = conditions("10.0.0.1 failing returning", "10.0.0.2 passed returning", "10.0.0.3 failed drained")
+			l.Reconsider(svc.Key)
+			synctest.Wait()
+			f = l.Status().Services[0].Frontends[0]
+			if f.AllFailed != "" || f.Action != "balance" || f.Reason != tt.returning || f.Targets != tt.targets {
+				t.Errorf("when one passes again, and another may: %+v", f)
+			}
+			if s, c := l.Summary(5), l.Counts(); len(s.Problems) != 0 || len(c.AllFailed) != 0 {
+				t.Errorf("when one passes again, and another may: %+v, %v", s.Problems, c.AllFailed)
+			}
 			known[svc.Key] = conditions("10.0.0.1 failed", "10.0.0.2 passed", "10.0.0.3 failed drained")
 			l.Reconsider(svc.Key)
 			synctest.Wait()
 			if s, c := l.Summary(5), l.Counts(); len(s.Problems) != 0 || len(c.AllFailed) != 0 {
 				t.Errorf("when one passes: %+v, %v", s.Problems, c.AllFailed)
+			}
+			if f := l.Status().Services[0].Frontends[0]; f.Reason != "" || f.Targets != 1 {
+				t.Errorf("when one passes: %+v", f)
 			}
 		})
 	}

@@ -47,7 +47,7 @@ type FrontendStatus struct {
 	Kind    string `json:"kind"`
 	Action  string `json:"action"`           // of everyone outside; "pending" while the kernel is not known to hold it, "unserved" or "in part" where it cannot
 	Targets int    `json:"targets"`          // that get new connections
-	Reason  string `json:"reason,omitempty"` // why it does not balance, or not all; empty for a change that is on its way to the kernel
+	Reason  string `json:"reason,omitempty"` // why it does not balance, or not all, or by endpoints that fail; empty for a change that is on its way to the kernel
 
 	AllFailed string `json:"all_failed,omitempty"` // no endpoint that it could use passes its check: "use_all" (those that fail are used) or "refuse"
 
@@ -219,6 +219,8 @@ func (s Subject) whyNot(node *Node, f *Frontend, action string) (reason, allFail
 		return fmt.Sprintf("no endpoint passes its check, so those that fail are used: %d", len(f.Outside.Pool.Targets)), useAll
 	case setting == refuseAll && why.Down > 0:
 		return why.String(), refuseAll
+	case action == Balance.String() && s.failedUseAt(f) == useReturning:
+		return "endpoints pass their check again, and those that failed with them are used while they may follow", ""
 	}
 	return why.String(), ""
 }

@@ -9,7 +9,7 @@ import (
 // The groups of endpoints, of which the first that has any is used.
 const (
 	readyGroup   = iota
-	unsureGroup  // ready, and their check has no result, or fails where those are used
+	unsureGroup  // ready, and their check has no result
 	leavingGroup // terminating, still serving
 	unsureLeavingGroup
 	groupCount
@@ -19,14 +19,15 @@ const (
 func leaving(group int) bool { return group >= leavingGroup }
 
 // grouped returns the endpoints of a list that can be used, by group.
-func grouped(svc Subject, list []*source.Endpoint, useFailed bool) (groups [groupCount][]*source.Endpoint) {
+func grouped(svc Subject, list []*source.Endpoint, use failedUse) (groups [groupCount][]*source.Endpoint) {
 	for _, e := range list {
-		g := readyGroup
-		switch state := stateOf(svc, e); {
-		case state == ready:
-		case state == terminating:
+		var g int
+		switch state, spared := stateOf(svc, e), svc.spares(e, use); {
+		case state == ready || spared && isReady(svc.Service, e):
+			g = readyGroup
+		case state == terminating || spared:
 			g = leavingGroup
-		case state != checking && !(state == failed && useFailed):
+		case state != checking:
 			continue
 		case isReady(svc.Service, e):
 			g = unsureGroup
@@ -69,70 +70,6 @@ func (c *tierCounts) last(minUp uint16) int {
 
 // maxTiers is how many tiers there are.
 const maxTiers = source.MaxTier + 1
-
-// What becomes of connections to a service of which no endpoint passes its check, as
-// all_failed of files has it.
-const (
-	useAll    = "use_all" // all that fail are used
-	refuseAll = "refuse"
-)
-
-// AllFail returns all_failed of a service if no endpoint passes its check of those of a family that
-// could be used, or of those that serve a port where some do not serve every port; else it is empty.
-func (s Subject) AllFail() string {
-	if s.HealthCheck == nil {
-		return ""
-	}
-	ports := []*source.Port{nil}
-	if slices.ContainsFunc(s.Endpoints, servesSome) {
-		ports = ports[:0]
-		for i := range s.Ports {
-			ports = append(ports, &s.Ports[i])
-		}
-	}
-	for _, fam := range []Family{IPv4, IPv6} {
-		for _, p := range ports {
-			if setting := s.allFail(fam, p); setting != "" && serves(s.Service, fam) {
-				return setting
-			}
-		}
-	}
-	return ""
-}
-
-// allFail is AllFail for one family, and for one port unless that is nil. One without a result
-// does not pass, but is not refused.
-func (s Subject) allFail(fam Family, p *source.Port) string {
-	if s.HealthCheck == nil {
-		return ""
-	}
-	setting, fails := allFailed(s.HealthCheck), false
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		if FamilyOf(e.Addr) != fam || p != nil && e.Port(*p) == 0 {
-			continue
-		}
-		switch state := stateOf(s, e); {
-		case state == ready || state == terminating || state == checking && setting == refuseAll:
-			return ""
-		case state == failed:
-			fails = true
-		}
-	}
-	if !fails {
-		return ""
-	}
-	return setting
-}
-
-// allFailAt is allFail for what a frontend sends its packets to.
-func (s Subject) allFailAt(f *Frontend) string {
-	i := slices.IndexFunc(s.Ports, func(p source.Port) bool { return p.Name == f.ServicePort.Port })
-	if i < 0 {
-		return ""
-	}
-	return s.allFail(FamilyOf(f.Key.Addr), &s.Ports[i])
-}
 
 // nearOfTiers keeps the preferred endpoints of each tier, in the order of list.
 func nearOfTiers(svc Subject, list []*source.Endpoint, node *Node) []*source.Endpoint {

@@ -21,10 +21,14 @@ func (k *Keeper) compose(s *service, now time.Time) bool {
 	if s.endpoints == nil {
 		k.composeDrains(s, known, now)
 	}
+	spared := s.spared()
 	for at, e := range s.endpoints {
-		if c := k.condition(s, at, e, now); c != (proxier.Condition{}) {
+		if c := k.condition(s, at, e, spared[at], now); c != (proxier.Condition{}) {
 			known[at] = c
 		}
+	}
+	if s.regroup(known, k.started, now) {
+		ring(k.unsaved)
 	}
 	s.settle(known, now)
 	k.noteFailing(s, known, now)
@@ -74,8 +78,18 @@ func (s *service) stepAt(t time.Time) {
 	}
 }
 
-// condition returns the condition of one endpoint, and notes what has become of it.
-func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, now time.Time) proxier.Condition {
+// spared returns the endpoints that were in use although they did not pass their check; nil where
+// that makes no difference: a slow start is for what was out of use.
+func (s *service) spared() map[netip.AddrPort]bool {
+	if s.SlowStart == 0 || s.HealthCheck == nil {
+		return nil
+	}
+	return proxier.Subject{Service: s.Service, Conditions: s.known}.Spared()
+}
+
+// condition returns the condition of one endpoint, and notes what has become of it. Spared: it was
+// in use although it did not pass its check.
+func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, spared bool, now time.Time) proxier.Condition {
 	c := k.drained(s, at.Addr(), now)
 	if e.asked {
 		was := e.result
@@ -88,7 +102,7 @@ func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, now time.
 			c.Check = proxier.CheckPassed
 		}
 	}
-	if e.move(c, s.SlowStart, now) {
+	if e.move(c, s.SlowStart, spared, now) {
 		ring(k.unsaved)
 	}
 	tenths, next := e.share(s.SlowStart, now)

@@ -10,6 +10,8 @@
 //	keeper                what the Loop asks for, and what the Checker reports
 //	follow                which questions are asked for the endpoints of a service
 //	compose, slowstart    the Conditions of a service
+//	returning             endpoints that come back after all have failed
+//	settled               whose connections may be closed
 //	run                   changes, many at a time, and the steps of slow starts
 //	tell                  lines of the log, of which there are never many
 //	former                endpoints that are gone, for when they come back

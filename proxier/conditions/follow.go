@@ -28,6 +28,9 @@ type endpoint struct {
 	result   healthcheck.Result   // as last seen
 	left     time.Time            // since when it is not asked
 
+	lost  bool      // it failed together with all that could stand in for it, and they have not come back yet
+	until time.Time // when it is lost, and some of those pass again: how long it has time to follow
+
 	trusted bool // it was in use before it had a check, and is until its first result
 
 	usable bool      // it was when last looked at: eligible, not drained, its check passed

@@ -32,6 +32,7 @@ type Config struct {
 // Keep have to run for it to be of use.
 type Keeper struct {
 	cfg     Config
+	started time.Time // by New
 	drains  Drains
 	reports reports
 	news    chan struct{} // holds something when Run has work
@@ -59,7 +60,7 @@ type place struct {
 // New returns a Keeper that knows what an earlier one has left in the state directory.
 func New(cfg Config) *Keeper {
 	k := &Keeper{
-		cfg: cfg, news: make(chan struct{}, 1), unsaved: make(chan struct{}, 1),
+		cfg: cfg, started: time.Now(), news: make(chan struct{}, 1), unsaved: make(chan struct{}, 1),
 		services: make(map[source.Key]*service), askers: make(map[healthcheck.Question][]place),
 		dirty: make(map[source.Key]bool), timed: make(map[source.Key]*service), former: newFormer(), file: newStateFile(cfg.StateDir),
 	}

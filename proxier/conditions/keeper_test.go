@@ -64,6 +64,7 @@ type host struct {
 	checker *checker
 	mu      sync.Mutex
 	calls   [][]source.Key // of Reconsider
+	loop    *proxier.Loop  // that is told as well; nil: none
 }
 
 // run starts a Keeper in a state directory, in a bubble.
@@ -77,7 +78,9 @@ func run(t *testing.T, dir string) *host {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			slices.SortFunc(keys, source.Key.Compare)
-			h.calls = append(h.calls, keys)
+			if h.calls = append(h.calls, keys); h.loop != nil {
+				h.loop.Reconsider(keys...)
+			}
 		},
 	})
 	h.checker.report = h.Report
@@ -100,7 +103,7 @@ func (h *host) set(svc *source.Service, state healthcheck.State, addrs ...string
 		if h.checker.users[q] == 0 {
 			h.t.Errorf("%v is not asked", q.At)
 		}
-		r := healthcheck.Result{State: state, Since: time.Now(), Passed: state == healthcheck.Up}
+		r := healthcheck.Result{State: state, Since: time.Now(), Passed: state == healthcheck.Up || h.checker.results[q].Passed}
 		if state == healthcheck.Down {
 			r.Error = "refused"
 		}
@@ -121,7 +124,7 @@ func (h *host) told() [][]source.Key {
 	return calls
 }
 
-// known returns the conditions of a service: "1 up, 2 down drained, 3 40%".
+// known returns the conditions of a service: "1 up, 2 down drained, 3 40%, 4 down returning".
 func (h *host) known(svc *source.Service) string {
 	known := h.Conditions(svc.Key)
 	var list []string
@@ -132,6 +135,9 @@ func (h *host) known(svc *source.Service) string {
 		words = append(words, [...]string{"", "up", "down"}[c.Check])
 		if c.Drained {
 			words = append(words, "drained")
+		}
+		if c.Returning {
+			words = append(words, "returning")
 		}
 		if c.Overdue {
 			words = append(words, "overdue")

@@ -1,7 +1,6 @@
 package conditions
 
 import (
-	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
@@ -10,25 +9,21 @@ import (
 )
 
 // settle sets Settled of the endpoints whose check has failed for long enough that others, which
-// fail or pass for the same reason, would have too: an uplink that is lost takes them down one by
-// one, and brings them back one by one. Of results alone, so that a restart knows the same.
+// fail for the same reason, would have too: an uplink that is lost takes them down one by one. Of
+// results alone, so that a restart knows the same.
 func (s *service) settle(known proxier.Conditions, now time.Time) {
-	if s.HealthCheck == nil || !s.closesFailed() {
+	if s.HealthCheck == nil || s.CloseConnections == source.CloseNever {
 		return
 	}
-	check := s.HealthCheck
-	down := time.Duration(check.Fall)*check.Interval + check.Timeout
-	back := time.Duration(check.Rise)*check.IntervalDown + check.Timeout
-	first := s.firstUp()
 	for at, e := range s.endpoints {
 		if !e.asked || e.result.State != healthcheck.Down {
 			continue
 		}
-		due := e.result.Since.Add(down)
-		if up, any := first[at.Addr().Is4()]; any && up.Add(back).After(due) {
-			due = up.Add(back)
+		due, any := s.settled(e)
+		if !any {
+			continue
 		}
-		if due.After(now) && !due.After(now.Add(max(down, back))) { // else the clock was set back
+		if due.After(now) && !due.After(now.Add(s.settleTime())) { // else the clock was set back
 			s.stepAt(due)
 			continue
 		}
@@ -38,20 +33,22 @@ func (s *service) settle(known proxier.Conditions, now time.Time) {
 	}
 }
 
-// firstUp returns since when an endpoint of IPv4, and of IPv6, has been usable without a break:
-// before that all failed.
-func (s *service) firstUp() map[bool]time.Time {
-	first := make(map[bool]time.Time)
-	for at, e := range s.endpoints {
-		up, any := first[at.Addr().Is4()]
-		if e.asked && e.usable && (!any || e.result.Since.Before(up)) {
-			first[at.Addr().Is4()] = e.result.Since
-		}
+// settled returns when it is settled that an endpoint fails, if it is some time. While it may come
+// back with others nothing becomes so, and what failed with all others is not while all are used.
+func (s *service) settled(e *endpoint) (due time.Time, any bool) {
+	due = e.result.Since.Add(healthcheck.FailTime(s.HealthCheck))
+	switch {
+	case !e.lost:
+		return due, true
+	case e.until.IsZero():
+		return due, s.HealthCheck.Refuse
+	case s.HealthCheck.Refuse && due.Before(e.until.Add(-healthcheck.ReturnTime(s.HealthCheck))):
+		return due, true
 	}
-	return first
+	return later(due, e.until), true
 }
 
-// closesFailed reports whether flows of the service end when their endpoint fails its check.
-func (s *service) closesFailed() bool {
-	return s.CloseConnections != source.CloseNever || slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.Protocol == source.UDP })
+// settleTime is the longest time that settled returns.
+func (s *service) settleTime() time.Duration {
+	return max(healthcheck.FailTime(s.HealthCheck), healthcheck.ReturnTime(s.HealthCheck))
 }

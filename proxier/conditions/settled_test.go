@@ -29,51 +29,82 @@ func (h *host) settled(svc *source.Service) string {
 }
 
 // That an endpoint fails is settled when others had the time to fail with it, and after all have
-// failed when they had the time to come back. A restart settles nothing sooner.
+// failed when they had the time to come back, unless all are used until then. A restart settles
+// nothing sooner.
 func TestSettled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
-		h := run(t, dir)
-		svc := build("a", []string{one, two, three, "fd00::1", "fd00::2"}, closes)
-		is := func(when, want string) {
-			t.Helper()
-			if got := h.settled(svc); got != want {
-				t.Errorf("%s: %s, want %s", when, got, want)
+	for _, tt := range []struct {
+		refuse           bool
+		fail, back, over string // when all have failed for long, the first is back, others are not
+	}{
+		{false, "[10.0.0.1 fd00::1]", "[10.0.0.1 fd00::1]", "[10.0.0.1 10.0.0.2 fd00::1]"},
+		{true, "[10.0.0.1 10.0.0.2 10.0.0.3 fd00::1]", "[10.0.0.1 10.0.0.2 fd00::1]", "[10.0.0.1 10.0.0.2 fd00::1]"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := run(t, t.TempDir())
+			svc := build("a", []string{one, two, three, "fd00::1", "fd00::2"}, closes, func(s *source.Service) { s.HealthCheck.Refuse = tt.refuse })
+			is := func(when, want string) {
+				t.Helper()
+				if got := h.settled(svc); got != want {
+					t.Errorf("%s, refuse %v: %s, want %s", when, tt.refuse, got, want)
+				}
 			}
-		}
-		h.Use(svc.Key, svc)
-		h.set(svc, healthcheck.Up, one, two, three, "fd00::1", "fd00::2")
-		time.Sleep(time.Minute)
-		h.set(svc, healthcheck.Down, one)
-		time.Sleep(3 * time.Second)
-		is("one fails", "[]")
-		h.set(svc, healthcheck.Down, two)
-		time.Sleep(2 * time.Second)
-		is("one fails for long", "[10.0.0.1]")
-		h.set(svc, healthcheck.Down, three, "fd00::1")
-		time.Sleep(time.Minute)
-		h.set(svc, healthcheck.Up, three)
-		time.Sleep(2 * time.Second)
-		is("the first is back", "[fd00::1]")
-		h.told()
-		synctest.Wait()
-		if err := h.save(true); err != nil {
-			t.Fatal(err)
-		}
-		h = run(t, dir)
-		h.Use(svc.Key, svc)
-		is("after a restart", "[fd00::1]")
-		time.Sleep(2 * time.Second)
-		is("the others are not back", "[10.0.0.1 10.0.0.2 fd00::1]")
-		if calls := h.told(); len(calls) == 0 {
-			t.Error("nobody is told")
-		}
-		never := build("b", []string{one, two}, probed, func(s *source.Service) { s.Ports[0].Protocol = source.SCTP })
-		h.Use(never.Key, never)
-		h.set(never, healthcheck.Down, one)
-		time.Sleep(time.Minute)
-		if got := h.settled(never); got != "[]" {
-			t.Errorf("of a service that closes nothing: %s", got)
-		}
-	})
+			h.Use(svc.Key, svc)
+			h.set(svc, healthcheck.Up, one, two, three, "fd00::1", "fd00::2")
+			time.Sleep(time.Minute)
+			h.set(svc, healthcheck.Down, one)
+			time.Sleep(4 * time.Second)
+			is("one fails", "[]")
+			h.set(svc, healthcheck.Down, two)
+			time.Sleep(2 * time.Second)
+			is("one fails for long", "[10.0.0.1]")
+			h.set(svc, healthcheck.Down, three, "fd00::1")
+			time.Sleep(time.Minute)
+			is("all fail for long", tt.fail)
+			h.set(svc, healthcheck.Up, three)
+			h.told()
+			is("the first is back", tt.back)
+			time.Sleep(time.Second)
+			if err := h.save(true); err != nil {
+				t.Fatal(err)
+			}
+			h = h.restart()
+			h.Use(svc.Key, svc)
+			time.Sleep(2 * time.Second)
+			is("after a restart", tt.back)
+			time.Sleep(time.Second)
+			is("the others are not back", tt.over)
+			never := build("b", []string{one, two}, probed, func(s *source.Service) { s.Ports[0].Protocol = source.UDP })
+			h.Use(never.Key, never)
+			h.set(never, healthcheck.Down, one)
+			time.Sleep(time.Minute)
+			if got := h.settled(never); got != "[]" {
+				t.Errorf("of a service that closes nothing: %s", got)
+			}
+		})
+	}
+}
+
+// Those that may come back with the first are not settled before they had the time, also where
+// connections to them are refused.
+func TestNotSettledOnTheWayBack(t *testing.T) {
+	for _, refuse := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			h := run(t, t.TempDir())
+			svc := build("a", []string{one, two}, closes, func(s *source.Service) { s.HealthCheck.Refuse = refuse })
+			h.Use(svc.Key, svc)
+			h.set(svc, healthcheck.Up, one, two)
+			h.told()
+			h.set(svc, healthcheck.Down, one, two)
+			time.Sleep(3 * time.Second)
+			h.set(svc, healthcheck.Up, one)
+			time.Sleep(1900 * time.Millisecond)
+			if got := h.settled(svc); got != "[]" {
+				t.Errorf("refuse %v, just after the first is back: %s", refuse, got)
+			}
+			time.Sleep(300 * time.Millisecond)
+			if got := h.settled(svc); got != "[10.0.0.2]" {
+				t.Errorf("refuse %v, long after the first is back: %s", refuse, got)
+			}
+		})
+	}
 }

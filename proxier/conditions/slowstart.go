@@ -11,8 +11,9 @@ import (
 const slowSteps = 10
 
 // move notes whether the endpoint is usable now: a slow start begins with that, and ends
-// where it is not. It reports whether anything has changed that a restart is to know.
-func (e *endpoint) move(c proxier.Condition, over time.Duration, now time.Time) bool {
+// where it is not; not where it is spared, in use already. It reports whether anything has changed
+// that a restart is to know.
+func (e *endpoint) move(c proxier.Condition, over time.Duration, spared bool, now time.Time) bool {
 	was := *e
 	free := e.eligible && !c.Drained
 	waits := e.asked && e.result.State == healthcheck.Unknown
@@ -21,7 +22,7 @@ func (e *endpoint) move(c proxier.Condition, over time.Duration, now time.Time) 
 	switch {
 	case !e.usable || over == 0:
 		e.began = time.Time{}
-	case !was.usable && !was.fresh:
+	case !was.usable && !was.fresh && !spared:
 		e.began = now
 	}
 	return was.out() != e.out() || !was.began.Equal(e.began)

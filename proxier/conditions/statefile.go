@@ -56,6 +56,7 @@ type kept struct {
 
 	Out       bool      `json:"out,omitempty"` // when it gets new connections again, a slow start begins
 	SlowStart time.Time `json:"slow_start,omitzero"`
+	Lost      bool      `json:"lost,omitempty"` // it failed together with all that could stand in for it
 	Left      time.Time `json:"left,omitzero"`  // since when it is not asked
 	Gone      bool      `json:"gone,omitempty"` // it is in no service
 }
@@ -65,7 +66,7 @@ var stateWords = map[string]healthcheck.State{"": healthcheck.Unknown, "up": hea
 
 func keptOf(e *endpoint, gone bool) kept {
 	r := e.result
-	out := kept{Since: r.Since, Error: r.Error, Passed: r.Passed, Out: e.out(), SlowStart: e.began, Left: e.left, Gone: gone}
+	out := kept{Since: r.Since, Error: r.Error, Passed: r.Passed, Out: e.out(), SlowStart: e.began, Lost: e.lost, Left: e.left, Gone: gone}
 	if r.State != healthcheck.Unknown {
 		out.State = r.State.String()
 	}
@@ -79,7 +80,7 @@ func (e kept) endpoint(now time.Time) (out *endpoint, ok bool) {
 	if left.IsZero() {
 		left = now
 	}
-	out = &endpoint{usable: !e.Out, began: past(e.SlowStart, now), left: left}
+	out = &endpoint{usable: !e.Out, lost: e.Lost, began: past(e.SlowStart, now), left: left}
 	out.result = healthcheck.Result{
 		State: at, Since: past(e.Since, now), Error: escaped(e.Error, maxError), Passed: e.Passed || at == healthcheck.Up,
 	}

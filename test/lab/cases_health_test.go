@@ -438,8 +438,8 @@ func behindGateway(i int) Dual {
 	return Dual{netip.AddrFrom4([4]byte{10, 200, byte(i / 200), byte(1 + i%200)}), netip.AddrFrom16(v6)}
 }
 
-// testUplinkLost: with the link all endpoints are lost. The kernel is told nothing, and when
-// the link is back so is traffic.
+// testUplinkLost: with the link all endpoints are lost, one by one, and then used all the same.
+// When the link is back so is traffic, and the kernel is told nothing more.
 func testUplinkLost(t *testing.T, e *env) {
 	var endpoints []Endpoint
 	for i := range soak(100, 1000) {
@@ -468,6 +468,8 @@ func testUplinkLost(t *testing.T, e *env) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	e.expectTargets(t, "all are down, and used", len(endpoints)/2)
+	before := e.syncTimes(t)
 	if _, err := e.Gateway.Run("nft", "delete", "table", "inet", "dead"); err != nil {
 		t.Fatal(err)
 	}
@@ -475,4 +477,39 @@ func testUplinkLost(t *testing.T, e *env) {
 		t.Errorf("the link is back: %s", got)
 	}
 	e.expectTargets(t, "all are back", len(endpoints)/2)
+	err = Poll(checkPatience, func() error {
+		states, _, err := e.endpointStates()
+		for a, state := range states {
+			if err == nil && state != "up" {
+				err = fmt.Errorf("%s is %s", a, state)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := e.syncTimes(t); now != before {
+		t.Errorf("the link is back: syncs at %s, the last before at %s", now, before)
+	}
+}
+
+// syncTimes returns when each family was last synced.
+func (e *env) syncTimes(t *testing.T) string {
+	t.Helper()
+	out, err := e.daemon.Command("status", "-o", "json", e.name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st struct {
+		Loop struct {
+			Families []struct {
+				LastSync time.Time `json:"last_sync"`
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &st); err != nil || len(st.Loop.Families) == 0 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return fmt.Sprint(st.Loop.Families)
 }

@@ -93,6 +93,10 @@ func TestSummaryOfAllDown(t *testing.T) {
 	if got := action(f); got != "ALL DOWN  "+f.Reason {
 		t.Errorf("action: %q", got)
 	}
+	f.AllFailed, f.Reason = "", "endpoints pass their check again"
+	if got := action(f); got != "balance  endpoints pass their check again" {
+		t.Errorf("action while others may follow: %q", got)
+	}
 }
 
 // Endpoints that could serve are ready, whatever the word for them.

@@ -203,10 +203,11 @@ func noAddress(s proxier.ServiceStatus) string {
 
 // action returns what becomes of packets to an address, and why.
 func action(f proxier.FrontendStatus) string {
-	if serves(f) || f.Action == "pending" && f.Reason == "" {
-		return f.Action
+	word := f.Action
+	if !serves(f) && (f.Action != "pending" || f.Reason != "") {
+		word = actionWord(f.Action)
 	}
-	return strings.TrimSpace(actionWord(f.Action) + "  " + f.Reason)
+	return strings.TrimSpace(word + "  " + f.Reason)
 }
 
 // WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.

@@ -118,7 +118,14 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 		known, _ := d.condition(e)
 		return known.Check == proxier.CheckPassed
 	}
-	if slices.ContainsFunc(used, passes) || len(used) == 0 || !d.fails(used[0]) {
+	fails := func(e *source.Endpoint) bool { return e != nil && d.fails(e) }
+	if slices.ContainsFunc(used, passes) {
+		if slices.ContainsFunc(used, fails) {
+			r.say(choiceStep, "all endpoints have failed, and some pass their check again: those that failed with them are used while they may follow")
+		}
+		return
+	}
+	if len(used) == 0 || !d.fails(used[0]) {
 		return
 	}
 	r.say(choiceStep, "no endpoint passes its check, and all_failed is use_all: those that fail are used")
