@@ -34,7 +34,11 @@ func newWorld(t *testing.T, cfg Config) *world {
 	w.answer = func(int, int) (time.Duration, error) { return time.Millisecond, nil }
 	cfg.Log = slog.New(slog.DiscardHandler)
 	if cfg.Report == nil {
-		cfg.Report = func(q Question, r Result) { w.reports = append(w.reports, change{q, r}) }
+		cfg.Report = func(q Question, r Result) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.reports = append(w.reports, change{q, r})
+		}
 	}
 	w.Checker = NewChecker(cfg)
 	w.Checker.make = func(*source.HealthCheck) (asker, error) { return w, nil }

@@ -171,9 +171,8 @@ func TestTogether(t *testing.T) {
 				{"failed", lost, FailTime(check), check.Interval * 9 / 10},
 			} {
 				w.mu.Lock()
-				w.answer = tt.answer
+				w.answer, w.reports = tt.answer, nil
 				w.mu.Unlock()
-				w.reports = nil
 				time.Sleep(2*FailTime(check) + time.Duration(check.Rise)*check.IntervalDown + ReturnTime(check))
 				synctest.Wait()
 				if got := w.apart(); len(w.reports) != count || got > tt.most || got < tt.least {
