@@ -52,6 +52,9 @@ type Server struct {
 	Key
 	Scheduler string
 
+	// Flags are of the scheduler, as FallBack and HashPort are of sh and mh.
+	Flags SchedulerFlags
+
 	// Persistence is how many seconds a client keeps its destination; 0: not at all.
 	Persistence uint32
 
@@ -59,6 +62,18 @@ type Server struct {
 	// for persistence or scheduling by packet. An update resets them.
 	ForeignOptions bool
 }
+
+// SchedulerFlags change what a scheduler does; each has its own use of them.
+type SchedulerFlags uint32
+
+// Flags of sh, and of mh, which is in Linux from 4.18 on: IP_VS_SVC_F_SCHED_MH_FALLBACK and
+// IP_VS_SVC_F_SCHED_MH_PORT, <linux/ip_vs.h>.
+const (
+	FallBack SchedulerFlags = 1 << 3 // a client whose destination has weight 0 goes to another one, and is not dropped
+	HashPort SchedulerFlags = 1 << 4 // the client's port is hashed, too
+
+	schedulerFlags = 7 << 3 // there are three
+)
 
 // A Destination is where a virtual server sends packets, by masquerading: it
 // rewrites their destination, and the source of the replies.

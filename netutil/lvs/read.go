@@ -205,7 +205,8 @@ func decodeServer(data []byte) (s Server, ok bool, err error) {
 			Port:     nlmsg.Uint16(a.find(serverPort)),
 		},
 		Scheduler:      nlmsg.String(a.find(serverScheduler)),
-		ForeignOptions: flags&^(flagPersistent|flagHashed) != 0 || a.find(serverEngine) != nil,
+		Flags:          SchedulerFlags(flags & schedulerFlags),
+		ForeignOptions: flags&^(flagPersistent|flagHashed|schedulerFlags) != 0 || a.find(serverEngine) != nil,
 	}
 	if flags&flagPersistent != 0 {
 		s.Persistence = a.uint32(serverTimeout)

@@ -10,6 +10,7 @@ func TestListingsAndRequestsAgree(t *testing.T) {
 	for _, s := range []Server{
 		{Key: Key{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80}, Scheduler: "rr"},
 		{Key: Key{Addr: netip.MustParseAddr("fd00::10"), Protocol: 17, Port: 53}, Scheduler: "wrr", Persistence: 3600},
+		{Key: Key{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: 6, Port: 80}, Scheduler: "mh", Flags: FallBack | HashPort, Persistence: 1},
 	} {
 		b, err := s.attributes().Encode()
 		if err != nil {

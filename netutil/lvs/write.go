@@ -90,9 +90,9 @@ func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / tim
 func (s Server) attributes() *netlink.AttributeEncoder {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
-		var flags uint32
+		flags := uint32(s.Flags)
 		if s.Persistence > 0 {
-			flags = flagPersistent
+			flags |= flagPersistent
 		}
 		e.String(serverScheduler, s.Scheduler)
 		e.Bytes(serverFlags, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, flags), allFlags))
