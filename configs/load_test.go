@@ -247,7 +247,12 @@ func TestRefuse(t *testing.T) {
 		{"", []string{"iptables"}, ""},
 		{"rr", []string{"ipvs"}, ""},
 		{"rr", []string{"nftables", "ipvs"}, ""},
-		{"wwr", []string{"ipvs"}, `scheduler: unknown scheduler "wwr"; want rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf or twos; did you mean "wrr"?`},
+		{"wwr", []string{"ipvs"}, `scheduler: unknown scheduler "wwr"; want rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf, twos or maglev; did you mean "wrr"?`},
+		{"maglv", []string{"ipvs"}, `scheduler: unknown scheduler "maglv"; want rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf, twos or maglev; did you mean "maglev"?`},
+		{"maglev", []string{"nftables"}, ""},
+		{"maglev", []string{"ipvs"}, ""},
+		{"maglev", []string{"nftables", "ipvs", "iptables"}, ""},
+		{"maglev", []string{"iptables"}, "scheduler: scheduler maglev is for nftables or ipvs mode, and this is iptables mode; leave it out"},
 		{"rr", []string{"iptables"}, "scheduler: scheduler is for ipvs mode, and this is iptables mode; leave it out"},
 		{"rr", []string{"nftables", "iptables"}, "scheduler: scheduler is for ipvs mode, and this is nftables or iptables mode; leave it out"},
 	}

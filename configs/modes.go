@@ -15,14 +15,15 @@ type Mode struct {
 	// Keys that not every mode can do. Where one is false, what asks for it is refused
 	// instead of passed over.
 	Scheduler, LocalhostNodePorts bool
+	Maglev                        bool // scheduler = "maglev"; Scheduler is of all others
 
 	manyLists, maxLists int // of clients with session affinity: a warning and a fault; 0: any number
 }
 
 // The modes, in the order in which messages list them.
 var (
-	NFTablesMode = Mode{Name: "nftables"}
-	IPVSMode     = Mode{Name: "ipvs", Scheduler: true} // others choose endpoints by rules, at random
+	NFTablesMode = Mode{Name: "nftables", Maglev: true}
+	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true} // others choose endpoints by rules, at random
 	IPTablesMode = Mode{Name: "iptables", LocalhostNodePorts: true, manyLists: manyRecent, maxLists: maxRecent}
 
 	Modes = []Mode{NFTablesMode, IPVSMode, IPTablesMode}
@@ -32,6 +33,7 @@ var (
 const Auto = "auto"
 
 func canSchedule(m Mode) bool       { return m.Scheduler }
+func canHash(m Mode) bool           { return m.Maglev }
 func canServeLocalhost(m Mode) bool { return m.LocalhostNodePorts }
 
 // able names the modes that can do something.
@@ -77,12 +79,16 @@ func Refuse(s *source.Service, modes ...string) []source.Problem {
 }
 
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {
-	if s.Scheduler == "" || slices.ContainsFunc(modes, func(mode string) bool { return modeNamed(mode).Scheduler }) {
+	what, can := "scheduler", canSchedule
+	if s.Scheduler == source.Maglev {
+		what, can = "scheduler maglev", canHash
+	}
+	if s.Scheduler == "" || slices.ContainsFunc(modes, func(mode string) bool { return can(modeNamed(mode)) }) {
 		return unknownScheduler(s.Scheduler)
 	}
 	return []source.Problem{{
 		Path: source.At("scheduler"),
-		Msg:  fmt.Sprintf("scheduler is for %s mode, and this is %s mode", able(canSchedule), source.Either(modes)),
+		Msg:  fmt.Sprintf("%s is for %s mode, and this is %s mode", what, able(can), source.Either(modes)),
 		Hint: "leave it out",
 	}}
 }

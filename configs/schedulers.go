@@ -20,11 +20,12 @@ var schedulerNames = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "
 
 // unknownScheduler returns what is wrong with the scheduler that a service names.
 func unknownScheduler(name string) []source.Problem {
-	if _, known := schedulers[name]; known || name == "" {
+	if _, known := schedulers[name]; known || name == "" || name == source.Maglev {
 		return nil
 	}
-	hint := "want " + source.Either(schedulerNames)
-	if near := source.Nearest(name, schedulerNames); near != "" {
+	names := slices.Concat(schedulerNames, []string{source.Maglev})
+	hint := "want " + source.Either(names)
+	if near := source.Nearest(name, names); near != "" {
 		hint += fmt.Sprintf("; did you mean %q?", near)
 	}
 	return []source.Problem{{Path: source.At("scheduler"), Msg: fmt.Sprintf("unknown scheduler %q", name), Hint: hint}}

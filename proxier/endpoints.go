@@ -150,6 +150,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Protocol:     p.Protocol,
 			Affinity:     r.svc.Affinity,
 			Scheduler:    r.svc.Scheduler,
+			Hash:         r.hash(),
 			Targets:      targets(r.svc, use.targets[scope], p),
 			Kept:         addrPorts(kept, p),
 			Closed:       addrPorts(closed, p),
@@ -158,6 +159,15 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 		}
 	}
 	return out
+}
+
+// hash returns how a client chooses its target.
+func (r *resolver) hash() Hash {
+	if r.svc.HashOn == source.NotHashed {
+		return Hash{}
+	}
+	n := len(keep(r.svc.Endpoints, func(e source.Endpoint) bool { return FamilyOf(e.Addr) == r.fam }))
+	return Hash{On: r.svc.HashOn, Endpoints: n}
 }
 
 // keepUsedPools adds the pools to the result that a frontend of this port refers to.

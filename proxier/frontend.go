@@ -161,6 +161,7 @@ type Pool struct {
 	Protocol    source.Protocol
 	Affinity    time.Duration // 0: none
 	Scheduler   string        // of IPVS; empty: the setting
+	Hash        Hash          // of scheduler source.Maglev; zero: another scheduler, or chance
 
 	Targets []Target         // get new connections; sorted by address and port, no duplicates
 	Kept    []netip.AddrPort // get none, keep those they have (weight 0, not near, serving only); sorted
@@ -168,6 +169,16 @@ type Pool struct {
 	Down    []netip.AddrPort // those of Kept whose check fails: what they have not answered yet goes to others; sorted
 
 	CloseRemoved bool // connections of an endpoint that is in none of these any more are closed, too
+}
+
+// A Hash says how a client's address chooses its target: every host of the same targets
+// chooses the same.
+type Hash struct {
+	On source.HashOn // NotHashed: it does not
+
+	// Endpoints is how many endpoints the service has in this family, used or not: the
+	// size of a table is of them, so that it stays when a target leaves for a while.
+	Endpoints int
 }
 
 // A Target is where a packet is sent.

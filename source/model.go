@@ -108,7 +108,8 @@ type Service struct {
 
 	HealthCheckNodePort uint16 // 0: none
 	PublishNotReady     bool   // every endpoint counts as ready
-	Scheduler           string // IPVS scheduler; empty: the setting
+	Scheduler           string // Maglev, or one of IPVS; empty: the setting
+	HashOn              HashOn // of Maglev; else NotHashed
 
 	HealthCheck      *HealthCheck     // how endpoints are asked whether they are alive; nil: they are not
 	MinUp            uint16           // as many usable endpoints make higher tiers needless; 0 is 1
@@ -202,6 +203,7 @@ func (s *Service) Equal(o *Service) bool {
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		s.PublishNotReady == o.PublishNotReady &&
 		s.Scheduler == o.Scheduler &&
+		s.HashOn == o.HashOn &&
 		s.HealthCheck.Equal(o.HealthCheck) &&
 		s.MinUp == o.MinUp &&
 		s.SlowStart == o.SlowStart &&

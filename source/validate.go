@@ -40,6 +40,7 @@ func Validate(s *Service) []Problem {
 	v.sourceRanges()
 	v.endpoints()
 	v.check()
+	v.hashing()
 	if s.Affinity != 0 && (s.Affinity < MinAffinity || s.Affinity > MaxAffinity) {
 		v.fault(At("session_affinity_timeout"), fmt.Sprintf("session_affinity_timeout is %s", s.Affinity), "want 1s to 24h")
 	}

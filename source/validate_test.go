@@ -54,6 +54,13 @@ func TestValidate(t *testing.T) {
 		{"scheduler", func(s *source.Service) { s.Scheduler = "wrr" }, ""},
 		{"scheduler of 16", func(s *source.Service) { s.Scheduler = long[:16] }, "scheduler: \"" + long[:16] + "\" is not the name of a scheduler; want 1 to 15 of a-z and 0-9, such as wrr"},
 		{"scheduler with a dash", func(s *source.Service) { s.Scheduler = "-w" }, "scheduler: \"-w\" is not the name of a scheduler; want 1 to 15 of a-z and 0-9, such as wrr"},
+		{"maglev", func(s *source.Service) { s.Scheduler, s.HashOn = "maglev", source.ClientIP }, ""},
+		{"maglev of nothing", func(s *source.Service) { s.Scheduler = "maglev" }, "hash_on: scheduler maglev hashes nothing"},
+		{"hash without maglev", func(s *source.Service) { s.Scheduler, s.HashOn = "mh", source.ClientIPPort },
+			`hash_on: hash_on is for scheduler maglev; write scheduler = "maglev", or leave it out`},
+		{"maglev with affinity", func(s *source.Service) { s.Scheduler, s.HashOn, s.Affinity = "maglev", source.ClientIPPort, time.Hour },
+			`session_affinity: session_affinity is a record of this host, and scheduler maglev chooses as every other host does; ` +
+				`leave it out; with hash_on = "client_ip" a client keeps its endpoint`},
 
 		{"no ports", func(s *source.Service) { s.Ports = nil }, "ports: the service has no ports"},
 		{"one port without name", func(s *source.Service) { s.Ports = s.Ports[:1]; s.Ports[0].Name = "" }, ""},

@@ -139,13 +139,27 @@ func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][
 		dests = destinations(pool)
 		pools[pool] = dests
 	}
+	name, flags := schedulerOf(pool, scheduler)
 	return &server{
-		Server: lvs.Server{Key: key, Scheduler: cmp.Or(pool.Scheduler, scheduler), Persistence: seconds(pool.Affinity)},
+		Server: lvs.Server{Key: key, Scheduler: name, Flags: flags, Persistence: seconds(pool.Affinity)},
 		dests:  dests,
 		name:   f.ServicePort,
 
 		closed: pool.Closed, closeRemoved: pool.CloseRemoved,
 	}
+}
+
+// schedulerOf returns the scheduler of a pool, and its flags. Maglev is mh of the kernel.
+// Its table keeps the slots of a destination that drains, of weight 0: without FallBack, new
+// connections that hash to one of them would be dropped all the while.
+func schedulerOf(p *proxier.Pool, byDefault string) (string, lvs.SchedulerFlags) {
+	switch p.Hash.On {
+	case source.ClientIP:
+		return "mh", lvs.FallBack
+	case source.ClientIPPort:
+		return "mh", lvs.FallBack | lvs.HashPort
+	}
+	return cmp.Or(p.Scheduler, byDefault), 0
 }
 
 // seconds returns d in the kernel's unit, rounded up.

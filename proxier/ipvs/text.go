@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
@@ -37,7 +38,26 @@ func serverText(s lvs.Server) string {
 	if s.Persistence > 0 {
 		text += fmt.Sprintf(" -p %d", s.Persistence)
 	}
-	return text
+	return text + flagText(s)
+}
+
+// flagText returns the flags of a scheduler as ipvsadm takes them: those of sh and mh have names.
+func flagText(s lvs.Server) string {
+	var words []string
+	for i, name := range []string{"fallback", "port", ""} {
+		if s.Flags&(lvs.FallBack<<i) == 0 {
+			continue
+		}
+		word := fmt.Sprintf("flag-%d", i+1)
+		if (s.Scheduler == "sh" || s.Scheduler == "mh") && name != "" {
+			word = s.Scheduler + "-" + name
+		}
+		words = append(words, word)
+	}
+	if words == nil {
+		return ""
+	}
+	return " -b " + strings.Join(words, ",")
 }
 
 func destText(k lvs.Key, d dest) string {

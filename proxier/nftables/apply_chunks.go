@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -164,6 +165,9 @@ func elementsOfPool(p *proxier.Pool) int {
 	const affinitySets = 3 // timeout, size and pool
 	if p.Affinity > 0 {
 		return affinitySets + len(p.Targets) + slotCount(p.Targets)
+	}
+	if p.Hash.On != source.NotHashed {
+		return maglev.Size(p.Hash.Endpoints)
 	}
 	return slotCount(p.Targets)
 }

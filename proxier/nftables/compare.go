@@ -78,7 +78,7 @@ func (t *tableConn) compareElements(d *difference, s set) (err error) {
 	case s.kind == tickets:
 		d.staleTickets, err = t.staleTickets(d.want.sets[set{kind: poolTargets}])
 	case s.isDynamic():
-	case s.kind == slotMap && s.size <= exactSizes && rec.count() > manyElements:
+	case s.fullSlots() && rec.count() > manyElements:
 		diff, err = t.compareByKey(s, rec)
 	default:
 		diff, err = t.compareSet(s, rec)

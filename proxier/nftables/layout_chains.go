@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Priorities of the built-in hooks, <linux/netfilter_ipv4.h>. What is refused is
@@ -92,7 +94,11 @@ func (l *layout) classChains(class lookupClass) []*chain {
 	first := newChain(class.chainName(), "packets to "+set{kind: frontends, class: class}.name())
 	list := []*chain{}
 	for _, s := range l.ordered(bySize, class) {
-		list = append(list, l.pick(s))
+		if s.hash != source.NotHashed {
+			list = append(list, l.pickHashed(s))
+		} else {
+			list = append(list, l.pick(s))
+		}
 	}
 	list = append(list, l.affinityChains(class)...)
 	if class.isLocal() {
@@ -149,8 +155,7 @@ func (l *layout) pick(s set) *chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
 		front := l.frontend(s.class, 0)
-		slots := set{kind: slotMap, class: s.class, size: s.size}
-		c.rule(l.dnat(mapLookup(join(front, numgen(below, front.next)), 0, slots, 8), 8))
+		c.rule(l.dnat(mapLookup(join(front, numgen(below, front.next)), 0, s.slots(), 8), 8))
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A lookupClass is one way to find what a packet is addressed to. Each has sets and
@@ -77,6 +78,18 @@ type set struct {
 	class  lookupClass   // of kinds before restricted, and of reject and drop
 	size   uint32        // of bySize, affinityBySize and slotMap: when a rule starts to use a map, the kernel walks all of it
 	expiry time.Duration // of affinityByTimeout: how long a client keeps its target
+	hash   source.HashOn // of bySize and slotMap: what of a client is hashed, where chance does not pick
+}
+
+// slots returns the map of slots of the frontends of a set of kind bySize.
+func (s set) slots() set {
+	s.kind = slotMap
+	return s
+}
+
+// fullSlots reports whether it is a map in which every frontend of its size has each slot.
+func (s set) fullSlots() bool {
+	return s.kind == slotMap && (s.size <= exactSizes || s.hash != source.NotHashed)
 }
 
 // isOrdered reports whether such sets are looked up in the order of their counts.
@@ -131,7 +144,7 @@ var kindComments = [...]string{
 func (s set) compare(o set) int {
 	return cmp.Or(
 		cmp.Compare(s.kind, o.kind), cmp.Compare(s.class, o.class),
-		cmp.Compare(s.expiry, o.expiry), cmp.Compare(s.size, o.size),
+		cmp.Compare(s.expiry, o.expiry), cmp.Compare(s.hash, o.hash), cmp.Compare(s.size, o.size),
 	)
 }
 
@@ -141,9 +154,23 @@ func (s set) name() string {
 	case frontends:
 		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports"}[s.class]
 	case bySize, slotMap, affinityBySize, affinityByTimeout:
-		return s.class.prefix() + kindNames[s.kind] + "-" + s.suffix()
+		return s.class.prefix() + s.kindName() + "-" + s.suffix()
 	}
 	return s.class.prefix() + kindNames[s.kind]
+}
+
+// hashNames are in the names of sets and chains.
+var hashNames = map[source.HashOn]string{source.ClientIP: "maglev-ip", source.ClientIPPort: "maglev-ip-port"}
+
+// kindName returns the name of the kind in names of sets of a size or a timeout.
+func (s set) kindName() string {
+	switch {
+	case s.hash == source.NotHashed:
+		return kindNames[s.kind]
+	case s.kind == slotMap:
+		return hashNames[s.hash] + "-" + kindNames[slotMap]
+	}
+	return hashNames[s.hash]
 }
 
 // suffix ends the names of a set of a size or a timeout, and of its chains.
@@ -155,7 +182,12 @@ func (s set) suffix() string {
 }
 
 // pickChain returns the name of the chain that picks one of the slots of the set's frontends.
-func (s set) pickChain() string { return s.class.prefix() + "pick-" + s.suffix() }
+func (s set) pickChain() string {
+	if s.hash != source.NotHashed {
+		return s.class.prefix() + "pick-" + hashNames[s.hash] + "-" + s.suffix()
+	}
+	return s.class.prefix() + "pick-" + s.suffix()
+}
 
 // A remembered client takes about 150 bytes of kernel memory.
 var (
@@ -206,10 +238,20 @@ func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
 // isInterval reports whether elements are ranges: their records hold two keys.
 func (s set) isInterval() bool { return s.kind == sourceRanges }
 
+func (s set) comment() string {
+	switch {
+	case s.hash == source.NotHashed:
+		return kindComments[s.kind]
+	case s.kind == slotMap:
+		return "slots of frontends; the hash of a client picks one"
+	}
+	return "frontends of scheduler maglev with so many slots"
+}
+
 // define returns the set's definition for the kernel.
 func (s set) define(fam proxier.Family) *nft.Set {
 	key, data := s.fieldTypes(fam)
-	def := &nft.Set{Name: s.name(), Key: nft.Concat(key...), Comment: kindComments[s.kind], Interval: s.isInterval()}
+	def := &nft.Set{Name: s.name(), Key: nft.Concat(key...), Comment: s.comment(), Interval: s.isInterval()}
 	if len(data) > 0 {
 		def.Data = nft.Concat(data...)
 	}

@@ -203,7 +203,7 @@ func (l *inspection) tallyOf(s set, count int) (t tally, err error) {
 		t.add(key, e.Data, e.Comment, 1)
 		return l.ctx.Err()
 	}
-	if s.kind == slotMap && s.size <= exactSizes && count > manyElements {
+	if s.fullSlots() && count > manyElements {
 		err = l.eachSlot(s, add)
 	} else {
 		err = l.conn.Scan(l.table(), s.name(), add)
@@ -219,7 +219,7 @@ func (l *inspection) tallyOf(s set, count int) (t tally, err error) {
 // frontends that lack some.
 func (l *inspection) eachSlot(s set, each func(*nft.Element) error) error {
 	var fronts [][]byte
-	of := set{kind: bySize, class: s.class, size: s.size}
+	of := set{kind: bySize, class: s.class, size: s.size, hash: s.hash}
 	err := l.conn.Scan(l.table(), of.name(), func(e *nft.Element) error {
 		fronts = append(fronts, append(make([]byte, 0, len(e.Key)+4), e.Key...))
 		return l.ctx.Err()

@@ -6,6 +6,7 @@
 //	prerouting, output: what is addressed to a frontend, node ports among them
 //	  └─► services      source ranges, whom to masquerade, how many slots
 //	        └─► pick-N    one of N slots at random, and dnat to its endpoint
+//	        └─► pick-maglev-ip-port-N   the slot that a hash of the client says
 //	postrouting:        masquerade what is marked, and what reaches itself
 //	filter-*:           refuse or drop new connections that were not balanced
 //

@@ -56,6 +56,8 @@ func everyFeature(fam proxier.Family) *proxier.State {
 		return proxier.Route{Action: proxier.Balance, Masquerade: m, Pool: p}
 	}
 	one, sticky := pool(proxier.ClusterScope, 0), pool(proxier.LocalScope, time.Second)
+	hashed := pool(proxier.ClusterScope, 0)
+	hashed.Hash = proxier.Hash{On: source.ClientIPPort, Endpoints: 1}
 	var list []*proxier.Frontend
 	add := func(kind proxier.Kind, outside, local proxier.Route) {
 		list = append(list, &proxier.Frontend{
@@ -66,10 +68,11 @@ func everyFeature(fam proxier.Family) *proxier.State {
 	for _, kind := range []proxier.Kind{proxier.LoadBalancer, proxier.NodePort} {
 		add(kind, balance(sticky, proxier.HostProcesses), balance(one, proxier.NonLocal))
 		add(kind, balance(one, proxier.Everyone), balance(one, proxier.Everyone))
+		add(kind, balance(hashed, proxier.Everyone), balance(hashed, proxier.Everyone))
 		add(kind, proxier.Route{Action: proxier.Drop, Pool: one}, proxier.Route{Action: proxier.Drop, Pool: one})
 		add(kind, proxier.Route{Action: proxier.Reject, Pool: one}, proxier.Route{Action: proxier.Reject, Pool: one})
 	}
-	res := &proxier.Resolved{Key: source.Key{Namespace: "probe", Name: "probe"}, Frontends: list, Pools: []*proxier.Pool{one, sticky}}
+	res := &proxier.Resolved{Key: source.Key{Namespace: "probe", Name: "probe"}, Frontends: list, Pools: []*proxier.Pool{one, sticky, hashed}}
 	return &proxier.State{
 		Family:      fam,
 		Services:    map[source.Key]*proxier.Resolved{res.Key: res},

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // An emit takes one element. The bytes are good until it returns.
@@ -18,7 +19,8 @@ type renderer struct {
 
 	key, data []byte // kept for their memory
 	slots     []uint32
-	slotsOf   *proxier.Pool // whose slots these are
+	spreadOf  *proxier.Pool // whose slots these are
+	table     hashTable
 }
 
 // service emits the elements of one service.
@@ -97,26 +99,39 @@ func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route
 	if k, some := masqueradeKind(class, f, l); some {
 		r.emit(set{kind: k, class: class}, r.key, nil, "")
 	}
-	r.spread(l.Pool)
-	s := set{kind: bySize, class: class, size: sizeClass(len(r.slots))}
+	slots, s := r.slotsOf(class, l.Pool)
 	if l.Pool.Affinity > 0 {
 		r.sticky(class, l.Pool, s.size)
 		return
 	}
 	r.emit(s, r.key, nil, "")
 	n := len(r.key)
-	for slot, target := range r.slots {
+	for slot, target := range slots {
 		r.key = putNumber(r.key[:n], uint32(slot))
 		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
-		r.emit(set{kind: slotMap, class: class, size: s.size}, r.key, r.data, "")
+		r.emit(s.slots(), r.key, r.data, "")
 	}
 	r.key = r.key[:n]
 }
 
-// spread fills slots with those of a pool, which its frontends come with one after the other.
+// slotsOf returns the targets of a pool's slots, and the set of frontends with such a pool. The
+// frontends of a pool come one after the other.
+func (r *renderer) slotsOf(class lookupClass, p *proxier.Pool) ([]uint32, set) {
+	s := set{kind: bySize, class: class, hash: p.Hash.On}
+	if p.Hash.On != source.NotHashed {
+		slots := r.table.fill(p)
+		s.size = uint32(len(slots))
+		return slots, s
+	}
+	r.spread(p)
+	s.size = sizeClass(len(r.slots))
+	return r.slots, s
+}
+
+// spread fills slots with those of a pool.
 func (r *renderer) spread(p *proxier.Pool) {
-	if r.slotsOf != p {
-		r.slots, r.slotsOf = spread(r.slots[:0], p.Targets), p
+	if r.spreadOf != p {
+		r.slots, r.spreadOf = spread(r.slots[:0], p.Targets), p
 	}
 }
 

@@ -46,6 +46,11 @@ var (
 		decode.Choice[source.TrafficDistribution]{Word: "prefer_same_zone", Means: source.PreferSameZone},
 		decode.Choice[source.TrafficDistribution]{Word: "prefer_same_node", Means: source.PreferSameNode})
 
+	hashOn = decode.OneOf("part of a client",
+		decode.Choice[source.HashOn]{Word: "", Means: source.NotHashed}, // as the scheduler wants
+		decode.Choice[source.HashOn]{Word: "client_ip_port", Means: source.ClientIPPort},
+		decode.Choice[source.HashOn]{Word: "client_ip", Means: source.ClientIP})
+
 	protocol = decode.OneOf("protocol",
 		decode.Choice[source.Protocol]{Word: "tcp", Means: source.TCP},
 		decode.Choice[source.Protocol]{Word: "udp", Means: source.UDP},
@@ -106,6 +111,7 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("health_check_node_port", orNoNumber, func(s *service) *uint16 { return &s.HealthCheckNodePort }),
 	decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady }),
 	decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler }),
+	decode.Key("hash_on", hashOn, func(s *service) *source.HashOn { return &s.HashOn }),
 	{Key: "health_check", Schema: healthCheck.Schema, Read: func(r *decode.Reader, v any, s *service) {
 		c, _ := healthCheck.Read(r, v)
 		s.check = &c

@@ -82,6 +82,9 @@ func (s *service) finish(p *reading) *source.Service {
 	if s.clientIP {
 		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
 	}
+	if s.Scheduler == source.Maglev {
+		s.HashOn = cmp.Or(s.HashOn, source.ClientIPPort)
+	}
 	s.setEndpoints(p.r)
 	problems := source.Validate(&s.Service)
 	if p.check != nil {

@@ -59,6 +59,7 @@ func differences(old, now *source.Service) []Edit {
 	d.value("health_check_node_port", old.HealthCheckNodePort, now.HealthCheckNodePort)
 	d.value("publish_not_ready", old.PublishNotReady, now.PublishNotReady)
 	d.value("scheduler", old.Scheduler, now.Scheduler)
+	d.value("hash_on", old.HashOn, now.HashOn)
 	d.healthCheck(old.HealthCheck, now.HealthCheck)
 	d.value("min_up", max(1, old.MinUp), max(1, now.MinUp))
 	d.value("slow_start", durationText(old.SlowStart), durationText(now.SlowStart))
