@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
+	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,9 +18,6 @@ import (
 // The kernel hashes with jhash of Jenkins, and multiplies: the slot is the upper half of
 // the product of hash and size, so that a hash is never drawn again.
 
-// hashSeed is the same on all hosts, and in all versions.
-const hashSeed = 0x6d61676c
-
 // regHashed is where what is hashed begins: after a frontend and the hash.
 const regHashed register = 8
 
@@ -31,9 +29,9 @@ func (d *dialect) clientSlot(on source.HashOn, size uint32, at register) loadedK
 	}
 	hash := &expr.Hash{
 		SourceRegister: regHashed.number(), Length: 4 * uint32(client.next-regHashed), DestRegister: at.number(),
-		Modulus: size, Seed: hashSeed, Type: expr.HashTypeJenkins,
+		Modulus: size, Seed: maglev.Seed, Type: expr.HashTypeJenkins,
 	}
-	text := fmt.Sprintf("jhash %s mod %d seed 0x%x", client.text, size, hashSeed)
+	text := fmt.Sprintf("jhash %s mod %d seed 0x%x", client.text, size, maglev.Seed)
 	return loadedKey{stmt{text, append(client.exprs, hash)}, at + 1}
 }
 

@@ -1,0 +1,162 @@
+//go:build netns
+
+package nftables_test
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/maglev"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// The kernel takes a client to the endpoint that the table has for it, for each thing hashed.
+// So does every host: it depends on the targets alone, and not on what was there before.
+func TestHashedClients(t *testing.T) {
+	flows := 2000
+	if os.Getenv("SVCPROXY_SOAK") == "1" {
+		flows = 100_000
+	}
+	everywhere(t, func(h *host) {
+		h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
+		h.enter(3)
+		targets := backendtest.Targets(h.Family, 0, 3)
+		for i, w := range []uint16{1, 2, 7} {
+			targets[i].Weight = w
+		}
+		got := h.countSources(targets)
+		for i, on := range []source.HashOn{source.ClientIPPort, source.ClientIP} {
+			front := h.vip(i)
+			h.Sync(h.World.Put(source.Key{Namespace: "default", Name: on.String()}, h.hashed(front, on, targets[:2]...)))
+			h.Sync(h.World.Put(source.Key{Namespace: "default", Name: on.String()}, h.hashed(front, on, targets...)))
+			sources := h.sendFrom(h.at(i), 20000+i*10000, flows)
+			got.wait(h, len(sources))
+			h.asTable(got.take(), sources, targets, on)
+		}
+	})
+}
+
+// hashed returns a service over UDP.
+func (h *host) hashed(front proxier.FrontendKey, on source.HashOn, targets ...proxier.Target) *proxier.Resolved {
+	s := backendtest.Service{Name: on.String(), Protocol: source.UDP, Targets: targets}
+	pool, _ := s.Pools()
+	pool.Hash = proxier.Hash{On: on, Endpoints: 3}
+	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
+	return s.Resolve(&proxier.Frontend{Key: front, Outside: route, Local: route})
+}
+
+// asTable fails the test unless each client reached the endpoint of its slot.
+func (h *host) asTable(got map[netip.AddrPort]int, sources []netip.AddrPort, targets []proxier.Target, on source.HashOn) {
+	h.Helper()
+	var list []maglev.Endpoint
+	for _, t := range slices.Backward(targets) { // the order makes no difference
+		list = append(list, maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight})
+	}
+	table := maglev.Fill(nil, maglev.Size(3), list)
+	wrong := 0
+	for _, from := range sources {
+		want := len(list) - 1 - int(table[maglev.Slot(len(table), from, on == source.ClientIPPort)])
+		if got[from] != want {
+			if wrong++; wrong < 4 {
+				h.Errorf("%s: client %s reached endpoint %d, want %d", on, from, got[from], want)
+			}
+		}
+	}
+	if wrong > 0 {
+		h.Errorf("%s: %d of %d clients reached another endpoint than that of the table", on, wrong, len(sources))
+	}
+}
+
+// sendFrom sends a datagram each from so many addresses and ports, and returns these.
+func (h *host) sendFrom(to netip.AddrPort, port, flows int) []netip.AddrPort {
+	h.Helper()
+	var sources []netip.AddrPort
+	for i := range flows {
+		if i%10_000 == 9_999 {
+			backendtest.Command(h, "conntrack", "-F")
+		}
+		from := netip.AddrPortFrom(h.address(100+i%clients), uint16(port+i/clients))
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
+		if err != nil {
+			h.Fatal(err)
+		}
+		if _, err := c.Write([]byte{1}); err != nil {
+			h.Fatal(err)
+		}
+		c.Close()
+		sources = append(sources, from)
+	}
+	return sources
+}
+
+// arrivals are which endpoint each client has reached.
+type arrivals struct {
+	mu   sync.Mutex
+	from map[netip.AddrPort]int
+}
+
+// countSources makes endpoints note where datagrams are from.
+func (h *host) countSources(targets []proxier.Target) *arrivals {
+	h.Helper()
+	a := &arrivals{from: map[netip.AddrPort]int{}}
+	var readers sync.WaitGroup
+	h.Cleanup(readers.Wait)
+	for i, t := range targets {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(t.AddrPort))
+		if err != nil {
+			h.Fatal(err)
+		}
+		h.Cleanup(func() { c.Close() })
+		if err := c.SetReadBuffer(4 << 20); err != nil {
+			h.Fatal(err)
+		}
+		readers.Go(func() { a.read(c, i) })
+	}
+	return a
+}
+
+func (a *arrivals) read(c *net.UDPConn, endpoint int) {
+	buf := make([]byte, 16)
+	for {
+		_, from, err := c.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		a.mu.Lock()
+		a.from[netip.AddrPortFrom(from.Addr().Unmap(), from.Port())] = endpoint
+		a.mu.Unlock()
+	}
+}
+
+func (a *arrivals) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.from)
+}
+
+// take returns who has arrived, and forgets it.
+func (a *arrivals) take() map[netip.AddrPort]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	from := a.from
+	a.from = map[netip.AddrPort]int{}
+	return from
+}
+
+// wait waits for so many clients.
+func (a *arrivals) wait(h *host, clients int) {
+	h.Helper()
+	for start := time.Now(); a.count() < clients; time.Sleep(time.Millisecond) {
+		if pace.Over(start, 10*time.Second) {
+			h.Fatalf("%d of %d clients have reached an endpoint", a.count(), clients)
+		}
+	}
+}
