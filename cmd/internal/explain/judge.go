@@ -186,6 +186,7 @@ func (r *Report) choice(d *decision, f *facts) {
 	}
 	r.checks(d, used)
 	r.affinity(d, f)
+	r.hashing(d)
 }
 
 // sorted returns the endpoints that are used, as Expected has them, and the others.
