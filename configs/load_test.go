@@ -36,11 +36,11 @@ func every() configs.Settings {
 		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "", MetricsAddress: "[::1]:10249",
 		Sync: configs.Sync{MinInterval: 1500 * time.Millisecond, ResyncInterval: 90 * time.Minute},
 		IPVS: configs.IPVS{
-			Scheduler: "mh", StrictARP: true, TCPTimeout: time.Hour, TCPFinTimeout: time.Minute, UDPTimeout: time.Second, DrainTimeout: 24 * time.Hour,
+			Scheduler: "mh", StrictARP: true, SloppyTCP: true, TCPTimeout: time.Hour, TCPFinTimeout: time.Minute, UDPTimeout: time.Second, DrainTimeout: 24 * time.Hour,
 		},
 		Conntrack: configs.Conntrack{
 			Max: 1 << 20, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour, UDPTimeout: 30 * time.Second,
-			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: false,
+			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: false, TCPLoose: true,
 		},
 		Init:      configs.Init{Forwarding: false},
 		OfSources: configs.OfSources{Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}},

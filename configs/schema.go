@@ -60,6 +60,7 @@ var sections = slices.Concat([]section{
 	{"ipvs", []field{
 		decode.Key("scheduler", decode.Word("scheduler", schedulerNames...), func(s *Settings) *string { return &s.IPVS.Scheduler }),
 		decode.Key("strict_arp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.StrictARP }),
+		decode.Key("sloppy_tcp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.SloppyTCP }),
 		decode.Key("tcp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPTimeout }),
 		decode.Key("tcp_fin_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPFinTimeout }),
 		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.UDPTimeout }),
@@ -72,6 +73,7 @@ var sections = slices.Concat([]section{
 		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPTimeout }),
 		decode.Key("udp_stream_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPStreamTimeout }),
 		decode.Key("tcp_be_liberal", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.TCPBeLiberal }),
+		decode.Key("tcp_loose", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.TCPLoose }),
 		decode.Key("accounting", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.Accounting }),
 	}},
 	{"init", []field{

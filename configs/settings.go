@@ -46,6 +46,7 @@ type Sync struct {
 type IPVS struct {
 	Scheduler                             string
 	StrictARP                             bool
+	SloppyTCP                             bool // connections are taken up in the middle
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 	DrainTimeout                          time.Duration
 }
@@ -58,6 +59,7 @@ type Conntrack struct {
 	UDPTimeout            time.Duration
 	UDPStreamTimeout      time.Duration
 	TCPBeLiberal          bool
+	TCPLoose              bool // connections are taken up in the middle, which is the kernel's default
 	Accounting            bool
 }
 

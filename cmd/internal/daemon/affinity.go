@@ -15,10 +15,12 @@ import (
 type sink struct {
 	*proxier.Loop
 	affinity *affinity
+	takeover *takeover
 }
 
 func (s sink) Apply(ch source.Changes) {
 	s.affinity.count(ch)
+	s.takeover.count(ch)
 	s.Loop.Apply(ch)
 }
 

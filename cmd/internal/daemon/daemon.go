@@ -80,6 +80,7 @@ type daemon struct {
 	settings *settingsWatcher
 	mode     *modeSwitch
 	affinity *affinity
+	takeover *takeover
 	doubts   *doubter
 	report   *reporter
 	counter  *counter
@@ -105,7 +106,9 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { d.control.Serve(ctx, d.log, d.routes()); return nil })
 	g.Go(func() error { return d.server.Run(ctx) })
 	for _, s := range d.sources {
-		g.Go(func() error { return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d.affinity}) }) })
+		g.Go(func() error {
+			return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d.affinity, d.takeover}) })
+		})
 	}
 	g.Go(func() error {
 		defer close(d.mode.loopEnded)
@@ -237,7 +240,8 @@ func (d *daemon) connectParts() {
 	d.host = &host{log: d.log, settings: w.current, changed: d.useNode}
 	d.line = &statusLine{notify: d.Notify}
 	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: d.fixed, settings: w.current, tell: d.line.setMode}
-	d.affinity = &affinity{log: d.log, mode: func() modes.Mode { return d.mode.current().Mode }}
+	mode := func() modes.Mode { return d.mode.current().Mode }
+	d.affinity, d.takeover = &affinity{log: d.log, mode: mode}, &takeover{log: d.log, mode: mode}
 	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
 }
 

@@ -25,6 +25,7 @@ type reporter struct {
 	mode     *modeSwitch
 	host     *host
 	affinity *affinity
+	takeover *takeover
 	foreign  *foreignChanges
 	claim    *control.NamespaceClaim
 	loop     *proxier.Loop
@@ -38,7 +39,7 @@ type reporter struct {
 
 // connect has r ask the parts of d.
 func (r *reporter) connect(d *daemon) {
-	r.settings, r.mode, r.host, r.affinity, r.foreign = d.settings, d.mode, d.host, d.affinity, d.mode.foreign
+	r.settings, r.mode, r.host, r.affinity, r.takeover, r.foreign = d.settings, d.mode, d.host, d.affinity, d.takeover, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
 	r.drains = d.keeper.Drains()
 	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem}
@@ -72,7 +73,7 @@ func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, r
 func (r *reporter) warnings(ctx context.Context) []string {
 	mode := r.mode.current().Mode
 	return slices.Concat(r.mode.warnings(), r.claim.Warnings(), r.foreign.problems(), r.mode.missing(),
-		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings(),
+		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings(), r.takeover.warnings(),
 		r.storage.warnings(), r.control.Warnings())
 }
 

@@ -67,6 +67,9 @@ func conntrackSysctls(c configs.Conntrack) []setting {
 	if c.TCPBeLiberal {
 		list = append(list, setting{beLiberal, "1"})
 	}
+	if c.TCPLoose {
+		list = append(list, setting{modes.TCPLoose, "1"})
+	}
 	if c.Accounting {
 		list = append(list, setting{prefix + "acct", "1"})
 	}

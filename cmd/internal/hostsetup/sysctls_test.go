@@ -31,7 +31,7 @@ func TestSysctls(t *testing.T) {
 		}},
 		{"conntrack", "nftables", configs.Settings{Conntrack: configs.Conntrack{
 			Max: 1000000, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
-			UDPTimeout: 1500 * time.Millisecond, UDPStreamTimeout: time.Minute, TCPBeLiberal: true,
+			UDPTimeout: 1500 * time.Millisecond, UDPStreamTimeout: time.Minute, TCPBeLiberal: true, TCPLoose: true,
 		}}, []setting{
 			{"net/netfilter/nf_conntrack_max", "1000000"},
 			{"net/netfilter/nf_conntrack_tcp_timeout_established", "86400"},
@@ -39,14 +39,16 @@ func TestSysctls(t *testing.T) {
 			{"net/netfilter/nf_conntrack_udp_timeout", "2"},
 			{"net/netfilter/nf_conntrack_udp_timeout_stream", "60"},
 			{"net/netfilter/nf_conntrack_tcp_be_liberal", "1"},
+			{"net/netfilter/nf_conntrack_tcp_loose", "1"},
 		}},
-		{"ipvs", "ipvs", configs.Settings{Families: both[:1], LocalhostNodePorts: true, IPVS: configs.IPVS{StrictARP: true}}, []setting{
+		{"ipvs", "ipvs", configs.Settings{Families: both[:1], LocalhostNodePorts: true, IPVS: configs.IPVS{StrictARP: true, SloppyTCP: true}}, []setting{
 			{"net/ipv4/ip_forward", "1"},
 			{"net/ipv4/vs/conntrack", "1"},
 			{"net/ipv4/vs/expire_nodest_conn", "1"},
 			{"net/ipv4/vs/expire_quiescent_template", "1"},
 			{"net/ipv4/conf/all/arp_ignore", "1"},
 			{"net/ipv4/conf/all/arp_announce", "2"},
+			{"net/ipv4/vs/sloppy_tcp", "1"},
 		}},
 	}
 	for _, tt := range tests {

@@ -59,6 +59,22 @@ func VerifySysctls(s configs.Settings, m modes.Mode) []string {
 	return out
 }
 
+// VerifyTakeover says what keeps this host from taking up connections that another host had:
+// it is for services whose every host chooses the same endpoint.
+func VerifyTakeover(m modes.Mode) []string {
+	var out []string
+	for _, set := range m.TakesUp {
+		if v, err := sysctl.Get(set.Name); err == nil && v != set.Value {
+			out = append(out, fmt.Sprintf("%s is %s: a connection of scheduler maglev that another host had before it died is refused here; "+
+				"set %s to true in svcproxy.toml and run svcproxy init, or set it to %s", set.Name, v, takeoverKeys[set.Name], set.Value))
+		}
+	}
+	return out
+}
+
+// takeoverKeys are the settings that have init set them.
+var takeoverKeys = map[string]string{modes.TCPLoose: "[conntrack] tcp_loose", modes.SloppyTCP: "[ipvs] sloppy_tcp"}
+
 // VerifyAffinity says what is wrong with session affinity for so many endpoints
 // and ports: whether this host forgets clients too early, and whether they make
 // changes slow. It returns nothing where that is not so, or not known.

@@ -47,6 +47,9 @@ func ipvsSysctls(s configs.IPVS) []Sysctl {
 			Sysctl{"net/ipv4/conf/all/arp_ignore", "1"},
 			Sysctl{"net/ipv4/conf/all/arp_announce", "2"})
 	}
+	if s.SloppyTCP {
+		list = append(list, Sysctl{SloppyTCP, "1"})
+	}
 	return list
 }
 

@@ -26,6 +26,7 @@ var All = []Mode{
 		},
 		Clients: nftables.Clients, Keep: nftables.Keep,
 		Objects: nftables.Objects,
+		TakesUp: []Sysctl{{TCPLoose, "1"}},
 	},
 	{
 		Mode: configs.IPVSMode,
@@ -33,6 +34,7 @@ var All = []Mode{
 		Objects: ipvs.Objects,
 		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
 		ByNameOnly: true, Needs: ipvsNeeds,
+		TakesUp: []Sysctl{{TCPLoose, "1"}, {SloppyTCP, "1"}},
 	},
 	{
 		Mode: configs.IPTablesMode,
@@ -76,6 +78,8 @@ type Mode struct {
 	// where nothing else works.
 	ByNameOnly bool
 
+	TakesUp []Sysctl // what takes up connections in the middle
+
 	Needs func(configs.Settings) Needs // nil: nothing; asked by NeedsUnder
 
 	// VerifyClients says what is wrong with how the kernel remembers clients with
@@ -103,6 +107,12 @@ type Module struct {
 	Name    string
 	Options []string
 }
+
+// Settings that let a host take up a TCP connection in the middle, which another host had.
+const (
+	TCPLoose  = "net/netfilter/nf_conntrack_tcp_loose" // the kernel's default is 1
+	SloppyTCP = "net/ipv4/vs/sloppy_tcp"               // 0
+)
 
 // A Sysctl is a setting of the kernel by its path below /proc/sys, and the value it should have.
 type Sysctl struct{ Name, Value string }
