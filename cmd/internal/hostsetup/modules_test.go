@@ -33,6 +33,7 @@ func TestNeeded(t *testing.T) {
 	has(four, "iptables", "ip6table_nat", false)
 	has(four, "iptables", "ip_vs", false)
 	has(four, "ipvs", "ip_vs_wrr", true)
+	has(four, "ipvs", "ip_vs_mh", true)
 }
 
 // fakeModprobe puts a modprobe first on the path that makes an entry in a tree,

@@ -26,9 +26,10 @@ func removeIPVS(ctx context.Context, fam proxier.Family, c OpenConfig) error {
 	return ipvs.Cleanup(ctx, fam, c.StateDir, c.Log)
 }
 
+// ipvsNeeds has mh too, which any service may name as scheduler maglev.
 func ipvsNeeds(s configs.Settings) Needs {
 	return Needs{
-		Modules: []Module{{Name: "ip_vs"}, {Name: "ip_vs_" + s.IPVS.Scheduler}, {Name: "dummy"}, {Name: "xt_ipvs"}},
+		Modules: []Module{{Name: "ip_vs"}, {Name: "ip_vs_" + s.IPVS.Scheduler}, {Name: "ip_vs_mh"}, {Name: "dummy"}, {Name: "xt_ipvs"}},
 		Sysctls: ipvsSysctls(s.IPVS),
 		Quirks:  reuseSysctls(kernelRelease()),
 	}
