@@ -69,7 +69,7 @@ type SchedulerFlags uint32
 // Flags of sh, and of mh, which is in Linux from 4.18 on: IP_VS_SVC_F_SCHED_MH_FALLBACK and
 // IP_VS_SVC_F_SCHED_MH_PORT, <linux/ip_vs.h>.
 const (
-	FallBack SchedulerFlags = 1 << 3 // a client whose destination has weight 0 goes to another one, and is not dropped
+	FallBack SchedulerFlags = 1 << 3 // a client whose destination has weight 0 goes to another one, and is not refused
 	HashPort SchedulerFlags = 1 << 4 // the client's port is hashed, too
 
 	schedulerFlags = 7 << 3 // there are three

@@ -16,7 +16,7 @@ func (h *host) hashed(vip int, on source.HashOn, endpoints ...int) *proxier.Reso
 }
 
 // Scheduler maglev is mh. Its table keeps the slots of an endpoint that drains: clients of
-// these are not dropped meanwhile, and all others stay where they are.
+// these are not refused meanwhile, and all others stay where they are.
 func TestMaglev(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(3)

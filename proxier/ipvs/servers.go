@@ -151,7 +151,7 @@ func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][
 
 // schedulerOf returns the scheduler of a pool, and its flags. Maglev is mh of the kernel.
 // Its table keeps the slots of a destination that drains, of weight 0: without FallBack, new
-// connections that hash to one of them would be dropped all the while.
+// connections that hash to one of them would be refused all the while.
 func schedulerOf(p *proxier.Pool, byDefault string) (string, lvs.SchedulerFlags) {
 	switch p.Hash.On {
 	case source.ClientIP:

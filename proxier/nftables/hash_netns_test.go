@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/source"
@@ -21,10 +23,7 @@ import (
 // The kernel takes a client to the endpoint that the table has for it, for each thing hashed.
 // So does every host: it depends on the targets alone, and not on what was there before.
 func TestHashedClients(t *testing.T) {
-	flows := 2000
-	if os.Getenv("SVCPROXY_SOAK") == "1" {
-		flows = 100_000
-	}
+	flows := soakOr(100_000, 2000)
 	everywhere(t, func(h *host) {
 		h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
 		h.enter(3)
@@ -42,6 +41,14 @@ func TestHashedClients(t *testing.T) {
 			h.asTable(got.take(), sources, targets, on)
 		}
 	})
+}
+
+// soakOr returns the first number in a soak, and else the second.
+func soakOr(soak, otherwise int) int {
+	if os.Getenv("SVCPROXY_SOAK") == "1" {
+		return soak
+	}
+	return otherwise
 }
 
 // hashed returns a service over UDP.
@@ -159,4 +166,29 @@ func (a *arrivals) wait(h *host, clients int) {
 			h.Fatalf("%d of %d clients have reached an endpoint", a.count(), clients)
 		}
 	}
+}
+
+// A slot that is missing is found: in a soak by asking for each, as there are more of them
+// than are listed.
+func TestLookAtHashed(t *testing.T) {
+	netnstest.Enter(t)
+	h := newHost(t, proxier.IPv4)
+	services := soakOr(13, 1) // of 8191 slots each
+	for i := range services {
+		res := h.hashed(h.vip(i), source.ClientIP, backendtest.Targets(h.Family, 0, 20)...)
+		res.Key.Name += strconv.Itoa(i)
+		res.Pools[0].Hash.Endpoints = 20
+		h.World.Put(res.Key, res)
+	}
+	h.Sync(nil)
+	h.Backend.Recheck()
+	if differs, read := h.looks(); differs || !read {
+		t.Errorf("untouched: found a difference: %v, read the table: %v", differs, read)
+	}
+	h.nft("delete element TABLE maglev-ip-slots-8191 { " + h.vip(services-1).Addr.String() + " . udp . 80 . 0x00001ffe }")
+	if !h.Look() {
+		t.Error("a slot is missing: not found")
+	}
+	h.Sync(&proxier.Delta{})
+	h.Settled("a slot was removed")
 }
