@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
@@ -191,4 +192,31 @@ func TestLookAtHashed(t *testing.T) {
 	}
 	h.Sync(&proxier.Delta{})
 	h.Settled("a slot was removed")
+}
+
+// A host that knows nothing of connections, as one that takes over those of another, sends
+// each on to the endpoint that it had: the hash says which, and connection tracking takes
+// it up in the middle.
+func TestConnectionsAreTakenUp(t *testing.T) {
+	packets(t, 3, func(h *host) {
+		res := h.hashed(h.vip(0), source.ClientIPPort, backendtest.Targets(h.Family, 0, 3)...)
+		res.Frontends[0].Key.Protocol, res.Pools[0].Protocol = source.TCP, source.TCP
+		h.Sync(h.World.Put(res.Key, res))
+		var open []*echotest.Conn
+		for i := range 40 {
+			from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.address(100+i%clients), 0))
+			c, err := echotest.Dial(&net.Dialer{Timeout: 10 * time.Second, LocalAddr: from}, h.at(0).String())
+			if err != nil {
+				h.Fatal(err)
+			}
+			h.Cleanup(func() { c.Close() })
+			open = append(open, c)
+		}
+		backendtest.Command(h, "conntrack", "-F")
+		for i, c := range open {
+			if err := c.Echo(strconv.Itoa(i), 10*time.Second); err != nil {
+				h.Fatalf("connection %d, of endpoint %s: %v", i, c.Server, err)
+			}
+		}
+	})
 }
