@@ -60,6 +60,7 @@ func (tr Transition) Edits() []Edit {
 	e.value("slow_start", a.SlowStart.String(), b.SlowStart.String())
 	e.value("close_connections", a.CloseConnections.String(), b.CloseConnections.String())
 	e.value("enabled", strconv.FormatBool(!a.Disabled), strconv.FormatBool(!b.Disabled))
+	e.value("announce", a.Announce.String(), b.Announce.String())
 	e.lists("left to other services", texts(a.Without, addrText), texts(b.Without, addrText))
 	e.value("in a cluster", strconv.FormatBool(a.InCluster), strconv.FormatBool(b.InCluster))
 	e.endpoints(a.Endpoints, b.Endpoints)

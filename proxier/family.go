@@ -41,8 +41,9 @@ type family struct {
 
 	minimum, resync time.Duration // as Config.MinInterval and Config.ResyncInterval
 
-	pace    pace
-	lookout lookout
+	pace       pace
+	lookout    lookout
+	announcing announcing
 
 	mu   sync.RWMutex // held for writing by the goroutine while it changes state or news
 	news familyNews
@@ -67,7 +68,7 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
-		state: newState(fam, node), changes: newChanges(), lookout: newLookout(),
+		state: newState(fam, node), changes: newChanges(), lookout: newLookout(), announcing: newAnnouncing(),
 		flows: newFlowWorkers(fam, cfg),
 		full:  true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
 	}
@@ -119,10 +120,14 @@ func (f *family) absorb(o order) {
 	if o.node != nil {
 		f.rebase(o.node)
 	}
+	if o.drained != nil {
+		f.withhold(*o.drained)
+	}
 	changed := false
 	for key, svc := range o.services {
 		changed = f.set(key, svc, o.queued) || changed
 	}
+	f.tellAnnouncer()
 	if changed {
 		f.noteTriggers(o.triggers)
 	}
@@ -176,6 +181,7 @@ func (f *family) set(key source.Key, svc Subject, queued time.Time) (changed boo
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.announcing.shrink(key, r)
 	old, changed := f.changes.put(f.state, key, r)
 	if !changed {
 		return false
@@ -252,6 +258,7 @@ func (f *family) syncNow(ctx context.Context) {
 	f.log(&r)
 	if r.Err == nil {
 		f.tellFlows(r.Full || f.broken)
+		f.announce(r.Unserved)
 	}
 	f.done(&r)
 	if r.Err != nil {

@@ -29,6 +29,9 @@ type Config struct {
 	// Conditions knows of endpoints what their files do not say; nil: nothing.
 	Conditions Conditioner
 
+	// Announcer tells the network of addresses; nil: nothing does.
+	Announcer Announcer
+
 	// Listening returns where processes of this host listen, for Doubts; nil: that is
 	// not known. It is called from any goroutine.
 	Listening func() []Listener
@@ -86,6 +89,8 @@ type Loop struct {
 	number uint64 // of the last order
 	opened uint64 // the order that allowed families to begin; 0: not yet
 	first  bool   // the first complete sync is done
+
+	drained bool // this host is; guarded by mu
 }
 
 // A runningFamily is a family whose goroutine runs.
@@ -142,7 +147,8 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 	if in.minimum != nil {
 		l.cfg.MinInterval, l.cfg.ResyncInterval = *in.minimum, *in.resync
 	}
-	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full}
+	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full, drained: in.drained}
+	l.noteDrained(in.drained)
 	o.services, o.triggers = l.apply(in.changes)
 	l.reconsider(in.reconsider, &o)
 	if in.node != nil && !in.node.Equal(l.node) {
@@ -237,6 +243,9 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	for _, f := range l.families {
 		if backends[f.fam] == nil {
 			f.stop()
+			if ctx.Err() == nil { // else it is the end of the Loop, and traffic goes on
+				f.withdrawAll()
+			}
 			if l.cfg.OnDrop != nil {
 				l.cfg.OnDrop(f.fam)
 			}
@@ -269,7 +278,8 @@ func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
 func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
 	f.revision = &l.revision
-	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
+	drained := l.drained
+	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced(), drained: &drained})
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() { f.run(ctx) })

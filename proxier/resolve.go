@@ -27,6 +27,7 @@ func Resolve(service *source.Service, known Conditions, node *Node, fam Family) 
 	slices.SortFunc(r.out.Frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
 	r.hairpins()
 	r.bound()
+	r.out.Announced = announcements(svc, node, fam, r.out.Frontends)
 	return &r.out
 }
 

@@ -63,6 +63,8 @@ type Resolved struct {
 	RefusedVIPs, ExemptAddrs, BoundAddrs []netip.Addr
 	Hairpins                             []Hairpin
 
+	Announced []Announcement // of each address that is to be announced, by each of the means; sorted
+
 	Warnings []string // what its owner should know, for the log and for status
 }
 

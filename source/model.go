@@ -117,6 +117,8 @@ type Service struct {
 	CloseConnections CloseConnections // of endpoints that left
 	Disabled         bool             // it is as if it were not there, but keeps what it claims
 
+	Announce Means // how the network is told of AnnouncedAddrs while they can be used here
+
 	// Without are addresses and ports of it that another service has: they are
 	// left out. Sources leave it empty.
 	Without []PortAddr
@@ -209,6 +211,7 @@ func (s *Service) Equal(o *Service) bool {
 		s.SlowStart == o.SlowStart &&
 		s.CloseConnections == o.CloseConnections &&
 		s.Disabled == o.Disabled &&
+		s.Announce == o.Announce &&
 		slices.Equal(s.Without, o.Without) &&
 		s.InCluster == o.InCluster
 }

@@ -61,6 +61,7 @@ func differences(old, now *source.Service) []Edit {
 	d.value("scheduler", old.Scheduler, now.Scheduler)
 	d.value("hash_on", old.HashOn, now.HashOn)
 	d.healthCheck(old.HealthCheck, now.HealthCheck)
+	d.value("announce", old.Announce, now.Announce)
 	d.value("min_up", max(1, old.MinUp), max(1, now.MinUp))
 	d.value("slow_start", durationText(old.SlowStart), durationText(now.SlowStart))
 	d.value("close_connections", old.CloseConnections, now.CloseConnections)

@@ -1,0 +1,152 @@
+package proxier
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// An Announcement is one address of a service that is to be announced by one of the means, and
+// why it is not.
+type Announcement struct {
+	Addr     netip.Addr
+	Means    source.Means // one
+	Withheld Withheld
+}
+
+// Withheld is why an address is not announced. The zero Withheld: it is.
+type Withheld uint8
+
+// The causes. All but the first ones and the last ones are of the service, as Resolve finds it.
+const (
+	NotWithheld     Withheld = iota
+	NoMeans                  // nothing announces by these means, see Announcer.Unavailable
+	HostDrained              // this host is
+	Refused                  // the file is refused, and no earlier version of it is in use
+	DisabledService          // by its file
+	CarriedHere              // BGP: an interface of this host carries it, so it is no service's alone
+	NotCarried               // L2: no interface of this host carries it
+	PortsTaken               // others have all of its ports
+	NoEndpoints              // the service has none that could ever serve it here
+	NoUsable                 // it has some, and cannot use them here
+	WantedUnusable           // the same, and all for what people asked: drained, weight 0, disabled
+	AllFail                  // no endpoint passes its check, whatever all_failed does with that
+	Unproven                 // no endpoint that is used has passed its check yet
+	NotHeld                  // the kernel does not hold it yet
+	KernelLacksIt            // the kernel cannot hold it
+	withheldCount
+)
+
+// String returns one word that does not change between versions, as for a label of a metric.
+func (w Withheld) String() string {
+	return [withheldCount]string{
+		"", "no_means", "host_drained", "refused", "disabled", "own_address", "not_own_address", "claimed",
+		"no_endpoint", "none_usable", "none_wanted", "all_failed", "unproven", "pending", "unserved",
+	}[w]
+}
+
+// AllWithheld returns all causes but NotWithheld.
+func AllWithheld() (list []Withheld) {
+	for w := NotWithheld + 1; w < withheldCount; w++ {
+		list = append(list, w)
+	}
+	return list
+}
+
+// wanted reports whether it is so because people want it, and nothing has failed.
+func (w Withheld) wanted() bool {
+	return w == HostDrained || w == DisabledService || w == NoEndpoints || w == WantedUnusable
+}
+
+// announcements decides which addresses of a service are announced on node, in one family: those
+// that a frontend serves with an endpoint that passes its check, where it has one. All are resolved
+// for it; what the kernel holds of them is not known here.
+func announcements(svc Subject, node *Node, fam Family, frontends []*Frontend) (list []Announcement) {
+	if svc.Announce == 0 {
+		return nil
+	}
+	for _, a := range svc.AnnouncedAddrs() {
+		if FamilyOf(a) != fam {
+			continue
+		}
+		why := svc.withholds(node, a, frontends)
+		for _, means := range source.EachMeans {
+			if svc.Announce&means != 0 {
+				list = append(list, Announcement{a, means, cmp.Or(misplaced(node, a, means), why)})
+			}
+		}
+	}
+	return list
+}
+
+// misplaced returns why an address cannot be announced by these means, even if it serves. Routers find an
+// address that an interface carries by themselves, and neighbours find no other.
+func misplaced(node *Node, a netip.Addr, means source.Means) Withheld {
+	switch carried := node.Owns(a); {
+	case carried && means == source.BGP:
+		return CarriedHere
+	case !carried && means == source.L2:
+		return NotCarried
+	}
+	return NotWithheld
+}
+
+// withholds returns why an address of s is not announced: NotWithheld where any of its frontends
+// serves, else what is in the way of the first.
+func (s Subject) withholds(node *Node, a netip.Addr, frontends []*Frontend) Withheld {
+	if s.Disabled {
+		return DisabledService
+	}
+	why := PortsTaken
+	for _, f := range frontends {
+		if f.Key.Addr != a || f.Key.Kind == NodePort {
+			continue
+		}
+		switch now := s.unready(node, f); {
+		case now == NotWithheld:
+			return NotWithheld
+		case why == PortsTaken:
+			why = now
+		}
+	}
+	return why
+}
+
+// unready returns why nobody should be sent to a frontend.
+func (s Subject) unready(node *Node, f *Frontend) Withheld {
+	if s.allFailAt(f) != "" {
+		return AllFail
+	}
+	if f.Outside.Action == Balance {
+		if s.HealthCheck == nil || s.proven(f.Outside.Pool) {
+			return NotWithheld
+		}
+		return Unproven
+	}
+	switch why := Why(s, node, f, f.Outside); {
+	case why.Cause == NoEndpoint || why.Cause == NoneOfFamily || why.Cause == NoneOfPort || why.counts() == "":
+		return NoEndpoints
+	case why.allWanted():
+		return WantedUnusable
+	case why.Cause == NoneUp:
+		return AllFail
+	}
+	return NoUsable
+}
+
+// proven reports whether a target of a pool has passed its check.
+func (s Subject) proven(pool *Pool) bool {
+	port := slices.IndexFunc(s.Ports, func(p source.Port) bool { return p.Name == pool.ServicePort.Port })
+	return port >= 0 && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool {
+		at := netip.AddrPortFrom(e.Addr, e.Port(s.Ports[port]))
+		_, used := slices.BinarySearchFunc(pool.Targets, at, func(t Target, at netip.AddrPort) int { return t.AddrPort.Compare(at) })
+		return used && s.Conditions.of(s.Service, &e).Check == CheckPassed
+	})
+}
+
+// allWanted reports whether endpoints that could serve here are unusable only for what people asked for.
+func (r Reason) allWanted() bool {
+	return r.Draining+r.Weightless+r.Disabled > 0 && r.NotReady+r.Down+r.Checking+r.Backup == 0
+}

@@ -1,0 +1,254 @@
+package proxier
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// An AnnouncedAddress is an address that services ask to be announced by one of the means.
+type AnnouncedAddress struct {
+	Address   netip.Addr `json:"address"`
+	Means     string     `json:"means"`
+	Announced bool       `json:"announced"`
+	Withheld  string     `json:"withheld,omitempty"` // why it is not, one of AllWithheld
+	Reason    string     `json:"reason,omitempty"`   // the same for people; of one that is announced: what of it does not serve
+
+	Services []string `json:"services"` // that ask for it, by name, the first ones
+	More     int      `json:"more_services,omitempty"`
+
+	Place string `json:"place,omitempty"` // where the first that does not serve it is written
+}
+
+// maxSharers is how many services of an address are named.
+const maxSharers = 5
+
+// compare orders by address and means.
+func (a AnnouncedAddress) compare(o AnnouncedAddress) int {
+	return cmp.Or(a.Address.Compare(o.Address), cmp.Compare(a.Means, o.Means))
+}
+
+// Announced returns all addresses that are to be announced, those of a service whose name match
+// accepts; nil: of all. They are in order. It may be called like Status.
+func (l *Loop) Announced(match func(source.Key) bool) []AnnouncedAddress {
+	l.mu.RLock()
+	node, families := l.node, slices.Clone(l.families)
+	var list []Subject
+	l.tracker.services(func(s *source.Service, _ source.UnitID) {
+		if s.Announce != 0 && (match == nil || match(s.Key)) {
+			list = append(list, l.subject(s))
+		}
+	})
+	refused := l.tracker.refusedAnnouncers(match)
+	l.mu.RUnlock()
+	slices.SortFunc(list, func(a, b Subject) int { return a.Key.Compare(b.Key) })
+	sum := announcedSum{node: node, unavailable: l.unavailable(), at: make(map[Announcement]*AnnouncedAddress)}
+	for _, f := range families {
+		f.addAnnounced(&sum, list)
+		for _, s := range refused {
+			sum.addRefused(f.fam, s)
+		}
+	}
+	return sum.sorted()
+}
+
+// unavailable says by which means nothing is announced, and why.
+func (l *Loop) unavailable() map[source.Means]string {
+	why := make(map[source.Means]string)
+	for _, m := range source.EachMeans {
+		if l.cfg.Announcer == nil {
+			why[m] = "nothing announces by " + m.String()
+		} else if text := l.cfg.Announcer.Unavailable(m); text != "" {
+			why[m] = text
+		}
+	}
+	return why
+}
+
+// refusedAnnouncers returns the services of refused units that are not in use, and would be announced.
+func (t *Tracker) refusedAnnouncers(match func(source.Key) bool) (list []*source.Service) {
+	for _, u := range t.inOrder(t.refused) {
+		for _, s := range u.wanted {
+			if s.Announce != 0 && (match == nil || match(s.Key)) && t.inUse(s.Key) == nil {
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
+// An announcedSum gathers what several services say of an address.
+type announcedSum struct {
+	node        *Node
+	unavailable map[source.Means]string
+	at          map[Announcement]*AnnouncedAddress // by address and means
+}
+
+// addAnnounced adds what a family announces of services.
+func (f *family) addAnnounced(sum *announcedSum, services []Subject) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for _, s := range services {
+		r := f.state.Services[s.Key]
+		for _, n := range announcementsOf(s, sum.node, f.fam, r) {
+			if n.Withheld == NotWithheld {
+				n.Withheld = f.withholds(s.Key, n)
+			}
+			sum.add(s, n, r, f.news.unserved)
+		}
+	}
+}
+
+// announcementsOf returns those of a service as it was resolved: not at all, where it is disabled.
+func announcementsOf(s Subject, node *Node, fam Family, r *Resolved) []Announcement {
+	if r != nil {
+		return r.Announced
+	}
+	list := announcements(s, node, fam, nil)
+	for i := range list {
+		if !s.Disabled { // the family has not got to it yet
+			list[i].Withheld = NotHeld
+		}
+	}
+	return list
+}
+
+// withholds returns why what a service could announce is not, as far as it is the kernel or this
+// host. The caller holds f.mu.
+func (f *family) withholds(key source.Key, n Announcement) Withheld {
+	switch r := f.state.Services[key]; {
+	case f.announcing.withheld:
+		return HostDrained
+	case slices.Contains(f.announcing.of[key], n):
+		return NotWithheld
+	case f.holds(key) && r.lacks(n.Addr, f.news.unserved):
+		return KernelLacksIt
+	}
+	return NotHeld
+}
+
+// add adds what one service says.
+func (sum *announcedSum) add(s Subject, n Announcement, r *Resolved, lacks *PartialError) {
+	if sum.unavailable[n.Means] != "" {
+		n.Withheld = NoMeans
+	}
+	why := n.Withheld
+	n.Withheld = NotWithheld
+	row := sum.at[n]
+	if row == nil {
+		row = &AnnouncedAddress{Address: n.Addr, Means: n.Means.String()}
+		sum.at[n] = row
+	}
+	if len(row.Services) < maxSharers {
+		row.Services = append(row.Services, s.Key.String())
+	} else {
+		row.More++
+	}
+	if row.Announced {
+		return
+	}
+	first := row.Withheld == ""
+	switch {
+	case why == NotWithheld:
+		row.Announced, row.Withheld, row.Place = true, "", ""
+		row.Reason = inPart(s, sum.node, n.Addr, r)
+	case first:
+		row.Withheld, row.Reason, row.Place = why.String(), sum.reason(why, s, n, r, lacks), writtenAt(s.Service)
+	}
+}
+
+// addRefused adds a service that is not in use.
+func (sum *announcedSum) addRefused(fam Family, s *source.Service) {
+	for _, n := range announcements(Subject{Service: s}, sum.node, fam, nil) {
+		n.Withheld = Refused
+		sum.add(Subject{Service: s}, n, nil, nil)
+	}
+}
+
+func (sum *announcedSum) sorted() []AnnouncedAddress {
+	list := make([]AnnouncedAddress, 0, len(sum.at))
+	for _, row := range sum.at {
+		list = append(list, *row)
+	}
+	slices.SortFunc(list, AnnouncedAddress.compare)
+	return list
+}
+
+// reason says for people why an address is withheld.
+func (sum *announcedSum) reason(why Withheld, s Subject, n Announcement, r *Resolved, lacks *PartialError) string {
+	switch why {
+	case NoMeans:
+		return sum.unavailable[n.Means]
+	case KernelLacksIt:
+		return lacks.ofAddr(n.Addr, r)
+	case NoEndpoints, NoUsable, WantedUnusable, AllFail:
+		return whyWithheld(s, sum.node, n.Addr, r)
+	}
+	return withheldWords[why]
+}
+
+// withheldWords are the reasons that need no more than their cause.
+var withheldWords = map[Withheld]string{
+	HostDrained:     "this host is drained",
+	Refused:         "its file is refused",
+	DisabledService: "enabled = false",
+	CarriedHere:     "an interface of this host carries it: routers find it without BGP",
+	NotCarried:      "no interface of this host carries it",
+	PortsTaken:      "other services have all of its ports",
+	Unproven:        "no endpoint has passed its check yet",
+	NotHeld:         "the kernel does not hold it yet",
+}
+
+// whyWithheld says why the first frontend of an address does not serve.
+func whyWithheld(s Subject, node *Node, a netip.Addr, r *Resolved) string {
+	for _, f := range r.frontendsAt(a) {
+		if s.unready(node, f) == NotWithheld {
+			continue
+		}
+		if why := Why(s, node, f, f.Outside).String(); why != "" {
+			return why
+		}
+		return "no endpoint passes its check"
+	}
+	return ""
+}
+
+// inPart says which ports of an announced address do not serve; empty: all do.
+func inPart(s Subject, node *Node, a netip.Addr, r *Resolved) string {
+	var ports []string
+	for _, f := range r.frontendsAt(a) {
+		if s.unready(node, f) != NotWithheld {
+			ports = append(ports, fmt.Sprintf("%d/%s", f.Key.Port, f.Key.Protocol))
+		}
+	}
+	if len(ports) == 0 {
+		return ""
+	}
+	const most = 4
+	if more := len(ports) - most; more > 0 {
+		ports = append(ports[:most], "...")
+	}
+	return "in part: not usable at " + strings.Join(ports, ", ")
+}
+
+// frontendsAt returns the frontends of an address; r may be nil.
+func (r *Resolved) frontendsAt(a netip.Addr) []*Frontend {
+	if r == nil {
+		return nil
+	}
+	return keep(r.Frontends, func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
+}
+
+// ofAddr returns why the kernel lacks what an address needs.
+func (e *PartialError) ofAddr(a netip.Addr, r *Resolved) string {
+	for _, f := range r.frontendsAt(a) {
+		if action, _ := e.action(f); action == unservedWhole {
+			return e.of(f)
+		}
+	}
+	return "the kernel cannot hold it"
+}

@@ -1,0 +1,227 @@
+package proxier
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// An Announcer tells the network of addresses that this host serves. Its methods must not block.
+type Announcer interface {
+	// Announce takes changes over. It is called from a goroutine for each family, with what is
+	// to be announced only after the kernel serves it, and with what is not before the kernel
+	// is told to stop. It is never called for the end of the Loop.
+	Announce(fam Family, changes []AnnounceChange)
+
+	// Unavailable says why nothing is announced by one of the means; empty: it is. Any goroutine
+	// may call it.
+	Unavailable(means source.Means) string
+}
+
+// An AnnounceChange says how an address is announced from now on.
+type AnnounceChange struct {
+	Addr   netip.Addr
+	Means  source.Means // 0: not at all
+	Wanted bool         // what it is not announced by any more it is not because people asked for that
+}
+
+// An announcing is what a family has announced. An address is for as long as any service announces it.
+type announcing struct {
+	of       map[source.Key][]Announcement   // of each service, those that are not withheld and that the kernel holds
+	by       map[netip.Addr]*[meansCount]int // how many services announce it
+	told     map[netip.Addr]source.Means     // what the Announcer knows
+	changed  map[netip.Addr]bool             // by of these may differ from told; true: because people want it
+	withheld bool                            // all is, for this host is drained
+	partial  *PartialError                   // that of agrees with
+}
+
+const meansCount = 2
+
+func newAnnouncing() announcing {
+	return announcing{
+		of: make(map[source.Key][]Announcement), by: make(map[netip.Addr]*[meansCount]int),
+		told: make(map[netip.Addr]source.Means), changed: make(map[netip.Addr]bool),
+	}
+}
+
+// set notes what is announced for a service from now on.
+func (a *announcing) set(key source.Key, now []Announcement, wanted bool) {
+	was := a.of[key]
+	if slices.Equal(was, now) {
+		return
+	}
+	if a.of[key] = now; len(now) == 0 {
+		delete(a.of, key)
+	}
+	for _, n := range now { // first, so that what stays is not lost in between
+		a.count(n, 1, wanted)
+	}
+	for _, w := range was {
+		a.count(w, -1, wanted)
+	}
+}
+
+func (a *announcing) count(n Announcement, by int, wanted bool) {
+	if a.by[n.Addr] == nil {
+		a.by[n.Addr] = new([meansCount]int)
+	}
+	a.by[n.Addr][slices.Index(source.EachMeans, n.Means)] += by
+	a.changed[n.Addr] = wanted
+}
+
+// means returns by what an address is announced.
+func (a *announcing) means(addr netip.Addr) (m source.Means) {
+	n := a.by[addr]
+	if n == nil || a.withheld {
+		return 0
+	}
+	for i, means := range source.EachMeans {
+		if n[i] > 0 {
+			m |= means
+		}
+	}
+	return m
+}
+
+// news returns what the Announcer does not know yet, in order, as if it were told now.
+func (a *announcing) news() (list []AnnounceChange) {
+	for addr, wanted := range a.changed {
+		now := a.means(addr)
+		if now != a.told[addr] {
+			list = append(list, AnnounceChange{addr, now, wanted})
+		}
+		if a.told[addr] = now; now == 0 {
+			delete(a.told, addr)
+		}
+		if n := a.by[addr]; n != nil && *n == [meansCount]int{} {
+			delete(a.by, addr)
+		}
+	}
+	clear(a.changed)
+	slices.SortFunc(list, func(x, y AnnounceChange) int { return x.Addr.Compare(y.Addr) })
+	return list
+}
+
+// withhold has nothing announced while this host is drained.
+func (a *announcing) withhold(drained bool) {
+	if drained == a.withheld {
+		return
+	}
+	a.withheld = drained
+	for addr := range a.by {
+		a.changed[addr] = drained
+	}
+}
+
+// shrink takes back what a service is not to announce any more, as r has it; nil: the service is gone.
+func (a *announcing) shrink(key source.Key, r *Resolved) {
+	was := a.of[key]
+	if len(was) == 0 {
+		return
+	}
+	still := keep(was, func(x Announcement) bool {
+		now := r.announcement(x)
+		if now == nil || now.Withheld != NotWithheld {
+			a.count(x, -1, now == nil || now.Withheld.wanted())
+			return false
+		}
+		return true
+	})
+	if a.of[key] = still; len(still) == 0 {
+		delete(a.of, key)
+	}
+}
+
+// announcement returns the one of the same address and means; nil: there is none.
+func (r *Resolved) announcement(x Announcement) *Announcement {
+	if r == nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.Announced, func(n Announcement) bool { return n.Addr == x.Addr && n.Means == x.Means })
+	if i < 0 {
+		return nil
+	}
+	return &r.Announced[i]
+}
+
+// heldBy returns what a service announces when the kernel holds it except for what it lacks.
+func (r *Resolved) heldBy(lacks *PartialError) []Announcement {
+	if r == nil {
+		return nil
+	}
+	return keep(r.Announced, func(n Announcement) bool { return n.Withheld == NotWithheld && !r.lacks(n.Addr, lacks) })
+}
+
+// lacks reports whether the kernel sends nothing to endpoints that is for an address.
+func (r *Resolved) lacks(a netip.Addr, e *PartialError) bool {
+	return e != nil && !slices.ContainsFunc(r.Frontends, func(f *Frontend) bool {
+		action, _ := e.action(f)
+		return f.Key.Addr == a && f.Key.Kind != NodePort && f.Outside.Action == Balance && action != unservedWhole
+	})
+}
+
+// announce takes over what a Sync that succeeded has put into the kernel.
+func (f *family) announce(lacks *PartialError) {
+	f.mu.Lock()
+	a := &f.announcing
+	for key, ch := range f.changes.services {
+		a.set(key, ch.New.heldBy(lacks), ch.New == nil)
+	}
+	if !lacks.same(a.partial) {
+		for key, r := range f.state.Services {
+			a.set(key, r.heldBy(lacks), false)
+		}
+	}
+	a.partial = lacks
+	f.mu.Unlock()
+	f.tellAnnouncer()
+}
+
+// same reports whether two errors say the same of frontends; both may be nil.
+func (e *PartialError) same(o *PartialError) bool {
+	if e == nil || o == nil {
+		return e == o
+	}
+	return maps.Equal(e.Frontends, o.Frontends)
+}
+
+// tellAnnouncer tells the Announcer what it does not know.
+func (f *family) tellAnnouncer() {
+	f.mu.Lock()
+	list := f.announcing.news()
+	f.mu.Unlock()
+	if len(list) > 0 && f.cfg.Announcer != nil {
+		f.cfg.Announcer.Announce(f.fam, list)
+	}
+}
+
+// withdrawAll takes everything back. The goroutine of the family must have ended.
+func (f *family) withdrawAll() {
+	f.mu.Lock()
+	for key := range f.announcing.of {
+		f.announcing.set(key, nil, true)
+	}
+	f.mu.Unlock()
+	f.tellAnnouncer()
+}
+
+// DrainHost has nothing announced from now on, or again what is: this host is drained, or not any more.
+func (l *Loop) DrainHost(drained bool) { l.inbox.put(func(m *mail) { m.drained = &drained }) }
+
+// noteDrained notes whether this host is drained; nil: as before.
+func (l *Loop) noteDrained(drained *bool) {
+	if drained == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drained = *drained
+}
+
+func (f *family) withhold(drained bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.announcing.withhold(drained)
+}

@@ -1,0 +1,41 @@
+package source
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Means is a set of the ways in which a network is told of addresses.
+type Means uint8
+
+// BGP: routers are told of routes to them. L2: neighbours are told which link-layer address has them.
+const (
+	BGP Means = 1 << iota
+	L2
+)
+
+// EachMeans are the single ways, in the order in which they are shown.
+var EachMeans = []Means{BGP, L2}
+
+// String returns the ways as files write them, joined by commas.
+func (m Means) String() string {
+	var words []string
+	for i, word := range []string{"bgp", "l2"} {
+		if m&EachMeans[i] != 0 {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// AnnouncedAddrs returns the addresses that announce of a service is for: those of external
+// traffic, or its VIPs if it has none of them, sorted, each once.
+func (s *Service) AnnouncedAddrs() []netip.Addr {
+	list := slices.Concat(s.ExternalIPs, s.LoadBalancerIPs)
+	if len(list) == 0 {
+		list = slices.Clone(s.VIPs)
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return slices.Compact(list)
+}
