@@ -18,6 +18,9 @@ func Format(s Settings) []byte {
 	for _, t := range sections {
 		fmt.Fprintf(&b, "\n[%s]\n", t.name)
 		writeFields(&b, t.fields, &s)
+		if t.name == bgpName {
+			writePeers(&b, s.BGP.Peers)
+		}
 	}
 	return b.Bytes()
 }
@@ -38,6 +41,11 @@ func literal(v any) string {
 		return list(v)
 	case []netip.Prefix:
 		return list(words(v))
+	case netip.Addr:
+		if !v.IsValid() {
+			return `""`
+		}
+		return strconv.Quote(v.String())
 	case time.Duration:
 		return strconv.Quote(decode.ShortDuration(v))
 	}

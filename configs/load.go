@@ -30,6 +30,7 @@ func Default() Settings {
 		IPVS:              IPVS{Scheduler: "wrr", DrainTimeout: 15 * time.Minute},
 		Conntrack:         Conntrack{TCPBeLiberal: true},
 		Init:              Init{Forwarding: true},
+		BGP:               BGP{Port: bgpPort, HoldTime: 9 * time.Second, GracefulRestart: 2 * time.Minute, OnStop: "graceful"},
 		Limits:            Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000},
 		History:           History{Keep: 20},
 		Guard:             Guard{Apply: "auto"},

@@ -46,8 +46,18 @@ func every() configs.Settings {
 		OfSources: configs.OfSources{Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}},
 		History:   configs.History{Keep: 1000},
 		Guard:     configs.Guard{Removals: 99, Apply: "manual"},
-		Limits:    configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
-		Log:       configs.Log{Level: "debug", Format: "json"},
+		BGP: configs.BGP{
+			AS: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), Port: 1179, HoldTime: 3 * time.Second, OnStop: "withdraw", Communities: []string{"64512:100", "no-export"},
+			Peers: []configs.BGPPeer{
+				{
+					Address: netip.MustParseAddr("192.0.2.254"), AS: 4200000000, Port: 1790, Source: netip.MustParseAddr("192.0.2.1"), Multihop: 255,
+					PasswordFile: "/etc/svcproxy/bgp.secret", HoldTime: time.Minute, Communities: []string{"1:2"}, MED: 4294967295,
+				},
+				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64512, Port: 179, LocalPreference: 200},
+			},
+		},
+		Limits: configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
+		Log:    configs.Log{Level: "debug", Format: "json"},
 	}
 }
 

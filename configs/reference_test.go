@@ -16,7 +16,10 @@ import (
 	"svcproxy.dev/svcproxy/source/file"
 )
 
-var comparePrefix = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+var comparePrefix = cmp.Options{
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+}
 
 // reference returns the two parts of reference.toml: the settings as they stand,
 // and the service file without the marks that make it a comment.
@@ -90,11 +93,20 @@ func TestReferenceHasEveryKey(t *testing.T) {
 			_, part, _ = strings.Cut(settings, "\n["+table+"]\n")
 		}
 		part, _, _ = strings.Cut(part, "\n[")
+		part, _, _ = strings.Cut(part, "\n#[[")
 		_, faults := configs.Parse("x.toml", []byte(text))
 		for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
-			if !regexp.MustCompile(`(?m)^#?`+key+` = `).MatchString(part) && !strings.Contains(settings, "\n["+key+"]\n") {
+			if !regexp.MustCompile(`(?m)^#?`+key+` = `).MatchString(part) && !strings.Contains(settings, "\n["+key+"]\n") && !strings.Contains(settings, "\n#[["+table+"."+key+"]]\n") {
 				t.Errorf("reference.toml lacks %q of [%s]", key, table)
 			}
+		}
+	}
+	_, peers, _ := strings.Cut(settings, "\n#[[bgp.peers]]\n")
+	peers, _, _ = strings.Cut(peers, "\n[")
+	_, faults := configs.Parse("x.toml", []byte("[bgp]\n[[bgp.peers]]\nqqqqqqqqqq = 1"))
+	for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
+		if !regexp.MustCompile(`(?m)^#` + key + ` = `).MatchString(peers) {
+			t.Errorf("reference.toml lacks %q of [[bgp.peers]]", key)
 		}
 	}
 	tables := map[string]string{

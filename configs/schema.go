@@ -80,6 +80,7 @@ var sections = slices.Concat([]section{
 		decode.Key("forwarding", decode.Bool, func(s *Settings) *bool { return &s.Init.Forwarding }),
 	}},
 }, sourceTables(), []section{
+	{bgpName, bgpFields},
 	{"limits", []field{
 		decode.Key("file_size", decode.Number(1, 1<<30), func(s *Settings) *int { return &s.Limits.FileSize }),
 		decode.Key("services", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Services }),
@@ -108,6 +109,10 @@ func fileFields() []field {
 	fields := append([]field(nil), topFields...)
 	for _, t := range sections {
 		schema := decode.TableOf(t.fields, Settings{}).Schema
+		if t.name == bgpName {
+			fields = append(fields, field{Key: t.name, Schema: decode.TableOf(bgpTable, Settings{}).Schema, Read: readBGP})
+			continue
+		}
 		fields = append(fields, field{Key: t.name, Schema: schema, Read: func(r *decode.Reader, v any, s *Settings) {
 			decode.Table(r, v, t.fields, s)
 		}})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,7 +32,13 @@ func schemas(t *testing.T) map[string]decode.Schema {
 	settings, services, _ := strings.Cut(string(text), "## ----")
 	services = regexp.MustCompile(`(?m)^#`).ReplaceAllString(services, "")
 	service, daemon := file.Schema(), configs.Schema()
-	describe(&daemon, comments(settings, `\[(\w+)\]`))
+	ofSettings := comments(settings, `#?\[{1,2}(?:bgp\.)?(\w+)\]{1,2}`)
+	describe(&daemon, ofSettings)
+	for i, p := range daemon.Properties {
+		if p.Key == "bgp" {
+			describe(&daemon.Properties[i].Schema, withTables(ofSettings, "bgp."))
+		}
+	}
 	said := comments(services, `\[{1,2}services\.(\w+)\]{1,2}`)
 	describe(service.Properties[1].Schema.Items, said)
 	describe(&service.Properties[2].Schema, said)
@@ -58,7 +65,7 @@ func comments(text, header string) map[string]string {
 			if words = nil; out[in+m[1]] == "" {
 				out[in+m[1]] = said
 			}
-		case isComment:
+		case isComment && !table.MatchString(line):
 			words = append(words, strings.TrimSpace(comment))
 		case table.MatchString(line):
 			name := table.FindStringSubmatch(line)[1]
@@ -68,6 +75,17 @@ func comments(text, header string) map[string]string {
 			in, said, words = name+".", "", nil
 		default:
 			words = nil
+		}
+	}
+	return out
+}
+
+// withTables returns the comments of the keys of a table, and of the tables in it.
+func withTables(said map[string]string, in string) map[string]string {
+	out := maps.Clone(said)
+	for key, words := range said {
+		if key, ok := strings.CutPrefix(key, in); ok {
+			out[key] = words
 		}
 	}
 	return out

@@ -29,6 +29,7 @@ type Settings struct {
 	Conntrack Conntrack
 	Init      Init
 	OfSources
+	BGP     BGP
 	Limits  Limits
 	History History
 	Guard   Guard

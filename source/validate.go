@@ -41,6 +41,9 @@ func Validate(s *Service) []Problem {
 	v.endpoints()
 	v.check()
 	v.hashing()
+	if s.Announce != 0 && len(s.AnnouncedAddrs()) == 0 {
+		v.fault(At("announce"), "announce is for addresses, and the service has none", "node ports are not announced: leave it out")
+	}
 	if s.Affinity != 0 && (s.Affinity < MinAffinity || s.Affinity > MaxAffinity) {
 		v.fault(At("session_affinity_timeout"), fmt.Sprintf("session_affinity_timeout is %s", s.Affinity), "want 1s to 24h")
 	}

@@ -95,7 +95,7 @@ func readBool(r *Reader, v any) (bool, bool) {
 }
 
 // Number reads an integer from min to max.
-func Number[N uint8 | uint16 | int](min, max N) Kind[N] {
+func Number[N uint8 | uint16 | uint32 | int](min, max N) Kind[N] {
 	least, most := int64(min), int64(max)
 	return Kind[N]{Schema: Schema{Type: "integer", Minimum: &least, Maximum: &most}, Read: func(r *Reader, v any) (N, bool) {
 		n, ok := v.(int64)

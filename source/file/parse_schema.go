@@ -56,6 +56,16 @@ var (
 		decode.Choice[source.Protocol]{Word: "udp", Means: source.UDP},
 		decode.Choice[source.Protocol]{Word: "sctp", Means: source.SCTP})
 
+	// announce is a list of the ways to announce addresses.
+	announce = decode.To(decode.Unique(decode.OneOf("way to announce addresses",
+		decode.Choice[source.Means]{Word: "bgp", Means: source.BGP},
+		decode.Choice[source.Means]{Word: "l2", Means: source.L2})), func(list []source.Means) (all source.Means) {
+		for _, m := range list {
+			all |= m
+		}
+		return all
+	})
+
 	orNoNumber = decode.Number[uint16](0, 65535)
 	addresses  = decode.List(decode.Addr)
 	prefixes   = decode.List(decode.Prefix)
@@ -119,6 +129,7 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("min_up", decode.Number[uint16](1, 65535), func(s *service) *uint16 { return &s.MinUp }),
 	decode.Key("slow_start", decode.Duration(0, source.MaxSlowStart), func(s *service) *time.Duration { return &s.SlowStart }),
 	decode.Key("close_connections", closing, func(s *service) *source.CloseConnections { return &s.CloseConnections }),
+	decode.Key("announce", announce, func(s *service) *source.Means { return &s.Announce }),
 	decode.Key("enabled", yes, func(s *service) *bool { return &s.Disabled }),
 }
 
