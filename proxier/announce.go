@@ -82,13 +82,10 @@ func announcements(svc Subject, node *Node, fam Family, frontends []*Frontend) (
 }
 
 // misplaced returns why an address cannot be announced by these means, even if it serves. Routers find an
-// address that an interface carries by themselves, and neighbours find no other.
+// address that an interface carries by themselves. Which links answer for one is known to the Announcer alone.
 func misplaced(node *Node, a netip.Addr, means source.Means) Withheld {
-	switch carried := node.Owns(a); {
-	case carried && means == source.BGP:
+	if means == source.BGP && node.Owns(a) {
 		return CarriedHere
-	case !carried && means == source.L2:
-		return NotCarried
 	}
 	return NotWithheld
 }

@@ -54,7 +54,7 @@ func TestAnnouncements(t *testing.T) {
 		{"an address that is external and balanced", edits{byBGP, external, testEndpoints(one), balanced("203.0.113.1")}, nil, "203.0.113.1"},
 		{"external addresses of the other family alone", edits{byBGP, testEndpoints(one), balanced("2001:db8::9")}, nil, ""},
 		{"both families", edits{byBGP, external, testEndpoints(one), balanced("2001:db8::9")}, nil, "203.0.113.1"},
-		{"both means, and no interface has it", edits{announce(source.BGP | source.L2), external, testEndpoints(one)}, nil, "203.0.113.1 203.0.113.1/l2=not_own_address"},
+		{"both means, and no interface has it", edits{announce(source.BGP | source.L2), external, testEndpoints(one)}, nil, "203.0.113.1 203.0.113.1/l2"},
 		{"both means, an address of this host", edits{announce(source.BGP | source.L2), testEndpoints(one), balanced("192.0.2.1")}, nil, "192.0.2.1=own_address 192.0.2.1/l2"},
 		{"by neighbours alone, without endpoints", edits{announce(source.L2), balanced("192.0.2.1")}, nil, "192.0.2.1/l2=no_endpoint"},
 
@@ -122,7 +122,7 @@ func TestWithheldWords(t *testing.T) {
 		}
 		words[w.String()] = true
 		switch w {
-		case NoMeans, KernelLacksIt, NoEndpoints, NoUsable, WantedUnusable, AllFail: // more is said of these
+		case NoMeans, NotCarried, KernelLacksIt, NoEndpoints, NoUsable, WantedUnusable, AllFail: // more is said of these
 		default:
 			if withheldWords[w] == "" {
 				t.Errorf("%s has no text", w)

@@ -46,7 +46,7 @@ func (l *Loop) Announced(match func(source.Key) bool) []AnnouncedAddress {
 	refused := l.tracker.refusedAnnouncers(match)
 	l.mu.RUnlock()
 	slices.SortFunc(list, func(a, b Subject) int { return a.Key.Compare(b.Key) })
-	sum := announcedSum{node: node, unavailable: l.unavailable(), at: make(map[Announcement]*AnnouncedAddress)}
+	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered, at: make(map[Announcement]*AnnouncedAddress)}
 	for _, f := range families {
 		f.addAnnounced(&sum, list)
 		for _, s := range refused {
@@ -69,6 +69,13 @@ func (l *Loop) unavailable() map[source.Means]string {
 	return why
 }
 
+func (l *Loop) unanswered(a netip.Addr) string {
+	if l.cfg.Announcer == nil {
+		return ""
+	}
+	return l.cfg.Announcer.Unanswered(a)
+}
+
 // refusedAnnouncers returns the services of refused units that are not in use, and would be announced.
 func (t *Tracker) refusedAnnouncers(match func(source.Key) bool) (list []*source.Service) {
 	for _, u := range t.inOrder(t.refused) {
@@ -85,6 +92,7 @@ func (t *Tracker) refusedAnnouncers(match func(source.Key) bool) (list []*source
 type announcedSum struct {
 	node        *Node
 	unavailable map[source.Means]string
+	unanswered  func(netip.Addr) string
 	at          map[Announcement]*AnnouncedAddress // by address and means
 }
 
@@ -153,6 +161,8 @@ func (sum *announcedSum) add(s Subject, n Announcement, r *Resolved, lacks *Part
 	}
 	first := row.Withheld == ""
 	switch {
+	case why == NotWithheld && n.Means == source.L2 && sum.unanswered(n.Addr) != "":
+		row.Withheld, row.Reason, row.Place = NotCarried.String(), sum.unanswered(n.Addr), writtenAt(s.Service)
 	case why == NotWithheld:
 		row.Announced, row.Withheld, row.Place = true, "", ""
 		row.Reason = inPart(s, sum.node, n.Addr, r)
@@ -197,7 +207,6 @@ var withheldWords = map[Withheld]string{
 	Refused:         "its file is refused",
 	DisabledService: "enabled = false",
 	CarriedHere:     "an interface of this host carries it: routers find it without BGP",
-	NotCarried:      "no interface of this host carries it",
 	PortsTaken:      "other services have all of its ports",
 	Unproven:        "no endpoint has passed its check yet",
 	NotHeld:         "the kernel does not hold it yet",

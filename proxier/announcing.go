@@ -18,13 +18,23 @@ type Announcer interface {
 	// Unavailable says why nothing is announced by one of the means; empty: it is. Any goroutine
 	// may call it.
 	Unavailable(means source.Means) string
+
+	// Unanswered says why neighbours are not told of an address that they should be told of; empty:
+	// they are. Any goroutine may call it, with addresses that were not announced too.
+	Unanswered(a netip.Addr) string
 }
 
 // An AnnounceChange says how an address is announced from now on.
 type AnnounceChange struct {
-	Addr   netip.Addr
-	Means  source.Means // 0: not at all
-	Wanted bool         // what it is not announced by any more it is not because people asked for that
+	Addr  netip.Addr
+	Means source.Means // 0: not at all
+	Loss               // of what it is not announced by any more
+}
+
+// A Loss says how an address came not to be announced any more.
+type Loss struct {
+	Wanted bool // because people asked for that, and nothing has failed
+	Serves bool // and the kernel goes on serving it
 }
 
 // An announcing is what a family has announced. An address is for as long as any service announces it.
@@ -32,7 +42,7 @@ type announcing struct {
 	of       map[source.Key][]Announcement   // of each service, those that are not withheld and that the kernel holds
 	by       map[netip.Addr]*[meansCount]int // how many services announce it
 	told     map[netip.Addr]source.Means     // what the Announcer knows
-	changed  map[netip.Addr]bool             // by of these may differ from told; true: because people want it
+	changed  map[netip.Addr]Loss             // by of these may differ from told
 	withheld bool                            // all is, for this host is drained
 	partial  *PartialError                   // that of agrees with
 }
@@ -42,12 +52,12 @@ const meansCount = 2
 func newAnnouncing() announcing {
 	return announcing{
 		of: make(map[source.Key][]Announcement), by: make(map[netip.Addr]*[meansCount]int),
-		told: make(map[netip.Addr]source.Means), changed: make(map[netip.Addr]bool),
+		told: make(map[netip.Addr]source.Means), changed: make(map[netip.Addr]Loss),
 	}
 }
 
 // set notes what is announced for a service from now on.
-func (a *announcing) set(key source.Key, now []Announcement, wanted bool) {
+func (a *announcing) set(key source.Key, now []Announcement, how Loss) {
 	was := a.of[key]
 	if slices.Equal(was, now) {
 		return
@@ -56,19 +66,19 @@ func (a *announcing) set(key source.Key, now []Announcement, wanted bool) {
 		delete(a.of, key)
 	}
 	for _, n := range now { // first, so that what stays is not lost in between
-		a.count(n, 1, wanted)
+		a.count(n, 1, how)
 	}
 	for _, w := range was {
-		a.count(w, -1, wanted)
+		a.count(w, -1, how)
 	}
 }
 
-func (a *announcing) count(n Announcement, by int, wanted bool) {
+func (a *announcing) count(n Announcement, by int, how Loss) {
 	if a.by[n.Addr] == nil {
 		a.by[n.Addr] = new([meansCount]int)
 	}
 	a.by[n.Addr][slices.Index(source.EachMeans, n.Means)] += by
-	a.changed[n.Addr] = wanted
+	a.changed[n.Addr] = how
 }
 
 // means returns by what an address is announced.
@@ -87,10 +97,10 @@ func (a *announcing) means(addr netip.Addr) (m source.Means) {
 
 // news returns what the Announcer does not know yet, in order, as if it were told now.
 func (a *announcing) news() (list []AnnounceChange) {
-	for addr, wanted := range a.changed {
+	for addr, how := range a.changed {
 		now := a.means(addr)
 		if now != a.told[addr] {
-			list = append(list, AnnounceChange{addr, now, wanted})
+			list = append(list, AnnounceChange{addr, now, how})
 		}
 		if a.told[addr] = now; now == 0 {
 			delete(a.told, addr)
@@ -111,7 +121,7 @@ func (a *announcing) withhold(drained bool) {
 	}
 	a.withheld = drained
 	for addr := range a.by {
-		a.changed[addr] = drained
+		a.changed[addr] = Loss{Wanted: drained, Serves: drained}
 	}
 }
 
@@ -124,7 +134,10 @@ func (a *announcing) shrink(key source.Key, r *Resolved) {
 	still := keep(was, func(x Announcement) bool {
 		now := r.announcement(x)
 		if now == nil || now.Withheld != NotWithheld {
-			a.count(x, -1, now == nil || now.Withheld.wanted())
+			a.count(x, -1, Loss{
+				Wanted: now == nil || now.Withheld.wanted(),
+				Serves: now == nil && r.balances(x.Addr),
+			})
 			return false
 		}
 		return true
@@ -156,10 +169,15 @@ func (r *Resolved) heldBy(lacks *PartialError) []Announcement {
 
 // lacks reports whether the kernel sends nothing to endpoints that is for an address.
 func (r *Resolved) lacks(a netip.Addr, e *PartialError) bool {
-	return e != nil && !slices.ContainsFunc(r.Frontends, func(f *Frontend) bool {
+	return e != nil && !slices.ContainsFunc(r.frontendsAt(a), func(f *Frontend) bool {
 		action, _ := e.action(f)
-		return f.Key.Addr == a && f.Key.Kind != NodePort && f.Outside.Action == Balance && action != unservedWhole
+		return f.Outside.Action == Balance && action != unservedWhole
 	})
+}
+
+// balances reports whether packets to an address are sent to endpoints; r may be nil.
+func (r *Resolved) balances(a netip.Addr) bool {
+	return slices.ContainsFunc(r.frontendsAt(a), func(f *Frontend) bool { return f.Outside.Action == Balance })
 }
 
 // announce takes over what a Sync that succeeded has put into the kernel.
@@ -167,11 +185,11 @@ func (f *family) announce(lacks *PartialError) {
 	f.mu.Lock()
 	a := &f.announcing
 	for key, ch := range f.changes.services {
-		a.set(key, ch.New.heldBy(lacks), ch.New == nil)
+		a.set(key, ch.New.heldBy(lacks), Loss{})
 	}
 	if !lacks.same(a.partial) {
 		for key, r := range f.state.Services {
-			a.set(key, r.heldBy(lacks), false)
+			a.set(key, r.heldBy(lacks), Loss{})
 		}
 	}
 	a.partial = lacks
@@ -201,7 +219,7 @@ func (f *family) tellAnnouncer() {
 func (f *family) withdrawAll() {
 	f.mu.Lock()
 	for key := range f.announcing.of {
-		f.announcing.set(key, nil, true)
+		f.announcing.set(key, nil, Loss{Wanted: true})
 	}
 	f.mu.Unlock()
 	f.tellAnnouncer()

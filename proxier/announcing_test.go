@@ -3,6 +3,7 @@ package proxier
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -24,8 +25,10 @@ func (n *network) Announce(_ Family, changes []AnnounceChange) {
 		switch {
 		case ch.Means != 0:
 			n.syncs = append(n.syncs, fmt.Sprintf("%s by %s", ch.Addr, ch.Means))
-		case ch.Wanted:
+		case ch.Serves:
 			n.syncs = append(n.syncs, fmt.Sprintf("%s drained", ch.Addr))
+		case ch.Wanted:
+			n.syncs = append(n.syncs, fmt.Sprintf("%s removed", ch.Addr))
 		default:
 			n.syncs = append(n.syncs, fmt.Sprintf("%s lost", ch.Addr))
 		}
@@ -33,6 +36,8 @@ func (n *network) Announce(_ Family, changes []AnnounceChange) {
 }
 
 func (n *network) Unavailable(source.Means) string { return n.without }
+
+func (n *network) Unanswered(netip.Addr) string { return "no link answers for it" }
 
 func announcedBy(k *kernel) func(*Config) {
 	return func(c *Config) { c.Announcer = &network{kernel: k} }
@@ -78,7 +83,7 @@ func TestAnnounceAroundSyncs(t *testing.T) {
 		k.expect(t, "web", "203.0.113.1 by bgp")
 		l.Apply(inFile())
 		time.Sleep(2 * time.Second)
-		k.expect(t, "203.0.113.1 drained", "web")
+		k.expect(t, "203.0.113.1 removed", "web")
 	})
 }
 
@@ -94,7 +99,7 @@ func TestAnnounceDespiteFailures(t *testing.T) {
 		l.Apply(inFile(webAt("web", testEndpoints("10.0.0.2")), webAt("other", onPort(81), func(s *source.Service) { s.ExternalIPs = addrs("203.0.113.2") })))
 		k.expect(t, "failed")
 		l.Apply(inFile(webAt("web", noEndpoints), webAt("other", onPort(81), func(s *source.Service) { s.ExternalIPs = addrs("203.0.113.2") })))
-		k.expect(t, "203.0.113.1 drained")
+		k.expect(t, "203.0.113.1 removed")
 		k.failWith(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -104,6 +109,21 @@ func TestAnnounceDespiteFailures(t *testing.T) {
 		if want := []string{"full", "203.0.113.2 by bgp"}; !slices.Equal(got[:2], want) {
 			t.Errorf("after the failure: %q, want %q first", got, want)
 		}
+	})
+}
+
+// What is not to be announced any more, and goes on being served, is told apart.
+func TestAnnounceNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l := start(t, k, announcedBy(k))
+		l.Apply(inFile(webAt("web", announce(source.BGP|source.L2))))
+		l.Synced("file")
+		k.expect(t, "full", "203.0.113.1 by bgp,l2")
+		l.Apply(inFile(webAt("web", announce(source.L2))))
+		k.expect(t, "203.0.113.1 by l2", "web")
+		l.Apply(inFile(webAt("web", announce(0))))
+		k.expect(t, "203.0.113.1 drained", "web")
 	})
 }
 
@@ -147,7 +167,7 @@ func TestAnnounceNothingWhileDrained(t *testing.T) {
 		slices.Sort(k.syncs) // families are told of it at the same time
 		k.expect(t, "2001:db8::9 by bgp", "203.0.113.1 by bgp")
 		l.SetBackends(map[Family]Backend{IPv4: k})
-		k.expect(t, "2001:db8::9 drained")
+		k.expect(t, "2001:db8::9 removed")
 	})
 }
 
@@ -222,12 +242,15 @@ func TestAnnounced(t *testing.T) {
 			`203.0.113.1 bgp false pending "the kernel does not hold it yet" [default/a default/b default/taken] `,
 			`203.0.113.2 bgp false no_endpoint "no endpoints" [default/down] a.toml:3:1`,
 			`203.0.113.3 bgp false disabled "enabled = false" [default/off] `,
-			`203.0.113.4 l2 false not_own_address "no interface of this host carries it" [default/neighbour] `,
+			`203.0.113.4 l2 false pending "the kernel does not hold it yet" [default/neighbour] `,
 			`203.0.113.5 bgp false refused "its file is refused" [default/taken] `,
 		)
 		l.Synced("file")
 		synctest.Wait()
 		if got, want := show()[0], `203.0.113.1 bgp true  "in part: not usable at 80/tcp" [default/a default/b default/taken] `; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if got, want := show()[3], `203.0.113.4 l2 false not_own_address "no link answers for it" [default/neighbour] `; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		net.without = "no [bgp]"
