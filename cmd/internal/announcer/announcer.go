@@ -1,0 +1,226 @@
+package announcer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// stopTime is how long an end that withdraws takes at most: half of what svcproxy has to end.
+const stopTime = 400 * time.Millisecond
+
+// Neighbours are told which link-layer address has addresses of this host.
+type Neighbours interface {
+	Set([]netip.Addr)
+	// Unanswered says for each address that no link answers for why not.
+	Unanswered() map[netip.Addr]string
+}
+
+// Config configures an Announcer.
+type Config struct {
+	Log        *slog.Logger
+	BGP        configs.BGP
+	Open       func(configs.BGP, Peers) (Speaker, error) // RouterID is set
+	Neighbours Neighbours                                // nil: they cannot be told
+	RouterID   func() netip.Addr                         // the default of BGP.RouterID; the zero Addr: there is none
+}
+
+// An Announcer tells the network of addresses. It implements proxier.Announcer.
+type Announcer struct {
+	cfg      Config
+	wake     chan struct{} // room for one
+	speakers sync.WaitGroup
+
+	// Of the goroutine of Run.
+	used  configs.BGP // by the Speaker
+	tryAt time.Time   // when one that failed is tried again
+
+	mu       sync.Mutex
+	settings configs.BGP
+	again    bool // passwords may have changed
+	routes   routes
+	running  *running  // nil: there is no Speaker
+	why      string    // there is none, though settings ask for one
+	since    time.Time // so
+}
+
+// New returns an Announcer. Run has to run for it to be of use.
+func New(cfg Config) *Announcer {
+	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), settings: cfg.BGP, routes: newRoutes(), since: time.Now()}
+}
+
+var _ proxier.Announcer = (*Announcer)(nil)
+
+// Announce implements proxier.Announcer.
+func (a *Announcer) Announce(fam proxier.Family, changes []proxier.AnnounceChange) {
+	a.mu.Lock()
+	a.routes.apply(changes, time.Now())
+	a.mu.Unlock()
+	ring(a.wake)
+	a.log(fam, changes)
+}
+
+// maxLogged is how many addresses a line of the log names.
+const maxLogged = 10
+
+// log says what is announced from now on, and what is not any more.
+func (a *Announcer) log(fam proxier.Family, changes []proxier.AnnounceChange) {
+	groups := []struct {
+		level slog.Level
+		what  string
+		has   func(proxier.AnnounceChange) bool
+	}{
+		{slog.LevelInfo, "addresses announced", func(c proxier.AnnounceChange) bool { return c.Means != 0 }},
+		{slog.LevelInfo, "addresses withdrawn, as asked for", func(c proxier.AnnounceChange) bool { return c.Means == 0 && c.Wanted }},
+		{slog.LevelWarn, "addresses withdrawn: they cannot be used here", func(c proxier.AnnounceChange) bool { return c.Means == 0 && !c.Wanted }},
+	}
+	for _, g := range groups {
+		list := slices.DeleteFunc(slices.Clone(changes), func(c proxier.AnnounceChange) bool { return !g.has(c) })
+		if len(list) > 0 {
+			a.cfg.Log.Log(context.Background(), g.level, g.what, "family", fam, "addresses", named(list))
+		}
+	}
+}
+
+func named(list []proxier.AnnounceChange) string {
+	var names []string
+	for _, c := range list[:min(len(list), maxLogged)] {
+		names = append(names, c.Addr.String())
+	}
+	if more := len(list) - maxLogged; more > 0 {
+		return fmt.Sprintf("%v and %d more", names, more)
+	}
+	return fmt.Sprint(names)
+}
+
+// Unavailable implements proxier.Announcer.
+func (a *Announcer) Unavailable(means source.Means) string {
+	if means == source.L2 {
+		if a.cfg.Neighbours == nil {
+			return "neighbours cannot be told"
+		}
+		return ""
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if why := a.settings.NoBGP(); why != "" {
+		return why
+	}
+	return source.Printable(a.why)
+}
+
+// Unanswered implements proxier.Announcer.
+func (a *Announcer) Unanswered(addr netip.Addr) string {
+	if a.cfg.Neighbours == nil {
+		return ""
+	}
+	return source.Printable(a.cfg.Neighbours.Unanswered()[addr])
+}
+
+// Use takes over other settings. What they change ends the sessions, and routers that agreed to
+// it keep the routes meanwhile.
+func (a *Announcer) Use(b configs.BGP) {
+	a.mu.Lock()
+	a.settings = b
+	a.mu.Unlock()
+	ring(a.wake)
+}
+
+// Reload has passwords read again, where there are any.
+func (a *Announcer) Reload() {
+	a.mu.Lock()
+	a.again = slices.ContainsFunc(a.settings.Peers, func(p configs.BGPPeer) bool { return p.PasswordFile != "" })
+	a.mu.Unlock()
+	ring(a.wake)
+}
+
+// Run tells the network once ready is closed, until ctx ends, and then does what on_stop says.
+func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
+	defer a.speakers.Wait()
+	select {
+	case <-ctx.Done():
+		return // routers have kept what an earlier run told them
+	case <-ready:
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		next := earlier(a.speak(ctx), a.tell(time.Now()))
+		if next.IsZero() {
+			next = time.Now().Add(time.Hour)
+		}
+		timer.Reset(time.Until(next))
+		select {
+		case <-ctx.Done():
+			a.stop()
+			return
+		case <-a.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// earlier returns the earlier of two times that are not zero.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// tell tells all that is to be told, and returns when that changes by itself; zero: it does not.
+func (a *Announcer) tell(now time.Time) time.Time {
+	a.mu.Lock()
+	list, next := a.routes.byBGP(now)
+	links, run := a.routes.byL2(), a.running
+	a.mu.Unlock()
+	if a.cfg.Neighbours != nil {
+		a.cfg.Neighbours.Set(links)
+	}
+	a.set(run, list)
+	return next
+}
+
+func (a *Announcer) set(run *running, list []Route) {
+	if run == nil {
+		return
+	}
+	if err := run.speaker.SetRoutes(list); err != nil { // a service has no such address
+		a.cfg.Log.Error("routers are not told of changes", "err", err)
+	}
+}
+
+// stop ends what there is.
+func (a *Announcer) stop() {
+	a.mu.Lock()
+	run, how := a.running, a.settings.OnStop
+	list, _ := a.routes.byBGP(time.Now())
+	a.mu.Unlock()
+	if run == nil {
+		return
+	}
+	if how == "withdraw" && len(list) > 0 {
+		for i := range list {
+			list[i].Shutdown = true
+		}
+		a.set(run, list)
+		time.Sleep(stopTime)
+		a.set(run, nil)
+	}
+	run.speaker.Stop(how != "withdraw")
+}
+
+func ring(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,12 @@
+// Package announcer tells the network of the addresses that proxier.Loop hands to it: routers by a
+// Speaker of BGP, neighbours by ARP and neighbour discovery.
+//
+// Nothing is told before the first complete sync: a router that kept routes over a restart takes
+// the first set for all there is. A route that is withdrawn because people want it, while the
+// kernel goes on serving, is first marked for graceful shutdown (RFC 8326).
+//
+//	announcer   the goroutine: what is told when
+//	routes      what is to be told
+//	speaker     the Speaker, which settings can replace
+//	session     what is known of sessions
+package announcer

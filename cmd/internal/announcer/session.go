@@ -1,0 +1,65 @@
+package announcer
+
+import (
+	"net/netip"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Session is that with one router.
+type Session struct {
+	Peer        netip.Addr `json:"peer"`
+	AS          uint32     `json:"as"`
+	State       string     `json:"state"` // of RFC 4271: "idle", "active", "opensent", "openconfirm" or "established"
+	Since       time.Time  `json:"since"`
+	LastError   string     `json:"last_error,omitempty"`
+	LastErrorAt time.Time  `json:"last_error_at,omitzero"`
+
+	IPv4 SessionRoutes `json:"ipv4"`
+	IPv6 SessionRoutes `json:"ipv6"`
+}
+
+// SessionRoutes are those of one family.
+type SessionRoutes struct {
+	Announced int    `json:"announced"`          // that the router gets
+	Refused   int    `json:"refused"`            // that it sends, none of which is used
+	Withheld  string `json:"withheld,omitempty"` // why it gets none of this family
+}
+
+// Established is the state in which routers get routes.
+const Established = "established"
+
+// Up reports whether the router gets routes.
+func (s *Session) Up() bool { return s.State == Established }
+
+// Sessions returns those with all routers that settings name, in their order.
+func (a *Announcer) Sessions() []Session {
+	a.mu.Lock()
+	b, run, why, since := a.settings, a.running, a.why, a.since
+	a.mu.Unlock()
+	known := make(map[netip.Addr]Session)
+	var unusable map[netip.Addr]string
+	if run != nil {
+		unusable = run.unusable
+		for _, s := range run.speaker.Sessions() {
+			s.LastError = source.Printable(s.LastError)
+			known[s.Peer] = s
+		}
+	}
+	if b.AS == 0 {
+		return nil
+	}
+	list := make([]Session, 0, len(b.Peers))
+	for _, p := range b.Peers {
+		s, some := known[p.Address]
+		if !some {
+			s = Session{Peer: p.Address, AS: p.AS, State: "idle", Since: since, LastError: why}
+		}
+		if text := unusable[p.Address]; text != "" {
+			s.LastError = source.Printable(text)
+		}
+		list = append(list, s)
+	}
+	return list
+}

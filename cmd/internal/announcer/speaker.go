@@ -1,0 +1,146 @@
+package announcer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"svcproxy.dev/svcproxy/configs"
+)
+
+// A Speaker holds sessions with routers, and announces routes to them.
+type Speaker interface {
+	// Run holds the sessions until ctx ends or Stop is called.
+	Run(ctx context.Context) error
+	// SetRoutes replaces what is announced. The first call opens the sessions.
+	SetRoutes([]Route) error
+	// Stop ends Run. With graceful, routers that agreed to it keep the routes.
+	Stop(graceful bool)
+	// Sessions returns the state of each.
+	Sessions() []Session
+}
+
+// Peers are the routers that a Speaker is opened with, with their passwords. It has no others.
+type Peers map[netip.Addr]string
+
+// A running is a Speaker that runs.
+type running struct {
+	speaker  Speaker
+	peers    Peers
+	unusable map[netip.Addr]string // routers that it does not have, and why
+	ended    chan error            // what Run returned
+}
+
+// retry is after how long a Speaker that cannot be opened, or has ended, is tried again.
+const retry = 10 * time.Second
+
+// passwords returns the routers that can be talked to, and why others cannot.
+func passwords(b configs.BGP) (Peers, map[netip.Addr]string) {
+	peers, unusable := make(Peers), make(map[netip.Addr]string)
+	for i := range b.Peers {
+		p := &b.Peers[i]
+		password, err := p.Password()
+		if err != nil {
+			unusable[p.Address] = err.Error()
+			continue
+		}
+		peers[p.Address] = password
+	}
+	return peers, unusable
+}
+
+// speak has a Speaker run as settings ask for. It returns when it is to be called again; zero: when they change.
+func (a *Announcer) speak(ctx context.Context) time.Time {
+	a.mu.Lock()
+	want, again, run := a.settings, a.again, a.running
+	a.again = false
+	a.mu.Unlock()
+	same := reflect.DeepEqual(want, a.used) && !(again && run.differs(want))
+	switch {
+	case run != nil && same:
+		return a.look(run)
+	case run != nil:
+		a.cfg.Log.Info("settings of BGP changed: sessions begin again")
+		run.speaker.Stop(true)
+	case same && !again && time.Now().Before(a.tryAt):
+		return a.tryAt
+	}
+	a.used, a.tryAt = want, time.Time{}
+	if !want.Enabled() {
+		a.setRunning(nil, nil)
+		return a.tryAt
+	}
+	a.setRunning(a.open(ctx, want))
+	return a.tryAt
+}
+
+// look notes that a Speaker has ended.
+func (a *Announcer) look(run *running) time.Time {
+	select {
+	case err := <-run.ended:
+		if err == nil {
+			err = errors.New("its goroutine is gone")
+		}
+		a.setRunning(nil, fmt.Errorf("BGP ended: %w", err))
+	default:
+	}
+	return a.tryAt
+}
+
+// differs reports whether passwords are others than those in use.
+func (r *running) differs(b configs.BGP) bool {
+	if r == nil {
+		return true
+	}
+	now, _ := passwords(b)
+	return !maps.Equal(now, r.peers)
+}
+
+// open opens a Speaker, and has it run.
+func (a *Announcer) open(ctx context.Context, b configs.BGP) (*running, error) {
+	peers, unusable := passwords(b)
+	for _, why := range unusable {
+		a.cfg.Log.Error("a router is not told of addresses", "err", why)
+	}
+	if len(peers) == 0 {
+		return nil, errors.New("no router has a password that can be used")
+	}
+	if !b.RouterID.IsValid() {
+		if b.RouterID = a.cfg.RouterID(); !b.RouterID.IsValid() {
+			return nil, errors.New("this host has no IPv4 address: set router_id in [bgp]")
+		}
+	}
+	speaker, err := a.cfg.Open(b, peers)
+	if err != nil {
+		return nil, err
+	}
+	run := &running{speaker: speaker, peers: peers, unusable: unusable, ended: make(chan error, 1)}
+	work := context.WithoutCancel(ctx) // it ends by Stop
+	a.speakers.Go(func() {
+		run.ended <- speaker.Run(work)
+		ring(a.wake)
+	})
+	return run, nil
+}
+
+// setRunning notes the Speaker in use; nil: there is none, for that error. One that is new is logged.
+func (a *Announcer) setRunning(run *running, err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	a.mu.Lock()
+	news := why != "" && why != a.why
+	a.running, a.why, a.since = run, why, time.Now()
+	a.mu.Unlock()
+	if err != nil {
+		a.tryAt = time.Now().Add(retry)
+	}
+	if news {
+		a.cfg.Log.Error("no address is announced by BGP", "err", why, "retry", retry)
+	}
+}
