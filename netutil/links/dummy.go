@@ -114,7 +114,7 @@ func (d *Dummy) Addrs(v6 bool) ([]netip.Addr, error) {
 		family = unix.AF_INET6
 	}
 	device := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: Own, Index: d.index}}
-	list, err := retry(func() ([]netlink.Addr, error) { return d.h.AddrList(device, family) })
+	list, err := Retry(func() ([]netlink.Addr, error) { return d.h.AddrList(device, family) })
 	if err != nil {
 		return nil, fmt.Errorf("listing addresses of %s: %w", Own, err)
 	}

@@ -68,7 +68,7 @@ func Addrs() ([]Addr, error) {
 
 // interfaces returns all interfaces except Own, by index.
 func interfaces() (map[int]*netlink.LinkAttrs, error) {
-	list, err := retry(netlink.LinkList)
+	list, err := Retry(netlink.LinkList)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func interfaces() (map[int]*netlink.LinkAttrs, error) {
 
 // addrsOf returns the addresses of one family.
 func addrsOf(family int, ifs map[int]*netlink.LinkAttrs) ([]Addr, error) {
-	list, err := retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, family) })
+	list, err := Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, family) })
 	if err != nil {
 		return nil, fmt.Errorf("listing addresses: %w", err)
 	}
@@ -151,7 +151,7 @@ func defaultRoute(family int, ifs map[int]*netlink.LinkAttrs) (index int, err er
 		return true
 	}
 	// Not collected first: the main table can hold the full routes of the internet.
-	_, err = retry(func() (struct{}, error) {
+	_, err = Retry(func() (struct{}, error) {
 		index = 0
 		// The library rejects a nil filter; this one selects the main table.
 		return struct{}{}, netlink.RouteListFilteredIter(family, &netlink.Route{}, 0, collect)
@@ -183,9 +183,9 @@ func outInterface(r *netlink.Route) int {
 // attempts is how often a listing is tried that changes interrupt.
 const attempts = 5
 
-// retry calls list again if the kernel says that something changed meanwhile,
-// so that the list may be incomplete.
-func retry[T any](list func() (T, error)) (v T, err error) {
+// Retry calls list again if the kernel says that something changed meanwhile,
+// so that the list may be incomplete; five times in all.
+func Retry[T any](list func() (T, error)) (v T, err error) {
 	for range attempts {
 		if v, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break

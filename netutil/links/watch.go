@@ -30,14 +30,8 @@ const (
 // start, when changes are being watched, and whenever some may have been missed.
 // After an error it calls it again until there is none.
 func Watch(ctx context.Context, log *slog.Logger, changed func() error) {
-	wake := make(chan struct{}, 1)
-	done := make(chan struct{})
-	s, err := subscribe() // here, for the network namespace of this thread
-	go func() {
-		defer close(done)
-		listen(ctx, log, wake, s, err)
-	}()
-	defer func() { <-done }()
+	wake, ended := Changes(ctx, log)
+	defer ended()
 	var failed error
 	var again <-chan time.Time
 	for {
@@ -65,6 +59,21 @@ func Watch(ctx context.Context, log *slog.Logger, changed func() error) {
 		}
 		failed = err
 	}
+}
+
+// Changes returns a channel that has a value once something may have changed that Watch
+// tells of, a link that went down or came up among it, until ctx ends; and a function that
+// waits for the end. The first value comes when changes are being watched, in the network
+// namespace of the caller's thread.
+func Changes(ctx context.Context, log *slog.Logger) (changes <-chan struct{}, ended func()) {
+	wake := make(chan struct{}, 1)
+	done := make(chan struct{})
+	s, err := subscribe() // here, for the network namespace of this thread
+	go func() {
+		defer close(done)
+		listen(ctx, log, wake, s, err)
+	}()
+	return wake, func() { <-done }
 }
 
 // listen fills wake at each change until ctx ends. It replaces a failed socket.
