@@ -1,0 +1,221 @@
+//go:build netns
+
+package bgp_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/netutil/bgp"
+)
+
+// Addresses of the link between the router and this host.
+const (
+	routerV4, hostV4 = "10.99.0.1", "10.99.0.2"
+	routerV6, hostV6 = "fd00:99::1", "fd00:99::2"
+	v4Route, v6Route = "198.51.100.1/32", "2001:db8:5::1/128"
+)
+
+// A daemon is a router of Debian: how to start it, and what it has from us.
+type daemon struct {
+	name  string
+	start func(t *testing.T, ns, dir, peer, password string)
+	has   func(t *testing.T, dir string, family int, prefix string) bool
+}
+
+var daemons = []daemon{{"frr", startFRR, frrHas}, {"bird", startBird, birdHas}}
+
+func startFRR(t *testing.T, ns, dir, peer, password string) {
+	conf := fmt.Sprintf(`router bgp 64500
+ bgp router-id 10.99.0.1
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ neighbor %[1]s remote-as 64512
+ neighbor %[1]s disable-connected-check
+ neighbor %[1]s timers 1 3
+ neighbor %[1]s timers connect 1
+`, peer)
+	if password != "" {
+		conf += fmt.Sprintf(" neighbor %s password %s\n", peer, password)
+	}
+	for _, f := range []string{"ipv4", "ipv6"} {
+		conf += fmt.Sprintf(" address-family %s unicast\n  neighbor %s activate\n exit-address-family\n", f, peer)
+	}
+	// -Z, without zebra: the routes are in BGP's table and nowhere else.
+	start(t, exec.Command("ip", "netns", "exec", ns, "/usr/lib/frr/bgpd", "-S", "-n", "-Z", "-P", "0",
+		"-f", write(t, dir, "bgpd.conf", conf), "-i", dir+"/pid", "--vty_socket", dir))
+}
+
+func frrHas(t *testing.T, dir string, family int, prefix string) bool {
+	out, err := exec.Command("vtysh", "--vty_socket", dir, "-c", fmt.Sprintf("show bgp ipv%d unicast json", family)).Output()
+	if err != nil {
+		return false // not up yet
+	}
+	var shown struct{ Routes map[string]any }
+	if err := json.Unmarshal(out, &shown); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	return shown.Routes[prefix] != nil
+}
+
+func startBird(t *testing.T, ns, dir, peer, password string) {
+	local := routerV4
+	if strings.Contains(peer, ":") {
+		local = routerV6
+	}
+	if password != "" {
+		password = fmt.Sprintf("password %q;", password)
+	}
+	conf := fmt.Sprintf(`router id 10.99.0.1;
+protocol device { }
+protocol bgp host {
+	local %s as 64500;
+	neighbor %s as 64512;
+	hold time 3; keepalive time 1; connect retry time 1; error wait time 1, 2;
+	graceful restart on;
+	%s
+	ipv4 { import all; export none; extended next hop on; };
+	ipv6 { import all; export none; };
+}
+`, local, peer, password)
+	start(t, exec.Command("ip", "netns", "exec", ns, "bird", "-f", "-c", write(t, dir, "bird.conf", conf), "-s", dir+"/ctl", "-P", dir+"/pid"))
+}
+
+func birdHas(t *testing.T, dir string, _ int, prefix string) bool {
+	out, err := exec.Command("birdc", "-s", dir+"/ctl", "show", "route", "for", strings.Split(prefix, "/")[0]).Output()
+	return err == nil && strings.Contains(string(out), prefix)
+}
+
+func write(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// link makes two namespaces with a link between them, of both families.
+func link(t *testing.T, name string) (router, host string) {
+	t.Helper()
+	router, host = fmt.Sprintf("bgpr-%s-%d", name, os.Getpid()), fmt.Sprintf("bgph-%s-%d", name, os.Getpid())
+	for _, ns := range []string{router, host} {
+		ip(t, "netns add "+ns)
+		t.Cleanup(func() { ip(t, "netns del "+ns) })
+	}
+	ip(t, fmt.Sprintf("-n %s link add bgp0 type veth peer name bgp0 netns %s", router, host))
+	for ns, addrs := range map[string][]string{router: {routerV4 + "/24", routerV6 + "/64"}, host: {hostV4 + "/24", hostV6 + "/64"}} {
+		ip(t, "-n "+ns+" addr add "+addrs[0]+" dev bgp0")
+		ip(t, "-n "+ns+" addr add "+addrs[1]+" dev bgp0 nodad")
+		ip(t, "-n "+ns+" link set lo up")
+		ip(t, "-n "+ns+" link set bgp0 up")
+	}
+	return router, host
+}
+
+func ip(t *testing.T, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+}
+
+// eventually waits for what takes some seconds at most.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(3 * wait()); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not in time: " + what)
+		}
+	}
+}
+
+// TestRouters: real routers get our routes of both families over one session, with a password; they lose them at
+// once when they are withdrawn and when the process is killed without graceful restart, and keep them over a restart with it.
+func TestRouters(t *testing.T) {
+	for _, d := range daemons {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			t.Run("ipv4", func(t *testing.T) { t.Parallel(); testRouter(t, d, "4", routerV4, hostV4) })
+			t.Run("ipv6", func(t *testing.T) { t.Parallel(); testRouter(t, d, "6", routerV6, hostV6) })
+			t.Run("faults", func(t *testing.T) { t.Parallel(); testRouterFaults(t, d) })
+		})
+	}
+}
+
+func testRouter(t *testing.T, d daemon, name, router, host string) {
+	rns, hns := link(t, d.name+name)
+	dir := t.TempDir()
+	d.start(t, rns, dir, host, "secret")
+	st := settings{AS: ourAS, GracefulRestart: 30 * time.Second, Peers: []bgp.Peer{{
+		Address: netip.MustParseAddr(router), AS: routerAS, Password: "secret", Source: netip.MustParseAddr(host),
+	}}}
+	has := func(want bool) func() bool {
+		return func() bool { return d.has(t, dir, 4, v4Route) == want && d.has(t, dir, 6, v6Route) == want }
+	}
+	s := startSpeaker(t, hns, st)
+	s.say("set " + v4Route + " " + v6Route)
+	eventually(t, "both routes at the router", has(true))
+	if got := s.state()[0]; got.IPv4.Announced != 1 || got.IPv6.Announced != 1 {
+		t.Errorf("announced %+v", got)
+	}
+	s.say("set")
+	eventually(t, "withdrawn", has(false))
+	s.say("set " + v4Route + " " + v6Route)
+	eventually(t, "both routes again", has(true))
+
+	s.stop(true)
+	s = startSpeaker(t, hns, st)
+	for range 10 { // nothing is opened before the first set
+		if !has(true)() {
+			t.Fatal("routes are gone while the speaker is away")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	s.say("set " + v4Route) // the other one is gone at End-of-RIB
+	eventually(t, "established", func() bool {
+		if !d.has(t, dir, 4, v4Route) {
+			t.Fatal("the route is gone over a restart")
+		}
+		return s.state()[0].State == bgp.Established
+	})
+	eventually(t, "what was not announced again is gone", func() bool { return !d.has(t, dir, 6, v6Route) })
+	s.stop(false)
+	eventually(t, "gone after the end", has(false))
+
+	st.GracefulRestart = 0
+	s = startSpeaker(t, hns, st)
+	s.say("set " + v4Route + " " + v6Route)
+	eventually(t, "both routes without graceful restart", has(true))
+	s.kill()
+	eventually(t, "gone after kill -9", has(false))
+}
+
+// The state names what an operator has configured wrong.
+func testRouterFaults(t *testing.T, d daemon) {
+	rns, hns := link(t, d.name+"f")
+	d.start(t, rns, t.TempDir(), hostV4, "secret")
+	right := bgp.Peer{Address: netip.MustParseAddr(routerV4), AS: routerAS, Password: "secret"}
+	for _, tt := range []struct {
+		name, want string
+		change     func(*settings)
+	}{
+		{"password", "a wrong password looks the same", func(st *settings) { st.Peers[0].Password = "wrong" }},
+		{"AS of the peer", "wrong AS: the peer is not in AS 64501", func(st *settings) { st.Peers[0].AS = 64501 }},
+		{"our AS", "the peer refused our OPEN: wrong AS", func(st *settings) { st.AS = 64513 }},
+	} {
+		st := settings{AS: ourAS, ListenPort: -1, Peers: []bgp.Peer{right}}
+		tt.change(&st)
+		s := startSpeaker(t, hns, st)
+		s.say("set")
+		eventually(t, tt.name, func() bool { return strings.Contains(s.state()[0].LastError, tt.want) })
+		s.stop(false)
+	}
+}
