@@ -227,8 +227,8 @@ func (b *BGP) NoBGP() string {
 	return ""
 }
 
-// warnOfAnnounce warns of what these settings do not announce.
-func (s *Settings) warnOfAnnounce(svc *source.Service) []source.Problem {
+// WarnOfAnnounce returns what of a service these settings do not announce. They can change at run time.
+func (s *Settings) WarnOfAnnounce(svc *source.Service) []source.Problem {
 	why := s.BGP.NoBGP()
 	if svc.Announce&source.BGP == 0 || why == "" {
 		return nil

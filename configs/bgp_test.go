@@ -107,19 +107,19 @@ func TestWarnOfAnnounce(t *testing.T) {
 	s := configs.Default()
 	svc := &source.Service{Announce: source.BGP | source.L2}
 	want := "not announced by BGP: no [bgp] in svcproxy.toml"
-	if got := s.Warn(svc, "nftables"); len(got) != 1 || got[0].Msg != want || !got[0].Warning {
+	if got := s.WarnOfAnnounce(svc); len(got) != 1 || got[0].Msg != want || !got[0].Warning {
 		t.Errorf("without [bgp]: %+v", got)
 	}
 	s.BGP.AS = 64512
-	if got := s.Warn(svc, "nftables"); len(got) != 1 || got[0].Msg != "not announced by BGP: no [[bgp.peers]] in svcproxy.toml" {
+	if got := s.WarnOfAnnounce(svc); len(got) != 1 || got[0].Msg != "not announced by BGP: no [[bgp.peers]] in svcproxy.toml" {
 		t.Errorf("without peers: %+v", got)
 	}
 	s.BGP.Peers = make([]configs.BGPPeer, 1)
-	if got := s.Warn(svc, "nftables"); len(got) != 0 {
+	if got := s.WarnOfAnnounce(svc); len(got) != 0 {
 		t.Errorf("with a peer: %+v", got)
 	}
 	svc.Announce, s.BGP = source.L2, configs.BGP{}
-	if got := s.Warn(svc, "nftables"); len(got) != 0 {
+	if got := s.WarnOfAnnounce(svc); len(got) != 0 {
 		t.Errorf("without announce = [\"bgp\"]: %+v", got)
 	}
 }

@@ -33,11 +33,6 @@ func unknownScheduler(name string) []source.Problem {
 
 // Warn returns what of a service the modes it may be used in will pass over.
 func (s *Settings) Warn(svc *source.Service, modes ...string) []source.Problem {
-	return append(s.warnOfAnnounce(svc), s.warnOfWeights(svc, modes)...)
-}
-
-// warnOfWeights warns of a scheduler that ignores weights that differ.
-func (s *Settings) warnOfWeights(svc *source.Service, modes []string) []source.Problem {
 	name := svc.Scheduler
 	if name == "" {
 		name = s.IPVS.Scheduler

@@ -46,7 +46,7 @@ func (l *Loop) Announced(match func(source.Key) bool) []AnnouncedAddress {
 	refused := l.tracker.refusedAnnouncers(match)
 	l.mu.RUnlock()
 	slices.SortFunc(list, func(a, b Subject) int { return a.Key.Compare(b.Key) })
-	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered, at: make(map[Announcement]*AnnouncedAddress)}
+	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered(), at: make(map[Announcement]*AnnouncedAddress)}
 	for _, f := range families {
 		f.addAnnounced(&sum, list)
 		for _, s := range refused {
@@ -54,6 +54,17 @@ func (l *Loop) Announced(match func(source.Key) bool) []AnnouncedAddress {
 		}
 	}
 	return sum.sorted()
+}
+
+// announcedOf is Announced by service, of those that an AnnouncedAddress names.
+func (l *Loop) announcedOf(match func(source.Key) bool) map[string][]AnnouncedAddress {
+	by := make(map[string][]AnnouncedAddress)
+	for _, a := range l.Announced(match) {
+		for _, key := range a.Services {
+			by[key] = append(by[key], a)
+		}
+	}
+	return by
 }
 
 // unavailable says by which means nothing is announced, and why.
@@ -69,11 +80,11 @@ func (l *Loop) unavailable() map[source.Means]string {
 	return why
 }
 
-func (l *Loop) unanswered(a netip.Addr) string {
+func (l *Loop) unanswered() map[netip.Addr]string {
 	if l.cfg.Announcer == nil {
-		return ""
+		return nil
 	}
-	return l.cfg.Announcer.Unanswered(a)
+	return l.cfg.Announcer.Unanswered()
 }
 
 // refusedAnnouncers returns the services of refused units that are not in use, and would be announced.
@@ -92,7 +103,7 @@ func (t *Tracker) refusedAnnouncers(match func(source.Key) bool) (list []*source
 type announcedSum struct {
 	node        *Node
 	unavailable map[source.Means]string
-	unanswered  func(netip.Addr) string
+	unanswered  map[netip.Addr]string
 	at          map[Announcement]*AnnouncedAddress // by address and means
 }
 
@@ -161,8 +172,8 @@ func (sum *announcedSum) add(s Subject, n Announcement, r *Resolved, lacks *Part
 	}
 	first := row.Withheld == ""
 	switch {
-	case why == NotWithheld && n.Means == source.L2 && sum.unanswered(n.Addr) != "":
-		row.Withheld, row.Reason, row.Place = NotCarried.String(), sum.unanswered(n.Addr), writtenAt(s.Service)
+	case why == NotWithheld && n.Means == source.L2 && sum.unanswered[n.Addr] != "":
+		row.Withheld, row.Reason, row.Place = NotCarried.String(), sum.unanswered[n.Addr], writtenAt(s.Service)
 	case why == NotWithheld:
 		row.Announced, row.Withheld, row.Place = true, "", ""
 		row.Reason = inPart(s, sum.node, n.Addr, r)

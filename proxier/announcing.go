@@ -19,9 +19,9 @@ type Announcer interface {
 	// may call it.
 	Unavailable(means source.Means) string
 
-	// Unanswered says why neighbours are not told of an address that they should be told of; empty:
-	// they are. Any goroutine may call it, with addresses that were not announced too.
-	Unanswered(a netip.Addr) string
+	// Unanswered returns the addresses that neighbours should be told of and are not, and why. Any
+	// goroutine may call it.
+	Unanswered() map[netip.Addr]string
 }
 
 // An AnnounceChange says how an address is announced from now on.

@@ -37,7 +37,9 @@ func (n *network) Announce(_ Family, changes []AnnounceChange) {
 
 func (n *network) Unavailable(source.Means) string { return n.without }
 
-func (n *network) Unanswered(netip.Addr) string { return "no link answers for it" }
+func (n *network) Unanswered() map[netip.Addr]string {
+	return map[netip.Addr]string{netip.MustParseAddr("203.0.113.4"): "no link answers for it"}
+}
 
 func announcedBy(k *kernel) func(*Config) {
 	return func(c *Config) { c.Announcer = &network{kernel: k} }

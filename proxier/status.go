@@ -39,6 +39,8 @@ type ServiceStatus struct {
 	Endpoints []EndpointStatus `json:"endpoints"`
 	Disabled  bool             `json:"disabled,omitempty"` // by its file: it has no frontends
 	Warnings  []string         `json:"warnings,omitempty"`
+
+	Announced []AnnouncedAddress `json:"announced,omitempty"` // its addresses that are to be announced
 }
 
 // A FrontendStatus is one address and port of a service.
@@ -84,6 +86,7 @@ func (l *Loop) StatusOf(match func(source.Key) bool) Status {
 		fs.Waiting = waiting
 		st.Families = append(st.Families, fs)
 	}
+	announced := l.announcedOf(match)
 	suspect := make(map[source.Key][]string)
 	for _, d := range l.doubtsOf(match) {
 		suspect[d.Key] = append(suspect[d.Key], d.String())
@@ -92,6 +95,7 @@ func (l *Loop) StatusOf(match func(source.Key) bool) Status {
 		list[i].details = l.details(list[i].Subject)
 		s := list[i].status(node)
 		s.Warnings = append(s.Warnings, suspect[list[i].Key]...)
+		s.Announced = announced[list[i].Key.String()]
 		st.Services = append(st.Services, s)
 	}
 	slices.SortFunc(st.Services, func(a, b ServiceStatus) int {

@@ -118,11 +118,11 @@ func (a *Announcer) Unavailable(means source.Means) string {
 }
 
 // Unanswered implements proxier.Announcer.
-func (a *Announcer) Unanswered(addr netip.Addr) string {
+func (a *Announcer) Unanswered() map[netip.Addr]string {
 	if a.cfg.Neighbours == nil {
-		return ""
+		return nil
 	}
-	return source.Printable(a.cfg.Neighbours.Unanswered()[addr])
+	return a.cfg.Neighbours.Unanswered()
 }
 
 // Use takes over other settings. What they change ends the sessions, and routers that agreed to

@@ -321,7 +321,7 @@ func TestNeighbours(t *testing.T) {
 		a.Announce(proxier.IPv4, change("203.0.113.9", source.L2|source.BGP))
 		ready()
 		w.expect(t, "neighbours [203.0.113.9]")
-		if got := a.Unavailable(source.L2) + a.Unanswered(netip.MustParseAddr("203.0.113.9")); got != "no link" {
+		if got := a.Unavailable(source.L2) + a.Unanswered()[netip.MustParseAddr("203.0.113.9")]; got != "no link" {
 			t.Error(got)
 		}
 		a.Announce(proxier.IPv4, change("203.0.113.9", 0))

@@ -2,6 +2,7 @@ package announcer
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -32,6 +33,17 @@ const Established = "established"
 
 // Up reports whether the router gets routes.
 func (s *Session) Up() bool { return s.State == Established }
+
+// Why says what is in the way of routes; empty: nothing.
+func (s *Session) Why() string {
+	if !s.Up() {
+		return s.LastError
+	}
+	if s.IPv4.Withheld == s.IPv6.Withheld {
+		return s.IPv4.Withheld
+	}
+	return strings.TrimSpace(s.IPv4.Withheld + " " + s.IPv6.Withheld)
+}
 
 // Sessions returns those with all routers that settings name, in their order.
 func (a *Announcer) Sessions() []Session {

@@ -159,6 +159,7 @@ func (c *Checker) settings(path string, r *Report) configs.Settings {
 		r.unreadable(path, err)
 	}
 	r.Faults = append(r.Faults, faults...)
+	r.Faults = append(r.Faults, s.BGP.CheckPasswords(path)...)
 	return s
 }
 

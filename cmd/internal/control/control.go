@@ -21,10 +21,11 @@ type Status struct {
 	Settings Settings        `json:"settings"`
 	Sources  []source.Status `json:"sources"`
 	Loop     proxier.Status  `json:"loop"`
-	Drains   []Drained       `json:"drains,omitempty"`          // that of this host first
-	Warnings []string        `json:"warnings,omitempty"`        // of the host and of listeners
-	Faults   []source.Fault  `json:"settings_faults,omitempty"` // of the present svcproxy.toml; warnings too
-	Restart  []string        `json:"restart_needed,omitempty"`  // settings that changed but are only read at start
+	Drains   []Drained       `json:"drains,omitempty"` // that of this host first
+	Announced
+	Warnings []string       `json:"warnings,omitempty"`        // of the host and of listeners
+	Faults   []source.Fault `json:"settings_faults,omitempty"` // of the present svcproxy.toml; warnings too
+	Restart  []string       `json:"restart_needed,omitempty"`  // settings that changed but are only read at start
 }
 
 // Settings is what the daemon made of its settings and of the host.

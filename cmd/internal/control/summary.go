@@ -37,6 +37,8 @@ type Summary struct {
 	Restart  []string                 `json:"restart_needed,omitempty"`
 	Left     Left                     `json:"left_out,omitzero"`
 
+	Announced AnnouncedSummary `json:"announced,omitzero"`
+
 	Everything []proxier.ServiceStatus `json:"all_services,omitempty"` // where they are few, see MaxListed
 }
 
@@ -106,7 +108,8 @@ func Summarize(st Status, loop proxier.Summary, most int) Summary {
 		Files: make(map[source.FileState]int), Restart: st.Restart,
 	}
 	s.files(st.Sources)
-	s.Problems = slices.Concat(st.problems(loop.Families), addressProblems(loop.Problems))
+	s.Announced = st.Announced.summary(most)
+	s.Problems = slices.Concat(st.problems(loop.Families), sessionProblems(st.Sessions), addressProblems(loop.Problems))
 	s.Warnings = slices.Concat(st.notes(), loop.Warnings)
 	s.Left = Left{Problems: loop.MoreProblems, Warnings: loop.MoreWarnings}
 	s.Broken = first(s.Broken, (most+1)/2, &s.Left.Broken)

@@ -18,6 +18,7 @@ func (s *Summary) WriteTable(w io.Writer, now time.Time) error {
 	t.summaryHead(s)
 	t.brokenFiles(s)
 	t.problems(s)
+	t.announced(&s.Announced, len(s.Problems)+s.Left.Problems == len(s.Problems))
 	t.bounded("WARNINGS", s.Warnings, s.Left.Warnings)
 	if last := nonEmpty(s.restart(), t.drains(s)); len(last) > 0 {
 		t.row(strings.Join(last, "  "))
@@ -243,6 +244,7 @@ func (t *table) service(s proxier.ServiceStatus) {
 	if len(s.Endpoints) == 0 {
 		t.row("-", "no endpoints", "-", "-")
 	}
+	t.announcedRows(s.Announced)
 }
 
 // WriteAddresses writes a row for each address of services.

@@ -24,6 +24,7 @@ func (st *Status) WriteTable(w io.Writer, now time.Time) error {
 	t.connections(st)
 	t.services(st.Loop.Services)
 	t.endpoints(st.Loop.Services)
+	t.announcedAll(&st.Announced)
 	t.list("DRAINS", st.drains(t))
 	t.list("FAULTS", st.faults())
 	t.list("WARNINGS", st.warnings())

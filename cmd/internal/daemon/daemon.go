@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
@@ -90,6 +91,10 @@ type daemon struct {
 	checker *healthcheck.Checker
 	keeper  *conditions.Keeper
 
+	announcer  *announcer.Announcer
+	neighbours *neighbours
+	noBGP      string // why there is no BGP, as service files were told
+
 	health  *healthz.Health
 	metrics *healthz.Metrics
 	server  *healthz.Server
@@ -124,6 +129,8 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { return untilEnd(ctx, func() error { return unlessDone(ctx, d.checker.Run(ctx)) }) })
 	g.Go(func() error { return d.keeper.Run(ctx) })
 	g.Go(func() error { return untilEnd(ctx, func() error { return d.keeper.Keep(ctx) }) })
+	g.Go(func() error { d.announcer.Run(ctx, d.loop.Ready()); return nil })
+	g.Go(func() error { d.neighbours.run(ctx); return nil })
 	return g.Wait()
 }
 
@@ -254,6 +261,7 @@ func (d *daemon) wire() {
 	d.server.SetAddrs(d.node.NodePortAddrs)
 	names := d.openSources()
 	d.connectConditions()
+	d.connectAnnouncer()
 	d.loop = d.newLoop(names)
 	d.traffic = d.newTraffic()
 	d.doubts.loop, d.mode.loop = d.loop, d.loop
@@ -264,11 +272,13 @@ func (d *daemon) wire() {
 	d.metrics.Follow(node.Families(s)...)
 	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
 	d.metrics.WatchChecks(answersOf(d.checker))
+	d.metrics.WatchAnnounced(d.report.announcedNow)
 	if faults, _ := d.settings.pending(); !fatal(faults) {
 		d.metrics.Reloaded(time.Now())
 	}
 	d.health.Watch(d.loop)
 	d.health.OnDrain(d.keeper.Drains().Node)
+	d.loop.DrainHost(d.keeper.Drains().Node() != nil)
 }
 
 func (d *daemon) newLoop(sources []string) *proxier.Loop {
@@ -285,7 +295,7 @@ func (d *daemon) newLoop(sources []string) *proxier.Loop {
 		OnAccept: d.accepted,
 		OnFlows:  d.metrics.FlowsLooked,
 
-		Conditions: d.keeper,
+		Conditions: d.keeper, Announcer: d.announcer,
 	})
 }
 
@@ -314,6 +324,7 @@ func (d *daemon) use(now configs.Settings, choice bool) {
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	d.guard(now)
 	d.traffic.Want(wantedTraffic(now))
+	d.useAnnounced(now)
 	d.setNode()
 	if choice {
 		d.mode.want(now)
@@ -343,6 +354,7 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	d.mode.retry()
+	d.announcer.Reload()
 	each(d.sources, reloader.Reload)
 	d.loop.Resync()
 	if err := d.lookAtAddresses(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,7 +41,10 @@ type heldLoop struct {
 	ready    chan struct{}
 	took     time.Duration
 	held     []proxier.Family // that were waited for
+	host     []bool           // whether this host is drained, each time it was told
 }
+
+func (l *heldLoop) DrainHost(drained bool) { l.host = append(l.host, drained) }
 
 func (l *heldLoop) Ready() <-chan struct{} { return l.ready }
 
@@ -147,6 +151,9 @@ func TestDrainTargets(t *testing.T) {
 		undrain("web/192.0.2.2", "")
 		undrain("node", "")
 		undrain("node", "this host is not drained")
+		if !slices.Equal(l.host, []bool{true, false, false}) {
+			t.Errorf("the host was told to be drained %v", l.host)
+		}
 	})
 }
 

@@ -36,6 +36,7 @@ func (d *daemon) addExplain(r *control.Routes) {
 		mode := d.mode.current().Mode
 		w := explain.NewWorld(d.loop.Snapshot(), mode)
 		w.Places, w.Details = d.rules().EndpointPlaces, d.loop.Details
+		w.Announced = d.loop.Announced(nil)
 		for _, s := range d.sources {
 			w.AddFaults(s.Status())
 		}

@@ -18,7 +18,8 @@ func Rules(s configs.Settings) file.Rules {
 			}
 		}
 	}
-	check := hold(s, func() []string { return names })
+	inMode := hold(s, func() []string { return names })
+	check := func(svc *source.Service) []source.Problem { return append(inMode(svc), s.WarnOfAnnounce(svc)...) }
 	if s.Mode == configs.Auto {
 		check = warnOfModes(check, names)
 	}
@@ -46,9 +47,11 @@ func warnOfModes(check func(*source.Service) []source.Problem, names []string) f
 
 // rules returns what service files are held to in the mode that is in use.
 func (d *daemon) rules() file.Rules {
-	return file.Rules{Limits: file.Limits(d.fixed.Limits), Check: hold(d.fixed, func() []string {
-		return []string{d.mode.current().Name}
-	})}
+	check := hold(d.fixed, func() []string { return []string{d.mode.current().Name} })
+	return file.Rules{Limits: file.Limits(d.fixed.Limits), Check: func(svc *source.Service) []source.Problem {
+		now := d.settings.current()
+		return append(check(svc), now.WarnOfAnnounce(svc)...)
+	}}
 }
 
 // hold returns what holds services to what modes can do.

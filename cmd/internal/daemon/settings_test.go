@@ -13,7 +13,10 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 )
 
-var plain = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+var plain = cmp.Options{
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+}
 
 // What can change at run time does, and is not named.
 func TestAtRunTime(t *testing.T) {
@@ -27,6 +30,7 @@ func TestAtRunTime(t *testing.T) {
 	want.Sync = configs.Sync{MinInterval: time.Second, ResyncInterval: time.Minute}
 	want.Log.Level = "debug"
 	want.Guard, want.History = configs.Guard{Removals: 30, Apply: "manual"}, configs.History{Keep: 3}
+	want.BGP = configs.BGP{AS: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []configs.BGPPeer{{AS: 64500}}}
 	now, restart := atRunTime(fixed, want)
 	if diff := cmp.Diff(want, now, plain); diff != "" || restart != nil {
 		t.Errorf("needs a restart %q; in use (-want +got):\n%s", restart, diff)

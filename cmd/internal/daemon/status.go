@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/proxier"
@@ -21,27 +22,28 @@ type reporter struct {
 	version, configDir string
 	started            time.Time
 
-	settings *settingsWatcher
-	mode     *modeSwitch
-	host     *host
-	affinity *affinity
-	takeover *takeover
-	foreign  *foreignChanges
-	claim    *control.NamespaceClaim
-	loop     *proxier.Loop
-	drains   *conditions.Drains
-	health   *healthz.Health
-	server   *healthz.Server
-	sources  []source.Source
-	storage  *storage
-	control  *control.Server // nil: there is none yet
+	settings  *settingsWatcher
+	mode      *modeSwitch
+	host      *host
+	affinity  *affinity
+	takeover  *takeover
+	foreign   *foreignChanges
+	claim     *control.NamespaceClaim
+	loop      *proxier.Loop
+	drains    *conditions.Drains
+	announcer *announcer.Announcer
+	health    *healthz.Health
+	server    *healthz.Server
+	sources   []source.Source
+	storage   *storage
+	control   *control.Server // nil: there is none yet
 }
 
 // connect has r ask the parts of d.
 func (r *reporter) connect(d *daemon) {
 	r.settings, r.mode, r.host, r.affinity, r.takeover, r.foreign = d.settings, d.mode, d.host, d.affinity, d.takeover, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
-	r.drains = d.keeper.Drains()
+	r.drains, r.announcer = d.keeper.Drains(), d.announcer
 	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem}
 }
 
@@ -50,7 +52,7 @@ func (r *reporter) connect(d *daemon) {
 func (r *reporter) status(ctx context.Context, match func(source.Key) bool) control.Status {
 	loop := r.loop.StatusOf(match)
 	st := r.about(ctx, loop.Families, loop.Refusals)
-	st.Loop = loop
+	st.Loop, st.Announced.Addresses = loop, r.loop.Announced(match)
 	return st
 }
 
@@ -59,7 +61,7 @@ func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, r
 	st := control.Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started,
 		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
-		Drains: drained(r.drains),
+		Drains: drained(r.drains), Announced: control.Announced{Sessions: r.announcer.Sessions()},
 	}
 	for _, s := range r.sources {
 		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))

@@ -46,7 +46,9 @@ func matcher(query url.Values) (func(source.Key) bool, error) {
 // summary returns what is known in short, with at most so many problems.
 func (r *reporter) summary(ctx context.Context, most int) control.Summary {
 	loop := r.loop.Summary(most)
-	s := control.Summarize(r.about(ctx, loop.Families, loop.Refusals), loop, most)
+	about := r.about(ctx, loop.Families, loop.Refusals)
+	about.Announced.Addresses = r.loop.Announced(nil)
+	s := control.Summarize(about, loop, most)
 	addresses := 0
 	for _, n := range loop.Actions {
 		addresses += n

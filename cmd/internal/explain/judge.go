@@ -46,6 +46,7 @@ func judge(d *decision, f *facts) *Report {
 		r.choice(d, f)
 		r.kernel(d, f)
 	}
+	r.announced(d)
 	r.way(d, f)
 	r.conclude(d, f.looked)
 	return r

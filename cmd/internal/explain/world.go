@@ -21,6 +21,9 @@ type World struct {
 	Accepts     bool     // its rules are in tables of iptables, and accept its forwarded packets there
 	Unread      []string // what is wrong with files, for whose sake services may be missing
 
+	// Announced are the addresses that services ask to be announced; without a daemon: none.
+	Announced []proxier.AnnouncedAddress
+
 	// Places returns where the endpoints of a service stand, in their order; nil, also as
 	// what it returns: not known.
 	Places func(*source.Service) []source.Position

@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/source/file"
+)
+
+// connectAnnouncer makes what tells the network of addresses.
+func (d *daemon) connectAnnouncer() {
+	d.neighbours, d.noBGP = newNeighbours(d.log), d.fixed.BGP.NoBGP()
+	d.announcer = announcer.New(announcer.Config{
+		Log: d.log, BGP: d.fixed.BGP, Neighbours: d.neighbours, RouterID: d.routerID,
+		Open: func(b configs.BGP, peers announcer.Peers) (announcer.Speaker, error) { return openBGP(d.log, b, peers) },
+	})
+}
+
+// routerID returns the first IPv4 address of this host, one that serves node ports before others.
+func (d *daemon) routerID() netip.Addr {
+	n := d.host.current()
+	for _, a := range slices.Concat(n.NodePortAddrs, n.Addrs) {
+		if a.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// useAnnounced takes over other settings of BGP. Service files are looked at again where they decide
+// whether anything is announced.
+func (d *daemon) useAnnounced(now configs.Settings) {
+	for _, f := range now.BGP.CheckPasswords(file.SettingsName) {
+		d.log.Warn(f.String())
+	}
+	d.announcer.Use(now.BGP)
+	if why := now.BGP.NoBGP(); why != d.noBGP {
+		d.noBGP = why
+		each(d.sources, revalidator.Revalidate)
+	}
+}
+
+// announcedNow returns what the network is told of, for metrics.
+func (r *reporter) announcedNow() healthz.Announced {
+	n := healthz.Announced{Addresses: make(map[string]int), Withheld: make(map[healthz.Withheld]int)}
+	for _, a := range r.loop.Announced(nil) {
+		if a.Announced {
+			n.Addresses[a.Means]++
+		} else {
+			n.Withheld[healthz.Withheld{Means: a.Means, Reason: a.Withheld}]++
+		}
+	}
+	for _, s := range r.announcer.Sessions() {
+		n.Sessions = append(n.Sessions, healthz.AnnounceSession{
+			Peer: s.Peer.String(), Up: s.Up(),
+			Routes:  map[proxier.Family]int{proxier.IPv4: s.IPv4.Announced, proxier.IPv6: s.IPv6.Announced},
+			Refused: map[proxier.Family]int{proxier.IPv4: s.IPv4.Refused, proxier.IPv6: s.IPv6.Refused},
+		})
+	}
+	return n
+}

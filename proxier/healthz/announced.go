@@ -1,0 +1,71 @@
+package healthz
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Announced is what the network is told of, in numbers.
+type Announced struct {
+	Addresses map[string]int    // that are announced, by means
+	Withheld  map[Withheld]int  // that are not, though services ask for it
+	Sessions  []AnnounceSession // with routers: as many as settings have
+}
+
+// Withheld is how an address is not announced.
+type Withheld struct{ Means, Reason string }
+
+// An AnnounceSession is that with a router.
+type AnnounceSession struct {
+	Peer string
+	Up   bool
+
+	Routes, Refused map[proxier.Family]int // that it gets, and that it sends for nothing
+}
+
+// WatchAnnounced has numbers asked for each time that metrics are.
+func (m *Metrics) WatchAnnounced(now func() Announced) { m.registry.MustRegister(announced(now)) }
+
+type announced func() Announced
+
+var (
+	sessionUpDesc = desc("bgp_session_up", "1 while the session with a router is established.", "peer")
+	routesDesc    = desc("bgp_routes_announced", "Routes that a router gets.", "peer", "ip_family")
+	refusedDesc   = desc("bgp_routes_refused", "Routes that a router sends, none of which is used.", "peer", "ip_family")
+	addressesDesc = desc("announced_addresses", "Addresses of services that the network is told of, by how it is told.", "means")
+	withheldDesc  = desc("withheld_addresses", "Addresses of services that ask to be announced and are not, by how they would be and why they are not.", "means", "reason")
+)
+
+// Describe implements prometheus.Collector.
+func (a announced) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{sessionUpDesc, routesDesc, refusedDesc, addressesDesc, withheldDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (a announced) Collect(ch chan<- prometheus.Metric) {
+	now := a()
+	tell := func(d *prometheus.Desc, value int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	}
+	for _, s := range now.Sessions {
+		up := 0
+		if s.Up {
+			up = 1
+		}
+		tell(sessionUpDesc, up, s.Peer)
+		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+			tell(routesDesc, s.Routes[fam], s.Peer, label(fam))
+			tell(refusedDesc, s.Refused[fam], s.Peer, label(fam))
+		}
+	}
+	for _, means := range source.EachMeans {
+		tell(addressesDesc, now.Addresses[means.String()], means.String())
+		for _, why := range proxier.AllWithheld() {
+			tell(withheldDesc, now.Withheld[Withheld{means.String(), why.String()}], means.String(), why.String())
+		}
+	}
+}
