@@ -14,7 +14,7 @@ import (
 
 // editorFiles matches the names of what editors and package managers leave in a
 // directory: it is passed over without a word.
-var editorFiles = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej)$|\.dpkg-[^.]*$|\.rpm[^.]*$`)
+var editorFiles = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej|secret)$|\.dpkg-[^.]*$|\.rpm[^.]*$`)
 
 // CheckDir returns warnings of what is in a directory beside service files, and of
 // who may write it: names that are passed over although one may think that

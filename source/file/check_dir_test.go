@@ -13,7 +13,7 @@ import (
 func TestCheckDir(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"web.toml", "db.json", "svcproxy.toml", "web.conf", "web.yaml", "web.TOML", "README",
-		".hidden", "web.toml~", "web.toml.swp", "web.toml.bak", "web.toml.dpkg-old", "web.toml.rpmnew", "web.toml.orig", "open.toml"} {
+		".hidden", "web.toml~", "web.toml.swp", "web.toml.bak", "web.toml.dpkg-old", "web.toml.rpmnew", "web.toml.orig", "bgp.secret", "open.toml"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("services = []\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}

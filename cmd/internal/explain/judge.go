@@ -35,6 +35,7 @@ func judge(d *decision, f *facts) *Report {
 		}
 	}
 	r.service(d)
+	r.announced(d)
 	r.source(d, f)
 	if d.outcome == Listed {
 		return r.listed(d)
@@ -46,7 +47,6 @@ func judge(d *decision, f *facts) *Report {
 		r.choice(d, f)
 		r.kernel(d, f)
 	}
-	r.announced(d)
 	r.way(d, f)
 	r.conclude(d, f.looked)
 	return r
