@@ -26,7 +26,7 @@ const (
 	HostDrained              // this host is
 	Refused                  // the file is refused, and no earlier version of it is in use
 	DisabledService          // by its file
-	CarriedHere              // BGP: an interface of this host carries it, so it is no service's alone
+	CarriedHere              // BGP: an interface of this host carries it, other than lo
 	NotCarried               // L2: no interface of this host carries it
 	PortsTaken               // others have all of its ports
 	NoEndpoints              // the service has none that could ever serve it here
@@ -82,9 +82,9 @@ func announcements(svc Subject, node *Node, fam Family, frontends []*Frontend) (
 }
 
 // misplaced returns why an address cannot be announced by these means, even if it serves. Routers find an
-// address that an interface carries by themselves. Which links answer for one is known to the Announcer alone.
+// address that a link carries by themselves; one of lo is there for this. Which links answer for one is known to the Announcer alone.
 func misplaced(node *Node, a netip.Addr, means source.Means) Withheld {
-	if means == source.BGP && node.Owns(a) {
+	if means == source.BGP && node.ownsOnLink(a) {
 		return CarriedHere
 	}
 	return NotWithheld

@@ -105,6 +105,21 @@ func TestAnnouncements(t *testing.T) {
 	}
 }
 
+// An address of lo is for routers, one of a link is not; where it moves, the service is looked at again.
+func TestAnnouncementsOfLoopback(t *testing.T) {
+	onLo := testNode(func(n *Node) { n.LoopbackAddrs = addrs("192.0.2.1") })
+	svc := testService(announce(source.BGP|source.L2), balanced("192.0.2.1"), testEndpoints("10.0.0.1"))
+	for node, want := range map[*Node]string{onLo: "192.0.2.1 192.0.2.1/l2", testNode(): "192.0.2.1=own_address 192.0.2.1/l2"} {
+		if got := showAnnounced(Resolve(svc, nil, node, IPv4).Announced); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	change := nodeChangeOf(onLo, testNode())
+	if !change.touches(svc) || change.touches(testService(external)) {
+		t.Errorf("it touches others, or not this one: %+v", change)
+	}
+}
+
 // Families are announced each for itself.
 func TestAnnouncementsOfFamilies(t *testing.T) {
 	svc := testService(byBGP, external, balanced("2001:db8::9"), testEndpoints("10.0.0.1"))

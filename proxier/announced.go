@@ -217,7 +217,7 @@ var withheldWords = map[Withheld]string{
 	HostDrained:     "this host is drained",
 	Refused:         "its file is refused",
 	DisabledService: "enabled = false",
-	CarriedHere:     "an interface of this host carries it: routers find it without BGP",
+	CarriedHere:     "an interface of this host carries it: routers find it without BGP (lo may have it)",
 	PortsTaken:      "other services have all of its ports",
 	Unproven:        "no endpoint has passed its check yet",
 	NotHeld:         "the kernel does not hold it yet",

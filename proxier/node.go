@@ -22,6 +22,7 @@ type Node struct {
 
 	Addrs         []netip.Addr // of all interfaces but our own; without loopback and link-local; both families; sorted
 	NodePortAddrs []netip.Addr // those of Addrs that serve node ports; sorted
+	LoopbackAddrs []netip.Addr // those of Addrs that no interface carries except loopback; sorted
 
 	LocalhostNodePorts bool
 	LocalCIDRs         []netip.Prefix
@@ -37,11 +38,18 @@ func (n *Node) Owns(a netip.Addr) bool {
 	return ok
 }
 
+// ownsOnLink reports whether an interface of this host that has neighbours carries a.
+func (n *Node) ownsOnLink(a netip.Addr) bool {
+	_, only := slices.BinarySearchFunc(n.LoopbackAddrs, a, netip.Addr.Compare)
+	return n.Owns(a) && !only
+}
+
 // Equal reports whether two nodes are the same for Resolve.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone &&
 		slices.Equal(n.Addrs, o.Addrs) &&
 		slices.Equal(n.NodePortAddrs, o.NodePortAddrs) &&
+		slices.Equal(n.LoopbackAddrs, o.LoopbackAddrs) &&
 		n.LocalhostNodePorts == o.LocalhostNodePorts &&
 		slices.Equal(n.LocalCIDRs, o.LocalCIDRs) &&
 		slices.Equal(n.LocalInterfaces, o.LocalInterfaces) &&

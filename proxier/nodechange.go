@@ -12,20 +12,20 @@ import (
 // and few services have to do with them.
 type nodeChange struct {
 	all   bool                // more than addresses
-	addrs map[netip.Addr]bool // of Node.Addrs, that only one of the two has
+	addrs map[netip.Addr]bool // of Node.Addrs, that only one of the two has, or has on a link
 	ports bool                // Node.NodePortAddrs differ
 }
 
 func nodeChangeOf(old, now *Node) nodeChange {
 	rest := *old
-	rest.Addrs, rest.NodePortAddrs = now.Addrs, now.NodePortAddrs
+	rest.Addrs, rest.NodePortAddrs, rest.LoopbackAddrs = now.Addrs, now.NodePortAddrs, now.LoopbackAddrs
 	ch := nodeChange{
 		all: !rest.Equal(now), addrs: make(map[netip.Addr]bool),
 		ports: !slices.Equal(old.NodePortAddrs, now.NodePortAddrs),
 	}
 	for _, pair := range [][2]*Node{{old, now}, {now, old}} {
 		for _, a := range pair[0].Addrs {
-			if !pair[1].Owns(a) {
+			if !pair[1].Owns(a) || pair[0].ownsOnLink(a) != pair[1].ownsOnLink(a) {
 				ch.addrs[a] = true
 			}
 		}

@@ -24,17 +24,19 @@ func Build(s configs.Settings, addrs []links.Addr) *proxier.Node {
 		MarkBit:            s.MasqueradeBit,
 		ServiceCIDRs:       s.ServiceCIDRs,
 	}
-	wanted := parseSelectors(s.NodePortAddresses)
+	wanted, linked := parseSelectors(s.NodePortAddresses), make(map[netip.Addr]bool)
 	for _, a := range addrs {
 		// By the address, not by its interface: routers put global addresses on lo.
 		if a.IsLoopback() || a.IsLinkLocalUnicast() || a.Scope == links.Link {
 			continue
 		}
 		n.Addrs = append(n.Addrs, a.Addr)
+		linked[a.Addr] = linked[a.Addr] || !a.Loopback
 		if a.Up && wanted.match(a) {
 			n.NodePortAddrs = append(n.NodePortAddrs, a.Addr)
 		}
 	}
+	n.LoopbackAddrs = sorted(slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return linked[a] }))
 	n.Addrs, n.NodePortAddrs = sorted(n.Addrs), sorted(n.NodePortAddrs)
 	return n
 }

@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -117,5 +118,13 @@ func TestReserved(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("Reserved(%q) = %q, want %q", tt.address, got, tt.want)
 		}
+	}
+}
+
+// An address is one of lo where no other interface has it too.
+func TestBuildLoopbackAddresses(t *testing.T) {
+	both := append(slices.Clone(host), addr("203.0.113.8", "lo", links.Global, "ul"), addr("203.0.113.8", "eth1", links.Global, "u"))
+	if got, want := node.Build(configs.Settings{}, both).LoopbackAddrs, addrs("203.0.113.9"); !slices.Equal(got, want) {
+		t.Errorf("LoopbackAddrs = %v, want %v", got, want)
 	}
 }
