@@ -123,7 +123,7 @@ func TestReserved(t *testing.T) {
 
 // An address is one of lo where no other interface has it too.
 func TestBuildLoopbackAddresses(t *testing.T) {
-	both := append(slices.Clone(host), addr("203.0.113.8", "lo", links.Global, "ul"), addr("203.0.113.8", "eth1", links.Global, "u"))
+	both := append(slices.Clone(host), addr("203.0.113.8", "eth1", links.Global, "u"), addr("203.0.113.8", "lo", links.Global, "ul"))
 	if got, want := node.Build(configs.Settings{}, both).LoopbackAddrs, addrs("203.0.113.9"); !slices.Equal(got, want) {
 		t.Errorf("LoopbackAddrs = %v, want %v", got, want)
 	}
