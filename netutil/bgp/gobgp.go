@@ -154,7 +154,7 @@ func statements(p Peer, name string, hops [families]hop) (list []*api.Statement)
 	}
 	for f, h := range hops {
 		if action := h.action(); action != nil {
-			family := &api.Conditions{AfiSafiIn: []*api.Family{apiFamilies[f]}}
+			family := &api.Conditions{AfiSafiIn: []*api.Family{apiFamilies[f]}, RouteType: api.Conditions_ROUTE_TYPE_LOCAL}
 			add(familyNames[f], family, &api.Actions{Nexthop: action, RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT})
 		}
 	}

@@ -98,7 +98,7 @@ func (r *router) ourOpen() *packet.BGPMessage {
 		packet.NewCapFourOctetASNumber(r.as),
 		packet.NewCapGracefulRestart(false, false, 120, []*packet.CapGracefulRestartTuple{v4, v6}),
 	})
-	m, err := packet.NewBGPOpenMessage(asTrans, 90, netip.MustParseAddr("192.0.2.254"), []packet.OptionParameterInterface{caps})
+	m, err := packet.NewBGPOpenMessage(asTrans, 90, netip.AddrFrom4([4]byte{192, 0, 2, byte(r.as)}), []packet.OptionParameterInterface{caps})
 	if err != nil {
 		r.t.Fatal(err)
 	}

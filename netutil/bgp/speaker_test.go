@@ -218,7 +218,9 @@ func TestStop(t *testing.T) {
 // What peers send is counted and goes nowhere.
 func TestRefused(t *testing.T) {
 	r, other := newRouter(t), newRouterAt(t, netip.MustParseAddr("127.0.0.2"))
-	s := run(t, config(r.peer(), other.peer()))
+	second := other.peer()
+	other.as, second.AS = routerAS+1, routerAS+1 // a route is never sent to an AS, or a router ID, that it comes from
+	s := run(t, config(r.peer(), second))
 	set(t, s)
 	c, heard := r.establish(), other.establish()
 	until(t, s, "established", established)
