@@ -276,3 +276,43 @@ func TestRefuse(t *testing.T) {
 		}
 	}
 }
+
+// Endpoints answer clients themselves in ipvs mode only.
+func TestRefuseForward(t *testing.T) {
+	for _, tt := range []struct {
+		method source.ForwardMethod
+		modes  []string
+		want   string
+	}{
+		{source.ForwardMasquerade, []string{"nftables"}, ""},
+		{source.ForwardDirect, []string{"ipvs"}, ""},
+		{source.ForwardTunnel, []string{"nftables", "ipvs"}, ""},
+		{source.ForwardDirect, []string{"nftables"}, `forward: forward = "direct" is for ipvs mode, and this is nftables mode; leave it out`},
+		{source.ForwardTunnel, []string{"nftables", "iptables"}, `forward: forward = "tunnel" is for ipvs mode, and this is nftables or iptables mode; leave it out`},
+	} {
+		got := ""
+		for _, p := range configs.Refuse(&source.Service{Forward: source.Forwarding{Method: tt.method}}, tt.modes...) {
+			got += p.Path.String() + ": " + p.Msg + "; " + p.Hint
+		}
+		if got != tt.want {
+			t.Errorf("%v in %q\n got: %s\nwant: %s", tt.method, tt.modes, got, tt.want)
+		}
+	}
+}
+
+// Who has everybody masqueraded is told whom that does not concern.
+func TestWarnOfForward(t *testing.T) {
+	for _, tt := range []struct {
+		masquerade string
+		method     source.ForwardMethod
+		want       int
+	}{
+		{"all", source.ForwardDirect, 1}, {"all", source.ForwardTunnel, 1}, {"all", source.ForwardMasquerade, 0}, {"auto", source.ForwardDirect, 0},
+	} {
+		s := configs.Settings{Masquerade: tt.masquerade}
+		got := s.Warn(&source.Service{Forward: source.Forwarding{Method: tt.method}}, "ipvs")
+		if len(got) != tt.want || tt.want > 0 && !got[0].Warning {
+			t.Errorf("masquerade %q, forward %v: %+v, want %d", tt.masquerade, tt.method, got, tt.want)
+		}
+	}
+}

@@ -16,6 +16,7 @@ type Mode struct {
 	// instead of passed over.
 	Scheduler, LocalhostNodePorts bool
 	Maglev                        bool // scheduler = "maglev"; Scheduler is of all others
+	Forward                       bool // endpoints can answer clients themselves
 
 	manyLists, maxLists int // of clients with session affinity: a warning and a fault; 0: any number
 }
@@ -23,7 +24,7 @@ type Mode struct {
 // The modes, in the order in which messages list them.
 var (
 	NFTablesMode = Mode{Name: "nftables", Maglev: true}
-	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true} // others choose endpoints by rules, at random
+	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true, Forward: true} // others choose endpoints by rules, at random
 	IPTablesMode = Mode{Name: "iptables", LocalhostNodePorts: true, manyLists: manyRecent, maxLists: maxRecent}
 
 	Modes = []Mode{NFTablesMode, IPVSMode, IPTablesMode}
@@ -34,6 +35,7 @@ const Auto = "auto"
 
 func canSchedule(m Mode) bool       { return m.Scheduler }
 func canHash(m Mode) bool           { return m.Maglev }
+func canForward(m Mode) bool        { return m.Forward }
 func canServeLocalhost(m Mode) bool { return m.LocalhostNodePorts }
 
 // able names the modes that can do something.
@@ -75,7 +77,7 @@ func (s *Settings) Check() error {
 
 // Refuse returns what of a service none of these modes can do.
 func Refuse(s *source.Service, modes ...string) []source.Problem {
-	return append(refuseScheduler(s, modes), refuseLists(s, modes)...)
+	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseLists(s, modes))
 }
 
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {
@@ -89,6 +91,17 @@ func refuseScheduler(s *source.Service, modes []string) []source.Problem {
 	return []source.Problem{{
 		Path: source.At("scheduler"),
 		Msg:  fmt.Sprintf("%s is for %s mode, and this is %s mode", what, able(can), source.Either(modes)),
+		Hint: "leave it out",
+	}}
+}
+
+func refuseForward(s *source.Service, modes []string) []source.Problem {
+	if !s.Forward.Answers() || slices.ContainsFunc(modes, func(mode string) bool { return modeNamed(mode).Forward }) {
+		return nil
+	}
+	return []source.Problem{{
+		Path: source.At("forward"),
+		Msg:  fmt.Sprintf("forward = %q is for %s mode, and this is %s mode", s.Forward.Method, able(canForward), source.Either(modes)),
 		Hint: "leave it out",
 	}}
 }

@@ -31,8 +31,24 @@ func unknownScheduler(name string) []source.Problem {
 	return []source.Problem{{Path: source.At("scheduler"), Msg: fmt.Sprintf("unknown scheduler %q", name), Hint: hint}}
 }
 
-// Warn returns what of a service the modes it may be used in will pass over.
+// Warn returns what of a service the modes it may be used in will pass over, and what the service
+// passes over of settings.
 func (s *Settings) Warn(svc *source.Service, modes ...string) []source.Problem {
+	return append(s.warnWeights(svc, modes), s.warnForward(svc)...)
+}
+
+// warnForward warns of a setting that a service cannot follow.
+func (s *Settings) warnForward(svc *source.Service) []source.Problem {
+	if !svc.Forward.Answers() || s.Masquerade != "all" {
+		return nil
+	}
+	return []source.Problem{{
+		Path: source.At("forward"), Warning: true,
+		Msg: fmt.Sprintf("masquerade is \"all\", and forward = %q keeps the client's address", svc.Forward.Method),
+	}}
+}
+
+func (s *Settings) warnWeights(svc *source.Service, modes []string) []source.Problem {
 	name := svc.Scheduler
 	if name == "" {
 		name = s.IPVS.Scheduler

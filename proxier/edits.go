@@ -55,6 +55,7 @@ func (tr Transition) Edits() []Edit {
 	e.value("publish_not_ready", strconv.FormatBool(a.PublishNotReady), strconv.FormatBool(b.PublishNotReady))
 	e.value("scheduler", a.Scheduler, b.Scheduler)
 	e.value("hash_on", a.HashOn.String(), b.HashOn.String())
+	e.value("forward", a.Forward.String(), b.Forward.String())
 	e.healthCheck(a.HealthCheck, b.HealthCheck)
 	e.value("min_up", number(max(1, a.MinUp)), number(max(1, b.MinUp)))
 	e.value("slow_start", a.SlowStart.String(), b.SlowStart.String())

@@ -110,6 +110,7 @@ type Service struct {
 	PublishNotReady     bool   // every endpoint counts as ready
 	Scheduler           string // Maglev, or one of IPVS; empty: the setting
 	HashOn              HashOn // of Maglev; else NotHashed
+	Forward             Forwarding
 
 	HealthCheck      *HealthCheck     // how endpoints are asked whether they are alive; nil: they are not
 	MinUp            uint16           // as many usable endpoints make higher tiers needless; 0 is 1
@@ -206,6 +207,7 @@ func (s *Service) Equal(o *Service) bool {
 		s.PublishNotReady == o.PublishNotReady &&
 		s.Scheduler == o.Scheduler &&
 		s.HashOn == o.HashOn &&
+		s.Forward == o.Forward &&
 		s.HealthCheck.Equal(o.HealthCheck) &&
 		s.MinUp == o.MinUp &&
 		s.SlowStart == o.SlowStart &&

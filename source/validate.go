@@ -39,6 +39,7 @@ func Validate(s *Service) []Problem {
 	v.addresses()
 	v.sourceRanges()
 	v.endpoints()
+	v.forwarding()
 	v.check()
 	v.hashing()
 	if s.Announce != 0 && len(s.AnnouncedAddrs()) == 0 {

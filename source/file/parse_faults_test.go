@@ -65,12 +65,15 @@ func badInputs(t *testing.T) []badInput {
 	return cases
 }
 
-// inMode is the check of a host that has no schedulers.
-func inMode(s *source.Service) []source.Problem {
-	if s.Scheduler == "" {
-		return nil
+// inMode is the check of a host that has no schedulers, and no direct return.
+func inMode(s *source.Service) (list []source.Problem) {
+	if s.Scheduler != "" {
+		list = append(list, source.Problem{Path: source.At("scheduler"), Msg: "no schedulers here", Hint: "leave it out"})
 	}
-	return []source.Problem{{Path: source.At("scheduler"), Msg: "no schedulers here", Hint: "leave it out"}}
+	if s.Forward.Method == source.ForwardDirect {
+		list = append(list, source.Problem{Path: source.At("forward"), Msg: "no direct return here", Hint: "leave it out"})
+	}
+	return list
 }
 
 var hostRules = file.Rules{Limits: file.Limits{FileSize: 1024, Services: 3, Endpoints: 4, Ports: 3}, Check: inMode}

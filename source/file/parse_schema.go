@@ -50,6 +50,15 @@ var (
 		decode.Choice[source.HashOn]{Word: "", Means: source.NotHashed}, // as the scheduler wants
 		decode.Choice[source.HashOn]{Word: "client_ip_port", Means: source.ClientIPPort},
 		decode.Choice[source.HashOn]{Word: "client_ip", Means: source.ClientIP})
+	forwarding = decode.OneOf("way to forward",
+		decode.Choice[source.ForwardMethod]{Word: "masquerade", Means: source.ForwardMasquerade},
+		decode.Choice[source.ForwardMethod]{Word: "direct", Means: source.ForwardDirect},
+		decode.Choice[source.ForwardMethod]{Word: "tunnel", Means: source.ForwardTunnel})
+
+	tunnel = decode.OneOf("tunnel type",
+		decode.Choice[source.TunnelType]{Word: "ipip", Means: source.IPIP},
+		decode.Choice[source.TunnelType]{Word: "gue", Means: source.GUE},
+		decode.Choice[source.TunnelType]{Word: "gre", Means: source.GRE})
 
 	protocol = decode.OneOf("protocol",
 		decode.Choice[source.Protocol]{Word: "tcp", Means: source.TCP},
@@ -122,6 +131,9 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady }),
 	decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler }),
 	decode.Key("hash_on", hashOn, func(s *service) *source.HashOn { return &s.HashOn }),
+	decode.Key("forward", forwarding, func(s *service) *source.ForwardMethod { return &s.Forward.Method }),
+	decode.Key("tunnel_type", tunnel, func(s *service) *source.TunnelType { return &s.Forward.Tunnel }),
+	decode.Key("tunnel_port", portNumber, func(s *service) *uint16 { return &s.Forward.Port }),
 	{Key: "health_check", Schema: healthCheck.Schema, Read: func(r *decode.Reader, v any, s *service) {
 		c, _ := healthCheck.Read(r, v)
 		s.check = &c

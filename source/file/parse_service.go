@@ -85,6 +85,7 @@ func (s *service) finish(p *reading) *source.Service {
 	if s.Scheduler == source.Maglev {
 		s.HashOn = cmp.Or(s.HashOn, source.ClientIPPort)
 	}
+	s.setTunnel()
 	s.setEndpoints(p.r)
 	problems := source.Validate(&s.Service)
 	if p.check != nil {
@@ -101,6 +102,16 @@ func (s *service) finish(p *reading) *source.Service {
 	}
 	out := s.Service
 	return &out
+}
+
+// setTunnel sets what is not written of a tunnel.
+func (s *service) setTunnel() {
+	if s.Forward.Method == source.ForwardTunnel {
+		s.Forward.Tunnel = cmp.Or(s.Forward.Tunnel, source.IPIP)
+	}
+	if s.Forward.Tunnel == source.GUE {
+		s.Forward.Port = cmp.Or(s.Forward.Port, source.GUEPort)
+	}
 }
 
 // setEndpoints takes the endpoints over, with their port put under its name.

@@ -60,6 +60,7 @@ func differences(old, now *source.Service) []Edit {
 	d.value("publish_not_ready", old.PublishNotReady, now.PublishNotReady)
 	d.value("scheduler", old.Scheduler, now.Scheduler)
 	d.value("hash_on", old.HashOn, now.HashOn)
+	d.value("forward", old.Forward, now.Forward)
 	d.healthCheck(old.HealthCheck, now.HealthCheck)
 	d.value("announce", old.Announce, now.Announce)
 	d.value("min_up", max(1, old.MinUp), max(1, now.MinUp))
