@@ -151,6 +151,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Affinity:     r.svc.Affinity,
 			Scheduler:    r.svc.Scheduler,
 			Hash:         r.hash(),
+			Forward:      r.svc.Forward,
 			Targets:      targets(r.svc, use.targets[scope], p),
 			Kept:         addrPorts(kept, p),
 			Closed:       addrPorts(closed, p),

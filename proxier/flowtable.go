@@ -157,10 +157,10 @@ func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 // same number, which gets what the former does not balance.
 func (t *flowTable) fits(fl Flow, addressed, nodePort *Frontend) bool {
 	from := t.origin(fl)
-	if addressed != nil && (from.has(addressed, fl.Reply) || from.takenBy(addressed, fl.Src.Addr())) {
-		return from.has(addressed, fl.Reply)
+	if addressed != nil && (from.has(addressed, fl) || from.takenBy(addressed, fl.Src.Addr())) {
+		return from.has(addressed, fl)
 	}
-	return nodePort != nil && from.has(nodePort, fl.Reply)
+	return nodePort != nil && from.has(nodePort, fl)
 }
 
 // An origin says which route of a frontend applies to a flow.
@@ -197,10 +197,14 @@ func (o origin) routes(f *Frontend) [2]Route {
 	return [2]Route{f.Outside, f.Local}
 }
 
-// has reports whether a flow to f may be at an endpoint.
-func (o origin) has(f *Frontend, endpoint netip.AddrPort) bool {
+// has reports whether a flow to f may be where it is: at an endpoint, or where nothing is
+// translated on the way to one.
+func (o origin) has(f *Frontend, fl Flow) bool {
+	if fl.Reply == fl.Dst && o != fromHere && f.Outside.Pool.Forward.Answers() {
+		return true
+	}
 	routes := o.routes(f)
-	return routes[0].Pool.has(endpoint) || routes[1].Pool.has(endpoint)
+	return routes[0].Pool.has(fl.Reply) || routes[1].Pool.has(fl.Reply)
 }
 
 // takenBy reports whether f balances all packets from a source.

@@ -163,6 +163,10 @@ type Pool struct {
 	Scheduler   string        // of IPVS; empty: the setting
 	Hash        Hash          // of scheduler source.Maglev; zero: another scheduler, or chance
 
+	// Forward is how IPVS gets packets to targets. What rules balance, the packets of host
+	// processes and local sources, is masqueraded whatever it says.
+	Forward source.Forwarding
+
 	Targets []Target         // get new connections; sorted by address and port, no duplicates
 	Kept    []netip.AddrPort // get none, keep those they have (weight 0, not near, serving only); sorted
 	Closed  []netip.AddrPort // get none, and those they have are closed; sorted

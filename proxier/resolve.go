@@ -58,10 +58,10 @@ type resolver struct {
 // port adds the frontends and pools of one service port.
 func (r *resolver) port(p source.Port) {
 	pools := r.pools(p)
-	vip := r.vipRoute(pools)
+	vip, localVIP := r.vipRoutes(pools)
 	outside, local := r.externalRoutes(pools)
 	for _, a := range r.svc.VIPs {
-		r.frontend(p, a, VIP, vip, vip)
+		r.frontend(p, a, VIP, vip, localVIP)
 	}
 	for _, a := range r.svc.ExternalIPs {
 		r.frontend(p, a, External, outside, local)
@@ -104,7 +104,14 @@ func (r *resolver) without(p source.Port, a netip.Addr, kind Kind) bool {
 	return slices.Contains(r.svc.Without, source.PortAddr{Protocol: p.Protocol, AddrPort: netip.AddrPortFrom(a, p.Port)})
 }
 
-// vipRoute returns the one route of internal traffic.
+// vipRoutes returns the routes of internal traffic, which are one unless endpoints answer
+// clients themselves.
+func (r *resolver) vipRoutes(pools [2]*Pool) (outside, local Route) {
+	route := r.vipRoute(pools)
+	return r.answeredRoutes(route, route)
+}
+
+// vipRoute returns the route of internal traffic.
 func (r *resolver) vipRoute(pools [2]*Pool) Route {
 	masq := Everyone
 	switch {
@@ -126,7 +133,7 @@ func (r *resolver) vipRoute(pools [2]*Pool) Route {
 func (r *resolver) externalRoutes(pools [2]*Pool) (outside, local Route) {
 	if r.svc.ExternalTrafficPolicy == source.Cluster {
 		route := clusterRoute(pools, Everyone)
-		return route, route
+		return r.answeredRoutes(route, route)
 	}
 	outside = localRoute(pools, NoOne)
 	masq := Everyone // only the host itself can be local
@@ -136,6 +143,17 @@ func (r *resolver) externalRoutes(pools [2]*Pool) (outside, local Route) {
 	local = clusterRoute(pools, masq)
 	if outside.Action == Reject && local.Action == Reject {
 		local = outside
+	}
+	return r.answeredRoutes(outside, local)
+}
+
+// answeredRoutes returns the routes where endpoints answer clients themselves, if they do. The
+// answer has the address of the service as its source, which this host has too: it drops it if it
+// is to itself or to who is behind it. So host processes and local sources have a route of their
+// own, by rules. Outside says whom a mode masquerades that knows no other way.
+func (r *resolver) answeredRoutes(outside, local Route) (_, _ Route) {
+	if r.svc.Forward.Answers() && local.Action == Balance {
+		local.Masquerade = HostProcesses
 	}
 	return outside, local
 }
@@ -200,7 +218,9 @@ func (r *resolver) hairpins() {
 	}
 	for _, f := range r.out.Frontends {
 		add(f.Outside)
-		add(f.Local)
+		if !r.svc.Forward.Answers() || r.node.hasLocalSources() { // else only this host goes there
+			add(f.Local)
+		}
 	}
 }
 

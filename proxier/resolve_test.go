@@ -81,6 +81,10 @@ func external(s *source.Service) {
 	s.VIPs, s.ExternalIPs = nil, addrs("203.0.113.1")
 }
 
+func direct(s *source.Service) {
+	s.Forward.Method, s.Ports[0].TargetPort = source.ForwardDirect, s.Ports[0].Port
+}
+
 func externalLocal(s *source.Service) { external(s); s.ExternalTrafficPolicy = source.Local }
 func internalLocal(s *source.Service) { s.InternalTrafficPolicy = source.Local }
 
@@ -132,6 +136,17 @@ func TestResolveRoutes(t *testing.T) {
 			"10.0.0.1:8080 masquerade no one", ""},
 		{"masquerade auto with local sources", edits{testEndpoints("10.0.0.1")}, testNode(localSources),
 			"10.0.0.1:8080 masquerade non-local", ""},
+
+		{"direct", edits{direct, testEndpoints("10.0.0.1")}, testNode(), "10.0.0.1:80 masquerade everyone", "10.0.0.1:80 masquerade host processes"},
+		{"direct, with local sources", edits{direct, testEndpoints("10.0.0.1")}, testNode(localSources), "10.0.0.1:80 masquerade non-local", "10.0.0.1:80 masquerade host processes"},
+		{"direct, masquerade never", edits{direct, testEndpoints("10.0.0.1")}, testNode(func(n *Node) { n.Masquerade = MasqueradeNever }),
+			"10.0.0.1:80 masquerade no one", "10.0.0.1:80 masquerade host processes"},
+		{"direct, external", edits{external, direct, testEndpoints("10.0.0.1")}, testNode(), "10.0.0.1:80 masquerade everyone", "10.0.0.1:80 masquerade host processes"},
+		{"direct, external local", edits{externalLocal, direct, testEndpoints("10.0.0.1", "10.0.0.2 @here")}, testNode(),
+			"10.0.0.2:80 masquerade no one", "10.0.0.1:80 10.0.0.2:80 masquerade host processes"},
+		{"direct, external local elsewhere", edits{externalLocal, direct, testEndpoints("10.0.0.1")}, testNode(), "drop", "10.0.0.1:80 masquerade host processes"},
+		{"direct, internal local elsewhere", edits{internalLocal, direct, testEndpoints("10.0.0.1")}, testNode(), "drop", ""},
+		{"direct, no endpoint", edits{direct}, testNode(), "reject", ""},
 
 		{"masquerade auto in a cluster without local sources", edits{inCluster, testEndpoints("10.0.0.1")}, testNode(), "10.0.0.1:8080 masquerade no one", ""},
 		{"masquerade auto in a cluster, local sources of the other family", edits{inCluster, testEndpoints("10.0.0.1")},
@@ -311,5 +326,18 @@ func TestResolveShared(t *testing.T) {
 	}
 	if len(r.Warnings) != 1 {
 		t.Errorf("Warnings %q, want one about 192.0.2.1", r.Warnings)
+	}
+}
+
+// An endpoint that answers itself does not reach itself: only what rules balance may do so.
+func TestHairpinsOfAnsweringEndpoints(t *testing.T) {
+	for _, tt := range []struct {
+		node *Node
+		want int
+	}{{testNode(), 0}, {testNode(func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }), 2}} {
+		r := Resolve(testService(direct, testEndpoints("10.0.0.1", "10.0.0.2")), nil, tt.node, IPv4)
+		if len(r.Hairpins) != tt.want {
+			t.Errorf("local sources %v: hairpins %v, want %d", tt.node.LocalCIDRs, r.Hairpins, tt.want)
+		}
 	}
 }

@@ -1,11 +1,12 @@
 // Package lvs talks to IPVS, the kernel's load balancer, over generic netlink.
 //
-//	lvs.go       types, errors, and what errnos mean
-//	read.go      lists and single servers
-//	counters.go  what the kernel counts
-//	write.go     changes
-//	conn.go      requests and replies, the family ID
-//	socket.go    the netlink socket
+//	lvs.go         types, errors, and what errnos mean
+//	read.go        lists and single servers
+//	counters.go    what the kernel counts
+//	write.go       changes
+//	forwarding.go  how packets get to destinations
+//	conn.go        requests and replies, the family ID
+//	socket.go      the netlink socket
 //
 // It encodes the messages itself, on top of mdlayher/netlink. The library for
 // this, moby/ipvs, looks up the family ID of IPVS once per process: after the
@@ -75,12 +76,12 @@ const (
 	schedulerFlags = 7 << 3 // there are three
 )
 
-// A Destination is where a virtual server sends packets, by masquerading: it
-// rewrites their destination, and the source of the replies.
+// A Destination is where a virtual server sends packets.
 type Destination struct {
 	netip.AddrPort
-	Weight         uint32
-	ForeignOptions bool // it is not forwarded to by masquerading, or has thresholds
+	Weight         uint32 // when it is written, 65535 at most
+	Forwarding     Forwarding
+	ForeignOptions bool // it has options that this package does not set, such as thresholds
 
 	Active, Inactive uint32 // connections; they may lag by two seconds
 }
@@ -105,10 +106,11 @@ var (
 	ErrExist       = errors.New("it exists")
 
 	// ErrRefused concerns only the server or new destination that was sent: sending it
-	// again is useless until something changes. The next two are kinds of it.
+	// again is useless until something changes. The next three are kinds of it.
 	ErrRefused           = errors.New("refused by the kernel")
 	ErrNoScheduler error = refusal("the kernel has no such scheduler")
 	ErrNotUnicast  error = refusal("not a unicast address to the kernel")
+	ErrNoTunnel    error = refusal("the kernel has no such tunnels, which are there since Linux 5.3")
 
 	// ErrNoServer is an ErrNotExist: the virtual server itself is missing.
 	ErrNoServer error = noServer{}

@@ -5,6 +5,7 @@ package lvs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 	"os/exec"
@@ -90,8 +91,8 @@ func TestServersAreListedAsTheyWereMade(t *testing.T) {
 	for _, s := range servers {
 		check(t, c.AddServer(t.Context(), s))
 	}
-	check(t, c.AddDestination(t.Context(), web, first, 65535))
-	check(t, c.AddDestination(t.Context(), web6, first6, 0))
+	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 65535}))
+	check(t, c.AddDestination(t.Context(), web6, Destination{AddrPort: first6, Weight: 0}))
 
 	wantList(t, c, false, map[Key]Listing{
 		web: {servers[0], []Destination{{AddrPort: first, Weight: 65535}}},
@@ -108,11 +109,11 @@ func TestChangesAndRemovals(t *testing.T) {
 	c := dial(t)
 	ctx := t.Context()
 	check(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
-	check(t, c.AddDestination(ctx, web, first, 1))
+	check(t, c.AddDestination(ctx, web, Destination{AddrPort: first, Weight: 1}))
 
 	changed := Server{Key: web, Scheduler: "sh", Persistence: 60}
 	check(t, c.UpdateServer(ctx, changed))
-	check(t, c.UpdateDestination(ctx, web, first, 7))
+	check(t, c.UpdateDestination(ctx, web, Destination{AddrPort: first, Weight: 7}))
 	wantList(t, c, false, map[Key]Listing{web: {changed, []Destination{{AddrPort: first, Weight: 7}}}})
 
 	for key, want := range map[Key]bool{web: true, web6: false, dns: false} {
@@ -276,18 +277,18 @@ func TestRefusalsHaveNames(t *testing.T) {
 	c := dial(t)
 	ctx := t.Context()
 	check(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
-	check(t, c.AddDestination(ctx, web, first, 1))
+	check(t, c.AddDestination(ctx, web, Destination{AddrPort: first, Weight: 1}))
 	tests := []struct {
 		what string
 		err  error
 		want error
 	}{
 		{"a server twice", c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}), ErrExist},
-		{"a destination twice", c.AddDestination(ctx, web, first, 1), ErrExist},
+		{"a destination twice", c.AddDestination(ctx, web, Destination{AddrPort: first, Weight: 1}), ErrExist},
 		{"a change of no server", c.UpdateServer(ctx, Server{Key: dns, Scheduler: "wrr"}), ErrNoServer},
-		{"a destination of no server", c.AddDestination(ctx, dns, first, 1), ErrNoServer},
-		{"a destination that is no host", c.AddDestination(ctx, web, netip.MustParseAddrPort("255.255.255.255:80"), 1), ErrNotUnicast},
-		{"a change of no destination", c.UpdateDestination(ctx, web, netip.MustParseAddrPort("10.0.0.1:1"), 1), ErrNotExist},
+		{"a destination of no server", c.AddDestination(ctx, dns, Destination{AddrPort: first, Weight: 1}), ErrNoServer},
+		{"a destination that is no host", c.AddDestination(ctx, web, Destination{AddrPort: netip.MustParseAddrPort("255.255.255.255:80"), Weight: 1}), ErrNotUnicast},
+		{"a change of no destination", c.UpdateDestination(ctx, web, Destination{AddrPort: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1}), ErrNotExist},
 		{"an unknown scheduler", c.AddServer(ctx, Server{Key: dns, Scheduler: "nosuch"}), ErrNoScheduler},
 		{"a change to an unknown scheduler", c.UpdateServer(ctx, Server{Key: web, Scheduler: "nosuch"}), ErrNoScheduler},
 		{"a scheduler of 16 bytes and more", c.AddServer(ctx, Server{Key: dns, Scheduler: "longer-than-any-other"}), ErrRefused},
@@ -305,7 +306,7 @@ func TestOddThingsOfOthers(t *testing.T) {
 	run(t, "ipvsadm -A -t 10.96.0.10:80 -s wrr -p 60 -M 255.255.255.0")
 	run(t, "ipvsadm -a -t 10.96.0.10:80 -r 192.168.10.11:8080 -m -w 65537")
 	run(t, "ipvsadm -A -u 10.96.0.53:53 -s wrr -o")
-	run(t, "ipvsadm -a -u 10.96.0.53:53 -r 192.168.10.11:53 -i -w 1")
+	run(t, "ipvsadm -a -u 10.96.0.53:53 -r 192.168.10.11:53 -i --tun-type gre --tun-csum -w 1")
 	run(t, "ipvsadm -A -f 7 -s wrr") // of a packet mark: none of ours
 
 	got := list(t, c, false)
@@ -317,7 +318,7 @@ func TestOddThingsOfOthers(t *testing.T) {
 	}
 	check(t, c.UpdateServer(t.Context(), Server{Key: web, Scheduler: "wrr", Persistence: 60}))
 	check(t, c.UpdateServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
-	check(t, c.UpdateDestination(t.Context(), dns, netip.MustParseAddrPort("192.168.10.11:53"), 1))
+	check(t, c.UpdateDestination(t.Context(), dns, Destination{AddrPort: netip.MustParseAddrPort("192.168.10.11:53"), Weight: 1}))
 	got = list(t, c, false)
 	if got[web].ForeignOptions || got[dns].ForeignOptions || got[dns].Destinations[0].ForeignOptions {
 		t.Errorf("after updates %+v", got)
@@ -362,13 +363,40 @@ func TestAfterADeadline(t *testing.T) {
 	}
 }
 
+// How packets get to a destination is read as it was written, and ipvsadm agrees; a change of it is a change of the destination.
+func TestForwarding(t *testing.T) {
+	c := dial(t)
+	for _, tt := range []struct {
+		key Key
+		at  netip.AddrPort
+	}{{web, first}, {web6, first6}} {
+		check(t, c.AddServer(t.Context(), Server{Key: tt.key, Scheduler: "wrr"}))
+		check(t, c.AddDestination(t.Context(), tt.key, Destination{AddrPort: tt.at, Weight: 1}))
+		for _, way := range []Forwarding{
+			{Method: Direct}, {Method: Tunnel}, {Method: Tunnel, Type: GUE, Port: 6080}, {Method: Tunnel, Type: GRE}, {},
+		} {
+			want := Destination{AddrPort: tt.at, Weight: 7, Forwarding: way}
+			check(t, c.UpdateDestination(t.Context(), tt.key, want))
+			got, err := c.Destinations(t.Context(), tt.key)
+			check(t, err)
+			if diff := cmp.Diff([]Destination{want}, got, compareAddrs); diff != "" {
+				t.Errorf("listed (-want +got):\n%s", diff)
+			}
+			line := fmt.Sprintf("-a %s -r %s %s\n", tt.key, tt.at, way.Text(7))
+			if said := run(t, "ipvsadm -S -n"); !strings.Contains(said, line) {
+				t.Errorf("ipvsadm says\n%swant %s", said, line)
+			}
+		}
+	}
+}
+
 // What ipvsadm says is what we meant.
 func TestIpvsadmAgrees(t *testing.T) {
 	c := dial(t)
 	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wlc", Persistence: 30}))
-	check(t, c.AddDestination(t.Context(), web, first, 3))
+	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 3}))
 	check(t, c.AddServer(t.Context(), Server{Key: web6, Scheduler: "wrr"}))
-	check(t, c.AddDestination(t.Context(), web6, first6, 1))
+	check(t, c.AddDestination(t.Context(), web6, Destination{AddrPort: first6, Weight: 1}))
 	got := strings.Split(strings.TrimSpace(run(t, "ipvsadm -S -n")), "\n")
 	slices.Sort(got)
 	want := []string{
@@ -386,7 +414,7 @@ func TestIpvsadmAgrees(t *testing.T) {
 func TestCounters(t *testing.T) {
 	c := dial(t)
 	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
-	check(t, c.AddDestination(t.Context(), web, first, 1))
+	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 1}))
 	for key, want := range map[Key][]Counters{web: {{AddrPort: first}}, dns: {}} {
 		got, err := c.Counters(t.Context(), key)
 		check(t, err)

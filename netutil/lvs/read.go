@@ -49,7 +49,7 @@ const (
 
 	destinationAddr     = 1
 	destinationPort     = 2
-	destinationMethod   = 3 // 0: masquerading
+	destinationMethod   = 3
 	destinationWeight   = 4
 	destinationUpper    = 5
 	destinationLower    = 6
@@ -232,10 +232,12 @@ func decodeDestination(data []byte, v4 bool) (Destination, error) {
 	d := Destination{
 		AddrPort:       netip.AddrPortFrom(a.addr(destinationAddr, v4), nlmsg.Uint16(a.find(destinationPort))),
 		Weight:         a.uint32(destinationWeight),
-		ForeignOptions: a.uint32(destinationMethod)|a.uint32(destinationUpper)|a.uint32(destinationLower) != 0,
+		ForeignOptions: a.uint32(destinationUpper)|a.uint32(destinationLower) != 0,
 		Active:         a.uint32(destinationActive),
 		Inactive:       a.uint32(destinationInactive),
 	}
+	forwarding, ours := forwardingOf(a)
+	d.Forwarding, d.ForeignOptions = forwarding, d.ForeignOptions || !ours
 	if !d.Addr().IsValid() {
 		return d, errors.New("a destination without address")
 	}

@@ -19,12 +19,16 @@ func TestListingsAndRequestsAgree(t *testing.T) {
 		if got, ok, err := decodeServer(b); got != s || !ok || err != nil {
 			t.Errorf("got %+v, %v, %v, want %+v", got, ok, err, s)
 		}
-		want := Destination{AddrPort: netip.AddrPortFrom(s.Addr.Next(), 8080), Weight: 300}
-		if b, err = s.Key.destination(want.AddrPort, uint16(want.Weight)).Encode(); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := decodeDestination(b, s.Addr.Is4()); got != want || err != nil {
-			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		for _, way := range []Forwarding{
+			{}, {Method: Direct}, {Method: Tunnel}, {Method: Tunnel, Type: GRE}, {Method: Tunnel, Type: GUE, Port: 6080},
+		} {
+			want := Destination{AddrPort: netip.AddrPortFrom(s.Addr.Next(), 8080), Weight: 300, Forwarding: way}
+			if b, err = s.Key.destination(want).Encode(); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := decodeDestination(b, s.Addr.Is4()); got != want || err != nil {
+				t.Errorf("got %+v, %v, want %+v", got, err, want)
+			}
 		}
 	}
 }

@@ -31,21 +31,28 @@ func (c *Conn) DeleteServer(ctx context.Context, k Key) error {
 	return wrap(ignoreNotExist(keyError(err)), "removing virtual server %v", k)
 }
 
-// AddDestination adds a destination to a virtual server.
-func (c *Conn) AddDestination(ctx context.Context, k Key, at netip.AddrPort, weight uint16) error {
-	err := c.write(ctx, cmdNewDestination, k.destination(at, weight))
-	return wrap(newDestinationError(err), "adding destination %v to virtual server %v", at, k)
+// AddDestination adds a destination to a virtual server. Of d it takes what is to be set.
+func (c *Conn) AddDestination(ctx context.Context, k Key, d Destination) error {
+	err := newDestinationError(c.write(ctx, cmdNewDestination, k.destination(d)))
+	if err == nil {
+		err = c.hasTunnel(ctx, k, d)
+	}
+	return wrap(err, "adding destination %v to virtual server %v", d.AddrPort, k)
 }
 
-// UpdateDestination changes the weight of a destination. Its connections stay.
-func (c *Conn) UpdateDestination(ctx context.Context, k Key, at netip.AddrPort, weight uint16) error {
-	err := c.write(ctx, cmdSetDestination, k.destination(at, weight))
-	return wrap(keyError(err), "changing destination %v of virtual server %v", at, k)
+// UpdateDestination changes a destination. Its connections stay, and go on in the way in which
+// they began. Of d it takes what is to be set.
+func (c *Conn) UpdateDestination(ctx context.Context, k Key, d Destination) error {
+	err := keyError(c.write(ctx, cmdSetDestination, k.destination(d)))
+	if err == nil {
+		err = c.hasTunnel(ctx, k, d)
+	}
+	return wrap(err, "changing destination %v of virtual server %v", d.AddrPort, k)
 }
 
 // DeleteDestination removes a destination, if it exists. Its connections end.
 func (c *Conn) DeleteDestination(ctx context.Context, k Key, at netip.AddrPort) error {
-	err := c.write(ctx, cmdDeleteDestination, k.destination(at, 0))
+	err := c.write(ctx, cmdDeleteDestination, k.destination(Destination{AddrPort: at}))
 	return wrap(ignoreNotExist(keyError(err)), "removing destination %v from virtual server %v", at, k)
 }
 
@@ -103,15 +110,14 @@ func (s Server) attributes() *netlink.AttributeEncoder {
 	return e
 }
 
-// destination encodes a destination of the server k, with masquerading and without
-// thresholds.
-func (k Key) destination(at netip.AddrPort, weight uint16) *netlink.AttributeEncoder {
+// destination encodes a destination of the server k, without thresholds.
+func (k Key) destination(d Destination) *netlink.AttributeEncoder {
 	e := k.attributes()
 	e.Nested(attrDestination, func(e *netlink.AttributeEncoder) error {
-		e.Bytes(destinationAddr, at.Addr().AsSlice())
-		e.Bytes(destinationPort, binary.BigEndian.AppendUint16(nil, at.Port()))
-		e.Uint32(destinationMethod, 0)
-		e.Uint32(destinationWeight, uint32(weight))
+		e.Bytes(destinationAddr, d.Addr().AsSlice())
+		e.Bytes(destinationPort, binary.BigEndian.AppendUint16(nil, d.Port()))
+		d.Forwarding.encode(e)
+		e.Uint32(destinationWeight, d.Weight)
 		e.Uint32(destinationUpper, 0)
 		e.Uint32(destinationLower, 0)
 		return nil

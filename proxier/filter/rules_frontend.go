@@ -90,7 +90,7 @@ func (r *Rules) splitRules(f *proxier.Frontend, emit Emit) {
 		}
 		r.goTo(c, f.Local, source)
 	}
-	if m := f.Outside.Masquerade; m == proxier.Everyone || m == proxier.NonLocal {
+	if m := f.Outside.Masquerade; (m == proxier.Everyone || m == proxier.NonLocal) && !r.answered(f) {
 		r.markRoute(c, f.Outside, "", MarkMasq) // local sources are gone by now
 	}
 	r.layout.routeOutside(r, c, f.Outside)

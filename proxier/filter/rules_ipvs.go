@@ -80,8 +80,8 @@ func servedSets(f *proxier.Frontend) []string {
 		return sets
 	}
 	sets = append(sets, servedSet)
-	if f.Split() {
-		return sets // its chain marks
+	if f.Split() || f.Outside.Pool.Forward.Answers() {
+		return sets // its chain marks, or nobody is to be masqueraded
 	}
 	switch f.Outside.Masquerade {
 	case proxier.Everyone:
@@ -92,6 +92,12 @@ func servedSets(f *proxier.Frontend) []string {
 		sets = append(sets, processesSet)
 	}
 	return sets
+}
+
+// answered reports whether IPVS sends the packets to f as they are, to endpoints that answer their
+// source.
+func (r *Rules) answered(f *proxier.Frontend) bool {
+	return r.layout.ipvs && f.Outside.Pool.Forward.Answers()
 }
 
 // markServed marks what IPVS will balance and the nat table must masquerade. A
@@ -109,7 +115,13 @@ func (r *Rules) markServed(c *chain) {
 func (r *Rules) passServed(c *chain) {
 	r.passBalanced(c)
 	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")
+	c.rule(midstream, r.words.match(boundSet, "dst"), "-j RETURN")
 }
+
+// midstream matches segments in the middle of a TCP connection. Where endpoints answer clients
+// themselves, connection tracking sees one direction only, and takes them for new connections. What
+// IPVS does not know of them, the host itself resets.
+const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN"
 
 // passBalanced exempts what IPVS has balanced from the refusals: a packet passes the
 // filter table's OUTPUT on its way to its endpoint, like one of this host. Its

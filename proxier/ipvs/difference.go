@@ -45,9 +45,9 @@ func (s step) do(ctx context.Context, c *lvs.Conn) error {
 	case deleteServer:
 		return c.DeleteServer(ctx, s.key)
 	case addDest:
-		return s.withService(c.AddDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight)))
+		return s.withService(c.AddDestination(ctx, s.key, s.dest.forKernel()))
 	case updateDest:
-		return c.UpdateDestination(ctx, s.key, s.dest.AddrPort, uint16(s.dest.weight))
+		return c.UpdateDestination(ctx, s.key, s.dest.forKernel())
 	}
 	return c.DeleteDestination(ctx, s.key, s.dest.AddrPort)
 }
@@ -62,7 +62,7 @@ func (s step) undo(servers map[lvs.Key]*server) {
 		stays := *servers[s.key]
 		stays.Server = s.had.Server
 		servers[s.key] = &stays
-	case addDest:
+	case addDest, updateDest: // a change of its way that the kernel cannot make removes it
 		lacks := *servers[s.key]
 		lacks.dests = slices.DeleteFunc(slices.Clone(lacks.dests), func(d dest) bool { return d.AddrPort == s.dest.AddrPort })
 		servers[s.key] = &lacks
@@ -159,7 +159,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest, says *server) (left [
 			want = want[1:]
 		case order < 0:
 			if d.drain(key, have[0], says.closes(have[0].AddrPort)) {
-				left = append(left, dest{AddrPort: have[0].AddrPort})
+				left = append(left, have[0].draining())
 			}
 			have = have[1:]
 		default:
@@ -173,7 +173,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest, says *server) (left [
 // keepDest notes how to change an existing, desired destination. It may have been draining.
 func (d *difference) keepDest(key lvs.Key, have, want dest) {
 	d.undrain(key, have.AddrPort)
-	if have.weight == want.weight && !have.foreignOptions {
+	if have.is(want) {
 		return
 	}
 	s := step{op: updateDest, key: key, dest: want}
@@ -201,7 +201,7 @@ func (d *difference) drain(key lvs.Key, have dest, closed bool) bool {
 	}
 	d.drained = append(d.drained, drainChange{key, have.AddrPort, since})
 	if have.weight != 0 || have.foreignOptions {
-		d.last = append(d.last, step{op: updateDest, key: key, dest: dest{AddrPort: have.AddrPort}})
+		d.last = append(d.last, step{op: updateDest, key: key, dest: have.draining()})
 	}
 	return true
 }

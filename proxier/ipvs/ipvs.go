@@ -12,7 +12,7 @@
 // send, and a record on disk which virtual servers are ours: existing ones that are
 // not recorded are foreign, and never touched.
 //
-//	ipvs.go, servers.go, text.go   the Backend, and the servers of a State
+//	ipvs.go, servers.go, way.go, text.go  the Backend, and the servers of a State
 //	resync.go, delta.go            a sync: by a snapshot of everything, or by a delta
 //	difference.go, steps.go        what leads from one to the other, and sending it
 //	drain.go, drainqueue.go        destinations whose connections go on

@@ -297,7 +297,5 @@ func (s *server) matches(want *server) bool {
 	if s == nil || want == nil {
 		return s == want
 	}
-	return s.Server == want.Server && slices.EqualFunc(s.dests, want.dests, func(have, want dest) bool {
-		return have.AddrPort == want.AddrPort && have.weight == want.weight && !have.foreignOptions
-	})
+	return s.Server == want.Server && slices.EqualFunc(s.dests, want.dests, dest.is)
 }

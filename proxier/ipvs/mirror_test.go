@@ -52,6 +52,8 @@ func TestLookFindsWhatDiffers(t *testing.T) {
 	odd.dests[0].foreignOptions = true
 	other := weighing(1, 1)
 	other.Scheduler = "rr"
+	way := weighing(1, 1)
+	way.dests[0].way = lvs.Forwarding{Method: lvs.Direct}
 	tests := []struct {
 		name string
 		have *server
@@ -60,7 +62,8 @@ func TestLookFindsWhatDiffers(t *testing.T) {
 		{"as it was", weighing(1, 1), false},
 		{"gone", nil, true},
 		{"another weight", weighing(1, 2), true},
-		{"a destination of other ways", odd, true},
+		{"a destination of other options", odd, true},
+		{"another way to a destination", way, true},
 		{"without destinations", &server{Server: weighing(1, 1).Server}, true},
 		{"another scheduler", other, true},
 	}

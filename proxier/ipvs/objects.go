@@ -66,8 +66,12 @@ func serverObjects(ctx context.Context, st *proxier.State) (list []proxier.Objec
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range cl.frontend().Outside.Pool.Targets {
-			present := slices.ContainsFunc(dests, func(d lvs.Destination) bool { return d.AddrPort == t.AddrPort && d.Weight > 0 })
+		pool := cl.frontend().Outside.Pool
+		way := wayOf(pool.Forward)
+		for _, t := range pool.Targets {
+			present := slices.ContainsFunc(dests, func(d lvs.Destination) bool {
+				return d.AddrPort == t.AddrPort && d.Weight > 0 && d.Forwarding == way
+			})
 			list = append(list, proxier.Object{Name: fmt.Sprintf("destination %s -> %s", key, t.AddrPort), Present: present})
 		}
 	}

@@ -34,8 +34,9 @@ func (s *server) closes(at netip.AddrPort) bool {
 type dest struct {
 	netip.AddrPort
 	weight         uint32
-	foreignOptions bool // see lvs.Destination
-	idle           bool // had no connections when it was read
+	way            lvs.Forwarding // to it
+	foreignOptions bool           // see lvs.Destination
+	idle           bool           // had no connections when it was read
 }
 
 // A claim has the frontends of one address, port and protocol. A node port may overlap
@@ -167,12 +168,12 @@ func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / tim
 
 // destinations returns those of a pool.
 func destinations(p *proxier.Pool) []dest {
-	list := make([]dest, 0, len(p.Targets)+len(p.Kept))
+	list, way := make([]dest, 0, len(p.Targets)+len(p.Kept)), wayOf(p.Forward)
 	for _, t := range p.Targets {
-		list = append(list, dest{AddrPort: t.AddrPort, weight: uint32(t.Weight)})
+		list = append(list, dest{AddrPort: t.AddrPort, weight: uint32(t.Weight), way: way})
 	}
 	for _, k := range p.Kept {
-		list = append(list, dest{AddrPort: k})
+		list = append(list, dest{AddrPort: k, way: way})
 	}
 	// A target that is also kept, under another name, is a target.
 	slices.SortStableFunc(list, func(a, b dest) int { return a.Compare(b.AddrPort) })

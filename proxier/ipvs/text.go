@@ -61,5 +61,5 @@ func flagText(s lvs.Server) string {
 }
 
 func destText(k lvs.Key, d dest) string {
-	return fmt.Sprintf("-a %s -r %s -m -w %d", k, d.AddrPort, d.weight)
+	return fmt.Sprintf("-a %s -r %s %s", k, d.AddrPort, d.way.Text(d.weight))
 }
