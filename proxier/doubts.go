@@ -48,7 +48,8 @@ func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.S
 type Surroundings struct {
 	Node      *Node // nil: not known
 	Families  []Family
-	Listeners []Listener // of this host
+	Listeners []Listener                           // of this host
+	Router    func(netip.Addr) (netip.Addr, error) // see Config; nil: not known
 }
 
 // Doubts returns those about the services in use, in order of their names.
@@ -67,7 +68,7 @@ func (l *Loop) doubtsOf(match func(source.Key) bool) []Doubt {
 	l.mu.RLock()
 	var list []*source.Service
 	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
-	in := Surroundings{Node: l.node}
+	in := Surroundings{Node: l.node, Router: l.cfg.Router}
 	for _, f := range l.families {
 		in.Families = append(in.Families, f.fam)
 	}
@@ -89,6 +90,7 @@ func doubtsAbout(list []*source.Service, in Surroundings, match func(source.Key)
 		}
 		out = append(out, s.endpoints(svc)...)
 		out = append(out, s.listeners(svc)...)
+		out = append(out, s.answering(svc)...)
 	}
 	slices.SortStableFunc(out, func(a, b Doubt) int { return a.Key.Compare(b.Key) })
 	return out
@@ -99,6 +101,7 @@ type suspicion struct {
 	Surroundings
 	having map[netip.Addr][]*source.Service // by address
 	at     map[portOf][]Listener
+	asked  int // how many times Router was
 }
 
 type portOf struct {
@@ -107,7 +110,7 @@ type portOf struct {
 }
 
 func newSuspicion(list []*source.Service, in Surroundings) *suspicion {
-	s := &suspicion{in, make(map[netip.Addr][]*source.Service), make(map[portOf][]Listener)}
+	s := &suspicion{Surroundings: in, having: make(map[netip.Addr][]*source.Service), at: make(map[portOf][]Listener)}
 	for _, svc := range list {
 		for a := range addresses(svc) {
 			s.having[a] = append(s.having[a], svc)

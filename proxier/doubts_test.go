@@ -99,7 +99,7 @@ func TestDoubts(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, d := range doubts(tt.services, Surroundings{testNode(), []Family{IPv4}, tt.listeners}) {
+			for _, d := range doubts(tt.services, Surroundings{Node: testNode(), Families: []Family{IPv4}, Listeners: tt.listeners}) {
 				got = append(got, fmt.Sprintf("%s: %s", d.Key, d))
 			}
 			if text := strings.Join(got, "\n"); text != tt.want {
@@ -112,7 +112,7 @@ func TestDoubts(t *testing.T) {
 // Who binds 127.0.0.1 loses a node port only where that is served too.
 func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
 	node := testNode(func(n *Node) { n.LocalhostNodePorts = true })
-	list := doubts([]*source.Service{named("a", nodePort(30080))}, Surroundings{node, []Family{IPv4}, heard("tcp 127.0.0.1:30080")})
+	list := doubts([]*source.Service{named("a", nodePort(30080))}, Surroundings{Node: node, Families: []Family{IPv4}, Listeners: heard("tcp 127.0.0.1:30080")})
 	if len(list) != 1 {
 		t.Errorf("doubts %v, want one", list)
 	}
@@ -159,7 +159,7 @@ func BenchmarkDoubts(b *testing.B) {
 		listeners = append(listeners, heard(fmt.Sprintf("tcp 127.0.0.1:%d", 20000+i))...)
 	}
 	for b.Loop() {
-		if got := doubts(list, Surroundings{testNode(), []Family{IPv4, IPv6}, listeners}); len(got) > 0 {
+		if got := doubts(list, Surroundings{Node: testNode(), Families: []Family{IPv4, IPv6}, Listeners: listeners}); len(got) > 0 {
 			b.Fatal(got[0])
 		}
 	}

@@ -36,6 +36,10 @@ type Config struct {
 	// not known. It is called from any goroutine.
 	Listening func() []Listener
 
+	// Router returns by way of which router this host reaches an address, for Doubts; not
+	// valid: by none. Nil: that is not known. It is called from any goroutine.
+	Router func(netip.Addr) (netip.Addr, error)
+
 	// May be nil, and must not block.
 	OnQueued func(Family, time.Time) // when there is something to sync, from a goroutine for each family
 	OnSync   func(SyncResult)        // after each sync, from a goroutine for each family

@@ -17,6 +17,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
@@ -286,7 +287,7 @@ func (d *daemon) newLoop(sources []string) *proxier.Loop {
 	return proxier.NewLoop(proxier.Config{
 		Backends: d.mode.active.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
 		Sources: sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
-		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening,
+		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
 		OnQueued: d.metrics.Queued,
 		OnSync:   d.synced,
 		OnHolds:  func(proxier.Family) { d.mode.familyHolds() },

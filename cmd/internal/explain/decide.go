@@ -164,6 +164,8 @@ func (d *decision) port() (source.Port, bool) {
 // way to a target, and why or why not.
 func (d *decision) masquerade(target netip.Addr) (bool, string) {
 	switch m := d.route.Masquerade; {
+	case d.answers():
+		return false, "forward is " + d.route.Pool.Forward.String() + ", and endpoints answer the client themselves"
 	case target == d.question.Source && d.sourceIsEndpoint(target):
 		return true, "it reaches itself"
 	case m.Covers(d.sender, &d.host):

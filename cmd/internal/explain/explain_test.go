@@ -19,6 +19,7 @@ import (
 type fakeHost struct {
 	noRoute []netip.Addr
 	by      map[netip.Addr]string // interfaces other than eth1
+	via     netip.Addr            // a router before all endpoints; not valid: none
 	sysctls map[string]string
 	rules   ruleset.Ruleset
 	missing bool
@@ -34,6 +35,9 @@ func (h *fakeHost) Route(q RouteQuery) (Route, error) {
 		return Route{}, errors.New("network is unreachable")
 	}
 	r := Route{Interface: "eth1", Index: 7, Source: addr("192.168.10.1")}
+	if q.Dest.String() != client {
+		r.Via = h.via
+	}
 	if name := h.by[q.Dest]; name != "" {
 		r.Interface, r.Index = name, 8
 	}

@@ -50,6 +50,12 @@ func (ThisHost) Route(q RouteQuery) (Route, error) {
 	return out, nil
 }
 
+// Router returns by way of which router this host reaches an address; not valid: by none.
+func Router(a netip.Addr) (netip.Addr, error) {
+	r, err := ThisHost{}.Route(RouteQuery{Dest: a})
+	return r.Via, err
+}
+
 // localRoute is RTN_LOCAL.
 const localRoute = 2
 

@@ -107,7 +107,7 @@ func (d *decision) policy() string {
 		return d.use.InternalTrafficPolicy.String()
 	}
 	policy := d.use.ExternalTrafficPolicy.String()
-	if d.frontend.Split() && d.route == d.frontend.Local {
+	if d.route == d.frontend.Local && d.route.Pool != d.frontend.Outside.Pool {
 		policy += " for others, cluster for this one"
 	}
 	return policy

@@ -161,7 +161,7 @@ func (r *Report) sysctls(d *decision, f *facts) {
 	if f.sysctls["net/ipv4/conf/all/route_localnet"] == "0" && d.question.Dest.IsLoopback() {
 		r.addProblem(Problem{Step: hostStep, Text: "route_localnet is off", Hint: "svcproxy init sets it", Sure: true, order: reverseOrder})
 	}
-	if v, known := f.sysctls["net/ipv4/vs/conntrack"]; known && v == "0" {
+	if v, known := f.sysctls["net/ipv4/vs/conntrack"]; known && v == "0" && !d.answers() {
 		r.addProblem(Problem{Step: hostStep, Text: "net.ipv4.vs.conntrack is 0: IPVS does not masquerade", Hint: "svcproxy init sets it", Sure: true, order: forwardOrder})
 	}
 }
@@ -194,8 +194,8 @@ func (r *Report) reverse(d *decision, f *facts) {
 // target is the way of the packet to one endpoint.
 func (r *Report) target(d *decision, f *facts, p ruleset.Packet, i int, t lookup) {
 	e := &r.Expected[i]
-	to := []netip.AddrPort{e.Address}
-	if !t.Local && !d.sender.Host {
+	to := endpoints(e)
+	if !t.Local && !d.sender.Host && !d.answers() {
 		e.Blocked = r.forwarding(d, f)
 	}
 	if t.err != nil {
@@ -209,8 +209,11 @@ func (r *Report) target(d *decision, f *facts, p ruleset.Packet, i int, t lookup
 	if e.Masquerade {
 		e.Source = t.Source
 	}
+	e.Blocked = r.behindRouter(d, e, t) || e.Blocked
 	e.Blocked = r.late(d, f, p, e, t) || e.Blocked
 }
+
+func endpoints(e *Expected) []netip.AddrPort { return []netip.AddrPort{e.Address} }
 
 func (t lookup) text(to netip.AddrPort) string {
 	switch {
@@ -277,6 +280,9 @@ func (d *decision) at(b *ruleset.Base, p ruleset.Packet, e *Expected, t lookup) 
 	if e.Masquerade {
 		translated.Mark |= d.host.Mark()
 	}
+	if d.answers() {
+		translated = d.unanswered(p, e, t)
+	}
 	if b.Type == "nat" {
 		return p, false
 	}
@@ -301,6 +307,10 @@ func (d *decision) at(b *ruleset.Base, p ruleset.Packet, e *Expected, t lookup) 
 // back is the way back to the client.
 func (r *Report) back(d *decision, f *facts) {
 	if d.sender.Host {
+		return
+	}
+	if d.answers() {
+		r.say(routeStep, "endpoints answer the client by routes of their own, which must not lead through this host")
 		return
 	}
 	if f.back.err != nil {

@@ -1,0 +1,50 @@
+package explain
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/ruleset"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// answers reports whether endpoints answer the client of the packet themselves.
+func (d *decision) answers() bool {
+	return d.outcome == Balanced && d.balancedByIPVS() && d.route.Pool.Forward.Answers()
+}
+
+// behindRouter reports whether a packet that is sent as it is would get to a router, and not to
+// its endpoint.
+func (r *Report) behindRouter(d *decision, e *Expected, t lookup) bool {
+	if !d.answers() || d.route.Pool.Forward.Method != source.ForwardDirect || !t.Via.IsValid() {
+		return false
+	}
+	r.addProblem(Problem{Step: routeStep, Sure: true, order: routeOrder, Endpoint: endpoints(e),
+		Text: fmt.Sprintf("the endpoint is behind the router %s, which sends packets to %s back", t.Via, d.question.Dest),
+		Hint: "forward = \"tunnel\" gets through routers"})
+	return true
+}
+
+// unanswered returns the packet as it leaves for an endpoint that answers the client itself: as it
+// came, or in one of a tunnel.
+func (d *decision) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.Packet {
+	p.Out, p.OutIndex, p.DstLocal = t.Interface, t.Index, t.Local
+	f := d.route.Pool.Forward
+	if f.Method != source.ForwardTunnel || t.Local {
+		return p
+	}
+	p.Src, p.SrcLocal, p.Dst, p.DstPort = t.Source, true, e.Address.Addr(), f.Port
+	switch {
+	case f.Tunnel == source.GUE:
+		p.Protocol = unix.IPPROTO_UDP
+	case f.Tunnel == source.GRE:
+		p.Protocol = unix.IPPROTO_GRE
+	case d.family == proxier.IPv6:
+		p.Protocol = unix.IPPROTO_IPV6
+	default:
+		p.Protocol = unix.IPPROTO_IPIP
+	}
+	return p
+}
