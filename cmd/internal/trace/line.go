@@ -68,7 +68,7 @@ func (l *Line) service() string {
 // outcome is the verdict in words.
 func (l *Line) outcome() string {
 	text := string(l.Verdict)
-	if l.Verdict == Balanced {
+	if l.Verdict == Balanced && l.Endpoint != "" { // else only the endpoint itself knows
 		text += " to " + l.Endpoint
 		if l.Node != "" {
 			text += " on " + l.Node

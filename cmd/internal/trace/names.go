@@ -41,6 +41,9 @@ type Frontend struct {
 	Local      proxier.Action  `json:"local"` // of local sources
 	Restricted bool            `json:"restricted,omitempty"`
 	Ranges     []netip.Prefix  `json:"ranges,omitempty"`
+
+	// Forward is direct or tunnel where endpoints answer all but local sources themselves.
+	Forward string `json:"forward,omitempty"`
 }
 
 // A place is what a packet is sent to.
@@ -83,10 +86,14 @@ func (n *Names) concerns(r *proxier.Resolved, a netip.Addr) bool {
 
 func (n *Names) add(r *proxier.Resolved) {
 	for _, f := range r.Frontends {
+		forward := ""
+		if way := f.Outside.Pool.Forward; way.Answers() {
+			forward = way.Method.String()
+		}
 		n.Frontends = append(n.Frontends, Frontend{
 			Addr: netip.AddrPortFrom(f.Key.Addr, f.Key.Port), Protocol: f.Key.Protocol,
 			Service: f.ServicePort.Key.String(), Port: f.ServicePort.Port, VIP: f.Key.Kind == proxier.VIP,
-			Outside: f.Outside.Action, Local: f.Local.Action, Restricted: f.Restricted, Ranges: f.SourceRanges,
+			Outside: f.Outside.Action, Local: f.Local.Action, Restricted: f.Restricted, Ranges: f.SourceRanges, Forward: forward,
 		})
 	}
 }

@@ -58,7 +58,11 @@ func (s *sighting) line(n *Names) Line {
 	}
 	l.Chains = chains(s.steps)
 	why, refuses := n.reason(f, s.conn.src.Addr(), s.conn.dst.Addr(), s.in)
-	s.judge(&l, n, why, refuses)
+	if why == "" && s.answered(f, n) {
+		s.forwarded(&l, f)
+	} else {
+		s.judge(&l, n, why, refuses)
+	}
 	return l
 }
 
@@ -94,6 +98,23 @@ func (s *sighting) judge(l *Line, n *Names, why string, refuses bool) {
 		l.Verdict, l.Why = Dropped, join(why, "by a firewall, or no route (svcproxy explain)")
 	default:
 		l.Verdict, l.Why = Dropped, why
+	}
+}
+
+// answered reports whether the connection went to an endpoint that answers the client itself: as it
+// was sent or, where it can no longer be seen, in a tunnel.
+func (s *sighting) answered(f *Frontend, n *Names) bool {
+	if f == nil || f.Forward == "" || n.isLocal(s.conn.src.Addr(), s.in) {
+		return false
+	}
+	return s.where == seenOut || f.Forward == source.ForwardTunnel.String() && s.where == seenRouted
+}
+
+// forwarded says what is known of such a connection.
+func (s *sighting) forwarded(l *Line, f *Frontend) {
+	l.Verdict, l.Why = Balanced, "forward is "+f.Forward+": the endpoint is not seen here, and answers the client itself"
+	if s.where != seenOut {
+		l.Why += "; unless a firewall drops it (svcproxy explain)"
 	}
 }
 

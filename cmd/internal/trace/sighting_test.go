@@ -19,6 +19,11 @@ func testNames() *Names {
 	}
 	restricted := frontend("198.19.0.1:80", "default/ranges", false, proxier.Balance, proxier.Balance)
 	restricted.Restricted, restricted.Ranges = true, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	forwarded := func(addr, service string, way source.ForwardMethod) Frontend {
+		f := frontend(addr, service, true, proxier.Balance, proxier.Balance)
+		f.Forward = way.String()
+		return f
+	}
 	return &Names{
 		Frontends: []Frontend{
 			frontend("10.96.0.10:80", "default/web", true, proxier.Balance, proxier.Balance),
@@ -26,6 +31,7 @@ func testNames() *Names {
 			frontend("198.18.0.1:80", "default/local", false, proxier.Drop, proxier.Balance),
 			frontend("0.0.0.0:30080", "default/web", false, proxier.Balance, proxier.Balance),
 			restricted,
+			forwarded("10.96.0.20:80", "default/direct", source.ForwardDirect), forwarded("10.96.0.21:80", "default/tunnel", source.ForwardTunnel),
 		},
 		Endpoints:       map[netip.Addr]string{netip.MustParseAddr("192.168.10.11"): "a", netip.MustParseAddr("192.168.10.12"): ""},
 		NodePortAddrs:   []netip.Addr{netip.MustParseAddr("192.0.2.1")},
@@ -60,6 +66,13 @@ func TestLines(t *testing.T) {
 		{"foreign reject", client, "10.96.0.10:80", "eth0", seenUnreachable, "", "", "default/web:http  refused: by a rule of another program"},
 		{"foreign reject in forward", client, "10.96.0.10:80", "eth0", seenReset, "", endpoint,
 			"default/web:http  refused: on its way to 192.168.10.11:8080, by a rule of another program"},
+		{"direct", client, "10.96.0.20:80", "eth0", seenOut, "", "", "default/direct:http  balanced: forward is direct: the endpoint is not seen here, and answers the client itself"},
+		{"direct, a firewall", client, "10.96.0.20:80", "eth0", seenRouted, "", "", "default/direct:http  dropped: by a firewall, or no route (svcproxy explain)"},
+		{"direct, of this host", "192.0.2.1:5", "10.96.0.20:80", "", seenOut, "", endpoint, "default/direct:http  balanced to 192.168.10.11:8080 on a"},
+		{"tunnel", client, "10.96.0.21:80", "eth0", seenRouted, "", "",
+			"default/tunnel:http  balanced: forward is tunnel: the endpoint is not seen here, and answers the client itself; unless a firewall drops it (svcproxy explain)"},
+		{"tunnel, a firewall", client, "10.96.0.21:80", "eth0", seenNew, "", "", "default/tunnel:http  dropped: by a firewall, or no route (svcproxy explain)"},
+		{"tunnel, rules are missing", client, "10.96.0.21:80", "eth0", seenHost, "", "", "default/tunnel:http  untouched: the rules do not do what the services say (svcproxy status)"},
 		{"no endpoints", client, "10.96.0.11:80", "eth0", seenReset, "", "", "default/empty:http  refused: no endpoints"},
 		{"no answer", client, "10.96.0.11:80", "eth0", seenRouted, "", "",
 			"default/empty:http  dropped: no endpoints; an answer was not seen: the kernel limits how many it sends, or a firewall was first"},
