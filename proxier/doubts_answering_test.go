@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -66,4 +67,33 @@ func TestDoubtsAskForSomeWays(t *testing.T) {
 	if asked != maxAsked {
 		t.Errorf("asked for %d ways, want %d", asked, maxAsked)
 	}
+}
+
+// Status says how packets get to endpoints, and asks for the way to them each time.
+func TestStatusOfAnsweringEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		router := netip.Addr{}
+		l := start(t, &kernel{}, func(c *Config) { c.Router = func(netip.Addr) (netip.Addr, error) { return router, nil } })
+		u := file("a", "x 10.96.0.1:80", "y 10.96.0.2:80")
+		x := *u.Services[0]
+		x.Forward = source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}
+		y := *u.Services[1]
+		y.Forward.Method, y.Endpoints = source.ForwardDirect, []source.Endpoint{testEndpoint("10.0.0.1")}
+		u.Services = []*source.Service{&x, &y}
+		l.Apply(set(u))
+		l.Synced("file")
+		synctest.Wait()
+		for _, warnings := range []int{0, 1} {
+			st := l.Status()
+			for i, want := range []string{"tunnel gue 6080", "direct"} {
+				if got := st.Services[i].Frontends[0].Forward; got != want {
+					t.Errorf("%s: forward %q, want %q", st.Services[i].Name, got, want)
+				}
+			}
+			if got := st.Services[1].Warnings; len(got) != warnings {
+				t.Errorf("warnings %q, want %d", got, warnings)
+			}
+			router = netip.MustParseAddr("192.0.2.254")
+		}
+	})
 }

@@ -54,6 +54,8 @@ type FrontendStatus struct {
 	AllFailed string `json:"all_failed,omitempty"` // no endpoint that it could use passes its check: "use_all" (those that fail are used) or "refuse"
 
 	Endpoints int `json:"endpoints,omitempty"` // of the service in this family, usable or not
+
+	Forward string `json:"forward,omitempty"` // "direct", "tunnel ipip", ... where endpoints are to answer clients themselves
 }
 
 // A Refusal is a unit that is not used as it stands, because another unit holds something it claims.
@@ -206,6 +208,9 @@ func (f *Frontend) status(held bool, unserved *PartialError, svc Subject, node *
 	}
 	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String()}
 	st.Action, st.Targets = f.action(held, unserved)
+	if way := f.Outside.Pool.Forward; way.Answers() {
+		st.Forward = way.String()
+	}
 	if svc.Service != nil {
 		st.Reason, st.AllFailed = svc.whyNot(node, f, st.Action)
 	}

@@ -68,6 +68,16 @@ ENDPOINT       STATE     WEIGHT  WHERE
 	}
 }
 
+// How packets get to endpoints stands with what becomes of them.
+func TestWriteForward(t *testing.T) {
+	f := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Forward: "tunnel ipip"}
+	var b strings.Builder
+	check(t, WriteServices(&b, []proxier.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []proxier.FrontendStatus{f}}}, now))
+	if want := "10.96.0.10:80/tcp  vip   1/1    balance  tunnel ipip\n"; !strings.Contains(b.String(), want) {
+		t.Errorf("got\n%swant %s", b.String(), want)
+	}
+}
+
 // A service none of whose endpoints passes is a problem though it serves, and a disabled one is none.
 func TestSummaryOfAllDown(t *testing.T) {
 	f := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, AllFailed: "use_all",

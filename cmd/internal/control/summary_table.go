@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -204,11 +205,15 @@ func noAddress(s proxier.ServiceStatus) string {
 
 // action returns what becomes of packets to an address, and why.
 func action(f proxier.FrontendStatus) string {
-	word := f.Action
-	if !serves(f) && (f.Action != "pending" || f.Reason != "") {
-		word = actionWord(f.Action)
+	if serves(f) || f.Action == "pending" && f.Reason == "" {
+		return spaced(f.Action, f.Forward, f.Reason)
 	}
-	return strings.TrimSpace(word + "  " + f.Reason)
+	return spaced(actionWord(f.Action), f.Reason)
+}
+
+// spaced returns the words that are not empty, with two spaces between.
+func spaced(words ...string) string {
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), "  ")
 }
 
 // WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.
