@@ -115,12 +115,12 @@ func (r *Rules) markServed(c *chain) {
 func (r *Rules) passServed(c *chain) {
 	r.passBalanced(c)
 	c.rule(r.words.match(servedSet, "dst,dst"), "-j RETURN")
-	c.rule(midstream, r.words.match(boundSet, "dst"), "-j RETURN")
+	c.rule(midstream, "-m addrtype --dst-type LOCAL -j RETURN")
 }
 
 // midstream matches segments in the middle of a TCP connection. Where endpoints answer clients
 // themselves, connection tracking sees one direction only, and takes them for new connections. What
-// IPVS does not know of them, the host itself resets.
+// IPVS does not know of them, the host itself resets, which has the address.
 const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN"
 
 // passBalanced exempts what IPVS has balanced from the refusals: a packet passes the
