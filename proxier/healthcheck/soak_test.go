@@ -18,6 +18,10 @@ const (
 	soaked      = 10_000
 	refusing    = 10
 	soakSamples = 60
+
+	// underWay is how many probes a busy machine may have under way when descriptors are counted.
+	// If one in ten thousand kept its own, an hour would leave 700.
+	underWay = 200
 )
 
 // TestHour asks 10,000 endpoints each five seconds, for an hour with SVCPROXY_SOAK=1, and wants
@@ -41,7 +45,7 @@ func TestHour(t *testing.T) {
 	for range soakSamples {
 		time.Sleep(lasts / soakSamples)
 		h, f := inUse(t)
-		if h > heap*5/4 || f > files*5/4 {
+		if h > heap*5/4 || f > files+underWay {
 			t.Errorf("%d KiB and %d descriptors in use, at first %d and %d", h>>10, f, heap>>10, files)
 		}
 	}
