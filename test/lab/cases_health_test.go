@@ -56,12 +56,6 @@ func tcpCheck() map[string]any {
 	}
 }
 
-// checkWith sets a key of a check.
-func checkWith(check map[string]any, key string, value any) map[string]any {
-	check[key] = value
-	return check
-}
-
 // checked is the service of the case with a check.
 func (e *env) checked(endpoints ...Endpoint) Service {
 	s := e.service(endpoints...)
