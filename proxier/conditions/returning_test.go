@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,6 +130,7 @@ func TestReturning(t *testing.T) {
 
 // A recorder is a Backend that counts what it is told.
 type recorder struct {
+	mu      sync.Mutex
 	syncs   int
 	added   map[netip.AddrPort]int
 	removed map[netip.AddrPort]int
@@ -136,6 +138,8 @@ type recorder struct {
 }
 
 func (r *recorder) Sync(_ context.Context, st *proxier.State, _ *proxier.Delta) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.syncs++
 	now := make(map[netip.AddrPort]bool)
 	for _, s := range st.Services {
@@ -156,11 +160,15 @@ func (r *recorder) Sync(_ context.Context, st *proxier.State, _ *proxier.Delta) 
 
 // forget begins to count again.
 func (r *recorder) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.syncs, r.added, r.removed = 0, make(map[netip.AddrPort]int), make(map[netip.AddrPort]int)
 }
 
 // most returns how often an endpoint was added at most, and removed.
 func (r *recorder) most() (added, removed int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, n := range r.added {
 		added = max(added, n)
 	}
@@ -168,6 +176,13 @@ func (r *recorder) most() (added, removed int) {
 		removed = max(removed, n)
 	}
 	return added, removed
+}
+
+// counts returns the number of syncs, of endpoints that were added and removed, and of those in use.
+func (r *recorder) counts() (syncs, added, removed, used int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.syncs, len(r.added), len(r.removed), len(r.targets)
 }
 
 func (*recorder) Look(context.Context) (bool, error)                             { return false, nil }
@@ -207,26 +222,29 @@ func loseUplink(t *testing.T, count int, killed bool, stay int) {
 	kernel.forget()
 
 	h.oneByOne(svc, healthcheck.Down, addrs, check.Interval+check.Timeout)
-	if added, removed := kernel.most(); added != 1 || removed != 1 || len(kernel.removed) < count*9/10 || len(kernel.targets) != count {
-		t.Errorf("lost: %d of %d are used; one was added %d times, another removed %d times", len(kernel.targets), count, added, removed)
+	added, removed := kernel.most()
+	if _, _, gone, used := kernel.counts(); added != 1 || removed != 1 || gone < count*9/10 || used != count {
+		t.Errorf("lost: %d of %d are used; one was added %d times, another removed %d times", used, count, added, removed)
 	}
 	time.Sleep(10 * time.Second)
 	kernel.forget()
 	half := count / 2
 	h.oneByOne(svc, healthcheck.Up, addrs[:half], back*2/5)
+	compared := 0
 	if killed {
 		time.Sleep(saveTime)
 		stop()
 		h, stop = runLoop(t, h.killed().dir, kernel, svc)
-		kernel.syncs = 0 // the first one compares
+		compared = 1 // the first one compares
 	}
 	h.oneByOne(svc, healthcheck.Up, addrs[half:count-stay], back*9/20)
-	if kernel.syncs != 0 || len(kernel.added)+len(kernel.removed) != 0 || len(kernel.targets) != count {
-		t.Errorf("back: %d syncs, %d endpoints added, %d removed, %d are used", kernel.syncs, len(kernel.added), len(kernel.removed), len(kernel.targets))
+	if syncs, came, gone, used := kernel.counts(); syncs != compared || came+gone != 0 || used != count {
+		t.Errorf("back: %d syncs, %d endpoints added, %d removed, %d are used", syncs, came, gone, used)
 	}
 	time.Sleep(time.Minute)
-	if added, removed := kernel.most(); added != 0 || removed > 1 || len(kernel.removed) != stay || kernel.syncs != min(stay, 1) {
-		t.Errorf("at last: %d syncs, %d endpoints added, %d removed", kernel.syncs, len(kernel.added), len(kernel.removed))
+	added, removed = kernel.most()
+	if syncs, _, gone, _ := kernel.counts(); added != 0 || removed > 1 || gone != stay || syncs != compared+min(stay, 1) {
+		t.Errorf("at last: %d syncs, %d endpoints added, %d removed", syncs, added, gone)
 	}
 	stop()
 }
