@@ -10,12 +10,13 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -245,9 +246,22 @@ func (g *guarded) checkout(t *testing.T) {
 	g.lostMost(t, mayGo)
 }
 
+// removeAll removes all files in one step, as the daemon sees it: on a busy machine rm may pause
+// after its first files.
+func (g *guarded) removeAll(t *testing.T) {
+	t.Helper()
+	if err := g.daemon.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	g.shell(t, "rm $dir/web-*")
+	if err := g.daemon.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // empty: all files are removed; nothing leaves, also when the daemon is killed meanwhile.
 func (g *guarded) empty(t *testing.T) {
-	g.shell(t, "rm $dir/web-*")
+	g.removeAll(t)
 	g.state(t, source.Held, guardFiles)
 	if err := errors.Join(g.daemon.Kill(), g.daemon.Start()); err != nil {
 		t.Fatal(err)
@@ -383,16 +397,7 @@ func (g *guarded) applyOnTrial(t *testing.T) {
 
 // confirm: then it leaves.
 func (g *guarded) confirm(t *testing.T) {
-	paths, err := filepath.Glob(g.daemon.path("web-*"))
-	if err != nil || len(paths) != guardFiles {
-		t.Fatalf("files: %v, %v", paths, err)
-	}
-	for _, p := range paths {
-		err = errors.Join(err, os.Remove(p))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.removeAll(t)
 	g.state(t, source.Held, guardFiles)
 	g.command(t, "confirm")
 	g.serves(t, 0)
