@@ -84,7 +84,7 @@ func announcements(svc Subject, node *Node, fam Family, frontends []*Frontend) (
 // misplaced returns why an address cannot be announced by these means, even if it serves. Routers find an
 // address that a link carries by themselves; one of lo is there for this. Which links answer for one is known to the Announcer alone.
 func misplaced(node *Node, a netip.Addr, means source.Means) Withheld {
-	if means == source.BGP && node.ownsOnLink(a) {
+	if means == source.BGP && node.OwnsOnLink(a) {
 		return CarriedHere
 	}
 	return NotWithheld

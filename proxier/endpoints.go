@@ -208,7 +208,7 @@ func (s Subject) weightScale() int {
 }
 
 // startsSlowly reports whether weights make a slow start.
-func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.Shares(s.Scheduler) }
+func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.NoSlowStart(s.Scheduler) == "" }
 
 // slowStartSteps is in how many steps the share of an endpoint grows.
 const slowStartSteps = 10

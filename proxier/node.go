@@ -38,8 +38,8 @@ func (n *Node) Owns(a netip.Addr) bool {
 	return ok
 }
 
-// ownsOnLink reports whether an interface of this host that has neighbours carries a.
-func (n *Node) ownsOnLink(a netip.Addr) bool {
+// OwnsOnLink reports whether an interface of this host that has neighbours carries a.
+func (n *Node) OwnsOnLink(a netip.Addr) bool {
 	_, only := slices.BinarySearchFunc(n.LoopbackAddrs, a, netip.Addr.Compare)
 	return n.Owns(a) && !only
 }

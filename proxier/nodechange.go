@@ -25,7 +25,7 @@ func nodeChangeOf(old, now *Node) nodeChange {
 	}
 	for _, pair := range [][2]*Node{{old, now}, {now, old}} {
 		for _, a := range pair[0].Addrs {
-			if !pair[1].Owns(a) || pair[0].ownsOnLink(a) != pair[1].ownsOnLink(a) {
+			if !pair[1].Owns(a) || pair[0].OwnsOnLink(a) != pair[1].OwnsOnLink(a) {
 				ch.addrs[a] = true
 			}
 		}

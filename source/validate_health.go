@@ -272,8 +272,8 @@ func (v *validator) check() {
 	if v.SlowStart < 0 || v.SlowStart > MaxSlowStart {
 		v.fault(At("slow_start"), fmt.Sprintf("slow_start is %s", v.SlowStart), "want 0s to 1h")
 	}
-	if v.SlowStart > 0 && !Shares(v.Scheduler) {
-		v.warn(At("slow_start"), "slow_start does nothing with scheduler "+Excerpt(v.Scheduler), "to it a weight is no share")
+	if why := NoSlowStart(v.Scheduler); v.SlowStart > 0 && why != "" {
+		v.warn(At("slow_start"), "slow_start does nothing with scheduler "+Excerpt(v.Scheduler), why)
 	}
 	for i := range v.Endpoints {
 		if t := v.Endpoints[i].Tier; t > MaxTier && !v.full() {
@@ -321,8 +321,15 @@ func (v *validator) checkPort() {
 	v.warn(At("health_check", "type"), msg, hint)
 }
 
-// Shares reports whether a weight is a share of new connections to an IPVS scheduler. To the
-// others it is what an endpoint can bear (sh, dh, ovf), a rank (fo), or a size of tables (mh).
-func Shares(scheduler string) bool {
-	return !slices.Contains([]string{"sh", "dh", "fo", "ovf", "mh"}, scheduler)
+// NoSlowStart returns why slow_start does nothing with a scheduler; empty: it does. A weight is no
+// share to those to which it is what an endpoint can bear (sh, dh, ovf), a rank (fo), or a size of
+// tables (mh).
+func NoSlowStart(scheduler string) string {
+	switch scheduler {
+	case "sh", "dh", "fo", "ovf", "mh":
+		return "to it a weight is no share"
+	case Maglev:
+		return "each host would begin at a moment of its own, and they would choose different endpoints"
+	}
+	return ""
 }
