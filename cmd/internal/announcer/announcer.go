@@ -207,13 +207,18 @@ func (a *Announcer) stop() {
 	if run == nil {
 		return
 	}
-	if how == "withdraw" && len(list) > 0 {
+	stay := slices.DeleteFunc(slices.Clone(list), func(r Route) bool { return r.Shutdown })
+	switch {
+	case how == "withdraw" && len(list) > 0:
 		for i := range list {
 			list[i].Shutdown = true
 		}
 		a.set(run, list)
 		time.Sleep(stopTime)
 		a.set(run, nil)
+	case len(stay) < len(list): // those of a drain do not outlive it at routers
+		a.set(run, stay)
+		time.Sleep(stopTime)
 	}
 	run.speaker.Stop(how != "withdraw")
 }

@@ -231,6 +231,21 @@ func TestWithdrawAtStop(t *testing.T) {
 	})
 }
 
+// What a drain takes back goes at the end, too, though routers keep the rest.
+func TestDrainedAtStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		a, ready, end := begin(t, w, bgpTo(configs.BGPPeer{Address: peerAddr}))
+		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(proxier.IPv4, change("203.0.113.2", source.BGP))
+		ready()
+		a.Announce(proxier.IPv4, change("203.0.113.1", 0, proxier.Loss{Wanted: true, Serves: true}))
+		w.expect(t, "open 64512 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1! 203.0.113.2")
+		end()
+		w.expect(t, "routes 203.0.113.2", "stop graceful=true")
+	})
+}
+
 // Other settings begin other sessions, and a Speaker that fails is tried again, but not all the time.
 func TestSpeakerFollowsSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +274,10 @@ func TestSpeakerFollowsSettings(t *testing.T) {
 		if got := a.Unavailable(source.BGP); got != "" {
 			t.Errorf("while it works: %q", got)
 		}
-		a.Use(bgpTo(configs.BGPPeer{Address: peerAddr, AS: 1}))
+		same := bgpTo(configs.BGPPeer{Address: peerAddr, AS: 1})
+		a.Use(same)
+		same.OnStop = "withdraw" // no session depends on it
+		a.Use(same)
 		w.expect(t)
 		more := bgpTo(configs.BGPPeer{Address: peerAddr, AS: 1})
 		more.AS = 64513

@@ -53,13 +53,19 @@ func passwords(b configs.BGP) (Peers, map[netip.Addr]string) {
 	return peers, unusable
 }
 
+// ofSessions returns what sessions depend on: not on what becomes of routes at the end.
+func ofSessions(b configs.BGP) configs.BGP {
+	b.OnStop = ""
+	return b
+}
+
 // speak has a Speaker run as settings ask for. It returns when it is to be called again; zero: when they change.
 func (a *Announcer) speak(ctx context.Context) time.Time {
 	a.mu.Lock()
 	want, again, run := a.settings, a.again, a.running
 	a.again = false
 	a.mu.Unlock()
-	same := reflect.DeepEqual(want, a.used) && !(again && run.differs(want))
+	same := reflect.DeepEqual(ofSessions(want), ofSessions(a.used)) && !(again && run.differs(want))
 	switch {
 	case run != nil && same:
 		return a.look(run)

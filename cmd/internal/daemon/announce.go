@@ -21,10 +21,11 @@ func (d *daemon) connectAnnouncer() {
 }
 
 // routerID returns the first IPv4 address of this host, one that serves node ports before others.
+// Those of loopback alone are not asked: services may have them, on every host the same.
 func (d *daemon) routerID() netip.Addr {
 	n := d.host.current()
 	for _, a := range slices.Concat(n.NodePortAddrs, n.Addrs) {
-		if a.Is4() {
+		if a.Is4() && n.OwnsOnLink(a) {
 			return a
 		}
 	}

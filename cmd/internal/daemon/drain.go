@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
@@ -42,6 +43,8 @@ type draining struct {
 	loop   drainLoop
 	left   *leftCounter
 	heard  func() []string // where load balancers hear that this host is drained
+
+	telling sync.Mutex // held while the loop is told of the host's drain, so that it hears the last
 }
 
 func newDraining(log *slog.Logger, keeper drainer, loop drainLoop, heard func() []string) *draining {
@@ -105,6 +108,8 @@ var errUndrained = errors.New("the drain was ended meanwhile")
 // tellHost has this host announce nothing while it is drained.
 func (d *draining) tellHost(t conditions.DrainTarget) {
 	if t.Node {
+		d.telling.Lock()
+		defer d.telling.Unlock()
 		d.loop.DrainHost(d.keeper.Drains().Node() != nil)
 	}
 }
