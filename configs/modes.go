@@ -18,12 +18,14 @@ type Mode struct {
 	Maglev                        bool // scheduler = "maglev"; Scheduler is of all others
 	Forward                       bool // endpoints can answer clients themselves
 
+	slots bool // of a hash are elements of maps, which the kernel has to keep
+
 	manyLists, maxLists int // of clients with session affinity: a warning and a fault; 0: any number
 }
 
 // The modes, in the order in which messages list them.
 var (
-	NFTablesMode = Mode{Name: "nftables", Maglev: true}
+	NFTablesMode = Mode{Name: "nftables", Maglev: true, slots: true}
 	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true, Forward: true} // others choose endpoints by rules, at random
 	IPTablesMode = Mode{Name: "iptables", LocalhostNodePorts: true, manyLists: manyRecent, maxLists: maxRecent}
 
@@ -77,7 +79,7 @@ func (s *Settings) Check() error {
 
 // Refuse returns what of a service none of these modes can do.
 func Refuse(s *source.Service, modes ...string) []source.Problem {
-	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseLists(s, modes))
+	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseLists(s, modes), refuseSlots(s, modes))
 }
 
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {
