@@ -71,7 +71,7 @@ func (b *Backend) unserved() *proxier.PartialError {
 			continue
 		}
 		elsewhere := f.Key.Kind == proxier.NodePort && len(b.claims.nodePortAddrs) > 1
-		u.Frontends[f.Key] = !elsewhere && (why.foreign || b.servers[key] == nil)
+		u.Frontends[f.Key] = !elsewhere && (why.foreign || !b.servers[key].takes())
 	}
 	return u
 }

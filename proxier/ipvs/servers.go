@@ -24,6 +24,11 @@ type server struct {
 	closeRemoved bool
 }
 
+// takes reports whether a server has a destination for new connections. It may be nil.
+func (s *server) takes() bool {
+	return s != nil && slices.ContainsFunc(s.dests, func(d dest) bool { return d.weight > 0 })
+}
+
 // closes reports whether a destination that leaves does not drain.
 func (s *server) closes(at netip.AddrPort) bool {
 	_, closed := slices.BinarySearchFunc(s.closed, at, netip.AddrPort.Compare)

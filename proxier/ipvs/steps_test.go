@@ -99,25 +99,26 @@ func TestAnotherProgramIsFaster(t *testing.T) {
 	}
 }
 
-// What is told of a server that is not there, one that another has, one that lacks
-// destinations, and a node port that is there on another address.
+// What is told of a server that is not there, one that another has, one that lacks some
+// destinations, or all that take new connections, and a node port that is there on another address.
 func TestUnservedFrontends(t *testing.T) {
 	frontend := func(port uint16, kind proxier.Kind) *proxier.Frontend {
 		return &proxier.Frontend{Key: proxier.FrontendKey{Port: port, Kind: kind}}
 	}
 	b := &Backend{refused: refused{}, servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, nodePortAddrs: make([]netip.Addr, 2)}}
-	for port, r := range map[uint16]refusal{1: {}, 2: {foreign: true}, 3: {}, 4: {}} {
+	for port, r := range map[uint16]refusal{1: {}, 2: {foreign: true}, 3: {}, 4: {}, 5: {}} {
 		key := lvs.Key{Port: port}
 		b.refused[key] = r
 		b.claims.by[key] = claim{address: frontend(port, proxier.VIP)}
 	}
-	b.servers[lvs.Key{Port: 3}] = &server{}
+	b.servers[lvs.Key{Port: 3}] = &server{dests: []dest{{weight: 0}, {weight: 1}}}
+	b.servers[lvs.Key{Port: 5}] = &server{dests: []dest{{weight: 0}}}
 	b.claims.by[lvs.Key{Port: 4}] = claim{nodePort: frontend(4, proxier.NodePort)}
 	var u *proxier.PartialError
 	if !errors.As(b.unserved(), &u) {
 		t.Fatal("nothing is unserved")
 	}
-	for port, whole := range map[uint16]bool{1: true, 2: true, 3: false} {
+	for port, whole := range map[uint16]bool{1: true, 2: true, 3: false, 5: true} {
 		if got, ok := u.Frontends[proxier.FrontendKey{Port: port}]; !ok || got != whole {
 			t.Errorf("%d: %v, %v; want %v", port, got, ok, whole)
 		}
