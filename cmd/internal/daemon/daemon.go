@@ -130,7 +130,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { return untilEnd(ctx, func() error { return unlessDone(ctx, d.checker.Run(ctx)) }) })
 	g.Go(func() error { return d.keeper.Run(ctx) })
 	g.Go(func() error { return untilEnd(ctx, func() error { return d.keeper.Keep(ctx) }) })
-	g.Go(func() error { d.announcer.Run(ctx, d.loop.Ready()); return nil })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.announcer.Run(ctx, d.loop.Ready()); return nil }) })
 	g.Go(func() error { d.neighbours.run(ctx); return nil })
 	return g.Wait()
 }
