@@ -1,0 +1,30 @@
+package daemon
+
+import (
+	"net/netip"
+	"testing"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// The router ID is this host's own: an address of lo may be a service's, on every host the same.
+func TestRouterID(t *testing.T) {
+	lo, link, nodePort := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	six := netip.MustParseAddr("2001:db8::1")
+	all := []netip.Addr{lo, link, nodePort, six}
+	tests := []struct {
+		name string
+		node proxier.Node
+		want netip.Addr
+	}{
+		{"on lo", proxier.Node{Addrs: all, LoopbackAddrs: []netip.Addr{lo}}, link},
+		{"of node ports", proxier.Node{Addrs: all, LoopbackAddrs: []netip.Addr{lo}, NodePortAddrs: []netip.Addr{nodePort}}, nodePort},
+		{"IPv6 alone", proxier.Node{Addrs: []netip.Addr{six}}, netip.Addr{}},
+	}
+	for _, tt := range tests {
+		d := &daemon{host: &host{node: &tt.node}}
+		if got := d.routerID(); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
