@@ -31,7 +31,7 @@ func (n *node) startKubeProxy(mode string) *exec.Cmd {
 		"--cluster-cidr=10.4.0.0/16", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
 	err := lab.Poll(10*time.Minute, func() error {
 		time.Sleep(200 * time.Millisecond)
-		code, body, err := n.lab.Get(n.lab.Node, "http://127.0.0.1:10249/metrics")
+		code, body, err := n.lab.Node.Get("http://127.0.0.1:10249/metrics")
 		if err == nil && (code != http.StatusOK || !synced.MatchString(body)) {
 			err = fmt.Errorf("kube-proxy has not synced: %d", code)
 		}

@@ -313,7 +313,7 @@ func (r *rampage) model() ([]string, error) {
 	if err := errors.Join(err, r.fresh.Start()); err != nil {
 		return nil, fmt.Errorf("starting another daemon on the same files: %w", err)
 	}
-	_, own, err := Snapshot(r.fresh.lab.Node)
+	_, own, err := Snapshot(r.fresh.host)
 	return own, err
 }
 

@@ -379,6 +379,7 @@ func testForeignFlow(t *testing.T, e *env) {
 	s.Endpoints = at(e.Remote[0])
 	e.edit(t, s)
 	e.flowsMeet(t, ours, by(e.Remote[0]))
+	e.flowsMeet(t, foreign, by(e.Local[2])) // before conntrack forgets them
 	e.edit(t)
 	e.flowsAreGone(t, ours)
 	e.flowsMeet(t, foreign, by(e.Local[2]))

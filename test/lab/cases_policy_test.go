@@ -314,7 +314,7 @@ func (e *env) expectHealth(t *testing.T, port uint16, want int) {
 	for _, addr := range UplinkAddr.Each() {
 		url := fmt.Sprintf("http://%s/any/path", netip.AddrPortFrom(addr, port))
 		err := Poll(expectPatience, func() error {
-			status, body, err := e.Get(e.Client, url)
+			status, body, err := e.Client.Get(url)
 			if err == nil && status != want {
 				err = fmt.Errorf("%s answers %d %q, want %d", url, status, body, want)
 			}

@@ -169,7 +169,7 @@ func (e *env) expectTrafficMetrics(t *testing.T, want map[netip.AddrPort]endpoin
 }
 
 func (e *env) metrics() (string, error) {
-	status, text, err := e.Get(e.Node, "http://127.0.0.1:10349/metrics")
+	status, text, err := e.Node.Get("http://127.0.0.1:10349/metrics")
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("/metrics answers %d", status)
 	}

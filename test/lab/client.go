@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -175,6 +176,9 @@ func NewFlow(q Question, port uint16) (*Flow, error) {
 
 // Ask sends one datagram and waits for its answer.
 func (f *Flow) Ask() Answer { return f.AskLate(0) }
+
+// lateRequest is how a datagram asks for its answer to be late, in nanoseconds.
+const lateRequest = echotest.LateRequest
 
 // AskLate is Ask for an answer that the server gives only after a while.
 func (f *Flow) AskLate(late time.Duration) Answer {

@@ -39,7 +39,8 @@ type Daemon struct {
 	Steps bool   // a sync is many steps: some of it is there before the rest
 
 	Mounts  bool // it has mounts of its own, which end with it
-	lab     *Lab
+	host    *Host
+	near    Dual // where an endpoint answers
 	binary  string
 	cmd     *exec.Cmd
 	exited  chan error
@@ -48,11 +49,17 @@ type Daemon struct {
 
 // NewDaemon prepares svcproxy on the node of l, without starting it.
 func NewDaemon(l *Lab, binary string) (*Daemon, error) {
+	return NewDaemonOn(l.Node, l.Local[0].Addr(), binary)
+}
+
+// NewDaemonOn prepares svcproxy on a host, without starting it. Files are known to be
+// in the kernel when a service answers that has an endpoint at near, port EndpointPorts[0].
+func NewDaemonOn(host *Host, near Dual, binary string) (*Daemon, error) {
 	dir, err := TempDir()
 	if err != nil {
 		return nil, fmt.Errorf("making the directories of svcproxy: %w", err)
 	}
-	d := &Daemon{Dir: dir, lab: l, binary: binary}
+	d := &Daemon{Dir: dir, host: host, near: near, binary: binary}
 	for _, sub := range []string{"config", "state", "run"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
 			return nil, errors.Join(err, d.Remove())
@@ -77,7 +84,7 @@ func (d *Daemon) directories() []string {
 
 // Command runs a subcommand to its end and returns what it wrote to standard output.
 func (d *Daemon) Command(name string, args ...string) (string, error) {
-	return d.lab.Node.Run(d.binary, append(append([]string{name}, d.directories()...), args...)...)
+	return d.host.Run(d.binary, append(append([]string{name}, d.directories()...), args...)...)
 }
 
 // Start starts the daemon and waits until it is ready.
@@ -104,7 +111,7 @@ func (d *Daemon) Launch() error {
 	if d.Mounts {
 		cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	}
-	if err := d.lab.Node.Start(cmd); err != nil {
+	if err := d.host.Start(cmd); err != nil {
 		return err
 	}
 	d.cmd, d.exited = cmd, make(chan error, 1)
@@ -125,7 +132,7 @@ func (d *Daemon) Pid() int {
 
 // ready asks the daemon whether its first sync is complete.
 func (d *Daemon) ready() error {
-	code, _, err := d.lab.Get(d.lab.Node, "http://127.0.0.1:10349/readyz")
+	code, _, err := d.host.Get("http://127.0.0.1:10349/readyz")
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("readyz answers %d", code)
 	}
@@ -292,19 +299,18 @@ func (d *Daemon) syncs(name string) int {
 func (d *Daemon) Write(name string, services ...Service) (applied func() error, err error) {
 	d.applied++
 	port := 1023 + d.applied
-	endpoint := d.lab.Local[0].Addr()
 	text, err := File(append(services, Service{
 		Name:      markerName(name),
 		VIPs:      marker.Each(),
 		Ports:     []Port{{Port: port, TargetPort: EndpointPorts[0]}},
-		Endpoints: []Endpoint{{Address: endpoint.V4}, {Address: endpoint.V6}},
+		Endpoints: []Endpoint{{Address: d.near.V4}, {Address: d.near.V6}},
 	})...)
 	if err != nil {
 		return nil, err
 	}
 	applied = func() error {
 		for _, addr := range marker.Each() {
-			q := Question{From: d.lab.Node, Protocol: source.TCP, To: netip.AddrPortFrom(addr, port)}
+			q := Question{From: d.host, Protocol: source.TCP, To: netip.AddrPortFrom(addr, port)}
 			if got := Ask(q); got.Outcome != Answered {
 				return fmt.Errorf("marker: %s: %s", q, got)
 			}
@@ -349,10 +355,10 @@ func (d *Daemon) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "")
 }
 
-// Get makes an HTTP request from a host.
-func (l *Lab) Get(from *Host, url string) (status int, body string, err error) {
+// Get makes an HTTP request from the host.
+func (h *Host) Get(url string) (status int, body string, err error) {
 	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		err = from.Do(func() error {
+		err = h.Do(func() error {
 			conn, err = new(net.Dialer).DialContext(ctx, network, addr)
 			return err
 		})

@@ -16,15 +16,15 @@ var families = []int{unix.AF_INET, unix.AF_INET6}
 // endpoint's default route. IPv4 needs none: ARP answers for every address of a host.
 var nodeLinkLocal = netip.MustParseAddr("fe80::1")
 
-// An end is one end of a link.
-type end struct {
-	host  *Host
-	name  string
-	addrs []Dual
+// An End is one end of a link: a host, the name of its interface and its addresses there.
+type End struct {
+	Host  *Host
+	Name  string
+	Addrs []Dual
 }
 
-// link joins two hosts of one network.
-func link(a, b end) error {
+// Link joins two hosts by a link of Ethernet, whose ends have addresses of networks of /24 and /64.
+func Link(a, b End) error {
 	if err := veth(a, b); err != nil {
 		return err
 	}
@@ -32,14 +32,14 @@ func link(a, b end) error {
 }
 
 // setUp sets an end up and gives it its addresses, each in a /24 or /64.
-func (e end) setUp() error {
-	if err := e.host.linkUp(e.name); err != nil {
+func (e End) setUp() error {
+	if err := e.Host.linkUp(e.Name); err != nil {
 		return err
 	}
-	for _, d := range e.addrs {
+	for _, d := range e.Addrs {
 		err := errors.Join(
-			e.host.addAddr(e.name, netip.PrefixFrom(d.V4, 24), netip.Addr{}),
-			e.host.addAddr(e.name, netip.PrefixFrom(d.V6, 64), netip.Addr{}))
+			e.Host.addAddr(e.Name, netip.PrefixFrom(d.V4, 24), netip.Addr{}),
+			e.Host.addAddr(e.Name, netip.PrefixFrom(d.V6, 64), netip.Addr{}))
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (e end) setUp() error {
 // attach joins an endpoint host to the host that routes to it, by a link that
 // carries no network: the endpoint has /32 and /128, the router routes to them.
 func attach(router *Host, routerAddr netip.Addr, endpoint *Host) error {
-	if err := veth(end{host: endpoint, name: "eth0"}, end{host: router, name: endpoint.Role}); err != nil {
+	if err := veth(End{Host: endpoint, Name: "eth0"}, End{Host: router, Name: endpoint.Role}); err != nil {
 		return err
 	}
 	addr, name := endpoint.Addr(), endpoint.Role
@@ -67,16 +67,16 @@ func attach(router *Host, routerAddr netip.Addr, endpoint *Host) error {
 	)
 }
 
-func veth(a, b end) error {
+func veth(a, b End) error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = a.name
-	err := a.host.links.LinkAdd(&netlink.Veth{
+	attrs.Name = a.Name
+	err := a.Host.links.LinkAdd(&netlink.Veth{
 		LinkAttrs:     attrs,
-		PeerName:      b.name,
-		PeerNamespace: netlink.NsFd(b.host.handle),
+		PeerName:      b.Name,
+		PeerNamespace: netlink.NsFd(b.Host.handle),
 	})
 	if err != nil {
-		return fmt.Errorf("linking %s to %s: %w", a.host.Role, b.host.Role, err)
+		return fmt.Errorf("linking %s to %s: %w", a.Host.Role, b.Host.Role, err)
 	}
 	return nil
 }

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
-	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -56,11 +54,9 @@ func (h *Host) Owns(a netip.Addr) bool {
 
 // A Lab is one network with its servers. Its hosts are never changed once made.
 type Lab struct {
+	*Network
 	Client, Router, Node, Gateway *Host
 	Local, Remote                 []*Host
-
-	name    string
-	servers echotest.Servers
 }
 
 // Networks of the lab, by the number that dual takes. The two addresses of node
@@ -81,27 +77,11 @@ var (
 
 // New builds a lab. Close removes it.
 func New() (*Lab, error) {
-	l := &Lab{name: fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), labs.Add(1))}
+	l := &Lab{Network: NewNetwork()}
 	if err := l.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("building the lab: %w", err), l.Close())
 	}
 	return l, nil
-}
-
-// Close ends all servers and removes all namespaces.
-func (l *Lab) Close() error {
-	l.servers.Close()
-	var errs []error
-	for _, h := range l.hosts() {
-		errs = append(errs, h.close())
-	}
-	return errors.Join(errs...)
-}
-
-// hosts returns the hosts that have been made.
-func (l *Lab) hosts() []*Host {
-	all := slices.Concat([]*Host{l.Client, l.Router, l.Node, l.Gateway}, l.Local, l.Remote)
-	return slices.DeleteFunc(all, func(h *Host) bool { return h == nil })
 }
 
 func (l *Lab) build() error {
@@ -132,13 +112,9 @@ func (l *Lab) makeHosts() error {
 }
 
 func (l *Lab) makeHost(g *errgroup.Group, to **Host, role string, addrs ...Dual) {
-	g.Go(func() error {
-		ns, err := newNamespace(l.name + "-" + role)
-		if err != nil {
-			return err
-		}
-		*to = &Host{Namespace: ns, Role: role, Addrs: addrs}
-		return nil
+	g.Go(func() (err error) {
+		*to, err = l.Host(role, addrs...)
+		return err
 	})
 }
 
@@ -150,9 +126,9 @@ func (l *Lab) connect() error {
 		}
 	}
 	err := errors.Join(
-		link(end{l.Client, "eth0", l.Client.Addrs}, end{l.Router, "client", l.Router.Addrs[:1]}),
-		link(end{l.Router, "node", l.Router.Addrs[1:]}, end{l.Node, "front", []Dual{FrontAddr}}),
-		link(end{l.Node, "uplink", []Dual{UplinkAddr}}, end{l.Gateway, "eth0", l.Gateway.Addrs}),
+		Link(End{l.Client, "eth0", l.Client.Addrs}, End{l.Router, "client", l.Router.Addrs[:1]}),
+		Link(End{l.Router, "node", l.Router.Addrs[1:]}, End{l.Node, "front", []Dual{FrontAddr}}),
+		Link(End{l.Node, "uplink", []Dual{UplinkAddr}}, End{l.Gateway, "eth0", l.Gateway.Addrs}),
 	)
 	for i := range EndpointHosts {
 		err = errors.Join(err,
