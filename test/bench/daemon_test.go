@@ -220,7 +220,7 @@ func (m metrics) duration(histogram string) time.Duration {
 }
 
 func (d *daemon) metrics() (metrics, error) {
-	code, body, err := d.node.Get(d.node.Node, "http://127.0.0.1:10349/metrics")
+	code, body, err := d.node.Node.Get("http://127.0.0.1:10349/metrics")
 	if err != nil || code != 200 {
 		return nil, errors.Join(fmt.Errorf("reading metrics: status %d", code), err)
 	}

@@ -81,7 +81,7 @@ func TestTraffic(t *testing.T) {
 func (c *counting) complete(all []lab.Service) error {
 	const want = (rateRounds + 1) * rateThreads * rateTurns * connectRound
 	name := fmt.Sprintf("svcproxy_service_connections_total{namespace=\"default\",service=%q} ", all[len(all)-1].Name)
-	_, body, err := c.daemon.node.Get(c.daemon.node.Node, "http://127.0.0.1:10349/metrics")
+	_, body, err := c.daemon.node.Node.Get("http://127.0.0.1:10349/metrics")
 	if err != nil {
 		return err
 	}
