@@ -25,6 +25,8 @@ type Conn struct {
 	socket *socket       // beneath nl
 	family uint16        // generic netlink's family ID of IPVS; 0: unknown
 
+	tunnels [GRE + 1]bool // those that this kernel is known to make
+
 	// Messages counts the writes: one for each server or destination.
 	Messages int
 }

@@ -95,9 +95,9 @@ func forwardingOf(a attributes) (f Forwarding, ours bool) {
 }
 
 // hasTunnel returns ErrNoTunnel, after it has removed the destination, if the kernel made another
-// tunnel of it: it ignores types that are newer than itself.
+// tunnel of it: it ignores types that are newer than itself. One that it has made it can make again.
 func (c *Conn) hasTunnel(ctx context.Context, k Key, d Destination) error {
-	if d.Forwarding.Type == IPIP {
+	if d.Forwarding.Type == IPIP || c.tunnels[d.Forwarding.Type] {
 		return nil
 	}
 	list, err := c.Destinations(ctx, k)
@@ -105,6 +105,7 @@ func (c *Conn) hasTunnel(ctx context.Context, k Key, d Destination) error {
 		return err
 	}
 	if slices.ContainsFunc(list, func(l Destination) bool { return l.AddrPort == d.AddrPort && l.Forwarding == d.Forwarding }) {
+		c.tunnels[d.Forwarding.Type] = true
 		return nil
 	}
 	if err := c.DeleteDestination(ctx, k, d.AddrPort); err != nil {

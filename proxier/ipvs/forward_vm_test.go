@@ -286,6 +286,8 @@ var ways = map[proxier.Family][]way{
 	proxier.IPv6: {
 		{source.Forwarding{Method: source.ForwardDirect}, "", false},
 		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.IPIP}, "modprobe ip6_tunnel; ip link set ip6tnl0 up", false},
+		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}, "modprobe fou6; ip -6 fou add port 6080 gue", true},
+		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GRE}, "modprobe ip6_gre; ip link set ip6gre0 up", true},
 	},
 }
 
