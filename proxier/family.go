@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -234,7 +235,7 @@ func (f *family) syncAt(now time.Time) time.Time {
 	}
 	if b, ok := f.backend.(delayer); ok {
 		if at := b.NextDue(); !at.IsZero() {
-			return later(at, f.pace.ended.Add(minDue))
+			return times.Later(at, f.pace.ended.Add(minDue))
 		}
 	}
 	return now.Add(time.Hour)
@@ -354,13 +355,6 @@ func (f *family) done(r *SyncResult) {
 // minDue is the least time between a Sync and one that a delayer asks for, so that
 // something overdue that cannot be done does not keep a processor busy.
 const minDue = 50 * time.Millisecond
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
 
 // endpoints counts the targets of a service, once for each port.
 func endpoints(r *Resolved) int {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -27,7 +28,7 @@ func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time
 	for _, tr := range changed {
 		keys[tr.key()] = true
 	}
-	oldest, now := later(l.started, time.Now().Add(-maxTriggerAge)), time.Now()
+	oldest, now := times.Later(l.started, time.Now().Add(-maxTriggerAge)), time.Now()
 	for i := range ch.Set {
 		u := &ch.Set[i]
 		took := len(ch.Set) == 1 || slices.ContainsFunc(u.Services, func(s *source.Service) bool { return keys[s.Key] })

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/netutil/links"
 )
 
@@ -175,26 +176,12 @@ func (a *Announcer) work(now time.Time) time.Duration {
 	}
 	next := now.Add(rest)
 	if e := a.first(); e != nil {
-		next = earlier(next, later(e.due, a.free))
+		next = times.Earlier(next, times.Later(e.due, a.free))
 	}
 	if !a.lookAt.IsZero() {
-		next = earlier(next, a.lookAt)
+		next = times.Earlier(next, a.lookAt)
 	}
 	return max(0, next.Sub(now))
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // first returns the entry that is to be announced first; nil: none is.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
@@ -58,13 +59,13 @@ func (g *regrouping) fail(p peers, check *source.HealthCheck) {
 // returns is of peers of which some pass. It returns until when the others that are lost may follow;
 // zero: there is none, or their time is over.
 func (g *regrouping) returns(p peers, check *source.HealthCheck) time.Time {
-	until := later(p.first, g.started).Add(healthcheck.ReturnTime(check))
+	until := times.Later(p.first, g.started).Add(healthcheck.ReturnTime(check))
 	if !p.anyLost() || !until.After(g.now) || p.first.After(g.now) { // the last: the clock was set back
 		return time.Time{}
 	}
 	for _, e := range slices.Concat(p.passing, p.failing) {
 		if e.lost {
-			g.lost[e.endpoint], e.until = true, later(e.until, until)
+			g.lost[e.endpoint], e.until = true, times.Later(e.until, until)
 		}
 		if c := g.known[e.at]; e.lost || c.Check == proxier.CheckPassed {
 			c.Returning = true
@@ -95,7 +96,7 @@ func (s *service) tally(all iter.Seq[*source.Endpoint], known proxier.Conditions
 		case proxier.CheckUnknown:
 			p.checking = true
 		case proxier.CheckFailed:
-			p.failing, p.last = append(p.failing, e), later(p.last, since)
+			p.failing, p.last = append(p.failing, e), times.Later(p.last, since)
 		case proxier.CheckPassed:
 			if len(p.passing) == 0 || since.Before(p.first) {
 				p.first = since
@@ -114,11 +115,4 @@ func (p *peers) anyLost() bool {
 		}
 	}
 	return false
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

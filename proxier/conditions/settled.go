@@ -3,6 +3,7 @@ package conditions
 import (
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
@@ -45,7 +46,7 @@ func (s *service) settled(e *endpoint) (due time.Time, any bool) {
 	case s.HealthCheck.Refuse && due.Before(e.until.Add(-healthcheck.ReturnTime(s.HealthCheck))):
 		return due, true
 	}
-	return later(due, e.until), true
+	return times.Later(due, e.until), true
 }
 
 // settleTime is the longest time that settled returns.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 )
 
@@ -20,15 +21,7 @@ func (b *Backend) NextDue() time.Time {
 	if b.mirror.unrepaired() {
 		return time.Now()
 	}
-	return earlier(b.drainQueue.next(), b.retries.due)
-}
-
-// earlier returns the earlier of two times; zero is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
+	return times.Due(b.drainQueue.next(), b.retries.due)
 }
 
 // lookAtDue adds to keys the servers whose drains are due, after reading which of their

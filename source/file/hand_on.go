@@ -3,6 +3,7 @@ package file
 import (
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -10,7 +11,7 @@ import (
 func (s *Source) activate(p *probe, ch *source.Changes) {
 	f, at := p.f, p.at
 	if p.good != nil && p.v.broken { // before this start, as it seems
-		at = later(p.lastChanged(), p.last.at)
+		at = times.Later(p.lastChanged(), p.last.at)
 	}
 	switch {
 	case !f.activate(at):

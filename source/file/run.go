@@ -7,6 +7,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -166,20 +167,20 @@ func (s *Source) nextWait() time.Duration {
 	until := s.nextPoll
 	if s.todo.all || s.watchErr != "" {
 		s.todo.all = true
-		until = earlier(until, time.Now().Add(blindPoll))
+		until = times.Earlier(until, time.Now().Add(blindPoll))
 	}
-	until = earlier(until, time.Now().Add(unwatchedPoll))
+	until = times.Earlier(until, time.Now().Add(unwatchedPoll))
 	if t := s.decisions.trial; t != nil {
-		until = earlier(until, t.until)
+		until = times.Earlier(until, t.until)
 	}
 	arriving := s.arriving()
 	for name, f := range s.waiting {
 		if s.largeReads[name] == nil { // else it is looked at when that has ended
-			until = earlier(until, s.dueTime(f, arriving))
+			until = times.Earlier(until, s.dueTime(f, arriving))
 		}
 	}
 	if len(s.todo.names) > 0 {
-		until = earlier(until, time.Now().Add(mergeTime))
+		until = times.Earlier(until, time.Now().Add(mergeTime))
 	}
 	return time.Until(until)
 }

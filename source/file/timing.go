@@ -67,19 +67,5 @@ const (
 	hashPoll = 30 * time.Second
 )
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
 // clock returns a time as people read it.
 func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -159,7 +160,7 @@ func (f *state) wait(p *probe) {
 	case p.openForWrite:
 		f.due = f.dueOpen(p)
 	default:
-		f.due = earlier(p.lastChanged().Add(quietTime), f.changingSince.Add(maxWait))
+		f.due = times.Earlier(p.lastChanged().Add(quietTime), f.changingSince.Add(maxWait))
 	}
 }
 
@@ -168,7 +169,7 @@ func (f *state) waitOn(p *probe) {
 	switch {
 	case f.next == nil:
 	case p.renamed, p.complete: // told late
-		f.due = earlier(f.due, p.at)
+		f.due = times.Earlier(f.due, p.at)
 	case p.openForWrite:
 		f.due = f.dueOpen(p)
 	}
@@ -176,7 +177,7 @@ func (f *state) waitOn(p *probe) {
 
 // dueOpen returns when a file is to be looked at again that a process has open.
 func (f *state) dueOpen(p *probe) time.Time {
-	return earlier(p.at.Add(openPoll), f.changingSince.Add(maxWait))
+	return times.Earlier(p.at.Add(openPoll), f.changingSince.Add(maxWait))
 }
 
 // waitingSince returns when what waits was first found.
@@ -201,10 +202,10 @@ func (s *Source) dueTime(f *state, arriving bool) time.Time {
 	case arriving:
 		due = most
 	default:
-		due = later(due, earlier(s.lastChange.Add(quietTime), most))
+		due = times.Later(due, times.Earlier(s.lastChange.Add(quietTime), most))
 	}
 	if (f.next == gone || f.releases) && s.othersBeingRead(f) {
-		due = later(due, f.waitingSince().Add(maxWait))
+		due = times.Later(due, f.waitingSince().Add(maxWait))
 	}
 	return due
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
@@ -131,7 +132,7 @@ func NewKeeper(path string, log *slog.Logger, known func() (Header, []Handed)) *
 // Note says that there is something new to write.
 func (k *Keeper) Note() {
 	if !k.changed && k.path != "" {
-		k.changed, k.due = true, later(k.due, time.Now().Add(saveDelay))
+		k.changed, k.due = true, times.Later(k.due, time.Now().Add(saveDelay))
 	}
 }
 
@@ -197,11 +198,4 @@ func (k *Keeper) write(h Header, services []Handed) {
 		k.log.Warn("the last known services cannot be kept for the next start", "err", err)
 	}
 	k.said = why
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

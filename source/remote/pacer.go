@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/times"
 )
 
 // A server that fails is asked again after FirstWait, twice as long each time, up
@@ -102,6 +104,6 @@ func (p *Pacer) answered(err error) {
 		p.until = now.Add(p.wait - rand.N(p.wait/2))
 	}
 	if leave > 0 {
-		p.until = later(p.until, now.Add(min(leave, longestRetryAfter)))
+		p.until = times.Later(p.until, now.Add(min(leave, longestRetryAfter)))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -159,21 +160,14 @@ func (p *poll) ask(q lab.Question) {
 	defer p.mu.Unlock()
 	p.asked++
 	if got.Outcome == lab.Answered {
-		p.ok = later(p.ok, start)
+		p.ok = times.Later(p.ok, start)
 		return
 	}
 	p.failed++
 	if p.firstFailed.IsZero() || start.Before(p.firstFailed) {
 		p.firstFailed = start
 	}
-	p.lastFailed = later(p.lastFailed, start)
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	p.lastFailed = times.Later(p.lastFailed, start)
 }
 
 // over waits until new connections have been answered for a while.

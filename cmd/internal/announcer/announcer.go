@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -153,7 +154,7 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		next := earlier(a.speak(ctx), a.tell(time.Now()))
+		next := times.Due(a.speak(ctx), a.tell(time.Now()))
 		if next.IsZero() {
 			next = time.Now().Add(time.Hour)
 		}
@@ -166,14 +167,6 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 		case <-timer.C:
 		}
 	}
-}
-
-// earlier returns the earlier of two times that are not zero.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // tell tells all that is to be told, and returns when that changes by itself; zero: it does not.
