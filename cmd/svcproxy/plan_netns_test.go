@@ -139,10 +139,26 @@ func (h *planHost) daemon() (stop func()) {
 	if err := cmd.Start(); err != nil {
 		h.Fatal(err)
 	}
+	h.untilAnswering()
 	return func() {
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		if err := cmd.Wait(); err != nil {
 			h.Errorf("run: %v", err)
+		}
+	}
+}
+
+// untilAnswering waits until a daemon can be asked: a plan needs none, other commands do.
+func (h *planHost) untilAnswering() {
+	h.Helper()
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("unix", filepath.Join(h.dir, "run", "svcproxy.sock"))
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if pace.Over(start, time.Minute) {
+			h.Fatal(err)
 		}
 	}
 }
