@@ -27,6 +27,7 @@ type step struct {
 var steps = []step{
 	{"boot", (*site).testBoot},
 	{"hardened unit", (*site).testUnit},
+	{"groups of the control socket", (*site).testGroups},
 	{"edit", (*site).testEdit},
 	{"restart, kill and reload under traffic", (*site).testTrafficGoesOn},
 	{"drain under held connections", (*site).testDrain},

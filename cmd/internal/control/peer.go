@@ -3,9 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/user"
@@ -127,18 +125,3 @@ func groupID(name string) (int, error) {
 
 // lookupGroup is user.LookupGroup, except in tests.
 var lookupGroup = user.LookupGroup
-
-// socketGroup returns the group that the socket is for beside root: the readers, or
-// where there is no such group the admins; -1: none.
-func socketGroup() (int, error) {
-	for _, name := range []string{readers, admins} {
-		gid, err := groupID(name)
-		if err == nil {
-			return gid, nil
-		}
-		if !errors.As(err, new(user.UnknownGroupError)) && !errors.Is(err, fs.ErrNotExist) { // of /etc/group
-			return -1, err
-		}
-	}
-	return -1, nil
-}

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
@@ -16,7 +15,7 @@ type socket struct {
 	lock     *os.File          // nil: the directory is not claimed
 	listener *net.UnixListener // nil: there is no socket
 	file     os.FileInfo       // of the socket
-	groupErr error             // why the socket's group is not the one it should be
+	groupErr error             // why groups that should cannot use the socket
 }
 
 // lockName is the file in the run directory that is locked.
@@ -62,7 +61,7 @@ func (s *socket) claimed() bool {
 	return err == nil && os.SameFile(held, there)
 }
 
-// listen opens the socket for root and the socketGroup. The directory is claimed, so that
+// listen opens the socket for root and the groups that may ask. The directory is claimed, so that
 // a socket that is there already is a dead one.
 func (s *socket) listen() error {
 	path := socketPath(s.runDir)
@@ -74,10 +73,10 @@ func (s *socket) listen() error {
 		return fmt.Errorf("opening control socket: %w", err)
 	}
 	l.SetUnlinkOnClose(false) // another may have that path by then
-	if s.groupErr = giveToGroup(path); s.groupErr != nil {
-		s.groupErr = fmt.Errorf("giving the control socket to its group, whose members cannot ask now: %w", s.groupErr)
-	}
 	err = os.Chmod(path, 0o660)
+	if s.groupErr = share(path); s.groupErr != nil {
+		s.groupErr = fmt.Errorf("sharing the control socket with groups, whose members cannot ask now: %w", s.groupErr)
+	}
 	file, statErr := os.Lstat(path)
 	if err := errors.Join(err, statErr); err != nil {
 		return errors.Join(fmt.Errorf("opening control socket: %w", err), l.Close())
@@ -87,49 +86,6 @@ func (s *socket) listen() error {
 	}
 	s.listener, s.file = l, file
 	return nil
-}
-
-// giveToGroup changes the group of a socket to the socketGroup, if there is one and it
-// has not got it from its directory, see ShareRunDir. That needs CAP_CHOWN, except where
-// this process is in the group.
-func giveToGroup(path string) error {
-	gid, err := socketGroup()
-	if err != nil || gid < 0 {
-		return err
-	}
-	if fi, err := os.Lstat(path); err == nil && groupOf(fi) == gid {
-		return nil
-	}
-	return os.Lchown(path, -1, gid)
-}
-
-func groupOf(fi os.FileInfo) int { return int(fi.Sys().(*syscall.Stat_t).Gid) }
-
-// ShareRunDir gives a run directory to the group that may ask, so that the socket of a
-// daemon without CAP_CHOWN is of that group too. It returns the line to tell of it; empty:
-// there is no such group, or no directory yet, or nothing to do.
-func ShareRunDir(runDir string) (string, error) {
-	gid, err := socketGroup()
-	if err != nil || gid < 0 {
-		return "", err
-	}
-	fi, err := os.Stat(runDir)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	if err == nil && groupOf(fi) == gid && fi.Mode()&os.ModeSetgid != 0 {
-		return "", nil
-	}
-	if err == nil {
-		err = os.Chown(runDir, -1, gid)
-	}
-	if err == nil {
-		err = os.Chmod(runDir, fi.Mode().Perm()|os.ModeSetgid)
-	}
-	if err != nil {
-		return "", fmt.Errorf("giving the run directory to its group: %w", err)
-	}
-	return fmt.Sprintf("%s: group %d may ask svcproxy", runDir, gid), nil
 }
 
 // isThere reports whether clients find the socket, and the directory is ours.
