@@ -19,6 +19,8 @@ type EndpointStatus struct {
 	Since time.Time    `json:"since,omitzero"`          // State is so; zero: not known, as where it follows from files alone
 	Check *CheckStatus `json:"check,omitempty"`         // nil: it is not checked
 	Drain *Drain       `json:"drain,omitempty"`         // nil: it is not drained
+
+	Active *uint64 `json:"active,omitempty"` // connections, on all ports of the service; nil: they are not counted
 }
 
 // A CheckStatus is what the health check of a service says of an endpoint, and the last answer

@@ -41,6 +41,14 @@ type ServiceStatus struct {
 	Warnings  []string         `json:"warnings,omitempty"`
 
 	Announced []AnnouncedAddress `json:"announced,omitempty"` // its addresses that are to be announced
+
+	Traffic *TrafficStatus `json:"traffic,omitempty"` // nil: it is not counted
+}
+
+// A TrafficStatus is what goes on between clients and a service.
+type TrafficStatus struct {
+	ConnectionRate float64 `json:"connections_per_second"`
+	Active         uint64  `json:"active"` // connections
 }
 
 // A FrontendStatus is one address and port of a service.

@@ -67,8 +67,8 @@ type Wanted struct {
 type ask struct {
 	age    time.Duration // how old what is known may be
 	answer chan<- Report
-	query  *Query
-	metric bool // for metrics: they are told only what is wanted always
+	query  *Query // nil: what metrics want
+	always bool   // only what is counted always
 }
 
 // NewCollector returns a Collector of what serving returns.
@@ -92,6 +92,15 @@ func (c *Collector) Report(ctx context.Context, q Query, age time.Duration) (Rep
 		return Report{}, err
 	}
 	return c.ask(ctx, ask{age: age, query: &q})
+}
+
+// Counted is Report where counting goes on always, and costs next to nothing. Elsewhere the
+// Report is empty, its Time zero.
+func (c *Collector) Counted(ctx context.Context, q Query) (Report, error) {
+	if err := q.Check(); err != nil {
+		return Report{}, err
+	}
+	return c.ask(ctx, ask{age: metricAge, query: &q, always: true})
 }
 
 func (c *Collector) ask(ctx context.Context, a ask) (Report, error) {
@@ -136,7 +145,7 @@ func (c *Collector) Run(ctx context.Context) {
 			s.relieve()
 			continue
 		case a := <-c.asks:
-			if a.metric && !w.Always {
+			if a.always && !w.Always {
 				a.answer <- Report{}
 				continue
 			}
@@ -210,7 +219,7 @@ func (s *session) answer(ctx context.Context, a ask, w Wanted) {
 		s.read(ctx)
 	}
 	r := Report{Since: s.since, Packets: s.packets, Problems: s.problems, Lost: s.tally.losses()}
-	if a.metric {
+	if a.query == nil {
 		s.book.metrics(w.Services, &r)
 	} else {
 		s.book.report(a.query, &r)

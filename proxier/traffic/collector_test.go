@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -344,6 +345,37 @@ func TestAskerGivesUp(t *testing.T) {
 		defer cancel()
 		if _, err := r.Report(ctx, Query{}, 0); !errors.Is(err, context.DeadlineExceeded) {
 			r.Errorf("error %v", err)
+		}
+	})
+}
+
+// What is counted always is told without counting for it, in the status of services too.
+func TestCounted(t *testing.T) {
+	web, dns := service("web", "10.96.0.10", one), service("dns", "10.96.0.53", two)
+	collect(t, newFakeKernel(), serving(dns, web), func(r *rig) {
+		q := Query{Names: []string{"web"}, Endpoints: true}
+		if report, err := r.Counted(r.Context(), q); !report.Time.IsZero() || err != nil || r.kernel.readings > 0 {
+			r.Errorf("without need: %v, error %v, %d readings", report, err, r.kernel.readings)
+		}
+		r.Want(Wanted{Always: true, Services: 5})
+		synctest.Wait()
+		r.begins(6)
+		time.Sleep(metricAge + time.Second)
+		report, err := r.Counted(r.Context(), q)
+		if err != nil {
+			r.Fatal(err)
+		}
+		status := func(name string, endpoint netip.AddrPort) proxier.ServiceStatus {
+			return proxier.ServiceStatus{Namespace: "default", Name: name, Endpoints: []proxier.EndpointStatus{{Address: endpoint.Addr().String()}}}
+		}
+		want := []proxier.ServiceStatus{status("dns", two), status("web", one)}
+		list := []proxier.ServiceStatus{status("dns", two), status("web", one)}
+		report.AddTo(list)
+		active := uint64(1)
+		want[1].Traffic = &proxier.TrafficStatus{ConnectionRate: 1, Active: 1}
+		want[1].Endpoints[0].Active = &active
+		if diff := cmp.Diff(want, list); diff != "" {
+			r.Errorf("(-want +got):\n%s", diff)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	metricAge     = 5 * time.Second // how old metrics may be
+	metricAge     = 5 * time.Second // how old may be what is counted always
 	metricTimeout = 5 * time.Second // after which they are left out
 
 	// endpointsEach is how many endpoints metrics are of, for each service that they may be of.
@@ -80,7 +80,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), metricTimeout)
 	defer cancel()
-	r, err := c.ask(ctx, ask{age: metricAge, metric: true})
+	r, err := c.ask(ctx, ask{age: metricAge, always: true})
 	if err != nil || r.Time.IsZero() {
 		return
 	}

@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -134,4 +135,30 @@ func (q *Query) compare(a, b *Service) int {
 		order = cmp.Or(cmp.Compare(b.ByteRate, a.ByteRate), cmp.Compare(b.Bytes, a.Bytes))
 	}
 	return cmp.Or(order, a.Key().Compare(b.Key()))
+}
+
+// AddTo adds traffic to the status of services, as far as r has it.
+func (r *Report) AddTo(list []proxier.ServiceStatus) {
+	counted := make(map[source.Key]*Service, len(r.Services))
+	for i := range r.Services {
+		counted[r.Services[i].Key()] = &r.Services[i]
+	}
+	for i := range list {
+		if s := counted[source.Key{Namespace: list[i].Namespace, Name: list[i].Name}]; s != nil {
+			s.addTo(&list[i])
+		}
+	}
+}
+
+func (s *Service) addTo(st *proxier.ServiceStatus) {
+	st.Traffic = &proxier.TrafficStatus{ConnectionRate: s.ConnectionRate, Active: s.Active}
+	active := make(map[string]uint64, len(s.Endpoints))
+	for _, e := range s.Endpoints {
+		active[e.Address.Addr().String()] += e.Active
+	}
+	st.Endpoints = slices.Clone(st.Endpoints)
+	for i := range st.Endpoints {
+		n := active[st.Endpoints[i].Address]
+		st.Endpoints[i].Active = &n
+	}
 }

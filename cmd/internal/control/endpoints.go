@@ -16,6 +16,10 @@ import (
 func (t *table) endpointsOf(services []proxier.ServiceStatus, named bool) {
 	head := []string{"ENDPOINT", "STATE", "WEIGHT", "WHERE"}
 	more := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return slices.ContainsFunc(s.Endpoints, observed) })
+	counted := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return s.Traffic != nil })
+	if counted {
+		head = append(head, "ACTIVE")
+	}
 	if more {
 		head = append(head, "SINCE", "WHY")
 	}
@@ -25,7 +29,7 @@ func (t *table) endpointsOf(services []proxier.ServiceStatus, named bool) {
 	t.row(head...)
 	for _, s := range services {
 		for _, e := range s.Endpoints {
-			cells := t.endpoint(e, more)
+			cells := t.endpoint(e, counted, more)
 			if named {
 				cells = slices.Insert(cells, 0, s.Namespace+"/"+s.Name)
 			}
@@ -40,16 +44,27 @@ func observed(e proxier.EndpointStatus) bool {
 }
 
 // endpoint returns the cells of a row.
-func (t *table) endpoint(e proxier.EndpointStatus, more bool) []string {
+func (t *table) endpoint(e proxier.EndpointStatus, counted, more bool) []string {
 	where := "remote"
 	if e.Local {
 		where = "local"
 	}
 	cells := []string{e.Address, stateWord(e), strconv.Itoa(int(e.Weight)), where}
+	if counted {
+		cells = append(cells, active(e))
+	}
 	if more {
 		cells = append(cells, t.since(e), t.why(e))
 	}
 	return cells
+}
+
+// active returns how many connections an endpoint has.
+func active(e proxier.EndpointStatus) string {
+	if e.Active == nil {
+		return "-"
+	}
+	return grouped(int(*e.Active))
 }
 
 // stateWord returns the state as people read it.

@@ -139,3 +139,24 @@ func TestDrains(t *testing.T) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
 }
+
+// Connections have a place where they are counted.
+func TestWriteServicesWithTraffic(t *testing.T) {
+	n := uint64(1041)
+	endpoints := []proxier.EndpointStatus{{Address: "10.0.0.1", Weight: 1, State: "ready", Active: &n}, {Address: "10.0.0.2", Weight: 1, State: "ready", Active: new(uint64)}}
+	web := proxier.ServiceStatus{Namespace: "default", Name: "web", Endpoints: endpoints, Traffic: &proxier.TrafficStatus{ConnectionRate: 140.04, Active: n}}
+	var b strings.Builder
+	check(t, WriteServices(&b, []proxier.ServiceStatus{web}, time.Unix(1, 0)))
+	want := `SERVICE  default/web
+TRAFFIC  140.0 connections/s, 1,041 active
+ADDRESS  KIND  READY  ACTION
+-        -     -      no address or node port that is served here
+
+ENDPOINT  STATE  WEIGHT  WHERE   ACTIVE
+10.0.0.1  ready  1       remote  1,041
+10.0.0.2  ready  1       remote  0
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}

@@ -228,6 +228,9 @@ func WriteServices(w io.Writer, services []proxier.ServiceStatus, now time.Time)
 			from = "  (" + from + ")"
 		}
 		t.row("SERVICE  " + s.Namespace + "/" + s.Name + from)
+		if s.Traffic != nil {
+			t.row(fmt.Sprintf("TRAFFIC  %.1f connections/s, %s active", s.Traffic.ConnectionRate, grouped(int(s.Traffic.Active))))
+		}
 		t.service(s)
 		for _, text := range s.Warnings {
 			t.row("warning: " + text)

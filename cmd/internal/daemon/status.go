@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -35,6 +36,7 @@ type reporter struct {
 	health    *healthz.Health
 	server    *healthz.Server
 	sources   []source.Source
+	traffic   *traffic.Collector
 	storage   *storage
 	control   *control.Server // nil: there is none yet
 }
@@ -43,7 +45,7 @@ type reporter struct {
 func (r *reporter) connect(d *daemon) {
 	r.settings, r.mode, r.host, r.affinity, r.takeover, r.foreign = d.settings, d.mode, d.host, d.affinity, d.takeover, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
-	r.drains, r.announcer = d.keeper.Drains(), d.announcer
+	r.drains, r.announcer, r.traffic = d.keeper.Drains(), d.announcer, d.traffic
 	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem}
 }
 

@@ -18,12 +18,16 @@ func (r *reporter) addRoutes(routes *control.Routes) {
 		}
 		return r.status(ctx, match), nil
 	})
-	control.Get(routes, "/v1/services", func(_ context.Context, query url.Values) ([]proxier.ServiceStatus, error) {
+	control.Get(routes, "/v1/services", func(ctx context.Context, query url.Values) ([]proxier.ServiceStatus, error) {
 		match, err := matcher(query)
 		if err != nil {
 			return nil, err
 		}
-		return r.loop.StatusOf(match).Services, nil
+		list := r.loop.StatusOf(match).Services
+		if match != nil {
+			r.addTraffic(ctx, query["name"], list)
+		}
+		return list, nil
 	})
 	control.Get(routes, "/v1/summary", func(ctx context.Context, query url.Values) (control.Summary, error) {
 		most, err := control.MostOf(query)

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
@@ -38,6 +39,19 @@ func (d *daemon) answerTop(ctx context.Context, values url.Values) (traffic.Repo
 		return traffic.Report{}, err
 	}
 	return d.traffic.Report(ctx, q, topAge)
+}
+
+// trafficTime is how long status waits for what is counted.
+const trafficTime = 200 * time.Millisecond
+
+// addTraffic adds what is counted of services to their status, where it is always counted and at hand.
+func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
+	ctx, cancel := context.WithTimeout(ctx, trafficTime)
+	defer cancel()
+	report, err := r.traffic.Counted(ctx, traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit})
+	if err == nil && !report.Time.IsZero() {
+		report.AddTo(list)
+	}
 }
 
 // tracking is connection tracking as a Collector needs it.
