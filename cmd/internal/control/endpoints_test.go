@@ -93,11 +93,11 @@ func TestSummaryOfAllDown(t *testing.T) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
 	web := proxier.ServiceStatus{Namespace: "default", Name: "web", Frontends: []proxier.FrontendStatus{f}}
-	if why, pending := verdict(Selection{"web"}, []proxier.ServiceStatus{web}); pending || why != "default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason {
+	if why, pending := verdict([]proxier.ServiceStatus{web}); pending || why != "default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason {
 		t.Errorf("check: %q, pending %v", why, pending)
 	}
 	off := proxier.ServiceStatus{Namespace: "default", Name: "off", Disabled: true}
-	if why, _ := verdict(Selection{"off"}, []proxier.ServiceStatus{off}); why != "default/off is disabled" {
+	if why, _ := verdict([]proxier.ServiceStatus{off}); why != "default/off is disabled" {
 		t.Errorf("check of a disabled service: %q", why)
 	}
 	if got := action(f); got != "ALL DOWN  "+f.Reason {

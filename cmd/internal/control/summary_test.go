@@ -238,30 +238,32 @@ func TestCheck(t *testing.T) {
 	var asked int
 	services := map[string][]string{ // actions, by how often was asked; the last goes on
 		"fine": {"balance"}, "idle": {"reject"}, "soon": {"pending", "pending", "balance"}, "never": {"pending"}, "bare": nil,
+		"read": {"unread", "unread", "balance"}, // the daemon starts
 	}
 	r := sampleRoutes()
 	Get(r, "/v1/services", func(_ context.Context, query url.Values) (list []proxier.ServiceStatus, err error) {
 		asked++
 		which, err := SelectionOf(query)
 		for name, actions := range services {
-			s := proxier.ServiceStatus{Namespace: "default", Name: name}
+			s := proxier.ServiceStatus{Namespace: "default", Name: name, Announced: []proxier.AnnouncedAddress{{}}} // a router that is away does not fail a check
 			if n := len(actions); n > 0 {
 				s.Frontends = []proxier.FrontendStatus{{Address: "a", Action: actions[min(asked, n)-1]}}
 			}
-			if which.Matches(source.Key{Namespace: "default", Name: name}) {
+			unread := len(s.Frontends) > 0 && s.Frontends[0].Action == "unread"
+			if which.Matches(source.Key{Namespace: "default", Name: name}) && !unread {
 				list = append(list, s)
 			}
 		}
 		return list, err
 	})
-	Get(r, "/v1/summary", func(context.Context, url.Values) (Summary, error) { return Summary{}, nil })
+	Get(r, "/v1/summary", func(context.Context, url.Values) (Summary, error) { return Summary{Ready: asked > 1}, nil })
 	drains := []conditions.Drained{{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.0.2.1")}}}
 	Get(r, DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return drains, nil })
 	dir := t.TempDir()
 	defer serve(t, dir, r)()
 	for names, want := range map[string]string{
 		"": "the first sync is not complete", "fine": "", "idle": "default/idle a REJECTS", "soon": "", "never": "default/never a PENDING",
-		"fine soon": "", "never idle": "default/idle a REJECTS", "fine gone x*": "no service is gone, or x*", "bare": "default/bare has no address that is served here",
+		"fine soon": "", "never idle": "default/idle a REJECTS", "fine gone x*": "no service is gone, or x*", "fine read": "", "bare": "default/bare has no address that is served here",
 	} {
 		asked = 0
 		got, err := NewClient(dir).Check(t.Context(), strings.Fields(names))

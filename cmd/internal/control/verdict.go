@@ -15,7 +15,8 @@ var (
 	// checkTime is how long Check takes at most.
 	checkTime = 2 * time.Second
 
-	// pendingTime is for how long Check waits for a change that is on its way to the kernel.
+	// pendingTime is for how long Check waits for a change that is on its way to the kernel, or
+	// for services of a daemon that starts.
 	pendingTime = time.Second
 )
 
@@ -36,16 +37,28 @@ func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
 		s, err := c.Summary(ctx, 1)
 		return s.Trouble(), err
 	}
-	for begin := time.Now(); ; time.Sleep(pendingPoll) {
+	for begin, ready := time.Now(), false; ; time.Sleep(pendingPoll) {
 		list, err := c.Services(ctx, which)
 		if err != nil {
 			return "", err
 		}
-		why, pending := verdict(which, list)
+		why, pending := verdict(list)
+		if lost := missing(which, list); lost != "" {
+			why, pending = lost, !ready
+			if ready, err = c.ready(ctx); err != nil { // if not, files may not have been read when it listed services
+				return "", err
+			}
+		}
 		if !pending || time.Since(begin) > pendingTime {
 			return why, nil
 		}
 	}
+}
+
+// ready reports whether the first sync is complete.
+func (c *Client) ready(ctx context.Context) (bool, error) {
+	s, err := c.Summary(ctx, 1)
+	return s.Ready, err
 }
 
 // leaves says that this host is drained; empty: it is not.
@@ -64,16 +77,21 @@ func (c *Client) leaves(ctx context.Context) (string, error) {
 	return source.Printable(text), nil
 }
 
-// verdict returns why not all that is selected serves, and whether that may be so only
-// because changes are on their way to the kernel.
-func verdict(which Selection, list []proxier.ServiceStatus) (why string, pending bool) {
+// missing says what of a selection means no service; empty: nothing.
+func missing(which Selection, list []proxier.ServiceStatus) string {
 	var keys []source.Key
 	for _, s := range list {
 		keys = append(keys, source.Key{Namespace: s.Namespace, Name: s.Name})
 	}
 	if lost := which.Unmatched(keys); len(lost) > 0 {
-		return "no service is " + strings.Join(lost, ", or "), false
+		return "no service is " + strings.Join(lost, ", or ")
 	}
+	return ""
+}
+
+// verdict returns why not all services serve, and whether that may be so only
+// because changes are on their way to the kernel.
+func verdict(list []proxier.ServiceStatus) (why string, pending bool) {
 	for i := range list {
 		for _, f := range list[i].Frontends {
 			if serves(f) {
