@@ -135,12 +135,11 @@ func TestExamples(t *testing.T) {
 		"ingress.toml":    {"default/ingress"},
 		"node-ports.json": {"monitoring/metrics"},
 		"weights.toml":    {"default/api"},
+
+		"keepalived/web.toml": {"default/web"},
 	}
 	got := map[string][]string{}
-	paths, err := filepath.Glob("examples/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := examples(t)
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -151,7 +150,8 @@ func TestExamples(t *testing.T) {
 			t.Errorf("%s: %v", path, faults)
 		}
 		for _, s := range services {
-			got[filepath.Base(path)] = append(got[filepath.Base(path)], s.Key.String())
+			name := strings.TrimPrefix(path, "examples/")
+			got[name] = append(got[name], s.Key.String())
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -159,5 +159,33 @@ func TestExamples(t *testing.T) {
 	}
 	if slices.Contains(paths, "examples/svcproxy.toml") {
 		t.Error("an example has the name of the settings")
+	}
+}
+
+// examples returns the service files among the examples.
+func examples(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, pattern := range []string{"examples/*.*", "examples/keepalived/web.toml"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatal(pattern, err)
+		}
+		paths = append(paths, found...)
+	}
+	return paths
+}
+
+// Settings that are shown with an example are whole.
+func TestExampleSettings(t *testing.T) {
+	const path = "examples/keepalived/svcproxy.toml"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, faults := configs.Parse(path, data); faults != nil {
+		t.Error(faults)
+	}
+	if why := conforms(schemas(t)["svcproxy.schema.json"], any(root(t, path, data))); why != "" {
+		t.Errorf("%s: %s", path, why)
 	}
 }

@@ -255,11 +255,7 @@ func TestExamplesConform(t *testing.T) {
 	if why := conforms(kept["service.schema.json"], any(root(t, "r.toml", []byte(services)))); why != "" {
 		t.Errorf("services of reference.toml: %s", why)
 	}
-	paths, err := filepath.Glob("examples/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range paths {
+	for _, path := range examples(t) {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -267,9 +263,10 @@ func TestExamplesConform(t *testing.T) {
 		if why := conforms(kept["service.schema.json"], any(root(t, path, text))); why != "" {
 			t.Errorf("%s: %s", path, why)
 		}
-		first := "#:schema ../service.schema.json\n"
+		up := strings.Repeat("../", strings.Count(path, "/"))
+		first := "#:schema " + up + "service.schema.json\n"
 		if filepath.Ext(path) == ".json" {
-			first = "{\n  \"$schema\": \"../service.schema.json\",\n"
+			first = "{\n  \"$schema\": \"" + up + "service.schema.json\",\n"
 		}
 		if !strings.HasPrefix(string(text), first) {
 			t.Errorf("%s does not begin with %q", path, first)
