@@ -39,7 +39,7 @@ demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 test: ## unit, golden and property tests under the race detector (no root)
 	$(GO) test -race ./...
 
-test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2)
+test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2, keepalived)
 
 # Packages whose tests are the same with and without the tag have passed in test. Most wait most of the time.
 PACKAGES = {{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}
