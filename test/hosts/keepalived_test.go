@@ -1,0 +1,402 @@
+//go:build netns
+
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/lab"
+)
+
+const (
+	// moveTime is within what an address moves once svcproxy says that it should, or keepalived is gone.
+	moveTime = 3 * time.Second
+
+	// checkTime is the interval of checks of the example. A restart that takes less fails one of them at most.
+	checkTime = time.Second
+)
+
+// The example of keepalived as it stands: addresses move to the other host when this one
+// cannot serve, or is gone, and connections live on.
+func TestKeepalived(t *testing.T) {
+	p := newKeepalivedPair(t)
+	held := p.connect(t)
+	first := p.holder(t)
+	p.restartsInPlace(t, first)
+	p.moves(t, "endpoints out of reach", first, p.cut, held)
+	p.rejoin(t, first)
+	p.recovers(t, first)
+	p.moves(t, "keepalived killed", other(first), p.killKeepalived, held)
+	p.keepalives(t, other(first))
+	p.moves(t, "svcproxy stopped", first, p.stop, held)
+	p.stays(t, other(first))
+	if soaking {
+		p.moreMoves(t, held)
+	}
+}
+
+func other(i int) int { return 1 - i }
+
+// A keepalivedPair is two hosts between a network of clients and one of endpoints.
+type keepalivedPair struct {
+	net             *lab.Network
+	client          *lab.Host
+	inside          *lab.Host // the switch between hosts and endpoints
+	hosts           [2]*lab.Host
+	daemons         [2]*lab.Daemon
+	keepers         [2]*keeper
+	service, shared []netip.Addr // of the service, and of all that moves
+}
+
+func newKeepalivedPair(t *testing.T) *keepalivedPair {
+	t.Helper()
+	p := &keepalivedPair{net: newNetwork(t)}
+	p.service = pair("192.0.2.80", "2001:db8:2::80").Each()
+	p.shared = append(pair("192.168.10.1", "fd00:10::1").Each(), p.service...)
+	outside := p.newSwitch(t, "outside")
+	p.inside = p.newSwitch(t, "inside")
+	p.client = newHost(t, p.net, "client", pair("192.0.2.100", "2001:db8:2::100"))
+	plug(t, outside, p.client, "eth0", p.client.Addr())
+	for i := range 3 {
+		p.newEndpoint(t, fmt.Sprint("web", i+1), pair(fmt.Sprint("192.168.10.", 11+i), fmt.Sprint("fd00:10::", 11+i)))
+	}
+	for i := range p.hosts {
+		p.newHost(t, outside, i)
+	}
+	return p
+}
+
+// newSwitch makes a host that is a switch.
+func (p *keepalivedPair) newSwitch(t *testing.T, role string) *lab.Host {
+	t.Helper()
+	h := newHost(t, p.net, role)
+	shell(t, h, "ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+	shell(t, h, "ip", "link", "set", "br0", "up")
+	return h
+}
+
+// plug joins an interface of a host to a switch, by a port with the name of the host.
+func plug(t *testing.T, to, h *lab.Host, name string, addr lab.Dual) {
+	t.Helper()
+	if err := lab.Link(lab.End{Host: h, Name: name, Addrs: []lab.Dual{addr}}, lab.End{Host: to, Name: h.Role}); err != nil {
+		t.Fatal(err)
+	}
+	shell(t, to, "ip", "link", "set", h.Role, "master", "br0")
+}
+
+func shell(t *testing.T, h *lab.Host, name string, args ...string) {
+	t.Helper()
+	if _, err := h.Run(name, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newEndpoint makes a server, which answers by way of the gateway that moves.
+func (p *keepalivedPair) newEndpoint(t *testing.T, role string, addr lab.Dual) {
+	t.Helper()
+	h := newHost(t, p.net, role, addr)
+	plug(t, p.inside, h, "eth0", addr)
+	shell(t, h, "ip", "route", "add", "default", "via", p.shared[0].String())
+	shell(t, h, "ip", "route", "add", "default", "via", p.shared[1].String())
+	if err := p.net.Serve(h, netip.AddrPortFrom(netip.IPv6Unspecified(), 8080)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newHost makes one of the pair, which serves before keepalived is there.
+func (p *keepalivedPair) newHost(t *testing.T, outside *lab.Host, i int) {
+	t.Helper()
+	addr := pair(fmt.Sprint("192.0.2.", 2+i), fmt.Sprint("2001:db8:2::", 2+i))
+	h := newHost(t, p.net, "host"+"ab"[i:i+1], addr)
+	plug(t, outside, h, "eth0", addr)
+	plug(t, p.inside, h, "eth1", pair(fmt.Sprint("192.168.10.", 2+i), fmt.Sprint("fd00:10::", 2+i)))
+	d := newDaemon(t, h, addr)
+	for _, name := range []string{"svcproxy.toml", "web.toml"} {
+		if err := d.WriteFile(name, example(t, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Command("init"); err != nil {
+		t.Fatal(err)
+	}
+	p.hosts[i], p.daemons[i] = h, d
+	p.start(t, i)
+	p.await(t, "the first checks", func() error { return p.check(i) })
+	p.keepalives(t, i)
+}
+
+// example returns a file that users copy.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../configs/examples/keepalived", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// check is what keepalived asks.
+func (p *keepalivedPair) check(i int) error {
+	_, err := p.daemons[i].Command("status", "--check", "web")
+	return err
+}
+
+// await waits for something that takes less than a move of addresses does.
+func (p *keepalivedPair) await(t *testing.T, what string, check func() error) {
+	t.Helper()
+	if err := lab.Poll(3*moveTime, check); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// has returns how many of the shared addresses a host has.
+func (p *keepalivedPair) has(i int) (n int, err error) {
+	err = p.hosts[i].Do(func() error {
+		addrs, err := net.InterfaceAddrs()
+		for _, a := range addrs {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil && slices.Contains(p.shared, prefix.Addr()) {
+				n++
+			}
+		}
+		return err
+	})
+	return n, err
+}
+
+// holds returns an error unless a host has all shared addresses.
+func (p *keepalivedPair) holds(i int) error {
+	if n, err := p.has(i); err != nil || n != len(p.shared) {
+		return errors.Join(err, fmt.Errorf("%s has %d of %d addresses", p.hosts[i].Role, n, len(p.shared)))
+	}
+	return nil
+}
+
+// lacks returns an error if a host has any of them.
+func (p *keepalivedPair) lacks(i int) error {
+	if n, err := p.has(i); err != nil || n > 0 {
+		return errors.Join(err, fmt.Errorf("%s has %d addresses, want none", p.hosts[i].Role, n))
+	}
+	return nil
+}
+
+// alone returns an error unless one host has all, and the other none.
+func (p *keepalivedPair) alone(i int) error { return errors.Join(p.holds(i), p.lacks(other(i))) }
+
+// holder waits until one host has all addresses, and says which.
+func (p *keepalivedPair) holder(t *testing.T) (i int) {
+	t.Helper()
+	p.await(t, "nobody holds the addresses", func() error {
+		i = 0
+		if p.alone(0) == nil {
+			return nil
+		}
+		i = 1
+		return p.alone(1)
+	})
+	return i
+}
+
+// connect makes connections to both addresses of the service, which are to last.
+func (p *keepalivedPair) connect(t *testing.T) (held []*lab.Conn) {
+	t.Helper()
+	p.holder(t)
+	for n := range 2 * 150 {
+		to := netip.AddrPortFrom(p.service[n%2], 80)
+		conn, answer := lab.Connect(lab.Question{From: p.client, Protocol: source.TCP, To: to})
+		if conn == nil || !p.client.Owns(answer.Source) {
+			t.Fatalf("%s: %s, want one that saw %s", to, answer, p.client.Addr())
+		}
+		t.Cleanup(func() { conn.SetLinger(0); conn.Close() })
+		held = append(held, conn)
+	}
+	return held
+}
+
+// moves has something happen to the host that holds the addresses, and waits for the other.
+func (p *keepalivedPair) moves(t *testing.T, what string, from int, fail func(*testing.T, int), held []*lab.Conn) {
+	t.Helper()
+	if err := p.alone(from); err != nil {
+		t.Fatalf("before %s: %v", what, err)
+	}
+	fail(t, from)
+	begin := time.Now()
+	if err := lab.Poll(moveTime, func() error { return p.holds(other(from)) }); err != nil {
+		t.Fatalf("%s: %v\n%s", what, err, p.keepers[other(from)].log(t))
+	}
+	moved := time.Since(begin)
+	for _, conn := range held {
+		if err := conn.Echo(moveTime); err != nil {
+			t.Fatalf("%s: a connection to %s: %v", what, conn.RemoteAddr(), err)
+		}
+	}
+	t.Logf("%s: addresses moved within %v, %d connections went on after %v", what, moved, len(held), time.Since(begin))
+}
+
+// cut takes a host from its endpoints, and waits until it says so. Its link stays up.
+func (p *keepalivedPair) cut(t *testing.T, i int) {
+	t.Helper()
+	begin := time.Now()
+	shell(t, p.inside, "ip", "link", "set", p.hosts[i].Role, "nomaster")
+	p.await(t, "a host that reaches no endpoint is still good", func() error {
+		if p.check(i) == nil {
+			return errors.New("the check passes")
+		}
+		return nil
+	})
+	t.Logf("status --check fails %v after the cut", time.Since(begin))
+}
+
+// rejoin undoes cut.
+func (p *keepalivedPair) rejoin(t *testing.T, i int) {
+	t.Helper()
+	shell(t, p.inside, "ip", "link", "set", p.hosts[i].Role, "master", "br0")
+	p.await(t, "a host that reaches endpoints again", func() error { return p.check(i) })
+}
+
+// rises waits until keepalived sees that a host is good again.
+func (p *keepalivedPair) rises(t *testing.T, i int) {
+	t.Helper()
+	p.await(t, "keepalived does not see that "+p.hosts[i].Role+" is good again", func() error { return p.keepers[i].rated(t, "from 50 to 100") })
+}
+
+// recovers waits until a host is as good as the other, which has taken its addresses and keeps them.
+func (p *keepalivedPair) recovers(t *testing.T, i int) {
+	t.Helper()
+	p.rises(t, i)
+	if err := p.alone(other(i)); err != nil {
+		t.Errorf("after %s is good again: %v", p.hosts[i].Role, err)
+	}
+}
+
+// stop stops svcproxy.
+func (p *keepalivedPair) stop(t *testing.T, i int) {
+	t.Helper()
+	if err := p.daemons[i].Stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start starts svcproxy.
+func (p *keepalivedPair) start(t *testing.T, i int) {
+	t.Helper()
+	if err := p.daemons[i].Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restartsInPlace restarts svcproxy as an upgrade does: no address moves.
+func (p *keepalivedPair) restartsInPlace(t *testing.T, i int) {
+	t.Helper()
+	for range 5 {
+		begin := time.Now()
+		p.stop(t, i)
+		p.start(t, i)
+		took := time.Since(begin)
+		t.Logf("svcproxy restarted within %v", took)
+		if took < checkTime*9/10 { // else two checks may have failed
+			break
+		}
+		p.holder(t)
+	}
+	time.Sleep(2 * checkTime) // by which keepalived has asked twice
+	if err := p.keepers[i].rated(t, "from 100 to 50"); err == nil {
+		t.Errorf("a restart of svcproxy moved addresses:\n%s", p.keepers[i].log(t))
+	}
+}
+
+// stays stops svcproxy on the second host too: where both are at fault, addresses stay.
+func (p *keepalivedPair) stays(t *testing.T, i int) {
+	t.Helper()
+	p.stop(t, i)
+	p.await(t, "keepalived does not see that both are at fault", func() error { return p.keepers[i].rated(t, "from 100 to 50") })
+	if err := p.alone(i); err != nil {
+		t.Errorf("with both hosts at fault: %v", err)
+	}
+	for _, addr := range p.service {
+		q := lab.Question{From: p.client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80)}
+		if got := lab.Ask(q); got.Outcome != lab.Answered {
+			t.Errorf("with both hosts at fault: %s: %s", q, got)
+		}
+	}
+}
+
+// moreMoves moves addresses to and fro, each time by something else.
+func (p *keepalivedPair) moreMoves(t *testing.T, held []*lab.Conn) {
+	t.Helper()
+	for i := range p.hosts {
+		p.start(t, i)
+		p.rises(t, i)
+	}
+	from := p.holder(t)
+	p.moves(t, "host drained", from, p.drain, held)
+	if _, err := p.daemons[from].Command("undrain", "--node"); err != nil {
+		t.Fatal(err)
+	}
+	p.rises(t, from)
+	p.moves(t, "svcproxy hung", other(from), p.hang, held)
+	if err := p.daemons[other(from)].Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	p.rises(t, other(from))
+	p.moves(t, "keepalived stopped", from, p.stopKeepalived, held)
+}
+
+func (p *keepalivedPair) drain(t *testing.T, i int) {
+	t.Helper()
+	if _, err := p.daemons[i].Command("drain", "--node", "--reason", "upgrade"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *keepalivedPair) hang(t *testing.T, i int) {
+	t.Helper()
+	if err := p.daemons[i].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *keepalivedPair) stopKeepalived(t *testing.T, i int) {
+	t.Helper()
+	p.keepers[i].end(t)
+}
+
+// killKeepalived kills keepalived, which leaves its addresses behind.
+func (p *keepalivedPair) killKeepalived(t *testing.T, i int) {
+	t.Helper()
+	p.keepers[i].kill(t)
+}
+
+// keepalives starts keepalived on a host, where it removes what one that was killed has left.
+func (p *keepalivedPair) keepalives(t *testing.T, i int) {
+	t.Helper()
+	d := p.daemons[i]
+	conf := strings.ReplaceAll(example(t, "keepalived.conf"), "/usr/sbin/svcproxy status",
+		fmt.Sprintf("%s status --run-dir %s", must(svcproxyBinary())(t), filepath.Join(d.Dir, "run")))
+	p.keepers[i] = startKeeper(t, p.hosts[i], d.Dir, conf)
+	if p.hosts[other(i)] == nil || p.keepers[other(i)] == nil {
+		return
+	}
+	p.holder(t)
+}
+
+func must(s string, err error) func(*testing.T) string {
+	return func(t *testing.T) string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+}

@@ -1,0 +1,107 @@
+//go:build netns
+
+package hosts
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/test/lab"
+)
+
+// A keeper is keepalived on a host, as its unit starts it.
+type keeper struct {
+	cmd    *exec.Cmd
+	dir    string
+	exited chan error
+}
+
+// startKeeper starts keepalived, which ends with the test.
+func startKeeper(t *testing.T, h *lab.Host, dir, conf string) *keeper {
+	t.Helper()
+	k := &keeper{dir: dir, exited: make(chan error, 1)}
+	if err := os.WriteFile(k.path("keepalived.conf"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(k.path("keepalived.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	k.cmd = exec.Command("keepalived", "--dont-fork", "--log-console", "--use-file", k.path("keepalived.conf"),
+		"--pid", k.path("keepalived.pid"), "--vrrp_pid", k.path("vrrp.pid"), "--checkers_pid", k.path("checkers.pid"))
+	k.cmd.Stdout, k.cmd.Stderr = log, log
+	if err := h.Start(k.cmd); err != nil {
+		t.Fatal(err)
+	}
+	go func() { k.exited <- k.cmd.Wait() }()
+	t.Cleanup(func() { k.end(t) })
+	return k
+}
+
+func (k *keeper) path(name string) string { return filepath.Join(k.dir, name) }
+
+// end ends keepalived.
+func (k *keeper) end(t *testing.T) {
+	if k.cmd == nil {
+		return
+	}
+	if err := k.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
+	}
+	<-k.exited
+	k.cmd = nil
+	if t.Failed() {
+		t.Logf("what keepalived said:\n%s", k.log(t))
+	}
+}
+
+// kill kills both of its processes: the one that speaks VRRP would clean up after the other.
+func (k *keeper) kill(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(k.path("vrrp.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err == nil {
+		err = k.cmd.Process.Signal(unix.SIGSTOP) // lest it starts another
+	}
+	if err == nil {
+		err = unix.Kill(pid, unix.SIGKILL)
+	}
+	// Process 1 of a container may leave a zombie, which the next keepalived would take for alive.
+	if err := errors.Join(err, k.cmd.Process.Kill(), os.Remove(k.path("vrrp.pid"))); err != nil {
+		t.Fatal(err)
+	}
+	<-k.exited
+	k.cmd = nil
+}
+
+// log returns what keepalived has said.
+func (k *keeper) log(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(k.path("keepalived.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// rated returns an error unless the last change of the host's priority is the one given.
+func (k *keeper) rated(t *testing.T, change string) error {
+	t.Helper()
+	text := k.log(t)
+	at := strings.LastIndex(text, "Changing effective priority ")
+	if at < 0 || !strings.HasPrefix(text[at:], "Changing effective priority "+change) {
+		return errors.New("no priority changed " + change)
+	}
+	return nil
+}
