@@ -105,3 +105,12 @@ func (k *keeper) rated(t *testing.T, change string) error {
 	}
 	return nil
 }
+
+// said returns an error unless keepalived has said something.
+func (k *keeper) said(t *testing.T, text string) error {
+	t.Helper()
+	if !strings.Contains(k.log(t), text) {
+		return errors.New("keepalived has not said: " + text)
+	}
+	return nil
+}
