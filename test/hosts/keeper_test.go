@@ -30,6 +30,7 @@ func startKeeper(t *testing.T, h *lab.Host, dir, conf string) *keeper {
 	if err := os.WriteFile(k.path("keepalived.conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	shell(t, h, "keepalived", "--config-test", "--use-file", k.path("keepalived.conf"))
 	log, err := os.Create(k.path("keepalived.log"))
 	if err != nil {
 		t.Fatal(err)
