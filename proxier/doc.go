@@ -44,6 +44,7 @@
 //	pace, progress           when a family syncs, and whether a Sync is stuck
 //	look, contention         comparisons beside syncs; repairs paced
 //	announce, announcing, announced  which addresses the network is told of, when, and who asks
+//	unsynced                 families that are yet to announce what an earlier run did
 //	settle, describe, edits  when all families hold a change, and its line in the log
 //	held                     waiting for that
 //	udpflows, flowtable      UDP flows to former endpoints

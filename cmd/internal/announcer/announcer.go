@@ -32,17 +32,23 @@ type Config struct {
 	Open       func(configs.BGP, Peers) (Speaker, error) // RouterID is set
 	Neighbours Neighbours                                // nil: they cannot be told
 	RouterID   func() netip.Addr                         // the default of BGP.RouterID; the zero Addr: there is none
+
+	// Late returns the families of which no sync has succeeded since the start, and the kernel may serve
+	// addresses that routers were told of before. It may take some seconds. Nil: there are none.
+	Late func(context.Context) []proxier.Family
 }
 
 // An Announcer tells the network of addresses. It implements proxier.Announcer.
 type Announcer struct {
 	cfg      Config
 	wake     chan struct{} // room for one
+	began    time.Time
 	speakers sync.WaitGroup
 
 	// Of the goroutine of Run.
-	used  configs.BGP // by the Speaker
-	tryAt time.Time   // when one that failed is tried again
+	used  configs.BGP      // by the Speaker
+	tryAt time.Time        // when one that failed is tried again
+	late  []proxier.Family // that routes are held back for
 
 	mu       sync.Mutex
 	settings configs.BGP
@@ -51,11 +57,13 @@ type Announcer struct {
 	running  *running  // nil: there is no Speaker
 	why      string    // there is none, though settings ask for one
 	since    time.Time // so
+	heldBack string    // why the Speaker is told no routes yet
 }
 
 // New returns an Announcer. Run has to run for it to be of use.
 func New(cfg Config) *Announcer {
-	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), settings: cfg.BGP, routes: newRoutes(), since: time.Now()}
+	now := time.Now()
+	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), began: now, settings: cfg.BGP, routes: newRoutes(), since: now}
 }
 
 var _ proxier.Announcer = (*Announcer)(nil)
@@ -154,7 +162,7 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		next := times.Due(a.speak(ctx), a.tell(time.Now()))
+		next := times.Due(a.speak(ctx), a.tell(ctx, time.Now()))
 		if next.IsZero() {
 			next = time.Now().Add(time.Hour)
 		}
@@ -170,13 +178,16 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 }
 
 // tell tells all that is to be told, and returns when that changes by itself; zero: it does not.
-func (a *Announcer) tell(now time.Time) time.Time {
+func (a *Announcer) tell(ctx context.Context, now time.Time) time.Time {
 	a.mu.Lock()
 	list, next := a.routes.byBGP(now)
 	links, run := a.routes.byL2(), a.running
 	a.mu.Unlock()
 	if a.cfg.Neighbours != nil {
 		a.cfg.Neighbours.Set(links)
+	}
+	if again := a.holdBack(ctx, run, now); !again.IsZero() {
+		return times.Due(next, again)
 	}
 	a.set(run, list)
 	return next
@@ -198,6 +209,10 @@ func (a *Announcer) stop() {
 	list, _ := a.routes.byBGP(time.Now())
 	a.mu.Unlock()
 	if run == nil {
+		return
+	}
+	if !run.told { // routers go by what an earlier run told them
+		run.speaker.Stop(true)
 		return
 	}
 	stay := slices.DeleteFunc(slices.Clone(list), func(r Route) bool { return r.Shutdown })

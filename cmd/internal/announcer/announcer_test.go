@@ -67,6 +67,7 @@ func (w *wire) open(b configs.BGP, peers Peers) (Speaker, error) {
 type speaker struct {
 	*wire
 	peers Peers
+	quiet bool // nothing has failed
 	last  string
 	stop  chan bool
 	ended chan struct{}
@@ -106,8 +107,12 @@ func (s *speaker) Stop(graceful bool) {
 }
 
 func (s *speaker) Sessions() (list []Session) {
+	last := "a\x1bb"
+	if s.quiet {
+		last = ""
+	}
 	for p := range s.peers {
-		list = append(list, Session{Peer: p, State: Established, LastError: "a\x1bb"})
+		list = append(list, Session{Peer: p, State: Established, LastError: last})
 	}
 	return list
 }
@@ -128,11 +133,15 @@ func bgpTo(peers ...configs.BGPPeer) configs.BGP {
 }
 
 // begin runs an Announcer in a synctest bubble until end is called, or the test is over.
-func begin(t *testing.T, w *wire, b configs.BGP) (a *Announcer, ready func(), end func()) {
-	a = New(Config{
+func begin(t *testing.T, w *wire, b configs.BGP, edit ...func(*Config)) (a *Announcer, ready func(), end func()) {
+	cfg := Config{
 		Log: slog.New(slog.DiscardHandler), BGP: b, Open: w.open,
 		RouterID: func() netip.Addr { return netip.MustParseAddr("192.0.2.1") },
-	})
+	}
+	for _, f := range edit {
+		f(&cfg)
+	}
+	a = New(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	go0, done := make(chan struct{}), make(chan struct{})
 	go func() { defer close(done); a.Run(ctx, go0) }()

@@ -7,6 +7,7 @@
 //
 //	announcer   the goroutine: what is told when
 //	routes      what is to be told
+//	holdback    why the first routes wait
 //	speaker     the Speaker, which settings can replace
 //	session     what is known of sessions
 package announcer

@@ -1,6 +1,7 @@
 package announcer
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -48,14 +49,14 @@ func (s *Session) Why() string {
 // Sessions returns those with all routers that settings name, in their order.
 func (a *Announcer) Sessions() []Session {
 	a.mu.Lock()
-	b, run, why, since := a.settings, a.running, a.why, a.since
+	b, run, why, since, heldBack := a.settings, a.running, a.why, a.since, a.heldBack
 	a.mu.Unlock()
 	known := make(map[netip.Addr]Session)
 	var unusable map[netip.Addr]string
 	if run != nil {
 		unusable = run.unusable
 		for _, s := range run.speaker.Sessions() {
-			s.LastError = source.Printable(s.LastError)
+			s.LastError = source.Printable(cmp.Or(s.LastError, heldBack))
 			known[s.Peer] = s
 		}
 	}

@@ -33,6 +33,7 @@ type running struct {
 	peers    Peers
 	unusable map[netip.Addr]string // routers that it does not have, and why
 	ended    chan error            // what Run returned
+	told     bool                  // routes; of the goroutine of Announcer.Run
 }
 
 // retry is after how long a Speaker that cannot be opened, or has ended, is tried again.

@@ -16,6 +16,7 @@ func (d *daemon) connectAnnouncer() {
 	d.neighbours, d.noBGP = newNeighbours(d.log), d.fixed.BGP.NoBGP()
 	d.announcer = announcer.New(announcer.Config{
 		Log: d.log, BGP: d.fixed.BGP, Neighbours: d.neighbours, RouterID: d.routerID,
+		Late: (&lateFamilies{daemon: d}).list,
 		Open: func(b configs.BGP, peers announcer.Peers) (announcer.Speaker, error) { return openBGP(d.log, b, peers) },
 	})
 }

@@ -1,0 +1,45 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// The kernel may serve what any mode has of it, and what the mode in use does not tell of.
+func TestMayServe(t *testing.T) {
+	telling := func(name string, err error, present ...bool) modes.Mode {
+		m := stub(name, nil)
+		m.Objects = func(ctx context.Context, st *proxier.State) (list []proxier.Object, _ error) {
+			if _, bounded := ctx.Deadline(); !bounded || st.Family != proxier.IPv6 {
+				t.Errorf("%s was asked for %s without end", name, st.Family)
+			}
+			for _, is := range present {
+				list = append(list, proxier.Object{Present: is})
+			}
+			return list, err
+		}
+		return m
+	}
+	none := telling("ipvs", nil, false)
+	broken := errors.New("no such module")
+	for _, tt := range []struct {
+		name  string
+		modes []modes.Mode
+		want  bool
+	}{
+		{"nothing", []modes.Mode{telling("nftables", nil, false, false), none}, false},
+		{"in part", []modes.Mode{telling("nftables", nil, false, true), none}, true},
+		{"of another mode", []modes.Mode{telling("nftables", nil), telling("iptables", nil, true)}, true},
+		{"not told", []modes.Mode{telling("nftables", broken), none}, true},
+		{"not told by another mode", []modes.Mode{telling("nftables", nil, false), telling("ipvs", broken)}, false},
+	} {
+		with(t, tt.modes...)
+		if got := mayServe(t.Context(), "nftables", &proxier.State{Family: proxier.IPv6}); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

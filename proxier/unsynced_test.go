@@ -1,0 +1,56 @@
+package proxier
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A family is unsynced until its first sync that succeeds, where something of it is to be announced: with it
+// comes one frontend of that. A family that the Loop does not have is unsynced for good.
+func TestUnsynced(t *testing.T) {
+	both := []Family{IPv4, IPv6}
+	synctest.Test(t, func(t *testing.T) {
+		four, six := &kernel{}, &kernel{fail: errors.New("no")}
+		l := start(t, four, announcedBy(four), func(c *Config) { c.Backends[IPv6] = six })
+		show := func(means source.Means) (list []string) {
+			synctest.Wait()
+			for _, st := range l.Unsynced(means, both) {
+				for _, r := range st.Services {
+					list = append(list, fmt.Sprintf("%s %s %d", st.Family, r.Frontends[0].Key.Addr, len(r.Frontends)))
+				}
+			}
+			return list
+		}
+		expect := func(what string, got []string, want ...string) {
+			t.Helper()
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", what, got, want)
+			}
+		}
+		l.Apply(inFile(
+			webAt("down", balanced("2001:db8::8"), onPort(81), noEndpoints),
+			webAt("web", twoPorts, balanced("2001:db8::9"), testEndpoints("10.0.0.1", "2001:db8::2")),
+		))
+		expect("before all is read", show(source.BGP), "ipv4 203.0.113.1 1", "ipv6 2001:db8::9 1")
+		l.Synced("file")
+		expect("while IPv6 fails", show(source.BGP), "ipv6 2001:db8::9 1")
+		expect("by L2", show(source.L2))
+		l.SetBackends(map[Family]Backend{IPv4: &kernel{fail: errors.New("no")}, IPv6: six})
+		expect("with another backend of IPv4, which fails", show(source.BGP), "ipv6 2001:db8::9 1")
+		l.SetBackends(map[Family]Backend{IPv4: four})
+		expect("without a backend of IPv6", show(source.BGP), "ipv6 2001:db8::9 1")
+		six.failWith(nil)
+		l.SetBackends(map[Family]Backend{IPv4: four, IPv6: six})
+		time.Sleep(time.Minute)
+		expect("when all is synced", show(source.BGP))
+		four.mu.Lock()
+		defer four.mu.Unlock()
+		four.syncs, six.syncs = nil, nil
+	})
+}
