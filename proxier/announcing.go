@@ -10,9 +10,9 @@ import (
 
 // An Announcer tells the network of addresses that this host serves. Its methods must not block.
 type Announcer interface {
-	// Announce takes changes over. It is called from a goroutine for each family, with what is
-	// to be announced only after the kernel serves it, and with what is not before the kernel
-	// is told to stop. It is never called for the end of the Loop.
+	// Announce takes changes over. It is called for one change of a family after the other, with
+	// what is to be announced only after the kernel serves it, and with what is not before the
+	// kernel is told to stop. It is never called for the end of the Loop.
 	Announce(fam Family, changes []AnnounceChange)
 
 	// Unavailable says why nothing is announced by one of the means; empty: it is. Any goroutine
@@ -205,8 +205,10 @@ func (e *PartialError) same(o *PartialError) bool {
 	return maps.Equal(e.Frontends, o.Frontends)
 }
 
-// tellAnnouncer tells the Announcer what it does not know.
+// tellAnnouncer tells the Announcer what it does not know. Any goroutine may call it.
 func (f *family) tellAnnouncer() {
+	f.telling.Lock()
+	defer f.telling.Unlock()
 	f.mu.Lock()
 	list := f.announcing.news()
 	f.mu.Unlock()
@@ -225,17 +227,25 @@ func (f *family) withdrawAll() {
 	f.tellAnnouncer()
 }
 
-// DrainHost has nothing announced from now on, or again what is: this host is drained, or not any more.
-func (l *Loop) DrainHost(drained bool) { l.inbox.put(func(m *mail) { m.drained = &drained }) }
-
-// noteDrained notes whether this host is drained; nil: as before.
-func (l *Loop) noteDrained(drained *bool) {
-	if drained == nil {
-		return
-	}
+// DrainHost has nothing announced from now on, or again what is: this host is drained, or not any more. When
+// it returns the Announcer has been told, whatever families are doing: a sync may take its time.
+func (l *Loop) DrainHost(drained bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.drained = *drained
+	l.drained = drained
+	families := slices.Clone(l.families)
+	for _, f := range families {
+		f.withhold(drained)
+	}
+	l.mu.Unlock()
+	for _, f := range families {
+		f.tellAnnouncer()
+	}
+}
+
+func (l *Loop) hostDrained() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.drained
 }
 
 func (f *family) withhold(drained bool) {

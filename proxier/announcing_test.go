@@ -280,3 +280,29 @@ func TestAnnounceBeyondTheEnd(t *testing.T) {
 		k.expect(t, "full", "203.0.113.1 by bgp")
 	})
 }
+
+// A drain of the host waits for no sync: routers are to turn away at once.
+func TestDrainHostDuringSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l := start(t, k, announcedBy(k))
+		l.Apply(inFile(webAt("web")))
+		l.Synced("file")
+		k.expect(t, "full", "203.0.113.1 by bgp")
+		k.mu.Lock()
+		k.took = time.Minute / 2
+		k.mu.Unlock()
+		l.Apply(inFile(webAt("web", testEndpoints("10.0.0.1", "10.0.0.2"))))
+		synctest.Wait()
+		l.DrainHost(true)
+		k.mu.Lock()
+		got := slices.Clone(k.syncs)
+		k.mu.Unlock()
+		if want := []string{"203.0.113.1 drained"}; !slices.Equal(got, want) {
+			t.Errorf("when DrainHost has returned: %q, want %q", got, want)
+		}
+		l.DrainHost(false)
+		time.Sleep(time.Minute)
+		k.expect(t, "203.0.113.1 drained", "203.0.113.1 by bgp", "web")
+	})
+}

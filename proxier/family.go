@@ -44,7 +44,8 @@ type family struct {
 
 	pace       pace
 	lookout    lookout
-	announcing announcing
+	announcing announcing // guarded by mu
+	telling    sync.Mutex // held while the Announcer is told, so that it hears changes in their order
 
 	mu   sync.RWMutex // held for writing by the goroutine while it changes state or news
 	news familyNews
@@ -120,9 +121,6 @@ func (f *family) absorb(o order) {
 	}
 	if o.node != nil {
 		f.rebase(o.node)
-	}
-	if o.drained != nil {
-		f.withhold(*o.drained)
 	}
 	changed := false
 	for key, svc := range o.services {

@@ -26,7 +26,6 @@ type mail struct {
 	full            bool
 	repair, look    map[Family]bool
 	minimum, resync *time.Duration
-	drained         *bool           // this host is, or is not any more
 	told            []chan<- uint64 // are sent the number of the order; each has room for it
 }
 

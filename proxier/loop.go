@@ -151,8 +151,7 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 	if in.minimum != nil {
 		l.cfg.MinInterval, l.cfg.ResyncInterval = *in.minimum, *in.resync
 	}
-	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full, drained: in.drained}
-	l.noteDrained(in.drained)
+	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full}
 	o.services, o.triggers = l.apply(in.changes)
 	l.reconsider(in.reconsider, &o)
 	if in.node != nil && !in.node.Equal(l.node) {
@@ -265,9 +264,15 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	}
 	slices.SortFunc(keep, func(a, b *runningFamily) int { return int(a.fam) - int(b.fam) })
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.families = keep
+	for _, f := range keep {
+		f.withhold(l.drained) // since one began, that may have changed
+	}
 	l.revision.Add(1)
+	l.mu.Unlock()
+	for _, f := range keep {
+		f.tellAnnouncer()
+	}
 }
 
 // using returns the family with another backend, in use from the given order on.
@@ -282,8 +287,8 @@ func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
 func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
 	f.revision = &l.revision
-	drained := l.drained
-	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced(), drained: &drained})
+	f.withhold(l.hostDrained())
+	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() { f.run(ctx) })

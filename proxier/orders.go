@@ -21,7 +21,6 @@ type order struct {
 	triggers []time.Time // when services were changed where they are from, see Loop.triggers
 
 	minimum, resync *time.Duration
-	drained         *bool // this host is, see Loop.DrainHost; nil: as before
 }
 
 // orders is the mailbox of a family. Sending never blocks.
@@ -72,9 +71,6 @@ func (o *order) merge(n order) {
 	}
 	if n.minimum != nil {
 		o.minimum, o.resync = n.minimum, n.resync
-	}
-	if n.drained != nil {
-		o.drained = n.drained
 	}
 	o.open, o.full = o.open || n.open, o.full || n.full
 	o.triggers = append(o.triggers, n.triggers[:min(len(n.triggers), maxTriggers-len(o.triggers))]...)

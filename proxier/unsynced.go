@@ -8,10 +8,11 @@ import (
 
 // Unsynced returns those of families of which nothing was ever synced since the start, though addresses of
 // theirs would be announced by these means if it had been. Each is a State with one frontend at such
-// an address, and nothing else: the kernel may hold it from an earlier run. It may be called like Status.
+// an address, and nothing else: the kernel may hold it from an earlier run. While this host
+// is drained nothing would be announced. It may be called like Status.
 func (l *Loop) Unsynced(means source.Means, families []Family) (list []*State) {
 	l.mu.RLock()
-	late := keep(families, func(fam Family) bool { return !l.everSynced(fam) })
+	late := keep(families, func(fam Family) bool { return !l.drained && !l.everSynced(fam) })
 	node := l.node
 	var announced []Subject
 	if len(late) > 0 {
