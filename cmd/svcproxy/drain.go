@@ -38,6 +38,7 @@ go on, and --wait ends with 1. --timeout 0 takes back what was given before.
 
 --node drains this host: load balancers that ask /healthz or a health_check_node_port
 hear 503, status --check fails, for keepalived, and what still comes is served as before.
+Routes by BGP are marked for GRACEFUL_SHUTDOWN when drain returns, and then withdrawn.
 The reason is in the answers of /healthz, for all who can reach it. --timeout then
 closes nothing, it ends the wait.
 
@@ -123,8 +124,13 @@ func (p *program) drain(cmd *cobra.Command, c *drainCall) error {
 		return err
 	}
 	if d.Target.Node {
-		if _, err := fmt.Fprintln(p.stdout, d.HeardLine()); err != nil {
-			return err
+		for _, line := range []string{d.HeardLine(), d.RoutesLine()} {
+			if line == "" {
+				continue
+			}
+			if _, err := fmt.Fprintln(p.stdout, line); err != nil {
+				return err
+			}
 		}
 	}
 	if !c.wait {

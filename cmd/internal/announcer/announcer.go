@@ -54,6 +54,7 @@ type Announcer struct {
 	settings configs.BGP
 	again    bool // passwords may have changed
 	routes   routes
+	progress progress
 	running  *running  // nil: there is no Speaker
 	why      string    // there is none, though settings ask for one
 	since    time.Time // so
@@ -72,6 +73,7 @@ var _ proxier.Announcer = (*Announcer)(nil)
 func (a *Announcer) Announce(fam proxier.Family, changes []proxier.AnnounceChange) {
 	a.mu.Lock()
 	a.routes.apply(changes, time.Now())
+	a.progress.announced++
 	a.mu.Unlock()
 	ring(a.wake)
 	a.log(fam, changes)
@@ -159,6 +161,8 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 		return // routers have kept what an earlier run told them
 	case <-ready:
 	}
+	a.noteTold(0, true)
+	defer a.noteTold(0, false)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -181,8 +185,9 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 func (a *Announcer) tell(ctx context.Context, now time.Time) time.Time {
 	a.mu.Lock()
 	list, next := a.routes.byBGP(now)
-	links, run := a.routes.byL2(), a.running
+	links, run, announced := a.routes.byL2(), a.running, a.progress.announced
 	a.mu.Unlock()
+	defer a.noteTold(announced, true)
 	if a.cfg.Neighbours != nil {
 		a.cfg.Neighbours.Set(links)
 	}

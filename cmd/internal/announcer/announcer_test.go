@@ -203,7 +203,7 @@ func TestShutdownBeforeWithdrawal(t *testing.T) {
 		w.expect(t, "routes 203.0.113.1! 203.0.113.3")
 		a.Announce(proxier.IPv4, change("203.0.113.3", 0))
 		w.expect(t, "routes 203.0.113.1!")
-		time.Sleep(shutdownTime - time.Millisecond)
+		time.Sleep(ShutdownTime - time.Millisecond)
 		w.expect(t)
 		time.Sleep(2 * time.Millisecond)
 		w.expect(t, "routes ")

@@ -8,6 +8,7 @@
 //	announcer   the goroutine: what is told when
 //	routes      what is to be told
 //	holdback    why the first routes wait
+//	told        waiting until it is
 //	speaker     the Speaker, which settings can replace
 //	session     what is known of sessions
 package announcer

@@ -15,9 +15,9 @@ type Route struct {
 	Shutdown bool // routers are to prefer any other one
 }
 
-// shutdownTime is how long routes have the mark of a graceful shutdown before they are withdrawn, where
+// ShutdownTime is how long routes have the mark of a graceful shutdown before they are withdrawn, where
 // the kernel goes on serving: routers take less to find another way.
-const shutdownTime = 2 * time.Second
+const ShutdownTime = 2 * time.Second
 
 // routes are the addresses that are announced, and those that are about to go.
 type routes struct {
@@ -40,7 +40,7 @@ func (r *routes) apply(changes []proxier.AnnounceChange, now time.Time) {
 		case ch.Means&source.BGP != 0:
 			delete(r.going, ch.Addr)
 		case was&source.BGP != 0 && ch.Wanted && ch.Serves:
-			r.going[ch.Addr] = now.Add(shutdownTime)
+			r.going[ch.Addr] = now.Add(ShutdownTime)
 		case !ch.Serves:
 			delete(r.going, ch.Addr)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -49,7 +50,8 @@ func (q *Drain) Check() error {
 // DrainAnswer answers a Drain.
 type DrainAnswer struct {
 	conditions.Drained
-	Heard []string `json:"heard,omitempty"` // of this host: where load balancers hear it
+	Heard  []string `json:"heard,omitempty"`         // of this host: where load balancers hear it
+	Marked int      `json:"marked_routes,omitempty"` // of this host: that routers are told to leave, and are withdrawn next
 }
 
 // maxHeard is how many places String names.
@@ -65,6 +67,14 @@ func (a *DrainAnswer) HeardLine() string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
+}
+
+// RoutesLine says what routers have been told; empty: nothing.
+func (a *DrainAnswer) RoutesLine() string {
+	if a.Marked == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s by BGP: marked with GRACEFUL_SHUTDOWN now, withdrawn within %s", counted(a.Marked, "route"), announcer.ShutdownTime)
 }
 
 // Undrain is the question of a POST to UndrainPath.

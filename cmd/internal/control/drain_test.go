@@ -55,6 +55,14 @@ func TestHeardLine(t *testing.T) {
 	}
 }
 
+func TestRoutesLine(t *testing.T) {
+	for marked, want := range map[int]string{0: "", 2: "2 routes by BGP: marked with GRACEFUL_SHUTDOWN now, withdrawn within 2s"} {
+		if got := (&DrainAnswer{Marked: marked}).RoutesLine(); got != want {
+			t.Errorf("%d: %q, want %q", marked, got, want)
+		}
+	}
+}
+
 func TestRemaining(t *testing.T) {
 	in := func(name string, connections, flows int) RemainingIn {
 		return RemainingIn{"default", name, connections, flows}

@@ -42,13 +42,16 @@ type draining struct {
 	keeper drainer
 	loop   drainLoop
 	left   *leftCounter
-	heard  func() []string // where load balancers hear that this host is drained
+	heard  func() []string                    // where load balancers hear that this host is drained
+	told   func(context.Context) (int, error) // as Announcer.Told
 
 	telling sync.Mutex // held while the loop is told of the host's drain, so that it hears the last
 }
 
-func newDraining(log *slog.Logger, keeper drainer, loop drainLoop, heard func() []string) *draining {
-	return &draining{log: log, keeper: keeper, loop: loop, left: newLeftCounter(loop), heard: heard}
+// newDraining completes what has all but left.
+func newDraining(d *draining) *draining {
+	d.left = newLeftCounter(d.loop)
+	return d
 }
 
 // addRoutes adds what is asked about drains, and what changes them.
@@ -91,6 +94,9 @@ func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) 
 	}
 	if err := d.held(ctx, q.Target); err != nil {
 		return answer, fmt.Errorf("%s stays drained, and the kernel may still send new connections there: %w", control.TargetName(q.Target), err)
+	}
+	if answer.Marked, err = d.routers(ctx, q.Target); err != nil {
+		return answer, fmt.Errorf("%s stays drained, and routers may not know of it yet: %w", control.TargetName(q.Target), err)
 	}
 	now := d.keeper.Drains().Get(q.Target)
 	if now == nil {
@@ -162,6 +168,9 @@ func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undra
 	if err = d.held(ctx, q.Target); err != nil {
 		return over, fmt.Errorf("%s is not drained any more, and the kernel may not know it yet: %w", control.TargetName(q.Target), err)
 	}
+	if _, err = d.routers(ctx, q.Target); err != nil {
+		return over, fmt.Errorf("%s is not drained any more, and routers may not know it yet: %w", control.TargetName(q.Target), err)
+	}
 	return d.still(q.Target), nil
 }
 
@@ -200,6 +209,22 @@ func (d *draining) held(ctx context.Context, t conditions.DrainTarget) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, holdTime, errNotHeld)
 	defer cancel()
 	return d.loop.Held(ctx, proxier.FamilyOf(t.Addr))
+}
+
+// toldTime is how long it may take to tell routers: a new session of BGP may be on its way.
+const toldTime = 5 * time.Second
+
+var errNotTold = fmt.Errorf("not within %v", toldTime)
+
+// routers waits until routers are told of a drain of this host, or its end, and returns how many routes
+// are marked for that.
+func (d *draining) routers(ctx context.Context, t conditions.DrainTarget) (int, error) {
+	if !t.Node {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, toldTime, errNotTold)
+	defer cancel()
+	return d.told(ctx)
 }
 
 // known returns why a target cannot be drained: no service has it.

@@ -42,6 +42,17 @@ type heldLoop struct {
 	took     time.Duration
 	held     []proxier.Family // that were waited for
 	host     []bool           // whether this host is drained, each time it was told
+	slow     time.Duration    // how long routers take to be told
+}
+
+// told takes its time, and counts what the loop was told of this host before.
+func (l *heldLoop) told(ctx context.Context) (int, error) {
+	select {
+	case <-time.After(l.slow):
+		return len(l.host), nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
 }
 
 func (l *heldLoop) DrainHost(drained bool) { l.host = append(l.host, drained) }
@@ -96,7 +107,10 @@ func newHeldLoop() *heldLoop {
 
 func newTestDraining(l *heldLoop) (*draining, *drainStore) {
 	s := &drainStore{}
-	return newDraining(slog.New(slog.DiscardHandler), s, l, func() []string { return []string{"127.0.0.1:10349"} }), s
+	return newDraining(&draining{
+		log: slog.New(slog.DiscardHandler), keeper: s, loop: l,
+		heard: func() []string { return []string{"127.0.0.1:10349"} }, told: l.told,
+	}), s
 }
 
 func drainTarget(t *testing.T, text string) conditions.DrainTarget {
@@ -209,6 +223,25 @@ func TestDrainAgain(t *testing.T) {
 				t.Errorf("%v: %v", bad, err)
 			}
 		}
+	})
+}
+
+// A drain of this host is over with, for who asks, when routers are told of it.
+func TestDrainTellsRouters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newHeldLoop()
+		l.slow = time.Second
+		d, _ := newTestDraining(l)
+		began, node := time.Now(), drainTarget(t, "node")
+		got, err := d.drain(t.Context(), control.Peer{}, control.Drain{Target: node})
+		if took := time.Since(began); err != nil || got.Marked != 1 || took != l.slow {
+			t.Errorf("%+v, %v after %v", got, err, took)
+		}
+		l.slow = time.Hour
+		_, err = d.drain(t.Context(), control.Peer{}, control.Drain{Target: node})
+		saysDrain(t, "slow routers", err, "this host stays drained, and routers may not know of it yet: not within 5s")
+		_, err = d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: node})
+		saysDrain(t, "slow routers", err, "this host is not drained any more, and routers may not know it yet: not within 5s")
 	})
 }
 

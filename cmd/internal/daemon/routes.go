@@ -15,6 +15,9 @@ func (d *daemon) routes() *control.Routes {
 	control.Get(r, trace.Path, d.report.names)
 	d.versionRoutes(r)
 	d.addExplain(r)
-	newDraining(d.log, d.keeper, d.loop, func() []string { return d.server.Heard(d.fixed.HTTPAddress) }).addRoutes(r)
+	newDraining(&draining{
+		log: d.log, keeper: d.keeper, loop: d.loop, told: d.announcer.Told,
+		heard: func() []string { return d.server.Heard(d.fixed.HTTPAddress) },
+	}).addRoutes(r)
 	return r
 }
