@@ -78,7 +78,7 @@ func taken(svc *source.Service, c claim, h holder) source.Fault {
 	switch {
 	case h.svc == nil:
 		f.Msg = fmt.Sprintf("service %q: port %d/%s is the one svcproxy itself listens on", svc.Key, c.port, c.protocol)
-		f.Hint = "choose another port, or another http_address or metrics_address"
+		f.Hint = "choose another port, or another http_address, metrics_address or port of [bgp]"
 	case c.port == 0:
 		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.place(c))
 	default:
@@ -200,7 +200,9 @@ func (t *Tracker) release(u *unit) {
 		for c := range claims(s) {
 			if t.claims[c].unit == u {
 				t.touch(c)
-				delete(t.claims, c)
+				if delete(t.claims, c); t.reserved[c] {
+					t.claims[c] = holder{}
+				}
 			}
 		}
 	}

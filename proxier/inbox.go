@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type mail struct {
 	full            bool
 	repair, look    map[Family]bool
 	minimum, resync *time.Duration
+	reserved        *[]netip.AddrPort
 	told            []chan<- uint64 // are sent the number of the order; each has room for it
 }
 
@@ -100,6 +102,11 @@ func (l *Loop) SetBackends(backends map[Family]Backend) {
 // SetIntervals changes Config.MinInterval and Config.ResyncInterval.
 func (l *Loop) SetIntervals(minimum, resync time.Duration) {
 	l.inbox.put(func(m *mail) { m.minimum, m.resync = &minimum, &resync })
+}
+
+// SetReserved changes Config.Reserved.
+func (l *Loop) SetReserved(ports []netip.AddrPort) {
+	l.inbox.put(func(m *mail) { m.reserved = &ports })
 }
 
 // Resync compares everything with the kernel now.

@@ -152,6 +152,10 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 		l.cfg.MinInterval, l.cfg.ResyncInterval = *in.minimum, *in.resync
 	}
 	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full}
+	if in.reserved != nil {
+		l.reserve(*in.reserved)
+		in.changes = append(in.changes, source.Changes{}) // for what waits
+	}
 	o.services, o.triggers = l.apply(in.changes)
 	l.reconsider(in.reconsider, &o)
 	if in.node != nil && !in.node.Equal(l.node) {
@@ -200,6 +204,13 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]Subject, t
 	l.revision.Add(1)
 	l.keep(b)
 	return services, triggers
+}
+
+// reserve takes over which ports this program listens on.
+func (l *Loop) reserve(ports []netip.AddrPort) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tracker.Reserve(ports)
 }
 
 // rebase has the services resolved again that a changed node touches.

@@ -709,3 +709,16 @@ func TestLoopDeltasAddUp(t *testing.T) {
 		}
 	})
 }
+
+// A port that this program does not listen on any more is free for who waits for it.
+func TestLoopReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l := start(t, k, func(c *Config) { c.Reserved = []netip.AddrPort{netip.MustParseAddrPort("[::]:179")} })
+		l.Apply(set(file("a", "x 179")))
+		l.Synced("file")
+		k.expect(t, "full")
+		l.SetReserved(nil)
+		k.expect(t, "x")
+	})
+}

@@ -27,6 +27,9 @@ type Tracker struct {
 	claims  map[claim]holder        // of files, and of this program itself
 	waiting map[claim][]*unit       // what refused files want, and which of them do
 	objects objects
+
+	reserved map[claim]bool // for this program: those that no file had have no unit in claims
+
 	touched map[claim]bool // those that files took or gave in this step
 
 	accepted []source.Unit // since last asked; without their services; no objects
@@ -72,10 +75,30 @@ func NewTracker(reserved []netip.AddrPort, sources ...string) *Tracker {
 	for i, name := range sources {
 		t.ranks[name] = i
 	}
-	for _, a := range reserved {
-		t.claims[claim{protocol: source.TCP, port: a.Port()}] = holder{}
-	}
+	t.Reserve(reserved)
 	return t
+}
+
+// Reserve replaces the TCP ports that cannot be node ports or health check ports. One that a file has stays
+// with it until it lets go. What that changes for others comes with the next Apply.
+func (t *Tracker) Reserve(ports []netip.AddrPort) {
+	was := t.reserved
+	t.reserved = make(map[claim]bool, len(ports))
+	for _, a := range ports {
+		t.reserved[claim{protocol: source.TCP, port: a.Port()}] = true
+	}
+	for c := range was {
+		if !t.reserved[c] && t.claims[c] == (holder{}) {
+			t.touch(c)
+			delete(t.claims, c)
+		}
+	}
+	for c := range t.reserved {
+		if _, held := t.claims[c]; !held {
+			t.touch(c)
+			t.claims[c] = holder{}
+		}
+	}
 }
 
 // Apply applies one step of a source and returns what it changed, over all units,

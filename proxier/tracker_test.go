@@ -90,7 +90,7 @@ func TestTrackerClaims(t *testing.T) {
 		{"node port", []source.Changes{set(file("a", "x 30080")), set(file("b", "y 30080"))},
 			"x@a\n" + `b:1:1: service "default/y": node port 30080/tcp is taken by "default/x" (a:1:1)`},
 		{"our own port", []source.Changes{set(file("a", "x 10349"))},
-			`a:1:1: service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address or metrics_address`},
+			`a:1:1: service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]`},
 		{"within one file", []source.Changes{set(file("a", "x "+v1, "y "+v1))},
 			`a:2:1: service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)`},
 		{"same name within one file", []source.Changes{set(file("a", "x "+v1, "x "+v2))},
@@ -127,7 +127,7 @@ func TestTrackerClaims(t *testing.T) {
 			"x@a\ny@b\nz@c\n" + `a:1:1: service "default/x": 10.96.0.2:80/tcp is taken by "default/y" (b:1:1)` + "\n" +
 				`b:1:1: service "default/y": 10.96.0.3:80/tcp is taken by "default/z" (c:1:1)` + "\n" +
 				`c:1:1: service "default/z": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)` + "\n" +
-				`c:2:1: service "default/w": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address or metrics_address`},
+				`c:2:1: service "default/w": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]`},
 		{"chain of releases", []source.Changes{
 			set(file("a", "x "+v1), file("b", "y "+v2)), set(file("b", "y "+v1)), set(file("c", "z "+v2)), gone("a")}, "y@b\nz@c"},
 		{"older record wins at the start", []source.Changes{set(since(file("a", "x "+v1), 2), since(file("b", "y "+v1), 1))},
@@ -153,7 +153,7 @@ func TestTrackerClaims(t *testing.T) {
 			set(file("a", "x "+v2)), set(object("default/y", 2, "y "+v1)), set(object("default/x", 1, "x "+v1)), gone("a")},
 			"x@default/x\ny@default/y without 10.96.0.1:80/tcp\n" + `service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (default/x)`},
 		{"our own port, of an object", []source.Changes{set(object("default/x", 1, "x 10349"))},
-			"x@default/x without node port 10349/tcp\n" + `service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address or metrics_address`},
+			"x@default/x without node port 10349/tcp\n" + `service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -388,4 +388,40 @@ func checkNoMoreFit(t *rapid.T, tr *Tracker) {
 			t.Fatalf("files %q are refused, but can have what they want:\n%s", names, inUse(tr))
 		}
 	}
+}
+
+// The ports that are reserved can change: one that a file has stays with it, and what waited for one gets it.
+func TestReserve(t *testing.T) {
+	ports := func(list ...uint16) (out []netip.AddrPort) {
+		for _, n := range list {
+			out = append(out, netip.AddrPortFrom(netip.IPv4Unspecified(), n))
+		}
+		return out
+	}
+	tr := NewTracker(ports(179))
+	expect := func(what, want string) {
+		t.Helper()
+		tr.Apply(source.Changes{})
+		if got := inUse(tr); got != want {
+			t.Errorf("%s:\n%s\nwant:\n%s", what, got, want)
+		}
+	}
+	ours := func(unit, name string, port int) string {
+		return fmt.Sprintf("%sservice %q: port %d/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]", unit, "default/"+name, port)
+	}
+	tr.Apply(set(file("a", "x 179"), file("b", "y 1790")))
+	tr.Apply(set(object("default/z", 1, "z 179")))
+	expect("at first", "y@b\nz@default/z without node port 179/tcp\n"+ours("a:1:1: ", "x", 179)+"\n"+ours("", "z", 179))
+	tr.Reserve(ports(1790))
+	expect("another port", "x@a\ny@b\nz@default/z without node port 179/tcp\n"+`service "default/z": node port 179/tcp is taken by "default/x" (a:1:1)`)
+	tr.Apply(set(file("b", "y 1790", "v 10.96.0.1:80")))
+	expect("its file is edited", "v@b\nx@a\ny@b\nz@default/z without node port 179/tcp\n"+`service "default/z": node port 179/tcp is taken by "default/x" (a:1:1)`)
+	tr.Apply(gone("b"))
+	tr.Apply(gone("a"))
+	tr.Apply(set(file("c", "w 1790")))
+	expect("when it let go", "z@default/z\n"+ours("c:1:1: ", "w", 1790))
+	tr.Reserve(ports(179))
+	expect("an object lets go at once", "w@c\nz@default/z without node port 179/tcp\n"+ours("", "z", 179))
+	tr.Reserve(nil)
+	expect("none", "w@c\nz@default/z")
 }

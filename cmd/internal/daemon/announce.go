@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
@@ -40,6 +41,7 @@ func (d *daemon) useAnnounced(now configs.Settings) {
 		d.log.Warn(f.String())
 	}
 	d.announcer.Use(now.BGP)
+	d.loop.SetReserved(node.Reserved(now))
 	if why := now.BGP.NoBGP(); why != d.noBGP {
 		d.noBGP = why
 		each(d.sources, revalidator.Revalidate)

@@ -94,6 +94,9 @@ func Reserved(s configs.Settings) []netip.AddrPort {
 			ports = append(ports, port)
 		}
 	}
+	if s.BGP.Enabled() && s.BGP.Port != 0 {
+		ports = append(ports, netip.AddrPortFrom(netip.IPv6Unspecified(), s.BGP.Port)) // of both families
+	}
 	return ports
 }
 

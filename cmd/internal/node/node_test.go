@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -117,6 +118,24 @@ func TestReserved(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("Reserved(%q) = %q, want %q", tt.address, got, tt.want)
+		}
+	}
+}
+
+// The port for routers is reserved where there are any that may connect to it.
+func TestReservedForRouters(t *testing.T) {
+	peers := []configs.BGPPeer{{Address: netip.MustParseAddr("192.0.2.254"), AS: 64500}}
+	for _, tt := range []struct {
+		bgp  configs.BGP
+		want string
+	}{
+		{configs.BGP{AS: 64512, Port: 179, Peers: peers}, "[[::]:179]"},
+		{configs.BGP{AS: 64512, Peers: peers}, "[]"},
+		{configs.BGP{AS: 64512, Port: 179}, "[]"},
+		{configs.BGP{Port: 179, Peers: peers}, "[]"},
+	} {
+		if got := fmt.Sprint(node.Reserved(configs.Settings{BGP: tt.bgp})); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.bgp, got, tt.want)
 		}
 	}
 }
