@@ -36,6 +36,7 @@ const (
 	Unproven                 // no endpoint that is used has passed its check yet
 	NotHeld                  // the kernel does not hold it yet
 	KernelLacksIt            // the kernel cannot hold it
+	NoRouter                 // BGP: nothing is in the way here, and no router hears of it, see Announcer.Unheard
 	withheldCount
 )
 
@@ -43,7 +44,7 @@ const (
 func (w Withheld) String() string {
 	return [withheldCount]string{
 		"", "no_means", "host_drained", "refused", "disabled", "own_address", "not_own_address", "claimed",
-		"no_endpoint", "none_usable", "none_wanted", "all_failed", "unproven", "pending", "unserved",
+		"no_endpoint", "none_usable", "none_wanted", "all_failed", "unproven", "pending", "unserved", "no_router",
 	}[w]
 }
 

@@ -24,6 +24,9 @@ type AnnouncedAddress struct {
 	Place string `json:"place,omitempty"` // where the first that does not serve it is written
 }
 
+// Unheard reports whether it is not announced for want of a router alone.
+func (a *AnnouncedAddress) Unheard() bool { return a.Withheld == NoRouter.String() }
+
 // maxSharers is how many services of an address are named.
 const maxSharers = 5
 
@@ -46,7 +49,7 @@ func (l *Loop) Announced(match func(source.Key) bool) []AnnouncedAddress {
 	refused := l.tracker.refusedAnnouncers(match)
 	l.mu.RUnlock()
 	slices.SortFunc(list, func(a, b Subject) int { return a.Key.Compare(b.Key) })
-	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered(), at: make(map[Announcement]*AnnouncedAddress)}
+	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered(), unheard: l.unheard(), at: make(map[Announcement]*AnnouncedAddress)}
 	for _, f := range families {
 		f.addAnnounced(&sum, list)
 		for _, s := range refused {
@@ -80,6 +83,14 @@ func (l *Loop) unavailable() map[source.Means]string {
 	return why
 }
 
+// unheard says of which families no router gets routes, and why.
+func (l *Loop) unheard() map[Family]string {
+	if l.cfg.Announcer == nil {
+		return nil
+	}
+	return map[Family]string{IPv4: l.cfg.Announcer.Unheard(IPv4), IPv6: l.cfg.Announcer.Unheard(IPv6)}
+}
+
 func (l *Loop) unanswered() map[netip.Addr]string {
 	if l.cfg.Announcer == nil {
 		return nil
@@ -104,6 +115,7 @@ type announcedSum struct {
 	node        *Node
 	unavailable map[source.Means]string
 	unanswered  map[netip.Addr]string
+	unheard     map[Family]string
 	at          map[Announcement]*AnnouncedAddress // by address and means
 }
 
@@ -174,6 +186,8 @@ func (sum *announcedSum) add(s Subject, n Announcement, r *Resolved, lacks *Part
 	switch {
 	case why == NotWithheld && n.Means == source.L2 && sum.unanswered[n.Addr] != "":
 		row.Withheld, row.Reason, row.Place = NotCarried.String(), sum.unanswered[n.Addr], writtenAt(s.Service)
+	case why == NotWithheld && n.Means == source.BGP && sum.unheard[FamilyOf(n.Addr)] != "":
+		row.Withheld, row.Reason, row.Place = NoRouter.String(), "ready, no router: "+sum.unheard[FamilyOf(n.Addr)], ""
 	case why == NotWithheld:
 		row.Announced, row.Withheld, row.Place = true, "", ""
 		row.Reason = inPart(s, sum.node, n.Addr, r)

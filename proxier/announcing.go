@@ -19,6 +19,10 @@ type Announcer interface {
 	// may call it.
 	Unavailable(means source.Means) string
 
+	// Unheard says why no router gets routes of a family, where BGP is available; empty: one does. Any
+	// goroutine may call it.
+	Unheard(Family) string
+
 	// Unanswered returns the addresses that neighbours should be told of and are not, and why. Any
 	// goroutine may call it.
 	Unanswered() map[netip.Addr]string

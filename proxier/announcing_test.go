@@ -16,6 +16,7 @@ import (
 type network struct {
 	*kernel
 	without string // why BGP is not there
+	deaf    map[Family]string
 }
 
 func (n *network) Announce(_ Family, changes []AnnounceChange) {
@@ -36,6 +37,8 @@ func (n *network) Announce(_ Family, changes []AnnounceChange) {
 }
 
 func (n *network) Unavailable(source.Means) string { return n.without }
+
+func (n *network) Unheard(fam Family) string { return n.deaf[fam] }
 
 func (n *network) Unanswered() map[netip.Addr]string {
 	return map[netip.Addr]string{netip.MustParseAddr("203.0.113.4"): "no link answers for it"}
@@ -253,6 +256,14 @@ func TestAnnounced(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		if got, want := show()[3], `203.0.113.4 l2 false not_own_address "no link answers for it" [default/neighbour] `; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		net.deaf = map[Family]string{IPv6: "the other family"}
+		if got, want := show()[0], `203.0.113.1 bgp true  "in part: not usable at 80/tcp" [default/a default/b default/taken] `; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		net.deaf[IPv4] = "no session"
+		if got, want := show()[0], `203.0.113.1 bgp false no_router "ready, no router: no session" [default/a default/b default/taken] `; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		net.without = "no [bgp]"

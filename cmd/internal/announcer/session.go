@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -34,6 +35,32 @@ const Established = "established"
 
 // Up reports whether the router gets routes.
 func (s *Session) Up() bool { return s.State == Established }
+
+// withheld says why the router gets no routes of a family; empty: it does.
+func (s *Session) withheld(fam proxier.Family) string {
+	switch {
+	case !s.Up():
+		return "no session is established"
+	case fam == proxier.IPv6:
+		return s.IPv6.Withheld
+	}
+	return s.IPv4.Withheld
+}
+
+// Unheard implements proxier.Announcer. Of a session that is established it says what is in the way.
+func (a *Announcer) Unheard(fam proxier.Family) string {
+	why := ""
+	for _, s := range a.Sessions() {
+		text := s.withheld(fam)
+		if text == "" {
+			return ""
+		}
+		if why == "" || s.Up() {
+			why = text
+		}
+	}
+	return why
+}
 
 // Why says what is in the way of routes; empty: nothing.
 func (s *Session) Why() string {

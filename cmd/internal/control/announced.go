@@ -36,6 +36,7 @@ func (a *Announced) summary(most int) AnnouncedSummary {
 			s.Withheld = append(s.Withheld, row)
 		}
 	}
+	slices.SortStableFunc(s.Withheld, func(x, y proxier.AnnouncedAddress) int { return cmp.Compare(toInt(x.Unheard()), toInt(y.Unheard())) })
 	s.Withheld = first(s.Withheld, most, &s.Left)
 	return s
 }

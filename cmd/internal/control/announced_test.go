@@ -21,6 +21,7 @@ func TestSummaryOfAnnounced(t *testing.T) {
 		},
 		Addresses: []proxier.AnnouncedAddress{
 			{Address: netip.MustParseAddr("203.0.113.1"), Means: "bgp", Announced: true},
+			{Address: netip.MustParseAddr("203.0.113.0"), Means: "bgp", Withheld: "no_router", Reason: "ready, no router: no session is established"},
 			{Address: netip.MustParseAddr("203.0.113.2"), Means: "bgp", Withheld: "none_usable", Reason: "no usable endpoint: 2 not ready\x1b", Place: "web.toml:3:1"},
 			{Address: netip.MustParseAddr("203.0.113.3"), Means: "l2", Withheld: "unproven", Reason: "no endpoint has passed its check yet"},
 		},
@@ -37,16 +38,17 @@ func TestSummaryOfAnnounced(t *testing.T) {
 	const want = `PROBLEMS  1
   bgp  2001:db8::1  DOWN  active the peer is AS 64502
 
-ANNOUNCED  1 address by bgp, 2 not
+ANNOUNCED  1 address by bgp, 3 not
   router 2001:db8::1  AS 64501  ACTIVE for 1m0s       0 routes  the peer is AS 64502
   router 192.0.2.254  AS 64500  established for 3d0h  3 routes  
   203.0.113.2         bgp       NOT                   no usable endpoint: 2 not ready\x1b (web.toml:3:1)
   203.0.113.3         l2        NOT                   no endpoint has passed its check yet
+  203.0.113.0         bgp       NOT                   ready, no router: no session is established
 `
 	if got := text(Few); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
-	if got := text(1); !strings.Contains(got, "1 address by bgp, 2 not") || !strings.Contains(got, "and 1 more: svcproxy status --problems") {
+	if got := text(1); !strings.Contains(got, "1 address by bgp, 3 not") || !strings.Contains(got, "and 2 more: svcproxy status --problems") {
 		t.Errorf("with one address:\n%s", got)
 	}
 	if s := Summarize(st, proxier.Summary{}, Few); !strings.Contains(s.Trouble(), "bgp 2001:db8::1 DOWN active") {

@@ -1,0 +1,54 @@
+package announcer
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// A listed is a speaker with sessions that are given.
+type listed struct {
+	*speaker
+	list []Session
+}
+
+func (l *listed) Sessions() []Session { return l.list }
+
+// An address is heard of where one session is established that takes its family.
+func TestUnheard(t *testing.T) {
+	other := netip.MustParseAddr("192.0.2.253")
+	down, both := Session{State: "active"}, Session{State: Established}
+	four := Session{State: Established, IPv6: SessionRoutes{Withheld: "not IPv6"}}
+	const none = "no session is established"
+	for _, tt := range []struct {
+		name         string
+		sessions     []Session
+		want4, want6 string
+		noSpeaker    bool
+	}{
+		{name: "all", sessions: []Session{both, both}},
+		{name: "one", sessions: []Session{down, both}},
+		{name: "none", sessions: []Session{down, down}, want4: none, want6: none},
+		{name: "one family", sessions: []Session{four, down}, want6: "not IPv6"},
+		{name: "one each", sessions: []Session{four, both}},
+		{name: "no speaker", noSpeaker: true, want4: none, want6: none},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a := New(Config{BGP: bgpTo(configs.BGPPeer{Address: peerAddr}, configs.BGPPeer{Address: other})})
+			for i, p := range []netip.Addr{peerAddr, other} {
+				if !tt.noSpeaker {
+					tt.sessions[i].Peer = p
+				}
+			}
+			if !tt.noSpeaker {
+				a.running = &running{speaker: &listed{list: tt.sessions}}
+			}
+			if got4, got6 := a.Unheard(proxier.IPv4), a.Unheard(proxier.IPv6); got4 != tt.want4 || got6 != tt.want6 {
+				t.Errorf("%s: %q, %q; want %q, %q", tt.name, got4, got6, tt.want4, tt.want6)
+			}
+		})
+	}
+}
