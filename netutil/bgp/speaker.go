@@ -34,8 +34,9 @@ type Speaker struct {
 	ending   bool // what GoBGP reports is of our own doing
 
 	// Of the goroutine of Run.
-	have routes
-	hops map[netip.Addr][families]hop
+	have    routes
+	hops    map[netip.Addr][families]hop
+	trouble string // as logged
 }
 
 // New returns a speaker, or all that is wrong with cfg, joined. It opens nothing.
@@ -156,8 +157,8 @@ func (s *Speaker) loop(ctx context.Context, srv *server.BgpServer) bool {
 	again := time.NewTicker(look)
 	defer again.Stop()
 	for {
-		if err := s.reconcile(ctx, srv); err != nil && ctx.Err() == nil {
-			s.cfg.Log.Error("BGP: will be tried again", "err", err, "after", look)
+		if err := s.reconcile(ctx, srv); ctx.Err() == nil {
+			s.logTrouble(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -168,6 +169,22 @@ func (s *Speaker) loop(ctx context.Context, srv *server.BgpServer) bool {
 		case <-again.C:
 		}
 	}
+}
+
+// logTrouble logs what keeps us from what is wanted when it is new, and that it is over.
+func (s *Speaker) logTrouble(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	switch {
+	case text == s.trouble:
+	case err != nil:
+		s.cfg.Log.Error("BGP: it is tried again until it works", "err", err, "every", look)
+	default:
+		s.cfg.Log.Info("BGP: what failed works again", "err", s.trouble)
+	}
+	s.trouble = text
 }
 
 // reconcile makes GoBGP hold what is wanted. Nothing is done before the first SetRoutes.

@@ -2,6 +2,7 @@ package bgp_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -326,6 +327,32 @@ func TestPortTaken(t *testing.T) {
 		t.Errorf("got %v; want that the port is taken", err)
 	}
 	s.Stop(true)
+}
+
+// An error that stays is logged once, another one and the end of it too.
+func TestTroubleIsLoggedOnce(t *testing.T) {
+	var out strings.Builder
+	cfg := config(bgp.Peer{Address: loopback, AS: routerAS})
+	cfg.Log = slog.New(slog.NewTextHandler(&out, nil))
+	s, err := bgp.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, other := errors.New("one"), errors.New("other")
+	for _, err := range []error{nil, one, one, one, other, nil, nil, one} {
+		s.LogTrouble(err)
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		_, line, _ = strings.Cut(line, "level=")
+		level, _, _ := strings.Cut(line, " ")
+		_, line, _ = strings.Cut(line, "err=")
+		word, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		got = append(got, level+" "+word)
+	}
+	if want := []string{"ERROR one", "ERROR other", "INFO other", "ERROR one"}; !slices.Equal(got, want) {
+		t.Errorf("logged %q, want %q", got, want)
+	}
 }
 
 // OnChange hears of the newest state, however slow it is, and the end of the context is the end of all.

@@ -50,6 +50,9 @@ type Announcer struct {
 	tryAt time.Time        // when one that failed is tried again
 	late  []proxier.Family // that routes are held back for
 
+	logged   string                // why there is no Speaker, until one has worked for a while
+	unusable map[netip.Addr]string // as logged
+
 	mu       sync.Mutex
 	settings configs.BGP
 	again    bool // passwords may have changed

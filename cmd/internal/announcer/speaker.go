@@ -32,12 +32,16 @@ type running struct {
 	speaker  Speaker
 	peers    Peers
 	unusable map[netip.Addr]string // routers that it does not have, and why
-	ended    chan error            // what Run returned
-	told     bool                  // routes; of the goroutine of Announcer.Run
+	opened   time.Time
+	ended    chan error // what Run returned
+	told     bool       // routes; of the goroutine of Announcer.Run
 }
 
 // retry is after how long a Speaker that cannot be opened, or has ended, is tried again.
 const retry = 10 * time.Second
+
+// trial is after how long a Speaker is taken to work: one that cannot listen ends at once.
+const trial = 5 * time.Second
 
 // passwords returns the routers that can be talked to, and why others cannot.
 func passwords(b configs.BGP) (Peers, map[netip.Addr]string) {
@@ -79,13 +83,17 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 	a.used, a.tryAt = want, time.Time{}
 	if !want.Enabled() {
 		a.setRunning(nil, nil)
+		a.logged = ""
+		return time.Time{}
+	}
+	run, err := a.open(ctx, want)
+	if a.setRunning(run, err); err != nil {
 		return a.tryAt
 	}
-	a.setRunning(a.open(ctx, want))
-	return a.tryAt
+	return a.due(run)
 }
 
-// look notes that a Speaker has ended.
+// look notes that a Speaker has ended, or that it works after others that failed.
 func (a *Announcer) look(run *running) time.Time {
 	select {
 	case err := <-run.ended:
@@ -93,9 +101,37 @@ func (a *Announcer) look(run *running) time.Time {
 			err = errors.New("its goroutine is gone")
 		}
 		a.setRunning(nil, fmt.Errorf("BGP ended: %w", err))
+		return a.tryAt
 	default:
 	}
-	return a.tryAt
+	if a.logged != "" && !time.Now().Before(run.opened.Add(trial)) {
+		a.cfg.Log.Info("addresses are announced by BGP again", "was", a.logged)
+		a.logged = ""
+	}
+	return a.due(run)
+}
+
+// due returns when speak is to be called again with a Speaker; zero: when settings change.
+func (a *Announcer) due(run *running) time.Time {
+	if a.logged != "" {
+		return run.opened.Add(trial)
+	}
+	return time.Time{}
+}
+
+// logUnusable logs which routers are left out when that is new, and which are not any more.
+func (a *Announcer) logUnusable(now map[netip.Addr]string) {
+	for addr, why := range now {
+		if a.unusable[addr] != why {
+			a.cfg.Log.Error("a router is not told of addresses", "err", why)
+		}
+	}
+	for addr := range a.unusable {
+		if now[addr] == "" {
+			a.cfg.Log.Info("a router is not left out any more", "peer", addr)
+		}
+	}
+	a.unusable = now
 }
 
 // differs reports whether passwords are others than those in use.
@@ -110,9 +146,7 @@ func (r *running) differs(b configs.BGP) bool {
 // open opens a Speaker, and has it run.
 func (a *Announcer) open(ctx context.Context, b configs.BGP) (*running, error) {
 	peers, unusable := passwords(b)
-	for _, why := range unusable {
-		a.cfg.Log.Error("a router is not told of addresses", "err", why)
-	}
+	a.logUnusable(unusable)
 	if len(peers) == 0 {
 		return nil, errors.New("no router has a password that can be used")
 	}
@@ -125,7 +159,7 @@ func (a *Announcer) open(ctx context.Context, b configs.BGP) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	run := &running{speaker: speaker, peers: peers, unusable: unusable, ended: make(chan error, 1)}
+	run := &running{speaker: speaker, peers: peers, unusable: unusable, opened: time.Now(), ended: make(chan error, 1)}
 	work := context.WithoutCancel(ctx) // it ends by Stop
 	a.speakers.Go(func() {
 		run.ended <- speaker.Run(work)
@@ -141,13 +175,14 @@ func (a *Announcer) setRunning(run *running, err error) {
 		why = err.Error()
 	}
 	a.mu.Lock()
-	news := why != "" && why != a.why
 	a.running, a.why, a.since = run, why, time.Now()
 	a.mu.Unlock()
-	if err != nil {
-		a.tryAt = time.Now().Add(retry)
+	if err == nil {
+		return
 	}
-	if news {
+	a.tryAt = time.Now().Add(retry)
+	if why != a.logged {
+		a.logged = why
 		a.cfg.Log.Error("no address is announced by BGP", "err", why, "retry", retry)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
-	"svcproxy.dev/svcproxy/source/file"
 )
 
 // connectAnnouncer makes what tells the network of addresses.
@@ -37,9 +36,6 @@ func (d *daemon) routerID() netip.Addr {
 // useAnnounced takes over other settings of BGP. Service files are looked at again where they decide
 // whether anything is announced.
 func (d *daemon) useAnnounced(now configs.Settings) {
-	for _, f := range now.BGP.CheckPasswords(file.SettingsName) {
-		d.log.Warn(f.String())
-	}
 	d.announcer.Use(now.BGP)
 	d.loop.SetReserved(node.Reserved(now))
 	if why := now.BGP.NoBGP(); why != d.noBGP {
