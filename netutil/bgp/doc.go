@@ -33,12 +33,12 @@
 //
 // Routes that a peer sends reach neither our table nor other peers; [Family.Refused] counts them, with
 // our own routes where a router sends them back, as FRR does. GoBGP keeps them in memory all the same, so
-// a router should be configured to send none.
+// a router should be configured to send none; [PeerState.Notice] says so where it sends many.
 //
 // # Files
 //
 // config.go has the configuration and what is valid, route.go the routes and their differences, speaker.go the
-// life of a speaker, apply.go how routes reach GoBGP, state.go what is seen of it; gobgp.go writes GoBGP's requests, nexthop.go finds addresses, and
+// life of a speaker, apply.go how routes reach GoBGP, state.go and received.go what is seen of it; gobgp.go writes GoBGP's requests, nexthop.go finds addresses, and
 // faults.go puts into words why a session is not there. GoBGP keeps options of
 // its route selection in variables of its package, so that starting a second speaker while
 // another one runs in the same process is a data race; with the same values, and without consequence.

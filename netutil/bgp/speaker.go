@@ -36,7 +36,8 @@ type Speaker struct {
 	// Of the goroutine of Run.
 	have    routes
 	hops    map[netip.Addr][families]hop
-	trouble string // as logged
+	trouble string              // as logged
+	many    map[netip.Addr]bool // peers of which it is logged that they send many routes
 }
 
 // New returns a speaker, or all that is wrong with cfg, joined. It opens nothing.
@@ -159,6 +160,7 @@ func (s *Speaker) loop(ctx context.Context, srv *server.BgpServer) bool {
 	for {
 		if err := s.reconcile(ctx, srv); ctx.Err() == nil {
 			s.logTrouble(err)
+			s.logReceived()
 		}
 		select {
 		case <-ctx.Done():

@@ -242,6 +242,12 @@ func announcement(t *testing.T, prefix string) *packet.BGPMessage {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return update(t, []packet.PathNLRI{{NLRI: nlri}})
+}
+
+// update announces routes of a router.
+func update(t *testing.T, list []packet.PathNLRI) *packet.BGPMessage {
+	t.Helper()
 	hop, err := packet.NewPathAttributeNextHop(netip.MustParseAddr("203.0.113.254"))
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +256,7 @@ func announcement(t *testing.T, prefix string) *packet.BGPMessage {
 		packet.NewPathAttributeOrigin(0), hop,
 		packet.NewPathAttributeAsPath([]packet.AsPathParamInterface{packet.NewAs4PathParam(2, []uint32{routerAS})}),
 	}
-	return packet.NewBGPUpdateMessage(nil, attrs, []packet.PathNLRI{{NLRI: nlri}})
+	return packet.NewBGPUpdateMessage(nil, attrs, list)
 }
 
 // faults are what routers do, and what the state says then.

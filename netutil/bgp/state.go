@@ -38,6 +38,7 @@ type PeerState struct {
 	LastError   string    // why there is no session or, where there is one, why the one before ended; or ""
 	LastErrorAt time.Time
 	IPv4, IPv6  Family
+	Notice      string // what to do about a session that is established all the same; or ""
 }
 
 // A Family is the part of a session that is about IPv4 or IPv6 routes.
@@ -158,8 +159,11 @@ func (s *Speaker) logChange(ses *session, was State) {
 }
 
 // State returns the state of each peer, in the order of Config.Peers.
-func (s *Speaker) State() []PeerState {
-	counts := s.counts()
+func (s *Speaker) State() []PeerState { return s.state(true) }
+
+// state is State, without the numbers of announced routes where these are not asked for: they take longer.
+func (s *Speaker) state(announced bool) []PeerState {
+	counts := s.counts(announced)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]PeerState, len(s.cfg.Peers))
@@ -180,6 +184,7 @@ func (ses *session) export(count [families]Family) PeerState {
 			count[f].Withheld = ses.withheld(f)
 		}
 		out.IPv4, out.IPv6 = count[ipv4], count[ipv6]
+		out.Notice = out.notice()
 	}
 	return out
 }
@@ -195,7 +200,7 @@ func (ses *session) withheld(f int) string {
 }
 
 // counts asks GoBGP for the numbers of routes; none while it does not run.
-func (s *Speaker) counts() map[netip.Addr][families]Family {
+func (s *Speaker) counts(announced bool) map[netip.Addr][families]Family {
 	s.mu.Lock()
 	server := s.server
 	s.mu.Unlock()
@@ -204,7 +209,7 @@ func (s *Speaker) counts() map[netip.Addr][families]Family {
 		return out
 	}
 	// An error says that the server has ended since, and then there are no routes.
-	_ = server.ListPeer(context.Background(), &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
+	_ = server.ListPeer(context.Background(), &api.ListPeerRequest{EnableAdvertised: announced}, func(p *api.Peer) {
 		addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
 		if err != nil {
 			return

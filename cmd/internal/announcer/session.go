@@ -19,6 +19,8 @@ type Session struct {
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt time.Time  `json:"last_error_at,omitzero"`
 
+	Notice string `json:"notice,omitempty"` // what to do about a session that is established all the same
+
 	IPv4 SessionRoutes `json:"ipv4"`
 	IPv6 SessionRoutes `json:"ipv6"`
 }
@@ -62,13 +64,13 @@ func (a *Announcer) Unheard(fam proxier.Family) string {
 	return why
 }
 
-// Why says what is in the way of routes; empty: nothing.
+// Why says what is in the way of routes, or else what is to be done about the session; empty: nothing.
 func (s *Session) Why() string {
 	if !s.Up() {
 		return s.LastError
 	}
 	if s.IPv4.Withheld == s.IPv6.Withheld {
-		return s.IPv4.Withheld
+		return cmp.Or(s.IPv4.Withheld, s.Notice)
 	}
 	return strings.TrimSpace(s.IPv4.Withheld + " " + s.IPv6.Withheld)
 }

@@ -16,7 +16,7 @@ func TestSummaryOfAnnounced(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := Status{Ready: true, Healthy: true, Announced: Announced{
 		Sessions: []announcer.Session{
-			{Peer: netip.MustParseAddr("192.0.2.254"), AS: 64500, State: "established", Since: now.Add(-72 * time.Hour), IPv4: announcer.SessionRoutes{Announced: 3}},
+			{Peer: netip.MustParseAddr("192.0.2.254"), AS: 64500, State: "established", Since: now.Add(-72 * time.Hour), IPv4: announcer.SessionRoutes{Announced: 3}, Notice: "sends many routes"},
 			{Peer: netip.MustParseAddr("2001:db8::1"), AS: 64501, State: "active", Since: now.Add(-time.Minute), LastError: "the peer is AS 64502"},
 		},
 		Addresses: []proxier.AnnouncedAddress{
@@ -40,7 +40,7 @@ func TestSummaryOfAnnounced(t *testing.T) {
 
 ANNOUNCED  1 address by bgp, 3 not
   router 2001:db8::1  AS 64501  ACTIVE for 1m0s       0 routes  the peer is AS 64502
-  router 192.0.2.254  AS 64500  established for 3d0h  3 routes  
+  router 192.0.2.254  AS 64500  established for 3d0h  3 routes  sends many routes
   203.0.113.2         bgp       NOT                   no usable endpoint: 2 not ready\x1b (web.toml:3:1)
   203.0.113.3         l2        NOT                   no endpoint has passed its check yet
   203.0.113.0         bgp       NOT                   ready, no router: no session is established

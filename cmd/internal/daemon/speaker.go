@@ -74,7 +74,8 @@ func (s speaker) Sessions() (list []announcer.Session) {
 		list = append(list, announcer.Session{
 			Peer: p.Address, AS: p.AS, State: string(p.State), Since: p.Since,
 			LastError: p.LastError, LastErrorAt: p.LastErrorAt,
-			IPv4: announcer.SessionRoutes(p.IPv4), IPv6: announcer.SessionRoutes(p.IPv6),
+			Notice: p.Notice,
+			IPv4:   announcer.SessionRoutes(p.IPv4), IPv6: announcer.SessionRoutes(p.IPv6),
 		})
 	}
 	return list

@@ -1,0 +1,105 @@
+package bgp_test
+
+import (
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"svcproxy.dev/svcproxy/netutil/bgp"
+)
+
+// lines is a log that is read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), part)
+}
+
+// expect waits for a line.
+func (l *lines) expect(t *testing.T, part string) {
+	t.Helper()
+	for end := time.Now().Add(wait()); l.count(part) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not logged: %s", part)
+		}
+	}
+}
+
+// A router that sends many routes keeps its session, takes a known share of memory for each, and is told of.
+func TestManyReceived(t *testing.T) {
+	r := newRouter(t)
+	var log lines
+	cfg := config(r.peer())
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s := run(t, cfg)
+	set(t, s)
+	c := r.establish()
+	until(t, s, "established", established)
+	before := heap()
+	const each = 200
+	for i := 0; i < bgp.ManyReceived; i += each {
+		var list []packet.PathNLRI
+		for j := i; j < i+each; j++ {
+			list = append(list, hostRoute(t, j))
+		}
+		c.write(update(t, list))
+	}
+	all := until(t, s, "all routes", func(st bgp.PeerState) bool { return st.Refused() == bgp.ManyReceived })
+	if all.State != bgp.Established || !strings.Contains(all.Notice, "sends many routes") {
+		t.Errorf("%+v; want a session, and a notice", all)
+	}
+	if took := (int64(heap()) - int64(before)) / bgp.ManyReceived; took > 1500 {
+		t.Errorf("a route takes %d bytes; want 550 at most, and here no more than 1500", took)
+	}
+	set(t, s, route("198.51.100.1/32")) // and so it looks
+	log.expect(t, "sends many routes")
+	set(t, s, route("198.51.100.1/32"), route("198.51.100.2/32"))
+	until(t, s, "looked once more", func(st bgp.PeerState) bool { return st.Announced() == 2 })
+	set(t, s, route("198.51.100.1/32"))
+	until(t, s, "and again", func(st bgp.PeerState) bool { return st.Announced() == 1 })
+	withdrawn := packet.NewBGPUpdateMessage([]packet.PathNLRI{hostRoute(t, 0)}, nil, nil)
+	c.write(withdrawn)
+	if st := until(t, s, "one fewer", func(st bgp.PeerState) bool { return st.Refused() < bgp.ManyReceived }); st.Notice != "" {
+		t.Errorf("with one fewer: %q", st.Notice)
+	}
+	set(t, s)
+	log.expect(t, "fewer than 10000 routes again")
+	if n := log.count("sends many routes"); n != 1 {
+		t.Errorf("it is logged %d times", n)
+	}
+}
+
+// heap returns the bytes that are in use.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what finalizers held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func hostRoute(t *testing.T, i int) packet.PathNLRI {
+	t.Helper()
+	nlri, err := packet.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packet.PathNLRI{NLRI: nlri}
+}
