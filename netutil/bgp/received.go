@@ -21,7 +21,7 @@ func (p PeerState) notice() string {
 // logReceived logs which peers send many routes when that begins, and when it is over.
 func (s *Speaker) logReceived() {
 	many := map[netip.Addr]bool{}
-	for _, p := range s.state(false) {
+	for _, p := range s.state(s.counts(false)) {
 		log := s.cfg.Log.With("peer", p.Address, "as", p.AS)
 		if p.Notice != "" {
 			many[p.Address] = true

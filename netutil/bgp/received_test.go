@@ -65,6 +65,9 @@ func TestManyReceived(t *testing.T) {
 	if all.State != bgp.Established || !strings.Contains(all.Notice, "sends many routes") {
 		t.Errorf("%+v; want a session, and a notice", all)
 	}
+	if brief := s.Brief()[0]; brief.State != bgp.Established || brief.Refused() != 0 || brief.IPv6.Withheld != all.IPv6.Withheld {
+		t.Errorf("in short: %+v", brief)
+	}
 	if took := (int64(heap()) - int64(before)) / bgp.ManyReceived; took > 1500 {
 		t.Errorf("a route takes %d bytes; want 550 at most, and here no more than 1500", took)
 	}

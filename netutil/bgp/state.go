@@ -159,11 +159,12 @@ func (s *Speaker) logChange(ses *session, was State) {
 }
 
 // State returns the state of each peer, in the order of Config.Peers.
-func (s *Speaker) State() []PeerState { return s.state(true) }
+func (s *Speaker) State() []PeerState { return s.state(s.counts(true)) }
 
-// state is State, without the numbers of announced routes where these are not asked for: they take longer.
-func (s *Speaker) state(announced bool) []PeerState {
-	counts := s.counts(announced)
+// Brief is State without numbers of routes and Notice. It waits for nothing, however busy sessions are.
+func (s *Speaker) Brief() []PeerState { return s.state(nil) }
+
+func (s *Speaker) state(counts map[netip.Addr][families]Family) []PeerState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]PeerState, len(s.cfg.Peers))
@@ -199,7 +200,8 @@ func (ses *session) withheld(f int) string {
 	return ses.hops[f].why
 }
 
-// counts asks GoBGP for the numbers of routes; none while it does not run.
+// counts asks GoBGP for the numbers of routes; none while it does not run. Those of announced
+// routes, which take longer, only if they are wanted.
 func (s *Speaker) counts(announced bool) map[netip.Addr][families]Family {
 	s.mu.Lock()
 	server := s.server

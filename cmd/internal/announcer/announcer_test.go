@@ -106,7 +106,7 @@ func (s *speaker) Stop(graceful bool) {
 	<-s.ended
 }
 
-func (s *speaker) Sessions() (list []Session) {
+func (s *speaker) Sessions(bool) (list []Session) {
 	last := "a\x1bb"
 	if s.quiet {
 		last = ""

@@ -52,7 +52,7 @@ func (s *Session) withheld(fam proxier.Family) string {
 // Unheard implements proxier.Announcer. Of a session that is established it says what is in the way.
 func (a *Announcer) Unheard(fam proxier.Family) string {
 	why := ""
-	for _, s := range a.Sessions() {
+	for _, s := range a.sessions(false) { // it must not block
 		text := s.withheld(fam)
 		if text == "" {
 			return ""
@@ -76,7 +76,9 @@ func (s *Session) Why() string {
 }
 
 // Sessions returns those with all routers that settings name, in their order.
-func (a *Announcer) Sessions() []Session {
+func (a *Announcer) Sessions() []Session { return a.sessions(true) }
+
+func (a *Announcer) sessions(numbers bool) []Session {
 	a.mu.Lock()
 	b, run, why, since, heldBack := a.settings, a.running, a.why, a.since, a.heldBack
 	a.mu.Unlock()
@@ -84,7 +86,7 @@ func (a *Announcer) Sessions() []Session {
 	var unusable map[netip.Addr]string
 	if run != nil {
 		unusable = run.unusable
-		for _, s := range run.speaker.Sessions() {
+		for _, s := range run.speaker.Sessions(numbers) {
 			s.LastError = source.Printable(cmp.Or(s.LastError, heldBack))
 			known[s.Peer] = s
 		}

@@ -20,8 +20,8 @@ type Speaker interface {
 	SetRoutes([]Route) error
 	// Stop ends Run. With graceful, routers that agreed to it keep the routes.
 	Stop(graceful bool)
-	// Sessions returns the state of each.
-	Sessions() []Session
+	// Sessions returns the state of each. Without numbers of routes it waits for nothing.
+	Sessions(numbers bool) []Session
 }
 
 // Peers are the routers that a Speaker is opened with, with their passwords. It has no others.

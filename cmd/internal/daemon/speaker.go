@@ -69,8 +69,12 @@ func (s speaker) SetRoutes(list []announcer.Route) error {
 }
 
 // Sessions implements announcer.Speaker.
-func (s speaker) Sessions() (list []announcer.Session) {
-	for _, p := range s.State() {
+func (s speaker) Sessions(numbers bool) (list []announcer.Session) {
+	state := s.Brief
+	if numbers {
+		state = s.State
+	}
+	for _, p := range state() {
 		list = append(list, announcer.Session{
 			Peer: p.Address, AS: p.AS, State: string(p.State), Since: p.Since,
 			LastError: p.LastError, LastErrorAt: p.LastErrorAt,
