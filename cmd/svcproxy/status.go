@@ -46,7 +46,9 @@ or with --problems the summary.
 --check prints nothing and exits with 0 when every address of the named services
 serves, by endpoints that pass their check if they have one, or, without names, when
 there is no problem. Otherwise it says why not, and
-exits with 1, or with 3 when no daemon answers within 2 s.`,
+exits with 1, or with 3 when no daemon answers within 2 s. A session of BGP that is
+down is a problem, and of no named service: name services in a track script, or a
+router that fails takes the addresses from all hosts that ask it.`,
 		Example: `  svcproxy status --check web          # a track_script of keepalived
   svcproxy status 'prod/*' --sort ready`,
 		Args: cobra.ArbitraryArgs,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
@@ -245,7 +246,7 @@ func TestCheck(t *testing.T) {
 		asked++
 		which, err := SelectionOf(query)
 		for name, actions := range services {
-			s := proxier.ServiceStatus{Namespace: "default", Name: name, Announced: []proxier.AnnouncedAddress{{}}} // a router that is away does not fail a check
+			s := proxier.ServiceStatus{Namespace: "default", Name: name, Announced: []proxier.AnnouncedAddress{{Means: "bgp", Withheld: "no_router"}}} // of no interest to a track script
 			if n := len(actions); n > 0 {
 				s.Frontends = []proxier.FrontendStatus{{Address: "a", Action: actions[min(asked, n)-1]}}
 			}
@@ -256,7 +257,10 @@ func TestCheck(t *testing.T) {
 		}
 		return list, err
 	})
-	Get(r, "/v1/summary", func(context.Context, url.Values) (Summary, error) { return Summary{Ready: asked > 1}, nil })
+	sessionDown := sessionProblems([]announcer.Session{{Peer: netip.MustParseAddr("192.0.2.254"), State: "active"}})
+	Get(r, "/v1/summary", func(context.Context, url.Values) (Summary, error) {
+		return Summary{Ready: asked > 1, Problems: sessionDown}, nil
+	})
 	drains := []conditions.Drained{{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.0.2.1")}}}
 	Get(r, DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return drains, nil })
 	dir := t.TempDir()
