@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -219,4 +220,36 @@ func TestConnectionsAreTakenUp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where connections of another host may be taken over, there is a chain that holds answers back,
+// and a set that packets fill. They come and go with what asks for them.
+func TestTakesOver(t *testing.T) {
+	everywhere(t, func(h *host) {
+		res := h.hashed(h.vip(0), source.ClientIPPort, backendtest.Targets(h.Family, 0, 3)...)
+		h.Sync(h.World.Put(res.Key, res))
+		if h.holdsBack() {
+			t.Error("answers are held back where endpoints do not see clients")
+		}
+		seen := *res
+		for _, target := range res.Pools[0].Targets {
+			seen.Hairpins = append(seen.Hairpins, proxier.Hairpin{AddrPort: target.AddrPort, Protocol: source.TCP})
+		}
+		h.Sync(h.World.Put(res.Key, &seen))
+		if !h.holdsBack() {
+			t.Error("answers are not held back")
+		}
+		h.Settled("endpoints see clients")
+		h.Sync(h.World.Put(res.Key, nil))
+		h.Settled("the service is gone")
+		if h.holdsBack() {
+			t.Error("answers are held back without a service")
+		}
+	})
+}
+
+// holdsBack reports whether the kernel has the chain for it.
+func (h *host) holdsBack() bool {
+	h.Helper()
+	return strings.Contains(backendtest.Command(h, "nft", "list", "ruleset"), "chain answers {")
 }

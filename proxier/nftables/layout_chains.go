@@ -66,6 +66,9 @@ func (l *layout) baseChains() []*chain {
 		c.rule(isNew, jump(refusalsChain))
 		list = append(list, c)
 	}
+	if takesOver(l.counts) {
+		list = append(list, l.answers())
+	}
 	return list
 }
 

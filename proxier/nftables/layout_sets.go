@@ -66,6 +66,7 @@ const (
 	tickets     // pool and endpoint to the ticket that its clients get
 	ticketOwner // pool and ticket to endpoint
 	newClients  // pools, and how many more clients they may have
+	around      // connections that clients make to endpoints, around this host
 	nodeAddrs
 	vips
 	exempt
@@ -98,10 +99,10 @@ func (s set) isOrdered() bool {
 }
 
 // isDynamic reports whether packets add the elements, which time out.
-func (s set) isDynamic() bool { return s.kind >= affinity && s.kind <= newClients }
+func (s set) isDynamic() bool { return s.kind >= affinity && s.kind <= around }
 
 // dynamicSets are the sets to which packets add elements.
-var dynamicSets = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}}
+var dynamicSets = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}, {kind: around}}
 
 var kindNames = [...]string{
 	frontends: "frontends", masquerade: "masquerade-all", masqueradeNonLocal: "masquerade-non-local",
@@ -109,7 +110,7 @@ var kindNames = [...]string{
 	withAffinity: "sticky", affinityByTimeout: "sticky", affinityBySize: "sticky-size", affinityPool: "pools",
 	restricted: "restricted", sourceRanges: "source-ranges", noEndpointsReject: "no-endpoints-reject",
 	noEndpointsDrop: "no-endpoints-drop", poolSlots: "pool-slots", poolTargets: "pool-targets", affinity: "affinity",
-	tickets: "tickets", ticketOwner: "ticket-endpoints", newClients: "new-clients",
+	tickets: "tickets", ticketOwner: "ticket-endpoints", newClients: "new-clients", around: "around",
 	nodeAddrs: "node-addresses", vips: "vips", exempt: "exempt", hairpins: "hairpin",
 }
 
@@ -134,6 +135,7 @@ var kindComments = [...]string{
 	tickets:            "pool and endpoint: the ticket of its clients, until it leaves",
 	ticketOwner:        "pool and ticket: the endpoint",
 	newClients:         "pools, and how many more clients are remembered",
+	around:             "connections to endpoints that are not by this host, but their answers are",
 	nodeAddrs:          "addresses of this node that serve node ports",
 	vips:               "ports of these that nobody serves are refused",
 	exempt:             "addresses in service_cidrs that are not refused",
@@ -201,6 +203,9 @@ var (
 	poolClients = maxClients / 4
 )
 
+// maxAround is how many connections around this host are remembered at most, of some 120 bytes each.
+const maxAround = 1 << 18
+
 // fieldTypes returns the types of a set's key and data.
 func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
 	addr := nft.IPv4Addr
@@ -229,6 +234,8 @@ func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
 		return []nft.Type{nft.Mark, nft.Mark}, []nft.Type{nft.Mark}
 	case newClients:
 		return []nft.Type{nft.Mark}, nil
+	case around:
+		return []nft.Type{addr, addr, nft.InetService, nft.InetService}, nil
 	case nodeAddrs, vips, exempt:
 		return []nft.Type{addr}, nil
 	}
@@ -262,12 +269,15 @@ func (s set) define(fam proxier.Family) *nft.Set {
 	}
 	if s.isDynamic() {
 		def.Dynamic, def.Timeouts, def.Size = true, true, maxClients
+		if s.kind == around {
+			def.Size = maxAround
+		}
 	}
 	return def
 }
 
-// setsInUse returns the sets that have elements, in order, and the dynamic sets
-// where any frontend has session affinity.
+// setsInUse returns the sets that have elements, in order, and the dynamic sets that rules
+// use: where any frontend has session affinity, and where connections are taken over.
 func setsInUse(counts map[set]int) []set {
 	var list []set
 	affinityUsed := false
@@ -277,9 +287,25 @@ func setsInUse(counts map[set]int) []set {
 			affinityUsed = affinityUsed || s.kind == withAffinity
 		}
 	}
-	if affinityUsed {
-		list = append(list, dynamicSets...)
+	for _, s := range dynamicSets {
+		if s.kind == around && takesOver(counts) || s.kind != around && affinityUsed {
+			list = append(list, s)
+		}
 	}
 	slices.SortFunc(list, set.compare)
 	return list
+}
+
+// takesOver reports whether this host may have to go on with connections of another, whose
+// endpoints see the addresses of clients.
+func takesOver(counts map[set]int) bool {
+	if counts[set{kind: hairpins}] == 0 {
+		return false
+	}
+	for s, n := range counts {
+		if s.kind == bySize && s.hash != source.NotHashed && n > 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -3,6 +3,7 @@
 // The number of its chains depends on which features are in use, and on the
 // distinct numbers of slots; services are elements of maps and sets:
 //
+//	answers:            hold back what endpoints send in connections of other hosts
 //	prerouting, output: what is addressed to a frontend, node ports among them
 //	  └─► services      source ranges, whom to masquerade, how many slots
 //	        └─► pick-N    one of N slots at random, and dnat to its endpoint
