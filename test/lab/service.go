@@ -19,6 +19,8 @@ type Service struct {
 	Endpoints                []Endpoint     `json:"endpoints,omitempty"`
 	InternalTrafficPolicy    string         `json:"internal_traffic_policy,omitempty"`
 	ExternalTrafficPolicy    string         `json:"external_traffic_policy,omitempty"`
+	Scheduler                string         `json:"scheduler,omitempty"`
+	HashOn                   string         `json:"hash_on,omitempty"`
 	SessionAffinity          string         `json:"session_affinity,omitempty"`
 	SessionAffinityTimeout   string         `json:"session_affinity_timeout,omitempty"`
 	TrafficDistribution      string         `json:"traffic_distribution,omitempty"`
