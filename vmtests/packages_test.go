@@ -49,13 +49,13 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// vmTests returns patterns of the tests with the tag vm, by package, except for those of this one and the lab.
+// vmTests returns patterns of the tests with the tag vm, by package, except for those of this one, and of svcproxy itself.
 func vmTests(t *testing.T) map[string]string {
 	t.Helper()
 	patterns := make(map[string]string)
 	without := testFiles(t, "netns")
 	for pkg, files := range testFiles(t, tags) {
-		if pkg == labPackage || strings.HasPrefix(pkg, "svcproxy.dev/svcproxy/vmtests") {
+		if pkg == labPackage || pkg == hostsPackage || strings.HasPrefix(pkg, "svcproxy.dev/svcproxy/vmtests") {
 			continue
 		}
 		files = slices.DeleteFunc(files, func(name string) bool { return slices.Contains(without[pkg], name) })
@@ -101,17 +101,23 @@ func testNames(t *testing.T, files []string) (names []string) {
 	return names
 }
 
-const labPackage = "svcproxy.dev/svcproxy/test/lab"
+// Packages whose tests are of svcproxy itself.
+const (
+	labPackage   = "svcproxy.dev/svcproxy/test/lab"
+	hostsPackage = "svcproxy.dev/svcproxy/test/hosts"
+)
 
 // atRest are the groups of cases in which nothing goes wrong and little changes.
 const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|service ranges|one family|source ranges|firewall)$"
 
 // labRuns are parts of the packet lab: all of ipvs mode in two guests, the one that takes
-// longest first, and a little of nftables mode on another kernel than the host's.
-var labRuns = []struct{ name, run, skip string }{
-	{"ipvs in motion", "^(TestCases|TestModesAgree)$/^ipvs", "^TestCases$/^ipvs/" + atRest},
-	{"ipvs at rest", "^TestCases$/^ipvs/" + atRest, ""},
-	{"nftables", "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
+// longest first, and a little of nftables mode on another kernel than the host's; and
+// several hosts in ipvs mode.
+var labRuns = []struct{ name, pkg, run, skip string }{
+	{"ipvs in motion", labPackage, "^(TestCases|TestModesAgree)$/^ipvs", "^TestCases$/^ipvs/" + atRest},
+	{"ipvs at rest", labPackage, "^TestCases$/^ipvs/" + atRest, ""},
+	{"nftables", labPackage, "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
+	{"several hosts", hostsPackage, "^TestECMP$/^ipvs$/^(maglev|without a hash)$", ""},
 }
 
 // labPatience is three times what a run takes on two idle cores, with their changes of mode.
@@ -130,7 +136,7 @@ func TestLab(t *testing.T) {
 		t.Run(run.name, func(t *testing.T) {
 			t.Parallel()
 			cmd := guest.Command{Args: []string{"-test.run=" + run.run, "-test.skip=" + run.skip}, Env: []string{"SVCPROXY_LAB_BINARY=" + path, fmt.Sprint("SVCPROXY_LAB_SLOW=", int(emulation()))}}
-			runTests(t, labPackage, cfg, cmd, labPatience)
+			runTests(t, run.pkg, cfg, cmd, labPatience)
 		})
 	}
 }
