@@ -135,16 +135,30 @@ func spreadLink(t *testing.T, a, b lab.End) {
 	}
 }
 
-// route sends what is for one of some destinations by way of via; "default" is of both families.
+// spreadRoute sends what is for one of some destinations by way of via; "default" is of both families.
 func spreadRoute(t *testing.T, h *lab.Host, via lab.Dual, to ...string) {
 	t.Helper()
+	var routes []string
 	for _, dst := range to {
 		if dst == "default" || !strings.Contains(dst, ":") {
-			inHost(t, h, "ip", "-4", "route", "replace", dst, "via", via.V4.String())
+			routes = append(routes, dst+" via "+via.V4.String())
 		}
 		if dst == "default" || strings.Contains(dst, ":") {
-			inHost(t, h, "ip", "-6", "route", "replace", dst, "via", via.V6.String())
+			routes = append(routes, dst+" via "+via.V6.String())
 		}
+	}
+	spreadRoutes(t, h, routes)
+}
+
+// spreadRoutes makes routes in one run of ip, for in a guest each takes long.
+func spreadRoutes(t *testing.T, h *lab.Host, routes []string) {
+	t.Helper()
+	var batch strings.Builder
+	for _, r := range routes {
+		fmt.Fprintln(&batch, "route replace", r)
+	}
+	if _, err := h.RunInput(batch.String(), "ip", "-batch", "-"); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -176,18 +190,21 @@ func spreadRouter(t *testing.T, h *lab.Host, field string) {
 // over has the routers spread connections over some balancers, as BGP would.
 func (s *spread) over(t *testing.T, list ...*balancer) {
 	t.Helper()
-	hops := func(family string, via func(*balancer) netip.Addr, to string) []string {
-		args := []string{family, "route", "replace", to}
+	hops := func(to string, via func(*balancer) netip.Addr) string {
 		for _, b := range list {
-			args = append(args, "nexthop", "via", via(b).String())
+			to += " nexthop via " + via(b).String()
 		}
-		return args
+		return to
 	}
 	back := prefixes(clientsNet)
-	inHost(t, s.front, "ip", hops("-4", func(b *balancer) netip.Addr { return b.front.V4 }, spreadVIP.V4.String())...)
-	inHost(t, s.front, "ip", hops("-6", func(b *balancer) netip.Addr { return b.front.V6 }, spreadVIP.V6.String())...)
-	inHost(t, s.back, "ip", hops("-4", func(b *balancer) netip.Addr { return b.back.V4 }, back[0])...)
-	inHost(t, s.back, "ip", hops("-6", func(b *balancer) netip.Addr { return b.back.V6 }, back[1])...)
+	spreadRoutes(t, s.front, []string{
+		hops(spreadVIP.V4.String(), func(b *balancer) netip.Addr { return b.front.V4 }),
+		hops(spreadVIP.V6.String(), func(b *balancer) netip.Addr { return b.front.V6 }),
+	})
+	spreadRoutes(t, s.back, []string{
+		hops(back[0], func(b *balancer) netip.Addr { return b.back.V4 }),
+		hops(back[1], func(b *balancer) netip.Addr { return b.back.V6 }),
+	})
 }
 
 // cut takes a balancer off the network; its routers learn of that by BGP, after a while.
