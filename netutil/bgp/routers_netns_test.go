@@ -3,16 +3,15 @@
 package bgp_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/routertest"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
 
@@ -23,16 +22,15 @@ const (
 	v4Route, v6Route = "198.51.100.1/32", "2001:db8:5::1/128"
 )
 
-// A daemon is a router of Debian: how to start it, and what it has from us.
+// A daemon is a router of Debian, which is told to expect a peer.
 type daemon struct {
 	name  string
-	start func(t *testing.T, ns, dir, peer, password string)
-	has   func(t *testing.T, dir string, family int, prefix string) bool
+	start func(in routertest.Start, dir, peer, password string) (*routertest.Router, error)
 }
 
-var daemons = []daemon{{"frr", startFRR, frrHas}, {"bird", startBird, birdHas}}
+var daemons = []daemon{{"frr", startFRR}, {"bird", startBird}}
 
-func startFRR(t *testing.T, ns, dir, peer, password string) {
+func startFRR(in routertest.Start, dir, peer, password string) (*routertest.Router, error) {
 	conf := fmt.Sprintf(`router bgp 64500
  bgp router-id 10.99.0.1
  no bgp ebgp-requires-policy
@@ -48,24 +46,10 @@ func startFRR(t *testing.T, ns, dir, peer, password string) {
 	for _, f := range []string{"ipv4", "ipv6"} {
 		conf += fmt.Sprintf(" address-family %s unicast\n  neighbor %s activate\n exit-address-family\n", f, peer)
 	}
-	// -Z, without zebra: the routes are in BGP's table and nowhere else.
-	start(t, exec.Command("ip", "netns", "exec", ns, "/usr/lib/frr/bgpd", "-S", "-n", "-Z", "-P", "0",
-		"-f", write(t, dir, "bgpd.conf", conf), "-i", dir+"/pid", "--vty_socket", dir))
+	return routertest.StartFRR(in, dir, conf, false)
 }
 
-func frrHas(t *testing.T, dir string, family int, prefix string) bool {
-	out, err := exec.Command("vtysh", "--vty_socket", dir, "-c", fmt.Sprintf("show bgp ipv%d unicast json", family)).Output()
-	if err != nil {
-		return false // not up yet
-	}
-	var shown struct{ Routes map[string]any }
-	if err := json.Unmarshal(out, &shown); err != nil {
-		t.Fatalf("%v in %s", err, out)
-	}
-	return shown.Routes[prefix] != nil
-}
-
-func startBird(t *testing.T, ns, dir, peer, password string) {
+func startBird(in routertest.Start, dir, peer, password string) (*routertest.Router, error) {
 	local := routerV4
 	if strings.Contains(peer, ":") {
 		local = routerV6
@@ -73,7 +57,7 @@ func startBird(t *testing.T, ns, dir, peer, password string) {
 	if password != "" {
 		password = fmt.Sprintf("password %q;", password)
 	}
-	conf := fmt.Sprintf(`router id 10.99.0.1;
+	return routertest.StartBird(in, dir, fmt.Sprintf(`router id 10.99.0.1;
 protocol device { }
 protocol bgp host {
 	local %s as 64500;
@@ -84,22 +68,35 @@ protocol bgp host {
 	ipv4 { import all; export none; extended next hop on; };
 	ipv6 { import all; export none; };
 }
-`, local, peer, password)
-	start(t, exec.Command("ip", "netns", "exec", ns, "bird", "-f", "-c", write(t, dir, "bird.conf", conf), "-s", dir+"/ctl", "-P", dir+"/pid"))
+`, local, peer, password))
 }
 
-func birdHas(t *testing.T, dir string, _ int, prefix string) bool {
-	out, err := exec.Command("birdc", "-s", dir+"/ctl", "show", "route", "for", strings.Split(prefix, "/")[0]).Output()
-	return err == nil && strings.Contains(string(out), prefix)
-}
-
-func write(t *testing.T, dir, name, text string) string {
+// startDaemon starts a router that ends with the test.
+func startDaemon(t *testing.T, d daemon, ns, peer, password string) *routertest.Router {
 	t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	in := func(cmd *exec.Cmd) error {
+		cmd.Args = append([]string{"ip", "netns", "exec", ns}, cmd.Args...)
+		var err error
+		if cmd.Path, err = exec.LookPath("ip"); err != nil {
+			return err
+		}
+		return cmd.Start()
+	}
+	dir, err := os.MkdirTemp("", "bgpr") // not t.TempDir, for names of sockets
+	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r, err := d.start(in, dir, peer, password)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
 }
 
 // link makes two namespaces with a link between them, of both families.
@@ -127,6 +124,9 @@ func ip(t *testing.T, args string) {
 	}
 }
 
+// has reports whether a router has a route.
+func has(r *routertest.Router, prefix string) bool { return r.Has(netip.MustParsePrefix(prefix)) }
+
 // eventually waits for what takes some seconds at most.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -152,56 +152,55 @@ func TestRouters(t *testing.T) {
 
 func testRouter(t *testing.T, d daemon, name, router, host string) {
 	rns, hns := link(t, d.name+name)
-	dir := t.TempDir()
-	d.start(t, rns, dir, host, "secret")
+	r := startDaemon(t, d, rns, host, "secret")
 	st := settings{AS: ourAS, GracefulRestart: 30 * time.Second, Peers: []bgp.Peer{{
 		Address: netip.MustParseAddr(router), AS: routerAS, Password: "secret", Source: netip.MustParseAddr(host),
 	}}}
-	has := func(want bool) func() bool {
-		return func() bool { return d.has(t, dir, 4, v4Route) == want && d.has(t, dir, 6, v6Route) == want }
+	both := func(want bool) func() bool {
+		return func() bool { return has(r, v4Route) == want && has(r, v6Route) == want }
 	}
 	s := startSpeaker(t, hns, st)
 	s.say("set " + v4Route + " " + v6Route)
-	eventually(t, "both routes at the router", has(true))
+	eventually(t, "both routes at the router", both(true))
 	if got := s.state()[0]; got.IPv4.Announced != 1 || got.IPv6.Announced != 1 {
 		t.Errorf("announced %+v", got)
 	}
 	s.say("set")
-	eventually(t, "withdrawn", has(false))
+	eventually(t, "withdrawn", both(false))
 	s.say("set " + v4Route + " " + v6Route)
-	eventually(t, "both routes again", has(true))
+	eventually(t, "both routes again", both(true))
 
 	s.stop(true)
 	s = startSpeaker(t, hns, st)
 	for range 10 { // nothing is opened before the first set
-		if !has(true)() {
+		if !both(true)() {
 			t.Fatal("routes are gone while the speaker is away")
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	s.say("set " + v4Route) // the other one is gone at End-of-RIB
 	eventually(t, "established", func() bool {
-		if !d.has(t, dir, 4, v4Route) {
+		if !has(r, v4Route) {
 			t.Fatal("the route is gone over a restart")
 		}
 		return s.state()[0].State == bgp.Established
 	})
-	eventually(t, "what was not announced again is gone", func() bool { return !d.has(t, dir, 6, v6Route) })
+	eventually(t, "what was not announced again is gone", func() bool { return !has(r, v6Route) })
 	s.stop(false)
-	eventually(t, "gone after the end", has(false))
+	eventually(t, "gone after the end", both(false))
 
 	st.GracefulRestart = 0
 	s = startSpeaker(t, hns, st)
 	s.say("set " + v4Route + " " + v6Route)
-	eventually(t, "both routes without graceful restart", has(true))
+	eventually(t, "both routes without graceful restart", both(true))
 	s.kill()
-	eventually(t, "gone after kill -9", has(false))
+	eventually(t, "gone after kill -9", both(false))
 }
 
 // The state names what an operator has configured wrong.
 func testRouterFaults(t *testing.T, d daemon) {
 	rns, hns := link(t, d.name+"f")
-	d.start(t, rns, t.TempDir(), hostV4, "secret")
+	startDaemon(t, d, rns, hostV4, "secret")
 	right := bgp.Peer{Address: netip.MustParseAddr(routerV4), AS: routerAS, Password: "secret"}
 	for _, tt := range []struct {
 		name, want string
