@@ -20,6 +20,7 @@ import (
 
 // A site is a host that runs svcproxy, on one network with an FRR and a BIRD router, each with a client behind it.
 type site struct {
+	shape
 	t       *testing.T
 	n       *lab.Network
 	lan     *lab.Host // the switch between the host and the routers
@@ -54,17 +55,19 @@ var (
 // router's own two.
 const patience = 30 * time.Second
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T) *site { return newSiteOf(t, near) }
+
+func newSiteOf(t *testing.T, sh shape) *site {
 	n := newNetwork(t)
-	s := &site{t: t, n: n, lan: newHost(t, n, "lan"), host: newHost(t, n, "host", hostAddr), server: newHost(t, n, "server", serverAddr)}
+	s := &site{shape: sh, t: t, n: n, lan: newHost(t, n, "lan"), host: newHost(t, n, "host", hostAddr), server: newHost(t, n, "server", serverAddr)}
 	s.run(s.lan, "ip link add lan type bridge", "ip link set lan up")
 	s.forwards(s.host)
-	s.plug(s.host, "host", hostAddr)
+	s.plug(s.host, "host", s.on(hostAddr))
 	s.link(lab.End{Host: s.host, Name: "inner", Addrs: []lab.Dual{hostInner}}, lab.End{Host: s.server, Name: "eth0", Addrs: s.server.Addrs})
 	s.defaultRoute(s.server, hostInner)
 	s.routers = []*router{
-		s.router("frr", 64500, "s3cret", pair("192.0.2.254", "2001:db8:2::254"), "198.18.1", "2001:db8:c1::"),
-		s.router("bird", 64501, "an0ther", pair("192.0.2.253", "2001:db8:2::253"), "198.18.2", "2001:db8:c2::"),
+		s.router("frr", 64500, "s3cret", s.frr, "198.18.1", "2001:db8:c1::"),
+		s.router("bird", 64501, "an0ther", s.bird, "198.18.2", "2001:db8:c2::"),
 	}
 	s.d = newDaemon(t, s.host, serverAddr)
 	t.Cleanup(s.fail)
@@ -77,53 +80,51 @@ func (s *site) router(name string, as int, password string, addr lab.Dual, net4,
 	inner, outer := pair(net4+".1", net6+"1"), pair(net4+".2", net6+"2")
 	r := &router{name: name, as: as, password: password, host: newHost(s.t, s.n, name, addr), client: newHost(s.t, s.n, name+"-client", outer)}
 	s.forwards(r.host)
-	s.plug(r.host, name, addr)
+	via := s.join(s, r)
 	s.link(lab.End{Host: r.host, Name: "inner", Addrs: []lab.Dual{inner}}, lab.End{Host: r.client, Name: "eth0", Addrs: r.client.Addrs})
 	s.defaultRoute(r.client, inner)
-	s.run(s.host, fmt.Sprintf("ip route add %s.0/24 via %s", net4, addr.V4), fmt.Sprintf("ip route add %s/64 via %s", net6, addr.V6))
+	for _, h := range via {
+		s.run(h.host, fmt.Sprintf("ip route add %s.0/24 via %s", net4, h.v4), fmt.Sprintf("ip route add %s/64 via %s", net6, h.v6))
+	}
 	r.routes = watchRoutes(s.t, r.host)
-	r.start(s.t)
+	s.start(r)
 	return r
 }
 
 // start starts the daemon of a router.
-func (r *router) start(t *testing.T) {
-	t.Helper()
+func (s *site) start(r *router) {
+	s.t.Helper()
 	dir, err := lab.TempDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	s.must(err)
+	s.t.Cleanup(func() { os.RemoveAll(dir) })
 	if r.name == "frr" {
-		r.Router, err = routertest.StartFRR(r.host.Start, dir, documented(t, "FRR", r), true)
+		r.Router, err = routertest.StartFRR(r.host.Start, dir, s.documented("FRR", r), true)
 	} else {
-		r.Router, err = routertest.StartBird(r.host.Start, dir, documented(t, "BIRD 2", r))
+		r.Router, err = routertest.StartBird(r.host.Start, dir, s.documented("BIRD 2", r))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
+	s.must(err)
+	s.t.Cleanup(func() {
 		if err := r.Close(); err != nil {
-			t.Error(err)
+			s.t.Error(err)
 		}
 	})
 }
 
-// documented returns the configuration of a router that docs/many-hosts.md shows, with what is of this router.
-func documented(t *testing.T, title string, r *router) string {
-	t.Helper()
+// documented returns the configuration of a router that docs/many-hosts.md shows, with what is of this router and of
+// the shape of the site.
+func (s *site) documented(title string, r *router) string {
+	s.t.Helper()
 	page, err := os.ReadFile("../../docs/many-hosts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.must(err)
 	_, rest, found := strings.Cut(string(page), "\n"+title+":\n\n```\n")
 	conf, _, ends := strings.Cut(rest, "\n```\n")
 	if !found || !ends {
-		t.Fatalf("docs/many-hosts.md has no configuration of %s", title)
+		s.t.Fatalf("docs/many-hosts.md has no configuration of %s", title)
 	}
-	for _, change := range [][2]string{{"192.0.2.254", r.host.Addr().V4.String()}, {"64500", fmt.Sprint(r.as)}, {"s3cret", r.password}} {
+	changes := [][2]string{{"192.0.2.254", r.host.Addr().V4.String()}, {"64500", fmt.Sprint(r.as)}, {"s3cret", r.password}}
+	for _, change := range append(changes, s.changes(r)...) {
 		if !strings.Contains(conf, change[0]) {
-			t.Fatalf("the configuration of %s in docs/many-hosts.md has no %s", title, change[0])
+			s.t.Fatalf("the configuration of %s in docs/many-hosts.md has no %s", title, change[0])
 		}
 		conf = strings.ReplaceAll(conf, change[0], change[1])
 	}
@@ -133,8 +134,18 @@ func documented(t *testing.T, title string, r *router) string {
 // plug connects a host to the switch.
 func (s *site) plug(h *lab.Host, port string, addr lab.Dual) {
 	s.t.Helper()
-	s.link(lab.End{Host: h, Name: "lan", Addrs: []lab.Dual{addr}}, lab.End{Host: s.lan, Name: port})
+	s.link(lab.End{Host: h, Name: "lan"}, lab.End{Host: s.lan, Name: port})
 	s.run(s.lan, "ip link set "+port+" master lan")
+	s.address(h, "lan", addr)
+}
+
+// address gives an interface the addresses of a Dual that are valid.
+func (s *site) address(h *lab.Host, name string, addr lab.Dual) {
+	s.t.Helper()
+	if addr.V4.IsValid() {
+		s.run(h, fmt.Sprintf("ip addr add %s/24 dev %s", addr.V4, name))
+	}
+	s.run(h, fmt.Sprintf("ip addr add %s/64 dev %s nodad", addr.V6, name))
 }
 
 // cut has the switch drop all packets from and to the host, whose link stays up; rejoin ends that.
@@ -206,7 +217,7 @@ func (s *site) settings(b bgpSettings) {
 		if err := os.WriteFile(path, []byte(password), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
-		text += fmt.Sprintf("[[bgp.peers]]\naddress = %q\nas = %d\npassword_file = %q\n", r.host.Addr().V4, as, path)
+		text += fmt.Sprintf("[[bgp.peers]]\naddress = %q\nas = %d\npassword_file = %q\n%s", s.peer(r), as, path, s.ofPeer)
 	}
 	s.must(s.d.Settings(text))
 }
