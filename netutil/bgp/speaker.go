@@ -30,12 +30,14 @@ type Speaker struct {
 	mu       sync.Mutex
 	sessions map[netip.Addr]*session
 	want     routes // nil: SetRoutes has not been called
+	peers    []Peer // of the last SetPeers, with defaults; nil: they are in use
 	server   *server.BgpServer
 	ending   bool // what GoBGP reports is of our own doing
 
 	// Of the goroutine of Run.
 	have    routes
 	hops    map[netip.Addr][families]hop
+	stale   bool                // policies are of other peers
 	trouble string              // as logged
 	many    map[netip.Addr]bool // peers of which it is logged that they send many routes
 }
@@ -197,7 +199,7 @@ func (s *Speaker) reconcile(ctx context.Context, srv *server.BgpServer) error {
 	if want == nil {
 		return nil
 	}
-	return errors.Join(s.setPolicies(ctx, srv), s.setRoutes(ctx, srv, want), s.closeLost(ctx, srv), s.open(ctx, srv))
+	return errors.Join(s.usePeers(ctx, srv), s.setPolicies(ctx, srv), s.setRoutes(ctx, srv, want), s.closeLost(ctx, srv), s.open(ctx, srv))
 }
 
 // setPolicies looks up the next hops, and makes GoBGP use those that have changed, also for
@@ -210,14 +212,14 @@ func (s *Speaker) setPolicies(ctx context.Context, srv *server.BgpServer) error 
 		s.mu.Unlock()
 		hops[p.Address] = nextHops(p, extended)
 	}
-	if s.hops != nil && maps.Equal(hops, s.hops) {
+	if s.hops != nil && !s.stale && maps.Equal(hops, s.hops) {
 		return nil
 	}
 	if err := srv.SetPolicies(ctx, policies(s.cfg.Peers, hops)); err != nil {
 		return fmt.Errorf("BGP: setting policies: %w", err)
 	}
 	first := s.hops == nil
-	s.hops = hops
+	s.hops, s.stale = hops, false
 	s.mu.Lock()
 	for addr, h := range hops {
 		s.sessions[addr].hops = h

@@ -139,8 +139,8 @@ func (a *Announcer) Unanswered() map[netip.Addr]string {
 	return a.cfg.Neighbours.Unanswered()
 }
 
-// Use takes over other settings. Any but on_stop ends the sessions, and routers that agreed to it
-// keep the routes meanwhile.
+// Use takes over other settings. Those of routers end no session with others where the Speaker can change them. Others but
+// on_stop end all sessions, and routers that agreed to it keep the routes meanwhile.
 func (a *Announcer) Use(b configs.BGP) {
 	a.mu.Lock()
 	a.settings = b

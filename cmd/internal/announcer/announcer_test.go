@@ -67,6 +67,7 @@ func (w *wire) open(b configs.BGP, peers Peers) (Speaker, error) {
 type speaker struct {
 	*wire
 	peers Peers
+	stiff bool // it cannot have other peers
 	quiet bool // nothing has failed
 	last  string
 	stop  chan bool
@@ -99,6 +100,15 @@ func (s *speaker) SetRoutes(list []Route) error {
 		s.write("%s", text)
 	}
 	return nil
+}
+
+func (s *speaker) SetPeers(b configs.BGP, peers Peers) (bool, error) {
+	if s.stiff {
+		return false, nil
+	}
+	s.peers = peers
+	s.write("peers %v %v", peers, b.Communities)
+	return true, nil
 }
 
 func (s *speaker) Stop(graceful bool) {
@@ -330,7 +340,10 @@ func TestPasswordsOfPeers(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Reload()
-		w.expect(t, "stop graceful=true", "open 64512 192.0.2.1 map[192.0.2.254:s3cret 2001:db8::254:]", "routes ")
+		w.expect(t, "peers map[192.0.2.254:s3cret 2001:db8::254:] []")
+		if s := a.Sessions(); len(s) != 2 || !s[0].Up() {
+			t.Errorf("with the password: %+v", s)
+		}
 		a.Reload()
 		w.expect(t)
 	})

@@ -10,5 +10,6 @@
 //	holdback    why the first routes wait
 //	told        waiting until it is
 //	speaker     the Speaker, which settings can replace
+//	change      other routers for the one that runs
 //	session     what is known of sessions
 package announcer

@@ -18,6 +18,9 @@ type Speaker interface {
 	Run(ctx context.Context) error
 	// SetRoutes replaces what is announced. The first call opens the sessions.
 	SetRoutes([]Route) error
+	// SetPeers replaces the routers, without an end of sessions with those that stay. It reports false, and does
+	// nothing, where only another Speaker can.
+	SetPeers(configs.BGP, Peers) (bool, error)
 	// Stop ends Run. With graceful, routers that agreed to it keep the routes.
 	Stop(graceful bool)
 	// Sessions returns the state of each. Without numbers of routes it waits for nothing.
@@ -74,8 +77,10 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 	switch {
 	case run != nil && same:
 		return a.look(run)
+	case run != nil && a.change(run, want):
+		return a.due(run)
 	case run != nil:
-		a.cfg.Log.Info("settings of BGP changed: sessions begin again")
+		a.cfg.Log.Info("settings of BGP changed: all sessions begin again")
 		run.speaker.Stop(true)
 	case same && !again && time.Now().Before(a.tryAt):
 		return a.tryAt

@@ -23,6 +23,19 @@ func openBGP(log *slog.Logger, b configs.BGP, passwords announcer.Peers) (announ
 	if b.Port == 0 {
 		c.ListenPort = -1
 	}
+	var err error
+	if c.Peers, err = peersOf(b, passwords); err != nil {
+		return nil, err
+	}
+	s, err := bgp.New(c)
+	if err != nil {
+		return nil, err
+	}
+	return speaker{s}, nil
+}
+
+// peersOf returns the routers of which there is a password.
+func peersOf(b configs.BGP, passwords announcer.Peers) (list []bgp.Peer, err error) {
 	for i := range b.Peers {
 		p := &b.Peers[i]
 		password, usable := passwords[p.Address]
@@ -33,16 +46,21 @@ func openBGP(log *slog.Logger, b configs.BGP, passwords announcer.Peers) (announ
 		if err != nil {
 			return nil, fmt.Errorf("peer %s: %w", p.Address, err)
 		}
-		c.Peers = append(c.Peers, bgp.Peer{
+		list = append(list, bgp.Peer{
 			Address: p.Address, AS: p.AS, Port: p.Port, Source: p.Source, Multihop: p.Multihop,
 			HoldTime: p.HoldTime, Password: password, Communities: marks, MED: p.MED, LocalPreference: p.LocalPreference,
 		})
 	}
-	s, err := bgp.New(c)
+	return list, nil
+}
+
+// SetPeers implements announcer.Speaker.
+func (s speaker) SetPeers(b configs.BGP, passwords announcer.Peers) (bool, error) {
+	list, err := peersOf(b, passwords)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	return speaker{s}, nil
+	return s.Speaker.SetPeers(list)
 }
 
 // communities returns each of a list once.

@@ -1,0 +1,39 @@
+package announcer
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/configs"
+)
+
+// Other routers have sessions without an end of those that stay, where the Speaker can do so.
+func TestRoutersChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		first, second := configs.BGPPeer{Address: peerAddr, AS: 1}, configs.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), AS: 1}
+		a, ready, _ := begin(t, w, bgpTo(first))
+		ready()
+		w.expect(t, "open 64512 192.0.2.1 map[192.0.2.254:]", "routes ")
+		a.Use(bgpTo(first, second))
+		w.expect(t, "peers map[192.0.2.253: 192.0.2.254:] []")
+		marked := bgpTo(second)
+		marked.Communities = []string{"64512:1"}
+		a.Use(marked)
+		w.expect(t, "peers map[192.0.2.253:] [64512:1]")
+		if s := a.Sessions(); len(s) != 1 || s[0].Peer != second.Address || !s[0].Up() {
+			t.Errorf("sessions %+v", s)
+		}
+		a.mu.Lock()
+		a.running.speaker.(*speaker).stiff = true
+		a.mu.Unlock()
+		a.Use(bgpTo(first))
+		w.expect(t, "stop graceful=true", "open 64512 192.0.2.1 map[192.0.2.254:]", "routes ")
+		longer := bgpTo(first)
+		longer.GracefulRestart = time.Minute
+		a.Use(longer)
+		w.expect(t, "stop graceful=true", "open 64512 192.0.2.1 map[192.0.2.254:]", "routes ")
+	})
+}

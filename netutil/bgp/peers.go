@@ -1,0 +1,87 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/server"
+)
+
+// SetPeers replaces the peers, also while the speaker runs. Sessions with those that stay as they are go on, and a change of
+// communities, MED or local preference needs no new session. The session with a peer that is left out ends, and the peer removes the
+// routes at once. SetPeers reports false, and changes nothing, where only another speaker can keep routes or sessions: graceful restart is
+// used and the session with a peer is established that needs a new one, or a peer has no password any more. It does not wait for anything.
+func (s *Speaker) SetPeers(list []Peer) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg := s.cfg
+	cfg.Peers = list
+	if err := cfg.Validate(); err != nil {
+		return false, fmt.Errorf("BGP: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	for _, p := range cfg.Peers {
+		ses := s.sessions[p.Address]
+		if ses == nil || ses.peer.sameSession(p) {
+			continue
+		}
+		keeps := cfg.GracefulRestart > 0 && ses.state == Established
+		unsigned := ses.peer.Password != "" && p.Password == "" // the listening socket of GoBGP keeps its key
+		if keeps || unsigned {
+			return false, nil
+		}
+	}
+	s.peers = cfg.Peers
+	signal(s.wake)
+	return true, nil
+}
+
+// sameSession reports whether a session with p does for o too.
+func (p Peer) sameSession(o Peer) bool {
+	p.Communities, p.MED, p.LocalPreference = nil, 0, 0
+	o.Communities, o.MED, o.LocalPreference = nil, 0, 0
+	return reflect.DeepEqual(p, o)
+}
+
+// usePeers makes the peers those of the last SetPeers. What fails is tried again.
+func (s *Speaker) usePeers(ctx context.Context, srv *server.BgpServer) error {
+	s.mu.Lock()
+	list := s.peers
+	s.mu.Unlock()
+	if list == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range s.which(func(ses *session) bool { return ses.open && !ses.goesOn(list) }) {
+		errs = append(errs, s.remove(ctx, srv, p))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sessions := make(map[netip.Addr]*session)
+	for _, p := range list {
+		ses := s.sessions[p.Address]
+		if ses == nil || !ses.peer.sameSession(p) {
+			ses = &session{state: Idle, since: time.Now()}
+		}
+		ses.peer = p
+		sessions[p.Address] = ses
+	}
+	s.cfg.Peers, s.sessions, s.stale = list, sessions, true
+	if reflect.DeepEqual(s.peers, list) { // else there was another SetPeers
+		s.peers = nil
+	}
+	return nil
+}
+
+// goesOn reports whether a session is one with a peer of a list.
+func (ses *session) goesOn(list []Peer) bool {
+	return slices.ContainsFunc(list, ses.peer.sameSession)
+}
