@@ -89,6 +89,7 @@ func testChanges(s *site) {
 	s.serve()
 	s.there("the endpoint answers", start)
 	s.restart()
+	s.leaveOut()
 	s.drain()
 	s.remove()
 	start = time.Now()
@@ -131,6 +132,33 @@ func (s *site) restart() {
 	end()
 	if after := s.lost(); after != before {
 		s.t.Errorf("routes were missing %d times over a restart", after-before)
+	}
+}
+
+// leaveOut takes BIRD out of the settings and back in: its routes go at once, in spite of graceful restart, and the
+// session with FRR goes on.
+func (s *site) leaveOut() {
+	s.t.Helper()
+	frr, bird := s.routers[0], s.routers[1]
+	before := s.established(1)[0]
+	b := bgpSettings{hold: "60s", restart: "60s"}
+	start := time.Now()
+	s.settings(bgpSettings{hold: b.hold, restart: b.restart, without: bird.name})
+	for _, a := range announced.Each() {
+		at, err := bird.routes.await(a, false)
+		s.must(err)
+		s.t.Logf("left out: %s %s after %v", bird.name, a, at.Sub(start).Round(time.Millisecond))
+	}
+	start = time.Now()
+	s.settings(b)
+	s.there("not left out any more", start)
+	if after := s.established(1)[0]; !after.Since.Equal(before.Since) {
+		s.t.Errorf("the session with %s began again at %v", frr.name, after.Since)
+	}
+	for _, a := range announced.Each() {
+		if p, err := frr.routes.of(a); p.lost > 0 || err != nil {
+			s.t.Errorf("%s was without a route to %s: %+v, %v", frr.name, a, p, err)
+		}
 	}
 }
 

@@ -199,6 +199,7 @@ type bgpSettings struct {
 	hold, restart string
 	as            int    // of all routers
 	password      string // of all routers
+	without       string // the name of a router that is left out
 }
 
 // settings writes svcproxy.toml.
@@ -206,6 +207,9 @@ func (s *site) settings(b bgpSettings) {
 	s.t.Helper()
 	text := fmt.Sprintf("mode = \"nftables\"\n[bgp]\nas = 64512\nhold_time = %q\ngraceful_restart = %q\n", b.hold, b.restart)
 	for _, r := range s.routers {
+		if r.name == b.without {
+			continue
+		}
 		as, password := r.as, r.password
 		if b.as != 0 {
 			as = b.as
