@@ -10,31 +10,39 @@ import (
 // A host that takes over the connections of another, as scheduler maglev has it do, knows none
 // of them until the client sends something: only then does it learn which frontend the endpoint
 // answers for. What the endpoint sends before would reach the client with the address of the
-// endpoint, which the client answers by a reset; and connection tracking would take it for a
-// connection of the endpoint's own, whose ports the real one could no longer have. So it is
-// dropped, and the endpoint sends it again.
+// endpoint, which the client answers by a reset. So it is held back for holdTime: dropped, and the endpoint
+// sends it again.
 //
-// What it must not meet are connections that clients make to the endpoint itself, of which
-// only the answers pass this host. Connection tracking calls the first of these, with SYN and
-// ACK, invalid: from then on they are known to be none of ours.
+// Connections that clients make to the endpoint itself, of which only the answers pass this host, look the
+// same: every segment of theirs is new to connection tracking. It calls the first, with SYN and ACK, invalid,
+// by which they are known; one that began elsewhere is late by holdTime, once, and then known too.
 
 // priorityAnswers is after connection tracking, -200, and before addresses are translated.
 const priorityAnswers = -150
 
-// aroundExpiry is how long a connection that goes around this host is remembered after
-// connection tracking last took it for a new one, which it does after 5 minutes of silence.
-const aroundExpiry = time.Hour
+const (
+	// holdTime is how long answers are held back: what a client that works sends in, and an endpoint
+	// sends again at 25 s at the latest.
+	holdTime = 20 * time.Second
 
-// answers returns the chain that holds back what endpoints send in connections that nobody knows.
+	// begunExpiry is how long a connection around this host is remembered from its beginning, and aroundExpiry
+	// from its last segment: more than the two hours after which Linux looks whether the peer lives.
+	begunExpiry  = 10 * time.Minute
+	aroundExpiry = 3 * time.Hour
+)
+
+// answers returns the chain that holds back what endpoints send in connections that nobody knows. A set
+// that is full holds nothing back.
 func (l *layout) answers() *chain {
 	c := newBaseChain("answers", "filter", unix.NF_INET_PRE_ROUTING, priorityAnswers)
 	target := l.source(0)
 	target = join(target, loadProtocol(target.next), loadTCPPort("sport", 0, target.next+1))
 	target = join(target, l.source(target.next))
-	ofEndpoint, known := inSet(target, set{kind: hairpins}), inSet(l.connection(), set{kind: around})
-	c.rule(isInvalid, tcpFlags("tcp flags syn,ack / syn,ack", synACK, synACK), ofEndpoint, l.rememberAround())
-	c.rule(isNew, notSYN, ofEndpoint, known, l.rememberAround(), returnVerdict)
-	c.rule(isNew, notSYN, ofEndpoint, dropVerdict)
+	ofEndpoint, goesAround, isHeld := inSet(target, set{kind: hairpins}), inSet(l.connection(), set{kind: around}), inSet(l.connection(), set{kind: held})
+	c.rule(isInvalid, tcpFlags("tcp flags syn,ack / syn,ack", synACK, synACK), ofEndpoint, l.remember(around, unix.NFT_DYNSET_OP_ADD, begunExpiry))
+	c.rule(isNew, notSYN, ofEndpoint, isHeld, dropVerdict)
+	c.rule(isNew, notSYN, ofEndpoint, goesAround, l.remember(around, unix.NFT_DYNSET_OP_UPDATE, aroundExpiry), returnVerdict)
+	c.rule(isNew, notSYN, ofEndpoint, l.remember(around, unix.NFT_DYNSET_OP_ADD, aroundExpiry), l.remember(held, unix.NFT_DYNSET_OP_ADD, holdTime), dropVerdict)
 	return c
 }
 
@@ -69,11 +77,15 @@ func loadTCPPort(side string, offset uint32, at register) loadedKey {
 	return loadedKey{stmt{"tcp " + side, []expr.Any{load}}, at + 1}
 }
 
-// rememberAround remembers a connection that goes around this host, or renews its timeout.
-func (l *layout) rememberAround() stmt {
-	key, s := l.connection(), set{kind: around}
-	words := "update @" + s.name() + " { " + key.text + " timeout " + nftDuration(aroundExpiry) + " }"
+// remember puts a connection into a set, for a time; to update is to begin that again.
+func (l *layout) remember(kind kind, op uint32, expiry time.Duration) stmt {
+	key, s := l.connection(), set{kind: kind}
+	verb := "add"
+	if op == unix.NFT_DYNSET_OP_UPDATE {
+		verb = "update"
+	}
+	words := verb + " @" + s.name() + " { " + key.text + " timeout " + nftDuration(expiry) + " }"
 	return stmt{words, append(key.exprs, &expr.Dynset{
-		SrcRegKey: register(0).number(), SetName: s.name(), Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: aroundExpiry,
+		SrcRegKey: register(0).number(), SetName: s.name(), Operation: op, Timeout: expiry,
 	})}
 }

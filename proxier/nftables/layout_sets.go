@@ -66,7 +66,8 @@ const (
 	tickets     // pool and endpoint to the ticket that its clients get
 	ticketOwner // pool and ticket to endpoint
 	newClients  // pools, and how many more clients they may have
-	around      // connections that clients make to endpoints, around this host
+	around      // connections of which this host sees the answers alone, and lets them pass
+	held        // connections whose answers are held back
 	nodeAddrs
 	vips
 	exempt
@@ -99,10 +100,10 @@ func (s set) isOrdered() bool {
 }
 
 // isDynamic reports whether packets add the elements, which time out.
-func (s set) isDynamic() bool { return s.kind >= affinity && s.kind <= around }
+func (s set) isDynamic() bool { return s.kind >= affinity && s.kind <= held }
 
 // dynamicSets are the sets to which packets add elements.
-var dynamicSets = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}, {kind: around}}
+var dynamicSets = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}, {kind: around}, {kind: held}}
 
 var kindNames = [...]string{
 	frontends: "frontends", masquerade: "masquerade-all", masqueradeNonLocal: "masquerade-non-local",
@@ -110,7 +111,7 @@ var kindNames = [...]string{
 	withAffinity: "sticky", affinityByTimeout: "sticky", affinityBySize: "sticky-size", affinityPool: "pools",
 	restricted: "restricted", sourceRanges: "source-ranges", noEndpointsReject: "no-endpoints-reject",
 	noEndpointsDrop: "no-endpoints-drop", poolSlots: "pool-slots", poolTargets: "pool-targets", affinity: "affinity",
-	tickets: "tickets", ticketOwner: "ticket-endpoints", newClients: "new-clients", around: "around",
+	tickets: "tickets", ticketOwner: "ticket-endpoints", newClients: "new-clients", around: "around", held: "held",
 	nodeAddrs: "node-addresses", vips: "vips", exempt: "exempt", hairpins: "hairpin",
 }
 
@@ -135,7 +136,8 @@ var kindComments = [...]string{
 	tickets:            "pool and endpoint: the ticket of its clients, until it leaves",
 	ticketOwner:        "pool and ticket: the endpoint",
 	newClients:         "pools, and how many more clients are remembered",
-	around:             "connections to endpoints that are not by this host, but their answers are",
+	around:             "connections to endpoints of which the answers alone are by this host",
+	held:               "connections whose answers wait for a word of the client",
 	nodeAddrs:          "addresses of this node that serve node ports",
 	vips:               "ports of these that nobody serves are refused",
 	exempt:             "addresses in service_cidrs that are not refused",
@@ -203,7 +205,8 @@ var (
 	poolClients = maxClients / 4
 )
 
-// maxAround is how many connections around this host are remembered at most, of some 120 bytes each.
+// maxAround is how many connections are held or go around this host at most, of some 120 bytes each. Of more,
+// answers are not held back.
 const maxAround = 1 << 18
 
 // fieldTypes returns the types of a set's key and data.
@@ -234,7 +237,7 @@ func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
 		return []nft.Type{nft.Mark, nft.Mark}, []nft.Type{nft.Mark}
 	case newClients:
 		return []nft.Type{nft.Mark}, nil
-	case around:
+	case around, held:
 		return []nft.Type{addr, addr, nft.InetService, nft.InetService}, nil
 	case nodeAddrs, vips, exempt:
 		return []nft.Type{addr}, nil
@@ -269,7 +272,7 @@ func (s set) define(fam proxier.Family) *nft.Set {
 	}
 	if s.isDynamic() {
 		def.Dynamic, def.Timeouts, def.Size = true, true, maxClients
-		if s.kind == around {
+		if s.kind >= around {
 			def.Size = maxAround
 		}
 	}
@@ -288,7 +291,7 @@ func setsInUse(counts map[set]int) []set {
 		}
 	}
 	for _, s := range dynamicSets {
-		if s.kind == around && takesOver(counts) || s.kind != around && affinityUsed {
+		if s.kind >= around && takesOver(counts) || s.kind < around && affinityUsed {
 			list = append(list, s)
 		}
 	}
