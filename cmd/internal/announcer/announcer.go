@@ -187,14 +187,18 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 // tell tells all that is to be told, and returns when that changes by itself; zero: it does not.
 func (a *Announcer) tell(ctx context.Context, now time.Time) time.Time {
 	a.mu.Lock()
+	run := a.running
+	a.mu.Unlock()
+	again := a.holdBack(ctx, run, now) // first: a family that is not late has announced what it has
+	a.mu.Lock()
 	list, next := a.routes.byBGP(now)
-	links, run, announced := a.routes.byL2(), a.running, a.progress.announced
+	links, announced := a.routes.byL2(), a.progress.announced
 	a.mu.Unlock()
 	defer a.noteTold(announced, true)
 	if a.cfg.Neighbours != nil {
 		a.cfg.Neighbours.Set(links)
 	}
-	if again := a.holdBack(ctx, run, now); !again.IsZero() {
+	if !again.IsZero() {
 		return times.Due(next, again)
 	}
 	a.set(run, list)

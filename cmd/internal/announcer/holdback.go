@@ -16,8 +16,9 @@ const (
 	lookAgain = time.Second
 
 	// lead is how long before routers drop what they kept over a restart sessions begin at the latest, so that they do
-	// not drop what is served. GoBGP takes up to seven seconds to connect, and one more to announce.
-	lead = 10 * time.Second
+	// not drop what is served. They count from the end of the run before, which an upgrade of the package ends up to
+	// twenty seconds before the next; GoBGP takes up to seven to connect, and one more to announce.
+	lead = 30 * time.Second
 )
 
 // holdBack returns when it is to be asked again whether a Speaker is told its first routes; zero: it is. A router that

@@ -49,7 +49,7 @@ func TestHeldBackForFamily(t *testing.T) {
 		a.mu.Lock()
 		a.running.speaker.(*speaker).quiet = true
 		a.mu.Unlock()
-		if s := a.Sessions(); len(s) != 1 || !strings.HasPrefix(s[0].LastError, "held back until ") || !strings.Contains(s[0].LastError, ":50: ipv6 is not synced") {
+		if s := a.Sessions(); len(s) != 1 || !strings.HasPrefix(s[0].LastError, "held back until ") || !strings.Contains(s[0].LastError, ":30: ipv6 is not synced") {
 			t.Errorf("%+v", s)
 		}
 		over.Store(true)
@@ -70,7 +70,7 @@ func TestHeldBackForFamily(t *testing.T) {
 // A family that fails for good holds nothing back once routers keep its routes no longer, or where they never do.
 func TestHeldBackNoLonger(t *testing.T) {
 	for _, tt := range []struct{ restart, wait time.Duration }{
-		{2 * time.Minute, 110 * time.Second}, {10 * time.Second, 5 * time.Second}, {0, 0},
+		{2 * time.Minute, 90 * time.Second}, {10 * time.Second, 5 * time.Second}, {0, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &wire{}
