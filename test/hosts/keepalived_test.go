@@ -224,12 +224,25 @@ func (p *keepalivedPair) start(t *testing.T, i int) {
 func (p *keepalivedPair) restartsInPlace(t *testing.T, i int) int {
 	t.Helper()
 	k := p.keepers[i]
+	passed := k.saidOften(t, "now returning 0")
 	p.stop(t, i)
-	p.await(t, "no check has failed", func() error { return k.said(t, "now returning 3") })
-	begin := time.Now()
+	var begin time.Time // no later than the check that fails
+	p.await(t, "no check has failed", func() error {
+		now := time.Now()
+		err := k.said(t, "now returning 3")
+		if err != nil {
+			begin = now
+		}
+		return err
+	})
 	p.start(t, i)
 	took := time.Since(begin)
-	p.await(t, "no check has passed", func() error { return k.said(t, "now returning 0") })
+	p.await(t, "no check has passed", func() error {
+		if k.saidOften(t, "now returning 0") == passed {
+			return errors.New("keepalived has not said so")
+		}
+		return nil
+	})
 	if k.rated(t, "from 100 to 50") == nil {
 		if took < checkTime*9/10 { // else another check may have failed
 			t.Errorf("a restart of svcproxy, whose start took %v, moved addresses:\n%s", took, k.log(t))

@@ -115,3 +115,9 @@ func (k *keeper) said(t *testing.T, text string) error {
 	}
 	return nil
 }
+
+// saidOften returns how often keepalived has said something.
+func (k *keeper) saidOften(t *testing.T, text string) int {
+	t.Helper()
+	return strings.Count(k.log(t), text)
+}
