@@ -62,6 +62,7 @@ type session struct {
 	err      string
 	errAt    time.Time
 	explains bool   // err was noted in the present state
+	early    string // err of before the session, where it may be of the session: GoBGP logs, and tells of states, apart
 	endErr   string // why the last established session ended
 	endAt    time.Time
 	open     bool                // GoBGP has this peer
@@ -107,7 +108,11 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 		return
 	}
 	was := ses.state
-	if words := endWords(was, st.DisconnectReason, s.cfg.AS); words != "" && !ses.explains {
+	words := endWords(was, st.DisconnectReason, s.cfg.AS)
+	if words == "" && was == Established && at.Sub(ses.since) < earlyTime {
+		words = ses.early
+	}
+	if words != "" && !ses.explains {
 		ses.fault(words)
 	}
 	ses.enter(states[st.SessionState], at)
@@ -119,13 +124,20 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	signal(s.wake)
 }
 
+// earlyTime is how short a session is whose end may have been logged before its beginning was told.
+const earlyTime = 5 * time.Second
+
 // enter changes the state. What failed before a session was there is no longer of
 // interest once it is: both sides connect, and one of two connections is closed.
 func (ses *session) enter(state State, at time.Time) {
 	if ses.state == Established {
 		ses.lost, ses.endErr, ses.endAt = true, ses.err, ses.errAt
 	}
+	ses.early = ""
 	if state == Established {
+		if ses.explains {
+			ses.early = ses.err
+		}
 		ses.err, ses.errAt = ses.endErr, ses.endAt
 	}
 	ses.state, ses.since, ses.explains = state, at, false

@@ -1,0 +1,50 @@
+package bgp
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	api "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// GoBGP may log why a session ended before it tells that there was one: a busy machine has both orders.
+func TestEndIsLoggedEarly(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		lasts time.Duration
+		want  string
+	}{
+		{"at once", time.Millisecond, "the peer closed the session: 6/2, cease, administrative shutdown"},
+		{"an hour later", time.Hour, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			peer := Peer{Address: netip.MustParseAddr("192.0.2.254"), AS: 64500}
+			s := &Speaker{
+				cfg:      Config{AS: 64512, Peers: []Peer{peer}, Log: slog.New(slog.DiscardHandler)},
+				sessions: map[netip.Addr]*session{peer.Address: {peer: peer, state: OpenConfirm}},
+				changes:  make(chan struct{}, 1), wake: make(chan struct{}, 1),
+			}
+			begin := time.Now()
+			s.note(peer.Address, message{text: textReceived, code: 6, subcode: 2})
+			enter(s, peer, bgp.BGP_FSM_ESTABLISHED, begin)
+			if st := s.Brief()[0]; st.State != Established || st.LastError != "" {
+				t.Errorf("with a session: %+v", st)
+			}
+			enter(s, peer, bgp.BGP_FSM_IDLE, begin.Add(tt.lasts))
+			if st := s.Brief()[0]; st.State != Idle || st.LastError != tt.want {
+				t.Errorf("at its end: %+v; want %q", st, tt.want)
+			}
+		})
+	}
+}
+
+func enter(s *Speaker, p Peer, state bgp.FSMState, at time.Time) {
+	e := &apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE}
+	e.Peer.State.NeighborAddress, e.Peer.State.SessionState = p.Address, state
+	e.Peer.State.DisconnectReason = api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED
+	s.onPeer(e, at)
+}
