@@ -134,6 +134,7 @@ func testBootBroken(t *testing.T, e *env) {
 		t.Run(tt.name, func(t *testing.T) {
 			ep := e.Local[i%EndpointHosts]
 			e.file(t, "fragile", e.named("fragile", 1, at(ep)...))
+			e.lastGood(t, "fragile.json") // a stop does not wait for a slow disk
 			err := errors.Join(e.daemon.Stop(), e.cleanKernel(), tt.spoil(e.daemon.path("fragile.json")), e.daemon.Start())
 			if err != nil {
 				t.Fatal(err)
