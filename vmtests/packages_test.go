@@ -172,7 +172,7 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 	case err != nil || code != 0 || passed == 0:
 		t.Fatalf("%d tests passed, exit code %d, %v\n%s", passed, code, err, said)
 	}
-	t.Logf("%d tests passed", passed)
+	t.Logf("%d tests passed; the longest:\n%s", passed, slowest(out.String()))
 }
 
 // maxAgain is how many tests, or groups of cases, may fail for no other reason than
