@@ -70,6 +70,10 @@ func (r *Reader) bound(n int) int {
 	return l.max
 }
 
+// Within reports whether n elements of the value that is being read are within its limit, and whether
+// they are not, as a fault.
+func (r *Reader) Within(n int) bool { return r.bound(n) == n }
+
 // Fault reports the value that is being read.
 func (r *Reader) Fault(msg, hint string) {
 	r.add(pathFault{path: slices.Clone(r.path), msg: msg, hint: hint})

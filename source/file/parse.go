@@ -61,6 +61,6 @@ func (rules Rules) parseWhole(path string, data []byte, isJSON bool) ([]*source.
 	if anyError(faults) {
 		return nil, faults
 	}
-	setPositions(doc, p.services, source.At("services"))
+	p.setPositions(doc, source.At("services"))
 	return p.services, faults
 }

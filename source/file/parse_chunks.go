@@ -121,7 +121,7 @@ func (p *reading) chunk(pc chunk, isJSON bool) ([]source.Fault, bool) {
 	before := len(p.services)
 	p.service(v, pc.pos)
 	if len(p.services) > before {
-		setChunkPositions(doc, p.services[before], elementPath(isJSON))
+		p.setChunkPositions(doc, p.services[before], elementPath(isJSON))
 	}
 	return p.r.Take(doc), true
 }

@@ -9,13 +9,13 @@ import (
 
 // setPositions notes where the parts stand that no two services can have in common, of all
 // services of a document, whose list is at path.
-func setPositions(doc *decode.Doc, services []*source.Service, list source.Path) {
-	paths := make([][]source.Path, len(services))
-	for i, s := range services {
-		paths[i] = below(slices.Concat(list, source.Path{{Index: i}}), s.Unique())
+func (p *reading) setPositions(doc *decode.Doc, list source.Path) {
+	paths := make([][]source.Path, len(p.services))
+	for i, s := range p.services {
+		paths[i] = p.unique(s, slices.Concat(list, source.Path{{Index: i}}))
 	}
 	at := doc.Positions(slices.Concat(paths...))
-	for i, s := range services {
+	for i, s := range p.services {
 		n := len(paths[i])
 		s.SetPlaces(s.Pos, at[:n])
 		at = at[n:]
@@ -23,14 +23,15 @@ func setPositions(doc *decode.Doc, services []*source.Service, list source.Path)
 }
 
 // setChunkPositions is setPositions for the service of a chunk, which is at path there.
-func setChunkPositions(doc *decode.Doc, s *source.Service, path source.Path) {
-	s.SetPlaces(source.Position{Line: 1, Col: 1}, doc.Positions(below(path, s.Unique())))
+func (p *reading) setChunkPositions(doc *decode.Doc, s *source.Service, path source.Path) {
+	s.SetPlaces(source.Position{Line: 1, Col: 1}, doc.Positions(p.unique(s, path)))
 }
 
-// below returns paths as they are below another.
-func below(path source.Path, paths []source.Path) []source.Path {
+// unique returns the paths of these parts of a service, which is at path, as they are written.
+func (p *reading) unique(s *source.Service, path source.Path) []source.Path {
+	paths := s.Unique()
 	for i := range paths {
-		paths[i] = slices.Concat(path, paths[i])
+		paths[i] = slices.Concat(path, asWritten(paths[i], p.writtenAt[s]))
 	}
 	return paths
 }

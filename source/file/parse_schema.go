@@ -22,6 +22,7 @@ type service struct {
 	timeout   time.Duration // session_affinity_timeout; 0: not written
 	listed    bool          // endpoints is written
 	endpoints []endpoint
+	written   writtenPorts  // Ports, as they are written
 	check     *writtenCheck // health_check; nil: not written
 	byDefault bool          // it has the check of [defaults]
 }
@@ -60,11 +61,6 @@ var (
 		decode.Choice[source.TunnelType]{Word: "gue", Means: source.GUE},
 		decode.Choice[source.TunnelType]{Word: "gre", Means: source.GRE})
 
-	protocol = decode.OneOf("protocol",
-		decode.Choice[source.Protocol]{Word: "tcp", Means: source.TCP},
-		decode.Choice[source.Protocol]{Word: "udp", Means: source.UDP},
-		decode.Choice[source.Protocol]{Word: "sctp", Means: source.SCTP})
-
 	// announce is a list of the ways to announce addresses.
 	announce = decode.To(decode.Unique(decode.OneOf("way to announce addresses",
 		decode.Choice[source.Means]{Word: "bgp", Means: source.BGP},
@@ -75,22 +71,13 @@ var (
 		return all
 	})
 
-	orNoNumber = decode.Number[uint16](0, 65535)
-	addresses  = decode.List(decode.Addr)
-	prefixes   = decode.List(decode.Prefix)
+	addresses = decode.List(decode.Addr)
+	prefixes  = decode.List(decode.Prefix)
 
 	// Validate says what is wrong with these; their patterns are for editors.
 	label = decode.Text.As(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	name  = decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?)?$`)
 )
-
-// port is one port of a service; its target_port is port where it is not written.
-var port = decode.To(decode.TableOf(portFields, source.Port{Protocol: source.TCP}), func(p source.Port) source.Port {
-	if p.TargetPort == 0 {
-		p.TargetPort = p.Port
-	}
-	return p
-})
 
 // endpointsSchema is of endpoints in all three ways of writing them.
 var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{AnyOf: []decode.Schema{
@@ -120,7 +107,7 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("external_ips", addresses, func(s *service) *[]netip.Addr { return &s.ExternalIPs }),
 	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),
 	decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }),
-	decode.Need(decode.Key("ports", portList, func(s *service) *[]source.Port { return &s.Ports })),
+	{Key: "ports", Required: true, Schema: portList.Schema, Read: func(r *decode.Reader, v any, s *service) { s.Ports, s.written = readPorts(r, v) }},
 	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},
 	decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy }),
 	decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy }),
@@ -145,15 +132,6 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("enabled", yes, func(s *service) *bool { return &s.Disabled }),
 }
 
-// portFields are the keys of a port.
-var portFields = []decode.Field[source.Port]{
-	decode.Key("name", decode.Text.As(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`), func(p *source.Port) *string { return &p.Name }),
-	decode.Key("protocol", protocol, func(p *source.Port) *source.Protocol { return &p.Protocol }),
-	decode.Need(decode.Key("port", portNumber, func(p *source.Port) *uint16 { return &p.Port })),
-	decode.Key("target_port", portNumber, func(p *source.Port) *uint16 { return &p.TargetPort }),
-	decode.Key("node_port", orNoNumber, func(p *source.Port) *uint16 { return &p.NodePort }),
-}
-
 // endpointFields are the keys of an endpoint.
 var endpointFields = []decode.Field[endpoint]{
 	decode.Need(decode.Key("address", endpointAddress, func(e *endpoint) *netip.Addr { return &e.Addr })),
@@ -168,28 +146,6 @@ var endpointFields = []decode.Field[endpoint]{
 	decode.Key("serving", decode.Bool, func(e *endpoint) *bool { return &e.Serving }),
 	decode.Key("terminating", decode.Bool, func(e *endpoint) *bool { return &e.Terminating }),
 }
-
-// portList reads the ports of a service. A number is what people try first.
-var portList = decode.List(onePort).Instead(func(v any) string {
-	if n, ok := v.(int64); ok && n > 0 && n <= 65535 {
-		return fmt.Sprintf("write ports = [{ port = %d }]", n)
-	}
-	if _, ok := v.(map[string]any); ok {
-		return "want a list of tables: write [[services.ports]]"
-	}
-	return ""
-})
-
-// onePort reads one element of ports.
-var onePort = port.Instead(func(v any) string {
-	switch v := v.(type) {
-	case int64:
-		return fmt.Sprintf("write { port = %d }", v)
-	case string:
-		return "want a table, such as { port = 80, target_port = 8080 }"
-	}
-	return ""
-})
 
 // endpointAddress reads the address of an endpoint, which has its port in a key of its own.
 var endpointAddress = decode.Addr.Instead(func(v any) string {

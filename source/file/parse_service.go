@@ -18,13 +18,16 @@ type reading struct {
 	services []*source.Service
 	schema   string // not used
 	defaults defaults
-	checks   map[[sha256.Size]byte]*source.HealthCheck // of all services, by the checksum of what they are
-	shared   map[*source.HealthCheck]bool              // those of checks
-	text     []byte                                    // room for that of a check
+
+	writtenAt map[*source.Service][]int // which element of ports says each port, where one says several
+
+	checks map[[sha256.Size]byte]*source.HealthCheck // of all services, by the checksum of what they are
+	shared map[*source.HealthCheck]bool              // those of checks
+	text   []byte                                    // room for that of a check
 }
 
 func (rules Rules) reading() *reading {
-	p := &reading{r: decode.NewReader(nil), check: rules.Check}
+	p := &reading{r: decode.NewReader(nil), check: rules.Check, writtenAt: make(map[*source.Service][]int)}
 	rules.set(p.r)
 	return p
 }
@@ -72,8 +75,12 @@ func (p *reading) service(v any, pos source.Position) {
 	}
 	p.setCheck(&s)
 	out := s.finish(p)
-	if !p.r.Failed() { // else none is used
-		p.services = append(p.services, out)
+	if p.r.Failed() { // none is used
+		return
+	}
+	p.services = append(p.services, out)
+	if s.written.at != nil {
+		p.writtenAt[out] = s.written.at
 	}
 }
 
@@ -95,6 +102,7 @@ func (s *service) finish(p *reading) *source.Service {
 		problems = p.defaults.aboutDefault(problems)
 	}
 	for _, problem := range problems {
+		problem.Path = asWritten(problem.Path, s.written.at)
 		p.r.Problem(problem)
 	}
 	if !slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning }) {
@@ -124,6 +132,8 @@ func (s *service) setEndpoints(r *decode.Reader) {
 	for i, e := range s.endpoints {
 		if e.port != 0 {
 			e.Ports = s.onePort(r, i, e, last)
+		} else {
+			e.Ports = s.written.of(r, i, e.Ports)
 		}
 		// Services are never changed, so endpoints that are alike share one map.
 		if last == nil || !maps.Equal(last, e.Ports) {
@@ -137,24 +147,28 @@ func (s *service) setEndpoints(r *decode.Reader) {
 }
 
 // onePort returns the port of an endpoint under the name of the one port of the
-// service: last, if that is the same.
+// service, or of its one port of several protocols: last, if that is the same.
 func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]uint16) map[string]uint16 {
 	at := source.At("endpoints", i, "port")
 	switch {
 	case e.Ports != nil:
 		r.Problem(source.Problem{Path: at, Msg: "the endpoint has both port and ports", Hint: "leave one out"})
 		return e.Ports
-	case len(s.Ports) > 1:
+	case len(s.written.list) > 1:
 		r.Problem(source.Problem{Path: at, Msg: "the endpoint has a port, and the service has several", Hint: "write ports = { name = number }"})
 		return nil
-	case len(s.Ports) == 0:
+	case len(s.written.list) == 1 && !s.written.list[0].numbers.one():
+		r.Problem(source.Problem{Path: at, Msg: "the endpoint has a port, and the service a range of them", Hint: "leave it out: endpoints serve each port by its own number"})
 		return nil
 	}
-	name := s.Ports[0].Name
-	if n, ok := last[name]; ok && n == e.port && len(last) == 1 {
+	if len(last) == len(s.Ports) && !slices.ContainsFunc(s.Ports, func(p source.Port) bool { return last[p.Name] != e.port }) {
 		return last
 	}
-	return map[string]uint16{name: e.port}
+	ports := make(map[string]uint16, len(s.Ports))
+	for _, p := range s.Ports {
+		ports[p.Name] = e.port
+	}
+	return ports
 }
 
 func anyError(faults []source.Fault) bool {
