@@ -133,6 +133,7 @@ func TestExamples(t *testing.T) {
 		"checks.toml":     {"default/cart", "default/mail", "default/sessions"},
 		"dns.toml":        {"infra/dns"},
 		"ingress.toml":    {"default/ingress"},
+		"media.toml":      {"default/media"},
 		"node-ports.json": {"monitoring/metrics"},
 		"weights.toml":    {"default/api"},
 

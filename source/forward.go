@@ -89,9 +89,10 @@ func (v *validator) forwarding() {
 		return
 	}
 	for i, p := range v.Ports {
-		v.samePort(p.TargetPort, p, At("ports", i, "target_port"), fmt.Sprintf("ports[%d]", i))
+		at := v.portAt(i)
+		v.samePort(p.TargetPort, p, At("ports", at, "target_port"), fmt.Sprintf("ports[%d]", at))
 		if p.NodePort != 0 {
-			v.fault(At("ports", i, "node_port"), fmt.Sprintf("node_port %d with forward = %q", p.NodePort, f.Method),
+			v.fault(At("ports", at, "node_port"), fmt.Sprintf("node_port %d with forward = %q", p.NodePort, f.Method),
 				"endpoints have the addresses of the service, and not those of this host: leave it out")
 		}
 	}

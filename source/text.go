@@ -84,10 +84,13 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
+// MaxLabel is the length of the longest DNS label.
+const MaxLabel = 63
+
 // IsLabel reports whether s is a DNS label as Kubernetes takes it (RFC 1123): 1
 // to 63 of a-z, 0-9 and "-", beginning and ending with a letter or digit.
 func IsLabel(s string) bool {
-	return len(s) <= 63 && isWord(s, func(c byte) bool { return isLower(c) || c == '-' })
+	return len(s) <= MaxLabel && isWord(s, func(c byte) bool { return isLower(c) || c == '-' })
 }
 
 // Printable returns s with everything that is not plain to see written as Go would,

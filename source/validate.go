@@ -31,8 +31,13 @@ type Problem struct {
 // passed over: the source has already said that it could not read them. A
 // service without problems other than warnings has no string that could change
 // the meaning of a rule, a command or a log line.
-func Validate(s *Service) []Problem {
-	v := validator{Service: s}
+func Validate(s *Service) []Problem { return ValidateWritten(s, nil) }
+
+// ValidateWritten is Validate of a service one element of whose ports may say several of them. written has
+// the index of the element for each of Ports, in their order: paths and messages name that one. Nil: each
+// port is an element.
+func ValidateWritten(s *Service, written []int) []Problem {
+	v := validator{Service: s, written: written}
 	v.names()
 	v.ports()
 	v.healthCheck()
@@ -57,6 +62,7 @@ const maxProblems = 1000
 
 type validator struct {
 	*Service
+	written  []int // which element of ports says each port; nil: each one
 	problems []Problem
 	where    map[netip.Addr]Path // of each address of the service
 	served   map[servedPort]bool // nil: not made yet
@@ -69,6 +75,14 @@ func (v *validator) fault(at Path, msg, hint string) {
 
 func (v *validator) warn(at Path, msg, hint string) {
 	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
+}
+
+// portAt returns which element of ports says a port.
+func (v *validator) portAt(i int) int {
+	if v.written == nil {
+		return i
+	}
+	return v.written[i]
 }
 
 // full reports whether there is no use in looking on.
@@ -104,28 +118,29 @@ func (v *validator) ports() {
 	nodePorts := map[number]int{}
 	for i, p := range v.Ports {
 		v.portName(i, names)
-		if first, twice := seen(numbers, number{p.Protocol, p.Port}, i); twice && p.Port != 0 {
-			v.fault(At("ports", i), fmt.Sprintf("port %d/%s is already ports[%d]", p.Port, p.Protocol, first), "")
+		if first, twice := seen(numbers, number{p.Protocol, p.Port}, v.portAt(i)); twice && p.Port != 0 {
+			v.fault(At("ports", v.portAt(i)), fmt.Sprintf("port %d/%s is already ports[%d]", p.Port, p.Protocol, first), "")
 		}
 		if p.NodePort == 0 {
 			continue
 		}
-		if first, twice := seen(nodePorts, number{p.Protocol, p.NodePort}, i); twice {
-			v.fault(At("ports", i, "node_port"), fmt.Sprintf("node port %d/%s is already that of ports[%d]", p.NodePort, p.Protocol, first), "")
+		if first, twice := seen(nodePorts, number{p.Protocol, p.NodePort}, v.portAt(i)); twice {
+			v.fault(At("ports", v.portAt(i), "node_port"), fmt.Sprintf("node port %d/%s is already that of ports[%d]", p.NodePort, p.Protocol, first), "")
 		}
 	}
 }
 
 func (v *validator) portName(i int, names map[string]int) {
-	name := v.Ports[i].Name
+	name, at := v.Ports[i].Name, v.portAt(i)
 	switch {
 	case name == "" && len(v.Ports) > 1:
-		v.fault(At("ports", i, "name"), fmt.Sprintf("ports[%d] has no name", i), "every port needs one where a service has several")
+		v.fault(At("ports", at, "name"), fmt.Sprintf("ports[%d] has no name", at), "every port needs one where a service has several")
+	case name != "" && !IsLabel(name) && i > 0 && at == v.portAt(i-1) && !IsLabel(v.Ports[i-1].Name): // said of the one before
 	case name != "" && !IsLabel(name):
-		v.fault(At("ports", i, "name"), "the port name "+Excerpt(name)+" is not a DNS label", wantLabel)
+		v.fault(At("ports", at, "name"), "the port name "+Excerpt(name)+" is not a DNS label", wantLabel)
 	case name != "":
-		if first, twice := seen(names, name, i); twice {
-			v.fault(At("ports", i, "name"), fmt.Sprintf("the port name %q is already that of ports[%d]", name, first), "")
+		if first, twice := seen(names, name, at); twice {
+			v.fault(At("ports", at, "name"), fmt.Sprintf("the port name %q is already that of ports[%d]", name, first), "")
 		}
 	}
 }
@@ -149,7 +164,7 @@ func (v *validator) healthCheck() {
 	}
 	for i, p := range v.Ports {
 		if p.NodePort == port && p.Protocol == TCP {
-			v.fault(At("health_check_node_port"), fmt.Sprintf("health_check_node_port %d is already the node port of ports[%d]", port, i), "")
+			v.fault(At("health_check_node_port"), fmt.Sprintf("health_check_node_port %d is already the node port of ports[%d]", port, v.portAt(i)), "")
 		}
 	}
 }

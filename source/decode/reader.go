@@ -79,9 +79,15 @@ func (r *Reader) Fault(msg, hint string) {
 	r.add(pathFault{path: slices.Clone(r.path), msg: msg, hint: hint})
 }
 
+// FaultAt reports a value below the one that is being read.
+func (r *Reader) FaultAt(below source.Path, msg, hint string) {
+	r.add(pathFault{path: slices.Concat(r.path, below), msg: msg, hint: hint})
+}
+
 // Problem reports what crosses values, at a path below the one that is being
 // read. It is dropped where a value at or below that path, or the value that
-// holds it, is itself at fault: it may be no more than a consequence.
+// holds it, is itself at fault: it may be no more than a consequence. The same is
+// reported once.
 func (r *Reader) Problem(p source.Problem) {
 	if r.Full() { // what is a consequence does not matter any more
 		r.add(pathFault{warning: p.Warning})
@@ -90,6 +96,9 @@ func (r *Reader) Problem(p source.Problem) {
 	at := slices.Concat(r.path, p.Path)
 	for _, f := range r.faults {
 		if f.crossing {
+			if f.msg == p.Msg && slices.Equal(f.path, at) {
+				return
+			}
 			continue
 		}
 		if !f.onKey && (f.path.Under(at) || at.Under(f.path)) {

@@ -32,7 +32,10 @@ var otherNames = map[string]map[string]string{
 var writeOtherwise = map[string]map[string]string{
 	"services":  {"disabled": "write enabled = false", "backup": "write tier = 1 at its endpoints", "slowstart": `write slow_start = "30s"`},
 	"endpoints": {"disabled": "write enabled = false", "backup": "write tier = 1"},
+	"ports":     {"end_port": aRange, "endPort": aRange, "port_end": aRange, "last_port": aRange},
 }
+
+const aRange = `write a range: port = "8000-8100"`
 
 // keyHint says what was meant by a key that the table at path does not have: a
 // key by another name, or one of a table above or below this one.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,20 +45,28 @@ var orNoNumber = decode.Number[uint16](0, 65535)
 var protocols = decode.Kind[[]source.Protocol]{
 	Schema: decode.Schema{AnyOf: []decode.Schema{protocol.Schema, protocolList.Schema}},
 	Read: func(r *decode.Reader, v any) ([]source.Protocol, bool) {
-		if _, ok := v.([]any); ok {
-			return protocolList.Read(r, v)
+		if _, ok := v.([]any); !ok {
+			p, ok := protocol.Read(r, v)
+			return []source.Protocol{p}, ok
 		}
-		p, ok := protocol.Read(r, v)
-		return []source.Protocol{p}, ok
+		list, _ := protocolList.Read(r, v)
+		list = slices.DeleteFunc(list, func(p source.Protocol) bool { return p == 0 }) // at fault
+		return list, len(list) > 0
 	},
 }
 
-var protocolList = decode.Unique(protocol).And(func(r *decode.Reader, list []source.Protocol) bool {
+var protocolList = someProtocols(decode.Unique(protocol).And(func(r *decode.Reader, list []source.Protocol) bool {
 	if len(list) == 0 {
 		r.Fault("protocol is empty", `want "tcp", "udp" or "sctp", or a list of them`)
 	}
 	return len(list) > 0
-})
+}))
+
+// someProtocols has the schema of a list say that it is not empty.
+func someProtocols(k decode.Kind[[]source.Protocol]) decode.Kind[[]source.Protocol] {
+	k.Schema.MinItems = 1
+	return k
+}
 
 // portNumbers are one number, or the first and the last of many: "8000-8100".
 var portNumbers = decode.Kind[numbers]{
@@ -85,6 +94,9 @@ var onePort = decode.TableOf(portFields, writtenPort{protocols: []source.Protoco
 	case int64:
 		return fmt.Sprintf("write { port = %d }", v)
 	case string:
+		if strings.Contains(v, "-") {
+			return fmt.Sprintf("want a table: { port = %s }", source.Excerpt(v))
+		}
 		return "want a table, such as { port = 80, target_port = 8080 }"
 	}
 	return ""
@@ -118,18 +130,50 @@ func readPorts(r *decode.Reader, v any) (ports []source.Port, written writtenPor
 		}
 		n += p.count()
 	}
-	if !r.Within(n) {
-		return nil, written
-	}
-	if n > len(written.list) {
+	switch {
+	case !r.Within(n):
+		for i := range written.list { // one of each, for what names them
+			p := &written.list[i]
+			port := p.at(p.numbers.first, p.protocols[0])
+			port.Name = p.Name
+			ports = append(ports, port)
+		}
+	case n > len(written.list):
+		written.checkNames(r)
 		ports = written.expand(r, make([]source.Port, 0, n))
-		return ports, written
-	}
-	for i := range written.list {
-		p := &written.list[i]
-		ports = append(ports, p.at(p.numbers.first, p.protocols[0]))
+	default:
+		for i := range written.list {
+			p := &written.list[i]
+			ports = append(ports, p.at(p.numbers.first, p.protocols[0]))
+		}
 	}
 	return ports, written
+}
+
+// checkNames reports names that two elements have, and those that are too long for the ports made of one.
+// All other names are for Validate.
+func (w *writtenPorts) checkNames(r *decode.Reader) {
+	first := make(map[string]int, len(w.list))
+	for i := range w.list {
+		p := &w.list[i]
+		k, twice := first[p.Name]
+		if !twice {
+			first[p.Name] = i
+		}
+		switch more := p.longest()[len(p.Name):]; {
+		case p.Name == "":
+		case twice && (p.many() || w.list[k].many()):
+			r.FaultAt(source.At(i, "name"), fmt.Sprintf("the port name %s is already that of ports[%d]", source.Excerpt(p.Name), k), "")
+		case source.IsLabel(p.Name) && len(p.Name)+len(more) > source.MaxLabel:
+			r.FaultAt(source.At(i, "name"), fmt.Sprintf("the port name and %q have %d characters, and each port has such a name", more, len(p.Name)+len(more)),
+				fmt.Sprintf("want %d at most, %d of them here", source.MaxLabel, source.MaxLabel-len(more)))
+		}
+	}
+}
+
+// longest returns the longest name of its ports.
+func (p *writtenPort) longest() string {
+	return p.name(p.numbers.last, slices.MaxFunc(p.protocols, func(a, b source.Protocol) int { return cmp.Compare(len(a.String()), len(b.String())) }))
 }
 
 // expand appends the ports of elements of which one at least is many.
@@ -215,6 +259,14 @@ func (p *writtenPort) name(n uint16, protocol source.Protocol) string {
 	return strings.Join(parts, "-")
 }
 
+// problems returns problems with the paths of ports as they are written.
+func (w *writtenPorts) problems(list []source.Problem) []source.Problem {
+	for i := range list {
+		list[i].Path = asWritten(list[i].Path, w.at)
+	}
+	return list
+}
+
 // asWritten returns the path of a port by the element that says it, of those that writtenAt has for each.
 func asWritten(path source.Path, writtenAt []int) source.Path {
 	if len(path) > 1 && path[0].Key == "ports" && path[1].Index >= 0 && path[1].Index < len(writtenAt) {
@@ -240,7 +292,10 @@ func (w *writtenPorts) of(r *decode.Reader, i int, written map[string]uint16) ma
 		default:
 			delete(all, p.Name)
 			for _, protocol := range p.protocols {
-				all[p.name(n, protocol)] = n
+				name := p.name(n, protocol)
+				if _, own := written[name]; !own { // of one protocol only
+					all[name] = n
+				}
 			}
 		}
 	}

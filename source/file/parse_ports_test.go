@@ -22,6 +22,10 @@ endpoints = [{ address = "10.0.0.1", ports = { dns = 1053 } }]`, []source.Port{
 			{Name: "dns-tcp", Protocol: source.TCP, Port: 53, TargetPort: 5353, NodePort: 30053},
 			{Name: "dns-udp", Protocol: source.UDP, Port: 53, TargetPort: 5353, NodePort: 30053},
 		}, map[string]uint16{"dns-tcp": 1053, "dns-udp": 1053}},
+		{"a port for one protocol", `ports = [{ name = "dns", port = 53, protocol = ["tcp", "udp"] }]
+endpoints = [{ address = "10.0.0.1", ports = { dns = 1053, dns-udp = 2053 } }]`, []source.Port{
+			{Name: "dns-tcp", Protocol: source.TCP, Port: 53, TargetPort: 53}, {Name: "dns-udp", Protocol: source.UDP, Port: 53, TargetPort: 53},
+		}, map[string]uint16{"dns-tcp": 1053, "dns-udp": 2053}},
 		{"protocols without a name", `ports = [{ port = 53, protocol = ["udp", "tcp"] }]
 endpoints = ["10.0.0.1:1053"]`, []source.Port{
 			{Name: "udp", Protocol: source.UDP, Port: 53, TargetPort: 53}, {Name: "tcp", Protocol: source.TCP, Port: 53, TargetPort: 53},
@@ -71,5 +75,37 @@ endpoints = ["10.0.0.1"]
 		if at := got[0].NodePortPos(p, 30053); at.Line != 5 || at.Col != 69 {
 			t.Errorf("%s: %v", p, at)
 		}
+	}
+}
+
+// Messages name the elements of ports, however many ports the ones before them are.
+func TestFaultsOfPorts(t *testing.T) {
+	const many = "[[services]]\nname = \"web\"\nvips = [\"10.96.0.10\"]\nendpoints = [\"10.0.0.1\"]\nports = [\n  { name = \"a\", port = \"8000-8099\", protocol = [\"tcp\", \"udp\"] },\n"
+	for _, tt := range []struct{ ports, want string }{
+		{`{ name = "b", port = 99 }, { name = "c", port = 99 }`, "a.toml:7:28: port 99/tcp is already ports[1]"},
+		{`{ name = "b", port = 90, node_port = 30000 }, { name = "c", port = 99, node_port = 30000 }`,
+			"a.toml:7:84: node port 30000/tcp is already that of ports[1]"},
+		{`{ name = "b", port = 90 }, { name = "b", port = 99 }`, `a.toml:7:37: the port name "b" is already that of ports[1]`},
+		{`{ name = "b", port = 90 }, { name = "a", port = 99 }`, `a.toml:7:37: the port name "a" is already that of ports[0]`},
+		{`{ name = "b", port = 8050 }`, "a.toml:7:1: port 8050/tcp is already one of ports[0]"},
+	} {
+		_, faults := file.Parse("a.toml", []byte(many+tt.ports+"]\n"))
+		if len(faults) != 1 || faults[0].String() != tt.want {
+			t.Errorf("%s:\n got %v\nwant %s", tt.ports, faults, tt.want)
+		}
+	}
+}
+
+// The most that limits let through stays cheap, and one number more is refused before any port is made.
+func TestManyPorts(t *testing.T) {
+	const head = "[[services]]\nname = \"web\"\nvips = [\"10.96.0.10\"]\nendpoints = [\"10.0.0.1\"]\n"
+	rules := file.Rules{Limits: file.Limits{Ports: 2000}}
+	got, faults := rules.Parse("a.toml", []byte(head+`ports = [{ name = "a", port = "1-1000", protocol = ["tcp", "udp"] }]`))
+	if len(faults) > 0 || len(got) != 1 || len(got[0].Ports) != 2000 {
+		t.Fatal(faults)
+	}
+	got, faults = rules.Parse("a.toml", []byte(head+`ports = [{ name = "a", port = "1-1000", protocol = ["tcp", "udp"] }, { name = "b", port = 2000 }]`))
+	if len(faults) != 1 || len(got) > 0 {
+		t.Error(faults)
 	}
 }

@@ -94,15 +94,14 @@ func (s *service) finish(p *reading) *source.Service {
 	}
 	s.setTunnel()
 	s.setEndpoints(p.r)
-	problems := source.Validate(&s.Service)
+	problems := source.ValidateWritten(&s.Service, s.written.at)
 	if p.check != nil {
-		problems = append(problems, p.check(&s.Service)...)
+		problems = append(problems, s.written.problems(p.check(&s.Service))...)
 	}
 	if s.byDefault {
 		problems = p.defaults.aboutDefault(problems)
 	}
 	for _, problem := range problems {
-		problem.Path = asWritten(problem.Path, s.written.at)
 		p.r.Problem(problem)
 	}
 	if !slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning }) {

@@ -97,19 +97,25 @@ func testServiceMoves(t *testing.T, e *env) {
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[1])})
 }
 
+// testTOML: also ports that are several, and what is no more of a range than the number behind it.
 func testTOML(t *testing.T, e *env) {
 	vip, to := e.vip(1), e.Local[0].Addr()
 	text := fmt.Sprintf(`
 [[services]]
 name      = "toml"
 vips      = ["%s", "%s"]
-ports     = [{ name = "a", port = 80, target_port = 8080 }, { name = "b", port = 80, protocol = "udp", target_port = 8081 }]
+ports     = [{ name = "a", port = 80, protocol = ["tcp", "udp"], target_port = 8080 }, { name = "b", port = "8080-8081", protocol = ["udp", "tcp"] }]
 endpoints = ["%s", "%s"]
 `, vip.V4, vip.V6, to.V4, to.V6)
 	if err := e.daemon.WriteFile("web.toml", text); err != nil {
 		t.Fatal(err)
 	}
-	e.expect(t, check{from: e.Client, to: vip, want: by(e.Local[0])})
+	e.expect(t,
+		check{from: e.Client, to: vip, want: by(e.Local[0])},
+		check{from: e.Client, to: vip, port: 8080, want: by(e.Local[0])},
+		check{from: e.Client, to: vip, port: 8081, want: by(e.Local[0])},
+		check{from: e.Client, to: vip, port: 8082, want: refused},
+	)
 	if err := e.daemon.RemoveFile("web.toml"); err != nil {
 		t.Fatal(err)
 	}
