@@ -37,12 +37,12 @@ func (a AnnouncedAddress) compare(o AnnouncedAddress) int {
 
 // Announced returns all addresses that are to be announced, those of a service whose name match
 // accepts; nil: of all. They are in order. It may be called like Status.
-func (l *Loop) Announced(match func(source.Key) bool) []AnnouncedAddress {
+func (l *Loop) Announced(match func(*source.Service) bool) []AnnouncedAddress {
 	l.mu.RLock()
 	node, families := l.node, slices.Clone(l.families)
 	var list []Subject
 	l.tracker.services(func(s *source.Service, _ source.UnitID) {
-		if s.Announce != 0 && (match == nil || match(s.Key)) {
+		if s.Announce != 0 && (match == nil || match(s)) {
 			list = append(list, l.subject(s))
 		}
 	})
@@ -60,7 +60,7 @@ func (l *Loop) Announced(match func(source.Key) bool) []AnnouncedAddress {
 }
 
 // announcedOf is Announced by service, of those that an AnnouncedAddress names.
-func (l *Loop) announcedOf(match func(source.Key) bool) map[string][]AnnouncedAddress {
+func (l *Loop) announcedOf(match func(*source.Service) bool) map[string][]AnnouncedAddress {
 	by := make(map[string][]AnnouncedAddress)
 	for _, a := range l.Announced(match) {
 		for _, key := range a.Services {
@@ -99,10 +99,10 @@ func (l *Loop) unanswered() map[netip.Addr]string {
 }
 
 // refusedAnnouncers returns the services of refused units that are not in use, and would be announced.
-func (t *Tracker) refusedAnnouncers(match func(source.Key) bool) (list []*source.Service) {
+func (t *Tracker) refusedAnnouncers(match func(*source.Service) bool) (list []*source.Service) {
 	for _, u := range t.inOrder(t.refused) {
 		for _, s := range u.wanted {
-			if s.Announce != 0 && (match == nil || match(s.Key)) && t.inUse(s.Key) == nil {
+			if s.Announce != 0 && (match == nil || match(s)) && t.inUse(s.Key) == nil {
 				list = append(list, s)
 			}
 		}

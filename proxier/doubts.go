@@ -63,8 +63,8 @@ func (t *Tracker) Doubts(in Surroundings) []Doubt {
 // goroutine, and looks through all endpoints.
 func (l *Loop) Doubts() []Doubt { return l.doubtsOf(nil) }
 
-// doubtsOf returns those about the services whose name match accepts; nil: about all.
-func (l *Loop) doubtsOf(match func(source.Key) bool) []Doubt {
+// doubtsOf returns those about the services that match accepts; nil: about all.
+func (l *Loop) doubtsOf(match func(*source.Service) bool) []Doubt {
 	l.mu.RLock()
 	var list []*source.Service
 	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
@@ -81,11 +81,11 @@ func (l *Loop) doubtsOf(match func(source.Key) bool) []Doubt {
 
 func doubts(list []*source.Service, in Surroundings) []Doubt { return doubtsAbout(list, in, nil) }
 
-func doubtsAbout(list []*source.Service, in Surroundings, match func(source.Key) bool) []Doubt {
+func doubtsAbout(list []*source.Service, in Surroundings, match func(*source.Service) bool) []Doubt {
 	s := newSuspicion(list, in)
 	var out []Doubt
 	for _, svc := range list {
-		if match != nil && !match(svc.Key) {
+		if match != nil && !match(svc) {
 			continue
 		}
 		out = append(out, s.endpoints(svc)...)

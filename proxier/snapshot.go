@@ -63,6 +63,20 @@ func (l *Loop) Snapshot() Snapshot {
 	return s
 }
 
+// Labels returns the labels of the services in use that have any. It may be called from any goroutine;
+// nothing in it is to be changed.
+func (l *Loop) Labels() map[source.Key]map[string]string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	labels := make(map[source.Key]map[string]string)
+	l.tracker.services(func(s *source.Service, _ source.UnitID) {
+		if len(s.Labels) > 0 {
+			labels[s.Key] = s.Labels
+		}
+	})
+	return labels
+}
+
 // Revision returns a number that every change of Services, Resolved, Node and Families
 // changes, within one run.
 func (l *Loop) Revision() (n uint64) {

@@ -31,14 +31,16 @@ type FamilyStatus struct {
 
 // A ServiceStatus is one service as it is used, over both families.
 type ServiceStatus struct {
-	Namespace string           `json:"namespace"`
-	Name      string           `json:"name"`
-	Unit      string           `json:"unit"`            // the file or object it is from
-	Place     string           `json:"place,omitempty"` // where in it, as "web.toml:1:1"
-	Frontends []FrontendStatus `json:"frontends"`
-	Endpoints []EndpointStatus `json:"endpoints"`
-	Disabled  bool             `json:"disabled,omitempty"` // by its file: it has no frontends
-	Warnings  []string         `json:"warnings,omitempty"`
+	Namespace   string            `json:"namespace"`
+	Name        string            `json:"name"`
+	Unit        string            `json:"unit"`            // the file or object it is from
+	Place       string            `json:"place,omitempty"` // where in it, as "web.toml:1:1"
+	Description string            `json:"description,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Frontends   []FrontendStatus  `json:"frontends"`
+	Endpoints   []EndpointStatus  `json:"endpoints"`
+	Disabled    bool              `json:"disabled,omitempty"` // by its file: it has no frontends
+	Warnings    []string          `json:"warnings,omitempty"`
 
 	Announced []AnnouncedAddress `json:"announced,omitempty"` // its addresses that are to be announced
 
@@ -79,14 +81,14 @@ type Refusal struct {
 // goroutine, also during a sync, and blocks one only while it copies references.
 func (l *Loop) Status() Status { return l.StatusOf(nil) }
 
-// StatusOf is Status with those services only whose name match accepts; nil: with all.
-func (l *Loop) StatusOf(match func(source.Key) bool) Status {
+// StatusOf is Status with those services only that match accepts; nil: with all.
+func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 	l.mu.RLock()
 	st := Status{Refusals: l.tracker.Refusals()}
 	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
 	var list []usedService
 	l.tracker.services(func(s *source.Service, id source.UnitID) {
-		if match == nil || match(s.Key) {
+		if match == nil || match(s) {
 			list = append(list, usedService{Subject: l.subject(s), unit: id.Name})
 		}
 	})
@@ -171,7 +173,7 @@ func (f *family) alive() time.Time {
 }
 
 func (u *usedService) status(node *Node) ServiceStatus {
-	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service), Disabled: u.Disabled}
+	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service), Description: u.Description, Labels: u.Labels, Disabled: u.Disabled}
 	for _, r := range u.resolved {
 		for _, fe := range r.Frontends {
 			fs := fe.status(r.held, r.unserved, u.Subject, node)

@@ -137,10 +137,28 @@ func TestStatusOf(t *testing.T) {
 		t.Fatalf("all: %+v", all)
 	}
 	for i, name := range []string{"x", "y"} {
-		got := l.StatusOf(func(k source.Key) bool { return k.Name == name }).Services
+		got := l.StatusOf(func(s *source.Service) bool { return s.Name == name }).Services
 		if diff := gocmp.Diff(all[i:i+1], got); diff != "" {
 			t.Errorf("%s (-among all +alone):\n%s", name, diff)
 		}
+	}
+}
+
+// What people are told of a service changes in status at once, and nothing else does: no family has to sync.
+func TestStatusOfNotes(t *testing.T) {
+	l := NewLoop(Config{Node: testNode()})
+	l.apply([]source.Changes{set(file("a", "x 10.96.0.1:80"))})
+	now := file("a", "x 10.96.0.1:80")
+	now.Services[0].Description, now.Services[0].Labels = "the shop", map[string]string{"team": "web"}
+	if changed, _ := l.apply([]source.Changes{set(now)}); len(changed) > 0 {
+		t.Errorf("families are told of %v", changed)
+	}
+	st := l.Status().Services[0]
+	if st.Description != "the shop" || st.Labels["team"] != "web" {
+		t.Errorf("status has %q and %v", st.Description, st.Labels)
+	}
+	if labels := l.Labels(); len(labels) != 1 || labels[now.Services[0].Key]["team"] != "web" {
+		t.Errorf("labels: %v", labels)
 	}
 }
 
@@ -198,7 +216,7 @@ func BenchmarkStatus(b *testing.B) {
 	})
 	b.Run("one", func(b *testing.B) {
 		for b.Loop() {
-			l.StatusOf(func(k source.Key) bool { return k.Name == "svc-00042" })
+			l.StatusOf(func(s *source.Service) bool { return s.Name == "svc-00042" })
 		}
 	})
 	b.Run("summary", func(b *testing.B) {

@@ -118,6 +118,11 @@ type Service struct {
 	CloseConnections CloseConnections // of endpoints that left
 	Disabled         bool             // it is as if it were not there, but keeps what it claims
 
+	// What people are told of it: one line of text, and words to choose services by. Equal passes them
+	// over, for they mean nothing to the kernel; SameNotes does not.
+	Description string
+	Labels      map[string]string
+
 	Announce Means // how the network is told of AnnouncedAddrs while they can be used here
 
 	// Without are addresses and ports of it that another service has: they are
@@ -190,7 +195,7 @@ func (e *Endpoint) Port(p Port) uint16 {
 	return p.TargetPort
 }
 
-// Equal reports whether two services mean the same. Positions are ignored.
+// Equal reports whether two services mean the same to the kernel: not to SameNotes. Positions are ignored.
 func (s *Service) Equal(o *Service) bool {
 	return s.Key == o.Key &&
 		slices.Equal(s.VIPs, o.VIPs) &&

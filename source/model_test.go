@@ -7,7 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/structtest"
 )
 
-// A service that differs in anything but its places is another one: what Equal
+// A service that differs in anything but its places and what people are told is another one: what Equal
 // passes over never reaches the kernel.
 func TestServiceEqual(t *testing.T) {
 	same := structtest.Filled[Service]()
@@ -16,8 +16,12 @@ func TestServiceEqual(t *testing.T) {
 	}
 	for path, other := range structtest.Changes[Service]() {
 		place := strings.HasPrefix(path, ".Pos.") || strings.HasPrefix(path, ".Places")
-		if got := same.Equal(other); got != place {
-			t.Errorf("with another %s: Equal is %v, want %v", path, got, place)
+		notes := path == ".Description" || strings.HasPrefix(path, ".Labels")
+		if got := same.Equal(other); got != (place || notes) {
+			t.Errorf("with another %s: Equal is %v", path, got)
+		}
+		if got := same.SameNotes(other); got == notes {
+			t.Errorf("with another %s: SameNotes is %v", path, got)
 		}
 	}
 }

@@ -47,6 +47,7 @@ func ValidateWritten(s *Service, written []int) []Problem {
 	v.forwarding()
 	v.check()
 	v.hashing()
+	v.notes()
 	if s.Announce != 0 && len(s.AnnouncedAddrs()) == 0 {
 		v.fault(At("announce"), "announce is for addresses, and the service has none", "node ports are not announced: leave it out")
 	}

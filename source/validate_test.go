@@ -38,6 +38,8 @@ func TestValidate(t *testing.T) {
 	long := strings.Repeat("a", 64)
 	label := "want 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
 	name := "want 1 to 253 of a-z, A-Z, 0-9, -, _ and ., beginning and ending with a letter or digit"
+	word := "a-z, A-Z, 0-9, -, _ and ., beginning and ending with a letter or digit"
+	notKey := " is not the key of a label; want 1 to 63 of " + word + ", such as team or example.com/team"
 	route := "want an address that can be routed to this host"
 	family := "nothing would be sent to it"
 	tests := []struct {
@@ -165,6 +167,18 @@ func TestValidate(t *testing.T) {
 		{"ready and terminating", func(s *source.Service) { s.Endpoints[0].Terminating = true },
 			"warning: endpoints[0].terminating: the endpoint is both ready and terminating, so it gets new connections; write ready = false"},
 		{"terminating, not ready", func(s *source.Service) { s.Endpoints[0].Ready, s.Endpoints[0].Terminating = false, true }, ""},
+		{"described", func(s *source.Service) {
+			s.Description, s.Labels = strings.Repeat("ä", 128), map[string]string{"team": "", "example.com/a_b.C": long[1:], long[1:]: "x", strings.Repeat("a.", 126) + "a/x": "x"}
+		}, ""},
+		{"a long description", func(s *source.Service) { s.Description = strings.Repeat("ä", 129) }, "description: the description has 258 bytes; want 256 at most"},
+		{"a description of two lines", func(s *source.Service) { s.Description = "a\nb" }, `description: the description is no line of plain text: "a\nb"`},
+		{"a description that turns round", func(s *source.Service) { s.Description = "a\u202eb" }, `description: the description is no line of plain text: "a\u202eb"`},
+		{"a label with another value", func(s *source.Service) { s.Labels = map[string]string{"team": "a b"} }, `labels.team: the label "team" is "a b"; want 0 to 63 of ` + word},
+		{"a value of 64", func(s *source.Service) { s.Labels = map[string]string{"team": long} }, `labels.team: the label "team" is "` + long + `"; want 0 to 63 of ` + word},
+		{"keys of labels", func(s *source.Service) {
+			s.Labels = map[string]string{"": "", "/a": "", "a/": "", "a/b/c": "", "A.b/c": "", "-a": "", "a=b": "", long: "", strings.Repeat("a.", 127) + "a/x": ""}
+		}, strings.Join([]string{`labels."": ""`, `labels."-a": "-a"`, `labels."/a": "/a"`, `labels."A.b/c": "A.b/c"`, `labels."a.` + strings.Repeat("a.", 31) + `"...: "` + strings.Repeat("a.", 32) + `"...`,
+			`labels."a/": "a/"`, `labels."a/b/c": "a/b/c"`, `labels."a=b": "a=b"`, `labels.` + long + `: "` + long + `"`}, notKey+"\n") + notKey},
 		{"not ready published", func(s *source.Service) { s.PublishNotReady, s.Endpoints[0].Terminating = true, true }, ""},
 	}
 	for _, tt := range tests {

@@ -17,7 +17,6 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // watchEvery is how often status --watch asks.
@@ -38,7 +37,8 @@ func (p *program) statusCommand() *cobra.Command {
 		Short: "What serves, what does not and why, from the running daemon",
 		Long: `Status asks the daemon that has the run directory how it does: how many addresses
 serve, which files are not used as they stand, what is wrong and why. With names,
-or patterns such as 'prod/*' or 'web-?', it shows those services and their endpoints.
+or patterns such as 'prod/*', 'web-?' or, of labels, 'team=web' and 'team=*', it shows
+those services and their endpoints.
 
 -o wide shows every service, endpoint and file; -o json all of that for programs,
 or with --problems the summary.
@@ -166,11 +166,7 @@ func (q *statusQuestion) writeServices(ctx context.Context, c *control.Client, w
 
 // order sorts services. It is an error that none is meant by a name.
 func (q *statusQuestion) order(list []proxier.ServiceStatus) error {
-	keys := make([]source.Key, 0, len(list))
-	for _, s := range list {
-		keys = append(keys, source.Key{Namespace: s.Namespace, Name: s.Name})
-	}
-	if lost := q.which.Unmatched(keys); len(lost) > 0 {
+	if lost := control.Unmatched(q.which, list); len(lost) > 0 {
 		return fmt.Errorf("no service is %s", strings.Join(lost, ", or "))
 	}
 	if q.sort == "" {

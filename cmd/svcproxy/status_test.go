@@ -27,7 +27,7 @@ func serveStatus(t *testing.T, dir string, services ...proxier.ServiceStatus) {
 	selected := func(query url.Values) (list []proxier.ServiceStatus, err error) {
 		which, err := control.SelectionOf(query)
 		for _, s := range services {
-			if which.Matches(source.Key{Namespace: s.Namespace, Name: s.Name}) {
+			if which.Matches(source.Key{Namespace: s.Namespace, Name: s.Name}, s.Labels) {
 				list = append(list, s)
 			}
 		}
@@ -82,7 +82,7 @@ func TestStatus(t *testing.T) {
 		{"status -o wide", 0, "svcproxy ", ""},
 
 		{"status --sort x", 2, "", `svcproxy: unknown sort key "x"; want addresses, endpoints, file, name, problems, ready` + usage},
-		{"status [", 2, "", `svcproxy: "[" is no name or pattern of services; want web, prod/web, or with wildcards prod/* or web-?` + usage},
+		{"status [", 2, "", `svcproxy: "[" is no name or pattern of services; want web, prod/web, or with wildcards prod/* or web-?, or a label as in team=web` + usage},
 		{"status --check --all", 2, "", "svcproxy: --check goes with names only" + usage},
 		{"status --check -o json web", 2, "", "svcproxy: --check goes with names only" + usage},
 		{"status --problems web", 2, "", "svcproxy: --problems goes with neither names nor --all nor --sort" + usage},

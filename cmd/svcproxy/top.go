@@ -47,7 +47,8 @@ func (p *program) topCommand() *cobra.Command {
 		Short: "Services and endpoints by connections, rates and bytes",
 		Long: `Top asks the running daemon which services have connections: how many begin, how
 many go on, and, where the kernel counts them, packets and bytes in both directions.
-With names, or patterns such as 'prod/*', it shows those services and their endpoints.
+With names, or patterns such as 'prod/*' or, of labels, 'team=web', it shows those
+services and their endpoints.
 The daemon counts while top runs, and for 15 s after, unless [metrics] traffic has it
 count always. In nftables and iptables mode the kernel counts packets only while
 net.netfilter.nf_conntrack_acct is 1, as [conntrack] accounting has "svcproxy init" set it.`,

@@ -198,6 +198,7 @@ func TestReport(t *testing.T) {
 		{Query{Names: []string{"idle"}}, []string{"idle"}, 0},
 		{Query{Names: []string{"[ai]*"}}, []string{"a", "idle"}, 0},
 		{Query{Names: []string{"default/b", "other/a"}}, []string{"b"}, 0},
+		{Query{Names: []string{"team=x"}, Labels: map[source.Key]map[string]string{{Namespace: "default", Name: "idle"}: {"team": "x"}, {Namespace: "default", Name: "a"}: {"team": "y"}}}, []string{"idle"}, 0},
 	} {
 		if err := tt.query.Check(); err != nil {
 			t.Errorf("%+v: %v", tt.query, err)
@@ -225,7 +226,7 @@ func TestQueryCheck(t *testing.T) {
 		query Query
 		want  string
 	}{
-		{Query{Names: []string{"[a"}}, `the name "[a" is no pattern: syntax error in pattern`},
+		{Query{Names: []string{"[a"}}, `"[a" is no name or pattern of services; want web, prod/web, or with wildcards prod/* or web-?, or a label as in team=web`},
 		{Query{Sort: "size\x1b"}, `cannot sort by "size\x1b"; want conns, active, bytes or name`},
 		{Query{Limit: -1}, "cannot tell of -1 services; want 0 to 10000"},
 		{Query{Limit: 10_001}, "cannot tell of 10001 services; want 0 to 10000"},

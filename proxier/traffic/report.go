@@ -20,9 +20,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
@@ -87,9 +85,9 @@ const (
 
 // A Query says what is wanted of a Report.
 type Query struct {
-	// Names are patterns of path.Match for names, or, with a slash, for namespace/name.
-	// Services that match are told of even when they are idle. None: all that are not.
-	Names     []string
+	// Services that Names mean are told of even when they are idle. None: all that are not.
+	Names     source.Selection
+	Labels    map[source.Key]map[string]string // of services, where a pattern of Names is about them
 	Endpoints bool
 	Sort      string // one of SortKeys; "": "conns"
 	Limit     int    // how many services, the first ones; 0: DefaultLimit
@@ -97,10 +95,8 @@ type Query struct {
 
 // Check returns what is wrong with a Query.
 func (q *Query) Check() error {
-	for _, n := range q.Names {
-		if _, err := path.Match(n, ""); err != nil {
-			return fmt.Errorf("the name %s is no pattern: %w", source.Excerpt(n), err)
-		}
+	if err := q.Names.Check(); err != nil {
+		return err
 	}
 	switch {
 	case q.Sort != "" && !slices.Contains(SortKeys, q.Sort):
@@ -113,14 +109,7 @@ func (q *Query) Check() error {
 
 // wants reports whether a service is to be told of even when it is idle.
 func (q *Query) wants(k source.Key) bool {
-	return slices.ContainsFunc(q.Names, func(pattern string) bool {
-		name := k.Name
-		if strings.Contains(pattern, "/") {
-			name = k.String()
-		}
-		matches, err := path.Match(pattern, name)
-		return matches && err == nil
-	})
+	return len(q.Names) > 0 && q.Names.Matches(k, q.Labels[k])
 }
 
 // compare orders services by the key of a Query: the busiest first.

@@ -64,7 +64,7 @@ func diffOf(was, is *version) (d Diff) {
 		case s == nil:
 			d.Removed++
 			name("-", k)
-		case !s.Equal(before[k]):
+		case !s.Equal(before[k]) || !s.SameNotes(before[k]):
 			d.Changed++
 			name("~", k)
 		}

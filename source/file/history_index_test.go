@@ -1,6 +1,10 @@
 package file
 
-import "testing"
+import (
+	"testing"
+
+	"svcproxy.dev/svcproxy/source"
+)
 
 // A long index is looked through when it has grown, not at every change.
 func TestHistoryPruneDue(t *testing.T) {
@@ -19,5 +23,14 @@ func TestHistoryPruneDue(t *testing.T) {
 		if got := h.pruneDue(); got != tt.want {
 			t.Errorf("%d revisions, %d at the last time: due is %t", tt.revisions, tt.pruned, got)
 		}
+	}
+}
+
+// What only people are told of a service is another version of it, too.
+func TestDiffOfNotes(t *testing.T) {
+	was := &version{services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "a"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
+	is := &version{services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "b"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
+	if d := diffOf(was, is); d.Changed != 1 || d.Names[0] != "~default/web" {
+		t.Errorf("a new description: %+v", d)
 	}
 }

@@ -16,6 +16,7 @@ var otherNames = map[string]map[string]string{
 		"port": "ports", "listen": "ports",
 		"backends": "endpoints", "backend": "endpoints", "servers": "endpoints", "targets": "endpoints", "upstreams": "endpoints", "real_server": "endpoints",
 		"loadBalancerIP": "load_balancer_ips", "algorithm": "scheduler", "lb_algo": "scheduler",
+		"comment": "description", "desc": "description", "annotations": "labels", "tags": "labels",
 		"check": "health_check", "healthcheck": "health_check", "health_checks": "health_check", "probe": "health_check",
 	},
 	"endpoints": {"ip": "address", "host": "address", "hostname": "address", "addr": "address", "target_port": "port", "targetPort": "port", "priority": "tier"},

@@ -79,6 +79,14 @@ var (
 	name  = decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?)?$`)
 )
 
+// labels reads those of a service. A list of words is what people try.
+var labels = decode.MapOf(decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?)?$`)).Instead(func(v any) string {
+	if _, ok := v.([]any); ok {
+		return `want a table, such as { team = "web" }`
+	}
+	return ""
+})
+
 // endpointsSchema is of endpoints in all three ways of writing them.
 var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{AnyOf: []decode.Schema{
 	{Type: "string", Pattern: `^([0-9a-fA-F:.]+|[0-9.]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)$`},
@@ -103,6 +111,8 @@ func Schema() decode.Schema {
 var serviceFields = []decode.Field[service]{
 	decode.Need(decode.Key("name", label, func(s *service) *string { return &s.Name })),
 	decode.Key("namespace", label, func(s *service) *string { return &s.Namespace }),
+	decode.Key("description", decode.Text, func(s *service) *string { return &s.Description }),
+	decode.Key("labels", labels, func(s *service) *map[string]string { return &s.Labels }),
 	decode.Key("vips", addresses, func(s *service) *[]netip.Addr { return &s.VIPs }),
 	decode.Key("external_ips", addresses, func(s *service) *[]netip.Addr { return &s.ExternalIPs }),
 	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),

@@ -56,6 +56,7 @@ func (l Limits) set(r *decode.Reader) {
 	r.Limit("ports", l.Ports, "raise ports in [limits] of "+SettingsName)
 	r.Limit("expect_status", source.MaxStatuses, "")
 	r.Limit("command", source.MaxArguments, "")
+	r.Limit("labels", source.MaxLabels, "")
 }
 
 // tooLarge is the fault of a file that has more than max bytes.

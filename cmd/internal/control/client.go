@@ -63,7 +63,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) { return c.StatusOf
 // StatusOf is Status with the services of a selection only.
 func (c *Client) StatusOf(ctx context.Context, which Selection) (Status, error) {
 	var st Status
-	err := c.Ask(ctx, "/v1/status", which.query(), &st)
+	err := c.Ask(ctx, "/v1/status", queryOf(which), &st)
 	return st, err
 }
 

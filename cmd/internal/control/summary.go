@@ -95,7 +95,7 @@ func MostOf(query url.Values) (int, error) {
 // Services returns the services of a selection, by name.
 func (c *Client) Services(ctx context.Context, which Selection) ([]proxier.ServiceStatus, error) {
 	var list []proxier.ServiceStatus
-	err := c.Ask(ctx, "/v1/services", which.query(), &list)
+	err := c.Ask(ctx, "/v1/services", queryOf(which), &list)
 	return list, err
 }
 

@@ -228,6 +228,12 @@ func WriteServices(w io.Writer, services []proxier.ServiceStatus, now time.Time)
 			from = "  (" + from + ")"
 		}
 		t.row("SERVICE  " + s.Namespace + "/" + s.Name + from)
+		if s.Description != "" {
+			t.row("ABOUT    " + s.Description)
+		}
+		if len(s.Labels) > 0 {
+			t.row("LABELS   " + labelText(s.Labels, source.MaxLabels))
+		}
 		if s.Traffic != nil {
 			t.row(fmt.Sprintf("TRAFFIC  %.1f connections/s, %s active", s.Traffic.ConnectionRate, grouped(int(s.Traffic.Active))))
 		}

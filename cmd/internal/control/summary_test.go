@@ -105,10 +105,13 @@ default/idle  -                    -          -      no address or node port tha
 func TestWriteServices(t *testing.T) {
 	web, idle := sample.Loop.Services[0], sample.Loop.Services[1]
 	web.Place = "a.toml:3:1"
+	web.Description, web.Labels = "The shop, and its \x1b[2Jfront end", map[string]string{"team": "web", "example.com/tier": ""}
 	var b strings.Builder
 	check(t, WriteServices(&b, []proxier.ServiceStatus{web, idle}, now))
 	want := `
 SERVICE  default/web  (a.toml:3:1)
+ABOUT    The shop, and its \x1b[2Jfront end
+LABELS   example.com/tier= team=web
 ADDRESS              KIND       READY  ACTION
 10.96.0.10:80/tcp    vip        1/2    balance
 node-port:30080/tcp  node-port  0/2    DROPS  policy local: no endpoint on this node; usable elsewhere: 1
@@ -176,24 +179,38 @@ func TestTrouble(t *testing.T) {
 }
 
 func TestSelection(t *testing.T) {
-	web, shop := source.Key{Namespace: "default", Name: "web"}, source.Key{Namespace: "prod", Name: "web-2"}
+	web := proxier.ServiceStatus{Namespace: "default", Name: "web", Labels: map[string]string{"team": "front", "example.com/tier": ""}}
+	shop := proxier.ServiceStatus{Namespace: "prod", Name: "web-2", Labels: map[string]string{"team": "back"}}
 	for _, tt := range []struct {
 		patterns  string
 		web, shop bool
 	}{
 		{"", true, true}, {"web", true, false}, {"default/web", true, false}, {"prod/web", false, false}, {"web*", true, true},
 		{"prod/*", false, true}, {"*/web-?", false, true}, {"web prod/web-2", true, true}, {"Web", false, false}, {"*/*/*", false, false},
+		{"team=front", true, false}, {"team=*", true, true}, {"team=", false, false}, {"example.com/tier=", true, false}, {"example.com/tier=*", true, false},
+		{"tier=*", false, false}, {"team=bac? web", true, true}, {"*=front", false, false},
 	} {
 		s := Selection(strings.Fields(tt.patterns))
-		if s.Matches(web) != tt.web || s.Matches(shop) != tt.shop {
-			t.Errorf("%q: %v, %v, want %v, %v", tt.patterns, s.Matches(web), s.Matches(shop), tt.web, tt.shop)
+		matches := func(st proxier.ServiceStatus) bool {
+			return s.Matches(source.Key{Namespace: st.Namespace, Name: st.Name}, st.Labels)
 		}
-		if back, err := SelectionOf(s.query()); err != nil || fmt.Sprint(back) != fmt.Sprint(s) {
+		if matches(web) != tt.web || matches(shop) != tt.shop {
+			t.Errorf("%q: %v, %v, want %v, %v", tt.patterns, matches(web), matches(shop), tt.web, tt.shop)
+		}
+		if tt.patterns == "*=front" { // which is said before anybody asks
+			continue
+		}
+		if back, err := SelectionOf(queryOf(s)); err != nil || fmt.Sprint(back) != fmt.Sprint(s) {
 			t.Errorf("%q crosses the socket as %q, %v", s, back, err)
 		}
 	}
-	if got := (Selection{"web", "x*", "prod/*"}).Unmatched([]source.Key{web}); fmt.Sprint(got) != "[x* prod/*]" {
+	if got := Unmatched(Selection{"web", "x*", "team=fr*", "prod/*", "team=back"}, []proxier.ServiceStatus{web}); fmt.Sprint(got) != "[x* prod/* team=back]" {
 		t.Errorf("unmatched %q", got)
+	}
+	for _, bad := range []string{"=x", "*=x", "a b=x", "team=[", "team=\x1b["} {
+		if _, err := SelectionOf(url.Values{"name": {bad}}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is no pattern of labels", bad)) {
+			t.Errorf("%q: error %v", bad, err)
+		}
 	}
 	for _, bad := range []string{"[", ""} {
 		if _, err := SelectionOf(url.Values{"name": {"web", bad}}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is no name", bad)) {
@@ -251,7 +268,7 @@ func TestCheck(t *testing.T) {
 				s.Frontends = []proxier.FrontendStatus{{Address: "a", Action: actions[min(asked, n)-1]}}
 			}
 			unread := len(s.Frontends) > 0 && s.Frontends[0].Action == "unread"
-			if which.Matches(source.Key{Namespace: "default", Name: name}) && !unread {
+			if which.Matches(source.Key{Namespace: "default", Name: name}, nil) && !unread {
 				list = append(list, s)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,22 +118,45 @@ func (t *table) files(st *Status) {
 	}
 }
 
+// services writes a row for each address of services, with labels where one of them has some.
 func (t *table) services(services []proxier.ServiceStatus) {
+	labelled := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return len(s.Labels) > 0 })
+	row := func(labels string, cells ...string) {
+		if labelled {
+			cells = slices.Insert(cells, len(cells)-1, labels)
+		}
+		t.row(cells...)
+	}
 	t.line("")
-	t.row("SERVICE", "ADDRESS", "KIND", "ACTION", "TARGETS", "ENDPOINTS", "FROM")
+	row("LABELS", "SERVICE", "ADDRESS", "KIND", "ACTION", "TARGETS", "ENDPOINTS", "FROM")
 	for _, s := range services {
-		name, endpoints := s.Namespace+"/"+s.Name, strconv.Itoa(len(s.Endpoints))
+		name, endpoints, labels := s.Namespace+"/"+s.Name, strconv.Itoa(len(s.Endpoints)), cmp.Or(labelText(s.Labels, fewLabels), "-")
 		for _, f := range s.Frontends {
 			from := s.Unit
 			if f.Reason != "" {
 				from += "  (" + f.Reason + ")"
 			}
-			t.row(name, f.Address, f.Kind, f.Action, strconv.Itoa(f.Targets), endpoints, from)
+			row(labels, name, f.Address, f.Kind, f.Action, strconv.Itoa(f.Targets), endpoints, from)
 		}
 		if len(s.Frontends) == 0 {
-			t.row(name, "-", "-", map[bool]string{true: "disabled", false: "-"}[s.Disabled], "-", endpoints, s.Unit)
+			row(labels, name, "-", "-", map[bool]string{true: "disabled", false: "-"}[s.Disabled], "-", endpoints, s.Unit)
 		}
 	}
+}
+
+// fewLabels is how many labels a column has room for.
+const fewLabels = 3
+
+// labelText returns labels by their keys, as patterns are written: "team=web tier=front"; at most so many.
+func labelText(labels map[string]string, most int) string {
+	var words []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		words = append(words, key+"="+labels[key])
+	}
+	if more := len(words) - most; more > 0 {
+		words = append(words[:most], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(words, " ")
 }
 
 // nonEmpty returns the strings that are not.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 func TestWriteTable(t *testing.T) {
@@ -48,6 +50,25 @@ mode
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), b.String()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}
+
+// Labels have a column where there are any, and it does not grow with them.
+func TestLabelsInTable(t *testing.T) {
+	web := sample.Loop.Services[0]
+	web.Labels = map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}
+	var b strings.Builder
+	tab := newTable(&b, now)
+	tab.services([]proxier.ServiceStatus{web, sample.Loop.Services[1]})
+	check(t, tab.end())
+	want := `
+SERVICE       ADDRESS              KIND       ACTION   TARGETS  ENDPOINTS  LABELS                  FROM
+default/web   10.96.0.10:80/tcp    vip        balance  1        2          a=1 b=2 c=3 and 2 more  /etc/svcproxy/a.toml
+default/web   node-port:30080/tcp  node-port  drop     0        2          a=1 b=2 c=3 and 2 more  /etc/svcproxy/a.toml  (policy local: no endpoint on this node; usable elsewhere: 1)
+default/idle  -                    -          -        -        0          -                       /etc/svcproxy/a.toml
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
 }

@@ -79,11 +79,7 @@ func (c *Client) leaves(ctx context.Context) (string, error) {
 
 // missing says what of a selection means no service; empty: nothing.
 func missing(which Selection, list []proxier.ServiceStatus) string {
-	var keys []source.Key
-	for _, s := range list {
-		keys = append(keys, source.Key{Namespace: s.Namespace, Name: s.Name})
-	}
-	if lost := which.Unmatched(keys); len(lost) > 0 {
+	if lost := Unmatched(which, list); len(lost) > 0 {
 		return "no service is " + strings.Join(lost, ", or ")
 	}
 	return ""

@@ -50,8 +50,8 @@ func (r *reporter) connect(d *daemon) {
 }
 
 // status returns what is known, without what is not known before ctx ends. Of services it has
-// those whose name match accepts; nil: all.
-func (r *reporter) status(ctx context.Context, match func(source.Key) bool) control.Status {
+// those that match accepts; nil: all.
+func (r *reporter) status(ctx context.Context, match func(*source.Service) bool) control.Status {
 	loop := r.loop.StatusOf(match)
 	st := r.about(ctx, loop.Families, loop.Refusals)
 	st.Loop, st.Announced.Addresses = loop, r.loop.Announced(match)

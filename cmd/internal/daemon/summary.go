@@ -39,12 +39,12 @@ func (r *reporter) addRoutes(routes *control.Routes) {
 }
 
 // matcher returns what accepts the services that are asked for; nil: all.
-func matcher(query url.Values) (func(source.Key) bool, error) {
+func matcher(query url.Values) (func(*source.Service) bool, error) {
 	which, err := control.SelectionOf(query)
 	if err != nil || len(which) == 0 {
 		return nil, err
 	}
-	return which.Matches, nil
+	return func(s *source.Service) bool { return which.Matches(s.Key, s.Labels) }, nil
 }
 
 // summary returns what is known in short, with at most so many problems.

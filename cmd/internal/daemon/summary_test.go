@@ -59,6 +59,9 @@ func TestSummaryOfADaemon(t *testing.T) {
 	if list, err := c.Services(t.Context(), control.Selection{"default/svc-3"}); err != nil || len(list) != 1 || list[0].Name != "svc-3" {
 		t.Errorf("one service: %+v, %v", list, err)
 	}
+	if list, err := c.Services(t.Context(), control.Selection{"web", "number=1?"}); err != nil || len(list) != 3 || list[0].Labels["number"] != "10" {
+		t.Errorf("services by label: %+v, %v", list, err)
+	}
 	if _, err := c.Services(t.Context(), control.Selection{"["}); err == nil || !strings.Contains(err.Error(), `"[" is no name`) {
 		t.Errorf("a bad pattern: %v", err)
 	}
@@ -71,7 +74,7 @@ func TestSummaryOfADaemon(t *testing.T) {
 func many(n int) string {
 	var b strings.Builder
 	for i := range n {
-		fmt.Fprintf(&b, "[[services]]\nname = \"svc-%d\"\nvips = [\"10.96.1.%d\"]\nports = [{ port = 80 }]\n", i, i)
+		fmt.Fprintf(&b, "[[services]]\nname = \"svc-%d\"\nvips = [\"10.96.1.%d\"]\nports = [{ port = 80 }]\nlabels = { number = \"%d\" }\n", i, i, i)
 	}
 	return b.String()
 }

@@ -38,6 +38,9 @@ func (d *daemon) answerTop(ctx context.Context, values url.Values) (traffic.Repo
 	if err != nil {
 		return traffic.Report{}, err
 	}
+	if q.Names.Labels() {
+		q.Labels = d.loop.Labels()
+	}
 	return d.traffic.Report(ctx, q, topAge)
 }
 
@@ -48,7 +51,11 @@ const trafficTime = 200 * time.Millisecond
 func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
 	ctx, cancel := context.WithTimeout(ctx, trafficTime)
 	defer cancel()
-	report, err := r.traffic.Counted(ctx, traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit})
+	q := traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit}
+	if which.Labels() {
+		q.Labels = r.loop.Labels()
+	}
+	report, err := r.traffic.Counted(ctx, q)
 	if err == nil && !report.Time.IsZero() {
 		report.AddTo(list)
 	}
