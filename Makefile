@@ -93,7 +93,7 @@ soak-vm: build ## the stops of ipvs mode at random moments, and its changes unde
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestCases$$/^ipvs/^(explain|trace)$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
-	$(GUEST) -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$/^transitions$$'
+	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/ipvs.test -test.v -test.run '^TestForward$$'
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)

@@ -45,7 +45,8 @@ type Host[B Backend] struct {
 	Named   func(planned string) (name, holds string)
 	Compare func(before, after *proxier.State) ([]proxier.Change, error)
 
-	Transitions int // to make of plans; 0: 15
+	Transitions int  // to make of plans; 0: 15
+	Slow        bool // what is done takes seconds: fewer of many alike
 }
 
 // A Damage is what other programs do to our objects.

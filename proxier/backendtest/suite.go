@@ -91,7 +91,7 @@ func deltas[B Backend](h *Host[B]) {
 	pick := Seeded(3)
 	h.Fill(pick, 12)
 	h.Sync(nil)
-	for step := range 25 {
+	for step := range h.few(25) {
 		h.Sync(h.Change(pick, 16))
 		h.Settled(fmt.Sprintf("delta %d", step))
 		if h.Look() {
@@ -157,11 +157,7 @@ func damages[B Backend](h *Host[B]) {
 		},
 	}
 	for i, d := range h.Damages {
-		ways := repairs[:2]
-		if i%5 == 0 {
-			ways = repairs
-		}
-		for _, repair := range ways {
+		for _, repair := range h.ways(i, repairs) {
 			d.Do()
 			if len(h.Planned()) == 0 {
 				h.Errorf("%s: nothing planned", d.Name)
@@ -177,6 +173,26 @@ func damages[B Backend](h *Host[B]) {
 			}
 		}
 	}
+}
+
+// ways returns of three ways to repair those that damage i is for: two, or one where they take
+// seconds, and of some all.
+func (h *Host[B]) ways(i int, repairs []func()) []func() {
+	switch {
+	case h.Slow:
+		return repairs[i%3 : i%3+1]
+	case i%5 == 0:
+		return repairs
+	}
+	return repairs[:2]
+}
+
+// few returns how many steps to take of some that are alike.
+func (h *Host[B]) few(steps int) int {
+	if h.Slow {
+		return steps * 2 / 5
+	}
+	return steps
 }
 
 // What other programs have concerns nobody and stays as it is.
@@ -214,9 +230,9 @@ func looksBesideSyncs[B Backend](h *Host[B]) {
 			}
 		}
 	}))
-	for step := 1; !h.Failed() && step < 1000 && (step <= 40 || looks.Load() < 4); step++ {
+	for step := 1; !h.Failed() && step < 1000 && (step <= h.few(40) || looks.Load() < 4); step++ {
 		delta := h.Change(pick, 20)
-		if step%20 == 0 {
+		if step%10 == 0 {
 			delta = nil
 			h.Planned() // beside looks too
 		}

@@ -5,6 +5,7 @@ package ipvs
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func TestConformance(t *testing.T) {
 			h.opts.DrainTimeout, h.opts.TCPTimeout = 0, 1000*time.Second // what leaves goes at once
 			h.foreign()
 			h.Host.Dump, h.Objects, h.Named, h.Compare = h.dump, h.objects, named, h.compareStates
-			h.Transitions = 3 // each takes seconds in a guest
+			h.Transitions, h.Slow = 3, os.Getenv("SVCPROXY_SOAK") == "" // each takes seconds in a guest
 			h.Host.Foreign = func() {
 				h.ipvsadm("-A -t " + netip.AddrPortFrom(h.endpoint(2).Addr(), 81).String() + " -s wrr")
 			}
