@@ -108,5 +108,11 @@ or the daemon could not be reached.`,
 		p.drainCommand(), p.undrainCommand(),
 		p.historyCommand(), p.rollbackCommand(), p.confirmCommand(), p.applyCommand(),
 		p.initCommand(), p.configCommand(), p.versionCommand())
+	for _, command := range more {
+		root.AddCommand(command(p))
+	}
 	return root
 }
+
+// more are commands that only some builds have.
+var more []func(*program) *cobra.Command
