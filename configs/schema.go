@@ -106,11 +106,11 @@ var sections = slices.Concat([]section{
 
 // fileFields are all keys of svcproxy.toml: those at the top, and its tables.
 func fileFields() []field {
-	fields := append([]field(nil), topFields...)
+	fields, start := append([]field(nil), topFields...), standard()
 	for _, t := range sections {
-		schema := decode.TableOf(t.fields, Settings{}).Schema
+		schema := decode.TableOf(t.fields, start).Schema
 		if t.name == bgpName {
-			fields = append(fields, field{Key: t.name, Schema: decode.TableOf(bgpTable, Settings{}).Schema, Read: readBGP})
+			fields = append(fields, field{Key: t.name, Schema: decode.TableOf(bgpTable, start).Schema, Read: readBGP})
 			continue
 		}
 		fields = append(fields, field{Key: t.name, Schema: schema, Read: func(r *decode.Reader, v any, s *Settings) {
@@ -120,10 +120,17 @@ func fileFields() []field {
 	return fields
 }
 
+// standard returns the defaults of every host: none has a name.
+func standard() Settings {
+	s := Default()
+	s.NodeName = ""
+	return s
+}
+
 // Schema returns what svcproxy.toml may hold, as JSON Schema says it. It is made
 // of the tables that the file is read by.
 func Schema() decode.Schema {
-	s := decode.TableOf(fileFields(), Settings{}).Schema
+	s := decode.TableOf(fileFields(), standard()).Schema
 	s.Dialect, s.Title = decode.Draft, "svcproxy.toml"
 	return s
 }

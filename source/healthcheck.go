@@ -2,8 +2,10 @@ package source
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -67,6 +69,14 @@ type StatusRange struct{ First, Last uint16 }
 
 // Has reports whether the range includes a status.
 func (r StatusRange) Has(status int) bool { return int(r.First) <= status && status <= int(r.Last) }
+
+// String returns the range as files write it: 200, or 200-399.
+func (r StatusRange) String() string {
+	if r.First == r.Last {
+		return strconv.Itoa(int(r.First))
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
 
 // Equal reports whether two checks ask the same and mean the same by the answers. Either may be nil.
 func (c *HealthCheck) Equal(o *HealthCheck) bool {

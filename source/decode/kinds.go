@@ -285,7 +285,7 @@ func MapOf[V any](kind Kind[V]) Kind[map[string]V] {
 
 // TableOf reads a table of these fields; start is what holds where none is written.
 func TableOf[V any](fields []Field[V], start V) Kind[V] {
-	return Kind[V]{Schema: tableSchema(fields), Read: func(r *Reader, v any) (V, bool) {
+	return Kind[V]{Schema: tableSchema(fields, start), Read: func(r *Reader, v any) (V, bool) {
 		x := start
 		ok := Table(r, v, fields, &x)
 		return x, ok

@@ -11,6 +11,7 @@ type Schema struct {
 	Dialect     string     `json:"$schema,omitempty"`
 	Title       string     `json:"title,omitempty"`
 	Description string     `json:"description,omitempty"`
+	Default     any        `json:"default,omitempty"` // what holds where the key is not written; nil: it cannot be written
 	Type        string     `json:"type,omitempty"`
 	Enum        []string   `json:"enum,omitempty"`
 	Pattern     string     `json:"pattern,omitempty"`
@@ -77,11 +78,14 @@ func (s Schema) MarshalJSON() ([]byte, error) {
 
 func listOf(s Schema) Schema { return Schema{Type: "array", Items: &s} }
 
-// tableSchema returns what can be said of a table of these fields.
-func tableSchema[T any](fields []Field[T]) Schema {
+// tableSchema returns what can be said of a table of these fields; start is what
+// holds where none is written.
+func tableSchema[T any](fields []Field[T], start T) Schema {
 	s := Schema{Type: "object", Closed: true}
 	for _, f := range fields {
-		s.Properties = append(s.Properties, Property{f.Key, f.Schema})
+		schema := f.Schema
+		schema.Default = f.standard(start)
+		s.Properties = append(s.Properties, Property{f.Key, schema})
 		if f.Required {
 			s.Required = append(s.Required, f.Key)
 		}

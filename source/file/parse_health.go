@@ -120,7 +120,7 @@ var addrOrNone = decode.Kind[netip.Addr]{
 }
 
 // healthCheck reads a health check. One at fault has no type.
-var healthCheck = decode.Kind[writtenCheck]{Read: readCheck, Schema: decode.TableOf(checkFields, writtenCheck{}).Schema}.Instead(func(v any) string {
+var healthCheck = decode.Kind[writtenCheck]{Read: readCheck, Schema: decode.TableOf(checkFields, standardCheck()).Schema}.Instead(func(v any) string {
 	switch v := v.(type) {
 	case []map[string]any, []any:
 		return "want one table, in TOML below a header in one pair of brackets"
@@ -178,6 +178,13 @@ func (c *writtenCheck) fill() {
 	if c.ExpectStatus == nil {
 		c.ExpectStatus = []source.StatusRange{{First: 200, Last: 399}}
 	}
+}
+
+// standardCheck is one of which nothing is written, with the keys of http.
+func standardCheck() writtenCheck {
+	c := writtenCheck{HealthCheck: source.HealthCheck{Type: source.CheckHTTP}}
+	c.fill()
+	return c
 }
 
 // statuses reads a list of statuses and ranges of them. An empty one is not nil: it is written.

@@ -79,6 +79,17 @@ var (
 	name  = decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?)?$`)
 )
 
+// standardEndpoint is one of which only the address is written.
+var standardEndpoint = endpoint{Endpoint: source.Endpoint{Weight: 1, Ready: true, Serving: true}}
+
+// standardService is one of which nothing is written, with all that is set where its
+// keys are used.
+func standardService() service {
+	s := service{Service: source.Service{Key: source.Key{Namespace: "default"}, MinUp: 1}, timeout: defaultAffinity}
+	s.Forward.Tunnel, s.Forward.Port = source.IPIP, source.GUEPort
+	return s
+}
+
 // labels reads those of a service. A list of words is what people try.
 var labels = decode.MapOf(decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?)?$`)).Instead(func(v any) string {
 	if _, ok := v.([]any); ok {
@@ -90,13 +101,13 @@ var labels = decode.MapOf(decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-z
 // endpointsSchema is of endpoints in all three ways of writing them.
 var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{AnyOf: []decode.Schema{
 	{Type: "string", Pattern: `^([0-9a-fA-F:.]+|[0-9.]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)$`},
-	decode.TableOf(endpointFields, endpoint{}).Schema,
+	decode.TableOf(endpointFields, standardEndpoint).Schema,
 }}}).Schema
 
 // Schema returns what a service file may hold, as JSON Schema says it. It is made
 // of the tables that files are read by.
 func Schema() decode.Schema {
-	services := decode.List(decode.TableOf(serviceFields, service{})).Schema
+	services := decode.List(decode.TableOf(serviceFields, standardService())).Schema
 	return decode.Schema{
 		Dialect: decode.Draft, Title: "svcproxy service file", Type: "object", Closed: true, Required: []string{"services"},
 		Properties: decode.Properties{
@@ -169,7 +180,7 @@ var endpointAddress = decode.Addr.Instead(func(v any) string {
 func readEndpoints(r *decode.Reader, v any, s *service) {
 	s.listed = true
 	decode.Each(r, v, func(_ int, v any) {
-		e := endpoint{Endpoint: source.Endpoint{Weight: 1, Ready: true, Serving: true}}
+		e := standardEndpoint
 		if text, ok := v.(string); ok {
 			e.Addr, e.port = endpointAddr(r, text)
 		} else if _, ok := v.(map[string]any); ok {

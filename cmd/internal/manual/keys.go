@@ -1,6 +1,7 @@
 package manual
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -91,11 +92,28 @@ func keys(b *strings.Builder, s schema) (tables []property) {
 			continue
 		}
 		kind := p.kind()
-		if slices.Contains(s.Required, p.key) {
+		switch {
+		case slices.Contains(s.Required, p.key):
 			kind += "; required"
+		case p.Default != nil:
+			kind += "; default " + literal(p.Default)
 		}
 		text := strings.TrimSpace(strings.TrimPrefix(p.Description, "Required."))
 		fmt.Fprintf(b, "**%s** (%s)\n: %s\n\n", escape(p.key), escape(kind), escape(text))
 	}
 	return tables
+}
+
+// literal returns a value as both languages write it.
+func literal(v any) string {
+	list, isList := v.([]any)
+	if !isList {
+		text, _ := json.Marshal(v) // it was read from JSON
+		return string(text)
+	}
+	words := make([]string, len(list))
+	for i, v := range list {
+		words[i] = literal(v)
+	}
+	return "[" + strings.Join(words, ", ") + "]"
 }

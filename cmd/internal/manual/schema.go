@@ -14,6 +14,7 @@ import (
 // A schema is what a JSON Schema says of a kind of value.
 type schema struct {
 	Description string     `json:"description"`
+	Default     any        `json:"default"`
 	Type        string     `json:"type"`
 	Enum        []string   `json:"enum"`
 	Pattern     string     `json:"pattern"`
