@@ -10,7 +10,7 @@ TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install image demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ install: build ## binary, unit and an empty /etc/svcproxy (DESTDIR is honoured)
 
 image: build ## an image for containers, as an OCI archive in IMAGE (root)
 	scripts/image '$(VERSION)' '$(IMAGE)'
+
+manual: ## the manual as one page of HTML, manual pages and completions, in dist/manual
+	$(GO) run -tags manual ./cmd/svcproxy manual dist/manual
 
 demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 	scripts/demo

@@ -15,12 +15,12 @@ func init() { more = append(more, (*program).manualCommand) }
 func (p *program) manualCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "manual DIR",
-		Short:  "Write manual pages and completions",
-		Long:   `Manual writes pages and completions below DIR. It runs in the folder of the sources.`,
+		Short:  "Write the manual and completions",
+		Long:   `Manual writes manual pages, the whole manual as HTML, and completions below DIR. It runs in the folder of the sources.`,
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return manual.Write(args[0], cmd.Root(), os.DirFS("configs"))
+			return manual.Write(args[0], cmd.Root(), os.DirFS("."))
 		},
 	}
 }

@@ -19,11 +19,11 @@ import (
 func writeManual(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := manual.Write(dir, (&program{}).command(), os.DirFS("../../configs")); err != nil {
+	if err := manual.Write(dir, (&program{}).command(), os.DirFS("../..")); err != nil {
 		t.Fatal(err)
 	}
 	files := map[string]string{}
-	for _, pattern := range []string{"man/*/*", "completions/*/*"} {
+	for _, pattern := range []string{"man/*/*", "completions/*/*", "index.html"} {
 		paths, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestManualIsReproducible(t *testing.T) {
 		t.Error(diff)
 	}
 	for _, path := range []string{"man/man8/svcproxy.8", "man/man5/svcproxy.toml.5", "man/man5/svcproxy-service.5",
-		"completions/bash/svcproxy", "completions/zsh/_svcproxy", "completions/fish/svcproxy.fish"} {
+		"completions/bash/svcproxy", "completions/zsh/_svcproxy", "completions/fish/svcproxy.fish", "index.html"} {
 		if first[path] == "" {
 			t.Errorf("no %s", path)
 		}

@@ -74,7 +74,7 @@ func command(b *strings.Builder, c *cobra.Command) {
 	if text == "" {
 		text = c.Short + "."
 	}
-	fmt.Fprintf(b, "### %s\n%s\n", usage(c), prose(text))
+	fmt.Fprintf(b, "\n## %s\n%s\n", usage(c), prose(text))
 	flags(b, c.LocalNonPersistentFlags())
 	if c.Example != "" {
 		fmt.Fprintf(b, "Examples:\n\n%s\n", code(c.Example))

@@ -54,9 +54,9 @@ func (p *properties) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func readSchema(configs fs.FS, name string) (schema, error) {
+func readSchema(tree fs.FS, name string) (schema, error) {
 	var s schema
-	text, err := fs.ReadFile(configs, name)
+	text, err := fs.ReadFile(tree, name)
 	if err != nil {
 		return s, err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 	"github.com/spf13/cobra"
@@ -19,11 +20,18 @@ type page struct {
 	body    string // Markdown, from NAME on
 }
 
-// Write writes all pages and completions below dir: man/man5, man/man8 and
-// completions. The schemas are read from configs, the folder of that name.
-func Write(dir string, root *cobra.Command, configs fs.FS) error {
-	pages, err := allPages(root, configs)
+// Write writes all pages and completions below dir: man/man5, man/man8, completions,
+// and the whole manual as index.html. tree is that of the sources.
+func Write(dir string, root *cobra.Command, tree fs.FS) error {
+	pages, err := allPages(root, tree)
 	if err != nil {
+		return err
+	}
+	html, err := Book(tree, pages)
+	if err != nil {
+		return err
+	}
+	if err := write(filepath.Join(dir, "index.html"), html); err != nil {
 		return err
 	}
 	for _, p := range pages {
@@ -35,12 +43,12 @@ func Write(dir string, root *cobra.Command, configs fs.FS) error {
 	return writeCompletions(filepath.Join(dir, "completions"), root)
 }
 
-func allPages(root *cobra.Command, configs fs.FS) ([]page, error) {
-	settings, err := readSchema(configs, "svcproxy.schema.json")
+func allPages(root *cobra.Command, tree fs.FS) ([]page, error) {
+	settings, err := readSchema(tree, "configs/svcproxy.schema.json")
 	if err != nil {
 		return nil, err
 	}
-	service, err := readSchema(configs, "service.schema.json")
+	service, err := readSchema(tree, "configs/service.schema.json")
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +58,7 @@ func allPages(root *cobra.Command, configs fs.FS) ([]page, error) {
 // roff returns a page as man(1) reads it.
 func (p page) roff() []byte {
 	head := fmt.Sprintf("%% %q %q %q %q %q\n", p.name, fmt.Sprint(p.section), "", "svcproxy", p.title)
-	return minuses(md2man.Render([]byte(head + p.body)))
+	return minuses(md2man.Render([]byte(head + strings.ReplaceAll(p.body, "\n## ", "\n### "))))
 }
 
 // minuses has each - of text, such as that of a flag, be the one of a keyboard:
