@@ -8,6 +8,9 @@ SOAK        = (TestCases|TestModesAgree)/.*/(rewriting|moving|restarts|kills|fau
 GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
+BINARY     ?= bin/svcproxy
+SHARE       = $(DESTDIR)/usr/share/svcproxy
+DOC         = $(DESTDIR)/usr/share/doc/svcproxy
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
 .PHONY: help build sizes install image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
@@ -16,18 +19,24 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/svcproxy
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -tags '$(TAGS)' -trimpath -ldflags '$(LDFLAGS)' -o bin/svcproxy ./cmd/svcproxy
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -tags '$(TAGS)' -trimpath -ldflags '$(LDFLAGS)' -o '$(BINARY)' ./cmd/svcproxy
 
 sizes: ## bytes of the program with and without the Kubernetes source
 	@for tags in '' nokubernetes; do $(MAKE) -s build TAGS=$$tags && printf '%12s bytes %s\n' $$(stat -c %s bin/svcproxy) "$$tags"; done; $(MAKE) -s build
 
-install: build ## binary, unit and an empty /etc/svcproxy (DESTDIR is honoured)
-	install -D -m 0755 bin/svcproxy $(DESTDIR)/usr/sbin/svcproxy
+install: build ## program, unit, snippets, examples and documentation, and an empty /etc/svcproxy (DESTDIR is honoured)
+	install -D -m 0755 '$(BINARY)' $(DESTDIR)/usr/sbin/svcproxy
 	install -D -m 0644 systemd/svcproxy.service $(DESTDIR)/usr/lib/systemd/system/svcproxy.service
 	install -D -m 0644 systemd/modules-load.d/svcproxy.conf $(DESTDIR)/usr/lib/modules-load.d/svcproxy.conf
 	install -D -m 0644 systemd/modprobe.d/svcproxy.conf $(DESTDIR)/usr/lib/modprobe.d/svcproxy.conf
 	install -D -m 0644 systemd/sysctl.d/*.conf -t $(DESTDIR)/usr/lib/sysctl.d
+	install -D -m 0644 systemd/sysusers.d/svcproxy.conf $(DESTDIR)/usr/lib/sysusers.d/svcproxy.conf
 	install -D -m 0755 systemd/netfilter-persistent/05-svcproxy $(DESTDIR)/usr/share/netfilter-persistent/plugins.d/05-svcproxy
+	set -e; for f in $$(find configs -type f -not -name '*.go' -not -name '*.test.yml' -printf '%P '); do install -D -m 0644 "configs/$$f" "$(SHARE)/$$f"; done
+	install -D -m 0644 LICENSE $(DOC)/copyright
+	install -D -m 0644 README.md CHANGELOG.md -t $(DOC)
+	install -D -m 0644 docs/*.* -t $(DOC)/docs
+	ln -sfn ../../svcproxy $(DOC)/configs
 	install -d -m 0755 $(DESTDIR)/etc/svcproxy
 
 image: build ## an image for containers, as an OCI archive in IMAGE (root)

@@ -7,7 +7,7 @@ import "testing"
 // testGroups: members of the group svcproxy may ask the daemon of the hardened unit, which may not change
 // groups itself; those of svcproxy-admin may tell it something, too; nobody else may do either.
 func (s *site) testGroups(t *testing.T) {
-	s.must(t, "sh", "-ec", `groupadd svcproxy; groupadd svcproxy-admin; useradd stranger
+	s.must(t, "sh", "-ec", `systemd-sysusers svcproxy.conf; useradd stranger
 		useradd -G svcproxy reader; useradd -G svcproxy,svcproxy-admin admin`)
 	s.must(t, "systemctl", "restart", "svcproxy")
 	for _, tt := range []struct {

@@ -12,13 +12,14 @@ import (
 const Home = "/root"
 
 // AppendTree appends a file of this host, or those below a directory, to files, to be put at a path of the guest.
+// What links lead to is put there in their place, except for directories.
 func AppendTree(files []File, from, to string) ([]File, error) {
 	err := filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		info, err := os.Stat(name) // of what a link leads to
-		if err != nil {
+		if err != nil || info.IsDir() {
 			return err
 		}
 		data, err := os.ReadFile(name)
