@@ -3,17 +3,19 @@
 GO         ?= go
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+NFPM        = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.1
 MISSPELL    = github.com/golangci/misspell/cmd/misspell@v0.7.0
 SOAK        = (TestCases|TestModesAgree)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood|health|uplink)|TestStops|TestWays
 GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
 BINARY     ?= bin/svcproxy
+ARCHS      ?= amd64 arm64
 SHARE       = $(DESTDIR)/usr/share/svcproxy
 DOC         = $(DESTDIR)/usr/share/doc/svcproxy
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +26,7 @@ build: ## bin/svcproxy
 sizes: ## bytes of the program with and without the Kubernetes source
 	@for tags in '' nokubernetes; do $(MAKE) -s build TAGS=$$tags && printf '%12s bytes %s\n' $$(stat -c %s bin/svcproxy) "$$tags"; done; $(MAKE) -s build
 
-install: build ## program, unit, snippets, examples and documentation, and an empty /etc/svcproxy (DESTDIR is honoured)
+install: build ## all that packages have (DESTDIR is honoured)
 	install -D -m 0755 '$(BINARY)' $(DESTDIR)/usr/sbin/svcproxy
 	install -D -m 0644 systemd/svcproxy.service $(DESTDIR)/usr/lib/systemd/system/svcproxy.service
 	install -D -m 0644 systemd/modules-load.d/svcproxy.conf $(DESTDIR)/usr/lib/modules-load.d/svcproxy.conf
@@ -38,6 +40,15 @@ install: build ## program, unit, snippets, examples and documentation, and an em
 	install -D -m 0644 docs/*.* -t $(DOC)/docs
 	ln -sfn ../../svcproxy $(DOC)/configs
 	install -d -m 0755 $(DESTDIR)/etc/svcproxy
+
+packages: ## .deb and .rpm for ARCHS, and the programs in them, in dist/
+	packaging/build '$(VERSION)' dist $(ARCHS)
+
+release: ## programs, packages, images, bills of materials and checksums, all that dist/ has then (root)
+	packaging/release '$(VERSION)' dist
+
+check-release: ## make it once more, from a copy in another folder, and compare (root)
+	packaging/check '$(VERSION)'
 
 image: build ## an image for containers, as an OCI archive in IMAGE (root)
 	scripts/image '$(VERSION)' '$(IMAGE)'
@@ -126,5 +137,5 @@ lint: ## gofmt, go vet, staticcheck, spelling and wording
 fmt: ## gofmt -w
 	gofmt -w .
 
-clean: ## remove what build made
-	rm -rf bin
+clean: ## remove what build and release made
+	rm -rf bin dist
