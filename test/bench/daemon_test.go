@@ -231,7 +231,7 @@ func parseMetrics(text string) metrics {
 	m := make(metrics)
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		name, ipv4 := strings.CutSuffix(name, `{ip_family="ipv4"}`)
+		name, ipv4 := strings.CutSuffix(name, `{ip_family="IPv4"}`)
 		if f, err := strconv.ParseFloat(value, 64); err == nil && ipv4 {
 			m[name] = f
 		}
