@@ -11,12 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
-const (
-	maxResident = 1024 // MiB, with 1,000,000 endpoints
-
-	// removalWait is how long a file that takes endpoints away must have been left alone.
-	removalWait = 200 * time.Millisecond
-)
+const maxResident = 1024 // MiB, with 1,000,000 endpoints
 
 // connectRatio is how much longer than with few services a connection with all of them may take.
 func (v variant) connectRatio() float64 {
@@ -40,7 +35,6 @@ func (b *bench) firstLoad(t *testing.T, count int, promise float64) {
 type kindOfChange struct {
 	name string
 	do   func(*lab.Service, int)
-	wait time.Duration // on purpose, before the change is looked at
 }
 
 // kindsOfChange follow each other over and over: a service keeps its size in the end.
@@ -48,7 +42,7 @@ var kindsOfChange = []kindOfChange{
 	{name: "one added", do: func(s *lab.Service, i int) {
 		s.Endpoints = append(s.Endpoints, lab.Endpoint{Address: offset(spare, 2*i)})
 	}},
-	{name: "one removed", wait: removalWait, do: func(s *lab.Service, i int) {
+	{name: "one removed", do: func(s *lab.Service, i int) {
 		s.Endpoints = s.Endpoints[:endpointsEach]
 	}},
 	{name: "one replaced", do: func(s *lab.Service, i int) {
@@ -108,7 +102,7 @@ func (d *daemon) changeEach(all []lab.Service, i int, times []changeTimes) error
 			return fmt.Errorf("%s: %w", kind.name, err)
 		}
 		times[k].sync = append(times[k].sync, cost.sync)
-		times[k].total = append(times[k].total, cost.total-kind.wait)
+		times[k].total = append(times[k].total, cost.total)
 	}
 	return nil
 }
