@@ -3,23 +3,16 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
-const (
-	// connectRound is how many connections are made on one node before the next has its turn.
-	connectRound = 50
-
-	connectPatience = 2 * time.Second
-)
+// connectRound is how many connections are made on one node before the next has its turn.
+const connectRound = 50
 
 // A target is a service on a node, and how long connections to it took.
 type target struct {
@@ -64,39 +57,5 @@ func (t *target) answered() error {
 
 // connectTimes returns how long each of a round of connect(2) took.
 func connectTimes(from *lab.Host, to netip.AddrPort) ([]time.Duration, error) {
-	times := make([]time.Duration, 0, connectRound)
-	err := from.Do(func() error {
-		for len(times) < connectRound {
-			took, err := connect(to)
-			if errors.Is(err, unix.EINTR) {
-				continue // a signal of the Go runtime: there is no time to tell
-			}
-			if err != nil {
-				return fmt.Errorf("connecting to %s: %w", to, err)
-			}
-			times = append(times, took)
-		}
-		return nil
-	})
-	return times, err
-}
-
-// connect makes one connection and resets it, which leaves no TIME_WAIT behind.
-// A blocking system call has none of the poller's time in it.
-func connect(to netip.AddrPort) (time.Duration, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(fd)
-	patience := unix.NsecToTimeval(int64(connectPatience)) // for connect(2) too, socket(7)
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &patience); err != nil {
-		return 0, err
-	}
-	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
-		return 0, err
-	}
-	start := time.Now()
-	err = unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
-	return time.Since(start), err
+	return lab.ConnectTimes(from, to, connectRound)
 }

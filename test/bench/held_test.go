@@ -40,7 +40,7 @@ func connections(n *node, all []lab.Service, count int) (*held, error) {
 	h := &held{end: cancel, lost: make(chan error, count)}
 	for i := range count {
 		to := netip.AddrPortFrom(all[i*len(all)/count].VIPs[0], vipPort)
-		c, answer := lab.Connect(lab.Question{From: n.Client, Protocol: source.TCP, To: to, Patience: connectPatience})
+		c, answer := lab.Connect(lab.Question{From: n.Client, Protocol: source.TCP, To: to, Patience: lab.ConnectPatience})
 		if c == nil {
 			h.close()
 			return nil, fmt.Errorf("holding a connection to %s: %s", to, answer)

@@ -209,7 +209,7 @@ func (p *prober) run(stop <-chan struct{}) {
 			continue // a signal of the Go runtime
 		}
 		p.late = max(p.late, time.Since(due))
-		took, err := connect(p.to)
+		took, err := lab.ConnectTime(p.to)
 		p.times = append(p.times, took)
 		if err != nil && !errors.Is(err, unix.EINTR) { // interrupted: it has been waiting that long at least
 			p.failed++
