@@ -20,6 +20,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/kubernetes/programs"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -32,7 +33,7 @@ func run(m *testing.M) int {
 	dir, err := lab.TempDir()
 	if err == nil {
 		defer os.RemoveAll(dir)
-		svcproxyBinary, err = buildSvcproxy(dir)
+		svcproxyBinary, err = programs.Svcproxy(".", dir)
 	}
 	if err := errors.Join(err, lab.Sweep()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
