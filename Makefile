@@ -15,7 +15,7 @@ SHARE       = $(DESTDIR)/usr/share/svcproxy
 DOC         = $(DESTDIR)/usr/share/doc/svcproxy
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes bench-peers stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,10 @@ kubernetes-programs: ## the API server, etcd and kube-proxy for that, ahead of i
 
 bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kube-proxy (root)
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .
+
+PEERS ?= TestBenchPeers
+bench-peers: ## svcproxy beside kube-proxy in all modes, into docs/bench-peers.md; some two hours, goes on where it was ended (root; builds kube-proxy)
+	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 24h -run '$(PEERS)' ./peers
 
 stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)
 	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./test/bench

@@ -1,0 +1,226 @@
+//go:build netns
+
+package peers
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/test/lab"
+)
+
+const (
+	tick = 10 * time.Millisecond // of processor time in /proc: USER_HZ is 100 everywhere
+
+	// stopPatience is for the end of a process, which may have to free much in the kernel.
+	stopPatience = 2 * time.Minute
+
+	startPoll  = 50 * time.Millisecond // how often a first sync is asked for
+	changePoll = 20 * time.Millisecond // and others. When they were, programs say themselves
+)
+
+// errOver says that something took longer than the plan allows.
+var errOver = errors.New("it took too long")
+
+// A process is a program that is measured, on the node, in a process group of its own: tools
+// that it runs end with it.
+type process struct {
+	cmd     *exec.Cmd
+	host    *lab.Host
+	started time.Time
+	exited  chan struct{} // closed when it has ended
+	metrics string        // where it tells of itself
+	prefix  string        // of its metrics
+}
+
+// startProcess starts a command, whose output goes to a file.
+func startProcess(host *lab.Host, cmd *exec.Cmd, log, metrics, prefix string) (*process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	p := &process{cmd: cmd, host: host, exited: make(chan struct{}), metrics: metrics, prefix: prefix, started: time.Now()}
+	if err := host.Start(cmd); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = cmd.Wait() // it may tell of a signal
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// stop ends the process by SIGTERM, or else kills it, and all that it runs. It returns the
+// peak memory of the process or a tool that it ran, in bytes.
+func (p *process) stop() (peak float64, err error) {
+	_ = p.cmd.Process.Signal(unix.SIGTERM) // it may have ended
+	select {
+	case <-p.exited:
+	case <-time.After(stopPatience):
+		err = fmt.Errorf("%s still runs %v after SIGTERM", p.cmd.Path, stopPatience)
+	}
+	return p.kill(), err
+}
+
+func (p *process) kill() (peak float64) {
+	_ = unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
+	<-p.exited
+	if usage, ok := p.cmd.ProcessState.SysUsage().(*unix.Rusage); ok {
+		return float64(usage.Maxrss << 10)
+	}
+	return 0
+}
+
+// A syncs is what a program tells of its syncs of IPv4.
+type syncs struct {
+	last time.Time     // when one last succeeded
+	took time.Duration // all of them
+	n    int
+}
+
+// Names of metrics, which svcproxy has from kube-proxy.
+const (
+	metricLast  = "_sync_proxy_rules_last_timestamp_seconds"
+	metricTook  = "_sync_proxy_rules_duration_seconds_sum"
+	metricCount = "_sync_proxy_rules_duration_seconds_count"
+)
+
+// syncs asks the program.
+func (p *process) syncs() (s syncs, err error) {
+	code, body, err := p.host.Get(p.metrics)
+	if err != nil || code != http.StatusOK {
+		return s, errors.Join(fmt.Errorf("reading metrics: status %d", code), err)
+	}
+	for line := range strings.Lines(body) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		name, ipv4 := strings.CutSuffix(name, `{ip_family="IPv4"}`)
+		f, err := strconv.ParseFloat(value, 64)
+		if err != nil || !ipv4 {
+			continue
+		}
+		switch strings.TrimPrefix(name, p.prefix) {
+		case metricLast:
+			s.last = time.Unix(0, int64(f*1e9))
+		case metricTook:
+			s.took = time.Duration(f * 1e9)
+		case metricCount:
+			s.n = int(f)
+		}
+	}
+	return s, nil
+}
+
+// await waits until a sync after begin has succeeded for which done reports that it was
+// enough, and returns when that sync was.
+func (p *process) await(begin time.Time, bound, poll time.Duration, done func() error) (s syncs, err error) {
+	var seen time.Time
+	why := errors.New("no sync")
+	for time.Since(begin) < bound {
+		select {
+		case <-p.exited:
+			return s, fmt.Errorf("%s has ended: %s", p.cmd.Path, p.cmd.ProcessState)
+		case <-time.After(poll):
+		}
+		now, err := p.syncs()
+		if err != nil || now.n == 0 || !now.last.After(begin) || now.last.Equal(seen) {
+			continue
+		}
+		seen = now.last
+		if why = done(); why == nil {
+			return p.latest(now), nil
+		}
+	}
+	return s, fmt.Errorf("%w: %v: %w", errOver, bound, why)
+}
+
+// latest looks again: one more sync may have ended while done looked.
+func (p *process) latest(s syncs) syncs {
+	if now, err := p.syncs(); err == nil && now.n > s.n && now.last.After(s.last) {
+		return now
+	}
+	return s
+}
+
+// processorTime is that of the process, of tools that it ran, and of those that run.
+func (p *process) processorTime() (sum time.Duration, err error) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0, err
+	}
+	own := strconv.Itoa(p.cmd.Process.Pid)
+	for _, name := range stats {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		_, after, _ := strings.Cut(string(text), ") ") // proc_pid_stat(5): state, ppid, pgrp, ...
+		fields := strings.Fields(after)
+		if len(fields) < 15 || fields[2] != own {
+			continue
+		}
+		count := 2 // utime, stime
+		if filepath.Dir(name) == "/proc/"+own {
+			count = 4 // and those of children that have ended
+		}
+		for _, field := range fields[11 : 11+count] {
+			n, err := strconv.Atoi(field)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", name, err)
+			}
+			sum += time.Duration(n) * tick
+		}
+	}
+	return sum, nil
+}
+
+// memory is what the process has of the host's memory, now and at its peak, in bytes.
+func (p *process) memory() (now, peak float64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		kib, _ := strconv.ParseFloat(fields[1], 64)
+		switch fields[0] {
+		case "VmRSS:":
+			now = kib * 1024
+		case "VmHWM:":
+			peak = kib * 1024
+		}
+	}
+	if err == nil && now == 0 {
+		err = errors.New("the process has ended")
+	}
+	return now, peak, err
+}
+
+// idle waits until the process does next to nothing for a second, or patience is over.
+func (p *process) idle(patience time.Duration) error {
+	const look = 250 * time.Millisecond
+	deadline, quiet := time.Now().Add(patience), 0
+	for before := time.Duration(-1); quiet < 4 && time.Now().Before(deadline); {
+		now, err := p.processorTime()
+		if err != nil {
+			return err
+		}
+		if quiet++; before < 0 || now-before > tick {
+			quiet = 0
+		}
+		before = now
+		time.Sleep(look)
+	}
+	return nil
+}
