@@ -267,6 +267,9 @@ func TestKubernetesPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(string(page), " 0 MiB") {
+		t.Errorf("some memory is not measured:\n%s", page)
+	}
 	for _, m := range measures {
 		if !regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(string(m)) + ` \|( over)?( [0-9.,]+ \S+ \| ?| [0-9,]+ \|){3}.* \|$`).Match(page) {
 			t.Errorf("%s is not measured of all:\n%s", m, page)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -77,7 +78,7 @@ func (p *process) stop() (peak float64, err error) {
 func (p *process) kill() (peak float64) {
 	_ = unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
 	<-p.exited
-	if usage, ok := p.cmd.ProcessState.SysUsage().(*unix.Rusage); ok {
+	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		return float64(usage.Maxrss << 10)
 	}
 	return 0
@@ -125,7 +126,6 @@ func (p *process) syncs() (s syncs, err error) {
 // await waits until a sync after begin has succeeded for which done reports that it was
 // enough, and returns when that sync was.
 func (p *process) await(begin time.Time, bound, poll time.Duration, done func() error) (s syncs, err error) {
-	var seen time.Time
 	why := errors.New("no sync")
 	for time.Since(begin) < bound {
 		select {
@@ -134,10 +134,9 @@ func (p *process) await(begin time.Time, bound, poll time.Duration, done func() 
 		case <-time.After(poll):
 		}
 		now, err := p.syncs()
-		if err != nil || now.n == 0 || !now.last.After(begin) || now.last.Equal(seen) {
+		if err != nil || now.n == 0 || !now.last.After(begin) {
 			continue
 		}
-		seen = now.last
 		if why = done(); why == nil {
 			return p.latest(now), nil
 		}

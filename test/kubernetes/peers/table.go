@@ -41,7 +41,11 @@ func (r *report) subjects() string {
 	if len(all) == 0 {
 		return "Nothing has been measured.\n"
 	}
-	return fmt.Sprintf("Medians of %d rounds. %s.\n", r.plan.rounds, strings.Join(all, "; "))
+	rounds := fmt.Sprintf("Medians of %d rounds", r.plan.rounds)
+	if r.plan.rounds == 1 {
+		rounds = "One round"
+	}
+	return fmt.Sprintf("%s. %s.\n", rounds, strings.Join(all, "; "))
 }
 
 func (r *report) table(w *strings.Builder, mode string, s size) {
