@@ -107,7 +107,7 @@ or the daemon could not be reached.`,
 	root.AddCommand(p.runCommand(), p.checkCommand(), p.planCommand(), p.statusCommand(), p.explainCommand(), p.topCommand(), p.traceCommand(), p.cleanupCommand(),
 		p.drainCommand(), p.undrainCommand(),
 		p.historyCommand(), p.rollbackCommand(), p.confirmCommand(), p.applyCommand(),
-		p.initCommand(), p.configCommand(), p.versionCommand())
+		p.convertCommand(), p.initCommand(), p.configCommand(), p.versionCommand())
 	for _, command := range more {
 		root.AddCommand(command(p))
 	}

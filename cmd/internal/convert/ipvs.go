@@ -1,0 +1,173 @@
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A virtualServer is one of IPVS, as ipvsadm and keepalived both know it, on any number of addresses.
+type virtualServer struct {
+	at          place
+	protocol    source.Protocol
+	addrs       []netip.Addr
+	port        uint16
+	scheduler   string
+	flags       []string      // of the scheduler
+	persistence time.Duration // 0: none
+	granularity string        // a mask, where not every client counts for itself
+	onePacket   bool
+	dests       []destination
+}
+
+// A destination is a real server.
+type destination struct {
+	at           place
+	addr         netip.AddrPort // port 0: that of the virtual server
+	weight       int
+	way          source.Forwarding
+	checksum     string // of a tunnel, where it is not the kernel's own choice
+	upper, lower uint32 // thresholds of connections
+	tier         uint8
+}
+
+// protocols are those that a service can have, by their names.
+var protocols = map[string]source.Protocol{"tcp": source.TCP, "udp": source.UDP, "sctp": source.SCTP}
+
+// frontendName names a service after where clients reach it.
+func frontendName(a netip.Addr, port uint16, p source.Protocol) string {
+	kind := "ip"
+	if a.Is6() {
+		kind = "ip6"
+	}
+	return fmt.Sprintf("%s-%s-%s-%d", kind, a, p, port)
+}
+
+// add adds a virtual server as a service.
+func (r *Result) addServer(v *virtualServer, name string) *Service {
+	s := r.service(v.at, "default", name)
+	s.VIPs = v.addrs
+	s.Ports = []source.Port{{Protocol: v.protocol, Port: v.port, TargetPort: v.port}}
+	s.Scheduler = v.scheduler
+	s.setAffinity(v.at, v.persistence)
+	if v.granularity != "" {
+		s.note(v.at, "the persistence granularity "+v.granularity+" is left out: each client counts for itself", "clients behind several addresses may change their endpoint")
+	}
+	if hashOn := v.likeMaglev(); hashOn != source.NotHashed {
+		s.Scheduler, s.HashOn = source.Maglev, hashOn
+	} else if len(v.flags) > 0 {
+		s.note(v.at, "the flags "+strings.Join(v.flags, ",")+" of scheduler "+v.scheduler+" are left out", `scheduler = "maglev" hashes port and address, or with hash_on = "client_ip" the address`)
+	}
+	if v.onePacket {
+		s.note(v.at, "one-packet scheduling is left out: a UDP flow keeps its endpoint", "a short [ipvs] udp_timeout in svcproxy.toml comes near it")
+	}
+	s.setDestinations(v)
+	return s
+}
+
+// likeMaglev returns what the scheduler mh hashes where its flags are those of scheduler maglev.
+func (v *virtualServer) likeMaglev() source.HashOn {
+	hash := source.NotHashed
+	if v.scheduler != "mh" || v.persistence != 0 || !slices.Contains(v.flags, "mh-fallback") {
+		return hash
+	}
+	switch {
+	case len(v.flags) == 1:
+		hash = source.ClientIP
+	case len(v.flags) == 2 && slices.Contains(v.flags, "mh-port"):
+		hash = source.ClientIPPort
+	}
+	return hash
+}
+
+// setAffinity keeps clients on their endpoint, as long as a service can.
+func (s *Service) setAffinity(at place, d time.Duration) {
+	if s.Affinity = d; d > source.MaxAffinity {
+		s.note(at, fmt.Sprintf("clients keep their endpoint for 24h, not for %s", d), "nothing to do, as a rule")
+		s.Affinity = source.MaxAffinity
+	}
+}
+
+// setDestinations makes endpoints of the destinations that packets get to as to the most.
+func (s *Service) setDestinations(v *virtualServer) {
+	if len(v.dests) == 0 {
+		return
+	}
+	s.Forward = mostUsed(v.dests)
+	v.dests = slices.DeleteFunc(v.dests, func(d destination) bool { return s.cannotServe(v, d) })
+	var endpoints []source.Endpoint
+	var numbers []uint16
+	for _, d := range v.dests {
+		if d.way != s.Forward {
+			s.note(d.at, fmt.Sprintf("%s is left out: its way to forward is %s, and that of others %s", d.addr, d.way, s.Forward), "make it a service of its own, or change it")
+			continue
+		}
+		n := d.addr.Port()
+		if n == 0 || s.Forward.Answers() {
+			if n != 0 && n != v.port {
+				s.note(d.at, fmt.Sprintf("port %d of %s is left out: with %s packets keep port %d", n, d.addr.Addr(), s.Forward, v.port), "")
+			}
+			n = v.port
+		}
+		endpoints, numbers = append(endpoints, s.endpointOf(d)), append(numbers, n)
+	}
+	setPorts(s.Service, endpoints, numbers)
+}
+
+// cannotServe notes a destination that no endpoint can be.
+func (s *Service) cannotServe(v *virtualServer, d destination) bool {
+	own := slices.Contains(v.addrs, d.addr.Addr()) && cmp.Or(d.addr.Port(), v.port) == v.port
+	why := source.Unusable(d.addr.Addr())
+	if own {
+		why = "the address and port of the service itself"
+	}
+	if why != "" {
+		s.note(d.at, fmt.Sprintf("%s is left out: it is %s", d.addr.Addr(), why), "have the program listen on an address of the host of its own")
+	}
+	return why != ""
+}
+
+func (s *Service) endpointOf(d destination) source.Endpoint {
+	e := endpoint(d.addr.Addr())
+	e.Tier = d.tier
+	if e.Weight = uint16(max(0, min(d.weight, 65535))); int(e.Weight) != d.weight {
+		s.note(d.at, fmt.Sprintf("the weight %d of %s is written as %d", d.weight, d.addr.Addr(), e.Weight), "the greatest is 65535")
+	}
+	if d.upper != 0 || d.lower != 0 {
+		s.note(d.at, fmt.Sprintf("the thresholds of connections of %s, upper %d and lower %d, are left out", d.addr.Addr(), d.upper, d.lower), "limit connections in the server itself")
+	}
+	if d.checksum != "" {
+		s.note(d.at, fmt.Sprintf("%s of the tunnel to %s is left out", d.checksum, d.addr.Addr()), "tunnels have the checksums that IPVS gives them by itself")
+	}
+	return e
+}
+
+// mostUsed returns the way to forward that most destinations have, of several the first.
+func mostUsed(dests []destination) source.Forwarding {
+	counts := map[source.Forwarding]int{}
+	for _, d := range dests {
+		counts[d.way]++
+	}
+	best := dests[0].way
+	for _, d := range dests {
+		if counts[d.way] > counts[best] {
+			best = d.way
+		}
+	}
+	return best
+}
+
+// keepsClients notes, once, what IPVS does not do to the packets of clients.
+func (r *Result) keepsClients(file string) {
+	r.isIPVS = true
+	nat := slices.ContainsFunc(r.Services, func(s *Service) bool { return !s.Forward.Answers() && len(s.Endpoints) > 0 })
+	if nat {
+		r.note(place{file: file}, "endpoints saw the addresses of clients, and svcproxy masquerades those that are not local",
+			`where answers come back through this host, set local_cidrs, or masquerade = "never", in svcproxy.toml`)
+	}
+}

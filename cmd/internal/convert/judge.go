@@ -1,0 +1,155 @@
+package convert
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
+)
+
+// A Judge holds services to what a service file is held to.
+type Judge struct {
+	Rules    file.Rules
+	Mode     string           // that services are for; "auto": one that may not be ipvs
+	Reserved []netip.AddrPort // addresses and ports that no service may have
+}
+
+// A Document is a service file, and what is to be said of it.
+type Document struct {
+	TOML     []byte
+	Notes    []Note // in order of place
+	Services int    // that can be used; others are comments
+}
+
+// A judged service is its text, and why it cannot be used.
+type judged struct {
+	*Service
+	text   string
+	faults []source.Fault
+}
+
+// Document returns the service file of what was read. Reading it back finds no fault.
+func (j Judge) Document(r *Result, head string) (*Document, error) {
+	j.noteMode(r)
+	all := make([]*judged, len(r.Services))
+	for i, s := range r.Services {
+		all[i] = j.judge(s)
+	}
+	j.refuse(all)
+	d := &Document{Notes: slices.Clone(r.Notes)}
+	var b bytes.Buffer
+	b.WriteString(comment(head))
+	writeNotes(&b, r.Notes)
+	for _, s := range all {
+		if len(s.faults) == 0 {
+			d.Services++
+		}
+		b.WriteByte('\n')
+		s.write(&b)
+		d.Notes = append(d.Notes, s.Notes...)
+	}
+	if d.Services == 0 {
+		b.WriteString("\nservices = []\n")
+	}
+	slices.SortStableFunc(d.Notes, func(a, b Note) int { return a.at.compare(b.at) })
+	d.TOML = b.Bytes()
+	return d, j.reread(d)
+}
+
+// noteMode notes, once, that services want another mode than what the host may take.
+func (j Judge) noteMode(r *Result) {
+	ipvs := configs.IPVSMode.Name
+	wants := func(s *Service) bool { return s.Forward.Answers() || s.Scheduler != "" && s.Scheduler != source.Maglev }
+	if i := slices.IndexFunc(r.Services, wants); r.isIPVS && j.Mode == configs.Auto && i >= 0 {
+		r.note(place{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode",
+			fmt.Sprintf("set mode = %q in svcproxy.toml, or convert with --mode %s", ipvs, configs.NFTablesMode.Name))
+	}
+}
+
+// reread returns an error if the whole file, as it is, would be refused: if it is too large.
+func (j Judge) reread(d *Document) error {
+	_, faults := j.Rules.Parse("services.toml", d.TOML)
+	for _, f := range faults {
+		if !f.Warning {
+			return fmt.Errorf("converting to a service file: %s", f)
+		}
+	}
+	return nil
+}
+
+// judge reads a service as a file that has nothing else. What the mode cannot do of it is left out
+// where it can be.
+func (j Judge) judge(s *Service) *judged {
+	if j.Rules.Check != nil {
+		for _, p := range j.Rules.Check(s.Service) {
+			if !p.Warning && p.Path.Under(source.At("scheduler")) {
+				s.note(s.at, fmt.Sprintf("scheduler %s is left out: %s", s.Scheduler, p.Msg), p.Hint)
+				s.Scheduler, s.HashOn = "", source.NotHashed
+			}
+		}
+	}
+	out := &judged{Service: s, text: serviceText(s.Service)}
+	services, faults := j.Rules.Parse("service.toml", []byte(out.text))
+	for _, f := range faults {
+		if !f.Warning {
+			out.faults = append(out.faults, f)
+		}
+	}
+	if len(out.faults) == 0 {
+		s.Service = services[0]
+	}
+	return out
+}
+
+// refuse finds services that have something in common that only one may have: the first has it.
+func (j Judge) refuse(all []*judged) {
+	t := proxier.NewTracker(j.Reserved)
+	var units []source.Unit
+	for i, s := range all {
+		if len(s.faults) == 0 {
+			svc := *s.Service.Service
+			svc.Pos, svc.Places = source.Position{File: s.at.file, Line: s.at.line, Col: 1}, nil
+			units = append(units, source.Unit{
+				ID: source.UnitID{Source: file.Name, Name: strconv.Itoa(i)}, Since: int64(i + 1), Services: []*source.Service{&svc},
+			})
+		}
+	}
+	t.Apply(source.Changes{Set: units})
+	for _, r := range t.Refusals() {
+		if i, err := strconv.Atoi(r.Unit.Name); err == nil && i < len(all) {
+			all[i].faults = r.Faults
+		}
+	}
+}
+
+// write writes a service with its notes, or as a comment.
+func (s *judged) write(b *bytes.Buffer) {
+	for _, f := range s.faults {
+		hint := "correct it, and take the comment signs away"
+		if f.Hint != "" {
+			hint = f.Hint
+		}
+		s.note(s.at, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
+	}
+	slices.SortStableFunc(s.Notes, func(a, b Note) int { return a.at.compare(b.at) })
+	writeNotes(b, s.Notes)
+	if len(s.faults) > 0 {
+		b.WriteString(comment(s.text))
+		return
+	}
+	b.WriteString(s.text)
+}
+
+// writeNotes writes notes as comments.
+func writeNotes(b *bytes.Buffer, notes []Note) {
+	for _, n := range notes {
+		b.WriteString(strings.TrimRight(comment(n.String()), "\n") + "\n")
+	}
+}

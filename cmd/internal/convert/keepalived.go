@@ -1,0 +1,365 @@
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// readKeepalived reads keepalived.conf(5), as far as it is about virtual servers.
+func readKeepalived(in Input) (*Result, error) {
+	k := keepalived{Result: &Result{}, groups: map[string]*node{}}
+	root, err := readTree(in, k.Result)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range root.sub {
+		if n.key() == "virtual_server_group" {
+			k.groups[n.arg(1)] = n
+		}
+	}
+	for _, n := range root.sub {
+		if err := k.statement(n); err != nil {
+			return nil, err
+		}
+	}
+	k.keepsClients(in.Name)
+	return k.Result, nil
+}
+
+type keepalived struct {
+	*Result
+	groups map[string]*node
+}
+
+// byVRRP are statements about addresses that move between hosts.
+var byVRRP = []string{"vrrp_instance", "vrrp_sync_group", "vrrp_script", "vrrp_track_process", "vrrp_track_file", "track_file", "track_process", "bfd_instance",
+	"static_ipaddress", "static_routes", "static_rules", "static_track_group", "linkbeat_interfaces", "garp_group", "interface_up_down_delays"}
+
+// statement reads a statement that is in no block. Only what is too much ends the reading.
+func (k *keepalived) statement(n *node) error {
+	switch {
+	case n.key() == "virtual_server_group":
+	case n.key() == "virtual_server":
+		return k.virtualServer(n)
+	case n.key() == "global_defs":
+		k.global(n)
+	case slices.Contains(byVRRP, n.key()):
+		k.note(n.at, strings.TrimSpace(n.key()+" "+n.arg(1))+" is left out: it is no service", "keep it in keepalived, which works beside svcproxy: see docs/many-hosts.md")
+	case n.key() == "SSL":
+		k.note(n.at, "the certificate of SSL is left out", "health checks show none; use type = \"exec\" where a server asks for one")
+	case n.block:
+		k.note(n.at, source.Excerpt(n.key())+" is left out: it is no service", "")
+	}
+	return nil
+}
+
+// global notes the global settings that IPVS has.
+func (k *keepalived) global(n *node) {
+	for _, s := range n.sub {
+		switch s.key() {
+		case "lvs_timeouts":
+			k.note(s.at, "lvs_timeouts is left out", "set tcp_timeout, tcp_fin_timeout and udp_timeout in [ipvs] of svcproxy.toml")
+		case "lvs_sync_daemon":
+			k.note(s.at, "lvs_sync_daemon is left out: connections are not copied to another host", `with scheduler = "maglev" every host chooses the same endpoint: see docs/maglev.md`)
+		case "lvs_flush", "lvs_flush_on_stop":
+			k.note(s.at, s.key()+" is left out: what others have in IPVS is not touched", "svcproxy cleanup removes what is ours")
+		case "net_namespace", "net_namespace_ipvs":
+			k.note(s.at, s.key()+" is left out", "run svcproxy in that namespace, with directories of its own")
+		}
+	}
+}
+
+// virtualServer reads a virtual server, which a group may make several services of.
+func (k *keepalived) virtualServer(n *node) error {
+	groups, name, err := k.frontends(n)
+	if err == errGrown {
+		return errorAt(n.at, "%s", err)
+	}
+	if err != nil {
+		k.note(n.at, "the virtual server is left out: "+err.Error(), "")
+		return nil
+	}
+	for _, g := range groups {
+		label := name
+		v := k.settings(n)
+		v.addrs, v.port = g.addrs, g.port
+		if v.protocol == 0 {
+			k.note(n.at, "the virtual server is left out: its protocol is none of TCP, UDP and SCTP", "")
+			return nil
+		}
+		switch {
+		case name == "":
+			label = frontendName(g.addrs[0], g.port, v.protocol)
+		case len(groups) > 1:
+			label = fmt.Sprintf("%s-%d", name, g.port)
+		}
+		if err := k.grow(len(v.dests)); err != nil {
+			return errorAt(n.at, "%s", err)
+		}
+		k.serve(n, &v, label)
+	}
+	return nil
+}
+
+// frontends returns what clients reach a virtual server by, and the name of its group.
+func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err error) {
+	switch n.arg(1) {
+	case "group":
+		group := k.groups[n.arg(2)]
+		if group == nil {
+			return nil, "", fmt.Errorf("there is no virtual_server_group %s", source.Excerpt(n.arg(2)))
+		}
+		groups, err = k.group(group)
+		if err == nil && len(groups) == 0 {
+			err = fmt.Errorf("the group %s has no address with a port", source.Excerpt(n.arg(2)))
+		}
+		return groups, n.arg(2), err
+	case "fwmark":
+		return nil, "", fmt.Errorf("firewall mark %s chooses no service; write one with the addresses and ports that are marked", source.Excerpt(n.arg(2)))
+	}
+	a, err := netip.ParseAddr(n.arg(1))
+	if err != nil {
+		return nil, "", fmt.Errorf("%s is no address", source.Excerpt(n.arg(1)))
+	}
+	port, err := portOf(n.arg(2))
+	if err == nil && port == 0 {
+		err = fmt.Errorf("it is of all ports of %s; write a service with the ports that are used", a)
+	}
+	return []portGroup{{port, []netip.Addr{a}}}, "", err
+}
+
+// group returns the addresses of a group by their port, in the order in which ports are written.
+func (k *keepalived) group(n *node) (groups []portGroup, err error) {
+	for _, s := range n.sub {
+		if s.key() == "fwmark" {
+			k.note(s.at, "fwmark "+source.Excerpt(s.arg(1))+" of the group "+source.Excerpt(n.arg(1))+" is left out: no service is chosen by a mark", "add the addresses and ports that are marked")
+			continue
+		}
+		addrs, err := k.addrRange(s.key())
+		if err == errGrown {
+			return nil, err
+		}
+		port, portErr := portOf(s.arg(1))
+		if err == nil && portErr != nil {
+			err = portErr
+		}
+		if err == nil && port == 0 {
+			err = fmt.Errorf("it is of all ports")
+		}
+		if err != nil {
+			k.note(s.at, source.Excerpt(s.key())+" of the group is left out: "+err.Error(), "")
+			continue
+		}
+		i := slices.IndexFunc(groups, func(g portGroup) bool { return g.port == port })
+		if i < 0 {
+			i, groups = len(groups), append(groups, portGroup{port: port})
+		}
+		groups[i].addrs = append(groups[i].addrs, addrs...)
+	}
+	return groups, nil
+}
+
+// settings reads what a virtual server is without its real servers.
+func (k *keepalived) settings(n *node) virtualServer {
+	v := virtualServer{at: n.at, protocol: source.TCP, scheduler: "wlc"} // of keepalived.conf(5)
+	for _, s := range n.sub {
+		switch s.key() {
+		case "protocol":
+			v.protocol = protocols[strings.ToLower(s.arg(1))]
+		case "lvs_sched", "lb_algo":
+			v.scheduler = s.arg(1)
+		case "persistence_timeout":
+			v.persistence = 360 * time.Second
+			if seconds, err := strconv.ParseUint(s.arg(1), 10, 31); err == nil {
+				v.persistence = time.Duration(seconds) * time.Second
+			}
+		case "persistence_granularity":
+			v.granularity = source.Excerpt(s.arg(1))
+		case "ops":
+			v.onePacket = true
+		case "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback":
+			v.flags = append(v.flags, s.key())
+		}
+	}
+	return v
+}
+
+// serve adds a virtual server with its real servers, in a mode and with checks as near as can be.
+func (k *keepalived) serve(n *node, v *virtualServer, name string) {
+	way, wayNotes := wayOf(n, "lvs_method", "lb_kind")
+	var real, sorry []*node
+	for _, s := range n.sub {
+		switch s.key() {
+		case "real_server":
+			real = append(real, s)
+		case "sorry_server":
+			sorry = append(sorry, s)
+		}
+	}
+	notes := Result{Notes: wayNotes}
+	for _, s := range real {
+		own, ownNotes := wayOf(s, "lvs_method", "lb_kind")
+		if own == nil {
+			own = way
+		}
+		notes.Notes = append(notes.Notes, ownNotes...)
+		notes.realServer(v, s, own, 0)
+	}
+	if len(sorry) > 0 {
+		own, ownNotes := wayOf(n, "sorry_server_lvs_method")
+		if own == nil {
+			own = way
+		}
+		notes.Notes = append(notes.Notes, ownNotes...)
+		notes.realServer(v, sorry[0], own, 1)
+	}
+	s := k.addServer(v, name)
+	for _, note := range notes.Notes {
+		s.note(note.at, note.msg, note.hint)
+	}
+	s.keepalivedChecks(n, real, len(sorry) > 0)
+	s.quorum(n, v, len(sorry) > 0)
+	s.leftOut(n, real)
+}
+
+// wayOf returns how packets get to real servers by a statement of a block; nil: it says nothing.
+func wayOf(n *node, keys ...string) (*source.Forwarding, []Note) {
+	i := slices.IndexFunc(n.sub, func(s *node) bool { return slices.Contains(keys, s.key()) })
+	if i < 0 {
+		return nil, nil
+	}
+	s := n.sub[i]
+	switch s.arg(1) {
+	case "NAT":
+		return &source.Forwarding{}, nil
+	case "DR":
+		return &source.Forwarding{Method: source.ForwardDirect}, nil
+	case "TUN":
+		return tunnelWay(s)
+	}
+	return nil, []Note{{s.at, source.Excerpt(strings.Join(s.words, " ")) + " is left out", "want NAT, DR or TUN"}}
+}
+
+// tunnelWay reads TUN [type KIND [port NUMBER] [CHECKSUM]].
+func tunnelWay(s *node) (way *source.Forwarding, notes []Note) {
+	kind, port := "", ""
+	for i, w := range s.words {
+		switch w {
+		case "type":
+			kind = s.arg(i + 1)
+		case "port":
+			port = s.arg(i + 1)
+		case "csum", "remcsum":
+			notes = append(notes, Note{s.at, w + " of the tunnel is left out", "tunnels have the checksums that IPVS gives them by itself"})
+		}
+	}
+	f, err := tunnelOf(kind, port)
+	if err != nil {
+		notes = append(notes, Note{s.at, err.Error(), "want ipip, gue or gre"})
+	}
+	return &f, notes
+}
+
+// realServer adds a real server, or a sorry server, as a destination.
+func (r *Result) realServer(v *virtualServer, n *node, way *source.Forwarding, tier uint8) {
+	d := destination{at: n.at, weight: 1, tier: tier}
+	if way != nil {
+		d.way = *way
+	}
+	a, err := netip.ParseAddr(n.arg(1))
+	port, portErr := portOf(n.arg(2))
+	if err != nil || portErr != nil {
+		r.note(n.at, fmt.Sprintf("%s %s is left out: want an address and a port", n.key(), source.Excerpt(strings.Join(n.words[1:], " "))), "")
+		return
+	}
+	d.addr = netip.AddrPortFrom(a, port)
+	for _, s := range n.sub {
+		number, err := strconv.ParseUint(s.arg(1), 10, 31)
+		if err != nil {
+			continue
+		}
+		switch s.key() {
+		case "weight":
+			d.weight = int(number)
+		case "uthreshold":
+			d.upper = uint32(number)
+		case "lthreshold":
+			d.lower = uint32(number)
+		}
+	}
+	v.dests = append(v.dests, d)
+}
+
+// quorum takes the quorum over where endpoints weigh the same: they are counted, not weighed.
+func (s *Service) quorum(n *node, v *virtualServer, hasSorry bool) {
+	i := slices.IndexFunc(n.sub, func(s *node) bool { return s.key() == "quorum" })
+	if i < 0 {
+		return
+	}
+	at := n.sub[i].at
+	want, err := strconv.ParseUint(n.sub[i].arg(1), 10, 31)
+	weights := map[int]bool{}
+	weight := 1
+	for _, d := range v.dests {
+		if d.tier == 0 {
+			weight = d.weight
+			weights[d.weight] = true
+		}
+	}
+	switch {
+	case err != nil || want <= 1:
+	case !hasSorry:
+		s.note(at, "quorum is left out: there is no sorry_server to change to", "svcproxy status --check "+s.Name+" tells scripts whether the service works")
+	case len(weights) != 1 || weight == 0:
+		s.note(at, "quorum is left out: the weights of real servers differ, and min_up counts endpoints", "write min_up = the number of endpoints without which the sorry server is used")
+	default:
+		s.MinUp = uint16(min(65535, (int(want)+weight-1)/weight))
+		s.note(at, fmt.Sprintf("below min_up = %d the sorry server is used beside the endpoints that are left, not in their place", s.MinUp), "")
+	}
+}
+
+// ignored are statements that have no meaning here, or one that always holds.
+var ignored = []string{"protocol", "lvs_sched", "lb_algo", "persistence_timeout", "persistence_granularity", "ops", "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback",
+	"mh-port", "mh-fallback", "lvs_method", "lb_kind", "real_server", "sorry_server", "sorry_server_lvs_method", "quorum", "weight", "uthreshold", "lthreshold", "delay_loop",
+	"connect_timeout", "retry", "delay_before_retry", "virtualhost", "alpha", "omega", "warmup", "snmp_name", "ip_family", "log_all_failures"}
+
+// leftOut notes what else is written of a virtual server.
+func (s *Service) leftOut(n *node, real []*node) {
+	for _, block := range slices.Concat([]*node{n}, real) {
+		for _, sub := range block.sub {
+			if !slices.Contains(ignored, sub.key()) && !slices.Contains(checkers, sub.key()) {
+				s.note(sub.at, keyNote(sub.key()), keyHint(sub.key()))
+			}
+		}
+	}
+}
+
+func keyNote(key string) string {
+	switch key {
+	case "inhibit_on_failure", "sorry_server_inhibit":
+		return key + " is left out: connections of an endpoint that failed go on in any case"
+	}
+	return source.Excerpt(key) + " is left out"
+}
+
+func keyHint(key string) string {
+	switch key {
+	case "inhibit_on_failure", "sorry_server_inhibit":
+		return `nothing to do; close_connections = "failed" ends them`
+	case "hysteresis":
+		return "rise and fall of the health check keep endpoints from flapping"
+	case "notify_up", "notify_down", "quorum_up", "quorum_down", "smtp_alert":
+		return "alerts are made of metrics: see docs/monitoring.md"
+	case "ha_suspend":
+		return "checks go on while the address is elsewhere"
+	case "persistence_engine":
+		return "clients are told apart by address"
+	}
+	return "see docs/moving.md"
+}

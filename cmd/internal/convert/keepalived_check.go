@@ -1,0 +1,335 @@
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// checkers are the checks that a real server can have.
+var checkers = []string{"TCP_CHECK", "HTTP_GET", "SSL_GET", "SMTP_CHECK", "DNS_CHECK", "MISC_CHECK", "UDP_CHECK", "PING_CHECK", "BFD_CHECK", "FILE_CHECK"}
+
+// A checkReader reads the check of one real server.
+type checkReader struct {
+	*Service
+	virtual, real, node *node
+	addr                netip.Addr // of the real server
+	port                uint16     // of the real server; 0: that of the virtual server
+}
+
+// keepalivedChecks gives a service the check of its first real server that has one.
+func (s *Service) keepalivedChecks(virtual *node, real []*node, hasSorry bool) {
+	var without []*node
+	for _, n := range real {
+		addr, err := netip.ParseAddr(n.arg(1))
+		port, portErr := portOf(n.arg(2))
+		if err != nil || portErr != nil {
+			continue // a note says so
+		}
+		all := n.checks()
+		if len(all) == 0 {
+			without = append(without, n)
+			continue
+		}
+		r := checkReader{Service: s, virtual: virtual, real: n, addr: addr, port: port}
+		s.takeCheck(r, all)
+	}
+	if s.HealthCheck == nil {
+		return
+	}
+	for _, n := range without {
+		if a, _ := netip.ParseAddr(n.arg(1)); !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Addr == a }) {
+			continue
+		}
+		s.note(n.at, "real server "+source.Printable(n.arg(1))+" has no check, and gets that of the others", "make it a service of its own, or leave it out")
+	}
+	if hasSorry {
+		s.note(virtual.at, "the sorry server is asked by the health check too", "it has to pass, or it is not used")
+	}
+}
+
+func (n *node) checks() (list []*node) {
+	for _, s := range n.sub {
+		if slices.Contains(checkers, s.key()) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// takeCheck takes the first check of a real server that a service can have.
+func (s *Service) takeCheck(r checkReader, all []*node) {
+	taken := false
+	for _, n := range all {
+		r.node = n
+		if taken {
+			s.note(n.at, n.key()+" is left out: an endpoint has one check", `an exec check can ask several things`)
+			continue
+		}
+		c := r.read()
+		if c == nil {
+			continue
+		}
+		taken = true
+		switch {
+		case s.HealthCheck == nil:
+			s.HealthCheck = c
+		case !s.HealthCheck.Equal(c):
+			s.note(n.at, "the check of real server "+source.Printable(r.real.arg(1))+" is left out: the first one of the service differs, and is of all", "make it a service of its own")
+		}
+	}
+}
+
+// value returns what the check, else its real server, else its virtual server says.
+func (r checkReader) value(key string) (string, place) {
+	for _, in := range []*node{r.node, r.real, r.virtual} {
+		for _, s := range in.sub {
+			if s.key() == key && s.arg(1) != "" {
+				return s.arg(1), s.at
+			}
+		}
+	}
+	return "", place{}
+}
+
+// seconds returns a time, within the bounds of a check.
+func (r checkReader) seconds(key string, standard time.Duration) time.Duration {
+	text, at := r.value(key)
+	if text == "" {
+		return standard
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || n < 0 || n > 1e6 || n != n {
+		r.note(at, key+" "+source.Excerpt(text)+" is left out: it is no number of seconds", "")
+		return standard
+	}
+	d := time.Duration(n * float64(time.Second)).Round(time.Millisecond)
+	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
+}
+
+// number returns a number from 0 to 254.
+func (r checkReader) number(key string, standard int) int {
+	text, at := r.value(key)
+	n, err := strconv.ParseUint(text, 10, 31)
+	if text != "" && err != nil {
+		r.note(at, key+" "+source.Excerpt(text)+" is left out: it is no number", "")
+	}
+	if err != nil {
+		return standard
+	}
+	return int(min(n, 254))
+}
+
+// read returns the check; nil: there is none like it, and a note says so.
+func (r checkReader) read() *source.HealthCheck {
+	c := r.times()
+	ok := false
+	switch r.node.key() {
+	case "TCP_CHECK":
+		c.Type, ok = source.CheckTCP, true
+	case "HTTP_GET":
+		c.Type, ok = source.CheckHTTP, r.http(c)
+	case "SSL_GET":
+		c.Type, c.Insecure, ok = source.CheckHTTPS, true, r.http(c)
+	case "SMTP_CHECK":
+		c.Type, c.Expect, ok = source.CheckTCP, "^220", true
+		r.note(r.node.at, "of SMTP_CHECK only the greeting is waited for: HELO is not said", "")
+	case "MISC_CHECK":
+		c.Type, ok = source.CheckExec, r.misc(c)
+	case "UDP_CHECK":
+		c.Type, ok = source.CheckUDP, r.udp(c)
+	case "DNS_CHECK":
+		c.Type, ok = source.CheckUDP, r.dns(c)
+	default:
+		r.note(r.node.at, r.node.key()+" is left out: there is no such check", `write health_check = { type = "exec", command = [...] } with a program that asks`)
+	}
+	if !ok {
+		return nil
+	}
+	r.where(c)
+	return c
+}
+
+// times returns a check with what all have in common. A failed check is asked again after
+// delay_before_retry there, and after the interval here.
+func (r checkReader) times() *source.HealthCheck {
+	interval := r.seconds("delay_loop", time.Minute)
+	retries := map[string]int{"MISC_CHECK": 0, "DNS_CHECK": 3}
+	standard, known := retries[r.node.key()]
+	if !known {
+		standard = 1
+	}
+	c := &source.HealthCheck{
+		Interval: interval, IntervalDown: interval, Timeout: r.seconds("connect_timeout", 5*time.Second),
+		Rise: 1, Fall: uint8(r.number("retry", standard) + 1), Refuse: true,
+	}
+	if _, at := r.value("delay_before_retry"); at.line != 0 && c.Fall > 1 {
+		r.note(at, "delay_before_retry is left out: a check that failed is repeated after the interval", fmt.Sprintf("an endpoint is down after %d failures in a row: shorten interval or lower fall", c.Fall))
+	}
+	return c
+}
+
+// where reads whom the check asks, and from where.
+func (r checkReader) where(c *source.HealthCheck) {
+	in := r.node
+	for _, host := range r.node.sub {
+		if host.key() == "host" && host.block { // of SMTP_CHECK
+			in = host
+			break
+		}
+	}
+	hosts := 0
+	for _, s := range r.node.sub {
+		if s.key() == "host" && s.block {
+			if hosts++; hosts > 1 {
+				r.note(s.at, "another host of the check is left out: each endpoint is asked itself", "")
+			}
+		}
+	}
+	for _, s := range in.sub {
+		switch s.key() {
+		case "connect_ip":
+			if a, err := netip.ParseAddr(s.arg(1)); err != nil || a != r.addr {
+				r.note(s.at, "connect_ip "+source.Excerpt(s.arg(1))+" is left out: each endpoint is asked itself", "an exec check can ask another address")
+			}
+		case "connect_port":
+			if n, err := portOf(s.arg(1)); err == nil && n != 0 && n != r.port {
+				c.Port = n
+			}
+		case "bindto":
+			c.Source, _ = netip.ParseAddr(s.arg(1))
+		case "bind_port", "bind_if", "fwmark", "helo_name", "http_protocol", "enable_sni", "user":
+			r.note(s.at, s.key()+" of the check is left out", "")
+		}
+	}
+}
+
+// http reads the first URL.
+func (r checkReader) http(c *source.HealthCheck) bool {
+	c.Path, c.Method = "/", "GET"
+	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 299}}
+	c.Host, _ = r.value("virtualhost")
+	urls := 0
+	for _, s := range r.node.sub {
+		if s.key() != "url" {
+			continue
+		}
+		if urls++; urls > 1 {
+			r.note(s.at, "another url of the check is left out: one is asked for", "")
+			continue
+		}
+		for _, u := range s.sub {
+			r.url(c, u)
+		}
+	}
+	return true
+}
+
+func (r checkReader) url(c *source.HealthCheck, u *node) {
+	switch u.key() {
+	case "path":
+		c.Path = u.arg(1)
+	case "virtualhost":
+		c.Host = u.arg(1)
+	case "status_code":
+		c.ExpectStatus = r.statuses(u)
+	case "regex":
+		c.ExpectBody = u.arg(1)
+	case "digest":
+		r.note(u.at, "digest is left out: pages are not hashed", "expect_body looks for a regular expression in the page")
+	default:
+		r.note(u.at, source.Excerpt(u.key())+" of url is left out", "expect_body is a regular expression in the syntax of RE2")
+	}
+}
+
+func (r checkReader) statuses(u *node) (list []source.StatusRange) {
+	for _, w := range u.words[1:] {
+		first, last, isRange := strings.Cut(w, "-")
+		if !isRange {
+			last = first
+		}
+		a, err := strconv.ParseUint(first, 10, 16)
+		b, err2 := strconv.ParseUint(last, 10, 16)
+		if err != nil || err2 != nil || a < 100 || b > 599 || a > b {
+			r.note(u.at, "status_code "+source.Excerpt(w)+" is left out", "want 100 to 599")
+			continue
+		}
+		list = append(list, source.StatusRange{First: uint16(a), Last: uint16(b)})
+	}
+	return list
+}
+
+// misc makes a command of a program and its arguments. The address and the port of the real server
+// among them become those of the endpoint that is asked.
+func (r checkReader) misc(c *source.HealthCheck) bool {
+	var line string
+	for _, s := range r.node.sub {
+		switch s.key() {
+		case "misc_path":
+			line = strings.Join(s.words[1:], " ")
+		case "misc_timeout":
+			c.Timeout = r.seconds("misc_timeout", c.Timeout)
+		case "misc_dynamic":
+			r.note(s.at, "misc_dynamic is left out: a check changes no weight", "")
+		}
+	}
+	words := commandWords(line)
+	if len(words) == 0 {
+		r.note(r.node.at, "MISC_CHECK is left out: it has no misc_path", "")
+		return false
+	}
+	c.Command = r.command(words)
+	return true
+}
+
+// commandWords splits a command line at blanks that are in no quotes of either kind.
+func commandWords(line string) (words []string) {
+	var b strings.Builder
+	inWord, quote := false, rune(0)
+	for _, c := range line + " " {
+		switch {
+		case c == quote:
+			quote = 0
+		case quote == 0 && (c == '\'' || c == '"'):
+			quote, inWord = c, true
+		case quote == 0 && (c == ' ' || c == '\t'):
+			if inWord {
+				words = append(words, b.String())
+			}
+			b.Reset()
+			inWord = false
+		default:
+			b.WriteRune(c)
+			inWord = true
+		}
+	}
+	return words
+}
+
+// command returns a program and its arguments. Where one is the address or port of the real server,
+// a shell puts in those that the check is told: its text is fixed, and the arguments are no part of it.
+func (r checkReader) command(words []string) []string {
+	var script strings.Builder
+	script.WriteString("exec")
+	var kept []string
+	for i, w := range words {
+		switch {
+		case i > 0 && w == r.addr.String():
+			script.WriteString(` "$SVCPROXY_ADDRESS"`)
+		case i > 0 && r.port != 0 && w == strconv.Itoa(int(r.port)):
+			script.WriteString(` "$SVCPROXY_PORT"`)
+		default:
+			fmt.Fprintf(&script, ` "${%d}"`, len(kept))
+			kept = append(kept, w)
+		}
+	}
+	if len(kept) == len(words) {
+		return words
+	}
+	return slices.Concat([]string{"/bin/sh", "-c", script.String()}, kept)
+}

@@ -1,0 +1,145 @@
+package convert
+
+import (
+	"strings"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A node is a statement of a configuration: words and, where braces follow them, what is in these.
+type node struct {
+	at    place
+	words []string
+	block bool
+	sub   []*node
+}
+
+// key returns the first word.
+func (n *node) key() string { return n.words[0] }
+
+// arg returns a word by its number; empty: there is none.
+func (n *node) arg(i int) string {
+	if i < len(n.words) {
+		return n.words[i]
+	}
+	return ""
+}
+
+// maxNodes bounds the statements of a configuration.
+const maxNodes = 1_000_000
+
+// A treeBuilder puts statements into the blocks that they are in.
+type treeBuilder struct {
+	open  []*node // from the whole text inwards
+	count int     // of statements
+}
+
+// line takes a line: statements end with it, at an opening brace, or before a closing one.
+func (b *treeBuilder) line(at place, line string) error {
+	words, err := splitWords(line)
+	if err != nil {
+		return errorAt(at, "%s", err)
+	}
+	var n *node
+	for _, w := range words {
+		switch {
+		case w == "{":
+			if n == nil {
+				n = b.lastOfBlock() // the brace is on a line of its own
+			}
+			if n == nil {
+				return errorAt(at, "a block has no name")
+			}
+			if len(b.open) > maxDepth {
+				return errorAt(at, "blocks are nested more than %d deep", maxDepth)
+			}
+			n.block = true
+			b.open, n = append(b.open, n), nil
+		case w == "}":
+			if len(b.open) == 1 {
+				return errorAt(at, "a brace closes no block")
+			}
+			b.open, n = b.open[:len(b.open)-1], nil
+		case n == nil:
+			if b.count++; b.count > maxNodes {
+				return errorAt(at, "there are more than %d statements", maxNodes)
+			}
+			n = &node{at: at, words: []string{w}}
+			in := b.open[len(b.open)-1]
+			in.sub = append(in.sub, n)
+		default:
+			n.words = append(n.words, w)
+		}
+	}
+	return nil
+}
+
+// lastOfBlock returns the last statement, if it can have a block.
+func (b *treeBuilder) lastOfBlock() *node {
+	in := b.open[len(b.open)-1]
+	if len(in.sub) == 0 || in.sub[len(in.sub)-1].block {
+		return nil
+	}
+	return in.sub[len(in.sub)-1]
+}
+
+type quoteError struct{}
+
+func (quoteError) Error() string { return "a quote has no end" }
+
+// splitWords splits a line at blanks. What is in double quotes is one word, with what a backslash
+// is before of taken as it is. Braces are words, except in quotes.
+func splitWords(line string) (words []string, err error) {
+	var b strings.Builder
+	inWord, quoted := false, false
+	end := func() {
+		if inWord {
+			words = append(words, b.String())
+		}
+		b.Reset()
+		inWord = false
+	}
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case c == '\\' && quoted && i+1 < len(line):
+			i++
+			if line[i] != '"' && line[i] != '\\' {
+				b.WriteByte('\\')
+			}
+			b.WriteByte(line[i])
+		case c == '"':
+			quoted, inWord = !quoted, true
+		case quoted:
+			b.WriteByte(c)
+		case c == ' ' || c == '\t':
+			end()
+		case (c == '{' || c == '}') && (i == 0 || line[i-1] != '$') && !strings.Contains(b.String(), "${"):
+			end()
+			words = append(words, string(c))
+		default:
+			b.WriteByte(c)
+			inWord = true
+		}
+	}
+	if quoted {
+		return nil, quoteError{}
+	}
+	end()
+	return words, nil
+}
+
+// readTree reads a configuration.
+func readTree(in Input, r *Result) (*node, error) {
+	root := &node{at: place{in.Name, 0}, words: []string{""}, block: true}
+	b := &treeBuilder{open: []*node{root}}
+	p := &lineReader{Result: r, id: in.ID, params: map[string]string{"_HASH": "#", "_BANG": "!"}, emit: b.line, size: len(in.Data)}
+	if err := p.text(in.Name, in.Data, 0); err != nil {
+		return nil, err
+	}
+	if len(b.open) > 1 {
+		open := b.open[len(b.open)-1]
+		return nil, errorAt(open.at, "the block %s has no end", source.Excerpt(open.key()))
+	}
+	return root, nil
+}

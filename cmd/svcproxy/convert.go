@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
+)
+
+func (p *program) convertCommand() *cobra.Command {
+	var flags configs.Flags
+	var id string
+	cmd := &cobra.Command{
+		Use:   "convert " + strings.Join(convert.Names(), "|") + " [FILE | -]",
+		Short: "Print a service file for what another program has",
+		Long: `Convert reads what another program has of services and prints a service file for
+svcproxy. It changes nothing, of the other program neither. FILE is:
+
+` + formatList() + `
+Without FILE, or with "-", it is standard input.
+
+What cannot be carried over is a comment beside the service, and a line on standard
+error: FILE:LINE: what, and what to do. What is printed passes svcproxy check with the
+settings of the configuration directory: a service that would be refused, or that has
+an address and port of one before it, is printed as a comment with the fault. What
+the mode cannot do is left out where it can be; --mode says which one is meant.
+
+At most 16 MiB are read, with all files that FILE includes. Nothing is looked up by
+name: addresses are literal.
+
+Exit codes: 0 services were found and printed, also where lines were written to
+standard error; 1 FILE cannot be understood, or has no service that can be used;
+2 wrong usage; 3 a file could not be read.`,
+		Example: `  ipvsadm -Sn | svcproxy convert ipvsadm > web.toml
+  svcproxy convert keepalived --mode ipvs /etc/keepalived/keepalived.conf > web.toml`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			format, err := convert.Named(args[0])
+			if err != nil {
+				p.working = false
+				return err
+			}
+			in, err := readInput(cmd.InOrStdin(), append(args, "-")[1])
+			if err != nil {
+				return unreachable(fmt.Errorf("reading what to convert: %w", err))
+			}
+			in.ID = id
+			return p.convert(format, in, &flags)
+		},
+	}
+	cmd.Flags().StringVar(&id, "config-id", "", "of keepalived: lines that begin with @ID are of this host; default: the host name up to its first dot")
+	flags.Bind(cmd.Flags(), "mode")
+	return cmd
+}
+
+// formatList lists the formats for people.
+func formatList() string {
+	var b strings.Builder
+	for _, f := range convert.Formats {
+		fmt.Fprintf(&b, "  %-11s %s\n", f.Name, f.Of)
+	}
+	return b.String()
+}
+
+// readInput reads a file, or standard input, up to a byte more than can be converted.
+func readInput(stdin io.Reader, path string) (in convert.Input, err error) {
+	if path == "-" {
+		in.Name = convert.Stdin
+		in.Data, err = io.ReadAll(io.LimitReader(stdin, convert.MaxSize+1))
+		return in, err
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.IsDir() {
+		return in, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is a directory")}
+	}
+	f, err := os.Open(path) // a pipe too: <(ipvsadm -Sn)
+	if err != nil {
+		return in, err
+	}
+	defer f.Close()
+	in.Name = path
+	in.Data, err = io.ReadAll(io.LimitReader(f, convert.MaxSize+1))
+	return in, err
+}
+
+// convert prints the service file, and what is not in it.
+func (p *program) convert(format convert.Format, in convert.Input, flags *configs.Flags) error {
+	settings, err := p.settings(flags)
+	if err != nil {
+		return err
+	}
+	read, err := format.Read(in)
+	if err != nil {
+		return fmt.Errorf("converting: %w", err)
+	}
+	judge := convert.Judge{Rules: p.checker(flags).Rules(settings), Mode: settings.Mode, Reserved: node.Reserved(settings)}
+	d, err := judge.Document(read, "Of "+source.Quote(in.Name)+", by svcproxy convert "+format.Name+".")
+	if err != nil {
+		return err
+	}
+	for _, n := range d.Notes {
+		if _, err := fmt.Fprintln(p.stderr, n); err != nil {
+			return err
+		}
+	}
+	if _, err := p.stdout.Write(d.TOML); err != nil {
+		return fmt.Errorf("printing the service file: %w", err)
+	}
+	if d.Services == 0 {
+		return fmt.Errorf("%s: no service that can be used was found", source.Quote(in.Name))
+	}
+	return nil
+}
