@@ -49,6 +49,8 @@ type Format struct {
 var Formats = []Format{
 	{"keepalived", "keepalived.conf, with what it includes", readKeepalived},
 	{"ipvsadm", "what ipvsadm-save or ipvsadm -Sn prints", readIPVSAdm},
+	{"kubernetes", "Services with EndpointSlices or Endpoints, of YAML or JSON", readKubernetes},
+	{"cilium", "the file of --lb-state-file of Cilium's load balancer", readCilium},
 }
 
 // Named returns the format of a name.

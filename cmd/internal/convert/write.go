@@ -239,25 +239,44 @@ func comment(text string) string {
 	return b.String()
 }
 
-// setPorts gives a service of one port its endpoints: the number that most have becomes the
-// target port.
+// setPorts gives a service of one port its endpoints, each with the number of its own port.
 func setPorts(s *source.Service, endpoints []source.Endpoint, numbers []uint16) {
-	counts := map[uint16]int{}
-	for _, n := range numbers {
-		counts[n]++
-	}
-	p := &s.Ports[0]
-	if p.TargetPort = p.Port; len(counts) > 0 {
-		p.TargetPort = slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b uint16) int {
-			return cmp.Or(cmp.Compare(counts[a], counts[b]), cmp.Compare(b, a))
-		})
-	}
 	for i, n := range numbers {
-		if n != p.TargetPort {
-			endpoints[i].Ports = map[string]uint16{p.Name: n}
-		}
+		endpoints[i].Ports = map[string]uint16{s.Ports[0].Name: n}
 	}
 	s.Endpoints = endpoints
+	commonTargets(s)
+}
+
+// commonTargets makes the number that most endpoints have for a port its target port.
+func commonTargets(s *source.Service) {
+	var targets []source.Port
+	for _, p := range s.Ports {
+		counts := map[uint16]int{}
+		for i := range s.Endpoints {
+			counts[s.Endpoints[i].Port(p)]++
+		}
+		if len(counts) > 0 {
+			p.TargetPort = slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b uint16) int {
+				return cmp.Or(cmp.Compare(counts[a], counts[b]), cmp.Compare(b, a))
+			})
+		}
+		targets = append(targets, p)
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		var own map[string]uint16
+		for k, p := range s.Ports {
+			if n := e.Port(p); n != targets[k].TargetPort {
+				if own == nil {
+					own = map[string]uint16{}
+				}
+				own[p.Name] = n
+			}
+		}
+		e.Ports = own
+	}
+	s.Ports = targets
 }
 
 // endpoint returns one as it is where nothing more is written.

@@ -1,0 +1,205 @@
+//go:build !nokubernetes
+
+package convert
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/kubernetes"
+)
+
+// A manifestReader collects objects.
+type manifestReader struct {
+	*Result
+	all     *kubernetes.Manifests
+	at      []place        // of services, by their number
+	texts   map[int]object // of services, by their number
+	skipped map[string]int
+}
+
+// An object is what all kinds have.
+type object struct {
+	Kind     string            `json:"kind"`
+	Items    []json.RawMessage `json:"items"`
+	Metadata struct {
+		Name        string            `json:"name"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+}
+
+// readKubernetes reads objects of Kubernetes: YAML or JSON, any number of documents, and lists.
+func readKubernetes(in Input) (*Result, error) {
+	r := newManifestReader()
+	for _, d := range documents(in) {
+		text, err := yaml.YAMLToJSON(d.text)
+		if err != nil {
+			return nil, errorAt(d.at, "it is no YAML: %s", source.Printable(strings.TrimPrefix(err.Error(), "yaml: ")))
+		}
+		if err := r.add(d.at, text, "", 0); err != nil {
+			return nil, err
+		}
+	}
+	return r.finish(), nil
+}
+
+// readCilium reads the state file of Cilium's standalone load balancer: objects of Kubernetes in
+// two lists, without their kinds.
+func readCilium(in Input) (*Result, error) {
+	at := place{in.Name, 0}
+	text, err := yaml.YAMLToJSON(in.Data)
+	if err != nil {
+		return nil, errorAt(at, "it is no YAML: %s", source.Printable(strings.TrimPrefix(err.Error(), "yaml: ")))
+	}
+	var state struct {
+		Services, Endpoints []json.RawMessage
+	}
+	if err := json.Unmarshal(text, &state); err != nil {
+		return nil, errorAt(at, "it is no state file: %s", source.Printable(err.Error()))
+	}
+	r := newManifestReader()
+	for _, l := range []struct {
+		kind    string
+		objects []json.RawMessage
+	}{{"Service", state.Services}, {"EndpointSlice", state.Endpoints}} {
+		for _, o := range l.objects {
+			if err := r.add(at, o, l.kind, 0); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r.finish(), nil
+}
+
+func newManifestReader() *manifestReader {
+	return &manifestReader{Result: &Result{}, all: kubernetes.NewManifests(), texts: map[int]object{}, skipped: map[string]int{}}
+}
+
+// A document is one of those that a text of YAML has, by lines of three dashes between them.
+type document struct {
+	at   place
+	text []byte
+}
+
+func documents(in Input) (out []document) {
+	d := document{at: place{in.Name, 1}}
+	n := 0
+	for line := range bytes.Lines(in.Data) {
+		n++
+		if bytes.HasPrefix(line, []byte("---")) && (len(bytes.TrimSpace(line)) == 3 || line[3] == ' ') {
+			out = append(out, d)
+			d = document{at: place{in.Name, n + 1}}
+			continue
+		}
+		d.text = append(d.text, line...)
+	}
+	return append(out, d)
+}
+
+// add takes up an object, or all that a list has. A kind is that of objects that do not say it.
+func (r *manifestReader) add(at place, text []byte, kind string, depth int) error {
+	if bytes.Equal(bytes.TrimSpace(text), []byte("null")) {
+		return nil // a document of comments
+	}
+	var o object
+	if err := json.Unmarshal(text, &o); err != nil {
+		return errorAt(at, "it is no object of Kubernetes: %s", source.Printable(err.Error()))
+	}
+	if o.Kind == "" {
+		o.Kind = kind
+	}
+	if strings.HasSuffix(o.Kind, "List") && depth < maxDepth {
+		for _, item := range o.Items {
+			if err := r.add(at, item, strings.TrimSuffix(o.Kind, "List"), depth+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	known, err := r.all.Add(o.Kind, text, len(r.at))
+	switch {
+	case err != nil:
+		return errorAt(at, "%s", source.Printable(err.Error()))
+	case !known:
+		r.note(at, "objects of kind "+source.Excerpt(o.Kind)+" are left out: they are no services", "")
+	case o.Kind == "Service":
+		r.texts[len(r.at)] = o
+		r.at = append(r.at, at)
+	}
+	return nil
+}
+
+// finish makes services of all objects.
+func (r *manifestReader) finish() *Result {
+	for _, c := range r.all.Services() {
+		at := r.at[c.ID]
+		if c.Service == nil {
+			for _, msg := range c.Notes {
+				r.note(at, "service "+source.Printable(c.Key.String())+": "+msg, "")
+			}
+			continue
+		}
+		for i, svc := range splitPorts(c.Service) {
+			s := r.service(at, c.Key.Namespace, svc.Name)
+			svc.Name = s.Name
+			s.Service = svc
+			commonTargets(svc)
+			if i > 0 {
+				continue
+			}
+			for _, msg := range c.Notes {
+				s.note(at, source.Printable(c.Key.String())+": "+msg, "")
+			}
+			s.annotations(at, r.texts[c.ID].Metadata.Annotations)
+		}
+	}
+	return r.Result
+}
+
+// annotations notes what Cilium makes of annotations.
+func (s *Service) annotations(at place, all map[string]string) {
+	var keys []string
+	for key := range all {
+		if strings.HasPrefix(key, "service.cilium.io/") {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		s.note(at, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(all[key])), "see docs/moving.md")
+	}
+}
+
+// splitPorts returns a service of each port, where some endpoints do not serve all ports: a file cannot
+// say so of one service. What only one can have stays with the first.
+func splitPorts(s *source.Service) []*source.Service {
+	partly := func(e source.Endpoint) bool {
+		return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return e.Port(p) == 0 })
+	}
+	if len(s.Ports) < 2 || !slices.ContainsFunc(s.Endpoints, partly) {
+		return []*source.Service{s}
+	}
+	var out []*source.Service
+	for i, p := range s.Ports {
+		one := *s
+		one.Name = label(s.Name + "-" + p.Name)
+		one.Ports, one.Endpoints = []source.Port{p}, nil
+		for _, e := range s.Endpoints {
+			if n := e.Port(p); n != 0 {
+				e.Ports = map[string]uint16{p.Name: n}
+				one.Endpoints = append(one.Endpoints, e)
+			}
+		}
+		if i > 0 {
+			one.HealthCheckNodePort = 0
+		}
+		out = append(out, &one)
+	}
+	return out
+}
