@@ -25,7 +25,7 @@ const MaxSize = 16 << 20
 const (
 	maxNotes    = 10_000  // lines about what is not carried over
 	maxServices = 100_000 // as many as a service file may have
-	maxGrowth   = 200_000 // endpoints, addresses and words that a short text may stand for, in all
+	maxGrowth   = 1_000_000 // endpoints, addresses and words that a short text may stand for, in all
 )
 
 // An Input is a text to convert.
@@ -49,6 +49,8 @@ type Format struct {
 var Formats = []Format{
 	{"keepalived", "keepalived.conf, with what it includes", readKeepalived},
 	{"ipvsadm", "what ipvsadm-save or ipvsadm -Sn prints", readIPVSAdm},
+	{"iptables", "what iptables-save or ip6tables-save prints: kube-proxy's rules, Docker's, your own DNAT", readIPTables},
+	{"haproxy", "haproxy.cfg, of which sections of mode tcp are read", readHAProxy},
 	{"kubernetes", "Services with EndpointSlices or Endpoints, of YAML or JSON", readKubernetes},
 	{"cilium", "the file of --lb-state-file of Cilium's load balancer", readCilium},
 }

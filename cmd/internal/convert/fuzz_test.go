@@ -14,6 +14,10 @@ import (
 
 func FuzzKeepalived(f *testing.F) { fuzz(f, "keepalived") }
 
+func FuzzHAProxy(f *testing.F) { fuzz(f, "haproxy") }
+
+func FuzzIPTables(f *testing.F) { fuzz(f, "iptables") }
+
 func FuzzIPVSAdm(f *testing.F) { fuzz(f, "ipvsadm") }
 
 // fuzz holds that whatever is read, the service file has no fault, and no note more than one line

@@ -164,7 +164,6 @@ func mostUsed(dests []destination) source.Forwarding {
 
 // keepsClients notes, once, what IPVS does not do to the packets of clients.
 func (r *Result) keepsClients(file string) {
-	r.isIPVS = true
 	nat := slices.ContainsFunc(r.Services, func(s *Service) bool { return !s.Forward.Answers() && len(s.Endpoints) > 0 })
 	if nat {
 		r.note(place{file: file}, "endpoints saw the addresses of clients, and svcproxy masquerades those that are not local",

@@ -67,7 +67,7 @@ func (j Judge) Document(r *Result, head string) (*Document, error) {
 func (j Judge) noteMode(r *Result) {
 	ipvs := configs.IPVSMode.Name
 	wants := func(s *Service) bool { return s.Forward.Answers() || s.Scheduler != "" && s.Scheduler != source.Maglev }
-	if i := slices.IndexFunc(r.Services, wants); r.isIPVS && j.Mode == configs.Auto && i >= 0 {
+	if i := slices.IndexFunc(r.Services, wants); j.Mode == configs.Auto && i >= 0 {
 		r.note(place{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode",
 			fmt.Sprintf("set mode = %q in svcproxy.toml, or convert with --mode %s", ipvs, configs.NFTablesMode.Name))
 	}

@@ -175,31 +175,3 @@ func (s *Service) annotations(at place, all map[string]string) {
 		s.note(at, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(all[key])), "see docs/moving.md")
 	}
 }
-
-// splitPorts returns a service of each port, where some endpoints do not serve all ports: a file cannot
-// say so of one service. What only one can have stays with the first.
-func splitPorts(s *source.Service) []*source.Service {
-	partly := func(e source.Endpoint) bool {
-		return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return e.Port(p) == 0 })
-	}
-	if len(s.Ports) < 2 || !slices.ContainsFunc(s.Endpoints, partly) {
-		return []*source.Service{s}
-	}
-	var out []*source.Service
-	for i, p := range s.Ports {
-		one := *s
-		one.Name = label(s.Name + "-" + p.Name)
-		one.Ports, one.Endpoints = []source.Port{p}, nil
-		for _, e := range s.Endpoints {
-			if n := e.Port(p); n != 0 {
-				e.Ports = map[string]uint16{p.Name: n}
-				one.Endpoints = append(one.Endpoints, e)
-			}
-		}
-		if i > 0 {
-			one.HealthCheckNodePort = 0
-		}
-		out = append(out, &one)
-	}
-	return out
-}

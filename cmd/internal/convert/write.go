@@ -82,6 +82,7 @@ func serviceText(s *source.Service) string {
 	put(&t, "tunnel_port", s.Forward.Port, 0)
 	put(&t, "min_up", max(1, s.MinUp), 1)
 	t.duration("slow_start", s.SlowStart, 0)
+	put(&t, "close_connections", s.CloseConnections.String(), "never")
 	if s.HealthCheck != nil {
 		t = append(t, "health_check = "+checkText(s.HealthCheck))
 	}
@@ -282,4 +283,32 @@ func commonTargets(s *source.Service) {
 // endpoint returns one as it is where nothing more is written.
 func endpoint(a netip.Addr) source.Endpoint {
 	return source.Endpoint{Addr: a, Weight: 1, Ready: true, Serving: true}
+}
+
+// splitPorts returns a service of each port, where some endpoints do not serve all ports: a file cannot
+// say so of one service. What only one can have stays with the first.
+func splitPorts(s *source.Service) []*source.Service {
+	partly := func(e source.Endpoint) bool {
+		return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return e.Port(p) == 0 })
+	}
+	if len(s.Ports) < 2 || !slices.ContainsFunc(s.Endpoints, partly) {
+		return []*source.Service{s}
+	}
+	var out []*source.Service
+	for i, p := range s.Ports {
+		one := *s
+		one.Name = label(s.Name + "-" + p.Name)
+		one.Ports, one.Endpoints = []source.Port{p}, nil
+		for _, e := range s.Endpoints {
+			if n := e.Port(p); n != 0 {
+				e.Ports = map[string]uint16{p.Name: n}
+				one.Endpoints = append(one.Endpoints, e)
+			}
+		}
+		if i > 0 {
+			one.HealthCheckNodePort = 0
+		}
+		out = append(out, &one)
+	}
+	return out
 }

@@ -1,0 +1,177 @@
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// kubeComment is what kube-proxy writes beside the rule of an address or a node port.
+var kubeComment = regexp.MustCompile(`^([a-z0-9-]{1,63})/([a-z0-9-]{1,63})(?::([a-z0-9-]{1,63}))?( cluster IP| external IP| loadbalancer IP|)$`)
+
+// kube makes a service of all frontends that kube-proxy names alike.
+func (w *walker) kube() {
+	services := map[source.Key]*Service{}
+	var nodePorts []*frontend
+	for _, f := range w.order {
+		m := kubeComment.FindStringSubmatch(f.leaves[0].comment)
+		if m == nil {
+			continue
+		}
+		f.comment = m[0]
+		if !f.addr.IsValid() {
+			nodePorts = append(nodePorts, f)
+			continue
+		}
+		w.kubeFront(services, f, m)
+	}
+	for _, f := range nodePorts { // when the ports are known
+		w.kubeFront(services, f, kubeComment.FindStringSubmatch(f.comment))
+	}
+	var out []*Service
+	for _, s := range w.Services {
+		commonTargets(s.Service)
+		for i, svc := range splitPorts(s.Service) {
+			one := *s
+			one.Service = svc
+			commonTargets(svc)
+			if i > 0 {
+				one.Notes = nil
+			}
+			out = append(out, &one)
+		}
+	}
+	w.Services = out
+}
+
+// kubeFront puts a frontend into its service.
+func (w *walker) kubeFront(services map[source.Key]*Service, f *frontend, m []string) {
+	key := source.Key{Namespace: m[1], Name: m[2]}
+	s := services[key]
+	if s == nil {
+		s = w.service(f.leaves[0].at, key.Namespace, key.Name)
+		services[key] = s
+	}
+	p := f.pool()
+	for _, n := range p.notes {
+		s.note(n.at, n.msg, n.hint)
+	}
+	i := slices.IndexFunc(s.Ports, func(q source.Port) bool { return q.Name == m[3] && q.Protocol == f.protocol })
+	if i < 0 {
+		i, s.Ports = len(s.Ports), append(s.Ports, source.Port{Name: m[3], Protocol: f.protocol, Port: f.port, TargetPort: f.port})
+	}
+	var addrs *[]netip.Addr
+	switch {
+	case !f.addr.IsValid():
+		s.Ports[i].NodePort = f.port
+	case len(p.ranges) > 0 || m[4] == " loadbalancer IP":
+		addrs = &s.LoadBalancerIPs
+		s.LoadBalancerSourceRanges = p.ranges
+	case m[4] == " external IP":
+		addrs = &s.ExternalIPs
+	default:
+		addrs = &s.VIPs
+	}
+	if addrs != nil && !slices.Contains(*addrs, f.addr) {
+		*addrs = append(*addrs, f.addr)
+	}
+	s.setAffinity(f.leaves[0].at, cmp.Or(time.Duration(p.affinity)*time.Second, s.Affinity))
+	s.addPool(s.Ports[i].Name, p)
+}
+
+// addPool adds endpoints that serve a port.
+func (s *Service) addPool(port string, p pool) {
+	for i, to := range p.to {
+		at := slices.IndexFunc(s.Endpoints, func(e source.Endpoint) bool {
+			n, has := e.Ports[port]
+			return e.Addr == to.Addr() && (!has || n == to.Port())
+		})
+		if at < 0 {
+			e := endpoint(to.Addr())
+			e.Weight, e.Ports = p.weights[i], map[string]uint16{}
+			at, s.Endpoints = len(s.Endpoints), append(s.Endpoints, e)
+		}
+		s.Endpoints[at].Ports[port] = to.Port()
+	}
+	for i := range s.Endpoints { // of other ports, until something else is known
+		for _, q := range s.Ports {
+			if _, known := s.Endpoints[i].Ports[q.Name]; !known {
+				s.Endpoints[i].Ports[q.Name] = 0
+			}
+		}
+	}
+}
+
+// plain makes a service of each frontend that has rules of its own, one of all ports of a rule.
+func (w *walker) plain() {
+	by := map[string]*Service{}
+	for _, f := range w.order {
+		if f.comment != "" {
+			continue
+		}
+		p := f.pool()
+		if len(p.to) == 0 {
+			continue
+		}
+		same := fmt.Sprint(f.addr, f.protocol, p.ranges, p.affinity, p.weights)
+		for _, l := range f.leaves {
+			same += fmt.Sprint(" ", l.at.line)
+		}
+		s := by[same]
+		if s == nil {
+			s = w.plainService(f, p)
+			by[same] = s
+		}
+		w.plainPort(s, f, p)
+	}
+	for _, s := range by {
+		if len(s.Ports) == 1 {
+			s.unnamed()
+		}
+		commonTargets(s.Service)
+	}
+}
+
+func (w *walker) plainService(f *frontend, p pool) *Service {
+	name := fmt.Sprintf("node-port-%s-%d", f.protocol, f.port)
+	if f.addr.IsValid() {
+		name = frontendName(f.addr, f.port, f.protocol)
+	}
+	s := w.service(f.leaves[0].at, "default", name)
+	switch {
+	case !f.addr.IsValid():
+		if len(p.ranges) > 0 {
+			s.note(s.at, fmt.Sprintf("who may use it, %s, is left out: it is for load_balancer_ips", p.ranges[0]), "have the firewall refuse others")
+		}
+	case len(p.ranges) > 0:
+		s.LoadBalancerIPs, s.LoadBalancerSourceRanges = []netip.Addr{f.addr}, p.ranges
+	default:
+		s.VIPs = []netip.Addr{f.addr}
+	}
+	s.setAffinity(s.at, time.Duration(p.affinity)*time.Second)
+	return s
+}
+
+// plainPort adds a port of a rule.
+func (w *walker) plainPort(s *Service, f *frontend, p pool) {
+	port := source.Port{Name: fmt.Sprintf("port-%d", f.port), Protocol: f.protocol, Port: f.port, TargetPort: f.port}
+	if !f.addr.IsValid() {
+		port.NodePort = f.port
+	}
+	s.Ports = append(s.Ports, port)
+	s.addPool(port.Name, p)
+}
+
+// unnamed takes the name of the only port away.
+func (s *Service) unnamed() {
+	name := s.Ports[0].Name
+	s.Ports[0].Name = ""
+	for i := range s.Endpoints {
+		s.Endpoints[i].Ports = map[string]uint16{"": s.Endpoints[i].Ports[name]}
+	}
+}
