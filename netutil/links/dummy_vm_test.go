@@ -91,9 +91,9 @@ func TestDummyHoldsAddresses(t *testing.T) {
 	}
 }
 
-// A device that another program removed is made anew, for what is added; what was
+// A device that another program removed is made again, for what is added; what was
 // on it has gone.
-func TestDummyIsMadeAnew(t *testing.T) {
+func TestDummyIsMadeAgain(t *testing.T) {
 	d := openDummy(t)
 	must(t, d.Make())
 	must(t, d.Bind(netip.MustParseAddr("10.96.0.9")))
