@@ -27,6 +27,7 @@ var packages = []string{
 	"systemd", "systemd-sysv",
 	"iproute2", "iptables", "nftables", "ipset", "ipvsadm", "conntrack",
 	"kmod", "procps",
+	"busybox", // servers and clients of docs/first-service.md
 }
 
 // kernelPackage depends on the newest kernel of its kind. This one boots in half
