@@ -3,6 +3,7 @@ package configs_test
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,4 +132,40 @@ func settingsWithDefaults(t *testing.T, header string, properties decode.Propert
 		}
 	}
 	return tried
+}
+
+// What cannot be written is no default: of these keys there is none.
+func TestKeysWithoutDefault(t *testing.T) {
+	want := []string{
+		"services.labels", "services.endpoints", "ports.target_port", "endpoints.port", "endpoints.ports", "health_check.port",
+		"node_name", "bgp.peers",
+	}
+	var got []string
+	note := func(table string, s *decode.Schema) {
+		for _, p := range s.Properties {
+			if p.Schema.Default == nil && p.Schema.Properties == nil && !slices.Contains(s.Required, p.Key) {
+				got = append(got, strings.TrimPrefix(table+"."+p.Key, "."))
+			}
+		}
+	}
+	service := file.Schema().Properties[1].Schema.Items
+	note("services", service)
+	for _, p := range service.Properties {
+		switch p.Key {
+		case "ports":
+			note("ports", p.Schema.Items)
+		case "endpoints":
+			note("endpoints", &p.Schema.Items.AnyOf[1])
+		case "health_check":
+			note("health_check", &p.Schema)
+		}
+	}
+	settings := configs.Schema()
+	note("", &settings)
+	for _, p := range settings.Properties {
+		note(p.Key, &p.Schema)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
 }
