@@ -129,7 +129,7 @@ func (b *book) render(c *chapter) {
 		case *ast.Image:
 			n.Destination = b.inline(c, string(n.Destination))
 		case *ast.RawHTML, *ast.HTMLBlock:
-			b.fault(c.Path, "HTML in Markdown is not rendered: %s", n.Text(c.source))
+			b.fault(c.Path, "HTML in Markdown is not rendered")
 		}
 	})
 	var out bytes.Buffer
