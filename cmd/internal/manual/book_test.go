@@ -71,9 +71,9 @@ func TestLinksBesideBook(t *testing.T) {
 
 func TestBookFaults(t *testing.T) {
 	tree := fstest.MapFS{
-		"docs/index.md": {Data: []byte("# List\n\n[a](a.md) [b](b.md)")},
+		"docs/index.md": {Data: []byte("# List\n\n[a](a.md) [b](b.md) [again](a.md)\n\n<!-- a comment -->\n")},
 		"docs/a.md": {Data: []byte("# A\n\n## Two words, `x`\n\n## Two words, `x`\n\n[1](b.md) [2](#two-words-x) [3](a.md#two-words-x-1) [4](https://example.com/#x) [5](../dir)\n" +
-			"[6](#two) [7](none.md) [8](b.md#none) [9](../none) ![10](none.svg) ![11](bad.svg)\n\n<b>x</b>")},
+			"[6](#two) [7](none.md) [8](b.md#none) [9](../none) ![10](none.svg) ![11](bad.svg)\n\n<b>x</b>\n\n<div>\n")},
 		"docs/bad.svg": {Data: []byte(`<svg><image href="https://example.com/x.png"/></svg>`)},
 		"docs/c.md":    {Data: []byte("# not listed")},
 		"dir/file":     {Data: []byte("text")},
@@ -81,6 +81,7 @@ func TestBookFaults(t *testing.T) {
 	html, err := Book(tree, nil)
 	want := []string{
 		"docs/index.md: open docs/b.md: file does not exist",
+		"docs/index.md: docs/a.md is listed twice",
 		"docs/index.md: a link to b.md, which is not there or not listed in docs/index.md",
 		"docs/a.md: a link to b.md, which is not there or not listed in docs/index.md",
 		"docs/a.md: a link to #two: no heading has that name",
@@ -89,6 +90,7 @@ func TestBookFaults(t *testing.T) {
 		"docs/a.md: a link to ../none, which is not there or not listed in docs/index.md",
 		"docs/a.md: drawing none.svg: open docs/none.svg: file does not exist",
 		`docs/a.md: drawing bad.svg needs something else: href="https://example.com/x.png`,
+		"docs/a.md: HTML in Markdown is not rendered",
 		"docs/a.md: HTML in Markdown is not rendered",
 		"docs/a.md: HTML in Markdown is not rendered",
 	}

@@ -88,8 +88,12 @@ func (b *book) listed() (names []string) {
 
 func (b *book) addFile(name string) {
 	source, err := fs.ReadFile(b.tree, name)
-	if err != nil {
+	switch {
+	case err != nil:
 		b.fault(index, "%v", err)
+		return
+	case b.byPath[name] != nil:
+		b.fault(index, "%s is listed twice", name)
 		return
 	}
 	b.add(name, source)
@@ -128,8 +132,12 @@ func (b *book) render(c *chapter) {
 			n.Destination = b.resolve(c, string(n.Destination))
 		case *ast.Image:
 			n.Destination = b.inline(c, string(n.Destination))
-		case *ast.RawHTML, *ast.HTMLBlock:
+		case *ast.RawHTML:
 			b.fault(c.Path, "HTML in Markdown is not rendered")
+		case *ast.HTMLBlock:
+			if n.HTMLBlockType != ast.HTMLBlockType2 { // a comment
+				b.fault(c.Path, "HTML in Markdown is not rendered")
+			}
 		}
 	})
 	var out bytes.Buffer

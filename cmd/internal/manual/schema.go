@@ -107,7 +107,7 @@ func (s schema) kind() string {
 		for _, a := range s.AnyOf {
 			all = append(all, a.kind())
 		}
-		return strings.Join(all, " or ")
+		return strings.Join(all, ", or ")
 	case s.Type == "integer":
 		return fmt.Sprintf("number, %d to %d", *s.Minimum, *s.Maximum)
 	case s.Type == "boolean":
