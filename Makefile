@@ -39,6 +39,13 @@ install: build ## all that packages have (DESTDIR is honoured)
 	install -D -m 0644 README.md CHANGELOG.md -t $(DOC)
 	install -D -m 0644 docs/*.* -t $(DOC)/docs
 	ln -sfn ../../svcproxy $(DOC)/configs
+	set -e; dir=$$(mktemp -d); $(GO) run -tags manual ./cmd/svcproxy manual "$$dir"; \
+	install -D -m 0644 "$$dir"/man/man5/* -t $(DESTDIR)/usr/share/man/man5; \
+	install -D -m 0644 "$$dir"/man/man8/* -t $(DESTDIR)/usr/share/man/man8; \
+	install -D -m 0644 "$$dir/completions/bash/svcproxy" -t $(DESTDIR)/usr/share/bash-completion/completions; \
+	install -D -m 0644 "$$dir/completions/fish/svcproxy.fish" -t $(DESTDIR)/usr/share/fish/vendor_completions.d; \
+	for d in vendor-completions site-functions; do install -D -m 0644 "$$dir/completions/zsh/_svcproxy" -t $(DESTDIR)/usr/share/zsh/$$d; done; \
+	install -D -m 0644 "$$dir/index.html" -t $(DOC); rm -r "$$dir"
 	install -d -m 0755 $(DESTDIR)/etc/svcproxy
 
 packages: ## .deb and .rpm for ARCHS, and the programs in them, in dist/
