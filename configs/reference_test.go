@@ -131,6 +131,7 @@ func TestExamples(t *testing.T) {
 		"web.toml":        {"default/web"},
 		"dual-stack.toml": {"default/shop"},
 		"checks.toml":     {"default/cart", "default/mail", "default/sessions"},
+		"defaults.toml":   {"shop/cart", "shop/checkout", "shop/events"},
 		"dns.toml":        {"infra/dns"},
 		"ingress.toml":    {"default/ingress"},
 		"media.toml":      {"default/media"},

@@ -42,7 +42,7 @@ func schemas(t *testing.T) map[string]decode.Schema {
 	said := comments(services, `\[{1,2}services\.(\w+)\]{1,2}`)
 	describe(service.Properties[1].Schema.Items, said)
 	describe(&service.Properties[2].Schema, said)
-	service.Properties[2].Schema.Description = comments(services, `\[(defaults)\.\w+\]`)["defaults"]
+	service.Properties[2].Schema.Description = comments(services, `\[(defaults)\]`)["defaults"]
 	return map[string]decode.Schema{"service.schema.json": service, "svcproxy.schema.json": daemon}
 }
 

@@ -211,6 +211,12 @@ type Field[T any] struct {
 	Read     func(r *Reader, v any, to *T)
 	Value    func(of *T) any // the value of the key in a T; nil where there is none to show
 	Schema   Schema
+
+	// Copy takes the value of the key over; nil: there is nothing to take. Default: a table of defaults may
+	// have the key too, for each T that does not have it and that Needs accepts; nil: for all of those.
+	Copy    func(from, to *T)
+	Default bool
+	Needs   func(of *T) bool
 }
 
 // Key makes the field of a key whose value is of a kind and stays in to. A value
@@ -220,12 +226,25 @@ func Key[T, V any](key string, kind Kind[V], in func(*T) *V) Field[T] {
 		Key:    key,
 		Schema: kind.Schema,
 		Value:  func(of *T) any { return *in(of) },
+		Copy:   func(from, to *T) { *in(to) = *in(from) },
 		Read: func(r *Reader, v any, to *T) {
 			if x, ok := kind.Read(r, v); ok {
 				*in(to) = x
 			}
 		},
 	}
+}
+
+// Defaults returns the fields of a table of defaults.
+func Defaults[T any](fields []Field[T]) []Field[T] {
+	var list []Field[T]
+	for _, f := range fields {
+		if f.Default {
+			f.Required = false
+			list = append(list, f)
+		}
+	}
+	return list
 }
 
 // Need makes the key of a field required.

@@ -209,6 +209,7 @@ func FuzzPieces(f *testing.F) {
 		f.Add(listed(isJSON, 0, 0, 0), isJSON)
 	}
 	f.Add([]byte(withDefaults("[defaults.health_check]\ntype = 'tcp'\n")), false)
+	f.Add([]byte(withDefaults("[defaults]\nscheduler = 'sh'\nslow_start = '1s'\n")), false)
 	f.Add([]byte(`{"services": [{"name": "a"}, {}], "$schema": "\""}`), true)
 	f.Fuzz(compareChunks)
 }

@@ -55,6 +55,10 @@ func keyHint(path source.Path, key string) (meant, hint string) {
 		return "", writeOtherwise[of][key]
 	case of == "" && key == "health_check":
 		return "", "write it as [services.health_check] below a service, or as [defaults.health_check] for all of them"
+	case of == defaultsKey && otherNames["services"][key] != "":
+		return otherNames["services"][key], ""
+	case of == defaultsKey && isCheck && !isService:
+		return "", "it belongs to the health check: write it below [defaults.health_check]"
 	case of == defaultsKey && isService:
 		return "", "it has no default of a file: write it in each service"
 	case of == "services" && isCheck && !isPort && !isEndpoint:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ type service struct {
 	endpoints []endpoint
 	written   writtenPorts  // Ports, as they are written
 	check     *writtenCheck // health_check; nil: not written
-	byDefault bool          // it has the check of [defaults]
+	inherited []string      // keys whose values are those of [defaults]
 }
 
 // An endpoint is a source.Endpoint as a file writes it.
@@ -113,43 +114,40 @@ func Schema() decode.Schema {
 		Properties: decode.Properties{
 			{Key: schemaKey, Schema: decode.Text.Schema},
 			{Key: "services", Schema: services},
-			{Key: defaultsKey, Schema: decode.TableOf(defaultFields, defaults{}).Schema},
+			{Key: defaultsKey, Schema: decode.TableOf(defaultFields, service{}).Schema},
 		},
 	}
 }
 
-// serviceFields are the keys of a service.
+// serviceFields are the keys of a service. Those that are asDefault may stand in [defaults] too.
 var serviceFields = []decode.Field[service]{
 	decode.Need(decode.Key("name", label, func(s *service) *string { return &s.Name })),
-	decode.Key("namespace", label, func(s *service) *string { return &s.Namespace }),
+	asDefault(decode.Key("namespace", label, func(s *service) *string { return &s.Namespace })),
 	decode.Key("description", decode.Text, func(s *service) *string { return &s.Description }),
-	decode.Key("labels", labels, func(s *service) *map[string]string { return &s.Labels }),
+	asDefault(decode.Key("labels", labels, func(s *service) *map[string]string { return &s.Labels })),
 	decode.Key("vips", addresses, func(s *service) *[]netip.Addr { return &s.VIPs }),
 	decode.Key("external_ips", addresses, func(s *service) *[]netip.Addr { return &s.ExternalIPs }),
 	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),
-	decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }),
+	asDefault(decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }), hasLoadBalancerIPs),
 	{Key: "ports", Required: true, Schema: portList.Schema, Read: func(r *decode.Reader, v any, s *service) { s.Ports, s.written = readPorts(r, v) }},
 	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},
-	decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy }),
-	decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy }),
-	decode.Key("session_affinity", affinity, func(s *service) *bool { return &s.clientIP }),
-	decode.Key("session_affinity_timeout", decode.Duration(source.MinAffinity, source.MaxAffinity), func(s *service) *time.Duration { return &s.timeout }),
-	decode.Key("traffic_distribution", distribution, func(s *service) *source.TrafficDistribution { return &s.TrafficDistribution }),
+	asDefault(decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy })),
+	asDefault(decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy })),
+	asDefault(decode.Key("session_affinity", affinity, func(s *service) *bool { return &s.clientIP })),
+	asDefault(decode.Key("session_affinity_timeout", decode.Duration(source.MinAffinity, source.MaxAffinity), func(s *service) *time.Duration { return &s.timeout })),
+	asDefault(decode.Key("traffic_distribution", distribution, func(s *service) *source.TrafficDistribution { return &s.TrafficDistribution })),
 	decode.Key("health_check_node_port", orNoNumber, func(s *service) *uint16 { return &s.HealthCheckNodePort }),
-	decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady }),
-	decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler }),
-	decode.Key("hash_on", hashOn, func(s *service) *source.HashOn { return &s.HashOn }),
-	decode.Key("forward", forwarding, func(s *service) *source.ForwardMethod { return &s.Forward.Method }),
-	decode.Key("tunnel_type", tunnel, func(s *service) *source.TunnelType { return &s.Forward.Tunnel }),
-	decode.Key("tunnel_port", portNumber, func(s *service) *uint16 { return &s.Forward.Port }),
-	{Key: "health_check", Schema: healthCheck.Schema, Read: func(r *decode.Reader, v any, s *service) {
-		c, _ := healthCheck.Read(r, v)
-		s.check = &c
-	}},
-	decode.Key("min_up", decode.Number[uint16](1, 65535), func(s *service) *uint16 { return &s.MinUp }),
-	decode.Key("slow_start", decode.Duration(0, source.MaxSlowStart), func(s *service) *time.Duration { return &s.SlowStart }),
-	decode.Key("close_connections", closing, func(s *service) *source.CloseConnections { return &s.CloseConnections }),
-	decode.Key("announce", announce, func(s *service) *source.Means { return &s.Announce }),
+	asDefault(decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady })),
+	asDefault(decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler })),
+	asDefault(decode.Key("hash_on", hashOn, func(s *service) *source.HashOn { return &s.HashOn }), isMaglev),
+	asDefault(decode.Key("forward", forwarding, func(s *service) *source.ForwardMethod { return &s.Forward.Method })),
+	asDefault(decode.Key("tunnel_type", tunnel, func(s *service) *source.TunnelType { return &s.Forward.Tunnel }), isTunnel),
+	asDefault(decode.Key("tunnel_port", portNumber, func(s *service) *uint16 { return &s.Forward.Port }), isGUE),
+	asDefault(decode.Field[service]{Key: checkKey, Schema: healthCheck.Schema, Read: readHealthCheck, Copy: copyHealthCheck}),
+	asDefault(decode.Key("min_up", decode.Number[uint16](1, 65535), func(s *service) *uint16 { return &s.MinUp })),
+	asDefault(decode.Key("slow_start", decode.Duration(0, source.MaxSlowStart), func(s *service) *time.Duration { return &s.SlowStart }), hasShares),
+	asDefault(decode.Key("close_connections", closing, func(s *service) *source.CloseConnections { return &s.CloseConnections })),
+	asDefault(decode.Key("announce", announce, func(s *service) *source.Means { return &s.Announce }), hasAddresses),
 	decode.Key("enabled", yes, func(s *service) *bool { return &s.Disabled }),
 }
 
@@ -176,6 +174,46 @@ var endpointAddress = decode.Addr.Instead(func(v any) string {
 	}
 	return ""
 })
+
+func readHealthCheck(r *decode.Reader, v any, s *service) {
+	c, _ := healthCheck.Read(r, v)
+	s.check = &c
+}
+
+func copyHealthCheck(from, to *service) { to.check, to.HealthCheck = from.check, from.HealthCheck }
+
+// defaultsKey is their table at the root.
+const defaultsKey = "defaults"
+
+// checkKey is the key of a health check, of a service and of defaults.
+const checkKey = "health_check"
+
+// defaultFields are the keys of [defaults].
+var defaultFields = decode.Defaults(serviceFields)
+
+// asDefault has [defaults] of a file take a key of services too. Each service that lacks the key then has
+// that value, if all of needs accept it, with the keys before this one as they are for that service: a
+// default that means nothing to a service, or would be a fault of it, is not for that one.
+func asDefault(f decode.Field[service], needs ...func(*service) bool) decode.Field[service] {
+	f.Default = true
+	f.Needs = func(s *service) bool {
+		return !slices.ContainsFunc(needs, func(need func(*service) bool) bool { return !need(s) })
+	}
+	return f
+}
+
+// What defaults need of a service.
+func hasLoadBalancerIPs(s *service) bool { return len(s.LoadBalancerIPs) > 0 }
+func hasAddresses(s *service) bool       { return len(s.AnnouncedAddrs()) > 0 }
+func hasShares(s *service) bool          { return source.NoSlowStart(s.Scheduler) == "" }
+func isMaglev(s *service) bool           { return s.Scheduler == source.Maglev }
+func isTunnel(s *service) bool           { return s.Forward.Method == source.ForwardTunnel }
+func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
+
+// newService returns a service whose keys are not written.
+func newService(pos source.Position) service {
+	return service{Service: source.Service{Key: source.Key{Namespace: "default"}, Pos: pos}}
+}
 
 func readEndpoints(r *decode.Reader, v any, s *service) {
 	s.listed = true

@@ -69,11 +69,12 @@ func readServices(r *decode.Reader, v any, p *reading) {
 
 // service reads one service.
 func (p *reading) service(v any, pos source.Position) {
-	s := service{Service: source.Service{Key: source.Key{Namespace: "default"}, Pos: pos}}
+	s := newService(pos)
 	if !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
 		return
 	}
-	p.setCheck(&s)
+	table, _ := v.(map[string]any)
+	p.defaults.give(&s, table)
 	out := s.finish(p)
 	if p.r.Failed() { // none is used
 		return
@@ -86,21 +87,7 @@ func (p *reading) service(v any, pos source.Position) {
 
 // finish makes the service of what was read of it, and checks it.
 func (s *service) finish(p *reading) *source.Service {
-	if s.clientIP {
-		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
-	}
-	if s.Scheduler == source.Maglev {
-		s.HashOn = cmp.Or(s.HashOn, source.ClientIPPort)
-	}
-	s.setTunnel()
-	s.setEndpoints(p.r)
-	problems := source.ValidateWritten(&s.Service, s.written.at)
-	if p.check != nil {
-		problems = append(problems, s.written.problems(p.check(&s.Service))...)
-	}
-	if s.byDefault {
-		problems = p.defaults.aboutDefault(problems)
-	}
+	problems := p.defaults.aboutDefaults(s, p.problems(s))
 	for _, problem := range problems {
 		p.r.Problem(problem)
 	}
@@ -109,6 +96,26 @@ func (s *service) finish(p *reading) *source.Service {
 	}
 	out := s.Service
 	return &out
+}
+
+// problems sets what is not written of a service, and returns what is wrong with it.
+func (p *reading) problems(s *service) []source.Problem {
+	if s.clientIP {
+		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
+	}
+	if s.Scheduler == source.Maglev {
+		s.HashOn = cmp.Or(s.HashOn, source.ClientIPPort)
+	}
+	if s.check != nil && !s.check.none && s.HealthCheck == nil {
+		s.HealthCheck = p.share(&s.check.HealthCheck)
+	}
+	s.setTunnel()
+	s.setEndpoints(p.r)
+	problems := source.ValidateWritten(&s.Service, s.written.at)
+	if p.check != nil {
+		problems = append(problems, s.written.problems(p.check(&s.Service))...)
+	}
+	return problems
 }
 
 // setTunnel sets what is not written of a tunnel.
@@ -176,19 +183,25 @@ func anyError(faults []source.Fault) bool {
 
 // readDefaults reads [defaults] of a file.
 func readDefaults(r *decode.Reader, v any, p *reading) {
-	decode.Table(r, v, defaultFields, &p.defaults)
-	if p.defaults.check != nil {
-		p.defaults.check = p.share(p.defaults.check)
+	d := &p.defaults
+	d.said = make(map[string]bool)
+	if !decode.Table(r, v, defaultFields, &d.service) {
+		return
 	}
+	table, _ := v.(map[string]any)
+	d.note(table)
+	d.readCheck(r, p.share)
+	p.checkDefaults(r)
 }
 
-// setCheck sets the health check of a service: its own, else the default.
-func (p *reading) setCheck(s *service) {
-	switch {
-	case s.check == nil:
-		s.HealthCheck, s.byDefault = p.defaults.check, p.defaults.check != nil
-	case !s.check.none:
-		s.HealthCheck = p.share(&s.check.HealthCheck)
+// checkDefaults reports what is wrong with all of [defaults] except for the check, once for all services.
+func (p *reading) checkDefaults(r *decode.Reader) {
+	s := p.defaults.typical()
+	for _, problem := range p.problems(s) {
+		if key := s.inheritedKey(&problem); key != "" && key != checkKey {
+			p.defaults.said[problem.Msg] = true
+			r.Problem(problem)
+		}
 	}
 }
 

@@ -23,9 +23,16 @@ func warnAt(r *decode.Reader, path source.Path, msg, hint string) {
 	r.Problem(source.Problem{Path: path, Msg: msg, Hint: hint, Warning: true})
 }
 
+// warnIdleKey warns of a key that does nothing, if it is the service's own: a default is for others too.
+func (s *service) warnIdleKey(r *decode.Reader, key, hint string) {
+	if !s.inherits(key) {
+		warnAt(r, source.At(key), key+" does nothing", hint)
+	}
+}
+
 // warnIdle warns of keys that do nothing with what else there is.
 func (s *service) warnIdle(r *decode.Reader) {
-	idle := func(key, hint string) { warnAt(r, source.At(key), key+" does nothing", hint) }
+	idle := func(key, hint string) { s.warnIdleKey(r, key, hint) }
 	if s.timeout != 0 && !s.clientIP {
 		idle("session_affinity_timeout", `it needs session_affinity = "client_ip"`)
 	}
@@ -79,10 +86,15 @@ func (s *service) warnRanges(r *decode.Reader) {
 	if len(s.LoadBalancerSourceRanges) == 0 {
 		return
 	}
+	const key = "load_balancer_source_ranges"
+	hint := ""
+	if s.inherits(key) {
+		hint = ofDefaults(key)
+	}
 	for _, is := range families {
 		within := func(p netip.Prefix) bool { return is.of(p.Addr()) || !p.IsValid() }
 		if slices.ContainsFunc(s.LoadBalancerIPs, is.of) && !slices.ContainsFunc(s.LoadBalancerSourceRanges, within) {
-			warnAt(r, source.At("load_balancer_source_ranges"), fmt.Sprintf("no range is %s, so nobody can use the %s addresses of load_balancer_ips", is.name, is.name), "")
+			warnAt(r, source.At(key), fmt.Sprintf("no range is %s, so nobody can use the %s addresses of load_balancer_ips", is.name, is.name), hint)
 		}
 	}
 }
@@ -110,7 +122,7 @@ func (s *service) firstAddr(is ipFamily) (source.Path, netip.Addr) {
 
 // warnHealth warns of keys about endpoints that are alive which do nothing.
 func (s *service) warnHealth(r *decode.Reader) {
-	idle := func(key, hint string) { warnAt(r, source.At(key), key+" does nothing", hint) }
+	idle := func(key, hint string) { s.warnIdleKey(r, key, hint) }
 	if s.check != nil && !s.check.none && len(s.Endpoints) == 0 {
 		idle("health_check", "the service has no endpoints")
 	}
@@ -120,7 +132,7 @@ func (s *service) warnHealth(r *decode.Reader) {
 	if s.CloseConnections == source.CloseFailed && s.HealthCheck == nil {
 		idle("close_connections", `"failed" needs a health_check`)
 	}
-	if s.MinUp > 1 && len(s.Endpoints) > 0 {
+	if s.MinUp > 1 && len(s.Endpoints) > 0 && !s.inherits("min_up") {
 		s.warnMinUp(r)
 	}
 }
