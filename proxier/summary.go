@@ -72,15 +72,20 @@ func (l *Loop) Summary(most int) Summary {
 func (f *family) summarize(actions map[string]int, failing map[source.Key]Subject, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
+	var list []idleFrontend // of one service
 	for key, r := range f.state.Services {
 		held := f.holds(key)
+		list = list[:0]
 		s, fails := failing[key]
 		for _, fe := range r.Frontends {
 			action, _ := fe.action(held, f.news.unserved)
 			actions[action]++
 			if action != pending && (action != Balance.String() || fails && s.allFailAt(fe) != "") {
-				idle.add(idleFrontend{fe, action, f.news.unserved})
+				list = append(list, idleFrontend{fe, action, f.news.unserved, 0})
 			}
+		}
+		for _, i := range runs(list, (*idleFrontend).alike, (*idleFrontend).through) {
+			idle.add(i)
 		}
 		for _, w := range r.Warnings {
 			warnings.add(serviceWarning{key, w})
@@ -101,6 +106,9 @@ func (l *Loop) explain(list []idleFrontend, node *Node) []AddressProblem {
 	var out []AddressProblem
 	for i, f := range list {
 		p := AddressProblem{Service: f.ServicePort.Key.String(), FrontendStatus: f.status(true, f.unserved, subjects[i], node)}
+		if f.last > 0 {
+			p.Address = portsTo(p.Address, f.last)
+		}
 		if s := subjects[i]; s.Service != nil {
 			p.Place = writtenAt(s.Service)
 			p.Reason += lastAnswer(s, l.details(s), p.FrontendStatus)
@@ -130,7 +138,23 @@ type idleFrontend struct {
 	*Frontend
 	action   string
 	unserved *PartialError
+	last     uint16 // of ports in a row that are alike; 0: it is one
 }
+
+// An idleAlike is what idle frontends of a service have in common that one line tells of.
+type idleAlike struct {
+	FrontendKey // without the port
+	action      string
+	targets     int
+}
+
+func (i *idleFrontend) alike() (idleAlike, uint16) {
+	like := idleAlike{i.Key, i.action, len(i.Outside.Pool.Targets)}
+	like.Port = 0
+	return like, i.Key.Port
+}
+
+func (i *idleFrontend) through(last uint16) { i.last = last }
 
 func (i idleFrontend) compare(o idleFrontend) int {
 	return cmp.Or(i.ServicePort.Key.Compare(o.ServicePort.Key), i.Key.Compare(o.Key))

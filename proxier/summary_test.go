@@ -74,6 +74,8 @@ func counted(st Status, most int) Summary {
 		var list []AddressProblem
 		for _, f := range svc.Frontends {
 			s.Actions[f.Action]++
+		}
+		for _, f := range Runs(svc.Frontends) {
 			f.Endpoints = 0
 			if f.AllFailed != "" {
 				i := slices.IndexFunc(svc.Endpoints, func(e EndpointStatus) bool { return e.State == "down" })
@@ -99,6 +101,43 @@ func counted(st Status, most int) Summary {
 		s.Problems, s.Warnings = nil, nil
 	}
 	return s
+}
+
+// Ports of a range that do not serve are one problem, and all of them are counted.
+func TestSummaryOfARange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := start(t, &kernel{})
+		u := file("a", "x 10.96.0.1:80")
+		x := u.Services[0]
+		x.Ports = nil
+		for _, n := range []uint16{80, 8000, 8001, 8002, 8003, 8004, 9000, 9001, 9002} {
+			for _, p := range []source.Protocol{source.TCP, source.UDP} {
+				x.Ports = append(x.Ports, source.Port{Name: fmt.Sprintf("%s-%d", p, n), Protocol: p, Port: n, TargetPort: n})
+			}
+		}
+		x.Endpoints = nil
+		l.Apply(set(u))
+		l.Synced("file")
+		synctest.Wait()
+		s := l.Summary(100)
+		var got []string
+		for _, p := range s.Problems {
+			got = append(got, p.Address)
+		}
+		want := []string{
+			"10.96.0.1:80/tcp", "10.96.0.1:8000-8004/tcp", "10.96.0.1:9000/tcp", "10.96.0.1:9001/tcp", "10.96.0.1:9002/tcp",
+			"10.96.0.1:80/udp", "10.96.0.1:8000-8004/udp", "10.96.0.1:9000/udp", "10.96.0.1:9001/udp", "10.96.0.1:9002/udp",
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) || s.Actions["reject"] != 18 {
+			t.Errorf("problems %q, actions %v", got, s.Actions)
+		}
+		frontends := l.Status().Services[0].Frontends
+		if rows := Runs(frontends); len(rows) != len(want) || len(frontends) != 18 {
+			t.Errorf("%d frontends are %d rows: %v", len(frontends), len(rows), rows)
+		}
+	})
 }
 
 // While syncs fail nobody is told more than that; what waits for its sync is no problem.

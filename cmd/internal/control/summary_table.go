@@ -186,7 +186,7 @@ func (t *table) addresses(services []proxier.ServiceStatus) {
 	t.row("SERVICE", "ADDRESS", "KIND", "READY", "ACTION")
 	for _, s := range services {
 		name := s.Namespace + "/" + s.Name
-		for _, f := range s.Frontends {
+		for _, f := range proxier.Runs(s.Frontends) {
 			t.row(name, f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
 		}
 		if len(s.Frontends) == 0 {
@@ -247,7 +247,7 @@ func WriteServices(w io.Writer, services []proxier.ServiceStatus, now time.Time)
 
 func (t *table) service(s proxier.ServiceStatus) {
 	t.row("ADDRESS", "KIND", "READY", "ACTION")
-	for _, f := range s.Frontends {
+	for _, f := range proxier.Runs(s.Frontends) {
 		t.row(f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
 	}
 	if len(s.Frontends) == 0 {

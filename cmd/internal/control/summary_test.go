@@ -133,6 +133,20 @@ ENDPOINT  STATE         WEIGHT  WHERE
 	}
 }
 
+// Ports of a range have a row, with names and in the list of all.
+func TestRowsOfRanges(t *testing.T) {
+	s := proxier.ServiceStatus{Namespace: "default", Name: "media"}
+	for n := range 100 {
+		s.Frontends = append(s.Frontends, proxier.FrontendStatus{Address: fmt.Sprintf("203.0.113.20:%d/udp", 20000+n), Kind: "external", Action: "balance", Targets: 1, Endpoints: 1})
+	}
+	var b strings.Builder
+	check(t, WriteServices(&b, []proxier.ServiceStatus{s}, now))
+	check(t, WriteAddresses(&b, []proxier.ServiceStatus{s}))
+	if row := "203.0.113.20:20000-20099/udp  external  1/1    balance\n"; strings.Count(b.String(), row) != 2 || strings.Count(b.String(), "203.0.113.20") != 2 {
+		t.Errorf("services\n%s", b.String())
+	}
+}
+
 // Everything that hinders is trouble, and nothing else.
 func TestTrouble(t *testing.T) {
 	fine := func() (Status, proxier.Summary) {
