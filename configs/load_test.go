@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -296,6 +297,29 @@ func TestRefuseForward(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%v in %q\n got: %s\nwant: %s", tt.method, tt.modes, got, tt.want)
+		}
+	}
+}
+
+// What only IPVS can do is a fault elsewhere, each key at its place.
+func TestRefuseKeysOfIPVS(t *testing.T) {
+	svc := &source.Service{
+		Scheduler: "sh", SchedulerFlags: source.SHPort, OnePacket: true,
+		Endpoints: []source.Endpoint{{}, {MaxConnections: 5, MinConnections: 1}, {MaxConnections: 5}},
+	}
+	for _, modes := range [][]string{{"ipvs"}, {"nftables", "ipvs"}, {"nftables"}, {"iptables"}} {
+		var got, want []string
+		for _, p := range configs.Refuse(svc, modes...) {
+			got = append(got, p.Path.String()+": "+p.Msg+"; "+p.Hint)
+		}
+		if !slices.Contains(modes, "ipvs") {
+			const text = "%s: %s is for ipvs mode, and this is %s mode; leave it out"
+			for _, at := range []string{"scheduler", "scheduler_flags", "one_packet", "endpoints[1].max_connections"} {
+				want = append(want, fmt.Sprintf(text, at, at[strings.LastIndex(at, ".")+1:], modes[0]))
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("in %q (-want +got):\n%s", modes, diff)
 		}
 	}
 }

@@ -17,6 +17,8 @@ type Mode struct {
 	Scheduler, LocalhostNodePorts bool
 	Maglev                        bool // scheduler = "maglev"; Scheduler is of all others
 	Forward                       bool // endpoints can answer clients themselves
+	OnePacket                     bool // each packet of UDP can be balanced by itself
+	Limits                        bool // of connections of an endpoint
 
 	slots bool // of a hash are elements of maps, which the kernel has to keep
 
@@ -26,7 +28,7 @@ type Mode struct {
 // The modes, in the order in which messages list them.
 var (
 	NFTablesMode = Mode{Name: "nftables", Maglev: true, slots: true}
-	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true, Forward: true} // others choose endpoints by rules, at random
+	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true, Forward: true, OnePacket: true, Limits: true} // others choose endpoints by rules, at random
 	IPTablesMode = Mode{Name: "iptables", LocalhostNodePorts: true, manyLists: manyRecent, maxLists: maxRecent}
 
 	Modes = []Mode{NFTablesMode, IPVSMode, IPTablesMode}
@@ -79,7 +81,7 @@ func (s *Settings) Check() error {
 
 // Refuse returns what of a service none of these modes can do.
 func Refuse(s *source.Service, modes ...string) []source.Problem {
-	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseLists(s, modes), refuseSlots(s, modes))
+	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseKeys(s, modes), refuseLists(s, modes), refuseSlots(s, modes))
 }
 
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {

@@ -55,6 +55,8 @@ func (tr Transition) Edits() []Edit {
 	e.value("publish_not_ready", strconv.FormatBool(a.PublishNotReady), strconv.FormatBool(b.PublishNotReady))
 	e.value("scheduler", a.Scheduler, b.Scheduler)
 	e.value("hash_on", a.HashOn.String(), b.HashOn.String())
+	e.value("scheduler_flags", a.SchedulerFlags.String(), b.SchedulerFlags.String())
+	e.value("one_packet", strconv.FormatBool(a.OnePacket), strconv.FormatBool(b.OnePacket))
 	e.value("forward", a.Forward.String(), b.Forward.String())
 	e.healthCheck(a.HealthCheck, b.HealthCheck)
 	e.value("min_up", number(max(1, a.MinUp)), number(max(1, b.MinUp)))
@@ -134,6 +136,8 @@ func (e *editing) compare(a, b *source.Endpoint) {
 	e.lists("hinted zones", hints.Zones, want.Zones)
 	e.value("weight", number(a.Weight), number(b.Weight))
 	e.value("tier", number(uint16(a.Tier)), number(uint16(b.Tier)))
+	e.value("max_connections", limit(a.MaxConnections), limit(b.MaxConnections))
+	e.value("min_connections", limit(a.MinConnections), limit(b.MinConnections))
 	e.value("enabled", strconv.FormatBool(!a.Disabled), strconv.FormatBool(!b.Disabled))
 	e.value("ready", strconv.FormatBool(a.Ready), strconv.FormatBool(b.Ready))
 	e.value("serving", strconv.FormatBool(a.Serving), strconv.FormatBool(b.Serving))
@@ -237,3 +241,5 @@ func affinityText(d time.Duration) string {
 }
 
 func number(n uint16) string { return strconv.Itoa(int(n)) }
+
+func limit(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

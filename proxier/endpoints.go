@@ -142,6 +142,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 	if r.partial {
 		use = choose(r.svc, r.node, r.fam, &p)
 	}
+	limits := r.limits(p)
 	for scope := range out {
 		kept, closed := r.svc.depart(use.kept[scope], p.Protocol, use.use)
 		out[scope] = &Pool{
@@ -152,11 +153,15 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Scheduler:    r.svc.Scheduler,
 			Hash:         r.hash(),
 			Forward:      r.svc.Forward,
+			Limits:       limits,
 			Targets:      targets(r.svc, use.targets[scope], p),
 			Kept:         addrPorts(kept, p),
 			Closed:       addrPorts(closed, p),
 			Down:         addrPorts(keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, use.use) }), p),
 			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
+
+			SchedulerFlags: r.svc.SchedulerFlags,
+			OnePacket:      r.svc.OnePacket && p.Protocol == source.UDP,
 		}
 	}
 	return out
@@ -169,6 +174,22 @@ func (r *resolver) hash() Hash {
 	}
 	n := len(keep(r.svc.Endpoints, func(e source.Endpoint) bool { return FamilyOf(e.Addr) == r.fam }))
 	return Hash{On: r.svc.HashOn, Endpoints: n}
+}
+
+// limits returns those of endpoints at a service port; nil: none has any.
+func (r *resolver) limits(p source.Port) map[netip.AddrPort]Limits {
+	var out map[netip.AddrPort]Limits
+	for i := range r.svc.Endpoints {
+		e := &r.svc.Endpoints[i]
+		if e.MaxConnections == 0 || FamilyOf(e.Addr) != r.fam || e.Port(p) == 0 {
+			continue
+		}
+		if out == nil {
+			out = map[netip.AddrPort]Limits{}
+		}
+		out[netip.AddrPortFrom(e.Addr, e.Port(p))] = Limits{Max: e.MaxConnections, Min: e.MinConnections}
+	}
+	return out
 }
 
 // keepUsedPools adds the pools to the result that a frontend of this port refers to.

@@ -200,11 +200,19 @@ func (o origin) routes(f *Frontend) [2]Route {
 // has reports whether a flow to f may be where it is: at an endpoint, or where nothing is
 // translated on the way to one.
 func (o origin) has(f *Frontend, fl Flow) bool {
-	if fl.Reply == fl.Dst && o != fromHere && f.Outside.Pool.Forward.Answers() {
+	if fl.Reply == fl.Dst && o.leaves(f.Outside.Pool) {
 		return true
 	}
 	routes := o.routes(f)
 	return routes[0].Pool.has(fl.Reply) || routes[1].Pool.has(fl.Reply)
+}
+
+// leaves reports whether connection tracking knows nothing of where packets to a pool go.
+func (o origin) leaves(p *Pool) bool {
+	if p.Forward.Answers() {
+		return o != fromHere
+	}
+	return p.OnePacket
 }
 
 // takenBy reports whether f balances all packets from a source.

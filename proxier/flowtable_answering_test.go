@@ -8,13 +8,14 @@ import (
 )
 
 // Connection tracking sees nothing translated on the way to an endpoint that answers itself; what
-// host processes send is.
+// host processes send is. Of what goes by one packet it sees nothing translated either way.
 func TestStaleFlowsToAnsweringEndpoints(t *testing.T) {
 	const vip, client, process = "10.96.0.10:53", "10.9.9.9:999", "192.0.2.1:999"
 	flows := []testFlow{
 		{client, vip, vip}, {client, vip, "10.0.0.1:53"}, {client, vip, "10.0.0.9:53"},
 		{process, vip, vip}, {process, vip, "10.0.0.1:53"}, {process, vip, "10.0.0.9:53"},
 	}
+	onePacket := func(s *source.Service) { s.OnePacket = true }
 	direct := func(s *source.Service) { s.Forward.Method = source.ForwardDirect }
 	service := func(edit ...func(*source.Service)) *source.Service {
 		s := dns(append(edit, testEndpoints("10.0.0.1"))...)
@@ -27,6 +28,7 @@ func TestStaleFlowsToAnsweringEndpoints(t *testing.T) {
 	}{
 		"masquerade": {service(), []testFlow{flows[0], flows[2], flows[3], flows[5]}},
 		"direct":     {service(direct), []testFlow{flows[2], flows[3], flows[5]}},
+		"one packet": {service(onePacket), []testFlow{flows[2], flows[5]}},
 	} {
 		tbl := newFlowTable()
 		l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.service})

@@ -167,6 +167,10 @@ type Pool struct {
 	// processes and local sources, is masqueraded whatever it says.
 	Forward source.Forwarding
 
+	SchedulerFlags source.SchedulerFlags     // of Scheduler
+	OnePacket      bool                      // IPVS balances each packet by itself, and remembers no connection; of UDP only
+	Limits         map[netip.AddrPort]Limits // of Targets and Kept that have some, in IPVS; nil: none has
+
 	Targets []Target         // get new connections; sorted by address and port, no duplicates
 	Kept    []netip.AddrPort // get none, keep those they have (weight 0, not near, serving only); sorted
 	Closed  []netip.AddrPort // get none, and those they have are closed; sorted
@@ -184,6 +188,10 @@ type Hash struct {
 	// size of a table is of them, so that it stays when a target leaves for a while.
 	Endpoints int
 }
+
+// Limits say when an endpoint gets no new connections, by those that it has at one frontend: from Max
+// on, until they are fewer than Min; Min 0: than three quarters of Max.
+type Limits struct{ Max, Min uint32 }
 
 // A Target is where a packet is sent.
 type Target struct {

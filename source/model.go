@@ -112,6 +112,9 @@ type Service struct {
 	HashOn              HashOn // of Maglev; else NotHashed
 	Forward             Forwarding
 
+	SchedulerFlags SchedulerFlags // of Scheduler, which is then one of IPVS
+	OnePacket      bool           // IPVS balances each UDP packet by itself, and remembers no connection
+
 	HealthCheck      *HealthCheck     // how endpoints are asked whether they are alive; nil: they are not
 	MinUp            uint16           // as many usable endpoints make higher tiers needless; 0 is 1
 	SlowStart        time.Duration    // over which the share of an endpoint that comes grows; 0: at once
@@ -170,6 +173,11 @@ type Endpoint struct {
 
 	Disabled bool // it gets no new connections
 
+	// IPVS gives it no new connections from MaxConnections on, counted at each address and
+	// port of the service by itself, until they are fewer than MinConnections; 0: than
+	// three quarters of MaxConnections. MaxConnections 0: any number.
+	MaxConnections, MinConnections uint32
+
 	// As the conditions of a Kubernetes EndpointSlice.
 	Ready, Serving, Terminating bool
 }
@@ -213,6 +221,8 @@ func (s *Service) Equal(o *Service) bool {
 		s.Scheduler == o.Scheduler &&
 		s.HashOn == o.HashOn &&
 		s.Forward == o.Forward &&
+		s.SchedulerFlags == o.SchedulerFlags &&
+		s.OnePacket == o.OnePacket &&
 		s.HealthCheck.Equal(o.HealthCheck) &&
 		s.MinUp == o.MinUp &&
 		s.SlowStart == o.SlowStart &&
@@ -226,5 +236,6 @@ func (s *Service) Equal(o *Service) bool {
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.Addr == o.Addr && maps.Equal(e.Ports, o.Ports) && e.Node == o.Node && e.Zone == o.Zone &&
 		e.Hints.equal(o.Hints) && e.Weight == o.Weight && e.Tier == o.Tier && e.Disabled == o.Disabled &&
+		e.MaxConnections == o.MaxConnections && e.MinConnections == o.MinConnections &&
 		e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
 }

@@ -48,6 +48,8 @@ func ValidateWritten(s *Service, written []int) []Problem {
 	v.check()
 	v.hashing()
 	v.notes()
+	v.schedulerFlags()
+	v.onePacket()
 	if s.Announce != 0 && len(s.AnnouncedAddrs()) == 0 {
 		v.fault(At("announce"), "announce is for addresses, and the service has none", "node ports are not announced: leave it out")
 	}
@@ -264,6 +266,7 @@ func (v *validator) endpoints() {
 		e := &v.Endpoints[i]
 		v.endpointWords(i, e)
 		v.endpointPorts(i, e)
+		v.connectionLimits(i, e)
 		if e.Terminating && e.Ready && !v.PublishNotReady {
 			v.warn(At("endpoints", i, "terminating"), "the endpoint is both ready and terminating, so it gets new connections", "write ready = false")
 		}

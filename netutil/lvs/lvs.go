@@ -59,8 +59,12 @@ type Server struct {
 	// Persistence is how many seconds a client keeps its destination; 0: not at all.
 	Persistence uint32
 
+	// OnePacket: where a packet goes is decided for each by itself, and no connection is remembered. The
+	// kernel heeds it for UDP only.
+	OnePacket bool
+
 	// ForeignOptions: it has options that this package does not set, such as a netmask
-	// for persistence or scheduling by packet. An update resets them.
+	// for persistence. An update resets them.
 	ForeignOptions bool
 }
 
@@ -81,9 +85,27 @@ type Destination struct {
 	netip.AddrPort
 	Weight         uint32 // when it is written, 65535 at most
 	Forwarding     Forwarding
-	ForeignOptions bool // it has options that this package does not set, such as thresholds
+	Limits         Limits
+	ForeignOptions bool // it has options that this package does not set, such as checksums in a tunnel
 
 	Active, Inactive uint32 // connections; they may lag by two seconds
+}
+
+// Limits are the thresholds of a destination. It gets no new connections once it has Upper ones,
+// active and inactive together, until it has fewer than Lower; or than three quarters of Upper where
+// Lower is 0. Upper 0: it gets any number. The kernel refuses a Lower above Upper.
+type Limits struct{ Upper, Lower uint32 }
+
+// Text returns the words of ipvsadm for the thresholds of a destination, with a space before each.
+// ipvsadm -S leaves them out, -L --thresholds shows them.
+func (l Limits) Text() (text string) {
+	if l.Upper > 0 {
+		text = fmt.Sprintf(" -x %d", l.Upper)
+	}
+	if l.Lower > 0 {
+		text += fmt.Sprintf(" -y %d", l.Lower)
+	}
+	return text
 }
 
 // Idle reports whether the destination has no connections.

@@ -31,6 +31,7 @@ var (
 	web6 = Key{netip.MustParseAddr("fd00:96::10"), unix.IPPROTO_TCP, 80}
 	dns  = Key{netip.MustParseAddr("10.96.0.53"), unix.IPPROTO_UDP, 53}
 	sig  = Key{netip.MustParseAddr("10.96.0.77"), unix.IPPROTO_SCTP, 7}
+	ntp  = Key{netip.MustParseAddr("10.96.0.53"), unix.IPPROTO_UDP, 123}
 
 	first  = netip.MustParseAddrPort("192.168.10.11:8080")
 	first6 = netip.MustParseAddrPort("[fd00::11]:8080")
@@ -86,22 +87,25 @@ func TestServersAreListedAsTheyWereMade(t *testing.T) {
 		{Key: web, Scheduler: "wrr"},
 		{Key: web6, Scheduler: "rr", Persistence: 10800},
 		{Key: dns, Scheduler: "lc", Persistence: 1},
-		{Key: sig, Scheduler: "mh"},
+		{Key: sig, Scheduler: "mh", Flags: HashPort},
+		{Key: ntp, Scheduler: "sh", Flags: FallBack, Persistence: 7, OnePacket: true},
 	}
 	for _, s := range servers {
 		check(t, c.AddServer(t.Context(), s))
 	}
 	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 65535}))
-	check(t, c.AddDestination(t.Context(), web6, Destination{AddrPort: first6, Weight: 0}))
+	limited := Destination{AddrPort: first6, Weight: 0, Limits: Limits{Upper: 1<<31 - 1, Lower: 10}}
+	check(t, c.AddDestination(t.Context(), web6, limited))
 
 	wantList(t, c, false, map[Key]Listing{
 		web: {servers[0], []Destination{{AddrPort: first, Weight: 65535}}},
 		dns: {servers[2], []Destination{}},
 		sig: {servers[3], []Destination{}},
+		ntp: {servers[4], []Destination{}},
 	})
-	wantList(t, c, true, map[Key]Listing{web6: {servers[1], []Destination{{AddrPort: first6}}}})
-	if c.Messages != 6 {
-		t.Errorf("%d messages for four servers and two destinations", c.Messages)
+	wantList(t, c, true, map[Key]Listing{web6: {servers[1], []Destination{limited}}})
+	if c.Messages != 7 {
+		t.Errorf("%d messages for five servers and two destinations", c.Messages)
 	}
 }
 
@@ -305,7 +309,7 @@ func TestOddThingsOfOthers(t *testing.T) {
 	c := dial(t)
 	run(t, "ipvsadm -A -t 10.96.0.10:80 -s wrr -p 60 -M 255.255.255.0")
 	run(t, "ipvsadm -a -t 10.96.0.10:80 -r 192.168.10.11:8080 -m -w 65537")
-	run(t, "ipvsadm -A -u 10.96.0.53:53 -s wrr -o")
+	run(t, "ipvsadm -A -u 10.96.0.53:53 -s wrr -p 60 -M 255.255.255.0")
 	run(t, "ipvsadm -a -u 10.96.0.53:53 -r 192.168.10.11:53 -i --tun-type gre --tun-csum -w 1")
 	run(t, "ipvsadm -A -f 7 -s wrr") // of a packet mark: none of ours
 
@@ -388,6 +392,29 @@ func TestForwarding(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The flag of one packet and thresholds come and go by updates, and those of ipvsadm are read.
+func TestOnePacketAndLimits(t *testing.T) {
+	c := dial(t)
+	check(t, c.AddServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
+	check(t, c.AddDestination(t.Context(), dns, Destination{AddrPort: first, Weight: 1}))
+	for _, limits := range []Limits{{Upper: 100, Lower: 10}, {Upper: 7}, {}} {
+		server := Server{Key: dns, Scheduler: "wrr", OnePacket: limits.Lower > 0}
+		dest := Destination{AddrPort: first, Weight: 1, Limits: limits}
+		check(t, c.UpdateServer(t.Context(), server))
+		check(t, c.UpdateDestination(t.Context(), dns, dest))
+		wantList(t, c, false, map[Key]Listing{dns: {server, []Destination{dest}}})
+		want := fmt.Sprintf("%s %d %d 0 0", first, limits.Upper, limits.Lower)
+		if said := strings.Join(strings.Fields(run(t, "ipvsadm -L -n --thresholds")), " "); !strings.Contains(said, want) || strings.Contains(said, " ops ") != server.OnePacket {
+			t.Errorf("ipvsadm says\n%s\nwant %s, one packet: %v", said, want, server.OnePacket)
+		}
+	}
+	run(t, "ipvsadm -E -u 10.96.0.53:53 -s wrr -o")
+	run(t, "ipvsadm -e -u 10.96.0.53:53 -r 192.168.10.11:8080 -m -w 1 -x 5 -y 2")
+	wantList(t, c, false, map[Key]Listing{dns: {
+		Server{Key: dns, Scheduler: "wrr", OnePacket: true}, []Destination{{AddrPort: first, Weight: 1, Limits: Limits{Upper: 5, Lower: 2}}},
+	}})
 }
 
 // What ipvsadm says is what we meant.

@@ -58,6 +58,7 @@ const (
 
 	flagPersistent = 0x1
 	flagHashed     = 0x2 // internal to the kernel
+	flagOnePacket  = 0x4
 	allFlags       = 0xffffffff
 )
 
@@ -206,7 +207,8 @@ func decodeServer(data []byte) (s Server, ok bool, err error) {
 		},
 		Scheduler:      nlmsg.String(a.find(serverScheduler)),
 		Flags:          SchedulerFlags(flags & schedulerFlags),
-		ForeignOptions: flags&^(flagPersistent|flagHashed|schedulerFlags) != 0 || a.find(serverEngine) != nil,
+		OnePacket:      flags&flagOnePacket != 0,
+		ForeignOptions: flags&^(flagPersistent|flagHashed|flagOnePacket|schedulerFlags) != 0 || a.find(serverEngine) != nil,
 	}
 	if flags&flagPersistent != 0 {
 		s.Persistence = a.uint32(serverTimeout)
@@ -230,14 +232,14 @@ func hostNetmask(a netip.Addr) uint32 {
 func decodeDestination(data []byte, v4 bool) (Destination, error) {
 	a := attributes(nlmsg.Find(data, attrDestination))
 	d := Destination{
-		AddrPort:       netip.AddrPortFrom(a.addr(destinationAddr, v4), nlmsg.Uint16(a.find(destinationPort))),
-		Weight:         a.uint32(destinationWeight),
-		ForeignOptions: a.uint32(destinationUpper)|a.uint32(destinationLower) != 0,
-		Active:         a.uint32(destinationActive),
-		Inactive:       a.uint32(destinationInactive),
+		AddrPort: netip.AddrPortFrom(a.addr(destinationAddr, v4), nlmsg.Uint16(a.find(destinationPort))),
+		Weight:   a.uint32(destinationWeight),
+		Limits:   Limits{Upper: a.uint32(destinationUpper), Lower: a.uint32(destinationLower)},
+		Active:   a.uint32(destinationActive),
+		Inactive: a.uint32(destinationInactive),
 	}
 	forwarding, ours := forwardingOf(a)
-	d.Forwarding, d.ForeignOptions = forwarding, d.ForeignOptions || !ours
+	d.Forwarding, d.ForeignOptions = forwarding, !ours
 	if !d.Addr().IsValid() {
 		return d, errors.New("a destination without address")
 	}

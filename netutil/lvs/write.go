@@ -101,6 +101,9 @@ func (s Server) attributes() *netlink.AttributeEncoder {
 		if s.Persistence > 0 {
 			flags |= flagPersistent
 		}
+		if s.OnePacket {
+			flags |= flagOnePacket
+		}
 		e.String(serverScheduler, s.Scheduler)
 		e.Bytes(serverFlags, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, flags), allFlags))
 		e.Uint32(serverTimeout, s.Persistence)
@@ -110,7 +113,7 @@ func (s Server) attributes() *netlink.AttributeEncoder {
 	return e
 }
 
-// destination encodes a destination of the server k, without thresholds.
+// destination encodes a destination of the server k.
 func (k Key) destination(d Destination) *netlink.AttributeEncoder {
 	e := k.attributes()
 	e.Nested(attrDestination, func(e *netlink.AttributeEncoder) error {
@@ -118,8 +121,8 @@ func (k Key) destination(d Destination) *netlink.AttributeEncoder {
 		e.Bytes(destinationPort, binary.BigEndian.AppendUint16(nil, d.Port()))
 		d.Forwarding.encode(e)
 		e.Uint32(destinationWeight, d.Weight)
-		e.Uint32(destinationUpper, 0)
-		e.Uint32(destinationLower, 0)
+		e.Uint32(destinationUpper, d.Limits.Upper)
+		e.Uint32(destinationLower, d.Limits.Lower)
 		return nil
 	})
 	return e

@@ -243,8 +243,13 @@ func (s *segment) carried() int64 {
 
 // serviceOf returns one of the VIP whose packets get to endpoints in a way.
 func (s *segment) serviceOf(way source.Forwarding, endpoints ...netip.Addr) *proxier.Resolved {
+	return s.edited(func(svc *source.Service) { svc.Forward = way }, endpoints...)
+}
+
+// edited returns one of the VIP that is edited before it is resolved.
+func (s *segment) edited(edit func(*source.Service), endpoints ...netip.Addr) *proxier.Resolved {
 	svc := &source.Service{
-		Key: source.Key{Namespace: "default", Name: "web"}, VIPs: []netip.Addr{s.vip.Addr()}, Forward: way,
+		Key: source.Key{Namespace: "default", Name: "web"}, VIPs: []netip.Addr{s.vip.Addr()},
 		Ports: []source.Port{
 			{Name: "tcp", Protocol: source.TCP, Port: 80, TargetPort: 80}, {Name: "udp", Protocol: source.UDP, Port: 80, TargetPort: 80},
 		},
@@ -252,6 +257,7 @@ func (s *segment) serviceOf(way source.Forwarding, endpoints ...netip.Addr) *pro
 	for _, a := range endpoints {
 		svc.Endpoints = append(svc.Endpoints, source.Endpoint{Addr: a, Weight: 1, Ready: true, Serving: true})
 	}
+	edit(svc)
 	return proxier.Resolve(svc, nil, &proxier.Node{Name: "here", MarkBit: s.World.Host.MarkBit}, s.Family)
 }
 

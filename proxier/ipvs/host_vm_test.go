@@ -91,12 +91,34 @@ func (h *host) ip(args string) string {
 
 func (h *host) ipvsadm(args string) { h.Helper(); run(h, "ipvsadm", strings.Fields(args)...) }
 
-// servers returns what ipvsadm-save says, sorted.
+// servers returns what ipvsadm-save says, with the thresholds that it leaves out, sorted.
 func (h *host) servers() []string {
 	h.Helper()
 	lines := strings.Split(strings.TrimSpace(run(h, "ipvsadm", "-S", "-n")), "\n")
+	limits := h.thresholds()
+	for i, line := range lines {
+		if w := strings.Fields(line); len(w) > 4 && w[0] == "-a" {
+			lines[i] += limits[strings.Join(w[1:5], " ")]
+		}
+	}
 	slices.Sort(lines)
 	return slices.DeleteFunc(lines, func(l string) bool { return l == "" })
+}
+
+// thresholds returns those of destinations that have some, by "-t ADDRESS -r ADDRESS".
+func (h *host) thresholds() map[string]string {
+	h.Helper()
+	all, at := map[string]string{}, ""
+	for line := range strings.Lines(run(h, "ipvsadm", "-L", "-n", "--thresholds")) {
+		w := strings.Fields(line)
+		switch flag := map[string]string{"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}[w[0]]; {
+		case flag != "":
+			at = flag + " " + w[1]
+		case w[0] == "->" && at != "" && w[2]+w[3] != "00":
+			all[at+" -r "+w[1]] = strings.ReplaceAll(" -x "+w[2]+" -y "+w[3], " -y 0", "")
+		}
+	}
+	return all
 }
 
 // want fails unless IPVS holds these lines and no others.

@@ -70,7 +70,7 @@ func serverObjects(ctx context.Context, st *proxier.State) (list []proxier.Objec
 		way := wayOf(pool.Forward)
 		for _, t := range pool.Targets {
 			present := slices.ContainsFunc(dests, func(d lvs.Destination) bool {
-				return d.AddrPort == t.AddrPort && d.Weight > 0 && d.Forwarding == way
+				return d.AddrPort == t.AddrPort && d.Weight > 0 && d.Forwarding == way && d.Limits == limitsOf(pool, t.AddrPort)
 			})
 			list = append(list, proxier.Object{Name: fmt.Sprintf("destination %s -> %s", key, t.AddrPort), Present: present})
 		}

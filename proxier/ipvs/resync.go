@@ -97,7 +97,7 @@ func (p *snapshot) remember(known map[lvs.Key]*server) {
 func serverFrom(l lvs.Listing) *server {
 	s := &server{Server: l.Server, dests: make([]dest, len(l.Destinations))}
 	for i, d := range l.Destinations {
-		s.dests[i] = dest{AddrPort: d.AddrPort, weight: d.Weight, way: d.Forwarding, foreignOptions: d.ForeignOptions, idle: d.Idle()}
+		s.dests[i] = dest{AddrPort: d.AddrPort, weight: d.Weight, way: d.Forwarding, limits: d.Limits, foreignOptions: d.ForeignOptions, idle: d.Idle()}
 	}
 	slices.SortFunc(s.dests, func(a, b dest) int { return a.Compare(b.AddrPort) })
 	return s

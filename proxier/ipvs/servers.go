@@ -40,8 +40,9 @@ type dest struct {
 	netip.AddrPort
 	weight         uint32
 	way            lvs.Forwarding // to it
-	foreignOptions bool           // see lvs.Destination
-	idle           bool           // had no connections when it was read
+	limits         lvs.Limits
+	foreignOptions bool // see lvs.Destination
+	idle           bool // had no connections when it was read
 }
 
 // A claim has the frontends of one address, port and protocol. A node port may overlap
@@ -147,7 +148,7 @@ func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][
 	}
 	name, flags := schedulerOf(pool, scheduler)
 	return &server{
-		Server: lvs.Server{Key: key, Scheduler: name, Flags: flags, Persistence: seconds(pool.Affinity)},
+		Server: lvs.Server{Key: key, Scheduler: name, Flags: flags, Persistence: seconds(pool.Affinity), OnePacket: pool.OnePacket},
 		dests:  dests,
 		name:   f.ServicePort,
 
@@ -165,7 +166,19 @@ func schedulerOf(p *proxier.Pool, byDefault string) (string, lvs.SchedulerFlags)
 	case source.ClientIPPort:
 		return "mh", lvs.FallBack | lvs.HashPort
 	}
-	return cmp.Or(p.Scheduler, byDefault), 0
+	return cmp.Or(p.Scheduler, byDefault), flagsOf(p.SchedulerFlags)
+}
+
+// flagsOf returns flags as the kernel has them: three, to which schedulers give names.
+func flagsOf(flags source.SchedulerFlags) (out lvs.SchedulerFlags) {
+	for i, named := range []source.SchedulerFlags{
+		source.SHFallback | source.MHFallback | source.Flag1, source.SHPort | source.MHPort | source.Flag2, source.Flag3,
+	} {
+		if flags&named != 0 {
+			out |= lvs.FallBack << i
+		}
+	}
+	return out
 }
 
 // seconds returns d in the kernel's unit, rounded up.
@@ -174,15 +187,22 @@ func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / tim
 // destinations returns those of a pool.
 func destinations(p *proxier.Pool) []dest {
 	list, way := make([]dest, 0, len(p.Targets)+len(p.Kept)), wayOf(p.Forward)
+	add := func(at netip.AddrPort, weight uint32) {
+		list = append(list, dest{AddrPort: at, weight: weight, way: way, limits: limitsOf(p, at)})
+	}
 	for _, t := range p.Targets {
-		list = append(list, dest{AddrPort: t.AddrPort, weight: uint32(t.Weight), way: way})
+		add(t.AddrPort, uint32(t.Weight))
 	}
 	for _, k := range p.Kept {
-		list = append(list, dest{AddrPort: k, way: way})
+		add(k, 0)
 	}
 	// A target that is also kept, under another name, is a target.
 	slices.SortStableFunc(list, func(a, b dest) int { return a.Compare(b.AddrPort) })
 	return slices.CompactFunc(list, func(a, b dest) bool { return a.AddrPort == b.AddrPort })
+}
+
+func limitsOf(p *proxier.Pool, at netip.AddrPort) lvs.Limits {
+	return lvs.Limits{Upper: p.Limits[at].Max, Lower: p.Limits[at].Min}
 }
 
 // canDrain reports whether connections to a server may continue when their destination

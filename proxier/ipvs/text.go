@@ -13,7 +13,7 @@ import (
 )
 
 // Text returns the virtual servers of a State as ipvsadm-save prints them, each
-// with its destinations, and the addresses of our device as ip takes them, in order of
+// with its destinations and their thresholds, which that leaves out, and the addresses of our device as ip takes them, in order of
 // address, protocol and port.
 func Text(st *proxier.State, scheduler string) []string {
 	c := newClaims(st)
@@ -38,6 +38,9 @@ func serverText(s lvs.Server) string {
 	if s.Persistence > 0 {
 		text += fmt.Sprintf(" -p %d", s.Persistence)
 	}
+	if s.OnePacket {
+		text += " -o"
+	}
 	return text + flagText(s)
 }
 
@@ -61,5 +64,5 @@ func flagText(s lvs.Server) string {
 }
 
 func destText(k lvs.Key, d dest) string {
-	return fmt.Sprintf("-a %s -r %s %s", k, d.AddrPort, d.way.Text(d.weight))
+	return fmt.Sprintf("-a %s -r %s %s%s", k, d.AddrPort, d.way.Text(d.weight), d.limits.Text())
 }

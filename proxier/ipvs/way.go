@@ -19,13 +19,13 @@ func wayOf(f source.Forwarding) lvs.Forwarding {
 
 // is reports whether an existing destination is as desired.
 func (d dest) is(want dest) bool {
-	return d.AddrPort == want.AddrPort && d.weight == want.weight && d.way == want.way && !d.foreignOptions
+	return d.AddrPort == want.AddrPort && d.weight == want.weight && d.way == want.way && d.limits == want.limits && !d.foreignOptions
 }
 
 // draining returns what is left of a destination that drains. Its connections keep their way.
-func (d dest) draining() dest { return dest{AddrPort: d.AddrPort, way: d.way} }
+func (d dest) draining() dest { return dest{AddrPort: d.AddrPort, way: d.way, limits: d.limits} }
 
 // forKernel returns a desired destination as it is written.
 func (d dest) forKernel() lvs.Destination {
-	return lvs.Destination{AddrPort: d.AddrPort, Weight: d.weight, Forwarding: d.way}
+	return lvs.Destination{AddrPort: d.AddrPort, Weight: d.weight, Forwarding: d.way, Limits: d.limits}
 }

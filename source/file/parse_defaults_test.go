@@ -22,6 +22,7 @@ var defaultSamples = map[string]struct{ value, other, with string }{
 	"publish_not_ready":           {`true`, `false`, ""},
 	"scheduler":                   {`"rr"`, `""`, ""},
 	"hash_on":                     {`"client_ip"`, `""`, `scheduler = "maglev"`},
+	"scheduler_flags":             {`["sh-port"]`, `["sh-fallback"]`, `scheduler = "sh"`},
 	"forward":                     {`"tunnel"`, `"masquerade"`, ""},
 	"tunnel_type":                 {`"gre"`, `"ipip"`, `forward = "tunnel"`},
 	"tunnel_port":                 {`6081`, `6082`, "forward = \"tunnel\"\ntunnel_type = \"gue\""},

@@ -52,6 +52,15 @@ var (
 		decode.Choice[source.HashOn]{Word: "", Means: source.NotHashed}, // as the scheduler wants
 		decode.Choice[source.HashOn]{Word: "client_ip_port", Means: source.ClientIPPort},
 		decode.Choice[source.HashOn]{Word: "client_ip", Means: source.ClientIP})
+
+	// schedulerFlags is a list of flags of a scheduler.
+	schedulerFlags = decode.To(decode.Unique(decode.OneOf("flag of a scheduler", eachFlag()...)), func(list []source.SchedulerFlags) (all source.SchedulerFlags) {
+		for _, f := range list {
+			all |= f
+		}
+		return all
+	})
+
 	forwarding = decode.OneOf("way to forward",
 		decode.Choice[source.ForwardMethod]{Word: "masquerade", Means: source.ForwardMasquerade},
 		decode.Choice[source.ForwardMethod]{Word: "direct", Means: source.ForwardDirect},
@@ -72,13 +81,21 @@ var (
 		return all
 	})
 
-	addresses = decode.List(decode.Addr)
-	prefixes  = decode.List(decode.Prefix)
+	connections = decode.Number[uint32](0, source.MaxConnectionLimit)
+	addresses   = decode.List(decode.Addr)
+	prefixes    = decode.List(decode.Prefix)
 
 	// Validate says what is wrong with these; their patterns are for editors.
 	label = decode.Text.As(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	name  = decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?)?$`)
 )
+
+func eachFlag() (list []decode.Choice[source.SchedulerFlags]) {
+	for _, f := range source.EachSchedulerFlag {
+		list = append(list, decode.Choice[source.SchedulerFlags]{Word: f.String(), Means: f})
+	}
+	return list
+}
 
 // standardEndpoint is one of which only the address is written.
 var standardEndpoint = endpoint{Endpoint: source.Endpoint{Weight: 1, Ready: true, Serving: true}}
@@ -140,6 +157,8 @@ var serviceFields = []decode.Field[service]{
 	asDefault(decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady })),
 	asDefault(decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler })),
 	asDefault(decode.Key("hash_on", hashOn, func(s *service) *source.HashOn { return &s.HashOn }), isMaglev),
+	asDefault(decode.Key("scheduler_flags", schedulerFlags, func(s *service) *source.SchedulerFlags { return &s.SchedulerFlags }), takesFlags),
+	decode.Key("one_packet", decode.Bool, func(s *service) *bool { return &s.OnePacket }),
 	asDefault(decode.Key("forward", forwarding, func(s *service) *source.ForwardMethod { return &s.Forward.Method })),
 	asDefault(decode.Key("tunnel_type", tunnel, func(s *service) *source.TunnelType { return &s.Forward.Tunnel }), isTunnel),
 	asDefault(decode.Key("tunnel_port", portNumber, func(s *service) *uint16 { return &s.Forward.Port }), isGUE),
@@ -160,6 +179,8 @@ var endpointFields = []decode.Field[endpoint]{
 	decode.Key("zone", name, func(e *endpoint) *string { return &e.Zone }),
 	decode.Key("weight", orNoNumber, func(e *endpoint) *uint16 { return &e.Weight }),
 	decode.Key("tier", decode.Number[uint8](0, source.MaxTier), func(e *endpoint) *uint8 { return &e.Tier }),
+	decode.Key("max_connections", connections, func(e *endpoint) *uint32 { return &e.MaxConnections }),
+	decode.Key("min_connections", connections, func(e *endpoint) *uint32 { return &e.MinConnections }),
 	decode.Key("enabled", yes, func(e *endpoint) *bool { return &e.Disabled }),
 	decode.Key("ready", decode.Bool, func(e *endpoint) *bool { return &e.Ready }),
 	decode.Key("serving", decode.Bool, func(e *endpoint) *bool { return &e.Serving }),
@@ -207,6 +228,7 @@ func hasLoadBalancerIPs(s *service) bool { return len(s.LoadBalancerIPs) > 0 }
 func hasAddresses(s *service) bool       { return len(s.AnnouncedAddrs()) > 0 }
 func hasShares(s *service) bool          { return source.NoSlowStart(s.Scheduler) == "" }
 func isMaglev(s *service) bool           { return s.Scheduler == source.Maglev }
+func takesFlags(s *service) bool         { return s.Scheduler != "" && s.Scheduler != source.Maglev }
 func isTunnel(s *service) bool           { return s.Forward.Method == source.ForwardTunnel }
 func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
 

@@ -60,14 +60,31 @@ func (r *Result) addServer(v *virtualServer, name string) *Service {
 	}
 	if hashOn := v.likeMaglev(); hashOn != source.NotHashed {
 		s.Scheduler, s.HashOn = source.Maglev, hashOn
-	} else if len(v.flags) > 0 {
-		s.note(v.at, "the flags "+strings.Join(v.flags, ",")+" of scheduler "+v.scheduler+" are left out", `scheduler = "maglev" hashes port and address, or with hash_on = "client_ip" the address`)
+	} else {
+		s.setFlags(v)
 	}
-	if v.onePacket {
-		s.note(v.at, "one-packet scheduling is left out: a UDP flow keeps its endpoint", "a short [ipvs] udp_timeout in svcproxy.toml comes near it")
+	if s.OnePacket = v.onePacket && v.protocol == source.UDP; v.onePacket && !s.OnePacket {
+		s.note(v.at, "one-packet scheduling is left out: it is for UDP", "")
 	}
 	s.setDestinations(v)
 	return s
+}
+
+// setFlags sets the flags that the scheduler has.
+func (s *Service) setFlags(v *virtualServer) {
+	var left []string
+	has := source.FlagsOfScheduler(v.scheduler)
+	for _, word := range v.flags {
+		i := slices.IndexFunc(source.EachSchedulerFlag, func(f source.SchedulerFlags) bool { return f.String() == word })
+		if i < 0 || source.EachSchedulerFlag[i]&has == 0 {
+			left = append(left, word)
+			continue
+		}
+		s.SchedulerFlags |= source.EachSchedulerFlag[i]
+	}
+	if len(left) > 0 {
+		s.note(v.at, "the flags "+strings.Join(left, ",")+" are left out: scheduler "+v.scheduler+" has none of them", "")
+	}
 }
 
 // likeMaglev returns what the scheduler mh hashes where its flags are those of scheduler maglev.
@@ -138,8 +155,10 @@ func (s *Service) endpointOf(d destination) source.Endpoint {
 	if e.Weight = uint16(max(0, min(d.weight, 65535))); int(e.Weight) != d.weight {
 		s.note(d.at, fmt.Sprintf("the weight %d of %s is written as %d", d.weight, d.addr.Addr(), e.Weight), "the greatest is 65535")
 	}
-	if d.upper != 0 || d.lower != 0 {
-		s.note(d.at, fmt.Sprintf("the thresholds of connections of %s, upper %d and lower %d, are left out", d.addr.Addr(), d.upper, d.lower), "limit connections in the server itself")
+	e.MaxConnections, e.MinConnections = min(d.upper, source.MaxConnectionLimit), min(d.lower, source.MaxConnectionLimit)
+	if d.lower > d.upper {
+		s.note(d.at, fmt.Sprintf("the lower threshold of connections of %s, %d, is left out: it is above the upper one, %d", d.addr.Addr(), d.lower, d.upper), "")
+		e.MinConnections = 0
 	}
 	if d.checksum != "" {
 		s.note(d.at, fmt.Sprintf("%s of the tunnel to %s is left out", d.checksum, d.addr.Addr()), "tunnels have the checksums that IPVS gives them by itself")

@@ -66,7 +66,9 @@ func (j Judge) Document(r *Result, head string) (*Document, error) {
 // noteMode notes, once, that services want another mode than what the host may take.
 func (j Judge) noteMode(r *Result) {
 	ipvs := configs.IPVSMode.Name
-	wants := func(s *Service) bool { return s.Forward.Answers() || s.Scheduler != "" && s.Scheduler != source.Maglev }
+	wants := func(s *Service) bool {
+		return s.Forward.Answers() || s.Scheduler != "" && s.Scheduler != source.Maglev || s.OnePacket || slices.ContainsFunc(s.Endpoints, limited)
+	}
 	if i := slices.IndexFunc(r.Services, wants); j.Mode == configs.Auto && i >= 0 {
 		r.note(place{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode",
 			fmt.Sprintf("set mode = %q in svcproxy.toml, or convert with --mode %s", ipvs, configs.NFTablesMode.Name))
@@ -89,9 +91,8 @@ func (j Judge) reread(d *Document) error {
 func (j Judge) judge(s *Service) *judged {
 	if j.Rules.Check != nil {
 		for _, p := range j.Rules.Check(s.Service) {
-			if !p.Warning && p.Path.Under(source.At("scheduler")) {
-				s.note(s.at, fmt.Sprintf("scheduler %s is left out: %s", s.Scheduler, p.Msg), p.Hint)
-				s.Scheduler, s.HashOn = "", source.NotHashed
+			if !p.Warning {
+				s.leaveOut(p)
 			}
 		}
 	}
@@ -106,6 +107,32 @@ func (j Judge) judge(s *Service) *judged {
 		s.Service = services[0]
 	}
 	return out
+}
+
+func limited(e source.Endpoint) bool { return e.MaxConnections > 0 }
+
+// leaveOut leaves out what the mode cannot do, where a service is one without it.
+func (s *Service) leaveOut(p source.Problem) {
+	note := func(what string) { s.note(s.at, fmt.Sprintf("%s is left out: %s", what, p.Msg), p.Hint) }
+	switch p.Path.String() {
+	case "scheduler":
+		note("scheduler " + s.Scheduler)
+		s.Scheduler, s.HashOn = "", source.NotHashed
+	case "scheduler_flags": // goes with the scheduler
+		s.SchedulerFlags = 0
+	case "one_packet":
+		note("one_packet")
+		s.OnePacket = false
+	default:
+		if !strings.HasSuffix(p.Path.String(), ".max_connections") {
+			return
+		}
+		note("max_connections")
+		s.Endpoints = slices.Clone(s.Endpoints)
+		for i := range s.Endpoints {
+			s.Endpoints[i].MaxConnections, s.Endpoints[i].MinConnections = 0, 0
+		}
+	}
 }
 
 // refuse finds services that have something in common that only one may have: the first has it.

@@ -77,6 +77,10 @@ func serviceText(s *source.Service) string {
 	put(&t, "publish_not_ready", s.PublishNotReady, false)
 	put(&t, "scheduler", s.Scheduler, "")
 	put(&t, "hash_on", s.HashOn.String(), "")
+	if s.SchedulerFlags != 0 {
+		t = append(t, "scheduler_flags = "+literal(strings.Split(s.SchedulerFlags.String(), ",")))
+	}
+	put(&t, "one_packet", s.OnePacket, false)
 	put(&t, "forward", s.Forward.Method.String(), "masquerade")
 	put(&t, "tunnel_type", s.Forward.Tunnel.String(), "")
 	put(&t, "tunnel_port", s.Forward.Port, 0)
@@ -129,6 +133,8 @@ func endpointText(s *source.Service, e *source.Endpoint) string {
 	put(&t, "zone", e.Zone, "")
 	put(&t, "weight", e.Weight, 1)
 	put(&t, "tier", e.Tier, 0)
+	put(&t, "max_connections", e.MaxConnections, 0)
+	put(&t, "min_connections", e.MinConnections, 0)
 	put(&t, "enabled", !e.Disabled, true)
 	put(&t, "ready", e.Ready, true)
 	put(&t, "serving", e.Serving, true)

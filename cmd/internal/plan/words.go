@@ -60,6 +60,8 @@ func differences(old, now *source.Service) []Edit {
 	d.value("publish_not_ready", old.PublishNotReady, now.PublishNotReady)
 	d.value("scheduler", old.Scheduler, now.Scheduler)
 	d.value("hash_on", old.HashOn, now.HashOn)
+	d.value("scheduler_flags", old.SchedulerFlags, now.SchedulerFlags)
+	d.value("one_packet", old.OnePacket, now.OnePacket)
 	d.value("forward", old.Forward, now.Forward)
 	d.healthCheck(old.HealthCheck, now.HealthCheck)
 	d.value("announce", old.Announce, now.Announce)
@@ -182,6 +184,8 @@ func (d *diff) endpoint(name string, old, now source.Endpoint) {
 	key := func(k string) string { return k + " of " + name }
 	d.value(key("weight"), old.Weight, now.Weight)
 	d.value(key("tier"), old.Tier, now.Tier)
+	d.value(key("max_connections"), old.MaxConnections, now.MaxConnections)
+	d.value(key("min_connections"), old.MinConnections, now.MinConnections)
 	d.value(key("enabled"), !old.Disabled, !now.Disabled)
 	d.value(key("node"), old.Node, now.Node)
 	d.value(key("zone"), old.Zone, now.Zone)
