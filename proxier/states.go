@@ -15,6 +15,8 @@ type EndpointStatus struct {
 	Weight  uint16 `json:"weight"`
 	Tier    uint8  `json:"tier,omitempty"`
 
+	MaxConnections uint32 `json:"max_connections,omitempty"` // for each address and port of the service; 0: any number
+
 	Share int          `json:"share_percent,omitempty"` // of its weight, while its state is "slow start"
 	Since time.Time    `json:"since,omitzero"`          // State is so; zero: not known, as where it follows from files alone
 	Check *CheckStatus `json:"check,omitempty"`         // nil: it is not checked
@@ -106,6 +108,7 @@ func (u *usedService) endpointStatus(e *source.Endpoint, state endpointState, no
 	known, detail := u.Conditions.of(u.Service, e), u.details[u.EndpointAt(e)]
 	st := EndpointStatus{
 		Address: endpointName(*e), Local: isLocal(e, node), State: state.String(), Weight: e.Weight, Tier: e.Tier, Drain: detail.Drain,
+		MaxConnections: e.MaxConnections,
 	}
 	if u.HealthCheck != nil {
 		st.Check = &CheckStatus{

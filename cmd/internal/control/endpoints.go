@@ -40,7 +40,7 @@ func (t *table) endpointsOf(services []proxier.ServiceStatus, named bool) {
 
 // observed reports whether more is known of an endpoint than its file says.
 func observed(e proxier.EndpointStatus) bool {
-	return e.Check != nil || e.Drain != nil || e.Tier > 0 || e.Share > 0
+	return e.Check != nil || e.Drain != nil || e.Tier > 0 || e.Share > 0 || e.MaxConnections > 0
 }
 
 // endpoint returns the cells of a row.
@@ -94,7 +94,8 @@ func (t *table) left(until time.Time) string {
 	return "time is over"
 }
 
-// why returns who drains an endpoint, its tier, and what its check last answered.
+// why returns who drains an endpoint, its tier, how many connections it gets at most, and what its
+// check last answered.
 func (t *table) why(e proxier.EndpointStatus) string {
 	var parts []string
 	if d := e.Drain; d != nil {
@@ -102,6 +103,9 @@ func (t *table) why(e proxier.EndpointStatus) string {
 	}
 	if e.Tier > 0 {
 		parts = append(parts, fmt.Sprintf("tier %d", e.Tier))
+	}
+	if e.MaxConnections > 0 {
+		parts = append(parts, "at most "+grouped(int(e.MaxConnections))+" connections")
 	}
 	if e.Check != nil {
 		parts = append(parts, t.lastAnswer(e.Check))

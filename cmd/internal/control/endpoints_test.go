@@ -27,7 +27,7 @@ func checked() proxier.ServiceStatus {
 				Drain: &proxier.Drain{Reason: "disk", By: "alice\n", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
 			{Address: "192.168.10.14", State: "draining", Weight: 1, Since: day, Drain: &proxier.Drain{By: "root", At: day, Until: now}},
 			{Address: "192.168.10.15", State: "slow start", Share: 40, Weight: 1, Since: now.Add(-4 * time.Second), Check: check(time.Millisecond, "")},
-			{Address: "192.168.10.16", State: "backup", Tier: 1, Weight: 1, Since: day, Check: check(9999*time.Microsecond, "")},
+			{Address: "192.168.10.16", State: "backup", Tier: 1, Weight: 1, MaxConnections: 2000, Since: day, Check: check(9999*time.Microsecond, "")},
 			{Address: "192.168.10.17", State: "checking", Weight: 1, Check: &proxier.CheckStatus{Type: "tcp"}},
 			{Address: "192.168.10.18", State: "disabled", Weight: 1},
 			{Address: "192.168.10.19", State: "up", Weight: 1, Since: day, Check: check(time.Second, "connection refused")},
@@ -51,7 +51,7 @@ ENDPOINT       STATE           WEIGHT  WHERE   SINCE               WHY
 192.168.10.13  draining        1       remote  2m0s, 13m0s left    drained by alice\n: disk; tcp 12 ms
 192.168.10.14  draining        1       remote  3d2h, time is over  drained by root
 192.168.10.15  slow-start 40%  1       remote  4s                  tcp 1.0 ms
-192.168.10.16  backup          1       remote  3d2h                tier 1; tcp 10.0 ms
+192.168.10.16  backup          1       remote  3d2h                tier 1; at most 2,000 connections; tcp 10.0 ms
 192.168.10.17  checking        1       remote  -                   tcp: not asked yet
 192.168.10.18  disabled        1       remote  -                   -
 192.168.10.19  up              1       remote  3d2h                tcp: connection refused, 2s ago

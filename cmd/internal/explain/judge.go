@@ -170,7 +170,7 @@ func (r *Report) choice(d *decision, f *facts) {
 	used, others := r.sorted(d)
 	for i, e := range r.Expected {
 		if i < maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])))
+			r.say(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])+d.atMost(used[i])))
 		} else if i == maxLines/2 {
 			r.say(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
 		}
@@ -188,6 +188,7 @@ func (r *Report) choice(d *decision, f *facts) {
 	r.checks(d, used)
 	r.affinity(d, f)
 	r.hashing(d)
+	r.onePacket(d)
 }
 
 // sorted returns the endpoints that are used, as Expected has them, and the others.
