@@ -23,8 +23,8 @@ import (
 const MaxSize = 16 << 20
 
 const (
-	maxNotes    = 10_000  // lines about what is not carried over
-	maxServices = 100_000 // as many as a service file may have
+	maxNotes    = 10_000    // lines about what is not carried over
+	maxServices = 100_000   // as many as a service file may have
 	maxGrowth   = 1_000_000 // endpoints, addresses and words that a short text may stand for, in all
 )
 

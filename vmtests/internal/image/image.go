@@ -25,7 +25,7 @@ const EnvCache = "SVCPROXY_VM_CACHE"
 // packages are in the root file system, beside Debian's minimal set.
 var packages = []string{
 	"systemd", "systemd-sysv",
-	"iproute2", "iptables", "nftables", "ipset", "ipvsadm", "conntrack",
+	"iproute2", "iptables", "nftables", "ipset", "ipvsadm", "conntrack", "keepalived",
 	"kmod", "procps",
 	"busybox", // servers and clients of docs/first-service.md
 }

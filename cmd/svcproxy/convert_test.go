@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const saved = "-A -t 192.0.2.10:80 -s wlc\n-a -t 192.0.2.10:80 -r 10.0.0.1:80 -m -w 1\n"
+
+// Convert says by its exit code whether there is something to use, and its notes are no failure.
+func TestConvertExitCodes(t *testing.T) {
+	const usage = "\nRun 'svcproxy --help' for usage.\n"
+	for _, tt := range []struct {
+		name, text string
+		args       []string
+		code       int
+		stderr     string // how it begins
+	}{
+		{"services and notes", saved, []string{"ipvsadm", "in"}, 0, "in: endpoints saw the addresses of clients"},
+		{"not this format", saved, []string{"keepalived", "in"}, 1, "in: no service that can be used was found\n"},
+		{"cannot be read", "-A nonsense\n", []string{"ipvsadm", "in"}, 1, "converting: in:1: \"nonsense\" is no option of a line of ipvsadm-save\n"},
+		{"unknown format", "", []string{"ipvs", "in"}, 2, `svcproxy: unknown format "ipvs"; want keepalived, ipvsadm, iptables, haproxy, kubernetes or cilium`},
+		{"no format", "", nil, 2, "svcproxy: accepts between 1 and 2 arg(s), received 0" + usage},
+		{"no file", "", []string{"ipvsadm", "nowhere"}, 3, "reading what to convert: open nowhere: no such file or directory\n"},
+		{"a directory", "", []string{"ipvsadm", "etc"}, 3, "reading what to convert: read etc: it is a directory\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := etc(t, nil)
+			t.Chdir(dir)
+			if err := os.WriteFile("in", []byte(tt.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			code, _, stderr := call(t, dir, append([]string{"convert"}, tt.args...)...)
+			if code != tt.code || !strings.HasPrefix(stderr, tt.stderr) {
+				t.Errorf("exit %d: %s\nwant %d: %s", code, stderr, tt.code, tt.stderr)
+			}
+		})
+	}
+}
+
+// What is printed passes check, in the mode that is asked for, also where the mode cannot do all of it.
+func TestConvertPassesCheck(t *testing.T) {
+	for _, mode := range []string{"auto", "nftables", "ipvs", "iptables"} {
+		dir := etc(t, nil)
+		t.Chdir(dir)
+		text := saved + "-A -t 192.0.2.11:80 -s rr\n-a -t 192.0.2.11:80 -r 10.0.0.1:80 -g -w 1\n"
+		if err := os.WriteFile("in", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out, stderr := call(t, dir, "convert", "ipvsadm", "in", "--mode", mode)
+		if code != 0 {
+			t.Fatalf("%s: exit %d: %s", mode, code, stderr)
+		}
+		if err := os.WriteFile(filepath.Join("etc", "a.toml"), []byte(out), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, stderr := call(t, dir, "check", "--mode", mode); code != 0 {
+			t.Errorf("%s: exit %d: %s\nof\n%s", mode, code, stderr, out)
+		}
+		has := strings.Contains(out, "\nscheduler = \"wlc\"\n") && strings.Contains(out, "\nforward = \"direct\"\n")
+		if want := mode == "auto" || mode == "ipvs"; has != want {
+			t.Errorf("%s: scheduler and forward: %v; want %v, in\n%s", mode, has, want, out)
+		}
+	}
+}
