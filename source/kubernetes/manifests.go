@@ -39,6 +39,9 @@ type Converted struct {
 	Notes           []string
 }
 
+// maxManifestPorts is as many ports as a service of a file may have.
+const maxManifestPorts = 1000
+
 // NewManifests returns none.
 func NewManifests() *Manifests {
 	return &Manifests{slices: map[source.Key][]*slice{}, older: map[source.Key][]*slice{}, words: newWords()}
@@ -94,6 +97,10 @@ func (m *Manifests) Services() []Converted {
 func (m *Manifests) service(s manifest) Converted {
 	out := Converted{Key: source.Key{Namespace: s.Namespace, Name: s.Name}, ID: s.id}
 	borrowed := lendClusterIPs(s.Service)
+	if len(s.Spec.Ports) > maxManifestPorts {
+		out.Notes = []string{fmt.Sprintf("it has more than %d ports: left out", maxManifestPorts)}
+		return out
+	}
 	svc := parseService(s.Service, m.words)
 	if svc == nil {
 		out.Notes = []string{whyNothing(s.Service)}

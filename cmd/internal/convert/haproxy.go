@@ -24,6 +24,9 @@ func readHAProxy(in Input) (*Result, error) {
 		}
 	}
 	for _, s := range h.order {
+		if err := h.grow(s.size()); err != nil {
+			return nil, errorAt(s.at, "%s", err)
+		}
 		if !s.used && s.mode() == "tcp" {
 			h.note(s.at, "backend "+source.Excerpt(s.name)+" is left out: no frontend has it as its default_backend", "")
 		}
@@ -92,6 +95,14 @@ func (s *section) all(words ...string) (list []configLine) {
 	return list
 }
 
+// size returns how much there is to look through, with all that is default.
+func (s *section) size() (n int) {
+	for ; s != nil; s = s.defaults {
+		n += 1 + len(s.lines)
+	}
+	return n
+}
+
 func (s *section) mode() string {
 	l, _ := s.last("mode")
 	return cmp.Or(l.arg(1), "tcp")
@@ -101,10 +112,13 @@ func (s *section) mode() string {
 var sectionWords = []string{"global", "defaults", "listen", "frontend", "backend", "userlist", "peers", "resolvers", "mailers", "program", "cache", "ring",
 	"http-errors", "fcgi-app", "log-forward", "crt-store", "traces", "acme", "log-profile"}
 
+// maxSections bounds the sections of a configuration.
+const maxSections = 20_000
+
 // sections splits the text.
 func (h *haproxy) sections(in Input) error {
 	var current, standard *section
-	n := 0
+	n, sections := 0, 0
 	for line := range strings.Lines(string(in.Data)) {
 		n++
 		at := place{in.Name, n}
@@ -114,6 +128,9 @@ func (h *haproxy) sections(in Input) error {
 			return errorAt(at, "%s", err)
 		case len(words) == 0:
 		case slices.Contains(sectionWords, words[0]):
+			if sections++; sections > maxSections {
+				return errorAt(at, "there are more than %d sections", maxSections)
+			}
 			current = &section{kind: words[0], at: at, defaults: standard}
 			if len(words) > 1 {
 				current.name = words[1]
@@ -206,6 +223,9 @@ func unescaped(c byte) string {
 
 // front makes services of a listen or frontend section.
 func (h *haproxy) front(s *section) error {
+	if err := h.grow(s.size()); err != nil {
+		return err
+	}
 	back := s
 	switch l, found := s.last("default_backend"); {
 	case s.kind == "listen" && !found:
@@ -230,7 +250,7 @@ func (h *haproxy) front(s *section) error {
 		if len(fronts) > 1 {
 			name = fmt.Sprintf("%s-%d", label(name), i+1)
 		}
-		if err := h.grow(len(f.ports) + len(back.lines)); err != nil {
+		if err := h.grow(len(f.ports) + back.size()); err != nil {
 			return err
 		}
 		h.service(s.at, "default", name).haproxy(s, back, f)

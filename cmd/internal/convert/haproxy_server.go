@@ -43,8 +43,11 @@ func readServers(s *section) (list []proxyServer) {
 	return list
 }
 
+// maxParams is more than all parameters that there are.
+const maxParams = 200
+
 func setParams(to map[string]string, words []string) {
-	for i := 0; i < len(words); i++ {
+	for i := 0; i < len(words) && len(to) < maxParams; i++ {
 		switch name, off := strings.CutPrefix(words[i], "no-"); {
 		case off:
 			delete(to, name)
@@ -88,14 +91,28 @@ func (s *Service) haproxyServers(back *section) {
 		return
 	}
 	s.HealthCheck = s.haproxyCheck(back, checked[0])
+	same := map[string]bool{checkKey(checked[0]): true} // by what tells checks of a section apart
 	for _, p := range checked[1:] {
-		if !s.HealthCheck.Equal((&Service{Service: s.Service, all: &Result{}}).haproxyCheck(back, p)) {
+		key := checkKey(p)
+		if _, known := same[key]; !known {
+			same[key] = s.HealthCheck.Equal((&Service{Service: s.Service, all: &Result{}}).haproxyCheck(back, p))
+		}
+		if !same[key] {
 			s.note(p.at, "the check of server "+source.Excerpt(p.name)+" is left out: the first one of the service differs, and is of all", "make it a service of its own")
 		}
 	}
 	for _, p := range unchecked {
 		s.note(p.at, "server "+source.Excerpt(p.name)+" has no check, and gets that of the others", "")
 	}
+}
+
+// checkKey returns what of a server its check depends on.
+func checkKey(p proxyServer) string {
+	var b strings.Builder
+	for _, key := range []string{"inter", "downinter", "rise", "fall", "port", "check-ssl"} {
+		fmt.Fprintf(&b, "%q ", p.params[key])
+	}
+	return b.String()
 }
 
 // haproxyEndpoint makes an endpoint of a server, unless it can be none.

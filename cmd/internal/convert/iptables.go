@@ -27,9 +27,10 @@ func readIPTables(in Input) (*Result, error) {
 		return nil, errorAt(place{in.Name, 0}, "%s", err)
 	}
 	w.firewalls()
-	w.kube()
-	w.plain()
-	return w.Result, nil
+	if err := w.kube(); err != nil {
+		return nil, err
+	}
+	return w.Result, w.plain()
 }
 
 // A frontKey is what clients connect to. Without address it is every address of the host.

@@ -15,7 +15,7 @@ import (
 var kubeComment = regexp.MustCompile(`^([a-z0-9-]{1,63})/([a-z0-9-]{1,63})(?::([a-z0-9-]{1,63}))?( cluster IP| external IP| loadbalancer IP|)$`)
 
 // kube makes a service of all frontends that kube-proxy names alike.
-func (w *walker) kube() {
+func (w *walker) kube() error {
 	services := map[source.Key]*Service{}
 	var nodePorts []*frontend
 	for _, f := range w.order {
@@ -35,6 +35,9 @@ func (w *walker) kube() {
 	}
 	var out []*Service
 	for _, s := range w.Services {
+		if err := w.allPorts(s); err != nil {
+			return err
+		}
 		commonTargets(s.Service)
 		for i, svc := range splitPorts(s.Service) {
 			one := *s
@@ -47,7 +50,11 @@ func (w *walker) kube() {
 		}
 	}
 	w.Services = out
+	return nil
 }
+
+// maxFronts is more than any service of kube-proxy has.
+const maxFronts = 10_000
 
 // kubeFront puts a frontend into its service.
 func (w *walker) kubeFront(services map[source.Key]*Service, f *frontend, m []string) {
@@ -56,6 +63,10 @@ func (w *walker) kubeFront(services map[source.Key]*Service, f *frontend, m []st
 	if s == nil {
 		s = w.service(f.leaves[0].at, key.Namespace, key.Name)
 		services[key] = s
+	}
+	if len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs)+len(s.Ports) > maxFronts || len(s.Endpoints) > maxFronts {
+		s.note(f.leaves[0].at, fmt.Sprintf("what is beyond %d addresses, ports or endpoints of the service is left out", maxFronts), "")
+		return
 	}
 	p := f.pool()
 	for _, n := range p.notes {
@@ -86,29 +97,45 @@ func (w *walker) kubeFront(services map[source.Key]*Service, f *frontend, m []st
 
 // addPool adds endpoints that serve a port.
 func (s *Service) addPool(port string, p pool) {
+	of := make(map[netip.Addr][]int, len(s.Endpoints))
+	for i, e := range s.Endpoints {
+		of[e.Addr] = append(of[e.Addr], i)
+	}
 	for i, to := range p.to {
-		at := slices.IndexFunc(s.Endpoints, func(e source.Endpoint) bool {
-			n, has := e.Ports[port]
-			return e.Addr == to.Addr() && (!has || n == to.Port())
-		})
+		at := -1
+		for _, k := range of[to.Addr()] {
+			if n, has := s.Endpoints[k].Ports[port]; !has || n == to.Port() {
+				at = k
+				break
+			}
+		}
 		if at < 0 {
+			of[to.Addr()] = append(of[to.Addr()], len(s.Endpoints))
 			e := endpoint(to.Addr())
 			e.Weight, e.Ports = p.weights[i], map[string]uint16{}
 			at, s.Endpoints = len(s.Endpoints), append(s.Endpoints, e)
 		}
 		s.Endpoints[at].Ports[port] = to.Port()
 	}
-	for i := range s.Endpoints { // of other ports, until something else is known
+}
+
+// allPorts says of each endpoint which ports it does not serve.
+func (w *walker) allPorts(s *Service) error {
+	if err := w.grow(len(s.Endpoints) * len(s.Ports)); err != nil {
+		return errorAt(s.at, "%s", err)
+	}
+	for i := range s.Endpoints {
 		for _, q := range s.Ports {
 			if _, known := s.Endpoints[i].Ports[q.Name]; !known {
 				s.Endpoints[i].Ports[q.Name] = 0
 			}
 		}
 	}
+	return nil
 }
 
 // plain makes a service of each frontend that has rules of its own, one of all ports of a rule.
-func (w *walker) plain() {
+func (w *walker) plain() error {
 	by := map[string]*Service{}
 	for _, f := range w.order {
 		if f.comment != "" {
@@ -130,11 +157,15 @@ func (w *walker) plain() {
 		w.plainPort(s, f, p)
 	}
 	for _, s := range by {
+		if err := w.allPorts(s); err != nil {
+			return err
+		}
 		if len(s.Ports) == 1 {
 			s.unnamed()
 		}
 		commonTargets(s.Service)
 	}
+	return nil
 }
 
 func (w *walker) plainService(f *frontend, p pool) *Service {
