@@ -44,11 +44,8 @@ var realWorld = map[string][]string{
 
 // exceptions are what keepalived makes and services do not have; docs/moving.md lists them.
 var exceptions = map[string]*regexp.Regexp{
-	"firewall marks":            regexp.MustCompile(`^-[Aa] -f .*`),
-	"flags of the scheduler sh": regexp.MustCompile(` -b sh-\S+`),
-	"one-packet scheduling":     regexp.MustCompile(` -o$`),
-	"thresholds":                regexp.MustCompile(` -x \d+ -y \d+`),
-	"granularity":               regexp.MustCompile(` -M \S+`),
+	"firewall marks": regexp.MustCompile(`^-[Aa] -f .*`),
+	"granularity":    regexp.MustCompile(` -M \S+`),
 }
 
 // Svcproxy makes of a converted configuration the virtual servers that keepalived makes of it. Neither
