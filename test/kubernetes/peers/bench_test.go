@@ -121,7 +121,7 @@ func (b *bench) round(t *testing.T, mode string, s size, peer string, i int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.rests = i < b.plan.rested
+	n.rests = c.with(memoryRest) < b.plan.rested
 	if err := n.measure(&r); err != nil {
 		t.Fatal(err)
 	}

@@ -97,6 +97,16 @@ func (c *cell) complete(rounds int) bool {
 	return len(c.Rounds) >= rounds || slices.ContainsFunc(c.Rounds, func(r round) bool { return len(r.Over) > 0 })
 }
 
+// with returns how many rounds have a measure.
+func (c *cell) with(m measure) (n int) {
+	for _, r := range c.Rounds {
+		if _, ok := r.Values[m]; ok {
+			n++
+		}
+	}
+	return n
+}
+
 // A figure is the median of a measure over all rounds.
 type figure struct {
 	value  float64
