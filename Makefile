@@ -15,7 +15,7 @@ SHARE       = $(DESTDIR)/usr/share/svcproxy
 DOC         = $(DESTDIR)/usr/share/doc/svcproxy
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes bench-peers stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,11 @@ bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kub
 PEERS ?= TestBenchPeers
 bench-peers: ## svcproxy beside kube-proxy in all modes, into docs/bench-peers.md; some two hours, goes on where it was ended (root; builds kube-proxy)
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 24h -run '$(PEERS)' ./peers
+
+bench-peers-vm: build ## keepalived beside svcproxy in ipvs mode, in a guest, as a table (as test-vm, and keepalived); an hour
+	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
+	tar -chPf bin/keepalived.tar --transform 's,^/,,' $$(command -v keepalived) $$(ldd $$(command -v keepalived) | grep -o '/[^ ]*')
+	$(GUEST) -file bin/keepalived.tar -env SVCPROXY_PEERS_KEEPALIVED=/root/keepalived.tar -env SVCPROXY_PEERS_IPVS=$(SVCPROXY_PEERS_IPVS) -env SVCPROXY_PEERS_ROUNDS=$(SVCPROXY_PEERS_ROUNDS) -- bin/bench.test -test.v -test.timeout 4h -test.run '^TestPeersIPVS$$'
 
 stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)
 	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./test/bench
