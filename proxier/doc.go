@@ -49,7 +49,7 @@
 //	held                     waiting for that
 //	udpflows, flowtable      UDP flows to former endpoints
 //	closing                  connections of endpoints that left
-//	health, doubts*, clients, serving, snapshot, status, summary, runs what others ask of the Loop
+//	health, doubts*, clients, serving, snapshot, status, summary, runs  what others ask of the Loop
 //	states                   the state of each endpoint in a word, for people
 //	reason, standing         why a route rejects or drops; why an endpoint is not used
 //	packet                   what becomes of one packet, for explain
