@@ -23,6 +23,7 @@ var defaultSamples = map[string]struct{ value, other, with string }{
 	"scheduler":                   {`"rr"`, `""`, ""},
 	"hash_on":                     {`"client_ip"`, `""`, `scheduler = "maglev"`},
 	"scheduler_flags":             {`["sh-port"]`, `["sh-fallback"]`, `scheduler = "sh"`},
+	"one_packet":                  {`true`, `false`, overUDP},
 	"forward":                     {`"tunnel"`, `"masquerade"`, ""},
 	"tunnel_type":                 {`"gre"`, `"ipip"`, `forward = "tunnel"`},
 	"tunnel_port":                 {`6081`, `6082`, "forward = \"tunnel\"\ntunnel_type = \"gue\""},
@@ -33,11 +34,18 @@ var defaultSamples = map[string]struct{ value, other, with string }{
 	"announce":                    {`["bgp"]`, `[]`, ""},
 }
 
+// overUDP are keys of services whose port is one of UDP.
+const overUDP = `forward = "direct"`
+
 // twoServices is a file of services a and b, which have these keys.
 func twoServices(defaults, keys string) string {
+	port := "{ port = 80 }"
+	if strings.Contains(keys, overUDP) {
+		port = `{ port = 80, protocol = "udp" }`
+	}
 	service := func(name, addr string) string {
 		keys := strings.ReplaceAll(keys, "10.97.0.1", "10.97.0."+addr)
-		return "[[services]]\nname = \"" + name + "\"\nvips = [\"10.96.0." + addr + "\"]\nports = [{ port = 80 }]\n" +
+		return "[[services]]\nname = \"" + name + "\"\nvips = [\"10.96.0." + addr + "\"]\nports = [" + port + "]\n" +
 			"endpoints = [{ address = \"10.1.1.1\" }, { address = \"10.1.1.2\", tier = 1 }, { address = \"10.1.1.3\", tier = 1 }, { address = \"10.1.1.4\", tier = 2 }]\n" + keys + "\n"
 	}
 	return defaults + service("a", "1") + service("b", "2")
@@ -89,6 +97,7 @@ external_traffic_policy = "local"
 session_affinity_timeout = "1h"
 traffic_distribution = "prefer_same_zone"
 hash_on = "client_ip"
+one_packet = true
 tunnel_type = "gue"
 tunnel_port = 6081
 min_up = 9

@@ -158,7 +158,7 @@ var serviceFields = []decode.Field[service]{
 	asDefault(decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler })),
 	asDefault(decode.Key("hash_on", hashOn, func(s *service) *source.HashOn { return &s.HashOn }), isMaglev),
 	asDefault(decode.Key("scheduler_flags", schedulerFlags, func(s *service) *source.SchedulerFlags { return &s.SchedulerFlags }), takesFlags),
-	decode.Key("one_packet", decode.Bool, func(s *service) *bool { return &s.OnePacket }),
+	asDefault(decode.Key("one_packet", decode.Bool, func(s *service) *bool { return &s.OnePacket }), hasUDP),
 	asDefault(decode.Key("forward", forwarding, func(s *service) *source.ForwardMethod { return &s.Forward.Method })),
 	asDefault(decode.Key("tunnel_type", tunnel, func(s *service) *source.TunnelType { return &s.Forward.Tunnel }), isTunnel),
 	asDefault(decode.Key("tunnel_port", portNumber, func(s *service) *uint16 { return &s.Forward.Port }), isGUE),
@@ -229,8 +229,11 @@ func hasAddresses(s *service) bool       { return len(s.AnnouncedAddrs()) > 0 }
 func hasShares(s *service) bool          { return source.NoSlowStart(s.Scheduler) == "" }
 func isMaglev(s *service) bool           { return s.Scheduler == source.Maglev }
 func takesFlags(s *service) bool         { return s.Scheduler != "" && s.Scheduler != source.Maglev }
-func isTunnel(s *service) bool           { return s.Forward.Method == source.ForwardTunnel }
-func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
+func hasUDP(s *service) bool {
+	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.Protocol == source.UDP })
+}
+func isTunnel(s *service) bool { return s.Forward.Method == source.ForwardTunnel }
+func isGUE(s *service) bool    { return s.Forward.Tunnel == source.GUE }
 
 // newService returns a service whose keys are not written.
 func newService(pos source.Position) service {
