@@ -45,6 +45,7 @@ func (tr Transition) Edits() []Edit {
 	e.lists("vips", texts(a.VIPs, netip.Addr.String), texts(b.VIPs, netip.Addr.String))
 	e.lists("external_ips", texts(a.ExternalIPs, netip.Addr.String), texts(b.ExternalIPs, netip.Addr.String))
 	e.lists("load_balancer_ips", texts(a.LoadBalancerIPs, netip.Addr.String), texts(b.LoadBalancerIPs, netip.Addr.String))
+	e.lists("source_ranges", texts(a.SourceRanges, netip.Prefix.String), texts(b.SourceRanges, netip.Prefix.String))
 	e.lists("load_balancer_source_ranges", texts(a.LoadBalancerSourceRanges, netip.Prefix.String), texts(b.LoadBalancerSourceRanges, netip.Prefix.String))
 	e.lists("ports", texts(a.Ports, portText), texts(b.Ports, portText))
 	e.value("internal_traffic_policy", a.InternalTrafficPolicy.String(), b.InternalTrafficPolicy.String())

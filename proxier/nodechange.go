@@ -37,7 +37,8 @@ func nodeChangeOf(old, now *Node) nodeChange {
 // localReady ask whether the host owns addresses of the service and of endpoints
 // that name no node, and source ranges admit the addresses of the host.
 func (ch *nodeChange) touches(s *source.Service) bool {
-	if ch.all || len(s.LoadBalancerSourceRanges) > 0 && (ch.ports || len(ch.addrs) > 0) {
+	ranged := len(s.SourceRanges)+len(s.LoadBalancerSourceRanges) > 0
+	if ch.all || ranged && (ch.ports || len(ch.addrs) > 0) {
 		return true
 	}
 	for a := range addresses(s) {

@@ -18,6 +18,7 @@ const (
 	Closed       Effect = "closed"    // established connections are closed
 	Kept         Effect = "kept"      // endpoints get no new connections, and keep those that they have
 	Forgotten    Effect = "forgotten" // clients with session affinity get any endpoint
+	Barred       Effect = "barred"    // new connections are dropped, except for those from Sources; established ones go on
 )
 
 // A Consequence is what a change means for connections of one service port.
@@ -30,6 +31,7 @@ type Consequence struct {
 	Frontends []FrontendKey    // that these connections are sent to; sorted; empty for Forgotten
 	Endpoints []netip.AddrPort // that have the connections or clients; sorted; empty: all
 	Others    int              // of Forgotten: endpoints that keep their clients
+	Sources   []netip.Prefix   // of Barred: who may connect; the host itself, if it may, also from the addresses of Frontends
 
 	Count   int  // connections or flows
 	Counted bool // Count is known, see FamilyPlan.Count
@@ -50,6 +52,7 @@ func (p *FamilyPlan) Consequences() (list []Consequence) {
 		}
 		for _, port := range portsOf(ch.New) {
 			list = append(list, predating(port, was)...)
+			list = append(list, barred(port, was)...)
 		}
 	}
 	return list

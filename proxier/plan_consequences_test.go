@@ -107,6 +107,20 @@ func TestConsequences(t *testing.T) {
 			now:  service("a", "tcp", vip, "traffic_distribution = \"prefer_same_node\"", one, `{ address = "10.1.0.2", node = "this-node" }`),
 			want: "default/a kept tcp [10.96.0.1:80] [10.1.0.1:80]",
 		},
+		{
+			name: "restricted", old: service("a", "tcp", vip, "", one), now: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16"]`, one),
+			want: "default/a barred tcp [10.96.0.1:80] all from [10.2.0.0/16]",
+		},
+		{
+			name: "a range less", old: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16", "10.3.0.0/16"]`, one),
+			now:  service("a", "tcp", vip, `source_ranges = ["10.0.0.0/15", "10.2.0.0/16"]`, one),
+			want: "default/a barred tcp [10.96.0.1:80] all from [10.0.0.0/15 10.2.0.0/16]",
+		},
+		{
+			name: "wider ranges", old: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16", "10.3.0.0/24"]`, one),
+			now: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/15"]`, one),
+		},
+		{name: "no longer restricted", old: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16"]`, one), now: service("a", "tcp", vip, "", one)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			node := &proxier.Node{Name: "this-node", MarkBit: 14}
@@ -144,6 +158,9 @@ func consequenceText(c proxier.Consequence) string {
 		words = append(words, "all")
 	} else {
 		words = append(words, fmt.Sprint(c.Endpoints))
+	}
+	if c.Effect == proxier.Barred {
+		words = append(words, fmt.Sprint("from ", c.Sources))
 	}
 	if c.Others > 0 {
 		words = append(words, fmt.Sprintf("%d others", c.Others))

@@ -58,7 +58,7 @@ func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, 
 func (p *FamilyPlan) about(list []Consequence) (numbers []int, places map[tracked]bool) {
 	places = make(map[tracked]bool)
 	for i, c := range list {
-		if c.Effect == Forgotten || c.Protocol == source.UDP && c.Effect != FlowsRemoved && c.Effect != Predating {
+		if c.Effect == Forgotten || c.Effect == Barred || c.Protocol == source.UDP && c.Effect != FlowsRemoved && c.Effect != Predating {
 			continue
 		}
 		numbers = append(numbers, i)

@@ -86,10 +86,7 @@ func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, loc
 		Outside:     outside,
 		Local:       local,
 	}
-	if kind == LoadBalancer && len(r.svc.LoadBalancerSourceRanges) > 0 {
-		f.Restricted = true
-		f.SourceRanges = sourceRanges(r.svc.LoadBalancerSourceRanges, a, r.node, r.fam)
-	}
+	restrict(f, r.svc.Service, r.node)
 	r.out.Frontends = append(r.out.Frontends, f)
 }
 
@@ -233,46 +230,6 @@ func (r *resolver) bound() {
 			r.out.BoundAddrs = append(r.out.BoundAddrs, a)
 		}
 	}
-}
-
-// sourceRanges are the prefixes of a family that may use a load-balancer
-// address. A range that holds an address of this node admits the whole node,
-// under any of its addresses, and under the load-balancer address itself, which
-// a host that carries it takes as source. One that holds only its address among
-// local sources, that of a bridge of pods, is a range of those; an address that
-// serves node ports is the node's own, whatever is local beside it.
-func sourceRanges(ranges []netip.Prefix, lb netip.Addr, node *Node, fam Family) []netip.Prefix {
-	var out []netip.Prefix
-	admitNode := false
-	for _, p := range ranges {
-		if FamilyOf(p.Addr()) == fam {
-			out = append(out, p)
-			admitNode = admitNode || slices.ContainsFunc(node.Addrs, func(a netip.Addr) bool {
-				return p.Contains(a) && (!inAny(node.LocalCIDRs, a) || slices.Contains(node.NodePortAddrs, a))
-			})
-		}
-	}
-	if admitNode {
-		out = append(out, netip.PrefixFrom(lb, lb.BitLen()))
-		for _, a := range node.Addrs {
-			if FamilyOf(a) == fam {
-				out = append(out, netip.PrefixFrom(a, a.BitLen()))
-			}
-		}
-	}
-	return withoutContained(out)
-}
-
-// withoutContained sorts prefixes and leaves out those that lie in another one.
-func withoutContained(in []netip.Prefix) []netip.Prefix {
-	slices.SortFunc(in, netip.Prefix.Compare)
-	var out []netip.Prefix
-	for _, p := range in {
-		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 func inAny(list []netip.Prefix, a netip.Addr) bool {

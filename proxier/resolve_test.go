@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -305,6 +307,71 @@ func TestResolveSourceRanges(t *testing.T) {
 			}
 		})
 	}
+}
+
+// source_ranges are of every kind of frontend, and of load-balancer addresses with their own ranges.
+func TestResolveSourceRangesOfAll(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1"))
+	svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs = addrs("10.96.0.1"), addrs("198.51.100.1"), addrs("198.51.100.2")
+	svc.Ports[0].NodePort = 30080
+	for _, tt := range []struct{ all, balancers, want string }{
+		{"10.1.0.0/16 2001:db8::/32", "", "vip [10.1.0.0/16] external [10.1.0.0/16] load-balancer [10.1.0.0/16] node-port [10.1.0.0/16]"},
+		{"10.1.0.0/16 10.3.0.0/24", "10.1.2.0/24 10.1.4.0/24 10.3.0.0/16 10.4.0.0/16",
+			"vip [10.1.0.0/16 10.3.0.0/24] external [10.1.0.0/16 10.3.0.0/24] load-balancer [10.1.2.0/24 10.1.4.0/24 10.3.0.0/24] node-port [10.1.0.0/16 10.3.0.0/24]"},
+		{"2001:db8::/32", "10.0.0.0/8", "vip [] external [] load-balancer [] node-port []"},
+		{"192.0.2.0/25", "192.0.0.0/16", "vip [10.96.0.1/32 192.0.2.0/25] external [192.0.2.0/25 198.51.100.1/32]" +
+			" load-balancer [192.0.2.0/25 198.51.100.2/32] node-port [127.0.0.0/8 192.0.2.0/25]"},
+		{"192.0.2.0/25", "10.0.0.0/8", "vip [10.96.0.1/32 192.0.2.0/25] external [192.0.2.0/25 198.51.100.1/32] load-balancer [] node-port [127.0.0.0/8 192.0.2.0/25]"},
+	} {
+		svc.SourceRanges, svc.LoadBalancerSourceRanges = prefixes(tt.all), prefixes(tt.balancers)
+		node := testNode(func(n *Node) {
+			n.Addrs, n.LocalhostNodePorts = addrs("192.0.2.1", "2001:db8::1"), true
+		})
+		got := map[Kind]string{}
+		for _, f := range Resolve(svc, nil, node, IPv4).Frontends {
+			got[f.Key.Kind] = fmt.Sprint(f.Key.Kind, " ", f.SourceRanges)
+			for _, a := range addrs("10.1.2.1", "10.3.1.1", "192.0.2.1", "198.51.100.2") {
+				if by := KeptOutBy(svc, node, f, a); (by == "") != f.Admits(a) {
+					t.Errorf("%s + %s: %s of %v kept out by %q, admitted %v", tt.all, tt.balancers, a, f.Key, by, f.Admits(a))
+				}
+			}
+		}
+		if text := strings.Join([]string{got[VIP], got[External], got[LoadBalancer], got[NodePort]}, " "); text != tt.want {
+			t.Errorf("%s + %s:\n%s\nwant\n%s", tt.all, tt.balancers, text, tt.want)
+		}
+	}
+}
+
+// What two lists have in common is what is in both, whatever lies in what.
+func TestInBoth(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := rapid.Custom(func(t *rapid.T) netip.Prefix {
+			bits := rapid.IntRange(24, 32).Draw(t, "bits")
+			a := netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(0, 63).Draw(t, "last"))})
+			return netip.PrefixFrom(a, bits).Masked()
+		})
+		list := func(name string) []netip.Prefix {
+			return withoutContained(rapid.SliceOfN(draw, 0, 6).Draw(t, name))
+		}
+		a, b := list("a"), list("b")
+		both := inBoth(a, b)
+		for i := range 256 {
+			addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+			if inAny(both, addr) != (inAny(a, addr) && inAny(b, addr)) {
+				t.Fatalf("%s: %v of %v and %v", addr, both, a, b)
+			}
+		}
+		if again := withoutContained(slices.Clone(both)); !slices.Equal(again, both) {
+			t.Fatalf("%v is not sorted, or overlaps", both)
+		}
+	})
+}
+
+func prefixes(text string) (list []netip.Prefix) {
+	for _, p := range strings.Fields(text) {
+		list = append(list, netip.MustParsePrefix(p))
+	}
+	return list
 }
 
 func TestResolveShared(t *testing.T) {

@@ -93,7 +93,10 @@ type Service struct {
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr
 
-	// LoadBalancerSourceRanges says who may use LoadBalancerIPs. Empty: everybody.
+	// SourceRanges says who may use all of these, and node ports. Empty: everybody.
+	SourceRanges []netip.Prefix
+
+	// LoadBalancerSourceRanges says which of those may use LoadBalancerIPs. Empty: all of them.
 	LoadBalancerSourceRanges []netip.Prefix
 
 	Ports     []Port // at least one
@@ -209,6 +212,7 @@ func (s *Service) Equal(o *Service) bool {
 		slices.Equal(s.VIPs, o.VIPs) &&
 		slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
 		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		slices.Equal(s.SourceRanges, o.SourceRanges) &&
 		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
 		slices.Equal(s.Ports, o.Ports) &&
 		slices.EqualFunc(s.Endpoints, o.Endpoints, Endpoint.equal) &&

@@ -238,20 +238,25 @@ func Unusable(a netip.Addr) string {
 }
 
 func (v *validator) sourceRanges() {
-	ranges := v.LoadBalancerSourceRanges
-	if len(ranges) > 0 && len(v.LoadBalancerIPs) == 0 {
+	if len(v.LoadBalancerSourceRanges) > 0 && len(v.LoadBalancerIPs) == 0 {
 		v.warn(At("load_balancer_source_ranges"), "load_balancer_source_ranges without load_balancer_ips does nothing", "")
 	}
+	v.ranges("source_ranges", v.SourceRanges)
+	v.ranges("load_balancer_source_ranges", v.LoadBalancerSourceRanges)
+}
+
+// ranges looks at a list of ranges of addresses, by its key.
+func (v *validator) ranges(key string, ranges []netip.Prefix) {
 	first := make(map[netip.Prefix]int, len(ranges))
 	for i, p := range ranges {
-		at := At("load_balancer_source_ranges", i)
+		at := At(key, i)
 		switch {
 		case !p.IsValid():
 		case p.Addr().Is4In6() || p != p.Masked():
 			v.fault(at, fmt.Sprintf("%s is not a range in its shortest form", p), "")
 		default:
 			if j, twice := seen(first, p, i); twice {
-				v.warn(at, fmt.Sprintf("%s is already load_balancer_source_ranges[%d]", p, j), "")
+				v.warn(at, fmt.Sprintf("%s is already %s[%d]", p, key, j), "")
 			}
 		}
 	}

@@ -75,7 +75,7 @@ func (w *World) randomFrontend(pick Pick, cluster, local *proxier.Pool) *proxier
 		f.Local = Route(cluster, m, proxier.Reject)
 		f.Outside = Route(local, proxier.NoOne, proxier.Drop)
 	}
-	if f.Key.Kind == proxier.LoadBalancer && pick(2) == 0 {
+	if pick(3) == 0 {
 		f.Restricted = true
 		f.SourceRanges = w.ranges()[pick(3)]
 	}

@@ -9,8 +9,8 @@ import (
 // hostProcess matches packets from this host itself.
 const hostProcess = "-m addrtype --src-type LOCAL"
 
-// frontendRules appends the rules for packets to f. What IPVS balances must not reach
-// the rules of node ports, whatever its source.
+// frontendRules appends the rules for packets to f. What IPVS balances, and what not everybody
+// may use, must not reach the rules of node ports, whatever its source.
 func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
 	if r.layout.hasRules(f) {
 		r.balance(c, f)

@@ -9,8 +9,8 @@ import (
 )
 
 // Overlaps are the addresses of this host at which IPVS balances a frontend on the port
-// of a node port. The frontend wins: rules and sets of the node port leave it out, or
-// packets would match both services.
+// of a node port, or not everybody may use it. The frontend wins: rules and sets of the node
+// port leave it out, or packets would match both services.
 type overlaps struct {
 	taken     map[ipset.Entry]bool // by frontends with an address
 	nodePorts map[protocolPort]*proxier.Frontend
@@ -34,9 +34,10 @@ func entryOf(f *proxier.Frontend) ipset.Entry {
 	return ipset.Entry{Addr: f.Key.Addr, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
 }
 
-// takesNodePort reports whether IPVS balances a frontend at an address that serves node ports.
+// takesNodePort reports whether a frontend at an address that serves node ports is balanced by
+// IPVS, or by rules that not all packets match.
 func (r *Rules) takesNodePort(f *proxier.Frontend) bool {
-	return r.layout.ipvs && f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance &&
+	return f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance && (r.layout.ipvs || f.Restricted) &&
 		slices.Contains(r.host.NodePortAddrs, f.Key.Addr)
 }
 

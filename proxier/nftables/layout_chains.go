@@ -107,8 +107,8 @@ func (l *layout) classChains(class lookupClass) []*chain {
 	if class.isLocal() {
 		return append(list, l.fromLocal(class)...)
 	}
-	if class == classAddr && l.has(set{kind: restricted}) {
-		l.restrict(first)
+	if l.has(set{kind: restricted, class: class}) {
+		l.restrict(first, class)
 	}
 	if split := (set{kind: frontends, class: class.local()}); l.has(split) {
 		first.rule(inSet(l.frontend(class, 0), split), jump(class.local().chainName()))
@@ -121,10 +121,10 @@ func (l *layout) classChains(class lookupClass) []*chain {
 }
 
 // restrict drops packets to restricted frontends from sources that may not use them.
-func (l *layout) restrict(c *chain) {
-	match := []stmt{inSet(l.frontend(classAddr, 0), set{kind: restricted})}
-	if s := (set{kind: sourceRanges}); l.has(s) {
-		front := l.frontend(classAddr, 0)
+func (l *layout) restrict(c *chain, class lookupClass) {
+	match := []stmt{inSet(l.frontend(class, 0), set{kind: restricted, class: class})}
+	if s := (set{kind: sourceRanges, class: class}); l.has(s) {
+		front := l.frontend(class, 0)
 		match = append(match, notInSet(join(front, l.source(front.next)), s))
 	}
 	c.rule(append(match, dropVerdict)...)

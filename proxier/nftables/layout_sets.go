@@ -77,7 +77,7 @@ const (
 // A set is one set or map of the table. It exists while it has elements.
 type set struct {
 	kind   kind
-	class  lookupClass   // of kinds before restricted, and of reject and drop
+	class  lookupClass   // of kinds before poolSlots
 	size   uint32        // of bySize, affinityBySize and slotMap: when a rule starts to use a map, the kernel walks all of it
 	expiry time.Duration // of affinityByTimeout: how long a client keeps its target
 	hash   source.HashOn // of bySize and slotMap: what of a client is hashed, where chance does not pick

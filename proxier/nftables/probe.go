@@ -62,7 +62,7 @@ func everyFeature(fam proxier.Family) *proxier.State {
 	add := func(kind proxier.Kind, outside, local proxier.Route) {
 		list = append(list, &proxier.Frontend{
 			Key:     proxier.FrontendKey{Addr: addr, Protocol: source.TCP, Port: uint16(len(list) + 1), Kind: kind},
-			Outside: outside, Local: local, Restricted: kind == proxier.LoadBalancer, SourceRanges: all,
+			Outside: outside, Local: local, Restricted: true, SourceRanges: all,
 		})
 	}
 	for _, kind := range []proxier.Kind{proxier.LoadBalancer, proxier.NodePort} {

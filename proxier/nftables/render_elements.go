@@ -54,12 +54,11 @@ func (r *renderer) frontend(f *proxier.Frontend) {
 	}
 }
 
-// refusals emits what keeps packets of f from being balanced. Node ports have no
-// source ranges.
+// refusals emits what keeps packets of f from being balanced.
 func (r *renderer) refusals(class lookupClass, f *proxier.Frontend) {
-	if f.Restricted && class == classAddr {
-		r.emit(set{kind: restricted}, r.key, nil, "")
-		r.ranges(f.SourceRanges)
+	if f.Restricted {
+		r.emit(set{kind: restricted, class: class}, r.key, nil, "")
+		r.ranges(class, f.SourceRanges)
 	}
 	action := f.Outside.Action
 	if action == proxier.Balance { // balanced packets lose f's address before they are refused
@@ -73,11 +72,11 @@ func (r *renderer) refusals(class lookupClass, f *proxier.Frontend) {
 	}
 }
 
-func (r *renderer) ranges(prefixes []netip.Prefix) {
+func (r *renderer) ranges(class lookupClass, prefixes []netip.Prefix) {
 	n := len(r.key)
 	for _, p := range prefixes { // they do not overlap, which the kernel would refuse
 		key := slices.Concat(putAddr(r.key, p.Addr()), putAddr(r.key[:n:n], lastAddr(p)))
-		r.emit(set{kind: sourceRanges}, key, nil, "")
+		r.emit(set{kind: sourceRanges, class: class}, key, nil, "")
 	}
 }
 

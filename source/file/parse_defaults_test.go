@@ -13,6 +13,7 @@ import (
 var defaultSamples = map[string]struct{ value, other, with string }{
 	"namespace":                   {`"prod"`, `"default"`, ""},
 	"labels":                      {`{ team = "a" }`, `{ tier = "b" }`, ""},
+	"source_ranges":               {`["192.0.2.0/24"]`, `[]`, ""},
 	"load_balancer_source_ranges": {`["192.0.2.0/24"]`, `[]`, `load_balancer_ips = ["10.97.0.1"]`},
 	"internal_traffic_policy":     {`"local"`, `"cluster"`, ""},
 	"external_traffic_policy":     {`"local"`, `"cluster"`, `external_ips = ["10.97.0.1"]`},

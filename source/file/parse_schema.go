@@ -145,6 +145,7 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("vips", addresses, func(s *service) *[]netip.Addr { return &s.VIPs }),
 	decode.Key("external_ips", addresses, func(s *service) *[]netip.Addr { return &s.ExternalIPs }),
 	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),
+	asDefault(decode.Key("source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.SourceRanges })),
 	asDefault(decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }), hasLoadBalancerIPs),
 	{Key: "ports", Required: true, Schema: portList.Schema, Read: func(r *decode.Reader, v any, s *service) { s.Ports, s.written = readPorts(r, v) }},
 	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},

@@ -81,20 +81,26 @@ func (s *service) warnEndpoints(r *decode.Reader) {
 	}
 }
 
-// warnRanges warns of load-balancer addresses that nobody may use.
+// warnRanges warns of addresses that nobody may use.
 func (s *service) warnRanges(r *decode.Reader) {
-	if len(s.LoadBalancerSourceRanges) == 0 {
+	all := slices.Concat(s.VIPs, s.ExternalIPs, s.LoadBalancerIPs)
+	s.warnNobody(r, "source_ranges", s.SourceRanges, "the service", all)
+	s.warnNobody(r, "load_balancer_source_ranges", s.LoadBalancerSourceRanges, "load_balancer_ips", s.LoadBalancerIPs)
+}
+
+// warnNobody warns of the addresses of a family in which the ranges of a key, if it has any, have none.
+func (s *service) warnNobody(r *decode.Reader, key string, ranges []netip.Prefix, whose string, addrs []netip.Addr) {
+	if len(ranges) == 0 {
 		return
 	}
-	const key = "load_balancer_source_ranges"
 	hint := ""
 	if s.inherits(key) {
 		hint = ofDefaults(key)
 	}
 	for _, is := range families {
 		within := func(p netip.Prefix) bool { return is.of(p.Addr()) || !p.IsValid() }
-		if slices.ContainsFunc(s.LoadBalancerIPs, is.of) && !slices.ContainsFunc(s.LoadBalancerSourceRanges, within) {
-			warnAt(r, source.At(key), fmt.Sprintf("no range is %s, so nobody can use the %s addresses of load_balancer_ips", is.name, is.name), hint)
+		if slices.ContainsFunc(addrs, is.of) && !slices.ContainsFunc(ranges, within) {
+			warnAt(r, source.At(key), fmt.Sprintf("no range is %s, so nobody can use the %s addresses of %s", is.name, is.name, whose), hint)
 		}
 	}
 }

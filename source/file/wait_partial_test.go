@@ -23,6 +23,7 @@ endpoints = ["192.168.10.11", "192.168.10.12"]
 internal_traffic_policy = "local"
 external_traffic_policy = "local"
 health_check_node_port = 30900
+source_ranges = ["198.0.0.0/8"]
 load_balancer_source_ranges = ["198.51.100.0/24"]
 ports = [{ name = "a", port = 80 }, { name = "b", port = 90, target_port = 8080 }]
 `
@@ -57,6 +58,7 @@ ports = [{ port = 80 }]
 		{"a port less", web, strings.Replace(web, `, { name = "b", port = 90, target_port = 8080 }`, "", 1), false, true},
 		{"an address less", web, strings.Replace(web, `, "fd00:96::10"`, "", 1), false, true},
 		{"no source ranges", web, without("load_balancer_source_ranges"), false, true},
+		{"no source ranges of all addresses", web, without("source_ranges"), false, true},
 		{"no source ranges, renamed", web, without("load_balancer_source_ranges"), true, false},
 		{"other source ranges", web, strings.Replace(web, "100.0/24", "0.0/16", 1), false, false},
 		{"no internal policy", web, without("internal"), false, true},

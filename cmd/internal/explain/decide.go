@@ -112,7 +112,7 @@ func (d *decision) take(u *use, f *proxier.Frontend) {
 	d.route = f.RouteOf(d.sender, &d.host)
 	switch {
 	case !f.Admits(d.question.Source):
-		d.outcome, d.why = Dropped, fmt.Sprintf("%s is not in load_balancer_source_ranges", d.question.Source)
+		d.outcome, d.why = Dropped, fmt.Sprintf("%s is not in %s", d.question.Source, proxier.KeptOutBy(u.Service, d.world.Node, f, d.question.Source))
 	case d.route.Action == proxier.Balance:
 		d.outcome = Balanced
 	case d.route.Action == proxier.Drop:

@@ -59,6 +59,7 @@ type Consequence struct {
 	Frontends   []string `json:"frontends,omitempty"` // as status writes them
 	Endpoints   []string `json:"endpoints,omitempty"` // none: all
 	Others      int      `json:"others,omitempty"`    // of "forgotten": endpoints that keep their clients
+	Sources     []string `json:"sources,omitempty"`   // of "barred": who may still connect; none: nobody
 	AtMost      string   `json:"at_most,omitempty"`   // for how long connections go on; none: as long as their ends want
 	Connections *int     `json:"connections,omitempty"`
 }
@@ -111,6 +112,9 @@ func consequenceOf(c proxier.Consequence, in Setting) Consequence {
 	for _, e := range c.Endpoints {
 		out.Endpoints = append(out.Endpoints, e.String())
 	}
+	for _, p := range c.Sources {
+		out.Sources = append(out.Sources, p.String())
+	}
 	if c.Counted {
 		out.Connections = &c.Count
 	}
@@ -157,6 +161,11 @@ func (c *Consequence) Text() string {
 		return "UDP flows to " + at + " are removed" + now
 	case proxier.Predating:
 		return "UDP flows to " + at + " from before it served are removed" + now
+	case proxier.Barred:
+		if len(c.Sources) == 0 {
+			return fmt.Sprintf("new %s connections to %s are dropped: nobody is admitted", proto, at)
+		}
+		return fmt.Sprintf("new %s connections to %s are dropped unless they are from %s", proto, at, named(c.Sources))
 	case proxier.Kept:
 		return at + " keeps its connections and gets no new ones" + now
 	}

@@ -49,6 +49,7 @@ func differences(old, now *source.Service) []Edit {
 	list(&d, "vips", old.VIPs, now.VIPs)
 	list(&d, "external_ips", old.ExternalIPs, now.ExternalIPs)
 	list(&d, "load_balancer_ips", old.LoadBalancerIPs, now.LoadBalancerIPs)
+	list(&d, "source_ranges", old.SourceRanges, now.SourceRanges)
 	list(&d, "load_balancer_source_ranges", old.LoadBalancerSourceRanges, now.LoadBalancerSourceRanges)
 	d.ports(old.Ports, now.Ports)
 	d.endpoints(old.Endpoints, now.Endpoints)
