@@ -39,7 +39,7 @@ func (s *Settings) Warn(svc *source.Service, modes ...string) []source.Problem {
 
 // warnForward warns of a setting that a service cannot follow.
 func (s *Settings) warnForward(svc *source.Service) []source.Problem {
-	if !svc.Forward.Answers() || s.Masquerade != "all" {
+	if !svc.Forward.Answers() || s.Masquerade != "all" || svc.Masquerade != source.MasqueradeAsSet {
 		return nil
 	}
 	return []source.Problem{{

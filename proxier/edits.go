@@ -50,6 +50,7 @@ func (tr Transition) Edits() []Edit {
 	e.lists("ports", texts(a.Ports, portText), texts(b.Ports, portText))
 	e.value("internal_traffic_policy", a.InternalTrafficPolicy.String(), b.InternalTrafficPolicy.String())
 	e.value("external_traffic_policy", a.ExternalTrafficPolicy.String(), b.ExternalTrafficPolicy.String())
+	e.value("masquerade", a.Masquerade.String(), b.Masquerade.String())
 	e.value("session_affinity", affinityText(a.Affinity), affinityText(b.Affinity))
 	e.value("traffic_distribution", a.TrafficDistribution.String(), b.TrafficDistribution.String())
 	e.value("health_check_node_port", number(a.HealthCheckNodePort), number(b.HealthCheckNodePort))

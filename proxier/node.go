@@ -3,6 +3,8 @@ package proxier
 import (
 	"net/netip"
 	"slices"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A MasqueradeMode is the setting that says whose VIP traffic is masqueraded.
@@ -55,6 +57,19 @@ func (n *Node) Equal(o *Node) bool {
 		slices.Equal(n.LocalInterfaces, o.LocalInterfaces) &&
 		n.Masquerade == o.Masquerade && n.MarkBit == o.MarkBit &&
 		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)
+}
+
+// MasqueradeOf returns what holds for VIPs of a service: its own, or else the setting.
+func (n *Node) MasqueradeOf(svc *source.Service) MasqueradeMode {
+	switch svc.Masquerade {
+	case source.MasqueradeAuto:
+		return MasqueradeAuto
+	case source.MasqueradeAll:
+		return MasqueradeAll
+	case source.MasqueradeNever:
+		return MasqueradeNever
+	}
+	return n.Masquerade
 }
 
 // hasLocalSources reports whether anything except this host itself can be a local source.

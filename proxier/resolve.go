@@ -110,13 +110,13 @@ func (r *resolver) vipRoutes(pools [2]*Pool) (outside, local Route) {
 
 // vipRoute returns the route of internal traffic.
 func (r *resolver) vipRoute(pools [2]*Pool) Route {
-	masq := Everyone
+	masq, mode := Everyone, r.node.MasqueradeOf(r.svc.Service)
 	switch {
-	case r.node.Masquerade == MasqueradeNever:
+	case mode == MasqueradeNever:
 		masq = NoOne
-	case r.node.Masquerade == MasqueradeAuto && r.svc.InCluster && !r.node.hasLocalSourcesOf(r.fam):
+	case mode == MasqueradeAuto && r.svc.InCluster && !r.node.hasLocalSourcesOf(r.fam):
 		masq = NoOne // as kube-proxy, whose detection of local sources is for each family
-	case r.node.Masquerade == MasqueradeAuto && r.node.hasLocalSources():
+	case mode == MasqueradeAuto && r.node.hasLocalSources():
 		masq = NonLocal
 	}
 	if r.svc.InternalTrafficPolicy == source.Local {
@@ -126,10 +126,15 @@ func (r *resolver) vipRoute(pools [2]*Pool) Route {
 }
 
 // externalRoutes returns the routes of external addresses and node ports. Under policy
-// local, host processes and local sources are short-circuited to all endpoints.
+// local, host processes and local sources are short-circuited to all endpoints. The setting
+// of the node is for VIPs alone: only a service has its clients keep their addresses here.
 func (r *resolver) externalRoutes(pools [2]*Pool) (outside, local Route) {
 	if r.svc.ExternalTrafficPolicy == source.Cluster {
-		route := clusterRoute(pools, Everyone)
+		masq := Everyone
+		if r.svc.Masquerade == source.MasqueradeNever {
+			masq = HostProcesses
+		}
+		route := clusterRoute(pools, masq)
 		return r.answeredRoutes(route, route)
 	}
 	outside = localRoute(pools, NoOne)

@@ -108,6 +108,9 @@ func show(l Route) string {
 func TestResolveRoutes(t *testing.T) {
 	localSources := func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }
 	type edits = []func(*source.Service)
+	masquerade := func(m source.Masquerading) func(*source.Service) {
+		return func(s *source.Service) { s.Masquerade = m }
+	}
 	tests := []struct {
 		name           string
 		svc            edits
@@ -136,6 +139,18 @@ func TestResolveRoutes(t *testing.T) {
 			"10.0.0.1:8080 masquerade everyone", ""},
 		{"masquerade never", edits{testEndpoints("10.0.0.1")}, testNode(func(n *Node) { n.Masquerade = MasqueradeNever }),
 			"10.0.0.1:8080 masquerade no one", ""},
+		{"masquerade all of the service", edits{masquerade(source.MasqueradeAll), testEndpoints("10.0.0.1")}, testNode(localSources, func(n *Node) { n.Masquerade = MasqueradeNever }),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"masquerade auto of the service", edits{masquerade(source.MasqueradeAuto), testEndpoints("10.0.0.1")}, testNode(localSources, func(n *Node) { n.Masquerade = MasqueradeNever }),
+			"10.0.0.1:8080 masquerade non-local", ""},
+		{"masquerade never of the service", edits{masquerade(source.MasqueradeNever), testEndpoints("10.0.0.1")}, testNode(localSources, func(n *Node) { n.Masquerade = MasqueradeAll }),
+			"10.0.0.1:8080 masquerade no one", ""},
+		{"external, masquerade never", edits{external, testEndpoints("10.0.0.1")}, testNode(localSources, func(n *Node) { n.Masquerade = MasqueradeNever }),
+			"10.0.0.1:8080 masquerade everyone", ""},
+		{"external, masquerade never of the service", edits{external, masquerade(source.MasqueradeNever), testEndpoints("10.0.0.1")}, testNode(),
+			"10.0.0.1:8080 masquerade host processes", ""},
+		{"external, masquerade all of the service", edits{external, masquerade(source.MasqueradeAll), testEndpoints("10.0.0.1")}, testNode(),
+			"10.0.0.1:8080 masquerade everyone", ""},
 		{"masquerade auto with local sources", edits{testEndpoints("10.0.0.1")}, testNode(localSources),
 			"10.0.0.1:8080 masquerade non-local", ""},
 

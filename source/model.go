@@ -105,6 +105,8 @@ type Service struct {
 	InternalTrafficPolicy TrafficPolicy // for VIPs
 	ExternalTrafficPolicy TrafficPolicy // for external addresses and node ports
 
+	Masquerade Masquerading // of clients, on the way to endpoints
+
 	Affinity time.Duration // how long a client keeps its endpoint, 1 s to 24 h; 0: not at all
 
 	TrafficDistribution TrafficDistribution
@@ -218,6 +220,7 @@ func (s *Service) Equal(o *Service) bool {
 		slices.EqualFunc(s.Endpoints, o.Endpoints, Endpoint.equal) &&
 		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
 		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy &&
+		s.Masquerade == o.Masquerade &&
 		s.Affinity == o.Affinity &&
 		s.TrafficDistribution == o.TrafficDistribution &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&

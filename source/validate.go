@@ -45,6 +45,7 @@ func ValidateWritten(s *Service, written []int) []Problem {
 	v.sourceRanges()
 	v.endpoints()
 	v.forwarding()
+	v.masquerading()
 	v.check()
 	v.hashing()
 	v.notes()

@@ -18,6 +18,7 @@ var defaultSamples = map[string]struct{ value, other, with string }{
 	"internal_traffic_policy":     {`"local"`, `"cluster"`, ""},
 	"external_traffic_policy":     {`"local"`, `"cluster"`, `external_ips = ["10.97.0.1"]`},
 	"session_affinity":            {`"client_ip"`, `"none"`, ""},
+	"masquerade":                  {`"never"`, `"all"`, ""},
 	"session_affinity_timeout":    {`"1h"`, `"2h"`, `session_affinity = "client_ip"`},
 	"traffic_distribution":        {`"prefer_same_node"`, `""`, ""},
 	"publish_not_ready":           {`true`, `false`, ""},

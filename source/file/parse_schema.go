@@ -39,6 +39,11 @@ var (
 		decode.Choice[source.TrafficPolicy]{Word: "cluster", Means: source.Cluster},
 		decode.Choice[source.TrafficPolicy]{Word: "local", Means: source.Local})
 
+	masquerading = decode.OneOf("masquerade mode",
+		decode.Choice[source.Masquerading]{Word: "auto", Means: source.MasqueradeAuto},
+		decode.Choice[source.Masquerading]{Word: "all", Means: source.MasqueradeAll},
+		decode.Choice[source.Masquerading]{Word: "never", Means: source.MasqueradeNever})
+
 	affinity = decode.OneOf("session affinity",
 		decode.Choice[bool]{Word: "none", Means: false},
 		decode.Choice[bool]{Word: "client_ip", Means: true})
@@ -151,6 +156,7 @@ var serviceFields = []decode.Field[service]{
 	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},
 	asDefault(decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy })),
 	asDefault(decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy })),
+	asDefault(decode.Key("masquerade", masquerading, func(s *service) *source.Masquerading { return &s.Masquerade })),
 	asDefault(decode.Key("session_affinity", affinity, func(s *service) *bool { return &s.clientIP })),
 	asDefault(decode.Key("session_affinity_timeout", decode.Duration(source.MinAffinity, source.MaxAffinity), func(s *service) *time.Duration { return &s.timeout })),
 	asDefault(decode.Key("traffic_distribution", distribution, func(s *service) *source.TrafficDistribution { return &s.TrafficDistribution })),

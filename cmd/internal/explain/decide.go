@@ -172,7 +172,7 @@ func (d *decision) masquerade(target netip.Addr) (bool, string) {
 		return true, d.whyMasquerade(m)
 	case m == proxier.NonLocal:
 		return false, "it is a local source"
-	case d.frontend.Key.Kind == proxier.VIP:
+	case d.frontend.Key.Kind == proxier.VIP, d.use.ExternalTrafficPolicy == source.Cluster:
 		return false, "masquerade is never"
 	}
 	return false, "external_traffic_policy is local"
@@ -192,7 +192,7 @@ func (d *decision) whyMasquerade(m proxier.Masquerade) string {
 		return "it is not a local source"
 	case !vip:
 		return "external traffic is, unless its policy is local"
-	case d.world.Node.Masquerade == proxier.MasqueradeAll:
+	case d.world.Node.MasqueradeOf(d.use.Service) == proxier.MasqueradeAll:
 		return "masquerade is all"
 	}
 	return "no local_cidrs or local_interfaces are set, so no source is local"

@@ -191,6 +191,22 @@ func TestVerdicts(t *testing.T) {
 				s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 			},
 			want: "dropped: 203.0.113.9 is not in load_balancer_source_ranges (2)"},
+		{name: "source ranges of all addresses", dst: "10.96.0.10:80",
+			change: func(s *source.Service, _ *World, _ *fakeHost) {
+				s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			},
+			want: "dropped: 203.0.113.9 is not in source_ranges (2)"},
+		{name: "both source ranges", dst: "198.51.100.8:80",
+			change: func(s *source.Service, _ *World, _ *fakeHost) {
+				s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+				s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			},
+			want: "dropped: 203.0.113.9 is not in load_balancer_source_ranges (2)"},
+		{name: "source ranges of a node port", dst: "192.168.10.1:30080",
+			change: func(s *source.Service, _ *World, _ *fakeHost) {
+				s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			},
+			want: "dropped: 203.0.113.9 is not in source_ranges (2)"},
 		{name: "policy local", dst: "10.96.0.10:80",
 			change: func(s *source.Service, _ *World, _ *fakeHost) {
 				s.InternalTrafficPolicy, s.Endpoints = source.Local, s.Endpoints[1:]

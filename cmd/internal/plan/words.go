@@ -55,6 +55,7 @@ func differences(old, now *source.Service) []Edit {
 	d.endpoints(old.Endpoints, now.Endpoints)
 	d.value("internal_traffic_policy", old.InternalTrafficPolicy, now.InternalTrafficPolicy)
 	d.value("external_traffic_policy", old.ExternalTrafficPolicy, now.ExternalTrafficPolicy)
+	d.value("masquerade", old.Masquerade, now.Masquerade)
 	d.affinity(old.Affinity, now.Affinity)
 	d.value("traffic_distribution", old.TrafficDistribution, now.TrafficDistribution)
 	d.value("health_check_node_port", old.HealthCheckNodePort, now.HealthCheckNodePort)
