@@ -46,7 +46,7 @@ var topFields = []field{
 	decode.Key("masquerade", decode.Word("masquerade mode", "auto", "all", "never"), func(s *Settings) *string { return &s.Masquerade }),
 	decode.Key("masquerade_bit", decode.Number(0, 31), func(s *Settings) *int { return &s.MasqueradeBit }),
 	decode.Key("service_cidrs", decode.Unique(serviceCIDR), func(s *Settings) *[]netip.Prefix { return &s.ServiceCIDRs }),
-	decode.Key("node_port_addresses", decode.Unique(nodePortAddress), func(s *Settings) *[]string { return &s.NodePortAddresses }),
+	decode.Key("node_port_addresses", decode.Unique(decode.NodeAddress), func(s *Settings) *[]string { return &s.NodePortAddresses }),
 	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
 	decode.Key("http_address", matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.HTTPAddress }),
 	decode.Key("metrics_address", matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
@@ -187,27 +187,6 @@ var serviceCIDR = decode.Prefix.And(func(r *decode.Reader, p netip.Prefix) bool 
 	}
 	return p.Bits() != 0
 })
-
-// nodePortAddress reads "primary", "all" or a range.
-var nodePortAddress = decode.Kind[string]{
-	Schema: decode.Schema{AnyOf: []decode.Schema{{Enum: []string{"primary", "all"}}, decode.Prefix.Schema}},
-	Read: func(r *decode.Reader, v any) (string, bool) {
-		switch v {
-		case "primary", "all":
-			return v.(string), true
-		}
-		s, isText := v.(string)
-		if isText && !strings.ContainsAny(s, "./:") {
-			r.Fault("unknown node port addresses "+source.Excerpt(s), `want "primary", "all" or a range such as "10.0.0.0/8"`)
-			return "", false
-		}
-		p, ok := decode.Prefix.Read(r, v)
-		if !ok {
-			return "", false
-		}
-		return p.String(), true
-	},
-}
 
 // seconds reads a timeout of the kernel, which counts whole seconds.
 var seconds = decode.Duration(0, maxTimeout).And(func(r *decode.Reader, d time.Duration) bool {

@@ -65,22 +65,22 @@ func (c *closer) synced(s *synced) *look {
 	l := &look{}
 	was, now := c.index(s.changes)
 	for key, f := range now {
-		for _, at := range s.host.places(key) {
+		for _, at := range s.host.places(f) {
 			c.spare(at, f)
 		}
-		c.pending.note(l, s, key, newlyClosed(was[key], f))
-		c.waiting.note(l, s, key, newlyDown(was[key], f))
+		c.pending.note(l, s, f, newlyClosed(was[key], f))
+		c.waiting.note(l, s, f, newlyDown(was[key], f))
 	}
 	for key, f := range was {
 		if now[key] == nil && f.closesRemoved() {
-			c.pending.note(l, s, key, f.endpoints())
+			c.pending.note(l, s, f, f.endpoints())
 		}
 	}
 	if s.all {
 		for _, r := range s.services {
 			for _, f := range c.frontends(r) {
-				c.pending.note(l, s, f.Key.place(), f.closed())
-				c.waiting.note(l, s, f.Key.place(), f.down())
+				c.pending.note(l, s, f, f.closed())
+				c.waiting.note(l, s, f, f.down())
 			}
 		}
 	}
@@ -106,11 +106,11 @@ func (c *closer) index(changes map[source.Key]ServiceChange) (was, now frontendI
 func (c *closer) frontends(r *Resolved) []*Frontend { return ofProtocol(r, c.proto) }
 
 // note notes the connections that a frontend sent to endpoints.
-func (e endpointsAt) note(l *look, s *synced, key FrontendKey, endpoints []netip.AddrPort) {
+func (e endpointsAt) note(l *look, s *synced, f *Frontend, endpoints []netip.AddrPort) {
 	if len(endpoints) == 0 {
 		return
 	}
-	for _, at := range s.host.places(key) {
+	for _, at := range s.host.places(f) {
 		l.note(at, place{former: endpoints})
 		if e[at] == nil {
 			e[at] = make(map[netip.AddrPort]struct{}, len(endpoints))
@@ -217,14 +217,11 @@ func (f *Frontend) has(endpoint netip.AddrPort) bool {
 func (f *Frontend) closesRemoved() bool { return f.Outside.Pool.CloseRemoved }
 
 // places returns the addresses and ports that a frontend is reached at.
-func (h *Host) places(key FrontendKey) []netip.AddrPort {
-	if key.Addr.IsUnspecified() {
-		key.Kind = NodePort // which place has dropped
-	}
-	addrs := h.addrs(key)
+func (h *Host) places(f *Frontend) []netip.AddrPort {
+	addrs := h.Addrs(f)
 	list := make([]netip.AddrPort, len(addrs))
 	for i, a := range addrs {
-		list[i] = netip.AddrPortFrom(a, key.Port)
+		list[i] = netip.AddrPortFrom(a, f.Key.Port)
 	}
 	return list
 }

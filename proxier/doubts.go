@@ -216,7 +216,7 @@ func (s *suspicion) hides(svc *source.Service, c claim, l Listener) bool {
 	case l.Own, c.port == svc.HealthCheckNodePort && c.protocol == source.TCP, s.Node == nil:
 		return false
 	}
-	own := s.Node.NodePortAddrs
+	own := s.Node.NodePortAddrsOf(svc.NodePortAddresses)
 	if s.Node.LocalhostNodePorts {
 		own = append(slices.Clone(own), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	}

@@ -53,6 +53,7 @@ func (tr Transition) Edits() []Edit {
 	e.value("masquerade", a.Masquerade.String(), b.Masquerade.String())
 	e.value("session_affinity", affinityText(a.Affinity), affinityText(b.Affinity))
 	e.value("traffic_distribution", a.TrafficDistribution.String(), b.TrafficDistribution.String())
+	e.lists("node_port_addresses", a.NodePortAddresses.Words(), b.NodePortAddresses.Words())
 	e.value("health_check_node_port", number(a.HealthCheckNodePort), number(b.HealthCheckNodePort))
 	e.value("publish_not_ready", strconv.FormatBool(a.PublishNotReady), strconv.FormatBool(b.PublishNotReady))
 	e.value("scheduler", a.Scheduler, b.Scheduler)

@@ -38,14 +38,13 @@ func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node
 	t.noteUnserved(l, &host)
 	was, now := t.replace(changes)
 	for key, f := range was {
-		if now[key] == nil {
-			l.noteGone(f, t.host.addrs(f.Key))
-		}
+		l.noteGone(f, addrsBut(t.host.Addrs(f), host.addrsIfAny(now[key])))
+		l.all = l.all || f.Placed && len(addrsBut(host.addrsIfAny(now[key]), t.host.Addrs(f))) > 0
 	}
 	t.node, t.host = node, host
 	for key, f := range now {
 		if moves(was[key], f) {
-			for _, a := range t.host.addrs(f.Key) {
+			for _, a := range t.host.Addrs(f) {
 				l.note(netip.AddrPortFrom(a, f.Key.Port), placeOf(was[key]))
 			}
 		}
@@ -84,15 +83,13 @@ func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[
 
 // noteUnserved notes the flows to node ports on addresses that no longer serve them.
 func (t *flowTable) noteUnserved(l *look, host *Host) {
-	serve := host.addrs(FrontendKey{Kind: NodePort})
-	lost := slices.DeleteFunc(slices.Clone(t.host.addrs(FrontendKey{Kind: NodePort})), func(a netip.Addr) bool {
-		return slices.Contains(serve, a)
-	})
+	plain := &Frontend{Key: FrontendKey{Kind: NodePort}}
+	lost := addrsBut(t.host.Addrs(plain), host.Addrs(plain))
 	if len(lost) == 0 {
 		return
 	}
 	for _, f := range t.frontends {
-		if f.Key.Kind == NodePort {
+		if f.Key.Kind == NodePort && !f.Placed {
 			l.noteGone(f, lost)
 		}
 	}
@@ -146,7 +143,7 @@ func (t *flowTable) misled(l *look, fl Flow) bool {
 // at returns the frontends that match a destination. Either may be nil.
 func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 	nodePort = t.frontends[netip.AddrPortFrom(FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
-	if nodePort != nil && !slices.Contains(t.host.addrs(nodePort.Key), dst.Addr()) {
+	if nodePort != nil && !slices.Contains(t.host.Addrs(nodePort), dst.Addr()) {
 		nodePort = nil
 	}
 	return t.frontends[dst], nodePort
@@ -264,15 +261,4 @@ func ofProtocol(r *Resolved, proto source.Protocol) []*Frontend {
 		return nil
 	}
 	return keep(r.Frontends, func(f *Frontend) bool { return f.Key.Protocol == proto })
-}
-
-// addrs returns the addresses that a frontend is reached at.
-func (h *Host) addrs(key FrontendKey) []netip.Addr {
-	if key.Kind != NodePort {
-		return []netip.Addr{key.Addr}
-	}
-	if h.LocalhostNodePorts {
-		return append(slices.Clip(h.NodePortAddrs), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
-	}
-	return h.NodePortAddrs
 }

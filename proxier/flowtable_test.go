@@ -91,6 +91,42 @@ func TestStaleFlows(t *testing.T) {
 	}
 }
 
+// A node port that gets other addresses loses the flows to those before, and those that were at
+// the others before it.
+func TestStaleFlowsOfPlacedNodePorts(t *testing.T) {
+	node := testNode(func(n *Node) { n.Addrs = addrs("192.0.2.1", "192.0.2.2"); n.UpAddrs = n.Addrs })
+	svc := func(list ...string) *source.Service {
+		s := testService(testEndpoints("10.0.0.1"))
+		s.VIPs, s.Ports = nil, []source.Port{{Protocol: source.UDP, Port: 9, NodePort: 30053, TargetPort: 1}}
+		if len(list) > 0 {
+			s.NodePortAddresses = source.SelectAddresses(list)
+		}
+		return s
+	}
+	one, two := testFlow{"", "192.0.2.1:30053", "10.0.0.1:1"}, testFlow{"", "192.0.2.2:30053", "10.0.0.1:1"}
+	hostOne, hostTwo := testFlow{"", "192.0.2.1:30053", "192.0.2.1:30053"}, testFlow{"", "192.0.2.2:30053", "192.0.2.2:30053"}
+	for _, tt := range []struct {
+		name     string
+		old, now *source.Service
+		gone     []testFlow
+	}{
+		{"as before", svc("192.0.2.2/32"), svc("192.0.2.2/32"), nil},
+		{"one more", svc("192.0.2.1/32"), svc("all"), []testFlow{hostOne, hostTwo}}, // a look at all
+		{"one less", svc("all"), svc("192.0.2.1/32"), []testFlow{two}},
+		{"the setting has another", svc("192.0.2.2/32"), svc(), []testFlow{two, hostOne}},
+		{"another than the setting has", svc(), svc("192.0.2.2/32"), []testFlow{one}},
+		{"nowhere", svc("192.0.2.2/32"), svc("10.9.0.0/16"), []testFlow{two}},
+	} {
+		tbl := newFlowTable()
+		tbl.sync(node, map[string]*source.Service{"dns": tt.old})
+		l := tbl.sync(node, map[string]*source.Service{"dns": tt.now})
+		l.done = 1
+		if gone := tbl.removed(l, []testFlow{one, two, hostOne, hostTwo}); !slices.Equal(gone, tt.gone) {
+			t.Errorf("%s: removed\n got: %v\nwant: %v", tt.name, gone, tt.gone)
+		}
+	}
+}
+
 // Where a frontend has an address of the node and another one the node port of
 // the same number, the former comes first in every mode, and what it does not
 // balance goes to the latter.

@@ -66,7 +66,7 @@ func (k Kind) String() string {
 // A FrontendKey is what a packet is addressed to. No two frontends of a State
 // have the same Addr, Protocol and Port.
 type FrontendKey struct {
-	Addr     netip.Addr // unspecified for a node port: the State knows the node's addresses
+	Addr     netip.Addr // unspecified for a node port: see Host.Addrs
 	Protocol source.Protocol
 	Port     uint16
 	Kind     Kind
@@ -91,6 +91,10 @@ func (n ServicePortName) String() string {
 type Frontend struct {
 	Key         FrontendKey
 	ServicePort ServicePortName
+
+	// Placed: a node port that NodePortAddrs serve in place of Host.NodePortAddrs; sorted.
+	Placed        bool
+	NodePortAddrs []netip.Addr
 
 	Outside Route // for everyone
 	Local   Route // for host processes and local sources; equals Outside where nothing differs

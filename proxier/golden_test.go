@@ -29,7 +29,8 @@ var update = flag.Bool("update", false, "rewrite what the golden scenarios want"
 
 // Each file of testdata is one scenario: services and, where they matter,
 // settings, and what each mode makes of them, in the words of its own tools.
-// The node has the addresses 192.0.2.1 and 2001:db8::1, which serve node ports.
+// The node has the addresses 192.0.2.1 and 2001:db8::1, which serve node ports, and services
+// may have theirs on 203.0.113.65.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -76,7 +77,8 @@ func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *proxier.Node) {
 	}
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	return services, &proxier.Node{
-		Name: "this-node", Zone: set.Zone, Addrs: own, NodePortAddrs: own,
+		Name: "this-node", Zone: set.Zone, Addrs: own, NodePortAddrs: own, PrimaryAddrs: own,
+		UpAddrs:            append(slices.Clone(own), netip.MustParseAddr("203.0.113.65")),
 		LocalhostNodePorts: set.LocalhostNodePorts,
 		LocalCIDRs:         set.LocalCIDRs,
 		LocalInterfaces:    set.LocalInterfaces,

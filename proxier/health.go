@@ -12,7 +12,10 @@ type HealthCheck struct {
 	Key            source.Key
 	Port           uint16
 	LocalEndpoints PerFamily // of this node, ready, weight above 0
-	InCluster      bool
+
+	// Addresses select those of the node that it answers on; nil: those of node ports. Never changed.
+	Addresses *source.NodeAddresses
+	InCluster bool
 }
 
 // PerFamily is a number for each address family.
@@ -51,7 +54,7 @@ func (h *health) set(key source.Key, svc Subject, node *Node, number uint64) {
 		h.dirty = h.dirty || had
 		return
 	}
-	now := HealthCheck{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node), InCluster: svc.InCluster}
+	now := HealthCheck{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node), Addresses: svc.NodePortAddresses, InCluster: svc.InCluster}
 	h.checks[key] = now
 	h.dirty = h.dirty || now != old
 	if !had || now.Port != old.Port || now.LocalEndpoints.rose(old.LocalEndpoints) {

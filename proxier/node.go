@@ -24,6 +24,8 @@ type Node struct {
 
 	Addrs         []netip.Addr // of all interfaces but our own; without loopback and link-local; both families; sorted
 	NodePortAddrs []netip.Addr // those of Addrs that serve node ports; sorted
+	UpAddrs       []netip.Addr // those of Addrs whose interface is up; sorted
+	PrimaryAddrs  []netip.Addr // those of UpAddrs that node_port_addresses means by "primary"; sorted
 	LoopbackAddrs []netip.Addr // those of Addrs that no interface carries except loopback; sorted
 
 	LocalhostNodePorts bool
@@ -51,12 +53,23 @@ func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone &&
 		slices.Equal(n.Addrs, o.Addrs) &&
 		slices.Equal(n.NodePortAddrs, o.NodePortAddrs) &&
+		slices.Equal(n.UpAddrs, o.UpAddrs) &&
+		slices.Equal(n.PrimaryAddrs, o.PrimaryAddrs) &&
 		slices.Equal(n.LoopbackAddrs, o.LoopbackAddrs) &&
 		n.LocalhostNodePorts == o.LocalhostNodePorts &&
 		slices.Equal(n.LocalCIDRs, o.LocalCIDRs) &&
 		slices.Equal(n.LocalInterfaces, o.LocalInterfaces) &&
 		n.Masquerade == o.Masquerade && n.MarkBit == o.MarkBit &&
 		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)
+}
+
+// NodePortAddrsOf returns the addresses that serve node ports of services with a selection of
+// their own, sorted; nil: without one.
+func (n *Node) NodePortAddrsOf(sel *source.NodeAddresses) []netip.Addr {
+	if sel == nil {
+		return n.NodePortAddrs
+	}
+	return keep(n.UpAddrs, func(a netip.Addr) bool { return sel.Match(a, slices.Contains(n.PrimaryAddrs, a)) })
 }
 
 // MasqueradeOf returns what holds for VIPs of a service: its own, or else the setting.

@@ -13,15 +13,17 @@ import (
 type nodeChange struct {
 	all   bool                // more than addresses
 	addrs map[netip.Addr]bool // of Node.Addrs, that only one of the two has, or has on a link
-	ports bool                // Node.NodePortAddrs differ
+	ports bool                // Node.NodePortAddrs differ, or what services select of
 }
 
 func nodeChangeOf(old, now *Node) nodeChange {
 	rest := *old
 	rest.Addrs, rest.NodePortAddrs, rest.LoopbackAddrs = now.Addrs, now.NodePortAddrs, now.LoopbackAddrs
+	rest.UpAddrs, rest.PrimaryAddrs = now.UpAddrs, now.PrimaryAddrs
 	ch := nodeChange{
 		all: !rest.Equal(now), addrs: make(map[netip.Addr]bool),
-		ports: !slices.Equal(old.NodePortAddrs, now.NodePortAddrs),
+		ports: !slices.Equal(old.NodePortAddrs, now.NodePortAddrs) ||
+			!slices.Equal(old.UpAddrs, now.UpAddrs) || !slices.Equal(old.PrimaryAddrs, now.PrimaryAddrs),
 	}
 	for _, pair := range [][2]*Node{{old, now}, {now, old}} {
 		for _, a := range pair[0].Addrs {
@@ -35,9 +37,10 @@ func nodeChangeOf(old, now *Node) nodeChange {
 
 // touches reports whether the service must be resolved again: Resolve and
 // localReady ask whether the host owns addresses of the service and of endpoints
-// that name no node, and source ranges admit the addresses of the host.
+// that name no node, source ranges admit the addresses of the host, and node ports can be on
+// some of them.
 func (ch *nodeChange) touches(s *source.Service) bool {
-	ranged := len(s.SourceRanges)+len(s.LoadBalancerSourceRanges) > 0
+	ranged := len(s.SourceRanges)+len(s.LoadBalancerSourceRanges) > 0 || s.NodePortAddresses != nil
 	if ch.all || ranged && (ch.ports || len(ch.addrs) > 0) {
 		return true
 	}

@@ -92,6 +92,14 @@ func randomServices(t *rapid.T) (units []source.Unit) {
 		if rapid.IntRange(0, 2).Draw(t, "ranges") == 0 {
 			s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30"), netip.MustParsePrefix("2001:db8::2/127")}
 		}
+		if rapid.IntRange(0, 2).Draw(t, "all ranges") == 0 {
+			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/31"), netip.MustParsePrefix("2001:db8::2/127")}
+		}
+		if rapid.Bool().Draw(t, "node port") {
+			s.Ports[0].NodePort = uint16(31000 + i)
+			s.NodePortAddresses = rapid.SampledFrom([]*source.NodeAddresses{nil, {All: true}, {Primary: true}, {Ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30")}}}).Draw(t, "where")
+		}
+		s.Masquerade = rapid.SampledFrom([]source.Masquerading{source.MasqueradeAsSet, source.MasqueradeAuto, source.MasqueradeAll, source.MasqueradeNever}).Draw(t, "masquerade")
 		for _, a := range randomAddrs(t, 3, "endpoints") {
 			e := testEndpoint(a.String())
 			e.Node = rapid.SampledFrom([]string{"", "here", "elsewhere"}).Draw(t, "node")

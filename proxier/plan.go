@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -30,6 +31,7 @@ type FamilyPlan struct {
 	before, after map[source.Key]*Resolved // all services
 	host          Host
 	node          *Node
+	placed        map[FrontendKey][]netip.Addr
 	fresh         bool // nobody knows at this sync what was there before it
 }
 
@@ -52,6 +54,7 @@ func ComparePlan(before, after *State, node *Node, fresh bool) *FamilyPlan {
 		}
 	}
 	p.Services = ch.delta().Services
+	p.placed = p.placedAddrs()
 	return p
 }
 

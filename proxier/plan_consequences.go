@@ -133,6 +133,9 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now frontendIndex) (list []Cons
 			}
 			continue
 		}
+		if len(addrsBut(p.host.Addrs(f), p.host.Addrs(next))) > 0 {
+			gone.Frontends = append(gone.Frontends, f.Key)
+		}
 		left.note(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*Pool).present, (*Pool).has), func(a netip.AddrPort) bool {
 			return slices.Contains(ends, a)
 		}))

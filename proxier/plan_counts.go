@@ -63,7 +63,7 @@ func (p *FamilyPlan) about(list []Consequence) (numbers []int, places map[tracke
 		}
 		numbers = append(numbers, i)
 		for _, key := range c.Frontends {
-			for _, a := range p.host.addrs(key) {
+			for _, a := range p.addrs(key) {
 				places[tracked{proto: c.Protocol, dst: netip.AddrPortFrom(a, key.Port)}] = true
 			}
 		}
@@ -71,11 +71,38 @@ func (p *FamilyPlan) about(list []Consequence) (numbers []int, places map[tracke
 	return numbers, places
 }
 
+// addrs returns the addresses that changed frontends of a key are, or were, reached at.
+func (p *FamilyPlan) addrs(key FrontendKey) []netip.Addr {
+	addrs := p.host.Addrs(&Frontend{Key: key})
+	return append(slices.Clip(addrs), p.placed[key]...)
+}
+
+// placedAddrs returns the addresses that node ports of changed services have, or had, of their own.
+func (p *FamilyPlan) placedAddrs() map[FrontendKey][]netip.Addr {
+	all := make(map[FrontendKey][]netip.Addr)
+	for _, ch := range p.Services {
+		for _, r := range []*Resolved{ch.Old, ch.New} {
+			for _, f := range placedFrontends(r) {
+				all[f.Key] = append(all[f.Key], f.NodePortAddrs...)
+			}
+		}
+	}
+	return all
+}
+
+// placedFrontends returns the node ports of a service, which may be nil, that have addresses of their own.
+func placedFrontends(r *Resolved) []*Frontend {
+	if r == nil {
+		return nil
+	}
+	return keep(r.Frontends, func(f *Frontend) bool { return f.Placed })
+}
+
 // sum adds up what a consequence is about.
 func (p *FamilyPlan) sum(c *Consequence, counts map[tracked]int) (n int) {
 	to := make(map[netip.AddrPort]bool)
 	for _, key := range c.Frontends {
-		for _, a := range p.host.addrs(key) {
+		for _, a := range p.addrs(key) {
 			to[netip.AddrPortFrom(a, key.Port)] = true
 		}
 	}

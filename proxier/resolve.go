@@ -86,6 +86,9 @@ func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, loc
 		Outside:     outside,
 		Local:       local,
 	}
+	if kind == NodePort && !r.place(f) {
+		return
+	}
 	restrict(f, r.svc.Service, r.node)
 	r.out.Frontends = append(r.out.Frontends, f)
 }

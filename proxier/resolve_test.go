@@ -382,6 +382,45 @@ func TestInBoth(t *testing.T) {
 	})
 }
 
+// Node ports are on the addresses that the service selects of those that are up.
+func TestResolveNodePortAddresses(t *testing.T) {
+	node := testNode(func(n *Node) {
+		n.Addrs = addrs("192.0.2.1", "192.0.2.2", "198.51.100.1", "2001:db8::1")
+		n.UpAddrs, n.PrimaryAddrs = addrs("192.0.2.1", "198.51.100.1", "2001:db8::1"), addrs("198.51.100.1", "2001:db8::1")
+	})
+	localhost := *node
+	localhost.LocalhostNodePorts = true
+	for _, tt := range []struct {
+		list      []string
+		node      *Node
+		four, six string
+	}{
+		{nil, node, "[192.0.2.1]", "[]"},
+		{[]string{"all"}, node, "[192.0.2.1 198.51.100.1]", "[2001:db8::1]"},
+		{[]string{"primary"}, node, "[198.51.100.1]", "[2001:db8::1]"},
+		{[]string{"192.0.2.0/24"}, node, "[192.0.2.1]", "none"},
+		{[]string{"primary", "192.0.2.1/32"}, node, "[192.0.2.1 198.51.100.1]", "[2001:db8::1]"},
+		{[]string{}, node, "none", "none"},
+		{[]string{}, &localhost, "[127.0.0.1]", "none"},
+		{[]string{"primary"}, &localhost, "[198.51.100.1 127.0.0.1]", "[2001:db8::1]"},
+	} {
+		svc := testService(testEndpoints("10.0.0.1", "fd00::1"))
+		svc.VIPs, svc.Ports[0].NodePort = nil, 30080
+		if tt.list != nil {
+			svc.NodePortAddresses = source.SelectAddresses(tt.list)
+		}
+		for fam, want := range map[Family]string{IPv4: tt.four, IPv6: tt.six} {
+			got, host := "none", tt.node.Host(fam)
+			if list := Resolve(svc, nil, tt.node, fam).Frontends; len(list) > 0 {
+				got = fmt.Sprint(host.Addrs(list[0]))
+			}
+			if got != want {
+				t.Errorf("%q, %s: node port on %s, want %s", tt.list, fam, got, want)
+			}
+		}
+	}
+}
+
 func prefixes(text string) (list []netip.Prefix) {
 	for _, p := range strings.Fields(text) {
 		list = append(list, netip.MustParsePrefix(p))

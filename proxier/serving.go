@@ -49,7 +49,7 @@ func (s *Serving) Places() iter.Seq2[Place, *Resolved] {
 	return func(yield func(Place, *Resolved) bool) {
 		for _, r := range s.Services {
 			for _, f := range r.Frontends {
-				for _, a := range s.host.addrs(f.Key) {
+				for _, a := range s.host.Addrs(f) {
 					if !yield(Place{f.Key.Protocol, netip.AddrPortFrom(a, f.Key.Port)}, r) {
 						return
 					}

@@ -111,6 +111,10 @@ type Service struct {
 
 	TrafficDistribution TrafficDistribution
 
+	// NodePortAddresses are the addresses of a node that serve node ports, and the health
+	// check node port; nil: the setting.
+	NodePortAddresses *NodeAddresses
+
 	HealthCheckNodePort uint16 // 0: none
 	PublishNotReady     bool   // every endpoint counts as ready
 	Scheduler           string // Maglev, or one of IPVS; empty: the setting
@@ -223,6 +227,7 @@ func (s *Service) Equal(o *Service) bool {
 		s.Masquerade == o.Masquerade &&
 		s.Affinity == o.Affinity &&
 		s.TrafficDistribution == o.TrafficDistribution &&
+		s.NodePortAddresses.Equal(o.NodePortAddresses) &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		s.PublishNotReady == o.PublishNotReady &&
 		s.Scheduler == o.Scheduler &&

@@ -63,6 +63,9 @@ func (w *World) randomFrontend(pick Pick, cluster, local *proxier.Pool) *proxier
 	case proxier.NodePort:
 		f.Key.Addr = w.Family.Unspecified()
 		f.Key.Port = uint16(30000 + pick(40))
+		if f.Placed = pick(3) == 0; f.Placed {
+			f.NodePortAddrs = w.somePlaces()[:pick(4)]
+		}
 	case proxier.VIP:
 		f.Key.Addr = Addr(w.Family, "vip", []int{0, 0, 256, 4096, 65536}[pick(5)]+pick(20))
 	default:
@@ -80,6 +83,12 @@ func (w *World) randomFrontend(pick Pick, cluster, local *proxier.Pool) *proxier
 		f.SourceRanges = w.ranges()[pick(3)]
 	}
 	return f
+}
+
+// somePlaces returns addresses that may serve node ports of one service: the first one serves
+// all others too, and the second is of other services as well.
+func (w *World) somePlaces() []netip.Addr {
+	return []netip.Addr{w.Host.NodePortAddrs[0], Addr(w.Family, "external", 1), Addr(w.Family, "external", 9)}
 }
 
 // ranges returns everyone, two ranges, and no one.

@@ -59,11 +59,7 @@ func originalDsts(st *proxier.State) map[originalDst]bool {
 	all := map[originalDst]bool{}
 	for _, res := range st.Services {
 		for _, f := range res.Frontends {
-			addrs := []netip.Addr{f.Key.Addr}
-			if f.Key.Kind == proxier.NodePort {
-				addrs = st.Host.NodePortAddrs
-			}
-			for _, a := range addrs {
+			for _, a := range st.Host.Addrs(f) {
 				all[originalDst{uint8(f.Key.Protocol), netip.AddrPortFrom(a, f.Key.Port)}] = true
 			}
 		}

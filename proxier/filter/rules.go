@@ -36,6 +36,7 @@ type Rules struct {
 	services, nodePorts tree
 	resolved            map[source.Key]*proxier.Resolved
 	members             memberCount
+	placed              int // node ports on addresses of their own
 	overlaps            overlaps
 
 	withheld map[ipset.Entry]bool // see Withhold
@@ -67,13 +68,14 @@ func (r *Rules) Reset(st *proxier.State) error {
 		return err
 	}
 	r.host = st.Host
-	r.members, r.overlaps = memberCount{}, newOverlaps()
+	r.members, r.overlaps, r.placed = memberCount{}, newOverlaps(), 0
 	r.resolved = make(map[source.Key]*proxier.Resolved, len(st.Services))
 	var services, nodePorts []entry
 	for key, res := range st.Services {
 		r.resolved[key] = res
 		for _, f := range res.Frontends {
 			r.addOverlap(f)
+			r.placed += placed(f)
 		}
 	}
 	for _, res := range r.resolved {
@@ -157,6 +159,17 @@ func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
 		for _, a := range r.nodePortAddrs() {
 			c.rule("-d "+addrText(a)+r.words.host, "-j", NodePorts)
 		}
+		if r.placed > 0 {
+			c.rule(r.words.match(placedSet, "dst,dst"), "-j", NodePorts)
+		}
 	}
 	emit("nat", c.name, c.rules)
+}
+
+// placed returns 1 for a node port on addresses of its own, else 0.
+func placed(f *proxier.Frontend) int {
+	if f.Placed {
+		return 1
+	}
+	return 0
 }

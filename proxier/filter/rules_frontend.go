@@ -53,7 +53,11 @@ func (r *Rules) matchDestination(f *proxier.Frontend) string {
 		words = "-d " + addrText(f.Key.Addr) + r.words.host + " "
 	}
 	proto := f.Key.Protocol.String()
-	return words + "-p " + proto + " -m " + proto + " --dport " + strconv.Itoa(int(f.Key.Port))
+	words += "-p " + proto + " -m " + proto + " --dport " + strconv.Itoa(int(f.Key.Port))
+	if f.Placed {
+		words += " " + r.words.match(placedSet, "dst,dst")
+	}
+	return words
 }
 
 // matchSources returns the match for the sources that may use f; empty if all may.

@@ -3,7 +3,6 @@ package filter
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -121,12 +120,9 @@ func (r *Rules) localhostNodePorts() bool {
 	return r.host.LocalhostNodePorts && r.words.fam == proxier.IPv4
 }
 
-// nodePortAddrs returns the addresses that serve node ports.
+// nodePortAddrs returns the addresses that serve node ports without addresses of their own.
 func (r *Rules) nodePortAddrs() []netip.Addr {
-	if !r.localhostNodePorts() {
-		return r.host.NodePortAddrs
-	}
-	return append(slices.Clone(r.host.NodePortAddrs), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	return r.host.Addrs(&proxier.Frontend{Key: proxier.FrontendKey{Kind: proxier.NodePort}})
 }
 
 // checkHost rejects names of interfaces that would add words to a rule.

@@ -32,6 +32,7 @@ const (
 	rejectSet     = Prefix + "REJECT"     // frontends that refuse
 	dropSet       = Prefix + "DROP"       // frontends that drop
 	vipsSet       = Prefix + "VIPS"       // addresses whose other ports refuse
+	placedSet     = Prefix + "PLACED"     // node ports on addresses of their own
 	exemptSet     = Prefix + "EXEMPT"     // addresses in service_cidrs whose other ports do not
 	hairpinSet    = Prefix + "HAIRPIN"    // targets that may reach themselves
 	grownSet      = Prefix + "GROWN"      // a larger version of another set while it is filled
@@ -49,6 +50,7 @@ var sharedSets = []setType{
 	{firewalledSet, ipset.HashIPPort},
 	{rejectSet, ipset.HashIPPort},
 	{dropSet, ipset.HashIPPort},
+	{placedSet, ipset.HashIPPort},
 	{exemptSet, ipset.HashIP},
 	{hairpinSet, ipset.HashIPPortIP},
 }

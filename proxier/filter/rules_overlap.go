@@ -37,8 +37,18 @@ func entryOf(f *proxier.Frontend) ipset.Entry {
 // takesNodePort reports whether a frontend at an address that serves node ports is balanced by
 // IPVS, or by rules that not all packets match.
 func (r *Rules) takesNodePort(f *proxier.Frontend) bool {
-	return f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance && (r.layout.ipvs || f.Restricted) &&
-		slices.Contains(r.host.NodePortAddrs, f.Key.Addr)
+	return r.takesAny(f) && slices.Contains(r.host.NodePortAddrs, f.Key.Addr)
+}
+
+// takesAny reports the same of any address of this host, such as serves node ports of a service that says so.
+func (r *Rules) takesAny(f *proxier.Frontend) bool {
+	return f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance && (r.layout.ipvs || f.Restricted)
+}
+
+// onHost reports whether an interface of this host carries the address of f, which is not ours to bind.
+func (r *Rules) onHost(f *proxier.Frontend) bool {
+	res := r.resolved[f.ServicePort.Key]
+	return res != nil && !slices.Contains(res.BoundAddrs, f.Key.Addr)
 }
 
 // hasRules reports whether the trees have rules for a frontend.
@@ -49,7 +59,7 @@ func (r *Rules) addOverlap(f *proxier.Frontend) {
 	switch {
 	case f.Key.Kind == proxier.NodePort:
 		r.overlaps.nodePorts[protocolPortOf(f)] = f
-	case r.takesNodePort(f):
+	case r.takesNodePort(f), r.takesAny(f) && r.onHost(f):
 		r.overlaps.taken[entryOf(f)] = true
 	}
 }
@@ -59,7 +69,7 @@ func (r *Rules) removeOverlap(f *proxier.Frontend) {
 	switch {
 	case f.Key.Kind == proxier.NodePort:
 		delete(r.overlaps.nodePorts, protocolPortOf(f))
-	case r.takesNodePort(f):
+	default:
 		delete(r.overlaps.taken, entryOf(f))
 	}
 }
@@ -74,7 +84,7 @@ func (r *Rules) overlappedNodePorts(old, now []*proxier.Frontend) (stay []*proxi
 		}
 	}
 	for _, f := range slices.Concat(old, now) {
-		if !r.takesNodePort(f) || done[protocolPortOf(f)] {
+		if !r.takesAny(f) || done[protocolPortOf(f)] {
 			continue
 		}
 		done[protocolPortOf(f)] = true

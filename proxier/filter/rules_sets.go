@@ -27,14 +27,13 @@ func (c memberCount) add(m member, n int) {
 // eachMember calls do with the members that a frontend adds to sets.
 func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	sets := r.layout.memberOf(f)
+	if f.Placed {
+		sets = append(sets, placedSet)
+	}
 	if len(sets) == 0 && !f.Restricted {
 		return
 	}
-	addrs := []netip.Addr{f.Key.Addr}
-	if f.Key.Kind == proxier.NodePort {
-		addrs = r.nodePortAddrs()
-	}
-	for _, a := range addrs {
+	for _, a := range r.host.Addrs(f) {
 		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
 		if f.Key.Kind == proxier.NodePort && r.overlaps.taken[e] {
 			continue

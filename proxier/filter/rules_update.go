@@ -22,9 +22,14 @@ type Changes struct {
 func (r *Rules) Update(d *proxier.Delta) *Changes {
 	ch := &Changes{Chains: map[string][]byte{}, Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
 	r.updateServices(d, ch)
+	anyPlaced := r.placed > 0
+	r.updatePlaced(d)
 	services, nodePorts := r.frontendChanges(d)
 	r.updateTree(&r.services, services, ch)
 	r.updateTree(&r.nodePorts, nodePorts, ch)
+	if anyPlaced != (r.placed > 0) {
+		r.nodeChain(&r.services, r.services.top(), &chain{}, ch.set)
+	}
 	r.updateMembers(d, ch)
 	r.updateShared(d, ch)
 	return ch
@@ -70,6 +75,17 @@ func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*
 		put(f, f)
 	}
 	return services, nodePorts
+}
+
+// updatePlaced counts the node ports on addresses of their own.
+func (r *Rules) updatePlaced(d *proxier.Delta) {
+	old, now := frontends(d)
+	for _, f := range old {
+		r.placed -= placed(f)
+	}
+	for _, f := range now {
+		r.placed += placed(f)
+	}
 }
 
 // updateTree puts frontends into a tree and notes the chains that this affects.

@@ -25,7 +25,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	s := serve(t, own.String(), NewHealth())
 	check := netip.AddrPortFrom(own.Addr(), freePort(t))
 	s.SetChecks([]proxier.HealthCheck{{Port: check.Port(), LocalEndpoints: proxier.PerFamily{IPv4: 1}}})
-	s.SetAddrs([]netip.Addr{check.Addr()})
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{check.Addr()}})
 	for what, says := range map[string]string{
 		"nothing":        "",
 		"half a request": "GET /livez HTTP/1.1\r\nHost: a\r\n",

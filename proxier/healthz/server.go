@@ -37,7 +37,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	checks map[uint16]proxier.HealthCheck // by port
-	addrs  []netip.Addr
+	host   *proxier.Node
 	faults map[string]string // listen address -> why it could not be bound
 
 	open map[string]*http.Server // by listen address; of Run alone
@@ -51,7 +51,7 @@ func NewServer(node map[string]http.Handler, h *Health, log *slog.Logger) *Serve
 		node: node, health: h, log: log,
 		wake: make(chan struct{}, 1), failed: func(proxier.HealthCheck, string) {},
 		nodeConns: newCrowd(), checkConns: newCrowd(),
-		open: map[string]*http.Server{}, faults: map[string]string{},
+		host: &proxier.Node{}, open: map[string]*http.Server{}, faults: map[string]string{},
 	}
 }
 
@@ -70,10 +70,10 @@ func (s *Server) SetChecks(checks []proxier.HealthCheck) {
 	s.wakeUp()
 }
 
-// SetAddrs replaces the addresses on which services are answered for.
-func (s *Server) SetAddrs(addrs []netip.Addr) {
+// SetNode replaces the node whose addresses services are answered for on.
+func (s *Server) SetNode(n *proxier.Node) {
 	s.mu.Lock()
-	s.addrs = addrs
+	s.host = n
 	s.mu.Unlock()
 	s.wakeUp()
 }
@@ -101,7 +101,7 @@ func (s *Server) Heard(address string) (list []string) {
 		list = append(list, address)
 	}
 	for _, port := range slices.Sorted(maps.Keys(s.checks)) {
-		if slices.ContainsFunc(s.addrs, func(a netip.Addr) bool { return s.faults[netip.AddrPortFrom(a, port).String()] == "" }) {
+		if slices.ContainsFunc(s.host.NodePortAddrsOf(s.checks[port].Addresses), func(a netip.Addr) bool { return s.faults[netip.AddrPortFrom(a, port).String()] == "" }) {
 			list = append(list, fmt.Sprintf("health check node port %d", port))
 		}
 	}
@@ -131,8 +131,8 @@ func (s *Server) wanted() map[string]http.Handler {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	want := map[string]http.Handler{}
-	for port := range s.checks {
-		for _, a := range s.addrs {
+	for port, check := range s.checks {
+		for _, a := range s.host.NodePortAddrsOf(check.Addresses) {
 			want[netip.AddrPortFrom(a, port).String()] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				s.serveService(w, port, proxier.FamilyOf(a))
 			})

@@ -102,7 +102,7 @@ func TestServiceAnswers(t *testing.T) {
 		}})
 	}
 	set(proxier.PerFamily{IPv4: 2})
-	s.SetAddrs([]netip.Addr{addr.Addr()})
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{addr.Addr()}})
 	eventually(t, "listening", func() bool { r, _ := fetch(t, http.DefaultClient, addr); return r != nil })
 	check(200, "2", "2", "true")
 	var drain *proxier.Drain
@@ -124,7 +124,7 @@ func TestListenersFollow(t *testing.T) {
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	kept, gone := freePort(t), freePort(t)
 	checks := []proxier.HealthCheck{{Port: kept}, {Port: gone}}
-	s.SetAddrs([]netip.Addr{one})
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{one}})
 	s.SetChecks(checks)
 	up := func(a netip.Addr, port uint16) bool {
 		c, err := net.Dial("tcp", netip.AddrPortFrom(a, port).String())
@@ -144,7 +144,7 @@ func TestListenersFollow(t *testing.T) {
 	client := &http.Client{Transport: transport}
 	fetch(t, client, netip.AddrPortFrom(one, kept))
 
-	s.SetAddrs([]netip.Addr{one, two})
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{one, two}})
 	s.SetChecks(checks[:1])
 	eventually(t, "second address open", func() bool { return up(two, kept) })
 	eventually(t, "other port closed", func() bool { return !up(one, gone) })
@@ -155,8 +155,14 @@ func TestListenersFollow(t *testing.T) {
 	if w := s.Warnings(); len(w) != 0 {
 		t.Errorf("warnings %q", w)
 	}
-	s.SetAddrs([]netip.Addr{two})
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{two}})
 	eventually(t, "first address closed", func() bool { return !up(one, kept) })
+
+	checks[0].Addresses = &source.NodeAddresses{Ranges: []netip.Prefix{netip.PrefixFrom(one, 32)}}
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{two}, UpAddrs: []netip.Addr{one, two}})
+	s.SetChecks(checks[:1])
+	eventually(t, "the address that the service selects open", func() bool { return up(one, kept) })
+	eventually(t, "the other one closed", func() bool { return !up(two, kept) })
 }
 
 func TestOccupiedPortIsRetried(t *testing.T) {
@@ -195,7 +201,7 @@ func TestServerTellsOfFailure(t *testing.T) {
 	s := NewServer(nil, NewHealth(), slog.New(slog.DiscardHandler))
 	var told []string
 	s.OnFailure(func(c proxier.HealthCheck, why string) { told = append(told, c.Key.Name+" "+why) })
-	s.SetAddrs([]netip.Addr{netip.MustParseAddr("127.0.0.1")})
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 	s.SetChecks([]proxier.HealthCheck{{Key: source.Key{Namespace: "default", Name: "web"}, Port: port}})
 	for range 2 {
 		if s.reconcile(t.Context(), s.wanted()) {
@@ -211,7 +217,7 @@ func TestServerTellsOfFailure(t *testing.T) {
 func TestHeard(t *testing.T) {
 	const good, bad = "127.0.0.1:1", "127.0.0.2:1"
 	s := NewServer(map[string]http.Handler{good: http.NewServeMux(), bad: http.NewServeMux()}, NewHealth(), slog.New(slog.DiscardHandler))
-	s.SetAddrs([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")})
+	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}})
 	s.SetChecks([]proxier.HealthCheck{{Port: 30000}, {Port: 30001}})
 	s.setFaults(map[string]string{bad: "x", "127.0.0.1:30001": "x", "[::1]:30001": "x", "[::1]:30000": "x"})
 	for address, want := range map[string]string{good: "[" + good + " health check node port 30000]", bad: "[health check node port 30000]", "": "[health check node port 30000]"} {

@@ -70,7 +70,7 @@ func (b *Backend) unserved() *proxier.PartialError {
 		if f == nil {
 			continue
 		}
-		elsewhere := f.Key.Kind == proxier.NodePort && len(b.claims.nodePortAddrs) > 1
+		elsewhere := f.Key.Kind == proxier.NodePort && len(b.claims.host.Addrs(f)) > 1
 		u.Frontends[f.Key] = !elsewhere && (why.foreign || !b.servers[key].takes())
 	}
 	return u

@@ -68,13 +68,13 @@ func needsServer(f *proxier.Frontend) bool {
 
 // claims are the claims of all frontends that need a server.
 type claims struct {
-	nodePortAddrs []netip.Addr
-	by            map[lvs.Key]claim
+	host proxier.Host
+	by   map[lvs.Key]claim
 }
 
 // newClaims returns the claims of a State.
 func newClaims(st *proxier.State) *claims {
-	c := &claims{nodePortAddrs: st.Host.NodePortAddrs, by: make(map[lvs.Key]claim, len(st.Services))}
+	c := &claims{host: st.Host, by: make(map[lvs.Key]claim, len(st.Services))}
 	for _, res := range st.Services {
 		for _, f := range res.Frontends {
 			c.put(f, f, nil)
@@ -116,7 +116,7 @@ func (c *claims) put(f, value *proxier.Frontend, touched map[lvs.Key]struct{}) {
 		c.set(key, cl, touched)
 		return
 	}
-	for _, key.Addr = range c.nodePortAddrs {
+	for _, key.Addr = range c.host.Addrs(f) {
 		cl := c.by[key]
 		cl.nodePort = value
 		c.set(key, cl, touched)

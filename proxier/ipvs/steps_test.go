@@ -105,7 +105,7 @@ func TestUnservedFrontends(t *testing.T) {
 	frontend := func(port uint16, kind proxier.Kind) *proxier.Frontend {
 		return &proxier.Frontend{Key: proxier.FrontendKey{Port: port, Kind: kind}}
 	}
-	b := &Backend{refused: refused{}, servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, nodePortAddrs: make([]netip.Addr, 2)}}
+	b := &Backend{refused: refused{}, servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, host: proxier.Host{NodePortAddrs: make([]netip.Addr, 2)}}}
 	for port, r := range map[uint16]refusal{1: {}, 2: {foreign: true}, 3: {}, 4: {}, 5: {}} {
 		key := lvs.Key{Port: port}
 		b.refused[key] = r

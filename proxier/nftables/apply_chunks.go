@@ -150,7 +150,7 @@ func elementsOfService(res *proxier.Resolved) int {
 	const flags = 4
 	n := 0
 	eachFrontend(res, func(f *proxier.Frontend) {
-		n += flags + elementsOfPool(f.Outside.Pool)
+		n += flags + elementsOfPool(f.Outside.Pool) + 2*len(f.NodePortAddrs)
 		if f.Split() {
 			n += flags + elementsOfPool(f.Local.Pool)
 		}

@@ -21,7 +21,8 @@ func (l *layout) chains() []*chain {
 	var list []*chain
 	list = append(list, l.hostChains()...)
 	for _, class := range []lookupClass{classLocalAddr, classLocalNodePort, classAddr, classNodePort} {
-		if l.has(set{kind: frontends, class: class}) {
+		placed := class == classNodePort && l.has(set{kind: frontends, class: classPlaced})
+		if placed || l.has(set{kind: frontends, class: class}) {
 			list = append(list, l.classChains(class)...)
 		}
 	}
@@ -74,7 +75,7 @@ func (l *layout) baseChains() []*chain {
 
 // classesWith returns the classes in which packets can reach a frontend in the set of a kind.
 func (l *layout) classesWith(k kind) (list []lookupClass) {
-	for _, class := range []lookupClass{classAddr, classNodePort} {
+	for _, class := range []lookupClass{classAddr, classNodePort, classPlaced} {
 		reachable := !class.isNodePort() || l.has(set{kind: nodeAddrs})
 		if l.has(set{kind: k, class: class}) && reachable {
 			list = append(list, class)

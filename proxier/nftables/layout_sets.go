@@ -13,7 +13,8 @@ import (
 
 // A lookupClass is one way to find what a packet is addressed to. Each has sets and
 // chains of its own: packets to addresses of services and to node ports, and of
-// both those of local sources where these are treated differently.
+// both those of local sources where these are treated differently. The last one is of node ports
+// that only some addresses serve.
 type lookupClass uint8
 
 const (
@@ -21,10 +22,13 @@ const (
 	classNodePort
 	classLocalAddr     // classAddr for local sources, see local
 	classLocalNodePort // classNodePort for local sources
-	lookupClasses
+
+	// classPlaced finds what is of classNodePort where a service says which addresses serve it: by
+	// address too. It leads to the chains of classNodePort and has none of its own.
+	classPlaced
 )
 
-func (c lookupClass) isLocal() bool { return c >= classLocalAddr }
+func (c lookupClass) isLocal() bool { return c == classLocalAddr || c == classLocalNodePort }
 
 func (c lookupClass) isNodePort() bool { return c == classNodePort || c == classLocalNodePort }
 
@@ -34,12 +38,12 @@ func (c lookupClass) local() lookupClass { return c | classLocalAddr }
 
 // prefix begins the names of a class's sets and chains.
 func (c lookupClass) prefix() string {
-	return [...]string{"", "node-port-", "local-", "local-node-port-"}[c]
+	return [...]string{"", "node-port-", "local-", "local-node-port-", "placed-node-port-"}[c]
 }
 
 // chainName returns the name of the first chain of a class.
 func (c lookupClass) chainName() string {
-	return [...]string{"services", "node-ports", "local-services", "local-node-ports"}[c]
+	return [...]string{"services", "node-ports", "local-services", "local-node-ports", "node-ports"}[c]
 }
 
 // A kind is what a set is for.
@@ -156,7 +160,7 @@ func (s set) compare(o set) int {
 func (s set) name() string {
 	switch s.kind {
 	case frontends:
-		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports"}[s.class]
+		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports", "placed-node-ports"}[s.class]
 	case bySize, slotMap, affinityBySize, affinityByTimeout:
 		return s.class.prefix() + s.kindName() + "-" + s.suffix()
 	}
@@ -250,6 +254,8 @@ func (s set) isInterval() bool { return s.kind == sourceRanges }
 
 func (s set) comment() string {
 	switch {
+	case s.kind == frontends && s.class == classPlaced:
+		return "node ports on addresses of their own, and whose they are"
 	case s.hash == source.NotHashed:
 		return kindComments[s.kind]
 	case s.kind == slotMap:

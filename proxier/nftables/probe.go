@@ -72,6 +72,9 @@ func everyFeature(fam proxier.Family) *proxier.State {
 		add(kind, proxier.Route{Action: proxier.Drop, Pool: one}, proxier.Route{Action: proxier.Drop, Pool: one})
 		add(kind, proxier.Route{Action: proxier.Reject, Pool: one}, proxier.Route{Action: proxier.Reject, Pool: one})
 	}
+	placed := *list[len(list)-1]
+	placed.Key.Port, placed.Placed, placed.NodePortAddrs = uint16(len(list)+1), true, []netip.Addr{addr}
+	list = append(list, &placed)
 	res := &proxier.Resolved{Key: source.Key{Namespace: "probe", Name: "probe"}, Frontends: list, Pools: []*proxier.Pool{one, sticky, hashed}}
 	return &proxier.State{
 		Family:      fam,

@@ -18,6 +18,7 @@ type renderer struct {
 	emit  emit
 
 	key, data []byte // kept for their memory
+	at        []byte // key with an address before it; likewise
 	slots     []uint32
 	spreadOf  *proxier.Pool // whose slots these are
 	table     hashTable
@@ -45,12 +46,24 @@ func (r *renderer) frontend(f *proxier.Frontend) {
 	r.key = putPort(r.key, f.Key.Port)
 
 	name := f.ServicePort.String()
-	r.emit(set{kind: frontends, class: class}, r.key, nil, name)
+	r.addressed(frontends, class, f, name)
 	r.refusals(class, f)
 	r.route(class, f, f.Outside)
 	if f.Split() {
 		r.emit(set{kind: frontends, class: class.local()}, r.key, nil, name)
 		r.route(class.local(), f, f.Local)
+	}
+}
+
+// addressed emits, for sets of a kind, what packets to f, whose key is in r.key, are addressed to.
+func (r *renderer) addressed(k kind, class lookupClass, f *proxier.Frontend, note string) {
+	if !f.Placed {
+		r.emit(set{kind: k, class: class}, r.key, nil, note)
+		return
+	}
+	for _, a := range f.NodePortAddrs {
+		r.at = append(putAddr(r.at[:0], a), r.key...)
+		r.emit(set{kind: k, class: classPlaced}, r.at, nil, note)
 	}
 }
 
@@ -66,9 +79,9 @@ func (r *renderer) refusals(class lookupClass, f *proxier.Frontend) {
 	}
 	switch action {
 	case proxier.Reject:
-		r.emit(set{kind: noEndpointsReject, class: class}, r.key, nil, "")
+		r.addressed(noEndpointsReject, class, f, "")
 	case proxier.Drop:
-		r.emit(set{kind: noEndpointsDrop, class: class}, r.key, nil, "")
+		r.addressed(noEndpointsDrop, class, f, "")
 	}
 }
 

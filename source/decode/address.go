@@ -38,6 +38,27 @@ func readAddr(r *Reader, v any) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// NodeAddress reads "primary", "all" or a range.
+var NodeAddress = Kind[string]{
+	Schema: Schema{AnyOf: []Schema{{Enum: []string{source.PrimaryAddresses, source.AllAddresses}}, Prefix.Schema}},
+	Read: func(r *Reader, v any) (string, bool) {
+		switch v {
+		case source.PrimaryAddresses, source.AllAddresses:
+			return v.(string), true
+		}
+		s, isText := v.(string)
+		if isText && !strings.ContainsAny(s, "./:") {
+			r.Fault("unknown node port addresses "+source.Excerpt(s), `want "primary", "all" or a range such as "10.0.0.0/8"`)
+			return "", false
+		}
+		p, ok := Prefix.Read(r, v)
+		if !ok {
+			return "", false
+		}
+		return p.String(), true
+	},
+}
+
 // Prefix reads a range of addresses, such as "10.0.0.0/8".
 var Prefix = Kind[netip.Prefix]{readPrefix, Schema{Type: "string", Pattern: prefixPattern}}
 

@@ -21,6 +21,7 @@ var defaultSamples = map[string]struct{ value, other, with string }{
 	"masquerade":                  {`"never"`, `"all"`, ""},
 	"session_affinity_timeout":    {`"1h"`, `"2h"`, `session_affinity = "client_ip"`},
 	"traffic_distribution":        {`"prefer_same_node"`, `""`, ""},
+	"node_port_addresses":         {`["all"]`, `["primary"]`, onNodePorts},
 	"publish_not_ready":           {`true`, `false`, ""},
 	"scheduler":                   {`"rr"`, `""`, ""},
 	"hash_on":                     {`"client_ip"`, `""`, `scheduler = "maglev"`},
@@ -36,8 +37,11 @@ var defaultSamples = map[string]struct{ value, other, with string }{
 	"announce":                    {`["bgp"]`, `[]`, ""},
 }
 
-// overUDP are keys of services whose port is one of UDP.
-const overUDP = `forward = "direct"`
+// overUDP are keys of services whose port is one of UDP, onNodePorts of those whose port is one of nodes too.
+const (
+	overUDP     = `forward = "direct"`
+	onNodePorts = "# on node ports"
+)
 
 // twoServices is a file of services a and b, which have these keys.
 func twoServices(defaults, keys string) string {
@@ -46,6 +50,10 @@ func twoServices(defaults, keys string) string {
 		port = `{ port = 80, protocol = "udp" }`
 	}
 	service := func(name, addr string) string {
+		port := port
+		if strings.Contains(keys, onNodePorts) {
+			port = "{ port = 80, node_port = 3000" + addr + " }"
+		}
 		keys := strings.ReplaceAll(keys, "10.97.0.1", "10.97.0."+addr)
 		return "[[services]]\nname = \"" + name + "\"\nvips = [\"10.96.0." + addr + "\"]\nports = [" + port + "]\n" +
 			"endpoints = [{ address = \"10.1.1.1\" }, { address = \"10.1.1.2\", tier = 1 }, { address = \"10.1.1.3\", tier = 1 }, { address = \"10.1.1.4\", tier = 2 }]\n" + keys + "\n"

@@ -90,6 +90,8 @@ var (
 	addresses   = decode.List(decode.Addr)
 	prefixes    = decode.List(decode.Prefix)
 
+	nodeAddresses = decode.To(decode.Unique(decode.NodeAddress), source.SelectAddresses)
+
 	// Validate says what is wrong with these; their patterns are for editors.
 	label = decode.Text.As(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	name  = decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?)?$`)
@@ -160,6 +162,7 @@ var serviceFields = []decode.Field[service]{
 	asDefault(decode.Key("session_affinity", affinity, func(s *service) *bool { return &s.clientIP })),
 	asDefault(decode.Key("session_affinity_timeout", decode.Duration(source.MinAffinity, source.MaxAffinity), func(s *service) *time.Duration { return &s.timeout })),
 	asDefault(decode.Key("traffic_distribution", distribution, func(s *service) *source.TrafficDistribution { return &s.TrafficDistribution })),
+	asDefault(decode.Key("node_port_addresses", nodeAddresses, func(s *service) **source.NodeAddresses { return &s.NodePortAddresses }), hasNodePorts),
 	decode.Key("health_check_node_port", orNoNumber, func(s *service) *uint16 { return &s.HealthCheckNodePort }),
 	asDefault(decode.Key("publish_not_ready", decode.Bool, func(s *service) *bool { return &s.PublishNotReady })),
 	asDefault(decode.Key("scheduler", decode.Text.As(`^([a-z0-9]{1,15})?$`), func(s *service) *string { return &s.Scheduler })),
@@ -236,11 +239,15 @@ func hasAddresses(s *service) bool       { return len(s.AnnouncedAddrs()) > 0 }
 func hasShares(s *service) bool          { return source.NoSlowStart(s.Scheduler) == "" }
 func isMaglev(s *service) bool           { return s.Scheduler == source.Maglev }
 func takesFlags(s *service) bool         { return s.Scheduler != "" && s.Scheduler != source.Maglev }
+func isTunnel(s *service) bool           { return s.Forward.Method == source.ForwardTunnel }
+func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
+
+func hasNodePorts(s *service) bool {
+	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+}
 func hasUDP(s *service) bool {
 	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.Protocol == source.UDP })
 }
-func isTunnel(s *service) bool { return s.Forward.Method == source.ForwardTunnel }
-func isGUE(s *service) bool    { return s.Forward.Tunnel == source.GUE }
 
 // newService returns a service whose keys are not written.
 func newService(pos source.Position) service {

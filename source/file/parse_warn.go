@@ -42,6 +42,9 @@ func (s *service) warnIdle(r *decode.Reader) {
 	if s.ExternalTrafficPolicy == source.Local && !s.hasNodePort() && len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
 		idle("external_traffic_policy", "it is for external_ips, load_balancer_ips and node ports, and there are none")
 	}
+	if s.NodePortAddresses != nil && !s.hasNodePort() && s.HealthCheckNodePort == 0 {
+		idle("node_port_addresses", "no port has a node_port")
+	}
 	zoned := slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Zone != "" })
 	if s.TrafficDistribution == source.PreferSameZone && !zoned && len(s.Endpoints) > 0 {
 		idle("traffic_distribution", "no endpoint has a zone")

@@ -45,7 +45,7 @@ func hasFewer(s, was *source.Service) bool {
 
 // dropsRestriction reports whether s lacks a restriction that it had.
 func dropsRestriction(s, was *source.Service) bool {
-	return len(s.SourceRanges) == 0 && len(was.SourceRanges) > 0 || len(s.LoadBalancerSourceRanges) == 0 && len(was.LoadBalancerSourceRanges) > 0 ||
+	return s.NodePortAddresses == nil && was.NodePortAddresses != nil || len(s.SourceRanges) == 0 && len(was.SourceRanges) > 0 || len(s.LoadBalancerSourceRanges) == 0 && len(was.LoadBalancerSourceRanges) > 0 ||
 		s.InternalTrafficPolicy < was.InternalTrafficPolicy || s.ExternalTrafficPolicy < was.ExternalTrafficPolicy ||
 		s.HealthCheckNodePort == 0 && was.HealthCheckNodePort != 0 || s.HealthCheck == nil && was.HealthCheck != nil
 }

@@ -61,6 +61,7 @@ ports = [{ port = 80 }]
 		{"no source ranges of all addresses", web, without("source_ranges"), false, true},
 		{"no source ranges, renamed", web, without("load_balancer_source_ranges"), true, false},
 		{"other source ranges", web, strings.Replace(web, "100.0/24", "0.0/16", 1), false, false},
+		{"no node port addresses", web + "node_port_addresses = [\"all\"]\n", web + "scheduler = \"rr\"\n", false, true},
 		{"no internal policy", web, without("internal"), false, true},
 		{"no external policy", web, without("external"), false, true},
 		{"no health check", web, without("health"), false, true},

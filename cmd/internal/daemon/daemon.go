@@ -259,7 +259,7 @@ func (d *daemon) wire() {
 	d.metrics = healthz.NewMetrics(d.Version)
 	d.health = healthz.NewHealth()
 	d.server = healthz.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
-	d.server.SetAddrs(d.node.NodePortAddrs)
+	d.server.SetNode(d.node)
 	names := d.openSources()
 	d.connectConditions()
 	d.connectAnnouncer()
@@ -334,7 +334,7 @@ func (d *daemon) use(now configs.Settings, choice bool) {
 
 // useNode takes over what this host is now.
 func (d *daemon) useNode(n *proxier.Node) {
-	d.server.SetAddrs(n.NodePortAddrs)
+	d.server.SetNode(n)
 	d.loop.SetNode(n)
 	d.doubts.doubt()
 }

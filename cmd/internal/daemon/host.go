@@ -85,7 +85,7 @@ func (h *host) lookAtAddresses() error {
 func (h *host) setNode() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := node.Build(node.InCluster(h.settings(), h.member, h.serviceCIDRs, h.addrs), h.addrs)
+	n := node.Build(node.InCluster(h.settings(), h.member, h.serviceCIDRs), node.Primary(h.addrs, h.member))
 	if n.Equal(h.node) {
 		return
 	}

@@ -92,10 +92,13 @@ func (d *decision) nearest() string {
 // nodePortElsewhere: the address is one of this host, but not one for node ports.
 func (d *decision) nodePortElsewhere() string {
 	q := d.question
-	if !isHost(d.world.Node, q.Dest) || d.servesNodePorts(q.Dest) || q.Port == 0 {
+	if !isHost(d.world.Node, q.Dest) || q.Port == 0 {
 		return ""
 	}
 	for _, s := range d.world.Services {
+		if d.servesNodePorts(s.Service, q.Dest) {
+			continue
+		}
 		for _, p := range s.Ports {
 			if p.NodePort == q.Port && p.Protocol == q.Protocol {
 				return fmt.Sprintf("%d is a node port of %s, which %s does not serve: see node_port_addresses", q.Port, s.Key, q.Dest)
@@ -123,7 +126,7 @@ func (d *decision) wants(s *source.Service) bool {
 	has := slices.Contains(s.VIPs, q.Dest) || slices.Contains(s.ExternalIPs, q.Dest) || slices.Contains(s.LoadBalancerIPs, q.Dest)
 	return slices.ContainsFunc(s.Ports, func(p source.Port) bool {
 		served := has && (q.Port == 0 || p.Port == q.Port && p.Protocol == q.Protocol)
-		return served || p.NodePort != 0 && p.NodePort == q.Port && p.Protocol == q.Protocol && d.servesNodePorts(q.Dest)
+		return served || p.NodePort != 0 && p.NodePort == q.Port && p.Protocol == q.Protocol && d.servesNodePorts(s, q.Dest)
 	})
 }
 

@@ -73,7 +73,7 @@ func (d *decision) findUses() {
 		}
 		u := use{UnitService: s, resolved: res}
 		for _, f := range res.Frontends {
-			if f.Key.Addr == q.Dest || f.Key.Kind == proxier.NodePort && d.servesNodePorts(q.Dest) {
+			if f.Key.Addr == q.Dest || f.Key.Kind == proxier.NodePort && slices.Contains(d.host.Addrs(f), q.Dest) {
 				u.frontends = append(u.frontends, f)
 			}
 		}
@@ -85,11 +85,12 @@ func (d *decision) findUses() {
 // mayServe reports whether a service has an address, or node ports where the address serves them.
 func mayServe(s *source.Service, a netip.Addr, d *decision) bool {
 	has := slices.Contains(s.VIPs, a) || slices.Contains(s.ExternalIPs, a) || slices.Contains(s.LoadBalancerIPs, a)
-	return has || d.servesNodePorts(a) && slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+	return has || d.servesNodePorts(s, a) && slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
 }
 
-func (d *decision) servesNodePorts(a netip.Addr) bool {
-	return slices.Contains(d.host.NodePortAddrs, a) || d.host.LocalhostNodePorts && a == netip.AddrFrom4([4]byte{127, 0, 0, 1})
+// servesNodePorts reports whether an address serves node ports of a service, if it has any.
+func (d *decision) servesNodePorts(s *source.Service, a netip.Addr) bool {
+	return slices.Contains(d.world.Node.NodePortAddrsOf(s.NodePortAddresses), a) || d.host.LocalhostNodePorts && a == netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // find finds the frontend of the packet. One with the address itself comes before a node port.

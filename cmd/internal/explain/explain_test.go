@@ -90,7 +90,7 @@ func world(services ...*source.Service) *World {
 	w := &World{Mode: "nftables", Snapshot: proxier.Snapshot{
 		Node: &proxier.Node{
 			Name: "node", MarkBit: 14, Addrs: []netip.Addr{addr("192.168.10.1"), addr("192.168.20.1")},
-			NodePortAddrs: []netip.Addr{addr("192.168.10.1")},
+			NodePortAddrs: []netip.Addr{addr("192.168.10.1")}, UpAddrs: []netip.Addr{addr("192.168.10.1"), addr("192.168.20.1")},
 		},
 		Families: []proxier.Family{proxier.IPv4, proxier.IPv6},
 	}}
@@ -168,6 +168,15 @@ func TestVerdicts(t *testing.T) {
 		{name: "node port", dst: "192.168.10.1:30080", want: "works"},
 		{name: "node port on another address", dst: "192.168.20.1:30080",
 			want: "untouched: no service has 192.168.20.1:30080/tcp (1); 30080 is a node port of default/web, which 192.168.20.1 does not serve: see node_port_addresses"},
+		{name: "node port on an address of its own", dst: "192.168.20.1:30080",
+			change: func(s *source.Service, w *World, _ *fakeHost) {
+				s.NodePortAddresses = &source.NodeAddresses{Ranges: []netip.Prefix{netip.MustParsePrefix("192.168.20.0/24")}}
+			}, want: "works"},
+		{name: "node port on addresses of its own only", dst: "192.168.10.1:30080",
+			change: func(s *source.Service, w *World, _ *fakeHost) {
+				s.NodePortAddresses = &source.NodeAddresses{Ranges: []netip.Prefix{netip.MustParsePrefix("192.168.20.0/24")}}
+			},
+			want: "untouched: no service has 192.168.10.1:30080/tcp (1); 30080 is a node port of default/web, which 192.168.10.1 does not serve: see node_port_addresses"},
 		{name: "service_cidrs", dst: "10.97.0.1:80",
 			change: func(_ *source.Service, w *World, _ *fakeHost) {
 				w.Node.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}

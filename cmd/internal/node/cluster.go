@@ -10,9 +10,8 @@ import (
 )
 
 // InCluster returns settings with what a cluster says where they leave it open: the
-// ranges of its ClusterIPs, and of this host the zone, local sources, and which
-// addresses are the primary ones, as far as it has those. nil: it says nothing.
-func InCluster(s configs.Settings, n *source.ClusterNode, services []netip.Prefix, addrs []links.Addr) configs.Settings {
+// ranges of its ClusterIPs, and of this host the zone and local sources. nil: it says nothing.
+func InCluster(s configs.Settings, n *source.ClusterNode, services []netip.Prefix) configs.Settings {
 	if len(s.ServiceCIDRs) == 0 {
 		s.ServiceCIDRs = services
 	}
@@ -25,14 +24,19 @@ func InCluster(s configs.Settings, n *source.ClusterNode, services []netip.Prefi
 	if len(s.LocalCIDRs) == 0 && len(s.LocalInterfaces) == 0 {
 		s.LocalCIDRs = n.PodCIDRs
 	}
-	var primary []string
-	for _, a := range n.Addrs {
-		if slices.ContainsFunc(addrs, func(l links.Addr) bool { return l.Addr == a }) {
-			primary = append(primary, netip.PrefixFrom(a, a.BitLen()).String())
-		}
-	}
-	if i := slices.Index(s.NodePortAddresses, "primary"); i >= 0 && len(primary) > 0 {
-		s.NodePortAddresses = slices.Replace(slices.Clone(s.NodePortAddresses), i, i+1, primary...)
-	}
 	return s
+}
+
+// Primary returns the addresses of this host with those primary that a cluster says, as far as
+// it has them; nil, or none of them: it says nothing.
+func Primary(addrs []links.Addr, n *source.ClusterNode) []links.Addr {
+	said := func(a links.Addr) bool { return n != nil && slices.Contains(n.Addrs, a.Addr) }
+	if !slices.ContainsFunc(addrs, said) {
+		return addrs
+	}
+	out := slices.Clone(addrs)
+	for i := range out {
+		out[i].Primary = said(out[i])
+	}
+	return out
 }

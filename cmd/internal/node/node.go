@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Build returns the node that settings and addresses make.
@@ -24,7 +25,7 @@ func Build(s configs.Settings, addrs []links.Addr) *proxier.Node {
 		MarkBit:            s.MasqueradeBit,
 		ServiceCIDRs:       s.ServiceCIDRs,
 	}
-	wanted, linked := parseSelectors(s.NodePortAddresses), make(map[netip.Addr]bool)
+	linked := make(map[netip.Addr]bool)
 	for _, a := range addrs {
 		// By the address, not by its interface: routers put global addresses on lo.
 		if a.IsLoopback() || a.IsLinkLocalUnicast() || a.Scope == links.Link {
@@ -32,12 +33,16 @@ func Build(s configs.Settings, addrs []links.Addr) *proxier.Node {
 		}
 		n.Addrs = append(n.Addrs, a.Addr)
 		linked[a.Addr] = linked[a.Addr] || !a.Loopback
-		if a.Up && wanted.match(a) {
-			n.NodePortAddrs = append(n.NodePortAddrs, a.Addr)
+		if a.Up {
+			n.UpAddrs = append(n.UpAddrs, a.Addr)
+		}
+		if a.Up && a.Primary {
+			n.PrimaryAddrs = append(n.PrimaryAddrs, a.Addr)
 		}
 	}
 	n.LoopbackAddrs = sorted(slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return linked[a] }))
-	n.Addrs, n.NodePortAddrs = sorted(n.Addrs), sorted(n.NodePortAddrs)
+	n.Addrs, n.UpAddrs, n.PrimaryAddrs = sorted(n.Addrs), sorted(n.UpAddrs), sorted(n.PrimaryAddrs)
+	n.NodePortAddrs = n.NodePortAddrsOf(source.SelectAddresses(s.NodePortAddresses))
 	return n
 }
 
@@ -55,35 +60,6 @@ func masquerade(mode string) proxier.MasqueradeMode {
 		return proxier.MasqueradeNever
 	}
 	return proxier.MasqueradeAuto
-}
-
-// selectors are node_port_addresses.
-type selectors struct {
-	all, primary bool
-	cidrs        []netip.Prefix
-}
-
-// parseSelectors takes what configs has checked.
-func parseSelectors(list []string) selectors {
-	var sel selectors
-	for _, s := range list {
-		switch s {
-		case "all":
-			sel.all = true
-		case "primary":
-			sel.primary = true
-		default:
-			if p, err := netip.ParsePrefix(s); err == nil {
-				sel.cidrs = append(sel.cidrs, p)
-			}
-		}
-	}
-	return sel
-}
-
-func (sel selectors) match(a links.Addr) bool {
-	return sel.all || sel.primary && a.Primary ||
-		slices.ContainsFunc(sel.cidrs, func(p netip.Prefix) bool { return p.Contains(a.Addr) })
 }
 
 // Reserved returns the TCP ports that svcproxy itself listens on.

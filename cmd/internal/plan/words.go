@@ -58,6 +58,7 @@ func differences(old, now *source.Service) []Edit {
 	d.value("masquerade", old.Masquerade, now.Masquerade)
 	d.affinity(old.Affinity, now.Affinity)
 	d.value("traffic_distribution", old.TrafficDistribution, now.TrafficDistribution)
+	d.value("node_port_addresses", old.NodePortAddresses.String(), now.NodePortAddresses.String())
 	d.value("health_check_node_port", old.HealthCheckNodePort, now.HealthCheckNodePort)
 	d.value("publish_not_ready", old.PublishNotReady, now.PublishNotReady)
 	d.value("scheduler", old.Scheduler, now.Scheduler)

@@ -33,6 +33,8 @@ type Names struct {
 // A Frontend is an address and port of a service.
 type Frontend struct {
 	Addr       netip.AddrPort  `json:"addr"` // of a node port without address
+	Placed     bool            `json:"placed,omitempty"`
+	At         []netip.Addr    `json:"at,omitempty"` // of a node port that is placed: the addresses that serve it
 	Protocol   source.Protocol `json:"protocol"`
 	Service    string          `json:"service"`
 	Port       string          `json:"port,omitempty"` // its name
@@ -78,10 +80,17 @@ func NamesOf(u proxier.Snapshot, only netip.Addr) *Names {
 
 // concerns reports whether a packet to an address may be one to a service.
 func (n *Names) concerns(r *proxier.Resolved, a netip.Addr) bool {
-	onNode := slices.Contains(n.NodePortAddrs, a) || a.IsLoopback()
 	return slices.ContainsFunc(r.Frontends, func(f *proxier.Frontend) bool {
-		return f.Key.Addr == a || onNode && f.Key.Kind == proxier.NodePort
+		return f.Key.Addr == a || f.Key.Kind == proxier.NodePort && n.serves(f.Placed, f.NodePortAddrs, a)
 	})
+}
+
+// serves reports whether an address serves a node port, which is on a list of its own if it is placed.
+func (n *Names) serves(placed bool, list []netip.Addr, a netip.Addr) bool {
+	if !placed {
+		list = n.NodePortAddrs
+	}
+	return slices.Contains(list, a) || a.IsLoopback()
 }
 
 func (n *Names) add(r *proxier.Resolved) {
@@ -91,7 +100,7 @@ func (n *Names) add(r *proxier.Resolved) {
 			forward = way.Method.String()
 		}
 		n.Frontends = append(n.Frontends, Frontend{
-			Addr: netip.AddrPortFrom(f.Key.Addr, f.Key.Port), Protocol: f.Key.Protocol,
+			Addr: netip.AddrPortFrom(f.Key.Addr, f.Key.Port), Protocol: f.Key.Protocol, Placed: f.Placed, At: f.NodePortAddrs,
 			Service: f.ServicePort.Key.String(), Port: f.ServicePort.Port, VIP: f.Key.Kind == proxier.VIP,
 			Outside: f.Outside.Action, Local: f.Local.Action, Restricted: f.Restricted, Ranges: f.SourceRanges, Forward: forward,
 		})
@@ -125,10 +134,11 @@ func (n *Names) frontend(to netip.AddrPort, p source.Protocol) *Frontend {
 	if f := n.found[place{to, p}]; f != nil {
 		return f
 	}
-	if !slices.Contains(n.NodePortAddrs, to.Addr()) && !to.Addr().IsLoopback() {
+	f := n.found[place{netip.AddrPortFrom(proxier.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
+	if f == nil || !n.serves(f.Placed, f.At, to.Addr()) {
 		return nil
 	}
-	return n.found[place{netip.AddrPortFrom(proxier.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
+	return f
 }
 
 // isLocal reports whether a packet is of a local source: from this host itself where it

@@ -131,7 +131,11 @@ func (r *rules) addAddresses(n *Names) {
 			r.batch.AddElement(addressSet, nft.Element{Key: a.AsSlice()})
 			continue
 		}
-		for _, host := range n.NodePortAddrs {
+		at := n.NodePortAddrs
+		if f.Placed {
+			at = f.At
+		}
+		for _, host := range at {
 			if proxier.FamilyOf(host) == r.Family {
 				key := append(host.AsSlice(), byte(f.Protocol), 0, 0, 0)
 				r.batch.AddElement(nodePortSet, nft.Element{Key: append(binary.BigEndian.AppendUint16(key, f.Addr.Port()), 0, 0)})

@@ -24,13 +24,15 @@ func testNames() *Names {
 		f.Forward = way.String()
 		return f
 	}
+	placed := frontend("0.0.0.0:30081", "default/placed", false, proxier.Balance, proxier.Balance)
+	placed.Placed, placed.At = true, []netip.Addr{netip.MustParseAddr("192.0.2.2")}
 	return &Names{
 		Frontends: []Frontend{
 			frontend("10.96.0.10:80", "default/web", true, proxier.Balance, proxier.Balance),
 			frontend("10.96.0.11:80", "default/empty", true, proxier.Reject, proxier.Reject),
 			frontend("198.18.0.1:80", "default/local", false, proxier.Drop, proxier.Balance),
 			frontend("0.0.0.0:30080", "default/web", false, proxier.Balance, proxier.Balance),
-			restricted,
+			restricted, placed,
 			forwarded("10.96.0.20:80", "default/direct", source.ForwardDirect), forwarded("10.96.0.21:80", "default/tunnel", source.ForwardTunnel),
 		},
 		Endpoints:       map[netip.Addr]string{netip.MustParseAddr("192.168.10.11"): "a", netip.MustParseAddr("192.168.10.12"): ""},
@@ -56,6 +58,8 @@ func TestLines(t *testing.T) {
 			"default/web:http  balanced to 192.168.10.12:8080, masqueraded as 192.0.2.1"},
 		{"endpoint on this host", client, "10.96.0.10:80", "eth0", seenHost, "", endpoint, "default/web:http  balanced to 192.168.10.11:8080 on a"},
 		{"node port", client, "192.0.2.1:30080", "eth0", seenOut, "", endpoint, "default/web:http  balanced to 192.168.10.11:8080 on a"},
+		{"node port of other addresses", client, "192.0.2.2:30081", "eth0", seenOut, "", endpoint, "default/placed:http  balanced to 192.168.10.11:8080 on a"},
+		{"node port not of this address", client, "192.0.2.1:30081", "eth0", seenOut, "", "", "-  untouched: not an address of a service"},
 		{"foreign translation", client, "10.96.0.10:80", "eth0", seenOut, "", "192.0.2.99:8080",
 			"default/web:http  balanced to 192.0.2.99:8080: no endpoint of a service: by a rule of another program"},
 		{"firewall behind us", client, "10.96.0.10:80", "eth0", seenRouted, "", endpoint,

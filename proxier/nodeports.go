@@ -1,0 +1,46 @@
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Addrs returns the addresses that a frontend is reached at: several of a node port, or none.
+// The list is not to be changed.
+func (h *Host) Addrs(f *Frontend) []netip.Addr {
+	if f.Key.Kind != NodePort {
+		return []netip.Addr{f.Key.Addr}
+	}
+	list := h.NodePortAddrs
+	if f.Placed {
+		list = f.NodePortAddrs
+	}
+	if h.LocalhostNodePorts {
+		return append(slices.Clip(list), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	}
+	return list
+}
+
+// addrsIfAny returns the addresses of a frontend that may be nil.
+func (h *Host) addrsIfAny(f *Frontend) []netip.Addr {
+	if f == nil {
+		return nil
+	}
+	return h.Addrs(f)
+}
+
+// addrsBut returns the addresses of a list that are not in another one.
+func addrsBut(list, other []netip.Addr) []netip.Addr {
+	return keep(list, func(a netip.Addr) bool { return !slices.Contains(other, a) })
+}
+
+// place sets which addresses serve the frontend of a node port, and reports whether any does.
+func (r *resolver) place(f *Frontend) bool {
+	sel := r.svc.NodePortAddresses
+	if sel == nil {
+		return true
+	}
+	f.Placed = true
+	f.NodePortAddrs = keep(r.node.NodePortAddrsOf(sel), func(a netip.Addr) bool { return FamilyOf(a) == r.fam })
+	return len(f.NodePortAddrs) > 0 || r.node.LocalhostNodePorts && r.fam == IPv4
+}
