@@ -61,7 +61,12 @@ func (e *env) random(r *rand.Rand, i byte) Service {
 		for k := range s.Ports {
 			s.Ports[k].NodePort = randomNodePort(i)
 		}
+		s.NodePortAddresses = pick(r, nil, nil, []string{"all"}, []string{"10.2.0.0/24", "fd00:2::/64"})
 	}
+	if oneIn(r, 3) {
+		s.SourceRanges = e.randomRanges(r)
+	}
+	s.Masquerade = pick(r, "", "", "auto", "all", "never")
 	return s
 }
 

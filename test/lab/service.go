@@ -14,6 +14,7 @@ type Service struct {
 	VIPs                     []netip.Addr   `json:"vips,omitempty"`
 	ExternalIPs              []netip.Addr   `json:"external_ips,omitempty"`
 	LoadBalancerIPs          []netip.Addr   `json:"load_balancer_ips,omitempty"`
+	SourceRanges             []netip.Prefix `json:"source_ranges,omitempty"`
 	LoadBalancerSourceRanges []netip.Prefix `json:"load_balancer_source_ranges,omitempty"`
 	Ports                    []Port         `json:"ports"`
 	Endpoints                []Endpoint     `json:"endpoints,omitempty"`
@@ -24,6 +25,8 @@ type Service struct {
 	SessionAffinity          string         `json:"session_affinity,omitempty"`
 	SessionAffinityTimeout   string         `json:"session_affinity_timeout,omitempty"`
 	TrafficDistribution      string         `json:"traffic_distribution,omitempty"`
+	Masquerade               string         `json:"masquerade,omitempty"`
+	NodePortAddresses        []string       `json:"node_port_addresses,omitempty"`
 	HealthCheckNodePort      uint16         `json:"health_check_node_port,omitempty"`
 	PublishNotReady          bool           `json:"publish_not_ready,omitempty"`
 
