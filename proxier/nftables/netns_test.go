@@ -57,7 +57,7 @@ func newHost(t testing.TB, fam proxier.Family) *host {
 	for _, d := range harms {
 		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Do: func() { h.harm(d.name, d.script) }})
 	}
-	h.Fixed = []*proxier.Resolved{h.drops()}
+	h.Fixed = []*proxier.Resolved{h.drops(), h.keeps()}
 	h.Start()
 	return h
 }

@@ -269,6 +269,14 @@ func (h *host) drops() *proxier.Resolved {
 	return res
 }
 
+// keeps is a service with session affinity.
+func (h *host) keeps() *proxier.Resolved {
+	s := backendtest.Service{Name: "keeps", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 900_000, 2)}
+	pool, _ := s.Pools()
+	route := backendtest.Route(pool, proxier.Everyone, proxier.Reject)
+	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.address(31), Port: 80, Kind: proxier.External}, Outside: route, Local: route})
+}
+
 func TestRefusals(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		drops := h.drops()
