@@ -65,6 +65,8 @@ type FrontendStatus struct {
 
 	Endpoints int `json:"endpoints,omitempty"` // of the service in this family, usable or not
 
+	Restricted bool `json:"restricted,omitempty"` // not everybody may use it: source_ranges, load_balancer_source_ranges
+
 	Forward string `json:"forward,omitempty"` // "direct", "tunnel ipip", ... where endpoints are to answer clients themselves
 }
 
@@ -216,7 +218,7 @@ func (f *Frontend) status(held bool, unserved *PartialError, svc Subject, node *
 	if f.Key.Kind == NodePort {
 		addr = fmt.Sprintf("%s:%d", FamilyOf(f.Key.Addr), f.Key.Port)
 	}
-	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String()}
+	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String(), Restricted: f.Restricted}
 	st.Action, st.Targets = f.action(held, unserved)
 	if way := f.Outside.Pool.Forward; way.Answers() {
 		st.Forward = way.String()

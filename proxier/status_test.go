@@ -99,3 +99,14 @@ func TestStatusOfWhatIsSetAside(t *testing.T) {
 		wants("balance 1, balance 1, balance 1, reject 0")
 	})
 }
+
+// A frontend that not everybody may use says so.
+func TestStatusOfRestricted(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1"))
+	svc.SourceRanges = prefixes("10.1.0.0/16")
+	for _, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
+		if st := f.status(true, nil, Subject{Service: svc}, testNode()); !st.Restricted || st.Action != "balance" {
+			t.Errorf("%v: %+v", f.Key, st)
+		}
+	}
+}

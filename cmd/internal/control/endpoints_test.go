@@ -78,6 +78,19 @@ func TestWriteForward(t *testing.T) {
 	}
 }
 
+// So does that not everybody may use an address.
+func TestWriteRestricted(t *testing.T) {
+	balances := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Restricted: true}
+	rejects := proxier.FrontendStatus{Address: "10.96.0.11:80/tcp", Kind: "vip", Action: "reject", Reason: "no endpoints", Restricted: true}
+	var b strings.Builder
+	check(t, WriteServices(&b, []proxier.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []proxier.FrontendStatus{balances, rejects}}}, now))
+	for _, want := range []string{"balance  restricted\n", "REJECTS  restricted  no endpoints\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("got\n%swant %s", b.String(), want)
+		}
+	}
+}
+
 // A service none of whose endpoints passes is a problem though it serves, and a disabled one is none.
 func TestSummaryOfAllDown(t *testing.T) {
 	f := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, AllFailed: "use_all",

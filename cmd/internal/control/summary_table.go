@@ -205,10 +205,14 @@ func noAddress(s proxier.ServiceStatus) string {
 
 // action returns what becomes of packets to an address, and why.
 func action(f proxier.FrontendStatus) string {
-	if serves(f) || f.Action == "pending" && f.Reason == "" {
-		return spaced(f.Action, f.Forward, f.Reason)
+	restricted := ""
+	if f.Restricted {
+		restricted = "restricted"
 	}
-	return spaced(actionWord(f.Action), f.Reason)
+	if serves(f) || f.Action == "pending" && f.Reason == "" {
+		return spaced(f.Action, f.Forward, restricted, f.Reason)
+	}
+	return spaced(actionWord(f.Action), restricted, f.Reason)
 }
 
 // spaced returns the words that are not empty, with two spaces between.
