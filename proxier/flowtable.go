@@ -89,7 +89,7 @@ func (t *flowTable) noteUnserved(l *look, host *Host) {
 		return
 	}
 	for _, f := range t.frontends {
-		if f.Key.Kind == NodePort && !f.Placed {
+		if f.Key.Kind == NodePort {
 			l.noteGone(f, lost)
 		}
 	}

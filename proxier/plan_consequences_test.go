@@ -120,6 +120,11 @@ func TestConsequences(t *testing.T) {
 			name: "wider ranges", old: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16", "10.3.0.0/24"]`, one),
 			now: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/15"]`, one),
 		},
+		{
+			name: "a narrower range", old: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/15"]`, one),
+			now:  service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16"]`, one),
+			want: "default/a barred tcp [10.96.0.1:80] all from [10.2.0.0/16]",
+		},
 		{name: "no longer restricted", old: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16"]`, one), now: service("a", "tcp", vip, "", one)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package filter
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -74,20 +75,26 @@ func meeting(w *backendtest.World, pick backendtest.Pick) *proxier.Resolved {
 	s.Targets = backendtest.Targets(w.Family, 100*n+10*int(kind), pick(3))
 	s.Local = s.Targets[:min(len(s.Targets), pick(2))]
 	cluster, local := s.Pools()
-	f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: w.Host.NodePortAddrs[0], Port: uint16(30000 + n), Kind: kind}}
+	own := []netip.Addr{w.Host.NodePortAddrs[0], backendtest.Addr(w.Family, "external", 7)} // of this host
+	f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: own[pick(2)], Port: uint16(30000 + n), Kind: kind}}
 	if kind == proxier.NodePort {
 		f.Key.Addr = w.Family.Unspecified()
+		if f.Placed = pick(2) == 0; f.Placed {
+			f.NodePortAddrs = own
+		}
 	}
 	f.Local = backendtest.Route(cluster, proxier.Masquerade(pick(4)), proxier.Reject)
 	if f.Outside = f.Local; pick(2) == 0 {
 		f.Outside = backendtest.Route(local, proxier.NoOne, proxier.Drop)
 	}
-	return s.Resolve(f)
+	res := s.Resolve(f)
+	res.BoundAddrs = nil
+	return res
 }
 
 // checkAlone fails if another service has a part in what is balanced for an address.
 func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
-	if !r.takesNodePort(f) {
+	if !r.takesAny(f) {
 		return
 	}
 	own := map[string]bool{}
@@ -99,6 +106,9 @@ func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
 		if _, in := members[e]; in != own[set] {
 			rt.Fatalf("%v of %v is in %s: %v, want %v", e, f.ServicePort, set, in, own[set])
 		}
+	}
+	if !r.takesNodePort(f) { // only node ports that are in a set there are served by it
+		return
 	}
 	end := fmt.Sprintf("--dport %d -m comment --comment \"%s\" -j ACCEPT\n", f.Key.Port, f.ServicePort)
 	text := p.chains[Services]
