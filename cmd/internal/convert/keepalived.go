@@ -77,6 +77,10 @@ func (k *keepalived) global(n *node) {
 
 // virtualServer reads a virtual server, which a group may make several services of.
 func (k *keepalived) virtualServer(n *node) error {
+	if n.last("real_server") == nil {
+		k.note(n.at, "the virtual server is left out: it has no real server, so keepalived does not use it", "")
+		return nil
+	}
 	groups, name, err := k.frontends(n)
 	if err == errGrown {
 		return errorAt(n.at, "%s", err)
@@ -167,7 +171,7 @@ func (k *keepalived) group(n *node) (groups []portGroup, err error) {
 
 // settings reads what a virtual server is without its real servers.
 func (k *keepalived) settings(n *node) virtualServer {
-	v := virtualServer{at: n.at, protocol: source.TCP, scheduler: "wlc"} // of keepalived.conf(5)
+	v := virtualServer{at: n.at, protocol: source.UDP, scheduler: "wlc"} // of keepalived, where nothing is written
 	for _, s := range n.sub {
 		switch s.key() {
 		case "protocol":
@@ -220,6 +224,9 @@ func (k *keepalived) serve(n *node, v *virtualServer, name string) {
 		notes.realServer(v, sorry[0], own, 1)
 	}
 	s := k.addServer(v, name)
+	if n.last("protocol") == nil {
+		s.note(n.at, "no protocol is written, which keepalived takes for UDP", `write protocol = "tcp" if it was meant`)
+	}
 	for _, note := range notes.Notes {
 		s.note(note.at, note.msg, note.hint)
 	}
@@ -319,7 +326,7 @@ func (s *Service) quorum(n *node, v *virtualServer, hasSorry bool) {
 	case len(weights) != 1 || weight == 0:
 		s.note(at, "quorum is left out: the weights of real servers differ, and min_up counts endpoints", "write min_up = the number of endpoints without which the sorry server is used")
 	default:
-		s.MinUp = uint16(min(65535, (int(want)+weight-1)/weight))
+		s.MinUp = uint16(min(65535, len(v.dests)-1, (int(want)+weight-1)/weight)) // without the sorry server
 		s.note(at, fmt.Sprintf("below min_up = %d the sorry server is used beside the endpoints that are left, not in their place", s.MinUp), "")
 	}
 }

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
@@ -16,6 +17,16 @@ type node struct {
 
 // key returns the first word.
 func (n *node) key() string { return n.words[0] }
+
+// last returns the last statement of a block with that key; nil: there is none.
+func (n *node) last(key string) *node {
+	for _, s := range slices.Backward(n.sub) {
+		if s.key() == key {
+			return s
+		}
+	}
+	return nil
+}
 
 // arg returns a word by its number; empty: there is none.
 func (n *node) arg(i int) string {

@@ -39,12 +39,16 @@ var realWorld = map[string][]string{
 	},
 	"tunnel":   {"-a -t 192.0.2.61:443 -r 198.51.100.2:443 -g -w 1"},
 	"includes": {"-a -t 192.0.2.99:80 -r 10.0.1.1:80 -m -w 1", "-a -t 192.0.2.99:80 -r 10.0.1.2:80 -m -w 1", "-a -t 192.0.2.99:80 -r 10.0.1.3:80 -m -w 1"},
-	"legacy":   nil,
+	"legacy": {
+		"-a -t 192.0.2.100:8443 -r 127.0.0.1:8443 -m -w 1",
+		"-A -u 192.0.2.101:80 -s wlc", "-a -u 192.0.2.101:80 -r 10.0.0.101:80 -m -w 1", // what keepalived takes ICMP for
+	},
 }
 
 // exceptions are what keepalived makes and services do not have; docs/moving.md lists them.
 var exceptions = map[string]*regexp.Regexp{
 	"firewall marks": regexp.MustCompile(`^-[Aa] -f .*`),
+	"all ports":      regexp.MustCompile(`^-[Aa] -[tu] \S+:0 .*`),
 	"granularity":    regexp.MustCompile(` -M \S+`),
 }
 
