@@ -60,7 +60,7 @@ mkdir "$1"
 mmdebstrap --quiet --variant=minbase --format=tar --include="$3" \
 	--aptopt='APT::Install-Recommends "false"' \
 	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-	--dpkgopt='path-include=/usr/share/doc/keepalived/samples/*' \
+	--dpkgopt='path-include=/usr/share/doc/keepalived*' \
 	--customize-hook="'$0' --customize '$1' '$2' \"\$1\"" \
 	"$suite" "$1/root.tar"
 mksquashfs - "$1/root.squashfs" -tar -comp lz4 -quiet -no-progress <"$1/root.tar"
