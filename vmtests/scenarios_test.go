@@ -43,12 +43,16 @@ func TestSystem(t *testing.T) {
 			s := newSite(t, mode, func(c *guest.Config) { c.Disk = disk(t) })
 			begin(t, s.backend, "serving", "peer", "serve", "one", "192.168.7.3:8080", "[fd07::3]:8080")
 			begin(t, s.backend, "serving", "peer", "serve", "two", "192.168.7.4:8080", "[fd07::4]:8080")
-			s.takeSteps(t)
+			if mode == "auto" {
+				s.takeSteps(t, slices.Concat(steps, packageSteps)...)
+				return
+			}
+			s.takeSteps(t, steps...)
 		})
 	}
 }
 
-func (s *site) takeSteps(t *testing.T) {
+func (s *site) takeSteps(t *testing.T, steps ...step) {
 	for _, step := range steps {
 		if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
 			t.Log(s.journal(t))

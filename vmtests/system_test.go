@@ -54,7 +54,7 @@ type site struct {
 }
 
 // sitePatience ends all guests of a test. It is five times what the longest takes.
-const sitePatience = 10 * time.Minute
+const sitePatience = 20 * time.Minute
 
 // newSite boots the guests of a site. prepare may change how node is made.
 func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {

@@ -30,7 +30,7 @@ func TestVagrant(t *testing.T) {
 			c.must(t, "systemctl", "restart", "svcproxy")
 			c.must(t, "journalctl", "--rotate")
 			c.must(t, "journalctl", "--vacuum-time=1s", "-u", "svcproxy") // faults of earlier runs
-			c.takeSteps(t)
+			c.takeSteps(t, steps...)
 		})
 	}
 }

@@ -27,6 +27,7 @@ var packages = []string{
 	"systemd", "systemd-sysv",
 	"iproute2", "iptables", "nftables", "ipset", "ipvsadm", "conntrack", "keepalived",
 	"kmod", "procps",
+	"rpm",     // which installs our package beside dpkg's
 	"busybox", // servers and clients of docs/first-service.md
 }
 

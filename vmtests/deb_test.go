@@ -1,0 +1,182 @@
+//go:build vm
+
+package vmtests
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcproxy.dev/svcproxy/vmtests/guest"
+)
+
+// packageSteps are what packages go through on node, which has svcproxy from make install before.
+var packageSteps = []step{
+	{"packages are the same from another folder", (*site).testPackagesAreSame},
+	{"deb: install", (*site).testInstall},
+	{"deb: upgrade and downgrade under traffic", (*site).testUpgrade},
+	{"deb: remove", (*site).testRemove},
+	{"deb: purge", (*site).testPurge},
+	{"rpm: install", (*site).testInstallRPM},
+	{"rpm: upgrade and downgrade under traffic", (*site).testUpgradeRPM},
+	{"rpm: erase", (*site).testErase},
+}
+
+// Two versions, as git describe tells of them. The programs differ in nothing else.
+const oldVersion, newVersion = "v1.0.0", "v1.0.0-1-gabcdef0"
+
+// packageKinds are the endings of packages' names; node has those of a version as /root/VERSION.ENDING.
+var packageKinds = []string{".deb", ".rpm"}
+
+// testPackagesAreSame makes packages in this folder and in a copy of it, and puts them on node.
+func (s *site) testPackagesAreSame(t *testing.T) {
+	copied := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "sh", "-ec", "cd ..; git ls-files -z --cached --others --exclude-standard | xargs -0 cp -P --parents -t "+copied).CombinedOutput()
+	if err != nil {
+		t.Fatalf("copying the tree: %v\n%s", err, out)
+	}
+	first := buildPackages(t, "..", oldVersion)
+	again := buildPackages(t, copied, oldVersion)
+	if !slices.Equal(slices.Sorted(maps.Keys(first)), slices.Sorted(maps.Keys(again))) || len(first) != 3 {
+		t.Fatalf("made %q, and %q in another folder", slices.Sorted(maps.Keys(first)), slices.Sorted(maps.Keys(again)))
+	}
+	for name, data := range first {
+		if again[name] != data {
+			t.Errorf("%s has %d bytes, and others in another folder, %d", name, len(data), len(again[name]))
+		}
+	}
+	s.putPackages(t, oldVersion, first)
+	s.putPackages(t, newVersion, buildPackages(t, "..", newVersion))
+}
+
+// buildPackages returns what a folder's packaging/build makes of a version, by name.
+func buildPackages(t *testing.T, folder, version string) map[string]string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(folder, "packaging/build"), version, dir, "amd64")
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000") // the copy has no commit
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("making packages of %s: %v\n%s", version, err, out)
+	}
+	files, err := guest.AppendTree(nil, dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := make(map[string]string)
+	for _, f := range files {
+		made[f.Path] = string(f.Data)
+	}
+	return made
+}
+
+func (s *site) putPackages(t *testing.T, version string, made map[string]string) {
+	t.Helper()
+	for name, data := range made {
+		if kind := filepath.Ext(name); slices.Contains(packageKinds, kind) {
+			if err := s.node.WriteFile(t.Context(), guest.Home+"/"+version+kind, []byte(data), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// testInstall: where services are written already, they serve as soon as the package is there.
+func (s *site) testInstall(t *testing.T) {
+	s.uninstall(t)
+	s.must(t, "dpkg", "-i", guest.Home+"/"+oldVersion+".deb")
+	s.runs(t, oldVersion)
+	s.must(t, "systemctl", "is-enabled", "svcproxy")
+	s.must(t, "getent", "group", "svcproxy", "svcproxy-admin")
+	s.reaches(t, "one", "two")
+}
+
+// uninstall removes what make install put on node, and what tests did since.
+func (s *site) uninstall(t *testing.T) {
+	t.Helper()
+	s.must(t, "sh", "-ec", `systemctl disable --now svcproxy; svcproxy cleanup
+		rm -rf /var/lib/svcproxy /usr/share/svcproxy /usr/share/doc/svcproxy /etc/svcproxy/other.toml
+		for g in svcproxy svcproxy-admin; do ! getent group $g || groupdel $g; done`)
+	remove := []string{"rm", "-f"}
+	for _, f := range s.config.Files {
+		if strings.HasPrefix(f.Path, "/usr/") && strings.Contains(f.Path, "svcproxy") {
+			remove = append(remove, f.Path)
+		}
+	}
+	s.must(t, remove...)
+	if err := s.node.WriteFile(t.Context(), "/etc/svcproxy/web.toml", bothBackends, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	s.nothingInKernel(t)
+}
+
+func (s *site) nothingInKernel(t *testing.T) {
+	t.Helper()
+	if left := s.must(t, "sh", "-c", ownObjects+" || true"); left != "" {
+		t.Fatalf("in the kernel of node:\n%s", left)
+	}
+}
+
+// runs checks that the unit is active, and that both its process and the program are of a version.
+func (s *site) runs(t *testing.T, version string) {
+	t.Helper()
+	s.active(t)
+	program := s.must(t, "svcproxy", "version")
+	process := s.must(t, "/proc/"+s.property(t, "MainPID")+"/exe", "version")
+	if !strings.HasPrefix(program, "svcproxy "+version+",") || process != program {
+		t.Fatalf("the program is %q and the daemon %q, want %s", program, process, version)
+	}
+}
+
+// testUpgrade: connections go on over an upgrade and the way back.
+func (s *site) testUpgrade(t *testing.T) { s.upgrade(t, "dpkg", "-i") }
+
+func (s *site) upgrade(t *testing.T, install ...string) {
+	t.Helper()
+	kind := ".deb"
+	if install[0] == "rpm" {
+		kind = ".rpm"
+	}
+	stream := begin(t, s.client, "streaming", "peer", "stream", vip4, vip6)
+	for _, version := range []string{newVersion, oldVersion} {
+		s.must(t, append(slices.Clip(install), guest.Home+"/"+version+kind)...)
+		s.runs(t, version)
+	}
+	judge(t, stream.end())
+}
+
+// testRemove: without the package, traffic goes on.
+func (s *site) testRemove(t *testing.T) {
+	s.must(t, "dpkg", "-r", "svcproxy")
+	s.gone(t, "/etc/svcproxy", "/var/lib/svcproxy")
+	s.reaches(t, "one", "two")
+}
+
+// testPurge: a purge leaves what the administrator wrote, and nothing else.
+func (s *site) testPurge(t *testing.T) {
+	s.must(t, "dpkg", "-P", "svcproxy")
+	s.nothingInKernel(t)
+	s.gone(t, "/etc/svcproxy")
+	s.must(t, "sh", "-c", "! dpkg-query -W svcproxy && ! find /etc/systemd /var/lib/systemd | grep svcproxy")
+}
+
+// Where files named after svcproxy may be. systemd, its helper and dpkg note the unit and the package by name.
+const svcproxyFiles = `find /etc /usr /var/lib /run \( -path /etc/systemd -o -path '/run/systemd' -o -path /var/lib/systemd -o -path /var/lib/dpkg \) -prune -o -name '*svcproxy*' -prune -print | sort`
+
+// gone checks that no process is left, that of files named after svcproxy only these are, and
+// that those of the administrator are as they were.
+func (s *site) gone(t *testing.T, left ...string) {
+	t.Helper()
+	if out, err := s.node.Output(t.Context(), "pidof", "svcproxy"); err == nil {
+		t.Errorf("running: process %s", out)
+	}
+	if got := strings.Fields(s.must(t, "sh", "-c", svcproxyFiles)); !slices.Equal(got, left) {
+		t.Errorf("left are %q, want %q", got, left)
+	}
+	if text, err := s.node.ReadFile(t.Context(), "/etc/svcproxy/web.toml"); string(text) != string(bothBackends) {
+		t.Errorf("web.toml is %q, %v", text, err)
+	}
+}
