@@ -39,7 +39,7 @@ install: build ## all that packages have (DESTDIR is honoured)
 	install -D -m 0644 README.md CHANGELOG.md -t $(DOC)
 	install -D -m 0644 docs/*.* -t $(DOC)/docs
 	ln -sfn ../../svcproxy $(DOC)/configs
-	set -e; dir=$$(mktemp -d); $(GO) run -tags manual ./cmd/svcproxy manual "$$dir"; \
+	set -e; dir=$$(mktemp -d); CGO_ENABLED=0 $(GO) run -buildvcs=false -trimpath -tags manual ./cmd/svcproxy manual "$$dir"; gzip -9n "$$dir"/man/*/*; \
 	install -D -m 0644 "$$dir"/man/man5/* -t $(DESTDIR)/usr/share/man/man5; \
 	install -D -m 0644 "$$dir"/man/man8/* -t $(DESTDIR)/usr/share/man/man8; \
 	install -D -m 0644 "$$dir/completions/bash/svcproxy" -t $(DESTDIR)/usr/share/bash-completion/completions; \
