@@ -8,7 +8,13 @@ import (
 	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
-// Debian's rpm installs the package beside dpkg's: with a database of its own, in which no other package is.
+// rpmSteps follow those of the deb. Debian's rpm installs beside dpkg: with a database of its own, in which no other package is.
+var rpmSteps = []step{
+	{"rpm: install", (*site).testInstallRPM},
+	{"rpm: upgrade under traffic", (*site).testUpgradeRPM},
+	{"rpm: downgrade under traffic", (*site).testDowngradeRPM},
+	{"rpm: erase", (*site).testErase},
+}
 
 // testInstallRPM: presets of the host decide whether the unit is enabled, and the administrator starts it.
 func (s *site) testInstallRPM(t *testing.T) {
@@ -22,7 +28,13 @@ func (s *site) testInstallRPM(t *testing.T) {
 	s.reaches(t, "one", "two")
 }
 
-func (s *site) testUpgradeRPM(t *testing.T) { s.upgrade(t, "rpm", "--nodeps", "--oldpackage", "-U") }
+func (s *site) testUpgradeRPM(t *testing.T) {
+	s.change(t, newVersion, ".rpm", "rpm", "--nodeps", "-U") // refuses what rpm takes for older
+}
+
+func (s *site) testDowngradeRPM(t *testing.T) {
+	s.change(t, oldVersion, ".rpm", "rpm", "--nodeps", "-U", "--oldpackage")
+}
 
 // testErase: without the package, traffic goes on. There is no purge.
 func (s *site) testErase(t *testing.T) {

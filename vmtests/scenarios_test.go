@@ -44,7 +44,7 @@ func TestSystem(t *testing.T) {
 			begin(t, s.backend, "serving", "peer", "serve", "one", "192.168.7.3:8080", "[fd07::3]:8080")
 			begin(t, s.backend, "serving", "peer", "serve", "two", "192.168.7.4:8080", "[fd07::4]:8080")
 			if mode == "auto" {
-				s.takeSteps(t, slices.Concat(steps, packageSteps)...)
+				s.takeSteps(t, slices.Concat(steps, packageSteps())...)
 				return
 			}
 			s.takeSteps(t, steps...)
