@@ -88,6 +88,10 @@ func parseSnippet(name string, text []byte) []source.Fault {
 		_, faults := file.Parse(name, text)
 		return faults
 	}
+	if filepath.Ext(name) == ".json" { // settings are in TOML
+		_, faults := file.Parse("docs.endpoints.json", text)
+		return faults
+	}
 	_, faults := configs.Parse(name, text)
 	return faults
 }

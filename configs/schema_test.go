@@ -73,6 +73,8 @@ func comments(text, header string) map[string]string {
 				out[name] = strings.Join(words, " ")
 			}
 			in, said, words = name+".", "", nil
+		case line == "[[services]]":
+			in, said, words = "", "", nil
 		default:
 			words = nil
 		}

@@ -102,6 +102,10 @@ type Service struct {
 	Ports     []Port // at least one
 	Endpoints []Endpoint
 
+	// EndpointsFrom names the file beside that of the service which lists Endpoints; empty:
+	// they are written with the service. It is not part of what the service means.
+	EndpointsFrom string
+
 	InternalTrafficPolicy TrafficPolicy // for VIPs
 	ExternalTrafficPolicy TrafficPolicy // for external addresses and node ports
 

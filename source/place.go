@@ -32,6 +32,9 @@ func (s *Service) Unique() []Path {
 	if s.HealthCheckNodePort != 0 {
 		paths = append(paths, At("health_check_node_port"))
 	}
+	if s.EndpointsFrom != "" {
+		paths = append(paths, At("endpoints_from"))
+	}
 	return paths
 }
 
@@ -80,6 +83,14 @@ func (s *Service) NodePortPos(protocol Protocol, port uint16) Position {
 		return s.place(n)
 	}
 	return s.Pos
+}
+
+// EndpointsFromPos returns where EndpointsFrom stands.
+func (s *Service) EndpointsFromPos() Position {
+	if s.EndpointsFrom == "" {
+		return s.Pos
+	}
+	return s.place(max(len(s.Places)-1, 0)) // the last of Unique
 }
 
 // place returns where the part of an index in Places stands.

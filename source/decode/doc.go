@@ -38,6 +38,7 @@ type Doc struct {
 	file  string
 	data  string // without byte order mark
 	json  bool
+	list  string // the key in Root of a text that is a list, without a key; empty: it is none
 	marks []mark // of lines; nil until a position is asked for
 }
 
@@ -166,6 +167,9 @@ func Spans(text, key string) (begins, ends []int) {
 // than the tree of its values.
 func (d *Doc) nodes(paths []source.Path) []*node {
 	root := &node{}
+	if d.list != "" {
+		paths = below(d.list, paths)
+	}
 	for _, path := range paths {
 		n := root
 		for _, s := range path {

@@ -44,10 +44,12 @@ func treeOf(s *scanner) (map[string]any, []textFault) {
 	}
 	tree, ok := s.made.(map[string]any)
 	if !ok {
-		return nil, []textFault{{off: s.start, msg: "the file is " + describe(s.made), hint: `want an object, as in {"services": []}`}}
+		return nil, []textFault{{off: s.start, msg: "the file is " + describe(s.made), hint: wantObject}}
 	}
 	return tree, s.twice
 }
+
+const wantObject = `want an object, as in {"services": []}`
 
 // syntaxFault finds where a text stops being JSON.
 func syntaxFault(text string) textFault {

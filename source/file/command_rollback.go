@@ -26,6 +26,9 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 		return r, err
 	}
 	v.uid = r.UID
+	if err := s.fitsUsed(ctx, r.File, v); err != nil {
+		return r, err
+	}
 	why := fmt.Sprintf("version %d, accepted at %s, is used in place of the present file", r.Number, clock(r.At))
 	err = s.inRun(ctx, func(sink source.Sink) error {
 		s.mu.Lock()
@@ -41,4 +44,22 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 		return r, err
 	}
 	return r, s.kept(ctx, r.File)
+}
+
+// fitsUsed returns why a version of a file cannot be used with the lists, or the services, of the others.
+func (s *Source) fitsUsed(ctx context.Context, name string, v *version) error {
+	return s.inRun(ctx, func(source.Sink) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f := s.files[name]
+		if f == nil {
+			f = &state{path: s.path(name)}
+			s.files[name] = f
+			defer delete(s.files, name)
+		}
+		for _, faults := range s.fit(map[*state]*version{f: v}) {
+			return fmt.Errorf("this version of %s cannot be used with what is used of the others: %s", source.Quote(name), faults[0])
+		}
+		return nil
+	})
 }

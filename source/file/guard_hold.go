@@ -20,10 +20,14 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 			open = append(open, p)
 		}
 	}
+	open = s.refuseMisfits(open)
 	whole := slices.DeleteFunc(slices.Clone(open), func(p *probe) bool { return p.f.next.broken })
 	verdict := s.judge(whole, guard, time.Now())
 	if guard.Manual && !(first && s.isNew()) {
 		awaitApply(whole, verdict)
+	}
+	if len(verdict) > 0 {
+		open = s.refuseWithout(open, verdict)
 	}
 	removed = map[string]*version{}
 	for _, p := range open {
@@ -42,7 +46,21 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 			removed[p.name] = was
 		}
 	}
+	s.complete(ch)
 	return removed
+}
+
+// refuseWithout is refuseMisfits of what is not held.
+func (s *Source) refuseWithout(open []*probe, verdict map[*state]string) []*probe {
+	var held, rest []*probe
+	for _, p := range open {
+		if verdict[p.f] != "" {
+			held = append(held, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	return append(held, s.refuseMisfits(rest)...)
 }
 
 // awaitApply has all of these files held that change something.

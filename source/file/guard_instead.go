@@ -61,6 +61,7 @@ func (s *Source) useInstead(sink source.Sink, versions map[string]*version, why 
 		}
 	}
 	s.keepDecisions()
+	s.complete(&ch)
 	s.mu.Unlock()
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
@@ -75,17 +76,17 @@ func (s *Source) replaceUsed(name string, f *state, v *version, why string, ch *
 	p := pin{state: source.RolledBack, found: f.seen.id, since: now, why: why}
 	switch {
 	case v == nil:
-		if f.used != nil {
+		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
 		}
 		f.used, f.good, f.sent, f.claimedAt = nil, nil, nil, time.Time{}
 	case v.id == f.seen.id: // what the file says
 		f.seen, f.used, f.state = v, v, source.Accepted
-		ch.Set = append(ch.Set, s.outgoing(f))
+		s.handOn(f, ch)
 		return
 	default:
 		p.use, f.used = v.id, v
-		ch.Set = append(ch.Set, s.outgoing(f))
+		s.handOn(f, ch)
 	}
 	s.decisions.pin(name, &p)
 	f.hold = &hold{pin: p}

@@ -3,55 +3,15 @@ package file
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
 )
 
-// lostEndpoints returns what was of a service and is no more.
-func lostEndpoints(was, is *source.Service) (lost []endpointID) {
-	if slices.EqualFunc(was.Endpoints, is.Endpoints, func(a, b source.Endpoint) bool { return a.Addr == b.Addr && a.Disabled == b.Disabled }) {
-		return nil
-	}
-	left, seen := map[netip.Addr]int{}, map[netip.Addr]int{}
-	for _, e := range is.Endpoints {
-		if !e.Disabled {
-			left[e.Addr]++
-		}
-	}
-	for _, e := range was.Endpoints {
-		if e.Disabled {
-			continue
-		}
-		if seen[e.Addr]++; seen[e.Addr] > left[e.Addr] {
-			lost = append(lost, endpointID{e.Addr, seen[e.Addr]})
-		}
-	}
-	return lost
-}
-
-// A removal is what a version takes away of what its file has in use: deletes or disables.
-type removal struct {
-	services  []source.Key
-	endpoints map[source.Key][]endpointID
-}
-
-// A judgement of a step finds out which of its files the guard holds.
-type judgement struct {
-	*Source
-	guard   Guard
-	now     time.Time
-	total   int // services in use
-	after   map[source.Key]*source.Service
-	takes   map[*state]removal
-	verdict map[*state]string // why a file is held
-}
-
 // judge returns which of these files, whose versions count by now, are held, and why.
 func (s *Source) judge(due []*probe, guard Guard, now time.Time) map[*state]string {
-	j := judgement{s, guard, now, 0, map[source.Key]*source.Service{}, map[*state]removal{}, map[*state]string{}}
+	j := judgement{s, guard, now, 0, map[source.Key]*source.Service{}, map[*state]*version{}, map[*state]removal{}, map[*state]string{}}
 	s.removed.prune(now)
 	if guard.Removals == 0 || !j.collect(due) {
 		return j.verdict
@@ -74,17 +34,28 @@ func (s *Source) judge(due []*probe, guard Guard, now time.Time) map[*state]stri
 // collect finds out what the step would remove, and reports whether that is anything. What
 // is in another file by now was moved.
 func (j *judgement) collect(due []*probe) bool {
-	isDue := map[*state]bool{}
 	for _, p := range due {
-		isDue[p.f] = true
-		j.add(p.f.next) // p.v is nil of one that was looked at again as it was
+		j.due[p.f] = p.f.next // p.v is nil of one that was looked at again as it was
+	}
+	for _, p := range due {
+		j.add(p.f.next)
 	}
 	for _, f := range j.files {
-		if !isDue[f] && f.used != nil && f.used != f.good { // it waits for what others have
+		if j.due[f] == nil && f.used != nil && f.used != f.good { // it waits for what others have
 			j.add(f.used)
 		}
 	}
+	for _, p := range due { // lists first: they say what becomes of services of files that are not due
+		if p.f.good != nil && p.f.good.list != nil {
+			if r := j.removalOfList(p.f); len(r.endpoints) > 0 {
+				j.takes[p.f] = r
+			}
+		}
+	}
 	for _, p := range due {
+		if p.f.isList() {
+			continue
+		}
 		if r := j.removal(p.f); len(r.services)+len(r.endpoints) > 0 {
 			j.takes[p.f] = r
 		}
@@ -103,23 +74,22 @@ func (j *judgement) collect(due []*probe) bool {
 func (j *judgement) add(v *version) {
 	for _, s := range v.services {
 		if !s.Disabled {
-			j.after[s.Key] = s
+			j.after[s.Key] = j.withList(s, j.afterwards)
 		}
 	}
 }
 
 func (j *judgement) removal(f *state) removal {
 	r := removal{endpoints: map[source.Key][]endpointID{}}
-	if f.good == nil {
-		return r
-	}
-	for _, s := range f.good.services {
+	for _, s := range j.goodServices(f) {
 		if s.Disabled {
 			continue
 		}
 		is := j.after[s.Key]
 		if is == nil {
 			r.services = append(r.services, s.Key)
+		} else if s.EndpointsFrom != "" && s.EndpointsFrom == is.EndpointsFrom {
+			continue // see removalOfList
 		} else if lost := lostEndpoints(s, is); len(lost) > 0 {
 			r.endpoints[s.Key] = lost
 		}
@@ -169,7 +139,7 @@ func (j *judgement) goneServices() map[source.Key]bool {
 func (j *judgement) endpoints(f *state) {
 	var bad []source.Key
 	var worst string
-	for _, s := range f.good.services {
+	for _, s := range j.goodServices(f) {
 		lost := j.takes[f].endpoints[s.Key]
 		if lost == nil {
 			continue
@@ -210,7 +180,7 @@ func (j *judgement) note(f *state, r removal) {
 	if len(r.services) > 0 {
 		j.removed.services.remove(j.now, j.total, r.services)
 	}
-	for _, s := range f.good.services {
+	for _, s := range j.goodServices(f) {
 		lost := r.endpoints[s.Key]
 		n := enabledEndpoints(s)
 		if len(lost) == 0 || n < guardLeast && j.removed.endpoints[s.Key] == nil {

@@ -41,9 +41,17 @@ func (s *Source) releaseIfOff(sink source.Sink) {
 // letGo has all that is held count, as one step. The caller holds s.mu.
 func (s *Source) letGo() (ch source.Changes, names []string, removed map[string]*version) {
 	removed = map[string]*version{}
+	next := map[*state]*version{}
+	for _, f := range s.held {
+		next[f] = f.seen
+	}
+	misfits := s.fit(next)
 	for _, name := range slices.Sorted(maps.Keys(s.held)) {
 		f := s.held[name]
 		was := f.good
+		if faults := misfits[f]; faults != nil {
+			f.seen = f.seen.unfit(faults)
+		}
 		s.unpin(name, f)
 		p := probe{name: name, f: f, at: time.Now(), v: f.seen}
 		if s.activateHeld(&p, &ch); s.files[name] == nil {
@@ -53,6 +61,7 @@ func (s *Source) letGo() (ch source.Changes, names []string, removed map[string]
 	}
 	s.removed.forget()
 	s.keepDecisions()
+	s.complete(&ch)
 	return ch, names, removed
 }
 

@@ -40,11 +40,15 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 		if p.good != nil {
 			f.seen, f.used, f.good = p.good, p.good, p.good
 			f.state, f.since = source.Accepted, p.last.at
-			f.unlogged, f.atStart = true, true
-			units = append(units, s.outgoing(f))
+			f.unlogged, f.atStart = !f.isList(), true
+			if !f.isList() {
+				units = append(units, s.outgoing(f))
+			}
 		}
 	}
-	return units
+	ch := source.Changes{Set: units}
+	s.complete(&ch)
+	return ch.Set
 }
 
 // handChanges takes what was found, and hands on what counts by now as one step.
@@ -103,9 +107,11 @@ func (s *Source) logFiles(news []probe, first bool) {
 			if held++; held <= maxHeldLines {
 				p.f.hold.log(s.log, p.f.path)
 			}
-		case p.v != gone && p.f.state == source.Accepted && s.store != nil:
+		case p.v != gone && p.f.state == source.Accepted && s.store != nil && !p.f.isList():
 		case p.v != gone:
 			p.f.summary(first).logTo(s.log)
+		case p.f.seen != nil && p.f.isList():
+			s.log.Info("file of endpoints removed, which no service refers to", "file", p.f.path)
 		case p.f.seen != nil:
 			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handedServices())
 		}

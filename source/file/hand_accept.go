@@ -75,6 +75,9 @@ func (l logLine) logTo(log *slog.Logger) { log.Log(context.Background(), l.level
 // summary says what became of a file; when all is well and quiet is asked for, to
 // those only who debug.
 func (f *state) summary(quiet bool) logLine {
+	if f.isList() {
+		return f.listSummary(quiet)
+	}
 	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.handedServices()}}
 	switch f.state {
 	case source.Stale:
@@ -88,8 +91,30 @@ func (f *state) summary(quiet bool) logLine {
 			l.level = slog.LevelDebug
 		}
 	}
-	if n := len(f.seen.faults); n > 0 {
-		l.args = append(l.args, "faults", n, "first", f.seen.faults[0].String())
+	return l.withFaults(f.seen.faults)
+}
+
+func (l logLine) withFaults(faults []source.Fault) logLine {
+	if n := len(faults); n > 0 {
+		l.args = append(l.args, "faults", n, "first", faults[0].String())
 	}
 	return l
+}
+
+// listSummary is summary of a file of endpoints.
+func (f *state) listSummary(quiet bool) logLine {
+	n := 0
+	if f.used != nil && f.used.list != nil {
+		n = len(f.used.list.endpoints)
+	}
+	l := logLine{level: slog.LevelInfo, msg: "file of endpoints accepted", args: []any{"file", f.path, "endpoints", n}}
+	switch {
+	case f.state == source.Stale:
+		l.level, l.msg = slog.LevelWarn, "file of endpoints is broken: services keep those last accepted"
+	case f.state == source.Refused:
+		l.level, l.msg = slog.LevelWarn, "file of endpoints is broken: services that refer to it wait until it is corrected"
+	case quiet:
+		l.level = slog.LevelDebug
+	}
+	return l.withFaults(f.seen.faults)
 }

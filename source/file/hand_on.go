@@ -1,6 +1,7 @@
 package file
 
 import (
+	"path/filepath"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
@@ -16,14 +17,40 @@ func (s *Source) activate(p *probe, ch *source.Changes) {
 	switch {
 	case !f.activate(at):
 		delete(s.files, p.name)
-		if f.used != nil {
+		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
 		}
 	case f.state == source.Accepted:
-		ch.Set = append(ch.Set, s.outgoing(f))
+		s.handOn(f, ch)
 	case f.used != f.good:
 		s.withdraw(f, ch)
 	}
+}
+
+// handOn adds what is used of f to ch. A list goes on with the files that refer to it, see complete.
+func (s *Source) handOn(f *state, ch *source.Changes) {
+	if f.isList() {
+		s.takeList(f)
+		return
+	}
+	ch.Set = append(ch.Set, s.outgoing(f))
+}
+
+// takeList has what is used of a file of endpoints count as accepted: it claims nothing, and fits
+// the files that refer to it, which are handed on with it by complete. The caller holds s.mu.
+func (s *Source) takeList(f *state) {
+	name := filepath.Base(f.path)
+	was := f.good
+	f.good, f.sent, f.damage, f.unlogged = f.used, nil, nil, false
+	s.newLists[name] = true
+	if s.store == nil || f.used == nil {
+		return
+	}
+	now := time.Now().Round(0)
+	if f.claimedAt.IsZero() {
+		f.claimedAt = now
+	}
+	s.store.put(map[string]entry{name: {record{f.used.id, f.claimedAt, now}, f.used, was}})
 }
 
 // activate makes f.next count. It returns false when the file is gone.

@@ -103,6 +103,8 @@ type host struct {
 	sink   *tracked
 	parsed atomic.Int32                           // files, and copies
 	before func(ctx context.Context, text string) // see held; nil: nothing
+	limits Limits
+	real   bool // files are read as they are, not line by line
 	guard  Guard
 	keep   int
 }
@@ -112,13 +114,16 @@ func newHost(t *testing.T) *host {
 }
 
 func (h *host) start() {
-	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep})
+	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: Rules{Limits: h.limits}})
 	h.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {
 			return held(h.before)(ctx, path, data, before)
 		}
 		return parseLines(ctx, path, data, before)
+	}
+	if h.real {
+		h.src.parse = h.src.rules.parseNew
 	}
 	h.src.watchErr = "blind"
 	h.sink = newTracked(h.src)

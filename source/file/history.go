@@ -34,59 +34,6 @@ type Revision struct {
 	InUse bool `json:"in_use,omitempty"` // not on the disk: Histories sets it
 }
 
-// A Diff says how the services of a version differ from those of the one in use before.
-type Diff struct {
-	Added   int      `json:"added"`
-	Removed int      `json:"removed"`
-	Changed int      `json:"changed"`
-	Names   []string `json:"names,omitempty"` // +, - or ~ and the key, the first of them
-}
-
-// diffNames is how many services a Diff names.
-const diffNames = 6
-
-// diffOf compares the services of two versions, each of which may be nil.
-func diffOf(was, is *version) (d Diff) {
-	before, after := map[source.Key]*source.Service{}, map[source.Key]*source.Service{}
-	if was != nil {
-		before = byKey(was.services)
-	}
-	if is != nil {
-		after = byKey(is.services)
-	}
-	name := func(sign string, k source.Key) {
-		if len(d.Names) < diffNames {
-			d.Names = append(d.Names, sign+k.String())
-		}
-	}
-	for _, k := range sortedKeys(before) {
-		switch s := after[k]; {
-		case s == nil:
-			d.Removed++
-			name("-", k)
-		case !s.Equal(before[k]) || !s.SameNotes(before[k]):
-			d.Changed++
-			name("~", k)
-		}
-	}
-	for _, k := range sortedKeys(after) {
-		if before[k] == nil {
-			d.Added++
-			name("+", k)
-		}
-	}
-	return d
-}
-
-func sortedKeys[V any](m map[source.Key]V) []source.Key {
-	keys := make([]source.Key, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, source.Key.Compare)
-	return keys
-}
-
 // encode returns r as a line of the index: the CRC-32 of the rest, and that as JSON.
 func (r Revision) encode() string {
 	r.InUse = false
@@ -110,6 +57,9 @@ func parseRevision(line string) (r Revision, ok bool) {
 	_, ok = r.sum()
 	return r, r.Number > 0 && (ok || r.Sum == "")
 }
+
+// OfEndpoints reports whether the file lists endpoints, and has no services.
+func (r Revision) OfEndpoints() bool { return isEndpointsFile(r.File) }
 
 // sum returns the checksum of the text, false if there is none.
 func (r Revision) sum() (sum [sha256.Size]byte, ok bool) { return parseSum(r.Sum) }

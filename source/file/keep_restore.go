@@ -62,24 +62,44 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit {
 	st := newStore(stateDir, slog.New(slog.DiscardHandler))
 	st.loadIndex()
+	lists := lastGoodLists(st, dir)
 	var units []source.Unit
 	for _, name := range names {
 		r, ok := st.recordOf(name)
-		if !ok {
+		if !ok || isEndpointsFile(name) {
 			continue
 		}
-		data, err := st.read(name, r)
-		path := filepath.Join(dir, name)
-		v := newVersion(context.Background(), path, data, err, rules.parseNew, nil)
+		v := st.lastGood(dir, name, r, rules.parseNew)
 		if v.broken {
 			continue
 		}
+		b := rules.bindVersion(v, lists, nil)
 		units = append(units, source.Unit{
-			ID: source.UnitID{Source: Name, Name: path}, Version: v.name(),
-			Since: r.since.UnixNano(), Services: v.services,
+			ID: source.UnitID{Source: Name, Name: v.path}, Version: v.name(),
+			Since: r.since.UnixNano(), Services: b.services(v, lists, rules.bindLoosely),
 		})
 	}
 	return units
+}
+
+func (st *store) lastGood(dir, name string, r record, parse parser) *version {
+	data, err := st.read(name, r)
+	return newVersion(context.Background(), filepath.Join(dir, name), data, err, parse, nil)
+}
+
+// lastGoodLists looks up lists as they were last accepted.
+func lastGoodLists(st *store, dir string) lookup {
+	known := map[string]*endpointList{}
+	return func(name string) (*endpointList, string) {
+		r, ok := st.recordOf(name)
+		if !ok {
+			return nil, lacksList
+		}
+		if _, ok := known[name]; !ok {
+			known[name] = st.lastGood(dir, name, r, nil).list
+		}
+		return known[name], lacksList
+	}
 }
 
 // AllLastGood is LastGood for every file of dir that was ever accepted and not removed.

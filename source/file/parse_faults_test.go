@@ -129,7 +129,7 @@ func TestSameFaultsInJSON(t *testing.T) {
 	tried := 0
 	for _, in := range badInputs(t) {
 		doc, _ := decode.TOML(in.name, []byte(in.data(t)))
-		if doc == nil || strings.HasSuffix(in.name, ".json") || in.mark != "--" || onlyTOML.MatchString(in.want) {
+		if doc == nil || strings.HasSuffix(in.name, ".json") || strings.Contains(in.name, ".endpoints.") || in.mark != "--" || onlyTOML.MatchString(in.want) {
 			continue
 		}
 		text, err := json.Marshal(doc.Root)
@@ -182,7 +182,7 @@ func TestEveryMessageHasACase(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := 0
-	for _, path := range []string{"rules.go", "parse.go", "parse_chunks.go", "parse_defaults.go", "parse_health.go", "parse_hints.go", "parse_ports.go", "parse_schema.go", "parse_service.go", "parse_warn.go", "../validate.go", "../validate_health.go", "../hashing.go", "../notes.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go"} {
+	for _, path := range []string{"rules.go", "parse.go", "parse_chunks.go", "parse_defaults.go", "parse_health.go", "parse_hints.go", "parse_list.go", "parse_ports.go", "parse_schema.go", "parse_service.go", "parse_warn.go", "../validate.go", "../validate_health.go", "../hashing.go", "../notes.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go"} {
 		for _, words := range messagesOf(t, path) {
 			switch {
 			case elsewhere[words] != "":

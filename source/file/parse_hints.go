@@ -15,6 +15,7 @@ var otherNames = map[string]map[string]string{
 		"clusterIP": "vips", "clusterIPs": "vips", "cluster_ip": "vips", "ip": "vips", "ips": "vips", "address": "vips", "addresses": "vips", "virtual_ip": "vips",
 		"port": "ports", "listen": "ports",
 		"backends": "endpoints", "backend": "endpoints", "servers": "endpoints", "targets": "endpoints", "upstreams": "endpoints", "real_server": "endpoints",
+		"endpoints_file": "endpoints_from", "endpointsFrom": "endpoints_from",
 		"loadBalancerIP": "load_balancer_ips", "algorithm": "scheduler", "lb_algo": "scheduler",
 		"comment": "description", "desc": "description", "annotations": "labels", "tags": "labels",
 		"check": "health_check", "healthcheck": "health_check", "health_checks": "health_check", "probe": "health_check",

@@ -123,6 +123,17 @@ var labels = decode.MapOf(decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-z
 	return ""
 })
 
+// listName reads the name of a file of endpoints.
+var listName = decode.Matching("the name of a file in this directory that ends in .endpoints.json or .endpoints.toml", isListName).As(`^[^./][^/]*\.endpoints\.(json|toml)$`)
+
+// isListName reports whether a name can be that of a file of endpoints.
+func isListName(name string) bool {
+	return isEndpointsFile(name) && len(name) <= maxListName && !strings.ContainsAny(name, "/\x00")
+}
+
+// maxListName is how long a file name can be, in bytes: NAME_MAX, <linux/limits.h>.
+const maxListName = 255
+
 // endpointsSchema is of endpoints in all three ways of writing them.
 var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{AnyOf: []decode.Schema{
 	{Type: "string", Pattern: `^([0-9a-fA-F:.]+|[0-9.]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)$`},
@@ -156,6 +167,7 @@ var serviceFields = []decode.Field[service]{
 	asDefault(decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }), hasLoadBalancerIPs),
 	{Key: "ports", Required: true, Schema: portList.Schema, Read: func(r *decode.Reader, v any, s *service) { s.Ports, s.written = readPorts(r, v) }},
 	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},
+	decode.Key("endpoints_from", listName, func(s *service) *string { return &s.EndpointsFrom }),
 	asDefault(decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy })),
 	asDefault(decode.Key("external_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.ExternalTrafficPolicy })),
 	asDefault(decode.Key("masquerade", masquerading, func(s *service) *source.Masquerading { return &s.Masquerade })),
@@ -256,6 +268,11 @@ func newService(pos source.Position) service {
 
 func readEndpoints(r *decode.Reader, v any, s *service) {
 	s.listed = true
+	s.endpoints = endpointsOf(r, v)
+}
+
+// endpointsOf reads a list of endpoints.
+func endpointsOf(r *decode.Reader, v any) (list []endpoint) {
 	decode.Each(r, v, func(_ int, v any) {
 		e := standardEndpoint
 		if text, ok := v.(string); ok {
@@ -265,8 +282,9 @@ func readEndpoints(r *decode.Reader, v any, s *service) {
 		} else {
 			decode.Addr.Read(r, v)
 		}
-		s.endpoints = append(s.endpoints, e)
+		list = append(list, e)
 	})
+	return list
 }
 
 // endpointAddr reads "address", "address:port" and "[address]:port".

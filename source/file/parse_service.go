@@ -75,6 +75,9 @@ func (p *reading) service(v any, pos source.Position) {
 	}
 	table, _ := v.(map[string]any)
 	p.defaults.give(&s, table)
+	if s.listed && s.EndpointsFrom != "" {
+		p.r.Problem(source.Problem{Path: source.At("endpoints_from"), Msg: "the service has both endpoints and endpoints_from", Hint: "leave one out"})
+	}
 	out := s.finish(p)
 	if p.r.Failed() { // none is used
 		return

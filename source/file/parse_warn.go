@@ -30,6 +30,9 @@ func (s *service) warnIdleKey(r *decode.Reader, key, hint string) {
 	}
 }
 
+// unbound reports whether the endpoints of a service are not known yet, for they are in another file.
+func (s *service) unbound() bool { return s.EndpointsFrom != "" && !s.listed }
+
 // warnIdle warns of keys that do nothing with what else there is.
 func (s *service) warnIdle(r *decode.Reader) {
 	idle := func(key, hint string) { s.warnIdleKey(r, key, hint) }
@@ -61,6 +64,8 @@ func (s *service) warnEndpoints(r *decode.Reader) {
 	weighs := func(e source.Endpoint) bool { return enabled(e) && e.Weight > 0 || !e.Addr.IsValid() }
 	switch {
 	case len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 && !s.hasNodePort(): // nothing can reach it anyway
+		return
+	case s.unbound():
 		return
 	case !s.listed:
 		warnAt(r, nil, fmt.Sprintf("service %s has no key endpoints, so its connections are refused", source.Excerpt(s.Name)), "write endpoints = [] if that is meant")
@@ -132,10 +137,10 @@ func (s *service) firstAddr(is ipFamily) (source.Path, netip.Addr) {
 // warnHealth warns of keys about endpoints that are alive which do nothing.
 func (s *service) warnHealth(r *decode.Reader) {
 	idle := func(key, hint string) { s.warnIdleKey(r, key, hint) }
-	if s.check != nil && !s.check.none && len(s.Endpoints) == 0 {
+	if s.check != nil && !s.check.none && len(s.Endpoints) == 0 && !s.unbound() {
 		idle("health_check", "the service has no endpoints")
 	}
-	if s.SlowStart > 0 && len(s.Endpoints) < 2 {
+	if s.SlowStart > 0 && len(s.Endpoints) < 2 && !s.unbound() {
 		idle("slow_start", "it needs two endpoints, and gives one of them less than the other")
 	}
 	if s.CloseConnections == source.CloseFailed && s.HealthCheck == nil {

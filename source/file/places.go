@@ -9,8 +9,11 @@ import (
 
 // EndpointPlaces returns where the endpoints of a service stand in its file, in their
 // order; nil if the file no longer has the service where it was read, as it was. It reads
-// the file: nobody keeps the places of a million endpoints.
+// the file, or the list that they are from: nobody keeps the places of a million endpoints.
 func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
+	if svc.EndpointsFrom != "" {
+		return rules.listPlaces(svc)
+	}
 	data, _, err := readContent(svc.Pos.File, rules.maxSize())
 	if err != nil {
 		return nil
@@ -35,4 +38,20 @@ func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
 		return doc.Positions(paths)
 	}
 	return nil
+}
+
+// listPlaces is EndpointPlaces of a service with a list.
+func (rules Rules) listPlaces(svc *source.Service) []source.Position {
+	l, _ := rules.listsOf(filepath.Dir(svc.Pos.File))(svc.EndpointsFrom)
+	if l == nil {
+		return nil
+	}
+	if now, _ := rules.with(svc, l.endpoints, true); !now.Equal(svc) {
+		return nil
+	}
+	paths := make([]source.Path, len(svc.Endpoints))
+	for i := range paths {
+		paths[i] = source.At(listKey, i)
+	}
+	return l.positions(paths)
 }

@@ -19,54 +19,53 @@ import (
 // ReadDir reads all service files of a directory, in name order. The error is
 // about the directory; what is wrong with a file is among its faults.
 func (rules Rules) ReadDir(dir string) ([]File, error) {
-	return readDir(dir, rules.maxSize(), rules.parseNew)
+	return rules.readDir(dir, rules.parseNew)
 }
 
-func readDir(dir string, max int, parse parser) ([]File, error) {
+func (rules Rules) readDir(dir string, parse parser) ([]File, error) {
 	names, err := listFiles(dir)
 	if err != nil {
 		return nil, err
 	}
-	read := make([]*File, len(names))
+	read := make([]readVersion, len(names))
 	inParallel(len(names), func(i int) {
 		path := filepath.Join(dir, names[i])
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			return // a link to a directory
 		}
-		f := readFile(path, max, parse)
-		read[i] = &f
+		read[i] = readFile(path, rules.maxSize(), parse)
 	})
-	files := make([]File, 0, len(names))
-	for _, f := range read {
-		if f != nil {
-			files = append(files, *f)
-		}
-	}
-	return files, nil
+	read = slices.DeleteFunc(read, func(f readVersion) bool { return f.version == nil })
+	return rules.together(read), nil
 }
 
-// ReadFile reads one file as a service file, whatever its name.
+// ReadFile reads one file as a service file, whatever its name, unless that is one of a file of
+// endpoints. The lists that it refers to are those beside it.
 func (rules Rules) ReadFile(path string) File {
-	return readFile(path, rules.maxSize(), rules.parseNew)
+	f := readFile(path, rules.maxSize(), rules.parseNew)
+	return f.with(rules, rules.listsOf(filepath.Dir(path)))
 }
 
-func readFile(path string, max int, parse parser) File {
+func readFile(path string, max int, parse parser) readVersion {
 	data, _, err := readContent(path, max)
 	v := newVersion(context.Background(), path, data, err, parse, nil)
 	var large errTooLarge
-	return File{Path: path, Services: v.services, Faults: v.faults, Unreadable: err != nil && !errors.As(err, &large)}
+	return readVersion{v, err != nil && !errors.As(err, &large)}
 }
 
-// ReadText reads a text as a service file that has this name in messages. It is
-// JSON when it begins as an object does, else TOML. The text is returned too.
-func (rules Rules) ReadText(name string, r io.Reader) (File, []byte) {
+// ReadText reads a text as a service file that has this name in messages, and refers to lists of
+// a directory. It is JSON when it begins as an object does, else TOML. The text is returned too.
+func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 	data, err := io.ReadAll(io.LimitReader(r, int64(rules.maxSize())+1))
 	if err != nil {
 		return File{Path: name, Faults: []source.Fault{unreadable(name, err)}, Unreadable: true}, nil
 	}
 	start := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n")
-	services, faults, _ := rules.parse(context.Background(), name, data, bytes.HasPrefix(start, []byte("{")), nil)
-	return File{Path: name, Services: services, Faults: faults}, data
+	parse := func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
+		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
+	}
+	f := readVersion{newVersion(context.Background(), name, data, nil, parse, nil), false}
+	return f.with(rules, rules.listsOf(dir)), data
 }
 
 // listFiles returns the names of the service files in dir, sorted.

@@ -47,7 +47,7 @@ func TestReadDir(t *testing.T) {
 	check(t, os.Mkdir(dir+"/sub.toml", 0o755))
 	check(t, os.Symlink("b.toml", dir+"/link.toml"))
 
-	files, err := readDir(dir, maxSize, parseLines)
+	files, err := Rules{Limits: Limits{FileSize: maxSize}}.readDir(dir, parseLines)
 	check(t, err)
 	var got []string
 	for _, f := range files {

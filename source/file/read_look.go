@@ -30,9 +30,12 @@ func (s *Source) names(todo work) ([]string, bool) {
 		for _, name := range listed {
 			names[name] = true
 		}
-		if s.store != nil && !s.synced && (s.store.uncleanStop || s.keepsMissing()) {
+		if s.store != nil && !s.synced {
+			all := s.store.uncleanStop || s.keepsMissing()
 			for _, name := range s.remembered() {
-				names[name] = true
+				if all || isEndpointsFile(name) {
+					names[name] = true
+				}
 			}
 		}
 	}
@@ -110,6 +113,7 @@ func (s *Source) register(probes []probe) (links []string) {
 		was := p.f.link
 		p.accepted = p.f.good
 		missing := errors.Is(p.err, fs.ErrNotExist) || p.err == errDirAway
+		p.referred = missing && s.isReferredTo(p.f, p.name)
 		p.f.maybeLost = missing && (p.f.maybeLost || s.store != nil && s.store.uncleanStop && !s.synced)
 		p.f.link = p.err == nil && p.info.Mode()&fs.ModeSymlink != 0
 		if was || p.f.link {
@@ -117,6 +121,15 @@ func (s *Source) register(probes []probe) (links []string) {
 		}
 	}
 	return links
+}
+
+// isReferredTo reports whether a file is one of endpoints that services are to have, also where it
+// does not exist. At the start, when nobody knows yet, all that were accepted are.
+func (s *Source) isReferredTo(f *state, name string) bool {
+	if !f.isList() || !s.synced {
+		return f.isList()
+	}
+	return f.used != nil && s.hasUser(name)
 }
 
 // forEach calls f with 0 to n-1 on all cores. It returns false when ctx ended before.

@@ -38,6 +38,9 @@ func (p *probe) examine(hash bool) bool {
 	case errors.Is(p.err, fs.ErrNotExist) && p.f.maybeLost:
 		p.v = p.unreadVersion(errMaybeLost)
 		return false
+	case errors.Is(p.err, fs.ErrNotExist) && p.referred:
+		p.v = p.unreadVersion(p.err)
+		return false
 	case errors.Is(p.err, fs.ErrNotExist), err == nil && info.IsDir():
 		p.v = gone
 		return false

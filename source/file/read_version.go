@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"path/filepath"
 	"sync/atomic"
 
 	"svcproxy.dev/svcproxy/source"
@@ -19,8 +20,12 @@ type version struct {
 	// id tells versions apart: the hash of the contents, or of the reason why
 	// there are none. The zero id: there is no file.
 	id       [sha256.Size]byte
+	path     string
 	services []*source.Service
-	known    knownServices // of those
+	known    knownServices    // of those
+	lists    map[string][]int // indexes of services by the files of endpoints that they refer to
+	list     *endpointList    // of a file of endpoints; nil: of one of services
+	whole    *version         // of one that would be good, but not with the lists or services of others: see fit
 	faults   []source.Fault
 	revision atomic.Int64 // by which rules, see Source.Revalidate
 	broken   bool         // a fault is more than a warning
@@ -35,21 +40,45 @@ func (v *version) name() string { return hex.EncodeToString(v.id[:]) }
 var gone = &version{}
 
 func newVersion(ctx context.Context, path string, data []byte, err error, parse parser, before knownServices) *version {
-	v := &version{id: idOf(data, err), size: len(data), uid: -1}
-	if err != nil {
+	v := &version{id: idOf(data, err), path: path, size: len(data), uid: -1}
+	switch {
+	case err != nil:
 		v.faults = []source.Fault{unreadable(path, err)}
-	} else {
+	case isEndpointsFile(filepath.Base(path)):
+		v.list, v.faults = parseList(path, data)
+	default:
 		v.services, v.faults, v.known = parse(ctx, path, data, before)
+		v.setLists()
 	}
 	for _, f := range v.faults {
 		v.broken = v.broken || !f.Warning
 	}
 	if v.broken {
-		v.services = nil
+		v.services, v.lists, v.list = nil, nil, nil
 	} else {
 		v.data = data
 	}
 	return v
+}
+
+// setLists finds out which services refer to lists.
+func (v *version) setLists() {
+	for i, s := range v.services {
+		if s.EndpointsFrom == "" {
+			continue
+		}
+		if v.lists == nil {
+			v.lists = map[string][]int{}
+		}
+		v.lists[s.EndpointsFrom] = append(v.lists[s.EndpointsFrom], i)
+	}
+}
+
+// unfit returns v as one that cannot be used with what others say, for these faults.
+func (v *version) unfit(faults []source.Fault) *version {
+	u := &version{id: v.id, path: v.path, known: v.known, faults: faults, broken: true, size: v.size, uid: v.uid, whole: v}
+	u.revision.Store(v.revision.Load())
+	return u
 }
 
 func idOf(data []byte, err error) [sha256.Size]byte {

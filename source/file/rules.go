@@ -71,12 +71,18 @@ func tooLarge(path string, max int) source.Fault {
 // SettingsName is the file of settings, which is never a service file.
 const SettingsName = "svcproxy.toml"
 
-// isServiceFile reports whether a file can hold services, by its name. What
+// isServiceFile reports whether a file can hold services, or endpoints of services, by its name. What
 // editors and package managers leave behind (web.toml~, .web.toml.swp,
 // web.toml.dpkg-old) begins with a dot or does not end in .toml or .json.
 func isServiceFile(name string) bool {
 	ext := filepath.Ext(name)
 	return (ext == ".toml" || ext == ".json") && !strings.HasPrefix(name, ".") && name != SettingsName
+}
+
+// isEndpointsFile reports whether a file that can hold services holds a list of endpoints
+// instead, by its name: what services refer to by endpoints_from.
+func isEndpointsFile(name string) bool {
+	return isServiceFile(name) && (strings.HasSuffix(name, ".endpoints.json") || strings.HasSuffix(name, ".endpoints.toml"))
 }
 
 // Name is what the source is called, in settings and in units.
@@ -89,3 +95,6 @@ type File struct {
 	Faults     []source.Fault    // warnings too
 	Unreadable bool              // nobody knows what it says; a fault says why
 }
+
+// OfEndpoints reports whether the file lists endpoints, by its name, and has no services.
+func (f *File) OfEndpoints() bool { return isEndpointsFile(filepath.Base(f.Path)) }

@@ -87,6 +87,7 @@ type Source struct {
 	log      *slog.Logger
 	poll     time.Duration
 	parse    parser
+	rules    Rules // for services that are bound to lists
 	reload   chan struct{}
 	revision atomic.Int64 // how often Revalidate was called
 	reloaded atomic.Bool  // what does not exist was removed: Reload was called
@@ -112,6 +113,9 @@ type Source struct {
 	commands chan func(source.Sink) // what others have the goroutine of Run do
 
 	waiting map[string]*state // those of files with a version that does not count yet
+
+	newLists map[string]bool // files of endpoints that are used otherwise than the files have them that refer to them
+	fitted   int64           // the revision by which files and lists were fitted together
 
 	largeReads map[string]*largeRead // of large files, by name
 	largeDone  chan *largeRead       // those that have ended
@@ -146,10 +150,11 @@ func newWork() work { return work{names: map[string]bool{}, renamed: map[string]
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{
-		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.parseNew, maxSize: o.Rules.maxSize(),
+		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.parseNew, rules: o.Rules, maxSize: o.Rules.maxSize(),
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},
+		newLists: map[string]bool{},
 		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}},
 		largeReads: map[string]*largeRead{}, largeDone: make(chan *largeRead), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
@@ -228,7 +233,11 @@ func (s *Source) Known() source.Status {
 	st := source.Status{Source: Name, Synced: s.synced}
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		if f := s.files[name]; f.seen != nil {
-			st.Files = append(st.Files, f.status())
+			is := f.status()
+			if f.isList() && !s.hasUser(name) {
+				is.Faults = append(is.Faults, unusedList(f.path))
+			}
+			st.Files = append(st.Files, is)
 		}
 	}
 	if t := s.decisions.trial; t != nil && s.synced {
@@ -240,6 +249,16 @@ func (s *Source) Known() source.Status {
 		}
 	}
 	return st
+}
+
+// hasUser reports whether any file refers to a list.
+func (s *Source) hasUser(name string) bool {
+	for _, f := range s.files {
+		if f.refersTo(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // A problem is something that may hinder a Source.

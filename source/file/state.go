@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -37,6 +38,9 @@ type state struct {
 	since time.Time
 	hold  *hold // why seen is not used although it could be; nil: it is
 
+	bound  bindings       // what is used, with its lists
+	warned []source.Fault // of that
+
 	// What became of what was handed on.
 	sent      []*version     // neither accepted yet nor overtaken by one that was
 	good      *version       // the last that was accepted; nil: none
@@ -63,6 +67,7 @@ type probe struct {
 	home      fileID // the directory
 	elsewhere bool   // see state
 
+	referred     bool // it is of endpoints that are used: that it is gone removes none
 	deferred     bool // its text is not read yet, see startLargeRead
 	renamed      bool // it was renamed into its place
 	partial      bool // it may be half written; where v is nil, what waits
@@ -92,6 +97,22 @@ func (p *probe) lastChanged() time.Time {
 	return at
 }
 
+// isList reports whether the file is one of endpoints.
+func (f *state) isList() bool { return isEndpointsFile(filepath.Base(f.path)) }
+
+// refersTo reports whether the file refers to a list, as it is or as it is used.
+func (f *state) refersTo(name string) bool {
+	for _, v := range []*version{f.used, f.good, f.seen, f.next} {
+		if v != nil && v.whole != nil {
+			v = v.whole
+		}
+		if v != nil && v.lists[name] != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // services returns how many services of the file are in use.
 func (f *state) services() int {
 	if f.good == nil {
@@ -111,7 +132,7 @@ func (f *state) handedServices() int {
 func (f *state) status() source.FileStatus {
 	return source.FileStatus{
 		Path: f.path, State: f.state, Since: f.since,
-		Services: f.services(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.faults, f.damage),
+		Services: f.services(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.faults, f.warned, f.damage),
 	}
 }
 

@@ -30,6 +30,9 @@ func mayBePartial(old, v *version, beginning, placed bool) bool {
 // exceeds reports whether something of v is not in o: a service, an endpoint, an
 // address or a port, or what keeps clients from a service.
 func (v *version) exceeds(o *version) bool {
+	if v.list != nil {
+		return o.list == nil || len(o.list.endpoints) < len(v.list.endpoints)
+	}
 	have := byKey(o.services)
 	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
 		is, ok := have[s.Key]
@@ -39,7 +42,7 @@ func (v *version) exceeds(o *version) bool {
 
 // hasFewer reports whether s has fewer of something than it had.
 func hasFewer(s, was *source.Service) bool {
-	return len(s.Endpoints) < len(was.Endpoints) || len(s.Ports) < len(was.Ports) || len(s.VIPs) < len(was.VIPs) ||
+	return s.EndpointsFrom == "" && was.EndpointsFrom != "" || len(s.Endpoints) < len(was.Endpoints) || len(s.Ports) < len(was.Ports) || len(s.VIPs) < len(was.VIPs) ||
 		len(s.ExternalIPs) < len(was.ExternalIPs) || len(s.LoadBalancerIPs) < len(was.LoadBalancerIPs)
 }
 
@@ -94,7 +97,7 @@ func (s *Source) assess(p *probe) {
 	}
 	quiet := p.at.Sub(p.lastChanged()) >= quietTime
 	long := !f.changingSince.IsZero() && p.at.Sub(f.changingSince) >= busyTime
-	if p.partial && (quiet || long) {
+	if p.partial && !p.referred && (quiet || long) { // what does not exist nobody writes
 		p.complete, p.openForWrite = p.checkWriters()
 	}
 }

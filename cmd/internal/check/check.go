@@ -96,7 +96,12 @@ func (c *Checker) Path(path string) (r Report) {
 		c.settings(path, &r)
 	case sameDir(filepath.Dir(path), c.ConfigDir):
 		beside := c.beside(filepath.Base(path), &r)
-		beside.last(beside.rules.ReadFile(path), &r)
+		f := beside.itself
+		if f == nil || !f.OfEndpoints() { // what a list is good for, files beside it say
+			f = new(file.File)
+			*f = beside.rules.ReadFile(path)
+		}
+		beside.last(*f, &r)
 	default:
 		alone := c.setting(c.ConfigDir, new(Report))
 		alone.reserved = nil
@@ -110,6 +115,7 @@ type setting struct {
 	rules    file.Rules
 	reserved []netip.AddrPort
 	others   []file.File
+	itself   *file.File           // the file that the others are beside, if it was found there
 	settings configs.Settings
 	host     proxier.Surroundings // where files of the configuration directory matter; else nothing
 
@@ -224,6 +230,10 @@ func (c *Checker) beside(name string, r *Report) setting {
 		r.unreadable(c.ConfigDir, err)
 	}
 	c.recall(&in, c.ConfigDir, files)
+	if i := slices.IndexFunc(files, func(f file.File) bool { return filepath.Base(f.Path) == name }); i >= 0 {
+		itself := files[i]
+		in.itself = &itself
+	}
 	in.others = slices.DeleteFunc(files, func(f file.File) bool { return filepath.Base(f.Path) == name })
 	return in
 }
@@ -231,7 +241,7 @@ func (c *Checker) beside(name string, r *Report) setting {
 // standardInput checks a text of which only the contents are known.
 func (c *Checker) standardInput(r *Report) {
 	in := c.beside("", r)
-	f, text := in.rules.ReadText(stdinName, c.Stdin)
+	f, text := in.rules.ReadText(stdinName, c.ConfigDir, c.Stdin)
 	c.stdin = text
 	in.last(f, r)
 }

@@ -32,9 +32,16 @@ func WriteHistory(w io.Writer, list []file.Revision) error {
 	t := &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 	t.row("VERSION", "FILE", "ACCEPTED", "OWNER", "SERVICES", "CHANGED")
 	for _, r := range list {
-		t.row(strconv.Itoa(r.Number), r.File, r.At.Local().Format("2006-01-02 15:04:05"), owner(r), strconv.Itoa(r.Services), changed(r))
+		t.row(strconv.Itoa(r.Number), r.File, r.At.Local().Format("2006-01-02 15:04:05"), owner(r), services(r), changed(r))
 	}
 	return cmp.Or(t.err, t.w.Flush())
+}
+
+func services(r file.Revision) string {
+	if r.OfEndpoints() {
+		return "-"
+	}
+	return strconv.Itoa(r.Services)
 }
 
 func owner(r file.Revision) string {

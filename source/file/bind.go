@@ -1,0 +1,110 @@
+package file
+
+import (
+	"fmt"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
+)
+
+// A service that refers to a file of endpoints is read without them. It is bound to a list once
+// both are known: only then all can be said that is wrong with it.
+
+// bind returns a service with the endpoints of a list, and what is wrong with it for these.
+func (rules Rules) bind(svc *source.Service, l *endpointList) (*source.Service, []source.Problem) {
+	most := rules.Limits.orDefault().Endpoints
+	if n := len(l.endpoints); n > most {
+		msg := fmt.Sprintf("the list has %d endpoints, more than %d", n, most)
+		return nil, []source.Problem{{Path: source.At(listKey), Msg: msg, Hint: "raise endpoints in [limits] of " + SettingsName}}
+	}
+	bound, problems := rules.with(svc, l.endpoints, true)
+	if len(problems) == 0 {
+		return bound, nil
+	}
+	_, said := rules.with(svc, nil, false) // where the service is written
+	return bound, slices.DeleteFunc(problems, func(p source.Problem) bool {
+		return slices.ContainsFunc(said, func(q source.Problem) bool { return p.Msg == q.Msg && slices.Equal(p.Path, q.Path) })
+	})
+}
+
+// with returns a service with endpoints, and all that is wrong with it.
+func (rules Rules) with(svc *source.Service, endpoints []endpoint, listed bool) (*source.Service, []source.Problem) {
+	s := service{Service: *svc, endpoints: endpoints, listed: listed}
+	r := decode.NewReader(nil)
+	s.setEndpoints(r)
+	problems := source.Validate(&s.Service)
+	if rules.Check != nil {
+		problems = append(problems, rules.Check(&s.Service)...)
+	}
+	for _, p := range problems {
+		r.Problem(p)
+	}
+	if !r.Failed() {
+		s.warn(r)
+	}
+	bound := s.Service
+	return &bound, r.Problems()
+}
+
+// bindLoosely is bind of what was good once, and is not now: with those endpoints of the list that
+// are still good for the service, or none where nobody knows the list any more.
+func (rules Rules) bindLoosely(svc *source.Service, l *endpointList) *source.Service {
+	if l == nil {
+		return svc
+	}
+	left := *l
+	left.endpoints = slices.Clone(l.endpoints)
+	for len(left.endpoints) > 0 {
+		bound, problems := rules.bind(svc, &left)
+		bad := badEndpoints(problems)
+		if len(bad) == 0 {
+			if anyFatal(problems) {
+				break
+			}
+			return bound
+		}
+		var good []endpoint
+		for i, e := range left.endpoints {
+			if !bad[i] {
+				good = append(good, e)
+			}
+		}
+		left.endpoints = good
+	}
+	return svc
+}
+
+// badEndpoints returns the indexes of the endpoints that problems are about.
+func badEndpoints(problems []source.Problem) map[int]bool {
+	bad := map[int]bool{}
+	for _, p := range problems {
+		if !p.Warning && len(p.Path) > 1 && p.Path.Under(source.At(listKey)) {
+			bad[p.Path[1].Index] = true
+		}
+	}
+	return bad
+}
+
+func anyFatal(problems []source.Problem) bool {
+	return slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning })
+}
+
+// place returns problems of a service that is bound to l as faults: of an endpoint where that stands,
+// others where the service refers to the list.
+func (l *endpointList) place(svc *source.Service, problems []source.Problem) []source.Fault {
+	faults := make([]source.Fault, len(problems))
+	var paths []source.Path
+	for _, p := range problems {
+		paths = append(paths, p.Path)
+	}
+	at := l.positions(paths)
+	for i, p := range problems {
+		faults[i] = source.Fault{Pos: svc.EndpointsFromPos(), Msg: p.Msg, Hint: p.Hint, Warning: p.Warning}
+		if p.Path.Under(source.At(listKey)) {
+			faults[i].Pos = at[i]
+			faults[i].Msg = fmt.Sprintf("for service %q (%s): %s", svc.Key, svc.NamePos(), p.Msg)
+		}
+	}
+	return faults
+}

@@ -1,0 +1,124 @@
+package file
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
+)
+
+// A binding is a service that was bound to a list.
+type binding struct {
+	service  *source.Service
+	problems []source.Problem
+}
+
+// bindings are what is known of a file and the lists that it refers to: services are not bound
+// again while neither they nor their list have changed.
+type bindings map[bindingKey]binding
+
+type bindingKey struct {
+	service *source.Service // as it was read
+	list    *endpointList
+}
+
+// A lookup returns the list of a name, or why there is none.
+type lookup func(name string) (l *endpointList, why string)
+
+// A bound file is one with the endpoints of its lists.
+type bound struct {
+	faults map[string][]source.Fault // by the lists that they are about; those at fault
+	warned []source.Fault
+	known  bindings
+}
+
+// bindVersion binds all services of v that refer to lists. Services that were bound before are in known.
+func (rules Rules) bindVersion(v *version, list lookup, known bindings) bound {
+	b := bound{map[string][]source.Fault{}, nil, make(bindings, len(v.services))}
+	for _, name := range slices.Sorted(maps.Keys(v.lists)) {
+		l, why := list(name)
+		for _, i := range v.lists[name] {
+			if svc := v.services[i]; l == nil {
+				b.faults[name] = append(b.faults[name], source.Fault{Pos: svc.EndpointsFromPos(), Msg: source.Excerpt(name) + " " + why, Hint: missingListHint})
+			} else {
+				b.add(rules, name, bindingKey{svc, l}, known)
+			}
+			if decode.TooMany(b.faults[name]) {
+				b.faults[name] = decode.Cap(v.path, b.faults[name])
+				break // nobody reads more
+			}
+		}
+	}
+	return b
+}
+
+const missingListHint = "the file is used once the list is there: [] is one without endpoints"
+
+func (b *bound) add(rules Rules, name string, key bindingKey, known bindings) {
+	found, ok := known[key]
+	if !ok {
+		found.service, found.problems = rules.bind(key.service, key.list)
+	}
+	b.known[key] = found
+	if len(found.problems) == 0 {
+		return
+	}
+	if faults := key.list.place(key.service, found.problems); anyError(faults) {
+		b.faults[name] = append(b.faults[name], faults...)
+	} else {
+		b.warned = append(b.warned, faults...)
+	}
+}
+
+// services returns those of v as they are bound. loose is called for one that cannot be.
+func (b *bound) services(v *version, list lookup, loose func(*source.Service, *endpointList) *source.Service) []*source.Service {
+	out := slices.Clone(v.services)
+	for name, indexes := range v.lists {
+		l, _ := list(name)
+		for _, i := range indexes {
+			svc := v.services[i]
+			if found, ok := b.known[bindingKey{svc, l}]; ok && !anyFatal(found.problems) {
+				out[i] = found.service
+			} else {
+				out[i] = loose(svc, l)
+			}
+		}
+	}
+	return out
+}
+
+// firstFault says in a few words why a file does not fit its lists; empty: it does.
+func (b *bound) firstFault() string {
+	for _, name := range slices.Sorted(maps.Keys(b.faults)) {
+		for _, f := range b.faults[name] {
+			if !f.Warning {
+				return f.String()
+			}
+		}
+	}
+	return ""
+}
+
+// lacksList is why there is no list of a name.
+const lacksList = "is no file of this directory"
+
+// brokenList is why there is none although the file is there.
+func brokenList(v *version) string {
+	for _, f := range v.faults {
+		if !f.Warning {
+			return fmt.Sprintf("cannot be used, and no good version of it is known: %s", f)
+		}
+	}
+	return lacksList
+}
+
+// unusedList is the warning of a file of endpoints that no service refers to.
+func unusedList(path string) source.Fault {
+	return source.Fault{
+		Pos: source.Position{File: path}, Msg: "no service refers to this file of endpoints",
+		Hint: fmt.Sprintf("write endpoints_from = %s in the service that it is for", source.Excerpt(filepath.Base(path))), Warning: true,
+	}
+}
