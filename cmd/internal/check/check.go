@@ -115,7 +115,7 @@ type setting struct {
 	rules    file.Rules
 	reserved []netip.AddrPort
 	others   []file.File
-	itself   *file.File           // the file that the others are beside, if it was found there
+	itself   *file.File // the file that the others are beside, if it was found there
 	settings configs.Settings
 	host     proxier.Surroundings // where files of the configuration directory matter; else nothing
 
