@@ -37,14 +37,17 @@ type bound struct {
 
 // bindVersion binds all services of v that refer to lists. Services that were bound before are in known.
 func (rules Rules) bindVersion(v *version, list lookup, known bindings) bound {
-	b := bound{map[string][]source.Fault{}, nil, make(bindings, len(v.services))}
+	b := bound{map[string][]source.Fault{}, nil, bindings{}}
 	for _, name := range slices.Sorted(maps.Keys(v.lists)) {
 		l, why := list(name)
+		if l != nil {
+			rules.bindList(v, l, name, known, b.known)
+		}
 		for _, i := range v.lists[name] {
 			if svc := v.services[i]; l == nil {
 				b.faults[name] = append(b.faults[name], source.Fault{Pos: svc.EndpointsFromPos(), Msg: source.Excerpt(name) + " " + why, Hint: missingListHint})
 			} else {
-				b.add(rules, name, bindingKey{svc, l}, known)
+				b.note(name, bindingKey{svc, l})
 			}
 			if decode.TooMany(b.faults[name]) {
 				b.faults[name] = decode.Cap(v.path, b.faults[name])
@@ -57,16 +60,33 @@ func (rules Rules) bindVersion(v *version, list lookup, known bindings) bound {
 
 const missingListHint = "the file is used once the list is there: [] is one without endpoints"
 
-func (b *bound) add(rules Rules, name string, key bindingKey, known bindings) {
-	found, ok := known[key]
-	if !ok {
-		found.service, found.problems = rules.bind(key.service, key.list)
+// bindList binds all services that refer to one list, and notes them in now.
+func (rules Rules) bindList(v *version, l *endpointList, name string, known, now bindings) {
+	var missing []bindingKey
+	for _, i := range v.lists[name] {
+		key := bindingKey{v.services[i], l}
+		if found, ok := known[key]; ok {
+			now[key] = found
+		} else {
+			missing = append(missing, key)
+		}
 	}
-	b.known[key] = found
-	if len(found.problems) == 0 {
+	found := make([]binding, len(missing))
+	inParallel(len(missing), func(i int) {
+		found[i].service, found[i].problems = rules.bind(missing[i].service, l)
+	})
+	for i, key := range missing {
+		now[key] = found[i]
+	}
+}
+
+// note notes what is wrong with a service that is bound.
+func (b *bound) note(name string, key bindingKey) {
+	problems := b.known[key].problems
+	if len(problems) == 0 {
 		return
 	}
-	if faults := key.list.place(key.service, found.problems); anyError(faults) {
+	if faults := key.list.place(key.service, problems); anyError(faults) {
 		b.faults[name] = append(b.faults[name], faults...)
 	} else {
 		b.warned = append(b.warned, faults...)

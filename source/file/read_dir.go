@@ -8,10 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-
-	"golang.org/x/sync/errgroup"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -95,14 +92,4 @@ func listWithID(dir string) (names []string, id dirID, err error) {
 	}
 	slices.Sort(names)
 	return names, id, nil
-}
-
-// inParallel calls f with 0 to n-1 on all cores.
-func inParallel(n int, f func(i int)) {
-	var g errgroup.Group
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i := range n {
-		g.Go(func() error { f(i); return nil })
-	}
-	_ = g.Wait()
 }

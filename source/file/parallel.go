@@ -1,0 +1,17 @@
+package file
+
+import (
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// inParallel calls f with 0 to n-1 on all cores.
+func inParallel(n int, f func(i int)) {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range n {
+		g.Go(func() error { f(i); return nil })
+	}
+	_ = g.Wait()
+}
