@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -106,5 +107,8 @@ func (l *endpointList) place(svc *source.Service, problems []source.Problem) []s
 			faults[i].Msg = fmt.Sprintf("for service %q (%s): %s", svc.Key, svc.NamePos(), p.Msg)
 		}
 	}
+	slices.SortStableFunc(faults, func(a, b source.Fault) int {
+		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
+	})
 	return faults
 }

@@ -178,7 +178,9 @@ func (s *Source) refuseMisfits(due []*probe) []*probe {
 
 // mayMisfit reports whether a step has anything to do with lists.
 func (s *Source) mayMisfit(due []*probe) bool {
-	uses := func(p *probe) bool { return p.f.isList() || len(p.f.next.lists) > 0 }
+	uses := func(p *probe) bool {
+		return p.f.isList() || len(p.f.next.lists) > 0 || p.f.used != nil && len(p.f.used.lists) > 0
+	}
 	return s.fitted != s.revision.Load() || slices.ContainsFunc(due, uses)
 }
 

@@ -26,8 +26,12 @@ func (s *Source) complete(ch *source.Changes) {
 		clear(s.newLists)
 	}
 	for i := range ch.Set {
-		if f := s.files[filepath.Base(ch.Set[i].ID.Name)]; f != nil && f.used != nil && len(f.used.lists) > 0 {
+		switch f := s.files[filepath.Base(ch.Set[i].ID.Name)]; {
+		case f == nil || f.used == nil:
+		case len(f.used.lists) > 0:
 			ch.Set[i].Services = s.boundServices(f)
+		default:
+			f.bound, f.warned = nil, nil
 		}
 	}
 }

@@ -153,7 +153,7 @@ func TestListNotThereYet(t *testing.T) {
 		h.set("web.endpoints.json", `["10.1.0.1",]`)
 		h.say("a broken list", "api.toml accepted 1; web.endpoints.json refused 0; web.toml refused 0",
 			`DIR/web.endpoints.json:1:12: a comma behind the last element; JSON has commas only between elements; `+
-				`DIR/web.toml:5:18: "web.endpoints.json" cannot be used, and no good version of it is known: DIR/web.endpoints.json:1:12: a comma behind the last element; JSON has commas only between elements; the file is used once the list is there: [] is one without endpoints`)
+				`DIR/web.toml:5:18: "web.endpoints.json" cannot be used, and no good version of it is known: DIR/web.endpoints.json:1:12: a comma behind the last element; JSON has commas only between elements`)
 		h.set("web.endpoints.json", listOfN(2))
 		h.use("a list", "api 1, web 2")
 		h.say("a list", "api.toml accepted 1; web.endpoints.json accepted 0; web.toml accepted 1", "")

@@ -45,7 +45,7 @@ func (rules Rules) bindVersion(v *version, list lookup, known bindings) bound {
 		}
 		for _, i := range v.lists[name] {
 			if svc := v.services[i]; l == nil {
-				b.faults[name] = append(b.faults[name], source.Fault{Pos: svc.EndpointsFromPos(), Msg: source.Excerpt(name) + " " + why, Hint: missingListHint})
+				b.faults[name] = append(b.faults[name], withoutList(svc, why))
 			} else {
 				b.note(name, bindingKey{svc, l})
 			}
@@ -58,7 +58,14 @@ func (rules Rules) bindVersion(v *version, list lookup, known bindings) bound {
 	return b
 }
 
-const missingListHint = "the file is used once the list is there: [] is one without endpoints"
+// withoutList is the fault of a service of which there is no list.
+func withoutList(svc *source.Service, why string) source.Fault {
+	f := source.Fault{Pos: svc.EndpointsFromPos(), Msg: source.Excerpt(svc.EndpointsFrom) + " " + why}
+	if why == lacksList {
+		f.Hint = "the file is used once the list is there: [] is one without endpoints"
+	}
+	return f
+}
 
 // bindList binds all services that refer to one list, and notes them in now.
 func (rules Rules) bindList(v *version, l *endpointList, name string, known, now bindings) {

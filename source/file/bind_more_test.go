@@ -1,0 +1,147 @@
+package file
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// What the host can do may change under a list that is used: it is told, and nothing is removed.
+func TestRevalidatedList(t *testing.T) {
+	onHost(t, func(h *host) {
+		var refuse atomic.Bool
+		h.check = func(s *source.Service) (list []source.Problem) {
+			if refuse.Load() && len(s.Endpoints) > 1 {
+				list = []source.Problem{{Path: source.At("endpoints", 1), Msg: "one endpoint at most here"}}
+			}
+			return list
+		}
+		h.write("web.toml", serviceFrom("web", fromList))
+		h.write("web.endpoints.json", listOfN(2))
+		h.start()
+		moment()
+		again := func(not bool) {
+			refuse.Store(not)
+			h.src.Revalidate()
+			moment()
+		}
+		again(true)
+		h.use("refused", "web 2")
+		h.say("refused", "web.endpoints.json accepted 0; web.toml stale 1", `DIR/web.endpoints.json:2:2: for service "default/web" (DIR/web.toml:2:8): one endpoint at most here`)
+		again(false)
+		h.use("good again", "web 2")
+		h.say("good again", "web.endpoints.json accepted 0; web.toml accepted 1", "")
+		again(true)
+		h.set("web.endpoints.json", listOfN(1))
+		h.use("one", "web 1")
+		h.say("one", "web.endpoints.json accepted 0; web.toml accepted 1", "")
+	})
+}
+
+// Where the state directory does not go together any more, after a damage or a power failure between two
+// writes, a service has those endpoints that are good for it.
+func TestListKeptNoMore(t *testing.T) {
+	for name, text := range map[string]string{"other": `["fd00::1", "10.1.0.7"]`, "damaged": ""} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *host) {
+				h.write("web.toml", serviceFrom("web", fromList))
+				h.write("web.endpoints.json", listOfN(3))
+				h.start()
+				moment()
+				r, _ := h.src.store.recordOf("web.endpoints.json")
+				h.stop()
+				want := "web 0"
+				check(t, os.Remove(h.src.store.copyPath("web.endpoints.json", r)))
+				if text != "" {
+					r.sum, want = sha256.Sum256([]byte(text)), "web 1"
+					write(t, h.src.store.copyPath("web.endpoints.json", r), text)
+					f, err := os.OpenFile(h.src.store.index(), os.O_APPEND|os.O_WRONLY, 0)
+					check(t, err)
+					_, err = f.WriteString(r.encode("web.endpoints.json"))
+					check(t, errors.Join(err, f.Close()))
+				}
+				h.write("web.endpoints.json", "[")
+				h.start()
+				moment()
+				h.use("restart", want)
+				if !strings.Contains(h.log.String(), "services are used with those endpoints of their list only that are good for them") {
+					t.Errorf("the log says nothing:\n%s", &h.log)
+				}
+				h.set("web.endpoints.json", listOfN(2))
+				h.use("repaired", "web 2")
+			})
+		})
+	}
+}
+
+// check and plan say of a directory with lists what the daemon does.
+func TestListsReadOnce(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a.toml":              serviceFrom("a", `endpoints_from = "a.endpoints.json"`),
+		"a.endpoints.json":    listOfN(2),
+		"b.toml":              serviceFrom("b", `endpoints_from = "b.endpoints.json"`),
+		"b.endpoints.json":    `["10.1.0.1", "fd00::1"]`,
+		"c.toml":              serviceFrom("c", `endpoints_from = "c.endpoints.json"`),
+		"d.toml":              strings.ReplaceAll(serviceFrom("d", `endpoints_from = "d.endpoints.toml"`), "{ port = 80 }", `{ name = "a", port = 80 }, { name = "b", port = 81 }`),
+		"d.endpoints.toml":    "endpoints = [{ address = \"10.1.0.1\", port = 8080 },\n\"10.1.0.2\", \"10.1.0.2\", { address = \"10.1.0.3\", ports = { c = 1 } }]",
+		"e.toml":              serviceFrom("e", `endpoints_from = "e.endpoints.json"`),
+		"e.endpoints.json":    `[{"address": "10.1.0.1", "weight": 0}]`,
+		"f.toml":              serviceFrom("f", `endpoints_from = "f.endpoints.json"`),
+		"f.endpoints.json":    `[`,
+		"none.endpoints.json": "[]",
+	} {
+		write(t, dir+"/"+name, text)
+	}
+	files, err := Rules{}.ReadDir(dir)
+	check(t, err)
+	var got []string
+	for _, f := range files {
+		line := strings.TrimPrefix(f.Path, dir+"/")
+		for _, s := range f.Services {
+			line += fmt.Sprintf(" %s %d", s.Name, len(s.Endpoints))
+		}
+		for _, fault := range f.Faults {
+			line += "\n  " + strings.ReplaceAll(fault.String(), dir+"/", "")
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"a.endpoints.json", "a.toml a 2",
+		"b.endpoints.json\n  " + `b.endpoints.json:1:14: for service "default/b" (b.toml:2:8): endpoint fd00::1 is IPv6, and the service has no address of that family; nothing would be sent to it`,
+		"b.toml b 1",
+		"c.toml\n  " + `c.toml:5:18: "c.endpoints.json" is no file of this directory; the file is used once the list is there: [] is one without endpoints`,
+		"d.endpoints.toml\n  " + `d.endpoints.toml:1:45: for service "default/d" (d.toml:2:8): the endpoint has a port, and the service has several; write ports = { name = number }` +
+			"\n  " + `d.endpoints.toml:2:13: for service "default/d" (d.toml:2:8): endpoint 10.1.0.2:80 of port "a" is already endpoints[1]` +
+			"\n  " + `d.endpoints.toml:2:63: for service "default/d" (d.toml:2:8): the service has no port named "c"; want a or b`,
+		"d.toml d 1",
+		"e.endpoints.json",
+		"e.toml e 1\n  " + `e.endpoints.json:1:1: warning: for service "default/e" (e.toml:2:8): all endpoints have weight 0, so new connections are refused`,
+		"f.endpoints.json\n  f.endpoints.json:1:2: the text ends within a value",
+		"f.toml\n  " + `f.toml:5:18: "f.endpoints.json" cannot be used, and no good version of it is known: f.endpoints.json:1:2: the text ends within a value`,
+		"none.endpoints.json\n  none.endpoints.json: warning: no service refers to this file of endpoints; write endpoints_from = \"none.endpoints.json\" in the service that it is for",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	state := t.TempDir()
+	if units := (Rules{}).AllLastGood(dir, state); len(units) > 0 {
+		t.Errorf("last good without a state: %v", units)
+	}
+	a := files[1].Services[0]
+	if at := (Rules{}).EndpointPlaces(a); len(at) != 2 || at[1] != (source.Position{File: dir + "/a.endpoints.json", Line: 2, Col: 2}) {
+		t.Errorf("places: %v", at)
+	}
+	write(t, dir+"/a.endpoints.json", listOfN(3))
+	if at := (Rules{}).EndpointPlaces(a); at != nil {
+		t.Errorf("places in another list: %v", at)
+	}
+}
