@@ -15,7 +15,7 @@ SHARE       = $(DESTDIR)/usr/share/svcproxy
 DOC         = $(DESTDIR)/usr/share/doc/svcproxy
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-templates test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ test-vagrant: vagrant ## the whole-system tests in these machines
 test-nokubernetes: ## vet and test what differs without the Kubernetes source
 	$(GO) vet -tags nokubernetes ./...
 	$(GO) test -tags nokubernetes ./cmd/... .
+
+test-templates: ## the templates of configs/examples/templates, by consul-template; builds it, which takes half a minute
+	cd test/templates && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 test-kubernetes: ## against a real API server in namespaces, and against kube-proxy (root); builds them the first time, which takes 10 minutes
 	cd test/kubernetes && $(GO) vet -tags netns ./... && $(GO) test -tags netns -count=1 -p 1 -v -timeout 1h -run TestKubernetes ./...
