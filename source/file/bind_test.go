@@ -199,6 +199,39 @@ func TestMisfitsMeet(t *testing.T) {
 	}
 }
 
+// A service that fits neither the list of before nor the new one waits, and the new list does not.
+func TestMisfitOfTwo(t *testing.T) {
+	onHost(t, func(h *host) {
+		h.write("web.toml", serviceFrom("web", fromList))
+		h.write("web.endpoints.json", listOfN(2))
+		h.start()
+		moment()
+		h.set("web.toml", strings.Replace(serviceFrom("web", fromList), `["10.96.0.119"]`, `["fd00:96::10"]`, 1), "web.endpoints.json", listOfN(4))
+		h.use("both", "web 4")
+		if got := h.states(); got != "web.endpoints.json accepted 0; web.toml stale 1" {
+			t.Errorf("files: %s", got)
+		}
+		h.set("web.endpoints.json", listOfN(5))
+		h.use("a newer list", "web 5")
+	})
+}
+
+// A file that does not refer to its list any more may be cut off.
+func TestFileWithoutListWaits(t *testing.T) {
+	onHost(t, func(h *host) {
+		h.write("web.toml", serviceFrom("web", fromList))
+		h.write("web.endpoints.json", listOfN(2))
+		h.start()
+		moment()
+		h.write("web.toml", serviceFrom("web", "# "+fromList))
+		h.src.Reload()
+		pass(150 * time.Millisecond)
+		h.use("at first", "web 2")
+		moment()
+		h.use("quiet", "web 0")
+	})
+}
+
 // A version of a list with fewer endpoints, or one that may be cut off, waits until the file is quiet; every other is used at once.
 func TestListWaits(t *testing.T) {
 	const ms = time.Millisecond

@@ -14,6 +14,7 @@ var fileGroups = []group{{
 		{name: "claim clash", run: testClaimClash},
 		{name: "service moves to another file", run: testServiceMoves},
 		{name: "toml", run: testTOML},
+		{name: "list of endpoints", run: testEndpointsFrom},
 		{name: "settings change", run: testSettingsChange},
 	},
 }}

@@ -18,6 +18,7 @@ type Service struct {
 	LoadBalancerSourceRanges []netip.Prefix `json:"load_balancer_source_ranges,omitempty"`
 	Ports                    []Port         `json:"ports"`
 	Endpoints                []Endpoint     `json:"endpoints,omitempty"`
+	EndpointsFrom            string         `json:"endpoints_from,omitempty"`
 	InternalTrafficPolicy    string         `json:"internal_traffic_policy,omitempty"`
 	ExternalTrafficPolicy    string         `json:"external_traffic_policy,omitempty"`
 	Scheduler                string         `json:"scheduler,omitempty"`

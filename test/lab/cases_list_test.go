@@ -1,0 +1,56 @@
+//go:build netns
+
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// testEndpointsFrom: packets follow a list of endpoints that another program writes, within the
+// second that is promised. One that is broken, or gone, leaves them where they are, over a restart too.
+func testEndpointsFrom(t *testing.T, e *env) {
+	const list = "listed.endpoints.json"
+	write := func(hosts ...*Host) {
+		t.Helper()
+		text, err := json.Marshal(at(hosts...))
+		if err = errors.Join(err, e.daemon.WriteFile(list, string(text))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers := check{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}}
+	follow := func(to *Host) {
+		t.Helper()
+		start := time.Now()
+		answers.want = by(to)
+		if err := Poll(followPatience, func() error { return e.meet([]check{answers}) }); err != nil {
+			t.Fatalf("after %v: %v\n%s", time.Since(start), err, e.daemon.LogTail(logLines))
+		}
+		t.Logf("followed within %v", time.Since(start))
+	}
+	s := e.named("listed", 1)
+	s.EndpointsFrom = list
+	write(e.Local[0])
+	e.file(t, "listed", s)
+	e.remove(t, "listed.json", list)
+	follow(e.Local[0])
+	for _, h := range []*Host{e.Local[1], e.Remote[0], e.Local[0]} {
+		write(h)
+		follow(h)
+	}
+	if err := e.daemon.WriteFile(list, `[{"address": "10.`); err != nil {
+		t.Fatal(err)
+	}
+	e.expectState(t, list, source.Stale, "the text ends within a value")
+	if err := errors.Join(e.daemon.RemoveFile(list), e.daemon.Stop(), e.daemon.Start()); err != nil {
+		t.Fatal(err)
+	}
+	e.expectState(t, list, source.Stale, "no such file")
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0])})
+	write(e.Local[1])
+	follow(e.Local[1])
+}
