@@ -106,6 +106,9 @@ type Service struct {
 	// they are written with the service. It is not part of what the service means.
 	EndpointsFrom string
 
+	// WrittenPorts is how Ports are written, which such a file refers to. Nil where EndpointsFrom is empty.
+	WrittenPorts []WrittenPort
+
 	InternalTrafficPolicy TrafficPolicy // for VIPs
 	ExternalTrafficPolicy TrafficPolicy // for external addresses and node ports
 
@@ -168,6 +171,13 @@ type Port struct {
 	Port       uint16 // of the service's addresses, never 0
 	TargetPort uint16 // of the endpoints, never 0
 	NodePort   uint16 // of the node's own addresses; 0: none
+}
+
+// A WrittenPort is what a file says of one port, or of as many as it has numbers and protocols.
+type WrittenPort struct {
+	Name        string
+	First, Last uint16
+	Protocols   []Protocol
 }
 
 // An Endpoint is one address that serves a service.

@@ -31,12 +31,12 @@ func (rules Rules) bind(svc *source.Service, l *endpointList) (*source.Service, 
 
 // with returns a service with endpoints, and all that is wrong with it.
 func (rules Rules) with(svc *source.Service, endpoints []endpoint, listed bool) (*source.Service, []source.Problem) {
-	s := service{Service: *svc, endpoints: endpoints, listed: listed}
+	s := service{Service: *svc, endpoints: endpoints, listed: listed, written: keptPorts(svc.WrittenPorts)}
 	r := decode.NewReader(nil)
 	s.setEndpoints(r)
-	problems := source.Validate(&s.Service)
+	problems := source.ValidateWritten(&s.Service, s.written.at)
 	if rules.Check != nil {
-		problems = append(problems, rules.Check(&s.Service)...)
+		problems = append(problems, s.written.problems(rules.Check(&s.Service))...)
 	}
 	for _, p := range problems {
 		r.Problem(p)

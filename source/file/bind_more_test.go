@@ -145,3 +145,29 @@ func TestListsReadOnce(t *testing.T) {
 		t.Errorf("places in another list: %v", at)
 	}
 }
+
+// A list refers to ports as they are written, of a range and of several protocols too.
+func TestListOfSeveralProtocols(t *testing.T) {
+	dir := t.TempDir()
+	service := serviceFrom("dns", `endpoints_from = "dns.endpoints.json"`)
+	for _, tt := range []struct{ ports, list, want string }{
+		{`{ name = "dns", port = 53, protocol = ["tcp", "udp"] }`, `["10.1.0.1:5353"]`, "map[dns-tcp:5353 dns-udp:5353]"},
+		{`{ name = "dns", port = 53, protocol = ["tcp", "udp"] }, { name = "web", port = 80 }`, `[{"address": "10.1.0.1", "ports": {"dns": 5353}}]`, "map[dns-tcp:5353 dns-udp:5353]"},
+		{`{ name = "rtp", port = "8000-8001" }`, `["10.1.0.1:5353"]`, `dns.endpoints.json:1:2: for service "default/dns" (dns.toml:2:8): the endpoint has a port, and the service a range of them; leave it out: endpoints serve each port by its own number`},
+		{`{ name = "rtp", port = "8000-8001" }`, `["10.1.0.1"]`, "map[]"},
+	} {
+		write(t, dir+"/dns.toml", strings.Replace(service, "{ port = 80 }", tt.ports, 1))
+		write(t, dir+"/dns.endpoints.json", tt.list)
+		f := Rules{}.ReadFile(dir + "/dns.toml")
+		var got string
+		for _, fault := range f.Faults {
+			got += strings.ReplaceAll(fault.String(), dir+"/", "")
+		}
+		for _, s := range f.Services {
+			got += fmt.Sprint(s.Endpoints[0].Ports)
+		}
+		if got != tt.want {
+			t.Errorf("%s, %s\n got: %s\nwant: %s", tt.ports, tt.list, got, tt.want)
+		}
+	}
+}

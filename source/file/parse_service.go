@@ -78,6 +78,9 @@ func (p *reading) service(v any, pos source.Position) {
 	if s.listed && s.EndpointsFrom != "" {
 		p.r.Problem(source.Problem{Path: source.At("endpoints_from"), Msg: "the service has both endpoints and endpoints_from", Hint: "leave one out"})
 	}
+	if s.EndpointsFrom != "" {
+		s.WrittenPorts = s.written.keep()
+	}
 	out := s.finish(p)
 	if p.r.Failed() { // none is used
 		return
