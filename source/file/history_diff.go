@@ -109,5 +109,5 @@ func textsOf(v *version) map[string]string {
 }
 
 func endpointText(e source.Endpoint) string {
-	return fmt.Sprintln(e.Ports, e.Node, e.Zone, e.Weight, e.Tier, e.Disabled, e.Ready, e.Serving, e.Terminating)
+	return fmt.Sprintln(e.Ports, e.Node, e.Zone, e.Weight, e.Tier, e.MaxConnections, e.MinConnections, e.Disabled, e.Ready, e.Serving, e.Terminating)
 }
