@@ -19,6 +19,7 @@ var namesOfOtherThings = []string{
 	"configs/schema.go",               // the table [ipvs] of svcproxy.toml
 	"cmd/internal/daemon/settings.go", // the same
 	"proxier/filter/rules_ipvs.go",    // a match of iptables
+	"cmd/internal/convert/convert.go", // the program iptables
 }
 
 // A mode is named where it is described. Code elsewhere asks its descriptor.
