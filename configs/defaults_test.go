@@ -137,7 +137,7 @@ func settingsWithDefaults(t *testing.T, header string, properties decode.Propert
 // What cannot be written is no default: of these keys there is none.
 func TestKeysWithoutDefault(t *testing.T) {
 	want := []string{
-		"services.labels", "services.endpoints", "services.endpoints_from", "ports.target_port", "endpoints.port", "endpoints.ports", "health_check.port",
+		"services.labels", "services.endpoints", "services.endpoints_from", "services.masquerade", "services.node_port_addresses", "ports.target_port", "endpoints.port", "endpoints.ports", "health_check.port",
 		"node_name", "bgp.peers",
 	}
 	var got []string
