@@ -137,7 +137,9 @@ func (s *site) runs(t *testing.T, version string) {
 }
 
 // Connections go on over an upgrade, and over the way back.
-func (s *site) testUpgrade(t *testing.T)   { s.change(t, newVersion, ".deb", "dpkg", "-i") }
+func (s *site) testUpgrade(t *testing.T) {
+	s.change(t, newVersion, ".deb", "dpkg", "--refuse-downgrade", "-i")
+}
 func (s *site) testDowngrade(t *testing.T) { s.change(t, oldVersion, ".deb", "dpkg", "-i") }
 
 // change installs another version while a client uses the service.
