@@ -137,6 +137,8 @@ soak-vm: build ## the stops of ipvs mode at random moments, its changes under st
 	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
 	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/ipvs.test -test.v -test.run '^TestForward$$'
+	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/convert.test ./cmd/internal/convert
+	$(GUEST) -file cmd/internal/convert/testdata -env SVCPROXY_SOAK=1 -- bin/convert.test -test.v -test.run 'AsKeepalived$$'
 	SVCPROXY_SOAK=1 $(GO) test -tags vm -count=1 -timeout 1h -v -run '^TestSystem$$/^auto$$' ./vmtests
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)

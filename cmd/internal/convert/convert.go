@@ -135,7 +135,6 @@ func (n Note) String() string {
 type Result struct {
 	Services []*Service
 	Notes    []Note // about what is part of no service
-	isIPVS   bool   // of schedulers and ways to forward that other modes may not have
 	names    map[string]int
 	said     map[said]bool
 	grown    int // of maxGrowth

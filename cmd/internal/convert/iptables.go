@@ -51,9 +51,8 @@ type frontend struct {
 // A leaf is a rule that rewrites the destination, and what leads there.
 type leaf struct {
 	match
-	at    place
-	to    []netip.AddrPort // port 0: the same
-	share float64
+	at place
+	to []netip.AddrPort // port 0: the same
 }
 
 // A match is what all rules on a way to another one want.
