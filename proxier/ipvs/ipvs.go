@@ -155,25 +155,39 @@ func (b *Backend) Close() error {
 func (b *Backend) Tool() string { return b.kernel.Tool() }
 
 // Sync implements proxier.Backend. It continues after failures, so that a server that
-// the kernel refuses does not block others.
+// the kernel refuses does not block others. A change that cannot be written, because
+// others removed what it changes, is followed by a comparison of everything.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
-	var err error
-	if delta != nil && b.servers != nil && b.kernel.CanApply() {
-		err = b.applyDelta(ctx, st, b.unsupported.Delta(delta))
-	} else {
-		b.forgetMirror()
-		err = b.resync(ctx, st)
-	}
+	err := b.sync(ctx, st, delta)
 	b.unsupported.SyncEnded(err)
-	b.disownUnsent()
-	if err = b.recorded(err); err != nil {
-		b.servers = nil
+	if err != nil {
 		return fmt.Errorf("ipvs, %s: %w", b.fam, b.rules.Blame(err))
 	}
 	b.logForeign()
 	b.mirror.end(b.servers, b.bound, b.foreign)
 	b.retries.count(b.refused, time.Now())
 	return proxier.JoinPartialErrors(b.unserved(), b.unsupported.Unserved())
+}
+
+func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+	if delta != nil && b.servers != nil && b.kernel.CanApply() {
+		err := b.written(b.applyDelta(ctx, st, b.unsupported.Delta(delta)))
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		b.log.Warn("writing a change failed, comparing everything", "family", b.fam, "err", err)
+	}
+	b.forgetMirror()
+	return b.written(b.resync(ctx, st))
+}
+
+// written ends a write. After an error nothing is known of what the kernel holds.
+func (b *Backend) written(err error) error {
+	b.disownUnsent()
+	if err = b.recorded(err); err != nil {
+		b.servers = nil
+	}
+	return err
 }
 
 // recorded completes the record after a Sync, and returns the error of either, after
