@@ -120,7 +120,7 @@ func (p *ipvsPeer) round(t *testing.T, all []lab.Service) (map[string]float64, e
 	if err := r.start(cmd, ipvsFirst); err != nil {
 		return nil, err
 	}
-	cpu, memory, err := r.resources()
+	cpu, _, err := r.resources()
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,8 @@ func (p *ipvsPeer) round(t *testing.T, all []lab.Service) (map[string]float64, e
 	if err := errors.Join(r.changes(), r.connect()); err != nil {
 		return nil, err
 	}
-	if _, memory, err = r.resources(); err != nil {
+	_, memory, err := r.resources()
+	if err != nil {
 		return nil, err
 	}
 	r.got[ipvsMemory] = memory / (1 << 20)
