@@ -128,29 +128,19 @@ func (d *Dummy) Addrs(v6 bool) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// Bind adds an address to the device, unless it has it. A device that another program
-// removed is made again, with this address alone.
+// Bind adds an address to the device, unless it has it.
 func (d *Dummy) Bind(a netip.Addr) error {
-	err := d.add(a)
-	if errors.Is(err, unix.ENODEV) {
-		if err = d.Make(); err == nil {
-			err = d.add(a)
-		}
-	}
+	err := d.h.AddrAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, addrFor(a))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("adding address %s to %s: %w", a, Own, err)
 	}
 	return nil
 }
 
-func (d *Dummy) add(a netip.Addr) error {
-	return d.h.AddrAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, addrFor(a))
-}
-
-// Unbind removes an address from the device, if there is one and it has it.
+// Unbind removes an address from the device, if it has it.
 func (d *Dummy) Unbind(a netip.Addr) error {
 	err := d.h.AddrDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: d.index}}, addrFor(a))
-	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("removing address %s from %s: %w", a, Own, err)
 	}
 	return nil
