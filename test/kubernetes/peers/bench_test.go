@@ -136,7 +136,7 @@ func (b *bench) round(t *testing.T, mode string, s size, peer string, i int) {
 
 // write writes the results, into the pages of docs if they are of the whole plan.
 func (b *bench) write(t *testing.T) {
-	r, err := b.store.report(b.plan)
+	r, err := b.store.report(b.plan, b.subjects)
 	if err != nil {
 		t.Fatal(err)
 	}

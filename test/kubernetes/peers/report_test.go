@@ -58,7 +58,7 @@ func TestKubernetesPeersVerdicts(t *testing.T) {
 func TestKubernetesPeersTable(t *testing.T) {
 	text := exampleReport(false).markdown()
 	for _, line := range []string{
-		"Medians of 5 rounds. kube-proxy v1 on a machine; svcproxy v1 on a machine.",
+		"Medians of 2 to 3 rounds. kube-proxy v1 on a machine; svcproxy v1 on a machine.",
 		"| nftables, 10,000 services of 10 endpoints: first sync | 30 | 35 | met |",
 		"| nftables, 10,000 services of 10 endpoints: memory at rest | 4 | 3 | missed |",
 		"| iptables-nft, 1,000 services of 10 endpoints: first sync | 10 | – | not measured |",
@@ -136,6 +136,12 @@ func TestKubernetesPeersStore(t *testing.T) {
 	got, err := s.load(nftables, size{20, 3}, ours)
 	if err != nil || got.Rounds[0].Values[firstSync] != 1.5 || got.Subject != of || got.complete(2) || !got.complete(1) {
 		t.Fatalf("kept: %+v, %v", got, err)
+	}
+	p := &plan{sizes: map[string][]size{nftables: {{20, 3}}}}
+	for build, want := range map[string]int{"abc": 1, "abd": 0} {
+		if r, err := s.report(p, map[string]subject{ours: {Program: build, Machine: "m", Method: methodVersion}}); err != nil || len(r.cells) != want {
+			t.Errorf("a report of program %s: %+v, %v", build, r, err)
+		}
 	}
 	got.Rounds[0].Over = map[measure]float64{restart: 600}
 	if !got.complete(5) {

@@ -196,7 +196,8 @@ type report struct {
 
 func keyOf(mode string, s size, peer string) string { return fmt.Sprintf("%s %s %s", mode, s, peer) }
 
-func (s store) report(p *plan) (*report, error) {
+// report returns what there is of the programs, by their names, as they are now.
+func (s store) report(p *plan, programs map[string]subject) (*report, error) {
 	r := &report{p, map[string]*cell{}}
 	for _, m := range modes {
 		for _, size := range p.sizes[m] {
@@ -205,7 +206,7 @@ func (s store) report(p *plan) (*report, error) {
 				if err != nil {
 					return nil, err
 				}
-				if c != nil {
+				if c != nil && !c.Subject.differs(programs[programOf(peer)]) {
 					r.cells[keyOf(m, size, peer)] = c
 				}
 			}

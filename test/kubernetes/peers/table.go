@@ -41,11 +41,28 @@ func (r *report) subjects() string {
 	if len(all) == 0 {
 		return "Nothing has been measured.\n"
 	}
-	rounds := fmt.Sprintf("Medians of %d rounds", r.plan.rounds)
-	if r.plan.rounds == 1 {
-		rounds = "One round"
+	return fmt.Sprintf("%s. %s.\n", r.rounds(), strings.Join(all, "; "))
+}
+
+// rounds says of how many rounds figures are, without those that took too long.
+func (r *report) rounds() string {
+	var counts []int
+	for _, c := range r.cells {
+		if !slices.ContainsFunc(c.Rounds, func(r round) bool { return len(r.Over) > 0 }) {
+			counts = append(counts, len(c.Rounds))
+		}
 	}
-	return fmt.Sprintf("%s. %s.\n", rounds, strings.Join(all, "; "))
+	if len(counts) == 0 {
+		return "No round ended in time"
+	}
+	switch least, most := slices.Min(counts), slices.Max(counts); {
+	case most == 1:
+		return "One round"
+	case least == most:
+		return fmt.Sprintf("Medians of %d rounds", most)
+	default:
+		return fmt.Sprintf("Medians of %d to %d rounds", least, most)
+	}
 }
 
 func (r *report) table(w *strings.Builder, mode string, s size) {
