@@ -64,10 +64,12 @@ func serviceText(s *source.Service) string {
 	list(&t, "vips", s.VIPs)
 	list(&t, "external_ips", s.ExternalIPs)
 	list(&t, "load_balancer_ips", s.LoadBalancerIPs)
+	list(&t, "source_ranges", s.SourceRanges)
 	list(&t, "load_balancer_source_ranges", s.LoadBalancerSourceRanges)
 	t = append(t, "ports = "+portsText(s.Ports), "endpoints = "+endpointsText(s))
 	put(&t, "internal_traffic_policy", s.InternalTrafficPolicy.String(), "cluster")
 	put(&t, "external_traffic_policy", s.ExternalTrafficPolicy.String(), "cluster")
+	put(&t, "masquerade", s.Masquerade.String(), "")
 	if s.Affinity != 0 {
 		put(&t, "session_affinity", "client_ip", "")
 		t.duration("session_affinity_timeout", s.Affinity, 3*time.Hour)
