@@ -3,7 +3,6 @@ package convert
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,12 +94,38 @@ func (s *section) all(words ...string) (list []configLine) {
 	return list
 }
 
-// size returns how much there is to look through, with all that is default.
+// size returns how much there is to look through, with all that is default: lines, of which a long one
+// counts as several.
 func (s *section) size() (n int) {
 	for ; s != nil; s = s.defaults {
-		n += 1 + len(s.lines)
+		n++
+		for _, l := range s.lines {
+			n += 1 + len(l.words)/16
+		}
 	}
 	return n
+}
+
+// servers returns how many lines of servers a section has.
+func (s *section) servers() (n int) {
+	for _, l := range s.lines {
+		if l.is("server") {
+			n++
+		}
+	}
+	return n
+}
+
+// nearest returns the lines that begin with a word, of the section, else of the next defaults that have one.
+func (s *section) nearest(word string) (list []configLine) {
+	for ; s != nil && list == nil; s = s.defaults {
+		for _, l := range s.lines {
+			if l.is(word) {
+				list = append(list, l)
+			}
+		}
+	}
+	return list
 }
 
 func (s *section) mode() string {
@@ -245,126 +270,26 @@ func (h *haproxy) front(s *section) error {
 	if err != nil {
 		return err
 	}
+	who, err := h.sources(s)
+	if err != nil {
+		return err
+	}
 	for i, f := range fronts {
 		name := s.name
 		if len(fronts) > 1 {
 			name = fmt.Sprintf("%s-%d", label(name), i+1)
 		}
-		if err := h.grow(len(f.ports) + back.size()); err != nil {
+		if err := h.grow(len(f.ports)*(1+back.servers()) + s.size() + back.size() + len(who.ranges)); err != nil {
 			return err
 		}
-		h.service(s.at, "default", name).haproxy(s, back, f)
+		h.service(s.at, "default", name).haproxy(s, back, f, who)
 	}
 	return nil
 }
 
-// A bindGroup is addresses that have the same ports. Without addresses it is all of the host.
-type bindGroup struct {
-	addrs []netip.Addr
-	ports []uint16
-}
-
-// binds returns where a section listens, in groups.
-func (h *haproxy) binds(s *section) ([]bindGroup, error) {
-	ports := map[netip.Addr][]uint16{}
-	var order []netip.Addr
-	for _, l := range s.all("bind") {
-		if slices.Contains(l.words, "ssl") {
-			h.note(l.at, "bind "+source.Excerpt(l.arg(1))+" with ssl is left out: TLS is ended by endpoints only", "give the certificate to the endpoints, or keep HAProxy as an endpoint")
-			continue
-		}
-		for _, word := range []string{"accept-proxy", "interface", "accept-netscaler-cip"} {
-			if slices.Contains(l.words, word) {
-				h.note(l.at, word+" of bind is left out", "")
-			}
-		}
-		for part := range strings.SplitSeq(l.arg(1), ",") {
-			a, list, err := bindAddr(part)
-			if err != nil {
-				h.note(l.at, "bind "+source.Excerpt(part)+" is left out: "+err.Error(), "")
-				continue
-			}
-			if err := h.grow(len(list)); err != nil {
-				return nil, err
-			}
-			if _, known := ports[a]; !known {
-				order = append(order, a)
-			}
-			ports[a] = append(ports[a], list...)
-		}
-	}
-	return bindGroups(order, ports), nil
-}
-
-func bindGroups(order []netip.Addr, ports map[netip.Addr][]uint16) (groups []bindGroup) {
-	for _, a := range order {
-		list := slices.Compact(slices.Sorted(slices.Values(ports[a])))
-		if !a.IsValid() {
-			groups = append(groups, bindGroup{nil, list})
-			continue
-		}
-		i := slices.IndexFunc(groups, func(g bindGroup) bool { return g.addrs != nil && slices.Equal(g.ports, list) })
-		if i < 0 {
-			i, groups = len(groups), append(groups, bindGroup{ports: list})
-		}
-		groups[i].addrs = append(groups[i].addrs, a)
-	}
-	return groups
-}
-
-// maxPorts is how many ports of a range become ports of a service.
-const maxPorts = 100
-
-// bindAddr reads ADDRESS:PORT or ADDRESS:PORT-PORT, without address or with * for all. No address
-// means all of them.
-func bindAddr(text string) (a netip.Addr, ports []uint16, err error) {
-	if kind, rest, found := strings.Cut(text, "@"); found {
-		if kind != "ipv4" && kind != "ipv6" {
-			return a, nil, fmt.Errorf("it is no address of IP")
-		}
-		text = rest
-	}
-	i := strings.LastIndexByte(text, ':')
-	if i < 0 {
-		return a, nil, fmt.Errorf("it has no port")
-	}
-	if host := strings.Trim(text[:i], "[]"); host != "" && host != "*" {
-		if a, err = netip.ParseAddr(host); err != nil {
-			return a, nil, fmt.Errorf("%s is no address", source.Excerpt(host))
-		}
-		if a.IsUnspecified() {
-			a = netip.Addr{}
-		}
-	}
-	ports, err = portRange(text[i+1:], "-")
-	return a, ports, err
-}
-
-// portRange reads a port, or all from one to another.
-func portRange(text, sign string) (ports []uint16, err error) {
-	from, to, isRange := strings.Cut(text, sign)
-	first, err := portOf(from)
-	if err != nil || first == 0 {
-		return nil, fmt.Errorf("%s is no port", source.Excerpt(text))
-	}
-	last := first
-	if isRange {
-		if last, err = portOf(to); err != nil || last < first {
-			return nil, fmt.Errorf("%s is no range of ports", source.Excerpt(text))
-		}
-	}
-	if int(last)-int(first) >= maxPorts {
-		return nil, fmt.Errorf("the range %s has more than %d ports; write them as you need them", text, maxPorts)
-	}
-	for n := int(first); n <= int(last); n++ {
-		ports = append(ports, uint16(n))
-	}
-	return ports, nil
-}
-
 // haproxy fills a service in.
-func (s *Service) haproxy(front, back *section, f bindGroup) {
-	s.VIPs = f.addrs
+func (s *Service) haproxy(front, back *section, f bindGroup, who sources) {
+	s.VIPs, s.SourceRanges = f.addrs, who.ranges
 	for _, n := range f.ports {
 		p := source.Port{Protocol: source.TCP, Port: n, TargetPort: n}
 		if len(f.ports) > 1 {
@@ -380,69 +305,8 @@ func (s *Service) haproxy(front, back *section, f bindGroup) {
 	}
 	s.haproxyBalance(back)
 	s.haproxyServers(back)
-	s.haproxyLeftOut(front)
+	s.haproxyLeftOut(front, who.taken)
 	if back != front {
-		s.haproxyLeftOut(back)
-	}
-}
-
-// haproxyBalance reads how endpoints are chosen, and whether clients keep theirs.
-func (s *Service) haproxyBalance(back *section) {
-	l, _ := back.last("balance")
-	on, sticks := back.last("stick", "on", "src")
-	if !sticks {
-		on, sticks = back.last("stick", "match", "src")
-	}
-	if sticks {
-		s.Affinity = source.MaxAffinity
-		table, _ := back.last("stick-table")
-		if i := slices.Index(table.words, "expire"); i >= 0 {
-			if d, err := haproxyTime(table.arg(i + 1)); err == nil && d >= source.MinAffinity {
-				s.setAffinity(table.at, d)
-			}
-		} else {
-			s.note(on.at, "stick on src without expire: clients keep their endpoint for 24h", "")
-		}
-	}
-	switch l.arg(1) {
-	case "", "roundrobin", "static-rr", "random":
-	case "leastconn":
-		s.Scheduler = "wlc"
-	case "source":
-		if !sticks {
-			s.Scheduler, s.HashOn = source.Maglev, source.ClientIP
-		}
-	default:
-		s.note(l.at, "balance "+source.Excerpt(l.arg(1))+" is left out: endpoints get connections by weight", "")
-	}
-}
-
-// meaningless are first words of lines that have no meaning where packets are forwarded and no connection ends here.
-var meaningless = []string{"bind", "mode", "server", "default-server", "balance", "default_backend", "stick-table", "stick", "log", "log-format", "log-tag", "timeout",
-	"maxconn", "retries", "description", "id", "http-check", "tcp-check", "hash-type", "hash-balance-factor", "fullconn", "enabled", "stats", "unique-id-format", "backlog",
-	"email-alert", "error-log-format", "guid", "server-template", "option"}
-
-// plainOptions are options that have no meaning for them either, or are read elsewhere.
-var plainOptions = []string{"tcplog", "httplog", "dontlognull", "dontlog-normal", "log-separate-errors", "logasap", "tcpka", "clitcpka", "srvtcpka", "redispatch", "splice-auto",
-	"splice-request", "splice-response", "tcp-smart-accept", "tcp-smart-connect", "log-health-checks", "nolinger", "contstats", "allbackups", "abortonclose", "persist",
-	"tcp-check", "httpchk", "ssl-hello-chk", "mysql-check", "pgsql-check", "redis-check", "ldap-check", "smtpchk", "external-check", "socket-stats", "checkcache"}
-
-// haproxyLeftOut notes what else is written in a section.
-func (s *Service) haproxyLeftOut(in *section) {
-	for _, l := range in.lines {
-		switch word := l.arg(0); {
-		case word == "option" && !slices.Contains(plainOptions, l.arg(1)):
-			s.note(l.at, "option "+source.Excerpt(l.arg(1))+" is left out", "")
-		case word == "disabled":
-			s.Disabled = true
-		case word == "server-template":
-			s.note(l.at, "server-template is left out: nothing is looked up by name", "write the endpoints")
-		case word == "use_backend" || word == "use-server":
-			s.note(l.at, word+" "+source.Excerpt(l.arg(1))+" is left out: endpoints are not chosen by rules", "write a service with an address of its own")
-		case word == "acl" || strings.HasPrefix(word, "tcp-request") || strings.HasPrefix(word, "tcp-response"):
-			s.note(l.at, word+" "+source.Excerpt(l.arg(1))+" is left out: what is in connections is not looked at", "load_balancer_source_ranges says who may use load_balancer_ips")
-		case !slices.Contains(meaningless, word):
-			s.note(l.at, source.Excerpt(word)+" is left out", "")
-		}
+		s.haproxyLeftOut(back, nil)
 	}
 }

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,9 +11,21 @@ import (
 
 func quoteMeta(text string) string { return regexp.QuoteMeta(text) }
 
+// An httpReader reads a check of HTTP.
+type httpReader struct {
+	*Service
+	check     *source.HealthCheck
+	fixed     fixed
+	tls       bool
+	connected bool // by a rule
+	sent      bool // by a rule
+	ended     bool // what follows is of another request
+	status    bool // a rule has been about the status
+}
+
 // httpchk reads option httpchk [METHOD] [URI [VERSION]] and lines of http-check.
-func (s *Service) httpchk(back *section, c *source.HealthCheck, l configLine) {
-	c.Method, c.Path = "OPTIONS", "/"
+func (s *Service) httpchk(back *section, c *source.HealthCheck, l configLine, tls bool) fixed {
+	c.Type, c.Method, c.Path = source.CheckHTTP, "OPTIONS", "/"
 	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 399}}
 	switch len(l.words) {
 	case 2:
@@ -25,67 +38,149 @@ func (s *Service) httpchk(back *section, c *source.HealthCheck, l configLine) {
 			c.Host, _, _ = strings.Cut(strings.TrimSpace(header), "\r\n")
 		}
 	}
-	for _, l := range back.all("http-check") {
-		switch l.arg(1) {
-		case "send":
-			s.httpSend(c, l)
-		case "expect":
-			s.httpExpect(c, l)
-		case "connect", "comment", "disable-on-404", "send-state":
-		default:
-			s.note(l.at, "http-check "+source.Excerpt(l.arg(1))+" is left out", "")
-		}
+	r := httpReader{Service: s, check: c, tls: tls}
+	for _, l := range back.nearest("http-check") {
+		r.rule(l)
+	}
+	if r.tls {
+		c.Type, c.Insecure = source.CheckHTTPS, true
+	}
+	if c.ExpectBody != "" && !r.status { // only without any expect HAProxy looks at the status by itself
+		c.ExpectStatus = []source.StatusRange{{First: 100, Last: 599}}
+	}
+	return r.fixed
+}
+
+// rule reads a line of http-check.
+func (r *httpReader) rule(l configLine) {
+	kind := l.arg(1)
+	r.ended = r.ended || kind == "connect" && (r.connected || r.sent) || kind == "send" && r.sent
+	switch {
+	case kind == "comment":
+	case kind == "disable-on-404":
+		r.note(l.at, "http-check disable-on-404 is left out: 404 is as good as expect_status says", "drain an endpoint before it stops")
+	case !r.ended && kind == "connect":
+		r.connect(l)
+	case !r.ended && kind == "send":
+		r.send(l)
+	case !r.ended && kind == "expect":
+		r.expect(l)
+	case r.ended && (kind == "connect" || kind == "send" || kind == "expect"):
+		r.note(l.at, source.Excerpt(strings.Join(l.words, " "))+" is left out: a check asks once", "an exec check can ask more")
+	default:
+		r.note(l.at, "http-check "+source.Excerpt(kind)+" is left out", "")
 	}
 }
 
-// httpSend reads http-check send [meth M] [uri U] [ver V] [hdr NAME VALUE] [body B].
-func (s *Service) httpSend(c *source.HealthCheck, l configLine) {
+// connect reads http-check connect [default] [port N] [ssl] and notes what else it has.
+func (r *httpReader) connect(l configLine) {
+	r.connected = true
+	ssl, standard := false, false
+	for i := 2; i < len(l.words); i++ {
+		switch word := l.words[i]; word {
+		case "default":
+			standard = true
+		case "ssl":
+			ssl = true
+		case "comment":
+			i++
+		case "port":
+			i++
+			r.port(l, l.arg(i))
+		case "addr", "sni", "alpn", "proto":
+			i++
+			fallthrough
+		default:
+			r.note(l.at, source.Excerpt(word)+" of http-check connect is left out", "")
+		}
+	}
+	r.tls = ssl || standard && r.tls // nothing of the server counts without default
+	r.fixed.tls = ssl || !standard
+}
+
+// port sets the port that is asked.
+func (r *httpReader) port(l configLine, text string) {
+	n, err := portOf(text)
+	if err != nil || n == 0 {
+		r.note(l.at, "port "+source.Excerpt(text)+" of http-check connect is left out: it is no number", "")
+		return
+	}
+	if r.check.Port, r.fixed.port = n, true; n == r.EndpointAt(&r.Endpoints[0]).Port() {
+		r.check.Port = 0
+	}
+}
+
+// send reads http-check send [meth M] [uri U] [ver V] [hdr NAME VALUE] [body B].
+func (r *httpReader) send(l configLine) {
+	r.sent = true
 	for i := 2; i < len(l.words); i += 2 {
 		switch l.words[i] {
 		case "meth":
-			c.Method = l.arg(i + 1)
+			r.check.Method = l.arg(i + 1)
 		case "uri":
-			c.Path = l.arg(i + 1)
-		case "ver":
+			r.check.Path = l.arg(i + 1)
+		case "ver", "comment":
 		case "hdr":
 			if strings.EqualFold(l.arg(i+1), "host") {
-				c.Host = l.arg(i + 2)
+				r.check.Host = l.arg(i + 2)
 			} else {
-				s.note(l.at, "the header "+source.Excerpt(l.arg(i+1))+" of http-check is left out", "")
+				r.note(l.at, "the header "+source.Excerpt(l.arg(i+1))+" of http-check is left out", "")
 			}
 			i++
 		default:
-			s.note(l.at, source.Excerpt(l.words[i])+" of http-check send is left out", "")
+			r.note(l.at, source.Excerpt(l.words[i])+" of http-check send is left out", "")
 		}
 	}
 }
 
-// httpExpect reads http-check expect status|rstatus|string|rstring PATTERN.
-func (s *Service) httpExpect(c *source.HealthCheck, l configLine) {
-	switch l.arg(2) {
+// expectWords stand before what is expected, with a value, and say how it is reported.
+var expectWords = wordSet("comment min-recv ok-status error-status tout-status on-success on-error status-code")
+
+// expect reads http-check expect status|string|rstring PATTERN. Each is read once.
+func (r *httpReader) expect(l configLine) {
+	i := 2
+	for expectWords[l.arg(i)] {
+		i += 2
+	}
+	match, pattern, again := l.arg(i), l.arg(i+1), false
+	switch match {
 	case "status":
-		var list []source.StatusRange
-		for part := range strings.SplitSeq(l.arg(3), ",") {
-			first, last, isRange := strings.Cut(part, "-")
-			if !isRange {
-				last = first
-			}
-			a, err := strconv.ParseUint(first, 10, 16)
-			b, err2 := strconv.ParseUint(last, 10, 16)
-			if err != nil || err2 != nil || a < 100 || b > 599 || a > b {
-				s.note(l.at, "http-check expect status "+source.Excerpt(part)+" is left out", "")
-				continue
-			}
-			list = append(list, source.StatusRange{First: uint16(a), Last: uint16(b)})
+		if again = r.status; !again {
+			r.expectStatus(l, pattern)
 		}
-		if list != nil {
-			c.ExpectStatus = list
+	case "string", "rstring":
+		if again = r.check.ExpectBody != ""; again {
+			break
 		}
-	case "string":
-		c.ExpectBody = quoteMeta(l.arg(3))
-	case "rstring":
-		c.ExpectBody = l.arg(3)
+		if r.check.ExpectBody = pattern; match == "string" {
+			r.check.ExpectBody = quoteMeta(pattern)
+		}
 	default:
-		s.note(l.at, "http-check expect "+source.Excerpt(l.arg(2))+" is left out", "expect_status and expect_body say what is good")
+		again = true
+	}
+	r.status = r.status || strings.HasSuffix(match, "status") || match == "!" || strings.HasPrefix(match, "!")
+	if again {
+		r.note(l.at, "http-check expect "+source.Excerpt(strings.Join(l.words[min(i, len(l.words)):], " "))+" is left out", "expect_status and expect_body say what is good")
+	}
+}
+
+// expectStatus reads numbers and ranges of statuses.
+func (r *httpReader) expectStatus(l configLine, text string) {
+	var list []source.StatusRange
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		a, err := strconv.ParseUint(first, 10, 16)
+		b, err2 := strconv.ParseUint(last, 10, 16)
+		if err != nil || err2 != nil || a < 100 || b > 599 || a > b {
+			r.note(l.at, "http-check expect status "+source.Excerpt(part)+" is left out", "")
+			continue
+		}
+		list = append(list, source.StatusRange{First: uint16(a), Last: uint16(b)})
+	}
+	if list != nil {
+		r.check.ExpectStatus = slices.Clip(list)
 	}
 }

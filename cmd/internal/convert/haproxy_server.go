@@ -2,63 +2,106 @@ package convert
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"svcproxy.dev/svcproxy/source"
 )
 
-// serverFlags are parameters of a server without a value.
-var serverFlags = []string{"check", "backup", "disabled", "enabled", "ssl", "send-proxy", "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn", "check-ssl", "check-send-proxy",
-	"no-check", "no-backup", "non-stick", "tfo", "allow-0rtt", "no-ssl", "no-send-proxy", "no-check-ssl", "stick", "no-verifyhost", "force-tlsv12", "force-tlsv13"}
+// wordSet returns the set of the words of a text.
+func wordSet(text string) map[string]bool {
+	out := map[string]bool{}
+	for _, word := range strings.Fields(text) {
+		out[word] = true
+	}
+	return out
+}
+
+// serverFlags are parameters of a server without a value, serverKeys those with one, and serverOffs those that
+// have only a no- before them.
+var (
+	serverFlags = wordSet(`agent-check allow-0rtt backup check check-reuse-pool check-send-proxy check-sni-auto check-ssl check-via-socks4 disabled enabled
+		force-sslv3 force-tlsv10 force-tlsv11 force-tlsv12 force-tlsv13 non-stick renegotiate send-proxy send-proxy-v2 send-proxy-v2-ssl
+		send-proxy-v2-ssl-cn sni-auto ssl ssl-reuse stick strict-maxconn tfo tls-tickets`)
+	serverKeys = wordSet(`addr agent-addr agent-inter agent-port agent-send alpn ca-file cc check-alpn check-pool-conn-name check-proto check-sni ciphers
+		ciphersuites client-sigalgs cookie crl-file crt curves downinter error-limit fall fastinter guid hash-key healthcheck id idle-ping
+		init-addr init-state inter interface ktls log-bufsize log-proto max-reuse maxconn maxqueue minconn namespace npn observe on-error
+		on-marked-down on-marked-up pool-conn-name pool-low-conn pool-max-conn pool-purge-delay port proto proxy-v2-options quic-cc-algo redir
+		resolve-net resolve-opts resolve-prefer resolvers rise set-proxy-v2-tlv-fmt shard sigalgs slowstart sni socks4 source ssl-max-ver
+		ssl-min-ver tcp-md5sig tcp-ut track usesrc verify verifyhost weight ws`)
+	serverOffs = wordSet("sslv3 tlsv10 tlsv11 tlsv12 tlsv13")
+)
+
+// keptParams are those that are looked at.
+var keptParams = func() map[string]bool {
+	kept := wordSet("backup check check-ssl disabled downinter fall inter on-marked-down port rise slowstart ssl weight")
+	for _, left := range leftParams {
+		kept[left.key] = true
+	}
+	return kept
+}()
 
 // A proxyServer is a server line with what default-server lines say before it.
 type proxyServer struct {
 	at      place
 	name    string
 	address string
-	params  map[string]string // flags have "yes"
+	params  map[string]string // flags have "yes"; of the next server when this one has been seen
 }
 
-// readServers returns the servers of a section.
-func readServers(s *section) (list []proxyServer) {
-	standard := map[string]string{}
-	for _, l := range s.all("default-server") {
-		setParams(standard, l.words[1:])
-	}
-	for _, l := range s.lines {
-		if !l.is("server") {
-			continue
+// proxyServers returns the servers of a section, one at a time.
+func (s *Service) proxyServers(back *section) iter.Seq[proxyServer] {
+	return func(yield func(proxyServer) bool) {
+		standard, own := map[string]string{}, map[string]string{}
+		for _, l := range back.defaults.all("default-server") {
+			s.setParams(standard, l, 1)
 		}
-		p := proxyServer{at: l.at, name: l.arg(1), address: l.arg(2), params: map[string]string{}}
-		for k, v := range standard {
-			p.params[k] = v
+		for _, l := range back.lines {
+			switch {
+			case l.is("default-server"):
+				s.setParams(standard, l, 1)
+			case l.is("server"):
+				clear(own)
+				maps.Copy(own, standard)
+				s.setParams(own, l, 3)
+				if !yield(proxyServer{l.at, l.arg(1), l.arg(2), own}) {
+					return
+				}
+			}
 		}
-		setParams(p.params, l.words[min(3, len(l.words)):])
-		list = append(list, p)
 	}
-	return list
 }
 
-// maxParams is more than all parameters that there are.
-const maxParams = 200
-
-func setParams(to map[string]string, words []string) {
-	for i := 0; i < len(words) && len(to) < maxParams; i++ {
-		switch name, off := strings.CutPrefix(words[i], "no-"); {
-		case off:
+// setParams sets the parameters of a line, from a word on.
+func (s *Service) setParams(to map[string]string, l configLine, from int) {
+	for i := from; i < len(l.words); i++ {
+		key, _, _ := strings.Cut(l.words[i], "(")
+		name, off := strings.CutPrefix(key, "no-")
+		switch {
+		case off && (serverFlags[name] || serverKeys[name] || serverOffs[name]):
 			delete(to, name)
-		case slices.Contains(serverFlags, words[i]):
-			to[words[i]] = "yes"
-		case i+1 < len(words):
-			to[words[i]] = words[i+1]
+		case key == "enabled":
+			delete(to, "disabled")
+		case serverFlags[key]:
+			setParam(to, key, "yes")
+		case serverKeys[key]:
 			i++
+			setParam(to, key, l.arg(i))
 		default:
-			to[words[i]] = ""
+			s.note(l.at, source.Excerpt(key)+" of servers is left out: svcproxy does not know it", "")
+			if next := l.arg(i + 1); !serverFlags[next] && !serverKeys[next] {
+				i++ // its value
+			}
 		}
+	}
+}
+
+func setParam(to map[string]string, key, value string) {
+	if keptParams[key] {
+		to[key] = value
 	}
 }
 
@@ -66,8 +109,8 @@ func setParams(to map[string]string, words []string) {
 func (s *Service) haproxyServers(back *section) {
 	_, all := back.last("option", "allbackups")
 	backups := 0
-	var checked, unchecked []proxyServer
-	for _, p := range readServers(back) {
+	var servers []checkedServer
+	for p := range s.proxyServers(back) {
 		e, ok := s.haproxyEndpoint(p)
 		if !ok {
 			continue
@@ -80,39 +123,10 @@ func (s *Service) haproxyServers(back *section) {
 			}
 		}
 		s.Endpoints = append(s.Endpoints, e)
-		if p.params["check"] != "" {
-			checked = append(checked, p)
-		} else {
-			unchecked = append(unchecked, p)
-		}
+		servers = append(servers, checkedServer{p.at, p.name, p.params["check"] != "", checkOf(p)})
 	}
 	commonTargets(s.Service)
-	if len(checked) == 0 {
-		return
-	}
-	s.HealthCheck = s.haproxyCheck(back, checked[0])
-	same := map[string]bool{checkKey(checked[0]): true} // by what tells checks of a section apart
-	for _, p := range checked[1:] {
-		key := checkKey(p)
-		if _, known := same[key]; !known {
-			same[key] = s.HealthCheck.Equal((&Service{Service: s.Service, all: &Result{}}).haproxyCheck(back, p))
-		}
-		if !same[key] {
-			s.note(p.at, "the check of server "+source.Excerpt(p.name)+" is left out: the first one of the service differs, and is of all", "make it a service of its own")
-		}
-	}
-	for _, p := range unchecked {
-		s.note(p.at, "server "+source.Excerpt(p.name)+" has no check, and gets that of the others", "")
-	}
-}
-
-// checkKey returns what of a server its check depends on.
-func checkKey(p proxyServer) string {
-	var b strings.Builder
-	for _, key := range []string{"inter", "downinter", "rise", "fall", "port", "check-ssl"} {
-		fmt.Fprintf(&b, "%q ", p.params[key])
-	}
-	return b.String()
+	s.haproxyChecks(back, servers)
 }
 
 // haproxyEndpoint makes an endpoint of a server, unless it can be none.
@@ -139,8 +153,11 @@ func (s *Service) haproxyEndpoint(p proxyServer) (source.Endpoint, bool) {
 	}
 	e.Disabled = p.params["disabled"] != ""
 	if text := p.params["weight"]; text != "" {
-		if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err == nil {
 			e.Weight = uint16(n)
+		} else {
+			s.note(p.at, "the weight "+source.Excerpt(text)+" of server "+source.Excerpt(p.name)+" is written as 1: it is no number up to 65535", "")
 		}
 	}
 	s.haproxyParams(p)
@@ -162,12 +179,14 @@ func (s *Service) haproxyParams(p proxyServer) {
 	}
 }
 
-const seeClients = `endpoints see the address of clients with masquerade = "never" in svcproxy.toml, where their answers come back through this host`
+const seeClients = `endpoints see the address of clients with masquerade = "never" of the service, where their answers come back through this host`
 
 // leftParams are parameters of servers that are left out.
 var leftParams = []struct{ key, hint string }{
 	{"maxconn", "limit connections in the server itself"},
-	{"send-proxy", seeClients}, {"send-proxy-v2", seeClients}, {"send-proxy-v2-ssl", seeClients}, {"check-send-proxy", ""},
+	{"send-proxy", seeClients}, {"send-proxy-v2", seeClients}, {"send-proxy-v2-ssl", seeClients}, {"send-proxy-v2-ssl-cn", seeClients}, {"check-send-proxy", ""},
+	{"minconn", "limit connections in the server itself"}, {"init-state", ""}, {"non-stick", ""},
+	{"namespace", ""}, {"socks4", ""}, {"check-via-socks4", ""}, {"check-sni", "server_name of health_check names the server"}, {"healthcheck", ""},
 	{"track", ""}, {"source", ""}, {"fastinter", ""}, {"resolvers", ""}, {"on-marked-up", ""},
 	{"observe", "health checks ask endpoints themselves"}, {"agent-check", "an exec check can ask an agent"}, {"addr", "each endpoint is asked itself"},
 }
@@ -198,97 +217,4 @@ func serverAddr(text string) (a netip.Addr, number func(uint16) uint16, err erro
 		number = func(uint16) uint16 { return uint16(n) }
 	}
 	return a, number, nil
-}
-
-// haproxyTime reads a time: milliseconds where no unit is written.
-func haproxyTime(text string) (time.Duration, error) {
-	digits := strings.TrimRight(text, "usmhd")
-	units := map[string]time.Duration{"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
-	unit, known := units[text[len(digits):]]
-	n, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil || !known {
-		return 0, fmt.Errorf("%s is no time", source.Excerpt(text))
-	}
-	if d := time.Duration(n); d <= time.Duration(1<<62)/unit {
-		return d * unit, nil
-	}
-	return 1 << 62, nil
-}
-
-// haproxyCheck returns the check of a server.
-func (s *Service) haproxyCheck(back *section, p proxyServer) *source.HealthCheck {
-	c := &source.HealthCheck{Type: source.CheckTCP, Refuse: true, Rise: 2, Fall: 3}
-	c.Interval = checkTime(p.params["inter"], 2*time.Second)
-	c.IntervalDown = checkTime(p.params["downinter"], c.Interval)
-	connect, _ := back.last("timeout", "connect")
-	c.Timeout = min(checkTime(connect.arg(2), c.Interval), c.Interval)
-	if l, found := back.last("timeout", "check"); found {
-		c.Timeout = checkTime(l.arg(2), c.Timeout)
-	}
-	c.Rise, c.Fall = inARow(p.params["rise"], c.Rise), inARow(p.params["fall"], c.Fall)
-	if n, err := portOf(p.params["port"]); err == nil && n != s.EndpointAt(&s.Endpoints[0]).Port() {
-		c.Port = n
-	}
-	s.haproxyAsks(back, c, p.params["check-ssl"] != "")
-	return c
-}
-
-func inARow(text string, standard uint8) uint8 {
-	n, err := strconv.ParseUint(text, 10, 31)
-	if err != nil || n == 0 {
-		return standard
-	}
-	return uint8(min(n, 255))
-}
-
-func checkTime(text string, standard time.Duration) time.Duration {
-	d, err := haproxyTime(text)
-	if err != nil {
-		return standard
-	}
-	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
-}
-
-// haproxyAsks reads what is asked and what must be answered.
-func (s *Service) haproxyAsks(back *section, c *source.HealthCheck, tls bool) {
-	if l, found := back.last("option", "httpchk"); found {
-		s.httpchk(back, c, l)
-		if c.Type = source.CheckHTTP; tls {
-			c.Type, c.Insecure = source.CheckHTTPS, true
-		}
-		return
-	}
-	if tls {
-		s.note(back.at, "check-ssl is left out: the check only connects", "")
-	}
-	for _, o := range []struct{ option, send, expect string }{
-		{"smtpchk", "", "^220"}, {"redis-check", "PING\r\n", `^\+PONG`},
-		{"mysql-check", "", ""}, {"pgsql-check", "", ""}, {"ldap-check", "", ""}, {"ssl-hello-chk", "", ""}, {"external-check", "", ""},
-	} {
-		l, found := back.last("option", o.option)
-		if !found {
-			continue
-		}
-		if c.Send, c.Expect = o.send, o.expect; o.expect == "" {
-			s.note(l.at, "option "+o.option+" is left out: the check only connects", "an exec check can ask more")
-		}
-	}
-	s.tcpCheck(back, c)
-}
-
-// tcpCheck reads what is sent and expected, once each.
-func (s *Service) tcpCheck(back *section, c *source.HealthCheck) {
-	for _, l := range back.all("tcp-check") {
-		switch {
-		case l.is("tcp-check", "connect") && len(l.words) == 2, l.is("tcp-check", "comment"):
-		case l.is("tcp-check", "send") && c.Send == "" && len(l.words) == 3:
-			c.Send = l.arg(2)
-		case l.is("tcp-check", "expect", "string") && c.Expect == "":
-			c.Expect = quoteMeta(l.arg(3))
-		case l.is("tcp-check", "expect", "rstring") && c.Expect == "":
-			c.Expect = l.arg(3)
-		default:
-			s.note(l.at, source.Excerpt(strings.Join(l.words, " "))+" is left out: a check sends once and expects once", "an exec check can ask more")
-		}
-	}
 }

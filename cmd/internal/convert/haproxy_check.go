@@ -1,0 +1,170 @@
+package convert
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A serverCheck is what a server says of its check.
+type serverCheck struct {
+	interval, down time.Duration
+	rise, fall     uint8
+	port           uint16 // 0: that of the server
+	tls            bool
+}
+
+// A checkedServer is a server that is an endpoint.
+type checkedServer struct {
+	at      place
+	name    string
+	checked bool
+	check   serverCheck
+}
+
+func checkOf(p proxyServer) serverCheck {
+	c := serverCheck{rise: inARow(p.params["rise"], 2), fall: inARow(p.params["fall"], 3), tls: p.params["check-ssl"] != ""}
+	c.interval = checkTime(p.params["inter"], 2*time.Second)
+	c.down = checkTime(p.params["downinter"], c.interval)
+	if n, err := portOf(p.params["port"]); err == nil {
+		c.port = n
+	}
+	return c
+}
+
+// haproxyChecks makes a check of that of the first server which has one.
+func (s *Service) haproxyChecks(back *section, servers []checkedServer) {
+	i := slices.IndexFunc(servers, func(p checkedServer) bool { return p.checked })
+	if i < 0 {
+		return
+	}
+	own := s.EndpointAt(&s.Endpoints[0]).Port()
+	for i := range servers {
+		if c := &servers[i].check; c.port == own {
+			c.port = 0
+		}
+	}
+	first := servers[i].check
+	fixed := s.haproxyCheck(back, first)
+	for _, p := range servers[i:] {
+		if fixed.port {
+			p.check.port = first.port
+		}
+		if fixed.tls {
+			p.check.tls = first.tls
+		}
+		if p.checked && p.check != first {
+			s.note(p.at, "the check of server "+source.Excerpt(p.name)+" is left out: the first one of the service differs, and is of all", "make it a service of its own")
+		}
+	}
+	for _, p := range servers {
+		if !p.checked {
+			s.note(p.at, "server "+source.Excerpt(p.name)+" has no check, and gets that of the others", "")
+		}
+	}
+}
+
+// haproxyCheck sets the check, which is that of a server.
+func (s *Service) haproxyCheck(back *section, of serverCheck) fixed {
+	c := &source.HealthCheck{Type: source.CheckTCP, Refuse: true, Port: of.port, Interval: of.interval, IntervalDown: of.down, Rise: of.rise, Fall: of.fall}
+	connect, _ := back.last("timeout", "connect")
+	c.Timeout = min(checkTime(connect.arg(2), c.Interval), c.Interval)
+	if l, found := back.last("timeout", "check"); found {
+		c.Timeout = checkTime(l.arg(2), c.Timeout)
+	}
+	s.HealthCheck = c
+	return s.haproxyAsks(back, c, of.tls)
+}
+
+// fixed is what of a check does not depend on the server.
+type fixed struct{ port, tls bool }
+
+func inARow(text string, standard uint8) uint8 {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil || n == 0 {
+		return standard
+	}
+	return uint8(min(n, 255))
+}
+
+func checkTime(text string, standard time.Duration) time.Duration {
+	d, err := haproxyTime(text)
+	if err != nil {
+		return standard
+	}
+	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
+}
+
+// protocolChecks are options for checks of a protocol, and what is sent and expected; a check without either only connects.
+var protocolChecks = map[string]struct{ send, expect string }{
+	"smtpchk": {"", "^220"}, "redis-check": {"PING\r\n", `^\+PONG`},
+	"mysql-check": {}, "pgsql-check": {}, "ldap-check": {}, "ssl-hello-chk": {}, "external-check": {}, "spop-check": {},
+}
+
+// checkOption returns the line that says how servers are checked: the last one of the section, else of its defaults.
+func (s *section) checkOption() (configLine, bool) {
+	for ; s != nil; s = s.defaults {
+		for _, l := range slices.Backward(s.lines) {
+			if _, known := protocolChecks[l.arg(1)]; l.is("option") && (known || l.arg(1) == "httpchk" || l.arg(1) == "tcp-check") {
+				return l, true
+			}
+		}
+	}
+	return configLine{}, false
+}
+
+// haproxyAsks reads what is asked and what must be answered.
+func (s *Service) haproxyAsks(back *section, c *source.HealthCheck, tls bool) fixed {
+	l, found := back.checkOption()
+	switch kind := l.arg(1); {
+	case kind == "httpchk":
+		return s.httpchk(back, c, l, tls)
+	case kind == "tcp-check":
+		s.tcpCheck(back, c)
+	case found:
+		asks := protocolChecks[kind]
+		if c.Send, c.Expect = asks.send, asks.expect; c.Expect == "" {
+			s.note(l.at, "option "+kind+" is left out: the check only connects", "an exec check can ask more")
+		}
+	}
+	if tls {
+		s.note(back.at, "check-ssl is left out: the check only connects", "")
+	}
+	return fixed{tls: true}
+}
+
+// tcpCheck reads what is sent and expected, once each.
+func (s *Service) tcpCheck(back *section, c *source.HealthCheck) {
+	for _, l := range back.nearest("tcp-check") {
+		switch {
+		case l.is("tcp-check", "connect") && len(l.words) == 2, l.is("tcp-check", "comment"):
+		case l.is("tcp-check", "send") && c.Send == "" && len(l.words) == 3:
+			c.Send = l.arg(2)
+		case l.is("tcp-check", "expect", "string") && c.Expect == "":
+			c.Expect = quoteMeta(l.arg(3))
+		case l.is("tcp-check", "expect", "rstring") && c.Expect == "":
+			c.Expect = l.arg(3)
+		default:
+			s.note(l.at, source.Excerpt(strings.Join(l.words, " "))+" is left out: a check sends once and expects once", "an exec check can ask more")
+		}
+	}
+}
+
+// haproxyTime reads a time: milliseconds where no unit is written.
+func haproxyTime(text string) (time.Duration, error) {
+	digits := strings.TrimRight(text, "usmhd")
+	units := map[string]time.Duration{"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+	unit, known := units[text[len(digits):]]
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || !known {
+		return 0, fmt.Errorf("%s is no time", source.Excerpt(text))
+	}
+	if d := time.Duration(n); d <= time.Duration(1<<62)/unit {
+		return d * unit, nil
+	}
+	return 1 << 62, nil
+}
