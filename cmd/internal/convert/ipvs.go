@@ -181,11 +181,23 @@ func mostUsed(dests []destination) source.Forwarding {
 	return best
 }
 
-// keepsClients notes, once, what IPVS does not do to the packets of clients.
+// keepsClients notes, once, that endpoints saw the addresses of clients, and that svcproxy masquerades them.
 func (r *Result) keepsClients(file string) {
-	nat := slices.ContainsFunc(r.Services, func(s *Service) bool { return !s.Forward.Answers() && len(s.Endpoints) > 0 })
-	if nat {
+	if slices.ContainsFunc(r.Services, (*Service).masquerades) {
 		r.note(place{file: file}, "endpoints saw the addresses of clients, and svcproxy masquerades those that are not local",
-			`where answers come back through this host, set local_cidrs, or masquerade = "never", in svcproxy.toml`)
+			`where answers come back through this host, set masquerade = "never" of the service, or local_cidrs or masquerade in svcproxy.toml`)
 	}
+}
+
+// keepsPods notes, once, that endpoints saw the addresses of pods, which kube-proxy knows by the cluster CIDR.
+func (r *Result) keepsPods(file string) {
+	if slices.ContainsFunc(r.Services, func(s *Service) bool { return s.masquerades() && len(s.VIPs) > 0 }) {
+		r.note(place{file: file}, "endpoints saw the addresses of pods that use cluster IPs, and svcproxy masquerades sources that are not local",
+			"set local_cidrs in svcproxy.toml to the addresses of pods, as --cluster-cidr of kube-proxy")
+	}
+}
+
+// masquerades reports whether clients of a service that are not local are masqueraded as svcproxy.toml says.
+func (s *Service) masquerades() bool {
+	return !s.Forward.Answers() && s.Masquerade != source.MasqueradeNever && len(s.Endpoints) > 0
 }

@@ -4,6 +4,7 @@ package convert
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -18,10 +19,10 @@ import (
 // A manifestReader collects objects.
 type manifestReader struct {
 	*Result
-	all     *kubernetes.Manifests
-	at      []place        // of services, by their number
-	texts   map[int]object // of services, by their number
-	skipped map[string]int
+	all   *kubernetes.Manifests
+	at    []place             // of services, by their number
+	texts map[int]object      // of services, by their number
+	seen  map[source.Key]bool // services
 }
 
 // An object is what all kinds have.
@@ -30,6 +31,7 @@ type object struct {
 	Items    []json.RawMessage `json:"items"`
 	Metadata struct {
 		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 }
@@ -46,7 +48,7 @@ func readKubernetes(in Input) (*Result, error) {
 			return nil, err
 		}
 	}
-	return r.finish(), nil
+	return r.finish(in.Name)
 }
 
 // readCilium reads the state file of Cilium's standalone load balancer: objects of Kubernetes in
@@ -74,32 +76,52 @@ func readCilium(in Input) (*Result, error) {
 			}
 		}
 	}
-	return r.finish(), nil
+	return r.finish(in.Name)
 }
 
 func newManifestReader() *manifestReader {
-	return &manifestReader{Result: &Result{}, all: kubernetes.NewManifests(), texts: map[int]object{}, skipped: map[string]int{}}
+	return &manifestReader{Result: &Result{}, all: kubernetes.NewManifests(), texts: map[int]object{}, seen: map[source.Key]bool{}}
 }
 
 // A document is one of those that a text of YAML has, by lines of three dashes between them.
 type document struct {
 	at   place
 	text []byte
+	has  bool // more than blank lines, comments and directives
 }
 
+// documents splits a text. What stands behind three dashes is of the document that they begin. Directives are
+// left out: one version of YAML is read, whatever they say.
 func documents(in Input) (out []document) {
 	d := document{at: place{in.Name, 1}}
 	n := 0
 	for line := range bytes.Lines(in.Data) {
 		n++
-		if bytes.HasPrefix(line, []byte("---")) && (len(bytes.TrimSpace(line)) == 3 || line[3] == ' ') {
+		rest, begins := behind(line, "---")
+		_, ends := behind(line, "...")
+		switch {
+		case begins || ends:
 			out = append(out, d)
 			d = document{at: place{in.Name, n + 1}}
-			continue
+			if begins && rest != "" {
+				d.at.line, d.text, d.has = n, bytes.Clone(line), rest[0] != '#'
+			}
+		case !d.has && line[0] == '%':
+			d.text = append(d.text, '\n')
+		default:
+			text := bytes.TrimSpace(line)
+			d.has = d.has || len(text) > 0 && text[0] != '#'
+			d.text = append(d.text, line...)
 		}
-		d.text = append(d.text, line...)
 	}
 	return append(out, d)
+}
+
+// behind returns what stands behind a mark at the beginning of a line, which may be nothing.
+func behind(line []byte, mark string) (rest string, marked bool) {
+	text, marked := strings.CutPrefix(string(line), mark)
+	rest = strings.TrimSpace(text)
+	return rest, marked && (rest == "" || text[0] == ' ' || text[0] == '\t')
 }
 
 // add takes up an object, or all that a list has. A kind is that of objects that do not say it.
@@ -122,6 +144,13 @@ func (r *manifestReader) add(at place, text []byte, kind string, depth int) erro
 		}
 		return nil
 	}
+	if key := (source.Key{Namespace: cmp.Or(o.Metadata.Namespace, "default"), Name: o.Metadata.Name}); o.Kind == "Service" {
+		if r.seen[key] {
+			r.note(at, "service "+source.Printable(key.String())+" is there already: the first one counts", "")
+			return nil
+		}
+		r.seen[key] = true
+	}
 	known, err := r.all.Add(o.Kind, text, len(r.at))
 	switch {
 	case err != nil:
@@ -136,7 +165,7 @@ func (r *manifestReader) add(at place, text []byte, kind string, depth int) erro
 }
 
 // finish makes services of all objects.
-func (r *manifestReader) finish() *Result {
+func (r *manifestReader) finish(file string) (*Result, error) {
 	for _, c := range r.all.Services() {
 		at := r.at[c.ID]
 		if c.Service == nil {
@@ -144,6 +173,9 @@ func (r *manifestReader) finish() *Result {
 				r.note(at, "service "+source.Printable(c.Key.String())+": "+msg, "")
 			}
 			continue
+		}
+		if err := r.grow(len(c.Ports) * len(c.Endpoints)); err != nil {
+			return nil, errorAt(at, "%s", err)
 		}
 		for i, svc := range splitPorts(c.Service) {
 			s := r.service(at, c.Key.Namespace, svc.Name)
@@ -159,7 +191,8 @@ func (r *manifestReader) finish() *Result {
 			s.annotations(at, r.texts[c.ID].Metadata.Annotations)
 		}
 	}
-	return r.Result
+	r.keepsPods(file)
+	return r.Result, nil
 }
 
 // annotations notes what Cilium makes of annotations.
