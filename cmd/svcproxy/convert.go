@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 func (p *program) convertCommand() *cobra.Command {
@@ -101,7 +103,7 @@ func (p *program) convert(format convert.Format, in convert.Input, flags *config
 	if err != nil {
 		return fmt.Errorf("converting: %w", err)
 	}
-	judge := convert.Judge{Rules: p.checker(flags).Rules(settings), Mode: settings.Mode, Reserved: node.Reserved(settings)}
+	judge := convert.Judge{Rules: p.checker(flags).Rules(settings), Mode: settings.Mode, Written: p.writtenMode(), Reserved: node.Reserved(settings)}
 	d, err := judge.Document(read, "Of "+source.Quote(in.Name)+", by svcproxy convert "+format.Name+".")
 	if err != nil {
 		return err
@@ -118,4 +120,13 @@ func (p *program) convert(format convert.Format, in convert.Input, flags *config
 		return fmt.Errorf("%s: no service that can be used was found", source.Quote(in.Name))
 	}
 	return nil
+}
+
+// writtenMode returns the mode of the settings file, whatever the flags say; empty: it cannot be read.
+func (p *program) writtenMode() string {
+	s, _, err := load(filepath.Join(p.dirs.config, file.SettingsName), &configs.Flags{})
+	if err != nil {
+		return ""
+	}
+	return s.Mode
 }

@@ -18,6 +18,7 @@ import (
 type Judge struct {
 	Rules    file.Rules
 	Mode     string           // that services are for; "auto": one that may not be ipvs
+	Written  string           // the mode that svcproxy.toml says, which the daemon takes
 	Reserved []netip.AddrPort // addresses and ports that no service may have
 }
 
@@ -63,15 +64,22 @@ func (j Judge) Document(r *Result, head string) (*Document, error) {
 	return d, j.reread(d)
 }
 
-// noteMode notes, once, that services want another mode than what the host may take.
+// noteMode notes, once, that services want another mode than what the daemon may take.
 func (j Judge) noteMode(r *Result) {
 	ipvs := configs.IPVSMode.Name
 	wants := func(s *Service) bool {
 		return s.Forward.Answers() || s.Scheduler != "" && s.Scheduler != source.Maglev || s.OnePacket || slices.ContainsFunc(s.Endpoints, limited)
 	}
-	if i := slices.IndexFunc(r.Services, wants); j.Mode == configs.Auto && i >= 0 {
-		r.note(place{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode",
-			fmt.Sprintf("set mode = %q in svcproxy.toml, or convert with --mode %s", ipvs, configs.NFTablesMode.Name))
+	i := slices.IndexFunc(r.Services, wants)
+	if i < 0 {
+		return
+	}
+	at, what := place{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode"
+	switch hint := fmt.Sprintf("set mode = %q in svcproxy.toml", ipvs); {
+	case j.Mode == configs.Auto:
+		r.note(at, what, hint+", or convert with --mode "+configs.NFTablesMode.Name)
+	case j.Mode == ipvs && j.Written != ipvs:
+		r.note(at, what, hint+" before svcproxy starts: it refuses the file in another mode")
 	}
 }
 
