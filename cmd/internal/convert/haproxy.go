@@ -53,6 +53,7 @@ type section struct {
 type configLine struct {
 	at    place
 	words []string
+	size  int // 1, and more where the line is long
 }
 
 // arg returns a word by its number; empty: there is none.
@@ -100,7 +101,7 @@ func (s *section) size() (n int) {
 	for ; s != nil; s = s.defaults {
 		n++
 		for _, l := range s.lines {
-			n += 1 + len(l.words)/16
+			n += l.size
 		}
 	}
 	return n
@@ -164,7 +165,7 @@ func (h *haproxy) sections(in Input) error {
 		case current == nil:
 			return errorAt(at, "%s is in no section", source.Excerpt(words[0]))
 		default:
-			current.lines = append(current.lines, configLine{at, words})
+			current.lines = append(current.lines, configLine{at, words, 1 + len(line)/64})
 		}
 	}
 	return nil
@@ -185,7 +186,7 @@ func (h *haproxy) begin(s *section, words []string, standard *section) *section 
 		return s
 	case "listen", "frontend":
 		if len(words) > 2 && from < 0 { // as before version 1.8: listen NAME ADDRESS
-			s.lines = append(s.lines, configLine{s.at, append([]string{"bind"}, words[2:]...)})
+			s.lines = append(s.lines, configLine{s.at, append([]string{"bind"}, words[2:]...), 1})
 		}
 		h.fronts = append(h.fronts, s)
 	case "backend":
@@ -274,12 +275,16 @@ func (h *haproxy) front(s *section) error {
 	if err != nil {
 		return err
 	}
+	if err := h.grow(len(fronts) * (s.size() + back.size() + len(who.ranges))); err != nil {
+		return err
+	}
+	servers := back.servers()
 	for i, f := range fronts {
 		name := s.name
 		if len(fronts) > 1 {
 			name = fmt.Sprintf("%s-%d", label(name), i+1)
 		}
-		if err := h.grow(len(f.ports)*(1+back.servers()) + s.size() + back.size() + len(who.ranges)); err != nil {
+		if err := h.grow(len(f.ports) * (1 + servers)); err != nil {
 			return err
 		}
 		h.service(s.at, "default", name).haproxy(s, back, f, who)

@@ -99,9 +99,11 @@ func (s *Service) setParams(to map[string]string, l configLine, from int) {
 	}
 }
 
+// setParam sets a parameter that is looked at. Each server after a default-server looks at its value, of which a
+// long one is none in any case.
 func setParam(to map[string]string, key, value string) {
 	if keptParams[key] {
-		to[key] = value
+		to[key] = value[:min(len(value), 100)]
 	}
 }
 
