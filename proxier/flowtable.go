@@ -39,7 +39,7 @@ func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node
 	was, now := t.replace(changes)
 	for key, f := range was {
 		l.noteGone(f, addrsBut(t.host.Addrs(f), host.addrsIfAny(now[key])))
-		l.all = l.all || f.Placed && len(addrsBut(host.addrsIfAny(now[key]), t.host.Addrs(f))) > 0
+		l.all = l.all || len(addrsBut(host.addrsIfAny(now[key]), t.host.Addrs(f))) > 0
 	}
 	t.node, t.host = node, host
 	for key, f := range now {

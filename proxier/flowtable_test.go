@@ -114,7 +114,7 @@ func TestStaleFlowsOfPlacedNodePorts(t *testing.T) {
 		{"one more", svc("192.0.2.1/32"), svc("all"), []testFlow{hostOne, hostTwo}}, // a look at all
 		{"one less", svc("all"), svc("192.0.2.1/32"), []testFlow{two}},
 		{"the setting has another", svc("192.0.2.2/32"), svc(), []testFlow{two, hostOne}},
-		{"another than the setting has", svc(), svc("192.0.2.2/32"), []testFlow{one}},
+		{"another than the setting has", svc(), svc("192.0.2.2/32"), []testFlow{one, hostTwo}}, // a look at all
 		{"nowhere", svc("192.0.2.2/32"), svc("10.9.0.0/16"), []testFlow{two}},
 	} {
 		tbl := newFlowTable()
