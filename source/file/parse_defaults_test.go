@@ -132,6 +132,21 @@ announce = ["bgp"]
 	}
 }
 
+// The addresses of node ports are those of a health check node port too, which may be the only one.
+func TestDefaultOfHealthCheckNodePort(t *testing.T) {
+	const defaults, service = "[defaults]\nnode_port_addresses = [\"all\"]\n", "[[services]]\nname = \"a\"\nexternal_ips = [\"10.97.0.1\"]\n" +
+		"external_traffic_policy = \"local\"\nports = [{ port = 80 }]\nendpoints = [\"10.1.1.1\"]\n"
+	for keys, want := range map[string]bool{"": false, "health_check_node_port = 32000\n": true} {
+		services, faults := Parse("a.toml", []byte(defaults+service+keys))
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		if got := services[0].NodePortAddresses != nil; got != want {
+			t.Errorf("%qit has addresses of its own: %v, want %v", keys, got, want)
+		}
+	}
+}
+
 // What a service claims has no default: two services cannot have it.
 func TestClaimsHaveNoDefault(t *testing.T) {
 	for _, key := range []string{"name", "vips", "external_ips", "load_balancer_ips", "ports", "endpoints", "health_check_node_port"} {

@@ -255,7 +255,7 @@ func isTunnel(s *service) bool           { return s.Forward.Method == source.For
 func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
 
 func hasNodePorts(s *service) bool {
-	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+	return s.HealthCheckNodePort != 0 || slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
 }
 func hasUDP(s *service) bool {
 	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.Protocol == source.UDP })
