@@ -324,6 +324,31 @@ func TestResolveSourceRanges(t *testing.T) {
 	}
 }
 
+// An address among local sources is the node's own where it serves node ports, those of the service.
+func TestRangesOfAddressesOfNodePorts(t *testing.T) {
+	node := testNode(func(n *Node) {
+		n.Addrs = addrs("10.244.1.1", "192.0.2.1")
+		n.UpAddrs, n.NodePortAddrs, n.LocalCIDRs = n.Addrs, addrs("192.0.2.1"), prefixes("10.244.1.0/24")
+	})
+	for _, tt := range []struct{ at, want string }{
+		{"", "[10.244.0.0/16]"},
+		{"10.244.0.0/16", "[10.244.0.0/16 192.0.2.1/32]"},
+	} {
+		svc := testService(testEndpoints("10.0.0.1"))
+		svc.VIPs, svc.Ports[0].NodePort, svc.SourceRanges = nil, 30080, prefixes("10.244.0.0/16")
+		if tt.at != "" {
+			svc.NodePortAddresses = source.SelectAddresses([]string{tt.at})
+		}
+		f := Resolve(svc, nil, node, IPv4).Frontends[0]
+		if got := fmt.Sprint(f.SourceRanges); got != tt.want {
+			t.Errorf("node ports on %q: restricted to %s, want %s", tt.at, got, tt.want)
+		}
+		if by := KeptOutBy(svc, node, f, netip.MustParseAddr("192.0.2.1")); (by == "") != (tt.at != "") {
+			t.Errorf("node ports on %q: the node is kept out by %q", tt.at, by)
+		}
+	}
+}
+
 // source_ranges are of every kind of frontend, and of load-balancer addresses with their own ranges.
 func TestResolveSourceRangesOfAll(t *testing.T) {
 	svc := testService(testEndpoints("10.0.0.1"))

@@ -25,7 +25,7 @@ func rangeLists(svc *source.Service, kind Kind) []rangeList {
 // restrict sets who may use a frontend: who is in each of the lists for it.
 func restrict(f *Frontend, svc *source.Service, node *Node) {
 	for _, l := range rangeLists(svc, f.Key.Kind) {
-		admitted := sourceRanges(l.ranges, f.Key.Addr, node)
+		admitted := sourceRanges(svc, l.ranges, f.Key.Addr, node)
 		if f.Restricted {
 			admitted = inBoth(f.SourceRanges, admitted)
 		}
@@ -37,7 +37,7 @@ func restrict(f *Frontend, svc *source.Service, node *Node) {
 // has made of it on node; empty: none does.
 func KeptOutBy(svc *source.Service, node *Node, f *Frontend, a netip.Addr) string {
 	for _, l := range rangeLists(svc, f.Key.Kind) {
-		if !inAny(sourceRanges(l.ranges, f.Key.Addr, node), a) {
+		if !inAny(sourceRanges(svc, l.ranges, f.Key.Addr, node), a) {
 			return l.key
 		}
 	}
@@ -49,15 +49,15 @@ func KeptOutBy(svc *source.Service, node *Node, f *Frontend, a netip.Addr) strin
 // node, under any of its addresses, and under the address itself, which a host that carries
 // it takes as source, as it does of 127.0.0.1. One that holds only its address among
 // local sources, that of a bridge of pods, is a range of those; an address that
-// serves node ports is the node's own, whatever is local beside it.
-func sourceRanges(ranges []netip.Prefix, to netip.Addr, node *Node) []netip.Prefix {
+// serves node ports of the service is the node's own, whatever is local beside it.
+func sourceRanges(svc *source.Service, ranges []netip.Prefix, to netip.Addr, node *Node) []netip.Prefix {
 	var out []netip.Prefix
-	admitNode, fam := false, FamilyOf(to)
+	admitNode, fam, serve := false, FamilyOf(to), node.NodePortAddrsOf(svc.NodePortAddresses)
 	for _, p := range ranges {
 		if FamilyOf(p.Addr()) == fam {
 			out = append(out, p)
 			admitNode = admitNode || slices.ContainsFunc(node.Addrs, func(a netip.Addr) bool {
-				return p.Contains(a) && (!inAny(node.LocalCIDRs, a) || slices.Contains(node.NodePortAddrs, a))
+				return p.Contains(a) && (!inAny(node.LocalCIDRs, a) || slices.Contains(serve, a))
 			})
 		}
 	}
