@@ -3,6 +3,8 @@ package filter
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,20 +24,30 @@ func (k *Kernel) write(ctx context.Context, d *difference) error {
 }
 
 func (k *Kernel) writeAll(ctx context.Context, d *difference) error {
-	for name, entries := range d.gained {
-		if err := k.add(ctx, name, entries); err != nil {
+	for _, name := range k.fillOrder(d.gained) {
+		if err := k.add(ctx, name, d.gained[name]); err != nil {
 			return err
 		}
 	}
 	if err := k.restore(ctx, k.tool, &d.script); err != nil {
 		return err
 	}
-	for name, entries := range d.lost {
-		if err := k.sets.Delete(ctx, name, entries); err != nil {
+	for _, name := range slices.Backward(k.fillOrder(d.lost)) {
+		if err := k.sets.Delete(ctx, name, d.lost[name]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fillOrder returns the names of sets in the order to fill them. Frontends are restricted when their
+// source ranges are there, and not after those have gone, or the sources within were dropped meanwhile.
+func (k *Kernel) fillOrder(sets map[string][]ipset.Entry) []string {
+	names, last := slices.Sorted(maps.Keys(sets)), k.words.set(firewalledSet)
+	if i, has := slices.BinarySearch(names, last); has {
+		names = append(slices.Delete(names, i, i+1), last)
+	}
+	return names
 }
 
 // Apply writes the changes of c since the last Resync or Apply, without reading the kernel.
