@@ -12,7 +12,7 @@ import (
 // The chains and sets of ipvs mode only.
 const (
 	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what IPVS will balance and nat must masquerade
-	firewallChain   = Prefix + "FIREWALL"   // mangle: source ranges for host processes
+	firewallChain   = Prefix + "FIREWALL"   // mangle: source ranges
 
 	servedSet    = Prefix + "SERVED"   // frontends that IPVS balances
 	boundSet     = Prefix + "BOUND"    // addresses on our device
@@ -26,8 +26,8 @@ const (
 // host processes between the nat table's OUTPUT (-100) and the filter table's
 // (-99 against 0), <linux/netfilter_ipv4.h> and ip_vs_core.c.
 //
-// So source ranges drop packets of host processes already in the mangle table; and
-// only local sources of split frontends, which reach other endpoints than everyone
+// So source ranges drop packets already in the mangle table: those of host processes, and those from
+// outside too, which rules of others that come first in INPUT may accept; and only local sources of split frontends, which reach other endpoints than everyone
 // else, are balanced by rules of the nat table, before IPVS.
 var ipvs = layout{
 	tables: []string{"nat", "filter", "mangle"},
@@ -36,7 +36,8 @@ var ipvs = layout{
 		[]hostChain{{"mangle", firewallChain, (*Rules).firewall}, {"nat", masqueradeChain, (*Rules).markServed}},
 		natChains),
 	jumps: append([]Jump{
-		{"mangle", "OUTPUT", newOnly + " -j " + firewallChain},
+		{"mangle", "INPUT", newToIPVS + " -j " + firewallChain},
+		{"mangle", "OUTPUT", newToIPVS + " -j " + firewallChain},
 		{"nat", "PREROUTING", "-j " + masqueradeChain},
 		{"nat", "OUTPUT", "-j " + masqueradeChain},
 	}, sharedJumps...),
@@ -67,6 +68,10 @@ var ipvs = layout{
 	},
 	ipvs: true,
 }
+
+// newToIPVS matches packets that IPVS may take for new connections: it asks connection tracking for
+// none that a rule of others left out of it.
+const newToIPVS = newOnly + ",UNTRACKED"
 
 // dnatsLocal reports whether rules balance packets of local sources.
 func dnatsLocal(f *proxier.Frontend) bool {

@@ -1,0 +1,91 @@
+//go:build netns
+
+package filter
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Source ranges of ipvs mode keep packets from where IPVS takes them, whatever rules of others
+// accept, and have connection tracking not see. Here there is no IPVS, and the packets reach a
+// socket.
+func TestRangesBeforeForeignAccept(t *testing.T) {
+	netnstest.Enter(t)
+	client := neighbour(t)
+	const port = 30080
+	server, err := net.ListenPacket("udp", "192.0.2.1:"+strconv.Itoa(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+
+	k, err := Open(context.Background(), proxier.IPv4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	w := backendtest.NewWorld(proxier.IPv4)
+	s := backendtest.Service{Name: "dns", Protocol: source.UDP, Targets: backendtest.Targets(proxier.IPv4, 0, 1)}
+	pool, _ := s.Pools()
+	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
+	res := s.Resolve(&proxier.Frontend{
+		Key: proxier.FrontendKey{Addr: proxier.IPv4.Unspecified(), Port: port, Kind: proxier.NodePort}, Outside: route, Local: route,
+		Restricted: true, SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")},
+	})
+	w.Put(res.Key, res)
+	r := NewIPVSRules(proxier.IPv4)
+	r.ipvsBalances = false // no rule asks whether it does
+	resync(t, k, r, w)
+
+	check := func(what string) {
+		t.Helper()
+		client("192.0.2.8", "outside")
+		client("192.0.2.7", "inside")
+		buf := make([]byte, 100)
+		if err := server.SetReadDeadline(time.Now().Add(pace.Scale(10 * time.Second))); err != nil {
+			t.Fatal(err)
+		}
+		if n, _, err := server.ReadFrom(buf); err != nil || string(buf[:n]) != "inside\n" {
+			t.Errorf("%s: got %q, %v", what, buf[:n], err)
+		}
+	}
+	check("as it is")
+	command(t, "iptables", "-I", "INPUT", "-j", "ACCEPT")
+	check("accepted before")
+	command(t, "iptables", "-t", "raw", "-I", "PREROUTING", "-j", "CT", "--notrack")
+	check("not tracked")
+}
+
+// neighbour makes a host that sends words over UDP to port 30080 of this one, 192.0.2.1, from 192.0.2.7 and 192.0.2.8.
+func neighbour(t *testing.T) func(from, word string) {
+	t.Helper()
+	name := "svcp-n" + strconv.Itoa(os.Getpid())
+	command(t, "ip", "netns", "add", name)
+	t.Cleanup(func() { command(t, "ip", "netns", "del", name) })
+	inside := func(args ...string) { t.Helper(); command(t, "ip", slices.Concat([]string{"-n", name}, args)...) }
+	command(t, "ip", "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", name)
+	command(t, "ip", "addr", "add", "192.0.2.1/24", "dev", "up0")
+	command(t, "ip", "link", "set", "up0", "up")
+	for _, a := range []string{"192.0.2.7/24", "192.0.2.8/24"} {
+		inside("addr", "add", a, "dev", "eth0")
+	}
+	inside("link", "set", "eth0", "up")
+	return func(from, word string) {
+		t.Helper()
+		inside("route", "replace", "192.0.2.1", "dev", "eth0", "src", from)
+		command(t, "ip", "netns", "exec", name, "bash", "-c", "echo "+word+" > /dev/udp/192.0.2.1/30080")
+	}
+}
