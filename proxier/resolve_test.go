@@ -394,7 +394,7 @@ func TestInBoth(t *testing.T) {
 			return withoutContained(rapid.SliceOfN(draw, 0, 6).Draw(t, name))
 		}
 		a, b := list("a"), list("b")
-		both := inBoth(a, b)
+		both := InBoth(a, b)
 		for i := range 256 {
 			addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
 			if inAny(both, addr) != (inAny(a, addr) && inAny(b, addr)) {

@@ -27,7 +27,7 @@ func restrict(f *Frontend, svc *source.Service, node *Node) {
 	for _, l := range rangeLists(svc, f.Key.Kind) {
 		admitted := sourceRanges(svc, l.ranges, f.Key.Addr, node)
 		if f.Restricted {
-			admitted = inBoth(f.SourceRanges, admitted)
+			admitted = InBoth(f.SourceRanges, admitted)
 		}
 		f.Restricted, f.SourceRanges = true, admitted
 	}
@@ -95,8 +95,8 @@ func ownSources(to netip.Addr, node *Node) []netip.Prefix {
 	return nil
 }
 
-// inBoth returns what two lists of prefixes, sorted and without overlaps, have in common, as such a list.
-func inBoth(a, b []netip.Prefix) (out []netip.Prefix) {
+// InBoth returns what two lists of prefixes, sorted and without overlaps, have in common, as such a list.
+func InBoth(a, b []netip.Prefix) (out []netip.Prefix) {
 	for len(a) > 0 && len(b) > 0 {
 		switch x, y := a[0], b[0]; {
 		case x.Overlaps(y) && x.Bits() >= y.Bits():

@@ -28,17 +28,21 @@ type ipvsRules struct {
 // checkIPVS does random steps. After each the rules hold what those of a reset do, which
 // withhold what a step returns.
 func checkIPVS(t *testing.T, step func(*ipvsRules) (withheld map[ipset.Entry]bool)) {
+	checkSteps(t, NewIPVSRules, step)
+}
+
+func checkSteps(t *testing.T, newRules func(proxier.Family) *Rules, step func(*ipvsRules) (withheld map[ipset.Entry]bool)) {
 	families(t, func(t *testing.T, fam proxier.Family) {
 		rapid.Check(t, func(rt *rapid.T) {
 			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
-			r := &ipvsRules{NewIPVSRules(fam), rt, pick, backendtest.NewWorld(fam), picture{}}
+			r := &ipvsRules{newRules(fam), rt, pick, backendtest.NewWorld(fam), picture{}}
 			if err := r.Reset(r.w.State); err != nil {
 				rt.Fatal(err)
 			}
 			r.got = pictureOf(r.Rules, r.w.State)
 			for range pick(12) {
 				withheld := step(r)
-				fresh := NewIPVSRules(fam)
+				fresh := newRules(fam)
 				if err := fresh.Reset(r.w.State); err != nil {
 					rt.Fatal(err)
 				}
@@ -49,23 +53,54 @@ func checkIPVS(t *testing.T, step func(*ipvsRules) (withheld map[ipset.Entry]boo
 	})
 }
 
-// A node port and an address of this host may overlap. The frontend that IPVS
-// balances there is alone in rules and sets, however that came about.
+// A node port and an address of this host may overlap. The frontend that is balanced there by
+// IPVS, or not for everybody, is alone in rules and sets, however that came about; and sets admit
+// to what a restricted one leaves to a node port who may use both.
 func TestAddressMeetsNodePort(t *testing.T) {
-	checkIPVS(t, func(r *ipvsRules) map[ipset.Entry]bool {
-		change := map[source.Key]*proxier.Resolved{}
-		for range 1 + r.pick(3) {
-			res := meeting(r.w, r.pick)
-			if change[res.Key] = res; r.pick(4) == 0 {
-				change[res.Key] = nil
-			}
+	for name, newRules := range map[string]func(proxier.Family) *Rules{"iptables": NewRules, "ipvs": NewIPVSRules} {
+		t.Run(name, func(t *testing.T) { checkSteps(t, newRules, meet) })
+	}
+}
+
+// meet is a step in which services come to, or leave, the same places.
+func meet(r *ipvsRules) map[ipset.Entry]bool {
+	change := map[source.Key]*proxier.Resolved{}
+	for range 1 + r.pick(3) {
+		res := meeting(r.w, r.pick)
+		if change[res.Key] = res; r.pick(4) == 0 {
+			change[res.Key] = nil
 		}
-		r.got.apply(r.Rules, r.Update(r.w.PutAll(change)))
-		for _, res := range r.w.Services {
-			checkAlone(r.rt, r.Rules, r.got, res.Frontends[0])
+	}
+	r.got.apply(r.Rules, r.Update(r.w.PutAll(change)))
+	for _, res := range r.w.Services {
+		checkAlone(r.rt, r.Rules, r.got, res.Frontends[0])
+		checkAdmitted(r.rt, r.Rules, r.got, res.Frontends[0])
+	}
+	return nil
+}
+
+// checkAdmitted fails if sets admit others to what a frontend limits than those who may use it,
+// and the node port that gets it.
+func checkAdmitted(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
+	if !limits(f) {
+		return
+	}
+	e, want := entryOf(f), f.SourceRanges
+	if other := r.overlaps.nodePorts[protocolPortOf(f)]; other != nil && other.Restricted && slices.Contains(r.host.Addrs(other), e.Addr) {
+		want = proxier.InBoth(want, other.SourceRanges)
+	}
+	var got []netip.Prefix
+	for m := range p.members[r.words.set(rangesSet)] {
+		if m.Addr == e.Addr && m.Port == e.Port {
+			got = append(got, m.Net)
 		}
-		return nil
-	})
+	}
+	if slices.SortFunc(got, netip.Prefix.Compare); !slices.Equal(got, want) {
+		rt.Fatalf("%v of %v is for %v, want %v", e, f.ServicePort, got, want)
+	}
+	if _, in := p.members[r.words.set(firewalledSet)][e]; !in {
+		rt.Fatalf("%v of %v is for everybody", e, f.ServicePort)
+	}
 }
 
 // meeting returns a service that is at one of few places, as an address or as a node port.
@@ -87,9 +122,25 @@ func meeting(w *backendtest.World, pick backendtest.Pick) *proxier.Resolved {
 	if f.Outside = f.Local; pick(2) == 0 {
 		f.Outside = backendtest.Route(local, proxier.NoOne, proxier.Drop)
 	}
+	if f.Restricted = pick(2) == 0; f.Restricted {
+		f.SourceRanges = meetingRanges(w.Family)[pick(4)]
+	}
 	res := s.Resolve(f)
 	res.BoundAddrs = nil
 	return res
+}
+
+// meetingRanges returns lists of which some have something in common.
+func meetingRanges(fam proxier.Family) [4][]netip.Prefix {
+	texts := []string{"198.51.100.0/24", "198.51.100.0/28", "203.0.113.0/25"}
+	if fam == proxier.IPv6 {
+		texts = []string{"2001:db8:51::/48", "2001:db8:51::/64", "2001:db8:52::/49"}
+	}
+	var p []netip.Prefix
+	for _, text := range texts {
+		p = append(p, netip.MustParsePrefix(text))
+	}
+	return [4][]netip.Prefix{{p[0], p[2]}, {p[1]}, {p[2]}, nil}
 }
 
 // checkAlone fails if another service has a part in what is balanced for an address.
@@ -98,9 +149,10 @@ func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
 		return
 	}
 	own := map[string]bool{}
-	for _, set := range servedSets(f) {
+	for _, set := range r.layout.memberOf(f) {
 		own[r.words.set(set)] = true
 	}
+	own[r.words.set(firewalledSet)] = f.Restricted
 	e := ipset.Entry{Addr: f.Key.Addr, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
 	for set, members := range p.members {
 		if _, in := members[e]; in != own[set] {

@@ -80,7 +80,7 @@ func (r *Rules) Reset(st *proxier.State) error {
 	}
 	for _, res := range r.resolved {
 		for _, f := range res.Frontends {
-			r.eachMember(f, func(m member) { r.members[m]++ })
+			r.eachMember(f, r.members.add)
 			switch {
 			case !r.hasRules(f):
 			case f.Key.Kind == proxier.NodePort:

@@ -10,13 +10,17 @@ import (
 const hostProcess = "-m addrtype --src-type LOCAL"
 
 // frontendRules appends the rules for packets to f. What IPVS balances, and what not everybody
-// may use, must not reach the rules of node ports, whatever its source.
+// may use, must not reach the rules of node ports, whatever its source; of what is balanced for
+// nobody, the sources that may not use it.
 func (r *Rules) frontendRules(c *chain, f *proxier.Frontend) {
 	if r.layout.hasRules(f) {
 		r.balance(c, f)
 	}
-	if r.takesNodePort(f) {
+	switch {
+	case r.takesNodePort(f):
 		c.rule(r.matchDestination(f), comment(f.ServicePort.String()), "-j ACCEPT")
+	case r.limitsNodePort(f):
+		c.rule(r.matchDestination(f), r.words.noMatch(rangesSet, "dst,dst,src"), comment(f.ServicePort.String()), "-j ACCEPT")
 	}
 }
 

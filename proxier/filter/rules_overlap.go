@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"net/netip"
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
@@ -10,9 +11,11 @@ import (
 
 // Overlaps are the addresses of this host at which IPVS balances a frontend on the port
 // of a node port, or not everybody may use it. The frontend wins: rules and sets of the node
-// port leave it out, or packets would match both services.
+// port leave it out, or packets would match both services. Where it does not balance, the node
+// port has the packets of those who may use both.
 type overlaps struct {
-	taken     map[ipset.Entry]bool // by frontends with an address
+	taken     map[ipset.Entry]bool              // by frontends with an address
+	limited   map[ipset.Entry]*proxier.Frontend // to those who may use these
 	nodePorts map[protocolPort]*proxier.Frontend
 }
 
@@ -23,7 +26,7 @@ type protocolPort struct {
 }
 
 func newOverlaps() overlaps {
-	return overlaps{map[ipset.Entry]bool{}, map[protocolPort]*proxier.Frontend{}}
+	return overlaps{map[ipset.Entry]bool{}, map[ipset.Entry]*proxier.Frontend{}, map[protocolPort]*proxier.Frontend{}}
 }
 
 func protocolPortOf(f *proxier.Frontend) protocolPort {
@@ -37,12 +40,33 @@ func entryOf(f *proxier.Frontend) ipset.Entry {
 // takesNodePort reports whether a frontend at an address that serves node ports is balanced by
 // IPVS, or by rules that not all packets match.
 func (r *Rules) takesNodePort(f *proxier.Frontend) bool {
-	return r.takesAny(f) && slices.Contains(r.host.NodePortAddrs, f.Key.Addr)
+	return r.takesAny(f) && r.servesNodePorts(f.Key.Addr)
 }
+
+// servesNodePorts reports whether an address serves node ports without addresses of their own.
+func (r *Rules) servesNodePorts(a netip.Addr) bool { return slices.Contains(r.host.NodePortAddrs, a) }
 
 // takesAny reports the same of any address of this host, such as serves node ports of a service that says so.
 func (r *Rules) takesAny(f *proxier.Frontend) bool {
 	return f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance && (r.layout.ipvs || f.Restricted)
+}
+
+// limits reports whether a frontend with an address leaves to a node port only the packets of those
+// who may use it.
+func limits(f *proxier.Frontend) bool {
+	return f.Key.Kind != proxier.NodePort && f.Outside.Action != proxier.Balance && f.Restricted
+}
+
+// limitsNodePort reports the same of an address that serves node ports.
+func (r *Rules) limitsNodePort(f *proxier.Frontend) bool {
+	return limits(f) && r.servesNodePorts(f.Key.Addr)
+}
+
+// hasPlace reports whether a node port has an address of this host. One for everybody, on addresses of its
+// own, leaves to a frontend that limits it what no rule keeps the others from.
+func (r *Rules) hasPlace(f *proxier.Frontend, e ipset.Entry) bool {
+	free := f.Restricted || r.overlaps.limited[e] == nil || r.servesNodePorts(e.Addr)
+	return free && !r.overlaps.taken[e]
 }
 
 // onHost reports whether an interface of this host carries the address of f, which is not ours to bind.
@@ -52,7 +76,9 @@ func (r *Rules) onHost(f *proxier.Frontend) bool {
 }
 
 // hasRules reports whether the trees have rules for a frontend.
-func (r *Rules) hasRules(f *proxier.Frontend) bool { return r.layout.hasRules(f) || r.takesNodePort(f) }
+func (r *Rules) hasRules(f *proxier.Frontend) bool {
+	return r.layout.hasRules(f) || r.takesNodePort(f) || r.limitsNodePort(f)
+}
 
 // addOverlap adds a frontend.
 func (r *Rules) addOverlap(f *proxier.Frontend) {
@@ -61,6 +87,8 @@ func (r *Rules) addOverlap(f *proxier.Frontend) {
 		r.overlaps.nodePorts[protocolPortOf(f)] = f
 	case r.takesNodePort(f), r.takesAny(f) && r.onHost(f):
 		r.overlaps.taken[entryOf(f)] = true
+	case limits(f):
+		r.overlaps.limited[entryOf(f)] = f
 	}
 }
 
@@ -71,11 +99,12 @@ func (r *Rules) removeOverlap(f *proxier.Frontend) {
 		delete(r.overlaps.nodePorts, protocolPortOf(f))
 	default:
 		delete(r.overlaps.taken, entryOf(f))
+		delete(r.overlaps.limited, entryOf(f))
 	}
 }
 
 // overlappedNodePorts returns the unchanged node ports that may lose an address to new
-// frontends, or get it back from removed ones.
+// frontends, or get it back from removed ones, in whole or in part.
 func (r *Rules) overlappedNodePorts(old, now []*proxier.Frontend) (stay []*proxier.Frontend) {
 	done := map[protocolPort]bool{}
 	for _, f := range old {
@@ -84,7 +113,7 @@ func (r *Rules) overlappedNodePorts(old, now []*proxier.Frontend) (stay []*proxi
 		}
 	}
 	for _, f := range slices.Concat(old, now) {
-		if !r.takesAny(f) || done[protocolPortOf(f)] {
+		if !r.takesAny(f) && !limits(f) || done[protocolPortOf(f)] {
 			continue
 		}
 		done[protocolPortOf(f)] = true

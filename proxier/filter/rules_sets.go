@@ -24,8 +24,8 @@ func (c memberCount) add(m member, n int) {
 	}
 }
 
-// eachMember calls do with the members that a frontend adds to sets.
-func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
+// eachMember calls do with the members that a frontend adds to sets, and how often.
+func (r *Rules) eachMember(f *proxier.Frontend, do func(m member, n int)) {
 	sets := r.layout.memberOf(f)
 	if f.Placed {
 		sets = append(sets, placedSet)
@@ -35,22 +35,36 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(member)) {
 	}
 	for _, a := range r.host.Addrs(f) {
 		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
-		if f.Key.Kind == proxier.NodePort && r.overlaps.taken[e] {
+		if f.Key.Kind == proxier.NodePort && !r.hasPlace(f, e) {
 			continue
 		}
 		for _, set := range sets {
-			do(member{set, e})
+			do(member{set, e}, 1)
 		}
-		if !f.Restricted {
-			continue
+		if f.Restricted {
+			do(member{firewalledSet, e}, 1)
+			r.eachRange(f, e, do)
 		}
-		do(member{firewalledSet, e})
-		for _, p := range f.SourceRanges {
+	}
+}
+
+// eachRange does the same with who may use a restricted frontend. A node port at the address of
+// another frontend that limits it has in place of the ranges of both what they have in common.
+func (r *Rules) eachRange(f *proxier.Frontend, e ipset.Entry, do func(m member, n int)) {
+	put := func(ranges []netip.Prefix, n int) {
+		for _, p := range ranges {
 			for _, e.Net = range halves(p) {
-				do(member{rangesSet, e})
+				do(member{rangesSet, e}, n)
 			}
 		}
 	}
+	limited := r.overlaps.limited[e]
+	if f.Key.Kind != proxier.NodePort || limited == nil {
+		put(f.SourceRanges, 1)
+		return
+	}
+	put(limited.SourceRanges, -1) // which it has put itself
+	put(proxier.InBoth(f.SourceRanges, limited.SourceRanges), 1)
 }
 
 // refusalSets returns the set that refuses the packets of f that are not balanced, if

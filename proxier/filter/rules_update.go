@@ -151,7 +151,7 @@ func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 	old, now := frontends(d)
 	stay := r.overlappedNodePorts(old, now)
 	for _, f := range slices.Concat(old, stay) {
-		r.eachMember(f, func(m member) { net[m]-- })
+		r.eachMember(f, func(m member, n int) { net[m] -= n })
 	}
 	for _, f := range old {
 		r.removeOverlap(f)
@@ -160,7 +160,7 @@ func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 		r.addOverlap(f)
 	}
 	for _, f := range slices.Concat(now, stay) {
-		r.eachMember(f, func(m member) { net[m]++ })
+		r.eachMember(f, func(m member, n int) { net[m] += n })
 	}
 	for m, n := range net {
 		was := r.members[m]
