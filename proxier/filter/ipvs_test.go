@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/source"
@@ -222,4 +223,34 @@ func lacking(r *Rules, pick func(int) int) map[ipset.Entry]bool {
 		}
 	}
 	return out
+}
+
+// A restricted frontend is open to everybody until rules that a packet passes keep others from it.
+func TestOpenUntilRestricted(t *testing.T) {
+	w := backendtest.NewWorld(proxier.IPv4)
+	res := backendtest.Web(proxier.IPv4, 0, 1)
+	res.Frontends[0].Restricted = true
+	w.Put(res.Key, res)
+	r := NewIPVSRules(proxier.IPv4)
+	if err := r.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	e := entryOf(res.Frontends[0])
+	set := map[string]*ipset.Listing{"SVCP-FIREWALLED-4": {Entries: []ipset.Entry{e}}}
+	passed, flushed := xtables.NewTable(), xtables.NewTable()
+	passed.Jumps["INPUT"] = []string{"-j " + Filter}
+	for _, tt := range []struct {
+		what string
+		held *Actual
+		want bool
+	}{
+		{"nothing", &Actual{}, true},
+		{"another one's", &Actual{map[string]*xtables.Table{"filter": passed}, map[string]*ipset.Listing{"SVCP-FIREWALLED-4": {}}}, true},
+		{"sets only", &Actual{map[string]*xtables.Table{"filter": flushed}, set}, true},
+		{"rules", &Actual{map[string]*xtables.Table{"filter": passed}, set}, false},
+	} {
+		if got := r.Opens(tt.held)[e]; got != tt.want {
+			t.Errorf("the kernel holds %s: open %v, want %v", tt.what, got, tt.want)
+		}
+	}
 }

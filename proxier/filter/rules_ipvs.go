@@ -179,4 +179,32 @@ func (r *Rules) Withhold(entries map[ipset.Entry]bool, changes *Changes) {
 	changes.Gained[name] = slices.DeleteFunc(changes.Gained[name], func(e ipset.Entry) bool { return entries[e] })
 }
 
+// Opens returns the restricted frontends that the rules in the kernel, h, let everybody use.
+func (r *Rules) Opens(h *Actual) map[ipset.Entry]bool {
+	out := map[ipset.Entry]bool{}
+	for m, n := range r.members {
+		if m.set == firewalledSet && n > 0 {
+			out[m.Entry] = true
+		}
+	}
+	set := h.sets[r.words.set(firewalledSet)]
+	if set == nil || !h.refuses() {
+		return out
+	}
+	for _, e := range set.Entries {
+		delete(out, e)
+	}
+	return out
+}
+
+// refuses reports whether packets from outside pass rules of ours.
+func (h *Actual) refuses() bool {
+	for _, tab := range h.tables {
+		if len(tab.Jumps["INPUT"]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (r *Rules) withholds(m member) bool { return m.set == servedSet && r.withheld[m.Entry] }

@@ -24,6 +24,7 @@ type snapshot struct {
 	claims  *claims
 	diff    difference
 	after   map[lvs.Key]*server     // what IPVS holds after diff
+	open    map[lvs.Key]bool        // whose servers wait for their source ranges
 	claimed []lvs.Key               // to be added, but not recorded yet
 	lost    []lvs.Key               // recorded, but neither existing nor to be added
 	addrs   map[netip.Addr]struct{} // desired on the device
@@ -192,6 +193,7 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 	if err := b.rules.Reset(rulesState); err != nil {
 		return err
 	}
+	p.open = keysOf(b.rules.Opens(p.rules))
 	var errs failures
 	errs.add(b.setTimeouts(ctx))
 	b.refused = refused{}
@@ -199,7 +201,7 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 		b.refused[key] = foreignServer(p.claims.by[key].frontend().ServicePort, key)
 	}
 	b.apply(ctx, p, func() error {
-		b.rules.Withhold(b.refused.missingEntries(p.after), nil)
+		b.rules.Withhold(p.unserved(b.refused), nil)
 		return b.kernel.Resync(ctx, p.rules, b.rules, rulesState)
 	}, &errs)
 	return errs.join()
@@ -222,13 +224,15 @@ func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State 
 
 // apply writes the difference of a snapshot. New connections find everything ready:
 // it adds servers first, then chains and sets, then addresses; and removes in reverse.
+// What rules are yet to restrict is balanced after them: an address of this host gets packets before.
 func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, errs *failures) {
 	for _, key := range p.lost {
 		b.record.disown(key)
 	}
 	b.noteUnsent(p.diff.first)
 	b.recordPlanned(p.claimed, p.diff.drained, p.after, errs)
-	b.runSteps(ctx, p.diff.first, p.after, errs)
+	early, late := p.sort(p.diff.first)
+	b.runSteps(ctx, early, p.after, errs)
 	missing, extra := addrDifference(p.bound, p.addrs)
 	b.bound = maps.Clone(p.bound)
 	b.unbind(ctx, extra, errs)
@@ -241,6 +245,10 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 			errs.add(err)
 			return
 		}
+	}
+	if err := b.serve(ctx, p, late, errs); err != nil {
+		errs.add(err)
+		return
 	}
 	b.bind(ctx, missing, errs)
 	b.runSteps(ctx, p.diff.last, p.after, errs)

@@ -1,0 +1,53 @@
+package ipvs
+
+import (
+	"context"
+
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier/filter"
+)
+
+// keysOf returns the servers of frontends.
+func keysOf(entries map[ipset.Entry]bool) map[lvs.Key]bool {
+	keys := make(map[lvs.Key]bool, len(entries))
+	for e := range entries {
+		keys[lvs.Key{Addr: e.Addr, Protocol: e.Protocol, Port: e.Port}] = true
+	}
+	return keys
+}
+
+// unserved returns the frontends without a server while the rules are written: those of refused ones,
+// and those that wait for them.
+func (p *snapshot) unserved(r refused) map[ipset.Entry]bool {
+	out := r.missingEntries(p.after)
+	for key := range p.open {
+		if p.after[key] != nil && !p.servers[key].takes() {
+			out[ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}] = true
+		}
+	}
+	return out
+}
+
+// sort separates the steps that need not wait for the rules from those that do.
+func (p *snapshot) sort(steps []step) (early, late []step) {
+	for _, s := range steps {
+		if p.open[s.key] {
+			late = append(late, s)
+		} else {
+			early = append(early, s)
+		}
+	}
+	return early, late
+}
+
+// serve runs the steps that waited for the rules, and has sets say that their frontends are served.
+func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *failures) error {
+	if len(p.open) == 0 {
+		return nil
+	}
+	b.runSteps(ctx, late, p.after, errs)
+	served := &filter.Changes{Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
+	b.rules.Withhold(b.refused.missingEntries(p.after), served)
+	return b.kernel.Apply(ctx, served, b.rules)
+}
