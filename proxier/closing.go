@@ -65,22 +65,23 @@ func (c *closer) synced(s *synced) *look {
 	l := &look{}
 	was, now := c.index(s.changes)
 	for key, f := range now {
-		for _, at := range s.host.places(f) {
+		places := s.host.places(f)
+		for _, at := range places {
 			c.spare(at, f)
 		}
-		c.pending.note(l, s, f, newlyClosed(was[key], f))
-		c.waiting.note(l, s, f, newlyDown(was[key], f))
+		c.pending.note(l, places, newlyClosed(was[key], f))
+		c.waiting.note(l, places, newlyDown(was[key], f))
 	}
 	for key, f := range was {
-		if now[key] == nil && f.closesRemoved() {
-			c.pending.note(l, s, f, f.endpoints())
+		if f.closesRemoved() {
+			c.pending.note(l, f.at(s.host.left(f, now[key])), f.endpoints())
 		}
 	}
 	if s.all {
 		for _, r := range s.services {
 			for _, f := range c.frontends(r) {
-				c.pending.note(l, s, f, f.closed())
-				c.waiting.note(l, s, f, f.down())
+				c.pending.note(l, s.host.places(f), f.closed())
+				c.waiting.note(l, s.host.places(f), f.down())
 			}
 		}
 	}
@@ -105,12 +106,12 @@ func (c *closer) index(changes map[source.Key]ServiceChange) (was, now frontendI
 // frontends returns those of the closer's protocol; r may be nil.
 func (c *closer) frontends(r *Resolved) []*Frontend { return ofProtocol(r, c.proto) }
 
-// note notes the connections that a frontend sent to endpoints.
-func (e endpointsAt) note(l *look, s *synced, f *Frontend, endpoints []netip.AddrPort) {
+// note notes the connections that clients sent to places, and frontends to endpoints.
+func (e endpointsAt) note(l *look, places []netip.AddrPort, endpoints []netip.AddrPort) {
 	if len(endpoints) == 0 {
 		return
 	}
-	for _, at := range s.host.places(f) {
+	for _, at := range places {
 		l.note(at, place{former: endpoints})
 		if e[at] == nil {
 			e[at] = make(map[netip.AddrPort]struct{}, len(endpoints))
@@ -216,9 +217,16 @@ func (f *Frontend) has(endpoint netip.AddrPort) bool {
 
 func (f *Frontend) closesRemoved() bool { return f.Outside.Pool.CloseRemoved }
 
+// left returns the addresses of a frontend that the next one, which may be nil, has not.
+func (h *Host) left(f, next *Frontend) []netip.Addr {
+	return addrsBut(h.Addrs(f), h.addrsIfAny(next))
+}
+
 // places returns the addresses and ports that a frontend is reached at.
-func (h *Host) places(f *Frontend) []netip.AddrPort {
-	addrs := h.Addrs(f)
+func (h *Host) places(f *Frontend) []netip.AddrPort { return f.at(h.Addrs(f)) }
+
+// at returns the port of a frontend at each of some addresses.
+func (f *Frontend) at(addrs []netip.Addr) []netip.AddrPort {
 	list := make([]netip.AddrPort, len(addrs))
 	for i, a := range addrs {
 		list[i] = netip.AddrPortFrom(a, f.Key.Port)

@@ -221,3 +221,37 @@ func TestEndedIsNotTold(t *testing.T) {
 		}
 	})
 }
+
+// Where a node port leaves an address, its connections there end like those of a service that goes, and
+// no others.
+func TestCloserOfAddressesLeft(t *testing.T) {
+	node := testNode(func(n *Node) {
+		n.Addrs = addrs("192.0.2.1", "192.0.2.2")
+		n.UpAddrs = n.Addrs
+		n.NodePortAddrs = n.Addrs
+	})
+	web := func(c source.CloseConnections, list ...string) *Resolved {
+		s := testService(closing(c), testEndpoints("10.0.0.1"))
+		s.VIPs, s.Ports[0].NodePort = nil, 30080
+		if len(list) > 0 {
+			s.NodePortAddresses = source.SelectAddresses(list)
+		}
+		return Resolve(s, nil, node, IPv4)
+	}
+	for _, tt := range []struct {
+		name     string
+		old, now *Resolved
+		want     string
+	}{
+		{"always", web(source.CloseAlways, "all"), web(source.CloseAlways, "192.0.2.1/32"), "[192.0.2.2:30080]"},
+		{"from the setting", web(source.CloseAlways), web(source.CloseAlways, "192.0.2.1/32"), "[192.0.2.2:30080]"},
+		{"never", web(source.CloseNever, "all"), web(source.CloseNever, "192.0.2.1/32"), "[]"},
+		{"one more", web(source.CloseAlways, "192.0.2.1/32"), web(source.CloseAlways, "all"), "[]"},
+	} {
+		c := newCloser(source.TCP)
+		l := c.synced(&synced{changes: map[source.Key]ServiceChange{{Name: "web"}: {Old: tt.old, New: tt.now}}, host: node.host(IPv4)})
+		if got := fmt.Sprint(c.query(l).To); got != tt.want {
+			t.Errorf("%s: it closes what went to %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}

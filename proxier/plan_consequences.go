@@ -133,7 +133,7 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now frontendIndex) (list []Cons
 			}
 			continue
 		}
-		if len(addrsBut(p.host.Addrs(f), p.host.Addrs(next))) > 0 {
+		if len(p.host.left(f, next)) > 0 && !p.closesLeft(f) {
 			gone.Frontends = append(gone.Frontends, f.Key)
 		}
 		left.note(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*Pool).present, (*Pool).has), func(a netip.AddrPort) bool {
@@ -155,12 +155,19 @@ func (p *FamilyPlan) closing(f, next *Frontend) []netip.AddrPort {
 	switch {
 	case p.fresh, f.Key.Protocol == source.UDP:
 		return nil
+	case next != nil && p.closesLeft(f) && len(p.host.left(f, next)) > 0:
+		return f.endpoints()
 	case next != nil:
 		return newlyClosed(f, next)
 	case f.closesRemoved():
 		return f.endpoints()
 	}
 	return nil
+}
+
+// closesLeft reports whether connections to addresses that a frontend loses are closed.
+func (p *FamilyPlan) closesLeft(f *Frontend) bool {
+	return !p.fresh && f.Key.Protocol != source.UDP && f.closesRemoved()
 }
 
 // note adds endpoints of a frontend, if there are any.

@@ -172,3 +172,22 @@ func consequenceText(c proxier.Consequence) string {
 	}
 	return strings.Join(words, " ")
 }
+
+// Connections to an address that a node port leaves go on, or are closed as those of a service that goes.
+func TestConsequencesOfAddressesLeft(t *testing.T) {
+	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+	node := &proxier.Node{Name: "this-node", MarkBit: 14, Addrs: own, UpAddrs: own}
+	at := func(addr, more string) *proxier.State {
+		const text = "[[services]]\nname = \"a\"\nports = [{ port = 80, node_port = 30080 }]\nendpoints = [\"10.1.0.1\"]\n"
+		return stateOf(t, node, text+"node_port_addresses = [\""+addr+"\"]\n"+more)
+	}
+	for more, want := range map[string]string{
+		"":                                 "default/a go-on tcp [0.0.0.0:30080] all",
+		"close_connections = \"always\"\n": "default/a closed tcp [0.0.0.0:30080] [10.1.0.1:80]",
+	} {
+		list := proxier.ComparePlan(at("all", more), at("192.0.2.1/32", more), node, false).Consequences()
+		if len(list) != 1 || consequenceText(list[0]) != want {
+			t.Errorf("%q: got %v, want %s", more, list, want)
+		}
+	}
+}
