@@ -22,6 +22,7 @@ type virtualServer struct {
 	persistence time.Duration // 0: none
 	granularity string        // a mask, where not every client counts for itself
 	onePacket   bool
+	weight      int // of destinations that have none of their own
 	dests       []destination
 }
 
@@ -116,7 +117,13 @@ func (s *Service) setDestinations(v *virtualServer) {
 		return
 	}
 	s.Forward = mostUsed(v.dests)
-	v.dests = slices.DeleteFunc(v.dests, func(d destination) bool { return s.cannotServe(v, d) })
+	own := make(map[netip.AddrPort]bool, len(v.addrs))
+	for _, a := range v.addrs {
+		own[netip.AddrPortFrom(a, v.port)] = true
+	}
+	v.dests = slices.DeleteFunc(v.dests, func(d destination) bool {
+		return s.cannotServe(d, own[netip.AddrPortFrom(d.addr.Addr(), cmp.Or(d.addr.Port(), v.port))])
+	})
 	var endpoints []source.Endpoint
 	var numbers []uint16
 	for _, d := range v.dests {
@@ -136,9 +143,8 @@ func (s *Service) setDestinations(v *virtualServer) {
 	setPorts(s.Service, endpoints, numbers)
 }
 
-// cannotServe notes a destination that no endpoint can be.
-func (s *Service) cannotServe(v *virtualServer, d destination) bool {
-	own := slices.Contains(v.addrs, d.addr.Addr()) && cmp.Or(d.addr.Port(), v.port) == v.port
+// cannotServe notes a destination that no endpoint can be; own: it is the virtual server itself.
+func (s *Service) cannotServe(d destination, own bool) bool {
 	why := source.Unusable(d.addr.Addr())
 	if own {
 		why = "the address and port of the service itself"

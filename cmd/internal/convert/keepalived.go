@@ -89,6 +89,9 @@ func (k *keepalived) virtualServer(n *node) error {
 		k.note(n.at, "the virtual server is left out: "+err.Error(), "")
 		return nil
 	}
+	if err := k.grow((len(groups) - 1) * n.size()); err != nil {
+		return errorAt(n.at, "%s", err)
+	}
 	for _, g := range groups {
 		label := name
 		v := k.settings(n)
@@ -102,9 +105,6 @@ func (k *keepalived) virtualServer(n *node) error {
 			label = frontendName(g.addrs[0], g.port, v.protocol)
 		case len(groups) > 1:
 			label = fmt.Sprintf("%s-%d", name, g.port)
-		}
-		if err := k.grow(len(v.dests)); err != nil {
-			return errorAt(n.at, "%s", err)
 		}
 		k.serve(n, &v, label)
 	}
@@ -140,6 +140,7 @@ func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err er
 
 // group returns the addresses of a group by their port, in the order in which ports are written.
 func (k *keepalived) group(n *node) (groups []portGroup, err error) {
+	of := map[uint16]int{}
 	for _, s := range n.sub {
 		if s.key() == "fwmark" {
 			k.note(s.at, "fwmark "+source.Excerpt(s.arg(1))+" of the group "+source.Excerpt(n.arg(1))+" is left out: no service is chosen by a mark", "add the addresses and ports that are marked")
@@ -160,18 +161,22 @@ func (k *keepalived) group(n *node) (groups []portGroup, err error) {
 			k.note(s.at, source.Excerpt(s.key())+" of the group is left out: "+err.Error(), "")
 			continue
 		}
-		i := slices.IndexFunc(groups, func(g portGroup) bool { return g.port == port })
-		if i < 0 {
+		i, known := of[port]
+		if !known {
 			i, groups = len(groups), append(groups, portGroup{port: port})
+			of[port] = i
 		}
 		groups[i].addrs = append(groups[i].addrs, addrs...)
 	}
 	return groups, nil
 }
 
+// standardPersistence is how long keepalived keeps clients on their real server where no time is written.
+const standardPersistence = 360 * time.Second
+
 // settings reads what a virtual server is without its real servers.
 func (k *keepalived) settings(n *node) virtualServer {
-	v := virtualServer{at: n.at, protocol: source.UDP, scheduler: "wlc"} // of keepalived, where nothing is written
+	v := virtualServer{at: n.at, protocol: source.UDP, scheduler: "wlc", weight: 1} // of keepalived, where nothing is written
 	for _, s := range n.sub {
 		switch s.key() {
 		case "protocol":
@@ -179,17 +184,24 @@ func (k *keepalived) settings(n *node) virtualServer {
 		case "lvs_sched", "lb_algo":
 			v.scheduler = s.arg(1)
 		case "persistence_timeout":
-			v.persistence = 360 * time.Second
+			v.persistence = standardPersistence
 			if seconds, err := strconv.ParseUint(s.arg(1), 10, 31); err == nil {
 				v.persistence = time.Duration(seconds) * time.Second
 			}
 		case "persistence_granularity":
 			v.granularity = source.Excerpt(s.arg(1))
+		case "weight": // of real servers that have none
+			if weight, err := strconv.ParseUint(s.arg(1), 10, 31); err == nil {
+				v.weight = int(weight)
+			}
 		case "ops":
 			v.onePacket = true
 		case "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback":
 			v.flags = append(v.flags, s.key())
 		}
+	}
+	if v.granularity != "" && v.persistence == 0 {
+		v.persistence = standardPersistence // which the mask alone switches on
 	}
 	return v
 }
@@ -276,6 +288,9 @@ func tunnelWay(s *node) (way *source.Forwarding, notes []Note) {
 // realServer adds a real server, or a sorry server, as a destination.
 func (r *Result) realServer(v *virtualServer, n *node, way *source.Forwarding, tier uint8) {
 	d := destination{at: n.at, weight: 1, tier: tier}
+	if tier == 0 {
+		d.weight = v.weight
+	}
 	if way != nil {
 		d.way = *way
 	}
@@ -329,44 +344,4 @@ func (s *Service) quorum(n *node, v *virtualServer, hasSorry bool) {
 		s.MinUp = uint16(min(65535, len(v.dests)-1, (int(want)+weight-1)/weight)) // without the sorry server
 		s.note(at, fmt.Sprintf("below min_up = %d the sorry server is used beside the endpoints that are left, not in their place", s.MinUp), "")
 	}
-}
-
-// ignored are statements that have no meaning here, or one that always holds.
-var ignored = []string{"protocol", "lvs_sched", "lb_algo", "persistence_timeout", "persistence_granularity", "ops", "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback",
-	"mh-port", "mh-fallback", "lvs_method", "lb_kind", "real_server", "sorry_server", "sorry_server_lvs_method", "quorum", "weight", "uthreshold", "lthreshold", "delay_loop",
-	"connect_timeout", "retry", "delay_before_retry", "virtualhost", "alpha", "omega", "warmup", "snmp_name", "ip_family", "log_all_failures"}
-
-// leftOut notes what else is written of a virtual server.
-func (s *Service) leftOut(n *node, real []*node) {
-	for _, block := range slices.Concat([]*node{n}, real) {
-		for _, sub := range block.sub {
-			if !slices.Contains(ignored, sub.key()) && !slices.Contains(checkers, sub.key()) {
-				s.note(sub.at, keyNote(sub.key()), keyHint(sub.key()))
-			}
-		}
-	}
-}
-
-func keyNote(key string) string {
-	switch key {
-	case "inhibit_on_failure", "sorry_server_inhibit":
-		return key + " is left out: connections of an endpoint that failed go on in any case"
-	}
-	return source.Excerpt(key) + " is left out"
-}
-
-func keyHint(key string) string {
-	switch key {
-	case "inhibit_on_failure", "sorry_server_inhibit":
-		return `nothing to do; close_connections = "failed" ends them`
-	case "hysteresis":
-		return "rise and fall of the health check keep endpoints from flapping"
-	case "notify_up", "notify_down", "quorum_up", "quorum_down", "smtp_alert":
-		return "alerts are made of metrics: see docs/monitoring.md"
-	case "ha_suspend":
-		return "checks go on while the address is elsewhere"
-	case "persistence_engine":
-		return "clients are told apart by address"
-	}
-	return "see docs/moving.md"
 }

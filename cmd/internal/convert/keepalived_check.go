@@ -42,8 +42,12 @@ func (s *Service) keepalivedChecks(virtual *node, real []*node, hasSorry bool) {
 	if s.HealthCheck == nil {
 		return
 	}
+	serves := make(map[netip.Addr]bool, len(s.Endpoints))
+	for i := range s.Endpoints {
+		serves[s.Endpoints[i].Addr] = true
+	}
 	for _, n := range without {
-		if a, _ := netip.ParseAddr(n.arg(1)); !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Addr == a }) {
+		if a, _ := netip.ParseAddr(n.arg(1)); !serves[a] {
 			continue
 		}
 		s.note(n.at, "real server "+source.Printable(n.arg(1))+" has no check, and gets that of the others", "make it a service of its own, or leave it out")
@@ -88,10 +92,8 @@ func (s *Service) takeCheck(r checkReader, all []*node) {
 // value returns what the check, else its real server, else its virtual server says.
 func (r checkReader) value(key string) (string, place) {
 	for _, in := range []*node{r.node, r.real, r.virtual} {
-		for _, s := range in.sub {
-			if s.key() == key && s.arg(1) != "" {
-				return s.arg(1), s.at
-			}
+		if s := in.value(key); s != nil {
+			return s.arg(1), s.at
 		}
 	}
 	return "", place{}
@@ -112,9 +114,14 @@ func (r checkReader) seconds(key string, standard time.Duration) time.Duration {
 	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
 }
 
-// number returns a number from 0 to 254.
-func (r checkReader) number(key string, standard int) int {
+// retries returns how often a check that failed is repeated, from 0 to 254. The old name of the key is
+// that of HTTP_GET and SSL_GET; what is written last holds.
+func (r checkReader) retries(standard int) int {
+	key := "retry"
 	text, at := r.value(key)
+	if n := r.node.value(oldRetry); n != nil && slices.Contains(ownKeys[r.node.key()], oldRetry) && (at.line == 0 || r.node.value(key) == nil || at.compare(n.at) < 0) {
+		key, text, at = oldRetry, n.arg(1), n.at
+	}
 	n, err := strconv.ParseUint(text, 10, 31)
 	if text != "" && err != nil {
 		r.note(at, key+" "+source.Excerpt(text)+" is left out: it is no number", "")
@@ -152,6 +159,7 @@ func (r checkReader) read() *source.HealthCheck {
 		return nil
 	}
 	r.where(c)
+	r.unknown()
 	return c
 }
 
@@ -166,7 +174,7 @@ func (r checkReader) times() *source.HealthCheck {
 	}
 	c := &source.HealthCheck{
 		Interval: interval, IntervalDown: interval, Timeout: r.seconds("connect_timeout", 5*time.Second),
-		Rise: 1, Fall: uint8(r.number("retry", standard) + 1), Refuse: true,
+		Rise: 1, Fall: uint8(r.retries(standard) + 1), Refuse: true,
 	}
 	if _, at := r.value("delay_before_retry"); at.line != 0 && c.Fall > 1 {
 		r.note(at, "delay_before_retry is left out: a check that failed is repeated after the interval", fmt.Sprintf("an endpoint is down after %d failures in a row: shorten interval or lower fall", c.Fall))
@@ -215,6 +223,10 @@ func (r checkReader) http(c *source.HealthCheck) bool {
 	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 299}}
 	c.Host, _ = r.value("virtualhost")
 	urls := 0
+	if r.node.last("url") == nil {
+		r.note(r.node.at, r.node.key()+" is left out: it has no url, so keepalived does not use it", "")
+		return false
+	}
 	for _, s := range r.node.sub {
 		if s.key() != "url" {
 			continue
@@ -262,74 +274,4 @@ func (r checkReader) statuses(u *node) (list []source.StatusRange) {
 		list = append(list, source.StatusRange{First: uint16(a), Last: uint16(b)})
 	}
 	return list
-}
-
-// misc makes a command of a program and its arguments. The address and the port of the real server
-// among them become those of the endpoint that is asked.
-func (r checkReader) misc(c *source.HealthCheck) bool {
-	var line string
-	for _, s := range r.node.sub {
-		switch s.key() {
-		case "misc_path":
-			line = strings.Join(s.words[1:], " ")
-		case "misc_timeout":
-			c.Timeout = r.seconds("misc_timeout", c.Timeout)
-		case "misc_dynamic":
-			r.note(s.at, "misc_dynamic is left out: a check changes no weight", "")
-		}
-	}
-	words := commandWords(line)
-	if len(words) == 0 {
-		r.note(r.node.at, "MISC_CHECK is left out: it has no misc_path", "")
-		return false
-	}
-	c.Command = r.command(words)
-	return true
-}
-
-// commandWords splits a command line at blanks that are in no quotes of either kind.
-func commandWords(line string) (words []string) {
-	var b strings.Builder
-	inWord, quote := false, rune(0)
-	for _, c := range line + " " {
-		switch {
-		case c == quote:
-			quote = 0
-		case quote == 0 && (c == '\'' || c == '"'):
-			quote, inWord = c, true
-		case quote == 0 && (c == ' ' || c == '\t'):
-			if inWord {
-				words = append(words, b.String())
-			}
-			b.Reset()
-			inWord = false
-		default:
-			b.WriteRune(c)
-			inWord = true
-		}
-	}
-	return words
-}
-
-// command returns a program and its arguments. Where one is the address or port of the real server,
-// a shell puts in those that the check is told: its text is fixed, and the arguments are no part of it.
-func (r checkReader) command(words []string) []string {
-	var script strings.Builder
-	script.WriteString("exec")
-	var kept []string
-	for i, w := range words {
-		switch {
-		case i > 0 && w == r.addr.String():
-			script.WriteString(` "$SVCPROXY_ADDRESS"`)
-		case i > 0 && r.port != 0 && w == strconv.Itoa(int(r.port)):
-			script.WriteString(` "$SVCPROXY_PORT"`)
-		default:
-			fmt.Fprintf(&script, ` "${%d}"`, len(kept))
-			kept = append(kept, w)
-		}
-	}
-	if len(kept) == len(words) {
-		return words
-	}
-	return slices.Concat([]string{"/bin/sh", "-c", script.String()}, kept)
 }

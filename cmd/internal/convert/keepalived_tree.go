@@ -13,6 +13,7 @@ type node struct {
 	words []string
 	block bool
 	sub   []*node
+	index map[string]*node // what value looks up
 }
 
 // key returns the first word.
@@ -26,6 +27,28 @@ func (n *node) last(key string) *node {
 		}
 	}
 	return nil
+}
+
+// value returns the last statement of a block with that key and a value; nil: there is none.
+func (n *node) value(key string) *node {
+	if n.index == nil {
+		n.index = map[string]*node{}
+		for _, s := range n.sub {
+			if s.arg(1) != "" {
+				n.index[s.key()] = s
+			}
+		}
+	}
+	return n.index[key]
+}
+
+// size returns how many statements a block has, with those of the blocks in it.
+func (n *node) size() int {
+	count := 1
+	for _, s := range n.sub {
+		count += s.size()
+	}
+	return count
 }
 
 // arg returns a word by its number; empty: there is none.

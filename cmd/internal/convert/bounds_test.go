@@ -1,0 +1,32 @@
+package convert_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert"
+)
+
+// A short text that stands for too much is refused before it is built.
+func TestTooMuchIsRefused(t *testing.T) {
+	lines := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format+"\n", i+1)
+		}
+		return b.String()
+	}
+	for _, tt := range []struct{ name, format, text, want string }{
+		{"real servers for each port of a group", "keepalived",
+			"virtual_server_group g {\n" + lines(1100, "192.0.2.1 %d") + "}\nvirtual_server group g {\n" + lines(1000, "real_server 10.0.0.1 %d {\n}") + "}\n",
+			"in:1103: it stands for too many addresses, endpoints or words; split it"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := format(t, tt.format).Read(convert.Input{Name: "in", Data: []byte(tt.text)})
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("error %v; want %s", err, tt.want)
+			}
+		})
+	}
+}
