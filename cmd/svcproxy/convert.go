@@ -54,7 +54,13 @@ standard error; 1 FILE cannot be understood, or has no service that can be used;
 			if err != nil {
 				return unreachable(fmt.Errorf("reading what to convert: %w", err))
 			}
-			in.ID = id
+			if in.ID = id; !cmd.Flags().Changed("config-id") {
+				name, err := os.Hostname()
+				if err != nil {
+					return unreachable(fmt.Errorf("reading the host name, which --config-id stands for: %w", err))
+				}
+				in.ID, _, _ = strings.Cut(name, ".")
+			}
 			return p.convert(format, in, &flags)
 		},
 	}
