@@ -21,6 +21,11 @@ func TestTooMuchIsRefused(t *testing.T) {
 		{"real servers for each port of a group", "keepalived",
 			"virtual_server_group g {\n" + lines(1100, "192.0.2.1 %d") + "}\nvirtual_server group g {\n" + lines(1000, "real_server 10.0.0.1 %d {\n}") + "}\n",
 			"in:1103: it stands for too many addresses, endpoints or words; split it"},
+		{"firewall chains", "iptables",
+			"*nat\n-A PREROUTING -d 192.0.2.1/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.0.0.1\n*filter\n" +
+				lines(1500, "-A KUBE-PROXY-FIREWALL -d 192.0.2.1/32 -p tcp -m tcp --dport 80 -m comment --comment %d -j FW") +
+				lines(1500, "-A FW -m comment --comment %d -j DROP"),
+			"in: more than 2000000 rules lead from one to another"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := format(t, tt.format).Read(convert.Input{Name: "in", Data: []byte(tt.text)})

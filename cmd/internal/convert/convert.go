@@ -146,6 +146,7 @@ type Service struct {
 	Notes []Note
 	at    place
 	all   *Result
+	pools poolIndex // of rules
 }
 
 // errGrown ends the reading of a text that stands for too much.

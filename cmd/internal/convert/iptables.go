@@ -19,18 +19,28 @@ func readIPTables(in Input) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &walker{Result: &Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}}
+	w := &walker{Result: &Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, walked: map[string]bool{}}
 	if len(rs.nat["PREROUTING"]) == 0 {
 		return nil, errorAt(place{in.Name, 0}, "the table nat has no rules in PREROUTING")
 	}
 	if err := w.walk("PREROUTING", match{chance: 1}, 0); err != nil {
 		return nil, errorAt(place{in.Name, 0}, "%s", err)
 	}
-	w.firewalls()
+	if err := w.firewalls(); err != nil {
+		return nil, errorAt(place{in.Name, 0}, "%s", err)
+	}
 	if err := w.kube(); err != nil {
 		return nil, err
 	}
-	return w.Result, w.plain()
+	w.keepsPods(in.Name)
+	ofKube := len(w.Services)
+	if err := w.plain(); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(w.Services[ofKube:], (*Service).masquerades) {
+		w.keepsClients(in.Name)
+	}
+	return w.Result, nil
 }
 
 // A frontKey is what clients connect to. Without address it is every address of the host.
@@ -55,29 +65,22 @@ type leaf struct {
 	to []netip.AddrPort // port 0: the same
 }
 
-// A match is what all rules on a way to another one want.
-type match struct {
-	dst      netip.Prefix
-	local    bool // an address of the host
-	protocol source.Protocol
-	ports    []uint16
-	src      netip.Prefix
-	fromHost bool
-	in       string
-	chance   float64
-	affinity uint64
-	comment  string
-	limited  string // what else is wanted; empty: nothing
-	svl      bool   // it leads through a chain for endpoints of this host
-}
-
 type walker struct {
 	*Result
 	rules  *ruleset
 	fronts map[frontKey]*frontend
 	order  []*frontend
 	leads  map[string]bool // whether a chain leads to a DNAT
+	walked map[string]bool // chains whose exits are noted
 	steps  int
+}
+
+// step counts what is looked at.
+func (w *walker) step(n int) error {
+	if w.steps += n; w.steps > maxSteps {
+		return fmt.Errorf("more than %d rules lead from one to another", maxSteps)
+	}
+	return nil
 }
 
 // walk follows packets through a chain.
@@ -85,10 +88,14 @@ func (w *walker) walk(chain string, m match, depth int) error {
 	if depth > maxDepth {
 		return nil // a loop, which the kernel refuses
 	}
+	w.exits(chain)
 	m.svl = m.svl || strings.HasPrefix(chain, "KUBE-SVL-")
 	for _, r := range w.rules.nat[chain] {
-		if w.steps++; w.steps > maxSteps {
-			return fmt.Errorf("more than %d rules lead from one to another", maxSteps)
+		if err := w.step(1 + len(m.ports)*len(r.ports)/maxPorts); err != nil {
+			return err
+		}
+		if r.ends() && r.always() {
+			return nil // nothing gets to what follows
 		}
 		if r.target == "DNAT" {
 			if err := w.leaf(r, m); err != nil {
@@ -116,6 +123,28 @@ func (w *walker) walk(chain string, m match, depth int) error {
 	return nil
 }
 
+// exits notes, once for each chain, rules that keep some connections from a DNAT behind them.
+func (w *walker) exits(chain string) {
+	if w.walked[chain] {
+		return
+	}
+	w.walked[chain] = true
+	var exits []rule
+	for _, r := range w.rules.nat[chain] {
+		switch {
+		case r.ends() && r.always():
+			return // nothing gets to what follows
+		case r.ends() && !r.ofDocker():
+			exits = append(exits, r)
+		case r.target == "DNAT" || w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
+			for _, e := range exits {
+				w.note(e.at, source.Excerpt(e.text)+" is left out: connections that it keeps from the rules behind it reach services too", "source_ranges says who may use a service")
+			}
+			exits = nil
+		}
+	}
+}
+
 // leadsOn reports whether a chain leads to a rule that rewrites the destination, or to a note.
 func (w *walker) leadsOn(chain string, depth int) bool {
 	known, seen := w.leads[chain]
@@ -132,45 +161,6 @@ func (w *walker) leadsOn(chain string, depth int) bool {
 	return w.leads[chain]
 }
 
-// and returns what a rule wants beside what was wanted before; false: both cannot be.
-func (m match) and(r rule) (match, bool) {
-	if r.dst.IsValid() && !r.notDst {
-		if m.dst.IsValid() && !m.dst.Contains(r.dst.Addr()) {
-			return m, false
-		}
-		m.dst = r.dst
-	}
-	if r.notDst {
-		m.limited = "! -d " + r.dst.String()
-	}
-	if r.protocol != 0 {
-		if m.protocol != 0 && m.protocol != r.protocol {
-			return m, false
-		}
-		m.protocol = r.protocol
-	}
-	if r.ports != nil {
-		m.ports = r.ports
-	}
-	if r.src.IsValid() && !r.notSrc {
-		m.src = r.src
-	}
-	m.local = m.local || r.dstLocal
-	m.fromHost = m.fromHost || r.srcLocal
-	if r.in != "" && !r.notIn {
-		m.in = r.in
-	}
-	if r.comment != "" && m.comment == "" && r.ports != nil {
-		m.comment = r.comment
-	}
-	if len(r.other) > 0 {
-		m.limited = strings.Join(r.other, " ")
-	}
-	m.chance *= r.chance
-	m.affinity = max(m.affinity, r.affinity)
-	return m, true
-}
-
 // leaf notes where a rule sends what gets to it.
 func (w *walker) leaf(r rule, m match) error {
 	m, ok := m.and(r)
@@ -185,7 +175,7 @@ func (w *walker) leaf(r rule, m match) error {
 	case err != nil:
 		w.note(r.at, "the rule is left out: "+err.Error(), "")
 	case m.limited != "":
-		w.note(r.at, "the rule is left out: no service is chosen by "+source.Excerpt(m.limited), "")
+		w.note(r.at, "the rule is left out: no service is chosen by "+source.Excerpt(m.limited), m.limitedHint())
 	case m.protocol == 0 || m.ports == nil:
 		w.note(r.at, "the rule is left out: it is of all ports or all protocols", "write a service with the ports that are used")
 	case m.dst.IsValid() && !m.dst.IsSingleIP():
@@ -193,8 +183,8 @@ func (w *walker) leaf(r rule, m match) error {
 	case m.dst.IsValid() && source.Unusable(m.dst.Addr()) != "":
 		w.note(r.at, fmt.Sprintf("the rule is left out: %s is %s", m.dst.Addr(), source.Unusable(m.dst.Addr())), "")
 	default:
-		if m.in != "" {
-			w.note(r.at, "-i "+source.Excerpt(m.in)+" is left out: services are chosen by address", "node_port_addresses says where node ports are served")
+		if m.notIn != "" {
+			w.note(r.at, "! -i "+source.Excerpt(m.notIn)+" is left out: services are chosen by address, so clients there reach it too", "source_ranges says who may use a service")
 		}
 		for _, port := range m.ports {
 			if err := w.grow(1 + len(to)); err != nil {
@@ -239,7 +229,7 @@ func (w *walker) destinations(text string) (to []netip.AddrPort, err error) {
 
 // firewalls reads who may use the addresses of load balancers: newer versions of kube-proxy drop the
 // others in table filter.
-func (w *walker) firewalls() {
+func (w *walker) firewalls() error {
 	for _, r := range w.rules.filter["KUBE-PROXY-FIREWALL"] {
 		if !r.dst.IsSingleIP() {
 			continue
@@ -249,6 +239,9 @@ func (w *walker) firewalls() {
 			if f == nil {
 				continue
 			}
+			if err := w.step(len(w.rules.filter[r.target])); err != nil {
+				return err
+			}
 			for _, inner := range w.rules.filter[r.target] {
 				if inner.target == "RETURN" && inner.src.IsValid() && !inner.notSrc && len(f.ranges) < 1000 {
 					f.ranges = append(f.ranges, inner.src.Masked())
@@ -256,85 +249,5 @@ func (w *walker) firewalls() {
 			}
 		}
 	}
-}
-
-// A pool is where connections to a frontend go in the end.
-type pool struct {
-	to       []netip.AddrPort
-	weights  []uint16
-	affinity uint64
-	ranges   []netip.Prefix
-	notes    []Note
-}
-
-// pool returns the endpoints of a frontend, with weights as rules give them shares.
-func (f *frontend) pool() pool {
-	p := pool{ranges: f.ranges}
-	open := slices.ContainsFunc(f.leaves, func(l leaf) bool { return !l.src.IsValid() && !l.fromHost && l.affinity == 0 })
-	shares := map[netip.AddrPort]float64{}
-	rem := 1.0
-	var first netip.Prefix
-	for i, l := range f.leaves {
-		switch {
-		case l.affinity != 0:
-			p.affinity = l.affinity
-			continue
-		case l.svl:
-			p.notes = append(p.notes, Note{l.at, "the traffic policy local is left out: rules do not say on which node other endpoints are", `write node of endpoints, and external_traffic_policy = "local"`})
-		case l.fromHost, open && l.src.IsValid():
-			continue // others get there as well
-		case l.src.IsValid():
-			if !slices.Contains(p.ranges, l.src.Masked()) && len(p.ranges) < 1000 {
-				p.ranges = append(p.ranges, l.src.Masked())
-			}
-			if i == 0 || !first.IsValid() {
-				first = l.src
-			}
-			if l.src != first {
-				continue
-			}
-		}
-		share := rem * l.chance
-		rem -= share
-		for _, to := range l.to {
-			if share <= 1e-9 {
-				break
-			}
-			to = netip.AddrPortFrom(to.Addr(), orPort(to.Port(), f.port))
-			if _, known := shares[to]; !known {
-				p.to = append(p.to, to)
-			}
-			shares[to] += share / float64(len(l.to))
-		}
-	}
-	p.weights = weights(p.to, shares)
-	return p
-}
-
-func orPort(n, standard uint16) uint16 {
-	if n == 0 {
-		return standard
-	}
-	return n
-}
-
-// weights returns whole numbers that are to each other as shares are, within a fiftieth.
-func weights(to []netip.AddrPort, shares map[netip.AddrPort]float64) []uint16 {
-	least := 1.0
-	for _, a := range to {
-		least = min(least, shares[a])
-	}
-	out := make([]uint16, len(to))
-	for scale := 1; scale <= 100; scale++ {
-		good := true
-		for i, a := range to {
-			exact := shares[a] / least * float64(scale)
-			out[i] = uint16(min(65535, exact+0.5))
-			good = good && float64(out[i]) < exact*1.02 && float64(out[i]) > exact*0.98
-		}
-		if good {
-			break
-		}
-	}
-	return out
+	return nil
 }

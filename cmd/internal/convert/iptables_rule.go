@@ -13,6 +13,7 @@ import (
 // A rule is a line of iptables-save, as far as it decides where new connections go.
 type rule struct {
 	at          place
+	chain, text string
 	dst, src    netip.Prefix // invalid: any
 	notDst      bool
 	notSrc      bool
@@ -28,6 +29,7 @@ type rule struct {
 	target      string
 	destination string   // of DNAT
 	other       []string // matches that we do not know
+	limited     string   // all of these
 }
 
 // A ruleset is what iptables-save prints of the tables that matter.
@@ -64,7 +66,7 @@ func readRules(in Input) (*ruleset, error) {
 			if err != nil {
 				return nil, errorAt(at, "%s", err)
 			}
-			table[words[1]] = append(table[words[1]], parseRule(at, words[2:]))
+			table[words[1]] = append(table[words[1]], parseRule(at, words[1], words[2:]))
 		}
 	}
 	return rs, nil
@@ -74,8 +76,8 @@ func readRules(in Input) (*ruleset, error) {
 var plainWords = []string{"tcp", "udp", "sctp", "comment", "addrtype", "statistic", "multiport", "recent"}
 
 // parseRule reads the options of a rule. What cannot be read is among other.
-func parseRule(at place, words []string) rule {
-	r := rule{at: at, chance: 1}
+func parseRule(at place, chain string, words []string) rule {
+	r := rule{at: at, chain: chain, text: strings.Join(words, " "), chance: 1}
 	not, seconds := false, uint64(0)
 	rcheck := false
 	for i := 0; i < len(words); i++ {
@@ -97,15 +99,39 @@ func parseRule(at place, words []string) rule {
 			seconds, _ = strconv.ParseUint(value, 10, 31)
 		case "--rcheck", "--update":
 			rcheck = true
+			if not {
+				r.other = append(r.other, "! "+word)
+			}
 		default:
 			r.option(word, value, not)
 		}
 		not = false
 	}
-	if rcheck {
+	switch {
+	case rcheck && strings.HasPrefix(r.target, "KUBE-SEP-"):
 		r.affinity = max(1, seconds)
+	case rcheck:
+		r.other = append(r.other, "-m recent")
 	}
+	r.limited = strings.Join(r.other, " ")
 	return r
+}
+
+// ends reports whether a rule ends its chain for what it matches, with the destination as it is.
+func (r rule) ends() bool { return r.target == "RETURN" || r.target == "ACCEPT" }
+
+// always reports whether a rule matches everything.
+func (r rule) always() bool {
+	return !r.dst.IsValid() && !r.src.IsValid() && r.protocol == 0 && r.ports == nil && r.in == "" && !r.dstLocal && !r.srcLocal && r.chance == 1 && r.affinity == 0 && r.limited == ""
+}
+
+// ofDocker reports whether a rule keeps containers from published ports, of which they have no need.
+func (r rule) ofDocker() bool { return r.chain == "DOCKER" && r.in != "" && (r.notIn || r.ends()) }
+
+// shortcut reports whether by a rule of kube-proxy pods, or this host, get to all endpoints of a
+// service that has the traffic policy local. It says nothing of who may use the service.
+func (r rule) shortcut() bool {
+	return strings.HasPrefix(r.chain, "KUBE-EXT-") && !r.notSrc && !r.notIn && (r.src.IsValid() || r.srcLocal || r.in != "")
 }
 
 // option reads an option and its value.
@@ -177,7 +203,9 @@ func portList(text string) (list []uint16, ok bool) {
 		if err != nil {
 			return nil, false
 		}
-		list = append(list, ports...)
+		if list = append(list, ports...); len(list) > maxPorts {
+			return nil, false
+		}
 	}
-	return list, len(list) <= maxPorts
+	return list, true
 }

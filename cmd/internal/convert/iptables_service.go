@@ -39,10 +39,14 @@ func (w *walker) kube() error {
 			return err
 		}
 		commonTargets(s.Service)
-		for i, svc := range splitPorts(s.Service) {
+		split := splitPorts(s.Service)
+		for i, svc := range split {
 			one := *s
 			one.Service = svc
 			commonTargets(svc)
+			if len(split) > 1 {
+				svc.Name = w.unique(svc.Namespace, svc.Name)
+			}
 			if i > 0 {
 				one.Notes = nil
 			}
@@ -95,27 +99,40 @@ func (w *walker) kubeFront(services map[source.Key]*Service, f *frontend, m []st
 	s.addPool(s.Ports[i].Name, p)
 }
 
-// addPool adds endpoints that serve a port.
+// A poolIndex finds endpoints of a service.
+type poolIndex struct {
+	of    map[netip.Addr][]int
+	known map[servedPort]bool
+	next  map[servedPort]int // how many endpoints of an address serve a port; number 0
+}
+
+// A servedPort is a port of an address, by name and number.
+type servedPort struct {
+	addr   netip.Addr
+	port   string
+	number uint16
+}
+
+// addPool adds endpoints that serve a port: one of the same address that does not serve it yet, or a new one.
 func (s *Service) addPool(port string, p pool) {
-	of := make(map[netip.Addr][]int, len(s.Endpoints))
-	for i, e := range s.Endpoints {
-		of[e.Addr] = append(of[e.Addr], i)
+	if s.pools.of == nil {
+		s.pools = poolIndex{map[netip.Addr][]int{}, map[servedPort]bool{}, map[servedPort]int{}}
 	}
+	x := s.pools
 	for i, to := range p.to {
-		at := -1
-		for _, k := range of[to.Addr()] {
-			if n, has := s.Endpoints[k].Ports[port]; !has || n == to.Port() {
-				at = k
-				break
-			}
+		served, any := servedPort{to.Addr(), port, to.Port()}, servedPort{to.Addr(), port, 0}
+		if x.known[served] {
+			continue
 		}
-		if at < 0 {
-			of[to.Addr()] = append(of[to.Addr()], len(s.Endpoints))
+		x.known[served] = true
+		n := x.next[any]
+		if x.next[any]++; n == len(x.of[to.Addr()]) {
+			x.of[to.Addr()] = append(x.of[to.Addr()], len(s.Endpoints))
 			e := endpoint(to.Addr())
 			e.Weight, e.Ports = p.weights[i], map[string]uint16{}
-			at, s.Endpoints = len(s.Endpoints), append(s.Endpoints, e)
+			s.Endpoints = append(s.Endpoints, e)
 		}
-		s.Endpoints[at].Ports[port] = to.Port()
+		s.Endpoints[x.of[to.Addr()][n]].Ports[port] = to.Port()
 	}
 }
 
@@ -174,15 +191,14 @@ func (w *walker) plainService(f *frontend, p pool) *Service {
 		name = frontendName(f.addr, f.port, f.protocol)
 	}
 	s := w.service(f.leaves[0].at, "default", name)
-	switch {
-	case !f.addr.IsValid():
-		if len(p.ranges) > 0 {
-			s.note(s.at, fmt.Sprintf("who may use it, %s, is left out: it is for load_balancer_ips", p.ranges[0]), "have the firewall refuse others")
-		}
-	case len(p.ranges) > 0:
-		s.LoadBalancerIPs, s.LoadBalancerSourceRanges = []netip.Addr{f.addr}, p.ranges
-	default:
+	if f.addr.IsValid() {
 		s.VIPs = []netip.Addr{f.addr}
+	} else if i := slices.IndexFunc(f.leaves, func(l leaf) bool { return !l.local }); i >= 0 {
+		s.note(f.leaves[i].at, "the rule is of every address, and a node port is of this host's", "node_port_addresses says of which; write vips where it is for others")
+	}
+	s.SourceRanges = p.ranges
+	for _, n := range p.notes {
+		s.note(n.at, n.msg, n.hint)
 	}
 	s.setAffinity(s.at, time.Duration(p.affinity)*time.Second)
 	return s
