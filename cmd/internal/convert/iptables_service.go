@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -162,10 +163,7 @@ func (w *walker) plain() error {
 		if len(p.to) == 0 {
 			continue
 		}
-		same := fmt.Sprint(f.addr, f.protocol, p.ranges, p.affinity, p.weights)
-		for _, l := range f.leaves {
-			same += fmt.Sprint(" ", l.at.line)
-		}
+		same := f.likeness(p)
 		s := by[same]
 		if s == nil {
 			s = w.plainService(f, p)
@@ -183,6 +181,16 @@ func (w *walker) plain() error {
 		commonTargets(s.Service)
 	}
 	return nil
+}
+
+// likeness returns what ports of one service have in common: the rules, and what they make.
+func (f *frontend) likeness(p pool) string {
+	var b strings.Builder
+	fmt.Fprint(&b, f.addr, f.protocol, p.ranges, p.affinity, p.weights)
+	for _, l := range f.leaves {
+		fmt.Fprint(&b, " ", l.at.line)
+	}
+	return b.String()
 }
 
 func (w *walker) plainService(f *frontend, p pool) *Service {

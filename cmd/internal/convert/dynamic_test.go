@@ -1,0 +1,32 @@
+package convert_test
+
+import (
+	"fmt"
+	"os/exec"
+	"testing"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/source/file"
+)
+
+// The command of a check with misc_dynamic passes where keepalived would send connections.
+func TestMiscDynamicPasses(t *testing.T) {
+	for code, want := range map[int]bool{0: true, 1: false, 2: false, 3: true, 125: true, 126: false, 127: false, 255: true} {
+		text := fmt.Sprintf("virtual_server 192.0.2.1 80 {\nprotocol TCP\nreal_server 10.0.0.1 80 {\nMISC_CHECK {\n"+
+			"misc_path \"/bin/sh -c 'test $1 = 198.51.100.7 && exit %d' sh 10.0.0.1\"\nmisc_dynamic\n}\n}\n}\n", code)
+		d, err := document(format(t, "keepalived"), convert.Input{Name: "in", Data: []byte(text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		services, _ := file.Parse("services.toml", d.TOML)
+		if len(services) != 1 || services[0].HealthCheck == nil {
+			t.Fatalf("no check in\n%s", d.TOML)
+		}
+		words := services[0].HealthCheck.Command
+		cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
+		cmd.Env = []string{"SVCPROXY_ADDRESS=198.51.100.7"}
+		if passed := cmd.Run() == nil; passed != want {
+			t.Errorf("exit code %d: passes: %v; want %v of %q", code, passed, want, words)
+		}
+	}
+}
