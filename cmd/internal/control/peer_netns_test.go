@@ -173,7 +173,7 @@ func TestGreedyReader(t *testing.T) {
 	const greedy, member = 4800, 4711
 	withGroups(t, map[string]int{readers: member})
 	r := sampleRoutes()
-	begun := make(chan bool, maxAnswers)
+	begun := make(chan bool, maxUserConns) // room for all: none may be left when the test ends
 	Get(r, "/v1/slow", func(ctx context.Context, _ url.Values) (bool, error) {
 		begun <- true
 		<-ctx.Done()

@@ -65,17 +65,17 @@ func (t *turns) handler(h http.Handler) http.Handler {
 
 // wait waits for p's turn, and reports whether that came before ctx ended.
 func (t *turns) wait(ctx context.Context, p Peer) bool {
-	for {
+	for ctx.Err() == nil { // those who wait are many, and none begins once the daemon ends
 		freed := t.begin(p)
 		if freed == nil {
 			return true
 		}
 		select {
 		case <-ctx.Done():
-			return false
 		case <-freed:
 		}
 	}
+	return false
 }
 
 // begin takes a turn and returns nil, or returns what is closed when one ends.

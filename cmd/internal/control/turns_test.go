@@ -49,6 +49,9 @@ func TestTurnsEnd(t *testing.T) {
 	for range maxUserAnswers {
 		ts.end(one)
 	}
+	if ts.wait(ctx, one) {
+		t.Error("one has a turn after the daemon has ended")
+	}
 	if n := take(&ts, other); n != maxUserAnswers || len(ts.taken.users) != 1 {
 		t.Errorf("the next one has %d turns; counted: %v", n, ts.taken.users)
 	}
