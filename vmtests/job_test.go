@@ -13,9 +13,6 @@ import (
 	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
-// jobPatience is how long a program in a guest may take to begin.
-const jobPatience = time.Minute
-
 // A job is a program that runs in a guest while the test does other things.
 type job struct {
 	stop context.CancelFunc
@@ -35,7 +32,7 @@ func begin(t *testing.T, g *guest.Guest, sign string, args ...string) *job {
 		g.Run(ctx, guest.Command{Args: args}, j) // what goes wrong shows in the output
 	}()
 	t.Cleanup(func() { j.end() })
-	for deadline := time.Now().Add(jobPatience); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%q: no %q in %q", args, sign, j.output())
 		}

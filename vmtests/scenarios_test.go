@@ -97,9 +97,9 @@ func (s *site) property(t *testing.T, name string) string {
 // eventually polls until check holds.
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !check(); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !check(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

@@ -53,6 +53,10 @@ type site struct {
 	config  guest.Config // of node
 }
 
+// patience is how long anything that a test waits for may take. A guest boots in a quarter of a
+// minute on an idle machine, and in almost two on one that is busy.
+const patience = 5 * time.Minute
+
 // sitePatience ends all guests of a test. It is five times what the longest takes.
 const sitePatience = 20 * time.Minute
 
