@@ -19,11 +19,9 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
-	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
@@ -364,39 +362,4 @@ func (d *daemon) reload(ctx context.Context) {
 	for _, w := range hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode) {
 		d.log.Warn(w)
 	}
-}
-
-// flows is what the Loop needs of connection tracking.
-type flows struct{}
-
-func (flows) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
-	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
-	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
-}
-
-func (flows) Challenge(fam proxier.Family, removed []proxier.Flow) error {
-	list := make([]conntrack.Flow, len(removed))
-	for i, f := range removed {
-		list[i] = conntrack.Flow(f)
-	}
-	return conntrack.Challenge(fam == proxier.IPv6, list)
-}
-
-// newLog returns the log that settings ask for. Both formats quote what could
-// pass for another line.
-func newLog(w io.Writer, s configs.Log) (*slog.Logger, *slog.LevelVar) {
-	level := new(slog.LevelVar)
-	setLevel(level, s.Level)
-	o := &slog.HandlerOptions{Level: level}
-	return slog.New(journal.NewHandler(w, func(w io.Writer) slog.Handler {
-		if s.Format == "json" {
-			return slog.NewJSONHandler(w, o)
-		}
-		return slog.NewTextHandler(w, o)
-	})), level
-}
-
-// setLevel takes what configs has checked; anything else leaves the level alone.
-func setLevel(level *slog.LevelVar, name string) {
-	_ = level.UnmarshalText([]byte(name))
 }

@@ -1,0 +1,194 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+func (v *validator) endpoints() {
+	four, six := v.families()
+	for i := range v.Endpoints {
+		if v.full() {
+			return
+		}
+		e := &v.Endpoints[i]
+		v.endpointWords(i, e)
+		v.endpointPorts(i, e)
+		v.connectionLimits(i, e)
+		if e.Terminating && e.Ready && !v.PublishNotReady {
+			v.warn(At("endpoints", i, "terminating"), "the endpoint is both ready and terminating, so it gets new connections", "write ready = false")
+		}
+		if !e.Addr.IsValid() {
+			continue
+		}
+		v.endpointAddr(i, e)
+		if e.Addr.Is4() && !four || e.Addr.Is6() && !six {
+			v.fault(At("endpoints", i, "address"), fmt.Sprintf("endpoint %s is %s, and the service has no address of that family", e.Addr, family(e.Addr)),
+				"nothing would be sent to it")
+		}
+	}
+	v.endpointsTwice()
+}
+
+// families tells which families an endpoint may have: those of the addresses,
+// or both when there is none or one could not be read.
+func (v *validator) families() (four, six bool) {
+	none := true
+	for _, list := range v.addressLists() {
+		for _, a := range list.addrs {
+			if !a.IsValid() {
+				return true, true
+			}
+			none = false
+			four = four || a.Is4()
+			six = six || a.Is6()
+		}
+	}
+	return four || none, six || none
+}
+
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+func (v *validator) endpointWords(i int, e *Endpoint) {
+	if e.Node != "" && !IsName(e.Node) {
+		v.fault(At("endpoints", i, "node"), Excerpt(e.Node)+" is not the name of a node", wantName)
+	}
+	if e.Zone != "" && !IsName(e.Zone) {
+		v.fault(At("endpoints", i, "zone"), Excerpt(e.Zone)+" is not the name of a zone", wantName)
+	}
+}
+
+func (v *validator) endpointAddr(i int, e *Endpoint) {
+	at := At("endpoints", i, "address")
+	if why := Unusable(e.Addr); why != "" {
+		v.fault(at, fmt.Sprintf("endpoint %s is %s", e.Addr, why), endpointHint(e.Addr))
+	}
+	own, ok := v.where[e.Addr]
+	if !ok {
+		return
+	}
+	for _, p := range v.Ports { // a proxy on the address itself, under another port, is none of ours
+		if n := e.Port(p); n != 0 && v.serves()[servedPort{p.Protocol, n}] {
+			v.fault(at, fmt.Sprintf("endpoint %s is an address and port of its own service, %s", netip.AddrPortFrom(e.Addr, n), own), "")
+			return
+		}
+	}
+}
+
+// A servedPort is a port that clients of the service use.
+type servedPort struct {
+	protocol Protocol
+	port     uint16
+}
+
+// serves returns the ports of the service itself.
+func (v *validator) serves() map[servedPort]bool {
+	if v.served == nil {
+		v.served = make(map[servedPort]bool, len(v.Ports))
+		for _, p := range v.Ports {
+			v.served[servedPort{p.Protocol, p.Port}] = true
+		}
+	}
+	return v.served
+}
+
+// endpointHint says what to write for a loopback endpoint, the one that people try.
+func endpointHint(a netip.Addr) string {
+	if a.IsLoopback() {
+		return "the kernel drops what is redirected there from outside: write an address of an interface"
+	}
+	return ""
+}
+
+func (v *validator) endpointPorts(i int, e *Endpoint) {
+	if len(e.Ports) == 0 {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
+		if v.full() {
+			return
+		}
+		if !v.portNames()[name] {
+			v.fault(At("endpoints", i, "ports", name), "the service has no port named "+Excerpt(name), v.portHint(name))
+		}
+	}
+}
+
+// portNames returns the names of the ports.
+func (v *validator) portNames() map[string]bool {
+	if v.named == nil {
+		v.named = make(map[string]bool, len(v.Ports))
+		for _, p := range v.Ports {
+			v.named[p.Name] = true
+		}
+	}
+	return v.named
+}
+
+// maxHints is how many names are compared with how many others for a hint: that
+// takes a thousand times as long as to find that they are wrong.
+const maxHints = 100
+
+// portHint says which port was meant by a name that none has.
+func (v *validator) portHint(name string) string {
+	if len(v.Ports) > maxHints || len(v.problems) > maxHints {
+		return ""
+	}
+	var names []string
+	for _, p := range v.Ports {
+		if IsLabel(p.Name) { // else it is at fault itself
+			names = append(names, p.Name)
+		}
+	}
+	if near := Nearest(name, names); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	if len(names) == len(v.Ports) && len(names) <= 10 {
+		return "want " + Either(names)
+	}
+	return ""
+}
+
+// endpointsTwice finds endpoints that another one is already, for some port of
+// the service: no kernel holds a target twice.
+func (v *validator) endpointsTwice() {
+	left := v.sharedAddresses()
+	for _, p := range v.Ports {
+		targets := make(map[netip.AddrPort]int, len(left))
+		left = slices.DeleteFunc(left, func(i int) bool {
+			t := netip.AddrPortFrom(v.Endpoints[i].Addr, v.Endpoints[i].Port(p))
+			first, twice := seen(targets, t, i)
+			if !twice || t.Port() == 0 {
+				return false
+			}
+			what := t.String()
+			if p.Name != "" {
+				what += " of port " + Excerpt(p.Name)
+			}
+			v.fault(At("endpoints", i), fmt.Sprintf("endpoint %s is already endpoints[%d]", what, first), "")
+			return true
+		})
+	}
+}
+
+// sharedAddresses returns the indexes of the endpoints whose address is not theirs alone.
+func (v *validator) sharedAddresses() []int {
+	count := make(map[netip.Addr]int, len(v.Endpoints))
+	for i := range v.Endpoints {
+		count[v.Endpoints[i].Addr]++
+	}
+	var shared []int
+	for i := range v.Endpoints {
+		if a := v.Endpoints[i].Addr; a.IsValid() && count[a] > 1 {
+			shared = append(shared, i)
+		}
+	}
+	return shared
+}
