@@ -168,7 +168,7 @@ func (s *Source) refuseMisfits(due []*probe) []*probe {
 	misfits := s.fit(next)
 	s.fitted = s.revision.Load()
 	for _, name := range sortedNames(s.files) { // those for which what the host can do has changed
-		if f := s.files[name]; misfits[f] != nil && next[f] == nil && f.next == nil && f.used != nil {
+		if f := s.files[name]; misfits[f] != nil && next[f] == nil && f.next == nil && f.used != nil && f.used == f.seen {
 			f.next = f.used
 			due = append(due, &probe{name: name, f: f, at: time.Now()})
 		}

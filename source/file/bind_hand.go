@@ -1,6 +1,7 @@
 package file
 
 import (
+	"crypto/sha256"
 	"path/filepath"
 	"slices"
 	"time"
@@ -17,10 +18,13 @@ func (s *Source) complete(ch *source.Changes) {
 	}
 	if len(s.newLists) > 0 {
 		for _, name := range sortedNames(s.files) {
-			if f := s.files[name]; f.used != nil && refersTo(f.used, s.newLists) && !set[f.id()] {
+			f := s.files[name]
+			if f.used != nil && refersTo(f.used, s.newLists) && !set[f.id()] {
 				u := s.outgoing(f)
 				u.Changed = s.listsChanged(f.used)
 				ch.Set = append(ch.Set, u)
+			} else if f.good != nil && f.good != f.used && refersTo(f.good, s.newLists) {
+				s.noteLists(name)
 			}
 		}
 		clear(s.newLists)
@@ -29,10 +33,14 @@ func (s *Source) complete(ch *source.Changes) {
 		switch f := s.files[filepath.Base(ch.Set[i].ID.Name)]; {
 		case f == nil || f.used == nil:
 		case len(f.used.lists) > 0:
-			ch.Set[i].Services = s.boundServices(f)
+			s.handBound(f, &ch.Set[i])
 		default:
-			f.bound, f.warned = nil, nil
+			f.bound, f.warned, f.before, f.apart = nil, nil, nil, false
 		}
+		s.noteLists(filepath.Base(ch.Set[i].ID.Name))
+	}
+	for name := range s.decisions.lists {
+		s.noteLists(name)
 	}
 }
 
@@ -47,18 +55,48 @@ func (s *Source) listsChanged(v *version) (at []time.Time) {
 	return at
 }
 
-// boundServices returns the services that are used of a file, with their endpoints.
-func (s *Source) boundServices(f *state) []*source.Service {
+// handBound sets the services of a unit of a file that refers to lists. The caller holds s.mu.
+func (s *Source) handBound(f *state, u *source.Unit) {
+	w := s.boundServices(f)
+	u.Services, u.Version = w.services, w.unitVersion(f.used)
+	if s.store != nil && len(f.sent) > 0 {
+		f.sent[len(f.sent)-1].fileWithLists = w
+	}
+	if f.used == f.good && (s.store == nil || f.accepted.services == nil) {
+		f.accepted = w
+	}
+}
+
+// boundServices returns the services that are used of a file, with their endpoints: those that were accepted, where
+// the lists are not those of then and do not fit.
+func (s *Source) boundServices(f *state) fileWithLists {
 	known := f.bound
 	if s.fitted != s.revision.Load() {
 		known = nil
 	}
-	b := s.rules.bindVersion(f.used, s.usedList, known)
+	w := fileWithLists{lists: map[string][sha256.Size]byte{}}
+	list := func(name string) (*endpointList, string) {
+		v := s.listToBind(f, name)
+		if v == nil {
+			return s.usedList(name)
+		}
+		w.lists[name] = v.id
+		return v.list, lacksList
+	}
+	b := s.rules.bindVersion(f.used, list, known)
+	why := b.firstFault()
+	f.apart = f.before != nil || why != "" && f.used == f.good && f.accepted.services != nil
+	if f.apart && f.before == nil {
+		s.log.Warn("services keep the endpoints that they were last accepted with: their lists are for a newer version of the file", "file", f.path, "why", why)
+		return f.accepted
+	}
 	f.bound, f.warned = b.known, b.warned
-	if why := b.firstFault(); why != "" {
+	if why != "" {
 		s.log.Error("services are used with those endpoints of their list only that are good for them", "file", f.path, "why", why)
 	}
-	return b.services(f.used, s.usedList, s.rules.bindLoosely)
+	w.services = b.services(f.used, list, s.rules.bindLoosely)
+	f.before = nil
+	return w
 }
 
 // usedList returns the list of a name that is used.

@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -17,9 +18,10 @@ import (
 // what the files say. They outlive the process: a held change stays held, an
 // older version stays in use, and what was applied on trial goes back.
 type decisions struct {
-	pins    map[string]*pin // by file name
-	trial   *trial          // nil: there is none
-	overdue *overdue        // nil: a client has been told, or there is none
+	pins    map[string]*pin           // by file name
+	trial   *trial                    // nil: there is none
+	overdue *overdue                  // nil: a client has been told, or there is none
+	lists   map[string]*acceptedLists // by name of the file that was accepted with them
 
 	changed bool   // since text, perhaps
 	text    []byte // as last handed to the store
@@ -35,6 +37,20 @@ func (d *decisions) pin(name string, p *pin) {
 func (d *decisions) unpin(name string) {
 	d.changed = d.changed || d.pins[name] != nil
 	delete(d.pins, name)
+}
+
+// noteLists notes with which lists a file was accepted; nil: with those in use.
+func (d *decisions) noteLists(name string, a *acceptedLists) {
+	was := d.lists[name]
+	switch {
+	case a == nil && was != nil:
+		delete(d.lists, name)
+	case a == nil || was != nil && was.of == a.of && maps.Equal(was.lists, a.lists):
+		return
+	default:
+		d.lists[name] = a
+	}
+	d.changed = true
 }
 
 // try notes what is on trial; nil: nothing.
@@ -65,6 +81,11 @@ func (d *decisions) needs() map[keptVersion]bool {
 	for name, p := range d.pins {
 		needed[keptVersion{name, sumText(p.use)}] = true
 	}
+	for _, a := range d.lists {
+		for name, id := range a.lists {
+			needed[keptVersion{name, sumText(id)}] = true
+		}
+	}
 	if d.trial != nil {
 		for name, v := range d.trial.before {
 			needed[keptVersion{name, sumText(v.id)}] = true
@@ -79,6 +100,7 @@ type (
 		Pins  []pinText    `json:"pins,omitempty"`
 		Apply *trialText   `json:"apply,omitempty"`
 		Back  *overdueText `json:"back,omitempty"`
+		Lists []listsText  `json:"lists,omitempty"`
 	}
 	pinText struct {
 		File  string           `json:"file"`
@@ -87,6 +109,11 @@ type (
 		Use   string           `json:"use,omitempty"`
 		Since time.Time        `json:"since"`
 		Why   string           `json:"why"`
+	}
+	listsText struct {
+		File  string            `json:"file"`
+		Of    string            `json:"of"`
+		Lists map[string]string `json:"lists"`
 	}
 	trialText struct {
 		Began   time.Time         `json:"began"`
@@ -122,6 +149,13 @@ func (d *decisions) encode() []byte {
 			t.Apply.Refused[name] = sumText(id)
 		}
 	}
+	for _, name := range sortedNames(d.lists) {
+		a := listsText{name, sumText(d.lists[name].of), map[string]string{}}
+		for list, id := range d.lists[name].lists {
+			a.Lists[list] = sumText(id)
+		}
+		t.Lists = append(t.Lists, a)
+	}
 	if o := d.overdue; o != nil {
 		t.Back = &overdueText{o.began, o.back}
 	}
@@ -134,7 +168,7 @@ func (d *decisions) encode() []byte {
 
 // parseDecisions reads what encode wrote.
 func parseDecisions(data []byte) (d decisions, err error) {
-	d.pins = map[string]*pin{}
+	d.pins, d.lists = map[string]*pin{}, map[string]*acceptedLists{}
 	head, text, _ := bytes.Cut(data, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if string(head) != fmt.Sprintf("%s%08x", decisionsHeader, crc32.ChecksumIEEE(text)) {
@@ -149,6 +183,11 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		use, ok2 := parseSum(p.Use)
 		if isFileName(p.File) && (ok1 || p.Found == "") && (ok2 || p.Use == "") {
 			d.pins[p.File] = &pin{p.State, found, use, p.Since, p.Why}
+		}
+	}
+	for _, a := range t.Lists {
+		if of, ok := parseSum(a.Of); ok && isFileName(a.File) {
+			d.lists[a.File] = &acceptedLists{of, a.sums()}
 		}
 	}
 	if t.Back != nil {
@@ -168,6 +207,17 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		}
 	}
 	return d, nil
+}
+
+// sums returns the versions of lists that can be files.
+func (a listsText) sums() map[string][sha256.Size]byte {
+	sums := map[string][sha256.Size]byte{}
+	for name, text := range a.Lists {
+		if sum, ok := parseSum(text); ok && isFileName(name) {
+			sums[name] = sum
+		}
+	}
+	return sums
 }
 
 func isFileName(name string) bool { return isServiceFile(name) && !strings.ContainsAny(name, "/\x00") }

@@ -60,8 +60,8 @@ func (s *Source) useInstead(sink source.Sink, versions map[string]*version, why 
 			removed[name] = was
 		}
 	}
-	s.keepDecisions()
 	s.complete(&ch)
+	s.keepStep()
 	s.mu.Unlock()
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
@@ -79,7 +79,7 @@ func (s *Source) replaceUsed(name string, f *state, v *version, why string, ch *
 		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
 		}
-		f.used, f.good, f.sent, f.claimedAt = nil, nil, nil, time.Time{}
+		f.used, f.good, f.accepted, f.sent, f.claimedAt = nil, nil, fileWithLists{}, nil, time.Time{}
 	case v.id == f.seen.id: // what the file says
 		f.seen, f.used, f.state = v, v, source.Accepted
 		s.handOn(f, ch)

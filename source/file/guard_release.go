@@ -60,8 +60,8 @@ func (s *Source) letGo() (ch source.Changes, names []string, removed map[string]
 		names = append(names, name)
 	}
 	s.removed.forget()
-	s.keepDecisions()
 	s.complete(&ch)
+	s.keepStep()
 	return ch, names, removed
 }
 

@@ -41,6 +41,7 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 			f.seen, f.used, f.good = p.good, p.good, p.good
 			f.state, f.since = source.Accepted, p.last.at
 			f.unlogged, f.atStart = !f.isList(), true
+			s.takeAcceptedLists(p)
 			if !f.isList() {
 				units = append(units, s.outgoing(f))
 			}
@@ -66,7 +67,7 @@ func (s *Source) handChanges(probes []probe, sink source.Sink) {
 func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []probe, removed map[string]*version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.keepDecisions()
+	defer s.keepStep()
 	arriving := s.arriving()
 	for _, p := range probes {
 		if p.stamp.fileID != p.f.stamp.fileID {

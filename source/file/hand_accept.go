@@ -55,8 +55,8 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 // accept notes that a version is in use. It returns false for one that is not on its way.
 func (f *state) accept(version string) bool {
 	for i, v := range f.sent {
-		if v.name() == version {
-			f.good, f.sent, f.damage = v, f.sent[i+1:], nil
+		if v.unitVersion(v.version) == version {
+			f.good, f.accepted, f.sent, f.damage = v.version, v.fileWithLists, f.sent[i+1:], nil
 			return true
 		}
 	}

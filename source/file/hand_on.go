@@ -50,7 +50,7 @@ func (s *Source) takeList(f *state) {
 	if f.claimedAt.IsZero() {
 		f.claimedAt = now
 	}
-	s.store.put(map[string]entry{name: {record{f.used.id, f.claimedAt, now}, f.used, was}})
+	s.listEntries[name] = entry{record{f.used.id, f.claimedAt, now}, f.used, was} // see keepStep
 }
 
 // activate makes f.next count. It returns false when the file is gone.
@@ -86,7 +86,7 @@ func (s *Source) outgoing(f *state) source.Unit {
 	if s.store == nil {
 		f.good = f.used
 	} else {
-		f.sent = append(f.sent, f.used)
+		f.sent = append(f.sent, handedVersion{version: f.used})
 		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
 	}
 	u := source.Unit{ID: f.id(), Version: f.used.name(), Services: f.used.services}

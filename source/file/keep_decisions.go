@@ -46,10 +46,20 @@ func bootText() string {
 	return strings.TrimSpace(string(text))
 }
 
+// keepStep has written what a step decided, and then the lists that it took: a file may have been accepted with those
+// of before. The caller holds s.mu.
+func (s *Source) keepStep() {
+	s.keepDecisions()
+	if s.store != nil && len(s.listEntries) > 0 {
+		s.store.put(s.listEntries)
+		clear(s.listEntries)
+	}
+}
+
 // keepDecisions has them written, if they are other than before. The caller holds s.mu.
 func (s *Source) keepDecisions() {
 	d := &s.decisions
-	if s.store == nil || !d.changed || d.text == nil && len(d.pins) == 0 && d.trial == nil {
+	if s.store == nil || !d.changed || d.text == nil && len(d.pins)+len(d.lists) == 0 && d.trial == nil {
 		return
 	}
 	d.changed = false

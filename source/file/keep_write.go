@@ -27,8 +27,9 @@ const (
 // writeMore writes some of what is pending, and reports whether there is more. After
 // an error the rest waits for retry.
 func (st *store) writeMore(sync bool) bool {
+	jobs := st.next() // first, so that the decisions which were put before them are written before
 	err := cmp.Or(st.writeDirID(), st.writeDecisions())
-	if jobs := st.next(); len(jobs) > 0 {
+	if len(jobs) > 0 {
 		err = cmp.Or(err, st.write(jobs, sync))
 	}
 	st.noteError(err)

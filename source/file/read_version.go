@@ -61,6 +61,11 @@ func newVersion(ctx context.Context, path string, data []byte, err error, parse 
 	return v
 }
 
+// listVersion returns the version of a file of endpoints with this text.
+func listVersion(path string, data []byte) *version {
+	return newVersion(context.Background(), path, data, nil, nil, nil)
+}
+
 // setLists finds out which services refer to lists.
 func (v *version) setLists() {
 	for i, s := range v.services {

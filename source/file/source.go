@@ -32,6 +32,7 @@
 //	parse*    text to services and faults (rules.go: the limits)
 //	wait.go   whether a version may be half written, and when it counts
 //	hand*     what counts is handed to the sink, and what the sink accepts
+//	bind*     services with the endpoints of files of their own
 //	guard_*   what counts and is not used: a change that is held, a version with another in its place
 //	keep*     copies of accepted versions, and decisions, in a state directory, for the next start
 //	history*  the versions that were accepted before, beside these copies
@@ -114,8 +115,9 @@ type Source struct {
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
-	newLists map[string]bool // files of endpoints that are used otherwise than the files have them that refer to them
-	fitted   int64           // the revision by which files and lists were fitted together
+	newLists    map[string]bool  // files of endpoints that are used otherwise than the files have them that refer to them
+	listEntries map[string]entry // to be recorded of those, once decisions are
+	fitted      int64            // the revision by which files and lists were fitted together
 
 	largeReads map[string]*largeRead // of large files, by name
 	largeDone  chan *largeRead       // those that have ended
@@ -154,8 +156,8 @@ func New(o Options) *Source {
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},
-		newLists: map[string]bool{},
-		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}},
+		newLists: map[string]bool{}, listEntries: map[string]entry{},
+		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}, lists: map[string]*acceptedLists{}},
 		largeReads: map[string]*largeRead{}, largeDone: make(chan *largeRead), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	if s.log == nil {

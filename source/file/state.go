@@ -38,16 +38,19 @@ type state struct {
 	since time.Time
 	hold  *hold // why seen is not used although it could be; nil: it is
 
-	bound  bindings       // what is used, with its lists
-	warned []source.Fault // of that
+	bound  bindings            // what is used, with its lists
+	warned []source.Fault      // of that
+	before map[string]*version // lists that good was accepted with before this start, which others have replaced; nil: none
+	apart  bool                // what is used is handed on as accepted, with lists that are not those of now
 
 	// What became of what was handed on.
-	sent      []*version     // neither accepted yet nor overtaken by one that was
-	good      *version       // the last that was accepted; nil: none
-	unlogged  bool           // that used is accepted is not logged yet
-	atStart   bool           // it is of the first look: only those who debug want to know
-	claimedAt time.Time      // when a version was accepted for the first time; zero: never, or not known
-	damage    []source.Fault // of the copy of the last good version
+	sent      []handedVersion // neither accepted yet nor overtaken by one that was
+	good      *version        // the last that was accepted; nil: none
+	accepted  fileWithLists   // that with its lists; empty: it refers to none
+	unlogged  bool            // that used is accepted is not logged yet
+	atStart   bool            // it is of the first look: only those who debug want to know
+	claimedAt time.Time       // when a version was accepted for the first time; zero: never, or not known
+	damage    []source.Fault  // of the copy of the last good version
 }
 
 // A probe is a look at one name.

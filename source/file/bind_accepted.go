@@ -1,0 +1,52 @@
+package file
+
+// noteLists notes with which lists a file was accepted, if a restart could not tell. The caller holds s.mu.
+func (s *Source) noteLists(name string) {
+	f := s.files[name]
+	if f == nil || f.good == nil || f.used == f.good && !f.apart || !s.listsMoved(f) {
+		s.decisions.noteLists(name, nil)
+		return
+	}
+	s.decisions.noteLists(name, &acceptedLists{f.good.id, f.accepted.lists})
+}
+
+// listsMoved reports whether a file was accepted with lists that are not in use any more.
+func (s *Source) listsMoved(f *state) bool {
+	for name, id := range f.accepted.lists {
+		if l := s.files[name]; l == nil || l.good == nil || l.good.id != id {
+			return true
+		}
+	}
+	return false
+}
+
+// takeAcceptedLists has what was accepted of a file before this start go with the lists of then, where these
+// have been replaced. The caller holds s.mu.
+func (s *Source) takeAcceptedLists(p *probe) {
+	a := s.decisions.lists[p.name]
+	if a == nil || p.good == nil || a.of != p.good.id {
+		return
+	}
+	p.f.before = map[string]*version{}
+	for name, id := range a.lists {
+		data, err := readKept(s.store.stateDir(), name, id)
+		if err != nil {
+			s.log.Warn("endpoints that a service file was last accepted with are not known any more", "file", p.f.path, "err", err)
+			continue
+		}
+		if v := listVersion(s.path(name), data); v.list != nil {
+			p.f.before[name] = v
+		}
+	}
+}
+
+// listToBind returns the version of a list that is to go with what is used of a file; nil: there is none.
+func (s *Source) listToBind(f *state, name string) *version {
+	if v := f.before[name]; v != nil {
+		return v
+	}
+	if l := s.files[name]; l != nil {
+		return l.used
+	}
+	return nil
+}
