@@ -187,12 +187,22 @@ func (s *Source) mayMisfit(due []*probe) bool {
 // tryAgain adds files that would be good, except for others, unless they have something newer.
 func (s *Source) tryAgain(due []*probe) []*probe {
 	for _, name := range sortedNames(s.files) {
-		if f := s.files[name]; f.seen != nil && f.seen.whole != nil && f.next == nil {
+		if f := s.files[name]; s.waitsToFit(name, f) {
 			f.next = f.seen.whole
 			due = append(due, &probe{name: name, f: f, at: time.Now()})
 		}
 	}
 	return due
+}
+
+// waitsToFit reports whether a file would be good, except for others, and has nothing newer. One that was rolled back
+// stays so.
+func (s *Source) waitsToFit(name string, f *state) bool {
+	if f.seen == nil || f.seen.whole == nil || f.next != nil {
+		return false
+	}
+	pin := s.decisions.pins[name]
+	return pin == nil || pin.found != f.seen.id
 }
 
 // setMisfit has what is next of a file count as broken for these faults; nil: for none. It returns
@@ -202,7 +212,7 @@ func (s *Source) setMisfit(f *state, faults []source.Fault) bool {
 		return false
 	}
 	if f.seen != nil && f.seen.whole == f.next {
-		f.seen.faults, f.next = faults, nil // as before, perhaps in other words
+		f.seen, f.next = f.next.unfit(faults), nil // as before, perhaps in other words; a large read may have the other
 		return true
 	}
 	f.next = f.next.unfit(faults)

@@ -62,6 +62,9 @@ func (s *Source) endedReads(todo work) (probes []probe) {
 			todo.names[name] = true
 		default:
 			l.at, l.f = time.Now(), s.files[name]
+			if seen := l.f.seen; seen != nil && l.v.id == seen.id && l.v.revision.Load() == seen.revision.Load() {
+				l.v = seen // which may have come to fit its lists, or not to
+			}
 			probes = append(probes, l.probe)
 		}
 	}
