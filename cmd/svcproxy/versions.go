@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -112,7 +113,7 @@ too late, or all is in use.`,
 			if c.Applied {
 				fmt.Fprintln(p.stdout, "confirmed: what was applied stays")
 			}
-			p.tellLetThrough(c.Files)
+			p.tellLetThrough(c.Files, c.Faults)
 			if c.Held > 0 {
 				fmt.Fprintf(p.stdout, "%d files have changes that are held: confirm again to let them through\n", c.Held)
 			}
@@ -121,10 +122,13 @@ too late, or all is in use.`,
 	}
 }
 
-// tellLetThrough names files whose changes are not held any more.
-func (p *program) tellLetThrough(files []string) {
+// tellLetThrough names files whose changes are not held any more, and says why those that cannot be used are not.
+func (p *program) tellLetThrough(files []string, faults []source.Fault) {
 	for _, name := range files {
 		fmt.Fprintf(p.stdout, "let through: %q\n", name)
+	}
+	for _, f := range faults {
+		fmt.Fprintf(p.stdout, "cannot be used: %s\n", f)
 	}
 }
 
@@ -154,8 +158,8 @@ taken when they are found, so apply comes first: apply, edit, see, confirm.`,
 			if err := p.tell(cmd, "/v1/apply", control.Apply{Timeout: timeout}, &a); err != nil {
 				return err
 			}
-			p.tellLetThrough(a.Files)
-			if len(a.Files) == 0 {
+			p.tellLetThrough(a.Files, a.Faults)
+			if len(a.Files)+len(a.Faults) == 0 {
 				fmt.Fprintln(p.stdout, "no change was held: the files are in use as they stand")
 			}
 			_, err := fmt.Fprintf(p.stdout, "all that changes goes back at %s unless svcproxy confirm follows\n", a.Until.Local().Format("15:04:05"))

@@ -117,6 +117,8 @@ func listOf(f *state, v *version) (*endpointList, string) {
 	switch {
 	case v != nil && v.list != nil:
 		return v.list, ""
+	case f.hold != nil && f.hold.state == source.Held:
+		return nil, heldList
 	case f.next != nil && f.next.broken:
 		return nil, brokenList(f.next)
 	case f.seen != nil && f.seen.broken:
@@ -158,7 +160,7 @@ func (s *Source) refuseMisfits(due []*probe) []*probe {
 		s.fitted = s.revision.Load()
 		return due
 	}
-	due = s.tryAgain(due)
+	due, s.refit = s.tryAgain(due), false
 	next := map[*state]*version{}
 	for _, p := range due {
 		if !p.f.next.broken {
@@ -181,7 +183,7 @@ func (s *Source) mayMisfit(due []*probe) bool {
 	uses := func(p *probe) bool {
 		return p.f.isList() || len(p.f.next.lists) > 0 || p.f.used != nil && len(p.f.used.lists) > 0
 	}
-	return s.fitted != s.revision.Load() || slices.ContainsFunc(due, uses)
+	return s.refit || s.fitted != s.revision.Load() || slices.ContainsFunc(due, uses)
 }
 
 // tryAgain adds files that would be good, except for others, unless they have something newer.

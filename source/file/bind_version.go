@@ -132,6 +132,9 @@ func (b *bound) firstFault() string {
 // lacksList is why there is no list of a name.
 const lacksList = "is no file of this directory"
 
+// heldList is why there is none although the file is there, and good.
+const heldList = "is held, and waits for svcproxy apply or svcproxy confirm"
+
 // brokenList is why there is none although the file is there.
 func brokenList(v *version) string {
 	for _, f := range v.faults {

@@ -19,8 +19,9 @@ var errTrialOver = errors.New("the state directory took longer than the time to 
 
 // An Application says what Apply did.
 type Application struct {
-	Files []string  `json:"files,omitempty"` // whose held changes went through
-	Until time.Time `json:"until"`           // when all goes back
+	Files  []string       `json:"files,omitempty"`  // whose held changes went through
+	Faults []source.Fault `json:"faults,omitempty"` // why another held change cannot be used: the first of each file
+	Until  time.Time      `json:"until"`            // when all goes back
 }
 
 // Apply reads all files again and lets all changes through that are held. All that is in
@@ -48,7 +49,8 @@ func (s *Source) Apply(ctx context.Context, timeout time.Duration) (a Applicatio
 			return errTrialOver
 		}
 		a.Until = s.beginTrial(t, timeout)
-		a.Files = s.release(sink)
+		r := s.release(sink)
+		a.Files, a.Faults = r.files, r.faults
 		return nil
 	})
 	if err != nil {

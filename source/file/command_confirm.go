@@ -9,9 +9,10 @@ import (
 
 // A Confirmation says what Confirm did.
 type Confirmation struct {
-	Applied bool     `json:"applied"`         // what was applied on trial stays
-	Files   []string `json:"files,omitempty"` // whose held changes went through
-	Held    int      `json:"held,omitempty"`  // files that are held still
+	Applied bool           `json:"applied"`          // what was applied on trial stays
+	Files   []string       `json:"files,omitempty"`  // whose held changes went through
+	Faults  []source.Fault `json:"faults,omitempty"` // why another held change cannot be used: the first of each file
+	Held    int            `json:"held,omitempty"`   // files that are held still
 }
 
 // Confirm has what was applied on trial stay or, where nothing was, lets all changes through that
@@ -30,7 +31,8 @@ func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
 		case late != nil:
 			return late
 		case len(s.held) > 0:
-			c.Files = s.release(sink)
+			r := s.release(sink)
+			c.Files, c.Faults = r.files, r.faults
 		default:
 			return errors.New("nothing waits to be confirmed: no change is held, and no apply is under way")
 		}

@@ -60,6 +60,7 @@ func (s *Source) useInstead(sink source.Sink, versions map[string]*version, why 
 			removed[name] = was
 		}
 	}
+	s.refit = true
 	s.complete(&ch)
 	s.keepStep()
 	s.mu.Unlock()

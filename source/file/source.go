@@ -117,6 +117,7 @@ type Source struct {
 
 	newLists    map[string]bool  // files of endpoints that are used otherwise than the files have them that refer to them
 	listEntries map[string]entry // to be recorded of those, once decisions are
+	refit       bool             // what did not fit may do so now
 	fitted      int64            // the revision by which files and lists were fitted together
 
 	largeReads map[string]*largeRead // of large files, by name
