@@ -109,6 +109,9 @@ type Service struct {
 	// WrittenPorts is how Ports are written, which such a file refers to. Nil where EndpointsFrom is empty.
 	WrittenPorts []WrittenPort
 
+	// Inherited are the keys whose values are those of [defaults] of the file. Nil where EndpointsFrom is empty.
+	Inherited []string
+
 	InternalTrafficPolicy TrafficPolicy // for VIPs
 	ExternalTrafficPolicy TrafficPolicy // for external addresses and node ports
 

@@ -15,7 +15,7 @@ func TestServiceEqual(t *testing.T) {
 		t.Error("a service does not equal itself")
 	}
 	for path, other := range structtest.Changes[Service]() {
-		place := strings.HasPrefix(path, ".Pos.") || strings.HasPrefix(path, ".Places") || path == ".EndpointsFrom" || strings.HasPrefix(path, ".WrittenPorts")
+		place := strings.HasPrefix(path, ".Pos.") || strings.HasPrefix(path, ".Places") || path == ".EndpointsFrom" || strings.HasPrefix(path, ".WrittenPorts") || strings.HasPrefix(path, ".Inherited")
 		notes := path == ".Description" || strings.HasPrefix(path, ".Labels")
 		if got := same.Equal(other); got != (place || notes) {
 			t.Errorf("with another %s: Equal is %v", path, got)

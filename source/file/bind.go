@@ -31,7 +31,7 @@ func (rules Rules) bind(svc *source.Service, l *endpointList) (*source.Service, 
 
 // with returns a service with endpoints, and all that is wrong with it.
 func (rules Rules) with(svc *source.Service, endpoints []endpoint, listed bool) (*source.Service, []source.Problem) {
-	s := service{Service: *svc, endpoints: endpoints, listed: listed, written: keptPorts(svc.WrittenPorts)}
+	s := service{Service: *svc, endpoints: endpoints, listed: listed, written: keptPorts(svc.WrittenPorts), inherited: svc.Inherited}
 	r := decode.NewReader(nil)
 	s.setEndpoints(r)
 	problems := source.ValidateWritten(&s.Service, s.written.at)
@@ -39,6 +39,9 @@ func (rules Rules) with(svc *source.Service, endpoints []endpoint, listed bool) 
 		problems = append(problems, s.written.problems(rules.Check(&s.Service))...)
 	}
 	for _, p := range problems {
+		if key := s.inheritedKey(&p); key != "" {
+			p.Hint = ofDefaults(key)
+		}
 		r.Problem(p)
 	}
 	if !r.Failed() {
