@@ -19,21 +19,29 @@ func (rules Rules) bind(svc *source.Service, l *endpointList) (*source.Service, 
 		msg := fmt.Sprintf("the list has %d endpoints, more than %d", n, most)
 		return nil, []source.Problem{{Path: source.At(listKey), Msg: msg, Hint: "raise endpoints in [limits] of " + SettingsName}}
 	}
-	bound, problems := rules.with(svc, l.endpoints, true)
+	bound, problems := rules.with(svc, l)
 	if len(problems) == 0 {
 		return bound, nil
 	}
-	_, said := rules.with(svc, nil, false) // where the service is written
+	_, said := rules.with(svc, nil) // where the service is written
 	return bound, slices.DeleteFunc(problems, func(p source.Problem) bool {
 		return slices.ContainsFunc(said, func(q source.Problem) bool { return p.Msg == q.Msg && slices.Equal(p.Path, q.Path) })
 	})
 }
 
-// with returns a service with endpoints, and all that is wrong with it.
-func (rules Rules) with(svc *source.Service, endpoints []endpoint, listed bool) (*source.Service, []source.Problem) {
-	s := service{Service: *svc, endpoints: endpoints, listed: listed, written: keptPorts(svc.WrittenPorts), inherited: svc.Inherited}
+// with returns a service with the endpoints of a list, nil: without any, and all that is wrong with it.
+func (rules Rules) with(svc *source.Service, l *endpointList) (*source.Service, []source.Problem) {
+	s := service{Service: *svc, written: keptPorts(svc.WrittenPorts), inherited: svc.Inherited}
+	s.Endpoints = nil
 	r := decode.NewReader(nil)
-	s.setEndpoints(r)
+	if l != nil {
+		s.endpoints, s.listed = l.endpoints, true
+	}
+	if l != nil && l.sharedBy(&s.written) {
+		s.Endpoints = slices.Clip(l.all)
+	} else {
+		s.setEndpoints(r)
+	}
 	problems := source.ValidateWritten(&s.Service, s.written.at)
 	if rules.Check != nil {
 		problems = append(problems, s.written.problems(rules.Check(&s.Service))...)
@@ -58,7 +66,6 @@ func (rules Rules) bindLoosely(svc *source.Service, l *endpointList) *source.Ser
 		return svc
 	}
 	left := *l
-	left.endpoints = slices.Clone(l.endpoints)
 	for len(left.endpoints) > 0 {
 		bound, problems := rules.bind(svc, &left)
 		bad := badEndpoints(problems)
@@ -74,7 +81,7 @@ func (rules Rules) bindLoosely(svc *source.Service, l *endpointList) *source.Ser
 				good = append(good, e)
 			}
 		}
-		left.endpoints = good
+		left.take(good)
 	}
 	return svc
 }
@@ -94,24 +101,19 @@ func anyFatal(problems []source.Problem) bool {
 	return slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning })
 }
 
-// place returns problems of a service that is bound to l as faults: of an endpoint where that stands,
-// others where the service refers to the list.
-func (l *endpointList) place(svc *source.Service, problems []source.Problem) []source.Fault {
+// faultsOf returns problems of a service as faults. Those of endpoints have the first of the positions, and the others
+// are returned.
+func faultsOf(svc *source.Service, problems []source.Problem, at []source.Position) ([]source.Fault, []source.Position) {
 	faults := make([]source.Fault, len(problems))
-	var paths []source.Path
-	for _, p := range problems {
-		paths = append(paths, p.Path)
-	}
-	at := l.positions(paths)
 	for i, p := range problems {
 		faults[i] = source.Fault{Pos: svc.EndpointsFromPos(), Msg: p.Msg, Hint: p.Hint, Warning: p.Warning}
 		if p.Path.Under(source.At(listKey)) {
-			faults[i].Pos = at[i]
+			faults[i].Pos, at = at[0], at[1:]
 			faults[i].Msg = fmt.Sprintf("for service %q (%s): %s", svc.Key, svc.NamePos(), p.Msg)
 		}
 	}
 	slices.SortStableFunc(faults, func(a, b source.Fault) int {
 		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
 	})
-	return faults
+	return faults, at
 }

@@ -14,6 +14,7 @@ import (
 type binding struct {
 	service  *source.Service
 	problems []source.Problem
+	faults   []source.Fault // those, with their places; nil: not placed yet
 }
 
 // bindings are what is known of a file and the lists that it refers to: services are not bound
@@ -38,24 +39,41 @@ type bound struct {
 // bindVersion binds all services of v that refer to lists. Services that were bound before are in known.
 func (rules Rules) bindVersion(v *version, list lookup, known bindings) bound {
 	b := bound{map[string][]source.Fault{}, nil, bindings{}}
+	most := rules.listed()
 	for _, name := range slices.Sorted(maps.Keys(v.lists)) {
 		l, why := list(name)
-		if l != nil {
-			rules.bindList(v, l, name, known, b.known)
+		if l == nil {
+			b.faults[name] = withoutLists(v, name, why)
+			continue
 		}
-		for _, i := range v.lists[name] {
-			if svc := v.services[i]; l == nil {
-				b.faults[name] = append(b.faults[name], withoutList(svc, why))
-			} else {
-				b.note(name, bindingKey{svc, l})
-			}
-			if decode.TooMany(b.faults[name]) {
-				b.faults[name] = decode.Cap(v.path, b.faults[name])
-				break // nobody reads more
-			}
+		if n := len(l.endpoints); n > 0 && len(v.lists[name]) > most/n {
+			b.faults[name] = []source.Fault{tooManyListed(v.services[v.lists[name][most/n]], rules)}
+			continue
+		}
+		most -= len(l.endpoints) * len(v.lists[name])
+		rules.bindList(v, l, name, known, b.known)
+		b.note(v, l, name)
+	}
+	b.warned = decode.Cap(v.path, b.warned)
+	return b
+}
+
+// tooManyListed is the fault of the first service whose endpoints are more than a file may take from lists.
+func tooManyListed(svc *source.Service, rules Rules) source.Fault {
+	return source.Fault{
+		Pos: svc.EndpointsFromPos(), Hint: "split the file",
+		Msg: fmt.Sprintf("the services of this file have more than %d endpoints of lists in all", rules.listed()),
+	}
+}
+
+// withoutLists are the faults of services that refer to a list which there is not, as many as anyone reads.
+func withoutLists(v *version, name, why string) (faults []source.Fault) {
+	for _, i := range v.lists[name] {
+		if faults = append(faults, withoutList(v.services[i], why)); decode.TooMany(faults) {
+			break
 		}
 	}
-	return b
+	return decode.Cap(v.path, faults)
 }
 
 // withoutList is the fault of a service of which there is no list.
@@ -87,18 +105,74 @@ func (rules Rules) bindList(v *version, l *endpointList, name string, known, now
 	}
 }
 
-// note notes what is wrong with a service that is bound.
-func (b *bound) note(name string, key bindingKey) {
-	problems := b.known[key].problems
-	if len(problems) == 0 {
-		return
+// note notes what is wrong with the services of v that are bound to l, as far as anyone reads it.
+func (b *bound) note(v *version, l *endpointList, name string) {
+	var bad, good placing // good: there are warnings only
+	p := placing{list: l}
+	for _, i := range v.lists[name] {
+		key := bindingKey{v.services[i], l}
+		found := b.known[key]
+		if len(found.problems) == 0 {
+			continue
+		}
+		of := &good
+		if anyFatal(found.problems) {
+			of = &bad
+		}
+		if of.problems > mostPlaced {
+			continue
+		}
+		of.keys, of.problems = append(of.keys, key), of.problems+len(found.problems)
+		if found.faults == nil {
+			p.keys = append(p.keys, key)
+		}
 	}
-	if faults := key.list.place(key.service, problems); anyError(faults) {
-		b.faults[name] = append(b.faults[name], faults...)
-	} else {
-		b.warned = append(b.warned, faults...)
+	p.place(b.known)
+	for _, key := range bad.keys {
+		b.faults[name] = append(b.faults[name], b.known[key].faults...)
+	}
+	if len(bad.keys) > 0 {
+		b.faults[name] = decode.Cap(v.path, b.faults[name])
+	}
+	for _, key := range good.keys {
+		if !decode.TooMany(b.warned) {
+			b.warned = append(b.warned, b.known[key].faults...)
+		}
 	}
 }
+
+// A placing is of problems of services that are bound to a list, which have no place yet.
+type placing struct {
+	list     *endpointList
+	keys     []bindingKey
+	problems int
+}
+
+// place makes faults of the problems of bindings: of an endpoint where that stands, others where the service refers
+// to the list. The text of the list is read once for all of them, and only if a problem is one of an endpoint.
+func (p *placing) place(known bindings) {
+	var paths []source.Path
+	for _, key := range p.keys {
+		for _, problem := range known[key].problems {
+			if problem.Path.Under(source.At(listKey)) {
+				paths = append(paths, problem.Path)
+			}
+		}
+	}
+	var at []source.Position
+	if len(paths) > 0 {
+		at = p.list.positions(paths)
+	}
+	for _, key := range p.keys {
+		b := known[key]
+		b.faults, at = faultsOf(key.service, b.problems, at)
+		known[key] = b
+	}
+}
+
+// mostPlaced is how many problems of services with one list are placed, and as many of those with warnings only: more
+// than decode.Cap keeps.
+const mostPlaced = 1000
 
 // services returns those of v as they are bound. loose is called for one that cannot be.
 func (b *bound) services(v *version, list lookup, loose func(*source.Service, *endpointList) *source.Service) []*source.Service {

@@ -69,10 +69,7 @@ func listedIn(v *version) (list []source.Endpoint) {
 	if v == nil || v.list == nil {
 		return nil
 	}
-	for _, e := range v.list.endpoints {
-		list = append(list, e.Endpoint)
-	}
-	return list
+	return v.list.all
 }
 
 // afterwards returns what is to be used of a file.

@@ -143,9 +143,10 @@ func syntaxOf(pc chunk, rest []byte, isJSON bool) ([]source.Fault, bool) {
 
 // reuse takes over a service that was good before. What the host can do may have changed since.
 func (p *reading) reuse(s *source.Service, pos source.Position) bool {
-	if p.check != nil && len(p.check(s)) > 0 {
+	if p.ports+len(s.Ports) > p.maxPorts || p.check != nil && len(p.check(s)) > 0 {
 		return false
 	}
+	p.ports += len(s.Ports)
 	if s.Pos != pos {
 		moved := *s
 		moved.Pos = pos

@@ -2,6 +2,7 @@ package file
 
 import (
 	"path/filepath"
+	"slices"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
@@ -13,14 +14,31 @@ type endpointList struct {
 	path      string
 	text      []byte
 	endpoints []endpoint
+
+	all   []source.Endpoint // endpoints without the ports that depend on the service
+	port  bool              // one has such a port
+	named bool              // one has ports by their names
 }
+
+// take has the list hold these endpoints.
+func (l *endpointList) take(endpoints []endpoint) {
+	l.endpoints, l.all, l.port, l.named = endpoints, slices.Grow([]source.Endpoint(nil), len(endpoints)), false, false
+	for i := range endpoints {
+		l.all = append(l.all, endpoints[i].Endpoint)
+		l.port, l.named = l.port || endpoints[i].port != 0, l.named || endpoints[i].Ports != nil
+	}
+}
+
+// sharedBy reports whether the endpoints of a service with such ports are just those of the list. Services are
+// never changed, so all of them share one slice.
+func (l *endpointList) sharedBy(w *writtenPorts) bool { return !l.port && (w.at == nil || !l.named) }
 
 // listKey is the only key of such a file.
 const listKey = "endpoints"
 
 var listFields = []decode.Field[endpointList]{
 	decode.Need(decode.Field[endpointList]{Key: listKey, Schema: endpointsSchema, Read: func(r *decode.Reader, v any, l *endpointList) {
-		l.endpoints = endpointsOf(r, v)
+		l.take(endpointsOf(r, v))
 	}}),
 }
 

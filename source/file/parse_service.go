@@ -17,6 +17,8 @@ type reading struct {
 	pos      []source.Position                      // of the services
 	services []*source.Service
 	schema   string // not used
+	ports    int    // of all services
+	maxPorts int
 	defaults defaults
 
 	writtenAt map[*source.Service][]int // which element of ports says each port, where one says several
@@ -27,7 +29,7 @@ type reading struct {
 }
 
 func (rules Rules) reading() *reading {
-	p := &reading{r: decode.NewReader(nil), check: rules.Check, writtenAt: make(map[*source.Service][]int)}
+	p := &reading{r: decode.NewReader(nil), check: rules.Check, writtenAt: make(map[*source.Service][]int), maxPorts: rules.ports()}
 	rules.set(p.r)
 	return p
 }
@@ -71,6 +73,11 @@ func readServices(r *decode.Reader, v any, p *reading) {
 func (p *reading) service(v any, pos source.Position) {
 	s := newService(pos)
 	if !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
+		return
+	}
+	if p.ports += len(s.Ports); p.ports > p.maxPorts {
+		msg := fmt.Sprintf("the services of this file have more than %d ports in all", p.maxPorts)
+		p.r.Problem(source.Problem{Path: source.At("ports"), Msg: msg, Hint: "split the file"})
 		return
 	}
 	table, _ := v.(map[string]any)

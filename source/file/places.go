@@ -46,7 +46,7 @@ func (rules Rules) listPlaces(svc *source.Service) []source.Position {
 	if l == nil {
 		return nil
 	}
-	if now, _ := rules.with(svc, l.endpoints, true); !now.Equal(svc) {
+	if now, _ := rules.with(svc, l); !now.Equal(svc) {
 		return nil
 	}
 	paths := make([]source.Path, len(svc.Endpoints))

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,8 @@ type Rules struct {
 
 	// Check returns what this host cannot do of a service; nil: it can do all.
 	Check func(*source.Service) []source.Problem
+
+	ofFile int // instead of maxOfFile; 0: that
 }
 
 // maxFileSize is the most that Limits.FileSize can be.
@@ -44,6 +47,20 @@ func (l Limits) orDefault() Limits {
 		}
 	}
 	return l
+}
+
+// maxOfFile bounds what is multiplied: the endpoints of one list by all services of a file that refer to it, and
+// elements of ports that are many. No file that was written in earnest has more.
+const maxOfFile = 1_000_000
+
+// listed is how many endpoints the services of a file may take from lists, in all.
+func (rules Rules) listed() int {
+	return max(cmp.Or(rules.ofFile, maxOfFile), rules.Limits.orDefault().Endpoints)
+}
+
+// ports is how many ports the services of a file may have, in all.
+func (rules Rules) ports() int {
+	return max(cmp.Or(rules.ofFile, maxOfFile), rules.Limits.orDefault().Ports)
 }
 
 // maxSize is the size of the largest file that is read, in bytes.

@@ -1,0 +1,145 @@
+package file
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// manyFrom are n services that refer to a list.
+func manyFrom(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "[[services]]\nname = \"s%d\"\nvips = [\"10.96.%d.%d\"]\nports = [{ port = 80 }]\n%s\n", i, i/250, i%250+1, fromList)
+	}
+	return b.String()
+}
+
+// versionOf returns a version of a file with this text, which is good.
+func versionOf(t *testing.T, rules Rules, name, text string) *version {
+	t.Helper()
+	v := newVersion(t.Context(), name, []byte(text), nil, rules.parseNew, nil)
+	if v.broken {
+		t.Fatalf("%s: %v", name, v.faults)
+	}
+	return v
+}
+
+// to looks up one list.
+func to(l *endpointList) lookup {
+	return func(string) (*endpointList, string) { return l, "" }
+}
+
+// The text of a list is read once for what is wrong with it for many services, and not again later.
+func TestListPlacedOnce(t *testing.T) {
+	const services, endpoints = 100, 400
+	for name, list := range map[string]string{
+		"warnings": regexp.MustCompile(`"[^"]*"`).ReplaceAllString(longListOf(endpoints), `{"address": $0, "weight": 0}`),
+		"faults":   strings.Replace(longListOf(endpoints), `"10.1.0.1"`, `"fd00::1"`, 1),
+	} {
+		v := versionOf(t, Rules{}, "web.toml", manyFrom(services))
+		l := versionOf(t, Rules{}, "web.endpoints.json", list).list
+		known := Rules{}.bindVersion(v, to(l), nil).known
+		for key, b := range known {
+			b.faults = nil
+			known[key] = b
+		}
+		var b bound
+		once := testing.AllocsPerRun(1, func() { l.positions([]source.Path{source.At(listKey)}) })
+		placed := testing.AllocsPerRun(1, func() { b = Rules{}.bindVersion(v, to(l), known) })
+		again := testing.AllocsPerRun(1, func() { Rules{}.bindVersion(v, to(l), b.known) })
+		if n := len(b.faults["web.endpoints.json"]) + len(b.warned); n != services {
+			t.Errorf("%s: %d, want one of each of %d services", name, n, services)
+		}
+		if placed > 10*once || again > once {
+			t.Errorf("%s: %v allocations to read the list, %v for all services, %v where all is known", name, once, placed, again)
+		}
+	}
+}
+
+// longListOf is a list of so many addresses.
+func longListOf(n int) string {
+	var b []string
+	for i := range n {
+		b = append(b, fmt.Sprintf(`"10.1.%d.%d"`, i/250, i%250+1))
+	}
+	return "[" + strings.Join(b, ",\n") + "]"
+}
+
+// Services that refer to one list share its endpoints, and nobody can append to them.
+func TestServicesShareList(t *testing.T) {
+	v := versionOf(t, Rules{}, "web.toml", manyFrom(2))
+	for text, shared := range map[string]bool{
+		longListOf(5): true,
+		`[{"address": "10.1.0.1", "zone": "a"}, {"address": "10.1.0.2"}]`:              true,
+		`[{"address": "10.1.0.1", "ports": {"": 8080}}, {"address": "10.1.0.2"}]`:      true,
+		`[{"address": "10.1.0.1", "port": 8080}, {"address": "10.1.0.2", "port": 81}]`: false,
+	} {
+		l := versionOf(t, Rules{}, "web.endpoints.json", text).list
+		b := Rules{}.bindVersion(v, to(l), nil)
+		var of [2]*source.Service
+		for i := range of {
+			of[i] = b.known[bindingKey{v.services[i], l}].service
+		}
+		first, second := of[0].Endpoints, of[1].Endpoints
+		if got := &first[0] == &second[0]; got != shared {
+			t.Errorf("%s: shared is %v", text, got)
+		}
+		if cap(first) != len(first) || len(first) != len(l.endpoints) {
+			t.Errorf("%s: %d endpoints, and room for %d", text, len(first), cap(first))
+		}
+	}
+}
+
+// What is multiplied is bounded: a list by the services of a file.
+func TestListedEndpointsOfFile(t *testing.T) {
+	rules := Rules{Limits: Limits{Endpoints: 5}, ofFile: 12}
+	for services, want := range map[int]string{
+		3: "",
+		4: "web.toml:20:18: the services of this file have more than 12 endpoints of lists in all; split the file",
+	} {
+		v := versionOf(t, rules, "web.toml", manyFrom(services))
+		b := rules.bindVersion(v, to(versionOf(t, rules, "web.endpoints.json", longListOf(4)).list), nil)
+		if got := b.firstFault(); got != want {
+			t.Errorf("%d services: %q, want %q", services, got, want)
+		}
+	}
+}
+
+// So are ports of ranges, also where a service has not changed.
+func TestPortsOfFile(t *testing.T) {
+	rules := Rules{Limits: Limits{Ports: 5}, ofFile: 12}
+	text := func(n int, line string) string {
+		return strings.ReplaceAll(strings.ReplaceAll(manyFrom(n), "port = 80 ", `port = "80-83" `), fromList, line)
+	}
+	whole := strings.ReplaceAll(text(4, "endpoints = []"), "[[services]]", "[[ services ]]")
+	for how, data := range map[string]string{"in chunks": text(4, "endpoints = []"), "whole": whole} {
+		services, faults := rules.Parse("web.toml", []byte(data))
+		if len(services) > 0 || len(faults) != 1 || faults[0].String() != "web.toml:19:9: the services of this file have more than 12 ports in all; split the file" {
+			t.Errorf("%s: %d services, %v", how, len(services), faults)
+		}
+	}
+	before := versionOf(t, rules, "web.toml", text(3, "endpoints = []")).known
+	if _, faults, _ := rules.parseNew(t.Context(), "web.toml", []byte(text(4, "endpoints = []")), before); !anyError(faults) {
+		t.Error("a file that grew has no fault")
+	}
+}
+
+// Where a list lost its endpoints nobody knows the places of those of before.
+func TestPlacesInEmptyList(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/web.toml", serviceFrom("web", fromList))
+	write(t, dir+"/web.endpoints.json", listOfN(2))
+	svc := (Rules{}).ReadFile(dir + "/web.toml").Services[0]
+	write(t, dir+"/web.endpoints.json", "[]")
+	if at := (Rules{}).EndpointPlaces(svc); at != nil {
+		t.Errorf("places %v", at)
+	}
+	svc = (Rules{}).ReadFile(dir + "/web.toml").Services[0]
+	if at := (Rules{}).EndpointPlaces(svc); at == nil || len(at) > 0 {
+		t.Errorf("of an empty list: places %v", at)
+	}
+}
