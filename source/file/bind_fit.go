@@ -27,13 +27,30 @@ type fitting struct {
 // fit returns why some of these versions, which are good, cannot be used with what the others say.
 func (s *Source) fit(next map[*state]*version) map[*state][]source.Fault {
 	t := fitting{s, maps.Clone(next), map[*state]bindings{}, map[*state][]source.Fault{}, map[*state]bool{}}
-	users := t.users()
-	for range 2 * (len(users) + len(next) + 1) { // each round takes one away
-		f, list, faults := t.worst(users)
-		if f == nil {
-			break
+	queue := t.users()
+	of := map[string][]*state{} // by the lists that they refer to
+	for _, f := range queue {
+		for name := range f.listNames() {
+			of[name] = append(of[name], f)
 		}
-		t.giveUp(f, list, faults)
+	}
+	queued := map[*state]bool{}
+	for len(queue) > 0 {
+		f := queue[0]
+		queue, queued[f] = queue[1:], false
+		faults := t.faultsWith(f)
+		if len(faults) == 0 {
+			continue
+		}
+		again := []*state{f}
+		for _, l := range t.giveUp(f, faults) { // each at most once
+			again = append(again, of[filepath.Base(l.path)]...)
+		}
+		for _, f := range again {
+			if !queued[f] {
+				queue, queued[f] = append(queue, f), true
+			}
+		}
 	}
 	return t.misfits
 }
@@ -77,20 +94,15 @@ func refersTo(v *version, lists map[string]bool) bool {
 	return false
 }
 
-// worst returns the first file that cannot be used with a list, and why; nil: all can.
-func (t *fitting) worst(users []*state) (*state, string, []source.Fault) {
-	for _, f := range users {
-		v := t.version(f)
-		if v == nil || t.stuck[f] {
-			continue
-		}
-		b := t.rules.bindVersion(v, t.listToUse, t.knownOf(f))
-		maps.Copy(t.knownOf(f), b.known)
-		for _, name := range slices.Sorted(maps.Keys(b.faults)) {
-			return f, name, b.faults[name]
-		}
+// faultsWith returns why a file cannot be used with its lists, by their names.
+func (t *fitting) faultsWith(f *state) map[string][]source.Fault {
+	v := t.version(f)
+	if v == nil || t.stuck[f] {
+		return nil
 	}
-	return nil, "", nil
+	b := t.rules.bindVersion(v, t.listToUse, t.knownOf(f))
+	maps.Copy(t.knownOf(f), b.known)
+	return b.faults
 }
 
 // knownOf returns what is bound of a file.
@@ -127,30 +139,53 @@ func listOf(f *state, v *version) (*endpointList, string) {
 	return nil, lacksList
 }
 
-// giveUp takes a file out of the step that does not fit, or the list that it does not fit.
-func (t *fitting) giveUp(f *state, list string, faults []source.Fault) {
-	l, counts := t.files[list], false
-	if l != nil {
-		_, counts = t.next[l]
-	}
+// giveUp takes a file out of the step that does not fit, or the lists of the step that it does not fit,
+// which it returns. So each call leaves fewer in the step, or one more that is stuck.
+func (t *fitting) giveUp(f *state, faults map[string][]source.Fault) (lists []*state) {
 	_, itself := t.next[f]
-	if counts && (!itself || l.used != nil && t.fitsWithUsed(f, list)) {
-		f, itself = l, true
+	if itself {
+		if name := t.faultOfItself(f, faults); name != "" {
+			delete(t.next, f)
+			t.misfits[f] = faults[name]
+			return nil
+		}
 	}
-	t.stuck[f] = !itself
-	delete(t.next, f)
-	t.misfits[f] = faults
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		l := t.files[name]
+		if _, counts := t.next[l]; counts {
+			lists = append(lists, l)
+			delete(t.next, l)
+			t.misfits[l] = faults[name]
+		}
+	}
+	if len(lists) == 0 {
+		t.stuck[f], t.misfits[f] = true, faults[slices.Min(slices.Collect(maps.Keys(faults)))]
+	}
+	return lists
 }
 
-// fitsWithUsed reports whether a file fits the list of a name as that is used.
-func (t *fitting) fitsWithUsed(f *state, list string) bool {
+// faultOfItself returns the first list that a file would not fit if those at fault stayed as they are used; empty: none.
+func (t *fitting) faultOfItself(f *state, faults map[string][]source.Fault) string {
+	with := t.faultsWithUsed(f, faults)
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		l := t.files[name]
+		if _, counts := t.next[l]; !counts || l.used == nil || len(with[name]) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// faultsWithUsed is faultsWith where those lists at fault are as they are used.
+func (t *fitting) faultsWithUsed(f *state, faults map[string][]source.Fault) map[string][]source.Fault {
 	b := t.rules.bindVersion(t.version(f), func(name string) (*endpointList, string) {
-		if name == list {
-			return listOf(t.files[name], t.files[name].used)
+		if l := t.files[name]; l != nil && len(faults[name]) > 0 {
+			return listOf(l, l.used)
 		}
 		return t.listToUse(name)
 	}, t.knownOf(f))
-	return len(b.faults[list]) == 0
+	maps.Copy(t.knownOf(f), b.known)
+	return b.faults
 }
 
 // refuseMisfits has those of a step count as broken that cannot be used with the others, adds what
@@ -186,15 +221,63 @@ func (s *Source) mayMisfit(due []*probe) bool {
 	return s.refit || s.fitted != s.revision.Load() || slices.ContainsFunc(due, uses)
 }
 
-// tryAgain adds files that would be good, except for others, unless they have something newer.
+// tryAgain adds files that would be good, except for others, unless they have something newer: those for which
+// anything may have changed.
 func (s *Source) tryAgain(due []*probe) []*probe {
+	all := s.refit || s.fitted != s.revision.Load()
+	var touched map[*state]bool // nil: not asked for yet
 	for _, name := range sortedNames(s.files) {
-		if f := s.files[name]; s.waitsToFit(name, f) {
+		f := s.files[name]
+		if !s.waitsToFit(name, f) {
+			continue
+		}
+		if touched == nil && !all {
+			touched = s.touched(due)
+		}
+		if all || touched[f] {
 			f.next = f.seen.whole
 			due = append(due, &probe{name: name, f: f, at: time.Now()})
 		}
 	}
 	return due
+}
+
+// touched returns the files that what is due refers to, or is referred to by, and so on by way of each other.
+func (s *Source) touched(due []*probe) map[*state]bool {
+	of := map[string][]*state{} // by the lists that files refer to, or are
+	for _, f := range s.files {
+		for name := range f.listNames() {
+			of[name] = append(of[name], f)
+		}
+	}
+	is := map[*state]bool{}
+	queue := make([]*state, 0, len(due))
+	for _, p := range due {
+		queue = append(queue, p.f)
+	}
+	for len(queue) > 0 {
+		f := queue[0]
+		queue = queue[1:]
+		for name := range f.listNames() {
+			for _, other := range of[name] {
+				if !is[other] {
+					is[other], queue = true, append(queue, other)
+				}
+			}
+			delete(of, name)
+		}
+	}
+	return is
+}
+
+// listNames returns the names of the lists that the file refers to, as it is or as it is used, or that it is.
+func (f *state) listNames() map[string]bool {
+	names := map[string]bool{}
+	if f.isList() {
+		names[filepath.Base(f.path)] = true
+	}
+	f.eachList(func(name string) { names[name] = true })
+	return names
 }
 
 // waitsToFit reports whether a file would be good, except for others, and has nothing newer. One that was rolled back

@@ -46,7 +46,8 @@ type judgement struct {
 	after   map[source.Key]*source.Service
 	due     map[*state]*version // of the files that are judged
 	takes   map[*state]removal
-	verdict map[*state]string // why a file is held
+	verdict map[*state]string   // why a file is held
+	users   map[string][]*state // the files in use that refer to a list, by its name; nil: not asked for yet
 }
 
 // To the guard the endpoints of a list are those of the services that refer to it, and it is the
@@ -109,12 +110,25 @@ func (j *judgement) usersOf(list *state) (users []*source.Service) {
 // eachUser calls visit with each of them and its file.
 func (j *judgement) eachUser(list *state, visit func(*state, *source.Service)) {
 	name := filepath.Base(list.path)
+	if j.users == nil {
+		j.findUsers()
+	}
+	for _, f := range j.users[name] {
+		for _, i := range f.good.lists[name] {
+			visit(f, j.withList(f.good.services[i], j.inUse))
+		}
+	}
+}
+
+// findUsers finds out which files refer to which lists.
+func (j *judgement) findUsers() {
+	j.users = map[string][]*state{}
 	for _, f := range j.files {
 		if f.good == nil {
 			continue
 		}
-		for _, i := range f.good.lists[name] {
-			visit(f, j.withList(f.good.services[i], j.inUse))
+		for name := range f.good.lists {
+			j.users[name] = append(j.users[name], f)
 		}
 	}
 }

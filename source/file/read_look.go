@@ -100,10 +100,12 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 	}), true
 }
 
-// register gives each probe its state, and returns the names of those that are, or were, links.
+// register gives each probe its state, and returns the names of those that are, or were, links. A list that does not
+// exist may be one that services are to have: at the start, when nobody knows yet, all that were accepted are.
 func (s *Source) register(probes []probe) (links []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var referred map[string]bool // nil: not asked for yet
 	for i := range probes {
 		p := &probes[i]
 		if p.f = s.files[p.name]; p.f == nil {
@@ -113,7 +115,12 @@ func (s *Source) register(probes []probe) (links []string) {
 		was := p.f.link
 		p.accepted = p.f.good
 		missing := errors.Is(p.err, fs.ErrNotExist) || p.err == errDirAway
-		p.referred = missing && s.isReferredTo(p.f, p.name)
+		if missing && p.f.isList() {
+			if referred == nil && s.synced {
+				referred = s.referredTo()
+			}
+			p.referred = !s.synced || p.f.used != nil && referred[p.name]
+		}
 		p.f.maybeLost = missing && (p.f.maybeLost || s.store != nil && s.store.uncleanStop && !s.synced)
 		p.f.link = p.err == nil && p.info.Mode()&fs.ModeSymlink != 0
 		if was || p.f.link {
@@ -121,15 +128,6 @@ func (s *Source) register(probes []probe) (links []string) {
 		}
 	}
 	return links
-}
-
-// isReferredTo reports whether a file is one of endpoints that services are to have, also where it
-// does not exist. At the start, when nobody knows yet, all that were accepted are.
-func (s *Source) isReferredTo(f *state, name string) bool {
-	if !f.isList() || !s.synced {
-		return f.isList()
-	}
-	return f.used != nil && s.hasUser(name)
 }
 
 // forEach calls f with 0 to n-1 on all cores. It returns false when ctx ended before.

@@ -234,10 +234,11 @@ func (s *Source) Known() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := source.Status{Source: Name, Synced: s.synced}
+	referred := s.referredTo()
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		if f := s.files[name]; f.seen != nil {
 			is := f.status()
-			if f.isList() && !s.hasUser(name) {
+			if f.isList() && !referred[name] {
 				is.Faults = append(is.Faults, unusedList(f.path))
 			}
 			st.Files = append(st.Files, is)
@@ -254,14 +255,13 @@ func (s *Source) Known() source.Status {
 	return st
 }
 
-// hasUser reports whether any file refers to a list.
-func (s *Source) hasUser(name string) bool {
+// referredTo returns the names of all lists that any file refers to, as it is or as it is used.
+func (s *Source) referredTo() map[string]bool {
+	names := map[string]bool{}
 	for _, f := range s.files {
-		if f.refersTo(name) {
-			return true
-		}
+		f.eachList(func(name string) { names[name] = true })
 	}
-	return false
+	return names
 }
 
 // A problem is something that may hinder a Source.

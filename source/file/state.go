@@ -103,17 +103,19 @@ func (p *probe) lastChanged() time.Time {
 // isList reports whether the file is one of endpoints.
 func (f *state) isList() bool { return isEndpointsFile(filepath.Base(f.path)) }
 
-// refersTo reports whether the file refers to a list, as it is or as it is used.
-func (f *state) refersTo(name string) bool {
+// eachList calls visit with the lists that the file refers to, as it is or as it is used.
+func (f *state) eachList(visit func(name string)) {
 	for _, v := range []*version{f.used, f.good, f.seen, f.next} {
 		if v != nil && v.whole != nil {
 			v = v.whole
 		}
-		if v != nil && v.lists[name] != nil {
-			return true
+		if v == nil {
+			continue
+		}
+		for name := range v.lists {
+			visit(name)
 		}
 	}
-	return false
 }
 
 // services returns how many services of the file are in use.
