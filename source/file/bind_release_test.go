@@ -110,3 +110,18 @@ func TestRollbackOfListFits(t *testing.T) {
 		h.use("rolled back", "api 0, web 0")
 	})
 }
+
+// A change of a list that waits for apply is told in endpoints.
+func TestHeldListIsToldInEndpoints(t *testing.T) {
+	onHost(t, func(h *host) {
+		h.write("web.toml", serviceFrom("web", fromList))
+		h.write("web.endpoints.json", listOfN(3))
+		h.start()
+		moment()
+		h.src.SetGuard(Guard{Manual: true})
+		h.set("web.endpoints.json", listOfN(1))
+		if want := "which this would make: 0 endpoints of the list new, 2 gone, 0 changed"; !strings.Contains(h.faults(), want) {
+			t.Errorf("said %s", h.faults())
+		}
+	})
+}

@@ -135,7 +135,11 @@ func (s *Source) unpin(name string, f *state) {
 // changes says in a few words what a version changes.
 func changes(was, is *version) string {
 	d := diffOf(was, is)
-	text := fmt.Sprintf("which this would make: %d services new, %d gone, %d changed", d.Added, d.Removed, d.Changed)
+	what := "services"
+	if was != nil && was.list != nil || is.list != nil {
+		what = "endpoints of the list"
+	}
+	text := fmt.Sprintf("which this would make: %d %s new, %d gone, %d changed", d.Added, what, d.Removed, d.Changed)
 	if is == gone {
 		text += "; the file is gone"
 	}

@@ -14,7 +14,7 @@ func (s *Source) Held() int {
 	return len(s.held)
 }
 
-// A release says what became of what was held.
+// A released says what became of what was held.
 type released struct {
 	files  []string       // those whose change is let through
 	faults []source.Fault // why another change is not: the first of each file
