@@ -283,6 +283,7 @@ var verbs = map[uint16]string{
 	unix.NFT_MSG_NEWCHAIN: "adding chain", unix.NFT_MSG_DELCHAIN: "deleting chain",
 	unix.NFT_MSG_NEWRULE: "adding a rule of chain", unix.NFT_MSG_DELRULE: "deleting the rules of chain",
 	unix.NFT_MSG_NEWSET: "adding set", unix.NFT_MSG_DELSET: "deleting set",
+	unix.NFT_MSG_NEWFLOWTABLE: "adding flow table", unix.NFT_MSG_DELFLOWTABLE: "deleting flow table",
 	unix.NFT_MSG_NEWSETELEM: "adding elements to set", unix.NFT_MSG_DELSETELEM: "deleting elements of set",
 }
 

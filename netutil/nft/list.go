@@ -17,12 +17,14 @@ type Listing struct {
 	Chains  map[string]*Chain
 	Rules   map[string][]Rule // by chain
 	Sets    map[string]*Set
-	Others  int // objects and flow tables
+	Others  int // objects
+
+	Flowtables map[string]*Flowtable
 }
 
 // List reads a table; nil if there is none.
 func (c *Conn) List(t Table) (*Listing, error) {
-	l := &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}}
+	l := &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}, Flowtables: map[string]*Flowtable{}}
 	exists, dormant, err := c.Lookup(t)
 	if err != nil || !exists {
 		return nil, err
@@ -37,7 +39,7 @@ func (c *Conn) List(t Table) (*Listing, error) {
 		{"rules", unix.NFT_MSG_GETRULE, l.addRule},
 		{"sets", unix.NFT_MSG_GETSET, l.addSet},
 		{"objects", unix.NFT_MSG_GETOBJ, l.addOther},
-		{"flow tables", unix.NFT_MSG_GETFLOWTABLE, l.addOther},
+		{"flow tables", unix.NFT_MSG_GETFLOWTABLE, l.addFlowtable},
 	} {
 		if err := c.dump(t, part.typ, part.add); err != nil {
 			return nil, fmt.Errorf("listing %s of table %s: %w", part.what, t.Name, err)
@@ -240,4 +242,17 @@ func (e *Element) decode(b []byte) {
 		Expires: milliseconds(nlmsg.Find(b, unix.NFTA_SET_ELEM_EXPIRATION)),
 		Comment: comment(nlmsg.Find(b, unix.NFTA_SET_ELEM_USERDATA), commentUserData),
 	}
+}
+
+func (l *Listing) addFlowtable(m message) {
+	flags := m.uint32(flowtableFlags)
+	f := &Flowtable{
+		Name: m.string(flowtableName), Priority: int32(m.uint32(flowtableHook, flowtablePriority)),
+		Offload: flags&flowtableHW != 0, Counter: flags&flowtableCounter != 0,
+	}
+	for _, d := range nlmsg.Attrs(m.find(flowtableHook, flowtableDevices)) {
+		f.Devices = append(f.Devices, nlmsg.String(d.Value()))
+	}
+	slices.Sort(f.Devices)
+	l.Flowtables[f.Name] = f
 }

@@ -57,6 +57,10 @@ type Rule struct {
 func NewRule(family byte, comment string, exprs ...expr.Any) (Rule, error) {
 	r := Rule{Comment: comment}
 	for _, e := range exprs {
+		if own, is := e.(raw); is {
+			r.Exprs = putBytes(r.Exprs, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, own.marshal())
+			continue
+		}
 		b, err := expr.Marshal(family, e)
 		if err != nil {
 			return r, err

@@ -1,0 +1,124 @@
+package nft
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// A Flowtable sends packets of the connections in it on at ingress of its devices, before
+// they meet any rule. Least kernel 4.16.
+type Flowtable struct {
+	Name     string
+	Priority int32    // at ingress
+	Devices  []string // names, sorted, at most 256; the kernel takes out one that is removed
+	Offload  bool     // hardware does it; the kernel refuses a device that cannot. Least kernel 5.5
+	Counter  bool     // connection tracking counts these packets, too. Least kernel 5.7
+}
+
+// FlowsRemovable reports whether connection tracking of this kernel removes an entry whose
+// connection is in a flow table, which takes the connection out of it. Before 6.1 it refuses
+// (of 6.1 itself those before 6.1.32 do, which cannot be told by the releases of distributions).
+func FlowsRemovable() bool {
+	var u unix.Utsname
+	return unix.Uname(&u) == nil && releaseRemovesFlows(unix.ByteSliceToString(u.Release[:]))
+}
+
+// releaseRemovesFlows is FlowsRemovable for what uname -r says, as in "6.1.0-18-amd64".
+func releaseRemovesFlows(release string) bool {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return major > 6 || major == 6 && minor >= 1
+}
+
+// Equal reports whether two flow tables have the same definition. Either may be nil.
+func (f *Flowtable) Equal(o *Flowtable) bool {
+	if f == nil || o == nil {
+		return f == o
+	}
+	return f.Name == o.Name && f.Priority == o.Priority && slices.Equal(f.Devices, o.Devices) &&
+		f.Offload == o.Offload && f.Counter == o.Counter
+}
+
+// From <linux/netfilter/nf_tables.h>.
+const (
+	flowtableName      = 2 // NFTA_FLOWTABLE_NAME
+	flowtableHook      = 3
+	flowtableFlags     = 7
+	flowtableNumber    = 1 // NFTA_FLOWTABLE_HOOK_NUM
+	flowtablePriority  = 2
+	flowtableDevices   = 3
+	deviceName         = 1 // NFTA_DEVICE_NAME
+	flowtableHW        = 1 // NFT_FLOWTABLE_HW_OFFLOAD
+	flowtableCounter   = 2
+	netdevIngress      = 0  // NF_NETDEV_INGRESS
+	flowOffloadName    = 1  // NFTA_FLOW_TABLE_NAME
+	ctDirection        = 3  // NFTA_CT_DIRECTION
+	CtOriginalDst4     = 20 // NFT_CT_DST_IP, least kernel 4.17
+	CtOriginalDst6     = 22 // NFT_CT_DST_IP6
+	CtOriginalDestPort = unix.NFT_CT_PROTO_DST
+)
+
+func (f *Flowtable) flags() (flags uint32) {
+	if f.Offload {
+		flags |= flowtableHW
+	}
+	if f.Counter {
+		flags |= flowtableCounter
+	}
+	return flags
+}
+
+// AddFlowtable adds a flow table.
+func (b *Batch) AddFlowtable(f *Flowtable) {
+	b.message(unix.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
+		m = putString(m, flowtableName, f.Name)
+		if flags := f.flags(); flags != 0 { // older kernels refuse the attribute
+			m = putUint32(m, flowtableFlags, flags)
+		}
+		hook := len(m)
+		m = startNest(m, flowtableHook)
+		m = putUint32(m, flowtableNumber, netdevIngress)
+		m = putUint32(m, flowtablePriority, uint32(f.Priority))
+		devices := len(m)
+		m = startNest(m, flowtableDevices)
+		for _, name := range f.Devices {
+			m = putString(m, deviceName, name)
+		}
+		return endNest(endNest(m, devices), hook)
+	})
+}
+
+// DeleteFlowtable removes a flow table, which no rule may refer to.
+func (b *Batch) DeleteFlowtable(name string) {
+	b.message(unix.NFT_MSG_DELFLOWTABLE, 0, func(m []byte) []byte { return putString(m, flowtableName, name) })
+}
+
+// raw is an expression as the kernel takes it, for those that the library writes in another way.
+type raw struct {
+	expr.Any
+	name string
+	data []byte
+}
+
+func (r raw) marshal() []byte {
+	m := putString(nil, unix.NFTA_EXPR_NAME, r.name)
+	return putBytes(m, unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, r.data)
+}
+
+// FlowOffload returns the expression that puts the connection of a packet into a flow table.
+func FlowOffload(table string) expr.Any {
+	return raw{name: "flow_offload", data: putString(nil, flowOffloadName, table)}
+}
+
+// CtOriginal returns the expression that loads a part of what the first packet of a connection was
+// addressed to, CtOriginalDst4 or one of the others, into a register.
+func CtOriginal(key, register uint32) expr.Any {
+	m := putUint32(nil, unix.NFTA_CT_KEY, key)
+	m = putUint32(m, unix.NFTA_CT_DREG, register)
+	return raw{name: "ct", data: pad(putBytes(m, ctDirection, []byte{0}))}
+}
