@@ -23,7 +23,7 @@ func Established(ctx context.Context, ipv6 bool, visit func(Connection)) error {
 	defer s.Close()
 	defer context.AfterFunc(ctx, func() { s.Close() })() // reads take no context
 	err = s.list(family(ipv6), filter{}, func(e *entry) error {
-		if e.status&seenReply != 0 && (e.orig.proto != unix.IPPROTO_TCP || e.tcpState() == stateEstablished) {
+		if e.established() {
 			visit(Connection{Protocol: e.orig.proto, Dst: e.orig.dst, Reply: e.reply.src})
 		}
 		return ctx.Err()
@@ -32,6 +32,16 @@ func Established(ctx context.Context, ipv6 bool, visit func(Connection)) error {
 		return ctx.Err()
 	}
 	return err
+}
+
+// offloaded is IPS_OFFLOAD: packets of the connection pass a flow table, and the kernel does not say
+// its state.
+const offloaded = 1 << 14
+
+// established reports whether a connection has been answered and, where it is one of TCP, is established.
+func (e *entry) established() bool {
+	is := e.orig.proto != unix.IPPROTO_TCP || e.tcpState() == stateEstablished || e.status&offloaded != 0
+	return is && e.status&seenReply != 0
 }
 
 // tcpState returns the state of a TCP connection, 0 where the kernel does not say.
