@@ -114,6 +114,11 @@ func TestSettingsFaults(t *testing.T) {
 		{"ranges", "local_cidrs = ['10.0.0.1/8']\nservice_cidrs = ['::/0']\n", "1:16: \"10.0.0.1/8\" has bits set behind its length of 8; write \"10.0.0.0/8\"\n" +
 			"2:18: \"::/0\" holds every address, and all that no service has are refused; write the range that VIPs come from\n"},
 		{"range twice", "local_cidrs = ['10.0.0.0/8', '10.0.0.0/8']\n", "1:30: local_cidrs[1] is the same as local_cidrs[0]\n"},
+		{"a flowtable", "[nftables]\nflowtable = ['eth0', 'veth*', 'a-name-too-long-', 'a b', 'eth0', 'br-0.1_x']\n",
+			faultsAt(2, map[string]string{"22": `flowtable[1] is "veth*"`, "31": `flowtable[2] is "a-name-too-long-"`, "51": `flowtable[3] is "a b"`},
+				`want a name of at most 15 letters, digits, -, _ and ., such as "eth0"`) + "2:58: flowtable[4] is the same as flowtable[0]\n"},
+		{"a flowtable of many", "[nftables]\nflowtable = [" + interfaces(256) + "]\n", ""},
+		{"a flowtable of too many", "[nftables]\nflowtable = [" + interfaces(257) + "]\n", "2:13: flowtable has 257 interfaces; at most 256\n"},
 		{"interfaces", "local_interfaces = ['eth0 ', '*', 'a-name-too-long-', 'a\"', '..', '-j', 'eth+', 'e*h', 'abcdefghijklmno*', 'br-0.1_x']\n",
 			faultsAt(1, map[string]string{"21": `local_interfaces[0] is "eth0 "`, "30": `local_interfaces[1] is "*"`, "35": `local_interfaces[2] is "a-name-too-long-"`,
 				"55": `local_interfaces[3] is "a\""`, "61": `local_interfaces[4] is ".."`, "67": `local_interfaces[5] is "-j"`, "73": `local_interfaces[6] is "eth+"`, "81": `local_interfaces[7] is "e*h"`},
@@ -339,4 +344,13 @@ func TestWarnOfForward(t *testing.T) {
 			t.Errorf("masquerade %q, forward %v: %+v, want %d", tt.masquerade, tt.method, got, tt.want)
 		}
 	}
+}
+
+// interfaces returns the names of n interfaces, as a list has them.
+func interfaces(n int) string {
+	var list strings.Builder
+	for i := range n {
+		fmt.Fprintf(&list, "'e%d', ", i)
+	}
+	return list.String()
 }

@@ -57,6 +57,10 @@ var sections = slices.Concat([]section{
 		decode.Key("min_interval", decode.Duration(0, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.MinInterval }),
 		decode.Key("resync_interval", decode.Duration(time.Second, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.ResyncInterval }),
 	}},
+	{"nftables", []field{
+		decode.Key("flowtable", flowtableInterfaces, func(s *Settings) *[]string { return &s.NFTables.Flowtable }),
+		decode.Key("flowtable_offload", decode.Bool, func(s *Settings) *bool { return &s.NFTables.FlowtableOffload }),
+	}},
 	{"ipvs", []field{
 		decode.Key("scheduler", decode.Word("scheduler", schedulerNames...), func(s *Settings) *string { return &s.IPVS.Scheduler }),
 		decode.Key("strict_arp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.StrictARP }),
@@ -165,6 +169,22 @@ var nodeName = decode.To(matching("1 to 253 letters, digits, -, _ and .", source
 // localInterface reads the name of an interface, or the beginning of names and *.
 var localInterface = matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface).
 	As(`^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,14}[*]?$`)
+
+// oneInterface reads the whole name of an interface.
+var oneInterface = matching(`a name of at most 15 letters, digits, -, _ and ., such as "eth0"`, func(s string) bool {
+	return isInterface(s) && !strings.HasSuffix(s, "*")
+}).As(`^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,14}$`)
+
+// maxFlowtable is how many interfaces the kernel takes for a flowtable: NFT_NETDEVICE_MAX, <net/netfilter/nf_tables.h>.
+const maxFlowtable = 256
+
+// flowtableInterfaces reads the interfaces of a flowtable.
+var flowtableInterfaces = decode.Unique(oneInterface).And(func(r *decode.Reader, list []string) bool {
+	if len(list) > maxFlowtable {
+		r.Fault(fmt.Sprintf("flowtable has %d interfaces", len(list)), fmt.Sprintf("at most %d", maxFlowtable))
+	}
+	return len(list) <= maxFlowtable
+})
 
 // maxInterface is the longest name of an interface: IFNAMSIZ - 1, <linux/if.h>.
 const maxInterface = 15

@@ -25,6 +25,7 @@ type Settings struct {
 	MetricsAddress     string // host:port; empty: HTTPAddress
 
 	Sync      Sync
+	NFTables  NFTables
 	IPVS      IPVS
 	Conntrack Conntrack
 	Init      Init
@@ -41,6 +42,12 @@ type Settings struct {
 type Sync struct {
 	MinInterval    time.Duration // least time between two syncs of one family; 0: none
 	ResyncInterval time.Duration // how often the kernel is compared with what it should hold
+}
+
+// NFTables are the settings of nftables mode.
+type NFTables struct {
+	Flowtable        []string // interfaces of a flow table; empty: there is none
+	FlowtableOffload bool
 }
 
 // IPVS are the settings of ipvs mode. A timeout of 0 leaves the kernel's alone.

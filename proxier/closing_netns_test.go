@@ -92,7 +92,7 @@ func (c *closingLab) backend(t *testing.T, fam proxier.Family, tool string) (b p
 	t.Helper()
 	err := c.Node.Do(func() (err error) {
 		if tool == "" {
-			b, err = nftables.New(context.Background(), fam)
+			b, err = nftables.New(context.Background(), fam, nftables.Options{})
 			return err
 		}
 		if fam == proxier.IPv6 {

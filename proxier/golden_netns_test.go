@@ -72,7 +72,7 @@ func sorted(all map[string][]string) map[string][]string {
 // listed makes the kernel hold st and returns what nft lists, as words does.
 func listed(t *testing.T, st *proxier.State) map[string][]string {
 	t.Helper()
-	b, err := nftables.New(context.Background(), st.Family)
+	b, err := nftables.New(context.Background(), st.Family, nftables.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ type mirror struct {
 	chains  map[string]*kernelChain
 	pools   *poolIDs
 	host    proxier.Host
+	flows   *nft.Flowtable // nil: none
 }
 
 func (m *mirror) counts() map[set]int {
@@ -27,7 +28,7 @@ func (m *mirror) counts() map[set]int {
 
 // inOrder returns the chains, each after those that it jumps to.
 func (m *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
-	l := layout{dialect: d, host: &m.host, counts: m.counts()}
+	l := layout{dialect: d, host: &m.host, counts: m.counts(), flows: m.flows}
 	return d.marshal(l.chains())
 }
 
@@ -60,7 +61,7 @@ func (m *mirror) updateChains(d *dialect, from, to map[set]int) (chainChanges, e
 	if sameLayout(from, to) {
 		return chainChanges{}, nil
 	}
-	l := layout{dialect: d, host: &m.host, counts: to}
+	l := layout{dialect: d, host: &m.host, counts: to, flows: m.flows}
 	chains, err := d.marshal(l.chains())
 	if err != nil {
 		return chainChanges{}, err
@@ -194,6 +195,16 @@ func (m *stampedMirror) tally(s set) (t tally, stamp uint64, ok bool) {
 		t, ok = m.mirror.tallies[s]
 	}
 	return t, m.stableStamp(m.sets[s]), ok
+}
+
+// flowtable returns the flow table that there should be; nil: none.
+func (m *stampedMirror) flowtable() *nft.Flowtable {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mirror == nil {
+		return nil
+	}
+	return m.mirror.flows
 }
 
 // structure returns the chains and sets that should exist, and their stamp.

@@ -183,3 +183,10 @@ func (c *kernelChain) size() int {
 	}
 	return n
 }
+
+func (w *writer) flowtable(f *nft.Flowtable) {
+	if f != nil {
+		w.room(objectSize + 24*len(f.Devices))
+		w.batch.AddFlowtable(f)
+	}
+}

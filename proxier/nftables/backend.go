@@ -13,6 +13,8 @@ type Backend struct {
 
 	stampedMirror // what the kernel holds since the last Sync, if that succeeded
 
+	short shortWay
+
 	loaded bool // a Sync has loaded the table since New: packets meet it
 
 	watching  atomic.Bool   // Watch runs

@@ -54,7 +54,7 @@ func (t *tableConn) compareOnce(ctx context.Context, want *content) (*difference
 		return d, nil
 	}
 	d.wake = d.have.Dormant
-	d.rewrite = !d.sameChains() || !d.sameSets()
+	d.rewrite = !d.sameChains() || !d.sameSets() || !sameFlows(d.have, want.flows)
 	for _, s := range setsInUse(d.counts) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -125,8 +125,8 @@ func (s set) isIn(l *nft.Listing, fam proxier.Family) bool {
 
 // sameStructure reports whether a table has exactly these chains, rules and sets,
 // whatever is in them.
-func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChain, sets []set) bool {
-	same := !have.Dormant && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
+func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChain, sets []set, flows *nft.Flowtable) bool {
+	same := !have.Dormant && sameFlows(have, flows) && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
 	for _, c := range chains {
 		same = same && c.isIn(have)
 	}
@@ -198,4 +198,12 @@ func hooks(l *nft.Listing) bool {
 		}
 	}
 	return false
+}
+
+// sameFlows reports whether a table has exactly this flow table; nil: none.
+func sameFlows(have *nft.Listing, want *nft.Flowtable) bool {
+	if want == nil {
+		return len(have.Flowtables) == 0
+	}
+	return len(have.Flowtables) == 1 && want.Equal(have.Flowtables[want.Name])
 }

@@ -14,6 +14,7 @@ type layout struct {
 	*dialect
 	host   *proxier.Host
 	counts map[set]int // elements of each set; a set without elements does not exist
+	flows  *nft.Flowtable
 }
 
 func (l *layout) has(s set) bool { return l.counts[s] > 0 }

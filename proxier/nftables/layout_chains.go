@@ -65,12 +65,30 @@ func (l *layout) baseChains() []*chain {
 	} {
 		c := newBaseChain(f.name, "filter", f.hook, priorityFilter)
 		c.rule(isNew, jump(refusalsChain))
+		if f.hook == unix.NF_INET_FORWARD {
+			l.flowRules(c)
+		}
 		list = append(list, c)
 	}
 	if takesOver(l.counts) {
 		list = append(list, l.answers())
 	}
 	return list
+}
+
+// flowRules appends the rules that put connections to our endpoints into the flow table, once
+// they are established: until then connection tracking must see their packets.
+func (l *layout) flowRules(c *chain) {
+	if l.flows == nil {
+		return
+	}
+	for _, class := range l.classesWith(frontends) {
+		match := []stmt{hasDNAT, assured}
+		if class.isNodePort() {
+			match = append(match, inSet(l.originalDst(0), set{kind: nodeAddrs}))
+		}
+		c.rule(append(match, inSet(l.connectionTo(class), set{kind: frontends, class: class}), flowAdd(l.flows))...)
+	}
 }
 
 // classesWith returns the classes in which packets can reach a frontend in the set of a kind.

@@ -38,6 +38,10 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 	if b.modified.Load() {
 		return !b.watching.Load(), nil
 	}
+	if b.short.outdated() {
+		b.modified.Store(true)
+		return true, nil
+	}
 	if differs, err = b.look(ctx); err != nil {
 		b.uncertain.Store(true)
 		return false, fmt.Errorf("nftables, %s: looking at what the kernel holds: %w", b.fam, err)
@@ -158,7 +162,7 @@ func (l *inspection) structureCheck() func() (finding, error) {
 			return foundUnsettled, nil
 		case err != nil:
 			return foundUnsettled, err
-		case have != nil && l.sameStructure(have, chains, sets):
+		case have != nil && l.sameStructure(have, chains, sets, l.flowtable()):
 			return foundMatch, nil
 		}
 		if _, _, now, _ := l.structure(); now != stamp || stamp == 0 {

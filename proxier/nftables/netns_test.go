@@ -51,7 +51,7 @@ func nft(t testing.TB, script string) {
 func newHost(t testing.TB, fam proxier.Family) *host {
 	t.Helper()
 	h := &host{&backendtest.Host[*nftables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}}
-	h.Open = func() (*nftables.Backend, error) { return nftables.New(context.Background(), fam) }
+	h.Open = func() (*nftables.Backend, error) { return nftables.New(context.Background(), fam, nftables.Options{}) }
 	h.Host.Dump, h.Objects, h.Named, h.Compare = h.dump, h.objects, h.named, nftables.Compare
 	h.Foreign = func() { nft(h, "add element inet svcproxy frontends { 192.0.2.78 : drop }\nadd table ip others\n") }
 	for _, d := range harms {

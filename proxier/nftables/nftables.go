@@ -37,6 +37,7 @@
 //	table      the connection to one family's table
 //	compare_*  what differs between the table and its content; plan* says it in text
 //	apply_*    a Delta: in chunks, as element changes, written, kept in the mirror
+//	flowtable  the short way of established connections: its interfaces, and what is missing
 //	backend    the Backend, and what it remembers from one call to the next
 //	look       does the table still match the mirror? watch hears foreign changes
 //	repair_*   the table is made to match its content, or revived at once
@@ -57,11 +58,12 @@ import (
 
 // New returns a Backend for the network namespace of the caller. It fails where
 // the kernel lacks something that our rules need, which is probed, whatever its version.
-func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
+func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
 	b, err := open(ctx, dialects[fam])
 	if err != nil {
 		return nil, fmt.Errorf("nftables mode, %s: %w", fam, err)
 	}
+	b.short.init(fam, opts)
 	return b, nil
 }
 
@@ -151,7 +153,8 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	if err := checkHost(&st.Host); err != nil {
 		return nil, err
 	}
-	diff, err := b.compare(ctx, render(b.dialect, st))
+	flows, _, _ := b.possibleFlowtable()
+	diff, err := b.compare(ctx, renderWith(b.dialect, st, flows))
 	if err != nil {
 		return nil, err
 	}

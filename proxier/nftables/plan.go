@@ -25,6 +25,7 @@ func (d *difference) changes() []proxier.Change {
 	case d.replace, d.wake:
 		add("change", "table "+table)
 	}
+	d.flowChanges(func(op, name string) { add(op, "flowtable "+table+" "+name) })
 	d.chainChanges(func(op, name string) { add(op, "chain "+table+" "+name) })
 	d.setChanges(func(op, name string) { add(op, "set "+table+" "+name) })
 	for _, s := range setsInUse(d.counts) {
@@ -167,4 +168,24 @@ func rangeText(first, end string) string {
 		}
 	}
 	return first + "-" + end
+}
+
+func (d *difference) flowChanges(add func(op, name string)) {
+	want := d.want.flows
+	var have map[string]*nft.Flowtable
+	if d.have != nil {
+		have = d.have.Flowtables
+	}
+	switch {
+	case want == nil:
+	case have[want.Name] == nil:
+		add("add", want.Name)
+	case !want.Equal(have[want.Name]):
+		add("change", want.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		if want == nil || name != want.Name {
+			add("remove", name)
+		}
+	}
 }

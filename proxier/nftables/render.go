@@ -11,18 +11,21 @@ type content struct {
 	sets   map[set]*records
 	chains []*chain
 	pools  *poolIDs
+	flows  *nft.Flowtable // nil: none
 }
 
-// render renders a State. It depends on nothing else.
-func render(d *dialect, st *proxier.State) *content {
-	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32)}
+// render renders a State, without a flow table. It depends on nothing else.
+func render(d *dialect, st *proxier.State) *content { return renderWith(d, st, nil) }
+
+func renderWith(d *dialect, st *proxier.State, flows *nft.Flowtable) *content {
+	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32), flows: flows}
 	c.pools.number(st)
 	r := renderer{fam: d.fam, pools: c.pools, emit: truncateComments(c.addElement)}
 	for _, res := range st.Services {
 		r.service(res)
 	}
 	r.state(st)
-	l := layout{dialect: d, host: &st.Host, counts: c.counts()}
+	l := layout{dialect: d, host: &st.Host, counts: c.counts(), flows: flows}
 	c.chains = l.chains()
 	return c
 }

@@ -26,15 +26,25 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	if err != nil {
 		return err
 	}
-	want := render(b.dialect, st)
+	flows := b.decideFlowtable()
+	want := renderWith(b.dialect, st, flows)
 	tallies := want.tallies()
-	if !suspect && !revived && b.holds(st, tallies, foreign) {
+	if !suspect && !revived && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.flows) {
 		return nil
 	}
 	b.setMirror(nil)
 	diff, err := b.writeContent(ctx, want, revived)
+	var refused *nft.CommitError
+	if flows != nil && errors.As(err, &refused) { // an interface may have gone meanwhile; services come first
+		b.short.failed(err)
+		want = render(b.dialect, st)
+		diff, err = b.writeContent(ctx, want, revived)
+	}
 	if err != nil {
 		return err
+	}
+	if want.flows != nil {
+		b.short.written()
 	}
 	b.foreign.Store(foreign)
 	b.renewMirror(st, diff, tallies)
@@ -77,7 +87,7 @@ func (b *Backend) renewMirror(st *proxier.State, d *difference, tallies map[set]
 		chains[c.Name] = c
 	}
 	b.loaded = true
-	b.setMirror(&mirror{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host})
+	b.setMirror(&mirror{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host, flows: d.want.flows})
 }
 
 // write sends a difference, in chunks. Where packets have met the table, the chains
@@ -125,6 +135,9 @@ func (w *writer) prepare(d *difference) {
 	if d.have != nil && d.rewrite && !d.replace {
 		w.clear(d)
 	}
+	if d.have == nil || d.replace || d.rewrite {
+		w.flowtable(d.want.flows)
+	}
 	var fresh []set
 	for _, s := range setsInUse(d.counts) {
 		if !d.hasSet(s) {
@@ -144,5 +157,8 @@ func (w *writer) clear(d *difference) {
 	})
 	for name := range d.have.Chains {
 		w.batch.DeleteChain(name)
+	}
+	for name := range d.have.Flowtables {
+		w.batch.DeleteFlowtable(name)
 	}
 }

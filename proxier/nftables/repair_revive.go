@@ -30,6 +30,7 @@ func (b *Backend) revive(ctx context.Context) (bool, error) {
 	w := b.writer(ctx, chunkBytes)
 	b.batch.AddTable(tableComment)
 	if !exists {
+		w.flowtable(b.mirror.flows)
 		w.sets(setsInUse(b.mirror.counts()))
 		w.chains(chains)
 	}
@@ -47,10 +48,10 @@ func (b *Backend) reviveStructure(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
-	case have == nil || have.Others > 0 || b.sameStructure(have, b.mirror.chains, setsInUse(b.mirror.counts())):
+	case have == nil || have.Others > 0 || b.sameStructure(have, b.mirror.chains, setsInUse(b.mirror.counts()), b.mirror.flows):
 		return nil
 	}
-	d := &difference{want: &content{dialect: b.dialect}, counts: b.mirror.counts(), have: have, rewrite: true}
+	d := &difference{want: &content{dialect: b.dialect, flows: b.mirror.flows}, counts: b.mirror.counts(), have: have, rewrite: true}
 	chains, err := b.mirror.inOrder(b.dialect)
 	if err != nil {
 		return err

@@ -41,7 +41,9 @@ type modeSwitch struct {
 // openFirst opens the mode to begin with.
 func (sw *modeSwitch) openFirst(ctx context.Context) (err error) {
 	sw.wanted, sw.holds, sw.loopEnded = make(chan configs.Settings, 1), make(chan struct{}, 1), make(chan struct{})
-	sw.active, err = choose(ctx, sw.openConfig(sw.fixed))
+	if sw.active, err = choose(ctx, sw.openConfig(sw.fixed)); err == nil {
+		sw.tellFlowtable(sw.active)
+	}
 	return err
 }
 
@@ -125,6 +127,7 @@ func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s conf
 	for _, w := range am.missing {
 		sw.log.Warn(w)
 	}
+	sw.tellFlowtable(am)
 	sw.setActive(am)
 	sw.changed()
 	sw.loop.SetBackends(am.proxies())
@@ -278,7 +281,7 @@ func (sw *modeSwitch) warnings() (list []string) {
 	if err := used.Check(); err != nil {
 		list = append(list, err.Error())
 	}
-	return append(list, sw.left...)
+	return slices.Concat(list, flowtableWarnings(used, sw.active), sw.left)
 }
 
 // warnOfSysctls says which settings of the kernel keep traffic from flowing, and did

@@ -18,8 +18,8 @@ import (
 var All = []Mode{
 	{
 		Mode: configs.NFTablesMode,
-		Open: func(ctx context.Context, fam proxier.Family, _ OpenConfig) (Backend, error) {
-			return nftables.New(ctx, fam)
+		Open: func(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error) {
+			return nftables.New(ctx, fam, nftables.Options{Flowtable: c.NFTables.Flowtable, Offload: c.NFTables.FlowtableOffload, Log: c.Log})
 		},
 		Remove: func(ctx context.Context, fam proxier.Family, _ OpenConfig) error {
 			return nftables.Cleanup(ctx, fam)

@@ -1,0 +1,30 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+
+	"svcproxy.dev/svcproxy/configs"
+)
+
+// flowtableWarnings says what of [nftables] flowtable a mode does not do. A mode whose backends
+// have Warnings tells of itself.
+func flowtableWarnings(s configs.Settings, am *activeMode) (list []string) {
+	if len(s.NFTables.Flowtable) > 0 && am.Name != configs.NFTablesMode.Name {
+		return []string{fmt.Sprintf("[nftables] flowtable is for %s mode, and this is %s mode", configs.NFTablesMode.Name, am.Name)}
+	}
+	for _, b := range am.backends {
+		if w, warns := b.(interface{ Warnings() []string }); warns {
+			list = append(list, w.Warnings()...)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// tellFlowtable has the log say that a mode has no flow table, where settings ask for one.
+func (sw *modeSwitch) tellFlowtable(am *activeMode) {
+	if len(sw.fixed.NFTables.Flowtable) > 0 && am.Name != configs.NFTablesMode.Name {
+		sw.log.Warn("the settings ask for a flowtable, which this mode has not", "mode", am.Name)
+	}
+}

@@ -1,0 +1,41 @@
+package daemon
+
+import (
+	"slices"
+	"testing"
+
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+type warner struct {
+	modes.Backend
+	list []string
+}
+
+func (w warner) Warnings() []string { return w.list }
+
+// A flow table that is asked for and not there is told of, whatever the mode.
+func TestFlowtableWarnings(t *testing.T) {
+	asked := configs.Settings{NFTables: configs.NFTables{Flowtable: []string{"eth0"}}}
+	backends := map[proxier.Family]modes.Backend{proxier.IPv4: warner{list: []string{"b"}}, proxier.IPv6: warner{list: []string{"a"}}}
+	for _, tt := range []struct {
+		settings configs.Settings
+		mode     configs.Mode
+		want     []string
+	}{
+		{configs.Settings{}, configs.IPVSMode, nil},
+		{asked, configs.IPVSMode, []string{"[nftables] flowtable is for nftables mode, and this is ipvs mode"}},
+		{asked, configs.IPTablesMode, []string{"[nftables] flowtable is for nftables mode, and this is iptables mode"}},
+		{asked, configs.NFTablesMode, []string{"a", "b"}},
+	} {
+		am := &activeMode{Mode: modes.Mode{Mode: tt.mode}}
+		if tt.mode.Name == configs.NFTablesMode.Name {
+			am.backends = backends
+		}
+		if got := flowtableWarnings(tt.settings, am); !slices.Equal(got, tt.want) {
+			t.Errorf("%s mode: %q, want %q", tt.mode.Name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package nftables
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// Options are the settings of nftables mode.
+type Options struct {
+	// Flowtable names the interfaces between which packets of established connections to
+	// endpoints go on before they meet any rule; empty: none do. Offload: by hardware, where it is there.
+	Flowtable []string
+	Offload   bool
+
+	Log *slog.Logger // for warnings; nil: none
+}
+
+// A shortWay is what a Backend knows of its flow table.
+type shortWay struct {
+	Options
+	fam proxier.Family
+
+	mu      sync.Mutex
+	decided bool
+	links   map[string]int // the indexes of its interfaces when it was decided
+	warning string         // what is missing; empty: nothing
+	failing bool           // the last one that was written was refused
+}
+
+func (w *shortWay) init(fam proxier.Family, opts Options) {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	w.Options, w.fam = opts, fam
+}
+
+// present returns the indexes of the interfaces of the settings that there are, by name.
+func (w *shortWay) present() (map[string]int, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("listing the interfaces of this host: %w", err)
+	}
+	found := make(map[string]int, len(w.Flowtable))
+	for _, link := range all {
+		if slices.Contains(w.Flowtable, link.Name) {
+			found[link.Name] = link.Index
+		}
+	}
+	return found, nil
+}
+
+// outdated reports whether interfaces have come or gone since it was decided, also one that is
+// there again: the kernel has taken the former out.
+func (w *shortWay) outdated() bool {
+	if len(w.Flowtable) == 0 {
+		return false
+	}
+	now, err := w.present()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return err == nil && w.decided && !maps.Equal(now, w.links)
+}
+
+// decide notes what was decided, and warns of what is missing where that is news.
+func (w *shortWay) decide(links map[string]int, warning string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if warning != "" && warning != w.warning {
+		w.Log.Warn("the flowtable is not as the settings ask", "family", w.fam, "why", warning)
+	}
+	w.decided, w.links, w.warning = true, links, warning
+}
+
+// failed notes that the kernel refused the flow table after all: an interface may have gone
+// meanwhile. The next look decides again, but the second time in a row only where interfaces
+// have come or gone since, so that looks do not cause repairs without end.
+func (w *shortWay) failed(err error) {
+	w.mu.Lock()
+	links, again := w.links, w.failing
+	w.failing = true
+	w.mu.Unlock()
+	if !again {
+		links = nil
+	}
+	w.decide(links, fmt.Sprintf("packets take the usual way: %v", err))
+}
+
+// written notes that the kernel has taken the flow table.
+func (w *shortWay) written() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failing = false
+}
+
+// missing returns the interfaces of the settings that are not among links.
+func (w *shortWay) missing(links map[string]int) []string {
+	return slices.DeleteFunc(slices.Clone(w.Flowtable), func(name string) bool {
+		_, there := links[name]
+		return there
+	})
+}

@@ -1,0 +1,39 @@
+package nftables
+
+import (
+	"github.com/google/nftables/expr"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// flowtableName is the name of our flow table.
+const flowtableName = "forwarded"
+
+// assured matches connections that were answered and go on: IPS_ASSURED, <linux/netfilter/nf_conntrack_common.h>.
+var assured = flag("ct status assured", expr.CtKeySTATUS, 1<<2)
+
+func flowAdd(f *nft.Flowtable) stmt {
+	return stmt{"flow add @" + f.Name, []expr.Any{nft.FlowOffload(f.Name)}}
+}
+
+// connectionTo loads what the first packet of a connection was addressed to, as the sets of a
+// class have it.
+func (d *dialect) connectionTo(class lookupClass) loadedKey {
+	port := func(at register) loadedKey {
+		return loadedKey{stmt{"ct original proto-dst", []expr.Any{nft.CtOriginal(nft.CtOriginalDestPort, at.number())}}, at + 1}
+	}
+	if class.isNodePort() {
+		return join(loadProtocol(0), port(1))
+	}
+	addr := d.originalDst(0)
+	return join(addr, loadProtocol(addr.next), port(addr.next+1))
+}
+
+func (d *dialect) originalDst(at register) loadedKey {
+	key := uint32(nft.CtOriginalDst4)
+	if d.fam == proxier.IPv6 {
+		key = nft.CtOriginalDst6
+	}
+	return loadedKey{stmt{"ct original " + d.keyword + " daddr", []expr.Any{nft.CtOriginal(key, at.number())}}, at + d.addrRegisters()}
+}

@@ -1,0 +1,101 @@
+package nftables
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+)
+
+// Warnings returns what of the settings is not in use, and why. It may be called from any goroutine.
+func (b *Backend) Warnings() []string {
+	b.short.mu.Lock()
+	defer b.short.mu.Unlock()
+	if b.short.warning == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("[nftables] flowtable: %s (%s)", b.short.warning, b.fam)}
+}
+
+// decideFlowtable returns the flow table that the table is to have; nil: none. What this kernel
+// does not take is tried again by the next repair, and an interface that comes makes a look report
+// a difference.
+func (b *Backend) decideFlowtable() *nft.Flowtable {
+	if len(b.short.Flowtable) == 0 {
+		return nil
+	}
+	flows, links, warning := b.possibleFlowtable()
+	b.short.decide(links, warning)
+	return flows
+}
+
+// possibleFlowtable returns what this kernel takes of the flow table of the settings; nil: nothing.
+// links are the interfaces that there are of it, and warning says what is missing.
+func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]int, warning string) {
+	w := &b.short
+	if len(w.Flowtable) == 0 {
+		return nil, nil, ""
+	}
+	links, err := w.present()
+	var warnings []string
+	if err != nil {
+		warnings = append(warnings, err.Error())
+	} else if missing := w.missing(links); len(missing) > 0 {
+		warnings = append(warnings, "there is no interface "+strings.Join(missing, ", "))
+	}
+	flows, why := b.accepted(slices.Sorted(maps.Keys(links)))
+	if why != "" {
+		warnings = append(warnings, why)
+	}
+	if flows == nil {
+		warnings = append(warnings, "packets take the usual way")
+	}
+	return flows, links, strings.Join(warnings, "; ")
+}
+
+// accepted returns the best flow table of these devices that the kernel takes, nil where it takes
+// none, and what it refused.
+func (b *Backend) accepted(devices []string) (flows *nft.Flowtable, refused string) {
+	if len(devices) == 0 {
+		return nil, ""
+	}
+	if !nft.FlowsRemovable() {
+		return nil, "connections in one could not be closed: that needs kernel 6.1"
+	}
+	f := &nft.Flowtable{Name: flowtableName, Devices: devices, Offload: b.short.Offload, Counter: true}
+	err := b.tryFlowtable(f)
+	if err != nil && f.Offload {
+		refused = fmt.Sprintf("no hardware does it: %v", err)
+		f.Offload = false
+		err = b.tryFlowtable(f)
+	}
+	if err != nil {
+		return nil, fmt.Sprintf("the kernel takes none: %v", err)
+	}
+	return f, refused
+}
+
+// tryFlowtable tests whether the kernel takes a flow table and the rule for it.
+func (b *Backend) tryFlowtable(f *nft.Flowtable) error {
+	if b.mirror != nil && f.Equal(b.mirror.flows) {
+		return nil // it took it already
+	}
+	c := newBaseChain("filter-forward", "filter", unix.NF_INET_FORWARD, priorityFilter)
+	c.rule(b.connectionTo(classAddr).stmt, flowAdd(f))
+	list, err := b.marshal([]*chain{c})
+	if err != nil {
+		return err
+	}
+	scratch := b.table()
+	scratch.Name += "-probe"
+	batch := nft.NewBatch(scratch)
+	batch.AddTable(tableComment)
+	batch.AddFlowtable(f)
+	batch.AddChain(&list[0].Chain)
+	batch.AddRule(c.Name, list[0].rules[0])
+	return b.conn.Try(batch)
+}
