@@ -128,7 +128,7 @@ soak: ## what is random, many times: files, services and faults while svcproxy r
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run TestHour ./proxier/healthcheck
 	cd test/kubernetes && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
 
-soak-vm: build ## the stops of ipvs mode at random moments, its changes under stress, and the whole life of packages, in guests; an hour and more (as test-vm)
+soak-vm: build ## the stops of ipvs mode at random moments, its changes under stress, the flow table's worth, and the whole life of packages, in guests; an hour and more (as test-vm)
 	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
 	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
@@ -137,6 +137,8 @@ soak-vm: build ## the stops of ipvs mode at random moments, its changes under st
 	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
 	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/ipvs.test -test.v -test.run '^TestForward$$'
+	CGO_ENABLED=0 $(GO) test -c -tags bench,netns,vm -o bin/nftables.test ./proxier/nftables
+	$(GUEST) -- bin/nftables.test -test.v -test.run '^TestFlowtableRate$$'
 	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/convert.test ./cmd/internal/convert
 	$(GUEST) -file cmd/internal/convert/testdata -env SVCPROXY_SOAK=1 -- bin/convert.test -test.v -test.run 'AsKeepalived$$'
 	SVCPROXY_SOAK=1 $(GO) test -tags vm -count=1 -timeout 1h -v -run '^TestSystem$$/^auto$$' ./vmtests
