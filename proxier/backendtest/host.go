@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netns"
+
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -202,3 +204,17 @@ func Saved(t testing.TB, program string) string {
 func WithoutCounters(saved string) string { return volatile.ReplaceAllString(saved, "") }
 
 var volatile = regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]|(?: (?:bucketsize|hashsize|initval) \w+)`)
+
+// In runs do in another network namespace. What it starts stays in this one.
+func (h *Host[B]) In(ns string, do func()) {
+	h.Helper()
+	here, err := netns.Get()
+	h.Must(err)
+	defer here.Close()
+	there, err := netns.GetFromName(ns)
+	h.Must(err)
+	defer there.Close()
+	h.Must(netns.Set(there))
+	defer func() { h.Must(netns.Set(here)) }()
+	do()
+}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
@@ -103,27 +102,13 @@ func (s *segment) attach(wire, ns string, a netip.Addr) {
 	run(s, "ip", append(append(in, "addr", "add", a.String()+bits, "dev", "wire0"), noDAD(s.Family)...)...)
 }
 
-// in runs do in a namespace. What it starts stays here.
-func (s *segment) in(ns string, do func()) {
-	s.Helper()
-	here, err := netns.Get()
-	s.Must(err)
-	defer here.Close()
-	there, err := netns.GetFromName(ns)
-	s.Must(err)
-	defer there.Close()
-	s.Must(netns.Set(there))
-	defer func() { s.Must(netns.Set(here)) }()
-	do()
-}
-
 // serve has the endpoint answer over TCP on all of its addresses, over UDP on the VIP. It says who
 // asks; after that it answers each byte with itself, and a line with so many bytes.
 func (s *segment) serve() {
 	s.Helper()
 	var servers echotest.Servers
 	s.Cleanup(servers.Close)
-	s.in(s.serverNS, func() {
+	s.In(s.serverNS, func() {
 		stream, err := net.Listen("tcp", ":80")
 		s.Must(err)
 		servers.Run(stream, func() {
@@ -189,7 +174,7 @@ func (s *segment) connect(ns string) *stream {
 	if ns == "" {
 		dial()
 	} else {
-		s.in(ns, dial)
+		s.In(ns, dial)
 	}
 	s.Must(err)
 	s.Cleanup(func() { c.Close() })
@@ -214,7 +199,7 @@ func (c *stream) ask(n int64) error {
 func (s *segment) askByUDP() string {
 	s.Helper()
 	seen := "nobody, no answer came"
-	s.in(s.clientNS, func() {
+	s.In(s.clientNS, func() {
 		c, err := net.Dial("udp", s.vip.String())
 		s.Must(err)
 		defer c.Close()
@@ -264,7 +249,7 @@ func (s *segment) edited(edit func(*source.Service), endpoints ...netip.Addr) *p
 // refuses wants new connections to be refused.
 func (s *segment) refuses(when string) {
 	s.Helper()
-	s.in(s.clientNS, func() {
+	s.In(s.clientNS, func() {
 		c, err := (&net.Dialer{Timeout: patience(0)}).Dial("tcp", s.vip.String())
 		if err == nil {
 			c.Close()

@@ -164,7 +164,7 @@ func (e *counting) counted(n uint64) (sum uint64) {
 // dialUDP returns a socket of the client.
 func (s *segment) dialUDP() (c net.Conn) {
 	s.Helper()
-	s.in(s.clientNS, func() {
+	s.In(s.clientNS, func() {
 		var err error
 		c, err = net.Dial("udp", s.vip.String())
 		s.Must(err)
@@ -201,7 +201,7 @@ func (s *segment) count() *counting {
 	e := &counting{segment: s, at: []netip.Addr{s.server, second}}
 	var servers echotest.Servers
 	s.Cleanup(servers.Close)
-	s.in(s.serverNS, func() {
+	s.In(s.serverNS, func() {
 		for i, a := range e.at {
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 80)))
 			s.Must(err)

@@ -54,7 +54,7 @@ func TestFlowtableRate(t *testing.T) {
 // drain has the endpoint read and count what it gets.
 func (r *router) drain(arrived *atomic.Int64) {
 	r.Helper()
-	r.in(r.server, func() {
+	r.In(r.server, func() {
 		l, err := net.Listen("tcp", r.endpoint.String())
 		r.Must(err)
 		r.Cleanup(func() { l.Close() })

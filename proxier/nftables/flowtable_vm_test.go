@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
@@ -93,25 +92,12 @@ func (r *router) wire(dev, ns string, near, far netip.Addr, bits int) {
 	run(r, "ip", "-n", ns, "route", "add", "default", "via", near.String())
 }
 
-func (r *router) in(ns string, do func()) {
-	r.Helper()
-	here, err := netns.Get()
-	r.Must(err)
-	defer here.Close()
-	there, err := netns.GetFromName(ns)
-	r.Must(err)
-	defer there.Close()
-	r.Must(netns.Set(there))
-	defer func() { r.Must(netns.Set(here)) }()
-	do()
-}
-
 // serve has the endpoint answer with what it is sent.
 func (r *router) serve() {
 	r.Helper()
 	var servers echotest.Servers
 	r.Cleanup(servers.Close)
-	r.in(r.server, func() {
+	r.In(r.server, func() {
 		l, err := net.Listen("tcp", r.endpoint.String())
 		r.Must(err)
 		servers.Run(l, func() {
@@ -178,7 +164,7 @@ func (r *router) open(network string, to netip.AddrPort) net.Conn {
 	r.Helper()
 	var c net.Conn
 	var err error
-	r.in(r.client, func() { c, err = net.DialTimeout(network, to.String(), pace.Scale(20*time.Second)) })
+	r.In(r.client, func() { c, err = net.DialTimeout(network, to.String(), pace.Scale(20*time.Second)) })
 	r.Must(err)
 	r.Cleanup(func() { c.Close() })
 	return c
