@@ -175,8 +175,8 @@ var oneInterface = matching(`a name of at most 15 letters, digits, -, _ and ., s
 	return isInterface(s) && !strings.HasSuffix(s, "*")
 }).As(`^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,14}$`)
 
-// maxFlowtable is how many interfaces the kernel takes for a flowtable: NFT_NETDEVICE_MAX, <net/netfilter/nf_tables.h>.
-const maxFlowtable = 256
+// maxFlowtable is nft.MaxFlowtable, how many interfaces the kernel takes for a flowtable.
+const maxFlowtable = 255
 
 // flowtableInterfaces reads the interfaces of a flowtable.
 var flowtableInterfaces = decode.Unique(oneInterface).And(func(r *decode.Reader, list []string) bool {

@@ -66,6 +66,22 @@ func Addrs() ([]Addr, error) {
 	return out, nil
 }
 
+// Index returns the index of the interface of this name, 0: there is none. An alternative name of another one
+// does not count: the kernel takes it in place of the name, and gives the name back.
+func Index(name string) (int, error) {
+	l, err := netlink.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &none):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("looking for interface %q: %w", name, err)
+	case l.Attrs().Name != name:
+		return 0, nil
+	}
+	return l.Attrs().Index, nil
+}
+
 // interfaces returns all interfaces except Own, by index.
 func interfaces() (map[int]*netlink.LinkAttrs, error) {
 	list, err := Retry(netlink.LinkList)

@@ -279,3 +279,16 @@ func drain(calls <-chan struct{}) string {
 		}
 	}
 }
+
+func TestIndex(t *testing.T) {
+	namespace(t)
+	bridge(t, "br-a", 7)
+	l, err := netlink.LinkByName("br-a")
+	check(t, err)
+	check(t, netlink.LinkAddAltName(l, "other"))
+	for name, want := range map[string]int{"br-a": 7, "other": 0, "br": 0} {
+		if got, err := Index(name); got != want || err != nil {
+			t.Errorf("%s: %d, %v; want %d", name, got, err, want)
+		}
+	}
+}

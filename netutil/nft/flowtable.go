@@ -13,14 +13,18 @@ import (
 type Flowtable struct {
 	Name     string
 	Priority int32    // at ingress
-	Devices  []string // names, sorted, at most 256; the kernel takes out one that is removed
+	Devices  []string // names, sorted, at most MaxFlowtable; the kernel takes out one that is removed
 	Offload  bool     // hardware does it; the kernel refuses a device that cannot. Least kernel 5.5
 	Counter  bool     // connection tracking counts these packets, too. Least kernel 5.7
 }
 
+// MaxFlowtable is how many devices the kernel takes for a flow table: it refuses the one that makes them
+// NFT_NETDEVICE_MAX, 256, <net/netfilter/nf_tables.h>.
+const MaxFlowtable = 255
+
 // FlowsRemovable reports whether connection tracking of this kernel removes an entry whose
-// connection is in a flow table, which takes the connection out of it. Before 6.1 it refuses
-// (of 6.1 itself those before 6.1.32 do, which cannot be told by the releases of distributions).
+// connection is in a flow table, which takes the connection out of it. Linux 6.4 was the first to do
+// so, and 6.1.32 of the older ones that are kept. Distributions call any 6.1 of theirs 6.1.0, which counts as newer.
 func FlowsRemovable() bool {
 	var u unix.Utsname
 	return unix.Uname(&u) == nil && releaseRemovesFlows(unix.ByteSliceToString(u.Release[:]))
@@ -28,11 +32,14 @@ func FlowsRemovable() bool {
 
 // releaseRemovesFlows is FlowsRemovable for what uname -r says, as in "6.1.0-18-amd64".
 func releaseRemovesFlows(release string) bool {
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+	var major, minor, patch int
+	if n, _ := fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch); n < 2 {
 		return false
 	}
-	return major > 6 || major == 6 && minor >= 1
+	if major == 6 && minor == 1 {
+		return patch == 0 || patch >= 32
+	}
+	return major > 6 || major == 6 && minor >= 4
 }
 
 // Equal reports whether two flow tables have the same definition. Either may be nil.

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"slices"
 	"sync"
 
+	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -42,17 +42,23 @@ func (w *shortWay) init(fam proxier.Family, opts Options) {
 
 // present returns the indexes of the interfaces of the settings that there are, by name.
 func (w *shortWay) present() (map[string]int, error) {
-	all, err := net.Interfaces()
-	if err != nil {
-		return nil, fmt.Errorf("listing the interfaces of this host: %w", err)
-	}
 	found := make(map[string]int, len(w.Flowtable))
-	for _, link := range all {
-		if slices.Contains(w.Flowtable, link.Name) {
-			found[link.Name] = link.Index
+	for _, name := range w.Flowtable {
+		switch index, err := links.Index(name); {
+		case err != nil:
+			return nil, err
+		case index > 0:
+			found[name] = index
 		}
 	}
 	return found, nil
+}
+
+// last returns what present did when it was decided.
+func (w *shortWay) last() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.links
 }
 
 // outdated reports whether interfaces have come or gone since it was decided, also one that is
@@ -70,11 +76,12 @@ func (w *shortWay) outdated() bool {
 // decide notes what was decided, and warns of what is missing where that is news.
 func (w *shortWay) decide(links map[string]int, warning string) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if warning != "" && warning != w.warning {
+	news := warning != w.warning
+	w.decided, w.links, w.warning = true, links, warning
+	w.mu.Unlock()
+	if news && warning != "" {
 		w.Log.Warn("the flowtable is not as the settings ask", "family", w.fam, "why", warning)
 	}
-	w.decided, w.links, w.warning = true, links, warning
 }
 
 // failed notes that the kernel refused the flow table after all: an interface may have gone

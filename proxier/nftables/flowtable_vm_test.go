@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -347,6 +348,24 @@ func TestFlowtableIsRepaired(t *testing.T) {
 				r.calm(step.do)
 			}
 		})
+	}
+}
+
+// Connections stay in the flow table when rules are written again, and over a restart.
+func TestFlowtableStays(t *testing.T) {
+	r := newRouter(t, proxier.IPv4)
+	r.Restart()
+	r.Put(r.service(source.TCP, r.endpoint))
+	handle := regexp.MustCompile(`flowtable forwarded \{ # handle \d+`)
+	first := handle.FindString(r.everything())
+	r.nft("flush chain TABLE filter-forward")
+	r.Backend.Recheck()
+	r.Repair(&proxier.Delta{})
+	rules := handle.FindString(r.everything())
+	r.Restart()
+	r.Sync(nil)
+	if now := handle.FindString(r.everything()); first == "" || rules != first || now != first {
+		t.Errorf("%q, after a repair %q, after a restart %q in\n%s", first, rules, now, r.everything())
 	}
 }
 

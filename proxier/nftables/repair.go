@@ -35,7 +35,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	b.setMirror(nil)
 	diff, err := b.writeContent(ctx, want, revived)
 	var refused *nft.CommitError
-	if flows != nil && errors.As(err, &refused) { // an interface may have gone meanwhile; services come first
+	if flows != nil && errors.As(err, &refused) { // an interface may have gone meanwhile
 		b.short.failed(err)
 		want = render(b.dialect, st)
 		diff, err = b.writeContent(ctx, want, revived)
@@ -61,14 +61,15 @@ func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32
 
 // writeContent makes our table hold what it should, by what differs, or all of it where it was revived. If the kernel refuses a change, as
 // foreign objects that we do not know refer to ours, the whole table is replaced, in
-// one transaction with the chains of the new one.
+// one transaction with the chains of the new one; not where it may have refused the flow table,
+// which costs less to go without than affinity.
 func (b *Backend) writeContent(ctx context.Context, want *content, revived bool) (d *difference, err error) {
 	if !revived {
 		if d, err = b.compare(ctx, want); err == nil {
 			err = b.write(ctx, d)
 		}
 		var refused *nft.CommitError
-		if !errors.As(err, &refused) {
+		if !errors.As(err, &refused) || want.flows != nil {
 			return d, err
 		}
 	}
@@ -135,7 +136,7 @@ func (w *writer) prepare(d *difference) {
 	if d.have != nil && d.rewrite && !d.replace {
 		w.clear(d)
 	}
-	if d.have == nil || d.replace || d.rewrite {
+	if (d.have == nil || d.replace || d.rewrite) && !d.keepsFlows() {
 		w.flowtable(d.want.flows)
 	}
 	var fresh []set
@@ -158,7 +159,16 @@ func (w *writer) clear(d *difference) {
 	for name := range d.have.Chains {
 		w.batch.DeleteChain(name)
 	}
+	if d.keepsFlows() {
+		return
+	}
 	for name := range d.have.Flowtables {
 		w.batch.DeleteFlowtable(name)
 	}
+}
+
+// keepsFlows reports whether the flow table stays when the rest is written again: its connections do
+// too, and some hardware takes no second one meanwhile.
+func (d *difference) keepsFlows() bool {
+	return d.have != nil && !d.replace && sameFlows(d.have, d.want.flows)
 }

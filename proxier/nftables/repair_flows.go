@@ -43,6 +43,7 @@ func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]in
 	links, err := w.present()
 	var warnings []string
 	if err != nil {
+		links = w.last() // they may well be there
 		warnings = append(warnings, err.Error())
 	} else if missing := w.missing(links); len(missing) > 0 {
 		warnings = append(warnings, "there is no interface "+strings.Join(missing, ", "))
@@ -64,7 +65,7 @@ func (b *Backend) accepted(devices []string) (flows *nft.Flowtable, refused stri
 		return nil, ""
 	}
 	if !nft.FlowsRemovable() {
-		return nil, "connections in one could not be closed: that needs kernel 6.1"
+		return nil, "connections in one could not be closed: that needs kernel 6.1.32, or 6.4"
 	}
 	f := &nft.Flowtable{Name: flowtableName, Devices: devices, Offload: b.short.Offload, Counter: true}
 	err := b.tryFlowtable(f)
@@ -81,7 +82,7 @@ func (b *Backend) accepted(devices []string) (flows *nft.Flowtable, refused stri
 
 // tryFlowtable tests whether the kernel takes a flow table and the rule for it.
 func (b *Backend) tryFlowtable(f *nft.Flowtable) error {
-	if b.mirror != nil && f.Equal(b.mirror.flows) {
+	if b.hasFlowtable(f) {
 		return nil // it took it already
 	}
 	c := newBaseChain("filter-forward", "filter", unix.NF_INET_FORWARD, priorityFilter)
@@ -98,4 +99,13 @@ func (b *Backend) tryFlowtable(f *nft.Flowtable) error {
 	batch.AddChain(&list[0].Chain)
 	batch.AddRule(c.Name, list[0].rules[0])
 	return b.conn.Try(batch)
+}
+
+// hasFlowtable reports whether our table has a flow table, maybe of an earlier run.
+func (b *Backend) hasFlowtable(f *nft.Flowtable) bool {
+	if b.mirror != nil {
+		return f.Equal(b.mirror.flows)
+	}
+	have, err := b.conn.List(b.table())
+	return err == nil && have != nil && f.Equal(have.Flowtables[f.Name])
 }

@@ -16,9 +16,9 @@ import (
 // An activeMode is a mode that is open: in use, or left for another one and not yet gone.
 type activeMode struct {
 	modes.Mode
-	backends map[proxier.Family]modes.Backend
-	missing  []string // families left out, and why; those in use change it with modeSwitch.mu held
-	why      string   // it was chosen
+	backends map[proxier.Family]modes.Backend // those in use are added to with modeSwitch.mu held
+	missing  []string                         // families left out, and why; those in use change it with modeSwitch.mu held
+	why      string                           // it was chosen
 
 	watched map[proxier.Family]func() // each ends what hears of changes by others
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -226,13 +227,13 @@ func (sw *modeSwitch) tryMissing(ctx context.Context, am *activeMode) {
 	opened, missing := openMore(ctx, am.Mode, sw.openConfig(sw.settings()), am.backends)
 	sw.mu.Lock()
 	am.missing = missing
+	maps.Copy(am.backends, opened)
 	sw.mu.Unlock()
 	if len(opened) == 0 {
 		return
 	}
 	for fam, b := range opened {
 		sw.log.Info("a family that was left out works now", "family", fam, "mode", am.Name)
-		am.backends[fam] = b
 		sw.watchBackend(ctx, am, fam, b)
 	}
 	sw.loop.SetBackends(am.proxies())
