@@ -38,6 +38,7 @@ type store struct {
 	records map[string]record
 	damaged map[string]bool      // files whose copy is, by name
 	pending map[string]entry     // what is not written yet, by file name
+	writing map[string]entry     // those that the goroutine of run is about to record; pending may have later ones by now
 	dirText []byte               // of the directory, if that is not written yet
 	decided []byte               // of decisions, if they are not written yet
 	needs   map[keptVersion]bool // that decisions name
@@ -72,7 +73,7 @@ func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
 		history: newHistory(stateDir, log),
-		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{}, retained: map[keptVersion]bool{},
+		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{}, writing: map[string]entry{}, retained: map[keptVersion]bool{},
 		wakeups: make(chan struct{}, 1), tasks: make(chan func(), 8),
 	}
 }
@@ -163,16 +164,19 @@ func (st *store) put(entries map[string]entry) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for name, e := range entries {
-		if st.has(name, e) {
+		w, busy := st.writing[name] // then what is on the disk is about to be replaced
+		if st.has(name, e) && !busy {
 			delete(st.pending, name)
 			e.releaseText()
-		} else {
-			if p, ok := st.pending[name]; ok {
-				e.was = p.was // which is on the disk
-			}
-			st.pending[name] = e
-			st.wake()
+			continue
 		}
+		if p, ok := st.pending[name]; ok && busy && p == w {
+			e.was = p.v
+		} else if ok {
+			e.was = p.was // which is on the disk, or about to be
+		}
+		st.pending[name] = e
+		st.wake()
 	}
 }
 

@@ -83,6 +83,7 @@ func (st *store) next() []job {
 		if e.v != nil {
 			j.data = e.v.data
 		}
+		st.writing[name] = e
 		if jobs = append(jobs, j); len(jobs) == batch {
 			break
 		}
@@ -92,6 +93,7 @@ func (st *store) next() []job {
 
 // write goes on after a copy that cannot be written, and returns the first error.
 func (st *store) write(jobs []job, sync bool) (err error) {
+	defer st.doneWriting()
 	var lines strings.Builder
 	written, each := jobs[:0], sync && len(jobs) <= maxSyncEach
 	for _, j := range jobs {
@@ -115,7 +117,7 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	}
 	st.history.add(st, written, sync)
 	for _, j := range st.markWritten(written) {
-		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
+		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) && !st.counts(j.name, j.old.sum) {
 			st.dropCopy(j.name, j.old.sum)
 		}
 	}
@@ -125,6 +127,9 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 func (st *store) writeCopy(j job, sync bool) error {
 	if j.v == nil {
 		return nil
+	}
+	if _, err := os.Stat(st.copyPath(j.name, j.record)); j.data == nil && err == nil {
+		return nil // it is what was replaced a moment ago
 	}
 	if j.data == nil && j.v.size > 0 {
 		return fmt.Errorf("the text of %s is not known any more", source.Quote(j.name))
@@ -164,6 +169,12 @@ func (st *store) markWritten(jobs []job) []job {
 		}
 	}
 	return jobs
+}
+
+func (st *store) doneWriting() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	clear(st.writing)
 }
 
 // add adds n lines to the index, in one write.
