@@ -46,7 +46,7 @@ install: build ## all that packages have (DESTDIR is honoured)
 	install -D -m 0644 "$$dir/completions/fish/svcproxy.fish" -t $(DESTDIR)/usr/share/fish/vendor_completions.d; \
 	for d in vendor-completions site-functions; do install -D -m 0644 "$$dir/completions/zsh/_svcproxy" -t $(DESTDIR)/usr/share/zsh/$$d; done; \
 	install -D -m 0644 "$$dir/index.html" -t $(DOC); rm -r "$$dir"
-	install -d -m 0755 $(DESTDIR)/etc/svcproxy
+	test -n '$(DESTDIR)' || install -d -m 0755 /etc/svcproxy
 
 packages: ## .deb and .rpm for ARCHS, and the programs in them, in dist/
 	packaging/build '$(VERSION)' dist $(ARCHS)

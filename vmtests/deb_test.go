@@ -27,7 +27,9 @@ func packageSteps() []step {
 	if os.Getenv("SVCPROXY_SOAK") == "" {
 		return list
 	}
-	return append(slices.Insert(list, 3, step{"deb: downgrade under traffic", (*site).testDowngrade}), rpmSteps...)
+	list = slices.Insert(list, 3, step{"deb: downgrade under traffic", (*site).testDowngrade})
+	list = append(list, step{"deb: purge after half an upgrade", (*site).testPurgeUnpacked})
+	return append(list, rpmSteps...)
 }
 
 // Two versions, as git describe tells of them. The programs differ in nothing else.
@@ -164,6 +166,17 @@ func (s *site) testPurge(t *testing.T) {
 	s.nothingInKernel(t)
 	s.gone(t, "/etc/svcproxy")
 	s.must(t, "sh", "-c", "! dpkg-query -W svcproxy && ! find /etc/systemd /var/lib/systemd | grep svcproxy")
+}
+
+// testPurgeUnpacked: where an upgrade stopped after its files were there, dpkg calls nothing before a removal, and the
+// old daemon runs still.
+func (s *site) testPurgeUnpacked(t *testing.T) {
+	s.must(t, "dpkg", "-i", guest.Home+"/"+oldVersion+".deb")
+	s.active(t)
+	s.must(t, "dpkg", "--unpack", guest.Home+"/"+newVersion+".deb")
+	s.must(t, "dpkg", "-P", "svcproxy")
+	s.nothingInKernel(t)
+	s.gone(t, "/etc/svcproxy")
 }
 
 // Where files named after svcproxy may be. systemd, its helper and dpkg note the unit and the package by name.

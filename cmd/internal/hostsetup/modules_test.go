@@ -132,7 +132,7 @@ func TestSnippetsAgree(t *testing.T) {
 	if diff := cmp.Diff([]string{"options xt_recent ip_list_tot=10000 ip_list_hash_size=1024"}, read("modprobe.d/svcproxy.conf")); diff != "" {
 		t.Errorf("modprobe.d (-init +file):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"net.ipv4.ip_forward = 1", "net.ipv6.conf.all.forwarding = 1"}, read("sysctl.d/svcproxy.conf")); diff != "" {
+	if diff := cmp.Diff([]string{"net.ipv4.ip_forward = 1", "net.ipv6.conf.all.forwarding = 1"}, read("sysctl.d/50-svcproxy.conf")); diff != "" {
 		t.Errorf("sysctl.d (-init +file):\n%s", diff)
 	}
 }
