@@ -3,6 +3,7 @@ package file
 import (
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -53,5 +54,38 @@ func TestPutWhileWriting(t *testing.T) {
 		if again.loadIndex(); again.records["x.toml"].sum != r.sum {
 			t.Errorf("%q: the index has %v, want %v", first, again.records["x.toml"], r)
 		}
+	}
+}
+
+// Nor does the store know what is recorded after an index that could not be written.
+func TestPutAfterError(t *testing.T) {
+	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	put := func(text string) error {
+		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
+		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
+		return st.write(st.next(), true)
+	}
+	check(t, put("a"))
+	check(t, os.Remove(st.index()))
+	check(t, os.Mkdir(st.index(), 0o700))
+	if put("b") == nil {
+		t.Fatal("the index is a directory, and was written")
+	}
+	check(t, os.Remove(st.index()))
+	check(t, put("a"))
+	again := newStore(st.stateDir(), slog.New(slog.DiscardHandler))
+	if again.loadIndex(); again.records["x.toml"].sum != idOf([]byte("a"), nil) || st.hasPending() {
+		t.Errorf("the index has %v", again.records)
+	}
+}
+
+// A file whose held removal went through while it was read again is a new one.
+func TestReadOutlivesItsFile(t *testing.T) {
+	s := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	l := &largeRead{probe: probe{name: "big.toml"}, ended: true, cancel: func() {}}
+	s.largeReads["big.toml"] = l
+	todo := newWork()
+	if probes := s.endedReads(todo); len(probes) > 0 || !todo.names["big.toml"] || len(s.largeReads) > 0 {
+		t.Errorf("%d probes, to be looked at: %v, %d readings", len(probes), todo.names, len(s.largeReads))
 	}
 }

@@ -166,6 +166,9 @@ func (st *store) put(entries map[string]entry) {
 	for name, e := range entries {
 		w, busy := st.writing[name] // then what is on the disk is about to be replaced
 		if st.has(name, e) && !busy {
+			if st.pending[name].sum == e.sum { // a copy that is missing, of rewriteCopy
+				continue
+			}
 			delete(st.pending, name)
 			e.releaseText()
 			continue

@@ -107,13 +107,13 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	if len(written) == 0 {
 		return err
 	}
-	if e := st.add(lines.String(), len(written), each); e != nil {
-		return e
+	e := st.add(lines.String(), len(written), each)
+	if e == nil && sync {
+		e = st.sync(each)
 	}
-	if sync {
-		if e := st.sync(each); e != nil {
-			return e
-		}
+	if e != nil {
+		st.doubt(written)
+		return e
 	}
 	st.history.add(st, written, sync)
 	for _, j := range st.markWritten(written) {
@@ -128,10 +128,10 @@ func (st *store) writeCopy(j job, sync bool) error {
 	if j.v == nil {
 		return nil
 	}
-	if _, err := os.Stat(st.copyPath(j.name, j.record)); j.data == nil && err == nil {
-		return nil // it is what was replaced a moment ago
-	}
 	if j.data == nil && j.v.size > 0 {
+		if _, err := st.read(j.name, j.record); err == nil {
+			return nil // it is what was replaced a moment ago
+		}
 		return fmt.Errorf("the text of %s is not known any more", source.Quote(j.name))
 	}
 	return st.replace(copyName(j.name, j.sum), j.data, sync)
@@ -169,6 +169,15 @@ func (st *store) markWritten(jobs []job) []job {
 		}
 	}
 	return jobs
+}
+
+// doubt notes that nobody knows what a start would find of files: the lines of the index may count, or not.
+func (st *store) doubt(jobs []job) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, j := range jobs {
+		st.damaged[j.name] = true
+	}
 }
 
 func (st *store) doneWriting() {

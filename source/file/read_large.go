@@ -77,6 +77,9 @@ func (s *Source) endedReads(todo work) (probes []probe) {
 func (s *Source) outdated(l *largeRead, was stamp) bool {
 	var is stamp
 	f := s.files[l.name]
+	if f == nil { // its removal, which was held, went through meanwhile: it is a new file
+		return true
+	}
 	info, err := os.Stat(f.path)
 	if err == nil {
 		is = stampOf(info)
