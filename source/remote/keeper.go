@@ -113,7 +113,8 @@ type Keeper struct {
 	log     *slog.Logger
 	known   func() (Header, []Handed)
 	changed bool
-	due     time.Time     // when to write what has changed
+	begun   bool          // a write, of which nobody has asked how it ended
+	due     time.Time     // when to write what has changed, or to ask
 	free    chan struct{} // has one element while nothing is being written
 
 	// Of the last write; by who holds what is in free.
@@ -136,12 +137,12 @@ func (k *Keeper) Note() {
 	}
 }
 
-// Due returns when something is to be written.
-func (k *Keeper) Due() (at time.Time, some bool) { return k.due, k.changed }
+// Due returns when Save has something to do.
+func (k *Keeper) Due() (at time.Time, some bool) { return k.due, k.changed || k.begun }
 
-// Save writes, if that is due and nothing is being written.
+// Save writes, if that is due and nothing is being written. What could not be written is written again.
 func (k *Keeper) Save(now time.Time) {
-	if !k.changed || now.Before(k.due) {
+	if !k.changed && !k.begun || now.Before(k.due) {
 		return
 	}
 	select {
@@ -150,7 +151,12 @@ func (k *Keeper) Save(now time.Time) {
 		k.due = now.Add(saveDelay)
 		return
 	}
-	k.changed, k.due = false, now.Add(saveShare*k.took)
+	if !k.changed && k.said == "" {
+		k.begun = false
+		k.free <- struct{}{}
+		return
+	}
+	k.changed, k.begun, k.due = false, true, now.Add(max(saveDelay, saveShare*k.took))
 	k.start()
 }
 
@@ -167,7 +173,7 @@ func (k *Keeper) start() {
 // hold up the end: a write that hangs, as on a disk that is gone, is left behind.
 func (k *Keeper) End(known bool) {
 	enough := time.After(endWait)
-	if !k.Idle(enough) || !k.changed || !known || k.took >= endWait {
+	if !k.Idle(enough) || !k.changed && k.said == "" || !known || k.took >= endWait {
 		return
 	}
 	<-k.free

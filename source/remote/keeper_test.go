@@ -89,3 +89,33 @@ func TestKeeperEnds(t *testing.T) {
 		})
 	}
 }
+
+// What could not be written is written again, and nothing after that.
+func TestKeeperTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "gone")
+		k := NewKeeper(filepath.Join(dir, "k"), slog.New(slog.DiscardHandler), func() (Header, []Handed) { return new(Head), nil })
+		saves := func(n int) {
+			for range n {
+				at, _ := k.Due()
+				k.Save(at)
+				k.Idle(nil)
+			}
+		}
+		k.Note()
+		saves(3)
+		if at, some := k.Due(); !some || !at.After(time.Now()) {
+			t.Errorf("while it cannot be written: due %v at %v", some, at)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		saves(2)
+		if _, err := os.Stat(k.path); err != nil {
+			t.Error(err)
+		}
+		if _, some := k.Due(); some {
+			t.Error("something is due after it was written")
+		}
+	})
+}
