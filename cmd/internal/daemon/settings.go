@@ -153,6 +153,10 @@ func (w *settingsWatcher) reload(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if now, gone := w.contents(); gone != nil || !bytes.Equal(now, w.text) {
+		w.text = unknown // it has changed again, perhaps before it was read
+		return
+	}
 	if err != nil {
 		faults = []source.Fault{w.noText(err)}
 	}

@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"bytes"
+	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
 )
 
 var plain = cmp.Options{
@@ -194,5 +198,27 @@ func (r *running) moveAway() {
 	r.t.Helper()
 	if err := os.Rename(r.dir+"/conf", r.dir+"/away"); err != nil {
 		r.t.Fatal(err)
+	}
+}
+
+// Settings that changed again before they were read are not those that were found to be whole: the next looks read them.
+func TestSettingsChangeWhileRead(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "svcproxy.toml")
+	put := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("mode = \"ipvs\"\n")
+	w := &settingsWatcher{configDir: dir, stateDir: t.TempDir(), log: slog.New(slog.DiscardHandler)}
+	w.load = func(path string) (configs.Settings, []source.Fault, error) {
+		put("# truncated, to be written again")
+		return configs.Load(path)
+	}
+	w.changed = func(configs.Settings, bool) { t.Error("what was never whole is used") }
+	w.inUse.Mode = "nftables"
+	if w.read(t.Context()); !bytes.Equal(w.text, unknown) || w.inUse.Mode != "nftables" {
+		t.Errorf("taken for read: %q; in use %q", w.text, w.inUse.Mode)
 	}
 }

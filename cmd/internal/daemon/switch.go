@@ -132,6 +132,7 @@ func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s conf
 	sw.setActive(am)
 	sw.changed()
 	sw.loop.SetBackends(am.proxies())
+	sw.familyHolds() // one that is back before the loop knew of another holds everything already
 	return open
 }
 
