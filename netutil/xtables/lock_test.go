@@ -75,7 +75,7 @@ for last; do :; done
 ` + sleep + ` "$last"
 echo "Another app is currently holding the xtables lock. Stopped waiting after ${last}s." >&2
 exit 4`
-	programs(t, map[string]string{"locked": iptables, "locked-save": ":", "locked-restore": ":"})
+	programs(t, map[string]string{"locked": iptables, "locked-save": ":", "locked-restore": iptables})
 	tool := &Tool{Variant: Legacy}
 	if err := tool.find("locked"); err != nil {
 		t.Fatal(err)
@@ -96,6 +96,27 @@ exit 4`
 		}
 	case <-time.After(pace.Scale(30 * time.Second)):
 		t.Error("it goes on waiting")
+	}
+}
+
+// A host that lacks nothing starts no more programs than it must, of which a start waits: for each family one that says
+// its version, one that adds all rules, and one that removes them.
+func TestProbeStartsFewPrograms(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	const version = `[ "$1" = --version ] && echo "iptables v1.8.9 (legacy)"; :`
+	note := "echo ${0##*/} $1 >>" + log + "\n"
+	programs(t, map[string]string{"known": note + version, "known-save": note, "known-restore": note})
+	tool := &Tool{Variant: Legacy}
+	if err := tool.find("known"); err != nil {
+		t.Fatal(err)
+	}
+	features := []Feature{{"tcp", "nat", []string{"-p", "tcp"}}, {"udp", "filter", []string{"-p", "udp"}}}
+	if missing, err := tool.Probe(t.Context(), "SVCP-PROBE", features, features); err != nil || len(missing) > 0 {
+		t.Fatalf("missing %q, error %v", missing, err)
+	}
+	text, err := os.ReadFile(log)
+	if want := "known --version\nknown-restore --noflush\nknown-restore --noflush\n"; err != nil || string(text) != want {
+		t.Errorf("started were %q, error %v, want %q", text, err, want)
 	}
 }
 

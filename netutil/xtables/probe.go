@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -25,8 +26,8 @@ const probeTries = 3
 
 // Probe finds out which features this host, its kernel or its iptables, lacks, by
 // adding rules to chains of its own, which nothing jumps to, whose names begin with
-// prefix. If all rules of combined can be added, none is missing; otherwise those of
-// single are tried one by one.
+// prefix. If all rules of combined can be added, by one iptables-restore, none is missing;
+// otherwise those of single are tried one by one.
 func (t *Tool) Probe(ctx context.Context, prefix string, combined, single []Feature) (Missing, error) {
 	c, err := t.client()
 	if err != nil {
@@ -35,10 +36,9 @@ func (t *Tool) Probe(ctx context.Context, prefix string, combined, single []Feat
 	chain := fmt.Sprintf("%s-%d", prefix, os.Getpid())
 	deadline := time.Now().Add(lockWait * time.Second)
 	for try := 1; ; try++ {
-		p := prober{tool: t, client: c, ctx: ctx, deadline: deadline, chain: chain, tables: map[string]bool{}, missing: Missing{}}
-		err := p.probe(combined)
-		if err == nil && len(p.missing) > 0 {
-			p.missing = Missing{}
+		p := prober{tool: t, client: c, ctx: ctx, deadline: deadline, chain: chain, tables: map[string]bool{}, opened: map[string]bool{}, missing: Missing{}}
+		err := p.addAll(combined)
+		if err != nil && ctx.Err() == nil {
 			err = p.probe(single)
 		}
 		err = errors.Join(err, p.remove())
@@ -54,8 +54,19 @@ type prober struct {
 	ctx      context.Context
 	deadline time.Time // of waiting for the lock
 	chain    string
-	tables   map[string]bool // in which the chain was made
+	tables   map[string]bool // in which the chain may be
+	opened   map[string]bool // in which it is
 	missing  Missing
+}
+
+// addAll adds the rules of all features at once.
+func (p *prober) addAll(features []Feature) error {
+	var s Script
+	for _, f := range features {
+		s.Set(f.Table, p.chain, fmt.Appendf(nil, "-A %s %s\n", p.chain, strings.Join(f.Words, " ")))
+		p.tables[f.Table] = true
+	}
+	return p.tool.Restore(p.ctx, &s)
 }
 
 // retryLocked repeats a command while the lock is held: a command cannot be
@@ -100,11 +111,13 @@ func (p *prober) probe(features []Feature) error {
 	return nil
 }
 
-// open creates the chain in a table, unless an earlier process left one.
+// open creates the chain in a table, unless addAll, of which a table that was refused may be
+// only a part, or an earlier process left one.
 func (p *prober) open(table string) error {
-	if p.tables[table] {
+	if p.opened[table] {
 		return nil
 	}
+	p.tables[table] = true
 	err := p.retryLocked(func() error {
 		exists, err := p.client.ChainExists(table, p.chain)
 		if err == nil && !exists {
@@ -115,18 +128,27 @@ func (p *prober) open(table string) error {
 	if err != nil {
 		return fmt.Errorf("trying rules of table %s: %w", table, err)
 	}
-	p.tables[table] = true
+	p.opened[table] = true
 	return nil
 }
 
+// remove removes the chains, after the end of the context too, if that takes no longer
+// than the lock is waited for then.
 func (p *prober) remove() error {
-	var errs []error
+	var s Script
 	for table := range p.tables {
-		if err := p.retryLocked(func() error { return p.client.ClearAndDeleteChain(table, p.chain) }); err != nil {
-			errs = append(errs, fmt.Errorf("removing chain %s of table %s: %w", p.chain, table, err))
-		}
+		s.Remove(table, p.chain)
 	}
-	return errors.Join(errs...)
+	err := p.tool.Restore(p.ctx, &s)
+	if p.ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), queryLockWait*time.Second)
+		defer cancel()
+		err = p.tool.Restore(ctx, &s)
+	}
+	if err != nil {
+		return fmt.Errorf("removing chains %s: %w", p.chain, err)
+	}
+	return nil
 }
 
 // HasRandomFully reports whether iptables supports MASQUERADE --random-fully, and its version.

@@ -1,0 +1,47 @@
+//go:build netns
+
+package xtables
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+)
+
+// A probe names what is missing, also in a table that comes after one that took its rules, and leaves nothing behind.
+func TestProbe(t *testing.T) {
+	mark := Feature{"mark", "nat", strings.Fields("-m mark --mark 0x1/0x1")}
+	drop := Feature{"DROP", "filter", strings.Fields("-j DROP")}
+	none := Feature{"none", "filter", strings.Fields("-m svcproxy-none")}
+	noneFirst := Feature{"none", "nat", none.Words}
+	tests := []struct {
+		name     string
+		features []Feature
+		missing  string
+	}{
+		{"nothing", []Feature{mark, drop}, ""},
+		{"in the second table", []Feature{mark, drop, none}, "none"},
+		{"in the first table", []Feature{noneFirst, mark, drop}, "none"},
+	}
+	for _, variant := range []Variant{NFT, Legacy} {
+		netnstest.Enter(t)
+		tool := &Tool{Variant: variant}
+		if err := tool.find(tool.String()); err != nil {
+			t.Fatal(err)
+		}
+		for _, tt := range tests {
+			missing, err := tool.Probe(t.Context(), "SVCP-PROBE", tt.features, tt.features)
+			if err != nil {
+				t.Errorf("%s, %s: %v", tool, tt.name, err)
+			}
+			if _, lacks := missing["none"]; lacks != (tt.missing != "") || len(missing) > 1 {
+				t.Errorf("%s, %s: missing are %q, want %q", tool, tt.name, missing, tt.missing)
+			}
+			if out, err := exec.Command(tool.save).CombinedOutput(); err != nil || strings.Contains(string(out), "SVCP-") {
+				t.Errorf("%s, %s: %v, left is\n%s", tool, tt.name, err, out)
+			}
+		}
+	}
+}
