@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -117,7 +118,8 @@ func testLocalhostNodePorts(t *testing.T, e *env) {
 	)
 }
 
-// testLocalhostRefused: a mode that cannot have them says so. A daemon that runs goes on as before, and none starts.
+// testLocalhostRefused: a mode that cannot have them says so. A daemon that runs goes on as before, one that starts has
+// the last good settings, and none starts without these.
 func testLocalhostRefused(t *testing.T, e *env) {
 	const fault = "localhost_node_ports is for iptables mode, and mode is"
 	e.apply(t, e.everywhere(at(e.Local[0])...))
@@ -130,11 +132,16 @@ func testLocalhostRefused(t *testing.T, e *env) {
 		t.Error(err)
 	}
 	e.remove(t, "alive.json")
-	if err := e.daemon.Stop(); err != nil {
+	if err := errors.Join(e.daemon.Stop(), e.daemon.Start()); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := e.daemon.Command("run"); err == nil || !strings.Contains(err.Error(), fault) {
-		t.Errorf("run with refused settings: %v, want %q\n%s", err, fault, out)
+	e.expect(t, check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: by(e.Local[0])})
+	if err := errors.Join(e.daemon.Stop(), e.daemon.Forget()); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if _, err := e.daemon.Command("run"); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(err.Error(), fault) {
+		t.Errorf("run with refused settings: %v, want exit code 1 and %q", err, fault)
 	}
 	if err := errors.Join(e.daemon.Settings(e.settings), e.daemon.Start()); err != nil {
 		t.Fatal(err)
