@@ -27,13 +27,17 @@ type step struct {
 var steps = []step{
 	{"boot", (*site).testBoot},
 	{"hardened unit", (*site).testUnit},
-	{"groups of the control socket", (*site).testGroups},
 	{"edit", (*site).testEdit},
 	{"restart, kill and reload under traffic", (*site).testTrafficGoesOn},
 	{"drain under held connections", (*site).testDrain},
 	{"watchdog", (*site).testWatchdog},
 	{"no faults in the log", (*site).testLog},
 	{"stop and cleanup", (*site).testStop},
+}
+
+// modelessSteps are the same in every mode, and are taken in one.
+var modelessSteps = []step{
+	{"groups of the control socket", (*site).testGroups},
 	{"power cut, and a broken file at boot", (*site).testBrokenFile},
 }
 
@@ -44,7 +48,7 @@ func TestSystem(t *testing.T) {
 			begin(t, s.backend, "serving", "peer", "serve", "one", "192.168.7.3:8080", "[fd07::3]:8080")
 			begin(t, s.backend, "serving", "peer", "serve", "two", "192.168.7.4:8080", "[fd07::4]:8080")
 			if mode == "auto" {
-				s.takeSteps(t, slices.Concat(steps, packageSteps())...)
+				s.takeSteps(t, slices.Concat(steps, modelessSteps, packageSteps())...)
 				return
 			}
 			s.takeSteps(t, steps...)
@@ -290,25 +294,23 @@ func (s *site) testBrokenFile(t *testing.T) {
 }
 
 // A kernel may lack the module of a mode. auto goes on to the next mode and says
-// why; a mode that was asked for by name fails, and says so.
+// why; a mode that is asked for by name then fails, and says so.
 func TestMissingModule(t *testing.T) {
 	tests := []struct {
 		name    string
 		missing string // names of modules
-		mode    string
-		active  bool
-		log     string // a pattern
+		auto    string // a pattern of the log
+		named   string // the mode that is asked for
+		fails   string // a pattern of the log then
 	}{
-		{"auto goes on", "nf_tables ip_vs", "auto", true, `mode=iptables why=.*nf_tables`},
-		{"auto takes ipvs", "nf_tables", "auto", true, `mode=ipvs why=.*nf_tables`},
-		{"ipvs fails", "ip_vs", "ipvs", false, `ipvs mode: .*IPVS`},
-		{"nftables fails", "nf_tables", "nftables", false, `nftables mode: .*nf_tables`},
+		{"nf_tables and ip_vs", "nf_tables ip_vs", `mode=iptables why=.*nf_tables`, "ipvs", `ipvs mode: .*IPVS`},
+		{"nf_tables", "nf_tables", `mode=ipvs why=.*nf_tables`, "nftables", `nftables mode: .*nf_tables`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var s site
-			cfg := s.nodeConfig(t, tt.mode)
+			cfg := s.nodeConfig(t, "auto")
 			cfg.Networks = nil
 			cfg.Setup = "for m in " + tt.missing + "; do rm $(modinfo -n $m); done\nip link set lo up\nsystemctl enable svcproxy\n"
 			var err error
@@ -316,14 +318,18 @@ func TestMissingModule(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { s.node.Close() })
-			log := regexp.MustCompile(tt.log)
-			eventually(t, "the log says "+tt.log, func() bool { return log.MatchString(s.journal(t)) })
-			if tt.active {
-				s.active(t)
-				return
-			}
+			s.logs(t, tt.auto)
+			s.active(t)
+			s.must(t, "sh", "-ec", "echo 'mode = \""+tt.named+"\"' >/etc/svcproxy/svcproxy.toml; systemctl restart --no-block svcproxy")
+			s.logs(t, tt.fails)
 			eventually(t, "the daemon ends with code 1", func() bool { return s.property(t, "ExecMainStatus") == "1" })
-			t.Log(s.journal(t))
 		})
 	}
+}
+
+// logs waits until the unit's log matches a pattern.
+func (s *site) logs(t *testing.T, pattern string) {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	eventually(t, "the log says "+pattern, func() bool { return re.MatchString(s.journal(t)) })
 }

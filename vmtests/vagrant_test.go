@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"svcproxy.dev/svcproxy/vmtests/guest"
@@ -30,7 +31,7 @@ func TestVagrant(t *testing.T) {
 			c.must(t, "systemctl", "restart", "svcproxy")
 			c.must(t, "journalctl", "--rotate")
 			c.must(t, "journalctl", "--vacuum-time=1s", "-u", "svcproxy") // faults of earlier runs
-			c.takeSteps(t, steps...)
+			c.takeSteps(t, slices.Concat(steps, modelessSteps)...)
 		})
 	}
 }
