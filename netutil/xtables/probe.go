@@ -21,7 +21,7 @@ type Feature struct {
 // Missing holds the features that a host lacks, by name, with the reason.
 type Missing map[string]string
 
-// probeTries is how often a probe is tried whose chain is removed meanwhile.
+// probeTries is how often a probe is tried whose chain is removed meanwhile, within lockWait in all.
 const probeTries = 3
 
 // Probe finds out which features this host, its kernel or its iptables, lacks, by
@@ -34,9 +34,10 @@ func (t *Tool) Probe(ctx context.Context, prefix string, combined, single []Feat
 		return nil, err
 	}
 	chain := fmt.Sprintf("%s-%d", prefix, os.Getpid())
-	deadline := time.Now().Add(lockWait * time.Second)
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait*time.Second, fmt.Errorf("it took longer than %d s", lockWait))
+	defer cancel()
 	for try := 1; ; try++ {
-		p := prober{tool: t, client: c, ctx: ctx, deadline: deadline, chain: chain, tables: map[string]bool{}, opened: map[string]bool{}, missing: Missing{}}
+		p := prober{tool: t, client: c, ctx: ctx, chain: chain, tables: map[string]bool{}, opened: map[string]bool{}, missing: Missing{}}
 		err := p.addAll(combined)
 		if err != nil && ctx.Err() == nil {
 			err = p.probe(single)
@@ -49,14 +50,13 @@ func (t *Tool) Probe(ctx context.Context, prefix string, combined, single []Feat
 }
 
 type prober struct {
-	tool     *Tool
-	client   *iptables.IPTables
-	ctx      context.Context
-	deadline time.Time // of waiting for the lock
-	chain    string
-	tables   map[string]bool // in which the chain may be
-	opened   map[string]bool // in which it is
-	missing  Missing
+	tool    *Tool
+	client  *iptables.IPTables
+	ctx     context.Context
+	chain   string
+	tables  map[string]bool // in which the chain may be
+	opened  map[string]bool // in which it is
+	missing Missing
 }
 
 // addAll adds the rules of all features at once.
@@ -79,9 +79,6 @@ func (p *prober) retryLocked(command func() error) error {
 		}
 		if p.ctx.Err() != nil {
 			return errors.Join(context.Cause(p.ctx), p.tool.nameHolder(err))
-		}
-		if time.Now().After(p.deadline) {
-			return p.tool.nameHolder(err)
 		}
 	}
 }
@@ -111,8 +108,8 @@ func (p *prober) probe(features []Feature) error {
 	return nil
 }
 
-// open creates the chain in a table, unless addAll, of which a table that was refused may be
-// only a part, or an earlier process left one.
+// open creates the chain unless it exists: addAll may have committed some tables before
+// another was refused, or an earlier process left one.
 func (p *prober) open(table string) error {
 	if p.opened[table] {
 		return nil
