@@ -128,7 +128,7 @@ func TestSchemas(t *testing.T) {
 			}
 		}
 		if kept, err := os.ReadFile(path); err != nil || !bytes.Equal(kept, b.Bytes()) {
-			t.Errorf("%s is not what the tables say (%v): run go generate ./configs", path, err)
+			t.Errorf("%s is not what the tables say (%v): run go test ./configs -update", path, err)
 		}
 	}
 }
