@@ -300,7 +300,7 @@ func TestForward(t *testing.T) {
 }
 
 func everySegment(t *testing.T, test func(*segment)) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range families {
 		t.Run(fam.String(), func(t *testing.T) {
 			s := newSegment(t, fam)
 			s.serve()

@@ -35,9 +35,13 @@ type host struct {
 
 var run = backendtest.Command
 
-// everywhere runs a test for both families, each in its own namespace.
-func everywhere(t *testing.T, test func(*host)) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+var families = []proxier.Family{proxier.IPv4, proxier.IPv6}
+
+// everywhere runs a test for both families, in runs it for some, each in its own namespace.
+func everywhere(t *testing.T, test func(*host)) { in(t, families, test) }
+
+func in(t *testing.T, fams []proxier.Family, test func(*host)) {
+	for _, fam := range fams {
 		t.Run(fam.String(), func(t *testing.T) { test(newHost(t, fam)) })
 	}
 }

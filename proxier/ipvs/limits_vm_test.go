@@ -94,7 +94,7 @@ func TestFullEndpoints(t *testing.T) {
 // is there now; with session affinity to its own. Its answer reaches the client from endpoints that
 // answer themselves, and from no others.
 func TestOnePacket(t *testing.T) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range families {
 		t.Run(fam.String(), func(t *testing.T) {
 			s := newSegment(t, fam)
 			e := s.count()
