@@ -71,7 +71,7 @@ func (h *Host[B]) same(after, before string) {
 func plans[B Backend](h *Host[B]) {
 	pick := Short(Seeded(2))
 	h.Fill(pick, 6)
-	for step := range 6 {
+	for step := range h.few(6) {
 		before := h.Dump()
 		planned := h.Planned()
 		h.same("plan", before)
