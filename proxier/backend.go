@@ -10,11 +10,11 @@ import (
 // are called from one goroutine at a time, except for Look.
 type Backend interface {
 	// Sync makes the kernel hold st. delta says what changed since the last Sync
-	// that succeeded, which may be nothing, and what Look has found or a Watcher has
-	// reported is repaired with it; nil: compare everything, unless the backend knows
-	// that only it has written, and repair every difference. After an error the
-	// next call has a nil delta, but an error that is a *PartialError counts as
-	// success: all is done that can be done. A Sync that takes long calls
+	// that succeeded. With a delta, Sync applies it and repairs what Look or Watch
+	// reported; the delta may be empty. With nil it compares everything, unless the
+	// backend knows that nobody else has written, and repairs every difference. After
+	// an error the next call has a nil delta, but an error that is a *PartialError
+	// counts as success: all is done that can be done. A Sync that takes long calls
 	// Progressed, and one that was given up goes on from what it has done.
 	Sync(ctx context.Context, st *State, delta *Delta) error
 

@@ -78,7 +78,7 @@ func newClosingLab(t *testing.T, tool string, masquerade proxier.MasqueradeMode)
 	slices.SortFunc(node.Addrs, netip.Addr.Compare)
 	c.loop = proxier.NewLoop(proxier.Config{
 		Backends: backends, Flows: c, Node: node, Sources: []string{"file"}, Conditions: c,
-		ResyncInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		LookInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

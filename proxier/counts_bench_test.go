@@ -26,7 +26,7 @@ func BenchmarkCounts(b *testing.B) {
 		}
 		u.Services = append(u.Services, s)
 	}
-	l := NewLoop(Config{Backends: map[Family]Backend{IPv4: &kernel{}, IPv6: &kernel{}}, Node: testNode(), Sources: []string{"file"}, SyncTimeout: 1e12, ResyncInterval: 1e12, Log: slog.New(slog.DiscardHandler)})
+	l := NewLoop(Config{Backends: map[Family]Backend{IPv4: &kernel{}, IPv6: &kernel{}}, Node: testNode(), Sources: []string{"file"}, SyncTimeout: 1e12, LookInterval: 1e12, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	go l.Run(ctx)

@@ -22,10 +22,13 @@
 //   - claim: what only one service can own: a name, an address with a port, a node port.
 //   - unit: what a source hands on at once, a file or an object; accepted or refused.
 //   - family: IPv4 or IPv6. Each has a backend and a goroutine of its own, which takes
-//     orders from the Loop; a batch is the changed services of one.
+//     orders from the Loop.
+//   - batch: what came in one step and is not yet in the kernel.
 //   - doubt: what is valid by itself, and cannot be meant beside what else is on this host.
-//   - sync: making the kernel hold a State, by a delta or, at a resync, by comparing all of it.
+//   - sync: making the kernel hold a State, by a delta or, at a resync (a full sync), by
+//     comparing all of it.
 //   - look: a comparison beside the syncs. What differs is repaired by the next sync.
+//     The setting resync_interval is how often a look comes; Loop.Resync asks for a resync.
 //   - foreign: made or changed by another program. Contention: it goes on doing so.
 //   - mirror: what a backend knows the kernel to hold.
 //
@@ -38,6 +41,7 @@
 //	node, nodechange         this host, and which services a change of it touches
 //	conditions               what is known of endpoints beside files: checks, drains, slow starts
 //	resolve, endpoints       the policy; which endpoints are usable
+//	nodeports, sourceranges  which addresses serve a node port; who may use a frontend
 //	allfailed                what is used when no endpoint passes, or only some do so again
 //	frontend, state, delta   what Resolve returns
 //	backend, optional        what a backend must do, and may do

@@ -40,7 +40,7 @@ type family struct {
 
 	triggers []time.Time // of changes not yet synced, see Loop.triggers
 
-	minimum, resync time.Duration // as Config.MinInterval and Config.ResyncInterval
+	minimum, lookEvery time.Duration // as Config.MinInterval and Config.LookInterval
 
 	pace       pace
 	lookout    lookout
@@ -72,7 +72,7 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
 		state: newState(fam, node), changes: newChanges(), lookout: newLookout(), announcing: newAnnouncing(),
 		flows: newFlowWorkers(fam, cfg),
-		full:  true, dirty: true, minimum: cfg.MinInterval, resync: cfg.ResyncInterval,
+		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
 }
 
@@ -114,7 +114,7 @@ func (f *family) run(ctx context.Context) {
 // absorb updates the State as the Loop ordered.
 func (f *family) absorb(o order) {
 	if o.minimum != nil {
-		f.minimum, f.resync = *o.minimum, *o.resync
+		f.minimum, f.lookEvery = *o.minimum, *o.lookEvery
 	}
 	if o.backend != nil {
 		f.replace(o.backend)

@@ -18,17 +18,17 @@ type inbox struct {
 
 // mail is all that came in since the inbox was last emptied.
 type mail struct {
-	queued          time.Time // when the first of it came
-	changes         []source.Changes
-	synced          []string
-	reconsider      map[source.Key]bool // what is known of the endpoints of these has changed
-	node            *Node
-	backends        map[Family]Backend // nil: the same
-	full            bool
-	repair, look    map[Family]bool
-	minimum, resync *time.Duration
-	reserved        *[]netip.AddrPort
-	told            []chan<- uint64 // are sent the number of the order; each has room for it
+	queued             time.Time // when the first of it came
+	changes            []source.Changes
+	synced             []string
+	reconsider         map[source.Key]bool // what is known of the endpoints of these has changed
+	node               *Node
+	backends           map[Family]Backend // nil: the same
+	full               bool
+	repair, look       map[Family]bool
+	minimum, lookEvery *time.Duration
+	reserved           *[]netip.AddrPort
+	told               []chan<- uint64 // are sent the number of the order; each has room for it
 }
 
 // empty reports whether nothing came in: then it is a family that woke the Loop.
@@ -99,9 +99,9 @@ func (l *Loop) SetBackends(backends map[Family]Backend) {
 	l.inbox.put(func(m *mail) { m.backends = backends })
 }
 
-// SetIntervals changes Config.MinInterval and Config.ResyncInterval.
-func (l *Loop) SetIntervals(minimum, resync time.Duration) {
-	l.inbox.put(func(m *mail) { m.minimum, m.resync = &minimum, &resync })
+// SetIntervals changes Config.MinInterval and Config.LookInterval.
+func (l *Loop) SetIntervals(minimum, lookEvery time.Duration) {
+	l.inbox.put(func(m *mail) { m.minimum, m.lookEvery = &minimum, &lookEvery })
 }
 
 // SetReserved changes Config.Reserved.

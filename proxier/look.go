@@ -44,7 +44,7 @@ func (f *family) lookAt() time.Time {
 	if f.lookout.wanted {
 		return time.Time{}
 	}
-	return f.lookout.last.Add(f.resync)
+	return f.lookout.last.Add(f.lookEvery)
 }
 
 // lookIfDue starts a look if one is due.

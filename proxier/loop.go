@@ -19,10 +19,10 @@ type Config struct {
 	Node     *Node
 	Reserved []netip.AddrPort // TCP ports this program itself listens on
 
-	Sources        []string      // in order of precedence; nothing is programmed before each of these has called Synced
-	MinInterval    time.Duration // least time between two syncs of one family
-	ResyncInterval time.Duration // how often the kernel is compared with what it should hold
-	SyncTimeout    time.Duration // after which a Sync that makes no progress is given up, see Progressed
+	Sources      []string      // in order of precedence; nothing is programmed before each of these has called Synced
+	MinInterval  time.Duration // least time between two syncs of one family
+	LookInterval time.Duration // how often a look compares the kernel with what it should hold
+	SyncTimeout  time.Duration // after which a Sync that makes no progress is given up, see Progressed
 
 	Log *slog.Logger
 
@@ -149,9 +149,9 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 	}
 	l.mu.Unlock()
 	if in.minimum != nil {
-		l.cfg.MinInterval, l.cfg.ResyncInterval = *in.minimum, *in.resync
+		l.cfg.MinInterval, l.cfg.LookInterval = *in.minimum, *in.lookEvery
 	}
-	o := order{queued: in.queued, minimum: in.minimum, resync: in.resync, full: in.full}
+	o := order{queued: in.queued, minimum: in.minimum, lookEvery: in.lookEvery, full: in.full}
 	if in.reserved != nil {
 		l.reserve(*in.reserved)
 		in.changes = append(in.changes, source.Changes{}) // for what waits

@@ -138,7 +138,7 @@ func (k *kernel) Cleanup(context.Context) error                  { return nil }
 func start(t *testing.T, k *kernel, edit ...func(*Config)) *Loop {
 	cfg := Config{
 		Backends: map[Family]Backend{IPv4: k}, Node: testNode(), Sources: []string{"file"},
-		ResyncInterval: 30 * time.Second, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
+		LookInterval: 30 * time.Second, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range edit {
 		f(&cfg)

@@ -20,7 +20,7 @@ type order struct {
 	look     bool        // the kernel may have been changed
 	triggers []time.Time // when services were changed where they are from, see Loop.triggers
 
-	minimum, resync *time.Duration
+	minimum, lookEvery *time.Duration
 }
 
 // orders is the mailbox of a family. Sending never blocks.
@@ -70,7 +70,7 @@ func (o *order) merge(n order) {
 		o.backend = n.backend
 	}
 	if n.minimum != nil {
-		o.minimum, o.resync = n.minimum, n.resync
+		o.minimum, o.lookEvery = n.minimum, n.lookEvery
 	}
 	o.open, o.full = o.open || n.open, o.full || n.full
 	o.triggers = append(o.triggers, n.triggers[:min(len(n.triggers), maxTriggers-len(o.triggers))]...)

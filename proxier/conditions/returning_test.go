@@ -254,7 +254,7 @@ func runLoop(t *testing.T, dir string, kernel *recorder, svc *source.Service) (h
 	h = run(t, dir)
 	l := proxier.NewLoop(proxier.Config{
 		Backends: map[proxier.Family]proxier.Backend{proxier.IPv4: kernel}, Node: &proxier.Node{Name: "here"}, Sources: []string{"file"},
-		ResyncInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler), Conditions: h,
+		LookInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler), Conditions: h,
 	})
 	h.mu.Lock()
 	h.loop = l

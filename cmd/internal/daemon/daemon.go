@@ -284,7 +284,7 @@ func (d *daemon) newLoop(sources []string) *proxier.Loop {
 	s := d.fixed
 	return proxier.NewLoop(proxier.Config{
 		Backends: d.mode.active.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
-		Sources: sources, MinInterval: s.Sync.MinInterval, ResyncInterval: s.Sync.ResyncInterval,
+		Sources: sources, MinInterval: s.Sync.MinInterval, LookInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
 		OnQueued: d.metrics.Queued,
 		OnSync:   d.synced,

@@ -64,7 +64,7 @@ func svcproxy(c *cluster) (*held, error) {
 		backends[f.Family] = &backend{state: h.families[f.Family]}
 	}
 	loop := proxier.NewLoop(proxier.Config{
-		Backends: backends, Node: h.Node, Sources: []string{kubernetes.Name}, ResyncInterval: time.Hour, SyncTimeout: time.Hour,
+		Backends: backends, Node: h.Node, Sources: []string{kubernetes.Name}, LookInterval: time.Hour, SyncTimeout: time.Hour,
 		Log: slog.New(slog.DiscardHandler), OnHealth: func(list []proxier.HealthCheck) {
 			select {
 			case health <- list:
