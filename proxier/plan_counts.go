@@ -120,7 +120,7 @@ func (p *FamilyPlan) sum(c *Consequence, counts map[tracked]int) (n int) {
 
 // countFlows counts the UDP flows that a sync would have removed.
 func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[tracked]int) error {
-	t := newFlowTable()
+	t := newUDPFrontends()
 	if !p.fresh {
 		t.update(asChanges(nil, p.before), p.host, p.node)
 	}

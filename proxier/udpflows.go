@@ -110,7 +110,7 @@ func newFlowWorkers(fam Family, cfg *Config) []*flowWorker {
 		return nil
 	}
 	return []*flowWorker{
-		newFlowWorker(fam, source.UDP, newFlowTable(), cfg.Flows, cfg.Log, cfg.OnFlows),
+		newFlowWorker(fam, source.UDP, newUDPFrontends(), cfg.Flows, cfg.Log, cfg.OnFlows),
 		newFlowWorker(fam, source.TCP, newCloser(source.TCP), cfg.Flows, cfg.Log, nil),
 		newFlowWorker(fam, source.SCTP, newCloser(source.SCTP), cfg.Flows, cfg.Log, nil),
 	}

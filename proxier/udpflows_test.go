@@ -114,7 +114,7 @@ type worker struct {
 
 func startWorker(t *testing.T) *worker {
 	w := &worker{track: &tracking{}}
-	w.flowWorker = newFlowWorker(IPv4, source.UDP, newFlowTable(), w.track, slog.New(slog.NewTextHandler(&w.log, nil)), func(_ Family, n int, _ time.Duration) { w.deleted += n })
+	w.flowWorker = newFlowWorker(IPv4, source.UDP, newUDPFrontends(), w.track, slog.New(slog.NewTextHandler(&w.log, nil)), func(_ Family, n int, _ time.Duration) { w.deleted += n })
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(ctx) })

@@ -7,33 +7,33 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A flowTable holds the UDP frontends of one family as they were last synced,
-// and knows where flows to them may be.
-type flowTable struct {
+// udpFrontends are the UDP frontends of one family as they were last synced,
+// and where flows to them may be.
+type udpFrontends struct {
 	node      *Node // nil: nothing was synced yet
 	host      Host
 	services  map[source.Key][]*Frontend
 	frontends map[netip.AddrPort]*Frontend // node ports by the unspecified address
 }
 
-func newFlowTable() *flowTable {
-	return &flowTable{services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
+func newUDPFrontends() *udpFrontends {
+	return &udpFrontends{services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
 }
 
 func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
 
 // synced implements flowJudge. Of each change only New is used.
-func (t *flowTable) synced(s *synced) *look {
+func (t *udpFrontends) synced(s *synced) *look {
 	l := t.update(s.changes, s.host, s.node)
 	l.all = (l.all || s.all) && len(t.frontends) > 0
 	return l
 }
 
 // rest implements flowJudge.
-func (t *flowTable) rest() {}
+func (t *udpFrontends) rest() {}
 
 // update applies changes and returns which flows may now be at a wrong endpoint.
-func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
+func (t *udpFrontends) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.noteUnserved(l, &host)
 	was, now := t.replace(changes)
@@ -63,7 +63,7 @@ func placeOf(was *Frontend) place {
 
 // replace puts the frontends of changed services into the table. It returns what
 // was there before and what replaces it: a frontend may move between services.
-func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
+func (t *udpFrontends) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
 	was, now = make(map[netip.AddrPort]*Frontend), make(map[netip.AddrPort]*Frontend)
 	for key := range changes {
 		for _, f := range t.services[key] {
@@ -82,7 +82,7 @@ func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[
 }
 
 // noteUnserved notes the flows to node ports on addresses that no longer serve them.
-func (t *flowTable) noteUnserved(l *look, host *Host) {
+func (t *udpFrontends) noteUnserved(l *look, host *Host) {
 	plain := &Frontend{Key: FrontendKey{Kind: NodePort}}
 	lost := addrsBut(t.host.Addrs(plain), host.Addrs(plain))
 	if len(lost) == 0 {
@@ -98,7 +98,7 @@ func (t *flowTable) noteUnserved(l *look, host *Host) {
 // query returns what to ask connection tracking for. An answer that passes for a
 // new flow comes from where a frontend is new; else only the later looks, which
 // are there for what is unlikely, ask for that too.
-func (t *flowTable) query(l *look) (q FlowQuery) {
+func (t *udpFrontends) query(l *look) (q FlowQuery) {
 	q.Protocol = source.UDP
 	if l.all {
 		return q
@@ -116,17 +116,17 @@ func (t *flowTable) query(l *look) (q FlowQuery) {
 
 // foreign reports whether there is a frontend on an address that no interface of
 // this host carries: the host sends nothing from there.
-func (t *flowTable) foreign(at netip.AddrPort) bool {
+func (t *udpFrontends) foreign(at netip.AddrPort) bool {
 	return t.frontends[at] != nil && !t.node.Owns(at.Addr())
 }
 
 // stale reports whether a flow that l is about has to go now.
-func (t *flowTable) stale(l *look, fl Flow) bool {
+func (t *udpFrontends) stale(l *look, fl Flow) bool {
 	return t.misled(l, fl) && !(l.done == 0 && fl.waits())
 }
 
 // misled reports whether a flow that l is about goes to a wrong endpoint.
-func (t *flowTable) misled(l *look, fl Flow) bool {
+func (t *udpFrontends) misled(l *look, fl Flow) bool {
 	if l.about(fl.Src) && t.foreign(fl.Src) {
 		return true // it is an answer
 	}
@@ -141,7 +141,7 @@ func (t *flowTable) misled(l *look, fl Flow) bool {
 }
 
 // at returns the frontends that match a destination. Either may be nil.
-func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
+func (t *udpFrontends) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 	nodePort = t.frontends[netip.AddrPortFrom(FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
 	if nodePort != nil && !slices.Contains(t.host.Addrs(nodePort), dst.Addr()) {
 		nodePort = nil
@@ -152,7 +152,7 @@ func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 // fits reports whether the frontend that a flow matched may have sent it where it is.
 // In every mode a frontend with an address of its own comes before a node port of the
 // same number, which gets what the former does not balance.
-func (t *flowTable) fits(fl Flow, addressed, nodePort *Frontend) bool {
+func (t *udpFrontends) fits(fl Flow, addressed, nodePort *Frontend) bool {
 	from := t.origin(fl)
 	if addressed != nil && (from.has(addressed, fl) || from.takenBy(addressed, fl.Src.Addr())) {
 		return from.has(addressed, fl)
@@ -171,7 +171,7 @@ const (
 	fromEither
 )
 
-func (t *flowTable) origin(fl Flow) origin {
+func (t *udpFrontends) origin(fl Flow) origin {
 	src := fl.Src.Addr()
 	switch {
 	case t.node.Owns(src), src.IsLoopback(), inAny(t.host.LocalCIDRs, src):
