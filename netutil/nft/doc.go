@@ -9,7 +9,7 @@
 // The files, each using only those before it:
 //
 //	attr, object, message   netlink attributes, what a table holds, messages
-//	batch                   a transaction as bytes
+//	batch, flowtable        a transaction as bytes; flow tables and the rules for them
 //	socket, conn            requests and their answers
 //	listen, commit          transactions, and which monitors hear them
 //	list, foreign           what the kernel holds, of others too

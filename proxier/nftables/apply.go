@@ -34,7 +34,7 @@ func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
 	w.flush()
 	w.elements(editsOf(u.elements))
 	w.changeChains(u.narrowed)
-	for _, s := range u.staleSets {
+	for _, s := range u.unusedSets {
 		w.room(objectSize)
 		b.batch.DeleteSet(s.name())
 	}

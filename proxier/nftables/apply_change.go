@@ -24,14 +24,14 @@ type tableUpdate struct {
 	freshSets []set
 	widened   chainChanges // to serve the elements before and after the delta
 
-	elements  []*elementChange // by set
-	narrowed  chainChanges
-	staleSets []set
+	elements   []*elementChange // by set
+	narrowed   chainChanges
+	unusedSets []set // with no element left
 }
 
 // changesStructure reports whether chains change, or which sets exist.
 func (u *tableUpdate) changesStructure() bool {
-	return len(u.freshSets)+len(u.staleSets) > 0 || !u.widened.empty() || !u.narrowed.empty()
+	return len(u.freshSets)+len(u.unusedSets) > 0 || !u.widened.empty() || !u.narrowed.empty()
 }
 
 // without returns the sets of list that are not in other.

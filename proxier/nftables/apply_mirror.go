@@ -47,7 +47,7 @@ func (m *mirror) follow(d *dialect, delta *proxier.Delta) (*tableUpdate, error) 
 	}
 	next := m.counts()
 	was, is := setsInUse(before), setsInUse(next)
-	u.freshSets, u.staleSets = without(is, was), without(was, is)
+	u.freshSets, u.unusedSets = without(is, was), without(was, is)
 	both := maxCounts(before, next)
 	var err error
 	if u.widened, err = m.updateChains(d, before, both); err == nil {

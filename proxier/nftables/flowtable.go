@@ -40,7 +40,7 @@ func (w *shortWay) init(fam proxier.Family, opts Options) {
 	w.Options, w.fam = opts, fam
 }
 
-// present returns the indexes of the interfaces of the settings that there are, by name.
+// present returns the indexes of those configured interfaces that exist, by name.
 func (w *shortWay) present() (map[string]int, error) {
 	found := make(map[string]int, len(w.Flowtable))
 	for _, name := range w.Flowtable {

@@ -74,7 +74,7 @@ func (m *model) apply(t *rapid.T, u *tableUpdate) {
 		}
 	}
 	m.changeChains(t, u.narrowed)
-	for _, s := range u.staleSets {
+	for _, s := range u.unusedSets {
 		if n := len(m.sets[s.name()]); n > 0 && !s.isDynamic() {
 			t.Fatalf("set %s is removed with %d elements", s.name(), n)
 		}

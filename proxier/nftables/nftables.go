@@ -3,13 +3,18 @@
 // The number of its chains depends on which features are in use, and on the
 // distinct numbers of slots; services are elements of maps and sets:
 //
-//	answers:            hold back what endpoints send in connections of other hosts
 //	prerouting, output: what is addressed to a frontend, node ports among them
 //	  └─► services      source ranges, whom to masquerade, how many slots
-//	        └─► pick-N    one of N slots at random, and dnat to its endpoint
-//	        └─► pick-maglev-ip-port-N   the slot that a hash of the client says
+//	        ├─► pick-N    one of N slots at random, and dnat to its endpoint
+//	        ├─► pick-maglev-ip-port-N   the slot that a hash of the client says
+//	        └─► sticky    session affinity: for how long is a client remembered?
+//	              └─► keep-T ─► renew-T ─► draw ─► draw-N   a known client's endpoint, or a new one,
+//	                    that is remembered; forget-N where there are too many (layout_affinity.go)
 //	postrouting:        masquerade what is marked, and what reaches itself
-//	filter-*:           refuse or drop new connections that were not balanced
+//	filter-*:           refuse or drop new connections that were not balanced; filter-forward
+//	                    also has the flow rule: established connections go into the flowtable
+//	answers:            hold back what endpoints send in connections of other hosts
+//	                    (scheduler maglev only)
 //
 //	State ──► content (pure: elements, chains) ──► difference ──► transactions
 //
@@ -27,10 +32,21 @@
 //     both for local sources apart.
 //   - ticket: a random number that an endpoint of a pool with affinity gets when it is
 //     first drawn. Its clients keep the ticket, and it loses that when it leaves.
-//   - dynamic set: one to which packets add elements; stale: what should not be in one.
+//   - dynamic set: one to which packets add elements; stale: an element of one that is to go.
+//   - record: an element of one of our sets as bytes, key and data (render_records.go).
+//   - tally: a checksum of all elements of a set, in any order, by which a look compares.
+//   - stamp: when the mirror last changed something, as a number that only grows. What a
+//     look found is valid only if that was not stamped since it began.
+//   - split frontend: one that treats host processes and local sources differently. It is
+//     in the sets of its class, and in those of the class for local sources.
+//   - placed frontend: a node port whose service says which addresses serve it. It is looked
+//     up by address too, and goes on in the chains of the other node ports.
+//   - revive: to put the table and its chains back at once, without reading elements, after
+//     another process changed them.
 //   - deferred rules: those that refuse, added only after all elements.
 //
-// The files, each using only those above it:
+// The files, of which no two use each other, nor by way of others (a method may stand in
+// another file than its type):
 //
 //	layout_*   what the table looks like: sizes, sets, rules, chains
 //	render_*   a State, or one service of it, as elements and chains
@@ -124,7 +140,11 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 // it, compares and repairs the whole table. Chains that are gone come before either.
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	revived, err := b.revive(ctx)
-	if err == nil && !revived && delta != nil && b.mirror != nil && b.mirror.pools.renumber(delta.Services) {
+	follows := err == nil && !revived && delta != nil && b.mirror != nil
+	if follows { // it notes the names of these pools, and must not where the mirror does not take the delta
+		follows = b.mirror.pools.renumber(delta.Services)
+	}
+	if follows {
 		if err = b.apply(ctx, delta); err == nil && !b.modified.Load() {
 			return nil
 		}

@@ -34,7 +34,7 @@ func (b *Backend) decideFlowtable() *nft.Flowtable {
 }
 
 // possibleFlowtable returns what this kernel takes of the flow table of the settings; nil: nothing.
-// links are the interfaces that there are of it, and warning says what is missing.
+// links are those configured interfaces that exist, and warning says what is missing.
 func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]int, warning string) {
 	w := &b.short
 	if len(w.Flowtable) == 0 {
