@@ -31,7 +31,7 @@ func (rules Rules) bind(svc *source.Service, l *endpointList) (*source.Service, 
 
 // with returns a service with the endpoints of a list, nil: without any, and all that is wrong with it.
 func (rules Rules) with(svc *source.Service, l *endpointList) (*source.Service, []source.Problem) {
-	s := service{Service: *svc, written: keptPorts(svc.WrittenPorts), inherited: svc.Inherited}
+	s := service{Service: *svc, written: fromSaved(svc.WrittenPorts), inherited: svc.Inherited}
 	s.Endpoints = nil
 	r := decode.NewReader(nil)
 	if l != nil {

@@ -1,6 +1,7 @@
 package file
 
-// noteLists notes with which lists a file was accepted, if a restart could not tell. The caller holds s.mu.
+// noteLists notes with which lists a file was accepted, where the lists in use now are not those it was
+// accepted with. The caller holds s.mu.
 func (s *Source) noteLists(name string) {
 	f := s.files[name]
 	if f == nil || f.good == nil || f.used == f.good && !f.apart || !s.listsMoved(f) {

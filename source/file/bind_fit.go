@@ -11,9 +11,10 @@ import (
 
 // What is used of files of services and of lists has to fit together: an endpoint may be of a family
 // that a service has no address of, or have a port that it does not have. Of what counts in a
-// step as much is used as fits; the rest is taken for broken, and tried again with each step
-// in which such a file counts. Where a new list does not fit a service, the list waits if the one before
-// it fits, else the file of the service.
+// step as much is used as fits; the rest is taken for broken. It is tried again in a step where some file
+// that is due is connected with it through lists (touched), and all of it where refit is set or the rules
+// have a new revision, see tryAgain. Where a new list does not fit a service, the list waits if the one
+// before it fits, else the file of the service.
 
 // A fitting finds out what of a step can be used.
 type fitting struct {
@@ -110,7 +111,7 @@ func (t *fitting) knownOf(f *state) bindings {
 	if t.known[f] == nil {
 		t.known[f] = bindings{}
 		if t.fitted == t.revision.Load() {
-			maps.Copy(t.known[f], f.bound)
+			maps.Copy(t.known[f], f.bindings)
 		}
 	}
 	return t.known[f]
@@ -235,7 +236,7 @@ func (s *Source) tryAgain(due []*probe) []*probe {
 			touched = s.touched(due)
 		}
 		if all || touched[f] {
-			f.next = f.seen.whole
+			f.next = f.seen.original
 			due = append(due, &probe{name: name, f: f, at: time.Now()})
 		}
 	}
@@ -283,7 +284,7 @@ func (f *state) listNames() map[string]bool {
 // waitsToFit reports whether a file would be good, except for others, and has nothing newer. One that was rolled back
 // stays so.
 func (s *Source) waitsToFit(name string, f *state) bool {
-	if f.seen == nil || f.seen.whole == nil || f.next != nil {
+	if f.seen == nil || f.seen.original == nil || f.next != nil {
 		return false
 	}
 	pin := s.decisions.pins[name]
@@ -296,7 +297,7 @@ func (s *Source) setMisfit(f *state, faults []source.Fault) bool {
 	if faults == nil {
 		return false
 	}
-	if f.seen != nil && f.seen.whole == f.next {
+	if f.seen != nil && f.seen.original == f.next {
 		f.seen, f.next = f.next.unfit(faults), nil // as before, perhaps in other words; a large read may have the other
 		return true
 	}

@@ -35,7 +35,7 @@ func (s *Source) complete(ch *source.Changes) {
 		case len(f.used.lists) > 0:
 			s.handBound(f, &ch.Set[i])
 		default:
-			f.bound, f.warned, f.before, f.apart = nil, nil, nil, false
+			f.bindings, f.warned, f.before, f.apart = nil, nil, nil, false
 		}
 		s.noteLists(filepath.Base(ch.Set[i].ID.Name))
 	}
@@ -70,7 +70,7 @@ func (s *Source) handBound(f *state, u *source.Unit) {
 // boundServices returns the services that are used of a file, with their endpoints: those that were accepted, where
 // the lists are not those of then and do not fit.
 func (s *Source) boundServices(f *state) fileWithLists {
-	known := f.bound
+	known := f.bindings
 	if s.fitted != s.revision.Load() {
 		known = nil
 	}
@@ -90,7 +90,7 @@ func (s *Source) boundServices(f *state) fileWithLists {
 		s.log.Warn("services keep the endpoints that they were last accepted with: their lists are for a newer version of the file", "file", f.path, "why", why)
 		return f.accepted
 	}
-	f.bound, f.warned = b.known, b.warned
+	f.bindings, f.warned = b.known, b.warned
 	if why != "" {
 		s.log.Error("services are used with those endpoints of their list only that are good for them", "file", f.path, "why", why)
 	}

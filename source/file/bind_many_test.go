@@ -47,7 +47,7 @@ func TestListPlacedOnce(t *testing.T) {
 			b.faults = nil
 			known[key] = b
 		}
-		var b bound
+		var b bindResult
 		once := testing.AllocsPerRun(1, func() { l.positions([]source.Path{source.At(listKey)}) })
 		placed := testing.AllocsPerRun(1, func() { b = Rules{}.bindVersion(v, to(l), known) })
 		again := testing.AllocsPerRun(1, func() { Rules{}.bindVersion(v, to(l), b.known) })

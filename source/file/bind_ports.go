@@ -2,8 +2,8 @@ package file
 
 import "svcproxy.dev/svcproxy/source"
 
-// keep returns ports as they are written for when endpoints are known that refer to them.
-func (w *writtenPorts) keep() []source.WrittenPort {
+// save saves the ports as written, so that list endpoints can refer to them later.
+func (w *writtenPorts) save() []source.WrittenPort {
 	list := make([]source.WrittenPort, len(w.list))
 	for i := range w.list {
 		p := &w.list[i]
@@ -12,8 +12,8 @@ func (w *writtenPorts) keep() []source.WrittenPort {
 	return list
 }
 
-// keptPorts returns what keep was given, as far as endpoints can refer to it.
-func keptPorts(list []source.WrittenPort) (w writtenPorts) {
+// fromSaved returns the ports that save was given, as far as endpoints can refer to them.
+func fromSaved(list []source.WrittenPort) (w writtenPorts) {
 	w.list = make([]writtenPort, len(list))
 	many := false
 	for i, p := range list {

@@ -29,16 +29,16 @@ type bindingKey struct {
 // A lookup returns the list of a name, or why there is none.
 type lookup func(name string) (l *endpointList, why string)
 
-// A bound file is one with the endpoints of its lists.
-type bound struct {
+// A bindResult is what came of binding a file to its lists.
+type bindResult struct {
 	faults map[string][]source.Fault // by the lists that they are about; those at fault
 	warned []source.Fault
 	known  bindings
 }
 
 // bindVersion binds all services of v that refer to lists. Services that were bound before are in known.
-func (rules Rules) bindVersion(v *version, list lookup, known bindings) bound {
-	b := bound{map[string][]source.Fault{}, nil, bindings{}}
+func (rules Rules) bindVersion(v *version, list lookup, known bindings) bindResult {
+	b := bindResult{map[string][]source.Fault{}, nil, bindings{}}
 	most := rules.listed()
 	for _, name := range slices.Sorted(maps.Keys(v.lists)) {
 		l, why := list(name)
@@ -106,7 +106,7 @@ func (rules Rules) bindList(v *version, l *endpointList, name string, known, now
 }
 
 // note notes what is wrong with the services of v that are bound to l, as far as anyone reads it.
-func (b *bound) note(v *version, l *endpointList, name string) {
+func (b *bindResult) note(v *version, l *endpointList, name string) {
 	var bad, good placing // good: there are warnings only
 	p := placing{list: l}
 	for _, i := range v.lists[name] {
@@ -175,7 +175,7 @@ func (p *placing) place(known bindings) {
 const mostPlaced = 1000
 
 // services returns those of v as they are bound. loose is called for one that cannot be.
-func (b *bound) services(v *version, list lookup, loose func(*source.Service, *endpointList) *source.Service) []*source.Service {
+func (b *bindResult) services(v *version, list lookup, loose func(*source.Service, *endpointList) *source.Service) []*source.Service {
 	out := slices.Clone(v.services)
 	for name, indexes := range v.lists {
 		l, _ := list(name)
@@ -192,7 +192,7 @@ func (b *bound) services(v *version, list lookup, loose func(*source.Service, *e
 }
 
 // firstFault says in a few words why a file does not fit its lists; empty: it does.
-func (b *bound) firstFault() string {
+func (b *bindResult) firstFault() string {
 	for _, name := range slices.Sorted(maps.Keys(b.faults)) {
 		for _, f := range b.faults[name] {
 			if !f.Warning {

@@ -86,7 +86,7 @@ func (s *Source) waitingToFit() map[*state]*version {
 	var due []*probe
 	for _, name := range sortedNames(s.files) {
 		if f := s.files[name]; s.waitsToFit(name, f) {
-			f.next = f.seen.whole
+			f.next = f.seen.original
 			next[f] = f.next
 			due = append(due, &probe{name: name, f: f, at: time.Now()})
 		}

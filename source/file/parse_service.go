@@ -86,7 +86,7 @@ func (p *reading) service(v any, pos source.Position) {
 		p.r.Problem(source.Problem{Path: source.At("endpoints_from"), Msg: "the service has both endpoints and endpoints_from", Hint: "leave one out"})
 	}
 	if s.EndpointsFrom != "" {
-		s.WrittenPorts, s.Inherited = s.written.keep(), s.inherited
+		s.WrittenPorts, s.Inherited = s.written.save(), s.inherited
 	}
 	out := s.finish(p)
 	if p.r.Failed() { // none is used

@@ -100,8 +100,9 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 	}), true
 }
 
-// register gives each probe its state, and returns the names of those that are, or were, links. A list that does not
-// exist may be one that services are to have: at the start, when nobody knows yet, all that were accepted are.
+// register gives each probe its state, and returns the names of those that are, or were, links. A missing
+// list that services refer to is not removed. At the start, references are not known yet, so every
+// missing list counts as referred to.
 func (s *Source) register(probes []probe) (links []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

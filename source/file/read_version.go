@@ -25,7 +25,7 @@ type version struct {
 	known    knownServices    // of those
 	lists    map[string][]int // indexes of services by the files of endpoints that they refer to
 	list     *endpointList    // of a file of endpoints; nil: of one of services
-	whole    *version         // of one that would be good, but not with the lists or services of others: see fit
+	original *version         // of one that would be good, but not with the lists or services of others: see fit
 	faults   []source.Fault
 	revision atomic.Int64 // by which rules, see Source.Revalidate
 	broken   bool         // a fault is more than a warning
@@ -81,7 +81,7 @@ func (v *version) setLists() {
 
 // unfit returns v as one that cannot be used with what others say, for these faults.
 func (v *version) unfit(faults []source.Fault) *version {
-	u := &version{id: v.id, path: v.path, known: v.known, faults: faults, broken: true, size: v.size, uid: v.uid, whole: v}
+	u := &version{id: v.id, path: v.path, known: v.known, faults: faults, broken: true, size: v.size, uid: v.uid, original: v}
 	u.revision.Store(v.revision.Load())
 	return u
 }

@@ -10,7 +10,7 @@
 //
 // A change of a file: run (run.go) notes the event; step lists names, lookAt (read_look.go)
 // finds each file's version, collect (hand.go) has it wait (wait.go) or count (decide,
-// guard_hold.go), and the sink gets what follows as one source.Changes.
+// hand_decide.go), and the sink gets what follows as one source.Changes.
 //
 // Words:
 //
@@ -25,7 +25,8 @@
 //   - trial: an apply that nobody has confirmed yet.
 //
 // Files are named by stage; run.go drives them all, and source.go, state.go and
-// timing.go have what they share:
+// timing.go have what they share. The list is no order of calls: a look calls restore and
+// assess of files below it, and observe is a method in wait.go that collect calls.
 //
 //	watch*    what wakes us: events, links, mounts
 //	read_*    look at the directory and its names, read texts
@@ -38,11 +39,14 @@
 //	history*  the versions that were accepted before, beside these copies
 //	command*  what others have Run do: rollback, apply, confirm
 //	trial*    an apply that nobody confirms goes back, also at the next start
+//	places    where the endpoints of a service stand in its file, for people
+//	check_dir what is in the directory beside service files, and who may write it
+//	parallel  a loop on all cores
 //
 // No two files use each other, nor by way of others, which a test holds. So some stages
 // stand on two levels: guard_pin.go, guard_decisions.go and guard_removals.go below the
-// Source, guard_judge.go and those that hold above; hand_on.go below the guard, hand.go
-// above; history.go and history_index.go below the store, history_add.go above.
+// Source, guard_judge.go and those that hold above; hand_on.go below the guard,
+// hand_decide.go and hand.go above; history.go and history_index.go below the store, history_add.go above.
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for

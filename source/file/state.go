@@ -23,7 +23,7 @@ type state struct {
 	racy      bool   // the stamp may be of more than one version
 
 	seen *version // the last that counted; nil: none yet
-	used *version // the last that was handed on, nil: none; seen, while that is not broken
+	used *version // the last handed on (nil: none); equals seen unless seen is broken, held or replaced
 	next *version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
 
@@ -38,10 +38,10 @@ type state struct {
 	since time.Time
 	hold  *hold // why seen is not used although it could be; nil: it is
 
-	bound  bindings            // what is used, with its lists
-	warned []source.Fault      // of that
-	before map[string]*version // lists that good was accepted with before this start, which others have replaced; nil: none
-	apart  bool                // what is used is handed on as accepted, with lists that are not those of now
+	bindings bindings            // what is used, with its lists
+	warned   []source.Fault      // of that
+	before   map[string]*version // lists that good was accepted with before this start, which others have replaced; nil: none
+	apart    bool                // what is used is handed on as accepted, with lists that are not those of now
 
 	// What became of what was handed on.
 	sent      []handedVersion // neither accepted yet nor overtaken by one that was
@@ -106,8 +106,8 @@ func (f *state) isList() bool { return isEndpointsFile(filepath.Base(f.path)) }
 // eachList calls visit with the lists that the file refers to, as it is or as it is used.
 func (f *state) eachList(visit func(name string)) {
 	for _, v := range []*version{f.used, f.good, f.seen, f.next} {
-		if v != nil && v.whole != nil {
-			v = v.whole
+		if v != nil && v.original != nil {
+			v = v.original
 		}
 		if v == nil {
 			continue

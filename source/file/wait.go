@@ -20,8 +20,8 @@ import (
 // written, and waits: until its file has been left alone for a while, and nobody has
 // it open to write it. It waits for its own file only: each has its own time.
 
-// mayBePartial reports whether v, found where old was accepted, may be what is there
-// of a text so far. beginning: its text is a beginning of old's; placed: it was
+// mayBePartial reports whether v, found where old was accepted, may be a half-written
+// text. beginning: its text is a beginning of old's; placed: it was
 // renamed into its place, and so is whole.
 func mayBePartial(old, v *version, beginning, placed bool) bool {
 	return !placed && (v.broken || beginning || old.exceeds(v))
@@ -53,7 +53,8 @@ func dropsRestriction(s, was *source.Service) bool {
 		s.HealthCheckNodePort == 0 && was.HealthCheckNodePort != 0 || s.HealthCheck == nil && was.HealthCheck != nil
 }
 
-// claimsBeyond reports whether v claims something that o does not: another file may be about to.
+// claimsBeyond reports whether v claims something that o does not, which another
+// file may be about to claim.
 func (v *version) claimsBeyond(o *version) bool {
 	have := byKey(o.services)
 	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
