@@ -171,7 +171,13 @@ func unlessDone(ctx context.Context, err error) error {
 	return err
 }
 
-// start makes all parts.
+// start makes all parts. Each step makes fields that the next ones use:
+//
+//	start itself   Options, report, settings, fixed, log, level, claim, state (nil: not claimed)
+//	connectParts   host, line, mode (without active), affinity, takeover, doubts
+//	build          mode.active; of the host, addrs and node; after wire, control
+//	  wire         metrics, health, server, sources, checker, keeper, announcer, neighbours, noBGP,
+//	               loop, traffic, mode.foreign, counter
 func start(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
 		Options: o, report: &reporter{version: o.Version, configDir: o.ConfigDir, started: time.Now()},

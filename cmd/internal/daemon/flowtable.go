@@ -25,6 +25,6 @@ func flowtableWarnings(s configs.Settings, am *activeMode) (list []string) {
 // tellFlowtable has the log say that a mode has no flow table, where settings ask for one.
 func (sw *modeSwitch) tellFlowtable(am *activeMode) {
 	if len(sw.fixed.NFTables.Flowtable) > 0 && am.Name != configs.NFTablesMode.Name {
-		sw.log.Warn("the settings ask for a flowtable, which this mode has not", "mode", am.Name)
+		sw.log.Warn("the settings ask for a flowtable, which this mode does not have", "mode", am.Name)
 	}
 }

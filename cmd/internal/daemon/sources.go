@@ -114,7 +114,7 @@ func openFiles(c sourceConfig) source.Source {
 	})
 }
 
-// beside reports whether more than one source is served.
+// severalSources reports whether more than one source is served.
 func (d *daemon) severalSources() bool { return len(d.fixed.Sources) > 1 }
 
 // joined takes over what the cluster says of this host; nil: it has no node
