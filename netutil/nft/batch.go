@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -287,21 +288,34 @@ var verbs = map[uint16]string{
 	unix.NFT_MSG_NEWSETELEM: "adding elements to set", unix.NFT_MSG_DELSETELEM: "deleting elements of set",
 }
 
-// describe returns what message n of a sealed batch does.
-func (b *Batch) describe(n int) string {
-	text := "committing"
+// describe returns what message n of a sealed batch does, and whether that adds flows.
+func (b *Batch) describe(n int) (text string, flows bool) {
+	text = "committing"
 	i := 0
 	err := messages(b.buf, func(m message) error {
 		if word, ok := verbs[m.Type&0xff]; ok && i == n {
-			text = word + objectName(m)
+			text, flows = word+objectName(m), addsFlows(m)
 		}
 		i++
 		return nil
 	})
 	if err != nil {
-		return err.Error()
+		return err.Error(), false
 	}
-	return text
+	return text, flows
+}
+
+// addsFlows reports whether a message adds a flow table, or a rule that puts connections into one.
+func addsFlows(m message) bool {
+	switch m.Type & 0xff {
+	case unix.NFT_MSG_NEWFLOWTABLE:
+		return true
+	case unix.NFT_MSG_NEWRULE:
+		return slices.ContainsFunc(expressions(m.find(unix.NFTA_RULE_EXPRESSIONS)), func(e []byte) bool {
+			return exprName(e) == flowOffload
+		})
+	}
+	return false
 }
 
 // objectName returns the name of the object that a message of a batch is about, after a blank.

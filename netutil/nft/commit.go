@@ -58,7 +58,12 @@ type CommitError struct {
 	What  string // what the kernel refused to do
 	Errno unix.Errno
 	last  bool // it was the last operation
+	flows bool
 }
+
+// AddsFlows reports whether what the kernel refused is to add a flow table, or a rule that puts
+// connections into one.
+func (e *CommitError) AddsFlows() bool { return e.flows }
 
 func (e *CommitError) Error() string { return e.What + ": " + e.Errno.Error() }
 
@@ -85,7 +90,8 @@ func (c *Conn) acknowledged(b *Batch, first, last uint32) error {
 			}
 			done = done || m.Seq == last-1
 			if errno := m.Errno(); errno != 0 && failed == nil {
-				failed = &CommitError{What: b.describe(int(m.Seq - first)), Errno: errno, last: m.Seq == last-1}
+				what, flows := b.describe(int(m.Seq - first))
+				failed = &CommitError{What: what, Errno: errno, last: m.Seq == last-1, flows: flows}
 			}
 			return nil
 		})

@@ -119,7 +119,7 @@ func (r raw) marshal() []byte {
 
 // FlowOffload returns the expression that puts the connection of a packet into a flow table.
 func FlowOffload(table string) expr.Any {
-	return raw{name: "flow_offload", data: putString(nil, flowOffloadName, table)}
+	return raw{name: flowOffload, data: putString(nil, flowOffloadName, table)}
 }
 
 // CtOriginal returns the expression that loads a part of what the first packet of a connection was

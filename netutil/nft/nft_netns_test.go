@@ -216,3 +216,31 @@ func TestMonitor(t *testing.T) {
 		t.Errorf("watch ended with %v", err)
 	}
 }
+
+// An error reports whether flows were refused, or something else of the same transaction.
+func TestAddsFlows(t *testing.T) {
+	c := dial(t)
+	rule, err := NewRule(table.Family, "", FlowOffload("flows"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		fill func(*Batch)
+		want bool
+	}{
+		"flow table": {func(b *Batch) { b.AddFlowtable(&Flowtable{Name: "flows", Devices: []string{"nosuch0"}}) }, true},
+		"its rule":   {func(b *Batch) { b.AddRule("c", rule) }, true},
+		"other rule": {func(b *Batch) { b.AddRule("d", Rule{}) }, false},
+		"its end":    {func(b *Batch) { b.DeleteFlowtable("flows") }, false},
+		"earlier":    {func(b *Batch) { b.DeleteSet("none"); b.AddRule("c", rule) }, false},
+	} {
+		b := NewBatch(table)
+		b.AddTable("")
+		b.AddChain(&Chain{Name: "c", Hook: &Hook{Type: "filter", Number: unix.NF_INET_FORWARD, Policy: Accept}})
+		tt.fill(b)
+		var refused *CommitError
+		if err := c.Commit(b); !errors.As(err, &refused) || refused.AddsFlows() != tt.want {
+			t.Errorf("%s: got error %v, want %v", name, err, tt.want)
+		}
+	}
+}

@@ -84,10 +84,14 @@ func expressions(list []byte) (all [][]byte) {
 }
 
 func sameExpr(a, b []byte) bool {
-	name := func(e []byte) string { return nlmsg.String(nlmsg.Find(e, unix.NFTA_EXPR_NAME)) }
 	data := func(e []byte) []byte { return nlmsg.Find(e, unix.NFTA_EXPR_DATA) }
-	return name(a) == name(b) && sameData(name(a), data(a), data(b))
+	return exprName(a) == exprName(b) && sameData(exprName(a), data(a), data(b))
 }
+
+func exprName(e []byte) string { return nlmsg.String(nlmsg.Find(e, unix.NFTA_EXPR_NAME)) }
+
+// flowOffload is the name of the expression that puts the connection of a packet into a flow table.
+const flowOffload = "flow_offload"
 
 // An attr is an attribute of an expression.
 type attr struct {

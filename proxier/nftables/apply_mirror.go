@@ -147,6 +147,21 @@ func (m *stampedMirror) setMirror(to *mirror) {
 	m.all, m.pending, m.sets = m.clock, 0, map[set]uint64{}
 }
 
+// dropFlows takes the flow table, and the rule for it, out of what the kernel should hold.
+func (m *stampedMirror) dropFlows(d *dialect) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mirror.flows = nil
+	chains, err := m.mirror.inOrder(d)
+	if err != nil {
+		return err
+	}
+	m.mirror.chainChanges(chains)
+	m.clock++
+	m.chains = m.clock
+	return nil
+}
+
 // beginCommit applies a delta to the mirror, before it is committed to the kernel.
 func (m *stampedMirror) beginCommit(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
 	m.mu.Lock()

@@ -1,5 +1,7 @@
 package nftables
 
+import "svcproxy.dev/svcproxy/netutil/nft"
+
 // Watching reports whether events are heard.
 func (b *Backend) Watching() bool { return b.watching.Load() }
 
@@ -23,4 +25,17 @@ func Limit(clients, ofPool uint32) (undo func()) {
 	all, one := maxClients, poolClients
 	maxClients, poolClients = clients, ofPool
 	return func() { maxClients, poolClients = all, one }
+}
+
+// AssumeFlowtable has the mirror say that the kernel holds a flow table of these interfaces, which
+// need not be there.
+func (b *Backend) AssumeFlowtable(devices ...string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mirror.flows = &nft.Flowtable{Name: flowtableName, Devices: devices, Counter: true}
+	chains, err := b.mirror.inOrder(b.dialect)
+	if err == nil {
+		b.mirror.chainChanges(chains)
+	}
+	return err
 }

@@ -4,10 +4,13 @@ package nftables_test
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 )
 
@@ -31,4 +34,38 @@ func TestFlowtableWithoutInterfaces(t *testing.T) {
 			t.Errorf("warnings %q, want %q", w, want)
 		}
 	})
+}
+
+// Chains come back first also where the kernel refuses the flow table, as its interface has gone.
+func TestRevivesWithoutFlowtable(t *testing.T) {
+	for name, script := range map[string]string{
+		"all": "flush ruleset", "table": "delete table TABLE", "chains": "flush chain TABLE prerouting\nflush chain TABLE output",
+	} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(h *host) {
+				h.Put(h.service("web", 10, time.Hour, 1, 2))
+				shape, events := h.shape(), h.watch()
+				h.Must(h.Backend.AssumeFlowtable("nosuch0"))
+				h.nft(script)
+				next(h, events, script)
+				h.World.Host.LocalInterfaces = []string{"no/name"}
+				if err := h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{}); err == nil {
+					h.Error("a sync with an impossible interface succeeds")
+				}
+				if !strings.Contains(h.everything(), h.table()+" {") {
+					h.Fatal("the table is not back before the repair")
+				}
+				back := h.shape()
+				maps.DeleteFunc(shape, func(line string, _ int) bool {
+					return back[line] > 0 || strings.HasSuffix(line, "goto refused") // which waits for elements
+				})
+				if len(shape) > 0 {
+					h.Errorf("before the repair these are not back: %q", slices.Sorted(maps.Keys(shape)))
+				}
+				h.World.Host.LocalInterfaces = nil
+				h.Sync(nil)
+				h.Settled("repair")
+			})
+		})
+	}
 }

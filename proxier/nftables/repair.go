@@ -51,6 +51,12 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	return nil
 }
 
+// refusedFlows reports whether the kernel refused a change for its flow table, or for the rule that fills that.
+func refusedFlows(err error) bool {
+	var refused *nft.CommitError
+	return errors.As(err, &refused) && refused.AddsFlows()
+}
+
 // holds reports whether the kernel is known to hold what it should.
 func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32) bool {
 	if b.mirror == nil || !maps.Equal(b.mirror.tallies, tallies) || !sameHost(&b.mirror.host, &st.Host) {

@@ -11,11 +11,24 @@ import (
 // revive restores the chains at once if another process has removed our table, made
 // it dormant, or modified its rules. The kernel keeps the connections, but while
 // nothing translates their packets, these reach the wrong socket, which resets them.
-// It reports whether the table was made: with chains, without elements.
-func (b *Backend) revive(ctx context.Context) (bool, error) {
+// It reports whether the table was made: with chains, without elements. A flow table that the
+// kernel refuses, as an interface has gone, is left out until repair decides on it: all else waits for none.
+func (b *Backend) revive(ctx context.Context) (made bool, err error) {
 	if b.mirror == nil || !b.modified.Load() {
 		return false, nil
 	}
+	made, err = b.reviveMirror(ctx)
+	if b.mirror.flows != nil && refusedFlows(err) {
+		if err := b.dropFlows(b.dialect); err != nil {
+			return false, err
+		}
+		made, err = b.reviveMirror(ctx)
+	}
+	return made, err
+}
+
+// reviveMirror is revive with the flow table that the mirror has.
+func (b *Backend) reviveMirror(ctx context.Context) (made bool, err error) {
 	exists, dormant, err := b.conn.Lookup(b.table())
 	switch {
 	case err != nil:
@@ -40,7 +53,7 @@ func (b *Backend) revive(ctx context.Context) (bool, error) {
 
 // reviveStructure restores chains and rules without reading elements, of which
 // there may be a million. Sets that differ are made again; the deferred rules
-// then wait for their elements.
+// then wait for their elements. A flow table that only lost an interface is left to repair.
 func (b *Backend) reviveStructure(ctx context.Context) error {
 	have, err := b.conn.List(b.table())
 	switch {
@@ -48,7 +61,7 @@ func (b *Backend) reviveStructure(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
-	case have == nil || have.Others > 0 || b.sameStructure(have, b.mirror.chains, setsInUse(b.mirror.counts()), b.mirror.flows):
+	case have == nil || have.Others > 0 || b.sameStructure(have, b.mirror.chains, setsInUse(b.mirror.counts()), have.Flowtables[flowtableName]):
 		return nil
 	}
 	d := &difference{want: &content{dialect: b.dialect, flows: b.mirror.flows}, counts: b.mirror.counts(), have: have, rewrite: true}
