@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -30,6 +31,7 @@ type shortWay struct {
 	decided bool
 	links   map[string]int // the indexes of its interfaces when it was decided
 	warning string         // what is missing; empty: nothing
+	next    string         // warning, once the kernel holds what was decided
 	failing bool           // the last one that was written was refused
 }
 
@@ -73,11 +75,19 @@ func (w *shortWay) outdated() bool {
 	return err == nil && w.decided && !maps.Equal(now, w.links)
 }
 
-// decide notes what was decided, and warns of what is missing where that is news.
-func (w *shortWay) decide(links map[string]int, warning string) {
+// decide notes what was decided. What is missing is told once the kernel holds the rest: until
+// then it may refuse that, too, as it did before.
+func (w *shortWay) decide(present map[string]int, missing string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.decided, w.links, w.next = true, present, missing
+}
+
+// warn has warnings tell of what is missing, and the log where that is news.
+func (w *shortWay) warn(warning string) {
 	w.mu.Lock()
 	news := warning != w.warning
-	w.decided, w.links, w.warning = true, links, warning
+	w.warning = warning
 	w.mu.Unlock()
 	if news && warning != "" {
 		w.Log.Warn("the flowtable is not as the settings ask", "family", w.fam, "why", warning)
@@ -89,20 +99,24 @@ func (w *shortWay) decide(links map[string]int, warning string) {
 // have come or gone since, so that looks do not cause repairs without end.
 func (w *shortWay) failed(err error) {
 	w.mu.Lock()
-	links, again := w.links, w.failing
+	if !w.failing {
+		w.links = nil
+	}
 	w.failing = true
 	w.mu.Unlock()
-	if !again {
-		links = nil
-	}
-	w.decide(links, fmt.Sprintf("packets take the usual way: %v", err))
+	w.warn(fmt.Sprintf("packets take the usual way: %v", err))
 }
 
-// written notes that the kernel has taken the flow table.
-func (w *shortWay) written() {
+// holds notes that the kernel holds a flow table as it was decided; nil: none, which says nothing.
+func (w *shortWay) holds(f *nft.Flowtable) {
+	if f == nil {
+		return
+	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.failing = false
+	warning := w.next
+	w.mu.Unlock()
+	w.warn(warning)
 }
 
 // missing returns the interfaces of the settings that are not among links.

@@ -4,12 +4,16 @@ package nftables_test
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	nfnetlink "svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 )
@@ -68,4 +72,41 @@ func TestRevivesWithoutFlowtable(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A change that is refused for another reason is not blamed on the flow table.
+func TestFlowtableIsNotBlamed(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.Open = func() (*nftables.Backend, error) {
+			return nftables.New(context.Background(), h.Family, nftables.Options{Flowtable: []string{"lo"}})
+		}
+		h.Restart()
+		h.Put(h.service("web", 10, time.Hour, 1, 2))
+		before, events := h.Backend.Warnings(), h.watch()
+		h.Must(h.Backend.AssumeFlowtable("lo"))
+		other, err := nfnetlink.Dial()
+		h.Must(err)
+		defer other.Close()
+		h.Must(other.Commit(h.ownedBy()))
+		next(h, events, "a table that is owned")
+		err = h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{})
+		if !errors.Is(err, unix.EPERM) {
+			h.Errorf("a sync of a table that another program owns: %v", err)
+		}
+		if now := h.Backend.Warnings(); !slices.Equal(now, before) {
+			h.Errorf("warnings %q, want %q as before", now, before)
+		}
+	})
+}
+
+// ownedBy replaces our table by one that belongs to who commits it.
+func (h *host) ownedBy() *nfnetlink.Batch {
+	number := byte(unix.NFPROTO_IPV4)
+	if h.Family == proxier.IPv6 {
+		number = unix.NFPROTO_IPV6
+	}
+	b := nfnetlink.NewBatch(nfnetlink.Table{Family: number, Name: "svcproxy"})
+	b.DeleteTable()
+	b.AddNewTable("", true)
+	return b
 }

@@ -30,12 +30,12 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	want := renderWith(b.dialect, st, flows)
 	tallies := want.tallies()
 	if !suspect && !revived && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.flows) {
+		b.short.holds(flows)
 		return nil
 	}
 	b.setMirror(nil)
 	diff, err := b.writeContent(ctx, want, revived)
-	var refused *nft.CommitError
-	if flows != nil && errors.As(err, &refused) { // an interface may have gone meanwhile
+	if flows != nil && refusedFlows(err) { // an interface may have gone meanwhile
 		b.short.failed(err)
 		want = render(b.dialect, st)
 		diff, err = b.writeContent(ctx, want, revived)
@@ -43,9 +43,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	if err != nil {
 		return err
 	}
-	if want.flows != nil {
-		b.short.written()
-	}
+	b.short.holds(want.flows)
 	b.foreign.Store(foreign)
 	b.renewMirror(st, diff, tallies)
 	return nil
@@ -67,15 +65,14 @@ func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32
 
 // writeContent makes our table hold what it should, by what differs, or all of it where it was revived. If the kernel refuses a change, as
 // foreign objects that we do not know refer to ours, the whole table is replaced, in
-// one transaction with the chains of the new one; not where it may have refused the flow table,
-// which costs less to go without than affinity.
+// one transaction with the chains of the new one; not where it refused the flow table, which costs less to go without than affinity.
 func (b *Backend) writeContent(ctx context.Context, want *content, revived bool) (d *difference, err error) {
 	if !revived {
 		if d, err = b.compare(ctx, want); err == nil {
 			err = b.write(ctx, d)
 		}
 		var refused *nft.CommitError
-		if !errors.As(err, &refused) || want.flows != nil {
+		if !errors.As(err, &refused) || refused.AddsFlows() {
 			return d, err
 		}
 	}

@@ -30,6 +30,9 @@ func (b *Backend) decideFlowtable() *nft.Flowtable {
 	}
 	flows, links, warning := b.possibleFlowtable()
 	b.short.decide(links, warning)
+	if flows == nil {
+		b.short.warn(warning)
+	}
 	return flows
 }
 
