@@ -1,8 +1,10 @@
 package nft
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -24,22 +26,36 @@ const MaxFlowtable = 255
 
 // FlowsRemovable reports whether connection tracking of this kernel removes an entry whose
 // connection is in a flow table, which takes the connection out of it. Linux 6.4 was the first to do
-// so, and 6.1.32 of the older ones that are kept. Distributions call any 6.1 of theirs 6.1.0, which counts as newer.
+// so, and 6.1.32 of the older ones that are kept. Distributions call any 6.1 of theirs 6.1.0: Debian says
+// elsewhere which it is, and that of others counts as newer.
 func FlowsRemovable() bool {
 	var u unix.Utsname
-	return unix.Uname(&u) == nil && releaseRemovesFlows(unix.ByteSliceToString(u.Release[:]))
+	return unix.Uname(&u) == nil && releaseRemovesFlows(unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]))
 }
 
-// releaseRemovesFlows is FlowsRemovable for what uname -r says, as in "6.1.0-18-amd64".
-func releaseRemovesFlows(release string) bool {
+// releaseRemovesFlows is FlowsRemovable for what uname -r and uname -v say, as in "6.1.0-18-amd64" and
+// "#1 SMP PREEMPT_DYNAMIC Debian 6.1.76-1 (2024-02-01)".
+func releaseRemovesFlows(release, version string) bool {
+	debian := debianVersion(version)
 	var major, minor, patch int
-	if n, _ := fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch); n < 2 {
+	if n, _ := fmt.Sscanf(cmp.Or(debian, release), "%d.%d.%d", &major, &minor, &patch); n < 2 {
 		return false
 	}
 	if major == 6 && minor == 1 {
-		return patch == 0 || patch >= 32
+		return patch == 0 && debian == "" || patch >= 32
 	}
 	return major > 6 || major == 6 && minor >= 4
+}
+
+// debianVersion returns the version of Debian's package that uname -v names, without its epoch, as
+// Raspberry Pi OS has one; empty: none.
+func debianVersion(version string) string {
+	_, version, _ = strings.Cut(version, " Debian ")
+	version, _, _ = strings.Cut(version, " ")
+	if _, after, found := strings.Cut(version, ":"); found {
+		return after
+	}
+	return version
 }
 
 // Equal reports whether two flow tables have the same definition. Either may be nil.
