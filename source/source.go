@@ -87,4 +87,4 @@ const (
 )
 
 // FileStates returns all of them.
-func FileStates() []FileState { return []FileState{Accepted, Stale, Refused} }
+func FileStates() []FileState { return []FileState{Accepted, Stale, Refused, Held, RolledBack} }

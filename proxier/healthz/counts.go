@@ -91,7 +91,7 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 	}
 	tell(reloadDesc, good)
 	for _, s := range source.FileStates() {
-		tell(filesDesc, n.Files[s], string(s))
+		tell(filesDesc, n.Files[s], word(string(s)))
 	}
 	tell(faultsDesc, n.Faults)
 	tell(warningsDesc, n.Warnings)

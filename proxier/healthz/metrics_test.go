@@ -46,7 +46,7 @@ func TestMetrics(t *testing.T) {
 				NoLocal:   map[proxier.Family]proxier.NoLocal{proxier.IPv4: {Internal: 1, External: 2}},
 				Seen:      proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
 			},
-			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1}, Faults: 3, Warnings: 4, Held: 5,
+			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1, source.Held: 3, source.RolledBack: 4}, Faults: 3, Warnings: 4, Held: 5,
 			Drains: map[string]int{DrainedEndpoints: 3}, OldestDrain: map[string]time.Time{DrainedEndpoints: time.Unix(900, 0)}, Flows: 10, MaxFlows: 100,
 		}
 	}, proxier.IPv4)
@@ -73,7 +73,9 @@ svcproxy_endpoints{state="up"} 0
 svcproxy_endpoints{state="weight_0"} 2
 svcproxy_faults 3
 svcproxy_files{state="accepted"} 2
+svcproxy_files{state="held"} 3
 svcproxy_files{state="refused"} 0
+svcproxy_files{state="rolled_back"} 4
 svcproxy_files{state="stale"} 1
 svcproxy_held_changes 5
 svcproxy_kernel_changes_by_others_total{ip_family="IPv4"} 0
