@@ -36,6 +36,14 @@ type Retirer interface {
 	RemoveRules(ctx context.Context) error
 }
 
+// A Warner is a Backend that may not do all that its settings ask for.
+type Warner interface {
+	Backend
+
+	// Warnings says what of the settings is not in use, and why. It runs beside the other methods.
+	Warnings() []string
+}
+
 // A delayer is a backend that needs a Sync at a certain time, such as at the end of a
 // deadline. Zero: none.
 type delayer interface{ NextDue() time.Time }

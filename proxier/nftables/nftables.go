@@ -203,4 +203,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-var _ proxier.Watcher = (*Backend)(nil)
+var (
+	_ proxier.Watcher = (*Backend)(nil)
+	_ proxier.Warner  = (*Backend)(nil)
+)

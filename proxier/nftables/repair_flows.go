@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
-// Warnings returns what of the settings is not in use, and why. It may be called from any goroutine.
+// Warnings implements proxier.Warner.
 func (b *Backend) Warnings() []string {
 	b.short.mu.Lock()
 	defer b.short.mu.Unlock()

@@ -5,16 +5,17 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/proxier"
 )
 
 // flowtableWarnings says what of [nftables] flowtable a mode does not do. A mode whose backends
-// have Warnings tells of itself.
+// are Warners tells of itself.
 func flowtableWarnings(s configs.Settings, am *activeMode) (list []string) {
 	if len(s.NFTables.Flowtable) > 0 && am.Name != configs.NFTablesMode.Name {
 		return []string{fmt.Sprintf("[nftables] flowtable is for %s mode, and this is %s mode", configs.NFTablesMode.Name, am.Name)}
 	}
 	for _, b := range am.backends {
-		if w, warns := b.(interface{ Warnings() []string }); warns {
+		if w, warns := b.(proxier.Warner); warns {
 			list = append(list, w.Warnings()...)
 		}
 	}
