@@ -50,6 +50,7 @@ func usesOf(t *testing.T, dir string) map[string]map[string]bool {
 	config := types.Config{Importer: noImporter{}, Error: func(error) {}} // it misses other packages only
 	pkg, _ := config.Check(dir, set, files, info)
 	for _, f := range files {
+		addUnchecked(f, pkg, info)
 		leaveOutReceivers(f, info)
 	}
 	uses := map[string]map[string]bool{}
@@ -84,6 +85,19 @@ func parseDir(t *testing.T, set *token.FileSet, dir string) (files []*ast.File) 
 		files = append(files, f)
 	}
 	return files
+}
+
+// addUnchecked adds the types that are asserted of what other packages have, as in e.(raw): the
+// checker does not know that, and passes over them.
+func addUnchecked(f *ast.File, pkg *types.Package, info *types.Info) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		if a, ok := n.(*ast.TypeAssertExpr); ok {
+			if id, ok := a.Type.(*ast.Ident); ok && info.Uses[id] == nil && pkg.Scope().Lookup(id.Name) != nil {
+				info.Uses[id] = pkg.Scope().Lookup(id.Name)
+			}
+		}
+		return true
+	})
 }
 
 // leaveOutReceivers forgets the types that methods are of: they may stand in any file.

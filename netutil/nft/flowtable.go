@@ -69,21 +69,16 @@ func (f *Flowtable) Equal(o *Flowtable) bool {
 
 // From <linux/netfilter/nf_tables.h>.
 const (
-	flowtableName      = 2 // NFTA_FLOWTABLE_NAME
-	flowtableHook      = 3
-	flowtableFlags     = 7
-	flowtableNumber    = 1 // NFTA_FLOWTABLE_HOOK_NUM
-	flowtablePriority  = 2
-	flowtableDevices   = 3
-	deviceName         = 1 // NFTA_DEVICE_NAME
-	flowtableHW        = 1 // NFT_FLOWTABLE_HW_OFFLOAD
-	flowtableCounter   = 2
-	netdevIngress      = 0  // NF_NETDEV_INGRESS
-	flowOffloadName    = 1  // NFTA_FLOW_TABLE_NAME
-	ctDirection        = 3  // NFTA_CT_DIRECTION
-	CtOriginalDst4     = 20 // NFT_CT_DST_IP, least kernel 4.17
-	CtOriginalDst6     = 22 // NFT_CT_DST_IP6
-	CtOriginalDestPort = unix.NFT_CT_PROTO_DST
+	flowtableName     = 2 // NFTA_FLOWTABLE_NAME
+	flowtableHook     = 3
+	flowtableFlags    = 7
+	flowtableNumber   = 1 // NFTA_FLOWTABLE_HOOK_NUM
+	flowtablePriority = 2
+	flowtableDevices  = 3
+	deviceName        = 1 // NFTA_DEVICE_NAME
+	flowtableHW       = 1 // NFT_FLOWTABLE_HW_OFFLOAD
+	flowtableCounter  = 2
+	flowOffloadName   = 1 // NFTA_FLOW_TABLE_NAME
 )
 
 func (f *Flowtable) flags() (flags uint32) {
@@ -105,7 +100,7 @@ func (b *Batch) AddFlowtable(f *Flowtable) {
 		}
 		hook := len(m)
 		m = startNest(m, flowtableHook)
-		m = putUint32(m, flowtableNumber, netdevIngress)
+		m = putUint32(m, flowtableNumber, unix.NF_NETDEV_INGRESS)
 		m = putUint32(m, flowtablePriority, uint32(f.Priority))
 		devices := len(m)
 		m = startNest(m, flowtableDevices)
@@ -121,27 +116,7 @@ func (b *Batch) DeleteFlowtable(name string) {
 	b.message(unix.NFT_MSG_DELFLOWTABLE, 0, func(m []byte) []byte { return putString(m, flowtableName, name) })
 }
 
-// raw is an expression as the kernel takes it, for those that the library writes in another way.
-type raw struct {
-	expr.Any
-	name string
-	data []byte
-}
-
-func (r raw) marshal() []byte {
-	m := putString(nil, unix.NFTA_EXPR_NAME, r.name)
-	return putBytes(m, unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, r.data)
-}
-
 // FlowOffload returns the expression that puts the connection of a packet into a flow table.
 func FlowOffload(table string) expr.Any {
 	return raw{name: flowOffload, data: putString(nil, flowOffloadName, table)}
-}
-
-// CtOriginal returns the expression that loads a part of what the first packet of a connection was
-// addressed to, CtOriginalDst4 or one of the others, into a register.
-func CtOriginal(key, register uint32) expr.Any {
-	m := putUint32(nil, unix.NFTA_CT_KEY, key)
-	m = putUint32(m, unix.NFTA_CT_DREG, register)
-	return raw{name: "ct", data: pad(putBytes(m, ctDirection, []byte{0}))}
 }

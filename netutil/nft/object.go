@@ -70,6 +70,27 @@ func NewRule(family byte, comment string, exprs ...expr.Any) (Rule, error) {
 	return r, nil
 }
 
+// raw is an expression as the kernel takes it, for those that the library writes in another way.
+type raw struct {
+	expr.Any
+	name string
+	data []byte
+}
+
+func (r raw) marshal() []byte {
+	m := putString(nil, unix.NFTA_EXPR_NAME, r.name)
+	return putBytes(m, unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, r.data)
+}
+
+// CtOriginal returns the expression that loads a part of the original direction of a packet's
+// connection into a register: key is unix.NFT_CT_DST_IP, unix.NFT_CT_PROTO_DST and so on. Addresses have
+// keys of their own since kernel 4.17; nft cannot list the older ones in concatenations.
+func CtOriginal(register, key uint32) expr.Any {
+	m := putUint32(nil, unix.NFTA_CT_DREG, register)
+	m = putUint32(m, unix.NFTA_CT_KEY, key)
+	return raw{name: "ct", data: putBytes(m, unix.NFTA_CT_DIRECTION, []byte{0})}
+}
+
 // Equal reports whether two rules mean the same. One may come from the kernel, which
 // writes attributes in its own order, and may write or omit those that are zero.
 func (r Rule) Equal(o Rule) bool {

@@ -82,17 +82,3 @@ func (c *Conn) Counters(t Table, chain string) ([]uint64, error) {
 	}
 	return counts, nil
 }
-
-// OriginalAddress returns an expression of a rule that loads the source or destination
-// of the original direction of a packet's connection: key is unix.NFT_CT_SRC_IP and so on
-// (kernel 4.17). Nft cannot list the older ones in concatenations.
-func OriginalAddress(register, key uint32) []byte {
-	m := startNest(nil, unix.NFTA_LIST_ELEM)
-	m = putString(m, unix.NFTA_EXPR_NAME, "ct")
-	data := len(m)
-	m = startNest(m, unix.NFTA_EXPR_DATA)
-	m = putUint32(m, unix.NFTA_CT_DREG, register)
-	m = putUint32(m, unix.NFTA_CT_KEY, key)
-	m = putBytes(m, unix.NFTA_CT_DIRECTION, []byte{0})
-	return endNest(endNest(m, data), 0)
-}

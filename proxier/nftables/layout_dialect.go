@@ -28,6 +28,9 @@ var dialects = map[proxier.Family]*dialect{
 
 func (d *dialect) table() nft.Table { return nft.Table{Family: d.family, Name: tableName} }
 
+// scratch names the table of transactions that are only tried.
+func (d *dialect) scratch() nft.Table { return nft.Table{Family: d.family, Name: tableName + "-probe"} }
+
 // addrBytes is the length of an address.
 func (d *dialect) addrBytes() int { return d.fam.Bits() / 8 }
 

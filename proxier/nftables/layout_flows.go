@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
@@ -21,7 +22,7 @@ func flowAdd(f *nft.Flowtable) stmt {
 // class have it.
 func (d *dialect) connectionTo(class lookupClass) loadedKey {
 	port := func(at register) loadedKey {
-		return loadedKey{stmt{"ct original proto-dst", []expr.Any{nft.CtOriginal(nft.CtOriginalDestPort, at.number())}}, at + 1}
+		return loadedKey{stmt{"ct original proto-dst", []expr.Any{nft.CtOriginal(at.number(), unix.NFT_CT_PROTO_DST)}}, at + 1}
 	}
 	if class.isNodePort() {
 		return join(loadProtocol(0), port(1))
@@ -31,9 +32,9 @@ func (d *dialect) connectionTo(class lookupClass) loadedKey {
 }
 
 func (d *dialect) originalDst(at register) loadedKey {
-	key := uint32(nft.CtOriginalDst4)
+	key := uint32(unix.NFT_CT_DST_IP)
 	if d.fam == proxier.IPv6 {
-		key = nft.CtOriginalDst6
+		key = unix.NFT_CT_DST_IP6
 	}
-	return loadedKey{stmt{"ct original " + d.keyword + " daddr", []expr.Any{nft.CtOriginal(key, at.number())}}, at + d.addrRegisters()}
+	return loadedKey{stmt{"ct original " + d.keyword + " daddr", []expr.Any{nft.CtOriginal(at.number(), key)}}, at + d.addrRegisters()}
 }

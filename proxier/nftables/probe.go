@@ -19,9 +19,7 @@ func probe(conn *nft.Conn, d *dialect) error {
 	if err != nil {
 		return err
 	}
-	scratch := d.table()
-	scratch.Name += "-probe"
-	b := nft.NewBatch(scratch)
+	b := nft.NewBatch(d.scratch())
 	b.AddTable(tableComment)
 	for _, s := range setsInUse(c.counts()) {
 		b.AddSet(s.define(d.fam))

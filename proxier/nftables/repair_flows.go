@@ -94,9 +94,7 @@ func (b *Backend) tryFlowtable(f *nft.Flowtable) error {
 	if err != nil {
 		return err
 	}
-	scratch := b.table()
-	scratch.Name += "-probe"
-	batch := nft.NewBatch(scratch)
+	batch := nft.NewBatch(b.scratch())
 	batch.AddTable(tableComment)
 	batch.AddFlowtable(f)
 	batch.AddChain(&list[0].Chain)

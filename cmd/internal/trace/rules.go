@@ -153,8 +153,7 @@ func (r *rules) rule(chain string, parts ...[]expr.Any) {
 	var rule nft.Rule
 	for _, e := range slices.Concat(parts...) {
 		if ct, ok := e.(*expr.Ct); ok && (ct.Key == r.ctSource || ct.Key == r.ctDestination) {
-			rule.Exprs = append(rule.Exprs, nft.OriginalAddress(ct.Register, uint32(ct.Key))...)
-			continue
+			e = nft.CtOriginal(ct.Register, uint32(ct.Key))
 		}
 		one, err := nft.NewRule(r.number, "", e)
 		rule.Exprs, r.err = append(rule.Exprs, one.Exprs...), cmp.Or(r.err, err)
