@@ -110,7 +110,7 @@ const (
 // atRest are the groups of cases in which nothing goes wrong and little changes.
 const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|service ranges|one family|source ranges|firewall)$"
 
-// labRuns are parts of the packet lab: all of ipvs mode in two guests, the one that takes
+// labRuns are parts of the packet lab: ipvs mode in two guests, the one that takes
 // longest first, and a little of nftables mode on another kernel than the host's; and
 // several hosts in ipvs mode.
 var labRuns = []struct{ name, pkg, run, skip string }{

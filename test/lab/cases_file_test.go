@@ -8,7 +8,8 @@ import (
 )
 
 var fileGroups = []group{{
-	name: "files",
+	name:   "files",
+	except: inSoakOnly,
 	cases: []testCase{
 		{name: "broken file", run: testBrokenFile},
 		{name: "claim clash", run: testClaimClash},

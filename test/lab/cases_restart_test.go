@@ -17,7 +17,7 @@ import (
 )
 
 var restartGroups = []group{
-	{name: "restarts", exact: true, cases: []testCase{
+	{name: "restarts", exact: true, except: inSoakOnly, cases: []testCase{
 		{name: "claims", run: testClaimsStay},
 		{name: "claims that are given up", run: testClaimsPassOn},
 		{name: "boot with a broken file", run: testBootBroken},
