@@ -132,7 +132,7 @@ soak-vm: build ## the stops of ipvs mode at random moments, its changes under st
 	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
 	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
-	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestCases$$/^ipvs/^(explain|trace|files|restarts)$$'
+	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestCases$$/^ipvs/^(explain|trace|files|restarts|rewriting)$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
 	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'

@@ -16,7 +16,7 @@ import (
 )
 
 var rewriteGroups = []group{
-	{name: "rewriting", cases: []testCase{{name: "nothing is absent", run: testRewriting}}},
+	{name: "rewriting", except: inSoakOnly, cases: []testCase{{name: "nothing is absent", run: testRewriting}}},
 	{name: "moving", cases: []testCase{
 		{name: "new file first", run: testMovesNewFirst},
 		{name: "old file first", run: testMovesOldFirst},
