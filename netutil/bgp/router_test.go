@@ -64,6 +64,14 @@ type conn struct {
 // accept takes the next connection, reads OPEN and answers it with one of its own.
 func (r *router) accept() *conn {
 	r.t.Helper()
+	cn := r.acceptSilently()
+	cn.write(r.ourOpen())
+	return cn
+}
+
+// acceptSilently takes the next connection and reads OPEN.
+func (r *router) acceptSilently() *conn {
+	r.t.Helper()
 	if err := r.ln.(*net.TCPListener).SetDeadline(time.Now().Add(wait())); err != nil {
 		r.t.Fatal(err)
 	}
@@ -71,12 +79,17 @@ func (r *router) accept() *conn {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return r.keep(c)
+}
+
+// keep reads OPEN from a connection, and what comes after it until the test ends.
+func (r *router) keep(c net.Conn) *conn {
+	r.t.Helper()
 	m, err := read(c)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	cn := &conn{r.t, c, m.Body.(*packet.BGPOpen), make(chan *packet.BGPMessage, 10000)}
-	cn.write(r.ourOpen())
 	var wg sync.WaitGroup
 	wg.Go(cn.receive)
 	r.t.Cleanup(func() { c.Close(); wg.Wait() })

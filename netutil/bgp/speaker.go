@@ -248,13 +248,12 @@ func (s *Speaker) open(ctx context.Context, srv *server.BgpServer) error {
 	return errors.Join(errs...)
 }
 
-// closeLost has sessions that were lost opened again, where graceful restart is used. GoBGP says that forwarding was
-// preserved only in the first OPEN of a peer; a router would remove our routes at any other, and have
-// none until it has heard them again.
+// closeLost has sessions that were lost opened again, as GoBGP cannot be left to it, for two reasons. It says that forwarding was
+// preserved only in the first OPEN to a peer; a router that keeps routes over a restart would remove ours at any other, and
+// have none until it has heard them again. And where both sides had connected, GoBGP opens a connection of its own before the five
+// seconds in which it takes none, and looks at it only after them: a router whose hold time is shorter has closed it by then,
+// again and again.
 func (s *Speaker) closeLost(ctx context.Context, srv *server.BgpServer) error {
-	if s.cfg.GracefulRestart == 0 {
-		return nil
-	}
 	var errs []error
 	for _, p := range s.which((*session).takeLost) {
 		errs = append(errs, s.remove(ctx, srv, p))

@@ -16,7 +16,7 @@ type State string
 // The states. GoBGP connects in Active, so Connect does not occur; and a
 // connection of ours is in Active until the peer's OPEN has come.
 const (
-	Idle        State = "idle"        // before the first SetRoutes, and for five seconds after a failure
+	Idle        State = "idle"        // before the first SetRoutes, and for five seconds after an attempt that failed
 	Connect     State = "connect"     // waiting for TCP
 	Active      State = "active"      // connecting, and waiting to be connected to
 	OpenSent    State = "opensent"    // waiting for the peer's OPEN
