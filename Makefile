@@ -15,13 +15,18 @@ SHARE       = $(DESTDIR)/usr/share/svcproxy
 DOC         = $(DESTDIR)/usr/share/doc/svcproxy
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
+# Everything is compiled as what is released, which a host without C can run: tests try the same code, and nothing is
+# compiled twice. The race detector is the exception.
+export CGO_ENABLED = 0
+export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath
+
 .PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-templates test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/svcproxy
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -tags '$(TAGS)' -trimpath -ldflags '$(LDFLAGS)' -o '$(BINARY)' ./cmd/svcproxy
+	$(GO) build -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o '$(BINARY)' ./cmd/svcproxy
 
 sizes: ## bytes of the program with and without the Kubernetes source
 	@for tags in '' nokubernetes; do $(MAKE) -s build TAGS=$$tags && printf '%12s bytes %s\n' $$(stat -c %s bin/svcproxy) "$$tags"; done; $(MAKE) -s build
@@ -39,7 +44,7 @@ install: build ## all that packages have (DESTDIR is honoured)
 	install -D -m 0644 README.md CHANGELOG.md -t $(DOC)
 	install -D -m 0644 docs/*.* -t $(DOC)/docs
 	ln -sfn ../../svcproxy $(DOC)/configs
-	set -e; dir=$$(mktemp -d); CGO_ENABLED=0 $(GO) run -buildvcs=false -trimpath -tags manual ./cmd/svcproxy manual "$$dir"; gzip -9n "$$dir"/man/*/*; \
+	set -e; dir=$$(mktemp -d); $(GO) run -buildvcs=false -tags manual ./cmd/svcproxy manual "$$dir"; gzip -9n "$$dir"/man/*/*; \
 	install -D -m 0644 "$$dir"/man/man5/* -t $(DESTDIR)/usr/share/man/man5; \
 	install -D -m 0644 "$$dir"/man/man8/* -t $(DESTDIR)/usr/share/man/man8; \
 	install -D -m 0644 "$$dir/completions/bash/svcproxy" -t $(DESTDIR)/usr/share/bash-completion/completions; \
@@ -67,7 +72,7 @@ demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 	scripts/demo
 
 test: ## unit, golden and property tests under the race detector (no root)
-	$(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race ./...
 
 test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2, keepalived)
 
@@ -85,7 +90,7 @@ test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-syst
 	$(GO) test -tags vm -count=1 -timeout 1h -v ./vmtests
 
 vagrant: build ## the machines of the whole-system tests, to try svcproxy by hand (Vagrant with libvirt or VirtualBox)
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -o bin/peer ./vmtests/cmd/peer
+	$(GO) build -buildvcs=false -o bin/peer ./vmtests/cmd/peer
 	cd vmtests && vagrant up
 
 test-vagrant: vagrant ## the whole-system tests in these machines
@@ -112,7 +117,7 @@ bench-peers: ## svcproxy beside kube-proxy in all modes, into docs/bench-peers.m
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 24h -run '$(PEERS)' ./peers
 
 bench-peers-vm: build ## keepalived beside svcproxy in ipvs mode, in a guest, as a table (as test-vm, and keepalived); an hour
-	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
+	$(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	tar -chPf bin/keepalived.tar --transform 's,^/,,' $$(command -v keepalived) $$(ldd $$(command -v keepalived) | grep -o '/[^ ]*')
 	$(GUEST) -file bin/keepalived.tar -env SVCPROXY_PEERS_KEEPALIVED=/root/keepalived.tar -env SVCPROXY_PEERS_IPVS=$(SVCPROXY_PEERS_IPVS) -env SVCPROXY_PEERS_ROUNDS=$(SVCPROXY_PEERS_ROUNDS) -- bin/bench.test -test.v -test.timeout 4h -test.run '^TestPeersIPVS$$'
 
@@ -129,17 +134,17 @@ soak: ## what is random, many times: files, services and faults while svcproxy r
 	cd test/kubernetes && SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./kubeproxy
 
 soak-vm: build ## the stops of ipvs mode at random moments, its changes under stress, the flow table's worth, and the whole life of packages, in guests; an hour and more (as test-vm)
-	CGO_ENABLED=0 $(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
+	$(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
-	CGO_ENABLED=0 $(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
+	$(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestCases$$/^ipvs/^(explain|trace|files|restarts|rewriting)$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
-	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
+	$(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
 	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/ipvs.test -test.v -test.run '^TestForward$$'
-	CGO_ENABLED=0 $(GO) test -c -tags bench,netns,vm -o bin/nftables.test ./proxier/nftables
+	$(GO) test -c -tags bench,netns,vm -o bin/nftables.test ./proxier/nftables
 	$(GUEST) -- bin/nftables.test -test.v -test.run '^TestFlowtableRate$$'
-	CGO_ENABLED=0 $(GO) test -c -tags vm -o bin/convert.test ./cmd/internal/convert
+	$(GO) test -c -tags vm -o bin/convert.test ./cmd/internal/convert
 	$(GUEST) -file cmd/internal/convert/testdata -env SVCPROXY_SOAK=1 -- bin/convert.test -test.v -test.run 'AsKeepalived$$'
 	SVCPROXY_SOAK=1 $(GO) test -tags vm -count=1 -timeout 1h -v -run '^TestSystem$$/^auto$$' ./vmtests
 

@@ -21,11 +21,12 @@ func Build(dir string) (binary string, err error) {
 		return filepath.Abs(path)
 	}
 	binary = filepath.Join(dir, "svcproxy")
-	args := []string{"build", "-buildvcs=false", "-o", binary}
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binary)
 	if os.Getenv(EnvRace) == "1" {
-		args = append(args, "-race")
+		cmd.Args, cmd.Env = append(cmd.Args, "-race"), append(os.Environ(), "CGO_ENABLED=1")
 	}
-	if out, err := exec.Command("go", append(args, "svcproxy.dev/svcproxy/cmd/svcproxy")...).CombinedOutput(); err != nil {
+	cmd.Args = append(cmd.Args, "svcproxy.dev/svcproxy/cmd/svcproxy")
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building svcproxy: %w\n%s", err, out)
 	}
 	return binary, nil
