@@ -76,10 +76,13 @@ test: ## unit, golden and property tests under the race detector (no root)
 
 test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2, keepalived)
 
-# Packages whose tests are the same with and without the tag have passed in test. Most wait most of the time.
-PACKAGES = {{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}
-test-packages: ## those of packages, with their others (root)
-	$(GO) test -tags netns -count=1 -p 2 -timeout 20m $$({ $(GO) list -f '$(PACKAGES)' ./...; $(GO) list -tags netns -f '$(PACKAGES)' ./...; } | sort | uniq -u | cut -d ' ' -f 1 | sort -u | grep -v '/test/lab$$')
+# What a tag adds: packages with a test or a file of code that is not there without it, and the names of its tests.
+PACKAGES = {{.ImportPath}} {{.GoFiles}} {{.TestGoFiles}} {{.XTestGoFiles}}
+PACKAGES_OF = $$({ $(GO) list -f '$(PACKAGES)' ./...; $(GO) list -tags $(1) -f '$(PACKAGES)' ./...; } | sort | uniq -u | cut -d ' ' -f 1 | sort -u)
+TESTS_OF = ^($$(grep -rl --include='*_test.go' '^//go:build $(1)' . | xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\|Example[A-Za-z0-9_]*\)(.*/\1/p' | sort -u | paste -sd '|'))\$$
+
+test-packages: ## those of packages (root)
+	$(GO) test -tags netns -count=1 -p 2 -timeout 20m -run "$(call TESTS_OF,netns)" $$(echo "$(call PACKAGES_OF,netns)" | grep -v '/test/lab$$')
 
 test-lab: ## those of the real binary, in every mode (root)
 	$(GO) test -tags netns -count=1 -timeout 30m ./test/lab
@@ -98,7 +101,7 @@ test-vagrant: vagrant ## the whole-system tests in these machines
 
 test-nokubernetes: ## vet and test what differs without the Kubernetes source
 	$(GO) vet -tags nokubernetes ./...
-	$(GO) test -tags nokubernetes ./cmd/... .
+	$(GO) test -tags nokubernetes . ./cmd/svcproxy $$(echo "$(call PACKAGES_OF,nokubernetes)" | grep /cmd/)
 
 test-templates: ## the templates of configs/examples/templates, by consul-template; builds it, which takes half a minute
 	cd test/templates && $(GO) vet ./... && $(GO) test -count=1 ./...
