@@ -115,8 +115,6 @@ func (e *env) inMode(mode string) string {
 }
 
 // becomes waits until the kernel holds what mode to makes, and nothing of mode from.
-// Whether a mode can be had is tried by some dozens of processes, which take a
-// second each in an emulated machine.
 func (e *env) becomes(from, to string) error {
 	return Poll(6*expectPatience, func() error {
 		_, own, err := Snapshot(e.Node)
