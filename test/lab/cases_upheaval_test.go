@@ -125,9 +125,9 @@ func (e *env) establish(t *testing.T) []*Conn {
 // after lateTime, which where the processor is emulated may pass without a loss.
 var streamPatience, lateTime = slow(3 * time.Second), slow(time.Second)
 
-// streamPause is how long nothing is asked at each address of a stream: connections shall not take
-// the processor from what is tested, least of all where it is emulated.
-var streamPause = slow(slow(20 * time.Millisecond))
+// streamPause is how long a stream to one address asks nothing, and one to several the longer: connections shall not
+// take the processor from what is tested, least of all where it is emulated.
+var streamPause = slow(slow(2 * time.Millisecond))
 
 // isLate reports whether a packet of a new connection was lost.
 func isLate(got Answer, took time.Duration) bool { return got.Resent && took > lateTime }
@@ -150,7 +150,7 @@ func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 					e.askAtOnce(t, q, nil)
 					asked.Add(1)
 				}
-				time.Sleep(streamPause)
+				time.Sleep(streamPause * time.Duration(len(checks)))
 			}
 		})
 	}
