@@ -64,8 +64,8 @@ func Load(path string) (Settings, []source.Fault, error) {
 	return s, faults, nil
 }
 
-// maxSize is the size of the largest svcproxy.toml that is read, in bytes.
-const maxSize = 1 << 20
+// MaxSize is the size of the largest svcproxy.toml that is accepted, in bytes.
+const MaxSize = 1 << 20
 
 // read returns the text of a file, and not much more than Parse takes of it.
 func read(path string) ([]byte, error) {
@@ -74,14 +74,14 @@ func read(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxSize+1))
+	return io.ReadAll(io.LimitReader(f, MaxSize+1))
 }
 
 // Parse reads the text of svcproxy.toml. It returns every fault of it; unless
 // all are warnings the settings are the defaults.
 func Parse(path string, data []byte) (Settings, []source.Fault) {
-	if len(data) > maxSize {
-		return Default(), []source.Fault{{Pos: source.Position{File: path}, Msg: fmt.Sprintf("the file has more than %d bytes", maxSize)}}
+	if len(data) > MaxSize {
+		return Default(), []source.Fault{{Pos: source.Position{File: path}, Msg: fmt.Sprintf("the file has more than %d bytes", MaxSize)}}
 	}
 	doc, faults := decode.TOML(path, data)
 	if doc == nil {

@@ -130,7 +130,7 @@ func contents(path string) ([]byte, error) {
 	if info.Size() == 0 {
 		return nil, errNoText
 	}
-	return io.ReadAll(f)
+	return io.ReadAll(io.LimitReader(f, configs.MaxSize+1)) // one byte too many is refused
 }
 
 // read takes over svcproxy.toml at once. It reports false where ctx has ended.

@@ -22,6 +22,24 @@ var plain = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 }
 
+// Of settings that are far too large, what shows that they are is read.
+func TestHugeSettings(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "svcproxy.toml")
+	if err := os.WriteFile(path, []byte("# "), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	text, err := contents(path)
+	if err != nil || len(text) != configs.MaxSize+1 {
+		t.Errorf("read %d bytes, %v; want one more than are accepted", len(text), err)
+	}
+	if _, faults := configs.Parse(path, text); len(faults) != 1 || !strings.Contains(faults[0].Msg, "more than") {
+		t.Errorf("faults %v; want one about the size", faults)
+	}
+}
+
 // What can change at run time does, and is not named.
 func TestAtRunTime(t *testing.T) {
 	fixed, want := configs.Default(), configs.Default()
