@@ -103,7 +103,9 @@ func TestReadmeCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := filepath.Join(t.TempDir(), "svcproxy")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "./cmd/svcproxy").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "./cmd/svcproxy")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build, which the race detector's environment differs from
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building: %v\n%s", err, out)
 	}
 	help, err := exec.Command(bin, "--help").Output()
