@@ -327,12 +327,13 @@ func (e *env) serve(t *testing.T, at Dual, port uint16) {
 	}
 }
 
-// connections makes a TCP connection to either address, which ends with the case.
+// connections makes a TCP connection to either address, which ends with the case. How long that takes is
+// not what is tested, and one of many hundreds may meet a moment in which the machine does other things.
 func (e *env) connections(t *testing.T, from *Host, to Dual, port uint16) []*Conn {
 	t.Helper()
 	var conns []*Conn
 	for _, addr := range to.Each() {
-		q := Question{From: from, Protocol: source.TCP, To: netip.AddrPortFrom(addr, port)}
+		q := Question{From: from, Protocol: source.TCP, To: netip.AddrPortFrom(addr, port), Patience: expectPatience}
 		conn, got := Connect(q)
 		if conn == nil {
 			t.Fatalf("%s: %s", q, got)
