@@ -62,7 +62,8 @@ type session struct {
 	err      string
 	errAt    time.Time
 	explains bool   // err was noted in the present state
-	early    string // err of before the session, where it may be of the session: GoBGP logs, and tells of states, apart
+	early    string // why a session that was not told of yet ended, maybe: GoBGP logs, and tells of states, apart
+	earlyAt  time.Time
 	endErr   string // why the last established session ended
 	endAt    time.Time
 	open     bool                // GoBGP has this peer
@@ -82,6 +83,9 @@ func (s *Speaker) note(peer netip.Addr, m message) {
 		return
 	}
 	ses.fault(m.words(s.cfg.AS, ses.peer))
+	if ses.state != Established && !m.attempt() {
+		ses.early, ses.earlyAt = ses.err, ses.errAt
+	}
 	s.announceChange(ses)
 }
 
@@ -109,7 +113,7 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	}
 	was := ses.state
 	words := endWords(was, st.DisconnectReason, s.cfg.AS)
-	if words == "" && was == Established && at.Sub(ses.since) < earlyTime {
+	if words == "" && was == Established && ses.endedEarly(at) {
 		words = ses.early
 	}
 	if words != "" && !ses.explains {
@@ -124,8 +128,14 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	signal(s.wake)
 }
 
-// earlyTime is how short a session is whose end may have been logged before its beginning was told.
-const earlyTime = 5 * time.Second
+// A session that is shorter than earlyTime may have ended, as the log says, before its beginning was told; by
+// not more than earlyLog.
+const earlyTime, earlyLog = 5 * time.Second, time.Second
+
+// endedEarly reports whether early may be why the session that ends at a time has ended.
+func (ses *session) endedEarly(at time.Time) bool {
+	return at.Sub(ses.since) < earlyTime && ses.since.Sub(ses.earlyAt) < earlyLog
+}
 
 // enter changes the state. What failed before a session was there is no longer of
 // interest once it is: both sides connect, and one of two connections is closed.
@@ -133,11 +143,7 @@ func (ses *session) enter(state State, at time.Time) {
 	if ses.state == Established {
 		ses.lost, ses.endErr, ses.endAt = true, ses.err, ses.errAt
 	}
-	ses.early = ""
 	if state == Established {
-		if ses.explains {
-			ses.early = ses.err
-		}
 		ses.err, ses.errAt = ses.endErr, ses.endAt
 	}
 	ses.state, ses.since, ses.explains = state, at, false

@@ -13,28 +13,33 @@ import (
 
 // GoBGP may log why a session ended before it tells that there was one: a busy machine has both orders.
 func TestEndIsLoggedEarly(t *testing.T) {
+	const shutdown = "the peer closed the session: 6/2, cease, administrative shutdown"
 	for _, tt := range []struct {
-		name  string
-		lasts time.Duration
-		want  string
+		name        string
+		told        State // before the log
+		comes, ends time.Duration
+		want        string
 	}{
-		{"at once", time.Millisecond, "the peer closed the session: 6/2, cease, administrative shutdown"},
-		{"an hour later", time.Hour, ""},
+		{"at once", OpenConfirm, 0, time.Millisecond, shutdown},
+		{"at once, and nothing was told", Idle, 0, time.Millisecond, shutdown},
+		{"an hour later", OpenConfirm, 0, time.Hour, ""},
+		{"of another attempt", Idle, time.Minute, time.Minute + time.Millisecond, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			peer := Peer{Address: netip.MustParseAddr("192.0.2.254"), AS: 64500}
 			s := &Speaker{
 				cfg:      Config{AS: 64512, Peers: []Peer{peer}, Log: slog.New(slog.DiscardHandler)},
-				sessions: map[netip.Addr]*session{peer.Address: {peer: peer, state: OpenConfirm}},
+				sessions: map[netip.Addr]*session{peer.Address: {peer: peer, state: tt.told}},
 				changes:  make(chan struct{}, 1), wake: make(chan struct{}, 1),
 			}
 			begin := time.Now()
 			s.note(peer.Address, message{text: textReceived, code: 6, subcode: 2})
-			enter(s, peer, bgp.BGP_FSM_ESTABLISHED, begin)
+			enter(s, peer, bgp.BGP_FSM_OPENCONFIRM, begin.Add(tt.comes))
+			enter(s, peer, bgp.BGP_FSM_ESTABLISHED, begin.Add(tt.comes))
 			if st := s.Brief()[0]; st.State != Established || st.LastError != "" {
 				t.Errorf("with a session: %+v", st)
 			}
-			enter(s, peer, bgp.BGP_FSM_IDLE, begin.Add(tt.lasts))
+			enter(s, peer, bgp.BGP_FSM_IDLE, begin.Add(tt.ends))
 			if st := s.Brief()[0]; st.State != Idle || st.LastError != tt.want {
 				t.Errorf("at its end: %+v; want %q", st, tt.want)
 			}
