@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -213,6 +215,29 @@ func (g *guarded) states(t *testing.T, want source.FileState, least, most int) {
 	}
 }
 
+// kept waits until the state directory has all files. That takes as long as the disk does, which nobody waits for, so a
+// daemon that is killed before may not know a file that is gone by then.
+func (g *guarded) kept(t *testing.T) {
+	t.Helper()
+	err := Poll(6*expectPatience, func() error {
+		text, err := os.ReadFile(filepath.Join(g.daemon.StateDir(), "lastgood", "index"))
+		kept := map[string]bool{}
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) == 5 && strings.Contains(f[4], "web-") { // "-": removed
+				kept[f[4]] = f[1] != "-"
+			}
+		}
+		maps.DeleteFunc(kept, func(_ string, is bool) bool { return !is })
+		if err == nil && len(kept) != guardFiles {
+			err = fmt.Errorf("%d files are kept, want %d", len(kept), guardFiles)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // back puts all files back, after which all is as before.
 func (g *guarded) back(t *testing.T) {
 	t.Helper()
@@ -221,6 +246,7 @@ func (g *guarded) back(t *testing.T) {
 	}
 	g.state(t, source.Accepted, guardFiles)
 	g.serves(t, guardFiles)
+	g.kept(t)
 }
 
 func (g *guarded) shell(t *testing.T, script string) {
