@@ -79,17 +79,23 @@ func ended(ctx context.Context, run func() error) error {
 
 func (p *program) run(ctx context.Context, q Question) error {
 	var out output
-	cmd := exec.Command(p.check.Command[0], p.check.Command[1:]...)
+	cmd := exec.Command(self)
+	cmd.Args = append([]string{starter}, p.check.Command...)
 	cmd.Dir, cmd.Env = "/", environment(q)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = pipeWait
-	if err := cmd.Start(); err != nil {
-		return &ownError{err} // this host has no such program, say: the endpoint was not asked
+	why, err := startTold(cmd)
+	if err != nil {
+		return &ownError{err}
 	}
 	expose(cmd.Process.Pid)
 	waitGroup(ctx, cmd.Process.Pid)
-	return outcomeOfRun(ctx, cmd.Wait(), &out)
+	err = cmd.Wait()
+	if failed := why(); failed != nil {
+		return &ownError{failed} // this host has no such program, say: the endpoint was not asked
+	}
+	return outcomeOfRun(ctx, err, &out)
 }
 
 func environment(q Question) []string {
