@@ -22,7 +22,13 @@ var namesOfOtherThings = []string{
 	"cmd/internal/convert/convert.go", // the program iptables
 }
 
-// A mode is named where it is described. Code elsewhere asks its descriptor.
+// asModes are files for which a mode of that name is what they are about.
+var asModes = []string{
+	"cmd/internal/modes/modes.go",   // describes them
+	"cmd/internal/convert/judge.go", // reads what was written for IPVS
+}
+
+// A mode is named where it is described, by its text or its variable. Code elsewhere asks its descriptor.
 func TestModesAreNamedOnce(t *testing.T) {
 	var names []string
 	for _, m := range configs.Modes {
@@ -33,6 +39,9 @@ func TestModesAreNamedOnce(t *testing.T) {
 			other := path == "configs/modes.go" || slices.Contains(namesOfOtherThings, path)
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || other {
 				return err
+			}
+			if name := modeVariable(t, path); name != "" && !slices.Contains(asModes, path) {
+				t.Errorf("%s asks for %s; its descriptor in cmd/internal/modes can say what is asked", path, name)
 			}
 			for _, text := range literals(t, path) {
 				if slices.Contains(names, text) {
@@ -47,13 +56,30 @@ func TestModesAreNamedOnce(t *testing.T) {
 	}
 }
 
-// literals returns the strings that a file of Go writes.
-func literals(t *testing.T, path string) (all []string) {
+// modeVariable returns what a file of Go has of configs' variables of single modes; empty: none.
+func modeVariable(t *testing.T, path string) (name string) {
+	ast.Inspect(parsed(t, path), func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && strings.HasSuffix(sel.Sel.Name, "Mode") {
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "configs" {
+				name = "configs." + sel.Sel.Name
+			}
+		}
+		return true
+	})
+	return name
+}
+
+func parsed(t *testing.T, path string) *ast.File {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ast.Inspect(f, func(n ast.Node) bool {
+	return f
+}
+
+// literals returns the strings that a file of Go writes.
+func literals(t *testing.T, path string) (all []string) {
+	ast.Inspect(parsed(t, path), func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 			text, err := strconv.Unquote(lit.Value)
 			if err != nil {

@@ -19,6 +19,7 @@ type Mode struct {
 	Forward                       bool // endpoints can answer clients themselves
 	OnePacket                     bool // each packet of UDP can be balanced by itself
 	Limits                        bool // of connections of an endpoint
+	Flowtable                     bool // forwarded packets of connections pass by the rules
 
 	slots bool // of a hash are elements of maps, which the kernel has to keep
 
@@ -27,7 +28,7 @@ type Mode struct {
 
 // The modes, in the order in which messages list them.
 var (
-	NFTablesMode = Mode{Name: "nftables", Maglev: true, slots: true}
+	NFTablesMode = Mode{Name: "nftables", Maglev: true, Flowtable: true, slots: true}
 	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true, Forward: true, OnePacket: true, Limits: true} // others choose endpoints by rules, at random
 	IPTablesMode = Mode{Name: "iptables", LocalhostNodePorts: true, manyLists: manyRecent, maxLists: maxRecent}
 
@@ -40,6 +41,7 @@ const Auto = "auto"
 func canSchedule(m Mode) bool       { return m.Scheduler }
 func canHash(m Mode) bool           { return m.Maglev }
 func canForward(m Mode) bool        { return m.Forward }
+func hasFlowtable(m Mode) bool      { return m.Flowtable }
 func canServeLocalhost(m Mode) bool { return m.LocalhostNodePorts }
 
 // able names the modes that can do something.
@@ -77,6 +79,14 @@ func (s *Settings) Check() error {
 		return fmt.Errorf("localhost_node_ports is for %s mode, and mode is %q", able(canServeLocalhost), s.Mode)
 	}
 	return nil
+}
+
+// WarnOfMode returns what these settings ask for that a mode does not do, and does without.
+func (s *Settings) WarnOfMode(m Mode) []string {
+	if len(s.NFTables.Flowtable) == 0 || m.Flowtable {
+		return nil
+	}
+	return []string{fmt.Sprintf("[nftables] flowtable is for %s mode, and this is %s mode", able(hasFlowtable), m.Name)}
 }
 
 // Refuse returns what of a service none of these modes can do.

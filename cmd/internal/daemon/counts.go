@@ -156,13 +156,10 @@ func some(n int, one, more string) string {
 
 // failureOf returns the name under which kube-proxy counts a failed sync of a mode.
 func failureOf(m modes.Mode, err error) string {
-	switch {
-	case xtables.IsRestoreError(err):
+	if xtables.IsRestoreError(err) {
 		return healthz.RestoreFailed
-	case m.RulesOf == "": // all that it has is in a table of nftables
-		return healthz.NftablesSync
 	}
-	return ""
+	return m.CountedAs
 }
 
 // tracked returns how many connections the kernel tracks in this network namespace, and how

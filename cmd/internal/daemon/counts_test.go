@@ -107,9 +107,9 @@ func TestFailureOf(t *testing.T) {
 	for _, tt := range []struct {
 		m    modes.Mode
 		want string
-	}{{modes.Mode{}, healthz.NftablesSync}, {modes.Mode{RulesOf: "iptables"}, ""}} {
+	}{{modes.Mode{CountedAs: healthz.NftablesSync}, healthz.NftablesSync}, {modes.Mode{}, ""}} {
 		if got := failureOf(tt.m, none); got != tt.want {
-			t.Errorf("mode with the rules of %q: %q, want %q", tt.m.RulesOf, got, tt.want)
+			t.Errorf("a mode counted as %q: %q, want %q", tt.m.CountedAs, got, tt.want)
 		}
 	}
 }

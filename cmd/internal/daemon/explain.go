@@ -65,12 +65,8 @@ func Explain(ctx context.Context, held check.Held, q explain.Question) (*explain
 
 // wouldUse returns the mode that a daemon would take. What it opens for that it closes again.
 func wouldUse(ctx context.Context, s configs.Settings) (modes.Mode, error) {
-	if s.Mode != configs.Auto {
-		for _, m := range modes.All {
-			if m.Name == s.Mode {
-				return m, nil
-			}
-		}
+	if m, ok := modes.Named(s.Mode); ok {
+		return m, nil
 	}
 	in, err := choose(ctx, modes.OpenConfig{Settings: s, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

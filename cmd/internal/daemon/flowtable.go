@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"slices"
 
 	"svcproxy.dev/svcproxy/configs"
@@ -11,8 +10,8 @@ import (
 // flowtableWarnings says what of [nftables] flowtable a mode does not do. A mode whose backends
 // are Warners tells of itself.
 func flowtableWarnings(s configs.Settings, am *activeMode) (list []string) {
-	if len(s.NFTables.Flowtable) > 0 && am.Name != configs.NFTablesMode.Name {
-		return []string{fmt.Sprintf("[nftables] flowtable is for %s mode, and this is %s mode", configs.NFTablesMode.Name, am.Name)}
+	if list := s.WarnOfMode(am.Mode.Mode); len(list) > 0 {
+		return list
 	}
 	for _, b := range am.backends {
 		if w, warns := b.(proxier.Warner); warns {
@@ -25,7 +24,7 @@ func flowtableWarnings(s configs.Settings, am *activeMode) (list []string) {
 
 // tellFlowtable has the log say that a mode has no flow table, where settings ask for one.
 func (sw *modeSwitch) tellFlowtable(am *activeMode) {
-	if len(sw.fixed.NFTables.Flowtable) > 0 && am.Name != configs.NFTablesMode.Name {
+	if len(sw.fixed.WarnOfMode(am.Mode.Mode)) > 0 {
 		sw.log.Warn("the settings ask for a flowtable, which this mode does not have", "mode", am.Name)
 	}
 }

@@ -163,7 +163,7 @@ func TestVerdicts(t *testing.T) {
 		{name: "wrong port", dst: "10.96.0.10:81",
 			want: "refused: default/web has no port 81/tcp, and other ports of a VIP are refused (1); 10.96.0.10 serves 80/tcp (default/web:http)"},
 		{name: "wrong port of an external address", dst: "198.51.100.7:81", want: "untouched: default/web has no port 81/tcp (1); 198.51.100.7 serves 80/tcp (default/web:http)"},
-		{name: "the same in ipvs mode", dst: "198.51.100.7:81", change: func(_ *source.Service, w *World, _ *fakeHost) { w.CarriesAddr = true },
+		{name: "the same in ipvs mode", dst: "198.51.100.7:81", change: func(_ *source.Service, w *World, _ *fakeHost) { w.IPVS = true },
 			want: "refused: 198.51.100.7 is bound to this host and serves no 81/tcp (1); 198.51.100.7 serves 80/tcp (default/web:http)"},
 		{name: "node port", dst: "192.168.10.1:30080", want: "works"},
 		{name: "node port on another address", dst: "192.168.20.1:30080",
@@ -282,7 +282,7 @@ func TestVerdicts(t *testing.T) {
 			}, want: "works"},
 		{name: "but what IPVS balances", dst: "10.96.0.10:80",
 			change: func(_ *source.Service, w *World, h *fakeHost) {
-				w.CarriesAddr = true
+				w.IPVS = true
 				h.rules.Bases = []*ruleset.Base{base("filter", "input", 0, ruleset.Verdict{Kind: ruleset.Drop})}
 			}, want: `does not work: is dropped by inet fw c, rule "a rule" (6)`},
 		{name: "the first, though it is of a later step", dst: "10.96.0.10:80",

@@ -228,7 +228,7 @@ func (r *Report) affinity(d *decision, f *facts) {
 		return
 	}
 	text := "session affinity for " + d.route.Pool.Affinity.String() + ": no record of this client"
-	if d.world.CarriesAddr {
+	if d.world.IPVS {
 		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by IPVS"
 	}
 	for _, c := range f.clients {

@@ -48,13 +48,13 @@ func (d *decision) packet(f *facts) ruleset.Packet {
 	return ruleset.Packet{
 		Src: d.question.Source, Dst: d.question.Dest, DstPort: d.question.Port, Protocol: uint8(d.question.Protocol),
 		In: d.sender.Interface, InIndex: f.in.Index, NoIn: d.sender.Host,
-		SrcLocal: d.sender.Host, DstLocal: isHost(d.world.Node, d.question.Dest) || d.world.CarriesAddr && d.use != nil,
+		SrcLocal: d.sender.Host, DstLocal: isHost(d.world.Node, d.question.Dest) || d.world.IPVS && d.use != nil,
 	}
 }
 
 // balancedByIPVS: packets of local sources that are treated differently are balanced by rules.
 func (d *decision) balancedByIPVS() bool {
-	return d.world.CarriesAddr && !(d.frontend != nil && d.frontend.Split() && d.route == d.frontend.Local)
+	return d.world.IPVS && !(d.frontend != nil && d.frontend.Split() && d.route == d.frontend.Local)
 }
 
 // Priorities, <linux/netfilter_ipv4.h>: where connections begin to be tracked, and where

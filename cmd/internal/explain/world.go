@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -16,10 +15,10 @@ import (
 // A World is what svcproxy holds.
 type World struct {
 	proxier.Snapshot
-	Mode        string
-	CarriesAddr bool     // the mode binds addresses of services to this host: ipvs
-	Accepts     bool     // its rules are in tables of iptables, and accept its forwarded packets there
-	Unread      []string // what is wrong with files, for whose sake services may be missing
+	Mode    string
+	IPVS    bool     // IPVS balances, and addresses of services are bound to this host
+	Accepts bool     // its rules are in tables of iptables, and accept its forwarded packets there
+	Unread  []string // what is wrong with files, for whose sake services may be missing
 
 	// Announced are the addresses that services ask to be announced; without a daemon: none.
 	Announced []proxier.AnnouncedAddress
@@ -74,7 +73,7 @@ func FromQuery(v url.Values) (q Question, err error) {
 
 // NewWorld returns what is held in a mode.
 func NewWorld(s proxier.Snapshot, m modes.Mode) *World {
-	return &World{Snapshot: s, Mode: m.Name, CarriesAddr: m.Name == configs.IPVSMode.Name, Accepts: m.Forward != ""}
+	return &World{Snapshot: s, Mode: m.Name, IPVS: m.IPVS, Accepts: m.Forward != ""}
 }
 
 // AddFaults notes the files of a source that are not used as they stand, or whose warnings

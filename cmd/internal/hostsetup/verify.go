@@ -18,7 +18,7 @@ func Verify(ctx context.Context, s configs.Settings, m modes.Mode) []string {
 	for _, name := range forwardDrops(ctx, m.Forward) {
 		advice := ""
 		if m.Forward == "" && strings.HasSuffix(name, " filter FORWARD") {
-			advice = ", or use " + configs.IPTablesMode.Name + " mode"
+			advice = ", or use " + modes.Forwarding().Name + " mode"
 		}
 		out = append(out, "the policy of "+name+" is drop, which "+m.Name+" mode cannot overrule: accept the forwarded traffic of services there"+advice)
 	}

@@ -33,6 +33,10 @@ func keepIPTables(ctx context.Context, fam proxier.Family, _ []*proxier.Pool, cl
 	return iptables.Keep(ctx, fam, clients)
 }
 
+func compareIPTables(before, after *proxier.State, _ configs.Settings) ([]proxier.Change, error) {
+	return iptables.Compare(before, after)
+}
+
 // Session affinity in iptables mode remembers clients in lists of xt_recent, one
 // for each endpoint, and forgets the oldest when a list is full. The kernel's
 // default is 100. Every list takes 8 bytes for each bucket from the start, and as

@@ -26,6 +26,10 @@ func removeIPVS(ctx context.Context, fam proxier.Family, c OpenConfig) error {
 	return ipvs.Cleanup(ctx, fam, c.StateDir, c.Log)
 }
 
+func compareIPVS(before, after *proxier.State, s configs.Settings) ([]proxier.Change, error) {
+	return ipvs.Compare(before, after, ipvs.Options{Scheduler: s.IPVS.Scheduler, DrainTimeout: s.IPVS.DrainTimeout})
+}
+
 // ipvsNeeds has mh too, which any service may name as scheduler maglev.
 func ipvsNeeds(s configs.Settings) Needs {
 	return Needs{

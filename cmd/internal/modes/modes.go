@@ -5,10 +5,12 @@ package modes
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/iptables"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/nftables"
@@ -18,20 +20,16 @@ import (
 var All = []Mode{
 	{
 		Mode: configs.NFTablesMode,
-		Open: func(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error) {
-			return nftables.New(ctx, fam, nftables.Options{Flowtable: c.NFTables.Flowtable, Offload: c.NFTables.FlowtableOffload, Log: c.Log})
-		},
-		Remove: func(ctx context.Context, fam proxier.Family, _ OpenConfig) error {
-			return nftables.Cleanup(ctx, fam)
-		},
+		Open: openNFTables, Remove: removeNFTables,
 		Clients: nftables.Clients, Keep: nftables.Keep,
-		Objects: nftables.Objects,
-		TakesUp: []Sysctl{{TCPLoose, "1"}},
+		Objects: nftables.Objects, Compare: compareNFTables,
+		CountedAs: healthz.NftablesSync,
+		TakesUp:   []Sysctl{{TCPLoose, "1"}},
 	},
 	{
 		Mode: configs.IPVSMode,
-		Open: openIPVS, Remove: removeIPVS, Drains: true,
-		Objects: ipvs.Objects,
+		Open: openIPVS, Remove: removeIPVS, Drains: true, IPVS: true,
+		Objects: ipvs.Objects, Compare: compareIPVS,
 		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
 		ByNameOnly: true, Needs: ipvsNeeds,
 		TakesUp: []Sysctl{{TCPLoose, "1"}, {SloppyTCP, "1"}},
@@ -40,7 +38,7 @@ var All = []Mode{
 		Mode: configs.IPTablesMode,
 		Open: openIPTables, Remove: removeIPTables,
 		Clients: iptables.Clients, Keep: keepIPTables,
-		Objects: iptables.Objects,
+		Objects: iptables.Objects, Compare: compareIPTables,
 		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
 		Needs: iptablesNeeds, VerifyClients: verifyRecent,
 	},
@@ -70,6 +68,11 @@ type Mode struct {
 	// frontend, and whether it is there.
 	Objects func(ctx context.Context, st *proxier.State) ([]proxier.Object, error)
 
+	// Compare returns which kernel objects differ between two States of a family under
+	// settings. It asks no kernel: this host may lack the mode.
+	Compare func(before, after *proxier.State, s configs.Settings) ([]proxier.Change, error)
+
+	IPVS    bool   // IPVS balances: it has tables of its own, and addresses of services are bound to this host
 	Drains  bool   // Open with Leaving lets the connections end that an earlier run left; its backends are Retirers
 	RulesOf string // the mode that removes the chains and sets of this one: all of the same share them by name
 	Forward string // chain that accepts forwarded traffic of services, whatever the policy of FORWARD; empty: none can
@@ -77,6 +80,8 @@ type Mode struct {
 	// ByNameOnly: init prepares a host for it where it is named only. Auto takes it
 	// where nothing else works.
 	ByNameOnly bool
+
+	CountedAs string // the metric of proxier/healthz that counts failed syncs; empty: none has the mode's name
 
 	TakesUp []Sysctl // what takes up connections in the middle
 
@@ -134,6 +139,20 @@ type Backend interface {
 // SharesRules reports whether two modes have chains and sets of the same names, so
 // that one takes over those of the other.
 func (m Mode) SharesRules(other Mode) bool { return m.RulesOf != "" && m.RulesOf == other.RulesOf }
+
+// Named returns the mode of a name, which auto is not.
+func Named(name string) (Mode, bool) {
+	i := slices.IndexFunc(All, func(m Mode) bool { return m.Name == name })
+	if i < 0 {
+		return Mode{}, false
+	}
+	return All[i], true
+}
+
+// Forwarding returns the mode to use where the policy of FORWARD has to stay as it is.
+func Forwarding() Mode {
+	return All[slices.IndexFunc(All, func(m Mode) bool { return m.Forward != "" && !m.ByNameOnly })]
+}
 
 // OfSetting returns the modes that init prepares a host for under the setting mode.
 func OfSetting(setting string) (list []Mode) {

@@ -2,18 +2,15 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/iptables"
-	"svcproxy.dev/svcproxy/proxier/ipvs"
-	"svcproxy.dev/svcproxy/proxier/nftables"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -35,7 +32,8 @@ type Against struct {
 func (a Against) Report() *Report {
 	r := &Report{Against: a.Old}
 	old, now := a.settings(a.Old, r), a.settings(a.New, r)
-	r.Mode, r.Settings = modeOf(now), settingsEdits(old, now)
+	m := modeOf(now)
+	r.Mode, r.Settings = m.Name, settingsEdits(old, now)
 	reading := Directories(a.Rules(old), a.Rules(now), node.Reserved(now), a.Old, a.New)
 	r.Faults, r.Unreadable = append(r.Faults, reading.Faults...), r.Unreadable || reading.Unreadable
 	var families []*proxier.FamilyPlan
@@ -44,7 +42,7 @@ func (a Against) Report() *Report {
 			families = append(families, p)
 		}
 	}
-	r.Fill(reading.Edits, families, Setting{Drains: r.Mode == configs.IPVSMode.Name, Drain: now.IPVS.DrainTimeout})
+	r.Fill(reading.Edits, families, Setting{Drains: m.Drains, Drain: now.IPVS.DrainTimeout})
 	return r
 }
 
@@ -64,12 +62,12 @@ func (a Against) settings(dir string, r *Report) configs.Settings {
 	return s
 }
 
-// modeOf returns the mode in which kernel objects are shown: auto prefers the first.
-func modeOf(s configs.Settings) string {
-	if s.Mode == configs.Auto {
-		return configs.NFTablesMode.Name
+// modeOf returns the mode in which kernel objects are shown: for auto the one that it prefers.
+func modeOf(s configs.Settings) modes.Mode {
+	if m, ok := modes.Named(s.Mode); ok {
+		return m
 	}
-	return s.Mode
+	return modes.All[0]
 }
 
 // settingsEdits returns which settings differ.
@@ -120,26 +118,14 @@ func compare(fam proxier.Family, old, now configs.Settings, r *Reading) *proxier
 
 // objects returns the kernel objects that change. Another mode makes all its own.
 func objects(before, after *proxier.State, old, now configs.Settings) ([]proxier.Change, error) {
-	if modeOf(old) == modeOf(now) {
-		return objectsOf(now, before, after)
+	from, to := modeOf(old), modeOf(now)
+	if from.Name == to.Name {
+		return to.Compare(before, after, now)
 	}
 	empty := func(st *proxier.State) *proxier.State {
 		return &proxier.State{Family: st.Family, Host: st.Host}
 	}
-	gone, err := objectsOf(old, before, empty(before))
-	came, more := objectsOf(now, empty(after), after)
+	gone, err := from.Compare(before, empty(before), old)
+	came, more := to.Compare(empty(after), after, now)
 	return slices.Concat(came, gone), cmp.Or(err, more)
-}
-
-// objectsOf compares two States in the mode of settings.
-func objectsOf(s configs.Settings, before, after *proxier.State) ([]proxier.Change, error) {
-	switch modeOf(s) {
-	case configs.NFTablesMode.Name:
-		return nftables.Compare(before, after)
-	case configs.IPTablesMode.Name:
-		return iptables.Compare(before, after)
-	case configs.IPVSMode.Name:
-		return ipvs.Compare(before, after, ipvs.Options{Scheduler: s.IPVS.Scheduler, DrainTimeout: s.IPVS.DrainTimeout})
-	}
-	return nil, fmt.Errorf("mode %q is not known", s.Mode)
 }
