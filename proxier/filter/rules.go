@@ -143,6 +143,9 @@ func (r *Rules) serviceChains(res *proxier.Resolved, emit Emit) {
 // nodeChain emits the chain of a tree node.
 func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
 	c.start(t.name(n))
+	if c.name == NodePorts && r.localhostNodePorts() {
+		c.rule(neighbourToLocalhost, "-j RETURN") // to refusals: translated, it would not be known there
+	}
 	if t.isLeaf(n) {
 		for _, e := range t.entries[n.lo:n.hi] {
 			r.frontendRules(c, e.f)

@@ -78,14 +78,17 @@ func (r *Rules) postrouting(c *chain) {
 	c.rule(masquerade)
 }
 
+// neighbourToLocalhost matches what no process of this host sent to 127.0.0.1. The nat table sees such a packet before
+// the kernel's routing, which drops it as a martian unless route_localnet is set, as node ports of localhost need.
+const neighbourToLocalhost = "-d 127.0.0.0/8 -m addrtype ! --src-type LOCAL"
+
 // refusals fills the chain for new connections. Those that were balanced have their
 // endpoint as destination by now, and pass.
 func (r *Rules) refusals(c *chain) {
 	w := r.words
 	c.rule(dnatted, "-j RETURN")
 	if r.localhostNodePorts() {
-		// They need route_localnet, which lets neighbours reach 127.0.0.1.
-		c.rule("! -s 127.0.0.0/8 -d 127.0.0.0/8 -m addrtype ! --src-type LOCAL -j DROP")
+		c.rule("! -s 127.0.0.0/8", neighbourToLocalhost, "-j DROP") // route_localnet lets it in
 	}
 	r.firewall(c)
 	r.layout.passServed(r, c)

@@ -133,7 +133,8 @@ func TestSplit(t *testing.T) {
 		"-m addrtype --src-type LOCAL -j SVCP-MARK-MASQ", "-m addrtype --src-type LOCAL -g SVC",
 		"-s 10.244.0.0/16 -j SVCP-MARK-MASQ", "-s 10.244.0.0/16 -g SVC",
 		"-i pod+ -j SVCP-MARK-MASQ", "-i pod+ -g SVC", "-i cni0 -j SVCP-MARK-MASQ", "-i cni0 -g SVC", "-g SVL"))
-	check(t, chains, NodePorts, `-A SVCP-NODEPORTS -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j `+splitChain(a)+"\n")
+	check(t, chains, NodePorts, "-A SVCP-NODEPORTS -d 127.0.0.0/8 -m addrtype ! --src-type LOCAL -j RETURN\n"+
+		`-A SVCP-NODEPORTS -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j `+splitChain(a)+"\n")
 }
 
 func TestAffinity(t *testing.T) {

@@ -116,6 +116,36 @@ func testLocalhostNodePorts(t *testing.T, e *env) {
 		check{from: e.Node, to: UplinkAddr, port: e.nodePort(), want: both},
 		check{from: e.Client, to: UplinkAddr, port: e.nodePort(), want: both},
 	)
+	e.neighbourAsks(t, e.Local[2], localhost.V4)
+}
+
+// neighbourAsks has a host send what is for an address of loopback to its gateway, as an attacker would: nothing of it
+// is balanced, with or without an answer that gets back.
+func (e *env) neighbourAsks(t *testing.T, host *Host, to netip.Addr) {
+	t.Cleanup(func() {
+		for _, state := range []string{"down", "up"} { // which brings back what is removed here
+			if _, err := host.Run("ip", "link", "set", "lo", state); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	gateway, err := host.Run("ip", "-4", "route", "show", "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{
+		"del local 127.0.0.1 dev lo table local", "del local 127.0.0.0/8 dev lo table local",
+		"add " + to.String() + strings.TrimPrefix(string(gateway), "default"),
+	} {
+		if _, err := host.Run("ip", append([]string{"route"}, strings.Fields(words)...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.expect(t, check{from: host, to: Dual{V4: to}, port: e.nodePort(), want: dropped})
+	out, err := e.Node.Run("conntrack", "-L", "-s", host.Addr().V4.String(), "-d", to.String())
+	if err != nil || strings.Contains(string(out), to.String()) {
+		t.Errorf("a neighbour asked %s for a node port, %v:\n%s", to, err, out)
+	}
 }
 
 // testLocalhostRefused: a mode that cannot have them says so. A daemon that runs goes on as before, one that starts has
