@@ -23,7 +23,7 @@ type Flags struct {
 // usages say in the help what the keys at the top mean.
 var usages = map[string]string{
 	"mode":                 "kernel subsystem to use: " + source.Either(modeSettings()),
-	"sources":              "where services come from: file, kubernetes or both",
+	"sources":              "where services come from, one or more of " + strings.Join(sourceNames(), ", "),
 	"node_name":            "name of this node (default: the host name)",
 	"zone":                 "zone of this node",
 	"families":             "address families to program",

@@ -103,3 +103,15 @@ func TestFlagHelp(t *testing.T) {
 		}
 	}
 }
+
+// Each flag says what it is for.
+func TestFlagsHaveHelp(t *testing.T) {
+	var f configs.Flags
+	set := pflag.NewFlagSet("svcproxy", pflag.ContinueOnError)
+	f.Bind(set)
+	set.VisitAll(func(fl *pflag.Flag) {
+		if fl.Usage == "" {
+			t.Errorf("--%s has no help", fl.Name)
+		}
+	})
+}

@@ -14,7 +14,7 @@ type endpointSelection struct {
 	targets [2][]*source.Endpoint // by Scope: get new connections
 	kept    [2][]*source.Endpoint // by Scope: still there, get no new connections
 
-	use failedUse // which of them do not pass their check
+	failed failedUse // which of them do not pass their check
 }
 
 // choose picks the usable endpoints: those of the first group that has any, of the lowest tiers
@@ -31,8 +31,8 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 	here := func(list []*source.Endpoint) []*source.Endpoint {
 		return keep(list, func(e *source.Endpoint) bool { return isLocal(e, node) })
 	}
-	c := endpointSelection{use: svc.failedUse(fam, p)}
-	groups := grouped(svc, all, c.use)
+	c := endpointSelection{failed: svc.failedUse(fam, p)}
+	groups := grouped(svc, all, c.failed)
 	for g, list := range groups {
 		if len(list) == 0 {
 			continue
@@ -138,13 +138,13 @@ func servesSome(e source.Endpoint) bool {
 // pools returns both pools of a service port.
 func (r *resolver) pools(p source.Port) [2]*Pool {
 	var out [2]*Pool
-	use := r.use
+	chosen := r.chosen
 	if r.partial {
-		use = choose(r.svc, r.node, r.fam, &p)
+		chosen = choose(r.svc, r.node, r.fam, &p)
 	}
 	limits := r.limits(p)
 	for scope := range out {
-		kept, closed := r.svc.depart(use.kept[scope], p.Protocol, use.use)
+		kept, closed := r.svc.depart(chosen.kept[scope], p.Protocol, chosen.failed)
 		out[scope] = &Pool{
 			ServicePort:  ServicePortName{Key: r.svc.Key, Port: p.Name},
 			Scope:        Scope(scope),
@@ -154,10 +154,10 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Hash:         r.hash(),
 			Forward:      r.svc.Forward,
 			Limits:       limits,
-			Targets:      targets(r.svc, use.targets[scope], p),
+			Targets:      targets(r.svc, chosen.targets[scope], p),
 			Kept:         addrPorts(kept, p),
 			Closed:       addrPorts(closed, p),
-			Down:         addrPorts(keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, use.use) }), p),
+			Down:         addrPorts(keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, chosen.failed) }), p),
 			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
 
 			SchedulerFlags: r.svc.SchedulerFlags,

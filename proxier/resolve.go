@@ -17,7 +17,7 @@ func Resolve(service *source.Service, known Conditions, node *Node, fam Family) 
 	}
 	r := resolver{svc: svc, node: node, fam: fam, partial: slices.ContainsFunc(svc.Endpoints, servesSome)}
 	if !r.partial {
-		r.use = choose(svc, node, fam, nil)
+		r.chosen = choose(svc, node, fam, nil)
 	}
 	r.out.Key = svc.Key
 	for _, p := range svc.Ports {
@@ -34,14 +34,14 @@ func Resolve(service *source.Service, known Conditions, node *Node, fam Family) 
 // serves reports whether the service has an address of the family. One with only node
 // ports has both families.
 func serves(svc *source.Service, fam Family) bool {
-	any := false
+	hasAddrs := false
 	for _, list := range [][]netip.Addr{svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
-		any = any || len(list) > 0
+		hasAddrs = hasAddrs || len(list) > 0
 		if slices.ContainsFunc(list, func(a netip.Addr) bool { return FamilyOf(a) == fam }) {
 			return true
 		}
 	}
-	return !any && slices.ContainsFunc(svc.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+	return !hasAddrs && slices.ContainsFunc(svc.Ports, func(p source.Port) bool { return p.NodePort != 0 })
 }
 
 // A resolver is the state of one call of Resolve.
@@ -52,7 +52,7 @@ type resolver struct {
 	out  Resolved
 
 	partial bool              // some endpoints do not serve every port
-	use     endpointSelection // for all ports, unless partial
+	chosen  endpointSelection // for all ports, unless partial
 }
 
 // port adds the frontends and pools of one service port.
@@ -77,7 +77,7 @@ func (r *resolver) port(p source.Port) {
 }
 
 func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, local Route) {
-	if FamilyOf(a) != r.fam || r.without(p, a, kind) {
+	if FamilyOf(a) != r.fam || r.isAnothers(p, a, kind) {
 		return
 	}
 	f := &Frontend{
@@ -93,8 +93,8 @@ func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, loc
 	r.out.Frontends = append(r.out.Frontends, f)
 }
 
-// without reports whether another service has this address and port.
-func (r *resolver) without(p source.Port, a netip.Addr, kind Kind) bool {
+// isAnothers reports whether another service has this address and port.
+func (r *resolver) isAnothers(p source.Port, a netip.Addr, kind Kind) bool {
 	if len(r.svc.Without) == 0 {
 		return false
 	}

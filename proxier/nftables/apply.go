@@ -26,10 +26,7 @@ func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
 		return err
 	}
 	w := b.writer(ctx, math.MaxInt)
-	for _, s := range u.freshSets {
-		w.room(objectSize)
-		b.batch.AddSet(s.define(b.fam))
-	}
+	w.sets(u.freshSets)
 	w.changeChains(u.widened)
 	w.flush()
 	w.elements(editsOf(u.elements))

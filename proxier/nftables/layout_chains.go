@@ -8,8 +8,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// Priorities of the built-in hooks, <linux/netfilter_ipv4.h>. What is refused is
-// refused before the host's own filter, but after its destination was translated.
+// Priorities of the built-in hooks, <linux/netfilter_ipv4.h>, and one of ours: what is refused is
+// refused before the host's own filter, which has 0, but after its destination was translated.
 const (
 	priorityDNAT   = -100
 	prioritySNAT   = 100

@@ -45,8 +45,7 @@
 //     another process changed them.
 //   - deferred rules: those that refuse, added only after all elements.
 //
-// The files, of which no two use each other, nor by way of others (a method may stand in
-// another file than its type):
+// The files; what they use of each other is without cycles (a method may stand in another file than its type):
 //
 //	layout_*   what the table looks like: sizes, sets, rules, chains
 //	render_*   a State, or one service of it, as elements and chains

@@ -5,8 +5,8 @@
 //	  only wake   read,    version? after a
 //	  us          parse             quiet time
 //
-// One goroutine, that of Run, does all of it except for reading large files, which
-// others read meanwhile (read_large.go).
+// One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores (parallel.go);
+// large files are read beside it (read_large.go), and the store writes beside it (keep_run.go).
 //
 // A change of a file: run (run.go) notes the event; step lists names, lookAt (read_look.go)
 // finds each file's version, collect (hand.go) has it wait (wait.go) or count (decide,
@@ -43,7 +43,7 @@
 //	check_dir what is in the directory beside service files, and who may write it
 //	parallel  a loop on all cores
 //
-// No two files use each other, nor by way of others, which a test holds. So some stages
+// What files use is without cycles, which a test holds. So some stages
 // stand on two levels: guard_pin.go, guard_decisions.go and guard_removals.go below the
 // Source, guard_judge.go and those that hold above; hand_on.go below the guard,
 // hand_decide.go and hand.go above; history.go and history_index.go below the store, history_add.go above.

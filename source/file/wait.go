@@ -27,8 +27,8 @@ func mayBePartial(old, v *version, beginning, placed bool) bool {
 	return !placed && (v.broken || beginning || old.exceeds(v))
 }
 
-// exceeds reports whether something of v is not in o: a service, an endpoint, an
-// address or a port, or what keeps clients from a service.
+// exceeds reports whether o lacks a service of v, or has fewer endpoints, addresses or ports of one, or lacks what
+// keeps clients from one. What is replaced by something else is no sign of half a text.
 func (v *version) exceeds(o *version) bool {
 	if v.list != nil {
 		return o.list == nil || len(o.list.endpoints) < len(v.list.endpoints)

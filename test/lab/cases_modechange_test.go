@@ -116,6 +116,9 @@ func (e *env) inMode(mode string) string {
 
 // becomes waits until the kernel holds what mode to makes, and nothing of mode from.
 func (e *env) becomes(from, to string) error {
+	if marks[from] == "" || marks[to] == "" {
+		return fmt.Errorf("nothing tells objects of %s or %s mode", from, to)
+	}
 	return Poll(6*expectPatience, func() error {
 		_, own, err := Snapshot(e.Node)
 		if err != nil {

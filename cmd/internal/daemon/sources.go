@@ -23,7 +23,8 @@ type sourceType struct {
 }
 
 // sourceTypes are in order of precedence: of what two partial units want, that of the
-// earlier source has it. Those that a build may lack add themselves.
+// earlier source has it. Those that a build may lack add themselves behind those of the table, in the order of their
+// files' names.
 var sourceTypes = []sourceType{{name: file.Name, open: openFiles}}
 
 // A sourceConfig is what a source is opened with.

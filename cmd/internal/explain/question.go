@@ -1,12 +1,14 @@
 // Package explain says what becomes of a packet to a service, step by step, and what
 // stands in its way.
 //
-//	question.go            what is asked
-//	decide.go, addressed.go, choice.go   what svcproxy does with the packet: pure
-//	facts.go               what is asked of the host, by small interfaces
-//	host.go                this host, which fulfils them
-//	judge.go, path.go      decision and facts against each other: pure
-//	report.go, text.go     what is answered
+//	question.go                  what is asked
+//	world.go                     what svcproxy holds
+//	decide.go, addressed.go, conditions.go, hashing.go, limits.go, announced.go
+//	                             what svcproxy does with the packet: pure
+//	facts.go                     what is asked of the host, by small interfaces
+//	host.go                      this host, which fulfils them
+//	judge.go, path.go, answers.go   decision and facts against each other: pure
+//	report.go, text.go           what is answered
 //
 // Policy is that of proxier.Resolve; which endpoint is used, and why others are not, is
 // that of proxier.Standings.
