@@ -80,11 +80,6 @@ func (p *program) trace(ctx context.Context, c traceCall) error {
 	signal.Ignore(unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGHUP)
 	defer stop()
-	if c.howLong > 0 {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, c.howLong)
-		defer cancel()
-	}
 	names, filter, err := p.traceNames(ctx, c.args)
 	if err != nil {
 		return err
@@ -102,6 +97,11 @@ func (p *program) trace(ctx context.Context, c traceCall) error {
 	}
 	if !c.asJSON {
 		_, err = fmt.Fprintln(p.stdout, trace.Header)
+	}
+	if c.howLong > 0 { // from here on: an answer that takes as long is no failure
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, c.howLong)
+		defer cancel()
 	}
 	if err == nil {
 		err = trace.Run(ctx, o)

@@ -173,10 +173,12 @@ func testMovesNewFirst(t *testing.T, e *env) {
 // testMovesOldFirst: a file is quiet for a moment before a service of it goes, which is time to save the other.
 func testMovesOldFirst(t *testing.T, e *env) {
 	e.move(t, func(from, to func() error) error {
-		if err := from(); err != nil {
-			return err
-		}
-		briefly(e.daemon.ConfigDir())
-		return to()
+		return inTheMiddle(e.daemon.ConfigDir(), func() error { // also while the other is written: a busy machine takes its time
+			if err := from(); err != nil {
+				return err
+			}
+			time.Sleep(rand.N(longestPause))
+			return to()
+		})
 	})
 }

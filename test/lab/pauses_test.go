@@ -36,17 +36,26 @@ var pauses = struct {
 
 // briefly waits in the middle of a version of a file in dir.
 func briefly(dir string) {
+	_ = inTheMiddle(dir, func() error {
+		time.Sleep(rand.N(longestPause))
+		return nil
+	})
+}
+
+// inTheMiddle does what keeps a writer of dir in the middle of something.
+func inTheMiddle(dir string, do func() error) error {
 	p := &pause{start: time.Now()}
 	pauses.Lock()
 	pauses.in[dir] = append(pauses.in[dir], p)
 	pauses.Unlock()
-	time.Sleep(rand.N(longestPause))
+	err := do()
 	pauses.Lock()
 	defer pauses.Unlock()
 	p.end = time.Now()
 	if !p.late() {
 		pauses.in[dir] = slices.DeleteFunc(pauses.in[dir], func(o *pause) bool { return o == p })
 	}
+	return err
 }
 
 // writerWasLate reports whether what is met at a time may be what a version says of
