@@ -15,7 +15,8 @@ import (
 // SetPeers replaces the peers, also while the speaker runs. Sessions with those that stay as they are go on, and a change of
 // communities, MED or local preference needs no new session. The session with a peer that is left out ends, and the peer removes the
 // routes at once. SetPeers reports false, and changes nothing, where only another speaker can keep routes or sessions: graceful restart is
-// used and the session with a peer is established that needs a new one, or a peer has no password any more. It does not wait for anything.
+// used and the session with a peer is established that needs a new one, or a peer has no password that once had one, also where it was left
+// out meanwhile. It does not wait for anything.
 func (s *Speaker) SetPeers(list []Peer) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,19 +27,32 @@ func (s *Speaker) SetPeers(list []Peer) (bool, error) {
 	}
 	cfg = cfg.withDefaults()
 	for _, p := range cfg.Peers {
-		ses := s.sessions[p.Address]
-		if ses == nil || ses.peer.sameSession(p) {
-			continue
-		}
-		keeps := cfg.GracefulRestart > 0 && ses.state == Established
-		unsigned := ses.peer.Password != "" && p.Password == "" // the listening socket of GoBGP keeps its key
-		if keeps || unsigned {
+		if s.keepsKey(p) || s.keepsRoutes(p) {
 			return false, nil
 		}
 	}
 	s.peers = cfg.Peers
+	s.noteKeys(cfg.Peers)
 	signal(s.wake)
 	return true, nil
+}
+
+// keepsKey reports whether the listening socket of GoBGP has a key for a peer without a password: it never loses one.
+func (s *Speaker) keepsKey(p Peer) bool { return p.Password == "" && s.keys[p.Address] }
+
+// keepsRoutes reports whether a peer, which needs a new session, would lose routes that it keeps for another speaker.
+func (s *Speaker) keepsRoutes(p Peer) bool {
+	ses := s.sessions[p.Address]
+	return ses != nil && !ses.peer.sameSession(p) && s.cfg.GracefulRestart > 0 && ses.state == Established
+}
+
+// noteKeys notes to which addresses GoBGP is given a key.
+func (s *Speaker) noteKeys(peers []Peer) {
+	for _, p := range peers {
+		if p.Password != "" {
+			s.keys[p.Address] = true
+		}
+	}
 }
 
 // sameSession reports whether a session with p does for o too.

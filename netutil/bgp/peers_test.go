@@ -131,3 +131,30 @@ func TestSetPeersWithoutPassword(t *testing.T) {
 	other.Password = ""
 	setPeers(t, s, false, other)
 }
+
+// So does one that was left out meanwhile: the key stays also then.
+func TestSetPeersWithoutPasswordLater(t *testing.T) {
+	signed := newRouter(t).peer()
+	signed.Password = "s3cret"
+	other := newRouterAt(t, netip.MustParseAddr("127.0.0.2")).peer()
+	s := run(t, config(other))
+	set(t, s)
+	setPeers(t, s, true, other, signed)
+	untilPeers(t, s, 2)
+	setPeers(t, s, true, other)
+	untilPeers(t, s, 1)
+	unsigned := signed
+	unsigned.Password = ""
+	setPeers(t, s, false, other, unsigned)
+	setPeers(t, s, true, other, signed)
+}
+
+// untilPeers waits until a speaker has as many peers.
+func untilPeers(t *testing.T, s *bgp.Speaker, n int) {
+	t.Helper()
+	for start := time.Now(); len(s.State()) != n; time.Sleep(10 * time.Millisecond) {
+		if pace.Over(start, 10*time.Second) {
+			t.Fatalf("peers %+v; want %d", s.State(), n)
+		}
+	}
+}

@@ -29,8 +29,9 @@ type Speaker struct {
 
 	mu       sync.Mutex
 	sessions map[netip.Addr]*session
-	want     routes // nil: SetRoutes has not been called
-	peers    []Peer // of the last SetPeers, with defaults; nil: they are in use
+	want     routes              // nil: SetRoutes has not been called
+	peers    []Peer              // of the last SetPeers, with defaults; nil: they are in use
+	keys     map[netip.Addr]bool // addresses of all peers that have ever had a password
 	server   *server.BgpServer
 	ending   bool // what GoBGP reports is of our own doing
 
@@ -48,13 +49,14 @@ func New(cfg Config) (*Speaker, error) {
 		return nil, fmt.Errorf("BGP: %w", err)
 	}
 	s := &Speaker{
-		cfg: cfg.withDefaults(), have: routes{}, sessions: map[netip.Addr]*session{},
+		cfg: cfg.withDefaults(), have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
 		wake: make(chan struct{}, 1), changes: make(chan struct{}, 1), stop: make(chan bool, 1),
 		started: make(chan struct{}), ended: make(chan struct{}),
 	}
 	for _, p := range s.cfg.Peers {
 		s.sessions[p.Address] = &session{peer: p, state: Idle, since: time.Now()}
 	}
+	s.noteKeys(s.cfg.Peers)
 	return s, nil
 }
 
