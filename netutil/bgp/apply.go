@@ -25,7 +25,7 @@ func (s *Speaker) setRoutes(ctx context.Context, srv *server.BgpServer, want rou
 	if len(announce) == 0 && len(withdraw) == 0 {
 		return nil
 	}
-	before := settled(ctx, srv)
+	before := s.settled(ctx, srv)
 	if err := s.announce(srv, announce); err != nil {
 		return err
 	}
@@ -87,9 +87,10 @@ func (s *Speaker) withdraw(srv *server.BgpServer, withdraw []netip.Prefix) error
 	return nil
 }
 
-// settled returns the states of all peers once none is in OpenConfirm, or settle has passed.
-func settled(ctx context.Context, srv *server.BgpServer) map[netip.Addr]api.PeerState_SessionState {
-	end := time.Now().Add(settle)
+// settled returns the states of all peers once none is in OpenConfirm, settle has passed, or the speaker is to end: who ends it
+// may have little time, and routes that are withdrawn before the end are to go first.
+func (s *Speaker) settled(ctx context.Context, srv *server.BgpServer) map[netip.Addr]api.PeerState_SessionState {
+	end := time.Now().Add(s.settle)
 	for {
 		states := sessionStates(srv)
 		soon := false
@@ -101,6 +102,8 @@ func settled(ctx context.Context, srv *server.BgpServer) map[netip.Addr]api.Peer
 		}
 		select {
 		case <-ctx.Done():
+			return states
+		case <-s.stop:
 			return states
 		case <-time.After(5 * time.Millisecond):
 		}

@@ -1,7 +1,12 @@
 package bgp
 
+import "time"
+
 // Best is what nextHops takes for the other family.
 var Best = best
 
 // LogTrouble is what is done with the error of each attempt.
 func (s *Speaker) LogTrouble(err error) { s.logTrouble(err) }
+
+// SetSettle sets how long a change of routes waits for a session, before Run.
+func (s *Speaker) SetSettle(d time.Duration) { s.settle = d }

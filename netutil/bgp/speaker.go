@@ -23,9 +23,12 @@ type Speaker struct {
 	cfg     Config // with defaults
 	wake    chan struct{}
 	changes chan struct{}
-	stop    chan bool     // graceful; room for one
+	stop    chan struct{} // closed by Stop
 	started chan struct{} // closed when Run is called
 	ended   chan struct{} // closed when it has returned
+
+	stopOnce sync.Once
+	graceful bool // read when stop is closed
 
 	mu       sync.Mutex
 	sessions map[netip.Addr]*session
@@ -36,6 +39,7 @@ type Speaker struct {
 	ending   bool // what GoBGP reports is of our own doing
 
 	// Of the goroutine of Run.
+	settle  time.Duration // tests have another
 	have    routes
 	hops    map[netip.Addr][families]hop
 	stale   bool                // policies are of other peers
@@ -49,8 +53,8 @@ func New(cfg Config) (*Speaker, error) {
 		return nil, fmt.Errorf("BGP: %w", err)
 	}
 	s := &Speaker{
-		cfg: cfg.withDefaults(), have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
-		wake: make(chan struct{}, 1), changes: make(chan struct{}, 1), stop: make(chan bool, 1),
+		cfg: cfg.withDefaults(), settle: settle, have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
+		wake: make(chan struct{}, 1), changes: make(chan struct{}, 1), stop: make(chan struct{}),
 		started: make(chan struct{}), ended: make(chan struct{}),
 	}
 	for _, p := range s.cfg.Peers {
@@ -100,10 +104,10 @@ func (s *Speaker) replace(f func(routes) routes) {
 // graceful restart, connections are cut without a NOTIFICATION, and these peers keep the routes
 // for Config.GracefulRestart. Else peers remove them at once.
 func (s *Speaker) Stop(graceful bool) {
-	select {
-	case s.stop <- graceful:
-	default: // another Stop was first
-	}
+	s.stopOnce.Do(func() {
+		s.graceful = graceful
+		close(s.stop)
+	})
 	select {
 	case <-s.started:
 		<-s.ended
@@ -169,8 +173,8 @@ func (s *Speaker) loop(ctx context.Context, srv *server.BgpServer) bool {
 		select {
 		case <-ctx.Done():
 			return true
-		case graceful := <-s.stop:
-			return graceful
+		case <-s.stop:
+			return s.graceful
 		case <-s.wake:
 		case <-again.C:
 		}

@@ -31,6 +31,12 @@ func run(t *testing.T, cfg bgp.Config) *bgp.Speaker {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runs(t, s)
+	return s
+}
+
+// runs has a speaker run until the test ends.
+func runs(t *testing.T, s *bgp.Speaker) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(context.Background()) }()
 	t.Cleanup(func() {
@@ -39,7 +45,6 @@ func run(t *testing.T, cfg bgp.Config) *bgp.Speaker {
 			t.Error(err)
 		}
 	})
-	return s
 }
 
 func set(t *testing.T, s *bgp.Speaker, routes ...bgp.Route) {
@@ -213,6 +218,32 @@ func TestStop(t *testing.T) {
 	}
 	if st := s.State()[0]; st.State != bgp.Idle {
 		t.Errorf("after the end the state is %v", st.State)
+	}
+}
+
+// A router that never agrees holds up changes of routes, and not the end.
+func TestStopWhileOpening(t *testing.T) {
+	first, second := newRouter(t), newRouterAt(t, netip.MustParseAddr("127.0.0.2"))
+	s, err := bgp.New(config(first.peer(), second.peer()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetSettle(time.Minute)
+	runs(t, s)
+	set(t, s, route("198.51.100.1/32"))
+	c := first.establish()
+	second.accept() // and no keepalive
+	until(t, s, "established", established)
+	untilPeer(t, s, 1, "about to be", func(st bgp.PeerState) bool { return st.State == bgp.OpenConfirm })
+	set(t, s)
+	time.Sleep(100 * time.Millisecond) // it waits now
+	began := time.Now()
+	s.Stop(false)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	if !c.closed() {
+		t.Error("the other router is not told")
 	}
 }
 
