@@ -1,6 +1,10 @@
 package bgp
 
-import "time"
+import (
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
 
 // Best is what nextHops takes for the other family.
 var Best = best
@@ -10,3 +14,6 @@ func (s *Speaker) LogTrouble(err error) { s.logTrouble(err) }
 
 // SetSettle sets how long a change of routes waits for a session, before Run.
 func (s *Speaker) SetSettle(d time.Duration) { s.settle = d }
+
+// SetListAddrs sets how the addresses of an interface are listed, before Run.
+func (s *Speaker) SetListAddrs(f func(netlink.Link, int) ([]netlink.Addr, error)) { s.listAddrs = f }

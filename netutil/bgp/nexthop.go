@@ -1,12 +1,15 @@
 package bgp
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/links"
 )
 
 // A hop is the next hop of the routes of one family to one peer.
@@ -32,13 +35,39 @@ func familyOf(a netip.Addr) int {
 	return ipv6
 }
 
+// A none is why there is no next hop. Any other error is why it could not be found out.
+type none string
+
+func (n none) Error() string { return string(n) }
+
+// lookUp returns the next hops to all peers. Those that cannot be found out now stay as they are, and are the error.
+func (s *Speaker) lookUp() (map[netip.Addr][families]hop, error) {
+	var errs []error
+	hops := map[netip.Addr][families]hop{}
+	for _, p := range s.cfg.Peers {
+		s.mu.Lock()
+		extended := s.sessions[p.Address].extended
+		s.mu.Unlock()
+		found, err := s.nextHops(p, extended)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("BGP: looking for the next hop of %v: %w", p.Address, err))
+		}
+		if known, ok := s.hops[p.Address]; ok && err != nil {
+			found = known
+		}
+		hops[p.Address] = found
+	}
+	return hops, errors.Join(errs...)
+}
+
 // nextHops returns the next hops to a peer. It asks the kernel for the route to it,
-// so the result may change. extended reports whether the peer takes IPv4 routes with IPv6 next hops.
-func nextHops(p Peer, extended bool) (hops [families]hop) {
+// so the result may change; an error is that it could not be found out. extended reports
+// whether the peer takes IPv4 routes with IPv6 next hops.
+func (s *Speaker) nextHops(p Peer, extended bool) (hops [families]hop, err error) {
 	own := familyOf(p.Address)
 	other := 1 - own
 	hops[own] = hop{self: true}
-	addr, err := towards(p, other)
+	addr, err := s.towards(p, other)
 	switch {
 	case err == nil:
 		hops[other] = hop{addr: addr}
@@ -47,32 +76,56 @@ func nextHops(p Peer, extended bool) (hops [families]hop) {
 	default:
 		hops[other] = hop{why: err.Error()}
 	}
-	return hops
+	if no := none(""); errors.As(err, &no) {
+		return hops, nil
+	}
+	return hops, err
 }
 
 // towards returns the address of a family on the interface by which the peer is reached.
-func towards(p Peer, family int) (netip.Addr, error) {
-	opts := &netlink.RouteGetOptions{}
-	if p.Source.IsValid() {
-		opts.SrcAddr = p.Source.AsSlice()
-	}
-	found, err := netlink.RouteGetWithOptions(p.Address.AsSlice(), opts)
-	if err != nil || len(found) == 0 {
-		return netip.Addr{}, fmt.Errorf("no route to the peer: %w", err)
-	}
-	link, err := netlink.LinkByIndex(found[0].LinkIndex)
+func (s *Speaker) towards(p Peer, family int) (netip.Addr, error) {
+	link, err := interfaceTo(p)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("finding the interface towards the peer: %w", err)
+		return netip.Addr{}, err
 	}
-	list, err := netlink.AddrList(link, [families]int{unix.AF_INET, unix.AF_INET6}[family])
+	list, err := links.Retry(func() ([]netlink.Addr, error) {
+		return s.listAddrs(link, [families]int{unix.AF_INET, unix.AF_INET6}[family])
+	})
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("listing the addresses of %s: %w", link.Attrs().Name, err)
 	}
 	addr, ok := best(list)
 	if !ok {
-		return netip.Addr{}, fmt.Errorf("no %s address on %s, the interface towards the peer", familyNames[family], link.Attrs().Name)
+		return netip.Addr{}, none(fmt.Sprintf("no %s address on %s, the interface towards the peer", familyNames[family], link.Attrs().Name))
 	}
 	return addr, nil
+}
+
+// unreachable are the errors of the kernel where there is no route: none, or one that says so. EINVAL is that of a
+// blackhole, and of a source that is not an address of this host; the last two are those of a family that this host has not.
+var unreachable = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP}
+
+// interfaceTo returns the interface by which the peer is reached.
+func interfaceTo(p Peer) (netlink.Link, error) {
+	opts := &netlink.RouteGetOptions{}
+	if p.Source.IsValid() {
+		opts.SrcAddr = p.Source.AsSlice()
+	}
+	found, err := netlink.RouteGetWithOptions(p.Address.AsSlice(), opts)
+	isErr := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case slices.ContainsFunc(unreachable, isErr):
+		return nil, none(fmt.Sprintf("no route to the peer: %v", err))
+	case err != nil:
+		return nil, fmt.Errorf("asking for the route to the peer: %w", err)
+	case len(found) == 0:
+		return nil, none("no route to the peer")
+	}
+	link, err := netlink.LinkByIndex(found[0].LinkIndex)
+	if err != nil { // if it has gone, there is another route next time, or none
+		return nil, fmt.Errorf("finding the interface towards the peer: %w", err)
+	}
+	return link, nil
 }
 
 // unusable are the flags of addresses that a router should not send packets to.

@@ -13,6 +13,7 @@ import (
 
 	api "github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/server"
+	"github.com/vishvananda/netlink"
 )
 
 // look is how often next hops are looked up again, and what failed is tried again.
@@ -39,12 +40,13 @@ type Speaker struct {
 	ending   bool // what GoBGP reports is of our own doing
 
 	// Of the goroutine of Run.
-	settle  time.Duration // tests have another
-	have    routes
-	hops    map[netip.Addr][families]hop
-	stale   bool                // policies are of other peers
-	trouble string              // as logged
-	many    map[netip.Addr]bool // peers of which it is logged that they send many routes
+	settle    time.Duration // tests have another, and listAddrs too
+	listAddrs func(netlink.Link, int) ([]netlink.Addr, error)
+	have      routes
+	hops      map[netip.Addr][families]hop
+	stale     bool                // policies are of other peers
+	trouble   string              // as logged
+	many      map[netip.Addr]bool // peers of which it is logged that they send many routes
 }
 
 // New returns a speaker, or all that is wrong with cfg, joined. It opens nothing.
@@ -53,7 +55,8 @@ func New(cfg Config) (*Speaker, error) {
 		return nil, fmt.Errorf("BGP: %w", err)
 	}
 	s := &Speaker{
-		cfg: cfg.withDefaults(), settle: settle, have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
+		cfg: cfg.withDefaults(), settle: settle, listAddrs: netlink.AddrList,
+		have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
 		wake: make(chan struct{}, 1), changes: make(chan struct{}, 1), stop: make(chan struct{}),
 		started: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -143,7 +146,8 @@ func (s *Speaker) start(ctx context.Context, srv *server.BgpServer) error {
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: s.cfg.global()}); err != nil {
 		return fmt.Errorf("BGP: listening at port %d: %w", s.cfg.ListenPort, err)
 	}
-	if err := s.setPolicies(ctx, srv); err != nil {
+	hops, _ := s.lookUp() // reconcile looks again, and tells what is wrong
+	if err := s.useHops(ctx, srv, hops); err != nil {
 		return err
 	}
 	for _, a := range assignments() {
@@ -208,16 +212,14 @@ func (s *Speaker) reconcile(ctx context.Context, srv *server.BgpServer) error {
 	return errors.Join(s.usePeers(ctx, srv), s.setPolicies(ctx, srv), s.setRoutes(ctx, srv, want), s.closeLost(ctx, srv), s.open(ctx, srv))
 }
 
-// setPolicies looks up the next hops, and makes GoBGP use those that have changed, also for
-// routes that were announced with others.
+// setPolicies looks up the next hops, and makes GoBGP use them.
 func (s *Speaker) setPolicies(ctx context.Context, srv *server.BgpServer) error {
-	hops := map[netip.Addr][families]hop{}
-	for _, p := range s.cfg.Peers {
-		s.mu.Lock()
-		extended := s.sessions[p.Address].extended
-		s.mu.Unlock()
-		hops[p.Address] = nextHops(p, extended)
-	}
+	hops, err := s.lookUp()
+	return errors.Join(err, s.useHops(ctx, srv, hops))
+}
+
+// useHops makes GoBGP use next hops that have changed, also for routes that were announced with others.
+func (s *Speaker) useHops(ctx context.Context, srv *server.BgpServer, hops map[netip.Addr][families]hop) error {
 	if s.hops != nil && !s.stale && maps.Equal(hops, s.hops) {
 		return nil
 	}
