@@ -1,6 +1,8 @@
 package announcer
 
 import (
+	"errors"
+	"log/slog"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -35,5 +37,23 @@ func TestRoutersChange(t *testing.T) {
 		longer.GracefulRestart = time.Minute
 		a.Use(longer)
 		w.expect(t, "stop graceful=true", "open 64512 192.0.2.1 map[192.0.2.254:]", "routes ")
+	})
+}
+
+// A Speaker that has ended gets no other routers: there is another one.
+func TestRoutersChangeAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		first, second := configs.BGPPeer{Address: peerAddr, AS: 1}, configs.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), AS: 1}
+		a := New(Config{Log: slog.New(slog.DiscardHandler), BGP: bgpTo(first), Open: w.open, RouterID: func() netip.Addr { return peerAddr }})
+		a.speak(t.Context())
+		w.expect(t, "open 64512 192.0.2.254 map[192.0.2.254:]")
+		a.running.speaker.(*speaker).crash <- errors.New("out of memory")
+		synctest.Wait()
+		a.Use(bgpTo(first, second))
+		a.speak(t.Context())
+		w.expect(t, "open 64512 192.0.2.254 map[192.0.2.253: 192.0.2.254:]")
+		a.stop()
+		a.speakers.Wait()
 	})
 }

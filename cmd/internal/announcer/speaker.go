@@ -73,6 +73,9 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 	want, again, run := a.settings, a.again, a.running
 	a.again = false
 	a.mu.Unlock()
+	if run != nil && a.hasEnded(run) {
+		run = nil
+	}
 	same := reflect.DeepEqual(ofSessions(want), ofSessions(a.used)) && !(again && run.differs(want))
 	switch {
 	case run != nil && same:
@@ -98,17 +101,22 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 	return a.due(run)
 }
 
-// look notes that a Speaker has ended, or that it works after others that failed.
-func (a *Announcer) look(run *running) time.Time {
+// hasEnded notes that a Speaker has ended, and reports whether it has: such a one takes other routers, too, and does nothing.
+func (a *Announcer) hasEnded(run *running) bool {
 	select {
 	case err := <-run.ended:
 		if err == nil {
 			err = errors.New("its goroutine is gone")
 		}
 		a.setRunning(nil, fmt.Errorf("BGP ended: %w", err))
-		return a.tryAt
+		return true
 	default:
+		return false
 	}
+}
+
+// look notes that a Speaker works after others that failed.
+func (a *Announcer) look(run *running) time.Time {
 	if a.logged != "" && !time.Now().Before(run.opened.Add(trial)) {
 		a.cfg.Log.Info("addresses are announced by BGP again", "was", a.logged)
 		a.logged = ""
