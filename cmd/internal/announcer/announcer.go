@@ -140,7 +140,8 @@ func (a *Announcer) Unanswered() map[netip.Addr]string {
 }
 
 // Use takes over other settings. Those of routers end no session with others where the Speaker can change them. Others but
-// on_stop end all sessions, and routers that agreed to it keep the routes meanwhile.
+// on_stop end all sessions, and routers that agreed to it keep the routes meanwhile; those that name no router have them drop
+// the routes at once.
 func (a *Announcer) Use(b configs.BGP) {
 	a.mu.Lock()
 	a.settings = b

@@ -313,10 +313,14 @@ func TestSpeakerFollowsSettings(t *testing.T) {
 		time.Sleep(retry)
 		w.expect(t, "open 64513 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1 203.0.113.2")
 		a.Use(configs.BGP{})
-		w.expect(t, "stop graceful=true")
+		w.expect(t, "stop graceful=false") // no other one follows that would renew the routes
 		if got := a.Sessions(); got != nil {
 			t.Errorf("without settings: %+v", got)
 		}
+		a.Use(more)
+		w.expect(t, "open 64513 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1 203.0.113.2")
+		a.Use(configs.BGP{AS: 64513})
+		w.expect(t, "stop graceful=false")
 	})
 }
 

@@ -83,8 +83,7 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 	case run != nil && a.change(run, want):
 		return a.due(run)
 	case run != nil:
-		a.cfg.Log.Info("settings of BGP changed: all sessions begin again")
-		run.speaker.Stop(true)
+		a.end(run, want.Enabled())
 	case same && !again && time.Now().Before(a.tryAt):
 		return a.tryAt
 	}
@@ -99,6 +98,16 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 		return a.tryAt
 	}
 	return a.due(run)
+}
+
+// end ends a Speaker. Where there is to be another one, routers that agreed to it keep the routes meanwhile.
+func (a *Announcer) end(run *running, another bool) {
+	what := "settings of BGP changed: all sessions begin again"
+	if !another {
+		what = "no router is to be told of addresses any more: all sessions end, and routers drop the routes"
+	}
+	a.cfg.Log.Info(what)
+	run.speaker.Stop(another)
 }
 
 // hasEnded notes that a Speaker has ended, and reports whether it has: such a one takes other routers, too, and does nothing.
