@@ -50,18 +50,20 @@ type Announcer struct {
 	tryAt time.Time        // when one that failed is tried again
 	late  []proxier.Family // that routes are held back for
 
-	logged   string                // why there is no Speaker, until one has worked for a while
-	unusable map[netip.Addr]string // as logged
+	logged string                // why there is no Speaker, until one has worked for a while
+	known  map[netip.Addr]secret // passwords, of routers that settings name
+	readAt time.Time             // when passwords that cannot be read are read again
 
 	mu       sync.Mutex
 	settings configs.BGP
 	again    bool // passwords may have changed
 	routes   routes
 	progress progress
-	running  *running  // nil: there is no Speaker
-	why      string    // there is none, though settings ask for one
-	since    time.Time // so
-	heldBack string    // why the Speaker is told no routes yet
+	running  *running            // nil: there is no Speaker
+	why      string              // there is none, though settings ask for one
+	since    time.Time           // so
+	heldBack string              // why the Speaker is told no routes yet
+	unusable map[netip.Addr]lack // passwords that cannot be read, as logged; another map for each change
 }
 
 // New returns an Announcer. Run has to run for it to be of use.

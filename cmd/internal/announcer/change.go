@@ -17,7 +17,7 @@ func (a *Announcer) change(run *running, want configs.BGP) bool {
 	if !want.Enabled() || !reflect.DeepEqual(ofSpeaker(want), ofSpeaker(a.used)) {
 		return false
 	}
-	peers, unusable := passwords(want)
+	peers := a.passwords(want)
 	if len(peers) == 0 {
 		return false
 	}
@@ -25,10 +25,9 @@ func (a *Announcer) change(run *running, want configs.BGP) bool {
 	if err != nil || !done {
 		return false // another Speaker says what is wrong
 	}
-	a.logUnusable(unusable)
 	a.cfg.Log.Info("routers of BGP changed: sessions with the others go on")
 	next := *run
-	next.peers, next.unusable = peers, unusable
+	next.peers = peers
 	a.used = want
 	a.mu.Lock()
 	defer a.mu.Unlock()

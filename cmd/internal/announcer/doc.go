@@ -11,5 +11,6 @@
 //	told        waiting until it is
 //	speaker     the Speaker, which settings can replace
 //	change      other routers for the one that runs
+//	password    passwords of routers, and those that cannot be read now
 //	session     what is known of sessions
 package announcer

@@ -67,7 +67,7 @@ func (a *Announcer) Unheard(fam proxier.Family) string {
 // Why says what is in the way of routes, or else what is to be done about the session; empty: nothing.
 func (s *Session) Why() string {
 	if !s.Up() {
-		return s.LastError
+		return cmp.Or(s.LastError, s.Notice)
 	}
 	if s.IPv4.Withheld == s.IPv6.Withheld {
 		return cmp.Or(s.IPv4.Withheld, s.Notice)
@@ -80,12 +80,10 @@ func (a *Announcer) Sessions() []Session { return a.sessions(true) }
 
 func (a *Announcer) sessions(numbers bool) []Session {
 	a.mu.Lock()
-	b, run, why, since, heldBack := a.settings, a.running, a.why, a.since, a.heldBack
+	b, run, why, since, heldBack, unusable := a.settings, a.running, a.why, a.since, a.heldBack, a.unusable
 	a.mu.Unlock()
 	known := make(map[netip.Addr]Session)
-	var unusable map[netip.Addr]string
 	if run != nil {
-		unusable = run.unusable
 		for _, s := range run.speaker.Sessions(numbers) {
 			s.LastError = source.Printable(cmp.Or(s.LastError, heldBack))
 			known[s.Peer] = s
@@ -100,10 +98,20 @@ func (a *Announcer) sessions(numbers bool) []Session {
 		if !some {
 			s = Session{Peer: p.Address, AS: p.AS, State: "idle", Since: since, LastError: why}
 		}
-		if text := unusable[p.Address]; text != "" {
-			s.LastError = source.Printable(text)
-		}
+		s.noteLack(unusable[p.Address])
 		list = append(list, s)
 	}
 	return list
+}
+
+// noteLack notes that the password of the router cannot be read.
+func (s *Session) noteLack(l lack) {
+	text := source.Printable(l.why)
+	switch {
+	case text == "":
+	case l.kept:
+		s.Notice = text
+	default:
+		s.LastError = text
+	}
 }

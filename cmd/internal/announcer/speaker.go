@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/times"
 )
 
 // A Speaker holds sessions with routers, and announces routes to them.
@@ -32,34 +32,18 @@ type Peers map[netip.Addr]string
 
 // A running is a Speaker that runs.
 type running struct {
-	speaker  Speaker
-	peers    Peers
-	unusable map[netip.Addr]string // routers that it does not have, and why
-	opened   time.Time
-	ended    chan error // what Run returned
-	told     bool       // routes; of the goroutine of Announcer.Run
+	speaker Speaker
+	peers   Peers
+	opened  time.Time
+	ended   chan error // what Run returned
+	told    bool       // routes; of the goroutine of Announcer.Run
 }
 
-// retry is after how long a Speaker that cannot be opened, or has ended, is tried again.
+// retry is after how long a Speaker that cannot be opened, or has ended, is tried again, and a password that cannot be read.
 const retry = 10 * time.Second
 
 // trial is after how long a Speaker is taken to work: one that cannot listen ends at once.
 const trial = 5 * time.Second
-
-// passwords returns the routers that can be talked to, and why others cannot.
-func passwords(b configs.BGP) (Peers, map[netip.Addr]string) {
-	peers, unusable := make(Peers), make(map[netip.Addr]string)
-	for i := range b.Peers {
-		p := &b.Peers[i]
-		password, err := p.Password()
-		if err != nil {
-			unusable[p.Address] = err.Error()
-			continue
-		}
-		peers[p.Address] = password
-	}
-	return peers, unusable
-}
 
 // ofSessions returns what sessions depend on: not on what becomes of routes at the end.
 func ofSessions(b configs.BGP) configs.BGP {
@@ -76,7 +60,8 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 	if run != nil && a.hasEnded(run) {
 		run = nil
 	}
-	same := reflect.DeepEqual(ofSessions(want), ofSessions(a.used)) && !(again && run.differs(want))
+	again = again || a.rereads()
+	same := reflect.DeepEqual(ofSessions(want), ofSessions(a.used)) && !(again && a.differs(run, want))
 	switch {
 	case run != nil && same:
 		return a.look(run)
@@ -90,7 +75,7 @@ func (a *Announcer) speak(ctx context.Context) time.Time {
 	a.used, a.tryAt = want, time.Time{}
 	if !want.Enabled() {
 		a.setRunning(nil, nil)
-		a.logged = ""
+		a.forget()
 		return time.Time{}
 	}
 	run, err := a.open(ctx, want)
@@ -134,41 +119,19 @@ func (a *Announcer) look(run *running) time.Time {
 }
 
 // due returns when speak is to be called again with a Speaker; zero: when settings change.
-func (a *Announcer) due(run *running) time.Time {
+func (a *Announcer) due(run *running) (next time.Time) {
 	if a.logged != "" {
-		return run.opened.Add(trial)
+		next = run.opened.Add(trial)
 	}
-	return time.Time{}
-}
-
-// logUnusable logs which routers are left out when that is new, and which are not any more.
-func (a *Announcer) logUnusable(now map[netip.Addr]string) {
-	for addr, why := range now {
-		if a.unusable[addr] != why {
-			a.cfg.Log.Error("a router is not told of addresses", "err", why)
-		}
+	if len(a.unusable) > 0 {
+		next = times.Due(next, a.readAt)
 	}
-	for addr := range a.unusable {
-		if now[addr] == "" {
-			a.cfg.Log.Info("a router is not left out any more", "peer", addr)
-		}
-	}
-	a.unusable = now
-}
-
-// differs reports whether passwords are others than those in use.
-func (r *running) differs(b configs.BGP) bool {
-	if r == nil {
-		return true
-	}
-	now, _ := passwords(b)
-	return !maps.Equal(now, r.peers)
+	return next
 }
 
 // open opens a Speaker, and has it run.
 func (a *Announcer) open(ctx context.Context, b configs.BGP) (*running, error) {
-	peers, unusable := passwords(b)
-	a.logUnusable(unusable)
+	peers := a.passwords(b)
 	if len(peers) == 0 {
 		return nil, errors.New("no router has a password that can be used")
 	}
@@ -181,7 +144,7 @@ func (a *Announcer) open(ctx context.Context, b configs.BGP) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	run := &running{speaker: speaker, peers: peers, unusable: unusable, opened: time.Now(), ended: make(chan error, 1)}
+	run := &running{speaker: speaker, peers: peers, opened: time.Now(), ended: make(chan error, 1)}
 	work := context.WithoutCancel(ctx) // it ends by Stop
 	a.speakers.Go(func() {
 		run.ended <- speaker.Run(work)
