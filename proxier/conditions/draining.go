@@ -27,7 +27,14 @@ func (k *Keeper) Undrain(t DrainTarget) (bool, error) {
 	return true, k.redrain(t)
 }
 
-// redrain has a change of drains take effect, and keeps it.
+// tellNode tells the Loop whether this host is drained, so that it hears the last.
+func (k *Keeper) tellNode() {
+	k.flushing.Lock()
+	defer k.flushing.Unlock()
+	k.cfg.OnNode(k.drains.Node() != nil)
+}
+
+// redrain has a change of drains take effect, and then keeps it: a disk that is slow, or gone, may be why a host is drained.
 func (k *Keeper) redrain(t DrainTarget) error {
 	k.mu.Lock()
 	for key, s := range k.services {
@@ -40,6 +47,9 @@ func (k *Keeper) redrain(t DrainTarget) error {
 	}
 	k.mu.Unlock()
 	k.flush()
+	if t.Node {
+		k.tellNode()
+	}
 	if err := k.save(true); err != nil {
 		ring(k.unsaved) // Keep tries again
 		return fmt.Errorf("keeping drains, which a restart would not know: %w", err)

@@ -26,6 +26,7 @@ type Config struct {
 	Log        *slog.Logger
 	Checker    Checker                  // calls Keeper.Report on each change of a state
 	Reconsider func(keys ...source.Key) // proxier.Loop.Reconsider
+	OnNode     func(drained bool)       // proxier.Loop.DrainHost
 }
 
 // A Keeper knows the Conditions of all services. It implements proxier.Conditioner. Run and

@@ -64,13 +64,14 @@ type host struct {
 	checker *checker
 	mu      sync.Mutex
 	calls   [][]source.Key // of Reconsider
+	node    chan bool      // what OnNode was told
 	loop    *proxier.Loop  // that is told as well; nil: none
 }
 
 // run starts a Keeper in a state directory, in a bubble.
 func run(t *testing.T, dir string) *host {
 	t.Helper()
-	h := &host{t: t, dir: dir, log: new(logtest.Text)}
+	h := &host{t: t, dir: dir, log: new(logtest.Text), node: make(chan bool, 10)}
 	h.checker = &checker{results: map[healthcheck.Question]healthcheck.Result{}, users: map[healthcheck.Question]int{}}
 	h.Keeper = New(Config{
 		StateDir: dir, Log: slog.New(slog.NewTextHandler(h.log, nil)), Checker: h.checker,
@@ -82,6 +83,7 @@ func run(t *testing.T, dir string) *host {
 				h.loop.Reconsider(keys...)
 			}
 		},
+		OnNode: func(drained bool) { h.node <- drained },
 	})
 	h.checker.report = h.Report
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
@@ -168,6 +169,27 @@ func TestDrainIsKept(t *testing.T) {
 			t.Error("a drain of this host is of its endpoints, or is not kept")
 		}
 	})
+}
+
+// Routers hear that this host is drained also while the disk does not answer, which may be why it is.
+func TestDrainOfHostBeforeDisk(t *testing.T) {
+	node := make(chan bool, 1)
+	k := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), OnNode: func(drained bool) { node <- drained }})
+	k.file.mu.Lock() // as one does who waits for the disk
+	done := make(chan error)
+	go func() { done <- k.Drain(DrainTarget{Node: true}, proxier.Drain{}) }()
+	select {
+	case drained := <-node:
+		if !drained {
+			t.Error("told that this host is not drained")
+		}
+	case <-time.After(pace.Scale(5 * time.Second)):
+		t.Error("the Loop is not told before the disk has it")
+	}
+	k.file.mu.Unlock()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // A drain is overdue from its deadline on, of which the Loop is told, and a restart knows it.

@@ -20,6 +20,7 @@ func (d *daemon) connectConditions() {
 	d.keeper = conditions.New(conditions.Config{
 		StateDir: d.StateDir, Log: d.log, Checker: d.checker,
 		Reconsider: func(keys ...source.Key) { d.loop.Reconsider(keys...) },
+		OnNode:     func(drained bool) { d.loop.DrainHost(drained) },
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
@@ -33,7 +32,6 @@ type drainLoop interface {
 	Serving() []proxier.Serving
 	Ready() <-chan struct{}
 	Held(ctx context.Context, fam proxier.Family) error
-	DrainHost(drained bool)
 }
 
 // draining drains endpoints, and this host, for those who ask.
@@ -44,8 +42,6 @@ type draining struct {
 	left   *leftCounter
 	heard  func() []string                    // where load balancers hear that this host is drained
 	told   func(context.Context) (int, error) // as Announcer.Told
-
-	telling sync.Mutex // held while the loop is told of the host's drain, so that it hears the last
 }
 
 // newDraining completes what has all but left.
@@ -88,7 +84,6 @@ func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) 
 	if errors.Is(err, conditions.ErrTooManyDrains) {
 		return answer, err
 	}
-	d.tellHost(q.Target)
 	if err != nil {
 		return answer, fmt.Errorf("%s is drained, until svcproxy restarts: %w", control.TargetName(q.Target), err)
 	}
@@ -110,15 +105,6 @@ func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) 
 }
 
 var errUndrained = errors.New("the drain was ended meanwhile")
-
-// tellHost has this host announce nothing while it is drained.
-func (d *draining) tellHost(t conditions.DrainTarget) {
-	if t.Node {
-		d.telling.Lock()
-		defer d.telling.Unlock()
-		d.loop.DrainHost(d.keeper.Drains().Node() != nil)
-	}
-}
 
 // drainOf returns the drain that is asked for of what was drained before as was says, or not: nil.
 func drainOf(was *proxier.Drain, by control.Peer, q control.Drain, now time.Time) proxier.Drain {
@@ -155,7 +141,6 @@ func userName(uid uint32) string {
 func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undrain) (over control.Undrained, err error) {
 	d.log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
 	was, err := d.keeper.Undrain(q.Target)
-	d.tellHost(q.Target)
 	if d.left.changed(q.Target); len(d.keeper.Drains().List()) == 0 {
 		d.left.forget()
 	}

@@ -20,19 +20,29 @@ import (
 // A drainStore is a drainer that keeps nothing.
 type drainStore struct {
 	drains conditions.Drains
+	onNode func(drained bool)
 	err    error
 }
 
 func (s *drainStore) Drains() *conditions.Drains { return &s.drains }
 func (s *drainStore) Undrain(t conditions.DrainTarget) (bool, error) {
-	return s.drains.Remove(t), s.err
+	removed := s.drains.Remove(t)
+	s.tell(t)
+	return removed, s.err
 }
 
 func (s *drainStore) Drain(t conditions.DrainTarget, why proxier.Drain) error {
 	if err := s.drains.Set(t, why); err != nil {
 		return err
 	}
+	s.tell(t)
 	return s.err
+}
+
+func (s *drainStore) tell(t conditions.DrainTarget) {
+	if t.Node {
+		s.onNode(s.drains.Node() != nil)
+	}
 }
 
 // A heldLoop has a service of each family, and takes its time.
@@ -106,7 +116,7 @@ func newHeldLoop() *heldLoop {
 }
 
 func newTestDraining(l *heldLoop) (*draining, *drainStore) {
-	s := &drainStore{}
+	s := &drainStore{onNode: l.DrainHost}
 	return newDraining(&draining{
 		log: slog.New(slog.DiscardHandler), keeper: s, loop: l,
 		heard: func() []string { return []string{"127.0.0.1:10349"} }, told: l.told,
