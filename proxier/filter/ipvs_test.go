@@ -182,10 +182,12 @@ func TestWithheldMembersFollow(t *testing.T) {
 		}
 		ch := r.Update(delta)
 		late := r.TakeServed(ch)
+		guards := r.TakeGuards(ch, lacking(r.Rules, r.pick))
 		r.follow(ch)
 		withheld := lacking(r.Rules, r.pick)
 		r.Withhold(withheld, late)
 		r.follow(late)
+		r.follow(guards)
 		return withheld
 	})
 }
@@ -253,4 +255,82 @@ func TestOpenUntilRestricted(t *testing.T) {
 			t.Errorf("the kernel holds %s: open %v, want %v", tt.what, got, tt.want)
 		}
 	}
+}
+
+// While IPVS balances to what leaves a frontend, sets keep who may use it and whom to masquerade, whether a
+// change takes that away or the kernel holds it. Ranges go at once if others take their place.
+func TestGuardsWait(t *testing.T) {
+	all := []string{"SVCP-FIREWALLED-4", "SVCP-MASQ-ALL-4", "SVCP-RANGES-4"}
+	for _, tt := range []struct {
+		what    string
+		change  func(*proxier.Frontend) // nil: it is removed
+		leaving bool
+		late    []string
+		now     []string
+	}{
+		{"removed", nil, true, all, nil},
+		{"removed, and nothing is balanced", nil, false, nil, all},
+		{"open", func(f *proxier.Frontend) { f.Restricted, f.SourceRanges = false, nil }, true, []string{all[0], all[2]}, nil},
+		{"open, and endpoints stay", func(f *proxier.Frontend) { f.Restricted, f.SourceRanges = false, nil }, false, nil, []string{all[0], all[2]}},
+		{"for fewer", func(f *proxier.Frontend) { f.SourceRanges = f.SourceRanges[:1] }, true, nil, []string{all[2]}},
+		{"for others", func(f *proxier.Frontend) { f.SourceRanges = meetingRanges(proxier.IPv4)[1] }, true, nil, []string{all[2]}},
+		{"not masqueraded", func(f *proxier.Frontend) {
+			f.Outside.Masquerade, f.Local.Masquerade = proxier.NoOne, proxier.NoOne
+		}, true, []string{all[1]}, nil},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			late, now, held := changeGuarded(t, tt.change, tt.leaving)
+			for _, got := range []struct {
+				what  string
+				names []string
+				want  []string
+			}{{"late", late, tt.late}, {"at once", now, tt.now}, {"late of what the kernel holds", held, tt.late}} {
+				got.names = slices.DeleteFunc(got.names, func(set string) bool { return !slices.Contains(all, set) })
+				if !slices.Equal(got.names, got.want) {
+					t.Errorf("%s: %v, want %v", got.what, got.names, got.want)
+				}
+			}
+		})
+	}
+}
+
+// changeGuarded changes a guarded service, nil removes it, and returns which sets lose members late and now, and
+// late if the kernel holds what was before.
+func changeGuarded(t *testing.T, change func(*proxier.Frontend), leaves bool) (late, now, held []string) {
+	w, before, after := backendtest.NewWorld(proxier.IPv4), guardedService(), guardedService()
+	leaving := map[ipset.Entry]bool{entryOf(before.Frontends[0]): leaves}
+	w.Put(before.Key, before)
+	r, fresh := NewIPVSRules(proxier.IPv4), NewIPVSRules(proxier.IPv4)
+	if err := r.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	actual := heldBy(r, w.State)
+	if change == nil {
+		after = nil
+	} else {
+		change(after.Frontends[0])
+	}
+	ch := r.Update(w.Put(before.Key, after))
+	if err := fresh.Reset(w.State); err != nil {
+		t.Fatal(err)
+	}
+	guards, names := r.TakeGuards(ch, leaving), func(ch *Changes) []string { return slices.Sorted(maps.Keys(ch.Lost)) }
+	return names(guards), names(ch), names(fresh.Guards(actual, leaving))
+}
+
+// guardedService returns one that is for some, and masquerades everybody.
+func guardedService() *proxier.Resolved {
+	res := backendtest.Web(proxier.IPv4, 0, 1)
+	f := res.Frontends[0]
+	f.Restricted, f.SourceRanges = true, meetingRanges(proxier.IPv4)[0]
+	return res
+}
+
+// heldBy returns the sets of a kernel that holds what rules say.
+func heldBy(r *Rules, st *proxier.State) *Actual {
+	h := &Actual{sets: map[string]*ipset.Listing{}}
+	for name, set := range r.Sets(st) {
+		h.sets[name] = &ipset.Listing{Set: ipset.Set{Name: name, Type: set.Type}, Entries: slices.Collect(maps.Keys(set.Entries))}
+	}
+	return h
 }

@@ -207,4 +207,58 @@ func (h *Actual) refuses() bool {
 	return false
 }
 
+// guardSets say who may use frontends, and whom to masquerade there.
+var guardSets = []string{firewalledSet, rangesSet, everyoneSet, nonLocalSet, processesSet}
+
+// TakeGuards removes from ch, and returns, what these sets must not lose before IPVS has stopped balancing to
+// endpoints that leave: leaving has their frontends. One that stays restricted loses ranges at once.
+func (r *Rules) TakeGuards(ch *Changes, leaving map[ipset.Entry]bool) *Changes {
+	opened := map[ipset.Entry]bool{}
+	for _, e := range ch.Lost[r.words.set(firewalledSet)] {
+		opened[e] = leaving[e]
+	}
+	late := &Changes{Lost: map[string][]ipset.Entry{}}
+	for _, set := range guardSets {
+		waits := leaving
+		if set == rangesSet {
+			waits = opened
+		}
+		moveLost(r.words.set(set), ch, late, waits)
+	}
+	return late
+}
+
+// moveLost moves what a set loses of some frontends to other changes.
+func moveLost(set string, from, to *Changes, of map[ipset.Entry]bool) {
+	var stay []ipset.Entry
+	for _, e := range from.Lost[set] {
+		if of[ipset.Entry{Addr: e.Addr, Protocol: e.Protocol, Port: e.Port}] {
+			to.Lost[set] = append(to.Lost[set], e)
+		} else {
+			stay = append(stay, e)
+		}
+	}
+	if from.Lost[set] = stay; stay == nil {
+		delete(from.Lost, set)
+	}
+}
+
+// Guards returns the same after Reset, if the kernel holds h.
+func (r *Rules) Guards(h *Actual, leaving map[ipset.Entry]bool) *Changes {
+	ch := &Changes{Lost: map[string][]ipset.Entry{}}
+	for _, s := range slices.Concat(sharedSets, r.layout.sets) {
+		name := r.words.set(s.name)
+		l := h.sets[name]
+		if !slices.Contains(guardSets, s.name) || l == nil || l.Type != s.typ {
+			continue
+		}
+		for _, e := range l.Entries {
+			if _, stays := r.members[member{s.name, e}]; !stays {
+				ch.Lost[name] = append(ch.Lost[name], e)
+			}
+		}
+	}
+	return r.TakeGuards(ch, leaving)
+}
+
 func (r *Rules) withholds(m member) bool { return m.set == servedSet && r.withheld[m.Entry] }

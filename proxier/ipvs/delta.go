@@ -28,6 +28,7 @@ func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *prox
 	bind, shown := b.addrChanges(st, delta, freed)
 	rules := b.rules.Update(shown)
 	served := b.rules.TakeServed(rules)
+	guards := b.rules.TakeGuards(rules, entriesOf(d.last))
 	b.unbind(ctx, shown.BoundAddrs.Lost, &errs)
 	if err := b.kernel.Apply(ctx, rules, b.rules); err != nil {
 		errs.add(err)
@@ -40,7 +41,7 @@ func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *prox
 		return errs.join()
 	}
 	b.bind(ctx, bind, &errs) // and everyone
-	b.runSteps(ctx, d.last, b.servers, &errs)
+	b.runLast(ctx, d.last, b.servers, guards, &errs)
 	b.repair(ctx, st, found, &errs)
 	for _, key := range keys {
 		b.queueDrain(key, d.now)

@@ -83,7 +83,7 @@ func (r refused) missingEntries(servers map[lvs.Key]*server) map[ipset.Entry]boo
 	out := make(map[ipset.Entry]bool, len(r))
 	for key, why := range r {
 		if servers[key] == nil && !why.foreign {
-			out[ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}] = true
+			out[entryOf(key)] = true
 		}
 	}
 	return out

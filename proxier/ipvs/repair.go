@@ -94,7 +94,8 @@ func (b *Backend) forgetDrains(key lvs.Key, now *server) {
 	}
 }
 
-// repair repairs what looks have found, except for servers.
+// repair repairs what looks have found, except for servers. After an error it leaves sets alone: they may
+// guard what is still balanced, and everything is compared next.
 func (b *Backend) repair(ctx context.Context, st *proxier.State, f found, errs *failures) {
 	if f.timeouts {
 		errs.add(b.setTimeouts(ctx))
@@ -102,7 +103,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, f found, errs *
 	if len(f.addrs) > 0 {
 		b.repairAddrs(ctx, f.addrs, errs)
 	}
-	if b.kernel.Damaged() {
+	if errs.n == 0 && b.kernel.Damaged() {
 		errs.add(b.kernel.Repair(ctx, b.rules, withBound(st, b.members)))
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
@@ -17,13 +18,43 @@ func keysOf(entries map[ipset.Entry]bool) map[lvs.Key]bool {
 	return keys
 }
 
+func entryOf(key lvs.Key) ipset.Entry {
+	return ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}
+}
+
+// entriesOf returns the frontends of steps.
+func entriesOf(steps []step) map[ipset.Entry]bool {
+	entries := make(map[ipset.Entry]bool, len(steps))
+	for _, s := range steps {
+		entries[entryOf(s.key)] = true
+	}
+	return entries
+}
+
+// guarded are rules whose sets still have what is lost later.
+type guarded struct {
+	*filter.Rules
+	later *filter.Changes
+}
+
+// Sets implements filter.Desired.
+func (g guarded) Sets(st *proxier.State) map[string]filter.Members {
+	sets := g.Rules.Sets(st)
+	for name, entries := range g.later.Lost {
+		for _, e := range entries {
+			sets[name].Entries[e] = struct{}{}
+		}
+	}
+	return sets
+}
+
 // unserved returns the frontends without a server while the rules are written: those of refused ones,
 // and those that wait for them.
 func (p *snapshot) unserved(r refused) map[ipset.Entry]bool {
 	out := r.missingEntries(p.after)
 	for key := range p.open {
 		if p.after[key] != nil && !p.servers[key].takes() {
-			out[ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}] = true
+			out[entryOf(key)] = true
 		}
 	}
 	return out

@@ -27,6 +27,7 @@ type snapshot struct {
 	open    map[lvs.Key]bool        // whose servers wait for their source ranges
 	claimed []lvs.Key               // to be added, but not recorded yet
 	lost    []lvs.Key               // recorded, but neither existing nor to be added
+	guards  *filter.Changes         // what sets lose after diff; nil: rules are left alone
 	addrs   map[netip.Addr]struct{} // desired on the device
 	orphans map[netip.Addr]int
 }
@@ -194,6 +195,7 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 		return err
 	}
 	p.open = keysOf(b.rules.Opens(p.rules))
+	p.guards = b.rules.Guards(p.rules, entriesOf(p.diff.last))
 	var errs failures
 	errs.add(b.setTimeouts(ctx))
 	b.refused = refused{}
@@ -202,7 +204,7 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 	}
 	b.apply(ctx, p, func() error {
 		b.rules.Withhold(p.unserved(b.refused), nil)
-		return b.kernel.Resync(ctx, p.rules, b.rules, rulesState)
+		return b.kernel.Resync(ctx, p.rules, guarded{b.rules, p.guards}, rulesState)
 	}, &errs)
 	return errs.join()
 }
@@ -225,6 +227,7 @@ func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State 
 // apply writes the difference of a snapshot. New connections find everything ready:
 // it adds servers first, then chains and sets, then addresses; and removes in reverse.
 // What rules are yet to restrict is balanced after them: an address of this host gets packets before.
+// For the same reason what they no longer restrict or masquerade is first no longer balanced.
 func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, errs *failures) {
 	for _, key := range p.lost {
 		b.record.disown(key)
@@ -251,7 +254,7 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 		return
 	}
 	b.bind(ctx, missing, errs)
-	b.runSteps(ctx, p.diff.last, p.after, errs)
+	b.runLast(ctx, p.diff.last, p.after, p.guards, errs)
 	b.servers, b.claims, b.orphans, b.members = p.after, p.claims, p.orphans, p.addrs
 	b.queueDrains(p.diff.now)
 }
