@@ -97,7 +97,7 @@ func testTargetPorts(t *testing.T, e *env) {
 		for _, addr := range e.vip(1).Each() {
 			q := Question{From: e.Client, Protocol: tt.protocol, To: netip.AddrPortFrom(addr, tt.port)}
 			for range 2 * triesEach {
-				if got := Ask(q); got.Port != tt.want[got.By] || got.Port == 0 {
+				if got := mustAnswer(t, q); got.Port != tt.want[got.By] || got.Port == 0 {
 					t.Errorf("%s: %s, want ports %v", q, got, tt.want)
 				}
 			}
@@ -256,13 +256,10 @@ func testManyEndpoints(t *testing.T, e *env) {
 	}
 	e.apply(t, s)
 	for _, addr := range e.vip(1).Each() {
-		q := Question{From: e.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80), Patience: streamPatience}
+		q := Question{From: e.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80)}
 		seen := make(map[string]bool)
 		for range fewer(1000) { // the lightest get 1 of 36, in guests by turns
-			got := Ask(q)
-			if got.Outcome != Answered {
-				t.Fatalf("%s: %s", q, got)
-			}
+			got := mustAnswer(t, q)
 			seen[fmt.Sprint(got.By, ":", got.Port)] = true
 		}
 		if want := 2 * EndpointHosts * len(EndpointPorts); len(seen) != want {

@@ -40,11 +40,7 @@ func (e *env) choices(t *testing.T, to Dual, port uint16) map[string]string {
 	all := make(map[string]string)
 	for _, client := range e.Client.Addrs {
 		for _, q := range (check{from: e.Client, source: client, to: to, port: port}).questions() {
-			got := Ask(q)
-			if got.Outcome != Answered {
-				t.Fatalf("%s: %s", q, got)
-			}
-			all[fmt.Sprint(q.Protocol, " ", q.Source)] = got.By
+			all[fmt.Sprint(q.Protocol, " ", q.Source)] = mustAnswer(t, q).By
 		}
 	}
 	return all
@@ -218,9 +214,9 @@ func testAffinityLocal(t *testing.T, e *env) {
 	// The node's own connections are kept too, over all endpoints.
 	for i, addr := range e.external(1).Each() {
 		q := Question{From: e.Node, Source: UplinkAddr.Each()[i], Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80)}
-		first := Ask(q)
+		first := mustAnswer(t, q)
 		for range 20 {
-			if got := Ask(q); got.By != first.By || got.Outcome != Answered {
+			if got := mustAnswer(t, q); got.By != first.By {
 				t.Errorf("%s: %s, first %s", q, got, first)
 			}
 		}

@@ -194,11 +194,7 @@ func testWeights(t *testing.T, e *env) {
 		var err error
 		for each, total := fewer(2000), 0; total < 10_000; {
 			for range each {
-				got := Ask(q)
-				if got.Outcome != Answered {
-					t.Fatalf("%s: %s", q, got)
-				}
-				counts[got.By]++
+				counts[mustAnswer(t, q).By]++
 			}
 			total += each
 			if err = compareShares(counts, total, shares); err == nil {

@@ -130,11 +130,7 @@ func testTrafficCounts(t *testing.T, e *env) {
 	for _, vip := range e.vip(1).Each() {
 		for range 6 {
 			q := Question{From: e.Client, Protocol: source.UDP, To: netip.AddrPortFrom(vip, 80)}
-			got := Ask(q)
-			if got.Outcome != Answered {
-				t.Fatalf("%s: %s", q, got)
-			}
-			at := e.endpointOf(got.By, vip)
+			at := e.endpointOf(mustAnswer(t, q).By, vip)
 			want[at] = endpointTraffic{want[at].Active + 1, want[at].Connections + 1}
 		}
 	}

@@ -238,6 +238,17 @@ func (e *env) verify(q *Question, w want) error {
 	return nil
 }
 
+// mustAnswer asks once what somebody must answer: how long that takes a busy machine is not what is tested.
+func mustAnswer(t *testing.T, q Question) Answer {
+	t.Helper()
+	q.Patience = max(q.Patience, expectPatience)
+	got := Ask(q)
+	if got.Outcome != Answered {
+		t.Fatalf("%s: %s", q, got)
+	}
+	return got
+}
+
 // late doubles the patience of a question whose answer did not come. A busy machine delays
 // packets by more than a measure of its processors tells.
 func (q *Question) late(got Answer, w want) {
