@@ -36,6 +36,7 @@ func Default() Settings {
 		Guard:             Guard{Apply: "auto"},
 		Metrics:           Metrics{MaxServices: 1000},
 		Log:               Log{Level: "info", Format: "text"},
+		OfSources:         defaultOfSources(),
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 // A Source says what services there are.
 type Source interface {
 	// Run applies every service to sink, calls sink.Synced once all that exist
-	// have been applied, then applies every change, until ctx ends.
+	// have been applied, then applies every change, until ctx ends: then it
+	// returns nil. An error ends the daemon.
 	Run(ctx context.Context, sink Sink) error
 
 	// Status says what the source knows of itself. It may be called at any time

@@ -53,9 +53,9 @@ func TestPath(t *testing.T) {
 	}{
 		{"good directory", map[string]string{"a.toml": service("a", "10.96.0.1")}, ".", "", nil},
 		{"every file and the settings", map[string]string{
-			"svcproxy.toml": "mode = \"x\"\n", "a.toml": broken, "b.toml": "x",
+			"svcproxy.toml": "zone = 1\n", "a.toml": broken, "b.toml": "x",
 		}, ".", "", []string{
-			`svcproxy.toml:1:8: unknown mode "x"; want auto, nftables, ipvs or iptables`,
+			`svcproxy.toml:1:8: `,
 			`a.toml:5:1: `, `b.toml:1:1: `,
 		}},
 		{"clash in a directory", map[string]string{

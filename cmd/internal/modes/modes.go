@@ -44,8 +44,8 @@ var All = []Mode{
 	},
 }
 
-// A Mode is one kernel subsystem that can hold services. Whatever is not set, the
-// mode does not need.
+// A Mode is one kernel subsystem that can hold services. Open, Objects and Compare are set in all; what else is not,
+// the mode does not need.
 type Mode struct {
 	configs.Mode // what settings and service files may ask of it
 
