@@ -17,7 +17,10 @@ import (
 // add notes what was accepted, once its copies are in the directory of the store.
 func (h *history) add(st *store, jobs []job, sync bool) {
 	if !h.loaded {
-		h.load(st.needed())
+		if err := h.load(st.needed()); err != nil {
+			h.noteError(err)
+			return
+		}
 	}
 	err := os.MkdirAll(h.dir, 0o700)
 	var news []Revision

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -47,8 +49,12 @@ func newHistory(stateDir string, log *slog.Logger) *history {
 
 func (h *history) index() string { return filepath.Join(h.dir, "index") }
 
-func (h *history) load(needed map[keptVersion]bool) {
+// load reads the index. One that is there and cannot be read stays: it is tried again with the next change.
+func (h *history) load(needed map[keptVersion]bool) error {
 	data, err := os.ReadFile(h.index())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading the versions that are kept: %w", err)
+	}
 	if h.loaded = true; err == nil {
 		h.list, h.whole = parseRevisions(data)
 		h.lines = len(h.list)
@@ -56,6 +62,7 @@ func (h *history) load(needed map[keptVersion]bool) {
 	if h.whole { // else nobody knows what it named
 		h.removeOrphans(needed)
 	}
+	return nil
 }
 
 // removeOrphans removes copies that the index does not name and nothing needs: a process was

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -76,6 +77,70 @@ func TestPutAfterError(t *testing.T) {
 	again := newStore(st.stateDir(), slog.New(slog.DiscardHandler))
 	if again.loadIndex(); again.records["x.toml"].sum != idOf([]byte("a"), nil) || st.hasPending() {
 		t.Errorf("the index has %v", again.records)
+	}
+}
+
+// What could not be written, and is not to be any more, is no trouble.
+func TestTroubleEndsWithItsCause(t *testing.T) {
+	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	put := func(text string) {
+		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
+		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
+		for woken(st) && st.writeMore(true) {
+		}
+	}
+	put("a")
+	temp := filepath.Join(st.dir, tempName)
+	check(t, os.MkdirAll(filepath.Join(temp, "x"), 0o700)) // so that no copy can be written
+	if put("b"); st.writeError() == "" {
+		t.Fatal("a copy was written")
+	}
+	check(t, os.RemoveAll(temp))
+	if put("a"); st.writeError() != "" || st.hasPending() {
+		t.Errorf("still: %s", st.writeError())
+	}
+}
+
+// woken reports whether the store was told that there is work, and takes that.
+func woken(st *store) bool {
+	select {
+	case <-st.wakeups:
+		return true
+	default:
+		return false
+	}
+}
+
+// A history whose index cannot be read for a while is not replaced by a new one.
+func TestHistoryThatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	add := func(text string) *history {
+		st := newStore(dir, slog.New(slog.DiscardHandler))
+		st.loadIndex()
+		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
+		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
+		check(t, st.write(st.next(), true))
+		return st.history
+	}
+	add("a")
+	h := add("b")
+	check(t, os.Rename(h.index(), h.index()+".away"))
+	check(t, os.Mkdir(h.index(), 0o700))
+	if why, _ := add("c").err.Load().(string); why == "" {
+		t.Error("nothing says that the history cannot be read")
+	}
+	check(t, os.Remove(h.index()))
+	check(t, os.Rename(h.index()+".away", h.index()))
+	h = add("d")
+	var texts []string
+	for _, r := range h.list {
+		sum, _ := r.sum()
+		text, err := os.ReadFile(filepath.Join(h.dir, copyName(r.File, sum)))
+		check(t, err)
+		texts = append(texts, string(text))
+	}
+	if want := []string{"a", "b", "c", "d"}; !slices.Equal(texts, want) {
+		t.Errorf("the history has %q, want %q", texts, want)
 	}
 }
 

@@ -169,7 +169,10 @@ func (st *store) put(entries map[string]entry) {
 			if st.pending[name].sum == e.sum { // a copy that is missing, of rewriteCopy
 				continue
 			}
-			delete(st.pending, name)
+			if _, was := st.pending[name]; was {
+				delete(st.pending, name)
+				st.wake() // if that could not be written, nothing is wrong any more
+			}
 			e.releaseText()
 			continue
 		}
