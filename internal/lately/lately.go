@@ -1,17 +1,17 @@
-package daemon
+// Package lately has values that take time to find, for those who cannot wait: a disk may hang.
+package lately
 
 import (
 	"sync"
 	"time"
 )
 
-// lately is a value that takes time to find, and is found again when it is asked for and
-// older than a moment. A caller is kept no longer than patience: then, or while a
-// disk hangs, the one found last has to do.
-type lately[T any] struct {
-	find     func() T
-	moment   time.Duration
-	patience time.Duration
+// A Value is found again when it is asked for and older than Moment. A caller is kept no longer than
+// Patience: then, or while a disk hangs, the one found last has to do.
+type Value[T any] struct {
+	Find     func() T
+	Moment   time.Duration // 0: each time
+	Patience time.Duration
 
 	mu    sync.Mutex
 	value T
@@ -19,34 +19,39 @@ type lately[T any] struct {
 	found chan struct{} // is closed when it is; nil: nobody looks
 }
 
-// get returns the value, and the zero value if none was found in time.
-func (l *lately[T]) get() T {
+// Get returns the value that was found last, zero if none ever was, and reports whether it was found in time.
+func (l *Value[T]) Get() (T, bool) {
+	inTime := true
 	if done := l.begin(); done != nil {
-		timer := time.NewTimer(l.patience)
+		timer := time.NewTimer(l.Patience)
 		defer timer.Stop()
 		select {
 		case <-done:
 		case <-timer.C:
+			inTime = false
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.value
+	return l.value, inTime
 }
 
+// Begin has the value found again, unless it is new, and waits for nothing.
+func (l *Value[T]) Begin() { l.begin() }
+
 // begin has the value found again, unless it is new. It returns what to wait for.
-func (l *lately[T]) begin() chan struct{} {
+func (l *Value[T]) begin() chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.found == nil && (l.at.IsZero() || time.Since(l.at) >= l.moment) {
+	if l.found == nil && (l.at.IsZero() || time.Since(l.at) >= l.Moment) {
 		l.found = make(chan struct{})
 		go l.look()
 	}
 	return l.found
 }
 
-func (l *lately[T]) look() {
-	value := l.find()
+func (l *Value[T]) look() {
+	value := l.Find()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.value, l.at = value, time.Now()

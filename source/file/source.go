@@ -66,6 +66,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -100,6 +101,7 @@ type Source struct {
 
 	maxSize int // of the largest file to read
 	statfs  func(string, *unix.Statfs_t) error
+	around  lately.Value[surroundings]
 
 	// Of the goroutine of Run.
 	watcher   *watcher                           // nil: polls only
@@ -172,6 +174,7 @@ func New(o Options) *Source {
 		s.poll = hashPoll
 	}
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
+	s.around = lately.Value[surroundings]{Find: s.lookAround, Patience: aroundPatience}
 	if o.StateDir != "" {
 		s.store = newStore(o.StateDir, s.log)
 	}
@@ -217,15 +220,31 @@ func (s *Source) SetKeep(n int) {
 	}
 }
 
+// surroundings are what there is about a directory beside its service files.
+type surroundings struct {
+	faults []source.Fault // as of CheckDir
+	remote string         // as of remoteName
+}
+
+// aroundPatience is how long a Status waits for them: a link of the directory may lead to a disk that does not answer.
+const aroundPatience = time.Second
+
+func (s *Source) lookAround() surroundings {
+	return surroundings{CheckDir(s.dir), remoteName(s.dir, s.statfs)}
+}
+
 // Status implements source.Source.
 func (s *Source) Status() source.Status {
-	around, remote := CheckDir(s.dir), remoteName(s.dir, s.statfs)
+	around, inTime := s.around.Get()
 	st := s.Known()
-	if remote != "" {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is on %s, where changes by other hosts come without events: they are noticed within %v, or at once after a reload", source.Quote(s.dir), remote, s.poll))
+	if !inTime {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%s, or what a link in it leads to, does not answer: what is there beside service files is as last known", source.Quote(s.dir)))
 	}
-	st.Notes = len(around)
-	for _, f := range around {
+	if around.remote != "" {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is on %s, where changes by other hosts come without events: they are noticed within %v, or at once after a reload", source.Quote(s.dir), around.remote, s.poll))
+	}
+	st.Notes = len(around.faults)
+	for _, f := range around.faults {
 		f.Warning = false // the word; a status shows it among warnings
 		st.Warnings = append(st.Warnings, f.String())
 	}

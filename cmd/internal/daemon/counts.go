@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
@@ -34,22 +35,29 @@ type counter struct {
 	report *reporter
 	doubts func() int // about services
 
-	counts   lately[healthz.Counts]
-	warnings lately[int]
+	counts   lately.Value[healthz.Counts]
+	warnings lately.Value[int]
 }
 
 func newCounter(r *reporter, doubts func() int) *counter {
 	c := &counter{report: r, doubts: doubts}
-	c.counts = lately[healthz.Counts]{find: c.count, moment: countsMoment, patience: countsPatience}
-	c.warnings = lately[int]{find: c.countWarnings, moment: warningsMoment, patience: countsPatience}
+	c.counts = lately.Value[healthz.Counts]{Find: c.count, Moment: countsMoment, Patience: countsPatience}
+	c.warnings = lately.Value[int]{Find: c.countWarnings, Moment: warningsMoment, Patience: countsPatience}
 	return c
 }
 
 // now returns the counts as of a moment ago.
 func (c *counter) now() healthz.Counts {
-	c.warnings.begin() // beside the others
-	n := c.counts.get()
-	n.Warnings += c.warnings.get()
+	c.warnings.Begin() // beside the others
+	n := c.recent()
+	warnings, _ := c.warnings.Get()
+	n.Warnings += warnings
+	return n
+}
+
+// recent returns all counts but that of warnings.
+func (c *counter) recent() healthz.Counts {
+	n, _ := c.counts.Get()
 	return n
 }
 

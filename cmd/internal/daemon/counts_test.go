@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
@@ -70,35 +69,6 @@ func TestStatusLineFollows(t *testing.T) {
 	shows("1 service, 1 service refuses, 1 file is refused")
 	r.write("web.toml", "[[services]]\n")
 	shows("1 service, 1 service refuses, 1 file is refused, 1 file is stale")
-}
-
-// What is asked for again at once is found once; what hangs keeps nobody longer than
-// patience, and is not begun a second time.
-func TestLately(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, slow := 0, time.Duration(0)
-		l := lately[int]{moment: time.Minute, patience: time.Second, find: func() int { n++; v := n; time.Sleep(slow); return v }}
-		wants := func(want int, after time.Duration) {
-			t.Helper()
-			begun := time.Now()
-			if got := l.get(); got != want || time.Since(begun) != after {
-				t.Errorf("%d after %v, want %d after %v", got, time.Since(begun), want, after)
-			}
-		}
-		wants(1, 0)
-		time.Sleep(59 * time.Second)
-		wants(1, 0)
-		time.Sleep(time.Second)
-		slow = 10 * time.Second
-		wants(1, time.Second)
-		wants(1, time.Second)
-		time.Sleep(8 * time.Second)
-		synctest.Wait()
-		wants(2, 0)
-		if n != 2 {
-			t.Errorf("found %d times, want 2", n)
-		}
-	})
 }
 
 // A failed sync has kube-proxy's name of what failed.

@@ -46,7 +46,7 @@ func (r *reporter) connect(d *daemon) {
 	r.settings, r.mode, r.host, r.affinity, r.takeover, r.foreign = d.settings, d.mode, d.host, d.affinity, d.takeover, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
 	r.drains, r.announcer, r.traffic = d.keeper.Drains(), d.announcer, d.traffic
-	r.storage = &storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem}
+	r.storage = newStorage(&storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem})
 }
 
 // status returns what is known, without what is not known before ctx ends. Of services it has

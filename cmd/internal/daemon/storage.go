@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -19,6 +20,14 @@ type storage struct {
 	statfs   func(string, *unix.Statfs_t) error
 
 	conditions func() string // what is wrong with keeping them; empty: nothing
+
+	disk lately.Value[[]string] // of look
+}
+
+// newStorage completes what has all but disk.
+func newStorage(s *storage) *storage {
+	s.disk = lately.Value[[]string]{Find: s.look, Patience: countsPatience}
+	return s
 }
 
 // warnings returns why what is to survive a restart may not.
@@ -26,11 +35,20 @@ func (s *storage) warnings() (list []string) {
 	if !s.claimed {
 		list = append(list, fmt.Sprintf("state directory %s has no lock: another svcproxy that uses it will not be refused", source.Quote(s.dir)))
 	}
-	if why := s.full(); why != "" {
-		list = append(list, fmt.Sprintf("state directory %s %s: a restart will not know what is accepted from now on", source.Quote(s.dir), why))
-	}
 	if why := s.settings.keepError(); why != "" {
 		list = append(list, "the last good svcproxy.toml cannot be kept, and a restart will not know it: "+why)
+	}
+	found, inTime := s.disk.Get()
+	if !inTime {
+		list = append(list, fmt.Sprintf("state directory %s does not answer", source.Quote(s.dir)))
+	}
+	return append(list, found...)
+}
+
+// look returns what the disk says, for which it is waited.
+func (s *storage) look() (list []string) {
+	if why := s.full(); why != "" {
+		list = append(list, fmt.Sprintf("state directory %s %s: a restart will not know what is accepted from now on", source.Quote(s.dir), why))
 	}
 	if why := s.conditions(); why != "" {
 		list = append(list, why)

@@ -96,11 +96,11 @@ func TestStorageWarnings(t *testing.T) {
 		{"read-only", func(st *unix.Statfs_t) { st.Flags = unix.ST_RDONLY }, nil, "is read-only"},
 		{"gone", func(*unix.Statfs_t) {}, unix.ENOENT, "cannot be looked at (no such file or directory)"},
 	} {
-		s := &storage{dir: "/x", claimed: true, settings: new(settingsWatcher), conditions: kept, statfs: func(_ string, st *unix.Statfs_t) error {
+		s := newStorage(&storage{dir: "/x", claimed: true, settings: new(settingsWatcher), conditions: kept, statfs: func(_ string, st *unix.Statfs_t) error {
 			*st = fine
 			tt.edit(st)
 			return tt.err
-		}}
+		}})
 		got, want := strings.Join(s.warnings(), "\n"), ""
 		if tt.want != "" {
 			want = "state directory /x " + tt.want + ": a restart will not know what is accepted from now on"
@@ -110,7 +110,7 @@ func TestStorageWarnings(t *testing.T) {
 		}
 	}
 	w := &settingsWatcher{unkept: errors.New("no space left on device")}
-	s := &storage{dir: t.TempDir(), settings: w, statfs: unix.Statfs, conditions: kept}
+	s := newStorage(&storage{dir: t.TempDir(), settings: w, statfs: unix.Statfs, conditions: kept})
 	if got := strings.Join(s.warnings(), "\n"); !strings.Contains(got, "has no lock") || !strings.Contains(got, "svcproxy.toml cannot be kept, and a restart will not know it: no space") {
 		t.Errorf("warnings %q", got)
 	}

@@ -30,7 +30,7 @@ func (d *daemon) tellSystemd(ctx context.Context) {
 			d.Notify("READY=1")
 		case <-counted.C:
 			if ready == nil {
-				d.line.setCounts(text(d.counter.counts.get()))
+				d.line.setCounts(text(d.counter.recent()))
 			}
 		case <-alive:
 			if time.Since(d.loop.Alive()) < d.Watch {
