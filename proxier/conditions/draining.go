@@ -2,6 +2,7 @@ package conditions
 
 import (
 	"fmt"
+	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
 )
@@ -62,6 +63,17 @@ func (d *Drains) empty() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return len(d.all) == 0
+}
+
+// rebase has drains that were read end when they were to, and none later than after all of its time if the clock was
+// set back since; from now on whatever is done to the clock.
+func (d *Drains) rebase(now time.Time) {
+	for t, why := range d.all {
+		if !why.Until.IsZero() {
+			why.Until = now.Add(min(why.Until.Sub(now), why.Until.Sub(why.At)))
+			d.all[t] = why
+		}
+	}
 }
 
 // replace takes over the drains of o, which nobody else uses.

@@ -101,6 +101,7 @@ func (k *Keeper) state(now time.Time) *state {
 // restore takes in what an earlier Keeper has written.
 func (k *Keeper) restore(now time.Time) {
 	st, err := k.file.read()
+	st.Drains.rebase(now)
 	if k.drains.replace(st.Drains); err != nil {
 		ring(k.unsaved) // no file has the drains now
 		k.cfg.Log.Warn("what was known of endpoints and drains before cannot be used as a whole: those that have a health check are checked first, and drains may have ended",

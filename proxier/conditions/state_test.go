@@ -192,6 +192,21 @@ func TestDrainOfHostBeforeDisk(t *testing.T) {
 	}
 }
 
+// A drain that began while the clock was years ahead ends after its time, not years later.
+func TestDrainOfWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, t.TempDir())
+		target, ahead := DrainTarget{Addr: netip.MustParseAddr(one)}, time.Now().AddDate(10, 0, 0)
+		if err := h.Drain(target, proxier.Drain{At: ahead, Until: ahead.Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		h = h.restart()
+		if left := time.Until(h.Drains().Get(target).Until); left > time.Hour {
+			t.Errorf("it lasts for %v", left)
+		}
+	})
+}
+
 // A drain is overdue from its deadline on, of which the Loop is told, and a restart knows it.
 func TestDrainIsOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

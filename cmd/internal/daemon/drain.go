@@ -123,7 +123,7 @@ func drainOf(was *proxier.Drain, by control.Peer, q control.Drain, now time.Time
 		why.Until = time.Time{}
 	}
 	if q.Timeout != 0 {
-		why.Until = now.Add(q.Timeout).Round(0)
+		why.Until = now.Add(q.Timeout) // also where the clock is set meanwhile
 	}
 	return why
 }

@@ -305,3 +305,15 @@ func TestUndrainSaysWhatIsStillDrained(t *testing.T) {
 		}
 	})
 }
+
+// The time of a drain passes also while the clock of the host is set: NTP may do that to a host without one of its own.
+func TestDrainOutlastsClock(t *testing.T) {
+	var d conditions.Drains
+	target := drainTarget(t, "192.0.2.1")
+	if err := d.Set(target, drainOf(nil, control.Peer{}, control.Drain{Timeout: time.Hour}, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if until := d.Get(target).Until; until == until.Round(0) {
+		t.Errorf("it ends when the clock shows %v", until)
+	}
+}
