@@ -46,7 +46,15 @@ func newProgram(check *source.HealthCheck) (asker, error) {
 }
 
 func (p *program) ask(ctx context.Context, q Question) error {
-	return ended(ctx, func() error { return p.run(ctx, q) })
+	if unbegun.Load() >= maxUnbegun {
+		return &ownError{errUnbegun}
+	}
+	var late atomic.Bool
+	err := ended(ctx, func() error { return p.run(ctx, q, &late) })
+	if late.Load() {
+		return &ownError{errUnbegun}
+	}
+	return err
 }
 
 // ended returns what run does, or that it timed out: a program that waits for a disk that is
@@ -77,7 +85,8 @@ func ended(ctx context.Context, run func() error) error {
 	}
 }
 
-func (p *program) run(ctx context.Context, q Question) error {
+// run runs the program until it has ended. late is set before it is killed, if it had not begun by then.
+func (p *program) run(ctx context.Context, q Question, late *atomic.Bool) error {
 	var out output
 	cmd := exec.Command(self)
 	cmd.Args = append([]string{starter}, p.check.Command...)
@@ -85,14 +94,15 @@ func (p *program) run(ctx context.Context, q Question) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = pipeWait
-	why, err := startTold(cmd)
+	b, err := begin(cmd)
 	if err != nil {
 		return &ownError{err}
 	}
+	defer b.close()
 	expose(cmd.Process.Pid)
-	waitGroup(ctx, cmd.Process.Pid)
+	waitGroup(ctx, cmd.Process.Pid, func() { late.Store(b.isLate()) })
 	err = cmd.Wait()
-	if failed := why(); failed != nil {
+	if _, failed := b.look(); failed != nil {
 		return &ownError{failed} // this host has no such program, say: the endpoint was not asked
 	}
 	return outcomeOfRun(ctx, err, &out)
@@ -115,11 +125,11 @@ func expose(pid int) {
 }
 
 // waitGroup waits until a program has ended, or ctx, and kills what is left of its
-// process group. The program is not reaped before that: its id, which is that of the
+// process group; at the end of ctx it calls before first. The program is not reaped before that: its id, which is that of the
 // group, cannot be another's.
-func waitGroup(ctx context.Context, pid int) {
+func waitGroup(ctx context.Context, pid int, before func()) {
 	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { killGroup(pid); close(killed) })
+	stop := context.AfterFunc(ctx, func() { before(); killGroup(pid); close(killed) })
 	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
 	if !stop() {

@@ -49,7 +49,7 @@ func beOnDeadDisk(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	check := source.HealthCheck{Type: source.CheckExec, Command: []string{filepath.Join(dir, "check")}, Timeout: 100 * time.Millisecond}
-	want(t, "of a dead disk", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), check), "the program timed out")
+	want(t, "of a dead disk", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), check), "not asked: "+errUnbegun.Error())
 	runtime.GC()
 	want(t, "beside it", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), shell("exit 3")), "exit code 3")
 	if err := unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {

@@ -1,12 +1,14 @@
 package healthcheck
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strconv"
-	"time"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,8 +42,18 @@ func become(command []string) {
 	os.Exit(1)
 }
 
-// startTold starts a process that becomes a program, and returns what tells, when it has ended, why it did not.
-func startTold(cmd *exec.Cmd) (why func() error, err error) {
+// A beginning is how far a process has got that is to become a program.
+type beginning struct {
+	r *os.File // ends when it is the program
+
+	mu     sync.Mutex
+	over   bool
+	failed error
+	late   bool
+}
+
+// begin starts one.
+func begin(cmd *exec.Cmd) (*beginning, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -52,18 +64,64 @@ func startTold(cmd *exec.Cmd) (why func() error, err error) {
 		r.Close()
 		return nil, err
 	}
-	return func() error {
-		defer r.Close()
-		return readErrno(r)
-	}, nil
+	return &beginning{r: r}, nil
 }
 
-// readErrno reads the number of an error; nil: there is none.
-func readErrno(r *os.File) error {
-	_ = r.SetReadDeadline(time.Now().Add(pipeWait)) // who wrote has ended
-	text, _ := io.ReadAll(io.LimitReader(r, 16))
-	if number, err := strconv.Atoi(string(text)); err == nil {
-		return unix.Errno(number)
+// look reports whether the process has become the program, or has ended, or why it cannot become it. It does not wait.
+func (b *beginning) look() (over bool, failed error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return true, b.failed
 	}
-	return nil
+	text, err := readNow(b.r)
+	if errors.Is(err, unix.EAGAIN) {
+		return false, nil
+	}
+	b.over = true
+	if number, err := strconv.Atoi(string(text)); err == nil {
+		b.failed = unix.Errno(number)
+	}
+	return true, b.failed
+}
+
+// unbegun counts processes that were to become a program and did not in time, until they end: they wait for a disk.
+var unbegun atomic.Int32
+
+// maxUnbegun is how many there may be. Each takes some 10 MB, and one more would learn nothing else.
+const maxUnbegun = 8
+
+var errUnbegun = errors.New("its program cannot be read in time: a disk that does not answer, or a busy host")
+
+// isLate reports whether the process has not become the program, and counts it until close.
+func (b *beginning) isLate() bool {
+	if over, _ := b.look(); over {
+		return false
+	}
+	b.late = true
+	unbegun.Add(1)
+	return true
+}
+
+// close is called when the process has ended.
+func (b *beginning) close() {
+	if b.late {
+		unbegun.Add(-1)
+	}
+	b.r.Close()
+}
+
+// readNow reads what there is; EAGAIN: nothing, and it may come.
+func readNow(r *os.File) (text []byte, err error) {
+	conn, err := r.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	text = make([]byte, 16)
+	n := 0
+	err2 := conn.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), text)
+		return true
+	})
+	return text[:max(0, n)], cmp.Or(err, err2)
 }
