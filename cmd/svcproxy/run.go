@@ -27,6 +27,7 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 			if err := mayAdminister("run"); err != nil {
 				return err
 			}
+			outliveReaders()
 			hup := make(chan os.Signal, 1)
 			signal.Notify(hup, unix.SIGHUP)
 			defer signal.Stop(hup)
@@ -50,6 +51,10 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 	flags.Bind(cmd.Flags())
 	return cmd
 }
+
+// outliveReaders has this process go on when nobody reads its output any more, as where the program that takes its log has
+// ended: else Go ends it by SIGPIPE. The signal is caught and not ignored, which programs that are started would inherit.
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 
 // notify tells systemd, where there is one. A message may be lost: the next one of its kind
 // follows.
