@@ -317,13 +317,19 @@ func (l *Loop) unread() []string {
 // those that fail, which were warned of.
 func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
+// RunAlive is Alive whatever a Sync does: of one that waits for the kernel, a restart would wait too.
+func (l *Loop) RunAlive() time.Time {
+	at := time.Now()
+	if since := l.busy.Load(); since != nil && since.Add(l.cfg.SyncTimeout).Before(at) {
+		at = since.Add(l.cfg.SyncTimeout)
+	}
+	return at
+}
+
 // Alive returns when the Loop last showed that it is not stuck: now, unless a Sync
 // makes no progress for longer than it may, or Run itself is busy for as long.
 func (l *Loop) Alive() time.Time {
-	at := time.Now()
-	if since := l.busy.Load(); since != nil && since.Add(l.cfg.SyncTimeout).Before(at) {
-		return since.Add(l.cfg.SyncTimeout)
-	}
+	at := l.RunAlive()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	for _, f := range l.families {

@@ -472,7 +472,7 @@ func TestLoopItselfStuck(t *testing.T) {
 		l := start(t, &kernel{}, func(c *Config) { c.OnHealth = func([]HealthCheck) { time.Sleep(time.Hour) } })
 		l.Synced("file")
 		time.Sleep(2 * time.Minute)
-		if stuck := time.Since(l.Alive()); stuck != time.Minute {
+		if stuck := time.Since(l.Alive()); stuck != time.Minute || !l.RunAlive().Equal(l.Alive()) {
 			t.Errorf("stuck for %v, want 1m", stuck)
 		}
 		time.Sleep(time.Hour)
@@ -577,6 +577,9 @@ func TestLoopAlive(t *testing.T) {
 		time.Sleep(2 * time.Minute) // a sync may take one
 		if stuck := time.Since(l.Alive()); stuck != time.Minute {
 			t.Errorf("stuck for %v, want 1m", stuck)
+		}
+		if !l.RunAlive().Equal(time.Now()) {
+			t.Error("Run is not alive while a sync hangs: systemd would restart it, to wait for the same")
 		}
 		l.SetBackends(map[Family]Backend{IPv4: k, IPv6: &kernel{}})
 		synctest.Wait()

@@ -33,7 +33,7 @@ func (d *daemon) tellSystemd(ctx context.Context) {
 				d.line.setCounts(text(d.counter.recent()))
 			}
 		case <-alive:
-			if time.Since(d.loop.Alive()) < d.Watch {
+			if time.Since(d.loop.RunAlive()) < d.Watch {
 				d.Notify("WATCHDOG=1")
 			}
 		}
