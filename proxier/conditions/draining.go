@@ -69,10 +69,15 @@ func (d *Drains) empty() bool {
 // set back since; from now on whatever is done to the clock.
 func (d *Drains) rebase(now time.Time) {
 	for t, why := range d.all {
-		if !why.Until.IsZero() {
-			why.Until = now.Add(min(why.Until.Sub(now), why.Until.Sub(why.At)))
-			d.all[t] = why
+		if why.Until.IsZero() {
+			continue
 		}
+		left := why.Until.Sub(now)
+		if all := why.Until.Sub(why.At); all > 0 { // else it began by another clock than it ends by
+			left = min(left, all)
+		}
+		why.Until = now.Add(left)
+		d.all[t] = why
 	}
 }
 

@@ -204,6 +204,13 @@ func TestDrainOfWrongClock(t *testing.T) {
 		if left := time.Until(h.Drains().Get(target).Until); left > time.Hour {
 			t.Errorf("it lasts for %v", left)
 		}
+		if err := h.Drain(target, proxier.Drain{At: ahead, Until: time.Now().Add(time.Hour)}); err != nil { // the clock is right, and it gets a time
+			t.Fatal(err)
+		}
+		h = h.restart()
+		if left := time.Until(h.Drains().Get(target).Until); left <= 0 || left > time.Hour {
+			t.Errorf("with a time that it got later, it lasts for %v", left)
+		}
 	})
 }
 
