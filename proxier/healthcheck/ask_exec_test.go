@@ -105,6 +105,15 @@ func TestExecPipe(t *testing.T) {
 	syscall.Kill(child, syscall.SIGKILL)
 }
 
+// TestExecUnbegun has as many that wait for a disk as there may be: no other is begun.
+func TestExecUnbegun(t *testing.T) {
+	unbegun.Add(maxUnbegun)
+	at := netip.MustParseAddrPort("192.0.2.1:80")
+	want(t, "beside those", asked(t, at, shell("exit 0")), "not asked: "+errUnbegun.Error())
+	unbegun.Add(-maxUnbegun)
+	want(t, "after them", asked(t, at, shell("exit 0")), "")
+}
+
 // TestExecThatDoesNotEnd has programs that end by no signal: they hold nothing up, and of too many no more are begun.
 func TestExecThatDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
