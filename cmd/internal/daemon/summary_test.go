@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,6 +117,22 @@ func TestStorageWarnings(t *testing.T) {
 	if got := strings.Join(s.warnings(), "\n"); !strings.Contains(got, "has no lock") || !strings.Contains(got, "svcproxy.toml cannot be kept, and a restart will not know it: no space") {
 		t.Errorf("warnings %q", got)
 	}
+}
+
+// A state directory that does not answer is told of, and nobody waits for it longer than a moment.
+func TestStorageHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := newStorage(&storage{dir: "/x", claimed: true, settings: new(settingsWatcher), conditions: func() string { return "" }, statfs: func(string, *unix.Statfs_t) error {
+			<-release
+			return nil
+		}})
+		begun := time.Now()
+		if got := s.warnings(); time.Since(begun) != countsPatience || !slices.Equal(got, []string{"state directory /x does not answer"}) {
+			t.Errorf("after %v: %q", time.Since(begun), got)
+		}
+		close(release)
+	})
 }
 
 // That settings cannot be kept stays known until they can.
