@@ -41,8 +41,9 @@ func (s *Source) cleanStore() {
 	s.markStore()
 	s.store.enqueue(func() {
 		for _, name := range s.store.removeOrphans() {
-			if data, _, err := readContent(s.path(name), s.maxSize); err == nil {
-				s.store.rewriteCopy(name, &version{id: idOf(data, nil), data: data})
+			path := s.path(name)
+			if t, ok := s.disks.read(path, s.disks.lstat(path), s.maxSize); ok && t.err == nil {
+				s.store.rewriteCopy(name, &version{id: idOf(t.data, nil), data: t.data})
 			}
 		}
 	})

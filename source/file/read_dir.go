@@ -67,29 +67,39 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 
 // listFiles returns the names of the service files in dir, sorted.
 func listFiles(dir string) ([]string, error) {
-	names, _, err := listWithID(dir)
-	return names, err
+	l := listDir(dir)
+	return l.names, l.err
 }
 
-// listWithID also says which directory that is.
-func listWithID(dir string) (names []string, id dirID, err error) {
+// A listing is what service files a directory has, by name, and which directory that is.
+type listing struct {
+	names []string
+	id    dirID
+	err   error // why nobody knows
+}
+
+func listDir(dir string) (l listing) {
+	if l.names, l.id, l.err = readDirNames(dir); l.err != nil {
+		return listing{err: fmt.Errorf("listing service files: %w", l.err)}
+	}
+	return l
+}
+
+func readDirNames(dir string) (names []string, id dirID, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, id, fmt.Errorf("listing service files: %w", err)
+		return nil, id, err
 	}
 	defer d.Close()
 	if id, err = dirIDOf(int(d.Fd()), ""); err != nil {
-		return nil, id, fmt.Errorf("listing service files: %w", err)
+		return nil, id, err
 	}
 	entries, err := d.ReadDir(-1)
-	if err != nil {
-		return nil, id, fmt.Errorf("listing service files: %w", err)
-	}
 	for _, e := range entries {
 		if isServiceFile(e.Name()) && !e.IsDir() {
 			names = append(names, e.Name())
 		}
 	}
 	slices.Sort(names)
-	return names, id, nil
+	return names, id, err
 }

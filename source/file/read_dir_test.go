@@ -146,7 +146,7 @@ func TestTracer(t *testing.T) {
 		{"/loop", "", []string{"/loop"}},
 	}
 	for _, tt := range tests {
-		leads, passed := newTracer().trace(root + tt.path)
+		leads, passed := newTracer(nil).trace(root + tt.path)
 		for i := range passed {
 			passed[i] = strings.TrimPrefix(passed[i], root)
 		}

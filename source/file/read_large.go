@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -42,9 +42,11 @@ func (s *Source) readLarge(ctx context.Context, l *largeRead) {
 	case <-ctx.Done():
 		return
 	}
-	l.probe.readText(ctx, s.parse)
+	release := sync.OnceFunc(func() { <-s.slots })
+	defer time.AfterFunc(diskPatience, release).Stop() // a disk that does not answer keeps no place from others
+	l.take(ctx, readTextOf(l.f.path, l.f.link, l.max), s.parse)
 	s.assess(&l.probe)
-	<-s.slots
+	release()
 	select {
 	case s.largeDone <- l:
 	case <-ctx.Done():
@@ -80,17 +82,17 @@ func (s *Source) outdated(l *largeRead, was stamp) bool {
 	if f == nil { // its removal, which was held, went through meanwhile: it is a new file
 		return true
 	}
-	info, err := os.Stat(f.path)
-	if err == nil {
-		is = stampOf(info)
+	now := s.disks.follow(f.path, l.pathInfo)
+	if now.err == nil {
+		is = stampOf(now.info)
 	}
 	switch {
 	case l.revision != s.revision.Load():
 		return true
-	case is == was:
+	case is == was, now.err == ErrNoAnswer:
 		return false
 	}
-	return errors.Is(err, fs.ErrNotExist) || f.changingSince.IsZero() || time.Since(f.changingSince) < maxWait
+	return errors.Is(now.err, fs.ErrNotExist) || f.changingSince.IsZero() || time.Since(f.changingSince) < maxWait
 }
 
 // cancelRead forgets a reading, whatever becomes of it.

@@ -3,9 +3,9 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"time"
 )
@@ -16,7 +16,7 @@ func (s *Source) names(todo work) ([]string, bool) {
 	names := todo.names
 	if todo.all {
 		s.updateWatches() // first, so that what changes after the listing is told
-		listed, moved, err := s.directory.readNames(s.hasFiles())
+		listed, moved, err := s.list()
 		s.logDirError(err)
 		if err != nil {
 			return nil, false
@@ -40,6 +40,22 @@ func (s *Source) names(todo work) ([]string, bool) {
 		}
 	}
 	return slices.Sorted(maps.Keys(names)), true
+}
+
+// list returns the names of the service files, and whether the directory is another one than before.
+func (s *Source) list() (names []string, moved bool, err error) {
+	l, ok := ask(s.disks, s.dir, func() listing { return listDir(s.dir) })
+	if !ok {
+		l.err = fmt.Errorf("listing service files: %w", ErrNoAnswer)
+	}
+	moved, err = s.directory.take(l, s.hasFiles())
+	return l.names, moved, err
+}
+
+// sameDirectory reports whether the directory is known to be the one that was listed.
+func (s *Source) sameDirectory() bool {
+	same, ok := ask(s.disks, s.dir, (*s.directory).unchanged)
+	return ok && same
 }
 
 // hasFiles reports whether there is anything that an empty directory would remove.
@@ -68,8 +84,8 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 	inParallel(len(names), func(i int) {
 		p := &probes[i]
 		p.name, p.max, p.revision = names[i], s.maxSize, rules
-		p.renamed, p.home = todo.renamed[p.name], s.directory.lastID.fileID
-		p.info, p.err = os.Lstat(s.path(p.name))
+		p.renamed, p.dir = todo.renamed[p.name], s.directory.lastID.fileID
+		p.pathInfo = s.disks.lstat(s.path(p.name))
 	})
 	if links := s.register(probes); len(links) > 0 {
 		s.updateLinkWatches(links) // before the links are followed, so that what changes afterwards is told
@@ -77,12 +93,12 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 	ok := s.forEach(ctx, len(probes), func(i int) {
 		p := &probes[i]
 		p.at = time.Now()
-		toRead := p.examine(todo.hash)
+		toRead := p.examine(s.whatIsAt(p), todo.hash)
 		if p.deferred = toRead && s.synced && p.stamp.size > largeSize; p.deferred {
 			return
 		}
 		if toRead {
-			p.readText(ctx, s.parse)
+			s.readSmall(ctx, p)
 		}
 		if s.store != nil && !s.synced {
 			s.restore(ctx, p)
@@ -98,6 +114,24 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 		}
 		return p.deferred
 	}), true
+}
+
+// whatIsAt returns what p's file is, where links are followed.
+func (s *Source) whatIsAt(p *probe) pathInfo {
+	if !p.isLink() {
+		return p.pathInfo
+	}
+	return s.disks.follow(p.f.path, p.pathInfo)
+}
+
+// readSmall reads the text of p's file, if that comes in time.
+func (s *Source) readSmall(ctx context.Context, p *probe) {
+	t, ok := s.disks.read(p.f.path, p.pathInfo, p.max)
+	if !ok {
+		p.v, p.stamp = p.unreadVersion(ErrNoAnswer), stamp{} // to be read again
+		return
+	}
+	p.take(ctx, t, s.parse)
 }
 
 // register gives each probe its state, and returns the names of those that are, or were, links. A missing
@@ -123,7 +157,9 @@ func (s *Source) register(probes []probe) (links []string) {
 			p.referred = !s.synced || p.f.used != nil && referred[p.name]
 		}
 		p.f.maybeLost = missing && (p.f.maybeLost || s.store != nil && s.store.uncleanStop && !s.synced)
-		p.f.link = p.err == nil && p.info.Mode()&fs.ModeSymlink != 0
+		if p.err != ErrNoAnswer {
+			p.f.link = p.isLink()
+		}
 		if was || p.f.link {
 			links = append(links, p.name)
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -27,13 +25,9 @@ func racyWindow(nsec int64) time.Duration {
 	return racyTime
 }
 
-// examine finds out which version p's file has, as far as its text need not be read.
-// It returns true when that is to be read.
-func (p *probe) examine(hash bool) bool {
-	info, err := p.info, p.err
-	if p.f.link {
-		info, err = os.Stat(p.f.path)
-	}
+// examine finds out which version p's file has, which is this one, as far as its text need not be
+// read. It returns true when that is to be read.
+func (p *probe) examine(is pathInfo, hash bool) bool {
 	switch {
 	case errors.Is(p.err, fs.ErrNotExist) && p.f.maybeLost:
 		p.v = p.unreadVersion(errMaybeLost)
@@ -41,33 +35,27 @@ func (p *probe) examine(hash bool) bool {
 	case errors.Is(p.err, fs.ErrNotExist) && p.referred:
 		p.v = p.unreadVersion(p.err)
 		return false
-	case errors.Is(p.err, fs.ErrNotExist), err == nil && info.IsDir():
+	case errors.Is(p.err, fs.ErrNotExist), is.err == nil && is.info.IsDir():
 		p.v = gone
 		return false
-	case err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
-		p.v = p.unreadVersion(err)
+	case is.err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
+		p.v = p.unreadVersion(is.err)
 		return false
 	}
-	p.stamp = stampOf(info)
-	p.elsewhere = info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.dev != p.home.dev || isMounted(p.f.path)
+	p.stamp = stampOf(is.info)
+	p.elsewhere = is.info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.dev != p.dir.dev || is.mounted
 	p.target = p.f.target
 	return p.stamp != p.f.stamp || p.f.racy || hash
 }
 
-// readText reads the text of p's file.
-func (p *probe) readText(ctx context.Context, parse parser) {
-	if p.f.link {
-		p.target, _ = filepath.EvalSymlinks(p.f.path)
-	}
-	var data []byte
-	var err error
-	p.opened = time.Now()
-	data, p.stamp, err = readContent(p.f.path, p.max)
-	if errors.Is(err, fs.ErrNotExist) && !p.f.link {
+// take finds out which version a text is that was read from p's file.
+func (p *probe) take(ctx context.Context, t readText, parse parser) {
+	p.opened, p.stamp, p.target = t.opened, t.stamp, t.target
+	if errors.Is(t.err, fs.ErrNotExist) && !p.f.link {
 		p.v, p.stamp = gone, stamp{}
 		return
 	}
-	p.v = p.version(ctx, data, err, parse)
+	p.v = p.version(ctx, t.data, t.err, parse)
 }
 
 // unreadVersion returns the version of a file whose text is not known.

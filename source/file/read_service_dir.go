@@ -42,19 +42,18 @@ func (d *serviceDir) loadID() {
 	}
 }
 
-// readNames returns the names of the service files. After an error nobody knows which
-// there are. known: files were read before.
-func (d *serviceDir) readNames(known bool) (names []string, moved bool, err error) {
-	names, id, err := listWithID(d.dir)
-	if err != nil {
-		return nil, false, err
+// take notes which directory was listed, and reports whether it is another one than before. After an error
+// nobody knows which files there are. known: files were read before.
+func (d *serviceDir) take(l listing, known bool) (moved bool, err error) {
+	if l.err != nil {
+		return false, l.err
 	}
-	if len(names) == 0 && known && !id.is(d.lastID) {
-		return nil, false, errEmptyReplacement
+	if len(l.names) == 0 && known && !l.id.is(d.lastID) {
+		return false, errEmptyReplacement
 	}
-	moved = id != d.lastID
-	d.lastID = id
-	return names, moved, nil
+	moved = l.id != d.lastID
+	d.lastID = l.id
+	return moved, nil
 }
 
 // encodeID returns what statePath holds.
@@ -63,7 +62,7 @@ func (d *serviceDir) encodeID() []byte {
 }
 
 // unchanged reports whether the directory is still the one that was listed.
-func (d *serviceDir) unchanged() bool {
+func (d serviceDir) unchanged() bool {
 	id, err := dirIDOf(unix.AT_FDCWD, d.dir)
 	return err == nil && id == d.lastID
 }
@@ -74,7 +73,7 @@ func (d *serviceDir) unchanged() bool {
 func CheckListing(dir, stateDir string) error {
 	d := newServiceDir(dir, stateDir)
 	d.loadID()
-	_, _, err := d.readNames(d.lastID != dirID{})
+	_, err := d.take(listDir(dir), d.lastID != dirID{})
 	if errors.Is(err, fs.ErrNotExist) && (d.lastID == dirID{}) {
 		return nil // there never was one
 	}

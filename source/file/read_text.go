@@ -7,10 +7,30 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
+	"time"
 
 	"svcproxy.dev/svcproxy/source"
 )
+
+// A readText is a text as it was read from a file.
+type readText struct {
+	data   []byte
+	stamp  stamp
+	target string // of a link
+	err    error
+	opened time.Time
+}
+
+func readTextOf(path string, link bool, max int) (t readText) {
+	if link {
+		t.target, _ = filepath.EvalSymlinks(path)
+	}
+	t.opened = time.Now()
+	t.data, t.stamp, t.err = readContent(path, max)
+	return t
+}
 
 // readContent reads a file of at most max bytes, and says which version of it was
 // read: one that is written meanwhile has another stamp afterwards.

@@ -13,7 +13,7 @@ import (
 
 // Run implements source.Source. It returns nil when ctx ends, and never before.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
-	warnRemote(s.log, s.dir, s.statfs)
+	s.background.Go(func() { warnRemote(s.log, s.dir, s.statfs) })
 	s.open = newWatcher
 	s.openWatcher()
 	defer func() {
@@ -63,6 +63,9 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 				l.ended = true
 				next.soon()
 			}
+		case <-s.disks.answered:
+			s.todo.all = true
+			next.within(mergeTime)
 		case do := <-s.commands:
 			do(sink)
 			next.within(0)
@@ -75,6 +78,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 // step does the work there is and returns how long to wait for the next step. It does
 // nothing when ctx ends meanwhile.
 func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
+	s.disks.beginStep(s.patience())
 	s.pollContents()
 	s.endTrial(sink)
 	s.releaseIfOff(sink)
@@ -106,6 +110,14 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	s.forgetEnded()
 	s.steps++
 	return s.nextWait()
+}
+
+// patience returns how long a step waits for a file system.
+func (s *Source) patience() time.Duration {
+	if s.synced {
+		return diskPatience
+	}
+	return firstPatience
 }
 
 // pollContents adds to the work to do, when it is time, to read all files.
@@ -144,7 +156,7 @@ func (s *Source) handRecorded(ctx context.Context, sink source.Sink) {
 // file seems to be gone, too, when the directory has gone meanwhile.
 func (s *Source) trustMissing(probes []probe) bool {
 	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == gone })
-	return !missing || s.directory.unchanged()
+	return !missing || s.sameDirectory()
 }
 
 // probeRecorded returns probes of what is recorded, for a directory that cannot be read.
@@ -153,11 +165,11 @@ func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
 	names := s.remembered()
 	probes := make([]probe, len(names))
 	for i, name := range names {
-		probes[i] = probe{name: name, max: s.maxSize, revision: s.revision.Load(), err: errDirAway, at: time.Now()}
+		probes[i] = probe{name: name, max: s.maxSize, revision: s.revision.Load(), pathInfo: pathInfo{err: errDirAway}, at: time.Now()}
 	}
 	s.register(probes)
 	return probes, s.forEach(ctx, len(probes), func(i int) {
-		probes[i].examine(false)
+		probes[i].examine(probes[i].pathInfo, false)
 		s.restore(ctx, &probes[i])
 	})
 }

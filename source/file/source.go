@@ -29,7 +29,7 @@
 // assess of files below it, and observe is a method in wait.go that collect calls.
 //
 //	watch*    what wakes us: events, links, mounts
-//	read_*    look at the directory and its names, read texts
+//	read_*    look at the directory and its names, read texts; read_patience.go: no disk is waited for long
 //	parse*    text to services and faults (rules.go: the limits)
 //	wait.go   whether a version may be half written, and when it counts
 //	hand*     what counts is handed to the sink, and what the sink accepts
@@ -104,6 +104,7 @@ type Source struct {
 	around  lately.Value[surroundings]
 
 	// Of the goroutine of Run.
+	disks     *disks
 	watcher   *watcher                           // nil: polls only
 	open      func(dir string) (*watcher, error) // nil: there is to be none
 	todo      work
@@ -173,6 +174,7 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
+	s.disks = newDisks(o.Dir)
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	s.around = lately.Value[surroundings]{Find: s.lookAround, Patience: aroundPatience}
 	if o.StateDir != "" {

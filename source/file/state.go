@@ -2,7 +2,6 @@ package file
 
 import (
 	"context"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -56,18 +55,17 @@ type state struct {
 // A probe is a look at one name.
 type probe struct {
 	name     string
+	pathInfo // of the name itself, if it is a link
 	f        *state
-	max      int         // size of the largest file to read
-	revision int64       // see Source.Revalidate
-	info     fs.FileInfo // of the name itself, if it is a link
-	err      error       // why there is no info
+	max      int   // size of the largest file to read
+	revision int64 // see Source.Revalidate
 	at       time.Time
 	opened   time.Time // before its text was read, if that is not at
 	stamp    stamp
 	target   string   // of a link
 	v        *version // nil: it has not changed since the last look
 
-	home      fileID // the directory
+	dir       fileID // the directory
 	elsewhere bool   // see state
 
 	referred     bool // it is of endpoints that are used: that it is gone removes none

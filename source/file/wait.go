@@ -99,7 +99,7 @@ func (s *Source) assess(p *probe) {
 	quiet := p.at.Sub(p.lastChanged()) >= quietTime
 	long := !f.changingSince.IsZero() && p.at.Sub(f.changingSince) >= busyTime
 	if p.partial && !p.referred && (quiet || long) { // what does not exist nobody writes
-		p.complete, p.openForWrite = p.checkWriters()
+		p.complete, p.openForWrite = s.writersOf(p)
 	}
 }
 
@@ -131,15 +131,26 @@ func (s *Source) isPrefix(f *state, v, old *version) bool {
 	if s.store == nil { // nobody drops texts
 		return bytes.HasPrefix(old.data, v.data)
 	}
-	text := s.store.textOf(f.path, old)
+	text, _ := ask(s.disks, s.store.dir, func() []byte { return s.store.textOf(f.path, old) })
 	return text == nil || bytes.HasPrefix(text, v.data)
 }
 
-// checkWriters says whether it is certain that p's file has been read whole, for nobody
-// has it open to write it, or that it has not: then the kernel gives no lease,
-// fcntl(2), or it has been written since. Some file systems have no leases.
-func (p *probe) checkWriters() (none, some bool) {
-	f, err := os.OpenFile(p.f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+// writersOf says whether it is certain that p's file has been read whole, for nobody has it open to
+// write it, or that it has not.
+func (s *Source) writersOf(p *probe) (none, some bool) {
+	path, is := p.f.path, p.stamp
+	type writers struct{ none, some bool }
+	w, _ := ask(s.disks, p.contentPath(path), func() (w writers) {
+		w.none, w.some = checkWriters(path, is)
+		return w
+	})
+	return w.none, w.some
+}
+
+// checkWriters is writersOf for a path at which there was a file with this stamp. Where somebody has
+// it open the kernel gives no lease, fcntl(2). Some file systems have no leases.
+func checkWriters(path string, was stamp) (none, some bool) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false, errors.Is(err, fs.ErrNotExist)
 	}
@@ -149,7 +160,7 @@ func (p *probe) checkWriters() (none, some bool) {
 	}
 	defer func() { _, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) }() // closing it does the same
 	info, err := f.Stat()
-	none = err == nil && stampOf(info) == p.stamp
+	none = err == nil && stampOf(info) == was
 	return none, !none
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -23,6 +22,7 @@ import (
 type watcher struct {
 	*fsnotify.Watcher
 	closeEvents *closeEvents // nil: nobody tells of them
+	disks       *disks       // nil: each takes its time
 
 	dir     string            // absolute
 	realDir string            // dir with all links followed; empty while it does not exist
@@ -84,7 +84,7 @@ func (w *watcher) classify(ev fsnotify.Event) (a eventTarget) {
 // What it does not see change while it works will come as an event.
 func (w *watcher) watchAll(linkNames []string) error {
 	return w.retry(func() []string {
-		t := newTracer()
+		t := newTracer(w.disks)
 		w.reset()
 		real, passed := t.trace(w.dir)
 		for _, path := range passed {
@@ -105,7 +105,7 @@ func (w *watcher) watchAll(linkNames []string) error {
 // none any more: nothing else has changed.
 func (w *watcher) watchLinks(names []string, isLink func(name string) bool) error {
 	return w.retry(func() (dirs []string) {
-		t := newTracer()
+		t := newTracer(w.disks)
 		for _, name := range names {
 			w.removeLink(name)
 			if isLink(name) {
@@ -184,13 +184,17 @@ func (w *watcher) set(dirs []string) (added bool, err error) {
 	return added, err
 }
 
-// ensure watches one directory, unless it already does.
+// ensure watches one directory, unless it already does, or does not answer: that may be for ever
+// where it is added, which fsnotify does one at a time.
 func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist), ignoreMissing(err) // removed since it was traced
+	is := w.disks.stat(dir)
+	switch {
+	case is.err == ErrNoAnswer:
+		return false, nil
+	case is.err != nil:
+		return errors.Is(is.err, fs.ErrNotExist), ignoreMissing(is.err) // removed since it was traced
 	}
-	id := stampOf(info).fileID
+	id := stampOf(is.info).fileID
 	if old, ok := w.watched[dir]; ok && alive && old == id {
 		return false, nil
 	}

@@ -58,7 +58,7 @@ func (s *Source) openWatcher() {
 	w, err := s.open(s.dir)
 	s.logWatchError(err)
 	if err == nil {
-		s.watcher = w
+		s.watcher, w.disks = w, s.disks
 	}
 }
 

@@ -1,8 +1,6 @@
 package file
 
 import (
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -12,7 +10,8 @@ const maxHops = 40
 
 // A tracer finds out on which paths the meaning of others depends.
 type tracer struct {
-	seen map[string]component // paths share most of their directories
+	disks *disks
+	seen  map[string]component // paths share most of their directories
 }
 
 type component struct {
@@ -20,7 +19,7 @@ type component struct {
 	exists bool
 }
 
-func newTracer() *tracer { return &tracer{map[string]component{}} }
+func newTracer(d *disks) *tracer { return &tracer{d, map[string]component{}} }
 
 // trace follows an absolute path and returns where it leads, empty if nowhere, and
 // the paths that say so: those of the links on the way, and the end of it. Where it ends
@@ -55,14 +54,8 @@ func (t *tracer) look(path string) component {
 	if c, ok := t.seen[path]; ok {
 		return c
 	}
-	var c component
-	if info, err := os.Lstat(path); err == nil {
-		c.exists = true
-		if info.Mode()&fs.ModeSymlink != 0 {
-			c.target, err = os.Readlink(path)
-			c.exists = err == nil
-		}
-	}
+	is := t.disks.lstat(path) // what does not answer leads nowhere
+	c := component{target: is.leadsTo, exists: is.err == nil && is.isLink() == (is.leadsTo != "")}
 	t.seen[path] = c
 	return c
 }

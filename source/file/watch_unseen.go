@@ -20,7 +20,7 @@ func (s *Source) pollUnwatched() {
 	} else {
 		s.nextUnwatched = now.Add(unwatchedPoll)
 	}
-	if s.mounts.changed() || !s.directory.unchanged() {
+	if s.mounts.changed() || !s.sameDirectory() {
 		s.todo.all = true
 	}
 	for name, f := range s.files {

@@ -1,0 +1,75 @@
+package file
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// A pathInfo is what there is at a path.
+type pathInfo struct {
+	info    fs.FileInfo
+	err     error  // why there is none
+	leadsTo string // of a link
+	mounted bool   // see isMounted; not of a link
+}
+
+// lstat looks at a name in the directory.
+func (d *disks) lstat(path string) pathInfo {
+	return d.lookUp(path, func() (p pathInfo) {
+		if p.info, p.err = os.Lstat(path); p.err != nil {
+			return p
+		}
+		if p.isLink() {
+			p.leadsTo, _ = os.Readlink(path)
+		} else {
+			p.mounted = isMounted(path)
+		}
+		return p
+	})
+}
+
+// follow looks at what a link leads to.
+func (d *disks) follow(path string, link pathInfo) pathInfo {
+	if d.crowded() {
+		return pathInfo{err: ErrNoAnswer}
+	}
+	return d.lookUp(link.contentPath(path), statOf(path))
+}
+
+// stat looks at what a path leads to.
+func (d *disks) stat(path string) pathInfo { return d.lookUp(path, statOf(path)) }
+
+func statOf(path string) func() pathInfo {
+	return func() (p pathInfo) {
+		p.info, p.err = os.Stat(path)
+		p.mounted = p.err == nil && isMounted(path)
+		return p
+	}
+}
+
+func (d *disks) lookUp(path string, look func() pathInfo) pathInfo {
+	if p, ok := ask(d, path, look); ok {
+		return p
+	}
+	return pathInfo{err: ErrNoAnswer}
+}
+
+func (p pathInfo) isLink() bool { return p.err == nil && p.info.Mode()&fs.ModeSymlink != 0 }
+
+// contentPath returns what questions about the content of the file at path are about: where a link leads to, or what is
+// below the file, which can be looked at and removed while it cannot be read.
+func (p pathInfo) contentPath(path string) string {
+	switch {
+	case p.leadsTo == "":
+		return filepath.Join(path, "content")
+	case filepath.IsAbs(p.leadsTo):
+		return filepath.Clean(p.leadsTo)
+	}
+	return filepath.Join(filepath.Dir(path), p.leadsTo)
+}
+
+// read reads the text of a file of which this is known.
+func (d *disks) read(path string, is pathInfo, max int) (readText, bool) {
+	return ask(d, is.contentPath(path), func() readText { return readTextOf(path, is.isLink(), max) })
+}

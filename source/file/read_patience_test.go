@@ -1,0 +1,54 @@
+package file
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What does not answer is waited for once, and then neither it nor what is below it is asked; with it, all of a directory
+// in which much does not answer, but never what is beside that. All are asked again once it has answered.
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, dead := newDisks("/conf"), make(chan struct{})
+		var asked atomic.Int32
+		wants := func(path string, hangs, answered bool, after time.Duration, times int32) {
+			t.Helper()
+			begun, before := time.Now(), asked.Load()
+			_, ok := ask(d, path, func() bool {
+				asked.Add(1)
+				if hangs {
+					<-dead
+				}
+				return true
+			})
+			if took := time.Since(begun); ok != answered || took != after || asked.Load()-before != times {
+				t.Errorf("%s: answered: %v after %v, asked %d times; want %v after %v, %d times", path, ok, took, asked.Load()-before, answered, after, times)
+			}
+		}
+		wants("/far/x", true, false, firstPatience, 1)
+		wants("/far/x", false, false, 0, 0)
+		wants("/far/x/below", false, false, 0, 0)
+		wants("/far/beside", false, true, 0, 1)
+		wants("/far/y", true, false, nextPatience, 1)
+		d.beginStep(diskPatience)
+		wants("/far/z", true, false, diskPatience, 1)
+		for i := range manyBelow - 3 {
+			wants(fmt.Sprint("/far/", i), true, false, nextPatience, 1)
+		}
+		wants("/far/beside", false, false, 0, 0)
+		wants("/far", false, true, 0, 1)
+		for i := range manyBelow {
+			wants(fmt.Sprint("/conf/", i), true, false, nextPatience, 1)
+		}
+		wants("/conf/beside", false, true, 0, 1)
+		close(dead)
+		synctest.Wait()
+		if len(d.answered) != 1 || d.total != 0 || len(d.unanswered)+len(d.below) != 0 {
+			t.Errorf("nobody is told that all is answered: %+v", d)
+		}
+		wants("/far/x/below", false, true, 0, 1)
+	})
+}
