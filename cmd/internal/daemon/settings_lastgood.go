@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
@@ -24,6 +26,16 @@ var unknown = []byte{0}
 // contents returns the text of svcproxy.toml, nil where there is none. That there is
 // none is not to be concluded from a directory that is gone.
 func (w *settingsWatcher) contents() ([]byte, error) {
+	text, err := w.look()
+	if text != nil || err != nil || w.text == nil {
+		return text, err
+	}
+	_, err = os.Stat(w.configDir)
+	return nil, err
+}
+
+// look is contents where no text was known before.
+func (w *settingsWatcher) look() ([]byte, error) {
 	text, err := contents(w.path())
 	if text != nil || err != nil {
 		return text, err
@@ -31,10 +43,27 @@ func (w *settingsWatcher) contents() ([]byte, error) {
 	if err := file.CheckListing(w.configDir, w.stateDir); err != nil {
 		return nil, awayError{err}
 	}
-	if _, err := os.Stat(w.configDir); err != nil && w.text != nil {
-		return nil, err
-	}
 	return nil, nil
+}
+
+// startPatience is how long the start waits for svcproxy.toml, which may be on a disk that does not answer.
+const startPatience = 5 * time.Second
+
+// lookAtStart is look that returns an error when that takes too long.
+func (w *settingsWatcher) lookAtStart() ([]byte, error) {
+	type found struct {
+		text []byte
+		err  error
+	}
+	once := lately.Value[found]{Patience: startPatience, Find: func() (f found) {
+		f.text, f.err = w.look()
+		return f
+	}}
+	f, inTime := once.Get()
+	if !inTime {
+		return nil, file.ErrNoAnswer
+	}
+	return f.text, f.err
 }
 
 // An awayError says why the directory of svcproxy.toml is not the one that it was.
@@ -66,7 +95,7 @@ func (w *settingsWatcher) begin(ctx context.Context) {
 // used: the last good one is, where there is one.
 func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, err error) {
 	_, none := os.Stat(w.lastGood())
-	w.text, err = w.contents()
+	w.text, err = w.lookAtStart()
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{w.noText(err)}
 	} else if s, faults, err = w.load(w.path()); err != nil {
