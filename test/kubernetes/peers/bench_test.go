@@ -51,9 +51,6 @@ func needKubeProxy(t *testing.T) {
 	programPaths[theirs] = path
 }
 
-// programOf returns the program that a peer is.
-func programOf(peer string) string { return strings.TrimSuffix(peer, "-files") }
-
 // TestBenchPeers measures what the plan says, as far as it is not there yet, and writes what is
 // known then. It fails where something could not be measured, not where a target is missed.
 func TestBenchPeers(t *testing.T) {
@@ -172,11 +169,7 @@ var kubernetesVersion = regexp.MustCompile(`k8s\.io/kubernetes (v\S+)`)
 // versionOf names a version for readers.
 func versionOf(name string) (string, error) {
 	if name == ours {
-		text, err := exec.Command("git", "describe", "--tags", "--always", "--dirty").Output()
-		if err != nil {
-			return "of an unknown commit", nil // an archive of the tree has none
-		}
-		return strings.TrimSpace(string(text)), nil
+		return commit(), nil
 	}
 	text, err := os.ReadFile("../binaries/go.mod")
 	if err != nil {
@@ -187,6 +180,19 @@ func versionOf(name string) (string, error) {
 		return "", errors.New("binaries/go.mod has no version of kube-proxy")
 	}
 	return string(found[1]), nil
+}
+
+// commit names the one that svcproxy was built from. What the tests write into docs makes it no other.
+func commit() string {
+	name, err := exec.Command("git", "describe", "--tags", "--always").Output()
+	if err != nil {
+		return "of an unknown commit" // an archive of the tree has none
+	}
+	changed, err := exec.Command("git", "status", "--porcelain", "--", ":/", ":(top,exclude)docs", ":(top,exclude)test").Output()
+	if err != nil || len(changed) > 0 {
+		return strings.TrimSpace(string(name)) + "-dirty"
+	}
+	return strings.TrimSpace(string(name))
 }
 
 var modelName = regexp.MustCompile(`(?m)^model name\s*: (.*)$`)

@@ -99,7 +99,7 @@ func (p plot) svg(r *report) string {
 	drawLegend(&w)
 	for d := low; d <= high; d++ {
 		v := math.Pow(10, d)
-		fmt.Fprintf(&w, `<line x1="%.1f" x2="%[1].1f" y1="%d" y2="%d" stroke="#dddddd"/>`+"\n", at(v), topMargin-6, height-16)
+		fmt.Fprintf(&w, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#dddddd"/>`+"\n", at(v), at(v), topMargin-6, height-16)
 		fmt.Fprintf(&w, `<text x="%.1f" y="%d" text-anchor="middle" fill="#666666">%s</text>`+"\n", at(v), height-4, tickOf(p.measure, v))
 	}
 	y := topMargin

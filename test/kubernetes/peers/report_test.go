@@ -104,6 +104,9 @@ func TestKubernetesPeersPlots(t *testing.T) {
 				t.Fatalf("%v:\n%s", err, text)
 			}
 		}
+		if strings.Contains(text, "%!") {
+			t.Errorf("a number is missing:\n%s", text)
+		}
 		want := []string{"200 ms", "7 s", "nftables, 10,000 × 10", "Times &amp; sizes"}
 		if over {
 			want[1] = "over 4 s"

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Who is measured.
@@ -76,6 +77,9 @@ type subject struct {
 	Machine string // kernel and processors
 	Method  int    // methodVersion
 }
+
+// programOf returns the program that a peer is.
+func programOf(peer string) string { return strings.TrimSuffix(peer, "-files") }
 
 // differs reports whether results of one do not hold for the other.
 func (s subject) differs(other subject) bool {
