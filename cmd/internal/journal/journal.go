@@ -1,5 +1,5 @@
 // Package journal gives lines of a log the priority that systemd's journal shows and
-// filters them by, sd-daemon(3).
+// filters them by, sd-daemon(3), and has nobody wait for what takes them.
 package journal
 
 import (
@@ -15,8 +15,11 @@ import (
 )
 
 // Connected reports whether what is written to w goes to the journal: it is the file that
-// systemd names in JOURNAL_STREAM, as device and inode.
+// systemd names in JOURNAL_STREAM, as device and inode, or a Queue to that.
 func Connected(w io.Writer) bool {
+	if q, ok := w.(*Queue); ok {
+		w = q.w
+	}
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
@@ -29,12 +32,17 @@ func Connected(w io.Writer) bool {
 }
 
 // NewHandler returns what newHandler makes for w. Where w is the journal, each line begins
-// with its priority; newHandler must write each record at once.
+// with its priority; newHandler must write each record at once. A Queue tells of lines that
+// it dropped in the same way.
 func NewHandler(w io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handler {
-	if !Connected(w) {
-		return newHandler(w)
+	handlerOf := newHandler
+	if Connected(w) {
+		handlerOf = func(w io.Writer) slog.Handler { return prioritized(w, newHandler) }
 	}
-	return prioritized(w, newHandler)
+	if q, ok := w.(*Queue); ok {
+		q.tellBy(handlerOf)
+	}
+	return handlerOf(w)
 }
 
 func prioritized(w io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handler {

@@ -22,11 +22,17 @@ func open(t *testing.T) (*os.File, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
+	return f, stream(t, f)
+}
+
+// stream returns what JOURNAL_STREAM is where f is the journal.
+func stream(t *testing.T, f *os.File) string {
+	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		t.Fatal(err)
 	}
-	return f, fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
 func text(w io.Writer) slog.Handler {
