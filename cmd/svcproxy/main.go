@@ -35,6 +35,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func (p *program) run(ctx context.Context, args []string) int {
+	defer p.endLog() // also where it panics
 	root := p.command()
 	root.SetArgs(args)
 	root.SetOut(p.stdout)
@@ -73,6 +74,7 @@ func unreachable(err error) error { return &codedError{exitUnreachable, err} }
 // A program is one call of svcproxy.
 type program struct {
 	stdout, stderr io.Writer
+	log            *journal.Queue // of run, which stderr is then; else nil
 	dirs           dirs
 	working        bool // arguments and flags were good
 	isProgram      bool // it is the process, which may start itself again

@@ -5,6 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // unread is set for a process whose standard error nobody reads.
@@ -29,5 +34,32 @@ func TestOutliveReaders(t *testing.T) {
 	cmd.Env, cmd.Stderr = append(os.Environ(), unread+"=1"), w
 	if err := cmd.Run(); err != nil {
 		t.Errorf("without a reader: %v", err)
+	}
+}
+
+// It ends also where the program that takes its log is there and does not read, with what it would say last.
+func TestEndWithoutReading(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, etc(t, map[string]string{"svcproxy.toml": "masquerade = 'x'\n"}), "run")
+	cmd.Stderr = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(pace.Scale(30*time.Second), func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != exitFailed {
+		t.Errorf("ended with %v", cmd.ProcessState)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log"
 	"os"
 	"os/signal"
 
@@ -10,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -24,6 +26,7 @@ watches both. SIGHUP reads everything again. SIGTERM stops within 1 s and leaves
 the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			p.queueLog()
 			if err := mayAdminister("run"); err != nil {
 				return err
 			}
@@ -44,12 +47,29 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 				Reload: hup,
 				Notify: notify,
 				Watch:  watchdog,
-				Stderr: p.stderr,
+				Stderr: p.log,
 			})
 		},
 	}
 	flags.Bind(cmd.Flags())
 	return cmd
+}
+
+// queueLog has this process wait for what takes its log no longer than for a moment at its end. The message with which a
+// command fails comes last, and so goes the same way.
+func (p *program) queueLog() {
+	p.log = journal.NewQueue(p.stderr)
+	p.stderr = p.log
+	log.SetOutput(p.log) // of libraries
+}
+
+// endLog writes what is queued, if there is a queue.
+func (p *program) endLog() {
+	if p.log == nil {
+		return
+	}
+	p.log.Close()
+	log.SetOutput(os.Stderr)
 }
 
 // outliveReaders has this process go on when nobody reads its output any more, as where the program that takes its log has

@@ -21,6 +21,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
@@ -215,10 +216,11 @@ func startSvcproxy(t *testing.T, dir string) (idle func(line string) bool, stop 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	var log bytes.Buffer
+	queue := journal.NewQueue(&log)
 	go func() {
 		ended <- daemon.Run(ctx, daemon.Options{
 			ConfigDir: filepath.Join(dir, "etc"), StateDir: filepath.Join(dir, "lib"), RunDir: filepath.Join(dir, "run"),
-			Namespace: fmt.Sprintf("svcproxy-convert-%d", os.Getpid()), Version: "test", Stderr: &log,
+			Namespace: fmt.Sprintf("svcproxy-convert-%d", os.Getpid()), Version: "test", Stderr: queue,
 			Load: func(string) (configs.Settings, []source.Fault, error) {
 				s := configs.Default()
 				s.Mode, s.HTTPAddress = configs.IPVSMode.Name, ""
@@ -229,7 +231,9 @@ func startSvcproxy(t *testing.T, dir string) (idle func(line string) bool, stop 
 	}()
 	return isIdle(d.TOML), func() {
 		cancel()
-		if err := <-ended; err != nil || t.Failed() {
+		err := <-ended
+		queue.Close()
+		if err != nil || t.Failed() {
 			t.Logf("svcproxy ended: %v\n%s\n%s", err, d.TOML, log.String())
 		}
 	}

@@ -108,7 +108,7 @@ func TestEndpointsAreChecked(t *testing.T) {
 	})
 	_ = second.Close()
 	r.eventually("one left", func() bool { return k.last() == "127.0.0.1" })
-	if !strings.Contains(r.log.String(), fmt.Sprintf("msg=\"endpoint down\" service=default/checked endpoint=127.0.0.2:%d err=", port)) {
+	if !strings.Contains(r.said(), fmt.Sprintf("msg=\"endpoint down\" service=default/checked endpoint=127.0.0.2:%d err=", port)) {
 		t.Errorf("the log does not say so:\n%s", r.log)
 	}
 	if err := r.stop(); err != nil {

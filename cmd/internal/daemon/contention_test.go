@@ -46,7 +46,7 @@ func TestContentionIsShown(t *testing.T) {
 	if st := r.status(); !strings.Contains(strings.Join(st.Warnings, "\n"), want) {
 		t.Errorf("status warns of %q, want %q", st.Warnings, want)
 	}
-	log := r.log.String()
+	log := r.said()
 	for line, want := range map[string]int{
 		"another program changes our table again and again": 1,
 		"events of the kernel are lost again and again":     1,

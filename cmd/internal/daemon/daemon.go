@@ -5,7 +5,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
@@ -48,7 +48,7 @@ type Options struct {
 	Reload <-chan os.Signal   // read everything again
 	Notify func(state string) // tells systemd
 	Watch  time.Duration      // systemd wants a sign of life this often; 0: never
-	Stderr io.Writer          // of the log
+	Stderr *journal.Queue     // takes the log, and is closed by who made it
 }
 
 // A SettingsError says that svcproxy.toml cannot be used.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/logtest"
@@ -114,7 +116,9 @@ type running struct {
 	reload chan os.Signal
 	load   func(path string) (configs.Settings, []source.Fault, error)
 	log    *logged
-	told   *logged // systemd
+	stderr io.Writer      // gets the log in place of it; nil: none does
+	queue  *journal.Queue // before either
+	told   *logged        // systemd
 	stop   func() error
 }
 
@@ -149,9 +153,14 @@ func launch(t *testing.T, settings string, more ...modes.Mode) *running {
 
 func (r *running) start() {
 	ctx, cancel := context.WithCancel(r.t.Context())
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, r.options()) }()
-	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	done, o := make(chan error, 1), r.options()
+	go func() { done <- Run(ctx, o) }()
+	r.queue = o.Stderr
+	r.stop = sync.OnceValue(func() error {
+		defer o.Stderr.Close()
+		cancel()
+		return <-done
+	})
 }
 
 // useModes makes k the kernel of the only mode until the test ends.
@@ -165,10 +174,14 @@ func useModes(t *testing.T, k *kernel, more ...modes.Mode) {
 }
 
 func (r *running) options() Options {
+	stderr := r.stderr
+	if stderr == nil {
+		stderr = r.log
+	}
 	return Options{
 		ConfigDir: filepath.Join(r.dir, r.config), StateDir: filepath.Join(r.dir, "state"), RunDir: filepath.Join(r.dir, "run"),
 		Namespace: fmt.Sprintf("@svcproxy-test-%d-%x", os.Getpid(), crc32.ChecksumIEEE([]byte(r.dir))),
-		Version:   "v1", Load: r.load, Reload: r.reload, Stderr: r.log,
+		Version:   "v1", Load: r.load, Reload: r.reload, Stderr: queued(r.t, stderr),
 		Notify: func(s string) { fmt.Fprintln(r.told, strings.Split(s, "\n")[0]) },
 		Watch:  100 * time.Millisecond,
 	}
@@ -360,7 +373,7 @@ func TestStartErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			useModes(t, new(kernel))
 			err := Run(t.Context(), Options{
-				ConfigDir: t.TempDir(), StateDir: t.TempDir(), RunDir: t.TempDir(), Stderr: new(logged),
+				ConfigDir: t.TempDir(), StateDir: t.TempDir(), RunDir: t.TempDir(), Stderr: queued(t, new(logged)),
 				Load: func(string) (configs.Settings, []source.Fault, error) {
 					s := configs.Default()
 					s.Mode = tt.mode

@@ -29,6 +29,12 @@ func (d *hungDisk) expectEnd(r *running) {
 	r.t.Helper()
 	defer close(d.release)
 	<-d.hung
+	r.expectStop("a disk")
+}
+
+// expectStop stops r, which nothing may keep from it.
+func (r *running) expectStop(why string) {
+	r.t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- r.stop() }()
 	select {
@@ -37,7 +43,7 @@ func (d *hungDisk) expectEnd(r *running) {
 			r.t.Errorf("Run: %v", err)
 		}
 	case <-time.After(pace.Scale(30 * time.Second)):
-		r.t.Error("30 s after it was told to end it still waits for a disk")
+		r.t.Error("30 s after it was told to end it still waits for " + why)
 	}
 }
 

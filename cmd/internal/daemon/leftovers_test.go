@@ -40,7 +40,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 	r.ready()
 	r.eventually("tried again", func() bool { return left.tries.Load() >= 8 }) // both families, four times
 	const warning = "objects of an earlier run may be left in the kernel"
-	if n := strings.Count(r.log.String(), warning); n != 1 {
+	if n := strings.Count(r.said(), warning); n != 1 {
 		t.Errorf("warned %d times:\n%s", n, r.log)
 	}
 	const problem = warning + ": cleaning up nftables mode, ipv4: busy; cleaning up nftables mode, ipv6: busy"
@@ -77,7 +77,7 @@ func TestFormerModeIsTriedAgain(t *testing.T) {
 	n := former.tries.Load()
 	r.eventually("tried again", func() bool { return former.tries.Load() >= n+8 })
 	const warning = "objects of the former mode may be left in the kernel"
-	if n := strings.Count(r.log.String(), warning); n != 2 {
+	if n := strings.Count(r.said(), warning); n != 2 {
 		t.Errorf("warned %d times, want once for each family:\n%s", n, r.log)
 	}
 	if w := strings.Join(r.status().Warnings, "\n"); !strings.Contains(w, warning+": nftables mode, ipv4: busy\n"+warning+": nftables mode, ipv6: busy") {

@@ -55,7 +55,7 @@ func TestReloadVerifiesForItsSettings(t *testing.T) {
 	}
 	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nmasquerade = \"all\"\n", m)
 	r.ready()
-	warned := func() int { return strings.Count(r.log.String(), "kernel/ostype is Linux") }
+	warned := func() int { return strings.Count(r.said(), "kernel/ostype is Linux") }
 	if n := warned(); n != 1 {
 		t.Fatalf("%d warnings at start, want 1", n)
 	}

@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
@@ -38,6 +39,7 @@ type reporter struct {
 	sources   []source.Source
 	traffic   *traffic.Collector
 	storage   *storage
+	stderr    *journal.Queue
 	control   *control.Server // nil: there is none yet
 }
 
@@ -45,7 +47,7 @@ type reporter struct {
 func (r *reporter) connect(d *daemon) {
 	r.settings, r.mode, r.host, r.affinity, r.takeover, r.foreign = d.settings, d.mode, d.host, d.affinity, d.takeover, d.mode.foreign
 	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
-	r.drains, r.announcer, r.traffic = d.keeper.Drains(), d.announcer, d.traffic
+	r.drains, r.announcer, r.traffic, r.stderr = d.keeper.Drains(), d.announcer, d.traffic, d.Stderr
 	r.storage = newStorage(&storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem})
 }
 
@@ -78,7 +80,7 @@ func (r *reporter) warnings(ctx context.Context) []string {
 	mode := r.mode.current().Mode
 	return slices.Concat(r.mode.warnings(), r.claim.Warnings(), r.foreign.problems(), r.mode.missing(),
 		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings(), r.takeover.warnings(),
-		r.storage.warnings(), r.control.Warnings())
+		r.storage.warnings(), r.control.Warnings(), r.stderr.Warnings())
 }
 
 // inUse returns which settings are in use.

@@ -106,7 +106,7 @@ func TestModeThatCannotBeHadIsTriedAgain(t *testing.T) {
 	time.Sleep(10 * missingInterval)
 	missing.set(func(k *kernel) { k.none = nil })
 	r.eventually("had", func() bool { return r.status().Settings.Mode == "nftables" && !warned() })
-	if n := strings.Count(r.log.String(), "the mode cannot be changed"); n != 1 {
+	if n := strings.Count(r.said(), "the mode cannot be changed"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, r.log)
 	}
 }
