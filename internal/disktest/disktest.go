@@ -33,7 +33,7 @@ func Dead(t testing.TB, dir string) (answer func()) {
 	return answer
 }
 
-// Unopenable has whoever opens one of these files wait, fanotify(7), until answer is called or the test ends. What they
+// Unopenable has each open of one of these files wait, fanotify(7), until answer is called or the test ends. What they
 // are can be looked at.
 func Unopenable(t testing.TB, paths ...string) (answer func()) {
 	t.Helper()

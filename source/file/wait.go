@@ -147,7 +147,7 @@ func (s *Source) writersOf(p *probe) (none, some bool) {
 	return w.none, w.some
 }
 
-// checkWriters is writersOf for a path at which there was a file with this stamp. Where somebody has
+// checkWriters is writersOf for a path at which there was a file with this stamp. Where a process has
 // it open the kernel gives no lease, fcntl(2). Some file systems have no leases.
 func checkWriters(path string, was stamp) (none, some bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

@@ -184,7 +184,7 @@ func (w *watcher) set(dirs []string) (added bool, err error) {
 	return added, err
 }
 
-// ensure watches one directory, unless it already does, or does not answer: that may be for ever
+// ensure watches one directory, unless it already does, or does not answer: that may be forever
 // where it is added, which fsnotify does one at a time.
 func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
 	is := w.disks.stat(dir)
