@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -47,12 +48,7 @@ func (b *inbox) put(write func(*mail)) {
 }
 
 // ring wakes the Loop to look at its families.
-func (b *inbox) ring() {
-	select {
-	case b.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
+func (b *inbox) ring() { wake.Once(b.wake) }
 
 func (b *inbox) take() mail {
 	b.mu.Lock()

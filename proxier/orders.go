@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,10 +39,7 @@ func (b *orders) put(o order) {
 	b.mu.Lock()
 	b.next.merge(o)
 	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default: // it is awake already
-	}
+	wake.Once(b.wake)
 }
 
 func (b *orders) take() order {

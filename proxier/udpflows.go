@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -131,10 +132,7 @@ func (w *flowWorker) synced(s *synced) {
 		w.add(l)
 	}
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default: // it is awake already
-	}
+	wake.Once(w.wake)
 }
 
 // add notes a look, for its time. The caller holds mu.

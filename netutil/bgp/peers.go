@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"svcproxy.dev/svcproxy/internal/wake"
 )
 
 // SetPeers replaces the peers, also while the speaker runs. Sessions with those that stay as they are go on, and a change of
@@ -33,7 +35,7 @@ func (s *Speaker) SetPeers(list []Peer) (bool, error) {
 	}
 	s.peers = cfg.Peers
 	s.noteKeys(cfg.Peers)
-	signal(s.wake)
+	wake.Once(s.wake)
 	return true, nil
 }
 

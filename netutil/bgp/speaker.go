@@ -14,6 +14,8 @@ import (
 	api "github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/server"
 	"github.com/vishvananda/netlink"
+
+	"svcproxy.dev/svcproxy/internal/wake"
 )
 
 // look is how often next hops are looked up again, and what failed is tried again.
@@ -79,7 +81,7 @@ func (s *Speaker) SetRoutes(list []Route) error {
 	s.mu.Lock()
 	s.want = set
 	s.mu.Unlock()
-	signal(s.wake)
+	wake.Once(s.wake)
 	return nil
 }
 
@@ -100,7 +102,7 @@ func (s *Speaker) replace(f func(routes) routes) {
 	s.mu.Lock()
 	s.want = f(s.want)
 	s.mu.Unlock()
-	signal(s.wake)
+	wake.Once(s.wake)
 }
 
 // Stop ends Run, and returns when it has returned. With graceful, and with peers that agreed to
@@ -349,12 +351,4 @@ func (s *Speaker) takeChanged() (changed []netip.Addr) {
 		}
 	}
 	return changed
-}
-
-// signal wakes the receiver of a channel with room for one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -8,6 +8,8 @@ import (
 	api "github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"svcproxy.dev/svcproxy/internal/wake"
 )
 
 // A State is one of the session, RFC 4271 8.2.2.
@@ -96,7 +98,7 @@ func (ses *session) fault(words string) {
 // announceChange has OnChange called.
 func (s *Speaker) announceChange(ses *session) {
 	ses.changed = true
-	signal(s.changes)
+	wake.Once(s.changes)
 }
 
 // onPeer records a change of state that GoBGP reports.
@@ -125,7 +127,7 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	}
 	s.logChange(ses, was)
 	s.announceChange(ses)
-	signal(s.wake)
+	wake.Once(s.wake)
 }
 
 // A session that is shorter than earlyTime may have ended, as the log says, before its beginning was told; by

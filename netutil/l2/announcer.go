@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/netutil/links"
 )
 
@@ -100,12 +101,7 @@ func (a *Announcer) Again() {
 	a.wake()
 }
 
-func (a *Announcer) wake() {
-	select {
-	case a.ask <- struct{}{}:
-	default:
-	}
-}
+func (a *Announcer) wake() { wake.Once(a.ask) }
 
 // errUnread: an address came in the last moment, or the host could not be read since it did.
 var errUnread = errors.New("the links of this host have not been read yet")

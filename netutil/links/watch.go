@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/wake"
 )
 
 const (
@@ -110,30 +112,23 @@ func subscribe() (*subscription, error) {
 	return &subscription{s, filter{own: ownIndex()}}, nil
 }
 
-// receive fills wake once and then at each change, until ctx ends or the socket fails. It closes s.
-func (s *subscription) receive(ctx context.Context, wake chan<- struct{}) error {
+// receive fills changes once and then at each change, until ctx ends or the socket fails. It closes s.
+func (s *subscription) receive(ctx context.Context, changes chan<- struct{}) error {
 	defer s.Close()
 	defer context.AfterFunc(ctx, s.Close)()
 
-	notify(wake)
+	wake.Once(changes)
 	for {
 		msgs, from, err := s.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // the socket still works, but messages are lost
 			s.filter.own = ownIndex()
-			notify(wake)
+			wake.Once(changes)
 		case err != nil:
 			return fmt.Errorf("reading from rtnetlink: %w", err)
 		case from.Pid == nl.PidKernel && s.filter.anyMatters(msgs):
-			notify(wake)
+			wake.Once(changes)
 		}
-	}
-}
-
-func notify(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
@@ -163,9 +164,4 @@ func (r *reports) take() map[healthcheck.Question]bool {
 }
 
 // ring has the one who waits for ch look.
-func ring(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
-}
+func ring(ch chan struct{}) { wake.Once(ch) }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -170,9 +171,4 @@ func (c *Checker) unshare(s *shared) {
 }
 
 // poke has Run look again at what is due.
-func (c *Checker) poke() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
+func (c *Checker) poke() { wake.Once(c.wake) }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -78,12 +79,7 @@ func (s *Server) SetNode(n *proxier.Node) {
 	s.wakeUp()
 }
 
-func (s *Server) wakeUp() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+func (s *Server) wakeUp() { wake.Once(s.wake) }
 
 // Warnings names the addresses that could not be bound, and why.
 func (s *Server) Warnings() []string {

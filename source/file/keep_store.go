@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/wake"
 )
 
 // A store keeps a copy of the last accepted version of each file, as it was
@@ -208,12 +210,7 @@ func (st *store) retry() {
 	}
 }
 
-func (st *store) wake() {
-	select {
-	case st.wakeups <- struct{}{}:
-	default: // it holds something
-	}
-}
+func (st *store) wake() { wake.Once(st.wakeups) }
 
 func (st *store) set(name string, r record) {
 	if r.removed() {

@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -80,7 +81,7 @@ func (a *Announcer) Announce(fam proxier.Family, changes []proxier.AnnounceChang
 	a.routes.apply(changes, time.Now())
 	a.progress.announced++
 	a.mu.Unlock()
-	ring(a.wake)
+	wake.Once(a.wake)
 	a.log(fam, changes)
 }
 
@@ -148,7 +149,7 @@ func (a *Announcer) Use(b configs.BGP) {
 	a.mu.Lock()
 	a.settings = b
 	a.mu.Unlock()
-	ring(a.wake)
+	wake.Once(a.wake)
 }
 
 // Reload has passwords read again, where there are any.
@@ -156,7 +157,7 @@ func (a *Announcer) Reload() {
 	a.mu.Lock()
 	a.again = slices.ContainsFunc(a.settings.Peers, func(p configs.BGPPeer) bool { return p.PasswordFile != "" })
 	a.mu.Unlock()
-	ring(a.wake)
+	wake.Once(a.wake)
 }
 
 // Run tells the network once ready is closed, until ctx ends, and then does what on_stop says.
@@ -244,11 +245,4 @@ func (a *Announcer) stop() {
 		time.Sleep(stopTime)
 	}
 	run.speaker.Stop(how != "withdraw")
-}
-
-func ring(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
 }

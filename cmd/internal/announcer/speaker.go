@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/internal/wake"
 )
 
 // A Speaker holds sessions with routers, and announces routes to them.
@@ -148,7 +149,7 @@ func (a *Announcer) open(ctx context.Context, b configs.BGP) (*running, error) {
 	work := context.WithoutCancel(ctx) // it ends by Stop
 	a.speakers.Go(func() {
 		run.ended <- speaker.Run(work)
-		ring(a.wake)
+		wake.Once(a.wake)
 	})
 	return run, nil
 }

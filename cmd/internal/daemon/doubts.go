@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -50,12 +51,7 @@ func (d *doubter) listening() []proxier.Listener {
 }
 
 // doubt has services looked through: they, or the addresses of this host, have changed.
-func (d *doubter) doubt() {
-	select {
-	case d.doubtful <- struct{}{}:
-	default:
-	}
-}
+func (d *doubter) doubt() { wake.Once(d.doubtful) }
 
 // tell logs what is new among the doubts about services after each change,
 // until ctx ends.

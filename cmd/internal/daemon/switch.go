@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -165,12 +166,7 @@ func opened(open []*activeMode, mode string) *activeMode {
 }
 
 // familyHolds has follow look which families hold everything.
-func (sw *modeSwitch) familyHolds() {
-	select {
-	case sw.holds <- struct{}{}:
-	default: // it will look
-	}
-}
+func (sw *modeSwitch) familyHolds() { wake.Once(sw.holds) }
 
 // holdsAll reports whether everything of a family is in the kernel by in, which is in
 // use. A family that its mode cannot have waits for the others.
