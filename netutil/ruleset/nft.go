@@ -156,9 +156,9 @@ func (m *machine) statement(e expr.Any) {
 		m.require(matchIf(e.Type == unix.NFT_OBJECT_COUNTER).or(Maybe)) // others may limit
 	case *expr.Counter, *expr.Log, *expr.Masq, *expr.FlowOffload, *expr.Dup:
 	case *expr.Match:
-		m.require(matchOf(e.Name))
+		m.require(matchIf(e.Name == "comment").or(Maybe)) // of iptables
 	case *expr.Target:
-		m.decide(targetOf(e.Name))
+		m.decide(Verdict{Kind: targets[e.Name]}) // of iptables
 	case *expr.Limit, *expr.Quota, *expr.Connlimit:
 		m.require(Maybe)
 	default: // what it loads, and where to, is not known
@@ -177,35 +177,25 @@ func (m *machine) decide(v Verdict) {
 	m.done = v
 }
 
-// matchOf is what is known of a match of iptables in a rule of nf_tables.
-func matchOf(name string) Match {
-	if name == "comment" {
-		return Yes
-	}
-	return Maybe
-}
-
-// targetOf is what a target of iptables does.
-func targetOf(name string) Verdict {
-	return Verdict{Kind: targets[name]}
+// verdicts are those of nf_tables, with their words; any other one is continue.
+var verdicts = map[expr.VerdictKind]struct {
+	kind Kind
+	word string
+}{
+	expr.VerdictAccept: {Accept, "accept"},
+	expr.VerdictDrop:   {Drop, "drop"},
+	expr.VerdictReturn: {Return, "return"},
+	expr.VerdictJump:   {Jump, "jump"},
+	expr.VerdictGoto:   {GoTo, "goto"},
+	expr.VerdictQueue:  {Queue, "queue"},
 }
 
 func verdictOf(e *expr.Verdict) Verdict {
-	switch e.Kind {
-	case expr.VerdictAccept:
-		return Verdict{Kind: Accept}
-	case expr.VerdictDrop:
-		return Verdict{Kind: Drop}
-	case expr.VerdictReturn:
-		return Verdict{Kind: Return}
-	case expr.VerdictJump:
-		return Verdict{Kind: Jump, Chain: e.Chain}
-	case expr.VerdictGoto:
-		return Verdict{Kind: GoTo, Chain: e.Chain}
-	case expr.VerdictQueue:
-		return Verdict{Kind: Queue}
+	v := Verdict{Kind: verdicts[e.Kind].kind}
+	if v.leads() {
+		v.Chain = e.Chain
 	}
-	return Verdict{}
+	return v
 }
 
 func (m *machine) bitwise(e *expr.Bitwise) {

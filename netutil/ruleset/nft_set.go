@@ -3,7 +3,6 @@ package ruleset
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,8 +10,9 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // An nftSet is a set or map with its elements.
@@ -186,19 +186,9 @@ func elementVerdict(e *nftables.SetElement) Verdict { return verdictOf(verdictIn
 // verdictIn decodes the data of an element of a verdict map, which the library leaves as it
 // is: attributes with the code and, where packets jump, the chain.
 func verdictIn(data []byte) *expr.Verdict {
-	v := &expr.Verdict{Kind: expr.VerdictContinue}
-	ad, err := netlink.NewAttributeDecoder(data)
-	if err != nil {
-		return v
-	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_VERDICT_CODE:
-			v.Kind = expr.VerdictKind(int32(ad.Uint32()))
-		case unix.NFTA_VERDICT_CHAIN:
-			v.Chain = ad.String()
-		}
+	v := &expr.Verdict{Kind: expr.VerdictContinue, Chain: nlmsg.String(nlmsg.Find(data, unix.NFTA_VERDICT_CHAIN))}
+	if code := nlmsg.Find(data, unix.NFTA_VERDICT_CODE); code != nil {
+		v.Kind = expr.VerdictKind(int32(nlmsg.Uint32(code)))
 	}
 	return v
 }

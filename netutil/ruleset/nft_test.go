@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/google/nftables"
@@ -112,5 +113,42 @@ func TestConcatenatedRange(t *testing.T) {
 		if key[3] = i; contains(&e, known(key)) != want {
 			t.Errorf("of %d: %d, want %d", i, contains(&e, known(key)), want)
 		}
+	}
+}
+
+// Verdicts in rules and in elements, which hold them as attributes, mean what nft prints.
+func TestVerdicts(t *testing.T) {
+	tests := []struct {
+		kind expr.VerdictKind
+		want Verdict
+		text string
+	}{
+		{expr.VerdictAccept, Verdict{Kind: Accept}, "accept"},
+		{expr.VerdictDrop, Verdict{Kind: Drop}, "drop"},
+		{expr.VerdictReturn, Verdict{Kind: Return}, "return"},
+		{expr.VerdictQueue, Verdict{Kind: Queue}, "queue"},
+		{expr.VerdictContinue, Verdict{}, "continue"},
+		{expr.VerdictBreak, Verdict{}, "continue"},
+		{expr.VerdictJump, Verdict{Kind: Jump, Chain: "c"}, "jump c"},
+		{expr.VerdictGoto, Verdict{Kind: GoTo, Chain: "c"}, "goto c"},
+	}
+	for _, tt := range tests {
+		if got := verdictText(&expr.Verdict{Kind: tt.kind, Chain: "c"}); got != tt.text {
+			t.Errorf("%d: text %q, want %q", tt.kind, got, tt.text)
+		}
+		e := netlink.NewAttributeEncoder()
+		e.ByteOrder = binary.BigEndian
+		e.Uint32(unix.NFTA_VERDICT_CODE, uint32(tt.kind))
+		e.String(unix.NFTA_VERDICT_CHAIN, "c")
+		data, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := elementVerdict(&nftables.SetElement{Val: data}); got != tt.want {
+			t.Errorf("%d: verdict %+v, want %+v", tt.kind, got, tt.want)
+		}
+	}
+	if got := elementVerdict(&nftables.SetElement{}); got != (Verdict{}) {
+		t.Errorf("without a code: %+v, want that of continue", got)
 	}
 }

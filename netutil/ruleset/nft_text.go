@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -122,21 +123,11 @@ func (t *text) natTarget(e *expr.NAT) string {
 }
 
 func verdictText(e *expr.Verdict) string {
-	switch v := verdictOf(e); v.Kind {
-	case Jump:
-		return "jump " + quoted(e.Chain)
-	case GoTo:
-		return "goto " + quoted(e.Chain)
-	case Accept:
-		return "accept"
-	case Drop:
-		return "drop"
-	case Return:
-		return "return"
-	case Queue:
-		return "queue"
+	word := cmp.Or(verdicts[e.Kind].word, "continue")
+	if verdictOf(e).leads() {
+		word += " " + quoted(e.Chain)
 	}
-	return "continue"
+	return word
 }
 
 func not(negated bool) string {
