@@ -162,6 +162,17 @@ func (c *Conn) Generation() (g Generation, err error) {
 	return g, nil
 }
 
+// CurrentGeneration returns the number of the last transaction in the network namespace
+// of the calling thread.
+func CurrentGeneration() (uint32, error) {
+	c, err := Dial()
+	if err != nil {
+		return 0, err
+	}
+	g, err := c.Generation()
+	return g.ID, errors.Join(err, c.Close())
+}
+
 // generation decodes a Generation. In an answer, its process is the one that asked.
 func generation(m message) Generation {
 	return Generation{

@@ -10,24 +10,13 @@ const readings = 4
 // whether the last reading can be relied on, or that is not known.
 func stable(read func() bool) bool {
 	for range readings {
-		before := generation()
-		if !read() || generation() == before {
+		before, _ := nft.CurrentGeneration() // 0: it is not known
+		if !read() {
+			return true
+		}
+		if after, _ := nft.CurrentGeneration(); after == before {
 			return true
 		}
 	}
 	return false
-}
-
-// generation counts what is committed; 0: it is not known.
-func generation() uint32 {
-	conn, err := nft.Dial()
-	if err != nil {
-		return 0
-	}
-	defer conn.Close()
-	g, err := conn.Generation()
-	if err != nil {
-		return 0
-	}
-	return g.ID
 }

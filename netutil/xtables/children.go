@@ -1,7 +1,6 @@
 package xtables
 
 import (
-	"errors"
 	"io"
 	"os/exec"
 	"slices"
@@ -57,7 +56,7 @@ func ended(pid int, generation uint32) {
 // runKnown runs a program whose input waits until Committed knows its process. Where
 // the generation of nf_tables cannot be read, there are no events of commits either.
 func runKnown(cmd *exec.Cmd, stdin io.Reader) error {
-	before, unknown := generation()
+	before, unknown := nft.CurrentGeneration()
 	known := make(chan struct{})
 	cmd.Stdin = waitingReader{known, stdin}
 	if err := cmd.Start(); err != nil {
@@ -68,22 +67,12 @@ func runKnown(cmd *exec.Cmd, stdin io.Reader) error {
 	}
 	close(known)
 	err := cmd.Wait()
-	after, unknown := generation()
+	after, unknown := nft.CurrentGeneration()
 	if unknown != nil {
 		after = before // its commits count as foreign, which causes a look
 	}
 	ended(cmd.Process.Pid, after)
 	return err
-}
-
-// generation returns that of nf_tables in the network namespace of the calling thread.
-func generation() (uint32, error) {
-	conn, err := nft.Dial()
-	if err != nil {
-		return 0, err
-	}
-	g, err := conn.Generation()
-	return g.ID, errors.Join(err, conn.Close())
 }
 
 // A waitingReader reads once a channel is closed.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // What a program of ours commits is ours, and what others do before and after is
@@ -16,7 +17,7 @@ func TestCommitsOfRestore(t *testing.T) {
 	netnstest.Enter(t)
 	now := func() uint32 {
 		t.Helper()
-		g, err := generation()
+		g, err := nft.CurrentGeneration()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,24 +17,15 @@ func (t *Tool) client() (*iptables.IPTables, error) {
 	if t.cachedClient != nil {
 		return t.cachedClient, nil
 	}
-	c, err := t.newClient(queryLockWait)
-	if err != nil {
-		return nil, err
-	}
-	t.cachedClient = c
-	return c, nil
-}
-
-// newClient returns a client that waits so many seconds for the lock.
-func (t *Tool) newClient(lockSeconds int) (*iptables.IPTables, error) {
 	family := iptables.ProtocolIPv4
 	if t.IPv6 {
 		family = iptables.ProtocolIPv6
 	}
-	c, err := iptables.New(iptables.IPFamily(family), iptables.Path(t.program()), iptables.Timeout(lockSeconds))
+	c, err := iptables.New(iptables.IPFamily(family), iptables.Path(t.program()), iptables.Timeout(queryLockWait))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.program(), err)
 	}
+	t.cachedClient = c
 	return c, nil
 }
 
