@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -115,25 +116,15 @@ func (c Community) String() string { return fmt.Sprintf("%d:%d", uint32(c)>>16, 
 
 // withDefaults returns a copy in which no value means a default.
 func (c Config) withDefaults() Config {
-	if c.ListenPort == 0 {
-		c.ListenPort = DefaultPort
-	}
-	if c.HoldTime == 0 {
-		c.HoldTime = DefaultHoldTime
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.ListenPort = cmp.Or(c.ListenPort, DefaultPort)
+	c.HoldTime = cmp.Or(c.HoldTime, DefaultHoldTime)
+	c.Log = cmp.Or(c.Log, slog.Default())
 	c.Peers = append([]Peer(nil), c.Peers...)
 	for i := range c.Peers {
 		p := &c.Peers[i]
 		p.Address, p.Source = p.Address.Unmap(), p.Source.Unmap()
-		if p.Port == 0 {
-			p.Port = DefaultPort
-		}
-		if p.HoldTime == 0 {
-			p.HoldTime = c.HoldTime
-		}
+		p.Port = cmp.Or(p.Port, DefaultPort)
+		p.HoldTime = cmp.Or(p.HoldTime, c.HoldTime)
 	}
 	return c
 }

@@ -39,15 +39,6 @@ func newRoutes(list []Route) (routes, error) {
 	return set, errors.Join(errs...)
 }
 
-// shutdown returns the same routes, all with Shutdown.
-func (rs routes) shutdown() routes {
-	out := make(routes, len(rs))
-	for p := range rs {
-		out[p] = true
-	}
-	return out
-}
-
 // diff returns what to announce, newly or with other attributes, and what to withdraw, so that have becomes want.
 func diff(have, want routes) (announce routes, withdraw []netip.Prefix) {
 	announce = routes{}

@@ -85,26 +85,6 @@ func (s *Speaker) SetRoutes(list []Route) error {
 	return nil
 }
 
-// Withdraw marks all routes with Shutdown, so that routers find other ways while this host still forwards,
-// waits, and withdraws them all. Some seconds are enough in most networks. It returns early, with routes
-// withdrawn, when ctx or the speaker ends. SetRoutes must not be called meanwhile.
-func (s *Speaker) Withdraw(ctx context.Context, wait time.Duration) {
-	s.replace(routes.shutdown)
-	select {
-	case <-time.After(wait):
-	case <-ctx.Done():
-	case <-s.ended:
-	}
-	s.replace(func(routes) routes { return routes{} })
-}
-
-func (s *Speaker) replace(f func(routes) routes) {
-	s.mu.Lock()
-	s.want = f(s.want)
-	s.mu.Unlock()
-	wake.Once(s.wake)
-}
-
 // Stop ends Run, and returns when it has returned. With graceful, and with peers that agreed to
 // graceful restart, connections are cut without a NOTIFICATION, and these peers keep the routes
 // for Config.GracefulRestart. Else peers remove them at once.

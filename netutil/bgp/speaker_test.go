@@ -118,9 +118,9 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Routes that are to go are marked first, and to a peer of our own AS they come with the
+// Routes with Shutdown are marked, and to a peer of our own AS they come with the
 // lowest local preference, whatever the configured one.
-func TestWithdraw(t *testing.T) {
+func TestShutdown(t *testing.T) {
 	r := newRouter(t)
 	r.as = ourAS
 	p := r.peer()
@@ -131,7 +131,7 @@ func TestWithdraw(t *testing.T) {
 	if got, _ := attribute[*packet.PathAttributeLocalPref](c.update()); got == nil || got.Value != 200 {
 		t.Errorf("local preference %+v; want 200", got)
 	}
-	s.Withdraw(t.Context(), 100*time.Millisecond)
+	set(t, s, bgp.Route{Prefix: netip.MustParsePrefix("198.51.100.1/32"), Shutdown: true})
 	u := c.update()
 	if got, ok := attribute[*packet.PathAttributeCommunities](u); !ok || !slices.Contains(got.Value, uint32(bgp.GracefulShutdown)) {
 		t.Errorf("communities %+v; want 65535:0", got)
@@ -139,6 +139,7 @@ func TestWithdraw(t *testing.T) {
 	if got, _ := attribute[*packet.PathAttributeLocalPref](u); got == nil || got.Value != 0 {
 		t.Errorf("local preference %+v; want 0", got)
 	}
+	set(t, s)
 	if u := c.update(); len(u.WithdrawnRoutes) != 1 {
 		t.Errorf("then %+v; want the withdrawal", u)
 	}
