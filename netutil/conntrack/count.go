@@ -3,7 +3,6 @@ package conntrack
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/mdlayher/netlink"
 
@@ -30,22 +29,14 @@ type Counted struct {
 // With 250,000 entries on Linux 6.18 it takes 0.06 s of CPU where none is translated,
 // and 0.3 s where all are.
 func Translated(ctx context.Context, ipv6 bool, each func(Counted)) error {
-	s, err := openSocket()
-	if err != nil {
-		return fmt.Errorf("opening a conntrack socket: %w", err)
-	}
-	defer s.Close()
-	defer context.AfterFunc(ctx, func() { s.Close() })() // reads take no context
-	err = s.list(family(ipv6), filter{translated: true}, func(e *entry) error {
-		if c, ok := e.counted(); ok {
-			each(c)
-		}
-		return nil
+	return withSocket(ctx, func(s *socket) error {
+		return s.list(family(ipv6), filter{translated: true}, func(e *entry) error {
+			if c, ok := e.counted(); ok {
+				each(c)
+			}
+			return nil
+		})
 	})
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
 }
 
 // counted returns what is counted of e; ok is false if its destination was not translated.

@@ -31,12 +31,12 @@ var removal = edit{verb: "removing", typ: deleteEntry}
 func editAll(ctx context.Context, ipv6 bool, change edit, filters []filter, chosen func(*entry) bool) (int, error) {
 	reading, err := openSocket()
 	if err != nil {
-		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
+		return 0, err
 	}
 	defer reading.Close()
 	writing, err := openSocket()
 	if err != nil {
-		return 0, fmt.Errorf("opening a conntrack socket: %w", err)
+		return 0, err
 	}
 	defer writing.Close()
 	// Reads take no context; closing the sockets interrupts them.

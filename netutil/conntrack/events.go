@@ -43,7 +43,7 @@ type Follower struct {
 func Follow(ends bool) (*Follower, error) {
 	s, err := openSocket()
 	if err != nil {
-		return nil, fmt.Errorf("opening a conntrack socket: %w", err)
+		return nil, err
 	}
 	groups := []uint32{unix.NFNLGRP_CONNTRACK_NEW}
 	if ends {

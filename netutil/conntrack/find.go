@@ -3,7 +3,6 @@ package conntrack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 )
 
@@ -19,30 +18,23 @@ var errEnough = errors.New("enough was found")
 // Find returns the entries of a protocol whose first packet went from an address to an
 // address and port, limit of them at most.
 func Find(ctx context.Context, protocol uint8, src netip.Addr, dst netip.AddrPort, limit int) (list []Found, err error) {
-	s, err := openSocket()
-	if err != nil {
-		return nil, fmt.Errorf("opening a conntrack socket: %w", err)
-	}
-	defer s.Close()
-	defer context.AfterFunc(ctx, func() { s.Close() })() // reads take no context
 	f := filter{udp: true, protocol: protocol, src: netip.AddrPortFrom(src, 0), dst: dst}
 	asked := f
 	asked.src, asked.dst = filterable(f.src), filterable(f.dst)
-	err = s.walk(family(dst.Addr().Is6()), []filter{asked}, func(e *entry) error {
-		if !f.matches(e) {
+	err = withSocket(ctx, func(s *socket) error {
+		return s.walk(family(dst.Addr().Is6()), []filter{asked}, func(e *entry) error {
+			if !f.matches(e) {
+				return nil
+			}
+			if len(list) == limit {
+				return errEnough
+			}
+			list = append(list, Found{e.orig.src, e.orig.dst, e.reply.src, e.reply.dst, e.status&seenReply != 0})
 			return nil
-		}
-		if len(list) == limit {
-			return errEnough
-		}
-		list = append(list, Found{e.orig.src, e.orig.dst, e.reply.src, e.reply.dst, e.status&seenReply != 0})
-		return nil
+		})
 	})
 	if errors.Is(err, errEnough) {
 		err = nil
-	}
-	if ctx.Err() != nil {
-		return list, ctx.Err()
 	}
 	return list, err
 }

@@ -2,7 +2,6 @@ package conntrack
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
@@ -16,12 +15,6 @@ import (
 // The kernel leaves out those that go elsewhere for IPv4, since Linux 5.8: with 250,000
 // entries it then takes 0.06 s of CPU, and else as long as Established.
 func Open(ctx context.Context, ipv6 bool, to netip.Addr, visit func(Connection)) error {
-	s, err := openSocket()
-	if err != nil {
-		return fmt.Errorf("opening a conntrack socket: %w", err)
-	}
-	defer s.Close()
-	defer context.AfterFunc(ctx, func() { s.Close() })() // reads take no context
 	each := func(e *entry) error {
 		if e.open() && (!to.IsValid() || e.reply.src.Addr() == to) {
 			visit(Connection{Protocol: e.orig.proto, Dst: e.orig.dst, Reply: e.reply.src})
@@ -32,14 +25,13 @@ func Open(ctx context.Context, ipv6 bool, to netip.Addr, visit func(Connection))
 	if ipv6 {
 		f = filter{} // see filterable
 	}
-	err = s.list(family(ipv6), f, each)
-	if filterRejected(err) {
-		err = s.list(family(ipv6), filter{}, each)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
+	return withSocket(ctx, func(s *socket) error {
+		err := s.list(family(ipv6), f, each)
+		if filterRejected(err) {
+			err = s.list(family(ipv6), filter{}, each)
+		}
+		return err
+	})
 }
 
 // open reports whether a connection is answered, goes elsewhere, and has not ended. IPVS

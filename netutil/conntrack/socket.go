@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -27,15 +28,30 @@ type socket struct {
 func openSocket() (*socket, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("opening a conntrack socket: %w", err)
 	}
 	// Replies need not repeat the message. Without this they are only longer.
 	_ = c.SetOption(netlink.CapAcknowledge, true)
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, fmt.Errorf("opening a conntrack socket: %w", errors.Join(err, c.Close()))
 	}
 	return &socket{Conn: c, raw: raw, buf: make([]byte, receiveBuffer)}, nil
+}
+
+// withSocket calls read with a socket that the end of ctx closes: reads take no context.
+func withSocket(ctx context.Context, read func(*socket) error) error {
+	s, err := openSocket()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	defer context.AfterFunc(ctx, func() { s.Close() })()
+	err = read(s)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
 // read calls each with the messages of one part.

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
@@ -78,13 +79,9 @@ func decodeDevice(m []byte) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	ups, err := carrierUps(m)
-	if err != nil {
-		return nil, err
-	}
 	a := l.Attrs()
 	return &device{
-		link:     link{a.Index, a.Name, string(a.HardwareAddr), ups},
+		link:     link{a.Index, a.Name, string(a.HardwareAddr), carrierUps(m)},
 		ethernet: isEthernet(a),
 		up:       a.RawFlags&unix.IFF_UP != 0,
 		carrier:  a.RawFlags&unix.IFF_LOWER_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,
@@ -99,17 +96,8 @@ func isEthernet(a *netlink.LinkAttrs) bool {
 
 // carrierUps returns how often a link got a carrier: a link that was down between two looks
 // differs by it. Linux before 4.16 does not say it: 0.
-func carrierUps(m []byte) (uint32, error) {
-	attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
-	if err != nil {
-		return 0, err
-	}
-	for _, a := range attrs {
-		if a.Attr.Type == unix.IFLA_CARRIER_UP_COUNT && len(a.Value) == 4 {
-			return nl.NativeEndian().Uint32(a.Value), nil
-		}
-	}
-	return 0, nil
+func carrierUps(m []byte) uint32 {
+	return nlmsg.NativeUint32(nlmsg.Find(m[unix.SizeofIfInfomsg:], unix.IFLA_CARRIER_UP_COUNT))
 }
 
 // isLocal reports whether packets to an IPv4 address are for this host, by its routes.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/wake"
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 const (
@@ -170,7 +171,7 @@ func (f *filter) linkMatters(m *syscall.NetlinkMessage) bool {
 		return false
 	}
 	index := int(nl.DeserializeIfInfomsg(m.Data).Index)
-	if linkName(m.Data) != Own {
+	if nlmsg.String(nlmsg.Find(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) != Own {
 		if index == f.own {
 			f.own = 0 // renamed: not ours any more
 		}
@@ -183,17 +184,4 @@ func (f *filter) linkMatters(m *syscall.NetlinkMessage) bool {
 	renamed := f.own != index
 	f.own = index
 	return renamed
-}
-
-func linkName(data []byte) string {
-	attrs, err := nl.ParseRouteAttr(data[unix.SizeofIfInfomsg:])
-	if err != nil {
-		return ""
-	}
-	for _, a := range attrs {
-		if a.Attr.Type == unix.IFLA_IFNAME {
-			return unix.ByteSliceToString(a.Value)
-		}
-	}
-	return ""
 }
