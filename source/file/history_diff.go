@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -20,76 +21,43 @@ type Diff struct {
 // diffNames is how many services a Diff names.
 const diffNames = 6
 
-// diffOf compares the services of two versions, each of which may be nil.
-func diffOf(was, is *version) (d Diff) {
+// diffOf compares the services of two versions, each of which may be nil. Of files of endpoints it
+// counts and names these, by address and port.
+func diffOf(was, is *version) Diff {
 	if was != nil && was.list != nil || is != nil && is.list != nil {
-		return diffOfLists(was, is)
+		return differences(textsOf(was), textsOf(is), strings.Compare, func(a, b string) bool { return a == b })
 	}
-	before, after := map[source.Key]*source.Service{}, map[source.Key]*source.Service{}
-	if was != nil {
-		before = byKey(was.services)
-	}
-	if is != nil {
-		after = byKey(is.services)
-	}
-	name := func(sign string, k source.Key) {
-		if len(d.Names) < diffNames {
-			d.Names = append(d.Names, sign+k.String())
-		}
-	}
-	for _, k := range sortedKeys(before) {
-		switch s := after[k]; {
-		case s == nil:
-			d.Removed++
-			name("-", k)
-		case !s.Equal(before[k]) || !s.SameNotes(before[k]):
-			d.Changed++
-			name("~", k)
-		}
-	}
-	for _, k := range sortedKeys(after) {
-		if before[k] == nil {
-			d.Added++
-			name("+", k)
-		}
-	}
-	return d
+	return differences(servicesOf(was), servicesOf(is), source.Key.Compare, func(a, b *source.Service) bool { return a.Equal(b) && a.SameNotes(b) })
 }
 
-func sortedKeys[V any](m map[source.Key]V) []source.Key {
-	keys := make([]source.Key, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, source.Key.Compare)
-	return keys
-}
-
-// diffOfLists is diffOf for files of endpoints: it counts and names these, by address and port.
-func diffOfLists(was, is *version) (d Diff) {
-	before, after := textsOf(was), textsOf(is)
-	name := func(sign, endpoint string) {
+func differences[K comparable, V any](before, after map[K]V, order func(a, b K) int, same func(a, b V) bool) (d Diff) {
+	note := func(n *int, sign string, k K) {
+		*n++
 		if len(d.Names) < diffNames {
-			d.Names = append(d.Names, sign+endpoint)
+			d.Names = append(d.Names, fmt.Sprintf("%s%v", sign, k))
 		}
 	}
-	for _, k := range slices.Sorted(maps.Keys(before)) {
+	for _, k := range slices.SortedFunc(maps.Keys(before), order) {
 		switch now, ok := after[k]; {
 		case !ok:
-			d.Removed++
-			name("-", k)
-		case now != before[k]:
-			d.Changed++
-			name("~", k)
+			note(&d.Removed, "-", k)
+		case !same(now, before[k]):
+			note(&d.Changed, "~", k)
 		}
 	}
-	for _, k := range slices.Sorted(maps.Keys(after)) {
+	for _, k := range slices.SortedFunc(maps.Keys(after), order) {
 		if _, ok := before[k]; !ok {
-			d.Added++
-			name("+", k)
+			note(&d.Added, "+", k)
 		}
 	}
 	return d
+}
+
+func servicesOf(v *version) map[source.Key]*source.Service {
+	if v == nil {
+		return nil
+	}
+	return byKey(v.services)
 }
 
 // textsOf returns all that is said of the endpoints of a version, by address and port.

@@ -28,7 +28,12 @@ const (
 // an error the rest waits for retry.
 func (st *store) writeMore(sync bool) bool {
 	jobs := st.next() // first, so that the decisions which were put before them are written before
-	err := cmp.Or(st.writeDirID(), st.writeDecisions())
+	_, err := st.writeText(directoryFile, &st.dirText, false)
+	decided, e := st.writeText(decisionsFile, &st.decided, true)
+	if decided {
+		st.dropRetained()
+	}
+	err = cmp.Or(err, e)
 	if len(jobs) > 0 {
 		err = cmp.Or(err, st.write(jobs, sync))
 	}
@@ -36,41 +41,23 @@ func (st *store) writeMore(sync bool) bool {
 	return err == nil && st.hasPending()
 }
 
-func (st *store) writeDirID() error {
+// writeText writes a text to a file, if there is one that is not written yet, and then reports it as written.
+func (st *store) writeText(name string, text *[]byte, sync bool) (written bool, err error) {
 	st.mu.Lock()
-	text := st.dirText
+	data := *text
 	st.mu.Unlock()
-	if text == nil {
-		return nil
+	if data == nil {
+		return false, nil
 	}
-	if err := st.replace(directoryFile, text, false); err != nil {
-		return err
+	if err := st.replace(name, data, sync); err != nil {
+		return false, err
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if bytes.Equal(st.dirText, text) { // else it has moved again
-		st.dirText = nil
+	if bytes.Equal(*text, data) { // else there is another by now
+		*text = nil
 	}
-	return nil
-}
-
-func (st *store) writeDecisions() error {
-	st.mu.Lock()
-	text := st.decided
-	st.mu.Unlock()
-	if text == nil {
-		return nil
-	}
-	if err := st.replace(decisionsFile, text, true); err != nil {
-		return err
-	}
-	st.mu.Lock()
-	if bytes.Equal(st.decided, text) { // else there are others
-		st.decided = nil
-	}
-	st.mu.Unlock()
-	st.dropRetained()
-	return nil
+	return true, nil
 }
 
 // next returns some of what is pending.

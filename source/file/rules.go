@@ -38,15 +38,8 @@ type Limits struct {
 var DefaultLimits = Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000}
 
 func (l Limits) orDefault() Limits {
-	for _, f := range []struct{ is, standard *int }{
-		{&l.FileSize, &DefaultLimits.FileSize}, {&l.Services, &DefaultLimits.Services},
-		{&l.Endpoints, &DefaultLimits.Endpoints}, {&l.Ports, &DefaultLimits.Ports},
-	} {
-		if *f.is == 0 {
-			*f.is = *f.standard
-		}
-	}
-	return l
+	d := DefaultLimits
+	return Limits{cmp.Or(l.FileSize, d.FileSize), cmp.Or(l.Services, d.Services), cmp.Or(l.Endpoints, d.Endpoints), cmp.Or(l.Ports, d.Ports)}
 }
 
 // maxOfFile bounds what is multiplied: the endpoints of one list by all services of a file that refer to it, and
