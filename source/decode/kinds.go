@@ -137,6 +137,15 @@ func OneOf[V any](what string, choices ...Choice[V]) Kind[V] {
 	}}
 }
 
+// Values is OneOf of values that say their words themselves.
+func Values[V fmt.Stringer](what string, values ...V) Kind[V] {
+	choices := make([]Choice[V], len(values))
+	for i, v := range values {
+		choices[i] = Choice[V]{v.String(), v}
+	}
+	return OneOf(what, choices...)
+}
+
 // Word reads one of several words as it is.
 func Word(what string, words ...string) Kind[string] {
 	choices := make([]Choice[string], len(words))

@@ -28,20 +28,14 @@ type writtenCheck struct {
 	none bool // type = "none"
 }
 
-// A checkType is a word for a type, and what it means; none has the zero type.
-type checkType struct {
-	source.CheckType
-	none bool
-}
+// checkWords are the types; 0 is "none".
+var checkWords = decode.Values("type of check", checkTypes()...)
 
-// checkWords are the types.
-var checkWords = decode.OneOf("type of check", checkTypes()...)
-
-func checkTypes() (choices []decode.Choice[checkType]) {
-	for i, word := range source.CheckTypes {
-		choices = append(choices, decode.Choice[checkType]{Word: word, Means: checkType{source.CheckType(i + 1), false}})
+func checkTypes() (list []source.CheckType) {
+	for i := range source.CheckTypes {
+		list = append(list, source.CheckType(i+1))
 	}
-	return append(choices, decode.Choice[checkType]{Word: "none", Means: checkType{none: true}})
+	return append(list, 0)
 }
 
 var (
@@ -54,10 +48,7 @@ var (
 		decode.Choice[bool]{Word: "use_all", Means: false},
 		decode.Choice[bool]{Word: "refuse", Means: true})
 
-	closing = decode.OneOf("choice of connections to close",
-		decode.Choice[source.CloseConnections]{Word: "never", Means: source.CloseNever},
-		decode.Choice[source.CloseConnections]{Word: "failed", Means: source.CloseFailed},
-		decode.Choice[source.CloseConnections]{Word: "always", Means: source.CloseAlways})
+	closing = decode.Values("choice of connections to close", source.CloseNever, source.CloseFailed, source.CloseAlways)
 
 	// yes reads a bool that is kept the other way round.
 	yes = decode.To(decode.Bool, func(b bool) bool { return !b })
@@ -66,8 +57,8 @@ var (
 // checkFields are the keys of a health check.
 var checkFields = []decode.Field[writtenCheck]{
 	decode.Need(decode.Field[writtenCheck]{Key: "type", Schema: checkWords.Schema, Read: func(r *decode.Reader, v any, c *writtenCheck) {
-		t, _ := checkWords.Read(r, v)
-		c.Type, c.none = t.CheckType, t.none
+		t, ok := checkWords.Read(r, v)
+		c.Type, c.none = t, ok && t == 0
 	}}),
 	decode.Key("port", portNumber, func(c *writtenCheck) *uint16 { return &c.Port }),
 	decode.Key("path", decode.Text, func(c *writtenCheck) *string { return &c.Path }),

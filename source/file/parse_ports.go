@@ -33,10 +33,7 @@ var portFields = []decode.Field[writtenPort]{
 	decode.Key("node_port", orNoNumber, func(p *writtenPort) *uint16 { return &p.NodePort }),
 }
 
-var protocol = decode.OneOf("protocol",
-	decode.Choice[source.Protocol]{Word: "tcp", Means: source.TCP},
-	decode.Choice[source.Protocol]{Word: "udp", Means: source.UDP},
-	decode.Choice[source.Protocol]{Word: "sctp", Means: source.SCTP})
+var protocol = decode.Values("protocol", source.TCP, source.UDP, source.SCTP)
 
 // orNoNumber is a port, or 0 for none.
 var orNoNumber = decode.Number[uint16](0, 65535)

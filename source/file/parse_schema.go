@@ -35,56 +35,19 @@ type endpoint struct {
 }
 
 var (
-	policy = decode.OneOf("traffic policy",
-		decode.Choice[source.TrafficPolicy]{Word: "cluster", Means: source.Cluster},
-		decode.Choice[source.TrafficPolicy]{Word: "local", Means: source.Local})
+	policy       = decode.Values("traffic policy", source.Cluster, source.Local)
+	masquerading = decode.Values("masquerade mode", source.MasqueradeAuto, source.MasqueradeAll, source.MasqueradeNever)
+	distribution = decode.Values("traffic distribution", source.Evenly, source.PreferSameZone, source.PreferSameNode)
+	hashOn       = decode.Values("part of a client", source.NotHashed, source.ClientIPPort, source.ClientIP) // the first: as the scheduler wants
+	forwarding   = decode.Values("way to forward", source.ForwardMasquerade, source.ForwardDirect, source.ForwardTunnel)
+	tunnel       = decode.Values("tunnel type", source.IPIP, source.GUE, source.GRE)
 
-	masquerading = decode.OneOf("masquerade mode",
-		decode.Choice[source.Masquerading]{Word: "auto", Means: source.MasqueradeAuto},
-		decode.Choice[source.Masquerading]{Word: "all", Means: source.MasqueradeAll},
-		decode.Choice[source.Masquerading]{Word: "never", Means: source.MasqueradeNever})
+	schedulerFlags = flagsOf(decode.Values("flag of a scheduler", source.EachSchedulerFlag...))
+	announce       = flagsOf(decode.Values("way to announce addresses", source.EachMeans...))
 
 	affinity = decode.OneOf("session affinity",
 		decode.Choice[bool]{Word: "none", Means: false},
 		decode.Choice[bool]{Word: "client_ip", Means: true})
-
-	distribution = decode.OneOf("traffic distribution",
-		decode.Choice[source.TrafficDistribution]{Word: "", Means: source.Evenly},
-		decode.Choice[source.TrafficDistribution]{Word: "prefer_same_zone", Means: source.PreferSameZone},
-		decode.Choice[source.TrafficDistribution]{Word: "prefer_same_node", Means: source.PreferSameNode})
-
-	hashOn = decode.OneOf("part of a client",
-		decode.Choice[source.HashOn]{Word: "", Means: source.NotHashed}, // as the scheduler wants
-		decode.Choice[source.HashOn]{Word: "client_ip_port", Means: source.ClientIPPort},
-		decode.Choice[source.HashOn]{Word: "client_ip", Means: source.ClientIP})
-
-	// schedulerFlags is a list of flags of a scheduler.
-	schedulerFlags = decode.To(decode.Unique(decode.OneOf("flag of a scheduler", eachFlag()...)), func(list []source.SchedulerFlags) (all source.SchedulerFlags) {
-		for _, f := range list {
-			all |= f
-		}
-		return all
-	})
-
-	forwarding = decode.OneOf("way to forward",
-		decode.Choice[source.ForwardMethod]{Word: "masquerade", Means: source.ForwardMasquerade},
-		decode.Choice[source.ForwardMethod]{Word: "direct", Means: source.ForwardDirect},
-		decode.Choice[source.ForwardMethod]{Word: "tunnel", Means: source.ForwardTunnel})
-
-	tunnel = decode.OneOf("tunnel type",
-		decode.Choice[source.TunnelType]{Word: "ipip", Means: source.IPIP},
-		decode.Choice[source.TunnelType]{Word: "gue", Means: source.GUE},
-		decode.Choice[source.TunnelType]{Word: "gre", Means: source.GRE})
-
-	// announce is a list of the ways to announce addresses.
-	announce = decode.To(decode.Unique(decode.OneOf("way to announce addresses",
-		decode.Choice[source.Means]{Word: "bgp", Means: source.BGP},
-		decode.Choice[source.Means]{Word: "l2", Means: source.L2})), func(list []source.Means) (all source.Means) {
-		for _, m := range list {
-			all |= m
-		}
-		return all
-	})
 
 	connections = decode.Number[uint32](0, source.MaxConnectionLimit)
 	addresses   = decode.List(decode.Addr)
@@ -97,11 +60,14 @@ var (
 	name  = decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?)?$`)
 )
 
-func eachFlag() (list []decode.Choice[source.SchedulerFlags]) {
-	for _, f := range source.EachSchedulerFlag {
-		list = append(list, decode.Choice[source.SchedulerFlags]{Word: f.String(), Means: f})
-	}
-	return list
+// flagsOf reads a list of flags, none of which is there twice.
+func flagsOf[F ~uint8](one decode.Kind[F]) decode.Kind[F] {
+	return decode.To(decode.Unique(one), func(list []F) (all F) {
+		for _, f := range list {
+			all |= f
+		}
+		return all
+	})
 }
 
 // standardEndpoint is one of which only the address is written.
