@@ -12,7 +12,7 @@ import (
 // The log says once that the server went, why, and that it is back.
 func TestConnectionIsLoggedOnce(t *testing.T) {
 	var text bytes.Buffer
-	c := NewConnState(slog.New(slog.NewTextHandler(&text, nil)), 3)
+	c := NewState("", slog.New(slog.NewTextHandler(&text, nil)), 3)
 	refused := errors.New("connection refused")
 	watchAll := func() {
 		for part := range 3 {

@@ -2,7 +2,7 @@
 // whatever it speaks with it.
 //
 //	Pacer      when to ask a server that fails
-//	State      the connection (ConnState), and what of which object is not used, for status
+//	State      the connection, and what of which object is not used, for status
 //	Deadline   a timer that is only brought forward
 //	Publisher  services ──► sink, in steps; endpoints that move are waited for
 //	Keeper     what was handed on ──► state directory, for a start without the server

@@ -10,30 +10,36 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A State is what a source knows of itself. Its methods may be called from any goroutine.
+// A State is what a source knows of itself, and whether all that it reads of its server is
+// being watched. Its methods may be called from any goroutine.
 type State struct {
-	*ConnState
-	name string
-	log  *slog.Logger
+	name   string
+	log    *slog.Logger
+	failed chan struct{}
+	first  sync.Once
 
-	mu     sync.Mutex
-	synced bool
-	stale  string                           // of services that are as last known
-	broken map[source.Key]source.FileStatus // objects of which not all is used as it stands
+	mu       sync.Mutex
+	watching []bool
+	conn     source.Connection
+	synced   bool
+	stale    string                           // of services that are as last known
+	broken   map[source.Key]source.FileStatus // objects of which not all is used as it stands
 }
 
 // NewState is of the source of a name, which watches so many parts of its server, each by itself.
 func NewState(name string, log *slog.Logger, parts int) *State {
-	return &State{ConnState: NewConnState(log, parts), name: name, log: log, broken: map[source.Key]source.FileStatus{}}
+	return &State{
+		name: name, log: log, failed: make(chan struct{}), watching: make([]bool, parts),
+		conn: source.Connection{Since: time.Now(), Error: "not yet reached"}, broken: map[source.Key]source.FileStatus{},
+	}
 }
 
 // Status returns it as source.Source wants it.
 func (s *State) Status() source.Status {
-	conn := s.Connection()
-	st := source.Status{Source: s.name, Connection: &conn}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Synced = s.synced
+	conn := s.conn
+	st := source.Status{Source: s.name, Connection: &conn, Synced: s.synced}
 	if s.stale != "" {
 		st.Warnings = append(st.Warnings, s.stale)
 	}
