@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -92,7 +91,7 @@ func Parse(path string, data []byte) (Settings, []source.Fault) {
 	r := decode.NewReader(nil)
 	decode.Table(r, doc.Root, fileFields(), &s)
 	faults = append(faults, r.Faults(doc)...)
-	if slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning }) {
+	if source.FirstError(faults) != nil {
 		return Default(), faults
 	}
 	return s, faults

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -45,6 +46,15 @@ func (f Fault) String() string {
 		b.WriteString("; " + f.Hint)
 	}
 	return b.String()
+}
+
+// FirstError returns the first fault that is no warning; nil: there is none.
+func FirstError(faults []Fault) *Fault {
+	i := slices.IndexFunc(faults, func(f Fault) bool { return !f.Warning })
+	if i < 0 {
+		return nil
+	}
+	return &faults[i]
 }
 
 // Quote returns a file name as it may stand in a message: unchanged, unless it

@@ -164,7 +164,7 @@ func Cap(file string, faults []source.Fault) []source.Fault {
 	if !TooMany(faults) {
 		return faults
 	}
-	worse := slices.ContainsFunc(faults[maxFaults:], func(f source.Fault) bool { return !f.Warning })
+	worse := source.FirstError(faults[maxFaults:]) != nil
 	return append(faults[:maxFaults:maxFaults], source.Fault{Pos: source.Position{File: file}, Msg: fmt.Sprintf(moreFaults, maxFaults), Warning: !worse})
 }
 

@@ -97,10 +97,6 @@ func badEndpoints(problems []source.Problem) map[int]bool {
 	return bad
 }
 
-func anyFatal(problems []source.Problem) bool {
-	return slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning })
-}
-
 // faultsOf returns problems of a service as faults. Those of endpoints have the first of the positions, and the others
 // are returned.
 func faultsOf(svc *source.Service, problems []source.Problem, at []source.Position) ([]source.Fault, []source.Position) {

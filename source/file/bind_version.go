@@ -194,10 +194,8 @@ func (b *bindResult) services(v *version, list lookup, loose func(*source.Servic
 // firstFault says in a few words why a file does not fit its lists; empty: it does.
 func (b *bindResult) firstFault() string {
 	for _, name := range slices.Sorted(maps.Keys(b.faults)) {
-		for _, f := range b.faults[name] {
-			if !f.Warning {
-				return f.String()
-			}
+		if f := source.FirstError(b.faults[name]); f != nil {
+			return f.String()
 		}
 	}
 	return ""
@@ -211,10 +209,8 @@ const heldList = "is held, and waits for svcproxy apply or svcproxy confirm"
 
 // brokenList is why there is none although the file is there.
 func brokenList(v *version) string {
-	for _, f := range v.faults {
-		if !f.Warning {
-			return fmt.Sprintf("cannot be used, and no good version of it is known: %s", f)
-		}
+	if f := source.FirstError(v.faults); f != nil {
+		return fmt.Sprintf("cannot be used, and no good version of it is known: %s", f)
 	}
 	return lacksList
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
-	"slices"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -46,8 +45,7 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	}
 	switch v := newVersion(ctx, p.f.path, data, nil, s.parse, nil); {
 	case v.broken: // it may be to a newer version of this program
-		i := slices.IndexFunc(v.faults, func(f source.Fault) bool { return !f.Warning })
-		p.damage = s.damage(p.name, p.last, v.faults[i].Msg)
+		p.damage = s.damage(p.name, p.last, source.FirstError(v.faults).Msg)
 	default:
 		p.good = v
 		if p.damage == nil { // else it is written again

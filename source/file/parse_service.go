@@ -104,7 +104,7 @@ func (s *service) finish(p *reading) *source.Service {
 	for _, problem := range problems {
 		p.r.Problem(problem)
 	}
-	if !slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning }) {
+	if !anyFatal(problems) {
 		s.warn(p.r)
 	}
 	out := s.Service
@@ -190,8 +190,10 @@ func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]u
 	return ports
 }
 
-func anyError(faults []source.Fault) bool {
-	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
+func anyError(faults []source.Fault) bool { return source.FirstError(faults) != nil }
+
+func anyFatal(problems []source.Problem) bool {
+	return slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning })
 }
 
 // readDefaults reads [defaults] of a file.

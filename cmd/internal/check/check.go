@@ -329,9 +329,7 @@ func SortByPlace(faults []source.Fault) {
 }
 
 // Fatal reports whether any fault is more than a warning.
-func Fatal(faults []source.Fault) bool {
-	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
-}
+func Fatal(faults []source.Fault) bool { return source.FirstError(faults) != nil }
 
 // sameDir reports whether two paths lead to one directory.
 func sameDir(a, b string) bool {

@@ -86,10 +86,8 @@ func (j Judge) noteMode(r *Result) {
 // reread returns an error if the whole file, as it is, would be refused: if it is too large.
 func (j Judge) reread(d *Document) error {
 	_, faults := j.Rules.Parse("services.toml", d.TOML)
-	for _, f := range faults {
-		if !f.Warning {
-			return fmt.Errorf("converting to a service file: %s", f)
-		}
+	if f := source.FirstError(faults); f != nil {
+		return fmt.Errorf("converting to a service file: %s", f)
 	}
 	return nil
 }

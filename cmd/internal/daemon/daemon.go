@@ -278,7 +278,7 @@ func (d *daemon) wire() {
 	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
 	d.metrics.WatchChecks(answersOf(d.checker))
 	d.metrics.WatchAnnounced(d.report.announcedNow)
-	if faults, _ := d.settings.pending(); !fatal(faults) {
+	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {
 		d.metrics.Reloaded(time.Now())
 	}
 	d.health.Watch(d.loop)

@@ -160,7 +160,7 @@ func (w *settingsWatcher) reload(ctx context.Context) {
 	if err != nil {
 		faults = []source.Fault{w.noText(err)}
 	}
-	if fatal(faults) {
+	if source.FirstError(faults) != nil {
 		text := w.text
 		w.refuse(faults)
 		w.text = text
@@ -228,9 +228,4 @@ func keepFixed[T any](restart *[]string, name string, now *T, fixed T) {
 		*restart = append(*restart, name)
 	}
 	*now = fixed
-}
-
-// fatal reports whether any fault is more than a warning.
-func fatal(faults []source.Fault) bool {
-	return slices.ContainsFunc(faults, func(f source.Fault) bool { return !f.Warning })
 }

@@ -101,14 +101,14 @@ func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, er
 	} else if s, faults, err = w.load(w.path()); err != nil {
 		return s, nil, err
 	}
-	if !fatal(faults) {
+	if source.FirstError(faults) == nil {
 		return s, faults, nil
 	}
 	if none != nil {
 		return w.withoutFile(err, faults)
 	}
 	s, old, err := w.load(w.lastGood())
-	if err != nil || fatal(old) {
+	if err != nil || source.FirstError(old) != nil {
 		return s, nil, SettingsError(faults)
 	}
 	w.stale = true
@@ -123,7 +123,7 @@ func (w *settingsWatcher) withoutFile(err error, faults []source.Fault) (configs
 		return configs.Default(), nil, SettingsError(faults)
 	}
 	s, more, err := w.load(w.path()) // flags count
-	if err != nil || fatal(more) {
+	if err != nil || source.FirstError(more) != nil {
 		return s, nil, SettingsError(append(faults, more...))
 	}
 	for i := range faults {
