@@ -41,7 +41,7 @@ func serves(svc *source.Service, fam Family) bool {
 			return true
 		}
 	}
-	return !hasAddrs && slices.ContainsFunc(svc.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+	return !hasAddrs && svc.HasNodePort()
 }
 
 // A resolver is the state of one call of Resolve.

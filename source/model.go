@@ -229,6 +229,22 @@ func (e *Endpoint) Port(p Port) uint16 {
 	return p.TargetPort
 }
 
+// An AddressList is one of the three lists of addresses, by its key in a service file.
+type AddressList struct {
+	Key   string
+	Addrs []netip.Addr
+}
+
+// AddressLists returns the three lists of addresses.
+func (s *Service) AddressLists() [3]AddressList {
+	return [3]AddressList{{"vips", s.VIPs}, {"external_ips", s.ExternalIPs}, {"load_balancer_ips", s.LoadBalancerIPs}}
+}
+
+// HasNodePort reports whether a port has a node port.
+func (s *Service) HasNodePort() bool {
+	return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
+}
+
 // Equal reports whether two services mean the same to the kernel: not to SameNotes. Positions are ignored.
 func (s *Service) Equal(o *Service) bool {
 	return s.Key == o.Key &&

@@ -16,12 +16,9 @@ type Place struct {
 // in the order of Places.
 func (s *Service) Unique() []Path {
 	paths := []Path{At("name")}
-	for _, l := range []struct {
-		key   string
-		addrs []netip.Addr
-	}{{"vips", s.VIPs}, {"external_ips", s.ExternalIPs}, {"load_balancer_ips", s.LoadBalancerIPs}} {
-		for i := range l.addrs {
-			paths = append(paths, At(l.key, i))
+	for _, l := range s.AddressLists() {
+		for i := range l.Addrs {
+			paths = append(paths, At(l.Key, i))
 		}
 	}
 	for i, p := range s.Ports {
@@ -58,11 +55,11 @@ func (s *Service) NamePos() Position { return s.place(0) }
 // AddrPos returns where an address of the service stands.
 func (s *Service) AddrPos(a netip.Addr) Position {
 	n := 1
-	for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
-		if i := slices.Index(list, a); i >= 0 {
+	for _, l := range s.AddressLists() {
+		if i := slices.Index(l.Addrs, a); i >= 0 {
 			return s.place(n + i)
 		}
-		n += len(list)
+		n += len(l.Addrs)
 	}
 	return s.Pos
 }

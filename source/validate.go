@@ -3,7 +3,6 @@ package source
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -23,6 +22,17 @@ type Problem struct {
 	Msg     string
 	Hint    string
 	Warning bool
+}
+
+// problems are those that were found so far.
+type problems []Problem
+
+func (p *problems) fault(at Path, msg, hint string) {
+	*p = append(*p, Problem{Path: at, Msg: msg, Hint: hint})
+}
+
+func (p *problems) warn(at Path, msg, hint string) {
+	*p = append(*p, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
 }
 
 // Validate returns what is wrong with a service, whatever source it is from, as
@@ -65,19 +75,11 @@ const maxProblems = 1000
 
 type validator struct {
 	*Service
-	written  []int // which element of ports says each port; nil: each one
-	problems []Problem
-	where    map[netip.Addr]Path // of each address of the service
-	served   map[servedPort]bool // nil: not made yet
-	named    map[string]bool     // ports, by name; nil: not made yet
-}
-
-func (v *validator) fault(at Path, msg, hint string) {
-	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint})
-}
-
-func (v *validator) warn(at Path, msg, hint string) {
-	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
+	problems
+	written []int               // which element of ports says each port; nil: each one
+	where   map[netip.Addr]Path // of each address of the service
+	served  map[servedPort]bool // nil: not made yet
+	named   map[string]bool     // ports, by name; nil: not made yet
 }
 
 // portAt returns which element of ports says a port.
@@ -112,22 +114,18 @@ func (v *validator) ports() {
 	if len(v.Ports) == 0 {
 		v.fault(At("ports"), "the service has no ports", "")
 	}
-	type number struct {
-		protocol Protocol
-		port     uint16
-	}
 	names := make(map[string]int, len(v.Ports))
-	numbers := make(map[number]int, len(v.Ports))
-	nodePorts := map[number]int{}
+	numbers := make(map[servedPort]int, len(v.Ports))
+	nodePorts := map[servedPort]int{}
 	for i, p := range v.Ports {
 		v.portName(i, names)
-		if first, twice := seen(numbers, number{p.Protocol, p.Port}, v.portAt(i)); twice && p.Port != 0 {
+		if first, twice := seen(numbers, servedPort{p.Protocol, p.Port}, v.portAt(i)); twice && p.Port != 0 {
 			v.fault(At("ports", v.portAt(i)), fmt.Sprintf("port %d/%s is already ports[%d]", p.Port, p.Protocol, first), "")
 		}
 		if p.NodePort == 0 {
 			continue
 		}
-		if first, twice := seen(nodePorts, number{p.Protocol, p.NodePort}, v.portAt(i)); twice {
+		if first, twice := seen(nodePorts, servedPort{p.Protocol, p.NodePort}, v.portAt(i)); twice {
 			v.fault(At("ports", v.portAt(i), "node_port"), fmt.Sprintf("node port %d/%s is already that of ports[%d]", p.NodePort, p.Protocol, first), "")
 		}
 	}
@@ -172,26 +170,16 @@ func (v *validator) healthCheck() {
 	}
 }
 
-// An addressList is one of the three lists of addresses, by its key.
-type addressList struct {
-	key   string
-	addrs []netip.Addr
-}
-
-func (v *validator) addressLists() [3]addressList {
-	return [3]addressList{{"vips", v.VIPs}, {"external_ips", v.ExternalIPs}, {"load_balancer_ips", v.LoadBalancerIPs}}
-}
-
 func (v *validator) addresses() {
 	v.where = map[netip.Addr]Path{}
 	count := 0
-	for _, list := range v.addressLists() {
-		count += len(list.addrs)
-		for i, a := range list.addrs {
+	for _, list := range v.AddressLists() {
+		count += len(list.Addrs)
+		for i, a := range list.Addrs {
 			if !a.IsValid() {
 				continue
 			}
-			at := At(list.key, i)
+			at := At(list.Key, i)
 			if why := Unusable(a); why != "" {
 				v.fault(at, fmt.Sprintf("%s is %s", a, why), "want an address that can be routed to this host")
 			}
@@ -205,13 +193,9 @@ func (v *validator) addresses() {
 			}
 		}
 	}
-	if count == 0 && !v.hasNodePort() {
+	if count == 0 && !v.HasNodePort() {
 		v.warn(nil, fmt.Sprintf("service %s has no address and no node port", Excerpt(v.Name)), "nothing can reach it")
 	}
-}
-
-func (v *validator) hasNodePort() bool {
-	return slices.ContainsFunc(v.Ports, func(p Port) bool { return p.NodePort != 0 })
 }
 
 // Unusable says why no packet can be forwarded to an address, or returns "".

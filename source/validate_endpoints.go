@@ -36,8 +36,8 @@ func (v *validator) endpoints() {
 // or both when there is none or one could not be read.
 func (v *validator) families() (four, six bool) {
 	none := true
-	for _, list := range v.addressLists() {
-		for _, a := range list.addrs {
+	for _, list := range v.AddressLists() {
+		for _, a := range list.Addrs {
 			if !a.IsValid() {
 				return true, true
 			}
@@ -82,7 +82,7 @@ func (v *validator) endpointAddr(i int, e *Endpoint) {
 	}
 }
 
-// A servedPort is a port that clients of the service use.
+// A servedPort is a port or a node port that clients of the service use.
 type servedPort struct {
 	protocol Protocol
 	port     uint16

@@ -34,11 +34,7 @@ const (
 // A checkValidator looks for what is wrong with a check alone.
 type checkValidator struct {
 	*HealthCheck
-	problems []Problem
-}
-
-func (v *checkValidator) fault(at Path, msg, hint string) {
-	v.problems = append(v.problems, Problem{Path: at, Msg: msg, Hint: hint})
+	problems
 }
 
 // ValidateCheck returns what is wrong with a check, whatever service it is of, at paths in the
@@ -77,9 +73,8 @@ func (v *checkValidator) times() {
 		}
 	}
 	if v.Timeout > v.Interval {
-		v.problems = append(v.problems, Problem{Path: At("timeout"), Warning: true,
-			Msg:  fmt.Sprintf("timeout %s is more than interval %s", v.Timeout, v.Interval),
-			Hint: "an endpoint that does not answer is asked only every timeout"})
+		v.warn(At("timeout"), fmt.Sprintf("timeout %s is more than interval %s", v.Timeout, v.Interval),
+			"an endpoint that does not answer is asked only every timeout")
 	}
 	for _, n := range []struct {
 		key string

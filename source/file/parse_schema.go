@@ -94,11 +94,8 @@ var listName = decode.Matching("the name of a file in this directory that ends i
 
 // isListName reports whether a name can be that of a file of endpoints.
 func isListName(name string) bool {
-	return isEndpointsFile(name) && len(name) <= maxListName && !strings.ContainsAny(name, "/\x00")
+	return isEndpointsFile(name) && len(name) <= maxName && !strings.ContainsAny(name, "/\x00")
 }
-
-// maxListName is how long a file name can be, in bytes: NAME_MAX, <linux/limits.h>.
-const maxListName = 255
 
 // endpointsSchema is of endpoints in all three ways of writing them.
 var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{AnyOf: []decode.Schema{
@@ -219,10 +216,7 @@ func isMaglev(s *service) bool           { return s.Scheduler == source.Maglev }
 func takesFlags(s *service) bool         { return s.Scheduler != "" && s.Scheduler != source.Maglev }
 func isTunnel(s *service) bool           { return s.Forward.Method == source.ForwardTunnel }
 func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
-
-func hasNodePorts(s *service) bool {
-	return s.HealthCheckNodePort != 0 || slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
-}
+func hasNodePorts(s *service) bool       { return s.HasNodePort() || s.HealthCheckNodePort != 0 }
 func hasUDP(s *service) bool {
 	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.Protocol == source.UDP })
 }

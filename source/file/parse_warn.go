@@ -42,10 +42,10 @@ func (s *service) warnIdle(r *decode.Reader) {
 	if s.InternalTrafficPolicy == source.Local && len(s.VIPs) == 0 {
 		idle("internal_traffic_policy", "it is for vips, and there are none")
 	}
-	if s.ExternalTrafficPolicy == source.Local && !s.hasNodePort() && len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
+	if s.ExternalTrafficPolicy == source.Local && !s.HasNodePort() && len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
 		idle("external_traffic_policy", "it is for external_ips, load_balancer_ips and node ports, and there are none")
 	}
-	if s.NodePortAddresses != nil && !s.hasNodePort() && s.HealthCheckNodePort == 0 {
+	if s.NodePortAddresses != nil && !hasNodePorts(s) {
 		idle("node_port_addresses", "no port has a node_port")
 	}
 	zoned := slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Zone != "" })
@@ -54,16 +54,12 @@ func (s *service) warnIdle(r *decode.Reader) {
 	}
 }
 
-func (s *service) hasNodePort() bool {
-	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
-}
-
 // warnEndpoints warns of connections that no endpoint takes.
 func (s *service) warnEndpoints(r *decode.Reader) {
 	enabled := func(e source.Endpoint) bool { return !e.Disabled || !e.Addr.IsValid() }
 	weighs := func(e source.Endpoint) bool { return enabled(e) && e.Weight > 0 || !e.Addr.IsValid() }
 	switch {
-	case len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 && !s.hasNodePort(): // nothing can reach it anyway
+	case len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 && !s.HasNodePort(): // nothing can reach it anyway
 		return
 	case s.unbound():
 		return
@@ -123,12 +119,9 @@ var families = []ipFamily{{"IPv4", netip.Addr.Is4}, {"IPv6", netip.Addr.Is6}}
 
 // firstAddr returns the first address of a family that the service has, and where it stands.
 func (s *service) firstAddr(is ipFamily) (source.Path, netip.Addr) {
-	for _, list := range []struct {
-		key   string
-		addrs []netip.Addr
-	}{{"vips", s.VIPs}, {"external_ips", s.ExternalIPs}, {"load_balancer_ips", s.LoadBalancerIPs}} {
-		if i := slices.IndexFunc(list.addrs, is.of); i >= 0 {
-			return source.At(list.key, i), list.addrs[i]
+	for _, list := range s.AddressLists() {
+		if i := slices.IndexFunc(list.Addrs, is.of); i >= 0 {
+			return source.At(list.Key, i), list.Addrs[i]
 		}
 	}
 	return nil, netip.Addr{}

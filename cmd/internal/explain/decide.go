@@ -85,7 +85,7 @@ func (d *decision) findUses() {
 // mayServe reports whether a service has an address, or node ports where the address serves them.
 func mayServe(s *source.Service, a netip.Addr, d *decision) bool {
 	has := slices.Contains(s.VIPs, a) || slices.Contains(s.ExternalIPs, a) || slices.Contains(s.LoadBalancerIPs, a)
-	return has || d.servesNodePorts(s, a) && slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.NodePort != 0 })
+	return has || d.servesNodePorts(s, a) && s.HasNodePort()
 }
 
 // servesNodePorts reports whether an address serves node ports of a service, if it has any.
