@@ -119,18 +119,8 @@ func invalidUTF8(s string) int {
 	return -1
 }
 
-// Pos returns where the value at path stands. A path that leads nowhere has the
+// Positions returns where the values at paths stand. A path that leads nowhere has the
 // position of the last value on the way.
-func (d *Doc) Pos(path source.Path) source.Position {
-	return d.place(d.nodes([]source.Path{path})[0].val)
-}
-
-// KeyPos returns where the key at the end of path stands.
-func (d *Doc) KeyPos(path source.Path) source.Position {
-	return d.place(d.nodes([]source.Path{path})[0].key)
-}
-
-// Positions is Pos for many paths at the price of one.
 func (d *Doc) Positions(paths []source.Path) []source.Position {
 	out := make([]source.Position, len(paths))
 	for i, n := range d.nodes(paths) {

@@ -139,7 +139,8 @@ func TestPositionsTOML(t *testing.T) {
 		t.Fatal(faults)
 	}
 	for _, tt := range tests {
-		value, key := doc.Pos(tt.path).String(), doc.KeyPos(tt.path).String()
+		n := doc.nodes([]source.Path{tt.path})[0]
+		value, key := doc.place(n.val).String(), doc.place(n.key).String()
 		if value != "a.toml:"+tt.value || key != "a.toml:"+tt.key {
 			t.Errorf("%s: value at %s, key at %s; want %s and %s", tt.path, value, key, tt.value, tt.key)
 		}
@@ -165,7 +166,8 @@ func TestPositionsJSON(t *testing.T) {
 		{source.At("services", 1), "5:4", "5:4"},
 	}
 	for _, tt := range tests {
-		value, key := doc.Pos(tt.path).String(), doc.KeyPos(tt.path).String()
+		n := doc.nodes([]source.Path{tt.path})[0]
+		value, key := doc.place(n.val).String(), doc.place(n.key).String()
 		if value != "a.json:"+tt.value || key != "a.json:"+tt.key {
 			t.Errorf("%s: value at %s, key at %s; want %s and %s", tt.path, value, key, tt.value, tt.key)
 		}
