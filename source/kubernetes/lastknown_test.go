@@ -310,7 +310,7 @@ func TestLastKnownSaysTheSame(t *testing.T) {
 		s.Status.LoadBalancer.Ingress = []core.LoadBalancerIngress{{IP: "192.0.2.2"}}
 	}), newWords())
 	of := eps("s", "a", "10.0.0.1", "10.0.0.2!")
-	of.Endpoints[0].NodeName, of.Endpoints[0].Zone = ptr("n"), ptr("z")
+	of.Endpoints[0].NodeName, of.Endpoints[0].Zone = new("n"), new("z")
 	of.Endpoints[0].Hints = nil
 	merged, _ := merge(s.Service, []*slice{parseSlice(of, newWords())})
 	merged.Endpoints[0].Hints = &source.Hints{Nodes: []string{"n"}, Zones: []string{"z"}}

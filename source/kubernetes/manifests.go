@@ -12,6 +12,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -176,7 +177,7 @@ func whyNothing(s *core.Service) string {
 
 // distribution returns whom a service prefers, as files say it.
 func distribution(p *string) source.TrafficDistribution {
-	switch value(p) {
+	switch ptr.Deref(p, "") {
 	case core.ServiceTrafficDistributionPreferClose, core.ServiceTrafficDistributionPreferSameZone:
 		return source.PreferSameZone
 	case core.ServiceTrafficDistributionPreferSameNode:

@@ -47,7 +47,7 @@ func TestMerge(t *testing.T) {
 	}
 	terminating := func(s *discovery.EndpointSlice) *discovery.EndpointSlice {
 		for i := range s.Endpoints {
-			s.Endpoints[i].Conditions = discovery.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)}
+			s.Endpoints[i].Conditions = discovery.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 		}
 		return s
 	}
@@ -64,7 +64,7 @@ func TestMerge(t *testing.T) {
 		{"a port of the other protocol", []*discovery.EndpointSlice{func() *discovery.EndpointSlice {
 			s := ports(80, 53, eps("1", "a", "10.0.0.1"))
 			for i := range s.Ports {
-				s.Ports[i].Protocol = ptr(core.ProtocolUDP)
+				s.Ports[i].Protocol = new(core.ProtocolUDP)
 			}
 			return s
 		}()}, []string{"10.0.0.1 http=0 dns=53"}},

@@ -16,8 +16,8 @@ import (
 // All that is discarded of an object reaches status, and the rest is used.
 func TestNotesReachStatus(t *testing.T) {
 	odd := eps("odd", "a", "10.0.0.1", "127.0.0.1", "10.0.0.x", "fd00::1", "192.0.2.1", "010.0.0.2", "::ffff:10.0.0.3")
-	odd.Ports[0].Port = ptr(int32(80))
-	odd.Endpoints[0].Zone = ptr("a zone; of / its own")
+	odd.Ports[0].Port = new(int32(80))
+	odd.Endpoints[0].Zone = new("a zone; of / its own")
 	named := eps("named", "a", "pod.example.com")
 	named.AddressType = discovery.AddressTypeFQDN
 	service := svc("a", "10.96.0.1", func(s *core.Service) {

@@ -14,6 +14,7 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -237,7 +238,7 @@ func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
 	}
 	for _, p := range s.Ports {
 		if p.Port != nil && number(*p.Port) != 0 {
-			out.ports = append(out.ports, slicePort{words.one(value(p.Name)), protocol(value(p.Protocol)), number(*p.Port)})
+			out.ports = append(out.ports, slicePort{words.one(ptr.Deref(p.Name, "")), protocol(ptr.Deref(p.Protocol, "")), number(*p.Port)})
 		}
 	}
 	out.endpoints = make([]source.Endpoint, 0, len(s.Endpoints))
@@ -259,14 +260,14 @@ func (n *notes) endpoint(e *discovery.Endpoint, words *words) (source.Endpoint, 
 	if len(list) == 0 {
 		return source.Endpoint{}, false
 	}
-	zone := value(e.Zone)
+	zone := ptr.Deref(e.Zone, "")
 	if !source.IsName(zone) { // it counts nowhere: hints say who is near
 		zone = ""
 	}
 	c := &e.Conditions
 	return source.Endpoint{
 		Addr: list[0], Weight: 1,
-		Node: words.one(value(e.NodeName)), Zone: words.one(zone), Hints: parseHints(e.Hints, words),
+		Node: words.one(ptr.Deref(e.NodeName, "")), Zone: words.one(zone), Hints: parseHints(e.Hints, words),
 		Ready:       c.Ready == nil || *c.Ready,
 		Serving:     c.Serving == nil || *c.Serving,
 		Terminating: c.Terminating != nil && *c.Terminating,
@@ -303,15 +304,6 @@ func trueFirst(a, b bool) int {
 		return -1
 	}
 	return 1
-}
-
-// value returns what p points to, or nothing.
-func value[T any](p *T) T {
-	if p == nil {
-		var none T
-		return none
-	}
-	return *p
 }
 
 // toBeDeleted is the taint by which the cluster autoscaler says that a node goes.

@@ -88,8 +88,8 @@ func TestParseService(t *testing.T) {
 			[]want{lb("192.0.2.1"), func(s *source.Service) { s.ExternalIPs = mustAddrs("192.0.2.2") }}},
 		{"balancers", []spec{balancer("192.0.2.1", ""), func(s *core.Service) {
 			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
-				core.LoadBalancerIngress{IP: "192.0.2.2", IPMode: ptr(core.LoadBalancerIPModeProxy)},
-				core.LoadBalancerIngress{IP: "192.0.2.3", IPMode: ptr(core.LoadBalancerIPModeVIP)},
+				core.LoadBalancerIngress{IP: "192.0.2.2", IPMode: new(core.LoadBalancerIPModeProxy)},
+				core.LoadBalancerIngress{IP: "192.0.2.3", IPMode: new(core.LoadBalancerIPModeVIP)},
 				core.LoadBalancerIngress{Hostname: "lb.example.com"})
 		}}, []want{lb("192.0.2.1", "192.0.2.3")}},
 		{"source ranges", []spec{balancer("192.0.2.1"), ranges(" 10.1.2.3/8 ", "10.0.0.0/8", "fd00::/8", "x")},
@@ -104,7 +104,7 @@ func TestParseService(t *testing.T) {
 		{"source ranges of the other family", []spec{balancer("192.0.2.1"), ranges("fd00::/8")}, []want{lb("192.0.2.1")}},
 		{"source ranges of one family of two", []spec{dual, balancer("192.0.2.1", "2001:db8::1"), ranges("10.0.0.0/8")},
 			[]want{bothIPs, lb("192.0.2.1", "2001:db8::1"), func(s *source.Service) { s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8", "::/0") }}},
-		{"policies", []spec{balancer(), policyLocal, func(s *core.Service) { s.Spec.InternalTrafficPolicy = ptr(core.ServiceInternalTrafficPolicyLocal) }},
+		{"policies", []spec{balancer(), policyLocal, func(s *core.Service) { s.Spec.InternalTrafficPolicy = new(core.ServiceInternalTrafficPolicyLocal) }},
 			[]want{func(s *source.Service) {
 				s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.HealthCheckNodePort = source.Local, source.Local, 32000
 			}}},
@@ -115,12 +115,12 @@ func TestParseService(t *testing.T) {
 		{"external policy without external traffic", []spec{policyLocal}, nil},
 		{"affinity", []spec{func(s *core.Service) {
 			s.Spec.SessionAffinity = core.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &core.SessionAffinityConfig{ClientIP: &core.ClientIPConfig{TimeoutSeconds: ptr(int32(60))}}
+			s.Spec.SessionAffinityConfig = &core.SessionAffinityConfig{ClientIP: &core.ClientIPConfig{TimeoutSeconds: new(int32(60))}}
 		}}, []want{func(s *source.Service) { s.Affinity = time.Minute }}},
 		{"affinity without time", []spec{func(s *core.Service) { s.Spec.SessionAffinity = core.ServiceAffinityClientIP }},
 			[]want{func(s *source.Service) { s.Affinity = 3 * time.Hour }}},
 		{"not-ready endpoints are published by the API", []spec{func(s *core.Service) { s.Spec.PublishNotReadyAddresses = true }}, nil},
-		{"distribution is given by hints", []spec{func(s *core.Service) { s.Spec.TrafficDistribution = ptr("PreferSameZone") }}, nil},
+		{"distribution is given by hints", []spec{func(s *core.Service) { s.Spec.TrafficDistribution = new("PreferSameZone") }}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -155,14 +155,14 @@ func TestParseServiceWithoutAddress(t *testing.T) {
 
 func TestParseSlice(t *testing.T) {
 	s := eps("s", "a", "10.0.0.2", "10.0.0.1!")
-	s.Endpoints[0].NodeName, s.Endpoints[0].Zone = ptr("n1"), ptr("z1")
+	s.Endpoints[0].NodeName, s.Endpoints[0].Zone = new("n1"), new("z1")
 	s.Endpoints[0].Hints = &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: "z1"}, {Name: "z2"}}, ForNodes: []discovery.ForNode{{Name: "n2"}}}
 	s.Endpoints[0].Addresses = append(s.Endpoints[0].Addresses, "10.0.0.77")
 	s.Endpoints = append(s.Endpoints,
 		discovery.Endpoint{Addresses: []string{"10.0.0.3"}}, // all conditions nil
-		discovery.Endpoint{Addresses: []string{"10.0.0.4"}, Conditions: discovery.EndpointConditions{Ready: ptr(false), Terminating: ptr(true)}},
+		discovery.Endpoint{Addresses: []string{"10.0.0.4"}, Conditions: discovery.EndpointConditions{Ready: new(false), Terminating: new(true)}},
 		discovery.Endpoint{Addresses: []string{"169.254.0.1"}}, discovery.Endpoint{Addresses: []string{"pod"}}, discovery.Endpoint{})
-	s.Ports = append(s.Ports, discovery.EndpointPort{Name: ptr("all")}, discovery.EndpointPort{Port: ptr(int32(53)), Protocol: ptr(core.ProtocolUDP)})
+	s.Ports = append(s.Ports, discovery.EndpointPort{Name: new("all")}, discovery.EndpointPort{Port: new(int32(53)), Protocol: new(core.ProtocolUDP)})
 	want := &slice{
 		notes: notes{lines: []string{"endpoint 169.254.0.1 is a link-local address: left out", `endpoint "pod" is not an address: left out`}},
 		name:  "s", service: source.Key{Namespace: "default", Name: "a"}, hinted: true,
@@ -202,7 +202,7 @@ func TestParseNode(t *testing.T) {
 	}
 	tainted, deleted := n.DeepCopy(), n.DeepCopy()
 	tainted.Spec.Taints = []core.Taint{{Key: toBeDeleted}}
-	deleted.DeletionTimestamp = ptr(meta.Now())
+	deleted.DeletionTimestamp = new(meta.Now())
 	for _, n := range []*core.Node{tainted, deleted} {
 		if parseNode(n).Eligible {
 			t.Errorf("eligible: %+v", n)

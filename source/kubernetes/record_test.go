@@ -168,16 +168,14 @@ func eps(name, service string, addrs ...string) *discovery.EndpointSlice {
 	s := &discovery.EndpointSlice{
 		ObjectMeta:  meta.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discovery.LabelServiceName: service}},
 		AddressType: discovery.AddressTypeIPv4,
-		Ports:       []discovery.EndpointPort{{Name: ptr(""), Port: ptr(int32(8080)), Protocol: ptr(core.ProtocolTCP)}},
+		Ports:       []discovery.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(core.ProtocolTCP)}},
 	}
 	for _, a := range addrs {
 		addr, unready := strings.CutSuffix(a, "!")
 		s.Endpoints = append(s.Endpoints, discovery.Endpoint{
 			Addresses:  []string{addr},
-			Conditions: discovery.EndpointConditions{Ready: ptr(!unready), Serving: ptr(!unready)},
+			Conditions: discovery.EndpointConditions{Ready: new(!unready), Serving: new(!unready)},
 		})
 	}
 	return s
 }
-
-func ptr[T any](v T) *T { return &v }

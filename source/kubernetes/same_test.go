@@ -107,7 +107,7 @@ func (d *drawn) addresses(t *rapid.T, n int, fams []int) {
 func (d *drawn) options(t *rapid.T, n int) {
 	spec := &d.service.Spec
 	if rapid.Bool().Draw(t, "internal local") {
-		spec.InternalTrafficPolicy = ptr(core.ServiceInternalTrafficPolicyLocal)
+		spec.InternalTrafficPolicy = new(core.ServiceInternalTrafficPolicyLocal)
 		d.key("internal_traffic_policy", `"local"`)
 	}
 	if rapid.Bool().Draw(t, "external local") {
