@@ -174,8 +174,7 @@ func (v *checkValidator) expression(key, expr string) {
 }
 
 func whyNoExpression(err error) string {
-	var e *syntax.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*syntax.Error](err); ok {
 		return e.Code.String() // Error has the whole expression too, as it is
 	}
 	return Printable(err.Error())

@@ -76,7 +76,7 @@ func (s *Speaker) nextHops(p Peer, extended bool) (hops [families]hop, err error
 	default:
 		hops[other] = hop{why: err.Error()}
 	}
-	if no := none(""); errors.As(err, &no) {
+	if _, ok := errors.AsType[none](err); ok {
 		return hops, nil
 	}
 	return hops, err

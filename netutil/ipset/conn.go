@@ -226,8 +226,7 @@ func (c *Conn) request(ctx context.Context, cmd int, flags netlink.HeaderFlags, 
 	if err == nil {
 		return replies, nil
 	}
-	var errno syscall.Errno
-	if errors.As(err, &errno) && isSetError(Error(errno)) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok && isSetError(Error(errno)) {
 		return nil, Error(errno)
 	}
 	return nil, errors.Join(err, c.Close())

@@ -73,8 +73,7 @@ func reason(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrUnknown
 	}
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
 	return err

@@ -30,11 +30,10 @@ func parseTOML(text string) (tree map[string]any, faults []textFault) {
 // tomlFault places an error of the TOML parser. Of its position only the offset
 // is right: its column is that of the line before where a line begins.
 func tomlFault(err error) textFault {
-	var pe toml.ParseError
-	if !errors.As(err, &pe) {
-		return textFault{msg: printable(err.Error())}
+	if pe, ok := errors.AsType[toml.ParseError](err); ok {
+		return textFault{off: pe.Position.Start, msg: printable(pe.Message)}
 	}
-	return textFault{off: pe.Position.Start, msg: printable(pe.Message)}
+	return textFault{msg: printable(err.Error())}
 }
 
 // treeOf returns the tree of a text in JSON that was scanned, if it is valid.
@@ -55,11 +54,11 @@ const wantObject = `want an object, as in {"services": []}`
 func syntaxFault(text string) textFault {
 	var v struct{} // the whole text is looked at before anything is made of it
 	err := json.Unmarshal([]byte(text), &v)
-	var se *json.SyntaxError
+	se, ok := errors.AsType[*json.SyntaxError](err)
 	switch {
-	case errors.As(err, &se) && strings.HasPrefix(se.Error(), "unexpected end"):
+	case ok && strings.HasPrefix(se.Error(), "unexpected end"):
 		return textFault{off: len(text), msg: "the text ends within a value"}
-	case errors.As(err, &se):
+	case ok:
 		return textFault{off: int(se.Offset) - 1, msg: printable(se.Error())}
 	}
 	return textFault{msg: "the text is not JSON"}

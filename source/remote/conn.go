@@ -53,7 +53,7 @@ func (s *State) Fail(part int, err error) {
 	} else {
 		s.watching[part] = false
 	}
-	if bare := (*url.Error)(nil); errors.As(err, &bare) {
+	if bare, ok := errors.AsType[*url.Error](err); ok {
 		err = bare.Err // without the request, which differs each time
 	}
 	if s.conn.Connected || s.conn.Error != err.Error() {
