@@ -3,6 +3,7 @@ package proxier
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -100,7 +101,7 @@ func (l *Loop) unanswered() map[netip.Addr]string {
 
 // refusedAnnouncers returns the services of refused units that are not in use, and would be announced.
 func (t *Tracker) refusedAnnouncers(match func(*source.Service) bool) (list []*source.Service) {
-	for _, u := range t.inOrder(t.refused) {
+	for _, u := range slices.SortedFunc(maps.Values(t.refused), (*unit).compare) {
 		for _, s := range u.wanted {
 			if s.Announce != 0 && (match == nil || match(s)) && t.inUse(s.Key) == nil {
 				list = append(list, s)

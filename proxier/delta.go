@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -151,17 +152,13 @@ func countAll[T comparable](set map[T]int, net netChange[T], list []T, by int) {
 
 // delta returns the gathered changes, sorted.
 func (c *changes) delta() *Delta {
-	d := &Delta{
+	return &Delta{
+		Services:    slices.SortedFunc(maps.Values(c.services), func(a, b ServiceChange) int { return a.key().Compare(b.key()) }),
 		RefusedVIPs: c.vips.delta(netip.Addr.Compare),
 		ExemptAddrs: c.exempt.delta(netip.Addr.Compare),
 		Hairpins:    c.hairpins.delta(Hairpin.Compare),
 		BoundAddrs:  c.bound.delta(netip.Addr.Compare),
 	}
-	for _, ch := range c.services {
-		d.Services = append(d.Services, ch)
-	}
-	slices.SortFunc(d.Services, func(a, b ServiceChange) int { return a.key().Compare(b.key()) })
-	return d
 }
 
 func (ch ServiceChange) key() source.Key {

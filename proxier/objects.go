@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -142,7 +143,8 @@ func (t step) settleObjects() {
 	clear(t.touched)
 	var dirty []*unit
 	for len(t.objects.dirty) > 0 { // a unit that enters makes others dirty
-		next := t.inOrder(t.objects.takeDirty())
+		next := slices.SortedFunc(maps.Keys(t.objects.dirty), (*unit).compare)
+		t.objects.dirty = make(map[*unit]bool) // not cleared: that costs what the first list took, each time
 		for _, u := range next {
 			for i, s := range u.wanted {
 				t.enter(u, i, t.owner(claim{key: s.Key}) == holder{u, s})
@@ -156,15 +158,6 @@ func (t step) settleObjects() {
 	for _, u := range dirty {
 		t.useRest(u)
 	}
-}
-
-func (o *objects) takeDirty() map[source.UnitID]*unit {
-	out := make(map[source.UnitID]*unit, len(o.dirty))
-	for u := range o.dirty {
-		out[u.ID] = u
-	}
-	o.dirty = make(map[*unit]bool) // not cleared: that costs what the first list took, each time
-	return out
 }
 
 // owner returns the holder of a claim.

@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -58,9 +59,7 @@ func (o *order) merge(n order) {
 	if o.services == nil {
 		o.services = make(map[source.Key]Subject, len(n.services))
 	}
-	for key, svc := range n.services {
-		o.services[key] = svc
-	}
+	maps.Copy(o.services, n.services)
 	if n.node != nil {
 		o.node = n.node
 	}

@@ -2,7 +2,9 @@ package proxier
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 )
 
 // A Serving is what one family programs, at one time. What it refers to does not change.
@@ -31,11 +33,8 @@ func (l *Loop) Serving() []Serving {
 func (f *family) serving() Serving {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	s := Serving{Family: f.fam, host: f.state.Host, Services: make([]*Resolved, 0, len(f.state.Services))}
-	for _, r := range f.state.Services {
-		s.Services = append(s.Services, r)
-	}
-	return s
+	services := slices.AppendSeq(make([]*Resolved, 0, len(f.state.Services)), maps.Values(f.state.Services))
+	return Serving{Family: f.fam, host: f.state.Host, Services: services}
 }
 
 // NewServing returns what a family with these services programs.

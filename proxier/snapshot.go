@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"maps"
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
@@ -38,7 +39,7 @@ func (t *Tracker) Snapshot() Snapshot {
 		s.Services = append(s.Services, UnitService{Subject{Service: svc}, id})
 	})
 	for _, list := range []map[source.UnitID]*unit{t.refused, t.objects.lacking} {
-		for _, u := range t.inOrder(list) {
+		for _, u := range slices.SortedFunc(maps.Values(list), (*unit).compare) {
 			s.Refused = append(s.Refused, RefusedUnit{u.refusal(), u.wanted})
 		}
 	}
@@ -93,10 +94,7 @@ func (l *Loop) Revision() (n uint64) {
 func (f *family) addTo(s *Snapshot) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	s.Resolved = slices.Grow(s.Resolved, len(f.state.Services))
-	for _, r := range f.state.Services {
-		s.Resolved = append(s.Resolved, r)
-	}
+	s.Resolved = slices.AppendSeq(slices.Grow(s.Resolved, len(f.state.Services)), maps.Values(f.state.Services))
 }
 
 // Resolve returns s with its services resolved for its node and families, for those who have no Loop.

@@ -171,34 +171,15 @@ func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 	return dirty
 }
 
-// inOrder sorts units by precedence.
-func (t *Tracker) inOrder(units map[source.UnitID]*unit) []*unit {
-	list := make([]*unit, 0, len(units))
-	for _, u := range units {
-		list = append(list, u)
-	}
-	slices.SortFunc(list, (*unit).compare)
-	return list
-}
-
+// compare orders units by precedence.
 func (u *unit) compare(o *unit) int {
 	return cmp.Or(
 		cmp.Compare(u.rank, o.rank),
-		compareTrueFirst(u.hasUsed, o.hasUsed),
-		compareTrueFirst(u.Since != 0, o.Since != 0),
+		cmp.Compare(toInt(o.hasUsed), toInt(u.hasUsed)),
+		cmp.Compare(toInt(o.Since != 0), toInt(u.Since != 0)),
 		cmp.Compare(u.Since, o.Since),
 		cmp.Compare(u.ID.Name, o.ID.Name),
 	)
-}
-
-func compareTrueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 func (t step) accept(u *unit) {
@@ -266,7 +247,7 @@ func (t *Tracker) inUse(key source.Key) *source.Service {
 func (t *Tracker) Refusals() []Refusal {
 	var out []Refusal
 	for _, list := range []map[source.UnitID]*unit{t.refused, t.objects.lacking} {
-		for _, u := range t.inOrder(list) {
+		for _, u := range slices.SortedFunc(maps.Values(list), (*unit).compare) {
 			out = append(out, u.refusal())
 		}
 	}

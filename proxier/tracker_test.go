@@ -370,7 +370,7 @@ func holdings(t *Tracker) string {
 
 // checkNoMoreFit tries all sets of refused files: none can have what it wants, not even at once.
 func checkNoMoreFit(t *rapid.T, tr *Tracker) {
-	refused := tr.inOrder(tr.refused)
+	refused := slices.SortedFunc(maps.Values(tr.refused), (*unit).compare)
 	for set := 1; set < 1<<len(refused); set++ {
 		owners, names := map[claim]int{}, ""
 		for _, u := range tr.units {

@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"maps"
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
@@ -15,13 +16,11 @@ func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 	}
 	for _, u := range t.refused {
 		if moved(u) {
-			for id, r := range t.refused {
-				dirty[id] = r
-			}
+			maps.Copy(dirty, t.refused)
 			break
 		}
 	}
-	return t.inOrder(dirty)
+	return slices.SortedFunc(maps.Values(dirty), (*unit).compare)
 }
 
 // settle grants files what they want, in order, each together with those that must

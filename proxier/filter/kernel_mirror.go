@@ -2,6 +2,7 @@ package filter
 
 import (
 	"hash/maphash"
+	"maps"
 	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
@@ -62,12 +63,8 @@ func (t *touched) set(name string) bool  { return t.all || t.sets[name] }
 
 func (t *touched) merge(u *touched) {
 	t.all = t.all || u.all
-	for id := range u.chains {
-		t.chains[id] = true
-	}
-	for name := range u.sets {
-		t.sets[name] = true
-	}
+	maps.Copy(t.chains, u.chains)
+	maps.Copy(t.sets, u.sets)
 }
 
 // A standing is what those beside the syncs may know of a mirror.

@@ -1,6 +1,9 @@
 package filter
 
 import (
+	"maps"
+	"slices"
+
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
@@ -25,11 +28,7 @@ func Compare(before Desired, had *proxier.State, after Desired, st *proxier.Stat
 	}
 	before.Chains(func(table, name string, rules []byte) { h.table(table).Chains[name] = xtables.SumOf(rules) })
 	for name, m := range before.Sets(had) {
-		l := &ipset.Listing{Set: ipset.Set{Name: name, Type: m.Type, IPv6: v6}}
-		for e := range m.Entries {
-			l.Entries = append(l.Entries, e)
-		}
-		h.sets[name] = l
+		h.sets[name] = &ipset.Listing{Set: ipset.Set{Name: name, Type: m.Type, IPv6: v6}, Entries: slices.Collect(maps.Keys(m.Entries))}
 	}
 	k := &Kernel{tool: &xtables.Tool{IPv6: v6}}
 	return k.compare(h, after, st).changes()

@@ -39,12 +39,8 @@ func newTouched() *touched {
 
 func (t *touched) merge(u *touched) {
 	t.all = t.all || u.all
-	for key := range u.servers {
-		t.servers[key] = struct{}{}
-	}
-	for a := range u.addrs {
-		t.addrs[a] = struct{}{}
-	}
+	maps.Copy(t.servers, u.servers)
+	maps.Copy(t.addrs, u.addrs)
 }
 
 func (t *touched) server(key lvs.Key) bool {
@@ -147,9 +143,7 @@ func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found
 		t.servers[key] = struct{}{}
 		t.addrs[key.Addr] = struct{}{} // it may be kept for draining, or freed
 	}
-	for a := range f.addrs {
-		t.addrs[a] = struct{}{}
-	}
+	maps.Copy(t.addrs, f.addrs)
 	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost) {
 		t.addrs[a] = struct{}{}
 	}

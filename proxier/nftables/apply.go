@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 
@@ -53,9 +54,5 @@ func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChang
 	if len(lost) == 0 || !slices.Contains(setsInUse(b.mirror.counts()), set{kind: tickets}) {
 		return nil
 	}
-	list := make([]poolKey, 0, len(lost))
-	for e := range lost {
-		list = append(list, e)
-	}
-	return b.revoke(ctx, list)
+	return b.revoke(ctx, slices.Collect(maps.Keys(lost)))
 }

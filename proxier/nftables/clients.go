@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -155,11 +156,7 @@ func (k *clientWriter) writeAll(ctx context.Context, clients []proxier.Client) e
 	for i := range clients {
 		endpoints[k.endpoint(&clients[i])] = true
 	}
-	list := make([]poolKey, 0, len(endpoints))
-	for e := range endpoints {
-		list = append(list, e)
-	}
-	for part := range slices.Chunk(list, revokeAtOnce) {
+	for part := range slices.Chunk(slices.Collect(maps.Keys(endpoints)), revokeAtOnce) {
 		if err := k.ensureTickets(ctx, part); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -216,10 +217,5 @@ func (a *account) list() []Endpoint {
 			all[at] = e
 		}
 	}
-	list := make([]Endpoint, 0, len(all))
-	for _, e := range all {
-		list = append(list, e)
-	}
-	slices.SortFunc(list, func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
-	return list
+	return slices.SortedFunc(maps.Values(all), func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
 }

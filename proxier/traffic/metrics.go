@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,11 +23,7 @@ const (
 // series that comes and goes is no use.
 func (b *book) metrics(services int, r *Report) {
 	r.Time, r.Over = b.at, b.over.Seconds()
-	keys := make([]source.Key, 0, len(b.services))
-	for key := range b.services {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, source.Key.Compare)
+	keys := slices.SortedFunc(maps.Keys(b.services), source.Key.Compare)
 	r.More = max(0, len(keys)-services)
 	for _, key := range keys[:len(keys)-r.More] {
 		r.Services = append(r.Services, Service{Namespace: key.Namespace, Name: key.Name, Figures: b.services[key].figures})
