@@ -30,12 +30,12 @@ import (
 func TestCloseConnections(t *testing.T) {
 	for _, mode := range []struct {
 		name, iptables string
-		masquerade     proxier.MasqueradeMode
+		masquerade     source.Masquerading
 	}{
-		{"nftables", "", proxier.MasqueradeAuto},
-		{"nftables, client addresses", "", proxier.MasqueradeNever},
-		{"iptables-nft", "iptables-nft", proxier.MasqueradeAuto},
-		{"iptables-legacy, client addresses", "iptables-legacy", proxier.MasqueradeNever},
+		{"nftables", "", source.MasqueradeAuto},
+		{"nftables, client addresses", "", source.MasqueradeNever},
+		{"iptables-nft", "iptables-nft", source.MasqueradeAuto},
+		{"iptables-legacy, client addresses", "iptables-legacy", source.MasqueradeNever},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +53,7 @@ type closingLab struct {
 	known map[source.Key]proxier.Conditions
 }
 
-func newClosingLab(t *testing.T, tool string, masquerade proxier.MasqueradeMode) *closingLab {
+func newClosingLab(t *testing.T, tool string, masquerade source.Masquerading) *closingLab {
 	t.Helper()
 	l, err := lab.New()
 	if err != nil {

@@ -82,7 +82,7 @@ func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *proxier.Node) {
 		LocalhostNodePorts: set.LocalhostNodePorts,
 		LocalCIDRs:         set.LocalCIDRs,
 		LocalInterfaces:    set.LocalInterfaces,
-		Masquerade:         map[string]proxier.MasqueradeMode{"all": proxier.MasqueradeAll, "never": proxier.MasqueradeNever}[set.Masquerade],
+		Masquerade:         map[string]source.Masquerading{"all": source.MasqueradeAll, "never": source.MasqueradeNever}[set.Masquerade],
 		MarkBit:            set.MasqueradeBit,
 		ServiceCIDRs:       set.ServiceCIDRs,
 	}

@@ -1,20 +1,11 @@
 package proxier
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
-)
-
-// A MasqueradeMode is the setting that says whose VIP traffic is masqueraded.
-type MasqueradeMode uint8
-
-// MasqueradeAuto: every source that is not local. MasqueradeAll: everyone. MasqueradeNever: no one.
-const (
-	MasqueradeAuto MasqueradeMode = iota
-	MasqueradeAll
-	MasqueradeNever
 )
 
 // A Node is what Resolve must know of this host and of the settings. It is
@@ -30,9 +21,9 @@ type Node struct {
 
 	LocalhostNodePorts bool
 	LocalCIDRs         []netip.Prefix
-	LocalInterfaces    []string // names, or prefixes ended by *
-	Masquerade         MasqueradeMode
-	MarkBit            int // 0 to 31
+	LocalInterfaces    []string            // names, or prefixes ended by *
+	Masquerade         source.Masquerading // of VIPs; zero: auto
+	MarkBit            int                 // 0 to 31
 	ServiceCIDRs       []netip.Prefix
 }
 
@@ -73,16 +64,8 @@ func (n *Node) NodePortAddrsOf(sel *source.NodeAddresses) []netip.Addr {
 }
 
 // MasqueradeOf returns what holds for VIPs of a service: its own, or else the setting.
-func (n *Node) MasqueradeOf(svc *source.Service) MasqueradeMode {
-	switch svc.Masquerade {
-	case source.MasqueradeAuto:
-		return MasqueradeAuto
-	case source.MasqueradeAll:
-		return MasqueradeAll
-	case source.MasqueradeNever:
-		return MasqueradeNever
-	}
-	return n.Masquerade
+func (n *Node) MasqueradeOf(svc *source.Service) source.Masquerading {
+	return cmp.Or(svc.Masquerade, n.Masquerade, source.MasqueradeAuto)
 }
 
 // hasLocalSources reports whether anything except this host itself can be a local source.

@@ -66,7 +66,7 @@ func randomNode(t *rapid.T) *Node {
 	n.PrimaryAddrs = keep(n.UpAddrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "primary") })
 	n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29"), netip.MustParsePrefix("2001:db8::2/128")}
 	if rapid.IntRange(0, 9).Draw(t, "settings") == 0 {
-		n.Zone, n.Masquerade, n.LocalCIDRs = "b", MasqueradeNever, nil
+		n.Zone, n.Masquerade, n.LocalCIDRs = "b", source.MasqueradeNever, nil
 		n.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30")}
 	}
 	return n

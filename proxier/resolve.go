@@ -115,11 +115,11 @@ func (r *resolver) vipRoutes(pools [2]*Pool) (outside, local Route) {
 func (r *resolver) vipRoute(pools [2]*Pool) Route {
 	masq, mode := Everyone, r.node.MasqueradeOf(r.svc.Service)
 	switch {
-	case mode == MasqueradeNever:
+	case mode == source.MasqueradeNever:
 		masq = NoOne
-	case mode == MasqueradeAuto && r.svc.InCluster && !r.node.hasLocalSourcesOf(r.fam):
+	case mode == source.MasqueradeAuto && r.svc.InCluster && !r.node.hasLocalSourcesOf(r.fam):
 		masq = NoOne // as kube-proxy, whose detection of local sources is for each family
-	case mode == MasqueradeAuto && r.node.hasLocalSources():
+	case mode == source.MasqueradeAuto && r.node.hasLocalSources():
 		masq = NonLocal
 	}
 	if r.svc.InternalTrafficPolicy == source.Local {

@@ -193,7 +193,7 @@ func (d *decision) whyMasquerade(m proxier.Masquerade) string {
 		return "it is not a local source"
 	case !vip:
 		return "external traffic is, unless its policy is local"
-	case d.world.Node.MasqueradeOf(d.use.Service) == proxier.MasqueradeAll:
+	case d.world.Node.MasqueradeOf(d.use.Service) == source.MasqueradeAll:
 		return "masquerade is all"
 	}
 	return "no local_cidrs or local_interfaces are set, so no source is local"

@@ -373,16 +373,16 @@ func TestMasquerade(t *testing.T) {
 		name     string
 		change   func(*source.Service)
 		cidrs    string
-		mode     proxier.MasqueradeMode
+		mode     source.Masquerading
 		src, dst string
 		want     string
 	}{
 		{name: "nobody is local", src: client, dst: "10.96.0.10:80", want: "yes: no local_cidrs or local_interfaces are set, so no source is local"},
 		{name: "local", src: client, dst: "10.96.0.10:80", cidrs: "203.0.113.0/24", want: "no: it is a local source"},
 		{name: "not local", src: client, dst: "10.96.0.10:80", cidrs: "10.0.0.0/8", want: "yes: it is not a local source"},
-		{name: "all", src: client, dst: "10.96.0.10:80", mode: proxier.MasqueradeAll, want: "yes: masquerade is all"},
-		{name: "never", src: client, dst: "10.96.0.10:80", mode: proxier.MasqueradeNever, want: "no: masquerade is never"},
-		{name: "itself", src: "192.168.10.11", dst: "10.96.0.10:80", mode: proxier.MasqueradeNever, want: "yes: it reaches itself"},
+		{name: "all", src: client, dst: "10.96.0.10:80", mode: source.MasqueradeAll, want: "yes: masquerade is all"},
+		{name: "never", src: client, dst: "10.96.0.10:80", mode: source.MasqueradeNever, want: "no: masquerade is never"},
+		{name: "itself", src: "192.168.10.11", dst: "10.96.0.10:80", mode: source.MasqueradeNever, want: "yes: it reaches itself"},
 		{name: "external", src: client, dst: "198.51.100.7:80", want: "yes: external traffic is, unless its policy is local"},
 		{name: "external and local", src: client, dst: "198.51.100.7:80", change: local, want: "no: external_traffic_policy is local"},
 		{name: "external, local, of the host", src: "192.168.10.1", dst: "198.51.100.7:80", change: local, want: "yes: a process of this host asks"},

@@ -52,14 +52,14 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-func masquerade(mode string) proxier.MasqueradeMode {
+func masquerade(mode string) source.Masquerading {
 	switch mode {
 	case "all":
-		return proxier.MasqueradeAll
+		return source.MasqueradeAll
 	case "never":
-		return proxier.MasqueradeNever
+		return source.MasqueradeNever
 	}
-	return proxier.MasqueradeAuto
+	return source.MasqueradeAuto
 }
 
 // Reserved returns the TCP ports that svcproxy itself listens on.

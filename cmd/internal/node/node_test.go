@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 func addr(ip, ifname string, scope links.Scope, flags string) links.Addr {
@@ -81,8 +82,8 @@ func TestBuildAddresses(t *testing.T) {
 func TestBuildSettings(t *testing.T) {
 	cidr := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	vips := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
-	for mode, want := range map[string]proxier.MasqueradeMode{
-		"auto": proxier.MasqueradeAuto, "all": proxier.MasqueradeAll, "never": proxier.MasqueradeNever,
+	for mode, want := range map[string]source.Masquerading{
+		"auto": source.MasqueradeAuto, "all": source.MasqueradeAll, "never": source.MasqueradeNever,
 	} {
 		got := node.Build(configs.Settings{
 			NodeName: "n", Zone: "z", LocalhostNodePorts: true, LocalCIDRs: cidr,

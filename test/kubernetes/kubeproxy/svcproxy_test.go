@@ -106,7 +106,7 @@ func (n *node) proxierNode() *proxier.Node {
 		out.LocalInterfaces = []string{bridge}
 	}
 	if n.masqueradeAll {
-		out.Masquerade = proxier.MasqueradeAll
+		out.Masquerade = source.MasqueradeAll
 	}
 	return out
 }
