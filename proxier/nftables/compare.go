@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -141,26 +142,32 @@ func (d *difference) empty() bool {
 	return d.have != nil && !d.replace && !d.rewrite && !d.wake && len(d.elements) == 0 && len(d.staleTickets) == 0
 }
 
-func (d *difference) setChanges(add func(op, name string)) {
-	known := map[string]bool{}
-	for _, s := range setsInUse(d.counts) {
-		known[s.name()] = true
-		switch {
-		case d.have == nil || d.have.Sets[s.name()] == nil:
-			add("add", s.name())
-		case !d.hasSet(s):
-			add("change", s.name())
+// nameChanges calls add with what becomes of objects that are not as they should be: of those of want, in
+// their order, then of those that should not be there.
+func nameChanges[T, H any](want []T, have map[string]H, name func(T) string, same func(T) bool, add func(op, name string)) {
+	known := make(map[string]bool, len(want))
+	for _, w := range want {
+		n := name(w)
+		known[n] = true
+		if _, there := have[n]; !there {
+			add("add", n)
+		} else if !same(w) {
+			add("change", n)
 		}
 	}
-	if d.have == nil {
-		return
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.have.Sets)) {
-		if !known[name] {
-			add("remove", name)
+	for _, n := range slices.Sorted(maps.Keys(have)) {
+		if !known[n] {
+			add("remove", n)
 		}
 	}
 }
+
+func (d *difference) setChanges(add func(op, name string)) {
+	nameChanges(setsInUse(d.counts), d.listing().Sets, set.name, d.hasSet, add)
+}
+
+// listing returns the table in the kernel, which is empty where there is none.
+func (d *difference) listing() *nft.Listing { return cmp.Or(d.have, new(nft.Listing)) }
 
 // edits are the changes to the elements of one set.
 type edits struct {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,24 +36,17 @@ func (d *difference) changes() []proxier.Change {
 }
 
 func (d *difference) chainChanges(add func(op, name string)) {
-	known := map[string]bool{}
-	for _, c := range d.chains {
-		known[c.Name] = true
-		switch {
-		case d.have == nil || d.have.Chains[c.Name] == nil:
-			add("add", c.Name)
-		case !d.sameChain(c):
-			add("change", c.Name)
-		}
+	nameChanges(d.chains, d.listing().Chains, func(c *kernelChain) string { return c.Name }, d.sameChain, add)
+}
+
+func (d *difference) flowChanges(add func(op, name string)) {
+	var want []*nft.Flowtable
+	if d.want.flows != nil {
+		want = append(want, d.want.flows)
 	}
-	if d.have == nil {
-		return
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.have.Chains)) {
-		if !known[name] {
-			add("remove", name)
-		}
-	}
+	have := d.listing().Flowtables
+	same := func(f *nft.Flowtable) bool { return f.Equal(have[f.Name]) }
+	nameChanges(want, have, func(f *nft.Flowtable) string { return f.Name }, same, add)
 }
 
 // elementChanges calls do with each element that is added, changed or removed.
@@ -168,24 +160,4 @@ func rangeText(first, end string) string {
 		}
 	}
 	return first + "-" + end
-}
-
-func (d *difference) flowChanges(add func(op, name string)) {
-	want := d.want.flows
-	var have map[string]*nft.Flowtable
-	if d.have != nil {
-		have = d.have.Flowtables
-	}
-	switch {
-	case want == nil:
-	case have[want.Name] == nil:
-		add("add", want.Name)
-	case !want.Equal(have[want.Name]):
-		add("change", want.Name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(have)) {
-		if want == nil || name != want.Name {
-			add("remove", name)
-		}
-	}
 }
