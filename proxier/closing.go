@@ -94,10 +94,10 @@ func (c *closer) index(changes map[source.Key]ServiceChange) (was, now frontendI
 	was, now = make(frontendIndex), make(frontendIndex)
 	for _, ch := range changes {
 		for _, f := range c.frontends(ch.Old) {
-			was[f.Key.place()] = f
+			was[f.Key.WithoutKind()] = f
 		}
 		for _, f := range c.frontends(ch.New) {
-			now[f.Key.place()] = f
+			now[f.Key.WithoutKind()] = f
 		}
 	}
 	return was, now

@@ -66,14 +66,14 @@ func (x frontendIndex) add(r *Resolved) {
 		return
 	}
 	for _, f := range r.Frontends {
-		x[f.Key.place()] = f
+		x[f.Key.WithoutKind()] = f
 	}
 }
 
-func (x frontendIndex) find(f *Frontend) *Frontend { return x[f.Key.place()] }
+func (x frontendIndex) find(f *Frontend) *Frontend { return x[f.Key.WithoutKind()] }
 
-// place returns what packets are addressed to.
-func (k FrontendKey) place() FrontendKey {
+// WithoutKind returns what packets are addressed to.
+func (k FrontendKey) WithoutKind() FrontendKey {
 	k.Kind = 0
 	return k
 }

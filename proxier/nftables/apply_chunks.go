@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"net/netip"
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
@@ -75,24 +74,12 @@ func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 	return list
 }
 
-// A frontendAddr is unique to a frontend, except that node ports, which have sets of
-// their own, have no address.
-type frontendAddr struct {
-	addr     netip.Addr
-	protocol source.Protocol
-	port     uint16
-}
-
-func frontendAddrOf(f *proxier.Frontend) frontendAddr {
-	return frontendAddr{f.Key.Addr, f.Key.Protocol, f.Key.Port}
-}
-
 // groupDependent groups services: one that takes over an address is with the one
 // that had it.
 func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
-	had := map[frontendAddr]int{}
+	had := map[proxier.FrontendKey]int{}
 	for i, c := range changes {
-		eachFrontend(c.Old, func(f *proxier.Frontend) { had[frontendAddrOf(f)] = i })
+		eachFrontend(c.Old, func(f *proxier.Frontend) { had[f.Key.WithoutKind()] = i })
 	}
 	group := make([]int, len(changes)) // of each, the first of its group or one on the way to it
 	for i := range group {
@@ -106,7 +93,7 @@ func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 	}
 	for i, c := range changes {
 		eachFrontend(c.New, func(f *proxier.Frontend) {
-			if j, ok := had[frontendAddrOf(f)]; ok {
+			if j, ok := had[f.Key.WithoutKind()]; ok {
 				a, b := first(i), first(j)
 				group[max(a, b)] = min(a, b)
 			}
