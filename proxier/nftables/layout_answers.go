@@ -36,7 +36,7 @@ const (
 func (l *layout) answers() *chain {
 	c := newBaseChain("answers", "filter", unix.NF_INET_PRE_ROUTING, priorityAnswers)
 	target := l.source(0)
-	target = join(target, loadProtocol(target.next), loadTCPPort("sport", 0, target.next+1))
+	target = join(target, loadProtocol(target.next), loadPort("tcp sport", 0, target.next+1))
 	target = join(target, l.source(target.next))
 	ofEndpoint, goesAround, isHeld := inSet(target, set{kind: hairpins}), inSet(l.connection(), set{kind: around}), inSet(l.connection(), set{kind: held})
 	c.rule(isInvalid, tcpFlags("tcp flags syn,ack / syn,ack", synACK, synACK), ofEndpoint, l.remember(around, unix.NFT_DYNSET_OP_ADD, begunExpiry))
@@ -67,14 +67,8 @@ func tcpFlags(words string, mask, want byte) stmt {
 func (l *layout) connection() loadedKey {
 	from := l.source(0)
 	to := l.destination(from.next)
-	sport := loadTCPPort("sport", 0, to.next)
-	return join(from, to, sport, loadTCPPort("dport", 2, sport.next))
-}
-
-// loadTCPPort loads a port of what is known to be TCP, as nft prints it there.
-func loadTCPPort(side string, offset uint32, at register) loadedKey {
-	load := &expr.Payload{DestRegister: at.number(), Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
-	return loadedKey{stmt{"tcp " + side, []expr.Any{load}}, at + 1}
+	sport := loadPort("tcp sport", 0, to.next) // as nft prints it of what is known to be TCP
+	return join(from, to, sport, loadPort("tcp dport", 2, sport.next))
 }
 
 // remember puts a connection into a set, for a time; to update is to begin that again.

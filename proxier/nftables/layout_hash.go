@@ -25,7 +25,7 @@ const regHashed register = 8
 func (d *dialect) clientSlot(on source.HashOn, size uint32, at register) loadedKey {
 	client := d.source(regHashed)
 	if on == source.ClientIPPort {
-		client = join(client, loadSourcePort(client.next))
+		client = join(client, loadPort("th sport", 0, client.next))
 	}
 	hash := &expr.Hash{
 		SourceRegister: regHashed.number(), Length: 4 * uint32(client.next-regHashed), DestRegister: at.number(),
@@ -33,12 +33,6 @@ func (d *dialect) clientSlot(on source.HashOn, size uint32, at register) loadedK
 	}
 	text := fmt.Sprintf("jhash %s mod %d seed 0x%x", client.text, size, maglev.Seed)
 	return loadedKey{stmt{text, append(client.exprs, hash)}, at + 1}
-}
-
-// loadSourcePort loads the source port, which TCP, UDP and SCTP have at the same offset.
-func loadSourcePort(at register) loadedKey {
-	load := &expr.Payload{DestRegister: at.number(), Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2}
-	return loadedKey{stmt{"th sport", []expr.Any{load}}, at + 1}
 }
 
 // pickHashed returns the chain that takes the slot of a client, of the set's frontends.

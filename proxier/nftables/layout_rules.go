@@ -3,6 +3,7 @@ package nftables
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -87,10 +88,10 @@ func loadProtocol(at register) loadedKey {
 	return loadedKey{stmt{"meta l4proto", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: at.number()}}}, at + 1}
 }
 
-// loadPort loads the destination port, which TCP, UDP and SCTP have at the same offset.
-func loadPort(at register) loadedKey {
-	load := &expr.Payload{DestRegister: at.number(), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
-	return loadedKey{stmt{"th dport", []expr.Any{load}}, at + 1}
+// loadPort loads a port, which TCP, UDP and SCTP have at the same offset. Words are those of nft.
+func loadPort(words string, offset uint32, at register) loadedKey {
+	load := &expr.Payload{DestRegister: at.number(), Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
+	return loadedKey{stmt{words, []expr.Any{load}}, at + 1}
 }
 
 func loadMark(at register) loadedKey {
@@ -105,10 +106,10 @@ func numgen(below uint32, at register) loadedKey {
 // frontend loads what a packet is addressed to, as the sets of a class have it.
 func (d *dialect) frontend(class lookupClass, at register) loadedKey {
 	if class.isNodePort() {
-		return join(loadProtocol(at), loadPort(at+1))
+		return join(loadProtocol(at), loadPort("th dport", 2, at+1))
 	}
 	addr := d.destination(at)
-	return join(addr, loadProtocol(addr.next), loadPort(addr.next+1))
+	return join(addr, loadProtocol(addr.next), loadPort("th dport", 2, addr.next+1))
 }
 
 // inSet matches packets whose key, loaded at register 0, is in a set; notInSet the others.
@@ -236,11 +237,7 @@ func (d *dialect) toPrefix(p netip.Prefix) stmt { return d.matchPrefix(d.destina
 
 func (d *dialect) matchPrefix(side loadedKey, p netip.Prefix) stmt {
 	p = p.Masked()
-	c := side.stmt
-	mask := make([]byte, d.fam.Bits()/8)
-	for i := range p.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
+	c, mask := side.stmt, net.CIDRMask(p.Bits(), d.fam.Bits())
 	switch p.Bits() {
 	case 0:
 		return stmt{}
