@@ -109,43 +109,34 @@ func (s set) isDynamic() bool { return s.kind >= affinity && s.kind <= held }
 // dynamicSets are the sets to which packets add elements.
 var dynamicSets = []set{{kind: affinity}, {kind: tickets}, {kind: ticketOwner}, {kind: newClients}, {kind: around}, {kind: held}}
 
-var kindNames = [...]string{
-	frontends: "frontends", masquerade: "masquerade-all", masqueradeNonLocal: "masquerade-non-local",
-	masqueradeHost: "masquerade-host", bySize: "size", slotMap: "slots",
-	withAffinity: "sticky", affinityByTimeout: "sticky", affinityBySize: "sticky-size", affinityPool: "pools",
-	restricted: "restricted", sourceRanges: "source-ranges", noEndpointsReject: "no-endpoints-reject",
-	noEndpointsDrop: "no-endpoints-drop", poolSlots: "pool-slots", poolTargets: "pool-targets", affinity: "affinity",
-	tickets: "tickets", ticketOwner: "ticket-endpoints", newClients: "new-clients", around: "around", held: "held",
-	nodeAddrs: "node-addresses", vips: "vips", exempt: "exempt", hairpins: "hairpin",
-}
-
-var kindComments = [...]string{
-	frontends:          "what packets are addressed to, and whose it is",
-	masquerade:         "every source becomes this node",
-	masqueradeNonLocal: "every source but local ones becomes this node",
-	masqueradeHost:     "what this host itself sends is masqueraded",
-	bySize:             "frontends with so many slots",
-	slotMap:            "slots of frontends; a random one is taken",
-	withAffinity:       "frontends whose clients keep their endpoint",
-	affinityByTimeout:  "frontends whose clients keep their endpoint for so long",
-	affinityBySize:     "frontends whose pool has so many slots",
-	affinityPool:       "pools of frontends whose clients keep their endpoint",
-	restricted:         "only source-ranges may use these",
-	sourceRanges:       "who may use restricted frontends",
-	noEndpointsReject:  "no endpoint anywhere: refused",
-	noEndpointsDrop:    "no endpoint on this node: dropped",
-	poolSlots:          "slots of pools with affinity, and the number of their endpoint",
-	poolTargets:        "endpoints of pools with affinity",
-	affinity:           "client and pool: the ticket of the endpoint it keeps",
-	tickets:            "pool and endpoint: the ticket of its clients, until it leaves",
-	ticketOwner:        "pool and ticket: the endpoint",
-	newClients:         "pools, and how many more clients are remembered",
-	around:             "connections to endpoints of which the answers alone are by this host",
-	held:               "connections whose answers wait for a word of the client",
-	nodeAddrs:          "addresses of this node that serve node ports",
-	vips:               "ports of these that nobody serves are refused",
-	exempt:             "addresses in service_cidrs that are not refused",
-	hairpins:           "endpoints that may reach themselves",
+// kinds has what sets of each kind are called, and their comment.
+var kinds = [...]struct{ name, comment string }{
+	frontends:          {"frontends", "what packets are addressed to, and whose it is"},
+	masquerade:         {"masquerade-all", "every source becomes this node"},
+	masqueradeNonLocal: {"masquerade-non-local", "every source but local ones becomes this node"},
+	masqueradeHost:     {"masquerade-host", "what this host itself sends is masqueraded"},
+	bySize:             {"size", "frontends with so many slots"},
+	slotMap:            {"slots", "slots of frontends; a random one is taken"},
+	withAffinity:       {"sticky", "frontends whose clients keep their endpoint"},
+	affinityByTimeout:  {"sticky", "frontends whose clients keep their endpoint for so long"},
+	affinityBySize:     {"sticky-size", "frontends whose pool has so many slots"},
+	affinityPool:       {"pools", "pools of frontends whose clients keep their endpoint"},
+	restricted:         {"restricted", "only source-ranges may use these"},
+	sourceRanges:       {"source-ranges", "who may use restricted frontends"},
+	noEndpointsReject:  {"no-endpoints-reject", "no endpoint anywhere: refused"},
+	noEndpointsDrop:    {"no-endpoints-drop", "no endpoint on this node: dropped"},
+	poolSlots:          {"pool-slots", "slots of pools with affinity, and the number of their endpoint"},
+	poolTargets:        {"pool-targets", "endpoints of pools with affinity"},
+	affinity:           {"affinity", "client and pool: the ticket of the endpoint it keeps"},
+	tickets:            {"tickets", "pool and endpoint: the ticket of its clients, until it leaves"},
+	ticketOwner:        {"ticket-endpoints", "pool and ticket: the endpoint"},
+	newClients:         {"new-clients", "pools, and how many more clients are remembered"},
+	around:             {"around", "connections to endpoints of which the answers alone are by this host"},
+	held:               {"held", "connections whose answers wait for a word of the client"},
+	nodeAddrs:          {"node-addresses", "addresses of this node that serve node ports"},
+	vips:               {"vips", "ports of these that nobody serves are refused"},
+	exempt:             {"exempt", "addresses in service_cidrs that are not refused"},
+	hairpins:           {"hairpin", "endpoints that may reach themselves"},
 }
 
 // compare orders sets by kind, class, timeout and size.
@@ -164,7 +155,7 @@ func (s set) name() string {
 	case bySize, slotMap, affinityBySize, affinityByTimeout:
 		return s.class.prefix() + s.kindName() + "-" + s.suffix()
 	}
-	return s.class.prefix() + kindNames[s.kind]
+	return s.class.prefix() + kinds[s.kind].name
 }
 
 // hashNames are in the names of sets and chains.
@@ -174,9 +165,9 @@ var hashNames = map[source.HashOn]string{source.ClientIP: "maglev-ip", source.Cl
 func (s set) kindName() string {
 	switch {
 	case s.hash == source.NotHashed:
-		return kindNames[s.kind]
+		return kinds[s.kind].name
 	case s.kind == slotMap:
-		return hashNames[s.hash] + "-" + kindNames[slotMap]
+		return hashNames[s.hash] + "-" + kinds[slotMap].name
 	}
 	return hashNames[s.hash]
 }
@@ -257,7 +248,7 @@ func (s set) comment() string {
 	case s.kind == frontends && s.class == classPlaced:
 		return "node ports on addresses of their own, and whose they are"
 	case s.hash == source.NotHashed:
-		return kindComments[s.kind]
+		return kinds[s.kind].comment
 	case s.kind == slotMap:
 		return "slots of frontends; the hash of a client picks one"
 	}

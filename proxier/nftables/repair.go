@@ -71,8 +71,7 @@ func (b *Backend) writeContent(ctx context.Context, want *content, revived bool)
 		if d, err = b.compare(ctx, want); err == nil {
 			err = b.write(ctx, d)
 		}
-		var refused *nft.CommitError
-		if !errors.As(err, &refused) || refused.AddsFlows() {
+		if refused, is := errors.AsType[*nft.CommitError](err); !is || refused.AddsFlows() {
 			return d, err
 		}
 	}

@@ -7,13 +7,13 @@ import (
 
 // Every kind of set has its place in the order, except for those that packets fill.
 func TestLoadOrder(t *testing.T) {
-	for i := range kindComments {
+	for i := range kinds {
 		k := kind(i)
 		if n := slices.Index(loadOrder, k); (n < 0) != (set{kind: k}).isDynamic() {
 			t.Errorf("set %q: place %d", set{kind: k}.name(), n)
 		}
 	}
-	if n := len(kindComments) - len(dynamicSets); len(loadOrder) != n {
+	if n := len(kinds) - len(dynamicSets); len(loadOrder) != n {
 		t.Errorf("%d kinds have a place, want %d", len(loadOrder), n)
 	}
 }
