@@ -150,8 +150,7 @@ func tlsConfig(check *source.HealthCheck, at netip.AddrPort, protocol string) *t
 
 // handshakeError returns the error of a TLS handshake in short words.
 func handshakeError(err error) error {
-	var cert *tls.CertificateVerificationError
-	if errors.As(err, &cert) {
+	if cert, is := errors.AsType[*tls.CertificateVerificationError](err); is {
 		return fmt.Errorf("certificate: %w", cert.Err)
 	}
 	return of("TLS handshake", err)

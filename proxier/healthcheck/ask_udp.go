@@ -2,7 +2,6 @@ package healthcheck
 
 import (
 	"context"
-	"regexp"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -11,18 +10,12 @@ import (
 // any is good: a host that is gone says nothing.
 type udp struct {
 	dialer *dialer
-	send   []byte
-	expect *regexp.Regexp // nil: any answer is good
+	talk   // without expect any answer is good
 }
 
 func newUDP(check *source.HealthCheck) (asker, error) {
-	u := &udp{dialer: newDialer(check), send: []byte(check.Send)}
-	if check.Expect == "" {
-		return u, nil
-	}
-	var err error
-	u.expect, err = regexp.Compile(check.Expect)
-	return u, err
+	talk, err := newTalk(check)
+	return &udp{newDialer(check), talk}, err
 }
 
 func (u *udp) ask(ctx context.Context, q Question) error {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 
 	"svcproxy.dev/svcproxy/source"
@@ -45,12 +46,7 @@ func of(doing string, err error) error {
 }
 
 func isOwn(err error) bool {
-	for _, own := range ownErrnos {
-		if errors.Is(err, own) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ownErrnos, func(own error) bool { return errors.Is(err, own) })
 }
 
 func isTimeout(err error) bool {
@@ -61,8 +57,7 @@ func isTimeout(err error) bool {
 
 // plain returns an error without addresses, which the reader knows: what the kernel said, if it did.
 func plain(err error) string {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, is := errors.AsType[syscall.Errno](err); is {
 		return errno.Error()
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -76,8 +71,7 @@ func words(err error) string {
 	if err == nil {
 		return ""
 	}
-	var own *ownError
-	if errors.As(err, &own) {
+	if own, is := errors.AsType[*ownError](err); is {
 		return shown(own.Error())
 	}
 	return shown(plain(err))
