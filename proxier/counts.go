@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -161,10 +162,7 @@ func (c *ChangeCounts) add(o ChangeCounts) {
 // counts counts what changed of one service.
 func (tr Transition) counts() ChangeCounts {
 	if tr.Old == nil || tr.New == nil {
-		s := tr.New
-		if s == nil {
-			s = tr.Old
-		}
+		s := cmp.Or(tr.New, tr.Old)
 		return ChangeCounts{1, toInt(s != nil && len(s.Endpoints) > 0)}
 	}
 	without := *tr.New

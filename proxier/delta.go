@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -161,9 +162,4 @@ func (c *changes) delta() *Delta {
 	}
 }
 
-func (ch ServiceChange) key() source.Key {
-	if ch.New != nil {
-		return ch.New.Key
-	}
-	return ch.Old.Key
-}
+func (ch ServiceChange) key() source.Key { return cmp.Or(ch.New, ch.Old).Key }

@@ -1,6 +1,7 @@
 package proxier
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -11,12 +12,7 @@ import (
 // counts them.
 const maxNamed = 5
 
-func (tr Transition) key() source.Key {
-	if tr.New != nil {
-		return tr.New.Key
-	}
-	return tr.Old.Key
-}
+func (tr Transition) key() source.Key { return cmp.Or(tr.New, tr.Old).Key }
 
 // describe describes a transition; empty if it changes nothing.
 func describe(tr Transition) string {

@@ -153,13 +153,7 @@ func missing(a, b []string) []string {
 	for _, s := range b {
 		in[s] = true
 	}
-	var out []string
-	for _, s := range a {
-		if !in[s] {
-			out = append(out, s)
-		}
-	}
-	return out
+	return keep(a, func(s string) bool { return !in[s] })
 }
 
 func texts[T any](list []T, text func(T) string) []string {

@@ -159,7 +159,10 @@ func TestDrainsJSON(t *testing.T) {
 // readDrains reads more drains, and returns what is wrong with them.
 func readDrains(d *Drains, text string) error {
 	bad, err := d.read(json.NewDecoder(strings.NewReader(text)))
-	return firstOf(bad, err)
+	if bad != nil {
+		return bad
+	}
+	return err
 }
 
 // There are so many drains at most, in memory and in the file, and one can still be changed.

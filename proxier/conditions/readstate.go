@@ -2,6 +2,7 @@ package conditions
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,13 +60,13 @@ func (st *state) read(data []byte) error {
 		}
 		var bad error
 		bad, err = st.readValue(dec, key)
-		problem = firstOf(problem, bad)
+		problem = cmp.Or(problem, bad)
 	}
 	if err == nil {
 		_, err = dec.Token()
 	}
-	if problem = firstOf(problem, err); st.Format != format {
-		problem = firstOf(problem, fmt.Errorf("format %d; want %d", st.Format, format))
+	if problem = cmp.Or(problem, err); st.Format != format {
+		problem = cmp.Or(problem, fmt.Errorf("format %d; want %d", st.Format, format))
 		st.Services = nil
 	}
 	return problem
@@ -120,7 +121,7 @@ func (d *Drains) read(dec *json.Decoder) (bad, err error) {
 		if err := dec.Decode(&one); err != nil {
 			return bad, err
 		}
-		bad = firstOf(bad, d.readOne(one))
+		bad = cmp.Or(bad, d.readOne(one))
 	}
 	_, err = dec.Token()
 	return bad, err
@@ -131,19 +132,12 @@ func (d *Drains) readOne(text json.RawMessage) error {
 	var one Drained
 	err := json.Unmarshal(text, &one)
 	if one.Target == (DrainTarget{}) {
-		err = firstOf(err, errTarget)
+		err = cmp.Or(err, errTarget)
 	} else { // that is what matters of it
-		err = firstOf(err, d.Set(one.Target, one.Drain))
+		err = cmp.Or(err, d.Set(one.Target, one.Drain))
 	}
 	if err != nil {
 		return fmt.Errorf("drain %.100q: %w", text, err)
 	}
 	return nil
-}
-
-func firstOf(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }

@@ -109,10 +109,5 @@ func (s *service) tally(all iter.Seq[*source.Endpoint], known proxier.Conditions
 
 // anyLost reports whether one fails that failed together with all others.
 func (p *peers) anyLost() bool {
-	for _, e := range p.failing {
-		if e.lost {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.failing, func(e peer) bool { return e.lost })
 }
