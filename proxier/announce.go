@@ -118,7 +118,7 @@ func (s Subject) unready(node *Node, f *Frontend) Withheld {
 		return AllFail
 	}
 	if f.Outside.Action == Balance {
-		if s.HealthCheck == nil || s.proven(f.Outside.Pool) {
+		if s.HealthCheck == nil || s.proven(f) {
 			return NotWithheld
 		}
 		return Unproven
@@ -134,13 +134,12 @@ func (s Subject) unready(node *Node, f *Frontend) Withheld {
 	return NoUsable
 }
 
-// proven reports whether a target of a pool has passed its check.
-func (s Subject) proven(pool *Pool) bool {
-	port := slices.IndexFunc(s.Ports, func(p source.Port) bool { return p.Name == pool.ServicePort.Port })
-	return port >= 0 && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool {
-		at := netip.AddrPortFrom(e.Addr, e.Port(s.Ports[port]))
-		_, used := slices.BinarySearchFunc(pool.Targets, at, func(t Target, at netip.AddrPort) int { return t.AddrPort.Compare(at) })
-		return used && s.Conditions.of(s.Service, &e).Check == CheckPassed
+// proven reports whether a target of a frontend has passed its check.
+func (s Subject) proven(f *Frontend) bool {
+	port := s.portOf(f)
+	return port != nil && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool {
+		at := netip.AddrPortFrom(e.Addr, e.Port(*port))
+		return f.Outside.Pool.targeted(at) && s.Conditions.of(s.Service, &e).Check == CheckPassed
 	})
 }
 

@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -15,12 +16,6 @@ type Connections interface {
 	Established(ctx context.Context, fam Family, visit func(proto source.Protocol, dst, reply netip.AddrPort)) error
 }
 
-// A tracked says what a connection is counted by.
-type tracked struct {
-	proto      source.Protocol
-	dst, reply netip.AddrPort
-}
-
 // Count counts what consequences of this plan are about, now. Either of the first two may
 // be nil: then what it knows is not counted.
 func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, list []Consequence) error {
@@ -28,11 +23,11 @@ func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, 
 	if len(about) == 0 {
 		return nil
 	}
-	counts := make(map[tracked]int)
+	counts := make(map[Pair]int)
 	if conns != nil {
 		err := conns.Established(ctx, p.Family, func(proto source.Protocol, dst, reply netip.AddrPort) {
-			if t := (tracked{proto, dst, reply}); proto != source.UDP && places[tracked{proto: proto, dst: dst}] {
-				counts[t]++
+			if to := (Place{proto, dst}); proto != source.UDP && places[to] {
+				counts[Pair{to, reply}]++
 			}
 		})
 		if err != nil {
@@ -55,20 +50,27 @@ func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, 
 
 // about returns the numbers of the consequences that can be counted, and where their
 // connections are sent to.
-func (p *FamilyPlan) about(list []Consequence) (numbers []int, places map[tracked]bool) {
-	places = make(map[tracked]bool)
+func (p *FamilyPlan) about(list []Consequence) (numbers []int, places map[Place]bool) {
+	places = make(map[Place]bool)
 	for i, c := range list {
 		if c.Effect == Forgotten || c.Effect == Barred || c.Protocol == source.UDP && c.Effect != FlowsRemoved && c.Effect != Predating {
 			continue
 		}
 		numbers = append(numbers, i)
-		for _, key := range c.Frontends {
-			for _, a := range p.addrs(key) {
-				places[tracked{proto: c.Protocol, dst: netip.AddrPortFrom(a, key.Port)}] = true
-			}
-		}
+		maps.Copy(places, p.places(&c))
 	}
 	return numbers, places
+}
+
+// places returns where the connections of a consequence are sent to.
+func (p *FamilyPlan) places(c *Consequence) map[Place]bool {
+	places := make(map[Place]bool)
+	for _, key := range c.Frontends {
+		for _, a := range p.addrs(key) {
+			places[Place{c.Protocol, netip.AddrPortFrom(a, key.Port)}] = true
+		}
+	}
+	return places
 }
 
 // addrs returns the addresses that changed frontends of a key are, or were, reached at.
@@ -99,19 +101,10 @@ func placedFrontends(r *Resolved) []*Frontend {
 }
 
 // sum adds up what a consequence is about.
-func (p *FamilyPlan) sum(c *Consequence, counts map[tracked]int) (n int) {
-	to := make(map[netip.AddrPort]bool)
-	for _, key := range c.Frontends {
-		for _, a := range p.addrs(key) {
-			to[netip.AddrPortFrom(a, key.Port)] = true
-		}
-	}
-	for t, count := range counts {
-		has := len(c.Endpoints) == 0
-		if !has {
-			_, has = slices.BinarySearchFunc(c.Endpoints, t.reply, netip.AddrPort.Compare)
-		}
-		if has && t.proto == c.Protocol && to[t.dst] {
+func (p *FamilyPlan) sum(c *Consequence, counts map[Pair]int) (n int) {
+	places := p.places(c)
+	for at, count := range counts {
+		if places[at.Place] && (len(c.Endpoints) == 0 || inSorted(c.Endpoints, at.Target)) {
 			n += count
 		}
 	}
@@ -119,7 +112,7 @@ func (p *FamilyPlan) sum(c *Consequence, counts map[tracked]int) (n int) {
 }
 
 // countFlows counts the UDP flows that a sync would have removed.
-func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[tracked]int) error {
+func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[Pair]int) error {
 	t := newUDPFrontends()
 	if !p.fresh {
 		t.update(asChanges(nil, p.before), p.host, p.node)
@@ -130,7 +123,7 @@ func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[tra
 	}
 	_, err := flows.Prune(ctx, p.Family, t.query(l), func(fl Flow) bool {
 		if t.misled(l, fl) {
-			counts[tracked{source.UDP, fl.Dst, fl.Reply}]++
+			counts[Pair{Place{source.UDP, fl.Dst}, fl.Reply}]++
 		}
 		return false
 	})

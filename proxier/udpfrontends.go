@@ -231,9 +231,7 @@ func refused(f *Frontend) bool { return f.Outside.Action != Balance || f.Local.A
 // has reports whether a flow may be at an endpoint: one that gets new flows, or
 // one that keeps what it has.
 func (p *Pool) has(endpoint netip.AddrPort) bool {
-	_, target := slices.BinarySearchFunc(p.Targets, endpoint, func(t Target, a netip.AddrPort) int { return t.AddrPort.Compare(a) })
-	_, kept := slices.BinarySearchFunc(p.Kept, endpoint, netip.AddrPort.Compare)
-	return target || kept
+	return p.targeted(endpoint) || inSorted(p.Kept, endpoint)
 }
 
 // covers reports whether flows may be at each endpoint at which those of o may be.
@@ -242,13 +240,7 @@ func (p *Pool) covers(o *Pool) bool {
 }
 
 // present returns all endpoints that a flow may be at, in no order.
-func (p *Pool) present() []netip.AddrPort {
-	out := slices.Clone(p.Kept)
-	for _, t := range p.Targets {
-		out = append(out, t.AddrPort)
-	}
-	return out
-}
+func (p *Pool) present() []netip.AddrPort { return append(p.targets(), p.Kept...) }
 
 // endpoints returns those of both routes.
 func (f *Frontend) endpoints() []netip.AddrPort {
