@@ -56,7 +56,7 @@ type Surroundings struct {
 func (t *Tracker) Doubts(in Surroundings) []Doubt {
 	var list []*source.Service
 	t.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
-	return doubts(list, in)
+	return doubts(list, in, nil)
 }
 
 // Doubts returns those about the services in use. It may be called from any
@@ -76,12 +76,10 @@ func (l *Loop) doubtsOf(match func(*source.Service) bool) []Doubt {
 	if l.cfg.Listening != nil {
 		in.Listeners = l.cfg.Listening()
 	}
-	return doubtsAbout(list, in, match)
+	return doubts(list, in, match)
 }
 
-func doubts(list []*source.Service, in Surroundings) []Doubt { return doubtsAbout(list, in, nil) }
-
-func doubtsAbout(list []*source.Service, in Surroundings, match func(*source.Service) bool) []Doubt {
+func doubts(list []*source.Service, in Surroundings, match func(*source.Service) bool) []Doubt {
 	s := newSuspicion(list, in)
 	var out []Doubt
 	for _, svc := range list {
@@ -130,20 +128,26 @@ func (s *suspicion) owns(a netip.Addr) bool { return s.Node != nil && s.Node.Own
 // the first of them, and how many there are. A connection is balanced once, so that
 // one to such an endpoint gets no further, unless the address is on an interface too.
 func (s *suspicion) endpoints(svc *source.Service) []Doubt {
+	return firstDoubt(svc, func(e *source.Endpoint) Doubt {
+		owners := s.having[e.Addr]
+		if len(owners) == 0 || s.owns(e.Addr) {
+			return Doubt{}
+		}
+		slices.SortFunc(owners, func(a, b *source.Service) int { return a.Compare(b.Key) }) // the same is named each time
+		return Doubt{Key: svc.Key, Pos: svc.Pos, Msg: lost(svc, e, owners), Hint: "write the endpoints of that service, or other addresses"}
+	})
+}
+
+// firstDoubt returns the first doubt that about has of an endpoint, which says how many more it has;
+// one without Msg is none.
+func firstDoubt(svc *source.Service, about func(*source.Endpoint) Doubt) []Doubt {
 	var first Doubt
 	more := 0
 	for i := range svc.Endpoints {
-		e := &svc.Endpoints[i]
-		owners := s.having[e.Addr]
-		if len(owners) == 0 || s.owns(e.Addr) {
-			continue
-		}
-		slices.SortFunc(owners, func(a, b *source.Service) int { return a.Compare(b.Key) }) // the same is named each time
-		why := lost(svc, e, owners)
-		switch {
-		case why == "":
+		switch d := about(&svc.Endpoints[i]); {
+		case d.Msg == "":
 		case first.Msg == "":
-			first = Doubt{Key: svc.Key, Pos: svc.Pos, Msg: why, Hint: "write the endpoints of that service, or other addresses"}
+			first = d
 		default:
 			more++
 		}

@@ -16,24 +16,7 @@ func (s *suspicion) answering(svc *source.Service) []Doubt {
 	if !svc.Forward.Answers() || svc.Disabled {
 		return nil
 	}
-	first, more := Doubt{}, 0
-	for i := range svc.Endpoints {
-		d := s.unreachable(svc, svc.Endpoints[i].Addr)
-		switch {
-		case d.Msg == "":
-		case first.Msg == "":
-			first = d
-		default:
-			more++
-		}
-	}
-	if first.Msg == "" {
-		return nil
-	}
-	if more > 0 {
-		first.Msg += fmt.Sprintf("; so is it with %d more endpoints", more)
-	}
-	return []Doubt{first}
+	return firstDoubt(svc, func(e *source.Endpoint) Doubt { return s.unreachable(svc, e.Addr) })
 }
 
 // unreachable says why packets do not get to an endpoint that answers clients itself; empty: they may.

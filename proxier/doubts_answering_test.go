@@ -46,7 +46,7 @@ func TestDoubtsOfAnsweringEndpoints(t *testing.T) {
 			s := testService(testEndpoints(tt.endpoints...))
 			s.Forward, s.Disabled = tt.forward, tt.disabled
 			got := ""
-			for _, d := range doubts([]*source.Service{s}, Surroundings{Node: testNode(), Router: tt.router}) {
+			for _, d := range doubts([]*source.Service{s}, Surroundings{Node: testNode(), Router: tt.router}, nil) {
 				got += d.String()
 			}
 			if got != tt.want {
@@ -63,7 +63,7 @@ func TestDoubtsAskForSomeWays(t *testing.T) {
 	for i := range 2 * maxAsked {
 		s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})})
 	}
-	doubts([]*source.Service{s}, Surroundings{Router: func(netip.Addr) (netip.Addr, error) { asked++; return netip.Addr{}, nil }})
+	doubts([]*source.Service{s}, Surroundings{Router: func(netip.Addr) (netip.Addr, error) { asked++; return netip.Addr{}, nil }}, nil)
 	if asked != maxAsked {
 		t.Errorf("asked for %d ways, want %d", asked, maxAsked)
 	}

@@ -99,7 +99,7 @@ func TestDoubts(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, d := range doubts(tt.services, Surroundings{Node: testNode(), Families: []Family{IPv4}, Listeners: tt.listeners}) {
+			for _, d := range doubts(tt.services, Surroundings{Node: testNode(), Families: []Family{IPv4}, Listeners: tt.listeners}, nil) {
 				got = append(got, fmt.Sprintf("%s: %s", d.Key, d))
 			}
 			if text := strings.Join(got, "\n"); text != tt.want {
@@ -112,7 +112,7 @@ func TestDoubts(t *testing.T) {
 // Who binds 127.0.0.1 loses a node port only where that is served too.
 func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
 	node := testNode(func(n *Node) { n.LocalhostNodePorts = true })
-	list := doubts([]*source.Service{named("a", nodePort(30080))}, Surroundings{Node: node, Families: []Family{IPv4}, Listeners: heard("tcp 127.0.0.1:30080")})
+	list := doubts([]*source.Service{named("a", nodePort(30080))}, Surroundings{Node: node, Families: []Family{IPv4}, Listeners: heard("tcp 127.0.0.1:30080")}, nil)
 	if len(list) != 1 {
 		t.Errorf("doubts %v, want one", list)
 	}
@@ -120,7 +120,7 @@ func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
 
 // Of another host nothing is known but its files.
 func TestDoubtsElsewhere(t *testing.T) {
-	list := doubts([]*source.Service{named("a", testEndpoints("192.0.2.1"), targetPort(80)), named("b", vips("192.0.2.1"), nodePort(30080))}, Surroundings{})
+	list := doubts([]*source.Service{named("a", testEndpoints("192.0.2.1"), targetPort(80)), named("b", vips("192.0.2.1"), nodePort(30080))}, Surroundings{}, nil)
 	if len(list) != 1 || list[0].Key.Name != "a" {
 		t.Errorf("doubts %v, want one, of a", list)
 	}
@@ -159,7 +159,7 @@ func BenchmarkDoubts(b *testing.B) {
 		listeners = append(listeners, heard(fmt.Sprintf("tcp 127.0.0.1:%d", 20000+i))...)
 	}
 	for b.Loop() {
-		if got := doubts(list, Surroundings{Node: testNode(), Families: []Family{IPv4, IPv6}, Listeners: listeners}); len(got) > 0 {
+		if got := doubts(list, Surroundings{Node: testNode(), Families: []Family{IPv4, IPv6}, Listeners: listeners}, nil); len(got) > 0 {
 			b.Fatal(got[0])
 		}
 	}
@@ -175,7 +175,7 @@ func TestDoubtsNameTheFirstOwner(t *testing.T) {
 	user := owner("user")
 	user.VIPs, user.Endpoints = nil, []source.Endpoint{{Addr: vip, Weight: 1, Ready: true, Serving: true}}
 	for _, list := range [][]*source.Service{{user, owner("a"), owner("b")}, {owner("b"), owner("a"), user}} {
-		got := doubts(list, Surroundings{})
+		got := doubts(list, Surroundings{}, nil)
 		if len(got) != 1 || !strings.Contains(got[0].Msg, `service "default/a"`) {
 			t.Errorf("got %v", got)
 		}
