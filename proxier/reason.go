@@ -28,9 +28,6 @@ const (
 	NoneUsable                 // several of the five before
 )
 
-// Causes are all but NoCause.
-var Causes = []Cause{NoEndpoint, NoneOfFamily, NoneOfPort, NoneLocal, NoneReady, NoneWeighted, NoneUp, NoneUndrained, NoneEnabled, NoneUsable}
-
 // String returns one word that does not change between versions, as for a label of a metric.
 func (c Cause) String() string {
 	return [...]string{"none", "no_endpoint", "none_of_family", "none_of_port", "none_local", "none_ready", "none_weighted", "none_up", "none_undrained", "none_enabled", "none_usable"}[c]

@@ -95,7 +95,7 @@ func TestEveryRouteHasAReason(t *testing.T) {
 			}
 		}
 	})
-	for _, c := range Causes {
+	for c := NoEndpoint; c <= NoneUsable; c++ {
 		if c != NoneOfPort && !causes[c] { // no random endpoint serves only some ports
 			t.Errorf("nothing was refused for %s", c)
 		}
@@ -105,7 +105,7 @@ func TestEveryRouteHasAReason(t *testing.T) {
 // Every cause has words of its own.
 func TestCausesHaveWords(t *testing.T) {
 	seen := map[string]Cause{NoCause.String(): NoCause}
-	for _, c := range Causes {
+	for c := NoEndpoint; c <= NoneUsable; c++ {
 		if other, twice := seen[c.String()]; twice {
 			t.Errorf("%d and %d are both %s", c, other, c)
 		}

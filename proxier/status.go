@@ -79,11 +79,9 @@ type Refusal struct {
 	Faults  []source.Fault `json:"faults"`
 }
 
-// Status returns what the Loop holds and how its syncs go. It may be called from any
-// goroutine, also during a sync, and blocks one only while it copies references.
-func (l *Loop) Status() Status { return l.StatusOf(nil) }
-
-// StatusOf is Status with those services only that match accepts; nil: with all.
+// StatusOf returns what the Loop holds, of the services that match accepts (nil: of all), and how
+// its syncs go. It may be called from any goroutine, also during a sync, and blocks one only while
+// it copies references.
 func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 	l.mu.RLock()
 	st := Status{Refusals: l.tracker.Refusals()}

@@ -12,6 +12,9 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// Status returns what the Loop holds of all services, and how its syncs go.
+func (l *Loop) Status() Status { return l.StatusOf(nil) }
+
 // Status claims nothing that the kernel does not hold.
 func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

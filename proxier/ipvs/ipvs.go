@@ -151,9 +151,6 @@ func (b *Backend) Close() error {
 	return errors.Join(errs...)
 }
 
-// Tool names the variant of iptables in use, as in "ip6tables-nft".
-func (b *Backend) Tool() string { return b.kernel.Tool() }
-
 // Sync implements proxier.Backend. It continues after failures, so that a server that
 // the kernel refuses does not block others. A change that cannot be written, because
 // others removed what it changes, is followed by a comparison of everything.
