@@ -24,6 +24,14 @@ func (f Family) String() string {
 	return "ipv4"
 }
 
+// Title returns the family as people and Kubernetes write it.
+func (f Family) Title() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
 // FamilyOf returns the family of a, which must be valid and not IPv4-mapped.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
@@ -107,6 +115,12 @@ type Frontend struct {
 
 // Split reports whether host processes and local sources are treated differently.
 func (f *Frontend) Split() bool { return f.Local != f.Outside }
+
+// Balances reports whether a packet may be balanced, from wherever it comes.
+func (f *Frontend) Balances() bool { return f.Outside.Action == Balance || f.Local.Action == Balance }
+
+// Refusal returns what is done with packets that are not balanced; Balance: all are.
+func (f *Frontend) Refusal() Action { return cmp.Or(f.Outside.Action, f.Local.Action) }
 
 // A Route says what becomes of a packet.
 type Route struct {
@@ -202,6 +216,14 @@ type Target struct {
 	netip.AddrPort
 	Weight  uint16 // at least 1
 	Settled uint16 // Weight once a slow start is over, and until one begins; 0: the service has none
+}
+
+// WeightOf returns the sum of the weights.
+func WeightOf(targets []Target) (sum uint64) {
+	for _, t := range targets {
+		sum += uint64(t.Weight)
+	}
+	return sum
 }
 
 // Compare orders keys by address, protocol, port and kind.

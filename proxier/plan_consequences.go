@@ -211,8 +211,7 @@ func (p *Pool) targeted(a netip.AddrPort) bool {
 func predating(port *resolvedPort, was frontendIndex) []Consequence {
 	c := port.consequence(Predating)
 	for _, f := range port.frontends {
-		balances := f.Outside.Action == Balance || f.Local.Action == Balance
-		if old := was.find(f); port.Protocol == source.UDP && balances && (old == nil || refused(old)) {
+		if old := was.find(f); port.Protocol == source.UDP && f.Balances() && (old == nil || refused(old)) {
 			c.Frontends = append(c.Frontends, f.Key)
 		}
 	}

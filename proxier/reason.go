@@ -161,9 +161,9 @@ func (r Reason) String() string {
 	case NoEndpoint:
 		return "no endpoints"
 	case NoneOfFamily:
-		return "no " + r.Family.title() + " endpoint"
+		return "no " + r.Family.Title() + " endpoint"
 	case NoneOfPort:
-		return "no " + r.Family.title() + " endpoint serves this port"
+		return "no " + r.Family.Title() + " endpoint serves this port"
 	case NoneLocal:
 		return "policy local: " + r.here() + fmt.Sprintf("; usable elsewhere: %d", r.Elsewhere)
 	case NoneReady, NoneWeighted, NoneUp, NoneUndrained, NoneEnabled, NoneUsable:
@@ -188,12 +188,4 @@ func (r Reason) counts() string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// title returns the family as people write it.
-func (f Family) title() string {
-	if f == IPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
 }

@@ -86,7 +86,7 @@ var iptables = layout{
 	chains:   slices.Concat(natChains, filterChains),
 	jumps:    sharedJumps,
 	sets:     []setType{{vipsSet, ipset.HashIP}},
-	hasRules: balances,
+	hasRules: (*proxier.Frontend).Balances,
 	usesPool: func(*proxier.Resolved, *proxier.Pool) bool { return true },
 	memberOf: refusalSets,
 	refused: addrSet{

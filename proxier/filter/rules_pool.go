@@ -52,7 +52,7 @@ func (r *Rules) poolChains(p *proxier.Pool, emit Emit) {
 
 // choose completes c with rules that choose one of targets by weight, and emits it.
 func (pr *poolRenderer) choose(c *chain, targets []proxier.Target, path string) {
-	left := weight(targets)
+	left := proxier.WeightOf(targets)
 	if len(targets) <= fanOut {
 		for _, t := range targets {
 			c.rule(pr.proto, chance(uint64(t.Weight), left), pr.remember(t), dnat(t))
@@ -66,18 +66,11 @@ func (pr *poolRenderer) choose(c *chain, targets []proxier.Target, path string) 
 		share := targets[i*len(targets)/groups : (i+1)*len(targets)/groups]
 		sub := path + "/" + strconv.Itoa(i)
 		name := hashed(Prefix+"PART-", sub)
-		c.rule(chance(weight(share), left), "-g", name)
-		left -= weight(share)
+		c.rule(chance(proxier.WeightOf(share), left), "-g", name)
+		left -= proxier.WeightOf(share)
 		pr.choose(&chain{name: name}, share, sub)
 	}
 	pr.emit("nat", c.name, c.rules)
-}
-
-func weight(targets []proxier.Target) (sum uint64) {
-	for _, t := range targets {
-		sum += uint64(t.Weight)
-	}
-	return sum
 }
 
 // chance returns a match with probability part/total; empty if that is 1.

@@ -70,11 +70,7 @@ func (r *Rules) eachRange(f *proxier.Frontend, e ipset.Entry, do func(m member, 
 // refusalSets returns the set that refuses the packets of f that are not balanced, if
 // there are any; those that are never reach it with f's address.
 func refusalSets(f *proxier.Frontend) []string {
-	action := f.Outside.Action
-	if action == proxier.Balance {
-		action = f.Local.Action
-	}
-	switch action {
+	switch f.Refusal() {
 	case proxier.Reject:
 		return []string{rejectSet}
 	case proxier.Drop:

@@ -174,7 +174,7 @@ func TestShares(t *testing.T) {
 		if depth > 4 {
 			t.Errorf("%d targets: chains %d deep", n, depth)
 		}
-		total := float64(weight(targets))
+		total := float64(proxier.WeightOf(targets))
 		for _, target := range targets {
 			want := float64(target.Weight) / total
 			if share := got[target.String()]; math.Abs(share-want) > 1e-5*want {

@@ -125,7 +125,7 @@ func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
 		}
 		out.Frontends[i] = &g
 	}
-	if !slices.ContainsFunc(out.Frontends, balances) {
+	if !slices.ContainsFunc(out.Frontends, (*proxier.Frontend).Balances) {
 		out.Pools, out.Hairpins = nil, nil
 	}
 	return &out
@@ -135,10 +135,6 @@ func withoutTargets(p *proxier.Pool) *proxier.Pool {
 	out := *p
 	out.Targets = nil
 	return &out
-}
-
-func balances(f *proxier.Frontend) bool {
-	return f.Outside.Action == proxier.Balance || f.Local.Action == proxier.Balance
 }
 
 // Unserved returns the PartialError of unsupported services; nil if there are none.
@@ -163,7 +159,7 @@ func (a *Unsupported) frontends() map[proxier.FrontendKey]bool {
 	all := make(map[proxier.FrontendKey]bool)
 	for _, res := range a.refusing {
 		for _, f := range res.Frontends {
-			if !balances(f) {
+			if !f.Balances() {
 				all[f.Key] = true
 			}
 		}

@@ -58,8 +58,8 @@ func (a announced) Collect(ch chan<- prometheus.Metric) {
 		}
 		tell(sessionUpDesc, up, s.Peer)
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-			tell(routesDesc, s.Routes[fam], s.Peer, label(fam))
-			tell(refusedDesc, s.Refused[fam], s.Peer, label(fam))
+			tell(routesDesc, s.Routes[fam], s.Peer, fam.Title())
+			tell(refusedDesc, s.Refused[fam], s.Peer, fam.Title())
 		}
 	}
 	for _, means := range source.EachMeans {

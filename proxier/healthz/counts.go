@@ -114,8 +114,8 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 		tell(oldestDesc, oldest, kind)
 	}
 	for _, fam := range c.families {
-		tell(noLocalDesc, n.Loop.NoLocal[fam].Internal, "internal", label(fam))
-		tell(noLocalDesc, n.Loop.NoLocal[fam].External, "external", label(fam))
+		tell(noLocalDesc, n.Loop.NoLocal[fam].Internal, "internal", fam.Title())
+		tell(noLocalDesc, n.Loop.NoLocal[fam].External, "external", fam.Title())
 	}
 	if n.MaxFlows > 0 {
 		tell(flowsDesc, n.Flows)

@@ -87,7 +87,7 @@ func (h *Health) look(now time.Time) report {
 	defer h.mu.Unlock()
 	r := report{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
 	for fam, t := range h.updated {
-		r.Status[label(fam)] = familyReport{LastUpdated: t.UTC(), Healthy: true}
+		r.Status[fam.Title()] = familyReport{LastUpdated: t.UTC(), Healthy: true}
 		if t.After(r.LastUpdated) {
 			r.LastUpdated = t.UTC()
 		}
@@ -97,7 +97,7 @@ func (h *Health) look(now time.Time) report {
 		leftOut := !had && len(h.updated) > 0 // it never worked: the others count
 		if !leftOut && now.Sub(since) >= timeout {
 			r.Healthy = false
-			r.Status[label(fam)] = familyReport{LastUpdated: h.updated[fam].UTC()}
+			r.Status[fam.Title()] = familyReport{LastUpdated: h.updated[fam].UTC()}
 		}
 	}
 	r.Healthy = r.Healthy && !h.stuckLocked(now)
@@ -117,14 +117,6 @@ func (h *Health) stuckLocked(now time.Time) bool {
 	}
 	alive := h.loop.Alive()
 	return !alive.IsZero() && now.Sub(alive) >= timeout
-}
-
-// label is what Kubernetes calls a family.
-func label(fam proxier.Family) string {
-	if fam == proxier.IPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
 }
 
 // Ready reports whether the first complete sync is done.

@@ -90,7 +90,7 @@ func NewMetrics(version string) *Metrics {
 // a counter that was 0 before it.
 func (m *Metrics) Follow(families ...proxier.Family) {
 	for _, f := range families {
-		fam := label(f)
+		fam := f.Title()
 		for _, h := range []*prometheus.HistogramVec{m.duration, m.full, m.partial, m.programming, m.flowLooks} {
 			h.WithLabelValues(fam)
 		}
@@ -108,7 +108,7 @@ func (m *Metrics) Follow(families ...proxier.Family) {
 
 // Synced counts one sync.
 func (m *Metrics) Synced(r proxier.SyncResult) {
-	fam, secs := label(r.Family), r.Duration.Seconds()
+	fam, secs := r.Family.Title(), r.Duration.Seconds()
 	m.duration.WithLabelValues(fam).Observe(secs)
 	if r.Full {
 		m.full.WithLabelValues(fam).Observe(secs)
@@ -137,7 +137,7 @@ func (m *Metrics) Synced(r proxier.SyncResult) {
 // SyncFailed counts a failed sync under kube-proxy's names too. why is RestoreFailed or
 // NftablesSync; anything else is counted by Synced alone.
 func (m *Metrics) SyncFailed(r proxier.SyncResult, why string) {
-	fam := label(r.Family)
+	fam := r.Family.Title()
 	if c := m.ofMode[why]; c != nil {
 		c.WithLabelValues(fam).Inc()
 	}
@@ -148,7 +148,7 @@ func (m *Metrics) SyncFailed(r proxier.SyncResult, why string) {
 
 // Queued notes that there is something to sync.
 func (m *Metrics) Queued(fam proxier.Family, at time.Time) {
-	m.lastQueued.WithLabelValues(label(fam)).Set(seconds(at))
+	m.lastQueued.WithLabelValues(fam.Title()).Set(seconds(at))
 }
 
 // Reloaded notes that files were read and taken over.
@@ -156,12 +156,12 @@ func (m *Metrics) Reloaded(at time.Time) { m.reloaded.Set(seconds(at)) }
 
 // FlowsLooked counts a look for stale UDP flows, and those that were removed.
 func (m *Metrics) FlowsLooked(fam proxier.Family, n int, took time.Duration) {
-	m.flows.WithLabelValues(label(fam)).Add(float64(n))
-	m.flowLooks.WithLabelValues(label(fam)).Observe(took.Seconds())
+	m.flows.WithLabelValues(fam.Title()).Add(float64(n))
+	m.flowLooks.WithLabelValues(fam.Title()).Observe(took.Seconds())
 }
 
 // Disturbed counts a foreign change of our kernel objects.
-func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(label(fam)).Inc() }
+func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(fam.Title()).Inc() }
 
 // Handler answers /metrics.
 func (m *Metrics) Handler() http.Handler {

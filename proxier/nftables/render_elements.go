@@ -73,11 +73,7 @@ func (r *renderer) refusals(class lookupClass, f *proxier.Frontend) {
 		r.emit(set{kind: restricted, class: class}, r.key, nil, "")
 		r.ranges(class, f.SourceRanges)
 	}
-	action := f.Outside.Action
-	if action == proxier.Balance { // balanced packets lose f's address before they are refused
-		action = f.Local.Action
-	}
-	switch action {
+	switch f.Refusal() { // balanced packets lose f's address before they are refused
 	case proxier.Reject:
 		r.addressed(noEndpointsReject, class, f, "")
 	case proxier.Drop:

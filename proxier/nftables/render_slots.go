@@ -77,7 +77,7 @@ func nextSlotCount(slots uint64) uint64 {
 // share gives each target the whole number of slots below or above its share of
 // them, if none is off by more than so many thousandths of it.
 func share(counts []uint64, targets []proxier.Target, slots, permille uint64) bool {
-	sum := weightSum(targets)
+	sum := proxier.WeightOf(targets)
 	given := uint64(0)
 	var either []int // targets for which both numbers are within the tolerance
 	for i, t := range targets {
@@ -119,7 +119,7 @@ func approach(counts []uint64, targets []proxier.Target, slots uint64) {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(targets[a].Weight, targets[b].Weight) })
-	sum := weightSum(targets)
+	sum := proxier.WeightOf(targets)
 	for len(order) > 0 && uint64(targets[order[0]].Weight)*slots < sum {
 		counts[order[0]] = 1
 		slots, sum = slots-1, sum-uint64(targets[order[0]].Weight)
@@ -131,13 +131,6 @@ func approach(counts []uint64, targets []proxier.Target, slots uint64) {
 		left -= counts[i]
 	}
 	raise(counts, order, targets, slots, sum, left)
-}
-
-func weightSum(targets []proxier.Target) (sum uint64) {
-	for _, t := range targets {
-		sum += uint64(t.Weight)
-	}
-	return sum
 }
 
 // missedTwice returns how likely it is, in thousandths, that two random numbers

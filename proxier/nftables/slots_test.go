@@ -135,7 +135,7 @@ func TestShares(t *testing.T) {
 
 // near fails the test if a target is more than 2 % off its share, of itself.
 func near(t *rapid.T, targets []proxier.Target) {
-	sum := float64(weightSum(targets))
+	sum := float64(proxier.WeightOf(targets))
 	for i, share := range shares(targets) {
 		if want := float64(targets[i].Weight) / sum; math.Abs(share/want-1) > 0.02+1e-9 {
 			t.Fatalf("target %d of %d, weight %d: share %v, want %v", i, len(targets), targets[i].Weight, share, want)
@@ -168,7 +168,7 @@ func TestSharesOfRoundedWeights(t *testing.T) {
 			near(t, targets)
 			return
 		}
-		sum, small := float64(weightSum(targets)), 0.0
+		sum, small := float64(proxier.WeightOf(targets)), 0.0
 		for _, w := range list {
 			small += max(0, 1-float64(w)*float64(limit)/sum)
 		}
@@ -195,7 +195,7 @@ func TestSlowStartSlots(t *testing.T) {
 			if most := tenths * n; slots > most || share == tenths && n <= fewTargets && slots != n {
 				t.Errorf("%d targets, one with %d tenths: %d slots, want %d at most, and one each at the end", n, share, slots, most)
 			}
-			sum := float64(weightSum(targets))
+			sum := float64(proxier.WeightOf(targets))
 			for i, got := range shares(targets) {
 				if want := float64(targets[i].Weight) / sum; math.Abs(got/want-1) > 0.02+1e-9 {
 					t.Errorf("%d targets, one with %d tenths: target %d has %v, want %v", n, share, i, got, want)
