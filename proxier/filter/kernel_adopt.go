@@ -3,18 +3,14 @@ package filter
 import (
 	"context"
 	"fmt"
-	"net/netip"
+	"maps"
+	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
-
-// An originalDst is what clients of a frontend send to.
-type originalDst struct {
-	protocol uint8
-	netip.AddrPort
-}
 
 // adopts reports whether SVCP-FORWARD accepts by something else than desired: another
 // bit, from before masquerade_bit was changed, or the rule of an older svcproxy.
@@ -30,9 +26,13 @@ func (d *difference) adopts(h *Actual) bool {
 
 // adopt marks the connections that st's frontends have balanced.
 func (k *Kernel) adopt(ctx context.Context, st *proxier.State) error {
-	ours := originalDsts(st)
+	ours := map[proxier.Place]bool{}
+	serving := proxier.NewServing(st.Family, st.Host, slices.Collect(maps.Values(st.Services))...)
+	for place := range serving.Places() {
+		ours[place] = true
+	}
 	_, err := conntrack.Mark(ctx, k.tool.IPv6, st.Host.Mark(), func(c conntrack.Connection) bool {
-		return c.Reply != c.Dst && ours[originalDst{c.Protocol, c.Dst}]
+		return c.Reply != c.Dst && ours[proxier.Place{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}]
 	})
 	if err != nil {
 		return fmt.Errorf("marking existing connections for FORWARD: %w", err)
@@ -52,17 +52,4 @@ func (k *Kernel) adoptOrWarn(ctx context.Context, st *proxier.State) error {
 		k.warnedUnmarked = true
 	}
 	return nil
-}
-
-// originalDsts returns what clients of all frontends send to.
-func originalDsts(st *proxier.State) map[originalDst]bool {
-	all := map[originalDst]bool{}
-	for _, res := range st.Services {
-		for _, f := range res.Frontends {
-			for _, a := range st.Host.Addrs(f) {
-				all[originalDst{uint8(f.Key.Protocol), netip.AddrPortFrom(a, f.Key.Port)}] = true
-			}
-		}
-	}
-	return all
 }

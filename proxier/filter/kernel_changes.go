@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/nft"
@@ -82,14 +83,10 @@ func (d *difference) changes() (list []proxier.Change) {
 
 // memberChanges returns the same change of members of a set, in order.
 func memberChanges(op, set string, members []ipset.Entry) []proxier.Change {
-	lines := make([]string, len(members))
+	list := make([]proxier.Change, len(members))
 	for i, e := range members {
-		lines[i] = "ip set " + set + " member " + e.String()
+		list[i] = proxier.Change{Op: op, Object: "ip set " + set + " member " + e.String()}
 	}
-	slices.Sort(lines)
-	list := make([]proxier.Change, len(lines))
-	for i, l := range lines {
-		list[i] = proxier.Change{Op: op, Object: l}
-	}
+	slices.SortFunc(list, func(a, b proxier.Change) int { return strings.Compare(a.Object, b.Object) })
 	return list
 }

@@ -25,11 +25,12 @@ type Backend struct {
 // has no iptables, its kernel no ip sets, or either lacks what all services need, which
 // it probes in chains of their own. What only some services need may be missing.
 func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
-	b, err := open(ctx, fam)
+	k, err := filter.Open(ctx, fam)
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
 	}
-	b.unsupported = filter.NewUnsupported(b.kernel, b.rules)
+	b := &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: slog.New(slog.DiscardHandler)}
+	b.unsupported = filter.NewUnsupported(k, b.rules)
 	if err := b.unsupported.Probe(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("iptables mode, %s: %w", fam, err), b.Close())
 	}
@@ -43,15 +44,6 @@ func Cleanup(ctx context.Context, fam proxier.Family) error {
 		return fmt.Errorf("iptables, %s: removing what is ours: %w", fam, err)
 	}
 	return nil
-}
-
-func open(ctx context.Context, fam proxier.Family) (*Backend, error) {
-	k, err := filter.Open(ctx, fam)
-	if err != nil {
-		return nil, err
-	}
-	log := slog.New(slog.DiscardHandler)
-	return &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: log}, nil
 }
 
 // Close closes the sockets and leaves the kernel as it is.
