@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -33,16 +32,13 @@ func boundObjects(st *proxier.State) (list []proxier.Object, err error) {
 		return nil, err
 	}
 	defer dummy.Close()
-	there, err := dummy.Find()
+	_, have, err := addrsOf(dummy, st.Family)
 	if err != nil {
 		return nil, err
 	}
-	have, err := dummy.Addrs(st.Family == proxier.IPv6)
-	if there && err != nil {
-		return nil, err
-	}
 	for a := range st.BoundAddrs {
-		list = append(list, proxier.Object{Name: "address " + a.String() + " on " + links.Own, Present: there && slices.Contains(have, a)})
+		_, present := have[a]
+		list = append(list, proxier.Object{Name: "address " + a.String() + " on " + links.Own, Present: present})
 	}
 	return list, nil
 }
@@ -54,23 +50,19 @@ func serverObjects(ctx context.Context, st *proxier.State) (list []proxier.Objec
 	}
 	defer conn.Close()
 	for key, cl := range newClaims(st).by {
-		_, err := conn.Server(ctx, key)
-		if err != nil && !errors.Is(err, lvs.ErrNotExist) {
+		s, err := readServer(ctx, conn, key)
+		if err != nil {
 			return nil, err
 		}
-		list = append(list, proxier.Object{Name: "virtual server " + key.String(), Present: err == nil})
-		if err != nil {
+		list = append(list, proxier.Object{Name: "virtual server " + key.String(), Present: s != nil})
+		if s == nil {
 			continue
-		}
-		dests, err := conn.Destinations(ctx, key)
-		if err != nil {
-			return nil, err
 		}
 		pool := cl.frontend().Outside.Pool
 		way := wayOf(pool.Forward)
 		for _, t := range pool.Targets {
-			present := slices.ContainsFunc(dests, func(d lvs.Destination) bool {
-				return d.AddrPort == t.AddrPort && d.Weight > 0 && d.Forwarding == way && d.Limits == limitsOf(pool, t.AddrPort)
+			present := slices.ContainsFunc(s.dests, func(d dest) bool {
+				return d.AddrPort == t.AddrPort && d.weight > 0 && d.way == way && d.limits == limitsOf(pool, t.AddrPort)
 			})
 			list = append(list, proxier.Object{Name: fmt.Sprintf("destination %s -> %s", key, t.AddrPort), Present: present})
 		}
