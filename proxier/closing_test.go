@@ -108,7 +108,7 @@ func TestCloser(t *testing.T) {
 		{name: "the service goes, failed", old: web(source.CloseFailed, one), was: up},
 		{name: "another service takes over", old: web(source.CloseAlways, one, two, three), was: up, now: up, takenOver: true},
 	}
-	host := testNode().host(IPv4)
+	host := testNode().Host(IPv4)
 	for _, tt := range tests {
 		resolve := func(s *source.Service, known Conditions) *Resolved {
 			if s == nil {
@@ -249,7 +249,7 @@ func TestCloserOfAddressesLeft(t *testing.T) {
 		{"one more", web(source.CloseAlways, "192.0.2.1/32"), web(source.CloseAlways, "all"), "[]"},
 	} {
 		c := newCloser(source.TCP)
-		l := c.synced(&synced{changes: map[source.Key]ServiceChange{{Name: "web"}: {Old: tt.old, New: tt.now}}, host: node.host(IPv4)})
+		l := c.synced(&synced{changes: map[source.Key]ServiceChange{{Name: "web"}: {Old: tt.old, New: tt.now}}, host: node.Host(IPv4)})
 		if got := fmt.Sprint(c.query(l).To); got != tt.want {
 			t.Errorf("%s: it closes what went to %s, want %s", tt.name, got, tt.want)
 		}

@@ -14,7 +14,7 @@ import (
 func newState(fam Family, node *Node) *State {
 	return &State{
 		Family:      fam,
-		Host:        node.host(fam),
+		Host:        node.Host(fam),
 		Services:    make(map[source.Key]*Resolved),
 		RefusedVIPs: make(map[netip.Addr]int),
 		ExemptAddrs: make(map[netip.Addr]int),

@@ -197,7 +197,7 @@ func (f *family) set(key source.Key, svc Subject, queued time.Time) (changed boo
 
 // rebase switches to a changed node. The same order has all services that it touches.
 func (f *family) rebase(node *Node) {
-	host := node.host(f.fam)
+	host := node.Host(f.fam)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.node = node

@@ -78,8 +78,8 @@ func (n *Node) hasLocalSourcesOf(fam Family) bool {
 	return len(n.LocalInterfaces) > 0 || slices.ContainsFunc(n.LocalCIDRs, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == fam })
 }
 
-// host returns what the rules of one family must know of the node.
-func (n *Node) host(fam Family) Host {
+// Host returns what the rules of one family must know of the node.
+func (n *Node) Host(fam Family) Host {
 	isFam := func(a netip.Addr) bool { return FamilyOf(a) == fam }
 	prefixes := func(in []netip.Prefix) []netip.Prefix {
 		return keep(in, func(p netip.Prefix) bool { return isFam(p.Addr()) })

@@ -55,6 +55,3 @@ func (m Masquerade) Covers(s Sender, h *Host) bool {
 	}
 	return false
 }
-
-// Host returns what the rules of one family must know of the node.
-func (n *Node) Host(fam Family) Host { return n.host(fam) }

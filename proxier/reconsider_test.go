@@ -116,7 +116,7 @@ func TestUnansweredOfOneThatIsBack(t *testing.T) {
 	} {
 		c := newCloser(source.TCP)
 		tell := func(from, to *Resolved) *look {
-			return c.synced(&synced{changes: map[source.Key]ServiceChange{svc.Key: {Old: from, New: to}}, host: testNode().host(IPv4)})
+			return c.synced(&synced{changes: map[source.Key]ServiceChange{svc.Key: {Old: from, New: to}}, host: testNode().Host(IPv4)})
 		}
 		first := tell(was, failed)
 		tell(failed, tt.then)

@@ -74,10 +74,8 @@ func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
 	one := *res
 	one.Frontends = []*Frontend{f}
 	one.Pools = keep(res.Pools, func(p *Pool) bool { return f.Outside.Pool == p || f.Local.Pool == p })
-	st := &State{
-		Family: fam, Host: node.host(fam), Services: map[source.Key]*Resolved{res.Key: &one},
-		RefusedVIPs: map[netip.Addr]int{}, ExemptAddrs: map[netip.Addr]int{}, Hairpins: map[Hairpin]int{}, BoundAddrs: map[netip.Addr]int{},
-	}
+	st := newState(fam, node)
+	st.Services[res.Key] = &one
 	if slices.Contains(res.RefusedVIPs, f.Key.Addr) {
 		st.RefusedVIPs[f.Key.Addr] = 1
 	}

@@ -128,14 +128,14 @@ func (w *worker) dns(n int, endpoints ...string) {
 	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
 	s.Name = fmt.Sprint("dns-", n)
 	ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
-	w.synced(&synced{changes: map[source.Key]ServiceChange{s.Key: ch}, host: testNode().host(IPv4), node: testNode()})
+	w.synced(&synced{changes: map[source.Key]ServiceChange{s.Key: ch}, host: testNode().Host(IPv4), node: testNode()})
 }
 
 // gone tells the worker that a service of dns is gone.
 func (w *worker) gone(n int) {
 	key := dns(testEndpoints()).Key
 	key.Name = fmt.Sprint("dns-", n)
-	w.synced(&synced{changes: map[source.Key]ServiceChange{key: {}}, host: testNode().host(IPv4), node: testNode()})
+	w.synced(&synced{changes: map[source.Key]ServiceChange{key: {}}, host: testNode().Host(IPv4), node: testNode()})
 }
 
 func toDNS(n int, endpoint string) testFlow {

@@ -37,7 +37,7 @@ func (t *udpFrontends) sync(node *Node, services map[string]*source.Service) *lo
 		s.Key = key
 		changes[key] = ServiceChange{New: Resolve(s, nil, node, IPv4)}
 	}
-	return t.update(changes, node.host(IPv4), node)
+	return t.update(changes, node.Host(IPv4), node)
 }
 
 // removed returns which of flows would be removed: asked for, and stale.
