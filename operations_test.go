@@ -18,13 +18,12 @@ import (
 // elsewhere are the files that log what others have said, and where that is checked
 // or explained instead.
 var elsewhere = map[string]string{
-	"cmd/internal/daemon/affinity.go":          "cmd/internal/hostsetup",
+	"cmd/internal/daemon/census.go":            "cmd/internal/hostsetup",
 	"cmd/internal/daemon/daemon.go":            "cmd/internal/hostsetup",
 	"cmd/internal/daemon/doubts.go":            "a fault, at its place in a file",
 	"cmd/internal/daemon/settings.go":          "a fault, at its place in a file",
 	"cmd/internal/daemon/settings_lastgood.go": "a fault, at its place in a file",
 	"cmd/internal/daemon/switch.go":            "cmd/internal/hostsetup, cmd/internal/modes",
-	"cmd/internal/daemon/takeover.go":          "cmd/internal/hostsetup",
 	"cmd/internal/control/server.go":           "cmd/internal/control/socket.go",
 	"source/file/hand.go":                      "damage of a kept copy",
 	"cmd/internal/journal/journal.go":          "a failure of a command",

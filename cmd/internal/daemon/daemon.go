@@ -79,8 +79,8 @@ type daemon struct {
 	loop     *proxier.Loop
 	settings *settingsWatcher
 	mode     *modeSwitch
-	affinity *affinity
-	takeover *takeover
+	affinity *census
+	takeover *census
 	doubts   *doubter
 	report   *reporter
 	counter  *counter
@@ -253,7 +253,7 @@ func (d *daemon) connectParts() {
 	d.line = &statusLine{notify: d.Notify}
 	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: d.fixed, settings: w.current, tell: d.line.setMode}
 	mode := func() modes.Mode { return d.mode.current().Mode }
-	d.affinity, d.takeover = &affinity{log: d.log, mode: mode}, &takeover{log: d.log, mode: mode}
+	d.affinity, d.takeover = newAffinity(d.log, mode), newTakeover(d.log, mode)
 	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
 }
 

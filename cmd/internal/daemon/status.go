@@ -27,8 +27,8 @@ type reporter struct {
 	settings  *settingsWatcher
 	mode      *modeSwitch
 	host      *host
-	affinity  *affinity
-	takeover  *takeover
+	affinity  *census
+	takeover  *census
 	foreign   *foreignChanges
 	claim     *control.NamespaceClaim
 	loop      *proxier.Loop
