@@ -45,16 +45,16 @@ func (d *daemon) useAnnounced(now configs.Settings) {
 }
 
 // announcedNow returns what the network is told of, for metrics.
-func (r *reporter) announcedNow() healthz.Announced {
+func (d *daemon) announcedNow() healthz.Announced {
 	n := healthz.Announced{Addresses: make(map[string]int), Withheld: make(map[healthz.Withheld]int)}
-	for _, a := range r.loop.Announced(nil) {
+	for _, a := range d.loop.Announced(nil) {
 		if a.Announced {
 			n.Addresses[a.Means]++
 		} else {
 			n.Withheld[healthz.Withheld{Means: a.Means, Reason: a.Withheld}]++
 		}
 	}
-	for _, s := range r.announcer.Sessions() {
+	for _, s := range d.announcer.Sessions() {
 		n.Sessions = append(n.Sessions, healthz.AnnounceSession{
 			Peer: s.Peer.String(), Up: s.Up(),
 			Routes:  map[proxier.Family]int{proxier.IPv4: s.IPv4.Announced, proxier.IPv6: s.IPv6.Announced},

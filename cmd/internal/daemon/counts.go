@@ -32,15 +32,14 @@ const (
 
 // A counter counts what metrics and systemd are told.
 type counter struct {
-	report *reporter
-	doubts func() int // about services
+	daemon *daemon
 
 	counts   lately.Value[healthz.Counts]
 	warnings lately.Value[int]
 }
 
-func newCounter(r *reporter, doubts func() int) *counter {
-	c := &counter{report: r, doubts: doubts}
+func newCounter(d *daemon) *counter {
+	c := &counter{daemon: d}
 	c.counts = lately.Value[healthz.Counts]{Find: c.count, Moment: countsMoment, Patience: countsPatience}
 	c.warnings = lately.Value[int]{Find: c.countWarnings, Moment: warningsMoment, Patience: countsPatience}
 	return c
@@ -63,14 +62,14 @@ func (c *counter) recent() healthz.Counts {
 
 // count counts all but warnings, which would read from disk.
 func (c *counter) count() healthz.Counts {
-	r := c.report
-	n := healthz.Counts{Loop: r.loop.Counts(), Files: map[source.FileState]int{}}
-	n.Drains, n.OldestDrain = countDrains(r.drains)
-	n.Warnings = n.Loop.Warnings + c.doubts()
+	d := c.daemon
+	n := healthz.Counts{Loop: d.loop.Counts(), Files: map[source.FileState]int{}}
+	n.Drains, n.OldestDrain = countDrains(d.keeper.Drains())
+	n.Warnings = n.Loop.Warnings + d.doubts.count()
 	n.Flows, n.MaxFlows = tracked()
-	refusals := r.loop.Refusals()
-	each(r.sources, func(s holder) { n.Held += s.Held() })
-	for _, s := range r.sources {
+	refusals := d.loop.Refusals()
+	each(d.sources, func(s holder) { n.Held += s.Held() })
+	for _, s := range d.sources {
 		st := asUsed(known(s), refusals)
 		for _, f := range st.Files {
 			n.Files[f.State]++
@@ -80,7 +79,7 @@ func (c *counter) count() healthz.Counts {
 			add(&n, o.Faults)
 		}
 	}
-	own, _ := r.settings.pending()
+	own, _ := d.settings.pending()
 	add(&n, own)
 	n.SettingsFaults = faults(own)
 	return n
@@ -119,8 +118,8 @@ func faults(list []source.Fault) (n int) {
 func (c *counter) countWarnings() int {
 	ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
 	defer cancel()
-	n := len(c.report.warnings(ctx))
-	for _, s := range c.report.sources {
+	n := len(c.daemon.warnings(ctx))
+	for _, s := range c.daemon.sources {
 		n += len(s.Status().Warnings)
 	}
 	return n

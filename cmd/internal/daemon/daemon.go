@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
@@ -71,6 +72,8 @@ type daemon struct {
 	level *slog.LevelVar
 	fixed configs.Settings // as they were at start
 
+	started time.Time
+
 	claim   *control.NamespaceClaim
 	state   *os.File // the lock of the state directory
 	control *control.Server
@@ -82,7 +85,7 @@ type daemon struct {
 	affinity *census
 	takeover *census
 	doubts   *doubter
-	report   *reporter
+	storage  *storage
 	counter  *counter
 	line     *statusLine
 	traffic  *traffic.Collector
@@ -173,16 +176,14 @@ func unlessDone(ctx context.Context, err error) error {
 
 // start makes all parts. Each step makes fields that the next ones use:
 //
-//	start itself   Options, report, settings, fixed, log, level, claim, state (nil: not claimed)
+//	start itself   Options, started, settings, fixed, log, level, claim, state (nil: not claimed)
 //	connectParts   host, line, mode (without active), affinity, takeover, doubts
 //	build          mode.active; of the host, addrs and node; after wire, control
 //	  wire         metrics, health, server, sources, checker, keeper, announcer, neighbours, noBGP,
-//	               loop, traffic, mode.foreign, counter
+//	               loop, traffic, mode.foreign, storage, counter
 func start(ctx context.Context, o Options) (*daemon, error) {
-	d := &daemon{
-		Options: o, report: &reporter{version: o.Version, configDir: o.ConfigDir, started: time.Now()},
-		settings: &settingsWatcher{configDir: o.ConfigDir, stateDir: o.StateDir, load: o.Load, asked: o.Reload},
-	}
+	d := &daemon{Options: o, started: time.Now()}
+	d.settings = &settingsWatcher{configDir: o.ConfigDir, stateDir: o.StateDir, load: o.Load, asked: o.Reload}
 	s, err := d.settings.open()
 	if err != nil {
 		return nil, err
@@ -234,7 +235,6 @@ func (d *daemon) build(ctx context.Context) error {
 	if d.control, err = control.Listen(d.RunDir); err != nil {
 		return err
 	}
-	d.report.control = d.control
 	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.node.Name)
 	d.removeTraces(ctx)
 	d.settings.begin(ctx)
@@ -272,12 +272,12 @@ func (d *daemon) wire() {
 	d.doubts.loop, d.mode.loop = d.loop, d.loop
 	d.mode.changed = func() { each(d.sources, revalidator.Revalidate) } // modes differ in what they can do
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
-	d.report.connect(d)
-	d.counter = newCounter(d.report, d.doubts.count)
+	d.storage = newStorage(&storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem})
+	d.counter = newCounter(d)
 	d.metrics.Follow(node.Families(s)...)
 	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
 	d.metrics.WatchChecks(answersOf(d.checker))
-	d.metrics.WatchAnnounced(d.report.announcedNow)
+	d.metrics.WatchAnnounced(d.announcedNow)
 	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {
 		d.metrics.Reloaded(time.Now())
 	}

@@ -9,10 +9,10 @@ import (
 // routes returns what the control socket answers.
 func (d *daemon) routes() *control.Routes {
 	r := new(control.Routes)
-	d.report.addRoutes(r)
+	d.addStatus(r)
 	control.Get(r, PlanPath, d.plan)
 	control.Get(r, top.Path, d.answerTop)
-	control.Get(r, trace.Path, d.report.names)
+	control.Get(r, trace.Path, d.traceNames)
 	d.versionRoutes(r)
 	d.addExplain(r)
 	newDraining(&draining{

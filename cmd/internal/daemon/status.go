@@ -4,90 +4,50 @@ import (
 	"context"
 	"os"
 	"slices"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
-	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/conditions"
-	"svcproxy.dev/svcproxy/proxier/healthz"
-	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A reporter tells what the daemon knows of itself, from all its parts.
-type reporter struct {
-	version, configDir string
-	started            time.Time
-
-	settings  *settingsWatcher
-	mode      *modeSwitch
-	host      *host
-	affinity  *census
-	takeover  *census
-	foreign   *foreignChanges
-	claim     *control.NamespaceClaim
-	loop      *proxier.Loop
-	drains    *conditions.Drains
-	announcer *announcer.Announcer
-	health    *healthz.Health
-	server    *healthz.Server
-	sources   []source.Source
-	traffic   *traffic.Collector
-	storage   *storage
-	stderr    *journal.Queue
-	control   *control.Server // nil: there is none yet
-}
-
-// connect has r ask the parts of d.
-func (r *reporter) connect(d *daemon) {
-	r.settings, r.mode, r.host, r.affinity, r.takeover, r.foreign = d.settings, d.mode, d.host, d.affinity, d.takeover, d.mode.foreign
-	r.claim, r.loop, r.health, r.server, r.sources = d.claim, d.loop, d.health, d.server, d.sources
-	r.drains, r.announcer, r.traffic, r.stderr = d.keeper.Drains(), d.announcer, d.traffic, d.Stderr
-	r.storage = newStorage(&storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem})
-}
-
-// status returns what is known, without what is not known before ctx ends. Of services it has
+// status returns what the daemon knows of itself, without what is not known before ctx ends. Of services it has
 // those that match accepts; nil: all.
-func (r *reporter) status(ctx context.Context, match func(*source.Service) bool) control.Status {
-	loop := r.loop.StatusOf(match)
-	st := r.about(ctx, loop.Families, loop.Refusals)
-	st.Loop, st.Announced.Addresses = loop, r.loop.Announced(match)
+func (d *daemon) status(ctx context.Context, match func(*source.Service) bool) control.Status {
+	loop := d.loop.StatusOf(match)
+	st := d.about(ctx, loop.Families, loop.Refusals)
+	st.Loop, st.Announced.Addresses = loop, d.loop.Announced(match)
 	return st
 }
 
 // about is status without the loop's own, of which it is given these parts.
-func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, refusals []proxier.Refusal) control.Status {
+func (d *daemon) about(ctx context.Context, families []proxier.FamilyStatus, refusals []proxier.Refusal) control.Status {
 	st := control.Status{
-		Version: r.version, PID: os.Getpid(), Started: r.started,
-		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
-		Drains: drained(r.drains), Announced: control.Announced{Sessions: r.announcer.Sessions()},
+		Version: d.Version, PID: os.Getpid(), Started: d.started,
+		Ready: d.health.Ready(), Healthy: d.health.Healthy(), Settings: d.inUse(families),
+		Drains: drained(d.keeper.Drains()), Announced: control.Announced{Sessions: d.announcer.Sessions()},
 	}
-	for _, s := range r.sources {
+	for _, s := range d.sources {
 		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))
 	}
-	st.Faults, st.Restart = r.settings.pending()
-	st.Warnings = r.warnings(ctx)
+	st.Faults, st.Restart = d.settings.pending()
+	st.Warnings = d.warnings(ctx)
 	return st
 }
 
 // warnings returns those of the host and of listeners.
-func (r *reporter) warnings(ctx context.Context) []string {
-	mode := r.mode.current().Mode
-	return slices.Concat(r.mode.warnings(), r.claim.Warnings(), r.foreign.problems(), r.mode.missing(),
-		hostsetup.Verify(ctx, r.settings.current(), mode), r.server.Warnings(), r.affinity.warnings(), r.takeover.warnings(),
-		r.storage.warnings(), r.control.Warnings(), r.stderr.Warnings())
+func (d *daemon) warnings(ctx context.Context) []string {
+	mode := d.mode.current().Mode
+	return slices.Concat(d.mode.warnings(), d.claim.Warnings(), d.mode.foreign.problems(), d.mode.missing(),
+		hostsetup.Verify(ctx, d.settings.current(), mode), d.server.Warnings(), d.affinity.warnings(), d.takeover.warnings(),
+		d.storage.warnings(), d.control.Warnings(), d.Stderr.Warnings())
 }
 
 // inUse returns which settings are in use.
-func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
-	n := r.host.current()
+func (d *daemon) inUse(families []proxier.FamilyStatus) control.Settings {
+	n := d.host.current()
 	s := control.Settings{
-		ConfigDir: r.configDir, Mode: r.mode.current().Name, NodeName: n.Name, Zone: n.Zone,
+		ConfigDir: d.ConfigDir, Mode: d.mode.current().Name, NodeName: n.Name, Zone: n.Zone,
 		Families: []string{}, NodePortAddresses: []string{},
 	}
 	for _, a := range n.NodePortAddrs {

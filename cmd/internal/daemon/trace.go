@@ -10,11 +10,11 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 )
 
-// names answers svcproxy trace: what services there are, for packets to one "address" or
+// traceNames answers svcproxy trace: what services there are, for packets to one "address" or
 // to all of them. Nothing but that is said where the client has the "revision".
-func (r *reporter) names(_ context.Context, q url.Values) (*trace.Names, error) {
-	mode := r.mode.current().Name
-	now := r.loop.Revision() + uint64(r.started.UnixNano()) // of this run
+func (d *daemon) traceNames(_ context.Context, q url.Values) (*trace.Names, error) {
+	mode := d.mode.current().Name
+	now := d.loop.Revision() + uint64(d.started.UnixNano()) // of this run
 	if q.Get("revision") == strconv.FormatUint(now, 10) {
 		return &trace.Names{Mode: mode, Revision: now, Unchanged: true}, nil
 	}
@@ -25,7 +25,7 @@ func (r *reporter) names(_ context.Context, q url.Values) (*trace.Names, error) 
 			return nil, fmt.Errorf("address to trace: %w", err)
 		}
 	}
-	n := trace.NamesOf(r.loop.Snapshot(), only)
+	n := trace.NamesOf(d.loop.Snapshot(), only)
 	n.Mode, n.Revision = mode, now
 	return n, nil
 }

@@ -48,14 +48,14 @@ func (d *daemon) answerTop(ctx context.Context, values url.Values) (traffic.Repo
 const trafficTime = 200 * time.Millisecond
 
 // addTraffic adds what is counted of services to their status, where it is always counted and at hand.
-func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
+func (d *daemon) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
 	ctx, cancel := context.WithTimeout(ctx, trafficTime)
 	defer cancel()
 	q := traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit}
 	if which.Labels() {
-		q.Labels = r.loop.Labels()
+		q.Labels = d.loop.Labels()
 	}
-	report, err := r.traffic.Counted(ctx, q)
+	report, err := d.traffic.Counted(ctx, q)
 	if err == nil && !report.Time.IsZero() {
 		report.AddTo(list)
 	}
