@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,10 +19,10 @@ type Status struct {
 	Ready   bool      `json:"ready"`   // the first complete sync is done
 	Healthy bool      `json:"healthy"` // no change has waited too long for a sync
 
-	Settings Settings        `json:"settings"`
-	Sources  []source.Status `json:"sources"`
-	Loop     proxier.Status  `json:"loop"`
-	Drains   []Drained       `json:"drains,omitempty"` // that of this host first
+	Settings Settings             `json:"settings"`
+	Sources  []source.Status      `json:"sources"`
+	Loop     proxier.Status       `json:"loop"`
+	Drains   []conditions.Drained `json:"drains,omitempty"` // that of this host first
 	Announced
 	Warnings []string       `json:"warnings,omitempty"`        // of the host and of listeners
 	Faults   []source.Fault `json:"settings_faults,omitempty"` // of the present svcproxy.toml; warnings too

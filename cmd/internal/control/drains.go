@@ -3,14 +3,8 @@ package control
 import (
 	"fmt"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 )
-
-// A Drained is what svcproxy drain has drained, and who did that why.
-type Drained struct {
-	Target string `json:"target"` // "192.168.10.12", "default/web/192.168.10.12", or "node": this host
-	proxier.Drain
-}
 
 // drains returns the first drain, this host if it is drained, and counts the others; empty: there is none.
 func (t *table) drains(s *Summary) string {
@@ -25,12 +19,8 @@ func (t *table) drains(s *Summary) string {
 }
 
 // drained says what is drained, by whom, for how long and why, and how long that may last.
-func (t *table) drained(d Drained) string {
-	target := d.Target
-	if target == "node" {
-		target = "this host"
-	}
-	text := fmt.Sprintf("%s, by %s for %s", target, d.By, age(t.now, d.At))
+func (t *table) drained(d conditions.Drained) string {
+	text := fmt.Sprintf("%s, by %s for %s", TargetName(d.Target), d.By, age(t.now, d.At))
 	if d.Reason != "" {
 		text += ": " + d.Reason
 	}

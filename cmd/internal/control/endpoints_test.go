@@ -1,6 +1,7 @@
 package control
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // checked is a service with an endpoint in each state that more is known of than its file says.
@@ -132,9 +135,9 @@ func TestReadyShare(t *testing.T) {
 
 // Drains are told with who, why, since when and until when, that of this host first.
 func TestDrains(t *testing.T) {
-	st := Status{Healthy: true, Ready: true, Drains: []Drained{
-		{"node", proxier.Drain{By: "alice", Reason: "disk\x1b[2J", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
-		{"default/web/192.168.10.12", proxier.Drain{By: "root", At: now.Add(-time.Hour)}},
+	st := Status{Healthy: true, Ready: true, Drains: []conditions.Drained{
+		{Target: conditions.DrainTarget{Node: true}, Drain: proxier.Drain{By: "alice", Reason: "disk\x1b[2J", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
+		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.168.10.12"), Service: source.Key{Namespace: "default", Name: "web"}}, Drain: proxier.Drain{By: "root", At: now.Add(-time.Hour)}},
 	}}
 	const first = `this host, by alice for 2m0s: disk\x1b[2J, 13m0s left`
 	s := Summarize(st, proxier.Summary{}, Few)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -33,7 +34,7 @@ type Summary struct {
 	Broken   []source.FileStatus      `json:"broken_files,omitempty"` // not used as they stand
 	Problems []Problem                `json:"problems,omitempty"`
 	Warnings []string                 `json:"warnings,omitempty"`
-	Drains   []Drained                `json:"drains,omitempty"` // that of this host first
+	Drains   []conditions.Drained     `json:"drains,omitempty"` // that of this host first
 	Restart  []string                 `json:"restart_needed,omitempty"`
 	Left     Left                     `json:"left_out,omitzero"`
 

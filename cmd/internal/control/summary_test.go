@@ -62,7 +62,7 @@ NEEDS A RESTART  mode
 // However much is wrong, what is first asked for stands on a screen of 24 lines, and says how
 // much more there is.
 func TestSummaryIsOneScreen(t *testing.T) {
-	st := Status{Healthy: true, Restart: []string{"mode"}, Drains: make([]Drained, 100), Sources: []source.Status{{Source: "file"}}}
+	st := Status{Healthy: true, Restart: []string{"mode"}, Drains: make([]conditions.Drained, 100), Sources: []source.Status{{Source: "file"}}}
 	loop := proxier.Summary{Services: 5000, Actions: map[string]int{"reject": 5000}, MoreProblems: 4994, MoreWarnings: 94}
 	for i := range 100 {
 		f := source.FileStatus{Path: fmt.Sprintf("%d.toml", i), State: source.Refused}

@@ -3,7 +3,6 @@ package daemon
 import (
 	"time"
 
-	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
@@ -17,14 +16,6 @@ func answersOf(c *healthcheck.Checker) func() []healthz.CheckAnswers {
 		}
 		return list
 	}
-}
-
-// drained returns what is drained, for status.
-func drained(d *conditions.Drains) (list []control.Drained) {
-	for _, one := range d.List() {
-		list = append(list, control.Drained{Target: one.Target.String(), Drain: one.Drain})
-	}
-	return list
 }
 
 // countDrains counts drains, by what they drain, and says when the oldest of them began.

@@ -47,7 +47,7 @@ func TestConditionsAreTold(t *testing.T) {
 	if e := st.Loop.Services[0].Endpoints; e[1].Check == nil || e[1].Check.Error == "" || e[1].Since.IsZero() || e[2].Drain == nil || e[2].Drain.By != "root" {
 		t.Errorf("endpoints: %+v", e)
 	}
-	if len(st.Drains) != 2 || st.Drains[0].Target != "node" || st.Drains[0].Reason != "disk" {
+	if len(st.Drains) != 2 || !st.Drains[0].Target.Node || st.Drains[0].Reason != "disk" {
 		t.Errorf("drains: %+v", st.Drains)
 	}
 	r.eventually("in metrics", func() bool {

@@ -25,7 +25,7 @@ func (d *daemon) about(ctx context.Context, families []proxier.FamilyStatus, ref
 	st := control.Status{
 		Version: d.Version, PID: os.Getpid(), Started: d.started,
 		Ready: d.health.Ready(), Healthy: d.health.Healthy(), Settings: d.inUse(families),
-		Drains: drained(d.keeper.Drains()), Announced: control.Announced{Sessions: d.announcer.Sessions()},
+		Drains: d.keeper.Drains().List(), Announced: control.Announced{Sessions: d.announcer.Sessions()},
 	}
 	for _, s := range d.sources {
 		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))
