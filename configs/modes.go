@@ -99,23 +99,27 @@ func refuseScheduler(s *source.Service, modes []string) []source.Problem {
 	if s.Scheduler == source.Maglev {
 		what, can = "scheduler maglev", canHash
 	}
-	if s.Scheduler == "" || slices.ContainsFunc(modes, func(mode string) bool { return can(modeNamed(mode)) }) {
-		return unknownScheduler(s.Scheduler)
+	if s.Scheduler != "" {
+		if list := refuse(modes, can, what, source.At("scheduler")); list != nil {
+			return list
+		}
 	}
-	return []source.Problem{{
-		Path: source.At("scheduler"),
-		Msg:  fmt.Sprintf("%s is for %s mode, and this is %s mode", what, able(can), source.Either(modes)),
-		Hint: "leave it out",
-	}}
+	return unknownScheduler(s.Scheduler)
 }
 
 func refuseForward(s *source.Service, modes []string) []source.Problem {
-	if !s.Forward.Answers() || slices.ContainsFunc(modes, func(mode string) bool { return modeNamed(mode).Forward }) {
+	if !s.Forward.Answers() {
+		return nil
+	}
+	return refuse(modes, canForward, fmt.Sprintf("forward = %q", s.Forward.Method), source.At("forward"))
+}
+
+// refuse returns what is wrong with a key that none of these modes can do; nil: one can.
+func refuse(modes []string, can func(Mode) bool, what string, at source.Path) []source.Problem {
+	if slices.ContainsFunc(modes, func(mode string) bool { return can(modeNamed(mode)) }) {
 		return nil
 	}
 	return []source.Problem{{
-		Path: source.At("forward"),
-		Msg:  fmt.Sprintf("forward = %q is for %s mode, and this is %s mode", s.Forward.Method, able(canForward), source.Either(modes)),
-		Hint: "leave it out",
+		Path: at, Msg: fmt.Sprintf("%s is for %s mode, and this is %s mode", what, able(can), source.Either(modes)), Hint: "leave it out",
 	}}
 }
