@@ -59,11 +59,7 @@ router that fails takes the addresses from all hosts that ask it.`,
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := p.answer(cmd.Context(), &q)
-			if errors.Is(err, control.ErrUnreachable) || errors.Is(err, control.ErrNoRights) {
-				return unreachable(err)
-			}
-			return err
+			return reached(p.answer(cmd.Context(), &q))
 		},
 	}
 	fs := cmd.Flags()

@@ -3,14 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
@@ -79,7 +76,10 @@ func (p *program) top(ctx context.Context, o topOptions) error {
 	for shown := 0; ; {
 		var r traffic.Report
 		if err := client.Ask(ctx, top.Path, top.Values(o.Query), &r); err != nil {
-			return topError(ctx, err)
+			if ctx.Err() != nil {
+				return nil
+			}
+			return reached(err)
 		}
 		wait := time.Second
 		if r.Over > 0 || terminal {
@@ -99,38 +99,15 @@ func (p *program) top(ctx context.Context, o topOptions) error {
 	}
 }
 
-// topError returns err as the program ends with it.
-func topError(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case errors.Is(err, control.ErrUnreachable), errors.Is(err, control.ErrNoRights):
-		return unreachable(err)
-	}
-	return err
-}
-
 func (p *program) showTop(r *traffic.Report, format string, terminal bool) error {
 	if format == "json" {
 		return json.NewEncoder(p.stdout).Encode(r)
 	}
 	lines := 0
 	if terminal {
-		lines = height(p.stdout) - 1
+		size, _ := terminalSize(p.stdout)
+		lines = max(1, int(size.Row)) - 1     // all is shown where the size is not known
 		fmt.Fprint(p.stdout, "\x1b[H\x1b[2J") // home, clear
 	}
 	return top.Write(p.stdout, r, lines)
-}
-
-// height returns how many lines a terminal has; 1 where that is not known: all is shown.
-func height(w any) int {
-	f, ok := w.(*os.File)
-	if !ok {
-		return 1
-	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil || size.Row < 2 {
-		return 1
-	}
-	return int(size.Row)
 }
