@@ -82,11 +82,15 @@ func (s *section) last(words ...string) (configLine, bool) {
 }
 
 // all returns the lines that begin with these words, those of defaults first.
-func (s *section) all(words ...string) (list []configLine) {
+func (s *section) all(words ...string) []configLine {
 	if s == nil {
 		return nil
 	}
-	list = s.defaults.all(words...)
+	return append(s.defaults.all(words...), s.own(words...)...)
+}
+
+// own returns the lines of the section itself that begin with these words.
+func (s *section) own(words ...string) (list []configLine) {
 	for _, l := range s.lines {
 		if l.is(words...) {
 			list = append(list, l)
@@ -107,24 +111,10 @@ func (s *section) size() (n int) {
 	return n
 }
 
-// servers returns how many lines of servers a section has.
-func (s *section) servers() (n int) {
-	for _, l := range s.lines {
-		if l.is("server") {
-			n++
-		}
-	}
-	return n
-}
-
 // nearest returns the lines that begin with a word, of the section, else of the next defaults that have one.
 func (s *section) nearest(word string) (list []configLine) {
 	for ; s != nil && list == nil; s = s.defaults {
-		for _, l := range s.lines {
-			if l.is(word) {
-				list = append(list, l)
-			}
-		}
+		list = s.own(word)
 	}
 	return list
 }
@@ -278,7 +268,7 @@ func (h *haproxy) front(s *section) error {
 	if err := h.grow(len(fronts) * (s.size() + back.size() + len(who.ranges))); err != nil {
 		return err
 	}
-	servers := back.servers()
+	servers := len(back.own("server"))
 	for i, f := range fronts {
 		name := s.name
 		if len(fronts) > 1 {

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -79,7 +80,7 @@ func (s *share) add(l leaf, port uint16) {
 		return
 	}
 	for _, to := range l.to {
-		to = netip.AddrPortFrom(to.Addr(), orPort(to.Port(), port))
+		to = netip.AddrPortFrom(to.Addr(), cmp.Or(to.Port(), port))
 		if _, known := s.of[to]; !known {
 			s.to = append(s.to, to)
 		}
@@ -95,19 +96,12 @@ func (s *share) noteRest(f *frontend, others []leaf) {
 	}
 	for _, l := range others {
 		for _, to := range l.to {
-			if l.src.IsValid() && s.of[netip.AddrPortFrom(to.Addr(), orPort(to.Port(), f.port))] == 0 {
+			if l.src.IsValid() && s.of[netip.AddrPortFrom(to.Addr(), cmp.Or(to.Port(), f.port))] == 0 {
 				note(l.at, fmt.Sprintf("the endpoints that clients of %s have for themselves are left out", l.src), "write a service with an address of its own")
 				break
 			}
 		}
 	}
-}
-
-func orPort(n, standard uint16) uint16 {
-	if n == 0 {
-		return standard
-	}
-	return n
 }
 
 // weights returns whole numbers that are to each other as shares are, within a fiftieth.

@@ -124,8 +124,6 @@ func (s *Service) setDestinations(v *virtualServer) {
 	v.dests = slices.DeleteFunc(v.dests, func(d destination) bool {
 		return s.cannotServe(d, own[netip.AddrPortFrom(d.addr.Addr(), cmp.Or(d.addr.Port(), v.port))])
 	})
-	var endpoints []source.Endpoint
-	var numbers []uint16
 	for _, d := range v.dests {
 		if d.way != s.Forward {
 			s.note(d.at, fmt.Sprintf("%s is left out: its way to forward is %s, and that of others %s", d.addr, d.way, s.Forward), "make it a service of its own, or change it")
@@ -138,9 +136,11 @@ func (s *Service) setDestinations(v *virtualServer) {
 			}
 			n = v.port
 		}
-		endpoints, numbers = append(endpoints, s.endpointOf(d)), append(numbers, n)
+		e := s.endpointOf(d)
+		e.Ports = map[string]uint16{s.Ports[0].Name: n}
+		s.Endpoints = append(s.Endpoints, e)
 	}
-	setPorts(s.Service, endpoints, numbers)
+	commonTargets(s.Service)
 }
 
 // cannotServe notes a destination that no endpoint can be; own: it is the virtual server itself.

@@ -185,18 +185,13 @@ func (r checkReader) times() *source.HealthCheck {
 // where reads whom the check asks, and from where.
 func (r checkReader) where(c *source.HealthCheck) {
 	in := r.node
-	for _, host := range r.node.sub {
-		if host.key() == "host" && host.block { // of SMTP_CHECK
-			in = host
-			break
-		}
-	}
-	hosts := 0
 	for _, s := range r.node.sub {
-		if s.key() == "host" && s.block {
-			if hosts++; hosts > 1 {
-				r.note(s.at, "another host of the check is left out: each endpoint is asked itself", "")
-			}
+		switch {
+		case s.key() != "host" || !s.block: // host is of SMTP_CHECK
+		case in == r.node:
+			in = s
+		default:
+			r.note(s.at, "another host of the check is left out: each endpoint is asked itself", "")
 		}
 	}
 	for _, s := range in.sub {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -197,14 +198,9 @@ func (r *manifestReader) finish(file string) (*Result, error) {
 
 // annotations notes what Cilium makes of annotations.
 func (s *Service) annotations(at place, all map[string]string) {
-	var keys []string
-	for key := range all {
+	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if strings.HasPrefix(key, "service.cilium.io/") {
-			keys = append(keys, key)
+			s.note(at, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(all[key])), "see docs/moving.md")
 		}
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		s.note(at, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(all[key])), "see docs/moving.md")
 	}
 }

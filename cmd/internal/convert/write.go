@@ -248,15 +248,6 @@ func comment(text string) string {
 	return b.String()
 }
 
-// setPorts gives a service of one port its endpoints, each with the number of its own port.
-func setPorts(s *source.Service, endpoints []source.Endpoint, numbers []uint16) {
-	for i, n := range numbers {
-		endpoints[i].Ports = map[string]uint16{s.Ports[0].Name: n}
-	}
-	s.Endpoints = endpoints
-	commonTargets(s)
-}
-
 // commonTargets makes the number that most endpoints have for a port its target port.
 func commonTargets(s *source.Service) {
 	var targets []source.Port
