@@ -31,22 +31,23 @@ func (sw *modeSwitch) handOverPools(ctx context.Context, fam proxier.Family, poo
 		log.Info("clients with session affinity are balanced again: the former mode cannot tell which they have")
 		return
 	}
+	most := mostClients
 	if to.Keep == nil {
-		reading, stop := context.WithTimeout(ctx, handOverPatience)
-		some, err := from.Clients(reading, fam, pools, 1)
-		stop()
-		if ctx.Err() == nil && (len(some) > 0 || err != nil) {
-			log.Info("clients with session affinity are balanced again: the new mode cannot be told which they have")
-		}
-		return
+		most = 1 // to say so
 	}
 	reading, stop := context.WithTimeout(ctx, handOverPatience)
-	clients, err := from.Clients(reading, fam, pools, mostClients)
+	clients, err := from.Clients(reading, fam, pools, most)
 	stop()
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil || len(clients) == 0 && err == nil:
+		return
+	case to.Keep == nil:
+		log.Info("clients with session affinity are balanced again: the new mode cannot be told which they have")
+		return
+	case err != nil:
 		log.Warn("not all clients with session affinity are known: the others are balanced again", "known", len(clients), "err", err)
 	}
-	if len(clients) == 0 || ctx.Err() != nil {
+	if len(clients) == 0 {
 		return
 	}
 	writing, stop := context.WithTimeout(ctx, handOverPatience)
