@@ -78,13 +78,16 @@ var (
 	})
 )
 
+// bgpSeconds is why times of BGP are whole seconds.
+const bgpSeconds = "BGP counts no less"
+
 // bgpFields are the keys of [bgp] but peers.
 var bgpFields = []field{
 	decode.Key("as", orNoAS, func(s *Settings) *uint32 { return &s.BGP.AS }),
 	decode.Key("router_id", routerID, func(s *Settings) *netip.Addr { return &s.BGP.RouterID }),
 	decode.Key("port", decode.Number[uint16](0, 65535), func(s *Settings) *uint16 { return &s.BGP.Port }),
-	decode.Key("hold_time", wholeSeconds(minHoldTime, maxHoldTime), func(s *Settings) *time.Duration { return &s.BGP.HoldTime }),
-	decode.Key("graceful_restart", wholeSeconds(0, maxRestart), func(s *Settings) *time.Duration { return &s.BGP.GracefulRestart }),
+	decode.Key("hold_time", wholeSeconds(minHoldTime, maxHoldTime, bgpSeconds), func(s *Settings) *time.Duration { return &s.BGP.HoldTime }),
+	decode.Key("graceful_restart", wholeSeconds(0, maxRestart, bgpSeconds), func(s *Settings) *time.Duration { return &s.BGP.GracefulRestart }),
 	decode.Key("on_stop", decode.Word("way to stop", "graceful", "withdraw"), func(s *Settings) *string { return &s.BGP.OnStop }),
 	decode.Key("communities", communities, func(s *Settings) *[]string { return &s.BGP.Communities }),
 }
@@ -97,7 +100,7 @@ var peerFields = []decode.Field[BGPPeer]{
 	decode.Key("source", addrOrNone("an address of this host", isHost), func(p *BGPPeer) *netip.Addr { return &p.Source }),
 	decode.Key("multihop", multihop, func(p *BGPPeer) *int { return &p.Multihop }),
 	decode.Key("password_file", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(p *BGPPeer) *string { return &p.PasswordFile }),
-	decode.Key("hold_time", wholeSeconds(0, maxHoldTime), func(p *BGPPeer) *time.Duration { return &p.HoldTime }),
+	decode.Key("hold_time", wholeSeconds(0, maxHoldTime, bgpSeconds), func(p *BGPPeer) *time.Duration { return &p.HoldTime }),
 	decode.Key("communities", communities, func(p *BGPPeer) *[]string { return &p.Communities }),
 	decode.Key("med", decode.Number[uint32](0, 4294967295), func(p *BGPPeer) *uint32 { return &p.MED }),
 	decode.Key("local_preference", decode.Number[uint32](0, 4294967295), func(p *BGPPeer) *uint32 { return &p.LocalPreference }),
@@ -177,16 +180,6 @@ func addrOrNone(want string, ok func(netip.Addr) bool) decode.Kind[netip.Addr] {
 	parse := func(s string) netip.Addr { a, _ := netip.ParseAddr(s); return a }
 	text := matching(want+`, or ""`, orEmpty(func(s string) bool { a := parse(s); return a.IsValid() && ok(a) }))
 	return decode.To(text.As(`^[0-9a-fA-F:.]*$`), parse)
-}
-
-// wholeSeconds reads a time that goes over the wire in seconds.
-func wholeSeconds(min, max time.Duration) decode.Kind[time.Duration] {
-	return decode.Duration(min, max).And(func(r *decode.Reader, d time.Duration) bool {
-		if d%time.Second != 0 {
-			r.Fault(fmt.Sprintf("%s is not a number of whole seconds", d), "BGP counts no less")
-		}
-		return d%time.Second == 0
-	})
 }
 
 func isCommunity(s string) bool {

@@ -5,30 +5,23 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
-// schedulers are those of Linux, net/netfilter/ipvs/ip_vs_*.c, and whether they
-// give no heed to weights except for 0: rr and lc count destinations or connections
-// only, and dh gives each destination as many addresses as any other.
-var schedulers = map[string]struct{ ignoresWeights bool }{
-	"rr": {true}, "wrr": {}, "lc": {true}, "wlc": {}, "lblc": {}, "lblcr": {}, "dh": {true}, "sh": {}, "mh": {},
-	"sed": {}, "nq": {}, "fo": {}, "ovf": {}, "twos": {},
-}
-
-// schedulerNames are in the order in which messages list them.
+// schedulerNames are those of Linux, net/netfilter/ipvs/ip_vs_*.c, in the order in which messages list them.
 var schedulerNames = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "mh", "sed", "nq", "fo", "ovf", "twos"}
+
+// weightless are those that give no heed to weights except for 0: rr and lc count destinations or
+// connections only, and dh gives each destination as many addresses as any other.
+var weightless = []string{"rr", "lc", "dh"}
 
 // unknownScheduler returns what is wrong with the scheduler that a service names.
 func unknownScheduler(name string) []source.Problem {
-	if _, known := schedulers[name]; known || name == "" || name == source.Maglev {
+	names := slices.Concat(schedulerNames, []string{source.Maglev})
+	if name == "" || slices.Contains(names, name) {
 		return nil
 	}
-	names := slices.Concat(schedulerNames, []string{source.Maglev})
-	hint := "want " + source.Either(names)
-	if near := source.Nearest(name, names); near != "" {
-		hint += fmt.Sprintf("; did you mean %q?", near)
-	}
-	return []source.Problem{{Path: source.At("scheduler"), Msg: fmt.Sprintf("unknown scheduler %q", name), Hint: hint}}
+	return []source.Problem{{Path: source.At("scheduler"), Msg: fmt.Sprintf("unknown scheduler %q", name), Hint: decode.WantWord(name, names)}}
 }
 
 // Warn returns what of a service the modes it may be used in will pass over, and what the service
@@ -54,7 +47,7 @@ func (s *Settings) warnWeights(svc *source.Service, modes []string) []source.Pro
 		name = s.IPVS.Scheduler
 	}
 	passes := func(mode string) bool { return !modeNamed(mode).Scheduler }
-	if slices.ContainsFunc(modes, passes) || !schedulers[name].ignoresWeights || !weightsDiffer(svc.Endpoints) {
+	if slices.ContainsFunc(modes, passes) || !slices.Contains(weightless, name) || !weightsDiffer(svc.Endpoints) {
 		return nil
 	}
 	return []source.Problem{{

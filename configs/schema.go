@@ -209,12 +209,17 @@ var serviceCIDR = decode.Prefix.And(func(r *decode.Reader, p netip.Prefix) bool 
 })
 
 // seconds reads a timeout of the kernel, which counts whole seconds.
-var seconds = decode.Duration(0, maxTimeout).And(func(r *decode.Reader, d time.Duration) bool {
-	if d%time.Second != 0 {
-		r.Fault(fmt.Sprintf("%s is not a number of whole seconds", d), "the kernel counts no less")
-	}
-	return d%time.Second == 0
-})
+var seconds = wholeSeconds(0, maxTimeout, "the kernel counts no less")
+
+// wholeSeconds reads a time that something counts in seconds.
+func wholeSeconds(min, max time.Duration, hint string) decode.Kind[time.Duration] {
+	return decode.Duration(min, max).And(func(r *decode.Reader, d time.Duration) bool {
+		if d%time.Second != 0 {
+			r.Fault(fmt.Sprintf("%s is not a number of whole seconds", d), hint)
+		}
+		return d%time.Second == 0
+	})
+}
 
 // isHostPort reports whether s is a literal address, or none for all addresses,
 // and a port.

@@ -132,7 +132,7 @@ func OneOf[V any](what string, choices ...Choice[V]) Kind[V] {
 		if i := slices.Index(words, s); i >= 0 {
 			return choices[i].Means, true
 		}
-		r.Fault(fmt.Sprintf("unknown %s %s", what, source.Excerpt(s)), wantWord(s, words))
+		r.Fault(fmt.Sprintf("unknown %s %s", what, source.Excerpt(s)), WantWord(s, words))
 		return none, false
 	}}
 }
@@ -155,7 +155,8 @@ func Word(what string, words ...string) Kind[string] {
 	return OneOf(what, choices...)
 }
 
-func wantWord(s string, words []string) string {
+// WantWord returns the hint for a word that is none of those.
+func WantWord(s string, words []string) string {
 	shown := slices.Clone(words)
 	if i := slices.Index(shown, ""); i >= 0 {
 		shown[i] = `""`

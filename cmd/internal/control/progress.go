@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -91,15 +92,8 @@ func isStopped(pid int) bool {
 	if err != nil {
 		return false
 	}
-	_, state, _ := cutLast(string(stat), ") ") // the name in parentheses may hold any, proc_pid_stat(5)
-	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
+	state := string(stat[bytes.LastIndexByte(stat, ')')+1:]) // the name in parentheses may hold any, proc_pid_stat(5)
+	return strings.HasPrefix(state, " T") || strings.HasPrefix(state, " t")
 }
 
 type progressKey struct{}

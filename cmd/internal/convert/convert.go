@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // MaxSize is the most that is read of the input, with all files that it includes, in bytes.
@@ -62,12 +63,7 @@ func Named(name string) (Format, error) {
 			return f, nil
 		}
 	}
-	names := Names()
-	hint := "want " + source.Either(names)
-	if near := source.Nearest(name, names); near != "" {
-		hint += fmt.Sprintf("; did you mean %q?", near)
-	}
-	return Format{}, fmt.Errorf("unknown format %s; %s", source.Excerpt(name), hint)
+	return Format{}, fmt.Errorf("unknown format %s; %s", source.Excerpt(name), decode.WantWord(name, Names()))
 }
 
 // Names returns the names of all formats.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
 
@@ -125,11 +126,7 @@ func choices(words []string) string {
 	for i, w := range words {
 		quoted[i] = `"` + w + `"`
 	}
-	last := len(quoted) - 1
-	if last == 0 {
-		return quoted[0]
-	}
-	return strings.Join(quoted[:last], ", ") + " or " + quoted[last]
+	return source.Either(quoted)
 }
 
 func plural(kind string) string {

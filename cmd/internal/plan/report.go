@@ -17,6 +17,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // A Report is what a sync would change.
@@ -119,7 +120,7 @@ func consequenceOf(c proxier.Consequence, in Setting) Consequence {
 		out.Connections = &c.Count
 	}
 	if c.Effect == proxier.GoOn && in.Drains && c.Protocol != source.UDP {
-		if out.AtMost = durationText(in.Drain); in.Drain == 0 {
+		if out.AtMost = decode.ShortDuration(in.Drain); in.Drain == 0 {
 			out.Effect, out.AtMost = "cut", ""
 		}
 	}

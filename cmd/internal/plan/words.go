@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // serviceOf says what changes of a service.
@@ -69,7 +70,7 @@ func differences(old, now *source.Service) []Edit {
 	d.healthCheck(old.HealthCheck, now.HealthCheck)
 	d.value("announce", old.Announce, now.Announce)
 	d.value("min_up", max(1, old.MinUp), max(1, now.MinUp))
-	d.value("slow_start", durationText(old.SlowStart), durationText(now.SlowStart))
+	d.value("slow_start", decode.ShortDuration(old.SlowStart), decode.ShortDuration(now.SlowStart))
 	d.value("close_connections", old.CloseConnections, now.CloseConnections)
 	d.value("enabled", !old.Disabled, !now.Disabled)
 	list(&d, "left to another service", old.Without, now.Without)
@@ -123,13 +124,8 @@ func (d *diff) affinity(old, now time.Duration) {
 	name := map[bool]string{true: "none", false: "client_ip"}
 	d.value("session_affinity", name[old == 0], name[now == 0])
 	if old != 0 && now != 0 {
-		d.value("session_affinity_timeout", durationText(old), durationText(now))
+		d.value("session_affinity_timeout", decode.ShortDuration(old), decode.ShortDuration(now))
 	}
-}
-
-// durationText writes a duration as files do: 15m, not 15m0s.
-func durationText(d time.Duration) string {
-	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 // healthCheck notes the keys of two health checks that differ; of one that comes or goes the type.
