@@ -203,9 +203,7 @@ func fewCommunities(r *decode.Reader, list []string) bool {
 func writePeers(b *bytes.Buffer, peers []BGPPeer) {
 	for i := range peers {
 		b.WriteString("\n[[bgp.peers]]\n")
-		for _, f := range peerFields {
-			fmt.Fprintf(b, "%s = %s\n", f.Key, literal(f.Value(&peers[i])))
-		}
+		writeFields(b, peerFields, &peers[i])
 	}
 }
 

@@ -25,9 +25,9 @@ func Format(s Settings) []byte {
 	return b.Bytes()
 }
 
-func writeFields(b *bytes.Buffer, fields []field, s *Settings) {
+func writeFields[T any](b *bytes.Buffer, fields []decode.Field[T], of *T) {
 	for _, f := range fields {
-		fmt.Fprintf(b, "%s = %s\n", f.Key, literal(f.Value(s)))
+		fmt.Fprintf(b, "%s = %s\n", f.Key, literal(f.Value(of)))
 	}
 }
 

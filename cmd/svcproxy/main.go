@@ -30,10 +30,6 @@ func main() {
 }
 
 // run does what args say and returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return (&program{stdout: stdout, stderr: stderr}).run(ctx, args)
-}
-
 func (p *program) run(ctx context.Context, args []string) int {
 	defer p.endLog() // also where it panics
 	root := p.command()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +10,11 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 )
+
+// run does what args say and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return (&program{stdout: stdout, stderr: stderr}).run(ctx, args)
+}
 
 // A call is one run of the program with directories of its own.
 func call(t *testing.T, dir string, args ...string) (code int, stdout, stderr string) {

@@ -38,16 +38,14 @@ func main() {
 func draw(in io.Reader, out io.Writer, title string) error {
 	var lines []string
 	columns := 60
-	for s := bufio.NewScanner(in); ; {
-		if !s.Scan() {
-			if s.Err() != nil {
-				return s.Err()
-			}
-			break
-		}
+	s := bufio.NewScanner(in)
+	for s.Scan() {
 		for _, line := range wrap(strings.TrimRight(s.Text(), " ")) {
 			lines, columns = append(lines, line), max(columns, utf8.RuneCountInString(line))
 		}
+	}
+	if s.Err() != nil {
+		return s.Err()
 	}
 	w, h := int(float64(columns)*width)+2*margin, len(lines)*height+bar+2*margin
 	b := bufio.NewWriter(out)

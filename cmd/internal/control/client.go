@@ -56,11 +56,8 @@ func (c *Client) Patient(silence time.Duration) *Client {
 	return c
 }
 
-// Status returns what the daemon tells of itself. The error wraps
-// ErrUnreachable when no daemon answers.
-func (c *Client) Status(ctx context.Context) (Status, error) { return c.StatusOf(ctx, nil) }
-
-// StatusOf is Status with the services of a selection only.
+// StatusOf returns what the daemon tells of itself, with the services of a selection; nil: all.
+// The error wraps ErrUnreachable when no daemon answers.
 func (c *Client) StatusOf(ctx context.Context, which Selection) (Status, error) {
 	var st Status
 	err := c.Ask(ctx, "/v1/status", queryOf(which), &st)

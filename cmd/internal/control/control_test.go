@@ -53,7 +53,7 @@ func serve(t *testing.T, dir string, r *Routes) (stop func()) {
 func TestStatusCrossesTheSocket(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run") // made by Listen
 	defer start(t, dir)()
-	got, err := NewClient(dir).Status(t.Context())
+	got, err := NewClient(dir).StatusOf(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 		t.Fatal("a dead socket answers")
 	}
 	defer start(t, dir)()
-	if _, err := NewClient(dir).Status(t.Context()); err != nil {
+	if _, err := NewClient(dir).StatusOf(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -117,7 +117,7 @@ func TestRunDirectoryWithTooLongAName(t *testing.T) {
 
 func TestNobodyAnswers(t *testing.T) {
 	c := NewClient(t.TempDir())
-	if _, err := c.Status(t.Context()); !errors.Is(err, ErrUnreachable) {
+	if _, err := c.StatusOf(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("Status: %v, want ErrUnreachable", err)
 	}
 	if c.Running(t.Context()) {
@@ -134,7 +134,7 @@ func TestOtherVersionAnswers(t *testing.T) {
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	defer srv.Close()
 	go srv.Serve(l)
-	_, err = NewClient(dir).Status(t.Context())
+	_, err = NewClient(dir).StatusOf(t.Context(), nil)
 	want := "asking " + socketPath(dir) + " for /v1/status: 404 Not Found; is it another version of svcproxy?"
 	if err == nil || err.Error() != want {
 		t.Errorf("Status: %v\n  want: %s", err, want)

@@ -37,16 +37,16 @@ func TestStoppedDaemon(t *testing.T) {
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	c := NewClient(dir)
-	eventually(t, "answering", func() bool { _, err := c.Status(t.Context()); return err == nil })
+	eventually(t, "answering", func() bool { _, err := c.StatusOf(t.Context(), nil); return err == nil })
 	check(t, cmd.Process.Signal(syscall.SIGSTOP))
 	eventually(t, "stopped", func() bool { return isStopped(cmd.Process.Pid) })
-	_, err := c.Status(t.Context())
+	_, err := c.StatusOf(t.Context(), nil)
 	want := fmt.Sprintf("svcproxy (pid %d) does not answer; it is stopped", cmd.Process.Pid)
 	if err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, ErrUnreachable) {
 		t.Errorf("while it is stopped: %v\nwant: %s", err, want)
 	}
 	check(t, cmd.Process.Signal(syscall.SIGCONT))
-	if _, err := c.Status(t.Context()); err != nil {
+	if _, err := c.StatusOf(t.Context(), nil); err != nil {
 		t.Errorf("after that: %v", err)
 	}
 }

@@ -39,7 +39,7 @@ func TestClaimOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	check(t, os.Symlink("/dev/full", filepath.Join(dir, lockName)))
 	defer start(t, dir)()
-	if _, err := NewClient(dir).Status(t.Context()); err != nil {
+	if _, err := NewClient(dir).StatusOf(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := claimDir("run", dir, lockName, 0); !errors.Is(err, ErrClaimed) {

@@ -1,12 +1,10 @@
 package control
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"svcproxy.dev/svcproxy/source/file"
@@ -29,12 +27,12 @@ func WriteHistory(w io.Writer, list []file.Revision) error {
 		_, err := fmt.Fprintln(w, "no version of a service file is kept")
 		return err
 	}
-	t := &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	t := newTable(w, time.Time{})
 	t.row("VERSION", "FILE", "ACCEPTED", "OWNER", "SERVICES", "CHANGED")
 	for _, r := range list {
 		t.row(strconv.Itoa(r.Number), r.File, r.At.Local().Format("2006-01-02 15:04:05"), owner(r), services(r), changed(r))
 	}
-	return cmp.Or(t.err, t.w.Flush())
+	return t.end()
 }
 
 func services(r file.Revision) string {

@@ -219,7 +219,7 @@ func quotedWords(line string, comments bool) (words []string, err error) {
 		words = append(words, b.String())
 	}
 	if quote != 0 {
-		return nil, quoteError{}
+		return nil, errQuote
 	}
 	return words, nil
 }

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,7 +146,7 @@ func (s *Service) tcpCheck(back *section, c *source.HealthCheck) {
 		case l.is("tcp-check", "send") && c.Send == "" && len(l.words) == 3:
 			c.Send = l.arg(2)
 		case l.is("tcp-check", "expect", "string") && c.Expect == "":
-			c.Expect = quoteMeta(l.arg(3))
+			c.Expect = regexp.QuoteMeta(l.arg(3))
 		case l.is("tcp-check", "expect", "rstring") && c.Expect == "":
 			c.Expect = l.arg(3)
 		default:

@@ -9,8 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-func quoteMeta(text string) string { return regexp.QuoteMeta(text) }
-
 // An httpReader reads a check of HTTP.
 type httpReader struct {
 	*Service
@@ -153,7 +151,7 @@ func (r *httpReader) expect(l configLine) {
 			break
 		}
 		if r.check.ExpectBody = pattern; match == "string" {
-			r.check.ExpectBody = quoteMeta(pattern)
+			r.check.ExpectBody = regexp.QuoteMeta(pattern)
 		}
 	default:
 		again = true

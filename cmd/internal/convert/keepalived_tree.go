@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -117,9 +118,7 @@ func (b *treeBuilder) lastOfBlock() *node {
 	return in.sub[len(in.sub)-1]
 }
 
-type quoteError struct{}
-
-func (quoteError) Error() string { return "a quote has no end" }
+var errQuote = errors.New("a quote has no end")
 
 // splitWords splits a line at blanks. What is in double quotes is one word, with what a backslash
 // is before of taken as it is. Braces are words, except in quotes.
@@ -157,7 +156,7 @@ func splitWords(line string) (words []string, err error) {
 		}
 	}
 	if quoted {
-		return nil, quoteError{}
+		return nil, errQuote
 	}
 	end()
 	return words, nil

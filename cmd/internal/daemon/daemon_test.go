@@ -205,7 +205,7 @@ func (r *running) status() control.Status {
 
 // ask returns status, or why nobody tells it.
 func (r *running) ask() (control.Status, error) {
-	return control.NewClient(filepath.Join(r.dir, "run")).Status(r.t.Context())
+	return control.NewClient(filepath.Join(r.dir, "run")).StatusOf(r.t.Context(), nil)
 }
 
 // eventually waits up to 30 s for ok.
