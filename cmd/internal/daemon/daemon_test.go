@@ -163,14 +163,10 @@ func (r *running) start() {
 	})
 }
 
-// useModes makes k the kernel of the only mode until the test ends.
+// useModes makes k the kernel of the only mode, or of the last, until the test ends.
 func useModes(t *testing.T, k *kernel, more ...modes.Mode) {
 	t.Helper()
-	list := []modes.Mode{stub("nftables", nil), stub("iptables", k.open)}
-	if len(more) > 0 {
-		list = append(more, list[1])
-	}
-	with(t, list...)
+	with(t, append(more, stub("iptables", k.open))...)
 }
 
 func (r *running) options() Options {

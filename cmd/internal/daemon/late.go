@@ -42,9 +42,6 @@ const lateTime = 2 * time.Second
 // mode in use does not tell, it may.
 func mayServe(ctx context.Context, inUse string, st *proxier.State) bool {
 	for _, m := range available {
-		if m.Objects == nil {
-			continue
-		}
 		ctx, cancel := context.WithTimeout(ctx, lateTime)
 		objects, err := m.Objects(ctx, st)
 		cancel()

@@ -25,7 +25,7 @@ type remnant struct {
 func remnants(inUse func(mode string, fam proxier.Family) bool) (list []remnant) {
 	for _, m := range available {
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-			if m.Open != nil && !inUse(m.Name, fam) && supported(fam) == nil {
+			if !inUse(m.Name, fam) && supported(fam) == nil {
 				list = append(list, remnant{mode: m, fam: fam})
 			}
 		}
@@ -168,7 +168,7 @@ func (sw *modeSwitch) tellMode(open []*activeMode, left []remnant) {
 // can end, and lets go of the families that the mode in use holds. Nil: it is open,
 // cannot be opened, or has nothing to wait for; then all of it can be removed.
 func (sw *modeSwitch) leftDraining(ctx context.Context, m modes.Mode, open []*activeMode) *activeMode {
-	if !m.Drains || m.Open == nil || opened(open, m.Name) != nil {
+	if !m.Drains || opened(open, m.Name) != nil {
 		return nil
 	}
 	c := sw.openConfig(sw.fixed)

@@ -33,13 +33,10 @@ func Supported(s configs.Settings) error {
 func modeNamed(name string) (modes.Mode, error) {
 	built := []string{strconv.Quote(configs.Auto)}
 	for _, m := range available {
-		switch {
-		case m.Open == nil:
-		case m.Name == name:
+		if m.Name == name {
 			return m, nil
-		default:
-			built = append(built, strconv.Quote(m.Name))
 		}
+		built = append(built, strconv.Quote(m.Name))
 	}
 	return modes.Mode{}, fmt.Errorf("mode %q is not in this build; set mode to %s", name, source.Either(built))
 }
@@ -87,9 +84,6 @@ func sameChoice(a, b configs.Settings) bool {
 
 // suits opens a mode for auto, which takes none that would leave out what another may have.
 func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, error) {
-	if m.Open == nil {
-		return nil, fmt.Errorf("%s is not in this build", m.Name)
-	}
 	c.Mode = m.Name
 	if err := c.Check(); err != nil {
 		return nil, err

@@ -23,8 +23,7 @@ func with(t *testing.T, list ...modes.Mode) {
 	t.Cleanup(func() { available = old })
 }
 
-// stub returns the mode of that name with another way to open it; nil: this build
-// does not have it.
+// stub returns the mode of that name with another way to open it.
 func stub(name string, open func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error)) modes.Mode {
 	i := slices.IndexFunc(modes.All, func(m modes.Mode) bool { return m.Name == name })
 	m := modes.All[i]
@@ -56,8 +55,8 @@ func TestChoose(t *testing.T) {
 		mode, why, err string
 	}{
 		{"auto takes the first", "auto", []modes.Mode{stub("nftables", opens(new(kernel))), works}, "nftables", "nftables works", ""},
-		{"auto says why not", "auto", []modes.Mode{stub("nftables", fails("no map")), stub("ipvs", nil), works}, "iptables",
-			"nftables mode: ipv4 is left out: no map; ipv6 is left out: no map; ipvs is not in this build; iptables works", ""},
+		{"auto says why not", "auto", []modes.Mode{stub("nftables", fails("no map")), works}, "iptables",
+			"nftables mode: ipv4 is left out: no map; ipv6 is left out: no map; iptables works", ""},
 		{"auto leaves no family out", "auto", []modes.Mode{stub("nftables", four), works}, "iptables",
 			"nftables: ipv6 is left out: no ip6; iptables works", ""},
 		{"auto without any", "auto", []modes.Mode{stub("nftables", fails("no"))}, "", "",
@@ -65,7 +64,7 @@ func TestChoose(t *testing.T) {
 		{"set", "nftables", []modes.Mode{stub("nftables", four), works}, "nftables", "it is set", ""},
 		{"set and impossible", "nftables", []modes.Mode{stub("nftables", fails("no")), works}, "", "",
 			"nftables mode: ipv4 is left out: no; ipv6 is left out: no"},
-		{"set and not built", "ipvs", []modes.Mode{stub("ipvs", nil), works}, "", "",
+		{"set and not built", "ipvs", []modes.Mode{works}, "", "",
 			`mode "ipvs" is not in this build; set mode to "auto" or "iptables"`},
 	}
 	for _, tt := range tests {

@@ -13,9 +13,7 @@ func Rules(s configs.Settings) file.Rules {
 	if s.Mode == configs.Auto {
 		names = nil
 		for _, m := range available {
-			if m.Open != nil {
-				names = append(names, m.Name)
-			}
+			names = append(names, m.Name)
 		}
 	}
 	inMode := hold(s, func() []string { return names })

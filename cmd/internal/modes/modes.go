@@ -50,7 +50,6 @@ type Mode struct {
 	configs.Mode // what settings and service files may ask of it
 
 	// Open returns the backend of one family, or why this host cannot have it.
-	// Nil: this build does not have the mode.
 	Open func(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error)
 
 	// Remove removes what the mode may have left of one family, without what Open

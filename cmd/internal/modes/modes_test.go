@@ -18,8 +18,8 @@ func TestAllModesHaveAName(t *testing.T) {
 	var all []configs.Mode
 	for _, m := range All {
 		all = append(all, m.Mode)
-		if m.Compare == nil || m.Objects == nil {
-			t.Errorf("%s mode cannot say what it has in the kernel", m.Name)
+		if m.Open == nil || m.Compare == nil || m.Objects == nil {
+			t.Errorf("%s mode cannot be opened, or not say what it has in the kernel", m.Name)
 		}
 		if !slices.ContainsFunc(All, func(o Mode) bool { return m.RulesOf == "" || m.RulesOf == o.Name }) {
 			t.Errorf("%s mode leaves its rules to %q, which is none", m.Name, m.RulesOf)
