@@ -36,7 +36,7 @@
 // # Rights
 //
 // It takes CAP_NET_RAW, and a unit of systemd that restricts address families has to allow
-// AF_PACKET for IPv4, and AF_INET6 for IPv6. Probe says what is missing.
+// AF_PACKET for IPv4, and AF_INET6 for IPv6. Results say what is missing.
 //
 // File map: announcer.go when, with entry.go; places.go where, of what host.go reads;
 // packets.go what; send.go by which socket.

@@ -303,14 +303,6 @@ func (r *room) finds(t *testing.T, h *room, addrs []netip.Addr) map[netip.Addr]b
 	return answered
 }
 
-func TestProbe(t *testing.T) {
-	for _, v6 := range []bool{false, true} {
-		if err := l2.Probe(v6); err != nil {
-			t.Errorf("IPv6 %v: %v", v6, err)
-		}
-	}
-}
-
 func ExampleAnnouncer() {
 	netnstest.Example(func() error {
 		cmd := exec.Command("ip", "-batch", "-")

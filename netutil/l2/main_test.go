@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Who may not open a socket is told what it takes.
-func TestProbeWithoutRights(t *testing.T) {
+func TestWithoutRights(t *testing.T) {
 	done := make(chan struct{})
 	go func() { // not unlocked: the thread ends with what it gave up
 		defer close(done)
@@ -29,9 +29,11 @@ func TestProbeWithoutRights(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		for _, v6 := range []bool{false, true} {
-			if err := Probe(v6); err == nil || !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
-				t.Errorf("IPv6 %v: %v", v6, err)
+		k := new(kernel)
+		defer k.close()
+		for fam, err := range map[string]error{"IPv4": k.openARP(), "IPv6": k.openND()} {
+			if err == nil || !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
+				t.Errorf("%s: %v", fam, err)
 			}
 		}
 	}()

@@ -26,16 +26,6 @@ type kernel struct {
 	nd  *ipv6.PacketConn
 }
 
-// Probe returns what keeps this process from announcing addresses of a family; nil: nothing.
-func Probe(v6 bool) error {
-	k := &kernel{}
-	defer k.close()
-	if v6 {
-		return k.openND()
-	}
-	return k.openARP()
-}
-
 func (k *kernel) read() (*host, error) { return readHost() }
 
 func (k *kernel) close() {
