@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -39,19 +38,7 @@ func TestOutliveReaders(t *testing.T) {
 
 // It ends also where the program that takes its log is there and does not read, with what it would say last.
 func TestEndWithoutReading(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
+	w, _ := logtest.FullPipe(t)
 	cmd := command(t, etc(t, map[string]string{"svcproxy.toml": "masquerade = 'x'\n"}), "run")
 	cmd.Stderr = w
 	if err := cmd.Start(); err != nil {

@@ -3,13 +3,11 @@ package daemon
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
+	"svcproxy.dev/svcproxy/internal/logtest"
 )
 
 // queued returns a queue to w, which ends with the test at the latest.
@@ -31,24 +29,6 @@ func (r *running) said() string {
 // askedLine is a line of the log that stands where a test asked what the log says.
 const askedLine = "asked what the log says\n"
 
-// full returns a pipe that has no room, which nobody reads until the test ends.
-func full(t *testing.T) *os.File {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
-	size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
-	return w
-}
-
 // A log that nobody reads keeps svcproxy from nothing, to end among that, and status tells of it.
 func TestLogThatNobodyReads(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
@@ -56,7 +36,8 @@ func TestLogThatNobodyReads(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
-	r.stderr, r.told = full(t), new(logged)
+	r.told = new(logged)
+	r.stderr, _ = logtest.FullPipe(t)
 	r.start()
 	r.ready()
 	const lines = 10_000 // more than there is room for

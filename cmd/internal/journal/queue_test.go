@@ -14,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"svcproxy.dev/svcproxy/internal/logtest"
 )
 
@@ -69,29 +67,6 @@ func expect(t *testing.T, got []string, want ...[]string) {
 	}
 }
 
-// fullPipe returns a pipe that has no room until it is read, and what reads the lines that are written to it from now on.
-func fullPipe(t *testing.T) (w *os.File, lines func() *bufio.Scanner) {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
-	size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
-	return w, func() *bufio.Scanner {
-		if _, err := io.CopyN(io.Discard, r, int64(size)); err != nil {
-			t.Fatal(err)
-		}
-		return bufio.NewScanner(r)
-	}
-}
-
 // readWhile returns the lines that have a text, up to one that does not, which in then stands at.
 func readWhile(in *bufio.Scanner, text string) (lines []string) {
 	for in.Scan() && strings.Contains(in.Text(), text) {
@@ -102,7 +77,7 @@ func readWhile(in *bufio.Scanner, text string) (lines []string) {
 
 // Who logs waits for nobody, also where a pipe is not read, and the reader learns what it missed, and where.
 func TestNobodyReads(t *testing.T) {
-	w, read := fullPipe(t)
+	w, read := logtest.FullPipe(t)
 	q := NewQueue(w)
 	defer q.Close()
 	log := slog.New(NewHandler(q, text))
@@ -236,7 +211,7 @@ func TestOneWrite(t *testing.T) {
 // Lines keep their priorities in a queue to the journal, what tells of those that are missing has its own, and what a
 // command fails with follows.
 func TestPrioritiesInQueue(t *testing.T) {
-	w, read := fullPipe(t)
+	w, read := logtest.FullPipe(t)
 	t.Setenv("JOURNAL_STREAM", stream(t, w))
 	q := NewQueue(w)
 	log := slog.New(NewHandler(q, text))
