@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,6 +108,7 @@ func TestOnePacket(t *testing.T) {
 			nothing := func(*source.Service) {}
 			c := s.dialUDP() // its connection is remembered, and goes on as it is
 			s.Put(s.edited(nothing, e.at...))
+			e.reach(c)
 			if got := e.take(c, 8); min(got[0], got[1]) != 0 {
 				t.Errorf("without one_packet the 8 packets of a flow went to endpoints %v", got)
 			}
@@ -225,6 +227,30 @@ func (e *counting) serve(i int, c *net.UDPConn) {
 	}
 }
 
+// reach has the host reach each endpoint, and c send until a datagram comes to one: the first are
+// lost where a neighbour is not found in time, or an IPv6 address has no route yet.
+func (e *counting) reach(c net.Conn) {
+	e.Helper()
+	for _, a := range e.at {
+		e.eventually("the host to reach "+a.String(), func() bool {
+			_, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, 80).String(), time.Second)
+			return errors.Is(err, syscall.ECONNREFUSED) // so its kernel has answered
+		})
+	}
+	e.eventually("a datagram to come to an endpoint", func() bool {
+		c.Write([]byte("one")) // an error is that of one before
+		time.Sleep(pace.Scale(100 * time.Millisecond))
+		return e.taken() != [2]int{}
+	})
+}
+
+// taken returns how many datagrams each endpoint has got.
+func (e *counting) taken() [2]int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.got
+}
+
 // take sends n datagrams, each after the one before has come to an endpoint, and returns how many each got.
 func (e *counting) take(c net.Conn, n int) [2]int {
 	e.Helper()
@@ -235,9 +261,7 @@ func (e *counting) take(c net.Conn, n int) [2]int {
 		_, err := c.Write([]byte("one"))
 		e.Must(err)
 		for end := time.Now().Add(patience(0)); ; time.Sleep(5 * time.Millisecond) {
-			e.mu.Lock()
-			got := e.got
-			e.mu.Unlock()
+			got := e.taken()
 			if got[0]+got[1] > i {
 				break
 			}
@@ -246,7 +270,5 @@ func (e *counting) take(c net.Conn, n int) [2]int {
 			}
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.got
+	return e.taken()
 }
