@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -131,14 +132,14 @@ func (c *changes) count(st *State, r *Resolved, by int) {
 	if r == nil {
 		return
 	}
-	countAll(st.RefusedVIPs, c.vips, r.RefusedVIPs, by)
-	countAll(st.ExemptAddrs, c.exempt, r.ExemptAddrs, by)
-	countAll(st.Hairpins, c.hairpins, r.Hairpins, by)
-	countAll(st.BoundAddrs, c.bound, r.BoundAddrs, by)
+	countAll(st.RefusedVIPs, c.vips, slices.Values(r.RefusedVIPs), by)
+	countAll(st.ExemptAddrs, c.exempt, slices.Values(r.ExemptAddrs), by)
+	countAll(st.Hairpins, c.hairpins, r.Hairpins(), by)
+	countAll(st.BoundAddrs, c.bound, slices.Values(r.BoundAddrs), by)
 }
 
-func countAll[T comparable](set map[T]int, net netChange[T], list []T, by int) {
-	for _, v := range list {
+func countAll[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], by int) {
+	for v := range list {
 		was := set[v]
 		set[v] += by
 		switch {

@@ -28,7 +28,8 @@ func Resolve(service *source.Service, known Conditions, node *Node, fam Family) 
 	r.hairpins()
 	r.bound()
 	r.out.Announced = announcements(svc, node, fam, r.out.Frontends)
-	return &r.out
+	out := r.out // what it was made of can go
+	return &out
 }
 
 // serves reports whether the service has an address of the family. One with only node
@@ -203,22 +204,11 @@ func (r *resolver) refusals() {
 	}
 }
 
-// hairpins adds the targets of all routes that do not masquerade everyone.
+// hairpins adds the pools of all routes that do not masquerade everyone.
 func (r *resolver) hairpins() {
-	var seen map[Hairpin]bool
 	add := func(route Route) {
-		if route.Action != Balance || route.Masquerade == Everyone {
-			return
-		}
-		if seen == nil {
-			seen = make(map[Hairpin]bool)
-		}
-		for _, t := range route.Pool.Targets {
-			h := Hairpin{AddrPort: t.AddrPort, Protocol: route.Pool.Protocol}
-			if !seen[h] {
-				seen[h] = true
-				r.out.Hairpins = append(r.out.Hairpins, h)
-			}
+		if route.Action == Balance && route.Masquerade != Everyone && !slices.Contains(r.out.HairpinPools, route.Pool) {
+			r.out.HairpinPools = append(r.out.HairpinPools, route.Pool)
 		}
 	}
 	for _, f := range r.out.Frontends {

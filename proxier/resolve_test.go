@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -466,12 +467,46 @@ func TestResolveShared(t *testing.T) {
 	if want := addrs("10.96.9.9"); !slices.Equal(r.ExemptAddrs, want) {
 		t.Errorf("ExemptAddrs %v, want %v", r.ExemptAddrs, want)
 	}
-	want := []Hairpin{{netip.MustParseAddrPort("10.0.0.2:8080"), source.TCP}}
-	if !slices.Equal(r.Hairpins, want) {
-		t.Errorf("Hairpins %v, want %v: the targets of routes that do not masquerade everyone", r.Hairpins, want)
+	want := []Hairpin{NewHairpin(netip.MustParseAddrPort("10.0.0.2:8080"), source.TCP)}
+	if got := slices.Collect(r.Hairpins()); !slices.Equal(got, want) {
+		t.Errorf("Hairpins %v, want %v: the targets of routes that do not masquerade everyone", got, want)
 	}
 	if len(r.Warnings) != 1 {
 		t.Errorf("Warnings %q, want one about 192.0.2.1", r.Warnings)
+	}
+}
+
+// Ports that lead to the same port of an endpoint have pools of their own; that it may reach
+// itself is said once. Another protocol is another thing.
+func TestHairpinsAreDistinct(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.2", "10.0.0.1"), func(s *source.Service) {
+		s.Masquerade = source.MasqueradeNever
+		s.Ports = []source.Port{
+			{Name: "a", Protocol: source.TCP, Port: 80, TargetPort: 8080}, {Name: "b", Protocol: source.TCP, Port: 81, TargetPort: 8080},
+			{Name: "c", Protocol: source.UDP, Port: 80, TargetPort: 8080},
+		}
+	})
+	want := map[Hairpin]int{}
+	for _, a := range []string{"10.0.0.1:8080", "10.0.0.2:8080"} {
+		for _, protocol := range []source.Protocol{source.TCP, source.UDP} {
+			want[NewHairpin(netip.MustParseAddrPort(a), protocol)] = 1
+		}
+	}
+	got := map[Hairpin]int{}
+	for h := range Resolve(svc, nil, testNode(), IPv4).Hairpins() {
+		got[h]++
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want each once: %v", got, want)
+	}
+}
+
+func TestHairpinAddrPort(t *testing.T) {
+	for _, text := range []string{"10.0.0.1:80", "[2001:db8::1]:65535", "0.0.0.0:1"} {
+		at := netip.MustParseAddrPort(text)
+		if got := NewHairpin(at, source.TCP).AddrPort(); got != at {
+			t.Errorf("got %v, want %v", got, at)
+		}
 	}
 }
 
@@ -482,8 +517,8 @@ func TestHairpinsOfAnsweringEndpoints(t *testing.T) {
 		want int
 	}{{testNode(), 0}, {testNode(func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }), 2}} {
 		r := Resolve(testService(direct, testEndpoints("10.0.0.1", "10.0.0.2")), nil, tt.node, IPv4)
-		if len(r.Hairpins) != tt.want {
-			t.Errorf("local sources %v: hairpins %v, want %d", tt.node.LocalCIDRs, r.Hairpins, tt.want)
+		if got := slices.Collect(r.Hairpins()); len(got) != tt.want {
+			t.Errorf("local sources %v: hairpins %v, want %d", tt.node.LocalCIDRs, got, tt.want)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package proxier
 
 import (
+	"bytes"
 	"cmp"
+	"iter"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -44,13 +46,24 @@ func (h *Host) Mark() uint32 { return 1 << h.MarkBit }
 // A Hairpin is a target that may reach itself through a frontend, and whose
 // packets must then be masqueraded: source and destination are its address.
 type Hairpin struct {
-	netip.AddrPort
+	addr     [16]byte // less than half of what a netip.AddrPort takes: there may be one for each endpoint
+	port     uint16
 	Protocol source.Protocol
 }
 
-// Compare orders hairpins by address, port and protocol.
+// NewHairpin returns that of a target, whose address is valid and not IPv4-mapped.
+func NewHairpin(at netip.AddrPort, protocol source.Protocol) Hairpin {
+	return Hairpin{at.Addr().As16(), at.Port(), protocol}
+}
+
+// AddrPort returns the address and port of the target.
+func (h Hairpin) AddrPort() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(h.addr).Unmap(), h.port)
+}
+
+// Compare orders hairpins of one family by address, port and protocol.
 func (h Hairpin) Compare(o Hairpin) int {
-	return cmp.Or(h.AddrPort.Compare(o.AddrPort), cmp.Compare(h.Protocol, o.Protocol))
+	return cmp.Or(bytes.Compare(h.addr[:], o.addr[:]), cmp.Compare(h.port, o.port), cmp.Compare(h.Protocol, o.Protocol))
 }
 
 // A Resolved is one service's part of a State.
@@ -61,11 +74,32 @@ type Resolved struct {
 
 	// What it adds to the counted sets of the State; no duplicates.
 	RefusedVIPs, ExemptAddrs, BoundAddrs []netip.Addr
-	Hairpins                             []Hairpin
+	HairpinPools                         []*Pool // those of Pools whose targets are Hairpins
 
 	Announced []Announcement // of each address that is to be announced, by each of the means; sorted
 
 	Warnings []string // what its owner should know, for the log and for status
+}
+
+// Hairpins yields the targets that may reach themselves, each once.
+func (r *Resolved) Hairpins() iter.Seq[Hairpin] {
+	return func(yield func(Hairpin) bool) {
+		seen := make(map[Hairpin]bool) // of several pools
+		for _, p := range r.HairpinPools {
+			for _, t := range p.Targets {
+				h := NewHairpin(t.AddrPort, p.Protocol)
+				if seen[h] {
+					continue
+				}
+				if len(r.HairpinPools) > 1 {
+					seen[h] = true
+				}
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // OnlyFor returns a State that holds one frontend of a service, on the host of a node, and

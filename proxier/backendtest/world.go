@@ -61,7 +61,7 @@ func (w *World) PutAll(services map[source.Key]*proxier.Resolved) *proxier.Delta
 	}
 	d.RefusedVIPs = recount(w.RefusedVIPs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.RefusedVIPs })
 	d.ExemptAddrs = recount(w.ExemptAddrs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.ExemptAddrs })
-	d.Hairpins = recount(w.Hairpins, d.Services, func(r *proxier.Resolved) []proxier.Hairpin { return r.Hairpins })
+	d.Hairpins = recount(w.Hairpins, d.Services, func(r *proxier.Resolved) []proxier.Hairpin { return slices.Collect(r.Hairpins()) })
 	d.BoundAddrs = recount(w.BoundAddrs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.BoundAddrs })
 	return d
 }
@@ -163,9 +163,8 @@ func (s *Service) Resolve(frontends ...*proxier.Frontend) *proxier.Resolved {
 		}
 	}
 	if s.Hairpins {
-		for _, t := range s.Targets {
-			res.Hairpins = append(res.Hairpins, proxier.Hairpin{AddrPort: t.AddrPort, Protocol: s.Protocol})
-		}
+		cluster, _ := s.Pools() // frontends may have one of their own
+		res.HairpinPools = []*proxier.Pool{cluster}
 	}
 	return res
 }

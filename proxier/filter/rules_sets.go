@@ -95,9 +95,10 @@ func halves(p netip.Prefix) []netip.Prefix {
 func addrEntry(a netip.Addr) ipset.Entry { return ipset.Entry{Addr: a} }
 
 func hairpinEntry(h proxier.Hairpin) ipset.Entry {
+	at := h.AddrPort()
 	return ipset.Entry{
-		Addr: h.Addr(), Protocol: uint8(h.Protocol), Port: h.Port(),
-		Net: netip.PrefixFrom(h.Addr(), h.Addr().BitLen()),
+		Addr: at.Addr(), Protocol: uint8(h.Protocol), Port: at.Port(),
+		Net: netip.PrefixFrom(at.Addr(), at.Addr().BitLen()),
 	}
 }
 

@@ -126,7 +126,7 @@ func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
 		out.Frontends[i] = &g
 	}
 	if !slices.ContainsFunc(out.Frontends, (*proxier.Frontend).Balances) {
-		out.Pools, out.Hairpins = nil, nil
+		out.Pools, out.HairpinPools = nil, nil
 	}
 	return &out
 }

@@ -63,9 +63,7 @@ func TestOneEndpointOneMessage(t *testing.T) {
 			second.Key.Addr = h.vip(2).Addr()
 			res.Frontends = append(res.Frontends, &second)
 			res.BoundAddrs = append(res.BoundAddrs, second.Key.Addr)
-			for _, e := range endpoints {
-				res.Hairpins = append(res.Hairpins, proxier.Hairpin{AddrPort: h.endpoint(e), Protocol: source.TCP})
-			}
+			res.HairpinPools = res.Pools
 			return res
 		}
 		h.Put(service(0, 1))

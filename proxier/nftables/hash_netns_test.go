@@ -232,9 +232,7 @@ func TestTakesOver(t *testing.T) {
 			t.Error("answers are held back where endpoints do not see clients")
 		}
 		seen := *res
-		for _, target := range res.Pools[0].Targets {
-			seen.Hairpins = append(seen.Hairpins, proxier.Hairpin{AddrPort: target.AddrPort, Protocol: source.TCP})
-		}
+		seen.HairpinPools = res.Pools[:1]
 		h.Sync(h.World.Put(res.Key, &seen))
 		if !h.holdsBack() {
 			t.Error("answers are not held back")

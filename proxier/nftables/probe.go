@@ -79,7 +79,7 @@ func everyFeature(fam proxier.Family) *proxier.State {
 		Services:    map[source.Key]*proxier.Resolved{res.Key: res},
 		RefusedVIPs: map[netip.Addr]int{addr: 1},
 		ExemptAddrs: map[netip.Addr]int{addr: 1},
-		Hairpins:    map[proxier.Hairpin]int{{AddrPort: netip.AddrPortFrom(addr, 1), Protocol: source.TCP}: 1},
+		Hairpins:    map[proxier.Hairpin]int{proxier.NewHairpin(netip.AddrPortFrom(addr, 1), source.TCP): 1},
 		Host: proxier.Host{
 			NodePortAddrs: []netip.Addr{addr}, LocalCIDRs: all, LocalInterfaces: []string{"probe*"}, ServiceCIDRs: all,
 		},

@@ -211,8 +211,9 @@ func (r *renderer) addr(k kind, a netip.Addr) {
 }
 
 func (r *renderer) hairpin(h proxier.Hairpin) {
-	r.key = append(putAddr(r.key[:0], h.Addr()), byte(h.Protocol), 0, 0, 0)
-	r.key = putAddr(putPort(r.key, h.Port()), h.Addr())
+	at := h.AddrPort()
+	r.key = append(putAddr(r.key[:0], at.Addr()), byte(h.Protocol), 0, 0, 0)
+	r.key = putAddr(putPort(r.key, at.Port()), at.Addr())
 	r.emit(set{kind: hairpins}, r.key, nil, "")
 }
 

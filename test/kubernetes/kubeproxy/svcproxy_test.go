@@ -153,7 +153,7 @@ func (h *held) meets(owner string, f family, to address, p packet) outcome {
 	}
 	out.affinity = leg.Pool.Affinity
 	for _, t := range leg.Pool.Targets {
-		hairpin := t.Addr() == p.src && st.hairpins[proxier.Hairpin{AddrPort: t.AddrPort, Protocol: to.Protocol}]
+		hairpin := t.Addr() == p.src && st.hairpins[proxier.NewHairpin(t.AddrPort, to.Protocol)]
 		out.targets[t.AddrPort] = hairpin || masquerades(leg.Masquerade, local, p.fromHost)
 	}
 	return out
