@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
+	"time"
 )
 
 // steadyGC is how much garbage may gather once everything is loaded, in percent
@@ -13,8 +15,15 @@ import (
 // processor for 100,000 endpoints, and the host has a third of the memory back.
 const steadyGC = 25
 
-// saveMemory gives back what the first load took and does not need any more.
-// GOGC in the environment has the last word.
+// Memory is given back once a minute at most, when as much has been allocated since as
+// a large change takes. Go by itself keeps a tenth more than it last needed.
+const (
+	giveBackEvery = time.Minute
+	giveBackFrom  = 8 << 20 // bytes
+)
+
+// saveMemory gives back what the first load took and does not need any more, and what large
+// changes did later. GOGC in the environment has the last word on how much garbage may gather.
 func (d *daemon) saveMemory(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -24,5 +33,24 @@ func (d *daemon) saveMemory(ctx context.Context) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(steadyGC)
 	}
-	debug.FreeOSMemory()
+	tick := time.NewTicker(giveBackEvery)
+	defer tick.Stop()
+	for given := uint64(0); ; {
+		if now := allocated(); now-given >= giveBackFrom {
+			debug.FreeOSMemory()
+			given = now
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// allocated returns how many bytes were allocated since the process began.
+func allocated() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }
