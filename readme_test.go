@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,5 +131,25 @@ func TestReadmeCommands(t *testing.T) {
 		if !strings.Contains(string(help), "\n  "+string(m[1])+" ") {
 			t.Errorf("--help lacks %s, which README lists", m[1])
 		}
+	}
+}
+
+// README opens with two commands: one that shows svcproxy at work, and one that runs all tests, which is what CI does.
+func TestReadmeOpening(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opening, _, _ := strings.Cut(string(text), "\n## ")
+	var commands []string
+	for _, m := range regexp.MustCompile(`(?m)^    (\S+)$`).FindAllStringSubmatch(opening, -1) {
+		commands = append(commands, m[1])
+	}
+	if want := []string{"scripts/demo", "scripts/test"}; !slices.Equal(commands, want) {
+		t.Errorf("README opens with the commands %q, want %q", commands, want)
+	}
+	ci, err := os.ReadFile(".ci/run")
+	if err != nil || !strings.Contains(string(ci), "\nexec scripts/test\n") {
+		t.Errorf("CI does not run the second: %v\n%s", err, ci)
 	}
 }
