@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -65,6 +66,9 @@ func (p picture) apply(r *Rules, ch *Changes) {
 
 // check fails unless deltas gave what a reset gives.
 func (p picture) check(rt *rapid.T, reset picture) {
+	if reflect.DeepEqual(p, reset) { // which takes a fraction of the time that a difference does
+		return
+	}
 	if diff := cmp.Diff(reset.chains, p.chains); diff != "" {
 		rt.Fatalf("chains (-reset +deltas):\n%s", diff)
 	}
