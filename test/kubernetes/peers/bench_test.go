@@ -91,7 +91,7 @@ func newBench(t *testing.T, p *plan) *bench {
 
 // size measures all programs, round by round, so that what else the machine does meets all alike.
 func (b *bench) size(t *testing.T, mode string, s size) {
-	for i := range b.plan.rounds {
+	for i := range b.plan.roundsOf(s) {
 		t.Run(fmt.Sprint("round-", i+1), func(t *testing.T) {
 			for _, peer := range s.peers() {
 				t.Run(peer, func(t *testing.T) { b.round(t, mode, s, peer, i) })
@@ -118,7 +118,8 @@ func (b *bench) round(t *testing.T, mode string, s size, peer string, i int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.rests = c.with(memoryRest) < b.plan.rested
+	n.rests = c.with(memoryRest) < b.plan.restedOf(s)
+	n.restarts = !c.slow(restart)
 	if err := n.measure(&r); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func (b *bench) round(t *testing.T, mode string, s size, peer string, i int) {
 
 // write writes the results, into the pages of docs if they are of the whole plan.
 func (b *bench) write(t *testing.T) {
-	r, err := b.store.report(b.plan, b.subjects)
+	r, err := b.store.report(b.plan)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@
 //	go test -tags netns -count 1 -v -timeout 2h -run TestBenchPeers/nftables/10000x10 .
 //	go test -tags netns -count 1 -v -timeout 2h -run 'TestBenchPeers/iptables-nft/.*/.*/kube-proxy' .
 //
-// What was measured stays in dist/bench, and a later run goes on from there. Both
+// What was measured stays in docs/bench, and a later run goes on from there. Both
 // programs read the services from one server, which answers from memory:
 //
 //	services ─┬─► server (list and watch, on the node) ─┬─► kube-proxy ─► kernel

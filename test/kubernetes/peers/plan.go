@@ -65,13 +65,34 @@ func parseSize(text string) (size, error) {
 type plan struct {
 	sizes   map[string][]size // by mode
 	rounds  int
+	large   int           // rounds of sizes above usual
 	changes int           // of one endpoint, in each round
-	rested  int           // rounds that wait until memory is at rest
+	rested  int           // rounds that wait until memory is at rest, with the usual size
 	rest    time.Duration // how long that takes
 	calm    time.Duration // how long each round waits for an idle machine
 	bound   time.Duration // of each thing that is waited for
 	dir     string        // where results are kept
 	whole   bool          // as it stands here: its results are for docs/
+}
+
+// usual is the size that most targets are of. Memory at rest is measured with it alone, and
+// there are fewer rounds above it, where one of kube-proxy takes more than five minutes.
+var usual = size{10_000, 10}
+
+// roundsOf returns how many rounds there are of a size.
+func (p *plan) roundsOf(s size) int {
+	if s.services > usual.services {
+		return p.large
+	}
+	return p.rounds
+}
+
+// restedOf returns in how many of them memory at rest is measured: with a size of its own in all modes.
+func (p *plan) restedOf(s size) int {
+	if p.whole && s != usual {
+		return 0
+	}
+	return p.rested
 }
 
 // wholePlan is what make bench-peers measures.
@@ -82,11 +103,11 @@ func wholePlan() *plan {
 			iptNFT:   {{1_000, 10}, {10_000, 10}},
 			legacy:   {{1_000, 10}, {10_000, 10}},
 		},
-		rounds: 5, changes: 5, rested: 1,
+		rounds: 5, large: 3, changes: 5, rested: 1,
 		rest:  130 * time.Second, // Go collects garbage every 2 minutes at the latest
 		calm:  time.Minute,
 		bound: 10 * time.Minute,
-		dir:   "../../../dist/bench", whole: true,
+		dir:   "../../../docs/bench", whole: true,
 	}
 }
 
@@ -98,7 +119,7 @@ func planFrom(env func(string) string) (*plan, error) {
 		set  func(string) error
 	}{
 		{envSizes, p.setSizes},
-		{envRounds, func(text string) error { return number(text, &p.rounds) }},
+		{envRounds, p.setRounds},
 		{envRested, func(text string) error { return number(text, &p.rested) }},
 		{envBound, p.setBound},
 		{envDir, func(text string) error { p.dir = text; return nil }},
@@ -107,7 +128,9 @@ func planFrom(env func(string) string) (*plan, error) {
 		if text == "" {
 			continue
 		}
-		p.whole = p.whole && v.name == envRested // that only adds to it
+		if v.name != envRested { // that only adds to it
+			p.whole, p.dir = false, cmp.Or(env(envDir), "../../../dist/bench")
+		}
 		if err := v.set(text); err != nil {
 			return nil, fmt.Errorf("%s: %w", v.name, err)
 		}
@@ -130,6 +153,12 @@ func (p *plan) setSizes(text string) error {
 		p.sizes[m] = all
 	}
 	return nil
+}
+
+func (p *plan) setRounds(text string) error {
+	err := number(text, &p.rounds)
+	p.large = p.rounds
+	return err
 }
 
 func (p *plan) setBound(text string) (err error) {

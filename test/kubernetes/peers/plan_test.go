@@ -17,11 +17,16 @@ func TestKubernetesPeersPlan(t *testing.T) {
 			t.Errorf("sizes of %s: %v", m, got)
 		}
 	}
-	if p.rounds != 2 || p.bound != 90*time.Second || p.rested != 0 || p.dir != "d" || p.whole {
+	if p.roundsOf(usual) != 2 || p.roundsOf(size{20_000, 5}) != 2 || p.restedOf(size{20, 3}) != 0 || p.bound != 90*time.Second || p.rested != 0 || p.dir != "d" || p.whole {
 		t.Errorf("plan: %+v", p)
 	}
-	if p, err := planFrom(func(name string) string { return map[string]string{envRested: "5"}[name] }); err != nil || !p.whole || p.rested != 5 {
+	if p, err := planFrom(func(name string) string { return map[string]string{envRested: "5"}[name] }); err != nil || !p.whole || p.restedOf(usual) != 5 || p.restedOf(size{1000, 10}) != 0 {
 		t.Errorf("more rounds with memory at rest are not the whole plan: %+v, %v", p, err)
+	}
+	for name, want := range map[string]string{envRounds: "../../../dist/bench", envRested: "../../../docs/bench"} {
+		if p, err := planFrom(func(asked string) string { return map[string]string{name: "1"}[asked] }); err != nil || p.dir != want {
+			t.Errorf("%s: results are kept in %s, want %s: %v", name, p.dir, want, err)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func TestKubernetesPeersVerdicts(t *testing.T) {
 func TestKubernetesPeersTable(t *testing.T) {
 	text := exampleReport(false).markdown()
 	for _, line := range []string{
-		"Medians of 2 to 3 rounds. kube-proxy v1 on a machine; svcproxy v1 on a machine.",
+		"Medians of 2 to 3 rounds of kube-proxy v1 and svcproxy v1 on a machine.",
 		"| nftables, 10,000 services of 10 endpoints: first sync | 30 | 35 | met |",
 		"| nftables, 10,000 services of 10 endpoints: memory at rest | 4 | 3 | missed |",
 		"| iptables-nft, 1,000 services of 10 endpoints: first sync | 10 | – | not measured |",
@@ -141,10 +141,29 @@ func TestKubernetesPeersStore(t *testing.T) {
 		t.Fatalf("kept: %+v, %v", got, err)
 	}
 	p := &plan{sizes: map[string][]size{nftables: {{20, 3}}}}
-	for build, want := range map[string]int{"abc": 1, "abd": 0} {
-		if r, err := s.report(p, map[string]subject{ours: {Program: build, Machine: "m", Method: methodVersion}}); err != nil || len(r.cells) != want {
-			t.Errorf("a report of program %s: %+v, %v", build, r, err)
+	for _, other := range []struct {
+		peer    string
+		subject subject
+		want    int // cells of the report
+	}{
+		{oursFiles, of, 2},
+		{oursFiles, subject{Program: "abd", Machine: "m", Method: methodVersion}, 1},
+		{theirs, subject{Program: "abd", Machine: "m", Method: methodVersion}, 2},
+		{theirs, subject{Program: "abd", Machine: "n", Method: methodVersion}, 1},
+	} {
+		c := newCell(nftables, size{20, 3}, other.peer, other.subject)
+		if err := s.save(c); err != nil {
+			t.Fatal(err)
 		}
+		if r, err := s.report(p); err != nil || len(r.cells) != other.want {
+			t.Errorf("a report with %s of %+v: %+v, %v; want %d cells", other.peer, other.subject, r, err, other.want)
+		}
+	}
+	if got.slow(firstSync) {
+		t.Error("a second and a half is slow")
+	}
+	if got.Rounds[0].Values[firstSync] = 61; !got.slow(firstSync) || got.slow(restart) {
+		t.Error("a minute is not slow, or what was not measured is")
 	}
 	got.Rounds[0].Over = map[measure]float64{restart: 600}
 	if !got.complete(5) {

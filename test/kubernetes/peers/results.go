@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Who is measured.
@@ -87,6 +88,11 @@ func (s subject) differs(other subject) bool {
 	return s != other
 }
 
+// beside reports whether results of two programs may stand in one table.
+func (s subject) beside(other subject, sameProgram bool) bool {
+	return s.Machine == other.Machine && s.Method == other.Method && (!sameProgram || s.Program == other.Program)
+}
+
 // methodVersion counts the changes of what is measured.
 const methodVersion = 1
 
@@ -110,6 +116,14 @@ func (c *cell) with(m measure) (n int) {
 	}
 	return n
 }
+
+// slow reports whether a measure took so long that once is enough.
+func (c *cell) slow(m measure) bool {
+	return slices.ContainsFunc(c.Rounds, func(r round) bool { return r.Values[m] > slowTime.Seconds() })
+}
+
+// slowTime is a minute: five restarts of kube-proxy with 20,000 services would take forty.
+const slowTime = time.Minute
 
 // A figure is the median of a measure over all rounds.
 type figure struct {
@@ -200,23 +214,36 @@ type report struct {
 
 func keyOf(mode string, s size, peer string) string { return fmt.Sprintf("%s %s %s", mode, s, peer) }
 
-// report returns what there is of the programs, by their names, as they are now.
-func (s store) report(p *plan, programs map[string]subject) (*report, error) {
+// report returns what there is, each size of the build that it was measured of last.
+func (s store) report(p *plan) (*report, error) {
 	r := &report{p, map[string]*cell{}}
 	for _, m := range modes {
 		for _, size := range p.sizes[m] {
-			for _, peer := range size.peers() {
-				c, err := s.load(m, size, peer)
-				if err != nil {
-					return nil, err
-				}
-				if c != nil && !c.Subject.differs(programs[programOf(peer)]) {
-					r.cells[keyOf(m, size, peer)] = c
-				}
+			if err := r.load(s, m, size); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return r, nil
+}
+
+// load adds what goes with the first program of a size.
+func (r *report) load(s store, mode string, of size) error {
+	var first *cell
+	for _, peer := range of.peers() {
+		c, err := s.load(mode, of, peer)
+		if err != nil {
+			return err
+		}
+		if c == nil || first != nil && !c.Subject.beside(first.Subject, programOf(peer) == programOf(first.Peer)) {
+			continue
+		}
+		if first == nil {
+			first = c
+		}
+		r.cells[keyOf(mode, of, peer)] = c
+	}
+	return nil
 }
 
 func (r *report) figure(mode string, s size, peer string, m measure) figure {

@@ -13,7 +13,6 @@ import (
 // markdown writes targets and tables.
 func (r *report) markdown() string {
 	var w strings.Builder
-	fmt.Fprintln(&w, r.subjects())
 	fmt.Fprint(&w, "| target, times better than kube-proxy | at least | measured | |\n| --- | --- | --- | --- |\n")
 	for _, t := range targets {
 		got, what := r.judge(t)
@@ -31,23 +30,19 @@ func (r *report) markdown() string {
 }
 
 // subjects says what was measured, and where.
-func (r *report) subjects() string {
+func subjects(cells []*cell) string {
 	var all []string
-	for _, c := range r.cells {
-		all = append(all, fmt.Sprintf("%s %s on %s", strings.TrimSuffix(c.Peer, "-files"), c.Subject.Version, c.Subject.Machine))
+	for _, c := range cells {
+		all = append(all, programOf(c.Peer)+" "+c.Subject.Version)
 	}
 	slices.Sort(all)
-	all = slices.Compact(all)
-	if len(all) == 0 {
-		return "Nothing has been measured.\n"
-	}
-	return fmt.Sprintf("%s. %s.\n", r.rounds(), strings.Join(all, "; "))
+	return fmt.Sprintf("%s of %s on %s.", rounds(cells), strings.Join(slices.Compact(all), " and "), cells[0].Subject.Machine)
 }
 
 // rounds says of how many rounds figures are, without those that took too long.
-func (r *report) rounds() string {
+func rounds(cells []*cell) string {
 	var counts []int
-	for _, c := range r.cells {
+	for _, c := range cells {
 		if !slices.ContainsFunc(c.Rounds, func(r round) bool { return len(r.Over) > 0 }) {
 			counts = append(counts, len(c.Rounds))
 		}
@@ -66,10 +61,16 @@ func (r *report) rounds() string {
 }
 
 func (r *report) table(w *strings.Builder, mode string, s size) {
-	if !slices.ContainsFunc(s.peers(), func(p string) bool { return r.cells[keyOf(mode, s, p)] != nil }) {
+	var cells []*cell
+	for _, p := range s.peers() {
+		if c := r.cells[keyOf(mode, s, p)]; c != nil {
+			cells = append(cells, c)
+		}
+	}
+	if len(cells) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n### %s, %s\n\n| | svcproxy | svcproxy, from files |", mode, s.words())
+	fmt.Fprintf(w, "\n### %s, %s\n\n%s\n\n| | svcproxy | svcproxy, from files |", mode, s.words(), subjects(cells))
 	if !s.alone() {
 		fmt.Fprint(w, " kube-proxy | times better |")
 	}

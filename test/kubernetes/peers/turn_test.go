@@ -35,7 +35,9 @@ type turn struct {
 	server *server
 	proc   *process
 	spare  int  // which spare range the last change took
-	rests  bool // memory at rest is measured
+
+	rests    bool // memory at rest is measured
+	restarts bool // the restart is
 }
 
 // newTurn makes a network of its own for one program, which is removed with the test.
