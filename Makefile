@@ -71,8 +71,12 @@ manual: ## the manual as one page of HTML, manual pages and completions, in dist
 demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 	scripts/demo
 
+# Folders of these tests are in memory where it has room: those of source/file alone wait two minutes for a slow
+# disk. Tests of tag netns use the disk. Most packages wait most of the time, so more of them run than there are processors.
+MEMORY = $(shell d=/dev/shm; test -w $$d && test $$(df -k --output=avail $$d | tail -n 1) -gt 2000000 && ! grep -q " $$d .*noexec" /proc/mounts && echo $$d || echo $${TMPDIR:-/tmp})
+
 test: ## unit, golden and property tests under the race detector (no root)
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$(MEMORY) $(GO) test -race -p 4 ./...
 
 test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2, keepalived)
 
