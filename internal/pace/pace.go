@@ -14,6 +14,7 @@ const (
 	workTime   = 10 * time.Millisecond
 	fresh      = time.Second // how long a result is used
 	fall       = 0.8         // of a result that a lower one follows: a short sample may be lucky
+	most       = 20          // of a result: a sample may wait for hundreds of goroutines of the test itself
 )
 
 var last struct {
@@ -26,12 +27,12 @@ var last struct {
 func Scale(d time.Duration) time.Duration { return time.Duration(float64(d) * Load()) }
 
 // Load returns how many times as long as on an idle machine it takes to compute
-// something just now: at least 1, and some 3 beside two busy processes on each processor.
+// something just now: 1 to 20, and some 3 beside two busy processes on each processor.
 func Load() float64 {
 	last.Lock()
 	defer last.Unlock()
 	if last.taken.IsZero() || time.Since(last.taken) > fresh {
-		last.load, last.taken = max(1, measure(), last.load*fall), time.Now()
+		last.load, last.taken = min(most, max(1, measure(), last.load*fall)), time.Now()
 	}
 	return last.load
 }

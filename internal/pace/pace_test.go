@@ -47,3 +47,12 @@ func TestOver(t *testing.T) {
 		}
 	}
 }
+
+// However long a sample waits for, what tests wait for has an end.
+func TestLoadIsBounded(t *testing.T) {
+	defer func() { last.load, last.taken = 0, time.Time{} }()
+	last.load, last.taken = 1000, time.Now().Add(-2*fresh)
+	if got := Load(); got != most {
+		t.Errorf("after a sample of 1000: %v, want %v", got, float64(most))
+	}
+}

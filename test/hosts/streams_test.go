@@ -72,10 +72,15 @@ type listening struct {
 func listen(list []*held) *listening {
 	l := &listening{list: list, read: make(map[*held]int), errs: make(map[*held]error)}
 	for _, c := range list {
-		c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 60})
+		keepAlive(c)
 		l.wg.Go(func() { l.follow(c) })
 	}
 	return l
+}
+
+// keepAlive has the client say something each second that it has nothing to say.
+func keepAlive(c *held) {
+	c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 60})
 }
 
 func (l *listening) follow(c *held) {
@@ -131,7 +136,8 @@ func (l *listening) stop() {
 	l.wg.Wait()
 }
 
-// talking has connections echo line by line all the time.
+// talking has connections echo line by line all the time. A busy endpoint may have confirmed a line whose echo is
+// lost with the balancer: then only a keepalive tells the next one of the client, before the endpoint gives up.
 type talking struct {
 	stop chan struct{}
 	done chan tally
@@ -139,6 +145,9 @@ type talking struct {
 
 func keepTalking(list []*held) *talking {
 	k := &talking{make(chan struct{}), make(chan tally, 1)}
+	for _, c := range list {
+		keepAlive(c)
+	}
 	go func() {
 		k.done <- each(list, func(c *held) error {
 			for {

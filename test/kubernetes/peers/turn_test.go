@@ -34,7 +34,7 @@ type turn struct {
 	all    []service
 	server *server
 	proc   *process
-	spare  int  // which spare range the last change took
+	spare  int // which spare range the last change took
 
 	rests    bool // memory at rest is measured
 	restarts bool // the restart is
