@@ -15,11 +15,11 @@ import (
 // processor for 100,000 endpoints, and the host has a third of the memory back.
 const steadyGC = 25
 
-// Memory is given back once a minute at most, when as much has been allocated since as
-// a large change takes. Go by itself keeps a tenth more than it last needed.
+// Memory is given back once a minute at most, and only when as much has been allocated since as
+// makes Go collect garbage anyway. Go by itself keeps a tenth more than it last needed.
 const (
 	giveBackEvery = time.Minute
-	giveBackFrom  = 8 << 20 // bytes
+	giveBackFrom  = 8 << 20 // bytes, where steadyGC is less
 )
 
 // saveMemory gives back what the first load took and does not need any more, and what large
@@ -36,7 +36,7 @@ func (d *daemon) saveMemory(ctx context.Context) {
 	tick := time.NewTicker(giveBackEvery)
 	defer tick.Stop()
 	for given := uint64(0); ; {
-		if now := allocated(); now-given >= giveBackFrom {
+		if now, live := allocated(); now-given >= max(giveBackFrom, live*steadyGC/100) {
 			debug.FreeOSMemory()
 			given = now
 		}
@@ -48,9 +48,10 @@ func (d *daemon) saveMemory(ctx context.Context) {
 	}
 }
 
-// allocated returns how many bytes were allocated since the process began.
-func allocated() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-	metrics.Read(sample)
-	return sample[0].Value.Uint64()
+// allocated returns how many bytes were allocated since the process began, and how many were in
+// use when garbage was last collected.
+func allocated() (all, live uint64) {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	metrics.Read(samples)
+	return samples[0].Value.Uint64(), samples[1].Value.Uint64()
 }
