@@ -123,7 +123,7 @@ name = "web"
 vips = ["10.96.0.10", "fd00:96::10"]
 ports = [{ port = 80 }]
 endpoints = [{ address = "192.0.2.%d" }, { address = "2001:db8::%d" }]
-health_check = { type = "exec", command = ["/bin/true"], interval = "500ms" }
+health_check = { type = "exec", command = ["/bin/true"], interval = "20s", timeout = "20s" }
 `, 1+s.edits%200, 1+s.edits%200))
 	if s.daemon != nil {
 		_ = s.daemon.Process.Signal(syscall.SIGHUP)
