@@ -227,32 +227,55 @@ func lacking(r *Rules, pick func(int) int) map[ipset.Entry]bool {
 	return out
 }
 
-// A restricted frontend is open to everybody until rules that a packet passes keep others from it.
-func TestOpenUntilRestricted(t *testing.T) {
+// A frontend waits for rules until packets pass some that restrict it, and masquerade, as they shall.
+func TestUnguarded(t *testing.T) {
 	w := backendtest.NewWorld(proxier.IPv4)
-	res := backendtest.Web(proxier.IPv4, 0, 1)
-	res.Frontends[0].Restricted = true
-	w.Put(res.Key, res)
+	restricted, masqueraded, plain := backendtest.Web(proxier.IPv4, 0, 1), backendtest.Web(proxier.IPv4, 1, 1), backendtest.Web(proxier.IPv4, 2, 1)
+	restricted.Frontends[0].Restricted = true
+	for _, res := range []*proxier.Resolved{restricted, plain} {
+		f := res.Frontends[0]
+		f.Outside.Masquerade, f.Local.Masquerade = proxier.NoOne, proxier.NoOne
+	}
 	r := NewIPVSRules(proxier.IPv4)
+	for _, res := range []*proxier.Resolved{restricted, masqueraded, plain} {
+		w.Put(res.Key, res)
+	}
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
-	e := entryOf(res.Frontends[0])
-	set := map[string]*ipset.Listing{"SVCP-FIREWALLED-4": {Entries: []ipset.Entry{e}}}
-	passed, flushed := xtables.NewTable(), xtables.NewTable()
-	passed.Jumps["INPUT"] = []string{"-j " + Filter}
+	passed := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": xtables.NewTable()}
+	passed["filter"].Jumps["INPUT"] = []string{"-j " + Filter}
+	passed["nat"].Jumps["PREROUTING"] = []string{"-j " + masqueradeChain}
+	flushed := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": xtables.NewTable()}
+	elsewhere := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": passed["filter"]}
+	elsewhere["nat"].Jumps["PREROUTING"] = []string{"-j " + Services}
+	all := heldBy(r, w.State).sets
+	other := maps.Clone(all) // masquerades other sources
+	other["SVCP-MASQ-ALL-4"], other["SVCP-MASQ-NONLOCAL-4"] = &ipset.Listing{}, all["SVCP-MASQ-ALL-4"]
+	byIPTables := map[string]*ipset.Listing{vipsSet + "-4": {}, "SVCP-FIREWALLED-4": {}}
 	for _, tt := range []struct {
-		what string
-		held *Actual
-		want bool
+		what                    string
+		held                    *Actual
+		restricted, masqueraded bool
 	}{
-		{"nothing", &Actual{}, true},
-		{"another one's", &Actual{map[string]*xtables.Table{"filter": passed}, map[string]*ipset.Listing{"SVCP-FIREWALLED-4": {}}}, true},
-		{"sets only", &Actual{map[string]*xtables.Table{"filter": flushed}, set}, true},
-		{"rules", &Actual{map[string]*xtables.Table{"filter": passed}, set}, false},
+		{"nothing", &Actual{}, true, true},
+		{"empty sets", &Actual{passed, map[string]*ipset.Listing{"SVCP-FIREWALLED-4": {}, "SVCP-MASQ-ALL-4": {}}}, true, true},
+		{"sets only", &Actual{flushed, all}, true, true},
+		{"other jumps of the nat table", &Actual{elsewhere, all}, false, true},
+		{"other sources to masquerade", &Actual{passed, other}, false, true},
+		{"all", &Actual{passed, all}, false, false},
+		{"what iptables mode made", &Actual{passed, byIPTables}, true, false},
 	} {
-		if got := r.Opens(tt.held)[e]; got != tt.want {
-			t.Errorf("the kernel holds %s: open %v, want %v", tt.what, got, tt.want)
+		got := r.Unguarded(tt.held)
+		want := map[ipset.Entry]bool{}
+		if tt.restricted {
+			want[entryOf(restricted.Frontends[0])] = true
+		}
+		if tt.masqueraded {
+			want[entryOf(masqueraded.Frontends[0])] = true
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("the kernel holds %s: unguarded %v, want %v", tt.what, got, want)
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package filter
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
@@ -179,16 +181,29 @@ func (r *Rules) Withhold(entries map[ipset.Entry]bool, changes *Changes) {
 	changes.Gained[name] = slices.DeleteFunc(changes.Gained[name], func(e ipset.Entry) bool { return entries[e] })
 }
 
-// Opens returns the restricted frontends that the rules in the kernel, h, let everybody use.
-func (r *Rules) Opens(h *Actual) map[ipset.Entry]bool {
+// Unguarded returns the frontends of whose packets the rules in the kernel, h, let some pass that they shall drop,
+// or leave some alone that they shall masquerade.
+func (r *Rules) Unguarded(h *Actual) map[ipset.Entry]bool {
+	out := r.notIn(h, firewalledSet, h.leadsTo("INPUT", ""))
+	if h.Balances() { // rules of iptables mode, which come before IPVS and masquerade
+		return out
+	}
+	for _, set := range []string{everyoneSet, nonLocalSet, processesSet} {
+		maps.Copy(out, r.notIn(h, set, h.leadsTo("PREROUTING", masqueradeChain)))
+	}
+	return out
+}
+
+// notIn returns the frontends of a set that the kernel has not in it, or all of them if it does not ask the set.
+func (r *Rules) notIn(h *Actual, name string, asked bool) map[ipset.Entry]bool {
 	out := map[ipset.Entry]bool{}
 	for m, n := range r.members {
-		if m.set == firewalledSet && n > 0 {
+		if m.set == name && n > 0 {
 			out[m.Entry] = true
 		}
 	}
-	set := h.sets[r.words.set(firewalledSet)]
-	if set == nil || !h.refuses() {
+	set := h.sets[r.words.set(name)]
+	if set == nil || !asked {
 		return out
 	}
 	for _, e := range set.Entries {
@@ -197,10 +212,10 @@ func (r *Rules) Opens(h *Actual) map[ipset.Entry]bool {
 	return out
 }
 
-// refuses reports whether packets from outside pass rules of ours.
-func (h *Actual) refuses() bool {
+// leadsTo reports whether packets in a built-in chain of any table pass a chain of ours whose name ends so.
+func (h *Actual) leadsTo(hook, chain string) bool {
 	for _, tab := range h.tables {
-		if len(tab.Jumps["INPUT"]) > 0 {
+		if slices.ContainsFunc(tab.Jumps[hook], func(rule string) bool { return strings.HasSuffix(rule, chain) }) {
 			return true
 		}
 	}

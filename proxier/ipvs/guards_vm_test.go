@@ -61,6 +61,36 @@ func TestGuardsOutliveTheirServers(t *testing.T) {
 	})
 }
 
+// What comes is restricted and masqueraded before IPVS balances anything to it, whatever the kernel held before.
+func TestGuardsComeBeforeTheirServers(t *testing.T) {
+	everywhere(t, func(h *host) {
+		g := newGuarded(h)
+		for _, tt := range []struct {
+			what  string
+			leave func() // what had come before
+			delta bool
+		}{
+			{"a first sync", func() {}, false},
+			{"a delta", func() { h.Sync(h.World.PutAll(g.services(true))) }, true},
+			{"a resync", func() { h.Sync(h.World.PutAll(g.services(true))) }, false},
+			{"a restart", func() { h.Sync(h.World.PutAll(g.services(true))); h.Restart() }, false},
+			{"a sync after a cleanup", func() { h.Must(h.Backend.Cleanup(h.Context())) }, false},
+		} {
+			g.what = tt.what
+			tt.leave()
+			delta := h.World.PutAll(g.services(false))
+			if !tt.delta {
+				delta = nil
+			}
+			h.Must(g.sync(delta, nil, nil))
+			if quiet := g.look(); quiet > 0 {
+				h.Errorf("%s: %d are not balanced", tt.what, quiet)
+			}
+			h.Settled(tt.what)
+		}
+	})
+}
+
 // A guardedHost has services that are for some only and masquerade everybody, of which all leave except for one, which
 // loses an endpoint and then masquerades nobody.
 type guardedHost struct {

@@ -9,11 +9,18 @@ import (
 	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
-// keysOf returns the servers of frontends.
-func keysOf(entries map[ipset.Entry]bool) map[lvs.Key]bool {
-	keys := make(map[lvs.Key]bool, len(entries))
-	for e := range entries {
+// withoutGuards returns the servers of frontends that the rules in the kernel do not restrict or masquerade as they
+// shall. What chains of split frontends do is not compared: these count as unguarded, unless rules of iptables mode
+// balance.
+func (p *snapshot) withoutGuards(rules *filter.Rules) map[lvs.Key]bool {
+	keys := map[lvs.Key]bool{}
+	for e := range rules.Unguarded(p.rules) {
 		keys[lvs.Key{Addr: e.Addr, Protocol: e.Protocol, Port: e.Port}] = true
+	}
+	for key, c := range p.claims.by {
+		if c.frontend().Split() && !p.rules.Balances() {
+			keys[key] = true
+		}
 	}
 	return keys
 }
@@ -52,7 +59,7 @@ func (g guarded) Sets(st *proxier.State) map[string]filter.Members {
 // and those that wait for them.
 func (p *snapshot) unserved(r refused) map[ipset.Entry]bool {
 	out := r.missingEntries(p.after)
-	for key := range p.open {
+	for key := range p.unguarded {
 		if p.after[key] != nil && !p.servers[key].takes() {
 			out[entryOf(key)] = true
 		}
@@ -63,7 +70,7 @@ func (p *snapshot) unserved(r refused) map[ipset.Entry]bool {
 // sort separates the steps that need not wait for the rules from those that do.
 func (p *snapshot) sort(steps []step) (early, late []step) {
 	for _, s := range steps {
-		if p.open[s.key] {
+		if p.unguarded[s.key] {
 			late = append(late, s)
 		} else {
 			early = append(early, s)
@@ -74,7 +81,7 @@ func (p *snapshot) sort(steps []step) (early, late []step) {
 
 // serve runs the steps that waited for the rules, and has sets say that their frontends are served.
 func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *failures) error {
-	if len(p.open) == 0 {
+	if len(p.unguarded) == 0 {
 		return nil
 	}
 	b.runSteps(ctx, late, p.after, errs)

@@ -9,52 +9,62 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A node port that not everybody may use is not balanced before rules keep the others from it, which
-// cannot be written here until another program lets go of a set. Then it is, and so is one for everybody
-// all the time.
-func TestRestrictedWaitForTheirRanges(t *testing.T) {
+// A node port that not everybody may use, or that is masqueraded, is not balanced before rules see to that, which
+// cannot be written here until another program lets go of a set. Then it is, and one that needs no rules is all the
+// time.
+func TestServersWaitForTheirRules(t *testing.T) {
 	everywhere(t, func(h *host) {
-		for i, restricted := range []bool{true, false} {
-			s := backendtest.Service{Name: []string{"ranged", "open"}[i], Protocol: source.TCP, Targets: backendtest.Targets(h.Family, 0, 1)}
-			pool, _ := s.Pools()
-			route := backendtest.Route(pool, proxier.Everyone, proxier.Reject)
-			key := proxier.FrontendKey{Addr: h.Family.Unspecified(), Port: uint16(30080 + i), Kind: proxier.NodePort}
-			res := s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route, Restricted: restricted})
+		for i, tt := range []struct {
+			restricted bool
+			masquerade proxier.Masquerade
+		}{{true, proxier.NoOne}, {false, proxier.Everyone}, {false, proxier.NoOne}} {
+			res := h.nodePort([]string{"ranged", "masqueraded", "plain"}[i], uint16(30080+i), 0, 1)
+			f := res.Frontends[0]
+			f.Restricted, f.Outside.Masquerade, f.Local.Masquerade = tt.restricted, tt.masquerade, tt.masquerade
 			h.World.Put(res.Key, res)
 		}
-		at := func(port uint16) lvs.Key {
-			return lvs.Key{Addr: h.World.Host.NodePortAddrs[0], Protocol: uint8(source.TCP), Port: port}
-		}
-		balanced := func(port uint16) bool {
-			h.Helper()
-			has, err := h.Backend.conn.Has(h.Context(), at(port))
-			h.Must(err)
-			return has
-		}
-		tool, set := map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[h.Family], "SVCP-FIREWALLED-4"
-		family := "inet"
-		if h.Family == proxier.IPv6 {
-			set, family = "SVCP-FIREWALLED-6", "inet6"
-		}
-		run(h, "ipset", "create", set, "hash:ip", "family", family)
-		rule := strings.Fields("FORWARD -m set --match-set " + set + " src -j ACCEPT")
-		run(h, tool, slices.Concat([]string{"-A"}, rule)...)
+		free := h.occupy("SVCP-FIREWALLED")
 		if err := h.Backend.Sync(h.Context(), h.World.State, nil); err == nil {
 			h.Fatal("the rules were written")
 		}
-		if balanced(30080) || !balanced(30081) {
-			h.Errorf("without rules: restricted %v, for everybody %v", balanced(30080), balanced(30081))
+		if got, want := h.balancedPorts(30080, 30081, 30082), []uint16{30082}; !slices.Equal(got, want) {
+			h.Errorf("without rules, %v are balanced, want %v", got, want)
 		}
-		run(h, tool, slices.Concat([]string{"-D"}, rule)...)
+		free()
 		h.Sync(nil)
 		h.settled()
 		h.wantState()
-		if !balanced(30080) {
-			h.Error("it stays out")
+		if got := h.balancedPorts(30080, 30081, 30082); len(got) != 3 {
+			h.Errorf("with rules, only %v are balanced", got)
 		}
 	})
+}
+
+// balancedPorts returns those of TCP node ports that have a server.
+func (h *host) balancedPorts(ports ...uint16) (balanced []uint16) {
+	h.Helper()
+	for _, port := range ports {
+		has, err := h.Backend.conn.Has(h.Context(), lvs.Key{Addr: h.World.Host.NodePortAddrs[0], Protocol: uint8(source.TCP), Port: port})
+		h.Must(err)
+		if has {
+			balanced = append(balanced, port)
+		}
+	}
+	return balanced
+}
+
+// occupy makes a set of ours that is of another type and in use, so that rules cannot be written until free is called.
+func (h *host) occupy(name string) (free func()) {
+	h.Helper()
+	tool, set, family := "iptables", name+"-4", "inet"
+	if h.Family == proxier.IPv6 {
+		tool, set, family = "ip6tables", name+"-6", "inet6"
+	}
+	rule := strings.Fields("FORWARD -m set --match-set " + set + " src -j ACCEPT")
+	run(h, "ipset", "create", set, "hash:ip", "family", family)
+	run(h, tool, slices.Concat([]string{"-A"}, rule)...)
+	return func() { run(h, tool, slices.Concat([]string{"-D"}, rule)...) }
 }

@@ -21,15 +21,15 @@ type snapshot struct {
 	bound   map[netip.Addr]struct{} // addresses that it has
 	rules   *filter.Actual          // chains and sets; nil: not read
 
-	claims  *claims
-	diff    difference
-	after   map[lvs.Key]*server     // what IPVS holds after diff
-	open    map[lvs.Key]bool        // whose servers wait for their source ranges
-	claimed []lvs.Key               // to be added, but not recorded yet
-	lost    []lvs.Key               // recorded, but neither existing nor to be added
-	guards  *filter.Changes         // what sets lose after diff; nil: rules are left alone
-	addrs   map[netip.Addr]struct{} // desired on the device
-	orphans map[netip.Addr]int
+	claims    *claims
+	diff      difference
+	after     map[lvs.Key]*server     // what IPVS holds after diff
+	unguarded map[lvs.Key]bool        // whose servers wait for the rules
+	claimed   []lvs.Key               // to be added, but not recorded yet
+	lost      []lvs.Key               // recorded, but neither existing nor to be added
+	guards    *filter.Changes         // what sets lose after diff; nil: rules are left alone
+	addrs     map[netip.Addr]struct{} // desired on the device
+	orphans   map[netip.Addr]int
 }
 
 // takeSnapshot reads IPVS and our device, compares them with a State, and changes nothing.
@@ -194,7 +194,7 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 	if err := b.rules.Reset(rulesState); err != nil {
 		return err
 	}
-	p.open = keysOf(b.rules.Opens(p.rules))
+	p.unguarded = p.withoutGuards(b.rules)
 	p.guards = b.rules.Guards(p.rules, entriesOf(p.diff.last))
 	var errs failures
 	errs.add(b.setTimeouts(ctx))
@@ -226,7 +226,7 @@ func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State 
 
 // apply writes the difference of a snapshot. New connections find everything ready:
 // it adds servers first, then chains and sets, then addresses; and removes in reverse.
-// What rules are yet to restrict is balanced after them: an address of this host gets packets before.
+// What rules are yet to restrict or masquerade is balanced after them: an address of this host gets packets before.
 // For the same reason what they no longer restrict or masquerade is first no longer balanced.
 func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, errs *failures) {
 	for _, key := range p.lost {
