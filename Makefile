@@ -16,9 +16,10 @@ DOC         = $(DESTDIR)/usr/share/doc/svcproxy
 LDFLAGS     = -s -w -X main.version=$(VERSION)
 
 # Everything is compiled as what is released, which a host without C can run: tests try the same code, and nothing is
-# compiled twice. The race detector is the exception.
+# compiled twice. The race detector is the exception. lint vets all code once; go test would all that it depends on, with
+# and without the race detector.
 export CGO_ENABLED = 0
-export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath
+export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath -vet=off
 
 .PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-templates test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
