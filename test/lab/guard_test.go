@@ -48,8 +48,8 @@ func TestGuard(t *testing.T) {
 	if err := errors.Join(g.settings("auto"), g.fill(), g.daemon.Start()); err != nil {
 		t.Fatalf("%v\n%s", err, g.daemon.LogTail(logLines))
 	}
-	g.monitor(t)
 	g.serves(t, guardFiles)
+	g.monitor(t)
 	for _, phase := range []struct {
 		name string
 		run  func(*guarded, *testing.T)
@@ -93,12 +93,15 @@ func (g *guarded) fill() (err error) {
 
 var address = regexp.MustCompile(`[0-9a-f]+[.:][0-9a-f.:]+`)
 
-// monitor has g note which VIPs lose something in the kernel, until t ends.
+// monitor has g note which VIPs lose something in the kernel, until t ends. Sets must exist before: what comes while nft
+// monitor starts it may neither read nor hear of, and then it tells nothing of that set's elements.
 func (g *guarded) monitor(t *testing.T) {
 	t.Helper()
+	nft := func(rules string) error { _, err := g.Node.RunInput(rules, "nft", "-f", "-"); return err }
+	err := nft("table ip watch { set s { type ipv4_addr; elements = { 192.0.2.7 }; }; }")
 	cmd := exec.Command("nft", "-n", "monitor")
-	out, err := cmd.StdoutPipe()
-	if err == nil {
+	out, e := cmd.StdoutPipe()
+	if err = errors.Join(err, e); err == nil {
 		err = g.Node.Start(cmd)
 	}
 	if err != nil {
@@ -112,8 +115,7 @@ func (g *guarded) monitor(t *testing.T) {
 		_ = cmd.Wait() // killed
 	})
 	probe := netip.MustParseAddr("192.0.2.7")
-	nft := func(rules string) error { _, err := g.Node.RunInput(rules, "nft", "-f", "-"); return err }
-	err = errors.Join(nft("table ip watch { set s { type ipv4_addr; elements = { 192.0.2.7 }; }; }"), Poll(expectPatience, func() error { // until it listens
+	err = errors.Join(Poll(expectPatience, func() error { // until it listens
 		err := nft("add element ip watch s { 192.0.2.7 }; delete element ip watch s { 192.0.2.7 }")
 		if err == nil && !g.takeLost()[probe] {
 			err = errors.New("nft monitor does not tell of what is removed")
