@@ -246,9 +246,12 @@ func TestUnguarded(t *testing.T) {
 	passed := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": xtables.NewTable()}
 	passed["filter"].Jumps["INPUT"] = []string{"-j " + Filter}
 	passed["nat"].Jumps["PREROUTING"] = []string{"-j " + masqueradeChain}
+	passed["nat"].Jumps["OUTPUT"] = []string{"-j " + masqueradeChain}
 	flushed := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": xtables.NewTable()}
 	elsewhere := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": passed["filter"]}
-	elsewhere["nat"].Jumps["PREROUTING"] = []string{"-j " + Services}
+	elsewhere["nat"].Jumps["PREROUTING"], elsewhere["nat"].Jumps["OUTPUT"] = []string{"-j " + Services}, passed["nat"].Jumps["OUTPUT"]
+	outside := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": passed["filter"]}
+	outside["nat"].Jumps["PREROUTING"] = passed["nat"].Jumps["PREROUTING"]
 	all := heldBy(r, w.State).sets
 	other := maps.Clone(all) // masquerades other sources
 	other["SVCP-MASQ-ALL-4"], other["SVCP-MASQ-NONLOCAL-4"] = &ipset.Listing{}, all["SVCP-MASQ-ALL-4"]
@@ -262,6 +265,7 @@ func TestUnguarded(t *testing.T) {
 		{"empty sets", &Actual{passed, map[string]*ipset.Listing{"SVCP-FIREWALLED-4": {}, "SVCP-MASQ-ALL-4": {}}}, true, true},
 		{"sets only", &Actual{flushed, all}, true, true},
 		{"other jumps of the nat table", &Actual{elsewhere, all}, false, true},
+		{"no jump of host processes", &Actual{outside, all}, false, true},
 		{"other sources to masquerade", &Actual{passed, other}, false, true},
 		{"all", &Actual{passed, all}, false, false},
 		{"what iptables mode made", &Actual{passed, byIPTables}, true, false},

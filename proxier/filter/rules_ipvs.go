@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -182,32 +181,26 @@ func (r *Rules) Withhold(entries map[ipset.Entry]bool, changes *Changes) {
 }
 
 // Unguarded returns the frontends of whose packets the rules in the kernel, h, let some pass that they shall drop,
-// or leave some alone that they shall masquerade.
+// or leave some alone that they shall masquerade. Rules of iptables mode, which come before IPVS, masquerade all.
 func (r *Rules) Unguarded(h *Actual) map[ipset.Entry]bool {
-	out := r.notIn(h, firewalledSet, h.leadsTo("INPUT", ""))
-	if h.Balances() { // rules of iptables mode, which come before IPVS and masquerade
-		return out
+	asked := map[string]bool{firewalledSet: h.leadsTo("INPUT", "")} // the sets that matter: does a packet meet them?
+	if !h.Balances() {
+		meets := h.leadsTo("PREROUTING", masqueradeChain) && h.leadsTo("OUTPUT", masqueradeChain)
+		asked[everyoneSet], asked[nonLocalSet], asked[processesSet] = meets, meets, meets
 	}
-	for _, set := range []string{everyoneSet, nonLocalSet, processesSet} {
-		maps.Copy(out, r.notIn(h, set, h.leadsTo("PREROUTING", masqueradeChain)))
-	}
-	return out
-}
-
-// notIn returns the frontends of a set that the kernel has not in it, or all of them if it does not ask the set.
-func (r *Rules) notIn(h *Actual, name string, asked bool) map[ipset.Entry]bool {
-	out := map[ipset.Entry]bool{}
-	for m, n := range r.members {
-		if m.set == name && n > 0 {
-			out[m.Entry] = true
+	held := map[member]bool{}
+	for name, asked := range asked {
+		if set := h.sets[r.words.set(name)]; set != nil && asked {
+			for _, e := range set.Entries {
+				held[member{name, e}] = true
+			}
 		}
 	}
-	set := h.sets[r.words.set(name)]
-	if set == nil || !asked {
-		return out
-	}
-	for _, e := range set.Entries {
-		delete(out, e)
+	out := map[ipset.Entry]bool{}
+	for m, n := range r.members {
+		if _, matters := asked[m.set]; matters && n > 0 && !held[m] {
+			out[m.Entry] = true
+		}
 	}
 	return out
 }

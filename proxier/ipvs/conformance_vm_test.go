@@ -76,7 +76,7 @@ func (h *host) damages() {
 
 // flush returns the commands that flush all of iptables.
 func (h *host) flush() string {
-	tool := map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[h.Family]
+	tool := h.tool()
 	var words []string
 	for _, table := range []string{"nat", "filter", "mangle"} {
 		words = append(words, fmt.Sprintf("%s -t %s -F; %s -t %s -X", tool, table, tool, table))
@@ -87,10 +87,9 @@ func (h *host) flush() string {
 // dump returns chains, sets, servers, devices and addresses.
 func (h *host) dump() string {
 	h.Helper()
-	save := map[proxier.Family]string{proxier.IPv4: "iptables-save", proxier.IPv6: "ip6tables-save"}[h.Family]
 	addrs := strings.Split(run(h, "sh", "-c", `ip -o addr | awk '!/scope link/ { print $2, $4 }'; ip -o link | awk '{ print $2 }'`), "\n")
 	slices.Sort(addrs)
-	return strings.Join(slices.Concat([]string{backendtest.Saved(h, save)}, h.servers(), addrs), "\n")
+	return strings.Join(slices.Concat([]string{backendtest.Saved(h, h.tool()+"-save")}, h.servers(), addrs), "\n")
 }
 
 // foreign makes what another program has, and returns its servers: they are on an address of
@@ -109,7 +108,7 @@ func (h *host) foreign() []string {
 // objects lists what is ours: everything but what foreign made.
 func (h *host) objects() map[string]string {
 	h.Helper()
-	tool := map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[h.Family]
+	tool := h.tool()
 	all := map[string]string{}
 	backendtest.FilterObjects(all, tool, backendtest.Saved(h, tool+"-save"))
 	for table := range strings.Lines(run(h, "sh", "-c", "nft list tables | grep SVCP || true")) {

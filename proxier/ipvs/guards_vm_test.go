@@ -244,11 +244,6 @@ func (g *guardedHost) balances(key lvs.Key, endpoints []netip.AddrPort) bool {
 	return slices.ContainsFunc(dests, func(d lvs.Destination) bool { return d.Weight > 0 && slices.Contains(endpoints, d.AddrPort) })
 }
 
-// set returns the name of a set of the family.
-func (g *guardedHost) set(name string) string {
-	return name + map[proxier.Family]string{proxier.IPv4: "-4", proxier.IPv6: "-6"}[g.Family]
-}
-
 // members returns the frontends in a set, which may be missing.
 func (g *guardedHost) members(set string) map[ipset.Entry]bool {
 	g.Helper()
@@ -285,7 +280,7 @@ func (g *guardedHost) wantNone() {
 // destroy destroys a set, with the rules of the chains that use it.
 func (g *guardedHost) destroy(set string) {
 	g.Helper()
-	tool := map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[g.Family]
+	tool := g.tool()
 	run(g, tool, "-t", "nat", "-F", "SVCP-MASQUERADE")
 	run(g, tool, "-t", "filter", "-F", "SVCP-FILTER")
 	for start := time.Now(); exec.Command("ipset", "destroy", g.set(set)).Run() != nil; time.Sleep(10 * time.Millisecond) {

@@ -93,6 +93,16 @@ func (h *host) ip(args string) string {
 	return run(h, "ip", words...)
 }
 
+// tool returns the name of the family's iptables.
+func (h *host) tool() string {
+	return map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[h.Family]
+}
+
+// set returns the name of a set of the family.
+func (h *host) set(name string) string {
+	return name + map[proxier.Family]string{proxier.IPv4: "-4", proxier.IPv6: "-6"}[h.Family]
+}
+
 func (h *host) ipvsadm(args string) { h.Helper(); run(h, "ipvsadm", strings.Fields(args)...) }
 
 // servers returns what ipvsadm-save says, with the thresholds that it leaves out, sorted.

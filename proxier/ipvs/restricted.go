@@ -17,8 +17,11 @@ func (p *snapshot) withoutGuards(rules *filter.Rules) map[lvs.Key]bool {
 	for e := range rules.Unguarded(p.rules) {
 		keys[lvs.Key{Addr: e.Addr, Protocol: e.Protocol, Port: e.Port}] = true
 	}
+	if p.rules.Balances() {
+		return keys
+	}
 	for key, c := range p.claims.by {
-		if c.frontend().Split() && !p.rules.Balances() {
+		if c.frontend().Split() {
 			keys[key] = true
 		}
 	}

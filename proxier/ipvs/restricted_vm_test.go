@@ -12,32 +12,38 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A node port that not everybody may use, or that is masqueraded, is not balanced before rules see to that, which
-// cannot be written here until another program lets go of a set. Then it is, and one that needs no rules is all the
-// time.
+// A node port that not everybody may use, that is masqueraded, or that treats host processes differently, is not
+// balanced before rules see to that, which cannot be written here until another program lets go of a set. Then it is,
+// and one that needs no rules is all the time.
 func TestServersWaitForTheirRules(t *testing.T) {
 	everywhere(t, func(h *host) {
 		for i, tt := range []struct {
-			restricted bool
-			masquerade proxier.Masquerade
-		}{{true, proxier.NoOne}, {false, proxier.Everyone}, {false, proxier.NoOne}} {
-			res := h.nodePort([]string{"ranged", "masqueraded", "plain"}[i], uint16(30080+i), 0, 1)
+			name           string
+			restricted     bool
+			outside, local proxier.Masquerade
+		}{
+			{"ranged", true, proxier.NoOne, proxier.NoOne},
+			{"masqueraded", false, proxier.Everyone, proxier.Everyone},
+			{"split", false, proxier.NoOne, proxier.Everyone},
+			{"plain", false, proxier.NoOne, proxier.NoOne},
+		} {
+			res := h.nodePort(tt.name, uint16(30080+i), 0, 1)
 			f := res.Frontends[0]
-			f.Restricted, f.Outside.Masquerade, f.Local.Masquerade = tt.restricted, tt.masquerade, tt.masquerade
+			f.Restricted, f.Outside.Masquerade, f.Local.Masquerade = tt.restricted, tt.outside, tt.local
 			h.World.Put(res.Key, res)
 		}
 		free := h.occupy("SVCP-FIREWALLED")
 		if err := h.Backend.Sync(h.Context(), h.World.State, nil); err == nil {
 			h.Fatal("the rules were written")
 		}
-		if got, want := h.balancedPorts(30080, 30081, 30082), []uint16{30082}; !slices.Equal(got, want) {
+		if got, want := h.balancedPorts(30080, 30081, 30082, 30083), []uint16{30083}; !slices.Equal(got, want) {
 			h.Errorf("without rules, %v are balanced, want %v", got, want)
 		}
 		free()
 		h.Sync(nil)
 		h.settled()
 		h.wantState()
-		if got := h.balancedPorts(30080, 30081, 30082); len(got) != 3 {
+		if got := h.balancedPorts(30080, 30081, 30082, 30083); len(got) != 4 {
 			h.Errorf("with rules, only %v are balanced", got)
 		}
 	})
@@ -59,12 +65,9 @@ func (h *host) balancedPorts(ports ...uint16) (balanced []uint16) {
 // occupy makes a set of ours that is of another type and in use, so that rules cannot be written until free is called.
 func (h *host) occupy(name string) (free func()) {
 	h.Helper()
-	tool, set, family := "iptables", name+"-4", "inet"
-	if h.Family == proxier.IPv6 {
-		tool, set, family = "ip6tables", name+"-6", "inet6"
-	}
+	set, family := h.set(name), map[proxier.Family]string{proxier.IPv4: "inet", proxier.IPv6: "inet6"}[h.Family]
 	rule := strings.Fields("FORWARD -m set --match-set " + set + " src -j ACCEPT")
 	run(h, "ipset", "create", set, "hash:ip", "family", family)
-	run(h, tool, slices.Concat([]string{"-A"}, rule)...)
-	return func() { run(h, tool, slices.Concat([]string{"-D"}, rule)...) }
+	run(h, h.tool(), slices.Concat([]string{"-A"}, rule)...)
+	return func() { run(h, h.tool(), slices.Concat([]string{"-D"}, rule)...) }
 }
