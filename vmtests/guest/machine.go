@@ -26,9 +26,10 @@ import (
 const EnvAccel = "SVCPROXY_VM_ACCEL"
 
 // kernelArguments: crashes end the guest, and nothing measures, or guards against, what emulation has no use for. To
-// guard it costs up to a fifth of the time.
+// guard it costs up to a fifth of the time. Programs that are loaded at random addresses cost half of it: QEMU
+// then translates the code of each process again.
 const kernelArguments = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t mitigations=off random.trust_cpu=on tsc=reliable no_timer_check" +
-	" init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off kfence.sample_interval=0 apparmor=0 audit=0"
+	" init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off kfence.sample_interval=0 apparmor=0 audit=0 norandmaps"
 
 // processor is the guest's, without cmpxchg16b, in whose emulation newer kernels crash in QEMU 7.2, and without the
 // string instructions by which kernels copy and clear pages byte by byte where they are fast: emulated they are slow.
