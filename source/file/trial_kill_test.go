@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ func decider(dir string) {
 	d := &deciding{tracked: newTracked(src), dir: dir, synced: make(chan bool)}
 	go func() { _ = src.Run(context.Background(), d) }()
 	<-d.synced
+	d.keep()
+	fmt.Println("is", d.version())
 	for {
 		d.decide()
 	}
@@ -36,23 +39,29 @@ func decider(dir string) {
 
 type deciding struct {
 	*tracked
-	dir    string
-	synced chan bool
+	dir      string
+	synced   chan bool
+	accepted atomic.Int64 // the version in use, once the Source knows that it is
+}
+
+// Apply implements source.Sink.
+func (d *deciding) Apply(ch source.Changes) {
+	d.tracked.Apply(ch)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.accepted.Store(int64(d.uses[source.Key{Namespace: "default", Name: "a"}]))
 }
 
 // Synced implements source.Sink.
-func (d *deciding) Synced(string) {
-	fmt.Println("is", d.version())
-	close(d.synced)
-}
+func (d *deciding) Synced(string) { close(d.synced) }
 
-func (d *deciding) version() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.uses[source.Key{Namespace: "default", Name: "a"}]
-}
+func (d *deciding) version() int { return int(d.accepted.Load()) }
 
-// edit has a new version of the file in use.
+// keep waits until what is in use is recorded. Killed before, while the file is written again, the
+// next process finds neither.
+func (d *deciding) keep() { must(d.src.store.flush(context.Background())) }
+
+// edit has a new version of the file in use, and recorded.
 func (d *deciding) edit() {
 	n := 1 + rand.IntN(500)
 	fmt.Println("try", n)
@@ -60,6 +69,7 @@ func (d *deciding) edit() {
 	for d.version() != n {
 		time.Sleep(time.Millisecond)
 	}
+	d.keep()
 }
 
 // decide does one thing after another that changes what is in use.
