@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,7 +70,9 @@ func (e *env) flowsMeet(t *testing.T, flows []*Flow, want want) {
 	t.Helper()
 	start := time.Now()
 	for _, f := range flows {
+		asked := 0
 		err := Poll(expectPatience, func() error {
+			asked++
 			if got := f.Ask(); e.match(f.question, got, want) != nil {
 				f.question.late(got, want)
 				return fmt.Errorf("flow %s: %s, want %s", f.question, got, want)
@@ -77,10 +80,24 @@ func (e *env) flowsMeet(t *testing.T, flows []*Flow, want want) {
 			return nil
 		})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("asked %d times: %v; node knows of it:\n%s", asked, err, e.tracked(f))
 		}
 	}
 	t.Logf("%d flows: %s, within %v", len(flows), want, time.Since(start))
+}
+
+// tracked returns what connection tracking of node has with the flow's port.
+func (e *env) tracked(f *Flow) string {
+	family := "ipv6"
+	if f.question.To.Addr().Is4() {
+		family = "ipv4"
+	}
+	out, err := e.Node.Run("conntrack", "-L", "-f", family, "-p", "udp")
+	if err != nil {
+		return err.Error()
+	}
+	port := fmt.Sprintf("port=%d ", f.LocalAddr().(*net.UDPAddr).Port)
+	return strings.Join(slices.DeleteFunc(strings.SplitAfter(out, "\n"), func(line string) bool { return !strings.Contains(line, port) }), "")
 }
 
 // flowsAreGone waits until no endpoint answers flows any more, and they meet what an address
