@@ -33,8 +33,8 @@ func Dead(t testing.TB, dir string) (answer func()) {
 	return answer
 }
 
-// Unopenable has each open of one of these files wait, fanotify(7), until answer is called or the test ends. What they
-// are can be looked at.
+// Unopenable has each open of one of these files or directories wait, fanotify(7), until answer is called or the test
+// ends. What they are can be looked at, and files in such a directory are opened as ever.
 func Unopenable(t testing.TB, paths ...string) (answer func()) {
 	t.Helper()
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, unix.O_RDONLY)
@@ -44,7 +44,7 @@ func Unopenable(t testing.TB, paths ...string) (answer func()) {
 	answer = sync.OnceFunc(func() { _ = unix.Close(fd) }) // the kernel allows what waits
 	t.Cleanup(answer)
 	for _, path := range paths {
-		if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, path); err != nil {
+		if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM|unix.FAN_ONDIR, unix.AT_FDCWD, path); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,7 +22,7 @@ func Replace(path, draft string, synced bool, write func(io.Writer) error) error
 		return err
 	}
 	if synced {
-		return syncDir(filepath.Dir(path))
+		return Sync(filepath.Dir(path))
 	}
 	return nil
 }
@@ -47,11 +47,11 @@ func fill(draft string, synced bool, write func(io.Writer) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// syncDir has the names in dir on the disk.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+// Sync waits until the contents of a file, or the names in a directory, are on the disk.
+func Sync(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(f.Sync(), f.Close())
 }

@@ -1,6 +1,11 @@
 package file
 
-import "svcproxy.dev/svcproxy/source"
+import (
+	"errors"
+	"io/fs"
+
+	"svcproxy.dev/svcproxy/source"
+)
 
 // damage says why a copy is not used.
 func (s *Source) damage(name string, r record, why string) []source.Fault {
@@ -25,7 +30,8 @@ func (s *Source) forgetRecords(versions map[string]*version) {
 }
 
 // cleanStore does what can wait until all services have been handed on: it drops what
-// is kept of files that do not exist any more, and keeps again what was lost.
+// is kept of files that do not exist any more, and keeps again what was lost. What an earlier
+// run wrote last may not be on the disk: until it is, which nothing else waits for, no copy is removed.
 func (s *Source) cleanStore() {
 	if s.store == nil {
 		return
@@ -39,14 +45,26 @@ func (s *Source) cleanStore() {
 	}
 	s.forgetRecords(lost)
 	s.markStore()
-	s.store.enqueue(func() {
-		for _, name := range s.store.removeOrphans() {
-			path := s.path(name)
-			if t, ok := s.disks.read(path, s.disks.lstat(path), s.maxSize); ok && t.err == nil {
-				s.store.rewriteCopy(name, &version{id: idOf(t.data, nil), data: t.data})
-			}
-		}
+	s.background.Go(func() {
+		err := s.store.syncAll()
+		s.store.enqueue(func() { s.tidyStore(err) })
 	})
+}
+
+// tidyStore removes copies that nothing needs, once all is on the disk, and keeps again what was lost.
+func (s *Source) tidyStore(synced error) {
+	if synced != nil {
+		if !errors.As(synced, new(*fs.PathError)) { // else nothing is known, and who writes says why
+			s.store.noteError(synced)
+		}
+		return
+	}
+	for _, name := range s.store.removeOrphans() {
+		path := s.path(name)
+		if t, ok := s.disks.read(path, s.disks.lstat(path), s.maxSize); ok && t.err == nil {
+			s.store.rewriteCopy(name, &version{id: idOf(t.data, nil), data: t.data})
+		}
+	}
 }
 
 // forgetLost has nobody wait any more for files that a power failure may have taken.

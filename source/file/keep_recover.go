@@ -107,10 +107,6 @@ func (st *store) removeOrphans() (missing []string) {
 	if err != nil {
 		return nil // nothing is known
 	}
-	if err := st.sync(false); err != nil { // what an earlier run wrote last may not be on the disk
-		st.noteError(err)
-		return nil
-	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	owner := make(map[string]string, len(st.records))

@@ -78,13 +78,14 @@ func (st *store) next() []job {
 	return jobs
 }
 
-// write goes on after a copy that cannot be written, and returns the first error.
+// write goes on after a copy that cannot be written, and returns the first error. All is written before
+// anything is synced: however slow the disk, a process that is killed meanwhile loses nothing.
 func (st *store) write(jobs []job, sync bool) (err error) {
 	defer st.doneWriting()
 	var lines strings.Builder
-	written, each := jobs[:0], sync && len(jobs) <= maxSyncEach
+	written := jobs[:0]
 	for _, j := range jobs {
-		if e := st.writeCopy(j, each); e != nil {
+		if e := st.writeCopy(j); e != nil {
 			err = cmp.Or(err, e)
 			continue
 		}
@@ -94,9 +95,9 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	if len(written) == 0 {
 		return err
 	}
-	e := st.add(lines.String(), len(written), each)
+	e := st.add(lines.String(), len(written))
 	if e == nil && sync {
-		e = st.sync(each)
+		e = st.sync(written)
 	}
 	if e != nil {
 		st.doubt(written)
@@ -111,7 +112,7 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	return err
 }
 
-func (st *store) writeCopy(j job, sync bool) error {
+func (st *store) writeCopy(j job) error {
 	if j.v == nil {
 		return nil
 	}
@@ -121,20 +122,32 @@ func (st *store) writeCopy(j job, sync bool) error {
 		}
 		return fmt.Errorf("the text of %s is not known any more", source.Quote(j.name))
 	}
-	return st.replace(copyName(j.name, j.sum), j.data, sync)
+	return st.replace(copyName(j.name, j.sum), j.data, false)
 }
 
-// sync has the names of copies written that were synced each, or else everything
-// that the file system of the store was given: one wait for many.
-func (st *store) sync(each bool) error {
+// sync waits until the disk has what was written of a few jobs, or of many everything
+// that the file system of the store was given.
+func (st *store) sync(written []job) error {
+	if len(written) > maxSyncEach {
+		return st.syncAll()
+	}
+	for _, j := range written {
+		if j.v == nil { // it has no copy
+			continue
+		}
+		if err := disk.Sync(st.copyPath(j.name, j.record)); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(disk.Sync(st.index()), disk.Sync(st.dir))
+}
+
+func (st *store) syncAll() error {
 	d, err := os.Open(st.dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	if each {
-		return d.Sync()
-	}
 	err = unix.Syncfs(int(d.Fd()))
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
 		unix.Sync()
@@ -174,7 +187,7 @@ func (st *store) doneWriting() {
 }
 
 // add adds n lines to the index, in one write.
-func (st *store) add(lines string, n int, sync bool) error {
+func (st *store) add(lines string, n int) error {
 	if !st.indexIntact {
 		if err := st.rewrite(); err != nil {
 			return err
@@ -186,9 +199,6 @@ func (st *store) add(lines string, n int, sync bool) error {
 		return err
 	}
 	_, err = f.WriteString(lines)
-	if err == nil && sync {
-		err = f.Sync()
-	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		st.indexIntact = false // there may be half a line
 		return err

@@ -29,6 +29,7 @@ func TestDeadDisk(t *testing.T) {
 		{"the directory at the start", (*deadDisk).directoryAtStart},
 		{"opened", (*deadDisk).opened},
 		{"large files opened", (*deadDisk).large},
+		{"the disk of the state directory", (*deadDisk).state},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -40,7 +41,7 @@ func TestDeadDisk(t *testing.T) {
 // A deadDisk is a directory of service files with a.toml, and x.toml that leads to another directory.
 type deadDisk struct {
 	*fixture
-	far, state string
+	far, stateDir string
 }
 
 func newDeadDisk(t *testing.T, root string) *deadDisk {
@@ -60,7 +61,7 @@ func (d *deadDisk) link() { check(d.T, os.Symlink("../far/x.toml", d.path("x.tom
 // start runs a Source that is told at once what is accepted.
 func (d *deadDisk) start() {
 	d.sink = newRecorder(d.T, d.dir)
-	d.src = New(Options{Dir: d.dir, StateDir: d.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(d.Output(), nil))})
+	d.src = New(Options{Dir: d.dir, StateDir: d.stateDir, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(d.Output(), nil))})
 	d.src.parse = parseLines
 	ctx, cancel := context.WithCancel(d.Context())
 	done := make(chan error)
@@ -186,4 +187,31 @@ func (d *deadDisk) large() {
 		}
 	}
 	answer()
+}
+
+// state has a disk that takes what is written and does not say that it is there: a process that is killed
+// meanwhile loses nothing.
+func (d *deadDisk) state() {
+	d.awaitStates("a.toml accepted 1; x.toml accepted 1")
+	check(d.T, d.src.store.flush(d.Context()))
+	answer := disktest.Unopenable(d.T, d.stateDir+"/lastgood")
+	d.write("a.toml", "a 2\n")
+	d.sink.await("while the disk is waited for", "a.toml: a 2; x.toml: x 1")
+	for start := time.Now(); ; time.Sleep(openPoll) {
+		index, err := os.ReadFile(d.stateDir + "/lastgood/index")
+		check(d.T, err)
+		records, _, _ := parseIndex(index)
+		text, _ := os.ReadFile(d.stateDir + "/lastgood/" + copyName("a.toml", records["a.toml"].sum))
+		if string(text) == "a 2\n" {
+			break
+		}
+		if time.Since(start) > time.Minute {
+			d.Fatalf("a start would use %q", text)
+		}
+	}
+	if !d.src.store.hasPending() {
+		d.Error("it is taken for kept before the disk says so")
+	}
+	answer()
+	check(d.T, d.src.store.flush(d.Context()))
 }
