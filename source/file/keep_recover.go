@@ -99,8 +99,8 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 
 // removeOrphans does what can wait until all services have been handed on: it writes the
 // index again if that has lines that do not count, and removes copies without a
-// record that nothing needs, which the process was killed or stopped before it could do. It returns
-// the files whose copy is missing.
+// record that nothing needs, which the process was killed or stopped before it could do. The disk must
+// have all that an earlier run wrote. It returns the files whose copy is missing.
 func (st *store) removeOrphans() (missing []string) {
 	st.compact(0)
 	entries, err := os.ReadDir(st.dir)

@@ -79,7 +79,7 @@ func (st *store) next() []job {
 }
 
 // write goes on after a copy that cannot be written, and returns the first error. All is written before
-// anything is synced: however slow the disk, a process that is killed meanwhile loses nothing.
+// anything is synced: however slow the disk, a process that is killed meanwhile loses nothing of these jobs.
 func (st *store) write(jobs []job, sync bool) (err error) {
 	defer st.doneWriting()
 	var lines strings.Builder
