@@ -143,12 +143,14 @@ func (e *env) stream(t *testing.T) (stop func()) {
 func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	var asked atomic.Int64
+	var asked, again atomic.Int64
 	for _, c := range checks {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				for _, q := range c.questions() {
-					e.askAtOnce(t, q, nil)
+					if e.askAtOnce(t, q, nil) {
+						again.Add(1)
+					}
 					asked.Add(1)
 				}
 				time.Sleep(streamPause * time.Duration(len(checks)))
@@ -162,6 +164,9 @@ func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 		if asked.Load() < int64(len(checks)) { // how many there are is up to the machine
 			t.Error("hardly any new connection was made")
 		}
+		if n := again.Load(); e.mode.name != "ipvs" && n > 3+asked.Load()/100 {
+			t.Errorf("%d datagrams were lost: more than a busy machine does", n)
+		}
 	}
 }
 
@@ -169,15 +174,15 @@ func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 // lets a flow wait for it whose endpoint has left: 300 ms, and none in ipvs mode.
 const busy = 1.5
 
-// askAtOnce asks what somebody must answer at once. clock, which may be nil, tells when
-// this process itself stood still.
-func (e *env) askAtOnce(t *testing.T, q Question, clock *stalls) {
+// askAtOnce asks what somebody must answer at once, and reports whether a datagram was lost and asked again.
+// clock, which may be nil, tells when this process itself stood still.
+func (e *env) askAtOnce(t *testing.T, q Question, clock *stalls) (again bool) {
 	q.Patience = streamPatience
 	load := pace.Load()
 	start, stalled := time.Now(), clock.total()
 	got := Ask(q)
 	if got.Outcome == Dropped && q.Protocol == source.UDP && (e.mode.name == "ipvs" || load > busy) {
-		start = time.Now() // an answer under way is lost when its endpoint leaves
+		start, again = time.Now(), true // an answer under way is lost when its endpoint leaves
 		got = Ask(q)
 	}
 	took := time.Since(start)
@@ -188,6 +193,7 @@ func (e *env) askAtOnce(t *testing.T, q Question, clock *stalls) {
 	default:
 		t.Errorf("new connection %s: %s after %v, begun at %s", q, got, took, start.UTC().Format(time.StampMilli))
 	}
+	return again
 }
 
 // testMended damages our objects in every way that the mode knows and waits for packets to meet what they should.
