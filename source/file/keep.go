@@ -1,8 +1,10 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
+	"os"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -47,19 +49,20 @@ func (s *Source) cleanStore() {
 	s.markStore()
 	s.background.Go(func() {
 		err := s.store.syncAll()
-		s.store.enqueue(func() { s.tidyStore(err) })
+		found, e := os.ReadDir(s.store.dir)
+		s.store.enqueue(func() { s.tidyStore(found, cmp.Or(err, e)) })
 	})
 }
 
-// tidyStore removes copies that nothing needs, once all is on the disk, and keeps again what was lost.
-func (s *Source) tidyStore(synced error) {
-	if synced != nil {
-		if !errors.As(synced, new(*fs.PathError)) { // else nothing is known, and who writes says why
-			s.store.noteError(synced)
+// tidyStore removes those of the found copies that nothing needs, once all is on the disk, and keeps again what was lost.
+func (s *Source) tidyStore(found []fs.DirEntry, err error) {
+	if err != nil {
+		if !errors.As(err, new(*fs.PathError)) { // else nothing is known, and who writes says why
+			s.store.noteError(err)
 		}
 		return
 	}
-	for _, name := range s.store.removeOrphans() {
+	for _, name := range s.store.removeOrphans(found) {
 		path := s.path(name)
 		if t, ok := s.disks.read(path, s.disks.lstat(path), s.maxSize); ok && t.err == nil {
 			s.store.rewriteCopy(name, &version{id: idOf(t.data, nil), data: t.data})

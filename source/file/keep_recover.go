@@ -98,15 +98,11 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 }
 
 // removeOrphans does what can wait until all services have been handed on: it writes the
-// index again if that has lines that do not count, and removes copies without a
-// record that nothing needs, which the process was killed or stopped before it could do. The disk must
+// index again if that has lines that do not count, and removes those of the found copies
+// without a record that nothing needs, which the process was killed or stopped before it could do. The disk must
 // have all that an earlier run wrote. It returns the files whose copy is missing.
-func (st *store) removeOrphans() (missing []string) {
+func (st *store) removeOrphans(found []fs.DirEntry) (missing []string) {
 	st.compact(0)
-	entries, err := os.ReadDir(st.dir)
-	if err != nil {
-		return nil // nothing is known
-	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	owner := make(map[string]string, len(st.records))
@@ -118,15 +114,17 @@ func (st *store) removeOrphans() (missing []string) {
 	}
 	needed := copyNames(st.needs)
 	st.retainNeeded()
-	for _, e := range entries {
+	for _, e := range found {
 		name := e.Name()
 		if _, ok := owner[name]; !ok && !needed[name] && isCopy.MatchString(name) {
 			_ = os.Remove(filepath.Join(st.dir, name))
 		}
 		delete(owner, name)
 	}
-	for _, name := range owner {
-		missing = append(missing, name)
+	for name, of := range owner {
+		if _, err := os.Lstat(filepath.Join(st.dir, name)); err != nil { // else it was written since
+			missing = append(missing, of)
+		}
 	}
 	return missing
 }
