@@ -15,7 +15,7 @@ import (
 )
 
 // add notes what was accepted, once its copies are in the directory of the store.
-func (h *history) add(st *store, jobs []job, sync bool) {
+func (h *history) add(st *store, jobs []job) {
 	if !h.loaded {
 		if err := h.load(st.needed()); err != nil {
 			h.noteError(err)
@@ -32,7 +32,7 @@ func (h *history) add(st *store, jobs []job, sync bool) {
 		}
 	}
 	if err == nil && len(news) > 0 {
-		err = h.write(news, sync)
+		err = h.write(news)
 	}
 	if h.pruneDue() {
 		h.prune(st.needed())
@@ -46,7 +46,7 @@ func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
 	if len(h.list) > 0 {
 		next += h.list[len(h.list)-1].Number
 	}
-	if j.v != nil && j.old.sum == j.sum { // the copy was written again
+	if j.old.sum == j.sum { // it was written again
 		return nil, nil
 	}
 	if !j.old.removed() && !h.has(j.name, j.old.sum) { // of a version without a history, or dropped

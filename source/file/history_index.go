@@ -27,7 +27,7 @@ const (
 
 // A history keeps the versions of files that were accepted before, beside the store: an
 // index of them, and the copies that the store had, as links to these. All of it
-// happens after the store has what it needs on the disk, and what fails here
+// happens after the store has written what it needs, and what fails here
 // hinders nothing else.
 type history struct {
 	dir  string
@@ -41,6 +41,7 @@ type history struct {
 	lines  int        // of the index
 	pruned int        // how many prune left, the last time
 	whole  bool       // the index on the disk is as we know it, and can be added to
+	news   bool       // it has grown, and the disk was not asked since
 }
 
 func newHistory(stateDir string, log *slog.Logger) *history {
@@ -95,8 +96,8 @@ func (h *history) has(name string, sum [sha256.Size]byte) bool {
 	return false
 }
 
-// write adds revisions to the index.
-func (h *history) write(news []Revision, sync bool) error {
+// write adds revisions to the index, of which the disk is asked later.
+func (h *history) write(news []Revision) error {
 	if !h.whole {
 		if err := h.rewrite(); err != nil {
 			return err
@@ -112,15 +113,27 @@ func (h *history) write(news []Revision, sync bool) error {
 		lines.WriteString(r.encode())
 	}
 	_, err = f.WriteString(lines.String())
-	if err == nil && sync {
-		err = f.Sync()
-	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		h.whole = false // there may be half a line
 		return err
 	}
-	h.list, h.lines = append(h.list, news...), h.lines+len(news)
+	h.list, h.lines, h.news = append(h.list, news...), h.lines+len(news), true
 	return nil
+}
+
+// takeNews reports whether the index has grown since it was last called.
+func (h *history) takeNews() bool {
+	news := h.news
+	h.news = false
+	return news
+}
+
+// noteSynced notes whether the disk has the index.
+func (h *history) noteSynced(err error) {
+	if err != nil {
+		h.whole = false // nobody knows what it has
+		h.noteError(err)
+	}
 }
 
 // rewrite writes the index again.

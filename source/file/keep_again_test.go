@@ -27,18 +27,16 @@ func TestPutWhileWriting(t *testing.T) {
 			st.put(map[string]entry{"x.toml": e})
 		}
 		put(first)
-		for st.writeMore(true) {
-		}
+		st.settle()
 		put("b")
 		taken := st.next()
 		put("c")
 		put(first)
-		if err := st.write(taken, true); err != nil {
+		if err := st.write(taken); err != nil {
 			t.Fatal(err)
 		}
-		for st.writeMore(true) {
-		}
-		if why := st.writeError(); why != "" || st.hasPending() {
+		st.settle()
+		if why := st.writeError(); why != "" || !st.settled() {
 			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.pending)))
 		}
 		r, ok := st.recordOf("x.toml")
@@ -64,7 +62,7 @@ func TestPutAfterError(t *testing.T) {
 	put := func(text string) error {
 		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
 		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
-		return st.write(st.next(), true)
+		return st.write(st.next())
 	}
 	check(t, put("a"))
 	check(t, os.Remove(st.index()))
@@ -86,7 +84,8 @@ func TestTroubleEndsWithItsCause(t *testing.T) {
 	put := func(text string) {
 		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
 		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
-		for woken(st) && st.writeMore(true) {
+		for woken(st) {
+			st.settle()
 		}
 	}
 	put("a")
@@ -96,7 +95,7 @@ func TestTroubleEndsWithItsCause(t *testing.T) {
 		t.Fatal("a copy was written")
 	}
 	check(t, os.RemoveAll(temp))
-	if put("a"); st.writeError() != "" || st.hasPending() {
+	if put("a"); st.writeError() != "" || !st.settled() {
 		t.Errorf("still: %s", st.writeError())
 	}
 }
@@ -119,7 +118,7 @@ func TestHistoryThatCannotBeRead(t *testing.T) {
 		st.loadIndex()
 		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
 		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
-		check(t, st.write(st.next(), true))
+		check(t, st.write(st.next()))
 		return st.history
 	}
 	add("a")

@@ -23,8 +23,13 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// killDir is set for the process that TestKill kills: the directory to work in.
-const killDir = "SVCPROXY_TEST_KILL_DIR"
+const (
+	// killDir is set for the process that TestKill kills: the directory to work in.
+	killDir = "SVCPROXY_TEST_KILL_DIR"
+
+	// killPower is set where the power fails, and not only the process is killed.
+	killPower = "SVCPROXY_TEST_KILL_POWER"
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(killDir); dir != "" {
@@ -91,7 +96,7 @@ func (l *lagging) tellAll() {
 	}
 }
 
-// kept waits until what is accepted has been written, and reports whether a version
+// kept waits until what is accepted has been written, or where the power fails is on the disk, and reports whether a version
 // is the last good one. It is not when its file broke, or went, before the Source
 // was told: then the version before was handed on again.
 func (l *lagging) kept(u source.Unit) bool {
@@ -100,8 +105,10 @@ func (l *lagging) kept(u source.Unit) bool {
 		st.mu.Lock()
 		r, known := st.records[name]
 		_, pending := st.pending[name]
+		_, unsynced := st.unsynced[name]
+		_, syncing := st.syncing[name]
 		st.mu.Unlock()
-		if !pending {
+		if !pending && (os.Getenv(killPower) == "" || !unsynced && !syncing) {
 			return known && hex.EncodeToString(r.sum[:]) == u.Version
 		}
 	}

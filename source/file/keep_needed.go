@@ -3,6 +3,7 @@ package file
 import (
 	"crypto/sha256"
 	"os"
+	"slices"
 )
 
 // dropCopy removes a copy that was replaced, unless decisions need it: then dropRetained does.
@@ -30,11 +31,31 @@ func (st *store) dropRetained() {
 	}
 }
 
-// counts reports whether this version of a file is recorded, or about to be.
+// counts reports whether this version of a file is recorded or about to be, or what a start may find
+// while the disk does not have another.
 func (st *store) counts(name string, sum [sha256.Size]byte) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.records[name].sum == sum || st.pending[name].sum == sum
+	return st.records[name].sum == sum || st.pending[name].sum == sum ||
+		st.unsynced[name].counts(sum) || st.syncing[name].counts(sum)
+}
+
+func (u unsynced) counts(sum [sha256.Size]byte) bool {
+	return u.sum == sum || slices.Contains(u.replaced, sum)
+}
+
+// unsyncedCopies returns the names of copies that a start may need while the disk does not have others. The caller holds st.mu.
+func (st *store) unsyncedCopies() map[string]bool {
+	names := map[string]bool{}
+	for _, files := range []map[string]unsynced{st.unsynced, st.syncing} {
+		for name, u := range files {
+			names[copyName(name, u.sum)] = true
+			for _, sum := range u.replaced {
+				names[copyName(name, sum)] = true
+			}
+		}
+	}
+	return names
 }
 
 // retainNeeded notes copies that decisions of an earlier run need. The caller holds st.mu.

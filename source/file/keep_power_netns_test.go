@@ -103,7 +103,7 @@ func (p *power) life(n int) {
 	check(p.T, os.MkdirAll(p.dir+"/etc", 0o755))
 	p.reboot()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), killDir+"="+p.dir)
+	cmd.Env = append(os.Environ(), killDir+"="+p.dir, killPower+"=1")
 	out, err := cmd.StdoutPipe()
 	check(p.T, err)
 	check(p.T, cmd.Start())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,6 +114,7 @@ func (st *store) removeOrphans(found []fs.DirEntry) (missing []string) {
 		owner[copyName(name, e.sum)] = name
 	}
 	needed := copyNames(st.needs)
+	maps.Copy(needed, st.unsyncedCopies())
 	st.retainNeeded()
 	for _, e := range found {
 		name := e.Name()

@@ -13,17 +13,29 @@ func (st *store) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for st.writeMore(false) {
-			}
-			st.unmarkRunning()
+			st.finish()
 			return
 		case <-st.wakeups:
-			if st.writeMore(true) {
+			if st.writeMore() {
 				st.wake()
+			}
+			st.beginSync()
+		case s := <-st.synced:
+			if st.endSync(s); s.err == nil { // else it is tried again with what is written next
+				st.beginSync()
 			}
 		case f := <-st.tasks:
 			f()
 		}
+	}
+}
+
+func (st *store) finish() {
+	for st.writeMore() {
+	}
+	st.unmarkRunning()
+	if st.syncing != nil {
+		st.endSync(<-st.synced)
 	}
 }
 

@@ -21,13 +21,13 @@ import (
 // back: web.toml is kept as lastgood/web.<start of its checksum>.toml.
 //
 // A copy is written before the line of the index that says it counts; then both
-// reach the disk, with one sync for a large batch; only then what they replace is
+// reach the disk (keep_sync.go); only then what they replace is
 // removed. So whenever the process is killed or the power fails, each file has its
 // last good version or the one before. Checksums say what is damaged, and what
 // the index no longer knows is read from the names of the copies (keep_recover.go).
 //
 // Disks can be slow, so all of it is done by one goroutine, that of run, and
-// nobody waits for it.
+// nobody waits for it; nor does it wait for the disk to have what was accepted.
 type store struct {
 	dir     string // lastgood
 	log     *slog.Logger
@@ -35,6 +35,7 @@ type store struct {
 	history *history
 	wakeups chan struct{} // holds something when writeMore has work
 	tasks   chan func()   // what else is to be done beside it
+	synced  chan synced   // how the sync ended that is under way
 
 	mu      sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
 	records map[string]record
@@ -44,6 +45,9 @@ type store struct {
 	dirText []byte               // of the directory, if that is not written yet
 	decided []byte               // of decisions, if they are not written yet
 	needs   map[keptVersion]bool // that decisions name
+
+	unsynced map[string]unsynced // what is written and may not be on the disk, by file name
+	syncing  map[string]unsynced // that, of which the disk is asked; unsynced has what was written since
 
 	// Of loadIndex, then of the goroutine of run.
 	lines        int                  // of the index, without the header
@@ -70,13 +74,24 @@ type job struct {
 	old  record // what it replaces
 }
 
+// What was written of a file, and the disk may not have yet: its newest copy, and its line in the index.
+type unsynced struct {
+	entry
+	data     []byte              // of v, to write it again
+	replaced [][sha256.Size]byte // the versions before, whose copies go once the disk has this one
+}
+
+// How a sync ended: of what the store has, and of the history.
+type synced struct{ err, history error }
+
 // newStore returns a store in stateDir that does nothing before loadIndex.
 func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
 		history: newHistory(stateDir, log),
 		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{}, writing: map[string]entry{}, retained: map[keptVersion]bool{},
-		wakeups: make(chan struct{}, 1), tasks: make(chan func(), 8),
+		unsynced: map[string]unsynced{},
+		wakeups:  make(chan struct{}, 1), tasks: make(chan func(), 8), synced: make(chan synced, 1),
 	}
 }
 
@@ -94,10 +109,33 @@ func (st *store) writeError() string {
 	return why
 }
 
+// noteError logs once why last good versions cannot be written.
+func (st *store) noteError(err error) {
+	was := st.writeError()
+	switch {
+	case err != nil && err.Error() != was:
+		st.err.Store(err.Error())
+		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
+	case err == nil && was != "" && st.settled():
+		st.err.Store("")
+		st.log.Info("last good versions of service files are kept again")
+	}
+}
+
 func (st *store) hasPending() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.pending) > 0 || st.dirText != nil || st.decided != nil
+	return st.pends()
+}
+
+// pends is hasPending for a caller that holds st.mu.
+func (st *store) pends() bool { return len(st.pending) > 0 || st.dirText != nil || st.decided != nil }
+
+// settled reports whether the disk has all that the store was given.
+func (st *store) settled() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return !st.pends() && len(st.unsynced) == 0 && st.syncing == nil
 }
 
 func (st *store) index() string { return filepath.Join(st.dir, "index") }
@@ -201,11 +239,9 @@ func (e entry) releaseText() {
 	}
 }
 
-// retry makes writeMore have work if anything is not written yet.
+// retry makes writeMore have work if the disk may not have all.
 func (st *store) retry() {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if len(st.pending) > 0 || st.dirText != nil || st.decided != nil {
+	if !st.settled() {
 		st.wake()
 	}
 }
@@ -258,7 +294,7 @@ func (st *store) flush(ctx context.Context) error {
 	defer cancel()
 	for {
 		switch why := st.writeError(); {
-		case !st.hasPending():
+		case st.settled():
 			return nil
 		case why != "":
 			return errors.New(why)

@@ -91,7 +91,7 @@ func TestIndexUnwritable(t *testing.T) {
 	keep := func(name, text string) {
 		v := &version{id: idOf([]byte(text), nil), data: []byte(text)}
 		st.put(map[string]entry{name: {record: record{v.id, time.Now(), time.Now()}, v: v}})
-		st.writeMore(true)
+		st.settle()
 	}
 	keep("a.toml", "a 1\n")
 	check(t, os.Rename(st.index(), st.index()+".away"))
@@ -110,7 +110,7 @@ func TestIndexUnwritable(t *testing.T) {
 	check(t, err)
 	check(t, f.Close())
 	keep("b.toml", "b 1\n")
-	st.writeMore(true)
+	st.settle()
 
 	again := newStore(st.dir+"/..", st.log)
 	again.loadIndex()

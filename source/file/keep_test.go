@@ -144,7 +144,7 @@ func TestRestart(t *testing.T) {
 				put("a.toml", "bad\n")(h)
 				v := &version{id: idOf([]byte("a x\n"), nil), data: []byte("a x\n")}
 				h.src.store.put(map[string]entry{"a.toml": {record: record{v.id, time.Now(), time.Now()}, v: v}})
-				h.src.store.writeMore(true)
+				h.src.store.settle()
 			}, steps: []string{"", "synced"},
 			states: "a.toml refused 0",
 			faults: "DIR/a.toml: bad; STATE/lastgood/a.toml.SUM: warning: the copy of the last good version cannot be used: a x",

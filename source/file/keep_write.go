@@ -9,24 +9,16 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
-const (
-	// batch is how many files are written and synced in one go.
-	batch = 64
-
-	// maxSyncEach is how many are synced one by one: a sync of the whole file system also
-	// waits for what everybody else has written to it.
-	maxSyncEach = 8
-)
+// batch is how many files are written in one go.
+const batch = 64
 
 // writeMore writes some of what is pending, and reports whether there is more. After
 // an error the rest waits for retry.
-func (st *store) writeMore(sync bool) bool {
+func (st *store) writeMore() bool {
 	jobs := st.next() // first, so that the decisions which were put before them are written before
 	_, err := st.writeText(directoryFile, &st.dirText, false)
 	decided, e := st.writeText(decisionsFile, &st.decided, true)
@@ -35,7 +27,7 @@ func (st *store) writeMore(sync bool) bool {
 	}
 	err = cmp.Or(err, e)
 	if len(jobs) > 0 {
-		err = cmp.Or(err, st.write(jobs, sync))
+		err = cmp.Or(err, st.write(jobs))
 	}
 	st.noteError(err)
 	return err == nil && st.hasPending()
@@ -78,9 +70,9 @@ func (st *store) next() []job {
 	return jobs
 }
 
-// write goes on after a copy that cannot be written, and returns the first error. All is written before
-// anything is synced: however slow the disk, a process that is killed meanwhile loses nothing of these jobs.
-func (st *store) write(jobs []job, sync bool) (err error) {
+// write goes on after a copy that cannot be written, and returns the first error. Whether the disk
+// has all that, beginSync asks.
+func (st *store) write(jobs []job) (err error) {
 	defer st.doneWriting()
 	var lines strings.Builder
 	written := jobs[:0]
@@ -95,20 +87,12 @@ func (st *store) write(jobs []job, sync bool) (err error) {
 	if len(written) == 0 {
 		return err
 	}
-	e := st.add(lines.String(), len(written))
-	if e == nil && sync {
-		e = st.sync(written)
-	}
-	if e != nil {
+	if e := st.add(lines.String(), len(written)); e != nil {
 		st.doubt(written)
 		return e
 	}
-	st.history.add(st, written, sync)
-	for _, j := range st.markWritten(written) {
-		if sync && !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) && !st.counts(j.name, j.old.sum) {
-			st.dropCopy(j.name, j.old.sum)
-		}
-	}
+	st.history.add(st, written)
+	st.markWritten(written)
 	return err
 }
 
@@ -125,39 +109,8 @@ func (st *store) writeCopy(j job) error {
 	return st.replace(copyName(j.name, j.sum), j.data, false)
 }
 
-// sync waits until the disk has what was written of a few jobs, or of many everything
-// that the file system of the store was given.
-func (st *store) sync(written []job) error {
-	if len(written) > maxSyncEach {
-		return st.syncAll()
-	}
-	for _, j := range written {
-		if j.v == nil { // it has no copy
-			continue
-		}
-		if err := disk.Sync(st.copyPath(j.name, j.record)); err != nil {
-			return err
-		}
-	}
-	return cmp.Or(disk.Sync(st.index()), disk.Sync(st.dir))
-}
-
-func (st *store) syncAll() error {
-	d, err := os.Open(st.dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	err = unix.Syncfs(int(d.Fd()))
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
-		unix.Sync()
-		return nil
-	}
-	return os.NewSyscallError("syncfs "+st.dir, err)
-}
-
-// markWritten notes that jobs are done, and returns them.
-func (st *store) markWritten(jobs []job) []job {
+// markWritten notes that jobs are written.
+func (st *store) markWritten(jobs []job) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, j := range jobs {
@@ -167,8 +120,8 @@ func (st *store) markWritten(jobs []job) []job {
 			delete(st.pending, j.name)
 			j.releaseText()
 		}
+		st.noteUnsynced(j)
 	}
-	return jobs
 }
 
 // doubt notes that nobody knows what a start would find of files: the lines of the index may count, or not.
@@ -242,17 +195,4 @@ func (st *store) replace(name string, data []byte, sync bool) error {
 		return err
 	}
 	return disk.Replace(filepath.Join(st.dir, name), filepath.Join(st.dir, tempName), sync, disk.Bytes(data))
-}
-
-// noteError logs once why last good versions cannot be written.
-func (st *store) noteError(err error) {
-	was := st.writeError()
-	switch {
-	case err != nil && err.Error() != was:
-		st.err.Store(err.Error())
-		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
-	case err == nil && was != "" && !st.hasPending():
-		st.err.Store("")
-		st.log.Info("last good versions of service files are kept again")
-	}
 }

@@ -102,7 +102,7 @@ func BenchmarkChangeLarge(b *testing.B) {
 			for ; b.Loop(); n++ {
 				put(texts[n%2])
 				<-sink.signal
-				for src.store.hasPending() {
+				for !src.store.settled() {
 					time.Sleep(time.Millisecond)
 				}
 			}

@@ -1,0 +1,124 @@
+package file
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/source/disk"
+)
+
+// maxSyncEach is how many files are synced one by one: a sync of the whole file system also
+// waits for what everybody else has written to it.
+const maxSyncEach = 8
+
+// noteUnsynced notes what was written. The caller holds st.mu.
+func (st *store) noteUnsynced(j job) {
+	u := unsynced{j.entry, j.data, st.unsynced[j.name].replaced}
+	if !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
+		u.replaced = append(u.replaced, j.old.sum)
+	}
+	st.unsynced[j.name] = u
+}
+
+// beginSync has a goroutine wait for the disk, which may take its time, unless one does.
+func (st *store) beginSync() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.syncing != nil || len(st.unsynced) == 0 {
+		return
+	}
+	st.syncing, st.unsynced = st.unsynced, map[string]unsynced{}
+	files, news := st.syncing, st.history.takeNews()
+	go func() {
+		s := synced{err: st.sync(files)}
+		if s.err == nil && news {
+			s.history = disk.Sync(st.history.index())
+		}
+		st.synced <- s
+	}()
+}
+
+// endSync removes what was replaced by what the disk has now. Where it could not be asked, nobody knows what it has,
+// and all is written again.
+func (st *store) endSync(s synced) {
+	st.mu.Lock()
+	done := st.syncing
+	st.syncing = nil
+	if s.err != nil {
+		st.indexIntact = false
+		st.writeAgain(done)
+	}
+	st.mu.Unlock()
+	if s.err == nil {
+		st.history.noteSynced(s.history)
+		st.dropReplaced(done)
+	}
+	st.noteError(s.err)
+}
+
+// writeAgain has what was synced and what was written since written again, when retry or another change comes to it.
+// The caller holds st.mu.
+func (st *store) writeAgain(synced map[string]unsynced) {
+	for name, u := range synced {
+		if newer, ok := st.unsynced[name]; ok {
+			newer.replaced = slices.Concat(u.replaced, newer.replaced)
+			u = newer
+		}
+		st.unsynced[name] = u
+	}
+	for name, u := range st.unsynced {
+		st.damaged[name] = true
+		if _, ok := st.pending[name]; ok {
+			continue
+		}
+		if u.v != nil {
+			u.v.data = u.data
+		}
+		st.pending[name] = u.entry
+	}
+}
+
+func (st *store) dropReplaced(files map[string]unsynced) {
+	for name, u := range files {
+		for _, sum := range u.replaced {
+			if !st.counts(name, sum) {
+				st.dropCopy(name, sum)
+			}
+		}
+	}
+}
+
+// sync waits until the disk has what was written of a few files, or of many everything
+// that the file system of the store was given.
+func (st *store) sync(files map[string]unsynced) error {
+	if len(files) > maxSyncEach {
+		return st.syncAll()
+	}
+	for name, u := range files {
+		if u.v == nil { // it has no copy
+			continue
+		}
+		if err := disk.Sync(st.copyPath(name, u.record)); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(disk.Sync(st.index()), disk.Sync(st.dir))
+}
+
+func (st *store) syncAll() error {
+	d, err := os.Open(st.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	err = unix.Syncfs(int(d.Fd()))
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
+		unix.Sync()
+		return nil
+	}
+	return os.NewSyscallError("syncfs "+st.dir, err)
+}
