@@ -64,7 +64,7 @@ type dialect struct {
 	saddr, daddr uint32 // offsets in the header
 	addr         nft.Type
 
-	ctSource, ctDestination expr.CtKey // of the original direction
+	ctSource, ctDestination uint32 // of the original direction
 
 	icmp        uint8 // the protocol of errors
 	unreachable byte  // their type
@@ -152,9 +152,6 @@ func (r *rules) base(name string, hook uint32, priority int32) {
 func (r *rules) rule(chain string, parts ...[]expr.Any) {
 	var rule nft.Rule
 	for _, e := range slices.Concat(parts...) {
-		if ct, ok := e.(*expr.Ct); ok && (ct.Key == r.ctSource || ct.Key == r.ctDestination) {
-			e = nft.CtOriginal(ct.Register, uint32(ct.Key))
-		}
 		one, err := nft.NewRule(r.number, "", e)
 		rule.Exprs, r.err = append(rule.Exprs, one.Exprs...), cmp.Or(r.err, err)
 	}
@@ -316,13 +313,12 @@ func (f Filter) ports() (list [][]expr.Any) {
 func (r *rules) connection() (list []expr.Any) {
 	at := uint32(0)
 	for _, field := range []struct {
-		key expr.CtKey
-		len uint32
+		key, len uint32
 	}{
 		{r.ctSource, r.addr.Len}, {r.ctDestination, r.addr.Len},
-		{expr.CtKeyPROTOCOL, 1}, {expr.CtKeyPROTOSRC, 2}, {expr.CtKeyPROTODST, 2},
+		{unix.NFT_CT_PROTOCOL, 1}, {unix.NFT_CT_PROTO_SRC, 2}, {unix.NFT_CT_PROTO_DST, 2},
 	} {
-		list = append(list, &expr.Ct{Key: field.key, Register: register(at)})
+		list = append(list, nft.CtOriginal(register(at), field.key))
 		at += (field.len + 3) / 4
 	}
 	return list
