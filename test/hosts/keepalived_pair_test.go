@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ type keepalivedPair struct {
 	net             *lab.Network
 	client          *lab.Host
 	inside          *lab.Host // the switch between hosts and endpoints
+	endpoints       []*lab.Host
 	hosts           [2]*lab.Host
 	daemons         [2]*lab.Daemon
 	keepers         [2]*keeper
@@ -71,6 +73,7 @@ func shell(t *testing.T, h *lab.Host, name string, args ...string) {
 func (p *keepalivedPair) newEndpoint(t *testing.T, role string, addr lab.Dual) {
 	t.Helper()
 	h := newHost(t, p.net, role, addr)
+	p.endpoints = append(p.endpoints, h)
 	plug(t, p.inside, h, "eth0", addr)
 	shell(t, h, "ip", "route", "add", "default", "via", p.shared[0].String())
 	shell(t, h, "ip", "route", "add", "default", "via", p.shared[1].String())
@@ -132,5 +135,39 @@ func must(s string, err error) func(*testing.T) string {
 			t.Fatal(err)
 		}
 		return s
+	}
+}
+
+// explain logs what everybody knows of a connection that does not go on.
+func (p *keepalivedPair) explain(t *testing.T, conn *lab.Conn) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(conn.LocalAddr().String())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	show := func(h *lab.Host, only, name string, args ...string) {
+		out, err := h.Run(name, args...)
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, only) {
+				t.Logf("%s: %s: %s", h.Role, name, strings.TrimSpace(line))
+			}
+		}
+		if err != nil {
+			t.Logf("%s: %s: %v", h.Role, name, err)
+		}
+	}
+	show(p.client, "", "ss", "-Htino", "sport", "=", ":"+port)
+	show(p.client, "", "ip", "neigh")
+	for _, h := range p.endpoints {
+		show(h, "", "ss", "-Htino", "dport", "=", ":"+port)
+		show(h, "", "ip", "neigh")
+	}
+	for _, h := range p.hosts {
+		for _, fam := range []string{"ipv4", "ipv6"} {
+			show(h, "port="+port, "conntrack", "-L", "-f", fam)
+		}
+		show(h, " "+port+" ", "nft", "list", "ruleset")
+		show(h, "", "ip", "neigh")
 	}
 }
