@@ -30,7 +30,7 @@ func Default() Settings {
 		Conntrack:         Conntrack{TCPBeLiberal: true},
 		Init:              Init{Forwarding: true},
 		BGP:               BGP{Port: bgpPort, HoldTime: 9 * time.Second, GracefulRestart: 2 * time.Minute, OnStop: "graceful"},
-		Limits:            Limits{FileSize: 16 << 20, Services: 100_000, Endpoints: 10_000, Ports: 1000},
+		Limits:            file.DefaultLimits,
 		History:           History{Keep: 20},
 		Guard:             Guard{Apply: "auto"},
 		Metrics:           Metrics{MaxServices: 1000},

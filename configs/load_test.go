@@ -14,6 +14,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // known returns the keys and tables of svcproxy.toml, and the sources that it can ask for.
@@ -57,7 +58,7 @@ func every() configs.Settings {
 				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64512, Port: 179, LocalPreference: 200},
 			},
 		},
-		Limits: configs.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
+		Limits: file.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
 		Log:    configs.Log{Level: "debug", Format: "json"},
 	}
 }

@@ -312,10 +312,3 @@ func TestSchemasRefuse(t *testing.T) {
 		}
 	}
 }
-
-// Files that name no limits are held to the settings' defaults.
-func TestDefaultLimits(t *testing.T) {
-	if got := file.Limits(configs.Default().Limits); got != file.DefaultLimits {
-		t.Errorf("defaults are %v and %v", got, file.DefaultLimits)
-	}
-}

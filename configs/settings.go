@@ -4,6 +4,8 @@ package configs
 import (
 	"net/netip"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // Settings are the effective settings of the daemon. reference.toml, beside this
@@ -31,7 +33,7 @@ type Settings struct {
 	Init      Init
 	OfSources
 	BGP     BGP
-	Limits  Limits
+	Limits  file.Limits
 	History History
 	Guard   Guard
 	Metrics Metrics
@@ -74,14 +76,6 @@ type Conntrack struct {
 // Init says what of the host svcproxy init may change.
 type Init struct {
 	Forwarding bool // of the whole host, in each family
-}
-
-// Limits bound what one service file may hold.
-type Limits struct {
-	FileSize  int // bytes
-	Services  int // of a file
-	Endpoints int // of a service
-	Ports     int // of a service
 }
 
 // History says what is kept of earlier versions of service files.
