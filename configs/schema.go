@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -186,12 +188,9 @@ var flowtableInterfaces = decode.Unique(oneInterface).And(func(r *decode.Reader,
 	return len(list) <= maxFlowtable
 })
 
-// maxInterface is the longest name of an interface: IFNAMSIZ - 1, <linux/if.h>.
-const maxInterface = 15
-
 func isInterface(s string) bool {
 	name := strings.TrimSuffix(s, "*")
-	if name == "" || len(name) > maxInterface || strings.Trim(name, ".") == "" || name[0] == '-' {
+	if name == "" || len(name) >= unix.IFNAMSIZ || strings.Trim(name, ".") == "" || name[0] == '-' {
 		return false
 	}
 	return !strings.ContainsFunc(name, func(c rune) bool {

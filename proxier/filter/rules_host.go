@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -133,12 +135,9 @@ func checkHost(h *proxier.Host) error {
 	for _, name := range h.LocalInterfaces {
 		invalid := func(r rune) bool { return harmless(r) != r && r != '@' }
 		stem := strings.TrimSuffix(name, "*")
-		if name == "" || len(name) > maxInterface || strings.ContainsFunc(stem, invalid) {
+		if name == "" || len(name) >= unix.IFNAMSIZ || strings.ContainsFunc(stem, invalid) {
 			return fmt.Errorf("local interface %q: iptables cannot match such a name", name)
 		}
 	}
 	return nil
 }
-
-// maxInterface is the longest name of an interface in bytes: IFNAMSIZ without its NUL.
-const maxInterface = 15

@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -31,9 +33,6 @@ type Question struct {
 	Protocol source.Protocol `json:"protocol,omitempty"`
 	In       string          `json:"interface,omitempty"` // by which it comes in; empty: by the one of the way back
 }
-
-// maxInterface is the longest name of an interface, in bytes.
-const maxInterface = 15
 
 // Parse returns what src, and dst as DST[:PORT][/PROTO], ask for. Without protocol a port is one of TCP.
 func Parse(src, dst, in string) (q Question, err error) {
@@ -54,7 +53,7 @@ func (q Question) Check() error {
 		return fmt.Errorf("source and destination are IP addresses")
 	case q.Source.Is4() != q.Dest.Is4():
 		return fmt.Errorf("source %s and destination %s are of different address families", q.Source, q.Dest)
-	case len(q.In) > maxInterface || strings.ContainsFunc(q.In, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }):
+	case len(q.In) >= unix.IFNAMSIZ || strings.ContainsFunc(q.In, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }):
 		return fmt.Errorf("%q: no interface can have such a name", q.In)
 	}
 	return nil
