@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -173,11 +174,13 @@ func (p *keepalivedPair) talk(t *testing.T, what string, conns []*lab.Conn) (qui
 	return func() { cancel(); wg.Wait() }
 }
 
-// cut takes a host from its endpoints, and waits until it says so. Its link stays up.
+// cut takes a host from its endpoints, and waits until it says so. Its link stays up. What endpoints answered last is lost.
 func (p *keepalivedPair) cut(t *testing.T, i int) {
 	t.Helper()
+	again := p.loseAnswers(t)
 	begin := time.Now()
 	shell(t, p.inside, "ip", "link", "set", p.hosts[i].Role, "nomaster")
+	again()
 	p.await(t, "a host that reaches no endpoint is still good", func() error {
 		if p.check(i) == nil {
 			return errors.New("the check passes")
@@ -185,6 +188,19 @@ func (p *keepalivedPair) cut(t *testing.T, i int) {
 		return nil
 	})
 	t.Logf("status --check fails %v after the cut", time.Since(begin))
+}
+
+// loseAnswers has the endpoints confirm what clients ask, and no answer arrive, until the function that it returns is called.
+func (p *keepalivedPair) loseAnswers(t *testing.T) (again func()) {
+	t.Helper()
+	all := func(command string) {
+		for _, h := range p.endpoints {
+			shell(t, h, "nft", command)
+		}
+	}
+	all("add table inet lost; add chain inet lost out { type filter hook output priority 0; }; add rule inet lost out tcp sport 8080 tcp flags & psh == psh drop")
+	time.Sleep(pace.Scale(300 * time.Millisecond)) // each of those that talk has asked meanwhile
+	return func() { all("delete table inet lost") }
 }
 
 // rejoin undoes cut.
