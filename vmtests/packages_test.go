@@ -158,7 +158,8 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 	cmd.Args = append([]string{name, "-test.v"}, cmd.Args...)
 	cmd.Dir = guest.Home
 	var out bytes.Buffer
-	code, err := guest.Run(ctx, cfg, cmd, &out)
+	code, boots, err := guest.Run(ctx, cfg, cmd, &out)
+	tried.died(t.Name(), boots)
 	passed := strings.Count(out.String(), "--- PASS")
 	names, said := failures(out.String())
 	again := patterns(names)
@@ -184,7 +185,8 @@ const maxAgain = 2
 func runAgain(ctx context.Context, t *testing.T, cfg guest.Config, cmd guest.Command, pattern string) {
 	cmd.Args = []string{cmd.Args[0], "-test.v", "-test.run=" + pattern}
 	var out bytes.Buffer
-	code, err := guest.Run(ctx, cfg, cmd, &out)
+	code, boots, err := guest.Run(ctx, cfg, cmd, &out)
+	tried.died(t.Name(), boots)
 	if err != nil || code != 0 || !strings.Contains(out.String(), "--- PASS") {
 		_, said := failures(out.String())
 		t.Fatalf("failed again: exit code %d, %v\n%s", code, err, said)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// secondTries are the tests that failed in a guest and were run once more.
+// secondTries are the tests that failed in a guest and were run once more, and the runs whose guest died.
 type secondTries struct {
 	mu    sync.Mutex
 	names []string
@@ -21,6 +21,13 @@ func (s *secondTries) add(run string, patterns []string) {
 	defer s.mu.Unlock()
 	for _, p := range patterns {
 		s.names = append(s.names, run+": "+p)
+	}
+}
+
+// died notes a run that took more than one guest.
+func (s *secondTries) died(run string, boots int) {
+	if boots > 1 {
+		s.add(run, []string{"its guest died"})
 	}
 }
 
@@ -47,7 +54,9 @@ func TestSecondTriesAreCounted(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	s.add("TestLab/ipvs", []string{"^TestA$", "^TestB$"})
-	if got, want := s.String(), "second tries in guests: 2\nTestLab/ipvs: ^TestA$\nTestLab/ipvs: ^TestB$\n"; got != want {
+	s.died("TestLab/units", 1)
+	s.died("TestLab/hosts", 2)
+	if got, want := s.String(), "second tries in guests: 3\nTestLab/ipvs: ^TestA$\nTestLab/ipvs: ^TestB$\nTestLab/hosts: its guest died\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

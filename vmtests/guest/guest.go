@@ -156,14 +156,16 @@ func (g *Guest) explain(err error) error {
 	return fmt.Errorf("%s: %w", g.name, err)
 }
 
-// Run boots a guest for one program, and once more when that guest dies.
-func Run(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {
+// Run boots a guest for one program, and once more when that guest dies. It returns
+// how often it booted, beside the program's exit code.
+func Run(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code, boots int, err error) {
 	code, err = runOnce(ctx, cfg, cmd, output)
-	if errors.Is(err, ErrDied) {
-		fmt.Fprintf(output, "%v\ntrying once more\n", err)
-		code, err = runOnce(ctx, cfg, cmd, output)
+	if !errors.Is(err, ErrDied) {
+		return code, 1, err
 	}
-	return code, err
+	fmt.Fprintf(output, "%v\ntrying once more\n", err)
+	code, err = runOnce(ctx, cfg, cmd, output)
+	return code, 2, err
 }
 
 func runOnce(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {

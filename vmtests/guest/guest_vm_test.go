@@ -103,8 +103,8 @@ func TestEnds(t *testing.T) {
 // What dies is tried once more, and what fails is not.
 func TestRunTriesOnceMore(t *testing.T) {
 	var out bytes.Buffer
-	_, err := Run(t.Context(), Config{Name: "twice"}, Command{Args: []string{"sh", "-c", "echo attempt; sleep 0.2; echo b >/proc/sysrq-trigger; sleep 60"}}, &out)
-	if n := strings.Count(out.String(), "attempt\n"); !errors.Is(err, ErrDied) || n != 2 {
+	_, boots, err := Run(t.Context(), Config{Name: "twice"}, Command{Args: []string{"sh", "-c", "echo attempt; sleep 0.2; echo b >/proc/sysrq-trigger; sleep 60"}}, &out)
+	if n := strings.Count(out.String(), "attempt\n"); !errors.Is(err, ErrDied) || n != 2 || boots != 2 {
 		t.Errorf("%d attempts, want 2; error %v", n, err)
 	}
 }

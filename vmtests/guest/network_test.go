@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // card is a guest's end of a network.
@@ -25,7 +27,7 @@ func plug(t *testing.T, n *Network) card {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(pace.Scale(10 * time.Second)))
 	t.Cleanup(func() { conn.Close() })
 	return card{conn}
 }
