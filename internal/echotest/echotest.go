@@ -73,24 +73,34 @@ func (s *Servers) Serve(name string, at netip.AddrPort) error {
 		stream.Close()
 		return fmt.Errorf("serving on %s: %w", name, err)
 	}
-	s.Run(stream, func() { s.accept(name, stream) })
+	s.Accept(stream, func(conn net.Conn) { greet(name, conn) })
 	s.Run(packets, func() { answerPackets(name, packets) })
 	return nil
 }
 
-func (s *Servers) accept(name string, stream net.Listener) {
-	for {
-		conn, err := stream.Accept()
-		if err != nil {
-			return
+// Accept has serve called for each connection, in a goroutine of its own, until the servers are closed.
+func (s *Servers) Accept(l net.Listener, serve func(net.Conn)) {
+	s.Run(l, func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.Run(conn, func() {
+				conn.SetDeadline(time.Now().Add(idle))
+				serve(conn)
+			})
 		}
-		s.Run(conn, func() {
-			conn.SetDeadline(time.Now().Add(idle))
-			local, remote := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
-			fmt.Fprintln(conn, name, local.Port, remote.AddrPort().Addr().Unmap())
-			io.Copy(conn, conn)
-		})
-	}
+	})
+}
+
+// Echo sends back what a connection sends.
+func Echo(conn net.Conn) { _, _ = io.Copy(conn, conn) }
+
+func greet(name string, conn net.Conn) {
+	local, remote := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
+	fmt.Fprintln(conn, name, local.Port, remote.AddrPort().Addr().Unmap())
+	Echo(conn)
 }
 
 func answerPackets(name string, conn *net.UDPConn) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
@@ -74,22 +75,9 @@ func serveTCP(t *testing.T) uint16 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all sync.WaitGroup
-	ctx, end := context.WithCancel(context.Background())
-	t.Cleanup(func() { l.Close(); end(); all.Wait() })
-	all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer context.AfterFunc(ctx, func() { c.Close() })()
-				io.Copy(c, c)
-				c.Close()
-			})
-		}
-	})
+	var servers echotest.Servers
+	t.Cleanup(servers.Close)
+	servers.Accept(l, echotest.Echo)
 	return netip.MustParseAddrPort(l.Addr().String()).Port()
 }
 

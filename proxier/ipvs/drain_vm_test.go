@@ -4,7 +4,6 @@ package ipvs
 
 import (
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
@@ -150,13 +150,9 @@ func (h *host) listenSCTP(endpoint int) {
 	defer f.Close()
 	l, err := net.FileListener(f)
 	h.Must(err)
-	h.Cleanup(func() { l.Close() })
-	go func() {
-		if c, err := l.Accept(); err == nil {
-			io.Copy(c, c)
-			c.Close()
-		}
-	}()
+	var servers echotest.Servers
+	h.Cleanup(servers.Close)
+	servers.Accept(l, echotest.Echo)
 }
 
 func (h *host) connectSCTP(to netip.AddrPort) net.Conn {

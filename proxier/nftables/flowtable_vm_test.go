@@ -101,15 +101,7 @@ func (r *router) serve() {
 	r.In(r.server, func() {
 		l, err := net.Listen("tcp", r.endpoint.String())
 		r.Must(err)
-		servers.Run(l, func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				servers.Run(c, func() { io.Copy(c, c) })
-			}
-		})
+		servers.Accept(l, echotest.Echo)
 		u, err := net.ListenPacket("udp", r.endpoint.String())
 		r.Must(err)
 		servers.Run(u, func() {
