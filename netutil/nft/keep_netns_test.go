@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // A connection lives on when all other rules go, that which translates it too, as
@@ -41,7 +43,7 @@ func TestKeep(t *testing.T) {
 	}
 	run("nft add table ip test; add chain ip test out { type nat hook output priority -100; }; " +
 		"add rule ip test out ip daddr 192.0.2.1 tcp dport 80 dnat to 127.0.0.1:8080")
-	client, err := net.DialTimeout("tcp", "192.0.2.1:80", 10*time.Second)
+	client, err := net.DialTimeout("tcp", "192.0.2.1:80", pace.Scale(10*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +58,7 @@ func TestKeep(t *testing.T) {
 		t.Fatalf("after a flush there is a table: %v, %v", exists, err)
 	}
 	for _, way := range []struct{ from, to net.Conn }{{client, answer}, {answer, client}} {
-		way.to.SetReadDeadline(time.Now().Add(10 * time.Second))
+		way.to.SetReadDeadline(time.Now().Add(pace.Scale(10 * time.Second)))
 		if _, err := way.from.Write([]byte("x")); err != nil {
 			t.Error(err)
 		}

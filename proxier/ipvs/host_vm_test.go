@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -223,7 +224,7 @@ func (h *host) mustDial(to netip.AddrPort) (net.Conn, int) {
 
 // goesOn reports whether a connection still works.
 func (h *host) goesOn(c net.Conn) bool {
-	c.SetDeadline(time.Now().Add(2 * time.Second))
+	c.SetDeadline(time.Now().Add(pace.Scale(2 * time.Second)))
 	b := []byte{77}
 	if _, err := c.Write(b); err != nil {
 		return false
