@@ -106,8 +106,8 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	go func() {
 		err := srv.Serve(&peerListener{UnixListener: l})
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			log.Warn("serving the control socket", "err", err)
-			l.Close() // it is opened again
+			log.Warn("the control socket failed: opening it again", "err", err)
+			l.Close() // so that it is
 		}
 	}()
 }
