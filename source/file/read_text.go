@@ -2,16 +2,12 @@ package file
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
 	"time"
-
-	"svcproxy.dev/svcproxy/source"
 )
 
 // A readText is a text as it was read from a file.
@@ -87,55 +83,4 @@ func readBounded(f *os.File, info fs.FileInfo, max int) ([]byte, error) {
 		return nil, errTooLarge(max)
 	}
 	return b.Bytes(), nil
-}
-
-func unreadable(path string, err error) source.Fault {
-	var large errTooLarge
-	if errors.As(err, &large) {
-		return tooLarge(path, int(large))
-	}
-	if errors.Is(err, errDirAway) {
-		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error()}
-	}
-	if errors.Is(err, errMaybeLost) {
-		return source.Fault{Pos: source.Position{File: path}, Msg: err.Error(), Hint: "put it back, or reload svcproxy to remove its services"}
-	}
-	return UnreadableFault(path, err)
-}
-
-// UnreadableFault is the fault of a file or directory that cannot be read. Root without
-// the right to pass over modes, as the unit has it, may need to be told why.
-func UnreadableFault(path string, err error) source.Fault {
-	f := source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
-	if errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0 {
-		f.Hint = "svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r"
-	}
-	return f
-}
-
-// reason returns why something failed, without the path.
-func reason(err error) string {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		err = pe.Err
-	}
-	return err.Error()
-}
-
-var errNotRegular = errors.New("it is not a regular file")
-
-var errDirAway = errors.New("the directory is not as it was, and the file cannot be read")
-
-var errMaybeLost = errors.New("the file was not there after the host had stopped without shutting down")
-
-// An errTooLarge is the size that a file passed.
-type errTooLarge int
-
-func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

@@ -2,7 +2,6 @@ package file
 
 import (
 	"cmp"
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -67,15 +66,6 @@ func (l Limits) set(r *decode.Reader) {
 	r.Limit("expect_status", source.MaxStatuses, "")
 	r.Limit("command", source.MaxArguments, "")
 	r.Limit("labels", source.MaxLabels, "")
-}
-
-// tooLarge is the fault of a file that has more than max bytes.
-func tooLarge(path string, max int) source.Fault {
-	return source.Fault{
-		Pos:  source.Position{File: path},
-		Msg:  fmt.Sprintf("the file has more than %d bytes", max),
-		Hint: "split it, or raise file_size in [limits] of " + SettingsName,
-	}
 }
 
 // SettingsName is the file of settings, which is never a service file.
