@@ -10,22 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/source/decode"
 )
 
-// A binding is a service that was bound to a list.
-type binding struct {
-	service  *source.Service
-	problems []source.Problem
-	faults   []source.Fault // those, with their places; nil: not placed yet
-}
-
-// bindings are what is known of a file and the lists that it refers to: services are not bound
-// again while neither they nor their list have changed.
-type bindings map[bindingKey]binding
-
-type bindingKey struct {
-	service *source.Service // as it was read
-	list    *endpointList
-}
-
 // A lookup returns the list of a name, or why there is none.
 type lookup func(name string) (l *endpointList, why string)
 

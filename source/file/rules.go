@@ -68,6 +68,9 @@ func (l Limits) set(r *decode.Reader) {
 	r.Limit("labels", source.MaxLabels, "")
 }
 
+// maxName is how long a file name can be, in bytes: NAME_MAX, <linux/limits.h>.
+const maxName = 255
+
 // SettingsName is the file of settings, which is never a service file.
 const SettingsName = "svcproxy.toml"
 

@@ -44,7 +44,7 @@
 //	parallel  a loop on all cores
 //
 // What files use is without cycles, which a test holds. So some stages
-// stand on two levels: guard_pin.go, guard_decisions.go and guard_removals.go below the
+// stand on two levels: decisions.go and guard_removals.go below the
 // Source, guard_judge.go and those that hold above; hand_on.go below the guard,
 // hand_decide.go and hand.go above; history.go and history_index.go below the store, history_add.go above.
 //

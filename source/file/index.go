@@ -96,13 +96,8 @@ func parseIndex(data []byte) (records map[string]record, lines, damaged int) {
 	return records, lines, damaged
 }
 
-const (
-	// maxName is how long a file name can be, in bytes: NAME_MAX, <linux/limits.h>.
-	maxName = 255
-
-	// sumDigits is how much of a checksum, in hex, stands in the name of a copy.
-	sumDigits = 12
-)
+// sumDigits is how much of a checksum, in hex, stands in the name of a copy.
+const sumDigits = 12
 
 // copyName returns the name of a copy: that of the file, with the start of the
 // checksum before its extension. A name that is too long for that is replaced
