@@ -4,6 +4,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // A pathInfo is what there is at a path.
@@ -72,4 +74,12 @@ func (p pathInfo) contentPath(path string) string {
 // read reads the text of a file of which this is known.
 func (d *disks) read(path string, is pathInfo, max int) (readText, bool) {
 	return ask(d, is.contentPath(path), func() readText { return readTextOf(path, is.isLink(), max) })
+}
+
+// isMounted reports whether a file is mounted where it is, and so may be written
+// somewhere else. Before Linux 5.8 nobody knows.
+func isMounted(path string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }

@@ -6,9 +6,9 @@
 //	  us          parse             quiet time
 //
 // One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores (parallel.go);
-// large files are read beside it (read_large.go), and the store writes beside it (keep_run.go).
+// large files are read beside it (look_large.go), and the store writes beside it (keep_run.go).
 //
-// A change of a file: run (run.go) notes the event; step lists names, lookAt (read_look.go)
+// A change of a file: run (run.go) notes the event; step lists names, lookAt (look.go)
 // finds each file's version, collect (hand.go) has it wait (wait.go) or count (decide,
 // hand_decide.go), and the sink gets what follows as one source.Changes.
 //
@@ -29,7 +29,9 @@
 // assess of files below it, and observe is a method in wait.go that collect calls.
 //
 //	watch*    what wakes us: events, links, mounts
-//	read_*    look at the directory and its names, read texts; read_patience.go: no disk is waited for long
+//	look*     which version each file has now
+//	read_*    read directories and texts; read_patience.go: no disk is waited for long
+//	once*     files and last good versions that are read once, for commands
 //	parse*    text to services and faults (rules.go: the limits)
 //	wait.go   whether a version may be half written, and when it counts
 //	hand*     what counts is handed to the sink, and what the sink accepts
@@ -46,7 +48,7 @@
 // What files use is without cycles, which a test holds. So some stages
 // stand on two levels: decisions.go and guard_removals.go below the
 // Source, guard_judge.go and those that hold above; hand_on.go below the guard,
-// hand_decide.go and hand.go above; history.go and history_index.go below the store, history_add.go above.
+// hand_decide.go and hand.go above; history*.go below the store, keep_history.go above.
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for

@@ -2,14 +2,6 @@ package file
 
 import "golang.org/x/sys/unix"
 
-// isMounted reports whether a file is mounted where it is, and so may be written
-// somewhere else. Before Linux 5.8 nobody knows.
-func isMounted(path string) bool {
-	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &st)
-	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
-}
-
 // mounts is the table of mounts of this process, /proc/self/mountinfo; -1: nobody
 // tells of changes, and the poll finds them.
 type mounts int

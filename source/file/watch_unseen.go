@@ -49,3 +49,9 @@ func (s *Source) pollClosed() {
 		}
 	}
 }
+
+// sameDirectory reports whether the directory is known to be the one that was listed.
+func (s *Source) sameDirectory() bool {
+	same, ok := ask(s.disks, s.dir, (*s.directory).unchanged)
+	return ok && same
+}

@@ -52,12 +52,6 @@ func (s *Source) list() (names []string, moved bool, err error) {
 	return l.names, moved, err
 }
 
-// sameDirectory reports whether the directory is known to be the one that was listed.
-func (s *Source) sameDirectory() bool {
-	same, ok := ask(s.disks, s.dir, (*s.directory).unchanged)
-	return ok && same
-}
-
 // hasFiles reports whether there is anything that an empty directory would remove.
 func (s *Source) hasFiles() bool {
 	return len(s.files) > 0 || !s.synced && s.store != nil && len(s.remembered()) > 0

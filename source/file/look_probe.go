@@ -6,24 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
-	"time"
 )
-
-// racyTime is how much older than its reading a file's last change must be for
-// its stamp to be trusted: the kernel's clock for files may go in ticks (10 ms
-// at HZ=100), and two writes in one tick give the same stamp.
-const racyTime = 50 * time.Millisecond
-
-// coarseTick is what stamps of whole seconds may count in: vfat has steps of 2 s.
-const coarseTick = 2 * time.Second
-
-// racyWindow returns for how long a stamp with these nanoseconds may be of more than one version.
-func racyWindow(nsec int64) time.Duration {
-	if nsec == 0 {
-		return coarseTick + racyTime
-	}
-	return racyTime
-}
 
 // examine finds out which version p's file has, which is this one, as far as its text need not be
 // read. It returns true when that is to be read.

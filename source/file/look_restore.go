@@ -1,0 +1,53 @@
+package file
+
+import (
+	"context"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// restore finds the last good version of p's file. As a rule that is the one
+// just read, and the copy of it is not touched.
+func (s *Source) restore(ctx context.Context, p *probe) {
+	rec, ok := s.store.recordOf(p.name)
+	if !ok && s.store.indexDamaged {
+		rec, ok = s.store.recordCopy(p.name)
+	}
+	if t := s.decisions.trial; t != nil && t.back {
+		rec, ok = s.goneBack(ctx, p, t, rec, ok)
+	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.state == source.RolledBack && pin.found == p.v.id {
+		rec, ok = s.insteadOf(ctx, p, pin, rec, ok)
+	}
+	if !ok || p.v == gone && !s.keepsMissing() {
+		return
+	}
+	if p.last = rec; p.good != nil {
+		return
+	}
+	if p.v.id == rec.sum {
+		if !p.v.broken { // it may be to a newer version of this program
+			p.good, p.v.data = p.v, nil
+		}
+		return
+	}
+	data, err := s.store.read(p.name, rec)
+	if err != nil {
+		p.damage = s.damage(p.name, rec, reason(err))
+		older, text, ok := s.store.newestCopy(p.name)
+		if !ok {
+			return
+		}
+		p.last, data = record{older.sum, rec.since, older.at}, text
+		s.store.useOlder(p.name, p.last)
+		p.damage[0].Msg += "; the one before it is used"
+	}
+	switch v := newVersion(ctx, p.f.path, data, nil, s.parse, nil); {
+	case v.broken: // it may be to a newer version of this program
+		p.damage = s.damage(p.name, p.last, source.FirstError(v.faults).Msg)
+	default:
+		p.good = v
+		if p.damage == nil { // else it is written again
+			v.data = nil
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// ReadDir reads all service files of a directory, in name order. The error is
+// about the directory; what is wrong with a file is among its faults.
+func (rules Rules) ReadDir(dir string) ([]File, error) {
+	return rules.readDir(dir, rules.parseNew)
+}
+
+func (rules Rules) readDir(dir string, parse parser) ([]File, error) {
+	names, err := listFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	read := make([]readVersion, len(names))
+	inParallel(len(names), func(i int) {
+		path := filepath.Join(dir, names[i])
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return // a link to a directory
+		}
+		read[i] = readFile(path, rules.maxSize(), parse)
+	})
+	read = slices.DeleteFunc(read, func(f readVersion) bool { return f.version == nil })
+	return rules.together(read), nil
+}
+
+// ReadFile reads one file as a service file, whatever its name, unless that is one of a file of
+// endpoints. The lists that it refers to are those beside it.
+func (rules Rules) ReadFile(path string) File {
+	f := readFile(path, rules.maxSize(), rules.parseNew)
+	return f.with(rules, rules.listsOf(filepath.Dir(path)))
+}
+
+func readFile(path string, max int, parse parser) readVersion {
+	data, _, err := readContent(path, max)
+	v := newVersion(context.Background(), path, data, err, parse, nil)
+	var large errTooLarge
+	return readVersion{v, err != nil && !errors.As(err, &large)}
+}
+
+// ReadText reads a text as a service file that has this name in messages, and refers to lists of
+// a directory. It is JSON when it begins as an object does, else TOML. The text is returned too.
+func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
+	data, err := io.ReadAll(io.LimitReader(r, int64(rules.maxSize())+1))
+	if err != nil {
+		return File{Path: name, Faults: []source.Fault{unreadable(name, err)}, Unreadable: true}, nil
+	}
+	start := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n")
+	parse := func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
+		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
+	}
+	f := readVersion{newVersion(context.Background(), name, data, nil, parse, nil), false}
+	return f.with(rules, rules.listsOf(dir)), data
+}
