@@ -87,3 +87,24 @@ func (s *Source) settle(ctx context.Context) error {
 	}
 	return err
 }
+
+// prepareTrial has one under way before anything is let through, and returns it and the one before.
+func (s *Source) prepareTrial(ctx context.Context, timeout time.Duration) (t, was *trial, err error) {
+	err = s.inRun(ctx, func(source.Sink) error {
+		was = s.decisions.trial
+		t = s.newTrial(timeout, was)
+		s.setTrial(t)
+		return nil
+	})
+	return t, was, err
+}
+
+// undoTrial ends a trial of which nothing was let through, also when nobody waits any more.
+func (s *Source) undoTrial(ctx context.Context, t, was *trial) error {
+	return s.inRun(context.WithoutCancel(ctx), func(source.Sink) error {
+		if s.decisions.trial == t {
+			s.setTrial(was)
+		}
+		return nil
+	})
+}

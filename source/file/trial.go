@@ -39,17 +39,6 @@ func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	return t
 }
 
-// prepareTrial has one under way before anything is let through, and returns it and the one before.
-func (s *Source) prepareTrial(ctx context.Context, timeout time.Duration) (t, was *trial, err error) {
-	err = s.inRun(ctx, func(source.Sink) error {
-		was = s.decisions.trial
-		t = s.newTrial(timeout, was)
-		s.setTrial(t)
-		return nil
-	})
-	return t, was, err
-}
-
 // trialKept waits until a trial is on the disk, and checks that all can be read that it goes back to.
 func (s *Source) trialKept(ctx context.Context, t *trial) error {
 	if err := s.store.flush(ctx); err != nil {
@@ -76,16 +65,6 @@ func (s *Source) beginTrial(t *trial, timeout time.Duration) time.Time {
 	s.mu.Unlock()
 	s.setTrial(&begun)
 	return begun.until
-}
-
-// undoTrial ends a trial of which nothing was let through, also when nobody waits any more.
-func (s *Source) undoTrial(ctx context.Context, t, was *trial) error {
-	return s.inRun(context.WithoutCancel(ctx), func(source.Sink) error {
-		if s.decisions.trial == t {
-			s.setTrial(was)
-		}
-		return nil
-	})
 }
 
 // endTrial goes back to what was in use before, when nobody has confirmed in time.
