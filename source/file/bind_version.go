@@ -3,7 +3,6 @@ package file
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
@@ -197,12 +196,4 @@ func brokenList(v *version) string {
 		return fmt.Sprintf("cannot be used, and no good version of it is known: %s", f)
 	}
 	return lacksList
-}
-
-// unusedList is the warning of a file of endpoints that no service refers to.
-func unusedList(path string) source.Fault {
-	return source.Fault{
-		Pos: source.Position{File: path}, Msg: "no service refers to this file of endpoints",
-		Hint: fmt.Sprintf("write endpoints_from = %s in the service that it is for", source.Excerpt(filepath.Base(path))), Warning: true,
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -67,5 +68,13 @@ func tooLarge(path string, max int) source.Fault {
 		Pos:  source.Position{File: path},
 		Msg:  fmt.Sprintf("the file has more than %d bytes", max),
 		Hint: "split it, or raise file_size in [limits] of " + SettingsName,
+	}
+}
+
+// unusedList is the warning of a file of endpoints that no service refers to.
+func unusedList(path string) source.Fault {
+	return source.Fault{
+		Pos: source.Position{File: path}, Msg: "no service refers to this file of endpoints",
+		Hint: fmt.Sprintf("write endpoints_from = %s in the service that it is for", source.Excerpt(filepath.Base(path))), Warning: true,
 	}
 }

@@ -6,7 +6,7 @@
 //	  us          parse             quiet time
 //
 // One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores (parallel.go);
-// large files are read beside it (look_large.go), and the store writes beside it (keep_run.go).
+// large files are read beside it (look_large.go), and the store writes beside it (store_run.go).
 //
 // A change of a file: run (run.go) notes the event; step lists names, lookAt (look.go)
 // finds each file's version, collect (hand.go) has it wait (wait.go) or count (decide,
@@ -28,16 +28,16 @@
 // timing.go have what they share. The list is no order of calls: a look calls restore and
 // assess of files below it, and observe is a method in wait.go that collect calls.
 //
-//	watch*    what wakes us: events, links, mounts
+//	events*   what wakes us; watch*: events of directories, links, mounts
 //	look*     which version each file has now
 //	read_*    read directories and texts; read_patience.go: no disk is waited for long
 //	once*     files and last good versions that are read once, for commands
 //	parse*    text to services and faults (rules.go: the limits)
 //	wait.go   whether a version may be half written, and when it counts
-//	hand*     what counts is handed to the sink, and what the sink accepts
+//	hand*     what counts is handed to the sink, and what the sink accepts; outgoing: as units
 //	bind*     services with the endpoints of files of their own
-//	guard_*   what counts and is not used: a change that is held, a version with another in its place
-//	keep*     copies of accepted versions, and decisions, in a state directory, for the next start
+//	guard_*   what counts and is not used: a change that is held, a version with another in its place; removals: what was removed lately
+//	keep*     what the next start must know; store*: copies of accepted versions, and decisions, in a state directory
 //	history*  the versions that were accepted before, beside these copies
 //	command*  what others have Run do: rollback, apply, confirm
 //	trial*    an apply that nobody confirms goes back, also at the next start
@@ -45,10 +45,7 @@
 //	check_dir what is in the directory beside service files, and who may write it
 //	parallel  a loop on all cores
 //
-// What files use is without cycles, which a test holds. So some stages
-// stand on two levels: decisions.go and guard_removals.go below the
-// Source, guard_judge.go and those that hold above; hand_on.go below the guard,
-// hand_decide.go and hand.go above; history*.go below the store, keep_history.go above.
+// What files use is without cycles, which a test holds.
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for

@@ -21,10 +21,10 @@ import (
 // back: web.toml is kept as lastgood/web.<start of its checksum>.toml.
 //
 // A copy is written before the line of the index that says it counts; then both
-// reach the disk (keep_sync.go); only then what they replace is
+// reach the disk (store_sync.go); only then what they replace is
 // removed. So whenever the process is killed or the power fails, each file has its
 // last good version or the one before. Checksums say what is damaged, and what
-// the index no longer knows is read from the names of the copies (keep_recover.go).
+// the index no longer knows is read from the names of the copies (store_recover.go).
 //
 // Disks can be slow, so all of it is done by one goroutine, that of run, and
 // nobody waits for it; nor does it wait for the disk to have what was accepted.
