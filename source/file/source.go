@@ -8,9 +8,10 @@
 // One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores (parallel.go);
 // large files are read beside it (look_large.go), and the store writes beside it (store_run.go).
 //
-// A change of a file: run (run.go) notes the event; step lists names, lookAt (look.go)
-// finds each file's version, collect (hand.go) has it wait (wait.go) or count (decide,
-// hand_decide.go), and the sink gets what follows as one source.Changes.
+// A change of a file travels so: run (run.go) notes the event, and calls step; names and lookAt
+// (look.go) find each file's version; handFirst or, later, handChanges (hand.go) have collect let it wait
+// (wait.go) or count (decide, hand_decide.go, with the guard and lists); and the sink gets what
+// follows as one source.Changes.
 //
 // Words:
 //
@@ -24,28 +25,38 @@
 //     pin: what was decided of one version, held or rolled back.
 //   - trial: an apply that nobody has confirmed yet.
 //
-// Files are named by stage; run.go drives them all, and source.go, state.go and
-// timing.go have what they share. The list is no order of calls: a look calls restore and
-// assess of files below it, and observe is a method in wait.go that collect calls.
+// Files are named by stage. In this order each uses only stages below it, and no files use each
+// other, which a test holds. Run calls many of them itself, so what it calls first need not be first.
 //
-//	events*   what wakes us; watch*: events of directories, links, mounts
-//	look*     which version each file has now
-//	read_*    read directories and texts; read_patience.go: no disk is waited for long
-//	once*     files and last good versions that are read once, for commands
-//	parse*    text to services and faults (rules.go: the limits)
-//	wait.go   whether a version may be half written, and when it counts
-//	hand*     what counts is handed to the sink, and what the sink accepts; outgoing: as units
-//	bind*     services with the endpoints of files of their own
-//	guard_*   what counts and is not used: a change that is held, a version with another in its place; removals: what was removed lately
-//	keep*     what the next start must know; store*: copies of accepted versions, and decisions, in a state directory
-//	history*  the versions that were accepted before, beside these copies
-//	command*  what others have Run do: rollback, apply, confirm
-//	trial*    an apply that nobody confirms goes back, also at the next start
-//	places    where the endpoints of a service stand in its file, for people
-//	check_dir what is in the directory beside service files, and who may write it
-//	parallel  a loop on all cores
-//
-// What files use is without cycles, which a test holds.
+//	run        the goroutine of Run: what happened, and a step where there is work
+//	command    what others have it do: rollback, apply, confirm
+//	places     where the endpoints of a service stand in its file, for people
+//	once       for commands: files of a directory, or what was accepted last
+//	look       which version each file has now, also before this start
+//	events     what wakes us
+//	hand       what counts is handed to the sink, and what the sink accepts
+//	wait       whether a version may be half written, and when it counts
+//	trial      an apply that nobody confirms goes back, also at the next start
+//	guard      what counts and is not used: a change that is held, a version with another in its place
+//	bind       services with the endpoints of files of their own
+//	keep       what the next start must know
+//	outgoing   a version that counts, as a unit for the sink
+//	source     the Source: what all of the above share
+//	state      what is known of a file, and one look at it
+//	watch      events of directories, links, mounts
+//	store      copies of accepted versions, and decisions, in a state directory
+//	removals   what changes may remove, and what they removed lately
+//	check      what is in the directory beside service files, and who may write it
+//	history    the versions that were accepted before, beside these copies
+//	decisions  what was decided of versions, against what the files say
+//	index      what the state directory says of each file
+//	version    what was found in the place of a file
+//	read       directories and texts; read_patience.go: no disk is waited for long
+//	parse      text to services and faults
+//	timing     when the next step is, and how long anything waits
+//	faults     what is said of a file that is not read
+//	parallel   a loop on all cores
+//	rules      which files are read, and what they may hold
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for
