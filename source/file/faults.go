@@ -62,11 +62,11 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// tooLarge is the fault of a file that has more than max bytes.
-func tooLarge(path string, max int) source.Fault {
+// tooLarge is the fault of a file that has more than limit bytes.
+func tooLarge(path string, limit int) source.Fault {
 	return source.Fault{
 		Pos:  source.Position{File: path},
-		Msg:  fmt.Sprintf("the file has more than %d bytes", max),
+		Msg:  fmt.Sprintf("the file has more than %d bytes", limit),
 		Hint: "split it, or raise file_size in [limits] of " + SettingsName,
 	}
 }

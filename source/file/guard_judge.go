@@ -11,7 +11,11 @@ import (
 
 // judge returns which of these files, whose versions count by now, are held, and why.
 func (s *Source) judge(due []*probe, guard Guard, now time.Time) map[*state]string {
-	j := judgement{s, guard, now, 0, map[source.Key]*source.Service{}, map[*state]*version{}, map[*state]removal{}, map[*state]string{}, nil}
+	j := judgement{
+		Source: s, guard: guard, now: now,
+		after: map[source.Key]*source.Service{}, due: map[*state]*version{},
+		takes: map[*state]removal{}, verdict: map[*state]string{},
+	}
 	s.removed.prune(now)
 	if guard.Removals == 0 || !j.collect(due) {
 		return j.verdict

@@ -37,7 +37,7 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 			continue // it was removed meanwhile
 		}
 		was := f.good
-		if !f.accept(u.Version) {
+		if !f.markAccepted(u.Version) {
 			continue // or withdrawn
 		}
 		if f.claimedAt.IsZero() {
@@ -52,8 +52,8 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 	return news, lines
 }
 
-// accept notes that a version is in use. It returns false for one that is not on its way.
-func (f *state) accept(version string) bool {
+// markAccepted notes that a version is in use. It returns false for one that is not on its way.
+func (f *state) markAccepted(version string) bool {
 	for i, v := range f.sent {
 		if v.unitVersion(v.version) == version {
 			f.good, f.accepted, f.sent, f.damage = v.version, v.fileWithLists, f.sent[i+1:], nil

@@ -26,7 +26,7 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 		awaitApply(whole, verdict)
 	}
 	if len(verdict) > 0 {
-		open = s.refuseWithout(open, verdict)
+		open = s.refuseWithoutHeld(open, verdict)
 	}
 	removed = map[string]*version{}
 	for _, p := range open {
@@ -49,8 +49,9 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 	return removed
 }
 
-// refuseWithout is refuseMisfits of what is not held.
-func (s *Source) refuseWithout(open []*probe, verdict map[*state]string) []*probe {
+// refuseWithoutHeld refuses versions that fit others only as these are once what is held of them is let
+// through: until then they cannot be used. It returns all that are to count or be held.
+func (s *Source) refuseWithoutHeld(open []*probe, verdict map[*state]string) []*probe {
 	var held, rest []*probe
 	for _, p := range open {
 		if verdict[p.f] != "" {

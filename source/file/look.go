@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// names returns the names to look at, sorted. It returns false when it does not
-// know which files there are: then nothing must be concluded.
-func (s *Source) names(todo work) ([]string, bool) {
-	names := todo.names
+// prepareLook returns the names to look at, sorted. For a look at the whole directory it renews the
+// watches and lists it. It returns false when it does not know which files there are: then
+// nothing must be concluded.
+func (s *Source) prepareLook(todo work) ([]string, bool) {
+	names := maps.Clone(todo.names)
 	if todo.all {
 		s.updateWatches() // first, so that what changes after the listing is told
 		listed, moved, err := s.list()

@@ -42,8 +42,8 @@ func (rules Rules) ReadFile(path string) File {
 	return f.with(rules, rules.listsOf(filepath.Dir(path)))
 }
 
-func readFile(path string, max int, parse parser) readVersion {
-	data, _, err := readContent(path, max)
+func readFile(path string, limit int, parse parser) readVersion {
+	data, _, err := readContent(path, limit)
 	v := newVersion(context.Background(), path, data, err, parse, nil)
 	var large errTooLarge
 	return readVersion{v, err != nil && !errors.As(err, &large)}

@@ -15,7 +15,7 @@ func (s *Source) activate(p *probe, ch *source.Changes) {
 		at = times.Later(p.lastChanged(), p.last.at)
 	}
 	switch {
-	case !f.activate(at):
+	case !f.markActive(at):
 		delete(s.files, p.name)
 		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
@@ -53,8 +53,8 @@ func (s *Source) takeList(f *state) {
 	s.listEntries[name] = entry{record{f.used.id, f.claimedAt, now}, f.used, was} // see keepStep
 }
 
-// activate makes f.next count. It returns false when the file is gone.
-func (f *state) activate(now time.Time) bool {
+// markActive has f.next count. It returns false when the file is gone.
+func (f *state) markActive(now time.Time) bool {
 	v := f.next
 	f.next = nil
 	if v == gone {

@@ -9,8 +9,8 @@ import (
 )
 
 // Parse reads the text of a service file: JSON when path ends in .json, else
-// TOML. It returns every fault of it; unless all are warnings it returns no
-// services. A text without the key services, even empty or all comments, is at
+// TOML. It returns the faults of it, as many as anyone reads (decode.Cap) and one that says
+// that there are more; unless all are warnings it returns no services. A text without the key services, even empty or all comments, is at
 // fault: it may be cut off, and stale services are better than none. Who
 // wants none says services = [].
 func Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
@@ -49,7 +49,7 @@ func (rules Rules) parse(ctx context.Context, path string, data []byte, isJSON b
 	return services, faults, nil
 }
 
-// parseWhole reads a file in one go, and says everything that is wrong with it.
+// parseWhole reads a file in one go, and says what is wrong with it.
 func (rules Rules) parseWhole(path string, data []byte, isJSON bool) ([]*source.Service, []source.Fault) {
 	parse := decode.TOML
 	if isJSON {
@@ -59,9 +59,9 @@ func (rules Rules) parseWhole(path string, data []byte, isJSON bool) ([]*source.
 	if doc == nil {
 		return nil, faults
 	}
-	p := rules.reading()
+	p := rules.newReading()
 	p.pos = doc.Elements("services")
-	p.file(doc.Root, isJSON)
+	p.readRoot(doc.Root, isJSON)
 	faults = append(faults, p.r.Faults(doc)...)
 	if anyError(faults) {
 		return nil, faults

@@ -60,7 +60,7 @@ func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSO
 	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services || !utf8.Valid(data) { // of one, the whole is as good
 		return nil, nil, nil, false
 	}
-	p := rules.reading()
+	p := rules.newReading()
 	p.shareKnown(before)
 	if !p.chunkDefaults(rules, defaults) {
 		return nil, nil, nil, false

@@ -11,13 +11,13 @@ import (
 	"svcproxy.dev/svcproxy/source/decode"
 )
 
+// A reading is what is read of one service file, and the defaults and checks that its services share.
 type reading struct {
 	r        *decode.Reader
 	check    func(*source.Service) []source.Problem // besides source.Validate; nil: nothing
 	pos      []source.Position                      // of the services
 	services []*source.Service
-	schema   string // not used
-	ports    int    // of all services
+	ports    int // of all services
 	maxPorts int
 	defaults defaults
 
@@ -28,7 +28,8 @@ type reading struct {
 	text   []byte                                    // room for that of a check
 }
 
-func (rules Rules) reading() *reading {
+// newReading returns one of a file of which nothing is read yet.
+func (rules Rules) newReading() *reading {
 	p := &reading{r: decode.NewReader(nil), check: rules.Check, writtenAt: make(map[*source.Service][]int), maxPorts: rules.ports()}
 	rules.set(p.r)
 	return p
@@ -40,11 +41,11 @@ func (rules Rules) set(r *decode.Reader) {
 	rules.Limits.orDefault().set(r)
 }
 
-// file reads the root of a service file.
-func (p *reading) file(root map[string]any, isJSON bool) {
+// readRoot reads the root of a service file.
+func (p *reading) readRoot(root map[string]any, isJSON bool) {
 	fields := []decode.Field[reading]{{Key: defaultsKey, Read: readDefaults}, {Key: "services", Read: readServices}} // services need the defaults
 	if isJSON && root[schemaKey] != nil {                                                                            // so that no message tells of it
-		fields = append(fields, decode.Key(schemaKey, decode.Text, func(p *reading) *string { return &p.schema }))
+		fields = append(fields, decode.Field[reading]{Key: schemaKey, Read: checkSchema})
 	}
 	if _, ok := root["services"]; !ok {
 		all := len(root)
@@ -54,6 +55,9 @@ func (p *reading) file(root map[string]any, isJSON bool) {
 	}
 	decode.Table(p.r, root, fields, p)
 }
+
+// checkSchema takes any string: what it names is for editors.
+func checkSchema(r *decode.Reader, v any, _ *reading) { decode.Text.Read(r, v) }
 
 func readServices(r *decode.Reader, v any, p *reading) {
 	if _, ok := v.(map[string]any); ok {
@@ -100,7 +104,7 @@ func (p *reading) service(v any, pos source.Position) {
 
 // finish makes the service of what was read of it, and checks it.
 func (s *service) finish(p *reading) *source.Service {
-	problems := p.defaults.aboutDefaults(s, p.problems(s))
+	problems := p.defaults.aboutDefaults(s, p.complete(s))
 	for _, problem := range problems {
 		p.r.Problem(problem)
 	}
@@ -111,8 +115,8 @@ func (s *service) finish(p *reading) *source.Service {
 	return &out
 }
 
-// problems sets what is not written of a service, and returns what is wrong with it.
-func (p *reading) problems(s *service) []source.Problem {
+// complete sets what is not written of a service, and returns what is wrong with it.
+func (p *reading) complete(s *service) []source.Problem {
 	if s.clientIP {
 		s.Affinity = cmp.Or(s.timeout, defaultAffinity)
 	}
@@ -212,7 +216,7 @@ func readDefaults(r *decode.Reader, v any, p *reading) {
 // checkDefaults reports what is wrong with all of [defaults] except for the check, once for all services.
 func (p *reading) checkDefaults(r *decode.Reader) {
 	s := p.defaults.typical()
-	for _, problem := range p.problems(s) {
+	for _, problem := range p.complete(s) {
 		if key := s.inheritedKey(&problem); key != "" && key != checkKey {
 			p.defaults.said[problem.Msg] = true
 			r.Problem(problem)

@@ -72,8 +72,8 @@ func (p pathInfo) contentPath(path string) string {
 }
 
 // read reads the text of a file of which this is known.
-func (d *disks) read(path string, is pathInfo, max int) (readText, bool) {
-	return ask(d, is.contentPath(path), func() readText { return readTextOf(path, is.isLink(), max) })
+func (d *disks) read(path string, is pathInfo, limit int) (readText, bool) {
+	return ask(d, is.contentPath(path), func() readText { return readTextOf(path, is.isLink(), limit) })
 }
 
 // isMounted reports whether a file is mounted where it is, and so may be written

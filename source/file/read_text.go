@@ -19,18 +19,18 @@ type readText struct {
 	opened time.Time
 }
 
-func readTextOf(path string, link bool, max int) (t readText) {
+func readTextOf(path string, link bool, limit int) (t readText) {
 	if link {
 		t.target, _ = filepath.EvalSymlinks(path)
 	}
 	t.opened = time.Now()
-	t.data, t.stamp, t.err = readContent(path, max)
+	t.data, t.stamp, t.err = readContent(path, limit)
 	return t
 }
 
-// readContent reads a file of at most max bytes, and says which version of it was
+// readContent reads a file of at most limit bytes, and says which version of it was
 // read: one that is written meanwhile has another stamp afterwards.
-func readContent(path string, max int) ([]byte, stamp, error) {
+func readContent(path string, limit int) ([]byte, stamp, error) {
 	f, info, err := Open(path)
 	if info == nil {
 		return nil, stamp{}, err
@@ -39,7 +39,7 @@ func readContent(path string, max int) ([]byte, stamp, error) {
 		return nil, stampOf(info), err
 	}
 	defer f.Close()
-	data, err := readBounded(f, info, max)
+	data, err := readBounded(f, info, limit)
 	return data, stampOf(info), err
 }
 
@@ -70,17 +70,17 @@ func Open(path string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-func readBounded(f *os.File, info fs.FileInfo, max int) ([]byte, error) {
-	if info.Size() > int64(max) {
-		return nil, errTooLarge(max)
+func readBounded(f *os.File, info fs.FileInfo, limit int) ([]byte, error) {
+	if info.Size() > int64(limit) {
+		return nil, errTooLarge(limit)
 	}
 	var b bytes.Buffer
 	b.Grow(int(info.Size()) + bytes.MinRead) // one read, and one to see the end
-	if _, err := b.ReadFrom(io.LimitReader(f, int64(max)+1)); err != nil {
+	if _, err := b.ReadFrom(io.LimitReader(f, int64(limit)+1)); err != nil {
 		return nil, err
 	}
-	if b.Len() > max {
-		return nil, errTooLarge(max)
+	if b.Len() > limit {
+		return nil, errTooLarge(limit)
 	}
 	return b.Bytes(), nil
 }

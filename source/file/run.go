@@ -88,7 +88,7 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	s.todo = newWork()
 
 	probes := s.endedReads(todo)
-	names, ok := s.names(todo)
+	names, ok := s.prepareLook(todo)
 	if !ok {
 		s.todo.all, s.todo.hash = true, todo.hash
 		s.handRecorded(ctx, sink)

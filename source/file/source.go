@@ -8,7 +8,7 @@
 // One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores (parallel.go);
 // large files are read beside it (look_large.go), and the store writes beside it (store_run.go).
 //
-// A change of a file travels so: run (run.go) notes the event, and calls step; names and lookAt
+// A change of a file travels so: run (run.go) notes the event, and calls step; prepareLook and lookAt
 // (look.go) find each file's version; handFirst or, later, handChanges (hand.go) have collect let it wait
 // (wait.go) or count (decide, hand_decide.go, with the guard and lists); and the sink gets what
 // follows as one source.Changes.

@@ -86,13 +86,13 @@ func (w *watcher) watchAll(linkNames []string) error {
 	return w.retry(func() []string {
 		t := newTracer(w.disks)
 		w.reset()
-		real, passed := t.trace(w.dir)
+		end, passed := t.trace(w.dir)
 		for _, path := range passed {
 			w.dirPaths[path] = true
 			w.needed[filepath.Dir(path)]++
 		}
-		if w.realDir = real; real != "" {
-			w.needed[real]++
+		if w.realDir = end; end != "" {
+			w.needed[end]++
 		}
 		for _, name := range linkNames {
 			w.addLink(t, name)
