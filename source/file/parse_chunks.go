@@ -32,14 +32,14 @@ type chunk struct {
 }
 
 // inFile returns where something of the chunk is in the file.
-func (pc chunk) inFile(p source.Position) source.Position {
+func (c chunk) inFile(p source.Position) source.Position {
 	switch {
 	case p.Line == 1:
-		p.Line, p.Col = pc.pos.Line, pc.pos.Col+p.Col-1
+		p.Line, p.Col = c.pos.Line, c.pos.Col+p.Col-1
 	case p.Line > 1:
-		p.Line += pc.pos.Line - 1
+		p.Line += c.pos.Line - 1
 	}
-	p.File = pc.pos.File
+	p.File = c.pos.File
 	return p
 }
 
@@ -52,6 +52,17 @@ type chunkResult struct {
 // knownServices are services by the checksums of their texts.
 type knownServices map[[sha256.Size]byte]chunkResult
 
+// A chunkedReading is what is read of a file in chunks.
+type chunkedReading struct {
+	*reading
+	isJSON bool
+	said   any           // what the file has as defaults
+	before knownServices // of an earlier version
+	now    knownServices
+	faults []source.Fault
+	bad    bool // one of these is more than a warning
+}
+
 // inChunks reads a file service by service, except for those known from before. It
 // returns false when the file must be read as a whole.
 func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSON bool, before knownServices) ([]*source.Service, []source.Fault, knownServices, bool) {
@@ -60,66 +71,84 @@ func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSO
 	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services || !utf8.Valid(data) { // of one, the whole is as good
 		return nil, nil, nil, false
 	}
-	p := rules.newReading()
-	p.shareKnown(before)
-	if !p.chunkDefaults(rules, defaults) {
+	p := &chunkedReading{reading: rules.newReading(), isJSON: isJSON, said: defaults, before: before, now: make(knownServices, len(list))}
+	if !p.prepare(rules) {
 		return nil, nil, nil, false
 	}
-	if !isJSON {
-		p.r = decode.NewReader(elementPath(isJSON))
-		rules.set(p.r)
-	}
-	now := make(knownServices, len(list))
-	var faults []source.Fault
-	bad := false
-	for _, pc := range list {
+	for _, c := range list {
 		if ctx.Err() != nil {
 			return nil, []source.Fault{unreadable(path, context.Cause(ctx))}, nil, true
 		}
-		pc.pos.File = path
-		sum := mixed(pc.text, defaults)
-		m, ok := before[sum]
-		if ok && p.reuse(m.service, pc.pos) {
-			m.service = p.services[len(p.services)-1]
-			now[sum] = m
-		} else {
-			found, ok := p.chunk(pc, isJSON)
-			if !ok {
-				faults, ok = syntaxOf(pc, text[pc.at:], isJSON)
-				return nil, faults, now, ok
-			}
-			if m.warnings = found; !anyError(found) {
-				m.service = p.services[len(p.services)-1]
-				if p.check == nil || len(p.check(m.service)) == 0 { // what the host can do may change
-					now[sum] = m
-				}
-			}
+		c.pos.File = path
+		if !p.take(c) {
+			faults, ok := syntaxOf(c, text[c.at:], isJSON)
+			return nil, faults, p.now, ok
 		}
-		bad = bad || anyError(m.warnings)
-		for _, f := range m.warnings {
-			f.Pos = pc.inFile(f.Pos)
-			faults = append(faults, f)
-		}
-		if decode.TooMany(faults) && bad { // nobody reads more
+		if decode.TooMany(p.faults) && p.bad { // nobody reads more
 			break
 		}
 	}
-	faults = decode.Cap(path, faults)
-	if bad {
-		return nil, faults, now, true
+	faults := decode.Cap(path, p.faults)
+	if p.bad {
+		return nil, faults, p.now, true
 	}
-	return p.services, faults, now, true
+	return p.services, faults, p.now, true
+}
+
+// prepare reads what all chunks share. It returns false where that takes reading the file as a whole.
+func (p *chunkedReading) prepare(rules Rules) bool {
+	p.shareKnown(p.before)
+	if !p.chunkDefaults(rules, p.said) {
+		return false
+	}
+	if !p.isJSON {
+		p.r = decode.NewReader(elementPath(p.isJSON))
+		rules.set(p.r)
+	}
+	return true
+}
+
+// take takes over the service of a chunk if it is known, else reads it. It returns false when the
+// text is not one of a service.
+func (p *chunkedReading) take(c chunk) bool {
+	sum := mixed(c.text, p.said)
+	m, ok := p.before[sum]
+	if ok && p.reuse(m.service, c.pos) {
+		m.service = p.services[len(p.services)-1]
+		p.now[sum] = m
+	} else if m.warnings, ok = p.readNew(c, sum); !ok {
+		return false
+	}
+	p.bad = p.bad || anyError(m.warnings)
+	for _, f := range m.warnings {
+		f.Pos = c.inFile(f.Pos)
+		p.faults = append(p.faults, f)
+	}
+	return true
+}
+
+// readNew reads a chunk, and notes its service as known if it is good, with this checksum. It
+// returns false when the text is not one of a service.
+func (p *chunkedReading) readNew(c chunk, sum [sha256.Size]byte) (found []source.Fault, ok bool) {
+	if found, ok = p.chunk(c, p.isJSON); !ok || anyError(found) {
+		return found, ok
+	}
+	s := p.services[len(p.services)-1]
+	if p.check == nil || len(p.check(s)) == 0 { // what the host can do may change
+		p.now[sum] = chunkResult{s, found}
+	}
+	return found, true
 }
 
 // chunk reads one service, and returns what is wrong with it. It returns false when the
 // text is not one of a service.
-func (p *reading) chunk(pc chunk, isJSON bool) ([]source.Fault, bool) {
-	doc, v, ok := element(pc.text, isJSON)
+func (p *reading) chunk(c chunk, isJSON bool) ([]source.Fault, bool) {
+	doc, v, ok := element(c.text, isJSON)
 	if !ok {
 		return nil, false
 	}
 	before := len(p.services)
-	p.service(v, pc.pos)
+	p.service(v, c.pos)
 	if len(p.services) > before {
 		p.setChunkPositions(doc, p.services[before], elementPath(isJSON))
 	}
@@ -129,15 +158,15 @@ func (p *reading) chunk(pc chunk, isJSON bool) ([]source.Fault, bool) {
 // syntaxOf returns the fault of a text in TOML that begins with a chunk which has
 // one. All before it is good, so it is that of the file. What is no fault to the
 // end of the file is one of cutting it into chunks: it returns false.
-func syntaxOf(pc chunk, rest []byte, isJSON bool) ([]source.Fault, bool) {
+func syntaxOf(c chunk, rest []byte, isJSON bool) ([]source.Fault, bool) {
 	if isJSON {
 		return nil, false
 	}
-	doc, faults := decode.TOML(pc.pos.File, rest)
+	doc, faults := decode.TOML(c.pos.File, rest)
 	if doc != nil || faults[0].Msg == decode.TooDense { // which the whole need not be
 		return nil, false
 	}
-	faults[0].Pos = pc.inFile(faults[0].Pos)
+	faults[0].Pos = c.inFile(faults[0].Pos)
 	return faults, true
 }
 
