@@ -94,17 +94,17 @@ func readBool(r *Reader, v any) (bool, bool) {
 	return b, ok
 }
 
-// Number reads an integer from min to max.
-func Number[N uint8 | uint16 | uint32 | int](min, max N) Kind[N] {
-	least, most := int64(min), int64(max)
-	return Kind[N]{Schema: Schema{Type: "integer", Minimum: &least, Maximum: &most}, Read: func(r *Reader, v any) (N, bool) {
+// Number reads an integer from least to most.
+func Number[N uint8 | uint16 | uint32 | int](least, most N) Kind[N] {
+	lower, upper := int64(least), int64(most)
+	return Kind[N]{Schema: Schema{Type: "integer", Minimum: &lower, Maximum: &upper}, Read: func(r *Reader, v any) (N, bool) {
 		n, ok := v.(int64)
 		if !ok {
-			r.Fault(r.name()+" is "+describe(v), fmt.Sprintf("want a number from %d to %d", min, max))
+			r.Fault(r.name()+" is "+describe(v), fmt.Sprintf("want a number from %d to %d", least, most))
 			return 0, false
 		}
-		if n < int64(min) || n > int64(max) {
-			r.Fault(fmt.Sprintf("%s is %d", r.name(), n), fmt.Sprintf("want %d to %d", min, max))
+		if n < int64(least) || n > int64(most) {
+			r.Fault(fmt.Sprintf("%s is %d", r.name(), n), fmt.Sprintf("want %d to %d", least, most))
 			return 0, false
 		}
 		return N(n), true
@@ -168,8 +168,8 @@ func WantWord(s string, words []string) string {
 	return hint
 }
 
-// Duration reads a time as Go writes it, such as "90s" or "1h30m", from min to max.
-func Duration(min, max time.Duration) Kind[time.Duration] {
+// Duration reads a time as Go writes it, such as "90s" or "1h30m", from least to most.
+func Duration(least, most time.Duration) Kind[time.Duration] {
 	return Kind[time.Duration]{Schema: Schema{Type: "string", Pattern: durationPattern}, Read: func(r *Reader, v any) (time.Duration, bool) {
 		s, ok := v.(string)
 		if !ok {
@@ -181,8 +181,8 @@ func Duration(min, max time.Duration) Kind[time.Duration] {
 			r.Fault(fmt.Sprintf("%s is %s, which is not a duration", r.name(), source.Excerpt(s)), `want a number and its unit, such as "30s" or "1h30m"`)
 			return 0, false
 		}
-		if d < min || d > max {
-			r.Fault(fmt.Sprintf("%s is %s", r.name(), source.Excerpt(s)), fmt.Sprintf("want %s to %s", ShortDuration(min), ShortDuration(max)))
+		if d < least || d > most {
+			r.Fault(fmt.Sprintf("%s is %s", r.name(), source.Excerpt(s)), fmt.Sprintf("want %s to %s", ShortDuration(least), ShortDuration(most)))
 			return 0, false
 		}
 		return d, true

@@ -51,9 +51,9 @@ func NewReader(path source.Path) *Reader {
 	return &Reader{path: path, words: map[string]string{}, limits: map[string]limit{}}
 }
 
-// Limit makes it a fault for the list or table of a key to have more than max
+// Limit makes it a fault for the list or table of a key to have more than most
 // elements. The hint says what to do about it.
-func (r *Reader) Limit(key string, max int, hint string) { r.limits[key] = limit{max, hint} }
+func (r *Reader) Limit(key string, most int, hint string) { r.limits[key] = limit{most, hint} }
 
 // bound returns how many of the n elements of the value that is being read are
 // within its limit, and reports the one that is not.

@@ -140,9 +140,9 @@ func (s *scanner) stopped() bool { return s.tooDeep || s.tooMany }
 // more reports whether there is text left to read.
 func (s *scanner) more() bool { return s.i < len(s.text) && !s.stopped() }
 
-// at reports whether the next byte is one of these.
-func (s *scanner) at(any string) bool {
-	return s.i < len(s.text) && strings.IndexByte(any, s.text[s.i]) >= 0
+// at reports whether the next byte is one of a set.
+func (s *scanner) at(set string) bool {
+	return s.i < len(s.text) && strings.IndexByte(set, s.text[s.i]) >= 0
 }
 
 // space skips white space within a line.
