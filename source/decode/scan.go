@@ -51,7 +51,8 @@ func (n *node) last(path source.Path) *node {
 // A scanner finds where keys and values begin. It reads JSON too, which looks
 // like the inside of TOML with ":" for "=", and of that it also makes the values.
 // Libraries say whether a text is valid; the scanner follows a valid one exactly,
-// and an invalid one up to where it stops being valid, as far as nesting goes.
+// and an invalid one up to where it stops being valid, as far as nesting goes. What
+// only one of the two has is in scan_toml.go and scan_json.go.
 type scanner struct {
 	text  string
 	json  bool
@@ -175,28 +176,6 @@ func (s *scanner) line() {
 	}
 }
 
-// header reads [a.b] or [[a.b]] and returns the table that it opens.
-func (s *scanner) header() *node {
-	start := s.i
-	s.i++
-	s.depth = 0
-	list := s.at("[")
-	if list {
-		s.i++
-	}
-	n, _ := s.dotted(s.root)
-	s.count(0, 1)
-	s.dots = nil
-	if n != nil && (!list || n.count == 0) {
-		n.key, n.val = start, start
-	}
-	if list {
-		n = s.elem(n, start)
-	}
-	s.line()
-	return n
-}
-
 // pair reads key = value below table, and returns the last part of the key.
 func (s *scanner) pair(table *node) (raw string, v any) {
 	start, depth := s.i, s.depth
@@ -249,14 +228,6 @@ func (s *scanner) dotted(n *node) (named *node, raw string) {
 			s.dots = map[string]bool{}
 		}
 		s.dots[s.path] = true
-	}
-}
-
-// defined notes when the key that was read is that of a table which keys with
-// dots have made, as in a.b = 1, a = 2. The parser of TOML passes over the second.
-func (s *scanner) defined(at int) {
-	if s.dots[s.path] && s.again == nil {
-		s.again = &textFault{at, "this key is a table already, by a key with a dot", "leave one of them out"}
 	}
 }
 
@@ -350,39 +321,6 @@ func (s *scanner) table(n *node) any {
 	return object
 }
 
-// member adds to an object in JSON. Unlike encoding/json it sees keys that are there twice.
-func (s *scanner) member(object map[string]any, key string, v any, at int) {
-	if _, twice := object[key]; twice {
-		switch len(s.twice) {
-		case maxFaults:
-		case maxFaults - 1:
-			s.twice = append(s.twice, textFault{off: at, msg: "more keys are in their object twice"})
-		default:
-			s.twice = append(s.twice, textFault{off: at, msg: "key " + source.Excerpt(key) + " is already in this object"})
-		}
-	}
-	object[key] = v
-}
-
-// word returns the value of what is not in quotes or brackets, in JSON. It keeps the
-// difference between integers and other numbers that TOML makes: 80 is an int64;
-// 80.0, 8e1 and what is too large for one are a float64.
-func word(s string) any {
-	switch s {
-	case "true":
-		return true
-	case "false":
-		return false
-	case "null":
-		return nil
-	}
-	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
-		return n
-	}
-	f, _ := strconv.ParseFloat(s, 64) // out of range: infinite, which no key takes
-	return f
-}
-
 // nest reads a list or a table up to its closing bracket.
 func (s *scanner) nest(closing byte, item func()) {
 	s.deeper()
@@ -427,25 +365,4 @@ func (s *scanner) str() {
 		}
 	}
 	s.i = len(s.text)
-}
-
-func tripled(quote byte) string {
-	if quote == '"' {
-		return `"""`
-	}
-	return "'''"
-}
-
-// long reads a multi-line string from behind its opening quotes.
-func (s *scanner) long(triple string) {
-	for s.i < len(s.text) && !strings.HasPrefix(s.text[s.i:], triple) {
-		if s.text[s.i] == '\\' && triple[0] == '"' {
-			s.i++
-		}
-		s.i++
-	}
-	s.i = min(s.i+3, len(s.text))
-	for s.at(triple[:1]) { // up to two more quotes belong to the string
-		s.i++
-	}
 }
