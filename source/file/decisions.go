@@ -75,6 +75,13 @@ type trial struct {
 // and is not meant for what is held by then.
 type overdue struct{ began, back time.Time }
 
+// acceptedLists are the lists with which a version of a file was accepted, where they are not those that
+// are used now.
+type acceptedLists struct {
+	of    [sha256.Size]byte // the version of the file
+	lists map[string][sha256.Size]byte
+}
+
 // needs returns the versions that must not be dropped.
 func (d *decisions) needs() map[keptVersion]bool {
 	needed := map[keptVersion]bool{}
@@ -223,10 +230,3 @@ func (a listsText) sums() map[string][sha256.Size]byte {
 func isFileName(name string) bool { return isServiceFile(name) && !strings.ContainsAny(name, "/\x00") }
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// acceptedLists are the lists with which a version of a file was accepted, where they are not those that
-// are used now.
-type acceptedLists struct {
-	of    [sha256.Size]byte // the version of the file
-	lists map[string][sha256.Size]byte
-}

@@ -32,7 +32,7 @@
 //	command    what others have it do: rollback, apply, confirm
 //	places     where the endpoints of a service stand in its file, for people
 //	once       for commands: files of a directory, or what was accepted last
-//	look       which version each file has now, also before this start
+//	look       which version each file has now, and had before this start
 //	events     what wakes us
 //	hand       what counts is handed to the sink, and what the sink accepts
 //	wait       whether a version may be half written, and when it counts
@@ -54,7 +54,7 @@
 //	read       directories and texts; read_patience.go: no disk is waited for long
 //	parse      text to services and faults
 //	timing     when the next step is, and how long anything waits
-//	faults     what is said of a file that is not read
+//	faults     what is said of a file as a whole
 //	parallel   a loop on all cores
 //	rules      which files are read, and what they may hold
 //
