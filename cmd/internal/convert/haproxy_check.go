@@ -162,7 +162,7 @@ func haproxyTime(text string) (time.Duration, error) {
 	unit, known := units[text[len(digits):]]
 	n, err := strconv.ParseUint(digits, 10, 31)
 	if err != nil || !known {
-		return 0, fmt.Errorf("%s is no time", source.Excerpt(text))
+		return 0, fmt.Errorf("%s is not a duration", source.Excerpt(text))
 	}
 	if d := time.Duration(n); d <= time.Duration(1<<62)/unit {
 		return d * unit, nil
