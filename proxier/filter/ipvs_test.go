@@ -227,7 +227,7 @@ func lacking(r *Rules, pick func(int) int) map[ipset.Entry]bool {
 	return out
 }
 
-// A frontend waits for rules until packets pass some that restrict it, and masquerade, as they shall.
+// A frontend waits for rules until packets pass some that restrict it, and masquerade, as the state asks.
 func TestUnguarded(t *testing.T) {
 	w := backendtest.NewWorld(proxier.IPv4)
 	restricted, masqueraded, plain := backendtest.Web(proxier.IPv4, 0, 1), backendtest.Web(proxier.IPv4, 1, 1), backendtest.Web(proxier.IPv4, 2, 1)

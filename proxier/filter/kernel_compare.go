@@ -10,7 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// Desired is what the chains and sets of one family shall hold.
+// Desired is the wanted contents of the chains and sets of one family.
 type Desired interface {
 	Tables() []string // that must exist
 	Chains(Emit)

@@ -9,7 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// Compare returns what Plan says where the kernel holds one thing exactly and shall hold
+// Compare returns what Plan says where the kernel holds one thing exactly and is to hold
 // another, each of its State. It needs no kernel.
 func Compare(before Desired, had *proxier.State, after Desired, st *proxier.State) []proxier.Change {
 	v6 := st.Family == proxier.IPv6

@@ -180,8 +180,8 @@ func (r *Rules) Withhold(entries map[ipset.Entry]bool, changes *Changes) {
 	changes.Gained[name] = slices.DeleteFunc(changes.Gained[name], func(e ipset.Entry) bool { return entries[e] })
 }
 
-// Unguarded returns the frontends of whose packets the rules in the kernel, h, let some pass that they shall drop,
-// or leave some alone that they shall masquerade. Rules of iptables mode, which come before IPVS, masquerade all.
+// Unguarded returns the frontends that the rules in the kernel, h, do not guard whole: some packets pass that the
+// frontend drops, or are left alone that it masquerades. Rules of iptables mode, which come before IPVS, masquerade all.
 func (r *Rules) Unguarded(h *Actual) map[ipset.Entry]bool {
 	asked := map[string]bool{firewalledSet: h.leadsTo("INPUT", "")} // the sets that matter: does a packet meet them?
 	if !h.Balances() {

@@ -7,7 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
-// Compare returns what Plan says where the kernel holds one State exactly, and shall hold
+// Compare returns what Plan says where the kernel holds one State exactly, and is to hold
 // another of the same family. It needs no kernel.
 func Compare(before, after *proxier.State) ([]proxier.Change, error) {
 	had, rules := filter.NewRules(after.Family), filter.NewRules(after.Family)

@@ -65,7 +65,7 @@ type found struct {
 // wait for no more than these.
 const maxRepairs = 256
 
-// take removes and returns what one Sync shall repair, beginning with what it changes anyway.
+// take removes and returns what one Sync repairs, beginning with what it changes anyway.
 func (f *found) take(changes map[lvs.Key]struct{}) found {
 	out := *f
 	*f = found{}

@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
-// Compare returns what Plan says where the kernel holds one State exactly, and shall hold
+// Compare returns what Plan says where the kernel holds one State exactly, and is to hold
 // another of the same family, if these are the settings. It needs no kernel.
 func Compare(before, after *proxier.State, opts Options) ([]proxier.Change, error) {
 	p := &snapshot{

@@ -9,8 +9,8 @@ import (
 	"svcproxy.dev/svcproxy/proxier/filter"
 )
 
-// withoutGuards returns the servers of frontends that the rules in the kernel do not restrict or masquerade as they
-// shall. What chains of split frontends do is not compared: these count as unguarded, unless rules of iptables mode
+// withoutGuards returns the servers of frontends that the rules in the kernel do not restrict or masquerade as the
+// state asks. What chains of split frontends do is not compared: these count as unguarded, unless rules of iptables mode
 // balance.
 func (p *snapshot) withoutGuards(rules *filter.Rules) map[lvs.Key]bool {
 	keys := map[lvs.Key]bool{}

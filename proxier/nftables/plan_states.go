@@ -8,7 +8,7 @@ import (
 )
 
 // Compare returns what Plan says where the kernel holds one State exactly, without
-// clients that keep endpoints, and shall hold another of the same family. It needs no kernel.
+// clients that keep endpoints, and is to hold another of the same family. It needs no kernel.
 func Compare(before, after *proxier.State) ([]proxier.Change, error) {
 	d, err := compareStates(dialects[after.Family], before, after)
 	if err != nil {
