@@ -14,7 +14,7 @@ func (m *Metrics) Watch(name string, status func() source.Status) {
 		}, func() float64 { return value(status().Connection) })
 	}
 	m.registry.MustRegister(
-		gauge("source_connected", "1 while the server of a source is being watched, 0 while its services are as last heard.", func(c *source.Connection) float64 {
+		gauge("source_connected", "1 while the server of a source is being watched, 0 while its last known services are kept.", func(c *source.Connection) float64 {
 			if c.Connected {
 				return 1
 			}
