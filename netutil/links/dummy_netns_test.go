@@ -10,7 +10,7 @@ import (
 )
 
 // Probe says of any kernel whether a dummy device can be made.
-func TestProbeTellsWhetherThereAreDummyDevices(t *testing.T) {
+func TestProbeReportsWhetherThereAreDummyDevices(t *testing.T) {
 	netnstest.Enter(t)
 	d, err := OpenDummy()
 	if err != nil {

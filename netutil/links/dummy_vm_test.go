@@ -92,7 +92,7 @@ func TestDummyHoldsAddresses(t *testing.T) {
 }
 
 // Who removes the device takes our knowledge of it too.
-func TestDummyIsFoundAnew(t *testing.T) {
+func TestDummyIsFoundAgain(t *testing.T) {
 	d := openDummy(t)
 	must(t, d.Make())
 	ip(t, "link del svcproxy0")

@@ -241,7 +241,7 @@ func TestListsAreWholeWhileOthersChange(t *testing.T) {
 
 // If the module is removed and loaded again, the next message says so, and those
 // after it reach the new one.
-func TestModuleIsLoadedAnew(t *testing.T) {
+func TestModuleIsLoadedAgain(t *testing.T) {
 	c, reader := dial(t), &Conn{}
 	t.Cleanup(func() { check(t, reader.Close()) })
 	check(t, reader.Probe(t.Context()))

@@ -63,7 +63,7 @@ func TestLockHolderIsNamed(t *testing.T) {
 }
 
 // A probe whose context ends gives up waiting for the lock, and says who holds it.
-func TestProbeWaitsNotForEver(t *testing.T) {
+func TestProbeDoesNotWaitForever(t *testing.T) {
 	path, held := holdLock(t)
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {

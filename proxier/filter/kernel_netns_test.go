@@ -190,7 +190,7 @@ func TestLookBesideRepair(t *testing.T) {
 
 // A look that waits for another one, which an event began, ends when it is told to:
 // the caller that closes the backend waits for it.
-func TestLookWaitsNotForEver(t *testing.T) {
+func TestLookDoesNotWaitForever(t *testing.T) {
 	k, _, _, _ := watched(t)
 	k.looking <- struct{}{}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -238,7 +238,7 @@ func TestMissingCopy(t *testing.T) {
 }
 
 // A damaged copy is written again once its file is as it was then.
-func TestDamagedCopyMended(t *testing.T) {
+func TestDamagedCopyRepaired(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
 		h.T, h.fixture.T = t, t

@@ -120,7 +120,7 @@ func (p *pair) each(do func(i int, e *env) error) error {
 	return g.Wait()
 }
 
-// restart starts both daemons anew with settings.
+// restart starts both daemons again with settings.
 func (p *pair) restart(t *testing.T, settings string) {
 	t.Helper()
 	p.both(t, func(e *env) error {

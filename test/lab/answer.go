@@ -78,7 +78,7 @@ func failed(err error) Answer {
 	return Answer{Outcome: outcome, Err: err}
 }
 
-// isRefusal tells whether err is how a socket reports a TCP reset or an ICMP error.
+// isRefusal reports whether err is how a socket reports a TCP reset or an ICMP error.
 func isRefusal(err error) bool {
 	for _, errno := range []unix.Errno{
 		unix.ECONNREFUSED, unix.ECONNRESET, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES, unix.ENOPROTOOPT,
@@ -90,7 +90,7 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// isOwnFirewall tells whether err is how a host learns that its own firewall
+// isOwnFirewall reports whether err is how a host learns that its own firewall
 // dropped or refused a packet that it sent. Only a refusal is followed by an ICMP
 // error, which the next read tells.
 func isOwnFirewall(err error) bool { return errors.Is(err, unix.EPERM) }

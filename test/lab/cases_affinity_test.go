@@ -113,7 +113,7 @@ func testAffinity(t *testing.T, e *env) {
 	}
 }
 
-// takesTurns tells whether endpoints get new connections in turn, not at random.
+// takesTurns reports whether endpoints get new connections in turn, not at random.
 func (e *env) takesTurns() bool { return e.mode.name == "ipvs" }
 
 func testAffinityOverAddresses(t *testing.T, e *env) {
@@ -131,20 +131,20 @@ func testAffinityExpiry(t *testing.T, e *env) {
 	e.apply(t, e.sticky(timeout.String()))
 	used := time.Now()
 	first := e.choices(t, e.vip(1), 80)
-	for range 3 { // longer than the time-out in all, but never as long without use
+	for range 3 { // longer than the timeout in all, but never as long without use
 		time.Sleep(3 * time.Second)
 		began := time.Now()
 		got := e.choices(t, e.vip(1), 80)
 		if time.Since(used) > timeout-2*time.Second { // on a busy machine some may have been forgotten
 			first = got
 		} else if n := changed(first, got); n > 0 {
-			t.Errorf("%d clients have another endpoint although they came within the time-out", n)
+			t.Errorf("%d clients have another endpoint although they came within the timeout", n)
 		}
 		used = began
 	}
 	time.Sleep(timeout + 3*time.Second)
 	if changed(first, e.choices(t, e.vip(1), 80)) == 0 {
-		t.Error("every client still has its endpoint after the time-out")
+		t.Error("every client still has its endpoint after the timeout")
 	}
 }
 

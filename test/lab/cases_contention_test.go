@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// testMonitor: the kernel tells of a flush, so it is mended long before the next resync.
+// testMonitor: the kernel tells of a flush, so it is repaired long before the next resync.
 func testMonitor(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
 	checks := append(e.everyAddress(e.Client, by(e.Local[0], e.Remote[0]).masked()), check{from: e.Client, to: e.vip(1), port: 81, want: refused})
@@ -19,8 +19,8 @@ func testMonitor(t *testing.T, e *env) {
 	if err := nft(e.Node, "flush ruleset"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(mendPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
-		t.Errorf("%v after a flush: %v", mendPatience, err)
+	if err := Poll(repairPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+		t.Errorf("%v after a flush: %v", repairPatience, err)
 	}
 	e.expect(t, checks...)
 	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=nft pid=")

@@ -26,7 +26,7 @@ var faultGroups = []group{
 		name:     "faults",
 		settings: "zone = \"here\"\n",
 		cases:    []testCase{{name: "among random changes", run: testFaults}},
-		except:   []string{"iptables", "ipvs"}, // without events they mend later
+		except:   []string{"iptables", "ipvs"}, // without events they repair later
 	},
 	{
 		name:     "monitor",
@@ -71,11 +71,11 @@ func testCanary(t *testing.T, e *env) {
 // faultTime is how long there are changes and faults.
 var faultTime = soak(30*time.Second, 10*time.Minute)
 
-// mendPatience is how long a table may be gone. It takes some 5 ms, but longer
+// repairPatience is how long a table may be gone. It takes some 5 ms, but longer
 // where the kernel is busy with what others have removed; the next resync is 30 s away.
-var mendPatience = slow(5 * time.Second)
+var repairPatience = slow(5 * time.Second)
 
-// answers tells whether somebody answers on both addresses.
+// answers reports whether an endpoint answers on both addresses.
 func (e *env) answers(to Dual) error {
 	for _, q := range (check{from: e.Client, to: to}).questions() {
 		q.Patience = 100 * time.Millisecond
@@ -143,8 +143,8 @@ var faults = []fault{
 
 // testFaults: after each few changes and faults the kernel holds what a fresh
 // daemon makes of the same files. Connections to a service that nobody touched
-// never fail, but for those made between a damage of its own rules or elements
-// and their mending: no table, no service. Established ones never do.
+// never fail, except for those made between a damage of its own rules or elements
+// and their repair: no table, no service. Established ones never do.
 func testFaults(t *testing.T, e *env) {
 	r := &rampage{env: e, random: newRandom(t), fresh: freshDaemon(t, e)}
 	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
@@ -201,7 +201,7 @@ func (r *rampage) cause(f fault) error {
 	if err != nil || !f.gap {
 		return err
 	}
-	err = Poll(mendPatience, func() error { return r.answers(r.vip(1)) })
+	err = Poll(repairPatience, func() error { return r.answers(r.vip(1)) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gaps = append(r.gaps, span{start, time.Now()})
@@ -278,7 +278,7 @@ func (r *rampage) loseEvents() error {
 	return errors.Join(err, r.daemon.Signal(unix.SIGCONT), r.logs("events of the kernel were lost: comparing everything"))
 }
 
-// isSteady tells whether a line of a listing is about an address of the steady service.
+// isSteady reports whether a line of a listing is about an address of the steady service.
 func (r *rampage) isSteady(line string) bool {
 	return slices.ContainsFunc(slices.Concat(r.vip(1).Each(), r.external(1).Each()), func(a netip.Addr) bool {
 		return strings.Contains(line, " "+a.String()+" ")

@@ -174,7 +174,7 @@ func (e *env) mustFirewall(t *testing.T, do, undo string, last ...string) {
 
 // testBeforeAnswer: what follows on a connection before its first answer is not
 // dropped, masqueraded or not: a second question from a socket, a SYN that is
-// sent again, packets to somebody who never answers.
+// sent again, packets to a host that never answers.
 func testBeforeAnswer(t *testing.T, e *env) {
 	s := e.everywhere(at(e.Local[0])...)
 	s.Ports = append(s.Ports, Port{Name: "sink", Protocol: "udp", Port: 90, TargetPort: sinkPort})
@@ -346,7 +346,7 @@ func testAnotherBit(t *testing.T, e *env) {
 }
 
 // daemonLooks waits until the daemon has looked at the kernel: it puts back a jump
-// that somebody takes away.
+// that another process takes away.
 func (e *env) daemonLooks(t *testing.T) {
 	t.Helper()
 	if err := e.firewall("-D FORWARD -j SVCP-FORWARD"); err != nil {

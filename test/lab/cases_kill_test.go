@@ -235,7 +235,7 @@ func (e *env) used(v *victim) (version int, err error) {
 			return n, nil
 		}
 	}
-	return 0, fmt.Errorf("%s: %s, which is no version", v.name, answers[0])
+	return 0, fmt.Errorf("%s: %s, which is not a version", v.name, answers[0])
 }
 
 // confirmState checks that the daemon says what it uses.

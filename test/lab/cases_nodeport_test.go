@@ -119,7 +119,7 @@ func testLocalhostNodePorts(t *testing.T, e *env) {
 	e.neighbourAsks(t, e.Local[2], localhost.V4)
 }
 
-// neighbourAsks has a host send what is for an address of loopback to its gateway, as an attacker would: nothing of it
+// neighbourAsks has a host send what is for an address of loopback to its gateway, as an attacker would: none of it
 // is balanced, with or without an answer that gets back.
 func (e *env) neighbourAsks(t *testing.T, host *Host, to netip.Addr) {
 	t.Cleanup(func() {

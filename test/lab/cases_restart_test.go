@@ -156,7 +156,7 @@ func (e *env) cleanKernel() error {
 	return err
 }
 
-// testBootDamaged: a copy that is not what was kept is reported, and not used. The file itself still is, once it is mended.
+// testBootDamaged: a copy that is not what was kept is reported, and not used. The file itself still is, once it is corrected.
 func testBootDamaged(t *testing.T, e *env) {
 	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[0])...))
 	e.remove(t, "fragile.json")

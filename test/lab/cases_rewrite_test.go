@@ -109,7 +109,7 @@ func tomlFile(services []Service) string {
 	return b.String()
 }
 
-// expectSome waits until somebody answers each.
+// expectSome waits until an endpoint answers each.
 func (e *env) expectSome(t *testing.T, checks ...check) {
 	t.Helper()
 	for i := range checks {

@@ -27,7 +27,7 @@ func testSourceRangesOfAll(t *testing.T, e *env) {
 	s.SourceRanges = prefixes(inside)
 	e.apply(t, s)
 	both := by(e.Local[0], e.Remote[0])
-	e.flowsMeet(t, flows, both) // established, whoever may begin one; before connection tracking forgets them
+	e.flowsMeet(t, flows, both) // established, no matter who may begin one; before connection tracking forgets them
 	e.expect(t, fromSource(inside, e.everyAddress(e.Client, both))...)
 	e.expect(t, fromSource(outside, e.everyAddress(e.Client, dropped))...)
 	e.expect(t,

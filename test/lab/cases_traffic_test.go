@@ -21,7 +21,7 @@ var trafficGroups = []group{{
 	name: "counts", settings: countsAlways,
 	cases: []testCase{
 		{name: "connections are counted", run: testTrafficCounts},
-		{name: "counted while somebody asks", run: testTrafficOnDemand},
+		{name: "counted while a command asks", run: testTrafficOnDemand},
 	},
 }}
 
@@ -173,7 +173,7 @@ func (e *env) metrics() (string, error) {
 }
 
 // testTrafficOnDemand: without the setting there are no metrics, and nothing is counted
-// until somebody asks.
+// until a command asks.
 func testTrafficOnDemand(t *testing.T, e *env) {
 	e.apply(t, e.service(at(e.Local[0])...))
 	if err := e.daemon.Settings(strings.ReplaceAll(e.settings, "traffic = true", "traffic = false")); err != nil {

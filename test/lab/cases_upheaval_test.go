@@ -28,7 +28,7 @@ var upheavalGroups = []group{
 		name:     "damage",
 		settings: "[sync]\nresync_interval = \"1s\"\n",
 		cases: []testCase{
-			{name: "mended", run: testMended},
+			{name: "repaired", run: testRepaired},
 			{name: "flows of the meantime", run: testMeantimeFlows, except: []string{"ipvs"}}, // there the address stays one of node
 		},
 		damaging: true,
@@ -126,7 +126,7 @@ func (e *env) establish(t *testing.T) []*Conn {
 // after lateTime, which where the processor is emulated may pass without a loss.
 var streamPatience, lateTime = slow(3 * time.Second), slow(time.Second)
 
-// streamPause is how long a stream to one address asks nothing, and one to several the longer: connections shall not
+// streamPause is how long a stream to one address asks nothing, and one to several the longer: connections must not
 // take the processor from what is tested, least of all where it is emulated.
 var streamPause = slow(slow(2 * time.Millisecond))
 
@@ -139,7 +139,7 @@ func (e *env) stream(t *testing.T) (stop func()) {
 	return e.streamTo(t, append(e.everyAddress(e.Client, want{}), check{from: e.Node, to: e.vip(1)})...)
 }
 
-// streamTo is stream to what is checked, which somebody must answer at once.
+// streamTo is stream to what is checked, which an endpoint must answer at once.
 func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -174,7 +174,7 @@ func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 // lets a flow wait for it whose endpoint has left: 300 ms, and none in ipvs mode.
 const busy = 1.5
 
-// askAtOnce asks what somebody must answer at once, and reports whether a datagram was lost and asked again.
+// askAtOnce asks what an endpoint must answer at once, and reports whether a datagram was lost and asked again.
 // clock, which may be nil, tells when this process itself stood still.
 func (e *env) askAtOnce(t *testing.T, q Question, clock *stalls) (again bool) {
 	q.Patience = streamPatience
@@ -196,8 +196,8 @@ func (e *env) askAtOnce(t *testing.T, q Question, clock *stalls) (again bool) {
 	return again
 }
 
-// testMended damages our objects in every way that the mode knows and waits for packets to meet what they should.
-func testMended(t *testing.T, e *env) {
+// testRepaired damages our objects in every way that the mode knows and waits for packets to meet what they should.
+func testRepaired(t *testing.T, e *env) {
 	s := e.everywhere(at(e.Local[0])...)
 	s.LoadBalancerSourceRanges = prefixes(e.Client.Addrs[0])
 	empty := e.service()
@@ -224,7 +224,7 @@ func testMended(t *testing.T, e *env) {
 				t.Fatal(err)
 			}
 			if err := Poll(expectPatience, func() error { return e.whole(whole) }); err != nil {
-				t.Errorf("our objects are not mended: %v", err)
+				t.Errorf("our objects are not repaired: %v", err)
 			}
 			e.expect(t, checks...)
 		})
@@ -235,7 +235,7 @@ func testMended(t *testing.T, e *env) {
 // no service is. It comes to one when they are there again.
 func testMeantimeFlows(t *testing.T, e *env) {
 	e.apply(t, e.service(at(e.Local[0])...))
-	time.Sleep(time.Second) // the looks for flows that follow a change shall not find these
+	time.Sleep(time.Second) // the looks for flows that follow a change must not find these
 	i := slices.IndexFunc(e.mode.damages, func(d damage) bool { return d.name == "tables deleted" || d.name == "jumps deleted" })
 	if err := errors.Join(e.daemon.Freeze(), e.mode.damages[i].do(e.Node)); err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func (e *env) damage(d damage) error {
 	return errors.Join(d.do(e.Node), e.daemon.Signal(unix.SIGCONT))
 }
 
-// whole tells whether our kernel objects are as they were.
+// whole reports whether our kernel objects are as they were.
 func (e *env) whole(want []string) error {
 	_, now, err := Snapshot(e.Node)
 	if err != nil {
@@ -278,7 +278,7 @@ func (m mode) removed() *regexp.Regexp {
 	return regexp.MustCompile("^(" + rules + "){2}$")
 }
 
-// testCleanup: the command needs neither a daemon nor its state, and can be repeated; the daemon then starts anew.
+// testCleanup: the command needs neither a daemon nor its state, and can be repeated; the daemon then starts from nothing.
 func testCleanup(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0])...))
 	if err := e.daemon.Kill(); err != nil {

@@ -121,7 +121,7 @@ func (s *site) repeat(t *testing.T, w way, c *crowd) {
 	t.Logf("%d runs: followed after %v, at most %v, beside the waits", len(took), took[len(took)/2], took[len(took)-1])
 }
 
-// text returns a version of the file. All have the same size, but for the second service.
+// text returns a version of the file. All have the same size, except for the second service.
 func (s *site) text(t *testing.T) string {
 	t.Helper()
 	e := s.env
@@ -162,7 +162,7 @@ func (s *site) follow(t *testing.T) time.Duration {
 	return time.Since(start)
 }
 
-// meet tells whether one answer to each question is what is wanted.
+// meet reports whether one answer to each question is what is wanted.
 func (e *env) meet(checks []check) error {
 	for _, c := range checks {
 		for _, q := range c.questions() {
@@ -179,7 +179,7 @@ func (e *env) steadyText() (string, error) {
 	return File(e.named("steady", steadyVIP, at(e.Local[0])...))
 }
 
-// restartIn starts the daemon anew, with no files remembered and with nothing in its
+// restartIn starts the daemon again, with no files remembered and with nothing in its
 // configuration directory but settings, a file that nobody writes, and what prepare
 // puts there.
 func (e *env) restartIn(t *testing.T, prepare func() error) {

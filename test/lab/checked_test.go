@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Times of checks. A refusal is noticed at once; the time-out is long, so that none is
+// Times of checks. A refusal is noticed at once; the timeout is long, so that none is
 // over only because the machine is busy.
 var (
 	checkInterval = slow(300 * time.Millisecond)

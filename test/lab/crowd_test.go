@@ -14,7 +14,7 @@ import (
 )
 
 // A crowd makes new connections at a rate, to whatever it visits at the time.
-// Somebody must answer each at once.
+// An endpoint must answer each at once.
 type crowd struct {
 	env    *env
 	t      *testing.T

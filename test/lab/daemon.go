@@ -119,7 +119,7 @@ func (d *Daemon) Launch() error {
 	return nil
 }
 
-// Running tells whether Start was called and nothing has ended the daemon since.
+// Running reports whether Start was called and nothing has ended the daemon since.
 func (d *Daemon) Running() bool { return d.cmd != nil }
 
 // Pid returns the process id of the daemon; 0: it does not run.
@@ -295,7 +295,7 @@ func (d *Daemon) syncs(name string) int {
 	return strings.Count(d.LogTail(math.MaxInt), "service=default/"+markerName(name)+" ")
 }
 
-// Write is Apply without the wait: applied tells whether the kernel has the file.
+// Write is Apply without the wait: applied reports whether the kernel has the file.
 func (d *Daemon) Write(name string, services ...Service) (applied func() error, err error) {
 	d.applied++
 	port := 1023 + d.applied

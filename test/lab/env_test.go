@@ -159,7 +159,7 @@ func (e *env) givenUp() want {
 	return untouched
 }
 
-// isGivenUp tells whether that is what an address meets that a service has no more, or never had.
+// isGivenUp reports whether that is what an address meets that a service has no more, or never had.
 func (e *env) isGivenUp(a Answer) bool {
 	return a.Outcome == Untouched || a.Outcome == Refused && e.mode.name == "ipvs" // until its connections have ended
 }
@@ -217,7 +217,7 @@ func (c check) questions() []Question {
 // triesEach is how often a question is asked for each endpoint that must answer
 // it: one of three stays unseen once in 10^12 runs, and one that must not answer
 // hardly ever stays unseen, however often a check is repeated. Where the
-// processor is emulated it is a third of that: a check that misses somebody is repeated.
+// processor is emulated it is a third of that: a check that misses an endpoint is repeated.
 var triesEach = 24 / min(3, int(slowness))
 
 // verify asks as often as it takes to know everybody who answers. Where an answer is late
@@ -238,7 +238,7 @@ func (e *env) verify(q *Question, w want) error {
 	return nil
 }
 
-// mustAnswer asks once what somebody must answer: how long that takes a busy machine is not what is tested.
+// mustAnswer asks once what an endpoint must answer: how long that takes a busy machine is not what is tested.
 func mustAnswer(t *testing.T, q Question) Answer {
 	t.Helper()
 	q.Patience = max(q.Patience, expectPatience)

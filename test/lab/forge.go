@@ -9,7 +9,7 @@ import (
 )
 
 // A Forger sends first packets of TCP connections with sources that no host of
-// the lab has, as somebody does who wants to fill tables.
+// the lab has, as an attacker does who wants to fill tables.
 type Forger struct {
 	fd int
 }

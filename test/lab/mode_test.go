@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A mode is one way of svcproxy to work. All modes pass the same cases, but for
+// A mode is one way of svcproxy to work. All modes pass the same cases, except for
 // those that a case names itself.
 type mode struct {
 	name    string // as the setting has it
@@ -24,11 +24,11 @@ type mode struct {
 	damages []damage
 }
 
-// A damage is what somebody may do to the objects of svcproxy.
+// A damage is what another process may do to the objects of svcproxy.
 type damage struct {
 	name   string
 	do     func(h *Host) error
-	frozen bool // svcproxy stands still meanwhile: it may mend faster than this is done
+	frozen bool // svcproxy stands still meanwhile: it may repair faster than this is done
 }
 
 func (m mode) String() string { return strings.TrimSuffix(m.name+"-"+m.variant, "-") }
@@ -170,7 +170,7 @@ func editRules(h *Host, variant string, edit func(lines []string) []string) erro
 	return nil
 }
 
-// frames tells whether a line begins or ends a table in a listing.
+// frames reports whether a line begins or ends a table in a listing.
 func frames(line string) bool { return strings.HasPrefix(line, "*") || line == "COMMIT" }
 
 // deleteJumps removes our jumps from the built-in chains.

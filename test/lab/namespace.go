@@ -209,7 +209,7 @@ func sweep(dir string, remove func(name string) error) error {
 	return errors.Join(errs...)
 }
 
-// ownerDied tells whether name is of a lab whose process is gone.
+// ownerDied reports whether name is of a lab whose process is gone.
 func ownerDied(name string) bool {
 	rest, ok := strings.CutPrefix(name, namePrefix)
 	if !ok {

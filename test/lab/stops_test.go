@@ -85,7 +85,7 @@ var builtins = map[string][]string{
 	"mangle": {"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"},
 }
 
-// makeBuiltins makes iptables-nft make its built-in chains. It does so for whoever
+// makeBuiltins makes iptables-nft make its built-in chains. It does so for the process that
 // first uses one, and leaves them, empty, when their last rule goes: nobody could
 // tell afterwards whose they are.
 func makeBuiltins(h *Host, variant string) error {
@@ -208,7 +208,7 @@ const stopFiles = 3
 
 func stopFile(i int) string { return fmt.Sprintf("stop-%d.json", i) }
 
-// write writes all files anew.
+// write writes all files again.
 func (s *stopper) write() error {
 	files := make([][]Service, stopFiles)
 	for i := range stopServices {

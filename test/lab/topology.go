@@ -34,7 +34,7 @@ func dual(network, host byte) Dual {
 // Each returns both addresses.
 func (d Dual) Each() []netip.Addr { return []netip.Addr{d.V4, d.V6} }
 
-// Is tells whether a is one of the two.
+// Is reports whether a is one of the two.
 func (d Dual) Is(a netip.Addr) bool { return a == d.V4 || a == d.V6 }
 
 // A Host is one machine of the lab.
@@ -47,7 +47,7 @@ type Host struct {
 // Addr returns the host's first address.
 func (h *Host) Addr() Dual { return h.Addrs[0] }
 
-// Owns tells whether a is an address of the host.
+// Owns reports whether a is an address of the host.
 func (h *Host) Owns(a netip.Addr) bool {
 	return slices.ContainsFunc(h.Addrs, func(d Dual) bool { return d.Is(a) })
 }

@@ -82,7 +82,7 @@ func launchWithout(t *testing.T, missing *kernel) (r *running, want func(mode st
 
 // A mode that could not be had is forgotten when another is wanted, and a reload tries
 // the wanted one again.
-func TestModeThatCannotBeHad(t *testing.T) {
+func TestModeThatCannotBeOpened(t *testing.T) {
 	missing := new(kernel)
 	r, want, warned := launchWithout(t, missing)
 	want("nftables")
@@ -97,7 +97,7 @@ func TestModeThatCannotBeHad(t *testing.T) {
 }
 
 // Nobody has to ask for it, and the log tells of it once.
-func TestModeThatCannotBeHadIsTriedAgain(t *testing.T) {
+func TestModeThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 	often(t)
 	missing := new(kernel)
 	r, want, warned := launchWithout(t, missing)

@@ -42,7 +42,7 @@ var harms = []struct{ name, script string }{
 }
 
 // A delta that no longer fits the kernel, after a foreign change, is applied by the repair.
-func TestMendsAfterDelta(t *testing.T) {
+func TestRepairsAfterDelta(t *testing.T) {
 	everywhere(t, func(h *host) {
 		web := backendtest.Web(h.Family, 1, 3)
 		h.World.Put(web.Key, web)
