@@ -211,8 +211,8 @@ var serviceCIDR = decode.Prefix.And(func(r *decode.Reader, p netip.Prefix) bool 
 var seconds = wholeSeconds(0, maxTimeout, "the kernel counts no less")
 
 // wholeSeconds reads a time that something counts in seconds.
-func wholeSeconds(min, max time.Duration, hint string) decode.Kind[time.Duration] {
-	return decode.Duration(min, max).And(func(r *decode.Reader, d time.Duration) bool {
+func wholeSeconds(least, most time.Duration, hint string) decode.Kind[time.Duration] {
+	return decode.Duration(least, most).And(func(r *decode.Reader, d time.Duration) bool {
 		if d%time.Second != 0 {
 			r.Fault(fmt.Sprintf("%s is not a number of whole seconds", d), hint)
 		}

@@ -225,9 +225,9 @@ func randomStep(t *rapid.T) source.Changes {
 			continue
 		}
 		used[name] = true
-		make, most, id := file, 3, source.UnitID{Source: "file", Name: name}
+		unit, most, id := file, 3, source.UnitID{Source: "file", Name: name}
 		if name >= "d" {
-			make = func(name string, services ...string) source.Unit {
+			unit = func(name string, services ...string) source.Unit {
 				return object(name, int64('g'-name[0]), services...)
 			}
 			id.Source, most = "kubernetes", 1 // an object is one service
@@ -236,7 +236,7 @@ func randomStep(t *rapid.T) source.Changes {
 			ch.Delete = append(ch.Delete, id)
 			continue
 		}
-		ch.Set = append(ch.Set, make(name, rapid.SliceOfN(rapid.SampledFrom([]string{
+		ch.Set = append(ch.Set, unit(name, rapid.SliceOfN(rapid.SampledFrom([]string{
 			"x 10.96.0.1:80", "x 10.96.0.2:80", "y 10.96.0.1:80", "y 10.96.0.3:80", "z 10.96.0.3:80", "w 30080", "v 30080",
 		}), 0, most).Draw(t, "services")...))
 	}

@@ -161,7 +161,7 @@ func (w *flowWorker) Run(ctx context.Context) {
 			w.look(ctx, l)
 		}
 		timer.Stop()
-		if wait, any := w.next(); any {
+		if wait, ok := w.next(); ok {
 			timer.Reset(wait)
 		}
 	}
@@ -191,7 +191,7 @@ func (w *flowWorker) due() *look {
 }
 
 // next returns how long to wait for the next look, if there is any.
-func (w *flowWorker) next() (wait time.Duration, any bool) {
+func (w *flowWorker) next() (wait time.Duration, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.looks) == 0 {

@@ -20,8 +20,8 @@ func (s *service) settle(known proxier.Conditions, now time.Time) {
 		if !e.asked || e.result.State != healthcheck.Down {
 			continue
 		}
-		due, any := s.settled(e)
-		if !any {
+		due, ok := s.settled(e)
+		if !ok {
 			continue
 		}
 		if due.After(now) && !due.After(now.Add(s.settleTime())) { // else the clock was set back
@@ -36,7 +36,7 @@ func (s *service) settle(known proxier.Conditions, now time.Time) {
 
 // settled returns when it is settled that an endpoint fails, if it is some time. While it may come
 // back with others nothing becomes so, and what failed with all others is not while all are used.
-func (s *service) settled(e *endpoint) (due time.Time, any bool) {
+func (s *service) settled(e *endpoint) (due time.Time, ok bool) {
 	due = e.result.Since.Add(healthcheck.FailTime(s.HealthCheck))
 	switch {
 	case !e.lost:

@@ -121,13 +121,13 @@ func (s *Service) addPool(port string, p pool) {
 	}
 	x := s.pools
 	for i, to := range p.to {
-		served, any := servedPort{to.Addr(), port, to.Port()}, servedPort{to.Addr(), port, 0}
+		served, anyPort := servedPort{to.Addr(), port, to.Port()}, servedPort{to.Addr(), port, 0}
 		if x.known[served] {
 			continue
 		}
 		x.known[served] = true
-		n := x.next[any]
-		if x.next[any]++; n == len(x.of[to.Addr()]) {
+		n := x.next[anyPort]
+		if x.next[anyPort]++; n == len(x.of[to.Addr()]) {
 			x.of[to.Addr()] = append(x.of[to.Addr()], len(s.Endpoints))
 			e := endpoint(to.Addr())
 			e.Weight, e.Ports = p.weights[i], map[string]uint16{}

@@ -209,17 +209,17 @@ func (k *keepalived) settings(n *node) virtualServer {
 // serve adds a virtual server with its real servers, in a mode and with checks as near as can be.
 func (k *keepalived) serve(n *node, v *virtualServer, name string) {
 	way, wayNotes := wayOf(n, "lvs_method", "lb_kind")
-	var real, sorry []*node
+	var reals, sorry []*node
 	for _, s := range n.sub {
 		switch s.key() {
 		case "real_server":
-			real = append(real, s)
+			reals = append(reals, s)
 		case "sorry_server":
 			sorry = append(sorry, s)
 		}
 	}
 	notes := Result{Notes: wayNotes}
-	for _, s := range real {
+	for _, s := range reals {
 		own, ownNotes := wayOf(s, "lvs_method", "lb_kind")
 		if own == nil {
 			own = way
@@ -242,9 +242,9 @@ func (k *keepalived) serve(n *node, v *virtualServer, name string) {
 	for _, note := range notes.Notes {
 		s.note(note.at, note.msg, note.hint)
 	}
-	s.keepalivedChecks(n, real, len(sorry) > 0)
+	s.keepalivedChecks(n, reals, len(sorry) > 0)
 	s.quorum(n, v, len(sorry) > 0)
-	s.leftOut(n, real)
+	s.leftOut(n, reals)
 }
 
 // wayOf returns how packets get to real servers by a statement of a block; nil: it says nothing.

@@ -23,9 +23,9 @@ type checkReader struct {
 }
 
 // keepalivedChecks gives a service the check of its first real server that has one.
-func (s *Service) keepalivedChecks(virtual *node, real []*node, hasSorry bool) {
+func (s *Service) keepalivedChecks(virtual *node, reals []*node, hasSorry bool) {
 	var without []*node
-	for _, n := range real {
+	for _, n := range reals {
 		addr, err := netip.ParseAddr(n.arg(1))
 		port, portErr := portOf(n.arg(2))
 		if err != nil || portErr != nil {

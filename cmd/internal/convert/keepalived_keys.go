@@ -12,8 +12,8 @@ var ignored = []string{"protocol", "lvs_sched", "lb_algo", "persistence_timeout"
 	"connect_timeout", "retry", "delay_before_retry", "virtualhost", "alpha", "omega", "warmup", "snmp_name", "ip_family", "log_all_failures"}
 
 // leftOut notes what else is written of a virtual server.
-func (s *Service) leftOut(n *node, real []*node) {
-	for _, block := range slices.Concat([]*node{n}, real) {
+func (s *Service) leftOut(n *node, reals []*node) {
+	for _, block := range slices.Concat([]*node{n}, reals) {
 		for _, sub := range block.sub {
 			if !slices.Contains(ignored, sub.key()) && !slices.Contains(checkers, sub.key()) {
 				s.note(sub.at, keyNote(sub.key()), keyHint(sub.key()))
