@@ -32,9 +32,16 @@ func (c lookupClass) isLocal() bool { return c == classLocalAddr || c == classLo
 
 func (c lookupClass) isNodePort() bool { return c == classNodePort || c == classLocalNodePort }
 
-// local returns the class of local sources: the second two are in the order of the first,
-// so that one bit makes the difference.
-func (c lookupClass) local() lookupClass { return c | classLocalAddr }
+// local returns the class in which local sources find what others find in c.
+func (c lookupClass) local() lookupClass {
+	switch c {
+	case classAddr:
+		return classLocalAddr
+	case classNodePort:
+		return classLocalNodePort
+	}
+	return c
+}
 
 // prefix begins the names of a class's sets and chains.
 func (c lookupClass) prefix() string {
