@@ -126,16 +126,6 @@ func (g *Guest) ReadFile(ctx context.Context, path string) ([]byte, error) {
 	return data, g.explain(err)
 }
 
-// Wait waits until the guest has ended by itself, as after systemctl poweroff.
-func (g *Guest) Wait(ctx context.Context) error {
-	select {
-	case <-g.machine.ended:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("waiting for the end of %s: %w", g.name, context.Cause(ctx))
-	}
-}
-
 // Close ends the guest, as a power cut does.
 func (g *Guest) Close() error { return g.machine.close() }
 
