@@ -25,7 +25,7 @@ const (
 	NoneUp                     // the check of all fails
 	NoneUndrained              // all are drained
 	NoneEnabled                // all are disabled
-	NoneUsable                 // several of the five before
+	NoneUsable                 // several of NoneReady to NoneEnabled, or some are still being checked or are backups
 )
 
 // String returns one word that does not change between versions, as for a label of a metric.
