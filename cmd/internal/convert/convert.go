@@ -4,7 +4,7 @@
 //
 //	text ──► a format's reader ──► Result ──► Judge ──► TOML and notes
 //
-// A reader makes services of the project's own model and a Note, with its place, of
+// A reader makes services of the project's own model and a Note, with its position, of
 // everything that it cannot carry over. The Judge holds each service to what
 // service files are held to; one that would be refused is printed as a comment, with the fault.
 // All input is hostile: bounded in size, in nesting and in what it grows to.
@@ -74,7 +74,7 @@ func Names() (names []string) {
 	return names
 }
 
-// Read reads an input. The error says, with its place, why it cannot be read at all.
+// Read reads an input. The error says, with its position, why it cannot be read at all.
 func (f Format) Read(in Input) (*Result, error) {
 	if len(in.Data) > MaxSize {
 		return nil, fmt.Errorf("%s: it has more than %d bytes", source.Quote(in.Name), MaxSize)
@@ -89,32 +89,32 @@ func (f Format) Read(in Input) (*Result, error) {
 	return r, nil
 }
 
-// A place is a line of the input or of a file that it includes. Line 0 is the whole file.
-type place struct {
+// A position is a line of the input or of a file that it includes. Line 0 is the whole file.
+type position struct {
 	file string
 	line int
 }
 
-func (p place) String() string {
+func (p position) String() string {
 	if p.line == 0 {
 		return source.Quote(p.file)
 	}
 	return fmt.Sprintf("%s:%d", source.Quote(p.file), p.line)
 }
 
-// compare orders places as they are read. Included files come by name.
-func (p place) compare(o place) int {
+// compare orders positions as they are read. Included files come by name.
+func (p position) compare(o position) int {
 	return cmp.Or(cmp.Compare(p.file, o.file), cmp.Compare(p.line, o.line))
 }
 
-// errorAt returns an error about a place that ends the reading.
-func errorAt(at place, format string, args ...any) error {
+// errorAt returns an error about a position that ends the reading.
+func errorAt(at position, format string, args ...any) error {
 	return fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...))
 }
 
 // A Note says what is not carried over, where it stands, and what to do.
 type Note struct {
-	at        place
+	at        position
 	msg, hint string
 }
 
@@ -140,7 +140,7 @@ type Result struct {
 type Service struct {
 	*source.Service
 	Notes []Note
-	at    place
+	at    position
 	all   *Result
 	pools poolIndex // of rules
 }
@@ -156,11 +156,11 @@ func (r *Result) grow(n int) error {
 	return nil
 }
 
-// note adds a note about what is part of no service. The same one at another place is left out.
-func (r *Result) note(at place, msg, hint string) { r.add(&r.Notes, nil, Note{at, msg, hint}) }
+// note adds a note about what is part of no service. The same one at another position is left out.
+func (r *Result) note(at position, msg, hint string) { r.add(&r.Notes, nil, Note{at, msg, hint}) }
 
-// note adds a note about a service. The same one at another place is left out.
-func (s *Service) note(at place, msg, hint string) { s.all.add(&s.Notes, s, Note{at, msg, hint}) }
+// note adds a note about a service. The same one at another position is left out.
+func (s *Service) note(at position, msg, hint string) { s.all.add(&s.Notes, s, Note{at, msg, hint}) }
 
 // A said is what has been noted of a service, or of none.
 type said struct {
@@ -182,8 +182,8 @@ func (r *Result) add(list *[]Note, of *Service, n Note) {
 	*list = append(*list, n)
 }
 
-// service adds a service that begins at a place, by a name that is made fit and unique.
-func (r *Result) service(at place, namespace, name string) *Service {
+// service adds a service that begins at a position, by a name that is made fit and unique.
+func (r *Result) service(at position, namespace, name string) *Service {
 	s := &Service{at: at, all: r, Service: &source.Service{Key: source.Key{Namespace: namespace, Name: r.unique(namespace, label(name))}}}
 	r.Services = append(r.Services, s)
 	return s

@@ -44,14 +44,14 @@ type haproxy struct {
 // A section is a header and the lines below it.
 type section struct {
 	kind, name string
-	at         place
+	at         position
 	lines      []configLine
 	defaults   *section // nil: none
 	used       bool
 }
 
 type configLine struct {
-	at    place
+	at    position
 	words []string
 	size  int // 1, and more where the line is long
 }
@@ -137,7 +137,7 @@ func (h *haproxy) sections(in Input) error {
 	n, sections := 0, 0
 	for line := range strings.Lines(string(in.Data)) {
 		n++
-		at := place{in.Name, n}
+		at := position{in.Name, n}
 		words, err := quotedWords(strings.TrimRight(line, "\r\n"), true)
 		switch {
 		case err != nil:

@@ -21,7 +21,7 @@ type serverCheck struct {
 
 // A checkedServer is a server that is an endpoint.
 type checkedServer struct {
-	at      place
+	at      position
 	name    string
 	checked bool
 	check   serverCheck

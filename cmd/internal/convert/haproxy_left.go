@@ -18,7 +18,7 @@ var plainOptions = []string{"tcplog", "httplog", "dontlognull", "dontlog-normal"
 	"tcp-check", "httpchk", "ssl-hello-chk", "mysql-check", "pgsql-check", "redis-check", "ldap-check", "smtpchk", "external-check", "spop-check", "socket-stats", "checkcache"}
 
 // haproxyLeftOut notes what else is written in a section, except for lines that have been taken.
-func (s *Service) haproxyLeftOut(in *section, taken map[place]bool) {
+func (s *Service) haproxyLeftOut(in *section, taken map[position]bool) {
 	for _, l := range in.lines {
 		switch word := l.arg(0); {
 		case taken[l.at]:

@@ -46,7 +46,7 @@ var keptParams = func() map[string]bool {
 
 // A proxyServer is a server line with what default-server lines say before it.
 type proxyServer struct {
-	at      place
+	at      position
 	name    string
 	address string
 	params  map[string]string // flags have "yes"; of the next server when this one has been seen

@@ -9,15 +9,15 @@ import (
 
 // sources are who may use what a section listens on.
 type sources struct {
-	ranges []netip.Prefix // empty: everybody
-	taken  map[place]bool // lines that say so
+	ranges []netip.Prefix    // empty: everybody
+	taken  map[position]bool // lines that say so
 }
 
 // A sourceReader reads the rules of a section about sources.
 type sourceReader struct {
 	*Result
 	acls  map[string][]configLine // by their names
-	lines []place                 // that have been read
+	lines []position              // that have been read
 	of    []netip.Prefix          // who is let in
 }
 
@@ -51,7 +51,7 @@ func (s *section) changesSources(rules []configLine) bool {
 }
 
 func (r *sourceReader) sources() sources {
-	out := sources{ranges: r.of, taken: map[place]bool{}}
+	out := sources{ranges: r.of, taken: map[position]bool{}}
 	for _, at := range r.lines {
 		out.taken[at] = true
 	}

@@ -21,13 +21,13 @@ func readIPTables(in Input) (*Result, error) {
 	}
 	w := &walker{Result: &Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, walked: map[string]bool{}}
 	if len(rs.nat["PREROUTING"]) == 0 {
-		return nil, errorAt(place{in.Name, 0}, "the table nat has no rules in PREROUTING")
+		return nil, errorAt(position{in.Name, 0}, "the table nat has no rules in PREROUTING")
 	}
 	if err := w.walk("PREROUTING", match{chance: 1}, 0); err != nil {
-		return nil, errorAt(place{in.Name, 0}, "%s", err)
+		return nil, errorAt(position{in.Name, 0}, "%s", err)
 	}
 	if err := w.firewalls(); err != nil {
-		return nil, errorAt(place{in.Name, 0}, "%s", err)
+		return nil, errorAt(position{in.Name, 0}, "%s", err)
 	}
 	if err := w.kube(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ type frontend struct {
 // A leaf is a rule that rewrites the destination, and what leads there.
 type leaf struct {
 	match
-	at place
+	at position
 	to []netip.AddrPort // port 0: the same
 }
 

@@ -90,7 +90,7 @@ func (s *share) add(l leaf, port uint16) {
 
 // noteRest notes what a service has not, or has more than rules gave it.
 func (s *share) noteRest(f *frontend, others []leaf) {
-	note := func(at place, msg, hint string) { s.notes = append(s.notes, Note{at, msg, hint}) }
+	note := func(at position, msg, hint string) { s.notes = append(s.notes, Note{at, msg, hint}) }
 	if s.rest > 1e-6 && len(s.to) > 0 {
 		note(f.leaves[0].at, fmt.Sprintf("the rules took %.3g %% of connections, and the service takes all", 100*(1-s.rest)), "make what got the others an endpoint, with a weight")
 	}

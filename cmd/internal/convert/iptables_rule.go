@@ -12,7 +12,7 @@ import (
 
 // A rule is a line of iptables-save, as far as it decides where new connections go.
 type rule struct {
-	at          place
+	at          position
 	chain, text string
 	dst, src    netip.Prefix // invalid: any
 	notDst      bool
@@ -44,7 +44,7 @@ func readRules(in Input) (*ruleset, error) {
 	n := 0
 	for line := range strings.Lines(string(in.Data)) {
 		n++
-		at := place{in.Name, n}
+		at := position{in.Name, n}
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "[") { // counters
 			_, line, _ = strings.Cut(line, "] ")
@@ -76,7 +76,7 @@ func readRules(in Input) (*ruleset, error) {
 var plainWords = []string{"tcp", "udp", "sctp", "comment", "addrtype", "statistic", "multiport", "recent"}
 
 // parseRule reads the options of a rule. What cannot be read is among other.
-func parseRule(at place, chain string, words []string) rule {
+func parseRule(at position, chain string, words []string) rule {
 	r := rule{at: at, chain: chain, text: strings.Join(words, " "), chance: 1}
 	not, seconds := false, uint64(0)
 	rcheck := false

@@ -13,7 +13,7 @@ import (
 
 // A virtualServer is one of IPVS, as ipvsadm and keepalived both know it, on any number of addresses.
 type virtualServer struct {
-	at          place
+	at          position
 	protocol    source.Protocol
 	addrs       []netip.Addr
 	port        uint16
@@ -28,7 +28,7 @@ type virtualServer struct {
 
 // A destination is a real server.
 type destination struct {
-	at           place
+	at           position
 	addr         netip.AddrPort // port 0: that of the virtual server
 	weight       int
 	way          source.Forwarding
@@ -104,7 +104,7 @@ func (v *virtualServer) likeMaglev() source.HashOn {
 }
 
 // setAffinity keeps clients on their endpoint, as long as a service can.
-func (s *Service) setAffinity(at place, d time.Duration) {
+func (s *Service) setAffinity(at position, d time.Duration) {
 	if s.Affinity = d; d > source.MaxAffinity {
 		s.note(at, fmt.Sprintf("clients keep their endpoint for 24h, not for %s", d), "nothing to do, as a rule")
 		s.Affinity = source.MaxAffinity
@@ -190,7 +190,7 @@ func mostUsed(dests []destination) source.Forwarding {
 // keepsClients notes, once, that endpoints saw the addresses of clients, and that svcproxy masquerades them.
 func (r *Result) keepsClients(file string) {
 	if slices.ContainsFunc(r.Services, (*Service).masquerades) {
-		r.note(place{file: file}, "endpoints saw the addresses of clients, and svcproxy masquerades those that are not local",
+		r.note(position{file: file}, "endpoints saw the addresses of clients, and svcproxy masquerades those that are not local",
 			`where answers come back through this host, set masquerade = "never" of the service, or local_cidrs or masquerade in svcproxy.toml`)
 	}
 }
@@ -198,7 +198,7 @@ func (r *Result) keepsClients(file string) {
 // keepsPods notes, once, that endpoints saw the addresses of pods, which kube-proxy knows by the cluster CIDR.
 func (r *Result) keepsPods(file string) {
 	if slices.ContainsFunc(r.Services, func(s *Service) bool { return s.masquerades() && len(s.VIPs) > 0 }) {
-		r.note(place{file: file}, "endpoints saw the addresses of pods that use cluster IPs, and svcproxy masquerades sources that are not local",
+		r.note(position{file: file}, "endpoints saw the addresses of pods that use cluster IPs, and svcproxy masquerades sources that are not local",
 			"set local_cidrs in svcproxy.toml to the addresses of pods, as --cluster-cidr of kube-proxy")
 	}
 }

@@ -18,7 +18,7 @@ func readIPVSAdm(in Input) (*Result, error) {
 	n := 0
 	for line := range strings.Lines(string(in.Data)) {
 		n++
-		p.at = place{in.Name, n}
+		p.at = position{in.Name, n}
 		words := strings.Fields(line)
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
@@ -36,7 +36,7 @@ func readIPVSAdm(in Input) (*Result, error) {
 
 type ipvsadm struct {
 	*Result
-	at      place
+	at      position
 	servers map[string]*virtualServer // by what -t, -u or --sctp-service names; nil: it is no service
 	order   []*virtualServer
 }

@@ -25,7 +25,7 @@ type Judge struct {
 // A Document is a service file, and what is to be said of it.
 type Document struct {
 	TOML     []byte
-	Notes    []Note // in order of place
+	Notes    []Note // in order of position
 	Services int    // that can be used; others are comments
 }
 
@@ -74,7 +74,7 @@ func (j Judge) noteMode(r *Result) {
 	if i < 0 {
 		return
 	}
-	at, what := place{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode"
+	at, what := position{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode"
 	switch hint := fmt.Sprintf("set mode = %q in svcproxy.toml", ipvs); {
 	case j.Mode == configs.Auto:
 		r.note(at, what, hint+", or convert with --mode "+configs.NFTablesMode.Name)

@@ -90,13 +90,13 @@ func (s *Service) takeCheck(r checkReader, all []*node) {
 }
 
 // value returns what the check, else its real server, else its virtual server says.
-func (r checkReader) value(key string) (string, place) {
+func (r checkReader) value(key string) (string, position) {
 	for _, in := range []*node{r.node, r.real, r.virtual} {
 		if s := in.value(key); s != nil {
 			return s.arg(1), s.at
 		}
 	}
-	return "", place{}
+	return "", position{}
 }
 
 // seconds returns a time, within the bounds of a check.

@@ -29,7 +29,7 @@ type lineReader struct {
 	files    int
 	size     int // bytes of all files
 	expanded int // bytes of all lines that definitions made
-	emit     func(at place, line string) error
+	emit     func(at position, line string) error
 }
 
 // text reads the lines of a text.
@@ -39,7 +39,7 @@ func (p *lineReader) text(name string, data []byte, depth int) error {
 	defer func() { p.pwd = before }()
 	lines := strings.Split(string(data), "\n")
 	for i := 0; i < len(lines); i++ {
-		at := place{name, i + 1}
+		at := position{name, i + 1}
 		line := strings.TrimRight(lines[i], "\r")
 		if isDefinition.MatchString(line) {
 			for strings.HasSuffix(strings.TrimRight(line, " \t"), `\`) && i+1 < len(lines) {
@@ -62,7 +62,7 @@ var (
 )
 
 // line reads one line, which a definition may make several of.
-func (p *lineReader) line(at place, line string, depth int) error {
+func (p *lineReader) line(at position, line string, depth int) error {
 	if depth > maxDepth {
 		return errorAt(at, "definitions or files are nested more than %d deep", maxDepth)
 	}
@@ -94,7 +94,7 @@ func (p *lineReader) line(at place, line string, depth int) error {
 }
 
 // forHost returns the rest of a line that begins with @ID or @^ID; empty: it is for other hosts.
-func (p *lineReader) forHost(at place, line string) string {
+func (p *lineReader) forHost(at position, line string) string {
 	word, rest, _ := strings.Cut(line, " ")
 	if i := strings.IndexAny(line, " \t"); i >= 0 {
 		word, rest = line[:i], line[i:]
@@ -108,7 +108,7 @@ func (p *lineReader) forHost(at place, line string) string {
 }
 
 // replace puts the values of definitions in their places, and reads what that makes.
-func (p *lineReader) replace(at place, line string, depth int) error {
+func (p *lineReader) replace(at position, line string, depth int) error {
 	unknown, size := true, len(line)
 	text := parameter.ReplaceAllStringFunc(line, func(s string) string {
 		m := parameter.FindStringSubmatch(s)
@@ -146,7 +146,7 @@ func (p *lineReader) replace(at place, line string, depth int) error {
 }
 
 // include reads the files that a pattern names, seen from the file that is read.
-func (p *lineReader) include(at place, pattern string, depth int) error {
+func (p *lineReader) include(at position, pattern string, depth int) error {
 	if !filepath.IsAbs(pattern) {
 		pattern = filepath.Join(p.pwd, pattern)
 	}

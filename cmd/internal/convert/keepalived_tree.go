@@ -10,7 +10,7 @@ import (
 
 // A node is a statement of a configuration: words and, where braces follow them, what is in these.
 type node struct {
-	at    place
+	at    position
 	words []string
 	block bool
 	sub   []*node
@@ -70,7 +70,7 @@ type treeBuilder struct {
 }
 
 // line takes a line: statements end with it, at an opening brace, or before a closing one.
-func (b *treeBuilder) line(at place, line string) error {
+func (b *treeBuilder) line(at position, line string) error {
 	words, err := splitWords(line)
 	if err != nil {
 		return errorAt(at, "%s", err)
@@ -164,7 +164,7 @@ func splitWords(line string) (words []string, err error) {
 
 // readTree reads a configuration.
 func readTree(in Input, r *Result) (*node, error) {
-	root := &node{at: place{in.Name, 0}, words: []string{""}, block: true}
+	root := &node{at: position{in.Name, 0}, words: []string{""}, block: true}
 	b := &treeBuilder{open: []*node{root}}
 	p := &lineReader{Result: r, id: in.ID, params: map[string]string{"_HASH": "#", "_BANG": "!"}, emit: b.line, size: len(in.Data)}
 	if err := p.text(in.Name, in.Data, 0); err != nil {

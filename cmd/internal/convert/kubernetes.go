@@ -21,7 +21,7 @@ import (
 type manifestReader struct {
 	*Result
 	all   *kubernetes.Manifests
-	at    []place             // of services, by their number
+	at    []position          // of services, by their number
 	texts map[int]object      // of services, by their number
 	seen  map[source.Key]bool // services
 }
@@ -55,7 +55,7 @@ func readKubernetes(in Input) (*Result, error) {
 // readCilium reads the state file of Cilium's standalone load balancer: objects of Kubernetes in
 // two lists, without their kinds.
 func readCilium(in Input) (*Result, error) {
-	at := place{in.Name, 0}
+	at := position{in.Name, 0}
 	text, err := yaml.YAMLToJSON(in.Data)
 	if err != nil {
 		return nil, errorAt(at, "it is no YAML: %s", source.Printable(strings.TrimPrefix(err.Error(), "yaml: ")))
@@ -86,7 +86,7 @@ func newManifestReader() *manifestReader {
 
 // A document is one of those that a text of YAML has, by lines of three dashes between them.
 type document struct {
-	at   place
+	at   position
 	text []byte
 	has  bool // more than blank lines, comments and directives
 }
@@ -94,7 +94,7 @@ type document struct {
 // documents splits a text. What stands behind three dashes is of the document that they begin. Directives are
 // left out: one version of YAML is read, whatever they say.
 func documents(in Input) (out []document) {
-	d := document{at: place{in.Name, 1}}
+	d := document{at: position{in.Name, 1}}
 	n := 0
 	for line := range bytes.Lines(in.Data) {
 		n++
@@ -103,7 +103,7 @@ func documents(in Input) (out []document) {
 		switch {
 		case begins || ends:
 			out = append(out, d)
-			d = document{at: place{in.Name, n + 1}}
+			d = document{at: position{in.Name, n + 1}}
 			if begins && rest != "" {
 				d.at.line, d.text, d.has = n, bytes.Clone(line), rest[0] != '#'
 			}
@@ -126,7 +126,7 @@ func behind(line []byte, mark string) (rest string, marked bool) {
 }
 
 // add takes up an object, or all that a list has. A kind is that of objects that do not say it.
-func (r *manifestReader) add(at place, text []byte, kind string, depth int) error {
+func (r *manifestReader) add(at position, text []byte, kind string, depth int) error {
 	if bytes.Equal(bytes.TrimSpace(text), []byte("null")) {
 		return nil // a document of comments
 	}
@@ -197,7 +197,7 @@ func (r *manifestReader) finish(file string) (*Result, error) {
 }
 
 // annotations notes what Cilium makes of annotations.
-func (s *Service) annotations(at place, all map[string]string) {
+func (s *Service) annotations(at position, all map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if strings.HasPrefix(key, "service.cilium.io/") {
 			s.note(at, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(all[key])), "see docs/moving.md")
