@@ -81,37 +81,37 @@ func change(v reflect.Value) {
 	}
 }
 
-// A place is something in a value that can be changed.
-type place struct {
+// A variation is one change of a value.
+type variation struct {
 	path  string
 	apply func()
 }
 
-func changes(v reflect.Value, path string) []place {
+func changes(v reflect.Value, path string) []variation {
 	if both, ok := literals[v.Type()]; ok {
-		return []place{{path, func() { v.Set(reflect.ValueOf(both[1])) }}}
+		return []variation{{path, func() { v.Set(reflect.ValueOf(both[1])) }}}
 	}
-	gone := place{path + " gone", v.SetZero}
+	gone := variation{path + " gone", v.SetZero}
 	switch v.Kind() {
 	case reflect.Struct:
-		var all []place
+		var all []variation
 		for i := range v.NumField() {
 			all = append(all, changes(v.Field(i), path+"."+v.Type().Field(i).Name)...)
 		}
 		return all
 	case reflect.Slice:
-		more := place{path + " twice", func() { v.Set(reflect.Append(v, v.Index(0))) }}
+		more := variation{path + " twice", func() { v.Set(reflect.Append(v, v.Index(0))) }}
 		return append(changes(v.Index(0), path+"[0]"), gone, more)
 	case reflect.Pointer:
 		return append(changes(v.Elem(), path), gone)
 	case reflect.Map:
 		return append(ofMap(v, path), gone)
 	}
-	return []place{{path, func() { change(v) }}}
+	return []variation{{path, func() { change(v) }}}
 }
 
 // ofMap are the changes of a map with one key.
-func ofMap(v reflect.Value, path string) []place {
+func ofMap(v reflect.Value, path string) []variation {
 	key := v.MapKeys()[0]
 	put := func(change func(key, value reflect.Value)) func() {
 		return func() {
@@ -123,7 +123,7 @@ func ofMap(v reflect.Value, path string) []place {
 			v.SetMapIndex(k, e)
 		}
 	}
-	return []place{
+	return []variation{
 		{path + " key", put(func(key, _ reflect.Value) { change(key) })},
 		{path + " value", put(func(_, value reflect.Value) { change(value) })},
 	}

@@ -26,8 +26,8 @@ type Names struct {
 	LocalCIDRs      []netip.Prefix `json:"local_cidrs"`
 	LocalInterfaces []string       `json:"local_interfaces"`
 
-	found map[place]*Frontend // built on first use
-	addrs map[netip.Addr]bool // of services; whether it is a VIP
+	found map[destination]*Frontend // built on first use
+	addrs map[netip.Addr]bool       // of services; whether it is a VIP
 }
 
 // A Frontend is an address and port of a service.
@@ -48,8 +48,8 @@ type Frontend struct {
 	Forward string `json:"forward,omitempty"`
 }
 
-// A place is what a packet is sent to.
-type place struct {
+// A destination is what a packet is sent to.
+type destination struct {
 	addr     netip.AddrPort
 	protocol source.Protocol
 }
@@ -111,10 +111,10 @@ func (n *Names) index() {
 	if n.found != nil {
 		return
 	}
-	n.found, n.addrs = make(map[place]*Frontend, len(n.Frontends)), make(map[netip.Addr]bool)
+	n.found, n.addrs = make(map[destination]*Frontend, len(n.Frontends)), make(map[netip.Addr]bool)
 	for i := range n.Frontends {
 		f := &n.Frontends[i]
-		n.found[place{f.Addr, f.Protocol}] = f
+		n.found[destination{f.Addr, f.Protocol}] = f
 		if a := f.Addr.Addr(); !a.IsUnspecified() {
 			n.addrs[a] = n.addrs[a] || f.VIP
 		}
@@ -131,10 +131,10 @@ func (n *Names) HasAddress(a netip.Addr) bool {
 // frontend returns what serves packets to an address and port; nil: nothing.
 func (n *Names) frontend(to netip.AddrPort, p source.Protocol) *Frontend {
 	n.index()
-	if f := n.found[place{to, p}]; f != nil {
+	if f := n.found[destination{to, p}]; f != nil {
 		return f
 	}
-	f := n.found[place{netip.AddrPortFrom(proxier.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
+	f := n.found[destination{netip.AddrPortFrom(proxier.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
 	if f == nil || !n.serves(f.Placed, f.At, to.Addr()) {
 		return nil
 	}
