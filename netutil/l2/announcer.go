@@ -215,7 +215,7 @@ func (a *Announcer) look(now time.Time) {
 		return
 	}
 	a.unread = false
-	a.place(h, want, again, now)
+	a.attach(h, want, again, now)
 }
 
 // asked returns what Set and Again asked for.
@@ -238,13 +238,13 @@ func (a *Announcer) keep(err error, again bool, now time.Time) {
 	a.lookBy(now.Add(reread))
 }
 
-// place finds where each address is announced.
-func (a *Announcer) place(h *host, want []netip.Addr, again bool, now time.Time) {
-	places := make(map[netip.Addr][]place, len(want))
+// attach finds where each address is announced.
+func (a *Announcer) attach(h *host, want []netip.Addr, again bool, now time.Time) {
+	attachments := make(map[netip.Addr][]attachment, len(want))
 	for _, addr := range want { // without the lock: the kernel is asked
-		places[addr] = h.places(addr)
+		attachments[addr] = h.attachments(addr)
 	}
-	begun, none := a.move(want, places, again, now)
+	begun, none := a.move(want, attachments, again, now)
 	if begun > 0 {
 		a.log.Info("announcing addresses to neighbours", "count", begun)
 	}
@@ -254,15 +254,15 @@ func (a *Announcer) place(h *host, want []netip.Addr, again bool, now time.Time)
 	}
 }
 
-// move puts all addresses in their places. It returns for how many a series of announcements
+// move gives all addresses their attachments. It returns for how many a series of announcements
 // begins, and those that are not announced.
-func (a *Announcer) move(want []netip.Addr, places map[netip.Addr][]place, again bool, now time.Time) (begun int, none []*entry) {
+func (a *Announcer) move(want []netip.Addr, attachments map[netip.Addr][]attachment, again bool, now time.Time) (begun int, none []*entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	old := a.entries
 	a.entries = make(map[key]*entry, len(old))
 	for _, addr := range want {
-		for _, p := range places[addr] {
+		for _, p := range attachments[addr] {
 			k := key{addr, p.link.name}
 			e := old[k]
 			if e == nil {

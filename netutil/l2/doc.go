@@ -38,6 +38,6 @@
 // It takes CAP_NET_RAW, and a unit of systemd that restricts address families has to allow
 // AF_PACKET for IPv4, and AF_INET6 for IPv6. Results say what is missing.
 //
-// File map: announcer.go when, with entry.go; places.go where, of what host.go reads;
+// File map: announcer.go when, with entry.go; attachments.go where, of what host.go reads;
 // packets.go what; send.go by which socket.
 package l2

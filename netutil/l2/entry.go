@@ -25,7 +25,7 @@ func (k key) compare(l key) int {
 // An entry is an address on a link, with the announcements that were made there.
 type entry struct {
 	addr netip.Addr
-	place
+	attachment
 	due    time.Time // of the next announcement; zero: all are made, or none may be
 	made   int       // of the present series
 	sent   uint64
@@ -38,11 +38,11 @@ func (e *entry) before(f *entry, k key) bool {
 	return cmp.Or(e.due.Compare(f.due), k.compare(key{f.addr, f.link.name})) < 0
 }
 
-// move puts an entry in a place, and reports whether a series of announcements begins:
+// move gives an entry its attachment, and reports whether a series of announcements begins:
 // because the address came there, the link came up, or by demand.
-func (e *entry) move(p place, demand bool, now time.Time) bool {
+func (e *entry) move(p attachment, demand bool, now time.Time) bool {
 	begins := p.err == nil && (demand || e.err != nil || e.link != p.link)
-	e.place = p
+	e.attachment = p
 	switch {
 	case p.err != nil:
 		e.due, e.failed = time.Time{}, nil

@@ -38,10 +38,10 @@ func sampleHost() *host {
 	return h
 }
 
-func wantPlaces(t *testing.T, h *host, addr, want string) {
+func wantAttachments(t *testing.T, h *host, addr, want string) {
 	t.Helper()
 	var got []string
-	for _, p := range h.places(netip.MustParseAddr(addr)) {
+	for _, p := range h.attachments(netip.MustParseAddr(addr)) {
 		s := p.link.name
 		if p.err != nil {
 			s = strings.TrimPrefix(s+": ", ": ") + p.err.Error()
@@ -53,7 +53,7 @@ func wantPlaces(t *testing.T, h *host, addr, want string) {
 	}
 }
 
-func TestPlaces(t *testing.T) {
+func TestAttachments(t *testing.T) {
 	h := sampleHost()
 	for _, tt := range []struct{ addr, want string }{
 		// Of a link.
@@ -82,9 +82,9 @@ func TestPlaces(t *testing.T) {
 		{"ff02::1", "it is not an address that neighbours could use"},
 		{"::", "it is not an address that neighbours could use"},
 	} {
-		wantPlaces(t, h, tt.addr, tt.want)
+		wantAttachments(t, h, tt.addr, tt.want)
 	}
-	if p := h.places(netip.Addr{}); len(p) != 1 || p[0].err == nil {
+	if p := h.attachments(netip.Addr{}); len(p) != 1 || p[0].err == nil {
 		t.Errorf("of no address: %v", p)
 	}
 }
@@ -105,22 +105,22 @@ func TestPlacesByARPIgnore(t *testing.T) {
 	} {
 		h.arpIgnore = func(string) (int, error) { return tt.ignore, nil }
 		for addr, want := range map[string]bool{"10.1.0.1": tt.ofLink, "10.1.0.9": tt.ofLo, "10.1.0.99": tt.routed} {
-			p := h.places(netip.MustParseAddr(addr))[0]
+			p := h.attachments(netip.MustParseAddr(addr))[0]
 			if p.link.name != "eth0" || (p.err == nil) != want {
 				t.Errorf("arp_ignore %d, %s: on %q with %v, announced: want %v", tt.ignore, addr, p.link.name, p.err, want)
 			}
 		}
-		wantPlaces(t, h, "2001:db8::1", "eth0") // no ARP
+		wantAttachments(t, h, "2001:db8::1", "eth0") // no ARP
 	}
 	h.arpIgnore = func(string) (int, error) { return 1, nil }
 	const why = ": this host does not answer ARP for it on eth0: net.ipv4.conf.eth0.arp_ignore, or that of all, is 1"
-	wantPlaces(t, h, "10.1.0.9", "eth0"+why+" | eth1"+strings.ReplaceAll(why, "eth0", "eth1"))
+	wantAttachments(t, h, "10.1.0.9", "eth0"+why+" | eth1"+strings.ReplaceAll(why, "eth0", "eth1"))
 }
 
 func TestPlacesThatAreNotKnown(t *testing.T) {
 	h := sampleHost()
 	h.isLocal = func(netip.Addr) (bool, error) { return false, errors.New("no netlink") }
-	wantPlaces(t, h, "10.1.0.77", "whether this host has it is not known: no netlink")
+	wantAttachments(t, h, "10.1.0.77", "whether this host has it is not known: no netlink")
 	h.arpIgnore = func(string) (int, error) { return 0, errors.New("no sysctl") }
-	wantPlaces(t, h, "10.1.0.1", "eth0: whether this host answers ARP for it is not known: no sysctl")
+	wantAttachments(t, h, "10.1.0.1", "eth0: whether this host answers ARP for it is not known: no sysctl")
 }

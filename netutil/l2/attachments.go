@@ -15,8 +15,8 @@ type link struct {
 	ups   uint32 // how often it got a carrier
 }
 
-// A place is a link on which an address is announced, or the reason why it is not there.
-type place struct {
+// An attachment is a link on which an address is announced, or the reason why it is not there.
+type attachment struct {
 	link link // no name: on no link
 	err  error
 }
@@ -61,8 +61,8 @@ const (
 	arpNothing  = 8
 )
 
-// places returns where an address is announced. It returns at least one.
-func (h *host) places(a netip.Addr) []place {
+// attachments returns where an address is announced. It returns at least one.
+func (h *host) attachments(a netip.Addr) []attachment {
 	if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
 		return nowhere("it is not an address that neighbours could use")
 	}
@@ -75,12 +75,12 @@ func (h *host) places(a netip.Addr) []place {
 	return h.behindLinks(a)
 }
 
-func nowhere(format string, args ...any) []place {
-	return []place{{err: fmt.Errorf(format, args...)}}
+func nowhere(format string, args ...any) []attachment {
+	return []attachment{{err: fmt.Errorf(format, args...)}}
 }
 
 // onLinks returns the Ethernet links that have an address; none: no such link has it.
-func (h *host) onLinks(a netip.Addr) (on []place) {
+func (h *host) onLinks(a netip.Addr) (on []attachment) {
 	for _, held := range h.held[a] {
 		d := h.devices[held.index]
 		if d == nil || !d.ethernet {
@@ -90,7 +90,7 @@ func (h *host) onLinks(a netip.Addr) (on []place) {
 		if err == nil && a.Is4() {
 			err = h.answers(d, func(ignore int) bool { return ignore != arpNothing })
 		}
-		on = append(on, place{d.link, err})
+		on = append(on, attachment{d.link, err})
 	}
 	return on
 }
@@ -130,7 +130,7 @@ func (h *host) answers(d *device, with func(ignore int) bool) error {
 }
 
 // behindLinks returns the links whose network contains an IPv4 address that no Ethernet link has.
-func (h *host) behindLinks(a netip.Addr) (on []place) {
+func (h *host) behindLinks(a netip.Addr) (on []attachment) {
 	local, err := len(h.held[a]) > 0, error(nil)
 	if !local {
 		local, err = h.isLocal(a)
@@ -145,7 +145,7 @@ func (h *host) behindLinks(a netip.Addr) (on []place) {
 		if err = d.usable(); err == nil {
 			err = h.answers(d, func(ignore int) bool { return h.answersFor(a, ignore) })
 		}
-		on = append(on, place{d.link, err})
+		on = append(on, attachment{d.link, err})
 	}
 	if len(on) == 0 {
 		return nowhere("no link of this host is in its network: routers have to know that it is here")
