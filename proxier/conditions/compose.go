@@ -94,7 +94,7 @@ func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, spared bo
 	if e.asked {
 		was := e.result
 		if e.result = k.cfg.Checker.Result(e.question); e.result.State != was.State {
-			k.teller.changed(place{s.key, at}, was, e.result, now)
+			k.teller.changed(endpointKey{s.key, at}, was, e.result, now)
 			ring(k.unsaved)
 		}
 		c.Check = checkResults[e.result.State]

@@ -54,7 +54,7 @@ func (k *Keeper) follow(s *service, svc *source.Service, now time.Time) {
 	for at, e := range was {
 		if s.endpoints[at] != e {
 			k.ask(s, at, e, nil, now)
-			k.former.add(place{s.key, at}, e, now)
+			k.former.add(endpointKey{s.key, at}, e, now)
 		}
 	}
 	if len(was) > 0 || len(s.endpoints) > 0 {
@@ -88,7 +88,7 @@ func (k *Keeper) meet(s *service, was map[netip.AddrPort]*endpoint, now time.Tim
 		e := all[at]
 		if e == nil {
 			if e = was[at]; e == nil {
-				e = k.former.take(place{s.key, at})
+				e = k.former.take(endpointKey{s.key, at})
 				e.usable = e.usable || fresh
 			}
 			e.eligible, all[at] = false, e
@@ -112,7 +112,7 @@ func eligible(svc *source.Service, e *source.Endpoint) bool {
 // ask has the question asked that the check of a service asks of it; nil: none. A check that
 // is new begins with what was known by the one before.
 func (k *Keeper) ask(s *service, at netip.AddrPort, e *endpoint, it *source.Endpoint, now time.Time) {
-	p, had, before := place{s.key, at}, e.asked, e.question
+	p, had, before := endpointKey{s.key, at}, e.asked, e.question
 	if e.asked = it != nil; e.asked {
 		e.question = healthcheck.Ask(s.Service, it)
 		if had && e.question == before {
@@ -131,7 +131,7 @@ func (k *Keeper) ask(s *service, at netip.AddrPort, e *endpoint, it *source.Endp
 }
 
 // watch begins to ask e.question.
-func (k *Keeper) watch(p place, e *endpoint, check *source.HealthCheck, now time.Time) {
+func (k *Keeper) watch(p endpointKey, e *endpoint, check *source.HealthCheck, now time.Time) {
 	if !e.left.IsZero() && now.Sub(e.left) > keepFormer {
 		e.result = healthcheck.Result{}
 	}
@@ -142,9 +142,9 @@ func (k *Keeper) watch(p place, e *endpoint, check *source.HealthCheck, now time
 }
 
 // forget ends asking a question for one endpoint.
-func (k *Keeper) forget(p place, q healthcheck.Question) {
+func (k *Keeper) forget(p endpointKey, q healthcheck.Question) {
 	k.cfg.Checker.Forget(q)
-	rest := slices.DeleteFunc(k.askers[q], func(o place) bool { return o == p })
+	rest := slices.DeleteFunc(k.askers[q], func(o endpointKey) bool { return o == p })
 	if k.askers[q] = rest; len(rest) == 0 {
 		delete(k.askers, q)
 	}

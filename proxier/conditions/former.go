@@ -18,17 +18,17 @@ const (
 // formerEndpoints are those that are in no service now: gone from their files, which may be
 // written again soon, or from before a restart, and not read yet.
 type formerEndpoints struct {
-	all    map[place]*endpoint
+	all    map[endpointKey]*endpoint
 	before map[source.Key]bool // services that had endpoints before a restart, and are not read yet
 }
 
 func newFormer() formerEndpoints {
-	return formerEndpoints{all: make(map[place]*endpoint), before: make(map[source.Key]bool)}
+	return formerEndpoints{all: make(map[endpointKey]*endpoint), before: make(map[source.Key]bool)}
 }
 
 // add takes in an endpoint that is gone. When it comes back, that is as if it were new, but
 // for its result.
-func (f *formerEndpoints) add(p place, e *endpoint, now time.Time) {
+func (f *formerEndpoints) add(p endpointKey, e *endpoint, now time.Time) {
 	if e.result.State == healthcheck.Unknown {
 		return
 	}
@@ -41,7 +41,7 @@ func (f *formerEndpoints) add(p place, e *endpoint, now time.Time) {
 }
 
 // restore takes in an endpoint from before a restart; gone: it was in no service.
-func (f *formerEndpoints) restore(p place, e *endpoint, gone bool) {
+func (f *formerEndpoints) restore(p endpointKey, e *endpoint, gone bool) {
 	f.all[p] = e
 	if !gone {
 		f.before[p.Key] = true
@@ -55,8 +55,8 @@ func (f *formerEndpoints) knew(key source.Key) bool {
 	return had
 }
 
-// take returns the endpoint that was at a place, or a new one.
-func (f *formerEndpoints) take(p place) *endpoint {
+// take returns the endpoint that had a key, or a new one.
+func (f *formerEndpoints) take(p endpointKey) *endpoint {
 	e := f.all[p]
 	if delete(f.all, p); e == nil {
 		return new(endpoint)

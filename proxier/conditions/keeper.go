@@ -44,17 +44,17 @@ type Keeper struct {
 
 	mu       sync.Mutex // guards what follows; not held while the disk, the log or Reconsider is waited for
 	services map[source.Key]*service
-	askers   map[healthcheck.Question][]place // who asks it
-	dirty    map[source.Key]bool              // services that drains have touched
-	timed    map[source.Key]*service          // those whose step is not zero
+	askers   map[healthcheck.Question][]endpointKey // who asks it
+	dirty    map[source.Key]bool                    // services that drains have touched
+	timed    map[source.Key]*service                // those whose step is not zero
 	former   formerEndpoints
 	teller   teller
 
 	file *stateFile
 }
 
-// A place is where an endpoint is: in which service, at which address.
-type place struct {
+// An endpointKey says which endpoint: in which service, at which address.
+type endpointKey struct {
 	source.Key
 	at netip.AddrPort
 }
@@ -63,7 +63,7 @@ type place struct {
 func New(cfg Config) *Keeper {
 	k := &Keeper{
 		cfg: cfg, started: time.Now(), news: make(chan struct{}, 1), unsaved: make(chan struct{}, 1),
-		services: make(map[source.Key]*service), askers: make(map[healthcheck.Question][]place),
+		services: make(map[source.Key]*service), askers: make(map[healthcheck.Question][]endpointKey),
 		dirty: make(map[source.Key]bool), timed: make(map[source.Key]*service), former: newFormer(), file: newStateFile(cfg.StateDir),
 	}
 	k.restore(time.Now())

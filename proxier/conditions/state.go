@@ -70,7 +70,7 @@ func (k *Keeper) state(now time.Time) *state {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n := 0
-	put := func(p place, e *endpoint, gone bool) {
+	put := func(p endpointKey, e *endpoint, gone bool) {
 		if n++; n > mostKept {
 			return
 		}
@@ -85,7 +85,7 @@ func (k *Keeper) state(now time.Time) *state {
 		for key, s := range k.services {
 			for at, e := range s.endpoints {
 				if (e.result.State == healthcheck.Down) == down {
-					put(place{key, at}, e, false)
+					put(endpointKey{key, at}, e, false)
 				}
 			}
 		}
@@ -107,7 +107,7 @@ func (k *Keeper) restore(now time.Time) {
 		k.cfg.Log.Warn("what was known of endpoints and drains before cannot be used as a whole: those that have a health check are checked first, and drains may have ended",
 			"file", k.file.path, "kept_as", k.file.aside(), "drains", len(k.drains.List()), "err", source.Printable(err.Error()))
 	}
-	unusable := st.each(func(p place, e kept) bool {
+	unusable := st.each(func(p endpointKey, e kept) bool {
 		it, ok := e.endpoint(now)
 		if ok {
 			k.former.restore(p, it, e.Gone)

@@ -387,7 +387,7 @@ func TestMuchState(t *testing.T) {
 		t.Errorf("%d are kept, %d not; the one that is down: %+v", len(kept), h.file.lost, kept[at(7).String()])
 	}
 	for i := range mostFormer + 10 {
-		h.former.add(place{key, at(i)}, s.endpoints[at(i)], time.Now())
+		h.former.add(endpointKey{key, at(i)}, s.endpoints[at(i)], time.Now())
 	}
 	if len(h.former.all) != mostFormer {
 		t.Errorf("%d former endpoints, want %d", len(h.former.all), mostFormer)

@@ -39,7 +39,7 @@ const (
 	maxError = 200
 )
 
-// A state is what the file says, as JSON: endpoints by service ("default/web") and place
+// A state is what the file says, as JSON: endpoints by service ("default/web") and address
 // ("192.168.10.12:80").
 type state struct {
 	Format   int                        `json:"format"`
@@ -97,13 +97,13 @@ func past(t, now time.Time) time.Time {
 
 // each calls visit for all endpoints, up to mostKept, and returns the names of those that
 // cannot be, or that visit says cannot be.
-func (st *state) each(visit func(place, kept) bool) (unusable []string) {
+func (st *state) each(visit func(endpointKey, kept) bool) (unusable []string) {
 	n := 0
 	for name, endpoints := range st.Services {
 		key, named := keyOf(name)
 		for text, e := range endpoints {
 			at, err := netip.ParseAddrPort(text)
-			if n++; n > mostKept || !named || err != nil || !visit(place{key, at}, e) {
+			if n++; n > mostKept || !named || err != nil || !visit(endpointKey{key, at}, e) {
 				unusable = append(unusable, name+" "+text)
 			}
 		}

@@ -52,7 +52,7 @@ func (t *tally) admit(worse bool) bool {
 }
 
 // changed notes that the check of an endpoint says something else than before.
-func (t *teller) changed(p place, was, is healthcheck.Result, now time.Time) {
+func (t *teller) changed(p endpointKey, was, is healthcheck.Result, now time.Time) {
 	t.roll(now)
 	down := is.State == healthcheck.Down
 	if !t.endpoints.admit(down) {
