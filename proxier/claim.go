@@ -80,15 +80,15 @@ func taken(svc *source.Service, c claim, h holder) source.Fault {
 		f.Msg = fmt.Sprintf("service %q: port %d/%s is the one svcproxy itself listens on", svc.Key, c.port, c.protocol)
 		f.Hint = "choose another port, or another http_address, metrics_address or port of [bgp]"
 	case c.port == 0:
-		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.place(c))
+		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.writtenAt(c))
 	default:
-		f.Msg = fmt.Sprintf("service %q: %s is taken by %q (%s)", svc.Key, c, h.svc.Key, h.place(c))
+		f.Msg = fmt.Sprintf("service %q: %s is taken by %q (%s)", svc.Key, c, h.svc.Key, h.writtenAt(c))
 	}
 	return f
 }
 
-// place is where the holder states c in its file.
-func (h holder) place(c claim) string {
+// writtenAt returns where the holder states c in its file.
+func (h holder) writtenAt(c claim) string {
 	if h.svc.Pos.File != "" || h.unit == nil {
 		return c.pos(h.svc).String()
 	}

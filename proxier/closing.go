@@ -112,7 +112,7 @@ func (e endpointsAt) note(l *look, places []netip.AddrPort, endpoints []netip.Ad
 		return
 	}
 	for _, at := range places {
-		l.note(at, place{former: endpoints})
+		l.note(at, frontendChange{former: endpoints})
 		if e[at] == nil {
 			e[at] = make(map[netip.AddrPort]struct{}, len(endpoints))
 		}
@@ -150,7 +150,7 @@ func inSorted(list []netip.AddrPort, endpoint netip.AddrPort) bool {
 // query implements flowJudge.
 func (c *closer) query(l *look) FlowQuery {
 	q := FlowQuery{Protocol: c.proto}
-	for at, p := range l.places {
+	for at, p := range l.changed {
 		q.To = append(q.To, at)
 		q.At = append(q.At, p.former...)
 	}

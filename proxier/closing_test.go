@@ -144,8 +144,8 @@ func TestCloser(t *testing.T) {
 		if !slices.Equal(got, tt.want) || !slices.Equal(waiting, tt.waiting) {
 			t.Errorf("%s\n got: %v and %v\nwant: %v and %v", tt.name, got, waiting, tt.want, tt.waiting)
 		}
-		if asks := len(l.places) > 0; asks != (len(tt.want)+len(tt.waiting) > 0) {
-			t.Errorf("%s: it looks at %v", tt.name, l.places)
+		if asks := len(l.changed) > 0; asks != (len(tt.want)+len(tt.waiting) > 0) {
+			t.Errorf("%s: it looks at %v", tt.name, l.changed)
 		}
 	}
 }

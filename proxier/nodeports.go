@@ -34,8 +34,8 @@ func addrsBut(list, other []netip.Addr) []netip.Addr {
 	return keep(list, func(a netip.Addr) bool { return !slices.Contains(other, a) })
 }
 
-// place sets which addresses serve the frontend of a node port, and reports whether any does.
-func (r *resolver) place(f *Frontend) bool {
+// setNodePortAddrs sets which addresses serve the frontend of a node port, and reports whether any does.
+func (r *resolver) setNodePortAddrs(f *Frontend) bool {
 	sel := r.svc.NodePortAddresses
 	if sel == nil {
 		return true

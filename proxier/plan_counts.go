@@ -118,7 +118,7 @@ func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[Pai
 		t.update(asChanges(nil, p.before), p.host, p.node)
 	}
 	l := t.update(asChanges(p.before, p.after), p.host, p.node)
-	if !l.all && len(l.places) == 0 {
+	if !l.all && len(l.changed) == 0 {
 		return nil
 	}
 	_, err := flows.Prune(ctx, p.Family, t.query(l), func(fl Flow) bool {

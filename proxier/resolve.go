@@ -87,7 +87,7 @@ func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, loc
 		Outside:     outside,
 		Local:       local,
 	}
-	if kind == NodePort && !r.place(f) {
+	if kind == NodePort && !r.setNodePortAddrs(f) {
 		return
 	}
 	restrict(f, r.svc.Service, r.node)

@@ -128,7 +128,7 @@ func newFlowWorker(fam Family, proto source.Protocol, judge flowJudge, flows Flo
 func (w *flowWorker) synced(s *synced) {
 	w.mu.Lock()
 	l := w.judge.synced(s)
-	if l.all || len(l.places) > 0 {
+	if l.all || len(l.changed) > 0 {
 		w.add(l)
 	}
 	w.mu.Unlock()
@@ -300,14 +300,14 @@ func (w *flowWorker) later(l *look) {
 
 // A look says which flows to judge.
 type look struct {
-	at     time.Duration // when, since the worker's epoch; 0: at once
-	done   int           // how many times it was done already
-	all    bool          // flows of all frontends
-	places map[netip.AddrPort]place
+	at      time.Duration // when, since the worker's epoch; 0: at once
+	done    int           // how many times it was done already
+	all     bool          // flows of all frontends
+	changed map[netip.AddrPort]frontendChange
 }
 
-// A place is an address and port of a frontend, present or former.
-type place struct {
+// A frontendChange is what became of the frontend at an address and port.
+type frontendChange struct {
 	appeared bool             // a frontend has come here, or refused flows until now
 	former   []netip.AddrPort // endpoints that a frontend had: where it is gone, only flows to these were ours
 }
@@ -316,7 +316,7 @@ type place struct {
 func (l *look) merge(o *look) {
 	l.all = l.all || o.all
 	l.done = min(l.done, o.done)
-	for at, p := range o.places {
+	for at, p := range o.changed {
 		l.note(at, p)
 	}
 }
@@ -324,26 +324,26 @@ func (l *look) merge(o *look) {
 // noteGone notes the flows of a frontend that was removed from some addresses.
 func (l *look) noteGone(f *Frontend, addrs []netip.Addr) {
 	for _, a := range addrs {
-		l.note(netip.AddrPortFrom(a, f.Key.Port), place{former: f.endpoints()})
+		l.note(netip.AddrPortFrom(a, f.Key.Port), frontendChange{former: f.endpoints()})
 	}
 }
 
-func (l *look) note(at netip.AddrPort, p place) {
-	if l.places == nil {
-		l.places = make(map[netip.AddrPort]place)
+func (l *look) note(at netip.AddrPort, p frontendChange) {
+	if l.changed == nil {
+		l.changed = make(map[netip.AddrPort]frontendChange)
 	}
-	had := l.places[at]
+	had := l.changed[at]
 	p.appeared = p.appeared || had.appeared
 	if len(had.former) > 0 {
 		p.former = slices.Concat(p.former, had.former)
 		slices.SortFunc(p.former, netip.AddrPort.Compare)
 		p.former = slices.Compact(p.former)
 	}
-	l.places[at] = p
+	l.changed[at] = p
 }
 
-// about reports whether l is about flows to or from a place.
+// about reports whether l is about flows to or from an address and port.
 func (l *look) about(at netip.AddrPort) bool {
-	_, named := l.places[at]
+	_, named := l.changed[at]
 	return l.all || named
 }

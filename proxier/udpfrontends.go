@@ -45,20 +45,20 @@ func (t *udpFrontends) update(changes map[source.Key]ServiceChange, host Host, n
 	for key, f := range now {
 		if moves(was[key], f) {
 			for _, a := range t.host.Addrs(f) {
-				l.note(netip.AddrPortFrom(a, f.Key.Port), placeOf(was[key]))
+				l.note(netip.AddrPortFrom(a, f.Key.Port), changeOf(was[key]))
 			}
 		}
 	}
 	return l
 }
 
-// placeOf returns the place of a changed frontend; was is nil if it is new. Its
+// changeOf returns the change of a frontend; was is nil if it is new. Its
 // endpoints are noted in case it is removed before its flows are judged.
-func placeOf(was *Frontend) place {
+func changeOf(was *Frontend) frontendChange {
 	if was == nil {
-		return place{appeared: true}
+		return frontendChange{appeared: true}
 	}
-	return place{appeared: refused(was), former: was.endpoints()}
+	return frontendChange{appeared: refused(was), former: was.endpoints()}
 }
 
 // replace puts the frontends of changed services into the table. It returns what
@@ -103,7 +103,7 @@ func (t *udpFrontends) query(l *look) (q FlowQuery) {
 	if l.all {
 		return q
 	}
-	for at, p := range l.places {
+	for at, p := range l.changed {
 		q.To = append(q.To, at)
 		if (p.appeared || l.done > 0) && t.foreign(at) {
 			q.From = append(q.From, at)
@@ -135,7 +135,7 @@ func (t *udpFrontends) misled(l *look, fl Flow) bool {
 	}
 	addressed, nodePort := t.at(fl.Dst)
 	if addressed == nil && nodePort == nil {
-		return slices.Contains(l.places[fl.Dst].former, fl.Reply)
+		return slices.Contains(l.changed[fl.Dst].former, fl.Reply)
 	}
 	return !t.fits(fl, addressed, nodePort)
 }

@@ -295,7 +295,7 @@ func TestFlowQuery(t *testing.T) {
 	expect("changed, second look", l, vip)
 	expect("refuses", tbl.sync(testNode(), map[string]*source.Service{"dns": dns()}))
 	expect("refuses no more", tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))}), vip)
-	if l := tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2", "10.0.0.3"))}); l.all || len(l.places) > 0 {
-		t.Errorf("an endpoint was added: looks at %v", l.places)
+	if l := tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2", "10.0.0.3"))}); l.all || len(l.changed) > 0 {
+		t.Errorf("an endpoint was added: looks at %v", l.changed)
 	}
 }
