@@ -92,7 +92,7 @@ func (s *Source) boundServices(f *state) fileWithLists {
 	}
 	f.bindings, f.warned = b.known, b.warned
 	if why != "" {
-		s.log.Error("services are used with those endpoints of their list only that are good for them", "file", f.path, "why", why)
+		s.log.Error("services use only the endpoints of their list that are valid for them", "file", f.path, "why", why)
 	}
 	w.services = b.services(f.used, list, s.rules.bindLoosely)
 	f.before = nil

@@ -72,7 +72,7 @@ func TestListKeptNoMore(t *testing.T) {
 				h.start()
 				moment()
 				h.use("restart", want)
-				if !strings.Contains(h.log.String(), "services are used with those endpoints of their list only that are good for them") {
+				if !strings.Contains(h.log.String(), "services use only the endpoints of their list that are valid for them") {
 					t.Errorf("the log says nothing:\n%s", &h.log)
 				}
 				h.set("web.endpoints.json", listOfN(2))
