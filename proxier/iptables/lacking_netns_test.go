@@ -16,7 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// syncUnserved syncs and returns what could not be had.
+// syncUnserved syncs and returns what could not be served.
 func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.PartialError {
 	h.Helper()
 	err := b.Sync(context.Background(), h.World.State, delta)

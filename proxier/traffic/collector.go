@@ -171,7 +171,7 @@ type session struct {
 	began time.Time // of the last reading
 	took  time.Duration
 
-	following *following // nil: events are not needed, or could not be had
+	following *following // nil: events are not needed, or could not be opened
 	failed    error      // why not
 	retry     time.Time  // when to ask for them again
 }

@@ -142,7 +142,7 @@ func TestCleanupGoesOn(t *testing.T) {
 	}
 }
 
-// A family that could not be had at start is in use when it can be.
+// A family that could not be opened at start is in use when it can be.
 func TestMissingFamilyComesLater(t *testing.T) {
 	old := missingInterval
 	missingInterval = 20 * time.Millisecond

@@ -199,7 +199,7 @@ func (sw *modeSwitch) noteError(err error) (news bool) {
 	return (was == nil) != (err == nil) || err != nil && was.Error() != err.Error()
 }
 
-// failed reports whether the mode that settings ask for could not be had when it
+// failed reports whether the mode that settings ask for could not be opened when it
 // was last tried.
 func (sw *modeSwitch) failed() (s configs.Settings, failed bool) {
 	s = sw.settings()
@@ -219,7 +219,7 @@ func (sw *modeSwitch) closeMode(am *activeMode) {
 	}
 }
 
-// tryMissing opens families that could not be had so far.
+// tryMissing opens families that could not be opened so far.
 func (sw *modeSwitch) tryMissing(ctx context.Context, am *activeMode) {
 	opened, missing := openMore(ctx, am.Mode, sw.openConfig(sw.settings()), am.backends)
 	sw.mu.Lock()
@@ -245,7 +245,7 @@ func (sw *modeSwitch) want(s configs.Settings) {
 	sw.wanted <- s
 }
 
-// retry has the mode that settings ask for tried again, if it could not be had.
+// retry has the mode that settings ask for tried again, if it could not be opened.
 func (sw *modeSwitch) retry() {
 	if s, failed := sw.failed(); failed {
 		sw.want(s)

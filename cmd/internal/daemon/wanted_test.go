@@ -80,7 +80,7 @@ func launchWithout(t *testing.T, missing *kernel) (r *running, want func(mode st
 	return r, want, warned
 }
 
-// A mode that could not be had is forgotten when another is wanted, and a reload tries
+// A mode that could not be opened is forgotten when another is wanted, and a reload tries
 // the wanted one again.
 func TestModeThatCannotBeOpened(t *testing.T) {
 	missing := new(kernel)
