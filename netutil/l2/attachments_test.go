@@ -90,7 +90,7 @@ func TestAttachments(t *testing.T) {
 }
 
 // The kernel answers for addresses of other links by arp_ignore; for those of the link unless it is 8.
-func TestPlacesByARPIgnore(t *testing.T) {
+func TestAttachmentsByARPIgnore(t *testing.T) {
 	h := sampleHost()
 	for _, tt := range []struct {
 		ignore               int
@@ -117,7 +117,7 @@ func TestPlacesByARPIgnore(t *testing.T) {
 	wantAttachments(t, h, "10.1.0.9", "eth0"+why+" | eth1"+strings.ReplaceAll(why, "eth0", "eth1"))
 }
 
-func TestPlacesThatAreNotKnown(t *testing.T) {
+func TestAttachmentsThatAreNotKnown(t *testing.T) {
 	h := sampleHost()
 	h.isLocal = func(netip.Addr) (bool, error) { return false, errors.New("no netlink") }
 	wantAttachments(t, h, "10.1.0.77", "whether this host has it is not known: no netlink")
