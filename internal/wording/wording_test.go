@@ -64,6 +64,17 @@ func (v *vocabulary) in(text string) (found []string) {
 	return found
 }
 
+// faults returns where the name of a file, as line 0, or its text has what a rule bans.
+func (v *vocabulary) faults(path, text string) (found []string) {
+	for _, f := range v.in(path) {
+		found = append(found, path+":0: "+strings.TrimPrefix(f, "1: "))
+	}
+	for _, f := range v.in(text) {
+		found = append(found, path+":"+f)
+	}
+	return found
+}
+
 // words returns a text with a space between the words of each identifier and file name:
 // "TestHTTPServer2" is "Test HTTP Server 2", and "too_old_test.go" "too old test.go".
 func words(text string) string {
@@ -109,11 +120,14 @@ func TestFaults(t *testing.T) {
 		"HTTPMend(tellsWhether)":                                                               {`1: "Mend"; write repair`, `1: "tells Whether"; write "reports whether"`},
 		"time_to_mend = MEND_2":                                                                {`1: "mend"; write repair`, `1: "MEND"; write repair`},
 		"mend1 amended commendable Recommend":                                                  {`1: "mend"; write repair`},
-		"proxier/nftables/mend_netns_test.go":                                                  {`1: "mend"; write repair`},
 	} {
 		if got := v.in(text); !slices.Equal(got, want) {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
+	}
+	want := []string{`a/mend_netns_test.go:0: "mend"; write repair`, `a/mend_netns_test.go:2: "Mended"; write repair`}
+	if got := v.faults("a/mend_netns_test.go", "package a\n// isMended\n"); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -129,11 +143,8 @@ func TestWording(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range v.in(path) {
-			t.Errorf("%s: its name, %s", path, f)
-		}
-		for _, f := range v.in(string(text)) {
-			t.Errorf("%s:%s", path, f)
+		for _, f := range v.faults(path, string(text)) {
+			t.Error(f)
 		}
 	}
 }
