@@ -22,8 +22,6 @@ func TestPredeclaredNamesKeepTheirMeaning(t *testing.T) {
 			return err
 		case d.IsDir() && (slices.Contains([]string{".git", ".cache", "bin", "dist"}, path) || d.Name() == "testdata"):
 			return fs.SkipDir
-		case d.IsDir() && (path == filepath.Join("source", "file") || path == filepath.Join("source", "decode")): // INTEGRATOR: delete this case
-			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(path, ".go"):
 			return nil
 		}
