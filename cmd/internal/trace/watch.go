@@ -309,7 +309,7 @@ func (w *watcher) count() error {
 		if len(counts) != 2 {
 			return fmt.Errorf("table %s is gone: another program removed it", r.table.Name)
 		}
-		out += counts[0] - counts[1]
+		out += leftOut(counts[0], counts[1])
 	}
 	if out > w.left {
 		w.Note(fmt.Sprintf("%d packets were left out: more than %d a second", out-w.left, perSecond))
@@ -317,6 +317,10 @@ func (w *watcher) count() error {
 	}
 	return nil
 }
+
+// leftOut returns how many of all packets were not chosen. The kernel reads one counter after the other: of packets that
+// come in between, only the second knows.
+func leftOut(all, chosen uint64) uint64 { return all - min(all, chosen) }
 
 // renew asks for newer names, and adds the addresses that are new. Without an answer the
 // names stay.

@@ -59,3 +59,12 @@ func TestInterfaceName(t *testing.T) {
 		t.Errorf("%g allocations: is there a listing?", n)
 	}
 }
+
+// Packets that come while the counters are read are no reason to take many for left out.
+func TestLeftOut(t *testing.T) {
+	for _, tt := range []struct{ all, chosen, want uint64 }{{0, 0, 0}, {300, 200, 100}, {200, 200, 0}, {199, 200, 0}} {
+		if got := leftOut(tt.all, tt.chosen); got != tt.want {
+			t.Errorf("of %d, %d chosen: %d left out, want %d", tt.all, tt.chosen, got, tt.want)
+		}
+	}
+}
