@@ -9,14 +9,18 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // connectAnnouncer makes what tells the network of addresses.
 func (d *daemon) connectAnnouncer() {
 	d.neighbours, d.noBGP = newNeighbours(d.log), d.fixed.BGP.NoBGP()
+	late := &lateFamilies{mode: d.mode, unsynced: func() []*proxier.State {
+		return d.loop.Unsynced(source.BGP, node.Families(d.fixed))
+	}}
 	d.announcer = announcer.New(announcer.Config{
 		Log: d.log, BGP: d.fixed.BGP, Neighbours: d.neighbours, RouterID: d.routerID,
-		Late: (&lateFamilies{daemon: d}).list,
+		Late: late.list,
 		Open: func(b configs.BGP, peers announcer.Peers) (announcer.Speaker, error) { return openBGP(d.log, b, peers) },
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -32,14 +33,19 @@ const (
 
 // A counter counts what metrics and systemd are told.
 type counter struct {
-	daemon *daemon
+	loop     *proxier.Loop
+	keeper   *conditions.Keeper
+	doubts   *doubter
+	settings *settingsWatcher
+	sources  []source.Source
+	warn     warnFunc // of the host, of listeners and of directories
 
 	counts   lately.Value[healthz.Counts]
 	warnings lately.Value[int]
 }
 
-func newCounter(d *daemon) *counter {
-	c := &counter{daemon: d}
+// newCounter completes what has all but counts and warnings.
+func newCounter(c *counter) *counter {
 	c.counts = lately.Value[healthz.Counts]{Find: c.count, Moment: countsMoment, Patience: countsPatience}
 	c.warnings = lately.Value[int]{Find: c.countWarnings, Moment: warningsMoment, Patience: countsPatience}
 	return c
@@ -62,14 +68,13 @@ func (c *counter) recent() healthz.Counts {
 
 // count counts all but warnings, which would read from disk.
 func (c *counter) count() healthz.Counts {
-	d := c.daemon
-	n := healthz.Counts{Loop: d.loop.Counts(), Files: map[source.FileState]int{}}
-	n.Drains, n.OldestDrain = countDrains(d.keeper.Drains())
-	n.Warnings = n.Loop.Warnings + d.doubts.count()
+	n := healthz.Counts{Loop: c.loop.Counts(), Files: map[source.FileState]int{}}
+	n.Drains, n.OldestDrain = countDrains(c.keeper.Drains())
+	n.Warnings = n.Loop.Warnings + c.doubts.count()
 	n.Flows, n.MaxFlows = tracked()
-	refusals := d.loop.Refusals()
-	each(d.sources, func(s holder) { n.Held += s.Held() })
-	for _, s := range d.sources {
+	refusals := c.loop.Refusals()
+	each(c.sources, func(s holder) { n.Held += s.Held() })
+	for _, s := range c.sources {
 		st := asUsed(known(s), refusals)
 		for _, f := range st.Files {
 			n.Files[f.State]++
@@ -79,7 +84,7 @@ func (c *counter) count() healthz.Counts {
 			add(&n, o.Faults)
 		}
 	}
-	own, _ := d.settings.pending()
+	own, _ := c.settings.pending()
 	add(&n, own)
 	n.SettingsFaults = faults(own)
 	return n
@@ -118,8 +123,8 @@ func faults(list []source.Fault) (n int) {
 func (c *counter) countWarnings() int {
 	ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
 	defer cancel()
-	n := len(c.daemon.warnings(ctx))
-	for _, s := range c.daemon.sources {
+	n := len(c.warn(ctx))
+	for _, s := range c.sources {
 		n += len(s.Status().Warnings)
 	}
 	return n

@@ -89,6 +89,7 @@ type daemon struct {
 	counter  *counter
 	line     *statusLine
 	traffic  *traffic.Collector
+	report   *reporter
 
 	checker *healthcheck.Checker
 	keeper  *conditions.Keeper
@@ -180,7 +181,7 @@ func unlessDone(ctx context.Context, err error) error {
 //	connectParts   host, line, mode (without active), affinity, takeover, doubts
 //	build          mode.active; of the host, addrs and node; after wire, control
 //	  wire         metrics, health, server, sources, checker, keeper, announcer, neighbours, noBGP,
-//	               loop, traffic, mode.foreign, storage, counter
+//	               loop, traffic, mode.foreign, storage, report, counter
 func start(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{Options: o, started: time.Now()}
 	d.settings = &settingsWatcher{configDir: o.ConfigDir, stateDir: o.StateDir, load: o.Load, asked: o.Reload}
@@ -236,7 +237,7 @@ func (d *daemon) build(ctx context.Context) error {
 		return err
 	}
 	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.node.Name)
-	d.removeTraces(ctx)
+	removeTraces(ctx, d.log)
 	d.settings.begin(ctx)
 	for _, w := range slices.Concat(d.claim.Warnings(), d.mode.active.missing, hostsetup.Verify(ctx, d.fixed, d.mode.active.Mode)) {
 		d.log.Warn(w)
@@ -273,7 +274,10 @@ func (d *daemon) wire() {
 	d.mode.changed = func() { each(d.sources, revalidator.Revalidate) } // modes differ in what they can do
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
 	d.storage = newStorage(&storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem})
-	d.counter = newCounter(d)
+	d.report = d.newReporter()
+	d.counter = newCounter(&counter{
+		loop: d.loop, keeper: d.keeper, doubts: d.doubts, settings: d.settings, sources: d.sources, warn: d.report.warnings,
+	})
 	d.metrics.Follow(node.Families(s)...)
 	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
 	d.metrics.WatchChecks(answersOf(d.checker))
@@ -327,7 +331,7 @@ func (d *daemon) use(now configs.Settings, choice bool) {
 	d.metrics.Reloaded(time.Now())
 	setLevel(d.level, now.Log.Level)
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
-	d.guard(now)
+	guard(d.sources, now)
 	d.traffic.Want(wantedTraffic(now))
 	d.useAnnounced(now)
 	d.setNode()

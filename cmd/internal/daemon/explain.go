@@ -18,9 +18,9 @@ import (
 const explainTime = 20 * time.Second
 
 // addExplain has the control socket say what becomes of a packet.
-func (d *daemon) addExplain(r *control.Routes) {
+func (r *reporter) addExplain(routes *control.Routes) {
 	busy := make(chan struct{}, 1) // one question at a time: each may read all rules of the host
-	control.Get(r, explain.Path, func(ctx context.Context, query url.Values) (*explain.Report, error) {
+	control.Get(routes, explain.Path, func(ctx context.Context, query url.Values) (*explain.Report, error) {
 		q, err := explain.FromQuery(query)
 		if err != nil {
 			return nil, err
@@ -33,11 +33,11 @@ func (d *daemon) addExplain(r *control.Routes) {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("waiting for another question: %w", ctx.Err())
 		}
-		mode := d.mode.current().Mode
-		w := explain.NewWorld(d.loop.Snapshot(), mode)
-		w.Places, w.Details = d.rules().EndpointPlaces, d.loop.Details
-		w.Announced = d.loop.Announced(nil)
-		for _, s := range d.sources {
+		mode := r.mode.current().Mode
+		w := explain.NewWorld(r.loop.Snapshot(), mode)
+		w.Places, w.Details = r.rules.EndpointPlaces, r.loop.Details
+		w.Announced = r.loop.Announced(nil)
+		for _, s := range r.sources {
 			w.AddFaults(s.Status())
 		}
 		return explain.Explain(ctx, w, q, explain.ThisHost{Mode: mode})

@@ -5,21 +5,20 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // lateFamilies knows which families have not been synced since the start, and what the kernel had of them then.
 type lateFamilies struct {
-	*daemon
-	served map[proxier.Family]bool // as found when first asked for
+	mode     *modeSwitch
+	unsynced func() []*proxier.State // as Loop.Unsynced
+	served   map[proxier.Family]bool // as found when first asked for
 }
 
 // list returns the families that no sync has succeeded for, of which the kernel may serve addresses that are
 // announced by BGP, as an earlier run left it. A host that was booted has nothing of that kind.
 func (l *lateFamilies) list(ctx context.Context) (late []proxier.Family) {
-	for _, st := range l.loop.Unsynced(source.BGP, node.Families(l.fixed)) {
+	for _, st := range l.unsynced() {
 		served, known := l.served[st.Family]
 		if !known {
 			served = mayServe(ctx, l.mode.current().Name, st)

@@ -33,24 +33,24 @@ const countTime = 5 * time.Second
 const planPatience = 55 * time.Second
 
 // plan says what is not in the kernel yet, and what a sync would repair there.
-func (d *daemon) plan(ctx context.Context, _ url.Values) (*plan.Report, error) {
-	p, err := d.loop.Plan(ctx)
+func (r *reporter) plan(ctx context.Context, _ url.Values) (*plan.Report, error) {
+	p, err := r.loop.Plan(ctx)
 	if err != nil {
 		return nil, err
 	}
-	in := d.mode.current()
-	r := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
-	refusals := d.loop.Refusals()
-	for _, s := range d.sources {
+	in := r.mode.current()
+	report := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
+	refusals := r.loop.Refusals()
+	for _, s := range r.sources {
 		st := asUsed(s.Status(), refusals)
 		for _, f := range st.Files {
-			r.Faults = append(r.Faults, faultsOf(f)...)
+			report.Faults = append(report.Faults, faultsOf(f)...)
 		}
 	}
-	faults, _ := d.settings.pending()
-	r.Faults = append(r.Faults, faults...)
-	r.Fill(p.Edits, p.Families, planSetting(ctx, in.Mode, d.settings.current()))
-	return r, nil
+	faults, _ := r.settings.pending()
+	report.Faults = append(report.Faults, faults...)
+	report.Fill(p.Edits, p.Families, planSetting(ctx, in.Mode, r.settings.current()))
+	return report, nil
 }
 
 // faultsOf returns what is wrong with a file. One that is not used for another reason has

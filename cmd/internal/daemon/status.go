@@ -6,48 +6,47 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // status returns what the daemon knows of itself, without what is not known before ctx ends. Of services it has
 // those that match accepts; nil: all.
-func (d *daemon) status(ctx context.Context, match func(*source.Service) bool) control.Status {
-	loop := d.loop.StatusOf(match)
-	st := d.about(ctx, loop.Families, loop.Refusals)
-	st.Loop, st.Announced.Addresses = loop, d.loop.Announced(match)
+func (r *reporter) status(ctx context.Context, match func(*source.Service) bool) control.Status {
+	loop := r.loop.StatusOf(match)
+	st := r.about(ctx, loop.Families, loop.Refusals)
+	st.Loop, st.Announced.Addresses = loop, r.loop.Announced(match)
 	return st
 }
 
 // about is status without the loop's own, of which it is given these parts.
-func (d *daemon) about(ctx context.Context, families []proxier.FamilyStatus, refusals []proxier.Refusal) control.Status {
+func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, refusals []proxier.Refusal) control.Status {
 	st := control.Status{
-		Version: d.Version, PID: os.Getpid(), Started: d.started,
-		Ready: d.health.Ready(), Healthy: d.health.Healthy(), Settings: d.inUse(families),
-		Drains: d.keeper.Drains().List(), Announced: control.Announced{Sessions: d.announcer.Sessions()},
+		Version: r.version, PID: os.Getpid(), Started: r.started,
+		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
+		Drains: r.keeper.Drains().List(), Announced: control.Announced{Sessions: r.announcer.Sessions()},
 	}
-	for _, s := range d.sources {
+	for _, s := range r.sources {
 		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))
 	}
-	st.Faults, st.Restart = d.settings.pending()
-	st.Warnings = d.warnings(ctx)
+	st.Faults, st.Restart = r.settings.pending()
+	st.Warnings = r.warnings(ctx)
 	return st
 }
 
-// warnings returns those of the host and of listeners.
-func (d *daemon) warnings(ctx context.Context) []string {
-	mode := d.mode.current().Mode
-	return slices.Concat(d.mode.warnings(), d.claim.Warnings(), d.mode.foreign.problems(), d.mode.missing(),
-		hostsetup.Verify(ctx, d.settings.current(), mode), d.server.Warnings(), d.affinity.warnings(), d.takeover.warnings(),
-		d.storage.warnings(), d.control.Warnings(), d.Stderr.Warnings())
+// warnings returns those of the host, of listeners and of directories.
+func (r *reporter) warnings(ctx context.Context) (list []string) {
+	for _, w := range r.warners {
+		list = append(list, w(ctx)...)
+	}
+	return list
 }
 
 // inUse returns which settings are in use.
-func (d *daemon) inUse(families []proxier.FamilyStatus) control.Settings {
-	n := d.host.current()
+func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
+	n := r.host.current()
 	s := control.Settings{
-		ConfigDir: d.ConfigDir, Mode: d.mode.current().Name, NodeName: n.Name, Zone: n.Zone,
+		ConfigDir: r.configDir, Mode: r.mode.current().Name, NodeName: n.Name, Zone: n.Zone,
 		Families: []string{}, NodePortAddresses: []string{},
 	}
 	for _, a := range n.NodePortAddrs {

@@ -10,22 +10,22 @@ import (
 )
 
 // addStatus has status answered: all of it, or of some services; a summary; some services alone.
-func (d *daemon) addStatus(routes *control.Routes) {
+func (r *reporter) addStatus(routes *control.Routes) {
 	control.Get(routes, "/v1/status", func(ctx context.Context, query url.Values) (control.Status, error) {
 		match, err := matcher(query)
 		if err != nil {
 			return control.Status{}, err
 		}
-		return d.status(ctx, match), nil
+		return r.status(ctx, match), nil
 	})
 	control.Get(routes, "/v1/services", func(ctx context.Context, query url.Values) ([]proxier.ServiceStatus, error) {
 		match, err := matcher(query)
 		if err != nil {
 			return nil, err
 		}
-		list := d.loop.StatusOf(match).Services
+		list := r.loop.StatusOf(match).Services
 		if match != nil {
-			d.addTraffic(ctx, query["name"], list)
+			r.addTraffic(ctx, query["name"], list)
 		}
 		return list, nil
 	})
@@ -34,7 +34,7 @@ func (d *daemon) addStatus(routes *control.Routes) {
 		if err != nil {
 			return control.Summary{}, err
 		}
-		return d.summary(ctx, most), nil
+		return r.summary(ctx, most), nil
 	})
 }
 
@@ -48,17 +48,17 @@ func matcher(query url.Values) (func(*source.Service) bool, error) {
 }
 
 // summary returns what is known in short, with at most so many problems.
-func (d *daemon) summary(ctx context.Context, most int) control.Summary {
-	loop := d.loop.Summary(most)
-	about := d.about(ctx, loop.Families, loop.Refusals)
-	about.Announced.Addresses = d.loop.Announced(nil)
+func (r *reporter) summary(ctx context.Context, most int) control.Summary {
+	loop := r.loop.Summary(most)
+	about := r.about(ctx, loop.Families, loop.Refusals)
+	about.Announced.Addresses = r.loop.Announced(nil)
 	s := control.Summarize(about, loop, most)
 	addresses := 0
 	for _, n := range loop.Actions {
 		addresses += n
 	}
 	if addresses <= control.MaxListed && loop.Services <= control.MaxListed {
-		s.Everything = d.loop.StatusOf(nil).Services
+		s.Everything = r.loop.StatusOf(nil).Services
 	}
 	return s
 }

@@ -33,29 +33,29 @@ func wantedTraffic(s configs.Settings) traffic.Wanted {
 }
 
 // answerTop answers which services have the most traffic.
-func (d *daemon) answerTop(ctx context.Context, values url.Values) (traffic.Report, error) {
+func (r *reporter) answerTop(ctx context.Context, values url.Values) (traffic.Report, error) {
 	q, err := top.QueryOf(values)
 	if err != nil {
 		return traffic.Report{}, err
 	}
 	if q.Names.Labels() {
-		q.Labels = d.loop.Labels()
+		q.Labels = r.loop.Labels()
 	}
-	return d.traffic.Report(ctx, q, topAge)
+	return r.traffic.Report(ctx, q, topAge)
 }
 
 // trafficTime is how long status waits for what is counted.
 const trafficTime = 200 * time.Millisecond
 
 // addTraffic adds what is counted of services to their status, where it is always counted and at hand.
-func (d *daemon) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
+func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
 	ctx, cancel := context.WithTimeout(ctx, trafficTime)
 	defer cancel()
 	q := traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit}
 	if which.Labels() {
-		q.Labels = d.loop.Labels()
+		q.Labels = r.loop.Labels()
 	}
-	report, err := d.traffic.Counted(ctx, q)
+	report, err := r.traffic.Counted(ctx, q)
 	if err == nil && !report.Time.IsZero() {
 		report.AddTo(list)
 	}

@@ -3,12 +3,14 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"path/filepath"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -29,9 +31,9 @@ func guardOf(s configs.Settings) file.Guard {
 	return file.Guard{Removals: s.Guard.Removals, Manual: s.Guard.Apply == "manual"}
 }
 
-// guard takes over which changes are held, and how many versions are kept.
-func (d *daemon) guard(now configs.Settings) {
-	each(d.sources, func(s versioned) {
+// guard has sources take over which changes are held, and how many versions are kept.
+func guard(sources []source.Source, now configs.Settings) {
+	each(sources, func(s versioned) {
 		s.SetGuard(guardOf(now))
 		s.SetKeep(now.History.Keep)
 	})
@@ -39,43 +41,50 @@ func (d *daemon) guard(now configs.Settings) {
 
 var errNoFiles = errors.New("service files are not among the sources")
 
-// versions returns the source of files.
-func (d *daemon) versions() (v versioned, err error) {
-	each(d.sources, func(s versioned) { v = s })
-	if v == nil {
-		err = errNoFiles
-	}
-	return v, err
+// versioning answers and changes which versions of files there are.
+type versioning struct {
+	log      *slog.Logger
+	stateDir string
+	sources  []source.Source
 }
 
-// versionRoutes adds what is asked about versions of files.
-func (d *daemon) versionRoutes(r *control.Routes) {
+// files returns the source of files.
+func (v *versioning) files() (f versioned, err error) {
+	each(v.sources, func(s versioned) { f = s })
+	if f == nil {
+		err = errNoFiles
+	}
+	return f, err
+}
+
+// addRoutes adds what is asked about versions of files.
+func (v *versioning) addRoutes(r *control.Routes) {
 	control.Get(r, "/v1/history", func(_ context.Context, q url.Values) ([]file.Revision, error) {
-		return file.Histories(d.StateDir, fileName(q.Get("file")))
+		return file.Histories(v.stateDir, fileName(q.Get("file")))
 	})
 	control.Post(r, "/v1/rollback", func(ctx context.Context, by control.Peer, q control.Rollback) (file.Revision, error) {
-		v, err := d.versions()
+		f, err := v.files()
 		if err != nil {
 			return file.Revision{}, err
 		}
-		d.log.Info("asked to roll back", "file", q.File, "version", q.Number, "by", by)
-		return v.Rollback(ctx, fileName(q.File), q.Number)
+		v.log.Info("asked to roll back", "file", q.File, "version", q.Number, "by", by)
+		return f.Rollback(ctx, fileName(q.File), q.Number)
 	})
 	control.Post(r, "/v1/confirm", func(ctx context.Context, by control.Peer, _ struct{}) (file.Confirmation, error) {
-		v, err := d.versions()
+		f, err := v.files()
 		if err != nil {
 			return file.Confirmation{}, err
 		}
-		d.log.Info("asked to confirm", "by", by)
-		return v.Confirm(ctx)
+		v.log.Info("asked to confirm", "by", by)
+		return f.Confirm(ctx)
 	})
 	control.Post(r, "/v1/apply", func(ctx context.Context, by control.Peer, q control.Apply) (file.Application, error) {
-		v, err := d.versions()
+		f, err := v.files()
 		if err != nil {
 			return file.Application{}, err
 		}
-		d.log.Info("asked to apply", "timeout", q.Timeout, "by", by)
-		return applyWhole(ctx, v, q.Timeout)
+		v.log.Info("asked to apply", "timeout", q.Timeout, "by", by)
+		return applyWhole(ctx, f, q.Timeout)
 	})
 }
 
