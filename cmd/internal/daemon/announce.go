@@ -1,9 +1,6 @@
 package daemon
 
 import (
-	"net/netip"
-	"slices"
-
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
@@ -12,53 +9,47 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// announcing is what tells the network of addresses.
+type announcing struct {
+	*announcer.Announcer
+	neighbours *neighbours
+	noBGP      string // why there is no BGP, as service files were told
+}
+
 // connectAnnouncer makes what tells the network of addresses.
 func (d *daemon) connectAnnouncer() {
-	d.neighbours, d.noBGP = newNeighbours(d.log), d.fixed.BGP.NoBGP()
+	bgp := d.settings.fixed.BGP
 	late := &lateFamilies{mode: d.mode, unsynced: func() []*proxier.State {
-		return d.loop.Unsynced(source.BGP, node.Families(d.fixed))
+		return d.loop.Unsynced(source.BGP, node.Families(d.settings.fixed))
 	}}
-	d.announcer = announcer.New(announcer.Config{
-		Log: d.log, BGP: d.fixed.BGP, Neighbours: d.neighbours, RouterID: d.routerID,
+	neighbours := newNeighbours(d.log)
+	d.announcing = &announcing{neighbours: neighbours, noBGP: bgp.NoBGP(), Announcer: announcer.New(announcer.Config{
+		Log: d.log, BGP: bgp, Neighbours: neighbours, RouterID: d.host.routerID,
 		Late: late.list,
 		Open: func(b configs.BGP, peers announcer.Peers) (announcer.Speaker, error) { return openBGP(d.log, b, peers) },
-	})
+	})}
 }
 
-// routerID returns the first IPv4 address of this host, one that serves node ports before others.
-// Those of loopback alone are not asked: services may have them, on every host the same.
-func (d *daemon) routerID() netip.Addr {
-	n := d.host.current()
-	for _, a := range slices.Concat(n.NodePortAddrs, n.Addrs) {
-		if a.Is4() && n.OwnsOnLink(a) {
-			return a
-		}
-	}
-	return netip.Addr{}
+// use takes over other settings of BGP. It reports whether they change whether anything is announced:
+// service files are then looked at again.
+func (a *announcing) use(b configs.BGP) (decides bool) {
+	a.Use(b)
+	was := a.noBGP
+	a.noBGP = b.NoBGP()
+	return a.noBGP != was
 }
 
-// useAnnounced takes over other settings of BGP. Service files are looked at again where they decide
-// whether anything is announced.
-func (d *daemon) useAnnounced(now configs.Settings) {
-	d.announcer.Use(now.BGP)
-	d.loop.SetReserved(node.Reserved(now))
-	if why := now.BGP.NoBGP(); why != d.noBGP {
-		d.noBGP = why
-		each(d.sources, revalidator.Revalidate)
-	}
-}
-
-// announcedNow returns what the network is told of, for metrics.
-func (d *daemon) announcedNow() healthz.Announced {
+// counts returns what the network is told of, for metrics.
+func (a *announcing) counts(list []proxier.AnnouncedAddress) healthz.Announced {
 	n := healthz.Announced{Addresses: make(map[string]int), Withheld: make(map[healthz.Withheld]int)}
-	for _, a := range d.loop.Announced(nil) {
-		if a.Announced {
-			n.Addresses[a.Means]++
+	for _, one := range list {
+		if one.Announced {
+			n.Addresses[one.Means]++
 		} else {
-			n.Withheld[healthz.Withheld{Means: a.Means, Reason: a.Withheld}]++
+			n.Withheld[healthz.Withheld{Means: one.Means, Reason: one.Withheld}]++
 		}
 	}
-	for _, s := range d.announcer.Sessions() {
+	for _, s := range a.Sessions() {
 		n.Sessions = append(n.Sessions, healthz.AnnounceSession{
 			Peer: s.Peer.String(), Up: s.Up(),
 			Routes:  map[proxier.Family]int{proxier.IPv4: s.IPv4.Announced, proxier.IPv6: s.IPv6.Announced},

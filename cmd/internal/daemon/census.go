@@ -15,12 +15,13 @@ import (
 // A sink counts what services need of this host, on their way to the Loop.
 type sink struct {
 	*proxier.Loop
-	affinity, takeover *census
+	features []*census
 }
 
 func (s sink) Apply(ch source.Changes) {
-	s.affinity.apply(ch)
-	s.takeover.apply(ch)
+	for _, f := range s.features {
+		f.apply(ch)
+	}
 	s.Loop.Apply(ch)
 }
 

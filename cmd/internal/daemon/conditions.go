@@ -8,20 +8,28 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// endpointConditions knows what files do not say of endpoints.
+type endpointConditions struct {
+	checker *healthcheck.Checker
+	keeper  *conditions.Keeper
+}
+
 // connectConditions makes the parts that know what files do not say of endpoints. They outlive
 // changes of settings and of the mode.
 func (d *daemon) connectConditions() {
-	d.checker = healthcheck.NewChecker(healthcheck.Config{
+	c := new(endpointConditions)
+	c.checker = healthcheck.NewChecker(healthcheck.Config{
 		Log:    d.log,
-		Report: func(q healthcheck.Question, r healthcheck.Result) { d.keeper.Report(q, r) },
+		Report: func(q healthcheck.Question, r healthcheck.Result) { c.keeper.Report(q, r) },
 
 		Parallel: parallelProbes(),
 	})
-	d.keeper = conditions.New(conditions.Config{
-		StateDir: d.StateDir, Log: d.log, Checker: d.checker,
+	c.keeper = conditions.New(conditions.Config{
+		StateDir: d.StateDir, Log: d.log, Checker: c.checker,
 		Reconsider: func(keys ...source.Key) { d.loop.Reconsider(keys...) },
 		OnNode:     func(drained bool) { d.loop.DrainHost(drained) },
 	})
+	d.conditions = c
 }
 
 // parallelProbes returns how many endpoints are asked at once at most: a quarter of the

@@ -4,18 +4,14 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
@@ -25,10 +21,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/conditions"
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
-	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -67,40 +60,22 @@ func (e SettingsError) Error() string {
 // A daemon is all that runs, and connects its parts.
 type daemon struct {
 	Options
-	*host
-	log   *slog.Logger
-	level *slog.LevelVar
-	fixed configs.Settings // as they were at start
+	log    *slog.Logger
+	claims *claims
 
-	started time.Time
-
-	claim   *control.NamespaceClaim
-	state   *os.File // the lock of the state directory
-	control *control.Server
-
-	sources  []source.Source // that settings ask for
-	loop     *proxier.Loop
 	settings *settingsWatcher
+	host     *host
 	mode     *modeSwitch
-	affinity *census
-	takeover *census
-	doubts   *doubter
-	storage  *storage
-	counter  *counter
-	line     *statusLine
-	traffic  *traffic.Collector
-	report   *reporter
+	sources  []source.Source // that settings ask for
+	features []*census
+	loop     *proxier.Loop
 
-	checker *healthcheck.Checker
-	keeper  *conditions.Keeper
-
-	announcer  *announcer.Announcer
-	neighbours *neighbours
-	noBGP      string // why there is no BGP, as service files were told
-
-	health  *healthz.Health
-	metrics *healthz.Metrics
-	server  *healthz.Server
+	conditions *endpointConditions
+	announcing *announcing
+	doubts     *doubter
+	report     *reporter
+	http       *httpParts
+	systemd    *systemd
 }
 
 // Run works until ctx ends, and leaves the kernel as it is.
@@ -111,29 +86,31 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.end()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { d.control.Serve(ctx, d.log, d.routes()); return nil })
-	g.Go(func() error { return d.server.Run(ctx) })
+	g.Go(func() error { d.claims.socket.Serve(ctx, d.log, d.routes()); return nil })
+	g.Go(func() error { return d.http.server.Run(ctx) })
 	for _, s := range d.sources {
 		g.Go(func() error {
-			return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d.affinity, d.takeover}) })
+			return untilEnd(ctx, func() error { return s.Run(ctx, sink{d.loop, d.features}) })
 		})
 	}
 	g.Go(func() error {
 		defer close(d.mode.loopEnded)
 		return unlessDone(ctx, d.loop.Run(ctx))
 	})
-	g.Go(func() error { links.Watch(ctx, d.log, d.lookAtAddresses); return nil })
+	g.Go(func() error { links.Watch(ctx, d.log, d.host.lookAtAddresses); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.follow(ctx); return nil }) })
-	g.Go(func() error { d.tellSystemd(ctx); return nil })
+	g.Go(func() error { d.systemd.tell(ctx); return nil })
 	g.Go(func() error { d.mode.follow(ctx); return nil })
-	g.Go(func() error { d.saveMemory(ctx); return nil })
+	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
-	g.Go(func() error { d.traffic.Run(ctx); return nil })
-	g.Go(func() error { return untilEnd(ctx, func() error { return unlessDone(ctx, d.checker.Run(ctx)) }) })
-	g.Go(func() error { return d.keeper.Run(ctx) })
-	g.Go(func() error { return untilEnd(ctx, func() error { return d.keeper.Keep(ctx) }) })
-	g.Go(func() error { return untilEnd(ctx, func() error { d.announcer.Run(ctx, d.loop.Ready()); return nil }) })
-	g.Go(func() error { d.neighbours.run(ctx); return nil })
+	g.Go(func() error { d.http.traffic.Run(ctx); return nil })
+	g.Go(func() error {
+		return untilEnd(ctx, func() error { return unlessDone(ctx, d.conditions.checker.Run(ctx)) })
+	})
+	g.Go(func() error { return d.conditions.keeper.Run(ctx) })
+	g.Go(func() error { return untilEnd(ctx, func() error { return d.conditions.keeper.Keep(ctx) }) })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.announcing.Run(ctx, d.loop.Ready()); return nil }) })
+	g.Go(func() error { d.announcing.neighbours.run(ctx); return nil })
 	return g.Wait()
 }
 
@@ -164,7 +141,7 @@ func (d *daemon) end() {
 	if d.mode.foreign != nil {
 		d.mode.foreign.stop()
 	}
-	_, _ = d.claim.Close(), d.state.Close() // all is done that can fail
+	d.claims.close()
 }
 
 // unlessDone returns err, or nil when it is only that ctx has ended.
@@ -177,30 +154,23 @@ func unlessDone(ctx context.Context, err error) error {
 
 // start makes all parts. Each step makes fields that the next ones use:
 //
-//	start itself   Options, started, settings, fixed, log, level, claim, state (nil: not claimed)
-//	connectParts   host, line, mode (without active), affinity, takeover, doubts
-//	build          mode.active; of the host, addrs and node; after wire, control
-//	  wire         metrics, health, server, sources, checker, keeper, announcer, neighbours, noBGP,
-//	               loop, traffic, mode.foreign, storage, report, counter
+//	start itself   Options, settings, log, claims (without socket)
+//	connectParts   host, systemd (without loop and counter), mode (without active), features, doubts
+//	build          mode.active; of the host, addrs and node; after wire, claims.socket
+//	  wire         http, sources, conditions, announcing, loop, mode.foreign, report; the rest of systemd
 func start(ctx context.Context, o Options) (*daemon, error) {
-	d := &daemon{Options: o, started: time.Now()}
+	d, started := &daemon{Options: o}, time.Now()
 	d.settings = &settingsWatcher{configDir: o.ConfigDir, stateDir: o.StateDir, load: o.Load, asked: o.Reload}
 	s, err := d.settings.open()
 	if err != nil {
 		return nil, err
 	}
-	d.fixed = s
-	d.log, d.level = newLog(o.Stderr, s.Log)
-	if d.claim, err = d.claimNamespace(); err != nil {
+	d.log, d.settings.level = newLog(o.Stderr, s.Log)
+	if d.claims, err = claim(o, d.log); err != nil {
 		return nil, err
 	}
-	if d.state, err = control.ClaimState(d.StateDir); errors.Is(err, control.ErrClaimed) {
-		return nil, errors.Join(err, d.claim.Close())
-	} else if err != nil { // read-only, say, or full: services matter more
-		d.log.Warn("another svcproxy that uses this state directory will not be refused", "err", err)
-	}
 	d.connectParts()
-	if err := d.build(ctx); err != nil {
+	if err := d.build(ctx, started); err != nil {
 		if d.mode.active != nil {
 			d.mode.closeMode(d.mode.active)
 		}
@@ -210,39 +180,28 @@ func start(ctx context.Context, o Options) (*daemon, error) {
 	return d, nil
 }
 
-// claimNamespace makes this the one daemon of the network namespace, before
-// anything of its kernel is looked at. Two would undo each other's work forever.
-func (d *daemon) claimNamespace() (*control.NamespaceClaim, error) {
-	self := control.Holder{PID: os.Getpid(), Version: d.Version, ConfigDir: d.ConfigDir, StateDir: d.StateDir, RunDir: d.RunDir}
-	for _, dir := range []*string{&self.ConfigDir, &self.StateDir, &self.RunDir} {
-		if abs, err := filepath.Abs(*dir); err == nil {
-			*dir = abs
-		}
-	}
-	return control.ClaimNamespace(d.Namespace, self)
-}
-
 // build makes the way of a change, from source to kernel. What ends with Run comes last.
-func (d *daemon) build(ctx context.Context) error {
+func (d *daemon) build(ctx context.Context, started time.Time) error {
 	err := d.mode.openFirst(ctx)
 	if err != nil {
 		return err
 	}
-	if d.addrs, err = firstAddresses(ctx); err != nil {
+	if d.host.addrs, err = firstAddresses(ctx); err != nil {
 		return err
 	}
-	d.node = node.Build(d.fixed, d.addrs)
-	d.wire()
-	if d.control, err = control.Listen(d.RunDir); err != nil {
+	fixed := d.settings.fixed
+	d.host.node = node.Build(fixed, d.host.addrs)
+	d.wire(started)
+	if d.claims.socket, err = control.Listen(d.RunDir); err != nil {
 		return err
 	}
-	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.node.Name)
+	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.host.node.Name)
 	removeTraces(ctx, d.log)
 	d.settings.begin(ctx)
-	for _, w := range slices.Concat(d.claim.Warnings(), d.mode.active.missing, hostsetup.Verify(ctx, d.fixed, d.mode.active.Mode)) {
+	for _, w := range slices.Concat(d.claims.namespace.Warnings(), d.mode.active.missing, hostsetup.Verify(ctx, fixed, d.mode.active.Mode)) {
 		d.log.Warn(w)
 	}
-	d.mode.sysctls = hostsetup.VerifySysctls(d.fixed, d.mode.active.Mode)
+	d.mode.sysctls = hostsetup.VerifySysctls(fixed, d.mode.active.Mode)
 	return nil
 }
 
@@ -250,70 +209,85 @@ func (d *daemon) build(ctx context.Context) error {
 func (d *daemon) connectParts() {
 	w := d.settings
 	w.log, w.everything, w.changed = d.log, d.reload, d.use
-	d.host = &host{log: d.log, settings: w.current, changed: d.useNode}
-	d.line = &statusLine{notify: d.Notify}
-	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: d.fixed, settings: w.current, tell: d.line.setMode}
+	d.host = &host{log: d.log, settings: w.current, changed: d.useNode, several: several(w.fixed)}
+	d.systemd = &systemd{notify: d.Notify, watch: d.Watch, line: &statusLine{notify: d.Notify}}
+	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: w.fixed, settings: w.current, tell: d.systemd.line.setMode}
 	mode := func() modes.Mode { return d.mode.current().Mode }
-	d.affinity, d.takeover = newAffinity(d.log, mode), newTakeover(d.log, mode)
+	d.features = []*census{newAffinity(d.log, mode), newTakeover(d.log, mode)}
 	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
 }
 
 // wire makes the parts that need the mode and the node, and connects all.
-func (d *daemon) wire() {
-	s := d.fixed
-	d.metrics = healthz.NewMetrics(d.Version)
-	d.health = healthz.NewHealth()
-	d.server = healthz.NewServer(d.handlers(s.HTTPAddress, s.MetricsAddress), d.health, d.log)
-	d.server.SetNode(d.node)
-	names := d.openSources()
+func (d *daemon) wire(started time.Time) {
+	names := d.openParts()
+	s := d.settings.fixed
+	d.loop = d.newLoop(names)
+	d.doubts.loop, d.mode.loop, d.systemd.loop = d.loop, d.loop, d.loop
+	d.http.traffic = newTraffic(d.loop, d.log, s)
+	d.mode.changed = func() { each(d.sources, revalidator.Revalidate) } // modes differ in what they can do
+	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.http.metrics, fixed: s, contention: disturbances(d.loop)}
+	d.report = d.newReporter(started)
+	d.systemd.counter = newCounter(&counter{
+		loop: d.loop, keeper: d.conditions.keeper, doubts: d.doubts, settings: d.settings, sources: d.sources, warn: d.report.warnings,
+	})
+	d.connectMetrics()
+	drains := d.conditions.keeper.Drains()
+	d.http.health.Watch(d.loop)
+	d.http.health.OnDrain(drains.Node)
+	d.loop.DrainHost(drains.Node() != nil)
+}
+
+// openParts makes the parts that the Loop needs, and returns the names of its sources.
+func (d *daemon) openParts() (sources []string) {
+	s := d.settings.fixed
+	d.http = &httpParts{metrics: healthz.NewMetrics(d.Version), health: healthz.NewHealth()}
+	pages := kubeProxyPages{mode: d.mode, settings: d.settings}
+	d.http.server = healthz.NewServer(d.http.handlers(s.HTTPAddress, s.MetricsAddress, pages), d.http.health, d.log)
+	d.http.server.SetNode(d.host.node)
+	d.host.eligible = d.http.health.SetEligible
+	sources = d.openSources()
 	d.connectConditions()
 	d.connectAnnouncer()
-	d.loop = d.newLoop(names)
-	d.traffic = d.newTraffic()
-	d.doubts.loop, d.mode.loop = d.loop, d.loop
-	d.mode.changed = func() { each(d.sources, revalidator.Revalidate) } // modes differ in what they can do
-	d.mode.foreign = &foreignChanges{log: d.log, metrics: d.metrics, fixed: s, contention: disturbances(d.loop)}
-	d.storage = newStorage(&storage{dir: d.StateDir, claimed: d.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem})
-	d.report = d.newReporter()
-	d.counter = newCounter(&counter{
-		loop: d.loop, keeper: d.keeper, doubts: d.doubts, settings: d.settings, sources: d.sources, warn: d.report.warnings,
-	})
-	d.metrics.Follow(node.Families(s)...)
-	d.metrics.WatchCounts(d.counter.now, node.Families(s)...)
-	d.metrics.WatchChecks(answersOf(d.checker))
-	d.metrics.WatchAnnounced(d.announcedNow)
+	return sources
+}
+
+// connectMetrics has metrics ask the parts.
+func (d *daemon) connectMetrics() {
+	m, families := d.http.metrics, node.Families(d.settings.fixed)
+	m.Register(d.http.traffic)
+	m.Follow(families...)
+	m.WatchCounts(d.systemd.counter.now, families...)
+	m.WatchChecks(answersOf(d.conditions.checker))
+	m.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
 	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {
-		d.metrics.Reloaded(time.Now())
+		m.Reloaded(time.Now())
 	}
-	d.health.Watch(d.loop)
-	d.health.OnDrain(d.keeper.Drains().Node)
-	d.loop.DrainHost(d.keeper.Drains().Node() != nil)
 }
 
 func (d *daemon) newLoop(sources []string) *proxier.Loop {
-	s := d.fixed
+	s := d.settings.fixed
 	return proxier.NewLoop(proxier.Config{
-		Backends: d.mode.active.proxies(), Flows: flows{}, Node: d.node, Reserved: node.Reserved(s),
+		Backends: d.mode.active.proxies(), Flows: flows{}, Node: d.host.node, Reserved: node.Reserved(s),
 		Sources: sources, MinInterval: s.Sync.MinInterval, LookInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
-		OnQueued: d.metrics.Queued,
+		OnQueued: d.http.metrics.Queued,
 		OnSync:   d.synced,
 		OnHolds:  func(proxier.Family) { d.mode.familyHolds() },
-		OnDrop:   d.health.Dropped,
-		OnHealth: d.server.SetChecks,
+		OnDrop:   d.http.health.Dropped,
+		OnHealth: d.http.server.SetChecks,
 		OnAccept: d.accepted,
-		OnFlows:  d.metrics.FlowsLooked,
+		OnFlows:  d.http.metrics.FlowsLooked,
 
-		Conditions: d.keeper, Announcer: d.announcer,
+		Conditions: d.conditions.keeper, Announcer: d.announcing.Announcer,
 	})
 }
 
 // synced is told of each sync.
 func (d *daemon) synced(r proxier.SyncResult) {
-	d.health.Synced(r)
-	d.metrics.Synced(r)
+	d.http.health.Synced(r)
+	d.http.metrics.Synced(r)
 	if r.Err != nil {
-		d.metrics.SyncFailed(r, failureOf(d.mode.current().Mode, r.Err))
+		d.http.metrics.SyncFailed(r, failureOf(d.mode.current().Mode, r.Err))
 	}
 	if !r.Queued.IsZero() && r.Err == nil {
 		d.doubts.doubt()
@@ -322,19 +296,22 @@ func (d *daemon) synced(r proxier.SyncResult) {
 
 // accepted is told of files that were taken over.
 func (d *daemon) accepted(units []source.Unit) {
-	d.metrics.Reloaded(time.Now())
+	d.http.metrics.Reloaded(time.Now())
 	each(d.sources, func(s accepter) { s.Accepted(units) })
 }
 
 // use takes over settings as far as that can be done without a restart.
 func (d *daemon) use(now configs.Settings, choice bool) {
-	d.metrics.Reloaded(time.Now())
-	setLevel(d.level, now.Log.Level)
+	d.http.metrics.Reloaded(time.Now())
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	guard(d.sources, now)
-	d.traffic.Want(wantedTraffic(now))
-	d.useAnnounced(now)
-	d.setNode()
+	d.http.traffic.Want(wantedTraffic(now))
+	decides := d.announcing.use(now.BGP)
+	d.loop.SetReserved(node.Reserved(now))
+	if decides {
+		each(d.sources, revalidator.Revalidate)
+	}
+	d.host.setNode()
 	if choice {
 		d.mode.want(now)
 	}
@@ -342,7 +319,7 @@ func (d *daemon) use(now configs.Settings, choice bool) {
 
 // useNode takes over what this host is now.
 func (d *daemon) useNode(n *proxier.Node) {
-	d.server.SetNode(n)
+	d.http.server.SetNode(n)
 	d.loop.SetNode(n)
 	d.doubts.doubt()
 }
@@ -351,7 +328,7 @@ func (d *daemon) useNode(n *proxier.Node) {
 // is not told of it before the first sync: READY=1 would say that services are held.
 func (d *daemon) reload(ctx context.Context) {
 	d.log.Info("reading everything again")
-	if d.health.Ready() {
+	if d.http.health.Ready() {
 		d.Notify(reloading())
 		defer func() {
 			if ctx.Err() == nil {
@@ -363,10 +340,10 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	d.mode.retry()
-	d.announcer.Reload()
+	d.announcing.Reload()
 	each(d.sources, reloader.Reload)
 	d.loop.Resync()
-	if err := d.lookAtAddresses(); err != nil {
+	if err := d.host.lookAtAddresses(); err != nil {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)
 	}
 	for _, w := range hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode) {

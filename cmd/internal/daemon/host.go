@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,6 +48,8 @@ type host struct {
 	log      *slog.Logger
 	settings func() configs.Settings // in use
 	changed  func(*proxier.Node)     // hands a node on, in the order of changes
+	eligible func(bool)              // whether load balancers may send here, as far as a cluster says
+	several  bool                    // more than one source is served
 
 	looking sync.Mutex // held from reading addresses until they are told; before mu
 
@@ -92,6 +95,41 @@ func (h *host) setNode() {
 	h.node = n
 	h.log.Info("node changed", "addresses", firstAddrs(n.Addrs), "node_port_addresses", firstAddrs(n.NodePortAddrs))
 	h.changed(n)
+}
+
+// joined takes over what the cluster says of this host; nil: it has no node
+// object of it. What it said before stays then: stale beats partial. Load
+// balancers do not send to what is no node, unless it serves files too: then it
+// may be a host beside the cluster, and never was one.
+func (h *host) joined(n *source.ClusterNode) {
+	h.mu.Lock()
+	was := h.member
+	if n != nil {
+		h.member = n
+	}
+	h.mu.Unlock()
+	h.eligible(n == nil && was == nil && h.several || n != nil && n.Eligible)
+	h.setNode()
+}
+
+// setServiceCIDRs takes over the ranges that a cluster's ClusterIPs come from.
+func (h *host) setServiceCIDRs(list []netip.Prefix) {
+	h.mu.Lock()
+	h.serviceCIDRs = list
+	h.mu.Unlock()
+	h.setNode()
+}
+
+// routerID returns the first IPv4 address of this host, one that serves node ports before others.
+// Those of loopback alone are not asked: services may have them, on every host the same.
+func (h *host) routerID() netip.Addr {
+	n := h.current()
+	for _, a := range slices.Concat(n.NodePortAddrs, n.Addrs) {
+		if a.Is4() && n.OwnsOnLink(a) {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // firstAddrs names no more addresses than a line of the log should.

@@ -50,7 +50,7 @@ func TestLaterAddressesStay(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nsources = [\"file\", \"kubernetes\"]\n")
 	r.eventually("one address", func() bool { return slices.Equal(r.addresses(), []string{"192.0.2.1"}) })
 	var looks sync.WaitGroup
-	look := func() { _ = f.d.lookAtAddresses() }
+	look := func() { _ = f.h.lookAtAddresses() }
 	slow.Store(true)
 	looks.Go(look)
 	<-reading

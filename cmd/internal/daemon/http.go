@@ -9,30 +9,45 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/traffic"
 )
+
+// httpParts are what is told by HTTP: health, and metrics, for which traffic is counted.
+type httpParts struct {
+	health  *healthz.Health
+	metrics *healthz.Metrics
+	traffic *traffic.Collector
+	server  *healthz.Server
+}
+
+// kubeProxyPages answer what kube-proxy does: the mode and the settings in use.
+type kubeProxyPages struct {
+	mode     *modeSwitch
+	settings *settingsWatcher
+}
 
 // handlers answers for the node, by listen address. The mode and the settings in
 // use are where metrics are, as kube-proxy's.
-func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handler {
-	all := healthz.Handlers(address, metricsAddress, d.health, d.metrics)
+func (h *httpParts) handlers(address, metricsAddress string, pages kubeProxyPages) map[string]http.Handler {
+	all := healthz.Handlers(address, metricsAddress, h.health, h.metrics)
 	at := cmp.Or(metricsAddress, address)
 	mux := http.NewServeMux()
 	mux.Handle("/", all[at])
-	mux.HandleFunc("GET /proxyMode", d.serveMode)
-	mux.HandleFunc("GET /configz", d.serveSettings)
+	mux.HandleFunc("GET /proxyMode", pages.serveMode)
+	mux.HandleFunc("GET /configz", pages.serveSettings)
 	all[at] = mux
 	return all
 }
 
-func (d *daemon) serveMode(w http.ResponseWriter, _ *http.Request) {
+func (p kubeProxyPages) serveMode(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write([]byte(d.mode.current().Name)) // the client may be gone
+	_, _ = w.Write([]byte(p.mode.current().Name)) // the client may be gone
 }
 
 // serveSettings answers with the keys of svcproxy.toml, under the name of this program.
-func (d *daemon) serveSettings(w http.ResponseWriter, _ *http.Request) {
-	text := configs.Format(d.settings.current())
+func (p kubeProxyPages) serveSettings(w http.ResponseWriter, _ *http.Request) {
+	text := configs.Format(p.settings.current())
 	var keys map[string]any
 	err := toml.Unmarshal(text, &keys)
 	body, err2 := json.Marshal(map[string]any{"svcproxy": keys})

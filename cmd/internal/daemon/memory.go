@@ -24,11 +24,11 @@ const (
 
 // saveMemory gives back what the first load took and does not need any more, and what large
 // changes did later. GOGC in the environment has the last word on how much garbage may gather.
-func (d *daemon) saveMemory(ctx context.Context) {
+func saveMemory(ctx context.Context, loaded <-chan struct{}) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-d.loop.Ready():
+	case <-loaded:
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(steadyGC)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
@@ -47,11 +49,13 @@ func (r *reporter) addRoutes(routes *control.Routes) {
 	r.addExplain(routes)
 }
 
-func (d *daemon) newReporter() *reporter {
+// newReporter returns what answers for a daemon that began at that time.
+func (d *daemon) newReporter(started time.Time) *reporter {
 	return &reporter{
-		version: d.Version, configDir: d.ConfigDir, started: d.started,
-		host: d.host, settings: d.settings, rules: d.rules(), mode: d.mode, sources: d.sources, loop: d.loop,
-		keeper: d.keeper, announcer: d.announcer, traffic: d.traffic, health: d.health, warners: d.warners(),
+		version: d.Version, configDir: d.ConfigDir, started: started,
+		host: d.host, settings: d.settings, rules: rulesInUse(d.settings, d.mode), mode: d.mode, sources: d.sources, loop: d.loop,
+		keeper: d.conditions.keeper, announcer: d.announcing.Announcer, traffic: d.http.traffic, health: d.http.health,
+		warners: d.warners(),
 	}
 }
 
@@ -60,13 +64,19 @@ func (d *daemon) warners() []warnFunc {
 	always := func(warnings func() []string) warnFunc {
 		return func(context.Context) []string { return warnings() }
 	}
-	return []warnFunc{
-		always(d.mode.warnings), always(d.claim.Warnings), always(d.mode.foreign.problems), always(d.mode.missing),
+	storage := newStorage(&storage{
+		dir: d.StateDir, claimed: d.claims.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.conditions.keeper.Problem,
+	})
+	list := []warnFunc{
+		always(d.mode.warnings), always(d.claims.namespace.Warnings), always(d.mode.foreign.problems), always(d.mode.missing),
 		func(ctx context.Context) []string {
 			return hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode)
 		},
-		always(d.server.Warnings), always(d.affinity.warnings), always(d.takeover.warnings), always(d.storage.warnings),
-		always(func() []string { return d.control.Warnings() }), // it is opened later
-		always(d.Stderr.Warnings),
+		always(d.http.server.Warnings),
 	}
+	for _, f := range d.features {
+		list = append(list, always(f.warnings))
+	}
+	socket := func() []string { return d.claims.socket.Warnings() } // it is opened later
+	return append(list, always(storage.warnings), always(socket), always(d.Stderr.Warnings))
 }

@@ -22,8 +22,8 @@ func TestRouterID(t *testing.T) {
 		{"IPv6 alone", proxier.Node{Addrs: []netip.Addr{six}}, netip.Addr{}},
 	}
 	for _, tt := range tests {
-		d := &daemon{host: &host{node: &tt.node}}
-		if got := d.routerID(); got != tt.want {
+		h := &host{node: &tt.node}
+		if got := h.routerID(); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -43,11 +43,11 @@ func warnOfModes(check func(*source.Service) []source.Problem, names []string) f
 	}
 }
 
-// rules returns what service files are held to in the mode that is in use.
-func (d *daemon) rules() file.Rules {
-	check := hold(d.fixed, func() []string { return []string{d.mode.current().Name} })
-	return file.Rules{Limits: file.Limits(d.fixed.Limits), Check: func(svc *source.Service) []source.Problem {
-		now := d.settings.current()
+// rulesInUse returns what service files are held to in the mode that is in use.
+func rulesInUse(w *settingsWatcher, sw *modeSwitch) file.Rules {
+	check := hold(w.fixed, func() []string { return []string{sw.current().Name} })
+	return file.Rules{Limits: file.Limits(w.fixed.Limits), Check: func(svc *source.Service) []source.Problem {
+		now := w.current()
 		return append(check(svc), now.WarnOfAnnounce(svc)...)
 	}}
 }

@@ -34,6 +34,8 @@ type settingsWatcher struct {
 	load func(path string) (configs.Settings, []source.Fault, error)
 	log  *slog.Logger
 
+	level *slog.LevelVar // of the log
+
 	asked      <-chan os.Signal      // to read everything again
 	everything func(context.Context) // reads everything again
 
@@ -200,6 +202,7 @@ func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
 		return
 	}
 	w.log.Info("settings changed")
+	setLevel(w.level, now.Log.Level)
 	w.changed(now, choice)
 }
 

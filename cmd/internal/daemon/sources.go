@@ -86,21 +86,22 @@ func supportedSources(s configs.Settings) error {
 
 // openSources opens the sources that settings ask for, and connects them. It returns their names.
 func (d *daemon) openSources() (names []string) {
-	for _, t := range asked(d.fixed) {
+	fixed := d.settings.fixed
+	for _, t := range asked(fixed) {
 		s := t.open(sourceConfig{
-			Settings: d.fixed, configDir: d.ConfigDir, stateDir: d.StateDir, version: d.Version,
-			several: d.severalSources(), rules: d.rules(), log: d.log, host: d,
+			Settings: fixed, configDir: d.ConfigDir, stateDir: d.StateDir, version: d.Version,
+			several: several(fixed), rules: rulesInUse(d.settings, d.mode), log: d.log, host: d.host,
 		})
 		d.sources, names = append(d.sources, s), append(names, t.name)
 		if t.eligibility {
-			d.health.SetEligible(d.severalSources()) // until it says more
+			d.http.health.SetEligible(several(fixed)) // until it says more
 		}
 		if t.remote {
-			d.metrics.Watch(t.name, s.Status)
+			d.http.metrics.Watch(t.name, s.Status)
 		}
-		each([]source.Source{s}, func(s troubled) { d.metrics.WatchProblems(t.name, s.Problems) })
+		each([]source.Source{s}, func(s troubled) { d.http.metrics.WatchProblems(t.name, s.Problems) })
 	}
-	d.server.OnFailure(func(c proxier.HealthCheck, why string) {
+	d.http.server.OnFailure(func(c proxier.HealthCheck, why string) {
 		if c.InCluster {
 			each(d.sources, func(s healthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
 		}
@@ -115,31 +116,8 @@ func openFiles(c sourceConfig) source.Source {
 	})
 }
 
-// severalSources reports whether more than one source is served.
-func (d *daemon) severalSources() bool { return len(d.fixed.Sources) > 1 }
-
-// joined takes over what the cluster says of this host; nil: it has no node
-// object of it. What it said before stays then: stale beats partial. Load
-// balancers do not send to what is no node, unless it serves files too: then it
-// may be a host beside the cluster, and never was one.
-func (d *daemon) joined(n *source.ClusterNode) {
-	d.mu.Lock()
-	was := d.member
-	if n != nil {
-		d.member = n
-	}
-	d.mu.Unlock()
-	d.health.SetEligible(n == nil && was == nil && d.severalSources() || n != nil && n.Eligible)
-	d.setNode()
-}
-
-// setServiceCIDRs takes over the ranges that a cluster's ClusterIPs come from.
-func (d *daemon) setServiceCIDRs(list []netip.Prefix) {
-	d.mu.Lock()
-	d.serviceCIDRs = list
-	d.mu.Unlock()
-	d.setNode()
-}
+// several reports whether more than one source is served.
+func several(s configs.Settings) bool { return len(s.Sources) > 1 }
 
 // withRefusals adds to the objects of an API what of them others have.
 func withRefusals(st source.Status, refusals []proxier.Refusal) []source.FileStatus {

@@ -19,7 +19,7 @@ import (
 
 // A fakeCluster is a source that hands on what a test tells it to.
 type fakeCluster struct {
-	d     *daemon
+	h     *host
 	steps chan func(source.Sink)
 }
 
@@ -51,7 +51,7 @@ func withSources(t *testing.T, more ...sourceType) {
 // withCluster makes f the cluster of the next daemon.
 func withCluster(t *testing.T) *fakeCluster {
 	f := &fakeCluster{steps: make(chan func(source.Sink))}
-	open := func(c sourceConfig) source.Source { f.d = c.host.(*daemon); return f }
+	open := func(c sourceConfig) source.Source { f.h = c.host.(*host); return f }
 	withSources(t, sourceType{name: kubernetesName, open: open, remote: true, eligibility: true})
 	return f
 }
@@ -114,7 +114,7 @@ func TestFilesAndCluster(t *testing.T) {
 	if names, _, _ := r.kernel.seen(); names != "default/other default/web" {
 		t.Errorf("kernel holds %q", names)
 	}
-	f.steps <- func(source.Sink) { f.d.joined(nil) } // a host beside the cluster
+	f.steps <- func(source.Sink) { f.h.joined(nil) } // a host beside the cluster
 	if code, body := get(t, addr, "/healthz"); code != 200 {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
@@ -144,7 +144,7 @@ func TestClusterOnly(t *testing.T) {
 	addr := freePort(t)
 	r := launch(t, "http_address = \""+addr+"\"\nsources = [\"kubernetes\"]\n")
 	f.steps <- func(s source.Sink) {
-		f.d.joined(nil) // there is no node of this name
+		f.h.joined(nil) // there is no node of this name
 		s.Apply(object("a", "10.96.0.1"))
 		s.Synced(kubernetesName)
 	}
@@ -160,20 +160,20 @@ func TestClusterOnly(t *testing.T) {
 	}
 	healthz(503)
 	member := &source.ClusterNode{Zone: "z", Eligible: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
-	f.steps <- func(source.Sink) { f.d.joined(member) }
+	f.steps <- func(source.Sink) { f.h.joined(member) }
 	r.eventually("pod CIDRs in use", func() bool { _, cidrs, _ := r.kernel.seen(); return cidrs == "[10.244.1.0/24]" })
 	r.eventually("eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 200 })
 	healthz(200)
 	leaves := *member
 	leaves.Eligible = false
-	f.steps <- func(source.Sink) { f.d.joined(&leaves) }
+	f.steps <- func(source.Sink) { f.h.joined(&leaves) }
 	r.eventually("not eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 503 })
 	if code, _ := get(t, addr, "/livez"); code != 200 {
 		t.Errorf("/livez: %d", code)
 	}
-	f.steps <- func(source.Sink) { f.d.joined(member) }
+	f.steps <- func(source.Sink) { f.h.joined(member) }
 	r.eventually("eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 200 })
-	f.steps <- func(source.Sink) { f.d.joined(nil) }
+	f.steps <- func(source.Sink) { f.h.joined(nil) }
 	r.eventually("not eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 503 })
 	if st := r.status(); st.Settings.Zone != "z" || len(st.Sources) != 1 {
 		t.Errorf("zone %q, %d sources", st.Settings.Zone, len(st.Sources))

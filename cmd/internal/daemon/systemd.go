@@ -7,17 +7,28 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/proxier"
 )
 
-// tellSystemd says when services are in the kernel, that the loop is alive, and that it is the end.
-func (d *daemon) tellSystemd(ctx context.Context) {
-	defer d.Notify("STOPPING=1")
-	ready := d.loop.Ready()
+// A systemd tells systemd what it wants to know of a service.
+type systemd struct {
+	notify  func(state string)
+	watch   time.Duration // it wants a sign of life this often; 0: never
+	line    *statusLine
+	loop    *proxier.Loop
+	counter *counter
+}
+
+// tell says when services are in the kernel, that the loop is alive, and that it is the end.
+func (s *systemd) tell(ctx context.Context) {
+	defer s.notify("STOPPING=1")
+	ready := s.loop.Ready()
 	counted := time.NewTicker(statusInterval)
 	defer counted.Stop()
 	var alive <-chan time.Time
-	if d.Watch > 0 {
-		tick := time.NewTicker(d.Watch / 3)
+	if s.watch > 0 {
+		tick := time.NewTicker(s.watch / 3)
 		defer tick.Stop()
 		alive = tick.C
 	}
@@ -27,14 +38,14 @@ func (d *daemon) tellSystemd(ctx context.Context) {
 			return
 		case <-ready:
 			ready = nil // once
-			d.Notify("READY=1")
+			s.notify("READY=1")
 		case <-counted.C:
 			if ready == nil {
-				d.line.setCounts(text(d.counter.recent()))
+				s.line.setCounts(text(s.counter.recent()))
 			}
 		case <-alive:
-			if time.Since(d.loop.RunAlive()) < d.Watch {
-				d.Notify("WATCHDOG=1")
+			if time.Since(s.loop.RunAlive()) < s.watch {
+				s.notify("WATCHDOG=1")
 			}
 		}
 	}

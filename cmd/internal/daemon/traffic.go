@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"time"
 
@@ -19,11 +20,10 @@ import (
 // topAge is how old what top is told may be: a little less than its shortest interval.
 const topAge = 900 * time.Millisecond
 
-// newTraffic returns what counts connections of services. Metrics tell of it.
-func (d *daemon) newTraffic() *traffic.Collector {
-	c := traffic.NewCollector(tracking{}, d.loop.Serving, d.log)
-	c.Want(wantedTraffic(d.fixed))
-	d.metrics.Register(c)
+// newTraffic returns what counts connections of services, as far as settings want.
+func newTraffic(loop *proxier.Loop, log *slog.Logger, s configs.Settings) *traffic.Collector {
+	c := traffic.NewCollector(tracking{}, loop.Serving, log)
+	c.Want(wantedTraffic(s))
 	return c
 }
 
