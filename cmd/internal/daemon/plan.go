@@ -65,7 +65,7 @@ func faultsOf(f source.FileStatus) []source.Fault {
 
 // planSetting returns what consequences depend on in a mode.
 func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Setting {
-	return plan.Setting{Drains: m.Drains, Drain: s.IPVS.DrainTimeout, Count: func(p *proxier.FamilyPlan, list []proxier.Consequence) error {
+	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *proxier.FamilyPlan, list []proxier.Consequence) error {
 		ctx, cancel := context.WithTimeout(ctx, countTime)
 		defer cancel()
 		return p.Count(ctx, flows{}, connections{}, list)

@@ -29,7 +29,7 @@ func (d *decision) notServed() {
 		d.outcome, d.why = Refused, owner
 	case d.inServiceCIDR(a):
 		d.outcome, d.why = Refused, fmt.Sprintf("%s is in service_cidrs and no service has it", a)
-	case d.world.IPVS && d.bound(a):
+	case d.world.BindsAddresses && d.bound(a):
 		d.outcome, d.why = Refused, fmt.Sprintf("%s is bound to this host and serves no %s", a, d.portText())
 	case len(d.uses) > 0:
 		d.why = fmt.Sprintf("%s has no port %s", d.uses[0].Key, d.portText())

@@ -12,7 +12,7 @@ import (
 
 // answers reports whether endpoints answer the client of the packet themselves.
 func (d *decision) answers() bool {
-	return d.outcome == Balanced && d.balancedByIPVS() && d.route.Pool.Forward.Answers()
+	return d.outcome == Balanced && d.balancedOutside() && d.route.Pool.Forward.Answers()
 }
 
 // behindRouter reports whether a packet that is sent as it is would get to a router, and not to

@@ -55,7 +55,7 @@ func TestAnsweringEndpoints(t *testing.T) {
 			s, h := service(), &fakeHost{sysctls: map[string]string{}}
 			s.Forward, s.Ports[0].TargetPort, s.Ports[0].NodePort = tt.way, 80, 0
 			w := world(s)
-			w.Mode, w.IPVS, w.Accepts = "ipvs", true, true
+			w.Mode, w.Balancing, w.Accepts = "ipvs", ipvs(true), true
 			if tt.change != nil {
 				tt.change(h)
 			}

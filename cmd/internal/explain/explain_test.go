@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/ruleset"
 	"svcproxy.dev/svcproxy/proxier"
@@ -84,6 +85,14 @@ func service() *source.Service {
 		Endpoints: []source.Endpoint{ep("192.168.10.11", "node"), ep("192.168.10.12", "other")},
 		Pos:       source.Position{File: "/etc/svcproxy/web.toml", Line: 1, Col: 1},
 	}
+}
+
+// ipvs returns what ipvs mode does to packets beside rules, or another mode.
+func ipvs(in bool) modes.Balancing {
+	if m, ok := modes.Named("ipvs"); ok && in {
+		return m.Balancing
+	}
+	return modes.Balancing{}
 }
 
 func world(services ...*source.Service) *World {
@@ -163,7 +172,7 @@ func TestVerdicts(t *testing.T) {
 		{name: "wrong port", dst: "10.96.0.10:81",
 			want: "refused: default/web has no port 81/tcp, and other ports of a VIP are refused (1); 10.96.0.10 serves 80/tcp (default/web:http)"},
 		{name: "wrong port of an external address", dst: "198.51.100.7:81", want: "untouched: default/web has no port 81/tcp (1); 198.51.100.7 serves 80/tcp (default/web:http)"},
-		{name: "the same in ipvs mode", dst: "198.51.100.7:81", change: func(_ *source.Service, w *World, _ *fakeHost) { w.IPVS = true },
+		{name: "the same in ipvs mode", dst: "198.51.100.7:81", change: func(_ *source.Service, w *World, _ *fakeHost) { w.Balancing = ipvs(true) },
 			want: "refused: 198.51.100.7 is bound to this host and serves no 81/tcp (1); 198.51.100.7 serves 80/tcp (default/web:http)"},
 		{name: "node port", dst: "192.168.10.1:30080", want: "works"},
 		{name: "node port on another address", dst: "192.168.20.1:30080",
@@ -282,7 +291,7 @@ func TestVerdicts(t *testing.T) {
 			}, want: "works"},
 		{name: "but what IPVS balances", dst: "10.96.0.10:80",
 			change: func(_ *source.Service, w *World, h *fakeHost) {
-				w.IPVS = true
+				w.Balancing = ipvs(true)
 				h.rules.Bases = []*ruleset.Base{base("filter", "input", 0, ruleset.Verdict{Kind: ruleset.Drop})}
 			}, want: `does not work: is dropped by inet fw c, rule "a rule" (6)`},
 		{name: "the first, though it is of a later step", dst: "10.96.0.10:80",

@@ -161,10 +161,7 @@ func (f *facts) readSysctls(h Host, d *decision) {
 	if d.question.Dest.IsLoopback() {
 		names = append(names, "net/ipv4/conf/all/route_localnet")
 	}
-	if d.world.IPVS {
-		names = append(names, "net/ipv4/vs/conntrack", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce")
-	}
-	for _, name := range names {
+	for _, name := range append(names, d.world.PacketSysctls...) {
 		if v, err := h.Sysctl(name); err == nil {
 			f.sysctls[name] = v
 		}

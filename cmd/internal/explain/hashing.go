@@ -17,8 +17,8 @@ func (r *Report) hashing(d *decision) {
 	on := map[source.HashOn]string{source.ClientIP: "address", source.ClientIPPort: "address and port"}[d.route.Pool.Hash.On]
 	text := "scheduler maglev: a hash of the client's " + on + " chooses, on every host alike"
 	switch {
-	case d.world.IPVS:
-		text += ", by the table of IPVS (mh)"
+	case d.world.HashTable != "":
+		text += ", by the table of " + d.world.HashTable
 	case d.route.Pool.Hash.On == source.ClientIP:
 		text += fmt.Sprintf(": for %s it is %s", d.question.Source, hashed(d.route.Pool, d.question.Source))
 	}

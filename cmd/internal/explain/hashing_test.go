@@ -26,7 +26,7 @@ func TestHashing(t *testing.T) {
 			s.Scheduler = source.Maglev
 		}
 		w := world(s)
-		w.IPVS = tt.ipvs
+		w.Balancing = ipvs(tt.ipvs)
 		var b strings.Builder
 		if err := ask(t, w, &fakeHost{sysctls: map[string]string{}}, tt.src, "10.96.0.10:80", "").Write(&b); err != nil {
 			t.Fatal(err)

@@ -228,8 +228,8 @@ func (r *Report) affinity(d *decision, f *facts) {
 		return
 	}
 	text := "session affinity for " + d.route.Pool.Affinity.String() + ": no record of this client"
-	if d.world.IPVS {
-		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by IPVS"
+	if d.world.Balancer != "" {
+		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by " + d.world.Balancer
 	}
 	for _, c := range f.clients {
 		if c.Target < len(d.route.Pool.Targets) {

@@ -8,7 +8,7 @@ import (
 
 // atMost says how many connections an endpoint gets where that is limited.
 func (d *decision) atMost(e *source.Endpoint) string {
-	if e == nil || e.MaxConnections == 0 || !d.balancedByIPVS() {
+	if e == nil || e.MaxConnections == 0 || !d.balancedOutside() {
 		return ""
 	}
 	text := fmt.Sprintf(", at most %d connections", e.MaxConnections)
@@ -20,10 +20,10 @@ func (d *decision) atMost(e *source.Endpoint) string {
 
 // onePacket says that each packet is balanced by itself.
 func (r *Report) onePacket(d *decision) {
-	if d.outcome != Balanced || !d.route.Pool.OnePacket || !d.balancedByIPVS() {
+	if d.outcome != Balanced || !d.route.Pool.OnePacket || !d.balancedOutside() {
 		return
 	}
-	text := "one_packet: IPVS chooses for each packet by itself"
+	text := "one_packet: " + d.world.Balancer + " chooses for each packet by itself"
 	if !d.route.Pool.Forward.Answers() {
 		text += "; answers of endpoints are not translated, and do not reach the client"
 	}

@@ -31,7 +31,7 @@ func TestOnePacketAndLimits(t *testing.T) {
 		s.Endpoints[1].MaxConnections = 7
 		tt.edit(s)
 		w := world(s)
-		w.IPVS = tt.ipvs
+		w.Balancing = ipvs(tt.ipvs)
 		var b strings.Builder
 		if err := ask(t, w, &fakeHost{sysctls: map[string]string{}}, client, "10.96.0.10:53/udp", "").Write(&b); err != nil {
 			t.Fatal(err)

@@ -48,13 +48,14 @@ func (d *decision) packet(f *facts) ruleset.Packet {
 	return ruleset.Packet{
 		Src: d.question.Source, Dst: d.question.Dest, DstPort: d.question.Port, Protocol: uint8(d.question.Protocol),
 		In: d.sender.Interface, InIndex: f.in.Index, NoIn: d.sender.Host,
-		SrcLocal: d.sender.Host, DstLocal: isHost(d.world.Node, d.question.Dest) || d.world.IPVS && d.use != nil,
+		SrcLocal: d.sender.Host, DstLocal: isHost(d.world.Node, d.question.Dest) || d.world.BindsAddresses && d.use != nil,
 	}
 }
 
-// balancedByIPVS: packets of local sources that are treated differently are balanced by rules.
-func (d *decision) balancedByIPVS() bool {
-	return d.world.IPVS && !(d.frontend != nil && d.frontend.Split() && d.route == d.frontend.Local)
+// balancedOutside reports whether no rule balances: rules do for packets of local sources that are treated
+// differently, in all modes.
+func (d *decision) balancedOutside() bool {
+	return d.world.Balancer != "" && !(d.frontend != nil && d.frontend.Split() && d.route == d.frontend.Local)
 }
 
 // Priorities, <linux/netfilter_ipv4.h>: where connections begin to be tracked, and where
@@ -77,7 +78,7 @@ func (r *Report) early(d *decision, f *facts, p ruleset.Packet) ruleset.Packet {
 		}
 		var hits []ruleset.Hit
 		own := map[string]ruleset.Verdict{}
-		if b.Type == "nat" && !d.balancedByIPVS() {
+		if b.Type == "nat" && !d.balancedOutside() {
 			own[filter.Services] = ruleset.Verdict{Kind: ruleset.Own}
 		}
 		hits, p = b.Walk(p, own)
@@ -93,7 +94,7 @@ func (r *Report) early(d *decision, f *facts, p ruleset.Packet) ruleset.Packet {
 // priority the one that was made last comes first.
 func (d *decision) before(b *ruleset.Base, f *facts) bool {
 	switch {
-	case d.balancedByIPVS(), b.Priority < priorityDNAT:
+	case d.balancedOutside(), b.Priority < priorityDNAT:
 		return true
 	case b.Priority > priorityDNAT:
 		return false
@@ -289,17 +290,17 @@ func (d *decision) at(b *ruleset.Base, p ruleset.Packet, e *Expected, t lookup) 
 	switch b.Hook {
 	case "prerouting":
 		translated.Out, translated.OutIndex = "", 0
-		return translated, !d.sender.Host && !d.balancedByIPVS() && b.Priority >= priorityDNAT
+		return translated, !d.sender.Host && !d.balancedOutside() && b.Priority >= priorityDNAT
 	case "input":
-		if d.balancedByIPVS() {
+		if d.balancedOutside() {
 			return p, !d.sender.Host
 		}
 		translated.Out, translated.OutIndex = "", 0
 		return translated, t.Local && !d.sender.Host
 	case "forward":
-		return translated, !t.Local && !d.sender.Host && !d.balancedByIPVS()
+		return translated, !t.Local && !d.sender.Host && !d.balancedOutside()
 	case "output":
-		return translated, d.sender.Host && b.Priority >= priorityDNAT || d.balancedByIPVS() && !d.sender.Host
+		return translated, d.sender.Host && b.Priority >= priorityDNAT || d.balancedOutside() && !d.sender.Host
 	}
 	return translated, !t.Local
 }

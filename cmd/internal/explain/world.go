@@ -15,8 +15,8 @@ import (
 // A World is what svcproxy holds.
 type World struct {
 	proxier.Snapshot
-	Mode    string
-	IPVS    bool     // IPVS balances, and addresses of services are bound to this host
+	Mode string
+	modes.Balancing
 	Accepts bool     // its rules are in tables of iptables, and accept its forwarded packets there
 	Unread  []string // what is wrong with files, for whose sake services may be missing
 
@@ -73,7 +73,7 @@ func FromQuery(v url.Values) (q Question, err error) {
 
 // NewWorld returns what is held in a mode.
 func NewWorld(s proxier.Snapshot, m modes.Mode) *World {
-	return &World{Snapshot: s, Mode: m.Name, IPVS: m.IPVS, Accepts: m.Forward != ""}
+	return &World{Snapshot: s, Mode: m.Name, Balancing: m.Balancing, Accepts: m.Forward != ""}
 }
 
 // AddFaults notes the files of a source that are not used as they stand, or whose warnings

@@ -3,6 +3,7 @@ package modes
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +30,15 @@ func removeIPVS(ctx context.Context, fam proxier.Family, c OpenConfig) error {
 func compareIPVS(before, after *proxier.State, s configs.Settings) ([]proxier.Change, error) {
 	return ipvs.Compare(before, after, ipvs.Options{Scheduler: s.IPVS.Scheduler, DrainTimeout: s.IPVS.DrainTimeout})
 }
+
+// ipvsBalancing has the settings of the kernel that decide whether IPVS masquerades, and who answers
+// ARP for the addresses of svcproxy0.
+var ipvsBalancing = Balancing{
+	BindsAddresses: true, Balancer: "IPVS", HashTable: "IPVS (mh)",
+	PacketSysctls: []string{"net/ipv4/vs/conntrack", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce"},
+}
+
+func ipvsDrainTimeout(s configs.Settings) time.Duration { return s.IPVS.DrainTimeout }
 
 // ipvsNeeds has mh too, which any service may name as scheduler maglev.
 func ipvsNeeds(s configs.Settings) Needs {

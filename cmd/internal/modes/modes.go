@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
@@ -28,7 +29,8 @@ var All = []Mode{
 	},
 	{
 		Mode: configs.IPVSMode,
-		Open: openIPVS, Remove: removeIPVS, Drains: true, IPVS: true,
+		Open: openIPVS, Remove: removeIPVS, Balancing: ipvsBalancing,
+		Drains: true, DrainTimeout: ipvsDrainTimeout,
 		Objects: ipvs.Objects, Compare: compareIPVS,
 		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
 		ByNameOnly: true, Needs: ipvsNeeds,
@@ -71,7 +73,8 @@ type Mode struct {
 	// settings. It asks no kernel: this host may lack the mode.
 	Compare func(before, after *proxier.State, s configs.Settings) ([]proxier.Change, error)
 
-	IPVS    bool   // IPVS balances: it has tables of its own, and addresses of services are bound to this host
+	Balancing // what it does to packets beside rules
+
 	Drains  bool   // Open with Leaving lets the connections end that an earlier run left; its backends are Retirers
 	RulesOf string // the mode that removes the chains and sets of this one: all of the same share them by name
 	Forward string // chain that accepts forwarded traffic of services, whatever the policy of FORWARD; empty: none can
@@ -79,6 +82,8 @@ type Mode struct {
 	// ByNameOnly: init prepares a host for it where it is named only. Auto takes it
 	// where nothing else works.
 	ByNameOnly bool
+
+	DrainTimeout func(configs.Settings) time.Duration // nil: it does not drain; asked by DrainTimeoutUnder
 
 	CountedAs string // the metric of proxier/healthz that counts failed syncs; empty: none has the mode's name
 
@@ -89,6 +94,22 @@ type Mode struct {
 	// VerifyClients says what is wrong with how the kernel remembers clients with
 	// session affinity, or nothing. sys is where modules have their parameters.
 	VerifyClients func(sys string) string
+}
+
+// Balancing is what a mode does to packets beside rules. Without any of it, rules do all.
+type Balancing struct {
+	BindsAddresses bool     // addresses of services are bound to this host
+	Balancer       string   // what balances outside of rules, and keeps clients with session affinity; empty: nothing
+	HashTable      string   // whose table scheduler maglev is; empty: that of internal/maglev
+	PacketSysctls  []string // what packets depend on besides, by paths below /proc/sys
+}
+
+// DrainTimeoutUnder returns how long connections to endpoints that left go on under settings; 0: until they end.
+func (m Mode) DrainTimeoutUnder(s configs.Settings) time.Duration {
+	if m.DrainTimeout == nil {
+		return 0
+	}
+	return m.DrainTimeout(s)
 }
 
 // Needs are what a mode needs of a host besides what all modes do. Init sets all of it.

@@ -42,7 +42,7 @@ func (a Against) Report() *Report {
 			families = append(families, p)
 		}
 	}
-	r.Fill(reading.Edits, families, Setting{Drains: m.Drains, Drain: now.IPVS.DrainTimeout})
+	r.Fill(reading.Edits, families, Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(now)})
 	return r
 }
 
