@@ -120,7 +120,7 @@ func (l *Loop) reconsider(keys map[source.Key]bool, o *order) {
 			continue // it went meanwhile
 		}
 		o.services[key] = l.know(key, svc, l.cfg.Conditions.Conditions(key))
-		l.health.set(key, o.services[key], l.node, l.number+1)
+		l.nodeHealth.set(key, o.services[key], l.node, l.number+1)
 	}
 	if len(keys) > 0 {
 		l.revision.Add(1)

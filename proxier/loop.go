@@ -41,12 +41,12 @@ type Config struct {
 	Router func(netip.Addr) (netip.Addr, error)
 
 	// May be nil, and must not block.
-	OnQueued func(Family, time.Time) // when there is something to sync, from a goroutine for each family
-	OnSync   func(SyncResult)        // after each sync, from a goroutine for each family
-	OnHolds  func(Family)            // with a family whose backend holds everything, once for each backend
-	OnDrop   func(Family)            // with a family that is no longer programmed, after its last OnSync
-	OnHealth func([]HealthCheck)     // with all services that have a health check node port, when any of them changed
-	OnAccept func([]source.Unit)     // with files that were accepted, without their services, before they are synced
+	OnQueued     func(Family, time.Time) // when there is something to sync, from a goroutine for each family
+	OnSync       func(SyncResult)        // after each sync, from a goroutine for each family
+	OnHolds      func(Family)            // with a family whose backend holds everything, once for each backend
+	OnDrop       func(Family)            // with a family that is no longer programmed, after its last OnSync
+	OnNodeHealth func([]NodeHealth)      // with all services that have a health check node port, when any of them changed
+	OnAccept     func([]source.Unit)     // with files that were accepted, without their services, before they are synced
 
 	OnFlows func(fam Family, removed int, took time.Duration) // after each look for stale UDP flows, from goroutines of their own
 }
@@ -89,10 +89,10 @@ type Loop struct {
 	batches    []batch      // not yet held by all families
 	seen       ChangeCounts // since the start
 
-	health health
-	number uint64 // of the last order
-	opened uint64 // the order that allowed families to begin; 0: not yet
-	first  bool   // the first complete sync is done
+	nodeHealth nodeHealths
+	number     uint64 // of the last order
+	opened     uint64 // the order that allowed families to begin; 0: not yet
+	first      bool   // the first complete sync is done
 
 	drained bool // this host is; guarded by mu
 }
@@ -117,7 +117,7 @@ func NewLoop(cfg Config) *Loop {
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]Conditions),
 		allFail:    make(map[source.Key]Subject),
-		health:     newHealth(), synced: make(map[string]bool),
+		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
 	}
 }
 
@@ -196,7 +196,7 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]Subject, t
 		for _, tr := range changed {
 			key := tr.key()
 			services[key] = l.use(key, tr.New)
-			l.health.set(key, services[key], l.node, b.number)
+			l.nodeHealth.set(key, services[key], l.node, b.number)
 			b.add(key, tr)
 		}
 	}
@@ -222,7 +222,7 @@ func (l *Loop) rebase(node *Node, o *order) {
 	l.tracker.services(func(s *source.Service, _ source.UnitID) {
 		if change.touches(s) {
 			o.services[s.Key] = l.subject(s)
-			l.health.set(s.Key, o.services[s.Key], node, l.number+1)
+			l.nodeHealth.set(s.Key, o.services[s.Key], node, l.number+1)
 		}
 	})
 }

@@ -292,7 +292,7 @@ func TestLoopFamiliesAlone(t *testing.T) {
 		var told atomic.Int32
 		l := start(t, v4, func(c *Config) {
 			c.Backends[IPv6] = v6
-			c.OnHealth = func([]HealthCheck) { told.Add(1) }
+			c.OnNodeHealth = func([]NodeHealth) { told.Add(1) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
@@ -469,7 +469,7 @@ func TestLoopLimitsPartsOfASync(t *testing.T) {
 // What hangs in the Loop itself shows too.
 func TestLoopItselfStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := start(t, &kernel{}, func(c *Config) { c.OnHealth = func([]HealthCheck) { time.Sleep(time.Hour) } })
+		l := start(t, &kernel{}, func(c *Config) { c.OnNodeHealth = func([]NodeHealth) { time.Sleep(time.Hour) } })
 		l.Synced("file")
 		time.Sleep(2 * time.Minute)
 		if stuck := time.Since(l.Alive()); stuck != time.Minute || !l.RunAlive().Equal(l.Alive()) {
@@ -667,8 +667,8 @@ func TestLoopTriesNewBackendsAtOnce(t *testing.T) {
 
 func TestLoopHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told [][]HealthCheck
-		l := start(t, &kernel{}, func(c *Config) { c.OnHealth = func(h []HealthCheck) { told = append(told, h) } })
+		var told [][]NodeHealth
+		l := start(t, &kernel{}, func(c *Config) { c.OnNodeHealth = func(h []NodeHealth) { told = append(told, h) } })
 		u := file("a", "x 10.96.0.1:80")
 		u.Services[0] = testService(externalLocal, testEndpoints("192.0.2.1", "10.0.0.2 @here", "10.0.0.3", "10.0.0.4 @here weight=0", "10.0.0.5 @here notready"))
 		u.Services[0].HealthCheckNodePort = 32000
@@ -679,7 +679,7 @@ func TestLoopHealth(t *testing.T) {
 		synctest.Wait()
 		l.Apply(gone("a"))
 		synctest.Wait()
-		want := [][]HealthCheck{{{Key: source.Key{Namespace: "default", Name: "web"}, Port: 32000, LocalEndpoints: PerFamily{2, 2}}}, nil}
+		want := [][]NodeHealth{{{Key: source.Key{Namespace: "default", Name: "web"}, Port: 32000, LocalEndpoints: PerFamily{2, 2}}}, nil}
 		if diff := cmp.Diff(want, told); diff != "" {
 			t.Errorf("health checks told (-want +got):\n%s", diff)
 		}

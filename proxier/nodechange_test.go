@@ -35,7 +35,7 @@ func TestRebaseResolvesEnough(t *testing.T) {
 
 func checkState(t *rapid.T, l *Loop, f *family) {
 	t.Helper()
-	want, checks := NewState(f.fam, l.node, nil), newHealth()
+	want, checks := NewState(f.fam, l.node, nil), newNodeHealths()
 	all := newChanges()
 	l.tracker.services(func(s *source.Service, _ source.UnitID) {
 		all.put(want, s.Key, Resolve(s, nil, l.node, f.fam))
@@ -45,7 +45,7 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 	if diff := cmp.Diff(want, f.state, same); diff != "" {
 		t.Fatalf("%s (-everything again +rebased):\n%s", f.fam, diff)
 	}
-	if diff := cmp.Diff(checks.checks, l.health.checks); diff != "" {
+	if diff := cmp.Diff(checks.checks, l.nodeHealth.checks); diff != "" {
 		t.Fatalf("health checks (-everything again +rebased):\n%s", diff)
 	}
 }

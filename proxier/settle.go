@@ -54,7 +54,7 @@ func (l *Loop) settle() {
 	held, took := l.held()
 	begun := l.opened != 0 && held >= l.opened
 	if begun || l.first {
-		l.health.tell(held, l.cfg.OnHealth)
+		l.nodeHealth.tell(held, l.cfg.OnNodeHealth)
 	}
 	if !begun {
 		return

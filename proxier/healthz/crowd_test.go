@@ -24,7 +24,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	own := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
 	s := serve(t, own.String(), NewHealth())
 	check := netip.AddrPortFrom(own.Addr(), freePort(t))
-	s.SetChecks([]proxier.HealthCheck{{Port: check.Port(), LocalEndpoints: proxier.PerFamily{IPv4: 1}}})
+	s.SetNodeHealth([]proxier.NodeHealth{{Port: check.Port(), LocalEndpoints: proxier.PerFamily{IPv4: 1}}})
 	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{check.Addr()}})
 	for what, says := range map[string]string{
 		"nothing":        "",

@@ -32,12 +32,12 @@ type Server struct {
 	health *Health
 	log    *slog.Logger
 	wake   chan struct{} // has room for one
-	failed func(proxier.HealthCheck, string)
+	failed func(proxier.NodeHealth, string)
 
 	nodeConns, checkConns *crowd // those of health check ports leave the node's alone
 
 	mu     sync.Mutex
-	checks map[uint16]proxier.HealthCheck // by port
+	checks map[uint16]proxier.NodeHealth // by port
 	host   *proxier.Node
 	faults map[string]string // listen address -> why it could not be bound
 
@@ -50,18 +50,18 @@ type Server struct {
 func NewServer(node map[string]http.Handler, h *Health, log *slog.Logger) *Server {
 	return &Server{
 		node: node, health: h, log: log,
-		wake: make(chan struct{}, 1), failed: func(proxier.HealthCheck, string) {},
+		wake: make(chan struct{}, 1), failed: func(proxier.NodeHealth, string) {},
 		nodeConns: newCrowd(), checkConns: newCrowd(),
 		host: &proxier.Node{}, open: map[string]*http.Server{}, faults: map[string]string{},
 	}
 }
 
 // OnFailure has f told, before Run, of each service whose port cannot be bound, and why.
-func (s *Server) OnFailure(f func(proxier.HealthCheck, string)) { s.failed = f }
+func (s *Server) OnFailure(f func(proxier.NodeHealth, string)) { s.failed = f }
 
-// SetChecks replaces the services that are answered for.
-func (s *Server) SetChecks(checks []proxier.HealthCheck) {
-	m := make(map[uint16]proxier.HealthCheck, len(checks))
+// SetNodeHealth replaces the services that are answered for.
+func (s *Server) SetNodeHealth(checks []proxier.NodeHealth) {
+	m := make(map[uint16]proxier.NodeHealth, len(checks))
 	for _, c := range checks {
 		m[c.Port] = c
 	}

@@ -97,7 +97,7 @@ func TestServiceAnswers(t *testing.T) {
 		}
 	}
 	set := func(endpoints proxier.PerFamily) {
-		s.SetChecks([]proxier.HealthCheck{{
+		s.SetNodeHealth([]proxier.NodeHealth{{
 			Key: source.Key{Namespace: "shop", Name: "web"}, Port: port, LocalEndpoints: endpoints,
 		}})
 	}
@@ -123,9 +123,9 @@ func TestListenersFollow(t *testing.T) {
 	s := serve(t, "", NewHealth())
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	kept, gone := freePort(t), freePort(t)
-	checks := []proxier.HealthCheck{{Port: kept}, {Port: gone}}
+	checks := []proxier.NodeHealth{{Port: kept}, {Port: gone}}
 	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{one}})
-	s.SetChecks(checks)
+	s.SetNodeHealth(checks)
 	up := func(a netip.Addr, port uint16) bool {
 		c, err := net.Dial("tcp", netip.AddrPortFrom(a, port).String())
 		if err == nil {
@@ -145,7 +145,7 @@ func TestListenersFollow(t *testing.T) {
 	fetch(t, client, netip.AddrPortFrom(one, kept))
 
 	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{one, two}})
-	s.SetChecks(checks[:1])
+	s.SetNodeHealth(checks[:1])
 	eventually(t, "second address open", func() bool { return up(two, kept) })
 	eventually(t, "other port closed", func() bool { return !up(one, gone) })
 	fetch(t, client, netip.AddrPortFrom(one, kept))
@@ -160,7 +160,7 @@ func TestListenersFollow(t *testing.T) {
 
 	checks[0].Addresses = &source.NodeAddresses{Ranges: []netip.Prefix{netip.PrefixFrom(one, 32)}}
 	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{two}, UpAddrs: []netip.Addr{one, two}})
-	s.SetChecks(checks[:1])
+	s.SetNodeHealth(checks[:1])
 	eventually(t, "the address that the service selects open", func() bool { return up(one, kept) })
 	eventually(t, "the other one closed", func() bool { return !up(two, kept) })
 }
@@ -200,9 +200,9 @@ func TestServerTellsOfFailure(t *testing.T) {
 	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
 	s := NewServer(nil, NewHealth(), slog.New(slog.DiscardHandler))
 	var told []string
-	s.OnFailure(func(c proxier.HealthCheck, why string) { told = append(told, c.Key.Name+" "+why) })
+	s.OnFailure(func(c proxier.NodeHealth, why string) { told = append(told, c.Key.Name+" "+why) })
 	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
-	s.SetChecks([]proxier.HealthCheck{{Key: source.Key{Namespace: "default", Name: "web"}, Port: port}})
+	s.SetNodeHealth([]proxier.NodeHealth{{Key: source.Key{Namespace: "default", Name: "web"}, Port: port}})
 	for range 2 {
 		if s.reconcile(t.Context(), s.wanted()) {
 			t.Fatal("a port that is taken was bound")
@@ -218,7 +218,7 @@ func TestHeard(t *testing.T) {
 	const good, bad = "127.0.0.1:1", "127.0.0.2:1"
 	s := NewServer(map[string]http.Handler{good: http.NewServeMux(), bad: http.NewServeMux()}, NewHealth(), slog.New(slog.DiscardHandler))
 	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}})
-	s.SetChecks([]proxier.HealthCheck{{Port: 30000}, {Port: 30001}})
+	s.SetNodeHealth([]proxier.NodeHealth{{Port: 30000}, {Port: 30001}})
 	s.setFaults(map[string]string{bad: "x", "127.0.0.1:30001": "x", "[::1]:30001": "x", "[::1]:30000": "x"})
 	for address, want := range map[string]string{good: "[" + good + " health check node port 30000]", bad: "[health check node port 30000]", "": "[health check node port 30000]"} {
 		if got := fmt.Sprint(s.Heard(address)); got != want {

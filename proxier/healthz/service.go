@@ -29,7 +29,7 @@ func (s *Server) serveService(w http.ResponseWriter, port uint16, fam proxier.Fa
 	check, ok := s.checks[port]
 	s.mu.Unlock()
 	if !ok { // between the removal of the service and that of its listener
-		check = proxier.HealthCheck{Port: port}
+		check = proxier.NodeHealth{Port: port}
 	}
 	local, healthy, drain := check.LocalEndpoints.Of(fam), s.health.Healthy(), s.health.drain()
 	weight := local

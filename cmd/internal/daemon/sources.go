@@ -101,7 +101,7 @@ func (d *daemon) openSources() (names []string) {
 		}
 		each([]source.Source{s}, func(s troubled) { d.http.metrics.WatchProblems(t.name, s.Problems) })
 	}
-	d.http.server.OnFailure(func(c proxier.HealthCheck, why string) {
+	d.http.server.OnFailure(func(c proxier.NodeHealth, why string) {
 		if c.InCluster {
 			each(d.sources, func(s healthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
 		}

@@ -30,7 +30,7 @@ import (
 type held struct {
 	*proxier.Node
 	families map[proxier.Family]*state
-	checks   map[source.Key]proxier.HealthCheck
+	checks   map[source.Key]proxier.NodeHealth
 }
 
 // A state is what one backend was given.
@@ -57,7 +57,7 @@ func svcproxy(c *cluster) (*held, error) {
 	defer api.CloseClientConnections()
 	h := &held{Node: c.proxierNode(), families: map[proxier.Family]*state{}}
 	src := kubernetes.New(kubernetes.Options{APIServer: api.URL, NodeName: nodeName})
-	health := make(chan []proxier.HealthCheck, 1)
+	health := make(chan []proxier.NodeHealth, 1)
 	backends := map[proxier.Family]proxier.Backend{}
 	for _, f := range families {
 		h.families[f.Family] = &state{}
@@ -65,7 +65,7 @@ func svcproxy(c *cluster) (*held, error) {
 	}
 	loop := proxier.NewLoop(proxier.Config{
 		Backends: backends, Node: h.Node, Sources: []string{kubernetes.Name}, LookInterval: time.Hour, SyncTimeout: time.Hour,
-		Log: slog.New(slog.DiscardHandler), OnHealth: func(list []proxier.HealthCheck) {
+		Log: slog.New(slog.DiscardHandler), OnNodeHealth: func(list []proxier.NodeHealth) {
 			select {
 			case health <- list:
 			default: // it must not block; nothing changes after the first
@@ -83,7 +83,7 @@ func svcproxy(c *cluster) (*held, error) {
 	case <-time.After(2 * time.Minute):
 		return nil, fmt.Errorf("not ready: %+v", src.Status())
 	}
-	h.checks = map[source.Key]proxier.HealthCheck{}
+	h.checks = map[source.Key]proxier.NodeHealth{}
 	for _, check := range <-health {
 		h.checks[check.Key] = check
 	}

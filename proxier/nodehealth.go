@@ -7,8 +7,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A HealthCheck is what health_check_node_port of one service answers.
-type HealthCheck struct {
+// A NodeHealth is what health_check_node_port of one service answers: a source.HealthCheck asks endpoints instead.
+type NodeHealth struct {
 	Key            source.Key
 	Port           uint16
 	LocalEndpoints PerFamily // of this node, ready, weight above 0
@@ -29,24 +29,24 @@ func (p PerFamily) Of(fam Family) int {
 	return p.IPv4
 }
 
-// health has the health check of each service that has one. A load balancer must
+// nodeHealths has that of each service that has one. A load balancer must
 // not learn of endpoints that the kernel does not send to yet: a rise is reported
 // when the kernel holds it, a fall at once.
-type health struct {
-	checks map[source.Key]HealthCheck
+type nodeHealths struct {
+	checks map[source.Key]NodeHealth
 	rises  map[source.Key]uint64 // of those that must not be told yet: the order that the kernel must hold
-	told   map[source.Key]HealthCheck
+	told   map[source.Key]NodeHealth
 	dirty  bool // something may have to be reported
 	begun  bool // something was reported, even if only that there is none
 }
 
-func newHealth() health {
-	return health{checks: make(map[source.Key]HealthCheck), rises: make(map[source.Key]uint64), dirty: true}
+func newNodeHealths() nodeHealths {
+	return nodeHealths{checks: make(map[source.Key]NodeHealth), rises: make(map[source.Key]uint64), dirty: true}
 }
 
-// set updates the health check of one service; svc has no Service when it was removed.
+// set updates that of one service; svc has no Service when it was removed.
 // number is that of the order that has the service.
-func (h *health) set(key source.Key, svc Subject, node *Node, number uint64) {
+func (h *nodeHealths) set(key source.Key, svc Subject, node *Node, number uint64) {
 	old, had := h.checks[key]
 	if svc.Service == nil || svc.HealthCheckNodePort == 0 {
 		delete(h.checks, key)
@@ -54,7 +54,7 @@ func (h *health) set(key source.Key, svc Subject, node *Node, number uint64) {
 		h.dirty = h.dirty || had
 		return
 	}
-	now := HealthCheck{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node), Addresses: svc.NodePortAddresses, InCluster: svc.InCluster}
+	now := NodeHealth{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node), Addresses: svc.NodePortAddresses, InCluster: svc.InCluster}
 	h.checks[key] = now
 	h.dirty = h.dirty || now != old
 	if !had || now.Port != old.Port || now.LocalEndpoints.rose(old.LocalEndpoints) {
@@ -67,9 +67,9 @@ func (p PerFamily) rose(from PerFamily) bool {
 	return from.IPv4 == 0 && p.IPv4 > 0 || from.IPv6 == 0 && p.IPv6 > 0
 }
 
-// tell calls f with all health checks, in order of their names, as far as the
+// tell calls f with all of them, in order of their names, as far as the
 // kernel holds what they tell of, if that changed since it was last called.
-func (h *health) tell(held uint64, f func([]HealthCheck)) {
+func (h *nodeHealths) tell(held uint64, f func([]NodeHealth)) {
 	for key, number := range h.rises {
 		if number <= held {
 			delete(h.rises, key)
@@ -85,13 +85,13 @@ func (h *health) tell(held uint64, f func([]HealthCheck)) {
 		return
 	}
 	h.told, h.begun = now, true
-	f(slices.SortedFunc(maps.Values(now), func(a, b HealthCheck) int { return a.Key.Compare(b.Key) }))
+	f(slices.SortedFunc(maps.Values(now), func(a, b NodeHealth) int { return a.Key.Compare(b.Key) }))
 }
 
 // now returns what may be reported: for a rise what was reported before, as far as
 // that still holds, and nothing on a port that now belongs to another service.
-func (h *health) now() map[source.Key]HealthCheck {
-	out, ports := make(map[source.Key]HealthCheck), make(map[uint16]bool)
+func (h *nodeHealths) now() map[source.Key]NodeHealth {
+	out, ports := make(map[source.Key]NodeHealth), make(map[uint16]bool)
 	for key, c := range h.checks {
 		if _, waits := h.rises[key]; !waits {
 			out[key], ports[c.Port] = c, true

@@ -55,9 +55,9 @@ func TestHealthWhileARiseWaits(t *testing.T) {
 		{PerFamily{0, 3}, PerFamily{1, 2}, PerFamily{0, 2}},
 		{PerFamily{3, 0}, PerFamily{2, 1}, PerFamily{2, 0}},
 	} {
-		h := health{
-			checks: map[source.Key]HealthCheck{key: {Key: key, Port: 1, LocalEndpoints: tt.is}},
-			told:   map[source.Key]HealthCheck{key: {Key: key, Port: 1, LocalEndpoints: tt.told}},
+		h := nodeHealths{
+			checks: map[source.Key]NodeHealth{key: {Key: key, Port: 1, LocalEndpoints: tt.is}},
+			told:   map[source.Key]NodeHealth{key: {Key: key, Port: 1, LocalEndpoints: tt.told}},
 			rises:  map[source.Key]uint64{key: 1},
 		}
 		if got := h.now()[key].LocalEndpoints; got != tt.want {
@@ -72,7 +72,7 @@ func TestHealthIsWhatTheKernelHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, told := &kernel{}, atomic.Value{}
 		l := start(t, k, func(c *Config) {
-			c.OnHealth = func(list []HealthCheck) {
+			c.OnNodeHealth = func(list []NodeHealth) {
 				var out []string
 				for _, h := range list {
 					out = append(out, fmt.Sprintf("%s:%d=%d", h.Key.Name, h.Port, h.LocalEndpoints.IPv4))
@@ -121,7 +121,7 @@ func TestHealthFallsWhileSyncsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, told := &kernel{}, atomic.Value{}
 		l := start(t, k, func(c *Config) {
-			c.OnHealth = func(list []HealthCheck) {
+			c.OnNodeHealth = func(list []NodeHealth) {
 				ports := ""
 				for _, h := range list {
 					ports += fmt.Sprintf("%d=%d ", h.Port, h.LocalEndpoints.IPv4)
