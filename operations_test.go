@@ -18,9 +18,9 @@ import (
 // elsewhere are the files that log what others have said, and where that is checked
 // or explained instead.
 var elsewhere = map[string]string{
-	"cmd/internal/daemon/census.go":            "cmd/internal/hostsetup",
 	"cmd/internal/daemon/daemon.go":            "cmd/internal/hostsetup",
 	"cmd/internal/daemon/doubts.go":            "a fault, at its place in a file",
+	"cmd/internal/daemon/features.go":          "cmd/internal/hostsetup",
 	"cmd/internal/daemon/settings.go":          "a fault, at its place in a file",
 	"cmd/internal/daemon/settings_lastgood.go": "a fault, at its place in a file",
 	"cmd/internal/daemon/switch.go":            "cmd/internal/hostsetup, cmd/internal/modes",

@@ -67,7 +67,7 @@ type daemon struct {
 	host     *host
 	mode     *modeSwitch
 	sources  []source.Source // that settings ask for
-	features []*census
+	features []*featureWarner
 	loop     *proxier.Loop
 
 	conditions *endpointConditions
@@ -213,7 +213,7 @@ func (d *daemon) connectParts() {
 	d.systemd = &systemd{notify: d.Notify, watch: d.Watch, line: &statusLine{notify: d.Notify}}
 	d.mode = &modeSwitch{log: d.log, stateDir: d.StateDir, fixed: w.fixed, settings: w.current, tell: d.systemd.line.setMode}
 	mode := func() modes.Mode { return d.mode.current().Mode }
-	d.features = []*census{newAffinity(d.log, mode), newTakeover(d.log, mode)}
+	d.features = []*featureWarner{newAffinity(d.log, mode), newTakeover(d.log, mode)}
 	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
 }
 
@@ -301,7 +301,7 @@ func (d *daemon) accepted(units []source.Unit) {
 }
 
 // use takes over settings as far as that can be done without a restart.
-func (d *daemon) use(now configs.Settings, choice bool) {
+func (d *daemon) use(now configs.Settings, modeMayChange bool) {
 	d.http.metrics.Reloaded(time.Now())
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	guard(d.sources, now)
@@ -312,7 +312,7 @@ func (d *daemon) use(now configs.Settings, choice bool) {
 		each(d.sources, revalidator.Revalidate)
 	}
 	d.host.setNode()
-	if choice {
+	if modeMayChange {
 		d.mode.want(now)
 	}
 }

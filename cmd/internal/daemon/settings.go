@@ -39,8 +39,8 @@ type settingsWatcher struct {
 	asked      <-chan os.Signal      // to read everything again
 	everything func(context.Context) // reads everything again
 
-	// changed takes over settings; choice: they may lead to another mode.
-	changed func(now configs.Settings, choice bool)
+	// changed takes over settings, which may lead to another mode or not.
+	changed func(now configs.Settings, modeMayChange bool)
 
 	fixed configs.Settings // as they were at start
 	text  []byte           // of svcproxy.toml, as last looked at
@@ -191,7 +191,7 @@ func (w *settingsWatcher) refuse(faults []source.Fault) {
 func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
 	now, restart := atRunTime(w.fixed, s)
 	w.mu.Lock()
-	changed, choice := !reflect.DeepEqual(now, w.inUse), !sameChoice(now, w.inUse)
+	changed, modeMayChange := !reflect.DeepEqual(now, w.inUse), !sameChoice(now, w.inUse)
 	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(w.restart, name) })
 	w.inUse, w.faults, w.restart = now, faults, restart
 	w.mu.Unlock()
@@ -203,7 +203,7 @@ func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
 	}
 	w.log.Info("settings changed")
 	setLevel(w.level, now.Log.Level)
-	w.changed(now, choice)
+	w.changed(now, modeMayChange)
 }
 
 // atRunTime returns want with all that only a restart can change as it is in

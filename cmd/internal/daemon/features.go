@@ -15,7 +15,7 @@ import (
 // A sink counts what services need of this host, on their way to the Loop.
 type sink struct {
 	*proxier.Loop
-	features []*census
+	features []*featureWarner
 }
 
 func (s sink) Apply(ch source.Changes) {
@@ -26,16 +26,16 @@ func (s sink) Apply(ch source.Changes) {
 }
 
 // newAffinity returns what says where this host forgets clients too early, or has too many lists of them.
-func newAffinity(log *slog.Logger, inUse func() modes.Mode) *census {
-	return &census{log: log, of: configs.AffinityLists, verify: func(lists int) []string {
+func newAffinity(log *slog.Logger, inUse func() modes.Mode) *featureWarner {
+	return &featureWarner{log: log, of: configs.AffinityLists, verify: func(lists int) []string {
 		return hostsetup.VerifyAffinity(inUse(), lists)
 	}}
 }
 
 // newTakeover returns what says, once in the log, what keeps this host from taking up connections
 // that another host had, for services of scheduler maglev.
-func newTakeover(log *slog.Logger, inUse func() modes.Mode) *census {
-	return &census{log: log, once: true, of: isMaglev, verify: func(services int) []string {
+func newTakeover(log *slog.Logger, inUse func() modes.Mode) *featureWarner {
+	return &featureWarner{log: log, once: true, of: isMaglev, verify: func(services int) []string {
 		if services == 0 {
 			return nil
 		}
@@ -51,8 +51,8 @@ func isMaglev(s *source.Service) int {
 	return 0
 }
 
-// A census counts something of services, and warns of what this host lacks for so many.
-type census struct {
+// A featureWarner counts which services use a feature, and warns of what this host lacks for so many.
+type featureWarner struct {
 	log    *slog.Logger
 	of     func(*source.Service) int
 	verify func(total int) []string
@@ -65,52 +65,52 @@ type census struct {
 }
 
 // warnings returns what is wrong now.
-func (c *census) warnings() []string {
-	c.mu.Lock()
-	total := c.total
-	c.mu.Unlock()
-	return c.verify(total)
+func (w *featureWarner) warnings() []string {
+	w.mu.Lock()
+	total := w.total
+	w.mu.Unlock()
+	return w.verify(total)
 }
 
 // apply counts changes, and warns when there is more to say than before.
-func (c *census) apply(ch source.Changes) {
-	c.count(ch)
-	warnings := c.warnings()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(warnings) <= c.warned {
+func (w *featureWarner) apply(ch source.Changes) {
+	w.count(ch)
+	warnings := w.warnings()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(warnings) <= w.warned {
 		return
 	}
-	for _, w := range warnings {
-		c.log.Warn(w)
+	for _, text := range warnings {
+		w.log.Warn(text)
 	}
-	if c.warned = len(warnings); c.once {
-		c.warned = math.MaxInt
+	if w.warned = len(warnings); w.once {
+		w.warned = math.MaxInt
 	}
 }
 
-func (c *census) count(ch source.Changes) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (w *featureWarner) count(ch source.Changes) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, id := range ch.Delete {
-		c.set(id, 0)
+		w.set(id, 0)
 	}
 	for _, u := range ch.Set {
 		n := 0
 		for _, svc := range u.Services {
-			n += c.of(svc)
+			n += w.of(svc)
 		}
-		c.set(u.ID, n)
+		w.set(u.ID, n)
 	}
 }
 
-// set says how many a unit has. The caller holds c.mu.
-func (c *census) set(id source.UnitID, n int) {
-	if c.units == nil {
-		c.units = make(map[source.UnitID]int)
+// set says how many a unit has. The caller holds w.mu.
+func (w *featureWarner) set(id source.UnitID, n int) {
+	if w.units == nil {
+		w.units = make(map[source.UnitID]int)
 	}
-	c.total += n - c.units[id]
-	if c.units[id] = n; n == 0 {
-		delete(c.units, id)
+	w.total += n - w.units[id]
+	if w.units[id] = n; n == 0 {
+		delete(w.units, id)
 	}
 }
