@@ -13,7 +13,7 @@ type Backend struct {
 
 	stampedMirror // what the kernel holds since the last Sync, if that succeeded
 
-	short shortWay
+	flowtableState flowtableState
 
 	loaded bool // a Sync has loaded the table since New: packets meet it
 

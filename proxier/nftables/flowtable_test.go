@@ -14,27 +14,27 @@ import (
 // A flow table that is refused by every repair is told of once, and again after it was taken.
 func TestRefusalIsToldOnce(t *testing.T) {
 	var log bytes.Buffer
-	var w shortWay
-	w.init(proxier.IPv4, Options{Flowtable: []string{"nosuch0"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	var s flowtableState
+	s.init(proxier.IPv4, Options{Flowtable: []string{"nosuch0"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	refuse := func() {
-		w.decide(map[string]int{}, "")
-		w.failed(errors.New("no such device"))
+		s.decide(map[string]int{}, "")
+		s.failed(errors.New("no such device"))
 	}
 	want := func(warnings int, now string) {
 		t.Helper()
-		if got := strings.Count(log.String(), "no such device"); got != warnings || !strings.Contains(w.warning, now) || (now == "") != (w.warning == "") {
-			t.Errorf("%d warnings, now %q; want %d, now %q:\n%s", got, w.warning, warnings, now, log.String())
+		if got := strings.Count(log.String(), "no such device"); got != warnings || !strings.Contains(s.warning, now) || (now == "") != (s.warning == "") {
+			t.Errorf("%d warnings, now %q; want %d, now %q:\n%s", got, s.warning, warnings, now, log.String())
 		}
 	}
 	for range 3 {
 		refuse()
 	}
 	want(1, "no such device")
-	w.decide(map[string]int{}, "")
+	s.decide(map[string]int{}, "")
 	want(1, "no such device")
-	w.holds(nil)
+	s.holds(nil)
 	want(1, "no such device")
-	w.holds(&nft.Flowtable{})
+	s.holds(&nft.Flowtable{})
 	want(1, "")
 	refuse()
 	want(2, "no such device")

@@ -38,7 +38,7 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 	if b.modified.Load() {
 		return !b.watching.Load(), nil
 	}
-	if b.short.outdated() {
+	if b.flowtableState.outdated() {
 		b.modified.Store(true)
 		return true, nil
 	}

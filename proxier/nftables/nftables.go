@@ -78,7 +78,7 @@ func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error
 	if err != nil {
 		return nil, fmt.Errorf("nftables mode, %s: %w", fam, err)
 	}
-	b.short.init(fam, opts)
+	b.flowtableState.init(fam, opts)
 	return b, nil
 }
 

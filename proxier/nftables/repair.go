@@ -30,20 +30,20 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	want := renderWith(b.dialect, st, flows)
 	tallies := want.tallies()
 	if !suspect && !revived && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.flows) {
-		b.short.holds(flows)
+		b.flowtableState.holds(flows)
 		return nil
 	}
 	b.setMirror(nil)
 	diff, err := b.writeContent(ctx, want, revived)
 	if flows != nil && refusedFlows(err) { // an interface may have gone meanwhile
-		b.short.failed(err)
+		b.flowtableState.failed(err)
 		want = render(b.dialect, st)
 		diff, err = b.writeContent(ctx, want, revived)
 	}
 	if err != nil {
 		return err
 	}
-	b.short.holds(want.flows)
+	b.flowtableState.holds(want.flows)
 	b.foreign.Store(foreign)
 	b.renewMirror(st, diff, tallies)
 	return nil

@@ -13,25 +13,25 @@ import (
 
 // Warnings implements proxier.Warner.
 func (b *Backend) Warnings() []string {
-	b.short.mu.Lock()
-	defer b.short.mu.Unlock()
-	if b.short.warning == "" {
+	b.flowtableState.mu.Lock()
+	defer b.flowtableState.mu.Unlock()
+	if b.flowtableState.warning == "" {
 		return nil
 	}
-	return []string{fmt.Sprintf("[nftables] flowtable: %s (%s)", b.short.warning, b.fam)}
+	return []string{fmt.Sprintf("[nftables] flowtable: %s (%s)", b.flowtableState.warning, b.fam)}
 }
 
 // decideFlowtable returns the flow table that the table is to have; nil: none. What this kernel
 // does not take is tried again by the next repair, and an interface that comes makes a look report
 // a difference.
 func (b *Backend) decideFlowtable() *nft.Flowtable {
-	if len(b.short.Flowtable) == 0 {
+	if len(b.flowtableState.Flowtable) == 0 {
 		return nil
 	}
 	flows, links, warning := b.possibleFlowtable()
-	b.short.decide(links, warning)
+	b.flowtableState.decide(links, warning)
 	if flows == nil {
-		b.short.warn(warning)
+		b.flowtableState.warn(warning)
 	}
 	return flows
 }
@@ -39,16 +39,16 @@ func (b *Backend) decideFlowtable() *nft.Flowtable {
 // possibleFlowtable returns what this kernel takes of the flow table of the settings; nil: nothing.
 // links are those configured interfaces that exist, and warning says what is missing.
 func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]int, warning string) {
-	w := &b.short
-	if len(w.Flowtable) == 0 {
+	s := &b.flowtableState
+	if len(s.Flowtable) == 0 {
 		return nil, nil, ""
 	}
-	links, err := w.present()
+	links, err := s.present()
 	var warnings []string
 	if err != nil {
-		links = w.last() // they may well be there
+		links = s.last() // they may well be there
 		warnings = append(warnings, err.Error())
-	} else if missing := w.missing(links); len(missing) > 0 {
+	} else if missing := s.missing(links); len(missing) > 0 {
 		warnings = append(warnings, "there is no interface "+strings.Join(missing, ", "))
 	}
 	flows, why := b.accepted(slices.Sorted(maps.Keys(links)))
@@ -70,7 +70,7 @@ func (b *Backend) accepted(devices []string) (flows *nft.Flowtable, refused stri
 	if !nft.FlowsRemovable() {
 		return nil, "connections in one could not be closed: that needs kernel 6.1.32, or 6.4"
 	}
-	f := &nft.Flowtable{Name: flowtableName, Devices: devices, Offload: b.short.Offload, Counter: true}
+	f := &nft.Flowtable{Name: flowtableName, Devices: devices, Offload: b.flowtableState.Offload, Counter: true}
 	err := b.tryFlowtable(f)
 	if err != nil && f.Offload {
 		refused = fmt.Sprintf("no hardware does it: %v", err)
