@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	sourceTypes = append(sourceTypes, sourceType{name: kubernetes.Name, open: openKubernetes, remote: true, eligibility: true})
+	sourceTypes = append(sourceTypes, sourceType{name: kubernetes.Name, precedence: 20, open: openKubernetes, remote: true, eligibility: true})
 }
 
 var _ healthTeller = (*kubernetes.Source)(nil)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -17,15 +18,19 @@ import (
 // A sourceType is a source that this build has.
 type sourceType struct {
 	name        string // as settings and units have it
+	precedence  int    // of what two partial units want, that of the source with the lower number has it; each has its own
 	open        func(sourceConfig) source.Source
 	remote      bool // its status has a connection
 	eligibility bool // it says whether load balancers may send to this host
 }
 
-// sourceTypes are in order of precedence: of what two partial units want, that of the
-// earlier source has it. Those that a build may lack add themselves behind those of the table, in the order of their
-// files' names.
-var sourceTypes = []sourceType{{name: file.Name, open: openFiles}}
+// sourceTypes are all, in no order: those that a build may lack add themselves.
+var sourceTypes = []sourceType{{name: file.Name, precedence: 10, open: openFiles}}
+
+// byPrecedence returns the source types in the order in which they have what several want.
+func byPrecedence() []sourceType {
+	return slices.SortedFunc(slices.Values(sourceTypes), func(a, b sourceType) int { return cmp.Compare(a.precedence, b.precedence) })
+}
 
 // A sourceConfig is what a source is opened with.
 type sourceConfig struct {
@@ -65,15 +70,15 @@ func each[T any](list []source.Source, do func(T)) {
 	}
 }
 
-// asked returns those of the source types that settings ask for.
+// asked returns those of the source types that settings ask for, by precedence.
 func asked(s configs.Settings) []sourceType {
-	return slices.DeleteFunc(slices.Clone(sourceTypes), func(t sourceType) bool { return !slices.Contains(s.Sources, t.name) })
+	return slices.DeleteFunc(byPrecedence(), func(t sourceType) bool { return !slices.Contains(s.Sources, t.name) })
 }
 
 // supportedSources returns which source of the settings this build does not have.
 func supportedSources(s configs.Settings) error {
 	var built []string
-	for _, t := range sourceTypes {
+	for _, t := range byPrecedence() {
 		built = append(built, strconv.Quote(t.name))
 	}
 	for _, name := range s.Sources {

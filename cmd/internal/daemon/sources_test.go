@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // A fakeCluster is a source that hands on what a test tells it to.
@@ -44,7 +46,8 @@ const kubernetesName = "kubernetes"
 // withSources has the next daemons know files, and these sources.
 func withSources(t *testing.T, more ...sourceType) {
 	old := sourceTypes
-	sourceTypes = append(slices.Clone(old[:1]), more...)
+	files := slices.IndexFunc(old, func(s sourceType) bool { return s.name == file.Name })
+	sourceTypes = append([]sourceType{old[files]}, more...)
 	t.Cleanup(func() { sourceTypes = old })
 }
 
@@ -52,8 +55,29 @@ func withSources(t *testing.T, more ...sourceType) {
 func withCluster(t *testing.T) *fakeCluster {
 	f := &fakeCluster{steps: make(chan func(source.Sink))}
 	open := func(c sourceConfig) source.Source { f.h = c.host.(*host); return f }
-	withSources(t, sourceType{name: kubernetesName, open: open, remote: true, eligibility: true})
+	withSources(t, sourceType{name: kubernetesName, precedence: 20, open: open, remote: true, eligibility: true})
 	return f
+}
+
+// No two sources have the same precedence, which is theirs wherever they stand.
+func TestPrecedence(t *testing.T) {
+	of := make(map[int]string)
+	for _, s := range sourceTypes {
+		if other, taken := of[s.precedence]; taken || s.precedence <= 0 {
+			t.Errorf("%s has precedence %d, as %q", s.name, s.precedence, other)
+		}
+		of[s.precedence] = s.name
+	}
+	old := sourceTypes
+	t.Cleanup(func() { sourceTypes = old })
+	sourceTypes = []sourceType{{name: "c", precedence: 3}, {name: "a", precedence: 1}, {name: "b", precedence: 2}}
+	var names []string
+	for _, s := range asked(configs.Settings{Sources: []string{"b", "c", "a"}}) {
+		names = append(names, s.name)
+	}
+	if !slices.Equal(names, []string{"a", "b", "c"}) {
+		t.Errorf("asked for in the order %v", names)
+	}
 }
 
 func object(name string, vip string) source.Changes {
