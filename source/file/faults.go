@@ -62,15 +62,6 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// tooLarge is the fault of a file that has more than limit bytes.
-func tooLarge(path string, limit int) source.Fault {
-	return source.Fault{
-		Pos:  source.Position{File: path},
-		Msg:  fmt.Sprintf("the file has more than %d bytes", limit),
-		Hint: "split it, or raise file_size in [limits] of " + SettingsName,
-	}
-}
-
 // unusedList is the warning of a file of endpoints that no service refers to.
 func unusedList(path string) source.Fault {
 	return source.Fault{

@@ -184,7 +184,7 @@ func TestEveryMessageHasACase(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := 0
-	for _, path := range []string{"rules.go", "parse.go", "parse_chunks.go", "parse_defaults.go", "parse_health.go", "parse_hints.go", "parse_list.go", "parse_ports.go", "parse_schema.go", "parse_service.go", "parse_warn.go", "../validate.go", "../validate_health.go", "../hashing.go", "../notes.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go"} {
+	for _, path := range []string{"rules.go", "parse.go", "parse_chunks.go", "parse_defaults.go", "parse_health.go", "parse_hints.go", "parse_list.go", "parse_ports.go", "parse_schema.go", "parse_service.go", "parse_warn.go", "../validate.go", "../validate_health.go", "../hashing.go", "../notes.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go", "../decode/scan_json.go", "../decode/scan_toml.go"} {
 		for _, words := range messagesOf(t, path) {
 			switch {
 			case elsewhere[words] != "":

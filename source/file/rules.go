@@ -2,6 +2,7 @@ package file
 
 import (
 	"cmp"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -66,6 +67,15 @@ func (l Limits) set(r *decode.Reader) {
 	r.Limit("expect_status", source.MaxStatuses, "")
 	r.Limit("command", source.MaxArguments, "")
 	r.Limit("labels", source.MaxLabels, "")
+}
+
+// tooLarge is the fault of a file that has more than limit bytes.
+func tooLarge(path string, limit int) source.Fault {
+	return source.Fault{
+		Pos:  source.Position{File: path},
+		Msg:  fmt.Sprintf("the file has more than %d bytes", limit),
+		Hint: "split it, or raise file_size in [limits] of " + SettingsName,
+	}
 }
 
 // maxName is how long a file name can be, in bytes: NAME_MAX, <linux/limits.h>.
