@@ -144,6 +144,16 @@ func (r *room) knows(h *room, addrs ...netip.Addr) bool {
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !strings.Contains(r.entry(a), h.mac) })
 }
 
+// looksUp is knows for a neighbour that may forget what it knew when its own link went down, and looks for that again.
+func (r *room) looksUp(h *room, addrs ...netip.Addr) bool {
+	for _, a := range addrs {
+		if !strings.Contains(r.entry(a), "lladdr") {
+			r.talk(a)
+		}
+	}
+	return r.knows(h, addrs...)
+}
+
 // talk has the neighbour look for the link-layer address of an address.
 func (r *room) talk(a netip.Addr) {
 	r.do(func() {
@@ -246,7 +256,7 @@ func TestLinkComesUp(t *testing.T) {
 		}
 		n.mislead(vip4, vip6)
 		tt.of.ip(tt.up)
-		wait(t, tt.name, func() bool { return n.knows(h, vip4, vip6) })
+		wait(t, tt.name, func() bool { return n.looksUp(h, vip4, vip6) })
 	}
 	n.mislead(vip4, vip6)
 	a.Again()
