@@ -91,7 +91,7 @@ func Parse(path string, data []byte) (Settings, []source.Fault) {
 	r := decode.NewReader(nil)
 	decode.Table(r, doc.Root, fileFields(), &s)
 	faults = append(faults, r.Faults(doc)...)
-	if source.FirstError(faults) != nil {
+	if source.AnyError(faults) {
 		return Default(), faults
 	}
 	return s, faults

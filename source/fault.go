@@ -57,6 +57,9 @@ func FirstError(faults []Fault) *Fault {
 	return &faults[i]
 }
 
+// AnyError reports whether any fault is more than a warning.
+func AnyError(faults []Fault) bool { return FirstError(faults) != nil }
+
 // Quote returns a file name as it may stand in a message: unchanged, unless it
 // holds something that could start a new line or steer a terminal.
 func Quote(name string) string {

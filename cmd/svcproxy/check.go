@@ -69,13 +69,13 @@ func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, as
 		if err := p.print(r.Faults, asJSON, c); err != nil {
 			return err
 		}
-		if check.Fatal(r.Faults) {
+		if source.AnyError(r.Faults) {
 			result.code = max(result.code, exitFailed)
 		}
 		if r.Unreadable {
 			result.code = exitUnreachable
 		}
-		if !r.Unreadable && !check.Fatal(r.Faults) && !asJSON {
+		if !r.Unreadable && !source.AnyError(r.Faults) && !asJSON {
 			if err := p.praise(path, r); err != nil {
 				return err
 			}

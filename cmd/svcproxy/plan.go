@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/cmd/internal/check"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
@@ -90,7 +89,7 @@ func (p *program) plan(ctx context.Context, c *planCall) error {
 	switch {
 	case r.Unreadable:
 		return &codedError{exitUnreachable, errors.Join(errs...)}
-	case len(errs) > 0 || check.Fatal(r.Faults):
+	case len(errs) > 0 || source.AnyError(r.Faults):
 		return &codedError{exitFailed, errors.Join(errs...)}
 	case r.Changes():
 		return &codedError{code: exitChanges}

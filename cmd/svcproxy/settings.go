@@ -15,7 +15,7 @@ import (
 // load returns svcproxy.toml at path with flags laid over it.
 func load(path string, flags *configs.Flags) (configs.Settings, []source.Fault, error) {
 	s, faults, err := configs.Load(path)
-	if err != nil || check.Fatal(faults) {
+	if err != nil || source.AnyError(faults) {
 		return s, faults, err
 	}
 	inFile := usable(s)
@@ -56,7 +56,7 @@ func (p *program) settings(flags *configs.Flags) (configs.Settings, error) {
 	if err := p.report(faults, false); err != nil {
 		return s, err
 	}
-	if check.Fatal(faults) {
+	if source.AnyError(faults) {
 		return s, &codedError{code: exitFailed}
 	}
 	return s, nil
@@ -74,7 +74,7 @@ func (p *program) settingsOrLastGood(flags *configs.Flags) (configs.Settings, er
 		return s, err
 	}
 	good, faults, unread := load(path, flags)
-	if unread != nil || check.Fatal(faults) {
+	if unread != nil || source.AnyError(faults) {
 		return s, err
 	}
 	_, err = fmt.Fprintf(p.stderr, "using the last good settings, %s\n", path)

@@ -164,7 +164,7 @@ func Cap(file string, faults []source.Fault) []source.Fault {
 	if !TooMany(faults) {
 		return faults
 	}
-	worse := source.FirstError(faults[maxFaults:]) != nil
+	worse := source.AnyError(faults[maxFaults:])
 	return append(faults[:maxFaults:maxFaults], source.Fault{Pos: source.Position{File: file}, Msg: fmt.Sprintf(moreFaults, maxFaults), Warning: !worse})
 }
 

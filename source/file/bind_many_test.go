@@ -123,7 +123,7 @@ func TestPortsOfFile(t *testing.T) {
 		}
 	}
 	before := versionOf(t, rules, "web.toml", text(3, "endpoints = []")).known
-	if _, faults, _ := rules.parseNew(t.Context(), "web.toml", []byte(text(4, "endpoints = []")), before); !anyError(faults) {
+	if _, faults, _ := rules.parseNew(t.Context(), "web.toml", []byte(text(4, "endpoints = []")), before); !source.AnyError(faults) {
 		t.Error("a file that grew has no fault")
 	}
 }

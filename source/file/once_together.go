@@ -76,7 +76,7 @@ func (f readVersion) bind(rules Rules, of lookup) (File, map[string][]source.Fau
 		}
 	}
 	out.Services = b.services(f.version, of, rules.bindLoosely)
-	if anyError(out.Faults) {
+	if source.AnyError(out.Faults) {
 		out.Services = nil
 	}
 	return out, b.faults
@@ -88,7 +88,7 @@ func (f readVersion) with(rules Rules, of lookup) File {
 	for _, list := range faults {
 		out.Faults = append(out.Faults, list...)
 	}
-	if anyError(out.Faults) {
+	if source.AnyError(out.Faults) {
 		out.Services = nil
 	}
 	return out

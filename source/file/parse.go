@@ -64,7 +64,7 @@ func (rules Rules) parseWhole(path string, data []byte, isJSON bool) ([]*source.
 	p.pos = doc.Elements("services")
 	p.readRoot(doc.Root, isJSON)
 	faults = append(faults, p.r.Faults(doc)...)
-	if anyError(faults) {
+	if source.AnyError(faults) {
 		return nil, faults
 	}
 	p.setPositions(doc, source.At("services"))

@@ -119,7 +119,7 @@ func (p *chunkedReading) take(c chunk) bool {
 	} else if m.warnings, ok = p.readNew(c, sum); !ok {
 		return false
 	}
-	p.bad = p.bad || anyError(m.warnings)
+	p.bad = p.bad || source.AnyError(m.warnings)
 	for _, f := range m.warnings {
 		f.Pos = c.inFile(f.Pos)
 		p.faults = append(p.faults, f)
@@ -130,7 +130,7 @@ func (p *chunkedReading) take(c chunk) bool {
 // readNew reads a chunk, and notes its service as known if it is good, with this checksum. It
 // returns false when the text is not one of a service.
 func (p *chunkedReading) readNew(c chunk, sum [sha256.Size]byte) (found []source.Fault, ok bool) {
-	if found, ok = p.chunk(c, p.isJSON); !ok || anyError(found) {
+	if found, ok = p.chunk(c, p.isJSON); !ok || source.AnyError(found) {
 		return found, ok
 	}
 	s := p.services[len(p.services)-1]

@@ -64,7 +64,7 @@ func TestHealthCheck(t *testing.T) {
 		for _, text := range []string{checked + "[services.health_check]\n" + tt.text, "[defaults.health_check]\n" + tt.text + "\n" + checked} {
 			inBoth(t, text, func(t *testing.T, path string, data []byte) {
 				services, faults := Parse(path, data)
-				if anyError(faults) || len(services) != 1 {
+				if source.AnyError(faults) || len(services) != 1 {
 					t.Fatalf("%s\n%v", data, faults)
 				}
 				if got := services[0].HealthCheck; !reflect.DeepEqual(got, tt.want) {
@@ -79,7 +79,7 @@ func TestKeysOfEndpointsThatAreAlive(t *testing.T) {
 	text := strings.Replace(checked, "ports", "health_check = { type = 'tcp' }\nmin_up = 65535\nslow_start = '90s'\nclose_connections = 'always'\nenabled = false\nports", 1)
 	inBoth(t, text, func(t *testing.T, path string, data []byte) {
 		services, faults := Parse(path, data)
-		if anyError(faults) {
+		if source.AnyError(faults) {
 			t.Fatal(faults)
 		}
 		s := services[0]

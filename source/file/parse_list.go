@@ -57,7 +57,7 @@ func parseList(path string, data []byte) (*endpointList, []source.Fault) {
 	r.Hint = listHint
 	l := &endpointList{path: path, text: data}
 	decode.Table(r, doc.Root, listFields, l)
-	if faults = append(faults, r.Faults(doc)...); anyError(faults) {
+	if faults = append(faults, r.Faults(doc)...); source.AnyError(faults) {
 		return nil, faults
 	}
 	return l, faults

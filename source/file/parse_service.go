@@ -194,8 +194,6 @@ func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]u
 	return ports
 }
 
-func anyError(faults []source.Fault) bool { return source.FirstError(faults) != nil }
-
 func anyFatal(problems []source.Problem) bool {
 	return slices.ContainsFunc(problems, func(p source.Problem) bool { return !p.Warning })
 }

@@ -175,7 +175,7 @@ func (c *Checker) setting(dir string, r *Report) setting {
 	var found Report
 	s := c.settings(filepath.Join(dir, file.SettingsName), &found)
 	in := setting{rules: c.Rules(s), reserved: node.Reserved(s), settings: s}
-	if found.Unreadable || Fatal(found.Faults) {
+	if found.Unreadable || source.AnyError(found.Faults) {
 		in.rules.Check = nil
 	}
 	r.Faults, r.Unreadable = append(r.Faults, found.Faults...), r.Unreadable || found.Unreadable
@@ -301,7 +301,7 @@ func (in setting) units(files []file.File) []source.Unit {
 	}
 	var out []source.Unit
 	for _, f := range files {
-		if !Fatal(f.Faults) {
+		if !source.AnyError(f.Faults) {
 			out = append(out, source.Unit{ID: in.id(f), Since: since[in.id(f)], Services: f.Services})
 		}
 	}
@@ -327,9 +327,6 @@ func SortByPlace(faults []source.Fault) {
 		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
 	})
 }
-
-// Fatal reports whether any fault is more than a warning.
-func Fatal(faults []source.Fault) bool { return source.FirstError(faults) != nil }
 
 // sameDir reports whether two paths lead to one directory.
 func sameDir(a, b string) bool {

@@ -56,7 +56,7 @@ func (r *reporter) plan(ctx context.Context, _ url.Values) (*plan.Report, error)
 // faultsOf returns what is wrong with a file. One that is not used for another reason has
 // a fault that says so.
 func faultsOf(f source.FileStatus) []source.Fault {
-	if f.State == source.Accepted || source.FirstError(f.Faults) != nil {
+	if f.State == source.Accepted || source.AnyError(f.Faults) {
 		return f.Faults
 	}
 	why := source.Fault{Pos: source.Position{File: f.Path}, Msg: fmt.Sprintf("the file is %s: what it says is not used yet", f.State)}

@@ -162,7 +162,7 @@ func (w *settingsWatcher) reload(ctx context.Context) {
 	if err != nil {
 		faults = []source.Fault{w.noText(err)}
 	}
-	if source.FirstError(faults) != nil {
+	if source.AnyError(faults) {
 		text := w.text
 		w.refuse(faults)
 		w.text = text

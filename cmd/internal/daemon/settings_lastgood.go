@@ -108,7 +108,7 @@ func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, er
 		return w.withoutFile(err, faults)
 	}
 	s, old, err := w.load(w.lastGood())
-	if err != nil || source.FirstError(old) != nil {
+	if err != nil || source.AnyError(old) {
 		return s, nil, SettingsError(faults)
 	}
 	w.stale = true
@@ -123,7 +123,7 @@ func (w *settingsWatcher) withoutFile(err error, faults []source.Fault) (configs
 		return configs.Default(), nil, SettingsError(faults)
 	}
 	s, more, err := w.load(w.path()) // flags count
-	if err != nil || source.FirstError(more) != nil {
+	if err != nil || source.AnyError(more) {
 		return s, nil, SettingsError(append(faults, more...))
 	}
 	for i := range faults {

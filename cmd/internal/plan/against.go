@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy.dev/svcproxy/cmd/internal/check"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
@@ -56,7 +55,7 @@ func (a Against) settings(dir string, r *Report) configs.Settings {
 		faults = append(faults, file.UnreadableFault(path, err))
 	}
 	r.Faults = append(r.Faults, faults...)
-	if check.Fatal(faults) {
+	if source.AnyError(faults) {
 		return configs.Default()
 	}
 	return s

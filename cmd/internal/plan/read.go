@@ -63,7 +63,7 @@ func (r *Reading) directory(rules file.Rules, dir string) (units []source.Unit, 
 	for _, f := range files {
 		names[filepath.Base(f.Path)] = true
 		r.Faults, r.Unreadable = append(r.Faults, f.Faults...), r.Unreadable || f.Unreadable
-		if !check.Fatal(f.Faults) {
+		if !source.AnyError(f.Faults) {
 			units = append(units, source.Unit{ID: source.UnitID{Source: file.Name, Name: f.Path}, Services: f.Services})
 		}
 	}
