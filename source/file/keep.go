@@ -50,19 +50,27 @@ func (s *Source) cleanStore() {
 	s.background.Go(func() {
 		err := s.store.syncAll()
 		found, e := os.ReadDir(s.store.dir)
-		s.store.enqueue(func() { s.tidyStore(found, cmp.Or(err, e)) })
+		var cut []string
+		if s.store.uncleanStop {
+			cut = s.store.damagedCopies()
+		}
+		s.store.enqueue(func() { s.tidyStore(found, cut, cmp.Or(err, e)) })
 	})
 }
 
-// tidyStore removes those of the found copies that nothing needs, once all is on the disk, and keeps again what was lost.
-func (s *Source) tidyStore(found []fs.DirEntry, err error) {
+// tidyStore removes those of the found copies that nothing needs, once all is on the disk, and keeps again what was lost, or
+// was cut off. Where something was, older copies stay until the next start.
+func (s *Source) tidyStore(found []fs.DirEntry, cut []string, err error) {
 	if err != nil {
 		if !errors.As(err, new(*fs.PathError)) { // else nothing is known, and who writes says why
 			s.store.noteError(err)
 		}
 		return
 	}
-	for _, name := range s.store.removeOrphans(found) {
+	if len(cut) > 0 {
+		found = nil
+	}
+	for _, name := range append(cut, s.store.removeOrphans(found)...) {
 		path := s.path(name)
 		if t, ok := s.disks.read(path, s.disks.lstat(path), s.maxSize); ok && t.err == nil {
 			s.store.rewriteCopy(name, &version{id: idOf(t.data, nil), data: t.data})

@@ -145,6 +145,23 @@ func TestHistoryThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A copy that a power failure has cut off is whole again once its version comes back.
+func TestHistoryRepairsCopy(t *testing.T) {
+	s := newSyncing(t)
+	s.write("1")
+	s.write("2")
+	cut := filepath.Join(s.store.history.dir, copyName("x.toml", idOf([]byte("1"), nil)))
+	check(t, os.Remove(cut)) // it is a link
+	check(t, os.WriteFile(cut, nil, 0o600))
+	s.write("1")
+	if text, err := os.ReadFile(cut); err != nil || string(text) != "1" {
+		t.Errorf("the history has %q, %v", text, err)
+	}
+	if names, err := filepath.Glob(filepath.Join(s.store.history.dir, tempName)); err != nil || names != nil {
+		t.Errorf("left behind: %q, %v", names, err)
+	}
+}
+
 // A file whose held removal went through while it was read again is a new one.
 func TestReadOutlivesItsFile(t *testing.T) {
 	s := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})

@@ -47,7 +47,10 @@ func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
 		next += h.list[len(h.list)-1].Number
 	}
 	if j.old.sum == j.sum { // it was written again
-		return nil, nil
+		if h.has(j.name, j.sum) {
+			err = h.keepCopy(st, j.name, j.sum, j.data)
+		}
+		return nil, err
 	}
 	if !j.old.removed() && !h.has(j.name, j.old.sum) { // of a version without a history, or dropped
 		if h.keepCopy(st, j.name, j.old.sum, nil) == nil { // else it is gone already
@@ -71,11 +74,8 @@ func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
 func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data []byte) error {
 	from := st.copyPath(name, record{sum: sum})
 	to := filepath.Join(h.dir, copyName(name, sum))
-	err := os.Link(from, to)
-	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
+	err := h.link(from, to)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if data == nil {
@@ -84,4 +84,16 @@ func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data [
 		}
 	}
 	return disk.Replace(to, filepath.Join(h.dir, tempName), true, disk.Bytes(data))
+}
+
+// link makes to another name of a copy, in the place of what is there: a power failure may have left that cut off.
+func (h *history) link(from, to string) error {
+	temp := filepath.Join(h.dir, tempName)
+	_ = os.Remove(temp) // as a rule there is none
+	if err := os.Link(from, temp); err != nil {
+		return err
+	}
+	err := os.Rename(temp, to)
+	_ = os.Remove(temp) // which rename leaves where both are one file
+	return err
 }

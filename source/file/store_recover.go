@@ -98,6 +98,20 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 	return record{}, nil, false
 }
 
+// damagedCopies returns the files whose copy is there and is not what is recorded: a power failure may have cut it off.
+func (st *store) damagedCopies() (names []string) {
+	for _, name := range st.recordedNames() {
+		r, ok := st.recordOf(name)
+		if !ok {
+			continue
+		}
+		if _, err := st.read(name, r); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // removeOrphans does what can wait until all services have been handed on: it writes the
 // index again if that has lines that do not count, and removes those of the found copies
 // without a record that nothing needs, which the process was killed or stopped before it could do. The disk must

@@ -341,6 +341,40 @@ func TestCopyBefore(t *testing.T) {
 	})
 }
 
+// A copy that a power failure has cut off is written again while its file is whole, also that of the history. Until
+// the next start the copy before stays.
+func TestCopyCutOff(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		before := h.copies()[0]
+		h.write("a.toml", "a 2\n")
+		moment()
+		h.stop()
+		last := h.copies()[0]
+		check(t, os.Truncate(h.state+"/lastgood/"+last, 0)) // and so that of the history
+		write(t, h.state+"/lastgood/"+before, "a 1\n")
+		h.failPower()
+		for _, want := range [][]string{{before, last}, {last}} {
+			h.start()
+			moment()
+			h.stop()
+			slices.Sort(want)
+			if got := h.copies(); !slices.Equal(got, want) {
+				t.Errorf("copies: %q; want %q", got, want)
+			}
+			for _, path := range []string{"/lastgood/", "/history/"} {
+				if text, err := os.ReadFile(h.state + path + last); err != nil || string(text) != "a 2\n" {
+					t.Errorf("%s has %q, %v", path, text, err)
+				}
+			}
+		}
+	})
+}
+
 // Where the copy before is used and is broken too, the fault names that one.
 func TestCopyBeforeIsBroken(t *testing.T) {
 	h := newHost(t)
