@@ -101,8 +101,22 @@ func (h *host) everything() string {
 	return run(h, "nft", "-a", "list", "ruleset")
 }
 
-// dump returns the lines of everything in a stable order, without handles.
+// dump returns the lines of everything in a stable order, without handles. The kernel may still be
+// growing a set that was just filled, and then lists some elements twice, or not at all: two dumps that are alike have all.
 func (h *host) dump() string {
+	h.Helper()
+	last := h.dumpOnce()
+	for range 20 { // clients of affinity, whose times pass, are never alike
+		now := h.dumpOnce()
+		if now == last {
+			break
+		}
+		last = now
+	}
+	return last
+}
+
+func (h *host) dumpOnce() string {
 	h.Helper()
 	lines := strings.Split(handles.ReplaceAllString(h.everything(), ""), "\n")
 	for i, line := range lines {
