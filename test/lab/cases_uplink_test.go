@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,7 +30,8 @@ func testUplinkLost(t *testing.T, e *env) {
 		}
 	}
 	s := e.service(endpoints...)
-	s.HealthCheck = tcpCheck() // its timeout is time enough for all to be asked, also on a busy machine
+	s.HealthCheck = tcpCheck()
+	s.HealthCheck["timeout"] = max(checkTimeout, min(pace.Scale(2*time.Second), 8*time.Second)).String() // in which all are asked, also on a busy machine
 	e.apply(t, s)
 	e.expectTargets(t, "at first", len(endpoints)/2)
 	up := []check{{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}, want: untouched}} // by gateway, which has all addresses
