@@ -36,7 +36,7 @@ func TestPutWhileWriting(t *testing.T) {
 			t.Fatal(err)
 		}
 		st.settle()
-		if why := st.writeError(); why != "" || !st.settled() {
+		if why := st.writeError(); why != "" || !st.onDisk() {
 			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.pending)))
 		}
 		r, ok := st.recordOf("x.toml")
@@ -95,7 +95,7 @@ func TestTroubleEndsWithItsCause(t *testing.T) {
 		t.Fatal("a copy was written")
 	}
 	check(t, os.RemoveAll(temp))
-	if put("a"); st.writeError() != "" || !st.settled() {
+	if put("a"); st.writeError() != "" || !st.onDisk() {
 		t.Errorf("still: %s", st.writeError())
 	}
 }

@@ -202,7 +202,7 @@ func (d *deadDisk) state() {
 		d.sink.await("while the disk is waited for", "a.toml: "+text+"; x.toml: x 1")
 		d.awaitWritten(text + "\n")
 	}
-	if d.src.store.settled() {
+	if d.src.store.onDisk() {
 		d.Error("it is taken for kept before the disk says so")
 	}
 	answer()

@@ -102,7 +102,7 @@ func BenchmarkChangeLarge(b *testing.B) {
 			for ; b.Loop(); n++ {
 				put(texts[n%2])
 				<-sink.signal
-				for !src.store.settled() {
+				for !src.store.onDisk() {
 					time.Sleep(time.Millisecond)
 				}
 			}

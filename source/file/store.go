@@ -74,14 +74,14 @@ type job struct {
 	old  record // what it replaces
 }
 
-// What was written of a file, and the disk may not have yet: its newest copy, and its line in the index.
+// An unsynced is what was written of a file, and the disk may not have yet: its newest copy, and its line in the index.
 type unsynced struct {
 	entry
 	data     []byte              // of v, to write it again
 	replaced [][sha256.Size]byte // the versions before, whose copies go once the disk has this one
 }
 
-// How a sync ended: of what the store has, and of the history.
+// A synced is how a sync ended: of what the store has, and of the history.
 type synced struct{ err, history error }
 
 // newStore returns a store in stateDir that does nothing before loadIndex.
@@ -116,7 +116,7 @@ func (st *store) noteError(err error) {
 	case err != nil && err.Error() != was:
 		st.err.Store(err.Error())
 		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
-	case err == nil && was != "" && st.settled():
+	case err == nil && was != "" && st.onDisk():
 		st.err.Store("")
 		st.log.Info("last good versions of service files are kept again")
 	}
@@ -131,8 +131,8 @@ func (st *store) hasPending() bool {
 // pends is hasPending for a caller that holds st.mu.
 func (st *store) pends() bool { return len(st.pending) > 0 || st.dirText != nil || st.decided != nil }
 
-// settled reports whether the disk has all that the store was given.
-func (st *store) settled() bool {
+// onDisk reports whether the disk has all that the store was given.
+func (st *store) onDisk() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return !st.pends() && len(st.unsynced) == 0 && st.syncing == nil
@@ -241,7 +241,7 @@ func (e entry) releaseText() {
 
 // retry makes writeMore have work if the disk may not have all.
 func (st *store) retry() {
-	if !st.settled() {
+	if !st.onDisk() {
 		st.wake()
 	}
 }
@@ -294,7 +294,7 @@ func (st *store) flush(ctx context.Context) error {
 	defer cancel()
 	for {
 		switch why := st.writeError(); {
-		case st.settled():
+		case st.onDisk():
 			return nil
 		case why != "":
 			return errors.New(why)

@@ -102,7 +102,7 @@ func TestWrittenWhileSyncing(t *testing.T) {
 	s.has("while the disk is asked", "1", "2", "3")
 	s.answer(nil)
 	s.has("when it has the second", "2", "3")
-	if s.settled() {
+	if s.onDisk() {
 		t.Error("the third is taken for kept")
 	}
 	s.settle()
@@ -151,7 +151,7 @@ func TestSyncFails(t *testing.T) {
 					s.tell("4")
 					s.tell(tt.meanwhile)
 				}
-				if s.settle(); s.writeError() != "" || !s.settled() {
+				if s.settle(); s.writeError() != "" || !s.onDisk() {
 					t.Errorf("in the end: error %q, pending %v", s.writeError(), slices.Collect(maps.Keys(s.pending)))
 				}
 				s.has("in the end", tt.copies...)
@@ -170,8 +170,8 @@ func (s syncing) fail() {
 	s.answer(fs.ErrInvalid)
 	check(s.T, os.Truncate(s.copyPath("x.toml", record{sum: idOf([]byte("2"), nil)}), 0))
 	check(s.T, os.WriteFile(s.index(), index[:len(index)/2], 0o600))
-	if s.writeError() != fs.ErrInvalid.Error() || s.settled() {
-		s.Errorf("after a sync that failed: error %q, settled %v", s.writeError(), s.settled())
+	if s.writeError() != fs.ErrInvalid.Error() || s.onDisk() {
+		s.Errorf("after a sync that failed: error %q, settled %v", s.writeError(), s.onDisk())
 	}
 }
 
