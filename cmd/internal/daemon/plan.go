@@ -132,7 +132,7 @@ func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings
 		return err
 	}
 	n := node.Build(s, addrs)
-	rules := file.Rules{Limits: file.Limits(s.Limits), Check: hold(s, func() []string { return []string{in.Name} })}
+	rules := file.Rules{Limits: s.Limits, Check: hold(s, func() []string { return []string{in.Name} })}
 	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
 	r.Errors = append(r.Errors, in.missing...)

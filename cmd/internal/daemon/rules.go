@@ -21,7 +21,7 @@ func Rules(s configs.Settings) file.Rules {
 	if s.Mode == configs.Auto {
 		check = warnOfModes(check, names)
 	}
-	return file.Rules{Limits: file.Limits(s.Limits), Check: check}
+	return file.Rules{Limits: s.Limits, Check: check}
 }
 
 // warnOfModes adds warnings of what one of the modes that auto may take cannot do,
@@ -46,7 +46,7 @@ func warnOfModes(check func(*source.Service) []source.Problem, names []string) f
 // rulesInUse returns what service files are held to in the mode that is in use.
 func rulesInUse(w *settingsWatcher, sw *modeSwitch) file.Rules {
 	check := hold(w.fixed, func() []string { return []string{sw.current().Name} })
-	return file.Rules{Limits: file.Limits(w.fixed.Limits), Check: func(svc *source.Service) []source.Problem {
+	return file.Rules{Limits: w.fixed.Limits, Check: func(svc *source.Service) []source.Problem {
 		now := w.current()
 		return append(check(svc), now.WarnOfAnnounce(svc)...)
 	}}
