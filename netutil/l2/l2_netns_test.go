@@ -268,6 +268,8 @@ func TestAnnouncedIsAnswered(t *testing.T) {
 	t.Parallel()
 	n, hosts := rooms(t, 1)
 	h := hosts[0]
+	own := []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
+	wait(t, "the bridge is up", func() bool { return n.looksUp(h, own...) })
 	for _, family := range []string{"ipv4", "ipv6"} { // so that an answer that is missing is not long waited for
 		n.sysctl("net/"+family+"/neigh/br0/mcast_solicit", "2")
 		n.sysctl("net/"+family+"/neigh/br0/retrans_time_ms", "200")
@@ -306,6 +308,9 @@ func (r *room) finds(t *testing.T, h *room, addrs []netip.Addr) map[netip.Addr]b
 	for _, a := range addrs {
 		wait(t, "the neighbour knows", func() bool {
 			e := r.entry(a)
+			if e == "" { // the kernel forgets what failed
+				r.talk(a)
+			}
 			answered[a] = strings.Contains(e, h.mac)
 			return answered[a] || strings.Contains(e, "FAILED")
 		})
