@@ -57,20 +57,20 @@ type Counter interface {
 	Backend
 
 	// Count calls each with what the kernel has counted for every target of these
-	// places. It runs beside the other methods, and holds up none. A place that the
-	// kernel does not serve is passed over.
-	Count(ctx context.Context, places []Place, each func(Pair, Count)) error
+	// addresses. It runs beside the other methods, and holds up none. An address that
+	// the kernel does not serve is passed over.
+	Count(ctx context.Context, addrs []FrontendAddr, each func(Pair, Count)) error
 }
 
-// A Place is where packets are sent to.
-type Place struct {
+// A FrontendAddr is where packets to a service are sent to.
+type FrontendAddr struct {
 	Protocol source.Protocol
 	netip.AddrPort
 }
 
 // A Pair is where packets were sent to, and the endpoint that got them.
 type Pair struct {
-	Place
+	FrontendAddr
 	Target netip.AddrPort
 }
 

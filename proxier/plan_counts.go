@@ -19,14 +19,14 @@ type Connections interface {
 // Count counts what consequences of this plan are about, now. Either of the first two may
 // be nil: then what it knows is not counted.
 func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, list []Consequence) error {
-	about, places := p.about(list)
+	about, addrs := p.about(list)
 	if len(about) == 0 {
 		return nil
 	}
 	counts := make(map[Pair]int)
 	if conns != nil {
 		err := conns.Established(ctx, p.Family, func(proto source.Protocol, dst, reply netip.AddrPort) {
-			if to := (Place{proto, dst}); proto != source.UDP && places[to] {
+			if to := (FrontendAddr{proto, dst}); proto != source.UDP && addrs[to] {
 				counts[Pair{to, reply}]++
 			}
 		})
@@ -50,27 +50,27 @@ func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, 
 
 // about returns the numbers of the consequences that can be counted, and where their
 // connections are sent to.
-func (p *FamilyPlan) about(list []Consequence) (numbers []int, places map[Place]bool) {
-	places = make(map[Place]bool)
+func (p *FamilyPlan) about(list []Consequence) (numbers []int, addrs map[FrontendAddr]bool) {
+	addrs = make(map[FrontendAddr]bool)
 	for i, c := range list {
 		if c.Effect == Forgotten || c.Effect == Barred || c.Protocol == source.UDP && c.Effect != FlowsRemoved && c.Effect != Predating {
 			continue
 		}
 		numbers = append(numbers, i)
-		maps.Copy(places, p.places(&c))
+		maps.Copy(addrs, p.frontendAddrs(&c))
 	}
-	return numbers, places
+	return numbers, addrs
 }
 
-// places returns where the connections of a consequence are sent to.
-func (p *FamilyPlan) places(c *Consequence) map[Place]bool {
-	places := make(map[Place]bool)
+// frontendAddrs returns where the connections of a consequence are sent to.
+func (p *FamilyPlan) frontendAddrs(c *Consequence) map[FrontendAddr]bool {
+	addrs := make(map[FrontendAddr]bool)
 	for _, key := range c.Frontends {
 		for _, a := range p.addrs(key) {
-			places[Place{c.Protocol, netip.AddrPortFrom(a, key.Port)}] = true
+			addrs[FrontendAddr{c.Protocol, netip.AddrPortFrom(a, key.Port)}] = true
 		}
 	}
-	return places
+	return addrs
 }
 
 // addrs returns the addresses that changed frontends of a key are, or were, reached at.
@@ -102,9 +102,9 @@ func placedFrontends(r *Resolved) []*Frontend {
 
 // sum adds up what a consequence is about.
 func (p *FamilyPlan) sum(c *Consequence, counts map[Pair]int) (n int) {
-	places := p.places(c)
+	addrs := p.frontendAddrs(c)
 	for at, count := range counts {
-		if places[at.Place] && (len(c.Endpoints) == 0 || inSorted(c.Endpoints, at.Target)) {
+		if addrs[at.FrontendAddr] && (len(c.Endpoints) == 0 || inSorted(c.Endpoints, at.Target)) {
 			n += count
 		}
 	}
@@ -123,7 +123,7 @@ func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[Pai
 	}
 	_, err := flows.Prune(ctx, p.Family, t.query(l), func(fl Flow) bool {
 		if t.misled(l, fl) {
-			counts[Pair{Place{source.UDP, fl.Dst}, fl.Reply}]++
+			counts[Pair{FrontendAddr{source.UDP, fl.Dst}, fl.Reply}]++
 		}
 		return false
 	})

@@ -42,14 +42,14 @@ func NewServing(fam Family, host Host, services ...*Resolved) Serving {
 	return Serving{Family: fam, host: host, Services: services}
 }
 
-// Places yields where packets to a service are sent to, a node port at each address that
+// FrontendAddrs yields where packets to a service are sent to, a node port at each address that
 // serves it, with the service.
-func (s *Serving) Places() iter.Seq2[Place, *Resolved] {
-	return func(yield func(Place, *Resolved) bool) {
+func (s *Serving) FrontendAddrs() iter.Seq2[FrontendAddr, *Resolved] {
+	return func(yield func(FrontendAddr, *Resolved) bool) {
 		for _, r := range s.Services {
 			for _, f := range r.Frontends {
 				for _, a := range s.host.Addrs(f) {
-					if !yield(Place{f.Key.Protocol, netip.AddrPortFrom(a, f.Key.Port)}, r) {
+					if !yield(FrontendAddr{f.Key.Protocol, netip.AddrPortFrom(a, f.Key.Port)}, r) {
 						return
 					}
 				}

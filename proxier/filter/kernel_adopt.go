@@ -26,13 +26,13 @@ func (d *difference) adopts(h *Actual) bool {
 
 // adopt marks the connections that st's frontends have balanced.
 func (k *Kernel) adopt(ctx context.Context, st *proxier.State) error {
-	ours := map[proxier.Place]bool{}
+	ours := map[proxier.FrontendAddr]bool{}
 	serving := proxier.NewServing(st.Family, st.Host, slices.Collect(maps.Values(st.Services))...)
-	for place := range serving.Places() {
-		ours[place] = true
+	for at := range serving.FrontendAddrs() {
+		ours[at] = true
 	}
 	_, err := conntrack.Mark(ctx, k.tool.IPv6, st.Host.Mark(), func(c conntrack.Connection) bool {
-		return c.Reply != c.Dst && ours[proxier.Place{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}]
+		return c.Reply != c.Dst && ours[proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}]
 	})
 	if err != nil {
 		return fmt.Errorf("marking existing connections for FORWARD: %w", err)

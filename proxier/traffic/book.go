@@ -13,7 +13,7 @@ import (
 // A book has the accounts of all services since counting began. It knows no kernel.
 type book struct {
 	services map[source.Key]*account
-	places   map[proxier.Place]*account
+	addrs    map[proxier.FrontendAddr]*account
 	at       time.Time     // of the last reading; zero: none yet
 	over     time.Duration // between the last two
 }
@@ -41,13 +41,13 @@ func (b *book) begin(serving []proxier.Serving) {
 	for _, a := range b.services {
 		a.resolved = a.resolved[:0]
 	}
-	b.places = make(map[proxier.Place]*account)
+	b.addrs = make(map[proxier.FrontendAddr]*account)
 	for i := range serving {
 		for _, r := range serving[i].Services {
 			b.account(r.Key).add(r)
 		}
-		for place, r := range serving[i].Places() {
-			b.places[place] = b.services[r.Key]
+		for at, r := range serving[i].FrontendAddrs() {
+			b.addrs[at] = b.services[r.Key]
 		}
 	}
 }
@@ -71,7 +71,7 @@ func (a *account) has(at netip.AddrPort) bool {
 
 // line returns the line that a pair is counted in; nil: it is not ours.
 func (b *book) line(p proxier.Pair) *line {
-	a := b.places[p.Place]
+	a := b.addrs[p.FrontendAddr]
 	if a == nil {
 		return nil
 	}

@@ -21,8 +21,8 @@ var (
 )
 
 // at is where packets are sent to.
-func at(p source.Protocol, addr string) proxier.Place {
-	return proxier.Place{Protocol: p, AddrPort: netip.MustParseAddrPort(addr)}
+func at(p source.Protocol, addr string) proxier.FrontendAddr {
+	return proxier.FrontendAddr{Protocol: p, AddrPort: netip.MustParseAddrPort(addr)}
 }
 
 // service is one with a VIP, TCP port 80, and node port 30080, and these endpoints.
@@ -68,9 +68,9 @@ func (b *book) read(second int64, s seen) {
 func TestBook(t *testing.T) {
 	web := service("web", "10.96.0.10", one, two)
 	vip := func(target netip.AddrPort) proxier.Pair {
-		return proxier.Pair{Place: at(source.TCP, "10.96.0.10:80"), Target: target}
+		return proxier.Pair{FrontendAddr: at(source.TCP, "10.96.0.10:80"), Target: target}
 	}
-	port := proxier.Pair{Place: at(source.TCP, "192.0.2.1:30080"), Target: one}
+	port := proxier.Pair{FrontendAddr: at(source.TCP, "192.0.2.1:30080"), Target: one}
 	type counts = map[proxier.Pair]proxier.Count
 	for _, tt := range []struct {
 		name     string
@@ -137,9 +137,9 @@ func TestBook(t *testing.T) {
 		}}}},
 		{"other addresses, ports and protocols are not ours", []seen{
 			{services: []*proxier.Resolved{web}, there: counts{
-				{Place: at(source.UDP, "10.96.0.10:80"), Target: one}:      {Active: 1},
-				{Place: at(source.TCP, "10.96.0.10:81"), Target: one}:      {Active: 1},
-				{Place: at(source.TCP, "198.51.100.1:30080"), Target: one}: {Active: 1},
+				{FrontendAddr: at(source.UDP, "10.96.0.10:80"), Target: one}:      {Active: 1},
+				{FrontendAddr: at(source.TCP, "10.96.0.10:81"), Target: one}:      {Active: 1},
+				{FrontendAddr: at(source.TCP, "198.51.100.1:30080"), Target: one}: {Active: 1},
 			}},
 		}, []Service{}},
 		{"a service that is gone is forgotten", []seen{
@@ -178,7 +178,7 @@ func TestReport(t *testing.T) {
 	for _, r := range all {
 		r.Frontends = r.Frontends[:1]
 	}
-	pair := func(vip string) proxier.Pair { return proxier.Pair{Place: at(source.TCP, vip), Target: one} }
+	pair := func(vip string) proxier.Pair { return proxier.Pair{FrontendAddr: at(source.TCP, vip), Target: one} }
 	b.read(0, seen{services: all})
 	b.read(2, seen{
 		services: all,

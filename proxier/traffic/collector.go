@@ -271,7 +271,7 @@ func (s *session) readEvents() {
 // readFamily books what there is of a family.
 func (s *session) readFamily(ctx context.Context, f *proxier.Serving) error {
 	if f.Counter != nil {
-		return f.Counter.Count(ctx, places(f), s.book.there)
+		return f.Counter.Count(ctx, addrs(f), s.book.there)
 	}
 	return s.kernel.Connections(ctx, f.Family, func(c Connection) {
 		n := proxier.Count{Packets: c.Packets, Bytes: c.Bytes}
@@ -282,9 +282,9 @@ func (s *session) readFamily(ctx context.Context, f *proxier.Serving) error {
 	})
 }
 
-func places(f *proxier.Serving) []proxier.Place {
-	var list []proxier.Place
-	for p := range f.Places() {
+func addrs(f *proxier.Serving) []proxier.FrontendAddr {
+	var list []proxier.FrontendAddr
+	for p := range f.FrontendAddrs() {
 		list = append(list, p)
 	}
 	return list

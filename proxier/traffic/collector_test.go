@@ -39,7 +39,7 @@ func newFakeKernel() *fakeKernel {
 	return &fakeKernel{broken: make(chan error), events: make(chan Event)}
 }
 
-var vipPair = proxier.Pair{Place: at(source.TCP, "10.96.0.10:80"), Target: one}
+var vipPair = proxier.Pair{FrontendAddr: at(source.TCP, "10.96.0.10:80"), Target: one}
 
 func (k *fakeKernel) Connections(_ context.Context, _ proxier.Family, each func(Connection)) error {
 	k.readings++
@@ -192,10 +192,10 @@ func TestForeignPairsAreDropped(t *testing.T) {
 	for round := range 3 {
 		for i := range maxPairs - 1 {
 			foreign := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(18 + round), byte(i >> 8), byte(i)}), 443)
-			s.tally.add(Event{Connection: Connection{Pair: proxier.Pair{Place: proxier.Place{Protocol: source.TCP, AddrPort: foreign}, Target: foreign}}, Begun: true})
+			s.tally.add(Event{Connection: Connection{Pair: proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.TCP, AddrPort: foreign}, Target: foreign}}, Begun: true})
 		}
-		if s.relieve(); len(s.tally.pairs) > manyPairs || len(s.book.places) > 10 {
-			t.Fatalf("%d pairs, %d places", len(s.tally.pairs), len(s.book.places))
+		if s.relieve(); len(s.tally.pairs) > manyPairs || len(s.book.addrs) > 10 {
+			t.Fatalf("%d pairs, %d addresses", len(s.tally.pairs), len(s.book.addrs))
 		}
 	}
 	s.read(t.Context())
@@ -217,7 +217,7 @@ func TestRelieved(t *testing.T) {
 				time.Sleep(2 * followCheck)
 			}
 			to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(i >> 16), byte(i >> 8), byte(i)}), 443)
-			r.kernel.events <- Event{Connection: Connection{Pair: proxier.Pair{Place: proxier.Place{Protocol: source.TCP, AddrPort: to}, Target: to}}}
+			r.kernel.events <- Event{Connection: Connection{Pair: proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.TCP, AddrPort: to}, Target: to}}}
 		}
 		if got := r.report(); got.Lost > 0 {
 			r.Errorf("%d lost", got.Lost)
@@ -319,9 +319,9 @@ func TestPacketsAreCountedFromNowOn(t *testing.T) {
 // A countingBackend counts by itself.
 type countingBackend struct{ proxier.Backend }
 
-func (countingBackend) Count(_ context.Context, places []proxier.Place, each func(proxier.Pair, proxier.Count)) error {
-	for _, p := range places {
-		each(proxier.Pair{Place: p, Target: one}, proxier.Count{Active: 1, Connections: 10})
+func (countingBackend) Count(_ context.Context, addrs []proxier.FrontendAddr, each func(proxier.Pair, proxier.Count)) error {
+	for _, p := range addrs {
+		each(proxier.Pair{FrontendAddr: p, Target: one}, proxier.Count{Active: 1, Connections: 10})
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ const (
 	// leftTargets is of how many targets answers are remembered.
 	leftTargets = 256
 
-	// leftFormer is how many places are remembered.
+	// leftFormer is how many frontend addresses are remembered.
 	leftFormer = 100_000
 )
 
@@ -39,18 +39,18 @@ const (
 // time, for all that are asked about.
 type leftCounter struct {
 	loop interface{ Serving() []proxier.Serving }
-	open func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.Place)) error
+	open func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error
 	turn chan struct{} // holds something while a look is under way
 
 	mu     sync.Mutex
 	asked  map[conditions.DrainTarget]*leftAnswer
-	former map[proxier.Place]source.Key // what had connections to drained endpoints, or could have
+	former map[proxier.FrontendAddr]source.Key // what had connections to drained endpoints, or could have
 }
 
 func newLeftCounter(loop drainLoop) *leftCounter {
 	return &leftCounter{
 		loop: loop, open: openConnections, turn: make(chan struct{}, 1),
-		asked: make(map[conditions.DrainTarget]*leftAnswer), former: make(map[proxier.Place]source.Key),
+		asked: make(map[conditions.DrainTarget]*leftAnswer), former: make(map[proxier.FrontendAddr]source.Key),
 	}
 }
 
@@ -164,20 +164,20 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 	if t.Node {
 		return // connections to all endpoints count, and are remembered when they are seen
 	}
-	places := make(map[proxier.Place]source.Key)
+	addrs := make(map[proxier.FrontendAddr]source.Key)
 	for _, s := range l.loop.Serving() {
 		var last *proxier.Resolved
 		has := false
-		for p, r := range s.Places() {
+		for p, r := range s.FrontendAddrs() {
 			if r != last {
 				last, has = r, covers(t, r)
 			}
 			if has {
-				places[p] = r.Key
+				addrs[p] = r.Key
 			}
 		}
 	}
-	l.remember(places)
+	l.remember(addrs)
 }
 
 // covers reports whether a service has the endpoint that is drained.
@@ -190,28 +190,28 @@ func covers(t conditions.DrainTarget, r *proxier.Resolved) bool {
 	return false
 }
 
-// remember has connections to places count also when no service has them any more.
-func (l *leftCounter) remember(places map[proxier.Place]source.Key) {
+// remember has connections to frontend addresses count also when no service has them any more.
+func (l *leftCounter) remember(addrs map[proxier.FrontendAddr]source.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for p, key := range places {
+	for p, key := range addrs {
 		if _, known := l.former[p]; !known && len(l.former) < leftFormer {
 			l.former[p] = key
 		}
 	}
 }
 
-// forget forgets all places: nothing is drained.
+// forget forgets all frontend addresses: nothing is drained.
 func (l *leftCounter) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.former)
 }
 
-// owners says which services have a place, and had it before; zero: none.
+// owners says which services have a frontend address, and had it before; zero: none.
 type owners struct{ now, before source.Key }
 
-// of returns the service that connections to the place count for; not ok: none that is drained.
+// of returns the service that connections to the frontend address count for; not ok: none that is drained.
 func (o owners) of(t conditions.DrainTarget) (key source.Key, ok bool) {
 	switch none := (source.Key{}); {
 	case t.Service == none && o.now == none:
@@ -222,34 +222,34 @@ func (o owners) of(t conditions.DrainTarget) (key source.Key, ok bool) {
 	return t.Service, t.Service == o.now || t.Service == o.before
 }
 
-// places returns who has and had each place.
-func (l *leftCounter) places(serving []proxier.Serving) map[proxier.Place]owners {
-	places := make(map[proxier.Place]owners)
+// owners returns who has and had each frontend address.
+func (l *leftCounter) owners(serving []proxier.Serving) map[proxier.FrontendAddr]owners {
+	owned := make(map[proxier.FrontendAddr]owners)
 	l.mu.Lock()
 	for p, key := range l.former {
-		places[p] = owners{before: key}
+		owned[p] = owners{before: key}
 	}
 	l.mu.Unlock()
 	for i := range serving {
-		for p, r := range serving[i].Places() {
-			places[p] = owners{r.Key, places[p].before}
+		for p, r := range serving[i].FrontendAddrs() {
+			owned[p] = owners{r.Key, owned[p].before}
 		}
 	}
-	return places
+	return owned
 }
 
 // count looks at the kernel.
 func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarget) (map[conditions.DrainTarget][]control.RemainingIn, error) {
-	places := l.places(l.loop.Serving())
-	seen := make(map[proxier.Place]source.Key)
+	owned := l.owners(l.loop.Serving())
+	seen := make(map[proxier.FrontendAddr]source.Key)
 	found := make(map[conditions.DrainTarget]map[source.Key]*control.RemainingIn)
 	byAddr := make(map[netip.Addr][]conditions.DrainTarget) // not valid: this host
 	for _, t := range targets {
 		byAddr[t.Addr] = append(byAddr[t.Addr], t)
 		found[t] = make(map[source.Key]*control.RemainingIn)
 	}
-	visit := func(at netip.Addr, p proxier.Place) {
-		o, ok := places[p]
+	visit := func(at netip.Addr, p proxier.FrontendAddr) {
+		o, ok := owned[p]
 		if !ok {
 			return // of another program
 		}
@@ -319,8 +319,8 @@ func remain(found map[source.Key]*control.RemainingIn, key source.Key, p source.
 
 // openConnections lists connections of a family that go to an address, or, invalid, anywhere:
 // where to, and where they were sent.
-func openConnections(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.Place)) error {
+func openConnections(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
 	return conntrack.Open(ctx, fam == proxier.IPv6, to, func(c conntrack.Connection) {
-		visit(c.Reply.Addr(), proxier.Place{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
+		visit(c.Reply.Addr(), proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
 	})
 }

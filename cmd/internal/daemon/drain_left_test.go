@@ -23,7 +23,7 @@ func TestDrainLeft(t *testing.T) {
 		d, store := newTestDraining(l)
 		looks, cost := 0, time.Millisecond
 		var failed error
-		d.left.open = func(_ context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.Place)) error {
+		d.left.open = func(_ context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
 			looks++
 			time.Sleep(cost)
 			for _, c := range []struct {
@@ -36,7 +36,7 @@ func TestDrainLeft(t *testing.T) {
 			} {
 				at := netip.MustParseAddr(c.at)
 				if proxier.FamilyOf(at) == fam && (!to.IsValid() || to == at) {
-					visit(at, proxier.Place{Protocol: c.protocol, AddrPort: netip.MustParseAddrPort(c.dst)})
+					visit(at, proxier.FrontendAddr{Protocol: c.protocol, AddrPort: netip.MustParseAddrPort(c.dst)})
 				}
 			}
 			return failed
@@ -89,13 +89,13 @@ func TestDrainLeft(t *testing.T) {
 }
 
 // webConnections has one connection of web to each of two endpoints; a look takes a second.
-func webConnections(looks *int) func(context.Context, proxier.Family, netip.Addr, func(netip.Addr, proxier.Place)) error {
-	return func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.Place)) error {
+func webConnections(looks *int) func(context.Context, proxier.Family, netip.Addr, func(netip.Addr, proxier.FrontendAddr)) error {
+	return func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
 		*looks++
 		time.Sleep(time.Second)
 		for _, at := range []string{"192.0.2.1", "192.0.2.2"} {
 			if a := netip.MustParseAddr(at); fam == proxier.IPv4 && (!to.IsValid() || to == a) {
-				visit(a, proxier.Place{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("10.96.0.1:80")})
+				visit(a, proxier.FrontendAddr{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("10.96.0.1:80")})
 			}
 		}
 		return ctx.Err()

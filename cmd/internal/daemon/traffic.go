@@ -94,6 +94,6 @@ func (f follower) Run(ctx context.Context, each func(traffic.Event), lost func()
 }
 
 func connection(c conntrack.Counted) traffic.Connection {
-	at := proxier.Place{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}
-	return traffic.Connection{Pair: proxier.Pair{Place: at, Target: c.Reply}, Ended: c.Ended, Packets: c.Packets, Bytes: c.Bytes}
+	at := proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}
+	return traffic.Connection{Pair: proxier.Pair{FrontendAddr: at, Target: c.Reply}, Ended: c.Ended, Packets: c.Packets, Bytes: c.Bytes}
 }
