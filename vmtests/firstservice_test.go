@@ -34,7 +34,7 @@ func TestFirstService(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
-	cfg := guest.Config{Name: "node", System: true, Files: install(t), Setup: "ip link set lo up\n"}
+	cfg := guest.Config{Name: "node", Again: tried.again(t.Name()), System: true, Files: install(t), Setup: "ip link set lo up\n"}
 	for i, b := range blocks {
 		cfg.Files = append(cfg.Files, guest.File{Path: fmt.Sprintf("/root/%d.sh", i), Mode: 0o644, Data: []byte(b[1])})
 	}

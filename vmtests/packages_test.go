@@ -152,14 +152,13 @@ func runTests(t *testing.T, pkg string, cfg guest.Config, cmd guest.Command, pat
 		t.Fatal(err)
 	}
 	name := path.Join(guest.Home, path.Base(pkg)+".test")
-	cfg.Name = path.Base(pkg)
+	cfg.Name, cfg.Again = path.Base(pkg), tried.again(t.Name())
 	cfg.Files = append(slices.Clip(cfg.Files), guest.File{Path: name, Mode: 0o755, Data: binary})
 	cfg.Files = append(cfg.Files, testdata(t, pkg)...)
 	cmd.Args = append([]string{name, "-test.v"}, cmd.Args...)
 	cmd.Dir = guest.Home
 	var out bytes.Buffer
-	code, boots, err := guest.Run(ctx, cfg, cmd, &out)
-	tried.died(t.Name(), boots)
+	code, err := guest.Run(ctx, cfg, cmd, &out)
 	passed := strings.Count(out.String(), "--- PASS")
 	names, said := failures(out.String())
 	again := patterns(names)
@@ -185,8 +184,7 @@ const maxAgain = 2
 func runAgain(ctx context.Context, t *testing.T, cfg guest.Config, cmd guest.Command, pattern string) {
 	cmd.Args = []string{cmd.Args[0], "-test.v", "-test.run=" + pattern}
 	var out bytes.Buffer
-	code, boots, err := guest.Run(ctx, cfg, cmd, &out)
-	tried.died(t.Name(), boots)
+	code, err := guest.Run(ctx, cfg, cmd, &out)
 	if err != nil || code != 0 || !strings.Contains(out.String(), "--- PASS") {
 		_, said := failures(out.String())
 		t.Fatalf("failed again: exit code %d, %v\n%s", code, err, said)

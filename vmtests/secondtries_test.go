@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
 // secondTries are the tests that failed in a guest and were run once more, and the runs whose guest died.
@@ -24,9 +26,10 @@ func (s *secondTries) add(run string, patterns []string) {
 	}
 }
 
-// died notes a run that took more than one guest.
-func (s *secondTries) died(run string, boots int) {
-	if boots > 1 {
+// again returns what notes, and says, that a run takes another guest.
+func (s *secondTries) again(run string) func(error) {
+	return func(err error) {
+		fmt.Fprintf(os.Stderr, "%s: booting once more: %v\n", run, err)
 		s.add(run, []string{"its guest died"})
 	}
 }
@@ -54,8 +57,8 @@ func TestSecondTriesAreCounted(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	s.add("TestLab/ipvs", []string{"^TestA$", "^TestB$"})
-	s.died("TestLab/units", 1)
-	s.died("TestLab/hosts", 2)
+	s.again("TestLab/units")
+	s.again("TestLab/hosts")(guest.ErrDied)
 	if got, want := s.String(), "second tries in guests: 3\nTestLab/ipvs: ^TestA$\nTestLab/ipvs: ^TestB$\nTestLab/hosts: its guest died\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -80,6 +80,7 @@ func newSite(t *testing.T, mode string, prepare func(*guest.Config)) *site {
 	var g errgroup.Group
 	boot := func(to **guest.Guest, cfg guest.Config) {
 		g.Go(func() (err error) {
+			cfg.Again = tried.again(t.Name())
 			*to, err = guest.Boot(ctx, cfg)
 			return err
 		})
@@ -124,7 +125,7 @@ func (s *site) close(t *testing.T) {
 func (s *site) nodeConfig(t *testing.T, mode string) guest.Config {
 	t.Helper()
 	return guest.Config{
-		Name: "node", System: true, Networks: s.networks(),
+		Name: "node", Again: tried.again(t.Name()), System: true, Networks: s.networks(),
 		Setup: setup("node") + "systemctl enable svcproxy\n",
 		Files: append(install(t),
 			guest.File{Path: "/etc/svcproxy/svcproxy.toml", Mode: 0o644, Data: fmt.Appendf(nil, "mode = %q\n", mode)},

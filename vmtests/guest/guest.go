@@ -5,6 +5,7 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,8 @@ import (
 // one takes 2.5 s alone on an idle host, and 30 s when three boot systemd on a busy one.
 const bootPatience = 3 * time.Minute
 
-// ErrDied says that a guest ended before its time: the kernel crashed, or QEMU
-// did. What was going on may be tried again.
+// ErrDied says that a guest ended before its time, or never answered: its kernel
+// or QEMU crashed, or hangs. What was going on may be tried again.
 var ErrDied = errors.New("the guest died")
 
 type (
@@ -45,6 +46,17 @@ type Config struct {
 
 	// Networks have the guest's network cards, eth0 and on.
 	Networks []*Network
+
+	// Again hears why the guest is booted once more, where that is not nil.
+	Again func(error)
+
+	patience time.Duration // 0: bootPatience
+}
+
+func (cfg *Config) again(err error) {
+	if cfg.Again != nil {
+		cfg.Again(err)
+	}
 }
 
 // A Guest is a virtual machine. It may be used by several goroutines.
@@ -55,8 +67,18 @@ type Guest struct {
 	agent   *agent.Client
 }
 
-// Boot boots a guest that ends with ctx. The first one on a host takes minutes: its image is made.
+// Boot boots a guest that ends with ctx, and once more when it dies before it answers.
+// The first one on a host takes minutes: its image is made.
 func Boot(ctx context.Context, cfg Config) (*Guest, error) {
+	g, err := bootOnce(ctx, cfg)
+	if !errors.Is(err, ErrDied) {
+		return g, err
+	}
+	cfg.again(err)
+	return bootOnce(ctx, cfg)
+}
+
+func bootOnce(ctx context.Context, cfg Config) (*Guest, error) {
 	if cfg.Name == "" {
 		cfg.Name = "guest"
 	}
@@ -72,7 +94,7 @@ func Boot(ctx context.Context, cfg Config) (*Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting QEMU for %s: %w", cfg.Name, err)
 	}
-	return meet(ctx, cfg.Name, m)
+	return meet(ctx, cfg.Name, m, cmp.Or(cfg.patience, bootPatience))
 }
 
 // Attach meets a machine that another program has booted: the agent at the standard
@@ -82,21 +104,23 @@ func Attach(ctx context.Context, name string, args ...string) (*Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting %q for %s: %w", args, name, err)
 	}
-	return meet(ctx, name, m)
+	return meet(ctx, name, m, bootPatience)
 }
 
 // meet waits for the agent of a machine.
-func meet(ctx context.Context, name string, m *machine) (*Guest, error) {
+func meet(ctx context.Context, name string, m *machine, patience time.Duration) (*Guest, error) {
 	g := &Guest{name: name, ctx: ctx, machine: m}
-	meetCtx, cancel := context.WithTimeout(ctx, bootPatience)
+	meetCtx, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
 	defer cancel()
 	var err error
 	if g.agent, err = agent.Connect(meetCtx, m.serial); err != nil {
-		err = g.explain(err)
-		return nil, errors.Join(err, g.Close())
+		return nil, errors.Join(g.explain(err), g.Close())
 	}
 	return g, nil
 }
+
+// errSilent ends the wait for the agent of a machine.
+var errSilent = errors.New("it has not answered")
 
 // Run runs a program to its end and returns its exit code, 128 and the signal
 // when one ended it. Output, standard and error, is written while it runs.
@@ -139,27 +163,31 @@ func (g *Guest) explain(err error) error {
 		return nil
 	case errors.Is(err, agent.ErrGone) && g.ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", g.name, context.Cause(g.ctx))
+	case errors.Is(err, errSilent):
+		g.machine.kill()
+		fallthrough
 	case errors.Is(err, agent.ErrGone):
 		<-g.machine.ended
-		return fmt.Errorf("%s: %w: %w; its process: %v\n%s", g.name, ErrDied, err, g.machine.err, g.Console())
+		return fmt.Errorf("%s: %w: %w; its process: %v, after %v, in which it ran for %v\n%s",
+			g.name, ErrDied, err, g.machine.err, g.machine.lived, g.machine.ran, g.Console())
 	}
 	return fmt.Errorf("%s: %w", g.name, err)
 }
 
 // Run boots a guest for one program, and once more when that guest dies. It returns
-// how often it booted, beside the program's exit code.
-func Run(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code, boots int, err error) {
+// the program's exit code.
+func Run(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {
 	code, err = runOnce(ctx, cfg, cmd, output)
 	if !errors.Is(err, ErrDied) {
-		return code, 1, err
+		return code, err
 	}
 	fmt.Fprintf(output, "%v\ntrying once more\n", err)
-	code, err = runOnce(ctx, cfg, cmd, output)
-	return code, 2, err
+	cfg.again(err)
+	return runOnce(ctx, cfg, cmd, output)
 }
 
 func runOnce(ctx context.Context, cfg Config, cmd Command, output io.Writer) (code int, err error) {
-	g, err := Boot(ctx, cfg)
+	g, err := bootOnce(ctx, cfg)
 	if err != nil {
 		return 0, err
 	}

@@ -103,11 +103,26 @@ func TestEnds(t *testing.T) {
 // What dies is tried once more, and what fails is not.
 func TestRunTriesOnceMore(t *testing.T) {
 	var out bytes.Buffer
-	_, boots, err := Run(t.Context(), Config{Name: "twice"}, Command{Args: []string{"sh", "-c", "echo attempt; sleep 0.2; echo b >/proc/sysrq-trigger; sleep 60"}}, &out)
-	if n := strings.Count(out.String(), "attempt\n"); !errors.Is(err, ErrDied) || n != 2 || boots != 2 {
-		t.Errorf("%d attempts, want 2; error %v", n, err)
+	var tried tries
+	_, err := Run(t.Context(), Config{Name: "twice", Again: tried.add}, Command{Args: []string{"sh", "-c", "echo attempt; sleep 0.2; echo b >/proc/sysrq-trigger; sleep 60"}}, &out)
+	if n := strings.Count(out.String(), "attempt\n"); !errors.Is(err, ErrDied) || n != 2 || len(tried) != 1 {
+		t.Errorf("%d attempts, want 2; told of %v; error %v", n, tried, err)
 	}
 }
+
+// A guest that does not answer is booted once more.
+func TestBootTriesOnceMore(t *testing.T) {
+	var tried tries
+	_, err := Boot(t.Context(), Config{Name: "silent", Setup: "sleep 600", Again: tried.add, patience: 2 * time.Second})
+	if !errors.Is(err, ErrDied) || !errors.Is(err, errSilent) || len(tried) != 1 {
+		t.Errorf("told of %v; error %v", tried, err)
+	}
+}
+
+// tries are why guests were booted again.
+type tries []error
+
+func (t *tries) add(err error) { *t = append(*t, err) }
 
 // A guest ends when the process that booted it is killed.
 func TestGuestDiesWithItsProcess(t *testing.T) {

@@ -30,6 +30,7 @@ DefaultDependencies=no
 [Service]
 ExecStart=` + initPath + `
 Restart=always
+StandardError=journal+console
 `
 
 // makeInitrd returns an initial root in memory: process 1, the modules to mount

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +44,10 @@ type machine struct {
 	console tail
 	kill    context.CancelFunc
 	ended   chan struct{} // closed when the process has ended
-	err     error         // how it ended, then
+
+	// Of the process, when it has ended.
+	err        error         // how it ended
+	lived, ran time.Duration // from its start to its end, and its processor time in that
 }
 
 // start starts QEMU. It ends with ctx, with close, and with this process.
@@ -139,8 +143,10 @@ func (m *machine) run(cmd *exec.Cmd, started chan<- error) {
 		return
 	}
 	m.pid = cmd.Process.Pid
+	start := time.Now()
 	started <- nil
 	m.err = cmd.Wait()
+	m.lived, m.ran = time.Since(start), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 	m.kill()
 	close(m.ended)
 }
@@ -178,7 +184,7 @@ func arguments(cfg Config, img image.Image) []string {
 // appendLine is the kernel's command line; what follows -- are arguments of process 1.
 func appendLine(cfg Config) string {
 	if cfg.System {
-		return kernelArguments + counterRate() + " systemd.show_status=0 systemd.wants=" + agentUnit + " -- /lib/systemd/systemd"
+		return kernelArguments + counterRate() + " systemd.show_status=error systemd.wants=" + agentUnit + " -- /lib/systemd/systemd"
 	}
 	return kernelArguments + counterRate()
 }

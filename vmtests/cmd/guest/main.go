@@ -84,7 +84,7 @@ func run(ctx context.Context, o options, args []string) (code int, err error) {
 			return exitNoGuest, err
 		}
 	}
-	code, _, err = guest.Run(ctx, cfg, cmd, os.Stdout)
+	code, err = guest.Run(ctx, cfg, cmd, os.Stdout)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimedOut, err
