@@ -3,6 +3,7 @@ package filter
 import (
 	"hash/maphash"
 	"maps"
+	"slices"
 	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
@@ -153,6 +154,23 @@ func (m *mirror) endLook(t *touched, found func(*damage)) (allChains bool) {
 	}
 	found(&m.damage)
 	return len(t.chains) == 0
+}
+
+// differing names what looks have found to differ, sorted.
+func (m *mirror) differing() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.damage.chains {
+		names = append(names, "chain "+id.table+" "+id.name)
+	}
+	for id := range m.damage.jumps {
+		names = append(names, "jumps of "+id.table+" "+id.name)
+	}
+	for name := range m.damage.sets {
+		names = append(names, "ip set "+name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // markReported notes that the damage is reported, by Watch, to a caller that requests a sync.

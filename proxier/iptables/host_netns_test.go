@@ -4,6 +4,7 @@ package iptables_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -41,7 +42,13 @@ func newHost(t testing.TB, variant string, fam proxier.Family) *host {
 	t.Helper()
 	enterNamespace(t, variant)
 	h := &host{&backendtest.Host[*iptables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}, variant}
-	h.Open = func() (*iptables.Backend, error) { return iptables.New(context.Background(), fam) }
+	h.Open = func() (*iptables.Backend, error) {
+		b, err := iptables.New(context.Background(), fam)
+		if err == nil {
+			b.SetLog(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
+		}
+		return b, err
+	}
 	h.Host.Dump, h.Objects, h.Named, h.Compare = h.dump, h.objects, backendtest.FilterNamed, iptables.Compare
 	h.Foreign = func() { h.iptables("-A FOREIGN -j RETURN"); run(t, "ipset", "add", "FOREIGN", "192.0.2.1") }
 	for _, d := range harms {
