@@ -26,9 +26,12 @@ func keeping(t *testing.T, a *apiServer, dir string) Options {
 	return o
 }
 
-// ran runs a source until it has what is wanted, and ends it.
+// ran runs a source until it has what is wanted, ends it, and waits until that is kept, for
+// which the end of a source does not wait for long.
 func ran(t *testing.T, o Options, want string) {
 	t.Helper()
+	kept := filepath.Join(o.StateDir, lastKnownName)
+	before, _ := os.Stat(kept)
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{&record{now: map[string]*source.Service{}}, t, nil}
 	o.OnNode = r.onNode
@@ -41,6 +44,10 @@ func ran(t *testing.T, o Options, want string) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+	r.eventually("kept", func() bool {
+		now, err := os.Stat(kept)
+		return err == nil && (before == nil || !now.ModTime().Equal(before.ModTime()))
+	})
 }
 
 // A host that starts while the API server is away serves what it last said, and

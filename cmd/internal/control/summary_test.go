@@ -265,7 +265,7 @@ func TestSortServices(t *testing.T) {
 // What a check says, and that it waits for a change that is on its way, but not for long.
 func TestCheck(t *testing.T) {
 	old := [2]time.Duration{checkTime, pendingTime}
-	checkTime, pendingTime = pace.Scale(time.Minute), pace.Scale(time.Second)
+	checkTime = pace.Scale(2 * time.Minute)
 	defer func() { checkTime, pendingTime = old[0], old[1] }()
 	var asked int
 	services := map[string][]string{ // actions, by how often was asked; the last goes on
@@ -300,7 +300,10 @@ func TestCheck(t *testing.T) {
 		"": "the first sync is not complete", "fine": "", "idle": "default/idle a REJECTS", "soon": "", "never": "default/never a PENDING",
 		"fine soon": "", "never idle": "default/idle a REJECTS", "fine gone x*": "no service is gone, or x*", "fine read": "", "bare": "default/bare has no address that is served here",
 	} {
-		asked = 0
+		asked, pendingTime = 0, pace.Scale(time.Minute)
+		if names == "never" {
+			pendingTime = 10 * time.Millisecond
+		}
 		got, err := NewClient(dir).Check(t.Context(), strings.Fields(names))
 		if got != want || err != nil {
 			t.Errorf("%q: %q, %v, want %q", names, got, err, want)
