@@ -30,6 +30,17 @@ const (
 	membersEdit // of a set, some or none
 )
 
+// object names a chain or set, or jumps, as users see them. tool is the name of the programs.
+func (e edit) object(tool string) string {
+	switch e.kind {
+	case chainEdit:
+		return tool + " chain " + e.table + " " + e.name
+	case jumpsEdit:
+		return tool + " jumps of " + e.table + " " + e.name
+	}
+	return "ip set " + e.name
+}
+
 func (d *difference) edit(op string, kind editKind, table, name string) {
 	d.edits = append(d.edits, edit{op, kind, table, name})
 }
@@ -67,12 +78,8 @@ func purged(tool *xtables.Tool, tables map[string]*xtables.Table) []proxier.Chan
 func (d *difference) changes() (list []proxier.Change) {
 	for _, e := range d.edits {
 		switch e.kind {
-		case chainEdit:
-			list = append(list, proxier.Change{Op: e.op, Object: d.tool + " chain " + e.table + " " + e.name})
-		case jumpsEdit:
-			list = append(list, proxier.Change{Op: e.op, Object: d.tool + " jumps of " + e.table + " " + e.name})
-		case setEdit:
-			list = append(list, proxier.Change{Op: e.op, Object: "ip set " + e.name})
+		case chainEdit, jumpsEdit, setEdit:
+			list = append(list, proxier.Change{Op: e.op, Object: e.object(d.tool)})
 		case membersEdit:
 			list = append(list, memberChanges("add", e.name, d.gained[e.name])...)
 			list = append(list, memberChanges("remove", e.name, d.lost[e.name])...)

@@ -35,8 +35,8 @@ func (k *Kernel) Look(ctx context.Context) (bool, error) {
 	if err := k.lookAtSets(ctx); err != nil {
 		return false, fmt.Errorf("looking at the ip sets: %w", err)
 	}
-	if differ := k.mirror.differing(); len(differ) > 0 {
-		k.log.Debug("a look found differences", "tool", k.Tool(), "count", len(differ), "first", differ[:min(20, len(differ))])
+	if differ := k.mirror.differing(k.Tool()); len(differ) > 0 {
+		k.log.Debug("a look found differences", "count", len(differ), "first", differ[:min(20, len(differ))])
 		return true, nil
 	}
 	return false, nil

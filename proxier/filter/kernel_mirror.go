@@ -157,17 +157,17 @@ func (m *mirror) endLook(t *touched, found func(*damage)) (allChains bool) {
 }
 
 // differing names what looks have found to differ, sorted.
-func (m *mirror) differing() (names []string) {
+func (m *mirror) differing(tool string) (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id := range m.damage.chains {
-		names = append(names, "chain "+id.table+" "+id.name)
+		names = append(names, edit{kind: chainEdit, table: id.table, name: id.name}.object(tool))
 	}
 	for id := range m.damage.jumps {
-		names = append(names, "jumps of "+id.table+" "+id.name)
+		names = append(names, edit{kind: jumpsEdit, table: id.table, name: id.name}.object(tool))
 	}
 	for name := range m.damage.sets {
-		names = append(names, "ip set "+name)
+		names = append(names, edit{kind: setEdit, name: name}.object(tool))
 	}
 	slices.Sort(names)
 	return names

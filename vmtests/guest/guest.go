@@ -114,6 +114,9 @@ func meet(ctx context.Context, name string, m *machine, patience time.Duration) 
 	defer cancel()
 	var err error
 	if g.agent, err = agent.Connect(meetCtx, m.serial); err != nil {
+		if errors.Is(err, errSilent) {
+			m.kill() // or it would go on
+		}
 		return nil, errors.Join(g.explain(err), g.Close())
 	}
 	return g, nil
@@ -163,10 +166,7 @@ func (g *Guest) explain(err error) error {
 		return nil
 	case errors.Is(err, agent.ErrGone) && g.ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", g.name, context.Cause(g.ctx))
-	case errors.Is(err, errSilent):
-		g.machine.kill()
-		fallthrough
-	case errors.Is(err, agent.ErrGone):
+	case errors.Is(err, errSilent), errors.Is(err, agent.ErrGone):
 		<-g.machine.ended
 		return fmt.Errorf("%s: %w: %w; its process: %v, after %v, in which it ran for %v\n%s",
 			g.name, ErrDied, err, g.machine.err, g.machine.lived, g.machine.ran, g.Console())
