@@ -31,7 +31,8 @@ func testUplinkLost(t *testing.T, e *env) {
 	}
 	s := e.service(endpoints...)
 	s.HealthCheck = tcpCheck()
-	s.HealthCheck["timeout"] = max(checkTimeout, min(pace.Scale(2*time.Second), 8*time.Second)).String() // in which all are asked, also on a busy machine
+	timeout := max(checkTimeout, min(pace.Scale(2*time.Second), 8*time.Second)) // in which all are asked, also on a busy machine
+	s.HealthCheck["timeout"] = timeout.String()
 	e.apply(t, s)
 	e.expectTargets(t, "at first", len(endpoints)/2)
 	up := []check{{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}, want: untouched}} // by gateway, which has all addresses
@@ -39,7 +40,7 @@ func testUplinkLost(t *testing.T, e *env) {
 	if _, err := e.Gateway.Run("nft", "add table inet dead; add chain inet dead in { type filter hook input priority 0; policy drop; }"); err != nil {
 		t.Fatal(err)
 	}
-	err := Poll(checkPatience, func() error {
+	err := Poll(patienceFor(timeout), func() error {
 		states, _, err := e.endpointStates()
 		for a, state := range states {
 			if err == nil && !strings.EqualFold(state, "down") {
@@ -60,7 +61,7 @@ func testUplinkLost(t *testing.T, e *env) {
 		t.Errorf("the link is back: %s", got)
 	}
 	e.expectTargets(t, "all are back", len(endpoints)/2)
-	err = Poll(checkPatience, func() error {
+	err = Poll(patienceFor(timeout), func() error {
 		states, _, err := e.endpointStates()
 		for a, state := range states {
 			if err == nil && state != "up" {

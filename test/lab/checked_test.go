@@ -18,7 +18,12 @@ var (
 )
 
 // checkPatience is how long a result of checks may take to be in the kernel.
-var checkPatience = 3*checkInterval + 2*checkTimeout + expectPatience
+var checkPatience = patienceFor(checkTimeout)
+
+// patienceFor returns checkPatience for checks with another timeout: two in a row run into it.
+func patienceFor(timeout time.Duration) time.Duration {
+	return 3*checkInterval + 2*timeout + expectPatience
+}
 
 // tcpCheck asks by connecting.
 func tcpCheck() map[string]any {
