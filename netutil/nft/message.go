@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"encoding/binary"
+
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
@@ -25,6 +27,14 @@ func (m message) uint32(path ...uint16) uint32 { return nlmsg.Uint32(m.find(path
 // the table in its attribute 1.
 func (m message) isOf(t Table) bool {
 	return len(m.Body) > genLen && m.Body[0] == t.Family && m.string(unix.NFTA_TABLE_NAME) == t.Name
+}
+
+// generation returns the lower half of the number of the transaction that an object is listed as of.
+func (m message) generation() uint16 {
+	if len(m.Body) < genLen {
+		return 0
+	}
+	return binary.BigEndian.Uint16(m.Body[2:])
 }
 
 func asError(errno unix.Errno) error {
