@@ -112,9 +112,12 @@ func (k *Kernel) SetMessages() int { return k.sets.Messages }
 
 // Read reads what the kernel holds of ours, and the tables that c needs.
 func (k *Kernel) Read(ctx context.Context, c Desired) (*Actual, error) {
-	tables, err := readAll(ctx, k.tool)
+	tables, once, err := readAtOnce(ctx, k.tool)
 	if err != nil {
 		return nil, err
+	}
+	if !once {
+		k.forceRead() // what a sync is misled to is found by the next look
 	}
 	h := &Actual{tables: map[string]*xtables.Table{}}
 	for name, tab := range tables {

@@ -60,23 +60,47 @@ func (k *Kernel) lookAtTables(ctx context.Context) error {
 	if k.unchanged(now) && k.looksSinceRead < maxUnread {
 		return nil
 	}
-	t := k.mirror.beginLook()
-	tables, err := readAll(ctx, k.tool)
-	if err != nil {
-		k.mirror.endLook(t, nil)
+	unconfirmed, complete, err := k.readAndCompare(ctx, nil)
+	if err == nil && !unconfirmed.empty() {
+		_, complete, err = k.readAndCompare(ctx, &unconfirmed)
+	}
+	if err == nil {
+		k.looksSinceRead, k.lastState = 0, now
+	}
+	if !complete {
 		k.lastState = tableState{}
 		k.forceRead()
-		return err
 	}
-	k.looksSinceRead, k.lastState = 0, now
+	return err
+}
+
+// readAndCompare reads all tables, notes in the mirror what differs, and reports whether
+// that is all. Where others write meanwhile, or we do, what differs counts only if it is
+// among what a reading before found, which returned it as unconfirmed.
+func (k *Kernel) readAndCompare(ctx context.Context, before *damage) (unconfirmed damage, complete bool, err error) {
+	t := k.mirror.beginLook()
+	tables, once, err := readAtOnce(ctx, k.tool)
+	if err != nil {
+		k.mirror.endLook(t, nil)
+		return damage{}, false, err
+	}
 	for _, tab := range tables {
 		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
 	}
-	if !k.mirror.endLook(t, func(d *damage) { k.mirror.compareTables(tables, t, d) }) {
-		k.lastState = tableState{}
-		k.forceRead()
-	}
-	return nil
+	complete = k.mirror.endLook(t, func(d *damage) {
+		var found damage
+		k.mirror.compareTables(tables, t, &found)
+		switch {
+		case once:
+			d.add(found)
+		case before != nil:
+			d.add(found.and(before))
+		}
+		if !once {
+			unconfirmed = found
+		}
+	})
+	return unconfirmed, complete && unconfirmed.empty(), nil
 }
 
 // forceRead makes the next look read all tables of the nft variant. Any goroutine may call it.

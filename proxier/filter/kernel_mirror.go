@@ -206,6 +206,31 @@ func (d *damage) empty() bool {
 	return len(d.chains)+len(d.jumps)+len(d.sets) == 0
 }
 
+// add notes in d what a reading of the tables found.
+func (d *damage) add(found damage) {
+	for id := range found.chains {
+		note(&d.chains, id)
+	}
+	for id := range found.jumps {
+		note(&d.jumps, id)
+	}
+}
+
+// and returns what two readings of the tables found.
+func (d damage) and(e *damage) (both damage) {
+	for id := range d.chains {
+		if e.chains[id] {
+			note(&both.chains, id)
+		}
+	}
+	for id := range d.jumps {
+		if e.jumps[id] {
+			note(&both.jumps, id)
+		}
+	}
+	return both
+}
+
 func note[T comparable](m *map[T]bool, v T) {
 	if *m == nil {
 		*m = map[T]bool{}

@@ -47,6 +47,29 @@ func readAll(ctx context.Context, tool *xtables.Tool) (tables map[string]*xtable
 	return tables, nil
 }
 
+// readAtOnce is readAll, and reports whether what it read is of one time. Otherwise some
+// chains or rules may be missing that nobody has removed, see nft.Conn.FinishedGeneration.
+func readAtOnce(ctx context.Context, tool *xtables.Tool) (tables map[string]*xtables.Table, once bool, err error) {
+	if tool.Variant != xtables.NFT { // the kernel returns a table in one piece
+		tables, err = tool.ReadAll(ctx, Prefix)
+		return tables, true, err
+	}
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, false, fmt.Errorf("asking whether the rules change: %w", err)
+	}
+	defer conn.Close()
+	before, err := conn.FinishedGeneration()
+	if err != nil {
+		return nil, false, err
+	}
+	if tables, err = readAll(ctx, tool); err != nil {
+		return nil, false, err
+	}
+	after, err := conn.Generation()
+	return tables, before.ID == after.ID, err
+}
+
 // readTable reads a table in chunks; nil: it does not exist.
 func readTable(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Table) (*xtables.Table, error) {
 	names, err := conn.Chains(t)

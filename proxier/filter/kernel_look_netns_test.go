@@ -1,0 +1,87 @@
+//go:build netns
+
+package filter
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/backendtest"
+)
+
+// What one reading lacks while another process commits is no damage: the kernel leaves
+// out chains then. What two lack is, and what one lacks while nobody writes.
+func TestLookWantsConfirmation(t *testing.T) {
+	for _, tt := range []struct {
+		readings []string // in order; the ones after them lack nothing
+		want     bool
+	}{
+		{[]string{"lacking, changing"}, false},
+		{[]string{"lacking, changing", "changing"}, false},
+		{[]string{"changing", "lacking"}, false}, // is not read twice
+		{[]string{"lacking, changing", "lacking, changing"}, true},
+		{[]string{"lacking, changing", "lacking"}, true},
+		{[]string{"lacking"}, true},
+	} {
+		t.Run(strings.Join(tt.readings, " then "), func(t *testing.T) {
+			netnstest.Enter(t)
+			readings := wrapSave(t, MarkMasq)
+			k, err := open(t.Context(), proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { k.Close() })
+			resync(t, k, NewRules(proxier.IPv4), backendtest.NewWorld(proxier.IPv4))
+			if err := os.WriteFile(readings, []byte(strings.Join(tt.readings, "\n")+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if damaged, err := k.Look(t.Context()); err != nil || damaged != tt.want {
+				t.Errorf("damaged: %v, %v, want %v", damaged, err, tt.want)
+			}
+		})
+	}
+}
+
+// wrapSave puts a program in front of iptables-save for the rest of the test. Each line of
+// the file that it returns is about the next time that it runs: "lacking" leaves a chain
+// out, "changing" commits to nf_tables meanwhile.
+func wrapSave(t *testing.T, chain string) (readings string) {
+	t.Helper()
+	dir := t.TempDir()
+	readings = filepath.Join(dir, "readings")
+	for _, base := range []string{"iptables", "iptables-nft"} {
+		for _, name := range []string{base, base + "-restore", base + "-save"} {
+			program, err := exec.LookPath(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name != base+"-save" {
+				err = os.Symlink(program, filepath.Join(dir, name))
+			} else {
+				err = os.WriteFile(filepath.Join(dir, name), []byte(`#!/bin/sh
+reading=
+if [ -s `+readings+` ]; then
+	reading=$(sed -n 1p `+readings+`)
+	sed -i 1d `+readings+`
+fi
+case $reading in *changing) nft add table ip other$$ ;; esac
+case $reading in
+lacking*) `+program+` "$@" | grep -ve ':`+chain+` ' -e '-A `+chain+` ' ;;
+*) exec `+program+` "$@" ;;
+esac
+`), 0o755)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return readings
+}
