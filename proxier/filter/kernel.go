@@ -253,13 +253,17 @@ func (k *Kernel) removeMismatched(ctx context.Context, names []string) error {
 	return k.destroyAll(ctx, names)
 }
 
+// purgeTries is after how many readings, each while others commit, purge trusts the last one.
+const purgeTries = 10
+
 // purge removes all our chains, and the jumps to them. It returns the chains that stay,
 // empty, because foreign chains jump to them. A failure is retried while each try leaves
 // less: beside a foreign writer a part may have been committed, and cannot be removed twice.
+// As chains may be missing in what is read then, another reading has to find none.
 func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, err error) {
 	chains, before := 0, math.MaxInt
-	for {
-		tables, err := readAll(ctx, tool)
+	for try := 1; ; try++ {
+		tables, once, err := readAtOnce(ctx, tool)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return nil, nil // a kernel without the variant has no chains in it
 		}
@@ -269,14 +273,16 @@ func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, 
 		n, all := count(tables)
 		chains = max(chains, n)
 		s, left := xtables.Purge(tables)
-		if err = k.restore(ctx, tool, s); err == nil {
+		err = k.restore(ctx, tool, s)
+		switch {
+		case err == nil && (once || try > 1 && n == len(left) || try >= purgeTries):
 			proxier.RemovedSome(ctx, "chains "+Prefix+"* of "+tool.String(), chains-len(left))
 			return left, nil
-		}
-		if all >= before || ctx.Err() != nil {
+		case err != nil && (ctx.Err() != nil || all >= before && (once || try >= purgeTries)):
 			return left, err
+		case err != nil:
+			before = all
 		}
-		before = all
 	}
 }
 

@@ -30,17 +30,8 @@ func TestLookWantsConfirmation(t *testing.T) {
 		{[]string{"lacking"}, true},
 	} {
 		t.Run(strings.Join(tt.readings, " then "), func(t *testing.T) {
-			netnstest.Enter(t)
-			readings := wrapSave(t, MarkMasq)
-			k, err := open(t.Context(), proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { k.Close() })
-			resync(t, k, NewRules(proxier.IPv4), backendtest.NewWorld(proxier.IPv4))
-			if err := os.WriteFile(readings, []byte(strings.Join(tt.readings, "\n")+"\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			k, readings := misread(t)
+			readings(tt.readings...)
 			if damaged, err := k.Look(t.Context()); err != nil || damaged != tt.want {
 				t.Errorf("damaged: %v, %v, want %v", damaged, err, tt.want)
 			}
@@ -48,9 +39,45 @@ func TestLookWantsConfirmation(t *testing.T) {
 	}
 }
 
+// Cleanup leaves nothing behind that one reading lacked while another process committed.
+func TestCleanupReadsAgain(t *testing.T) {
+	for _, first := range []string{"changing", "lacking, changing", "lacking all, changing"} {
+		t.Run(first, func(t *testing.T) {
+			k, readings := misread(t)
+			readings(first)
+			if err := k.Cleanup(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if left, err := exec.Command(k.Tool() + "-save").Output(); err != nil || strings.Contains(string(left), Prefix) {
+				t.Errorf("%v, left:\n%s", err, left)
+			}
+		})
+	}
+}
+
+// misread returns a Kernel that is synced, and a function that says what becomes of its
+// next readings, see wrapSave.
+func misread(t *testing.T) (k *Kernel, readings func(...string)) {
+	t.Helper()
+	netnstest.Enter(t)
+	file := wrapSave(t, MarkMasq)
+	k, err := open(t.Context(), proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	resync(t, k, NewRules(proxier.IPv4), backendtest.NewWorld(proxier.IPv4))
+	return k, func(lines ...string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // wrapSave puts a program in front of iptables-save for the rest of the test. Each line of
 // the file that it returns is about the next time that it runs: "lacking" leaves a chain
-// out, "changing" commits to nf_tables meanwhile.
+// out, "lacking all" those of ours, and "changing" commits to nf_tables meanwhile.
 func wrapSave(t *testing.T, chain string) (readings string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,6 +99,7 @@ if [ -s `+readings+` ]; then
 fi
 case $reading in *changing) nft add table ip other$$ ;; esac
 case $reading in
+"lacking all"*) `+program+` "$@" | grep -v `+Prefix+` ;;
 lacking*) `+program+` "$@" | grep -ve ':`+chain+` ' -e '-A `+chain+` ' ;;
 *) exec `+program+` "$@" ;;
 esac

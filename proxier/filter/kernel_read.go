@@ -56,7 +56,8 @@ func readAtOnce(ctx context.Context, tool *xtables.Tool) (tables map[string]*xta
 	}
 	conn, err := nft.Dial()
 	if err != nil {
-		return nil, false, fmt.Errorf("asking whether the rules change: %w", err)
+		tables, err = tool.ReadAll(ctx, Prefix) // reports a kernel without nf_tables
+		return tables, false, err
 	}
 	defer conn.Close()
 	before, err := conn.FinishedGeneration()
