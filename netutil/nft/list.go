@@ -54,6 +54,11 @@ func (c *Conn) dump(t Table, typ uint16, each func(message)) error {
 	if err != nil {
 		return err
 	}
+	return c.dumpOf(g, t, typ, each)
+}
+
+// dumpOf is dump while the last transaction is the one of g.
+func (c *Conn) dumpOf(g Generation, t Table, typ uint16, each func(message)) error {
 	return c.request(listRequest(t, typ, unix.NLM_F_DUMP), func(m message) error {
 		if m.generation() != uint16(g.ID) {
 			return ErrChanged

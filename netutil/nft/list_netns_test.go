@@ -61,7 +61,11 @@ func TestListingIsWhole(t *testing.T) {
 		}
 	}))
 	whole := 0
-	for start := time.Now(); time.Since(start) < 3*time.Second; {
+	for start := time.Now(); time.Since(start) < 3*time.Second || whole == 0; {
+		if time.Since(start) > time.Minute {
+			t.Error("no listing was whole")
+			break
+		}
 		var names []string
 		err := c.dump(table, unix.NFT_MSG_GETCHAIN, func(m message) { names = append(names, m.string(unix.NFTA_CHAIN_NAME)) })
 		if errors.Is(err, ErrChanged) {
@@ -78,4 +82,28 @@ func TestListingIsWhole(t *testing.T) {
 	over.Store(true)
 	wg.Wait()
 	t.Log(whole, "listings")
+}
+
+// A listing of a later transaction than the one that was waited for is refused.
+func TestListingIsOfGeneration(t *testing.T) {
+	c := dial(t)
+	commit(t, c, func(b *Batch) {
+		b.AddTable("")
+		b.AddChain(&Chain{Name: "a"})
+	})
+	g, err := c.FinishedGeneration()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func() (n int, err error) {
+		err = c.dumpOf(g, table, unix.NFT_MSG_GETCHAIN, func(message) { n++ })
+		return n, err
+	}
+	if n, err := list(); n != 1 || err != nil {
+		t.Errorf("%d chains, %v, want 1", n, err)
+	}
+	commit(t, c, func(b *Batch) { b.AddChain(&Chain{Name: "b"}) })
+	if n, err := list(); n != 0 || !errors.Is(err, ErrChanged) {
+		t.Errorf("%d chains of a later transaction, %v, want %v", n, err, ErrChanged)
+	}
 }

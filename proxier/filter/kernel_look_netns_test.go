@@ -25,6 +25,7 @@ func TestLookWantsConfirmation(t *testing.T) {
 		{[]string{"lacking, changing"}, false},
 		{[]string{"lacking, changing", "changing"}, false},
 		{[]string{"changing", "lacking"}, false}, // is not read twice
+		{[]string{"lacking, changing", "lacking another, changing"}, false},
 		{[]string{"lacking, changing", "lacking, changing"}, true},
 		{[]string{"lacking, changing", "lacking"}, true},
 		{[]string{"lacking"}, true},
@@ -55,12 +56,31 @@ func TestCleanupReadsAgain(t *testing.T) {
 	}
 }
 
+// Read has the next look read all again where another process committed meanwhile.
+func TestReadBesideCommits(t *testing.T) {
+	k, readings := misread(t)
+	k.events.watching.Store(true) // as if events were heard
+	for _, tt := range []struct {
+		reading string
+		want    bool
+	}{{"", false}, {"changing", true}} {
+		k.events.dirty.Store(false)
+		readings(tt.reading)
+		if _, err := k.Read(t.Context(), NewRules(proxier.IPv4)); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.events.mustRead(); got != tt.want {
+			t.Errorf("reading %q: the next look reads again: %v, want %v", tt.reading, got, tt.want)
+		}
+	}
+}
+
 // misread returns a Kernel that is synced, and a function that says what becomes of its
 // next readings, see wrapSave.
 func misread(t *testing.T) (k *Kernel, readings func(...string)) {
 	t.Helper()
 	netnstest.Enter(t)
-	file := wrapSave(t, MarkMasq)
+	file := wrapSave(t, MarkMasq, MarkNonLocal)
 	k, err := open(t.Context(), proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
 	if err != nil {
 		t.Fatal(err)
@@ -77,8 +97,9 @@ func misread(t *testing.T) (k *Kernel, readings func(...string)) {
 
 // wrapSave puts a program in front of iptables-save for the rest of the test. Each line of
 // the file that it returns is about the next time that it runs: "lacking" leaves a chain
-// out, "lacking all" those of ours, and "changing" commits to nf_tables meanwhile.
-func wrapSave(t *testing.T, chain string) (readings string) {
+// out, "lacking another" the other one, "lacking all" those of ours, and "changing" commits
+// to nf_tables meanwhile.
+func wrapSave(t *testing.T, chain, another string) (readings string) {
 	t.Helper()
 	dir := t.TempDir()
 	readings = filepath.Join(dir, "readings")
@@ -100,6 +121,7 @@ fi
 case $reading in *changing) nft add table ip other$$ ;; esac
 case $reading in
 "lacking all"*) `+program+` "$@" | grep -v `+Prefix+` ;;
+"lacking another"*) `+program+` "$@" | grep -ve ':`+another+` ' -e '-A `+another+` ' ;;
 lacking*) `+program+` "$@" | grep -ve ':`+chain+` ' -e '-A `+chain+` ' ;;
 *) exec `+program+` "$@" ;;
 esac

@@ -33,7 +33,7 @@ func TestDamageOfBoth(t *testing.T) {
 		t.Errorf("got %v", both)
 	}
 	note(&second.chains, b)
-	if both := second.and(&first); !maps.Equal(both.chains, map[chainID]bool{b: true}) {
+	if both := second.and(&first); !maps.Equal(both.chains, map[chainID]bool{b: true}) || !maps.Equal(both.jumps, map[chainID]bool{in: true}) {
 		t.Errorf("got %v", both)
 	}
 }
