@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/source"
@@ -49,7 +48,7 @@ type leftCounter struct {
 
 func newLeftCounter(loop drainLoop) *leftCounter {
 	return &leftCounter{
-		loop: loop, open: openConnections, turn: make(chan struct{}, 1),
+		loop: loop, open: connections{}.Open, turn: make(chan struct{}, 1),
 		asked: make(map[conditions.DrainTarget]*leftAnswer), former: make(map[proxier.FrontendAddr]source.Key),
 	}
 }
@@ -315,12 +314,4 @@ func remain(found map[source.Key]*control.RemainingIn, key source.Key, p source.
 	} else {
 		s.Connections++
 	}
-}
-
-// openConnections lists connections of a family that go to an address, or, invalid, anywhere:
-// where to, and where they were sent.
-func openConnections(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
-	return conntrack.Open(ctx, fam == proxier.IPv6, to, func(c conntrack.Connection) {
-		visit(c.Reply.Addr(), proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -68,17 +66,8 @@ func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Set
 	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *proxier.FamilyPlan, list []proxier.Consequence) error {
 		ctx, cancel := context.WithTimeout(ctx, countTime)
 		defer cancel()
-		return p.Count(ctx, flows{}, connections{}, list)
+		return p.Count(ctx, connections{}, connections{}, list)
 	}}
-}
-
-// connections is what a plan needs of connection tracking.
-type connections struct{}
-
-func (connections) Established(ctx context.Context, fam proxier.Family, visit func(source.Protocol, netip.AddrPort, netip.AddrPort)) error {
-	return conntrack.Established(ctx, fam == proxier.IPv6, func(c conntrack.Connection) {
-		visit(source.Protocol(c.Protocol), c.Dst, c.Reply)
-	})
 }
 
 // A Planner plans where no daemon runs.

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/url"
 	"time"
@@ -10,11 +9,8 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/netutil/conntrack"
-	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/traffic"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // topAge is how old what top is told may be: a little less than its shortest interval.
@@ -22,7 +18,7 @@ const topAge = 900 * time.Millisecond
 
 // newTraffic returns what counts connections of services, as far as settings want.
 func newTraffic(loop *proxier.Loop, log *slog.Logger, s configs.Settings) *traffic.Collector {
-	c := traffic.NewCollector(tracking{}, loop.Serving, log)
+	c := traffic.NewCollector(connections{}, loop.Serving, log)
 	c.Want(wantedTraffic(s))
 	return c
 }
@@ -59,41 +55,4 @@ func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list
 	if err == nil && !report.Time.IsZero() {
 		report.AddTo(list)
 	}
-}
-
-// tracking is connection tracking as a Collector needs it.
-type tracking struct{}
-
-func (tracking) Connections(ctx context.Context, fam proxier.Family, each func(traffic.Connection)) error {
-	return conntrack.Translated(ctx, fam == proxier.IPv6, func(c conntrack.Counted) { each(connection(c)) })
-}
-
-func (tracking) CountsPackets() bool {
-	on, err := sysctl.Get("net/netfilter/nf_conntrack_acct")
-	return err == nil && on == "1"
-}
-
-// Follow says what is in the way where the kernel would be silent.
-func (tracking) Follow(ends bool) (traffic.Follower, error) {
-	if on, err := sysctl.Get("net/netfilter/nf_conntrack_events"); err == nil && on == "0" {
-		return nil, errors.New("net.netfilter.nf_conntrack_events is 0; set it to 1")
-	}
-	f, err := conntrack.Follow(ends)
-	if err != nil {
-		return nil, err
-	}
-	return follower{f}, nil
-}
-
-type follower struct{ *conntrack.Follower }
-
-func (f follower) Run(ctx context.Context, each func(traffic.Event), lost func()) error {
-	return f.Follower.Run(ctx, func(e conntrack.Event) {
-		each(traffic.Event{Connection: connection(e.Counted), Begun: e.Begun})
-	}, lost)
-}
-
-func connection(c conntrack.Counted) traffic.Connection {
-	at := proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}
-	return traffic.Connection{Pair: proxier.Pair{FrontendAddr: at, Target: c.Reply}, Ended: c.Ended, Packets: c.Packets, Bytes: c.Bytes}
 }

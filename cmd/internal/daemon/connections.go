@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"svcproxy.dev/svcproxy/netutil/conntrack"
+	"svcproxy.dev/svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/traffic"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// connections is connection tracking as the Loop, a plan, drains and a Collector of traffic need it.
+type connections struct{}
+
+func (connections) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
+	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
+	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
+}
+
+func (connections) Challenge(fam proxier.Family, removed []proxier.Flow) error {
+	list := make([]conntrack.Flow, len(removed))
+	for i, f := range removed {
+		list[i] = conntrack.Flow(f)
+	}
+	return conntrack.Challenge(fam == proxier.IPv6, list)
+}
+
+func (connections) Established(ctx context.Context, fam proxier.Family, visit func(source.Protocol, netip.AddrPort, netip.AddrPort)) error {
+	return conntrack.Established(ctx, fam == proxier.IPv6, func(c conntrack.Connection) {
+		visit(source.Protocol(c.Protocol), c.Dst, c.Reply)
+	})
+}
+
+// Open lists connections of a family that go to an address, or, invalid, anywhere: where to,
+// and where they were sent.
+func (connections) Open(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
+	return conntrack.Open(ctx, fam == proxier.IPv6, to, func(c conntrack.Connection) {
+		visit(c.Reply.Addr(), proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
+	})
+}
+
+func (connections) Connections(ctx context.Context, fam proxier.Family, each func(traffic.Connection)) error {
+	return conntrack.Translated(ctx, fam == proxier.IPv6, func(c conntrack.Counted) { each(connection(c)) })
+}
+
+func (connections) CountsPackets() bool {
+	on, err := sysctl.Get("net/netfilter/nf_conntrack_acct")
+	return err == nil && on == "1"
+}
+
+// Follow says what is in the way where the kernel would be silent.
+func (connections) Follow(ends bool) (traffic.Follower, error) {
+	if on, err := sysctl.Get("net/netfilter/nf_conntrack_events"); err == nil && on == "0" {
+		return nil, errors.New("net.netfilter.nf_conntrack_events is 0; set it to 1")
+	}
+	f, err := conntrack.Follow(ends)
+	if err != nil {
+		return nil, err
+	}
+	return follower{f}, nil
+}
+
+type follower struct{ *conntrack.Follower }
+
+func (f follower) Run(ctx context.Context, each func(traffic.Event), lost func()) error {
+	return f.Follower.Run(ctx, func(e conntrack.Event) {
+		each(traffic.Event{Connection: connection(e.Counted), Begun: e.Begun})
+	}, lost)
+}
+
+func connection(c conntrack.Counted) traffic.Connection {
+	at := proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}
+	return traffic.Connection{Pair: proxier.Pair{FrontendAddr: at, Target: c.Reply}, Ended: c.Ended, Packets: c.Packets, Bytes: c.Bytes}
+}
