@@ -51,17 +51,9 @@ type section struct {
 }
 
 type configLine struct {
-	at    position
-	words []string
-	size  int // 1, and more where the line is long
-}
-
-// arg returns a word by its number; empty: there is none.
-func (l configLine) arg(i int) string {
-	if i < len(l.words) {
-		return l.words[i]
-	}
-	return ""
+	at position
+	words
+	size int // 1, and more where the line is long
 }
 
 // is reports whether a line begins with these words.
@@ -188,9 +180,9 @@ func (h *haproxy) begin(s *section, words []string, standard *section) *section 
 
 // quotedWords splits a line at blanks, where it has comments up to a #. Quotes of either kind and a backslash take what
 // they are about as it is.
-func quotedWords(line string, comments bool) (words []string, err error) {
-	var b strings.Builder
-	inWord, quote := false, byte(0)
+func quotedWords(line string, comments bool) ([]string, error) {
+	var s splitter
+	quote := byte(0)
 	for i := 0; i < len(line); i++ {
 		c := line[i]
 		switch {
@@ -198,30 +190,22 @@ func quotedWords(line string, comments bool) (words []string, err error) {
 			line = line[:i]
 		case c == '\\' && quote != '\'' && i+1 < len(line):
 			i++
-			b.WriteString(unescaped(line[i]))
-			inWord = true
+			s.add(unescaped(line[i]))
 		case quote != 0 && c == quote:
 			quote = 0
 		case quote == 0 && (c == '"' || c == '\''):
-			quote, inWord = c, true
+			quote, s.begun = c, true
 		case quote == 0 && (c == ' ' || c == '\t'):
-			if inWord {
-				words = append(words, b.String())
-			}
-			b.Reset()
-			inWord = false
+			s.end()
 		default:
-			b.WriteByte(c)
-			inWord = true
+			s.add(line[i : i+1])
 		}
 	}
-	if inWord {
-		words = append(words, b.String())
-	}
+	s.end()
 	if quote != 0 {
 		return nil, errQuote
 	}
-	return words, nil
+	return s.words, nil
 }
 
 // unescaped returns what a backslash and a letter mean.

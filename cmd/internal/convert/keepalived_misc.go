@@ -36,27 +36,22 @@ func (r checkReader) misc(c *source.HealthCheck) bool {
 }
 
 // commandWords splits a command line at blanks that are in no quotes of either kind.
-func commandWords(line string) (words []string) {
-	var b strings.Builder
-	inWord, quote := false, rune(0)
+func commandWords(line string) []string {
+	var s splitter
+	quote := rune(0)
 	for _, c := range line + " " {
 		switch {
 		case c == quote:
 			quote = 0
 		case quote == 0 && (c == '\'' || c == '"'):
-			quote, inWord = c, true
+			quote, s.begun = c, true
 		case quote == 0 && (c == ' ' || c == '\t'):
-			if inWord {
-				words = append(words, b.String())
-			}
-			b.Reset()
-			inWord = false
+			s.end()
 		default:
-			b.WriteRune(c)
-			inWord = true
+			s.add(string(c))
 		}
 	}
-	return words
+	return s.words
 }
 
 // weighs is the end of a script: of the exit codes that set a weight, that of weight 0 is a failure, and

@@ -8,10 +8,21 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// words are those of a line or a statement.
+type words []string
+
+// arg returns a word by its number; empty: there is none.
+func (w words) arg(i int) string {
+	if i < len(w) {
+		return w[i]
+	}
+	return ""
+}
+
 // A node is a statement of a configuration: words and, where braces follow them, what is in these.
 type node struct {
-	at    position
-	words []string
+	at position
+	words
 	block bool
 	sub   []*node
 	index map[string]*node // what value looks up
@@ -50,14 +61,6 @@ func (n *node) size() int {
 		count += s.size()
 	}
 	return count
-}
-
-// arg returns a word by its number; empty: there is none.
-func (n *node) arg(i int) string {
-	if i < len(n.words) {
-		return n.words[i]
-	}
-	return ""
 }
 
 // maxNodes bounds the statements of a configuration.
@@ -120,46 +123,58 @@ func (b *treeBuilder) lastOfBlock() *node {
 
 var errQuote = errors.New("a quote has no end")
 
+// A splitter takes up the words of a line.
+type splitter struct {
+	words []string
+	word  strings.Builder
+	begun bool // the word; one in quotes may be empty
+}
+
+// add adds to the word.
+func (s *splitter) add(text string) {
+	s.word.WriteString(text)
+	s.begun = true
+}
+
+// end ends the word, if one has begun.
+func (s *splitter) end() {
+	if s.begun {
+		s.words = append(s.words, s.word.String())
+	}
+	s.word.Reset()
+	s.begun = false
+}
+
 // splitWords splits a line at blanks. What is in double quotes is one word, with what a backslash
 // is before of taken as it is. Braces are words, except in quotes.
-func splitWords(line string) (words []string, err error) {
-	var b strings.Builder
-	inWord, quoted := false, false
-	end := func() {
-		if inWord {
-			words = append(words, b.String())
-		}
-		b.Reset()
-		inWord = false
-	}
+func splitWords(line string) ([]string, error) {
+	var s splitter
+	quoted := false
 	for i := 0; i < len(line); i++ {
 		c := line[i]
 		switch {
 		case c == '\\' && quoted && i+1 < len(line):
 			i++
 			if line[i] != '"' && line[i] != '\\' {
-				b.WriteByte('\\')
+				s.add(`\`)
 			}
-			b.WriteByte(line[i])
+			s.add(line[i : i+1])
 		case c == '"':
-			quoted, inWord = !quoted, true
-		case quoted:
-			b.WriteByte(c)
-		case c == ' ' || c == '\t':
-			end()
-		case (c == '{' || c == '}') && (i == 0 || line[i-1] != '$') && !strings.Contains(b.String(), "${"):
-			end()
-			words = append(words, string(c))
+			quoted, s.begun = !quoted, true
+		case !quoted && (c == ' ' || c == '\t'):
+			s.end()
+		case !quoted && (c == '{' || c == '}') && (i == 0 || line[i-1] != '$') && !strings.Contains(s.word.String(), "${"):
+			s.end()
+			s.words = append(s.words, string(c))
 		default:
-			b.WriteByte(c)
-			inWord = true
+			s.add(line[i : i+1])
 		}
 	}
 	if quoted {
 		return nil, errQuote
 	}
-	end()
-	return words, nil
+	s.end()
+	return s.words, nil
 }
 
 // readTree reads a configuration.
