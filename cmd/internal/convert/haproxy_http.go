@@ -166,19 +166,25 @@ func (r *httpReader) expect(l configLine) {
 func (r *httpReader) expectStatus(l configLine, text string) {
 	var list []source.StatusRange
 	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		if !isRange {
-			last = first
-		}
-		a, err := strconv.ParseUint(first, 10, 16)
-		b, err2 := strconv.ParseUint(last, 10, 16)
-		if err != nil || err2 != nil || a < 100 || b > 599 || a > b {
+		statuses, ok := statusRange(part)
+		if !ok {
 			r.note(l.at, "http-check expect status "+source.Excerpt(part)+" is left out", "")
 			continue
 		}
-		list = append(list, source.StatusRange{First: uint16(a), Last: uint16(b)})
+		list = append(list, statuses)
 	}
 	if list != nil {
 		r.check.ExpectStatus = slices.Clip(list)
 	}
+}
+
+// statusRange reads a status, or all from one to another.
+func statusRange(text string) (source.StatusRange, bool) {
+	first, last, isRange := strings.Cut(text, "-")
+	if !isRange {
+		last = first
+	}
+	a, err := strconv.ParseUint(first, 10, 16)
+	b, err2 := strconv.ParseUint(last, 10, 16)
+	return source.StatusRange{First: uint16(a), Last: uint16(b)}, err == nil && err2 == nil && a >= 100 && b <= 599 && a <= b
 }

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -256,17 +255,12 @@ func (r checkReader) url(c *source.HealthCheck, u *node) {
 
 func (r checkReader) statuses(u *node) (list []source.StatusRange) {
 	for _, w := range u.words[1:] {
-		first, last, isRange := strings.Cut(w, "-")
-		if !isRange {
-			last = first
-		}
-		a, err := strconv.ParseUint(first, 10, 16)
-		b, err2 := strconv.ParseUint(last, 10, 16)
-		if err != nil || err2 != nil || a < 100 || b > 599 || a > b {
+		statuses, ok := statusRange(w)
+		if !ok {
 			r.note(u.at, "status_code "+source.Excerpt(w)+" is left out", "want 100 to 599")
 			continue
 		}
-		list = append(list, source.StatusRange{First: uint16(a), Last: uint16(b)})
+		list = append(list, statuses)
 	}
 	return list
 }

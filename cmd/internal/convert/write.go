@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -183,7 +182,9 @@ func checkText(c *source.HealthCheck) string {
 		put(&t, "path", c.Path, "/")
 		put(&t, "method", c.Method, "GET")
 		put(&t, "host", c.Host, "")
-		t.statuses(c.ExpectStatus)
+		if !slices.Equal(c.ExpectStatus, []source.StatusRange{{First: 200, Last: 399}}) {
+			list(&t, "expect_status", c.ExpectStatus)
+		}
 		put(&t, "expect_body", c.ExpectBody, "")
 	}
 	put(&t, "tls", c.TLS, false)
@@ -207,20 +208,6 @@ func checkText(c *source.HealthCheck) string {
 		put(&t, "all_failed", "refuse", "")
 	}
 	return t.inline()
-}
-
-func (t *table) statuses(ranges []source.StatusRange) {
-	var words []string
-	for _, r := range ranges {
-		word := strconv.Itoa(int(r.First))
-		if r.Last != r.First {
-			word += "-" + strconv.Itoa(int(r.Last))
-		}
-		words = append(words, word)
-	}
-	if len(words) > 0 && !slices.Equal(words, []string{"200-399"}) {
-		*t = append(*t, "expect_status = "+literal(words))
-	}
 }
 
 // escape writes bytes as the key send has them.
