@@ -16,9 +16,8 @@ type sources struct {
 // A sourceReader reads the rules of a section about sources.
 type sourceReader struct {
 	*Result
-	acls  map[string][]configLine // by their names
-	lines []position              // that have been read
-	of    []netip.Prefix          // who is let in
+	sources
+	acls map[string][]configLine // by their names
 }
 
 // sources reads who may use what a section listens on, where its tcp-request rules say no more than that.
@@ -32,10 +31,10 @@ func (h *haproxy) sources(s *section) (sources, error) {
 		acls[l.arg(1)] = append(acls[l.arg(1)], l)
 	}
 	for _, set := range []string{"connection", "session", "content"} {
-		r := sourceReader{Result: h.Result, acls: acls}
+		r := sourceReader{Result: h.Result, sources: sources{taken: map[position]bool{}}, acls: acls}
 		known, err := r.rules(rules, set)
 		if err != nil || known {
-			return r.sources(), err
+			return r.sources, err
 		}
 	}
 	return sources{}, nil
@@ -48,14 +47,6 @@ func (s *section) changesSources(rules []configLine) bool {
 	}) || slices.ContainsFunc(rules, func(l configLine) bool {
 		return l.arg(2) == "expect-proxy" || l.arg(2) == "expect-netscaler-cip" || l.arg(2) == "set-src"
 	})
-}
-
-func (r *sourceReader) sources() sources {
-	out := sources{ranges: r.of, taken: map[position]bool{}}
-	for _, at := range r.lines {
-		out.taken[at] = true
-	}
-	return out
 }
 
 // rules reads the rules of a set, and reports whether they let in the sources that it has read and no others:
@@ -72,12 +63,12 @@ func (r *sourceReader) rules(rules []configLine, set string) (known bool, err er
 				return false, err
 			}
 		}
-		r.lines = append(r.lines, l.at)
+		r.taken[l.at] = true
 		switch {
 		case action == "accept" && (negated || !conditional), action != "accept" && conditional && !negated:
 			return false, nil
 		case action != "accept":
-			return len(r.of) > 0 && !r.more(rules, set, l), nil
+			return len(r.ranges) > 0 && !r.more(rules, set, l), nil
 		}
 	}
 	return false, nil
@@ -118,7 +109,7 @@ func (r *sourceReader) acl(name string) (known bool, err error) {
 		if known, err := r.take(l.words[min(2, len(l.words)):]); !known || err != nil {
 			return false, err
 		}
-		r.lines = append(r.lines, l.at)
+		r.taken[l.at] = true
 	}
 	return true, nil
 }
@@ -136,8 +127,8 @@ func (r *sourceReader) take(words []string) (known bool, err error) {
 		if !ok {
 			return false, nil
 		}
-		if !slices.Contains(r.of[max(0, len(r.of)-1):], p) {
-			r.of = append(r.of, p)
+		if !slices.Contains(r.ranges[max(0, len(r.ranges)-1):], p) {
+			r.ranges = append(r.ranges, p)
 		}
 	}
 	return true, nil
