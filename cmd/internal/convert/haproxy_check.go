@@ -31,9 +31,7 @@ func checkOf(p proxyServer) serverCheck {
 	c := serverCheck{rise: inARow(p.params["rise"], 2), fall: inARow(p.params["fall"], 3), tls: p.params["check-ssl"] != ""}
 	c.interval = checkTime(p.params["inter"], 2*time.Second)
 	c.down = checkTime(p.params["downinter"], c.interval)
-	if n, err := portOf(p.params["port"]); err == nil {
-		c.port = n
-	}
+	c.port, _ = portOf(p.params["port"])
 	return c
 }
 

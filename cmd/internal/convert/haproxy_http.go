@@ -31,10 +31,8 @@ func (s *Service) httpchk(back *section, c *source.HealthCheck, l configLine, tl
 		c.Path = l.arg(2)
 	default:
 		c.Method, c.Path = l.arg(2), l.arg(3)
-		_, header, found := strings.Cut(strings.Join(l.words[4:], " "), "\r\nHost:")
-		if found {
-			c.Host, _, _ = strings.Cut(strings.TrimSpace(header), "\r\n")
-		}
+		_, header, _ := strings.Cut(strings.Join(l.words[4:], " "), "\r\nHost:")
+		c.Host, _, _ = strings.Cut(strings.TrimSpace(header), "\r\n")
 	}
 	r := httpReader{Service: s, check: c, tls: tls}
 	for _, l := range back.nearest("http-check") {
@@ -156,7 +154,7 @@ func (r *httpReader) expect(l configLine) {
 	default:
 		again = true
 	}
-	r.status = r.status || strings.HasSuffix(match, "status") || match == "!" || strings.HasPrefix(match, "!")
+	r.status = r.status || strings.HasSuffix(match, "status") || strings.HasPrefix(match, "!")
 	if again {
 		r.note(l.at, "http-check expect "+source.Excerpt(strings.Join(l.words[min(i, len(l.words)):], " "))+" is left out", "expect_status and expect_body say what is good")
 	}
