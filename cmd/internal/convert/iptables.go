@@ -97,26 +97,20 @@ func (w *walker) walk(chain string, m match, depth int) error {
 		if r.ends() && r.always() {
 			return nil // nothing gets to what follows
 		}
-		if r.target == "DNAT" {
+		switch {
+		case r.target == "DNAT":
 			if err := w.leaf(r, m); err != nil {
 				return err
 			}
-			continue
-		}
-		if r.target == "REDIRECT" {
+		case r.target == "REDIRECT":
 			w.note(r.at, "REDIRECT is left out: a process of this host is no endpoint", "have it listen on the port itself")
-			continue
-		}
-		if strings.HasPrefix(r.target, "SVCP-") {
+		case strings.HasPrefix(r.target, "SVCP-"):
 			w.note(r.at, "rules of svcproxy are left out", "")
-			continue
-		}
-		if w.rules.nat[r.target] == nil || !w.leadsOn(r.target, 0) {
-			continue
-		}
-		if next, ok := m.and(r); ok {
-			if err := w.walk(r.target, next, depth+1); err != nil {
-				return err
+		case w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
+			if next, ok := m.and(r); ok {
+				if err := w.walk(r.target, next, depth+1); err != nil {
+					return err
+				}
 			}
 		}
 	}
