@@ -90,17 +90,14 @@ func (s *Service) setFlags(v *virtualServer) {
 
 // likeMaglev returns what the scheduler mh hashes where its flags are those of scheduler maglev.
 func (v *virtualServer) likeMaglev() source.HashOn {
-	hash := source.NotHashed
-	if v.scheduler != "mh" || v.persistence != 0 || !slices.Contains(v.flags, "mh-fallback") {
-		return hash
-	}
 	switch {
+	case v.scheduler != "mh" || v.persistence != 0 || !slices.Contains(v.flags, "mh-fallback"):
 	case len(v.flags) == 1:
-		hash = source.ClientIP
+		return source.ClientIP
 	case len(v.flags) == 2 && slices.Contains(v.flags, "mh-port"):
-		hash = source.ClientIPPort
+		return source.ClientIPPort
 	}
-	return hash
+	return source.NotHashed
 }
 
 // setAffinity keeps clients on their endpoint, as long as a service can.
@@ -178,13 +175,7 @@ func mostUsed(dests []destination) source.Forwarding {
 	for _, d := range dests {
 		counts[d.way]++
 	}
-	best := dests[0].way
-	for _, d := range dests {
-		if counts[d.way] > counts[best] {
-			best = d.way
-		}
-	}
-	return best
+	return slices.MaxFunc(dests, func(a, b destination) int { return cmp.Compare(counts[a.way], counts[b.way]) }).way
 }
 
 // keepsClients notes, once, that endpoints saw the addresses of clients, and that svcproxy masquerades them.

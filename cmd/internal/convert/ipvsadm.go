@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -147,10 +148,8 @@ func (p *ipvsadm) server(key string, protocol source.Protocol, o options) error 
 	}
 	v := &virtualServer{
 		at: p.at, protocol: protocol, addrs: []netip.Addr{addr.Addr()}, port: addr.Port(),
-		scheduler: o["scheduler"], onePacket: o.has("ops"),
-	}
-	if v.scheduler == "" {
-		v.scheduler = "wlc" // of ipvsadm(8)
+		scheduler: cmp.Or(o["scheduler"], "wlc"), // of ipvsadm(8)
+		onePacket: o.has("ops"),
 	}
 	if o["flags"] != "" {
 		v.flags = strings.Split(o["flags"], ",")

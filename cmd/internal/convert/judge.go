@@ -2,6 +2,7 @@ package convert
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -104,11 +105,7 @@ func (j Judge) judge(s *Service) *judged {
 	}
 	out := &judged{Service: s, text: serviceText(s.Service)}
 	services, faults := j.Rules.Parse("service.toml", []byte(out.text))
-	for _, f := range faults {
-		if !f.Warning {
-			out.faults = append(out.faults, f)
-		}
-	}
+	out.faults = slices.DeleteFunc(faults, func(f source.Fault) bool { return f.Warning })
 	if len(out.faults) == 0 {
 		s.Service = services[0]
 	}
@@ -165,10 +162,7 @@ func (j Judge) refuse(all []*judged) {
 // write writes a service with its notes, or as a comment.
 func (s *judged) write(b *bytes.Buffer) {
 	for _, f := range s.faults {
-		hint := "correct it, and take the comment signs away"
-		if f.Hint != "" {
-			hint = f.Hint
-		}
+		hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
 		s.note(s.at, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
 	}
 	slices.SortStableFunc(s.Notes, func(a, b Note) int { return a.at.compare(b.at) })

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -151,9 +152,7 @@ func (k *keepalived) group(n *node) (groups []portGroup, err error) {
 			return nil, err
 		}
 		port, portErr := portOf(s.arg(1))
-		if err == nil && portErr != nil {
-			err = portErr
-		}
+		err = cmp.Or(err, portErr)
 		if err == nil && port == 0 {
 			err = fmt.Errorf("it is of all ports")
 		}
@@ -221,19 +220,13 @@ func (k *keepalived) serve(n *node, v *virtualServer, name string) {
 	notes := Result{Notes: wayNotes}
 	for _, s := range reals {
 		own, ownNotes := wayOf(s, "lvs_method", "lb_kind")
-		if own == nil {
-			own = way
-		}
 		notes.Notes = append(notes.Notes, ownNotes...)
-		notes.realServer(v, s, own, 0)
+		notes.realServer(v, s, cmp.Or(own, way), 0)
 	}
 	if len(sorry) > 0 {
 		own, ownNotes := wayOf(n, "sorry_server_lvs_method")
-		if own == nil {
-			own = way
-		}
 		notes.Notes = append(notes.Notes, ownNotes...)
-		notes.realServer(v, sorry[0], own, 1)
+		notes.realServer(v, sorry[0], cmp.Or(own, way), 1)
 	}
 	s := k.addServer(v, name)
 	if n.last("protocol") == nil {

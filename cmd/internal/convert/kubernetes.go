@@ -134,9 +134,7 @@ func (r *manifestReader) add(at position, text []byte, kind string, depth int) e
 	if err := json.Unmarshal(text, &o); err != nil {
 		return errorAt(at, "it is no object of Kubernetes: %s", source.Printable(err.Error()))
 	}
-	if o.Kind == "" {
-		o.Kind = kind
-	}
+	o.Kind = cmp.Or(o.Kind, kind)
 	if strings.HasSuffix(o.Kind, "List") && depth < maxDepth {
 		for _, item := range o.Items {
 			if err := r.add(at, item, strings.TrimSuffix(o.Kind, "List"), depth+1); err != nil {
