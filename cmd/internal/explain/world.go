@@ -80,11 +80,8 @@ func NewWorld(s proxier.Snapshot, m modes.Mode) *World {
 // say what of them is not used.
 func (w *World) AddFaults(st source.Status) {
 	for _, f := range st.Files {
-		for _, fault := range f.Faults {
-			if f.State != source.Accepted && !fault.Warning {
-				w.Unread = append(w.Unread, fmt.Sprintf("%s (%s)", filepath.Base(f.Path), fault.String()))
-				break
-			}
+		if fault := source.FirstError(f.Faults); fault != nil && f.State != source.Accepted {
+			w.Unread = append(w.Unread, fmt.Sprintf("%s (%s)", filepath.Base(f.Path), fault))
 		}
 	}
 }
