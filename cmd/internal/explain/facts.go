@@ -66,9 +66,8 @@ type facts struct {
 	doubts   []Problem // what could not be read, and may keep it from working
 }
 
-// lookBack finds the way back to the client, which tells by which interface its packets come.
-func lookBack(h Host, q Question) lookup {
-	r, err := h.Route(RouteQuery{Dest: q.Source})
+func lookUp(h Host, q RouteQuery) lookup {
+	r, err := h.Route(q)
 	return lookup{r, err}
 }
 
@@ -84,8 +83,7 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	f.rules.Sort()
 	f.doubtRules()
 	if d.sender.Host {
-		r, err := h.Route(RouteQuery{Dest: d.question.Dest})
-		f.forth = lookup{r, err}
+		f.forth = lookUp(h, RouteQuery{Dest: d.question.Dest})
 	}
 	if d.frontend == nil {
 		return f
@@ -130,8 +128,7 @@ func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
 		if e.Masquerade {
 			mark = d.host.Mark()
 		}
-		r, err := h.Route(RouteQuery{Dest: e.Address.Addr(), Mark: mark})
-		f.targets[e.Address] = lookup{r, err}
+		f.targets[e.Address] = lookUp(h, RouteQuery{Dest: e.Address.Addr(), Mark: mark})
 	}
 	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
 		return

@@ -17,7 +17,7 @@ func Explain(ctx context.Context, w *World, q Question, h Host) (*Report, error)
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
-	back := lookBack(h, q)
+	back := lookUp(h, RouteQuery{Dest: q.Source}) // by whose interface the client's packets come
 	in := q.In
 	if in == "" && back.err == nil {
 		in = back.Interface
