@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +22,7 @@ func (r *Report) behindRouter(d *decision, e *Expected, t lookup) bool {
 	if !d.answers() || d.route.Pool.Forward.Method != source.ForwardDirect || !t.Via.IsValid() {
 		return false
 	}
-	r.addProblem(Problem{Step: routeStep, Sure: true, order: routeOrder, Endpoint: endpoints(e),
+	r.addProblem(Problem{Step: routeStep, Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
 		Text: fmt.Sprintf("the endpoint is behind the router %s, which sends packets to %s back", t.Via, d.question.Dest),
 		Hint: "forward = \"tunnel\" gets through routers"})
 	return true

@@ -195,17 +195,17 @@ func (r *Report) reverse(d *decision, f *facts) {
 // target is the way of the packet to one endpoint.
 func (r *Report) target(d *decision, f *facts, p ruleset.Packet, i int, t lookup) {
 	e := &r.Expected[i]
-	to := endpoints(e)
 	if !t.Local && !d.sender.Host && !d.answers() {
 		e.Blocked = r.forwarding(d, f)
 	}
 	if t.err != nil {
 		r.say(routeStep, fmt.Sprintf("%s: NO ROUTE: %v", e.Address, t.err))
-		r.addProblem(Problem{Step: routeStep, Text: "no route to the endpoint", Sure: true, order: routeOrder, Endpoint: to, Hint: "see ip route get " + e.Address.Addr().String()})
+		r.addProblem(Problem{Step: routeStep, Text: "no route to the endpoint", Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
+			Hint: "see ip route get " + e.Address.Addr().String()})
 		e.Blocked = true
 		return
 	}
-	r.say(routeStep, t.text(e.Address))
+	r.say(routeStep, e.Address.String()+" "+t.text())
 	e.Source = d.question.Source
 	if e.Masquerade {
 		e.Source = t.Source
@@ -214,16 +214,15 @@ func (r *Report) target(d *decision, f *facts, p ruleset.Packet, i int, t lookup
 	e.Blocked = r.late(d, f, p, e, t) || e.Blocked
 }
 
-func endpoints(e *Expected) []netip.AddrPort { return []netip.AddrPort{e.Address} }
-
-func (t lookup) text(to netip.AddrPort) string {
+// text says where it leads.
+func (t lookup) text() string {
 	switch {
 	case t.Local:
-		return to.String() + " is this host itself"
+		return "is this host itself"
 	case t.Via.IsValid():
-		return fmt.Sprintf("%s by %s, via %s", to, t.Interface, t.Via)
+		return fmt.Sprintf("by %s, via %s", t.Interface, t.Via)
 	}
-	return fmt.Sprintf("%s by %s", to, t.Interface)
+	return "by " + t.Interface
 }
 
 // forwarding reports whether this host does not forward.
@@ -320,7 +319,7 @@ func (r *Report) back(d *decision, f *facts) {
 			Hint: "see ip route get " + d.question.Source.String()})
 		return
 	}
-	r.say(routeStep, fmt.Sprintf("back to the client %s", strings.TrimPrefix(f.back.text(netip.AddrPortFrom(d.question.Source, 0)), netip.AddrPortFrom(d.question.Source, 0).String()+" ")))
+	r.say(routeStep, "back to the client "+f.back.text())
 	for _, e := range r.Expected {
 		if !e.Masquerade && !f.targets[e.Address].Local {
 			r.say(routeStep, "endpoints see the client's address: their answers must come back by way of this host")
