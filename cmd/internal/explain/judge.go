@@ -29,10 +29,8 @@ func Explain(ctx context.Context, w *World, q Question, h Host) (*Report, error)
 // judge holds a decision against facts.
 func judge(d *decision, f *facts) *Report {
 	r := &Report{Question: d.question, Outcome: d.outcome, Expected: d.expected()}
-	for i, name := range stepNames {
-		if name != "" {
-			r.Steps = append(r.Steps, Step{Number: i, Name: name})
-		}
+	for i := serviceStep; i <= hostStep; i++ {
+		r.Steps = append(r.Steps, Step{Number: i, Name: stepNames[i]})
 	}
 	r.service(d)
 	r.announced(d)
@@ -309,9 +307,15 @@ func (r *Report) conclude(d *decision, looked int) {
 	r.Works = len(whole) == 0 && len(part) == 0
 	switch rest := some(append(part, maybe...)); {
 	case d.outcome != Balanced:
-		r.Verdict = strings.Join(append([]string{fmt.Sprintf("%s: %s (%d)", d.outcome, d.why, r.stepOf(d))}, hints(d.hint)...), "; ")
+		r.Verdict = fmt.Sprintf("%s: %s (%d)", d.outcome, d.why, r.stepOf(d))
+		if d.hint != "" {
+			r.Verdict += "; " + d.hint
+		}
 	case len(whole) > 0:
-		r.Verdict = "does not work: " + strings.Join(append(whole[:1:1], join("also", append(whole[1:], part...))...), "; ")
+		r.Verdict = "does not work: " + whole[0]
+		if also := append(whole[1:], part...); len(also) > 0 {
+			r.Verdict += "; also " + some(also)
+		}
 	case blocked > 0 && blocked == len(r.Expected):
 		r.Verdict = "does not work: " + rest
 	case len(part) > 0:
@@ -321,20 +325,6 @@ func (r *Report) conclude(d *decision, looked int) {
 	default:
 		r.Verdict = "works"
 	}
-}
-
-func hints(hint string) []string {
-	if hint == "" {
-		return nil
-	}
-	return []string{hint}
-}
-
-func join(word string, list []string) []string {
-	if len(list) == 0 {
-		return nil
-	}
-	return []string{word + " " + some(list)}
 }
 
 func addresses(list []netip.AddrPort) string {
