@@ -99,10 +99,7 @@ func (u *Undrained) String() string {
 	}
 	text := "the drain of " + TargetName(u.Target) + " is over"
 	for _, d := range u.Still {
-		text += fmt.Sprintf("\nstill drained: %s by %s", d.Target, source.Printable(d.By))
-		if d.Reason != "" {
-			text += ": " + source.Printable(d.Reason)
-		}
+		text += because(fmt.Sprintf("\nstill drained: %s by %s", d.Target, source.Printable(d.By)), source.Printable(d.Reason))
 	}
 	if u.More > 0 {
 		text += fmt.Sprintf("\nand %s more, see svcproxy drain", counted(u.More, "drain"))

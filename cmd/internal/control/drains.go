@@ -20,14 +20,19 @@ func (t *table) drains(s *Summary) string {
 
 // drained says what is drained, by whom, for how long and why, and how long that may last.
 func (t *table) drained(d conditions.Drained) string {
-	text := fmt.Sprintf("%s, by %s for %s", TargetName(d.Target), d.By, age(t.now, d.At))
-	if d.Reason != "" {
-		text += ": " + d.Reason
-	}
+	text := because(fmt.Sprintf("%s, by %s for %s", TargetName(d.Target), d.By, age(t.now, d.At)), d.Reason)
 	if !d.Until.IsZero() {
 		text += ", " + t.left(d.Until)
 	}
 	return text
+}
+
+// because returns a text with a reason behind it, if there is one.
+func because(text, reason string) string {
+	if reason == "" {
+		return text
+	}
+	return text + ": " + reason
 }
 
 func (st *Status) drains(t *table) (lines []string) {

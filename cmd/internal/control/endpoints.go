@@ -99,7 +99,7 @@ func (t *table) left(until time.Time) string {
 func (t *table) why(e proxier.EndpointStatus) string {
 	var parts []string
 	if d := e.Drain; d != nil {
-		parts = append(parts, drainText(*d))
+		parts = append(parts, because("drained by "+d.By, d.Reason))
 	}
 	if e.Tier > 0 {
 		parts = append(parts, fmt.Sprintf("tier %d", e.Tier))
@@ -111,14 +111,6 @@ func (t *table) why(e proxier.EndpointStatus) string {
 		parts = append(parts, t.lastAnswer(e.Check))
 	}
 	return cmp.Or(strings.Join(parts, "; "), "-")
-}
-
-func drainText(d proxier.Drain) string {
-	text := "drained by " + d.By
-	if d.Reason != "" {
-		text += ": " + d.Reason
-	}
-	return text
 }
 
 // lastAnswer returns what a check last answered: "tcp 0.3 ms", "tcp: connection refused, 2s ago".

@@ -70,11 +70,7 @@ func (c *Client) leaves(ctx context.Context) (string, error) {
 	if len(list) == 0 || !list[0].Target.Node {
 		return "", nil
 	}
-	text := "this host is drained by " + list[0].By
-	if list[0].Reason != "" {
-		text += ": " + list[0].Reason
-	}
-	return source.Printable(text), nil
+	return source.Printable(because("this host is drained by "+list[0].By, list[0].Reason)), nil
 }
 
 // missing says what of a selection means no service; empty: nothing.
