@@ -162,8 +162,8 @@ func (q *statusQuestion) writeServices(ctx context.Context, c *control.Client, w
 
 // order sorts services. It is an error that none is meant by a name.
 func (q *statusQuestion) order(list []proxier.ServiceStatus) error {
-	if lost := control.Unmatched(q.which, list); len(lost) > 0 {
-		return fmt.Errorf("no service is %s", strings.Join(lost, ", or "))
+	if lost := control.Missing(q.which, list); lost != "" {
+		return errors.New(lost)
 	}
 	if q.sort == "" {
 		return nil

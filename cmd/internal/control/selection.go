@@ -3,6 +3,7 @@ package control
 import (
 	"net/url"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
@@ -11,14 +12,18 @@ import (
 // A Selection says which services are meant.
 type Selection = source.Selection
 
-// Unmatched returns the patterns that mean none of some services.
-func Unmatched(which Selection, list []proxier.ServiceStatus) []string {
-	return slices.DeleteFunc(slices.Clone(which), func(pattern string) bool {
+// Missing says which patterns of a selection mean none of some services; empty: each means some.
+func Missing(which Selection, list []proxier.ServiceStatus) string {
+	lost := slices.DeleteFunc(slices.Clone(which), func(pattern string) bool {
 		one := Selection{pattern}
 		return slices.ContainsFunc(list, func(s proxier.ServiceStatus) bool {
 			return one.Matches(source.Key{Namespace: s.Namespace, Name: s.Name}, s.Labels)
 		})
 	})
+	if len(lost) == 0 {
+		return ""
+	}
+	return "no service is " + strings.Join(lost, ", or ")
 }
 
 // queryOf returns a Selection as SelectionOf reads it.

@@ -218,8 +218,8 @@ func TestSelection(t *testing.T) {
 			t.Errorf("%q crosses the socket as %q, %v", s, back, err)
 		}
 	}
-	if got := Unmatched(Selection{"web", "x*", "team=fr*", "prod/*", "team=back"}, []proxier.ServiceStatus{web}); fmt.Sprint(got) != "[x* prod/* team=back]" {
-		t.Errorf("unmatched %q", got)
+	if got := Missing(Selection{"web", "x*", "team=fr*", "prod/*", "team=back"}, []proxier.ServiceStatus{web}); got != "no service is x*, or prod/*, or team=back" {
+		t.Errorf("missing %q", got)
 	}
 	for _, bad := range []string{"=x", "*=x", "a b=x", "team=[", "team=\x1b["} {
 		if _, err := SelectionOf(url.Values{"name": {bad}}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is no pattern of labels", bad)) {

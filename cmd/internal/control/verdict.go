@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
@@ -43,7 +42,7 @@ func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
 			return "", err
 		}
 		why, pending := verdict(list)
-		if lost := missing(which, list); lost != "" {
+		if lost := Missing(which, list); lost != "" {
 			why, pending = lost, !ready
 			if ready, err = c.ready(ctx); err != nil { // if not, files may not have been read when it listed services
 				return "", err
@@ -71,14 +70,6 @@ func (c *Client) leaves(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	return source.Printable(because("this host is drained by "+list[0].By, list[0].Reason)), nil
-}
-
-// missing says what of a selection means no service; empty: nothing.
-func missing(which Selection, list []proxier.ServiceStatus) string {
-	if lost := Unmatched(which, list); len(lost) > 0 {
-		return "no service is " + strings.Join(lost, ", or ")
-	}
-	return ""
 }
 
 // verdict returns why not all services serve, and whether that may be so only
