@@ -46,8 +46,8 @@ func claimDir(kind, dir, name string, patience time.Duration) (*os.File, error) 
 	return f, nil
 }
 
-// lockPatience is for how long a daemon that was killed may still seem to hold
-// its lock: until a child that it was starting has become another program.
+// lockPatience is for how long a daemon that was killed may still seem to hold its lock, or the
+// name in its namespace: until a child that it was starting has become another program.
 const lockPatience = 2 * time.Second
 
 // lock locks f, or returns that another process held it all the time.

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,10 +20,6 @@ import (
 const NamespaceName = "@svcproxy"
 
 const (
-	// namespacePatience is how long a name may still seem to be held by a daemon
-	// that was killed: until a child that it was starting is another program.
-	namespacePatience = lockPatience
-
 	// answerPatience is how long a holder may take to say who it is.
 	answerPatience = time.Second
 
@@ -98,7 +95,7 @@ func ClaimNamespace(name string, self Holder) (*NamespaceClaim, error) {
 
 // listenPatiently listens at name, or returns that another process held it all the time.
 func listenPatiently(name string) (net.Listener, error) {
-	for deadline := time.Now().Add(namespacePatience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
 		l, err := net.Listen("unix", name)
 		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
 			return l, err
@@ -110,10 +107,7 @@ func listenPatiently(name string) (net.Listener, error) {
 func warning(name string, held *HeldError, err error) string {
 	const cannot = "another svcproxy that starts in this network namespace will not be refused"
 	if held == nil {
-		if err == nil {
-			err = errors.New("nobody listens there")
-		}
-		return fmt.Sprintf("it is not known who has the socket %s (%v): %s", name, err, cannot)
+		return fmt.Sprintf("it is not known who has the socket %s (%v): %s", name, cmp.Or(err, errors.New("nobody listens there")), cannot)
 	}
 	return fmt.Sprintf("process %d (%s) of user %d has the socket %s: %s", held.PID, held.Process, held.uid, name, cannot)
 }
@@ -170,7 +164,7 @@ func CheckNamespace(name string) error {
 // askPatiently returns who has name, after a while also where that does not answer:
 // a daemon that was killed may seem to have it for a moment.
 func askPatiently(name string) (*HeldError, error) {
-	for deadline := time.Now().Add(namespacePatience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
 		held, err := askHolder(name)
 		if err != nil || held == nil || held.Answered || time.Now().After(deadline) {
 			return held, err

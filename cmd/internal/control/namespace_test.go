@@ -61,7 +61,7 @@ func TestClaimIsPatient(t *testing.T) {
 	t.Parallel()
 	name := uniqueName(t)
 	first := claimed(t, name)
-	time.AfterFunc(namespacePatience/4, func() { first.Close() })
+	time.AfterFunc(lockPatience/4, func() { first.Close() })
 	second := claimed(t, name)
 	defer second.Close()
 	if w := second.Warnings(); w != nil {
