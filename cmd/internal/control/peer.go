@@ -92,10 +92,7 @@ func peerGroups(conn *net.UnixConn) (groups []uint32, err error) {
 	if err == nil && errno != 0 {
 		err = errno
 	}
-	if err != nil {
-		return nil, err
-	}
-	return groups, nil
+	return groups, err
 }
 
 // mayChange returns why a peer may not change what the daemon does; nil: it may. Root may,
