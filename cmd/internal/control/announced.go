@@ -106,11 +106,7 @@ func (t *table) session(x announcer.Session) {
 }
 
 func (t *table) withheld(a proxier.AnnouncedAddress) {
-	at := ""
-	if a.Place != "" {
-		at = "(" + a.Place + ")"
-	}
-	t.row("  "+a.Address.String(), a.Means, "NOT", strings.TrimSpace(a.Reason+" "+at))
+	t.row("  "+a.Address.String(), a.Means, "NOT", strings.TrimSpace(a.Reason+" "+bracketed(a.Place)))
 }
 
 // announcedRows writes a row for each address, and why it is not announced.

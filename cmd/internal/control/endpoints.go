@@ -11,9 +11,9 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// endpointsOf writes a row for each endpoint of services; named: behind the name of its service.
+// endpoints writes a row for each endpoint of services; named: behind the name of its service.
 // Since when and why it is so has columns where one of them has more to tell than its file does.
-func (t *table) endpointsOf(services []proxier.ServiceStatus, named bool) {
+func (t *table) endpoints(services []proxier.ServiceStatus, named bool) {
 	head := []string{"ENDPOINT", "STATE", "WEIGHT", "WHERE"}
 	more := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return slices.ContainsFunc(s.Endpoints, observed) })
 	counted := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return s.Traffic != nil })

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -247,15 +246,15 @@ func (s *Summary) Trouble() string {
 
 // String returns the problem on a line.
 func (p Problem) String() string {
-	return source.Printable(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, p.in()), " "))
+	return source.Printable(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, bracketed(p.Place)), " "))
 }
 
-// in returns the place in parentheses.
-func (p Problem) in() string {
-	if p.Place == "" {
+// bracketed returns a place in parentheses; empty: there is none.
+func bracketed(place string) string {
+	if place == "" {
 		return ""
 	}
-	return "(" + p.Place + ")"
+	return "(" + place + ")"
 }
 
 // counted returns "1 file", "2 files", "10,000 files".
@@ -286,5 +285,5 @@ func (s *Summary) lastSync() proxier.FamilyStatus {
 	if len(s.Families) == 0 {
 		return proxier.FamilyStatus{}
 	}
-	return slices.MaxFunc(s.Families, func(a, b proxier.FamilyStatus) int { return cmp.Or(a.LastSync.Compare(b.LastSync)) })
+	return slices.MaxFunc(s.Families, func(a, b proxier.FamilyStatus) int { return a.LastSync.Compare(b.LastSync) })
 }

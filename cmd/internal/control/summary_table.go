@@ -21,8 +21,8 @@ func (s *Summary) WriteTable(w io.Writer, now time.Time) error {
 	t.problems(s)
 	t.announced(&s.Announced, len(s.Problems)+s.Left.Problems == len(s.Problems))
 	t.bounded("WARNINGS", s.Warnings, s.Left.Warnings)
-	if last := nonEmpty(s.restart(), t.drains(s)); len(last) > 0 {
-		t.row(strings.Join(last, "  "))
+	if last := spaced(s.restart(), t.drains(s)); last != "" {
+		t.row(last)
 	}
 	if len(s.Everything) > 0 {
 		t.line("")
@@ -119,12 +119,7 @@ func (t *table) brokenFiles(s *Summary) {
 // fault returns where and what the first fault of a file is.
 func fault(f source.FileStatus) (at, what string) {
 	at = f.Path
-	var faults []source.Fault
-	for _, x := range f.Faults {
-		if !x.Warning {
-			faults = append(faults, x)
-		}
-	}
+	faults := slices.DeleteFunc(slices.Clone(f.Faults), func(x source.Fault) bool { return x.Warning })
 	if len(faults) == 0 {
 		return at, ""
 	}
@@ -158,7 +153,7 @@ func (t *table) problem(p Problem) {
 		t.row("  " + p.String())
 		return
 	}
-	t.row("  "+p.Subject, p.Address, p.State, strings.TrimSpace(p.Reason+" "+p.in()))
+	t.row("  "+p.Subject, p.Address, p.State, strings.TrimSpace(p.Reason+" "+bracketed(p.Place)))
 }
 
 // bounded writes the first of many lines.
@@ -217,7 +212,7 @@ func action(f proxier.FrontendStatus) string {
 
 // spaced returns the words that are not empty, with two spaces between.
 func spaced(words ...string) string {
-	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), "  ")
+	return strings.Join(nonEmpty(words...), "  ")
 }
 
 // WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.
@@ -258,7 +253,7 @@ func (t *table) service(s proxier.ServiceStatus) {
 		t.row("-", "-", "-", noAddress(s))
 	}
 	t.line("")
-	t.endpointsOf([]proxier.ServiceStatus{s}, false)
+	t.endpoints([]proxier.ServiceStatus{s}, false)
 	if len(s.Endpoints) == 0 {
 		t.row("-", "no endpoints", "-", "-")
 	}

@@ -24,7 +24,8 @@ func (st *Status) WriteTable(w io.Writer, now time.Time) error {
 	t.files(st)
 	t.connections(st)
 	t.services(st.Loop.Services)
-	t.endpoints(st.Loop.Services)
+	t.line("")
+	t.endpoints(st.Loop.Services, true)
 	t.announcedAll(&st.Announced)
 	t.list("DRAINS", st.drains(t))
 	t.list("FAULTS", st.faults())
@@ -162,11 +163,6 @@ func labelText(labels map[string]string, most int) string {
 // nonEmpty returns the strings that are not.
 func nonEmpty(in ...string) []string {
 	return slices.DeleteFunc(in, func(s string) bool { return s == "" })
-}
-
-func (t *table) endpoints(services []proxier.ServiceStatus) {
-	t.line("")
-	t.endpointsOf(services, true)
 }
 
 // faults returns what keeps files from being used as they stand.
