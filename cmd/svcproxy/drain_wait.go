@@ -46,7 +46,7 @@ func (w *drainWait) run(ctx context.Context) error {
 	for {
 		over, err := w.look(time.Now())
 		if ctx.Err() != nil {
-			return w.end(fmt.Errorf("interrupted: %s stays drained", w.name()))
+			return w.end(fmt.Errorf("interrupted: %s stays drained", control.TargetName(w.target)))
 		}
 		if over || err != nil {
 			return w.end(err)
@@ -68,7 +68,7 @@ func (w *drainWait) look(now time.Time) (over bool, err error) {
 	case err != nil:
 		return false, reached(err)
 	case !left.Drained:
-		return false, fmt.Errorf("%s is not drained any more", w.name())
+		return false, fmt.Errorf("%s is not drained any more", control.TargetName(w.target))
 	}
 	w.answered = now
 	switch {
@@ -108,6 +108,3 @@ func (w *drainWait) end(err error) error {
 	}
 	return err
 }
-
-// name returns what is drained as people call it.
-func (w *drainWait) name() string { return control.TargetName(w.target) }
