@@ -69,13 +69,12 @@ func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, as
 		if err := p.print(r.Faults, asJSON, c); err != nil {
 			return err
 		}
-		if source.AnyError(r.Faults) {
-			result.code = max(result.code, exitFailed)
-		}
-		if r.Unreadable {
+		switch {
+		case r.Unreadable:
 			result.code = exitUnreachable
-		}
-		if !r.Unreadable && !source.AnyError(r.Faults) && !asJSON {
+		case source.AnyError(r.Faults):
+			result.code = max(result.code, exitFailed)
+		case !asJSON:
 			if err := p.praise(path, r); err != nil {
 				return err
 			}

@@ -116,8 +116,7 @@ func (p *program) makePlan(ctx context.Context, c *planCall) (*plan.Report, erro
 	if err := p.nobodyRuns(ctx); err != nil {
 		return nil, unreachable(fmt.Errorf("the plan of another daemon cannot be made: %w", err))
 	}
-	may, capErr := has(0, unix.CAP_NET_ADMIN)
-	if capErr != nil || !may {
+	if mayAdminister("plan") != nil {
 		return nil, unreachable(fmt.Errorf("%w; without it, plan needs root or CAP_NET_ADMIN to read the kernel: --against needs neither", err))
 	}
 	return daemon.Planner{ConfigDir: p.dirs.config, StateDir: p.dirs.state, Load: load, Stderr: p.stderr}.Alone(ctx)
