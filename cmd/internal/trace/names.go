@@ -3,7 +3,6 @@ package trace
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
@@ -144,10 +143,8 @@ func (n *Names) frontend(to netip.AddrPort, p source.Protocol) *Frontend {
 // isLocal reports whether a packet is of a local source: from this host itself where it
 // came in on no interface.
 func (n *Names) isLocal(src netip.Addr, in string) bool {
-	return in == "" || inAny(n.LocalCIDRs, src) || slices.ContainsFunc(n.LocalInterfaces, func(name string) bool {
-		start, many := strings.CutSuffix(name, "*")
-		return name == in || many && strings.HasPrefix(in, start)
-	})
+	h := proxier.Host{LocalCIDRs: n.LocalCIDRs, LocalInterfaces: n.LocalInterfaces}
+	return in == "" || h.LocalBy(proxier.Sender{Addr: src, Interface: in}) != ""
 }
 
 // Reasons why a packet is not balanced.
