@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -60,9 +61,7 @@ func (r *routes) byBGP(now time.Time) (list []Route, next time.Time) {
 			continue
 		}
 		list = append(list, Route{Addr: a, Shutdown: true})
-		if next.IsZero() || until.Before(next) {
-			next = until
-		}
+		next = times.Due(next, until)
 	}
 	slices.SortFunc(list, func(a, b Route) int { return a.Addr.Compare(b.Addr) })
 	return list, next
