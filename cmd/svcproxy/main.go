@@ -40,12 +40,11 @@ func (p *program) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return 0
 	}
-	var coded *codedError
-	switch {
+	switch coded, isCoded := errors.AsType[*codedError](err); {
 	case !p.working:
 		fmt.Fprintf(p.stderr, "svcproxy: %v\nRun 'svcproxy --help' for usage.\n", err)
 		return exitUsage
-	case errors.As(err, &coded):
+	case isCoded:
 		if coded.err != nil {
 			fmt.Fprintln(p.stderr, journal.Failure(p.stderr, coded.err))
 		}

@@ -64,8 +64,7 @@ func (r *Report) add(files ...file.File) {
 
 // unreadable reports that path could not be read.
 func (r *Report) unreadable(path string, err error) {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		path = pe.Path
 	}
 	r.Faults = append(r.Faults, file.UnreadableFault(path, err))

@@ -150,8 +150,7 @@ func read(resp *http.Response, answer any) error {
 
 // unanswered returns why there is no answer.
 func unanswered(err error) error {
-	var dial *url.Error
-	if errors.As(err, &dial) {
+	if dial, ok := errors.AsType[*url.Error](err); ok {
 		err = dial.Err // without an address that means nothing on a unix socket
 	}
 	if errors.Is(err, fs.ErrPermission) {

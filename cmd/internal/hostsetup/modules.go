@@ -94,8 +94,7 @@ func (t tree) verifyClients(m modes.Mode) string {
 // modprobe loads a module. Its own words say why it could not.
 func modprobe(ctx context.Context, module string, options ...string) error {
 	out, err := exec.CommandContext(ctx, "modprobe", append([]string{"--", module}, options...)...).CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && len(out) > 0 {
+	if _, exited := errors.AsType[*exec.ExitError](err); exited && len(out) > 0 {
 		return errors.New(strings.TrimSpace(string(out)))
 	}
 	return err
