@@ -1,6 +1,7 @@
 package announcer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,10 +101,7 @@ func (a *Announcer) end(run *running, another bool) {
 func (a *Announcer) hasEnded(run *running) bool {
 	select {
 	case err := <-run.ended:
-		if err == nil {
-			err = errors.New("its goroutine is gone")
-		}
-		a.setRunning(nil, fmt.Errorf("BGP ended: %w", err))
+		a.setRunning(nil, fmt.Errorf("BGP ended: %w", cmp.Or(err, errors.New("its goroutine is gone"))))
 		return true
 	default:
 		return false

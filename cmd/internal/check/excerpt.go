@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -125,10 +126,5 @@ var wide = [][2]rune{
 }
 
 func isWide(r rune) bool {
-	for _, w := range wide {
-		if r >= w[0] && r <= w[1] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(wide, func(w [2]rune) bool { return r >= w[0] && r <= w[1] })
 }

@@ -1,6 +1,7 @@
 package manual
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -70,11 +71,7 @@ func usage(c *cobra.Command) string {
 }
 
 func command(b *strings.Builder, c *cobra.Command) {
-	text := c.Long
-	if text == "" {
-		text = c.Short + "."
-	}
-	fmt.Fprintf(b, "\n## %s\n%s\n", usage(c), prose(text))
+	fmt.Fprintf(b, "\n## %s\n%s\n", usage(c), prose(cmp.Or(c.Long, c.Short+".")))
 	flags(b, c.LocalNonPersistentFlags())
 	if c.Example != "" {
 		fmt.Fprintf(b, "Examples:\n\n%s\n", code(c.Example))

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -18,9 +19,7 @@ func InCluster(s configs.Settings, n *source.ClusterNode, services []netip.Prefi
 	if n == nil {
 		return s
 	}
-	if s.Zone == "" {
-		s.Zone = n.Zone
-	}
+	s.Zone = cmp.Or(s.Zone, n.Zone)
 	if len(s.LocalCIDRs) == 0 && len(s.LocalInterfaces) == 0 {
 		s.LocalCIDRs = n.PodCIDRs
 	}
