@@ -33,7 +33,6 @@ const (
 	attrRevisionMin = 10
 
 	attrIP       = 1
-	attrCIDR     = 3
 	attrPort     = 4
 	attrTimeout  = 6
 	attrProto    = 7

@@ -15,14 +15,10 @@ import (
 type Flowtable struct {
 	Name     string
 	Priority int32    // at ingress
-	Devices  []string // names, sorted, at most MaxFlowtable; the kernel takes out one that is removed
+	Devices  []string // names, sorted; the kernel takes out one that is removed, and refuses the 256th (NFT_NETDEVICE_MAX)
 	Offload  bool     // hardware does it; the kernel refuses a device that cannot. Least kernel 5.5
 	Counter  bool     // connection tracking counts these packets, too. Least kernel 5.7
 }
-
-// MaxFlowtable is how many devices the kernel takes for a flow table: it refuses the one that makes them
-// NFT_NETDEVICE_MAX, 256, <net/netfilter/nf_tables.h>.
-const MaxFlowtable = 255
 
 // FlowsRemovable reports whether connection tracking of this kernel removes an entry whose
 // connection is in a flow table, which takes the connection out of it. Linux 6.4 was the first to do
