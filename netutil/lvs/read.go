@@ -252,21 +252,11 @@ type attributes []byte
 
 func (a attributes) find(typ uint16) []byte { return nlmsg.Find(a, typ) }
 
-func (a attributes) uint16(typ uint16) uint16 {
-	if b := a.find(typ); len(b) == 2 {
-		return binary.NativeEndian.Uint16(b)
-	}
-	return 0
-}
+func (a attributes) uint16(typ uint16) uint16 { return nlmsg.NativeUint16(a.find(typ)) }
 
 func (a attributes) uint32(typ uint16) uint32 { return nlmsg.NativeUint32(a.find(typ)) }
 
-func (a attributes) uint64(typ uint16) uint64 {
-	if b := a.find(typ); len(b) == 8 {
-		return binary.NativeEndian.Uint64(b)
-	}
-	return 0
-}
+func (a attributes) uint64(typ uint16) uint64 { return nlmsg.NativeUint64(a.find(typ)) }
 
 // addr decodes union nf_inet_addr: IPv4 uses the first four of its 16 bytes.
 func (a attributes) addr(typ uint16, v4 bool) netip.Addr {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // Lengths of headers in bytes, <linux/netlink.h>, <linux/netfilter/nfnetlink.h>.
@@ -86,9 +88,4 @@ func putMilliseconds(m []byte, typ uint16, d time.Duration) []byte {
 	return putBytes(m, typ, binary.BigEndian.AppendUint64(nil, ms))
 }
 
-func milliseconds(b []byte) time.Duration {
-	if len(b) != 8 {
-		return 0
-	}
-	return time.Duration(binary.BigEndian.Uint64(b)) * time.Millisecond
-}
+func milliseconds(b []byte) time.Duration { return time.Duration(nlmsg.Uint64(b)) * time.Millisecond }

@@ -1,8 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
-
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
@@ -31,10 +29,7 @@ func (m message) isOf(t Table) bool {
 
 // generation returns the lower half of the number of the transaction that an object is listed as of.
 func (m message) generation() uint16 {
-	if len(m.Body) < genLen {
-		return 0
-	}
-	return binary.BigEndian.Uint16(m.Body[2:])
+	return nlmsg.Uint16(m.Body[min(2, len(m.Body)):])
 }
 
 func asError(errno unix.Errno) error {

@@ -47,10 +47,7 @@ func (m Message) IsLast() bool { return m.Type == unix.NLMSG_DONE || m.Type == u
 
 // Errno returns what a last answer carries; 0: no error.
 func (m Message) Errno() unix.Errno {
-	if len(m.Body) < 4 {
-		return 0
-	}
-	return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body)))
+	return unix.Errno(-int32(NativeUint32(m.Body)))
 }
 
 // Align rounds up to where the next message or attribute begins.
@@ -110,43 +107,34 @@ func first(b []byte, typ uint16) []byte {
 }
 
 // Uint8 returns a number; 0 if there is none.
-func Uint8(b []byte) uint8 {
-	if len(b) < 1 {
-		return 0
-	}
-	return b[0]
-}
+func Uint8(b []byte) uint8 { return orZeros(b, 1)[0] }
 
 // Uint16 returns a number in network order; 0 if b is shorter.
-func Uint16(b []byte) uint16 {
-	if len(b) < 2 {
-		return 0
-	}
-	return binary.BigEndian.Uint16(b)
-}
+func Uint16(b []byte) uint16 { return binary.BigEndian.Uint16(orZeros(b, 2)) }
 
 // Uint32 returns a number in network order; 0 if b is shorter.
-func Uint32(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
-}
+func Uint32(b []byte) uint32 { return binary.BigEndian.Uint32(orZeros(b, 4)) }
 
 // Uint64 returns a number in network order; 0 if b is shorter.
-func Uint64(b []byte) uint64 {
-	if len(b) < 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(b)
-}
+func Uint64(b []byte) uint64 { return binary.BigEndian.Uint64(orZeros(b, 8)) }
+
+// NativeUint16 returns a number in the host's order; 0 if b is shorter.
+func NativeUint16(b []byte) uint16 { return binary.NativeEndian.Uint16(orZeros(b, 2)) }
 
 // NativeUint32 returns a number in the host's order; 0 if b is shorter.
-func NativeUint32(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
+func NativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(orZeros(b, 4)) }
+
+// NativeUint64 returns a number in the host's order; 0 if b is shorter.
+func NativeUint64(b []byte) uint64 { return binary.NativeEndian.Uint64(orZeros(b, 8)) }
+
+var zeros [8]byte
+
+// orZeros returns b, or zeros if it has fewer bytes than a number of n.
+func orZeros(b []byte, n int) []byte {
+	if len(b) < n {
+		return zeros[:]
 	}
-	return binary.NativeEndian.Uint32(b)
+	return b
 }
 
 // String returns a string without the NUL that ends it.
