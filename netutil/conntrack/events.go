@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/net/bpf"
@@ -132,16 +131,12 @@ func (f *Follower) Run(ctx context.Context, each func(Event), lost func()) error
 // readAll calls each with all events that are there.
 func (f *Follower) readAll(ctx context.Context, each func(Event)) error {
 	for ctx.Err() == nil {
-		n, _, err := unix.Recvfrom(f.fd, f.buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		n, err := nlmsg.Receive(f.fd, f.buf, unix.MSG_DONTWAIT)
 		switch {
 		case err == unix.EAGAIN:
 			return nil
-		case err == unix.EINTR:
-			continue
 		case err != nil:
-			return os.NewSyscallError("recvfrom", err)
-		case n > len(f.buf):
-			return fmt.Errorf("%d bytes at once: %w", n, nlmsg.ErrTruncated)
+			return receiveError(n, err)
 		}
 		err = nlmsg.Each(f.buf[:n], func(m nlmsg.Message) error {
 			if e, ok := eventOf(m); ok {

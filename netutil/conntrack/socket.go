@@ -54,24 +54,27 @@ func withSocket(ctx context.Context, read func(*socket) error) error {
 	return err
 }
 
+// receiveError says what failed of nlmsg.Receive.
+func receiveError(n int, err error) error {
+	if err == nlmsg.ErrTruncated {
+		return fmt.Errorf("%d bytes at once: %w", n, err)
+	}
+	return os.NewSyscallError("recvfrom", err)
+}
+
 // read calls each with the messages of one part.
 func (s *socket) read(each func(nlmsg.Message) error) error {
 	var n int
 	var err error
 	closed := s.raw.Read(func(fd uintptr) bool {
-		for {
-			if n, _, err = unix.Recvfrom(int(fd), s.buf, unix.MSG_TRUNC); err != unix.EINTR {
-				return err != unix.EAGAIN
-			}
-		}
+		n, err = nlmsg.Receive(int(fd), s.buf, 0)
+		return err != unix.EAGAIN
 	})
 	switch {
 	case closed != nil:
 		return closed
 	case err != nil:
-		return os.NewSyscallError("recvfrom", err)
-	case n > len(s.buf):
-		return fmt.Errorf("%d bytes at once: %w", n, nlmsg.ErrTruncated)
+		return receiveError(n, err)
 	}
 	return nlmsg.Each(s.buf[:n], each)
 }

@@ -82,19 +82,11 @@ func (c *Conn) send(b []byte) error {
 }
 
 func (c *Conn) receive(flags int) (int, error) {
-	for {
-		n, _, err := unix.Recvfrom(c.fd, c.buf, flags|unix.MSG_TRUNC)
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			return 0, err
-		case n > len(c.buf):
-			return 0, nlmsg.ErrTruncated
-		}
+	n, err := nlmsg.Receive(c.fd, c.buf, flags)
+	if err == nil {
 		c.received += n
-		return n, nil
 	}
+	return n, err
 }
 
 // ErrChanged is returned by a listing during which another process committed.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // An Event says that another process committed a change of a table.
@@ -112,15 +114,13 @@ func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 	var n int
 	var failed error
 	err := raw.Read(func(fd uintptr) bool {
-		n, _, failed = unix.Recvfrom(int(fd), m.buf, unix.MSG_TRUNC)
+		n, failed = nlmsg.Receive(int(fd), m.buf, 0)
 		return failed != unix.EAGAIN
 	})
 	switch {
 	case err != nil:
 		return err
-	case failed == unix.EINTR:
-		return nil
-	case failed == unix.ENOBUFS || failed == nil && n > len(m.buf):
+	case failed == unix.ENOBUFS || failed == nlmsg.ErrTruncated:
 		m.missed.Store(true)
 		return nil
 	case failed != nil:

@@ -127,7 +127,7 @@ func (l *PacketLog) Receive(deadline time.Time, logged func(*LoggedPacket), trac
 	var failed error
 	err = raw.Read(func(fd uintptr) bool {
 		for taken := range maxDatagrams {
-			n, err := receiveWaiting(int(fd), l.buf)
+			n, err := nlmsg.Receive(int(fd), l.buf, unix.MSG_DONTWAIT)
 			if err == unix.EAGAIN {
 				drained = taken > 0
 				return drained
@@ -145,16 +145,6 @@ func (l *PacketLog) Receive(deadline time.Time, logged func(*LoggedPacket), trac
 		return errors.Is(err, os.ErrDeadlineExceeded), fmt.Errorf("receiving logged packets: %w", err)
 	}
 	return drained, nil
-}
-
-// receiveWaiting returns a datagram that is there already, or EAGAIN.
-func receiveWaiting(fd int, buf []byte) (int, error) {
-	for {
-		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
-		if err != unix.EINTR {
-			return n, err
-		}
-	}
 }
 
 // dispatch calls one of the two with each message of a datagram.

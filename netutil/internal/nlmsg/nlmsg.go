@@ -13,6 +13,21 @@ import (
 // ErrTruncated says that a message is longer than what was received of it.
 var ErrTruncated = errors.New("the kernel sent a truncated message")
 
+// Receive reads once from a netlink socket, again where a signal interrupts it. It returns how many bytes
+// there were and, where they did not all fit into b, ErrTruncated.
+func Receive(fd int, b []byte, flags int) (int, error) {
+	for {
+		n, _, err := unix.Recvfrom(fd, b, flags|unix.MSG_TRUNC)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == nil && n > len(b):
+			return n, ErrTruncated
+		}
+		return n, err
+	}
+}
+
 // A Message is one message from the kernel.
 type Message struct {
 	Type, Flags uint16
