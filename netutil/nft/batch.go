@@ -226,11 +226,9 @@ func (b *Batch) element(typ uint16, set string, e Element) {
 	m = putMilliseconds(m, unix.NFTA_SET_ELEM_EXPIRATION, e.Expires)
 	if e.Comment != "" {
 		data := len(m)
-		m = append(m, 0, 0, byte(unix.NFTA_SET_ELEM_USERDATA), 0)
-		binary.NativeEndian.PutUint16(m[data+2:], unix.NFTA_SET_ELEM_USERDATA)
+		m = binary.NativeEndian.AppendUint16(append(m, 0, 0), unix.NFTA_SET_ELEM_USERDATA)
 		m = appendComment(m, commentUserData, e.Comment)
-		binary.NativeEndian.PutUint16(m[data:], uint16(len(m)-data))
-		m = pad(m)
+		m = pad(endNest(m, data))
 	}
 	b.buf = endNest(m, start)
 }

@@ -20,7 +20,7 @@ func (c *Conn) Commit(b *Batch) error {
 	case b.Empty():
 		return nil
 	case c.muted, b.Len() > announcedBytes:
-		return c.commitUnheard(b)
+		return c.Unheard(1, func() error { return c.commit(b) })
 	}
 	listeners.RLock()
 	defer listeners.RUnlock()
@@ -38,16 +38,12 @@ func (c *Conn) commit(b *Batch) error {
 
 // Try finds out whether the kernel would accept b, without applying it.
 func (c *Conn) Try(b *Batch) error {
-	// An operation that must fail at the end keeps the rest from being applied.
-	b.message(unix.NFT_MSG_DELCHAIN, 0, func(m []byte) []byte {
-		return putString(m, unix.NFTA_CHAIN_NAME, "is not there")
-	})
+	b.DeleteChain("is not there") // an operation that must fail at the end keeps the rest from being applied
 	err := c.Commit(b)
-	var failed *CommitError
-	switch {
-	case err == nil:
+	if err == nil {
 		return errors.New("nf_tables deleted a chain that is not there")
-	case errors.As(err, &failed) && failed.last && failed.Errno == unix.ENOENT:
+	}
+	if failed, is := errors.AsType[*CommitError](err); is && failed.last && failed.Errno == unix.ENOENT {
 		return nil
 	}
 	return err
@@ -99,11 +95,6 @@ func (c *Conn) acknowledged(b *Batch, first, last uint32) error {
 			return err
 		}
 	}
-}
-
-// commitUnheard commits while no monitor of this process listens.
-func (c *Conn) commitUnheard(b *Batch) error {
-	return c.Unheard(1, func() error { return c.commit(b) })
 }
 
 // Unheard calls write, which commits up to so many times, while no monitor of this

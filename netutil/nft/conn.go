@@ -118,7 +118,9 @@ func (c *Conn) ask(b []byte, changed error, each func(m message) error) error {
 			case m.Seq != c.seq || failed != nil && !m.IsLast():
 			case m.IsLast():
 				done = true
-				failed = errors.Join(failed, asError(m.Errno()))
+				if errno := m.Errno(); errno != 0 {
+					failed = errors.Join(failed, errno)
+				}
 			case m.Flags&unix.NLM_F_DUMP_INTR != 0 && changed != nil:
 				failed = changed
 			default:

@@ -31,10 +31,3 @@ func (m message) isOf(t Table) bool {
 func (m message) generation() uint16 {
 	return nlmsg.Uint16(m.Body[min(2, len(m.Body)):])
 }
-
-func asError(errno unix.Errno) error {
-	if errno == 0 {
-		return nil
-	}
-	return errno
-}

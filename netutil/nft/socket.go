@@ -71,9 +71,5 @@ func socketPort(fd int) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	nl, ok := sa.(*unix.SockaddrNetlink)
-	if !ok {
-		return 0, errors.New("not a netlink socket")
-	}
-	return nl.Pid, nil
+	return sa.(*unix.SockaddrNetlink).Pid, nil
 }
