@@ -20,11 +20,7 @@ func Challenge(ipv6 bool, flows []Flow) (err error) {
 	if len(flows) == 0 {
 		return nil
 	}
-	domain := unix.AF_INET
-	if ipv6 {
-		domain = unix.AF_INET6
-	}
-	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // with headers of our own
+	fd, err := unix.Socket(int(family(ipv6)), unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // with headers of our own
 	if err != nil {
 		return fmt.Errorf("opening a raw socket: %w", err)
 	}

@@ -15,8 +15,8 @@ func TestFilterAndEntryAgree(t *testing.T) {
 		filter filter
 		src    string // of what it asks for
 	}{
-		{filter{udp: true, src: netip.MustParseAddrPort("10.96.0.1:53"), dst: netip.MustParseAddrPort("10.96.0.2:54")}, "10.96.0.1:53"},
-		{filter{udp: true, src: filterable(netip.MustParseAddrPort("[fd00:96::1]:53"))}, "invalid AddrPort"},
+		{filter{protocol: unix.IPPROTO_UDP, src: netip.MustParseAddrPort("10.96.0.1:53"), dst: netip.MustParseAddrPort("10.96.0.2:54")}, "10.96.0.1:53"},
+		{filter{protocol: unix.IPPROTO_UDP, src: filterable(netip.MustParseAddrPort("[fd00:96::1]:53"))}, "invalid AddrPort"},
 	} {
 		attrs, err := tt.filter.encode()
 		if err != nil {
@@ -30,7 +30,7 @@ func TestFilterAndEntryAgree(t *testing.T) {
 			t.Errorf("%+v: decoded %+v", tt.filter, e.orig)
 		}
 		for _, other := range []string{"10.96.0.1:54", "10.96.0.2:53"} {
-			if (filter{udp: true, src: netip.MustParseAddrPort(other)}).matches(&e) {
+			if (filter{protocol: unix.IPPROTO_UDP, src: netip.MustParseAddrPort(other)}).matches(&e) {
 				t.Errorf("%+v passes %s", e.orig, other)
 			}
 		}
@@ -39,7 +39,7 @@ func TestFilterAndEntryAgree(t *testing.T) {
 
 // Whatever comes from the socket, nothing beyond it is read.
 func FuzzMessages(f *testing.F) {
-	attrs, err := filter{udp: true, src: netip.MustParseAddrPort("10.96.0.1:53")}.encode()
+	attrs, err := filter{protocol: unix.IPPROTO_UDP, src: netip.MustParseAddrPort("10.96.0.1:53")}.encode()
 	if err != nil {
 		f.Fatal(err)
 	}

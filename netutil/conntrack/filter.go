@@ -1,13 +1,11 @@
 package conntrack
 
 import (
-	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Attributes of a conntrack message, <linux/netfilter/nfnetlink_conntrack.h>.
@@ -66,8 +64,7 @@ const maxWalks = 4
 // A filter selects the entries of one walk: those of a protocol whose tuples have these
 // addresses and ports, unless they are zero. The zero filter selects everything.
 type filter struct {
-	udp      bool
-	protocol uint8          // in place of UDP, unless it is zero
+	protocol uint8
 	src, dst netip.AddrPort // of the original tuple
 	at       netip.AddrPort // the source of replies
 
@@ -75,11 +72,9 @@ type filter struct {
 	replies    netip.Addr // the same: those whose replies come from there
 }
 
-func (f filter) number() uint8 { return cmp.Or(f.protocol, unix.IPPROTO_UDP) }
-
 // filters returns filters that cover everything that q selects.
 func (q Query) filters() []filter {
-	proto := filter{udp: true, protocol: q.Protocol}
+	proto := filter{protocol: q.number()}
 	var list []filter
 	add := func(f filter) {
 		if !slices.Contains(list, f) {
@@ -120,7 +115,7 @@ func filterable(a netip.AddrPort) netip.AddrPort {
 
 // matches reports whether f selects e.
 func (f filter) matches(e *entry) bool {
-	return (!f.udp || e.orig.proto == f.number()) &&
+	return (f.protocol == 0 || e.orig.proto == f.protocol) &&
 		matchesAddr(f.src, e.orig.src) && matchesAddr(f.dst, e.orig.dst) && matchesAddr(f.at, e.reply.src)
 }
 
@@ -136,7 +131,7 @@ func (f filter) encode() ([]byte, error) {
 	if f.replies.IsValid() {
 		return encodeReplies(f.replies)
 	}
-	if !f.udp {
+	if f.protocol == 0 {
 		return nil, nil
 	}
 	e := netlink.NewAttributeEncoder()
@@ -184,7 +179,7 @@ func (f filter) tuple(src, dst netip.AddrPort) func(*netlink.AttributeEncoder) e
 			return nil
 		})
 		e.Nested(tupleProto, func(e *netlink.AttributeEncoder) error {
-			e.Uint8(protoNumber, f.number())
+			e.Uint8(protoNumber, f.protocol)
 			e.Bytes(protoSrc, binary.BigEndian.AppendUint16(nil, src.Port()))
 			e.Bytes(protoDst, binary.BigEndian.AppendUint16(nil, dst.Port()))
 			return nil

@@ -18,7 +18,7 @@ var errEnough = errors.New("enough was found")
 // Find returns the entries of a protocol whose first packet went from an address to an
 // address and port, limit of them at most.
 func Find(ctx context.Context, protocol uint8, src netip.Addr, dst netip.AddrPort, limit int) (list []Found, err error) {
-	f := filter{udp: true, protocol: protocol, src: netip.AddrPortFrom(src, 0), dst: dst}
+	f := filter{protocol: protocol, src: netip.AddrPortFrom(src, 0), dst: dst}
 	asked := f
 	asked.src, asked.dst = filterable(f.src), filterable(f.dst)
 	err = withSocket(ctx, func(s *socket) error {

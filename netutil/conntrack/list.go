@@ -27,7 +27,7 @@ func (s *socket) walk(family byte, filters []filter, each func(*entry) error) er
 			return each(e)
 		})
 		switch {
-		case f.udp && filterRejected(err):
+		case f.protocol != 0 && filterRejected(err):
 			return s.list(family, filter{}, each)
 		case err != nil || ignored:
 			return err
@@ -52,8 +52,8 @@ func dumpError(m nlmsg.Message) error {
 
 // filterRejected reports whether the kernel does not support a filter.
 func filterRejected(err error) bool {
-	var e *listError
-	return errors.As(err, &e) && (e.errno == unix.EINVAL || e.errno == unix.EOPNOTSUPP)
+	e, ok := errors.AsType[*listError](err)
+	return ok && (e.errno == unix.EINVAL || e.errno == unix.EOPNOTSUPP)
 }
 
 // list calls each with every entry of a family that matches f, as it arrives.
