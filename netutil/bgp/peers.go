@@ -73,7 +73,7 @@ func (s *Speaker) usePeers(ctx context.Context, srv *server.BgpServer) error {
 		return nil
 	}
 	var errs []error
-	for _, p := range s.which(func(ses *session) bool { return ses.open && !ses.goesOn(list) }) {
+	for _, p := range s.which(func(ses *session) bool { return ses.open && !slices.ContainsFunc(list, ses.peer.sameSession) }) {
 		errs = append(errs, s.remove(ctx, srv, p))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -95,9 +95,4 @@ func (s *Speaker) usePeers(ctx context.Context, srv *server.BgpServer) error {
 		s.peers = nil
 	}
 	return nil
-}
-
-// goesOn reports whether a session is one with a peer of a list.
-func (ses *session) goesOn(list []Peer) bool {
-	return slices.ContainsFunc(list, ses.peer.sameSession)
 }

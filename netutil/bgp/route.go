@@ -3,7 +3,6 @@ package bgp
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 )
 
@@ -47,7 +46,7 @@ func diff(have, want routes) (announce routes, withdraw []netip.Prefix) {
 			announce[p] = shutdown
 		}
 	}
-	for p := range maps.Keys(have) {
+	for p := range have {
 		if _, ok := want[p]; !ok {
 			withdraw = append(withdraw, p)
 		}
