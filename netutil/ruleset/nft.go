@@ -3,6 +3,7 @@ package ruleset
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -300,7 +301,7 @@ func (m *machine) target(e *expr.NAT) string {
 		to = m.packet.Dst.String()
 	}
 	if v := m.read(e.RegProtoMin, 2); e.RegProtoMin != 0 && v.complete() {
-		to = withPort(to, binary.BigEndian.Uint16(v.data))
+		to = net.JoinHostPort(to, showPort(v.data))
 	}
 	return to
 }

@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -172,13 +170,6 @@ func addrText(b []byte) string {
 		return "another address"
 	}
 	return a.String()
-}
-
-func withPort(addr string, port uint16) string {
-	if strings.Contains(addr, ":") {
-		addr = "[" + addr + "]"
-	}
-	return addr + ":" + strconv.Itoa(int(port))
 }
 
 func elementVerdict(e *nftables.SetElement) Verdict { return verdictOf(verdictIn(e.Val)) }

@@ -143,12 +143,7 @@ func quoted(name string) string {
 	return q[1 : len(q)-1]
 }
 
-func (o operand) text() string {
-	if o.name == "" {
-		return "?"
-	}
-	return o.name
-}
+func (o operand) text() string { return cmp.Or(o.name, "?") }
 
 func (o operand) value(b []byte) string {
 	if o.show == nil || len(b) == 0 {
