@@ -20,11 +20,10 @@ var ErrUnknown = errors.New("this kernel does not have it (is a module missing?)
 // paths below /proc/sys, as in "net/ipv4/ip_forward": an interface name in one
 // may hold dots.
 func Get(name string) (string, error) {
-	path, err := locate(name)
-	if err != nil {
-		return "", err
+	if !filepath.IsLocal(name) {
+		return "", fmt.Errorf("sysctl %q: not a path below %s", name, root)
 	}
-	b, err := os.ReadFile(path)
+	b, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
 		return "", fmt.Errorf("reading sysctl %s: %w", name, reason(err))
 	}
@@ -41,12 +40,8 @@ func Set(name, value string) error {
 	if old == value {
 		return nil
 	}
-	path, err := locate(name)
-	if err != nil {
-		return err
-	}
-	// Not os.WriteFile: it would try to create a missing file.
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	// Not os.WriteFile: it would try to create a missing file. Get has refused a name that leads elsewhere.
+	f, err := os.OpenFile(filepath.Join(root, name), os.O_WRONLY, 0)
 	if err != nil {
 		return setError(name, old, value, err)
 	}
@@ -59,13 +54,6 @@ func Set(name, value string) error {
 
 func setError(name, old, value string, err error) error {
 	return fmt.Errorf("setting sysctl %s to %q (it is %q): %w", name, value, old, reason(err))
-}
-
-func locate(name string) (string, error) {
-	if !filepath.IsLocal(name) {
-		return "", fmt.Errorf("sysctl %q: not a path below %s", name, root)
-	}
-	return filepath.Join(root, name), nil
 }
 
 // reason removes the path from err: messages name the setting.
