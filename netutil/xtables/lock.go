@@ -1,7 +1,6 @@
 package xtables
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"os"
@@ -60,9 +59,8 @@ func isLocked(err error) bool {
 // "1: FLOCK  ADVISORY  WRITE 708 00:19:1226 0 EOF". Waiters have "->" after the number.
 func holderOf(locks []byte, st *unix.Stat_t) int {
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	s := bufio.NewScanner(bytes.NewReader(locks))
-	for s.Scan() {
-		f := strings.Fields(s.Text())
+	for line := range strings.Lines(string(locks)) {
+		f := strings.Fields(line)
 		if len(f) < 6 || f[1] != "FLOCK" || f[5] != file {
 			continue
 		}
