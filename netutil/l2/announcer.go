@@ -90,7 +90,7 @@ func (a *Announcer) Set(addrs []netip.Addr) {
 	a.mu.Lock()
 	a.want = slices.Compact(want)
 	a.mu.Unlock()
-	a.wake()
+	wake.Once(a.ask)
 }
 
 // Again announces all addresses as if they had just come: after a failover, for example.
@@ -98,10 +98,8 @@ func (a *Announcer) Again() {
 	a.mu.Lock()
 	a.again = true
 	a.mu.Unlock()
-	a.wake()
+	wake.Once(a.ask)
 }
-
-func (a *Announcer) wake() { wake.Once(a.ask) }
 
 // errUnread: an address came in the last moment, or the host could not be read since it did.
 var errUnread = errors.New("the links of this host have not been read yet")

@@ -3,6 +3,7 @@
 package links
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -58,10 +59,7 @@ func Addrs() ([]Addr, error) {
 		out = append(out, of...)
 	}
 	slices.SortFunc(out, func(a, b Addr) int {
-		if a.Index != b.Index {
-			return a.Index - b.Index
-		}
-		return a.Compare(b.Addr)
+		return cmp.Or(cmp.Compare(a.Index, b.Index), a.Compare(b.Addr))
 	})
 	return out, nil
 }

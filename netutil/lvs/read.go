@@ -146,10 +146,7 @@ func (c *Conn) Server(ctx context.Context, k Key) (Server, error) {
 // Has reports whether a virtual server exists.
 func (c *Conn) Has(ctx context.Context, k Key) (bool, error) {
 	_, err := c.Server(ctx, k)
-	if errors.Is(err, ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
+	return err == nil, ignoreNotExist(err)
 }
 
 // attributes identify a virtual server in a request.
