@@ -59,11 +59,10 @@ type network interface {
 type Announcer struct {
 	log *slog.Logger
 	net network
-	ask chan struct{} // a call of Set or Again; room for one
+	ask chan struct{} // a call of Set; room for one
 
 	mu      sync.Mutex
-	want    []netip.Addr // sorted, each once
-	again   bool
+	want    []netip.Addr   // sorted, each once
 	entries map[key]*entry // changed by Run only
 
 	// Of Run.
@@ -89,14 +88,6 @@ func (a *Announcer) Set(addrs []netip.Addr) {
 	slices.SortFunc(want, netip.Addr.Compare)
 	a.mu.Lock()
 	a.want = slices.Compact(want)
-	a.mu.Unlock()
-	wake.Once(a.ask)
-}
-
-// Again announces all addresses as if they had just come: after a failover, for example.
-func (a *Announcer) Again() {
-	a.mu.Lock()
-	a.again = true
 	a.mu.Unlock()
 	wake.Once(a.ask)
 }
@@ -202,33 +193,29 @@ func (a *Announcer) announce(e *entry) {
 
 // look reads the host, and has those addresses announced that need to be.
 func (a *Announcer) look(now time.Time) {
-	want, again := a.asked()
+	want := a.wanted()
 	if len(want) == 0 {
-		a.move(nil, nil, false, now)
+		a.move(nil, nil, now)
 		return
 	}
 	h, err := a.net.read()
 	if err != nil {
-		a.keep(err, again, now)
+		a.keep(err, now)
 		return
 	}
 	a.unread = false
-	a.attach(h, want, again, now)
+	a.attach(h, want, now)
 }
 
-// asked returns what Set and Again asked for.
-func (a *Announcer) asked() (want []netip.Addr, again bool) {
+// wanted returns the addresses of the last Set.
+func (a *Announcer) wanted() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	again, a.again = a.again, false
-	return a.want, again
+	return a.want
 }
 
 // keep leaves everything as it is until the host can be read.
-func (a *Announcer) keep(err error, again bool, now time.Time) {
-	a.mu.Lock()
-	a.again = a.again || again
-	a.mu.Unlock()
+func (a *Announcer) keep(err error, now time.Time) {
 	if !a.unread { // once
 		a.log.Warn("reading the links of this host failed: announcing addresses as before", "err", err, "retry", reread)
 	}
@@ -237,12 +224,12 @@ func (a *Announcer) keep(err error, again bool, now time.Time) {
 }
 
 // attach finds where each address is announced.
-func (a *Announcer) attach(h *host, want []netip.Addr, again bool, now time.Time) {
+func (a *Announcer) attach(h *host, want []netip.Addr, now time.Time) {
 	attachments := make(map[netip.Addr][]attachment, len(want))
 	for _, addr := range want { // without the lock: the kernel is asked
 		attachments[addr] = h.attachments(addr)
 	}
-	begun, none := a.move(want, attachments, again, now)
+	begun, none := a.move(want, attachments, now)
 	if begun > 0 {
 		a.log.Info("announcing addresses to neighbours", "count", begun)
 	}
@@ -254,7 +241,7 @@ func (a *Announcer) attach(h *host, want []netip.Addr, again bool, now time.Time
 
 // move gives all addresses their attachments. It returns for how many a series of announcements
 // begins, and those that are not announced.
-func (a *Announcer) move(want []netip.Addr, attachments map[netip.Addr][]attachment, again bool, now time.Time) (begun int, none []*entry) {
+func (a *Announcer) move(want []netip.Addr, attachments map[netip.Addr][]attachment, now time.Time) (begun int, none []*entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	old := a.entries
@@ -266,7 +253,7 @@ func (a *Announcer) move(want []netip.Addr, attachments map[netip.Addr][]attachm
 			if e == nil {
 				e = &entry{addr: addr}
 			}
-			if a.entries[k] = e; e.move(p, again, now) {
+			if a.entries[k] = e; e.move(p, now) {
 				begun++
 			}
 			if p.err != nil {

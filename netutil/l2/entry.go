@@ -39,9 +39,9 @@ func (e *entry) before(f *entry, k key) bool {
 }
 
 // move gives an entry its attachment, and reports whether a series of announcements begins:
-// because the address came there, the link came up, or by demand.
-func (e *entry) move(p attachment, demand bool, now time.Time) bool {
-	begins := p.err == nil && (demand || e.err != nil || e.link != p.link)
+// because the address came there, or the link came up.
+func (e *entry) move(p attachment, now time.Time) bool {
+	begins := p.err == nil && (e.err != nil || e.link != p.link)
 	e.attachment = p
 	switch {
 	case p.err != nil:

@@ -209,8 +209,16 @@ func TestNeighboursFollow(t *testing.T) {
 		t.Errorf("a router is announced as a host: %s", e)
 	}
 	to.sysctl("net/ipv6/conf/all/forwarding", "0")
-	a.Again()
+	comeBack(t, a, vip6)
 	wait(t, "the neighbour sees that it is no router any more", func() bool { return !strings.Contains(n.entry(vip6), "router") })
+}
+
+// comeBack takes all addresses away, and gives some back as if they had just come.
+func comeBack(t *testing.T, a *l2.Announcer, addrs ...netip.Addr) {
+	t.Helper()
+	a.Set(nil)
+	wait(t, "nothing is announced", func() bool { return len(a.Results()) == 0 })
+	a.Set(addrs)
 }
 
 // results waits until so many results are there that were read of the host.
@@ -259,8 +267,8 @@ func TestLinkComesUp(t *testing.T) {
 		wait(t, tt.name, func() bool { return n.looksUp(h, vip4, vip6) })
 	}
 	n.mislead(vip4, vip6)
-	a.Again()
-	wait(t, "told by demand", func() bool { return n.knows(h, vip4, vip6) })
+	comeBack(t, a, vip4, vip6)
+	wait(t, "told of what comes back", func() bool { return n.knows(h, vip4, vip6) })
 }
 
 // The kernel answers for an address on the links on which it is announced, and else not.
