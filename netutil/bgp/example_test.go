@@ -26,7 +26,7 @@ func ExampleSpeaker() {
 		fmt.Println(err)
 	}
 	for _, p := range s.State() {
-		fmt.Println(p.Address, p.State == bgp.Established, p.Announced())
+		fmt.Println(p.Address, p.State == bgp.Established, p.IPv4.Announced)
 	}
 
 	s.Stop(true) // the process starts again soon: peers keep the routes

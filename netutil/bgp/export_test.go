@@ -9,6 +9,9 @@ import (
 // Best is what nextHops takes for the other family.
 var Best = best
 
+// Announced returns the number of routes of both families.
+func (p PeerState) Announced() int { return p.IPv4.Announced + p.IPv6.Announced }
+
 // LogTrouble is what is done with the error of each attempt.
 func (s *Speaker) LogTrouble(err error) { s.logTrouble(err) }
 

@@ -50,9 +50,6 @@ type Family struct {
 	Withheld  string // why routes of this family are not announced, where there is a session; ""
 }
 
-// Announced returns the number of routes of both families.
-func (p PeerState) Announced() int { return p.IPv4.Announced + p.IPv6.Announced }
-
 // Refused returns the number of routes of both families.
 func (p PeerState) Refused() int { return p.IPv4.Refused + p.IPv6.Refused }
 
