@@ -149,13 +149,8 @@ func best(list []netlink.Addr) (netip.Addr, bool) {
 	if len(found) == 0 {
 		return netip.Addr{}, false
 	}
-	return slices.MinFunc(found, func(a, b netip.Prefix) int {
-		if a.IsSingleIP() != b.IsSingleIP() {
-			if b.IsSingleIP() {
-				return -1
-			}
-			return 1
-		}
-		return a.Addr().Compare(b.Addr())
-	}).Addr(), true
+	if networks := slices.DeleteFunc(slices.Clone(found), netip.Prefix.IsSingleIP); len(networks) > 0 {
+		found = networks
+	}
+	return slices.MinFunc(found, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }).Addr(), true
 }
