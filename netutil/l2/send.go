@@ -94,11 +94,12 @@ func (k *kernel) openARP() error {
 	if k.arp != nil {
 		return nil
 	}
-	s, err := openPacketSocket()
+	// Of no protocol, it receives nothing.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("opening a packet socket: %w", explain(err, "AF_PACKET"))
 	}
-	k.arp = s
+	k.arp = &packetSocket{fd}
 	return nil
 }
 
@@ -135,15 +136,6 @@ func explain(err error, family string) error {
 // A packetSocket sends on all links and receives nothing. One of mdlayher/packet is of one
 // link and one protocol, and the kernel would copy every ARP packet of the link to it.
 type packetSocket struct{ fd int }
-
-// openPacketSocket opens a socket of no protocol, which receives nothing.
-func openPacketSocket() (*packetSocket, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	return &packetSocket{fd}, nil
-}
 
 func (s *packetSocket) close() { unix.Close(s.fd) }
 
