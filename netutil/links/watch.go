@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -135,11 +134,8 @@ func (s *subscription) receive(ctx context.Context, changes chan<- struct{}) err
 
 // ownIndex returns the index of Own; 0: it does not exist.
 func ownIndex() int {
-	l, err := netlink.LinkByName(Own)
-	if err != nil {
-		return 0
-	}
-	return l.Attrs().Index
+	index, _ := Index(Own)
+	return index
 }
 
 // A filter ignores what cannot change Addrs but may be frequent: the addresses of
