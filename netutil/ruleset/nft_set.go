@@ -34,7 +34,7 @@ func newSet(s *nftables.Set, elements []nftables.SetElement) *nftSet {
 	set.keyLen = keyLen(s, set.elements)
 	if set.ranges {
 		slices.SortStableFunc(set.elements, func(a, b nftables.SetElement) int {
-			return cmp.Or(bytes.Compare(a.Key, b.Key), -compareBool(a.IntervalEnd, b.IntervalEnd))
+			return cmp.Or(bytes.Compare(a.Key, b.Key), rank(a)-rank(b))
 		})
 	}
 	return set
@@ -47,14 +47,12 @@ func keyLen(s *nftables.Set, elements []nftables.SetElement) int {
 	return int(s.KeyType.Bytes)
 }
 
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
+// rank puts the end of a range before the beginning of the next.
+func rank(e nftables.SetElement) int {
+	if e.IntervalEnd {
 		return 0
-	case a:
-		return 1
 	}
-	return -1
+	return 1
 }
 
 // find returns whether a key is in the set, and the element.

@@ -207,7 +207,7 @@ func readRules(ctx context.Context, t *nftables.Table, v6 bool, limit *budget) (
 		return nil, err
 	}
 	defer conn.Close()
-	sets, rules := newSetReader(t), map[string][]Rule{}
+	sets, rules := &setReader{table: t, read: map[string]*nftSet{}}, map[string][]Rule{}
 	err = conn.ScanRules(nft.Table{Family: byte(t.Family), Name: t.Name}, func(chain string, exprs []byte) error {
 		if !limit.take() {
 			return errStop
@@ -229,10 +229,6 @@ type setReader struct {
 	table *nftables.Table
 	list  map[string]*nftables.Set // nil: not read yet
 	read  map[string]*nftSet
-}
-
-func newSetReader(t *nftables.Table) *setReader {
-	return &setReader{table: t, read: map[string]*nftSet{}}
 }
 
 // get returns a set; nil: it could not be read, or is too large.
