@@ -11,10 +11,10 @@
 //
 // An address is announced three times: at once, 1.1 s and 3.3 s later; again when the link comes
 // up, and when the address moves to another link or the link gets another link-layer address.
-// Three is what RFC 4861 allows, at most one a second; RFC 5227 has two, two seconds apart. It is more than a second because Linux before 4.11 leaves an entry as it
-// is that has changed in the last second (locktime), and the second attempt would be lost too.
-// Together at most 200 announcements are made a second: a switch may drop more ARP than
-// that, or close the port.
+// Three is what RFC 4861 allows, at most one a second; RFC 5227 has two, two seconds apart. It is
+// more than a second because Linux before 4.11 leaves an entry as it is that has changed in the
+// last second (locktime), and the second attempt would be lost too. Together at most 200
+// announcements are made a second: a switch may drop more ARP than that, or close the port.
 //
 // # Where
 //
