@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -55,14 +56,4 @@ func bare(key string) string {
 }
 
 // Under reports whether p is q or lies below it.
-func (p Path) Under(q Path) bool {
-	if len(p) < len(q) {
-		return false
-	}
-	for i := range q {
-		if p[i] != q[i] {
-			return false
-		}
-	}
-	return true
-}
+func (p Path) Under(q Path) bool { return len(p) >= len(q) && slices.Equal(p[:len(q)], q) }
