@@ -77,12 +77,8 @@ func (v *validator) onePacket() {
 	if !v.OnePacket {
 		return
 	}
-	udp := false
-	for _, p := range v.Ports {
-		udp = udp || p.Protocol == UDP
-	}
 	switch {
-	case !udp:
+	case !v.HasUDP():
 		v.fault(At("one_packet"), "one_packet is for UDP, and the service has no such port", `leave it out, or write protocol = "udp" in a port`)
 	case !v.Forward.Answers():
 		v.warn(At("one_packet"), "with one_packet IPVS translates no answer, so those of endpoints do not reach clients",

@@ -245,6 +245,11 @@ func (s *Service) HasNodePort() bool {
 	return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
 }
 
+// HasUDP reports whether a port is of UDP.
+func (s *Service) HasUDP() bool {
+	return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == UDP })
+}
+
 // Equal reports whether two services mean the same to the kernel: not to SameNotes. Positions are ignored.
 func (s *Service) Equal(o *Service) bool {
 	return s.Key == o.Key &&

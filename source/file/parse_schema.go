@@ -217,9 +217,7 @@ func takesFlags(s *service) bool         { return s.Scheduler != "" && s.Schedul
 func isTunnel(s *service) bool           { return s.Forward.Method == source.ForwardTunnel }
 func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
 func hasNodePorts(s *service) bool       { return s.HasNodePort() || s.HealthCheckNodePort != 0 }
-func hasUDP(s *service) bool {
-	return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return p.Protocol == source.UDP })
-}
+func hasUDP(s *service) bool             { return s.HasUDP() }
 
 // newService returns a service whose keys are not written.
 func newService(pos source.Position) service {
