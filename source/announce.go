@@ -3,7 +3,6 @@ package source
 import (
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // Means is a set of the ways in which a network is told of addresses.
@@ -18,16 +17,10 @@ const (
 // EachMeans are the single ways, in the order in which they are shown.
 var EachMeans = []Means{BGP, L2}
 
+var meansWords = []string{"bgp", "l2"}
+
 // String returns the ways as files write them, joined by commas.
-func (m Means) String() string {
-	var words []string
-	for i, word := range []string{"bgp", "l2"} {
-		if m&EachMeans[i] != 0 {
-			words = append(words, word)
-		}
-	}
-	return strings.Join(words, ",")
-}
+func (m Means) String() string { return flagText(m, EachMeans, meansWords) }
 
 // AnnouncedAddrs returns the addresses that announce of a service is for: those of external
 // traffic, or its VIPs if it has none of them, sorted, each once.

@@ -23,18 +23,10 @@ const (
 // EachSchedulerFlag are the single flags, in the order in which they are shown.
 var EachSchedulerFlag = []SchedulerFlags{SHFallback, SHPort, MHFallback, MHPort, Flag1, Flag2, Flag3}
 
-var schedulerFlagWords = [...]string{"sh-fallback", "sh-port", "mh-fallback", "mh-port", "flag-1", "flag-2", "flag-3"}
+var schedulerFlagWords = []string{"sh-fallback", "sh-port", "mh-fallback", "mh-port", "flag-1", "flag-2", "flag-3"}
 
 // String returns the flags as ipvsadm writes them, joined by commas.
-func (f SchedulerFlags) String() string {
-	var words []string
-	for i, flag := range EachSchedulerFlag {
-		if f&flag != 0 {
-			words = append(words, schedulerFlagWords[i])
-		}
-	}
-	return strings.Join(words, ",")
-}
+func (f SchedulerFlags) String() string { return flagText(f, EachSchedulerFlag, schedulerFlagWords) }
 
 // MaxConnectionLimit is the most that MaxConnections and MinConnections of an endpoint can be; ipvsadm
 // has the same.

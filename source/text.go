@@ -31,6 +31,17 @@ func Either(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
+// flagText returns the words of those flags that are set, joined by commas.
+func flagText[F ~uint8](set F, each []F, words []string) string {
+	var is []string
+	for i, flag := range each {
+		if set&flag != 0 {
+			is = append(is, words[i])
+		}
+	}
+	return strings.Join(is, ",")
+}
+
 // Nearest returns the word that s was most likely meant to be, or "" when it is
 // like none of them. Case does not count, and the beginning of a word of which
 // three letters or more are there is as good as one slip. A word with another
