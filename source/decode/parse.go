@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // parseTOML returns the tree of a text in TOML.
@@ -75,12 +76,7 @@ func printable(msg string) string {
 			b.WriteString("...")
 			break
 		}
-		if strconv.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		q := strconv.QuoteRune(r)
-		b.WriteString(q[1 : len(q)-1])
+		b.WriteString(source.Printable(string(r)))
 	}
 	return b.String()
 }
