@@ -111,18 +111,8 @@ func Number[N uint8 | uint16 | uint32 | int](least, most N) Kind[N] {
 	}}
 }
 
-// A Choice is a word of a file and what it means.
-type Choice[V any] struct {
-	Word  string
-	Means V
-}
-
-// OneOf reads one of several words; what names them in messages.
-func OneOf[V any](what string, choices ...Choice[V]) Kind[V] {
-	words := make([]string, len(choices))
-	for i, c := range choices {
-		words[i] = c.Word
-	}
+// oneOf reads one of several words, each of which means the value at its place; what names them in messages.
+func oneOf[V any](what string, words []string, values []V) Kind[V] {
 	return Kind[V]{Schema: Schema{Enum: words}, Read: func(r *Reader, v any) (V, bool) {
 		var none V
 		s, ok := readText(r, v)
@@ -130,29 +120,28 @@ func OneOf[V any](what string, choices ...Choice[V]) Kind[V] {
 			return none, false
 		}
 		if i := slices.Index(words, s); i >= 0 {
-			return choices[i].Means, true
+			return values[i], true
 		}
 		r.Fault(fmt.Sprintf("unknown %s %s", what, source.Excerpt(s)), WantWord(s, words))
 		return none, false
 	}}
 }
 
-// Values is OneOf of values that say their words themselves.
+// Values reads one of several words of values that say these themselves.
 func Values[V fmt.Stringer](what string, values ...V) Kind[V] {
-	choices := make([]Choice[V], len(values))
+	words := make([]string, len(values))
 	for i, v := range values {
-		choices[i] = Choice[V]{v.String(), v}
+		words[i] = v.String()
 	}
-	return OneOf(what, choices...)
+	return oneOf(what, words, values)
 }
 
 // Word reads one of several words as it is.
-func Word(what string, words ...string) Kind[string] {
-	choices := make([]Choice[string], len(words))
-	for i, w := range words {
-		choices[i] = Choice[string]{w, w}
-	}
-	return OneOf(what, choices...)
+func Word(what string, words ...string) Kind[string] { return oneOf(what, words, words) }
+
+// NoOrYes reads one of two words, of which the second is true.
+func NoOrYes(what, no, yes string) Kind[bool] {
+	return oneOf(what, []string{no, yes}, []bool{false, true})
 }
 
 // WantWord returns the hint for a word that is none of those.

@@ -44,11 +44,8 @@ var (
 
 	portNumber = decode.Number[uint16](1, 65535) // of services and endpoints too
 
-	allFailed = decode.OneOf("choice for when all fail",
-		decode.Choice[bool]{Word: "use_all", Means: false},
-		decode.Choice[bool]{Word: "refuse", Means: true})
-
-	closing = decode.Values("choice of connections to close", source.CloseNever, source.CloseFailed, source.CloseAlways)
+	allFailed = decode.NoOrYes("choice for when all fail", "use_all", "refuse")
+	closing   = decode.Values("choice of connections to close", source.CloseNever, source.CloseFailed, source.CloseAlways)
 
 	// yes reads a bool that is kept the other way round.
 	yes = decode.To(decode.Bool, func(b bool) bool { return !b })

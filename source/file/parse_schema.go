@@ -45,9 +45,7 @@ var (
 	schedulerFlags = flagsOf(decode.Values("flag of a scheduler", source.EachSchedulerFlag...))
 	announce       = flagsOf(decode.Values("way to announce addresses", source.EachMeans...))
 
-	affinity = decode.OneOf("session affinity",
-		decode.Choice[bool]{Word: "none", Means: false},
-		decode.Choice[bool]{Word: "client_ip", Means: true})
+	affinity = decode.NoOrYes("session affinity", "none", "client_ip")
 
 	connections = decode.Number[uint32](0, source.MaxConnectionLimit)
 	addresses   = decode.List(decode.Addr)
