@@ -220,7 +220,7 @@ func tableConforms(s decode.Schema, table map[string]any) string {
 	}
 	for key, v := range table {
 		i := slices.IndexFunc(s.Properties, func(p decode.Property) bool { return p.Key == key })
-		below := s.Others
+		below, _ := s.Others.(*decode.Schema)
 		if i >= 0 {
 			below = &s.Properties[i].Schema
 		}

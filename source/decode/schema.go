@@ -1,8 +1,8 @@
 package decode
 
 import (
-	"bytes"
 	"encoding/json"
+	"fmt"
 )
 
 // A Schema is what JSON Schema (draft 7, which editors know best) can say of a
@@ -23,8 +23,7 @@ type Schema struct {
 	AnyOf       []Schema   `json:"anyOf,omitempty"`
 	Properties  Properties `json:"properties,omitempty"`
 	Required    []string   `json:"required,omitempty"`
-	Closed      bool       `json:"-"` // no keys but Properties
-	Others      *Schema    `json:"-"` // of the values of all other keys
+	Others      any        `json:"additionalProperties,omitempty"` // of the values of other keys, a *Schema; false: there are none
 }
 
 // Draft is the Dialect that a Schema is written in.
@@ -41,39 +40,18 @@ type Property struct {
 
 // MarshalJSON writes an object, in order.
 func (p Properties) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
+	object := []byte("{")
 	for i, prop := range p {
-		b.WriteString([]string{"{", ","}[min(i, 1)])
-		key, err := json.Marshal(prop.Key)
-		if err != nil {
-			return nil, err
-		}
 		value, err := json.Marshal(prop.Schema)
 		if err != nil {
 			return nil, err
 		}
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(value)
+		if i > 0 {
+			object = append(object, ',')
+		}
+		object = fmt.Appendf(object, "%q:%s", prop.Key, value)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// MarshalJSON writes additionalProperties, which is false or a schema.
-func (s Schema) MarshalJSON() ([]byte, error) {
-	type plain Schema
-	out := struct {
-		plain
-		Additional any `json:"additionalProperties,omitempty"`
-	}{plain: plain(s)}
-	switch {
-	case s.Others != nil:
-		out.Additional = s.Others
-	case s.Closed:
-		out.Additional = false
-	}
-	return json.Marshal(out)
+	return append(object, '}'), nil
 }
 
 func listOf(s Schema) Schema { return Schema{Type: "array", Items: &s} }
@@ -81,7 +59,7 @@ func listOf(s Schema) Schema { return Schema{Type: "array", Items: &s} }
 // tableSchema returns what can be said of a table of these fields; start is what
 // holds where none is written.
 func tableSchema[T any](fields []Field[T], start T) Schema {
-	s := Schema{Type: "object", Closed: true}
+	s := Schema{Type: "object", Others: false}
 	for _, f := range fields {
 		schema := f.Schema
 		schema.Default = f.standard(start)

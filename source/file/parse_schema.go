@@ -106,7 +106,7 @@ var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{An
 func Schema() decode.Schema {
 	services := decode.List(decode.TableOf(serviceFields, standardService())).Schema
 	return decode.Schema{
-		Dialect: decode.Draft, Title: "svcproxy service file", Type: "object", Closed: true, Required: []string{"services"},
+		Dialect: decode.Draft, Title: "svcproxy service file", Type: "object", Others: false, Required: []string{"services"},
 		Properties: decode.Properties{
 			{Key: schemaKey, Schema: decode.Text.Schema},
 			{Key: "services", Schema: services},
