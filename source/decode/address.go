@@ -19,9 +19,8 @@ var Addr = Kind[netip.Addr]{readAddr, Schema{Type: "string", Pattern: addrPatter
 const addrPattern = `^[0-9a-fA-F:.]+$`
 
 func readAddr(r *Reader, v any) (netip.Addr, bool) {
-	s, ok := v.(string)
+	s, ok := as[string](r, v, "want an IP address as a string")
 	if !ok {
-		r.Fault(r.name()+" is "+describe(v), "want an IP address as a string")
 		return netip.Addr{}, false
 	}
 	a, err := netip.ParseAddr(s)
@@ -65,9 +64,8 @@ var Prefix = Kind[netip.Prefix]{readPrefix, Schema{Type: "string", Pattern: pref
 const prefixPattern = `^[0-9a-fA-F:.]+/[0-9]+$`
 
 func readPrefix(r *Reader, v any) (netip.Prefix, bool) {
-	s, ok := v.(string)
+	s, ok := as[string](r, v, `want a range as a string, such as "10.0.0.0/8"`)
 	if !ok {
-		r.Fault(r.name()+" is "+describe(v), `want a range as a string, such as "10.0.0.0/8"`)
 		return netip.Prefix{}, false
 	}
 	p, err := netip.ParsePrefix(s)

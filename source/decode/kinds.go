@@ -24,12 +24,20 @@ type Kind[V any] struct {
 var Text = Kind[string]{readText, Schema{Type: "string"}}
 
 func readText(r *Reader, v any) (string, bool) {
-	s, ok := v.(string)
+	s, ok := as[string](r, v, "want a string")
 	if !ok {
-		r.Fault(r.name()+" is "+describe(v), "want a string")
 		return "", false
 	}
 	return r.word(s), true
+}
+
+// as returns a value if it is of this type. What is not, it reports with the hint.
+func as[V any](r *Reader, v any, hint string) (V, bool) {
+	x, ok := v.(V)
+	if !ok {
+		r.Fault(r.name()+" is "+describe(v), hint)
+	}
+	return x, ok
 }
 
 // Matching reads a string that ok accepts; want says which those are.
@@ -87,11 +95,7 @@ func (k Kind[V]) As(pattern string) Kind[V] {
 var Bool = Kind[bool]{readBool, Schema{Type: "boolean"}}
 
 func readBool(r *Reader, v any) (bool, bool) {
-	b, ok := v.(bool)
-	if !ok {
-		r.Fault(r.name()+" is "+describe(v), "want true or false")
-	}
-	return b, ok
+	return as[bool](r, v, "want true or false")
 }
 
 // Number reads an integer from least to most.
@@ -160,9 +164,8 @@ func WantWord(s string, words []string) string {
 // Duration reads a time as Go writes it, such as "90s" or "1h30m", from least to most.
 func Duration(least, most time.Duration) Kind[time.Duration] {
 	return Kind[time.Duration]{Schema: Schema{Type: "string", Pattern: durationPattern}, Read: func(r *Reader, v any) (time.Duration, bool) {
-		s, ok := v.(string)
+		s, ok := as[string](r, v, `want a time with its unit, such as "30s" or "1h30m"`)
 		if !ok {
-			r.Fault(r.name()+" is "+describe(v), `want a time with its unit, such as "30s" or "1h30m"`)
 			return 0, false
 		}
 		d, err := time.ParseDuration(s)
@@ -264,12 +267,8 @@ func float(f float64) string {
 // MapOf reads a table of any keys, whose values are of one kind.
 func MapOf[V any](kind Kind[V]) Kind[map[string]V] {
 	return Kind[map[string]V]{Schema: Schema{Type: "object", Others: &kind.Schema}, Read: func(r *Reader, v any) (map[string]V, bool) {
-		table, ok := v.(map[string]any)
-		if !ok {
-			r.Fault(r.name()+" is "+describe(v), "want a table")
-			return nil, false
-		}
-		if r.bound(len(table)) < len(table) {
+		table, ok := as[map[string]any](r, v, "want a table")
+		if !ok || !r.Within(len(table)) {
 			return nil, false
 		}
 		out := make(map[string]V, len(table))

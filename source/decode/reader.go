@@ -255,9 +255,8 @@ func Need[T any](f Field[T]) Field[T] {
 
 // Table reads v, a table that has these keys and no others, into to.
 func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
-	table, ok := v.(map[string]any)
+	table, ok := as[map[string]any](r, v, "want a table")
 	if !ok {
-		r.Fault(r.name()+" is "+describe(v), "want a table")
 		return false
 	}
 	known := 0
