@@ -244,6 +244,3 @@ func isURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && isPrintable(s)
 }
-
-// isLabelValue reports whether s can be the value of a label in Kubernetes.
-func isLabelValue(s string) bool { return len(s) <= 63 && source.IsName(s) }

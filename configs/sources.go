@@ -3,6 +3,7 @@ package configs
 import (
 	"slices"
 
+	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -27,7 +28,7 @@ var sources = []section{
 	{"kubernetes", []field{
 		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
 		decode.Key("api_server", matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
-		decode.Key("proxy_name", matching("letters, digits, -, _ and .", orEmpty(isLabelValue)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
+		decode.Key("proxy_name", matching("letters, digits, -, _ and .", source.IsLabelValue).As(orNone(namePattern)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
 	}},
 }
 
