@@ -61,7 +61,7 @@ var (
 	asNumber    = decode.Number[uint32](1, 4294967294).And(reservedAS)
 	orNoAS      = decode.Number[uint32](0, 4294967294).And(reservedAS)
 	portNumber  = decode.Number[uint16](1, 65535)
-	communities = decode.Unique(matching(`two numbers of 0 to 65535 such as "64512:100", or `+source.Either(wellKnownCommunities), isCommunity).As(`^([0-9]{1,5}:[0-9]{1,5}|[a-z-]+)$`)).And(fewCommunities)
+	communities = decode.Unique(decode.Matching(`two numbers of 0 to 65535 such as "64512:100", or `+source.Either(wellKnownCommunities), isCommunity).As(`^([0-9]{1,5}:[0-9]{1,5}|[a-z-]+)$`)).And(fewCommunities)
 	routerID    = addrOrNone("an IPv4 address", func(a netip.Addr) bool { return a.Is4() && isHost(a) })
 	peerAddress = decode.Addr.And(func(r *decode.Reader, a netip.Addr) bool {
 		if !isHost(a) || a.IsLinkLocalUnicast() {
@@ -99,7 +99,7 @@ var peerFields = []decode.Field[BGPPeer]{
 	decode.Key("port", portNumber, func(p *BGPPeer) *uint16 { return &p.Port }),
 	decode.Key("source", addrOrNone("an address of this host", isHost), func(p *BGPPeer) *netip.Addr { return &p.Source }),
 	decode.Key("multihop", multihop, func(p *BGPPeer) *int { return &p.Multihop }),
-	decode.Key("password_file", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(p *BGPPeer) *string { return &p.PasswordFile }),
+	decode.Key("password_file", decode.Matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(p *BGPPeer) *string { return &p.PasswordFile }),
 	decode.Key("hold_time", wholeSeconds(0, maxHoldTime, bgpSeconds), func(p *BGPPeer) *time.Duration { return &p.HoldTime }),
 	decode.Key("communities", communities, func(p *BGPPeer) *[]string { return &p.Communities }),
 	decode.Key("med", decode.Number[uint32](0, 4294967295), func(p *BGPPeer) *uint32 { return &p.MED }),
@@ -178,7 +178,7 @@ func isHost(a netip.Addr) bool {
 // addrOrNone reads an address that ok accepts, or "".
 func addrOrNone(want string, ok func(netip.Addr) bool) decode.Kind[netip.Addr] {
 	parse := func(s string) netip.Addr { a, _ := netip.ParseAddr(s); return a }
-	text := matching(want+`, or ""`, orEmpty(func(s string) bool { a := parse(s); return a.IsValid() && ok(a) }))
+	text := decode.Matching(want+`, or ""`, orEmpty(func(s string) bool { a := parse(s); return a.IsValid() && ok(a) }))
 	return decode.To(text.As(`^[0-9a-fA-F:.]*$`), parse)
 }
 

@@ -41,7 +41,7 @@ var topFields = []field{
 	decode.Key("mode", decode.Word("mode", modeSettings()...), func(s *Settings) *string { return &s.Mode }),
 	decode.Key("sources", some(decode.Unique(decode.Word("source", sourceNames()...))), func(s *Settings) *[]string { return &s.Sources }),
 	decode.Key("node_name", nodeName, func(s *Settings) *string { return &s.NodeName }),
-	decode.Key("zone", matching("letters, digits, -, _ and .", orEmpty(source.IsName)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Zone }),
+	decode.Key("zone", decode.Matching("letters, digits, -, _ and .", orEmpty(source.IsName)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Zone }),
 	decode.Key("families", some(decode.Unique(decode.Word("family", "ipv4", "ipv6"))), func(s *Settings) *[]string { return &s.Families }),
 	decode.Key("local_cidrs", decode.Unique(decode.Prefix), func(s *Settings) *[]netip.Prefix { return &s.LocalCIDRs }),
 	decode.Key("local_interfaces", decode.Unique(localInterface), func(s *Settings) *[]string { return &s.LocalInterfaces }),
@@ -50,8 +50,8 @@ var topFields = []field{
 	decode.Key("service_cidrs", decode.Unique(serviceCIDR), func(s *Settings) *[]netip.Prefix { return &s.ServiceCIDRs }),
 	decode.Key("node_port_addresses", decode.Unique(decode.NodeAddress), func(s *Settings) *[]string { return &s.NodePortAddresses }),
 	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
-	decode.Key("http_address", matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.HTTPAddress }),
-	decode.Key("metrics_address", matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
+	decode.Key("http_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.HTTPAddress }),
+	decode.Key("metrics_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
 }
 
 var sections = slices.Concat([]section{
@@ -141,8 +141,6 @@ func Schema() decode.Schema {
 	return s
 }
 
-var matching = decode.Matching
-
 const namePattern = "[a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?"
 
 // orNone returns the pattern of the whole of a string, which may be empty too.
@@ -166,14 +164,14 @@ func some[V any](list decode.Kind[[]V]) decode.Kind[[]V] {
 
 // nodeName reads a node's name. It is taken in lower case, as kube-proxy takes
 // host names.
-var nodeName = decode.To(matching("1 to 253 letters, digits, -, _ and .", source.IsName).As("^"+namePattern+"$"), strings.ToLower)
+var nodeName = decode.To(decode.Matching("1 to 253 letters, digits, -, _ and .", source.IsName).As("^"+namePattern+"$"), strings.ToLower)
 
 // localInterface reads the name of an interface, or the beginning of names and *.
-var localInterface = matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface).
+var localInterface = decode.Matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface).
 	As(`^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,14}[*]?$`)
 
 // oneInterface reads the whole name of an interface.
-var oneInterface = matching(`a name of at most 15 letters, digits, -, _ and ., such as "eth0"`, func(s string) bool {
+var oneInterface = decode.Matching(`a name of at most 15 letters, digits, -, _ and ., such as "eth0"`, func(s string) bool {
 	return isInterface(s) && !strings.HasSuffix(s, "*")
 }).As(`^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,14}$`)
 

@@ -26,9 +26,9 @@ type Kubernetes struct {
 var sources = []section{
 	{file.Name, nil},
 	{"kubernetes", []field{
-		decode.Key("kubeconfig", matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
-		decode.Key("api_server", matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
-		decode.Key("proxy_name", matching("letters, digits, -, _ and .", source.IsLabelValue).As(orNone(namePattern)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
+		decode.Key("kubeconfig", decode.Matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(s *Settings) *string { return &s.Kubernetes.Kubeconfig }),
+		decode.Key("api_server", decode.Matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
+		decode.Key("proxy_name", decode.Matching("letters, digits, -, _ and .", source.IsLabelValue).As(orNone(namePattern)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
 	}},
 }
 
