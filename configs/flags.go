@@ -42,15 +42,12 @@ var usages = map[string]string{
 // Bind adds the flags of these keys to fs; without keys, of all at the top of
 // svcproxy.toml, and kubeconfig. A flag has the name of its key, with - for _.
 func (f *Flags) Bind(fs *pflag.FlagSet, keys ...string) {
-	standard := Default()
+	defaults := standard() // help is the same on every host
 	for _, field := range flagFields() {
 		if len(keys) > 0 && !slices.Contains(keys, field.Key) {
 			continue
 		}
-		fl := &flag{field: field, standard: field.Value(&standard)}
-		if field.Key == "node_name" {
-			fl.standard = "" // help is the same on every host
-		}
+		fl := &flag{field: field, standard: field.Value(&defaults)}
 		f.flags = append(f.flags, fl)
 		bound := fs.VarPF(fl, strings.ReplaceAll(field.Key, "_", "-"), "", usages[field.Key])
 		if fl.Type() == "bool" {
