@@ -112,16 +112,13 @@ var sections = slices.Concat([]section{
 
 // fileFields are all keys of svcproxy.toml: those at the top, and its tables.
 func fileFields() []field {
-	fields, start := append([]field(nil), topFields...), standard()
+	fields, start := slices.Clone(topFields), standard()
 	for _, t := range sections {
-		schema := decode.TableOf(t.fields, start).Schema
+		in, read := t.fields, func(r *decode.Reader, v any, s *Settings) { decode.Table(r, v, t.fields, s) }
 		if t.name == bgpName {
-			fields = append(fields, field{Key: t.name, Schema: decode.TableOf(bgpTable, start).Schema, Read: readBGP})
-			continue
+			in, read = bgpTable, readBGP
 		}
-		fields = append(fields, field{Key: t.name, Schema: schema, Read: func(r *decode.Reader, v any, s *Settings) {
-			decode.Table(r, v, t.fields, s)
-		}})
+		fields = append(fields, field{Key: t.name, Schema: decode.TableOf(in, start).Schema, Read: read})
 	}
 	return fields
 }
