@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/wake"
 )
 
 const (
@@ -112,10 +114,7 @@ func (d *disks) noteAnswer(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.count(path, -1)
-	select {
-	case d.answered <- struct{}{}:
-	default: // nobody has taken the last one yet
-	}
+	wake.Once(d.answered)
 }
 
 func (d *disks) count(path string, n int) {

@@ -77,6 +77,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/lately"
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -202,12 +203,7 @@ func (s *Source) Reload() {
 	s.wake()
 }
 
-func (s *Source) wake() {
-	select {
-	case s.reload <- struct{}{}:
-	default: // asked for already
-	}
-}
+func (s *Source) wake() { wake.Once(s.reload) }
 
 // Revalidate makes Run read everything again now, and hold also what has not changed to
 // Rules.Check, whose answers have. It may be called from any goroutine.
