@@ -12,8 +12,7 @@ import (
 
 // unreadable is the fault of a file whose text is not known, for this reason.
 func unreadable(path string, err error) source.Fault {
-	var large errTooLarge
-	if errors.As(err, &large) {
+	if large, ok := errors.AsType[errTooLarge](err); ok {
 		return tooLarge(path, int(large))
 	}
 	if errors.Is(err, errDirAway) {
@@ -37,8 +36,7 @@ func UnreadableFault(path string, err error) source.Fault {
 
 // reason returns why something failed, without the path.
 func reason(err error) string {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
 	}
 	return err.Error()

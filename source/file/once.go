@@ -45,8 +45,8 @@ func (rules Rules) ReadFile(path string) File {
 func readFile(path string, limit int, parse parser) readVersion {
 	data, _, err := readContent(path, limit)
 	v := newVersion(context.Background(), path, data, err, parse, nil)
-	var large errTooLarge
-	return readVersion{v, err != nil && !errors.As(err, &large)}
+	_, large := errors.AsType[errTooLarge](err)
+	return readVersion{v, err != nil && !large}
 }
 
 // ReadText reads a text as a service file that has this name in messages, and refers to lists of
