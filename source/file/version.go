@@ -50,10 +50,7 @@ func newVersion(ctx context.Context, path string, data []byte, err error, parse 
 		v.services, v.faults, v.known = parse(ctx, path, data, before)
 		v.setLists()
 	}
-	for _, f := range v.faults {
-		v.broken = v.broken || !f.Warning
-	}
-	if v.broken {
+	if v.broken = source.AnyError(v.faults); v.broken {
 		v.services, v.lists, v.list = nil, nil, nil
 	} else {
 		v.data = data

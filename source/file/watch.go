@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -176,10 +177,7 @@ func (w *watcher) set(dirs []string) (added bool, err error) {
 	slices.Sort(dirs)
 	for _, d := range slices.Compact(dirs) {
 		a, e := w.ensure(d, alive[d])
-		added = added || a
-		if e != nil && err == nil {
-			err = e
-		}
+		added, err = added || a, cmp.Or(err, e)
 	}
 	return added, err
 }
