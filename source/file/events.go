@@ -46,7 +46,7 @@ func (s *Source) classify(ev fsnotify.Event) eventTarget {
 // so waits for the quiet time.
 func (s *Source) inUse(name string) bool {
 	f := s.files[name]
-	return f != nil && (f.handedServices() > 0 || f.used != nil && f.isList())
+	return f != nil && (f.used.count() > 0 || f.used != nil && f.isList())
 }
 
 // openWatcher makes the watcher unless there is one: that fails where too many

@@ -60,7 +60,7 @@ func removedServices(f *state) (keys []source.Key) {
 	if f.good == nil {
 		return nil
 	}
-	is := byKey(f.seen.services)
+	is := f.seen.byKey()
 	for _, s := range f.good.services {
 		if now := is[s.Key]; !s.Disabled && (now == nil || now.Disabled) {
 			keys = append(keys, s.Key)

@@ -102,7 +102,7 @@ func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []
 func (s *Source) logFiles(news []probe, first bool) {
 	services, held := 0, 0
 	for _, p := range news {
-		services += p.f.handedServices()
+		services += p.f.used.count()
 		switch {
 		case p.f.hold != nil:
 			if held++; held <= maxHeldLines {
@@ -114,7 +114,7 @@ func (s *Source) logFiles(news []probe, first bool) {
 		case p.f.seen != nil && p.f.isList():
 			s.log.Info("file of endpoints removed, which no service refers to", "file", p.f.path)
 		case p.f.seen != nil:
-			s.log.Info("service file removed", "file", p.f.path, "services", p.f.handedServices())
+			s.log.Info("service file removed", "file", p.f.path, "services", p.f.used.count())
 		}
 	}
 	if more := held - maxHeldLines; more > 0 {

@@ -78,7 +78,7 @@ func (f *state) summary(quiet bool) logLine {
 	if f.isList() {
 		return f.listSummary(quiet)
 	}
-	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.handedServices()}}
+	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.used.count()}}
 	switch f.state {
 	case source.Stale:
 		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"

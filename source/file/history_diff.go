@@ -27,7 +27,7 @@ func diffOf(was, is *version) Diff {
 	if was != nil && was.list != nil || is != nil && is.list != nil {
 		return differences(textsOf(was), textsOf(is), strings.Compare, func(a, b string) bool { return a == b })
 	}
-	return differences(servicesOf(was), servicesOf(is), source.Key.Compare, func(a, b *source.Service) bool { return a.Equal(b) && a.SameNotes(b) })
+	return differences(was.byKey(), is.byKey(), source.Key.Compare, func(a, b *source.Service) bool { return a.Equal(b) && a.SameNotes(b) })
 }
 
 func differences[K comparable, V any](before, after map[K]V, order func(a, b K) int, same func(a, b V) bool) (d Diff) {
@@ -51,13 +51,6 @@ func differences[K comparable, V any](before, after map[K]V, order func(a, b K) 
 		}
 	}
 	return d
-}
-
-func servicesOf(v *version) map[source.Key]*source.Service {
-	if v == nil {
-		return nil
-	}
-	return byKey(v.services)
 }
 
 // textsOf returns all that is said of the endpoints of a version, by address and port.

@@ -116,26 +116,10 @@ func (f *state) eachList(visit func(name string)) {
 	}
 }
 
-// services returns how many services of the file are in use.
-func (f *state) services() int {
-	if f.good == nil {
-		return 0
-	}
-	return len(f.good.services)
-}
-
-// handedServices returns how many services of the file are, or were last, handed on.
-func (f *state) handedServices() int {
-	if f.used == nil {
-		return 0
-	}
-	return len(f.used.services)
-}
-
 func (f *state) status() source.FileStatus {
 	return source.FileStatus{
 		Path: f.path, State: f.state, Since: f.since,
-		Services: f.services(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.faults, f.warned, f.damage),
+		Services: f.good.count(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.faults, f.warned, f.damage),
 	}
 }
 

@@ -36,6 +36,14 @@ type version struct {
 
 func (v *version) name() string { return hex.EncodeToString(v.id[:]) }
 
+// count returns how many services it has; nil: none.
+func (v *version) count() int {
+	if v == nil {
+		return 0
+	}
+	return len(v.services)
+}
+
 // gone is the version of a file that does not exist.
 var gone = &version{}
 
@@ -90,9 +98,13 @@ func idOf(data []byte, err error) [sha256.Size]byte {
 	return sha256.Sum256(data)
 }
 
-func byKey(services []*source.Service) map[source.Key]*source.Service {
-	m := make(map[source.Key]*source.Service, len(services))
-	for _, s := range services {
+// byKey returns its services; nil: none.
+func (v *version) byKey() map[source.Key]*source.Service {
+	if v == nil {
+		return nil
+	}
+	m := make(map[source.Key]*source.Service, len(v.services))
+	for _, s := range v.services {
 		m[s.Key] = s
 	}
 	return m

@@ -33,7 +33,7 @@ func (v *version) exceeds(o *version) bool {
 	if v.list != nil {
 		return o.list == nil || len(o.list.endpoints) < len(v.list.endpoints)
 	}
-	have := byKey(o.services)
+	have := o.byKey()
 	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
 		is, ok := have[s.Key]
 		return !ok || hasFewer(is, s) || dropsRestriction(is, s)
@@ -56,7 +56,7 @@ func dropsRestriction(s, was *source.Service) bool {
 // claimsBeyond reports whether v claims something that o does not, which another
 // file may be about to claim.
 func (v *version) claimsBeyond(o *version) bool {
-	have := byKey(o.services)
+	have := o.byKey()
 	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
 		is, ok := have[s.Key]
 		return !ok || !containsAll(is.VIPs, s.VIPs) || !containsAll(is.ExternalIPs, s.ExternalIPs) || !containsAll(is.LoadBalancerIPs, s.LoadBalancerIPs) ||
