@@ -72,7 +72,7 @@ func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*ver
 			removed[name] = was
 		}
 	}
-	s.removed.forget()
+	s.removed = recentRemovals{} // what was removed so far counts no more
 	s.refit = true
 	s.complete(&ch)
 	s.keepStep()

@@ -81,7 +81,7 @@ func parseRevisions(data []byte) (list []Revision, whole bool) {
 // Histories returns what stateDir keeps of the versions of service files, the newest
 // first: of those with this name or, where it is empty, of all. It writes nothing.
 func Histories(stateDir, name string) ([]Revision, error) {
-	data, err := os.ReadFile(historyIndex(stateDir))
+	data, err := os.ReadFile(filepath.Join(historyDir(stateDir), "index"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the history of service files: %w", err)
 	}
@@ -161,5 +161,3 @@ func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
 }
 
 func historyDir(stateDir string) string { return filepath.Join(stateDir, "history") }
-
-func historyIndex(stateDir string) string { return filepath.Join(historyDir(stateDir), "index") }

@@ -44,10 +44,6 @@ type history struct {
 	news   bool       // it has grown, and the disk was not asked since
 }
 
-func newHistory(stateDir string, log *slog.Logger) *history {
-	return &history{dir: historyDir(stateDir), log: log}
-}
-
 func (h *history) index() string { return filepath.Join(h.dir, "index") }
 
 // load reads the index. One that is there and cannot be read stays: it is tried again with the next change.

@@ -16,10 +16,6 @@ type readVersion struct {
 	unreadable bool
 }
 
-func (f readVersion) file() File {
-	return File{Path: f.path, Services: f.services, Faults: f.faults, Unreadable: f.unreadable}
-}
-
 // together returns files of a directory with the endpoints of their lists. Where the two do not fit
 // the fault is that of the list, as it is for who watches them.
 func (rules Rules) together(read []readVersion) []File {
@@ -63,7 +59,7 @@ func lookIn(lists map[string]*version) lookup {
 
 // bind returns f with its lists, and the faults of those that there are. That one is missing is its own fault.
 func (f readVersion) bind(rules Rules, of lookup) (File, map[string][]source.Fault) {
-	out := f.file()
+	out := File{Path: f.path, Services: f.services, Faults: f.faults, Unreadable: f.unreadable}
 	if len(f.lists) == 0 {
 		return out, nil
 	}

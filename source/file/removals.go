@@ -55,9 +55,6 @@ func (r *recentRemovals) prune(now time.Time) {
 	}
 }
 
-// forget has nothing count any more that was removed so far.
-func (r *recentRemovals) forget() { *r = recentRemovals{} }
-
 // An endpointID tells the endpoints of a service apart: the n-th with this address.
 type endpointID struct {
 	addr netip.Addr

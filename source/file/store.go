@@ -88,7 +88,7 @@ type synced struct{ err, history error }
 func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
 		dir: filepath.Join(stateDir, "lastgood"), log: log,
-		history: newHistory(stateDir, log),
+		history: &history{dir: historyDir(stateDir), log: log},
 		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{}, writing: map[string]entry{}, retained: map[keptVersion]bool{},
 		unsynced: map[string]unsynced{},
 		wakeups:  make(chan struct{}, 1), tasks: make(chan func(), 8), synced: make(chan synced, 1),
