@@ -19,13 +19,13 @@ func (rules Rules) ReadDir(dir string) ([]File, error) {
 }
 
 func (rules Rules) readDir(dir string, parse parser) ([]File, error) {
-	names, err := listFiles(dir)
-	if err != nil {
-		return nil, err
+	found := listDir(dir)
+	if found.err != nil {
+		return nil, found.err
 	}
-	read := make([]readVersion, len(names))
-	inParallel(len(names), func(i int) {
-		path := filepath.Join(dir, names[i])
+	read := make([]readVersion, len(found.names))
+	inParallel(len(read), func(i int) {
+		path := filepath.Join(dir, found.names[i])
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			return // a link to a directory
 		}

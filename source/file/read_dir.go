@@ -6,15 +6,9 @@ import (
 	"slices"
 )
 
-// listFiles returns the names of the service files in dir, sorted.
-func listFiles(dir string) ([]string, error) {
-	l := listDir(dir)
-	return l.names, l.err
-}
-
 // A listing is what service files a directory has, by name, and which directory that is.
 type listing struct {
-	names []string
+	names []string // sorted
 	id    dirID
 	err   error // why nobody knows
 }
