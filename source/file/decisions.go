@@ -8,7 +8,6 @@ import (
 	"hash/crc32"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -226,7 +225,5 @@ func (a listsText) sums() map[string][sha256.Size]byte {
 	}
 	return sums
 }
-
-func isFileName(name string) bool { return isServiceFile(name) && !strings.ContainsAny(name, "/\x00") }
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,24 +32,20 @@ type Revision struct {
 	InUse bool `json:"in_use,omitempty"` // not on the disk: Histories sets it
 }
 
-// encode returns r as a line of the index: the CRC-32 of the rest, and that as JSON.
+// encode returns r as a line of the index, in JSON.
 func (r Revision) encode() string {
 	r.InUse = false
 	text, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // numbers and strings only
 	}
-	return fmt.Sprintf("%08x %s\n", crc32.ChecksumIEEE(text), text)
+	return indexLine(string(text))
 }
 
 // parseRevision reads a line of the index. It returns false when that is not as encode wrote it.
 func parseRevision(line string) (r Revision, ok bool) {
-	crc, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-	want, err := strconv.ParseUint(crc, 16, 32)
-	if err != nil || uint32(want) != crc32.ChecksumIEEE([]byte(text)) || !strings.HasSuffix(line, "\n") {
-		return r, false
-	}
-	if json.Unmarshal([]byte(text), &r) != nil || !isServiceFile(r.File) || strings.ContainsAny(r.File, "/\x00") {
+	text, ok := restOf(line)
+	if !ok || json.Unmarshal([]byte(text), &r) != nil || !isFileName(r.File) {
 		return r, false
 	}
 	_, ok = r.sum()

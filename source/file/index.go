@@ -41,36 +41,41 @@ func (r record) encode(name string) string {
 	if !r.removed() {
 		sum = hex.EncodeToString(r.sum[:])
 	}
-	rest := sum + " " + stampText(r.since) + " " + stampText(r.at) + " " + strconv.Quote(name)
+	return indexLine(sum + " " + stampText(r.since) + " " + stampText(r.at) + " " + strconv.Quote(name))
+}
+
+// indexLine returns a line of an index that says rest: the CRC-32 of that, and that.
+func indexLine(rest string) string {
 	return fmt.Sprintf("%08x %s\n", crc32.ChecksumIEEE([]byte(rest)), rest)
+}
+
+// restOf returns what a line of an index says. It returns false when that is not as indexLine wrote it.
+func restOf(line string) (rest string, ok bool) {
+	_, rest, _ = strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	return rest, line == indexLine(rest)
 }
 
 func stampText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// parseRecord reads a line of the index, without its end. It returns false when
-// that is not as encode wrote it.
+// parseRecord reads a line of the index. It returns false when that is not as
+// encode wrote it.
 func parseRecord(line string) (name string, r record, ok bool) {
-	crc, rest, _ := strings.Cut(line, " ")
-	want, err := strconv.ParseUint(crc, 16, 32)
-	if err != nil || uint32(want) != crc32.ChecksumIEEE([]byte(rest)) {
-		return "", record{}, false
-	}
+	rest, ok := restOf(line)
 	f := strings.SplitN(rest, " ", 4)
-	if len(f) != 4 {
+	if !ok || len(f) != 4 {
 		return "", record{}, false
 	}
-	name, err = strconv.Unquote(f[3])
-	if err != nil || !isServiceFile(name) || strings.ContainsAny(name, "/\x00") {
+	name, err := strconv.Unquote(f[3])
+	if err != nil || !isFileName(name) {
 		return "", record{}, false
 	}
 	if f[0] == "-" {
 		return name, record{}, true
 	}
-	n, err := hex.Decode(r.sum[:], []byte(f[0][:min(len(f[0]), hex.EncodedLen(len(r.sum)))]))
+	sum, ok := parseSum(f[0])
 	since, err1 := time.Parse(time.RFC3339Nano, f[1])
 	at, err2 := time.Parse(time.RFC3339Nano, f[2])
-	r.since, r.at = since, at
-	return name, r, err == nil && err1 == nil && err2 == nil && n == len(r.sum)
+	return name, record{sum, since, at}, ok && err1 == nil && err2 == nil
 }
 
 // parseIndex reads an index: what counts of it, how many lines it has, and how
@@ -83,9 +88,9 @@ func parseIndex(data []byte) (records map[string]record, lines, damaged int) {
 	}
 	for line := range strings.Lines(string(body)) {
 		lines++
-		name, r, ok := parseRecord(strings.TrimSuffix(line, "\n"))
+		name, r, ok := parseRecord(line)
 		switch {
-		case !ok || !strings.HasSuffix(line, "\n"):
+		case !ok:
 			damaged++
 		case r.removed():
 			delete(records, name)

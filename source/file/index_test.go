@@ -36,8 +36,8 @@ func TestIndexDamaged(t *testing.T) {
 			bad := []byte(good)
 			bad[i] ^= flip
 			got, _, damaged := parseIndex([]byte(indexHeader + string(bad) + r.encode("b.toml")))
-			if bad[i] == '\n' || strings.EqualFold(string(bad[:8]), good[:8]) && i < 8 {
-				continue // two lines; the same number
+			if bad[i] == '\n' {
+				continue // two lines
 			}
 			if len(got) != 1 || got["b.toml"].sum != r.sum || damaged != 1 {
 				t.Errorf("%q gives %v, %d damaged", bad, got, damaged)
@@ -45,7 +45,7 @@ func TestIndexDamaged(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"../a.toml", "a/b.toml", ".a.toml", "svcproxy.toml", "a\x00.toml", "a.txt", ""} {
-		if _, _, ok := parseRecord(strings.TrimSuffix(r.encode(name), "\n")); ok {
+		if _, _, ok := parseRecord(r.encode(name)); ok {
 			t.Errorf("the name %q is taken", name)
 		}
 	}

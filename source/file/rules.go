@@ -92,6 +92,9 @@ func isServiceFile(name string) bool {
 	return (ext == ".toml" || ext == ".json") && !strings.HasPrefix(name, ".") && name != SettingsName
 }
 
+// isFileName reports whether a text that was kept can be the name of a service file.
+func isFileName(name string) bool { return isServiceFile(name) && !strings.ContainsAny(name, "/\x00") }
+
 // isEndpointsFile reports whether a file that can hold services holds a list of endpoints
 // instead, by its name: what services refer to by endpoints_from.
 func isEndpointsFile(name string) bool {
