@@ -99,17 +99,11 @@ func (h *history) write(news []Revision) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(h.index(), os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		h.whole = false
-		return err
-	}
 	var lines strings.Builder
 	for _, r := range news {
 		lines.WriteString(r.encode())
 	}
-	_, err = f.WriteString(lines.String())
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := addLines(h.index(), lines.String()); err != nil {
 		h.whole = false // there may be half a line
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -99,6 +100,16 @@ func parseIndex(data []byte) (records map[string]record, lines, damaged int) {
 		}
 	}
 	return records, lines, damaged
+}
+
+// addLines adds lines to an index that is there, in one write.
+func addLines(path, lines string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(lines)
+	return errors.Join(err, f.Close())
 }
 
 // sumDigits is how much of a checksum, in hex, stands in the name of a copy.

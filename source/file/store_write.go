@@ -3,7 +3,6 @@ package file
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -146,13 +145,7 @@ func (st *store) add(lines string, n int) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		st.indexIntact = false
-		return err
-	}
-	_, err = f.WriteString(lines)
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := addLines(st.index(), lines); err != nil {
 		st.indexIntact = false // there may be half a line
 		return err
 	}
