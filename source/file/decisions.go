@@ -193,32 +193,25 @@ func parseDecisions(data []byte) (d decisions, err error) {
 	}
 	for _, a := range t.Lists {
 		if of, ok := parseSum(a.Of); ok && isFileName(a.File) {
-			d.lists[a.File] = &acceptedLists{of, a.sums()}
+			d.lists[a.File] = &acceptedLists{of, sumsOf(a.Lists)}
 		}
 	}
 	if t.Back != nil {
 		d.overdue = &overdue{t.Back.Began, t.Back.Back}
 	}
 	if t.Apply != nil {
-		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*version{}, refused: map[string][32]byte{}}
-		for name, text := range t.Apply.Before {
-			if sum, ok := parseSum(text); ok && isFileName(name) {
-				d.trial.before[name] = &version{id: sum}
-			}
-		}
-		for name, text := range t.Apply.Refused {
-			if sum, ok := parseSum(text); ok && isFileName(name) {
-				d.trial.refused[name] = sum
-			}
+		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*version{}, refused: sumsOf(t.Apply.Refused)}
+		for name, sum := range sumsOf(t.Apply.Before) {
+			d.trial.before[name] = &version{id: sum}
 		}
 	}
 	return d, nil
 }
 
-// sums returns the versions of lists that can be files.
-func (a listsText) sums() map[string][sha256.Size]byte {
+// sumsOf returns versions by the names of files, where they can be such.
+func sumsOf(texts map[string]string) map[string][sha256.Size]byte {
 	sums := map[string][sha256.Size]byte{}
-	for name, text := range a.Lists {
+	for name, text := range texts {
 		if sum, ok := parseSum(text); ok && isFileName(name) {
 			sums[name] = sum
 		}
