@@ -33,9 +33,9 @@ type history struct {
 	dir  string
 	log  *slog.Logger
 	keep atomic.Int64 // of each file; 0: defaultKeep
-	err  atomic.Value // a string: why the last write failed
 
 	// Of the goroutine of the store.
+	said   string // why the last write failed; empty: it did not
 	loaded bool
 	list   []Revision // by number
 	lines  int        // of the index
@@ -182,9 +182,8 @@ func (h *history) prune(needed map[keptVersion]bool) {
 
 // noteError logs once why versions cannot be kept.
 func (h *history) noteError(err error) {
-	was, _ := h.err.Load().(string)
-	now := errorText(err)
-	if h.err.Store(now); now != "" && now != was {
+	was := h.said
+	if h.said = errorText(err); h.said != "" && h.said != was {
 		h.log.Warn("the history of service files cannot be kept; what was last accepted is kept all the same", "err", err)
 	}
 }
