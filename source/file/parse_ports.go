@@ -127,22 +127,16 @@ func readPorts(r *decode.Reader, v any) (ports []source.Port, written writtenPor
 		}
 		n += p.count()
 	}
-	switch {
-	case !r.Within(n):
-		for i := range written.list { // one of each, for what names them
-			p := &written.list[i]
-			port := p.at(p.numbers.first, p.protocols[0])
-			port.Name = p.Name
-			ports = append(ports, port)
-		}
-	case n > len(written.list):
+	if r.Within(n) && n > len(written.list) {
 		written.checkNames(r)
 		ports = written.expand(r, make([]source.Port, 0, n))
-	default:
-		for i := range written.list {
-			p := &written.list[i]
-			ports = append(ports, p.at(p.numbers.first, p.protocols[0]))
-		}
+		return ports, written
+	}
+	for i := range written.list { // one of each: all there is, or of too many what names them
+		p := &written.list[i]
+		port := p.at(p.numbers.first, p.protocols[0])
+		port.Name = p.Name
+		ports = append(ports, port)
 	}
 	return ports, written
 }
