@@ -42,10 +42,7 @@ func (rules Rules) with(svc *source.Service, l *endpointList) (*source.Service, 
 	} else {
 		s.setEndpoints(r)
 	}
-	problems := source.ValidateWritten(&s.Service, s.written.at)
-	if rules.Check != nil {
-		problems = append(problems, s.written.problems(rules.Check(&s.Service))...)
-	}
+	problems := s.validate(rules.Check)
 	for _, p := range problems {
 		if key := s.inheritedKey(&p); key != "" {
 			p.Hint = ofDefaults(key)

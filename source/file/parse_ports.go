@@ -250,14 +250,6 @@ func (p *writtenPort) name(n uint16, protocol source.Protocol) string {
 	return strings.Join(parts, "-")
 }
 
-// problems returns problems with the paths of ports as they are written.
-func (w *writtenPorts) problems(list []source.Problem) []source.Problem {
-	for i := range list {
-		list[i].Path = asWritten(list[i].Path, w.at)
-	}
-	return list
-}
-
 // asWritten returns the path of a port by the element that says it, of those that writtenAt has for each.
 func asWritten(path source.Path, writtenAt []int) source.Path {
 	if len(path) > 1 && path[0].Key == "ports" && path[1].Index >= 0 && path[1].Index < len(writtenAt) {

@@ -128,9 +128,18 @@ func (p *reading) complete(s *service) []source.Problem {
 	}
 	s.setTunnel()
 	s.setEndpoints(p.r)
+	return s.validate(p.check)
+}
+
+// validate returns what is wrong with the service, by itself and, unless check is nil, on this host.
+func (s *service) validate(check func(*source.Service) []source.Problem) []source.Problem {
 	problems := source.ValidateWritten(&s.Service, s.written.at)
-	if p.check != nil {
-		problems = append(problems, s.written.problems(p.check(&s.Service))...)
+	if check == nil {
+		return problems
+	}
+	for _, p := range check(&s.Service) {
+		p.Path = asWritten(p.Path, s.written.at)
+		problems = append(problems, p)
 	}
 	return problems
 }
