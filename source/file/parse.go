@@ -60,7 +60,7 @@ func (rules Rules) parseWhole(path string, data []byte, isJSON bool) ([]*source.
 	if doc == nil {
 		return nil, faults
 	}
-	p := rules.newReading()
+	p := rules.newReading(nil)
 	p.pos = doc.Elements("services")
 	p.readRoot(doc.Root, isJSON)
 	faults = append(faults, p.r.Faults(doc)...)

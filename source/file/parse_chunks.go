@@ -71,8 +71,9 @@ func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSO
 	if len(list) < 2 || len(list) > rules.Limits.orDefault().Services || !utf8.Valid(data) { // of one, the whole is as good
 		return nil, nil, nil, false
 	}
-	p := &chunkedReading{reading: rules.newReading(), isJSON: isJSON, said: defaults, before: before, now: make(knownServices, len(list))}
-	if !p.prepare(rules) {
+	p := &chunkedReading{reading: rules.newReading(elementPath(isJSON)), isJSON: isJSON, said: defaults, before: before, now: make(knownServices, len(list))}
+	p.shareKnown(before)
+	if !p.chunkDefaults(rules, defaults) { // there is something to say of them
 		return nil, nil, nil, false
 	}
 	for _, c := range list {
@@ -93,19 +94,6 @@ func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSO
 		return nil, faults, p.now, true
 	}
 	return p.services, faults, p.now, true
-}
-
-// prepare reads what all chunks share. It returns false where that takes reading the file as a whole.
-func (p *chunkedReading) prepare(rules Rules) bool {
-	p.shareKnown(p.before)
-	if !p.chunkDefaults(rules, p.said) {
-		return false
-	}
-	if !p.isJSON {
-		p.r = decode.NewReader(elementPath(p.isJSON))
-		rules.set(p.r)
-	}
-	return true
 }
 
 // take takes over the service of a chunk if it is known, else reads it. It returns false when the
@@ -315,8 +303,7 @@ func (p *reading) chunkDefaults(rules Rules, v any) bool {
 	if v == nil {
 		return true
 	}
-	r := decode.NewReader(source.At(defaultsKey))
-	rules.set(r)
+	r := rules.newReader(source.At(defaultsKey))
 	readDefaults(r, v, p)
 	return len(r.Faults(nil)) == 0
 }

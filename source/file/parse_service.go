@@ -28,17 +28,17 @@ type reading struct {
 	text   []byte                                    // room for that of a check
 }
 
-// newReading returns one of a file of which nothing is read yet.
-func (rules Rules) newReading() *reading {
-	p := &reading{r: decode.NewReader(nil), check: rules.Check, writtenAt: make(map[*source.Service][]int), maxPorts: rules.ports()}
-	rules.set(p.r)
-	return p
+// newReading returns one of a file of which nothing is read yet, from path on.
+func (rules Rules) newReading(path source.Path) *reading {
+	return &reading{r: rules.newReader(path), check: rules.Check, writtenAt: make(map[*source.Service][]int), maxPorts: rules.ports()}
 }
 
-// set makes r read as the rules say.
-func (rules Rules) set(r *decode.Reader) {
+// newReader returns a Reader that stands at path, and reads as the rules say.
+func (rules Rules) newReader(path source.Path) *decode.Reader {
+	r := decode.NewReader(path)
 	r.Hint = keyHint
 	rules.Limits.orDefault().set(r)
+	return r
 }
 
 // readRoot reads the root of a service file.
