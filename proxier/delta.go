@@ -96,11 +96,11 @@ func (n netChange[T]) delta(compare func(a, b T) int) SetDelta[T] {
 }
 
 // put sets what service key contributes to st, or removes it if r is nil, and notes
-// what changes.
-func (c *changes) put(st *State, key source.Key, r *Resolved) (old *Resolved, changed bool) {
-	old = st.Services[key]
+// what changes, if anything.
+func (c *changes) put(st *State, key source.Key, r *Resolved) (changed bool) {
+	old := st.Services[key]
 	if old == r || old != nil && r != nil && reflect.DeepEqual(old, r) {
-		return old, false
+		return false
 	}
 	c.count(st, r, 1) // gains first: what stays is never lost in between
 	c.count(st, old, -1)
@@ -110,7 +110,7 @@ func (c *changes) put(st *State, key source.Key, r *Resolved) (old *Resolved, ch
 		st.Services[key] = r
 	}
 	c.note(key, old, r)
-	return old, true
+	return true
 }
 
 // note keeps the first old and the last new value.

@@ -53,17 +53,16 @@ type family struct {
 
 // familyNews is what other goroutines may read of a family.
 type familyNews struct {
-	told      uint64 // the last order that is in the State
-	held      uint64 // the last order that the kernel holds
-	failures  int    // Syncs that failed in a row
-	endpoints int    // of all services of the State
-	good      time.Time
-	took      time.Duration
-	since     time.Time     // of the first failure in a row
-	err       error         // of the last Sync
-	unsure    bool          // Syncs fail since a foreign change, or since all of the kernel's rules were to change
-	unserved  *PartialError // what the last successful Sync could not make
-	working   *progress     // of the Sync that runs; nil: none
+	told     uint64 // the last order that is in the State
+	held     uint64 // the last order that the kernel holds
+	failures int    // Syncs that failed in a row
+	good     time.Time
+	took     time.Duration
+	since    time.Time     // of the first failure in a row
+	err      error         // of the last Sync
+	unsure   bool          // Syncs fail since a foreign change, or since all of the kernel's rules were to change
+	unserved *PartialError // what the last successful Sync could not make
+	working  *progress     // of the Sync that runs; nil: none
 }
 
 func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {
@@ -181,12 +180,10 @@ func (f *family) set(key source.Key, svc Subject, queued time.Time) (changed boo
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.announcing.shrink(key, r)
-	old, changed := f.changes.put(f.state, key, r)
-	if !changed {
+	if !f.changes.put(f.state, key, r) {
 		return false
 	}
 	f.revision.Add(1)
-	f.news.endpoints += endpoints(r) - endpoints(old)
 	f.dirty = true
 	f.pace.changed = true
 	if f.queued.IsZero() {
@@ -281,7 +278,6 @@ func (f *family) tellFlows(all bool) {
 func (f *family) sync(ctx context.Context) SyncResult {
 	r := SyncResult{
 		Family: f.fam, Full: f.full || f.news.err != nil, Queued: f.queued, Start: time.Now(),
-		Services: len(f.state.Services), Endpoints: f.news.endpoints,
 		Triggers: f.triggers, Repairs: f.causes,
 	}
 	var delta *Delta
@@ -300,7 +296,7 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	if context.Cause(ctx) == errStuck {
 		err = fmt.Errorf("%w: %w", errStuck, err)
 	}
-	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, r.Services, err)
+	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.state.Services), err)
 	return r
 }
 
@@ -353,17 +349,3 @@ func (f *family) done(r *SyncResult) {
 // minDue is the least time between a Sync and one that a delayer asks for, so that
 // something overdue that cannot be done does not keep a processor busy.
 const minDue = 50 * time.Millisecond
-
-// endpoints counts the targets of a service, once for each port.
-func endpoints(r *Resolved) int {
-	if r == nil {
-		return 0
-	}
-	n := 0
-	for _, p := range r.Pools {
-		if p.Scope == ClusterScope {
-			n += len(p.Targets)
-		}
-	}
-	return n
-}

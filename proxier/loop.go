@@ -53,15 +53,13 @@ type Config struct {
 
 // A SyncResult is the outcome of one Sync of one family.
 type SyncResult struct {
-	Family    Family
-	Full      bool      // compared with the kernel, rather than a delta
-	Queued    time.Time // when the oldest change in it arrived; zero for a resync without changes
-	Start     time.Time
-	Duration  time.Duration
-	Err       error
-	Unserved  *PartialError // what an otherwise successful sync could not make; nil: nothing
-	Services  int           // in the State, after it
-	Endpoints int           // that get new connections, counted for each port of a service
+	Family   Family
+	Full     bool      // compared with the kernel, rather than a delta
+	Queued   time.Time // when the oldest change in it arrived; zero for a resync without changes
+	Start    time.Time
+	Duration time.Duration
+	Err      error
+	Unserved *PartialError // what an otherwise successful sync could not make; nil: nothing
 
 	Triggers []time.Time   // when the changes in it were made where they are from, as far as that is known
 	Repairs  []RepairCause // why it repaired what the kernel held
