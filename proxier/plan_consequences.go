@@ -25,7 +25,6 @@ const (
 type Consequence struct {
 	ServicePort ServicePortName
 	Protocol    source.Protocol
-	Scope       Scope // of Forgotten; else ClusterScope
 	Effect      Effect
 
 	Frontends []FrontendKey    // that these connections are sent to; sorted; empty for Forgotten
@@ -229,7 +228,6 @@ func forgotten(port *resolvedPort, now *Resolved) (list []Consequence) {
 			continue
 		}
 		c := port.consequence(Forgotten)
-		c.Scope = p.Scope
 		next := now.pool(p)
 		if next == nil || next.Affinity == 0 {
 			list = append(list, c)

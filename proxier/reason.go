@@ -28,11 +28,6 @@ const (
 	NoneUsable                 // several of NoneReady to NoneEnabled, or some are still being checked or are backups
 )
 
-// String returns one word that does not change between versions, as for a label of a metric.
-func (c Cause) String() string {
-	return [...]string{"none", "no_endpoint", "none_of_family", "none_of_port", "none_local", "none_ready", "none_weighted", "none_up", "none_undrained", "none_enabled", "none_usable"}[c]
-}
-
 // A Reason says why a route of a frontend rejects or drops. The zero Reason: it balances.
 type Reason struct {
 	Cause  Cause
