@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
@@ -87,18 +86,6 @@ func (d *Drains) Of(key source.Key, a netip.Addr) *proxier.Drain {
 
 // Node returns the drain of this host; nil: there is none.
 func (d *Drains) Node() *proxier.Drain { return d.Get(DrainTarget{Node: true}) }
-
-// Next returns the first deadline after a time; zero: there is none.
-func (d *Drains) Next(after time.Time) (next time.Time) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	for _, why := range d.all {
-		if why.Until.After(after) && (next.IsZero() || why.Until.Before(next)) {
-			next = why.Until
-		}
-	}
-	return next
-}
 
 // List returns all drains: that of this host first, then by address and service.
 func (d *Drains) List() []Drained {
