@@ -3,7 +3,6 @@ package healthcheck
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"net/netip"
 	"strconv"
 	"unique"
@@ -29,30 +28,14 @@ func Ask(svc *source.Service, e *source.Endpoint) Question {
 	return q
 }
 
-// ID names the question also in another process: 32 hexadecimal digits. That of the
-// zero Question names nothing.
-func (q Question) ID() string {
-	sum := q.sum()
-	return hex.EncodeToString(sum[:16])
-}
-
 // phase is where in its grid the question is asked: all values are as likely.
 func (q Question) phase() uint64 {
-	sum := q.sum()
+	sum := sha256.Sum256(append(quoted(nil, q.At.String(), q.Service.String()), q.check.Value()...))
 	return binary.BigEndian.Uint64(sum[16:])
 }
 
-func (q Question) sum() [sha256.Size]byte {
-	text := quoted(nil, q.At.String(), q.Service.String())
-	if q.check != (unique.Handle[string]{}) {
-		text = append(text, q.check.Value()...)
-	}
-	return sha256.Sum256(text)
-}
-
 // canonical says all of a check by which two questions to one place differ: not Port,
-// which is in Question.At, and not Refuse, which does not matter to an endpoint. It
-// is the same in each version of the program, as results are kept by it.
+// which is in Question.At, and not Refuse, which does not matter to an endpoint.
 func canonical(c *source.HealthCheck) string {
 	b := quoted(nil, c.Type.String(), c.Path, c.Method, c.Host, c.ExpectBody, c.ServerName, c.GRPCService, c.Send, c.Expect, c.Source.String())
 	for _, r := range c.ExpectStatus {
