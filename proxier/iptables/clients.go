@@ -69,7 +69,7 @@ func Keep(ctx context.Context, fam proxier.Family, clients []proxier.Client) (ke
 	}
 	limit := xtables.RecentLimit()
 	for p, of := range pools {
-		k := keeper{pool: p, fam: fam}
+		k := keeper{pool: p}
 		err := k.read(ctx)
 		if err == nil {
 			k.choose(of, limit)
@@ -87,7 +87,6 @@ func Keep(ctx context.Context, fam proxier.Family, clients []proxier.Client) (ke
 // in their order; nil: it does not exist, because the endpoint was removed.
 type keeper struct {
 	pool *proxier.Pool
-	fam  proxier.Family
 
 	present     []map[netip.Addr]bool
 	add, remove [][]netip.Addr

@@ -90,8 +90,8 @@ func (m *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
 // elementChanges returns the elements that differ after a delta, by set.
 func (m *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*elementChange {
 	diff := elementDiff{fam: fam, old: map[set]*oldElements{}}
-	before := renderer{fam: fam, pools: m.pools, emit: truncateComments(diff.before)}
-	after := renderer{fam: fam, pools: m.pools, emit: truncateComments(diff.after)}
+	before := renderer{pools: m.pools, emit: truncateComments(diff.before)}
+	after := renderer{pools: m.pools, emit: truncateComments(diff.after)}
 	for _, s := range d.Services {
 		if s.Old != nil {
 			before.service(s.Old)

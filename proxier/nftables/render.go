@@ -20,7 +20,7 @@ func render(d *dialect, st *proxier.State) *content { return renderWith(d, st, n
 func renderWith(d *dialect, st *proxier.State, flows *nft.Flowtable) *content {
 	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32), flows: flows}
 	c.pools.number(st)
-	r := renderer{fam: d.fam, pools: c.pools, emit: truncateComments(c.addElement)}
+	r := renderer{pools: c.pools, emit: truncateComments(c.addElement)}
 	for _, res := range st.Services {
 		r.service(res)
 	}

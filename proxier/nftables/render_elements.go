@@ -13,7 +13,6 @@ type emit func(s set, key, data []byte, note string)
 
 // A renderer renders services as elements.
 type renderer struct {
-	fam   proxier.Family
 	pools *poolIDs
 	emit  emit
 
