@@ -272,10 +272,7 @@ func inPart(s Subject, node *Node, a netip.Addr, r *Resolved) string {
 
 // frontendsAt returns the frontends of an address; r may be nil.
 func (r *Resolved) frontendsAt(a netip.Addr) []*Frontend {
-	if r == nil {
-		return nil
-	}
-	return keep(r.Frontends, func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
+	return keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
 }
 
 // ofAddr returns why the kernel lacks what an address needs.

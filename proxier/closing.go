@@ -93,12 +93,8 @@ func (c *closer) synced(s *synced) *look {
 func (c *closer) index(changes map[source.Key]ServiceChange) (was, now frontendIndex) {
 	was, now = make(frontendIndex), make(frontendIndex)
 	for _, ch := range changes {
-		for _, f := range c.frontends(ch.Old) {
-			was[f.Key.WithoutKind()] = f
-		}
-		for _, f := range c.frontends(ch.New) {
-			now[f.Key.WithoutKind()] = f
-		}
+		was.add(c.frontends(ch.Old))
+		now.add(c.frontends(ch.New))
 	}
 	return was, now
 }

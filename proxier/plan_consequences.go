@@ -41,8 +41,8 @@ type Consequence struct {
 func (p *FamilyPlan) Consequences() (list []Consequence) {
 	was, now := make(frontendIndex), make(frontendIndex)
 	for _, ch := range p.Services {
-		was.add(ch.Old)
-		now.add(ch.New)
+		was.add(ch.Old.AllFrontends())
+		now.add(ch.New.AllFrontends())
 	}
 	for _, ch := range p.Services {
 		for _, port := range portsOf(ch.Old) {
@@ -60,11 +60,8 @@ func (p *FamilyPlan) Consequences() (list []Consequence) {
 // A frontendIndex finds frontends by what packets are addressed to, of whatever service.
 type frontendIndex map[FrontendKey]*Frontend
 
-func (x frontendIndex) add(r *Resolved) {
-	if r == nil {
-		return
-	}
-	for _, f := range r.Frontends {
+func (x frontendIndex) add(list []*Frontend) {
+	for _, f := range list {
 		x[f.Key.WithoutKind()] = f
 	}
 }

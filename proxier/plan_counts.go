@@ -84,20 +84,12 @@ func (p *FamilyPlan) placedAddrs() map[FrontendKey][]netip.Addr {
 	all := make(map[FrontendKey][]netip.Addr)
 	for _, ch := range p.Services {
 		for _, r := range []*Resolved{ch.Old, ch.New} {
-			for _, f := range placedFrontends(r) {
+			for _, f := range keep(r.AllFrontends(), func(f *Frontend) bool { return f.Placed }) {
 				all[f.Key] = append(all[f.Key], f.NodePortAddrs...)
 			}
 		}
 	}
 	return all
-}
-
-// placedFrontends returns the node ports of a service, which may be nil, that have addresses of their own.
-func placedFrontends(r *Resolved) []*Frontend {
-	if r == nil {
-		return nil
-	}
-	return keep(r.Frontends, func(f *Frontend) bool { return f.Placed })
 }
 
 // sum adds up what a consequence is about.

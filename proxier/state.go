@@ -81,6 +81,14 @@ type Resolved struct {
 	Warnings []string // what its owner should know, for the log and for status
 }
 
+// AllFrontends returns Frontends; r may be nil: none.
+func (r *Resolved) AllFrontends() []*Frontend {
+	if r == nil {
+		return nil
+	}
+	return r.Frontends
+}
+
 // Hairpins yields the targets that may reach themselves, each once.
 func (r *Resolved) Hairpins() iter.Seq[Hairpin] {
 	return func(yield func(Hairpin) bool) {

@@ -249,8 +249,5 @@ func (f *Frontend) endpoints() []netip.AddrPort {
 
 // ofProtocol returns the frontends of a protocol; r may be nil.
 func ofProtocol(r *Resolved, proto source.Protocol) []*Frontend {
-	if r == nil {
-		return nil
-	}
-	return keep(r.Frontends, func(f *Frontend) bool { return f.Key.Protocol == proto })
+	return keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Protocol == proto })
 }

@@ -88,17 +88,13 @@ func newClaims(st *proxier.State) *claims {
 func (c *claims) update(d *proxier.Delta) map[lvs.Key]struct{} {
 	touched := map[lvs.Key]struct{}{}
 	for _, s := range d.Services {
-		if s.Old != nil {
-			for _, f := range s.Old.Frontends {
-				c.put(f, nil, touched)
-			}
+		for _, f := range s.Old.AllFrontends() {
+			c.put(f, nil, touched)
 		}
 	}
 	for _, s := range d.Services {
-		if s.New != nil {
-			for _, f := range s.New.Frontends {
-				c.put(f, f, touched)
-			}
+		for _, f := range s.New.AllFrontends() {
+			c.put(f, f, touched)
 		}
 	}
 	return touched

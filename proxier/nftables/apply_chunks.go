@@ -79,7 +79,9 @@ func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 	had := map[proxier.FrontendKey]int{}
 	for i, c := range changes {
-		eachFrontend(c.Old, func(f *proxier.Frontend) { had[f.Key.WithoutKind()] = i })
+		for _, f := range c.Old.AllFrontends() {
+			had[f.Key.WithoutKind()] = i
+		}
 	}
 	group := make([]int, len(changes)) // of each, the first of its group or one on the way to it
 	for i := range group {
@@ -92,12 +94,12 @@ func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 		return i
 	}
 	for i, c := range changes {
-		eachFrontend(c.New, func(f *proxier.Frontend) {
+		for _, f := range c.New.AllFrontends() {
 			if j, ok := had[f.Key.WithoutKind()]; ok {
 				a, b := first(i), first(j)
 				group[max(a, b)] = min(a, b)
 			}
-		})
+		}
 	}
 	members := map[int][]proxier.ServiceChange{}
 	for i, c := range changes {
@@ -110,15 +112,6 @@ func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 		}
 	}
 	return list
-}
-
-func eachFrontend(res *proxier.Resolved, do func(*proxier.Frontend)) {
-	if res == nil {
-		return
-	}
-	for _, f := range res.Frontends {
-		do(f)
-	}
 }
 
 // elementsOf returns an upper estimate of how many elements a delta changes.
@@ -136,7 +129,7 @@ func elementsOf(d *proxier.Delta) int {
 func elementsOfService(res *proxier.Resolved) int {
 	const flags = 4
 	n := 0
-	eachFrontend(res, func(f *proxier.Frontend) {
+	for _, f := range res.AllFrontends() {
 		n += flags + elementsOfPool(f.Outside.Pool) + 2*len(f.NodePortAddrs)
 		if f.Split() {
 			n += flags + elementsOfPool(f.Local.Pool)
@@ -144,7 +137,7 @@ func elementsOfService(res *proxier.Resolved) int {
 		if f.Restricted {
 			n += 1 + len(f.SourceRanges)
 		}
-	})
+	}
 	return n
 }
 

@@ -93,15 +93,11 @@ func (m *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*element
 	before := renderer{pools: m.pools, emit: truncateComments(diff.before)}
 	after := renderer{pools: m.pools, emit: truncateComments(diff.after)}
 	for _, s := range d.Services {
-		if s.Old != nil {
-			before.service(s.Old)
-		}
+		before.service(s.Old)
 	}
 	before.shared(d, &m.host, false)
 	for _, s := range d.Services {
-		if s.New != nil {
-			after.service(s.New)
-		}
+		after.service(s.New)
 	}
 	after.shared(d, &m.host, true)
 	return diff.changes()

@@ -23,9 +23,9 @@ type renderer struct {
 	table     hashTable
 }
 
-// service emits the elements of one service.
+// service emits the elements of one service; res may be nil: none.
 func (r *renderer) service(res *proxier.Resolved) {
-	for _, f := range res.Frontends {
+	for _, f := range res.AllFrontends() {
 		r.frontend(f)
 	}
 	for p := range affinityPools(res) {
