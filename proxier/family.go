@@ -238,11 +238,7 @@ func (f *family) syncAt(now time.Time) time.Time {
 
 // next returns when there is something to do if no order comes before.
 func (f *family) next() time.Time {
-	at := f.syncAt(time.Now())
-	if due := f.lookAt(); due.Before(at) {
-		at = due
-	}
-	return at
+	return times.Earlier(f.syncAt(time.Now()), f.lookAt())
 }
 
 // syncNow makes the kernel hold the State, and reports the result.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -317,11 +318,10 @@ func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
 // RunAlive is Alive whatever a Sync does: of one that waits for the kernel, a restart would wait too.
 func (l *Loop) RunAlive() time.Time {
-	at := time.Now()
-	if since := l.busy.Load(); since != nil && since.Add(l.cfg.SyncTimeout).Before(at) {
-		at = since.Add(l.cfg.SyncTimeout)
+	if since := l.busy.Load(); since != nil {
+		return times.Earlier(time.Now(), since.Add(l.cfg.SyncTimeout))
 	}
-	return at
+	return time.Now()
 }
 
 // Alive returns when the Loop last showed that it is not stuck: now, unless a Sync
@@ -331,9 +331,7 @@ func (l *Loop) Alive() time.Time {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	for _, f := range l.families {
-		if t := f.alive(); t.Before(at) {
-			at = t
-		}
+		at = times.Earlier(at, f.alive())
 	}
 	return at
 }

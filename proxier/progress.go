@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/times"
 )
 
 // errStuck is the cause when a Sync or a Look was given up.
@@ -53,8 +55,5 @@ func (p *progress) mark() {
 func (p *progress) alive() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now := time.Now(); now.Before(p.by) {
-		return now
-	}
-	return p.by
+	return times.Earlier(time.Now(), p.by)
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 )
@@ -73,9 +74,7 @@ func (k *Keeper) drained(s *service, a netip.Addr, now time.Time) (c proxier.Con
 
 // stepAt has the service composed again at a time, if it would not be before.
 func (s *service) stepAt(t time.Time) {
-	if s.step.IsZero() || t.Before(s.step) {
-		s.step = t
-	}
+	s.step = times.Due(s.step, t)
 }
 
 // spared returns the endpoints that were in use although they did not pass their check; nil where

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -46,14 +47,9 @@ func (k *Keeper) next() time.Time {
 	defer k.mu.Unlock()
 	next := time.Now().Add(time.Hour)
 	for _, s := range k.timed {
-		if s.step.Before(next) {
-			next = s.step
-		}
+		next = times.Earlier(next, s.step)
 	}
-	if due := k.teller.due(); !due.IsZero() && due.Before(next) {
-		next = due
-	}
-	return next
+	return times.Due(next, k.teller.due())
 }
 
 // flush has all services resolved again whose Conditions have changed, and logs why.

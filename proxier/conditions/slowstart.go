@@ -3,6 +3,7 @@ package conditions
 import (
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 )
@@ -39,9 +40,7 @@ func (e *endpoint) share(over time.Duration, now time.Time) (tenths uint8, next 
 	if e.began.IsZero() || step <= 0 {
 		return 0, time.Time{}
 	}
-	if e.began.After(now) { // the clock was set back
-		e.began = now
-	}
+	e.began = times.Earlier(e.began, now) // the clock may have been set back
 	n := 1 + now.Sub(e.began)/step
 	if n >= slowSteps {
 		e.began = time.Time{}

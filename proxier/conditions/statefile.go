@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
@@ -76,23 +77,16 @@ func keptOf(e *endpoint, gone bool) kept {
 // endpoint returns what is known again; not ok: that cannot be.
 func (e kept) endpoint(now time.Time) (out *endpoint, ok bool) {
 	at, ok := stateWords[e.State]
-	left := past(e.Left, now)
+	past := func(t time.Time) time.Time { return times.Earlier(t, now) } // the clock may have been set back
+	left := past(e.Left)
 	if left.IsZero() {
 		left = now
 	}
-	out = &endpoint{usable: !e.Out, lost: e.Lost, began: past(e.SlowStart, now), left: left}
+	out = &endpoint{usable: !e.Out, lost: e.Lost, began: past(e.SlowStart), left: left}
 	out.result = healthcheck.Result{
-		State: at, Since: past(e.Since, now), Error: escaped(e.Error, maxError), Passed: e.Passed || at == healthcheck.Up,
+		State: at, Since: past(e.Since), Error: escaped(e.Error, maxError), Passed: e.Passed || at == healthcheck.Up,
 	}
 	return out, ok
-}
-
-// past returns t, or now where that has not been yet: the clock was set back.
-func past(t, now time.Time) time.Time {
-	if t.After(now) {
-		return now
-	}
-	return t
 }
 
 // each calls visit for all endpoints, up to mostKept, and returns the names of those that

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -67,11 +68,7 @@ func (c *Checker) begin(e *entry, now time.Time) {
 // again makes a question due for the next time.
 func (c *Checker) again(e *entry, now time.Time) {
 	iv := e.interval()
-	from := now
-	if e.grid.After(now) {
-		from = e.grid
-	}
-	e.grid = c.after(from, e, iv)
+	e.grid = c.after(times.Later(e.grid, now), e, iv)
 	e.due = e.grid.Add(-rand.N(max(iv/jitter, 1)))
 	c.push(e)
 }

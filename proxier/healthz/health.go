@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -88,9 +89,7 @@ func (h *Health) look(now time.Time) report {
 	r := report{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
 	for fam, t := range h.updated {
 		r.Status[fam.Title()] = familyReport{LastUpdated: t.UTC(), Healthy: true}
-		if t.After(r.LastUpdated) {
-			r.LastUpdated = t.UTC()
-		}
+		r.LastUpdated = times.Later(r.LastUpdated, t.UTC())
 	}
 	for fam, since := range h.pending {
 		_, had := h.updated[fam]
