@@ -75,7 +75,7 @@ func (l *Loop) Plan(ctx context.Context) (*Plan, error) {
 	ctx, cancel := context.WithTimeout(ctx, planTime)
 	defer cancel()
 	l.mu.RLock()
-	waiting, families, p := l.unread(), slices.Clone(l.families), &Plan{Edits: l.unsynced()}
+	waiting, families, p := l.unread(), slices.Clone(l.families), &Plan{Edits: merged(l.batches)}
 	l.mu.RUnlock()
 	if len(waiting) > 0 {
 		return nil, fmt.Errorf("nothing is planned before all services have been read: waiting for %s", strings.Join(waiting, ", "))
@@ -87,20 +87,6 @@ func (l *Loop) Plan(ctx context.Context) (*Plan, error) {
 	}
 	wg.Wait()
 	return p, nil
-}
-
-// unsynced returns the services of all batches.
-func (l *Loop) unsynced() (list []Transition) {
-	all := batch{edits: make(map[source.Key]Transition)}
-	for _, b := range l.batches {
-		for key, tr := range b.edits {
-			all.add(key, tr)
-		}
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(all.edits), source.Key.Compare) {
-		list = append(list, all.edits[key])
-	}
-	return list
 }
 
 // A planQuestion asks a family for its plan.

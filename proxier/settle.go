@@ -28,6 +28,20 @@ func (b *batch) add(key source.Key, tr Transition) {
 	b.edits[key] = tr
 }
 
+// merged returns the services of batches, each once, in order of their names.
+func merged(list []batch) (edits []Transition) {
+	all := batch{edits: make(map[source.Key]Transition)}
+	for _, b := range list {
+		for key, tr := range b.edits {
+			all.add(key, tr)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(all.edits), source.Key.Compare) {
+		edits = append(edits, all.edits[key])
+	}
+	return edits
+}
+
 // manyBatches is how many are kept apart; further ones are merged, for while no
 // family holds anything their number only grows.
 const manyBatches = 100
@@ -139,18 +153,12 @@ const maxEdits = 10
 // logBatches writes a line for each of the first services that changed, and one
 // that counts the others.
 func (l *Loop) logBatches(list []batch, d time.Duration) {
-	all := batch{edits: make(map[source.Key]Transition)}
-	for _, b := range list {
-		for key, tr := range b.edits {
-			all.add(key, tr)
-		}
-	}
 	took, lines, more := slog.Duration("sync", d), 0, 0
-	for _, key := range slices.SortedFunc(maps.Keys(all.edits), source.Key.Compare) {
-		switch what := describe(all.edits[key]); {
+	for _, tr := range merged(list) {
+		switch what := describe(tr); {
 		case what == "":
 		case lines < maxEdits:
-			l.cfg.Log.Info("service synced", "service", key.String(), "change", what, took)
+			l.cfg.Log.Info("service synced", "service", tr.key().String(), "change", what, took)
 			lines++
 		default:
 			more++
