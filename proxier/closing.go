@@ -137,6 +137,12 @@ func (e endpointsAt) has(at, endpoint netip.AddrPort) bool {
 	return has
 }
 
+// sorted sorts a list, in its place, and has each element once.
+func sorted(list []netip.AddrPort) []netip.AddrPort {
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return slices.Compact(list)
+}
+
 // inSorted reports whether a sorted list has an endpoint.
 func inSorted(list []netip.AddrPort, endpoint netip.AddrPort) bool {
 	_, has := slices.BinarySearchFunc(list, endpoint, netip.AddrPort.Compare)
@@ -150,9 +156,7 @@ func (c *closer) query(l *look) FlowQuery {
 		q.To = append(q.To, at)
 		q.At = append(q.At, p.former...)
 	}
-	slices.SortFunc(q.To, netip.AddrPort.Compare)
-	slices.SortFunc(q.At, netip.AddrPort.Compare)
-	q.At = slices.Compact(q.At)
+	q.To, q.At = sorted(q.To), sorted(q.At)
 	return q
 }
 
@@ -177,9 +181,7 @@ func newlyClosed(was, f *Frontend) []netip.AddrPort {
 	if !f.closesRemoved() {
 		return list
 	}
-	list = append(list, slices.DeleteFunc(was.endpoints(), f.has)...)
-	slices.SortFunc(list, netip.AddrPort.Compare)
-	return slices.Compact(list)
+	return sorted(append(list, slices.DeleteFunc(was.endpoints(), f.has)...))
 }
 
 // newlyDown returns the endpoints that a change of a frontend leaves with connections whose check
@@ -194,16 +196,12 @@ func newlyDown(was, f *Frontend) []netip.AddrPort {
 
 // down returns the endpoints that keep connections although their check fails, by either route.
 func (f *Frontend) down() []netip.AddrPort {
-	list := slices.Concat(f.Outside.Pool.Down, f.Local.Pool.Down)
-	slices.SortFunc(list, netip.AddrPort.Compare)
-	return slices.Compact(list)
+	return sorted(slices.Concat(f.Outside.Pool.Down, f.Local.Pool.Down))
 }
 
 // closed returns the endpoints whose connections are closed, and which no route has.
 func (f *Frontend) closed() []netip.AddrPort {
-	list := slices.Concat(f.Outside.Pool.Closed, f.Local.Pool.Closed)
-	slices.SortFunc(list, netip.AddrPort.Compare)
-	return slices.DeleteFunc(slices.Compact(list), f.has)
+	return slices.DeleteFunc(sorted(slices.Concat(f.Outside.Pool.Closed, f.Local.Pool.Closed)), f.has)
 }
 
 // has reports whether connections may be at an endpoint.

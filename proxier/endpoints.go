@@ -256,8 +256,7 @@ func addrPorts(eps []*source.Endpoint, p source.Port) []netip.AddrPort {
 	for i, e := range eps {
 		out[i] = netip.AddrPortFrom(e.Addr, e.Port(p))
 	}
-	slices.SortFunc(out, netip.AddrPort.Compare)
-	return slices.Compact(out)
+	return sorted(out)
 }
 
 // without returns the elements of all that are not in some, which is a sub-sequence of it.

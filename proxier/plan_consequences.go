@@ -172,7 +172,7 @@ func (c *Consequence) note(key FrontendKey, endpoints []netip.AddrPort) {
 		return
 	}
 	c.Frontends = append(c.Frontends, key)
-	c.Endpoints = slices.Compact(slices.SortedFunc(slices.Values(append(c.Endpoints, endpoints...)), netip.AddrPort.Compare))
+	c.Endpoints = sorted(append(c.Endpoints, endpoints...))
 }
 
 // lostEndpoints returns those endpoints of a frontend's routes that the same route no longer holds

@@ -335,9 +335,7 @@ func (l *look) note(at netip.AddrPort, p frontendChange) {
 	had := l.changed[at]
 	p.appeared = p.appeared || had.appeared
 	if len(had.former) > 0 {
-		p.former = slices.Concat(p.former, had.former)
-		slices.SortFunc(p.former, netip.AddrPort.Compare)
-		p.former = slices.Compact(p.former)
+		p.former = sorted(slices.Concat(p.former, had.former))
 	}
 	l.changed[at] = p
 }

@@ -109,8 +109,7 @@ func (t *udpFrontends) query(l *look) (q FlowQuery) {
 			q.From = append(q.From, at)
 		}
 	}
-	slices.SortFunc(q.To, netip.AddrPort.Compare)
-	slices.SortFunc(q.From, netip.AddrPort.Compare)
+	q.To, q.From = sorted(q.To), sorted(q.From)
 	return q
 }
 
