@@ -172,8 +172,7 @@ func (r *resolver) hash() Hash {
 	if r.svc.HashOn == source.NotHashed {
 		return Hash{}
 	}
-	n := len(keep(r.svc.Endpoints, func(e source.Endpoint) bool { return FamilyOf(e.Addr) == r.fam }))
-	return Hash{On: r.svc.HashOn, Endpoints: n}
+	return Hash{On: r.svc.HashOn, Endpoints: r.svc.endpointsOf(r.fam)}
 }
 
 // limits returns those of endpoints at a service port; nil: none has any.

@@ -3,7 +3,6 @@ package proxier
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
@@ -50,7 +49,7 @@ func Why(svc Subject, node *Node, f *Frontend, r Route) Reason {
 		return Reason{}
 	}
 	why := Reason{Family: FamilyOf(f.Key.Addr), Local: r.Action == Drop}
-	fitting, cause := fittingEndpoints(svc.Service, why.Family, r.Pool)
+	fitting, cause := fittingEndpoints(svc, f)
 	if cause != NoCause {
 		why.Cause = cause
 		return why
@@ -69,21 +68,21 @@ func Why(svc Subject, node *Node, f *Frontend, r Route) Reason {
 	return why
 }
 
-// fittingEndpoints returns the endpoints of a family that serve the port of a pool, or why there are none.
-func fittingEndpoints(svc *source.Service, fam Family, pool *Pool) ([]*source.Endpoint, Cause) {
+// fittingEndpoints returns the endpoints of the family of f that serve its port, or why there are none.
+func fittingEndpoints(svc Subject, f *Frontend) ([]*source.Endpoint, Cause) {
 	if len(svc.Endpoints) == 0 {
 		return nil, NoEndpoint
 	}
-	port := slices.IndexFunc(svc.Ports, func(p source.Port) bool { return p.Name == pool.ServicePort.Port })
+	port := svc.portOf(f)
 	var fitting []*source.Endpoint
 	cause := NoneOfFamily
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		if FamilyOf(e.Addr) != fam {
+		if FamilyOf(e.Addr) != FamilyOf(f.Key.Addr) {
 			continue
 		}
 		cause = NoneOfPort
-		if port >= 0 && e.Port(svc.Ports[port]) != 0 {
+		if port != nil && e.Port(*port) != 0 {
 			fitting = append(fitting, e)
 		}
 	}
@@ -95,8 +94,7 @@ func fittingEndpoints(svc *source.Service, fam Family, pool *Pool) ([]*source.En
 
 // unusable returns the cause where there are endpoints.
 func (r Reason) unusable() Cause {
-	switch {
-	case r.Local:
+	if r.Local {
 		return NoneLocal
 	}
 	cause := NoCause

@@ -190,9 +190,9 @@ func (u *usedService) status(node *Node) ServiceStatus {
 }
 
 // endpointsOf returns how many endpoints are of a family.
-func (u *usedService) endpointsOf(fam Family) (n int) {
-	for i := range u.Endpoints {
-		if FamilyOf(u.Endpoints[i].Addr) == fam {
+func (s Subject) endpointsOf(fam Family) (n int) {
+	for i := range s.Endpoints {
+		if FamilyOf(s.Endpoints[i].Addr) == fam {
 			n++
 		}
 	}
