@@ -32,9 +32,7 @@ func (w *World) Random(pick Pick, number int) *proxier.Resolved {
 	for range pick(9) {
 		f := w.randomFrontend(pick, cluster, local)
 		f.Key.Protocol = s.Protocol
-		place := f.Key
-		place.Kind = 0
-		if !taken[place] {
+		if place := f.Key.WithoutKind(); !taken[place] {
 			taken[place] = true
 			frontends = append(frontends, f)
 		}
@@ -47,9 +45,7 @@ func (w *World) taken(name string) map[proxier.FrontendKey]bool {
 	taken := map[proxier.FrontendKey]bool{}
 	for key, res := range w.Services {
 		for _, f := range res.Frontends {
-			place := f.Key
-			place.Kind = 0
-			taken[place] = key.Name != name
+			taken[f.Key.WithoutKind()] = key.Name != name
 		}
 	}
 	return taken

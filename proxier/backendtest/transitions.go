@@ -67,11 +67,7 @@ func (h *Host[B]) interruptedPlan(pick Pick) {
 func (h *Host[B]) clone() *proxier.State {
 	w := NewWorld(h.Family)
 	w.Host = h.World.Host
-	services := make(map[source.Key]*proxier.Resolved)
-	for key, res := range h.World.Services {
-		services[key] = res
-	}
-	w.PutAll(services)
+	w.PutAll(h.World.Services)
 	return w.State
 }
 
@@ -133,12 +129,7 @@ func merged(a, b *proxier.Delta) *proxier.Delta {
 	return a
 }
 
-func keyOf(ch proxier.ServiceChange) source.Key {
-	if ch.New != nil {
-		return ch.New.Key
-	}
-	return ch.Old.Key
-}
+func keyOf(ch proxier.ServiceChange) source.Key { return cmp.Or(ch.New, ch.Old).Key }
 
 func mergedSets[T comparable](a, b proxier.SetDelta[T]) proxier.SetDelta[T] {
 	net := map[T]int{}

@@ -17,14 +17,7 @@ type World struct {
 
 // NewWorld returns a State without services, on a host with node ports.
 func NewWorld(fam proxier.Family) *World {
-	st := &proxier.State{
-		Family:      fam,
-		Services:    map[source.Key]*proxier.Resolved{},
-		RefusedVIPs: map[netip.Addr]int{},
-		ExemptAddrs: map[netip.Addr]int{},
-		Hairpins:    map[proxier.Hairpin]int{},
-		BoundAddrs:  map[netip.Addr]int{},
-	}
+	st := proxier.NewState(fam, new(proxier.Node), nil)
 	st.Host = proxier.Host{MarkBit: 14, LocalInterfaces: []string{"pod*", "cni0"}}
 	if fam == proxier.IPv4 {
 		st.Host.NodePortAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
