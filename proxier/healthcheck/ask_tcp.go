@@ -103,13 +103,11 @@ const (
 
 var errAnswer = errors.New("the answer does not match")
 
-func newTalk(check *source.HealthCheck) (talk, error) {
-	t := talk{send: []byte(check.Send)}
-	if check.Expect == "" {
-		return t, nil
+func newTalk(check *source.HealthCheck) (t talk, err error) {
+	t.send = []byte(check.Send)
+	if check.Expect != "" {
+		t.expect, err = regexp.Compile(check.Expect)
 	}
-	var err error
-	t.expect, err = regexp.Compile(check.Expect)
 	return t, err
 }
 

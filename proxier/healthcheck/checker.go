@@ -1,6 +1,7 @@
 package healthcheck
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -83,12 +84,7 @@ type shared struct {
 
 // NewChecker returns a Checker that asks nothing before Run.
 func NewChecker(cfg Config) *Checker {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
-	if cfg.Parallel == 0 {
-		cfg.Parallel = Parallel
-	}
+	cfg.Log, cfg.Parallel = cmp.Or(cfg.Log, slog.Default()), cmp.Or(cfg.Parallel, Parallel)
 	return &Checker{
 		cfg: cfg, epoch: time.Now(), make: newAsker, wake: make(chan struct{}, 1),
 		first:    rate.NewLimiter(atOnce, atOnce),

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -36,9 +37,7 @@ type flowtableState struct {
 }
 
 func (s *flowtableState) init(fam proxier.Family, opts Options) {
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	s.Options, s.fam = opts, fam
 }
 

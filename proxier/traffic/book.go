@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -44,7 +45,8 @@ func (b *book) begin(serving []proxier.Serving) {
 	b.addrs = make(map[proxier.FrontendAddr]*account)
 	for i := range serving {
 		for _, r := range serving[i].Services {
-			b.account(r.Key).add(r)
+			a := b.account(r.Key)
+			a.resolved = append(a.resolved, r)
 		}
 		for at, r := range serving[i].FrontendAddrs() {
 			b.addrs[at] = b.services[r.Key]
@@ -61,8 +63,6 @@ func (b *book) account(k source.Key) *account {
 	}
 	return a
 }
-
-func (a *account) add(r *proxier.Resolved) { a.resolved = append(a.resolved, r) }
 
 // has reports whether an endpoint is one of the service.
 func (a *account) has(at netip.AddrPort) bool {
@@ -182,10 +182,7 @@ func (b *book) report(q *Query, r *Report) {
 		}
 	}
 	slices.SortFunc(list, func(a, b Service) int { return q.compare(&a, &b) })
-	limit := q.Limit
-	if limit == 0 {
-		limit = DefaultLimit
-	}
+	limit := cmp.Or(q.Limit, DefaultLimit)
 	r.Services, r.More = list[:min(limit, len(list))], max(0, len(list)-limit)
 	if q.Endpoints {
 		b.addEndpoints(r.Services, maxEndpoints)
