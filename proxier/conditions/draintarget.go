@@ -77,13 +77,8 @@ func (t *DrainTarget) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// compare has this host first: it has no address.
 func (t DrainTarget) compare(o DrainTarget) int {
-	if t.Node != o.Node {
-		if t.Node {
-			return -1
-		}
-		return 1
-	}
 	return cmp.Or(t.Addr.Compare(o.Addr), t.Service.Compare(o.Service))
 }
 

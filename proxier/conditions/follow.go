@@ -132,7 +132,7 @@ func (k *Keeper) ask(s *service, at netip.AddrPort, e *endpoint, it *source.Endp
 
 // watch begins to ask e.question.
 func (k *Keeper) watch(p endpointKey, e *endpoint, check *source.HealthCheck, now time.Time) {
-	if !e.left.IsZero() && now.Sub(e.left) > keepFormer {
+	if !e.left.IsZero() && e.expired(now) {
 		e.result = healthcheck.Result{}
 	}
 	e.left, e.result.Row = time.Time{}, 0

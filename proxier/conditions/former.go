@@ -1,6 +1,7 @@
 package conditions
 
 import (
+	"maps"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
@@ -66,11 +67,7 @@ func (f *formerEndpoints) take(p endpointKey) *endpoint {
 
 // expire forgets those that are gone for long.
 func (f *formerEndpoints) expire(now time.Time) {
-	for p, e := range f.all {
-		if e.expired(now) {
-			delete(f.all, p)
-		}
-	}
+	maps.DeleteFunc(f.all, func(_ endpointKey, e *endpoint) bool { return e.expired(now) })
 }
 
 func (e *endpoint) expired(now time.Time) bool { return now.Sub(e.left) > keepFormer }
