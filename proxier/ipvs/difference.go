@@ -228,17 +228,16 @@ func merge(a, b []dest) []dest {
 
 // addrDifference returns the missing and the extra addresses of a device, in order.
 func addrDifference(have, want map[netip.Addr]struct{}) (missing, extra []netip.Addr) {
-	for a := range want {
-		if _, ok := have[a]; !ok {
-			missing = append(missing, a)
+	return addrsBut(want, have), addrsBut(have, want)
+}
+
+// addrsBut returns the addresses that are not among others, in order.
+func addrsBut(all, others map[netip.Addr]struct{}) (list []netip.Addr) {
+	for a := range all {
+		if _, ok := others[a]; !ok {
+			list = append(list, a)
 		}
 	}
-	slices.SortFunc(missing, netip.Addr.Compare)
-	for a := range have {
-		if _, ok := want[a]; !ok {
-			extra = append(extra, a)
-		}
-	}
-	slices.SortFunc(extra, netip.Addr.Compare)
-	return missing, extra
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
 }

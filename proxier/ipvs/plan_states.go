@@ -27,7 +27,7 @@ func Compare(before, after *proxier.State, opts Options) ([]proxier.Change, erro
 		p.bound[a] = struct{}{}
 	}
 	p.compare(opts.Scheduler, after)
-	rulesBefore, rulesAfter := withBound(before, p.bound), p.rulesState(after)
+	rulesBefore, rulesAfter := withBound(before, p.bound), withBound(after, p.addrs)
 	was, rules := filter.NewIPVSRules(after.Family), filter.NewIPVSRules(after.Family)
 	for r, st := range map[*filter.Rules]*proxier.State{was: rulesBefore, rules: rulesAfter} {
 		if err := r.Reset(st); err != nil {

@@ -189,7 +189,7 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 			return err
 		}
 	}
-	rulesState := p.rulesState(st)
+	rulesState := withBound(st, p.addrs)
 	b.rules.Observe(p.rules)
 	if err := b.rules.Reset(rulesState); err != nil {
 		return err
@@ -209,12 +209,8 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 	return errs.join()
 }
 
-// rulesState returns st for the chains and sets: addresses where servers drain refuse
-// new connections.
-func (p *snapshot) rulesState(st *proxier.State) *proxier.State {
-	return withBound(st, p.addrs)
-}
-
+// withBound returns st for the chains and sets, with the addresses that the device is to
+// have: those where servers drain refuse new connections.
 func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State {
 	out := *st
 	out.BoundAddrs = make(map[netip.Addr]int, len(addrs))
@@ -322,7 +318,7 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	if err != nil {
 		return nil, err
 	}
-	rulesState := p.rulesState(st)
+	rulesState := withBound(st, p.addrs)
 	rules.Observe(actual)
 	if err := rules.Reset(rulesState); err != nil {
 		return nil, err
