@@ -72,7 +72,7 @@ func (l *layout) localSources() (list []stmt) {
 // mark appends a rule for packets to frontends in a set of a kind, if there is one.
 func (l *layout) mark(c *chain, class lookupClass, k kind, do ...stmt) {
 	if s := (set{kind: k, class: class}); l.has(s) {
-		c.rule(append([]stmt{inSet(l.frontend(class, 0), s)}, do...)...)
+		c.rule(append([]stmt{inSet(l.frontend(class), s)}, do...)...)
 	}
 }
 
@@ -80,10 +80,10 @@ func (l *layout) mark(c *chain, class lookupClass, k kind, do ...stmt) {
 // the chain of session affinity.
 func (l *layout) dispatch(c *chain, class lookupClass) {
 	if s := (set{kind: withAffinity, class: class}); l.has(s) {
-		c.rule(inSet(l.frontend(class, 0), s), goTo(class.prefix()+"sticky"))
+		c.rule(inSet(l.frontend(class), s), goTo(class.prefix()+"sticky"))
 	}
 	for _, s := range l.ordered(bySize, class) {
-		c.rule(inSet(l.frontend(class, 0), s), goTo(s.pickChain()))
+		c.rule(inSet(l.frontend(class), s), goTo(s.pickChain()))
 	}
 }
 

@@ -37,14 +37,14 @@ func (l *layout) affinityChains(class lookupClass) []*chain {
 	var list []*chain
 	for _, s := range l.ordered(affinityBySize, class) {
 		list = append(list, l.drawOne(s), l.forgetOne(s))
-		draw.rule(inSet(l.frontend(class, 0), s), goTo(p+"draw-"+s.suffix()))
-		forget.rule(inSet(l.frontend(class, 0), s), goTo(p+"forget-"+s.suffix()))
+		draw.rule(inSet(l.frontend(class), s), goTo(p+"draw-"+s.suffix()))
+		forget.rule(inSet(l.frontend(class), s), goTo(p+"forget-"+s.suffix()))
 	}
 	list = append(list, draw, forget)
 	first := newChain(p+"sticky", "clients keep their endpoint")
 	for _, s := range l.ordered(affinityByTimeout, class) {
 		list = append(list, l.renew(s), l.keep(s))
-		first.rule(inSet(l.frontend(class, 0), s), goTo(p+"keep-"+s.suffix()))
+		first.rule(inSet(l.frontend(class), s), goTo(p+"keep-"+s.suffix()))
 	}
 	return append(list, first)
 }
@@ -80,7 +80,7 @@ func viaMark(k loadedKey, from register, s set, to ...register) stmt {
 var inRegister = loadedKey{stmt: stmt{text: "meta mark"}}
 
 func (l *layout) poolOf(class lookupClass) stmt {
-	return viaMark(l.frontend(class, 0), 0, set{kind: affinityPool, class: class}, regPool, regAgain)
+	return viaMark(l.frontend(class), 0, set{kind: affinityPool, class: class}, regPool, regAgain)
 }
 
 // client is a client's address and its pool; knownAs is the same, loaded already.

@@ -60,7 +60,7 @@ var (
 func tcpFlags(words string, mask, want byte) stmt {
 	return stmt{words, append(tcpOnly.exprs[:len(tcpOnly.exprs):len(tcpOnly.exprs)],
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-		bitwise(1, []byte{mask}, []byte{0}), equals([]byte{want}))}
+		bitwise([]byte{mask}, []byte{0}), equals([]byte{want}))}
 }
 
 // connection loads the addresses and ports of a TCP segment.

@@ -104,7 +104,7 @@ func (l *layout) classesWith(k kind) (list []lookupClass) {
 
 // addressedTo matches packets that are addressed to a frontend in the set of a kind.
 func (l *layout) addressedTo(class lookupClass, k kind) []stmt {
-	match := []stmt{inSet(l.frontend(class, 0), set{kind: k, class: class})}
+	match := []stmt{inSet(l.frontend(class), set{kind: k, class: class})}
 	if class.isNodePort() {
 		match = append([]stmt{inSet(l.destination(0), set{kind: nodeAddrs})}, match...)
 	}
@@ -130,7 +130,7 @@ func (l *layout) classChains(class lookupClass) []*chain {
 		l.restrict(first, class)
 	}
 	if split := (set{kind: frontends, class: class.local()}); l.has(split) {
-		first.rule(inSet(l.frontend(class, 0), split), jump(class.local().chainName()))
+		first.rule(inSet(l.frontend(class), split), jump(class.local().chainName()))
 	}
 	l.mark(first, class, masquerade, setMark(l.host.Mark()))
 	l.mark(first, class, masqueradeNonLocal, jump(markNonLocalChain))
@@ -141,9 +141,9 @@ func (l *layout) classChains(class lookupClass) []*chain {
 
 // restrict drops packets to restricted frontends from sources that may not use them.
 func (l *layout) restrict(c *chain, class lookupClass) {
-	match := []stmt{inSet(l.frontend(class, 0), set{kind: restricted, class: class})}
+	match := []stmt{inSet(l.frontend(class), set{kind: restricted, class: class})}
 	if s := (set{kind: sourceRanges, class: class}); l.has(s) {
-		front := l.frontend(class, 0)
+		front := l.frontend(class)
 		match = append(match, notInSet(join(front, l.source(front.next)), s))
 	}
 	c.rule(append(match, dropVerdict)...)
@@ -176,7 +176,7 @@ func (l *layout) fromLocal(class lookupClass) []*chain {
 func (l *layout) pick(s set) *chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
-		front := l.frontend(s.class, 0)
+		front := l.frontend(s.class)
 		c.rule(l.dnat(mapLookup(join(front, numgen(below, front.next)), 0, s.slots(), 8), 8))
 	}
 	return c
@@ -186,7 +186,7 @@ func (l *layout) pick(s set) *chain {
 func (l *layout) postrouting() *chain {
 	c := newBaseChain("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
 	if s := (set{kind: hairpins}); l.has(s) {
-		front := l.frontend(classAddr, 0)
+		front := l.frontend(classAddr)
 		c.rule(hasDNAT, inSet(join(front, l.source(front.next)), s), masqueradeStmt)
 	}
 	bit := l.host.Mark()

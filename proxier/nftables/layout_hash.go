@@ -38,7 +38,7 @@ func (d *dialect) clientSlot(on source.HashOn, size uint32, at register) loadedK
 // pickHashed returns the chain that takes the slot of a client, of the set's frontends.
 func (l *layout) pickHashed(s set) *chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("of %d slots the client's own", s.size))
-	front := l.frontend(s.class, 0)
+	front := l.frontend(s.class)
 	c.rule(l.dnat(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slots(), 8), 8))
 	return c
 }

@@ -103,12 +103,12 @@ func numgen(below uint32, at register) loadedKey {
 	return loadedKey{stmt{fmt.Sprintf("numgen random mod %d", below), []expr.Any{load}}, at + 1}
 }
 
-// frontend loads what a packet is addressed to, as the sets of a class have it.
-func (d *dialect) frontend(class lookupClass, at register) loadedKey {
+// frontend loads what a packet is addressed to, as the sets of a class have it, from register 0 on.
+func (d *dialect) frontend(class lookupClass) loadedKey {
 	if class.isNodePort() {
-		return join(loadProtocol(at), loadPort("th dport", 2, at+1))
+		return join(loadProtocol(0), loadPort("th dport", 2, 1))
 	}
-	addr := d.destination(at)
+	addr := d.destination(0)
 	return join(addr, loadProtocol(addr.next), loadPort("th dport", 2, addr.next+1))
 }
 
@@ -165,7 +165,7 @@ var (
 	hasDNAT = flag("ct status dnat", expr.CtKeySTATUS, 1<<5) // IPS_DST_NAT, <linux/netfilter/nf_conntrack_common.h>
 
 	// unconfirmed matches the first packet of a connection, but no retransmission of it.
-	unconfirmed = unset("ct status ! confirmed", expr.CtKeySTATUS, 1<<3) // IPS_CONFIRMED
+	unconfirmed = compareFlag("ct status ! confirmed", expr.CtKeySTATUS, 1<<3, expr.CmpOpEq) // IPS_CONFIRMED
 
 	// tcpOnly has no text: that of tcpReset implies it.
 	tcpOnly  = stmt{"", []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equals([]byte{unix.IPPROTO_TCP})}}
@@ -185,20 +185,16 @@ func flag(words string, k expr.CtKey, bit uint32) stmt {
 	return compareFlag(words, k, bit, expr.CmpOpNeq)
 }
 
-func unset(words string, k expr.CtKey, bit uint32) stmt {
-	return compareFlag(words, k, bit, expr.CmpOpEq)
-}
-
 func compareFlag(words string, k expr.CtKey, bit uint32, op expr.CmpOp) stmt {
 	return stmt{words, []expr.Any{
 		&expr.Ct{Key: k, Register: 1},
-		bitwise(1, hostEndian(bit), hostEndian(0)),
+		bitwise(hostEndian(bit), hostEndian(0)),
 		&expr.Cmp{Op: op, Register: 1, Data: hostEndian(0)},
 	}}
 }
 
-func bitwise(reg uint32, mask, xor []byte) expr.Any {
-	return &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(mask)), Mask: mask, Xor: xor}
+func bitwise(mask, xor []byte) expr.Any {
+	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: xor}
 }
 
 func (d *dialect) unreachable() stmt {
@@ -217,7 +213,7 @@ func clearMark(bit uint32) stmt {
 }
 
 func changeMark(mask, xor []byte) []expr.Any {
-	return append(loadMark(0).exprs, bitwise(1, mask, xor), storeMark(0))
+	return append(loadMark(0).exprs, bitwise(mask, xor), storeMark(0))
 }
 
 func storeMark(from register) expr.Any {
@@ -225,7 +221,7 @@ func storeMark(from register) expr.Any {
 }
 
 func unmarked(bit uint32) stmt {
-	exprs := append(loadMark(0).exprs, bitwise(1, hostEndian(bit), hostEndian(0)), equals(hostEndian(0)))
+	exprs := append(loadMark(0).exprs, bitwise(hostEndian(bit), hostEndian(0)), equals(hostEndian(0)))
 	return stmt{fmt.Sprintf("meta mark & 0x%08x == 0x00000000", bit), exprs}
 }
 
@@ -245,7 +241,7 @@ func (d *dialect) matchPrefix(side loadedKey, p netip.Prefix) stmt {
 		c.text += " " + p.Addr().String()
 	default:
 		c.text += " " + p.String()
-		c.exprs = append(c.exprs, bitwise(1, mask, make([]byte, len(mask))))
+		c.exprs = append(c.exprs, bitwise(mask, make([]byte, len(mask))))
 	}
 	c.exprs = append(c.exprs, equals(p.Addr().AsSlice()))
 	return c
