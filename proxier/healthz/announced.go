@@ -52,11 +52,7 @@ func (a announced) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
 	for _, s := range now.Sessions {
-		up := 0
-		if s.Up {
-			up = 1
-		}
-		tell(sessionUpDesc, up, s.Peer)
+		tell(sessionUpDesc, one(s.Up), s.Peer)
 		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
 			tell(routesDesc, s.Routes[fam], s.Peer, fam.Title())
 			tell(refusedDesc, s.Refused[fam], s.Peer, fam.Title())

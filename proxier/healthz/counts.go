@@ -85,11 +85,7 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 	tell := func(d *prometheus.Desc, value int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
-	good := 0
-	if n.accepted() {
-		good = 1
-	}
-	tell(reloadDesc, good)
+	tell(reloadDesc, one(n.accepted()))
 	for _, s := range source.FileStates() {
 		tell(filesDesc, n.Files[s], word(string(s)))
 	}
@@ -125,6 +121,14 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(seenDescs[i], prometheus.CounterValue, float64(both[0]))
 		tell(pendingDescs[i], both[1])
 	}
+}
+
+// one returns 1 for what is so, else 0.
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // word returns a word of status as a label value.

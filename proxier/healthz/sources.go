@@ -15,13 +15,10 @@ func (m *Metrics) Watch(name string, status func() source.Status) {
 	}
 	m.registry.MustRegister(
 		gauge("source_connected", "1 while the server of a source is being watched, 0 while its last known services are kept.", func(c *source.Connection) float64 {
-			if c.Connected {
-				return 1
-			}
-			return 0
+			return float64(one(c.Connected))
 		}),
 		gauge("source_connection_changed_timestamp_seconds", "Since when svcproxy_source_connected is as it is.", func(c *source.Connection) float64 {
-			return float64(c.Since.UnixNano()) / 1e9
+			return seconds(c.Since)
 		}))
 }
 
@@ -31,11 +28,6 @@ func (m *Metrics) WatchProblems(name string, problems func() map[string]bool) {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "svcproxy", Name: "source_trouble", ConstLabels: prometheus.Labels{"source": name, "kind": kind},
 			Help: "1 while something hinders a source, which status tells of: of files that their directory cannot be read or watched, or last good versions not be kept.",
-		}, func() float64 {
-			if problems()[kind] {
-				return 1
-			}
-			return 0
-		}))
+		}, func() float64 { return float64(one(problems()[kind])) }))
 	}
 }
