@@ -220,18 +220,18 @@ func (s Subject) weightScale() int {
 		return 1
 	}
 	for i := range s.Endpoints {
-		if int(s.Endpoints[i].Weight)*slowStartSteps > math.MaxUint16 {
+		if int(s.Endpoints[i].Weight)*SlowStartSteps > math.MaxUint16 {
 			return 1 // so large a weight has steps enough
 		}
 	}
-	return slowStartSteps
+	return SlowStartSteps
 }
 
 // startsSlowly reports whether weights make a slow start.
 func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.NoSlowStart(s.Scheduler) == "" }
 
-// slowStartSteps is in how many steps the share of an endpoint grows.
-const slowStartSteps = 10
+// SlowStartSteps is in how many steps the share of an endpoint grows: a Condition has tenths.
+const SlowStartSteps = 10
 
 // weight returns the weight of an endpoint that is used, at least 1, and what it is without
 // a slow start; 0 where the service has none.
@@ -242,7 +242,7 @@ func (s Subject) weight(e *source.Endpoint, scale int) (now, settled uint16) {
 	w := int(e.Weight) * scale
 	settled = uint16(w)
 	if share := s.Conditions.of(s.Service, e).Share; share > 0 {
-		w = max(1, w*int(share)/slowStartSteps)
+		w = max(1, w*int(share)/SlowStartSteps)
 	}
 	return uint16(w), settled
 }

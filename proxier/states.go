@@ -118,7 +118,7 @@ func (u *usedService) endpointStatus(e *source.Endpoint, state endpointState, no
 	}
 	switch state {
 	case slowStart:
-		st.Share, st.Since = 100*int(known.Share)/slowStartSteps, detail.Since
+		st.Share, st.Since = 100*int(known.Share)/SlowStartSteps, detail.Since
 	case up, backup, failed, checking:
 		st.Since = detail.Since
 	case draining:

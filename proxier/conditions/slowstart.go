@@ -8,9 +8,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 )
 
-// slowSteps is in how many steps the share of an endpoint grows: a Condition has tenths.
-const slowSteps = 10
-
 // move notes whether the endpoint is usable now: a slow start begins with that, and ends
 // where it is not; not where it is spared, in use already. It reports whether anything has changed
 // that a restart is to know.
@@ -36,13 +33,13 @@ func (e *endpoint) out() bool { return !e.usable && !e.fresh }
 // 0 and never: all of it. The first tenth it has at once, and all when nine tenths of the
 // time have passed.
 func (e *endpoint) share(over time.Duration, now time.Time) (tenths uint8, next time.Time) {
-	step := over / slowSteps
+	step := over / proxier.SlowStartSteps
 	if e.began.IsZero() || step <= 0 {
 		return 0, time.Time{}
 	}
 	e.began = times.Earlier(e.began, now) // the clock may have been set back
 	n := 1 + now.Sub(e.began)/step
-	if n >= slowSteps {
+	if n >= proxier.SlowStartSteps {
 		e.began = time.Time{}
 		return 0, time.Time{}
 	}

@@ -26,7 +26,7 @@ func TestSlowStartSteps(t *testing.T) {
 		h.told()
 		for _, share := range []string{"10%", "20%", "30%", "40%", "50%", "60%", "70%", "80%", "90%"} {
 			h.want(svc, "1 up, 2 up "+share)
-			time.Sleep(svc.SlowStart/slowSteps - 2*batchTime)
+			time.Sleep(svc.SlowStart/proxier.SlowStartSteps - 2*batchTime)
 			if n := len(h.told()); n != 1 {
 				t.Errorf("after %s it was told %d times", share, n)
 			}

@@ -19,8 +19,7 @@ const (
 	// fewTargets is up to how many targets a pool is rewritten by each step of a slow start.
 	fewTargets = 16
 
-	// tenths is in how many steps a slow start goes, see proxier.
-	tenths = 10
+	tenths = proxier.SlowStartSteps
 )
 
 // inTenths reports whether targets have slots for each step of a slow start.
