@@ -85,13 +85,8 @@ func (o *objects) used(key source.Key) *source.Service {
 
 // setObject sets what an object wants.
 func (t step) setObject(su source.Unit) {
-	u := t.units[su.ID]
-	if u == nil {
-		u = &unit{rank: t.ranks[su.ID.Source]}
-		t.units[su.ID] = u
-	} else {
-		t.withdraw(u)
-	}
+	u := t.unit(su.ID)
+	t.withdraw(u) // what it wanted before
 	u.Unit, u.wanted, u.named = su, su.Services, make([]bool, len(su.Services))
 	u.Services = nil
 	for _, s := range u.wanted {

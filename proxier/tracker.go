@@ -154,15 +154,21 @@ func (t step) remove(u *unit) {
 	delete(t.refused, u.ID)
 }
 
+// unit returns the unit of an ID, a new one where there is none.
+func (t *Tracker) unit(id source.UnitID) *unit {
+	u := t.units[id]
+	if u == nil {
+		u = &unit{rank: t.ranks[id.Source]}
+		t.units[id] = u
+	}
+	return u
+}
+
 // take sets what files want, and returns them.
 func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 	dirty := make(map[source.UnitID]*unit, len(set))
 	for _, su := range set {
-		u := t.units[su.ID]
-		if u == nil {
-			u = &unit{rank: t.ranks[su.ID.Source]}
-			t.units[su.ID] = u
-		}
+		u := t.unit(su.ID)
 		t.unwait(u)
 		u.Unit, u.wanted, u.pending = su, su.Services, true
 		u.Services = nil
