@@ -163,6 +163,9 @@ func (m *Metrics) FlowsLooked(fam proxier.Family, n int, took time.Duration) {
 // Disturbed counts a foreign change of our kernel objects.
 func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(fam.Title()).Inc() }
 
+// Register has /metrics tell what c collects too.
+func (m *Metrics) Register(c prometheus.Collector) { m.registry.MustRegister(c) }
+
 // Handler answers /metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})

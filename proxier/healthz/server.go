@@ -68,7 +68,7 @@ func (s *Server) SetNodeHealth(checks []proxier.NodeHealth) {
 	s.mu.Lock()
 	s.checks = m
 	s.mu.Unlock()
-	s.wakeUp()
+	wake.Once(s.wake)
 }
 
 // SetNode replaces the node whose addresses services are answered for on.
@@ -76,10 +76,8 @@ func (s *Server) SetNode(n *proxier.Node) {
 	s.mu.Lock()
 	s.host = n
 	s.mu.Unlock()
-	s.wakeUp()
+	wake.Once(s.wake)
 }
-
-func (s *Server) wakeUp() { wake.Once(s.wake) }
 
 // Warnings names the addresses that could not be bound, and why.
 func (s *Server) Warnings() []string {
