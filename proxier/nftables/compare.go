@@ -91,10 +91,7 @@ func (t *tableConn) compareElements(d *difference, s set) (err error) {
 }
 
 func (d *difference) sameChains() bool {
-	if len(d.have.Chains) != len(d.chains) {
-		return false
-	}
-	return !slices.ContainsFunc(d.chains, func(c *kernelChain) bool { return !d.sameChain(c) })
+	return len(d.chains) == len(d.have.Chains) && !slices.ContainsFunc(d.chains, func(c *kernelChain) bool { return !d.sameChain(c) })
 }
 
 func (d *difference) sameChain(c *kernelChain) bool { return c.isIn(d.have) }
@@ -112,10 +109,7 @@ func (d *difference) sameSets() bool {
 
 // hasSet reports whether the kernel has a set as it should be, whatever is in it.
 func (d *difference) hasSet(s set) bool {
-	if d.have == nil || d.replace {
-		return false
-	}
-	return s.isIn(d.have, d.want.fam)
+	return d.have != nil && !d.replace && s.isIn(d.have, d.want.fam)
 }
 
 // isIn reports whether a table has the set, whatever is in it.
