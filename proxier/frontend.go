@@ -139,9 +139,7 @@ const (
 	Drop
 )
 
-var actionNames = [...]string{"balance", "reject", "drop"}
-
-func (a Action) String() string { return actionNames[a] }
+func (a Action) String() string { return [...]string{"balance", "reject", "drop"}[a] }
 
 // Masquerade says whose source address is replaced by one of this node.
 // Hairpin traffic (a target that reaches itself) always is, see State.Hairpins.
