@@ -108,11 +108,11 @@ func TestHealthIsWhatTheKernelHolds(t *testing.T) {
 		wants("a:32001=1 b:32002=2 c:32003=0 d:32004=1")
 		time.Sleep(30 * time.Second)
 
-		l.Apply(set(checked("a", 32009, "10.0.0.2"))) // another port
-		l.Apply(set(checked("a", 32010, "10.0.0.2"), checked("e", 32001, "10.0.0.6")))
+		l.Apply(set(checked("a", 32009, "10.0.0.2", "10.0.0.7"))) // another port; it alone would be told at once
+		l.Apply(set(checked("a", 32010, "10.0.0.2", "10.0.0.7"), checked("e", 32001, "10.0.0.6")))
 		wants("a:32001=1 b:32002=2 c:32003=0 d:32004=1")
 		time.Sleep(30 * time.Second)
-		wants("a:32010=1 b:32002=2 c:32003=0 d:32004=1 e:32001=1")
+		wants("a:32010=2 b:32002=2 c:32003=0 d:32004=1 e:32001=1")
 	})
 }
 
