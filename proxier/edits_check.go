@@ -30,7 +30,7 @@ func CheckWords(c *source.HealthCheck) []CheckWord {
 	return []CheckWord{
 		{"type", c.Type.String()}, {"port", number(c.Port)},
 		{"path", c.Path}, {"method", c.Method}, {"host", c.Host},
-		{"expect_status", strings.Join(texts(c.ExpectStatus, statusText), " ")}, {"expect_body", c.ExpectBody},
+		{"expect_status", strings.Join(texts(c.ExpectStatus, source.StatusRange.String), " ")}, {"expect_body", c.ExpectBody},
 		{"tls", strconv.FormatBool(c.TLS)}, {"server_name", c.ServerName}, {"verify", strconv.FormatBool(!c.Insecure)},
 		{"service", c.GRPCService}, {"send", c.Send}, {"expect", c.Expect},
 		{"command", fmt.Sprintf("%q", c.Command)},
@@ -38,13 +38,6 @@ func CheckWords(c *source.HealthCheck) []CheckWord {
 		{"rise", number(uint16(c.Rise))}, {"fall", number(uint16(c.Fall))},
 		{"source", sourceText(c.Source)}, {"all_failed", allFailed(c)},
 	}
-}
-
-func statusText(r source.StatusRange) string {
-	if r.First == r.Last {
-		return number(r.First)
-	}
-	return fmt.Sprintf("%d-%d", r.First, r.Last)
 }
 
 func sourceText(a netip.Addr) string {
