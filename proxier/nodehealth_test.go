@@ -113,6 +113,14 @@ func TestHealthIsWhatTheKernelHolds(t *testing.T) {
 		wants("a:32001=1 b:32002=2 c:32003=0 d:32004=1")
 		time.Sleep(30 * time.Second)
 		wants("a:32010=2 b:32002=2 c:32003=0 d:32004=1 e:32001=1")
+
+		l.Apply(set(checked("a", 32011, "10.0.0.2"), checked("f", 32010, "10.0.0.8"))) // is synced at once
+		time.Sleep(time.Second)
+		l.Apply(set(checked("a", 32012, "10.0.0.2", "10.0.0.7"))) // in the next sync: until then its port is f's
+		time.Sleep(9*time.Second + 500*time.Millisecond)
+		wants("b:32002=2 c:32003=0 d:32004=1 e:32001=1 f:32010=1")
+		time.Sleep(30 * time.Second)
+		wants("a:32012=2 b:32002=2 c:32003=0 d:32004=1 e:32001=1 f:32010=1")
 	})
 }
 
