@@ -34,6 +34,7 @@ const (
 	WantedUnusable           // the same, and all for what people asked: drained, weight 0, disabled
 	AllFail                  // no endpoint passes its check, whatever all_failed does with that
 	Unproven                 // no endpoint that is used has passed its check yet
+	LeavingHere              // policy local: the endpoints here terminate, and other nodes have some that are ready
 	NotHeld                  // the kernel does not hold it yet
 	KernelLacksIt            // the kernel cannot hold it
 	NoRouter                 // BGP: nothing is in the way here, and no router hears of it, see Announcer.Unheard
@@ -44,7 +45,7 @@ const (
 func (w Withheld) String() string {
 	return [withheldCount]string{
 		"", "no_means", "host_drained", "refused", "disabled", "own_address", "not_own_address", "claimed",
-		"no_endpoint", "none_usable", "none_wanted", "all_failed", "unproven", "pending", "unserved", "no_router",
+		"no_endpoint", "none_usable", "none_wanted", "all_failed", "unproven", "terminating", "pending", "unserved", "no_router",
 	}[w]
 }
 
@@ -58,7 +59,7 @@ func AllWithheld() (list []Withheld) {
 
 // wanted reports whether it is so because people want it, and nothing has failed.
 func (w Withheld) wanted() bool {
-	return w == HostDrained || w == DisabledService || w == NoEndpoints || w == WantedUnusable
+	return w == HostDrained || w == DisabledService || w == NoEndpoints || w == WantedUnusable || w == LeavingHere
 }
 
 // announcements decides which addresses of a service are announced on node, in one family: those
@@ -118,10 +119,7 @@ func (s Subject) unready(node *Node, f *Frontend) Withheld {
 		return AllFail
 	}
 	if f.Outside.Action == Balance {
-		if s.HealthCheck == nil || s.proven(f) {
-			return NotWithheld
-		}
-		return Unproven
+		return s.unreadyTargets(node, f)
 	}
 	switch why := Why(s, node, f, f.Outside); {
 	case why.Cause == NoEndpoint || why.Cause == NoneOfFamily || why.Cause == NoneOfPort || why.counts() == "":
@@ -132,6 +130,21 @@ func (s Subject) unready(node *Node, f *Frontend) Withheld {
 		return AllFail
 	}
 	return NoUsable
+}
+
+// unreadyTargets is unready for a frontend that balances. Under policy local it answers as
+// health_check_node_port does, except that an address stays where no node has a ready endpoint.
+func (s Subject) unreadyTargets(node *Node, f *Frontend) Withheld {
+	if s.HealthCheck != nil && !s.proven(f) {
+		return Unproven
+	}
+	if f.Outside.Pool.Scope == LocalScope {
+		chosen := choose(s, node, FamilyOf(f.Key.Addr), s.portOf(f))
+		if chosen.readyElsewhereOnly(s) {
+			return LeavingHere
+		}
+	}
+	return NotWithheld
 }
 
 // proven reports whether a target of a frontend has passed its check.

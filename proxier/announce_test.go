@@ -82,6 +82,16 @@ func TestAnnouncements(t *testing.T) {
 		{"local, that here fails", edits{byBGP, externalLocal, probed, testEndpoints(one+" @here", two)}, conditions(one+" failed", two+" passed"), "203.0.113.1=none_usable"},
 		{"local, that here is drained", edits{byBGP, externalLocal, testEndpoints(one+" @here", two)}, conditions(one + " drained"), "203.0.113.1=none_wanted"},
 		{"local, all fail", edits{byBGP, externalLocal, probed, testEndpoints(one+" @here", two)}, conditions(one+" failed", two+" failed"), "203.0.113.1=all_failed"},
+		{"local, that here terminates and others are ready", edits{byBGP, externalLocal, testEndpoints(one+" @here terminating", two)}, nil, "203.0.113.1=terminating"},
+		{"local, one here is ready, one terminates", edits{byBGP, externalLocal, testEndpoints(one+" @here terminating", "10.0.0.3 @here", two)}, nil, "203.0.113.1"},
+		{"local, all terminate", edits{byBGP, externalLocal, testEndpoints(one+" @here terminating", two+" terminating")}, nil, "203.0.113.1"},
+		{"local, that here terminates and others are not ready", edits{byBGP, externalLocal, testEndpoints(one+" @here terminating", two+" notready")}, nil, "203.0.113.1"},
+		{"local, that here terminates, others passed", edits{byBGP, externalLocal, probed, testEndpoints(one+" @here terminating", two)}, conditions(one+" passed", two+" passed"), "203.0.113.1=terminating"},
+		{"local, that here terminates, others failed", edits{byBGP, externalLocal, probed, testEndpoints(one+" @here terminating", two)}, conditions(one+" passed", two+" failed"), "203.0.113.1"},
+		{"local, that here terminates, others have no result", edits{byBGP, externalLocal, probed, testEndpoints(one+" @here terminating", two)}, conditions(one + " passed"), "203.0.113.1"},
+		{"local, that here terminates, at one port of two", edits{byBGP, externalLocal, twoPorts, testEndpoints(one+" @here", "10.0.0.3 @here terminating", two), otherPort(0)}, nil, "203.0.113.1"},
+		{"cluster, that here terminates", edits{byBGP, external, testEndpoints(one+" @here terminating", two)}, nil, "203.0.113.1"},
+		{"internal local, that here terminates", edits{byBGP, internalLocal, testEndpoints(one+" @here terminating", two)}, nil, "10.96.0.10=terminating"},
 		{"local for the other kind of traffic", edits{byBGP, external, internalLocal, testEndpoints(one)}, nil, "203.0.113.1"},
 		{"internal local, none here", edits{byBGP, internalLocal, testEndpoints(one)}, nil, "10.96.0.10=no_endpoint"},
 
@@ -125,6 +135,21 @@ func TestAnnouncementsOfFamilies(t *testing.T) {
 	svc := testService(byBGP, external, balanced("2001:db8::9"), testEndpoints("10.0.0.1"))
 	if got := showAnnounced(Resolve(svc, nil, testNode(), IPv6).Announced); got != "2001:db8::9=no_endpoint" {
 		t.Error(got)
+	}
+}
+
+// A policy local is announced where health_check_node_port answers 200, and where no node has a ready endpoint.
+func TestAnnouncedAsHealthPortAnswers(t *testing.T) {
+	for _, here := range []string{"", " notready", " terminating", " weight=0", " disabled"} {
+		for _, there := range []string{"", " notready", " terminating", " weight=0"} {
+			svc := testService(byBGP, externalLocal, testEndpoints("10.0.0.1 @here"+here, "10.0.0.2"+there))
+			healthy := localReady(Subject{Service: svc}, testNode()).IPv4 > 0
+			announced := Resolve(svc, nil, testNode(), IPv4).Announced[0].Withheld == NotWithheld
+			last := here == " terminating" && there != ""
+			if announced != (healthy || last) {
+				t.Errorf("here%s, there%s: healthy %v, announced %v", here, there, healthy, announced)
+			}
+		}
 	}
 }
 

@@ -235,6 +235,7 @@ var withheldWords = map[Withheld]string{
 	CarriedHere:     "an interface of this host carries it: routers find it without BGP (lo may have it)",
 	PortsTaken:      "other services have all of its ports",
 	Unproven:        "no endpoint has passed its check yet",
+	LeavingHere:     "policy local: the endpoints on this node terminate, and other nodes have ready ones",
 	NotHeld:         "the kernel does not hold it yet",
 }
 

@@ -140,7 +140,7 @@ func (a *announcing) shrink(key source.Key, r *Resolved) {
 		if now == nil || now.Withheld != NotWithheld {
 			a.count(x, -1, Loss{
 				Wanted: now == nil || now.Withheld.wanted(),
-				Serves: now == nil && r.balances(x.Addr),
+				Serves: (now == nil || now.Withheld == LeavingHere) && r.balances(x.Addr),
 			})
 			return false
 		}

@@ -132,6 +132,22 @@ func TestAnnounceNoMore(t *testing.T) {
 	})
 }
 
+// Under policy local an address whose endpoints here terminate goes while others have ready ones, and this host
+// goes on serving. It comes back where the others are gone.
+func TestAnnounceWhileLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		l := start(t, k, announcedBy(k))
+		l.Apply(inFile(webAt("web", externalLocal, noEndpoints, testEndpoints("10.0.0.1 @here", "10.0.0.2"))))
+		l.Synced("file")
+		k.expect(t, "full", "203.0.113.1 by bgp")
+		l.Apply(inFile(webAt("web", externalLocal, noEndpoints, testEndpoints("10.0.0.1 @here terminating", "10.0.0.2"))))
+		k.expect(t, "203.0.113.1 drained", "web")
+		l.Apply(inFile(webAt("web", externalLocal, noEndpoints, testEndpoints("10.0.0.1 @here terminating"))))
+		k.expect(t, "web", "203.0.113.1 by bgp")
+	})
+}
+
 // An address of several services is announced while one of them serves it, and what the first does not
 // want any more is no loss.
 func TestAnnounceShared(t *testing.T) {

@@ -53,6 +53,20 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 	return c
 }
 
+// readyHere returns the endpoints of this node that get new connections under policy local and do
+// not terminate. Other hosts and load balancers should send connections here only while there are some.
+func (c *endpointSelection) readyHere(svc Subject) []*source.Endpoint {
+	return keep(c.targets[LocalScope], func(e *source.Endpoint) bool { return isReady(svc.Service, e) })
+}
+
+// readyElsewhereOnly reports whether policy local balances here over endpoints that terminate, while
+// other nodes have some that are ready.
+func (c *endpointSelection) readyElsewhereOnly(svc Subject) bool {
+	return len(c.readyHere(svc)) == 0 && slices.ContainsFunc(c.targets[ClusterScope], func(e *source.Endpoint) bool {
+		return groupOf(svc, e, c.failed) == readyGroup
+	})
+}
+
 // isLocal reports whether the endpoint runs on this node.
 func isLocal(e *source.Endpoint, node *Node) bool {
 	if e.Node != "" {
@@ -102,17 +116,15 @@ func stateOf(svc Subject, e *source.Endpoint) endpointState {
 // present reports whether the endpoint still serves its established connections.
 func present(svc Subject, e *source.Endpoint) bool { return isReady(svc.Service, e) || e.Serving }
 
-// localReady counts the addresses of this node's endpoints that health_check_node_port tells
-// of: those that get new connections under policy local, and do not terminate; one under
-// several ports is one. A load balancer that asks in one family wants to send packets of it;
-// in a family that the service does not have, what is asked for can only be the other.
+// localReady counts the addresses of the endpoints that health_check_node_port reports, those of
+// readyHere; one under several ports is one. A load balancer that asks in one family wants to send packets
+// of it; in a family that the service does not have, what is asked for can only be the other.
 func localReady(svc Subject, node *Node) PerFamily {
 	count := func(fam Family) int {
 		seen := map[netip.Addr]bool{}
-		for _, e := range choose(svc, node, fam, nil).targets[LocalScope] {
-			if isReady(svc.Service, e) {
-				seen[e.Addr] = true
-			}
+		chosen := choose(svc, node, fam, nil)
+		for _, e := range chosen.readyHere(svc) {
+			seen[e.Addr] = true
 		}
 		return len(seen)
 	}

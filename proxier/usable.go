@@ -21,22 +21,26 @@ func leaving(group int) bool { return group >= leavingGroup }
 // grouped returns the endpoints of a list that can be used, by group.
 func grouped(svc Subject, list []*source.Endpoint, use failedUse) (groups [groupCount][]*source.Endpoint) {
 	for _, e := range list {
-		var g int
-		switch state, spared := stateOf(svc, e), svc.spares(e, use); {
-		case state == ready || spared && isReady(svc.Service, e):
-			g = readyGroup
-		case state == terminating || spared:
-			g = leavingGroup
-		case state != checking:
-			continue
-		case isReady(svc.Service, e):
-			g = unsureGroup
-		default:
-			g = unsureLeavingGroup
+		if g := groupOf(svc, e, use); g < groupCount {
+			groups[g] = append(groups[g], e)
 		}
-		groups[g] = append(groups[g], e)
 	}
 	return groups
+}
+
+// groupOf returns the group of an endpoint; groupCount: it cannot be used.
+func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
+	switch state, spared := stateOf(svc, e), svc.spares(e, use); {
+	case state == ready || spared && isReady(svc.Service, e):
+		return readyGroup
+	case state == terminating || spared:
+		return leavingGroup
+	case state != checking:
+		return groupCount
+	case isReady(svc.Service, e):
+		return unsureGroup
+	}
+	return unsureLeavingGroup
 }
 
 // ofTiers keeps the lowest tiers that together have at least minUp endpoints.
