@@ -101,7 +101,7 @@ func TestListsReadOnce(t *testing.T) {
 	} {
 		write(t, dir+"/"+name, text)
 	}
-	files, err := Rules{}.ReadDir(dir)
+	files, err := Rules{}.ReadDir(dir, nil)
 	check(t, err)
 	var got []string
 	for _, f := range files {

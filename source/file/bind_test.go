@@ -103,6 +103,14 @@ func TestBrokenListFreezesItself(t *testing.T) {
 			check(h.T, os.Remove(h.path("web.endpoints.json")))
 			check(h.T, os.Symlink("x", h.path("web.endpoints.json")))
 		},
+		"a directory": func(h *host) {
+			check(h.T, os.Remove(h.path("web.endpoints.json")))
+			check(h.T, os.Mkdir(h.path("web.endpoints.json"), 0o755))
+		},
+		"a link to a directory": func(h *host) {
+			check(h.T, os.Symlink(h.dir, h.path(".new")))
+			check(h.T, os.Rename(h.path(".new"), h.path("web.endpoints.json")))
+		},
 		"too many": func(h *host) { h.write("web.endpoints.json", listOfN(9)) },
 		"misfit":   func(h *host) { h.write("web.endpoints.json", `["fd00::1"]`) },
 	} {

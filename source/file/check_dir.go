@@ -19,8 +19,8 @@ var editorFiles = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej|secret)$|\.
 // CheckDir returns warnings of what is in a directory beside service files, and of
 // who may write it: names that are passed over although one may think that
 // they are read, and files that others than root may change. What cannot be
-// looked at is for the reader of the files to report.
-func CheckDir(dir string) []source.Fault {
+// looked at is for the reader of the files to report, and so is a directory in the place of a known file.
+func CheckDir(dir string, known map[string]bool) []source.Fault {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil
@@ -40,6 +40,7 @@ func CheckDir(dir string) []source.Fault {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case editorFiles.MatchString(e.Name()):
+		case isDir(path, e) && (known[e.Name()] || e.Name() == SettingsName):
 		case isDir(path, e):
 			add(path, "this directory is not read", "service files lie in the configuration directory itself")
 		case isServiceFile(e.Name()), e.Name() == SettingsName:

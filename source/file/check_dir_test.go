@@ -25,7 +25,7 @@ func TestCheckDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, f := range CheckDir(dir) {
+	for _, f := range CheckDir(dir, nil) {
 		if !f.Warning {
 			t.Errorf("%s is no warning", f)
 		}
@@ -39,10 +39,10 @@ func TestCheckDir(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if got := CheckDir(dir); len(got) == 0 || got[0].Pos.File != dir {
+	if got := CheckDir(dir, nil); len(got) == 0 || got[0].Pos.File != dir {
 		t.Errorf("a directory that everybody may write: %v", got)
 	}
-	if got := CheckDir(filepath.Join(dir, "none")); got != nil {
+	if got := CheckDir(filepath.Join(dir, "none"), nil); got != nil {
 		t.Errorf("a directory that does not exist: %v", got)
 	}
 	st := New(Options{Dir: dir}).Status()

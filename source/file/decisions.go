@@ -55,6 +55,14 @@ func (d *decisions) noteLists(name string, a *acceptedLists) {
 // try notes what is on trial; nil: nothing.
 func (d *decisions) try(t *trial) { d.trial, d.changed = t, true }
 
+// know reports whether something is decided of a file.
+func (d *decisions) know(name string) bool {
+	if p := d.pins[name]; p != nil && p.state == source.RolledBack {
+		return true
+	}
+	return d.trial != nil && d.trial.before[name] != nil
+}
+
 // end notes that what is on trial went back, now.
 func (d *decisions) end() {
 	d.overdue = &overdue{d.trial.began, time.Now()}

@@ -28,7 +28,10 @@ func unreadable(path string, err error) source.Fault {
 // the right to pass over modes, as the unit has it, may need to be told why.
 func UnreadableFault(path string, err error) source.Fault {
 	f := source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
-	if errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0 {
+	switch {
+	case errors.Is(err, errDirectory):
+		f.Hint = "put a file in its place"
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0:
 		f.Hint = "svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r"
 	}
 	return f
@@ -43,6 +46,10 @@ func reason(err error) string {
 }
 
 var errNotRegular = errors.New("it is not a regular file")
+
+// errDirectory says that a directory has the name of a file. Docker and Podman make one where the source of
+// a bind mount is missing.
+var errDirectory = errors.New("it is a directory")
 
 var errDirAway = errors.New("the directory is not as it was, and the file cannot be read")
 

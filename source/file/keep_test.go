@@ -66,6 +66,29 @@ func TestRestart(t *testing.T) {
 			states: "a.toml stale 1", faults: "DIR/a.toml: cannot be read: no such file or directory",
 		},
 		{
+			name: "a directory while down", run: []func(*host){put("a.toml", "a 3\n", "b.toml", "b 1\n")},
+			down: func(h *host) { put("a.toml", "remove")(h); check(h.T, os.Mkdir(h.path("a.toml"), 0o755)) }, steps: []string{"a 3, b 1", "synced"},
+			states: "a.toml stale 1; b.toml accepted 1", faults: "DIR/a.toml: cannot be read: it is a directory; put a file in its place",
+		},
+		{
+			name: "a link to a directory while down", run: []func(*host){put("a.toml", "a 3\n")},
+			down: func(h *host) { put("a.toml", "remove")(h); check(h.T, os.Symlink(".", h.path("a.toml"))) }, steps: []string{"a 3", "synced"},
+			states: "a.toml stale 1", faults: "DIR/a.toml: cannot be read: it is a directory; put a file in its place",
+		},
+		{
+			name: "a directory while running", run: []func(*host){put("a.toml", "a 3\n"), func(h *host) { put("a.toml", "remove")(h); check(h.T, os.Mkdir(h.path("a.toml"), 0o755)) }},
+			down: put(), steps: []string{"a 3", "synced"},
+			states: "a.toml stale 1", faults: "DIR/a.toml: cannot be read: it is a directory; put a file in its place",
+		},
+		{
+			name: "a directory that was none of ours", run: []func(*host){put("a.toml", "a 3\n"), func(h *host) { check(h.T, os.Mkdir(h.path("b.toml"), 0o755)) }},
+			down: func(h *host) { check(h.T, os.Symlink("b.toml", h.path("c.toml"))) }, steps: []string{"a 3", "synced"}, states: "a.toml accepted 1",
+		},
+		{
+			name: "a file of no services, and a directory after it", run: []func(*host){put("a.toml", "a 3\n"), func(h *host) { check(h.T, os.Remove(h.path("a.toml"))) }},
+			down: func(h *host) { check(h.T, os.Mkdir(h.path("a.toml"), 0o755)) }, steps: []string{"", "synced"},
+		},
+		{
 			name: "removed", run: []func(*host){put("a.toml", "a 3\n", "b.toml", "b 1\n")},
 			down: put("a.toml", "remove"), steps: []string{"b 1", "synced"}, states: "b.toml accepted 1",
 		},

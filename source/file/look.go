@@ -28,8 +28,13 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 		for name := range s.files {
 			names[name] = true
 		}
-		for _, name := range listed {
+		for _, name := range listed.names {
 			names[name] = true
+		}
+		for _, name := range listed.dirs {
+			if s.recorded(name) {
+				names[name] = true
+			}
 		}
 		if s.store != nil && !s.synced {
 			all := s.store.uncleanStop || s.keepsMissing()
@@ -44,13 +49,25 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 }
 
 // list returns the names of the service files, and whether the directory is another one than before.
-func (s *Source) list() (names []string, moved bool, err error) {
+func (s *Source) list() (l listing, moved bool, err error) {
 	l, ok := ask(s.disks, s.dir, func() listing { return listDir(s.dir) })
 	if !ok {
 		l.err = fmt.Errorf("listing service files: %w", ErrNoAnswer)
 	}
 	moved, err = s.directory.take(l, s.hasFiles())
-	return l.names, moved, err
+	return l, moved, err
+}
+
+// recorded reports whether an earlier run left something of a file to this start.
+func (s *Source) recorded(name string) bool {
+	if s.synced || s.store == nil {
+		return false
+	}
+	_, ok := s.store.recordOf(name)
+	if !ok && s.store.indexDamaged {
+		_, ok = s.store.recordCopy(name)
+	}
+	return ok || s.decisions.know(name)
 }
 
 // hasFiles reports whether there is anything that an empty directory would remove.
@@ -144,6 +161,7 @@ func (s *Source) register(probes []probe) (links []string) {
 		}
 		was := p.f.link
 		p.accepted = p.f.good
+		p.known = p.f.seen != nil || s.recorded(p.name)
 		missing := errors.Is(p.err, fs.ErrNotExist) || p.err == errDirAway
 		if missing && p.f.isList() {
 			if referred == nil && s.synced {

@@ -18,8 +18,11 @@ func (p *probe) examine(is pathInfo, hash bool) bool {
 	case errors.Is(p.err, fs.ErrNotExist) && p.referred:
 		p.v = p.unreadVersion(p.err)
 		return false
-	case errors.Is(p.err, fs.ErrNotExist), is.err == nil && is.info.IsDir():
+	case errors.Is(p.err, fs.ErrNotExist), is.err == nil && is.info.IsDir() && !p.known:
 		p.v = gone
+		return false
+	case is.err == nil && is.info.IsDir(): // the name stands, so nobody removed the file
+		p.v = p.unreadVersion(errDirectory)
 		return false
 	case is.err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
 		p.v = p.unreadVersion(is.err)

@@ -12,22 +12,25 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// ReadDir reads all service files of a directory, in name order. The error is
+// ReadDir reads all service files of a directory, in name order. A directory in the place of one is
+// passed over, unless the name is known, see Recorded: then it is a file that cannot be read. The error is
 // about the directory; what is wrong with a file is among its faults.
-func (rules Rules) ReadDir(dir string) ([]File, error) {
-	return rules.readDir(dir, rules.parseNew)
+func (rules Rules) ReadDir(dir string, known map[string]bool) ([]File, error) {
+	return rules.readDir(dir, known, rules.parseNew)
 }
 
-func (rules Rules) readDir(dir string, parse parser) ([]File, error) {
+func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]File, error) {
 	found := listDir(dir)
 	if found.err != nil {
 		return nil, found.err
 	}
-	read := make([]readVersion, len(found.names))
+	names := slices.Concat(found.names, found.dirs)
+	slices.Sort(names)
+	read := make([]readVersion, len(names))
 	inParallel(len(read), func(i int) {
-		path := filepath.Join(dir, found.names[i])
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			return // a link to a directory
+		path := filepath.Join(dir, names[i])
+		if info, err := os.Stat(path); err == nil && info.IsDir() && !known[names[i]] {
+			return
 		}
 		read[i] = readFile(path, rules.maxSize(), parse)
 	})

@@ -34,6 +34,17 @@ func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit 
 	return units
 }
 
+// Recorded returns the names of the files of which stateDir keeps a last good version.
+func Recorded(stateDir string) map[string]bool {
+	st := newStore(stateDir, slog.New(slog.DiscardHandler))
+	st.loadIndex()
+	names := map[string]bool{}
+	for _, name := range st.recordedNames() {
+		names[name] = true
+	}
+	return names
+}
+
 func (st *store) lastGood(dir, name string, r record, parse parser) *version {
 	data, err := st.read(name, r)
 	return newVersion(context.Background(), filepath.Join(dir, name), data, err, parse, nil)

@@ -8,33 +8,39 @@ import (
 
 // A listing is what service files a directory has, by name, and which directory that is.
 type listing struct {
-	names []string // sorted
+	names []string // sorted; links to directories too
+	dirs  []string // directories that have the name of a service file, sorted
 	id    dirID
 	err   error // why nobody knows
 }
 
 func listDir(dir string) (l listing) {
-	if l.names, l.id, l.err = readDirNames(dir); l.err != nil {
+	if l.err = l.read(dir); l.err != nil {
 		return listing{err: fmt.Errorf("listing service files: %w", l.err)}
 	}
 	return l
 }
 
-func readDirNames(dir string) (names []string, id dirID, err error) {
+func (l *listing) read(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, id, err
+		return err
 	}
 	defer d.Close()
-	if id, err = dirIDOf(int(d.Fd()), ""); err != nil {
-		return nil, id, err
+	if l.id, err = dirIDOf(int(d.Fd()), ""); err != nil {
+		return err
 	}
 	entries, err := d.ReadDir(-1)
 	for _, e := range entries {
-		if isServiceFile(e.Name()) && !e.IsDir() {
-			names = append(names, e.Name())
+		switch {
+		case !isServiceFile(e.Name()):
+		case e.IsDir():
+			l.dirs = append(l.dirs, e.Name())
+		default:
+			l.names = append(l.names, e.Name())
 		}
 	}
-	slices.Sort(names)
-	return names, id, err
+	slices.Sort(l.names)
+	slices.Sort(l.dirs)
+	return err
 }

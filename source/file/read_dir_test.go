@@ -47,7 +47,7 @@ func TestReadDir(t *testing.T) {
 	check(t, os.Mkdir(dir+"/sub.toml", 0o755))
 	check(t, os.Symlink("b.toml", dir+"/link.toml"))
 
-	files, err := Rules{Limits: Limits{FileSize: maxSize}}.readDir(dir, parseLines)
+	files, err := Rules{Limits: Limits{FileSize: maxSize}}.readDir(dir, nil, parseLines)
 	check(t, err)
 	var got []string
 	for _, f := range files {
@@ -76,7 +76,7 @@ func TestReadDir(t *testing.T) {
 
 func TestReadDirError(t *testing.T) {
 	dir := t.TempDir() + "/no"
-	_, err := Rules{}.ReadDir(dir)
+	_, err := Rules{}.ReadDir(dir, nil)
 	want := "listing service files: open " + dir + ": no such file or directory"
 	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("ReadDir error\n got: %v\nwant: %s", err, want)

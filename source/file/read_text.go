@@ -52,22 +52,32 @@ func Open(path string) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	irregular := &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
-	if !info.Mode().IsRegular() {
-		return nil, info, irregular
+	if err := checkRegular(path, info); err != nil {
+		return nil, info, err
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, info, err
 	}
-	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
-		err = irregular
+	if info, err = f.Stat(); err == nil {
+		err = checkRegular(path, info)
 	}
 	if err != nil {
 		_ = f.Close()
 		return nil, info, err
 	}
 	return f, info, nil
+}
+
+// checkRegular returns why a file is not one to read; nil: it is.
+func checkRegular(path string, info fs.FileInfo) error {
+	switch {
+	case info.Mode().IsRegular():
+		return nil
+	case info.IsDir():
+		return &fs.PathError{Op: "open", Path: path, Err: errDirectory}
+	}
+	return &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
 }
 
 func readBounded(f *os.File, info fs.FileInfo, limit int) ([]byte, error) {

@@ -238,7 +238,18 @@ type surroundings struct {
 const aroundPatience = time.Second
 
 func (s *Source) lookAround() surroundings {
-	return surroundings{CheckDir(s.dir), remoteName(s.dir, s.statfs)}
+	return surroundings{CheckDir(s.dir, s.knownNames()), remoteName(s.dir, s.statfs)}
+}
+
+// knownNames returns the names of the files that Status lists.
+func (s *Source) knownNames() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make(map[string]bool, len(s.files))
+	for name, f := range s.files {
+		names[name] = f.seen != nil
+	}
+	return names
 }
 
 // Status implements source.Source.

@@ -68,6 +68,7 @@ type probe struct {
 	dir       fileID // the directory
 	elsewhere bool   // see state
 
+	known        bool // it had a version that counted: a directory in its place does not remove it
 	referred     bool // it is of endpoints that are used: that it is gone removes none
 	deferred     bool // its text is not read yet, see startLargeRead
 	renamed      bool // it was renamed into its place

@@ -5,6 +5,7 @@ package lab
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // testEndpointsFrom: packets follow a list of endpoints that another program writes, within the
-// second that is promised. One that is broken, or gone, leaves them where they are, over a restart too.
+// second that is promised. One that is broken, gone, or a directory, leaves them where they are, over a restart too.
 func testEndpointsFrom(t *testing.T, e *env) {
 	const list = "listed.endpoints.json"
 	write := func(hosts ...*Host) {
@@ -53,4 +54,20 @@ func testEndpointsFrom(t *testing.T, e *env) {
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0])})
 	write(e.Local[1])
 	follow(e.Local[1])
+
+	path := e.daemon.path(list)
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	e.expectState(t, list, source.Stale, "it is a directory")
+	if err := errors.Join(e.daemon.Stop(), e.daemon.Start()); err != nil {
+		t.Fatal(err)
+	}
+	e.expectState(t, list, source.Stale, "it is a directory")
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[1])})
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	write(e.Local[0])
+	follow(e.Local[0])
 }

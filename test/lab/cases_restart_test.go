@@ -127,12 +127,19 @@ func testBootBroken(t *testing.T, e *env) {
 		{"pipe", func(path string) error {
 			return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o644))
 		}, "cannot be read: it is not a regular file"},
+		{"directory", func(path string) error {
+			return errors.Join(os.RemoveAll(path), os.Mkdir(path, 0o755))
+		}, "cannot be read: it is a directory"},
+		{"link to a directory", func(path string) error {
+			return errors.Join(os.RemoveAll(path), os.Symlink("/", path))
+		}, "cannot be read: it is a directory"},
 	}
 	e.file(t, "sound", e.named("sound", 2, at(e.Local[0])...))
 	e.remove(t, "fragile.json", "sound.json")
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			ep := e.Local[i%EndpointHosts]
+			t.Cleanup(func() { _ = os.RemoveAll(e.daemon.path("fragile.json")) }) // nothing is renamed over a directory
 			e.file(t, "fragile", e.named("fragile", 1, at(ep)...))
 			e.lastGood(t, "fragile.json") // a stop does not wait for a slow disk
 			err := errors.Join(e.daemon.Stop(), e.cleanKernel(), tt.spoil(e.daemon.path("fragile.json")), e.daemon.Start())

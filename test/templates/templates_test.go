@@ -46,7 +46,7 @@ func configDir(t *testing.T) string {
 // inUse returns what svcproxy reads in a directory: endpoints, and faults.
 func inUse(t *testing.T, dir string) string {
 	t.Helper()
-	files, err := file.Rules{}.ReadDir(dir)
+	files, err := file.Rules{}.ReadDir(dir, nil)
 	check(t, err)
 	var out []string
 	for _, f := range files {

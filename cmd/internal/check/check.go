@@ -89,10 +89,10 @@ func (c *Checker) Path(path string) (r Report) {
 	switch {
 	case err != nil:
 		r.unreadable(path, err)
-	case info.IsDir():
-		c.directory(path, &r)
 	case filepath.Base(path) == file.SettingsName:
 		c.settings(path, &r)
+	case info.IsDir() && !c.knownIn(filepath.Dir(path))[filepath.Base(path)]:
+		c.directory(path, &r)
 	case sameDir(filepath.Dir(path), c.ConfigDir):
 		beside := c.beside(filepath.Base(path), &r)
 		f := beside.itself
@@ -149,6 +149,14 @@ func (c *Checker) recall(in *setting, dir string, files []file.File) {
 	in.dir, in.accepted = dir, in.rules.LastGood(dir, c.StateDir, names)
 }
 
+// knownIn returns the names of files of which the state directory keeps a last good version, where dir is the configuration directory.
+func (c *Checker) knownIn(dir string) map[string]bool {
+	if c.StateDir == "" || !sameDir(dir, c.ConfigDir) {
+		return nil
+	}
+	return file.Recorded(c.StateDir)
+}
+
 // tracker returns one that holds what was accepted, and then these files.
 func (in setting) tracker(files []file.File) *proxier.Tracker {
 	t := proxier.NewTracker(in.reserved)
@@ -184,13 +192,14 @@ func (c *Checker) setting(dir string, r *Report) setting {
 // directory checks the settings of dir, every file, and all files together.
 func (c *Checker) directory(dir string, r *Report) {
 	in := c.setting(dir, r)
-	files, err := in.rules.ReadDir(dir)
+	known := c.knownIn(dir)
+	files, err := in.rules.ReadDir(dir, known)
 	if err != nil {
 		r.unreadable(dir, err)
 		return
 	}
 	r.add(files...)
-	r.Faults = append(r.Faults, file.CheckDir(dir)...)
+	r.Faults = append(r.Faults, file.CheckDir(dir, known)...)
 	c.recall(&in, dir, files)
 	t := in.tracker(files)
 	r.Faults = append(r.Faults, refusals(t, "")...)
@@ -224,7 +233,7 @@ func (c *Checker) beside(name string, r *Report) setting {
 	if settings.Unreadable {
 		r.Faults, r.Unreadable = append(r.Faults, settings.Faults...), true
 	}
-	files, err := in.rules.ReadDir(c.ConfigDir)
+	files, err := in.rules.ReadDir(c.ConfigDir, c.knownIn(c.ConfigDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.unreadable(c.ConfigDir, err)
 	}

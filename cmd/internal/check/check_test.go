@@ -267,3 +267,26 @@ func TestListeners(t *testing.T) {
 	compare(t, dir, []string{want}, c.Path(dir+"/a.toml").Faults)
 	compare(t, dir, nil, c.Path(filepath.Join(dir, "../b.txt")).Faults)
 }
+
+// A directory in the place of a file that was accepted is a fault, as the daemon has it; any other is passed over.
+func TestDirectoryInPlaceOfFile(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	if err := place(filepath.Join(dir, "a.toml"), service("a", "10.96.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := filetest.Accept(t.Context(), dir, state); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a.toml", "svcproxy.toml", "other.toml"} {
+		_ = os.Remove(filepath.Join(dir, name))
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := checker(dir, "")
+	c.StateDir = state
+	const settings, a = "svcproxy.toml: cannot be read: it is a directory; put a file in its place", "a.toml: cannot be read: it is a directory; put a file in its place"
+	compare(t, dir, []string{settings, a, "other.toml: warning: this directory is not read; service files lie in the configuration directory itself"}, c.Path(dir).Faults)
+	compare(t, dir, []string{settings, a}, c.Path(filepath.Join(dir, "a.toml")).Faults)
+	compare(t, dir, []string{settings}, c.Path(filepath.Join(dir, "svcproxy.toml")).Faults)
+}

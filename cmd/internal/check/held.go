@@ -20,7 +20,7 @@ type Held struct {
 func (c *Checker) Held() (Held, error) {
 	var r Report
 	in := c.setting(c.ConfigDir, &r)
-	files, err := in.rules.ReadDir(c.ConfigDir)
+	files, err := in.rules.ReadDir(c.ConfigDir, c.knownIn(c.ConfigDir))
 	if err != nil {
 		return Held{}, fmt.Errorf("reading the configuration directory: %w", err)
 	}

@@ -24,7 +24,7 @@ type Reading struct {
 func LastGood(rules file.Rules, reserved []netip.AddrPort, dir, stateDir string) *Reading {
 	r := new(Reading)
 	old := rules.AllLastGood(dir, stateDir)
-	set, names := r.directory(rules, dir)
+	set, names := r.directory(rules, dir, file.Recorded(stateDir))
 	var gone []source.UnitID
 	if err := file.CheckListing(dir, stateDir); err != nil {
 		r.unreadable(dir, err)
@@ -39,11 +39,11 @@ func LastGood(rules file.Rules, reserved []netip.AddrPort, dir, stateDir string)
 // are those of both.
 func Directories(oldRules, rules file.Rules, reserved []netip.AddrPort, oldDir, dir string) *Reading {
 	r := new(Reading)
-	old, names := r.directory(oldRules, oldDir)
+	old, names := r.directory(oldRules, oldDir, nil)
 	for i := range old {
 		old[i].ID.Name, old[i].Since = filepath.Join(dir, filepath.Base(old[i].ID.Name)), 1
 	}
-	set, newNames := r.directory(rules, dir)
+	set, newNames := r.directory(rules, dir, nil)
 	if names == nil || newNames == nil {
 		return r // there is nothing to compare
 	}
@@ -52,9 +52,9 @@ func Directories(oldRules, rules file.Rules, reserved []netip.AddrPort, oldDir, 
 }
 
 // directory reads all files of a directory, and returns those that can be used, and the
-// names of all; nil where the directory cannot be read.
-func (r *Reading) directory(rules file.Rules, dir string) (units []source.Unit, names map[string]bool) {
-	files, err := rules.ReadDir(dir)
+// names of all; nil where the directory cannot be read. known: see file.Rules.ReadDir.
+func (r *Reading) directory(rules file.Rules, dir string, known map[string]bool) (units []source.Unit, names map[string]bool) {
+	files, err := rules.ReadDir(dir, known)
 	if err != nil {
 		r.unreadable(dir, err)
 		return nil, nil

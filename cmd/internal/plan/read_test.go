@@ -32,6 +32,9 @@ func TestLastGood(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, "b.toml"), []byte("x = 1\nservices = []\n"), 0o644)
 		}, "[] 2 2", "b.toml:1:1: unknown key \"x\"; want defaults or services"},
 		{"empty", func(dir string) error { return os.Truncate(filepath.Join(dir, "b.toml"), 0) }, "[] 2 2", "b.toml: the file is empty; write services = [] for a file without services"},
+		{"a directory", func(dir string) error {
+			return cmpErr(os.Remove(filepath.Join(dir, "b.toml")), os.Mkdir(filepath.Join(dir, "b.toml"), 0o755))
+		}, "[] 2 2", "b.toml: cannot be read: it is a directory; put a file in its place"},
 		{"clash", func(dir string) error { return os.WriteFile(filepath.Join(dir, "0.toml"), []byte(text("z", 1)), 0o644) }, "[] 2 2", "(" + "DIR/a.toml:3:9)"},
 		{"away", os.RemoveAll, "[] 2 2", "no such file or directory"},
 		{"unmounted", func(dir string) error { return cmpErr(os.RemoveAll(dir), os.Mkdir(dir, 0o755)) }, "[] 2 2", "DIR: "},
