@@ -28,11 +28,25 @@ func Keep(t Table, comment string) error {
 // chain sees only connections that no other chain has translated.
 const keepPriority = 300
 
-// keep adds the table. Its rule needs connection tracking, its chain translation.
+// keep adds the table.
 func (c *Conn) keep(t Table, comment string) error {
+	b := NewBatch(t)
+	b.EnsureTable()
+	b.DeleteTable()
+	b.AddTable(comment)
+	if err := addKeepRule(b); err != nil {
+		return err
+	}
+	return c.Commit(b)
+}
+
+// addKeepRule adds a rule that needs connection tracking, in a chain that needs translation:
+// for one chain the kernel registers its translation in all hooks, nf_nat_register_fn in
+// net/netfilter/nf_nat_core.c.
+func addKeepRule(b *Batch) error {
 	const isNew = 8 // NF_CT_STATE_BIT(IP_CT_NEW), <linux/netfilter/nf_conntrack_common.h>
 	number := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
-	rule, err := NewRule(t.Family, "",
+	rule, err := NewRule(b.table.Family, "",
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: number(isNew), Xor: number(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: number(0)},
@@ -41,13 +55,9 @@ func (c *Conn) keep(t Table, comment string) error {
 		return err
 	}
 	const chain = "postrouting"
-	b := NewBatch(t)
-	b.EnsureTable()
-	b.DeleteTable()
-	b.AddTable(comment)
 	b.AddChain(&Chain{Name: chain, Hook: &Hook{Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: keepPriority, Policy: Accept}})
 	b.AddRule(chain, rule)
-	return c.Commit(b)
+	return nil
 }
 
 // Exists reports whether a table exists.

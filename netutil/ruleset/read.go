@@ -130,7 +130,7 @@ func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, byText
 		case t.Family == family && t.Name == o.OwnTable:
 			rs.Own = uint64(i) + 1
 			continue
-		case strings.HasPrefix(t.Name, tracePrefix):
+		case strings.HasPrefix(t.Name, tracePrefix), t.Name == nft.HooksTable:
 			continue // of ours: it drops nothing
 		case t.Family == family && byText[t.Name], t.Family != family && t.Family != nftables.TableFamilyINet, isDormant(t):
 			continue

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 )
@@ -39,6 +40,9 @@ type Kernel struct {
 	lastState      tableState    // of the tables when they were read; zero: read them
 	lookSets       *ipset.Conn   // of Look
 	events         *events       // of the nft variant; nil: none
+
+	hooks       *nft.Holder // nil: none
+	hooksFailed bool        // holding them failed, which was logged
 
 	keepMu     sync.Mutex  // guards making and removing the keep table
 	keepMade   atomic.Bool // the keep table was made
@@ -71,7 +75,10 @@ func open(ctx context.Context, fam proxier.Family, choice *xtables.Choice) (*Ker
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
 	}
-	k := &Kernel{words: dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler), looking: make(chan struct{}, 1)}
+	k := &Kernel{
+		words: dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler),
+		looking: make(chan struct{}, 1), hooks: nft.NewHolder(family(choice.Use.IPv6)),
+	}
 	if err := k.openLook(); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -94,7 +101,7 @@ func (k *Kernel) SetLog(log *slog.Logger) { k.log = log }
 
 // Close closes the sockets and leaves the kernel as it is.
 func (k *Kernel) Close() error {
-	errs := []error{k.sets.Close()}
+	errs := []error{k.sets.Close(), k.hooks.Release()}
 	if k.lookSets != nil {
 		errs = append(errs, k.lookSets.Close())
 	}
@@ -191,6 +198,7 @@ func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.State) error {
 	k.mirror.forget()
 	k.makeKeepTable(ctx)
+	k.holdHooks()
 	d := k.compare(h, c, st)
 	if len(d.mismatched) > 0 {
 		if err := k.removeMismatched(ctx, d.mismatched); err != nil {
@@ -339,7 +347,7 @@ func (k *Kernel) Cleanup(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s", t, l))
 		}
 	}
-	errs = append(errs, k.removeKeepTable(ctx), k.destroyOurs(ctx, len(tools) > 0))
+	errs = append(errs, k.removeKeepTable(ctx), k.removeHooks(ctx), k.destroyOurs(ctx, len(tools) > 0))
 	return errors.Join(errs...)
 }
 

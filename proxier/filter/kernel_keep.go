@@ -84,6 +84,28 @@ func (k *Kernel) removeKeepTable(ctx context.Context) error {
 	return nil
 }
 
+// holdHooks does what the keep table does while nft removes all rules, that table too, until
+// this process ends. It logs a failure once; the next resync tries again.
+func (k *Kernel) holdHooks() {
+	err := k.hooks.Hold()
+	if err != nil && !k.hooksFailed {
+		k.log.Info("cannot hold the hooks of connection tracking: connections break when another process flushes all rules",
+			"tool", k.Tool(), "old_kernel", nft.IsUnknownFlag(err), "err", err)
+	}
+	k.hooksFailed = err != nil
+}
+
+func (k *Kernel) removeHooks(ctx context.Context) error {
+	there, err := nft.RemoveHooks(family(k.tool.IPv6))
+	if err = errors.Join(k.hooks.Release(), err); err != nil {
+		return fmt.Errorf("cleaning up: %w", err)
+	}
+	if there {
+		proxier.Removed(ctx, "table "+map[bool]string{false: "ip", true: "ip6"}[k.tool.IPv6]+" "+nft.HooksTable)
+	}
+	return nil
+}
+
 func (k *Kernel) keepTable() nft.Table {
 	return nft.Table{Family: unix.NFPROTO_INET, Name: keepTableName + k.words.suffix}
 }

@@ -205,6 +205,7 @@ func (k *Kernel) Repair(ctx context.Context, r *Rules, st *proxier.State) error 
 
 func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rules) error {
 	k.makeKeepTable(ctx)
+	k.holdHooks()
 	err := k.makeSets(ctx, d.create)
 	if err == nil {
 		err = k.writeAll(ctx, d)

@@ -39,3 +39,10 @@ func (b *Backend) AssumeFlowtable(devices ...string) error {
 	}
 	return err
 }
+
+// WithoutHooks has the Backend hold no hooks, as on a kernel before 5.12.
+func (b *Backend) WithoutHooks() error {
+	err := b.hooks.Release()
+	b.hooks = nil
+	return err
+}

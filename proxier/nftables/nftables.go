@@ -57,6 +57,7 @@
 //	look       does the table still match the mirror? watch hears foreign changes
 //	repair_*   the table is made to match its content, or revived at once
 //	clients    which client keeps which endpoint, across a change of mode
+//	hooks      keeps connection tracking on while others remove the table
 //	objects    what the table has, and lacks, of one frontend, for explain
 //	probe      whether this kernel supports all of it
 //	nftables   New, Sync, Plan, Cleanup
@@ -111,11 +112,13 @@ func open(ctx context.Context, d *dialect) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Backend{tableConn: newTableConn(d, conn), monitor: monitor}, nil
+	return &Backend{tableConn: newTableConn(d, conn), monitor: monitor, hooks: nft.NewHolder(d.family)}, nil
 }
 
-// Close closes the sockets. The kernel keeps the table.
-func (b *Backend) Close() error { return errors.Join(b.monitor.Close(), b.conn.Close()) }
+// Close closes the sockets. The kernel keeps the table, which has the hooks too.
+func (b *Backend) Close() error {
+	return errors.Join(b.monitor.Close(), b.conn.Close(), b.hooks.Release())
+}
 
 // Sync implements proxier.Backend. With a delta it reads nothing and sends the
 // elements of the services that changed, in one transaction or, where that would
@@ -199,7 +202,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	if there {
 		proxier.Removed(ctx, "table "+b.keyword+" "+tableName)
 	}
-	return nil
+	return b.removeHooks(ctx)
 }
 
 var (

@@ -132,6 +132,9 @@ func survival(t *testing.T, script string, repair func(*host)) {
 	everywhere(t, func(h *host) {
 		h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
 		nft(h, "flush ruleset")
+		if err := h.Backend.WithoutHooks(); err != nil {
+			h.Fatal(err)
+		}
 		h.enter(1)
 		for i := range 300 {
 			res := backendtest.Web(h.Family, 100+i, 10)

@@ -20,6 +20,7 @@ func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) e
 	if err := checkHost(&st.Host); err != nil {
 		return err
 	}
+	b.holdHooks()
 	suspect := b.modified.Swap(false)
 	suspect = b.uncertain.Swap(false) || suspect
 	foreign, _, err := b.foreignCommits(b.conn) // before the table is read, so that later ones are noticed

@@ -29,7 +29,7 @@ var views = []view{
 
 var (
 	// ours are the names that docs/modes.md gives to svcproxy.
-	ours = regexp.MustCompile(`\bSVCP-|^table ip6? svcproxy:|^svcproxy0\b`)
+	ours = regexp.MustCompile(`\bSVCP-|^table ip6? svcproxy(-hooks)?:|^svcproxy0\b`)
 
 	// counters are what differs although nothing has changed: the address of a card is random too.
 	counters = regexp.MustCompile(`\[\d+:\d+\]|packets \d+ bytes \d+|\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
