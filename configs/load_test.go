@@ -58,7 +58,7 @@ func every() configs.Settings {
 				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64512, Port: 179, LocalPreference: 200},
 			},
 		},
-		Limits: file.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535},
+		Limits: file.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535, Frontends: 4, FrontendEndpoints: 1_000_000_000, FrontendSourceRanges: 5},
 		Log:    configs.Log{Level: "debug", Format: "json"},
 	}
 }
@@ -137,7 +137,7 @@ func TestSettingsFaults(t *testing.T) {
 			"3:14: api_server is \"10.0.0.1:6443\"; want a URL, such as \"https://10.0.0.1:6443\"\n4:14: proxy_name is \"-\"; want letters, digits, -, _ and .\n"},
 		{"log", "log.level = 'warning'\nlog.format = 'logfmt'\n", "1:13: unknown log level \"warning\"; want debug, info, warn or error\n2:14: unknown log format \"logfmt\"; want text or json\n"},
 		{"limits", "[limits]\nfile_size = 0\nservices = '1'\nendpoints = 10000001\nports = 65536\nvips = 1\n", "2:13: file_size is 0; want 1 to 1073741824\n3:12: services is \"1\", a string; want a number from 1 to 10000000\n" +
-			"4:13: endpoints is 10000001; want 1 to 10000000\n5:9: ports is 65536; want 1 to 65535\n6:1: unknown key \"vips\"; want file_size, services, endpoints or ports\n"},
+			"4:13: endpoints is 10000001; want 1 to 10000000\n5:9: ports is 65536; want 1 to 65535\n6:1: unknown key \"vips\"; want file_size, services, endpoints, ports, frontends, frontend_endpoints or frontend_source_ranges\n"},
 		{"too large", "#" + strings.Repeat("-", 1<<20), " the file has more than 1048576 bytes\n"},
 		{"syntax", "mode = ipvs\n", "1:8: \"ipvs\" stands without quotes; write \"ipvs\"\n"},
 	}

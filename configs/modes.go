@@ -21,14 +21,12 @@ type Mode struct {
 	Limits                        bool // of connections of an endpoint
 	Flowtable                     bool // forwarded packets of connections pass by the rules
 
-	slots bool // of a hash are elements of maps, which the kernel has to keep
-
 	manyLists, maxLists int // of clients with session affinity: a warning and a fault; 0: any number
 }
 
 // The modes, in the order in which messages list them.
 var (
-	NFTablesMode = Mode{Name: "nftables", Maglev: true, Flowtable: true, slots: true}
+	NFTablesMode = Mode{Name: "nftables", Maglev: true, Flowtable: true}
 	IPVSMode     = Mode{Name: "ipvs", Scheduler: true, Maglev: true, Forward: true, OnePacket: true, Limits: true} // others choose endpoints by rules, at random
 	IPTablesMode = Mode{Name: "iptables", LocalhostNodePorts: true, manyLists: manyRecent, maxLists: maxRecent}
 
@@ -91,7 +89,7 @@ func (s *Settings) WarnOfMode(m Mode) []string {
 
 // Refuse returns what of a service none of these modes can do.
 func Refuse(s *source.Service, modes ...string) []source.Problem {
-	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseKeys(s, modes), refuseLists(s, modes), refuseSlots(s, modes))
+	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseKeys(s, modes), refuseLists(s, modes))
 }
 
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {

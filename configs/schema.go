@@ -92,6 +92,9 @@ var sections = slices.Concat([]section{
 		decode.Key("services", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Services }),
 		decode.Key("endpoints", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Endpoints }),
 		decode.Key("ports", decode.Number(1, 65535), func(s *Settings) *int { return &s.Limits.Ports }),
+		decode.Key("frontends", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Frontends }),
+		decode.Key("frontend_endpoints", decode.Number(1, 100*maxLimit), func(s *Settings) *int { return &s.Limits.FrontendEndpoints }),
+		decode.Key("frontend_source_ranges", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.FrontendSourceRanges }),
 	}},
 	{"history", []field{
 		decode.Key("keep", decode.Number(1, 1000), func(s *Settings) *int { return &s.History.Keep }),

@@ -267,9 +267,7 @@ func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
 		switch {
 		case ok:
 			known++
-			r.path = append(r.path, source.Step{Key: f.Key, Index: -1})
-			f.Read(r, v, to)
-			r.path = r.path[:len(r.path)-1]
+			r.In(f.Key, func() { f.Read(r, v, to) })
 		case f.Required:
 			missing = append(missing, f.Key)
 		}
@@ -360,6 +358,13 @@ func Each(r *Reader, v any, read func(i int, v any)) bool {
 		return false
 	}
 	return true
+}
+
+// In does something with the Reader standing at a key of the table that is being read.
+func (r *Reader) In(key string, do func()) {
+	r.path = append(r.path, source.Step{Key: key, Index: -1})
+	do()
+	r.path = r.path[:len(r.path)-1]
 }
 
 func (r *Reader) element(i int, v any, read func(i int, v any)) {

@@ -96,10 +96,11 @@ func TestServicesShareList(t *testing.T) {
 
 // What is multiplied is bounded: a list by the services of a file.
 func TestListedEndpointsOfFile(t *testing.T) {
-	rules := Rules{Limits: Limits{Endpoints: 5}, ofFile: 12}
+	rules := Rules{Limits: Limits{FrontendEndpoints: 12}}
 	for services, want := range map[int]string{
 		3: "",
-		4: "web.toml:20:18: the services of this file have more than 12 endpoints of lists in all; split the file",
+		4: "web.toml:20:18: the services of this file have 16 endpoints of frontends (addresses times ports times endpoints), more than 12; " +
+			"use fewer addresses, ports, endpoints or different weights, or raise frontend_endpoints in [limits] of svcproxy.toml",
 	} {
 		v := versionOf(t, rules, "web.toml", manyFrom(services))
 		b := rules.bindVersion(v, to(versionOf(t, rules, "web.endpoints.json", longListOf(4)).list), nil)
@@ -111,14 +112,15 @@ func TestListedEndpointsOfFile(t *testing.T) {
 
 // So are ports of ranges, also where a service has not changed.
 func TestPortsOfFile(t *testing.T) {
-	rules := Rules{Limits: Limits{Ports: 5}, ofFile: 12}
+	rules := Rules{Limits: Limits{Frontends: 12}}
 	text := func(n int, line string) string {
 		return strings.ReplaceAll(strings.ReplaceAll(manyFrom(n), "port = 80 ", `port = "80-83" `), fromList, line)
 	}
 	whole := strings.ReplaceAll(text(4, "endpoints = []"), "[[services]]", "[[ services ]]")
 	for how, data := range map[string]string{"in chunks": text(4, "endpoints = []"), "whole": whole} {
 		services, faults := rules.Parse("web.toml", []byte(data))
-		if len(services) > 0 || len(faults) != 1 || faults[0].String() != "web.toml:19:9: the services of this file have more than 12 ports in all; split the file" {
+		if len(services) > 0 || len(faults) != 1 || faults[0].String() != "web.toml:19:9: the services of this file have 16 frontends (addresses times ports), more than 12; "+
+			"use fewer addresses or ports, or raise frontends in [limits] of svcproxy.toml" {
 			t.Errorf("%s: %d services, %v", how, len(services), faults)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // Where a change of one list makes room, one that waits for it is used, although no file is new that refers to both.
 func TestListMakesRoom(t *testing.T) {
 	onHost(t, func(h *host) {
-		h.ofFile, h.limits.Endpoints = 5, 5
+		h.limits.FrontendEndpoints = 5
 		h.write("web.toml", serviceFrom("web", fromList)+serviceFrom("api", `endpoints_from = "api.endpoints.json"`))
 		h.write("web.endpoints.json", listOfN(2))
 		h.write("api.endpoints.json", listOfN(2))

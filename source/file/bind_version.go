@@ -22,18 +22,19 @@ type bindResult struct {
 // bindVersion binds all services of v that refer to lists. Services that were bound before are in known.
 func (rules Rules) bindVersion(v *version, list lookup, known bindings) bindResult {
 	b := bindResult{map[string][]source.Fault{}, nil, bindings{}}
-	most := rules.listed()
+	sum := v.products
 	for _, name := range slices.Sorted(maps.Keys(v.lists)) {
 		l, why := list(name)
 		if l == nil {
 			b.faults[name] = withoutLists(v, name, why)
 			continue
 		}
-		if n := len(l.endpoints); n > 0 && len(v.lists[name]) > most/n {
-			b.faults[name] = []source.Fault{tooManyListed(v.services[v.lists[name][most/n]], rules)}
+		with, fault := rules.countListed(v, l, name, sum)
+		if fault != nil {
+			b.faults[name] = []source.Fault{*fault}
 			continue
 		}
-		most -= len(l.endpoints) * len(v.lists[name])
+		sum = with
 		rules.bindList(v, l, name, known, b.known)
 		b.note(v, l, name)
 	}
@@ -41,12 +42,19 @@ func (rules Rules) bindVersion(v *version, list lookup, known bindings) bindResu
 	return b
 }
 
-// tooManyListed is the fault of the first service whose endpoints are more than a file may take from lists.
-func tooManyListed(svc *source.Service, rules Rules) source.Fault {
-	return source.Fault{
-		Pos: svc.EndpointsFromPos(), Hint: "split the file",
-		Msg: fmt.Sprintf("the services of this file have more than %d endpoints of lists in all", rules.listed()),
+// countListed adds to a sum what services are multiplied to by the endpoints of a list. The fault is that of the first
+// service with which it is more than a file may have.
+func (rules Rules) countListed(v *version, l *endpointList, name string, sum source.Products) (source.Products, *source.Fault) {
+	limits, endpoints := rules.Limits.Products(), source.CountEndpoints(l.all)
+	for _, i := range v.lists[name] {
+		s := v.services[i]
+		sum = sum.Minus(s.Products()).Plus(s.ProductsOf(source.CountPorts(s.Ports), endpoints))
+		if e := limits.Exceeded(sum); e != nil {
+			p := e.Problem(source.OfFile)
+			return sum, &source.Fault{Pos: s.EndpointsFromPos(), Msg: p.Msg, Hint: p.Hint}
+		}
 	}
+	return sum, nil
 }
 
 // withoutLists are the faults of services that refer to a list which there is not, as many as anyone reads.

@@ -104,7 +104,6 @@ type host struct {
 	parsed atomic.Int32                           // files, and copies
 	before func(ctx context.Context, text string) // see held; nil: nothing
 	limits Limits
-	ofFile int
 	check  func(*source.Service) []source.Problem
 	real   bool // files are read as they are, not line by line
 	guard  Guard
@@ -116,7 +115,7 @@ func newHost(t *testing.T) *host {
 }
 
 func (h *host) start() {
-	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: Rules{Limits: h.limits, Check: h.check, ofFile: h.ofFile}})
+	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: Rules{Limits: h.limits, Check: h.check}})
 	h.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {

@@ -85,7 +85,7 @@ func (rules Rules) inChunks(ctx context.Context, path string, data []byte, isJSO
 			faults, ok := syntaxOf(c, text[c.at:], isJSON)
 			return nil, faults, p.now, ok
 		}
-		if decode.TooMany(p.faults) && p.bad { // nobody reads more
+		if p.over || decode.TooMany(p.faults) && p.bad { // nobody reads more
 			break
 		}
 	}
@@ -160,10 +160,11 @@ func syntaxOf(c chunk, rest []byte, isJSON bool) ([]source.Fault, bool) {
 
 // reuse takes over a service that was good before. What the host can do may have changed since.
 func (p *reading) reuse(s *source.Service, pos source.Position) bool {
-	if p.ports+len(s.Ports) > p.maxPorts || p.check != nil && len(p.check(s)) > 0 {
+	sum := p.products.Plus(s.Products())
+	if p.limits.Exceeded(sum) != nil || p.check != nil && len(p.check(s)) > 0 {
 		return false
 	}
-	p.ports += len(s.Ports)
+	p.products = sum
 	if s.Pos != pos {
 		moved := *s
 		moved.Pos = pos

@@ -165,8 +165,6 @@ var elsewhere = map[string]string{
 	"the argument has":                                         "the same",
 	"more keys and brackets than a file of this size can need": "of files larger than the limit here; tested in decode",
 	"more keys are in their object twice":                      "the same; tested by TestManyKeysTwice",
-	"the services of this file have more than":                 "the same; tested by TestPortsOfFile",
-	"ports in all":                                             "the same",
 	"the file has more faults; the first":                      "tested by TestManyFaults",
 	"found are shown":                                          "the same",
 	"of a type that no key has":                                "the parsers make no others",

@@ -114,31 +114,54 @@ var portList = decode.List(onePort).Instead(func(v any) string {
 type writtenPorts struct {
 	list []writtenPort
 	at   []int // which of list says each port of the service; nil: each one
+	over bool  // they are more than the limit of a service
 }
 
-// readPorts reads ports, and makes as many of each element as it says.
-func readPorts(r *decode.Reader, v any) (ports []source.Port, written writtenPorts) {
-	written.list, _ = portList.Read(r, v)
-	n := 0
-	for i := range written.list {
-		p := &written.list[i]
-		if p.protocols == nil { // it could not be read at all
+// readPorts reads the elements of ports. The ports that they stand for are counted first, and made by ports.
+func readPorts(r *decode.Reader, v any) (w writtenPorts) {
+	w.list, _ = portList.Read(r, v)
+	for i := range w.list {
+		if p := &w.list[i]; p.protocols == nil { // it could not be read at all
 			p.protocols = make([]source.Protocol, 1)
 		}
-		n += p.count()
 	}
-	if r.Within(n) && n > len(written.list) {
-		written.checkNames(r)
-		ports = written.expand(r, make([]source.Port, 0, n))
-		return ports, written
+	w.over = !r.Within(w.count().All)
+	return w
+}
+
+// count counts the ports that the elements stand for.
+func (w *writtenPorts) count() (n source.PortCount) {
+	for i := range w.list {
+		p := &w.list[i]
+		n.All += p.count()
+		if p.NodePort != 0 {
+			n.Node += p.count()
+		}
 	}
-	for i := range written.list { // one of each: all there is, or of too many what names them
-		p := &written.list[i]
+	return n
+}
+
+// ports makes the ports that the elements stand for.
+func (w *writtenPorts) ports(r *decode.Reader) (ports []source.Port) {
+	if n := w.count().All; !w.over && n > len(w.list) {
+		r.In("ports", func() {
+			w.checkNames(r)
+			ports = w.expand(r, make([]source.Port, 0, n))
+		})
+		return ports
+	}
+	for i := range w.list { // one of each: all there is, or of too many what names them
+		p := &w.list[i]
 		port := p.at(p.numbers.first, p.protocols[0])
 		port.Name = p.Name
 		ports = append(ports, port)
 	}
-	return ports, written
+	return ports
+}
+
+// any reports whether an element is like that.
+func (w *writtenPorts) any(is func(*writtenPort) bool) bool {
+	return slices.ContainsFunc(w.list, func(p writtenPort) bool { return is(&p) })
 }
 
 // checkNames reports names that two elements have, and those that are too long for the ports made of one.

@@ -126,7 +126,7 @@ var serviceFields = []decode.Field[service]{
 	decode.Key("load_balancer_ips", addresses, func(s *service) *[]netip.Addr { return &s.LoadBalancerIPs }),
 	asDefault(decode.Key("source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.SourceRanges })),
 	asDefault(decode.Key("load_balancer_source_ranges", prefixes, func(s *service) *[]netip.Prefix { return &s.LoadBalancerSourceRanges }), hasLoadBalancerIPs),
-	{Key: "ports", Required: true, Schema: portList.Schema, Read: func(r *decode.Reader, v any, s *service) { s.Ports, s.written = readPorts(r, v) }},
+	{Key: "ports", Required: true, Schema: portList.Schema, Read: func(r *decode.Reader, v any, s *service) { s.written = readPorts(r, v) }},
 	{Key: "endpoints", Read: readEndpoints, Schema: endpointsSchema},
 	decode.Key("endpoints_from", listName, func(s *service) *string { return &s.EndpointsFrom }),
 	asDefault(decode.Key("internal_traffic_policy", policy, func(s *service) *source.TrafficPolicy { return &s.InternalTrafficPolicy })),
@@ -214,8 +214,12 @@ func isMaglev(s *service) bool           { return s.Scheduler == source.Maglev }
 func takesFlags(s *service) bool         { return s.Scheduler != "" && s.Scheduler != source.Maglev }
 func isTunnel(s *service) bool           { return s.Forward.Method == source.ForwardTunnel }
 func isGUE(s *service) bool              { return s.Forward.Tunnel == source.GUE }
-func hasNodePorts(s *service) bool       { return s.HasNodePort() || s.HealthCheckNodePort != 0 }
-func hasUDP(s *service) bool             { return s.HasUDP() }
+func hasNodePorts(s *service) bool {
+	return s.HealthCheckNodePort != 0 || s.written.any(func(p *writtenPort) bool { return p.NodePort != 0 })
+}
+func hasUDP(s *service) bool {
+	return s.written.any(func(p *writtenPort) bool { return slices.Contains(p.protocols, source.UDP) })
+}
 
 // newService returns a service whose keys are not written.
 func newService(pos source.Position) service {

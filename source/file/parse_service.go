@@ -17,8 +17,9 @@ type reading struct {
 	check    func(*source.Service) []source.Problem // besides source.Validate; nil: nothing
 	pos      []source.Position                      // of the services
 	services []*source.Service
-	ports    int // of all services
-	maxPorts int
+	products source.Products // of all services
+	limits   source.Products
+	over     bool // products are more than the limits, and nothing is read any more
 	defaults defaults
 
 	writtenAt map[*source.Service][]int // which element of ports says each port, where one says several
@@ -30,7 +31,7 @@ type reading struct {
 
 // newReading returns one of a file of which nothing is read yet, from path on.
 func (rules Rules) newReading(path source.Path) *reading {
-	return &reading{r: rules.newReader(path), check: rules.Check, writtenAt: make(map[*source.Service][]int), maxPorts: rules.ports()}
+	return &reading{r: rules.newReader(path), check: rules.Check, writtenAt: make(map[*source.Service][]int), limits: rules.Limits.Products()}
 }
 
 // newReader returns a Reader that stands at path, and reads as the rules say.
@@ -76,16 +77,15 @@ func readServices(r *decode.Reader, v any, p *reading) {
 // service reads one service.
 func (p *reading) service(v any, pos source.Position) {
 	s := newService(pos)
-	if !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
-		return
-	}
-	if p.ports += len(s.Ports); p.ports > p.maxPorts {
-		msg := fmt.Sprintf("the services of this file have more than %d ports in all", p.maxPorts)
-		p.r.Problem(source.Problem{Path: source.At("ports"), Msg: msg, Hint: "split the file"})
+	if p.over || !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
 		return
 	}
 	table, _ := v.(map[string]any)
 	p.defaults.give(&s, table)
+	if !p.count(&s) {
+		return
+	}
+	s.Ports = s.written.ports(p.r)
 	if s.listed && s.EndpointsFrom != "" {
 		p.r.Problem(source.Problem{Path: source.At("endpoints_from"), Msg: "the service has both endpoints and endpoints_from", Hint: "leave one out"})
 	}
@@ -100,6 +100,24 @@ func (p *reading) service(v any, pos source.Position) {
 	if s.written.at != nil {
 		p.writtenAt[out] = s.written.at
 	}
+}
+
+// count adds what a service is multiplied to, and reports false where that is more than a file may have. Then its
+// ports are not made, and nothing more of the file is read.
+func (p *reading) count(s *service) bool {
+	var endpoints source.EndpointCount
+	for i := range s.endpoints {
+		endpoints.Add(&s.endpoints[i].Endpoint)
+	}
+	p.products = p.products.Plus(s.ProductsOf(s.written.count(), endpoints))
+	e := p.limits.Exceeded(p.products)
+	if e == nil {
+		return true
+	}
+	p.over = true
+	problem := e.Problem(source.OfFile)
+	p.r.FaultAt(problem.Path, problem.Msg, problem.Hint)
+	return false
 }
 
 // finish makes the service of what was read of it, and checks it.

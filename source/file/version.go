@@ -24,6 +24,7 @@ type version struct {
 	services []*source.Service
 	known    knownServices    // of those
 	lists    map[string][]int // indexes of services by the files of endpoints that they refer to
+	products source.Products  // of services without those endpoints, where they refer to any
 	list     *endpointList    // of a file of endpoints; nil: of one of services
 	original *version         // of one that would be good, but not with the lists or services of others: see fit
 	faults   []source.Fault
@@ -81,6 +82,9 @@ func (v *version) setLists() {
 			v.lists = map[string][]int{}
 		}
 		v.lists[s.EndpointsFrom] = append(v.lists[s.EndpointsFrom], i)
+	}
+	for i := 0; i < len(v.services) && v.lists != nil; i++ {
+		v.products = v.products.Plus(v.services[i].Products())
 	}
 }
 
