@@ -19,6 +19,7 @@ type Config struct {
 	Flows    Flows              // nil: UDP flows are left alone
 	Node     *Node
 	Reserved []netip.AddrPort // TCP ports this program itself listens on
+	Limits   *source.Products // of all services together; nil: none
 
 	Sources      []string      // in order of precedence; nothing is programmed before each of these has called Synced
 	MinInterval  time.Duration // least time between two syncs of one family
@@ -111,13 +112,17 @@ func NewLoop(cfg Config) *Loop {
 	if cfg.Conditions == nil {
 		cfg.Conditions = noConditions{}
 	}
-	return &Loop{
+	l := &Loop{
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]Conditions),
 		allFail:    make(map[source.Key]Subject),
 		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
 	}
+	if cfg.Limits != nil {
+		l.tracker.Limit(*cfg.Limits)
+	}
+	return l
 }
 
 // Run runs the loop until ctx ends, and leaves the kernel as it is.
@@ -237,6 +242,8 @@ func (l *Loop) tellClaims() {
 	for _, r := range l.tracker.NewRefusals() {
 		what := "refused: it has no services until what it claims is free"
 		switch {
+		case r.NoRoom:
+			what = "refused: with it all services would be more than the limits allow"
 		case r.Partial:
 			what = "refused in part: what another has is left out until it is free"
 		case r.Stale:

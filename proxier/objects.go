@@ -16,6 +16,8 @@ type objects struct {
 	others  map[claim][]holder
 	lacking map[source.UnitID]*unit // some of whose claims another unit owns
 	dirty   map[*unit]bool          // to be settled in this step
+	load    source.Products         // of all that is wanted
+	excess  int                     // how many there is no room for
 }
 
 func newObjects() objects {
@@ -89,6 +91,8 @@ func (t step) setObject(su source.Unit) {
 	t.withdraw(u) // what it wanted before
 	u.Unit, u.wanted, u.named = su, su.Services, make([]bool, len(su.Services))
 	u.Services = nil
+	u.load = source.TotalProducts(u.wanted)
+	t.objects.load = t.objects.load.Plus(u.load)
 	for _, s := range u.wanted {
 		t.objects.want(claim{key: s.Key}, holder{u, s})
 	}
@@ -97,6 +101,7 @@ func (t step) setObject(su source.Unit) {
 
 // withdraw withdraws all claims of an object.
 func (t step) withdraw(u *unit) {
+	t.objects.load = t.objects.load.Minus(u.load)
 	for i, s := range u.wanted {
 		t.enter(u, i, false)
 		t.objects.leave(claim{key: s.Key}, holder{u, s})
@@ -132,6 +137,7 @@ func (t step) enter(u *unit, i int, named bool) {
 
 // settleObjects grants objects the claims that no unit before them owns.
 func (t step) settleObjects() {
+	t.admit()
 	for c := range t.touched {
 		t.objects.touch(c)
 	}
@@ -142,7 +148,7 @@ func (t step) settleObjects() {
 		t.objects.dirty = make(map[*unit]bool) // not cleared: that costs what the first list took, each time
 		for _, u := range next {
 			for i, s := range u.wanted {
-				t.enter(u, i, t.owner(claim{key: s.Key}) == holder{u, s})
+				t.enter(u, i, !u.excess && t.owner(claim{key: s.Key}) == holder{u, s})
 			}
 		}
 		dirty = append(dirty, next...)
@@ -167,7 +173,13 @@ func (t *Tracker) owner(c claim) holder {
 func (t step) useRest(u *unit) {
 	var used []*source.Service
 	var faults []source.Fault
+	if u.excess {
+		faults = u.faults
+	}
 	for i, s := range u.wanted {
+		if u.excess {
+			break
+		}
 		rest, why := t.rest(holder{u, s}, u.named[i])
 		faults = append(faults, why...)
 		if rest != nil {

@@ -76,6 +76,7 @@ type Refusal struct {
 	Since   time.Time      `json:"since"`
 	Stale   bool           `json:"stale"`             // an earlier version of it is in use
 	Partial bool           `json:"partial,omitempty"` // all but what Faults name is in use
+	NoRoom  bool           `json:"no_room,omitempty"` // with it all services would be more than Config.Limits
 	Faults  []source.Fault `json:"faults"`
 }
 

@@ -30,6 +30,9 @@ type Tracker struct {
 
 	reserved map[claim]bool // for this program: those that no file had have no unit in claims
 
+	limits  *source.Products // of all services together; nil: none
+	inFiles source.Products  // of the services in use of files
+
 	touched map[claim]bool // those that files took or gave in this step
 
 	accepted []source.Unit // since last asked; without their services; no objects
@@ -44,12 +47,15 @@ type unit struct {
 	used    []*source.Service // as accepted
 	hasUsed bool              // used is accepted, even if empty; of an object always false
 	named   []bool            // of an object: whether each of wanted has its name
+	load    source.Products   // of wanted
+	excess  bool              // there is no room for it
 
 	// Of a file.
-	pending bool    // wanted is not accepted
-	waits   bool    // it is in Tracker.waiting; it has been looked at
-	stale   bool    // something that it wants was touched since
-	holders []*unit // own what it wants; nil among them: it can never get it
+	usedLoad source.Products // of used
+	pending  bool            // wanted is not accepted
+	waits    bool            // it is in Tracker.waiting; it has been looked at
+	stale    bool            // something that it wants was touched since
+	holders  []*unit         // own what it wants; nil among them: it can never get it
 
 	refusedAt time.Time
 	faults    []source.Fault
@@ -149,6 +155,7 @@ type step struct {
 func (t step) remove(u *unit) {
 	t.remember(u)
 	t.release(u)
+	t.inFiles = t.inFiles.Minus(u.usedLoad)
 	t.unwait(u)
 	delete(t.units, u.ID)
 	delete(t.refused, u.ID)
@@ -171,6 +178,7 @@ func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 		u := t.unit(su.ID)
 		t.unwait(u)
 		u.Unit, u.wanted, u.pending = su, su.Services, true
+		u.load = source.TotalProducts(su.Services)
 		u.Services = nil
 		dirty[su.ID] = u
 	}
@@ -190,7 +198,8 @@ func (u *unit) compare(o *unit) int {
 
 func (t step) accept(u *unit) {
 	t.unwait(u)
-	u.used, u.hasUsed, u.pending, u.faults = u.wanted, true, false, nil
+	t.inFiles = t.inFiles.Minus(u.usedLoad).Plus(u.load)
+	u.used, u.hasUsed, u.pending, u.faults, u.usedLoad = u.wanted, true, false, nil, u.load
 	t.rememberAbsent(u)
 	t.accepted = append(t.accepted, u.Unit)
 	delete(t.refused, u.ID)
@@ -273,7 +282,7 @@ func (t *Tracker) NewRefusals() []Refusal {
 }
 
 func (u *unit) refusal() Refusal {
-	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.hasUsed, Partial: u.Partial && len(u.used) > 0, Faults: u.faults}
+	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.hasUsed, Partial: u.Partial && len(u.used) > 0, NoRoom: u.excess, Faults: u.faults}
 }
 
 // Accepted returns the files that were accepted since it was last called, in

@@ -12,7 +12,7 @@ import (
 // file wants, all refused ones. Otherwise nothing has changed for them.
 func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 	moved := func(u *unit) bool {
-		return u.stale || slices.ContainsFunc(u.holders, func(h *unit) bool { return h != nil && dirty[h.ID] == h })
+		return u.stale || u.excess || slices.ContainsFunc(u.holders, func(h *unit) bool { return h != nil && dirty[h.ID] == h })
 	}
 	for _, u := range t.refused {
 		if moved(u) {
@@ -27,16 +27,11 @@ func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 // change with it. A file that cannot change now cannot change after a later one
 // either, otherwise the two could have changed together. So the outcome follows from
 // what all own and want, and one look at each is enough.
+//
+// Room is another matter: one that changes later may leave some. So files without it have another try then.
 func (t step) settle(files []*unit) {
-	for _, u := range files {
-		if !u.pending { // it changed with one before it
-			continue
-		}
-		if team := new(team); t.gather(u, team) && !team.clashes() {
-			t.swap(team.files)
-		} else {
-			t.failed[u] = true
-		}
+	for t.settleOnce(files) {
+		clear(t.failed)
 	}
 	for _, u := range files {
 		if u.pending {
@@ -46,6 +41,28 @@ func (t step) settle(files []*unit) {
 	for _, u := range t.refused {
 		t.look(u)
 	}
+}
+
+// settleOnce is one look at each file. It reports whether some changed, and others lack room.
+func (t step) settleOnce(files []*unit) (again bool) {
+	changed, lacking := false, false
+	floor := t.floor(files)
+	for _, u := range files {
+		if !u.pending { // it changed with one before it
+			continue
+		}
+		if team := new(team); !t.hopeless(u, floor) && t.gather(u, team) && !team.clashes() && t.hasRoom(u, team) {
+			t.swap(team.files)
+			for _, f := range team.files {
+				floor = floor.Plus(f.load)
+			}
+			changed = true
+		} else {
+			t.failed[u] = true
+		}
+		lacking = lacking || u.excess
+	}
+	return changed && lacking
 }
 
 // A team is a set of files that can only change together: one owns what another wants.
@@ -104,7 +121,7 @@ func (t step) swap(files []*unit) {
 // look updates why a file cannot get what it wants. One that cannot is tried again
 // when a claim that it wants is touched.
 func (t *Tracker) look(u *unit) {
-	if u.waits && !u.stale {
+	if u.excess || u.waits && !u.stale {
 		return
 	}
 	u.faults, u.holders = t.conflicts(u)

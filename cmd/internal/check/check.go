@@ -160,6 +160,7 @@ func (c *Checker) knownIn(dir string) map[string]bool {
 // tracker returns one that holds what was accepted, and then these files.
 func (in setting) tracker(files []file.File) *proxier.Tracker {
 	t := proxier.NewTracker(in.reserved)
+	t.Limit(in.rules.Limits.Products())
 	t.Apply(source.Changes{Set: in.accepted})
 	t.Apply(source.Changes{Set: in.units(files)})
 	return t

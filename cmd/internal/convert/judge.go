@@ -141,6 +141,7 @@ func (s *Service) leaveOut(p source.Problem) {
 // refuse finds services that have something in common that only one may have: the first has it.
 func (j Judge) refuse(all []*judged) {
 	t := proxier.NewTracker(j.Reserved)
+	t.Limit(j.Rules.Limits.Products())
 	var units []source.Unit
 	for i, s := range all {
 		if len(s.faults) == 0 {

@@ -266,8 +266,9 @@ func (d *daemon) connectMetrics() {
 
 func (d *daemon) newLoop(sources []string) *proxier.Loop {
 	s := d.settings.fixed
+	limits := s.Limits.Products()
 	return proxier.NewLoop(proxier.Config{
-		Backends: d.mode.active.proxies(), Flows: connections{}, Node: d.host.node, Reserved: node.Reserved(s),
+		Backends: d.mode.active.proxies(), Flows: connections{}, Node: d.host.node, Reserved: node.Reserved(s), Limits: &limits,
 		Sources: sources, MinInterval: s.Sync.MinInterval, LookInterval: s.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
 		OnQueued:     d.http.metrics.Queued,

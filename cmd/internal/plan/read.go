@@ -31,7 +31,7 @@ func LastGood(rules file.Rules, reserved []netip.AddrPort, dir, stateDir string)
 	} else {
 		gone = missing(old, names)
 	}
-	r.apply(reserved, old, source.Changes{Set: set, Delete: gone})
+	r.apply(rules, reserved, old, source.Changes{Set: set, Delete: gone})
 	return r
 }
 
@@ -47,7 +47,7 @@ func Directories(oldRules, rules file.Rules, reserved []netip.AddrPort, oldDir, 
 	if names == nil || newNames == nil {
 		return r // there is nothing to compare
 	}
-	r.apply(reserved, old, source.Changes{Set: set, Delete: missing(old, newNames)})
+	r.apply(rules, reserved, old, source.Changes{Set: set, Delete: missing(old, newNames)})
 	return r
 }
 
@@ -88,7 +88,7 @@ func missing(old []source.Unit, names map[string]bool) (gone []source.UnitID) {
 }
 
 // apply has old units followed by a change, as a daemon does.
-func (r *Reading) apply(reserved []netip.AddrPort, old []source.Unit, ch source.Changes) {
+func (r *Reading) apply(rules file.Rules, reserved []netip.AddrPort, old []source.Unit, ch source.Changes) {
 	since := make(map[source.UnitID]int64)
 	for _, u := range old {
 		since[u.ID] = u.Since
@@ -97,6 +97,7 @@ func (r *Reading) apply(reserved []netip.AddrPort, old []source.Unit, ch source.
 		ch.Set[i].Since = since[ch.Set[i].ID]
 	}
 	t := proxier.NewTracker(reserved, file.Name)
+	t.Limit(rules.Limits.Products())
 	services := make(map[source.Key]*source.Service)
 	take := func(list []proxier.Transition) {
 		for _, tr := range list {

@@ -1,0 +1,150 @@
+package proxier
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// sized returns n services with a frontend each, whose names and addresses no other file has.
+func sized(id, n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprintf("s%d-%d 10.%d.0.%d:80", id, i, id, i+1))
+	}
+	return list
+}
+
+func limited(frontends uint64) *Tracker {
+	tr := NewTracker(nil, "file", "kubernetes")
+	tr.Limit(source.Products{Frontends: frontends, Endpoints: 1 << 30, SourceRanges: 1 << 30})
+	return tr
+}
+
+// What was accepted keeps its room, and what had none gets it as soon as there is some: in the step that makes it.
+func TestRoomOfFiles(t *testing.T) {
+	tr := limited(5)
+	step := func(name string, ch source.Changes, want string) {
+		t.Helper()
+		tr.Apply(ch)
+		if got := inUse(tr); got != want {
+			t.Errorf("%s:\n got: %s\nwant: %s", name, got, want)
+		}
+	}
+	const fault = `: service "default/%s": with it all services have 6 frontends (addresses times ports), more than 5; use fewer addresses or ports, or raise frontends in [limits] of svcproxy.toml`
+	step("at the limit", set(file("a", sized(1, 3)...), file("b", sized(2, 2)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b")
+	step("one more", set(file("c", sized(3, 1)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b\nc:1:1"+fmt.Sprintf(fault, "s3-0"))
+	step("one that grows", set(file("b", sized(2, 3)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b\nb:3:1"+fmt.Sprintf(fault, "s2-2")+"\nc:1:1"+fmt.Sprintf(fault, "s3-0"))
+	step("one goes", gone("a"), "s2-0@b\ns2-1@b\ns2-2@b\ns3-0@c")
+	step("growing and shrinking in one step", set(file("b", sized(2, 1)...), file("c", sized(3, 4)...)), "s2-0@b\ns3-0@c\ns3-1@c\ns3-2@c\ns3-3@c")
+	step("the other way round", set(file("b", sized(2, 4)...), file("c", sized(3, 1)...)), "s2-0@b\ns2-1@b\ns2-2@b\ns2-3@b\ns3-0@c")
+}
+
+// Files that exchange claims have room for what they are together.
+func TestRoomOfExchange(t *testing.T) {
+	tr := limited(3)
+	tr.Apply(set(file("a", "x 10.0.0.1:80", "y 10.0.0.2:80"), file("b", "z 10.0.0.3:80")))
+	tr.Apply(set(file("a", "z 10.0.0.3:80"), file("b", "x 10.0.0.1:80", "y 10.0.0.2:80")))
+	if got, want := inUse(tr), "x@b\ny@b\nz@a"; got != want {
+		t.Errorf("\n got: %s\nwant: %s", got, want)
+	}
+}
+
+// A refused file is not looked at any closer: its claims are kept nowhere.
+func TestRefusedForRoomTakesNone(t *testing.T) {
+	tr := limited(10)
+	tr.Apply(set(file("a", sized(1, 6)...)))
+	tr.Apply(set(file("b", append(sized(2, 5), sized(1, 6)...)...)))
+	if len(tr.waiting) > 0 || len(tr.claims) != 12 {
+		t.Errorf("%d claims are waited for, %d are held", len(tr.waiting), len(tr.claims))
+	}
+	if r := tr.Refusals(); len(r) != 1 || !r[0].NoRoom {
+		t.Errorf("refusals: %+v", r)
+	}
+	tr.Apply(gone("a"))
+	if r := tr.Refusals(); len(r) != 1 || !r[0].NoRoom { // alone it is too much, too
+		t.Errorf("refusals: %+v", r)
+	}
+}
+
+// An object without room is left out whole, the youngest first, and files go before all.
+func TestRoomOfObjects(t *testing.T) {
+	tr := limited(5)
+	tr.Apply(set(object("o2", 2, sized(2, 3)...), object("o1", 1, sized(1, 2)...), object("o3", 3, sized(3, 1)...)))
+	if got, want := inUse(tr), `s1-0@o1
+s1-1@o1
+s2-0@o2
+s2-1@o2
+s2-2@o2
+service "default/s3-0": with it all services have 6 frontends (addresses times ports), more than 5; use fewer addresses or ports, or raise frontends in [limits] of svcproxy.toml`; got != want {
+		t.Errorf("\n got: %s\nwant: %s", got, want)
+	}
+	tr.Apply(set(file("f", sized(4, 2)...)))
+	if got, want := len(tr.Refusals()), 1; got != want || tr.Refusals()[0].Unit.Name != "o2" {
+		t.Errorf("refusals: %+v", tr.Refusals())
+	}
+	tr.Apply(goneObject("o1"))
+	if got, want := inUse(tr), "s2-0@o2\ns2-1@o2\ns2-2@o2\ns4-0@f\ns4-1@f"; got[:len(want)] != want {
+		t.Errorf("\n got: %s\nwant: %s", got, want)
+	}
+	tr.Apply(gone("f"))
+	if len(tr.Refusals()) > 0 {
+		t.Errorf("refusals: %+v", tr.Refusals())
+	}
+}
+
+// Whatever comes and goes in any order: there is never more than the limit, no file is without room that it could have,
+// and what objects have follows from what there is.
+func TestRoomInAnyOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		most := uint64(rapid.IntRange(0, 12).Draw(t, "limit"))
+		running, now := limited(most), map[source.UnitID]source.Unit{}
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			var ch source.Changes
+			for _, id := range rapid.SliceOfNDistinct(rapid.IntRange(1, 8), 1, 4, rapid.ID[int]).Draw(t, "units") {
+				name, n := fmt.Sprint("u", id), rapid.IntRange(-1, 6).Draw(t, "size")
+				u := file(name, sized(id, max(0, n))...)
+				if id > 4 {
+					u = object(name, int64(id), sized(id, max(0, n))...)
+				}
+				if now[u.ID] = u; n < 0 {
+					delete(now, u.ID)
+					ch.Delete = append(ch.Delete, u.ID)
+					continue
+				}
+				ch.Set = append(ch.Set, u)
+			}
+			running.Apply(ch)
+			checkRoom(t, running, most)
+		}
+		files := accepted(running)
+		fresh := limited(most)
+		fresh.Apply(source.Changes{Set: files})
+		fresh.Apply(source.Changes{Set: slices.Collect(maps.Values(now))})
+		if got, want := inUse(running), inUse(fresh); got != want {
+			t.Fatalf("\nrunning: %s\n  fresh: %s", got, want)
+		}
+	})
+}
+
+func checkRoom(t *rapid.T, tr *Tracker, most uint64) {
+	var files, all source.Products
+	tr.services(func(s *source.Service, id source.UnitID) {
+		all = all.Plus(s.Products())
+		if id.Source == "file" {
+			files = files.Plus(s.Products())
+		}
+	})
+	if all.Frontends > most || files != tr.inFiles {
+		t.Fatalf("%+v of all, %+v of files, counted %+v", all, files, tr.inFiles)
+	}
+	for _, u := range tr.refused {
+		if u.excess != (tr.inFiles.Minus(u.usedLoad).Plus(u.load).Frontends > most) {
+			t.Fatalf("%s: excess is %v beside %+v", u.ID.Name, u.excess, tr.inFiles)
+		}
+	}
+}
