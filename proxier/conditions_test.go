@@ -177,6 +177,8 @@ func TestResolveConditionsLocal(t *testing.T) {
 		{"terminates here", []string{"10.0.0.1 @here terminating", "10.0.0.2 @there"}, conditions("10.0.0.1 passed", "10.0.0.2 passed"), Balance, 0, ""},
 		{"terminates here, without a result", []string{"10.0.0.1 @here terminating", "10.0.0.2 @there"}, conditions("10.0.0.2 passed"), Drop, 0,
 			"policy local: no usable endpoint on this node: 1 checking; usable elsewhere: 1"},
+		{"a backup that terminates here", []string{"10.0.0.1 @here tier=1 terminating", "10.0.0.2 @there"}, conditions("10.0.0.1 passed", "10.0.0.2 passed"), Drop, 0,
+			"policy local: no usable endpoint on this node: 1 not ready; usable elsewhere: 1"},
 		{"all terminate, without a result", []string{"10.0.0.1 @here terminating"}, nil, Balance, 0, ""},
 	} {
 		svc := testService(probed, externalLocal, testEndpoints(tt.endpoints...))

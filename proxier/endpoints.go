@@ -33,20 +33,21 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 	}
 	c := endpointSelection{failed: svc.failedUse(fam, p)}
 	groups := grouped(svc, all, c.failed)
+	last := maxTiers - 1
 	for g, list := range groups {
 		if len(list) == 0 {
 			continue
 		}
 		c.targets[ClusterScope] = list
 		if !leaving(g) {
-			list = ofTiers(list, svc.MinUp)
+			list, last = ofTiers(list, svc.MinUp)
 			c.targets[ClusterScope] = nearOfTiers(svc, list, node)
 		}
 		c.targets[LocalScope] = here(list)
 		break
 	}
 	if len(c.targets[LocalScope]) == 0 {
-		c.targets[LocalScope] = here(groups[leavingGroup])
+		c.targets[LocalScope] = here(upToTier(groups[leavingGroup], last))
 	}
 	c.kept[ClusterScope] = without(all, c.targets[ClusterScope])
 	c.kept[LocalScope] = without(here(all), c.targets[LocalScope])

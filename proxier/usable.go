@@ -43,13 +43,19 @@ func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
 	return unsureLeavingGroup
 }
 
-// ofTiers keeps the lowest tiers that together have at least minUp endpoints.
-func ofTiers(list []*source.Endpoint, minUp uint16) []*source.Endpoint {
+// ofTiers keeps the lowest tiers that together have at least minUp endpoints. It also returns the
+// highest of them.
+func ofTiers(list []*source.Endpoint, minUp uint16) (of []*source.Endpoint, last int) {
 	var counts tierCounts
 	for _, e := range list {
 		counts.add(e)
 	}
-	last := counts.last(minUp)
+	last = counts.last(minUp)
+	return upToTier(list, last), last
+}
+
+// upToTier keeps the endpoints of a tier and of those before it.
+func upToTier(list []*source.Endpoint, last int) []*source.Endpoint {
 	if last == maxTiers-1 {
 		return list
 	}
