@@ -12,7 +12,7 @@
 //	batch, flowtable        a transaction as bytes; flow tables and the rules for them
 //	socket, conn            requests and their answers
 //	listen, commit          transactions, and which monitors hear them
-//	list, foreign           what the kernel holds, of others too
+//	list, chainrules, foreign  what the kernel holds, of others too
 //	monitor, monitor_names  what others change, in a table of ours or of what has our names
 //	own                     tables that go with the socket that added them
 //	keep, forward           a table that keeps translation on; chains that drop

@@ -56,9 +56,9 @@ func TestLockHolderIsNamed(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	_, _, err = tool.Jumps(ctx, "nat", "OUTPUT", "SVCP-")
+	_, err = tool.ReadChains(ctx, "nat", []string{"OUTPUT"}, "SVCP-")
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
-		t.Errorf("reading jumps: got %v, want %s", err, want)
+		t.Errorf("reading a chain: got %v, want %s", err, want)
 	}
 }
 

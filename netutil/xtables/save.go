@@ -11,7 +11,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -35,10 +34,15 @@ type Table struct {
 	// UserJumps are the positions of the jumps to UserChain, by chain.
 	UserJumps map[string]Position
 
+	// NativeJumps are the chains of ours that rules jump to which iptables cannot
+	// print or delete, by the chain of the rule.
+	NativeJumps map[string][]string
+
 	Foreign int // rules of other chains, without the jumps
 }
 
-// ReferencedBy returns the foreign chains that jump to a chain of ours, sorted, without built-in ones.
+// ReferencedBy returns the foreign chains that jump to a chain of ours, sorted; built-in
+// ones only where iptables cannot delete the jump.
 func (t *Table) ReferencedBy(name string) []string {
 	var from []string
 	for chain, rules := range t.Jumps {
@@ -47,8 +51,31 @@ func (t *Table) ReferencedBy(name string) []string {
 			from = append(from, chain)
 		}
 	}
+	for chain, targets := range t.NativeJumps {
+		if slices.Contains(targets, name) && !slices.Contains(from, chain) {
+			from = append(from, chain)
+		}
+	}
 	slices.Sort(from)
 	return from
+}
+
+// Merge adds the chains of u, none of which t has.
+func (t *Table) Merge(u *Table) {
+	maps.Copy(t.Chains, u.Chains)
+	maps.Copy(t.Policies, u.Policies)
+	maps.Copy(t.Jumps, u.Jumps)
+	maps.Copy(t.UserJumps, u.UserJumps)
+	maps.Copy(t.NativeJumps, u.NativeJumps)
+	t.Foreign += u.Foreign
+}
+
+// NewTable returns a table without chains.
+func NewTable() *Table {
+	return &Table{
+		Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{},
+		UserJumps: map[string]Position{}, NativeJumps: map[string][]string{},
+	}
 }
 
 // UserChain is the chain in which Docker lets admins restrict forwarded traffic.
@@ -144,8 +171,7 @@ func (p *parser) line(b []byte) error {
 	}
 	if b[0] == '*' {
 		p.flush()
-		p.begin()
-		p.tables[string(b[1:])] = p.table
+		p.begin(string(b[1:]))
 		return nil
 	}
 	if p.table == nil {
@@ -163,8 +189,9 @@ func (p *parser) line(b []byte) error {
 }
 
 // begin begins a table.
-func (p *parser) begin() {
+func (p *parser) begin(table string) {
 	p.table = NewTable()
+	p.tables[table] = p.table
 	p.foreign = map[string]int{}
 }
 
@@ -227,64 +254,4 @@ func jumpsTo(rule, prefix []byte) bool {
 		return false // the end of a quoted text; no chain of ours has a quote in its name
 	}
 	return bytes.HasPrefix(name, prefix) && (bytes.HasSuffix(verb, []byte("-j")) || bytes.HasSuffix(verb, []byte("-g")))
-}
-
-// Jumps returns the rules of a built-in chain that jump to chains whose names begin
-// with prefix, in order, without the leading "-A CHAIN ", and the position of the
-// jump to UserChain.
-func (t *Tool) Jumps(ctx context.Context, table, chain, prefix string) ([]string, Position, error) {
-	p := newParser(prefix)
-	p.begin()
-	err := run(ctx, nil, func(out io.Reader) error { return scan(out, p.listLine) }, t.program(), "-w", strconv.Itoa(lockWait), "-t", table, "-S", chain)
-	if err != nil {
-		return nil, Position{}, fmt.Errorf("reading chain %s of table %s: %w", chain, table, t.nameHolder(err))
-	}
-	return p.table.Jumps[chain], p.table.UserJumps[chain], nil
-}
-
-// ReadChains returns the given chains of one table, all of which must exist. It takes the nft
-// variant only a moment; if another process commits within it, the program starts over.
-func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, prefix string) (*Table, error) {
-	var input bytes.Buffer
-	fmt.Fprintf(&input, "*%s\n", table)
-	for _, c := range chains {
-		fmt.Fprintf(&input, "-S %s\n", c)
-	}
-	input.WriteString("COMMIT\n")
-	p := newParser(prefix)
-	p.line([]byte("*" + table))
-	err := run(ctx, &input, func(out io.Reader) error { return scan(out, p.listLine) }, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
-	if err != nil {
-		return nil, fmt.Errorf("reading %d chains of table %s: %w", len(chains), table, err)
-	}
-	p.flush()
-	return p.table, nil
-}
-
-// listLine parses a line of -S: "-N CHAIN", "-P CHAIN POLICY" or a rule.
-func (p *parser) listLine(b []byte) error {
-	rest := b[min(len("-A "), len(b)):]
-	switch {
-	case bytes.HasPrefix(b, []byte("-A ")):
-		p.rule(b, rest)
-	case bytes.HasPrefix(b, []byte("-N ")):
-		p.declare(append(slices.Clone(rest), " -"...))
-	case bytes.HasPrefix(b, []byte("-P ")):
-		p.declare(rest)
-	}
-	return nil
-}
-
-// Merge adds the chains of u, none of which t has.
-func (t *Table) Merge(u *Table) {
-	maps.Copy(t.Chains, u.Chains)
-	maps.Copy(t.Policies, u.Policies)
-	maps.Copy(t.Jumps, u.Jumps)
-	maps.Copy(t.UserJumps, u.UserJumps)
-	t.Foreign += u.Foreign
-}
-
-// NewTable returns a table without chains.
-func NewTable() *Table {
-	return &Table{Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{}, UserJumps: map[string]Position{}}
 }

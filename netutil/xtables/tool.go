@@ -3,7 +3,8 @@
 // to them, and touches nothing else.
 //
 //	tool.go, detect.go           programs, and the variant that a host uses
-//	save.go                      reading
+//	save.go                      reading whole tables
+//	chains.go, native.go         reading chains, also beside rules that iptables cannot print
 //	script.go, chunks.go         writing
 //	children.go                  which commits to nf_tables are ours
 //	client.go, probe.go          single queries and trial rules, by go-iptables

@@ -269,15 +269,14 @@ func (d *difference) repairChains(dmg *damage, m *mirror, r *Rules) {
 func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, jumps []Jump) error {
 	tables := map[string]*xtables.Table{}
 	for id := range dmg.jumps {
-		have, user, err := k.tool.Jumps(ctx, id.table, id.name, Prefix)
+		have, err := k.tool.ReadChains(ctx, id.table, []string{id.name}, Prefix)
 		if err != nil {
 			return err
 		}
 		if tables[id.table] == nil {
 			tables[id.table] = xtables.NewTable()
 		}
-		tables[id.table].Policies[id.name], tables[id.table].Jumps[id.name] = "", have
-		tables[id.table].UserJumps[id.name] = user
+		tables[id.table].Merge(have)
 	}
 	d.compareJumps(tables, jumps)
 	return nil

@@ -30,7 +30,8 @@ const (
 )
 
 // restore runs a script: whole or, if other processes keep interfering, in chunks that
-// get smaller until they succeed. After an error part of it may be done.
+// get smaller until they succeed. So does a large script for a table with rules that
+// iptables cannot print: it begins with a listing. After an error part of it may be done.
 func (k *Kernel) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
 	if tool.Variant != xtables.NFT || s.Empty() {
 		return tool.Restore(ctx, s)
@@ -41,7 +42,7 @@ func (k *Kernel) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Scr
 // restoreChunks runs a script of the nft variant.
 func (k *Kernel) restoreChunks(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
 	err := k.attempt(ctx, tool, s, contentionTimeout)
-	if !errors.Is(err, errContended) {
+	if !errors.Is(err, errContended) && !xtables.IsUnprintable(err) {
 		return err
 	}
 	size := firstChunk

@@ -38,10 +38,14 @@ func (r *Rules) chainObjects(ctx context.Context) (list []proxier.Object, err er
 	}
 	wanted := map[string][]string{}
 	r.Chains(func(table, chain string, _ []byte) { wanted[table] = append(wanted[table], chain) })
+	tables, err := readAll(ctx, choice.Use)
+	if err != nil {
+		return nil, err
+	}
 	for _, table := range slices.Sorted(maps.Keys(wanted)) {
-		have, err := choice.Use.Read(ctx, table, Prefix)
-		if err != nil {
-			return nil, err
+		have := tables[table]
+		if have == nil {
+			have = xtables.NewTable()
 		}
 		list = append(list, r.jumpObjects(table, have)...)
 		for _, name := range slices.Sorted(slices.Values(wanted[table])) {

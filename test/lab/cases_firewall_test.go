@@ -33,6 +33,7 @@ var firewallGroups = []group{
 			{name: "translations of others", run: testForeignDropped},
 			{name: "another bit", run: testAnotherBit},
 			{name: "reject at the end of forward", run: testForwardReject},
+			{name: "rules that iptables cannot print", run: testUnprintable},
 			// Packets to services do not pass FORWARD in ipvs mode, their answers do.
 			{name: "chain of the user", run: testUserChain, except: []string{"ipvs"}},
 		},
@@ -371,6 +372,54 @@ func testForwardReject(t *testing.T, e *env) {
 	s.ExternalTrafficPolicy = "local"
 	e.apply(t, s)
 	e.expect(t, e.outsideAddresses(e.Client, by(e.Local[0]).keeping())...)
+}
+
+// testUnprintable: services are served, changed and removed beside rules that the programs
+// of iptables cannot print, at a start too.
+func testUnprintable(t *testing.T, e *env) {
+	if e.mode.variant == "legacy" {
+		return // its tables have no rules of nft
+	}
+	e.apply(t, e.service(at(e.Local[0])...))
+	for _, chain := range []string{"ip filter INPUT", "ip nat OUTPUT", "ip6 filter INPUT", "ip6 nat OUTPUT"} {
+		e.unprintableRule(t, chain)
+	}
+	e.apply(t, e.service(at(e.Remote[0])...))
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
+	e.daemonLooks(t)
+	if _, err := e.daemon.Command("plan"); err != nil {
+		t.Error(err)
+	}
+	for _, stop := range []func() error{
+		e.daemon.Stop,
+		e.daemon.Kill,
+		func() error {
+			if err := e.daemon.Stop(); err != nil {
+				return err
+			}
+			_, err := e.daemon.Command("cleanup")
+			return err
+		},
+	} {
+		if err := errors.Join(stop(), e.daemon.Start()); err != nil {
+			t.Fatal(err)
+		}
+		e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])}, check{from: e.Node, to: e.vip(1), want: by(e.Remote[0])})
+	}
+}
+
+// unprintableRule adds a rule to a chain, for the time of the case.
+func (e *env) unprintableRule(t *testing.T, chain string) {
+	t.Helper()
+	if _, err := e.Node.Run("nft", "add rule "+chain+" ct state vmap { established : accept, invalid : drop }"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		remove := fmt.Sprintf("nft delete rule %s handle $(nft -a list chain %s | sed -n 's/.* vmap .*# handle //p')", chain, chain)
+		if _, err := e.Node.Run("sh", "-c", remove); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // testUserChain: whom Docker's chain for rules of the admin drops, we do not let

@@ -1,0 +1,146 @@
+package xtables
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+)
+
+// ReadChains returns the given chains of one table, all of which must exist. It takes the nft
+// variant only a moment; if another process commits within it, the program starts over. Chains
+// with rules that iptables cannot print are read from nf_tables.
+func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, prefix string) (*Table, error) {
+	p := newParser(prefix)
+	p.begin(table)
+	if err := t.readChains(ctx, p, table, chains); err != nil {
+		return nil, fmt.Errorf("reading %d chains of table %s: %w", len(chains), table, err)
+	}
+	return p.table, nil
+}
+
+// readChains has p read chains: all by one program or, where that cannot print one of them, the
+// others by one and that one from nf_tables.
+func (t *Tool) readChains(ctx context.Context, p *parser, table string, chains []string) error {
+	if len(chains) == 0 {
+		return nil
+	}
+	lines, err := t.list(ctx, table, chains)
+	refused := unprintable(err)
+	switch {
+	case err == nil:
+		return p.lines(lines)
+	case refused == nil || t.Variant != NFT:
+		return t.nameHolder(err)
+	case len(chains) == 1:
+		return t.readNative(p, table, chains[0])
+	}
+	first, rest := chains[:len(chains)/2], chains[len(chains)/2:]
+	if i := slices.Index(chains, refused[1]); i >= 0 {
+		first, rest = chains[i:i+1], slices.Delete(slices.Clone(chains), i, i+1)
+	}
+	if err := t.readChains(ctx, p, table, first); err != nil {
+		return err
+	}
+	return t.readChains(ctx, p, table, rest)
+}
+
+// unprintablePattern matches what programs of the nft variant say of rules that they do not
+// understand. Some name a chain, some only a table.
+var unprintablePattern = regexp.MustCompile("(?:chain `([^']*)' in )?table `[^']*' is incompatible")
+
+// unprintable returns the match of unprintablePattern in an error; nil: it is another one.
+func unprintable(err error) []string {
+	if err == nil {
+		return nil
+	}
+	return unprintablePattern.FindStringSubmatch(err.Error())
+}
+
+// IsUnprintable reports whether a program refused to print, because other programs wrote
+// rules that iptables does not understand.
+func IsUnprintable(err error) bool { return unprintable(err) != nil }
+
+// list returns the lines of "-S CHAIN" for each chain.
+func (t *Tool) list(ctx context.Context, table string, chains []string) (lines []byte, err error) {
+	var input bytes.Buffer
+	fmt.Fprintf(&input, "*%s\n", table)
+	for _, c := range chains {
+		fmt.Fprintf(&input, "-S %s\n", c)
+	}
+	input.WriteString("COMMIT\n")
+	err = run(ctx, &input, func(out io.Reader) (err error) {
+		lines, err = io.ReadAll(out)
+		return err
+	}, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
+	return lines, err
+}
+
+// lines parses what list returns.
+func (p *parser) lines(b []byte) error {
+	err := scan(bytes.NewReader(b), p.listLine)
+	p.flush()
+	return err
+}
+
+// listLine parses a line of -S: "-N CHAIN", "-P CHAIN POLICY" or a rule.
+func (p *parser) listLine(b []byte) error {
+	rest := b[min(len("-A "), len(b)):]
+	switch {
+	case bytes.HasPrefix(b, []byte("-A ")):
+		p.rule(b, rest)
+	case bytes.HasPrefix(b, []byte("-N ")):
+		p.declare(append(slices.Clone(rest), " -"...))
+	case bytes.HasPrefix(b, []byte("-P ")):
+		p.declare(rest)
+	}
+	return nil
+}
+
+// builtIn are the built-in chains of tables. The nft variant makes each when a rule of it
+// is first written.
+var builtIn = map[string][]string{
+	"nat":      {"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"},
+	"filter":   {"INPUT", "FORWARD", "OUTPUT"},
+	"mangle":   {"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"},
+	"raw":      {"PREROUTING", "OUTPUT"},
+	"security": {"INPUT", "FORWARD", "OUTPUT"},
+}
+
+// NewBuiltIn returns a table that has its built-in chains, with unknown policies, and no rules.
+func NewBuiltIn(name string) *Table {
+	t := NewTable()
+	for _, chain := range builtIn[name] {
+		t.Policies[chain] = ""
+	}
+	return t
+}
+
+// readNative has p read a chain from nf_tables.
+func (t *Tool) readNative(p *parser, table, chain string) error {
+	conn, err := nft.Dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	rules, err := conn.ChainRules(nft.Table{Family: t.family(), Name: table}, chain)
+	if err != nil {
+		return err
+	}
+	switch {
+	case strings.HasPrefix(chain, string(p.prefix)):
+		p.table.Chains[chain] = strange // it is to be written again
+	case slices.Contains(builtIn[table], chain):
+		p.table.Policies[chain] = "" // unknown
+	}
+	for _, r := range rules {
+		p.nativeRule(chain, r)
+	}
+	return nil
+}
