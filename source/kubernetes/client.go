@@ -94,6 +94,11 @@ func newClient(cfg *rest.Config) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading certificates for the API server: %w", err)
 	}
+	if path := cfg.BearerTokenFile; path != "" {
+		cfg = rest.CopyConfig(cfg)
+		cfg.BearerToken, cfg.BearerTokenFile = "", ""
+		cfg.Wrap(func(base http.RoundTripper) http.RoundTripper { return &tokenFile{path: path, base: base} })
+	}
 	transport := utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: tls, Proxy: cfg.Proxy, DialContext: cfg.Dial})
 	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport)
 	if err != nil {

@@ -210,6 +210,40 @@ func TestIdentityChanges(t *testing.T) {
 	}
 }
 
+// A token in a file of its own is read again for each request.
+func TestTokenFileChanges(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := startAPIServer(t, svc("a", "10.96.0.1"))
+	cert, ca := authority(t, a.addr)
+	a.stop()
+	a.tls, a.token = &tls.Config{Certificates: []tls.Certificate{cert}}, "one"
+	a.start()
+	write("ca.pem", string(ca))
+	write("token", "one\n")
+	write("config", strings.Replace(fmt.Sprintf(kubeconfigText, a.addr, "token"), "{token:", "{tokenFile:", 1))
+	r := run(t, Options{Kubeconfig: filepath.Join(dir, "config"), NodeName: "here"})
+	r.wants("default/a")
+	r.connected(true)
+	a.mu.Lock()
+	a.token = "two"
+	a.mu.Unlock()
+	a.cut()
+	r.connected(false)
+	a.put(svc("b", "10.96.0.2"))
+	write("token", "") // as for a moment while it is written
+	time.Sleep(100 * time.Millisecond)
+	write("token", "two\n")
+	r.wants("default/a; default/b")
+	r.connected(true)
+}
+
 func TestNoServerNamed(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	t.Setenv("KUBECONFIG", "")
