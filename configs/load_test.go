@@ -47,7 +47,7 @@ func every() configs.Settings {
 		Init:      configs.Init{Forwarding: false},
 		OfSources: configs.OfSources{Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}},
 		History:   configs.History{Keep: 1000},
-		Guard:     configs.Guard{Removals: 99, Apply: "manual"},
+		Guard:     configs.Guard{Removals: 99, Apply: "manual", AllowEmpty: []string{"kubernetes"}},
 		BGP: configs.BGP{
 			AS: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), Port: 1179, HoldTime: 3 * time.Second, OnStop: "withdraw", Communities: []string{"64512:100", "no-export"},
 			Peers: []configs.BGPPeer{

@@ -102,6 +102,7 @@ var sections = slices.Concat([]section{
 	{"guard", []field{
 		decode.Key("removals", decode.Number(0, 99), func(s *Settings) *int { return &s.Guard.Removals }),
 		decode.Key("apply", decode.Word("way to apply changes", "auto", "manual"), func(s *Settings) *string { return &s.Guard.Apply }),
+		decode.Key("allow_empty", decode.Unique(decode.Word("source with a server", remoteNames()...)), func(s *Settings) *[]string { return &s.Guard.AllowEmpty }),
 	}},
 	{"metrics", []field{
 		decode.Key("traffic", decode.Bool, func(s *Settings) *bool { return &s.Metrics.Traffic }),

@@ -83,10 +83,11 @@ type History struct {
 	Keep int // versions of each file
 }
 
-// Guard says which changes of service files wait for a word of the admin.
+// Guard says which changes of services wait for a word of the admin.
 type Guard struct {
-	Removals int    // per cent of services, and of the endpoints of a service; 0: any
-	Apply    string // "auto" or "manual"
+	Removals   int      // of service files, per cent of services, and of the endpoints of a service; 0: any
+	Apply      string   // of service files, "auto" or "manual"
+	AllowEmpty []string // sources whose answer is used also where it became empty
 }
 
 // Metrics says which of the traffic of services there are.

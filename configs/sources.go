@@ -39,6 +39,11 @@ func sourceNames() (names []string) {
 	return names
 }
 
+// remoteNames are those of the sources that have a server.
+func remoteNames() []string {
+	return slices.DeleteFunc(sourceNames(), func(name string) bool { return name == file.Name })
+}
+
 // sourceTables are the tables of sources.
 func sourceTables() []section {
 	return slices.DeleteFunc(slices.Clone(sources), func(s section) bool { return len(s.fields) == 0 })

@@ -102,11 +102,11 @@ func (p *program) confirmCommand() *cobra.Command {
 		Short: "Keep what svcproxy apply made so, or let changes through that are held",
 		Long: `Confirm ends the time after which svcproxy apply goes back: all stays as it is.
 Where no apply is under way, it lets all changes of service files through that are held,
-which svcproxy status names. That there is nothing to confirm is an error: it is then
+and answers of servers that are, which svcproxy status names. That there is nothing to confirm is an error: it is then
 too late, or all is in use.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var c file.Confirmation
+			var c control.Confirmation
 			if err := p.tell(cmd, "/v1/confirm", struct{}{}, &c); err != nil {
 				return err
 			}
@@ -114,6 +114,9 @@ too late, or all is in use.`,
 				fmt.Fprintln(p.stdout, "confirmed: what was applied stays")
 			}
 			p.tellLetThrough(c.Files, c.Faults)
+			for _, name := range c.Sources {
+				fmt.Fprintf(p.stdout, "let through: what the server of source %q answers\n", name)
+			}
 			if c.Held > 0 {
 				fmt.Fprintf(p.stdout, "%d files have changes that are held: confirm again to let them through\n", c.Held)
 			}

@@ -15,6 +15,9 @@ type Confirmation struct {
 	Held    int            `json:"held,omitempty"`   // files that are held still
 }
 
+// ErrNothingHeld says that there is nothing to confirm.
+var ErrNothingHeld = errors.New("nothing waits to be confirmed: no change is held, and no apply is under way")
+
 // Confirm has what was applied on trial stay or, where nothing was, lets all changes through that
 // are held. It is an error that there is nothing to confirm, and the first time after an apply
 // went back, for which it is too late.
@@ -34,7 +37,7 @@ func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
 			r := s.release(sink)
 			c.Files, c.Faults = r.files, r.faults
 		default:
-			return errors.New("nothing waits to be confirmed: no change is held, and no apply is under way")
+			return ErrNothingHeld
 		}
 		c.Held = len(s.held)
 		return nil

@@ -343,7 +343,7 @@ func (a *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 		a.lists++
 		since = a.version
 		send("BOOKMARK", bookmark(resource, since))
-	} else if since < a.oldest {
+	} else if since < a.oldest || since > a.version {
 		send("ERROR", status(http.StatusGone, meta.StatusReasonExpired, fmt.Sprintf("too old resource version: %d (%d)", since, a.oldest)))
 		return
 	}

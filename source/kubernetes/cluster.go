@@ -46,6 +46,10 @@ type cluster struct {
 	synced  bool        // all that existed was handed on
 	started time.Time
 	node    *source.ClusterNode // as last heard
+	unsaid  bool                // node, to OnNode
+	held    map[kind]*heldList
+	admits  time.Time       // until when every list is used
+	newest  map[kind]uint64 // resource version that was heard; 0: none
 	keeper  *remote.Keeper
 	cidrs   map[string][]netip.Prefix // of services, by the name of the object
 	told    []netip.Prefix            // of cidrs, or as last known
@@ -68,6 +72,7 @@ type entry struct {
 func newCluster(src *Source, sink source.Sink) *cluster {
 	c := &cluster{
 		src: src, out: remote.NewPublisher(src.State, sink), started: time.Now(), fresh: true,
+		held: map[kind]*heldList{}, newest: map[kind]uint64{},
 		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{}, cidrs: map[string][]netip.Prefix{},
 	}
 	c.keeper = remote.NewKeeper(src.lastKnownPath(), src.Log, c.lastKnown)
@@ -78,8 +83,13 @@ func newCluster(src *Source, sink source.Sink) *cluster {
 // services of one cluster and endpoints of another make no sense.
 func (c *cluster) begin(server string) {
 	c.heard, c.ranges = [kinds]bool{}, false
-	c.fresh = c.fresh || server != c.server
-	c.server = server
+	for _, h := range c.held {
+		h.steps = nil // of the session before
+	}
+	if server != c.server {
+		c.newest = c.src.recallVersions(server)
+		c.fresh, c.server = true, server
+	}
 }
 
 // entry returns that of a name, and has it looked at; now: at once.
@@ -144,8 +154,7 @@ func (c *cluster) setNode(n *source.ClusterNode) {
 	if !reflect.DeepEqual(n, c.node) { // its status is written every few minutes at least
 		c.keepSoon()
 	}
-	c.node = n
-	c.src.OnNode(n)
+	c.node, c.unsaid = n, true
 }
 
 // listed reports whether the present session has listed all kinds. Until then
@@ -156,6 +165,10 @@ func (c *cluster) listed() bool { return !slices.Contains(c.heard[:], false) }
 func (c *cluster) flush(now time.Time) {
 	if !c.listed() {
 		return
+	}
+	if c.unsaid {
+		c.src.OnNode(c.node)
+		c.unsaid = false
 	}
 	if c.fresh { // what was last known, or another server had, may be gone, and moves nowhere
 		for key := range c.entries {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"time"
@@ -24,6 +25,7 @@ type lastKnown struct {
 	NodeName  string              `json:"node_name"`
 	Node      *source.ClusterNode `json:"node"`                    // what it said of this host; nil: nothing
 	Ranges    []netip.Prefix      `json:"service_cidrs,omitempty"` // that ClusterIPs come from
+	Versions  map[kind]uint64     `json:"versions,omitempty"`      // the newest that were heard, by kind
 }
 
 // lastKnownPath returns where what is known is kept; empty: nowhere.
@@ -47,7 +49,7 @@ func (c *cluster) keepSoon() {
 func (c *cluster) lastKnown() (remote.Header, []remote.Handed) {
 	k := &lastKnown{
 		Head:      remote.Head{Server: c.server, Written: time.Now()},
-		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.node, Ranges: c.told,
+		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.node, Ranges: c.told, Versions: maps.Clone(c.newest),
 	}
 	var services []remote.Handed
 	for _, e := range c.entries {
@@ -98,6 +100,15 @@ func (s *Source) recall() (*lastKnown, []remote.Handed, error) {
 		return nil, nil, fmt.Errorf("it is of the API server %s", known.Server)
 	}
 	return known, services, nil
+}
+
+// recallVersions returns the newest resource versions that a server told an earlier run.
+func (s *Source) recallVersions(server string) map[kind]uint64 {
+	known := new(lastKnown)
+	if s.StateDir == "" || remote.LoadHead(s.lastKnownPath(), known) != nil || known.Server != server || known.Versions == nil {
+		return map[kind]uint64{}
+	}
+	return known.Versions
 }
 
 // use hands on what was last known.

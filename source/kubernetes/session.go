@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -47,24 +48,31 @@ func (s *Source) sessions(ctx context.Context, steps chan<- step) {
 	defer func() { stop() }()
 	tick := time.NewTicker(identityPoll)
 	defer tick.Stop()
-	for {
+	held := time.NewTicker(cmp.Or(s.askHeld, heldPoll))
+	defer held.Stop()
+	for again := false; ; {
 		now, err := s.identify()
 		switch {
 		case err != nil && old == nil:
 			s.Fail(remote.AllParts, err)
 		case err != nil: // it is being written, perhaps: the one in use may go on
 			s.Log.Debug("identity for the API server cannot be read", "err", err)
-		case old == nil || now.version != old.version:
+		case old == nil || now.version != old.version || again:
 			stop()
-			if old != nil {
+			if old != nil && !again {
 				s.Log.Info("kubeconfig or certificates changed: connecting again")
 			}
 			stop, old = s.session(ctx, now, steps), now
 		}
+		again = false
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-held.C:
+			again = s.Held() > 0
+		case <-s.again:
+			again = true
 		}
 	}
 }

@@ -27,6 +27,7 @@ type Options struct {
 	UserAgent  string
 	StateDir   string       // keeps what the cluster last said; empty: nothing does
 	Beside     bool         // other sources are served too: they do not wait for an API server that cannot be reached
+	AllowEmpty bool         // see SetAllowEmpty
 	Log        *slog.Logger // nil: none
 
 	// OnNode is told what the Node object says, for the first time before Synced,
@@ -36,13 +37,17 @@ type Options struct {
 	// OnServiceCIDRs is told the ranges that ClusterIPs come from, after Synced and from
 	// the goroutine of Run, where the API server says so.
 	OnServiceCIDRs func([]netip.Prefix)
+
+	askHeld time.Duration // 0: heldPoll
 }
 
 // A Source is the API server of a cluster. It implements source.Source.
 type Source struct {
 	Options
 	*remote.State
-	events chan *events.Event // to send
+	events   chan *events.Event // to send
+	commands chan step          // what others have the goroutine of Run do
+	again    chan struct{}      // has an element when the API server is to be listed again
 }
 
 // New returns a Source that does nothing before Run.
@@ -57,7 +62,12 @@ func New(o Options) *Source {
 		o.OnServiceCIDRs = func([]netip.Prefix) {}
 	}
 	silence()
-	return &Source{Options: o, State: remote.NewState(Name, o.Log, kinds), events: make(chan *events.Event, maxEvents)}
+	s := &Source{
+		Options: o, State: remote.NewState(Name, o.Log, kinds), events: make(chan *events.Event, maxEvents),
+		commands: make(chan step), again: make(chan struct{}, 1),
+	}
+	s.SetAllowEmpty(o.AllowEmpty)
+	return s
 }
 
 // patience is how long the first lists may take before what was last known is
@@ -86,6 +96,11 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 			return nil
 		case st := <-steps:
 			st(c)
+			if len(c.held) > 0 {
+				patient.Within(0) // what was last known is served meanwhile
+			}
+		case do := <-s.commands:
+			do(c)
 		case <-timer.C:
 		case <-patient.C:
 			failed = nil

@@ -25,11 +25,12 @@ type store[T any] struct {
 	parse func(obj any) T
 	set   func(*cluster, source.Key, T)
 	known func(*cluster, func(source.Key)) // visits all keys that were set
+	of    func(source.Key, T) source.Key   // the service that an object belongs to
 	steps chan<- step
 }
 
-// A parsed object has its name, and what we keep of it. Of meta.ObjectMeta only
-// the name is filled in, by which a reflector tells objects apart.
+// A parsed object has its name, its version, and what we keep of it. Of meta.ObjectMeta nothing
+// else is filled in; by the name a reflector tells objects apart.
 type parsed[T any] struct {
 	meta.ObjectMeta
 	kept T
@@ -41,7 +42,7 @@ func (s *store[T]) look(obj any) *parsed[T] {
 	}
 	p := &parsed[T]{kept: s.parse(obj)}
 	if o, ok := obj.(meta.Object); ok {
-		p.Namespace, p.Name = o.GetNamespace(), o.GetName()
+		p.Namespace, p.Name, p.ResourceVersion = o.GetNamespace(), o.GetName(), o.GetResourceVersion()
 	}
 	return p
 }
@@ -66,7 +67,9 @@ func (s *store[T]) send(st step) {
 // Add implements cache.ReflectorStore.
 func (s *store[T]) Add(obj any) error {
 	p := s.look(obj)
-	s.send(func(c *cluster) { s.set(c, p.key(), p.kept) })
+	s.send(func(c *cluster) {
+		c.hear(s.kind, versionOf(p.ResourceVersion), func(c *cluster) { s.set(c, p.key(), p.kept) })
+	})
 	return nil
 }
 
@@ -75,23 +78,26 @@ func (s *store[T]) Update(obj any) error { return s.Add(obj) }
 
 // Delete implements cache.ReflectorStore.
 func (s *store[T]) Delete(obj any) error {
-	key := s.look(obj).key()
+	p := s.look(obj)
 	s.send(func(c *cluster) {
-		var gone T
-		s.set(c, key, gone)
+		c.hear(s.kind, versionOf(p.ResourceVersion), func(c *cluster) {
+			var gone T
+			s.set(c, p.key(), gone)
+		})
 	})
 	return nil
 }
 
 // Replace implements cache.ReflectorStore: these are all objects there are.
-func (s *store[T]) Replace(list []any, _ string) error {
-	all := make(map[source.Key]T, len(list))
+func (s *store[T]) Replace(list []any, version string) error {
+	all, services := make(map[source.Key]T, len(list)), make(map[source.Key]bool, len(list))
 	for i, obj := range list {
 		p := s.look(obj)
 		all[p.key()] = p.kept
+		services[s.of(p.key(), p.kept)] = true
 		list[i] = nil // can go
 	}
-	s.send(func(c *cluster) {
+	use := func(c *cluster) {
 		s.known(c, func(key source.Key) {
 			if _, still := all[key]; !still {
 				var gone T
@@ -106,7 +112,8 @@ func (s *store[T]) Replace(list []any, _ string) error {
 		} else {
 			c.ranges = true
 		}
-	})
+	}
+	s.send(func(c *cluster) { c.list(listing{s.kind, services, versionOf(version), use}) })
 	return nil
 }
 
@@ -135,6 +142,7 @@ func serviceStore(ctx context.Context, steps chan<- step) *store[*service] {
 		ctx: ctx, kind: services, steps: steps,
 		parse: objects(func(s *core.Service) *service { return parseService(s, words) }),
 		set:   (*cluster).setService,
+		of:    func(key source.Key, _ *service) source.Key { return key },
 		known: func(c *cluster, visit func(source.Key)) {
 			for key, e := range c.entries {
 				if e.svc != nil {
@@ -151,6 +159,12 @@ func sliceStore(ctx context.Context, steps chan<- step) *store[*slice] {
 		ctx: ctx, kind: endpointSlices, steps: steps,
 		parse: objects(func(s *discovery.EndpointSlice) *slice { return parseSlice(s, words) }),
 		set:   (*cluster).setSlice,
+		of: func(_ source.Key, s *slice) source.Key {
+			if s == nil { // of no service
+				return ownService
+			}
+			return s.service
+		},
 		known: func(c *cluster, visit func(source.Key)) {
 			for key := range c.owners {
 				visit(key)
@@ -165,6 +179,7 @@ func nodeStore(ctx context.Context, steps chan<- step, name string) *store[*sour
 		ctx: ctx, kind: nodes, steps: steps,
 		parse: objects(parseNode),
 		set:   func(c *cluster, _ source.Key, n *source.ClusterNode) { c.setNode(n) },
+		of:    func(key source.Key, _ *source.ClusterNode) source.Key { return key },
 		known: func(_ *cluster, visit func(source.Key)) { visit(source.Key{Name: name}) },
 	}
 }
@@ -175,6 +190,7 @@ func cidrStore(ctx context.Context, steps chan<- step) *store[[]netip.Prefix] {
 		ctx: ctx, kind: serviceCIDRs, steps: steps,
 		parse: objects(func(s *networking.ServiceCIDR) []netip.Prefix { return readPrefixes(s.Spec.CIDRs) }),
 		set:   func(c *cluster, key source.Key, list []netip.Prefix) { c.setCIDRs(key.Name, list) },
+		of:    func(key source.Key, _ []netip.Prefix) source.Key { return key },
 		known: func(c *cluster, visit func(source.Key)) {
 			for name := range c.cidrs {
 				visit(source.Key{Name: name})

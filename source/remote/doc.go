@@ -4,6 +4,7 @@
 //	Pacer      when to ask a server that fails
 //	State      the connection, and what of which object is not used, for status
 //	Deadline   a timer that is only brought forward
+//	Answer     whether what a server lists is held until it is confirmed
 //	Publisher  services ──► sink, in steps; endpoints that move are waited for
 //	Keeper     what was handed on ──► state directory, for a start without the server
 //

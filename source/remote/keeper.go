@@ -68,30 +68,52 @@ func write(w io.Writer, h Header, services []Handed) error {
 }
 
 // Load returns what Save wrote, and fills in h.
-func Load(path string, h Header) ([]Handed, error) {
-	f, err := os.Open(path)
+func Load(path string, h Header) (services []Handed, err error) {
+	err = load(path, func(r io.Reader) error {
+		services, err = read(r, h)
+		return err
+	})
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	zip, err := gzip.NewReader(bufio.NewReader(f))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	services, err := read(zip, h)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return services, nil
 }
 
-func read(r io.Reader, h Header) (services []Handed, err error) {
-	lines := json.NewDecoder(r)
+// LoadHead fills in h as Load does, and reads no services.
+func LoadHead(path string, h Header) error {
+	return load(path, func(r io.Reader) error { return readHead(json.NewDecoder(r), h) })
+}
+
+func load(path string, read func(io.Reader) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(bufio.NewReader(f))
+	if err == nil {
+		err = read(zip)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+func readHead(lines *json.Decoder, h Header) error {
 	if err := lines.Decode(h); err != nil {
-		return nil, err
+		return err
 	}
 	if h := h.head(); h.Format != format || h.Count < 0 || h.Count > maxServices {
-		return nil, fmt.Errorf("format %d with %d services; want format %d", h.Format, h.Count, format)
+		return fmt.Errorf("format %d with %d services; want format %d", h.Format, h.Count, format)
+	}
+	return nil
+}
+
+func read(r io.Reader, h Header) (services []Handed, err error) {
+	lines := json.NewDecoder(r)
+	if err := readHead(lines, h); err != nil {
+		return nil, err
 	}
 	for range h.head().Count {
 		var s Handed

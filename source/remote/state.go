@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -18,11 +19,14 @@ type State struct {
 	failed chan struct{}
 	first  sync.Once
 
+	allowEmpty atomic.Bool
+
 	mu       sync.Mutex
 	watching []bool
 	conn     source.Connection
 	synced   bool
 	stale    string                           // of services that are as last known
+	holds    map[int]string                   // why answers about parts are not used
 	broken   map[source.Key]source.FileStatus // objects of which not all is used as it stands
 }
 
@@ -30,7 +34,8 @@ type State struct {
 func NewState(name string, log *slog.Logger, parts int) *State {
 	return &State{
 		name: name, log: log, failed: make(chan struct{}), watching: make([]bool, parts),
-		conn: source.Connection{Since: time.Now(), Error: "not yet reached"}, broken: map[source.Key]source.FileStatus{},
+		conn:  source.Connection{Since: time.Now(), Error: "not yet reached"},
+		holds: map[int]string{}, broken: map[source.Key]source.FileStatus{},
 	}
 }
 
@@ -40,6 +45,9 @@ func (s *State) Status() source.Status {
 	defer s.mu.Unlock()
 	conn := s.conn
 	st := source.Status{Source: s.name, Connection: &conn, Synced: s.synced}
+	if len(s.holds) > 0 {
+		st.Warnings = append(st.Warnings, s.heldText())
+	}
 	if s.stale != "" {
 		st.Warnings = append(st.Warnings, s.stale)
 	}

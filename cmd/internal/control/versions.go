@@ -21,6 +21,12 @@ type Apply struct {
 	Timeout time.Duration `json:"timeout"` // in ns
 }
 
+// Confirmation is the answer of a POST to /v1/confirm.
+type Confirmation struct {
+	file.Confirmation
+	Sources []string `json:"sources,omitempty"` // whose server's answer was held, and is used now
+}
+
 // WriteHistory writes versions of files for people. Nothing in them can steer the terminal.
 func WriteHistory(w io.Writer, list []file.Revision) error {
 	if len(list) == 0 {

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 // versioned is a source that keeps earlier versions, and holds changes.
@@ -37,6 +39,11 @@ func guard(sources []source.Source, now configs.Settings) {
 		s.SetGuard(guardOf(now))
 		s.SetKeep(now.History.Keep)
 	})
+	for _, s := range sources {
+		if c, ok := s.(remote.Confirmer); ok {
+			c.SetAllowEmpty(slices.Contains(now.Guard.AllowEmpty, s.Status().Source))
+		}
+	}
 }
 
 var errNoFiles = errors.New("service files are not among the sources")
@@ -70,13 +77,9 @@ func (v *versioning) addRoutes(r *control.Routes) {
 		v.log.Info("asked to roll back", "file", q.File, "version", q.Number, "by", by)
 		return f.Rollback(ctx, fileName(q.File), q.Number)
 	})
-	control.Post(r, "/v1/confirm", func(ctx context.Context, by control.Peer, _ struct{}) (file.Confirmation, error) {
-		f, err := v.files()
-		if err != nil {
-			return file.Confirmation{}, err
-		}
+	control.Post(r, "/v1/confirm", func(ctx context.Context, by control.Peer, _ struct{}) (control.Confirmation, error) {
 		v.log.Info("asked to confirm", "by", by)
-		return f.Confirm(ctx)
+		return v.confirm(ctx)
 	})
 	control.Post(r, "/v1/apply", func(ctx context.Context, by control.Peer, q control.Apply) (file.Application, error) {
 		f, err := v.files()
@@ -86,6 +89,35 @@ func (v *versioning) addRoutes(r *control.Routes) {
 		v.log.Info("asked to apply", "timeout", q.Timeout, "by", by)
 		return applyWhole(ctx, f, q.Timeout)
 	})
+}
+
+// confirm confirms what files hold or have on trial and, unless that was a trial, what servers hold. It is an
+// error that there is neither.
+func (v *versioning) confirm(ctx context.Context) (c control.Confirmation, err error) {
+	f, none := v.files()
+	if none == nil {
+		c.Confirmation, none = f.Confirm(ctx)
+		if c.Applied || none != nil && !errors.Is(none, file.ErrNothingHeld) {
+			return c, none
+		}
+	}
+	for _, s := range v.sources {
+		server, ok := s.(remote.Confirmer)
+		if !ok {
+			continue
+		}
+		some, err := server.Confirm(ctx)
+		if err != nil {
+			return c, err
+		}
+		if some {
+			c.Sources = append(c.Sources, s.Status().Source)
+		}
+	}
+	if len(c.Sources) > 0 {
+		return c, nil
+	}
+	return c, none
 }
 
 // applyLimit is how long an apply may take: clients give up after 30 s without an answer.
