@@ -129,7 +129,7 @@ func (b *BGP) check(r *decode.Reader) {
 		fault(fmt.Sprintf("there are %d peers", len(b.Peers)), fmt.Sprintf("want %d at most", maxPeers), false, "peers")
 		return
 	case b.AS == 0 && len(b.Peers) > 0:
-		fault("there are peers, and as is 0", "write the number of the network that this host is in", false, "peers")
+		fault("there are peers, and as is 0", "write the number of the network that this host is in", false, "as")
 	case b.AS != 0 && len(b.Peers) == 0:
 		fault("there are no peers, so nothing is announced", "write [[bgp.peers]]", true, "as")
 	}

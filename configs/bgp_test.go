@@ -24,7 +24,9 @@ func TestBGPFaults(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"good", good, ""},
 		{"no peers", "[bgp]\nas = 64512", "2:6: warning: there are no peers, so nothing is announced; write [[bgp.peers]]"},
-		{"no AS", "[bgp]\n[[bgp.peers]]\naddress = \"192.0.2.254\"\nas = 64500\n", "2:1: there are peers, and as is 0; write the number of the network that this host is in"},
+		{"no AS", "[bgp]\n[[bgp.peers]]\naddress = \"192.0.2.254\"\nas = 64500\n", "1:1: there are peers, and as is 0; write the number of the network that this host is in"},
+		{"an AS under a misspelt key", strings.Replace(good, "as = 64512", "AS = 64512", 1), `2:1: unknown key "AS"; did you mean "as"?`},
+		{"a peer under misspelt keys", strings.Replace(strings.Replace(good, "address", "Address", 1), "as = 64500", "As = 64500", 1), "4:1: unknown key \"Address\"; did you mean \"address\"?\n5:1: unknown key \"As\"; did you mean \"as\"?"},
 		{"an AS that is reserved", "[bgp]\nas = 23456", "2:6: AS 23456 is reserved; want the number of your network, or a private one such as 64512"},
 		{"an AS that is reserved, of a peer", strings.Replace(good, "64500", "65535", 1), "5:6: AS 65535 is reserved; want the number of your network, or a private one such as 64512"},
 		{"an AS too large", "[bgp]\nas = 4294967295", "2:6: as is 4294967295; want 0 to 4294967294"},

@@ -108,7 +108,7 @@ func endpointHint(a netip.Addr) string {
 }
 
 func (v *validator) endpointPorts(i int, e *Endpoint) {
-	if len(e.Ports) == 0 {
+	if len(e.Ports) == 0 || len(v.Ports) == 0 { // that there are no ports is said already
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {

@@ -226,7 +226,7 @@ func (v *checkValidator) talk() {
 	case len(v.Send) > maxCheckText:
 		v.fault(At("send"), fmt.Sprintf("send has %d bytes", len(v.Send)), fmt.Sprintf("want %d at most", maxCheckText))
 	case v.Type == CheckUDP && v.Send == "":
-		v.fault(At("type"), "a udp check without send asks nothing", `write what is sent, such as send = "ping\r\n", and in expect what must come back`)
+		v.fault(At("send"), "a udp check without send asks nothing", `write what is sent, such as send = "ping\r\n", and in expect what must come back`)
 	}
 	v.expression("expect", v.Expect)
 }

@@ -110,7 +110,7 @@ func TestValidateCheck(t *testing.T) {
 		{"send of 1025", source.CheckTCP, func(c *source.HealthCheck) { c.Send = long }, "send: send has 1025 bytes; want 1024 at most"},
 		{"send bytes", source.CheckUDP, func(c *source.HealthCheck) { c.Send = "\x00\xff\r\n" }, ""},
 		{"udp sends nothing", source.CheckUDP, func(c *source.HealthCheck) { c.Send, c.Expect = "", "a" },
-			`type: a udp check without send asks nothing; write what is sent, such as send = "ping\r\n", and in expect what must come back`},
+			`send: a udp check without send asks nothing; write what is sent, such as send = "ping\r\n", and in expect what must come back`},
 
 		{"no command", source.CheckExec, func(c *source.HealthCheck) { c.Command = nil },
 			`command: an exec check has no command; write the program and its arguments, such as command = ["/usr/local/bin/alive", "-q"]`},

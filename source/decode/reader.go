@@ -41,7 +41,8 @@ type limit struct {
 type pathFault struct {
 	path      source.Path
 	onKey     bool
-	crossing  bool // from Problem
+	meant     source.Path // of a key that is unknown: the key of the table that it stands for; nil: none
+	crossing  bool        // from Problem
 	msg, hint string
 	warning   bool
 }
@@ -87,7 +88,7 @@ func (r *Reader) FaultAt(below source.Path, msg, hint string) {
 // Problem reports what crosses values, at a path below the one that is being
 // read. It is dropped where a value at or below that path, or the value that
 // holds it, is itself at fault: it may be no more than a consequence. The same is
-// reported once.
+// reported once. So it is dropped at and below a key whose value stands under a misspelt one.
 func (r *Reader) Problem(p source.Problem) {
 	if r.Full() { // what is a consequence does not matter any more
 		r.add(pathFault{warning: p.Warning})
@@ -101,7 +102,7 @@ func (r *Reader) Problem(p source.Problem) {
 			}
 			continue
 		}
-		if !f.onKey && (f.path.Under(at) || at.Under(f.path)) {
+		if !f.onKey && (f.path.Under(at) || at.Under(f.path)) || f.meant != nil && at.Under(f.meant) {
 			return
 		}
 		if f.onKey && p.Warning && (f.path.Under(at) || at.Under(f.path[:len(f.path)-1])) {
@@ -307,11 +308,12 @@ func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) (meant [
 			break
 		}
 		near, hint := r.hint(key, unused)
+		f := pathFault{onKey: true, msg: "unknown key " + source.Excerpt(key), hint: cmp.Or(hint, "want "+source.Either(names))}
 		if near != "" {
-			hint = fmt.Sprintf("did you mean %q?", near)
+			f.hint, f.meant = fmt.Sprintf("did you mean %q?", near), r.below(near)
 			meant = append(meant, near)
 		}
-		r.addAt(key, pathFault{onKey: true, msg: "unknown key " + source.Excerpt(key), hint: cmp.Or(hint, "want "+source.Either(names))})
+		r.addAt(key, f)
 	}
 	return meant
 }
@@ -332,8 +334,13 @@ func (r *Reader) addAt(key string, f pathFault) {
 		r.add(f)
 		return
 	}
-	f.path = append(slices.Clone(r.path), source.Step{Key: key, Index: -1})
+	f.path = r.below(key)
 	r.add(f)
+}
+
+// below returns the path of a key of the table that is being read.
+func (r *Reader) below(key string) source.Path {
+	return append(slices.Clone(r.path), source.Step{Key: key, Index: -1})
 }
 
 // Each calls read for every element of v, a list, with the Reader standing at
