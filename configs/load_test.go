@@ -284,6 +284,38 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// Where the mode is not known, a key that some modes refuse is a warning that says which.
+func TestWarnOfModes(t *testing.T) {
+	const (
+		maglev = `scheduler: mode is "auto", and only nftables or ipvs mode accepts scheduler; write mode = "nftables" in svcproxy.toml, or leave the key out: iptables mode refuses the file`
+		ipvs   = `mode is "auto", and only ipvs mode accepts %s; write mode = "ipvs" in svcproxy.toml, or leave the key out: nftables or iptables mode refuses the file`
+	)
+	limited := []source.Endpoint{{}, {MaxConnections: 5}}
+	for _, tt := range []struct {
+		svc  source.Service
+		want []string
+	}{
+		{source.Service{}, nil},
+		{source.Service{Scheduler: "maglev"}, []string{maglev}},
+		{source.Service{Scheduler: "rr"}, []string{"scheduler: " + fmt.Sprintf(ipvs, "scheduler")}},
+		{source.Service{Scheduler: "maglev", Endpoints: limited}, []string{maglev, "endpoints[1].max_connections: " + fmt.Sprintf(ipvs, "max_connections")}},
+		{source.Service{Scheduler: "wwr"}, nil}, // a fault in every mode
+	} {
+		var got []string
+		for _, p := range configs.WarnOfModes(&tt.svc, "nftables", "ipvs", "iptables") {
+			got = append(got, p.Path.String()+": "+p.Msg+"; "+p.Hint)
+			if !p.Warning {
+				t.Errorf("%s: is a fault", p.Msg)
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(tt.want)
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("scheduler %q (-want +got):\n%s", tt.svc.Scheduler, diff)
+		}
+	}
+}
+
 // Endpoints answer clients themselves in ipvs mode only.
 func TestRefuseForward(t *testing.T) {
 	for _, tt := range []struct {

@@ -92,6 +92,37 @@ func Refuse(s *source.Service, modes ...string) []source.Problem {
 	return slices.Concat(refuseScheduler(s, modes), refuseForward(s, modes), refuseKeys(s, modes), refuseLists(s, modes))
 }
 
+// WarnOfModes returns the keys of a service that only some of these modes accept, where it is not known
+// which of them is used.
+func WarnOfModes(s *source.Service, modes ...string) (list []source.Problem) {
+	refusing := make(map[string][]string) // by the path of a key
+	var keys []source.Path
+	for _, mode := range modes {
+		for _, p := range Refuse(s, mode) {
+			at := p.Path.String()
+			if refusing[at] == nil {
+				keys = append(keys, p.Path)
+			}
+			if !slices.Contains(refusing[at], mode) {
+				refusing[at] = append(refusing[at], mode)
+			}
+		}
+	}
+	for _, key := range keys {
+		refuse := refusing[key.String()]
+		accept := slices.DeleteFunc(slices.Clone(modes), func(mode string) bool { return slices.Contains(refuse, mode) })
+		if len(accept) == 0 {
+			continue // Refuse says so for all modes together
+		}
+		list = append(list, source.Problem{
+			Path: key, Warning: true,
+			Msg:  fmt.Sprintf("mode is %q, and only %s mode accepts %s", Auto, source.Either(accept), key[len(key)-1].Key),
+			Hint: fmt.Sprintf("write mode = %q in svcproxy.toml, or leave the key out: %s mode refuses the file", accept[0], source.Either(refuse)),
+		})
+	}
+	return list
+}
+
 func refuseScheduler(s *source.Service, modes []string) []source.Problem {
 	what, can := "scheduler", canSchedule
 	if s.Scheduler == source.Maglev {

@@ -7,11 +7,14 @@ import (
 	"io"
 	"os/signal"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/check"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
@@ -37,6 +40,9 @@ about to be put into the configuration directory. Without PATH the configuration
 directory is checked. What a daemon reads is read with the rights of the one that runs
 or, where none does, of svcproxy.service, which modes of files bind also as root.
 
+With mode = "auto", files are held to the mode of the daemon that runs. Where none
+answers within 2 s, a key that only some modes accept is a warning that names them.
+
 Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be read.`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if len(paths) == 0 {
@@ -60,6 +66,7 @@ func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, as
 		host, _ := node.Surroundings(s) // without rights to look, warnings are fewer
 		return host
 	}
+	c.ModeInUse = sync.OnceValue(func() string { return p.modeInUse(ctx) })
 	if p.isProgram {
 		p.readAsDaemon(ctx, c, paths)
 	}
@@ -84,6 +91,20 @@ func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, as
 		return nil
 	}
 	return result
+}
+
+// modeWait is how long check waits for the daemon to say its mode, before it goes on without.
+const modeWait = 2 * time.Second
+
+// modeInUse returns the mode of the daemon that reads the configuration directory; empty: none says so in time.
+func (p *program) modeInUse(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, modeWait)
+	defer cancel()
+	s, err := control.NewClient(p.dirs.run).Summary(ctx, 0)
+	if err != nil || !check.SameDir(s.Settings.ConfigDir, p.dirs.config) {
+		return ""
+	}
+	return s.Settings.Mode
 }
 
 // praise says what was found good, so that nobody takes an empty directory for a

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/cmd/internal/control"
 )
 
 // terminal returns both ends of a new terminal: what is written to tty comes out
@@ -96,4 +100,59 @@ func TestCheckStandardInput(t *testing.T) {
 			}
 		})
 	}
+}
+
+// With mode = "auto" check refuses what the daemon that runs refuses, and only warns where none says its mode.
+func TestCheckInModeOfDaemon(t *testing.T) {
+	const (
+		warns   = "etc/a.toml:6:13: warning: mode is \"auto\", and only ipvs mode accepts scheduler; write mode = \"ipvs\" in svcproxy.toml, or leave the key out: nftables or iptables mode refuses the file\n"
+		refuses = "etc/a.toml:6:13: scheduler is for ipvs mode, and this is nftables mode; leave it out\n"
+	)
+	service := "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 1 }]\nendpoints = [\"192.0.2.1\"]\nscheduler = \"rr\"\n"
+	for _, tt := range []struct {
+		name, settings string
+		daemon         func(t *testing.T, dir string)
+		code           int
+		want           string
+	}{
+		{"no daemon", "", nil, 0, warns},
+		{"nftables", "", serveMode("nftables", "etc"), 1, refuses},
+		{"ipvs", "", serveMode("ipvs", "etc"), 0, ""},
+		{"a mode that is set", "mode = \"ipvs\"\n", serveMode("nftables", "etc"), 0, ""},
+		{"a daemon of another directory", "", serveMode("nftables", "other"), 0, warns},
+		{"a daemon that does not answer", "", serveNothing, 0, warns},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := etc(t, map[string]string{"a.toml": service, "svcproxy.toml": tt.settings + "http_address = \"\"\n"})
+			if tt.daemon != nil {
+				tt.daemon(t, dir)
+			}
+			for _, args := range [][]string{{"check"}, {"check", filepath.Join(dir, "etc", "a.toml")}} {
+				if code, _, stderr := call(t, dir, args...); code != tt.code || stderr != tt.want {
+					t.Errorf("%q: exit code %d, want %d\n got %s\nwant %s", args, code, tt.code, stderr, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// serveMode answers as a daemon in a mode would that reads a directory.
+func serveMode(mode, configDir string) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		r := new(control.Routes)
+		control.Get(r, "/v1/summary", func(context.Context, url.Values) (control.Summary, error) {
+			return control.Summary{Settings: control.Settings{Mode: mode, ConfigDir: filepath.Join(dir, configDir)}}, nil
+		})
+		serveRoutes(t, dir, r)
+	}
+}
+
+// serveNothing takes connections as a daemon that hangs does.
+func serveNothing(t *testing.T, dir string) {
+	r := new(control.Routes)
+	control.Get(r, "/v1/summary", func(ctx context.Context, _ url.Values) (control.Summary, error) {
+		<-ctx.Done()
+		return control.Summary{}, ctx.Err()
+	})
+	serveRoutes(t, dir, r)
 }

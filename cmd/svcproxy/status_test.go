@@ -19,10 +19,6 @@ import (
 // serveStatus answers as a daemon would that has these services.
 func serveStatus(t *testing.T, dir string, services ...proxier.ServiceStatus) {
 	t.Helper()
-	s, err := control.Listen(filepath.Join(dir, "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var asked atomic.Int64
 	selected := func(query url.Values) (list []proxier.ServiceStatus, err error) {
 		which, err := control.SelectionOf(query)
@@ -44,6 +40,16 @@ func serveStatus(t *testing.T, dir string, services ...proxier.ServiceStatus) {
 		most, err := control.MostOf(q)
 		return control.Summary{Ready: true, Healthy: true, Version: "v1", Services: int(asked.Add(1)), Left: control.Left{Problems: 2 * control.All / (most + 1)}}, err
 	})
+	serveRoutes(t, dir, r)
+}
+
+// serveRoutes answers at the control socket below a directory.
+func serveRoutes(t *testing.T, dir string, r *control.Routes) {
+	t.Helper()
+	s, err := control.Listen(filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.Serve(ctx, slog.New(slog.DiscardHandler), r) }()

@@ -43,6 +43,9 @@ type Checker struct {
 	// files of ConfigDir are for; nil: that is not known.
 	Host func(configs.Settings) proxier.Surroundings
 
+	// ModeInUse returns the mode of the daemon that reads ConfigDir; empty, also where it is nil: not known.
+	ModeInUse func() string
+
 	stdin []byte // as it was read
 }
 
@@ -73,7 +76,7 @@ func (r *Report) unreadable(path string, err error) {
 
 // OfDaemon reports whether what is at path is what a daemon reads, or about to become so.
 func (c *Checker) OfDaemon(path string) bool {
-	return path == Stdin || sameDir(path, c.ConfigDir) || sameDir(filepath.Dir(path), c.ConfigDir)
+	return path == Stdin || SameDir(path, c.ConfigDir) || SameDir(filepath.Dir(path), c.ConfigDir)
 }
 
 // Path returns every fault of what is at path. A directory is checked as one to
@@ -93,7 +96,7 @@ func (c *Checker) Path(path string) (r Report) {
 		c.settings(path, &r)
 	case info.IsDir() && !c.knownIn(filepath.Dir(path))[filepath.Base(path)]:
 		c.directory(path, &r)
-	case sameDir(filepath.Dir(path), c.ConfigDir):
+	case SameDir(filepath.Dir(path), c.ConfigDir):
 		beside := c.beside(filepath.Base(path), &r)
 		f := beside.itself
 		if f == nil || !f.OfEndpoints() { // what a list is good for, files beside it say
@@ -133,7 +136,7 @@ func (in setting) id(f file.File) source.UnitID {
 // recall takes up what the host and the state directory say of these files, if they are
 // of the configuration directory, so that what is theirs stays theirs, as the daemon has it.
 func (c *Checker) recall(in *setting, dir string, files []file.File) {
-	if !sameDir(dir, c.ConfigDir) {
+	if !SameDir(dir, c.ConfigDir) {
 		return
 	}
 	if c.Host != nil {
@@ -151,7 +154,7 @@ func (c *Checker) recall(in *setting, dir string, files []file.File) {
 
 // knownIn returns the names of files of which the state directory keeps a last good version, where dir is the configuration directory.
 func (c *Checker) knownIn(dir string) map[string]bool {
-	if c.StateDir == "" || !sameDir(dir, c.ConfigDir) {
+	if c.StateDir == "" || !SameDir(dir, c.ConfigDir) {
 		return nil
 	}
 	return file.Recorded(c.StateDir)
@@ -178,10 +181,14 @@ func (c *Checker) settings(path string, r *Report) configs.Settings {
 }
 
 // setting returns what the settings of a directory make. Where they are broken
-// nobody knows the mode, and what any mode can do is good.
+// nobody knows the mode, and what any mode can do is good. Where they leave the mode
+// of the configuration directory open, it is the one of the daemon, if that is known.
 func (c *Checker) setting(dir string, r *Report) setting {
 	var found Report
 	s := c.settings(filepath.Join(dir, file.SettingsName), &found)
+	if s.Mode == configs.Auto && c.ModeInUse != nil && SameDir(dir, c.ConfigDir) {
+		s.Mode = cmp.Or(c.ModeInUse(), s.Mode)
+	}
 	in := setting{rules: c.Rules(s), reserved: node.Reserved(s), settings: s}
 	if found.Unreadable || source.AnyError(found.Faults) {
 		in.rules.Check = nil
@@ -337,8 +344,8 @@ func SortByPlace(faults []source.Fault) {
 	})
 }
 
-// sameDir reports whether two paths lead to one directory.
-func sameDir(a, b string) bool {
+// SameDir reports whether two paths lead to one directory.
+func SameDir(a, b string) bool {
 	ai, err := os.Stat(a)
 	if err != nil {
 		return false

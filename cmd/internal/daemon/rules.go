@@ -6,8 +6,8 @@ import (
 	"svcproxy.dev/svcproxy/source/file"
 )
 
-// Rules returns what service files are held to under settings. Where auto leaves
-// the mode open, a file may ask for what any mode of this build can do.
+// Rules returns what service files are held to under settings. Where auto leaves the mode open, a file
+// may ask for what any mode of this build can do, with a warning that names the modes that refuse it.
 func Rules(s configs.Settings) file.Rules {
 	names := []string{s.Mode}
 	if s.Mode == configs.Auto {
@@ -18,29 +18,12 @@ func Rules(s configs.Settings) file.Rules {
 	}
 	inMode := hold(s, func() []string { return names })
 	check := func(svc *source.Service) []source.Problem { return append(inMode(svc), s.WarnOfAnnounce(svc)...) }
-	if s.Mode == configs.Auto {
-		check = warnOfModes(check, names)
+	if s.Mode != configs.Auto {
+		return file.Rules{Limits: s.Limits, Check: check}
 	}
-	return file.Rules{Limits: s.Limits, Check: check}
-}
-
-// warnOfModes adds warnings of what one of the modes that auto may take cannot do,
-// the first of them.
-func warnOfModes(check func(*source.Service) []source.Problem, names []string) func(*source.Service) []source.Problem {
-	return func(svc *source.Service) []source.Problem {
-		problems := check(svc)
-		for _, name := range names {
-			refused := configs.Refuse(svc, name)
-			if len(refused) == 0 || len(problems) > 0 {
-				continue
-			}
-			for _, p := range refused {
-				p.Warning, p.Hint = true, "mode = \"auto\" may take that mode, which refuses the file"
-				problems = append(problems, p)
-			}
-		}
-		return problems
-	}
+	return file.Rules{Limits: s.Limits, Check: func(svc *source.Service) []source.Problem {
+		return append(check(svc), configs.WarnOfModes(svc, names...)...)
+	}}
 }
 
 // rulesInUse returns what service files are held to in the mode that is in use.
