@@ -35,7 +35,7 @@ func every() configs.Settings {
 		Families:   []string{"ipv6"},
 		LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}, LocalInterfaces: []string{"eth0", "veth*"},
 		Masquerade: "never", MasqueradeBit: 0, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "", MetricsAddress: "[::1]:10249",
+		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "", MetricsAddress: "[::1]:10249", HTTPNames: []string{"lb.example.com"},
 		Sync: configs.Sync{MinInterval: 1500 * time.Millisecond, ResyncInterval: 90 * time.Minute},
 		IPVS: configs.IPVS{
 			Scheduler: "mh", StrictARP: true, SloppyTCP: true, TCPTimeout: time.Hour, TCPFinTimeout: time.Minute, UDPTimeout: time.Second, DrainTimeout: 24 * time.Hour,

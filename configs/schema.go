@@ -52,6 +52,7 @@ var topFields = []field{
 	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
 	decode.Key("http_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.HTTPAddress }),
 	decode.Key("metrics_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
+	decode.Key("http_names", decode.Unique(nodeName), func(s *Settings) *[]string { return &s.HTTPNames }),
 }
 
 var sections = slices.Concat([]section{

@@ -23,8 +23,9 @@ type Settings struct {
 	ServiceCIDRs       []netip.Prefix
 	NodePortAddresses  []string // CIDRs, "primary" or "all"
 	LocalhostNodePorts bool
-	HTTPAddress        string // host:port; empty: none
-	MetricsAddress     string // host:port; empty: HTTPAddress
+	HTTPAddress        string   // host:port; empty: none
+	MetricsAddress     string   // host:port; empty: HTTPAddress
+	HTTPNames          []string // of this host, by which both may be asked
 
 	Sync      Sync
 	NFTables  NFTables

@@ -33,6 +33,51 @@ func TestClusterUnknown(t *testing.T) {
 	}
 }
 
+// Pages are not read by a name that is not this host's; http_names adds names at run time.
+func TestPagesByName(t *testing.T) {
+	addr, metrics := freePort(t), freePort(t)
+	settings := "http_address = \"" + addr + "\"\nmetrics_address = \"" + metrics + "\"\nnode_name = \"n1\"\n"
+	r := launch(t, settings)
+	r.ready()
+	get(t, addr, "/livez") // waits until it listens
+	get(t, metrics, "/metrics")
+	expect := func(host string, want int) {
+		t.Helper()
+		for at, paths := range map[string][]string{addr: {"/healthz", "/livez", "/readyz"}, metrics: {"/metrics", "/proxyMode", "/configz"}} {
+			for _, path := range paths {
+				if got := askAs(t, host, "http://"+at+path); got != want {
+					t.Errorf("%s of %s: %d, want %d", path, host, got, want)
+				}
+			}
+		}
+	}
+	expect("evil.example", http.StatusForbidden)
+	expect("lb.example", http.StatusForbidden)
+	expect("n1:10349", http.StatusOK)
+	expect("192.0.2.1", http.StatusOK)
+	r.write("svcproxy.toml", settings+"http_names = [\"lb.example\"]\n")
+	r.eventually("a name more", func() bool { return askAs(t, "lb.example", "http://"+metrics+"/metrics") == http.StatusOK })
+	expect("lb.example", http.StatusOK)
+	expect("evil.example", http.StatusForbidden)
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// askAs returns the status of an answer to a request with this Host header.
+func askAs(t *testing.T, host, url string) int {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = host
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
 // What tools ask kube-proxy for is answered too.
 func TestModeAndSettingsOverHTTP(t *testing.T) {
 	addr := freePort(t)

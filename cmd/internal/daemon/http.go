@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
+	"os"
+	"strings"
 
 	"github.com/BurntSushi/toml"
 
@@ -26,8 +28,8 @@ type kubeProxyPages struct {
 	settings *settingsWatcher
 }
 
-// handlers answers for the node, by listen address. The mode and the settings in
-// use are where metrics are, as kube-proxy's.
+// handlers answers for the node, by listen address, for who asks by one of the names of this host. The
+// mode and the settings in use are where metrics are, as kube-proxy's.
 func (h *httpParts) handlers(address, metricsAddress string, pages kubeProxyPages) map[string]http.Handler {
 	all := healthz.Handlers(address, metricsAddress, h.health, h.metrics)
 	at := cmp.Or(metricsAddress, address)
@@ -36,7 +38,21 @@ func (h *httpParts) handlers(address, metricsAddress string, pages kubeProxyPage
 	mux.HandleFunc("GET /proxyMode", pages.serveMode)
 	mux.HandleFunc("GET /configz", pages.serveSettings)
 	all[at] = mux
+	for address, h := range all {
+		all[address] = healthz.OnlyAs(pages.settings.hostNames, h)
+	}
 	return all
+}
+
+// hostNames returns the names by which pages may be asked for.
+func (w *settingsWatcher) hostNames() []string {
+	now := w.current()
+	names := append([]string{now.NodeName}, now.HTTPNames...)
+	if host, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(host, ".")
+		names = append(names, host, short)
+	}
+	return names
 }
 
 func (p kubeProxyPages) serveMode(w http.ResponseWriter, _ *http.Request) {
