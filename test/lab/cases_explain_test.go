@@ -28,6 +28,7 @@ var explainGroups = []group{{
 		{name: "wrong port", run: testExplainPort, except: inSoakOnly},
 		{name: "no way back", run: testExplainNoWayBack, except: inSoakOnly},
 		{name: "no way to the endpoint", run: testExplainNoWayForth, except: inSoakOnly},
+		{name: "one bridge", run: testExplainBridge, except: inSoakOnly},
 		{name: "source ranges", run: testExplainRanges, except: inSoakOnly},
 		{name: "policy local", run: testExplainLocal},
 		{name: "weight 0", run: testExplainWeight, except: inSoakOnly},
@@ -190,6 +191,79 @@ func testExplainNoWayForth(t *testing.T, e *env) {
 	e.on(t, "ip route add unreachable "+endpoint, "ip route del unreachable "+endpoint)
 	e.fails(t, e.fromClient(0), e.Remote[1])
 	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 5, "no route to the endpoint")
+}
+
+// Client and endpoint are on one bridge of the node: with its own address the client is answered past the node,
+// unless frames that the bridge forwards pass the rules of IP.
+func testExplainBridge(t *testing.T, e *env) {
+	client, server := e.onBridge(t)
+	s := e.service(at(server)...)
+	s.Masquerade = "never"
+	e.apply(t, s)
+	q := Question{From: client, Source: client.Addr().V4, Protocol: source.TCP, To: netip.AddrPortFrom(e.vip(1).V4, 80)}
+	e.fails(t, q, server)
+	e.explain(t, q.Source, q.To.String()).names(t, "does not work", 5, "the endpoint answers past this host")
+	if err := e.Node.Sysctl("net.bridge.bridge-nf-call-iptables=1"); err == nil { // has br_netfilter
+		e.worksFor(t, q, server)
+		if err := e.Node.Sysctl("net.bridge.bridge-nf-call-iptables=0"); err != nil {
+			t.Error(err)
+		}
+	}
+	s.Masquerade = "all"
+	e.apply(t, s)
+	e.worksFor(t, q, server)
+}
+
+// worksFor wants that explain says so of a packet that is answered.
+func (e *env) worksFor(t *testing.T, q Question, by *Host) {
+	t.Helper()
+	err := Poll(expectPatience, func() error {
+		if got := Ask(q); got.Outcome != Answered || got.By != by.Role {
+			return fmt.Errorf("%s: %s", q, got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if x := e.explain(t, q.Source, q.To.String()); x.Verdict != "works" {
+		t.Errorf("%s is answered, and explain says %q", q, x.Verdict)
+	}
+}
+
+// onBridge makes two hosts on a bridge of the node, of which the second is a server.
+func (e *env) onBridge(t *testing.T) (client, server *Host) {
+	t.Helper()
+	n := NewNetwork()
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	const net, node = 66, 1
+	e.on(t, "ip link add shared type bridge", "ip link del shared")
+	e.on(t, "ip link set shared up", "true")
+	e.on(t, fmt.Sprintf("ip addr add %s/24 dev shared", dual(net, node).V4), "true")
+	hosts := make([]*Host, 2)
+	for i, role := range []string{"bridged1", "bridged2"} {
+		h, err := n.Host(role, dual(net, byte(10+i)))
+		if err == nil {
+			err = Link(End{h, "eth0", h.Addrs}, End{e.Node, role, nil})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.on(t, "ip link set "+role+" master shared", "ip link del "+role)
+		if _, err := h.Run("ip", "route", "add", "default", "via", dual(net, node).V4.String()); err != nil {
+			t.Fatal(err)
+		}
+		hosts[i] = h
+	}
+	if err := n.Serve(hosts[1], netip.AddrPortFrom(netip.IPv6Unspecified(), 8080)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = e.Node.Run("sysctl", "-q", "-e", "-w", "net.bridge.bridge-nf-call-iptables=0") // without br_netfilter it is so
+	return hosts[0], hosts[1]
 }
 
 func testExplainRanges(t *testing.T, e *env) {

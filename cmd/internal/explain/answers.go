@@ -28,6 +28,38 @@ func (r *Report) behindRouter(d *decision, e *Expected, t lookup) bool {
 	return true
 }
 
+// answersDirectly reports whether an endpoint that sees the client's address answers it on their common
+// link. Nothing translates the answer back then, and the client, which asked another address, drops it.
+func (r *Report) answersDirectly(d *decision, f *facts, e *Expected, t lookup) bool {
+	if e.Masquerade || d.answers() || t.Local || t.Via.IsValid() || !f.link.Direct || t.Interface != f.back.Interface {
+		return false
+	}
+	subnet := f.link.shared(d.question.Source, e.Address.Addr())
+	if !subnet.IsValid() {
+		return false
+	}
+	p := Problem{Step: routeStep, Sure: true, order: backOrder, Endpoint: []netip.AddrPort{e.Address},
+		Text: fmt.Sprintf("the endpoint answers past this host: the client keeps its address, and both are in %s on %s", subnet, t.Interface),
+		Hint: d.howToMasquerade() + ", or have endpoints reach " + d.question.Source.String() + " by way of this host"}
+	if r.addProblem(p) {
+		r.say(routeStep, fmt.Sprintf("<- %s   (%s)", p.Text, p.Hint))
+	}
+	return true
+}
+
+// howToMasquerade says which setting ends that the client's address is kept.
+func (d *decision) howToMasquerade() string {
+	switch m := d.route.Masquerade; {
+	case d.use.Forward.Answers(): // endpoints answer others themselves
+		return "take the client out of local_cidrs and local_interfaces"
+	case m == proxier.NonLocal:
+		return "take the client out of local_cidrs and local_interfaces, or write masquerade = \"all\" in the service"
+	case d.frontend.Key.Kind != proxier.VIP && d.use.ExternalTrafficPolicy == source.Local:
+		return "write external_traffic_policy = \"cluster\""
+	}
+	return "write masquerade = \"all\" in the service"
+}
+
 // unanswered returns the packet as it leaves for an endpoint that answers the client itself: as it
 // came, or in one of a tunnel.
 func (d *decision) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.Packet {

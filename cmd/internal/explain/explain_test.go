@@ -21,6 +21,7 @@ type fakeHost struct {
 	noRoute []netip.Addr
 	by      map[netip.Addr]string // interfaces other than eth1
 	via     netip.Addr            // a router before all endpoints; not valid: none
+	link    Link
 	sysctls map[string]string
 	rules   ruleset.Ruleset
 	missing bool
@@ -56,6 +57,8 @@ func (h *fakeHost) Sysctl(name string) (string, error) {
 }
 
 func (h *fakeHost) Interfaces() ([]string, error) { return []string{"eth0", "eth1"}, h.failing }
+
+func (h *fakeHost) Link(string) (Link, error) { return h.link, h.failing }
 
 func (h *fakeHost) Rules(context.Context, proxier.Family) *ruleset.Ruleset { return &h.rules }
 
@@ -319,6 +322,67 @@ func TestVerdicts(t *testing.T) {
 			r := ask(t, w, h, tt.src, tt.dst, tt.in)
 			if r.Verdict != tt.want || r.Works != strings.HasPrefix(tt.want, "works") && !strings.HasPrefix(tt.want, "works for") {
 				t.Errorf("works: %v\n got: %s\nwant: %s", r.Works, r.Verdict, tt.want)
+			}
+		})
+	}
+}
+
+// A client that keeps its address on the link of an endpoint is answered past this host.
+func TestAnsweredDirectly(t *testing.T) {
+	const neighbour = "192.168.10.9"
+	prefix := netip.MustParsePrefix
+	kept := func(_ *source.Service, w *World, _ *fakeHost) {
+		w.Node.LocalCIDRs = []netip.Prefix{prefix("192.168.0.0/16")}
+	}
+	const past = "the endpoint answers past this host: the client keeps its address, and both are in 192.168.10.0/24 on eth1 (5)"
+	tests := []struct {
+		name   string
+		change func(*source.Service, *World, *fakeHost)
+		src    string
+		dst    string
+		want   string
+	}{
+		{"kept as local source", kept, neighbour, "10.96.0.10:80", "does not work: " + past},
+		{"masqueraded", nil, neighbour, "10.96.0.10:80", "works"},
+		{"masquerade never", func(_ *source.Service, w *World, _ *fakeHost) { w.Node.Masquerade = source.MasqueradeNever }, neighbour, "10.96.0.10:80", "does not work: " + past},
+		{"policy local", func(s *source.Service, _ *World, _ *fakeHost) { s.ExternalTrafficPolicy = source.Local }, neighbour, "198.51.100.7:80", "does not work: " + past},
+		{"external, masqueraded", kept, neighbour, "198.51.100.7:80", "works"},
+		{"a client elsewhere", func(_ *source.Service, w *World, _ *fakeHost) {
+			w.Node.LocalCIDRs = []netip.Prefix{prefix("203.0.113.0/24")}
+		}, client, "10.96.0.10:80", "works"},
+		{"another interface", func(s *source.Service, w *World, h *fakeHost) {
+			kept(s, w, h)
+			h.by = map[netip.Addr]string{addr("192.168.10.12"): "eth0"}
+		}, neighbour, "10.96.0.10:80", "works for 1 of 2 endpoints only: 192.168.10.11:8080: " + past},
+		{"behind a router", func(s *source.Service, w *World, h *fakeHost) { kept(s, w, h); h.via = addr("192.168.10.254") }, neighbour, "10.96.0.10:80", "works"},
+		{"another subnet", func(s *source.Service, w *World, h *fakeHost) {
+			kept(s, w, h)
+			h.link.Subnets = []netip.Prefix{prefix("192.168.10.1/29"), prefix("192.168.20.1/24")}
+		}, neighbour, "10.96.0.10:80", "works"},
+		{"a bridge that filters", func(s *source.Service, w *World, h *fakeHost) { kept(s, w, h); h.link.Direct = false }, neighbour, "10.96.0.10:80", "works"},
+		{"itself", kept, "192.168.10.11", "10.96.0.10:80",
+			"works for 1 of 2 endpoints only: 192.168.10.12:8080: " + past},
+		{"this host", kept, "192.168.10.1", "10.96.0.10:80", "works"},
+		{"direct return", func(s *source.Service, w *World, _ *fakeHost) {
+			w.Balancing = ipvs(true)
+			s.Forward, s.Ports[0].TargetPort, s.Ports[0].NodePort = source.Forwarding{Method: source.ForwardDirect}, 80, 0
+		}, neighbour, "198.51.100.7:80", "works"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, h := service(), &fakeHost{sysctls: map[string]string{}}
+			h.link = Link{Subnets: []netip.Prefix{prefix("192.168.10.1/24"), prefix("fd00::1/64")}, Direct: true}
+			w := world(s)
+			if tt.change != nil {
+				tt.change(s, w, h)
+			}
+			r := ask(t, w, h, tt.src, tt.dst, "")
+			if r.Verdict != tt.want || r.Works != (tt.want == "works") {
+				t.Errorf("works: %v\n got: %s\nwant: %s", r.Works, r.Verdict, tt.want)
+			}
+			said := strings.Contains(strings.Join(r.Steps[routeStep-1].Lines, "\n"), "or have endpoints reach "+tt.src+" by way of this host)")
+			if said != strings.Contains(tt.want, past) {
+				t.Errorf("what to do: said %v\n%s", said, strings.Join(r.Steps[routeStep-1].Lines, "\n"))
 			}
 		})
 	}

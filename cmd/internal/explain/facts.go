@@ -18,6 +18,8 @@ type Host interface {
 	Sysctl(name string) (string, error)
 	// Interfaces returns the names of those that are up, without loopback.
 	Interfaces() ([]string, error)
+	// Link returns how hosts on an interface reach each other.
+	Link(name string) (Link, error)
 	// Rules returns the rules of other programs.
 	Rules(ctx context.Context, fam proxier.Family) *ruleset.Ruleset
 	// Objects returns what the mode should have for a State with one frontend.
@@ -43,6 +45,25 @@ type Route struct {
 	Local     bool       // the address is one of this host
 }
 
+// A Link is what an interface leads to.
+type Link struct {
+	Subnets []netip.Prefix // of the addresses that this host has on it
+
+	// Direct: hosts of a subnet exchange packets there that no rule of this host meets. It is false for
+	// links to one host, and for bridges whose frames pass the rules of IP (br_netfilter).
+	Direct bool
+}
+
+// shared returns the subnet that two addresses have in common; the zero Prefix: none.
+func (l Link) shared(a, b netip.Addr) netip.Prefix {
+	for _, p := range l.Subnets {
+		if p.Contains(a) && p.Contains(b) {
+			return p.Masked()
+		}
+	}
+	return netip.Prefix{}
+}
+
 // A lookup is a Route or why there is none.
 type lookup struct {
 	Route
@@ -52,6 +73,7 @@ type lookup struct {
 // facts are what a decision meets on this host.
 type facts struct {
 	back     lookup // to the client
+	link     Link   // of back, unless the client is behind a router
 	forth    lookup // of what this host sends: to the address that was asked for
 	targets  map[netip.AddrPort]lookup
 	looked   int // of how many endpoints, the first ones, the way was looked at
@@ -93,6 +115,7 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 		f.doubt(kernelStep, "our objects in the kernel, which could not be read, are missing: "+err.Error())
 	}
 	f.lookAtTargets(ctx, h, d)
+	f.lookAtLink(h, d)
 	return f
 }
 
@@ -141,6 +164,17 @@ func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
 		if c.Addr == d.question.Source {
 			f.clients = append(f.clients, c)
 		}
+	}
+}
+
+// lookAtLink looks at the link of a client that an endpoint may answer there.
+func (f *facts) lookAtLink(h Host, d *decision) {
+	if d.sender.Host || f.back.err != nil || f.back.Via.IsValid() || f.back.Local {
+		return
+	}
+	var err error
+	if f.link, err = h.Link(f.back.Interface); err != nil {
+		f.unknown("whether endpoints answer the client without this host: " + err.Error())
 	}
 }
 

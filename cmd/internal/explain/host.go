@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -71,6 +74,35 @@ func (ThisHost) Interfaces() (names []string, err error) {
 		}
 	}
 	return names, err
+}
+
+// Link implements Host.
+func (ThisHost) Link(name string) (l Link, err error) {
+	dev, err := netlink.LinkByName(name)
+	if err != nil {
+		return l, err
+	}
+	list, err := netlink.AddrList(dev, netlink.FAMILY_ALL)
+	if err != nil {
+		return l, err
+	}
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.IPNet.String()); err == nil {
+			l.Subnets = append(l.Subnets, p)
+		}
+	}
+	l.Direct = dev.Attrs().Flags&net.FlagBroadcast != 0 && !(dev.Type() == "bridge" && filtersBridge(name))
+	return l, nil
+}
+
+// filtersBridge reports whether frames that a bridge forwards pass the rules of IP: br_netfilter is
+// loaded, and set so for all bridges of the namespace or for this one.
+func filtersBridge(name string) bool {
+	if v, err := sysctl.Get("net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
+		return true
+	}
+	v, err := os.ReadFile(filepath.Join("/sys/class/net", name, "bridge", "nf_call_iptables"))
+	return err == nil && strings.TrimSpace(string(v)) != "0"
 }
 
 // Rules implements Host.

@@ -211,6 +211,7 @@ func (r *Report) target(d *decision, f *facts, p ruleset.Packet, i int, t lookup
 		e.Source = t.Source
 	}
 	e.Blocked = r.behindRouter(d, e, t) || e.Blocked
+	e.Blocked = r.answersDirectly(d, f, e, t) || e.Blocked
 	e.Blocked = r.late(d, f, p, e, t) || e.Blocked
 }
 

@@ -79,13 +79,14 @@ func (r *Report) say(step int, line string) {
 	s.Lines = append(s.Lines, line)
 }
 
-// addProblem notes a problem, once for all endpoints that have it.
-func (r *Report) addProblem(p Problem) {
+// addProblem notes a problem, once for all endpoints that have it, and reports whether it is the first.
+func (r *Report) addProblem(p Problem) bool {
 	for i := range r.Problems {
 		if o := &r.Problems[i]; o.Step == p.Step && o.Text == p.Text && o.Sure == p.Sure {
 			o.Endpoint = append(o.Endpoint, p.Endpoint...)
-			return
+			return false
 		}
 	}
 	r.Problems = append(r.Problems, p)
+	return true
 }
