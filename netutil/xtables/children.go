@@ -36,6 +36,13 @@ func Committed(pid, generation uint32) bool {
 	return slices.ContainsFunc(children.last[:], func(c child) bool { return c.pid == pid && c.committed(generation) })
 }
 
+// running reports whether this process started a program that has not ended.
+func running(pid int) bool {
+	children.Lock()
+	defer children.Unlock()
+	return slices.ContainsFunc(children.last[:], func(c child) bool { return c.running && c.pid == uint32(pid) })
+}
+
 func started(pid int, generation uint32) {
 	children.Lock()
 	defer children.Unlock()

@@ -21,30 +21,39 @@ func lockPath() string {
 	return "/run/xtables.lock"
 }
 
-// lockHolder describes the process that holds the lock; empty if none does, or it is unknown.
-func lockHolder() string {
+// lockHolder returns and describes the process that holds the lock; empty if none does, or it is unknown.
+func lockHolder() (pid int, text string) {
 	var st unix.Stat_t
 	if err := unix.Stat(lockPath(), &st); err != nil {
-		return ""
+		return 0, ""
 	}
 	locks, err := os.ReadFile("/proc/locks")
 	if err != nil {
-		return ""
+		return 0, ""
 	}
-	pid := holderOf(locks, &st)
+	pid = holderOf(locks, &st)
 	if pid <= 0 { // 0: a process of another PID namespace
-		return ""
+		return 0, ""
 	}
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {
-		return fmt.Sprintf("process %d", pid)
+		return pid, fmt.Sprintf("process %d", pid)
 	}
-	return fmt.Sprintf("process %d (%s)", pid, bytes.TrimSpace(comm))
+	return pid, fmt.Sprintf("process %d (%s)", pid, bytes.TrimSpace(comm))
+}
+
+// foreignHolder says which process of others holds the lock; empty: none.
+func foreignHolder() string {
+	pid, holder := lockHolder()
+	if holder == "" || running(pid) {
+		return ""
+	}
+	return fmt.Sprintf("the lock %s is held by %s", lockPath(), holder)
 }
 
 // nameHolder adds the holder of the lock to an error of the legacy variant.
 func (t *Tool) nameHolder(err error) error {
-	if holder := lockHolder(); t.Variant == Legacy && holder != "" {
+	if _, holder := lockHolder(); t.Variant == Legacy && holder != "" {
 		return fmt.Errorf("%w; the lock %s is held by %s", err, lockPath(), holder)
 	}
 	return err

@@ -132,25 +132,6 @@ func (s *Script) bytes(v Variant) []byte {
 	return b.Bytes()
 }
 
-// nftWriter is a lock for writing through the nft variant. When another writer, even of
-// the other family, commits between its listing and its commit, iptables-restore 1.8.9
-// tries again, and fails with "File exists" for chains that it is about to create itself.
-var nftWriter = make(chan struct{}, 1)
-
-// LockWriter waits for other writers of this process, as Restore does, and locks them
-// out until unlock.
-func (t *Tool) LockWriter(ctx context.Context) (unlock func(), err error) {
-	if t.Variant != NFT {
-		return func() {}, nil
-	}
-	select {
-	case nftWriter <- struct{}{}:
-		return func() { <-nftWriter }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))
-	}
-}
-
 // Restore runs a script, holding the writer's lock. An empty one starts no program.
 func (t *Tool) Restore(ctx context.Context, s *Script) error {
 	if s.Empty() {

@@ -11,6 +11,7 @@
 //	tableinfo.go, tablesum.go    cheap checks for changes, of the legacy variant
 //	recent.go                    lists of the match recent
 //	lock.go                      the lock of the legacy variant
+//	writer.go                    the turns of writers of the nft variant
 //
 // Rules are text exactly as iptables-save prints them, the same for both variants, so
 // that comparing with the kernel is comparing text.
@@ -22,12 +23,15 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-iptables/iptables"
+
+	"svcproxy.dev/svcproxy/internal/awaited"
 )
 
 // A Variant is the kernel interface that iptables uses.
@@ -125,6 +129,7 @@ const maxStderr = 4096
 // run runs a program in the network namespace of the calling thread. When ctx ends, it
 // and its children are killed. read, if not nil, gets its output.
 func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path string, args ...string) error {
+	defer awaited.Begin(ctx, filepath.Base(path), foreignHolder)()
 	inner, kill := context.WithCancel(ctx)
 	defer kill()
 	var stderr capped
