@@ -45,7 +45,7 @@
 //	allfailed                what is used when no endpoint passes, or only some do so again
 //	frontend, state, delta   what Resolve returns
 //	backend, optional        what a backend must do, and may do
-//	pace, progress           when a family syncs, and whether a Sync is stuck
+//	pace, progress, stall    when a family syncs, and whether a Sync makes progress
 //	look, contention         comparisons beside syncs; repairs paced
 //	announce, announcing, announced  which addresses the network is told of, when, and who asks
 //	unsynced                 families that are yet to announce what an earlier run did

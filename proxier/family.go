@@ -62,7 +62,8 @@ type familyNews struct {
 	err      error         // of the last Sync
 	unsure   bool          // Syncs fail since a foreign change, or since all of the kernel's rules were to change
 	unserved *PartialError // what the last successful Sync could not make
-	working  *progress     // of the Sync that runs; nil: none
+	working  *progress     // of the Sync or Plan that runs; nil: none
+	looking  *progress     // of the Look that runs; nil: none
 }
 
 func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {
@@ -280,7 +281,7 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	if !r.Full {
 		delta = f.changes.delta()
 	}
-	ctx, working, stop := watchProgress(ctx, f.cfg.SyncTimeout)
+	ctx, working, stop := f.watch(ctx, syncWork)
 	defer stop()
 	f.works(working)
 	defer f.works(nil)

@@ -10,9 +10,13 @@ import (
 // heldPoll is how often Held looks.
 const heldPoll = 5 * time.Millisecond
 
+// stallPatience is how long Held waits for a Sync that makes no progress.
+const stallPatience = 5 * time.Second
+
 // Held waits until the kernel holds all that the Loop was told before: of one family, or, with
 // 0, of all. Nothing is waited for of a family that is not in use. When ctx ends before, the
-// error says what is in the way, and wraps the cause of ctx. Run must be running.
+// error says what is in the way, and wraps the cause of ctx. It is a Stall where a Sync makes no
+// progress. Run must be running.
 func (l *Loop) Held(ctx context.Context, fam Family) error {
 	told := make(chan uint64, 1)
 	l.inbox.put(func(m *mail) { m.told = append(m.told, told) })
@@ -28,6 +32,9 @@ func (l *Loop) Held(ctx context.Context, fam Family) error {
 		late := l.late(number, fam)
 		if late == nil {
 			return nil
+		}
+		if s, stalled := late.syncStall(stallPatience); stalled {
+			return fmt.Errorf("the change is on its way to the kernel, %s: %w", late.fam, s)
 		}
 		select {
 		case <-look.C:

@@ -62,8 +62,10 @@ func (f *family) lookIfDue(ctx context.Context) {
 
 // compare looks at the kernel.
 func (f *family) compare(ctx context.Context, b Backend) finding {
-	limited, _, stop := watchProgress(ctx, f.cfg.SyncTimeout)
+	limited, looking, stop := f.watch(ctx, lookWork)
 	defer stop()
+	f.looks(looking)
+	defer f.looks(nil)
 	repair, err := b.Look(limited)
 	switch {
 	case err != nil && ctx.Err() == nil:
@@ -74,6 +76,12 @@ func (f *family) compare(ctx context.Context, b Backend) finding {
 		return differs
 	}
 	return asWritten
+}
+
+func (f *family) looks(p *progress) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.news.looking = p
 }
 
 // looked records the result of a look.

@@ -142,7 +142,7 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(q.ctx, cancel)()
-	ctx, working, stop := watchProgress(ctx, f.cfg.SyncTimeout)
+	ctx, working, stop := f.watch(ctx, planWork)
 	defer stop()
 	f.works(working)
 	defer f.works(nil)

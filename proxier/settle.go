@@ -9,9 +9,15 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A family that fails this many Syncs in a row is no longer waited for: what the
-// others hold is ready. It keeps being tried.
+// A family that fails this many Syncs in a row, or whose Sync makes no progress for too long, is no
+// longer waited for: what the others hold is ready. It keeps being tried.
 const leftOutAfter = 3
+
+// leftOut reports whether f is no longer waited for.
+func (f *family) leftOut() bool {
+	_, stalled := f.syncStall(stallSteps[len(stallSteps)-1])
+	return stalled || f.latest().failures >= leftOutAfter
+}
 
 // A batch is what came in one step and is not yet in the kernel.
 type batch struct {
@@ -120,7 +126,7 @@ func (l *Loop) held() (held uint64, took time.Duration) {
 	held = none
 	for _, f := range l.families {
 		n := f.latest()
-		if n.failures < leftOutAfter && (n.held > 0 || !l.first) { // nor is one waited for that came later
+		if !f.leftOut() && (n.held > 0 || !l.first) { // nor is one waited for that came later
 			held = min(held, n.held)
 			took = max(took, n.took)
 		}
@@ -141,10 +147,18 @@ func (l *Loop) becomeReady(took time.Duration) {
 	l.cfg.Log.Info("first sync complete", "services", len(l.services()), slog.Duration("sync", took))
 	for _, f := range l.families {
 		if n := f.latest(); n.held == 0 {
-			l.cfg.Log.Warn("a family fails: it is left out, and tried again", "family", f.fam, "err", n.err)
+			l.cfg.Log.Warn("a family fails: it is left out, and tried again", "family", f.fam, "err", f.failure())
 		}
 	}
 	close(l.ready)
+}
+
+// failure returns why f does not hold what it should.
+func (f *family) failure() error {
+	if s, stalled := f.syncStall(stallSteps[0]); stalled {
+		return s
+	}
+	return f.latest().err
 }
 
 // maxEdits is how many services of what is synced together get a line in the log.

@@ -27,6 +27,9 @@ type FamilyStatus struct {
 	FailingSince time.Time     `json:"failing_since,omitzero"`
 	Unserved     string        `json:"unserved,omitempty"` // virtual servers that could not be made, and why
 	Waiting      string        `json:"waiting,omitempty"`  // for which sources, before anything is programmed
+
+	Stalled      string    `json:"stalled,omitempty"` // work that makes no progress, and what it waits for
+	StalledSince time.Time `json:"stalled_since,omitzero"`
 }
 
 // A ServiceStatus is one service as it is used, over both families.
@@ -136,6 +139,7 @@ type inFamily struct {
 
 // status returns how the syncs of f go, and adds what it has made of services.
 func (f *family) status(services []usedService) FamilyStatus {
+	stalls := f.stalls(stallSteps[0])
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for i := range services {
@@ -147,6 +151,9 @@ func (f *family) status(services []usedService) FamilyStatus {
 	st := FamilyStatus{Family: f.fam.String(), LastSync: n.good, Took: n.took, FailingSince: n.since, Unserved: n.unserved.text()}
 	if n.err != nil {
 		st.Error = n.err.Error()
+	}
+	if len(stalls) > 0 {
+		st.Stalled, st.StalledSince = stalls[0].String(), stalls[0].Since
 	}
 	return st
 }

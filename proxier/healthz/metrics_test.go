@@ -228,6 +228,9 @@ func all(t *testing.T) map[string][]string {
 	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
 	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
 	m.WatchChecks(func() []CheckAnswers { return []CheckAnswers{{Type: "tcp", Outcome: "passed"}} })
+	m.WatchStalls(func() []proxier.Stall {
+		return []proxier.Stall{{Family: proxier.IPv6, Work: "sync", For: "ip6tables-restore"}}
+	})
 	m.WatchAnnounced(func() Announced { return Announced{Sessions: []AnnounceSession{{Peer: "192.0.2.254"}}} })
 	families, err := m.registry.Gather()
 	if err != nil {

@@ -167,6 +167,9 @@ func familyProblems(f proxier.FamilyStatus) (list []Problem) {
 	if f.Error != "" {
 		add("SYNC FAILS", "since "+f.FailingSince.Format(time.RFC3339)+": "+f.Error)
 	}
+	if f.Stalled != "" {
+		add("STALLED", "since "+f.StalledSince.Format(time.RFC3339)+": "+f.Stalled)
+	}
 	if f.Waiting != "" {
 		add("WAITS", "for source "+f.Waiting)
 	}

@@ -167,6 +167,9 @@ func TestTrouble(t *testing.T) {
 		{"sync", func(_ *Status, l *proxier.Summary) {
 			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Error: "no\nmemory", FailingSince: now}}
 		}, `1 problem, the first: ipv6 SYNC FAILS since 2026-01-02T03:04:05Z: no\nmemory`},
+		{"stalled", func(_ *Status, l *proxier.Summary) {
+			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Stalled: "the sync waits for ip6tables-restore", StalledSince: now}}
+		}, "1 problem, the first: ipv6 STALLED since 2026-01-02T03:04:05Z: the sync waits for ip6tables-restore"},
 		{"waiting", func(_ *Status, l *proxier.Summary) {
 			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Waiting: "kubernetes"}}
 		}, "1 problem, the first: ipv6 WAITS for source kubernetes"},

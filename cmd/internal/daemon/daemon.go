@@ -257,6 +257,7 @@ func (d *daemon) connectMetrics() {
 	m.Register(d.http.traffic)
 	m.Follow(families...)
 	m.WatchCounts(d.systemd.counter.now, families...)
+	m.WatchStalls(d.loop.Stalls)
 	m.WatchChecks(answersOf(d.conditions.checker))
 	m.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
 	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {
