@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // A Script is the input of one iptables-restore. Each table in it is changed atomically.
@@ -107,6 +110,13 @@ func (s *Script) Len() (n int) {
 	return n
 }
 
+// commits reports whether the script changes more than that some chains are empty.
+func (s *Script) commits() bool {
+	return slices.ContainsFunc(s.tables, func(sec *section) bool {
+		return sec.rules.Len()+sec.deleteJumps.Len()+sec.insertJumps.Len()+sec.remove.Len() > 0
+	})
+}
+
 // Empty reports whether the script does nothing.
 func (s *Script) Empty() bool { return len(s.tables) == 0 }
 
@@ -148,11 +158,34 @@ func (t *Tool) Restore(ctx context.Context, s *Script) error {
 // RestoreLocked runs a script for a caller that holds the writer's lock.
 func (t *Tool) RestoreLocked(ctx context.Context, s *Script) error {
 	input := s.bytes(t.Variant)
+	before := t.generation(s)
 	err := run(ctx, bytes.NewReader(input), nil, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
+	if err == nil && before != unknownGeneration && t.generation(s) == before {
+		err = fmt.Errorf("%s: %w", t.restore, ErrNothingWritten)
+	}
 	if err == nil {
 		return nil
 	}
 	return &restoreError{t.nameHolder(quoteLine(err, input))}
+}
+
+// ErrNothingWritten says that a program ended without an error and did not do what it was to.
+var ErrNothingWritten = errors.New("it ended without an error, and the kernel does not hold what it was to write")
+
+// unknownGeneration is that of a variant or a kernel without generations.
+const unknownGeneration = -1
+
+// generation returns the generation of nf_tables if the script raises it: even rules that are as they were do,
+// but emptying an empty chain does not.
+func (t *Tool) generation(s *Script) int64 {
+	if t.Variant != NFT || !s.commits() {
+		return unknownGeneration
+	}
+	now, err := nft.CurrentGeneration()
+	if err != nil {
+		return unknownGeneration
+	}
+	return int64(now)
 }
 
 // A restoreError is the error of iptables-restore.

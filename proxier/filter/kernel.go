@@ -216,6 +216,9 @@ func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.S
 	if err := k.writeMarked(ctx, h, d, st); err != nil {
 		return err
 	}
+	if err := k.confirm(); err != nil {
+		return err
+	}
 	if err := errors.Join(k.purgeStale(ctx), k.destroyObsolete(ctx, d)); err != nil {
 		return err
 	}
@@ -229,6 +232,21 @@ func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.S
 			m.sets[name] = set.sum()
 		}
 	})
+	return nil
+}
+
+// confirm returns an error if the legacy variant does not have what was written. Of the nft variant each
+// writing is confirmed, see xtables.ErrNothingWritten.
+func (k *Kernel) confirm() error {
+	if k.tool.Variant != xtables.Legacy {
+		return nil
+	}
+	switch there, err := k.tool.ChainExists("nat", Services); {
+	case err != nil:
+		k.log.Debug("what was written cannot be confirmed", "tool", k.Tool(), "err", err) // the next look compares all of it
+	case !there:
+		return fmt.Errorf("chain %s of table nat is missing: %s-restore: %w", Services, k.Tool(), xtables.ErrNothingWritten)
+	}
 	return nil
 }
 
