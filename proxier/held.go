@@ -10,8 +10,11 @@ import (
 // heldPoll is how often Held looks.
 const heldPoll = 5 * time.Millisecond
 
-// stallPatience is how long Held waits for a Sync that makes no progress.
-const stallPatience = 5 * time.Second
+// Held gives up a Sync that has made no progress for stallPatience, but not at once: it may go on.
+const (
+	stallPatience = 5 * time.Second
+	stallWait     = 2 * time.Second
+)
 
 // Held waits until the kernel holds all that the Loop was told before: of one family, or, with
 // 0, of all. Nothing is waited for of a family that is not in use. When ctx ends before, the
@@ -26,6 +29,7 @@ func (l *Loop) Held(ctx context.Context, fam Family) error {
 	case <-ctx.Done():
 		return fmt.Errorf("the change is on its way to the kernel: %w", context.Cause(ctx))
 	}
+	begun := time.Now()
 	look := time.NewTicker(heldPoll)
 	defer look.Stop()
 	for {
@@ -33,7 +37,7 @@ func (l *Loop) Held(ctx context.Context, fam Family) error {
 		if late == nil {
 			return nil
 		}
-		if s, stalled := late.syncStall(stallPatience); stalled {
+		if s, stalled := late.syncStall(stallPatience); stalled && time.Since(begun) >= stallWait {
 			return fmt.Errorf("the change is on its way to the kernel, %s: %w", late.fam, s)
 		}
 		select {

@@ -87,7 +87,8 @@ func (l *Loop) Reconsider(keys ...source.Key) {
 func (l *Loop) SetNode(n *Node) { l.inbox.put(func(m *mail) { m.node = n }) }
 
 // SetBackends switches to other backends, for these families only. The former ones
-// remain in use until OnHolds, or OnDrop, is called for their families.
+// remain in use until OnHolds, or OnDrop, is called for their families. A family whose backend is nil
+// gets one by a later call.
 func (l *Loop) SetBackends(backends map[Family]Backend) {
 	if backends == nil {
 		backends = map[Family]Backend{}

@@ -15,7 +15,7 @@ import (
 
 // Config configures a Loop.
 type Config struct {
-	Backends map[Family]Backend // one for each family to program
+	Backends map[Family]Backend // one for each family to program; nil: it follows by SetBackends
 	Flows    Flows              // nil: UDP flows are left alone
 	Node     *Node
 	Reserved []netip.AddrPort // TCP ports this program itself listens on
@@ -93,6 +93,8 @@ type Loop struct {
 	number     uint64 // of the last order
 	opened     uint64 // the order that allowed families to begin; 0: not yet
 	first      bool   // the first complete sync is done
+
+	awaited map[Family]time.Time // since when families have been without a backend that is to follow
 
 	drained bool // this host is; guarded by mu
 }
@@ -260,6 +262,7 @@ func (l *Loop) tellClaims() {
 // dropped families no longer use theirs.
 func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	var keep []*runningFamily
+	backends = l.await(backends)
 	for _, f := range l.families {
 		if backends[f.fam] == nil {
 			f.stop()
@@ -290,6 +293,26 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 	for _, f := range keep {
 		f.tellAnnouncer()
 	}
+}
+
+// await notes the families whose backend is to follow, and returns the others. The first sync is
+// complete without them once they have had as long as a Sync that makes no progress.
+func (l *Loop) await(backends map[Family]Backend) map[Family]Backend {
+	there, awaited := make(map[Family]Backend, len(backends)), make(map[Family]time.Time)
+	for fam, b := range backends {
+		if b != nil {
+			there[fam] = b
+			continue
+		}
+		since, again := l.awaited[fam]
+		if !again {
+			since = time.Now()
+			time.AfterFunc(leftOutStall(), l.inbox.ring)
+		}
+		awaited[fam] = since
+	}
+	l.awaited = awaited
+	return there
 }
 
 // using returns the family with another backend, in use from the given order on.

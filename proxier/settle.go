@@ -13,9 +13,12 @@ import (
 // longer waited for: what the others hold is ready. It keeps being tried.
 const leftOutAfter = 3
 
+// leftOutStall is how long a family that makes no progress is waited for.
+func leftOutStall() time.Duration { return stallSteps[len(stallSteps)-1] }
+
 // leftOut reports whether f is no longer waited for.
 func (f *family) leftOut() bool {
-	_, stalled := f.syncStall(stallSteps[len(stallSteps)-1])
+	_, stalled := f.syncStall(leftOutStall())
 	return stalled || f.latest().failures >= leftOutAfter
 }
 
@@ -129,6 +132,11 @@ func (l *Loop) held() (held uint64, took time.Duration) {
 		if !f.leftOut() && (n.held > 0 || !l.first) { // nor is one waited for that came later
 			held = min(held, n.held)
 			took = max(took, n.took)
+		}
+	}
+	for _, since := range l.awaited {
+		if !l.first && time.Since(since) < leftOutStall() {
+			held = none
 		}
 	}
 	if held == none { // there is none

@@ -38,7 +38,8 @@ type Daemon struct {
 	Dir   string // holds config, state and run, and the log
 	Steps bool   // a sync is many steps: some of it is there before the rest
 
-	Mounts  bool // it has mounts of its own, which end with it
+	Mounts  bool     // it has mounts of its own, which end with it
+	Env     []string // variables that it has besides
 	host    *Host
 	near    Dual // where an endpoint answers
 	binary  string
@@ -107,7 +108,7 @@ func (d *Daemon) Launch() error {
 	defer log.Close()
 	cmd := exec.Command(d.binary, append([]string{"run"}, d.directories()...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+d.RootsFile())
+	cmd.Env = append(append(os.Environ(), "SSL_CERT_FILE="+d.RootsFile()), d.Env...)
 	if d.Mounts {
 		cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	}

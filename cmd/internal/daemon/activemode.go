@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
@@ -17,7 +18,8 @@ import (
 type activeMode struct {
 	modes.Mode
 	backends map[proxier.Family]modes.Backend // those in use are added to with modeSwitch.mu held
-	missing  []string                         // families left out, and why; those in use change it with modeSwitch.mu held
+	opening  map[proxier.Family]*opening      // the same
+	lacks    map[proxier.Family]error         // why families could not be opened when last tried; the same
 	why      string                           // it was chosen
 
 	watched map[proxier.Family]func() // each ends what hears of changes by others
@@ -40,37 +42,51 @@ func (s *familySet) add(fam proxier.Family) {
 	(*s)[fam] = true
 }
 
-// openAll opens a mode for the families that this host has.
-func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, error) {
-	am := &activeMode{Mode: m, watched: make(map[proxier.Family]func())}
-	am.backends, am.missing = openMore(ctx, m, c, nil)
-	if len(am.backends) == 0 {
-		return nil, fmt.Errorf("%s mode: %s", m.Name, strings.Join(am.missing, "; "))
+// newActiveMode returns a mode of which nothing is open.
+func newActiveMode(m modes.Mode) *activeMode {
+	return &activeMode{
+		Mode: m, watched: make(map[proxier.Family]func()), backends: make(map[proxier.Family]modes.Backend),
+		opening: make(map[proxier.Family]*opening), lacks: make(map[proxier.Family]error),
 	}
-	return am, nil
 }
 
-// openMore opens a mode for those families that settings ask for and that are not
-// open, and returns why others cannot be opened.
-func openMore(ctx context.Context, m modes.Mode, c modes.OpenConfig, open map[proxier.Family]modes.Backend) (opened map[proxier.Family]modes.Backend, missing []string) {
-	opened = make(map[proxier.Family]modes.Backend)
-	for _, fam := range node.Families(c.Settings) {
-		if open[fam] != nil {
-			continue
-		}
-		b, err := openFamily(ctx, m, fam, c)
-		if err != nil {
-			missing = append(missing, fmt.Sprintf("%s is left out: %v", fam, err))
-			continue
-		}
-		opened[fam] = b
+// openAll opens a mode for the families that this host has. Those that take longer than patience are left out.
+func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience time.Duration) (*activeMode, error) {
+	am, err := openSome(ctx, m, c, patience, func() {})
+	if err != nil {
+		return nil, err
 	}
-	return opened, missing
+	am.giveUp()
+	return am, am.works()
 }
 
-// proxies returns the backends as the Loop knows them.
+// openSome opens a mode for the families that this host has. Those that take longer than patience are still being
+// opened when it returns; ended is called each time that a family is open, or cannot be opened.
+func openSome(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience time.Duration, ended func()) (*activeMode, error) {
+	am := newActiveMode(m)
+	am.begin(ctx, c, node.Families(c.Settings), ended)
+	am.await(ctx, patience)
+	am.collect()
+	if len(am.opening) > 0 {
+		return am, nil
+	}
+	return am, am.works()
+}
+
+// works returns why no family of a mode is open; nil: one is.
+func (am *activeMode) works() error {
+	if len(am.backends) > 0 {
+		return nil
+	}
+	return fmt.Errorf("%s mode: %s", am.Name, strings.Join(am.missing(), "; "))
+}
+
+// proxies returns the backends as the Loop knows them: nil where one is being opened.
 func (am *activeMode) proxies() map[proxier.Family]proxier.Backend {
-	out := make(map[proxier.Family]proxier.Backend, len(am.backends))
+	out := make(map[proxier.Family]proxier.Backend, len(am.backends)+len(am.opening))
+	for fam := range am.opening {
+		out[fam] = nil
+	}
 	for fam, b := range am.backends {
 		out[fam] = b
 	}
@@ -94,6 +110,7 @@ func (am *activeMode) stopFamily(fam proxier.Family) {
 // close gives up what is open. The kernel stays as it is.
 func (am *activeMode) close() error {
 	am.stop()
+	am.giveUp()
 	var errs []error
 	for _, b := range am.backends {
 		errs = append(errs, b.Close())

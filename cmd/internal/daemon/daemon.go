@@ -95,12 +95,13 @@ func Run(ctx context.Context, o Options) error {
 	}
 	g.Go(func() error {
 		defer close(d.mode.loopEnded)
-		return unlessDone(ctx, d.loop.Run(ctx))
+		return untilEnd(ctx, func() error { return unlessDone(ctx, d.loop.Run(ctx)) })
 	})
+	g.Go(func() error { return untilEnd(ctx, func() error { d.inspectHost(ctx); return nil }) })
 	g.Go(func() error { links.Watch(ctx, d.log, d.host.lookAtAddresses); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.follow(ctx); return nil }) })
 	g.Go(func() error { d.systemd.tell(ctx); return nil })
-	g.Go(func() error { d.mode.follow(ctx); return nil })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.mode.follow(ctx); return nil }) })
 	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
 	g.Go(func() error { d.http.traffic.Run(ctx); return nil })
@@ -196,13 +197,21 @@ func (d *daemon) build(ctx context.Context, started time.Time) error {
 		return err
 	}
 	d.log.Info("starting", "version", d.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", d.ConfigDir, "node", d.host.node.Name)
-	removeTraces(ctx, d.log)
 	d.settings.begin(ctx)
-	for _, w := range slices.Concat(d.claims.namespace.Warnings(), d.mode.active.missing, hostsetup.Verify(ctx, fixed, d.mode.active.Mode)) {
+	for _, w := range slices.Concat(d.claims.namespace.Warnings(), d.mode.active.missing()) {
 		d.log.Warn(w)
 	}
 	d.mode.sysctls = hostsetup.VerifySysctls(fixed, d.mode.active.Mode)
 	return nil
+}
+
+// inspectHost removes what killed traces left, and logs what is wrong with this host. It asks programs and the
+// kernel, which may hang, and nothing else waits for it.
+func (d *daemon) inspectHost(ctx context.Context) {
+	for _, w := range hostsetup.Verify(ctx, d.settings.fixed, d.mode.current().Mode) {
+		d.log.Warn(w)
+	}
+	removeTraces(ctx, d.log)
 }
 
 // connectParts makes the parts that need no kernel, and what they hand on.
@@ -257,7 +266,7 @@ func (d *daemon) connectMetrics() {
 	m.Register(d.http.traffic)
 	m.Follow(families...)
 	m.WatchCounts(d.systemd.counter.now, families...)
-	m.WatchStalls(d.loop.Stalls)
+	m.WatchStalls(func() []proxier.Stall { return append(d.mode.stalls(), d.loop.Stalls()...) })
 	m.WatchChecks(answersOf(d.conditions.checker))
 	m.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
 	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {

@@ -173,7 +173,7 @@ func (sw *modeSwitch) leftDraining(ctx context.Context, m modes.Mode, open []*ac
 	}
 	c := sw.openConfig(sw.fixed)
 	c.Leaving = true
-	am, err := openAll(ctx, m, c)
+	am, err := openAll(ctx, m, c, decidePatience)
 	if err != nil {
 		return nil
 	}

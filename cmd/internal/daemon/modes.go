@@ -41,14 +41,14 @@ func modeNamed(name string) (modes.Mode, error) {
 	return modes.Mode{}, fmt.Errorf("mode %q is not in this build; set mode to %s", name, source.Either(built))
 }
 
-// choose opens the mode that settings ask for, or the first that works.
+// choose opens the mode that settings ask for, or the first that works, and waits for no family longer than decidePatience.
 func choose(ctx context.Context, c modes.OpenConfig) (*activeMode, error) {
 	if c.Mode != configs.Auto {
 		m, err := modeNamed(c.Mode)
 		if err != nil {
 			return nil, err
 		}
-		am, err := openAll(ctx, m, c)
+		am, err := openAll(ctx, m, c, decidePatience)
 		if err != nil {
 			return nil, err
 		}
@@ -88,13 +88,13 @@ func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, 
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	am, err := openAll(ctx, m, c)
+	am, err := openAll(ctx, m, c, decidePatience)
 	if err != nil {
 		return nil, err
 	}
 	for _, fam := range node.Families(c.Settings) {
 		if am.backends[fam] == nil && supported(fam) == nil {
-			return nil, errors.Join(fmt.Errorf("%s: %s", m.Name, strings.Join(am.missing, "; ")), am.close())
+			return nil, errors.Join(fmt.Errorf("%s: %s", m.Name, strings.Join(am.missing(), "; ")), am.close())
 		}
 	}
 	return am, nil

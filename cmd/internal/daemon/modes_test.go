@@ -116,14 +116,14 @@ func TestOpenLeavesOutAFamily(t *testing.T) {
 		}
 		return four, nil
 	})
-	in, err := openAll(t.Context(), m, modes.OpenConfig{Settings: configs.Settings{Families: []string{"ipv4", "ipv6"}}})
+	in, err := openAll(t.Context(), m, modes.OpenConfig{Settings: configs.Settings{Families: []string{"ipv4", "ipv6"}}}, time.Hour)
 	if err != nil || len(in.backends) != 1 || in.backends[proxier.IPv4] != four {
 		t.Fatalf("openAll = %+v, %v", in, err)
 	}
-	if diff := cmp.Diff([]string{"ipv6 is left out: no ip6tables"}, in.missing); diff != "" {
+	if diff := cmp.Diff([]string{"ipv6 is left out: no ip6tables"}, in.missing()); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
 	}
-	_, err = openAll(t.Context(), m, modes.OpenConfig{Settings: configs.Settings{Families: []string{"ipv6"}}})
+	_, err = openAll(t.Context(), m, modes.OpenConfig{Settings: configs.Settings{Families: []string{"ipv6"}}}, time.Hour)
 	if want := "iptables mode: ipv6 is left out: no ip6tables"; err == nil || err.Error() != want {
 		t.Errorf("open with no family: %v, want %s", err, want)
 	}

@@ -124,7 +124,7 @@ func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings
 	rules := file.Rules{Limits: s.Limits, Check: hold(s, func() []string { return []string{in.Name} })}
 	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
-	r.Errors = append(r.Errors, in.missing...)
+	r.Errors = append(r.Errors, in.missing()...)
 	var families []*proxier.FamilyPlan
 	for _, fam := range node.Families(s) {
 		b := in.backends[fam]

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
@@ -29,6 +29,8 @@ type modeSwitch struct {
 
 	wanted    chan configs.Settings // the mode changed in these
 	holds     chan struct{}         // a family holds everything in its mode now
+	opened    chan struct{}         // a family is open, or cannot be opened
+	choosing  chan choice           // has the mode that auto takes; nil: it is known
 	loopEnded chan struct{}         // closed when no backend is used any more
 
 	taken   familySet // of which clients of earlier runs were taken over
@@ -40,13 +42,66 @@ type modeSwitch struct {
 	left   []string    // what other modes made and cannot be removed yet, and why
 }
 
-// openFirst opens the mode to begin with.
+// A choice is the mode that auto takes, or why there is none.
+type choice struct {
+	am  *activeMode
+	err error
+}
+
+// openFirst opens the mode to begin with, as far as that takes no longer than openPatience.
 func (sw *modeSwitch) openFirst(ctx context.Context) (err error) {
 	sw.wanted, sw.holds, sw.loopEnded = make(chan configs.Settings, 1), make(chan struct{}, 1), make(chan struct{})
-	if sw.active, err = choose(ctx, sw.openConfig(sw.fixed)); err == nil {
+	sw.opened = make(chan struct{}, 1)
+	if sw.active, err = sw.openWithin(ctx, sw.fixed); err == nil {
 		sw.tellFlowtable(sw.active)
 	}
 	return err
+}
+
+// openWithin opens the mode that settings ask for. What takes longer than openPatience joins later.
+func (sw *modeSwitch) openWithin(ctx context.Context, s configs.Settings) (*activeMode, error) {
+	if s.Mode != configs.Auto {
+		return sw.openNamed(ctx, s)
+	}
+	chosen := make(chan choice, 1)
+	go func() {
+		am, err := choose(ctx, sw.openConfig(s))
+		chosen <- choice{am, err}
+	}()
+	select {
+	case c := <-chosen:
+		return c.am, c.err
+	case <-time.After(openPatience):
+		sw.choosing = chosen
+		return presumed(s), nil
+	}
+}
+
+// openNamed opens the mode that settings name.
+func (sw *modeSwitch) openNamed(ctx context.Context, s configs.Settings) (*activeMode, error) {
+	m, err := modeNamed(s.Mode)
+	if err != nil {
+		return nil, err
+	}
+	am, err := openSome(ctx, m, sw.openConfig(s), openPatience, func() { wake.Once(sw.opened) })
+	if err != nil {
+		return nil, err
+	}
+	am.why = setBySettings
+	return am, nil
+}
+
+// presumed returns the mode that auto tries first, of which nothing is open.
+func presumed(s configs.Settings) *activeMode {
+	first := available[0]
+	for _, m := range slices.Backward(available) {
+		if s.Mode = m.Name; s.Check() == nil {
+			first = m
+		}
+	}
+	am := newActiveMode(first)
+	am.why = "no mode has opened yet"
+	return am
 }
 
 func (sw *modeSwitch) openConfig(s configs.Settings) modes.OpenConfig {
@@ -71,6 +126,10 @@ func (sw *modeSwitch) follow(ctx context.Context) {
 		if ready == nil {
 			sw.tellMode(open, left)
 		}
+		wanted := sw.wanted
+		if sw.choosing != nil {
+			wanted = nil // first the one that auto takes is known
+		}
 		select {
 		case <-ctx.Done():
 			<-sw.loopEnded
@@ -81,7 +140,11 @@ func (sw *modeSwitch) follow(ctx context.Context) {
 		case <-ready:
 			ready = nil
 			open, left = sw.leaveEarlier(ctx, open)
-		case s := <-sw.wanted:
+		case c := <-sw.choosing:
+			open = sw.useChoice(ctx, open, c)
+		case <-sw.opened:
+			sw.useOpened(ctx, open[len(open)-1])
+		case s := <-wanted:
 			open = sw.changeMode(ctx, open, s)
 		case <-sw.holds:
 			sw.takeOver(ctx)
@@ -95,7 +158,7 @@ func (sw *modeSwitch) follow(ctx context.Context) {
 			if s, failed := sw.failed(); failed {
 				open = sw.changeMode(ctx, open, s)
 			}
-			if len(open) == 1 && len(open[0].missing) > 0 { // no change of mode is under way
+			if len(open) == 1 && len(open[0].lacks) > 0 { // no change of mode is under way
 				sw.tryMissing(ctx, open[0])
 			}
 		}
@@ -121,20 +184,63 @@ func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s conf
 	if err != nil || am == last {
 		return open
 	}
+	sw.mu.Lock()
+	last.giveUp()
+	sw.mu.Unlock()
 	am.stop()
 	am.leaving, am.rulesGone, am.gone, am.held, am.failed = nil, nil, nil, nil, nil
-	sw.watch(ctx, am) // of one that was leaving nobody listened to changes
 	open = append(slices.DeleteFunc(open, func(o *activeMode) bool { return o == am }), am)
 	sw.log.Info("changing mode", "to", am.Name, "why", am.why)
-	for _, w := range am.missing {
+	sw.begin(ctx, am)
+	sw.familyHolds() // one that is back before the loop knew of another holds everything already
+	return open
+}
+
+// begin begins to use a mode. Of one that was leaving nobody listened to changes.
+func (sw *modeSwitch) begin(ctx context.Context, am *activeMode) {
+	sw.watch(ctx, am)
+	for _, w := range am.missing() {
 		sw.log.Warn(w)
 	}
 	sw.tellFlowtable(am)
 	sw.setActive(am)
 	sw.changed()
 	sw.loop.SetBackends(am.proxies())
-	sw.familyHolds() // one that is back before the loop knew of another holds everything already
-	return open
+}
+
+// useChoice begins to use the mode that auto takes, now that this is known. The one that was presumed has nothing.
+func (sw *modeSwitch) useChoice(ctx context.Context, open []*activeMode, c choice) []*activeMode {
+	sw.choosing = nil
+	if news := sw.noteError(c.err); c.err != nil {
+		if news {
+			sw.log.Error("no mode can be opened: trying again", "err", c.err)
+		}
+		return open
+	}
+	sw.log.Info("mode chosen", "mode", c.am.Name, "why", c.am.why)
+	sw.begin(ctx, c.am)
+	return []*activeMode{c.am}
+}
+
+// useOpened begins to use the families of a mode that have been opened meanwhile.
+func (sw *modeSwitch) useOpened(ctx context.Context, am *activeMode) {
+	sw.mu.Lock()
+	before := am.missing()
+	opened, failed := am.collect()
+	now := am.missing()
+	sw.mu.Unlock()
+	for _, w := range now {
+		if failed && !slices.Contains(before, w) {
+			sw.log.Warn(w)
+		}
+	}
+	for fam, b := range opened {
+		sw.log.Info("a family that was left out works now", "family", fam, "mode", am.Name)
+		sw.watchBackend(ctx, am, fam, b)
+	}
+	if len(opened) > 0 || failed {
+		sw.loop.SetBackends(am.proxies())
+	}
 }
 
 // openWanted returns the mode that settings ask for: that of open, where there is one, for
@@ -173,6 +279,9 @@ func (sw *modeSwitch) familyHolds() { wake.Once(sw.holds) }
 func (sw *modeSwitch) holdsAll(am *activeMode, fam proxier.Family) bool {
 	if b := am.backends[fam]; b != nil {
 		return sw.loop.Holds(fam, b)
+	}
+	if am.opening[fam] != nil || len(am.backends) == 0 {
+		return false
 	}
 	for fam, b := range am.backends {
 		if !sw.loop.Holds(fam, b) {
@@ -214,26 +323,20 @@ func (sw *modeSwitch) failed() (s configs.Settings, failed bool) {
 var missingInterval = 30 * time.Second
 
 func (sw *modeSwitch) closeMode(am *activeMode) {
+	sw.mu.Lock()
+	am.giveUp()
+	sw.mu.Unlock()
 	if err := am.close(); err != nil {
 		sw.log.Warn("closing a mode", "mode", am.Name, "err", err)
 	}
 }
 
-// tryMissing opens families that could not be opened so far.
+// tryMissing begins to open families that could not be opened so far.
 func (sw *modeSwitch) tryMissing(ctx context.Context, am *activeMode) {
-	opened, missing := openMore(ctx, am.Mode, sw.openConfig(sw.settings()), am.backends)
 	sw.mu.Lock()
-	am.missing = missing
-	maps.Copy(am.backends, opened)
-	sw.mu.Unlock()
-	if len(opened) == 0 {
-		return
-	}
-	for fam, b := range opened {
-		sw.log.Info("a family that was left out works now", "family", fam, "mode", am.Name)
-		sw.watchBackend(ctx, am, fam, b)
-	}
-	sw.loop.SetBackends(am.proxies())
+	defer sw.mu.Unlock()
+	s := sw.settings()
+	am.begin(ctx, sw.openConfig(s), node.Families(s), func() { wake.Once(sw.opened) })
 }
 
 // want has the mode of s used, in place of one asked for but not yet looked at.
@@ -263,7 +366,19 @@ func (sw *modeSwitch) current() *activeMode {
 func (sw *modeSwitch) missing() []string {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	return sw.active.missing
+	return sw.active.missing()
+}
+
+// stalls returns what the families that are being opened wait for.
+func (sw *modeSwitch) stalls() (list []proxier.Stall) {
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	for fam, o := range sw.active.opening {
+		if sw.active.opensLong(fam) {
+			list = append(list, o.stall())
+		}
+	}
+	return list
 }
 
 // warnings says why the mode in use is not the one that settings ask for, and what

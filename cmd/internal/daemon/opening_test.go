@@ -1,0 +1,104 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/internal/awaited"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// hanging opens nothing until it may, and says what it waits for.
+type hanging struct {
+	kernel
+	families []proxier.Family // that hang
+	may      chan struct{}
+}
+
+func (h *hanging) open(ctx context.Context, fam proxier.Family, c modes.OpenConfig) (modes.Backend, error) {
+	for _, hangs := range h.families {
+		if hangs != fam {
+			continue
+		}
+		defer awaited.Begin(ctx, "ip6tables-restore", nil)()
+		select {
+		case <-h.may:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return h.kernel.open(ctx, fam, c)
+}
+
+// hang has families of iptables mode hang while they are opened.
+func hang(families ...proxier.Family) *hanging {
+	return &hanging{families: families, may: make(chan struct{})}
+}
+
+func soon(t *testing.T, patience *time.Duration) {
+	old := *patience
+	*patience = 50 * time.Millisecond
+	t.Cleanup(func() { *patience = old })
+}
+
+// A family that hangs while it is opened keeps neither the other from serving nor the socket from answering.
+func TestStartWithAFamilyThatHangs(t *testing.T) {
+	soon(t, &openPatience)
+	h := hang(proxier.IPv6)
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
+	r.eventually("IPv4 served", func() bool { names, _, _ := h.seen(); return names == "default/web" })
+	const want = "ipv6 is not in use yet: the start of ipvs mode waits for ip6tables-restore"
+	r.eventually("reported", func() bool { return strings.Contains(strings.Join(r.status().Warnings, "\n"), want) })
+	if st := r.status(); st.Settings.Mode != "ipvs" || len(st.Loop.Families) != 1 {
+		t.Errorf("status %+v", st)
+	}
+	r.eventually("logged", func() bool { return strings.Contains(r.said(), "no progress: waiting") })
+	close(h.may)
+	r.eventually("IPv6 served", func() bool {
+		fams := r.status().Loop.Families
+		return len(fams) == 2 && !fams[1].LastSync.IsZero()
+	})
+	r.ready()
+}
+
+// A mode that hangs in all families is in use as soon as it is open, or is tried again where it cannot be.
+func TestStartWithAModeThatHangs(t *testing.T) {
+	soon(t, &openPatience)
+	often(t)
+	h := hang(proxier.IPv4, proxier.IPv6)
+	h.set(func(k *kernel) { k.none = errors.New("no module") })
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
+	r.eventually("answered", func() bool { st, err := r.ask(); return err == nil && st.Settings.Mode == "ipvs" })
+	close(h.may)
+	r.eventually("refused", func() bool {
+		return strings.Contains(strings.Join(r.status().Warnings, "\n"), "ipv4 is left out: no module")
+	})
+	if strings.Contains(r.told.String(), "READY=1") {
+		t.Error("ready without a family")
+	}
+	h.set(func(k *kernel) { k.none = nil })
+	r.ready()
+	if names, _, _ := h.seen(); names != "default/web" {
+		t.Errorf("the kernel holds %q", names)
+	}
+}
+
+// Auto passes over a mode that hangs, and questions are answered meanwhile.
+func TestAutoWithAModeThatHangs(t *testing.T) {
+	soon(t, &openPatience)
+	old := decidePatience
+	decidePatience = time.Second
+	t.Cleanup(func() { decidePatience = old })
+	h := hang(proxier.IPv4, proxier.IPv6)
+	r := launch(t, "http_address = \"\"\n", stub("nftables", h.open))
+	r.eventually("answered", func() bool { _, err := r.ask(); return err == nil })
+	r.eventually("chosen", func() bool { return r.status().Settings.Mode == "iptables" })
+	r.ready()
+	if names, _, _ := r.kernel.seen(); names != "default/web" {
+		t.Errorf("the kernel holds %q", names)
+	}
+}
