@@ -16,7 +16,7 @@ func flattenRuleset(listing string) string {
 	var path []string
 	lines := strings.Split(listing, "\n")
 	for i := 0; i < len(lines); i++ {
-		line := strings.TrimSpace(lines[i])
+		line, _, _ := strings.Cut(strings.TrimSpace(lines[i]), " # ") // the program that owns a table
 		name := strings.Join(path, ": ") + ": "
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
