@@ -72,9 +72,16 @@ func input(name string) string {
 // masquerade is the target that replaces a source address.
 const masquerade = "-j MASQUERADE --random-fully"
 
+// postrouting masquerades marked packets that were balanced, and those of an endpoint to itself.
+// A mark that has our bit by chance, as of a tunnel's packet, means nothing, and stays.
 func (r *Rules) postrouting(c *chain) {
 	c.rule(r.layout.balanced, r.words.match(hairpinSet, "dst,dst,src"), masquerade)
 	c.rule("-m mark ! --mark", r.bit(), "-j RETURN")
+	unbalanced := "-m conntrack ! --ctstate DNAT"
+	if r.ipvsBalances { // which does not set that state
+		unbalanced += " -m ipvs ! --ipvs"
+	}
+	c.rule(unbalanced, "-j RETURN")
 	_, mask, _ := strings.Cut(r.bit(), "/")
 	c.rule("-j MARK --set-xmark 0x0/" + mask) // a tunnel would copy the mark to the outer packet
 	c.rule(masquerade)

@@ -72,10 +72,27 @@ func TestMarkChains(t *testing.T) {
 `)
 	check(t, chains, Postrouting, `-A SVCP-POSTROUTING -m conntrack --ctstate DNAT -m set --match-set SVCP-HAIRPIN-4 dst,dst,src -j MASQUERADE --random-fully
 -A SVCP-POSTROUTING -m mark ! --mark 0x1/0x1 -j RETURN
+-A SVCP-POSTROUTING -m conntrack ! --ctstate DNAT -j RETURN
 -A SVCP-POSTROUTING -j MARK --set-xmark 0x0/0x1
 -A SVCP-POSTROUTING -j MASQUERADE --random-fully
 `)
 	check(t, chains, Forward, "-A SVCP-FORWARD -m connmark --mark 0x1/0x1 -j ACCEPT\n")
+}
+
+// What IPVS balances does not have the state DNAT, and is masqueraded where it is marked.
+func TestIPVSMasquerades(t *testing.T) {
+	w := backendtest.NewWorld(proxier.IPv4)
+	rules := map[string]*Rules{"ipvs": NewIPVSRules(proxier.IPv4), "iptables": NewRules(proxier.IPv4), "from ipvs to iptables": NewRules(proxier.IPv4)}
+	rules["from ipvs to iptables"].Observe(&Actual{sets: map[string]*ipset.Listing{"SVCP-SERVED-4": {}}})
+	for name, r := range rules {
+		if err := r.Reset(w.State); err != nil {
+			t.Fatal(err)
+		}
+		text := pictureOf(r, w.State).chains[Postrouting]
+		if strings.Contains(text, "-m conntrack ! --ctstate DNAT -m ipvs ! --ipvs -j RETURN\n") != (name != "iptables") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+	}
 }
 
 // While ipvs mode is left the connections that it took last are marked.

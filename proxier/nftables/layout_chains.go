@@ -182,7 +182,8 @@ func (l *layout) pick(s set) *chain {
 	return c
 }
 
-// postrouting masquerades marked packets, and those of an endpoint to itself.
+// postrouting masquerades marked packets that were balanced, and those of an endpoint to itself.
+// A mark that has our bit by chance, as of a tunnel's packet, means nothing, and stays.
 func (l *layout) postrouting() *chain {
 	c := newBaseChain("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
 	if s := (set{kind: hairpins}); l.has(s) {
@@ -191,6 +192,7 @@ func (l *layout) postrouting() *chain {
 	}
 	bit := l.host.Mark()
 	c.rule(unmarked(bit), returnVerdict)
+	c.rule(noDNAT, returnVerdict)
 	c.rule(clearMark(bit)) // a tunnel would copy the mark to the outer packet
 	c.rule(masqueradeStmt)
 	return c

@@ -2,7 +2,11 @@
 
 package lab
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
 
 const localCIDRs = "local_cidrs = [\"10.4.0.0/16\", \"fd00:4::/64\"]\n"
 
@@ -35,6 +39,13 @@ var masqueradeGroups = []group{
 		name:     "masquerade never, local by address",
 		settings: "masquerade = \"never\"\n" + localCIDRs,
 		cases:    []testCase{{name: "sources", run: masquerades(kept, kept, kept)}, {name: "hairpin", run: testHairpin}},
+	},
+	{
+		name: "marks of others",
+		cases: []testCase{
+			{name: "WireGuard", run: othersMark(0xca6c)},
+			{name: "Mullvad", run: othersMark(0x6d6f6c65)},
+		},
 	},
 }
 
@@ -87,4 +98,51 @@ func testHairpin(t *testing.T, e *env) {
 	s.ExternalTrafficPolicy = "cluster"
 	e.apply(t, s)
 	e.expect(t, e.everyAddress(e.Remote[0], by(e.Remote[0]).masked())...)
+}
+
+// othersMark returns a case in which another program marks all packets, and the mark has our bit:
+// what goes to no service keeps its source and the mark, and services work as ever.
+func othersMark(mark uint32) func(*testing.T, *env) {
+	return func(t *testing.T, e *env) {
+		e.carry(t, "lo", strayAddr)
+		e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+		e.markAll(t, mark)
+		both := by(e.Local[0], e.Remote[0])
+		e.expect(t,
+			check{from: e.Client, to: e.Local[0].Addr(), port: 8080, want: by(e.Local[0]).keeping()},
+			check{from: e.Node, source: strayAddr, to: e.Local[0].Addr(), port: 8080, want: by(e.Local[0]).keeping()},
+		)
+		out, err := e.Node.Run("nft", "list", "counters", "table", "inet", "marks")
+		if err != nil || strings.Contains(out, "packets 0 ") || strings.Count(out, "packets") != 2 {
+			t.Errorf("packets that left with their mark: %v\n%s", err, out)
+		}
+		e.expect(t, check{from: e.Client, to: e.vip(1), want: both.masked()}, check{from: e.Node, source: strayAddr, to: e.vip(1), want: both.masked()})
+		e.expect(t, e.outsideAddresses(e.Client, both.masked())...)
+		e.expect(t, e.everyAddress(e.Local[0], both.masked())...)
+	}
+}
+
+// markAll marks what node forwards and sends while the case lasts, and counts first packets to
+// endpoints themselves that leave with the mark.
+func (e *env) markAll(t *testing.T, mark uint32) {
+	t.Helper()
+	table := fmt.Sprintf(`table inet marks {
+	counter ipv4 { }
+	counter ipv6 { }
+	chain forwarded { type filter hook prerouting priority mangle; meta mark set %[1]d; }
+	chain sent { type route hook output priority mangle; meta mark set %[1]d; }
+	chain left {
+		type filter hook postrouting priority 300
+		ct state new ct status ! dnat meta mark %[1]d tcp dport 8080 meta nfproto ipv4 counter name ipv4
+		ct state new ct status ! dnat meta mark %[1]d tcp dport 8080 meta nfproto ipv6 counter name ipv6
+	}
+}`, mark)
+	if err := nft(e.Node, table); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nft(e.Node, "delete table inet marks"); err != nil {
+			t.Error(err)
+		}
+	})
 }
