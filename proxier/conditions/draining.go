@@ -48,6 +48,7 @@ func (k *Keeper) redrain(t DrainTarget) error {
 	}
 	k.mu.Unlock()
 	k.flush()
+	ring(k.news) // a drain may have a deadline, of which Run does not know yet
 	if t.Node {
 		k.tellNode()
 	}

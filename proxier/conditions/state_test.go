@@ -221,6 +221,7 @@ func TestDrainIsOverdue(t *testing.T) {
 		plain, slow := build("a", []string{one, two}), build("b", []string{one}, slowly)
 		h.Use(plain.Key, plain)
 		h.Use(slow.Key, slow)
+		time.Sleep(time.Minute) // until the Keeper has nothing to do
 		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, proxier.Drain{Until: time.Now().Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
