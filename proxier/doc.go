@@ -51,7 +51,7 @@
 //	unsynced                 families that are yet to announce what an earlier run did
 //	settle, describe, edits  when all families hold a change, and its line in the log
 //	held                     waiting for that
-//	udpflows, udpfrontends   UDP flows to former endpoints
+//	flows, flowtable         UDP flows to former endpoints
 //	closing                  connections of endpoints that left
 //	health, doubts*, clients, serving, snapshot, status, summary, runs  what others ask of the Loop
 //	states                   the state of each endpoint in a word, for people
