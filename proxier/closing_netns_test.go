@@ -124,7 +124,9 @@ func (n onNode) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delt
 func (c *closingLab) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (n int, err error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
 	err = c.Node.Do(func() (err error) {
-		n, err = conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
+		n, err = conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict {
+			return conntrack.RemoveIf(stale(proxier.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply, Unreplied: f.Unreplied, Ended: f.Ended}))
+		})
 		return err
 	})
 	return n, err
@@ -135,7 +137,7 @@ func (c *closingLab) Challenge(fam proxier.Family, removed []proxier.Flow) error
 	return c.Node.Do(func() error {
 		list := make([]conntrack.Flow, len(removed))
 		for i, f := range removed {
-			list[i] = conntrack.Flow(f)
+			list[i] = conntrack.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply}
 		}
 		return conntrack.Challenge(fam == proxier.IPv6, list)
 	})

@@ -42,7 +42,7 @@ func BenchmarkPrune(b *testing.B) {
 			b.ReportAllocs()
 			before := processorTime()
 			for b.Loop() {
-				n, err := conntrack.Prune(b.Context(), false, bb.query, func(conntrack.Flow) bool { seen++; return false })
+				n, err := conntrack.Prune(b.Context(), false, bb.query, func(conntrack.Flow) conntrack.Verdict { seen++; return conntrack.Keep })
 				if n != 0 || err != nil {
 					b.Fatal(n, err)
 				}

@@ -2,6 +2,7 @@
 // connections, and counts them.
 //
 //	conntrack.go, mark.go  removing and marking
+//	verdict.go             what may become of an entry
 //	established.go         listing connections
 //	open.go                listing those to an address
 //	challenge.go           having clients of removed connections notice
@@ -25,7 +26,10 @@ type Flow struct {
 	Reply    netip.AddrPort // the source of replies: the endpoint, or Dst without translation
 
 	Unreplied bool // no reply yet
-	Ended     bool // a connection that is over: its entry outlives it for a while
+	Opening   bool // a connection of TCP whose client has not confirmed the first reply (SYN_RECV)
+	Ended     bool // a connection that is over: its entry outlives it for a while (TCP: TIME_WAIT, CLOSE)
+	Reopening bool // a connection of TCP of which a SYN after its end starts a new one: Reopen changes nothing
+	Movable   bool // Move is more than Remove
 }
 
 // A Query selects flows of one protocol: those that a client sent to one of To, or from one
@@ -37,9 +41,9 @@ type Query struct {
 	At       []netip.AddrPort
 }
 
-// Prune calls stale with every flow of a family that q selects, in every zone,
-// and removes those for which it returns true. It returns how many it removed.
-// A flow that no longer exists is no error; stale may see a flow twice. When ctx
+// Prune calls judge with every flow of a family that q selects, in every zone,
+// and does what it says. It returns how many flows it removed.
+// A flow that no longer exists is no error; judge may see a flow twice. When ctx
 // ends it stops at once, even in the middle of a listing.
 //
 // The kernel filters where it can, and flows are handled as they arrive, so that
@@ -47,17 +51,32 @@ type Query struct {
 // entries on Linux 6.18, 25,000 of them to one address: 0.1 s of CPU for that
 // one, 0.07 s for an address without flows, for each walk through the table; and
 // 0.4 s for all, with 0.4 MB allocated. Each removed flow costs 4 µs more.
-func Prune(ctx context.Context, ipv6 bool, q Query, stale func(Flow) bool) (int, error) {
-	return prune(ctx, ipv6, q, q.filters(), stale)
+func Prune(ctx context.Context, ipv6 bool, q Query, judge func(Flow) Verdict) (int, error) {
+	return prune(ctx, ipv6, q, q.filters(), judge)
 }
 
 // prune is Prune with given filters for the kernel.
-func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, stale func(Flow) bool) (int, error) {
+func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, judge func(Flow) Verdict) (int, error) {
 	query := newQuerySet(q)
-	return editAll(ctx, ipv6, removal, filters, func(e *entry) bool {
-		f := Flow{Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, Unreplied: e.status&seenReply == 0, Ended: e.ended()}
-		return e.orig.proto == q.number() && query.matches(f) && stale(f)
+	return editAll(ctx, ipv6, filters, func(e *entry) []edit {
+		if f := e.flow(); e.orig.proto == q.number() && query.matches(f) {
+			return judge(f).edits(e)
+		}
+		return nil
 	})
+}
+
+// flow returns what is told of an entry.
+func (e *entry) flow() Flow {
+	state := e.tcpState()
+	return Flow{
+		Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src,
+		Unreplied: e.status&seenReply == 0,
+		Opening:   state == tcpSynRecv,
+		Ended:     e.ended() && state != tcpLastAck,
+		Reopening: e.reopens(),
+		Movable:   e.movable(),
+	}
 }
 
 func family(ipv6 bool) byte {

@@ -75,9 +75,9 @@ func dial(t *testing.T, network, to string) netip.AddrPort {
 func flows(t *testing.T, ipv6 bool) []string {
 	t.Helper()
 	var all []string
-	n, err := conntrack.Prune(t.Context(), ipv6, conntrack.Query{}, func(f conntrack.Flow) bool {
+	n, err := conntrack.Prune(t.Context(), ipv6, conntrack.Query{}, func(f conntrack.Flow) conntrack.Verdict {
 		all = append(all, fmt.Sprint(f.Src, " ", f.Dst, " ", f.Reply))
-		return false
+		return conntrack.Keep
 	})
 	if n != 0 || err != nil {
 		t.Fatalf("Prune of nothing = %d, %v; want 0, nil", n, err)
@@ -125,7 +125,7 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 	expect(t, "at first, IPv6", flows(t, true), flow6)
 
 	gone := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:5353"), netip.MustParseAddrPort("127.0.0.1:5555")}
-	stale := func(f conntrack.Flow) bool { return slices.Contains(gone, f.Reply) }
+	stale := func(f conntrack.Flow) conntrack.Verdict { return conntrack.RemoveIf(slices.Contains(gone, f.Reply)) }
 	if n, err := conntrack.Prune(t.Context(), false, conntrack.Query{}, stale); n != 2 || err != nil {
 		t.Errorf("Prune = %d, %v; want 2, nil", n, err)
 	}
@@ -135,14 +135,14 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 		t.Errorf("the TCP flow is gone: %v\n%s", err, out)
 	}
 
-	if n, err := conntrack.Prune(t.Context(), true, conntrack.Query{}, func(conntrack.Flow) bool { return true }); n != 1 || err != nil {
+	if n, err := conntrack.Prune(t.Context(), true, conntrack.Query{}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove }); n != 1 || err != nil {
 		t.Errorf("Prune of IPv6 = %d, %v; want 1, nil", n, err)
 	}
 	expect(t, "after all of IPv6", flows(t, true))
 }
 
 // A pruneFunc is Prune, or what it does on a kernel that cannot filter.
-type pruneFunc func(context.Context, bool, conntrack.Query, func(conntrack.Flow) bool) (int, error)
+type pruneFunc func(context.Context, bool, conntrack.Query, func(conntrack.Flow) conntrack.Verdict) (int, error)
 
 var pruneFuncs = map[string]pruneFunc{"filtered": conntrack.Prune, "not filtered": conntrack.PruneUnfiltered}
 
@@ -182,7 +182,7 @@ ip6tables -w -t nat -A OUTPUT -d fd00::1 -p udp -j DNAT --to-destination [fd00::
 		for how, prune := range pruneFuncs {
 			t.Run(tt.name+", "+how, func(t *testing.T) {
 				enter(t, space)
-				if _, err := prune(t.Context(), tt.ipv6, conntrack.Query{}, func(conntrack.Flow) bool { return true }); err != nil {
+				if _, err := prune(t.Context(), tt.ipv6, conntrack.Query{}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove }); err != nil {
 					t.Fatal(err)
 				}
 				var q conntrack.Query
@@ -195,11 +195,11 @@ ip6tables -w -t nat -A OUTPUT -d fd00::1 -p udp -j DNAT --to-destination [fd00::
 					q.To = append(q.To, netip.MustParseAddrPort(to))
 				}
 				var seen []string
-				n, err := prune(t.Context(), tt.ipv6, q, func(f conntrack.Flow) bool {
+				n, err := prune(t.Context(), tt.ipv6, q, func(f conntrack.Flow) conntrack.Verdict {
 					if !slices.Contains(seen, f.Dst.String()) {
 						seen = append(seen, f.Dst.String())
 					}
-					return true
+					return conntrack.Remove
 				})
 				expect(t, "judged", sorted(seen), tt.want...)
 				if err != nil || n != len(tt.want) || len(flows(t, tt.ipv6)) != len(tt.send)-n {
@@ -257,16 +257,16 @@ ip6tables -w -t nat -A OUTPUT -d fd00::1 -p tcp --dport 81 -j DNAT --to-destinat
 				}
 				dial(t, "udp", "10.96.0.1:80")
 				var judged []string
-				_, err := prune(t.Context(), tt.ipv6, tt.q, func(f conntrack.Flow) bool {
+				_, err := prune(t.Context(), tt.ipv6, tt.q, func(f conntrack.Flow) conntrack.Verdict {
 					if text := fmt.Sprint(f.Dst, " ", f.Reply); !slices.Contains(judged, text) {
 						judged = append(judged, text)
 					}
-					return true
+					return conntrack.Remove
 				})
 				if got := fmt.Sprint(judged); got != tt.want || err != nil {
 					t.Errorf("judged %s, %v; want %s", got, err, tt.want)
 				}
-				left, err := conntrack.Prune(t.Context(), tt.ipv6, conntrack.Query{Protocol: unix.IPPROTO_TCP}, func(conntrack.Flow) bool { return true })
+				left, err := conntrack.Prune(t.Context(), tt.ipv6, conntrack.Query{Protocol: unix.IPPROTO_TCP}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
 				if want := 2 - len(judged); err != nil || left < want {
 					t.Errorf("%d connections left, %v; want %d", left, err, want)
 				}
@@ -295,14 +295,14 @@ func TestPruneMany(t *testing.T) {
 	}
 	judged := 0
 	q := conntrack.Query{To: []netip.AddrPort{netip.AddrPortFrom(vip, 53)}}
-	n, err := conntrack.Prune(t.Context(), false, q, func(f conntrack.Flow) bool {
+	n, err := conntrack.Prune(t.Context(), false, q, func(f conntrack.Flow) conntrack.Verdict {
 		if i := int(f.Src.Port()) - 1024; i%(many/foreign) == 0 {
 			if err := c.Delete(at(i)); err != nil {
 				t.Error(err)
 			}
 		}
 		judged++
-		return true
+		return conntrack.Remove
 	})
 	if err != nil || n != many-foreign || judged < many {
 		t.Errorf("removed %d of %d judged, %v; want %d", n, judged, err, many-foreign)
@@ -316,11 +316,11 @@ func TestPruneGone(t *testing.T) {
 iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.1:5353
 `)
 	dial(t, "udp", "127.0.0.1:53")
-	n, err := conntrack.Prune(t.Context(), false, conntrack.Query{}, func(conntrack.Flow) bool {
+	n, err := conntrack.Prune(t.Context(), false, conntrack.Query{}, func(conntrack.Flow) conntrack.Verdict {
 		if out, err := exec.Command("conntrack", "-F").CombinedOutput(); err != nil {
 			t.Fatalf("conntrack -F: %v\n%s", err, out)
 		}
-		return true
+		return conntrack.Remove
 	})
 	if n != 0 || err != nil {
 		t.Errorf("Prune = %d, %v; want 0, nil", n, err)
@@ -334,10 +334,10 @@ iptables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination 127.0.0.
 	dial(t, "udp", "127.0.0.1:53")
 	dial(t, "udp", "127.0.0.1:53")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	n, err := conntrack.Prune(ctx, false, conntrack.Query{}, func(conntrack.Flow) bool {
+	n, err := conntrack.Prune(ctx, false, conntrack.Query{}, func(conntrack.Flow) conntrack.Verdict {
 		cancel()
 		time.Sleep(50 * time.Millisecond) // until the socket is closed
-		return true
+		return conntrack.Remove
 	})
 	if n != 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("Prune that is cancelled between two flows = %d, %v; want 0, context canceled", n, err)

@@ -56,6 +56,7 @@ func (e *entry) counted() (c Counted, ok bool) {
 // States in which a connection is only remembered,
 // <linux/netfilter/nf_conntrack_tcp.h> and nf_conntrack_sctp.h.
 const (
+	tcpSynRecv         = 2
 	tcpLastAck         = 6
 	tcpTimeWait        = 7
 	tcpClose           = 8

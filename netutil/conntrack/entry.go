@@ -9,8 +9,10 @@ import (
 // An entry has the parts of a conntrack entry that we need.
 type entry struct {
 	orig, reply tuple
-	status      uint32        // IPS_*, <linux/netfilter/nf_conntrack_common.h>
-	info        []byte        // CTA_PROTOINFO; nil: none
+	status      uint32 // IPS_*, <linux/netfilter/nf_conntrack_common.h>
+	info        []byte // CTA_PROTOINFO; nil: none
+	mark        uint32
+	late        bool          // it is for late answers only, see Move
 	counters    [2][]byte     // of both directions; nil: none
 	names       [4]nlmsg.Attr // the attributes that identify it, as received; some may be missing
 }
@@ -37,6 +39,7 @@ func (e *entry) decode(b []byte) error {
 		switch typ {
 		case attrOrig:
 			e.orig.decode(a.Value())
+			e.late = isLateZone(nlmsg.Find(a.Value(), tupleZone))
 			e.names[0] = a
 		case attrReply:
 			e.reply.decode(a.Value())
@@ -45,6 +48,8 @@ func (e *entry) decode(b []byte) error {
 			e.status = nlmsg.Uint32(a.Value())
 		case attrInfo:
 			e.info = a.Value()
+		case attrMark:
+			e.mark = nlmsg.Uint32(a.Value())
 		case attrOrigCounters:
 			e.counters[0] = a.Value()
 		case attrReplyCounters:

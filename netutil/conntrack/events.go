@@ -154,7 +154,7 @@ func (f *Follower) readAll(ctx context.Context, each func(Event)) error {
 // eventOf decodes a message of a multicast group.
 func eventOf(m nlmsg.Message) (e Event, ok bool) {
 	var entry entry
-	if len(m.Body) == 0 || entry.decode(m.Body) != nil {
+	if len(m.Body) == 0 || entry.decode(m.Body) != nil || entry.late {
 		return e, false
 	}
 	e.IPv6 = m.Body[0] == unix.AF_INET6

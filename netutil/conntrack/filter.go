@@ -14,19 +14,32 @@ const (
 	attrReply         = 2
 	attrStatus        = 3
 	attrInfo          = 4 // of the protocol
+	attrSourceNAT     = 6 // how the source is translated
+	attrTimeout       = 7
 	attrMark          = 8
 	attrOrigCounters  = 9
 	attrReplyCounters = 10
 
-	attrID     = 12
-	attrZone   = 18
-	attrMask   = 21 // of the mark
-	attrFilter = 25 // since Linux 5.8; older kernels ignore it and send everything
+	attrID      = 12
+	attrDestNAT = 13
+	attrZone    = 18
+	attrMask    = 21 // of the mark
+	attrFilter  = 25 // since Linux 5.8; older kernels ignore it and send everything
 
 	attrStatusMask = 26 // since Linux 5.15; the same
 
 	tupleAddrs = 1 // of a tuple
 	tupleProto = 2
+	tupleZone  = 3 // of one direction
+
+	natMin4  = 1 // of a translation
+	natMax4  = 2
+	natPorts = 3
+	natMin6  = 4
+	natMax6  = 5
+
+	natPortMin = 1 // of its ports
+	natPortMax = 2
 
 	addrsSrc4 = 1 // of a tuple's addresses
 	addrsDst4 = 2
@@ -43,6 +56,9 @@ const (
 	infoTCP   = 1 // of the protocol's
 	infoSCTP  = 3
 	infoState = 1 // of either
+
+	infoTCPFlags      = 4 // of the client's direction
+	infoTCPReplyFlags = 5
 
 	filterOrig  = 1 // of a filter: which parts of the original tuple must be equal
 	filterReply = 2 // the same of the tuple of replies
@@ -170,12 +186,8 @@ func equal(src, dst netip.AddrPort) uint32 {
 func (f filter) tuple(src, dst netip.AddrPort) func(*netlink.AttributeEncoder) error {
 	return func(e *netlink.AttributeEncoder) error {
 		e.Nested(tupleAddrs, func(e *netlink.AttributeEncoder) error {
-			if src.Addr().IsValid() {
-				e.Bytes(addrsSrc4, src.Addr().AsSlice())
-			}
-			if dst.Addr().IsValid() {
-				e.Bytes(addrsDst4, dst.Addr().AsSlice())
-			}
+			encodeAddr(e, src.Addr(), addrsSrc4, addrsSrc6)
+			encodeAddr(e, dst.Addr(), addrsDst4, addrsDst6)
 			return nil
 		})
 		e.Nested(tupleProto, func(e *netlink.AttributeEncoder) error {
@@ -185,5 +197,15 @@ func (f filter) tuple(src, dst netip.AddrPort) func(*netlink.AttributeEncoder) e
 			return nil
 		})
 		return nil
+	}
+}
+
+// encodeAddr encodes a valid address as one of two attributes, by family.
+func encodeAddr(e *netlink.AttributeEncoder, a netip.Addr, v4, v6 uint16) {
+	switch {
+	case a.Is4():
+		e.Bytes(v4, a.AsSlice())
+	case a.IsValid():
+		e.Bytes(v6, a.AsSlice())
 	}
 }

@@ -81,6 +81,9 @@ func (s *socket) list(family byte, f filter, each func(*entry) error) error {
 			if err := e.decode(m.Body); err != nil {
 				return err
 			}
+			if e.late {
+				return nil
+			}
 			return each(&e)
 		})
 		if err != nil {

@@ -23,8 +23,11 @@ func Mark(ctx context.Context, ipv6 bool, bit uint32, ours func(Connection) bool
 	if err != nil {
 		return 0, err
 	}
-	return editAll(ctx, ipv6, marking, []filter{{}}, func(e *entry) bool {
-		return ours(Connection{Protocol: e.orig.proto, Dst: e.orig.dst, Reply: e.reply.src})
+	return editAll(ctx, ipv6, []filter{{}}, func(e *entry) []edit {
+		if !ours(Connection{Protocol: e.orig.proto, Dst: e.orig.dst, Reply: e.reply.src}) {
+			return nil
+		}
+		return []edit{marking}
 	})
 }
 
@@ -34,5 +37,5 @@ func markEdit(bit uint32) (edit, error) {
 	e.Uint32(attrMark, bit)
 	e.Uint32(attrMask, bit)
 	attrs, err := e.Encode()
-	return edit{verb: "marking", typ: changeEntry, attrs: attrs}, err
+	return edit{verb: "marking", typ: changeEntry, attrs: attrs, counted: true}, err
 }

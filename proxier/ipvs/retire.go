@@ -57,7 +57,7 @@ func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err := conntrack.Prune(ctx, b.fam == proxier.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) bool { return true })
+	_, err := conntrack.Prune(ctx, b.fam == proxier.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
 	return err
 }
 

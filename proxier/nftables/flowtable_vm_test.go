@@ -178,7 +178,7 @@ func (r *router) remove(proto source.Protocol) {
 	r.Helper()
 	r.Put(r.service(proto))
 	removed, err := conntrack.Prune(r.Context(), r.Family == proxier.IPv6, conntrack.Query{Protocol: uint8(proto), To: []netip.AddrPort{r.vip}},
-		func(conntrack.Flow) bool { return true })
+		func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
 	if removed != 1 || err != nil {
 		r.Errorf("removed %d entries: %v", removed, err)
 	}

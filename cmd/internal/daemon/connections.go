@@ -17,13 +17,15 @@ type connections struct{}
 
 func (connections) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
-	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) bool { return stale(proxier.Flow(f)) })
+	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict {
+		return conntrack.RemoveIf(stale(proxier.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply, Unreplied: f.Unreplied, Ended: f.Ended}))
+	})
 }
 
 func (connections) Challenge(fam proxier.Family, removed []proxier.Flow) error {
 	list := make([]conntrack.Flow, len(removed))
 	for i, f := range removed {
-		list[i] = conntrack.Flow(f)
+		list[i] = conntrack.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply}
 	}
 	return conntrack.Challenge(fam == proxier.IPv6, list)
 }
