@@ -121,15 +121,18 @@ func (n onNode) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delt
 }
 
 // Prune implements proxier.Flows.
-func (c *closingLab) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (n int, err error) {
+func (c *closingLab) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (n int, err error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
 	err = c.Node.Do(func() (err error) {
-		n, err = conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict {
-			return conntrack.RemoveIf(stale(proxier.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply, Unreplied: f.Unreplied, Ended: f.Ended}))
-		})
+		n, err = conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict { return verdicts[judge(proxier.Flow(f))] })
 		return err
 	})
 	return n, err
+}
+
+var verdicts = [...]conntrack.Verdict{
+	proxier.KeepFlow: conntrack.Keep, proxier.RemoveFlow: conntrack.Remove,
+	proxier.MoveFlow: conntrack.Move, proxier.ReopenFlow: conntrack.Reopen,
 }
 
 // Challenge implements proxier.Flows.
@@ -137,7 +140,7 @@ func (c *closingLab) Challenge(fam proxier.Family, removed []proxier.Flow) error
 	return c.Node.Do(func() error {
 		list := make([]conntrack.Flow, len(removed))
 		for i, f := range removed {
-			list[i] = conntrack.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply}
+			list[i] = conntrack.Flow(f)
 		}
 		return conntrack.Challenge(fam == proxier.IPv6, list)
 	})

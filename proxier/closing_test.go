@@ -57,7 +57,7 @@ func TestResolveClosed(t *testing.T) {
 		{"no longer drained", edits{always, testEndpoints(one+" weight=0", two)}, conditions(one + " overdue"), "[10.0.0.1] []"},
 		{"weight 0, disabled, backup", edits{always, testEndpoints(one, two+" weight=0", three+" disabled", "10.0.0.4 tier=1")}, nil, "[10.0.0.2 10.0.0.3 10.0.0.4] []"},
 		{"UDP flows of an endpoint that fails", edits{overUDP, probed, never, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
-		{"UDP flows of one that is drained for too long", edits{overUDP, never, testEndpoints(one, two)}, conditions(one + " drained overdue"), "[10.0.0.1] []"},
+		{"UDP flows of one that is drained for too long", edits{overUDP, never, testEndpoints(one, two)}, conditions(one + " drained overdue"), "[] [10.0.0.1]"},
 	}
 	for _, tt := range tests {
 		pool := Resolve(testService(tt.svc...), tt.known, testNode(), IPv4).Pools[0]
@@ -67,8 +67,9 @@ func TestResolveClosed(t *testing.T) {
 	}
 }
 
-// A change says whose connections are closed, and where clients sent them.
-func TestCloser(t *testing.T) {
+// A change says whose connections are closed, and whose go on, until the client connects again; and it asks for
+// all of them, and for no others.
+func TestStaleConnections(t *testing.T) {
 	const vip, nodePort = "10.96.0.10:80", "192.0.2.1:30080"
 	one, two, three := "10.0.0.1", "10.0.0.2", "10.0.0.3"
 	web := func(c source.CloseConnections, endpoints ...string) *source.Service {
@@ -76,39 +77,52 @@ func TestCloser(t *testing.T) {
 		s.Ports[0].NodePort = 30080
 		return s
 	}
+	admits := func(s *source.Service, prefix string) *source.Service {
+		s.SourceRanges = []netip.Prefix{netip.MustParsePrefix(prefix)}
+		return s
+	}
 	other := web(source.CloseNever, one, two)
 	other.Name = "other"
 	up, fails := conditions(one+" passed", two+" passed", three+" passed"), conditions(one+" failed", two+" passed")
-	both := []string{vip + " " + one, nodePort + " " + one}
+	never, failed, always := source.CloseNever, source.CloseFailed, source.CloseAlways
 	tests := []struct {
 		name      string
 		old, new  *source.Service
 		was, now  Conditions
 		all       bool
-		want      []string
-		waiting   []string // of these, only what was not answered yet
-		takenOver bool     // the frontends of old move to the service other
+		closed    string // endpoints whose connections are closed
+		reopened  string // those whose connections go on, and are not joined by a new one
+		takenOver bool   // the frontends of old move to the service other
 	}{
-		{name: "nothing", old: web(source.CloseAlways, one, two), new: web(source.CloseAlways, one, two), was: up, now: up},
-		{name: "fails", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two), was: up, now: fails, want: both},
-		{name: "fails, never", old: web(source.CloseNever, one, two), new: web(source.CloseNever, one, two), was: up, now: fails, waiting: both},
-		{name: "failed already, never", old: web(source.CloseNever, one, two), new: web(source.CloseNever, one, two, three), was: fails, now: fails},
-		{name: "failed when svcproxy starts, never", new: web(source.CloseNever, one, two), now: fails, waiting: both},
-		{name: "back again, never", old: web(source.CloseNever, one, two), new: web(source.CloseNever, one, two), was: fails, now: up},
-		{name: "fails, and is used", old: web(source.CloseNever, one), new: web(source.CloseNever, one), was: up, now: fails},
-		{name: "failed already", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two, three), was: fails, now: fails},
-		{name: "failed already, and the kernel may have held anything", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two), was: fails, now: fails, all: true, want: both},
-		{name: "failed when svcproxy starts", new: web(source.CloseFailed, one, two), now: fails, want: both},
-		{name: "failed, and now it is to be closed", old: web(source.CloseNever, one, two), new: web(source.CloseFailed, one, two), was: fails, now: fails, want: both},
-		{name: "back again", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, one, two), was: fails, now: up},
-		{name: "removed", old: web(source.CloseAlways, one, two), new: web(source.CloseAlways, two), was: up, now: up, want: both},
-		{name: "removed, failed", old: web(source.CloseFailed, one, two), new: web(source.CloseFailed, two), was: up, now: up},
-		{name: "removed when always begins", old: web(source.CloseNever, one, two), new: web(source.CloseAlways, two), was: up, now: up, want: both},
-		{name: "the service goes", old: web(source.CloseAlways, one), was: up, want: both},
-		{name: "the service goes, failed", old: web(source.CloseFailed, one), was: up},
-		{name: "another service takes over", old: web(source.CloseAlways, one, two, three), was: up, now: up, takenOver: true},
+		{name: "nothing", old: web(always, one, two), new: web(always, one, two), was: up, now: up},
+		{name: "fails", old: web(failed, one, two), new: web(failed, one, two), was: up, now: fails, closed: one},
+		{name: "fails, never", old: web(never, one, two), new: web(never, one, two), was: up, now: fails, reopened: one},
+		{name: "failed already, never", old: web(never, one, two), new: web(never, one, two, three), was: fails, now: fails},
+		{name: "failed when svcproxy starts, never", new: web(never, one, two), now: fails, reopened: "10.0.0.1 10.0.0.3"},
+		{name: "back again, never", old: web(never, one, two), new: web(never, one, two), was: fails, now: up},
+		{name: "fails, and is used", old: web(never, one), new: web(never, one), was: up, now: fails},
+		{name: "failed already", old: web(failed, one, two), new: web(failed, one, two, three), was: fails, now: fails},
+		{name: "failed already, and the kernel may have held anything", old: web(failed, one, two), new: web(failed, one, two), was: fails, now: fails, all: true, closed: one, reopened: three},
+		{name: "failed when svcproxy starts", new: web(failed, one, two), now: fails, closed: one, reopened: three},
+		{name: "failed, and now it is to be closed", old: web(never, one, two), new: web(failed, one, two), was: fails, now: fails, closed: one},
+		{name: "back again", old: web(failed, one, two), new: web(failed, one, two), was: fails, now: up},
+		{name: "weight 0", old: web(always, one, two), new: web(always, one+" weight=0", two), was: up, now: up, reopened: one},
+		{name: "disabled", old: web(always, one, two), new: web(always, one+" disabled", two), was: up, now: up, reopened: one},
+		{name: "not ready", old: web(always, one, two), new: web(always, one+" notready", two), was: up, now: up, closed: one},
+		{name: "not ready, never", old: web(never, one, two), new: web(never, one+" notready", two), was: up, now: up, reopened: one},
+		{name: "drained", old: web(always, one, two), new: web(always, one, two), was: up, now: conditions(one+" passed drained", two+" passed"), reopened: one},
+		{name: "drained for too long", old: web(always, one, two), new: web(always, one, two), was: conditions(one+" passed drained", two+" passed"), now: conditions(one+" passed drained overdue", two+" passed"), closed: one},
+		{name: "removed", old: web(always, one, two), new: web(always, two), was: up, now: up, closed: one},
+		{name: "removed, failed", old: web(failed, one, two), new: web(failed, two), was: up, now: up, reopened: one},
+		{name: "removed when always begins", old: web(never, one, two), new: web(always, two), was: up, now: up, closed: one},
+		{name: "all are removed", old: web(never, one, two), new: web(never), was: up, now: up, reopened: "10.0.0.1 10.0.0.2"},
+		{name: "sources", old: web(always, one, two), new: admits(web(always, one, two), "10.8.0.0/16"), was: up, now: up, reopened: "10.0.0.1 10.0.0.2 10.0.0.3"},
+		{name: "sources, others", old: web(always, one, two), new: admits(web(always, one, two), "10.9.0.0/16"), was: up, now: up, reopened: three},
+		{name: "the service goes", old: web(always, one), was: up, closed: one},
+		{name: "the service goes, failed", old: web(failed, one), was: up, reopened: one},
+		{name: "the service comes", new: web(never, one), now: up, reopened: "10.0.0.2 10.0.0.3"},
+		{name: "another service takes over", old: web(always, one, two, three), was: up, now: up, takenOver: true, reopened: three},
 	}
-	host := testNode().Host(IPv4)
 	for _, tt := range tests {
 		resolve := func(s *source.Service, known Conditions) *Resolved {
 			if s == nil {
@@ -121,33 +135,75 @@ func TestCloser(t *testing.T) {
 		if tt.takenOver {
 			changes[other.Key] = ServiceChange{New: resolve(other, tt.now)}
 		}
-		c := newCloser(source.TCP)
-		l := c.synced(&synced{changes: changes, services: map[source.Key]*Resolved{{Name: "web"}: ch.New}, host: host, all: tt.all})
-		var got, waiting []string
+		c := newFlowTable(source.TCP)
+		sync := func(changes map[source.Key]ServiceChange, all bool) *look {
+			return c.synced(&synced{changes: changes, host: testNode().Host(IPv4), node: testNode(), all: all})
+		}
+		sync(nil, false)
+		sync(map[source.Key]ServiceChange{{Name: "web"}: {New: ch.Old}}, false)
+		l := sync(changes, tt.all)
 		q := c.query(l)
 		for _, dst := range []string{vip, nodePort, "10.96.0.11:80", "192.0.2.1:80"} {
 			for _, reply := range []string{one, two, three} {
-				f := Flow{Dst: netip.MustParseAddrPort(dst), Reply: netip.AddrPortFrom(netip.MustParseAddr(reply), 8080)}
-				unanswered := f
-				unanswered.Unreplied = true
-				if c.stale(l, unanswered) && !c.stale(l, f) {
-					waiting = append(waiting, dst+" "+reply)
+				f := Flow{Src: netip.MustParseAddrPort("10.9.9.9:999"), Dst: netip.MustParseAddrPort(dst), Reply: netip.AddrPortFrom(netip.MustParseAddr(reply), 8080)}
+				want, ours := KeepFlow, dst == vip || dst == nodePort
+				switch {
+				case ours && strings.Contains(tt.closed, reply):
+					want = RemoveFlow
+				case ours && strings.Contains(tt.reopened, reply):
+					want = ReopenFlow
 				}
-				if c.stale(l, f) {
-					got = append(got, dst+" "+reply)
-					if !slices.Contains(q.To, f.Dst) || !slices.Contains(q.At, f.Reply) || q.Protocol != source.TCP {
-						t.Errorf("%s: %v is not asked for by %v", tt.name, f, q)
-					}
+				asked := l.all || slices.Contains(q.To, f.Dst) && (len(q.At) == 0 || slices.Contains(q.At, f.Reply))
+				if want != KeepFlow && tt.takenOver {
+					asked = true // not what a change of these services makes stale
 				}
+				if got := c.judge(l, f); got != want && asked || want != KeepFlow && !asked {
+					t.Errorf("%s: %s at %s: verdict %d, want %d; asked for: %v", tt.name, dst, reply, got, want, asked)
+				}
+				expectStages(t, tt.name, c, l, f, want != KeepFlow && asked, want == RemoveFlow)
 			}
 		}
-		if !slices.Equal(got, tt.want) || !slices.Equal(waiting, tt.waiting) {
-			t.Errorf("%s\n got: %v and %v\nwant: %v and %v", tt.name, got, waiting, tt.want, tt.waiting)
-		}
-		if asks := len(l.changed) > 0; asks != (len(tt.want)+len(tt.waiting) > 0) {
-			t.Errorf("%s: it looks at %v", tt.name, l.changed)
+		if l.all && !tt.all {
+			t.Errorf("%s: it looks at all", tt.name)
 		}
 	}
+}
+
+// expectStages checks what becomes of connections that are not established, of an endpoint whose are
+// stale or not.
+func expectStages(t *testing.T, name string, c *flowTable, l *look, f Flow, stale, closed bool) {
+	t.Helper()
+	if !stale {
+		return
+	}
+	waits, over, opening, told := f, f, f, f
+	waits.Unreplied, over.Ended, opening.Opening, told.Reopening = true, true, true, true
+	dead := c.dead(l, f)
+	for _, tt := range []struct {
+		what string
+		f    Flow
+		done int
+		want Verdict
+	}{
+		{"unanswered", waits, 0, RemoveFlow},
+		{"over", over, 0, RemoveFlow},
+		{"half-open", opening, 0, choice(closed || dead, RemoveFlow, AwaitFlow)},
+		{"half-open for long", opening, halfOpenLooks, RemoveFlow},
+		{"said before", told, 0, choice(closed, RemoveFlow, KeepFlow)},
+	} {
+		at := *l
+		at.done = tt.done
+		if got := c.judge(&at, tt.f); got != tt.want {
+			t.Errorf("%s: %s, %v: verdict %d, want %d", name, tt.what, f, got, tt.want)
+		}
+	}
+}
+
+func choice(first bool, a, b Verdict) Verdict {
+	if first {
+		return a
+	}
+	return b
 }
 
 // What is closed is looked for twice: a connection may have been on its way. An endpoint that
@@ -168,8 +224,8 @@ func TestCloserLooksTwice(t *testing.T) {
 			l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
 			l.Synced("file")
 			time.Sleep(time.Minute)
-			if n := track.looks(); n != 0 {
-				t.Errorf("%d looks where nothing is to be closed", n)
+			if n := track.looks(); n != 2 {
+				t.Errorf("%d looks for a service that appears, want 2", n)
 			}
 			track.set(func() { track.flows = []testFlow{conn} })
 			about.known <- conditions("10.0.0.1 failed", "10.0.0.2 passed")
@@ -191,11 +247,6 @@ func TestCloserLooksTwice(t *testing.T) {
 			}
 			if track.challenged == 0 {
 				t.Error("no client was told")
-			}
-			for _, w := range l.families[0].flows[1:] {
-				if n := len(w.judge.(*closer).pending); n != 0 {
-					t.Errorf("%d places are remembered of %s", n, w.proto)
-				}
 			}
 		})
 	}
@@ -248,9 +299,19 @@ func TestCloserOfAddressesLeft(t *testing.T) {
 		{"never", web(source.CloseNever, "all"), web(source.CloseNever, "192.0.2.1/32"), "[]"},
 		{"one more", web(source.CloseAlways, "192.0.2.1/32"), web(source.CloseAlways, "all"), "[]"},
 	} {
-		c := newCloser(source.TCP)
-		l := c.synced(&synced{changes: map[source.Key]ServiceChange{{Name: "web"}: {Old: tt.old, New: tt.now}}, host: node.Host(IPv4)})
-		if got := fmt.Sprint(c.query(l).To); got != tt.want {
+		c := newFlowTable(source.TCP)
+		sync := func(r *Resolved) *look {
+			return c.synced(&synced{changes: map[source.Key]ServiceChange{{Name: "web"}: {New: r}}, host: node.Host(IPv4), node: node})
+		}
+		sync(tt.old)
+		l := sync(tt.now)
+		var got []netip.AddrPort
+		for at, change := range l.changed {
+			if len(change.closed) > 0 {
+				got = append(got, at)
+			}
+		}
+		if got := fmt.Sprint(got); got != tt.want {
 			t.Errorf("%s: it closes what went to %s, want %s", tt.name, got, tt.want)
 		}
 	}

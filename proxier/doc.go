@@ -51,8 +51,8 @@
 //	unsynced                 families that are yet to announce what an earlier run did
 //	settle, describe, edits  when all families hold a change, and its line in the log
 //	held                     waiting for that
-//	flows, flowtable         UDP flows to former endpoints
-//	closing                  connections of endpoints that left
+//	flows, flowtable         flows and connections that a change made stale
+//	closing                  what a change of a frontend means for its connections
 //	health, doubts*, clients, serving, snapshot, status, summary, runs  what others ask of the Loop
 //	states                   the state of each endpoint in a word, for people
 //	reason, standing         why a route rejects or drops; why an endpoint is not used

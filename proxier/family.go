@@ -265,7 +265,7 @@ func (f *family) syncNow(ctx context.Context) {
 
 // tellFlows tells the workers of a successful Sync; all: the kernel may have held something else.
 func (f *family) tellFlows(all bool) {
-	s := &synced{changes: f.changes.services, services: f.state.Services, host: f.state.Host, node: f.node, all: all}
+	s := &synced{changes: f.changes.services, host: f.state.Host, node: f.node, all: all}
 	for _, w := range f.flows {
 		w.synced(s)
 	}

@@ -18,7 +18,10 @@ type Flow struct {
 	Reply    netip.AddrPort // where replies come from: the endpoint, or Dst when nothing was translated
 
 	Unreplied bool // none has come yet
-	Ended     bool // it is over, and its client needs not be told
+	Opening   bool // a connection that its client has not confirmed yet
+	Ended     bool // a connection that is over: its client needs not be told
+	Reopening bool // a connection that ReopenFlow was said of before
+	Movable   bool // MoveFlow is more than RemoveFlow
 }
 
 // waits reports whether an answer may be under way, from an endpoint.
@@ -34,29 +37,38 @@ type FlowQuery struct {
 
 // Flows is the part of connection tracking that a Loop needs.
 type Flows interface {
-	// Prune looks at every flow of a family that q is about and removes, by its
-	// full tuple, each for which stale returns true. It returns how many it removed,
+	// Prune looks at every flow of a family that q is about and does with it, by its
+	// full tuple, what judge says. It returns how many it removed,
 	// also with an error. A flow that no longer exists is no error.
-	Prune(ctx context.Context, fam Family, q FlowQuery, stale func(Flow) bool) (int, error)
+	Prune(ctx context.Context, fam Family, q FlowQuery, judge func(Flow) Verdict) (int, error)
 
 	// Challenge has the clients of TCP connections that were removed send a packet. It
 	// returns the first error.
 	Challenge(fam Family, removed []Flow) error
 }
 
-// A flow to a former endpoint can come back after it was removed: an answer in
-// flight looks like a new flow from the frontend to the client, and the client's
+// A flow to a former endpoint can come back after it was removed: a packet that the rules of
+// before have balanced makes one, and where nothing was balanced an answer in
+// flight looks like a new flow from the frontend to the client, whose
 // later packets pass for its answers. So flows are looked for once more
-// after secondLook, longer than most answers are under way, and short enough for a
+// after secondLook, longer than most packets are under way, and short enough for a
 // flow to move within a second. As long as some come back, others may come back in
 // the same way: looks go on, quickLooks of them in that time, then more slowly, at
 // last every retryMax.
 //
-// A flow that has not been answered yet is left to the second look: its endpoint may
-// have left and still answer.
+// A half-open connection to an endpoint that may still be there has until halfOpenLooks have been made,
+// one second, to be established.
 const (
-	secondLook = 300 * time.Millisecond
-	quickLooks = 10
+	secondLook    = 300 * time.Millisecond
+	quickLooks    = 10
+	halfOpenLooks = 3
+)
+
+// An association of SCTP whose endpoint has left is looked at every awaitLook until it ends, or more rarely, so that
+// this takes at most one part in awaitShare of a processor.
+const (
+	awaitLook  = 100 * time.Millisecond
+	awaitShare = 20
 )
 
 // maxRest is the longest pause of a flowWorker after a look. It pauses as long as it
@@ -65,10 +77,11 @@ const maxRest = 250 * time.Millisecond
 
 // A flowWorker removes from connection tracking the flows of one family and protocol that
 // changes made stale: the kernel would send a flow where it went before, for as
-// long as it lasts. What is stale says a flowJudge. A table of many flows takes time to look through, so this is
+// long as it lasts, and a connection that a client opens from the same port as well. What is stale says a
+// flowTable. A table of many flows takes time to look through, so this is
 // a goroutine of its own, Run, which nobody waits for.
 //
-// It looks for the flows of what changed. At all UDP flows it looks when it cannot
+// It looks for the flows of what changed. At all flows it looks when it cannot
 // know what changed: at first, for another Host, and when it is told to.
 type flowWorker struct {
 	fam    Family
@@ -80,7 +93,7 @@ type flowWorker struct {
 	wake   chan struct{}                                     // room for one
 
 	mu    sync.Mutex // never held while Flows works
-	judge flowJudge
+	table *flowTable
 	looks []*look // to be done; at most one at any time
 
 	// Of Run alone.
@@ -88,21 +101,12 @@ type flowWorker struct {
 	retry  time.Duration // wait after the last error
 }
 
-// A flowJudge knows which flows of a protocol are stale, by what was synced.
-type flowJudge interface {
-	synced(*synced) *look   // what to look for after a Sync
-	query(*look) FlowQuery  // what to ask connection tracking for
-	stale(*look, Flow) bool // whether a flow that is looked at has to go now
-	rest()                  // nothing is looked for any more
-}
-
 // synced is what a successful Sync changed since the one before, and what it led to.
 type synced struct {
-	changes  map[source.Key]ServiceChange
-	services map[source.Key]*Resolved // all
-	host     Host
-	node     *Node
-	all      bool // the kernel may have held something else meanwhile
+	changes map[source.Key]ServiceChange
+	host    Host
+	node    *Node
+	all     bool // the kernel may have held something else meanwhile
 }
 
 // newFlowWorkers returns one for each protocol; none where there are no flows to look at.
@@ -111,23 +115,23 @@ func newFlowWorkers(fam Family, cfg *Config) []*flowWorker {
 		return nil
 	}
 	return []*flowWorker{
-		newFlowWorker(fam, source.UDP, newUDPFrontends(), cfg.Flows, cfg.Log, cfg.OnFlows),
-		newFlowWorker(fam, source.TCP, newCloser(source.TCP), cfg.Flows, cfg.Log, nil),
-		newFlowWorker(fam, source.SCTP, newCloser(source.SCTP), cfg.Flows, cfg.Log, nil),
+		newFlowWorker(fam, source.UDP, cfg, cfg.OnFlows),
+		newFlowWorker(fam, source.TCP, cfg, nil),
+		newFlowWorker(fam, source.SCTP, cfg, nil),
 	}
 }
 
-func newFlowWorker(fam Family, proto source.Protocol, judge flowJudge, flows Flows, log *slog.Logger, looked func(Family, int, time.Duration)) *flowWorker {
+func newFlowWorker(fam Family, proto source.Protocol, cfg *Config, looked func(Family, int, time.Duration)) *flowWorker {
 	return &flowWorker{
-		fam: fam, proto: proto, flows: flows, log: log, looked: looked,
-		epoch: time.Now(), wake: make(chan struct{}, 1), judge: judge,
+		fam: fam, proto: proto, flows: cfg.Flows, log: cfg.Log, looked: looked,
+		epoch: time.Now(), wake: make(chan struct{}, 1), table: newFlowTable(proto),
 	}
 }
 
 // synced takes what a successful Sync changed. It does not block.
 func (w *flowWorker) synced(s *synced) {
 	w.mu.Lock()
-	l := w.judge.synced(s)
+	l := w.table.synced(s)
 	if l.all || len(l.changed) > 0 {
 		w.add(l)
 	}
@@ -201,27 +205,21 @@ func (w *flowWorker) next() (wait time.Duration, ok bool) {
 	return max(first.at-time.Since(w.epoch), time.Until(w.rested)), true
 }
 
-// look removes the flows that l finds stale. Each is judged by what is synced by then.
+// look does with the flows that l is about what is to become of them, by what is synced by then.
 func (w *flowWorker) look(ctx context.Context, l *look) {
 	start := time.Now()
-	var removed []Flow // of TCP
-	waiting := 0       // of n, those that were not answered yet, or have ended
-	n, err := w.flows.Prune(ctx, w.fam, w.query(l), func(f Flow) bool {
+	var seen seenFlows
+	n, err := w.flows.Prune(ctx, w.fam, w.query(l), func(f Flow) Verdict {
 		w.mu.Lock()
-		defer w.mu.Unlock()
-		stale := w.judge.stale(l, f)
-		switch {
-		case !stale:
-		case f.Unreplied || f.Ended:
-			waiting++
-		case w.proto == source.TCP && len(removed) < maxChallenged:
-			removed = append(removed, f)
-		}
-		return stale
+		v := w.table.judge(l, f)
+		w.mu.Unlock()
+		return seen.add(v, f)
 	})
-	w.challenge(removed)
+	if w.proto == source.TCP {
+		w.challenge(seen.closed)
+	}
 	took := time.Since(start)
-	w.tell(n, n-waiting, took)
+	w.tell(n, seen.closing, took)
 	if ctx.Err() != nil {
 		return
 	}
@@ -231,10 +229,36 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 		return
 	}
 	w.retry = 0
-	if l.done++; l.done == 1 || n > 0 {
-		w.later(l)
+	l.done++
+	switch {
+	case l.done == 1 || n > 0:
+		w.later(l, secondLook)
+	case seen.awaited > 0 && w.proto == source.TCP:
+		w.later(l, secondLook)
+	case seen.awaited > 0:
+		w.later(l, max(awaitLook, awaitShare*took))
 	}
-	w.restIfDone()
+}
+
+// seenFlows are what one look has come by.
+type seenFlows struct {
+	closing int    // connections that were established
+	closed  []Flow // the first of those
+	awaited int
+}
+
+// add notes a verdict, and returns it as Flows knows it.
+func (s *seenFlows) add(v Verdict, f Flow) Verdict {
+	switch {
+	case v == AwaitFlow:
+		s.awaited++
+		return KeepFlow
+	case v == RemoveFlow && !f.Unreplied && !f.Opening && !f.Ended:
+		if s.closing++; len(s.closed) < maxChallenged {
+			s.closed = append(s.closed, f)
+		}
+	}
+	return v
 }
 
 // tell tells what a look has removed, and how many of those were answered.
@@ -261,18 +285,10 @@ func (w *flowWorker) challenge(removed []Flow) {
 	}
 }
 
-func (w *flowWorker) restIfDone() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.looks) == 0 {
-		w.judge.rest()
-	}
-}
-
 func (w *flowWorker) query(l *look) FlowQuery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.judge.query(l)
+	return w.table.query(l)
 }
 
 // again retries a failed look after retryMin, and twice as long after each further
@@ -287,10 +303,12 @@ func (w *flowWorker) again(l *look, err error) {
 	w.add(l)
 }
 
-// later has the same looked for again. What falls into the same half of the time
-// to wait becomes one look.
-func (w *flowWorker) later(l *look) {
-	wait := min(secondLook<<min(max(l.done-quickLooks, 0), 10), retryMax)
+// later has the same looked for again after some time, or longer as looks go on. What falls into the same half of
+// the time to wait becomes one look.
+func (w *flowWorker) later(l *look, wait time.Duration) {
+	if wait == secondLook {
+		wait = min(secondLook<<min(max(l.done-quickLooks, 0), 10), retryMax)
+	}
 	step := wait / 2
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -308,8 +326,13 @@ type look struct {
 
 // A frontendChange is what became of the frontend at an address and port.
 type frontendChange struct {
-	appeared bool             // a frontend has come here, or refused flows until now
-	former   []netip.AddrPort // endpoints that a frontend had: where it is gone, only flows to these were ours
+	appeared bool // a frontend has come here, or refused flows until now
+	whole    bool // any flow to it may be stale
+
+	// Endpoints, sorted: those that a frontend had, whose flows may be stale, and of these those whose
+	// connections are closed, and those that may not answer any more. Where the frontend is gone, only
+	// flows to these were ours.
+	former, closed, dead []netip.AddrPort
 }
 
 // merge adds what o looks for.
@@ -323,21 +346,32 @@ func (l *look) merge(o *look) {
 
 // noteGone notes the flows of a frontend that was removed from some addresses.
 func (l *look) noteGone(f *Frontend, addrs []netip.Addr) {
+	if len(addrs) == 0 {
+		return
+	}
+	c := changeOf(f, nil)
 	for _, a := range addrs {
-		l.note(netip.AddrPortFrom(a, f.Key.Port), frontendChange{former: f.endpoints()})
+		l.note(netip.AddrPortFrom(a, f.Key.Port), c)
 	}
 }
 
-func (l *look) note(at netip.AddrPort, p frontendChange) {
+func (l *look) note(at netip.AddrPort, c frontendChange) {
 	if l.changed == nil {
 		l.changed = make(map[netip.AddrPort]frontendChange)
 	}
 	had := l.changed[at]
-	p.appeared = p.appeared || had.appeared
-	if len(had.former) > 0 {
-		p.former = sorted(slices.Concat(p.former, had.former))
+	l.changed[at] = frontendChange{
+		appeared: c.appeared || had.appeared, whole: c.whole || had.whole,
+		former: both(c.former, had.former), closed: both(c.closed, had.closed), dead: both(c.dead, had.dead),
 	}
-	l.changed[at] = p
+}
+
+// both returns the elements of two sorted lists.
+func both(a, b []netip.AddrPort) []netip.AddrPort {
+	if len(a) == 0 || len(b) == 0 {
+		return append(a[:len(a):len(a)], b...)
+	}
+	return sorted(slices.Concat(a, b))
 }
 
 // about reports whether l is about flows to or from an address and port.

@@ -34,10 +34,13 @@ type tracking struct {
 	unheard    error // when they are
 
 	unreplied bool // no flow has been answered yet
+	opening   bool // all are half-open connections
 	ended     bool // all are over
+
+	reopened []testFlow // those of which that was said
 }
 
-func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(Flow) bool) (n int, err error) {
+func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, judge func(Flow) Verdict) (n int, err error) {
 	c.mu.Lock()
 	c.queries = append(c.queries, q)
 	took, stuck := c.took, c.stuck
@@ -58,12 +61,18 @@ func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, stale func(
 	all := len(q.From)+len(q.To) == 0
 	c.flows = slices.DeleteFunc(c.flows, func(f testFlow) bool {
 		fl := f.flow()
-		fl.Unreplied, fl.Ended = c.unreplied, c.ended
-		gone := (all || slices.Contains(q.To, fl.Dst) || slices.Contains(q.From, fl.Src)) && stale(fl)
-		if gone {
-			n++
+		fl.Unreplied, fl.Opening, fl.Ended = c.unreplied, c.opening, c.ended
+		if !all && !slices.Contains(q.To, fl.Dst) && !slices.Contains(q.From, fl.Src) {
+			return false
 		}
-		return gone
+		switch judge(fl) {
+		case RemoveFlow, MoveFlow:
+			n++
+			return true
+		case ReopenFlow:
+			c.reopened = append(c.reopened, f)
+		}
+		return false
 	})
 	c.flows = append(c.flows, c.back...)
 	return n, nil
@@ -114,7 +123,8 @@ type worker struct {
 
 func startWorker(t *testing.T) *worker {
 	w := &worker{track: &tracking{}}
-	w.flowWorker = newFlowWorker(IPv4, source.UDP, newUDPFrontends(), w.track, slog.New(slog.NewTextHandler(&w.log, nil)), func(_ Family, n int, _ time.Duration) { w.deleted += n })
+	cfg := &Config{Flows: w.track, Log: slog.New(slog.NewTextHandler(&w.log, nil))}
+	w.flowWorker = newFlowWorker(IPv4, source.UDP, cfg, func(_ Family, n int, _ time.Duration) { w.deleted += n })
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(ctx) })
@@ -252,10 +262,11 @@ func TestFlowWorkerMergesLooks(t *testing.T) {
 // One look in place of two is about all that either was, whichever came first.
 func TestLooksMerge(t *testing.T) {
 	at := func(appeared bool, former ...string) map[netip.AddrPort]frontendChange {
-		p := frontendChange{appeared: appeared}
+		p := frontendChange{appeared: appeared, whole: appeared}
 		for _, a := range former {
 			p.former = append(p.former, netip.MustParseAddrPort(a))
 		}
+		p.closed, p.dead = p.former, p.former
 		return map[netip.AddrPort]frontendChange{netip.MustParseAddrPort("10.96.0.1:53"): p}
 	}
 	const a, b = "10.0.0.1:53", "10.0.0.2:53"
@@ -400,7 +411,7 @@ func dnsFile(endpoints ...string) source.Unit {
 	return u
 }
 
-// A second look follows each change of UDP, and only those.
+// A second look follows each change, of its protocol.
 func TestLoopLooksForFlowsTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &tracking{}
@@ -409,8 +420,8 @@ func TestLoopLooksForFlowsTwice(t *testing.T) {
 		synctest.Wait()
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
 		time.Sleep(time.Second)
-		if n := track.looks(); n != 0 {
-			t.Errorf("%d looks for a TCP service, want none", n)
+		if n := track.looks(); n != 2 {
+			t.Errorf("%d looks for a TCP service, want 2", n)
 		}
 		l.Apply(set(dnsFile("10.0.0.1")))
 		if n := track.looks(); n != 1 {
@@ -434,8 +445,8 @@ func TestLoopGoesOnWhileFlowsAreStuck(t *testing.T) {
 		k.expect(t, "web")
 		l.Apply(set(dnsFile("10.0.0.3"), file("a", "x 10.96.0.1:80")))
 		k.expect(t, "web x")
-		if n := track.looks(); n != 1 {
-			t.Errorf("%d looks, want the one that is stuck", n)
+		if n := track.looks(); n != 2 {
+			t.Errorf("%d looks, want those of UDP and TCP that are stuck", n)
 		}
 		close(track.stuck)
 		if n := track.looks(); n != 1 {
@@ -464,7 +475,7 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 			time.Sleep(time.Second)
 			k.failWith(nil)
 			time.Sleep(time.Minute)
-		}, 2},
+		}, 4}, // at flows of UDP, and at connections of the new service
 		{"others changed the kernel", func(l *Loop, _ *kernel) { l.Repair(IPv4) }, 2},
 		{"the kernel differs", func(_ *Loop, k *kernel) {
 			k.mu.Lock()

@@ -7,33 +7,32 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// udpFrontends are the UDP frontends of one family as they were last synced,
-// and where flows to them may be.
-type udpFrontends struct {
+// A flowTable has the frontends of one family and protocol as they were last synced, and judges
+// flows by them. What a flow is judged by is the same for every protocol: whether a new one from its source
+// could be where it is.
+type flowTable struct {
+	proto     source.Protocol
 	node      *Node // nil: nothing was synced yet
 	host      Host
 	services  map[source.Key][]*Frontend
 	frontends map[netip.AddrPort]*Frontend // node ports by the unspecified address
 }
 
-func newUDPFrontends() *udpFrontends {
-	return &udpFrontends{services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
+func newFlowTable(proto source.Protocol) *flowTable {
+	return &flowTable{proto: proto, services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
 }
 
 func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
 
-// synced implements flowJudge. Of each change only New is used.
-func (t *udpFrontends) synced(s *synced) *look {
+// synced takes over what a successful Sync changed, and returns what to look for.
+func (t *flowTable) synced(s *synced) *look {
 	l := t.update(s.changes, s.host, s.node)
 	l.all = (l.all || s.all) && len(t.frontends) > 0
 	return l
 }
 
-// rest implements flowJudge.
-func (t *udpFrontends) rest() {}
-
-// update applies changes and returns which flows may now be at a wrong endpoint.
-func (t *udpFrontends) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
+// update applies changes, of which only New is used, and returns which flows may now be at a wrong endpoint.
+func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.noteUnserved(l, &host)
 	was, now := t.replace(changes)
@@ -43,27 +42,27 @@ func (t *udpFrontends) update(changes map[source.Key]ServiceChange, host Host, n
 	}
 	t.node, t.host = node, host
 	for key, f := range now {
-		if moves(was[key], f) {
+		if c := changeOf(was[key], f); t.concerns(c, was[key], f) {
 			for _, a := range t.host.Addrs(f) {
-				l.note(netip.AddrPortFrom(a, f.Key.Port), changeOf(was[key]))
+				l.note(netip.AddrPortFrom(a, f.Key.Port), c)
 			}
 		}
 	}
 	return l
 }
 
-// changeOf returns the change of a frontend; was is nil if it is new. Its
-// endpoints are noted in case it is removed before its flows are judged.
-func changeOf(was *Frontend) frontendChange {
-	if was == nil {
-		return frontendChange{appeared: true}
+// concerns reports whether flows may be stale after the change of a frontend. Those of UDP may
+// stay at an endpoint that gets no new ones.
+func (t *flowTable) concerns(c frontendChange, was, now *Frontend) bool {
+	if t.proto == source.UDP {
+		return c.whole || moves(was, now)
 	}
-	return frontendChange{appeared: refused(was), former: was.endpoints()}
+	return c.whole || len(c.former) > 0
 }
 
 // replace puts the frontends of changed services into the table. It returns what
 // was there before and what replaces it: a frontend may move between services.
-func (t *udpFrontends) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
+func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
 	was, now = make(map[netip.AddrPort]*Frontend), make(map[netip.AddrPort]*Frontend)
 	for key := range changes {
 		for _, f := range t.services[key] {
@@ -73,7 +72,7 @@ func (t *udpFrontends) replace(changes map[source.Key]ServiceChange) (was, now m
 		delete(t.services, key)
 	}
 	for key, ch := range changes {
-		for _, f := range ofProtocol(ch.New, source.UDP) {
+		for _, f := range ofProtocol(ch.New, t.proto) {
 			now[f.addrPort()], t.frontends[f.addrPort()] = f, f
 			t.services[key] = append(t.services[key], f)
 		}
@@ -82,7 +81,7 @@ func (t *udpFrontends) replace(changes map[source.Key]ServiceChange) (was, now m
 }
 
 // noteUnserved notes the flows to node ports on addresses that no longer serve them.
-func (t *udpFrontends) noteUnserved(l *look, host *Host) {
+func (t *flowTable) noteUnserved(l *look, host *Host) {
 	plain := &Frontend{Key: FrontendKey{Kind: NodePort}}
 	lost := addrsBut(t.host.Addrs(plain), host.Addrs(plain))
 	if len(lost) == 0 {
@@ -95,52 +94,125 @@ func (t *udpFrontends) noteUnserved(l *look, host *Host) {
 	}
 }
 
-// query returns what to ask connection tracking for. An answer that passes for a
+// query returns what to ask connection tracking for. Of TCP and SCTP that is connections of former
+// endpoints, where nothing else can be stale. An answer of UDP that passes for a
 // new flow comes from where a frontend is new; else only the later looks, which
 // are there for what is unlikely, ask for that too.
-func (t *udpFrontends) query(l *look) (q FlowQuery) {
-	q.Protocol = source.UDP
+func (t *flowTable) query(l *look) (q FlowQuery) {
+	q.Protocol = t.proto
 	if l.all {
 		return q
 	}
-	for at, p := range l.changed {
+	whole := t.proto == source.UDP
+	for at, c := range l.changed {
 		q.To = append(q.To, at)
-		if (p.appeared || l.done > 0) && t.foreign(at) {
+		q.At = append(q.At, c.former...)
+		whole = whole || c.whole
+		if t.proto == source.UDP && (c.appeared || l.done > 0) && t.foreign(at) {
 			q.From = append(q.From, at)
 		}
 	}
-	q.To, q.From = sorted(q.To), sorted(q.From)
+	if whole {
+		q.At = nil
+	}
+	q.To, q.From, q.At = sorted(q.To), sorted(q.From), sorted(q.At)
 	return q
 }
 
 // foreign reports whether there is a frontend on an address that no interface of
 // this host carries: the host sends nothing from there.
-func (t *udpFrontends) foreign(at netip.AddrPort) bool {
+func (t *flowTable) foreign(at netip.AddrPort) bool {
 	return t.frontends[at] != nil && !t.node.Owns(at.Addr())
 }
 
-// stale reports whether a flow that l is about has to go now.
-func (t *udpFrontends) stale(l *look, fl Flow) bool {
-	return t.misled(l, fl) && !(l.done == 0 && fl.waits())
+// A Verdict says what becomes of a flow that was looked at.
+type Verdict uint8
+
+// The verdicts.
+const (
+	KeepFlow   Verdict = iota
+	RemoveFlow         // its next packet is a new flow to the rules
+	MoveFlow           // the same, and answers under way still find the client
+	ReopenFlow         // a connection of TCP: it goes on, and the first SYN after its end is a new one to the rules
+	AwaitFlow          // a connection that is looked at again: half-open, or one of SCTP until it ends
+)
+
+// judge returns what becomes of a flow.
+func (t *flowTable) judge(l *look, fl Flow) Verdict {
+	switch where := t.standing(l, fl); {
+	case where == fits, where == lingering && t.proto == source.UDP:
+		return KeepFlow
+	case t.proto == source.UDP && l.done == 0 && fl.waits() && !fl.Movable:
+		return KeepFlow // its endpoint may have left and still answer
+	case t.proto == source.UDP:
+		return MoveFlow
+	case where == isClosed, fl.Unreplied, fl.Ended:
+		return RemoveFlow
+	case fl.Opening && (l.done >= halfOpenLooks || t.dead(l, fl)):
+		return RemoveFlow
+	case fl.Opening, t.proto != source.TCP:
+		return AwaitFlow
+	case fl.Reopening:
+		return KeepFlow
+	}
+	return ReopenFlow
 }
 
-// misled reports whether a flow that l is about goes to a wrong endpoint.
-func (t *udpFrontends) misled(l *look, fl Flow) bool {
-	if l.about(fl.Src) && t.foreign(fl.Src) {
-		return true // it is an answer
+// A flowStanding says how a flow stands to the frontends there are.
+type flowStanding uint8
+
+// The standings.
+const (
+	fits      flowStanding = iota // a new one could be where it is, or it is not ours
+	lingering                     // its endpoint gets no new flows, and keeps those it has
+	strays                        // its endpoint has left, or its source is not admitted
+	isClosed                      // its endpoint has left, and its service has its connections closed
+)
+
+// standing returns how a flow stands that l may be about.
+func (t *flowTable) standing(l *look, fl Flow) flowStanding {
+	if t.proto == source.UDP && l.about(fl.Src) && t.foreign(fl.Src) {
+		return strays // it is an answer
 	}
 	if !l.about(fl.Dst) {
-		return false
+		return fits
 	}
 	addressed, nodePort := t.at(fl.Dst)
-	if addressed == nil && nodePort == nil {
-		return slices.Contains(l.changed[fl.Dst].former, fl.Reply)
+	switch was := l.changed[fl.Dst]; {
+	case t.closes(was, addressed, nodePort, fl):
+		return isClosed
+	case addressed != nil || nodePort != nil:
+		return t.fit(fl, addressed, nodePort)
+	case inSorted(was.former, fl.Reply):
+		return strays
 	}
-	return !t.fits(fl, addressed, nodePort)
+	return fits
+}
+
+// closes reports whether a connection is to be closed: no frontend that it may have matched has its endpoint.
+func (t *flowTable) closes(was frontendChange, addressed, nodePort *Frontend, fl Flow) bool {
+	closed := inSorted(was.closed, fl.Reply)
+	for _, f := range []*Frontend{addressed, nodePort} {
+		if f == nil {
+			continue
+		}
+		if f.has(fl.Reply) {
+			return false
+		}
+		closed = closed || inSorted(f.closed(), fl.Reply)
+	}
+	return closed
+}
+
+// dead reports whether the endpoint of a flow may not answer any more.
+func (t *flowTable) dead(l *look, fl Flow) bool {
+	addressed, nodePort := t.at(fl.Dst)
+	return inSorted(l.changed[fl.Dst].dead, fl.Reply) ||
+		addressed != nil && inSorted(addressed.dead(), fl.Reply) || nodePort != nil && inSorted(nodePort.dead(), fl.Reply)
 }
 
 // at returns the frontends that match a destination. Either may be nil.
-func (t *udpFrontends) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
+func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 	nodePort = t.frontends[netip.AddrPortFrom(FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
 	if nodePort != nil && !slices.Contains(t.host.Addrs(nodePort), dst.Addr()) {
 		nodePort = nil
@@ -148,15 +220,41 @@ func (t *udpFrontends) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 	return t.frontends[dst], nodePort
 }
 
-// fits reports whether the frontend that a flow matched may have sent it where it is.
+// fit returns how a flow stands to the frontends that it matches.
 // In every mode a frontend with an address of its own comes before a node port of the
-// same number, which gets what the former does not balance.
-func (t *udpFrontends) fits(fl Flow, addressed, nodePort *Frontend) bool {
-	from := t.origin(fl)
-	if addressed != nil && (from.has(addressed, fl) || from.takenBy(addressed, fl.Src.Addr())) {
-		return from.has(addressed, fl)
+// same number, which gets what the former does not balance; sources that it does not admit are dropped.
+func (t *flowTable) fit(fl Flow, addressed, nodePort *Frontend) flowStanding {
+	from, src := t.origin(fl), fl.Src.Addr()
+	if addressed != nil {
+		if !addressed.admits(src) {
+			return strays
+		}
+		if where := from.standing(addressed, fl); where != strays || from.takenBy(addressed) {
+			return where
+		}
 	}
-	return nodePort != nil && from.has(nodePort, fl)
+	if nodePort != nil && nodePort.admits(src) {
+		return from.standing(nodePort, fl)
+	}
+	return strays
+}
+
+// admits reports whether a source may use a frontend.
+func (f *Frontend) admits(src netip.Addr) bool {
+	_, in := f.rangeOf(src)
+	return in || !f.Restricted
+}
+
+// rangeOf returns the source range that has an address, if one has.
+func (f *Frontend) rangeOf(a netip.Addr) (netip.Prefix, bool) {
+	i, found := slices.BinarySearchFunc(f.SourceRanges, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	if found {
+		return f.SourceRanges[i], true
+	}
+	if i == 0 || !f.SourceRanges[i-1].Contains(a) {
+		return netip.Prefix{}, false
+	}
+	return f.SourceRanges[i-1], true
 }
 
 // An origin says which route of a frontend applies to a flow.
@@ -170,7 +268,7 @@ const (
 	fromEither
 )
 
-func (t *udpFrontends) origin(fl Flow) origin {
+func (t *flowTable) origin(fl Flow) origin {
 	src := fl.Src.Addr()
 	switch {
 	case t.node.Owns(src), src.IsLoopback(), inAny(t.host.LocalCIDRs, src):
@@ -193,14 +291,21 @@ func (o origin) routes(f *Frontend) [2]Route {
 	return [2]Route{f.Outside, f.Local}
 }
 
-// has reports whether a flow to f may be where it is: at an endpoint, or where nothing is
-// translated on the way to one.
-func (o origin) has(f *Frontend, fl Flow) bool {
+// standing returns how a flow to f stands. Nothing may be translated on the way to an endpoint.
+func (o origin) standing(f *Frontend, fl Flow) flowStanding {
 	if fl.Reply == fl.Dst && o.leaves(f.Outside.Pool) {
-		return true
+		return fits
 	}
-	routes := o.routes(f)
-	return routes[0].Pool.has(fl.Reply) || routes[1].Pool.has(fl.Reply)
+	where := strays
+	for _, r := range o.routes(f) {
+		switch {
+		case r.Pool.targeted(fl.Reply):
+			return fits
+		case inSorted(r.Pool.Kept, fl.Reply):
+			where = lingering
+		}
+	}
+	return where
 }
 
 // leaves reports whether connection tracking knows nothing of where packets to a pool go.
@@ -211,10 +316,10 @@ func (o origin) leaves(p *Pool) bool {
 	return p.OnePacket
 }
 
-// takenBy reports whether f balances all packets from a source.
-func (o origin) takenBy(f *Frontend, src netip.Addr) bool {
+// takenBy reports whether f balances all packets that it admits.
+func (o origin) takenBy(f *Frontend) bool {
 	routes := o.routes(f)
-	return routes[0].Action == Balance && routes[1].Action == Balance && (!f.Restricted || inAny(f.SourceRanges, src))
+	return routes[0].Action == Balance && routes[1].Action == Balance
 }
 
 // moves reports whether flows to a frontend may be at a wrong place after it changed.
@@ -223,9 +328,6 @@ func moves(old, f *Frontend) bool {
 }
 
 func (r Route) moves(to Route) bool { return r.Action != to.Action || !to.Pool.covers(r.Pool) }
-
-// refused reports whether a frontend balanced nothing for some sources.
-func refused(f *Frontend) bool { return f.Outside.Action != Balance || f.Local.Action != Balance }
 
 // has reports whether a flow may be at an endpoint: one that gets new flows, or
 // one that keeps what it has.

@@ -30,7 +30,7 @@ func TestStaleFlowsToAnsweringEndpoints(t *testing.T) {
 		"direct":     {service(direct), []testFlow{flows[2], flows[3], flows[5]}},
 		"one packet": {service(onePacket), []testFlow{flows[2], flows[5]}},
 	} {
-		tbl := newUDPFrontends()
+		tbl := newFlowTable(source.UDP)
 		l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.service})
 		l.all = true
 		if gone := tbl.removed(l, flows); !slices.Equal(gone, tt.gone) {

@@ -26,7 +26,7 @@ func (f testFlow) flow() Flow {
 
 // sync brings a table up to date with services, of which a nil one is gone, and
 // returns what is to be looked for.
-func (t *udpFrontends) sync(node *Node, services map[string]*source.Service) *look {
+func (t *flowTable) sync(node *Node, services map[string]*source.Service) *look {
 	changes := make(map[source.Key]ServiceChange)
 	for name, s := range services {
 		key := source.Key{Namespace: "default", Name: name}
@@ -41,12 +41,12 @@ func (t *udpFrontends) sync(node *Node, services map[string]*source.Service) *lo
 }
 
 // removed returns which of flows would be removed: asked for, and stale.
-func (t *udpFrontends) removed(l *look, flows []testFlow) (gone []testFlow) {
+func (t *flowTable) removed(l *look, flows []testFlow) (gone []testFlow) {
 	q := t.query(l)
 	for _, f := range flows {
 		fl := f.flow()
 		asked := l.all || slices.Contains(q.To, fl.Dst) || slices.Contains(q.From, fl.Src)
-		if asked && t.stale(l, fl) {
+		if asked && t.judge(l, fl) != KeepFlow {
 			gone = append(gone, f)
 		}
 	}
@@ -80,7 +80,7 @@ func TestStaleFlows(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tbl := newUDPFrontends()
+			tbl := newFlowTable(source.UDP)
 			tbl.sync(testNode(), map[string]*source.Service{"dns": tt.old})
 			l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.new})
 			l.all, l.done = tt.full, 1
@@ -117,7 +117,7 @@ func TestStaleFlowsOfPlacedNodePorts(t *testing.T) {
 		{"another than the setting has", svc(), svc("192.0.2.2/32"), []testFlow{one, hostTwo}}, // a look at all
 		{"nowhere", svc("192.0.2.2/32"), svc("10.9.0.0/16"), []testFlow{two}},
 	} {
-		tbl := newUDPFrontends()
+		tbl := newFlowTable(source.UDP)
 		tbl.sync(node, map[string]*source.Service{"dns": tt.old})
 		l := tbl.sync(node, map[string]*source.Service{"dns": tt.now})
 		l.done = 1
@@ -176,13 +176,13 @@ func TestStaleFlowsWhereFrontendsMeet(t *testing.T) {
 		{"address goes, and node port too", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")},
 			map[string]*source.Service{"a": nil, "n": nil}, false, []testFlow{bothA, bothN, otherN, inRange}},
 		{"address is not for everyone", map[string]*source.Service{"a": restricted("10.0.0.1"), "n": nodePort("10.0.0.2")}, nil, true,
-			[]testFlow{inRange}},
+			[]testFlow{bothA, bothN, inRange}},
 		{"address goes to another service", map[string]*source.Service{"a": addressed("10.0.0.1"), "n": nodePort("10.0.0.2")},
 			map[string]*source.Service{"a": nil, "b": addressed("10.0.0.1")}, false, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tbl := newUDPFrontends()
+			tbl := newFlowTable(source.UDP)
 			tbl.sync(node, tt.old)
 			l := tbl.sync(node, tt.new)
 			l.all = tt.full
@@ -234,7 +234,7 @@ func TestStaleFlowsBySource(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tbl := newUDPFrontends()
+			tbl := newFlowTable(source.UDP)
 			tbl.sync(tt.node, map[string]*source.Service{"dns": tt.old})
 			l := tbl.sync(tt.node, map[string]*source.Service{"dns": tt.new})
 			l.all = tt.full
@@ -249,7 +249,7 @@ func TestStaleFlowsBySource(t *testing.T) {
 func TestStaleFlowsOfLocalhost(t *testing.T) {
 	for _, served := range []bool{false, true} {
 		node := testNode(func(n *Node) { n.LocalhostNodePorts = served })
-		tbl := newUDPFrontends()
+		tbl := newFlowTable(source.UDP)
 		tbl.sync(node, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))})
 		l := tbl.sync(node, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))})
 		flows := []testFlow{{"127.0.0.1:999", "127.0.0.1:30053", "10.0.0.1:5353"}}
@@ -262,7 +262,7 @@ func TestStaleFlowsOfLocalhost(t *testing.T) {
 // What an address of the node served goes with it.
 func TestStaleFlowsOfLostAddress(t *testing.T) {
 	two := testNode(func(n *Node) { n.NodePortAddrs = addrs("192.0.2.1", "192.0.2.2") })
-	tbl := newUDPFrontends()
+	tbl := newFlowTable(source.UDP)
 	tbl.sync(two, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))})
 	l := tbl.sync(testNode(), nil)
 	if !l.all {
@@ -280,7 +280,7 @@ func TestStaleFlowsOfLostAddress(t *testing.T) {
 // for is a walk through the table.
 func TestFlowQuery(t *testing.T) {
 	vip, nodePort := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("192.0.2.1:30053")
-	tbl := newUDPFrontends()
+	tbl := newFlowTable(source.UDP)
 	tbl.sync(testNode(), nil)
 	expect := func(when string, l *look, from ...netip.AddrPort) {
 		t.Helper()

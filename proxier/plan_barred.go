@@ -30,7 +30,8 @@ func (f *Frontend) bars(old *Frontend) bool {
 		return f.Restricted
 	}
 	within := func(p netip.Prefix) bool {
-		return slices.ContainsFunc(f.SourceRanges, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Overlaps(p) })
+		q, ok := f.rangeOf(p.Addr())
+		return ok && q.Bits() <= p.Bits()
 	}
 	return slices.ContainsFunc(old.SourceRanges, func(p netip.Prefix) bool { return !within(p) })
 }

@@ -203,6 +203,9 @@ func (p *Pool) targeted(a netip.AddrPort) bool {
 	return ok
 }
 
+// refused reports whether a frontend balanced nothing for some sources.
+func refused(f *Frontend) bool { return f.Outside.Action != Balance || f.Local.Action != Balance }
+
 // predating returns that flows are removed which a UDP frontend did not balance.
 func predating(port *resolvedPort, was frontendIndex) []Consequence {
 	c := port.consequence(Predating)

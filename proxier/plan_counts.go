@@ -105,7 +105,7 @@ func (p *FamilyPlan) sum(c *Consequence, counts map[Pair]int) (n int) {
 
 // countFlows counts the UDP flows that a sync would have removed.
 func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[Pair]int) error {
-	t := newUDPFrontends()
+	t := newFlowTable(source.UDP)
 	if !p.fresh {
 		t.update(asChanges(nil, p.before), p.host, p.node)
 	}
@@ -113,11 +113,11 @@ func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[Pai
 	if !l.all && len(l.changed) == 0 {
 		return nil
 	}
-	_, err := flows.Prune(ctx, p.Family, t.query(l), func(fl Flow) bool {
-		if t.misled(l, fl) {
+	_, err := flows.Prune(ctx, p.Family, t.query(l), func(fl Flow) Verdict {
+		if t.standing(l, fl) > lingering {
 			counts[Pair{FrontendAddr{source.UDP, fl.Dst}, fl.Reply}]++
 		}
-		return false
+		return KeepFlow
 	})
 	return err
 }

@@ -114,14 +114,15 @@ func TestUnansweredOfOneThatIsBack(t *testing.T) {
 		{"back", was, false},
 		{"still down", Resolve(more, down, testNode(), IPv4), true},
 	} {
-		c := newCloser(source.TCP)
-		tell := func(from, to *Resolved) *look {
-			return c.synced(&synced{changes: map[source.Key]ServiceChange{svc.Key: {Old: from, New: to}}, host: testNode().Host(IPv4)})
+		c := newFlowTable(source.TCP)
+		tell := func(to *Resolved) *look {
+			return c.synced(&synced{changes: map[source.Key]ServiceChange{svc.Key: {New: to}}, host: testNode().Host(IPv4), node: testNode()})
 		}
-		first := tell(was, failed)
-		tell(failed, tt.then)
-		f := Flow{Dst: netip.MustParseAddrPort("10.96.0.10:80"), Reply: netip.MustParseAddrPort("10.0.0.1:8080"), Unreplied: true}
-		if got := c.stale(first, f); got != tt.want {
+		tell(was)
+		first := tell(failed)
+		tell(tt.then)
+		f := Flow{Src: netip.MustParseAddrPort("10.9.9.9:999"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), Reply: netip.MustParseAddrPort("10.0.0.1:8080"), Unreplied: true}
+		if got := c.judge(first, f) == RemoveFlow; got != tt.want {
 			t.Errorf("%s: a connection that waits for an answer is stale: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -15,17 +15,22 @@ import (
 // connections is connection tracking as the Loop, a plan, drains and a Collector of traffic need it.
 type connections struct{}
 
-func (connections) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, stale func(proxier.Flow) bool) (int, error) {
+func (connections) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (int, error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
 	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict {
-		return conntrack.RemoveIf(stale(proxier.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply, Unreplied: f.Unreplied, Ended: f.Ended}))
+		return verdicts[judge(proxier.Flow(f))]
 	})
+}
+
+var verdicts = [...]conntrack.Verdict{
+	proxier.KeepFlow: conntrack.Keep, proxier.RemoveFlow: conntrack.Remove,
+	proxier.MoveFlow: conntrack.Move, proxier.ReopenFlow: conntrack.Reopen,
 }
 
 func (connections) Challenge(fam proxier.Family, removed []proxier.Flow) error {
 	list := make([]conntrack.Flow, len(removed))
 	for i, f := range removed {
-		list[i] = conntrack.Flow{Src: f.Src, Dst: f.Dst, Reply: f.Reply}
+		list[i] = conntrack.Flow(f)
 	}
 	return conntrack.Challenge(fam == proxier.IPv6, list)
 }
