@@ -3,6 +3,7 @@ package announcer
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,15 +65,14 @@ func (a *Announcer) Unheard(fam proxier.Family) string {
 	return why
 }
 
-// Why says what is in the way of routes, or else what is to be done about the session; empty: nothing.
+// Why says what is in the way of routes, and what is to be done about the session; empty: nothing.
 func (s *Session) Why() string {
-	if !s.Up() {
-		return cmp.Or(s.LastError, s.Notice)
+	parts := []string{s.LastError, s.Notice}
+	if s.Up() {
+		parts = []string{s.IPv4.Withheld, s.IPv6.Withheld, s.Notice}
 	}
-	if s.IPv4.Withheld == s.IPv6.Withheld {
-		return cmp.Or(s.IPv4.Withheld, s.Notice)
-	}
-	return strings.TrimSpace(s.IPv4.Withheld + " " + s.IPv6.Withheld)
+	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
+	return strings.Join(slices.Compact(parts), "; ")
 }
 
 // Sessions returns those with all routers that settings name, in their order.
@@ -110,7 +110,7 @@ func (s *Session) noteLack(l lack) {
 	switch {
 	case text == "":
 	case l.kept:
-		s.Notice = text
+		s.Notice = strings.TrimPrefix(s.Notice+"; "+text, "; ")
 	default:
 		s.LastError = text
 	}

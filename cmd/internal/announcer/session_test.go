@@ -57,3 +57,24 @@ func TestUnheard(t *testing.T) {
 		})
 	}
 }
+
+// All that there is to say of a session is in its row.
+func TestWhy(t *testing.T) {
+	for _, tt := range []struct {
+		session Session
+		lack    lack
+		want    string
+	}{
+		{Session{State: Established}, lack{}, ""},
+		{Session{State: Established, IPv6: SessionRoutes{Withheld: "no IPv6"}, Notice: "sends many"}, lack{}, "no IPv6; sends many"},
+		{Session{State: Established, IPv4: SessionRoutes{Withheld: "none"}, IPv6: SessionRoutes{Withheld: "none"}}, lack{}, "none"},
+		{Session{State: Established, Notice: "sends many"}, lack{why: "no password", kept: true}, "sends many; no password"},
+		{Session{State: "active", LastError: "refused"}, lack{why: "no password", kept: true}, "refused; no password"},
+		{Session{State: "active", LastError: "refused"}, lack{why: "no password"}, "no password"},
+	} {
+		tt.session.noteLack(tt.lack)
+		if got := tt.session.Why(); got != tt.want {
+			t.Errorf("%+v: %q; want %q", tt.session, got, tt.want)
+		}
+	}
+}
