@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"time"
 
 	api "github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -15,9 +16,14 @@ import (
 // A tap is the log of GoBGP. GoBGP says there, and only there, why a connection of ours failed and which
 // notifications were sent and received; note hears of these. Warnings and errors go on to out, the rest ends here.
 type tap struct {
-	out  slog.Handler
-	peer netip.Addr // from the attribute Key
-	note func(peer netip.Addr, m message)
+	out   slog.Handler
+	peer  netip.Addr // from the attribute Key
+	note  func(peer netip.Addr, m message)
+	limit *limiter
+}
+
+func newTap(out slog.Handler, note func(netip.Addr, message)) *tap {
+	return &tap{out: out, note: note, limit: &limiter{last: map[repeated]*repeats{}}}
 }
 
 // A message is a record of GoBGP's log that says something about a session.
@@ -69,6 +75,15 @@ func (t *tap) Handle(ctx context.Context, r slog.Record) error {
 	}
 	if r.Level < slog.LevelWarn || r.Message == textStopTwice || !t.out.Enabled(ctx, r.Level) {
 		return nil
+	}
+	peer, m := t.read(r)
+	leftOut, some := t.limit.take(repeated{peer, m.text}, time.Now())
+	if !some {
+		return nil
+	}
+	if leftOut > 0 {
+		r = r.Clone()
+		r.Add("left_out", leftOut)
 	}
 	return t.out.Handle(ctx, r)
 }

@@ -107,7 +107,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	defer close(s.ended)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	quiet := slog.New(&tap{out: s.cfg.Log.Handler(), note: s.note})
+	quiet := slog.New(newTap(s.cfg.Log.Handler(), s.note))
 	srv := server.NewBgpServer(server.LoggerOption(quiet, nil))
 	go srv.Serve()
 	if err := s.start(ctx, srv); err != nil {
