@@ -32,7 +32,8 @@
 // # What is refused
 //
 // Routes that a peer sends reach neither our table nor other peers; [Family.Refused] counts them, with
-// our own routes where a router sends them back, as FRR does. GoBGP keeps them in memory all the same, so
+// our own routes where a router sends them back, as FRR does. GoBGP keeps them in memory all the same, without
+// their attributes and [MostReceived] of each peer at most, so
 // a router should be configured to send none; [PeerState.Notice] says so where it sends many.
 //
 // # Files

@@ -20,3 +20,6 @@ func (s *Speaker) SetSettle(d time.Duration) { s.settle = d }
 
 // SetListAddrs sets how the addresses of an interface are listed, before Run.
 func (s *Speaker) SetListAddrs(f func(netlink.Link, int) ([]netlink.Addr, error)) { s.listAddrs = f }
+
+// SetMostReceived sets how many routes of a router are kept, before Run.
+func (s *Speaker) SetMostReceived(n int) { s.mostReceived = n }

@@ -15,15 +15,17 @@ import (
 
 // A tap is the log of GoBGP. GoBGP says there, and only there, why a connection of ours failed and which
 // notifications were sent and received; note hears of these. Warnings and errors go on to out, the rest ends here.
+// It also is where updates are made small before GoBGP keeps them, see strip.
 type tap struct {
 	out   slog.Handler
 	peer  netip.Addr // from the attribute Key
 	note  func(peer netip.Addr, m message)
+	full  func(peer netip.Addr) bool // no more routes of it are kept
 	limit *limiter
 }
 
-func newTap(out slog.Handler, note func(netip.Addr, message)) *tap {
-	return &tap{out: out, note: note, limit: &limiter{last: map[repeated]*repeats{}}}
+func newTap(out slog.Handler, note func(netip.Addr, message), full func(netip.Addr) bool) *tap {
+	return &tap{out: out, note: note, full: full, limit: &limiter{last: map[repeated]*repeats{}}}
 }
 
 // A message is a record of GoBGP's log that says something about a session.
@@ -42,6 +44,7 @@ const (
 	textReceived     = "received notification"
 	textHoldTimer    = "hold timer expired"
 	textNoPassword   = "failed to set md5"
+	textUpdate       = "received update"
 )
 
 // quiet are errors of GoBGP that are none here.
@@ -71,6 +74,9 @@ func (t *tap) Handle(ctx context.Context, r slog.Record) error {
 	switch r.Message {
 	case textNoConnection, textClosedEarly, textSent, textReceived, textHoldTimer, textNoPassword:
 		t.note(t.read(r))
+		return nil
+	case textUpdate:
+		strip(r, t.full(t.peer.Unmap()))
 		return nil
 	}
 	if r.Level < slog.LevelWarn || r.Message == textStopTwice || !t.out.Enabled(ctx, r.Level) {

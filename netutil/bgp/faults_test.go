@@ -13,7 +13,7 @@ import (
 func TestLogIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
-		log := slog.New(newTap(slog.NewTextHandler(&text, nil), func(netip.Addr, message) {}))
+		log := slog.New(newTap(slog.NewTextHandler(&text, nil), func(netip.Addr, message) {}, func(netip.Addr) bool { return false }))
 		one, two := log.With("Key", "192.0.2.1"), log.With("Key", "192.0.2.2")
 		for range 84 {
 			one.Warn("Closed an accepted connection", "State", "BGP_FSM_ESTABLISHED")

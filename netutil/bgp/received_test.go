@@ -106,3 +106,89 @@ func hostRoute(t *testing.T, i int) packet.PathNLRI {
 	}
 	return packet.PathNLRI{NLRI: nlri}
 }
+
+// Of a route that is refused no attribute is kept, however large.
+func TestLargeAttributesAreNotKept(t *testing.T) {
+	r := newRouter(t)
+	s := run(t, config(r.peer()))
+	set(t, s)
+	c := r.establish()
+	until(t, s, "established", established)
+	before := heap()
+	const routes = 2000
+	for i := range routes {
+		m := update(t, []packet.PathNLRI{hostRoute(t, i)})
+		u := m.Body.(*packet.BGPUpdate)
+		communities := make([]uint32, 960)
+		for j := range communities {
+			communities[j] = uint32(i*1000 + j)
+		}
+		u.PathAttributes = append(u.PathAttributes, packet.NewPathAttributeCommunities(communities))
+		c.write(m)
+	}
+	until(t, s, "all routes", func(st bgp.PeerState) bool { return st.Refused() == routes })
+	if took := (int64(heap()) - int64(before)) / routes; took > 1500 {
+		t.Errorf("a route with 3.8 KB of communities takes %d bytes; want no more than 1500", took)
+	}
+}
+
+// There is a bound of routes that are kept of a router, of either family. It keeps its session all the same.
+func TestReceivedIsBounded(t *testing.T) {
+	r := newRouter(t)
+	cfg := config(r.peer())
+	s, err := bgp.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 1000
+	s.SetMostReceived(most)
+	runs(t, s)
+	set(t, s)
+	c := r.establish()
+	until(t, s, "established", established)
+	send := func(from, n int) {
+		var list []packet.PathNLRI
+		for i := range n {
+			list = append(list, hostRoute(t, from+i))
+		}
+		c.write(update(t, list))
+		hop := netip.MustParseAddr("2001:db8::1")
+		v6, err := packet.NewPathAttributeMpReachNLRI(packet.RF_IPv6_UC, hostRoutes6(t, from, n), hop)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.write(packet.NewBGPUpdateMessage(nil, []packet.PathAttributeInterface{
+			packet.NewPathAttributeOrigin(0), v6,
+			packet.NewPathAttributeAsPath([]packet.AsPathParamInterface{packet.NewAs4PathParam(2, []uint32{routerAS})}),
+		}, nil))
+	}
+	for i := range 10 {
+		send(i*50, 50)
+	}
+	until(t, s, "as many as are kept", func(st bgp.PeerState) bool { return st.Refused() == most })
+	set(t, s, route("198.51.100.1/32")) // and so it looks
+	until(t, s, "looked", func(st bgp.PeerState) bool { return st.Announced() == 1 })
+	for i := range 40 {
+		send(10_000+i*50, 50)
+	}
+	// What is taken back comes last, so all before it is counted by then.
+	c.write(packet.NewBGPUpdateMessage([]packet.PathNLRI{hostRoute(t, 0), hostRoute(t, 1)}, nil, nil))
+	st := until(t, s, "those that were kept but two, and one of each family for all that were not", func(st bgp.PeerState) bool {
+		return st.IPv4.Refused == most/2-1 && st.IPv6.Refused == most/2+1
+	})
+	if st.State != bgp.Established {
+		t.Errorf("%+v; want a session", st)
+	}
+}
+
+func hostRoutes6(t *testing.T, from, n int) (list []packet.PathNLRI) {
+	t.Helper()
+	for i := range n {
+		nlri, err := packet.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte((from + i) >> 8), 15: byte(from + i)}), 128))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, packet.PathNLRI{NLRI: nlri})
+	}
+	return list
+}

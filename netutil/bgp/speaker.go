@@ -42,13 +42,16 @@ type Speaker struct {
 	ending   bool // what GoBGP reports is of our own doing
 
 	// Of the goroutine of Run.
-	settle    time.Duration // tests have another, and listAddrs too
+	settle    time.Duration // tests have another, listAddrs too, and the limits
 	listAddrs func(netlink.Link, int) ([]netlink.Addr, error)
-	have      routes
-	hops      map[netip.Addr][families]hop
-	stale     bool                // policies are of other peers
-	trouble   string              // as logged
-	many      map[netip.Addr]bool // peers of which it is logged that they send many routes
+
+	mostReceived int
+
+	have    routes
+	hops    map[netip.Addr][families]hop
+	stale   bool                // policies are of other peers
+	trouble string              // as logged
+	many    map[netip.Addr]bool // peers of which it is logged that they send many routes
 }
 
 // New returns a speaker, or all that is wrong with cfg, joined. It opens nothing.
@@ -57,7 +60,7 @@ func New(cfg Config) (*Speaker, error) {
 		return nil, fmt.Errorf("BGP: %w", err)
 	}
 	s := &Speaker{
-		cfg: cfg.withDefaults(), settle: settle, listAddrs: netlink.AddrList,
+		cfg: cfg.withDefaults(), settle: settle, listAddrs: netlink.AddrList, mostReceived: MostReceived,
 		have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
 		wake: make(chan struct{}, 1), changes: make(chan struct{}, 1), stop: make(chan struct{}),
 		started: make(chan struct{}), ended: make(chan struct{}),
@@ -107,7 +110,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	defer close(s.ended)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	quiet := slog.New(newTap(s.cfg.Log.Handler(), s.note))
+	quiet := slog.New(newTap(s.cfg.Log.Handler(), s.note, s.isFull))
 	srv := server.NewBgpServer(server.LoggerOption(quiet, nil))
 	go srv.Serve()
 	if err := s.start(ctx, srv); err != nil {

@@ -70,6 +70,7 @@ type session struct {
 	agreed   map[bgp.Family]bool // families that the peer offers
 	extended bool                // it takes IPv4 routes with IPv6 next hops
 	lost     bool                // an established session has ended: to be opened again
+	full     bool                // no more routes of the peer are kept
 	changed  bool                // and OnChange does not know
 }
 
