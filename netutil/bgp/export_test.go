@@ -23,3 +23,6 @@ func (s *Speaker) SetListAddrs(f func(netlink.Link, int) ([]netlink.Addr, error)
 
 // SetMostReceived sets how many routes of a router are kept, before Run.
 func (s *Speaker) SetMostReceived(n int) { s.mostReceived = n }
+
+// SetOpenPatience sets how long a router has to answer an OPEN, before Run.
+func (s *Speaker) SetOpenPatience(d time.Duration) { s.openPatience = d }

@@ -44,6 +44,7 @@ const (
 	textReceived     = "received notification"
 	textHoldTimer    = "hold timer expired"
 	textNoPassword   = "failed to set md5"
+	textOpenSent     = "outgoing connection established"
 	textUpdate       = "received update"
 )
 
@@ -72,7 +73,7 @@ func (t *tap) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (t *tap) Handle(ctx context.Context, r slog.Record) error {
 	switch r.Message {
-	case textNoConnection, textClosedEarly, textSent, textReceived, textHoldTimer, textNoPassword:
+	case textNoConnection, textClosedEarly, textSent, textReceived, textHoldTimer, textNoPassword, textOpenSent:
 		t.note(t.read(r))
 		return nil
 	case textUpdate:
@@ -154,6 +155,9 @@ func (m message) notification() string {
 	}
 	return s
 }
+
+// silentWords is for a peer that does not answer.
+const silentWords = "the peer accepts connections, and has not answered our OPEN: is BGP what listens there, and does it know our address and AS?"
 
 // refusedWords is for a peer that ends the connection instead of agreeing to our OPEN. GoBGP
 // drops the notification in which it may say why.

@@ -46,6 +46,7 @@ type Speaker struct {
 	listAddrs func(netlink.Link, int) ([]netlink.Addr, error)
 
 	mostReceived int
+	openPatience time.Duration
 
 	have    routes
 	hops    map[netip.Addr][families]hop
@@ -60,7 +61,7 @@ func New(cfg Config) (*Speaker, error) {
 		return nil, fmt.Errorf("BGP: %w", err)
 	}
 	s := &Speaker{
-		cfg: cfg.withDefaults(), settle: settle, listAddrs: netlink.AddrList, mostReceived: MostReceived,
+		cfg: cfg.withDefaults(), settle: settle, listAddrs: netlink.AddrList, mostReceived: MostReceived, openPatience: openPatience,
 		have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
 		wake: make(chan struct{}, 1), changes: make(chan struct{}, 1), stop: make(chan struct{}),
 		started: make(chan struct{}), ended: make(chan struct{}),

@@ -428,3 +428,23 @@ func TestContext(t *testing.T) {
 	}
 	s.Stop(false)
 }
+
+// A router that accepts the connection and says nothing is named as such, and not once it has answered.
+func TestSilentRouter(t *testing.T) {
+	r := newRouter(t)
+	s, err := bgp.New(config(r.peer()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetOpenPatience(50 * time.Millisecond)
+	runs(t, s)
+	set(t, s)
+	c := r.acceptSilently()
+	const silent = "accepts connections, and has not answered our OPEN"
+	until(t, s, "silent", func(st bgp.PeerState) bool { return strings.Contains(st.LastError, silent) && !st.LastErrorAt.IsZero() })
+	c.write(r.ourOpen())
+	c.write(packet.NewBGPKeepAliveMessage())
+	if st := until(t, s, "established", established); st.LastError != "" {
+		t.Errorf("after it has answered: %q", st.LastError)
+	}
+}

@@ -71,6 +71,7 @@ type session struct {
 	extended bool                // it takes IPv4 routes with IPv6 next hops
 	lost     bool                // an established session has ended: to be opened again
 	full     bool                // no more routes of the peer are kept
+	asked    time.Time           // when a connection of ours was made, and OPEN sent, that is not answered yet; zero: there is none
 	changed  bool                // and OnChange does not know
 }
 
@@ -79,7 +80,14 @@ func (s *Speaker) note(peer netip.Addr, m message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ses := s.sessions[peer.Unmap()]
-	if ses == nil || s.ending || ses.state == Established && m.attempt() {
+	if ses == nil || s.ending {
+		return
+	}
+	if ses.asked = (time.Time{}); m.text == textOpenSent {
+		ses.asked = time.Now()
+		return
+	}
+	if ses.state == Established && m.attempt() {
 		return
 	}
 	ses.fault(m.words(s.cfg.AS, ses.peer))
@@ -146,6 +154,9 @@ func (ses *session) enter(state State, at time.Time) {
 	if state == Established {
 		ses.err, ses.errAt = ses.endErr, ses.endAt
 	}
+	if state != Active {
+		ses.asked = time.Time{}
+	}
 	ses.state, ses.since, ses.explains = state, at, false
 }
 
@@ -187,16 +198,22 @@ func (s *Speaker) state(counts map[netip.Addr][families]Family) []PeerState {
 	defer s.mu.Unlock()
 	out := make([]PeerState, len(s.cfg.Peers))
 	for i, p := range s.cfg.Peers {
-		out[i] = s.sessions[p.Address].export(counts[p.Address])
+		out[i] = s.sessions[p.Address].export(counts[p.Address], s.openPatience)
 	}
 	return out
 }
 
+// openPatience is how long a peer has to answer OPEN before that counts as a fault. GoBGP waits for 4 min.
+const openPatience = 10 * time.Second
+
 // export returns what others see.
-func (ses *session) export(count [families]Family) PeerState {
+func (ses *session) export(count [families]Family, patience time.Duration) PeerState {
 	out := PeerState{
 		Address: ses.peer.Address, AS: ses.peer.AS, State: ses.state, Since: ses.since,
 		LastError: ses.err, LastErrorAt: ses.errAt,
+	}
+	if ses.state == Active && !ses.asked.IsZero() && time.Since(ses.asked) >= patience {
+		out.LastError, out.LastErrorAt = silentWords, ses.asked
 	}
 	if ses.state == Established {
 		for f := range families {
