@@ -58,6 +58,7 @@ func every() configs.Settings {
 				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64512, Port: 179, LocalPreference: 200},
 			},
 		},
+		Health: configs.Health{ExecUser: "svcproxy-check"},
 		Limits: file.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535, Frontends: 4, FrontendEndpoints: 1_000_000_000, FrontendSourceRanges: 5},
 		Log:    configs.Log{Level: "debug", Format: "json"},
 	}

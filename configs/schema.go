@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,6 +89,9 @@ var sections = slices.Concat([]section{
 	}},
 }, sourceTables(), []section{
 	{bgpName, bgpFields},
+	{"health", []field{
+		decode.Key("exec_user", execUser, func(s *Settings) *string { return &s.Health.ExecUser }),
+	}},
 	{"limits", []field{
 		decode.Key("file_size", decode.Number(1, 1<<30), func(s *Settings) *int { return &s.Limits.FileSize }),
 		decode.Key("services", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Services }),
@@ -167,6 +171,18 @@ func some[V any](list decode.Kind[[]V]) decode.Kind[[]V] {
 // nodeName reads a node's name. It is taken in lower case, as kube-proxy takes
 // host names.
 var nodeName = decode.To(decode.Matching("1 to 253 letters, digits, -, _ and .", source.IsName).As("^"+namePattern+"$"), strings.ToLower)
+
+// execUser reads the name of a user, as useradd(8) accepts it, or "" for none.
+var execUser = decode.Matching("the name of a user", orEmpty(userName.MatchString)).As(orNone(userPattern)).And(func(r *decode.Reader, name string) bool {
+	if name == "root" {
+		r.Fault("exec_user is root", `make a user that owns nothing else, or write "" to run programs as svcproxy, without capabilities`)
+	}
+	return name != "root"
+})
+
+const userPattern = "[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31}"
+
+var userName = regexp.MustCompile("^" + userPattern + "$")
 
 // localInterface reads the name of an interface, or the beginning of names and *.
 var localInterface = decode.Matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface).

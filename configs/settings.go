@@ -34,6 +34,7 @@ type Settings struct {
 	Init      Init
 	OfSources
 	BGP     BGP
+	Health  Health
 	Limits  file.Limits
 	History History
 	Guard   Guard
@@ -77,6 +78,11 @@ type Conntrack struct {
 // Init says what of the host svcproxy init may change.
 type Init struct {
 	Forwarding bool // of the whole host, in each family
+}
+
+// Health says how health checks are done.
+type Health struct {
+	ExecUser string // as whom programs of checks run; empty: as the daemon
 }
 
 // History says what is kept of earlier versions of service files.

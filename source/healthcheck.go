@@ -54,6 +54,7 @@ type HealthCheck struct {
 	Send, Expect string
 
 	Command []string // of Exec: the program and its arguments
+	Barred  string   // of Exec: why the program must not run, in words that may be shown; empty: it may
 
 	Interval     time.Duration // between two questions, from the beginning of the one to that of the next
 	IntervalDown time.Duration // the same while the endpoint is down
@@ -95,7 +96,7 @@ func (c *HealthCheck) SameQuestion(o *HealthCheck) bool {
 		slices.Equal(c.ExpectStatus, o.ExpectStatus) && c.ExpectBody == o.ExpectBody &&
 		c.TLS == o.TLS && c.ServerName == o.ServerName && c.Insecure == o.Insecure &&
 		c.GRPCService == o.GRPCService && c.Send == o.Send && c.Expect == o.Expect &&
-		slices.Equal(c.Command, o.Command) && c.Timeout == o.Timeout && c.Source == o.Source
+		slices.Equal(c.Command, o.Command) && c.Barred == o.Barred && c.Timeout == o.Timeout && c.Source == o.Source
 }
 
 // A CloseConnections says which established connections are closed when their endpoint

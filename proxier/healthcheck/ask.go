@@ -13,8 +13,9 @@ type asker interface {
 	ask(ctx context.Context, q Question) error
 }
 
-// newAsker returns the asker of a check. An error: its path or a regular expression is not one.
-func newAsker(check *source.HealthCheck) (asker, error) {
+// newAsker returns the asker of a check, whose program, if it has one, runs as execUser. An error: its path or a regular
+// expression is not one.
+func newAsker(check *source.HealthCheck, execUser string) (asker, error) {
 	switch check.Type {
 	case source.CheckTCP:
 		return newTCP(check)
@@ -25,7 +26,7 @@ func newAsker(check *source.HealthCheck) (asker, error) {
 	case source.CheckUDP:
 		return newUDP(check)
 	case source.CheckExec:
-		return newProgram(check)
+		return newProgram(check, execUser)
 	}
 	return nil, fmt.Errorf("there is no check of type %q", check.Type)
 }

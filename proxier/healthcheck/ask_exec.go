@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -34,18 +33,24 @@ var running atomic.Int32
 
 var errUnreaped = fmt.Errorf("%d programs of checks do not end though they were killed", unreaped-programs)
 
-// program runs a program without a shell, as the user of this process and with its
-// rights, in a process group of its own.
-type program struct{ check *source.HealthCheck }
+// program runs a program without a shell, in a process group of its own, with the rights that confine leaves it.
+type program struct {
+	check *source.HealthCheck
+	user  string
+}
 
-func newProgram(check *source.HealthCheck) (asker, error) {
+// newProgram returns the asker of a check whose program runs as a user; empty: as the user of this process.
+func newProgram(check *source.HealthCheck, user string) (asker, error) {
 	if len(check.Command) == 0 {
 		return nil, errors.New("there is no command")
 	}
-	return &program{check}, nil
+	return &program{check, user}, nil
 }
 
 func (p *program) ask(ctx context.Context, q Question) error {
+	if p.check.Barred != "" {
+		return &ownError{errors.New(p.check.Barred)}
+	}
 	if unbegun.Load() >= maxUnbegun {
 		return &ownError{errUnbegun}
 	}
@@ -89,7 +94,7 @@ func ended(ctx context.Context, run func() error) error {
 func (p *program) run(ctx context.Context, q Question, late *atomic.Bool) error {
 	var out output
 	cmd := exec.Command(self)
-	cmd.Args = append([]string{starter}, p.check.Command...)
+	cmd.Args = append([]string{starter, p.user}, p.check.Command...)
 	cmd.Dir, cmd.Env = "/", environment(q)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -99,7 +104,6 @@ func (p *program) run(ctx context.Context, q Question, late *atomic.Bool) error 
 		return &ownError{err}
 	}
 	defer b.close()
-	expose(cmd.Process.Pid)
 	waitGroup(ctx, cmd.Process.Pid, func() { late.Store(b.isLate()) })
 	err = cmd.Wait()
 	if _, failed := b.look(); failed != nil {
@@ -116,12 +120,6 @@ func environment(q Question) []string {
 		"SVCPROXY_PORT=" + strconv.Itoa(int(q.At.Port())),
 		"SVCPROXY_SERVICE=" + q.Service.String(),
 	}
-}
-
-// expose lets the kernel kill the program as any other when memory is short: this
-// process may be spared (OOMScoreAdjust= of a unit), and its children take that over.
-func expose(pid int) {
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0) // one that has ended needs it no more
 }
 
 // waitGroup waits until a program has ended, or ctx, and kills what is left of its

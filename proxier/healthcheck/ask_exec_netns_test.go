@@ -3,13 +3,20 @@
 package healthcheck
 
 import (
+	"context"
 	"net/netip"
+	"os"
+	"os/user"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/disktest"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -25,4 +32,54 @@ func TestExecOnDeadDisk(t *testing.T) {
 	runtime.GC()
 	want(t, "beside it", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), shell("exit 3")), "exit code 3")
 	answer()
+}
+
+// TestExecAsUser has a program run as a user: with the groups of that one, and no capability, not even one that it could get.
+func TestExecAsUser(t *testing.T) {
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const four = "ID ID ID ID"
+	wanted := "exit code 1: Uid: " + strings.ReplaceAll(four, "ID", nobody.Uid) + " Gid: " + strings.ReplaceAll(four, "ID", nobody.Gid) + " Groups:"
+	want(t, "user", says(t, "nobody", "Uid|Gid|Groups"), wanted)
+	for _, as := range []string{"", "nobody"} {
+		want(t, "as "+as, says(t, as, "CapInh|CapPrm|CapEff|CapAmb|NoNewPrivs"), noCapabilities)
+		want(t, "as "+as, says(t, as, "CapBnd"), noBounding)
+	}
+}
+
+// TestExecKillsAsUser has a program of another user that goes on until it is killed.
+func TestExecKillsAsUser(t *testing.T) {
+	const length = "7391" // seconds, which no other test sleeps
+	check := shell("exec sleep " + length)
+	a, err := newAsker(&check, "nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), pace.Scale(500*time.Millisecond))
+	defer cancel()
+	want(t, "a program that goes on", words(a.ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")})), "the program timed out")
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && string(text) == "sleep\x00"+length+"\x00" && !gone(pid) {
+			t.Errorf("process %d is still there", pid)
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// TestExecOfOtherOwner has a program that another user owns: root does not run it.
+func TestExecOfOtherOwner(t *testing.T) {
+	path := aProgram(t, "exit 0", 0o755, 0o755)
+	if err := os.Chown(path, 65534, 0); err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort("192.0.2.1:80")
+	want(t, "as root", asked(t, at, source.HealthCheck{Type: source.CheckExec, Command: []string{path}}),
+		"not asked: "+path+" can be changed by its owner, user 65534, who is not root: it does not run as user 0")
 }

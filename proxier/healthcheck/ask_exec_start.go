@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -23,22 +22,27 @@ const (
 
 	// startFailure is the descriptor to which it writes why it cannot: the first behind standard error.
 	startFailure = 3
+	maxFailure   = 1 << 10 // bytes of that which are read; a path in it can be longer
 )
 
 // init comes before all that another process of this program does.
 func init() {
-	if os.Args[0] == starter && len(os.Args) > 1 {
-		become(os.Args[1:])
+	if os.Args[0] == starter && len(os.Args) > 2 {
+		become(os.Args[1], os.Args[2:])
 	}
 }
 
-// become makes this process the program, or ends it.
-func become(command []string) {
+// become makes this process the program of a command, with the rights of a user (see confine), or ends it.
+func become(user string, command []string) {
 	unix.CloseOnExec(startFailure)
-	err := unix.Exec(command[0], command, os.Environ())
-	if errno, ok := err.(unix.Errno); ok {
-		fmt.Fprint(os.NewFile(startFailure, "failure"), int(errno))
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0) // svcproxy may be spared where memory is short: its programs are not
+	why := ""
+	if err := confine(user, command[0]); err != nil {
+		why = err.Error()
+	} else {
+		why = plain(unix.Exec(command[0], command, os.Environ()))
 	}
+	fmt.Fprint(os.NewFile(startFailure, "failure"), why)
 	os.Exit(1)
 }
 
@@ -79,8 +83,8 @@ func (b *beginning) look() (over bool, failed error) {
 		return false, nil
 	}
 	b.over = true
-	if number, err := strconv.Atoi(string(text)); err == nil {
-		b.failed = unix.Errno(number)
+	if len(text) > 0 {
+		b.failed = errors.New(string(text))
 	}
 	return true, b.failed
 }
@@ -117,7 +121,7 @@ func readNow(r *os.File) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text = make([]byte, 16)
+	text = make([]byte, maxFailure)
 	n := 0
 	err2 := conn.Read(func(fd uintptr) bool {
 		n, err = unix.Read(int(fd), text)

@@ -35,7 +35,7 @@ func asked(t testing.TB, at netip.AddrPort, check source.HealthCheck) string {
 	if check.Timeout == 0 {
 		check.Timeout = long
 	}
-	a, err := newAsker(&check)
+	a, err := newAsker(&check, "")
 	if err != nil {
 		t.Fatal(err)
 	}

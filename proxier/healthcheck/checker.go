@@ -31,6 +31,10 @@ type Config struct {
 	// Parallel is how many probes are under way at most, each with a file descriptor; 0:
 	// Parallel. Of exec it is 64 or this, whichever is less.
 	Parallel int
+
+	// ExecUser is the user as which programs run; empty: that of this process, without its capabilities, and only
+	// programs that nobody else can change.
+	ExecUser string
 }
 
 // A Checker asks questions and knows the answers. Its methods may be called from any
@@ -86,11 +90,12 @@ type shared struct {
 func NewChecker(cfg Config) *Checker {
 	cfg.Log, cfg.Parallel = cmp.Or(cfg.Log, slog.Default()), cmp.Or(cfg.Parallel, Parallel)
 	return &Checker{
-		cfg: cfg, epoch: time.Now(), make: newAsker, wake: make(chan struct{}, 1),
+		cfg: cfg, epoch: time.Now(), wake: make(chan struct{}, 1),
 		first:    rate.NewLimiter(atOnce, atOnce),
 		lateness: rate.Sometimes{Interval: time.Minute}, faults: rate.Sometimes{Interval: time.Minute},
 		entries: map[Question]*entry{}, askers: map[string]*shared{},
 		net: newLane(cfg.Parallel), programs: newLane(min(cfg.Parallel, programs)),
+		make: func(check *source.HealthCheck) (asker, error) { return newAsker(check, cfg.ExecUser) },
 	}
 }
 

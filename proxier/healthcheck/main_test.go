@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	}
 	dir, err := os.MkdirTemp("", "healthcheck")
 	if err == nil {
-		err = trust(filepath.Join(dir, "ca.pem"))
+		err = trustAuthority(filepath.Join(dir, "ca.pem"))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -48,8 +48,8 @@ func beEndpoints() {
 	}
 }
 
-// trust makes the authority, and has crypto/x509 find it, and no other, in a file.
-func trust(path string) (err error) {
+// trustAuthority makes the authority, and has crypto/x509 find it, and no other, in a file.
+func trustAuthority(path string) (err error) {
 	if authority, err = certtest.New("authority"); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (q Question) phase() uint64 {
 // canonical says all of a check by which two questions to one place differ: not Port,
 // which is in Question.At, and not Refuse, which does not matter to an endpoint.
 func canonical(c *source.HealthCheck) string {
-	b := quoted(nil, c.Type.String(), c.Path, c.Method, c.Host, c.ExpectBody, c.ServerName, c.GRPCService, c.Send, c.Expect, c.Source.String())
+	b := quoted(nil, c.Type.String(), c.Path, c.Method, c.Host, c.ExpectBody, c.ServerName, c.GRPCService, c.Send, c.Expect, c.Source.String(), c.Barred)
 	for _, r := range c.ExpectStatus {
 		b = numbers(b, int64(r.First), int64(r.Last))
 	}

@@ -23,6 +23,7 @@ func (d *daemon) connectConditions() {
 		Report: func(q healthcheck.Question, r healthcheck.Result) { c.keeper.Report(q, r) },
 
 		Parallel: parallelProbes(),
+		ExecUser: d.settings.fixed.Health.ExecUser,
 	})
 	c.keeper = conditions.New(conditions.Config{
 		StateDir: d.StateDir, Log: d.log, Checker: c.checker,

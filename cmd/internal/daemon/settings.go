@@ -220,6 +220,7 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 	keepFixed(&restart, "ipvs", &now.IPVS, fixed.IPVS)
 	restart = append(restart, configs.DifferentSources(fixed, want)...)
 	now.OfSources = fixed.OfSources
+	keepFixed(&restart, "health", &now.Health, fixed.Health)
 	keepFixed(&restart, "limits", &now.Limits, fixed.Limits)
 	keepFixed(&restart, "log.format", &now.Log.Format, fixed.Log.Format)
 	return now, restart

@@ -1,0 +1,139 @@
+// Package trust says who can change a file: what root runs, or runs because a file says so, may be changed by
+// root alone.
+//
+// It looks at owners and modes of the file, of each directory above it, and of each link on the way to it. A sticky
+// directory, such as /tmp, protects the entries of others, so its mode is good. It does not know of other paths to the
+// same file, nor of servers of network file systems.
+package trust
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLinks is how many links the kernel follows in one path (MAXSYMLINKS, <linux/namei.h>).
+const maxLinks = 40
+
+// Writer says who besides root and the user of this process can change what is at path, empty: nobody. The error says
+// why that is not known.
+func Writer(path string) (string, error) {
+	var why string
+	err := walk(path, func(at string, info fs.FileInfo) bool {
+		if who := writer(at, info); who != "" {
+			why = at + " can be changed by " + who
+		}
+		return why == ""
+	})
+	return why, err
+}
+
+// ForeignLink reports whether a link on the way to path, not counting those above its directory, has another owner
+// than the file that it leads to: the owner of the link may have no right to read that.
+func ForeignLink(path string) bool {
+	above, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return false // nothing is read
+	}
+	links := map[uint32]bool{}
+	var last uint32
+	err = walk(filepath.Join(above, filepath.Base(path)), func(_ string, info fs.FileInfo) bool {
+		if last = owner(info); info.Mode()&fs.ModeSymlink != 0 {
+			links[last] = true
+		}
+		return true
+	})
+	delete(links, last)
+	return err == nil && len(links) > 0
+}
+
+// walk calls visit with each directory, link and file on the way to path, from the root on, until it returns false.
+func walk(path string, visit func(at string, info fs.FileInfo) bool) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	at, rest, links := "/", path, 0
+	for {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return err
+		}
+		if !visit(at, info) {
+			return nil
+		}
+		if info.Mode()&fs.ModeSymlink != 0 {
+			to, err := os.Readlink(at)
+			if err != nil {
+				return err
+			}
+			if links++; links > maxLinks {
+				return &fs.PathError{Op: "follow", Path: path, Err: unix.ELOOP}
+			}
+			at, rest = filepath.Dir(at), to+"/"+rest
+			if filepath.IsAbs(to) {
+				at = "/"
+			}
+		}
+		var name string
+		if name, rest = next(rest); name == "" {
+			return nil
+		}
+		at = filepath.Join(at, name)
+	}
+}
+
+// next cuts the first name from a path. It returns none where the path has no more.
+func next(path string) (name, rest string) {
+	for name == "" || name == "." {
+		var found bool
+		if name, path, found = strings.Cut(path, "/"); !found && (name == "" || name == ".") {
+			return "", ""
+		}
+	}
+	return name, path
+}
+
+// writer says who besides root and the user of this process can change one directory, link or file.
+func writer(at string, info fs.FileInfo) string {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch mode := info.Mode(); {
+	case !ok:
+		return "an owner whom its file system does not name"
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Sprintf("its owner, user %d, who is not root", st.Uid)
+	case mode&fs.ModeSymlink != 0, mode&fs.ModeSticky != 0 && mode.IsDir(), mode.Perm()&0o022 == 0, ReadOnly(at):
+		return ""
+	case mode.Perm()&0o002 != 0:
+		return "everybody"
+	case st.Gid != 0 && int(st.Gid) != os.Getegid():
+		return fmt.Sprintf("its group %d, which is not that of root", st.Gid)
+	case hasACL(at):
+		return "others than root, by an access control list"
+	}
+	return ""
+}
+
+// hasACL reports whether there is an access control list: then the mode of the group is that of all whom it names.
+func hasACL(path string) bool {
+	_, err := unix.Lgetxattr(path, "system.posix_acl_access", nil)
+	return err == nil
+}
+
+// ReadOnly reports whether nobody can write below this mount, whatever the modes say: volumes of a ConfigMap are so.
+func ReadOnly(path string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(path, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0
+}
+
+func owner(info fs.FileInfo) uint32 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Uid
+	}
+	return 0
+}
