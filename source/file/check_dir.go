@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/trust"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -60,7 +61,7 @@ func isDir(path string, e fs.DirEntry) bool {
 // writableBy says who besides root and the user of this process may write a path, links followed.
 func writableBy(path string) string {
 	info, err := os.Stat(path)
-	if err != nil || readOnly(path) {
+	if err != nil || trust.ReadOnly(path) {
 		return ""
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
@@ -98,11 +99,4 @@ func hiddenFromRoot(path string) string {
 		return ""
 	}
 	return "its mode does not let root read this"
-}
-
-// readOnly reports whether nobody can write below this mount, whatever the modes say:
-// volumes of a ConfigMap are so.
-func readOnly(path string) bool {
-	var fs unix.Statfs_t
-	return unix.Statfs(path, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0
 }

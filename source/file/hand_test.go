@@ -108,6 +108,8 @@ type host struct {
 	real   bool // files are read as they are, not line by line
 	guard  Guard
 	keep   int
+
+	guardPrograms bool
 }
 
 func newHost(t *testing.T) *host {
@@ -115,7 +117,7 @@ func newHost(t *testing.T) *host {
 }
 
 func (h *host) start() {
-	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: Rules{Limits: h.limits, Check: h.check}})
+	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: Rules{Limits: h.limits, Check: h.check, GuardPrograms: h.guardPrograms}})
 	h.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {
@@ -123,8 +125,9 @@ func (h *host) start() {
 		}
 		return parseLines(ctx, path, data, before)
 	}
+	h.src.parseCopy = h.src.parse
 	if h.real {
-		h.src.parse = h.src.rules.parseNew
+		h.src.parse, h.src.parseCopy = h.src.rules.parseNew, h.src.rules.parseCopy
 	}
 	h.src.watchErr = "blind"
 	h.sink = newTracked(h.src)

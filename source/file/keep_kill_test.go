@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 // "uses SERVICES" after each change, "state SERVICES" when it is synced.
 func victim(dir string) {
 	src := New(Options{Dir: dir + "/etc", StateDir: dir + "/state"})
-	src.parse = parseLines
+	src.parse, src.parseCopy = parseLines, parseLines
 	l := &lagging{tracked: newTracked(src), accepted: make(chan []source.Unit, 1000)}
 	go l.tellAll()
 	_ = src.Run(context.Background(), l)

@@ -59,7 +59,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 			same = v
 		}
 	}
-	if same != nil && same.revision.Load() == p.revision {
+	if same != nil && same.revision.Load() == p.revision && !mayRunPrograms(data) {
 		return same
 	}
 	var before knownServices

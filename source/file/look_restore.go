@@ -24,10 +24,8 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	if p.last = rec; p.good != nil {
 		return
 	}
-	if p.v.id == rec.sum {
-		if !p.v.broken { // it may be to a newer version of this program
-			p.good, p.v.data = p.v, nil
-		}
+	if p.v.id == rec.sum && !p.v.broken { // it may be to a newer version of this program
+		p.good, p.v.data = p.v, nil
 		return
 	}
 	data, err := s.store.read(p.name, rec)
@@ -41,8 +39,9 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 		s.store.useOlder(p.name, p.last)
 		p.damage[0].Msg += "; the one before it is used"
 	}
-	switch v := newVersion(ctx, p.f.path, data, nil, s.parse, nil); {
-	case v.broken: // it may be to a newer version of this program
+	switch v := newVersion(ctx, p.f.path, data, nil, s.parseCopy, nil); {
+	case v.broken && p.v.id == v.id: // the file says what is wrong with it
+	case v.broken:
 		p.damage = s.damage(p.name, p.last, source.FirstError(v.faults).Msg)
 	default:
 		p.good = v

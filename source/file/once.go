@@ -59,6 +59,7 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 	if err != nil {
 		return File{Path: name, Faults: []source.Fault{unreadable(name, err)}, Unreadable: true}, nil
 	}
+	rules.GuardPrograms = false // it is no file yet
 	start := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n")
 	parse := func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)

@@ -21,7 +21,7 @@ func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit 
 		if !ok || isEndpointsFile(name) {
 			continue
 		}
-		v := st.lastGood(dir, name, r, rules.parseNew)
+		v := st.lastGood(dir, name, r, rules.parseCopy)
 		if v.broken {
 			continue
 		}

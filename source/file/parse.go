@@ -37,6 +37,9 @@ func (rules Rules) parseNew(ctx context.Context, path string, data []byte, befor
 
 func (rules Rules) parse(ctx context.Context, path string, data []byte, isJSON bool, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 	limits := rules.Limits.orDefault()
+	if rules.GuardPrograms {
+		rules.Check = with(rules.Check, rules.refusePrograms(path))
+	}
 	switch {
 	case len(data) == 0:
 		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty", Hint: noServices}}, nil

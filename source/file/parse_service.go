@@ -238,11 +238,12 @@ func readDefaults(r *decode.Reader, v any, p *reading) {
 	p.checkDefaults(r)
 }
 
-// checkDefaults reports what is wrong with all of [defaults] except for the check, once for all services.
+// checkDefaults reports what is wrong with all of [defaults], once for all services. Of the check it is that its program
+// must not run: what else is wrong with it by itself is reported where it is read.
 func (p *reading) checkDefaults(r *decode.Reader) {
 	s := p.defaults.typical()
 	for _, problem := range p.complete(s) {
-		if key := s.inheritedKey(&problem); key != "" && key != checkKey {
+		if key := s.inheritedKey(&problem); key != "" && (key != checkKey || isOfFile(problem)) {
 			p.defaults.said[problem.Msg] = true
 			r.Problem(problem)
 		}

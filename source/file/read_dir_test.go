@@ -112,7 +112,7 @@ func TestOverflow(t *testing.T) {
 	w.Events, w.Errors = nil, errs // it is deaf; losses are ours to report
 
 	f := &fixture{T: t, dir: dir, src: New(Options{Dir: dir, Poll: time.Hour}), sink: newRecorder(t, dir)}
-	f.src.parse, f.src.watcher = parseLines, w
+	f.src.parse, f.src.parseCopy, f.src.watcher = parseLines, parseLines, w
 	f.stop = f.loop()
 	defer f.stop()
 	f.sink.await("start", "a.toml: a 1")

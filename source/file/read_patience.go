@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/trust"
 	"svcproxy.dev/svcproxy/internal/wake"
 )
 
@@ -128,6 +129,22 @@ func add(counts map[string]int, path string, n int) {
 	if counts[path] += n; counts[path] == 0 {
 		delete(counts, path)
 	}
+}
+
+// writer is trust.Writer, which is waited for no longer than anything else.
+func (d *disks) writer(path string) (string, error) {
+	type answer struct {
+		who string
+		err error
+	}
+	a, ok := ask(d, path, func() (a answer) {
+		a.who, a.err = trust.Writer(path)
+		return a
+	})
+	if !ok {
+		return "", ErrNoAnswer
+	}
+	return a.who, a.err
 }
 
 // crowded reports whether so much is unanswered that nothing else should be asked.

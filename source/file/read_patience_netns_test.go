@@ -63,7 +63,7 @@ func (d *deadDisk) link() { check(d.T, os.Symlink("../far/x.toml", d.path("x.tom
 func (d *deadDisk) start() {
 	d.sink = newRecorder(d.T, d.dir)
 	d.src = New(Options{Dir: d.dir, StateDir: d.stateDir, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(d.Output(), nil))})
-	d.src.parse = parseLines
+	d.src.parse, d.src.parseCopy = parseLines, parseLines
 	ctx, cancel := context.WithCancel(d.Context())
 	done := make(chan error)
 	go func() { done <- d.src.Run(ctx, accepter{d.sink, d.src}) }()

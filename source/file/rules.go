@@ -16,6 +16,12 @@ type Rules struct {
 
 	// Check returns what this host cannot do of a service; nil: it can do all.
 	Check func(*source.Service) []source.Problem
+
+	// GuardPrograms refuses checks that run programs in a file that others than root can change: the programs would
+	// run as root.
+	GuardPrograms bool
+
+	writer func(path string) (string, error) // in place of trust.Writer; nil: that
 }
 
 // maxFileSize is the most that Limits.FileSize can be.

@@ -100,11 +100,13 @@ type Options struct {
 
 // A Source is a directory of service files. It implements source.Source.
 type Source struct {
-	dir      string
-	log      *slog.Logger
-	poll     time.Duration
-	parse    parser
-	rules    Rules // for services that are bound to lists
+	dir   string
+	log   *slog.Logger
+	poll  time.Duration
+	rules Rules
+
+	parse, parseCopy parser // of what files say, and of what was accepted of them
+
 	reload   chan struct{}
 	revision atomic.Int64 // how often Revalidate was called
 	reloaded atomic.Bool  // what does not exist was removed: Reload was called
@@ -171,7 +173,7 @@ func newWork() work { return work{names: map[string]bool{}, renamed: map[string]
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{
-		dir: o.Dir, log: o.Log, poll: o.Poll, parse: o.Rules.parseNew, rules: o.Rules, maxSize: o.Rules.maxSize(),
+		dir: o.Dir, log: o.Log, poll: o.Poll, rules: o.Rules, maxSize: o.Rules.maxSize(),
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},
@@ -186,6 +188,8 @@ func New(o Options) *Source {
 		s.poll = hashPoll
 	}
 	s.disks = newDisks(o.Dir)
+	s.rules.writer = s.disks.writer
+	s.parse, s.parseCopy = s.rules.parseNew, s.rules.parseCopy
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	s.around = lately.Value[surroundings]{Find: s.lookAround, Patience: aroundPatience}
 	if o.StateDir != "" {

@@ -169,7 +169,7 @@ type fixture struct {
 func start(t *testing.T, dir string) *fixture {
 	f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir)}
 	f.src = New(Options{Dir: dir, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&f.log, nil))})
-	f.src.parse = parseLines
+	f.src.parse, f.src.parseCopy = parseLines, parseLines
 	f.run()
 	return f
 }

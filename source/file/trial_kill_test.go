@@ -26,7 +26,7 @@ const decideDir = "SVCPROXY_TEST_DECIDE_DIR"
 // "confirmed N" when none does any more. A version has one service with so many endpoints.
 func decider(dir string) {
 	src := New(Options{Dir: dir + "/etc", StateDir: dir + "/state"})
-	src.parse = parseLines
+	src.parse, src.parseCopy = parseLines, parseLines
 	d := &deciding{tracked: newTracked(src), dir: dir, synced: make(chan bool)}
 	go func() { _ = src.Run(context.Background(), d) }()
 	<-d.synced

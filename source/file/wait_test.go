@@ -25,7 +25,7 @@ import (
 func blind(t *testing.T, dir string) *fixture {
 	f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir)}
 	f.src = New(Options{Dir: dir, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&f.log, nil))})
-	f.src.parse = parseLines
+	f.src.parse, f.src.parseCopy = parseLines, parseLines
 	f.src.watchErr = "blind"
 	f.stop = f.loop()
 	synctest.Wait()

@@ -35,7 +35,7 @@ func TestWithoutInotify(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
 	src := New(Options{Dir: dir, Poll: time.Hour, Log: slog.New(slog.DiscardHandler)})
-	src.parse = parseLines
+	src.parse, src.parseCopy = parseLines, parseLines
 	sink := newRecorder(t, dir)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)

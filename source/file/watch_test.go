@@ -18,7 +18,7 @@ func TestWatcherLater(t *testing.T) {
 	write(t, dir+"/a.toml", "a 1\n")
 	f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir)}
 	f.src = New(Options{Dir: dir, Poll: time.Hour})
-	f.src.parse = parseLines
+	f.src.parse, f.src.parseCopy = parseLines, parseLines
 	tries := 0
 	f.src.open = func(dir string) (*watcher, error) {
 		if tries++; tries < 3 {
@@ -50,7 +50,7 @@ func TestOneOfManyLinks(t *testing.T) {
 		check(t, os.Symlink(data+"/"+name, dir+"/"+name+".toml"))
 	}
 	src := New(Options{Dir: dir, Poll: time.Hour})
-	src.parse, src.open = parseLines, newWatcher
+	src.parse, src.parseCopy, src.open = parseLines, parseLines, newWatcher
 	src.step(t.Context(), newRecorder(t, dir))
 	defer src.watcher.Close()
 	next := newStepTimer()

@@ -106,7 +106,7 @@ func (c *Checker) Path(path string) (r Report) {
 		beside.last(*f, &r)
 	default:
 		alone := c.setting(c.ConfigDir, new(Report))
-		alone.reserved = nil
+		alone.reserved, alone.rules.GuardPrograms = nil, false
 		alone.last(alone.rules.ReadFile(path), &r)
 	}
 	return r
@@ -190,6 +190,7 @@ func (c *Checker) setting(dir string, r *Report) setting {
 		s.Mode = cmp.Or(c.ModeInUse(), s.Mode)
 	}
 	in := setting{rules: c.Rules(s), reserved: node.Reserved(s), settings: s}
+	in.rules.GuardPrograms = s.Health.ExecUser == "" && SameDir(dir, c.ConfigDir)
 	if found.Unreadable || source.AnyError(found.Faults) {
 		in.rules.Check = nil
 	}

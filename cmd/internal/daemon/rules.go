@@ -29,7 +29,7 @@ func Rules(s configs.Settings) file.Rules {
 // rulesInUse returns what service files are held to in the mode that is in use.
 func rulesInUse(w *settingsWatcher, sw *modeSwitch) file.Rules {
 	check := hold(w.fixed, func() []string { return []string{sw.current().Name} })
-	return file.Rules{Limits: w.fixed.Limits, Check: func(svc *source.Service) []source.Problem {
+	return file.Rules{Limits: w.fixed.Limits, GuardPrograms: w.fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
 		now := w.current()
 		return append(check(svc), now.WarnOfAnnounce(svc)...)
 	}}

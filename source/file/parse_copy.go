@@ -1,0 +1,40 @@
+package file
+
+import (
+	"context"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// parseCopy is parseNew of a text that was accepted before. Where others can change the file, its services are as
+// they were, and their programs do not run.
+func (rules Rules) parseCopy(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
+	unguarded := rules
+	unguarded.GuardPrograms = false
+	services, faults, known := unguarded.parseNew(ctx, path, data, before)
+	if rules.GuardPrograms {
+		rules.barPrograms(path, services)
+	}
+	return services, faults, known
+}
+
+// barPrograms puts services whose programs must not run in the places of those of a file.
+func (rules Rules) barPrograms(path string, services []*source.Service) {
+	refuse := rules.refusePrograms(path)
+	barred := map[*source.HealthCheck]*source.HealthCheck{} // services share checks
+	for i, s := range services {
+		problems := refuse(s)
+		if len(problems) == 0 {
+			continue
+		}
+		check := barred[s.HealthCheck]
+		if check == nil {
+			c := *s.HealthCheck
+			c.Barred = problems[0].Msg
+			check, barred[s.HealthCheck] = &c, &c
+		}
+		out := *s
+		out.HealthCheck = check
+		services[i] = &out
+	}
+}
