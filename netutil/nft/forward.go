@@ -7,8 +7,9 @@ import (
 )
 
 // ForwardDrops returns the names of the base chains whose policy drops forwarded
-// packets, as in "ip filter FORWARD". No other table can overrule them. Those of a
-// table with a chain named own are left out, as that chain accepts.
+// packets, as in "ip filter FORWARD". No other chain can overrule them. FORWARD of a
+// table with a chain named own is left out: it is what iptables jumps from to that
+// chain, which accepts.
 func ForwardDrops(own string) ([]string, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -30,7 +31,7 @@ func ForwardDrops(own string) ([]string, error) {
 	var names []string
 	for _, c := range chains {
 		family := families[c.Table.Family]
-		if family == "" || accepting[family+" "+c.Table.Name] || c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward {
+		if family == "" || accepting[family+" "+c.Table.Name] && c.Name == "FORWARD" || c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward {
 			continue
 		}
 		if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {

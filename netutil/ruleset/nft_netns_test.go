@@ -172,6 +172,54 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// A table with a name of iptables need not be of iptables: its chains are read as they are, and the text of
+// iptables serves where it has all of a rule.
+func TestReadNamesOfIPTables(t *testing.T) {
+	netnstest.Enter(t)
+	const rule = " ip daddr 10.0.0.1 tcp dport 80 "
+	for _, tt := range []struct {
+		name   string
+		tables string // of nft
+		xt     string // then, of iptables-nft-restore
+		hook   string
+		want   string
+	}{
+		{"a chain of another name", "table ip filter { chain fw { type filter hook forward priority 0; " + rule + "drop; }; }", "", "forward",
+			"ip filter fw [fw]: ip daddr 10.0.0.1 tcp dport 80 drop: drops sure=true\n"},
+		{"its policy", "table ip filter { chain fw { type filter hook forward priority 0; policy drop; }; }", "", "forward", "ip filter fw []: policy: drops sure=true\n"},
+		{"another priority", "table ip filter { chain FORWARD { type filter hook forward priority -5; " + rule + "drop; }; }", "", "forward",
+			"ip filter FORWARD [FORWARD]: ip daddr 10.0.0.1 tcp dport 80 drop: drops sure=true\n"},
+		{"a reject that iptables does not print", "table ip filter { chain FORWARD { type filter hook forward priority 0; " + rule + "reject; }; }", "", "forward",
+			"ip filter FORWARD [FORWARD]: ip daddr 10.0.0.1 tcp dport 80 reject: rejects sure=true\n"},
+		{"a set that iptables leaves out", "table ip filter { set s { type ipv4_addr; elements = { 10.0.0.2 }; }; chain FORWARD { type filter hook forward priority 0; ip daddr @s drop; }; }", "", "forward", ""},
+		{"a set that has the address", "table ip filter { set s { type ipv4_addr; elements = { 10.0.0.1 }; }; chain FORWARD { type filter hook forward priority 0; ip daddr @s drop; }; }", "", "forward",
+			"iptables-nft filter FORWARD [FORWARD]: ip daddr @s drop: drops sure=true\n"},
+		{"both", "table ip filter { chain fw { type filter hook forward priority 5; " + rule + "drop; }; }", "*filter\n-A FORWARD -p tcp -m multiport --dports 80,81 -j REJECT\nCOMMIT\n", "forward",
+			"iptables-nft filter FORWARD [FORWARD]: -p tcp -m multiport --dports 80,81 -j REJECT --reject-with icmp-port-unreachable: rejects sure=true\nip filter fw [fw]: ip daddr 10.0.0.1 tcp dport 80 drop: drops sure=true\n"},
+		{"nat", "table ip nat { chain pre { type nat hook prerouting priority -110; " + rule + "dnat to 10.0.0.9; }; }", "*nat\n-A PREROUTING -j ACCEPT\nCOMMIT\n", "prerouting",
+			"ip nat pre [pre]: ip daddr 10.0.0.1 tcp dport 80 dnat to 10.0.0.9: translates sure=true\n"},
+		{"raw", "table ip raw { chain pre { type filter hook prerouting priority -300; " + rule + "notrack; }; }", "*raw\n-A PREROUTING -j ACCEPT\nCOMMIT\n", "prerouting",
+			"ip raw pre [pre]: ip daddr 10.0.0.1 tcp dport 80 notrack: does not track sure=true\n"},
+		{"mangle", "table ip mangle { chain pre { type filter hook prerouting priority -150; " + rule + "drop; }; }", "", "prerouting",
+			"ip mangle pre [pre]: ip daddr 10.0.0.1 tcp dport 80 drop: drops sure=true\n"},
+		{"chains of ours", "", "*filter\n:OWN-A - [0:0]\n-A OWN-A -j DROP\n-A FORWARD -j OWN-A\nCOMMIT\n", "forward", ""},
+	} {
+		run(t, "flush ruleset\n"+tt.tables+"\n", "nft", "-f", "-")
+		if tt.xt != "" {
+			run(t, tt.xt, "iptables-nft-restore", "--noflush")
+		}
+		rs := Read(context.Background(), Options{Prefix: "OWN-", MaxRules: 1000})
+		if got := walkAll(rs, tt.hook, packet("192.0.2.9", "10.0.0.1", 80)); got != tt.want || len(rs.Unread) > 0 {
+			t.Errorf("%s:\n got: %s\nwant: %s\n%q", tt.name, got, tt.want, rs.Unread)
+		}
+	}
+	run(t, "flush ruleset\ntable ip6 filter { chain fw { type filter hook forward priority 0; ip6 daddr fd00::1 drop; }; }\n", "nft", "-f", "-")
+	rs := Read(context.Background(), Options{IPv6: true, MaxRules: 1000})
+	if got := walkAll(rs, "forward", packet("fd00::9", "fd00::1", 80)); got != "ip6 filter fw [fw]: ip6 daddr fd00::1 drop: drops sure=true\n" {
+		t.Errorf("of IPv6: %s", got)
+	}
+}
+
 // A set too large is not known, tables of a trace are not looked at, and rules are read up
 // to a limit.
 func TestLimitsOfRead(t *testing.T) {

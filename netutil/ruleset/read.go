@@ -49,44 +49,55 @@ func Read(ctx context.Context, o Options) (rs *Ruleset) {
 }
 
 func readOnce(ctx context.Context, o Options) *Ruleset {
-	rs, limit := &Ruleset{}, &budget{o.MaxRules}
-	byText := rs.readTools(ctx, o, limit)
-	if err := rs.readNFT(ctx, o, limit, byText); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+	rs, limit, ofTools := &Ruleset{}, &budget{o.MaxRules}, &budget{o.MaxRules}
+	text := rs.readTools(ctx, o, ofTools)
+	if err := rs.readNFT(ctx, o, limit, text); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		rs.Unread = append(rs.Unread, fmt.Sprintf("rules of nf_tables: %v", err))
 	}
-	rs.Stopped = limit.left < 0
+	rs.Stopped = ofTools.left < 0 || limit.left < 0
 	rs.Sort()
 	return rs
 }
 
-// readTools reads what iptables shows, and returns which tables of nf_tables that were.
-func (rs *Ruleset) readTools(ctx context.Context, o Options, limit *budget) map[string]bool {
+// A printed is what iptables-nft prints of tables of nf_tables: the rules of their chains, by table.
+type printed struct {
+	tool   string
+	tables map[string]map[string][]Rule
+}
+
+// readTools reads the rules of legacy iptables, and returns what iptables-nft prints.
+func (rs *Ruleset) readTools(ctx context.Context, o Options, limit *budget) (text printed) {
 	tools, err := xtables.Installed(ctx, o.IPv6)
 	if err != nil {
 		if legacyTables(o.IPv6) {
 			rs.Unread = append(rs.Unread, fmt.Sprintf("rules of legacy iptables: %v", err))
 		}
-		return nil
+		return text
 	}
-	byText := map[string]bool{}
 	for _, t := range tools {
 		if t.Variant == xtables.Legacy && !legacyTables(o.IPv6) {
 			continue
 		}
 		r := newSaveReader(t.String(), o.Prefix, limit)
-		if err := t.Save(ctx, r.line); err != nil {
+		err := t.Save(ctx, r.line)
+		switch {
+		case t.Variant == xtables.NFT && err == nil:
+			text = printed{t.String(), r.tables}
+		case t.Variant == xtables.NFT: // the kernel is asked for them
+		case err != nil:
 			rs.Unread = append(rs.Unread, fmt.Sprintf("rules of %s: %v", t, err))
-			continue
-		}
-		for _, b := range r.bases {
-			b.Partial = limit.left < 0
-		}
-		rs.Bases = append(rs.Bases, r.bases...)
-		if t.Variant == xtables.NFT {
-			byText = r.seen
+		default:
+			rs.addPrinted(r.bases, limit)
 		}
 	}
-	return byText
+	return text
+}
+
+func (rs *Ruleset) addPrinted(bases []*Base, limit *budget) {
+	for _, b := range bases {
+		b.Partial = limit.left < 0
+	}
+	rs.Bases = append(rs.Bases, bases...)
 }
 
 // legacyTables reports whether the kernel has tables of legacy iptables: asking for them
@@ -105,8 +116,10 @@ const tracePrefix = "svcproxy-trace-"
 
 var hookNames = map[nftables.ChainHook]string{0: "prerouting", 1: "input", 2: "forward", 3: "output", 4: "postrouting"}
 
-// readNFT reads the tables that byText does not have.
-func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, byText map[string]bool) error {
+// readNFT reads the tables of nf_tables, also those that bear a name of iptables: iptables prints neither
+// the chains that hook otherwise than its own nor all that rules match. Of rules that it may have made,
+// the text says more.
+func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, text printed) error {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return err
@@ -132,15 +145,15 @@ func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, byText
 			continue
 		case strings.HasPrefix(t.Name, tracePrefix), t.Name == nft.HooksTable:
 			continue // of ours: it drops nothing
-		case t.Family == family && byText[t.Name], t.Family != family && t.Family != nftables.TableFamilyINet, isDormant(t):
+		case t.Family != family && t.Family != nftables.TableFamilyINet, isDormant(t):
 			continue
 		}
-		of := name
-		if t.Family == nftables.TableFamilyINet {
-			of = "inet"
+		r := tableReader{Options: o, Table: t, family: "inet", created: uint64(i) + 1, limit: limit}
+		if t.Family == family {
+			r.family, r.tool, r.text = name, text.tool, text.tables[t.Name]
 		}
-		if err := rs.readTable(ctx, t, of, uint64(i)+1, o.IPv6, chains, limit); err != nil {
-			return fmt.Errorf("table %s %s: %w", of, t.Name, err)
+		if err := r.read(ctx, rs, chains); err != nil {
+			return fmt.Errorf("table %s %s: %w", r.family, t.Name, err)
 		}
 	}
 	return nil
@@ -171,52 +184,81 @@ func isDormant(t *nftables.Table) bool {
 	return (t.Flags|bits.ReverseBytes32(t.Flags))&dormant != 0
 }
 
-// readTable reads one table, if any of its chains has a hook.
-func (rs *Ruleset) readTable(ctx context.Context, t *nftables.Table, family string, at uint64, v6 bool, chains []*nftables.Chain, limit *budget) error {
-	own := slices.DeleteFunc(slices.Clone(chains), func(c *nftables.Chain) bool { return c.Table.Name != t.Name || c.Table.Family != t.Family })
-	if !slices.ContainsFunc(own, func(c *nftables.Chain) bool { return c.Hooknum != nil }) {
+// A tableReader reads one table of nf_tables.
+type tableReader struct {
+	Options
+	*nftables.Table
+	family  string // of the table, as nft names it
+	created uint64
+	limit   *budget
+
+	tool string
+	text map[string][]Rule // that the tool prints of the table, by chain; nil: it prints nothing of it
+}
+
+// read adds the chains that have a hook.
+func (r *tableReader) read(ctx context.Context, rs *Ruleset, chains []*nftables.Chain) error {
+	own := slices.DeleteFunc(slices.Clone(chains), func(c *nftables.Chain) bool {
+		return c.Table.Name != r.Name || c.Table.Family != r.Family || c.Hooknum == nil || hookNames[*c.Hooknum] == ""
+	})
+	if len(own) == 0 {
 		return nil
 	}
-	rules, err := readRules(ctx, t, v6, limit)
+	rules, err := r.rules(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range own {
-		if c.Hooknum == nil || hookNames[*c.Hooknum] == "" {
-			continue
-		}
-		b := &Base{
-			Origin: family + " " + quoted(t.Name) + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hookNames[*c.Hooknum],
-			Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: at, Chains: rules, Partial: limit.left < 0,
-		}
-		if c.Priority != nil {
-			b.Priority = int(*c.Priority)
-		}
-		rs.Bases = append(rs.Bases, b)
+		rs.Bases = append(rs.Bases, r.base(c, rules))
 	}
 	return nil
+}
+
+// base returns a chain that has a hook. Of those of iptables it is not known which of two was made first.
+func (r *tableReader) base(c *nftables.Chain, rules map[string][]Rule) *Base {
+	b := &Base{
+		Origin: r.family + " " + quoted(r.Name) + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hookNames[*c.Hooknum],
+		Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: r.created, Chains: rules, Partial: r.limit.left < 0,
+	}
+	if c.Priority != nil {
+		b.Priority = int(*c.Priority)
+	}
+	if r.text != nil && isBuiltIn(r.Name, b) {
+		b.Origin, b.Created = r.tool+" "+r.Name+" "+c.Name, 0
+	}
+	return b
 }
 
 // errStop ends a listing before its end.
 var errStop = errors.New("enough was read")
 
-// readRules reads the rules of a table, by chain, as far as the budget lasts.
-func readRules(ctx context.Context, t *nftables.Table, v6 bool, limit *budget) (map[string][]Rule, error) {
+// rules returns the rules of the table, by chain, as far as the budget lasts.
+func (r *tableReader) rules(ctx context.Context) (map[string][]Rule, error) {
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	sets, rules := &setReader{table: t, read: map[string]*nftSet{}}, map[string][]Rule{}
-	err = conn.ScanRules(nft.Table{Family: byte(t.Family), Name: t.Name}, func(chain string, exprs []byte) error {
-		if !limit.take() {
+	sets, rules, otherwise := &setReader{table: r.Table, read: map[string]*nftSet{}}, map[string][]Rule{}, map[string]bool{}
+	err = conn.ScanRules(nft.Table{Family: byte(r.Table.Family), Name: r.Name}, func(chain string, exprs []byte) error {
+		switch {
+		case r.text != nil && r.Prefix != "" && strings.HasPrefix(chain, r.Prefix):
+			return ctx.Err() // of ours
+		case !r.limit.take():
 			return errStop
 		}
-		rules[chain] = append(rules[chain], &nftRule{v6: v6, exprs: decodeRule(byte(t.Family), exprs), sets: sets.get})
+		list := decodeRule(byte(r.Table.Family), exprs)
+		otherwise[chain] = otherwise[chain] || !mayBePrinted(list, r.IPv6)
+		rules[chain] = append(rules[chain], &nftRule{v6: r.IPv6, exprs: list, sets: sets.get})
 		return ctx.Err()
 	})
 	if errors.Is(err, errStop) {
 		err = nil
+	}
+	for chain, list := range r.text {
+		if !otherwise[chain] && len(list) == len(rules[chain]) {
+			rules[chain] = list
+		}
 	}
 	return rules, err
 }

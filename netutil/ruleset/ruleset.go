@@ -7,6 +7,7 @@
 //	nft_load.go        what such a rule loads of a packet
 //	nft_decode.go      rules and elements as the kernel lists them
 //	nft_text.go        the same in words
+//	nft_printed.go     which of them the text of iptables-save has whole
 //	xt.go, xt_match.go       rules of iptables, from the text of iptables-save
 //	read.go            what there is on this host
 //	stable.go          what changes meanwhile is read again

@@ -181,6 +181,20 @@ func (p *ruleParser) targetOptions(name string, v *Verdict) {
 // xtHooks are the built-in chains of each table, and the priority at which they run.
 var xtHooks = map[string]int{"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
 
+// isBuiltIn reports whether a chain with a hook is where iptables has the one of that name, in a table of that name.
+func isBuiltIn(table string, b *Base) bool {
+	_, known := xtHooks[table]
+	return known && builtIn[b.Chain] == b.Hook && b.Priority == xtPriority(table, b.Chain)
+}
+
+// xtPriority returns the priority of a built-in chain.
+func xtPriority(table, chain string) int {
+	if table == "nat" && (chain == "INPUT" || chain == "POSTROUTING") {
+		return 100
+	}
+	return xtHooks[table]
+}
+
 var builtIn = map[string]string{"PREROUTING": "prerouting", "INPUT": "input", "FORWARD": "forward", "OUTPUT": "output", "POSTROUTING": "postrouting"}
 
 // A saveReader takes the lines of iptables-save.
@@ -189,20 +203,20 @@ type saveReader struct {
 	skip   string // beginning of the names of chains that are not looked into
 	limit  *budget
 	table  string
-	chains map[string][]Rule
+	chains map[string][]Rule // of the table
 	bases  []*Base
-	seen   map[string]bool // tables
+	tables map[string]map[string][]Rule // chains of all tables
 }
 
 func newSaveReader(origin, skip string, limit *budget) *saveReader {
-	return &saveReader{origin: origin, skip: skip, limit: limit, seen: map[string]bool{}}
+	return &saveReader{origin: origin, skip: skip, limit: limit, tables: map[string]map[string][]Rule{}}
 }
 
 func (r *saveReader) line(b []byte) error {
 	switch line := string(b); {
 	case strings.HasPrefix(line, "*"):
 		r.table, r.chains = line[1:], map[string][]Rule{}
-		r.seen[r.table] = true
+		r.tables[r.table] = r.chains
 	case strings.HasPrefix(line, ":"):
 		r.declare(line[1:])
 	case strings.HasPrefix(line, "-A "):
@@ -216,18 +230,15 @@ func (r *saveReader) line(b []byte) error {
 
 func (r *saveReader) declare(line string) {
 	words := strings.Fields(line)
-	priority, known := xtHooks[r.table]
-	if len(words) < 2 || !known || builtIn[words[0]] == "" {
+	if _, known := xtHooks[r.table]; len(words) < 2 || !known || builtIn[words[0]] == "" {
 		return
 	}
 	typ := "filter"
 	if r.table == "nat" {
-		if typ = "nat"; words[0] == "INPUT" || words[0] == "POSTROUTING" {
-			priority = 100
-		}
+		typ = "nat"
 	}
 	r.bases = append(r.bases, &Base{
 		Origin: fmt.Sprintf("%s %s %s", r.origin, r.table, words[0]), Chain: words[0], Type: typ,
-		Hook: builtIn[words[0]], Priority: priority, Drops: words[1] == "DROP", Chains: r.chains,
+		Hook: builtIn[words[0]], Priority: xtPriority(r.table, words[0]), Drops: words[1] == "DROP", Chains: r.chains,
 	})
 }

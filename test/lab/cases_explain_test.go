@@ -36,6 +36,7 @@ var explainGroups = []group{{
 		{name: "clash of files", run: testExplainClash, except: inSoakOnly},
 		{name: "foreign dnat", run: testExplainDNAT, except: inSoakOnly},
 		{name: "foreign reject", run: testExplainReject},
+		{name: "tables named as those of iptables", run: testExplainNamedTables, except: []string{"ipvs"}}, // it balances before the chain forward
 		{name: "wrong family", run: testExplainFamily, except: inSoakOnly},
 		{name: "without a daemon", run: testExplainAlone, except: inSoakOnly},
 	},
@@ -364,6 +365,48 @@ func testExplainReject(t *testing.T, e *env) {
 		"type filter hook forward priority 0; ip daddr "+endpoint+" tcp dport 8080 reject")
 	e.fails(t, e.fromClient(0), e.Remote[2])
 	e.explain(t, e.Client.Addrs[0].V4, e.to(80, source.TCP)).names(t, "does not work", 6, "is rejected by")
+}
+
+// A table of nft is not of iptables because of its name: what its chains do with a packet is said.
+func testExplainNamedTables(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Remote[2])...))
+	vip, endpoint, elsewhere := e.vip(1), e.Remote[2].Addr(), e.Local[2].Addr().V4.String()
+	for _, tt := range []struct{ family, table, chain, rule, want string }{
+		{"ip", "filter", "type filter hook forward priority 0", "ip daddr " + endpoint.V4.String() + " drop", "is dropped by ip filter explain"},
+		{"ip", "filter", "type filter hook forward priority 0", "ip daddr " + endpoint.V4.String() + " tcp dport 8080 reject", "is rejected by ip filter explain"},
+		{"ip", "mangle", "type filter hook prerouting priority -150", "ip daddr " + vip.V4.String() + " drop", "is dropped by ip mangle explain"},
+		{"ip", "nat", "type nat hook prerouting priority -110", "ip daddr " + vip.V4.String() + " tcp dport 80 dnat to " + elsewhere, "is translated before our rules, to " + elsewhere},
+		{"ip", "raw", "type filter hook prerouting priority -300", "ip daddr " + vip.V4.String() + " notrack", "is not tracked"},
+		{"ip6", "filter", "type filter hook forward priority 0", "ip6 daddr " + endpoint.V6.String() + " drop", "is dropped by ip6 filter explain"},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			e.nativeChain(t, tt.family, tt.table, tt.chain, tt.rule)
+			q := e.fromClient(0)
+			if tt.family == "ip6" {
+				q.Source, q.To = e.Client.Addrs[0].V6, netip.AddrPortFrom(vip.V6, 80)
+			}
+			e.fails(t, q, e.Remote[2])
+			e.explain(t, q.Source, q.To.String()).names(t, "does not work", 6, tt.want)
+		})
+	}
+}
+
+// nativeChain makes the chain explain of a table of nft, with a rule.
+func (e *env) nativeChain(t *testing.T, family, table, head, rule string) {
+	t.Helper()
+	name := family + " " + table
+	undo := "delete chain " + name + " explain"
+	if _, err := e.Node.Run("nft", "list", "table", family, table); err != nil { // there is none yet
+		undo = "delete table " + name
+	}
+	if err := nft(e.Node, fmt.Sprintf("table %s { chain explain { %s; %s\n}; }", name, head, rule)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nft(e.Node, undo); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // foreignRule puts a rule of another program before ours: into iptables at the top of a chain, or a table of nft.

@@ -48,6 +48,8 @@ func TestForwardDrops(t *testing.T) {
 		{"true", []string{"inet host forwarded"}}, // before the first sync
 		{"iptables-nft -N SVCP-FORWARD", []string{"inet host forwarded"}},
 		{"ip6tables-legacy -N SVCP-FORWARD", []string{"inet host forwarded"}},
+		{"nft add chain ip filter fw { type filter hook forward priority 0; policy drop; }", []string{"inet host forwarded", "ip filter fw"}},
+		{"nft delete chain ip filter fw", []string{"inet host forwarded"}},
 		{"iptables-legacy -P FORWARD DROP", []string{"inet host forwarded", "iptables-legacy filter FORWARD"}},
 	} {
 		run(step.words)
