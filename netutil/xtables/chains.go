@@ -3,6 +3,7 @@ package xtables
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -39,7 +40,7 @@ func (t *Tool) readChains(ctx context.Context, p *parser, table string, chains [
 	case refused == nil || t.Variant != NFT:
 		return t.nameHolder(err)
 	case len(chains) == 1:
-		return t.readNative(p, table, chains[0])
+		return t.readNative(p, table, chains)
 	}
 	first, rest := chains[:len(chains)/2], chains[len(chains)/2:]
 	if i := slices.Index(chains, refused[1]); i >= 0 {
@@ -122,25 +123,35 @@ func NewBuiltIn(name string) *Table {
 	return t
 }
 
-// readNative has p read a chain from nf_tables.
-func (t *Tool) readNative(p *parser, table, chain string) error {
+// ReadNative is ReadChains for the nft variant without starting a program. Rules that are
+// more than a jump have no text.
+func (t *Tool) ReadNative(table string, chains []string, prefix string) (*Table, error) {
+	p := newParser(prefix)
+	p.begin(table)
+	return p.table, t.readNative(p, table, chains)
+}
+
+// readNative has p read chains from nf_tables.
+func (t *Tool) readNative(p *parser, table string, chains []string) (err error) {
 	conn, err := nft.Dial()
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	rules, err := conn.ChainRules(nft.Table{Family: t.family(), Name: table}, chain)
-	if err != nil {
-		return err
-	}
-	switch {
-	case strings.HasPrefix(chain, string(p.prefix)):
-		p.table.Chains[chain] = strange // it is to be written again
-	case slices.Contains(builtIn[table], chain):
-		p.table.Policies[chain] = "" // unknown
-	}
-	for _, r := range rules {
-		p.nativeRule(chain, r)
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	for _, chain := range chains {
+		rules, err := conn.ChainRules(nft.Table{Family: t.family(), Name: table}, chain)
+		if err != nil {
+			return err
+		}
+		switch {
+		case strings.HasPrefix(chain, string(p.prefix)):
+			p.table.Chains[chain] = strange // it is to be written again
+		case slices.Contains(builtIn[table], chain):
+			p.table.Policies[chain] = "" // unknown
+		}
+		for _, r := range rules {
+			p.nativeRule(chain, r)
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package xtables
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,9 @@ func (p *parser) nativeRule(chain string, r nft.ListedRule) {
 	}
 	p.table.Foreign++
 	p.foreign[chain]++
+	if nativeOverrules(p.name, r.Exprs) {
+		p.goesAhead(chain, fmt.Sprintf("the rule with handle %d, as nft -a list chain shows it", r.Handle))
+	}
 }
 
 // jumpText returns a rule as iptables-save prints it, if it only jumps to a chain, maybe

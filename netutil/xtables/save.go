@@ -34,6 +34,11 @@ type Table struct {
 	// UserJumps are the positions of the jumps to UserChain, by chain.
 	UserJumps map[string]Position
 
+	// Ahead are the first maxAhead foreign rules before the last jump that may keep packets
+	// from it, by chain, without the leading "-A CHAIN ". Those before the jump to UserChain
+	// are in AheadOfUser.
+	Ahead, AheadOfUser map[string][]string
+
 	// NativeJumps are the chains of ours that rules jump to which iptables cannot
 	// print or delete, by the chain of the rule.
 	NativeJumps map[string][]string
@@ -66,6 +71,8 @@ func (t *Table) Merge(u *Table) {
 	maps.Copy(t.Policies, u.Policies)
 	maps.Copy(t.Jumps, u.Jumps)
 	maps.Copy(t.UserJumps, u.UserJumps)
+	maps.Copy(t.Ahead, u.Ahead)
+	maps.Copy(t.AheadOfUser, u.AheadOfUser)
 	maps.Copy(t.NativeJumps, u.NativeJumps)
 	t.Foreign += u.Foreign
 }
@@ -75,6 +82,7 @@ func NewTable() *Table {
 	return &Table{
 		Chains: map[string]Sum{}, Policies: map[string]string{}, Jumps: map[string][]string{},
 		UserJumps: map[string]Position{}, NativeJumps: map[string][]string{},
+		Ahead: map[string][]string{}, AheadOfUser: map[string][]string{},
 	}
 }
 
@@ -159,10 +167,12 @@ type parser struct {
 	prefix []byte
 	tables map[string]*Table
 	table  *Table
+	name   string // of table
 	chain  string // the chain of ours whose rules are in hash; empty: none
 	hash   maphash.Hash
 
-	foreign map[string]int // foreign rules so far, by chain
+	foreign map[string]int      // foreign rules so far, by chain
+	ahead   map[string][]string // those that may keep packets from what follows, at most maxAhead
 }
 
 func (p *parser) line(b []byte) error {
@@ -191,8 +201,8 @@ func (p *parser) line(b []byte) error {
 // begin begins a table.
 func (p *parser) begin(table string) {
 	p.table = NewTable()
-	p.tables[table] = p.table
-	p.foreign = map[string]int{}
+	p.tables[table], p.name = p.table, table
+	p.foreign, p.ahead = map[string]int{}, map[string][]string{}
 }
 
 // declare parses a line such as ":INPUT ACCEPT [0:0]", without the colon. A chain of ours
@@ -226,13 +236,35 @@ func (p *parser) rule(line, rest []byte) {
 // foreignRule parses a rule of a chain that is not ours.
 func (p *parser) foreignRule(chain string, rule []byte) {
 	if jumpsTo(rule, p.prefix) {
-		p.table.Jumps[chain] = append(p.table.Jumps[chain], string(rule))
+		p.jump(chain, string(rule))
 		return
 	}
 	p.table.Foreign++
 	p.foreign[chain]++
-	if string(rule) == "-j "+UserChain {
+	switch {
+	case string(rule) == "-j "+UserChain:
 		p.table.UserJumps[chain] = Position{Rules: p.foreign[chain], Jumps: len(p.table.Jumps[chain])}
+		if before := p.ahead[chain]; before != nil {
+			p.table.AheadOfUser[chain] = before
+			delete(p.ahead, chain)
+		}
+	case overrules(p.name, rule):
+		p.goesAhead(chain, string(rule))
+	}
+}
+
+// jump takes in a jump to a chain of ours.
+func (p *parser) jump(chain, rule string) {
+	p.table.Jumps[chain] = append(p.table.Jumps[chain], rule)
+	if before := p.ahead[chain]; before != nil {
+		p.table.Ahead[chain] = slices.Clone(before)
+	}
+}
+
+// goesAhead takes in a rule that may keep packets from the jumps after it.
+func (p *parser) goesAhead(chain, rule string) {
+	if len(p.ahead[chain]) < maxAhead {
+		p.ahead[chain] = append(p.ahead[chain], rule)
 	}
 }
 

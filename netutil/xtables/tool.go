@@ -5,6 +5,7 @@
 //	tool.go, detect.go           programs, and the variant that a host uses
 //	save.go                      reading whole tables
 //	chains.go, native.go         reading chains, also beside rules that iptables cannot print
+//	overrule.go                  which foreign rules may keep packets from ours
 //	script.go, chunks.go         writing
 //	children.go                  which commits to nf_tables are ours
 //	client.go, probe.go          single queries and trial rules, by go-iptables
