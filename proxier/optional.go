@@ -36,11 +36,12 @@ type Retirer interface {
 	RemoveRules(ctx context.Context) error
 }
 
-// A Warner is a Backend that may not do all that its settings ask for.
+// A Warner is a Backend that may not do all that its settings ask for, or that other programs hinder.
 type Warner interface {
 	Backend
 
-	// Warnings says what of the settings is not in use, and why. It runs beside the other methods.
+	// Warnings says what of the settings is not in use, and what other programs do to its
+	// objects. It runs beside the other methods.
 	Warnings() []string
 }
 

@@ -14,7 +14,7 @@ import (
 type Monitor struct {
 	relevant func(message) relevance
 	own      func(port, generation uint32) bool // whether a transaction is ours, and not reported; nil: none is
-	touched  func()
+	touched  func(Event)
 	netns    uint64
 	file     *os.File
 	buf      []byte

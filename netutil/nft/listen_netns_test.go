@@ -78,7 +78,7 @@ func TestOwnCommitsAreNotMissed(t *testing.T) {
 func TestScratchChainsAreNoEvent(t *testing.T) {
 	c := dial(t)
 	m, err := NewNameMonitor(Names{
-		Tables: []Table{table}, Ours: "OUR-", Scratch: "OUR-PROBE", Others: "FORWARD", Touched: func() {},
+		Tables: []Table{table}, Ours: "OUR-", Scratch: "OUR-PROBE", Others: []string{"FORWARD"}, Touched: func(Event) {},
 		Own: func(uint32, uint32) bool { return false },
 	})
 	events := heard(t, m, err)

@@ -147,10 +147,11 @@ func (m *Monitor) event(msg message, changed func(Event)) {
 	if what == 0 || m.own != nil && m.own(msg.Port, g.ID) {
 		return
 	}
+	e := Event{PID: g.PID, Process: g.Process}
 	if what&isTouch != 0 {
-		m.touched()
+		m.touched(e)
 	}
 	if what&isChange != 0 {
-		changed(Event{PID: g.PID, Process: g.Process})
+		changed(e)
 	}
 }

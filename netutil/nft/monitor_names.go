@@ -20,8 +20,8 @@ type Names struct {
 
 	Scratch string // prefix of the names of our chains whose changes are ignored
 
-	Others  string // part of other names, whose changes call Touched and are no event
-	Touched func()
+	Others  []string // other chains, of which a change of the rules calls Touched and is no event
+	Touched func(Event)
 }
 
 // NewNameMonitor watches tables, in the network namespace of the caller, for foreign
@@ -46,7 +46,7 @@ func (n Names) relevance(m message) relevance {
 	if m.contains(n.Ours) {
 		c |= isChange
 	}
-	if m.contains(n.Others) {
+	if chain, of := ruleChain(m); of && slices.Contains(n.Others, chain) {
 		c |= isTouch
 	}
 	return c
@@ -54,16 +54,19 @@ func (n Names) relevance(m message) relevance {
 
 // isScratch reports whether a message is about a scratch chain or a rule of one.
 func (n Names) isScratch(m message) bool {
-	var name uint16
-	switch m.Type {
-	case nftMessage(unix.NFT_MSG_NEWCHAIN), nftMessage(unix.NFT_MSG_DELCHAIN):
-		name = unix.NFTA_CHAIN_NAME
-	case nftMessage(unix.NFT_MSG_NEWRULE), nftMessage(unix.NFT_MSG_DELRULE):
-		name = unix.NFTA_RULE_CHAIN
-	default:
-		return false
+	chain, is := ruleChain(m)
+	if m.Type == nftMessage(unix.NFT_MSG_NEWCHAIN) || m.Type == nftMessage(unix.NFT_MSG_DELCHAIN) {
+		chain, is = m.string(unix.NFTA_CHAIN_NAME), true
 	}
-	return n.Scratch != "" && strings.HasPrefix(m.string(name), n.Scratch)
+	return is && n.Scratch != "" && strings.HasPrefix(chain, n.Scratch)
+}
+
+// ruleChain returns the chain of the rule that a message is about; not ok: it is about another thing.
+func ruleChain(m message) (chain string, ok bool) {
+	if m.Type != nftMessage(unix.NFT_MSG_NEWRULE) && m.Type != nftMessage(unix.NFT_MSG_DELRULE) {
+		return "", false
+	}
+	return m.string(unix.NFTA_RULE_CHAIN), true
 }
 
 // contains reports whether a message contains a text anywhere: the event of a deleted

@@ -34,6 +34,7 @@ type Kernel struct {
 	log            *slog.Logger
 
 	mirror mirror
+	order  order
 
 	looking        chan struct{} // holds a value while a Look runs
 	looksSinceRead int           // how many looks did not read the tables
@@ -128,6 +129,7 @@ func (k *Kernel) Read(ctx context.Context, c Desired) (*Actual, error) {
 	}
 	h := &Actual{tables: map[string]*xtables.Table{}}
 	for name, tab := range tables {
+		k.order.observe(name, tab)
 		if len(tab.Chains)+len(tab.Jumps) > 0 { // another mode may have left them
 			h.tables[name] = tab
 		}
@@ -188,7 +190,7 @@ func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 		have[name] = tab.Chains
 	}
 	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.tables[id.table].ReferencedBy(id.name)) > 0 })
-	d.compareJumps(h.tables, c.Jumps())
+	d.compareJumps(h.tables, c.Jumps(), &k.order)
 	d.compareSets(h.sets, c.Sets(st), k.tool.IPv6)
 	return d
 }
@@ -219,6 +221,7 @@ func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.S
 	if err := k.confirm(); err != nil {
 		return err
 	}
+	k.movedAhead(d)
 	if err := errors.Join(k.purgeStale(ctx), k.destroyObsolete(ctx, d)); err != nil {
 		return err
 	}

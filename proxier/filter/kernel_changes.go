@@ -70,7 +70,7 @@ func purged(tool *xtables.Tool, tables map[string]*xtables.Table) []proxier.Chan
 			d.removeOrEmpty(chainID{name, chain}, tab.Chains[chain], func(id chainID) bool { return len(tab.ReferencedBy(id.name)) > 0 })
 		}
 	}
-	d.compareJumps(tables, nil)
+	d.compareJumps(tables, nil, &order{})
 	return d.changes()
 }
 

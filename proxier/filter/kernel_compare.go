@@ -51,6 +51,8 @@ type difference struct {
 	gained, lost map[string][]ipset.Entry
 	obsolete     []string // sets to be removed last
 
+	passed []passing // moves of jumps
+
 	edits []edit
 }
 
@@ -100,15 +102,15 @@ func (d *difference) removeOrEmpty(id chainID, holds xtables.Sum, keep func(chai
 }
 
 // compareJumps notes how to change the built-in chains. If the jumps of one are not
-// exactly those desired, in their order, all are inserted again at its top; otherwise
-// foreign rules before them do not matter. Only the jump to xtables.UserChain must
-// come before ours, which accept.
-func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump) {
+// exactly those desired, in their order and in place, all are inserted again at its top.
+// Only the jump to xtables.UserChain must come before ours, which accept.
+func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump, o *order) {
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		tab := tables[name]
 		for _, chain := range slices.Sorted(maps.Keys(tab.Policies)) {
-			want := wantedJumps(jumps, chainID{name, chain})
-			if inPlace(tab, chain, want) {
+			id := chainID{name, chain}
+			want := wantedJumps(jumps, id)
+			if o.inPlace(tab, id, want) {
 				continue
 			}
 			for _, rule := range tab.Jumps[chain] {
@@ -118,14 +120,11 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []Jump
 				d.script.InsertJump(name, chain, rule, tab.UserJumps[chain].Rules)
 			}
 			d.edit("change", jumpsEdit, name, chain)
+			if ahead := tab.Ahead[chain]; len(ahead) > 0 && len(want) > 0 {
+				d.passed = append(d.passed, passing{id, ahead})
+			}
 		}
 	}
-}
-
-// inPlace reports whether a built-in chain has the desired jumps to ours, after the one
-// to xtables.UserChain.
-func inPlace(tab *xtables.Table, chain string, want []string) bool {
-	return slices.Equal(tab.Jumps[chain], want) && tab.UserJumps[chain].Jumps == 0
 }
 
 // wantedJumps returns the desired jumps of a built-in chain to ours, in order.

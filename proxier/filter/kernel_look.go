@@ -52,12 +52,13 @@ func (k *Kernel) Reported() bool { return k.mirror.now().reported }
 // Then one reads them anyway, in case the kernel or we missed something.
 const maxUnread = 60
 
-// lookAtTables reads all tables, unless none has changed since they were last read.
+// lookAtTables reads all tables, unless none has changed since they were last read and
+// no jumps are to be moved.
 // What it ignored is left to the next look.
 func (k *Kernel) lookAtTables(ctx context.Context) error {
 	k.looksSinceRead++
 	now := k.tableState()
-	if k.unchanged(now) && k.looksSinceRead < maxUnread {
+	if k.unchanged(now) && k.looksSinceRead < maxUnread && !k.order.due() {
 		return nil
 	}
 	unconfirmed, complete, err := k.readAndCompare(ctx, nil)
@@ -84,12 +85,13 @@ func (k *Kernel) readAndCompare(ctx context.Context, before *damage) (unconfirme
 		k.mirror.endLook(t, nil)
 		return damage{}, false, err
 	}
-	for _, tab := range tables {
+	for name, tab := range tables {
+		k.order.observe(name, tab)
 		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
 	}
 	complete = k.mirror.endLook(t, func(d *damage) {
 		var found damage
-		k.mirror.compareTables(tables, t, &found)
+		k.mirror.compareTables(tables, t, &found, &k.order)
 		switch {
 		case once:
 			d.add(found)
@@ -217,6 +219,7 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 		k.mirror.forget()
 		return err
 	}
+	k.movedAhead(d)
 	k.mirror.end(func() { k.mirror.repaired(dmg, d, r.Jumps()) })
 	return nil
 }
@@ -278,7 +281,7 @@ func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, ju
 		}
 		tables[id.table].Merge(have)
 	}
-	d.compareJumps(tables, jumps)
+	d.compareJumps(tables, jumps, &k.order)
 	return nil
 }
 

@@ -239,7 +239,7 @@ func note[T comparable](m *map[T]bool, v T) {
 }
 
 // compareTables notes in d how tables, read while t was touched, differ from the mirror.
-func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *damage) {
+func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *damage, o *order) {
 	for table, chains := range m.chains {
 		var have map[string]xtables.Sum
 		if tab := tables[table]; tab != nil {
@@ -261,7 +261,7 @@ func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *
 		}
 	}
 	m.compareReferenced(tables, t, d)
-	m.compareJumps(tables, d)
+	m.compareJumps(tables, d, o)
 }
 
 // compareReferenced notes obsolete chains that can be removed now.
@@ -275,7 +275,7 @@ func (m *mirror) compareReferenced(tables map[string]*xtables.Table, t *touched,
 
 // compareJumps notes built-in chains that do not lead to ours as they should. No
 // sync with a delta changes them.
-func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *damage) {
+func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *damage, o *order) {
 	built := map[chainID]bool{}
 	for _, j := range m.jumps {
 		built[chainID{j.Table, j.Chain}] = true
@@ -290,7 +290,7 @@ func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *damage) {
 		if t := tables[id.table]; t != nil {
 			tab = *t
 		}
-		if !inPlace(&tab, id.name, wantedJumps(m.jumps, id)) {
+		if !o.inPlace(&tab, id, wantedJumps(m.jumps, id)) {
 			note(&d.jumps, id)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,20 @@ type events struct {
 
 	watching atomic.Bool
 	dirty    atomic.Bool // something may have changed since the tables were last read
+
+	touched chan nft.Event // rules of a built-in chain were changed: foreign ones may be in front of ours
+}
+
+// builtIn returns the built-in chains with jumps to ours, in any mode.
+func builtIn() (chains []string) {
+	for _, l := range []*layout{&iptables, &ipvs} {
+		for _, j := range l.jumps {
+			if !slices.Contains(chains, j.Chain) {
+				chains = append(chains, j.Chain)
+			}
+		}
+	}
+	return chains
 }
 
 // nftTables returns the possible tables of the nft variant.
@@ -71,10 +86,15 @@ func openEvents(v6 bool) (*events, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &events{conn: conn}
+	e := &events{conn: conn, touched: make(chan nft.Event, 1)}
 	e.monitor, err = nft.NewNameMonitor(nft.Names{
 		Tables: nftTables(v6), Ours: Prefix, Own: xtables.Committed, Scratch: probePrefix,
-		Others: "FORWARD", Touched: func() { e.dirty.Store(true) }, // our jumps are in it
+		Others: builtIn(), Touched: func(t nft.Event) {
+			select {
+			case e.touched <- t:
+			default: // it is to be looked at already
+			}
+		},
 	})
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -121,6 +141,11 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 		select {
 		case <-ctx.Done():
 			return
+		case e := <-k.events.touched:
+			if k.overtaken() {
+				k.events.dirty.Store(true)
+				k.lookAfter(ctx, disturbance{proxier.ForeignChange(e), k.mirror.now().resets}, changed)
+			}
 		case d := <-queue:
 			k.lookAfter(ctx, d, changed)
 			if !k.mirror.now().known { // the first sync is running, and nothing was compared

@@ -15,6 +15,7 @@
 //	kernel_read.go, kernel_compare.go              actual against desired
 //	kernel_write.go, kernel_restore.go             writing
 //	kernel_mirror.go, kernel_look.go, kernel_watch.go  looks beside the syncs, and repairs
+//	kernel_order.go                                our jumps before foreign rules
 //	kernel_keep.go, kernel_adopt.go                connections that must survive changes
 package filter
 

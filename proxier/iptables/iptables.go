@@ -102,6 +102,9 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 	return b.kernel.Watch(ctx, changed)
 }
 
+// Warnings implements proxier.Warner.
+func (b *Backend) Warnings() []string { return b.kernel.Warnings() }
+
 // SetLog sets the log for warnings. It is called before any Sync.
 func (b *Backend) SetLog(log *slog.Logger) {
 	b.log = log
@@ -144,4 +147,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-var _ proxier.Watcher = (*Backend)(nil)
+var (
+	_ proxier.Watcher = (*Backend)(nil)
+	_ proxier.Warner  = (*Backend)(nil)
+)

@@ -200,6 +200,9 @@ func (b *Backend) recorded(err error) error {
 	return errors.Join(err, flushErr)
 }
 
+// Warnings implements proxier.Warner.
+func (b *Backend) Warnings() []string { return b.kernel.Warnings() }
+
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	changes, err := b.plan(ctx, st)
@@ -221,4 +224,5 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 var (
 	_ proxier.Watcher = (*Backend)(nil)
 	_ proxier.Retirer = (*Backend)(nil)
+	_ proxier.Warner  = (*Backend)(nil)
 )

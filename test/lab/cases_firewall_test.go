@@ -34,6 +34,7 @@ var firewallGroups = []group{
 			{name: "another bit", run: testAnotherBit},
 			{name: "reject at the end of forward", run: testForwardReject},
 			{name: "rules that iptables cannot print", run: testUnprintable},
+			{name: "rules inserted in front", run: testInFront},
 			// Packets to services do not pass FORWARD in ipvs mode, their answers do.
 			{name: "chain of the user", run: testUserChain, except: []string{"ipvs"}},
 		},
@@ -420,6 +421,54 @@ func (e *env) unprintableRule(t *testing.T, chain string) {
 			t.Error(err)
 		}
 	})
+}
+
+// testInFront: rules that drop or pass over services, and that others insert in front of
+// ours, do not stop them for longer than until the next look, or a start, and status names
+// them. For other traffic they hold.
+func testInFront(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	e.apply(t, s)
+	served := e.everyAddress(e.Client, by(e.Local[0], e.Remote[0]))
+	e.expect(t, served...)
+	for _, chain := range []string{"filter FORWARD -j DROP", "nat PREROUTING -j RETURN", "nat POSTROUTING -j RETURN"} {
+		table, rule, _ := strings.Cut(chain, " ")
+		e.mustFirewall(t, "-t "+table+" -I "+rule, "-t "+table+" -D "+rule)
+	}
+	e.oursFirst(t, "inserted beside the daemon")
+	e.expect(t, served...)
+	e.expect(t, check{from: e.Client, to: e.Local[0].Addr(), port: 8080, want: dropped})
+	status, err := e.daemon.Command("status")
+	if want := `svcproxy's rules were moved before "-j DROP"`; err != nil || !strings.Contains(status, want) {
+		t.Errorf("status: error %v, want %q in\n%s", err, want, status)
+	}
+	if err := e.daemon.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	e.mustFirewall(t, "-I FORWARD -j REJECT", "-D FORWARD -j REJECT")
+	if err := e.daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	e.oursFirst(t, "inserted before a start")
+	e.expect(t, served...)
+}
+
+// oursFirst waits until the first rules of FORWARD are ours.
+func (e *env) oursFirst(t *testing.T, when string) {
+	t.Helper()
+	for _, f := range foreigns {
+		err := Poll(expectPatience, func() error {
+			rules, err := e.Node.Run(f.tool+e.mode.variant, "-w", "-S", "FORWARD")
+			lines := strings.Split(rules, "\n")
+			if err == nil && (len(lines) < 3 || !strings.Contains(lines[1], "SVCP-") || !strings.Contains(lines[2], "SVCP-")) {
+				err = fmt.Errorf("%s: FORWARD has other rules first:\n%s", when, rules)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // testUserChain: whom Docker's chain for rules of the admin drops, we do not let

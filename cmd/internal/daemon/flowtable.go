@@ -7,19 +7,16 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 )
 
-// flowtableWarnings says what of [nftables] flowtable a mode does not do. A mode whose backends
-// are Warners tells of itself.
-func flowtableWarnings(s configs.Settings, am *activeMode) (list []string) {
-	if list := s.WarnOfMode(am.Mode.Mode); len(list) > 0 {
-		return list
-	}
+// modeWarnings says what of the settings a mode does not do, and what its backends warn of.
+func modeWarnings(s configs.Settings, am *activeMode) []string {
+	var list []string
 	for _, b := range am.backends {
 		if w, warns := b.(proxier.Warner); warns {
 			list = append(list, w.Warnings()...)
 		}
 	}
 	slices.Sort(list)
-	return list
+	return append(s.WarnOfMode(am.Mode.Mode), list...)
 }
 
 // tellFlowtable has the log say that a mode has no flow table, where settings ask for one.

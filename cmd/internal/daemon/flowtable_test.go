@@ -16,8 +16,8 @@ type warner struct {
 
 func (w warner) Warnings() []string { return w.list }
 
-// A flow table that is asked for and not there is told of, whatever the mode.
-func TestFlowtableWarnings(t *testing.T) {
+// A flow table that the settings ask for and the mode does not have is a warning, beside those of the backends.
+func TestModeWarnings(t *testing.T) {
 	asked := configs.Settings{NFTables: configs.NFTables{Flowtable: []string{"eth0"}}}
 	backends := map[proxier.Family]modes.Backend{proxier.IPv4: warner{list: []string{"b"}}, proxier.IPv6: warner{list: []string{"a"}}}
 	for _, tt := range []struct {
@@ -27,14 +27,14 @@ func TestFlowtableWarnings(t *testing.T) {
 	}{
 		{configs.Settings{}, configs.IPVSMode, nil},
 		{asked, configs.IPVSMode, []string{"[nftables] flowtable is for nftables mode, and this is ipvs mode"}},
-		{asked, configs.IPTablesMode, []string{"[nftables] flowtable is for nftables mode, and this is iptables mode"}},
+		{asked, configs.IPTablesMode, []string{"[nftables] flowtable is for nftables mode, and this is iptables mode", "a", "b"}},
 		{asked, configs.NFTablesMode, []string{"a", "b"}},
 	} {
 		am := &activeMode{Mode: modes.Mode{Mode: tt.mode}}
-		if tt.mode.Name == configs.NFTablesMode.Name {
+		if tt.mode.Name != configs.IPVSMode.Name {
 			am.backends = backends
 		}
-		if got := flowtableWarnings(tt.settings, am); !slices.Equal(got, tt.want) {
+		if got := modeWarnings(tt.settings, am); !slices.Equal(got, tt.want) {
 			t.Errorf("%s mode: %q, want %q", tt.mode.Name, got, tt.want)
 		}
 	}

@@ -394,7 +394,7 @@ func (sw *modeSwitch) warnings() (list []string) {
 	if err := used.Check(); err != nil {
 		list = append(list, err.Error())
 	}
-	return slices.Concat(list, flowtableWarnings(used, sw.active), sw.left)
+	return slices.Concat(list, modeWarnings(used, sw.active), sw.left)
 }
 
 // warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
