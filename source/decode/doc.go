@@ -28,6 +28,13 @@ const (
 	free          = 1000 // so many values in texts of any size
 )
 
+// The most keys that a table has, and that stand at the top of a text. A table of ours whose keys anybody can choose has one
+// for each port of a service, in three protocols, and at the top there are a few dozen tables and keys.
+const (
+	maxKeys = 3 * 65535
+	maxTop  = maxFaults
+)
+
 // TooDense is the fault of a text that has too many values for its size.
 const TooDense = "more keys and brackets than a file of this size can need"
 
@@ -98,6 +105,8 @@ func (d *Doc) check() (*scanner, []textFault) {
 		return nil, []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}
 	case s.tooMany:
 		return nil, []textFault{{off: s.stop, msg: TooDense}}
+	case s.tooWide != "":
+		return nil, []textFault{{off: s.stop, msg: s.tooWide}}
 	default:
 		return s, nil
 	}

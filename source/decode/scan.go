@@ -2,6 +2,7 @@ package decode
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -69,15 +70,22 @@ type scanner struct {
 	dots  map[string]bool // tables that keys with dots have made, by their paths in this table; nil: none
 	again *textFault      // one of them has a value too
 
-	values, tables   int  // so far
-	tooDeep, tooMany bool // it stopped
-	stop             int  // there
+	values, tables   int             // so far
+	keys             int             // of this table so far
+	isTop            bool            // the key that is being read begins at the top
+	top              map[string]bool // the keys there, as they are written; nil: they are not counted
+	tooDeep, tooMany bool            // it stopped
+	tooWide          string          // it stopped for this reason
+	stop             int             // there
 }
 
 // scan reads a text, and finds all places that are asked for below root. With a
 // nil root it measures the text, and makes what one in JSON says.
 func scan(text string, isJSON bool, root *node) *scanner {
-	s := &scanner{text: text, json: isJSON, root: root, makes: isJSON && root == nil}
+	s := &scanner{text: text, json: isJSON, root: root, makes: isJSON && root == nil, isTop: true}
+	if root == nil {
+		s.top = map[string]bool{}
+	}
 	if isJSON {
 		s.blank()
 		s.start = s.i
@@ -136,7 +144,20 @@ func (s *scanner) count(values, tables int) {
 	}
 }
 
-func (s *scanner) stopped() bool { return s.tooDeep || s.tooMany }
+func (s *scanner) stopped() bool { return s.tooDeep || s.tooMany || s.tooWide != "" }
+
+// wider counts a key of the table that is being read, and stops where it has too many: each is a fault, or memory.
+func (s *scanner) wider(key string) {
+	if s.keys++; s.keys > maxKeys && !s.stopped() {
+		s.tooWide, s.stop = fmt.Sprintf("a table has more than %d keys", maxKeys), s.i
+	}
+	if s.top == nil || !s.isTop || s.stopped() {
+		return
+	}
+	if s.top[key] = true; len(s.top) > maxTop {
+		s.tooWide, s.stop = fmt.Sprintf("the text has more than %d keys and tables at the top", maxTop), s.i
+	}
+}
 
 // more reports whether there is text left to read.
 func (s *scanner) more() bool { return s.i < len(s.text) && !s.stopped() }
@@ -198,7 +219,8 @@ func (s *scanner) pair(table *node) (raw string, v any) {
 
 // dotted reads a key of one or more parts and returns the node it names, and the last part.
 func (s *scanner) dotted(n *node) (named *node, raw string) {
-	for s.path = ""; ; {
+	s.path = ""
+	for first := true; ; first = false {
 		s.space()
 		if s.json {
 			s.blank()
@@ -209,6 +231,9 @@ func (s *scanner) dotted(n *node) (named *node, raw string) {
 		start := s.i
 		s.key()
 		raw = s.text[start:s.i]
+		if first {
+			s.wider(raw)
+		}
 		n = s.child(n, raw, start)
 		s.space()
 		if s.json {
@@ -304,8 +329,8 @@ func (s *scanner) list(n *node) any {
 
 func (s *scanner) table(n *node) any {
 	s.count(0, 1)
-	outside := s.dots
-	s.dots = nil
+	outside, keys, isTop := s.dots, s.keys, s.isTop
+	s.dots, s.keys, s.isTop = nil, 0, s.json && s.depth == 0
 	var object map[string]any
 	if s.makes {
 		object = map[string]any{}
@@ -317,7 +342,7 @@ func (s *scanner) table(n *node) any {
 			s.member(object, s.unquote(raw), v, start)
 		}
 	})
-	s.dots = outside
+	s.dots, s.keys, s.isTop = outside, keys, isTop
 	return object
 }
 

@@ -11,7 +11,9 @@ func (s *scanner) header() *node {
 	if list {
 		s.i++
 	}
+	s.keys, s.isTop = 0, true
 	n, _ := s.dotted(s.root)
+	s.keys, s.isTop = 0, false
 	s.count(0, 1)
 	s.dots = nil
 	if n != nil && (!list || n.count == 0) {
