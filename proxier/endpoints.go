@@ -204,10 +204,10 @@ func (r *resolver) limits(p source.Port) map[netip.AddrPort]Limits {
 	return out
 }
 
-// keepUsedPools adds the pools to the result that a frontend of this port refers to.
-func (r *resolver) keepUsedPools(pools [2]*Pool) {
+// keepUsedPools adds the pools of a port to the result that one of its frontends refers to.
+func (r *resolver) keepUsedPools(pools [2]*Pool, frontends []*Frontend) {
 	for _, pool := range pools {
-		if slices.ContainsFunc(r.out.Frontends, func(f *Frontend) bool {
+		if slices.ContainsFunc(frontends, func(f *Frontend) bool {
 			return f.Outside.Pool == pool || f.Local.Pool == pool
 		}) {
 			r.out.Pools = append(r.out.Pools, pool)

@@ -58,7 +58,7 @@ type resolver struct {
 
 // port adds the frontends and pools of one service port.
 func (r *resolver) port(p source.Port) {
-	pools := r.pools(p)
+	pools, before := r.pools(p), len(r.out.Frontends)
 	vip, localVIP := r.vipRoutes(pools)
 	outside, local := r.externalRoutes(pools)
 	for _, a := range r.svc.VIPs {
@@ -74,7 +74,7 @@ func (r *resolver) port(p source.Port) {
 		p.Port = p.NodePort
 		r.frontend(p, r.fam.Unspecified(), NodePort, outside, local)
 	}
-	r.keepUsedPools(pools)
+	r.keepUsedPools(pools, r.out.Frontends[before:])
 }
 
 func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, local Route) {
@@ -206,8 +206,10 @@ func (r *resolver) refusals() {
 
 // hairpins adds the pools of all routes that do not masquerade everyone.
 func (r *resolver) hairpins() {
+	added := make(map[*Pool]bool)
 	add := func(route Route) {
-		if route.Action == Balance && route.Masquerade != Everyone && !slices.Contains(r.out.HairpinPools, route.Pool) {
+		if route.Action == Balance && route.Masquerade != Everyone && !added[route.Pool] {
+			added[route.Pool] = true
 			r.out.HairpinPools = append(r.out.HairpinPools, route.Pool)
 		}
 	}
