@@ -14,11 +14,6 @@ import (
 
 // bind returns a service with the endpoints of a list, and what is wrong with it for these.
 func (rules Rules) bind(svc *source.Service, l *endpointList) (*source.Service, []source.Problem) {
-	most := rules.Limits.orDefault().Endpoints
-	if n := len(l.endpoints); n > most {
-		msg := fmt.Sprintf("the list has %d endpoints, more than %d", n, most)
-		return nil, []source.Problem{{Path: source.At(listKey), Msg: msg, Hint: "raise endpoints in [limits] of " + SettingsName}}
-	}
 	bound, problems := rules.with(svc, l)
 	if len(problems) == 0 {
 		return bound, nil

@@ -35,7 +35,7 @@ func (s *Source) takeAcceptedLists(p *probe) {
 			s.log.Warn("endpoints that a service file was last accepted with are not known any more", "file", p.f.path, "err", err)
 			continue
 		}
-		if v := listVersion(s.path(name), data); v.list != nil {
+		if v := listVersion(s.path(name), data, s.rules); v.list != nil {
 			p.f.before[name] = v
 		}
 	}

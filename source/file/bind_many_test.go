@@ -21,7 +21,7 @@ func manyFrom(n int) string {
 // versionOf returns a version of a file with this text, which is good.
 func versionOf(t *testing.T, rules Rules, name, text string) *version {
 	t.Helper()
-	v := newVersion(t.Context(), name, []byte(text), nil, rules.parseNew, nil)
+	v := newVersion(t.Context(), name, []byte(text), nil, rules, rules.parseNew, nil)
 	if v.broken {
 		t.Fatalf("%s: %v", name, v.faults)
 	}

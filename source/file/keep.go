@@ -72,7 +72,7 @@ func (s *Source) tidyStore(found []fs.DirEntry, cut []string, err error) {
 	}
 	for _, name := range append(cut, s.store.removeOrphans(found)...) {
 		path := s.path(name)
-		if t, ok := s.disks.read(path, s.disks.lstat(path), s.maxSize); ok && t.err == nil {
+		if t, ok := s.disks.read(path, s.disks.lstat(path), s.rules.maxSize()); ok && t.err == nil {
 			s.store.rewriteCopy(name, &version{id: idOf(t.data, nil), data: t.data})
 		}
 	}

@@ -95,7 +95,7 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 	rules := s.revision.Load()
 	inParallel(len(names), func(i int) {
 		p := &probes[i]
-		p.name, p.max, p.revision = names[i], s.maxSize, rules
+		p.name, p.rules, p.revision = names[i], s.rules, rules
 		p.renamed, p.dir = todo.renamed[p.name], s.directory.lastID.fileID
 		p.pathInfo = s.disks.lstat(s.path(p.name))
 	})
@@ -138,7 +138,7 @@ func (s *Source) whatIsAt(p *probe) pathInfo {
 
 // readSmall reads the text of p's file, if that comes in time.
 func (s *Source) readSmall(ctx context.Context, p *probe) {
-	t, ok := s.disks.read(p.f.path, p.pathInfo, p.max)
+	t, ok := s.disks.read(p.f.path, p.pathInfo, p.rules.maxSize())
 	if !ok {
 		p.v, p.stamp = p.unreadVersion(ErrNoAnswer), stamp{} // to be read again
 		return

@@ -44,7 +44,7 @@ func (s *Source) readLarge(ctx context.Context, l *largeRead) {
 	}
 	release := sync.OnceFunc(func() { <-s.slots })
 	defer time.AfterFunc(diskPatience, release).Stop() // a disk that does not answer keeps no place from others
-	l.take(ctx, readTextOf(l.f.path, l.f.link, l.max), s.parse)
+	l.take(ctx, readTextOf(l.f.path, l.f.link, l.rules.maxSize()), s.parse)
 	s.assess(&l.probe)
 	release()
 	select {

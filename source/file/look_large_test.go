@@ -374,7 +374,7 @@ func TestFrees(t *testing.T) {
 		{"no node port", ", node_port = 30080", "", true},
 	} {
 		read := func(text string) *version {
-			return newVersion(t.Context(), "a.toml", []byte(text), nil, Rules{}.parseNew, nil)
+			return newVersion(t.Context(), "a.toml", []byte(text), nil, Rules{}, Rules{}.parseNew, nil)
 		}
 		text := web
 		if tt.new != "" || tt.old != web {

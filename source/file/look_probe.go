@@ -68,7 +68,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 			before = v.known
 		}
 	}
-	v := newVersion(ctx, p.f.path, data, err, parse, before)
+	v := newVersion(ctx, p.f.path, data, err, p.rules, parse, before)
 	if err == nil {
 		v.uid = int(p.stamp.uid)
 	}

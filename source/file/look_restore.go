@@ -39,7 +39,7 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 		s.store.useOlder(p.name, p.last)
 		p.damage[0].Msg += "; the one before it is used"
 	}
-	switch v := newVersion(ctx, p.f.path, data, nil, s.parseCopy, nil); {
+	switch v := newVersion(ctx, p.f.path, data, nil, s.rules, s.parseCopy, nil); {
 	case v.broken && p.v.id == v.id: // the file says what is wrong with it
 	case v.broken:
 		p.damage = s.damage(p.name, p.last, source.FirstError(v.faults).Msg)

@@ -32,7 +32,7 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]F
 		if info, err := os.Stat(path); err == nil && info.IsDir() && !known[names[i]] {
 			return
 		}
-		read[i] = readFile(path, rules.maxSize(), parse)
+		read[i] = rules.readFile(path, parse)
 	})
 	read = slices.DeleteFunc(read, func(f readVersion) bool { return f.version == nil })
 	return rules.together(read), nil
@@ -41,13 +41,13 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]F
 // ReadFile reads one file as a service file, whatever its name, unless that is one of a file of
 // endpoints. The lists that it refers to are those beside it.
 func (rules Rules) ReadFile(path string) File {
-	f := readFile(path, rules.maxSize(), rules.parseNew)
+	f := rules.readFile(path, rules.parseNew)
 	return f.with(rules, rules.listsOf(filepath.Dir(path)))
 }
 
-func readFile(path string, limit int, parse parser) readVersion {
-	data, _, err := readContent(path, limit)
-	v := newVersion(context.Background(), path, data, err, parse, nil)
+func (rules Rules) readFile(path string, parse parser) readVersion {
+	data, _, err := readContent(path, rules.maxSize())
+	v := newVersion(context.Background(), path, data, err, rules, parse, nil)
 	_, large := errors.AsType[errTooLarge](err)
 	return readVersion{v, err != nil && !large}
 }
@@ -64,6 +64,6 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 	parse := func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
 		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
 	}
-	f := readVersion{newVersion(context.Background(), name, data, nil, parse, nil), false}
+	f := readVersion{newVersion(context.Background(), name, data, nil, rules, parse, nil), false}
 	return f.with(rules, rules.listsOf(dir)), data
 }

@@ -14,14 +14,14 @@ import (
 func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit {
 	st := newStore(stateDir, slog.New(slog.DiscardHandler))
 	st.loadIndex()
-	lists := lastGoodLists(st, dir)
+	lists := rules.lastGoodLists(st, dir)
 	var units []source.Unit
 	for _, name := range names {
 		r, ok := st.recordOf(name)
 		if !ok || isEndpointsFile(name) {
 			continue
 		}
-		v := st.lastGood(dir, name, r, rules.parseCopy)
+		v := st.lastGood(dir, name, r, rules, rules.parseCopy)
 		if v.broken {
 			continue
 		}
@@ -45,13 +45,13 @@ func Recorded(stateDir string) map[string]bool {
 	return names
 }
 
-func (st *store) lastGood(dir, name string, r record, parse parser) *version {
+func (st *store) lastGood(dir, name string, r record, rules Rules, parse parser) *version {
 	data, err := st.read(name, r)
-	return newVersion(context.Background(), filepath.Join(dir, name), data, err, parse, nil)
+	return newVersion(context.Background(), filepath.Join(dir, name), data, err, rules, parse, nil)
 }
 
 // lastGoodLists looks up lists as they were last accepted.
-func lastGoodLists(st *store, dir string) lookup {
+func (rules Rules) lastGoodLists(st *store, dir string) lookup {
 	known := map[string]*endpointList{}
 	return func(name string) (*endpointList, string) {
 		r, ok := st.recordOf(name)
@@ -59,7 +59,7 @@ func lastGoodLists(st *store, dir string) lookup {
 			return nil, lacksList
 		}
 		if _, ok := known[name]; !ok {
-			known[name] = st.lastGood(dir, name, r, nil).list
+			known[name] = st.lastGood(dir, name, r, rules, nil).list
 		}
 		return known[name], lacksList
 	}

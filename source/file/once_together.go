@@ -100,7 +100,7 @@ func (rules Rules) listsOf(dir string) lookup {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, lacksList
 			}
-			known[name] = newVersion(context.Background(), path, data, err, nil, nil)
+			known[name] = newVersion(context.Background(), path, data, err, rules, nil, nil)
 		}
 		return known[name].list, brokenList(known[name])
 	}

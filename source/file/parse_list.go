@@ -44,8 +44,8 @@ var listFields = []decode.Field[endpointList]{
 
 // parseList reads the text of a file of endpoints: JSON when path ends in .json, else TOML. It
 // returns every fault of it; unless all are warnings there is no list. A text without the key, even
-// an empty one, is at fault. How many endpoints a service may have is for the service to say.
-func parseList(path string, data []byte) (*endpointList, []source.Fault) {
+// an empty one, is at fault. One of more endpoints than any service may have is not read further.
+func parseList(path string, data []byte, most int) (*endpointList, []source.Fault) {
 	if len(data) == 0 {
 		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty", Hint: noEndpoints}}
 	}
@@ -55,6 +55,7 @@ func parseList(path string, data []byte) (*endpointList, []source.Fault) {
 	}
 	r := decode.NewReader(nil)
 	r.Hint = listHint
+	r.Limit(listKey, most, raiseEndpoints)
 	l := &endpointList{path: path, text: data}
 	decode.Table(r, doc.Root, listFields, l)
 	if faults = append(faults, r.Faults(doc)...); source.AnyError(faults) {

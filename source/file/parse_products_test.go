@@ -137,3 +137,20 @@ func FuzzMemory(f *testing.F) {
 		}
 	})
 }
+
+// A list of more endpoints than a service may have is refused before it is read: in a third of the memory that one within the limit takes.
+func TestLongListTakesNoMemory(t *testing.T) {
+	const n = 100_000
+	text := "[" + quoted("10.0.0.1", n) + "]"
+	good := growth(Rules{Limits: Limits{Endpoints: n}}, "a.endpoints.json", text)
+	if got := growth(Rules{}, "a.endpoints.json", text); got > good/3 {
+		t.Errorf("%d bytes are allocated for a list that is refused, %d for one that is not", got, good)
+	}
+	_, faults := Rules{Limits: Limits{Endpoints: n - 1}}.Parse("a.endpoints.json", []byte(text))
+	if want := "a.endpoints.json:1:1: endpoints has 100000 elements, more than 99999; raise endpoints in [limits] of svcproxy.toml"; len(faults) != 1 || faults[0].String() != want {
+		t.Errorf("got %v, want %s", faults, want)
+	}
+	if _, faults = (Rules{Limits: Limits{Endpoints: n}}).Parse("a.endpoints.json", []byte(text)); len(faults) > 0 {
+		t.Errorf("at the limit: %v", faults)
+	}
+}

@@ -68,10 +68,15 @@ func (l Limits) Products() source.Products {
 // maxSize is the size of the largest file that is read, in bytes.
 func (rules Rules) maxSize() int { return rules.Limits.orDefault().FileSize }
 
+// endpoints is how many endpoints a service, and so a list of them, may have.
+func (rules Rules) endpoints() int { return rules.Limits.orDefault().Endpoints }
+
+const raiseEndpoints = "raise endpoints in [limits] of " + SettingsName
+
 // set has r refuse what exceeds the limits.
 func (l Limits) set(r *decode.Reader) {
 	r.Limit("services", l.Services, "split the file, or raise services in [limits] of "+SettingsName)
-	r.Limit("endpoints", l.Endpoints, "raise endpoints in [limits] of "+SettingsName)
+	r.Limit("endpoints", l.Endpoints, raiseEndpoints)
 	r.Limit("ports", l.Ports, "raise ports in [limits] of "+SettingsName)
 	r.Limit("expect_status", source.MaxStatuses, "")
 	r.Limit("command", source.MaxArguments, "")

@@ -165,7 +165,7 @@ func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
 	names := s.remembered()
 	probes := make([]probe, len(names))
 	for i, name := range names {
-		probes[i] = probe{name: name, max: s.maxSize, revision: s.revision.Load(), pathInfo: pathInfo{err: errDirAway}, at: time.Now()}
+		probes[i] = probe{name: name, rules: s.rules, revision: s.revision.Load(), pathInfo: pathInfo{err: errDirAway}, at: time.Now()}
 	}
 	s.register(probes)
 	return probes, s.forEach(ctx, len(probes), func(i int) {

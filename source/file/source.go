@@ -112,9 +112,8 @@ type Source struct {
 	reloaded atomic.Bool  // what does not exist was removed: Reload was called
 	store    *store       // nil: nothing survives a restart
 
-	maxSize int // of the largest file to read
-	statfs  func(string, *unix.Statfs_t) error
-	around  lately.Value[surroundings]
+	statfs func(string, *unix.Statfs_t) error
+	around lately.Value[surroundings]
 
 	// Of the goroutine of Run.
 	disks     *disks
@@ -173,7 +172,7 @@ func newWork() work { return work{names: map[string]bool{}, renamed: map[string]
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{
-		dir: o.Dir, log: o.Log, poll: o.Poll, rules: o.Rules, maxSize: o.Rules.maxSize(),
+		dir: o.Dir, log: o.Log, poll: o.Poll, rules: o.Rules,
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},

@@ -57,7 +57,7 @@ type probe struct {
 	name     string
 	pathInfo // of the name itself, if it is a link
 	f        *state
-	max      int   // size of the largest file to read
+	rules    Rules // that it is held to
 	revision int64 // see Source.Revalidate
 	at       time.Time
 	opened   time.Time // before its text was read, if that is not at

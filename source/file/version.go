@@ -48,13 +48,13 @@ func (v *version) count() int {
 // gone is the version of a file that does not exist.
 var gone = &version{}
 
-func newVersion(ctx context.Context, path string, data []byte, err error, parse parser, before knownServices) *version {
+func newVersion(ctx context.Context, path string, data []byte, err error, rules Rules, parse parser, before knownServices) *version {
 	v := &version{id: idOf(data, err), path: path, size: len(data), uid: -1}
 	switch {
 	case err != nil:
 		v.faults = []source.Fault{unreadable(path, err)}
 	case isEndpointsFile(filepath.Base(path)):
-		v.list, v.faults = parseList(path, data)
+		v.list, v.faults = parseList(path, data, rules.endpoints())
 	default:
 		v.services, v.faults, v.known = parse(ctx, path, data, before)
 		v.setLists()
@@ -68,8 +68,8 @@ func newVersion(ctx context.Context, path string, data []byte, err error, parse 
 }
 
 // listVersion returns the version of a file of endpoints with this text.
-func listVersion(path string, data []byte) *version {
-	return newVersion(context.Background(), path, data, nil, nil, nil)
+func listVersion(path string, data []byte, rules Rules) *version {
+	return newVersion(context.Background(), path, data, nil, rules, nil, nil)
 }
 
 // setLists finds out which services refer to lists.

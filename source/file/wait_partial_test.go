@@ -76,7 +76,7 @@ ports = [{ port = 80 }]
 	}
 	for _, tt := range tests {
 		read := func(text string) *version {
-			return newVersion(context.Background(), "a.toml", []byte(text), nil, Rules{}.parseNew, nil)
+			return newVersion(context.Background(), "a.toml", []byte(text), nil, Rules{}, Rules{}.parseNew, nil)
 		}
 		old, v := read(tt.old), read(tt.new)
 		if old.broken {
