@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -93,5 +94,30 @@ func TestMisfitIsNotChanged(t *testing.T) {
 		if !strings.Contains(h.faults(), "web.toml:3:8") {
 			t.Errorf("said: %s", h.faults())
 		}
+	})
+}
+
+// A list that is gone and of which no good version is known any more is told once: what is said of it does not
+// become longer with each look.
+func TestLostListIsToldOnce(t *testing.T) {
+	onHost(t, func(h *host) {
+		h.write("web.toml", serviceFrom("web", fromList))
+		h.write("web.endpoints.json", listOfN(3))
+		h.start()
+		moment()
+		h.stop()
+		r, _ := h.src.store.recordOf("web.endpoints.json")
+		check(t, os.Remove(h.src.store.copyPath("web.endpoints.json", r)))
+		check(t, os.Remove(h.path("web.endpoints.json")))
+		h.start()
+		moment()
+		for range 5 {
+			h.src.Reload()
+			moment()
+		}
+		h.say("after some looks", "web.toml stale 1", `DIR/web.toml:5:18: "web.endpoints.json" cannot be used, and no good version of it is known: DIR/web.endpoints.json: cannot be read: no such file or directory`)
+		h.set("web.endpoints.json", listOfN(2))
+		h.use("back", "web 2")
+		h.say("back", "web.endpoints.json accepted 0; web.toml accepted 1", "")
 	})
 }

@@ -292,9 +292,10 @@ func (s *Source) waitsToFit(name string, f *state) bool {
 }
 
 // setMisfit has what is next of a file count as broken for these faults; nil: for none. It returns
-// true when that is so already.
+// true when that is so already. A list that is gone, and never was used, is gone all the same: the faults
+// are of the files that refer to it.
 func (s *Source) setMisfit(f *state, faults []source.Fault) bool {
-	if faults == nil {
+	if faults == nil || f.next == gone && f.used == nil {
 		return false
 	}
 	if f.seen != nil && f.seen.original == f.next {
