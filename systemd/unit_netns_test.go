@@ -6,8 +6,12 @@ package systemd_test
 import (
 	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/source/file"
 )
 
 // The exposure of the unit, 0 to 10, is 2.5 at most.
@@ -26,5 +30,23 @@ func TestUnitOutlivesItsPrograms(t *testing.T) {
 	}
 	if !strings.Contains(string(text), "\nOOMPolicy=continue\n") {
 		t.Error("the unit ends when a program of a health check is killed for want of memory")
+	}
+}
+
+// What the limits allow by default fits into the memory of the unit, with room for the kernel's part and for programs. A
+// frontend takes 1,000 bytes at a start, and an endpoint of one 170.
+func TestUnitHasMemoryForLimits(t *testing.T) {
+	text, err := os.ReadFile("svcproxy.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^(?:Environment=)?(GOMEMLIMIT|MemoryHigh|MemoryMax)=([0-9]+)G(?:iB)?$`).FindAllStringSubmatch(string(text), -1) {
+		n, _ := strconv.Atoi(m[2])
+		sizes[m[1]] = n << 30
+	}
+	heap := 1000*file.DefaultLimits.Frontends + 170*file.DefaultLimits.FrontendEndpoints + 15*file.DefaultLimits.FileSize
+	if sizes["GOMEMLIMIT"] < heap || sizes["MemoryHigh"] < 2*sizes["GOMEMLIMIT"] || sizes["MemoryMax"] <= sizes["MemoryHigh"] {
+		t.Errorf("the limits allow a heap of %d bytes, and the unit has %v", heap, sizes)
 	}
 }
