@@ -193,7 +193,7 @@ type tableReader struct {
 	limit   *budget
 
 	tool string
-	text map[string][]Rule // that the tool prints of the table, by chain; nil: it prints nothing of it
+	text map[string][]Rule // that the tool prints of the table, by chain; nil: it does not print the table
 }
 
 // read adds the chains that have a hook.

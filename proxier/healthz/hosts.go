@@ -18,7 +18,7 @@ import (
 func OnlyAs(names func() []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostName(r.Host)
-		if !isLiteral(name) && !slices.ContainsFunc(names(), func(own string) bool { return strings.EqualFold(own, name) }) {
+		if r.Host != "" && !isLiteral(name) && !slices.ContainsFunc(names(), func(own string) bool { return strings.EqualFold(own, name) }) {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			http.Error(w, fmt.Sprintf("the Host header names %s, which is not this host; ask by IP address, or add the name to http_names in svcproxy.toml",
 				source.Excerpt(name)), http.StatusForbidden)
@@ -37,8 +37,8 @@ func hostName(header string) string {
 	return strings.TrimSuffix(header, ".")
 }
 
-// isLiteral reports whether a name is resolved by no name server: there is none, it is an address or localhost.
+// isLiteral reports whether a name is resolved by no name server: it is an address or localhost.
 func isLiteral(name string) bool {
 	_, err := netip.ParseAddr(name)
-	return name == "" || err == nil || strings.EqualFold(name, "localhost")
+	return err == nil || strings.EqualFold(name, "localhost")
 }
