@@ -202,6 +202,23 @@ func (r *resolver) refusals() {
 			r.out.ExemptAddrs = append(r.out.ExemptAddrs, a)
 		}
 	}
+	if r.svc.Announce&source.BGP != 0 && len(r.svc.ExternalIPs)+len(r.svc.LoadBalancerIPs) > 0 {
+		r.refuseAnnounced()
+	}
+}
+
+// refuseAnnounced adds the external addresses that routers send to this host: forwarded
+// packets to these would return. Whether a session is up, and the address serves, does not matter.
+func (r *resolver) refuseAnnounced() {
+	known := make(map[netip.Addr]bool, len(r.out.RefusedVIPs))
+	for _, a := range r.out.RefusedVIPs {
+		known[a] = true
+	}
+	for _, a := range r.svc.AnnouncedAddrs() {
+		if FamilyOf(a) == r.fam && !known[a] && !r.node.Owns(a) {
+			r.out.RefusedVIPs = append(r.out.RefusedVIPs, a)
+		}
+	}
 }
 
 // hairpins adds the pools of all routes that do not masquerade everyone.

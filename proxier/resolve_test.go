@@ -454,6 +454,20 @@ func prefixes(text string) (list []netip.Prefix) {
 	return list
 }
 
+// Other ports of an address that routers send here are refused, unless an interface of this host carries it.
+func TestResolveRefusesAnnounced(t *testing.T) {
+	svc := testService(testEndpoints("10.0.0.1"), balanced("203.0.113.1", "192.0.2.1", "2001:db8::9"))
+	svc.ExternalIPs = addrs("203.0.113.1", "203.0.113.2")
+	for means, want := range map[source.Means]string{
+		0: "10.96.0.10", source.L2: "10.96.0.10", source.BGP: "10.96.0.10 203.0.113.1 203.0.113.2",
+	} {
+		svc.Announce = means
+		if got := Resolve(svc, nil, testNode(), IPv4).RefusedVIPs; !slices.Equal(got, addrs(strings.Fields(want)...)) {
+			t.Errorf("announced by %q: %v, want %s", means, got, want)
+		}
+	}
+}
+
 func TestResolveShared(t *testing.T) {
 	svc := testService(testEndpoints("10.0.0.1", "10.0.0.2 @here"))
 	svc.VIPs = addrs("10.96.0.10", "192.0.2.1")

@@ -20,7 +20,7 @@ type State struct {
 	Services map[source.Key]*Resolved
 
 	// What several services may need at once, with how many do.
-	RefusedVIPs map[netip.Addr]int // new connections to these that no frontend takes are rejected
+	RefusedVIPs map[netip.Addr]int // VIPs and announced addresses: new connections that no frontend takes are rejected, and nothing is forwarded there
 	ExemptAddrs map[netip.Addr]int // external addresses inside Host.ServiceCIDRs: not refused
 	Hairpins    map[Hairpin]int    // targets of routes that do not masquerade everyone
 	BoundAddrs  map[netip.Addr]int // of frontends, that no interface of this host carries but ours may

@@ -18,6 +18,9 @@ type Jump struct{ Table, Chain, Rule string }
 // and neighbour discovery (UNTRACKED) are never refused.
 const newOnly = "-m conntrack --ctstate NEW"
 
+// ofNone matches packets of no connection.
+const ofNone = "-m conntrack --ctstate INVALID,UNTRACKED"
+
 // dnatted matches packets of connections that the nat table balanced.
 const dnatted = "-m conntrack --ctstate DNAT"
 
@@ -106,6 +109,15 @@ func (r *Rules) refusals(c *chain) {
 	r.reject(c, "", w.match(r.layout.refused.name, "dst"))
 	for _, p := range r.host.ServiceCIDRs {
 		r.reject(c, to(p), w.noMatch(exemptSet, "dst"))
+	}
+}
+
+// strays drops forwarded packets of no connection to addresses that routers send to this host: a
+// router would send them back, until their TTL ends. New connections are refused by then.
+func (r *Rules) strays(c *chain) {
+	c.rule(r.words.match(r.layout.refused.name, "dst"), "-j DROP")
+	for _, p := range r.host.ServiceCIDRs {
+		c.rule(to(p), r.words.noMatch(exemptSet, "dst"), "-j DROP")
 	}
 }
 

@@ -63,6 +63,7 @@ var sharedJumps = []Jump{
 	{"filter", "INPUT", newOnly + " -j " + Filter},
 	{"filter", "FORWARD", newOnly + " -j " + Filter},
 	{"filter", "FORWARD", "-j " + Forward},
+	{"filter", "FORWARD", ofNone + " -j " + Strays},
 	{"filter", "OUTPUT", newOnly + " -j " + Filter},
 }
 
@@ -76,6 +77,7 @@ var (
 	filterChains = []hostChain{
 		{"filter", Filter, (*Rules).refusals},
 		{"filter", Forward, (*Rules).forward},
+		{"filter", Strays, (*Rules).strays},
 	}
 )
 

@@ -23,6 +23,7 @@ const (
 	Postrouting  = Prefix + "POSTROUTING"   // nat: masquerades
 	Filter       = Prefix + "FILTER"        // filter: refuses new connections
 	Forward      = Prefix + "FORWARD"       // filter: accepts balanced connections
+	Strays       = Prefix + "STRAYS"        // filter: drops what would return to the router
 )
 
 // The sets, without the suffix of the family: both families share one namespace.

@@ -140,7 +140,7 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 // checkChains sees that every chain has a name the kernel takes, is one line a
 // rule, leads to chains that exist, is led to, and needs nothing that is lacking.
 func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string, lacking xtables.Missing) {
-	led := map[string]bool{Services: true, Postrouting: true, Filter: true, Forward: true, NodePorts: true, MarkMasq: true, MarkNonLocal: true, masqueradeChain: true, firewallChain: true}
+	led := map[string]bool{Services: true, Postrouting: true, Filter: true, Forward: true, Strays: true, NodePorts: true, MarkMasq: true, MarkNonLocal: true, masqueradeChain: true, firewallChain: true}
 	for name, rules := range chains {
 		if len(name) > maxChain || !strings.HasPrefix(name, Prefix) {
 			t.Fatalf("bad name of a chain: %s", name)

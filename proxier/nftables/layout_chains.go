@@ -67,6 +67,7 @@ func (l *layout) baseChains() []*chain {
 		c.rule(isNew, jump(refusalsChain))
 		if f.hook == unix.NF_INET_FORWARD {
 			l.flowRules(c)
+			l.strays(c)
 		}
 		list = append(list, c)
 	}
@@ -89,6 +90,30 @@ func (l *layout) flowRules(c *chain) {
 		}
 		c.rule(append(match, inSet(l.connectionTo(class), set{kind: frontends, class: class}), flowAdd(l.flows))...)
 	}
+}
+
+// strays appends the rules that drop forwarded packets of no connection to addresses that routers
+// send to this host: a router would send them back, until their TTL ends. New connections are
+// refused by then.
+func (l *layout) strays(c *chain) {
+	if s := (set{kind: vips}); l.has(s) {
+		c.rule(isStray, inSet(l.destination(0), s), dropVerdict)
+	}
+	for _, match := range l.toServiceCIDRs() {
+		c.rule(append(append([]stmt{isStray}, match...), dropVerdict)...)
+	}
+}
+
+// toServiceCIDRs returns what matches packets to each of service_cidrs, apart from exempt addresses.
+func (l *layout) toServiceCIDRs() (list [][]stmt) {
+	for _, p := range l.host.ServiceCIDRs {
+		match := []stmt{l.toPrefix(p)}
+		if s := (set{kind: exempt}); l.has(s) {
+			match = append(match, notInSet(l.destination(0), s))
+		}
+		list = append(list, match)
+	}
+	return list
 }
 
 // classesWith returns the classes in which packets can reach a frontend in the set of a kind.
@@ -217,11 +242,7 @@ func (l *layout) refusals() *chain {
 	if s := (set{kind: vips}); l.has(s) {
 		c.rule(inSet(l.destination(0), s), goTo(refusedChain))
 	}
-	for _, p := range l.host.ServiceCIDRs {
-		match := []stmt{l.toPrefix(p)}
-		if s := (set{kind: exempt}); l.has(s) {
-			match = append(match, notInSet(l.destination(0), s))
-		}
+	for _, match := range l.toServiceCIDRs() {
 		c.rule(append(match, goTo(refusedChain))...)
 	}
 	c.deferred = len(c.rules) - early

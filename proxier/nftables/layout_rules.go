@@ -163,6 +163,7 @@ var (
 
 	isNew   = flag("ct state new", expr.CtKeySTATE, expr.CtStateBitNEW)
 	hasDNAT = flag("ct status dnat", expr.CtKeySTATUS, 1<<5) // IPS_DST_NAT, <linux/netfilter/nf_conntrack_common.h>
+	isStray = flag("ct state invalid,untracked", expr.CtKeySTATE, expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED)
 	noDNAT  = compareFlag("ct status ! dnat", expr.CtKeySTATUS, 1<<5, expr.CmpOpEq)
 
 	// unconfirmed matches the first packet of a connection, but no retransmission of it.

@@ -32,7 +32,7 @@ type testCase struct {
 	except []string // modes that cannot do this, as docs/packets.md says
 }
 
-var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, serviceGroups, policyGroups, masqueradeGroups, affinityGroups, floodGroups, flowGroups, samePortGroups, upheavalGroups, heldGroups, rollingGroups,
+var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, loopGroups, serviceGroups, policyGroups, masqueradeGroups, affinityGroups, floodGroups, flowGroups, samePortGroups, upheavalGroups, heldGroups, rollingGroups,
 	fileGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups, trafficGroups, traceGroups, explainGroups, healthGroups)
 
 func TestCases(t *testing.T) {

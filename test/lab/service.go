@@ -33,6 +33,7 @@ type Service struct {
 
 	HealthCheck      map[string]any `json:"health_check,omitempty"`
 	MinUp            int            `json:"min_up,omitempty"`
+	Announce         []string       `json:"announce,omitempty"`
 	CloseConnections string         `json:"close_connections,omitempty"`
 }
 

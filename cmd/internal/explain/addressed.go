@@ -33,6 +33,9 @@ func (d *decision) notServed() {
 		d.outcome, d.why = Refused, fmt.Sprintf("%s is bound to this host and serves no %s", a, d.portText())
 	case len(d.uses) > 0:
 		d.why = fmt.Sprintf("%s has no port %s", d.uses[0].Key, d.portText())
+		if !isHost(d.world.Node, a) {
+			d.why += ", and the packet may return to the router that sent it"
+		}
 	}
 	d.hint = d.nearest()
 }
@@ -45,7 +48,11 @@ func (d *decision) portText() string {
 func (d *decision) refusing() string {
 	for _, u := range d.uses {
 		if slices.Contains(u.resolved.RefusedVIPs, d.question.Dest) {
-			return fmt.Sprintf("%s has no port %s, and other ports of a VIP are refused", u.Key, d.portText())
+			what := "a VIP"
+			if !slices.Contains(u.VIPs, d.question.Dest) {
+				what = "an announced address"
+			}
+			return fmt.Sprintf("%s has no port %s, and other ports of %s are refused", u.Key, d.portText(), what)
 		}
 	}
 	return ""
