@@ -27,7 +27,7 @@ func (w waits) Sync(ctx context.Context, st *State, d *Delta) error {
 	}
 }
 
-// A Sync that makes no progress is reported after 2 s, to whoever waits for it too, and after 15 s
+// A Sync that makes no progress is reported after 2 s, to the caller that waits for it too, and after 15 s
 // the other family is ready without it.
 func TestLoopReportsAStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
