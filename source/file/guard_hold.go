@@ -27,6 +27,8 @@ func (s *Source) pinned(p *probe, guard Guard) *pin {
 		return nil
 	case pin.state == source.Held && (guard.off() || p.f.good != nil && p.f.good.id == v.id):
 		return nil
+	case pin.state == source.Held && !guard.Manual && p.f.good == nil: // what it was to keep in use is lost
+		return nil
 	}
 	return pin
 }

@@ -39,6 +39,9 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 		}
 		if p.good != nil {
 			f.seen, f.used, f.good = p.good, p.good, p.good
+			if p.last.sum != p.lost {
+				f.older = p.good
+			}
 			f.state, f.since = source.Accepted, p.last.at
 			f.unlogged, f.atStart = !f.isList(), true
 			s.takeAcceptedLists(p)

@@ -56,7 +56,10 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 func (f *state) markAccepted(version string) bool {
 	for i, v := range f.sent {
 		if v.unitVersion(v.version) == version {
-			f.good, f.accepted, f.sent, f.damage = v.version, v.fileWithLists, f.sent[i+1:], nil
+			f.good, f.accepted, f.sent = v.version, v.fileWithLists, f.sent[i+1:]
+			if v.version != f.older {
+				f.damage = nil
+			}
 			return true
 		}
 	}

@@ -154,4 +154,10 @@ func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
 	return nil, fmt.Errorf("reading the copy of a version of %s: %w", source.Quote(name), why)
 }
 
+// readHistory returns a version from the history, false if it is not there as it was.
+func readHistory(stateDir, name string, sum [sha256.Size]byte) ([]byte, bool) {
+	data, _, err := readContent(filepath.Join(historyDir(stateDir), copyName(name, sum)), maxFileSize)
+	return data, err == nil && sha256.Sum256(data) == sum
+}
+
 func historyDir(stateDir string) string { return filepath.Join(stateDir, "history") }

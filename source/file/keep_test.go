@@ -145,13 +145,12 @@ func TestRestart(t *testing.T) {
 			name: "copy damaged", run: []func(*host){put("a.toml", "a 3\n")},
 			down: func(h *host) { h.damage("a.toml"); put("a.toml", "bad\n")(h) }, steps: []string{"", "synced"},
 			states: "a.toml refused 0",
-			faults: "DIR/a.toml: bad; STATE/lastgood/a.toml.SUM: warning: the copy of the last good version cannot be used: its checksum is not the recorded one",
+			faults: "DIR/a.toml: bad; STATE/lastgood/a.toml.SUM: warning: the copy of the last good version cannot be used: its checksum is not the recorded one; no older one is kept, so none of its services are used",
 		},
 		{
 			name: "copy missing", run: []func(*host){put("a.toml", "a 3\n")},
-			down: func(h *host) { check(h.T, os.Remove(h.state+"/lastgood/"+h.copies()[0])); put("a.toml", "bad\n")(h) }, steps: []string{"", "synced"},
-			states: "a.toml refused 0",
-			faults: "DIR/a.toml: bad; STATE/lastgood/a.toml.SUM: warning: the copy of the last good version cannot be used: no such file or directory",
+			down: func(h *host) { check(h.T, os.Remove(h.state+"/lastgood/"+h.copies()[0])); put("a.toml", "bad\n")(h) }, steps: []string{"a 3", "synced"},
+			states: "a.toml stale 1", faults: "DIR/a.toml: bad", // it was in the history, and is written again
 		},
 		{
 			name: "copy damaged, but not needed", run: []func(*host){put("a.toml", "a 3\n")},

@@ -21,7 +21,7 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	if !ok || p.v == gone && !s.keepsMissing() {
 		return
 	}
-	if p.last = rec; p.good != nil {
+	if p.last, p.lost = rec, rec.sum; p.good != nil {
 		return
 	}
 	if p.v.id == rec.sum && !p.v.broken { // it may be to a newer version of this program
@@ -31,13 +31,14 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	data, err := s.store.read(p.name, rec)
 	if err != nil {
 		p.damage = s.damage(p.name, rec, reason(err))
-		older, text, ok := s.store.newestCopy(p.name)
-		if !ok {
+		other, text, what := s.store.standIn(p.name, rec)
+		if what == "" {
+			p.damage[0].Msg += "; no older one is kept, so none of its services are used"
 			return
 		}
-		p.last, data = record{older.sum, rec.since, older.at}, text
+		p.last, data = other, text
 		s.store.useOlder(p.name, p.last)
-		p.damage[0].Msg += "; the one before it is used"
+		p.damage[0].Msg += "; " + what + " is used"
 	}
 	switch v := newVersion(ctx, p.f.path, data, nil, s.rules, s.parseCopy, nil); {
 	case v.broken && p.v.id == v.id: // the file says what is wrong with it

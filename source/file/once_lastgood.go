@@ -47,6 +47,11 @@ func Recorded(stateDir string) map[string]bool {
 
 func (st *store) lastGood(dir, name string, r record, rules Rules, parse parser) *version {
 	data, err := st.read(name, r)
+	if err != nil {
+		if _, text, what := st.standIn(name, r); what != "" {
+			data, err = text, nil
+		}
+	}
 	return newVersion(context.Background(), filepath.Join(dir, name), data, err, rules, parse, nil)
 }
 

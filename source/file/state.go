@@ -50,6 +50,7 @@ type state struct {
 	atStart   bool            // it is of the first look: only those who debug want to know
 	claimedAt time.Time       // when a version was accepted for the first time; zero: never, or not known
 	damage    []source.Fault  // of the copy of the last good version
+	older     *version        // what is used in place of that; nil: that version
 }
 
 // A probe is a look at one name.
@@ -83,6 +84,7 @@ type probe struct {
 	last   record
 	good   *version       // what last says; nil: there is none, or it is damaged
 	damage []source.Fault // which tells why
+	lost   [32]byte       // what last was before another version took its place
 	pin    *pin           // what is decided of the version found, where a trial goes back
 	unpin  bool           // what was decided cannot be done any more
 }

@@ -98,6 +98,31 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 	return record{}, nil, false
 }
 
+// standIn returns what is used in place of a copy that cannot be read, and what that is: the same text in the history,
+// else the newest older version that is kept. Nothing: there is none.
+func (st *store) standIn(name string, r record) (other record, text []byte, what string) {
+	if text, ok := readHistory(st.stateDir(), name, r.sum); ok {
+		return r, text, "the same text in the history"
+	}
+	if older, text, ok := st.newestCopy(name); ok {
+		return record{older.sum, r.since, older.at}, text, "the one before it"
+	}
+	list, err := Histories(st.stateDir(), name)
+	if err != nil {
+		return record{}, nil, ""
+	}
+	for _, v := range list {
+		sum, ok := v.sum()
+		if !ok {
+			continue
+		}
+		if text, ok := readHistory(st.stateDir(), name, sum); ok {
+			return record{sum, r.since, v.At}, text, fmt.Sprintf("version %d of the history", v.Number)
+		}
+	}
+	return record{}, nil, ""
+}
+
 // damagedCopies returns the files whose copy is there and is not what is recorded: a power failure may have cut it off.
 func (st *store) damagedCopies() (names []string) {
 	for _, name := range st.recordedNames() {
