@@ -86,8 +86,12 @@ type Loop struct {
 	families   []*runningFamily          // in order of the IP version
 	node       *Node
 	synced     map[string]bool
-	batches    []batch      // not yet held by all families
-	seen       ChangeCounts // since the start
+	batches    []batch // not yet held by all families
+
+	waiting           map[source.Key]Transition // large services that no order has yet
+	lastLarge, gaveUp uint64                    // the last orders that have such a service, or with which one came; and in which a service lost an address or a port
+
+	seen ChangeCounts // since the start
 
 	nodeHealth nodeHealths
 	number     uint64 // of the last order
@@ -118,7 +122,7 @@ func NewLoop(cfg Config) *Loop {
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]Conditions),
-		allFail:    make(map[source.Key]Subject),
+		allFail:    make(map[source.Key]Subject), waiting: make(map[source.Key]Transition),
 		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
 	}
 	if cfg.Limits != nil {
@@ -143,6 +147,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.absorb(ctx, in)
 		}
 		l.settle()
+		l.orderLarge()
 		l.busy.Store(nil)
 	}
 }
@@ -171,8 +176,10 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 		l.opened = l.number + 1
 	}
 	if in.backends != nil {
+		l.admitAll(&o) // a family that begins has all
 		l.replace(ctx, in.backends)
 	}
+	l.leaveOut(&o)
 	l.tell(o, &in)
 	l.tellClaims()
 }
@@ -199,11 +206,16 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]Subject, t
 	for _, ch := range steps {
 		changed := l.tracker.Apply(ch)
 		triggers = append(triggers, l.triggers(ch, changed)...)
+		l.putOff(changed)
 		for _, tr := range changed {
 			key := tr.key()
 			services[key] = l.use(key, tr.New)
 			l.nodeHealth.set(key, services[key], l.node, b.number)
-			b.add(key, tr)
+			if _, waits := l.waiting[key]; waits {
+				l.seen.add(tr.counts())
+			} else {
+				b.add(key, tr)
+			}
 		}
 	}
 	l.seen.add(b.counts)

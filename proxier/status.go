@@ -93,7 +93,8 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 	var list []usedService
 	l.tracker.services(func(s *source.Service, id source.UnitID) {
 		if match == nil || match(s) {
-			list = append(list, usedService{Subject: l.subject(s), unit: id.Name})
+			_, waits := l.waiting[s.Key]
+			list = append(list, usedService{Subject: l.subject(s), unit: id.Name, waits: waits})
 		}
 	})
 	l.mu.RUnlock()
@@ -111,6 +112,9 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 		list[i].details = l.details(list[i].Subject)
 		s := list[i].status(node)
 		s.Warnings = append(s.Warnings, suspect[list[i].Key]...)
+		if list[i].waits {
+			s.Warnings = append(s.Warnings, waitingText)
+		}
 		s.Announced = announced[list[i].Key.String()]
 		st.Services = append(st.Services, s)
 	}
@@ -124,6 +128,7 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 type usedService struct {
 	Subject
 	unit     string
+	waits    bool // families do not have it yet, see isLarge
 	resolved []inFamily
 	details  map[netip.AddrPort]Detail // by source.Service.EndpointAt
 }
