@@ -392,6 +392,62 @@ func TestFlowWorkerRests(t *testing.T) {
 	})
 }
 
+// Of SCTP the kernel has no flag by which a client that connects again is balanced again: an association of an endpoint
+// that left is looked at until it has ended, and then removed.
+func TestFlowWorkerAwaitsAssociations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		track := &tracking{}
+		w := newFlowWorker(IPv4, source.SCTP, &Config{Flows: track, Log: slog.New(slog.DiscardHandler)}, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { w.Run(ctx) })
+		t.Cleanup(func() { cancel(); wg.Wait() })
+		sync := func(endpoint string) {
+			s := testService(testEndpoints(endpoint), func(s *source.Service) { s.Ports[0].Protocol = source.SCTP })
+			ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
+			w.synced(&synced{changes: map[source.Key]ServiceChange{s.Key: ch}, host: testNode().Host(IPv4), node: testNode()})
+		}
+		sync("10.0.0.1")
+		time.Sleep(time.Minute)
+		association := testFlow{"", "10.96.0.10:80", "10.0.0.1:8080"}
+		track.set(func() { track.flows = []testFlow{association} })
+		sync("10.0.0.2")
+		time.Sleep(time.Minute)
+		track.expect(t, association)
+		track.set(func() { track.ended = true })
+		time.Sleep(2 * awaitLook)
+		track.expect(t)
+		time.Sleep(time.Minute)
+		track.looks()
+		if time.Sleep(time.Hour); track.looks() > 0 {
+			t.Error("it looks on, and nothing is there")
+		}
+	})
+}
+
+// A half-open connection to an endpoint that left has a moment to be established, and then goes.
+func TestFlowWorkerAwaitsHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		track := &tracking{opening: true}
+		l := start(t, &kernel{}, func(c *Config) { c.Flows = track })
+		apply := func(endpoint string) {
+			u := file("web", "web 10.96.0.10:80")
+			u.Services[0] = testService(testEndpoints(endpoint))
+			l.Apply(set(u))
+		}
+		apply("10.0.0.1")
+		l.Synced("file")
+		time.Sleep(time.Minute)
+		half := testFlow{"", "10.96.0.10:80", "10.0.0.1:8080"}
+		track.set(func() { track.flows = []testFlow{half} })
+		apply("10.0.0.2")
+		time.Sleep(2 * secondLook)
+		track.expect(t, half)
+		time.Sleep(6 * secondLook)
+		track.expect(t)
+	})
+}
+
 // startLoop runs a Loop of one UDP service, whose first looks are over.
 func startLoop(t *testing.T, k *kernel) (*Loop, *tracking) {
 	track := &tracking{}

@@ -18,7 +18,7 @@ const (
 	Closed       Effect = "closed"    // established connections are closed
 	Kept         Effect = "kept"      // endpoints get no new connections, and keep those that they have
 	Forgotten    Effect = "forgotten" // clients with session affinity get any endpoint
-	Barred       Effect = "barred"    // new connections are dropped, except for those from Sources; established ones go on
+	Barred       Effect = "barred"    // new connections are dropped, except for those from Sources; established ones of TCP and SCTP go on
 )
 
 // A Consequence is what a change means for connections of one service port.
