@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -56,7 +57,7 @@ func (w *web) ask(ctx context.Context, q Question) error {
 		return err
 	}
 	defer bound(ctx, conn)()
-	resp, err := exchange(conn, w.request(q.At))
+	resp, err := exchange(conn, w.request(q.At), w.read())
 	if err != nil {
 		return of("answer", err)
 	}
@@ -78,17 +79,61 @@ func (w *web) over(ctx context.Context, raw net.Conn, at netip.AddrPort) (net.Co
 // exchange sends a request and returns the response, whose body may be read as long as
 // the connection is there. It is no http.Transport, which keeps two goroutines for a
 // connection, and logs what an endpoint says before it is asked.
-func exchange(conn net.Conn, req *http.Request) (*http.Response, error) {
+func exchange(conn net.Conn, req *http.Request, read readResponse) (*http.Response, error) {
 	if err := req.Write(conn); err != nil {
 		return nil, err
 	}
 	r := bufio.NewReader(io.LimitReader(conn, maxHeader+2*maxBody)) // twice, for the sizes of chunks
 	for {
-		resp, err := http.ReadResponse(r, req)
+		resp, err := read(r, req)
 		if err != nil || resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
 			return resp, err
 		}
 	}
+}
+
+// readResponse reads one response of a server.
+type readResponse func(*bufio.Reader, *http.Request) (*http.Response, error)
+
+// read returns how a response is read: its status line alone, where only the status is of interest. What a server
+// writes below may be no header to net/http, and good to other clients.
+func (w *web) read() readResponse {
+	if w.body != nil {
+		return http.ReadResponse
+	}
+	return readStatus
+}
+
+// readStatus reads a status line (RFC 9112 4) and passes over an answer of 1xx up to its empty line.
+func readStatus(r *bufio.Reader, _ *http.Request) (*http.Response, error) {
+	line, err := readLine(r)
+	if err != nil {
+		return nil, err
+	}
+	version, rest, _ := strings.Cut(line, " ")
+	code, _, _ := strings.Cut(strings.TrimLeft(rest, " "), " ")
+	status, err := strconv.ParseUint(code, 10, 16)
+	if !strings.HasPrefix(version, "HTTP/1.") || err != nil || len(code) != 3 {
+		return nil, fmt.Errorf("malformed HTTP status line %q", line[:min(len(line), maxStatusLine)])
+	}
+	for status >= 100 && status < 200 && status != http.StatusSwitchingProtocols && line != "" {
+		if line, err = readLine(r); err != nil {
+			return nil, err
+		}
+	}
+	return &http.Response{StatusCode: int(status)}, nil
+}
+
+// maxStatusLine is how many bytes of a malformed status line are shown.
+const maxStatusLine = 64
+
+// readLine returns a line without its end. One that is longer than the room of r is an error.
+func readLine(r *bufio.Reader) (string, error) {
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimRight(string(line), "\r\n"), nil
 }
 
 func (w *web) request(at netip.AddrPort) *http.Request {
@@ -141,12 +186,25 @@ func tlsConfig(check *source.HealthCheck, at netip.AddrPort, protocol string) *t
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	return &tls.Config{
+	out := &tls.Config{
 		ServerName:         cmp.Or(check.ServerName, host, at.Addr().WithZone("").String()),
 		InsecureSkipVerify: check.Insecure,
 		NextProtos:         []string{protocol},
 	}
+	if check.Insecure { // nothing is kept secret from whoever answers, so what it can do is no reason to call it down
+		out.MinVersion, out.CipherSuites = tls.VersionTLS10, allSuites
+	}
+	return out
 }
+
+// allSuites are those of TLS 1.2 and older that crypto/tls has, also those that are off by default, as all without
+// forward secrecy are.
+var allSuites = func() (ids []uint16) {
+	for _, s := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
+		ids = append(ids, s.ID)
+	}
+	return ids
+}()
 
 // handshakeError returns the error of a TLS handshake in short words.
 func handshakeError(err error) error {

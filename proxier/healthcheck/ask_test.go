@@ -2,10 +2,14 @@ package healthcheck
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -258,6 +262,64 @@ func TestHTTPS(t *testing.T) {
 	plain := serve(t, "127.0.0.1:0", func(c net.Conn) { io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") })
 	check.Timeout = 0
 	want(t, "no TLS", asked(t, plain, check), "tls: first record does not look like a TLS handshake")
+}
+
+// TestHTTPSOfOldServers has servers that are alive, and speak no TLS that is safe: only verify = true asks for that.
+func TestHTTPSOfOldServers(t *testing.T) {
+	for name, config := range map[string]*tls.Config{
+		"TLS 1.0":          {MaxVersion: tls.VersionTLS10},
+		"RSA key exchange": {MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_CBC_SHA}},
+		"3DES":             {MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_3DES_EDE_CBC_SHA}},
+	} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		config.Certificates, config.MinVersion = []tls.Certificate{ofRSA(t)}, tls.VersionTLS10
+		server.TLS, server.Config.ErrorLog = config, discard
+		server.StartTLS()
+		defer server.Close()
+		check := source.HealthCheck{Type: source.CheckHTTPS, Host: "shop.example", ExpectStatus: statuses(200, 200), Insecure: true}
+		want(t, name, asked(t, addrOf(server.Listener.Addr()), check), "")
+		check.Insecure = false
+		if got := asked(t, addrOf(server.Listener.Addr()), check); !strings.Contains(got, "tls: ") { // not the certificate
+			t.Errorf("%s, verified: %q", name, got)
+		}
+	}
+}
+
+// ofRSA returns a certificate that no authority signed, whose key can decrypt.
+func ofRSA(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// TestHTTPStatusOnly has answers of which only the status line is good.
+func TestHTTPStatusOnly(t *testing.T) {
+	for _, tt := range []struct{ answer, status, body string }{
+		{"HTTP/1.1 200 OK\r\nno header\r\n\r\nok", "", "malformed"},
+		{"HTTP/1.1 200\n\nok", "", ""},
+		{"HTTP/1.1 100 Continue\r\nno header\r\n\r\nHTTP/1.1 200 OK\r\n\r\nok", "", "malformed"},
+		{"HTTP/1.1 503 Busy\r\nno header\r\n\r\nok", "status 503", "malformed"},
+		{"HTTP/1.1 20 OK\r\n\r\nok", "malformed", "malformed"},
+		{"SSH-2.0-x\r\n\r\n", "malformed", "malformed"},
+		{strings.Repeat("x", 1<<20), "buffer full", ""},
+	} {
+		at := serve(t, "127.0.0.1:0", func(c net.Conn) { io.WriteString(c, tt.answer) })
+		check := source.HealthCheck{Type: source.CheckHTTP, ExpectStatus: statuses(200, 200)}
+		for expect, wanted := range map[string]string{"": tt.status, "ok": tt.body} {
+			check.ExpectBody = expect
+			if got := asked(t, at, check); (wanted == "") != (got == "") && len(tt.answer) < 1<<20 || !strings.Contains(got, wanted) {
+				t.Errorf("%.40q, body %q: %q, want %q", tt.answer, expect, got, wanted)
+			}
+		}
+	}
 }
 
 func TestGRPC(t *testing.T) {
