@@ -32,6 +32,7 @@ type BGPPeer struct {
 	Port            uint16
 	Source          netip.Addr    // the zero Addr: what the kernel chooses
 	Multihop        int           // 2 to 255; 0: it is directly connected
+	TTLSecurity     bool          // packets of it that passed a router are dropped (RFC 5082); it does the same
 	PasswordFile    string        // absolute; empty: no password
 	HoldTime        time.Duration // 0: that of BGP
 	Communities     []string
@@ -99,6 +100,7 @@ var peerFields = []decode.Field[BGPPeer]{
 	decode.Key("port", portNumber, func(p *BGPPeer) *uint16 { return &p.Port }),
 	decode.Key("source", addrOrNone("an address of this host", isHost), func(p *BGPPeer) *netip.Addr { return &p.Source }),
 	decode.Key("multihop", multihop, func(p *BGPPeer) *int { return &p.Multihop }),
+	decode.Key("ttl_security", decode.Bool, func(p *BGPPeer) *bool { return &p.TTLSecurity }),
 	decode.Key("password_file", decode.Matching("an absolute path", orEmpty(isPath)).As(orNone("/.*")), func(p *BGPPeer) *string { return &p.PasswordFile }),
 	decode.Key("hold_time", wholeSeconds(0, maxHoldTime, bgpSeconds), func(p *BGPPeer) *time.Duration { return &p.HoldTime }),
 	decode.Key("communities", communities, func(p *BGPPeer) *[]string { return &p.Communities }),
@@ -150,6 +152,9 @@ func (p *BGPPeer) check(own uint32, fault func(key, msg, hint string)) {
 	}
 	if p.HoldTime != 0 && p.HoldTime < minHoldTime {
 		fault("hold_time", fmt.Sprintf("hold_time is %s", decode.ShortDuration(p.HoldTime)), `want "3s" at least, or "0s" for that of [bgp]`)
+	}
+	if p.TTLSecurity && p.Multihop != 0 {
+		fault("ttl_security", "ttl_security drops what passed a router, and multihop is for a peer behind one", "leave one out")
 	}
 	if own == 0 || p.AS == 0 {
 		return

@@ -44,6 +44,7 @@ func TestBGPFaults(t *testing.T) {
 		{"peers twice", good + "[[bgp.peers]]\naddress = \"192.0.2.254\"\nas = 64501\n", "7:11: 192.0.2.254 is already that of peers[0]"},
 		{"a source of the other family", good + "source = \"2001:db8::1\"\n", "6:10: source is of the other family than address"},
 		{"one hop", good + "multihop = 1\n", "6:12: multihop is 1; leave it out where the peer is directly connected, or want 2 to 255"},
+		{"hops and TTL security", good + "multihop = 2\nttl_security = true\n", "7:16: ttl_security drops what passed a router, and multihop is for a peer behind one; leave one out"},
 		{"hops of iBGP", strings.Replace(good, "64500", "64512", 1) + "multihop = 2\n", "6:12: multihop does nothing for a peer of our own AS; leave it out: packets to it may pass routers anyway"},
 		{"local preference of eBGP", good + "local_preference = 200\n", "6:20: local_preference is for peers of our own AS; use med or communities"},
 		{"a short hold time of a peer", good + "hold_time = \"1s\"\n", `6:13: hold_time is 1s; want "3s" at least, or "0s" for that of [bgp]`},

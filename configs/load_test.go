@@ -55,7 +55,7 @@ func every() configs.Settings {
 					Address: netip.MustParseAddr("192.0.2.254"), AS: 4200000000, Port: 1790, Source: netip.MustParseAddr("192.0.2.1"), Multihop: 255,
 					PasswordFile: "/etc/svcproxy/bgp.secret", HoldTime: time.Minute, Communities: []string{"1:2"}, MED: 4294967295,
 				},
-				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64512, Port: 179, LocalPreference: 200},
+				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64512, Port: 179, TTLSecurity: true, LocalPreference: 200},
 			},
 		},
 		Health: configs.Health{ExecUser: "svcproxy-check"},

@@ -47,7 +47,7 @@ func peersOf(b configs.BGP, passwords announcer.Peers) (list []bgp.Peer, err err
 			return nil, fmt.Errorf("peer %s: %w", p.Address, err)
 		}
 		list = append(list, bgp.Peer{
-			Address: p.Address, AS: p.AS, Port: p.Port, Source: p.Source, Multihop: p.Multihop,
+			Address: p.Address, AS: p.AS, Port: p.Port, Source: p.Source, Multihop: p.Multihop, TTLSecurity: p.TTLSecurity,
 			HoldTime: p.HoldTime, Password: password, Communities: marks, MED: p.MED, LocalPreference: p.LocalPreference,
 		})
 	}
