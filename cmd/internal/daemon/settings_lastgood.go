@@ -94,7 +94,7 @@ func (w *settingsWatcher) begin(ctx context.Context) {
 // first reads svcproxy.toml. One that is broken, or cannot be read, is not
 // used: the last good one is, where there is one.
 func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, err error) {
-	_, none := os.Stat(w.lastGood())
+	none := w.lacksCopy()
 	w.text, err = w.lookAtStart()
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{w.noText(err)}
@@ -113,6 +113,15 @@ func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, er
 	}
 	w.stale = true
 	return s, faults, nil
+}
+
+// lacksCopy returns why there is no last good copy; nil: there is one. An empty one was cut off: none is kept of an empty file.
+func (w *settingsWatcher) lacksCopy() error {
+	info, err := os.Stat(w.lastGood())
+	if err == nil && info.Size() == 0 {
+		return errNoText
+	}
+	return err
 }
 
 // withoutFile returns the settings that there are where none was ever in use,
