@@ -18,7 +18,6 @@ func newState(fam Family, node *Node) *State {
 		Host:        node.Host(fam),
 		Services:    make(map[source.Key]*Resolved),
 		RefusedVIPs: make(map[netip.Addr]int),
-		ExemptAddrs: make(map[netip.Addr]int),
 		Hairpins:    make(map[Hairpin]int),
 		BoundAddrs:  make(map[netip.Addr]int),
 	}
@@ -37,7 +36,6 @@ func NewState(fam Family, node *Node, services []*source.Service) *State {
 type Delta struct {
 	Services    []ServiceChange // each service at most once
 	RefusedVIPs SetDelta[netip.Addr]
-	ExemptAddrs SetDelta[netip.Addr]
 	Hairpins    SetDelta[Hairpin]
 	BoundAddrs  SetDelta[netip.Addr]
 }
@@ -56,7 +54,6 @@ type SetDelta[T comparable] struct {
 type changes struct {
 	services map[source.Key]ServiceChange
 	vips     netChange[netip.Addr]
-	exempt   netChange[netip.Addr]
 	hairpins netChange[Hairpin]
 	bound    netChange[netip.Addr]
 }
@@ -65,7 +62,6 @@ func newChanges() *changes {
 	return &changes{
 		services: make(map[source.Key]ServiceChange),
 		vips:     make(netChange[netip.Addr]),
-		exempt:   make(netChange[netip.Addr]),
 		hairpins: make(netChange[Hairpin]),
 		bound:    make(netChange[netip.Addr]),
 	}
@@ -133,7 +129,6 @@ func (c *changes) count(st *State, r *Resolved, by int) {
 		return
 	}
 	countAll(st.RefusedVIPs, c.vips, slices.Values(r.RefusedVIPs), by)
-	countAll(st.ExemptAddrs, c.exempt, slices.Values(r.ExemptAddrs), by)
 	countAll(st.Hairpins, c.hairpins, r.Hairpins(), by)
 	countAll(st.BoundAddrs, c.bound, slices.Values(r.BoundAddrs), by)
 }
@@ -157,7 +152,6 @@ func (c *changes) delta() *Delta {
 	return &Delta{
 		Services:    slices.SortedFunc(maps.Values(c.services), func(a, b ServiceChange) int { return a.key().Compare(b.key()) }),
 		RefusedVIPs: c.vips.delta(netip.Addr.Compare),
-		ExemptAddrs: c.exempt.delta(netip.Addr.Compare),
 		Hairpins:    c.hairpins.delta(Hairpin.Compare),
 		BoundAddrs:  c.bound.delta(netip.Addr.Compare),
 	}

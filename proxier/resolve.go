@@ -184,8 +184,7 @@ func localRoute(pools [2]*Pool, masq Masquerade) Route {
 	return Route{Action: Reject, Pool: pools[LocalScope]}
 }
 
-// refusals sets on which addresses unserved ports are refused, and which addresses
-// are exempt from the refusal of Host.ServiceCIDRs.
+// refusals sets on which addresses unserved ports are refused.
 func (r *resolver) refusals() {
 	for _, a := range r.svc.VIPs {
 		switch {
@@ -195,11 +194,6 @@ func (r *resolver) refusals() {
 				"%s is also an address of this host: ports of it that no service has are not refused", a))
 		default:
 			r.out.RefusedVIPs = append(r.out.RefusedVIPs, a)
-		}
-	}
-	for _, a := range slices.Concat(r.svc.ExternalIPs, r.svc.LoadBalancerIPs) {
-		if FamilyOf(a) == r.fam && inAny(r.node.ServiceCIDRs, a) {
-			r.out.ExemptAddrs = append(r.out.ExemptAddrs, a)
 		}
 	}
 	if r.svc.Announce&source.BGP != 0 && len(r.svc.ExternalIPs)+len(r.svc.LoadBalancerIPs) > 0 {

@@ -478,9 +478,6 @@ func TestResolveShared(t *testing.T) {
 	if want := addrs("10.96.0.10"); !slices.Equal(r.RefusedVIPs, want) {
 		t.Errorf("RefusedVIPs %v, want %v: not the host's own address", r.RefusedVIPs, want)
 	}
-	if want := addrs("10.96.9.9"); !slices.Equal(r.ExemptAddrs, want) {
-		t.Errorf("ExemptAddrs %v, want %v", r.ExemptAddrs, want)
-	}
 	want := []Hairpin{NewHairpin(netip.MustParseAddrPort("10.0.0.2:8080"), source.TCP)}
 	if got := slices.Collect(r.Hairpins()); !slices.Equal(got, want) {
 		t.Errorf("Hairpins %v, want %v: the targets of routes that do not masquerade everyone", got, want)

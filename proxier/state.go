@@ -21,7 +21,6 @@ type State struct {
 
 	// What several services may need at once, with how many do.
 	RefusedVIPs map[netip.Addr]int // VIPs and announced addresses: new connections that no frontend takes are rejected, and nothing is forwarded there
-	ExemptAddrs map[netip.Addr]int // external addresses inside Host.ServiceCIDRs: not refused
 	Hairpins    map[Hairpin]int    // targets of routes that do not masquerade everyone
 	BoundAddrs  map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
 }
@@ -33,7 +32,7 @@ type Host struct {
 	LocalhostNodePorts bool           // 127.0.0.1 does too; never for IPv6
 	LocalCIDRs         []netip.Prefix // local sources, see Masquerade and Frontend.Local
 	LocalInterfaces    []string       // the same by input interface; a prefix ends in *
-	ServiceCIDRs       []netip.Prefix // an address in them that no service has is rejected
+	ServiceCIDRs       []netip.Prefix // an address in them that no interface of this host carries is rejected where no frontend takes the packet
 	ServiceCIDRExempt  []netip.Addr   // addresses of this host in ServiceCIDRs: not refused; sorted
 }
 
@@ -73,8 +72,8 @@ type Resolved struct {
 	Pools     []*Pool     // those of the frontends, each once, in order of the service's ports
 
 	// What it adds to the counted sets of the State; no duplicates.
-	RefusedVIPs, ExemptAddrs, BoundAddrs []netip.Addr
-	HairpinPools                         []*Pool // those of Pools whose targets are Hairpins
+	RefusedVIPs, BoundAddrs []netip.Addr
+	HairpinPools            []*Pool // those of Pools whose targets are Hairpins
 
 	Announced []Announcement // of each address that is to be announced, by each of the means; sorted
 

@@ -123,7 +123,6 @@ func merged(a, b *proxier.Delta) *proxier.Delta {
 		}
 	}
 	a.RefusedVIPs = mergedSets(a.RefusedVIPs, b.RefusedVIPs)
-	a.ExemptAddrs = mergedSets(a.ExemptAddrs, b.ExemptAddrs)
 	a.Hairpins = mergedSets(a.Hairpins, b.Hairpins)
 	a.BoundAddrs = mergedSets(a.BoundAddrs, b.BoundAddrs)
 	return a

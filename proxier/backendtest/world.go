@@ -53,7 +53,6 @@ func (w *World) PutAll(services map[source.Key]*proxier.Resolved) *proxier.Delta
 		}
 	}
 	d.RefusedVIPs = recount(w.RefusedVIPs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.RefusedVIPs })
-	d.ExemptAddrs = recount(w.ExemptAddrs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.ExemptAddrs })
 	d.Hairpins = recount(w.Hairpins, d.Services, func(r *proxier.Resolved) []proxier.Hairpin { return slices.Collect(r.Hairpins()) })
 	d.BoundAddrs = recount(w.BoundAddrs, d.Services, func(r *proxier.Resolved) []netip.Addr { return r.BoundAddrs })
 	return d

@@ -34,7 +34,7 @@ const (
 	dropSet       = Prefix + "DROP"       // frontends that drop
 	vipsSet       = Prefix + "VIPS"       // addresses whose other ports refuse
 	placedSet     = Prefix + "PLACED"     // node ports on addresses of their own
-	exemptSet     = Prefix + "EXEMPT"     // addresses in service_cidrs whose other ports do not
+	exemptSet     = Prefix + "EXEMPT"     // addresses of this host in service_cidrs, which do not
 	hairpinSet    = Prefix + "HAIRPIN"    // targets that may reach themselves
 	grownSet      = Prefix + "GROWN"      // a larger version of another set while it is filled
 )

@@ -118,9 +118,6 @@ func (r *Rules) Sets(st *proxier.State) map[string]Members {
 	for a := range r.layout.refused.addrs(st) {
 		add(r.layout.refused.name, addrEntry(a))
 	}
-	for a := range st.ExemptAddrs {
-		add(exemptSet, addrEntry(a))
-	}
 	for _, a := range r.host.ServiceCIDRExempt {
 		add(exemptSet, addrEntry(a))
 	}

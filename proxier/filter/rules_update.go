@@ -184,21 +184,17 @@ func frontends(d *proxier.Delta) (old, now []*proxier.Frontend) {
 
 // updateShared updates the sets whose members the State counts.
 func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
-	exempt := func(e ipset.Entry) bool { return slices.Contains(r.host.ServiceCIDRExempt, e.Addr) }
-	applySetDelta(ch, r.words.set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry, nil)
-	applySetDelta(ch, r.words.set(exemptSet), d.ExemptAddrs, addrEntry, exempt)
-	applySetDelta(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry, nil)
+	applySetDelta(ch, r.words.set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry)
+	applySetDelta(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry)
 }
 
-// applySetDelta applies the change of a counted set. Members that are there for another reason stay.
-func applySetDelta[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry, stays func(ipset.Entry) bool) {
+// applySetDelta applies the change of a counted set.
+func applySetDelta[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry) {
 	for _, v := range d.Gained {
-		e := entry(v)
-		ch.member(set, e, stays != nil && stays(e), true)
+		ch.member(set, entry(v), false, true)
 	}
 	for _, v := range d.Lost {
-		e := entry(v)
-		ch.member(set, e, true, stays != nil && stays(e))
+		ch.member(set, entry(v), true, false)
 	}
 }
 

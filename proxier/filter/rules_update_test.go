@@ -247,21 +247,3 @@ func TestChangesAreSmall(t *testing.T) {
 		t.Errorf("a service more: gained %v, lost %v", ch.Gained, ch.Lost)
 	}
 }
-
-// What a set holds for another reason is neither gained nor lost.
-func TestExemptTwice(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv4)
-	r := NewRules(proxier.IPv4)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
-	host, other := w.Host.ServiceCIDRExempt[0], netip.MustParseAddr("10.96.0.77")
-	both := proxier.SetDelta[netip.Addr]{Gained: []netip.Addr{host, other}}
-	if got := r.Update(&proxier.Delta{ExemptAddrs: both}).Gained["SVCP-EXEMPT-4"]; len(got) != 1 || got[0].Addr != other {
-		t.Errorf("gained %v, want %v", got, other)
-	}
-	both.Gained, both.Lost = nil, both.Gained
-	if got := r.Update(&proxier.Delta{ExemptAddrs: both}).Lost["SVCP-EXEMPT-4"]; len(got) != 1 || got[0].Addr != other {
-		t.Errorf("lost %v, want %v", got, other)
-	}
-}

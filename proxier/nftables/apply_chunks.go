@@ -31,18 +31,12 @@ func chunks(d *proxier.Delta, most int) []*proxier.Delta {
 	for part := range slices.Chunk(d.Hairpins.Gained, most) {
 		list = append(list, &proxier.Delta{Hairpins: onlyGained(part)})
 	}
-	for part := range slices.Chunk(d.ExemptAddrs.Gained, most) {
-		list = append(list, &proxier.Delta{ExemptAddrs: onlyGained(part)})
-	}
 	list = append(list, serviceChunks(d.Services, most)...)
 	for part := range slices.Chunk(d.RefusedVIPs.Gained, most) {
 		list = append(list, &proxier.Delta{RefusedVIPs: onlyGained(part)})
 	}
 	for part := range slices.Chunk(d.RefusedVIPs.Lost, most) {
 		list = append(list, &proxier.Delta{RefusedVIPs: onlyLost(part)})
-	}
-	for part := range slices.Chunk(d.ExemptAddrs.Lost, most) {
-		list = append(list, &proxier.Delta{ExemptAddrs: onlyLost(part)})
 	}
 	for part := range slices.Chunk(d.Hairpins.Lost, most) {
 		list = append(list, &proxier.Delta{Hairpins: onlyLost(part)})
@@ -116,8 +110,7 @@ func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 
 // elementsOf returns an upper estimate of how many elements a delta changes.
 func elementsOf(d *proxier.Delta) int {
-	n := len(d.RefusedVIPs.Gained) + len(d.RefusedVIPs.Lost) + len(d.ExemptAddrs.Gained) + len(d.ExemptAddrs.Lost) +
-		len(d.Hairpins.Gained) + len(d.Hairpins.Lost)
+	n := len(d.RefusedVIPs.Gained) + len(d.RefusedVIPs.Lost) + len(d.Hairpins.Gained) + len(d.Hairpins.Lost)
 	for _, c := range d.Services {
 		n += elementsOfService(c.Old) + elementsOfService(c.New)
 	}

@@ -95,11 +95,11 @@ func (m *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*element
 	for _, s := range d.Services {
 		before.service(s.Old)
 	}
-	before.shared(d, &m.host, false)
+	before.shared(d, false)
 	for _, s := range d.Services {
 		after.service(s.New)
 	}
-	after.shared(d, &m.host, true)
+	after.shared(d, true)
 	return diff.changes()
 }
 

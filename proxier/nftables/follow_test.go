@@ -3,7 +3,6 @@ package nftables
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -236,40 +235,5 @@ func TestOrderFollowsCounts(t *testing.T) {
 	want := []string{"size-1", "size-1", "size-2", "size-2", "size-2"}
 	if diff := cmp.Diff(want, order); diff != "" {
 		t.Errorf("first of the sets (-want +got):\n%s", diff)
-	}
-}
-
-// An address that the host has in service_cidrs stays exempt whichever service
-// has it too, or has had it.
-func TestExemptForTwoReasons(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv4)
-	d := dialects[w.Family]
-	own := w.Host.ServiceCIDRExempt[0]
-	other := backendtest.Addr(w.Family, "vip", 7)
-	res := backendtest.Web(w.Family, 1, 1)
-	res.ExemptAddrs = []netip.Addr{own, other}
-	exempted := func(after string, u *tableUpdate, want ...string) {
-		t.Helper()
-		var got []string
-		for _, c := range u.elements {
-			if c.set.kind == exempt {
-				got = append(got, fmt.Sprint(c.exists, " ", elementText(c.set, w.Family, nft.Element{Key: []byte(c.key)})))
-			}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", after, diff)
-		}
-	}
-	h := &mirror{tallies: render(d, w.State).tallies(), chains: map[string]*kernelChain{}, pools: newPoolIDs(hash32), host: w.Host}
-	for _, step := range []struct {
-		name string
-		res  *proxier.Resolved
-		want string
-	}{{"gained", res, "true 10.96.0.7"}, {"lost", nil, "false 10.96.0.7"}} {
-		u, err := h.follow(d, w.Put(res.Key, step.res))
-		if err != nil {
-			t.Fatal(err)
-		}
-		exempted(step.name, u, step.want)
 	}
 }

@@ -142,7 +142,7 @@ var kinds = [...]struct{ name, comment string }{
 	held:               {"held", "connections whose answers wait for a word of the client"},
 	nodeAddrs:          {"node-addresses", "addresses of this node that serve node ports"},
 	vips:               {"vips", "ports of these that nobody serves are refused"},
-	exempt:             {"exempt", "addresses in service_cidrs that are not refused"},
+	exempt:             {"exempt", "addresses of this host in service_cidrs"},
 	hairpins:           {"hairpin", "endpoints that may reach themselves"},
 }
 

@@ -78,10 +78,9 @@ func everyFeature(fam proxier.Family) *proxier.State {
 		Family:      fam,
 		Services:    map[source.Key]*proxier.Resolved{res.Key: res},
 		RefusedVIPs: map[netip.Addr]int{addr: 1},
-		ExemptAddrs: map[netip.Addr]int{addr: 1},
 		Hairpins:    map[proxier.Hairpin]int{proxier.NewHairpin(netip.AddrPortFrom(addr, 1), source.TCP): 1},
 		Host: proxier.Host{
-			NodePortAddrs: []netip.Addr{addr}, LocalCIDRs: all, LocalInterfaces: []string{"probe*"}, ServiceCIDRs: all,
+			NodePortAddrs: []netip.Addr{addr}, LocalCIDRs: all, LocalInterfaces: []string{"probe*"}, ServiceCIDRs: all, ServiceCIDRExempt: []netip.Addr{addr},
 		},
 	}
 }

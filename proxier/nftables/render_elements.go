@@ -191,13 +191,8 @@ func (r *renderer) state(st *proxier.State) {
 	for a := range st.RefusedVIPs {
 		r.addr(vips, a)
 	}
-	for a := range st.ExemptAddrs {
-		r.addr(exempt, a)
-	}
 	for _, a := range st.Host.ServiceCIDRExempt {
-		if st.ExemptAddrs[a] == 0 {
-			r.addr(exempt, a)
-		}
+		r.addr(exempt, a)
 	}
 	for h := range st.Hairpins {
 		r.hairpin(h)
@@ -217,18 +212,13 @@ func (r *renderer) hairpin(h proxier.Hairpin) {
 }
 
 // shared emits what a Delta adds to, or removes from, the sets that services share.
-func (r *renderer) shared(d *proxier.Delta, host *proxier.Host, gained bool) {
-	vipList, exemptList, hairpinList := d.RefusedVIPs.Lost, d.ExemptAddrs.Lost, d.Hairpins.Lost
+func (r *renderer) shared(d *proxier.Delta, gained bool) {
+	vipList, hairpinList := d.RefusedVIPs.Lost, d.Hairpins.Lost
 	if gained {
-		vipList, exemptList, hairpinList = d.RefusedVIPs.Gained, d.ExemptAddrs.Gained, d.Hairpins.Gained
+		vipList, hairpinList = d.RefusedVIPs.Gained, d.Hairpins.Gained
 	}
 	for _, a := range vipList {
 		r.addr(vips, a)
-	}
-	for _, a := range exemptList {
-		if !slices.Contains(host.ServiceCIDRExempt, a) { // the settings keep it in any case
-			r.addr(exempt, a)
-		}
 	}
 	for _, h := range hairpinList {
 		r.hairpin(h)

@@ -60,10 +60,7 @@ func (d *decision) refusing() string {
 
 func (d *decision) inServiceCIDR(a netip.Addr) bool {
 	in := slices.ContainsFunc(d.host.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
-	exempt := slices.Contains(d.host.ServiceCIDRExempt, a) || slices.ContainsFunc(d.uses, func(u use) bool {
-		return slices.Contains(u.resolved.ExemptAddrs, a)
-	})
-	return in && !exempt
+	return in && !slices.Contains(d.host.ServiceCIDRExempt, a)
 }
 
 func (d *decision) bound(a netip.Addr) bool {
