@@ -33,11 +33,20 @@ func CheckWords(c *source.HealthCheck) []CheckWord {
 		{"expect_status", strings.Join(texts(c.ExpectStatus, source.StatusRange.String), " ")}, {"expect_body", c.ExpectBody},
 		{"tls", strconv.FormatBool(c.TLS)}, {"server_name", c.ServerName}, {"verify", strconv.FormatBool(!c.Insecure)},
 		{"service", c.GRPCService}, {"send", c.Send}, {"expect", c.Expect},
-		{"command", fmt.Sprintf("%q", c.Command)},
+		{"command", commandText(c)},
 		{"interval", c.Interval.String()}, {"interval_down", c.IntervalDown.String()}, {"timeout", c.Timeout.String()},
 		{"rise", number(uint16(c.Rise))}, {"fall", number(uint16(c.Fall))},
 		{"source", sourceText(c.Source)}, {"all_failed", allFailed(c)},
 	}
+}
+
+// commandText returns the program and its arguments, and why it does not run.
+func commandText(c *source.HealthCheck) string {
+	text := fmt.Sprintf("%q", c.Command)
+	if c.Barred != "" {
+		text += " (does not run: " + c.Barred + ")"
+	}
+	return text
 }
 
 func sourceText(a netip.Addr) string {

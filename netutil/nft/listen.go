@@ -10,6 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// An Event says that another process committed a change of a table.
+type Event struct {
+	PID     uint32 // of that process; 0 if unknown
+	Process string // its name, at most 15 bytes
+	Lost    bool   // events were lost: the table may have been changed
+}
+
 // A Monitor watches tables for changes by other processes.
 type Monitor struct {
 	relevant func(message) relevance

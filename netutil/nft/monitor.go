@@ -14,13 +14,6 @@ import (
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
-// An Event says that another process committed a change of a table.
-type Event struct {
-	PID     uint32 // of that process; 0 if unknown
-	Process string // its name, at most 15 bytes
-	Lost    bool   // events were lost: the table may have been changed
-}
-
 // NewMonitor opens a socket that receives nothing until Watch is called.
 func NewMonitor(t Table, own *Conn) (*Monitor, error) {
 	m, fd, err := newMonitor(func(msg message) relevance {

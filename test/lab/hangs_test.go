@@ -29,12 +29,12 @@ func prepareFaulty(t *testing.T, variant, base string) *faulty {
 	s.daemon = newDaemon(t, s.Lab, m)
 	s.daemon.Env = []string{"PATH=" + s.dir + ":" + os.Getenv("PATH"), "XTABLES_LOCKFILE=" + s.lock()}
 	for _, name := range []string{base + "-restore", base + "-" + variant + "-restore"} {
-		real, err := exec.LookPath(name)
+		program, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		const script = "#!/bin/sh\nwhile [ -e %[1]s/hangs ]; do sleep 0.05; done\n[ -e %[1]s/idles ] && [ \"$1\" = --noflush ] && exec cat >/dev/null\nexec %[2]s \"$@\"\n"
-		if err := os.WriteFile(filepath.Join(s.dir, name), fmt.Appendf(nil, script, s.dir, real), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(s.dir, name), fmt.Appendf(nil, script, s.dir, program), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
