@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -108,7 +109,7 @@ func TestLostListIsToldOnce(t *testing.T) {
 		h.stop()
 		r, _ := h.src.store.recordOf("web.endpoints.json")
 		check(t, os.Remove(h.src.store.copyPath("web.endpoints.json", r)))
-		check(t, os.Remove(h.path("web.endpoints.json")))
+		check(t, errors.Join(os.RemoveAll(h.state+"/history"), os.Remove(h.path("web.endpoints.json"))))
 		h.start()
 		moment()
 		for range 5 {

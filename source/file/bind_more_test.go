@@ -59,7 +59,7 @@ func TestListKeptNoMore(t *testing.T) {
 				r, _ := h.src.store.recordOf("web.endpoints.json")
 				h.stop()
 				want := "web 0"
-				check(t, os.Remove(h.src.store.copyPath("web.endpoints.json", r)))
+				check(t, errors.Join(os.RemoveAll(h.state+"/history"), os.Remove(h.src.store.copyPath("web.endpoints.json", r))))
 				if text != "" {
 					r.sum, want = sha256.Sum256([]byte(text)), "web 1"
 					write(t, h.src.store.copyPath("web.endpoints.json", r), text)

@@ -70,3 +70,49 @@ func TestOlderVersionOfHistory(t *testing.T) {
 		}
 	})
 }
+
+// What was removed before the version that is lost does not come back from the history.
+func TestRemovedVersionStaysRemoved(t *testing.T) {
+	guarded(t, Guard{}, func(h *host) {
+		h.write("a.toml", "a 3\n")
+		h.start()
+		moment()
+		h.change(func() { check(h.T, os.Remove(h.path("a.toml"))) })
+		h.change(func() { h.write("a.toml", "a 4\n") })
+		h.stop()
+		h.damage("a.toml")
+		h.write("a.toml", "bad\n")
+		h.start()
+		moment()
+		if now, _ := h.sink.look(); now != "" {
+			t.Errorf("in use: %s", now)
+		}
+		if got := h.faults(); !strings.Contains(got, "no older one is kept") {
+			t.Errorf("faults: %s", got)
+		}
+	})
+}
+
+// A list of endpoints is a file of its own in the history too, and is used from there.
+func TestListFromHistory(t *testing.T) {
+	onHost(t, func(h *host) {
+		h.write("web.toml", serviceFrom("web", fromList))
+		h.write("web.endpoints.json", listOfN(3))
+		h.start()
+		moment()
+		h.stop()
+		r, _ := h.src.store.recordOf("web.endpoints.json")
+		check(h.T, os.Remove(h.src.store.copyPath("web.endpoints.json", r)))
+		h.write("web.endpoints.json", "[")
+		h.start()
+		moment()
+		h.use("restart", "web 3")
+		if got := h.log.String(); !strings.Contains(got, "the same text in the history is used") {
+			t.Errorf("the log says nothing of the history:\n%s", got)
+		}
+		h.stop()
+		if _, err := h.src.store.read("web.endpoints.json", r); err != nil {
+			t.Errorf("the copy is not written again: %v", err)
+		}
+	})
+}

@@ -45,8 +45,11 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 			f.state, f.since = source.Accepted, p.last.at
 			f.unlogged, f.atStart = !f.isList(), true
 			s.takeAcceptedLists(p)
-			if !f.isList() {
+			switch {
+			case !f.isList():
 				units = append(units, s.outgoing(f))
+			case p.damage != nil: // nobody accepts a list, so its copy is written again from here
+				s.listEntries[p.name] = entry{record: p.last, v: p.good}
 			}
 		}
 	}

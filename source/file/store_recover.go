@@ -99,7 +99,7 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 }
 
 // standIn returns what is used in place of a copy that cannot be read, and what that is: the same text in the history,
-// else the newest older version that is kept. Nothing: there is none.
+// else the newest older version that is kept, since the file was last removed. Nothing: there is none.
 func (st *store) standIn(name string, r record) (other record, text []byte, what string) {
 	if text, ok := readHistory(st.stateDir(), name, r.sum); ok {
 		return r, text, "the same text in the history"
@@ -113,8 +113,8 @@ func (st *store) standIn(name string, r record) (other record, text []byte, what
 	}
 	for _, v := range list {
 		sum, ok := v.sum()
-		if !ok {
-			continue
+		if !ok { // what was there before was removed on purpose
+			break
 		}
 		if text, ok := readHistory(st.stateDir(), name, sum); ok {
 			return record{sum, r.since, v.At}, text, fmt.Sprintf("version %d of the history", v.Number)

@@ -213,28 +213,33 @@ func TestTwoInstances(t *testing.T) {
 	})
 }
 
-// A copy that was removed is written again, while its file is at hand.
+// A copy that was removed is written again while its file is at hand or, where that is broken, the history has its text.
 func TestMissingCopy(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
-		h.write("a.toml", "a 1\n")
-		h.write("b.toml", "b 1\n")
-		h.start()
-		moment()
-		h.stop()
-		want := h.copies()
-		for _, name := range want {
-			check(t, os.Remove(h.state+"/lastgood/"+name))
-		}
-		h.write("b.toml", "bad\n")
-		h.start()
-		moment()
-		h.stop()
-		if got := h.copies(); !slices.Equal(got, want[:1]) {
-			t.Errorf("copies: %q; want %q", got, want[:1])
-		}
-	})
+	for name, again := range map[string]int{"with the history": 2, "without": 1} {
+		t.Run(name, func(t *testing.T) {
+			guarded(t, Guard{}, func(h *host) {
+				h.write("a.toml", "a 1\n")
+				h.write("b.toml", "b 1\n")
+				h.start()
+				moment()
+				h.stop()
+				want := h.copies()
+				for _, name := range want {
+					check(t, os.Remove(h.state+"/lastgood/"+name))
+				}
+				if again == 1 {
+					check(t, os.RemoveAll(h.state+"/history"))
+				}
+				h.write("b.toml", "bad\n")
+				h.start()
+				moment()
+				h.stop()
+				if got := h.copies(); !slices.Equal(got, want[:again]) {
+					t.Errorf("copies: %q; want %q", got, want[:again])
+				}
+			})
+		})
+	}
 }
 
 // A damaged copy is written again once its file is as it was then.
