@@ -191,7 +191,7 @@ func tlsConfig(check *source.HealthCheck, at netip.AddrPort, protocol string) *t
 		InsecureSkipVerify: check.Insecure,
 		NextProtos:         []string{protocol},
 	}
-	if check.Insecure { // nothing is kept secret from whoever answers, so what it can do is no reason to call it down
+	if check.Insecure { // nothing is kept secret from the server, so an old TLS is no reason to call it down
 		out.MinVersion, out.CipherSuites = tls.VersionTLS10, allSuites
 	}
 	return out
