@@ -85,11 +85,11 @@ const (
 )
 
 // conntrackStateBits are the bits of states, in the order in which iptables-save prints
-// them: XT_CONNTRACK_STATE_BIT of enum ip_conntrack_info.
+// them: XT_CONNTRACK_STATE_BIT of enum ip_conntrack_info, and XT_CONNTRACK_STATE_UNTRACKED.
 var conntrackStateBits = []struct {
 	bit  uint16
 	name string
-}{{1, "INVALID"}, {8, "NEW"}, {4, "RELATED"}, {2, "ESTABLISHED"}, {64, "UNTRACKED"}}
+}{{1, "INVALID"}, {8, "NEW"}, {4, "RELATED"}, {2, "ESTABLISHED"}, {256, "UNTRACKED"}}
 
 // statesOf returns the states that a match conntrack of revision 3 asks for; not ok: it
 // asks for more, or for other things.
