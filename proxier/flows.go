@@ -71,9 +71,13 @@ const (
 	awaitShare = 20
 )
 
-// maxRest is the longest pause of a flowWorker after a look. It pauses as long as it
-// worked, so that endless changes cost at most half a processor.
-const maxRest = 250 * time.Millisecond
+// A flowWorker that has worked for longer than maxWork, less the time in which it did nothing since, pauses
+// for the excess, maxRest at most. So a change is looked at without delay, as a rule, and endless changes
+// cost at most half a processor.
+const (
+	maxWork = 250 * time.Millisecond
+	maxRest = 250 * time.Millisecond
+)
 
 // A flowWorker removes from connection tracking the flows of one family and protocol that
 // changes made stale: the kernel would send a flow where it went before, for as
@@ -98,6 +102,8 @@ type flowWorker struct {
 
 	// Of Run alone.
 	rested time.Time     // no look before
+	ended  time.Time     // the last look
+	worked time.Duration // how long looks took, less the time between them
 	retry  time.Duration // wait after the last error
 }
 
@@ -223,7 +229,7 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 	if ctx.Err() != nil {
 		return
 	}
-	w.rested = time.Now().Add(min(took, maxRest))
+	w.rest(start, took)
 	if err != nil {
 		w.again(l, err)
 		return
@@ -237,6 +243,15 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 		w.later(l, secondLook)
 	case seen.awaited > 0:
 		w.later(l, max(awaitLook, awaitShare*took))
+	}
+}
+
+// rest has the worker pause after a look that began at start, if looks took too long of late.
+func (w *flowWorker) rest(start time.Time, took time.Duration) {
+	w.worked = max(w.worked-start.Sub(w.ended), 0) + took
+	w.ended = start.Add(took)
+	if excess := w.worked - maxWork; excess > 0 {
+		w.rested = w.ended.Add(min(excess, maxRest))
 	}
 }
 
