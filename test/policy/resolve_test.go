@@ -110,24 +110,8 @@ func nodeOf(w *World) *proxier.Node {
 // answer returns what a State says of a packet, as backends put it into the kernel.
 func answer(states map[bool]*proxier.State, p Packet) Outcomes {
 	st := states[p.To.Addr().Is4()]
-	for _, f := range frontendsAt(st, p) {
-		if !f.Admits(p.From) {
-			return only(Dropped)
-		}
-		sender := proxier.Sender{Addr: p.From, Host: p.Process, Interface: p.Interface}
-		r := f.RouteOf(sender, &st.Host)
-		switch r.Action {
-		case proxier.Drop:
-			return only(Dropped)
-		case proxier.Reject:
-			return only(Refused)
-		}
-		out := Outcomes{}
-		for _, target := range r.Pool.Targets {
-			hairpin := target.Addr() == p.From
-			out[Outcome{Balanced, target.AddrPort, hairpin || r.Masquerade.Covers(sender, &st.Host)}] = true
-		}
-		return out
+	if frontends := frontendsAt(st, p); len(frontends) > 0 {
+		return answerOf(frontends[0], st, p)
 	}
 	a := p.To.Addr()
 	inCIDRs := slices.ContainsFunc(st.Host.ServiceCIDRs, func(r netip.Prefix) bool { return r.Contains(a) })
@@ -136,6 +120,27 @@ func answer(states map[bool]*proxier.State, p Packet) Outcomes {
 		return only(Refused)
 	}
 	return only(Untouched)
+}
+
+// answerOf returns what a frontend does with a packet.
+func answerOf(f *proxier.Frontend, st *proxier.State, p Packet) Outcomes {
+	if !f.Admits(p.From) {
+		return only(Dropped)
+	}
+	sender := proxier.Sender{Addr: p.From, Host: p.Process, Interface: p.Interface}
+	r := f.RouteOf(sender, &st.Host)
+	switch r.Action {
+	case proxier.Drop:
+		return only(Dropped)
+	case proxier.Reject:
+		return only(Refused)
+	}
+	out := Outcomes{}
+	for _, target := range r.Pool.Targets {
+		hairpin := target.Addr() == p.From
+		out[Outcome{Balanced, target.AddrPort, hairpin || r.Masquerade.Covers(sender, &st.Host)}] = true
+	}
+	return out
 }
 
 // frontendsAt returns the frontends that a packet is addressed to, node ports last.
