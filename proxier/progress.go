@@ -49,8 +49,10 @@ func watchProgress(ctx context.Context, work string, limit time.Duration, stalle
 	ctx, cancel := context.WithCancelCause(ctx)
 	p = &progress{work: work, limit: limit, stalled: stalled, marked: time.Now()}
 	ctx, p.waits = awaited.Watch(ctx)
+	p.mu.Lock() // takeStep uses what is set here
 	p.timer = time.AfterFunc(limit, func() { cancel(errStuck) })
 	p.steps = time.AfterFunc(stallSteps[0], p.takeStep)
+	p.mu.Unlock()
 	return context.WithValue(ctx, progressKey{}, p), p, func() {
 		p.end()
 		cancel(context.Canceled)
