@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -41,7 +42,7 @@ func TestLoopPutsOffLargeServices(t *testing.T) {
 	lowerLarge(t)
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{took: time.Second}
-		var log strings.Builder
+		var log logtest.Text
 		l := start(t, k, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		l.Synced("file")
 		time.Sleep(5 * time.Second)

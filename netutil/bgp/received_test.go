@@ -110,7 +110,9 @@ func hostRoute(t *testing.T, i int) packet.PathNLRI {
 // Of a route that is refused no attribute is kept, however large.
 func TestLargeAttributesAreNotKept(t *testing.T) {
 	r := newRouter(t)
-	s := run(t, config(r.peer()))
+	cfg := config(r.peer())
+	cfg.HoldTime = time.Hour // this router sends no keepalives
+	s := run(t, cfg)
 	set(t, s)
 	c := r.establish()
 	until(t, s, "established", established)
@@ -136,6 +138,7 @@ func TestLargeAttributesAreNotKept(t *testing.T) {
 func TestReceivedIsBounded(t *testing.T) {
 	r := newRouter(t)
 	cfg := config(r.peer())
+	cfg.HoldTime = time.Hour // this router sends no keepalives
 	s, err := bgp.New(cfg)
 	if err != nil {
 		t.Fatal(err)
