@@ -24,6 +24,7 @@ var alongside = map[string]map[string]any{
 	"service":                  {"type": "grpc"},
 	"server_name":              {"type": "https"},
 	"verify":                   {"type": "https"},
+	"min_tls":                  {"type": "https"},
 	"send":                     {"type": "tcp"},
 	"expect":                   {"type": "tcp"},
 }

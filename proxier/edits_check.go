@@ -32,6 +32,7 @@ func CheckWords(c *source.HealthCheck) []CheckWord {
 		{"path", c.Path}, {"method", c.Method}, {"host", c.Host},
 		{"expect_status", strings.Join(texts(c.ExpectStatus, source.StatusRange.String), " ")}, {"expect_body", c.ExpectBody},
 		{"tls", strconv.FormatBool(c.TLS)}, {"server_name", c.ServerName}, {"verify", strconv.FormatBool(!c.Insecure)},
+		{"min_tls", c.MinTLS.String()},
 		{"service", c.GRPCService}, {"send", c.Send}, {"expect", c.Expect},
 		{"command", commandText(c)},
 		{"interval", c.Interval.String()}, {"interval_down", c.IntervalDown.String()}, {"timeout", c.Timeout.String()},

@@ -47,6 +47,7 @@ type HealthCheck struct {
 	TLS        bool   // of GRPC; HTTPS has it always
 	ServerName string // empty: Host
 	Insecure   bool   // the certificate is not verified
+	MinTLS     TLSVersion
 
 	GRPCService string // of GRPC; empty: the whole server
 
@@ -64,6 +65,20 @@ type HealthCheck struct {
 
 	Refuse bool // all_failed = "refuse": connections are refused when all fail, rather than sent to all
 }
+
+// A TLSVersion is the oldest version of TLS that a check uses.
+type TLSVersion uint8
+
+// AnyTLS is 1.0 where the certificate is not verified, else 1.2.
+const (
+	AnyTLS TLSVersion = iota
+	TLS10
+	TLS11
+	TLS12
+	TLS13
+)
+
+func (v TLSVersion) String() string { return [...]string{"", "1.0", "1.1", "1.2", "1.3"}[v] }
 
 // A StatusRange is a range of HTTP status codes.
 type StatusRange struct{ First, Last uint16 }
@@ -94,7 +109,7 @@ func (c *HealthCheck) SameQuestion(o *HealthCheck) bool {
 	return c.Type == o.Type && c.Port == o.Port &&
 		c.Path == o.Path && c.Method == o.Method && c.Host == o.Host &&
 		slices.Equal(c.ExpectStatus, o.ExpectStatus) && c.ExpectBody == o.ExpectBody &&
-		c.TLS == o.TLS && c.ServerName == o.ServerName && c.Insecure == o.Insecure &&
+		c.TLS == o.TLS && c.ServerName == o.ServerName && c.Insecure == o.Insecure && c.MinTLS == o.MinTLS &&
 		c.GRPCService == o.GRPCService && c.Send == o.Send && c.Expect == o.Expect &&
 		slices.Equal(c.Command, o.Command) && c.Barred == o.Barred && c.Timeout == o.Timeout && c.Source == o.Source
 }

@@ -212,6 +212,8 @@ func (v *checkValidator) serverName() {
 		v.fault(At("server_name"), "server_name does nothing without TLS", "write tls = true")
 	case v.Insecure:
 		v.fault(At("verify"), "verify does nothing without TLS", "write tls = true")
+	case v.MinTLS != AnyTLS:
+		v.fault(At("min_tls"), "min_tls does nothing without TLS", "write tls = true")
 	}
 }
 

@@ -101,6 +101,7 @@ func TestValidateCheck(t *testing.T) {
 		{"server_name of grpc", source.CheckGRPC, func(c *source.HealthCheck) { c.ServerName = "a" }, "server_name: server_name does nothing without TLS; write tls = true"},
 		{"server_name of grpc with TLS", source.CheckGRPC, func(c *source.HealthCheck) { c.ServerName, c.TLS = "a", true }, ""},
 		{"verify of grpc", source.CheckGRPC, func(c *source.HealthCheck) { c.Insecure = true }, "verify: verify does nothing without TLS; write tls = true"},
+		{"min_tls of grpc", source.CheckGRPC, func(c *source.HealthCheck) { c.MinTLS = source.TLS11 }, "min_tls: min_tls does nothing without TLS; write tls = true"},
 		{"service of grpc", source.CheckGRPC, func(c *source.HealthCheck) { c.GRPCService = "a.B/c" }, ""},
 		{"service of grpc with a blank", source.CheckGRPC, func(c *source.HealthCheck) { c.GRPCService = "a b" },
 			`service: "a b" is not the name of a service of gRPC; want at most 253 letters, digits and signs, such as package.Service`},

@@ -190,11 +190,24 @@ func tlsConfig(check *source.HealthCheck, at netip.AddrPort, protocol string) *t
 		ServerName:         cmp.Or(check.ServerName, host, at.Addr().WithZone("").String()),
 		InsecureSkipVerify: check.Insecure,
 		NextProtos:         []string{protocol},
+		MinVersion:         minVersion(check),
 	}
-	if check.Insecure { // nothing is kept secret from the server, so an old TLS is no reason to call it down
-		out.MinVersion, out.CipherSuites = tls.VersionTLS10, allSuites
+	if check.Insecure || out.MinVersion < tls.VersionTLS12 {
+		out.CipherSuites = allSuites
 	}
 	return out
+}
+
+// minVersion returns the oldest version of TLS that is used. Where nothing is verified nothing is kept secret from the
+// server either, so an old one is no reason to call it down.
+func minVersion(check *source.HealthCheck) uint16 {
+	switch {
+	case check.MinTLS != source.AnyTLS:
+		return tls.VersionTLS10 + uint16(check.MinTLS-source.TLS10)
+	case check.Insecure:
+		return tls.VersionTLS10
+	}
+	return tls.VersionTLS12
 }
 
 // allSuites are those of TLS 1.2 and older that crypto/tls has, also those that are off by default, as all without

@@ -285,6 +285,46 @@ func TestHTTPSOfOldServers(t *testing.T) {
 	}
 }
 
+// TestMinTLS has servers of one version each, of which all but those of min_tls and later are down.
+func TestMinTLS(t *testing.T) {
+	cert, err := authority.For("shop.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, version := range []uint16{tls.VersionTLS10, tls.VersionTLS11, tls.VersionTLS12, tls.VersionTLS13} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: version, MaxVersion: version}
+		server.Config.ErrorLog = discard
+		server.StartTLS()
+		defer server.Close()
+		at, has := addrOf(server.Listener.Addr()), source.TLS10+source.TLSVersion(i)
+		for least := source.AnyTLS; least <= source.TLS13; least++ {
+			for _, insecure := range []bool{false, true} {
+				check := source.HealthCheck{Type: source.CheckHTTPS, Host: "shop.example", ExpectStatus: statuses(200, 200), Insecure: insecure, MinTLS: least}
+				alive := has >= least && (least != source.AnyTLS || insecure || has >= source.TLS12)
+				if got := asked(t, at, check); (got == "") != alive || !alive && !strings.Contains(got, "protocol version") {
+					t.Errorf("TLS %s, min_tls %q, insecure %t: %q", has, least, insecure, got)
+				}
+			}
+		}
+	}
+}
+
+// TestMinTLSOfOldSuites has a server with RSA key exchange only, whose certificate is verified.
+func TestMinTLSOfOldSuites(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{ofRSA(t)}, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_CBC_SHA}}
+	server.Config.ErrorLog = discard
+	server.StartTLS()
+	defer server.Close()
+	for least, wanted := range map[source.TLSVersion]string{source.TLS11: "certificate: ", source.TLS12: "tls: handshake failure"} {
+		check := source.HealthCheck{Type: source.CheckHTTPS, Host: "shop.example", MinTLS: least}
+		if got := asked(t, addrOf(server.Listener.Addr()), check); !strings.Contains(got, wanted) {
+			t.Errorf("min_tls %s: %q, want %q", least, got, wanted)
+		}
+	}
+}
+
 // ofRSA returns a certificate that no authority signed, whose key can decrypt.
 func ofRSA(t *testing.T) tls.Certificate {
 	t.Helper()

@@ -47,6 +47,13 @@ var (
 	allFailed = decode.NoOrYes("choice for when all fail", "use_all", "refuse")
 	closing   = decode.Values("choice of connections to close", source.CloseNever, source.CloseFailed, source.CloseAlways)
 
+	minTLS = decode.Values("version of TLS", source.AnyTLS, source.TLS10, source.TLS11, source.TLS12, source.TLS13).Instead(func(v any) string {
+		if f, ok := v.(float64); ok {
+			return fmt.Sprintf("write %q", strconv.FormatFloat(f, 'f', 1, 64))
+		}
+		return ""
+	})
+
 	// yes reads a bool that is kept the other way round.
 	yes = decode.To(decode.Bool, func(b bool) bool { return !b })
 )
@@ -66,6 +73,7 @@ var checkFields = []decode.Field[writtenCheck]{
 	decode.Key("tls", decode.Bool, func(c *writtenCheck) *bool { return &c.TLS }),
 	decode.Key("server_name", decode.Text, func(c *writtenCheck) *string { return &c.ServerName }),
 	decode.Key("verify", yes, func(c *writtenCheck) *bool { return &c.Insecure }),
+	decode.Key("min_tls", minTLS, func(c *writtenCheck) *source.TLSVersion { return &c.MinTLS }),
 	decode.Key("service", decode.Text, func(c *writtenCheck) *string { return &c.GRPCService }),
 	decode.Key("send", escaped, func(c *writtenCheck) *string { return &c.Send }),
 	decode.Key("expect", decode.Text, func(c *writtenCheck) *string { return &c.Expect }),
@@ -89,6 +97,7 @@ var typesOf = map[string][]source.CheckType{
 	"tls":           {source.CheckGRPC},
 	"server_name":   {source.CheckHTTPS, source.CheckGRPC},
 	"verify":        {source.CheckHTTPS, source.CheckGRPC},
+	"min_tls":       {source.CheckHTTPS, source.CheckGRPC},
 	"service":       {source.CheckGRPC},
 	"send":          {source.CheckTCP, source.CheckUDP},
 	"expect":        {source.CheckTCP, source.CheckUDP},

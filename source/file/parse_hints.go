@@ -24,7 +24,7 @@ var otherNames = map[string]map[string]string{
 	"ports":     {"number": "port", "listen": "port", "backend_port": "target_port", "proto": "protocol"},
 	"health_check": {
 		"url": "path", "uri": "path", "status": "expect_status", "status_code": "expect_status", "body": "expect_body", "virtualhost": "host",
-		"script": "command", "cmd": "command", "exec": "command", "sni": "server_name", "tls_verify": "verify", "bindto": "source",
+		"script": "command", "cmd": "command", "exec": "command", "sni": "server_name", "tls_verify": "verify", "tls_version": "min_tls", "bindto": "source",
 		"period": "interval", "delay_loop": "interval", "inter": "interval", "every": "interval", "connect_timeout": "timeout",
 		"retries": "fall", "retry": "fall", "unhealthy_threshold": "fall", "healthy_threshold": "rise",
 	},

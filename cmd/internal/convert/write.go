@@ -190,6 +190,7 @@ func checkText(c *source.HealthCheck) string {
 	put(&t, "tls", c.TLS, false)
 	put(&t, "server_name", c.ServerName, "")
 	put(&t, "verify", !c.Insecure, true)
+	put(&t, "min_tls", c.MinTLS.String(), "")
 	put(&t, "service", c.GRPCService, "")
 	put(&t, "send", escape(c.Send), "")
 	put(&t, "expect", c.Expect, "")
