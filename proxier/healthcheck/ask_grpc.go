@@ -3,6 +3,7 @@ package healthcheck
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -55,7 +56,7 @@ func (r *remote) ask(ctx context.Context, q Question) error {
 func (r *remote) options(ctx context.Context, q Question, way *journey) []grpc.DialOption {
 	security := insecure.NewCredentials()
 	if r.check.TLS {
-		security = &noting{credentials.NewTLS(tlsConfig(r.check, q.At, "h2")), way}
+		security = newOverTLS(tlsConfig(r.check, q.At, "h2"), way)
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(security),
@@ -103,21 +104,26 @@ func (j *journey) explain(err error) error {
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())
 }
 
-// noting are credentials that note the error of a handshake.
-type noting struct {
-	credentials.TransportCredentials
-	way *journey
+// overTLS are credentials that note the error of a handshake, and take a server that does not negotiate a protocol
+// (ALPN): those of the library refuse it, although what it speaks shows at once.
+type overTLS struct {
+	credentials.TransportCredentials // what else the library asks of them
+	config                           *tls.Config
+	way                              *journey
 }
 
-func (n *noting) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	n.way.note("TLS handshake", nil)
-	over, info, err := n.TransportCredentials.ClientHandshake(ctx, name, conn)
-	if err != nil {
-		err = handshakeError(err)
+func newOverTLS(config *tls.Config, way *journey) *overTLS {
+	return &overTLS{credentials.NewTLS(config), config, way}
+}
+
+func (o *overTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	o.way.note("TLS handshake", nil)
+	conn := tls.Client(raw, o.config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, nil, o.way.note("answer", handshakeError(err))
 	}
-	return over, info, n.way.note("answer", err)
+	info := credentials.TLSInfo{State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+	return conn, info, o.way.note("answer", nil)
 }
 
-func (n *noting) Clone() credentials.TransportCredentials {
-	return &noting{n.TransportCredentials.Clone(), n.way}
-}
+func (o *overTLS) Clone() credentials.TransportCredentials { return o }

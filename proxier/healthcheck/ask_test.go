@@ -391,6 +391,48 @@ func TestGRPCOverTLS(t *testing.T) {
 	want(t, "not verified", asked(t, at, check), "")
 }
 
+// TestGRPCWithoutALPN has a server that leaves open what is spoken over TLS.
+func TestGRPCWithoutALPN(t *testing.T) {
+	config := &tls.Config{Certificates: []tls.Certificate{certificate(t, "grpc.example")}}
+	at, _ := serveGRPC(t, grpc.Creds(withoutALPN{credentials.NewTLS(config), config}))
+	check := source.HealthCheck{Type: source.CheckGRPC, TLS: true, ServerName: "grpc.example"}
+	want(t, "no ALPN", asked(t, at, check), "")
+	check.ServerName = "other.example"
+	want(t, "another name", asked(t, at, check), "certificate: x509: certificate is valid for grpc.example, not other.example")
+}
+
+// TestGRPCAtHTTPS asks web servers: one that says so in the handshake, and one that does not.
+func TestGRPCAtHTTPS(t *testing.T) {
+	for _, tt := range []struct {
+		protocols []string
+		wanted    string
+	}{{[]string{"http/1.1"}, "tls: no application protocol"}, {nil, "Unavailable: "}} {
+		server := httptest.NewUnstartedServer(http.NotFoundHandler())
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t, "grpc.example")}, NextProtos: tt.protocols}
+		server.Config.ErrorLog = discard
+		server.Listener = tls.NewListener(server.Listener, server.TLS)
+		server.Start()
+		defer server.Close()
+		check := source.HealthCheck{Type: source.CheckGRPC, TLS: true, ServerName: "grpc.example"}
+		if got := asked(t, addrOf(server.Listener.Addr()), check); !strings.Contains(got, tt.wanted) {
+			t.Errorf("protocols %q: %q, want %q", tt.protocols, got, tt.wanted)
+		}
+	}
+}
+
+// withoutALPN are credentials of a server that does not negotiate a protocol.
+type withoutALPN struct {
+	credentials.TransportCredentials
+	config *tls.Config
+}
+
+func (w withoutALPN) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn := tls.Server(raw, w.config)
+	return conn, credentials.TLSInfo{}, conn.Handshake()
+}
+
+func (w withoutALPN) Clone() credentials.TransportCredentials { return w }
+
 // serveGRPC returns a server that serves, but not the service shop.
 func serveGRPC(t *testing.T, options ...grpc.ServerOption) (netip.AddrPort, *health.Server) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
