@@ -7,6 +7,7 @@
 //	open.go                listing those to an address
 //	challenge.go           having clients of removed connections notice
 //	count.go, events.go    what there is, and what begins and ends
+//	dropped.go             what could not begin
 //	list.go, filter.go     listing, filtered by the kernel where it can
 //	edit.go                changes in batches
 //	entry.go, socket.go    decoding, the netlink socket

@@ -62,14 +62,25 @@ func (s *socket) list(family byte, f filter, each func(*entry) error) error {
 	if err != nil {
 		return err
 	}
-	request, err := s.Send(netlink.Message{
-		Header: netlink.Header{Type: listEntries, Flags: netlink.Request | netlink.Dump},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
+	var e entry
+	err = s.dump(listEntries, append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), func(m nlmsg.Message) error {
+		if err := e.decode(m.Body); err != nil || e.late {
+			return err
+		}
+		return each(&e)
 	})
 	if err != nil {
 		return fmt.Errorf("listing conntrack flows: %w", err)
 	}
-	var e entry
+	return nil
+}
+
+// dump asks for all there is of a type, and calls each with the messages of the answer.
+func (s *socket) dump(typ netlink.HeaderType, body []byte, each func(nlmsg.Message) error) error {
+	request, err := s.Send(netlink.Message{Header: netlink.Header{Type: typ, Flags: netlink.Request | netlink.Dump}, Data: body})
+	if err != nil {
+		return err
+	}
 	for done := false; !done; {
 		err := s.read(func(m nlmsg.Message) error {
 			if m.Seq != request.Header.Sequence {
@@ -78,16 +89,10 @@ func (s *socket) list(family byte, f filter, each func(*entry) error) error {
 			if done = m.IsLast(); done {
 				return dumpError(m)
 			}
-			if err := e.decode(m.Body); err != nil {
-				return err
-			}
-			if e.late {
-				return nil
-			}
-			return each(&e)
+			return each(m)
 		})
 		if err != nil {
-			return fmt.Errorf("listing conntrack flows: %w", err)
+			return err
 		}
 	}
 	return nil

@@ -23,6 +23,8 @@ type Counts struct {
 	OldestDrain map[string]time.Time // when the oldest of them began; not there: there is none
 
 	Flows, MaxFlows int // connections that the kernel tracks, and how many it can; 0: not known
+
+	DroppedNew *uint64 // packets that would have begun connections whose entries it could not insert; nil: not known
 }
 
 // What can be drained: DrainedEndpoints: an address, in one service or all; DrainedNode: this host.
@@ -65,6 +67,8 @@ var (
 	noLocalDesc   = desc("sync_proxy_rules_no_local_endpoints_total", "Services of policy local that have endpoints, but none on this node.", "traffic_policy", "ip_family")
 	flowsDesc     = desc("conntrack_entries", "Connections that the kernel tracks in this network namespace.")
 	maxFlowsDesc  = desc("conntrack_entries_limit", "How many connections the kernel can track.")
+
+	droppedDesc = desc("conntrack_insert_failed_total", "Packets dropped because the connection that they would have begun got no entry, as a rule for want of a free source port.")
 
 	seenDescs = [2]*prometheus.Desc{
 		desc("sync_proxy_rules_service_changes_total", "Changes of services, but of their endpoints."),
@@ -116,6 +120,9 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 	if n.MaxFlows > 0 {
 		tell(flowsDesc, n.Flows)
 		tell(maxFlowsDesc, n.MaxFlows)
+	}
+	if n.DroppedNew != nil {
+		ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(*n.DroppedNew))
 	}
 	for i, both := range [2][2]int{{n.Loop.Seen.Services, n.Loop.Pending.Services}, {n.Loop.Seen.Endpoints, n.Loop.Pending.Endpoints}} {
 		ch <- prometheus.MustNewConstMetric(seenDescs[i], prometheus.CounterValue, float64(both[0]))

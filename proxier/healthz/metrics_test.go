@@ -47,7 +47,7 @@ func TestMetrics(t *testing.T) {
 				Seen:      proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
 			},
 			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1, source.Held: 3, source.RolledBack: 4}, Faults: 3, Warnings: 4, Held: 5,
-			Drains: map[string]int{DrainedEndpoints: 3}, OldestDrain: map[string]time.Time{DrainedEndpoints: time.Unix(900, 0)}, Flows: 10, MaxFlows: 100,
+			Drains: map[string]int{DrainedEndpoints: 3}, OldestDrain: map[string]time.Time{DrainedEndpoints: time.Unix(900, 0)}, Flows: 10, MaxFlows: 100, DroppedNew: new(uint64(20)),
 		}
 	}, proxier.IPv4)
 	const want = `
@@ -55,6 +55,7 @@ svcproxy_config_last_reload_success_timestamp_seconds 1000
 svcproxy_config_last_reload_successful 0
 svcproxy_conntrack_entries 10
 svcproxy_conntrack_entries_limit 100
+svcproxy_conntrack_insert_failed_total 20
 svcproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 2
 svcproxy_drains{kind="endpoint"} 3
 svcproxy_drains{kind="node"} 0
@@ -224,7 +225,7 @@ func all(t *testing.T) map[string][]string {
 	t.Helper()
 	m := NewMetrics("v1")
 	m.Follow(proxier.IPv4)
-	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1} }, proxier.IPv4)
+	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1, DroppedNew: new(uint64)} }, proxier.IPv4)
 	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
 	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
 	m.WatchChecks(func() []CheckAnswers { return []CheckAnswers{{Type: "tcp", Outcome: "passed"}} })

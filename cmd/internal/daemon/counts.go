@@ -72,6 +72,9 @@ func (c *counter) count() healthz.Counts {
 	n.Drains, n.OldestDrain = countDrains(c.keeper.Drains())
 	n.Warnings = n.Loop.Warnings + c.doubts.count()
 	n.Flows, n.MaxFlows = tracked()
+	if total, err := dropped(); err == nil {
+		n.DroppedNew = &total
+	}
 	refusals := c.loop.Refusals()
 	each(c.sources, func(s holder) { n.Held += s.Held() })
 	for _, s := range c.sources {

@@ -73,6 +73,7 @@ type daemon struct {
 	conditions *endpointConditions
 	announcing *announcing
 	doubts     *doubter
+	drops      *dropWatch
 	report     *reporter
 	http       *httpParts
 	systemd    *systemd
@@ -104,6 +105,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { return untilEnd(ctx, func() error { d.mode.follow(ctx); return nil }) })
 	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.drops.run(ctx); return nil }) })
 	g.Go(func() error { d.http.traffic.Run(ctx); return nil })
 	g.Go(func() error {
 		return untilEnd(ctx, func() error { return unlessDone(ctx, d.conditions.checker.Run(ctx)) })
@@ -156,7 +158,7 @@ func unlessDone(ctx context.Context, err error) error {
 // start makes all parts. Each step makes fields that the next ones use:
 //
 //	start itself   Options, settings, log, claims (without socket)
-//	connectParts   host, systemd (without loop and counter), mode (without active), features, doubts
+//	connectParts   host, systemd (without loop and counter), mode (without active), features, doubts, drops
 //	build          mode.active; of the host, addrs and node; after wire, claims.socket
 //	  wire         http, sources, conditions, announcing, loop, mode.foreign, report; the rest of systemd
 func start(ctx context.Context, o Options) (*daemon, error) {
@@ -224,6 +226,7 @@ func (d *daemon) connectParts() {
 	mode := func() modes.Mode { return d.mode.current().Mode }
 	d.features = []*featureWarner{newAffinity(d.log, mode), newTakeover(d.log, mode)}
 	d.doubts = &doubter{log: d.log, doubtful: make(chan struct{}, 1)}
+	d.drops = &dropWatch{log: d.log, total: dropped}
 }
 
 // wire makes the parts that need the mode and the node, and connects all.

@@ -72,7 +72,7 @@ func (d *daemon) warners() []warnFunc {
 		func(ctx context.Context) []string {
 			return hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode)
 		},
-		always(d.http.server.Warnings),
+		always(d.http.server.Warnings), always(d.drops.warnings),
 	}
 	for _, f := range d.features {
 		list = append(list, always(f.warnings))
