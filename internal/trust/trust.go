@@ -33,23 +33,25 @@ func Writer(path string) (string, error) {
 	return why, err
 }
 
-// ForeignLink reports whether a link on the way to path, not counting those above its directory, has another owner
-// than the file that it leads to: the owner of the link may have no right to read that.
-func ForeignLink(path string) bool {
+// ForeignLink reports whether path is a link to a file of another owner: uid owns the file that was read there, and
+// another user owns a link on the way to it. That user may have no right to read the file. Links above the directory of
+// path do not count. If path leads to a file of another owner by now, or nowhere, it has changed since, and the result
+// is true.
+func ForeignLink(path string, uid uint32) bool {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink == 0 {
+		return owner(info) != uid
+	}
 	above, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
-		return false // nothing is read
+		return true
 	}
-	links := map[uint32]bool{}
-	var last uint32
+	foreign, last := false, uid
 	err = walk(filepath.Join(above, filepath.Base(path)), func(_ string, info fs.FileInfo) bool {
-		if last = owner(info); info.Mode()&fs.ModeSymlink != 0 {
-			links[last] = true
-		}
+		last = owner(info)
+		foreign = foreign || info.Mode()&fs.ModeSymlink != 0 && last != uid
 		return true
 	})
-	delete(links, last)
-	return err == nil && len(links) > 0
+	return err != nil || foreign || last != uid
 }
 
 // walk calls visit with each directory, link and file on the way to path, from the root on, until it returns false.

@@ -24,6 +24,13 @@ func tree(t *testing.T) (root string) {
 	return root
 }
 
+func ownerOf(t *testing.T, path string) uint32 {
+	t.Helper()
+	info, err := os.Stat(path)
+	try(t, err)
+	return owner(info)
+}
+
 func try(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -88,8 +95,11 @@ func TestOwners(t *testing.T) {
 		if got, err := Writer(root + tt.path); err != nil || strings.TrimPrefix(got, root) != tt.want {
 			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
 		}
-		if got := ForeignLink(root + tt.path); got != tt.foreign {
+		if got := ForeignLink(root+tt.path, ownerOf(t, root+tt.path)); got != tt.foreign {
 			t.Errorf("%s: ForeignLink = %v", tt.name, got)
+		}
+		if !ForeignLink(root+tt.path, 4242) {
+			t.Errorf("%s: ForeignLink = false although the file has changed hands", tt.name)
 		}
 	}
 	root := tree(t)

@@ -39,6 +39,12 @@ func (rules Rules) bindVersion(v *version, list lookup, known bindings) bindResu
 		b.note(v, l, name)
 	}
 	b.warned = decode.Cap(v.path, b.warned)
+	if v.hidden {
+		b.warned = hideWords(b.warned)
+		for name, faults := range b.faults {
+			b.faults[name] = hideWords(faults)
+		}
+	}
 	return b
 }
 
@@ -156,7 +162,9 @@ func (p *placing) place(known bindings) {
 	}
 	for _, key := range p.keys {
 		b := known[key]
-		b.faults, at = faultsOf(key.service, b.problems, at)
+		if b.faults, at = faultsOf(key.service, b.problems, at); p.list.hidden {
+			b.faults = hideWords(b.faults)
+		}
 		known[key] = b
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -43,6 +44,20 @@ func reason(err error) string {
 		err = pe.Err
 	}
 	return err.Error()
+}
+
+// hideWords returns faults of a text that is not to be quoted: where they are, and nothing of what is there.
+func hideWords(faults []source.Fault) []source.Fault {
+	out := slices.Clone(faults)
+	for i, f := range out {
+		what := "this cannot be used"
+		if f.Warning {
+			what = "this is doubtful"
+		}
+		out[i].Msg = what + "; no word of the text is shown, because a link to the file belongs to another user than the file"
+		out[i].Hint = "give the link the owner of the file (chown -h), or put the file itself in its place"
+	}
+	return out
 }
 
 var errNotRegular = errors.New("it is not a regular file")

@@ -36,7 +36,7 @@ func (p *probe) examine(is pathInfo, hash bool) bool {
 
 // take finds out which version a text is that was read from p's file.
 func (p *probe) take(ctx context.Context, t readText, parse parser) {
-	p.opened, p.stamp, p.target = t.opened, t.stamp, t.target
+	p.opened, p.stamp, p.target, p.rules.hidden = t.opened, t.stamp, t.target, t.hidden
 	if errors.Is(t.err, fs.ErrNotExist) && !p.f.link {
 		p.v, p.stamp = gone, stamp{}
 		return
@@ -59,7 +59,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 			same = v
 		}
 	}
-	if same != nil && same.revision.Load() == p.revision && !mayRunPrograms(data) {
+	if same != nil && same.revision.Load() == p.revision && same.hidden == p.rules.hidden && !mayRunPrograms(data) {
 		return same
 	}
 	var before knownServices
@@ -72,7 +72,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 	if err == nil {
 		v.uid = int(p.stamp.uid)
 	}
-	if same != nil && slices.Equal(same.faults, v.faults) {
+	if same != nil && same.hidden == v.hidden && slices.Equal(same.faults, v.faults) {
 		v = same
 	}
 	v.revision.Store(p.revision)

@@ -40,7 +40,9 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 		s.store.useOlder(p.name, p.last)
 		p.damage[0].Msg += "; " + what + " is used"
 	}
-	switch v := newVersion(ctx, p.f.path, data, nil, s.rules, s.parseCopy, nil); {
+	rules := s.rules
+	rules.hidden = p.isLink() // nobody knows whose file it was
+	switch v := newVersion(ctx, p.f.path, data, nil, rules, s.parseCopy, nil); {
 	case v.broken && p.v.id == v.id: // the file says what is wrong with it
 	case v.broken:
 		p.damage = s.damage(p.name, p.last, source.FirstError(v.faults).Msg)

@@ -46,10 +46,11 @@ func (rules Rules) ReadFile(path string) File {
 }
 
 func (rules Rules) readFile(path string, parse parser) readVersion {
-	data, _, err := readContent(path, rules.maxSize())
-	v := newVersion(context.Background(), path, data, err, rules, parse, nil)
-	_, large := errors.AsType[errTooLarge](err)
-	return readVersion{v, err != nil && !large}
+	t := readTextOf(path, false, rules.maxSize())
+	rules.hidden = t.hidden
+	v := newVersion(context.Background(), path, t.data, t.err, rules, parse, nil)
+	_, large := errors.AsType[errTooLarge](t.err)
+	return readVersion{v, t.err != nil && !large}
 }
 
 // ReadText reads a text as a service file that has this name in messages, and refers to lists of

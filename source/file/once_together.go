@@ -96,11 +96,13 @@ func (rules Rules) listsOf(dir string) lookup {
 	return func(name string) (*endpointList, string) {
 		path := filepath.Join(dir, name)
 		if known[name] == nil {
-			data, _, err := readContent(path, rules.maxSize())
-			if errors.Is(err, fs.ErrNotExist) {
+			t := readTextOf(path, false, rules.maxSize())
+			if errors.Is(t.err, fs.ErrNotExist) {
 				return nil, lacksList
 			}
-			known[name] = newVersion(context.Background(), path, data, err, rules, nil, nil)
+			of := rules
+			of.hidden = t.hidden
+			known[name] = newVersion(context.Background(), path, t.data, t.err, of, nil, nil)
 		}
 		return known[name].list, brokenList(known[name])
 	}

@@ -14,6 +14,7 @@ type endpointList struct {
 	path      string
 	text      []byte
 	endpoints []endpoint
+	hidden    bool // see Rules.hidden
 
 	all   []source.Endpoint // endpoints without the ports that depend on the service
 	port  bool              // one has such a port

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/trust"
 )
 
 // A readText is a text as it was read from a file.
@@ -17,6 +19,7 @@ type readText struct {
 	target string // of a link
 	err    error
 	opened time.Time
+	hidden bool // see Rules.hidden
 }
 
 func readTextOf(path string, link bool, limit int) (t readText) {
@@ -25,6 +28,7 @@ func readTextOf(path string, link bool, limit int) (t readText) {
 	}
 	t.opened = time.Now()
 	t.data, t.stamp, t.err = readContent(path, limit)
+	t.hidden = t.err == nil && trust.ForeignLink(path, t.stamp.uid)
 	return t
 }
 

@@ -21,6 +21,10 @@ type Rules struct {
 	// run as root.
 	GuardPrograms bool
 
+	// hidden keeps faults from quoting the text: a link to the file belongs to another user than the file, who may have
+	// no right to read it.
+	hidden bool
+
 	writer func(path string) (string, error) // in place of trust.Writer; nil: that
 }
 

@@ -30,6 +30,7 @@ type version struct {
 	faults   []source.Fault
 	revision atomic.Int64 // by which rules, see Source.Revalidate
 	broken   bool         // a fault is more than a warning
+	hidden   bool         // see Rules.hidden
 	size     int          // of the contents, in bytes
 	uid      int          // who owned the file; -1: not known
 	data     []byte       // the contents, until they are known to be kept
@@ -49,7 +50,7 @@ func (v *version) count() int {
 var gone = &version{}
 
 func newVersion(ctx context.Context, path string, data []byte, err error, rules Rules, parse parser, before knownServices) *version {
-	v := &version{id: idOf(data, err), path: path, size: len(data), uid: -1}
+	v := &version{id: idOf(data, err), path: path, size: len(data), uid: -1, hidden: rules.hidden}
 	switch {
 	case err != nil:
 		v.faults = []source.Fault{unreadable(path, err)}
@@ -58,6 +59,12 @@ func newVersion(ctx context.Context, path string, data []byte, err error, rules 
 	default:
 		v.services, v.faults, v.known = parse(ctx, path, data, before)
 		v.setLists()
+	}
+	if v.hidden && err == nil {
+		v.faults = hideWords(v.faults)
+	}
+	if v.list != nil {
+		v.list.hidden = v.hidden
 	}
 	if v.broken = source.AnyError(v.faults); v.broken {
 		v.services, v.lists, v.list = nil, nil, nil
@@ -90,7 +97,7 @@ func (v *version) setLists() {
 
 // unfit returns v as one that cannot be used with what others say, for these faults.
 func (v *version) unfit(faults []source.Fault) *version {
-	u := &version{id: v.id, path: v.path, known: v.known, faults: faults, broken: true, size: v.size, uid: v.uid, original: v}
+	u := &version{id: v.id, path: v.path, known: v.known, faults: faults, broken: true, size: v.size, uid: v.uid, hidden: v.hidden, original: v}
 	u.revision.Store(v.revision.Load())
 	return u
 }

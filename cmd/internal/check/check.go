@@ -12,9 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/trust"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -294,17 +296,19 @@ func (in setting) doubts(t *proxier.Tracker, files ...file.File) []source.Fault 
 // bom is the byte order mark, which columns do not count.
 var bom = []byte("\ufeff")
 
-// Text returns the text that a fault is about, nil when it cannot be read any more.
+// Text returns the text that a fault is about, nil when it cannot be read any more, or a link to it belongs to another
+// user, who may have no right to read it.
 func (c *Checker) Text(name string) []byte {
 	if name == stdinName {
 		return bytes.TrimPrefix(c.stdin, bom)
 	}
-	info, err := os.Stat(name)
-	if err != nil || !info.Mode().IsRegular() {
+	f, info, err := file.Open(name)
+	if err != nil {
 		return nil
 	}
-	text, err := os.ReadFile(name)
-	if err != nil {
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if st, ok := info.Sys().(*syscall.Stat_t); err != nil || !ok || trust.ForeignLink(name, st.Uid) {
 		return nil
 	}
 	return bytes.TrimPrefix(text, bom)

@@ -205,6 +205,20 @@ func TestText(t *testing.T) {
 			t.Errorf("%s\n got: %q\nwant: %q", faults[i], got, want)
 		}
 	}
+	if err := os.Symlink(path, dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	if text := c.Text(dir + "/link"); string(text) != "x" {
+		t.Errorf("text of a link of the same owner: %q", text)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Lchown(dir+"/link", 65534, 0); err != nil {
+			t.Fatal(err)
+		}
+		if text := c.Text(dir + "/link"); text != nil {
+			t.Errorf("text of a link of another owner: %q", text)
+		}
+	}
 	if text := c.Text(dir + "/none"); text != nil {
 		t.Errorf("text of no file: %q", text)
 	}
