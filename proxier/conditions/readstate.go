@@ -14,12 +14,20 @@ import (
 // such file, the last.
 const badSuffix = ".bad"
 
+// errMissing says that there is no file although an earlier run has left something in it.
+var errMissing = errors.New("the file is missing")
+
 // read returns what the file says. With an error that is not all: each drain is there that can be
 // read, and all services or none. Such a file is out of the way of the next one then.
 func (f *stateFile) read() (*state, error) {
 	st := &state{Drains: new(Drains)}
+	_, err := os.Lstat(f.path + markSuffix)
+	f.marked = err == nil
 	data, err := f.bytes()
 	if errors.Is(err, fs.ErrNotExist) {
+		if f.missing = f.marked; f.missing {
+			return st, errMissing
+		}
 		return st, nil
 	}
 	if err == nil {

@@ -102,7 +102,11 @@ func (k *Keeper) state(now time.Time) *state {
 func (k *Keeper) restore(now time.Time) {
 	st, err := k.file.read()
 	st.Drains.rebase(now)
-	if k.drains.replace(st.Drains); err != nil {
+	if k.drains.replace(st.Drains); err == errMissing {
+		ring(k.unsaved)
+		k.cfg.Log.Warn("what was known of endpoints and drains before is lost: drains have ended, and endpoints that have a health check are checked first",
+			"file", k.file.path, "err", err)
+	} else if err != nil {
 		ring(k.unsaved) // no file has the drains now
 		k.cfg.Log.Warn("what was known of endpoints and drains before cannot be used as a whole: those that have a health check are checked first, and drains may have ended",
 			"file", k.file.path, "kept_as", k.file.aside(), "drains", len(k.drains.List()), "err", source.Printable(err.Error()))

@@ -285,6 +285,45 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	})
 }
 
+// A missing file ends drains, and both log and status say so. A state that holds nothing is not missed.
+func TestMissingState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lost = "what was known of endpoints and drains before is lost"
+		h := run(t, t.TempDir())
+		if strings.Contains(h.log.String(), lost) || h.Problem() != "" {
+			t.Errorf("the first start: %q, %s", h.Problem(), h.log)
+		}
+		target := DrainTarget{Addr: netip.MustParseAddr(one)}
+		h.drain(target)
+		h.stop()
+		remove := func() {
+			if err := os.Remove(filepath.Join(h.dir, StateName)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		remove()
+		h = h.restart()
+		if !strings.Contains(h.log.String(), lost) || !strings.Contains(h.Problem(), StateName+" was missing") {
+			t.Errorf("without its file: %q, %s", h.Problem(), h.log)
+		}
+		h.drain(target)
+		h.stop()
+		h = h.restart()
+		if strings.Contains(h.log.String(), lost) || h.Problem() != "" {
+			t.Errorf("with a file again: %q, %s", h.Problem(), h.log)
+		}
+		if _, err := h.Undrain(target); err != nil {
+			t.Fatal(err)
+		}
+		h.stop()
+		remove()
+		h = h.restart()
+		if strings.Contains(h.log.String(), lost) || h.Problem() != "" {
+			t.Errorf("without a file that held nothing: %q, %s", h.Problem(), h.log)
+		}
+	})
+}
+
 // Nothing that the file holds does harm, and what of it can be used is.
 func TestHostileState(t *testing.T) {
 	svc := build("a", []string{one, two}, probed)

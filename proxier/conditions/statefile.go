@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -25,6 +26,10 @@ import (
 const (
 	// StateName is the name of the file in the state directory.
 	StateName = "conditions.json"
+
+	// markSuffix is of the name of an empty file that is there while the state holds anything. A start that finds it, and
+	// no state, knows that the state was lost.
+	markSuffix = ".kept"
 
 	// format changes when older files cannot be read any more.
 	format = 1
@@ -47,6 +52,8 @@ type state struct {
 	Drains   *Drains                    `json:"drains,omitempty"`
 	Services map[string]map[string]kept `json:"services"`
 }
+
+func (st *state) empty() bool { return len(st.Services) == 0 && st.Drains.empty() }
 
 // A kept endpoint is what a restart knows of it.
 type kept struct {
@@ -116,9 +123,12 @@ type stateFile struct {
 	path   string
 	failed atomic.Pointer[string] // why it cannot be written; nil: it can
 
-	mu   sync.Mutex // held while it is written
-	lost int        // endpoints that there was no room for
-	told bool       // and that was told
+	missing bool // it was not there at the start, and held something before
+
+	mu     sync.Mutex // held while it is written
+	marked bool       // the file with markSuffix is there
+	lost   int        // endpoints that there was no room for
+	told   bool       // and that was told
 }
 
 func newStateFile(dir string) *stateFile { return &stateFile{path: filepath.Join(dir, StateName)} }
@@ -132,10 +142,30 @@ func (f *stateFile) write(st *state, synced bool) error {
 	if err == nil {
 		err = disk.Replace(f.path, f.path+".new", synced, disk.Bytes(data))
 	}
+	if err == nil {
+		err = f.mark(!st.empty())
+	}
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", f.path, err)
 	}
 	return nil
+}
+
+// mark notes beside the file whether it holds anything.
+func (f *stateFile) mark(holds bool) error {
+	if f.marked == holds {
+		return nil
+	}
+	var err error
+	if holds {
+		err = os.WriteFile(f.path+markSuffix, nil, 0o600)
+	} else if err = os.Remove(f.path + markSuffix); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		f.marked = holds
+	}
+	return err
 }
 
 // note logs what has become of a write, where that is news.
@@ -165,6 +195,9 @@ func (f *stateFile) problem() string {
 	var list []string
 	if why := f.failed.Load(); why != nil {
 		list = append(list, "a restart will not know the state of endpoints: "+*why)
+	}
+	if f.missing {
+		list = append(list, source.Quote(f.path)+" was missing when svcproxy started, so that drains have ended and results of checks were not known: drain again what is to be")
 	}
 	if name := f.aside(); name != "" {
 		list = append(list, source.Quote(name)+" could not be read whole when svcproxy started, so that drains may have ended: drain again what is to be, and remove that file")
