@@ -43,6 +43,7 @@ func canonical(c *source.HealthCheck) string {
 	}
 	b = strconv.AppendBool(append(b, ';'), c.TLS)
 	b = strconv.AppendBool(b, c.Insecure)
+	b = numbers(b, int64(c.MinTLS))
 	b = quoted(append(b, ';'), c.Command...)
 	return string(numbers(b, int64(c.Interval), int64(c.IntervalDown), int64(c.Timeout), int64(c.Rise), int64(c.Fall)))
 }
