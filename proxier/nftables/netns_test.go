@@ -143,6 +143,7 @@ func TestLongNames(t *testing.T) {
 		for _, p := range res.Pools {
 			p.ServicePort = name
 		}
+		h.keepHooks()
 		h.Sync(h.World.Put(res.Key, res))
 		h.Settled("first sync")
 		if !strings.Contains(h.everything(), label("n")+"/"+label("s")[:60]) {
