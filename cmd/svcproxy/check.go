@@ -43,6 +43,8 @@ or, where none does, of svcproxy.service, which modes of files bind also as root
 With mode = "auto", files are held to the mode of the daemon that runs. Where none
 answers within 2 s, a key that only some modes accept is a warning that names them.
 
+What a file system does not answer within 5 s could not be read.
+
 Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be read.`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if len(paths) == 0 {
@@ -125,7 +127,7 @@ func (p *program) print(faults []source.Fault, asJSON bool, c *check.Checker) er
 	}
 	name, text := "", []byte(nil)
 	for _, f := range faults {
-		if f.Pos.File != name {
+		if f.Pos.Line > 0 && f.Pos.File != name { // a fault of a whole file has no excerpt, and its disk may not answer
 			name, text = f.Pos.File, c.Text(f.Pos.File)
 		}
 		if _, err := fmt.Fprint(p.stderr, f, "\n", check.Excerpt(text, f.Pos)); err != nil {

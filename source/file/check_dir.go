@@ -26,31 +26,42 @@ func CheckDir(dir string, known map[string]bool) []source.Fault {
 	if err != nil {
 		return nil
 	}
-	var faults []source.Fault
-	add := func(path, msg, hint string) {
-		if msg != "" {
-			faults = append(faults, source.Fault{Pos: source.Position{File: path}, Msg: msg, Hint: hint, Warning: true})
-		}
-	}
-	modes := func(path string) {
-		add(path, writableBy(path), "who can write it directs the traffic of this host")
-		add(path, hiddenFromRoot(path), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")
-	}
-	modes(dir)
+	d := newDisks(dir)
+	faults := modeFaults(dir)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		switch {
-		case editorFiles.MatchString(e.Name()):
-		case isDir(path, e) && (known[e.Name()] || e.Name() == SettingsName):
-		case isDir(path, e):
-			add(path, "this directory is not read", "service files lie in the configuration directory itself")
-		case isServiceFile(e.Name()), e.Name() == SettingsName:
-			modes(path)
-		default:
-			add(path, "this file is not read", "names of service files end in .toml or .json")
-		}
+		found, _ := ask(d, path, func() []source.Fault { return checkEntry(path, e, known) })
+		faults = append(faults, found...)
 	}
 	return faults
+}
+
+// checkEntry returns the warnings of one name in the directory.
+func checkEntry(path string, e fs.DirEntry, known map[string]bool) []source.Fault {
+	switch {
+	case editorFiles.MatchString(e.Name()):
+		return nil
+	case isDir(path, e) && (known[e.Name()] || e.Name() == SettingsName):
+		return nil
+	case isDir(path, e):
+		return dirWarning(path, "this directory is not read", "service files lie in the configuration directory itself")
+	case isServiceFile(e.Name()), e.Name() == SettingsName:
+		return modeFaults(path)
+	}
+	return dirWarning(path, "this file is not read", "names of service files end in .toml or .json")
+}
+
+func modeFaults(path string) []source.Fault {
+	return append(dirWarning(path, writableBy(path), "who can write it directs the traffic of this host"),
+		dirWarning(path, hiddenFromRoot(path), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")...)
+}
+
+// dirWarning returns a warning of path; none where msg is empty.
+func dirWarning(path, msg, hint string) []source.Fault {
+	if msg == "" {
+		return nil
+	}
+	return []source.Fault{{Pos: source.Position{File: path}, Msg: msg, Hint: hint, Warning: true}}
 }
 
 func isDir(path string, e fs.DirEntry) bool {

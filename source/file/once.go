@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -20,7 +21,11 @@ func (rules Rules) ReadDir(dir string, known map[string]bool) ([]File, error) {
 }
 
 func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]File, error) {
-	found := listDir(dir)
+	d := newDisks(dir)
+	found, ok := ask(d, dir, func() listing { return listDir(dir) })
+	if !ok {
+		found.err = fmt.Errorf("listing service files: %w", &fs.PathError{Op: "open", Path: dir, Err: ErrNoAnswer})
+	}
 	if found.err != nil {
 		return nil, found.err
 	}
@@ -29,10 +34,10 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]F
 	read := make([]readVersion, len(names))
 	inParallel(len(read), func(i int) {
 		path := filepath.Join(dir, names[i])
-		if info, err := os.Stat(path); err == nil && info.IsDir() && !known[names[i]] {
+		if is := d.stat(path); is.err == nil && is.info.IsDir() && !known[names[i]] {
 			return
 		}
-		read[i] = rules.readFile(path, parse)
+		read[i] = rules.readFile(d, path, parse)
 	})
 	read = slices.DeleteFunc(read, func(f readVersion) bool { return f.version == nil })
 	return rules.together(read), nil
@@ -41,12 +46,14 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]F
 // ReadFile reads one file as a service file, whatever its name, unless that is one of a file of
 // endpoints. The lists that it refers to are those beside it.
 func (rules Rules) ReadFile(path string) File {
-	f := rules.readFile(path, rules.parseNew)
-	return f.with(rules, rules.listsOf(filepath.Dir(path)))
+	dir := filepath.Dir(path)
+	d := newDisks(dir)
+	f := rules.readFile(d, path, rules.parseNew)
+	return f.with(rules, rules.listsOf(d, dir))
 }
 
-func (rules Rules) readFile(path string, parse parser) readVersion {
-	t := readTextOf(path, false, rules.maxSize())
+func (rules Rules) readFile(d *disks, path string, parse parser) readVersion {
+	t := d.readOnce(path, rules.maxSize())
 	rules.hidden = t.hidden
 	v := newVersion(context.Background(), path, t.data, t.err, rules, parse, nil)
 	_, large := errors.AsType[errTooLarge](t.err)
@@ -66,5 +73,5 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
 	}
 	f := readVersion{newVersion(context.Background(), name, data, nil, rules, parse, nil), false}
-	return f.with(rules, rules.listsOf(dir)), data
+	return f.with(rules, rules.listsOf(newDisks(dir), dir)), data
 }

@@ -91,12 +91,12 @@ func (f readVersion) with(rules Rules, of lookup) File {
 }
 
 // listsOf looks lists up in a directory.
-func (rules Rules) listsOf(dir string) lookup {
+func (rules Rules) listsOf(d *disks, dir string) lookup {
 	known := map[string]*version{}
 	return func(name string) (*endpointList, string) {
 		path := filepath.Join(dir, name)
 		if known[name] == nil {
-			t := readTextOf(path, false, rules.maxSize())
+			t := d.readOnce(path, rules.maxSize())
 			if errors.Is(t.err, fs.ErrNotExist) {
 				return nil, lacksList
 			}

@@ -42,7 +42,8 @@ func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
 
 // listPlaces is EndpointPlaces of a service with a list.
 func (rules Rules) listPlaces(svc *source.Service) []source.Position {
-	l, _ := rules.listsOf(filepath.Dir(svc.Pos.File))(svc.EndpointsFrom)
+	dir := filepath.Dir(svc.Pos.File)
+	l, _ := rules.listsOf(newDisks(dir), dir)(svc.EndpointsFrom)
 	if l == nil {
 		return nil
 	}

@@ -76,6 +76,24 @@ func (d *disks) read(path string, is pathInfo, limit int) (readText, bool) {
 	return ask(d, is.contentPath(path), func() readText { return readTextOf(path, is.isLink(), limit) })
 }
 
+// readOnce reads the text of a file of which nothing is known. The error is ErrNoAnswer if that does not come in time.
+func (d *disks) readOnce(path string, limit int) readText {
+	t, ok := d.read(path, d.lstat(path), limit)
+	if !ok {
+		t.err = ErrNoAnswer
+	}
+	return t
+}
+
+// Stat is os.Stat for a path that may be on a file system that does not answer. It waits 5 s, and returns ErrNoAnswer then.
+func Stat(path string) (fs.FileInfo, error) {
+	p := newDisks(filepath.Dir(path)).stat(path)
+	if p.err == ErrNoAnswer {
+		p.err = &fs.PathError{Op: "stat", Path: path, Err: ErrNoAnswer}
+	}
+	return p.info, p.err
+}
+
 // isMounted reports whether a file is mounted where it is, and so may be written
 // somewhere else. Before Linux 5.8 nobody knows.
 func isMounted(path string) bool {

@@ -90,7 +90,7 @@ func (c *Checker) Path(path string) (r Report) {
 		c.standardInput(&r)
 		return r
 	}
-	info, err := os.Stat(path)
+	info, err := file.Stat(path)
 	switch {
 	case err != nil:
 		r.unreadable(path, err)
@@ -351,10 +351,10 @@ func SortByPlace(faults []source.Fault) {
 
 // SameDir reports whether two paths lead to one directory.
 func SameDir(a, b string) bool {
-	ai, err := os.Stat(a)
+	ai, err := file.Stat(a)
 	if err != nil {
 		return false
 	}
-	bi, err := os.Stat(b)
+	bi, err := file.Stat(b)
 	return err == nil && os.SameFile(ai, bi)
 }
