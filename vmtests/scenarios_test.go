@@ -150,8 +150,8 @@ func (s *site) testUnit(t *testing.T) {
 	s.must(t, "systemd-analyze", "security", "--no-pager", "--threshold=26", "svcproxy.service")
 	status := s.must(t, "cat", "/proc/"+s.property(t, "MainPID")+"/status")
 	for _, want := range []string{
-		"CapEff:\t0000000000003400", // CAP_NET_BIND_SERVICE 10, CAP_NET_ADMIN 12, CAP_NET_RAW 13
-		"CapBnd:\t0000000000003400",
+		"CapEff:\t00000000000034e0", // CAP_KILL 5, CAP_SETGID 6, CAP_SETUID 7, CAP_NET_BIND_SERVICE 10, CAP_NET_ADMIN 12, CAP_NET_RAW 13
+		"CapBnd:\t00000000000034e0",
 		"NoNewPrivs:\t1",
 		"Seccomp:\t2", // a filter
 	} {

@@ -18,8 +18,9 @@ import (
 // join later: a program or the kernel may hang.
 var openPatience = 700 * time.Millisecond
 
-// decidePatience is how long auto waits for a family before it tries the next mode.
-var decidePatience = 15 * time.Second
+// decidePatience is how long auto waits for a family before it tries the next mode. Loading modules and probing
+// took 15 s on an emulated machine at its boot, and a late start is better than another mode than yesterday's.
+var decidePatience = time.Minute
 
 // openingTold is how long a family may take to open before that is a problem.
 const openingTold = 2 * time.Second
