@@ -28,7 +28,7 @@ func changeTo(other string) func(*testing.T, *env) {
 }
 
 // marks are what tells objects of a mode in a Snapshot.
-var marks = map[string]string{"iptables": "SVCP-VIPS", "ipvs": "SVCP-BOUND", "nftables": "table ip"}
+var marks = map[string]string{"iptables": "SVCP-VIPS", "ipvs": "SVCP-BOUND", "nftables": "table ip svcproxy:"}
 
 // testModeChange: established connections and new ones see nothing of a change of
 // mode, while running or over a restart, and it leaves nothing behind.

@@ -163,14 +163,14 @@ func (e *env) cleanKernel() error {
 	return err
 }
 
-// testBootDamaged: a copy that is not what was kept is reported, and not used. The file itself still is, once it is corrected.
+// testBootDamaged: a copy that is not what was kept, with no other in the history, is reported, and not used. The file itself still is, once it is corrected.
 func testBootDamaged(t *testing.T, e *env) {
 	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[0])...))
 	e.remove(t, "fragile.json")
 	lastGood, text := e.lastGood(t, "fragile.json")
 	damaged := strings.Replace(text, e.Local[0].Addr().V4.String(), e.Local[1].Addr().V4.String(), 1)
 	err := errors.Join(
-		e.daemon.Stop(), write(lastGood, damaged), write(e.daemon.path("fragile.json"), "{"), e.daemon.Start())
+		e.daemon.Stop(), os.RemoveAll(filepath.Join(filepath.Dir(filepath.Dir(lastGood)), "history")), write(lastGood, damaged), write(e.daemon.path("fragile.json"), "{"), e.daemon.Start())
 	if err != nil {
 		t.Fatal(err)
 	}
