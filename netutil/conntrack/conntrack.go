@@ -67,7 +67,7 @@ func prune(ctx context.Context, ipv6 bool, q Query, filters []filter, judge func
 	})
 }
 
-// flow returns what is told of an entry.
+// flow returns the Flow of an entry.
 func (e *entry) flow() Flow {
 	state := e.tcpState()
 	return Flow{

@@ -123,7 +123,7 @@ func TestHoldIsShared(t *testing.T) {
 	}
 }
 
-// What belongs to nobody is removed, in its family; what a process holds stays.
+// A table without an owner is removed in its family; one that a process owns stays.
 func TestRemoveHooks(t *testing.T) {
 	c := dial(t)
 	mustScript(t, "add table ip6 "+HooksTable)

@@ -65,7 +65,7 @@ func (a *Announcer) Unheard(fam proxier.Family) string {
 	return why
 }
 
-// Why says what is in the way of routes, and what is to be done about the session; empty: nothing.
+// Why names what keeps routes from being announced and what to do about the session. It is empty where nothing does.
 func (s *Session) Why() string {
 	parts := []string{s.LastError, s.Notice}
 	if s.Up() {
