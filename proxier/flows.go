@@ -72,10 +72,10 @@ const (
 )
 
 // A flowWorker that has worked for longer than maxWork, less the time in which it did nothing since, pauses
-// for the excess, maxRest at most. So a change is looked at without delay, as a rule, and endless changes
-// cost at most half a processor.
+// for the excess, maxRest at most. So a change is looked at without delay, as a rule, also on a busy machine where
+// looks take several times as long, and endless changes cost at most half a processor.
 const (
-	maxWork = 250 * time.Millisecond
+	maxWork = 2 * time.Second
 	maxRest = 250 * time.Millisecond
 )
 

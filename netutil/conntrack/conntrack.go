@@ -7,7 +7,7 @@
 //	open.go                listing those to an address
 //	challenge.go           having clients of removed connections notice
 //	count.go, events.go    what there is, and what begins and ends
-//	dropped.go             what could not begin
+//	stats.go               how many entries there are, what could not begin
 //	list.go, filter.go     listing, filtered by the kernel where it can
 //	edit.go                changes in batches
 //	entry.go, socket.go    decoding, the netlink socket
@@ -53,7 +53,11 @@ type Query struct {
 // one, 0.07 s for an address without flows, for each walk through the table; and
 // 0.4 s for all, with 0.4 MB allocated. Each removed flow costs 4 µs more.
 func Prune(ctx context.Context, ipv6 bool, q Query, judge func(Flow) Verdict) (int, error) {
-	return prune(ctx, ipv6, q, q.filters(), judge)
+	entries, err := size(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return prune(ctx, ipv6, q, q.filtersFor(entries), judge)
 }
 
 // prune is Prune with given filters for the kernel.

@@ -144,9 +144,11 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 // A pruneFunc is Prune, or what it does on a kernel that cannot filter.
 type pruneFunc func(context.Context, bool, conntrack.Query, func(conntrack.Flow) conntrack.Verdict) (int, error)
 
-var pruneFuncs = map[string]pruneFunc{"filtered": conntrack.Prune, "not filtered": conntrack.PruneUnfiltered}
+var pruneFuncs = map[string]pruneFunc{
+	"few entries": conntrack.Prune, "many entries": conntrack.PruneManyEntries, "not filtered": conntrack.PruneUnfiltered,
+}
 
-// A kernel that filters and one that does not lead to the same.
+// A kernel that filters and one that does not, and tables of any size, lead to the same.
 func TestPruneQuery(t *testing.T) {
 	namespace(t, `ip link set lo up
 ip route add 10.96.0.0/24 dev lo src 127.0.0.1
