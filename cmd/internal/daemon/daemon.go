@@ -102,7 +102,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { links.Watch(ctx, d.log, d.host.lookAtAddresses); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.follow(ctx); return nil }) })
 	g.Go(func() error { d.systemd.tell(ctx); return nil })
-	g.Go(func() error { return untilEnd(ctx, func() error { d.mode.follow(ctx); return nil }) })
+	g.Go(func() error { return untilEnd(ctx, func() error { return d.mode.follow(ctx) }) })
 	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.drops.run(ctx); return nil }) })

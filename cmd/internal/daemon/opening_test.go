@@ -65,26 +65,36 @@ func TestStartWithAFamilyThatHangs(t *testing.T) {
 	r.ready()
 }
 
-// A mode that hangs in all families is in use as soon as it is open, or is tried again where it cannot be.
+// A mode that hangs in all families is in use as soon as it is open.
 func TestStartWithAModeThatHangs(t *testing.T) {
 	soon(t, &openPatience)
-	often(t)
 	h := hang(proxier.IPv4, proxier.IPv6)
-	h.set(func(k *kernel) { k.none = errors.New("no module") })
 	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
 	r.eventually("answered", func() bool { st, err := r.ask(); return err == nil && st.Settings.Mode == "ipvs" })
-	close(h.may)
-	r.eventually("refused", func() bool {
-		return strings.Contains(strings.Join(r.status().Warnings, "\n"), "ipv4 is left out: no module")
-	})
 	if strings.Contains(r.told.String(), "READY=1") {
 		t.Error("ready without a family")
 	}
-	h.set(func(k *kernel) { k.none = nil })
+	close(h.may)
 	r.ready()
 	if names, _, _ := h.seen(); names != "default/web" {
 		t.Errorf("the kernel holds %q", names)
 	}
+}
+
+// A mode that settings name and that cannot be opened ends the daemon, however long it takes to fail.
+func TestStartWithAModeThatFailsLate(t *testing.T) {
+	soon(t, &openPatience)
+	h := hang(proxier.IPv4, proxier.IPv6)
+	h.set(func(k *kernel) { k.none = errors.New("no module") })
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
+	r.eventually("answered", func() bool { _, err := r.ask(); return err == nil })
+	close(h.may)
+	r.eventually("ended", func() bool { _, err := r.ask(); return err != nil })
+	const want = "ipvs mode: ipv4 is left out: no module; ipv6 is left out: no module"
+	if err := r.stop(); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	r.stop = func() error { return nil }
 }
 
 // Auto passes over a mode that hangs, and questions are answered meanwhile.

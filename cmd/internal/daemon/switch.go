@@ -113,8 +113,8 @@ func (sw *modeSwitch) openConfig(s configs.Settings) modes.OpenConfig {
 // everything of a family before what the former one made of it is removed; one
 // family that fails keeps no other from that. What earlier runs left stays until the
 // first complete sync, which a mode that does not work never has: it can be changed
-// before.
-func (sw *modeSwitch) follow(ctx context.Context) {
+// before. It fails if the mode to begin with has no family that opens.
+func (sw *modeSwitch) follow(ctx context.Context) error {
 	sw.watch(ctx, sw.active)
 	open := []*activeMode{sw.active} // all but the last are to be removed; no two of a mode, which share what they made
 	var left []remnant
@@ -136,14 +136,16 @@ func (sw *modeSwitch) follow(ctx context.Context) {
 			for _, am := range open {
 				sw.closeMode(am)
 			}
-			return
+			return nil
 		case <-ready:
 			ready = nil
 			open, left = sw.leaveEarlier(ctx, open)
 		case c := <-sw.choosing:
 			open = sw.useChoice(ctx, open, c)
 		case <-sw.opened:
-			sw.useOpened(ctx, open[len(open)-1])
+			if err := sw.useOpened(ctx, open[len(open)-1]); err != nil {
+				return err
+			}
 		case s := <-wanted:
 			open = sw.changeMode(ctx, open, s)
 		case <-sw.holds:
@@ -222,13 +224,20 @@ func (sw *modeSwitch) useChoice(ctx context.Context, open []*activeMode, c choic
 	return []*activeMode{c.am}
 }
 
-// useOpened begins to use the families of a mode that have been opened meanwhile.
-func (sw *modeSwitch) useOpened(ctx context.Context, am *activeMode) {
+// useOpened begins to use the families of a mode that have been opened meanwhile. It fails if none is in use, and none
+// is being opened any more.
+func (sw *modeSwitch) useOpened(ctx context.Context, am *activeMode) error {
 	sw.mu.Lock()
 	before := am.missing()
 	opened, failed := am.collect()
 	now := am.missing()
+	ended := failed && len(am.opening) == 0
 	sw.mu.Unlock()
+	if ended {
+		if err := am.works(); err != nil {
+			return err
+		}
+	}
 	for _, w := range now {
 		if failed && !slices.Contains(before, w) {
 			sw.log.Warn(w)
@@ -241,6 +250,7 @@ func (sw *modeSwitch) useOpened(ctx context.Context, am *activeMode) {
 	if len(opened) > 0 || failed {
 		sw.loop.SetBackends(am.proxies())
 	}
+	return nil
 }
 
 // openWanted returns the mode that settings ask for: that of open, where there is one, for
