@@ -38,6 +38,7 @@ var steps = []step{
 // modelessSteps are the same in every mode, and are taken in one.
 var modelessSteps = []step{
 	{"groups of the control socket", (*site).testGroups},
+	{"programs of health checks", (*site).testPrograms},
 	{"power cut, and a broken file at boot", (*site).testBrokenFile},
 }
 
