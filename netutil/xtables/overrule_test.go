@@ -34,7 +34,7 @@ func TestOverrules(t *testing.T) {
 	}
 }
 
-// Of the rules in front only the first few are kept, and none that come after our last jump.
+// Only the first few foreign rules are kept, and only those in front of our last jump.
 func TestAhead(t *testing.T) {
 	for _, tt := range []struct {
 		rules             string

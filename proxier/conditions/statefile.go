@@ -27,8 +27,8 @@ const (
 	// StateName is the name of the file in the state directory.
 	StateName = "conditions.json"
 
-	// markSuffix is of the name of an empty file that is there while the state holds anything. A start that finds it, and
-	// no state, knows that the state was lost.
+	// A file with the suffix markSuffix, which is empty, exists while the state holds anything. A start that finds this
+	// file and no state knows that the state was lost.
 	markSuffix = ".kept"
 
 	// format changes when older files cannot be read any more.

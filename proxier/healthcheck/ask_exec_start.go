@@ -22,7 +22,7 @@ const (
 
 	// startFailure is the descriptor to which it writes why it cannot: the first behind standard error.
 	startFailure = 3
-	maxFailure   = 1 << 10 // bytes of that which are read; a path in it can be longer
+	maxFailure   = 1 << 10 // bytes of the reason that are read; it may name a longer path
 )
 
 // init comes before all that another process of this program does.
