@@ -51,9 +51,10 @@ func hostName() string {
 
 // Load reads svcproxy.toml at path. Without the file the settings are the
 // defaults. With a fault that is no warning they are the defaults too, and should
-// not be used. The error tells of a file that cannot be read.
+// not be used. The error says why the file cannot be read; a file system that does not
+// answer within 5 s is one reason.
 func Load(path string) (Settings, []source.Fault, error) {
-	data, err := read(path)
+	data, err := file.Answer(path, func() ([]byte, error) { return read(path) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return Default(), nil, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"svcproxy.dev/svcproxy/source"
@@ -58,8 +59,20 @@ func isSecret(info fs.FileInfo) error {
 // CheckPasswords returns a fault for each password of a peer that cannot be used; path is that of
 // svcproxy.toml. Services do not wait for them, so the settings are used all the same.
 func (b *BGP) CheckPasswords(path string) (faults []source.Fault) {
+	errs := make([]error, len(b.Peers))
+	var wg sync.WaitGroup // all at once: a file system that does not answer is waited for once
 	for i := range b.Peers {
-		if _, err := b.Peers[i].Password(); err != nil {
+		p := &b.Peers[i]
+		wg.Go(func() {
+			_, errs[i] = file.Answer(p.PasswordFile, p.Password)
+			if errors.Is(errs[i], file.ErrNoAnswer) {
+				errs[i] = fmt.Errorf("reading the password of peer %s: %w", p.Address, errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
 			faults = append(faults, source.Fault{Pos: source.Position{File: path}, Msg: source.Printable(err.Error())})
 		}
 	}

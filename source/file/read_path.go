@@ -85,13 +85,27 @@ func (d *disks) readOnce(path string, limit int) readText {
 	return t
 }
 
-// Stat is os.Stat for a path that may be on a file system that does not answer. It waits 5 s, and returns ErrNoAnswer then.
+// Stat is os.Stat within the bound of Answer.
 func Stat(path string) (fs.FileInfo, error) {
-	p := newDisks(filepath.Dir(path)).stat(path)
-	if p.err == ErrNoAnswer {
-		p.err = &fs.PathError{Op: "stat", Path: path, Err: ErrNoAnswer}
+	return Answer(path, func() (fs.FileInfo, error) { return os.Stat(path) })
+}
+
+// Answer calls read, which reads path, and returns its result. If read takes more than 5 s, because the file system of path
+// does not answer, Answer returns ErrNoAnswer and leaves read running. So it must not be called again and again by a process
+// that stays: each call may leave a thread behind.
+func Answer[T any](path string, read func() (T, error)) (T, error) {
+	type result struct {
+		got T
+		err error
 	}
-	return p.info, p.err
+	r, ok := ask(newDisks(filepath.Dir(path)), path, func() (r result) {
+		r.got, r.err = read()
+		return r
+	})
+	if !ok {
+		r.err = &fs.PathError{Op: "open", Path: path, Err: ErrNoAnswer}
+	}
+	return r.got, r.err
 }
 
 // isMounted reports whether a file is mounted where it is, and so may be written

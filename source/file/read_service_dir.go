@@ -73,7 +73,10 @@ func (d serviceDir) unchanged() bool {
 func CheckListing(dir, stateDir string) error {
 	d := newServiceDir(dir, stateDir)
 	d.loadID()
-	_, err := d.take(listDir(dir), d.lastID != dirID{})
+	l, err := Answer(dir, func() (listing, error) { return listDir(dir), nil })
+	if err == nil {
+		_, err = d.take(l, d.lastID != dirID{})
+	}
 	if errors.Is(err, fs.ErrNotExist) && (d.lastID == dirID{}) {
 		return nil // there never was one
 	}

@@ -12,7 +12,8 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
-// A file on a file system that does not answer cannot be read. No check waits for it.
+// A file on a file system that does not answer cannot be read: a service file, svcproxy.toml, the password of a router.
+// No check waits for it.
 func TestDeadDisk(t *testing.T) {
 	if !disktest.Isolated(t) {
 		return
@@ -28,30 +29,48 @@ func TestDeadDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	linked, secret := t.TempDir(), t.TempDir()
+	for path, target := range map[string]string{linked + "/svcproxy.toml": far + "/x", linked + "/a.toml": dir + "/a.toml", secret + "/password": far + "/x"} {
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	peer := "[[bgp.peers]]\naddress = \"192.0.2.1\"\nas = 64512\npassword_file = \"" + secret + "/password\"\n"
+	if err := os.WriteFile(secret+"/svcproxy.toml", []byte("[bgp]\nas = 64512\n"+peer), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	disktest.Dead(t, far)
-	for path, want := range map[string]string{
-		dir: "/x.toml: cannot be read: its file system does not answer", dir + "/x.toml": "/x.toml: cannot be read: its file system does not answer",
-		dir + "/x.endpoints.json": "/x.endpoints.json: cannot be read: its file system does not answer", far: far + ": cannot be read: its file system does not answer",
-	} {
-		done := make(chan string, 1)
+	const none = ": cannot be read: its file system does not answer\n"
+	tests := []struct{ configDir, path, want string }{
+		{dir, dir, dir + "/x.toml" + none}, {dir, dir + "/x.toml", dir + "/x.toml" + none},
+		{dir, dir + "/x.endpoints.json", dir + "/x.endpoints.json" + none}, {dir, far, far + none},
+		{linked, linked, linked + "/svcproxy.toml" + none}, {linked, linked + "/a.toml", linked + "/svcproxy.toml" + none},
+		{linked, linked + "/svcproxy.toml", linked + "/svcproxy.toml" + none}, {dir, linked, linked + "/svcproxy.toml" + none},
+		{secret, secret, "reading the password of peer 192.0.2.1: open " + secret + "/password: its file system does not answer\n"},
+	}
+	answers := make([]chan string, len(tests))
+	for i, tt := range tests { // all at once: each waits
+		answers[i] = make(chan string, 1)
 		go func() {
-			r := checker(dir, "").Path(path)
+			r := checker(tt.configDir, "").Path(tt.path)
 			var text strings.Builder
 			for _, f := range r.Faults {
 				text.WriteString(f.String() + "\n")
 			}
-			if !r.Unreadable {
+			if !r.Unreadable && tt.path != secret { // the settings can be used without it
 				text.WriteString("Unreadable is false")
 			}
-			done <- text.String()
+			answers[i] <- text.String()
 		}()
+	}
+	for i, tt := range tests {
 		select {
-		case got := <-done:
-			if !strings.Contains(got, want) || strings.Contains(got, "is false") {
-				t.Errorf("%s: %s; want %s", path, got, want)
+		case got := <-answers[i]:
+			if !strings.Contains(got, tt.want) || strings.Contains(got, "is false") {
+				t.Errorf("%s: %s; want %s", tt.path, got, tt.want)
 			}
 		case <-time.After(pace.Scale(time.Minute)):
-			t.Fatalf("%s: no answer", path)
+			t.Fatalf("%s: no answer", tt.path)
 		}
 	}
 }

@@ -7,10 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
@@ -46,26 +44,6 @@ func (w *settingsWatcher) look() ([]byte, error) {
 	return nil, nil
 }
 
-// startPatience is how long the start waits for svcproxy.toml, which may be on a disk that does not answer.
-const startPatience = 5 * time.Second
-
-// lookAtStart is look that returns an error when that takes too long.
-func (w *settingsWatcher) lookAtStart() ([]byte, error) {
-	type found struct {
-		text []byte
-		err  error
-	}
-	once := lately.Value[found]{Patience: startPatience, Find: func() (f found) {
-		f.text, f.err = w.look()
-		return f
-	}}
-	f, inTime := once.Get()
-	if !inTime {
-		return nil, file.ErrNoAnswer
-	}
-	return f.text, f.err
-}
-
 // An awayError says why the directory of svcproxy.toml is not the one that it was.
 type awayError struct{ error }
 
@@ -95,7 +73,7 @@ func (w *settingsWatcher) begin(ctx context.Context) {
 // used: the last good one is, where there is one.
 func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, err error) {
 	none := w.lacksCopy()
-	w.text, err = w.lookAtStart()
+	w.text, err = file.Answer(w.path(), w.look)
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{w.noText(err)}
 	} else if s, faults, err = w.load(w.path()); err != nil {
