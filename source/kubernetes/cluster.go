@@ -46,6 +46,7 @@ type cluster struct {
 	synced  bool        // all that existed was handed on
 	started time.Time
 	node    *source.ClusterNode // as last heard
+	onNode  *source.ClusterNode // as last handed on
 	unsaid  bool                // node, to OnNode
 	held    map[kind]*heldList
 	admits  time.Time       // until when every list is used
@@ -151,15 +152,16 @@ func (e *entry) remove(name string) {
 
 // setNode takes the Node object of this host; nil: there is none.
 func (c *cluster) setNode(n *source.ClusterNode) {
-	if !reflect.DeepEqual(n, c.node) { // its status is written every few minutes at least
-		c.keepSoon()
-	}
 	c.node, c.unsaid = n, true
 }
 
 // listed reports whether the present session has listed all kinds. Until then
-// nothing is handed on, and nothing kept.
+// nothing is handed on.
 func (c *cluster) listed() bool { return !slices.Contains(c.heard[:], false) }
+
+// keeps reports whether what was handed on is of the present server, so that it can be kept
+// under its name: also while a list of that server is held.
+func (c *cluster) keeps() bool { return c.synced && !c.fresh }
 
 // flush hands on, in one step, what changed and need not wait.
 func (c *cluster) flush(now time.Time) {
@@ -167,8 +169,11 @@ func (c *cluster) flush(now time.Time) {
 		return
 	}
 	if c.unsaid {
+		if !reflect.DeepEqual(c.node, c.onNode) { // its status is written every few minutes at least
+			c.keepSoon()
+		}
 		c.src.OnNode(c.node)
-		c.unsaid = false
+		c.onNode, c.unsaid = c.node, false
 	}
 	if c.fresh { // what was last known, or another server had, may be gone, and moves nowhere
 		for key := range c.entries {
@@ -266,14 +271,13 @@ func (e *entry) warnings(merged notes) []source.Fault {
 	return out
 }
 
-// nextDue returns when the first that waits need wait no longer. While all waits for
-// a list that is none: its last step looks again, and a time of the past would not pass.
+// nextDue returns when flush or the keeper has something to do next; some: they have. Before all kinds
+// are listed flush has nothing to do: the last list calls it.
 func (c *cluster) nextDue() (next time.Time, some bool) {
-	if !c.listed() {
-		return next, false
+	if c.listed() {
+		next, some = c.out.Due()
 	}
-	next, some = c.out.Due()
-	if at, changed := c.keeper.Due(); changed && (!some || at.Before(next)) {
+	if at, changed := c.keeper.Due(); changed && c.keeps() && (!some || at.Before(next)) {
 		return at, true
 	}
 	return next, some

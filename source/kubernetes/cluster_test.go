@@ -45,7 +45,8 @@ func TestNothingIsDueBeforeAllIsListed(t *testing.T) {
 	c.heard = [kinds]bool{}
 	now = now.Add(time.Hour)
 	c.flush(now)
-	if due, some := c.nextDue(); some {
+	c.keeper.Save(now)
+	if due, some := c.nextDue(); some && !due.After(now) {
 		t.Errorf("due %v before all is listed: Run would not sleep", now.Sub(due))
 	}
 	c.heard = [kinds]bool{true, true, true}

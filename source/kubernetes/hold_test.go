@@ -168,3 +168,24 @@ func TestNotHeld(t *testing.T) {
 	}
 	r.eventually("told that there is no node object", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.node == nil })
 }
+
+// A change shortly before a list is held is kept for the next start, although the source ends while the list is held.
+func TestKeptWhileHeld(t *testing.T) {
+	t.Parallel()
+	const changed = "default/a 10.0.0.1 10.0.0.2; default/b 10.0.0.4; default/kubernetes 10.0.0.9"
+	a, dir := fullServer(t), t.TempDir()
+	t.Run("ends while it is held", func(t *testing.T) {
+		r := run(t, keeping(t, a, dir))
+		r.wants(full)
+		a.put(eps("b-1", "b", "10.0.0.4"))
+		r.wants(changed)
+		a.stop()
+		a.wiped("services", "endpointslices", "nodes")
+		a.start()
+		r.held("no services")
+	})
+	r := run(t, keeping(t, a, dir))
+	r.wants(changed)
+	r.held("no services")
+	r.eventually("told of the node object", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.node != nil })
+}

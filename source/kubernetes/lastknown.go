@@ -44,12 +44,11 @@ func (c *cluster) keepSoon() {
 	}
 }
 
-// lastKnown returns all that was handed on. The present session must have listed
-// everything: before, it is of the server of the one before.
+// lastKnown returns all that was handed on. It is called where keeps returns true.
 func (c *cluster) lastKnown() (remote.Header, []remote.Handed) {
 	k := &lastKnown{
 		Head:      remote.Head{Server: c.server, Written: time.Now()},
-		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.node, Ranges: c.told, Versions: maps.Clone(c.newest),
+		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.onNode, Ranges: c.told, Versions: maps.Clone(c.newest),
 	}
 	var services []remote.Handed
 	for _, e := range c.entries {

@@ -301,6 +301,7 @@ func TestNodeSaysTheSame(t *testing.T) {
 			c.keeper.Idle(time.After(within))
 		}
 		c.setNode(node(tt.zone))
+		c.flush(time.Now())
 		if _, changed := c.keeper.Due(); changed != tt.changes {
 			t.Errorf("%d: zone %s: to be written %v, want %v", i, tt.zone, changed, tt.changes)
 		}

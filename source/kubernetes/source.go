@@ -86,7 +86,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	wg.Go(func() { s.sessions(ctx, steps) })
 	defer wg.Wait()
 	c := newCluster(s, sink)
-	defer func() { c.keeper.End(c.listed()) }()
+	defer func() { c.keeper.End(c.keeps()) }()
 	timer, patient, failed := time.NewTimer(0), remote.NewDeadline(patience), s.Failed()
 	defer timer.Stop()
 	defer patient.Stop()
@@ -111,7 +111,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		}
 		now := time.Now()
 		c.flush(now)
-		if c.listed() {
+		if c.keeps() {
 			c.keeper.Save(now)
 		}
 		if due, some := c.nextDue(); some {
