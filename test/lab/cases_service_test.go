@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -27,7 +28,9 @@ func testSourceRangesOfAll(t *testing.T, e *env) {
 	s.SourceRanges = prefixes(inside)
 	e.apply(t, s)
 	both := by(e.Local[0], e.Remote[0])
-	e.flowsMeet(t, flows, both) // established, no matter who may begin one; before connection tracking forgets them
+	admitted, others := flowsFrom(flows, inside)
+	e.flowsMeet(t, admitted, both)
+	e.flowsMeet(t, others, dropped) // although they are established
 	e.expect(t, fromSource(inside, e.everyAddress(e.Client, both))...)
 	e.expect(t, fromSource(outside, e.everyAddress(e.Client, dropped))...)
 	e.expect(t,
@@ -55,6 +58,21 @@ func testSourceRangesOfAll(t *testing.T, e *env) {
 		check{from: e.Client, source: inside, to: Dual{V6: e.vip(1).V6}, want: dropped},
 		check{from: e.Client, source: inside, to: Dual{V6: UplinkAddr.V6}, port: e.nodePort(), want: dropped},
 	)
+}
+
+// flowsFrom returns the flows from an address, and of the others one for each host and family.
+func flowsFrom(flows []*Flow, a Dual) (from, others []*Flow) {
+	seen := make(map[string]bool)
+	for _, f := range flows {
+		switch src := f.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(); {
+		case src == a.V4, src == a.V6:
+			from = append(from, f)
+		case !seen[src.String()]:
+			seen[src.String()] = true
+			others = append(others, f)
+		}
+	}
+	return from, others
 }
 
 // fromSource returns checks with one of the addresses of who asks.
