@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -51,6 +53,9 @@ Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be re
 				paths = []string{p.dirs.config}
 			}
 			signal.Reset(unix.SIGINT, unix.SIGTERM) // they end it, whatever it waits for
+			if p.isProgram && os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(checkGC)
+			}
 			return p.check(cmd.Context(), cmd.InOrStdin(), paths, asJSON, &flags)
 		},
 	}
@@ -58,6 +63,10 @@ Exit codes: 0 no faults, or warnings only; 1 faults; 3 something could not be re
 	flags.Bind(cmd.Flags())
 	return cmd
 }
+
+// checkGC is how much garbage may gather, in percent of what is in use. With Go's default, 100, a file of the largest size
+// with nothing but addresses takes a fifth more memory; less than 50 takes more time and saves little.
+const checkGC = 50
 
 // check prints the faults of all paths. One that cannot be read does not keep
 // the others from being checked.

@@ -201,7 +201,10 @@ func ShortDuration(d time.Duration) string {
 // that there is something they cannot know.
 func List[V any](kind Kind[V]) Kind[[]V] {
 	return Kind[[]V]{Schema: listOf(kind.Schema), Read: func(r *Reader, v any) ([]V, bool) {
-		var out []V
+		var out []V // nil of an empty list
+		if n := r.length(v); n > 0 {
+			out = make([]V, 0, n)
+		}
 		read := func(_ int, v any) {
 			x, _ := kind.Read(r, v)
 			out = append(out, x)
@@ -209,7 +212,7 @@ func List[V any](kind Kind[V]) Kind[[]V] {
 		if !Each(r, v, read) {
 			return make([]V, 1), true
 		}
-		return slices.Clip(out), true
+		return out, true
 	}}
 }
 

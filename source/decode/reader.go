@@ -59,16 +59,34 @@ func (r *Reader) Limit(key string, most int, hint string) { r.limits[key] = limi
 // bound returns how many of the n elements of the value that is being read are
 // within its limit, and reports the one that is not.
 func (r *Reader) bound(n int) int {
-	if len(r.path) == 0 {
-		return n
-	}
-	key := r.path[len(r.path)-1].Key
-	l, ok := r.limits[key]
+	l, ok := r.limit()
 	if !ok || n <= l.max {
 		return n
 	}
 	r.Fault(fmt.Sprintf("%s has %d elements, more than %d", r.name(), n, l.max), l.hint)
 	return l.max
+}
+
+// limit returns the limit of the value that is being read; false: it has none.
+func (r *Reader) limit() (l limit, ok bool) {
+	if len(r.path) > 0 {
+		l, ok = r.limits[r.path[len(r.path)-1].Key]
+	}
+	return l, ok
+}
+
+// length returns how many elements of a list are read.
+func (r *Reader) length(list any) (n int) {
+	switch list := list.(type) {
+	case []any:
+		n = len(list)
+	case []map[string]any:
+		n = len(list)
+	}
+	if l, ok := r.limit(); ok {
+		n = min(n, l.max)
+	}
+	return n
 }
 
 // Within reports whether n elements of the value that is being read are within its limit, and whether
