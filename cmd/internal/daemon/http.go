@@ -14,7 +14,8 @@ import (
 	"svcproxy.dev/svcproxy/proxier/traffic"
 )
 
-// httpParts are what is told by HTTP: health, and metrics, for which traffic is counted.
+// httpParts are the parts of the daemon that answer HTTP requests: the health of the node, the metrics, the counters of
+// traffic that the metrics show, and the server.
 type httpParts struct {
 	health  *healthz.Health
 	metrics *healthz.Metrics
@@ -22,14 +23,15 @@ type httpParts struct {
 	server  *healthz.Server
 }
 
-// kubeProxyPages answer what kube-proxy does: the mode and the settings in use.
+// kubeProxyPages serve two more pages that kube-proxy has: /proxyMode, the mode in use, and /configz, the settings in use.
 type kubeProxyPages struct {
 	mode     *modeSwitch
 	settings *settingsWatcher
 }
 
-// handlers answers for the node, by listen address, for who asks by one of the names of this host. The
-// mode and the settings in use are where metrics are, as kube-proxy's.
+// handlers returns the handler of each listen address. Health is served at address; metrics, /proxyMode and /configz at
+// metricsAddress or, if that is empty, at address, as kube-proxy does. A request whose Host header has another name than
+// those of this host is refused, see healthz.OnlyAs.
 func (h *httpParts) handlers(address, metricsAddress string, pages kubeProxyPages) map[string]http.Handler {
 	all := healthz.Handlers(address, metricsAddress, h.health, h.metrics)
 	at := cmp.Or(metricsAddress, address)
@@ -44,7 +46,8 @@ func (h *httpParts) handlers(address, metricsAddress string, pages kubeProxyPage
 	return all
 }
 
-// hostNames returns the names by which pages may be asked for.
+// hostNames returns the names that the Host header of a request may have: node_name, http_names and the name of this
+// host, in full and up to its first dot.
 func (w *settingsWatcher) hostNames() []string {
 	now := w.current()
 	names := append([]string{now.NodeName}, now.HTTPNames...)
@@ -55,13 +58,15 @@ func (w *settingsWatcher) hostNames() []string {
 	return names
 }
 
+// serveMode answers with the name of the mode in use, as plain text.
 func (p kubeProxyPages) serveMode(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	_, _ = w.Write([]byte(p.mode.current().Name)) // the client may be gone
 }
 
-// serveSettings answers with the keys of svcproxy.toml, under the name of this program.
+// serveSettings answers with the settings in use as JSON: an object whose only key is "svcproxy", which holds the keys of
+// svcproxy.toml.
 func (p kubeProxyPages) serveSettings(w http.ResponseWriter, _ *http.Request) {
 	text := configs.Format(p.settings.current())
 	var keys map[string]any

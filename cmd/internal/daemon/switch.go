@@ -194,7 +194,9 @@ func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s conf
 	open = append(slices.DeleteFunc(open, func(o *activeMode) bool { return o == am }), am)
 	sw.log.Info("changing mode", "to", am.Name, "why", am.why)
 	sw.begin(ctx, am)
-	sw.familyHolds() // one that is back before the loop knew of another holds everything already
+	// The loop calls OnHolds once for each backend. If the settings left this mode and came back to it before the loop took
+	// over the backends of the mode in between, its backends hold everything already, and OnHolds is not called again.
+	sw.familyHolds()
 	return open
 }
 
@@ -281,7 +283,8 @@ func opened(open []*activeMode, mode string) *activeMode {
 	return nil
 }
 
-// familyHolds has follow look which families hold everything.
+// familyHolds wakes follow, which then removes what other modes made of each family that the mode in use holds
+// completely. It does not block.
 func (sw *modeSwitch) familyHolds() { wake.Once(sw.holds) }
 
 // holdsAll reports whether everything of a family is in the kernel by in, which is in
