@@ -137,7 +137,7 @@ func TestStaleConnections(t *testing.T) {
 		}
 		c := newFlowTable(source.TCP)
 		sync := func(changes map[source.Key]ServiceChange, all bool) *look {
-			return c.synced(&synced{changes: changes, host: testNode().Host(IPv4), node: testNode(), all: all})
+			return c.synced(&synced{changes: c.since(changes), host: testNode().Host(IPv4), node: testNode(), all: all})
 		}
 		sync(nil, false)
 		sync(map[source.Key]ServiceChange{{Name: "web"}: {New: ch.Old}}, false)
@@ -301,7 +301,7 @@ func TestCloserOfAddressesLeft(t *testing.T) {
 	} {
 		c := newFlowTable(source.TCP)
 		sync := func(r *Resolved) *look {
-			return c.synced(&synced{changes: map[source.Key]ServiceChange{{Name: "web"}: {New: r}}, host: node.Host(IPv4), node: node})
+			return c.synced(&synced{changes: c.since(map[source.Key]ServiceChange{{Name: "web"}: {New: r}}), host: node.Host(IPv4), node: node})
 		}
 		sync(tt.old)
 		l := sync(tt.now)

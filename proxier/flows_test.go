@@ -132,20 +132,27 @@ func startWorker(t *testing.T) *worker {
 	return w
 }
 
+// since is that of the table.
+func (w *flowWorker) since(changes map[source.Key]ServiceChange) map[source.Key]ServiceChange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.table.since(changes)
+}
+
 // dns tells the worker that a service was synced.
 func (w *worker) dns(n int, endpoints ...string) {
 	s := dns(testEndpoints(endpoints...))
 	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
 	s.Name = fmt.Sprint("dns-", n)
 	ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
-	w.synced(&synced{changes: map[source.Key]ServiceChange{s.Key: ch}, host: testNode().Host(IPv4), node: testNode()})
+	w.synced(&synced{changes: w.since(map[source.Key]ServiceChange{s.Key: ch}), host: testNode().Host(IPv4), node: testNode()})
 }
 
 // gone tells the worker that a service of dns is gone.
 func (w *worker) gone(n int) {
 	key := dns(testEndpoints()).Key
 	key.Name = fmt.Sprint("dns-", n)
-	w.synced(&synced{changes: map[source.Key]ServiceChange{key: {}}, host: testNode().Host(IPv4), node: testNode()})
+	w.synced(&synced{changes: w.since(map[source.Key]ServiceChange{key: {}}), host: testNode().Host(IPv4), node: testNode()})
 }
 
 func toDNS(n int, endpoint string) testFlow {
@@ -405,7 +412,7 @@ func TestFlowWorkerAwaitsAssociations(t *testing.T) {
 		sync := func(endpoint string) {
 			s := testService(testEndpoints(endpoint), func(s *source.Service) { s.Ports[0].Protocol = source.SCTP })
 			ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
-			w.synced(&synced{changes: map[source.Key]ServiceChange{s.Key: ch}, host: testNode().Host(IPv4), node: testNode()})
+			w.synced(&synced{changes: w.since(map[source.Key]ServiceChange{s.Key: ch}), host: testNode().Host(IPv4), node: testNode()})
 		}
 		sync("10.0.0.1")
 		time.Sleep(time.Minute)

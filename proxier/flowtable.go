@@ -14,12 +14,11 @@ type flowTable struct {
 	proto     source.Protocol
 	node      *Node // nil: nothing was synced yet
 	host      Host
-	services  map[source.Key][]*Frontend
 	frontends map[netip.AddrPort]*Frontend // node ports by the unspecified address
 }
 
 func newFlowTable(proto source.Protocol) *flowTable {
-	return &flowTable{proto: proto, services: make(map[source.Key][]*Frontend), frontends: make(map[netip.AddrPort]*Frontend)}
+	return &flowTable{proto: proto, frontends: make(map[netip.AddrPort]*Frontend)}
 }
 
 func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
@@ -31,7 +30,7 @@ func (t *flowTable) synced(s *synced) *look {
 	return l
 }
 
-// update applies changes, of which only New is used, and returns which flows may now be at a wrong endpoint.
+// update applies changes, and returns which flows may now be at a wrong endpoint.
 func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.noteUnserved(l, &host)
@@ -64,17 +63,15 @@ func (t *flowTable) concerns(c frontendChange, was, now *Frontend) bool {
 // was there before and what replaces it: a frontend may move between services.
 func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
 	was, now = make(map[netip.AddrPort]*Frontend), make(map[netip.AddrPort]*Frontend)
-	for key := range changes {
-		for _, f := range t.services[key] {
+	for _, ch := range changes {
+		for _, f := range ofProtocol(ch.Old, t.proto) {
 			was[f.addrPort()] = f
 			delete(t.frontends, f.addrPort())
 		}
-		delete(t.services, key)
 	}
-	for key, ch := range changes {
+	for _, ch := range changes {
 		for _, f := range ofProtocol(ch.New, t.proto) {
 			now[f.addrPort()], t.frontends[f.addrPort()] = f, f
-			t.services[key] = append(t.services[key], f)
 		}
 	}
 	return was, now

@@ -37,7 +37,28 @@ func (t *flowTable) sync(node *Node, services map[string]*source.Service) *look 
 		s.Key = key
 		changes[key] = ServiceChange{New: Resolve(s, nil, node, IPv4)}
 	}
-	return t.update(changes, node.Host(IPv4), node)
+	return t.update(t.since(changes), node.Host(IPv4), node)
+}
+
+// since returns changes with what the table has of their services as Old.
+func (t *flowTable) since(changes map[source.Key]ServiceChange) map[source.Key]ServiceChange {
+	for key, ch := range changes {
+		if ch.Old != nil {
+			continue
+		}
+		if ch.New != nil {
+			ch.Old = &Resolved{Key: ch.New.Key}
+		} else {
+			ch.Old = &Resolved{Key: key}
+		}
+		for _, f := range t.frontends {
+			if f.ServicePort.Key == ch.Old.Key {
+				ch.Old.Frontends = append(ch.Old.Frontends, f)
+			}
+		}
+		changes[key] = ch
+	}
+	return changes
 }
 
 // removed returns which of flows would be removed: asked for, and stale.

@@ -116,7 +116,7 @@ func TestUnansweredOfOneThatIsBack(t *testing.T) {
 	} {
 		c := newFlowTable(source.TCP)
 		tell := func(to *Resolved) *look {
-			return c.synced(&synced{changes: map[source.Key]ServiceChange{svc.Key: {New: to}}, host: testNode().Host(IPv4), node: testNode()})
+			return c.synced(&synced{changes: c.since(map[source.Key]ServiceChange{svc.Key: {New: to}}), host: testNode().Host(IPv4), node: testNode()})
 		}
 		tell(was)
 		first := tell(failed)
